@@ -1,0 +1,85 @@
+# Finds every library of the project. A missing one ends the configuration with
+# the name of its package and the command that installs it.
+
+function(slackline_missing library package)
+  message(FATAL_ERROR
+    "${library} was not found. Install it with\n"
+    "    sudo apt-get install ${package}\n"
+    "or install everything that Slackline needs with\n"
+    "    tools/setup.sh")
+endfunction()
+
+# slackline_require(<find_package name> <Debian package> [find_package arguments...])
+macro(slackline_require name package)
+  find_package(${name} QUIET ${ARGN})
+  if(NOT ${name}_FOUND)
+    slackline_missing(${name} ${package})
+  endif()
+endmacro()
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+slackline_require(Protobuf "libprotobuf-dev protobuf-compiler" MODULE)
+slackline_require(absl libabsl-dev CONFIG)
+slackline_require(cppzmq "cppzmq-dev libzmq3-dev" CONFIG)
+slackline_require(spdlog libspdlog-dev CONFIG)
+slackline_require(CLI11 libcli11-dev CONFIG)
+slackline_require(nlohmann_json nlohmann-json3-dev CONFIG)
+slackline_require(GTest "libgtest-dev libgmock-dev" CONFIG)
+slackline_require(benchmark libbenchmark-dev CONFIG)
+slackline_require(ZLIB zlib1g-dev)
+slackline_require(OpenSSL libssl-dev)
+slackline_require(rapidcheck librapidcheck-dev CONFIG)
+
+# Highway ships a CMake package on Debian 12 and only pkg-config on older ones.
+find_package(PkgConfig QUIET)
+if(NOT PKG_CONFIG_FOUND)
+  slackline_missing(pkg-config pkg-config)
+endif()
+pkg_check_modules(HWY QUIET IMPORTED_TARGET libhwy)
+if(NOT HWY_FOUND)
+  slackline_missing(Highway libhwy-dev)
+endif()
+
+find_path(HTTPLIB_INCLUDE_DIR httplib.h)
+if(NOT HTTPLIB_INCLUDE_DIR)
+  slackline_missing(cpp-httplib libcpp-httplib-dev)
+endif()
+find_library(HTTPLIB_LIBRARY cpp-httplib)
+
+# Gloo's CMake package does not name its include folder on every distribution.
+find_path(GLOO_INCLUDE_DIR gloo/allreduce.h)
+find_library(GLOO_LIBRARY gloo)
+if(NOT GLOO_INCLUDE_DIR OR NOT GLOO_LIBRARY)
+  slackline_missing(Gloo libgloo-dev)
+endif()
+if(NOT TARGET slackline_gloo)
+  add_library(slackline_gloo INTERFACE IMPORTED)
+  target_include_directories(slackline_gloo INTERFACE ${GLOO_INCLUDE_DIR})
+  target_link_libraries(slackline_gloo INTERFACE ${GLOO_LIBRARY})
+endif()
+
+# LibTorch: Debian's package, or a PyTorch found through CMAKE_PREFIX_PATH.
+find_package(Torch QUIET)
+if(NOT Torch_FOUND)
+  slackline_missing(LibTorch libtorch-dev)
+endif()
+
+# CUDA and NCCL are optional: without them Slackline trains on the CPU.
+find_package(CUDAToolkit QUIET)
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+if(CUDAToolkit_FOUND)
+  message(STATUS "CUDA Toolkit ${CUDAToolkit_VERSION}: found; this version of Slackline has no GPU code yet, workers train on the CPU")
+else()
+  message(STATUS "CUDA Toolkit: not found, which is fine; workers train on the CPU")
+endif()
+if(NCCL_INCLUDE_DIR)
+  message(STATUS "NCCL: found; all-reduce runs over Gloo in this version")
+else()
+  message(STATUS "NCCL: not found, which is fine; all-reduce runs over Gloo")
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()

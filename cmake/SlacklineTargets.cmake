@@ -1,0 +1,49 @@
+# The two functions that make targets: libraries with the project's warnings,
+# and tests with their kind as CTest label.
+
+set(SLACKLINE_SANITIZER "" CACHE STRING "Value for -fsanitize=, empty for none")
+if(SLACKLINE_SANITIZER)
+  add_compile_options(-fsanitize=${SLACKLINE_SANITIZER} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${SLACKLINE_SANITIZER})
+endif()
+
+function(slackline_options target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror=return-type -Wno-sign-compare)
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+endfunction()
+
+# slackline_library(<name> SOURCES ... [DEPS ...])
+function(slackline_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  slackline_options(${name})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+endfunction()
+
+# slackline_binary(<name> SOURCES ... [DEPS ...])
+function(slackline_binary name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  slackline_options(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+endfunction()
+
+# slackline_add_test(<name> KIND unit|sim|net|gpu|e2e SOURCES ... [DEPS ...]
+#                    [TIMEOUT seconds] [ARGS ...])
+function(slackline_add_test name)
+  cmake_parse_arguments(ARG "" "KIND;TIMEOUT" "SOURCES;DEPS;ARGS" ${ARGN})
+  if(NOT ARG_KIND MATCHES "^(unit|sim|net|gpu|e2e)$")
+    message(FATAL_ERROR "slackline_add_test(${name}): KIND is '${ARG_KIND}', it must be unit, sim, net, gpu or e2e")
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  slackline_binary(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_KIND} TIMEOUT ${ARG_TIMEOUT})
+  # Real processes and timed leases do not share two cores well.
+  if(ARG_KIND MATCHES "^(net|e2e)$")
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  endif()
+endfunction()

@@ -1,0 +1,17 @@
+// Initial values of a table. Each element depends only on the seed, the table's
+// name and the element's index, so any process can make any part of a table and
+// all get the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "proto/wire.pb.h"
+
+namespace slackline {
+
+// Fills `values` with elements [begin, begin + values.size()) of `table`.
+void InitializeElements(const wire::Table& table, uint64_t seed, int64_t begin,
+                        absl::Span<float> values);
+
+}  // namespace slackline

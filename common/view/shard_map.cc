@@ -1,0 +1,126 @@
+#include "common/view/shard_map.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "common/status.h"
+
+namespace slackline {
+
+int64_t TableElements(const wire::Table& table) {
+  int64_t elements = 1;
+  for (const int64_t extent : table.shape()) elements *= extent;
+  return elements;
+}
+
+absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
+  std::shared_ptr<View> view(new View);
+  std::set<Owner> known;
+  for (const wire::ServerMember& server : proto.server()) {
+    for (int thread = 0; thread < server.thread_size(); ++thread) {
+      known.insert({server.index(), thread});
+    }
+  }
+  for (int t = 0; t < proto.table_size(); ++t) {
+    const wire::Table& table = proto.table(t);
+    for (const int64_t extent : table.shape()) {
+      if (extent < 1) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "view ", proto.number(), ": table ", table.name(), " has an extent of ", extent,
+            ", at least 1 is required"));
+      }
+    }
+    if (table.shard_elements() < 1 || table.first_shard() != view->shard_count()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "view ", proto.number(), ": table ", table.name(), " has shards of ",
+          table.shard_elements(), " elements from shard ", table.first_shard(),
+          ", expected at least 1 element and shard ", view->shard_count()));
+    }
+    const int64_t elements = TableElements(table);
+    for (int64_t begin = 0; begin < elements; begin += table.shard_elements()) {
+      view->shards_.push_back({.shard = ShardId{view->shard_count()},
+                               .table = TableId{t},
+                               .begin = begin,
+                               .end = std::min(elements, begin + table.shard_elements())});
+    }
+  }
+  if (proto.owner_server_size() != view->shard_count() ||
+      proto.owner_thread_size() != view->shard_count()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "view ", proto.number(), ": ", proto.owner_server_size(), " owners for ",
+        view->shard_count(), " shards"));
+  }
+  view->owners_.reserve(view->shards_.size());
+  for (int i = 0; i < view->shard_count(); ++i) {
+    const Owner owner{proto.owner_server(i), proto.owner_thread(i)};
+    if (known.count(owner) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "view ", proto.number(), ": shard ", i, " belongs to thread ", owner.thread,
+          " of server ", owner.server, ", which the view does not list"));
+    }
+    view->owners_.push_back(owner);
+  }
+  view->proto_ = std::move(proto);
+  return std::shared_ptr<const View>(std::move(view));
+}
+
+absl::Span<const ShardRange> View::ShardsOf(TableId id) const {
+  const wire::Table& t = table(id);
+  const int64_t count =
+      (TableElements(t) + t.shard_elements() - 1) / t.shard_elements();
+  return absl::MakeConstSpan(shards_).subspan(t.first_shard(), count);
+}
+
+std::string View::ShardName(ShardId id) const {
+  const ShardRange& range = shard(id);
+  return absl::StrCat(table(range.table).name(), "[", range.begin, ", ", range.end, ")");
+}
+
+const wire::WorkerMember* View::FindWorker(Rank rank) const {
+  for (const wire::WorkerMember& worker : proto_.worker()) {
+    if (worker.rank() == static_cast<int32_t>(rank)) return &worker;
+  }
+  return nullptr;
+}
+
+const wire::WorkerMember* View::FindWorker(Rank rank, Incarnation incarnation) const {
+  const wire::WorkerMember* const worker = FindWorker(rank);
+  return worker != nullptr && worker->incarnation() == incarnation ? worker : nullptr;
+}
+
+void PlaceTables(absl::Span<const wire::Table> tables, absl::Span<const Owner> threads,
+                 int64_t shard_elements, wire::View* view) {
+  SL_CHECK(!threads.empty(), "no shard threads to place tables on");
+  view->clear_table();
+  std::vector<int64_t> shard_sizes;
+  for (const wire::Table& table : tables) {
+    wire::Table& placed = *view->add_table();
+    placed = table;
+    if (placed.shard_elements() == 0) placed.set_shard_elements(shard_elements);
+    placed.set_first_shard(static_cast<int32_t>(shard_sizes.size()));
+    const int64_t elements = TableElements(placed);
+    for (int64_t begin = 0; begin < elements; begin += placed.shard_elements()) {
+      shard_sizes.push_back(std::min(placed.shard_elements(), elements - begin));
+    }
+  }
+  std::vector<int> by_size(shard_sizes.size());
+  std::iota(by_size.begin(), by_size.end(), 0);
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&](int a, int b) { return shard_sizes[a] > shard_sizes[b]; });
+  std::vector<int64_t> load(threads.size(), 0);
+  std::vector<Owner> owners(shard_sizes.size());
+  for (const int shard : by_size) {
+    const auto least = std::min_element(load.begin(), load.end());
+    *least += shard_sizes[shard];
+    owners[shard] = threads[least - load.begin()];
+  }
+  view->clear_owner_server();
+  view->clear_owner_thread();
+  for (const Owner& owner : owners) {
+    view->add_owner_server(owner.server);
+    view->add_owner_thread(owner.thread);
+  }
+}
+
+}  // namespace slackline
