@@ -1,0 +1,34 @@
+#include "common/metrics/histogram.h"
+
+#include <algorithm>
+
+namespace slackline {
+namespace {
+constexpr int64_t kHistogramBins = 1024;
+}  // namespace
+
+void AddToHistogram(int64_t value, run::Histogram* histogram) {
+  const int bin = static_cast<int>(std::clamp<int64_t>(value, 0, kHistogramBins - 1));
+  while (histogram->bin_size() <= bin) histogram->add_bin(0);
+  histogram->set_bin(bin, histogram->bin(bin) + 1);
+  histogram->set_max(std::max(histogram->max(), value));
+}
+
+void MergeHistogram(const run::Histogram& from, run::Histogram* to) {
+  while (to->bin_size() < from.bin_size()) to->add_bin(0);
+  for (int i = 0; i < from.bin_size(); ++i) to->set_bin(i, to->bin(i) + from.bin(i));
+  to->set_max(std::max(to->max(), from.max()));
+}
+
+int64_t HistogramPercentile(const run::Histogram& histogram, double fraction) {
+  uint64_t total = 0;
+  for (const uint64_t count : histogram.bin()) total += count;
+  uint64_t seen = 0;
+  for (int i = 0; i < histogram.bin_size(); ++i) {
+    seen += histogram.bin(i);
+    if (static_cast<double>(seen) >= fraction * static_cast<double>(total) && total > 0) return i;
+  }
+  return 0;
+}
+
+}  // namespace slackline

@@ -1,0 +1,605 @@
+#include "server/coordinator/coordinator_core.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_join.h"
+#include "common/metrics/histogram.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+// Enough for a rejoined worker that repeats an old call; names are used once.
+constexpr size_t kPassedBarriersMax = 1024;
+
+std::string Seconds(absl::Duration duration) {
+  return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
+}
+
+void SetPercentiles(const run::Histogram& histogram, run::Percentiles* percentiles) {
+  percentiles->set_p50(HistogramPercentile(histogram, 0.50));
+  percentiles->set_p99(HistogramPercentile(histogram, 0.99));
+  percentiles->set_max(histogram.max());
+}
+
+std::string TableText(const wire::Table& table) {
+  return absl::StrCat(table.name(), "[", absl::StrJoin(table.shape(), ", "), "]");
+}
+
+}  // namespace
+
+const wire::WorkerMember* ChiefOf(const View& view) {
+  const wire::WorkerMember* chief = nullptr;
+  for (const wire::WorkerMember& worker : view.proto().worker()) {
+    if (chief == nullptr || worker.rank() < chief->rank()) chief = &worker;
+  }
+  return chief;
+}
+
+CoordinatorCore::CoordinatorCore(const Options& options) : options_(options) {
+  view_.set_number(1);
+  view_.set_job(options.job);
+  view_.set_state(wire::FORMING);
+  view_.set_mode(options.mode);
+  view_.set_staleness(options.staleness);
+}
+
+void CoordinatorCore::Start(absl::Time now) { started_ = now; }
+
+void CoordinatorCore::OnMessage(const PeerId& from, const Message& message, absl::Time now,
+                                Effects* effects) {
+  switch (message.header.body_case()) {
+    case wire::Header::kJoinRequest:
+      return OnJoin(from, message.header.join_request(), now, effects);
+    case wire::Header::kHeartbeat:
+      return OnHeartbeat(from, message, now, effects);
+    case wire::Header::kCall:
+      return OnCall(from, message, now, effects);
+    default: {
+      Outgoing reply{.to = from, .message = {}};
+      reply.message.header.set_view_number(view_.number());
+      reply.message.header.mutable_error_reply()->set_error(
+          absl::StrCat("the coordinator takes joins, heartbeats and calls, not body ",
+                       static_cast<int>(message.header.body_case())));
+      effects->sends.push_back(std::move(reply));
+    }
+  }
+}
+
+// ---- Joining --------------------------------------------------------------
+
+CoordinatorCore::Member* CoordinatorCore::Find(wire::JoinRequest::Role role, int32_t index) {
+  for (auto& [incarnation, member] : members_) {
+    if (member.join.role() == role && member.join.index() == index) return &member;
+  }
+  return nullptr;
+}
+
+std::string CoordinatorCore::Describe(const Member& member) const {
+  return absl::StrCat(member.worker_role() ? "worker " : "server ", member.join.index(), " (pid ",
+                      member.join.pid(), " on ", member.join.host(), ")");
+}
+
+std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
+  const bool is_worker = join.role() == wire::JoinRequest::WORKER;
+  const std::string who = absl::StrCat(is_worker ? "worker " : "server ", join.index());
+  const int count = is_worker ? options_.workers : options_.servers;
+  if (join.job() != options_.job) {
+    return absl::StrCat(who, " belongs to job '", join.job(), "', the coordinator at this address to '",
+                        options_.job, "'; give each job its own coordinator { port: ... }");
+  }
+  if (join.config_hash() != options_.config_hash) {
+    return absl::StrCat(who, " was started with another config than the coordinator (hash ",
+                        join.config_hash(), ", not ", options_.config_hash,
+                        "); start all processes with one file and the same --mode, --seed, "
+                        "--epochs and --set");
+  }
+  if (join.index() < 0 || join.index() >= count) {
+    return absl::StrCat(who, ": the config has ", count, is_worker ? " workers" : " servers",
+                        ", so the index must be in [0, ", count, ")");
+  }
+  if (view_.state() == wire::FINISHED || view_.state() == wire::FAILED) {
+    return absl::StrCat("the job has ended: ", view_.reason());
+  }
+  if (!is_worker && view_.state() == wire::RUNNING) {
+    return absl::StrCat(who, ": the job runs already and does not take servers");
+  }
+  if (is_worker && view_.state() == wire::RUNNING && options_.mode == wire::ALLREDUCE) {
+    return absl::StrCat(who, ": an all-reduce job does not take workers once it runs");
+  }
+  if (!is_worker && join.thread_size() == 0) return absl::StrCat(who, " offers no shard threads");
+  if (!is_worker) return "";
+  if (join.table_size() == 0) return absl::StrCat(who, " has a model without tables");
+  // The first worker's tables are the job's.
+  for (const auto& [incarnation, member] : members_) {
+    if (!member.worker_role()) continue;
+    for (int i = 0; i < std::max(join.table_size(), member.join.table_size()); ++i) {
+      const std::string ours = i < join.table_size() ? TableText(join.table(i)) : "no table";
+      const std::string theirs =
+          i < member.join.table_size() ? TableText(member.join.table(i)) : "no table";
+      if (ours != theirs) {
+        return absl::StrCat(who, " has ", ours, " where ", Describe(member), " has ", theirs,
+                            "; all workers must train the same model on the same data");
+      }
+    }
+    break;
+  }
+  return "";
+}
+
+void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join, absl::Time now,
+                             Effects* effects) {
+  Outgoing out{.to = from, .message = {}};
+  out.message.header.set_view_number(view_.number());
+  wire::JoinReply& reply = *out.message.header.mutable_join_reply();
+  reply.set_token(join.token());
+  reply.set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
+  Member* const present = Find(join.role(), join.index());
+  if (present != nullptr && present->join.token() == join.token()) {
+    reply.set_code(wire::OK);
+    reply.set_incarnation(present->incarnation);
+    effects->sends.push_back(std::move(out));
+    SendView(*present, effects);
+    return;
+  }
+  const std::string rejected = WhyRejected(join);
+  if (!rejected.empty()) {
+    reply.set_code(wire::REJECTED);
+    reply.set_error(rejected);
+    effects->sends.push_back(std::move(out));
+    return;
+  }
+  if (present != nullptr && (!present->done || view_.state() != wire::RUNNING)) {
+    // Perhaps a restart after a crash, perhaps a second copy: the lease tells.
+    reply.set_code(wire::RETRY);
+    reply.set_error(absl::StrCat(Describe(*present), " holds this place and was heard ",
+                                 Seconds(now - present->heard),
+                                 " ago; it is free when that process ends and its lease of ",
+                                 Seconds(options_.lease), " has run out"));
+    effects->sends.push_back(std::move(out));
+    return;
+  }
+  if (present != nullptr) {
+    reply.set_code(wire::REJECTED);
+    reply.set_error(absl::StrCat(Describe(*present), " has already completed this place's work"));
+    effects->sends.push_back(std::move(out));
+    return;
+  }
+  const Incarnation incarnation = next_incarnation_++;
+  Member& member = members_[incarnation];
+  member.peer = from;
+  member.join = join;
+  member.incarnation = incarnation;
+  member.heard = now;
+  member.founder = view_.state() == wire::FORMING;
+  reply.set_code(wire::OK);
+  reply.set_incarnation(incarnation);
+  effects->sends.push_back(std::move(out));
+  effects->log.push_back(absl::StrCat(Describe(member), " has joined"));
+  if (view_.state() == wire::RUNNING) Publish(effects);
+  StartIfComplete(now, effects);
+}
+
+std::vector<std::string> CoordinatorCore::Missing() const {
+  std::set<int32_t> servers, workers;
+  for (const auto& [incarnation, member] : members_) {
+    (member.worker_role() ? workers : servers).insert(member.join.index());
+  }
+  std::vector<std::string> missing;
+  for (int i = 0; i < options_.servers; ++i) {
+    if (servers.count(i) == 0) missing.push_back(absl::StrCat("server ", i));
+  }
+  for (int i = 0; i < options_.workers; ++i) {
+    if (workers.count(i) == 0) missing.push_back(absl::StrCat("worker ", i));
+  }
+  return missing;
+}
+
+void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
+  if (view_.state() != wire::FORMING || !Missing().empty()) return;
+  std::vector<Owner> threads;
+  for (int s = 0; s < options_.servers; ++s) {
+    const Member& server = *Find(wire::JoinRequest::SERVER, s);
+    for (int t = 0; t < server.join.thread_size(); ++t) threads.push_back({s, t});
+  }
+  const Member& worker = *Find(wire::JoinRequest::WORKER, 0);
+  PlaceTables(std::vector<wire::Table>(worker.join.table().begin(), worker.join.table().end()),
+              threads, options_.shard_elements, &view_);
+  view_.set_state(wire::RUNNING);
+  running_since_ = now;
+  effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ", options_.workers,
+                                      " workers have joined; the job runs"));
+  Publish(effects);
+}
+
+// ---- The view -------------------------------------------------------------
+
+void CoordinatorCore::Publish(Effects* effects) {
+  view_.set_number(view_.number() + 1);
+  view_.clear_server();
+  view_.clear_worker();
+  std::map<int32_t, const Member*> servers, workers;
+  for (const auto& [incarnation, member] : members_) {
+    (member.worker_role() ? workers : servers)[member.join.index()] = &member;
+  }
+  for (const auto& [index, member] : servers) {
+    wire::ServerMember& server = *view_.add_server();
+    server.set_index(index);
+    server.set_incarnation(member->incarnation);
+    server.set_host_id(member->join.host_id());
+    *server.mutable_thread() = member->join.thread();
+  }
+  for (const auto& [rank, member] : workers) {
+    wire::WorkerMember& worker = *view_.add_worker();
+    worker.set_rank(rank);
+    worker.set_incarnation(member->incarnation);
+    worker.set_founder(member->founder);
+    worker.set_done(member->done);
+    worker.set_host(member->join.host());
+  }
+  for (const auto& [incarnation, member] : members_) SendView(member, effects);
+}
+
+void CoordinatorCore::SendView(const Member& member, Effects* effects) const {
+  if (view_.state() == wire::FORMING) return;  // Nothing to see yet.
+  Outgoing out{.to = member.peer, .message = {}};
+  out.message.header.set_view_number(view_.number());
+  *out.message.header.mutable_view() = view_;
+  effects->sends.push_back(std::move(out));
+}
+
+void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why, absl::Time now,
+                             Effects* effects) {
+  const auto found = members_.find(incarnation);
+  if (found == members_.end()) return;
+  const Member member = std::move(found->second);
+  members_.erase(found);
+  const std::string sentence = absl::StrCat(Describe(member), " ", why);
+  effects->log.push_back(sentence);
+  if (view_.state() != wire::RUNNING) return;
+  if (!member.worker_role()) {
+    return End(wire::FAILED,
+               absl::StrCat(sentence, "; its shards are lost, so the job cannot go on"), now,
+               effects);
+  }
+  gone_workers_.push_back(member.worker);
+  gone_workers_.back().set_alive(false);
+  workers_lost_.push_back(absl::StrCat(sentence, ", at clock ", member.worker.clock()));
+  if (options_.mode == wire::ALLREDUCE && !member.done) {
+    return End(wire::FAILED,
+               absl::StrCat(workers_lost_.back(),
+                            "; an all-reduce needs every rank, so the job cannot go on"),
+               now, effects);
+  }
+  const bool any_worker = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.worker_role();
+  });
+  if (!any_worker) {
+    return End(wire::FAILED, absl::StrCat(workers_lost_.back(), "; no worker is left"), now,
+               effects);
+  }
+  Publish(effects);
+  CompleteBarriers(effects);
+  FinishIfDone(now, effects);
+}
+
+void CoordinatorCore::End(wire::JobState state, const std::string& reason, absl::Time now,
+                          Effects* effects) {
+  if (view_.state() == wire::FINISHED || view_.state() == wire::FAILED) return;
+  if (trained_at_ == absl::InfiniteFuture()) trained_at_ = now;
+  view_.set_state(state);
+  view_.set_reason(reason);
+  ended_at_ = now;
+  effects->log.push_back(absl::StrCat(state == wire::FINISHED ? "the job has finished: "
+                                                              : "the job has failed: ",
+                                      reason));
+  Publish(effects);
+}
+
+void CoordinatorCore::Fail(const std::string& reason, absl::Time now, Effects* effects) {
+  End(wire::FAILED, reason, now, effects);
+}
+
+bool CoordinatorCore::Over(absl::Time now) const {
+  if (view_.state() != wire::FINISHED && view_.state() != wire::FAILED) return false;
+  if (now - ended_at_ > options_.lease) return true;
+  return std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    return entry.second.view_known >= view_.number();
+  });
+}
+
+// ---- Heartbeats and time --------------------------------------------------
+
+void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message, absl::Time now,
+                                  Effects* effects) {
+  const wire::Heartbeat& heartbeat = message.header.heartbeat();
+  Outgoing out{.to = from, .message = {}};
+  out.message.header.set_view_number(view_.number());
+  wire::HeartbeatReply& reply = *out.message.header.mutable_heartbeat_reply();
+  reply.set_incarnation(heartbeat.incarnation());
+  const auto found = members_.find(heartbeat.incarnation());
+  if (found == members_.end() || found->second.peer != from) {
+    reply.set_code(wire::FENCED);
+    effects->sends.push_back(std::move(out));
+    return;
+  }
+  Member& member = found->second;
+  member.heard = now;
+  member.view_known = std::max(member.view_known, message.header.view_number());
+  if (heartbeat.has_worker()) member.worker = heartbeat.worker();
+  if (heartbeat.has_server()) member.server = heartbeat.server();
+  for (int i = 0; i < heartbeat.record_size(); ++i) {
+    if (heartbeat.first_record() + i != member.records_acked) continue;
+    ++member.records_acked;
+    run::MetricRecord record = heartbeat.record(i);
+    record.set_seconds(running_since_ == absl::InfiniteFuture()
+                           ? 0
+                           : absl::ToDoubleSeconds(now - running_since_));
+    latest_[record.kind()] = record;
+    effects->records.push_back(std::move(record));
+  }
+  reply.set_code(wire::OK);
+  reply.set_records_acked(member.records_acked);
+  effects->sends.push_back(std::move(out));
+  if (member.view_known < view_.number()) SendView(member, effects);
+}
+
+void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
+  if (view_.state() == wire::FORMING && now - started_ > options_.start_timeout) {
+    const std::vector<std::string> missing = Missing();
+    End(wire::FAILED,
+        absl::StrCat(absl::StrJoin(missing, ", "), " did not join within ",
+                     Seconds(options_.start_timeout),
+                     "; look at their logs, or raise limits { start_timeout_ms: ... }"),
+        now, effects);
+  }
+  std::vector<Incarnation> expired;
+  for (const auto& [incarnation, member] : members_) {
+    if (now - member.heard > options_.lease) expired.push_back(incarnation);
+  }
+  for (const Incarnation incarnation : expired) {
+    const auto found = members_.find(incarnation);
+    if (found == members_.end()) continue;
+    Remove(incarnation,
+           absl::StrCat("is dead or cut off: not heard for ", Seconds(now - found->second.heard),
+                        ", its lease is ", Seconds(options_.lease)),
+           now, effects);
+  }
+}
+
+absl::Time CoordinatorCore::NextWakeup() const {
+  absl::Time next = absl::InfiniteFuture();
+  if (view_.state() == wire::FORMING) next = started_ + options_.start_timeout;
+  for (const auto& [incarnation, member] : members_) {
+    next = std::min(next, member.heard + options_.lease);
+  }
+  if (ended_at_ != absl::InfiniteFuture()) next = std::min(next, ended_at_ + options_.lease);
+  return next + absl::Milliseconds(1);
+}
+
+// ---- Calls ----------------------------------------------------------------
+
+void CoordinatorCore::Reply(const PeerId& to, uint64_t call_id, wire::Code code,
+                            const std::string& error, Effects* effects,
+                            const Payload* value) const {
+  Outgoing out{.to = to, .message = {}};
+  out.message.header.set_view_number(view_.number());
+  wire::CallReply& reply = *out.message.header.mutable_call_reply();
+  reply.set_call_id(call_id);
+  reply.set_code(code);
+  reply.set_error(error);
+  if (value != nullptr) out.message.payloads.push_back(*value);
+  effects->sends.push_back(std::move(out));
+}
+
+void CoordinatorCore::OnCall(const PeerId& from, const Message& message, absl::Time now,
+                             Effects* effects) {
+  const wire::Call& call = message.header.call();
+  const uint64_t id = call.call_id();
+  if (call.kind_case() == wire::Call::kStatus) {
+    Reply(from, id, wire::OK, "", effects);
+    *effects->sends.back().message.header.mutable_call_reply()->mutable_status() = Status(now);
+    return;
+  }
+  if (call.kind_case() == wire::Call::kStop) {
+    End(wire::FAILED, call.stop().reason(), now, effects);
+    return Reply(from, id, wire::OK, "", effects);
+  }
+  const auto member = members_.find(call.incarnation());
+  if (member == members_.end() || member->second.peer != from) {
+    return Reply(from, id, wire::FENCED, "", effects);
+  }
+  member->second.heard = now;
+  const ParkedCall parked{.from = from, .call_id = id, .incarnation = call.incarnation()};
+  const auto park = [&](std::vector<ParkedCall>& calls) {
+    const bool there = std::any_of(calls.begin(), calls.end(), [&](const ParkedCall& other) {
+      return other.from == from && other.call_id == id;
+    });
+    if (there) return;
+    if (parked_calls_ >= options_.parked_calls_max) {
+      return Reply(from, id, wire::RETRY, "too many calls wait already", effects);
+    }
+    calls.push_back(parked);
+    ++parked_calls_;
+  };
+  switch (call.kind_case()) {
+    case wire::Call::kBarrier:
+      if (passed_barriers_.count(call.barrier().name()) > 0) {
+        return Reply(from, id, wire::OK, "", effects);
+      }
+      park(barriers_[call.barrier().name()]);
+      return CompleteBarriers(effects);
+    case wire::Call::kStorePut: {
+      const std::string& key = call.store_put().key();
+      const Payload value = message.payloads.empty() ? Payload() : message.payloads.front();
+      if (store_.count(key) > 0) return Reply(from, id, wire::OK, "", effects);  // Repeated.
+      if (store_bytes_ + key.size() + value.size() > options_.store_bytes_max) {
+        return Reply(from, id, wire::REJECTED,
+                     absl::StrCat("the rendezvous store holds ", store_bytes_, " bytes, ",
+                                  value.size(), " more exceed its bound of ",
+                                  options_.store_bytes_max),
+                     effects);
+      }
+      store_bytes_ += key.size() + value.size();
+      store_[key] = value;
+      Reply(from, id, wire::OK, "", effects);
+      const auto waiting = store_gets_.find(key);
+      if (waiting == store_gets_.end()) return;
+      for (const ParkedCall& get : waiting->second) {
+        Reply(get.from, get.call_id, wire::OK, "", effects, &value);
+      }
+      parked_calls_ -= static_cast<int>(waiting->second.size());
+      store_gets_.erase(waiting);
+      return;
+    }
+    case wire::Call::kStoreGet: {
+      const auto found = store_.find(call.store_get().key());
+      if (found != store_.end()) {
+        return Reply(from, id, wire::OK, "", effects, &found->second);
+      }
+      return park(store_gets_[call.store_get().key()]);
+    }
+    case wire::Call::kLeave:
+      Reply(from, id, wire::OK, "", effects);
+      return OnLeave(call.leave(), call.incarnation(), now, effects);
+    default:
+      return Reply(from, id, wire::REJECTED,
+                   absl::StrCat("unknown call ", static_cast<int>(call.kind_case())), effects);
+  }
+}
+
+void CoordinatorCore::CompleteBarriers(Effects* effects) {
+  for (auto barrier = barriers_.begin(); barrier != barriers_.end();) {
+    const bool complete =
+        std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
+          if (!entry.second.worker_role() || entry.second.done) return true;
+          return std::any_of(
+              barrier->second.begin(), barrier->second.end(),
+              [&](const ParkedCall& call) { return call.incarnation == entry.first; });
+        });
+    if (!complete) {
+      ++barrier;
+      continue;
+    }
+    for (const ParkedCall& call : barrier->second) {
+      Reply(call.from, call.call_id, wire::OK, "", effects);
+    }
+    parked_calls_ -= static_cast<int>(barrier->second.size());
+    if (passed_barriers_.size() >= kPassedBarriersMax) {
+      passed_barriers_.erase(passed_barriers_.begin());
+    }
+    passed_barriers_.insert(barrier->first);
+    barrier = barriers_.erase(barrier);
+  }
+}
+
+void CoordinatorCore::OnLeave(const wire::Leave& leave, Incarnation incarnation, absl::Time now,
+                              Effects* effects) {
+  Member& member = members_.at(incarnation);
+  if (!leave.failure().empty()) {
+    if (view_.state() == wire::FORMING) {
+      return End(wire::FAILED, absl::StrCat(Describe(member), " failed: ", leave.failure()), now,
+                 effects);
+    }
+    return Remove(incarnation, absl::StrCat("left: ", leave.failure()), now, effects);
+  }
+  if (leave.has_result()) result_ = leave.result();
+  if (!member.done) {
+    member.done = true;
+    if (view_.state() == wire::RUNNING) Publish(effects);
+    CompleteBarriers(effects);
+  }
+  FinishIfDone(now, effects);
+}
+
+void CoordinatorCore::FinishIfDone(absl::Time now, Effects* effects) {
+  if (view_.state() != wire::RUNNING) return;
+  const bool all_done = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
+    return !entry.second.worker_role() || entry.second.done;
+  });
+  if (!all_done) return;
+  if (trained_at_ == absl::InfiniteFuture()) trained_at_ = now;
+  if (result_.has_value()) {
+    End(wire::FINISHED, "all workers have completed their steps", now, effects);
+  }
+}
+
+// ---- Reports --------------------------------------------------------------
+
+run::Summary CoordinatorCore::Summary() const {
+  run::Summary summary;
+  summary.set_job(options_.job);
+  summary.set_workers(options_.workers);
+  summary.set_servers(options_.servers);
+  std::vector<run::WorkerStats> workers = gone_workers_;
+  run::Histogram clocks, updates;
+  for (const auto& [incarnation, member] : members_) {
+    if (member.worker_role()) {
+      workers.push_back(member.worker);
+    } else {
+      MergeHistogram(member.server.staleness_clocks(), &clocks);
+      MergeHistogram(member.server.staleness_updates(), &updates);
+    }
+  }
+  int64_t examples = 0;
+  for (const run::WorkerStats& worker : workers) {
+    examples += worker.examples();
+    summary.set_steps(std::max(summary.steps(), worker.clock()));
+    summary.set_bytes_pushed(summary.bytes_pushed() + worker.bytes_pushed());
+    summary.set_bytes_pulled(summary.bytes_pulled() + worker.bytes_pulled());
+    summary.set_retries(summary.retries() + worker.retries());
+  }
+  SetPercentiles(clocks, summary.mutable_staleness_clocks());
+  SetPercentiles(updates, summary.mutable_staleness_updates());
+  if (running_since_ != absl::InfiniteFuture() && trained_at_ != absl::InfiniteFuture()) {
+    const double seconds = absl::ToDoubleSeconds(trained_at_ - running_since_);
+    summary.set_wall_seconds(seconds);
+    if (seconds > 0) summary.set_examples_per_second(static_cast<double>(examples) / seconds);
+  }
+  if (result_.has_value()) {
+    summary.set_steps(result_->steps());
+    summary.set_train_loss(result_->train_loss());
+    summary.set_test_loss(result_->test_loss());
+    summary.set_test_accuracy(result_->test_accuracy());
+    summary.set_model_sha256(result_->model_sha256());
+  }
+  for (const std::string& lost : workers_lost_) summary.add_workers_lost(lost);
+  return summary;
+}
+
+wire::StatusReply CoordinatorCore::Status(absl::Time now) const {
+  wire::StatusReply status;
+  *status.mutable_view() = view_;
+  for (const auto& [incarnation, member] : members_) {
+    const int64_t heard_ms = absl::ToInt64Milliseconds(now - member.heard);
+    if (member.worker_role()) {
+      run::WorkerStats& worker = *status.add_worker();
+      worker = member.worker;
+      worker.set_rank(member.join.index());
+      worker.set_incarnation(incarnation);
+      worker.set_alive(true);
+      worker.set_done(member.done);
+      worker.set_pid(member.join.pid());
+      worker.set_heard_ms_ago(heard_ms);
+    } else {
+      run::ServerStats& server = *status.add_server();
+      server = member.server;
+      server.set_index(member.join.index());
+      server.set_incarnation(incarnation);
+      server.set_alive(true);
+      server.set_pid(member.join.pid());
+      server.set_heard_ms_ago(heard_ms);
+    }
+  }
+  for (const auto& [kind, record] : latest_) *status.add_latest() = record;
+  if (running_since_ != absl::InfiniteFuture()) {
+    status.set_run_seconds(
+        absl::ToDoubleSeconds(std::min(now, trained_at_) - running_since_));
+  }
+  if (view_.state() == wire::FORMING) {
+    for (const std::string& missing : Missing()) status.add_missing(missing);
+  }
+  return status;
+}
+
+}  // namespace slackline

@@ -1,0 +1,134 @@
+// CoordinatorCore: membership and leases, the view, barriers, the rendezvous
+// store, and the end of the job. Runs in server 0; the data path does not need it.
+//
+// FORMING until every server and worker of the config has joined, then RUNNING,
+// then FINISHED or FAILED. A worker whose lease runs out leaves the view: the
+// others go on (in ALLREDUCE the job fails). A server whose lease runs out fails
+// the job. The worker of the lowest rank in the view is the chief: once all
+// workers are done it evaluates and writes the model and reports the result.
+//
+// Deterministic state machine: no sockets, threads, clocks or randomness.
+// Thread-compatible.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/message.h"
+#include "common/view/shard_map.h"
+
+namespace slackline {
+
+// The lowest rank in the view; nullptr without workers.
+const wire::WorkerMember* ChiefOf(const View& view);
+
+class CoordinatorCore {
+ public:
+  struct Options {
+    std::string job;
+    std::string config_hash;
+    int servers = 1;
+    int workers = 1;
+    wire::Mode mode = wire::BSP;
+    Clock staleness = 0;
+    int64_t shard_elements = 65536;
+    absl::Duration lease = absl::Seconds(5);
+    absl::Duration start_timeout = absl::Seconds(60);
+    // The rendezvous store refuses more. An address of a collective is ~ 1 KiB.
+    size_t store_bytes_max = 64 << 20;
+    int parked_calls_max = 65536;
+  };
+  struct Effects {
+    std::vector<Outgoing> sends;
+    std::vector<run::MetricRecord> records;  // New ones, to be kept.
+    std::vector<std::string> log;            // Sentences for people.
+  };
+
+  explicit CoordinatorCore(const Options& options);
+
+  void Start(absl::Time now);
+  void OnMessage(const PeerId& from, const Message& message, absl::Time now, Effects* effects);
+  // Lets leases and deadlines run out. Call it at NextWakeup() or later.
+  void OnTick(absl::Time now, Effects* effects);
+  absl::Time NextWakeup() const;
+  // A user or the driver ends the job. Without effect once it has ended.
+  void Fail(const std::string& reason, absl::Time now, Effects* effects);
+
+  wire::JobState state() const { return view_.state(); }
+  const std::string& reason() const { return view_.reason(); }
+  // The job has ended and every living member knows (or had time to).
+  bool Over(absl::Time now) const;
+
+  // Everything known of the run, with totals over all members that ever were.
+  run::Summary Summary() const;
+  wire::StatusReply Status(absl::Time now) const;
+
+ private:
+  struct Member {
+    PeerId peer;
+    wire::JoinRequest join;
+    Incarnation incarnation = 0;
+    absl::Time heard;
+    uint64_t view_known = 0;
+    uint64_t records_acked = 0;
+    run::WorkerStats worker;
+    run::ServerStats server;
+    bool done = false;     // Workers: has left its work finished.
+    bool founder = false;
+    bool worker_role() const { return join.role() == wire::JoinRequest::WORKER; }
+  };
+  struct ParkedCall {
+    PeerId from;
+    uint64_t call_id = 0;
+    Incarnation incarnation = 0;
+  };
+
+  void OnJoin(const PeerId& from, const wire::JoinRequest& join, absl::Time now,
+              Effects* effects);
+  // Empty if the request fits the job and the members so far.
+  std::string WhyRejected(const wire::JoinRequest& join) const;
+  void OnHeartbeat(const PeerId& from, const Message& message, absl::Time now, Effects* effects);
+  void OnCall(const PeerId& from, const Message& message, absl::Time now, Effects* effects);
+  void OnLeave(const wire::Leave& leave, Incarnation incarnation, absl::Time now,
+               Effects* effects);
+  void Reply(const PeerId& to, uint64_t call_id, wire::Code code, const std::string& error,
+             Effects* effects, const Payload* value = nullptr) const;
+  void StartIfComplete(absl::Time now, Effects* effects);
+  void FinishIfDone(absl::Time now, Effects* effects);
+  void End(wire::JobState state, const std::string& reason, absl::Time now, Effects* effects);
+  // Removes the member; `why` completes "worker 2 (pid 7 on host) ...".
+  void Remove(Incarnation incarnation, const std::string& why, absl::Time now, Effects* effects);
+  void CompleteBarriers(Effects* effects);
+  void Publish(Effects* effects);
+  void SendView(const Member& member, Effects* effects) const;
+  Member* Find(wire::JoinRequest::Role role, int32_t index);
+  std::vector<std::string> Missing() const;
+  std::string Describe(const Member& member) const;
+
+  const Options options_;
+  absl::Time started_;
+  absl::Time running_since_ = absl::InfiniteFuture();
+  absl::Time trained_at_ = absl::InfiniteFuture();
+  absl::Time ended_at_ = absl::InfiniteFuture();
+  wire::View view_;
+  Incarnation next_incarnation_ = 1;
+  std::map<Incarnation, Member> members_;
+  std::map<std::string, std::vector<ParkedCall>> barriers_;  // By name.
+  std::set<std::string> passed_barriers_;
+  std::map<std::string, Payload> store_;
+  size_t store_bytes_ = 0;
+  std::map<std::string, std::vector<ParkedCall>> store_gets_;  // By key.
+  int parked_calls_ = 0;
+  std::map<int, run::MetricRecord> latest_;  // By kind.
+  std::optional<run::Result> result_;
+  std::vector<run::WorkerStats> gone_workers_;
+  std::vector<std::string> workers_lost_;
+};
+
+}  // namespace slackline

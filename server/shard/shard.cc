@@ -1,0 +1,70 @@
+#include "server/shard/shard.h"
+
+#include <cstring>
+
+#include "common/status.h"
+#include "common/view/initializer.h"
+
+namespace slackline {
+namespace {
+// A reader normally lets go before the next version but one is written.
+constexpr size_t kRetiredMax = 2;
+}  // namespace
+
+Shard::Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
+             const Optimizer& optimizer)
+    : range_(range), values_(Payload::Allocate(range.bytes())) {
+  InitializeElements(table, seed, range.begin,
+                     absl::MakeSpan(reinterpret_cast<float*>(values_.MutableData()),
+                                    static_cast<size_t>(range.elements())));
+  for (int i = 0; i < optimizer.slot_count(); ++i) {
+    slots_.push_back(Payload::Allocate(range.bytes()));
+    std::memset(slots_.back().MutableData(), 0, range.bytes());
+  }
+}
+
+Payload Shard::TakeFreeBuffer() {
+  for (size_t i = 0; i < retired_.size(); ++i) {
+    if (!retired_[i].unique()) continue;
+    Payload free = std::move(retired_[i]);
+    retired_.erase(retired_.begin() + i);
+    return free;
+  }
+  return Payload::Allocate(range_.bytes());
+}
+
+void Shard::Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients, float scale,
+                  float learning_rate) {
+  std::vector<const std::byte*> gradient_data;
+  gradient_data.reserve(gradients.size());
+  for (const Payload& gradient : gradients) {
+    SL_CHECK(gradient.size() == range_.bytes(), "gradient size was not checked");
+    gradient_data.push_back(gradient.data());
+  }
+  Optimizer::ApplyArgs args;
+  args.in = reinterpret_cast<const float*>(values_.data());
+  Payload next;
+  if (values_.unique()) {
+    args.out = reinterpret_cast<float*>(values_.MutableData());
+  } else {
+    next = TakeFreeBuffer();
+    args.out = reinterpret_cast<float*>(next.MutableData());
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    args.slots[i] = reinterpret_cast<float*>(slots_[i].MutableData());
+  }
+  args.gradients = gradient_data;
+  args.elements = static_cast<size_t>(range_.elements());
+  args.gradient_scale = scale;
+  args.learning_rate = learning_rate;
+  args.update_count = static_cast<int64_t>(version_) + 1;
+  optimizer.Apply(args);
+  if (!next.empty()) {
+    if (retired_.size() == kRetiredMax) retired_.erase(retired_.begin());
+    retired_.push_back(std::move(values_));
+    values_ = std::move(next);
+  }
+  ++version_;
+}
+
+}  // namespace slackline

@@ -1,0 +1,45 @@
+// One shard: its values, its optimizer slots, and its version.
+//
+// A version is immutable once somebody holds a reference to it: Apply() writes in
+// place when nobody does, else into a buffer of its own. So a pull reply, a
+// checkpoint or a hand-over is one version, never a mixture. Thread-compatible;
+// references may be dropped on any thread.
+#pragma once
+
+#include <vector>
+
+#include "common/optim/optimizer.h"
+#include "common/payload.h"
+#include "common/view/shard_map.h"
+
+namespace slackline {
+
+class Shard {
+ public:
+  // Initial values of the table's elements [range.begin, range.end), slots zero.
+  Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
+        const Optimizer& optimizer);
+
+  const ShardRange& range() const { return range_; }
+  Version version() const { return version_; }
+  // A reference to the present version.
+  const Payload& values() const { return values_; }
+
+  // One update from the sum of `gradients`, in their order, times `scale`. Each
+  // has range().bytes() bytes. One pass over gradients, values and slots.
+  void Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients, float scale,
+             float learning_rate);
+
+ private:
+  // Memory for the next version that nobody reads any more.
+  Payload TakeFreeBuffer();
+
+  ShardRange range_;
+  Version version_ = 0;
+  Payload values_;
+  std::vector<Payload> slots_;
+  // Earlier buffers that readers may still hold; reused when they let go.
+  std::vector<Payload> retired_;
+};
+
+}  // namespace slackline

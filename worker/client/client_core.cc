@@ -1,0 +1,398 @@
+#include "worker/client/client_core.h"
+
+#include <algorithm>
+
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+std::string OwnerName(const View& view, Owner owner) {
+  for (const wire::ServerMember& server : view.proto().server()) {
+    if (server.index() == owner.server && owner.thread < server.thread_size()) {
+      return absl::StrCat("server ", owner.server, " thread ", owner.thread, " (",
+                          server.thread(owner.thread).tcp(), ")");
+    }
+  }
+  return absl::StrCat("server ", owner.server, " thread ", owner.thread);
+}
+
+}  // namespace
+
+ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
+    : options_(options),
+      view_(std::move(view)),
+      next_seq_(view_->shard_count(), 1),
+      acked_seq_(view_->shard_count(), 0),
+      table_pushed_(view_->proto().table_size(), false) {}
+
+void ClientCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
+  if (view->number() <= view_->number()) return;
+  for (int i = 0; i < view_->shard_count(); ++i) {
+    if (view->shard_count() != view_->shard_count() ||
+        view->OwnerOf(ShardId{i}) != view_->OwnerOf(ShardId{i})) {
+      effects->failure = absl::UnimplementedError(absl::StrCat(
+          "view ", view->number(), " moves shard ", i, "; this version cannot follow a move"));
+      return;
+    }
+  }
+  const wire::WorkerMember* const self = view->FindWorker(options_.rank, options_.incarnation);
+  if (self == nullptr) effects->fenced = true;
+  view_ = std::move(view);
+}
+
+// ---- Push -----------------------------------------------------------------
+
+absl::Status ClientCore::Push(Clock clock, TableId table, const Payload& gradient,
+                              absl::Span<const Version> base_versions, absl::Time now,
+                              Effects* effects) {
+  const int index = static_cast<int>(table);
+  if (index < 0 || index >= static_cast<int>(table_pushed_.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("push to table ", index, ": the job has ",
+                                                   table_pushed_.size(), " tables"));
+  }
+  const std::string& name = view_->table(table).name();
+  const size_t bytes = static_cast<size_t>(TableElements(view_->table(table))) * sizeof(float);
+  if (clock != push_clock_ || table_pushed_[index]) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("push to ", name, " of clock ", clock, ": expected clock ", push_clock_,
+                     table_pushed_[index] ? ", to which this table was pushed already" : ""));
+  }
+  if (gradient.size() != bytes || base_versions.size() != next_seq_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("push to ", name, ": gradient of ", gradient.size(), " bytes and ",
+                     base_versions.size(), " base versions; the table has ", bytes,
+                     " bytes and the job ", next_seq_.size(), " shards"));
+  }
+  for (const ShardRange& range : view_->ShardsOf(table)) {
+    const int32_t shard = static_cast<int32_t>(range.shard);
+    Link& link = links_[view_->OwnerOf(range.shard)];
+    link.open.clock = clock;
+    link.open.entries.push_back(
+        {.shard = shard,
+         .seq = next_seq_[shard]++,
+         .base_version = base_versions[shard],
+         .gradient = gradient.Slice(static_cast<size_t>(range.begin) * sizeof(float),
+                                    range.bytes())});
+    link.open.bytes += range.bytes();
+    if (link.open.bytes >= options_.message_bytes) CloseOpenUnit(link);
+  }
+  table_pushed_[index] = true;
+  if (++tables_pushed_ == static_cast<int>(table_pushed_.size())) {
+    for (auto& [owner, link] : links_) CloseOpenUnit(link);
+    std::fill(table_pushed_.begin(), table_pushed_.end(), false);
+    tables_pushed_ = 0;
+    ++push_clock_;
+  }
+  unacknowledged_bytes_ += bytes;
+  for (auto& [owner, link] : links_) Pump(owner, link, now, effects);
+  return absl::OkStatus();
+}
+
+Clock ClientCore::StartAt(const PullResult& joined, absl::Time now, Effects* effects) {
+  Clock start = 0;
+  for (const ShardValue& value : joined.shards) start = std::max(start, value.shard_clock);
+  for (size_t shard = 0; shard < joined.shards.size(); ++shard) {
+    if (joined.shards[shard].shard_clock == start) continue;
+    Link& link = links_[view_->OwnerOf(ShardId{static_cast<int32_t>(shard)})];
+    link.open.clock = start;
+    link.open.advance = true;
+    link.open.entries.push_back({.shard = static_cast<int32_t>(shard),
+                                 .seq = next_seq_[shard]++,
+                                 .base_version = 0,
+                                 .gradient = Payload()});
+  }
+  for (auto& [owner, link] : links_) {
+    CloseOpenUnit(link);
+    Pump(owner, link, now, effects);
+  }
+  push_clock_ = start;
+  return start;
+}
+
+void ClientCore::CloseOpenUnit(Link& link) {
+  if (link.open.entries.empty()) return;
+  link.queued.push_back(std::move(link.open));
+  link.open = PushUnit();
+}
+
+void ClientCore::SendPush(Owner to, const PushUnit& unit, Effects* effects) const {
+  Send send{.to = to, .message = {}};
+  send.message.header.set_view_number(view_->number());
+  wire::PushRequest& push = *send.message.header.mutable_push_request();
+  push.set_clock(unit.clock);
+  push.set_advance(unit.advance);
+  for (const PushEntry& entry : unit.entries) {
+    push.add_shard(entry.shard);
+    push.add_seq(entry.seq);
+    if (unit.advance) continue;
+    push.add_base_version(entry.base_version);
+    send.message.payloads.push_back(entry.gradient);
+  }
+  effects->sends.push_back(std::move(send));
+}
+
+void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply, absl::Time now,
+                             Effects* effects) {
+  Link& link = links_[from];
+  for (int i = 0; i < reply.shard_size(); ++i) {
+    const int32_t shard = reply.shard(i);
+    if (!view_->HasShard(shard) || i >= reply.code_size() || i >= reply.acked_seq_size()) continue;
+    switch (reply.code(i)) {
+      case wire::OK:
+      case wire::RETRY:
+        acked_seq_[shard] = std::max(acked_seq_[shard], reply.acked_seq(i));
+        if (reply.code(i) == wire::RETRY && acked_seq_[shard] + 1 < next_seq_[shard]) {
+          link.push_resend_at = std::min(link.push_resend_at, now + options_.refused_delay);
+        }
+        break;
+      case wire::FENCED:
+        effects->fenced = true;
+        return;
+      default:
+        effects->failure = absl::InternalError(
+            absl::StrCat(OwnerName(*view_, from), " refused a push to ",
+                         view_->ShardName(ShardId{shard}), ": ",
+                         reply.error().empty() ? wire::Code_Name(reply.code(i)) : reply.error()));
+        return;
+    }
+  }
+  bool progress = false;
+  while (!link.in_flight.empty()) {
+    const PushUnit& unit = link.in_flight.front();
+    const bool done = std::all_of(
+        unit.entries.begin(), unit.entries.end(),
+        [&](const PushEntry& entry) { return entry.seq <= acked_seq_[entry.shard]; });
+    if (!done) break;
+    link.push_bytes_in_flight -= unit.bytes;
+    unacknowledged_bytes_ -= unit.bytes;
+    link.in_flight.pop_front();
+    progress = true;
+  }
+  if (progress) {
+    link.push_heard = now;
+    link.push_backoff = options_.retry_initial;
+    link.push_resend_at =
+        link.in_flight.empty() ? absl::InfiniteFuture() : now + link.push_backoff;
+    Pump(from, link, now, effects);
+  }
+}
+
+// ---- Pull -----------------------------------------------------------------
+
+uint64_t ClientCore::Pull(Clock clock, Clock own_clock, absl::Time now, Effects* effects) {
+  return StartPull(clock, own_clock, /*join=*/false, now, effects);
+}
+
+uint64_t ClientCore::JoinPull(absl::Time now, Effects* effects) {
+  return StartPull(0, 0, /*join=*/true, now, effects);
+}
+
+uint64_t ClientCore::StartPull(Clock clock, Clock own_clock, bool join, absl::Time now,
+                               Effects* effects) {
+  const uint64_t pull_id = next_pull_id_++;
+  PendingPull& pending = pending_pulls_[pull_id];
+  pending.result.pull_id = pull_id;
+  pending.result.shards.resize(next_seq_.size());
+  pending.missing = view_->shard_count();
+  std::map<Owner, PullUnit> open;
+  const auto close = [&](Owner owner, PullUnit& unit) {
+    if (unit.shards.empty()) return;
+    unit.request_id = next_request_id_++;
+    unit.pull_id = pull_id;
+    unit.clock = clock;
+    unit.own_clock = own_clock;
+    unit.join = join;
+    links_[owner].pulls_queued.push_back(std::move(unit));
+    unit = PullUnit();
+  };
+  for (int32_t shard = 0; shard < view_->shard_count(); ++shard) {
+    const Owner owner = view_->OwnerOf(ShardId{shard});
+    PullUnit& unit = open[owner];
+    unit.shards.push_back(shard);
+    unit.bytes += view_->shard(ShardId{shard}).bytes();
+    if (unit.bytes >= options_.message_bytes) close(owner, unit);
+  }
+  for (auto& [owner, unit] : open) close(owner, unit);
+  for (auto& [owner, link] : links_) Pump(owner, link, now, effects);
+  return pull_id;
+}
+
+void ClientCore::SendPull(Owner to, const PullUnit& unit, Effects* effects) const {
+  Send send{.to = to, .message = {}};
+  send.message.header.set_view_number(view_->number());
+  wire::PullRequest& pull = *send.message.header.mutable_pull_request();
+  pull.set_request_id(unit.request_id);
+  pull.set_clock(unit.clock);
+  pull.set_own_clock(unit.own_clock);
+  pull.set_join(unit.join);
+  for (const int32_t shard : unit.shards) pull.add_shard(shard);
+  effects->sends.push_back(std::move(send));
+}
+
+void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
+                             Effects* effects) {
+  const wire::PullReply& reply = message.header.pull_reply();
+  Link& link = links_[from];
+  const auto unit =
+      std::find_if(link.pulls_in_flight.begin(), link.pulls_in_flight.end(),
+                   [&](const PullUnit& u) { return u.request_id == reply.request_id(); });
+  if (unit == link.pulls_in_flight.end()) return;  // A repeated answer.
+  PendingPull& pending = pending_pulls_[unit->pull_id];
+  size_t next_payload = 0;
+  for (int i = 0; i < reply.shard_size(); ++i) {
+    const int32_t shard = reply.shard(i);
+    if (i >= reply.code_size() || i >= reply.version_size() || i >= reply.shard_clock_size() ||
+        !view_->HasShard(shard)) {
+      break;
+    }
+    switch (reply.code(i)) {
+      case wire::OK: {
+        if (next_payload >= message.payloads.size()) return;
+        const Payload& values = message.payloads[next_payload++];
+        const auto wanted = std::find(unit->shards.begin(), unit->shards.end(), shard);
+        const size_t bytes = view_->shard(ShardId{shard}).bytes();
+        if (wanted == unit->shards.end()) break;
+        if (values.size() != bytes) {
+          effects->failure = absl::InternalError(absl::StrCat(
+              OwnerName(*view_, from), " answered a pull of ", view_->ShardName(ShardId{shard}),
+              " with ", values.size(), " bytes, the shard has ", bytes));
+          return;
+        }
+        unit->shards.erase(wanted);
+        unit->bytes -= bytes;
+        link.pull_bytes_in_flight -= bytes;
+        bytes_pulled_ += bytes;
+        pending.result.shards[shard] = {.version = reply.version(i),
+                                        .shard_clock = reply.shard_clock(i),
+                                        .values = values};
+        --pending.missing;
+        unit->waiting_rank = -1;
+        break;
+      }
+      case wire::PARKED:
+        // What looked like a retry was a question, and this is its answer.
+        retries_ -= unit->unanswered_sends;
+        unit->unanswered_sends = 0;
+        unit->waiting_rank = reply.waiting_rank();
+        unit->waiting_clock = reply.waiting_clock();
+        break;
+      case wire::RETRY:
+        unit->resend_at = std::min(unit->resend_at, now + options_.refused_delay);
+        break;
+      case wire::FENCED:
+        effects->fenced = true;
+        return;
+      default:
+        effects->failure = absl::InternalError(
+            absl::StrCat(OwnerName(*view_, from), " refused a pull of ",
+                         view_->ShardName(ShardId{shard}), ": ",
+                         reply.error().empty() ? wire::Code_Name(reply.code(i)) : reply.error()));
+        return;
+    }
+  }
+  if (pending.missing == 0) {
+    effects->pulled.push_back(std::move(pending.result));
+    pending_pulls_.erase(unit->pull_id);
+  }
+  if (unit->shards.empty()) link.pulls_in_flight.erase(unit);
+  Pump(from, link, now, effects);
+}
+
+// ---- Both -----------------------------------------------------------------
+
+void ClientCore::Pump(Owner to, Link& link, absl::Time now, Effects* effects) {
+  while (!link.queued.empty() &&
+         (link.in_flight.empty() ||
+          link.push_bytes_in_flight + link.queued.front().bytes <= options_.window_bytes)) {
+    if (link.in_flight.empty()) {
+      link.push_heard = now;
+      link.push_backoff = options_.retry_initial;
+      link.push_resend_at = now + link.push_backoff;
+    }
+    link.in_flight.push_back(std::move(link.queued.front()));
+    link.queued.pop_front();
+    link.push_bytes_in_flight += link.in_flight.back().bytes;
+    bytes_pushed_ += link.in_flight.back().bytes;
+    SendPush(to, link.in_flight.back(), effects);
+  }
+  while (!link.pulls_queued.empty() &&
+         (link.pulls_in_flight.empty() ||
+          link.pull_bytes_in_flight + link.pulls_queued.front().bytes <= options_.window_bytes)) {
+    PullUnit& unit = link.pulls_in_flight.emplace_back(std::move(link.pulls_queued.front()));
+    link.pulls_queued.pop_front();
+    link.pull_bytes_in_flight += unit.bytes;
+    unit.sent = now;
+    unit.backoff = options_.retry_initial;
+    unit.resend_at = now + unit.backoff;
+    SendPull(to, unit, effects);
+  }
+}
+
+void ClientCore::OnMessage(Owner from, const Message& message, absl::Time now, Effects* effects) {
+  switch (message.header.body_case()) {
+    case wire::Header::kPushReply:
+      return OnPushReply(from, message.header.push_reply(), now, effects);
+    case wire::Header::kPullReply:
+      return OnPullReply(from, message, now, effects);
+    case wire::Header::kErrorReply:
+      effects->failure = absl::InternalError(absl::StrCat(
+          OwnerName(*view_, from), ": ", message.header.error_reply().error()));
+      return;
+    default:
+      return;
+  }
+}
+
+void ClientCore::OnTick(absl::Time now, Effects* effects) {
+  for (auto& [owner, link] : links_) {
+    if (link.push_resend_at <= now) {
+      link.push_backoff = std::min(link.push_backoff * 2, options_.retry_max);
+      link.push_resend_at = now + link.push_backoff;
+      for (const PushUnit& unit : link.in_flight) SendPush(owner, unit, effects);
+      retries_ += link.in_flight.size();
+    }
+    for (PullUnit& unit : link.pulls_in_flight) {
+      if (unit.resend_at > now) continue;
+      unit.backoff = std::min(unit.backoff * 2, options_.retry_max);
+      unit.resend_at = now + unit.backoff;
+      ++unit.unanswered_sends;
+      ++retries_;
+      SendPull(owner, unit, effects);
+    }
+  }
+}
+
+absl::Time ClientCore::NextWakeup() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [owner, link] : links_) {
+    next = std::min(next, link.push_resend_at);
+    for (const PullUnit& unit : link.pulls_in_flight) next = std::min(next, unit.resend_at);
+  }
+  return next;
+}
+
+std::string ClientCore::WaitingFor(absl::Time now) const {
+  for (const auto& [owner, link] : links_) {
+    for (const PullUnit& unit : link.pulls_in_flight) {
+      const std::string what =
+          absl::StrCat("the pull of ", view_->ShardName(ShardId{unit.shards.front()}),
+                       " at clock ", unit.clock, " from ", OwnerName(*view_, owner));
+      if (unit.waiting_rank >= 0) {
+        return absl::StrCat(what, " waits for rank ", unit.waiting_rank, ", whose clock is ",
+                            unit.waiting_clock);
+      }
+      return absl::StrCat(what, " has no answer for ",
+                          absl::FormatDuration(absl::Trunc(now - unit.sent, absl::Milliseconds(1))));
+    }
+    if (!link.in_flight.empty()) {
+      return absl::StrCat("pushes of clock ", link.in_flight.front().clock, " to ",
+                          OwnerName(*view_, owner), " have no answer for ",
+                          absl::FormatDuration(
+                              absl::Trunc(now - link.push_heard, absl::Milliseconds(1))));
+    }
+  }
+  return "nothing";
+}
+
+}  // namespace slackline

@@ -1,0 +1,166 @@
+// ClientCore: what a worker's side of push and pull decides. Cuts tables into
+// shards, batches them per shard thread, keeps the bytes in flight within a
+// window, sends again what was lost, and puts pull answers together.
+//
+// Deterministic state machine: calls and messages go in, effects come out; no
+// sockets, threads, clocks or randomness. Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/message.h"
+#include "common/view/shard_map.h"
+
+namespace slackline {
+
+class ClientCore {
+ public:
+  struct Options {
+    Rank rank{};
+    Incarnation incarnation = 0;
+    // Payload bytes of pushes, and of pull answers asked for, in flight to one
+    // shard thread. One message may exceed it when nothing else is in flight.
+    size_t window_bytes = 4 << 20;
+    size_t message_bytes = 256 << 10;  // A message is closed at this payload.
+    absl::Duration retry_initial = absl::Milliseconds(250);
+    absl::Duration retry_max = absl::Seconds(4);  // Doubles up to this.
+    absl::Duration refused_delay = absl::Milliseconds(2);  // After Code RETRY.
+  };
+  struct ShardValue {
+    Version version = 0;
+    Clock shard_clock = 0;
+    Payload values;
+  };
+  struct PullResult {
+    uint64_t pull_id = 0;
+    std::vector<ShardValue> shards;  // By shard id.
+  };
+  struct Send {
+    Owner to;
+    Message message;
+  };
+  struct Effects {
+    std::vector<Send> sends;
+    std::vector<PullResult> pulled;
+    // The servers no longer know this incarnation: join again, with a new core.
+    bool fenced = false;
+    // A server refused something as wrong. The core is unusable from here on.
+    absl::Status failure;
+  };
+
+  // `view` is RUNNING and has tables.
+  ClientCore(const Options& options, std::shared_ptr<const View> view);
+
+  // A newer view. Owners of shards do not change in this version: a view in which
+  // one does is a failure.
+  void OnView(std::shared_ptr<const View> view, Effects* effects);
+
+  // Pushes the gradient of one table for clock `clock`. Tables come in any
+  // order, each once per clock, and clocks without gaps from StartAt() on.
+  // `base_versions` (by shard id) are the versions that it was computed from.
+  // InvalidArgument: wrong size, clock or repeated table; nothing was sent.
+  absl::Status Push(Clock clock, TableId table, const Payload& gradient,
+                    absl::Span<const Version> base_versions, absl::Time now, Effects* effects);
+
+  // Asks for all shards. `clock` and `own_clock` as in StalenessGate. The answer
+  // comes in Effects::pulled under the id that is returned.
+  uint64_t Pull(Clock clock, Clock own_clock, absl::Time now, Effects* effects);
+  // The first pull: makes this worker take part at every shard. Its start clock
+  // is the largest shard_clock of the result; hand the result to StartAt().
+  uint64_t JoinPull(absl::Time now, Effects* effects);
+  // Declares the start clock at all shards that lag behind it, and returns it.
+  Clock StartAt(const PullResult& joined, absl::Time now, Effects* effects);
+
+  void OnMessage(Owner from, const Message& message, absl::Time now, Effects* effects);
+  // Sends again what has waited too long. Call it at NextWakeup() or later.
+  void OnTick(absl::Time now, Effects* effects);
+  absl::Time NextWakeup() const;  // InfiniteFuture if nothing waits.
+
+  // Payload bytes pushed and not yet acknowledged, queued ones included.
+  size_t unacknowledged_bytes() const { return unacknowledged_bytes_; }
+  // What the oldest unanswered request waits for, for a message to people.
+  std::string WaitingFor(absl::Time now) const;
+
+  uint64_t bytes_pushed() const { return bytes_pushed_; }
+  uint64_t bytes_pulled() const { return bytes_pulled_; }
+  uint64_t retries() const { return retries_; }
+
+ private:
+  struct PushEntry {
+    int32_t shard = 0;
+    uint64_t seq = 0;
+    Version base_version = 0;
+    Payload gradient;
+  };
+  struct PushUnit {  // One message.
+    Clock clock = 0;
+    bool advance = false;
+    std::vector<PushEntry> entries;
+    size_t bytes = 0;
+  };
+  struct PullUnit {  // One message.
+    uint64_t request_id = 0;
+    uint64_t pull_id = 0;
+    Clock clock = 0;
+    Clock own_clock = 0;
+    bool join = false;
+    std::vector<int32_t> shards;  // Still unanswered.
+    size_t bytes = 0;             // Of the shards still unanswered.
+    absl::Time sent;
+    absl::Time resend_at;
+    absl::Duration backoff;
+    int unanswered_sends = 0;     // Repetitions since the last sign of life.
+    int32_t waiting_rank = -1;    // Known after a PARKED answer.
+    Clock waiting_clock = 0;
+  };
+  struct Link {  // To one shard thread.
+    PushUnit open;                   // Being filled; same clock throughout.
+    std::deque<PushUnit> queued;
+    std::deque<PushUnit> in_flight;  // Go-back-N: sent again all, in order.
+    size_t push_bytes_in_flight = 0;
+    absl::Time push_heard;  // Of the last progress, or the send that began the wait.
+    absl::Time push_resend_at = absl::InfiniteFuture();
+    absl::Duration push_backoff;
+    std::deque<PullUnit> pulls_queued;
+    std::deque<PullUnit> pulls_in_flight;
+    size_t pull_bytes_in_flight = 0;
+  };
+  struct PendingPull {
+    PullResult result;
+    int32_t missing = 0;
+  };
+
+  uint64_t StartPull(Clock clock, Clock own_clock, bool join, absl::Time now, Effects* effects);
+  void CloseOpenUnit(Link& link);
+  void Pump(Owner to, Link& link, absl::Time now, Effects* effects);
+  void SendPush(Owner to, const PushUnit& unit, Effects* effects) const;
+  void SendPull(Owner to, const PullUnit& unit, Effects* effects) const;
+  void OnPushReply(Owner from, const wire::PushReply& reply, absl::Time now, Effects* effects);
+  void OnPullReply(Owner from, const Message& message, absl::Time now, Effects* effects);
+
+  const Options options_;
+  std::shared_ptr<const View> view_;
+  std::map<Owner, Link> links_;
+  std::vector<uint64_t> next_seq_;   // By shard.
+  std::vector<uint64_t> acked_seq_;  // By shard.
+  std::vector<bool> table_pushed_;  // In the clock being pushed.
+  int tables_pushed_ = 0;
+  Clock push_clock_ = 0;
+  uint64_t next_pull_id_ = 1;
+  uint64_t next_request_id_ = 1;
+  std::map<uint64_t, PendingPull> pending_pulls_;
+  size_t unacknowledged_bytes_ = 0;
+  uint64_t bytes_pushed_ = 0;
+  uint64_t bytes_pulled_ = 0;
+  uint64_t retries_ = 0;
+};
+
+}  // namespace slackline
