@@ -1,0 +1,109 @@
+#include "common/net/poller.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// What a wake-up from sleep adds to the time that a wait seems to have taken.
+constexpr absl::Duration kWakeCost = absl::Microseconds(50);
+// Shorter spins find nothing and are not worth a system call.
+constexpr absl::Duration kSpinMin = absl::Microseconds(4);
+
+}  // namespace
+
+Waker::Waker() : event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  SL_CHECK(event_ >= 0, absl::StrCat("eventfd: ", std::strerror(errno)));
+}
+
+Waker::~Waker() { close(event_); }
+
+void Waker::Wake() {
+  if (pending_.exchange(true, std::memory_order_acq_rel)) return;
+  const uint64_t one = 1;
+  const ssize_t written = write(event_, &one, sizeof(one));
+  SL_CHECK(written == sizeof(one), "eventfd is broken");
+}
+
+void Waker::Drain() {
+  if (!pending_.load(std::memory_order_acquire)) return;
+  // In this order: a Wake() between the two writes nothing, but what it
+  // announces is seen after Drain(). The other way round its write would be
+  // read away while pending_ stays set, and no later wake would get through.
+  uint64_t count = 0;
+  const ssize_t ignored = read(event_, &count, sizeof(count));
+  static_cast<void>(ignored);
+  pending_.exchange(false, std::memory_order_acq_rel);
+}
+
+Poller::Poller(const Options& options)
+    : options_(options), spin_(options.spin_max) {}
+Poller::~Poller() = default;
+
+void Poller::Add(const Socket& socket) {
+  sockets_.push_back(&socket);
+  descriptors_.push_back({socket.file_descriptor(), POLLIN, 0});
+}
+
+void Poller::Add(const Waker& waker) {
+  descriptors_.push_back({waker.event_, POLLIN, 0});
+}
+
+void Poller::Remove(const Socket& socket) {
+  const int descriptor = socket.file_descriptor();
+  std::erase(sockets_, &socket);
+  std::erase_if(descriptors_,
+                [=](const pollfd& entry) { return entry.fd == descriptor; });
+}
+
+absl::Status Poller::Wait(absl::Duration wait_max) {
+  // A socket's descriptor tells that ZeroMQ has news for it, not that it has
+  // messages, and is silent about messages whose news a send has already taken
+  // in. So ask the sockets first. Afterwards every new message makes its
+  // descriptor readable.
+  for (const Socket* const socket : sockets_) {
+    SL_ASSIGN_OR_RETURN(const bool has_input, socket->HasInput());
+    if (has_input) return absl::OkStatus();
+  }
+  const auto start = SteadyClock::now();
+  const auto waited = [&] {
+    return absl::FromChrono(SteadyClock::now() - start);
+  };
+  const absl::Duration spin = std::min(spin_, wait_max);
+  int ready = 0;
+  do {
+    absl::Duration left;  // Zero while spinning.
+    const bool sleep = spin < kSpinMin || waited() >= spin;
+    if (sleep) left = std::max(wait_max - waited(), absl::ZeroDuration());
+    const timespec timeout = absl::ToTimespec(left);
+    ready =
+        ppoll(descriptors_.data(), descriptors_.size(),
+              left == absl::InfiniteDuration() ? nullptr : &timeout, nullptr);
+    if (ready < 0 && errno != EINTR) {
+      return absl::UnavailableError(
+          absl::StrCat("wait: poll: ", std::strerror(errno)));
+    }
+    if (sleep) break;
+  } while (ready == 0);
+  // A spin pays if messages come within it; judged by this wait, also if it
+  // slept, less what waking up took. Otherwise it only takes time from threads
+  // that have work.
+  const bool soon = ready > 0 && waited() < options_.spin_max + kWakeCost;
+  spin_ = soon ? std::min(options_.spin_max, std::max(kSpinMin, spin_ * 2))
+               : spin_ / 2;
+  return absl::OkStatus();
+}
+
+}  // namespace slackline

@@ -1,0 +1,65 @@
+// Waiting for messages on several sockets, and for wakes from other threads.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/net/transport.h"
+
+namespace slackline {
+
+// Ends another thread's Poller::Wait(). Wakes that nobody has drained yet are
+// one. Use: the waking thread first changes shared state, then calls Wake();
+// the woken one first calls Drain(), then looks at the state.
+class Waker {
+ public:
+  Waker();
+  ~Waker();
+  Waker(const Waker&) = delete;
+  Waker& operator=(const Waker&) = delete;
+
+  void Wake();   // Any thread.
+  void Drain();  // The thread that waits.
+
+ private:
+  friend class Poller;
+  const int event_;  // An eventfd.
+  std::atomic<bool> pending_{false};
+};
+
+// Belongs to the thread of its sockets. Waking a sleeping thread takes longer
+// than many a reply, so a wait first looks again and again for a short time if
+// the waits before have shown that messages come soon, and then sleeps.
+class Poller {
+ public:
+  struct Options {
+    // Zero: never spin.
+    absl::Duration spin_max = absl::Microseconds(40);
+  };
+  Poller() : Poller(Options()) {}
+  explicit Poller(const Options& options);
+  ~Poller();
+
+  // Sockets and wakers must be removed before they end.
+  void Add(const Socket& socket);
+  void Add(const Waker& waker);
+  void Remove(const Socket& socket);
+
+  // Returns as soon as a socket may have a message or a waker was woken, at the
+  // latest after `wait_max` (may be infinite); sometimes earlier. OK in all
+  // cases; the caller then drains the wakers and receives from every socket
+  // until it has no more.
+  absl::Status Wait(absl::Duration wait_max);
+
+ private:
+  const Options options_;
+  std::vector<const Socket*> sockets_;
+  std::vector<pollfd> descriptors_;  // Of all sockets and wakers.
+  absl::Duration spin_;              // At most options_.spin_max.
+};
+
+}  // namespace slackline
