@@ -110,9 +110,20 @@ std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
   if (!is_worker && join.thread_size() == 0) return absl::StrCat(who, " offers no shard threads");
   if (!is_worker) return "";
   if (join.table_size() == 0) return absl::StrCat(who, " has a model without tables");
+  if (join.steps_total() < 1 || join.steps_per_epoch() < 1) {
+    return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",
+                        join.steps_per_epoch(), " in an epoch; at least 1 is required");
+  }
   // The first worker's tables are the job's.
   for (const auto& [incarnation, member] : members_) {
     if (!member.worker_role()) continue;
+    if (join.steps_total() != member.join.steps_total() ||
+        join.steps_per_epoch() != member.join.steps_per_epoch()) {
+      return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",
+                          join.steps_per_epoch(), " in an epoch, but ", Describe(member), " has ",
+                          member.join.steps_total(), " and ", member.join.steps_per_epoch(),
+                          "; all workers must train on the same data");
+    }
     for (int i = 0; i < std::max(join.table_size(), member.join.table_size()); ++i) {
       const std::string ours = i < join.table_size() ? TableText(join.table(i)) : "no table";
       const std::string theirs =
@@ -205,6 +216,9 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   const Member& worker = *Find(wire::JoinRequest::WORKER, 0);
   PlaceTables(std::vector<wire::Table>(worker.join.table().begin(), worker.join.table().end()),
               threads, options_.shard_elements, &view_);
+  view_.set_steps_total(worker.join.steps_total());
+  view_.set_steps_per_epoch(worker.join.steps_per_epoch());
+  data_ = worker.join.data();
   view_.set_state(wire::RUNNING);
   running_since_ = now;
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ", options_.workers,
@@ -531,6 +545,7 @@ run::Summary CoordinatorCore::Summary() const {
   summary.set_job(options_.job);
   summary.set_workers(options_.workers);
   summary.set_servers(options_.servers);
+  summary.set_data(data_);
   std::vector<run::WorkerStats> workers = gone_workers_;
   run::Histogram clocks, updates;
   for (const auto& [incarnation, member] : members_) {

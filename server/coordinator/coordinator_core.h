@@ -117,6 +117,7 @@ class CoordinatorCore {
   absl::Time trained_at_ = absl::InfiniteFuture();
   absl::Time ended_at_ = absl::InfiniteFuture();
   wire::View view_;
+  std::string data_;  // What is trained on.
   Incarnation next_incarnation_ = 1;
   std::map<Incarnation, Member> members_;
   std::map<std::string, std::vector<ParkedCall>> barriers_;  // By name.

@@ -21,8 +21,9 @@ Clock StalenessOf(const wire::View& view) {
 
 }  // namespace
 
-ShardCore::ShardCore(const Options& options, Optimizer optimizer, LearningRateSchedule schedule)
-    : options_(options), optimizer_(std::move(optimizer)), schedule_(std::move(schedule)) {
+ShardCore::ShardCore(const Options& options, Optimizer optimizer,
+                     config::LearningRateSchedule schedule)
+    : options_(options), optimizer_(std::move(optimizer)), schedule_config_(std::move(schedule)) {
   stats_.set_index(options.self.server);
 }
 
@@ -31,6 +32,14 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   view_ = std::move(view);
   const wire::View& proto = view_->proto();
   if (proto.state() != wire::RUNNING || proto.mode() == wire::ALLREDUCE) return;
+  if (!schedule_.has_value()) {
+    absl::StatusOr<LearningRateSchedule> schedule = LearningRateSchedule::Create(
+        schedule_config_,
+        {.steps_total = proto.steps_total(), .steps_per_epoch = proto.steps_per_epoch()});
+    // The config was validated and the coordinator checked the steps.
+    SL_CHECK(schedule.ok(), schedule.status().ToString());
+    schedule_ = *std::move(schedule);
+  }
   if (shards_.empty()) {
     for (int i = 0; i < view_->shard_count(); ++i) {
       const ShardId id{i};
@@ -225,7 +234,7 @@ void ShardCore::Update(ShardState& state, absl::Span<const Payload> gradients, i
   // The mean over the workers: one clock of all of them moves the model by the
   // same amount in every mode.
   state.shard.Apply(optimizer_, gradients, 1.0f / static_cast<float>(divisor),
-                    static_cast<float>(optimizer_.learning_rate() * schedule_.FactorAt(clock)));
+                    static_cast<float>(optimizer_.learning_rate() * schedule_->FactorAt(clock)));
   stats_.set_updates(stats_.updates() + 1);
   Trace(ShardTraceRecord::Kind::kUpdated, state, Rank{-1}, 0, clock, state.shard.version(),
         effects);

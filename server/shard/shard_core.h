@@ -48,7 +48,7 @@ class ShardCore {
     std::vector<ShardTraceRecord> trace;  // Empty unless Options::trace.
   };
 
-  ShardCore(const Options& options, Optimizer optimizer, LearningRateSchedule schedule);
+  ShardCore(const Options& options, Optimizer optimizer, config::LearningRateSchedule schedule);
 
   // Handles one message from a worker. A message that makes no sense changes
   // nothing and is answered with an ErrorReply that says what is wrong.
@@ -108,7 +108,8 @@ class ShardCore {
 
   const Options options_;
   const Optimizer optimizer_;
-  const LearningRateSchedule schedule_;
+  const config::LearningRateSchedule schedule_config_;
+  std::optional<LearningRateSchedule> schedule_;  // Once a view says how long the job is.
   std::shared_ptr<const View> view_;
   std::map<ShardId, ShardState> shards_;
   std::vector<PendingReply> pending_replies_;
