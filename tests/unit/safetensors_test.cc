@@ -1,0 +1,254 @@
+// Goal: what is written is read back bit by bit, others can read it, and no
+// damaged file is believed or crashes the reader.
+#include "common/io/safetensors.h"
+
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <vector>
+
+#include "common/io/atomic_file.h"
+#include "common/io/sha256.h"
+#include "common/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/unit/temp_folder.h"
+
+namespace slackline {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::vector<float> kWeight = {
+    1, 2.5f, -3, 4, std::numeric_limits<float>::infinity(), -0.0f};
+const std::vector<float> kBias = {7, 8};
+
+std::vector<TensorView> TwoTensors() {
+  return {{"net.weight", {2, 3}, kWeight}, {"net.bias", {2}, kBias}};
+}
+
+// A file with this JSON header and this many bytes of data.
+std::string RawFile(const std::string& header, size_t data_bytes) {
+  const uint64_t size = header.size();
+  std::string file(reinterpret_cast<const char*>(&size), sizeof(size));
+  return file + header + std::string(data_bytes, '\0');
+}
+
+std::string ReadError(const std::string& content) {
+  const TempFolder folder;
+  const auto file = ReadSafetensors(folder.Write("file.safetensors", content));
+  EXPECT_FALSE(file.ok()) << content;
+  return std::string(file.status().message());
+}
+
+TEST(Safetensors, RoundTripKeepsEveryBit) {
+  const TempFolder folder;
+  const std::string path = folder.File("model.safetensors");
+  ASSERT_TRUE(
+      WriteSafetensors(path, TwoTensors(), {{"step", "12"}, {"job", "a \"b\""}})
+          .ok());
+  const auto file = ReadSafetensors(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->metadata,
+            (TensorMetadata{{"step", "12"}, {"job", "a \"b\""}}));
+  ASSERT_EQ(file->tensors.size(), 2);
+  EXPECT_EQ(file->tensors[0].name, "net.weight");
+  EXPECT_THAT(file->tensors[0].shape, ElementsAre(2, 3));
+  ASSERT_EQ(file->tensors[0].values.size(), kWeight.size());
+  EXPECT_EQ(std::memcmp(file->tensors[0].values.data(), kWeight.data(), 24), 0);
+  EXPECT_EQ(file->tensors[1].name, "net.bias");
+  EXPECT_EQ(file->tensors[1].values, kBias);
+  const std::filesystem::directory_iterator files(folder.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1)
+      << "the temporary file is left";
+}
+
+// As another program would read it, from the format's description alone.
+TEST(Safetensors, LayoutIsTheFormats) {
+  const TempFolder folder;
+  const std::string path = folder.File("model.safetensors");
+  ASSERT_TRUE(WriteSafetensors(path, TwoTensors(), {{"step", "12"}}).ok());
+  const std::string bytes = ReadWholeFile(path);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
+  EXPECT_EQ(header_bytes % 8, 0);
+  const auto header = nlohmann::json::parse(bytes.substr(8, header_bytes));
+  EXPECT_EQ(header, nlohmann::json::parse(R"({
+      "__metadata__": {"step": "12"},
+      "net.weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+      "net.bias": {"dtype": "F32", "shape": [2], "data_offsets": [24, 32]}})"));
+  ASSERT_EQ(bytes.size(), 8 + header_bytes + 32);
+  float last = 0;
+  std::memcpy(&last, bytes.data() + bytes.size() - 4, 4);
+  EXPECT_EQ(last, 8);
+}
+
+TEST(Safetensors, EqualContentGivesEqualBytes) {
+  const TempFolder folder;
+  ASSERT_TRUE(
+      WriteSafetensors(folder.File("a"), TwoTensors(), {{"x", "1"}, {"y", "2"}})
+          .ok());
+  ASSERT_TRUE(
+      WriteSafetensors(folder.File("b"), TwoTensors(), {{"y", "2"}, {"x", "1"}})
+          .ok());
+  EXPECT_EQ(ReadWholeFile(folder.File("a")), ReadWholeFile(folder.File("b")));
+}
+
+TEST(Safetensors, TensorThatDoesNotFitIsRefusedAndTheOldFileStays) {
+  const TempFolder folder;
+  const std::string path = folder.Write("model", "old");
+  std::vector<TensorView> tensors = TwoTensors();
+  tensors[1].shape = {3};
+  EXPECT_THAT(std::string(WriteSafetensors(path, tensors, {}).message()),
+              AllOf(HasSubstr("'net.bias'"),
+                    HasSubstr("shape [3] does not make 2 values")));
+  tensors = TwoTensors();
+  tensors[1].name = "net.weight";
+  EXPECT_THAT(std::string(WriteSafetensors(path, tensors, {}).message()),
+              HasSubstr("the name is taken"));
+  EXPECT_EQ(ReadWholeFile(path), "old");
+}
+
+TEST(Safetensors, MissingFolderIsAnErrorThatNamesIt) {
+  const TempFolder folder;
+  const absl::Status status =
+      WriteSafetensors(folder.File("none/model"), TwoTensors(), {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("none/model"));
+  EXPECT_EQ(ReadSafetensors(folder.File("none/model")).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(Safetensors, EveryTruncationIsAnError) {
+  const TempFolder folder;
+  const std::string path = folder.File("model");
+  ASSERT_TRUE(WriteSafetensors(path, TwoTensors(), {}).ok());
+  const std::string bytes = ReadWholeFile(path);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    folder.Write("cut", bytes.substr(0, size));
+    EXPECT_EQ(ReadSafetensors(folder.File("cut")).status().code(),
+              absl::StatusCode::kDataLoss)
+        << size;
+  }
+  folder.Write("longer", bytes + "x");
+  EXPECT_EQ(ReadSafetensors(folder.File("longer")).status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
+// Random damage to the header either still is a valid file or gives an error;
+// run under the sanitizers this finds reads out of bounds.
+TEST(Safetensors, DamagedHeadersDoNotCrash) {
+  const TempFolder folder;
+  const std::string path = folder.File("model");
+  ASSERT_TRUE(WriteSafetensors(path, TwoTensors(), {{"step", "12"}}).ok());
+  const std::string bytes = ReadWholeFile(path);
+  Rng rng(1);
+  int errors = 0;
+  for (int i = 0; i < 500; ++i) {
+    std::string damaged = bytes;
+    for (int64_t flips = rng.Between(1, 4); flips > 0; --flips) {
+      damaged[rng.Below(bytes.size() - 32)] = static_cast<char>(rng.Below(256));
+    }
+    folder.Write("damaged", damaged);
+    errors += !ReadSafetensors(folder.File("damaged")).ok();
+  }
+  EXPECT_GT(errors, 250);
+}
+
+TEST(Safetensors, HeaderThatContradictsItselfOrTheFileIsRefused) {
+  EXPECT_THAT(ReadError(RawFile("[]", 0)), HasSubstr("not a JSON map"));
+  EXPECT_THAT(ReadError(RawFile("{", 0)), HasSubstr("not a JSON map"));
+  EXPECT_THAT(ReadError(RawFile(R"({"a":{"dtype":"F32","shape":[2]}})", 8)),
+              HasSubstr("tensor 'a'"));
+  EXPECT_THAT(
+      ReadError(RawFile(
+          R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8)),
+      HasSubstr("tensor 'a'"));
+  EXPECT_THAT(
+      ReadError(RawFile(
+          R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,16]}})", 8)),
+      HasSubstr("tensor 'a': bytes [0, 16) are not within the data's [0, 8)"));
+  EXPECT_THAT(
+      ReadError(RawFile(
+          R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8)),
+      HasSubstr("shape [3] of float32 does not make the 8 bytes at offset 0"));
+  EXPECT_THAT(
+      ReadError(RawFile(
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8)),
+      HasSubstr("starts at offset 4, the tensors before it end at 0"));
+  EXPECT_THAT(
+      ReadError(RawFile(
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 8)),
+      HasSubstr("the tensors end at offset 4, the data at 8"));
+  EXPECT_THAT(
+      ReadError(RawFile(
+          R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]}})",
+          0)),
+      HasSubstr("does not make"));
+  EXPECT_THAT(
+      ReadError(RawFile(
+          R"({"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})", 4)),
+      HasSubstr("type BF16 is not supported"));
+  EXPECT_THAT(ReadError(RawFile(R"({"__metadata__":{"a":1}})", 0)),
+              HasSubstr("value of 'a' is not text"));
+  EXPECT_THAT(ReadError("\xff\xff\xff\xff\xff\xff\xff\x7f{}"),
+              HasSubstr("the header size"));
+}
+
+TEST(AtomicFile, ReplacesTheContent) {
+  const TempFolder folder;
+  const std::string path = folder.Write("file", "a longer old content");
+  ASSERT_TRUE(WriteFileAtomically(path, {"new", " ", "content"}).ok());
+  EXPECT_EQ(ReadWholeFile(path), "new content");
+}
+
+// FIPS 180-2, appendix B.1, and the hash of nothing.
+TEST(Sha256, KnownAnswers) {
+  EXPECT_EQ(Sha256Hex("abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(Sha256Hex(""),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
+TEST(Sha256, FileHasTheHashOfItsContent) {
+  const TempFolder folder;
+  const std::string content(3'000'000, 'x');
+  const auto hash = Sha256File(folder.Write("file", content));
+  ASSERT_TRUE(hash.ok()) << hash.status();
+  EXPECT_EQ(*hash, Sha256Hex(content));
+  EXPECT_EQ(Sha256File(folder.File("none")).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(TensorsSha256, DependsOnNamesShapesValuesAndOrderOnly) {
+  const std::string hash = TensorsSha256(TwoTensors());
+  EXPECT_EQ(TensorsSha256(TwoTensors()), hash);
+  std::vector<TensorView> changed = TwoTensors();
+  changed[0].name = "net.weighs";
+  EXPECT_NE(TensorsSha256(changed), hash);
+  changed = TwoTensors();
+  changed[0].shape = {3, 2};
+  EXPECT_NE(TensorsSha256(changed), hash);
+  changed = TwoTensors();
+  const std::vector<float> other_bias = {7, 8.000001f};
+  changed[1].values = other_bias;
+  EXPECT_NE(TensorsSha256(changed), hash);
+  changed = TwoTensors();
+  std::swap(changed[0], changed[1]);
+  EXPECT_NE(TensorsSha256(changed), hash);
+
+  const TempFolder folder;
+  ASSERT_TRUE(
+      WriteSafetensors(folder.File("a"), TwoTensors(), {{"step", "12"}}).ok());
+  const auto file = ReadSafetensors(folder.File("a"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::vector<TensorView> views;
+  for (const Tensor& tensor : file->tensors) views.push_back(tensor.view());
+  EXPECT_EQ(TensorsSha256(views), hash);
+}
+
+}  // namespace
+}  // namespace slackline
