@@ -1,0 +1,46 @@
+// Which examples a worker trains on at each step: every example at most once an
+// epoch, no two workers the same one, and the W workers of a step together
+// exactly what one worker with the W-fold batch would take.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+
+namespace slackline {
+
+// A pure function of its options and the step, so a worker that joins again
+// goes on anywhere. Thread-compatible.
+class Sampler {
+ public:
+  struct Options {
+    int64_t examples = 0;    // In the whole training set.
+    int64_t batch_size = 0;  // Per worker and step. At least 1.
+    Rank rank{};             // In [0, world_size).
+    int64_t world_size = 0;  // Workers. At least 1.
+    uint64_t seed = 0;       // The same for all workers.
+  };
+  // InvalidArgument names the option, its value and its bound; among others
+  // when the examples do not make one batch for every worker.
+  static absl::StatusOr<Sampler> Create(const Options& options);
+
+  // examples / (batch_size * world_size), rounded down: each epoch leaves out
+  // the few examples that would not make a full step, others each time.
+  int64_t steps_per_epoch() const { return steps_per_epoch_; }
+
+  // The batch_size rows of step `step`, at least 0. Valid until the next call.
+  absl::Span<const int64_t> Batch(Clock step);
+
+ private:
+  explicit Sampler(const Options& options);
+
+  Options options_;
+  int64_t steps_per_epoch_;
+  int64_t epoch_ = -1;                // Of `permutation_`; -1: none yet.
+  std::vector<int64_t> permutation_;  // All rows, in this epoch's order.
+};
+
+}  // namespace slackline
