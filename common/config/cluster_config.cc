@@ -1,0 +1,155 @@
+#include "common/config/cluster_config.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/field_origins.h"
+#include "common/config/overrides.h"
+#include "common/config/parse_text.h"
+#include "common/config/validate.h"
+#include "common/rng.h"
+#include "common/status.h"
+#include "google/protobuf/text_format.h"
+
+namespace slackline {
+namespace {
+
+// Somebody who names the wrong file should hear so, not wait for it.
+constexpr size_t kFileBytesMax = 1 << 20;
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  const std::string what = absl::StrCat("cluster config '", path, "'");
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return absl::NotFoundError(
+        absl::StrCat(what, " is a folder; a file is required"));
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat(what, " cannot be opened: ",
+                     errno == 0 ? "unknown reason" : std::strerror(errno)));
+  }
+  std::string text(kFileBytesMax + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) {
+    return absl::NotFoundError(absl::StrCat(what, " cannot be read"));
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<config::ClusterConfig> LoadClusterConfig(
+    const std::string& path, const ConfigOverrides& overrides) {
+  SL_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return ParseClusterConfig(text, path, overrides);
+}
+
+absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
+    const std::string& text, const std::string& file_name,
+    const ConfigOverrides& overrides) {
+  if (text.size() > kFileBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ":1:1: the file is larger than ", kFileBytesMax,
+                     " bytes; is this a cluster config?"));
+  }
+  config::ClusterConfig config;
+  FieldOrigins origins(file_name);
+  SL_RETURN_IF_ERROR(ParseConfigText(text, file_name, &config, &origins));
+  SL_RETURN_IF_ERROR(ApplyOverrides(overrides, &config, &origins));
+  FillDefaults(&config);
+  SL_RETURN_IF_ERROR(ValidateConfig(config, origins));
+  return config;
+}
+
+std::string ModeText(const config::ClusterConfig& config) {
+  const config::Sync& sync = config.sync();
+  switch (sync.mode_case()) {
+    case config::Sync::kSsp:
+      return absl::StrCat("ssp:", sync.ssp().staleness());
+    case config::Sync::kAsp:
+      return "asp";
+    case config::Sync::kAllreduce:
+      return "allreduce";
+    case config::Sync::kBsp:
+    case config::Sync::MODE_NOT_SET:
+      break;
+  }
+  return "bsp";
+}
+
+wire::Mode ModeOf(const config::ClusterConfig& config) {
+  switch (config.sync().mode_case()) {
+    case config::Sync::kSsp:
+      return wire::SSP;
+    case config::Sync::kAsp:
+      return wire::ASP;
+    case config::Sync::kAllreduce:
+      return wire::ALLREDUCE;
+    case config::Sync::kBsp:
+    case config::Sync::MODE_NOT_SET:
+      break;
+  }
+  return wire::BSP;
+}
+
+int64_t StalenessOf(const config::ClusterConfig& config) {
+  return config.sync().has_ssp() ? config.sync().ssp().staleness() : 0;
+}
+
+std::string ToText(const config::ClusterConfig& config) {
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetUseShortRepeatedPrimitives(true);
+  std::string text;
+  SL_CHECK(printer.PrintToString(config, &text), "a config in memory prints");
+  return text;
+}
+
+std::string ConfigHash(const config::ClusterConfig& config) {
+  // Without maps and unknown fields, Protobuf writes a message in one way only:
+  // by field number.
+  uint64_t hash = 0;
+  for (const unsigned char c : config.SerializeAsString()) {
+    hash = Mix64(hash ^ c);
+  }
+  return absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
+}
+
+std::vector<ServerProcess> ServerProcesses(
+    const config::ClusterConfig& config) {
+  std::vector<ServerProcess> processes;
+  for (const config::ServerGroup& group : config.server()) {
+    for (int p = 0; p < group.count(); ++p) {
+      ServerProcess process;
+      process.index = static_cast<int>(processes.size());
+      process.host = group.host();
+      process.threads = group.threads();
+      if (group.port() != 0) {
+        process.first_port = group.port() + p * group.threads();
+      }
+      processes.push_back(process);
+    }
+  }
+  return processes;
+}
+
+std::vector<WorkerProcess> WorkerProcesses(
+    const config::ClusterConfig& config) {
+  std::vector<WorkerProcess> processes;
+  for (const config::WorkerGroup& group : config.worker()) {
+    for (int p = 0; p < group.count(); ++p) {
+      processes.push_back({static_cast<int>(processes.size()), group.host(),
+                           group.threads(), group.slowdown()});
+    }
+  }
+  return processes;
+}
+
+}  // namespace slackline

@@ -1,0 +1,94 @@
+// The cluster config as the binaries see it: read from a text-format file,
+// changed by the command line, completed with defaults, and checked.
+//
+// Everything here is a pure function of its arguments (and of the file that
+// is read); any thread may call it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/cluster.pb.h"
+#include "proto/wire.pb.h"
+
+namespace slackline {
+
+// What the command line changes in the file. Flags that contradict each other
+// are refused: two values for one field, or for two branches of one choice.
+struct ConfigOverrides {
+  std::string mode;               // As in SetMode(); empty: the file's.
+  std::vector<std::string> sets;  // As in SetField().
+};
+
+// Reads and checks a config. In the result every default is written out: all
+// scalar fields that have one, coordinator (with its host), schedule, sync,
+// train and limits. Values are in the ranges that the schema's comments and
+// the checks in validate.cc name; coordinator.port may be 0, which whoever
+// starts the processes must replace.
+//
+// NotFound: the file cannot be read. InvalidArgument: all problems found, one
+// in a line, as "file:line:column: field path: value; what is required". Lines
+// and columns count from 1; a tab ends at the next multiple of 8. A value from
+// the command line is shown as its flag instead of a place in the file. A
+// field of a list has its index: "worker[1].slowdown".
+absl::StatusOr<config::ClusterConfig> LoadClusterConfig(
+    const std::string& path, const ConfigOverrides& overrides = {});
+
+// The same for text in memory; `file_name` is for messages only.
+absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
+    const std::string& text, const std::string& file_name,
+    const ConfigOverrides& overrides = {});
+
+// Changes one field, given as "path=value": "train.epochs=3",
+// "worker[1].slowdown=3", "model.mlp.hidden=[256,128]", "sync.asp={}". Another
+// branch of a choice replaces the present one. A list element must exist. On
+// error `config` is unchanged. Checks the type of the value, not its range:
+// parse ToText(config) for that.
+absl::Status SetField(absl::string_view assignment,
+                      config::ClusterConfig* config);
+
+// Sets the mode: "bsp", "ssp:S", "asp" or "allreduce". Keeps sync.pull_ahead,
+// and the options of the mode if it stays the same.
+absl::Status SetMode(absl::string_view text, config::ClusterConfig* config);
+
+// The mode in the form that SetMode() takes. Without a sync block it is "bsp".
+std::string ModeText(const config::ClusterConfig& config);
+wire::Mode ModeOf(const config::ClusterConfig& config);
+// The bound of SSP in clocks; 0 in the other modes.
+int64_t StalenessOf(const config::ClusterConfig& config);
+
+// Text format that parses to an equal config.
+std::string ToText(const config::ClusterConfig& config);
+
+// 16 hexadecimal digits, the same on every machine and in every build. Equal
+// for equal configs, whatever files and flags they came from. Over everything,
+// because each process derives every other's place from it.
+std::string ConfigHash(const config::ClusterConfig& config);
+
+// One process of a `server` group; its position in ServerProcesses() is its
+// index.
+struct ServerProcess {
+  int index = 0;
+  std::string host;
+  int threads = 0;
+  int first_port = 0;  // Thread t takes first_port + t. 0: any free ports.
+};
+
+// One process of a `worker` group; its position in WorkerProcesses() is its
+// rank.
+struct WorkerProcess {
+  int rank = 0;
+  std::string host;
+  int threads = 0;
+  double slowdown = 1;  // At least 1.
+};
+
+// For a config from the functions above.
+std::vector<ServerProcess> ServerProcesses(const config::ClusterConfig& config);
+std::vector<WorkerProcess> WorkerProcesses(const config::ClusterConfig& config);
+
+}  // namespace slackline

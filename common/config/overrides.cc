@@ -1,0 +1,310 @@
+#include "common/config/overrides.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/config/field_names.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::EnumValueDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::OneofDescriptor;
+using google::protobuf::Reflection;
+
+constexpr absl::string_view kModeForms =
+    "bsp, ssp:S (as in ssp:3), asp or "
+    "allreduce";
+
+absl::Status WrongValue(const FieldDescriptor& field, absl::string_view value) {
+  // On the command line the shell has taken the quotes.
+  return absl::InvalidArgumentError(
+      absl::StrCat(field.name(), ": value is '", value, "'; ",
+                   ExpectedValueText(field), " is required"));
+}
+
+// Sets the singular field, or element `index` of a list; index -1 appends.
+absl::Status SetScalar(const FieldDescriptor& field, int index,
+                       absl::string_view text, Message* message) {
+  const Reflection& reflection = *message->GetReflection();
+  // Reflection has three calls per type; this picks one.
+  const auto store = [&](auto set, auto set_repeated, auto add, auto value) {
+    if (!field.is_repeated()) {
+      (reflection.*set)(message, &field, std::move(value));
+    } else if (index >= 0) {
+      (reflection.*set_repeated)(message, &field, index, std::move(value));
+    } else {
+      (reflection.*add)(message, &field, std::move(value));
+    }
+    return absl::OkStatus();
+  };
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32: {
+      int32_t value = 0;
+      if (!absl::SimpleAtoi(text, &value)) return WrongValue(field, text);
+      return store(&Reflection::SetInt32, &Reflection::SetRepeatedInt32,
+                   &Reflection::AddInt32, value);
+    }
+    case FieldDescriptor::CPPTYPE_INT64: {
+      int64_t value = 0;
+      if (!absl::SimpleAtoi(text, &value)) return WrongValue(field, text);
+      return store(&Reflection::SetInt64, &Reflection::SetRepeatedInt64,
+                   &Reflection::AddInt64, value);
+    }
+    case FieldDescriptor::CPPTYPE_DOUBLE: {
+      double value = 0;
+      if (!absl::SimpleAtod(text, &value)) return WrongValue(field, text);
+      return store(&Reflection::SetDouble, &Reflection::SetRepeatedDouble,
+                   &Reflection::AddDouble, value);
+    }
+    case FieldDescriptor::CPPTYPE_BOOL: {
+      if (text != "true" && text != "false") return WrongValue(field, text);
+      return store(&Reflection::SetBool, &Reflection::SetRepeatedBool,
+                   &Reflection::AddBool, text == "true");
+    }
+    case FieldDescriptor::CPPTYPE_STRING:
+      return store(&Reflection::SetString, &Reflection::SetRepeatedString,
+                   &Reflection::AddString, std::string(text));
+    case FieldDescriptor::CPPTYPE_ENUM: {
+      const EnumValueDescriptor* value =
+          field.enum_type()->FindValueByName(std::string(text));
+      if (value == nullptr) return WrongValue(field, text);
+      return store(&Reflection::SetEnum, &Reflection::SetRepeatedEnum,
+                   &Reflection::AddEnum, value);
+    }
+    default:
+      return WrongValue(field, text);
+  }
+}
+
+// "[256,128]" or one value without brackets. Replaces the list.
+absl::Status SetList(const FieldDescriptor& field, absl::string_view text,
+                     Message* message) {
+  message->GetReflection()->ClearField(message, &field);
+  if (absl::StartsWith(text, "[") && absl::EndsWith(text, "]")) {
+    text = text.substr(1, text.size() - 2);
+    if (absl::StripAsciiWhitespace(text).empty()) return absl::OkStatus();
+  }
+  for (absl::string_view element : absl::StrSplit(text, ',')) {
+    SL_RETURN_IF_ERROR(
+        SetScalar(field, -1, absl::StripAsciiWhitespace(element), message));
+  }
+  return absl::OkStatus();
+}
+
+// "hidden" or "worker[1]".
+struct PathPart {
+  std::string name;
+  int index = -1;  // -1: none given.
+};
+
+absl::StatusOr<PathPart> ParsePathPart(absl::string_view text) {
+  PathPart part;
+  const size_t bracket = text.find('[');
+  part.name = std::string(text.substr(0, bracket));
+  if (bracket == absl::string_view::npos) return part;
+  // One spelling per path, because paths are compared as text.
+  if (!absl::SimpleAtoi(absl::StripSuffix(text.substr(bracket + 1), "]"),
+                        &part.index) ||
+      part.index < 0 || text != absl::StrCat(part.name, "[", part.index, "]")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text, "' is not a field; write an element as worker[0]"));
+  }
+  return part;
+}
+
+// Errors unless the part has an index exactly where the field wants one.
+absl::Status CheckIndex(const FieldDescriptor& field, const PathPart& part,
+                        bool is_last, const Message& message) {
+  if (!field.is_repeated()) {
+    if (part.index < 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", part.name, "' is no list; leave out [", part.index, "]"));
+  }
+  const int count = message.GetReflection()->FieldSize(message, &field);
+  const bool blocks = field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+  if (part.index < 0) {
+    if (is_last && !blocks) return absl::OkStatus();  // The list as a whole.
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", part.name, "' is a list of ", count,
+                     "; say which element, as in ", part.name, "[0]"));
+  }
+  if (part.index < count) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", part.name, "[", part.index, "]' does not exist; the ", "config has ",
+      count, " ", part.name, " elements", count > 0 ? ", counted from 0" : ""));
+}
+
+// Forgets where the other branches of the field's choice came from.
+void EraseSiblings(const FieldDescriptor& field, absl::string_view path,
+                   FieldOrigins* origins) {
+  const OneofDescriptor* choice = field.containing_oneof();
+  for (int i = 0; choice != nullptr && i < choice->field_count(); ++i) {
+    if (choice->field(i) == &field) continue;
+    origins->Erase(FieldPath(path, *choice->field(i), -1));
+  }
+}
+
+// Changes `config` even on error. `path` and `value` are the assignment's two
+// sides, `origin` is what `origins` shall say of the field.
+absl::Status Assign(absl::string_view path, absl::string_view value,
+                    const std::string& origin, config::ClusterConfig* config,
+                    FieldOrigins* origins) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(path, '.');
+  Message* message = config;
+  std::string parent;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool is_last = i + 1 == parts.size();
+    const Descriptor& type = *message->GetDescriptor();
+    SL_ASSIGN_OR_RETURN(const PathPart part, ParsePathPart(parts[i]));
+    const FieldDescriptor* field = type.FindFieldByName(part.name);
+    if (field == nullptr) {
+      return absl::InvalidArgumentError(UnknownFieldText(type, part.name));
+    }
+    SL_RETURN_IF_ERROR(CheckIndex(*field, part, is_last, *message));
+    EraseSiblings(*field, parent, origins);
+    parent = FieldPath(parent, *field, part.index);
+    const bool is_block = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    if (!is_last && !is_block) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", part.name, "' is ", ExpectedValueText(*field),
+                       " and has no fields inside"));
+    }
+    if (is_block) {
+      const Reflection& reflection = *message->GetReflection();
+      message = part.index >= 0 ? reflection.MutableRepeatedMessage(
+                                      message, field, part.index)
+                                : reflection.MutableMessage(message, field);
+    }
+    if (!is_last) continue;
+    origins->Erase(parent);
+    origins->Set(parent, origin);
+    if (is_block) {
+      // An empty block picks a branch of a choice, as in sync.asp={}.
+      if (value != "{}") {
+        return absl::InvalidArgumentError(absl::StrCat(
+            part.name, ": value is '", value, "'; a block is set field by ",
+            "field, as in --set ", path, ".FIELD=VALUE, or emptied with {}"));
+      }
+      message->Clear();
+      return absl::OkStatus();
+    }
+    if (field->is_repeated() && part.index < 0) {
+      return SetList(*field, value, message);
+    }
+    return SetScalar(*field, part.index, value, message);
+  }
+  return absl::OkStatus();
+}
+
+// Splits "path=value"; both without surrounding blanks.
+absl::StatusOr<std::pair<absl::string_view, absl::string_view>> Split(
+    absl::string_view assignment) {
+  const size_t equals = assignment.find('=');
+  if (equals == absl::string_view::npos || equals == 0) {
+    return absl::InvalidArgumentError(
+        "is not of the form path=value, as in train.epochs=3");
+  }
+  return std::pair(absl::StripAsciiWhitespace(assignment.substr(0, equals)),
+                   absl::StripAsciiWhitespace(assignment.substr(equals + 1)));
+}
+
+std::string SetOrigin(absl::string_view assignment) {
+  return absl::StrCat("--set ", assignment);
+}
+
+absl::Status AssignField(absl::string_view assignment,
+                         config::ClusterConfig* config, FieldOrigins* origins) {
+  const std::string origin = SetOrigin(assignment);
+  const auto sides = Split(assignment);
+  if (!sides.ok()) return Annotate(sides.status(), origin);
+  return Annotate(Assign(sides->first, sides->second, origin, config, origins),
+                  origin);
+}
+
+absl::Status AssignMode(absl::string_view text, config::ClusterConfig* config,
+                        FieldOrigins* origins) {
+  const std::string origin = absl::StrCat("--mode ", text);
+  config::Sync* sync = config->mutable_sync();
+  std::string path = absl::StrCat("sync.", text);
+  int32_t staleness = 0;
+  if (text == "bsp") {
+    sync->mutable_bsp();
+  } else if (text == "asp") {
+    sync->mutable_asp();
+  } else if (text == "allreduce") {
+    sync->mutable_allreduce();
+  } else if (absl::StartsWith(text, "ssp:") &&
+             absl::SimpleAtoi(text.substr(4), &staleness) && staleness >= 0) {
+    sync->mutable_ssp()->set_staleness(staleness);
+    path = "sync.ssp";
+    origins->Set("sync.ssp.staleness", origin);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": '", text, "' is no mode; ", kModeForms,
+                     " is required, where S is at least 0"));
+  }
+  origins->Set(path, origin);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ApplyOverrides(const ConfigOverrides& overrides,
+                            config::ClusterConfig* config,
+                            FieldOrigins* origins) {
+  // What each flag set. A later flag that replaces or removes it shows in
+  // `origins`, and then the two contradict each other.
+  std::vector<std::pair<std::string, std::string>> given;
+  if (!overrides.mode.empty()) {
+    SL_RETURN_IF_ERROR(AssignMode(overrides.mode, config, origins));
+    const std::string origin = absl::StrCat("--mode ", overrides.mode);
+    const bool ssp = config->sync().has_ssp();
+    given.push_back(
+        {absl::StrCat("sync.", ssp ? "ssp" : overrides.mode), origin});
+    if (ssp) given.push_back({"sync.ssp.staleness", origin});
+  }
+  for (const std::string& assignment : overrides.sets) {
+    SL_RETURN_IF_ERROR(AssignField(assignment, config, origins));
+    given.push_back(
+        {std::string(Split(assignment)->first), SetOrigin(assignment)});
+  }
+  for (const auto& [path, origin] : given) {
+    if (origins->At(path) == origin) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": contradicts a later --set that replaces ", path,
+                     "; keep one of them"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetField(absl::string_view assignment,
+                      config::ClusterConfig* config) {
+  FieldOrigins unused("");
+  config::ClusterConfig changed = *config;
+  SL_RETURN_IF_ERROR(AssignField(assignment, &changed, &unused));
+  config->Swap(&changed);
+  return absl::OkStatus();
+}
+
+absl::Status SetMode(absl::string_view text, config::ClusterConfig* config) {
+  FieldOrigins unused("");
+  config::ClusterConfig changed = *config;
+  SL_RETURN_IF_ERROR(AssignMode(text, &changed, &unused));
+  config->Swap(&changed);
+  return absl::OkStatus();
+}
+
+}  // namespace slackline

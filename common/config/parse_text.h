@@ -1,0 +1,21 @@
+// Text format to config, with a place in the file for everything.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/config/field_origins.h"
+#include "proto/cluster.pb.h"
+
+namespace slackline {
+
+// Replaces `config` by what `text` says and adds the place of each field to
+// `origins`. No defaults, no checks beyond the grammar and the types.
+// InvalidArgument: one line for each unknown field and for the first other
+// error, as "file:line:column: field path: what is wrong".
+absl::Status ParseConfigText(const std::string& text,
+                             const std::string& file_name,
+                             config::ClusterConfig* config,
+                             FieldOrigins* origins);
+
+}  // namespace slackline

@@ -1,0 +1,687 @@
+#include "common/config/validate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "google/protobuf/descriptor.h"
+
+namespace slackline {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+// Bounds on counts. They refuse slips of the keyboard, not real clusters.
+constexpr int kServersMax = 1024;
+constexpr int kWorkersMax = 4096;
+constexpr int kThreadsMax = 256;
+constexpr int kGroupsMax = 1024;
+constexpr int kJobLengthMax = 64;
+constexpr int kHostLengthMax = 253;  // RFC 1035's bound on names.
+constexpr int kKibMax = 1 << 20;     // 1 GiB, far from where int32 bytes end.
+constexpr int kTimeoutMsMax = 24 * 3600 * 1000;
+constexpr int64_t kStepsMax = int64_t{1} << 40;
+constexpr int kProblemsMax = 50;  // Nobody reads more.
+
+// Gives every scalar field with a default an explicit value, in this message
+// and in the blocks that are present in it.
+void WriteScalarDefaults(Message* message) {
+  const google::protobuf::Descriptor& type = *message->GetDescriptor();
+  const Reflection& reflection = *message->GetReflection();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor* field = type.field(i);
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      if (field->is_repeated()) {
+        for (int k = 0; k < reflection.FieldSize(*message, field); ++k) {
+          WriteScalarDefaults(
+              reflection.MutableRepeatedMessage(message, field, k));
+        }
+      } else if (reflection.HasField(*message, field)) {
+        WriteScalarDefaults(reflection.MutableMessage(message, field));
+      }
+      continue;
+    }
+    if (field->is_repeated() || !field->has_default_value() ||
+        reflection.HasField(*message, field)) {
+      continue;
+    }
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+        reflection.SetInt32(message, field, field->default_value_int32());
+        break;
+      case FieldDescriptor::CPPTYPE_INT64:
+        reflection.SetInt64(message, field, field->default_value_int64());
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        reflection.SetDouble(message, field, field->default_value_double());
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        reflection.SetBool(message, field, field->default_value_bool());
+        break;
+      case FieldDescriptor::CPPTYPE_ENUM:
+        reflection.SetEnum(message, field, field->default_value_enum());
+        break;
+      case FieldDescriptor::CPPTYPE_STRING:
+        reflection.SetString(message, field,
+                             std::string(field->default_value_string()));
+        break;
+      default:
+        break;  // The schema has no fields of other types.
+    }
+  }
+}
+
+bool IsNumericAddress(absl::string_view host) {
+  return !host.empty() &&
+         host.find_first_not_of("0123456789.") == absl::string_view::npos;
+}
+
+// 127.0.0.0/8 and its name.
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" ||
+         (IsNumericAddress(host) && absl::StartsWith(host, "127."));
+}
+
+// Two names for one interface would hide a port that is taken twice.
+std::string SameHostKey(const std::string& host) {
+  return host == "localhost" ? "127.0.0.1" : absl::AsciiStrToLower(host);
+}
+
+// Empty if `host` can be connected to as it is written, else what is wrong.
+std::string HostProblem(const std::string& host) {
+  if (host.empty()) return "is empty; a name or an IPv4 address is required";
+  if (host == "*" || host == "0.0.0.0" || host == "::" || host == "[::]") {
+    return absl::StrCat("value is ", host,
+                        "; the other processes connect to this address, so "
+                        "write the one under which they reach the machine");
+  }
+  if (host.size() > kHostLengthMax) {
+    return absl::StrCat("value has ", host.size(), " characters; at most ",
+                        kHostLengthMax, " are allowed");
+  }
+  if (absl::StrContains(host, "://")) {
+    return absl::StrCat("value is ", host, "; leave out the ",
+                        host.substr(0, host.find("://") + 3));
+  }
+  const size_t colons = std::count(host.begin(), host.end(), ':');
+  if (colons == 1) {
+    return absl::StrCat("value is ", host,
+                        "; the port goes into the field port");
+  }
+  if (colons > 1) {
+    return absl::StrCat("value is ", host,
+                        "; IPv6 addresses are not supported, write a name or "
+                        "an IPv4 address");
+  }
+  for (const unsigned char c : host) {
+    if (!absl::ascii_isalnum(c) && c != '.' && c != '-' && c != '_') {
+      return "value is no host name; only letters, digits, '.', '-' and '_' "
+             "are allowed";
+    }
+  }
+  if (!IsNumericAddress(host)) return "";
+  const std::vector<std::string> parts = absl::StrSplit(host, '.');
+  bool valid = parts.size() == 4;
+  for (const std::string& part : parts) {
+    int number = 0;
+    valid = valid && part.size() <= 3 && absl::SimpleAtoi(part, &number) &&
+            number <= 255;
+  }
+  return valid ? ""
+               : absl::StrCat("value is ", host,
+                              "; an IPv4 address has four numbers from 0 to "
+                              "255, as in 10.0.0.5");
+}
+
+class Validator {
+ public:
+  Validator(const config::ClusterConfig& config, const FieldOrigins& origins)
+      : config_(config), origins_(origins) {}
+
+  absl::Status Run() {
+    CheckJob();
+    CheckServers();
+    CheckWorkers();
+    CheckHosts();
+    CheckPorts();
+    CheckModel();
+    CheckData();
+    CheckModelFitsData();
+    CheckOptimizer();
+    CheckSchedule();
+    CheckSync();
+    CheckTrain();
+    CheckLimits();
+    if (problems_.empty()) return absl::OkStatus();
+    if (problems_.size() > kProblemsMax) {
+      const size_t more = problems_.size() - kProblemsMax;
+      problems_.resize(kProblemsMax);
+      problems_.push_back(absl::StrCat("and ", more, " more"));
+    }
+    return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));
+  }
+
+ private:
+  void Problem(const std::string& path, absl::string_view text) {
+    problems_.push_back(
+        absl::StrCat(origins_.Nearest(path), ": ", path, ": ", text));
+  }
+
+  // `bound` completes "... is required".
+  template <typename Value>
+  void Require(bool ok, const std::string& path, Value value,
+               absl::string_view bound, absl::string_view fix = "") {
+    if (ok) return;
+    Problem(path, absl::StrCat("value is ", value, "; ", bound, " is required",
+                               fix.empty() ? "" : ", ", fix));
+  }
+
+  bool Range(const std::string& path, int64_t value, int64_t low, int64_t high,
+             absl::string_view fix = "") {
+    if (value >= low && value <= high) return true;
+    Problem(path, absl::StrCat("value is ", value, "; ", low, " to ", high,
+                               " is required", fix.empty() ? "" : ", ", fix));
+    return false;
+  }
+
+  void AtLeastZero(const std::string& path, double value) {
+    Require(std::isfinite(value) && value >= 0, path, value, "at least 0");
+  }
+  void AboveZero(const std::string& path, double value,
+                 absl::string_view fix = "") {
+    Require(std::isfinite(value) && value > 0, path, value, "above 0", fix);
+  }
+  void Fraction(const std::string& path, double value) {
+    Require(value >= 0 && value < 1, path, value, "at least 0 and below 1");
+  }
+
+  void CheckJob() {
+    const std::string& job = config_.job();
+    if (!config_.has_job()) {
+      return Problem("job", "is missing; name the run, as in job: \"mnist\"");
+    }
+    bool valid = !job.empty() && job.size() <= kJobLengthMax &&
+                 absl::ascii_isalnum(static_cast<unsigned char>(job[0]));
+    for (const unsigned char c : job) {
+      valid =
+          valid && (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.');
+    }
+    // Output files and sockets carry the name.
+    if (!valid) {
+      Problem("job", absl::StrCat(
+                         "is no valid name; 1 to ", kJobLengthMax,
+                         " letters, digits, '-', '_' or '.' are required, the "
+                         "first a letter or digit"));
+    }
+  }
+
+  void CheckServers() {
+    if (config_.server_size() == 0) {
+      return Problem("server",
+                     "is missing; at least one is required, as in server { "
+                     "host: \"127.0.0.1\" }");
+    }
+    int64_t total = 0;
+    for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
+      const config::ServerGroup& group = config_.server(i);
+      const std::string path = absl::StrCat("server[", i, "]");
+      Range(path + ".count", group.count(), 1, kServersMax);
+      Range(path + ".threads", group.threads(), 1, kThreadsMax);
+      Range(path + ".port", group.port(), 0, 65535);
+      total += group.count();
+    }
+    CheckTotal("server", config_.server_size(), total, kServersMax);
+  }
+
+  void CheckWorkers() {
+    if (config_.worker_size() == 0) {
+      return Problem("worker",
+                     "is missing; at least one is required, as in worker { "
+                     "host: \"127.0.0.1\" count: 4 }");
+    }
+    int64_t total = 0;
+    for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
+      const config::WorkerGroup& group = config_.worker(i);
+      const std::string path = absl::StrCat("worker[", i, "]");
+      Range(path + ".count", group.count(), 1, kWorkersMax);
+      if (group.device() == config::WorkerGroup::DEVICE_UNSPECIFIED) {
+        Problem(path + ".device", "value is DEVICE_UNSPECIFIED; write CPU");
+      }
+      Range(path + ".threads", group.threads(), 1, kThreadsMax);
+      Require(group.slowdown() >= 1 && group.slowdown() <= 1000,
+              path + ".slowdown", group.slowdown(), "1 to 1000",
+              "1 is the worker's own speed");
+      total += group.count();
+    }
+    CheckTotal("worker", config_.worker_size(), total, kWorkersMax);
+  }
+
+  void CheckTotal(const std::string& field, int groups, int64_t processes,
+                  int64_t processes_max) {
+    if (groups > kGroupsMax) {
+      Problem(field, absl::StrCat("there are ", groups, " blocks; at most ",
+                                  kGroupsMax, " are allowed, use count"));
+    } else if (groups > 1 && processes > processes_max) {
+      Problem(field, absl::StrCat("there are ", processes,
+                                  " processes in all; at most ", processes_max,
+                                  " are allowed"));
+    }
+  }
+
+  struct HostField {
+    std::string path;
+    std::string host;
+  };
+
+  // Fields with a usable address; the others are reported.
+  std::vector<HostField> UsableHosts() {
+    std::vector<HostField> usable;
+    const auto add = [&](const std::string& path, bool given,
+                         const std::string& host) {
+      const std::string problem =
+          given ? HostProblem(host)
+                : "is missing; write the address of the machine, as in host: "
+                  "\"127.0.0.1\"";
+      if (problem.empty()) {
+        usable.push_back({path, host});
+      } else {
+        Problem(path, problem);
+      }
+    };
+    // A coordinator's host that is the default repeats the server's problems.
+    if (!origins_.At("coordinator.host").empty()) {
+      add("coordinator.host", true, config_.coordinator().host());
+    }
+    for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
+      const config::ServerGroup& group = config_.server(i);
+      add(absl::StrCat("server[", i, "].host"), group.has_host(), group.host());
+    }
+    for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
+      const config::WorkerGroup& group = config_.worker(i);
+      add(absl::StrCat("worker[", i, "].host"), group.has_host(), group.host());
+    }
+    return usable;
+  }
+
+  void CheckHosts() {
+    const HostField* loopback = nullptr;
+    const HostField* remote = nullptr;
+    std::set<std::string> remote_hosts;
+    const std::vector<HostField> hosts = UsableHosts();
+    for (const HostField& field : hosts) {
+      if (IsLoopback(field.host)) {
+        if (loopback == nullptr) loopback = &field;
+        continue;
+      }
+      if (remote == nullptr) remote = &field;
+      const bool first = remote_hosts.insert(SameHostKey(field.host)).second;
+      if (first && !config_.insecure()) {
+        Problem(field.path,
+                absl::StrCat("value is ", field.host,
+                             "; nothing on the wire is encrypted or "
+                             "authenticated, set insecure: true to accept that "
+                             "on a network that you trust"));
+      }
+    }
+    if (loopback != nullptr && remote != nullptr) {
+      Problem(loopback->path,
+              absl::StrCat("value is ", loopback->host, "; processes on ",
+                           remote->host, " (", remote->path,
+                           ") cannot reach that, write this machine's address "
+                           "on their network"));
+    }
+    const size_t machines = remote_hosts.size() + (loopback != nullptr ? 1 : 0);
+    if (config_.limits().transport() == config::Limits::IPC && machines > 1) {
+      Problem("limits.transport",
+              absl::StrCat("value is IPC, but the config names ", machines,
+                           " hosts; IPC works within one host, AUTO uses it "
+                           "where it can"));
+    }
+  }
+
+  // Ports [first, end) on one host, asked for by one field.
+  struct PortClaim {
+    std::string path;
+    std::string host;
+    int64_t first = 0;
+    int64_t end = 0;
+  };
+
+  void CheckPorts() {
+    const int coordinator_port = config_.coordinator().port();
+    Range("coordinator.port", coordinator_port, 0, 65535);
+    std::vector<PortClaim> claims;
+    const auto claim = [&](const std::string& path, const std::string& host,
+                           int64_t port, int64_t count) {
+      if (port < 1 || port > 65535 || count < 1) return;  // Free, or reported.
+      if (port + count > 65536) {
+        return Problem(
+            path, absl::StrCat("value is ", port, "; the group's ", count,
+                               " threads need ports up to ", port + count - 1,
+                               ", 65535 is the largest"));
+      }
+      const std::string key = SameHostKey(host);
+      for (const PortClaim& other : claims) {
+        const int64_t shared = std::max(port, other.first);
+        if (other.host != key || shared >= std::min(port + count, other.end)) {
+          continue;
+        }
+        const std::string origin = origins_.At(other.path);
+        return Problem(
+            path,
+            absl::StrCat("address ", host, ":", shared, " is already taken by ",
+                         other.path, " (", origin.empty() ? "default" : origin,
+                         "); choose another port, or 0 for any"));
+      }
+      claims.push_back({path, key, port, port + count});
+    };
+    claim("coordinator.port", config_.coordinator().host(), coordinator_port,
+          1);
+    for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
+      const config::ServerGroup& group = config_.server(i);
+      claim(absl::StrCat("server[", i, "].port"), group.host(), group.port(),
+            int64_t{group.count()} * group.threads());
+    }
+  }
+
+  void CheckModel() {
+    const config::Model& model = config_.model();
+    switch (model.kind_case()) {
+      case config::Model::kSoftmax:
+      case config::Model::kLenet:
+        break;
+      case config::Model::kMlp:
+        if (model.mlp().hidden_size() == 0) {
+          Problem("model.mlp.hidden",
+                  "is missing; at least one layer is required, as in hidden: "
+                  "512; a net without hidden layers is softmax {}");
+        }
+        if (model.mlp().hidden_size() > 64) {
+          Problem("model.mlp.hidden",
+                  absl::StrCat("there are ", model.mlp().hidden_size(),
+                               " layers; at most 64 are allowed"));
+        }
+        for (int i = 0; i < std::min(model.mlp().hidden_size(), 64); ++i) {
+          Range(absl::StrCat("model.mlp.hidden[", i, "]"),
+                model.mlp().hidden(i), 1, 1 << 16);
+        }
+        break;
+      case config::Model::kLogistic:
+        AtLeastZero("model.logistic.l2", model.logistic().l2());
+        break;
+      case config::Model::KIND_NOT_SET:
+        Problem("model",
+                "is missing; one of softmax, mlp, lenet and logistic is "
+                "required, as in model { softmax {} }");
+    }
+  }
+
+  // A file or folder below the data folder.
+  void CheckDataPath(const std::string& path, bool given,
+                     const std::string& value, absl::string_view example) {
+    if (!given || value.empty()) {
+      return Problem(path, absl::StrCat("is missing; write its place below the "
+                                        "data folder, as in ",
+                                        example));
+    }
+    const std::vector<std::string> parts = absl::StrSplit(value, '/');
+    if (value[0] == '/' ||
+        std::find(parts.begin(), parts.end(), "..") != parts.end()) {
+      return Problem(path,
+                     "leaves the data folder; write it relative to the folder "
+                     "that --data-dir names");
+    }
+    for (const unsigned char c : value) {
+      if (absl::ascii_iscntrl(c)) {
+        return Problem(path, "contains a control character; remove it");
+      }
+    }
+  }
+
+  void CheckData() {
+    const config::Data& data = config_.data();
+    switch (data.source_case()) {
+      case config::Data::kIdx:
+        CheckDataPath("data.idx.folder", true, data.idx().folder(), "mnist");
+        break;
+      case config::Data::kLibsvm: {
+        const config::LibsvmData& libsvm = data.libsvm();
+        CheckDataPath("data.libsvm.train", libsvm.has_train(), libsvm.train(),
+                      "a9a/a9a.gz");
+        CheckDataPath("data.libsvm.test", libsvm.has_test(), libsvm.test(),
+                      "a9a/a9a.t.gz");
+        if (libsvm.has_features()) {
+          Range("data.libsvm.features", libsvm.features(), 1, 1 << 26);
+        } else {
+          Problem("data.libsvm.features",
+                  "is missing; the largest feature index is required, as in "
+                  "features: 123");
+        }
+        break;
+      }
+      case config::Data::kTeacherStudent: {
+        const config::TeacherStudentData& teacher = data.teacher_student();
+        const std::string path = "data.teacher_student";
+        Range(path + ".features", teacher.features(), 1, 1 << 20);
+        Range(path + ".classes", teacher.classes(), 2, 1 << 16);
+        Range(path + ".train_examples", teacher.train_examples(), 1, 1 << 28);
+        Range(path + ".test_examples", teacher.test_examples(), 1, 1 << 28);
+        Require(teacher.seed() >= 0, path + ".seed", teacher.seed(),
+                "at least 0");
+        break;
+      }
+      case config::Data::SOURCE_NOT_SET:
+        Problem("data",
+                "is missing; one of idx, libsvm and teacher_student is "
+                "required, as in data { idx { folder: \"mnist\" } }");
+    }
+    if (config_.has_data()) {
+      Range("data.batch_size", data.batch_size(), 1, 1 << 20);
+    }
+  }
+
+  void CheckModelFitsData() {
+    const config::Data& data = config_.data();
+    if (config_.model().has_logistic()) {
+      if (data.has_idx()) {
+        Problem("model.logistic",
+                "separates two classes, data.idx has ten; use softmax {}");
+      }
+      if (data.has_teacher_student() && data.teacher_student().classes() != 2) {
+        Problem("data.teacher_student.classes",
+                absl::StrCat("value is ", data.teacher_student().classes(),
+                             "; model.logistic separates two classes, write 2 "
+                             "or use softmax {}"));
+      }
+    }
+    if (config_.model().has_lenet()) {
+      const auto check = [&](const std::string& path, int features) {
+        if (features == 784) return;
+        Problem(path, absl::StrCat("value is ", features,
+                                   "; model.lenet reads 28x28 pixels, 784 is "
+                                   "required, or use another model"));
+      };
+      if (data.libsvm().has_features()) {
+        check("data.libsvm.features", data.libsvm().features());
+      }
+      if (data.has_teacher_student()) {
+        check("data.teacher_student.features",
+              data.teacher_student().features());
+      }
+    }
+  }
+
+  template <typename Kind>
+  void CheckRates(const std::string& path, const Kind& kind) {
+    if (kind.has_learning_rate()) {
+      AboveZero(path + ".learning_rate", kind.learning_rate());
+    } else {
+      Problem(path + ".learning_rate",
+              "is missing; above 0 is required, as in learning_rate: 0.05");
+    }
+    AtLeastZero(path + ".weight_decay", kind.weight_decay());
+  }
+
+  template <typename Kind>
+  void CheckAdam(const std::string& path, const Kind& kind) {
+    CheckRates(path, kind);
+    Fraction(path + ".beta1", kind.beta1());
+    Fraction(path + ".beta2", kind.beta2());
+    AboveZero(path + ".epsilon", kind.epsilon());
+  }
+
+  void CheckOptimizer() {
+    const config::Optimizer& optimizer = config_.optimizer();
+    switch (optimizer.kind_case()) {
+      case config::Optimizer::kSgd:
+        CheckRates("optimizer.sgd", optimizer.sgd());
+        break;
+      case config::Optimizer::kMomentum:
+        CheckRates("optimizer.momentum", optimizer.momentum());
+        Fraction("optimizer.momentum.momentum",
+                 optimizer.momentum().momentum());
+        break;
+      case config::Optimizer::kNesterov:
+        CheckRates("optimizer.nesterov", optimizer.nesterov());
+        Fraction("optimizer.nesterov.momentum",
+                 optimizer.nesterov().momentum());
+        break;
+      case config::Optimizer::kAdagrad:
+        CheckRates("optimizer.adagrad", optimizer.adagrad());
+        AboveZero("optimizer.adagrad.epsilon", optimizer.adagrad().epsilon());
+        break;
+      case config::Optimizer::kAdam:
+        CheckAdam("optimizer.adam", optimizer.adam());
+        break;
+      case config::Optimizer::kAdamw:
+        CheckAdam("optimizer.adamw", optimizer.adamw());
+        break;
+      case config::Optimizer::KIND_NOT_SET:
+        Problem("optimizer",
+                "is missing; one of sgd, momentum, nesterov, adagrad, adam and "
+                "adamw is required, as in optimizer { sgd { learning_rate: "
+                "0.05 } }");
+    }
+  }
+
+  void CheckSchedule() {
+    const config::LearningRateSchedule& schedule = config_.schedule();
+    Range("schedule.warmup_steps", schedule.warmup_steps(), 0, kStepsMax);
+    if (schedule.has_step()) {
+      if (schedule.step().has_every_epochs()) {
+        AboveZero("schedule.step.every_epochs", schedule.step().every_epochs());
+      } else {
+        Problem("schedule.step.every_epochs",
+                "is missing; above 0 is required, as in every_epochs: 2");
+      }
+      AboveZero("schedule.step.factor", schedule.step().factor());
+    }
+    if (schedule.has_cosine()) {
+      const double factor = schedule.cosine().final_factor();
+      Require(factor >= 0 && factor <= 1, "schedule.cosine.final_factor",
+              factor, "0 to 1");
+    }
+  }
+
+  void CheckSync() {
+    const config::Sync& sync = config_.sync();
+    if (sync.has_ssp()) {
+      Range("sync.ssp.staleness", sync.ssp().staleness(), 0, 1000000,
+            "for no bound use asp {}");
+    }
+    if (sync.has_allreduce()) {
+      Range("sync.allreduce.bucket_kib", sync.allreduce().bucket_kib(), 1,
+            kKibMax);
+    }
+  }
+
+  void CheckTrain() {
+    const config::Train& train = config_.train();
+    AboveZero("train.epochs", train.epochs());
+    Require(train.seed() >= 0, "train.seed", train.seed(), "at least 0");
+    if (train.has_max_steps()) {
+      Range("train.max_steps", train.max_steps(), 1, kStepsMax,
+            "leave it out for no bound");
+    }
+    AboveZero("train.eval_every_epochs", train.eval_every_epochs(),
+              "more than train.epochs evaluates at the end only");
+  }
+
+  void CheckLimits() {
+    const config::Limits& limits = config_.limits();
+    Range("limits.lease_ms", limits.lease_ms(), 200, 3600 * 1000);
+    Range("limits.start_timeout_ms", limits.start_timeout_ms(), 1000,
+          kTimeoutMsMax);
+    const bool wait_in_range = Range(
+        "limits.wait_timeout_ms", limits.wait_timeout_ms(), 1, kTimeoutMsMax);
+    // Else a wait gives up before a dead process can be found out.
+    if (wait_in_range && limits.wait_timeout_ms() <= limits.lease_ms()) {
+      Problem("limits.wait_timeout_ms",
+              absl::StrCat("value is ", limits.wait_timeout_ms(),
+                           "; more than limits.lease_ms (", limits.lease_ms(),
+                           ") is required, so that a dead process is noticed "
+                           "before others give up"));
+    }
+    // What is larger than the window would wait for room forever.
+    const bool shard =
+        Range("limits.shard_kib", limits.shard_kib(), 1, kKibMax);
+    const bool message =
+        Range("limits.message_kib", limits.message_kib(), 1, kKibMax);
+    const bool window =
+        Range("limits.window_kib", limits.window_kib(), 1, kKibMax);
+    if (shard && message && window &&
+        limits.window_kib() <
+            std::max(limits.shard_kib(), limits.message_kib())) {
+      Problem("limits.window_kib",
+              absl::StrCat("value is ", limits.window_kib(),
+                           "; at least limits.shard_kib (", limits.shard_kib(),
+                           ") and limits.message_kib (", limits.message_kib(),
+                           ") is required"));
+    }
+    if (limits.transport() == config::Limits::TRANSPORT_UNSPECIFIED) {
+      Problem("limits.transport",
+              "value is TRANSPORT_UNSPECIFIED; AUTO, TCP or IPC is required");
+    }
+  }
+
+  const config::ClusterConfig& config_;
+  const FieldOrigins& origins_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+void FillDefaults(config::ClusterConfig* config) {
+  config::Coordinator* coordinator = config->mutable_coordinator();
+  if (!coordinator->has_host() && config->server_size() > 0 &&
+      config->server(0).has_host()) {
+    coordinator->set_host(config->server(0).host());
+  }
+  config::LearningRateSchedule* schedule = config->mutable_schedule();
+  if (schedule->kind_case() == config::LearningRateSchedule::KIND_NOT_SET) {
+    schedule->mutable_constant();
+  }
+  config::Sync* sync = config->mutable_sync();
+  if (sync->mode_case() == config::Sync::MODE_NOT_SET) sync->mutable_bsp();
+  config->mutable_train();
+  config->mutable_limits();
+  WriteScalarDefaults(config);
+}
+
+absl::Status ValidateConfig(const config::ClusterConfig& config,
+                            const FieldOrigins& origins) {
+  return Validator(config, origins).Run();
+}
+
+}  // namespace slackline

@@ -1,0 +1,932 @@
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <ostream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/config/cluster_config.h"
+#include "common/rng.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// The smallest valid config, one block in a line so that places are plain.
+constexpr char kMinimal[] =
+    "job: \"test\"\n"                                    // 1
+    "server { host: \"127.0.0.1\" }\n"                   // 2
+    "worker { host: \"127.0.0.1\" count: 2 }\n"          // 3
+    "model { mlp { hidden: 8 } }\n"                      // 4
+    "data { teacher_student {} batch_size: 16 }\n"       // 5
+    "optimizer { sgd { learning_rate: 0.1 } }\n"         // 6
+    "sync { ssp { staleness: 3 } pull_ahead: false }\n"  // 7
+    "train { epochs: 2 }\n"                              // 8
+    "limits { }\n";                                      // 9
+
+// kMinimal with `from` replaced by `to`; `from` has to occur.
+std::string With(const std::string& from, const std::string& to) {
+  const std::string text = kMinimal;
+  EXPECT_THAT(text, HasSubstr(from));
+  return absl::StrReplaceAll(text, {{from, to}});
+}
+
+config::ClusterConfig ParseOrDie(const std::string& text,
+                                 const ConfigOverrides& overrides = {}) {
+  auto config = ParseClusterConfig(text, "c.txt", overrides);
+  EXPECT_TRUE(config.ok()) << config.status() << "\n" << text;
+  return config.ok() ? *config : config::ClusterConfig();
+}
+
+// The lines of the error, none if the text is valid.
+std::vector<std::string> Errors(const std::string& text,
+                                const ConfigOverrides& overrides = {}) {
+  const auto config = ParseClusterConfig(text, "c.txt", overrides);
+  if (config.ok()) return {};
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+  return absl::StrSplit(std::string(config.status().message()), '\n');
+}
+
+bool Equal(const config::ClusterConfig& a, const config::ClusterConfig& b) {
+  return google::protobuf::util::MessageDifferencer::Equals(a, b);
+}
+
+// ---- Grammar and types ------------------------------------------------------
+
+struct ErrorCase {
+  std::string name;
+  std::string from;  // In kMinimal.
+  std::string to;
+  std::string prefix;    // Of the only error.
+  std::string contains;  // Key words.
+};
+
+void PrintTo(const ErrorCase& c, std::ostream* stream) {
+  *stream << "'" << c.from << "' replaced by '" << c.to << "'";
+}
+
+class ConfigErrorTest : public ::testing::TestWithParam<ErrorCase> {};
+
+TEST_P(ConfigErrorTest, NamesPlacePathAndFix) {
+  const ErrorCase& c = GetParam();
+  EXPECT_THAT(Errors(With(c.from, c.to)),
+              ElementsAre(AllOf(StartsWith(c.prefix), HasSubstr(c.contains))));
+}
+
+std::string CaseName(const ::testing::TestParamInfo<ErrorCase>& info) {
+  return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Grammar, ConfigErrorTest,
+    ::testing::Values(
+        ErrorCase{"UnknownField",
+                  "job:", "jobb:", "c.txt:1:1: jobb: unknown field 'jobb'",
+                  "did you mean 'job'? (fields here: job, coordinator,"},
+        ErrorCase{"UnknownFieldInBlock", "worker { host", "worker { hosst",
+                  "c.txt:3:10: worker[0].hosst: unknown field 'hosst'",
+                  "did you mean 'host'? (fields here: host, count,"},
+        ErrorCase{"UnknownBlock", "limits {", "limit { a: 1 b { c: 2 } ",
+                  "c.txt:9:1: limit: unknown field 'limit'",
+                  "did you mean 'limits'?"},
+        ErrorCase{"UnknownFieldUnlikeAnyOther", "limits {", "limits { zzz: 1",
+                  "c.txt:9:10: limits.zzz: unknown field 'zzz' (fields here",
+                  "lease_ms"},
+        ErrorCase{"FieldInEmptyBlock", "limits { }",
+                  "schedule { constant { rate: 1 } }",
+                  "c.txt:9:23: schedule.constant.rate: unknown field",
+                  "no fields here"},
+        ErrorCase{"WordForNumber", "count: 2", "count: two",
+                  "c.txt:3:35: worker[0].count: value is two; ",
+                  "a whole number of at most 2147483647 is required"},
+        ErrorCase{"StringForNumber", "epochs: 2", "epochs: \"2\"",
+                  "c.txt:8:17: train.epochs: value is \"2\"; ",
+                  "a number is required"},
+        ErrorCase{"FractionForWholeNumber", "count: 2", "count: 2.5",
+                  "c.txt:3:35: worker[0].count: value is 2.5; ",
+                  "a whole number"},
+        ErrorCase{"NumberBeyondItsType", "count: 2", "count: 99999999999",
+                  "c.txt:3:35: worker[0].count: value is 99999999999; ",
+                  "at most 2147483647"},
+        ErrorCase{"NumberForString", "\"test\"", "7",
+                  "c.txt:1:6: job: value is 7; ",
+                  "a string in double quotes is required"},
+        ErrorCase{"UnknownEnumValue", "count: 2", "device: GPU",
+                  "c.txt:3:36: worker[0].device: value is GPU; ",
+                  "CPU is required"},
+        ErrorCase{"UnknownEnumValueOfSeveral", "{ }", "{ transport: RDMA }",
+                  "c.txt:9:21: limits.transport: value is RDMA; ",
+                  "one of AUTO, TCP, IPC is required"},
+        ErrorCase{"WordForTruthValue", "ahead: false", "ahead: maybe",
+                  "c.txt:7:41: sync.pull_ahead: value is maybe; ",
+                  "true or false is required"},
+        ErrorCase{"FieldGivenTwice", "epochs: 2", "epochs: 2 epochs: 3",
+                  "c.txt:8:19: train.epochs: ", "multiple times"},
+        ErrorCase{"TwoBranchesOfOneChoice", "ssp {", "bsp {} ssp {",
+                  "c.txt:7:15: sync.ssp: ", "another member of oneof"},
+        ErrorCase{"MissingColon", "staleness: 3", "staleness 3",
+                  "c.txt:7:24: sync.ssp.staleness: ", "xpected \":\""},
+        ErrorCase{"MissingBrace", "limits { }", "limits {",
+                  "c.txt:10:1: limits: the file ends inside this block; ",
+                  "close the block of line 9 with '}'"},
+        ErrorCase{"StrayBrace", "limits { }", "limits { } }",
+                  "c.txt:9:12: ", "xpected"},
+        ErrorCase{"UnterminatedString", "\"test\"", "\"test",
+                  "c.txt:1:11: job: ", "tring"}),
+    CaseName);
+
+TEST(ConfigParseTest, EveryUnknownFieldIsReported) {
+  EXPECT_THAT(Errors(absl::StrReplaceAll(
+                  kMinimal, {{"count: 2", "cuont: 2"}, {"epochs", "epoch"}})),
+              ElementsAre(StartsWith("c.txt:3:28: worker[0].cuont: unknown "
+                                     "field 'cuont'; did you mean 'count'?"),
+                          StartsWith("c.txt:8:9: train.epoch: unknown field")));
+}
+
+TEST(ConfigParseTest, ElementsOfAListAreCountedInTheirPath) {
+  EXPECT_THAT(
+      Errors(absl::StrCat(kMinimal,
+                          "worker [ { host: \"127.0.0.1\" },\n { cout: 1 } ]")),
+      ElementsAre(StartsWith("c.txt:11:4: worker[2].cout: unknown field")));
+}
+
+TEST(ConfigParseTest, DeepNestingIsRefused) {
+  for (const std::string opening : {"a {", "server {", "a: [", "a < b {} "}) {
+    std::string text;
+    for (int i = 0; i < 50000; ++i) text += opening;
+    EXPECT_THAT(Errors(text),
+                ElementsAre(AllOf(StartsWith("c.txt:1:"),
+                                  HasSubstr("nested more than 32 deep"))))
+        << opening;
+  }
+}
+
+TEST(ConfigParseTest, HugeTextIsRefused) {
+  EXPECT_THAT(Errors(std::string(2 << 20, ' ')),
+              ElementsAre(AllOf(StartsWith("c.txt:1:1: "),
+                                HasSubstr("larger than 1048576 bytes"))));
+}
+
+// ---- Values -----------------------------------------------------------------
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, ConfigErrorTest,
+    ::testing::Values(
+        ErrorCase{"NoJob", "job: \"test\"", "", "c.txt:1:1: job: is missing",
+                  "job: \"mnist\""},
+        ErrorCase{"JobWithSlash", "\"test\"", "\"../test\"",
+                  "c.txt:1:1: job: is no valid name", "1 to 64 letters"},
+        ErrorCase{"JobTooLong", "\"test\"",
+                  absl::StrCat("\"", std::string(65, 'x'), "\""),
+                  "c.txt:1:1: job: is no valid name", "1 to 64 letters"},
+        ErrorCase{"NoServer", "server { host: \"127.0.0.1\" }", "",
+                  "c.txt:1:1: server: is missing", "at least one"},
+        ErrorCase{"NoWorker", "worker { host: \"127.0.0.1\" count: 2 }", "",
+                  "c.txt:1:1: worker: is missing", "at least one"},
+        ErrorCase{"NoHost", "worker { host: \"127.0.0.1\"", "worker {",
+                  "c.txt:3:1: worker[0].host: is missing", "address"},
+        ErrorCase{"NoServersInGroup", "server {", "server { count: 0",
+                  "c.txt:2:10: server[0].count: value is 0; 1 to 1024", ""},
+        ErrorCase{"NoThreads", "server {", "server { threads: 0",
+                  "c.txt:2:10: server[0].threads: value is 0; 1 to 256", ""},
+        ErrorCase{"TooManyServers", "server {", "server { count: 2000",
+                  "c.txt:2:10: server[0].count: value is 2000; 1 to 1024", ""},
+        ErrorCase{"NegativeWorkers", "count: 2", "count: -2",
+                  "c.txt:3:28: worker[0].count: value is -2; 1 to 4096", ""},
+        ErrorCase{"NoWorkerThreads", "count: 2", "threads: 0",
+                  "c.txt:3:28: worker[0].threads: value is 0; 1 to 256", ""},
+        ErrorCase{"UnspecifiedDevice", "count: 2", "device: DEVICE_UNSPECIFIED",
+                  "c.txt:3:28: worker[0].device: ", "write CPU"},
+        ErrorCase{"SpeedUp", "count: 2", "slowdown: 0.5",
+                  "c.txt:3:28: worker[0].slowdown: value is 0.5; 1 to 1000",
+                  "own speed"},
+        ErrorCase{"PortTooLarge", "server {", "server { port: 65536",
+                  "c.txt:2:10: server[0].port: value is 65536; 0 to 65535", ""},
+        ErrorCase{"NegativePort", "server {", "server { port: -1",
+                  "c.txt:2:10: server[0].port: value is -1; 0 to 65535", ""},
+        ErrorCase{"PortRangeTooLarge", "server {",
+                  "server { port: 65534 count: 2 threads: 2",
+                  "c.txt:2:10: server[0].port: value is 65534; ",
+                  "ports up to 65537"},
+        ErrorCase{"CoordinatorPort", "limits {",
+                  "coordinator { port: 70000 } limits {",
+                  "c.txt:9:15: coordinator.port: value is 70000; 0 to 65535",
+                  ""},
+        ErrorCase{"PortOfCoordinator", "server {",
+                  "server { port: 7699 threads: 2",
+                  "c.txt:2:10: server[0].port: address 127.0.0.1:7700 is "
+                  "already taken by coordinator.port (default)",
+                  "choose another port, or 0"},
+        ErrorCase{"PortOfAnotherGroup", "worker {",
+                  "server { host: \"localhost\" port: 9003 } "
+                  "server { host: \"127.0.0.1\" port: 9000 count: 2 threads: 2}"
+                  " worker {",
+                  "c.txt:3:68: server[2].port: address 127.0.0.1:9003 is "
+                  "already taken by server[1].port (c.txt:3:28)",
+                  "choose another port"},
+        ErrorCase{"NoModel", "model { mlp { hidden: 8 } }", "",
+                  "c.txt:1:1: model: is missing", "softmax, mlp, lenet"},
+        ErrorCase{"EmptyModel", "model { mlp { hidden: 8 } }", "model {}",
+                  "c.txt:4:1: model: is missing", "softmax, mlp, lenet"},
+        ErrorCase{"NoHiddenLayer", "hidden: 8", "",
+                  "c.txt:4:9: model.mlp.hidden: is missing", "softmax {}"},
+        ErrorCase{"EmptyHiddenLayer", "hidden: 8", "hidden: 8 hidden: 0",
+                  "c.txt:4:25: model.mlp.hidden[1]: value is 0; 1 to 65536",
+                  ""},
+        ErrorCase{"EmptyHiddenLayerInList", "hidden: 8", "hidden: [8, 0]",
+                  "c.txt:4:15: model.mlp.hidden[1]: value is 0; 1 to 65536",
+                  ""},
+        ErrorCase{"NoData", "data { teacher_student {} batch_size: 16 }", "",
+                  "c.txt:1:1: data: is missing", "idx, libsvm and"},
+        ErrorCase{"NoDataSource", "teacher_student {}", "",
+                  "c.txt:5:1: data: is missing", "idx, libsvm and"},
+        ErrorCase{"EmptyBatch", "batch_size: 16", "batch_size: 0",
+                  "c.txt:5:27: data.batch_size: value is 0; 1 to 1048576", ""},
+        ErrorCase{"AbsoluteFolder", "teacher_student {}",
+                  "idx { folder: \"/data/mnist\" }",
+                  "c.txt:5:14: data.idx.folder: leaves the data folder",
+                  "--data-dir"},
+        ErrorCase{"FolderAbove", "teacher_student {}",
+                  "idx { folder: \"a/../../b\" }",
+                  "c.txt:5:14: data.idx.folder: leaves the data folder",
+                  "--data-dir"},
+        ErrorCase{"ControlCharacterInFolder", "teacher_student {}",
+                  "idx { folder: \"mnist\\000\" }",
+                  "c.txt:5:14: data.idx.folder: contains a control character",
+                  "remove"},
+        ErrorCase{"NoTrainFile", "teacher_student {}",
+                  "libsvm { test: \"t\" features: 3 }",
+                  "c.txt:5:8: data.libsvm.train: is missing", "a9a/a9a.gz"},
+        ErrorCase{"NoTestFile", "teacher_student {}",
+                  "libsvm { train: \"t\" features: 3 }",
+                  "c.txt:5:8: data.libsvm.test: is missing", "a9a/a9a.t.gz"},
+        ErrorCase{"NoFeatureCount", "teacher_student {}",
+                  "libsvm { train: \"t\" test: \"t\" }",
+                  "c.txt:5:8: data.libsvm.features: is missing", "123"},
+        ErrorCase{"ZeroFeatures", "teacher_student {}",
+                  "libsvm { train: \"t\" test: \"t\" features: 0 }",
+                  "c.txt:5:38: data.libsvm.features: value is 0; 1 to", ""},
+        ErrorCase{"TeacherWithOneClass", "teacher_student {}",
+                  "teacher_student { classes: 1 }",
+                  "c.txt:5:26: data.teacher_student.classes: value is 1; 2 to",
+                  ""},
+        ErrorCase{"TeacherWithoutExamples", "teacher_student {}",
+                  "teacher_student { train_examples: 0 }",
+                  "c.txt:5:26: data.teacher_student.train_examples: value is 0",
+                  ""},
+        ErrorCase{
+            "TeacherSeed", "teacher_student {}", "teacher_student { seed: -1 }",
+            "c.txt:5:26: data.teacher_student.seed: value is -1", "at least 0"},
+        ErrorCase{"LogisticOnTenClasses", "mlp { hidden: 8 }", "logistic {}",
+                  "c.txt:5:8: data.teacher_student.classes: value is 10; ",
+                  "two classes"},
+        ErrorCase{"LenetOnOtherShapes", "mlp { hidden: 8 } }\ndata { teach",
+                  "lenet {} }\ndata { libsvm { train: \"t\" test: \"t\" "
+                  "features: 123 } batch_size: 1 } #",
+                  "c.txt:5:38: data.libsvm.features: value is 123; ",
+                  "784 is required"},
+        ErrorCase{"NegativeL2",
+                  "mlp { hidden: 8 } }\ndata { teacher_student {}",
+                  "logistic { l2: -1 } } data { teacher_student { classes: 2 }",
+                  "c.txt:4:20: model.logistic.l2: value is -1", "at least 0"},
+        ErrorCase{"NoOptimizer", "sgd { learning_rate: 0.1 }", "",
+                  "c.txt:6:1: optimizer: is missing", "sgd, momentum"},
+        ErrorCase{"NoLearningRate", "learning_rate: 0.1", "",
+                  "c.txt:6:13: optimizer.sgd.learning_rate: is missing",
+                  "above 0"},
+        ErrorCase{"ZeroLearningRate", "rate: 0.1", "rate: 0",
+                  "c.txt:6:19: optimizer.sgd.learning_rate: value is 0; ",
+                  "above 0 is required"},
+        ErrorCase{"InfiniteLearningRate", "rate: 0.1", "rate: inf",
+                  "c.txt:6:19: optimizer.sgd.learning_rate: value is inf", ""},
+        ErrorCase{"LearningRateNotANumber", "rate: 0.1", "rate: nan",
+                  "c.txt:6:19: optimizer.sgd.learning_rate: value is nan", ""},
+        ErrorCase{"NegativeDecay", "rate: 0.1", "rate: 1 weight_decay: -0.1",
+                  "c.txt:6:36: optimizer.sgd.weight_decay: value is -0.1",
+                  "at least 0"},
+        ErrorCase{"MomentumOfOne", "sgd {", "momentum { momentum: 1",
+                  "c.txt:6:24: optimizer.momentum.momentum: value is 1; ",
+                  "at least 0 and below 1"},
+        ErrorCase{"NesterovMomentum", "sgd {", "nesterov { momentum: -0.1",
+                  "c.txt:6:24: optimizer.nesterov.momentum: value is -0.1; ",
+                  "at least 0 and below 1"},
+        ErrorCase{"AdagradEpsilon", "sgd {", "adagrad { epsilon: 0",
+                  "c.txt:6:23: optimizer.adagrad.epsilon: value is 0; ",
+                  "above 0"},
+        ErrorCase{"AdamBeta1", "sgd {", "adam { beta1: 1",
+                  "c.txt:6:20: optimizer.adam.beta1: value is 1; ",
+                  "at least 0 and below 1"},
+        ErrorCase{"AdamwBeta2", "sgd {", "adamw { beta2: nan",
+                  "c.txt:6:21: optimizer.adamw.beta2: value is nan; ",
+                  "at least 0 and below 1"},
+        ErrorCase{"AdamwEpsilon", "sgd {", "adamw { epsilon: -1",
+                  "c.txt:6:21: optimizer.adamw.epsilon: value is -1; ",
+                  "above 0"},
+        ErrorCase{"NegativeWarmUp", "limits {",
+                  "schedule { warmup_steps: -1 } limits {",
+                  "c.txt:9:12: schedule.warmup_steps: value is -1; 0 to", ""},
+        ErrorCase{"StepScheduleWithoutPeriod", "limits {",
+                  "schedule { step {} } limits {",
+                  "c.txt:9:12: schedule.step.every_epochs: is missing",
+                  "above 0"},
+        ErrorCase{"StepScheduleFactor", "limits {",
+                  "schedule { step { every_epochs: 1 factor: 0 } } limits {",
+                  "c.txt:9:35: schedule.step.factor: value is 0; ", "above 0"},
+        ErrorCase{"CosineFactor", "limits {",
+                  "schedule { cosine { final_factor: 2 } } limits {",
+                  "c.txt:9:21: schedule.cosine.final_factor: value is 2; ",
+                  "0 to 1"},
+        ErrorCase{"NegativeStaleness", "staleness: 3", "staleness: -3",
+                  "c.txt:7:14: sync.ssp.staleness: value is -3; 0 to 1000000 "
+                  "is required",
+                  "asp {}"},
+        ErrorCase{"EmptyBucket", "ssp { staleness: 3 }",
+                  "allreduce { bucket_kib: 0 }",
+                  "c.txt:7:20: sync.allreduce.bucket_kib: value is 0; 1 to",
+                  ""},
+        ErrorCase{"NoEpochs", "epochs: 2", "epochs: 0",
+                  "c.txt:8:9: train.epochs: value is 0; ",
+                  "above 0 is required"},
+        ErrorCase{"NegativeSeed", "epochs: 2", "seed: -1",
+                  "c.txt:8:9: train.seed: value is -1; ", "at least 0"},
+        ErrorCase{"NoSteps", "epochs: 2", "max_steps: 0",
+                  "c.txt:8:9: train.max_steps: value is 0; 1 to", "leave it"},
+        ErrorCase{"NeverEvaluates", "epochs: 2", "eval_every_epochs: 0",
+                  "c.txt:8:9: train.eval_every_epochs: value is 0; ",
+                  "above 0 is required"},
+        ErrorCase{"ShortLease", "{ }", "{ lease_ms: 199 }",
+                  "c.txt:9:10: limits.lease_ms: value is 199; 200 to", ""},
+        ErrorCase{"ShortStart", "{ }", "{ start_timeout_ms: 0 }",
+                  "c.txt:9:10: limits.start_timeout_ms: value is 0; 1000 to",
+                  ""},
+        ErrorCase{"WaitShorterThanLease", "{ }", "{ wait_timeout_ms: 5000 }",
+                  "c.txt:9:10: limits.wait_timeout_ms: value is 5000; more "
+                  "than limits.lease_ms (5000)",
+                  "dead process"},
+        ErrorCase{"EmptyShard", "{ }", "{ shard_kib: 0 }",
+                  "c.txt:9:10: limits.shard_kib: value is 0; 1 to", ""},
+        ErrorCase{"EmptyMessage", "{ }", "{ message_kib: 0 }",
+                  "c.txt:9:10: limits.message_kib: value is 0; 1 to", ""},
+        ErrorCase{"WindowSmallerThanMessage", "{ }",
+                  "{ message_kib: 512 window_kib: 300 }",
+                  "c.txt:9:27: limits.window_kib: value is 300; ",
+                  "limits.message_kib (512)"},
+        ErrorCase{"WindowSmallerThanShard", "{ }", "{ shard_kib: 8192 }",
+                  "c.txt:9:1: limits.window_kib: value is 4096; ",
+                  "limits.shard_kib (8192)"},
+        ErrorCase{"UnspecifiedTransport", "{ }",
+                  "{ transport: TRANSPORT_UNSPECIFIED }",
+                  "c.txt:9:10: limits.transport: ", "AUTO, TCP or IPC"}),
+    CaseName);
+
+TEST(ConfigErrorsTest, AllProblemsOfAFileAreReportedAtOnce) {
+  EXPECT_THAT(
+      Errors(absl::StrReplaceAll(kMinimal, {{"job: \"test\"", ""},
+                                            {"count: 2", "count: 0"},
+                                            {"rate: 0.1", "rate: -1"},
+                                            {"epochs: 2", "epochs: -2"}})),
+      ElementsAre(StartsWith("c.txt:1:1: job: "),
+                  StartsWith("c.txt:3:28: worker[0].count: "),
+                  StartsWith("c.txt:6:19: optimizer.sgd.learning_rate: "),
+                  StartsWith("c.txt:8:9: train.epochs: ")));
+}
+
+TEST(ConfigErrorsTest, EmptyFileNamesEverythingThatIsRequired) {
+  EXPECT_THAT(Errors(""), ElementsAre(StartsWith("c.txt:1:1: job: "),
+                                      StartsWith("c.txt:1:1: server: "),
+                                      StartsWith("c.txt:1:1: worker: "),
+                                      StartsWith("c.txt:1:1: model: "),
+                                      StartsWith("c.txt:1:1: data: "),
+                                      StartsWith("c.txt:1:1: optimizer: ")));
+}
+
+TEST(ConfigErrorsTest, LogisticRegressionOnTenDigitsIsRefused) {
+  EXPECT_THAT(
+      Errors(absl::StrReplaceAll(kMinimal, {{"mlp { hidden: 8 }", "logistic{}"},
+                                            {"teacher_student {}", "idx {}"}})),
+      ElementsAre(AllOf(StartsWith("c.txt:4:9: model.logistic: "),
+                        HasSubstr("softmax {}"))));
+}
+
+// ---- Hosts ------------------------------------------------------------------
+
+// All hosts of kMinimal replaced, with `insecure: true` at the end.
+std::string OnHost(const std::string& host) {
+  return absl::StrCat(
+      absl::StrReplaceAll(kMinimal,
+                          {{"\"127.0.0.1\"", absl::StrCat("\"", host, "\"")}}),
+      "insecure: true\n");
+}
+
+TEST(ConfigHostTest, UsableNamesAndAddressesPass) {
+  for (const std::string host :
+       {"localhost", "127.0.0.2", "10.0.0.5", "node-7.rack_2.example.org"}) {
+    EXPECT_THAT(Errors(OnHost(host)), ElementsAre()) << host;
+  }
+}
+
+TEST(ConfigHostTest, WhatCannotBeConnectedToIsRefused) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "is empty"},
+      {"*", "the other processes connect to this address"},
+      {"0.0.0.0", "the other processes connect to this address"},
+      {"::", "the other processes connect to this address"},
+      {"tcp://10.0.0.5", "leave out the tcp://"},
+      {"10.0.0.5:7000", "the port goes into the field port"},
+      {"fe80::1", "IPv6 addresses are not supported"},
+      {"10.0.0", "four numbers from 0 to 255"},
+      {"10.0.0.256", "four numbers from 0 to 255"},
+      {"10..0.5", "four numbers from 0 to 255"},
+      {"my host", "only letters, digits"},
+      {std::string(254, 'x'), "at most 253"},
+  };
+  for (const auto& [host, text] : cases) {
+    EXPECT_THAT(Errors(OnHost(host)),
+                ElementsAre(AllOf(StartsWith("c.txt:2:10: server[0].host: "),
+                                  HasSubstr(text)),
+                            AllOf(StartsWith("c.txt:3:10: worker[0].host: "),
+                                  HasSubstr(text))));
+  }
+}
+
+TEST(ConfigHostTest, RemoteHostNeedsConsentOncePerHost) {
+  const std::string text = absl::StrReplaceAll(
+      kMinimal, {{"127.0.0.1\" }", "10.0.0.5\" }"},
+                 {"127.0.0.1\" count", "10.0.0.5\" count"}});
+  EXPECT_THAT(Errors(text),
+              ElementsAre(AllOf(
+                  StartsWith("c.txt:2:10: server[0].host: value is "
+                             "10.0.0.5; nothing on the wire is encrypted"),
+                  HasSubstr("insecure: true"))));
+  EXPECT_THAT(Errors(text + "insecure: true"), ElementsAre());
+}
+
+TEST(ConfigHostTest, LoopbackBesideARemoteHostIsRefused) {
+  EXPECT_THAT(
+      Errors(absl::StrReplaceAll(kMinimal,
+                                 {{"\"127.0.0.1\" count", "\"10.0.0.5\" count"},
+                                  {"limits", "insecure: true limits"}})),
+      ElementsAre(AllOf(StartsWith("c.txt:2:10: server[0].host: value is "
+                                   "127.0.0.1; processes on 10.0.0.5"),
+                        HasSubstr("worker[0].host"))));
+}
+
+TEST(ConfigHostTest, IpcBetweenHostsIsRefused) {
+  const std::string text = absl::StrReplaceAll(
+      OnHost("10.0.0.5"), {{"10.0.0.5\" count", "10.0.0.6\" count"},
+                           {"{ }", "{ transport: IPC }"}});
+  EXPECT_THAT(Errors(text),
+              ElementsAre(AllOf(StartsWith("c.txt:9:10: limits.transport: "),
+                                HasSubstr("names 2 hosts"))));
+  EXPECT_THAT(Errors(absl::StrReplaceAll(text, {{"10.0.0.6", "10.0.0.5"}})),
+              ElementsAre());
+}
+
+TEST(ConfigHostTest, SamePortsOnDifferentHostsAreFine) {
+  const std::string server = "server { host: \"10.0.0.6\" port: 9000 } ";
+  const std::string text = absl::StrReplaceAll(
+      OnHost("10.0.0.5"), {{"server {", server + "server { port: 9000"}});
+  EXPECT_THAT(Errors(text), ElementsAre());
+}
+
+// ---- Defaults and expansion -------------------------------------------------
+
+TEST(ConfigDefaultsTest, AreWrittenOut) {
+  const config::ClusterConfig config = ParseOrDie(absl::StrReplaceAll(
+      kMinimal, {{"sync { ssp { staleness: 3 } pull_ahead: false }", ""},
+                 {"train { epochs: 2 }", ""},
+                 {"limits { }", ""}}));
+  EXPECT_EQ(config.coordinator().host(), "127.0.0.1");
+  const std::string text = ToText(config);
+  for (const char* expected :
+       {"coordinator {", "port: 7700", "threads: 1", "device: CPU",
+        "slowdown: 1", "train_examples: 60000", "weight_decay: 0",
+        "warmup_steps: 0", "constant {", "bsp {", "pull_ahead: true",
+        "epochs: 1", "seed: 1", "trace: false", "lease_ms: 5000",
+        "transport: AUTO", "insecure: false"}) {
+    EXPECT_THAT(text, HasSubstr(expected));
+  }
+  EXPECT_FALSE(config.train().has_max_steps());
+}
+
+TEST(ConfigDefaultsTest, LeaveGivenValuesAlone) {
+  const config::ClusterConfig config = ParseOrDie(absl::StrCat(
+      kMinimal, "coordinator { host: \"localhost\" port: 0 }\n",
+      "schedule { cosine { final_factor: 0.5 } warmup_steps: 7 }\n"));
+  EXPECT_EQ(config.coordinator().host(), "localhost");
+  EXPECT_EQ(config.coordinator().port(), 0);
+  EXPECT_EQ(config.schedule().cosine().final_factor(), 0.5);
+  EXPECT_EQ(config.schedule().warmup_steps(), 7);
+  EXPECT_FALSE(config.sync().pull_ahead());
+  EXPECT_EQ(config.train().epochs(), 2);
+}
+
+TEST(ConfigProcessesTest, GroupsAreExpandedInOrder) {
+  const config::ClusterConfig config = ParseOrDie(absl::StrReplaceAll(
+      kMinimal,
+      {{"server {", "server { port: 9000 count: 2 threads: 3"},
+       {"worker {",
+        "server { host: \"localhost\" } worker { host: \"localhost\" slowdown: "
+        "3 threads: 2 } worker {"}}));
+  const std::vector<ServerProcess> servers = ServerProcesses(config);
+  ASSERT_EQ(servers.size(), 3);
+  EXPECT_EQ(servers[1].index, 1);
+  EXPECT_EQ(servers[1].host, "127.0.0.1");
+  EXPECT_EQ(servers[1].threads, 3);
+  EXPECT_EQ(servers[0].first_port, 9000);
+  EXPECT_EQ(servers[1].first_port, 9003);
+  EXPECT_EQ(servers[2].host, "localhost");
+  EXPECT_EQ(servers[2].first_port, 0);
+  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  ASSERT_EQ(workers.size(), 3);
+  EXPECT_EQ(workers[0].host, "localhost");
+  EXPECT_EQ(workers[0].threads, 2);
+  EXPECT_EQ(workers[0].slowdown, 3);
+  EXPECT_EQ(workers[2].rank, 2);
+  EXPECT_EQ(workers[2].slowdown, 1);
+}
+
+// ---- Modes ------------------------------------------------------------------
+
+TEST(ConfigModeTest, TextAndConfigAgree) {
+  const std::vector<std::tuple<std::string, wire::Mode, int64_t>> modes = {
+      {"bsp", wire::BSP, 0},
+      {"ssp:0", wire::SSP, 0},
+      {"ssp:12", wire::SSP, 12},
+      {"asp", wire::ASP, 0},
+      {"allreduce", wire::ALLREDUCE, 0},
+  };
+  config::ClusterConfig config = ParseOrDie(kMinimal);
+  for (const auto& [text, mode, staleness] : modes) {
+    ASSERT_TRUE(SetMode(text, &config).ok()) << text;
+    EXPECT_EQ(ModeText(config), text);
+    EXPECT_EQ(ModeOf(config), mode);
+    EXPECT_EQ(StalenessOf(config), staleness);
+    EXPECT_FALSE(config.sync().pull_ahead());
+  }
+}
+
+TEST(ConfigModeTest, WithoutASyncBlockItIsBsp) {
+  EXPECT_EQ(ModeText(config::ClusterConfig()), "bsp");
+  EXPECT_EQ(ModeOf(config::ClusterConfig()), wire::BSP);
+}
+
+TEST(ConfigModeTest, UnknownModeNamesTheFormsAndChangesNothing) {
+  const config::ClusterConfig before = ParseOrDie(kMinimal);
+  for (const std::string text : {"", "bps", "ssp", "ssp:", "ssp:-1", "ssp:x",
+                                 "ssp:99999999999", "BSP"}) {
+    config::ClusterConfig config = before;
+    const absl::Status status = SetMode(text, &config);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(StartsWith(absl::StrCat("--mode ", text, ": ")),
+                      HasSubstr("bsp, ssp:S (as in ssp:3), asp or allreduce")));
+    EXPECT_TRUE(Equal(config, before));
+  }
+}
+
+TEST(ConfigModeTest, OptionsOfTheSameModeStay) {
+  config::ClusterConfig config =
+      ParseOrDie(With("ssp { staleness: 3 }", "allreduce { bucket_kib: 64 }"));
+  ASSERT_TRUE(SetMode("allreduce", &config).ok());
+  EXPECT_EQ(config.sync().allreduce().bucket_kib(), 64);
+}
+
+// ---- Overrides --------------------------------------------------------------
+
+TEST(ConfigSetTest, SetsFieldsOfEveryType) {
+  const config::ClusterConfig config = ParseOrDie(
+      kMinimal, {.mode = "",
+                 .sets = {"job=renamed", "train.epochs=0.5",
+                          "train.max_steps=12345678901", "train.trace=true",
+                          "worker[0].slowdown = 3", "worker[0].count=5",
+                          "limits.transport=TCP", "model.mlp.hidden=[256, 128]",
+                          "optimizer.sgd.learning_rate=1e-3"}});
+  EXPECT_EQ(config.job(), "renamed");
+  EXPECT_EQ(config.train().epochs(), 0.5);
+  EXPECT_EQ(config.train().max_steps(), 12345678901);
+  EXPECT_TRUE(config.train().trace());
+  EXPECT_EQ(config.worker(0).slowdown(), 3);
+  EXPECT_EQ(config.worker(0).count(), 5);
+  EXPECT_EQ(config.limits().transport(), config::Limits::TCP);
+  EXPECT_THAT(config.model().mlp().hidden(), ElementsAre(256, 128));
+  EXPECT_EQ(config.optimizer().sgd().learning_rate(), 1e-3);
+}
+
+TEST(ConfigSetTest, SetsOneElementOfAList) {
+  config::ClusterConfig config = ParseOrDie(With("hidden: 8", "hidden: [8,9]"));
+  ASSERT_TRUE(SetField("model.mlp.hidden[1]=7", &config).ok());
+  EXPECT_THAT(config.model().mlp().hidden(), ElementsAre(8, 7));
+  ASSERT_TRUE(SetField("model.mlp.hidden=5", &config).ok());
+  EXPECT_THAT(config.model().mlp().hidden(), ElementsAre(5));
+}
+
+TEST(ConfigSetTest, AnotherBranchReplacesThePresentOne) {
+  const config::ClusterConfig config =
+      ParseOrDie(kMinimal, {.mode = "",
+                            .sets = {"optimizer.adam.learning_rate=0.01",
+                                     "model.softmax={}", "sync.asp={}"}});
+  EXPECT_EQ(config.optimizer().adam().learning_rate(), 0.01);
+  EXPECT_EQ(config.optimizer().adam().beta2(), 0.999);
+  EXPECT_TRUE(config.model().has_softmax());
+  EXPECT_EQ(ModeText(config), "asp");
+}
+
+TEST(ConfigSetTest, BadAssignmentNamesTheComponentAndChangesNothing) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"train.epochs", "is not of the form path=value"},
+      {"=3", "is not of the form path=value"},
+      {"trian.epochs=3", "unknown field 'trian'; did you mean 'train'?"},
+      {"train.epoch=3", "unknown field 'epoch'; did you mean 'epochs'?"},
+      {"train..epochs=3", "unknown field ''"},
+      {"train.epochs.x=3", "'epochs' is a number and has no fields inside"},
+      {"train.epochs=many", "epochs: value is 'many'; a number is required"},
+      {"train.seed=1.5", "seed: value is '1.5'; a whole number"},
+      {"train.seed=", "seed: value is ''; a whole number"},
+      {"train.trace=yes", "trace: value is 'yes'; true or false is required"},
+      {"limits.transport=UDP", "value is 'UDP'; one of AUTO, TCP, IPC"},
+      {"worker.count=3", "'worker' is a list of 1; say which element"},
+      {"worker[1].count=3", "'worker[1]' does not exist; the config has 1"},
+      {"worker[x].count=3", "'worker[x]' is not a field"},
+      {"worker[00].count=3", "'worker[00]' is not a field"},
+      {"worker[0.count=3", "'worker[0' is not a field"},
+      {"worker[-1].count=3", "'worker[-1]' is not a field"},
+      {"train[0].epochs=3", "'train' is no list; leave out [0]"},
+      {"model.mlp.hidden=[1,x]", "hidden: value is 'x'; a whole number"},
+      {"model.mlp.hidden[1]=2", "'hidden[1]' does not exist"},
+      {"sync.asp=true", "asp: value is 'true'; a block is set field by field"},
+      {"worker=[]", "'worker' is a list of 1"},
+  };
+  const config::ClusterConfig before = ParseOrDie(kMinimal);
+  for (const auto& [assignment, text] : cases) {
+    config::ClusterConfig config = before;
+    const absl::Status status = SetField(assignment, &config);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << assignment;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(StartsWith(absl::StrCat("--set ", assignment, ": ")),
+                      HasSubstr(text)));
+    EXPECT_TRUE(Equal(config, before)) << assignment;
+  }
+}
+
+TEST(ConfigSetTest, BadValueIsReportedWithItsFlag) {
+  EXPECT_THAT(
+      Errors(kMinimal, {.mode = "",
+                        .sets = {"train.epochs=-1", "worker[0].count=0",
+                                 "model.mlp.hidden=[0]"}}),
+      ElementsAre(
+          StartsWith("--set worker[0].count=0: worker[0].count: value is 0"),
+          StartsWith("--set model.mlp.hidden=[0]: model.mlp.hidden[0]: value"),
+          StartsWith("--set train.epochs=-1: train.epochs: value is -1")));
+  EXPECT_THAT(Errors(kMinimal, {.mode = "ssp:2000000", .sets = {}}),
+              ElementsAre(StartsWith("--mode ssp:2000000: sync.ssp.staleness: "
+                                     "value is 2000000; 0 to 1000000")));
+}
+
+TEST(ConfigSetTest, FlagCanRepairTheFile) {
+  EXPECT_THAT(Errors(With("epochs: 2", "epochs: 0"),
+                     {.mode = "", .sets = {"train.epochs=1"}}),
+              ElementsAre());
+}
+
+TEST(ConfigSetTest, ContradictingFlagsAreRefused) {
+  const std::vector<ConfigOverrides> contradictions = {
+      {"", {"train.epochs=1", "train.epochs=2"}},
+      {"", {"sync.asp={}", "sync.bsp={}"}},
+      {"", {"optimizer.adam.beta1=0.5", "optimizer.sgd.learning_rate=1"}},
+      {"", {"model.mlp.hidden[0]=3", "model.mlp.hidden=[4]"}},
+      {"ssp:3", {"sync.ssp.staleness=4"}},
+      {"bsp", {"sync.asp={}"}},
+  };
+  for (const ConfigOverrides& overrides : contradictions) {
+    EXPECT_THAT(Errors(kMinimal, overrides),
+                ElementsAre(AllOf(HasSubstr("contradicts a later --set"),
+                                  EndsWith("keep one of them"))))
+        << overrides.sets.back();
+  }
+}
+
+TEST(ConfigSetTest, ModeAndItsOptionsGoTogether) {
+  const config::ClusterConfig config = ParseOrDie(
+      kMinimal,
+      {.mode = "allreduce",
+       .sets = {"sync.allreduce.bucket_kib=64", "sync.pull_ahead=true"}});
+  EXPECT_EQ(config.sync().allreduce().bucket_kib(), 64);
+  EXPECT_TRUE(config.sync().pull_ahead());
+}
+
+// ---- Text and hash ----------------------------------------------------------
+
+// Anything that the schema allows and the checks accept, on loopback hosts.
+config::ClusterConfig RandomConfig(Rng rng) {
+  config::ClusterConfig config;
+  config.set_job(absl::StrCat("job-", rng.Below(1000), ".x_y"));
+  const auto count = [&rng](int max) {
+    return static_cast<int>(rng.Between(1, max));
+  };
+  // Awkward fractions, so that printing has to keep all bits.
+  const auto positive = [&rng] { return std::exp(rng.Normal() * 8); };
+  for (int i = count(4); i > 0; --i) {
+    config::ServerGroup* group = config.add_server();
+    group->set_host(rng.Chance(0.5) ? "127.0.0.1" : "localhost");
+    if (rng.Chance(0.5)) group->set_count(count(5));
+    if (rng.Chance(0.5)) group->set_threads(count(8));
+    if (rng.Chance(0.3)) group->set_port(10000 + 1000 * i);
+  }
+  for (int i = count(4); i > 0; --i) {
+    config::WorkerGroup* group = config.add_worker();
+    group->set_host("127.0.0.1");
+    if (rng.Chance(0.5)) group->set_count(count(9));
+    if (rng.Chance(0.5)) group->set_slowdown(1 + rng.Uniform() * 9);
+  }
+  if (rng.Chance(0.3)) config.mutable_coordinator()->set_port(count(9999));
+  config::Model* model = config.mutable_model();
+  config::Data* data = config.mutable_data();
+  switch (rng.Below(3)) {
+    case 0:
+      model->mutable_softmax();
+      data->mutable_idx()->set_folder("some \"quoted\" \\ folder");
+      break;
+    case 1:
+      for (int i = count(5); i > 0; --i) {
+        model->mutable_mlp()->add_hidden(count(1 << 16));
+      }
+      data->mutable_teacher_student()->set_seed(rng.Between(0, INT64_MAX));
+      break;
+    default:
+      model->mutable_logistic()->set_l2(positive());
+      data->mutable_libsvm()->set_train("tr\xc3\xa4in.gz");
+      data->mutable_libsvm()->set_test("'test'");
+      data->mutable_libsvm()->set_features(count(1 << 20));
+  }
+  switch (rng.Below(3)) {
+    case 0:
+      config.mutable_optimizer()->mutable_sgd()->set_learning_rate(positive());
+      break;
+    case 1:
+      config.mutable_optimizer()->mutable_nesterov()->set_learning_rate(1e-300);
+      config.mutable_optimizer()->mutable_nesterov()->set_momentum(
+          rng.Uniform());
+      break;
+    default:
+      config.mutable_optimizer()->mutable_adamw()->set_learning_rate(
+          positive());
+      config.mutable_optimizer()->mutable_adamw()->set_beta1(rng.Uniform());
+  }
+  if (rng.Chance(0.5)) {
+    config.mutable_schedule()->mutable_step()->set_every_epochs(positive());
+  }
+  if (rng.Chance(0.5)) {
+    config.mutable_sync()->mutable_ssp()->set_staleness(count(100));
+  } else if (rng.Chance(0.5)) {
+    config.mutable_sync()->mutable_allreduce();
+  }
+  if (rng.Chance(0.5)) config.mutable_train()->set_epochs(positive());
+  if (rng.Chance(0.5)) {
+    config.mutable_train()->set_max_steps(rng.Between(1, int64_t{1} << 40));
+  }
+  if (rng.Chance(0.5)) config.mutable_limits()->set_lease_ms(200 + count(9999));
+  return config;
+}
+
+TEST(ConfigTextTest, RandomConfigsSurviveTextAndBack) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const config::ClusterConfig given = RandomConfig(Rng(seed));
+    const config::ClusterConfig resolved = ParseOrDie(ToText(given));
+    const config::ClusterConfig again = ParseOrDie(ToText(resolved));
+    ASSERT_TRUE(Equal(resolved, again)) << ToText(resolved);
+    ASSERT_EQ(ConfigHash(resolved), ConfigHash(again));
+    ASSERT_EQ(resolved.optimizer().sgd().learning_rate(),
+              given.optimizer().sgd().learning_rate());
+  }
+}
+
+TEST(ConfigHashTest, DependsOnTheConfigAndNotOnItsSpelling) {
+  const std::string hash = ConfigHash(ParseOrDie(kMinimal));
+  EXPECT_EQ(hash.size(), 16);
+  EXPECT_EQ(hash,
+            ConfigHash(ParseOrDie(absl::StrCat(
+                "# comment\n", With("sgd {", "sgd:{"), "insecure: false\n"))));
+  EXPECT_EQ(hash, ConfigHash(ParseOrDie(
+                      With("epochs: 2", "epochs: 7"),
+                      {.mode = "ssp:3", .sets = {"train.epochs=2"}})));
+  EXPECT_NE(hash, ConfigHash(ParseOrDie(With("epochs: 2", "epochs: 3"))));
+}
+
+TEST(ConfigHashTest, IsTheSameInEveryBuild) {
+  config::ClusterConfig config;
+  config.set_job("test");
+  config.add_server()->set_host("127.0.0.1");
+  EXPECT_EQ(ConfigHash(config), "4261c819c26bb849");
+}
+
+// ---- Files ------------------------------------------------------------------
+
+std::string ExamplePath(const std::string& name) {
+  return absl::StrCat(SLACKLINE_SOURCE_DIR, "/examples/", name);
+}
+
+TEST(ConfigFileTest, EveryExampleLoads) {
+  int examples = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           absl::StrCat(SLACKLINE_SOURCE_DIR, "/examples"))) {
+    if (entry.path().extension() != ".textproto") continue;
+    const auto config = LoadClusterConfig(entry.path().string());
+    EXPECT_TRUE(config.ok()) << config.status();
+    ++examples;
+  }
+  EXPECT_GE(examples, 3);
+}
+
+TEST(ConfigFileTest, MissingFileAndFolderAreNamed) {
+  const std::string missing = ExamplePath("no-such-file.textproto");
+  auto config = LoadClusterConfig(missing);
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(config.status().message()),
+              AllOf(HasSubstr(missing), HasSubstr("No such file")));
+  config = LoadClusterConfig(ExamplePath(""));
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("is a folder"));
+}
+
+TEST(ConfigFileTest, ErrorsBeginWithThePathOfTheFile) {
+  const std::string path =
+      absl::StrCat(::testing::TempDir(), "/slackline_config_test.textproto");
+  std::ofstream(path) << With("epochs: 2", "epochs: 0");
+  const auto config = LoadClusterConfig(path);
+  EXPECT_THAT(std::string(config.status().message()),
+              StartsWith(absl::StrCat(path, ":8:9: train.epochs: value is 0")));
+  EXPECT_TRUE(
+      LoadClusterConfig(path, {.mode = "asp", .sets = {"train.epochs=1"}})
+          .ok());
+  std::filesystem::remove(path);
+}
+
+// Goal: no text, however broken, crashes the reader, and every refusal says
+// something. Method: seeded edits of an example, of bytes and of whole words.
+TEST(ConfigFuzzTest, MutatedExamplesParseOrFailWithAMessage) {
+  std::ifstream file(ExamplePath("mnist_mlp.textproto"));
+  const std::string example((std::istreambuf_iterator<char>(file)), {});
+  ASSERT_FALSE(example.empty());
+  const std::vector<std::string> words = {
+      "{",    "}",  "[",       "]",
+      "<",    ">",  ":",       ",",
+      "-",    "\"", "server ", "sync ",
+      "inf ", "1 ", "nan ",    "mlp ",
+      "#",    "\n", "0x",      "1e999",
+      "'",    "\\", "count",   "hidden: [",
+      "host", ";",  "/",       "999999999999999999999"};
+  int valid = 0;
+  int refused = 0;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Rng rng(seed);
+    std::string text = example;
+    for (int edits = static_cast<int>(rng.Between(1, 8)); edits > 0; --edits) {
+      const size_t at = rng.Below(text.size() + 1);
+      switch (rng.Below(4)) {
+        case 0:
+          text.insert(at, words[rng.Below(words.size())]);
+          break;
+        case 1:
+          text.insert(at, 1, static_cast<char>(rng.Below(256)));
+          break;
+        case 2:
+          text.erase(at, rng.Below(20));
+          break;
+        default:
+          text.insert(at, text.substr(rng.Below(text.size() + 1), 40));
+      }
+    }
+    const auto config = ParseClusterConfig(text, "fuzz");
+    if (config.ok()) {
+      ++valid;
+      ASSERT_TRUE(Equal(ParseOrDie(ToText(*config)), *config));
+    } else {
+      ++refused;
+      ASSERT_THAT(std::string(config.status().message()), StartsWith("fuzz:"));
+    }
+  }
+  // Both happen often, so the edits are neither trivial nor all fatal.
+  EXPECT_GT(valid, 100);
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace slackline
