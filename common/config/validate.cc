@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -98,6 +99,12 @@ std::string SameHostKey(const std::string& host) {
   return host == "localhost" ? "127.0.0.1" : absl::AsciiStrToLower(host);
 }
 
+// A value as an error may show it: without control characters, cut to a line.
+std::string Printable(const std::string& value) {
+  const std::string text = absl::CHexEscape(value.substr(0, 64));
+  return absl::StrCat("'", text, value.size() > 64 ? "..." : "", "'");
+}
+
 // Empty if `host` can be connected to as it is written, else what is wrong.
 std::string HostProblem(const std::string& host) {
   if (host.empty()) return "is empty; a name or an IPv4 address is required";
@@ -111,23 +118,24 @@ std::string HostProblem(const std::string& host) {
                         kHostLengthMax, " are allowed");
   }
   if (absl::StrContains(host, "://")) {
-    return absl::StrCat("value is ", host, "; leave out the ",
-                        host.substr(0, host.find("://") + 3));
+    return absl::StrCat("value is ", Printable(host),
+                        "; leave out the part up to ://");
   }
   const size_t colons = std::count(host.begin(), host.end(), ':');
   if (colons == 1) {
-    return absl::StrCat("value is ", host,
+    return absl::StrCat("value is ", Printable(host),
                         "; the port goes into the field port");
   }
   if (colons > 1) {
-    return absl::StrCat("value is ", host,
+    return absl::StrCat("value is ", Printable(host),
                         "; IPv6 addresses are not supported, write a name or "
                         "an IPv4 address");
   }
   for (const unsigned char c : host) {
     if (!absl::ascii_isalnum(c) && c != '.' && c != '-' && c != '_') {
-      return "value is no host name; only letters, digits, '.', '-' and '_' "
-             "are allowed";
+      return absl::StrCat("value is ", Printable(host),
+                          "; only letters, digits, '.', '-' and '_' are "
+                          "allowed in a host name");
     }
   }
   if (!IsNumericAddress(host)) return "";
@@ -184,14 +192,14 @@ class Validator {
                absl::string_view bound, absl::string_view fix = "") {
     if (ok) return;
     Problem(path, absl::StrCat("value is ", value, "; ", bound, " is required",
-                               fix.empty() ? "" : ", ", fix));
+                               fix.empty() ? "" : "; ", fix));
   }
 
   bool Range(const std::string& path, int64_t value, int64_t low, int64_t high,
              absl::string_view fix = "") {
     if (value >= low && value <= high) return true;
     Problem(path, absl::StrCat("value is ", value, "; ", low, " to ", high,
-                               " is required", fix.empty() ? "" : ", ", fix));
+                               " is required", fix.empty() ? "" : "; ", fix));
     return false;
   }
 
@@ -220,9 +228,9 @@ class Validator {
     // Output files and sockets carry the name.
     if (!valid) {
       Problem("job", absl::StrCat(
-                         "is no valid name; 1 to ", kJobLengthMax,
-                         " letters, digits, '-', '_' or '.' are required, the "
-                         "first a letter or digit"));
+                         "value is ", Printable(job), "; 1 to ", kJobLengthMax,
+                         " letters, digits, '-', '_' or '.' are required, "
+                         "the first a letter or digit"));
     }
   }
 
@@ -439,12 +447,15 @@ class Validator {
     if (value[0] == '/' ||
         std::find(parts.begin(), parts.end(), "..") != parts.end()) {
       return Problem(path,
-                     "leaves the data folder; write it relative to the folder "
-                     "that --data-dir names");
+                     absl::StrCat("value is ", Printable(value),
+                                  " and leaves the data folder; write it "
+                                  "relative to the folder that --data-dir "
+                                  "names"));
     }
     for (const unsigned char c : value) {
       if (absl::ascii_iscntrl(c)) {
-        return Problem(path, "contains a control character; remove it");
+        return Problem(path, absl::StrCat("value is ", Printable(value),
+                                          "; remove the control character"));
       }
     }
   }
