@@ -1,0 +1,570 @@
+// Ranks are threads of this process, each with its own collective, or processes
+// where one of them is to be killed. All over loopback, on ports that the
+// system picks. Where nothing but the event under test may end a wait, the
+// timeout is kEndless and a hang is the test runner's timeout.
+#include "worker/collective/gloo_collective.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/rng.h"
+#include "common/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/collective/rendezvous_store.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kEndless = absl::Hours(1);
+
+// A store in memory that forked processes share.
+class SharedMemoryStore final : public RendezvousStore {
+ public:
+  SharedMemoryStore() {
+    void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    SL_CHECK(memory != MAP_FAILED, "mmap failed");
+    shared_ = new (memory) Shared;
+    pthread_mutexattr_t mutex_attributes;
+    pthread_mutexattr_init(&mutex_attributes);
+    pthread_mutexattr_setpshared(&mutex_attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutex_init(&shared_->mutex, &mutex_attributes);
+    pthread_condattr_t changed_attributes;
+    pthread_condattr_init(&changed_attributes);
+    pthread_condattr_setpshared(&changed_attributes, PTHREAD_PROCESS_SHARED);
+    pthread_cond_init(&shared_->changed, &changed_attributes);
+  }
+  // A condition variable on which a killed process waits cannot be destroyed,
+  // so only the memory goes.
+  ~SharedMemoryStore() override { munmap(shared_, sizeof(Shared)); }
+
+  absl::Status Put(const std::string& key, std::string value) override {
+    pthread_mutex_lock(&shared_->mutex);
+    SL_CHECK(Find(key) == nullptr, "a key is written once");
+    SL_CHECK(shared_->count < kEntries, "too many keys");
+    Entry& entry = shared_->entries[shared_->count++];
+    SL_CHECK(key.size() < sizeof(entry.key), "the key is too long");
+    SL_CHECK(value.size() <= sizeof(entry.value), "the value is too long");
+    std::strcpy(entry.key, key.c_str());
+    std::memcpy(entry.value, value.data(), value.size());
+    entry.bytes = value.size();
+    pthread_mutex_unlock(&shared_->mutex);
+    pthread_cond_broadcast(&shared_->changed);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Get(const std::string& key,
+                                  absl::Duration wait_max) override {
+    const timespec deadline = absl::ToTimespec(absl::Now() + wait_max);
+    pthread_mutex_lock(&shared_->mutex);
+    const Entry* entry;
+    int error = 0;
+    while ((entry = Find(key)) == nullptr && error == 0) {
+      error =
+          pthread_cond_timedwait(&shared_->changed, &shared_->mutex, &deadline);
+    }
+    absl::StatusOr<std::string> value =
+        absl::DeadlineExceededError(absl::StrCat("no key ", key));
+    if (entry != nullptr) value = std::string(entry->value, entry->bytes);
+    pthread_mutex_unlock(&shared_->mutex);
+    return value;
+  }
+
+ private:
+  static constexpr int kEntries = 8;
+  struct Entry {
+    char key[64];
+    char value[1024];
+    size_t bytes;
+  };
+  struct Shared {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    int count = 0;
+    Entry entries[kEntries];
+  };
+  const Entry* Find(const std::string& key) const {
+    for (int i = 0; i < shared_->count; ++i) {
+      if (key == shared_->entries[i].key) return &shared_->entries[i];
+    }
+    return nullptr;
+  }
+
+  Shared* shared_;
+};
+
+GlooCollective::Options OptionsOf(int rank, int world_size,
+                                  absl::Duration timeout,
+                                  RendezvousStore* store) {
+  return {.rank = Rank{rank},
+          .world_size = world_size,
+          .host = "127.0.0.1",
+          .group = "test",
+          .timeout = timeout,
+          .store = store};
+}
+
+// Runs `rank_main` for all ranks at once, each on a thread.
+void OnAllRanks(int world_size, const std::function<void(int)>& rank_main) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&rank_main, rank] { rank_main(rank); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<std::unique_ptr<GlooCollective>> CreateGroup(
+    int world_size, absl::Duration timeout) {
+  SharedMemoryStore store;
+  std::vector<std::unique_ptr<GlooCollective>> group(world_size);
+  OnAllRanks(world_size, [&](int rank) {
+    auto collective =
+        GlooCollective::Create(OptionsOf(rank, world_size, timeout, &store));
+    ASSERT_TRUE(collective.ok()) << collective.status();
+    group[rank] = *std::move(collective);
+  });
+  for (const auto& collective : group) {
+    SL_CHECK(collective != nullptr, "the group was not created");
+  }
+  return group;
+}
+
+absl::Status AllReduce(Collective& collective, std::vector<float>& data) {
+  return collective.Wait(collective.AllReduceAsync(absl::MakeSpan(data)));
+}
+
+std::string Message(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+// Small whole numbers, whose sums are exact in any order.
+std::vector<float> WholeNumbers(int rank, size_t size) {
+  std::vector<float> data(size);
+  for (size_t i = 0; i < size; ++i) {
+    data[i] = static_cast<float>((rank + 1) * (i % 97));
+  }
+  return data;
+}
+
+std::vector<float> SumOfWholeNumbers(int world_size, size_t size) {
+  std::vector<float> sum(size, 0);
+  for (int rank = 0; rank < world_size; ++rank) {
+    const std::vector<float> data = WholeNumbers(rank, size);
+    for (size_t i = 0; i < size; ++i) sum[i] += data[i];
+  }
+  return sum;
+}
+
+class GlooCollectiveSum : public ::testing::TestWithParam<int> {};
+
+TEST_P(GlooCollectiveSum, EveryRankGetsTheSumForAnySize) {
+  const int world_size = GetParam();
+  const auto group = CreateGroup(world_size, absl::Seconds(60));
+  for (const size_t size :
+       {size_t{0}, size_t{1}, size_t{3}, size_t{1000}, size_t{1} << 20}) {
+    const std::vector<float> sum = SumOfWholeNumbers(world_size, size);
+    OnAllRanks(world_size, [&](int rank) {
+      EXPECT_EQ(group[rank]->rank(), Rank{rank});
+      EXPECT_EQ(group[rank]->world_size(), world_size);
+      std::vector<float> data = WholeNumbers(rank, size);
+      EXPECT_EQ(AllReduce(*group[rank], data), absl::OkStatus());
+      EXPECT_TRUE(data == sum) << "rank " << rank << ", size " << size;
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(WorldSizes, GlooCollectiveSum,
+                         ::testing::Values(1, 2, 3, 4));
+
+TEST(GlooCollective, GivesTheSameBitsOnEveryRankAndInEveryRun) {
+  constexpr int kWorldSize = 4;
+  constexpr size_t kSize = 100003;  // No multiple of anything in the ring.
+  std::vector<std::vector<float>> results;
+  for (int run = 0; run < 3; ++run) {
+    const auto group = CreateGroup(kWorldSize, absl::Seconds(60));
+    std::vector<std::vector<float>> data(kWorldSize);
+    OnAllRanks(kWorldSize, [&](int rank) {
+      Rng rng(rank);
+      data[rank].resize(kSize);
+      for (float& value : data[rank]) value = static_cast<float>(rng.Normal());
+      EXPECT_EQ(AllReduce(*group[rank], data[rank]), absl::OkStatus());
+    });
+    for (std::vector<float>& result : data) {
+      results.push_back(std::move(result));
+    }
+  }
+  for (const std::vector<float>& result : results) {
+    EXPECT_EQ(
+        std::memcmp(result.data(), results[0].data(), kSize * sizeof(float)),
+        0);
+  }
+}
+
+TEST(GlooCollective, OperationsInFlightMayBeAwaitedInAnyOrder) {
+  constexpr int kWorldSize = 3;
+  const auto group = CreateGroup(kWorldSize, absl::Seconds(60));
+  const std::vector<size_t> sizes = {70000, 1, 0, 512, 1 << 18, 7, 40000};
+  OnAllRanks(kWorldSize, [&](int rank) {
+    std::vector<std::vector<float>> data;
+    std::vector<Collective::Ticket> tickets;
+    for (const size_t size : sizes) data.push_back(WholeNumbers(rank, size));
+    for (std::vector<float>& buffer : data) {
+      tickets.push_back(group[rank]->AllReduceAsync(absl::MakeSpan(buffer)));
+    }
+    for (size_t n = sizes.size(); n > 0; --n) {
+      // Each rank begins somewhere else.
+      const size_t i = (n + rank) % sizes.size();
+      EXPECT_EQ(group[rank]->Wait(tickets[i]), absl::OkStatus());
+      EXPECT_TRUE(data[i] == SumOfWholeNumbers(kWorldSize, sizes[i]));
+    }
+  });
+}
+
+TEST(GlooCollective, AWorldOfOneNeedsNoStoreAndNoHost) {
+  GlooCollective::Options options = OptionsOf(0, 1, kEndless, nullptr);
+  options.host = "";
+  auto collective = GlooCollective::Create(options);
+  ASSERT_TRUE(collective.ok()) << collective.status();
+  std::vector<float> data = {1, 2, 3};
+  EXPECT_EQ(AllReduce(**collective, data), absl::OkStatus());
+  EXPECT_THAT(data, ::testing::ElementsAre(1, 2, 3));
+  (*collective)->Abort(absl::CancelledError("enough"));
+  EXPECT_EQ(AllReduce(**collective, data), absl::CancelledError("enough"));
+}
+
+TEST(GlooCollective, LeavingAfterTheLastOperationDoesNotHurtTheOthers) {
+  constexpr int kWorldSize = 3;
+  constexpr size_t kSize = 1 << 19;
+  const std::vector<float> sum = SumOfWholeNumbers(kWorldSize, kSize);
+  for (int round = 0; round < 10; ++round) {
+    auto group = CreateGroup(kWorldSize, kEndless);
+    OnAllRanks(kWorldSize, [&](int rank) {
+      std::vector<float> data = WholeNumbers(rank, kSize);
+      const auto ticket = group[rank]->AllReduceAsync(absl::MakeSpan(data));
+      EXPECT_EQ(group[rank]->Wait(ticket), absl::OkStatus());
+      group[rank].reset();
+      EXPECT_TRUE(data == sum) << "rank " << rank;
+    });
+  }
+}
+
+TEST(GlooCollective, ARankThatLeavesFailsTheOperationsOfTheOthers) {
+  constexpr int kWorldSize = 4;
+  auto group = CreateGroup(kWorldSize, kEndless);
+  std::vector<absl::Status> statuses(kWorldSize);
+  OnAllRanks(kWorldSize, [&](int rank) {
+    if (rank == 2) {
+      group[2].reset();
+      return;
+    }
+    std::vector<float> data(100000, 1);
+    statuses[rank] = AllReduce(*group[rank], data);
+    EXPECT_EQ(statuses[rank].code(), absl::StatusCode::kUnavailable)
+        << statuses[rank];
+    EXPECT_THAT(Message(statuses[rank]),
+                HasSubstr(absl::StrCat("rank ", rank, " of 4: lost the ",
+                                       "connection to rank")));
+    // From now on always the same.
+    EXPECT_EQ(AllReduce(*group[rank], data), statuses[rank]);
+  });
+  // Others may have seen only that a rank which noticed earlier gave up; the
+  // first to notice has seen rank 2.
+  EXPECT_THAT(
+      (std::vector<std::string>{Message(statuses[0]), Message(statuses[1]),
+                                Message(statuses[3])}),
+      Contains(ContainsRegex("lost the connection to ranks? [0-9, ]*2")));
+}
+
+TEST(GlooCollective, DestroyedWithOperationsInFlightItEndsAtOnce) {
+  auto group = CreateGroup(2, kEndless);
+  std::vector<float> first(1 << 20, 1);
+  std::vector<float> second(10, 1);
+  group[0]->AllReduceAsync(absl::MakeSpan(first));
+  group[0]->AllReduceAsync(absl::MakeSpan(second));
+  group[0].reset();
+  std::vector<float> data(1 << 20, 1);
+  EXPECT_EQ(AllReduce(*group[1], data).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(GlooCollective, AbortWakesUpWhoWaitsAndFailsTheOtherRanks) {
+  auto group = CreateGroup(2, kEndless);
+  const absl::Status reason = absl::UnavailableError("worker 1 is dead");
+  std::vector<float> data(1000, 1);
+  const auto ticket = group[0]->AllReduceAsync(absl::MakeSpan(data));
+  std::thread coordinator([&] { group[0]->Abort(reason); });
+  EXPECT_EQ(group[0]->Wait(ticket), reason);
+  coordinator.join();
+  group[0]->Abort(absl::InternalError("too late to matter"));
+  EXPECT_EQ(AllReduce(*group[0], data), reason);
+
+  const absl::Status other = AllReduce(*group[1], data);
+  EXPECT_EQ(other.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Message(other), HasSubstr("lost the connection to rank 0"));
+}
+
+TEST(GlooCollective, AbortWithoutAnOperationFailsTheNextOneOnEveryRank) {
+  auto group = CreateGroup(3, kEndless);
+  const absl::Status reason = absl::CancelledError("mode change");
+  group[1]->Abort(reason);
+  OnAllRanks(3, [&](int rank) {
+    std::vector<float> data(10, 1);
+    const absl::Status status = AllReduce(*group[rank], data);
+    if (rank == 1) {
+      EXPECT_EQ(status, reason);
+    } else {
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    }
+  });
+}
+
+// The memory is freed as soon as Wait() has returned, while the neighbours
+// still send.
+TEST(GlooCollective, AbortWhileDataFlowsLeavesBuffersAlone) {
+  constexpr int kWorldSize = 3;
+  for (int round = 0; round < 8; ++round) {
+    auto group = CreateGroup(kWorldSize, kEndless);
+    OnAllRanks(kWorldSize, [&](int rank) {
+      absl::Status status;
+      for (int step = 0; status.ok(); ++step) {
+        std::vector<float> first(300000, 1);
+        std::vector<float> second(900000, 1);
+        const auto first_ticket =
+            group[rank]->AllReduceAsync(absl::MakeSpan(first));
+        const auto second_ticket =
+            group[rank]->AllReduceAsync(absl::MakeSpan(second));
+        status = group[rank]->Wait(first_ticket);
+        if (rank == 0 && step == round / 2) {
+          group[0]->Abort(absl::CancelledError("enough"));
+        }
+        status.Update(group[rank]->Wait(second_ticket));
+      }
+      EXPECT_EQ(status.code(), rank == 0 ? absl::StatusCode::kCancelled
+                                         : absl::StatusCode::kUnavailable)
+          << status;
+    });
+  }
+}
+
+TEST(GlooCollective, ARankThatStaysAwayIsNamedAfterTheTimeout) {
+  auto group = CreateGroup(2, absl::Seconds(2));
+  std::vector<float> data(1000, 1);
+  const absl::Status status = AllReduce(*group[0], data);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(Message(status), HasSubstr("all-reduce 0 on rank 0 of 2: rank 1 "
+                                         "sent nothing for 2000 ms"));
+}
+
+TEST(GlooCollective, CreateNamesTheRanksThatDidNotArrive) {
+  SharedMemoryStore store;
+  OnAllRanks(2, [&](int rank) {
+    const absl::Status status =
+        GlooCollective::Create(
+            OptionsOf(rank, 4, absl::Milliseconds(500), &store))
+            .status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(Message(status),
+                HasSubstr("ranks 2, 3 of 4 did not arrive within 500 ms"));
+  });
+}
+
+TEST(GlooCollective, CreateNamesARankThatArrivedAndIsGone) {
+  SharedMemoryStore store;
+  // Rank 1 stores its addresses and ends before it has connected.
+  EXPECT_FALSE(
+      GlooCollective::Create(OptionsOf(1, 2, absl::Milliseconds(1), &store))
+          .ok());
+  const absl::Status status =
+      GlooCollective::Create(OptionsOf(0, 2, absl::Seconds(1), &store))
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(Message(status),
+              HasSubstr("rank 0 of 2 has no connection to rank 1"));
+}
+
+TEST(GlooCollective, CreateReturnsTheErrorOfTheStore) {
+  class DeadStore final : public RendezvousStore {
+    absl::Status Put(const std::string&, std::string) override {
+      return absl::OkStatus();
+    }
+    absl::StatusOr<std::string> Get(const std::string&,
+                                    absl::Duration) override {
+      return absl::AbortedError("worker 2 was declared dead");
+    }
+  };
+  DeadStore store;
+  const absl::Status status =
+      GlooCollective::Create(OptionsOf(0, 3, kEndless, &store)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(Message(status), HasSubstr("worker 2 was declared dead"));
+}
+
+TEST(GlooCollective, CreateRefusesImpossibleOptions) {
+  SharedMemoryStore store;
+  const auto message = [](const GlooCollective::Options& options) {
+    const absl::Status status = GlooCollective::Create(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return Message(status);
+  };
+  GlooCollective::Options options = OptionsOf(0, 2, kEndless, &store);
+  options.world_size = 0;
+  EXPECT_THAT(message(options), HasSubstr("world_size: value is too small"));
+  options = OptionsOf(2, 2, kEndless, &store);
+  EXPECT_THAT(message(options), HasSubstr("rank: value 2 is outside [0, 2)"));
+  options = OptionsOf(0, 2, absl::ZeroDuration(), &store);
+  EXPECT_THAT(message(options), HasSubstr("timeout: value 0"));
+  options = OptionsOf(0, 2, kEndless, nullptr);
+  EXPECT_THAT(message(options), HasSubstr("store: "));
+  options = OptionsOf(0, 2, kEndless, &store);
+  options.host = "";
+  EXPECT_THAT(message(options), HasSubstr("host: it is empty"));
+  options.host = "0.0.0.0";
+  EXPECT_THAT(message(options), HasSubstr("wildcard \"0.0.0.0\""));
+  options.host = std::string(300, 'x');  // Too long for any name service.
+  EXPECT_THAT(message(options), HasSubstr("no known name or address"));
+}
+
+TEST(GlooCollective, CreateNamesAHostThatIsNotThisMachine) {
+  SharedMemoryStore store;
+  GlooCollective::Options options = OptionsOf(0, 2, kEndless, &store);
+  options.host = "192.0.2.1";  // Reserved for documentation, RFC 5737.
+  const absl::Status status = GlooCollective::Create(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(Message(status), HasSubstr("cannot listen on \"192.0.2.1\""));
+}
+
+// Starts a process for one rank, which ends with what `rank_main` returns.
+pid_t Fork(const std::function<int()>& rank_main) {
+  const pid_t process = fork();
+  SL_CHECK(process >= 0, "fork failed");
+  if (process == 0) _exit(rank_main());
+  return process;
+}
+
+int ExitCode(pid_t process) {
+  int state = 0;
+  SL_CHECK(waitpid(process, &state, 0) == process, "waitpid failed");
+  return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+}
+
+TEST(GlooCollective, AKilledProcessFailsTheOperationOfEveryOtherRank) {
+  SharedMemoryStore store;
+  const auto join = [&](int rank) {
+    auto collective =
+        GlooCollective::Create(OptionsOf(rank, 3, kEndless, &store));
+    SL_CHECK(collective.ok(), Message(collective.status()));
+    std::vector<float> data(10, 1);
+    const absl::Status status = AllReduce(**collective, data);
+    SL_CHECK(status.ok(), Message(status));
+    return *std::move(collective);
+  };
+  const pid_t victim = Fork([&] {
+    const auto collective = join(1);
+    for (;;) pause();
+    return 0;
+  });
+  const pid_t survivor = Fork([&] {
+    const auto collective = join(2);
+    std::vector<float> data(1 << 20, 1);
+    return absl::IsUnavailable(AllReduce(*collective, data)) ? 0 : 1;
+  });
+  const auto collective = join(0);
+  std::vector<float> data(1 << 20, 1);
+  const auto ticket = collective->AllReduceAsync(absl::MakeSpan(data));
+  kill(victim, SIGKILL);
+  const absl::Status status = collective->Wait(ticket);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(Message(status), HasSubstr("lost the connection to rank"));
+  EXPECT_EQ(ExitCode(victim), 128 + SIGKILL);
+  EXPECT_EQ(ExitCode(survivor), 0);
+}
+
+TEST(GlooCollective, ARankNoticesAKilledProcessThatIsNoNeighbour) {
+  // Rank 0 waits for its neighbours 1 and 3, which are stopped.
+  SharedMemoryStore store;
+  const auto create = [&](int rank) {
+    auto collective =
+        GlooCollective::Create(OptionsOf(rank, 4, kEndless, &store));
+    SL_CHECK(collective.ok(), Message(collective.status()));
+    return *std::move(collective);
+  };
+  std::vector<pid_t> processes(4);
+  for (int rank = 1; rank < 4; ++rank) {
+    processes[rank] = Fork([&, rank] {
+      const auto collective = create(rank);
+      for (;;) pause();
+      return 0;
+    });
+  }
+  const auto collective = create(0);
+  for (const int rank : {1, 3}) {
+    kill(processes[rank], SIGSTOP);
+    int state = 0;
+    waitpid(processes[rank], &state, WUNTRACED);
+    ASSERT_TRUE(WIFSTOPPED(state));
+  }
+  std::vector<float> data(1000, 1);
+  const auto ticket = collective->AllReduceAsync(absl::MakeSpan(data));
+  kill(processes[2], SIGKILL);
+  const absl::Status status = collective->Wait(ticket);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(Message(status), HasSubstr("lost the connection to rank 2: "));
+  for (const int rank : {1, 3}) kill(processes[rank], SIGKILL);
+  for (const int rank : {1, 2, 3}) {
+    EXPECT_EQ(ExitCode(processes[rank]), 128 + SIGKILL);
+  }
+}
+
+// Killed anywhere in a transfer, where Gloo by itself would sometimes wait for
+// the timeout, or end the process when it writes.
+TEST(GlooCollective, AProcessKilledWhileDataFlowsFailsEveryOtherRank) {
+  for (int round = 0; round < 4; ++round) {
+    SharedMemoryStore store;
+    const auto reduce_until_failure = [&](int rank,
+                                          std::function<void(int)> on_step) {
+      auto collective =
+          GlooCollective::Create(OptionsOf(rank, 3, kEndless, &store));
+      SL_CHECK(collective.ok(), Message(collective.status()));
+      absl::Status status;
+      for (int step = 0; status.ok(); ++step) {
+        std::vector<float> data(400000 + 100000 * round, 1);
+        const auto ticket = (*collective)->AllReduceAsync(absl::MakeSpan(data));
+        on_step(step);
+        status = (*collective)->Wait(ticket);
+      }
+      return status;
+    };
+    const pid_t victim =
+        Fork([&] { return reduce_until_failure(1, [](int) {}).ok() ? 0 : 1; });
+    const pid_t survivor = Fork([&] {
+      return absl::IsUnavailable(reduce_until_failure(2, [](int) {})) ? 0 : 1;
+    });
+    const absl::Status status = reduce_until_failure(0, [&](int step) {
+      if (step == 3) kill(victim, SIGKILL);
+    });
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(ExitCode(victim), 128 + SIGKILL);
+    EXPECT_EQ(ExitCode(survivor), 0);
+  }
+}
+
+}  // namespace
+}  // namespace slackline

@@ -1,0 +1,670 @@
+#include "worker/collective/gloo_collective.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/status.h"
+#include "gloo/allreduce.h"
+#include "gloo/common/error.h"
+#include "gloo/context.h"
+#include "gloo/math.h"
+#include "gloo/transport/context.h"
+#include "gloo/transport/tcp/attr.h"
+#include "gloo/transport/tcp/device.h"
+#include "gloo/transport/unbound_buffer.h"
+
+namespace slackline {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+// Gloo writes to sockets without MSG_NOSIGNAL, so a peer that is gone would end
+// this process by SIGPIPE. A write raises the signal in the thread that writes:
+// it is blocked in the threads that do, and threads inherit it.
+class BlockedSigpipe {
+ public:
+  BlockedSigpipe() {
+    sigset_t sigpipe;
+    sigemptyset(&sigpipe);
+    sigaddset(&sigpipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &sigpipe, &before_);
+  }
+  ~BlockedSigpipe() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSigpipe(const BlockedSigpipe&) = delete;
+  BlockedSigpipe& operator=(const BlockedSigpipe&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// Slots of Gloo messages. Those of Gloo's own operations are far above: they
+// have the kind of the operation in the upper bits.
+constexpr uint64_t kUnusedSlot = 0;
+constexpr uint64_t kGoodbyeSlot = 1;
+
+// The text of a Gloo exception, without the place in Gloo's source.
+std::string Reason(const std::exception& exception) {
+  const std::string text = exception.what();
+  const size_t end = text.find("] ");
+  return text.starts_with("[") && end != std::string::npos
+             ? text.substr(end + 2)
+             : text;
+}
+
+// Gloo's TCP transport with a way to stop Gloo's algorithms, which have none:
+// the transport knows all buffers on which they wait. Connects and runs
+// algorithms on one thread; Interrupt() from any.
+class StoppableTransport final : public gloo::transport::Context {
+ public:
+  // What an operation waited for when it failed.
+  struct Failure {
+    bool timed_out = false;
+    bool receiving = false;
+    int awaited = 0;
+    std::vector<int> lost = {};  // Ranks whose connection had failed by itself.
+  };
+
+  explicit StoppableTransport(std::shared_ptr<gloo::transport::Context> tcp)
+      : Context(tcp->rank, tcp->size), tcp_(std::move(tcp)) {}
+
+  std::unique_ptr<gloo::transport::Pair>& getPair(int rank) override {
+    return tcp_->getPair(rank);
+  }
+  std::unique_ptr<gloo::transport::Pair>& createPair(int rank) override {
+    return tcp_->createPair(rank);
+  }
+  std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(
+      void* ptr, size_t size) override;
+
+  // From now on every wait on a buffer throws.
+  void Interrupt() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    raised_ = true;
+    for (gloo::transport::UnboundBuffer* const buffer : buffers_) Stop(buffer);
+  }
+
+  // Notes the first failure and resets all connections, which tells the others
+  // that this rank has given up. (The destructor closes connections such that
+  // everything sent still arrives.) A buffer calls this before it can be
+  // destroyed: Gloo's event loop ends the process when data arrives for one
+  // that is gone.
+  void GiveUp(Failure failure) {
+    if (given_up_) return;
+    given_up_ = true;
+    failure_ = std::move(failure);
+    if (!failure_.timed_out) failure_.lost = LostRanks();
+    // The others are about to notice that they have lost the same ranks. They
+    // get the time to do so, for otherwise they would see, and name, this one.
+    constexpr Milliseconds kNoticeTime(200);
+    if (!failure_.lost.empty()) std::this_thread::sleep_for(kNoticeTime);
+    for (int i = 0; i < size; ++i) {
+      if (i != rank) getPair(i)->close();
+    }
+  }
+  const Failure& failure() const { return failure_; }
+
+  // The ranks whose connection has failed. Any thread.
+  std::vector<int> LostRanks() {
+    char nothing = 0;
+    const auto buffer = tcp_->createUnboundBuffer(&nothing, 1);
+    std::vector<int> lost;
+    for (int i = 0; i < size; ++i) {
+      if (i == rank) continue;
+      try {
+        // A pair that has failed throws when it is used again.
+        buffer->recv(i, kUnusedSlot, 0, 0);
+      } catch (const std::exception&) {
+        lost.push_back(i);
+      }
+    }
+    return lost;
+  }
+
+ private:
+  class Buffer;
+
+  // Also stops a wait that begins later.
+  static void Stop(gloo::transport::UnboundBuffer* buffer) {
+    buffer->abortWaitRecv();
+    buffer->abortWaitSend();
+  }
+
+  void Add(gloo::transport::UnboundBuffer* buffer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    buffers_.push_back(buffer);
+    if (raised_) Stop(buffer);
+  }
+  void Remove(gloo::transport::UnboundBuffer* buffer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    buffers_.erase(std::find(buffers_.begin(), buffers_.end(), buffer));
+  }
+
+  const std::shared_ptr<gloo::transport::Context> tcp_;
+  bool given_up_ = false;
+  Failure failure_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  bool raised_ = false;
+  std::vector<gloo::transport::UnboundBuffer*> buffers_;  // A handful.
+};
+
+// A buffer of the TCP transport that tells its StoppableTransport about
+// failures.
+class StoppableTransport::Buffer final : public gloo::transport::UnboundBuffer {
+ public:
+  Buffer(std::unique_ptr<gloo::transport::UnboundBuffer> tcp,
+         StoppableTransport* transport)
+      : UnboundBuffer(tcp->ptr, tcp->size),
+        tcp_(std::move(tcp)),
+        transport_(transport) {
+    transport_->Add(tcp_.get());
+  }
+  ~Buffer() override { transport_->Remove(tcp_.get()); }
+
+  // Gloo's algorithms ignore that a wait was stopped and would go on with what
+  // is in the buffer, so that becomes an exception.
+  bool waitRecv(int* rank, Milliseconds timeout) override {
+    OrGiveUp(source_, true, Clock::now() + timeout, [&] {
+      if (!tcp_->waitRecv(rank, timeout)) throw gloo::IoException("stopped");
+    });
+    return true;
+  }
+  bool waitSend(int* rank, Milliseconds timeout) override {
+    OrGiveUp(destination_, false, Clock::now() + timeout, [&] {
+      if (!tcp_->waitSend(rank, timeout)) throw gloo::IoException("stopped");
+    });
+    return true;
+  }
+  void abortWaitRecv() override { tcp_->abortWaitRecv(); }
+  void abortWaitSend() override { tcp_->abortWaitSend(); }
+  void send(int rank, uint64_t slot, size_t offset, size_t bytes) override {
+    destination_ = rank;
+    OrGiveUp(rank, false, Clock::time_point::max(),
+             [&] { tcp_->send(rank, slot, offset, bytes); });
+  }
+  void recv(int rank, uint64_t slot, size_t offset, size_t bytes) override {
+    source_ = rank;
+    OrGiveUp(rank, true, Clock::time_point::max(),
+             [&] { tcp_->recv(rank, slot, offset, bytes); });
+  }
+  void recv(std::vector<int> ranks, uint64_t slot, size_t offset,
+            size_t bytes) override {
+    source_ = ranks.front();
+    OrGiveUp(source_, true, Clock::time_point::max(),
+             [&] { tcp_->recv(std::move(ranks), slot, offset, bytes); });
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Gloo has one exception for a timeout and for a lost connection; the time
+  // tells which it was.
+  template <typename Call>
+  void OrGiveUp(int rank, bool receiving, Clock::time_point deadline,
+                Call call) {
+    try {
+      call();
+    } catch (const std::exception&) {
+      transport_->GiveUp({.timed_out = Clock::now() >= deadline,
+                          .receiving = receiving,
+                          .awaited = rank});
+      throw;
+    }
+  }
+
+  const std::unique_ptr<gloo::transport::UnboundBuffer> tcp_;
+  StoppableTransport* const transport_;
+  int source_ = 0;
+  int destination_ = 0;
+};
+
+std::unique_ptr<gloo::transport::UnboundBuffer>
+StoppableTransport::createUnboundBuffer(void* ptr, size_t size) {
+  return std::make_unique<Buffer>(tcp_->createUnboundBuffer(ptr, size), this);
+}
+
+class GlooContext final : public gloo::Context {
+ public:
+  GlooContext(std::shared_ptr<gloo::transport::Device> device,
+              std::shared_ptr<gloo::transport::Context> transport)
+      : Context(transport->rank, transport->size) {
+    device_ = std::move(device);
+    transportContext_ = std::move(transport);
+  }
+};
+
+// Gloo does not check what getaddrinfo() returns.
+absl::Status CheckHost(const std::string& host) {
+  if (host.empty()) {
+    return absl::InvalidArgumentError(
+        "host: it is empty, the name or address by which the other ranks reach "
+        "this machine is required");
+  }
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+      error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("host: \"", host, "\" is no known name or address (",
+                     gai_strerror(error), ")"));
+  }
+  bool wildcard = false;
+  for (const addrinfo* i = found; i != nullptr; i = i->ai_next) {
+    if (i->ai_family == AF_INET) {
+      const auto* address = reinterpret_cast<const sockaddr_in*>(i->ai_addr);
+      wildcard |= address->sin_addr.s_addr == htonl(INADDR_ANY);
+    } else if (i->ai_family == AF_INET6) {
+      const auto* address = reinterpret_cast<const sockaddr_in6*>(i->ai_addr);
+      wildcard |= IN6_IS_ADDR_UNSPECIFIED(&address->sin6_addr);
+    }
+  }
+  freeaddrinfo(found);
+  if (wildcard) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "host: the other ranks cannot connect to the wildcard \"", host,
+        "\", the name or address of one interface is required"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const GlooCollective::Options& options) {
+  const auto rank = static_cast<int32_t>(options.rank);
+  if (options.world_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world_size: value is too small (", options.world_size,
+                     "), at least 1 is required"));
+  }
+  if (rank < 0 || rank >= options.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank: value ", rank, " is outside [0, ", options.world_size, ")"));
+  }
+  if (options.timeout < absl::Milliseconds(1) ||
+      options.timeout > absl::Hours(24)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("timeout: value ", absl::FormatDuration(options.timeout),
+                     " is outside [1 ms, 24 h]"));
+  }
+  if (options.world_size == 1) return absl::OkStatus();
+  if (options.store == nullptr) {
+    return absl::InvalidArgumentError(
+        "store: it is missing, more than one rank cannot find each other "
+        "without one");
+  }
+  return CheckHost(options.host);
+}
+
+std::string RanksText(const std::vector<int>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                      absl::StrJoin(ranks, ", "));
+}
+
+}  // namespace
+
+class GlooCollective::Mesh {
+ public:
+  explicit Mesh(const Options& options)
+      : rank_(static_cast<int>(options.rank)),
+        world_size_(options.world_size),
+        timeout_(absl::ToChronoMilliseconds(options.timeout)) {}
+
+  absl::Status Connect(const Options& options);
+
+  // One thread calls these, in this order.
+  absl::Status BeginWatch();
+  // `number` counts the operations from 0. After a failure all connections are
+  // reset.
+  absl::Status AllReduce(absl::Span<float> data, int64_t number);
+  void SayGoodbye();  // If nothing has failed.
+  void GiveUp() { transport_->GiveUp({}); }
+
+  // Returns what happened when a connection is lost. OK if EndWatch() is
+  // called, and for connections to ranks that said goodbye.
+  absl::Status AwaitLoss();
+  void EndWatch() { watch_->abortWaitRecv(); }
+
+  // AllReduce() fails at once, now or when it is called. Any thread.
+  void Interrupt() { transport_->Interrupt(); }
+
+ private:
+  absl::StatusOr<std::vector<std::string>> AwaitAddresses(
+      const Options& options);
+  std::string Key(const Options& options, int rank) const {
+    return absl::StrCat(options.group, "/", rank);
+  }
+  std::string Self() const {
+    return absl::StrCat("rank ", rank_, " of ", world_size_);
+  }
+  absl::Status FailureOf(int64_t number, const std::exception& exception);
+  static absl::Status Loss(const std::string& prefix,
+                           const std::vector<int>& lost,
+                           const std::exception& exception);
+
+  const int rank_;
+  const int world_size_;
+  const Milliseconds timeout_;
+  std::shared_ptr<gloo::transport::Context> tcp_;
+  std::shared_ptr<StoppableTransport> transport_;  // Around tcp_.
+  std::shared_ptr<GlooContext> context_;           // Around transport_.
+  // Gloo tells of a lost connection only to buffers that wait for the peer to
+  // be ready, not to those whose transfer has begun. This one always waits, for
+  // the goodbye of each rank.
+  std::unique_ptr<gloo::transport::UnboundBuffer> watch_;
+};
+
+absl::Status GlooCollective::Mesh::Connect(const Options& options) {
+  // The addresses on which this rank awaits each other rank, all of one size,
+  // in the order of the ranks without this one.
+  std::string addresses;
+  std::shared_ptr<gloo::transport::Device> device;
+  try {
+    device = gloo::transport::tcp::CreateDevice(
+        gloo::transport::tcp::attr(options.host.c_str()));
+    tcp_ = device->createContext(rank_, world_size_);
+    // Connecting takes up to five times the timeout of the transport. (And zero
+    // would mean no timeout.)
+    tcp_->setTimeout(std::max(timeout_ / 5, Milliseconds(1)));
+    for (int i = 0; i < world_size_; ++i) {
+      if (i == rank_) continue;
+      const std::vector<char> address = tcp_->createPair(i)->address().bytes();
+      addresses.append(address.begin(), address.end());
+    }
+  } catch (const std::exception& exception) {
+    return absl::UnavailableError(absl::StrCat(
+        Self(), " cannot listen on \"", options.host, "\" (", Reason(exception),
+        "); check that it is an address of this machine"));
+  }
+
+  const size_t addresses_bytes = addresses.size();
+  const size_t address_bytes = addresses_bytes / (world_size_ - 1);
+  SL_RETURN_IF_ERROR(
+      Annotate(options.store->Put(Key(options, rank_), std::move(addresses)),
+               absl::StrCat("store the addresses of ", Self())));
+  SL_ASSIGN_OR_RETURN(const std::vector<std::string> found,
+                      AwaitAddresses(options));
+
+  for (int i = 0; i < world_size_; ++i) {
+    if (i == rank_) continue;
+    if (found[i].size() != addresses_bytes) {
+      return absl::UnavailableError(absl::StrCat(
+          "rank ", i, " of ", world_size_, " stored ", found[i].size(),
+          " bytes of addresses, ", Self(), " expects ", addresses_bytes,
+          "; run the same build with the same world size everywhere"));
+    }
+    const size_t index = rank_ < i ? rank_ : rank_ - 1;
+    const char* const address = found[i].data() + index * address_bytes;
+    try {
+      tcp_->getPair(i)->connect(
+          std::vector<char>(address, address + address_bytes));
+    } catch (const std::exception& exception) {
+      return absl::UnavailableError(absl::StrCat(
+          Self(), " has no connection to rank ", i, " after up to ",
+          timeout_.count(), " ms (", Reason(exception),
+          "); check that it still runs, and that all ports are open between "
+          "the two machines"));
+    }
+  }
+  transport_ = std::make_shared<StoppableTransport>(tcp_);
+  context_ = std::make_shared<GlooContext>(std::move(device), transport_);
+  watch_ = tcp_->createUnboundBuffer(nullptr, 0);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> GlooCollective::Mesh::AwaitAddresses(
+    const Options& options) {
+  const absl::Time deadline = absl::Now() + options.timeout;
+  std::vector<std::string> found(world_size_);
+  std::vector<int> missing;
+  for (int i = 0; i < world_size_; ++i) {
+    if (i == rank_) continue;
+    absl::StatusOr<std::string> addresses = options.store->Get(
+        Key(options, i),
+        std::max(deadline - absl::Now(), absl::ZeroDuration()));
+    if (addresses.ok()) {
+      found[i] = *std::move(addresses);
+    } else if (absl::IsDeadlineExceeded(addresses.status())) {
+      missing.push_back(i);  // Look for the others too, to name them all.
+    } else {
+      return Annotate(
+          addresses.status(),
+          absl::StrCat(Self(), " waited for the address of rank ", i));
+    }
+  }
+  if (!missing.empty()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        RanksText(missing), " of ", world_size_, " did not arrive within ",
+        timeout_.count(), " ms; check that ",
+        missing.size() == 1 ? "it runs" : "they run",
+        " and can reach the coordinator"));
+  }
+  return found;
+}
+
+absl::Status GlooCollective::Mesh::AllReduce(absl::Span<float> data,
+                                             int64_t number) {
+  if (data.empty()) return absl::OkStatus();
+  try {
+    gloo::AllreduceOptions options(context_);
+    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+    options.setOutput(data.data(), data.size());
+    options.setReduceFunction(
+        [](void* sum, const void* a, const void* b, size_t count) {
+          gloo::sum<float>(sum, a, b, count);
+        });
+    // Distinguishes the operation from those just before and after it.
+    options.setTag(static_cast<uint32_t>(number));
+    options.setTimeout(timeout_);
+    gloo::allreduce(options);
+    return absl::OkStatus();
+  } catch (const std::exception& exception) {
+    return FailureOf(number, exception);
+  }
+}
+
+absl::Status GlooCollective::Mesh::FailureOf(int64_t number,
+                                             const std::exception& exception) {
+  const std::string operation =
+      absl::StrCat("all-reduce ", number, " on ", Self(), ": ");
+  const StoppableTransport::Failure& failure = transport_->failure();
+  if (failure.timed_out) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        operation, "rank ", failure.awaited,
+        failure.receiving ? " sent nothing" : " took nothing", " for ",
+        timeout_.count(),
+        " ms; it or a rank for which it waits is stuck, or slower than the "
+        "timeout allows; the group must be rebuilt"));
+  }
+  return Loss(operation, failure.lost, exception);
+}
+
+absl::Status GlooCollective::Mesh::Loss(const std::string& prefix,
+                                        const std::vector<int>& lost,
+                                        const std::exception& exception) {
+  return absl::UnavailableError(absl::StrCat(
+      prefix,
+      lost.empty()
+          ? ""
+          : absl::StrCat("lost the connection to ", RanksText(lost), ": "),
+      Reason(exception), "; the group must be rebuilt"));
+}
+
+absl::Status GlooCollective::Mesh::BeginWatch() {
+  try {
+    for (int i = 0; i < world_size_; ++i) {
+      if (i != rank_) watch_->recv(i, kGoodbyeSlot, 0, 0);
+    }
+    return absl::OkStatus();
+  } catch (const std::exception& exception) {
+    return Loss(absl::StrCat(Self(), ": "), transport_->LostRanks(), exception);
+  }
+}
+
+absl::Status GlooCollective::Mesh::AwaitLoss() {
+  constexpr Milliseconds kEndless = std::chrono::hours(24 * 365 * 10);
+  try {
+    while (watch_->waitRecv(kEndless)) continue;
+    return absl::OkStatus();
+  } catch (const std::exception& exception) {
+    return Loss(absl::StrCat(Self(), ": "), transport_->LostRanks(), exception);
+  }
+}
+
+void GlooCollective::Mesh::SayGoodbye() {
+  // A rank that has joined an operation is ready for goodbyes, so this waits
+  // only for one that has just been created and might not be.
+  constexpr Milliseconds kWaitMax(1000);
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> goodbyes;
+  for (int i = 0; i < world_size_; ++i) {
+    if (i == rank_) continue;
+    auto goodbye = tcp_->createUnboundBuffer(nullptr, 0);
+    try {
+      goodbye->send(i, kGoodbyeSlot, 0, 0);
+      goodbyes.push_back(std::move(goodbye));
+    } catch (const std::exception&) {
+      // That rank has left.
+    }
+  }
+  for (const auto& goodbye : goodbyes) {
+    try {
+      goodbye->waitSend(kWaitMax);
+    } catch (const std::exception&) {
+      // It has left meanwhile, or will see a lost connection.
+    }
+  }
+}
+
+absl::StatusOr<std::unique_ptr<GlooCollective>> GlooCollective::Create(
+    const Options& options) {
+  SL_RETURN_IF_ERROR(CheckOptions(options));
+  const BlockedSigpipe blocked;  // For the threads that start here.
+  std::unique_ptr<Mesh> mesh;
+  if (options.world_size > 1) {
+    mesh = std::make_unique<Mesh>(options);
+    SL_RETURN_IF_ERROR(
+        Annotate(mesh->Connect(options),
+                 absl::StrCat("rendezvous of all-reduce group \"",
+                              options.group, "\"")));
+  }
+  return std::unique_ptr<GlooCollective>(
+      new GlooCollective(options, std::move(mesh)));
+}
+
+GlooCollective::GlooCollective(const Options& options,
+                               std::unique_ptr<Mesh> mesh)
+    : rank_(options.rank),
+      world_size_(options.world_size),
+      mesh_(std::move(mesh)) {
+  if (mesh_ == nullptr) return;
+  operations_ = std::thread([this] { Run(); });
+  watcher_ = std::thread([this] { Watch(); });
+}
+
+GlooCollective::~GlooCollective() {
+  if (mesh_ == nullptr) return;
+  bool idle;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    idle = completed_ == started_;
+  }
+  work_changed_.notify_one();
+  if (!idle) Abort(absl::CancelledError("the collective is being destroyed"));
+  operations_.join();
+  mesh_->EndWatch();
+  watcher_.join();
+}
+
+Collective::Ticket GlooCollective::AllReduceAsync(absl::Span<float> data) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto ticket = static_cast<Ticket>(started_++);
+  if (mesh_ == nullptr) {
+    completed_ = started_;
+  } else if (failure_.ok()) {
+    queue_.push_back(data);
+    work_changed_.notify_one();
+  }
+  return ticket;
+}
+
+absl::Status GlooCollective::Wait(Ticket ticket) {
+  const auto number = static_cast<int64_t>(ticket);
+  std::unique_lock<std::mutex> lock(mutex_);
+  SL_CHECK(number >= 0 && number < started_,
+           absl::StrCat("wait for all-reduce ", number, " of ", started_));
+  done_changed_.wait(
+      lock, [&] { return failure_.ok() ? number < completed_ : !running_; });
+  return failure_;
+}
+
+void GlooCollective::Abort(absl::Status reason) {
+  SL_CHECK(!reason.ok(), "a collective cannot be aborted with status OK");
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.ok()) return;
+    failure_ = std::move(reason);
+  }
+  work_changed_.notify_one();
+  done_changed_.notify_all();
+  if (mesh_ != nullptr) mesh_->Interrupt();
+}
+
+void GlooCollective::Run() {
+  if (absl::Status status = mesh_->BeginWatch(); !status.ok()) {
+    Abort(std::move(status));
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    work_changed_.wait(lock, [this] {
+      return !queue_.empty() || stopping_ || !failure_.ok();
+    });
+    if (!failure_.ok() || queue_.empty()) break;
+    const absl::Span<float> data = queue_.front();
+    queue_.pop_front();
+    running_ = true;
+    const int64_t number = completed_;
+    lock.unlock();
+    absl::Status status = mesh_->AllReduce(data, number);
+    lock.lock();
+    running_ = false;
+    if (status.ok()) {
+      ++completed_;
+    } else if (failure_.ok()) {
+      failure_ = std::move(status);
+    }
+    done_changed_.notify_all();
+  }
+  const bool failed = !failure_.ok();
+  lock.unlock();
+  if (failed) {
+    mesh_->GiveUp();
+  } else {
+    mesh_->SayGoodbye();
+  }
+}
+
+void GlooCollective::Watch() {
+  absl::Status loss = mesh_->AwaitLoss();
+  if (loss.ok()) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // An operation that runs says itself why it failed: its timeout also closes
+    // the connections.
+    if (!running_ && failure_.ok()) failure_ = std::move(loss);
+  }
+  work_changed_.notify_one();
+  done_changed_.notify_all();
+  mesh_->Interrupt();
+}
+
+}  // namespace slackline

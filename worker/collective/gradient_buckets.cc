@@ -1,0 +1,102 @@
+#include "worker/collective/gradient_buckets.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace slackline {
+
+absl::StatusOr<GradientBuckets> GradientBuckets::Create(
+    const Options& options) {
+  constexpr int64_t kFloatBytes = sizeof(float);
+  if (options.bucket_bytes < kFloatBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bucket_bytes: value is too small (", options.bucket_bytes,
+                     "), at least ", kFloatBytes, " is required"));
+  }
+  if (options.table_elements.empty()) {
+    return absl::InvalidArgumentError(
+        "table_elements: it is empty, at least one table is required");
+  }
+  const int64_t bucket_elements = options.bucket_bytes / kFloatBytes;
+  const int64_t first_bucket_elements = bucket_elements / 8;
+
+  GradientBuckets buckets;
+  buckets.places_.resize(options.table_elements.size());
+  std::vector<int64_t> sizes;     // In floats, by bucket.
+  std::vector<int> table_counts;  // By bucket.
+  for (size_t table = options.table_elements.size(); table-- > 0;) {
+    const int64_t elements = options.table_elements[table];
+    if (elements < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("table_elements[", table, "]: value is too small (",
+                       elements, "), at least 1 is required"));
+    }
+    const int64_t limit =
+        sizes.size() == 1 ? first_bucket_elements : bucket_elements;
+    if (sizes.empty() || elements > limit - sizes.back()) {
+      sizes.push_back(0);
+      table_counts.push_back(0);
+    }
+    buckets.places_[table] = {.bucket = static_cast<int>(sizes.size()) - 1,
+                              .offset = sizes.back(),
+                              .elements = elements};
+    sizes.back() += elements;
+    ++table_counts.back();
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    buckets.buckets_.push_back(
+        {.values = std::vector<float>(static_cast<size_t>(sizes[i])),
+         .tables = table_counts[i]});
+  }
+  buckets.added_.resize(buckets.places_.size());
+  buckets.BeginStep();
+  return buckets;
+}
+
+void GradientBuckets::BeginStep() {
+  std::fill(added_.begin(), added_.end(), false);
+  for (Bucket& bucket : buckets_) bucket.tables_missing = bucket.tables;
+  next_bucket_ = 0;
+}
+
+absl::Status GradientBuckets::Add(TableId table, const Payload& gradient,
+                                  std::vector<int>* issue) {
+  const auto index = static_cast<int64_t>(table);
+  if (index < 0 || index >= static_cast<int64_t>(places_.size())) {
+    return absl::OutOfRangeError(absl::StrCat("gradient of table ", index,
+                                              ": there are tables [0, ",
+                                              places_.size(), ")"));
+  }
+  const Place& place = PlaceOf(table);
+  const size_t bytes = static_cast<size_t>(place.elements) * sizeof(float);
+  if (gradient.size() != bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gradient of table ", index, ": it has ", gradient.size(), " bytes, ",
+        bytes, " are required (", place.elements, " floats)"));
+  }
+  if (added_[index]) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("gradient of table ", index,
+                     ": it was added before in this step; begin the next step "
+                     "first"));
+  }
+  Bucket& bucket = buckets_[place.bucket];
+  std::memcpy(bucket.values.data() + place.offset, gradient.data(), bytes);
+  added_[index] = true;
+  --bucket.tables_missing;
+  while (!AllIssued() && buckets_[next_bucket_].tables_missing == 0) {
+    issue->push_back(next_bucket_++);
+  }
+  return absl::OkStatus();
+}
+
+absl::Span<float> GradientBuckets::Gradient(TableId table) {
+  const Place& place = PlaceOf(table);
+  return bucket(place.bucket)
+      .subspan(static_cast<size_t>(place.offset),
+               static_cast<size_t>(place.elements));
+}
+
+}  // namespace slackline
