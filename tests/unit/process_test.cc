@@ -1,0 +1,120 @@
+#include "tools/cli/process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "tools/cli/logs.h"
+#include "tools/cli/signals.h"
+
+namespace slackline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class ProcessTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* const test =
+        ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::path(::testing::TempDir()) /
+              (std::string("slackline-process-") + test->name());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    auto signals = SignalWatch::Create();
+    ASSERT_TRUE(signals.ok()) << signals.status();
+    signals_ = *std::move(signals);
+  }
+
+  std::string Log() const { return (folder_ / "log").string(); }
+  absl::StatusOr<ChildProcess> StartShell(const std::string& script) {
+    return ChildProcess::Start(
+        {.command = {"/bin/sh", "-c", script}, .log_path = Log()});
+  }
+  // Waits for SIGCHLD, not for a time.
+  ExitStatus Await(ChildProcess* child) {
+    while (true) {
+      if (const std::optional<ExitStatus> status = child->Poll()) {
+        return *status;
+      }
+      signals_->Wait(absl::Seconds(1));
+    }
+  }
+  // Waits until the child has written something.
+  void AwaitOutput() {
+    while (ReadTail(Log()).empty()) signals_->Wait(absl::Milliseconds(5));
+  }
+
+  fs::path folder_;
+  std::unique_ptr<SignalWatch> signals_;
+};
+
+TEST_F(ProcessTest, TellsTheExitCodeOnceAndKeepsTheOutput) {
+  auto child = StartShell("echo out; echo err >&2; exit 3");
+  ASSERT_TRUE(child.ok()) << child.status();
+  const ExitStatus status = Await(&*child);
+  EXPECT_EQ(status.ToString(), "exited with code 3");
+  EXPECT_FALSE(status.ok());
+  EXPECT_FALSE(child->running());
+  EXPECT_EQ(child->Poll(), std::nullopt);
+  EXPECT_EQ(ReadTail(Log()), "out\nerr\n");
+}
+
+TEST_F(ProcessTest, TellsTheSignalThatKilled) {
+  auto child = StartShell("kill -SEGV $$");
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_EQ(Await(&*child).ToString(), "was killed by signal 11 (SIGSEGV)");
+}
+
+TEST_F(ProcessTest, SignalsReachTheWholeProcessGroupWithDefaultHandling) {
+  // We block SIGTERM; the child must not.
+  auto child = StartShell("sleep 1000 & echo $!; wait");
+  ASSERT_TRUE(child.ok()) << child.status();
+  AwaitOutput();
+  const pid_t grandchild = std::stoi(ReadTail(Log()));
+  EXPECT_EQ(getpgid(child->pid()), child->pid());
+  EXPECT_EQ(getpgid(grandchild), child->pid());
+  child->Signal(SIGTERM);
+  EXPECT_EQ(Await(&*child).signal, SIGTERM);
+}
+
+TEST_F(ProcessTest, ADestroyedProcessIsGone) {
+  pid_t pid = 0;
+  {
+    auto child = StartShell("trap '' TERM; echo ready; sleep 1000");
+    ASSERT_TRUE(child.ok()) << child.status();
+    AwaitOutput();
+    pid = child->pid();
+    EXPECT_EQ(kill(pid, 0), 0);
+  }
+  EXPECT_EQ(kill(pid, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+}
+
+TEST_F(ProcessTest, AMissingProgramOrLogIsNamed) {
+  const absl::Status program =
+      ChildProcess::Start({.command = {"/no/such/program"}, .log_path = Log()})
+          .status();
+  EXPECT_FALSE(program.ok());
+  EXPECT_THAT(std::string(program.message()),
+              HasSubstr("/no/such/program: No such file"));
+  const absl::Status log =
+      ChildProcess::Start({.command = {"/bin/true"}, .log_path = "/no/log"})
+          .status();
+  EXPECT_FALSE(log.ok());
+  EXPECT_THAT(std::string(log.message()), HasSubstr("/no/log"));
+}
+
+TEST_F(ProcessTest, InterruptsAreCountedAndDoNotKill) {
+  ASSERT_EQ(kill(getpid(), SIGINT), 0);
+  EXPECT_EQ(signals_->Wait(absl::Seconds(10)), 1);
+  EXPECT_EQ(signals_->Wait(absl::ZeroDuration()), 0);
+}
+
+}  // namespace
+}  // namespace slackline

@@ -1,0 +1,268 @@
+#include "tools/cli/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <memory>
+
+namespace slackline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr Member kServer0{.worker = false, .index = 0};
+constexpr Member kServer1{.worker = false, .index = 1};
+constexpr Member kWorker0{.worker = true, .index = 0};
+constexpr Member kWorker1{.worker = true, .index = 1};
+constexpr ExitStatus kGood{};
+constexpr ExitStatus kCodeOne{.code = 1};
+constexpr ExitStatus kKilled{.signal = SIGKILL};
+
+// Two servers and two workers on virtual time. A coordinator that is there
+// answers four times a second.
+class SupervisorTest : public ::testing::Test {
+ protected:
+  SupervisorTest() { Start({}); }
+
+  void Start(Supervisor::Options options) {
+    options.servers = 2;
+    options.workers = 2;
+    supervisor_ = std::make_unique<Supervisor>(options, now_);
+  }
+  void SetState(wire::JobState state, const std::string& reason = "") {
+    coordinator_ = true;
+    status_.mutable_view()->set_state(state);
+    status_.mutable_view()->set_reason(reason);
+  }
+  void Exit(const Member& member, ExitStatus status,
+            const std::string& error_line = "") {
+    if (member.hosts_coordinator()) coordinator_ = false;
+    supervisor_->OnExit({.member = member,
+                         .pid = 7,
+                         .status = status,
+                         .error_line = error_line},
+                        now_);
+  }
+  void ExitAll(ExitStatus status) {
+    for (const Member& member : {kServer0, kServer1, kWorker0, kWorker1}) {
+      Exit(member, status);
+    }
+  }
+  // Effects of all that happens in `duration`, together.
+  Supervisor::Effects Pass(absl::Duration duration) {
+    Supervisor::Effects all;
+    const absl::Time end = now_ + duration;
+    for (; now_ < end; now_ += absl::Milliseconds(50)) {
+      if (coordinator_ && now_ >= next_status_) {
+        supervisor_->OnStatus(status_, now_);
+        next_status_ = now_ + absl::Milliseconds(250);
+      }
+      const Supervisor::Effects some = supervisor_->Tick(now_);
+      const auto append = [](const auto& from, auto* to) {
+        to->insert(to->end(), from.begin(), from.end());
+      };
+      append(some.deaths, &all.deaths);
+      append(some.restarts, &all.restarts);
+      append(some.notes, &all.notes);
+      if (!some.stop_reason.empty()) all.stop_reason = some.stop_reason;
+      if (some.signal != 0) all.signal = some.signal;
+      for (const Member& worker : some.restarts) {
+        supervisor_->OnRestart(worker, true);
+      }
+    }
+    return all;
+  }
+
+  absl::Time now_ = absl::UnixEpoch();
+  absl::Time next_status_ = absl::UnixEpoch();
+  bool coordinator_ = false;
+  wire::StatusReply status_;
+  std::unique_ptr<Supervisor> supervisor_;
+};
+
+TEST_F(SupervisorTest, AFinishedJobIsOverWhenAllProcessesAreGone) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(10));
+  EXPECT_FALSE(supervisor_->Over());
+  SetState(wire::FINISHED);
+  Pass(absl::Milliseconds(300));
+  ExitAll(kGood);
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
+TEST_F(SupervisorTest, Server0ThatExitsWellHasFinishedTheJob) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  ExitAll(kGood);  // Between two statuses.
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
+TEST_F(SupervisorTest, OtherProcessesThatExitWellDoNotFinishIt) {
+  for (const Member& member : {kServer1, kWorker0, kWorker1}) {
+    Exit(member, kGood);
+  }
+  Exit(kServer0, kCodeOne);
+  Pass(absl::Seconds(2));
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_FALSE(supervisor_->finished());
+  EXPECT_EQ(supervisor_->Reason(), "server 0 (pid 7) exited with code 1");
+}
+
+TEST_F(SupervisorTest, AWorkerThatDiesWhileTheJobRunsIsReportedOnce) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kWorker1, kKilled);
+  const Supervisor::Effects effects = Pass(absl::Seconds(30));
+  ASSERT_THAT(effects.deaths, SizeIs(1));
+  EXPECT_EQ(effects.deaths[0].ToString(),
+            "worker 1 (pid 7) was killed by signal 9 (SIGKILL)");
+  EXPECT_THAT(effects.restarts, IsEmpty());
+  EXPECT_EQ(effects.stop_reason, "") << "the coordinator decides";
+  EXPECT_EQ(effects.signal, 0);
+}
+
+TEST_F(SupervisorTest, ADeadWorkerIsStartedAgainAsOftenAsAllowed) {
+  Start({.restarts_max = 2});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  for (int i = 0; i < 2; ++i) {
+    Exit(kWorker1, kCodeOne);
+    EXPECT_THAT(Pass(absl::Seconds(5)).restarts,
+                testing::ElementsAre(kWorker1));
+  }
+  Exit(kWorker1, kCodeOne);
+  EXPECT_THAT(Pass(absl::Seconds(5)).restarts, IsEmpty());
+  Exit(kWorker0, kCodeOne);
+  EXPECT_THAT(Pass(absl::Seconds(5)).restarts, testing::ElementsAre(kWorker0))
+      << "each worker has its own";
+}
+
+TEST_F(SupervisorTest, ADeadServerIsNotStartedAgain) {
+  Start({.restarts_max = 2});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer1, kKilled);
+  const Supervisor::Effects effects = Pass(absl::Seconds(2));
+  EXPECT_THAT(effects.deaths, SizeIs(1));
+  EXPECT_THAT(effects.restarts, IsEmpty());
+}
+
+TEST_F(SupervisorTest, ProcessesThatEndWithAFailedJobAreNotReported) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  // The coordinator fails the job; the workers' exits are seen first.
+  Exit(kWorker0, kCodeOne);
+  Exit(kWorker1, kCodeOne);
+  SetState(wire::FAILED, "server 1 is dead");
+  const Supervisor::Effects effects = Pass(absl::Seconds(1));
+  EXPECT_THAT(effects.deaths, IsEmpty());
+  EXPECT_THAT(effects.restarts, IsEmpty());
+  Exit(kServer0, kCodeOne);
+  Exit(kServer1, kCodeOne);
+  Pass(absl::Milliseconds(50));
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_FALSE(supervisor_->finished());
+  EXPECT_EQ(supervisor_->Reason(), "server 1 is dead");
+}
+
+TEST_F(SupervisorTest, AProcessThatDiesBeforeTheStartEndsTheJob) {
+  SetState(wire::FORMING);
+  Pass(absl::Seconds(1));
+  Exit(kWorker0, kCodeOne, "no such file");
+  const Supervisor::Effects effects = Pass(absl::Seconds(1));
+  EXPECT_THAT(effects.deaths, SizeIs(1));
+  EXPECT_EQ(effects.stop_reason,
+            "worker 0 (pid 7) exited with code 1 before the job had started: "
+            "no such file");
+  EXPECT_EQ(Pass(absl::Seconds(10)).signal, SIGKILL)
+      << "who does not stop is stopped";
+}
+
+TEST_F(SupervisorTest, WithoutServer0TheOthersAreEnded) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kKilled);
+  Supervisor::Effects effects = Pass(absl::Seconds(2));
+  EXPECT_THAT(effects.deaths, SizeIs(1));
+  EXPECT_EQ(effects.signal, 0);
+  effects = Pass(absl::Milliseconds(1500));
+  EXPECT_EQ(effects.signal, SIGTERM);
+  for (const Member& member : {kServer1, kWorker0, kWorker1}) {
+    Exit(member, {.signal = SIGTERM});
+  }
+  EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty()) << "those were ours";
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_EQ(supervisor_->Reason(),
+            "server 0 (pid 7) was killed by signal 9 (SIGKILL)");
+}
+
+TEST_F(SupervisorTest, TheLogOfServer0SaysWhyWhenNoStatusDid) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kWorker0, kCodeOne, "the job failed");
+  Exit(kServer0, kCodeOne, "worker 0 left: out of memory");
+  Exit(kWorker1, kCodeOne);
+  Exit(kServer1, kCodeOne);
+  Pass(absl::Milliseconds(50));
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_EQ(supervisor_->Reason(), "worker 0 left: out of memory");
+}
+
+TEST_F(SupervisorTest, AnInterruptStopsTheJobThenItsProcesses) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  supervisor_->OnInterrupt(now_);
+  Supervisor::Effects effects = Pass(absl::Seconds(4));
+  EXPECT_EQ(effects.stop_reason, "interrupted by the user");
+  EXPECT_EQ(effects.signal, 0);
+  EXPECT_EQ(Pass(absl::Seconds(2)).signal, SIGTERM);
+  EXPECT_EQ(Pass(absl::Seconds(2)).signal, SIGKILL);
+  ExitAll(kKilled);
+  EXPECT_THAT(Pass(absl::Milliseconds(50)).deaths, IsEmpty());
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_FALSE(supervisor_->finished());
+  EXPECT_EQ(supervisor_->Reason(), "interrupted by the user");
+}
+
+TEST_F(SupervisorTest, ASecondInterruptKillsAtOnce) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  supervisor_->OnInterrupt(now_);
+  supervisor_->OnInterrupt(now_);
+  EXPECT_EQ(Pass(absl::Milliseconds(50)).signal, SIGKILL);
+}
+
+TEST_F(SupervisorTest, ACoordinatorThatNeverAnswersIsGivenUp) {
+  Start({.silence_max = absl::Seconds(20)});
+  EXPECT_EQ(Pass(absl::Seconds(19)).signal, 0);
+  EXPECT_EQ(Pass(absl::Seconds(2)).signal, SIGTERM);
+  ExitAll({.signal = SIGTERM});
+  Pass(absl::Milliseconds(50));
+  EXPECT_THAT(supervisor_->Reason(), HasSubstr("has not answered for 20 s"));
+}
+
+TEST_F(SupervisorTest, ProcessesThatStayAfterTheEndAreEnded) {
+  Start({.lease = absl::Seconds(2)});
+  SetState(wire::FINISHED);
+  Pass(absl::Milliseconds(300));
+  Exit(kServer0, kGood);
+  const Supervisor::Effects effects = Pass(absl::Seconds(4));
+  EXPECT_EQ(effects.signal, SIGTERM);
+  EXPECT_THAT(
+      effects.notes,
+      testing::ElementsAre("3 processes have not ended yet; sending SIGTERM"));
+  for (const Member& member : {kServer1, kWorker0, kWorker1}) {
+    Exit(member, {.signal = SIGTERM});
+  }
+  EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty());
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
+}  // namespace
+}  // namespace slackline

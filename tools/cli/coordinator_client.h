@@ -1,0 +1,55 @@
+// Asks the coordinator of a running job how it stands, or to stop it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/net/poller.h"
+#include "common/net/transport.h"
+#include "proto/cluster.pb.h"
+#include "proto/wire.pb.h"
+
+namespace slackline {
+
+// "tcp://127.0.0.1:7700"
+std::string CoordinatorEndpoint(const config::ClusterConfig& config);
+
+// Thread-compatible.
+class CoordinatorClient {
+ public:
+  // Nobody needs to listen there yet.
+  static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Connect(
+      const std::string& endpoint);
+
+  // These send without waiting; what is lost is not repeated.
+  absl::Status AskStatus();
+  absl::Status AskStop(const std::string& reason);
+  // The next answer to AskStatus(); nullopt if none is there.
+  absl::StatusOr<std::optional<wire::StatusReply>> Receive();
+
+  // These wait for the answer. DeadlineExceeded, naming the address, if
+  // nobody answers within `wait_max`; Unavailable if something else than a
+  // coordinator does.
+  absl::StatusOr<wire::StatusReply> GetStatus(absl::Duration wait_max);
+  absl::Status Stop(const std::string& reason, absl::Duration wait_max);
+
+ private:
+  CoordinatorClient(std::string endpoint, std::unique_ptr<NetContext> context);
+  absl::Status Send(wire::Call call);
+  // Repeats `call` until it is answered.
+  absl::StatusOr<wire::CallReply> Call(const wire::Call& call,
+                                       absl::Duration wait_max);
+
+  const std::string endpoint_;
+  const std::unique_ptr<NetContext> context_;
+  std::unique_ptr<DealerSocket> socket_;
+  Poller poller_;
+  uint64_t last_call_id_ = 0;
+};
+
+}  // namespace slackline

@@ -1,0 +1,177 @@
+// slackline: the user's tool. Reads the command line and calls the subcommand.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/run.h"
+
+namespace {
+
+// The folder of this program: the other binaries stand beside it.
+std::string OwnFolder() {
+  std::error_code error;
+  const std::filesystem::path self =
+      std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "." : self.parent_path().string();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using slackline::RunOptions;
+
+  CLI::App app(
+      "Trains models with sharded parameter servers or all-reduce.\n"
+      "Exit code: 0 done, 1 failed, 2 wrong usage. Results go to stdout, the "
+      "rest to stderr.");
+  app.name("slackline");
+  app.set_version_flag("--version", "slackline " SLACKLINE_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Example: slackline run examples/mnist_mlp.textproto --mode ssp:3");
+  int exit_code = slackline::kExitDone;
+
+  RunOptions run;
+  run.bin_dir = OwnFolder();
+  std::vector<std::string> sets;
+  std::string seed, epochs;
+  bool no_progress = false;
+  CLI::App* const run_command = app.add_subcommand(
+      "run",
+      "Runs a whole job on this machine: starts its servers and workers, shows "
+      "its progress, prints its results.\n"
+      "Ctrl-C stops the job, a second one kills it.");
+  run_command
+      ->add_option("CONFIG", run.config_path, "The cluster config, a text file")
+      ->required();
+  run_command->add_option(
+      "--mode", run.overrides.mode,
+      "bsp, ssp:S (a worker leads by at most S steps), asp or allreduce; "
+      "default: the config's");
+  run_command->add_option("--seed", seed, "Same as --set train.seed=SEED");
+  run_command->add_option("--epochs", epochs,
+                          "Same as --set train.epochs=EPOCHS");
+  run_command
+      ->add_option("--set", sets,
+                   "PATH=VALUE changes one field of the config, for example "
+                   "worker[0].count=2; may be repeated")
+      ->allow_extra_args(false);
+  run_command->add_option(
+      "--data-dir", run.data_dir,
+      "Folder below which the data are; default: ~/.cache/slackline/data, into "
+      "which MNIST is downloaded (without a network: a generated stand-in)");
+  run_command->add_option(
+      "--out", run.out_dir,
+      "New or empty folder for config, logs, metrics, model and summary; "
+      "default: runs/JOB-MODE-TIME");
+  run_command
+      ->add_option("--restart-workers", run.restart_workers,
+                   "How often each worker that dies is started again; "
+                   "default: 0")
+      ->check(CLI::Range(0, 1000));
+  run_command->add_flag("--no-progress", no_progress,
+                        "Only say when something is wrong");
+  run_command->add_option(
+      "--bin-dir", run.bin_dir,
+      "Folder of slackline_server and slackline_worker; default: that of "
+      "slackline itself");
+  run_command->callback([&] {
+    run.overrides.sets = sets;
+    if (!seed.empty()) {
+      run.overrides.sets.push_back(absl::StrCat("train.seed=", seed));
+    }
+    if (!epochs.empty()) {
+      run.overrides.sets.push_back(absl::StrCat("train.epochs=", epochs));
+    }
+    run.progress = !no_progress;
+    exit_code = slackline::Run(run);
+  });
+
+  slackline::StatusOptions status;
+  int status_timeout_ms = 3000;
+  CLI::App* const status_command = app.add_subcommand(
+      "status", "Shows how a running job stands, member by member.");
+  status_command
+      ->add_option("CONFIG", status.config,
+                   "The cluster config, or the folder of a run")
+      ->required();
+  status_command->add_flag("--json", status.json,
+                           "Everything the coordinator knows, as JSON");
+  status_command
+      ->add_option("--timeout-ms", status_timeout_ms,
+                   "How long to wait for the coordinator; default: 3000")
+      ->check(CLI::Range(1, 600000));
+  status_command->callback([&] {
+    status.wait_max = absl::Milliseconds(status_timeout_ms);
+    exit_code = slackline::ShowStatus(status);
+  });
+
+  slackline::StopOptions stop;
+  int stop_timeout_ms = 3000;
+  CLI::App* const stop_command = app.add_subcommand(
+      "stop", "Ends a running job now; it counts as failed.");
+  stop_command
+      ->add_option("CONFIG", stop.config,
+                   "The cluster config, or the folder of a run")
+      ->required();
+  stop_command->add_option("--reason", stop.reason,
+                           "What logs and status say about it; default: "
+                           "stopped by the user");
+  stop_command
+      ->add_option("--timeout-ms", stop_timeout_ms,
+                   "How long to wait for the coordinator; default: 3000")
+      ->check(CLI::Range(1, 600000));
+  stop_command->callback([&] {
+    stop.wait_max = absl::Milliseconds(stop_timeout_ms);
+    exit_code = slackline::StopJob(stop);
+  });
+
+  std::vector<std::string> folders;
+  CLI::App* const summary_command = app.add_subcommand(
+      "summary", "Prints the results of finished runs in one table.");
+  summary_command
+      ->add_option("DIR", folders, "Folders of runs, each with summary.json")
+      ->required();
+  summary_command->callback(
+      [&] { exit_code = slackline::ShowSummaries(folders); });
+
+  CLI::App* const data_command =
+      app.add_subcommand("data", "Gets training data.");
+  data_command->require_subcommand(1);
+  std::string data_set, fetch_dir, stand_in_dir;
+  CLI::App* const fetch_command = data_command->add_subcommand(
+      "fetch",
+      "Downloads a public data set and checks it. Overwrites nothing.");
+  fetch_command
+      ->add_option("NAME", data_set,
+                   "mnist; for a9a it says how to get it by hand")
+      ->required();
+  fetch_command->add_option("--data-dir", fetch_dir,
+                            "Goes into the folder NAME in this one; default: "
+                            "~/.cache/slackline/data");
+  fetch_command->callback(
+      [&] { exit_code = slackline::FetchDataSet(data_set, fetch_dir); });
+  CLI::App* const stand_in_command = data_command->add_subcommand(
+      "stand-in",
+      "Generates pictures in the files and sizes of MNIST, for machines "
+      "without a network. They are not MNIST.");
+  stand_in_command
+      ->add_option("--data-dir", stand_in_dir,
+                   "Goes into the folder mnist in this one")
+      ->required();
+  stand_in_command->callback(
+      [&] { exit_code = slackline::WriteStandIn(stand_in_dir); });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // --help and --version also come this way.
+    return app.exit(error) == 0 ? slackline::kExitDone : slackline::kExitUsage;
+  }
+  return exit_code;
+}

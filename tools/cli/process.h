@@ -1,0 +1,49 @@
+// A child process of this program: started, watched, and never left behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/cli/exit_status.h"
+
+namespace slackline {
+
+// Belongs to the thread that started it: the child dies with that thread,
+// however this program ends. Move-only; the destructor kills the child if it
+// still runs, and waits for its end.
+class ChildProcess {
+ public:
+  struct Options {
+    // Program (a path; no search) and arguments.
+    std::vector<std::string> command;
+    std::string log_path;  // Its stdout and stderr, appended.
+  };
+  // The child runs in its own process group, so that the terminal's Ctrl-C
+  // does not reach it, with default signal handling and an empty stdin. The
+  // error names the program or the log and the reason.
+  static absl::StatusOr<ChildProcess> Start(const Options& options);
+
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&& other) noexcept;
+  ~ChildProcess();
+
+  pid_t pid() const { return pid_; }  // Also after its end.
+  bool running() const { return running_; }
+  // How it ended, once: nullopt while it runs and after it was told.
+  std::optional<ExitStatus> Poll();
+  // To its whole process group. Without effect after its end.
+  void Signal(int signal);
+
+ private:
+  explicit ChildProcess(pid_t pid) : pid_(pid), running_(true) {}
+  void KillAndWait();
+
+  pid_t pid_ = 0;
+  bool running_ = false;
+};
+
+}  // namespace slackline

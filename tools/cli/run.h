@@ -1,0 +1,28 @@
+// `slackline run`: a whole job on this machine, from its config to its results.
+#pragma once
+
+#include <string>
+
+#include "common/config/cluster_config.h"
+
+namespace slackline {
+
+struct RunOptions {
+  std::string config_path;
+  ConfigOverrides overrides;
+  std::string data_dir;     // Empty: see LocateData().
+  std::string out_dir;      // Empty: runs/JOB-MODE-TIME.
+  std::string bin_dir;      // Of slackline_server and slackline_worker.
+  int restart_workers = 0;  // Times that each worker is started again.
+  bool progress = true;
+};
+
+// Returns the exit code: kExitDone only if the job has finished and its summary
+// is on stdout. Leaves no process behind.
+int Run(const RunOptions& options);
+
+// "mnist-mlp-ssp-3-20260102T030405Z": the name of a run's folder.
+std::string RunName(const std::string& job, const std::string& mode,
+                    absl::Time now);
+
+}  // namespace slackline

@@ -1,0 +1,59 @@
+#include "tools/cli/signals.h"
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace slackline {
+
+absl::StatusOr<std::unique_ptr<SignalWatch>> SignalWatch::Create() {
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) {
+    sigaddset(&watched, signal);
+  }
+  struct sigaction hangup;
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 &&
+      hangup.sa_handler != SIG_IGN) {
+    sigaddset(&watched, SIGHUP);
+  }
+  sigset_t before;
+  const int error = pthread_sigmask(SIG_BLOCK, &watched, &before);
+  if (error != 0) {
+    return absl::InternalError(
+        absl::StrCat("blocking signals: ", std::strerror(error)));
+  }
+  const int fd = signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (fd < 0) {
+    const absl::Status failed = absl::UnavailableError(
+        absl::StrCat("watching signals: ", std::strerror(errno)));
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return failed;
+  }
+  return std::unique_ptr<SignalWatch>(new SignalWatch(fd, before));
+}
+
+SignalWatch::~SignalWatch() {
+  // What is still pending would otherwise strike now.
+  Wait(absl::ZeroDuration());
+  close(fd_);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+int SignalWatch::Wait(absl::Duration wait_max) {
+  pollfd ready = {.fd = fd_, .events = POLLIN, .revents = 0};
+  poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(wait_max)));
+  int requests = 0;
+  signalfd_siginfo info;
+  while (read(fd_, &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo != SIGCHLD) ++requests;
+  }
+  return requests;
+}
+
+}  // namespace slackline

@@ -1,0 +1,34 @@
+// The user's wish to stop, as something to wait for instead of a handler.
+#pragma once
+
+#include <signal.h>
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace slackline {
+
+// While it lives, SIGINT, SIGTERM, SIGHUP (unless ignored, as under nohup) and
+// SIGCHLD are taken from the thread that made it and from threads that this one
+// starts afterwards; make it before any other thread. One at a time.
+class SignalWatch {
+ public:
+  static absl::StatusOr<std::unique_ptr<SignalWatch>> Create();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+  ~SignalWatch();
+
+  // Returns at a signal, at the latest after `wait_max`. How often the user has
+  // asked to stop since the last call; ended children only end the wait.
+  int Wait(absl::Duration wait_max);
+
+ private:
+  SignalWatch(int fd, const sigset_t& before) : fd_(fd), before_(before) {}
+
+  const int fd_;
+  const sigset_t before_;
+};
+
+}  // namespace slackline

@@ -1,0 +1,133 @@
+#include "tools/cli/status_table.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/metrics/histogram.h"
+#include "common/status.h"
+#include "google/protobuf/util/json_util.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/text.h"
+
+namespace slackline {
+namespace {
+
+std::string HeardText(int64_t heard_ms_ago) {
+  return absl::StrCat(heard_ms_ago, " ms ago");
+}
+
+std::string WorkersText(const wire::StatusReply& status) {
+  std::vector<run::WorkerStats> workers(status.worker().begin(),
+                                        status.worker().end());
+  std::sort(workers.begin(), workers.end(),
+            [](const run::WorkerStats& a, const run::WorkerStats& b) {
+              return a.rank() < b.rank();
+            });
+  std::vector<std::vector<std::string>> rows;
+  for (const run::WorkerStats& worker : workers) {
+    const double seconds = worker.compute_seconds() + worker.wait_seconds();
+    const double examples = static_cast<double>(worker.examples());
+    rows.push_back(
+        {absl::StrCat(worker.rank()), absl::StrCat(worker.pid()),
+         !worker.alive() ? "lost"
+         : worker.done() ? "done"
+                         : "alive",
+         HeardText(worker.heard_ms_ago()), absl::StrCat(worker.clock()),
+         absl::StrFormat("%.4f", worker.train_loss()),
+         seconds > 0 ? CountText(examples / seconds) : "-",
+         seconds > 0 ? PercentText(worker.wait_seconds() / seconds, 0) : "-",
+         BytesText(static_cast<double>(worker.bytes_pushed())),
+         BytesText(static_cast<double>(worker.bytes_pulled())),
+         absl::StrCat(worker.retries())});
+  }
+  return TableText({{"worker"},
+                    {"pid"},
+                    {"state", /*left=*/true},
+                    {"heard"},
+                    {"clock"},
+                    {"loss"},
+                    {"examples/s"},
+                    {"waiting"},
+                    {"pushed"},
+                    {"pulled"},
+                    {"retries"}},
+                   rows);
+}
+
+std::string ServersText(const wire::StatusReply& status) {
+  std::vector<run::ServerStats> servers(status.server().begin(),
+                                        status.server().end());
+  std::sort(servers.begin(), servers.end(),
+            [](const run::ServerStats& a, const run::ServerStats& b) {
+              return a.index() < b.index();
+            });
+  std::vector<std::vector<std::string>> rows;
+  for (const run::ServerStats& server : servers) {
+    const run::Histogram& staleness = server.staleness_clocks();
+    rows.push_back({absl::StrCat(server.index()), absl::StrCat(server.pid()),
+                    server.alive() ? "alive" : "lost",
+                    HeardText(server.heard_ms_ago()),
+                    absl::StrCat(server.shards()),
+                    CountText(static_cast<double>(server.pushes())),
+                    CountText(static_cast<double>(server.pulls())),
+                    absl::StrCat(server.pulls_parked()),
+                    absl::StrCat(HistogramPercentile(staleness, 0.5), "/",
+                                 HistogramPercentile(staleness, 0.99), "/",
+                                 staleness.max()),
+                    BytesText(static_cast<double>(server.bytes_in())),
+                    BytesText(static_cast<double>(server.bytes_out())),
+                    absl::StrCat(server.malformed())});
+  }
+  return TableText({{"server"},
+                    {"pid"},
+                    {"state", /*left=*/true},
+                    {"heard"},
+                    {"shards"},
+                    {"pushes"},
+                    {"pulls"},
+                    {"parked"},
+                    {"staleness"},
+                    {"in"},
+                    {"out"},
+                    {"malformed"}},
+                   rows);
+}
+
+}  // namespace
+
+std::string StatusTable(const wire::StatusReply& status) {
+  const wire::View& view = status.view();
+  Progress progress;
+  progress.Update(status, absl::UnixEpoch());
+  std::string text =
+      absl::StrCat("job ", view.job(), " is ", StateName(view.state()),
+                   " (view ", view.number(), "): ", progress.Headline(), "\n");
+  if (!view.reason().empty()) {
+    absl::StrAppend(&text, "reason: ", view.reason(), "\n");
+  }
+  if (status.missing_size() > 0) {
+    absl::StrAppend(&text, "missing: ", absl::StrJoin(status.missing(), ", "),
+                    "\n");
+  }
+  for (const std::string& evaluation : progress.TakeEvaluations()) {
+    absl::StrAppend(&text, "last evaluation: ", evaluation, "\n");
+  }
+  absl::StrAppend(&text, "\n", WorkersText(status), "\n", ServersText(status));
+  return text;
+}
+
+std::string StatusJson(const wire::StatusReply& status) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  const auto printed =
+      google::protobuf::util::MessageToJsonString(status, &text, options);
+  SL_CHECK(printed.ok(), "a message in memory prints");
+  return text;
+}
+
+}  // namespace slackline

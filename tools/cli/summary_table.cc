@@ -1,0 +1,110 @@
+#include "tools/cli/summary_table.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "google/protobuf/util/json_util.h"
+#include "tools/cli/text.h"
+
+namespace slackline {
+namespace {
+
+// Enough to tell models apart at a glance; summary.json has the whole hash.
+constexpr size_t kHashDigits = 12;
+
+std::string NameOf(const RunResult& run) {
+  return absl::StrCat(run.summary.job(), " ", run.summary.mode());
+}
+
+std::vector<std::string> Row(const RunResult& run, bool with_job) {
+  const run::Summary& summary = run.summary;
+  const run::Percentiles& staleness = summary.staleness_clocks();
+  std::vector<std::string> row;
+  if (with_job) row.push_back(summary.job());
+  row.insert(row.end(),
+             {summary.mode(), absl::StrCat(summary.steps()),
+              DurationText(summary.wall_seconds()),
+              CountText(summary.examples_per_second()),
+              absl::StrFormat("%.4f", summary.train_loss()),
+              absl::StrFormat("%.4f", summary.test_loss()),
+              PercentText(summary.test_accuracy(), 2),
+              summary.mode() == "allreduce"
+                  ? "-"
+                  : absl::StrCat(staleness.p50(), "/", staleness.p99(), "/",
+                                 staleness.max()),
+              BytesText(static_cast<double>(summary.bytes_pushed() +
+                                            summary.bytes_pulled())),
+              absl::StrCat(summary.retries()),
+              summary.model_sha256().substr(0, kHashDigits), run.folder});
+  return row;
+}
+
+}  // namespace
+
+absl::StatusOr<RunResult> ReadRunResult(const std::string& folder) {
+  const std::string path =
+      (std::filesystem::path(folder) / "summary.json").string();
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat(
+        path, " is not there; a run writes it when the job has finished"));
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  RunResult run{.folder = folder, .summary = {}};
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;  // A newer version's.
+  const auto parsed = google::protobuf::util::JsonStringToMessage(
+      text.str(), &run.summary, options);
+  if (!parsed.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(path, " is no run summary: ", parsed.ToString()));
+  }
+  return run;
+}
+
+std::string SummaryTable(const std::vector<RunResult>& runs) {
+  std::set<std::string> jobs, data;
+  for (const RunResult& run : runs) {
+    jobs.insert(run.summary.job());
+    data.insert(run.summary.data());
+  }
+  const bool with_job = jobs.size() > 1;
+  std::vector<Column> columns;
+  if (with_job) columns.push_back({.title = "job", .left = true});
+  columns.insert(columns.end(), {{.title = "mode", .left = true},
+                                 {.title = "steps"},
+                                 {.title = "time"},
+                                 {.title = "examples/s"},
+                                 {.title = "train loss"},
+                                 {.title = "test loss"},
+                                 {.title = "accuracy"},
+                                 {.title = "staleness"},
+                                 {.title = "traffic"},
+                                 {.title = "retries"},
+                                 {.title = "model", .left = true},
+                                 {.title = "folder", .left = true}});
+  std::vector<std::vector<std::string>> rows;
+  for (const RunResult& run : runs) rows.push_back(Row(run, with_job));
+  std::string text = TableText(columns, rows);
+  absl::StrAppend(&text,
+                  "staleness: p50/p99/max in clocks; traffic: payload bytes "
+                  "pushed and pulled\n");
+  for (const RunResult& run : runs) {
+    for (const std::string& lost : run.summary.workers_lost()) {
+      absl::StrAppend(&text, "lost in ", NameOf(run), ": ", lost, "\n");
+    }
+  }
+  data.erase("");
+  for (const std::string& source : data) {
+    absl::StrAppend(&text, "data: ", source, "\n");
+  }
+  return text;
+}
+
+}  // namespace slackline
