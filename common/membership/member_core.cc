@@ -95,8 +95,9 @@ void MemberCore::OnMessage(const Message& message, absl::Time now, Effects* effe
       }
       view_ = *view;
       effects->view = view_;
-      // Tells the coordinator that we have it.
-      SendHeartbeat(now, effects);
+      // Tells the coordinator that we have it. The last view is acknowledged by
+      // the caller, together with the last statistics.
+      if (view_->proto().state() == wire::RUNNING) SendHeartbeat(now, effects);
       return;
     }
     case wire::Header::kCallReply: {

@@ -55,7 +55,8 @@ class MemberCore {
   void SetStats(const run::ServerStats& stats) { *heartbeat_.mutable_server() = stats; }
   // Delivered exactly once to the coordinator's records.
   void AddRecord(const run::MetricRecord& record) { records_.push_back(record); }
-  // Sends a heartbeat now instead of at its time.
+  // Sends a heartbeat now instead of at its time. Call it after a view that ends
+  // the job, with the last statistics set: the coordinator waits for it.
   void SendHeartbeat(absl::Time now, Effects* effects);
 
   // Repeats the call until its answer comes in Effects::answers. `kind` has the

@@ -147,6 +147,7 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join, 
   reply.set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
   Member* const present = Find(join.role(), join.index());
   if (present != nullptr && present->join.token() == join.token()) {
+    present->heard = now;  // It asks again because our reply was lost.
     reply.set_code(wire::OK);
     reply.set_incarnation(present->incarnation);
     effects->sends.push_back(std::move(out));

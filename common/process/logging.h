@@ -1,0 +1,12 @@
+// One line per event on stderr, with time, level and process name.
+#pragma once
+
+#include <string>
+
+namespace slackline {
+
+// Call once in main(). `process` is for example "worker 2". Lines are written at
+// once, so that a killed process leaves all of them.
+void SetUpLogging(const std::string& process);
+
+}  // namespace slackline

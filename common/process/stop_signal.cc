@@ -1,0 +1,59 @@
+#include "common/process/stop_signal.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+
+#include "common/status.h"
+
+namespace slackline {
+
+namespace {
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  return signals;
+}
+
+}  // namespace
+
+void StopSignal::Block() {
+  const sigset_t signals = StopSignals();
+  SL_CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "cannot block signals");
+}
+
+StopSignal::StopSignal(std::function<void(int signal)> on_signal) {
+  const sigset_t signals = StopSignals();
+  const int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
+  quit_event_ = eventfd(0, EFD_CLOEXEC);
+  SL_CHECK(signal_fd >= 0 && quit_event_ >= 0, "no file descriptors left for signals");
+  thread_ = std::thread([signal_fd, quit = quit_event_, on_signal = std::move(on_signal)] {
+    pollfd watched[2] = {{signal_fd, POLLIN, 0}, {quit, POLLIN, 0}};
+    while (true) {
+      if (poll(watched, 2, -1) < 0) continue;
+      if (watched[1].revents != 0) break;
+      signalfd_siginfo info;
+      if (read(signal_fd, &info, sizeof(info)) == sizeof(info)) {
+        on_signal(static_cast<int>(info.ssi_signo));
+      }
+    }
+    close(signal_fd);
+  });
+}
+
+StopSignal::~StopSignal() {
+  const uint64_t one = 1;
+  (void)!write(quit_event_, &one, sizeof(one));
+  thread_.join();
+  close(quit_event_);
+}
+
+}  // namespace slackline

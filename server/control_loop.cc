@@ -1,0 +1,175 @@
+#include "server/control_loop.h"
+
+#include <spdlog/spdlog.h>
+
+#include "absl/time/clock.h"
+#include "common/metrics/histogram.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+// How often statistics are collected from the shard threads.
+constexpr absl::Duration kStatsInterval = absl::Milliseconds(500);
+// Shard threads answer between two messages; large updates take milliseconds.
+constexpr absl::Duration kStatsWaitMax = absl::Seconds(2);
+// How long an interrupted server waits for the coordinator to end the job.
+constexpr absl::Duration kInterruptWaitMax = absl::Seconds(3);
+
+void Merge(const run::ServerStats& from, run::ServerStats* to) {
+  to->set_index(from.index());
+  to->set_pushes(to->pushes() + from.pushes());
+  to->set_pulls(to->pulls() + from.pulls());
+  to->set_updates(to->updates() + from.updates());
+  to->set_duplicates(to->duplicates() + from.duplicates());
+  to->set_malformed(to->malformed() + from.malformed());
+  to->set_bytes_in(to->bytes_in() + from.bytes_in());
+  to->set_bytes_out(to->bytes_out() + from.bytes_out());
+  to->set_shards(to->shards() + from.shards());
+  to->set_pulls_parked(to->pulls_parked() + from.pulls_parked());
+  MergeHistogram(from.staleness_clocks(), to->mutable_staleness_clocks());
+  MergeHistogram(from.staleness_updates(), to->mutable_staleness_updates());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ControlLoop>> ControlLoop::Create(NetContext& context,
+                                                                 const Options& options) {
+  const PeerId self{.kind = PeerId::Kind::kServer,
+                    .index = options.member.join.index(),
+                    .instance = options.member.join.token()};
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<DealerSocket> coordinator,
+                      DealerSocket::Create(context, self));
+  SL_RETURN_IF_ERROR(coordinator->Connect(options.coordinator_endpoint));
+  std::vector<std::unique_ptr<DealerSocket>> shard_threads;
+  for (const std::string& endpoint : options.shard_thread_endpoints) {
+    SL_ASSIGN_OR_RETURN(shard_threads.emplace_back(), DealerSocket::Create(context, self));
+    SL_RETURN_IF_ERROR(shard_threads.back()->Connect(endpoint));
+  }
+  return std::unique_ptr<ControlLoop>(
+      new ControlLoop(options, std::move(coordinator), std::move(shard_threads)));
+}
+
+ControlLoop::ControlLoop(const Options& options, std::unique_ptr<DealerSocket> coordinator,
+                         std::vector<std::unique_ptr<DealerSocket>> shard_threads)
+    : options_(options),
+      member_(options.member),
+      coordinator_(std::move(coordinator)),
+      shard_threads_(std::move(shard_threads)),
+      poller_(Poller::Options{.spin_max = absl::ZeroDuration()}) {
+  poller_.Add(*coordinator_);
+  poller_.Add(waker_);
+  if (!options_.trace_file.empty()) trace_.open(options_.trace_file, std::ios::trunc);
+}
+
+void ControlLoop::Interrupt(const std::string& reason) {
+  if (interrupted_.load(std::memory_order_acquire)) return;
+  interrupt_reason_ = reason;
+  interrupted_.store(true, std::memory_order_release);
+  waker_.Wake();
+}
+
+absl::Status ControlLoop::Run() {
+  MemberCore::Effects effects;
+  member_.Start(absl::Now(), &effects);
+  absl::Time next_stats = absl::Now();
+  absl::Time give_up = absl::InfiniteFuture();
+  bool asked_to_stop = false;
+  while (true) {
+    if (absl::Status status = Perform(&effects); !status.ok()) return status;
+    const std::shared_ptr<const View>& view = member_.view();
+    if (view != nullptr && view->proto().state() == wire::FINISHED) return absl::OkStatus();
+
+    if (interrupted_.load(std::memory_order_acquire) && !asked_to_stop) {
+      asked_to_stop = true;
+      give_up = absl::Now() + kInterruptWaitMax;
+      if (member_.incarnation() == 0) return absl::CancelledError(interrupt_reason_);
+      wire::Call call;
+      call.mutable_stop()->set_reason(interrupt_reason_);
+      member_.Call(call, Payload(), absl::Now(), &effects);
+      SL_RETURN_IF_ERROR(Perform(&effects));
+    }
+    if (absl::Now() > give_up) return absl::CancelledError(interrupt_reason_);
+
+    const absl::Time wake = std::min({member_.NextWakeup(), next_stats, give_up});
+    SL_RETURN_IF_ERROR(poller_.Wait(std::max(wake - absl::Now(), absl::ZeroDuration())));
+    waker_.Drain();
+    while (true) {
+      SL_ASSIGN_OR_RETURN(std::optional<Message> message, coordinator_->Receive());
+      if (!message.has_value()) break;
+      member_.OnMessage(*message, absl::Now(), &effects);
+    }
+    if (absl::Now() >= next_stats) {
+      CollectStats();
+      next_stats = absl::Now() + kStatsInterval;
+    }
+    member_.OnTick(absl::Now(), &effects);
+  }
+}
+
+absl::Status ControlLoop::Perform(MemberCore::Effects* effects) {
+  MemberCore::Effects now_due;
+  std::swap(now_due, *effects);
+  for (const Message& message : now_due.sends) (void)coordinator_->Send(message);
+  if (now_due.joined) spdlog::info("joined the job");
+  if (now_due.view != nullptr) {
+    Message message;
+    message.header.set_view_number(now_due.view->number());
+    *message.header.mutable_view() = now_due.view->proto();
+    SendToShardThreads(message);
+    const wire::JobState state = now_due.view->proto().state();
+    spdlog::info("view {}: {}, {} workers", now_due.view->number(), wire::JobState_Name(state),
+                 now_due.view->proto().worker_size());
+    if (state == wire::FINISHED || state == wire::FAILED) {
+      CollectStats();
+      MemberCore::Effects last;
+      member_.SendHeartbeat(absl::Now(), &last);
+      for (const Message& m : last.sends) (void)coordinator_->Send(m);
+      if (state == wire::FAILED) return absl::AbortedError(now_due.view->proto().reason());
+    }
+  }
+  if (now_due.fenced) {
+    return absl::AbortedError(
+        "the coordinator gave this server up: its lease ran out although it runs; was the "
+        "machine paused or overloaded? raise limits { lease_ms: ... }");
+  }
+  return now_due.failure;
+}
+
+void ControlLoop::CollectStats() {
+  Message request;
+  request.header.mutable_stats_request();
+  SendToShardThreads(request);
+  run::ServerStats total;
+  const absl::Time deadline = absl::Now() + kStatsWaitMax;
+  for (const std::unique_ptr<DealerSocket>& shard_thread : shard_threads_) {
+    Poller poller(Poller::Options{.spin_max = absl::ZeroDuration()});
+    poller.Add(*shard_thread);
+    bool answered = false;
+    while (!answered && absl::Now() < deadline) {
+      if (!poller.Wait(deadline - absl::Now()).ok()) break;
+      while (true) {
+        absl::StatusOr<std::optional<Message>> message = shard_thread->Receive();
+        if (!message.ok() || !message->has_value()) break;
+        if (!(*message)->header.has_stats_reply()) continue;
+        Merge((*message)->header.stats_reply().stats(), &total);
+        if (trace_.is_open()) {
+          trace_ << (*message)->header.stats_reply().trace() << std::flush;
+        }
+        answered = true;
+      }
+    }
+    poller.Remove(*shard_thread);
+    // Counts never go back: a thread that is late is left for the next time.
+    if (!answered) return;
+  }
+  member_.SetStats(total);
+}
+
+void ControlLoop::SendToShardThreads(const Message& message) {
+  for (const std::unique_ptr<DealerSocket>& shard_thread : shard_threads_) {
+    (void)shard_thread->Send(message);
+  }
+}
+
+}  // namespace slackline

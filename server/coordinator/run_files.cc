@@ -1,0 +1,83 @@
+#include "server/coordinator/run_files.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "common/io/atomic_file.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+nlohmann::ordered_json PercentilesJson(const run::Percentiles& percentiles) {
+  return {{"p50", percentiles.p50()}, {"p99", percentiles.p99()}, {"max", percentiles.max()}};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("cannot create ", folder, ": ", error.message(), "; choose another --out"));
+  }
+  const std::string path = absl::StrCat(folder, "/metrics.jsonl");
+  std::ofstream metrics(path, std::ios::trunc);
+  if (!metrics) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("cannot write ", path, "; choose another --out"));
+  }
+  return std::unique_ptr<RunFiles>(new RunFiles(folder, std::move(metrics)));
+}
+
+absl::Status RunFiles::AppendMetric(const run::MetricRecord& record) {
+  nlohmann::ordered_json line = {
+      {"kind", record.kind() == run::MetricRecord::EVAL ? "eval" : "train"},
+      {"rank", record.rank()},
+      {"step", record.step()},
+      {"epoch", record.epoch()},
+      {"seconds", record.seconds()},
+      {"loss", record.loss()}};
+  if (record.kind() == run::MetricRecord::EVAL) {
+    line["accuracy"] = record.accuracy();
+  } else {
+    line["examples_per_second"] = record.examples_per_second();
+  }
+  metrics_ << line.dump() << '\n' << std::flush;
+  if (!metrics_) {
+    return absl::DataLossError(absl::StrCat("cannot write ", folder_, "/metrics.jsonl"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
+  const nlohmann::ordered_json json = {
+      {"job", summary.job()},
+      {"mode", summary.mode()},
+      {"seed", summary.seed()},
+      {"workers", summary.workers()},
+      {"servers", summary.servers()},
+      {"data", summary.data()},
+      {"steps", summary.steps()},
+      {"wall_seconds", summary.wall_seconds()},
+      {"examples_per_second", summary.examples_per_second()},
+      {"train_loss", summary.train_loss()},
+      {"test_loss", summary.test_loss()},
+      {"test_accuracy", summary.test_accuracy()},
+      {"staleness_clocks", PercentilesJson(summary.staleness_clocks())},
+      {"staleness_updates", PercentilesJson(summary.staleness_updates())},
+      {"bytes_pushed", summary.bytes_pushed()},
+      {"bytes_pulled", summary.bytes_pulled()},
+      {"retries", summary.retries()},
+      {"workers_lost",
+       std::vector<std::string>(summary.workers_lost().begin(), summary.workers_lost().end())},
+      {"model_sha256", summary.model_sha256()}};
+  const std::string text = json.dump(2) + "\n";
+  const absl::string_view part(text);
+  return WriteFileAtomically(absl::StrCat(folder_, "/summary.json"),
+                             absl::MakeConstSpan(&part, 1));
+}
+
+}  // namespace slackline

@@ -1,0 +1,31 @@
+// What a run leaves behind beside the model: metrics.jsonl, one JSON object per
+// record, and summary.json. Field names are those of proto/run.proto.
+#pragma once
+
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/run.pb.h"
+
+namespace slackline {
+
+class RunFiles {
+ public:
+  // Creates `folder` if need be and starts an empty metrics.jsonl.
+  static absl::StatusOr<std::unique_ptr<RunFiles>> Create(const std::string& folder);
+
+  // Appends a line; it is in the file when the call returns.
+  absl::Status AppendMetric(const run::MetricRecord& record);
+  // Writes summary.json, whole or not at all.
+  absl::Status WriteSummary(const run::Summary& summary);
+
+ private:
+  RunFiles(std::string folder, std::ofstream metrics)
+      : folder_(std::move(folder)), metrics_(std::move(metrics)) {}
+  const std::string folder_;
+  std::ofstream metrics_;
+};
+
+}  // namespace slackline

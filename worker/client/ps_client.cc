@@ -1,0 +1,403 @@
+#include "worker/client/ps_client.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "common/net/host_id.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+PeerId SelfForCoordinator(const wire::JoinRequest& join) {
+  return {.kind = PeerId::Kind::kWorker, .index = join.index(), .instance = join.token()};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PsClient>> PsClient::Start(NetContext& context,
+                                                          const Options& options) {
+  SL_ASSIGN_OR_RETURN(
+      std::unique_ptr<DealerSocket> coordinator,
+      DealerSocket::Create(context, SelfForCoordinator(options.member.join)));
+  SL_RETURN_IF_ERROR(coordinator->Connect(options.coordinator_endpoint));
+  std::unique_ptr<PsClient> client(new PsClient(context, options, std::move(coordinator)));
+  client->thread_ = std::thread(&PsClient::Run, client.get());
+  return client;
+}
+
+PsClient::PsClient(NetContext& context, const Options& options,
+                   std::unique_ptr<DealerSocket> coordinator)
+    : context_(context),
+      options_(options),
+      member_(options.member),
+      coordinator_(std::move(coordinator)) {}
+
+PsClient::~PsClient() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  waker_.Wake();
+  thread_.join();
+}
+
+// ---- Trainer thread ---------------------------------------------------------
+
+void PsClient::Post(std::function<void()> command) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  waker_.Wake();
+}
+
+absl::Status PsClient::WaitUntil(std::unique_lock<std::mutex>& lock, absl::Duration wait_max,
+                                 const std::string& what, const std::function<bool()>& done) {
+  const bool in_time = changed_.wait_for(
+      lock, absl::ToChronoNanoseconds(wait_max), [&] { return done() || !failure_.ok(); });
+  if (!failure_.ok()) return failure_;
+  if (in_time) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("waited ", absl::ToInt64Milliseconds(wait_max), " ms for ", what,
+                   waiting_for_.empty() ? "" : absl::StrCat(": ", waiting_for_),
+                   "; look at the log of whoever is waited for, or raise limits "
+                   "{ wait_timeout_ms: ... }"));
+}
+
+absl::StatusOr<std::shared_ptr<const View>> PsClient::WaitForView(
+    const std::function<bool(const View&)>& accept, const std::string& what,
+    absl::Duration wait_max) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  SL_RETURN_IF_ERROR(WaitUntil(lock, wait_max, what, [&] {
+    return view_ != nullptr &&
+           (view_->proto().state() == wire::FINISHED || accept(*view_));
+  }));
+  return view_;
+}
+
+absl::StatusOr<std::shared_ptr<const View>> PsClient::WaitUntilRunning() {
+  // The coordinator ends the wait: it names who is missing.
+  return WaitForView([](const View& view) { return view.proto().state() == wire::RUNNING; },
+                     "all members to join",
+                     options_.member.start_timeout * 2 + absl::Seconds(10));
+}
+
+absl::StatusOr<PsClient::Joined> PsClient::JoinShards() {
+  Post([this] { client_->JoinPull(absl::Now(), &client_effects_); });
+  SL_ASSIGN_OR_RETURN(PullResult parameters, WaitPull());
+  const auto joined = std::make_shared<PullResult>(std::move(parameters));
+  Post([this, joined] {
+    const Clock start = client_->StartAt(*joined, absl::Now(), &client_effects_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    start_clock_ = start;
+    changed_.notify_all();
+  });
+  std::unique_lock<std::mutex> lock(mutex_);
+  SL_RETURN_IF_ERROR(WaitUntil(lock, options_.wait_timeout, "the start clock",
+                               [&] { return start_clock_.has_value(); }));
+  return Joined{.start = *start_clock_, .parameters = *joined};
+}
+
+absl::Status PsClient::Push(Clock clock, TableId table, Payload gradient,
+                            std::shared_ptr<const std::vector<Version>> base_versions) {
+  const size_t bytes = gradient.size();
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    SL_RETURN_IF_ERROR(WaitUntil(lock, options_.wait_timeout, "room to push", [&] {
+      return unacknowledged_bytes_ == 0 ||
+             unacknowledged_bytes_ + bytes <= options_.unacknowledged_bytes_max;
+    }));
+    unacknowledged_bytes_ += bytes;
+    posted_bytes_ += bytes;
+  }
+  Post([this, clock, table, bytes, gradient = std::move(gradient),
+        versions = std::move(base_versions)] {
+    const absl::Status pushed =
+        client_->Push(clock, table, gradient, *versions, absl::Now(), &client_effects_);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      posted_bytes_ -= bytes;
+    }
+    if (!pushed.ok()) Fail(pushed);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status PsClient::StartPull(Clock clock, Clock own_clock) {
+  Post([this, clock, own_clock] {
+    client_->Pull(clock, own_clock, absl::Now(), &client_effects_);
+  });
+  return failure();
+}
+
+absl::StatusOr<PsClient::PullResult> PsClient::WaitPull() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  SL_RETURN_IF_ERROR(WaitUntil(lock, options_.wait_timeout, "parameters",
+                               [&] { return pulled_.has_value(); }));
+  PullResult result = *std::move(pulled_);
+  pulled_.reset();
+  return result;
+}
+
+absl::Status PsClient::WaitPushed() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return WaitUntil(lock, options_.wait_timeout, "pushes to be acknowledged",
+                   [&] { return unacknowledged_bytes_ == 0; });
+}
+
+absl::StatusOr<MemberCore::CallResult> PsClient::Call(wire::Call call, Payload value,
+                                                      absl::Duration wait_max) {
+  auto id = std::make_shared<std::optional<uint64_t>>();
+  Post([this, id, call = std::move(call), value = std::move(value)]() mutable {
+    const uint64_t call_id =
+        member_.Call(std::move(call), std::move(value), absl::Now(), &member_effects_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    *id = call_id;
+  });
+  std::unique_lock<std::mutex> lock(mutex_);
+  SL_RETURN_IF_ERROR(WaitUntil(lock, wait_max, "an answer of the coordinator", [&] {
+    return id->has_value() && answers_.count(**id) > 0;
+  }));
+  MemberCore::CallResult result = std::move(answers_.at(**id));
+  answers_.erase(**id);
+  if (result.reply.code() != wire::OK) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator refused a call: ", result.reply.error()));
+  }
+  return result;
+}
+
+// ---- Any thread -------------------------------------------------------------
+
+std::shared_ptr<const View> PsClient::view() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return view_;
+}
+
+void PsClient::SetStats(const run::WorkerStats& stats) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stats_ = stats;
+}
+
+void PsClient::AddRecord(const run::MetricRecord& record) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  records_.push_back(record);
+}
+
+void PsClient::Interrupt(const std::string& reason) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    interrupt_reason_ = reason;
+  }
+  waker_.Wake();
+}
+
+void PsClient::SetFailureHandler(std::function<void(const absl::Status&)> handler) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  failure_handler_ = std::move(handler);
+  if (failure_handler_ && !failure_.ok()) failure_handler_(failure_);
+}
+
+absl::Status PsClient::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+// ---- Communication thread -----------------------------------------------------
+
+void PsClient::Fail(const absl::Status& status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_.ok()) return;
+  failure_ = status;
+  changed_.notify_all();
+  // Under the mutex, so that clearing the handler waits for it.
+  if (failure_handler_) failure_handler_(failure_);
+}
+
+void PsClient::RunCommands() {
+  std::vector<std::function<void()>> commands;
+  std::optional<std::string> interrupt;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    commands.swap(commands_);
+    if (!leaving_) interrupt = interrupt_reason_;
+    for (run::MetricRecord& record : records_) member_.AddRecord(record);
+    records_.clear();
+  }
+  for (const std::function<void()>& command : commands) command();
+  if (interrupt.has_value()) {
+    leaving_ = true;
+    if (member_.incarnation() != 0) {
+      wire::Call call;
+      call.mutable_leave()->set_failure(*interrupt);
+      member_.Call(call, Payload(), absl::Now(), &member_effects_);
+    }
+    Fail(absl::CancelledError(*interrupt));
+  }
+}
+
+absl::Status PsClient::ConnectShardThreads(const View& view) {
+  const PeerId self{.kind = PeerId::Kind::kWorker,
+                    .index = options_.member.join.index(),
+                    .instance = member_.incarnation()};
+  const std::string host_id = HostId();
+  for (const wire::ServerMember& server : view.proto().server()) {
+    for (int t = 0; t < server.thread_size(); ++t) {
+      const wire::Endpoints& endpoints = server.thread(t);
+      const bool same_host = server.host_id() == host_id;
+      if (options_.transport == config::Limits::IPC && (!same_host || endpoints.ipc().empty())) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("limits { transport: IPC }: server ", server.index(),
+                         " is not on this host; use AUTO or TCP"));
+      }
+      const bool ipc = options_.transport != config::Limits::TCP && same_host &&
+                       !endpoints.ipc().empty();
+      SL_ASSIGN_OR_RETURN(std::unique_ptr<DealerSocket> socket,
+                          DealerSocket::Create(context_, self));
+      SL_RETURN_IF_ERROR(socket->Connect(ipc ? endpoints.ipc() : endpoints.tcp()));
+      poller_.Add(*socket);
+      shard_threads_[{.server = server.index(), .thread = t}] = std::move(socket);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void PsClient::PerformMember() {
+  // Performing may cause new effects: a view makes a heartbeat due.
+  while (true) {
+    MemberCore::Effects effects;
+    std::swap(effects, member_effects_);
+    for (const Message& message : effects.sends) (void)coordinator_->Send(message);
+    if (effects.view != nullptr) {
+      const wire::View& proto = effects.view->proto();
+      if (proto.state() == wire::RUNNING && proto.mode() != wire::ALLREDUCE) {
+        if (!client_.has_value()) {
+          if (const absl::Status connected = ConnectShardThreads(*effects.view);
+              !connected.ok()) {
+            Fail(connected);
+          }
+          ClientCore::Options options;
+          options.rank = Rank{options_.member.join.index()};
+          options.incarnation = member_.incarnation();
+          options.window_bytes = options_.window_bytes;
+          options.message_bytes = options_.message_bytes;
+          client_.emplace(options, effects.view);
+        } else {
+          client_->OnView(effects.view, &client_effects_);
+        }
+      }
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        view_ = effects.view;
+        FillStats();
+        changed_.notify_all();
+      }
+      if (proto.state() != wire::RUNNING) {
+        member_.SendHeartbeat(absl::Now(), &member_effects_);
+        if (proto.state() == wire::FAILED) {
+          Fail(absl::FailedPreconditionError(proto.reason()));
+        }
+      }
+    }
+    for (MemberCore::CallResult& answer : effects.answers) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      answers_[answer.call_id] = std::move(answer);
+      changed_.notify_all();
+    }
+    if (effects.fenced && !leaving_) {
+      Fail(absl::AbortedError(
+          "the lease of this worker ran out although it runs; was it paused or cut off?"));
+    }
+    if (!effects.failure.ok()) Fail(effects.failure);
+    if (member_effects_.sends.empty()) return;
+  }
+}
+
+void PsClient::FillStats() {
+  if (client_.has_value()) {
+    stats_.set_bytes_pushed(client_->bytes_pushed());
+    stats_.set_bytes_pulled(client_->bytes_pulled());
+    stats_.set_retries(client_->retries());
+  }
+  member_.SetStats(stats_);
+}
+
+void PsClient::PerformClient() {
+  ClientCore::Effects effects;
+  std::swap(effects, client_effects_);
+  for (const ClientCore::Send& send : effects.sends) {
+    const auto socket = shard_threads_.find(send.to);
+    if (socket != shard_threads_.end()) (void)socket->second->Send(send.message);
+  }
+  for (PullResult& result : effects.pulled) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pulled_ = std::move(result);
+    changed_.notify_all();
+  }
+  if (effects.fenced && !leaving_) {
+    Fail(absl::AbortedError(
+        "the servers gave this worker up: its lease ran out although it runs"));
+  }
+  if (!effects.failure.ok()) Fail(effects.failure);
+}
+
+void PsClient::Run() {
+  poller_.Add(*coordinator_);
+  poller_.Add(waker_);
+  member_.Start(absl::Now(), &member_effects_);
+  while (true) {
+    PerformMember();
+    PerformClient();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (client_.has_value()) {
+        const size_t now_unacknowledged = client_->unacknowledged_bytes() + posted_bytes_;
+        if (now_unacknowledged != unacknowledged_bytes_) {
+          unacknowledged_bytes_ = now_unacknowledged;
+          changed_.notify_all();
+        }
+      }
+      if (stopping_) break;
+    }
+    const absl::Time wake =
+        std::min(member_.NextWakeup(),
+                 client_.has_value() ? client_->NextWakeup() : absl::InfiniteFuture());
+    if (const absl::Status waited =
+            poller_.Wait(std::max(wake - absl::Now(), absl::ZeroDuration()));
+        !waited.ok()) {
+      Fail(waited);
+      break;
+    }
+    waker_.Drain();
+    RunCommands();
+    while (true) {
+      absl::StatusOr<std::optional<Message>> message = coordinator_->Receive();
+      if (!message.ok()) Fail(message.status());
+      if (!message.ok() || !message->has_value()) break;
+      member_.OnMessage(**message, absl::Now(), &member_effects_);
+    }
+    for (const auto& [owner, socket] : shard_threads_) {
+      while (true) {
+        absl::StatusOr<std::optional<Message>> message = socket->Receive();
+        if (!message.ok()) Fail(message.status());
+        if (!message.ok() || !message->has_value()) break;
+        client_->OnMessage(owner, **message, absl::Now(), &client_effects_);
+      }
+    }
+    const absl::Time now = absl::Now();
+    if (now >= member_.NextWakeup()) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      FillStats();
+      if (client_.has_value()) waiting_for_ = client_->WaitingFor(now);
+    }
+    member_.OnTick(now, &member_effects_);
+    if (client_.has_value()) client_->OnTick(now, &client_effects_);
+  }
+  for (const auto& [owner, socket] : shard_threads_) poller_.Remove(*socket);
+  poller_.Remove(*coordinator_);
+}
+
+}  // namespace slackline

@@ -1,0 +1,144 @@
+// PsClient: the communication thread of a worker. Drives a MemberCore towards the
+// coordinator and, once the job runs over servers, a ClientCore towards the shard
+// threads. The trainer thread talks to it through the blocking calls below.
+//
+// Every wait has a deadline, and ends early with the reason when the job ends or
+// the lease runs out. After an error all later calls return that error:
+//   Aborted            the lease ran out though we live: make a new PsClient
+//   Cancelled          Interrupt() was called
+//   DeadlineExceeded   names what was waited for
+//   FailedPrecondition the coordinator refused us, or the job FAILED; says why
+//   Unavailable        the coordinator is gone
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/membership/member_core.h"
+#include "common/net/poller.h"
+#include "common/net/transport.h"
+#include "proto/cluster.pb.h"
+#include "worker/client/client_core.h"
+
+namespace slackline {
+
+class PsClient {
+ public:
+  struct Options {
+    MemberCore::Options member;
+    std::string coordinator_endpoint;
+    size_t window_bytes = 4 << 20;
+    size_t message_bytes = 256 << 10;
+    // Push() waits while this much is not acknowledged.
+    size_t unacknowledged_bytes_max = 256 << 20;
+    absl::Duration wait_timeout = absl::Seconds(120);
+    config::Limits::Transport transport = config::Limits::AUTO;
+  };
+  using PullResult = ClientCore::PullResult;
+
+  static absl::StatusOr<std::unique_ptr<PsClient>> Start(NetContext& context,
+                                                         const Options& options);
+  ~PsClient();
+
+  // ---- Trainer thread -------------------------------------------------------
+
+  // Waits until all members are there. The view is RUNNING.
+  absl::StatusOr<std::shared_ptr<const View>> WaitUntilRunning();
+  // Makes this worker take part at every shard. The clock it starts at, and the
+  // parameters to start with.
+  struct Joined {
+    Clock start = 0;
+    PullResult parameters;
+  };
+  absl::StatusOr<Joined> JoinShards();
+  // As ClientCore::Push(). Returns before the gradient is sent.
+  absl::Status Push(Clock clock, TableId table, Payload gradient,
+                    std::shared_ptr<const std::vector<Version>> base_versions);
+  // As ClientCore::Pull(). One at a time.
+  absl::Status StartPull(Clock clock, Clock own_clock);
+  absl::StatusOr<PullResult> WaitPull();
+  // Waits until every push is acknowledged.
+  absl::Status WaitPushed();
+  // Waits for the answer of the coordinator. DeadlineExceeded after `wait_max`.
+  absl::StatusOr<MemberCore::CallResult> Call(wire::Call call, Payload value,
+                                              absl::Duration wait_max);
+  // Waits for a view that `accept`s; also returns the last view of a job that
+  // ended well. `what` completes "waited for ... ".
+  absl::StatusOr<std::shared_ptr<const View>> WaitForView(
+      const std::function<bool(const View&)>& accept, const std::string& what,
+      absl::Duration wait_max);
+
+  // ---- Any thread -----------------------------------------------------------
+
+  std::shared_ptr<const View> view() const;
+  // Goes with the next heartbeats; bytes and retries are filled in.
+  void SetStats(const run::WorkerStats& stats);
+  void AddRecord(const run::MetricRecord& record);
+  // Ends all waits with Cancelled and tells the coordinator that we leave.
+  void Interrupt(const std::string& reason);
+  // Called once, on the communication thread, when an error ends everything; at
+  // once if that has happened. Replaces the last one; nullptr clears it, and
+  // then no call is in progress.
+  void SetFailureHandler(std::function<void(const absl::Status&)> handler);
+  absl::Status failure() const;
+
+ private:
+  PsClient(NetContext& context, const Options& options,
+           std::unique_ptr<DealerSocket> coordinator);
+  void Run();
+  void RunCommands();
+  void PerformMember();
+  void PerformClient();
+  absl::Status ConnectShardThreads(const View& view);
+  void FillStats();  // Under mutex_.
+  void Fail(const absl::Status& status);
+  void Post(std::function<void()> command);
+  // Waits under mutex_ until `done` or failure. `what` as in WaitForView().
+  absl::Status WaitUntil(std::unique_lock<std::mutex>& lock, absl::Duration wait_max,
+                         const std::string& what, const std::function<bool()>& done);
+
+  NetContext& context_;
+  const Options options_;
+
+  // Of the communication thread.
+  MemberCore member_;
+  MemberCore::Effects member_effects_;
+  std::optional<ClientCore> client_;
+  ClientCore::Effects client_effects_;
+  std::unique_ptr<DealerSocket> coordinator_;
+  std::map<Owner, std::unique_ptr<DealerSocket>> shard_threads_;
+  Poller poller_;
+  bool leaving_ = false;
+
+  Waker waker_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::vector<std::function<void()>> commands_;
+  absl::Status failure_;
+  std::function<void(const absl::Status&)> failure_handler_;
+  std::shared_ptr<const View> view_;
+  run::WorkerStats stats_;
+  std::vector<run::MetricRecord> records_;
+  std::map<uint64_t, MemberCore::CallResult> answers_;
+  std::optional<PullResult> pulled_;
+  std::optional<Clock> start_clock_;
+  size_t unacknowledged_bytes_ = 0;  // Posted pushes included.
+  size_t posted_bytes_ = 0;          // Of Push() commands not yet run.
+  std::string waiting_for_;
+  bool stopping_ = false;
+  std::optional<std::string> interrupt_reason_;
+
+  std::thread thread_;
+};
+
+}  // namespace slackline

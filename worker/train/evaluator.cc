@@ -1,0 +1,114 @@
+#include "worker/train/evaluator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "common/status.h"
+#include "worker/model/compute.h"
+
+namespace slackline {
+namespace {
+constexpr int64_t kEvaluationBatch = 500;
+}  // namespace
+
+void LoadSnapshot(const Snapshot& snapshot, Model* model) {
+  SL_CHECK(snapshot.size() == model->tables().size(), "snapshot of another model");
+  for (size_t table = 0; table < snapshot.size(); ++table) {
+    const absl::Span<float> parameter = model->parameter(static_cast<int>(table));
+    auto* out = reinterpret_cast<std::byte*>(parameter.data());
+    const std::byte* const end = out + parameter.size() * sizeof(float);
+    for (const Payload& piece : snapshot[table]) {
+      SL_CHECK(piece.size() <= static_cast<size_t>(end - out), "snapshot is too large");
+      std::memcpy(out, piece.data(), piece.size());
+      out += piece.size();
+    }
+    SL_CHECK(out == end, "snapshot is too small");
+  }
+}
+
+Snapshot TakeSnapshot(Model& model) {
+  Snapshot snapshot;
+  for (size_t table = 0; table < model.tables().size(); ++table) {
+    const absl::Span<float> parameter = model.parameter(static_cast<int>(table));
+    snapshot.push_back({Payload::Copy(parameter.data(), parameter.size() * sizeof(float))});
+  }
+  return snapshot;
+}
+
+absl::StatusOr<DatasetLoss> EvaluateDataset(Model& model, const Dataset& data) {
+  std::vector<float> inputs(kEvaluationBatch * data.features());
+  std::vector<int64_t> labels(kEvaluationBatch);
+  std::vector<int64_t> rows(kEvaluationBatch);
+  double loss_sum = 0;
+  int64_t correct = 0;
+  for (int64_t begin = 0; begin < data.examples(); begin += kEvaluationBatch) {
+    rows.resize(std::min(kEvaluationBatch, data.examples() - begin));
+    std::iota(rows.begin(), rows.end(), begin);
+    data.Gather(rows, inputs.data(), labels.data());
+    SL_ASSIGN_OR_RETURN(const Model::Evaluation batch,
+                        model.Evaluate({.examples = static_cast<int64_t>(rows.size()),
+                                        .inputs = inputs.data(),
+                                        .labels = labels.data()}));
+    loss_sum += batch.loss_sum;
+    correct += batch.correct;
+  }
+  const double examples = static_cast<double>(data.examples());
+  return DatasetLoss{.objective = loss_sum / examples + model.Regularizer(),
+                     .accuracy = static_cast<double>(correct) / examples};
+}
+
+Evaluator::Evaluator(std::unique_ptr<Model> model, std::shared_ptr<const Dataset> data,
+                     int threads, Done done)
+    : model_(std::move(model)),
+      data_(std::move(data)),
+      done_(std::move(done)),
+      thread_(&Evaluator::Run, this, threads) {}
+
+Evaluator::~Evaluator() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    jobs_.clear();
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+bool Evaluator::Submit(int64_t step, Snapshot snapshot) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (jobs_.size() >= kQueueMax) return false;
+  jobs_.push_back({.step = step, .snapshot = std::move(snapshot)});
+  changed_.notify_all();
+  return true;
+}
+
+absl::Status Evaluator::Drain() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return jobs_.empty() && !busy_; });
+  return failure_;
+}
+
+void Evaluator::Run(int threads) {
+  // OpenMP's number of threads belongs to the calling thread.
+  (void)SetComputeThreads(threads);
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+    if (stopping_) return;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    LoadSnapshot(job.snapshot, model_.get());
+    job.snapshot.clear();
+    const absl::StatusOr<DatasetLoss> loss = EvaluateDataset(*model_, *data_);
+    if (loss.ok()) done_(job.step, *loss);
+    lock.lock();
+    if (!loss.ok() && failure_.ok()) failure_ = loss.status();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace slackline

@@ -1,0 +1,59 @@
+#include "worker/train/run_report.h"
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+
+namespace slackline {
+namespace {
+constexpr int64_t kRecordsPerEpoch = 20;
+// Weight of the newest minibatch in the decayed mean that `status` shows.
+constexpr double kLossWeight = 0.05;
+}  // namespace
+
+RunReport::RunReport(const Options& options, PsClient* client)
+    : options_(options),
+      client_(client),
+      record_every_(std::max<Clock>(1, options.steps_per_epoch / kRecordsPerEpoch)),
+      last_record_(absl::Now()) {
+  stats_.set_rank(static_cast<int32_t>(options.rank));
+}
+
+double RunReport::EpochOf(Clock clock) const {
+  return static_cast<double>(clock) / static_cast<double>(options_.steps_per_epoch);
+}
+
+void RunReport::AddComputeSeconds(double seconds) {
+  stats_.set_compute_seconds(stats_.compute_seconds() + seconds);
+}
+
+void RunReport::AddWaitSeconds(double seconds) {
+  stats_.set_wait_seconds(stats_.wait_seconds() + seconds);
+}
+
+void RunReport::StepDone(Clock clock, double loss) {
+  stats_.set_train_loss(stats_.examples() == 0
+                            ? loss
+                            : (1 - kLossWeight) * stats_.train_loss() + kLossWeight * loss);
+  stats_.set_clock(clock);
+  stats_.set_examples(stats_.examples() + options_.batch_size);
+  client_->SetStats(stats_);
+  loss_sum_ += loss;
+  ++loss_count_;
+  if (clock % record_every_ != 0) return;
+  const absl::Time now = absl::Now();
+  run::MetricRecord record;
+  record.set_kind(run::MetricRecord::TRAIN);
+  record.set_rank(static_cast<int32_t>(options_.rank));
+  record.set_step(clock);
+  record.set_epoch(EpochOf(clock));
+  record.set_loss(loss_sum_ / static_cast<double>(loss_count_));
+  record.set_examples_per_second(static_cast<double>(loss_count_ * options_.batch_size) /
+                                 std::max(1e-9, absl::ToDoubleSeconds(now - last_record_)));
+  client_->AddRecord(record);
+  loss_sum_ = 0;
+  loss_count_ = 0;
+  last_record_ = now;
+}
+
+}  // namespace slackline
