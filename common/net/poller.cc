@@ -52,7 +52,7 @@ Poller::Poller(const Options& options)
     : options_(options), spin_(options.spin_max) {}
 Poller::~Poller() = default;
 
-void Poller::Add(const Socket& socket) {
+void Poller::Add(Socket& socket) {
   sockets_.push_back(&socket);
   descriptors_.push_back({socket.file_descriptor(), POLLIN, 0});
 }
@@ -73,37 +73,45 @@ absl::Status Poller::Wait(absl::Duration wait_max) {
   // messages, and is silent about messages whose news a send has already taken
   // in. So ask the sockets first. Afterwards every new message makes its
   // descriptor readable.
-  for (const Socket* const socket : sockets_) {
+  for (Socket* const socket : sockets_) {
     SL_ASSIGN_OR_RETURN(const bool has_input, socket->HasInput());
     if (has_input) return absl::OkStatus();
+  }
+  if (options_.spin_max == absl::ZeroDuration()) {
+    return Look(wait_max).status();
   }
   const auto start = SteadyClock::now();
   const auto waited = [&] {
     return absl::FromChrono(SteadyClock::now() - start);
   };
+  bool found = false;
   const absl::Duration spin = std::min(spin_, wait_max);
-  int ready = 0;
-  do {
-    absl::Duration left;  // Zero while spinning.
-    const bool sleep = spin < kSpinMin || waited() >= spin;
-    if (sleep) left = std::max(wait_max - waited(), absl::ZeroDuration());
-    const timespec timeout = absl::ToTimespec(left);
-    ready =
-        ppoll(descriptors_.data(), descriptors_.size(),
-              left == absl::InfiniteDuration() ? nullptr : &timeout, nullptr);
-    if (ready < 0 && errno != EINTR) {
-      return absl::UnavailableError(
-          absl::StrCat("wait: poll: ", std::strerror(errno)));
-    }
-    if (sleep) break;
-  } while (ready == 0);
+  while (!found && spin >= kSpinMin && waited() < spin) {
+    SL_ASSIGN_OR_RETURN(found, Look(absl::ZeroDuration()));
+  }
+  if (!found) {
+    SL_ASSIGN_OR_RETURN(
+        found, Look(std::max(wait_max - waited(), absl::ZeroDuration())));
+  }
   // A spin pays if messages come within it; judged by this wait, also if it
   // slept, less what waking up took. Otherwise it only takes time from threads
   // that have work.
-  const bool soon = ready > 0 && waited() < options_.spin_max + kWakeCost;
+  const bool soon = found && waited() < options_.spin_max + kWakeCost;
   spin_ = soon ? std::min(options_.spin_max, std::max(kSpinMin, spin_ * 2))
                : spin_ / 2;
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Poller::Look(absl::Duration wait_max) {
+  const timespec timeout = absl::ToTimespec(wait_max);
+  const int ready =
+      ppoll(descriptors_.data(), descriptors_.size(),
+            wait_max == absl::InfiniteDuration() ? nullptr : &timeout, nullptr);
+  if (ready < 0 && errno != EINTR) {
+    return absl::UnavailableError(
+        absl::StrCat("wait: poll: ", std::strerror(errno)));
+  }
+  return ready != 0;  // A signal also ends the wait.
 }
 
 }  // namespace slackline

@@ -1,5 +1,7 @@
 #include "common/net/transport.h"
 
+#include <malloc.h>
+
 #include <cerrno>
 #include <utility>
 #include <zmq.hpp>
@@ -85,6 +87,12 @@ int Milliseconds(absl::Duration duration) {
 
 }  // namespace
 
+void KeepFreedMemory() {
+  // The largest threshold that glibc allows, and a heap of many messages.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
 NetContext::NetContext(const Options& options)
     : context_(std::make_unique<zmq::context_t>(options.io_threads)) {}
 NetContext::~NetContext() = default;
@@ -118,7 +126,8 @@ absl::Status Socket::CheckOptions(const SocketOptions& options) {
 
 int Socket::file_descriptor() const { return socket_->get(zmq::sockopt::fd); }
 
-absl::StatusOr<bool> Socket::HasInput() const {
+absl::StatusOr<bool> Socket::HasInput() {
+  if (drained_) return false;
   for (;;) {
     try {
       return (socket_->get(zmq::sockopt::events) & ZMQ_POLLIN) != 0;
@@ -131,7 +140,8 @@ absl::StatusOr<bool> Socket::HasInput() const {
 absl::StatusOr<bool> Socket::ReceiveFrame(zmq::message_t* frame) {
   for (;;) {
     try {
-      return socket_->recv(*frame, zmq::recv_flags::dontwait).has_value();
+      drained_ = !socket_->recv(*frame, zmq::recv_flags::dontwait).has_value();
+      return !drained_;
     } catch (const zmq::error_t& error) {
       if (error.num() != EINTR) return CallFailed("receive", "", error);
     }
@@ -166,6 +176,7 @@ absl::Status Socket::ReceiveBody(const zmq::message_t& header, Message* message,
 }
 
 absl::StatusOr<bool> Socket::SendFrame(zmq::message_t& frame, bool more) {
+  drained_ = false;
   const zmq::send_flags flags =
       more ? zmq::send_flags::dontwait | zmq::send_flags::sndmore
            : zmq::send_flags::dontwait;
