@@ -26,7 +26,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -289,20 +288,21 @@ bool Measure(const Options& options, const Case& c) {
       stderr, "%-9s %9zu %9zu %8zu %11.2f %11.2f %9.3f %7.3f .. %.3f\n",
       c.optimizer.c_str(), c.gradients, c.elements, bytes_per_parameter,
       apply_rate.median, triad_rate.median, ratio.median, ratio.min, ratio.max);
-  PrintJsonLine("apply",
-                {{"optimizer", c.optimizer},
-                 {"gradients", c.gradients},
-                 {"elements", c.elements},
-                 {"bytes_per_parameter", bytes_per_parameter},
-                 {"repeats", options.repeats},
-                 {"updates_per_repeat", rounds},
-                 {"seed", options.seed},
-                 {"smoke", options.smoke},
-                 {"instruction_set", HWY_DYNAMIC_DISPATCH(InstructionSet)()},
-                 {"apply_gigabytes_per_second", ToJson(apply_rate)},
-                 {"triad_gigabytes_per_second", ToJson(triad_rate)},
-                 {"ratio_to_triad", ToJson(ratio)},
-                 {"checksum", checksum}});
+  nlohmann::ordered_json line;
+  line["optimizer"] = c.optimizer;
+  line["gradients"] = c.gradients;
+  line["elements"] = c.elements;
+  line["bytes_per_parameter"] = bytes_per_parameter;
+  line["repeats"] = options.repeats;
+  line["updates_per_repeat"] = rounds;
+  line["seed"] = options.seed;
+  line["smoke"] = options.smoke;
+  line["instruction_set"] = HWY_DYNAMIC_DISPATCH(InstructionSet)();
+  line["apply_gigabytes_per_second"] = ToJson(apply_rate);
+  line["triad_gigabytes_per_second"] = ToJson(triad_rate);
+  line["ratio_to_triad"] = ToJson(ratio);
+  line["checksum"] = checksum;
+  PrintJsonLine("apply", line);
   return true;
 }
 
@@ -340,12 +340,13 @@ int Main(int argc, char** argv) {
     options.elements = {1003, 4096};
     options.repeats = 2;
   }
-  const nlohmann::ordered_json parsed = {{"optimizers", options.optimizers},
-                                         {"gradients", options.gradients},
-                                         {"elements", options.elements},
-                                         {"repeats", options.repeats},
-                                         {"seed", options.seed},
-                                         {"smoke", options.smoke}};
+  nlohmann::ordered_json parsed;
+  parsed["optimizers"] = options.optimizers;
+  parsed["gradients"] = options.gradients;
+  parsed["elements"] = options.elements;
+  parsed["repeats"] = options.repeats;
+  parsed["seed"] = options.seed;
+  parsed["smoke"] = options.smoke;
   std::fprintf(stderr, "options: %s\n", parsed.dump().c_str());
 
   std::fprintf(stderr, "%-9s %9s %9s %8s %11s %11s %9s %s\n", "optimizer",

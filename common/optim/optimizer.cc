@@ -1,6 +1,7 @@
 #include "common/optim/optimizer.h"
 
 #include <cmath>
+#include <string>
 
 #include "common/optim/kernels.h"
 #include "common/status.h"
