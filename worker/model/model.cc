@@ -86,7 +86,9 @@ class TorchModel : public Model {
   absl::Span<const wire::Table> tables() const override { return tables_; }
 
   absl::Span<float> parameter(int table) override {
-    const Tensor& tensor = tensors_.at(static_cast<size_t>(table));
+    SL_CHECK(table >= 0 && static_cast<size_t>(table) < tensors_.size(),
+             absl::StrCat("table ", table, " of ", tensors_.size()));
+    const Tensor& tensor = tensors_[static_cast<size_t>(table)];
     return {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())};
   }
 
