@@ -517,7 +517,7 @@ TEST(ConfigDefaultsTest, AreWrittenOut) {
   for (const char* expected :
        {"coordinator {", "port: 7700", "threads: 1", "device: CPU",
         "slowdown: 1", "train_examples: 60000", "weight_decay: 0",
-        "warmup_steps: 0", "constant {", "bsp {", "pull_ahead: true",
+        "warmup_steps: 0", "constant {", "bsp {", "pull_ahead: false",
         "epochs: 1", "seed: 1", "trace: false", "lease_ms: 5000",
         "transport: AUTO", "insecure: false"}) {
     EXPECT_THAT(text, HasSubstr(expected));
