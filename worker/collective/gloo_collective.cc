@@ -4,10 +4,15 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <exception>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -244,7 +249,31 @@ class GlooContext final : public gloo::Context {
   }
 };
 
-// Gloo does not check what getaddrinfo() returns.
+// True if this machine can listen on `address`. Else errno says why.
+bool CanListen(const addrinfo& address) {
+  const int fd =
+      socket(address.ai_family, address.ai_socktype, address.ai_protocol);
+  if (fd < 0) return false;
+  const bool can = bind(fd, address.ai_addr, address.ai_addrlen) == 0;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return can;
+}
+
+bool IsWildcard(const addrinfo& address) {
+  if (address.ai_family == AF_INET) {
+    const auto* const ip =
+        reinterpret_cast<const sockaddr_in*>(address.ai_addr);
+    return ip->sin_addr.s_addr == htonl(INADDR_ANY);
+  }
+  const auto* const ip = reinterpret_cast<const sockaddr_in6*>(address.ai_addr);
+  return address.ai_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&ip->sin6_addr);
+}
+
+// Gloo would go on with what getaddrinfo() did not return, and leaks memory if
+// it cannot listen.
 absl::Status CheckHost(const std::string& host) {
   if (host.empty()) {
     return absl::InvalidArgumentError(
@@ -261,20 +290,22 @@ absl::Status CheckHost(const std::string& host) {
                      gai_strerror(error), ")"));
   }
   bool wildcard = false;
+  bool can_listen = false;
   for (const addrinfo* i = found; i != nullptr; i = i->ai_next) {
-    if (i->ai_family == AF_INET) {
-      const auto* address = reinterpret_cast<const sockaddr_in*>(i->ai_addr);
-      wildcard |= address->sin_addr.s_addr == htonl(INADDR_ANY);
-    } else if (i->ai_family == AF_INET6) {
-      const auto* address = reinterpret_cast<const sockaddr_in6*>(i->ai_addr);
-      wildcard |= IN6_IS_ADDR_UNSPECIFIED(&address->sin6_addr);
-    }
+    wildcard = wildcard || IsWildcard(*i);
+    can_listen = can_listen || CanListen(*i);
   }
+  const int error = errno;
   freeaddrinfo(found);
   if (wildcard) {
     return absl::InvalidArgumentError(absl::StrCat(
         "host: the other ranks cannot connect to the wildcard \"", host,
         "\", the name or address of one interface is required"));
+  }
+  if (!can_listen) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on \"", host, "\" (", std::strerror(error),
+                     "); check that it is an address of this machine"));
   }
   return absl::OkStatus();
 }
@@ -381,9 +412,9 @@ absl::Status GlooCollective::Mesh::Connect(const Options& options) {
       addresses.append(address.begin(), address.end());
     }
   } catch (const std::exception& exception) {
-    return absl::UnavailableError(absl::StrCat(
-        Self(), " cannot listen on \"", options.host, "\" (", Reason(exception),
-        "); check that it is an address of this machine"));
+    return absl::UnavailableError(absl::StrCat(Self(), " cannot listen on \"",
+                                               options.host, "\" (",
+                                               Reason(exception), ")"));
   }
 
   const size_t addresses_bytes = addresses.size();
