@@ -110,6 +110,16 @@ TEST(RateMeterTest, FollowsTheLastSeconds) {
   EXPECT_NEAR(rate.PerSecond(), 1000, 1);
 }
 
+TEST(RateMeterTest, TheWaitBeforeTheBeginningDoesNotCount) {
+  RateMeter rate;
+  rate.Add(kStart, 0);
+  rate.Add(kStart + absl::Seconds(3), 0);
+  EXPECT_EQ(rate.PerSecond(), 0);
+  rate.Add(kStart + absl::Seconds(4), 50);
+  rate.Add(kStart + absl::Seconds(5), 150);
+  EXPECT_DOUBLE_EQ(rate.PerSecond(), 100);
+}
+
 TEST(RateMeterTest, StartsAnewWhenTheTotalShrinks) {
   RateMeter rate;
   rate.Add(kStart, 1000);
@@ -148,6 +158,15 @@ TEST(ProgressTest, ShowsTheSlowestWorkerAndTheMeanLoss) {
   EXPECT_EQ(progress.Line(),
             "ssp:3  step 100/400 25 %  loss 0.5000  1:00 left  500 examples/s  "
             "staleness 2 max 2  5.00 kB/s  0:20 elapsed");
+}
+
+TEST(ProgressTest, BeforeTheFirstStepTheTimeLeftIsUnknown) {
+  wire::StatusReply status = RunningStatus();
+  status.mutable_worker(1)->set_clock(0);
+  Progress progress;
+  progress.Update(status, kStart);
+  EXPECT_THAT(progress.Line(), HasSubstr("step 0/400 0 %"));
+  EXPECT_THAT(progress.Line(), Not(HasSubstr("left")));
 }
 
 TEST(ProgressTest, ShowsTheLatestAccuracy) {

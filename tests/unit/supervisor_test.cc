@@ -107,7 +107,7 @@ TEST_F(SupervisorTest, OtherProcessesThatExitWellDoNotFinishIt) {
     Exit(member, kGood);
   }
   Exit(kServer0, kCodeOne);
-  Pass(absl::Seconds(2));
+  EXPECT_THAT(Pass(absl::Seconds(2)).deaths, SizeIs(1));
   EXPECT_TRUE(supervisor_->Over());
   EXPECT_FALSE(supervisor_->finished());
   EXPECT_EQ(supervisor_->Reason(), "server 0 (pid 7) exited with code 1");
@@ -208,7 +208,7 @@ TEST_F(SupervisorTest, TheLogOfServer0SaysWhyWhenNoStatusDid) {
   Exit(kServer0, kCodeOne, "worker 0 left: out of memory");
   Exit(kWorker1, kCodeOne);
   Exit(kServer1, kCodeOne);
-  Pass(absl::Milliseconds(50));
+  EXPECT_THAT(Pass(absl::Milliseconds(50)).deaths, IsEmpty());
   EXPECT_TRUE(supervisor_->Over());
   EXPECT_EQ(supervisor_->Reason(), "worker 0 left: out of memory");
 }

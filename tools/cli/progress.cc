@@ -79,6 +79,8 @@ std::string StateName(wire::JobState state) {
 
 void RateMeter::Add(absl::Time now, double total) {
   if (!samples_.empty() && total < samples_.back().second) samples_.clear();
+  // The time before the beginning is not part of it.
+  if (!samples_.empty() && samples_.back().second == 0) samples_.clear();
   samples_.emplace_back(now, total);
   // Keeps one sample from before the window, so that it is always covered.
   while (samples_.size() > 2 && now - samples_[1].first >= kRateWindow) {
@@ -163,7 +165,7 @@ std::vector<std::string> Progress::MainFigures() const {
     figures.push_back(StateName(view.state()));
   } else if (trained || (total > 0 && step >= total)) {
     figures.push_back("evaluating");
-  } else {
+  } else if (step > 0 && total > 0) {
     figures.push_back(absl::StrCat(
         DurationText(SecondsLeft(step, total, status_.run_seconds())),
         " left"));

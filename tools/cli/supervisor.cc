@@ -89,10 +89,11 @@ void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
   dead_.push_back(exit);
   if (killing_) return;
   // A job that ends takes all its processes along. Then only a crash is worth
-  // a word, and the coordinator, whose end is why the others go.
-  const bool follows = job_ended() || interrupts_ > 0 ||
-                       !given_up_reason_.empty() ||
-                       (coordinator_gone_ && !exit.member.hosts_coordinator());
+  // a word, and a coordinator that has left none about why the others go.
+  const bool follows =
+      job_ended() || interrupts_ > 0 || !given_up_reason_.empty() ||
+      (coordinator_gone_ &&
+       (!exit.member.hosts_coordinator() || !exit.error_line.empty()));
   if (follows && exit.status.signal == 0) return;
   effects->deaths.push_back(exit);
   if (ending_) return;
