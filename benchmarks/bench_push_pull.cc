@@ -35,7 +35,7 @@ namespace slackline::bench {
 namespace {
 
 struct Options {
-  std::vector<std::string> systems = {"raw", "transport"};
+  std::vector<std::string> systems = {"raw", "transport", "slackline"};
   std::string transport = "tcp";
   std::string topology = "1x1";  // Workers x servers.
   std::vector<int64_t> bytes = {4 << 10, 64 << 10, 1 << 20, 16 << 20};
@@ -257,7 +257,7 @@ int Main(int argc, char** argv) {
   app.add_option("--systems", options.systems,
                  "what to run, with commas; ratios are to the first one")
       ->delimiter(',')
-      ->check(CLI::IsMember({"raw", "transport"}))
+      ->check(CLI::IsMember({"raw", "transport", "slackline"}))
       ->capture_default_str();
   app.add_option("--transport", options.transport, "tcp or ipc")
       ->check(CLI::IsMember({"tcp", "ipc"}))
@@ -348,6 +348,7 @@ int Main(int argc, char** argv) {
       systems.push_back(
           MakeTransportPushPull(absl::Microseconds(options.spin_max_us)));
     }
+    if (name == "slackline") systems.push_back(MakeSlacklinePushPull());
   }
 
   std::fprintf(stderr, "%-10s %-4s %-5s %9s  %9s %9s %9s  %15s  %5s\n",

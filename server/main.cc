@@ -9,6 +9,7 @@
 
 #include "common/config/cluster_config.h"
 #include "common/net/host_id.h"
+#include "common/net/resolve.h"
 #include "common/net/transport.h"
 #include "common/process/logging.h"
 #include "common/process/stop_signal.h"
@@ -33,8 +34,11 @@ struct Flags {
 absl::Status Serve(const Flags& flags, const config::ClusterConfig& config) {
   const std::vector<ServerProcess> servers = ServerProcesses(config);
   const ServerProcess& self = servers[flags.index];
+  SL_ASSIGN_OR_RETURN(const std::string coordinator_address,
+                      ResolveHost(config.coordinator().host()));
   const std::string coordinator_endpoint =
-      absl::StrCat("tcp://", config.coordinator().host(), ":", config.coordinator().port());
+      absl::StrCat("tcp://", coordinator_address, ":", config.coordinator().port());
+  SL_ASSIGN_OR_RETURN(const std::string address, ResolveHost(self.host));
 
   // Everything that can be wrong at start is found before the first message.
   SL_ASSIGN_OR_RETURN(const Optimizer optimizer, Optimizer::Create(config.optimizer()));
@@ -73,7 +77,7 @@ absl::Status Serve(const Flags& flags, const config::ClusterConfig& config) {
     options.core = {.self = {.server = flags.index, .thread = t},
                     .seed = static_cast<uint64_t>(config.train().seed()),
                     .trace = config.train().trace()};
-    options.host = self.host;
+    options.host = address;
     options.port = self.first_port == 0 ? 0 : self.first_port + t;
     options.ipc = config.limits().transport() != config::Limits::TCP;
     SL_ASSIGN_OR_RETURN(
@@ -108,6 +112,7 @@ absl::Status Serve(const Flags& flags, const config::ClusterConfig& config) {
 
 int Main(int argc, char** argv) {
   StopSignal::Block();
+  KeepFreedMemory();
   CLI::App app(
       "Holds shards of the model and serves pushes and pulls. Server 0 also runs the\n"
       "coordinator, so it writes metrics.jsonl and summary.json. Start one process for\n"

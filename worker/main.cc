@@ -133,6 +133,7 @@ absl::Status Work(const Flags& flags, const config::ClusterConfig& config,
 
 int Main(int argc, char** argv) {
   StopSignal::Block();
+  KeepFreedMemory();
   CLI::App app(
       "Trains on its part of the data: pushes gradients to the servers and pulls parameters,\n"
       "or all-reduces with the other workers, as the config says. Start one process for each\n"

@@ -63,7 +63,7 @@ class NetContext {
 // ZeroMQ allocates memory for every received frame. By default glibc returns
 // freed memory to the kernel as soon as about two frames' worth of it lies
 // idle, and then each message of several frames costs a page fault per page:
-// three times the CPU time at 256 KiB frames.
+// about twice the CPU time at 256 KiB frames.
 void KeepFreedMemory();
 
 struct SocketOptions {

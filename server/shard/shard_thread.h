@@ -21,7 +21,7 @@ class ShardThread {
  public:
   struct Options {
     ShardCore::Options core;
-    std::string host;  // Numeric address or name to listen on.
+    std::string host;  // Numeric address to listen on.
     int port = 0;      // 0: the system chooses.
     bool ipc = true;   // Listen for workers on this host as well.
   };

@@ -1,0 +1,171 @@
+#include <unistd.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "benchmarks/push_pull.h"
+#include "benchmarks/report.h"
+#include "common/net/host_id.h"
+#include "common/status.h"
+#include "common/view/initializer.h"
+#include "server/control_loop.h"
+#include "server/coordinator/coordinator_thread.h"
+#include "server/shard/shard_thread.h"
+#include "worker/client/ps_client.h"
+
+namespace slackline::bench {
+namespace {
+
+constexpr char kJob[] = "bench-push-pull";
+
+// Servers and workers of a round have one parent and one round at a time.
+std::string CoordinatorEndpoint() { return absl::StrCat("ipc://@", kJob, "-", getppid()); }
+
+wire::Table TableOf(const PushPullSetup& setup) {
+  wire::Table table;
+  table.set_name("table");
+  table.add_shape(setup.bytes / static_cast<int64_t>(sizeof(float)));
+  table.mutable_initializer()->set_kind(wire::Initializer::UNIFORM);
+  table.mutable_initializer()->set_a(-1);
+  table.mutable_initializer()->set_b(1);
+  return table;
+}
+
+// Equal parts for the servers, and shards no larger than a message or 256 KiB.
+int64_t ShardElements(const PushPullSetup& setup) {
+  const int64_t bytes =
+      std::min({setup.bytes / setup.servers, setup.message_bytes, int64_t{256} << 10});
+  return bytes / static_cast<int64_t>(sizeof(float));
+}
+
+wire::JoinRequest Join(wire::JoinRequest::Role role, int index) {
+  wire::JoinRequest join;
+  join.set_role(role);
+  join.set_index(index);
+  join.set_token(static_cast<uint64_t>(getpid()));
+  join.set_job(kJob);
+  join.set_host("127.0.0.1");
+  join.set_host_id(HostId());
+  join.set_pid(getpid());
+  return join;
+}
+
+class SlacklineWorker : public PushPullWorker {
+ public:
+  static absl::StatusOr<std::unique_ptr<PushPullWorker>> Create(const PushPullSetup& setup,
+                                                                int worker) {
+    auto created = std::make_unique<SlacklineWorker>(setup);
+    PsClient::Options options;
+    options.coordinator_endpoint = CoordinatorEndpoint();
+    options.window_bytes = setup.window_bytes;
+    options.message_bytes = setup.message_bytes;
+    options.transport = setup.ipc ? config::Limits::IPC : config::Limits::TCP;
+    options.member.join = Join(wire::JoinRequest::WORKER, worker);
+    *options.member.join.add_table() = TableOf(setup);
+    options.member.join.set_steps_total(int64_t{1} << 40);
+    options.member.join.set_steps_per_epoch(int64_t{1} << 40);
+    SL_ASSIGN_OR_RETURN(created->client_, PsClient::Start(created->context_, options));
+    SL_ASSIGN_OR_RETURN(created->view_, created->client_->WaitUntilRunning());
+    SL_ASSIGN_OR_RETURN(PsClient::Joined joined, created->client_->JoinShards());
+    created->parameters_ = std::move(joined.parameters);
+    return created;
+  }
+
+  explicit SlacklineWorker(const PushPullSetup& setup)
+      : setup_(setup), gradient_(Payload::Allocate(setup.bytes)), expected_(setup.bytes) {
+    // Zeros leave the parameters as they were, whoever pushes them.
+    std::memset(gradient_.MutableData(), 0, gradient_.size());
+    InitializeElements(TableOf(setup), setup.seed, 0,
+                       absl::MakeSpan(reinterpret_cast<float*>(expected_.data()),
+                                      setup.bytes / sizeof(float)));
+  }
+
+  absl::Status Step(bool verify) override {
+    auto versions = std::make_shared<std::vector<Version>>();
+    for (const ClientCore::ShardValue& shard : parameters_.shards) {
+      versions->push_back(shard.version);
+    }
+    SL_RETURN_IF_ERROR(client_->Push(clock_, TableId{0}, gradient_, versions));
+    ++clock_;
+    SL_RETURN_IF_ERROR(client_->StartPull(clock_, clock_));
+    SL_ASSIGN_OR_RETURN(parameters_, client_->WaitPull());
+    SL_RETURN_IF_ERROR(client_->WaitPushed());
+    if (!verify) return absl::OkStatus();
+    for (size_t i = 0; i < parameters_.shards.size(); ++i) {
+      const ShardRange& range = view_->shard(ShardId{static_cast<int32_t>(i)});
+      const Payload& values = parameters_.shards[i].values;
+      if (values.size() != range.bytes() ||
+          std::memcmp(values.data(), expected_.data() + range.begin * sizeof(float),
+                      range.bytes()) != 0) {
+        return absl::InternalError(absl::StrCat("slackline: wrong bytes pulled of shard ", i));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::string Checksum() const override {
+    return bench::Checksum(expected_.data(), expected_.size());
+  }
+
+ private:
+  const PushPullSetup setup_;
+  Payload gradient_;
+  std::vector<std::byte> expected_;
+  NetContext context_;
+  std::unique_ptr<PsClient> client_;
+  std::shared_ptr<const View> view_;
+  PsClient::PullResult parameters_;
+  Clock clock_ = 0;
+};
+
+class SlacklinePushPull : public PushPullSystem {
+ public:
+  std::string name() const override { return "slackline"; }
+
+  absl::Status Serve(const PushPullSetup& setup, int server,
+                     const std::function<void(const std::string&)>& ready) override {
+    NetContext context;
+    std::unique_ptr<CoordinatorThread> coordinator;
+    if (server == 0) {
+      CoordinatorThread::Options options;
+      options.core = {.job = kJob,
+                      .config_hash = "",
+                      .servers = setup.servers,
+                      .workers = setup.workers,
+                      .mode = wire::ASP,
+                      .shard_elements = ShardElements(setup)};
+      options.endpoint = CoordinatorEndpoint();
+      SL_ASSIGN_OR_RETURN(coordinator, CoordinatorThread::Start(context, options));
+    }
+    config::Optimizer sgd;
+    sgd.mutable_sgd()->set_learning_rate(0.1);
+    SL_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(sgd));
+    ShardThread::Options options;
+    options.core = {.self = {.server = server, .thread = 0}, .seed = setup.seed};
+    options.host = "127.0.0.1";
+    SL_ASSIGN_OR_RETURN(const std::unique_ptr<ShardThread> thread,
+                        ShardThread::Start(context, options, std::move(optimizer), {}));
+    ControlLoop::Options control;
+    control.coordinator_endpoint = CoordinatorEndpoint();
+    control.shard_thread_endpoints = {thread->control_endpoint()};
+    control.member.join = Join(wire::JoinRequest::SERVER, server);
+    *control.member.join.add_thread() = thread->endpoints();
+    SL_ASSIGN_OR_RETURN(const std::unique_ptr<ControlLoop> loop,
+                        ControlLoop::Create(context, control));
+    ready("by the coordinator");
+    return loop->Run();
+  }
+
+  absl::StatusOr<std::unique_ptr<PushPullWorker>> Connect(
+      const PushPullSetup& setup, int worker, const std::vector<std::string>&) override {
+    return SlacklineWorker::Create(setup, worker);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<PushPullSystem> MakeSlacklinePushPull() {
+  return std::make_unique<SlacklinePushPull>();
+}
+
+}  // namespace slackline::bench
