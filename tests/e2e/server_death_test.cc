@@ -1,0 +1,87 @@
+// Goal: a server that dies ends the job soon, with a sentence that names it.
+// Method: kill -9 in the midst of a job.
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/job_test.h"
+#include "tests/support/run_files.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLease = absl::Seconds(2);
+// Its lease, or two of the coordinator's silence, and then some for everybody
+// to be told and to go.
+const absl::Duration kEndMax = 2 * kLease + absl::Seconds(5);
+
+class ServerDeath : public JobTest {
+ protected:
+  const std::vector<std::string> arguments_ = {
+      "--mode=ssp:3", "--set=train.epochs=40",
+      absl::StrCat("--set=limits.lease_ms=",
+                   absl::ToInt64Milliseconds(kLease))};
+  std::string Log(const std::string& member) const {
+    return ReadText(Path(absl::StrCat("run/logs/", member, ".log")));
+  }
+};
+
+TEST_F(ServerDeath, Server1IsNamedByEverybody) {
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", SmallJob()), arguments_);
+  const auto status = AwaitProgress(Path("run/cluster.textproto"));
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  const pid_t pid = ServerPid(*status, 1);
+  SignalProcess(pid, SIGKILL);
+  EXPECT_EQ(run->WaitText(kEndMax), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+
+  const std::string who = absl::StrCat("server 1 (pid ", pid);
+  EXPECT_THAT(run->Output(),
+              AllOf(HasSubstr(absl::StrCat("the job failed (logs: ",
+                                           Path("run"), "/logs): ", who)),
+                    HasSubstr("its shards are lost, so the job cannot go on")));
+  for (const char* const member :
+       {"server-0", "worker-0", "worker-1", "worker-2", "worker-3"}) {
+    EXPECT_THAT(Log(member), HasSubstr(who)) << member;
+  }
+}
+
+TEST_F(ServerDeath, Server0IsNamedByTheRun) {
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", SmallJob()), arguments_);
+  const auto status = AwaitProgress(Path("run/cluster.textproto"));
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  const pid_t pid = ServerPid(*status, 0);
+  SignalProcess(pid, SIGKILL);
+  EXPECT_EQ(run->WaitText(kEndMax), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_THAT(run->Output(),
+              HasSubstr(absl::StrCat("the job failed (logs: ", Path("run"),
+                                     "/logs): server 0 (pid ", pid,
+                                     ") was killed by signal 9 (SIGKILL)")));
+}
+
+TEST_F(ServerDeath, WithoutARunTheOthersNoticeTheSilenceOfServer0) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const std::vector<std::unique_ptr<Process>> members =
+      StartSmallJobByHand(config, "by-hand", arguments_);
+  ASSERT_TRUE(AwaitProgress(config).has_value()) << members[0]->Output();
+  members[0]->Signal(SIGKILL);
+  const absl::Time deadline = absl::Now() + kEndMax;
+  for (const std::unique_ptr<Process>& member : members) {
+    if (member == members[0]) continue;
+    EXPECT_EQ(member->WaitText(deadline - absl::Now()), kFailed)
+        << member->Output();
+    EXPECT_THAT(member->Output(), HasSubstr("the coordinator in server 0 at "));
+    EXPECT_THAT(member->Output(), HasSubstr("has been silent for "));
+  }
+}
+
+}  // namespace
+}  // namespace slackline

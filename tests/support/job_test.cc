@@ -1,0 +1,221 @@
+#include "tests/support/job_test.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/config/cluster_config.h"
+#include "common/status.h"
+#include "tools/cli/coordinator_client.h"
+
+namespace slackline {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Processes are waited for before their starter ends; this is for the kernel.
+constexpr absl::Duration kGoneMax = absl::Seconds(5);
+
+std::string Program(const std::string& name) {
+  return absl::StrCat(SLACKLINE_BIN_DIR, "/", name);
+}
+
+}  // namespace
+
+std::string SmallJob() {
+  return R"(
+job: "small"
+server { host: "127.0.0.1" count: 2 }
+worker { host: "127.0.0.1" count: 4 }
+model { mlp { hidden: 32 } }
+data {
+  teacher_student {
+    features: 16 classes: 4 train_examples: 8000 test_examples: 1000
+  }
+  batch_size: 20
+}
+optimizer { momentum { learning_rate: 0.1 momentum: 0.9 } }
+train { epochs: 3 seed: 1 }
+# Small shards, so that there are some; time for a machine that is busy.
+limits { shard_kib: 1 lease_ms: 5000 }
+)";
+}
+
+JobTest::JobTest() {
+  const testing::TestInfo& test =
+      *testing::UnitTest::GetInstance()->current_test_info();
+  const std::string name = absl::StrReplaceAll(
+      absl::StrCat(test.test_suite_name(), ".", test.name(), ".", getpid()),
+      {{"/", "-"}});
+  folder_ = (fs::path(testing::TempDir()) / name).string();
+  fs::remove_all(folder_);
+  fs::create_directories(folder_);
+}
+
+JobTest::~JobTest() {
+  ExpectNoProcessLeft();
+  if (HasFailure()) {
+    std::fprintf(stderr, "all files of the test are in %s\n", folder_.c_str());
+    return;
+  }
+  std::error_code error;
+  fs::remove_all(folder_, error);
+}
+
+std::string JobTest::Path(const std::string& name) const {
+  return absl::StrCat(folder_, "/", name);
+}
+
+std::string JobTest::Write(const std::string& name,
+                           const std::string& text) const {
+  std::ofstream file(Path(name), std::ios::binary);
+  file << text;
+  EXPECT_TRUE(file.flush().good()) << Path(name);
+  return Path(name);
+}
+
+std::string JobTest::WriteWithPort(const std::string& name,
+                                   const std::string& text) {
+  absl::StatusOr<PortReservation> port = PortReservation::AnyFree("127.0.0.1");
+  SL_CHECK(port.ok(), port.status().ToString());
+  ports_.push_back(*std::move(port));
+  return Write(name, absl::StrCat("coordinator { port: ", ports_.back().port(),
+                                  " }\n", text));
+}
+
+std::unique_ptr<Process> JobTest::StartTool(
+    const std::string& name, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {Program("slackline")};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return std::make_unique<Process>(command, Path(absl::StrCat(name, ".log")));
+}
+
+std::unique_ptr<Process> JobTest::StartRun(
+    const std::string& name, const std::string& config,
+    const std::vector<std::string>& arguments) {
+  std::vector<std::string> all = {"run", config,
+                                  absl::StrCat("--out=", Path(name))};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return StartTool(name, all);
+}
+
+void JobTest::Run(const std::string& name, const std::string& config,
+                  const std::vector<std::string>& arguments) {
+  const std::unique_ptr<Process> run = StartRun(name, config, arguments);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+}
+
+std::unique_ptr<Process> JobTest::StartMember(
+    const std::string& name, const std::string& program, int index,
+    const std::string& cluster_file, const std::string& out,
+    const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {
+      Program(program), absl::StrCat("--cluster=", cluster_file),
+      absl::StrCat("--index=", index), absl::StrCat("--out=", Path(out))};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return std::make_unique<Process>(command, Path(absl::StrCat(name, ".log")));
+}
+
+std::vector<std::unique_ptr<Process>> JobTest::StartSmallJobByHand(
+    const std::string& cluster_file, const std::string& out,
+    const std::vector<std::string>& arguments) {
+  std::vector<std::unique_ptr<Process>> members;
+  for (int i = 0; i < 2; ++i) {
+    members.push_back(StartMember(absl::StrCat(out, "-server-", i),
+                                  "slackline_server", i, cluster_file, out,
+                                  arguments));
+  }
+  for (int i = 0; i < 4; ++i) {
+    members.push_back(StartMember(absl::StrCat(out, "-worker-", i),
+                                  "slackline_worker", i, cluster_file, out,
+                                  arguments));
+  }
+  return members;
+}
+
+std::optional<wire::StatusReply> JobTest::AwaitStatus(
+    const std::string& cluster_file, absl::Duration wait_max,
+    const std::function<bool(const wire::StatusReply&)>& accept) {
+  const absl::Time deadline = absl::Now() + wait_max;
+  if (!WaitUntil(wait_max, [&] { return fs::exists(cluster_file); })) {
+    ADD_FAILURE() << cluster_file << " is not there after " << wait_max;
+    return std::nullopt;
+  }
+  const auto config = LoadClusterConfig(cluster_file);
+  SL_CHECK(config.ok(), config.status().ToString());
+  const auto client = CoordinatorClient::Connect(CoordinatorEndpoint(*config));
+  SL_CHECK(client.ok(), client.status().ToString());
+  absl::StatusOr<wire::StatusReply> status;
+  std::optional<wire::StatusReply> accepted;
+  WaitUntil(deadline - absl::Now(), [&] {
+    status = (*client)->GetStatus(absl::Seconds(1));
+    if (status.ok() && accept(*status)) accepted = *status;
+    return accepted.has_value();
+  });
+  if (!accepted.has_value()) {
+    ADD_FAILURE() << "not the status that the test waits for after " << wait_max
+                  << ": "
+                  << (status.ok() ? status->ShortDebugString()
+                                  : status.status().ToString());
+  }
+  return accepted;
+}
+
+std::optional<wire::StatusReply> JobTest::AwaitProgress(
+    const std::string& cluster_file) {
+  return AwaitStatus(
+      cluster_file, kJobMax, [](const wire::StatusReply& status) {
+        return status.worker_size() > 0 &&
+               std::all_of(status.worker().begin(), status.worker().end(),
+                           [](const run::WorkerStats& worker) {
+                             return worker.clock() >= 10;
+                           });
+      });
+}
+
+void JobTest::ExpectNoProcessLeft() const {
+  std::vector<std::string> left;
+  WaitUntil(kGoneMax, [&] {
+    left = ProcessesMentioning(folder_);
+    return left.empty();
+  });
+  for (const std::string& process : left) {
+    ADD_FAILURE() << "left running, and killed by the test: " << process;
+    // The folder's name is this test's alone, so the process is, too.
+    const std::vector<std::string> parts = absl::StrSplit(process, ':');
+    int pid = 0;
+    if (absl::SimpleAtoi(parts[0], &pid)) kill(pid, SIGKILL);
+  }
+}
+
+pid_t WorkerPid(const wire::StatusReply& status, int rank) {
+  for (const run::WorkerStats& worker : status.worker()) {
+    if (worker.rank() == rank) return static_cast<pid_t>(worker.pid());
+  }
+  ADD_FAILURE() << "no worker " << rank << ": " << status.ShortDebugString();
+  return 0;
+}
+
+pid_t ServerPid(const wire::StatusReply& status, int index) {
+  for (const run::ServerStats& server : status.server()) {
+    if (server.index() == index) return static_cast<pid_t>(server.pid());
+  }
+  ADD_FAILURE() << "no server " << index << ": " << status.ShortDebugString();
+  return 0;
+}
+
+void SignalProcess(pid_t pid, int signal) {
+  // 0 and below would be whole groups of processes.
+  SL_CHECK(pid > 1, absl::StrCat("signal to pid ", pid));
+  EXPECT_EQ(kill(pid, signal), 0) << "pid " << pid << " is gone already";
+}
+
+}  // namespace slackline
