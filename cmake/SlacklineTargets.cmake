@@ -42,6 +42,10 @@ function(slackline_add_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_KIND} TIMEOUT ${ARG_TIMEOUT})
+  if(SLACKLINE_SANITIZER STREQUAL "thread")
+    set_tests_properties(${name} PROPERTIES
+      ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp")
+  endif()
   # Real processes and timed leases do not share two cores well.
   if(ARG_KIND MATCHES "^(net|e2e)$")
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
