@@ -47,7 +47,8 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
       const ShardRange& range = view_->shard(id);
       const auto [at, inserted] = shards_.emplace(
           id, ShardState{.shard = Shard(view_->table(range.table), range, options_.seed, optimizer_),
-                         .gate = StalenessGate(StalenessOf(proto))});
+                         .gate = StalenessGate(StalenessOf(proto)),
+                         .held = {}});
       for (const wire::WorkerMember& worker : proto.worker()) {
         if (worker.founder()) at->second.gate.Join(Rank{worker.rank()}, worker.incarnation(), 0);
       }
@@ -340,7 +341,7 @@ void ShardCore::Answer(ShardState& state, const StalenessGate::Pull& pull, Clock
   AddToHistogram(std::max<Clock>(0, pull.clock - state.gate.MinClock()),
                  stats_.mutable_staleness_clocks());
   Trace(ShardTraceRecord::Kind::kPullAnswered, state, pull.rank, pull.incarnation, pull.clock,
-        state.shard.version(), effects);
+        state.shard.version(), effects, pull.request_id);
 }
 
 Message& ShardCore::ReplyTo(const PeerId& to, uint64_t request_id) {
@@ -365,9 +366,17 @@ void ShardCore::Flush(Effects* effects) {
   stats_.set_pulls_parked(parked);
 }
 
+int64_t ShardCore::participant_count() const {
+  int64_t count = 0;
+  for (const auto& [id, state] : shards_) {
+    count += static_cast<int64_t>(state.gate.participants().size());
+  }
+  return count;
+}
+
 void ShardCore::Trace(ShardTraceRecord::Kind kind, const ShardState& state, Rank rank,
                       Incarnation incarnation, Clock clock, Version version,
-                      Effects* effects) const {
+                      Effects* effects, uint64_t request_id) const {
   if (!options_.trace) return;
   effects->trace.push_back({.kind = kind,
                             .shard = state.shard.range().shard,
@@ -375,7 +384,8 @@ void ShardCore::Trace(ShardTraceRecord::Kind kind, const ShardState& state, Rank
                             .incarnation = incarnation,
                             .clock = clock,
                             .min_clock = state.gate.MinClock(),
-                            .version = version});
+                            .version = version,
+                            .request_id = request_id});
 }
 
 }  // namespace slackline

@@ -34,6 +34,7 @@ struct ShardTraceRecord {
   Clock clock = 0;      // Of the pull or push; for kUpdated of a BSP clock, that clock.
   Clock min_clock = 0;  // Smallest clock of a participant, at that moment.
   Version version = 0;  // Answered; or computed from; or reached by the update.
+  uint64_t request_id = 0;  // Of the pull.
 };
 
 class ShardCore {
@@ -63,6 +64,9 @@ class ShardCore {
   void Flush(Effects* effects);
 
   const run::ServerStats& stats() const { return stats_; }
+  // Entries of worker state over all shards: the dedup windows. At most one for
+  // each shard and worker of the view.
+  int64_t participant_count() const;
   // Bytes of pull answers that wait for Flush().
   size_t pending_reply_bytes() const { return pending_reply_bytes_; }
 
@@ -104,7 +108,8 @@ class ShardCore {
               Effects* effects);
   Message& ReplyTo(const PeerId& to, uint64_t request_id);
   void Trace(ShardTraceRecord::Kind kind, const ShardState& state, Rank rank,
-             Incarnation incarnation, Clock clock, Version version, Effects* effects) const;
+             Incarnation incarnation, Clock clock, Version version, Effects* effects,
+             uint64_t request_id = 0) const;
 
   const Options options_;
   const Optimizer optimizer_;
