@@ -1,0 +1,312 @@
+#include "tests/sim/sim_server.h"
+
+#include <utility>
+
+#include "common/optim/optimizer.h"
+#include "common/status.h"
+
+namespace slackline::sim {
+namespace {
+
+constexpr char kJob[] = "sim";
+constexpr char kConfigHash[] = "hash";
+
+// The checker's twin applies the same: SGD with learning rate 1.
+ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
+  config::Optimizer sgd;
+  sgd.mutable_sgd()->set_learning_rate(1);
+  absl::StatusOr<Optimizer> optimizer = Optimizer::Create(sgd);
+  SL_CHECK(optimizer.ok(), optimizer.status().ToString());
+  return ShardCore({.self = self, .seed = scenario.seed, .trace = true},
+                   *std::move(optimizer), config::LearningRateSchedule());
+}
+
+CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
+  CoordinatorCore::Options options;
+  options.job = kJob;
+  options.config_hash = kConfigHash;
+  options.servers = scenario.servers;
+  options.workers = scenario.workers;
+  options.mode = scenario.mode;
+  options.staleness = scenario.staleness;
+  options.shard_elements = scenario.shard_elements;
+  options.lease = scenario.lease;
+  options.start_timeout = scenario.start_timeout;
+  return options;
+}
+
+MemberCore::Options ServerOptions(const Scenario& scenario, int index,
+                                  uint64_t token) {
+  MemberCore::Options options = MemberOptions(scenario);
+  options.join.set_role(wire::JoinRequest::SERVER);
+  options.join.set_index(index);
+  options.join.set_token(token);
+  for (int t = 0; t < scenario.threads; ++t) {
+    options.join.add_thread()->set_tcp(
+        absl::StrCat("tcp://server", index, ":", t));
+  }
+  return options;
+}
+
+}  // namespace
+
+MemberCore::Options MemberOptions(const Scenario& scenario) {
+  MemberCore::Options options;
+  options.join.set_job(kJob);
+  options.join.set_config_hash(kConfigHash);
+  options.join.set_host("host");
+  options.coordinator_address = "coordinator:7700";
+  options.start_timeout = scenario.start_timeout * 2;
+  options.join_retry = scenario.lease / 4;
+  options.call_retry = scenario.lease / 2;
+  return options;
+}
+
+// ---- Coordinator ----------------------------------------------------------
+
+SimCoordinator::SimCoordinator(SimContext* context)
+    : context_(context),
+      core_(CoordinatorOptions(context->scenario)),
+      alarm_(&context->queue, [this] {
+        CoordinatorCore::Effects effects;
+        core_.OnTick(context_->queue.now(), &effects);
+        Perform(&effects);
+      }) {
+  core_.Start(context_->queue.now());
+  context_->network.Attach(kCoordinatorPeer, /*node=*/0,
+                           [this](const PeerId& from, const Message& message) {
+                             OnMessage(from, message);
+                           });
+  alarm_.SetAt(core_.NextWakeup());
+}
+
+SimCoordinator::~SimCoordinator() {
+  context_->network.Detach(kCoordinatorPeer, /*drop_sent=*/false);
+}
+
+void SimCoordinator::OnMessage(const PeerId& from, const Message& message) {
+  if (over_) return;
+  heard_[from] = context_->queue.now();
+  CoordinatorCore::Effects effects;
+  core_.OnMessage(from, message, context_->queue.now(), &effects);
+  Perform(&effects);
+}
+
+void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
+  for (const std::string& line : effects->log)
+    context_->Log("coordinator: ", line);
+  for (Outgoing& out : effects->sends) {
+    if (out.message.header.has_join_reply() &&
+        out.message.header.join_reply().code() == wire::OK) {
+      joined_[out.message.header.join_reply().incarnation()] = out.to;
+    }
+    if (out.message.header.has_view()) {
+      CheckRemovals(out.message.header.view());
+      context_->checker.OnPublished(out.message.header.view());
+    }
+    context_->network.Send(kCoordinatorPeer, out.to, std::move(out.message));
+  }
+  if (core_.Over(context_->queue.now())) {
+    over_ = true;
+    return;
+  }
+  alarm_.SetAt(core_.NextWakeup());
+}
+
+void SimCoordinator::CheckRemovals(const wire::View& view) {
+  std::map<Incarnation, PeerId> present;
+  for (const wire::WorkerMember& worker : view.worker()) {
+    present[worker.incarnation()] = joined_[worker.incarnation()];
+  }
+  for (const wire::ServerMember& server : view.server()) {
+    present[server.incarnation()] = joined_[server.incarnation()];
+  }
+  for (const auto& [incarnation, peer] : members_) {
+    const absl::Duration silent = context_->queue.now() - heard_[peer];
+    if (present.count(incarnation) == 0 && silent <= context_->scenario.lease) {
+      context_->checker.Report(
+          Invariant::kOutcome,
+          absl::StrCat("view ", view.number(), " dropped ", peer.ToString(),
+                       ", which was heard ", absl::FormatDuration(silent),
+                       " before; the lease is ",
+                       absl::FormatDuration(context_->scenario.lease)));
+    }
+  }
+  members_ = std::move(present);
+}
+
+void SimCoordinator::Crash() {
+  over_ = true;
+  context_->network.Detach(kCoordinatorPeer, /*drop_sent=*/false);
+}
+
+// ---- Server ---------------------------------------------------------------
+
+SimServer::SimServer(SimContext* context, int index, uint64_t token)
+    : context_(context),
+      index_(index),
+      control_peer_{
+          .kind = PeerId::Kind::kServer, .index = index, .instance = token},
+      member_(ServerOptions(context->scenario, index, token)),
+      alarm_(&context->queue, [this] {
+        if (end_.kind != ProcessEnd::Kind::kAlive) return;
+        MemberCore::Effects effects;
+        member_.SetStats(threads_.front().core->stats());
+        member_.OnTick(context_->queue.now(), &effects);
+        Perform(&effects);
+      }) {
+  for (int t = 0; t < context_->scenario.threads; ++t) {
+    threads_.emplace_back().core = std::make_unique<ShardCore>(
+        MakeShardCore(context_->scenario, {.server = index, .thread = t}));
+    context_->network.Attach(
+        ThreadPeer(t), index,
+        [this, t](const PeerId& from, const Message& message) {
+          OnShardMessage(t, from, message);
+        });
+  }
+  context_->network.Attach(
+      control_peer_, index, [this](const PeerId&, const Message& message) {
+        MemberCore::Effects effects;
+        member_.OnMessage(message, context_->queue.now(), &effects);
+        Perform(&effects);
+      });
+  MemberCore::Effects effects;
+  member_.Start(context_->queue.now(), &effects);
+  Perform(&effects);
+}
+
+SimServer::~SimServer() {
+  if (end_.kind == ProcessEnd::Kind::kAlive) Crash(/*drop_sent=*/false);
+}
+
+PeerId SimServer::ThreadPeer(int thread) const {
+  return {.kind = PeerId::Kind::kShardThread,
+          .index = index_,
+          .instance = static_cast<uint64_t>(thread)};
+}
+
+void SimServer::Crash(bool drop_sent) {
+  Stop({.kind = ProcessEnd::Kind::kCrashed, .what = "crashed"}, drop_sent);
+}
+
+void SimServer::Stop(ProcessEnd end, bool drop_sent) {
+  if (end_.kind != ProcessEnd::Kind::kAlive) return;
+  end_ = std::move(end);
+  context_->Log("server ", index_, " ends: ", end_.what);
+  context_->network.Detach(control_peer_, drop_sent);
+  for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
+    context_->network.Detach(ThreadPeer(t), drop_sent);
+  }
+}
+
+void SimServer::Perform(MemberCore::Effects* effects) {
+  for (Message& message : effects->sends) {
+    context_->network.Send(control_peer_, kCoordinatorPeer, std::move(message));
+  }
+  if (effects->view != nullptr) {
+    const wire::View& view = effects->view->proto();
+    context_->checker.OnMemberView(control_peer_, view);
+    // A hop from thread to thread; in the order of the views.
+    for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
+      Thread& thread = threads_[t];
+      thread.view_arrives =
+          std::max(thread.view_arrives,
+                   context_->queue.now() +
+                       absl::Microseconds(context_->rng.Between(0, 1000)));
+      context_->queue.At(thread.view_arrives,
+                         lifetime_.Guard([this, t, view = effects->view] {
+                           OnShardView(t, view);
+                         }));
+    }
+    if (view.state() != wire::RUNNING) {  // The coordinator waits for this.
+      MemberCore::Effects last;
+      member_.SetStats(threads_.front().core->stats());
+      member_.SendHeartbeat(context_->queue.now(), &last);
+      for (Message& message : last.sends) {
+        context_->network.Send(control_peer_, kCoordinatorPeer,
+                               std::move(message));
+      }
+    }
+    if (view.state() == wire::FINISHED) {
+      Stop({.kind = ProcessEnd::Kind::kJobFinished, .what = view.reason()},
+           false);
+    } else if (view.state() == wire::FAILED) {
+      Stop({.kind = ProcessEnd::Kind::kJobFailed, .what = view.reason()},
+           false);
+    }
+  }
+  if (effects->fenced) {
+    Stop({.kind = ProcessEnd::Kind::kGaveUp, .what = "fenced"}, false);
+  }
+  if (!effects->failure.ok()) {
+    Stop({.kind = ProcessEnd::Kind::kGaveUp,
+          .what = std::string(effects->failure.message())},
+         false);
+  }
+  if (end_.kind == ProcessEnd::Kind::kAlive) alarm_.SetAt(member_.NextWakeup());
+}
+
+void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
+  Thread& thread = threads_[t];
+  if (end_.kind != ProcessEnd::Kind::kAlive) return;
+  if (hide_losses_ && thread.shown != nullptr) {
+    wire::View proto = view->proto();
+    for (const wire::WorkerMember& worker : thread.shown->proto().worker()) {
+      if (view->FindWorker(Rank{worker.rank()}) == nullptr)
+        *proto.add_worker() = worker;
+    }
+    thread.shown = *View::Create(std::move(proto));
+  } else {
+    thread.shown = view;
+  }
+  ShardCore::Effects effects;
+  thread.core->OnView(thread.shown, &effects);
+  context_->checker.OnShardView({index_, t}, *view, effects);
+  Send(t, &effects);
+}
+
+void SimServer::OnShardMessage(int t, const PeerId& from,
+                               const Message& message) {
+  ShardCore::Effects effects;
+  threads_[t].core->OnMessage(from, message, &effects);
+  context_->checker.OnShardMessage(from, message, effects);
+  Send(t, &effects);
+}
+
+void SimServer::Send(int t, ShardCore::Effects* effects) {
+  for (Outgoing& out : effects->sends) {
+    context_->network.Send(ThreadPeer(t), out.to, std::move(out.message));
+  }
+  FlushSoon(t);
+}
+
+// A real thread takes what has arrived meanwhile into the same batch.
+void SimServer::FlushSoon(int t) {
+  if (threads_[t].flush_pending) return;
+  threads_[t].flush_pending = true;
+  context_->queue.After(
+      absl::Microseconds(context_->rng.Between(0, 500)),
+      lifetime_.Guard([this, t] {
+        threads_[t].flush_pending = false;
+        if (end_.kind != ProcessEnd::Kind::kAlive) return;
+        ShardCore::Effects effects;
+        threads_[t].core->Flush(&effects);
+        context_->checker.OnShardFlush({index_, t}, *threads_[t].core);
+        for (Outgoing& out : effects.sends) {
+          context_->network.Send(ThreadPeer(t), out.to, std::move(out.message));
+        }
+      }));
+}
+
+std::string SimServer::StatusLine() const {
+  int64_t parked = 0;
+  for (const Thread& thread : threads_)
+    parked += thread.core->stats().pulls_parked();
+  return absl::StrCat(
+      "server ", index_, ": ",
+      end_.kind == ProcessEnd::Kind::kAlive ? "alive" : end_.what, ", view ",
+      member_.view() == nullptr ? 0 : member_.view()->number(), ", ", parked,
+      " pulls parked");
+}
+
+}  // namespace slackline::sim
