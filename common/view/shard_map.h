@@ -32,7 +32,8 @@ class View {
  public:
   // InvalidArgument names the table or shard that does not fit: shapes and
   // shard sizes of at least 1, shards numbered in table order without gaps,
-  // one owner for each shard and that owner a thread of a listed server.
+  // one owner for each shard and that owner, while the job runs, a thread of a
+  // listed server.
   static absl::StatusOr<std::shared_ptr<const View>> Create(wire::View proto);
 
   const wire::View& proto() const { return proto_; }
