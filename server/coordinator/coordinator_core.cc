@@ -154,6 +154,14 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join, 
     SendView(*present, effects);
     return;
   }
+  if (const auto past = past_tokens_.find(join.token()); past != past_tokens_.end()) {
+    // A late copy, perhaps of a process that is gone. If it lives, its next
+    // heartbeat tells it that this incarnation is over.
+    reply.set_code(wire::OK);
+    reply.set_incarnation(past->second);
+    effects->sends.push_back(std::move(out));
+    return;
+  }
   const std::string rejected = WhyRejected(join);
   if (!rejected.empty()) {
     reply.set_code(wire::REJECTED);
@@ -269,6 +277,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why, ab
   if (found == members_.end()) return;
   const Member member = std::move(found->second);
   members_.erase(found);
+  past_tokens_[member.join.token()] = incarnation;
   const std::string sentence = absl::StrCat(Describe(member), " ", why);
   effects->log.push_back(sentence);
   if (view_.state() != wire::RUNNING) return;

@@ -120,6 +120,7 @@ class CoordinatorCore {
   std::string data_;  // What is trained on.
   Incarnation next_incarnation_ = 1;
   std::map<Incarnation, Member> members_;
+  std::map<uint64_t, Incarnation> past_tokens_;  // Of members that are gone.
   std::map<std::string, std::vector<ParkedCall>> barriers_;  // By name.
   std::set<std::string> passed_barriers_;
   std::map<std::string, Payload> store_;
