@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -23,11 +24,28 @@ sigset_t StopSignals() {
   return signals;
 }
 
+// Runs on a thread that does not block the signals: blocks them from the return
+// on, and gives the signal back to the process, where it stays pending once all
+// such threads had it.
+void BlockHereAndGiveBack(int signal, siginfo_t*, void* context) {
+  sigset_t& blocked = static_cast<ucontext_t*>(context)->uc_sigmask;
+  sigaddset(&blocked, SIGINT);
+  sigaddset(&blocked, SIGTERM);
+  kill(getpid(), signal);
+}
+
 }  // namespace
 
 void StopSignal::Block() {
   const sigset_t signals = StopSignals();
   SL_CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "cannot block signals");
+  // OpenBLAS starts threads when it is loaded, before main().
+  struct sigaction action = {};
+  action.sa_sigaction = BlockHereAndGiveBack;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  action.sa_mask = signals;
+  SL_CHECK(sigaction(SIGINT, &action, nullptr) == 0 && sigaction(SIGTERM, &action, nullptr) == 0,
+           "cannot handle signals");
 }
 
 StopSignal::StopSignal(std::function<void(int signal)> on_signal) {

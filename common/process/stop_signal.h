@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM as an ordinary call instead of a handler.
+// SIGINT and SIGTERM as an ordinary call on a thread of its own.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,9 @@ namespace slackline {
 // A process has one.
 class StopSignal {
  public:
-  // Blocks both signals for this thread and all threads made after it; they wait
-  // until a StopSignal is there. Call it first in main(), before any thread.
+  // Blocks both signals, so that they wait until a StopSignal is there: at once
+  // for this thread and all threads made after it, and for threads that libraries
+  // have made already when a signal reaches them. Call it first in main().
   static void Block();
 
   explicit StopSignal(std::function<void(int signal)> on_signal);

@@ -1,0 +1,54 @@
+#include "common/process/stop_signal.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+namespace slackline {
+namespace {
+
+constexpr std::chrono::seconds kWaitMax{30};
+
+class StopSignalTest : public ::testing::Test {
+ protected:
+  static int Received(std::promise<int>* signal) {
+    std::future<int> future = signal->get_future();
+    const bool came = future.wait_for(kWaitMax) == std::future_status::ready;
+    return came ? future.get() : 0;
+  }
+};
+
+// As OpenBLAS has them: made before main(), with no signal blocked.
+TEST_F(StopSignalTest, ReachesUsAlthoughAnOlderThreadDoesNotBlockIt) {
+  std::promise<void> started, end;
+  std::thread older([&] {
+    started.set_value();
+    end.get_future().wait();
+  });
+  started.get_future().wait();
+  StopSignal::Block();
+  for (const int sent : {SIGINT, SIGTERM}) {
+    std::promise<int> received;
+    const StopSignal stop_signal(
+        [&](int signal) { received.set_value(signal); });
+    kill(getpid(), sent);
+    EXPECT_EQ(Received(&received), sent);
+  }
+  end.set_value();
+  older.join();
+}
+
+TEST_F(StopSignalTest, ThatCameBeforeIsDeliveredLater) {
+  StopSignal::Block();
+  kill(getpid(), SIGTERM);
+  std::promise<int> received;
+  const StopSignal stop_signal([&](int signal) { received.set_value(signal); });
+  EXPECT_EQ(Received(&received), SIGTERM);
+}
+
+}  // namespace
+}  // namespace slackline
