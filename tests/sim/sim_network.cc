@@ -57,6 +57,7 @@ void SimNetwork::SendUntampered(const PeerId& from, const PeerId& to,
   }
   const auto sender = nodes_.find(from);
   SL_CHECK(sender != nodes_.end(), "a sender that was never attached");
+  if (endpoints_.count(from) == 0) return;  // Who has ended sends nothing.
   auto frames = std::make_shared<Frames>();
   message.header.SerializeToString(&frames->header);
   frames->payloads = message.payloads;

@@ -68,6 +68,7 @@ SimCoordinator::SimCoordinator(SimContext* context)
     : context_(context),
       core_(CoordinatorOptions(context->scenario)),
       alarm_(&context->queue, [this] {
+        if (over_) return;
         CoordinatorCore::Effects effects;
         core_.OnTick(context_->queue.now(), &effects);
         Perform(&effects);

@@ -1,0 +1,157 @@
+// Goal: no fault of network or workers breaks an invariant of the design, and
+// once the faults are over every job comes to its end.
+// Method: one thread, virtual time. One seed draws cluster, job, faults and
+// every later choice, so it alone replays a failure: slackline_sim --seed=N.
+#include <algorithm>
+#include <iostream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/sim/sim_world.h"
+
+namespace slackline::sim {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kLogLinesShown = 300;
+
+// The end of the event trace, for whoever has to find out why.
+std::string Trace(uint64_t seed) {
+  const RunReport report = RunSeed(seed, /*keep_log=*/true);
+  std::string text =
+      absl::StrCat("replay with: slackline_sim --seed=", seed, "\n");
+  const size_t skipped =
+      report.log.size() - std::min(report.log.size(), kLogLinesShown);
+  absl::StrAppend(&text, skipped, " events before:\n");
+  for (size_t i = skipped; i < report.log.size(); ++i) {
+    absl::StrAppend(&text, report.log[i], "\n");
+  }
+  return text;
+}
+
+class ClusterSim : public ::testing::TestWithParam<uint64_t> {};
+
+constexpr uint64_t kSeedsPerBlock = 500;
+
+TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
+  RunCounts counts;
+  for (uint64_t i = 0; i < kSeedsPerBlock; ++i) {
+    const uint64_t seed = GetParam() * kSeedsPerBlock + i;
+    const RunReport report = RunSeed(seed, /*keep_log=*/false);
+    ASSERT_FALSE(report.violation.has_value())
+        << InvariantName(report.violation->invariant) << ": "
+        << report.violation->what << "\n"
+        << report.outcome << "\n"
+        << Trace(seed);
+    counts.Add(report.counts);
+  }
+  std::cout << counts.ToString() << "\n";
+
+  // The simulation must not rot into one in which nothing happens.
+  EXPECT_GE(counts.finished, static_cast<int64_t>(kSeedsPerBlock) * 6 / 10);
+  EXPECT_GT(counts.failed, 0);
+  for (const int64_t mode : {counts.bsp, counts.ssp, counts.asp}) {
+    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 5);
+  }
+  const NetworkStats& network = counts.network;
+  EXPECT_GT(network.lost, 1000);
+  EXPECT_GT(network.repeated, 1000);
+  EXPECT_GT(network.reordered, 1000);
+  EXPECT_GT(network.slow, 1000);
+  EXPECT_GT(network.cut, 500);
+  EXPECT_GT(network.held, 500);
+  EXPECT_GT(network.of_the_dead, 100);
+  EXPECT_GT(network.dropped_of_the_dead, 10);
+  EXPECT_GT(counts.cuts, 100);
+  EXPECT_GT(counts.crashes, 100);
+  EXPECT_GT(counts.server_crashes, 0);
+  EXPECT_GT(counts.restarts, 50);
+  EXPECT_GT(counts.fenced, 0);
+  EXPECT_GT(counts.workers.retries, 1000);
+  EXPECT_GT(counts.workers.pulls_ahead, 500);
+  EXPECT_GT(counts.workers.late_starts, 20);
+  EXPECT_GT(counts.workers.uneven_starts, 0);
+  EXPECT_GT(counts.checker.joins, 20);
+  EXPECT_GT(counts.checker.advances, 0);
+  EXPECT_GT(counts.checker.gated, 10000);
+  EXPECT_GT(counts.checker.partial_sums, 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 8));
+
+TEST(ClusterSimTest, OneSeedIsOneRun) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const RunReport first = RunSeed(seed, /*keep_log=*/true);
+    const RunReport second = RunSeed(seed, /*keep_log=*/true);
+    ASSERT_GT(first.log.size(), 10u);
+    EXPECT_EQ(first.log, second.log) << "seed " << seed;
+    // A log does not change what it tells of.
+    EXPECT_EQ(RunSeed(seed, /*keep_log=*/false).counts.events,
+              first.counts.events);
+  }
+}
+
+Scenario WithoutFaults(uint64_t seed) {
+  Scenario scenario = Scenario::Random(seed);
+  scenario.network = NetworkFaults();
+  scenario.faults.clear();
+  for (absl::Duration& start : scenario.start_at) {
+    start = absl::Milliseconds(1);
+  }
+  return scenario;
+}
+
+TEST(ClusterSimTest, WithoutFaultsEveryWorkerDoesEveryStepOnce) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Scenario scenario = WithoutFaults(seed);
+    const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
+    ASSERT_FALSE(report.violation.has_value()) << report.violation->what;
+    EXPECT_EQ(report.counts.finished, 1) << report.outcome;
+    EXPECT_EQ(report.counts.fenced, 0);
+    EXPECT_EQ(report.counts.gave_up, 0);
+    EXPECT_EQ(report.counts.workers.late_starts, 0);
+    EXPECT_EQ(report.counts.workers.steps, scenario.steps * scenario.workers);
+  }
+}
+
+TEST(ClusterSimTest, AllGiveUpOnTheCoordinatorWhenServer0Dies) {
+  Scenario scenario = WithoutFaults(3);
+  scenario.servers = 3;
+  scenario.workers = 4;
+  scenario.steps = 30;
+  scenario.compute.assign(4, absl::Milliseconds(20));
+  scenario.start_at.assign(7, absl::Milliseconds(1));
+  FaultEvent crash;
+  crash.kind = FaultEvent::Kind::kCrash;
+  crash.at = absl::Milliseconds(200);
+  scenario.faults.push_back(crash);
+  const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
+  ASSERT_FALSE(report.violation.has_value()) << report.violation->what;
+  EXPECT_EQ(report.counts.coordinator_lost, 1) << report.outcome;
+  EXPECT_EQ(report.counts.gave_up, 4);
+}
+
+TEST(ClusterSimTest, TheJobFailsWithTheNameOfTheServerThatDied) {
+  Scenario scenario = WithoutFaults(4);
+  scenario.servers = 3;
+  scenario.workers = 2;
+  scenario.steps = 30;
+  scenario.compute.assign(2, absl::Milliseconds(20));
+  scenario.start_at.assign(5, absl::Milliseconds(1));
+  FaultEvent crash;
+  crash.kind = FaultEvent::Kind::kCrash;
+  crash.node = 2;
+  crash.at = absl::Milliseconds(200);
+  scenario.faults.push_back(crash);
+  const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
+  ASSERT_FALSE(report.violation.has_value()) << report.violation->what;
+  EXPECT_THAT(report.outcome, HasSubstr("FAILED: server 2"));
+  EXPECT_EQ(report.counts.gave_up, 0) << "the others are told, none gives up";
+}
+
+}  // namespace
+}  // namespace slackline::sim

@@ -1,0 +1,296 @@
+// Goal: the checker of the simulation finds what it is there for.
+// Method: for each invariant something is broken on purpose, in the simulated
+// world and never in the product, in one run after the other until it has an
+// effect; the first thing reported must be that invariant.
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/sim/sim_world.h"
+
+namespace slackline::sim {
+namespace {
+
+bool ToShard(const PeerId& to) { return to.kind == PeerId::Kind::kShardThread; }
+
+// A push with gradients, on its way to a shard thread.
+bool IsPush(const PeerId& to, const Message& message) {
+  return ToShard(to) && message.header.has_push_request() &&
+         !message.header.push_request().advance();
+}
+
+// The same for several elements in the middle, so that no two versions joined
+// together look like it.
+Payload Changed(const Payload& payload) {
+  Payload changed = Payload::Copy(payload.data(), payload.size());
+  auto* const values = reinterpret_cast<float*>(changed.MutableData());
+  for (size_t i = 0; i < payload.size() / sizeof(float); i += 2) {
+    values[i] += 7;
+  }
+  return changed;
+}
+
+// What a planted fault works with; lives as long as the run.
+struct Plant {
+  SimWorld* world = nullptr;
+  Rng rng{1};
+  std::shared_ptr<const View> view;  // The last one sent in which the job runs.
+  std::map<int32_t, std::pair<Version, Payload>> last_answer;  // By shard.
+  std::set<std::string> seen;
+  bool done = false;
+
+  SimNetwork& network() { return world->context().network; }
+};
+
+using Tamper = std::function<bool(Plant& plant, const PeerId& from,
+                                  const PeerId& to, Message* message)>;
+
+struct Case {
+  std::string name;
+  Invariant expected;
+  std::vector<wire::Mode> modes;
+  Tamper tamper;
+  bool hide_losses = false;
+};
+
+RunReport RunPlanted(const Case& planted, uint64_t seed) {
+  Scenario scenario = Scenario::Random(seed);
+  scenario.mode = planted.modes[seed % planted.modes.size()];
+  scenario.staleness = scenario.mode == wire::SSP ? 1 + seed % 3 : 0;
+  scenario.pull_ahead = scenario.mode != wire::BSP && scenario.pull_ahead;
+  SimWorld world(scenario, /*keep_log=*/false);
+  Plant plant;
+  plant.world = &world;
+  plant.rng = Rng(seed).Fork("plant");
+  world.context().network.tamper = [&](const PeerId& from, const PeerId& to,
+                                       Message* message) {
+    if (message->header.has_view() &&
+        message->header.view().state() == wire::RUNNING) {
+      plant.view = *View::Create(message->header.view());
+    }
+    return planted.tamper == nullptr ||
+           planted.tamper(plant, from, to, message);
+  };
+  if (planted.hide_losses) {
+    world.on_server_started = [](SimServer* server) {
+      server->HideLossesFromThreads();
+    };
+  }
+  return world.Run();
+}
+
+// A push is sent once more, with the next sequence number and clock.
+bool RepeatAsNextPush(Plant& plant, const PeerId& from, const PeerId& to,
+                      Message* message) {
+  if (plant.done || !IsPush(to, *message) || plant.rng.Chance(0.8)) return true;
+  plant.done = true;
+  Message again = *message;
+  wire::PushRequest& push = *again.header.mutable_push_request();
+  push.set_clock(push.clock() + 1);
+  for (uint64_t& seq : *push.mutable_seq()) ++seq;
+  plant.world->context().queue.After(
+      absl::ZeroDuration(),
+      [&plant, from, to, again] { plant.network().Send(from, to, again); });
+  return true;
+}
+
+// Two clocks of a worker change their gradients.
+bool SwapClocks(Plant& plant, const PeerId& from, const PeerId& to,
+                Message* message) {
+  if (!IsPush(to, *message) || from.index != 0) return true;
+  const Clock clock = message->header.push_request().clock();
+  if (clock != 2 && clock != 3) return true;
+  for (size_t i = 0; i < message->payloads.size(); ++i) {
+    const ShardRange& range =
+        plant.view->shard(ShardId{message->header.push_request().shard(i)});
+    const std::vector<float> other = plant.world->context().scenario.Gradient(
+        Rank{from.index}, from.instance, 5 - clock, range.table, range.begin,
+        range.end);
+    message->payloads[i] =
+        Payload::Copy(other.data(), other.size() * sizeof(float));
+  }
+  return true;
+}
+
+// A pull asks for less than the worker meant.
+bool LowerPullClock(Plant&, const PeerId&, const PeerId& to, Message* message) {
+  if (!ToShard(to) || !message->header.has_pull_request()) return true;
+  message->header.mutable_pull_request()->set_clock(0);
+  message->header.mutable_pull_request()->set_own_clock(0);
+  return true;
+}
+
+// An answer begins as the version before.
+bool MixVersions(Plant& plant, const PeerId&, const PeerId&, Message* message) {
+  if (!message->header.has_pull_reply()) return true;
+  const wire::PullReply& reply = message->header.pull_reply();
+  size_t next = 0;
+  for (int i = 0; i < reply.shard_size(); ++i) {
+    if (reply.code(i) != wire::OK) continue;
+    Payload& payload = message->payloads[next++];
+    auto& [version, before] = plant.last_answer[reply.shard(i)];
+    const Payload now = payload;
+    if (version != reply.version(i) && !before.empty()) {
+      payload = Payload::Copy(now.data(), now.size());
+      std::memcpy(payload.MutableData(), before.data(),
+                  now.size() / sizeof(float) / 2 * sizeof(float));
+    }
+    version = reply.version(i);
+    before = now;
+  }
+  return true;
+}
+
+// An answer is the version before, and says so.
+bool AnswerOldVersion(Plant& plant, const PeerId&, const PeerId&,
+                      Message* message) {
+  if (!message->header.has_pull_reply()) return true;
+  wire::PullReply& reply = *message->header.mutable_pull_reply();
+  size_t next = 0;
+  for (int i = 0; i < reply.shard_size(); ++i) {
+    if (reply.code(i) != wire::OK) continue;
+    Payload& payload = message->payloads[next++];
+    auto& [version, before] = plant.last_answer[reply.shard(i)];
+    std::pair<Version, Payload> now = {reply.version(i), payload};
+    if (!before.empty()) {
+      reply.set_version(i, version);
+      payload = before;
+    }
+    plant.last_answer[reply.shard(i)] = now;
+  }
+  return true;
+}
+
+// One gradient of one worker changes on its way to one shard.
+bool ChangeGradient(Plant& plant, const PeerId&, const PeerId& to,
+                    Message* message) {
+  if (plant.done || !IsPush(to, *message) || plant.rng.Chance(0.9)) return true;
+  plant.done = true;
+  message->payloads.front() = Changed(message->payloads.front());
+  return true;
+}
+
+// A push that is sent again is acknowledged and thrown away.
+bool AcknowledgeRetries(Plant& plant, const PeerId& from, const PeerId& to,
+                        Message* message) {
+  if (!IsPush(to, *message)) return true;
+  const wire::PushRequest& push = message->header.push_request();
+  if (plant.seen
+          .insert(absl::StrCat(from.ToString(), to.ToString(), push.shard(0),
+                               ".", push.seq(0)))
+          .second) {
+    return true;
+  }
+  Message acknowledgement;
+  wire::PushReply& reply = *acknowledgement.header.mutable_push_reply();
+  for (int i = 0; i < push.shard_size(); ++i) {
+    reply.add_shard(push.shard(i));
+    reply.add_acked_seq(push.seq(i));
+    reply.add_code(wire::OK);
+  }
+  plant.network().Send(to, from, acknowledgement);
+  return false;
+}
+
+// A view loses a worker on its way to a member.
+bool ChangeView(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (message->header.has_view() && message->header.view().worker_size() > 1) {
+    message->header.mutable_view()->mutable_worker()->RemoveLast();
+  }
+  return true;
+}
+
+bool NoAnswersForRank0(Plant&, const PeerId&, const PeerId& to,
+                       Message* message) {
+  return !(message->header.has_pull_reply() && to.index == 0);
+}
+
+// The coordinator hears rank 0, but not as who it is.
+bool GarbleHeartbeats(Plant&, const PeerId& from, const PeerId&,
+                      Message* message) {
+  if (message->header.has_heartbeat() && from.index == 0 &&
+      from.kind == PeerId::Kind::kWorker) {
+    message->header.mutable_heartbeat()->set_incarnation(1 << 30);
+  }
+  return true;
+}
+
+void PrintTo(const Case& planted, std::ostream* out) { *out << planted.name; }
+
+class PlantedFault : public ::testing::TestWithParam<Case> {};
+
+TEST_P(PlantedFault, IsTheFirstThingReported) {
+  constexpr uint64_t kSeeds = 300;
+  int caught = 0;
+  for (uint64_t seed = 1; seed <= kSeeds && caught < 5; ++seed) {
+    const RunReport report = RunPlanted(GetParam(), seed);
+    if (!report.violation.has_value()) continue;
+    EXPECT_STREQ(InvariantName(report.violation->invariant),
+                 InvariantName(GetParam().expected))
+        << "seed " << seed << ": " << report.violation->what;
+    ++caught;
+  }
+  EXPECT_EQ(caught, 5) << "of " << kSeeds << " runs";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PlantedFault,
+    ::testing::Values(
+        Case{"RepeatedPush",
+             Invariant::kExactlyOnce,
+             {wire::ASP, wire::SSP},
+             RepeatAsNextPush},
+        Case{"SwappedClocks",
+             Invariant::kOrder,
+             {wire::BSP, wire::SSP, wire::ASP},
+             SwapClocks},
+        Case{"PullOfAnEarlierClock",
+             Invariant::kStaleness,
+             {wire::BSP, wire::SSP},
+             LowerPullClock},
+        Case{"TwoVersionsInOneAnswer",
+             Invariant::kTornRead,
+             {wire::BSP, wire::SSP, wire::ASP},
+             MixVersions},
+        Case{"AnswerOfAnEarlierVersion",
+             Invariant::kVersionOrder,
+             {wire::BSP, wire::SSP, wire::ASP},
+             AnswerOldVersion},
+        Case{"ChangedGradientInBsp",
+             Invariant::kSyncSum,
+             {wire::BSP},
+             ChangeGradient},
+        Case{"ChangedGradientInAsp",
+             Invariant::kValue,
+             {wire::ASP},
+             ChangeGradient},
+        Case{"AcknowledgedAndThrownAway",
+             Invariant::kLostPush,
+             {wire::BSP, wire::SSP, wire::ASP},
+             AcknowledgeRetries},
+        Case{"ChangedView", Invariant::kView, {wire::BSP}, ChangeView},
+        Case{"LossesHiddenFromShards",
+             Invariant::kBoundedState,
+             {wire::BSP, wire::SSP, wire::ASP},
+             nullptr,
+             /*hide_losses=*/true},
+        Case{"NoAnswers",
+             Invariant::kLiveness,
+             {wire::BSP, wire::ASP},
+             NoAnswersForRank0},
+        Case{"LeaseLostThoughHeard",
+             Invariant::kOutcome,
+             {wire::BSP, wire::ASP},
+             GarbleHeartbeats}),
+    [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace slackline::sim
