@@ -24,21 +24,35 @@ constexpr absl::Duration kLease = absl::Seconds(2);
 class WorkerDeath : public JobTest {
  protected:
   // Enough steps that the job is far from its end when progress is seen.
-  std::unique_ptr<Process> StartLongRun(const std::string& mode) {
+  std::unique_ptr<Process> StartLongRun(const std::string& mode,
+                                        int restarts = 0) {
     return StartRun("run", Write("job.textproto", SmallJob()),
                     {absl::StrCat("--mode=", mode), "--epochs=40",
                      absl::StrCat("--set=limits.lease_ms=",
-                                  absl::ToInt64Milliseconds(kLease))});
+                                  absl::ToInt64Milliseconds(kLease)),
+                     absl::StrCat("--restart-workers=", restarts)});
   }
   std::string ResolvedConfig() const { return Path("run/cluster.textproto"); }
   std::string WorkerLog(int rank) const {
     return ReadText(Path(absl::StrCat("run/logs/worker-", rank, ".log")));
   }
+  static std::string Completed() {
+    return absl::StrCat("completed ", kSteps, " steps");
+  }
   void ExpectSurvivorsCompleted() const {
     for (const int rank : {0, 1, 3}) {
-      EXPECT_THAT(WorkerLog(rank),
-                  HasSubstr(absl::StrCat("completed ", kSteps, " steps")));
+      EXPECT_THAT(WorkerLog(rank), HasSubstr(Completed())) << rank;
     }
+  }
+  // In the midst of the job, and then to its end.
+  static void ExpectJoinedTheRunningJob(const std::string& log) {
+    const std::string says = "joining the running job at clock ";
+    const size_t at = log.find(says);
+    ASSERT_NE(at, std::string::npos) << log;
+    const int64_t clock = std::stoll(log.substr(at + says.size()));
+    EXPECT_GE(clock, 10);
+    EXPECT_LT(clock, kSteps);
+    EXPECT_THAT(log.substr(at), HasSubstr(Completed()));
   }
 };
 
@@ -91,6 +105,61 @@ TEST_F(WorkerDeath, AllReduceEndsSoonAndEverybodyNamesIt) {
                                            Path("run"), "/logs): ", who)),
                     HasSubstr("an all-reduce needs every rank")));
   for (const int rank : {0, 1, 3}) EXPECT_THAT(WorkerLog(rank), HasSubstr(who));
+}
+
+TEST_F(WorkerDeath, AWorkerStartedAgainByHandJoinsIn) {
+  const std::unique_ptr<Process> run = StartLongRun("ssp:3");
+  const auto status = AwaitProgress(ResolvedConfig());
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  SignalProcess(WorkerPid(*status, kVictim), SIGKILL);
+  const std::unique_ptr<Process> again = StartMember(
+      "again", "slackline_worker", kVictim, ResolvedConfig(), "run");
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_EQ(again->WaitText(kJobMax), kEndedWell) << again->Output();
+  ExpectNoProcessLeft();
+
+  ExpectSurvivorsCompleted();
+  ExpectJoinedTheRunningJob(again->Output());
+  EXPECT_THAT(ReadJson(Path("run/summary.json"))["workers_lost"], SizeIs(1));
+}
+
+TEST_F(WorkerDeath, RestartWorkersStartsItAgain) {
+  const std::unique_ptr<Process> run = StartLongRun("bsp", /*restarts=*/1);
+  const auto status = AwaitProgress(ResolvedConfig());
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  SignalProcess(WorkerPid(*status, kVictim), SIGKILL);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  ExpectNoProcessLeft();
+
+  ExpectSurvivorsCompleted();
+  ExpectJoinedTheRunningJob(
+      ReadText(Path(absl::StrCat("run/logs/worker-", kVictim, ".2.log"))));
+  EXPECT_THAT(run->Output(),
+              HasSubstr(absl::StrCat("started worker ", kVictim, " again")));
+}
+
+// It is no member any more when it goes on, and must not take part as the one
+// that it was.
+TEST_F(WorkerDeath, AWorkerThatWasPausedBeyondItsLeaseJoinsAgain) {
+  const std::unique_ptr<Process> run = StartLongRun("ssp:3");
+  auto status = AwaitProgress(ResolvedConfig());
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  const pid_t pid = WorkerPid(*status, kVictim);
+  SignalProcess(pid, SIGSTOP);
+  status = AwaitStatus(
+      ResolvedConfig(), kJobMax,
+      [](const wire::StatusReply& now) { return now.worker_size() == 3; });
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  SignalProcess(pid, SIGCONT);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  ExpectNoProcessLeft();
+
+  ExpectSurvivorsCompleted();
+  const std::string log = WorkerLog(kVictim);
+  EXPECT_THAT(log, HasSubstr("lease"));
+  EXPECT_THAT(log, HasSubstr("joining again"));
+  ExpectJoinedTheRunningJob(log);
+  EXPECT_THAT(ReadJson(Path("run/summary.json"))["workers_lost"], SizeIs(1));
 }
 
 }  // namespace

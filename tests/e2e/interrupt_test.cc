@@ -1,0 +1,81 @@
+// Goal: Ctrl-C ends what it is meant for, in order, and nothing else.
+// Method: SIGINT to a whole run, and to one worker that was started by hand.
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/job_test.h"
+#include "tests/support/run_files.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int64_t kSteps = 4000;
+constexpr absl::Duration kStopMax = absl::Seconds(20);
+
+class Interrupt : public JobTest {};
+
+TEST_F(Interrupt, EndsTheWholeRunInOrder) {
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", SmallJob()), {"--epochs=1000"});
+  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
+      << run->Output();
+  run->Signal(SIGINT);
+  EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_THAT(run->Output(), HasSubstr("interrupted: stopping the job"));
+  EXPECT_THAT(run->Output(),
+              HasSubstr(absl::StrCat("the job failed (logs: ", Path("run"),
+                                     "/logs): interrupted by the user")));
+  // Everybody was told, and nobody had to be killed.
+  for (const char* const member : {"server-0", "server-1", "worker-0",
+                                   "worker-1", "worker-2", "worker-3"}) {
+    EXPECT_THAT(ReadText(Path(absl::StrCat("run/logs/", member, ".log"))),
+                HasSubstr("interrupted by the user"))
+        << member;
+  }
+}
+
+TEST_F(Interrupt, StopEndsAJobFromOutside) {
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", SmallJob()), {"--epochs=1000"});
+  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
+      << run->Output();
+  const std::unique_ptr<Process> stop =
+      StartTool("stop", {"stop", Path("run"), "--reason=enough for today"});
+  EXPECT_EQ(stop->WaitText(kStopMax), kEndedWell) << stop->Output();
+  EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_THAT(run->Output(), HasSubstr("enough for today"));
+}
+
+TEST_F(Interrupt, OfOneWorkerLetsItLeaveAndTheOthersComplete) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const std::vector<std::unique_ptr<Process>> members = StartSmallJobByHand(
+      config, "by-hand", {"--mode=ssp:3", "--set=train.epochs=40"});
+  const auto status = AwaitProgress(config);
+  ASSERT_TRUE(status.has_value()) << members[0]->Output();
+  Process& leaver = *members.back();
+  ASSERT_EQ(WorkerPid(*status, 3), leaver.pid());
+  leaver.Signal(SIGINT);
+  EXPECT_EQ(leaver.WaitText(kStopMax), kFailed) << leaver.Output();
+  EXPECT_THAT(leaver.Output(), HasSubstr("worker 3 was interrupted by SIGINT"));
+  for (const std::unique_ptr<Process>& member : members) {
+    if (member.get() == &leaver) continue;
+    EXPECT_EQ(member->WaitText(kJobMax), kEndedWell) << member->Output();
+  }
+  const nlohmann::json summary = ReadJson(Path("by-hand/summary.json"));
+  EXPECT_EQ(summary["steps"], kSteps);
+  ASSERT_THAT(summary["workers_lost"], SizeIs(1));
+  EXPECT_THAT(
+      summary["workers_lost"][0].get<std::string>(),
+      HasSubstr(absl::StrCat("worker 3 (pid ", leaver.pid(),
+                             " on 127.0.0.1) left: worker 3 was interrupted")));
+}
+
+}  // namespace
+}  // namespace slackline

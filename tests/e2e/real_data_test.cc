@@ -1,0 +1,89 @@
+// Goal: the examples learn what is known to be learnable from real data.
+// Method: `slackline run` on the example configs. MNIST is held against an
+// accuracy that one epoch of a two-layer net reaches. Logistic regression on
+// a9a is convex, so each mode is held against the one optimum, which an
+// independent solver (a9a_optimum.py) computes from the same files. Skipped
+// without the data: configure with SLACKLINE_TEST_DATA_DIR, or use
+// tools/test.sh --data-dir DIR.
+#include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/job_test.h"
+#include "tests/support/run_files.h"
+
+namespace slackline {
+namespace {
+
+constexpr char kDataDir[] = SLACKLINE_TEST_DATA_DIR;
+constexpr char kPython[] = SLACKLINE_TEST_PYTHON;
+constexpr char kSourceDir[] = SLACKLINE_SOURCE_DIR;
+// Python starts slowly on a busy machine.
+constexpr absl::Duration kSolverMax = absl::Seconds(120);
+
+std::string Example(const std::string& name) {
+  return absl::StrCat(kSourceDir, "/examples/", name);
+}
+
+class RealData : public JobTest {
+ protected:
+  void SetUp() override {
+    if (kDataDir[0] == '\0') {
+      GTEST_SKIP() << "no real data: run tools/test.sh --data-dir DIR, with "
+                      "mnist/ and a9a/ in DIR";
+    }
+  }
+
+  nlohmann::json Train(const std::string& name, const std::string& config,
+                       std::vector<std::string> arguments) {
+    arguments.push_back(absl::StrCat("--data-dir=", kDataDir));
+    Run(name, config, arguments);
+    return ReadJson(Path(name) + "/summary.json");
+  }
+};
+
+TEST_F(RealData, OneEpochOfTheMnistExampleReaches96Percent) {
+  const nlohmann::json summary = Train("mnist", Example("mnist_mlp.textproto"),
+                                       {"--mode=bsp", "--epochs=1"});
+  EXPECT_GE(summary["test_accuracy"], 0.96);
+  EXPECT_EQ(summary["steps"], 60000 / 256);
+}
+
+TEST_F(RealData, EveryModeComesNearTheOptimumOfA9a) {
+  if (kPython[0] == '\0') {
+    GTEST_SKIP() << "no python3 with numpy and scipy, which compute the "
+                    "optimum: apt-get install python3-scipy";
+  }
+  const std::string example = Example("a9a_logistic.textproto");
+  const auto config = LoadClusterConfig(example);
+  ASSERT_TRUE(config.ok()) << config.status();
+  Process solver(
+      {kPython, absl::StrCat(kSourceDir, "/tests/e2e/a9a_optimum.py"), kDataDir,
+       absl::StrCat(config->model().logistic().l2())},
+      Path("solver.log"));
+  ASSERT_EQ(solver.WaitText(kSolverMax), kEndedWell) << solver.Output();
+  const double optimum = ReadJson(Path("solver.log"))["train_loss"];
+
+  struct ModeCase {
+    std::string mode;
+    double excess_max;  // Of the loss, relative to the optimum.
+  };
+  for (const ModeCase& test :
+       {ModeCase{"bsp", 1e-3}, ModeCase{"allreduce", 1e-3},
+        ModeCase{"ssp:3", 1e-2}, ModeCase{"asp", 1e-2}}) {
+    const nlohmann::json summary =
+        Train(absl::StrCat("a9a-", test.mode), example,
+              {absl::StrCat("--mode=", test.mode)});
+    const double excess = summary["train_loss"].get<double>() / optimum - 1;
+    std::printf("%s: loss %.3g above the optimum %.6f, accuracy %.4f\n",
+                test.mode.c_str(), excess, optimum,
+                summary["test_accuracy"].get<double>());
+    EXPECT_LE(excess, test.excess_max) << test.mode;
+    // Float sums aside, nothing is below an optimum.
+    EXPECT_GE(excess, -1e-6) << test.mode;
+    EXPECT_GE(summary["test_accuracy"], 0.848) << test.mode;
+  }
+}
+
+}  // namespace
+}  // namespace slackline

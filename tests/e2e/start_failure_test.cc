@@ -1,0 +1,138 @@
+// Goal: a job that cannot start says so soon, with a sentence that names the
+// culprit and what to do.
+// Method: one mistake at a time, with the real programs.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/job_test.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Programs start in well under a second on an idle machine; not all are idle.
+constexpr absl::Duration kPromptly = absl::Seconds(20);
+
+class StartFailure : public JobTest {};
+
+TEST_F(StartFailure, APortThatIsTakenIsNamed) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const std::unique_ptr<Process> holder =
+      StartMember("holder", "slackline_server", 0, config, "holder");
+  const auto status = AwaitStatus(
+      config, kPromptly,
+      [](const wire::StatusReply& now) { return now.server_size() == 1; });
+  ASSERT_TRUE(status.has_value()) << holder->Output();
+
+  const std::unique_ptr<Process> run = StartRun("run", config);
+  EXPECT_EQ(run->WaitText(kPromptly), kFailed);
+  EXPECT_THAT(run->Output(),
+              AllOf(HasSubstr("coordinator.port (choose another, or leave it "
+                              "out for any free one): listening at 127.0.0.1:"),
+                    HasSubstr("Address already in use")));
+  const std::unique_ptr<Process> server =
+      StartMember("second", "slackline_server", 0, config, "second");
+  EXPECT_EQ(server->WaitText(kPromptly), kFailed);
+  EXPECT_THAT(server->Output(),
+              AllOf(HasSubstr("cannot start the coordinator: "),
+                    HasSubstr("tcp://127.0.0.1:"), HasSubstr("in use")));
+}
+
+TEST_F(StartFailure, AWorkerWithAnotherConfigIsRefused) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const std::unique_ptr<Process> server =
+      StartMember("server", "slackline_server", 0, config, "by-hand");
+  const std::unique_ptr<Process> worker =
+      StartMember("worker", "slackline_worker", 1, config, "by-hand",
+                  {"--set=train.seed=2"});
+  EXPECT_EQ(worker->WaitText(kPromptly), kFailed);
+  EXPECT_THAT(
+      worker->Output(),
+      AllOf(HasSubstr("worker 1 was started with another config than the "
+                      "coordinator"),
+            HasSubstr("start all processes with one file and the same")));
+  EXPECT_TRUE(server->running()) << server->Output();
+}
+
+TEST_F(StartFailure, AMissingDataFolderIsNamed) {
+  const std::string text = absl::StrReplaceAll(
+      SmallJob(),
+      {{"teacher_student {\n    features: 16 classes: 4 train_examples: 8000 "
+        "test_examples: 1000\n  }",
+        "idx { folder: \"mnist\" }"}});
+  ASSERT_NE(text, SmallJob());
+  const std::string config = WriteWithPort("job.textproto", text);
+  const std::string data_dir = absl::StrCat("--data-dir=", Path("nowhere"));
+  const std::unique_ptr<Process> run = StartRun("run", config, {data_dir});
+  EXPECT_EQ(run->WaitText(kPromptly), kFailed);
+  EXPECT_THAT(run->Output(), HasSubstr(Path("nowhere/mnist")));
+  const std::unique_ptr<Process> worker = StartMember(
+      "worker", "slackline_worker", 0, config, "by-hand", {data_dir});
+  EXPECT_EQ(worker->WaitText(kPromptly), kFailed);
+  EXPECT_THAT(worker->Output(), HasSubstr(Path("nowhere/mnist")));
+}
+
+TEST_F(StartFailure, AWorkerThatNeverComesIsNamedByAllWhoWait) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const std::vector<std::string> arguments = {
+      "--set=limits.start_timeout_ms=5000"};
+  std::vector<std::unique_ptr<Process>> members;
+  for (const int i : {0, 1}) {
+    members.push_back(StartMember(absl::StrCat("server-", i),
+                                  "slackline_server", i, config, "by-hand",
+                                  arguments));
+  }
+  for (const int i : {0, 1, 2}) {
+    members.push_back(StartMember(absl::StrCat("worker-", i),
+                                  "slackline_worker", i, config, "by-hand",
+                                  arguments));
+  }
+  for (const std::unique_ptr<Process>& member : members) {
+    EXPECT_EQ(member->WaitText(absl::Seconds(5) + kPromptly), kFailed);
+    EXPECT_THAT(member->Output(),
+                HasSubstr("worker 3 did not join within 5000 ms; look at "
+                          "their logs, or raise limits "
+                          "{ start_timeout_ms: ... }"));
+  }
+}
+
+TEST_F(StartFailure, WithoutACoordinatorTheOthersSayWhereTheyLooked) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const std::unique_ptr<Process> worker =
+      StartMember("worker", "slackline_worker", 0, config, "by-hand",
+                  {"--set=limits.start_timeout_ms=1000"});
+  EXPECT_EQ(worker->WaitText(kPromptly), kFailed);
+  EXPECT_THAT(
+      worker->Output(),
+      AllOf(HasSubstr("no coordinator answered at tcp://127.0.0.1:"),
+            HasSubstr("is slackline_server --index=0 of this config running "
+                      "there?")));
+}
+
+TEST_F(StartFailure, ASecondProcessWithAnIndexIsRefusedWhileTheFirstLives) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const std::vector<std::string> arguments = {
+      "--mode=asp", "--set=train.epochs=1000",
+      "--set=limits.start_timeout_ms=8000"};
+  const std::vector<std::unique_ptr<Process>> members =
+      StartSmallJobByHand(config, "by-hand", arguments);
+  const auto status = AwaitProgress(config);
+  ASSERT_TRUE(status.has_value()) << members[0]->Output();
+  const std::unique_ptr<Process> second = StartMember(
+      "second", "slackline_worker", 1, config, "by-hand", arguments);
+  EXPECT_EQ(second->WaitText(absl::Seconds(8) + kPromptly), kFailed);
+  EXPECT_THAT(
+      second->Output(),
+      AllOf(HasSubstr(absl::StrCat("worker 1 (pid ", WorkerPid(*status, 1),
+                                   " on 127.0.0.1) holds this place")),
+            HasSubstr("it is free when that process ends")));
+  for (const std::unique_ptr<Process>& member : members) {
+    EXPECT_TRUE(member->running()) << "disturbed: " << member->Output();
+  }
+}
+
+}  // namespace
+}  // namespace slackline
