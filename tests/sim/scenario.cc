@@ -1,6 +1,7 @@
 #include "tests/sim/scenario.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -104,6 +105,7 @@ Scenario Scenario::Random(uint64_t seed) {
   }
   // A bound of 0 would make a worker wait for the push it has yet to make.
   s.pull_ahead = s.StalenessBound() >= 1 && rng.Chance(0.5);
+  s.even_pull = rng.Chance(0.5);
   s.steps = rng.Between(5, 30);
   s.window_bytes = static_cast<size_t>(rng.Between(16, 1024));
   s.message_bytes = static_cast<size_t>(rng.Between(16, 256));
@@ -215,10 +217,10 @@ std::vector<float> Scenario::Gradient(Rank rank, Incarnation incarnation,
   std::vector<float> values;
   values.reserve(static_cast<size_t>(end - begin));
   for (int64_t i = begin; i < end; ++i) {
-    const int64_t unit =
-        static_cast<int64_t>(Mix64(hash ^ static_cast<uint64_t>(i)) % 2001) -
-        1000;
-    values.push_back(static_cast<float>(60 * unit));
+    const uint64_t bits = Mix64(hash ^ static_cast<uint64_t>(i));
+    const auto mantissa = static_cast<double>(static_cast<int32_t>(bits >> 32));
+    values.push_back(static_cast<float>(
+        std::ldexp(mantissa, -31 + static_cast<int>(bits % 8))));
   }
   return values;
 }

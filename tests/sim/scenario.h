@@ -50,6 +50,8 @@ struct Scenario {
   wire::Mode mode = wire::BSP;
   Clock staleness = 0;  // For SSP.
   bool pull_ahead = false;
+  // Where a shard lagged behind a late joiner's start, it pulls once more.
+  bool even_pull = true;
   Clock steps = 5;
   size_t window_bytes = 1024;
   size_t message_bytes = 256;
@@ -71,9 +73,9 @@ struct Scenario {
   Clock StalenessBound() const;  // kUnboundedStaleness for ASP.
   std::string ToString() const;
 
-  // What this incarnation pushes: multiples of 60, which most means divide
-  // without rounding, different for everything that has a name. Elements
-  // [begin, end) of the table.
+  // What this incarnation pushes, for elements [begin, end) of the table:
+  // different for everything that has a name, of magnitudes from 2^-24 to 128,
+  // so that every float sum of them tells in which order it was made.
   std::vector<float> Gradient(Rank rank, Incarnation incarnation, Clock clock,
                               TableId table, int64_t begin, int64_t end) const;
 };

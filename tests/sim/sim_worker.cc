@@ -226,12 +226,13 @@ void SimWorker::OnPulled(const ClientCore::PullResult& result) {
       bool even = true;
       for (const ClientCore::ShardValue& value : result.shards)
         even &= value.shard_clock == clock_;
-      if (even || clock_ == context_->scenario.steps) {
+      counts_.uneven_starts += !even;
+      if (even || !context_->scenario.even_pull ||
+          clock_ == context_->scenario.steps) {
         Perform(&effects);
         return StartStep();
       }
       // What lagging shards answered is older than the start clock allows.
-      ++counts_.uneven_starts;
       state_ = State::kEvenPull;
       pull_id_ = client_->Pull(clock_, clock_, now(), &effects);
       return Perform(&effects);
