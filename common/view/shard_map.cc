@@ -90,6 +90,14 @@ const wire::WorkerMember* View::FindWorker(Rank rank, Incarnation incarnation) c
   return worker != nullptr && worker->incarnation() == incarnation ? worker : nullptr;
 }
 
+const wire::WorkerMember* ChiefOf(const View& view) {
+  const wire::WorkerMember* chief = nullptr;
+  for (const wire::WorkerMember& worker : view.proto().worker()) {
+    if (chief == nullptr || worker.rank() < chief->rank()) chief = &worker;
+  }
+  return chief;
+}
+
 void PlaceTables(absl::Span<const wire::Table> tables, absl::Span<const Owner> threads,
                  int64_t shard_elements, wire::View* view) {
   SL_CHECK(!threads.empty(), "no shard threads to place tables on");

@@ -60,6 +60,9 @@ class View {
   std::vector<Owner> owners_;
 };
 
+// The chief: the worker of the lowest rank in the view. nullptr without workers.
+const wire::WorkerMember* ChiefOf(const View& view);
+
 // Numbers the shards of `tables` in order (sets first_shard) and gives each to
 // one of `threads`, largest first to the thread with the fewest bytes so far;
 // ties go to the earlier thread. Fills table, owner_server and owner_thread.

@@ -28,14 +28,6 @@ std::string TableText(const wire::Table& table) {
 
 }  // namespace
 
-const wire::WorkerMember* ChiefOf(const View& view) {
-  const wire::WorkerMember* chief = nullptr;
-  for (const wire::WorkerMember& worker : view.proto().worker()) {
-    if (chief == nullptr || worker.rank() < chief->rank()) chief = &worker;
-  }
-  return chief;
-}
-
 CoordinatorCore::CoordinatorCore(const Options& options) : options_(options) {
   view_.set_number(1);
   view_.set_job(options.job);

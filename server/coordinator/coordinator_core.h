@@ -25,9 +25,6 @@
 
 namespace slackline {
 
-// The lowest rank in the view; nullptr without workers.
-const wire::WorkerMember* ChiefOf(const View& view);
-
 class CoordinatorCore {
  public:
   struct Options {

@@ -22,12 +22,10 @@ namespace {
 // Evaluation of the final model may take long; heartbeats go on meanwhile.
 constexpr absl::Duration kFinishWaitMax = absl::Hours(24);
 
-// The lowest rank: it evaluates and writes the model.
+// The chief evaluates and writes the model.
 bool IsChief(const View& view, Rank rank) {
-  for (const wire::WorkerMember& worker : view.proto().worker()) {
-    if (worker.rank() < static_cast<int32_t>(rank)) return false;
-  }
-  return true;
+  const wire::WorkerMember* const chief = ChiefOf(view);
+  return chief != nullptr && chief->rank() == static_cast<int32_t>(rank);
 }
 
 bool AllDone(const View& view) {
