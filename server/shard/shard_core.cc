@@ -106,12 +106,13 @@ void ShardCore::OnPush(const PeerId& from, const Message& message, Effects* effe
   const int payloads = push.advance() ? 0 : entries;
   if (entries == 0 || push.seq_size() != entries ||
       (!push.advance() && push.base_version_size() != entries) ||
-      message.payloads.size() != static_cast<size_t>(payloads) || push.clock() < 0) {
+      message.payloads.size() != static_cast<size_t>(payloads) || push.clock() < 0 ||
+      push.clock() >= kUnboundedStaleness) {
     return Refuse(from, 0,
                   absl::StrCat("push of clock ", push.clock(), " has ", entries, " shards, ",
                                push.seq_size(), " sequence numbers, ", push.base_version_size(),
                                " base versions and ", message.payloads.size(),
-                               " payload frames; the counts must agree"),
+                               " payload frames; the counts must agree and the clock be in [0, 2^60)"),
                   effects);
   }
   Outgoing out{.to = from, .message = {}};
@@ -197,7 +198,8 @@ wire::Code ShardCore::TakeOver(ShardState& state, const wire::PushRequest& push,
   if (!push.advance()) {
     stats_.set_bytes_in(stats_.bytes_in() + gradient.size());
     const Version base = push.base_version(entry);
-    AddToHistogram(static_cast<int64_t>(state.shard.version()) - static_cast<int64_t>(base),
+    const Version version = state.shard.version();
+    AddToHistogram(base < version ? static_cast<int64_t>(version - base) : 0,
                    stats_.mutable_staleness_updates());
     Trace(ShardTraceRecord::Kind::kPushTakenOver, state, rank, incarnation, push.clock(), base,
           effects);
