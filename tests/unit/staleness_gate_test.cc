@@ -1,0 +1,239 @@
+// Goal: a pull goes when every participant is near enough, and not before.
+// Method: examples, and long random histories against a naive twin that
+// computes everything anew each time.
+#include "common/sync/staleness_gate.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/rng.h"
+#include "gtest/gtest.h"
+
+namespace slackline {
+namespace {
+
+StalenessGate::Pull PullOf(int rank, Clock clock, Clock own_clock = 0,
+                           uint64_t request_id = 1) {
+  return {.rank = Rank{rank},
+          .incarnation = 1,
+          .request_id = request_id,
+          .clock = clock,
+          .own_clock = own_clock};
+}
+
+StalenessGate GateOf(int workers, Clock staleness) {
+  StalenessGate gate(staleness);
+  for (int rank = 0; rank < workers; ++rank) gate.Join(Rank{rank}, 1, 0);
+  return gate;
+}
+
+void AdvanceTo(StalenessGate& gate, int rank, Clock clock) {
+  gate.Advance(*gate.Find(Rank{rank}, 1), clock);
+}
+
+size_t Released(StalenessGate& gate) {
+  std::vector<StalenessGate::Pull> admitted;
+  gate.Release(&admitted);
+  return admitted.size();
+}
+
+TEST(StalenessGateTest, AdmitsUpToTheBoundAheadOfTheSlowest) {
+  StalenessGate gate = GateOf(2, /*staleness=*/2);
+  EXPECT_TRUE(gate.Admits(PullOf(0, 2)));
+  EXPECT_FALSE(gate.Admits(PullOf(0, 3)));
+  AdvanceTo(gate, 1, 1);
+  EXPECT_FALSE(gate.Admits(PullOf(0, 3))) << "rank 0 itself is the slowest";
+  AdvanceTo(gate, 0, 3);
+  EXPECT_TRUE(gate.Admits(PullOf(0, 3)));
+}
+
+TEST(StalenessGateTest, APullWaitsForThePullersOwnPushes) {
+  StalenessGate gate = GateOf(1, kUnboundedStaleness);
+  EXPECT_FALSE(gate.Admits(PullOf(0, 1, /*own_clock=*/1)));
+  AdvanceTo(gate, 0, 1);
+  EXPECT_TRUE(gate.Admits(PullOf(0, 1, 1)));
+}
+
+TEST(StalenessGateTest, ParkedPullsGoInTheOrderInWhichTheyCame) {
+  StalenessGate gate = GateOf(3, 0);
+  AdvanceTo(gate, 2, 1);
+  AdvanceTo(gate, 1, 1);
+  EXPECT_TRUE(gate.Park(PullOf(2, 1, 1)));
+  EXPECT_TRUE(gate.Park(PullOf(1, 1, 1)));
+  EXPECT_EQ(Released(gate), 0u);
+  AdvanceTo(gate, 0, 1);
+  std::vector<StalenessGate::Pull> admitted;
+  gate.Release(&admitted);
+  ASSERT_EQ(admitted.size(), 2u);
+  EXPECT_EQ(admitted[0].rank, Rank{2});
+  EXPECT_EQ(admitted[1].rank, Rank{1});
+}
+
+TEST(StalenessGateTest, ARepeatedPullIsParkedOnceAndANewerOneReplacesIt) {
+  StalenessGate gate = GateOf(2, 0);
+  EXPECT_TRUE(gate.Park(PullOf(0, 1, 0, /*request_id=*/5)));
+  EXPECT_FALSE(gate.Park(PullOf(0, 1, 0, 5)));
+  EXPECT_TRUE(gate.Park(PullOf(0, 2, 0, 6)));
+  EXPECT_EQ(gate.parked_count(), 1u);
+}
+
+TEST(StalenessGateTest, ALostWorkerHoldsNobodyBackAndWaitsForNothing) {
+  StalenessGate gate = GateOf(3, 0);
+  AdvanceTo(gate, 0, 1);
+  AdvanceTo(gate, 2, 1);
+  gate.Park(PullOf(0, 1));
+  gate.Park(PullOf(1, 1));
+  gate.RemoveUnless([](const StalenessGate::Participant& participant) {
+    return participant.rank != Rank{1};
+  });
+  EXPECT_EQ(gate.MinClock(), 1);
+  EXPECT_EQ(gate.parked_count(), 1u);
+  EXPECT_EQ(Released(gate), 1u);
+}
+
+TEST(StalenessGateTest, AJoinerStartsWithTheSlowest) {
+  StalenessGate gate = GateOf(2, 0);
+  AdvanceTo(gate, 0, 7);
+  AdvanceTo(gate, 1, 5);
+  EXPECT_EQ(gate.Join(Rank{2}, 9, 0).joined_at, 5);
+  EXPECT_EQ(gate.MinClock(), 5);
+  EXPECT_EQ(gate.Find(Rank{2}, 8), nullptr) << "another incarnation";
+}
+
+TEST(StalenessGateTest, WhenAllAreGoneTheClockStays) {
+  StalenessGate gate = GateOf(1, 0);
+  AdvanceTo(gate, 0, 4);
+  gate.RemoveUnless([](const auto&) { return false; });
+  EXPECT_EQ(gate.MinClock(), 4);
+  EXPECT_EQ(gate.Slowest(), nullptr);
+  EXPECT_EQ(gate.Join(Rank{0}, 2, 0).clock, 4);
+}
+
+// As the header says it, with nothing kept that could be computed.
+struct NaiveGate {
+  struct Worker {
+    Incarnation incarnation = 0;
+    Clock clock = 0;
+  };
+  Clock staleness = 0;
+  Clock last_min = 0;
+  std::map<int, Worker> workers;
+  std::vector<StalenessGate::Pull> parked;
+
+  Clock Min() {
+    if (!workers.empty()) {
+      last_min = std::min_element(workers.begin(), workers.end(),
+                                  [](const auto& a, const auto& b) {
+                                    return a.second.clock < b.second.clock;
+                                  })
+                     ->second.clock;
+    }
+    return last_min;
+  }
+  bool Takes(const StalenessGate::Pull& pull) {
+    const auto at = workers.find(static_cast<int>(pull.rank));
+    return at != workers.end() && at->second.incarnation == pull.incarnation;
+  }
+  bool Admits(const StalenessGate::Pull& pull) {
+    return Min() >= pull.clock - staleness && Takes(pull) &&
+           workers[static_cast<int>(pull.rank)].clock >= pull.own_clock;
+  }
+};
+
+TEST(StalenessGateTest, AgreesWithANaiveTwinInRandomHistories) {
+  int admissions = 0;
+  int refusals = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Rng rng(seed);
+    NaiveGate twin;
+    twin.staleness = rng.Chance(0.2) ? kUnboundedStaleness : rng.Between(0, 3);
+    StalenessGate gate(twin.staleness);
+    Incarnation next_incarnation = 1;
+    uint64_t next_request = 1;
+    for (int step = 0; step < 200; ++step) {
+      const int rank = static_cast<int>(rng.Below(5));
+      const auto worker = twin.workers.find(rank);
+      switch (rng.Below(6)) {
+        case 0: {
+          if (worker != twin.workers.end()) break;
+          const Clock asked = rng.Between(0, 3);
+          const Clock start = std::max(asked, twin.Min());
+          twin.workers[rank] = {next_incarnation, start};
+          EXPECT_EQ(gate.Join(Rank{rank}, next_incarnation, asked).clock,
+                    start);
+          ++next_incarnation;
+          break;
+        }
+        case 1:
+        case 2: {
+          if (worker == twin.workers.end()) break;
+          worker->second.clock += rng.Between(0, 2);
+          gate.Advance(*gate.Find(Rank{rank}, worker->second.incarnation),
+                       worker->second.clock);
+          break;
+        }
+        case 3: {
+          if (!rng.Chance(0.2)) break;
+          twin.workers.erase(rank);
+          std::erase_if(twin.parked, [&](const StalenessGate::Pull& pull) {
+            return pull.rank == Rank{rank};
+          });
+          gate.RemoveUnless([&](const StalenessGate::Participant& p) {
+            return p.rank != Rank{rank};
+          });
+          break;
+        }
+        case 4: {
+          if (worker == twin.workers.end()) break;
+          StalenessGate::Pull pull;
+          pull.rank = Rank{rank};
+          pull.incarnation = worker->second.incarnation;
+          pull.request_id = next_request++;
+          pull.clock = worker->second.clock + rng.Between(0, 2);
+          pull.own_clock =
+              std::min(pull.clock, worker->second.clock + rng.Between(-1, 1));
+          ASSERT_EQ(gate.Admits(pull), twin.Admits(pull));
+          if (gate.Admits(pull)) break;
+          ++refusals;
+          gate.Park(pull);
+          std::erase_if(twin.parked, [&](const StalenessGate::Pull& other) {
+            return other.rank == pull.rank;
+          });
+          twin.parked.push_back(pull);
+          break;
+        }
+        default: {
+          std::vector<StalenessGate::Pull> admitted;
+          gate.Release(&admitted);
+          std::vector<uint64_t> released, expected;
+          for (const auto& pull : admitted) released.push_back(pull.request_id);
+          for (const auto& pull : twin.parked) {
+            if (twin.Admits(pull)) expected.push_back(pull.request_id);
+          }
+          std::erase_if(twin.parked,
+                        [&](const auto& pull) { return twin.Admits(pull); });
+          // A replaced pull keeps its place in the gate's order.
+          std::sort(released.begin(), released.end());
+          std::sort(expected.begin(), expected.end());
+          ASSERT_EQ(released, expected);
+          admissions += static_cast<int>(released.size());
+        }
+      }
+      ASSERT_EQ(gate.MinClock(), twin.Min());
+      ASSERT_EQ(gate.participants().size(), twin.workers.size());
+      ASSERT_EQ(gate.parked_count(), twin.parked.size());
+      if (!twin.workers.empty()) {
+        ASSERT_EQ(gate.Slowest()->clock, twin.Min());
+      }
+    }
+  }
+  EXPECT_GT(admissions, 500);
+  EXPECT_GT(refusals, 500);
+}
+
+}  // namespace
+}  // namespace slackline
