@@ -26,10 +26,8 @@ slackline_require(spdlog libspdlog-dev CONFIG)
 slackline_require(CLI11 libcli11-dev CONFIG)
 slackline_require(nlohmann_json nlohmann-json3-dev CONFIG)
 slackline_require(GTest "libgtest-dev libgmock-dev" CONFIG)
-slackline_require(benchmark libbenchmark-dev CONFIG)
 slackline_require(ZLIB zlib1g-dev)
 slackline_require(OpenSSL libssl-dev)
-slackline_require(rapidcheck librapidcheck-dev CONFIG)
 
 # Highway ships a CMake package on Debian 12 and only pkg-config on older ones.
 find_package(PkgConfig QUIET)
@@ -59,8 +57,17 @@ if(NOT TARGET slackline_gloo)
   target_link_libraries(slackline_gloo INTERFACE ${GLOO_LIBRARY})
 endif()
 
-# LibTorch: Debian's package, or a PyTorch found through CMAKE_PREFIX_PATH.
+# LibTorch: Debian's package, a PyTorch found through CMAKE_PREFIX_PATH, or the
+# one that python3 imports.
 find_package(Torch QUIET)
+if(NOT Torch_FOUND)
+  execute_process(
+    COMMAND python3 -c "import torch; print(torch.utils.cmake_prefix_path)"
+    OUTPUT_VARIABLE python_torch OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(python_torch)
+    find_package(Torch QUIET HINTS ${python_torch})
+  endif()
+endif()
 if(NOT Torch_FOUND)
   slackline_missing(LibTorch libtorch-dev)
 endif()

@@ -7,23 +7,14 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache git ca-certificates pkg-config
   libzmq3-dev cppzmq-dev libprotobuf-dev protobuf-compiler libabsl-dev
-  libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev
+  libgtest-dev libgmock-dev
   libgloo-dev libhwy-dev libcli11-dev libspdlog-dev nlohmann-json3-dev
-  libcpp-httplib-dev prometheus-cpp-dev zlib1g-dev libssl-dev
+  libcpp-httplib-dev zlib1g-dev libssl-dev
   # Debian's LibTorch falls back to reference BLAS, 15 times slower, without this.
-  libopenblas0-pthread
+  libtorch-dev libopenblas0-pthread
   # The independent solver that the a9a test compares with.
   python3 python3-numpy python3-scipy
 )
-# Distributions without libtorch-dev get PyTorch's CPU build from PyPI instead.
-if apt-cache show libtorch-dev >/dev/null 2>&1; then
-  packages+=(libtorch-dev)
-  torch_from_pip=0
-else
-  packages+=(python3-venv)
-  torch_from_pip=1
-fi
-
 case "${1:-}" in
   "") check_only=0 ;;
   --check) check_only=1 ;;
@@ -50,6 +41,16 @@ if ((${#missing[@]})); then
   fi
   export DEBIAN_FRONTEND=noninteractive
   "${as_root[@]}" apt-get update -qq
+  if ! apt-cache show libtorch-dev >/dev/null 2>&1; then
+    cat >&2 <<'NOTE'
+setup: this distribution has no package libtorch-dev. Install a CPU build of PyTorch 2.6 or newer for
+setup: python3 (older wheels have another C++ ABI); CMake finds it through python3, or give it with
+setup:     export CMAKE_PREFIX_PATH=$(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)')
+NOTE
+    for i in "${!missing[@]}"; do
+      [[ ${missing[i]} == libtorch-dev ]] && unset 'missing[i]'
+    done
+  fi
   "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
 fi
 echo "setup: all packages present" >&2
