@@ -1,6 +1,8 @@
 #include "server/coordinator/coordinator_core.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "absl/strings/str_join.h"
 #include "common/metrics/histogram.h"
@@ -11,6 +13,9 @@ namespace {
 
 // Enough for a rejoined worker that repeats an old call; names are used once.
 constexpr size_t kPassedBarriersMax = 1024;
+// 4 TiB of float32; and owners of shards that a view of some MiB can list.
+constexpr int64_t kTableElementsMax = int64_t{1} << 40;
+constexpr int64_t kShardsMax = 1 << 20;
 
 std::string Seconds(absl::Duration duration) {
   return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
@@ -24,6 +29,33 @@ void SetPercentiles(const run::Histogram& histogram, run::Percentiles* percentil
 
 std::string TableText(const wire::Table& table) {
   return absl::StrCat(table.name(), "[", absl::StrJoin(table.shape(), ", "), "]");
+}
+
+// Empty if the coordinator can place these tables; else completes "worker 2".
+std::string WhyTablesUnfit(const wire::JoinRequest& join, int64_t shard_elements) {
+  int64_t shards = 0;
+  for (const wire::Table& table : join.table()) {
+    int64_t elements = 1;
+    for (const int64_t extent : table.shape()) {
+      if (extent < 1 || extent > kTableElementsMax / elements) {
+        return absl::StrCat(" has table ", TableText(table),
+                            "; extents of at least 1 and at most ", kTableElementsMax,
+                            " elements are required");
+      }
+      elements *= extent;
+    }
+    if (table.shard_elements() < 0) {
+      return absl::StrCat(" has table ", TableText(table), " in shards of ",
+                          table.shard_elements(), " elements");
+    }
+    const int64_t size = table.shard_elements() == 0 ? shard_elements : table.shard_elements();
+    shards += (elements - 1) / size + 1;
+    if (shards > kShardsMax) {
+      return absl::StrCat(" has tables of more than ", kShardsMax,
+                          " shards; raise limits { shard_kib: ... }");
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -74,6 +106,10 @@ std::string CoordinatorCore::Describe(const Member& member) const {
 
 std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
   const bool is_worker = join.role() == wire::JoinRequest::WORKER;
+  if (!is_worker && join.role() != wire::JoinRequest::SERVER) {
+    return absl::StrCat("a member joins as server or worker, not in role ",
+                        static_cast<int>(join.role()));
+  }
   const std::string who = absl::StrCat(is_worker ? "worker " : "server ", join.index());
   const int count = is_worker ? options_.workers : options_.servers;
   if (join.job() != options_.job) {
@@ -102,6 +138,9 @@ std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
   if (!is_worker && join.thread_size() == 0) return absl::StrCat(who, " offers no shard threads");
   if (!is_worker) return "";
   if (join.table_size() == 0) return absl::StrCat(who, " has a model without tables");
+  if (const std::string unfit = WhyTablesUnfit(join, options_.shard_elements); !unfit.empty()) {
+    return absl::StrCat(who, unfit);
+  }
   if (join.steps_total() < 1 || join.steps_per_epoch() < 1) {
     return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",
                         join.steps_per_epoch(), " in an epoch; at least 1 is required");
@@ -270,6 +309,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why, ab
   const Member member = std::move(found->second);
   members_.erase(found);
   past_tokens_[member.join.token()] = incarnation;
+  ForgetCalls(incarnation);
   const std::string sentence = absl::StrCat(Describe(member), " ", why);
   effects->log.push_back(sentence);
   if (view_.state() != wire::RUNNING) return;
@@ -440,7 +480,8 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message, absl::T
   };
   switch (call.kind_case()) {
     case wire::Call::kBarrier:
-      if (passed_barriers_.count(call.barrier().name()) > 0) {
+      if (std::find(passed_barriers_.begin(), passed_barriers_.end(), call.barrier().name()) !=
+          passed_barriers_.end()) {
         return Reply(from, id, wire::OK, "", effects);
       }
       park(barriers_[call.barrier().name()]);
@@ -484,6 +525,16 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message, absl::T
   }
 }
 
+void CoordinatorCore::ForgetCalls(Incarnation incarnation) {
+  for (auto* const waiting : {&barriers_, &store_gets_}) {
+    for (auto entry = waiting->begin(); entry != waiting->end();) {
+      parked_calls_ -= static_cast<int>(std::erase_if(
+          entry->second, [&](const ParkedCall& call) { return call.incarnation == incarnation; }));
+      entry = entry->second.empty() ? waiting->erase(entry) : std::next(entry);
+    }
+  }
+}
+
 void CoordinatorCore::CompleteBarriers(Effects* effects) {
   for (auto barrier = barriers_.begin(); barrier != barriers_.end();) {
     const bool complete =
@@ -502,9 +553,9 @@ void CoordinatorCore::CompleteBarriers(Effects* effects) {
     }
     parked_calls_ -= static_cast<int>(barrier->second.size());
     if (passed_barriers_.size() >= kPassedBarriersMax) {
-      passed_barriers_.erase(passed_barriers_.begin());
+      passed_barriers_.pop_front();
     }
-    passed_barriers_.insert(barrier->first);
+    passed_barriers_.push_back(barrier->first);
     barrier = barriers_.erase(barrier);
   }
 }

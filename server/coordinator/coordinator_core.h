@@ -11,10 +11,10 @@
 // Thread-compatible.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -102,6 +102,8 @@ class CoordinatorCore {
   // Removes the member; `why` completes "worker 2 (pid 7 on host) ...".
   void Remove(Incarnation incarnation, const std::string& why, absl::Time now, Effects* effects);
   void CompleteBarriers(Effects* effects);
+  // Drops what a member that is gone waits for.
+  void ForgetCalls(Incarnation incarnation);
   void Publish(Effects* effects);
   void SendView(const Member& member, Effects* effects) const;
   Member* Find(wire::JoinRequest::Role role, int32_t index);
@@ -119,7 +121,7 @@ class CoordinatorCore {
   std::map<Incarnation, Member> members_;
   std::map<uint64_t, Incarnation> past_tokens_;  // Of members that are gone.
   std::map<std::string, std::vector<ParkedCall>> barriers_;  // By name.
-  std::set<std::string> passed_barriers_;
+  std::deque<std::string> passed_barriers_;  // The last ones, oldest first.
   std::map<std::string, Payload> store_;
   size_t store_bytes_ = 0;
   std::map<std::string, std::vector<ParkedCall>> store_gets_;  // By key.
