@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/status.h"
-#include "server/coordinator/coordinator_core.h"
+#include "common/view/shard_map.h"
 #include "tests/sim/sim_server.h"
 
 namespace slackline::sim {
