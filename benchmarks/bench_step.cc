@@ -1,12 +1,14 @@
-// What does each mode cost a training step, against workers that exchange nothing?
+// What does each mode cost a training step, against workers that exchange
+// nothing?
 //
-// The MLP 784-512-512-10 with 64 examples per worker and step, on generated data.
-// Baseline: W processes that compute gradients and apply them to their own copy,
-// and never talk. Then the real binaries, 2 servers and W workers, in each mode.
-// Expected cost per step: over servers every worker pushes and pulls the model
-// once (2.7 MB each way); in all-reduce it sends and receives 2 (W - 1) / W of it.
-// All processes share the machine's cores, so on few cores the servers' work and
-// the copies add to the time of every step. Rounds of all modes alternate.
+// The MLP 784-512-512-10 with 64 examples per worker and step, on generated
+// data. Baseline: W processes that compute gradients and apply them to their
+// own copy, and never talk. Then the real binaries, 2 servers and W workers, in
+// each mode. Expected cost per step: over servers every worker pushes and pulls
+// the model once (2.7 MB each way); in all-reduce it sends and receives 2 (W -
+// 1) / W of it. All processes share the machine's cores, so on few cores the
+// servers' work and the copies add to the time of every step. Rounds of all
+// modes alternate.
 //
 // stdout: one JSON line per mode. stderr: the same as a table.
 #include <fcntl.h>
@@ -55,16 +57,19 @@ struct Round {
   nlohmann::json where;  // Seconds per step of one worker, on average.
 };
 
-config::ClusterConfig ConfigOf(const Options& options, const std::string& mode, int port) {
+config::ClusterConfig ConfigOf(const Options& options, const std::string& mode,
+                               int port) {
   const std::string text = absl::StrCat(
       "job: 'bench-step' coordinator { host: '127.0.0.1' port: ", port, " }\n",
       "server { host: '127.0.0.1' count: ", options.servers, " }\n",
       "worker { host: '127.0.0.1' count: ", options.workers, " }\n",
-      options.smoke ? "model { mlp { hidden: 32 } }\n" : "model { mlp { hidden: [512, 512] } }\n",
-      "data { teacher_student { train_examples: 20000 test_examples: 100 } batch_size: 64 }\n",
+      options.smoke ? "model { mlp { hidden: 32 } }\n"
+                    : "model { mlp { hidden: [512, 512] } }\n",
+      "data { teacher_student { train_examples: 20000 test_examples: 100 } "
+      "batch_size: 64 }\n",
       "optimizer { momentum { learning_rate: 0.01 momentum: 0.9 } }\n",
-      "train { epochs: 1000 max_steps: ", options.steps, " seed: ", options.seed,
-      " eval_every_epochs: 1000 }\n");
+      "train { epochs: 1000 max_steps: ", options.steps,
+      " seed: ", options.seed, " eval_every_epochs: 1000 }\n");
   absl::StatusOr<config::ClusterConfig> config =
       ParseClusterConfig(text, "bench_step", {.mode = mode, .sets = {}});
   SL_CHECK(config.ok(), config.status().ToString());
@@ -93,12 +98,14 @@ absl::StatusOr<Round> RunAlone(const Options& options) {
                                         .rank = Rank{rank},
                                         .world_size = options.workers,
                                         .seed = options.seed});
-    const auto model = *CreateModel(config.model(), data.train->features(), data.train->classes());
+    const auto model = *CreateModel(config.model(), data.train->features(),
+                                    data.train->classes());
     const Optimizer optimizer = *Optimizer::Create(config.optimizer());
     const int tables = static_cast<int>(model->tables().size());
     std::vector<std::vector<float>> slots(tables);
     for (int t = 0; t < tables; ++t) {
-      InitializeElements(model->tables()[t], options.seed, 0, model->parameter(t));
+      InitializeElements(model->tables()[t], options.seed, 0,
+                         model->parameter(t));
       slots[t].resize(model->parameter(t).size());
     }
     std::vector<float> inputs(64 * data.train->features());
@@ -108,7 +115,9 @@ absl::StatusOr<Round> RunAlone(const Options& options) {
       data.train->Gather(sampler.Batch(clock), inputs.data(), labels.data());
       const auto loss = model->ForwardBackward(
           {.examples = 64, .inputs = inputs.data(), .labels = labels.data()},
-          [&](int table, Payload gradient) { gradients[table] = std::move(gradient); });
+          [&](int table, Payload gradient) {
+            gradients[table] = std::move(gradient);
+          });
       SL_CHECK(loss.ok(), loss.status().ToString());
       for (int t = 0; t < tables; ++t) {
         const std::byte* const gradient = gradients[t].data();
@@ -142,13 +151,16 @@ absl::StatusOr<Round> RunAlone(const Options& options) {
     SL_CHECK(status == 0, "a baseline process failed");
   }
   const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
   close(results[0]);
-  return Round{.steps_per_second = options.steps / seconds, .checksum = "", .where = {}};
+  return Round{
+      .steps_per_second = options.steps / seconds, .checksum = "", .where = {}};
 }
 
 // The real binaries, through `slackline run`, which lies beside this program.
-absl::StatusOr<Round> RunMode(const Options& options, const std::string& mode, int round) {
+absl::StatusOr<Round> RunMode(const Options& options, const std::string& mode,
+                              int round) {
   const std::filesystem::path bin =
       std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::filesystem::path folder =
@@ -170,21 +182,23 @@ absl::StatusOr<Round> RunMode(const Options& options, const std::string& mode, i
     dup2(log, 1);
     dup2(log, 2);
     const std::string program = (bin / "slackline").string();
-    execl(program.c_str(), "slackline", "run", config_file.c_str(), "--out", out.c_str(),
-          static_cast<char*>(nullptr));
+    execl(program.c_str(), "slackline", "run", config_file.c_str(), "--out",
+          out.c_str(), static_cast<char*>(nullptr));
     _exit(127);
   }
   int status = 0;
   waitpid(pid, &status, 0);
   std::ifstream summary_file(out + "/summary.json");
   if (status != 0 || !summary_file) {
-    return absl::InternalError(absl::StrCat("mode ", mode, " failed; see ", folder.string()));
+    return absl::InternalError(
+        absl::StrCat("mode ", mode, " failed; see ", folder.string()));
   }
   const nlohmann::json summary = nlohmann::json::parse(summary_file);
   std::filesystem::remove_all(folder);
   const double wall = summary["wall_seconds"];
   nlohmann::json where;
-  for (const char* key : {"bytes_pushed", "bytes_pulled", "retries"}) where[key] = summary[key];
+  for (const char* key : {"bytes_pushed", "bytes_pulled", "retries"})
+    where[key] = summary[key];
   return Round{.steps_per_second = options.steps / wall,
                .checksum = summary["model_sha256"],
                .where = where};
@@ -192,9 +206,14 @@ absl::StatusOr<Round> RunMode(const Options& options, const std::string& mode, i
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app("Steps per second of each mode against workers that exchange nothing.");
-  app.add_option("--workers", options.workers)->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--servers", options.servers)->check(CLI::Range(1, 64))->capture_default_str();
+  CLI::App app(
+      "Steps per second of each mode against workers that exchange nothing.");
+  app.add_option("--workers", options.workers)
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--servers", options.servers)
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app.add_option("--steps", options.steps, "of each worker and round")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
@@ -202,8 +221,11 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--seed", options.seed)->capture_default_str();
-  app.add_option("--modes", options.modes)->delimiter(',')->capture_default_str();
-  app.add_flag("--smoke", options.smoke, "a small model and few steps, to see that it works");
+  app.add_option("--modes", options.modes)
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_flag("--smoke", options.smoke,
+               "a small model and few steps, to see that it works");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -221,10 +243,12 @@ int Main(int argc, char** argv) {
   int round_number = 0;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     for (const std::string& name : names) {
-      absl::StatusOr<Round> round = name == "alone" ? RunAlone(options)
-                                                    : RunMode(options, name, round_number++);
+      absl::StatusOr<Round> round =
+          name == "alone" ? RunAlone(options)
+                          : RunMode(options, name, round_number++);
       if (!round.ok()) {
-        std::fprintf(stderr, "bench_step: %s\n", round.status().ToString().c_str());
+        std::fprintf(stderr, "bench_step: %s\n",
+                     round.status().ToString().c_str());
         return 1;
       }
       speeds[name].push_back(round->steps_per_second);
@@ -232,8 +256,8 @@ int Main(int argc, char** argv) {
     }
   }
   const double alone = SpreadOf(speeds["alone"]).median;
-  std::fprintf(stderr, "%-10s %10s %8s %8s %12s\n", "mode", "steps/s", "mad", "ratio",
-               "ms per step");
+  std::fprintf(stderr, "%-10s %10s %8s %8s %12s\n", "mode", "steps/s", "mad",
+               "ratio", "ms per step");
   for (const std::string& name : names) {
     const Spread speed = SpreadOf(speeds[name]);
     const double extra_ms = 1000 / speed.median - 1000 / alone;
@@ -248,8 +272,9 @@ int Main(int argc, char** argv) {
                                  {"extra_ms_per_step", extra_ms},
                                  {"totals", last[name].where},
                                  {"checksum", last[name].checksum}});
-    std::fprintf(stderr, "%-10s %10.1f %8.1f %8.3f %12.2f\n", name.c_str(), speed.median,
-                 speed.mad, speed.median / alone, 1000 / speed.median);
+    std::fprintf(stderr, "%-10s %10.1f %8.1f %8.3f %12.2f\n", name.c_str(),
+                 speed.median, speed.mad, speed.median / alone,
+                 1000 / speed.median);
   }
   return 0;
 }

@@ -67,8 +67,8 @@ std::unique_ptr<PushPullSystem> MakeRawPushPull();
 std::unique_ptr<PushPullSystem> MakeTransportPushPull(absl::Duration spin_max);
 
 // The whole of Slackline in ASP with SGD: coordinator, shard threads, PsClient.
-// Unlike in the others, a pull waits until the worker's own push is applied, and
-// the servers read every gradient and write every parameter.
+// Unlike in the others, a pull waits until the worker's own push is applied,
+// and the servers read every gradient and write every parameter.
 std::unique_ptr<PushPullSystem> MakeSlacklinePushPull();
 
 }  // namespace slackline::bench

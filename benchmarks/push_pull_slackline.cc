@@ -19,7 +19,9 @@ namespace {
 constexpr char kJob[] = "bench-push-pull";
 
 // Servers and workers of a round have one parent and one round at a time.
-std::string CoordinatorEndpoint() { return absl::StrCat("ipc://@", kJob, "-", getppid()); }
+std::string CoordinatorEndpoint() {
+  return absl::StrCat("ipc://@", kJob, "-", getppid());
+}
 
 wire::Table TableOf(const PushPullSetup& setup) {
   wire::Table table;
@@ -33,8 +35,8 @@ wire::Table TableOf(const PushPullSetup& setup) {
 
 // Equal parts for the servers, and shards no larger than a message or 256 KiB.
 int64_t ShardElements(const PushPullSetup& setup) {
-  const int64_t bytes =
-      std::min({setup.bytes / setup.servers, setup.message_bytes, int64_t{256} << 10});
+  const int64_t bytes = std::min(
+      {setup.bytes / setup.servers, setup.message_bytes, int64_t{256} << 10});
   return bytes / static_cast<int64_t>(sizeof(float));
 }
 
@@ -52,8 +54,8 @@ wire::JoinRequest Join(wire::JoinRequest::Role role, int index) {
 
 class SlacklineWorker : public PushPullWorker {
  public:
-  static absl::StatusOr<std::unique_ptr<PushPullWorker>> Create(const PushPullSetup& setup,
-                                                                int worker) {
+  static absl::StatusOr<std::unique_ptr<PushPullWorker>> Create(
+      const PushPullSetup& setup, int worker) {
     auto created = std::make_unique<SlacklineWorker>(setup);
     PsClient::Options options;
     options.coordinator_endpoint = CoordinatorEndpoint();
@@ -64,20 +66,25 @@ class SlacklineWorker : public PushPullWorker {
     *options.member.join.add_table() = TableOf(setup);
     options.member.join.set_steps_total(int64_t{1} << 40);
     options.member.join.set_steps_per_epoch(int64_t{1} << 40);
-    SL_ASSIGN_OR_RETURN(created->client_, PsClient::Start(created->context_, options));
+    SL_ASSIGN_OR_RETURN(created->client_,
+                        PsClient::Start(created->context_, options));
     SL_ASSIGN_OR_RETURN(created->view_, created->client_->WaitUntilRunning());
-    SL_ASSIGN_OR_RETURN(PsClient::Joined joined, created->client_->JoinShards());
+    SL_ASSIGN_OR_RETURN(PsClient::Joined joined,
+                        created->client_->JoinShards());
     created->parameters_ = std::move(joined.parameters);
     return created;
   }
 
   explicit SlacklineWorker(const PushPullSetup& setup)
-      : setup_(setup), gradient_(Payload::Allocate(setup.bytes)), expected_(setup.bytes) {
+      : setup_(setup),
+        gradient_(Payload::Allocate(setup.bytes)),
+        expected_(setup.bytes) {
     // Zeros leave the parameters as they were, whoever pushes them.
     std::memset(gradient_.MutableData(), 0, gradient_.size());
-    InitializeElements(TableOf(setup), setup.seed, 0,
-                       absl::MakeSpan(reinterpret_cast<float*>(expected_.data()),
-                                      setup.bytes / sizeof(float)));
+    InitializeElements(
+        TableOf(setup), setup.seed, 0,
+        absl::MakeSpan(reinterpret_cast<float*>(expected_.data()),
+                       setup.bytes / sizeof(float)));
   }
 
   absl::Status Step(bool verify) override {
@@ -95,9 +102,11 @@ class SlacklineWorker : public PushPullWorker {
       const ShardRange& range = view_->shard(ShardId{static_cast<int32_t>(i)});
       const Payload& values = parameters_.shards[i].values;
       if (values.size() != range.bytes() ||
-          std::memcmp(values.data(), expected_.data() + range.begin * sizeof(float),
+          std::memcmp(values.data(),
+                      expected_.data() + range.begin * sizeof(float),
                       range.bytes()) != 0) {
-        return absl::InternalError(absl::StrCat("slackline: wrong bytes pulled of shard ", i));
+        return absl::InternalError(
+            absl::StrCat("slackline: wrong bytes pulled of shard ", i));
       }
     }
     return absl::OkStatus();
@@ -122,8 +131,9 @@ class SlacklinePushPull : public PushPullSystem {
  public:
   std::string name() const override { return "slackline"; }
 
-  absl::Status Serve(const PushPullSetup& setup, int server,
-                     const std::function<void(const std::string&)>& ready) override {
+  absl::Status Serve(
+      const PushPullSetup& setup, int server,
+      const std::function<void(const std::string&)>& ready) override {
     NetContext context;
     std::unique_ptr<CoordinatorThread> coordinator;
     if (server == 0) {
@@ -135,16 +145,19 @@ class SlacklinePushPull : public PushPullSystem {
                       .mode = wire::ASP,
                       .shard_elements = ShardElements(setup)};
       options.endpoint = CoordinatorEndpoint();
-      SL_ASSIGN_OR_RETURN(coordinator, CoordinatorThread::Start(context, options));
+      SL_ASSIGN_OR_RETURN(coordinator,
+                          CoordinatorThread::Start(context, options));
     }
     config::Optimizer sgd;
     sgd.mutable_sgd()->set_learning_rate(0.1);
     SL_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(sgd));
     ShardThread::Options options;
-    options.core = {.self = {.server = server, .thread = 0}, .seed = setup.seed};
+    options.core = {.self = {.server = server, .thread = 0},
+                    .seed = setup.seed};
     options.host = "127.0.0.1";
-    SL_ASSIGN_OR_RETURN(const std::unique_ptr<ShardThread> thread,
-                        ShardThread::Start(context, options, std::move(optimizer), {}));
+    SL_ASSIGN_OR_RETURN(
+        const std::unique_ptr<ShardThread> thread,
+        ShardThread::Start(context, options, std::move(optimizer), {}));
     ControlLoop::Options control;
     control.coordinator_endpoint = CoordinatorEndpoint();
     control.shard_thread_endpoints = {thread->control_endpoint()};
@@ -157,7 +170,8 @@ class SlacklinePushPull : public PushPullSystem {
   }
 
   absl::StatusOr<std::unique_ptr<PushPullWorker>> Connect(
-      const PushPullSetup& setup, int worker, const std::vector<std::string>&) override {
+      const PushPullSetup& setup, int worker,
+      const std::vector<std::string>&) override {
     return SlacklineWorker::Create(setup, worker);
   }
 };

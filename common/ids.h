@@ -1,4 +1,5 @@
-// Distinct types for the things that are numbered, so that they cannot be mixed up.
+// Distinct types for the things that are numbered, so that they cannot be mixed
+// up.
 #pragma once
 
 #include <compare>

@@ -9,10 +9,11 @@ namespace slackline {
 
 struct Payload::OwnMemory : Payload::Block {
   explicit OwnMemory(size_t bytes)
-      : memory(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64}))) {
+      : memory(static_cast<std::byte*>(
+            ::operator new (bytes, std::align_val_t{64}))) {
     writable = true;
   }
-  ~OwnMemory() override { ::operator delete(memory, std::align_val_t{64}); }
+  ~OwnMemory() override { ::operator delete (memory, std::align_val_t{64}); }
   std::byte* const memory;
 };
 
@@ -29,8 +30,9 @@ Payload Payload::Copy(const void* data, size_t bytes) {
 }
 
 Payload Payload::Slice(size_t offset, size_t bytes) const {
-  SL_CHECK(offset <= size_ && bytes <= size_ - offset,
-           absl::StrCat("slice [", offset, ", +", bytes, ") of ", size_, " bytes"));
+  SL_CHECK(
+      offset <= size_ && bytes <= size_ - offset,
+      absl::StrCat("slice [", offset, ", +", bytes, ") of ", size_, " bytes"));
   Payload slice = *this;
   slice.data_ += offset;
   slice.size_ = bytes;
@@ -38,7 +40,8 @@ Payload Payload::Slice(size_t offset, size_t bytes) const {
 }
 
 std::byte* Payload::MutableData() {
-  SL_CHECK(unique() && block_->writable, "payload is shared or not ours to write");
+  SL_CHECK(unique() && block_->writable,
+           "payload is shared or not ours to write");
   return const_cast<std::byte*>(data_);
 }
 

@@ -1,11 +1,12 @@
 // Payload: the one type for tensor bytes, whatever carries them (own memory, a
-// received frame, a tensor's storage, a mapped arena). Reference-counted; a copy
-// or a slice shares the bytes. Bytes behind a Payload that others may hold are
-// immutable; only the sole holder of memory from Allocate() may write to it.
+// received frame, a tensor's storage, a mapped arena). Reference-counted; a
+// copy or a slice shares the bytes. Bytes behind a Payload that others may hold
+// are immutable; only the sole holder of memory from Allocate() may write to
+// it.
 //
-// Copies may live on different threads. One Payload object is thread-compatible.
-// Data from the network has no alignment guarantee: read floats with LoadU or
-// memcpy. Allocate() aligns to 64 bytes.
+// Copies may live on different threads. One Payload object is
+// thread-compatible. Data from the network has no alignment guarantee: read
+// floats with LoadU or memcpy. Allocate() aligns to 64 bytes.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,8 @@ class Payload {
   Payload() = default;  // No bytes.
   Payload(const Payload& other)
       : block_(other.block_), data_(other.data_), size_(other.size_) {
-    if (block_ != nullptr) block_->references.fetch_add(1, std::memory_order_relaxed);
+    if (block_ != nullptr)
+      block_->references.fetch_add(1, std::memory_order_relaxed);
   }
   Payload(Payload&& other) noexcept
       : block_(std::exchange(other.block_, nullptr)),
@@ -48,7 +50,8 @@ class Payload {
       explicit Holder(T&& o) : owner(std::move(o)) {}
       T owner;
     };
-    return Payload(new Holder(std::move(owner)), static_cast<const std::byte*>(data), bytes);
+    return Payload(new Holder(std::move(owner)),
+                   static_cast<const std::byte*>(data), bytes);
   }
 
   const std::byte* data() const { return data_; }
@@ -62,7 +65,8 @@ class Payload {
   // True if no other Payload refers to the same memory. What others did with it
   // before letting go happened before this returns true.
   bool unique() const {
-    return block_ != nullptr && block_->references.load(std::memory_order_acquire) == 1;
+    return block_ != nullptr &&
+           block_->references.load(std::memory_order_acquire) == 1;
   }
   // Writable bytes. Fatal unless unique() and from Allocate().
   std::byte* MutableData();
@@ -77,7 +81,8 @@ class Payload {
   Payload(Block* block, const std::byte* data, size_t size)
       : block_(block), data_(data), size_(size) {}
   void Release() {
-    if (block_ != nullptr && block_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    if (block_ != nullptr &&
+        block_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       delete block_;
     }
     block_ = nullptr;

@@ -28,12 +28,16 @@ class Rng {
   }
   // Uniform in [0, bound), without bias worth mentioning (2^-64). bound >= 1.
   uint64_t Below(uint64_t bound) {
-    return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * bound) >> 64);
+    return static_cast<uint64_t>(
+        (static_cast<unsigned __int128>(Next()) * bound) >> 64);
   }
   int64_t Between(int64_t low, int64_t high) {  // Both inclusive.
-    return low + static_cast<int64_t>(Below(static_cast<uint64_t>(high - low) + 1));
+    return low +
+           static_cast<int64_t>(Below(static_cast<uint64_t>(high - low) + 1));
   }
-  double Uniform() { return static_cast<double>(Next() >> 11) * 0x1p-53; }  // [0, 1)
+  double Uniform() {
+    return static_cast<double>(Next() >> 11) * 0x1p-53;
+  }  // [0, 1)
   bool Chance(double probability) { return Uniform() < probability; }
   double Normal();  // Mean 0, standard deviation 1 (Box-Muller).
 
@@ -41,7 +45,8 @@ class Rng {
   // not on how many numbers were drawn elsewhere.
   Rng Fork(std::string_view name) const {
     uint64_t hash = state_;
-    for (const char c : name) hash = Mix64(hash ^ static_cast<unsigned char>(c));
+    for (const char c : name)
+      hash = Mix64(hash ^ static_cast<unsigned char>(c));
     return Rng(hash);
   }
 

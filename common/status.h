@@ -11,11 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-#define SL_RETURN_IF_ERROR(expr)            \
-  do {                                      \
-    if (absl::Status sl_status_ = (expr);   \
-        !sl_status_.ok())                   \
-      return sl_status_;                    \
+#define SL_RETURN_IF_ERROR(expr)                                               \
+  do {                                                                         \
+    if (absl::Status sl_status_ = (expr); !sl_status_.ok()) return sl_status_; \
   } while (false)
 
 #define SL_CONCAT_INNER_(a, b) a##b
@@ -30,21 +28,23 @@
   lhs = std::move(statusor).value()
 
 // For what only a bug can cause. Always on. `what` is a string expression.
-#define SL_CHECK(condition, what)                                          \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: check failed: %s: %s\n", __FILE__,      \
-                   __LINE__, #condition, std::string(what).c_str());       \
-      std::abort();                                                        \
-    }                                                                      \
+#define SL_CHECK(condition, what)                                     \
+  do {                                                                \
+    if (!(condition)) {                                               \
+      std::fprintf(stderr, "%s:%d: check failed: %s: %s\n", __FILE__, \
+                   __LINE__, #condition, std::string(what).c_str());  \
+      std::abort();                                                   \
+    }                                                                 \
   } while (false)
 
 namespace slackline {
 
 // The same code with "`prefix`: " before the message. OK stays OK.
-inline absl::Status Annotate(const absl::Status& status, absl::string_view prefix) {
+inline absl::Status Annotate(const absl::Status& status,
+                             absl::string_view prefix) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(prefix, ": ", status.message()));
+  return absl::Status(status.code(),
+                      absl::StrCat(prefix, ": ", status.message()));
 }
 
 }  // namespace slackline

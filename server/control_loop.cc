@@ -33,8 +33,8 @@ void Merge(const run::ServerStats& from, run::ServerStats* to) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ControlLoop>> ControlLoop::Create(NetContext& context,
-                                                                 const Options& options) {
+absl::StatusOr<std::unique_ptr<ControlLoop>> ControlLoop::Create(
+    NetContext& context, const Options& options) {
   const PeerId self{.kind = PeerId::Kind::kServer,
                     .index = options.member.join.index(),
                     .instance = options.member.join.token()};
@@ -43,15 +43,17 @@ absl::StatusOr<std::unique_ptr<ControlLoop>> ControlLoop::Create(NetContext& con
   SL_RETURN_IF_ERROR(coordinator->Connect(options.coordinator_endpoint));
   std::vector<std::unique_ptr<DealerSocket>> shard_threads;
   for (const std::string& endpoint : options.shard_thread_endpoints) {
-    SL_ASSIGN_OR_RETURN(shard_threads.emplace_back(), DealerSocket::Create(context, self));
+    SL_ASSIGN_OR_RETURN(shard_threads.emplace_back(),
+                        DealerSocket::Create(context, self));
     SL_RETURN_IF_ERROR(shard_threads.back()->Connect(endpoint));
   }
-  return std::unique_ptr<ControlLoop>(
-      new ControlLoop(options, std::move(coordinator), std::move(shard_threads)));
+  return std::unique_ptr<ControlLoop>(new ControlLoop(
+      options, std::move(coordinator), std::move(shard_threads)));
 }
 
-ControlLoop::ControlLoop(const Options& options, std::unique_ptr<DealerSocket> coordinator,
-                         std::vector<std::unique_ptr<DealerSocket>> shard_threads)
+ControlLoop::ControlLoop(
+    const Options& options, std::unique_ptr<DealerSocket> coordinator,
+    std::vector<std::unique_ptr<DealerSocket>> shard_threads)
     : options_(options),
       member_(options.member),
       coordinator_(std::move(coordinator)),
@@ -59,7 +61,8 @@ ControlLoop::ControlLoop(const Options& options, std::unique_ptr<DealerSocket> c
       poller_(Poller::Options{.spin_max = absl::ZeroDuration()}) {
   poller_.Add(*coordinator_);
   poller_.Add(waker_);
-  if (!options_.trace_file.empty()) trace_.open(options_.trace_file, std::ios::trunc);
+  if (!options_.trace_file.empty())
+    trace_.open(options_.trace_file, std::ios::trunc);
 }
 
 void ControlLoop::Interrupt(const std::string& reason) {
@@ -78,12 +81,14 @@ absl::Status ControlLoop::Run() {
   while (true) {
     if (absl::Status status = Perform(&effects); !status.ok()) return status;
     const std::shared_ptr<const View>& view = member_.view();
-    if (view != nullptr && view->proto().state() == wire::FINISHED) return absl::OkStatus();
+    if (view != nullptr && view->proto().state() == wire::FINISHED)
+      return absl::OkStatus();
 
     if (interrupted_.load(std::memory_order_acquire) && !asked_to_stop) {
       asked_to_stop = true;
       give_up = absl::Now() + kInterruptWaitMax;
-      if (member_.incarnation() == 0) return absl::CancelledError(interrupt_reason_);
+      if (member_.incarnation() == 0)
+        return absl::CancelledError(interrupt_reason_);
       wire::Call call;
       call.mutable_stop()->set_reason(interrupt_reason_);
       member_.Call(call, Payload(), absl::Now(), &effects);
@@ -91,11 +96,14 @@ absl::Status ControlLoop::Run() {
     }
     if (absl::Now() > give_up) return absl::CancelledError(interrupt_reason_);
 
-    const absl::Time wake = std::min({member_.NextWakeup(), next_stats, give_up});
-    SL_RETURN_IF_ERROR(poller_.Wait(std::max(wake - absl::Now(), absl::ZeroDuration())));
+    const absl::Time wake =
+        std::min({member_.NextWakeup(), next_stats, give_up});
+    SL_RETURN_IF_ERROR(
+        poller_.Wait(std::max(wake - absl::Now(), absl::ZeroDuration())));
     waker_.Drain();
     while (true) {
-      SL_ASSIGN_OR_RETURN(std::optional<Message> message, coordinator_->Receive());
+      SL_ASSIGN_OR_RETURN(std::optional<Message> message,
+                          coordinator_->Receive());
       if (!message.has_value()) break;
       member_.OnMessage(*message, absl::Now(), &effects);
     }
@@ -110,7 +118,8 @@ absl::Status ControlLoop::Run() {
 absl::Status ControlLoop::Perform(MemberCore::Effects* effects) {
   MemberCore::Effects now_due;
   std::swap(now_due, *effects);
-  for (const Message& message : now_due.sends) (void)coordinator_->Send(message);
+  for (const Message& message : now_due.sends)
+    (void)coordinator_->Send(message);
   if (now_due.joined) spdlog::info("joined the job");
   if (now_due.view != nullptr) {
     Message message;
@@ -118,19 +127,22 @@ absl::Status ControlLoop::Perform(MemberCore::Effects* effects) {
     *message.header.mutable_view() = now_due.view->proto();
     SendToShardThreads(message);
     const wire::JobState state = now_due.view->proto().state();
-    spdlog::info("view {}: {}, {} workers", now_due.view->number(), wire::JobState_Name(state),
+    spdlog::info("view {}: {}, {} workers", now_due.view->number(),
+                 wire::JobState_Name(state),
                  now_due.view->proto().worker_size());
     if (state == wire::FINISHED || state == wire::FAILED) {
       CollectStats();
       MemberCore::Effects last;
       member_.SendHeartbeat(absl::Now(), &last);
       for (const Message& m : last.sends) (void)coordinator_->Send(m);
-      if (state == wire::FAILED) return absl::AbortedError(now_due.view->proto().reason());
+      if (state == wire::FAILED)
+        return absl::AbortedError(now_due.view->proto().reason());
     }
   }
   if (now_due.fenced) {
     return absl::AbortedError(
-        "the coordinator gave this server up: its lease ran out although it runs; was the "
+        "the coordinator gave this server up: its lease ran out although it "
+        "runs; was the "
         "machine paused or overloaded? raise limits { lease_ms: ... }");
   }
   return now_due.failure;
@@ -149,7 +161,8 @@ void ControlLoop::CollectStats() {
     while (!answered && absl::Now() < deadline) {
       if (!poller.Wait(deadline - absl::Now()).ok()) break;
       while (true) {
-        absl::StatusOr<std::optional<Message>> message = shard_thread->Receive();
+        absl::StatusOr<std::optional<Message>> message =
+            shard_thread->Receive();
         if (!message.ok() || !message->has_value()) break;
         if (!(*message)->header.has_stats_reply()) continue;
         Merge((*message)->header.stats_reply().stats(), &total);

@@ -1,5 +1,6 @@
 // ControlLoop: the control thread of a server. Keeps the server a member of the
-// job, hands views to the shard threads and their statistics to the coordinator.
+// job, hands views to the shard threads and their statistics to the
+// coordinator.
 #pragma once
 
 #include <atomic>
@@ -20,14 +21,15 @@ class ControlLoop {
   struct Options {
     MemberCore::Options member;
     std::string coordinator_endpoint;
-    std::vector<std::string> shard_thread_endpoints;  // ShardThread::control_endpoint().
-    std::string trace_file;  // Empty: no trace.
+    std::vector<std::string>
+        shard_thread_endpoints;  // ShardThread::control_endpoint().
+    std::string trace_file;      // Empty: no trace.
   };
-  static absl::StatusOr<std::unique_ptr<ControlLoop>> Create(NetContext& context,
-                                                             const Options& options);
+  static absl::StatusOr<std::unique_ptr<ControlLoop>> Create(
+      NetContext& context, const Options& options);
 
-  // Runs until the job has ended. OK if it FINISHED; else the sentence that says
-  // why not.
+  // Runs until the job has ended. OK if it FINISHED; else the sentence that
+  // says why not.
   absl::Status Run();
 
   // Any thread: ends the whole job, because a server takes its shards with it.

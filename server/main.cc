@@ -36,12 +36,13 @@ absl::Status Serve(const Flags& flags, const config::ClusterConfig& config) {
   const ServerProcess& self = servers[flags.index];
   SL_ASSIGN_OR_RETURN(const std::string coordinator_address,
                       ResolveHost(config.coordinator().host()));
-  const std::string coordinator_endpoint =
-      absl::StrCat("tcp://", coordinator_address, ":", config.coordinator().port());
+  const std::string coordinator_endpoint = absl::StrCat(
+      "tcp://", coordinator_address, ":", config.coordinator().port());
   SL_ASSIGN_OR_RETURN(const std::string address, ResolveHost(self.host));
 
   // Everything that can be wrong at start is found before the first message.
-  SL_ASSIGN_OR_RETURN(const Optimizer optimizer, Optimizer::Create(config.optimizer()));
+  SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
+                      Optimizer::Create(config.optimizer()));
   NetContext context;
   std::unique_ptr<CoordinatorThread> coordinator;
   if (flags.index == 0) {
@@ -52,10 +53,12 @@ absl::Status Serve(const Flags& flags, const config::ClusterConfig& config) {
                     .workers = static_cast<int>(WorkerProcesses(config).size()),
                     .mode = ModeOf(config),
                     .staleness = StalenessOf(config),
-                    .shard_elements = int64_t{config.limits().shard_kib()} * 1024 /
+                    .shard_elements = int64_t{config.limits().shard_kib()} *
+                                      1024 /
                                       static_cast<int64_t>(sizeof(float)),
                     .lease = absl::Milliseconds(config.limits().lease_ms()),
-                    .start_timeout = absl::Milliseconds(config.limits().start_timeout_ms())};
+                    .start_timeout =
+                        absl::Milliseconds(config.limits().start_timeout_ms())};
     options.endpoint = coordinator_endpoint;
     options.folder = flags.out;
     options.mode = ModeText(config);
@@ -84,22 +87,27 @@ absl::Status Serve(const Flags& flags, const config::ClusterConfig& config) {
         shard_threads.emplace_back(),
         ShardThread::Start(context, options, optimizer, config.schedule()));
     *join.add_thread() = shard_threads.back()->endpoints();
-    control.shard_thread_endpoints.push_back(shard_threads.back()->control_endpoint());
-    spdlog::info("shard thread {} listens at {}", t, shard_threads.back()->endpoints().tcp());
+    control.shard_thread_endpoints.push_back(
+        shard_threads.back()->control_endpoint());
+    spdlog::info("shard thread {} listens at {}", t,
+                 shard_threads.back()->endpoints().tcp());
   }
   join.set_role(wire::JoinRequest::SERVER);
   join.set_index(flags.index);
-  join.set_token((uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1);
+  join.set_token(
+      (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1);
   join.set_job(config.job());
   join.set_config_hash(ConfigHash(config));
   join.set_host(self.host);
   join.set_host_id(HostId());
   join.set_pid(getpid());
   control.member.coordinator_address = coordinator_endpoint;
-  control.member.start_timeout = absl::Milliseconds(config.limits().start_timeout_ms());
+  control.member.start_timeout =
+      absl::Milliseconds(config.limits().start_timeout_ms());
   control.coordinator_endpoint = coordinator_endpoint;
   if (config.train().trace() && !flags.out.empty()) {
-    control.trace_file = absl::StrCat(flags.out, "/trace-server-", flags.index, ".jsonl");
+    control.trace_file =
+        absl::StrCat(flags.out, "/trace-server-", flags.index, ".jsonl");
   }
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<ControlLoop> loop,
                       ControlLoop::Create(context, control));
@@ -114,18 +122,28 @@ int Main(int argc, char** argv) {
   StopSignal::Block();
   KeepFreedMemory();
   CLI::App app(
-      "Holds shards of the model and serves pushes and pulls. Server 0 also runs the\n"
-      "coordinator, so it writes metrics.jsonl and summary.json. Start one process for\n"
+      "Holds shards of the model and serves pushes and pulls. Server 0 also "
+      "runs the\n"
+      "coordinator, so it writes metrics.jsonl and summary.json. Start one "
+      "process for\n"
       "each server of the config; 'slackline run' does it on one host.\n"
-      "Exit code: 0 the job has finished, 1 it failed (the last line says why), 2 wrong usage.",
+      "Exit code: 0 the job has finished, 1 it failed (the last line says "
+      "why), 2 wrong usage.",
       "slackline_server");
   Flags flags;
-  app.add_option("--cluster", flags.cluster, "Cluster config, a text-format file")->required();
-  app.add_option("--index", flags.index, "Which server of the config this is, from 0")->required();
-  app.add_option("--out", flags.out, "Folder for metrics.jsonl, summary.json and traces; none: not written");
+  app.add_option("--cluster", flags.cluster,
+                 "Cluster config, a text-format file")
+      ->required();
+  app.add_option("--index", flags.index,
+                 "Which server of the config this is, from 0")
+      ->required();
+  app.add_option(
+      "--out", flags.out,
+      "Folder for metrics.jsonl, summary.json and traces; none: not written");
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, asp or allreduce; the same for all processes");
-  app.add_option("--set", flags.overrides.sets, "Change a field of the config: path=value")
+  app.add_option("--set", flags.overrides.sets,
+                 "Change a field of the config: path=value")
       ->allow_extra_args(false);
   try {
     app.parse(argc, argv);
@@ -135,18 +153,20 @@ int Main(int argc, char** argv) {
   absl::StatusOr<config::ClusterConfig> config =
       LoadClusterConfig(flags.cluster, flags.overrides);
   if (!config.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
+    std::fprintf(stderr, "%s\n",
+                 std::string(config.status().message()).c_str());
     return kExitUsage;
   }
   const int servers = static_cast<int>(ServerProcesses(*config).size());
   if (flags.index < 0 || flags.index >= servers) {
-    std::fprintf(stderr, "--index: %d is outside [0, %d); the config has %d servers\n",
+    std::fprintf(stderr,
+                 "--index: %d is outside [0, %d); the config has %d servers\n",
                  flags.index, servers, servers);
     return kExitUsage;
   }
   SetUpLogging(absl::StrCat("server ", flags.index));
-  spdlog::info("slackline_server --cluster={} --index={} --out={} with\n{}", flags.cluster,
-               flags.index, flags.out, ToText(*config));
+  spdlog::info("slackline_server --cluster={} --index={} --out={} with\n{}",
+               flags.cluster, flags.index, flags.out, ToText(*config));
   const absl::Status status = Serve(flags, *config);
   if (!status.ok()) {
     spdlog::error("{}", std::string(status.message()));

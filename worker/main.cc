@@ -63,32 +63,38 @@ absl::Status Work(const Flags& flags, const config::ClusterConfig& config,
   if (blas.fast) {
     spdlog::info("matrix products by {}", blas.name);
   } else {
-    spdlog::warn("matrix products by {}: training is about 15 times slower than with OpenBLAS; "
-                 "install libopenblas0-pthread",
-                 blas.name);
+    spdlog::warn(
+        "matrix products by {}: training is about 15 times slower than with "
+        "OpenBLAS; "
+        "install libopenblas0-pthread",
+        blas.name);
   }
-  SL_ASSIGN_OR_RETURN(const DataSplit data, LoadData(config.data(), flags.data_dir));
+  SL_ASSIGN_OR_RETURN(const DataSplit data,
+                      LoadData(config.data(), flags.data_dir));
   spdlog::info("data: {}", data.description);
-  SL_ASSIGN_OR_RETURN(Sampler sampler,
-                      Sampler::Create({.examples = data.train->examples(),
-                                       .batch_size = config.data().batch_size(),
-                                       .rank = Rank{flags.index},
-                                       .world_size = static_cast<int64_t>(workers.size()),
-                                       .seed = static_cast<uint64_t>(config.train().seed())}));
   SL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Model> model,
-      CreateModel(config.model(), data.train->features(), data.train->classes()));
-  const LearningRateSchedule::JobLength length = JobLengthOf(config.train(), sampler);
+      Sampler sampler,
+      Sampler::Create({.examples = data.train->examples(),
+                       .batch_size = config.data().batch_size(),
+                       .rank = Rank{flags.index},
+                       .world_size = static_cast<int64_t>(workers.size()),
+                       .seed = static_cast<uint64_t>(config.train().seed())}));
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                      CreateModel(config.model(), data.train->features(),
+                                  data.train->classes()));
+  const LearningRateSchedule::JobLength length =
+      JobLengthOf(config.train(), sampler);
 
   PsClient::Options options;
-  options.coordinator_endpoint =
-      absl::StrCat("tcp://", config.coordinator().host(), ":", config.coordinator().port());
+  options.coordinator_endpoint = absl::StrCat(
+      "tcp://", config.coordinator().host(), ":", config.coordinator().port());
   options.window_bytes = size_t{1024} * config.limits().window_kib();
   options.message_bytes = size_t{1024} * config.limits().message_kib();
   options.wait_timeout = absl::Milliseconds(config.limits().wait_timeout_ms());
   options.transport = config.limits().transport();
   options.member.coordinator_address = options.coordinator_endpoint;
-  options.member.start_timeout = absl::Milliseconds(config.limits().start_timeout_ms());
+  options.member.start_timeout =
+      absl::Milliseconds(config.limits().start_timeout_ms());
   wire::JoinRequest& join = options.member.join;
   join.set_role(wire::JoinRequest::WORKER);
   join.set_index(flags.index);
@@ -104,7 +110,8 @@ absl::Status Work(const Flags& flags, const config::ClusterConfig& config,
 
   NetContext context;
   while (true) {
-    join.set_token((uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1);
+    join.set_token(
+        (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1);
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<PsClient> client,
                         PsClient::Start(context, options));
     interruptible->Set(client.get());
@@ -121,7 +128,8 @@ absl::Status Work(const Flags& flags, const config::ClusterConfig& config,
       spdlog::warn("{}; joining again", std::string(status.message()));
       continue;
     }
-    // What went wrong here alone is told to the coordinator, which tells the others.
+    // What went wrong here alone is told to the coordinator, which tells the
+    // others.
     if (!status.ok() && client->failure().ok()) {
       wire::Call leave;
       leave.mutable_leave()->set_failure(std::string(status.message()));
@@ -135,21 +143,31 @@ int Main(int argc, char** argv) {
   StopSignal::Block();
   KeepFreedMemory();
   CLI::App app(
-      "Trains on its part of the data: pushes gradients to the servers and pulls parameters,\n"
-      "or all-reduces with the other workers, as the config says. Start one process for each\n"
-      "worker of the config, in any order; 'slackline run' does it on one host. A worker that\n"
+      "Trains on its part of the data: pushes gradients to the servers and "
+      "pulls parameters,\n"
+      "or all-reduces with the other workers, as the config says. Start one "
+      "process for each\n"
+      "worker of the config, in any order; 'slackline run' does it on one "
+      "host. A worker that\n"
       "is started again while the job runs over servers joins in.\n"
-      "Exit code: 0 the job has finished, 1 it failed (the last line says why), 2 wrong usage.",
+      "Exit code: 0 the job has finished, 1 it failed (the last line says "
+      "why), 2 wrong usage.",
       "slackline_worker");
   Flags flags;
-  app.add_option("--cluster", flags.cluster, "Cluster config, a text-format file")->required();
-  app.add_option("--index", flags.index, "Which worker of the config this is, from 0: its rank")
+  app.add_option("--cluster", flags.cluster,
+                 "Cluster config, a text-format file")
       ->required();
-  app.add_option("--data-dir", flags.data_dir, "Folder with the data sets that the config names");
-  app.add_option("--out", flags.out, "Folder for the final model; none: not written");
+  app.add_option("--index", flags.index,
+                 "Which worker of the config this is, from 0: its rank")
+      ->required();
+  app.add_option("--data-dir", flags.data_dir,
+                 "Folder with the data sets that the config names");
+  app.add_option("--out", flags.out,
+                 "Folder for the final model; none: not written");
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, asp or allreduce; the same for all processes");
-  app.add_option("--set", flags.overrides.sets, "Change a field of the config: path=value")
+  app.add_option("--set", flags.overrides.sets,
+                 "Change a field of the config: path=value")
       ->allow_extra_args(false);
   try {
     app.parse(argc, argv);
@@ -159,22 +177,27 @@ int Main(int argc, char** argv) {
   absl::StatusOr<config::ClusterConfig> config =
       LoadClusterConfig(flags.cluster, flags.overrides);
   if (!config.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
+    std::fprintf(stderr, "%s\n",
+                 std::string(config.status().message()).c_str());
     return kExitUsage;
   }
   const int workers = static_cast<int>(WorkerProcesses(*config).size());
   if (flags.index < 0 || flags.index >= workers) {
-    std::fprintf(stderr, "--index: %d is outside [0, %d); the config has %d workers\n",
+    std::fprintf(stderr,
+                 "--index: %d is outside [0, %d); the config has %d workers\n",
                  flags.index, workers, workers);
     return kExitUsage;
   }
   SetUpLogging(absl::StrCat("worker ", flags.index));
-  spdlog::info("slackline_worker --cluster={} --index={} --data-dir={} --out={} with\n{}",
-               flags.cluster, flags.index, flags.data_dir, flags.out, ToText(*config));
+  spdlog::info(
+      "slackline_worker --cluster={} --index={} --data-dir={} --out={} "
+      "with\n{}",
+      flags.cluster, flags.index, flags.data_dir, flags.out, ToText(*config));
   Interruptible interruptible;
   const StopSignal stop_signal([&](int signal) {
-    interruptible.Interrupt(absl::StrCat("worker ", flags.index, " was interrupted by ",
-                                         signal == SIGINT ? "SIGINT" : "SIGTERM"));
+    interruptible.Interrupt(
+        absl::StrCat("worker ", flags.index, " was interrupted by ",
+                     signal == SIGINT ? "SIGINT" : "SIGTERM"));
   });
   const absl::Status status = Work(flags, *config, &interruptible);
   if (!status.ok()) {

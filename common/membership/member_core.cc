@@ -42,7 +42,8 @@ void MemberCore::SendHeartbeat(absl::Time now, Effects* effects) {
   next_heartbeat_ = now + lease_ / kHeartbeatsPerLease;
 }
 
-uint64_t MemberCore::Call(wire::Call kind, Payload value, absl::Time now, Effects* effects) {
+uint64_t MemberCore::Call(wire::Call kind, Payload value, absl::Time now,
+                          Effects* effects) {
   const uint64_t id = next_call_id_++;
   kind.set_call_id(id);
   kind.set_incarnation(incarnation_);
@@ -51,11 +52,13 @@ uint64_t MemberCore::Call(wire::Call kind, Payload value, absl::Time now, Effect
   *message.header.mutable_call() = std::move(kind);
   if (!value.empty()) message.payloads.push_back(std::move(value));
   effects->sends.push_back(message);
-  calls_[id] = {.message = std::move(message), .resend_at = now + options_.call_retry};
+  calls_[id] = {.message = std::move(message),
+                .resend_at = now + options_.call_retry};
   return id;
 }
 
-void MemberCore::OnMessage(const Message& message, absl::Time now, Effects* effects) {
+void MemberCore::OnMessage(const Message& message, absl::Time now,
+                           Effects* effects) {
   heard_ = now;
   switch (message.header.body_case()) {
     case wire::Header::kJoinReply: {
@@ -69,8 +72,8 @@ void MemberCore::OnMessage(const Message& message, absl::Time now, Effects* effe
       } else if (reply.code() == wire::RETRY) {
         join_obstacle_ = reply.error();
       } else {
-        effects->failure = absl::FailedPreconditionError(
-            absl::StrCat("the coordinator refused to let us join: ", reply.error()));
+        effects->failure = absl::FailedPreconditionError(absl::StrCat(
+            "the coordinator refused to let us join: ", reply.error()));
       }
       return;
     }
@@ -87,8 +90,10 @@ void MemberCore::OnMessage(const Message& message, absl::Time now, Effects* effe
     case wire::Header::kView: {
       // Meant for an incarnation; the first view may overtake the join reply.
       if (incarnation_ == 0) return;
-      if (view_ != nullptr && message.header.view().number() <= view_->number()) return;
-      absl::StatusOr<std::shared_ptr<const View>> view = View::Create(message.header.view());
+      if (view_ != nullptr && message.header.view().number() <= view_->number())
+        return;
+      absl::StatusOr<std::shared_ptr<const View>> view =
+          View::Create(message.header.view());
       if (!view.ok()) {
         effects->failure = view.status();
         return;
@@ -103,7 +108,8 @@ void MemberCore::OnMessage(const Message& message, absl::Time now, Effects* effe
     case wire::Header::kCallReply: {
       const auto call = calls_.find(message.header.call_reply().call_id());
       if (call == calls_.end()) return;
-      if (message.header.call_reply().code() == wire::RETRY) return;  // Not yet.
+      if (message.header.call_reply().code() == wire::RETRY)
+        return;  // Not yet.
       if (message.header.call_reply().code() == wire::FENCED) {
         effects->fenced = true;
         return;
@@ -112,7 +118,8 @@ void MemberCore::OnMessage(const Message& message, absl::Time now, Effects* effe
       effects->answers.push_back(
           {.call_id = message.header.call_reply().call_id(),
            .reply = message.header.call_reply(),
-           .value = message.payloads.empty() ? Payload() : message.payloads.front()});
+           .value = message.payloads.empty() ? Payload()
+                                             : message.payloads.front()});
       return;
     }
     case wire::Header::kErrorReply:
@@ -132,10 +139,12 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
       const std::string waited = absl::FormatDuration(options_.start_timeout);
       effects->failure = absl::DeadlineExceededError(
           join_obstacle_.empty()
-              ? absl::StrCat("no coordinator answered at ", options_.coordinator_address,
-                             " within ", waited,
-                             "; is slackline_server --index=0 of this config running there?")
-              : absl::StrCat("could not join within ", waited, ": ", join_obstacle_));
+              ? absl::StrCat("no coordinator answered at ",
+                             options_.coordinator_address, " within ", waited,
+                             "; is slackline_server --index=0 of this config "
+                             "running there?")
+              : absl::StrCat("could not join within ", waited, ": ",
+                             join_obstacle_));
       return;
     }
     if (now >= next_join_) SendJoin(now, effects);
@@ -143,7 +152,8 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
   }
   if (now - heard_ > lease_ * kSilentLeases) {
     effects->failure = absl::UnavailableError(absl::StrCat(
-        "the coordinator in server 0 at ", options_.coordinator_address, " has been silent for ",
+        "the coordinator in server 0 at ", options_.coordinator_address,
+        " has been silent for ",
         absl::FormatDuration(absl::Trunc(now - heard_, absl::Milliseconds(1))),
         "; that server died or cannot be reached"));
     return;

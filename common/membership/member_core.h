@@ -1,5 +1,6 @@
-// MemberCore: a server's or worker's side of membership. Joins, sends heartbeats
-// with statistics, follows the view, and repeats calls until they are answered.
+// MemberCore: a server's or worker's side of membership. Joins, sends
+// heartbeats with statistics, follows the view, and repeats calls until they
+// are answered.
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible. All messages go to the coordinator and come from it.
@@ -21,8 +22,8 @@ namespace slackline {
 class MemberCore {
  public:
   struct Options {
-    wire::JoinRequest join;            // Who we are. token != 0.
-    std::string coordinator_address;   // For messages to people.
+    wire::JoinRequest join;           // Who we are. token != 0.
+    std::string coordinator_address;  // For messages to people.
     absl::Duration start_timeout = absl::Seconds(60);
     absl::Duration join_retry = absl::Milliseconds(200);
     absl::Duration call_retry = absl::Milliseconds(500);
@@ -34,8 +35,8 @@ class MemberCore {
   };
   struct Effects {
     std::vector<Message> sends;
-    bool joined = false;                 // incarnation() is valid from now on.
-    std::shared_ptr<const View> view;    // A newer view than the last one.
+    bool joined = false;               // incarnation() is valid from now on.
+    std::shared_ptr<const View> view;  // A newer view than the last one.
     std::vector<CallResult> answers;
     // The lease ran out, though we live: join again with a new core and token.
     bool fenced = false;
@@ -51,17 +52,24 @@ class MemberCore {
   absl::Time NextWakeup() const;
 
   // Goes along with the next heartbeats.
-  void SetStats(const run::WorkerStats& stats) { *heartbeat_.mutable_worker() = stats; }
-  void SetStats(const run::ServerStats& stats) { *heartbeat_.mutable_server() = stats; }
+  void SetStats(const run::WorkerStats& stats) {
+    *heartbeat_.mutable_worker() = stats;
+  }
+  void SetStats(const run::ServerStats& stats) {
+    *heartbeat_.mutable_server() = stats;
+  }
   // Delivered exactly once to the coordinator's records.
-  void AddRecord(const run::MetricRecord& record) { records_.push_back(record); }
-  // Sends a heartbeat now instead of at its time. Call it after a view that ends
-  // the job, with the last statistics set: the coordinator waits for it.
+  void AddRecord(const run::MetricRecord& record) {
+    records_.push_back(record);
+  }
+  // Sends a heartbeat now instead of at its time. Call it after a view that
+  // ends the job, with the last statistics set: the coordinator waits for it.
   void SendHeartbeat(absl::Time now, Effects* effects);
 
   // Repeats the call until its answer comes in Effects::answers. `kind` has the
   // call's kind set. Only after joining.
-  uint64_t Call(wire::Call kind, Payload value, absl::Time now, Effects* effects);
+  uint64_t Call(wire::Call kind, Payload value, absl::Time now,
+                Effects* effects);
 
   Incarnation incarnation() const { return incarnation_; }
   const std::shared_ptr<const View>& view() const { return view_; }
@@ -76,13 +84,13 @@ class MemberCore {
 
   const Options options_;
   bool started_ = false;
-  absl::Time give_up_at_;     // While joining.
+  absl::Time give_up_at_;  // While joining.
   absl::Time next_join_;
   std::string join_obstacle_;  // What the coordinator said last, if anything.
   Incarnation incarnation_ = 0;
   absl::Duration lease_;
   absl::Time next_heartbeat_;
-  absl::Time heard_;           // Last sign of life of the coordinator.
+  absl::Time heard_;  // Last sign of life of the coordinator.
   wire::Heartbeat heartbeat_;
   uint64_t first_record_ = 0;
   std::deque<run::MetricRecord> records_;

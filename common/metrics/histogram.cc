@@ -8,7 +8,8 @@ constexpr int64_t kHistogramBins = 1024;
 }  // namespace
 
 void AddToHistogram(int64_t value, run::Histogram* histogram) {
-  const int bin = static_cast<int>(std::clamp<int64_t>(value, 0, kHistogramBins - 1));
+  const int bin =
+      static_cast<int>(std::clamp<int64_t>(value, 0, kHistogramBins - 1));
   while (histogram->bin_size() <= bin) histogram->add_bin(0);
   histogram->set_bin(bin, histogram->bin(bin) + 1);
   histogram->set_max(std::max(histogram->max(), value));
@@ -16,7 +17,8 @@ void AddToHistogram(int64_t value, run::Histogram* histogram) {
 
 void MergeHistogram(const run::Histogram& from, run::Histogram* to) {
   while (to->bin_size() < from.bin_size()) to->add_bin(0);
-  for (int i = 0; i < from.bin_size(); ++i) to->set_bin(i, to->bin(i) + from.bin(i));
+  for (int i = 0; i < from.bin_size(); ++i)
+    to->set_bin(i, to->bin(i) + from.bin(i));
   to->set_max(std::max(to->max(), from.max()));
 }
 
@@ -26,7 +28,9 @@ int64_t HistogramPercentile(const run::Histogram& histogram, double fraction) {
   uint64_t seen = 0;
   for (int i = 0; i < histogram.bin_size(); ++i) {
     seen += histogram.bin(i);
-    if (static_cast<double>(seen) >= fraction * static_cast<double>(total) && total > 0) return i;
+    if (static_cast<double>(seen) >= fraction * static_cast<double>(total) &&
+        total > 0)
+      return i;
   }
   return 0;
 }

@@ -1,4 +1,5 @@
-// Counts of small integers, kept in the Protobuf form in which they are reported.
+// Counts of small integers, kept in the Protobuf form in which they are
+// reported.
 #pragma once
 
 #include <cstdint>

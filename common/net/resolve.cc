@@ -14,12 +14,13 @@ absl::StatusOr<std::string> ResolveHost(const std::string& host) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (error != 0) {
-    return absl::NotFoundError(absl::StrCat("host ", host, ": ", gai_strerror(error),
-                                            "; write its numeric address into the config"));
+    return absl::NotFoundError(
+        absl::StrCat("host ", host, ": ", gai_strerror(error),
+                     "; write its numeric address into the config"));
   }
   char text[INET_ADDRSTRLEN];
-  inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_addr, text,
-            sizeof(text));
+  inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_addr,
+            text, sizeof(text));
   freeaddrinfo(found);
   return std::string(text);
 }

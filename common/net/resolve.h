@@ -8,7 +8,8 @@
 namespace slackline {
 
 // The first IPv4 address of `host` ("localhost", "node7", or a numeric address,
-// which is returned as it is). NotFound names the host and what the resolver says.
+// which is returned as it is). NotFound names the host and what the resolver
+// says.
 absl::StatusOr<std::string> ResolveHost(const std::string& host);
 
 }  // namespace slackline

@@ -5,8 +5,8 @@
 
 namespace slackline {
 
-// Call once in main(). `process` is for example "worker 2". Lines are written at
-// once, so that a killed process leaves all of them.
+// Call once in main(). `process` is for example "worker 2". Lines are written
+// at once, so that a killed process leaves all of them.
 void SetUpLogging(const std::string& process);
 
 }  // namespace slackline

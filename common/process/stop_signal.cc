@@ -38,13 +38,15 @@ void BlockHereAndGiveBack(int signal, siginfo_t*, void* context) {
 
 void StopSignal::Block() {
   const sigset_t signals = StopSignals();
-  SL_CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "cannot block signals");
+  SL_CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0,
+           "cannot block signals");
   // OpenBLAS starts threads when it is loaded, before main().
   struct sigaction action = {};
   action.sa_sigaction = BlockHereAndGiveBack;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   action.sa_mask = signals;
-  SL_CHECK(sigaction(SIGINT, &action, nullptr) == 0 && sigaction(SIGTERM, &action, nullptr) == 0,
+  SL_CHECK(sigaction(SIGINT, &action, nullptr) == 0 &&
+               sigaction(SIGTERM, &action, nullptr) == 0,
            "cannot handle signals");
 }
 
@@ -52,19 +54,21 @@ StopSignal::StopSignal(std::function<void(int signal)> on_signal) {
   const sigset_t signals = StopSignals();
   const int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
   quit_event_ = eventfd(0, EFD_CLOEXEC);
-  SL_CHECK(signal_fd >= 0 && quit_event_ >= 0, "no file descriptors left for signals");
-  thread_ = std::thread([signal_fd, quit = quit_event_, on_signal = std::move(on_signal)] {
-    pollfd watched[2] = {{signal_fd, POLLIN, 0}, {quit, POLLIN, 0}};
-    while (true) {
-      if (poll(watched, 2, -1) < 0) continue;
-      if (watched[1].revents != 0) break;
-      signalfd_siginfo info;
-      if (read(signal_fd, &info, sizeof(info)) == sizeof(info)) {
-        on_signal(static_cast<int>(info.ssi_signo));
-      }
-    }
-    close(signal_fd);
-  });
+  SL_CHECK(signal_fd >= 0 && quit_event_ >= 0,
+           "no file descriptors left for signals");
+  thread_ = std::thread(
+      [signal_fd, quit = quit_event_, on_signal = std::move(on_signal)] {
+        pollfd watched[2] = {{signal_fd, POLLIN, 0}, {quit, POLLIN, 0}};
+        while (true) {
+          if (poll(watched, 2, -1) < 0) continue;
+          if (watched[1].revents != 0) break;
+          signalfd_siginfo info;
+          if (read(signal_fd, &info, sizeof(info)) == sizeof(info)) {
+            on_signal(static_cast<int>(info.ssi_signo));
+          }
+        }
+        close(signal_fd);
+      });
 }
 
 StopSignal::~StopSignal() {

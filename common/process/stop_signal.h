@@ -11,8 +11,9 @@ namespace slackline {
 class StopSignal {
  public:
   // Blocks both signals, so that they wait until a StopSignal is there: at once
-  // for this thread and all threads made after it, and for threads that libraries
-  // have made already when a signal reaches them. Call it first in main().
+  // for this thread and all threads made after it, and for threads that
+  // libraries have made already when a signal reaches them. Call it first in
+  // main().
   static void Block();
 
   explicit StopSignal(std::function<void(int signal)> on_signal);

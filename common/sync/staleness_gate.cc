@@ -6,30 +6,41 @@
 
 namespace slackline {
 
-StalenessGate::Participant& StalenessGate::Join(Rank rank, Incarnation incarnation, Clock clock) {
-  const auto at = std::lower_bound(
-      participants_.begin(), participants_.end(), rank,
-      [](const Participant& participant, Rank value) { return participant.rank < value; });
-  SL_CHECK(at == participants_.end() || at->rank != rank, "a rank joined a shard twice");
+StalenessGate::Participant& StalenessGate::Join(Rank rank,
+                                                Incarnation incarnation,
+                                                Clock clock) {
+  const auto at =
+      std::lower_bound(participants_.begin(), participants_.end(), rank,
+                       [](const Participant& participant, Rank value) {
+                         return participant.rank < value;
+                       });
+  SL_CHECK(at == participants_.end() || at->rank != rank,
+           "a rank joined a shard twice");
   const Clock start = std::max(clock, min_clock_);
-  const auto inserted = participants_.insert(
-      at, {.rank = rank, .incarnation = incarnation, .joined_at = start, .clock = start});
+  const auto inserted = participants_.insert(at, {.rank = rank,
+                                                  .incarnation = incarnation,
+                                                  .joined_at = start,
+                                                  .clock = start});
   const size_t index = inserted - participants_.begin();
   UpdateMinClock();
   return participants_[index];
 }
 
-StalenessGate::Participant* StalenessGate::Find(Rank rank, Incarnation incarnation) {
-  const auto at = std::lower_bound(
-      participants_.begin(), participants_.end(), rank,
-      [](const Participant& participant, Rank value) { return participant.rank < value; });
+StalenessGate::Participant* StalenessGate::Find(Rank rank,
+                                                Incarnation incarnation) {
+  const auto at =
+      std::lower_bound(participants_.begin(), participants_.end(), rank,
+                       [](const Participant& participant, Rank value) {
+                         return participant.rank < value;
+                       });
   if (at == participants_.end() || at->rank != rank) return nullptr;
   return at->incarnation == incarnation ? &*at : nullptr;
 }
 
 void StalenessGate::Advance(Participant& participant, Clock clock) {
   SL_CHECK(clock >= participant.clock, "a clock went backwards");
-  const bool was_slowest = participant.clock == min_clock_ && clock > participant.clock;
+  const bool was_slowest =
+      participant.clock == min_clock_ && clock > participant.clock;
   participant.clock = clock;
   // Amortised: one pass over the participants per clock, not per push.
   if (was_slowest && --at_min_count_ == 0) UpdateMinClock();
@@ -41,9 +52,9 @@ void StalenessGate::UpdateMinClock() {
   for (const Participant& participant : participants_) {
     min_clock_ = std::min(min_clock_, participant.clock);
   }
-  at_min_count_ = static_cast<int>(
-      std::count_if(participants_.begin(), participants_.end(),
-                    [&](const Participant& p) { return p.clock == min_clock_; }));
+  at_min_count_ = static_cast<int>(std::count_if(
+      participants_.begin(), participants_.end(),
+      [&](const Participant& p) { return p.clock == min_clock_; }));
 }
 
 const StalenessGate::Participant* StalenessGate::Slowest() const {

@@ -2,10 +2,11 @@
 //
 // A participant is a worker whose pushes the shard waits for. Its clock counts
 // the steps whose push has been taken over. A pull made for clock c is admitted
-// when every participant has a clock of at least c - staleness (Ho et al., "More
-// effective distributed ML via a stale synchronous parallel parameter server",
-// 2013) and the puller itself at least own_clock, so that it sees its own pushes.
-// Pulls that are not admitted are parked, at most one for each participant.
+// when every participant has a clock of at least c - staleness (Ho et al.,
+// "More effective distributed ML via a stale synchronous parallel parameter
+// server", 2013) and the puller itself at least own_clock, so that it sees its
+// own pushes. Pulls that are not admitted are parked, at most one for each
+// participant.
 //
 // Pure state machine: no I/O, threads, time or randomness. Thread-compatible;
 // the thread that owns the shard is its only caller.
@@ -49,7 +50,8 @@ class StalenessGate {
   // and their parked pulls. What this unblocks comes out of Release().
   template <typename Keep>
   void RemoveUnless(const Keep& keep) {
-    std::erase_if(participants_, [&](const Participant& p) { return !keep(p); });
+    std::erase_if(participants_,
+                  [&](const Participant& p) { return !keep(p); });
     std::erase_if(parked_, [&](const Pull& pull) {
       return Find(pull.rank, pull.incarnation) == nullptr;
     });

@@ -15,10 +15,12 @@ void InitializeElements(const wire::Table& table, uint64_t seed, int64_t begin,
     switch (initializer.kind()) {
       case wire::Initializer::UNIFORM:
         values[i] = static_cast<float>(initializer.a() +
-                                       (initializer.b() - initializer.a()) * rng.Uniform());
+                                       (initializer.b() - initializer.a()) *
+                                           rng.Uniform());
         break;
       case wire::Initializer::NORMAL:
-        values[i] = static_cast<float>(initializer.a() + initializer.b() * rng.Normal());
+        values[i] = static_cast<float>(initializer.a() +
+                                       initializer.b() * rng.Normal());
         break;
       default:
         values[i] = static_cast<float>(initializer.a());

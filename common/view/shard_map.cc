@@ -27,11 +27,12 @@ absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
     for (const int64_t extent : table.shape()) {
       if (extent < 1) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "view ", proto.number(), ": table ", table.name(), " has an extent of ", extent,
-            ", at least 1 is required"));
+            "view ", proto.number(), ": table ", table.name(),
+            " has an extent of ", extent, ", at least 1 is required"));
       }
     }
-    if (table.shard_elements() < 1 || table.first_shard() != view->shard_count()) {
+    if (table.shard_elements() < 1 ||
+        table.first_shard() != view->shard_count()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "view ", proto.number(), ": table ", table.name(), " has shards of ",
           table.shard_elements(), " elements from shard ", table.first_shard(),
@@ -39,26 +40,28 @@ absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
     }
     const int64_t elements = TableElements(table);
     for (int64_t begin = 0; begin < elements; begin += table.shard_elements()) {
-      view->shards_.push_back({.shard = ShardId{view->shard_count()},
-                               .table = TableId{t},
-                               .begin = begin,
-                               .end = std::min(elements, begin + table.shard_elements())});
+      view->shards_.push_back(
+          {.shard = ShardId{view->shard_count()},
+           .table = TableId{t},
+           .begin = begin,
+           .end = std::min(elements, begin + table.shard_elements())});
     }
   }
   if (proto.owner_server_size() != view->shard_count() ||
       proto.owner_thread_size() != view->shard_count()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "view ", proto.number(), ": ", proto.owner_server_size(), " owners for ",
-        view->shard_count(), " shards"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("view ", proto.number(), ": ", proto.owner_server_size(),
+                     " owners for ", view->shard_count(), " shards"));
   }
   view->owners_.reserve(view->shards_.size());
   for (int i = 0; i < view->shard_count(); ++i) {
     const Owner owner{proto.owner_server(i), proto.owner_thread(i)};
     // A view that ends the job may do so because that server is gone.
     if (proto.state() == wire::RUNNING && known.count(owner) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "view ", proto.number(), ": shard ", i, " belongs to thread ", owner.thread,
-          " of server ", owner.server, ", which the view does not list"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("view ", proto.number(), ": shard ", i,
+                       " belongs to thread ", owner.thread, " of server ",
+                       owner.server, ", which the view does not list"));
     }
     view->owners_.push_back(owner);
   }
@@ -75,7 +78,8 @@ absl::Span<const ShardRange> View::ShardsOf(TableId id) const {
 
 std::string View::ShardName(ShardId id) const {
   const ShardRange& range = shard(id);
-  return absl::StrCat(table(range.table).name(), "[", range.begin, ", ", range.end, ")");
+  return absl::StrCat(table(range.table).name(), "[", range.begin, ", ",
+                      range.end, ")");
 }
 
 const wire::WorkerMember* View::FindWorker(Rank rank) const {
@@ -85,9 +89,11 @@ const wire::WorkerMember* View::FindWorker(Rank rank) const {
   return nullptr;
 }
 
-const wire::WorkerMember* View::FindWorker(Rank rank, Incarnation incarnation) const {
+const wire::WorkerMember* View::FindWorker(Rank rank,
+                                           Incarnation incarnation) const {
   const wire::WorkerMember* const worker = FindWorker(rank);
-  return worker != nullptr && worker->incarnation() == incarnation ? worker : nullptr;
+  return worker != nullptr && worker->incarnation() == incarnation ? worker
+                                                                   : nullptr;
 }
 
 const wire::WorkerMember* ChiefOf(const View& view) {
@@ -98,8 +104,9 @@ const wire::WorkerMember* ChiefOf(const View& view) {
   return chief;
 }
 
-void PlaceTables(absl::Span<const wire::Table> tables, absl::Span<const Owner> threads,
-                 int64_t shard_elements, wire::View* view) {
+void PlaceTables(absl::Span<const wire::Table> tables,
+                 absl::Span<const Owner> threads, int64_t shard_elements,
+                 wire::View* view) {
   SL_CHECK(!threads.empty(), "no shard threads to place tables on");
   view->clear_table();
   std::vector<int64_t> shard_sizes;
@@ -109,14 +116,17 @@ void PlaceTables(absl::Span<const wire::Table> tables, absl::Span<const Owner> t
     if (placed.shard_elements() == 0) placed.set_shard_elements(shard_elements);
     placed.set_first_shard(static_cast<int32_t>(shard_sizes.size()));
     const int64_t elements = TableElements(placed);
-    for (int64_t begin = 0; begin < elements; begin += placed.shard_elements()) {
-      shard_sizes.push_back(std::min(placed.shard_elements(), elements - begin));
+    for (int64_t begin = 0; begin < elements;
+         begin += placed.shard_elements()) {
+      shard_sizes.push_back(
+          std::min(placed.shard_elements(), elements - begin));
     }
   }
   std::vector<int> by_size(shard_sizes.size());
   std::iota(by_size.begin(), by_size.end(), 0);
-  std::stable_sort(by_size.begin(), by_size.end(),
-                   [&](int a, int b) { return shard_sizes[a] > shard_sizes[b]; });
+  std::stable_sort(by_size.begin(), by_size.end(), [&](int a, int b) {
+    return shard_sizes[a] > shard_sizes[b];
+  });
   std::vector<int64_t> load(threads.size(), 0);
   std::vector<Owner> owners(shard_sizes.size());
   for (const int shard : by_size) {

@@ -1,6 +1,6 @@
 // Which elements of which table a shard holds, and which server thread owns it:
-// the immutable, indexed form of a wire::View. Every thread may read it unlocked;
-// whatever changes the cluster makes a new one with a larger number.
+// the immutable, indexed form of a wire::View. Every thread may read it
+// unlocked; whatever changes the cluster makes a new one with a larger number.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,9 @@ struct ShardRange {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t elements() const { return end - begin; }
-  size_t bytes() const { return static_cast<size_t>(elements()) * sizeof(float); }
+  size_t bytes() const {
+    return static_cast<size_t>(elements()) * sizeof(float);
+  }
 };
 
 // A view with its shards looked up. Call it through shared_ptr<const View>.
@@ -40,18 +42,23 @@ class View {
   uint64_t number() const { return proto_.number(); }
 
   int32_t shard_count() const { return static_cast<int32_t>(shards_.size()); }
-  const ShardRange& shard(ShardId id) const { return shards_[static_cast<size_t>(id)]; }
+  const ShardRange& shard(ShardId id) const {
+    return shards_[static_cast<size_t>(id)];
+  }
   bool HasShard(int32_t id) const { return id >= 0 && id < shard_count(); }
   Owner OwnerOf(ShardId id) const { return owners_[static_cast<size_t>(id)]; }
   // All shards of a table in element order.
   absl::Span<const ShardRange> ShardsOf(TableId table) const;
-  const wire::Table& table(TableId id) const { return proto_.table(static_cast<int>(id)); }
+  const wire::Table& table(TableId id) const {
+    return proto_.table(static_cast<int>(id));
+  }
   // "mlp.0.weight[65536, 131072)" for messages to people.
   std::string ShardName(ShardId id) const;
 
   // nullptr if there is none.
   const wire::WorkerMember* FindWorker(Rank rank) const;
-  const wire::WorkerMember* FindWorker(Rank rank, Incarnation incarnation) const;
+  const wire::WorkerMember* FindWorker(Rank rank,
+                                       Incarnation incarnation) const;
 
  private:
   View() = default;
@@ -60,7 +67,8 @@ class View {
   std::vector<Owner> owners_;
 };
 
-// The chief: the worker of the lowest rank in the view. nullptr without workers.
+// The chief: the worker of the lowest rank in the view. nullptr without
+// workers.
 const wire::WorkerMember* ChiefOf(const View& view);
 
 // Numbers the shards of `tables` in order (sets first_shard) and gives each to
@@ -68,7 +76,8 @@ const wire::WorkerMember* ChiefOf(const View& view);
 // ties go to the earlier thread. Fills table, owner_server and owner_thread.
 // `threads` has at least one entry. A table whose shard_elements is 0 gets
 // `shard_elements`.
-void PlaceTables(absl::Span<const wire::Table> tables, absl::Span<const Owner> threads,
-                 int64_t shard_elements, wire::View* view);
+void PlaceTables(absl::Span<const wire::Table> tables,
+                 absl::Span<const Owner> threads, int64_t shard_elements,
+                 wire::View* view);
 
 }  // namespace slackline

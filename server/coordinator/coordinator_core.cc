@@ -21,26 +21,29 @@ std::string Seconds(absl::Duration duration) {
   return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
 }
 
-void SetPercentiles(const run::Histogram& histogram, run::Percentiles* percentiles) {
+void SetPercentiles(const run::Histogram& histogram,
+                    run::Percentiles* percentiles) {
   percentiles->set_p50(HistogramPercentile(histogram, 0.50));
   percentiles->set_p99(HistogramPercentile(histogram, 0.99));
   percentiles->set_max(histogram.max());
 }
 
 std::string TableText(const wire::Table& table) {
-  return absl::StrCat(table.name(), "[", absl::StrJoin(table.shape(), ", "), "]");
+  return absl::StrCat(table.name(), "[", absl::StrJoin(table.shape(), ", "),
+                      "]");
 }
 
 // Empty if the coordinator can place these tables; else completes "worker 2".
-std::string WhyTablesUnfit(const wire::JoinRequest& join, int64_t shard_elements) {
+std::string WhyTablesUnfit(const wire::JoinRequest& join,
+                           int64_t shard_elements) {
   int64_t shards = 0;
   for (const wire::Table& table : join.table()) {
     int64_t elements = 1;
     for (const int64_t extent : table.shape()) {
       if (extent < 1 || extent > kTableElementsMax / elements) {
         return absl::StrCat(" has table ", TableText(table),
-                            "; extents of at least 1 and at most ", kTableElementsMax,
-                            " elements are required");
+                            "; extents of at least 1 and at most ",
+                            kTableElementsMax, " elements are required");
       }
       elements *= extent;
     }
@@ -48,7 +51,8 @@ std::string WhyTablesUnfit(const wire::JoinRequest& join, int64_t shard_elements
       return absl::StrCat(" has table ", TableText(table), " in shards of ",
                           table.shard_elements(), " elements");
     }
-    const int64_t size = table.shard_elements() == 0 ? shard_elements : table.shard_elements();
+    const int64_t size =
+        table.shard_elements() == 0 ? shard_elements : table.shard_elements();
     shards += (elements - 1) / size + 1;
     if (shards > kShardsMax) {
       return absl::StrCat(" has tables of more than ", kShardsMax,
@@ -70,8 +74,8 @@ CoordinatorCore::CoordinatorCore(const Options& options) : options_(options) {
 
 void CoordinatorCore::Start(absl::Time now) { started_ = now; }
 
-void CoordinatorCore::OnMessage(const PeerId& from, const Message& message, absl::Time now,
-                                Effects* effects) {
+void CoordinatorCore::OnMessage(const PeerId& from, const Message& message,
+                                absl::Time now, Effects* effects) {
   switch (message.header.body_case()) {
     case wire::Header::kJoinRequest:
       return OnJoin(from, message.header.join_request(), now, effects);
@@ -82,9 +86,9 @@ void CoordinatorCore::OnMessage(const PeerId& from, const Message& message, absl
     default: {
       Outgoing reply{.to = from, .message = {}};
       reply.message.header.set_view_number(view_.number());
-      reply.message.header.mutable_error_reply()->set_error(
-          absl::StrCat("the coordinator takes joins, heartbeats and calls, not body ",
-                       static_cast<int>(message.header.body_case())));
+      reply.message.header.mutable_error_reply()->set_error(absl::StrCat(
+          "the coordinator takes joins, heartbeats and calls, not body ",
+          static_cast<int>(message.header.body_case())));
       effects->sends.push_back(std::move(reply));
     }
   }
@@ -92,16 +96,19 @@ void CoordinatorCore::OnMessage(const PeerId& from, const Message& message, absl
 
 // ---- Joining --------------------------------------------------------------
 
-CoordinatorCore::Member* CoordinatorCore::Find(wire::JoinRequest::Role role, int32_t index) {
+CoordinatorCore::Member* CoordinatorCore::Find(wire::JoinRequest::Role role,
+                                               int32_t index) {
   for (auto& [incarnation, member] : members_) {
-    if (member.join.role() == role && member.join.index() == index) return &member;
+    if (member.join.role() == role && member.join.index() == index)
+      return &member;
   }
   return nullptr;
 }
 
 std::string CoordinatorCore::Describe(const Member& member) const {
-  return absl::StrCat(member.worker_role() ? "worker " : "server ", member.join.index(), " (pid ",
-                      member.join.pid(), " on ", member.join.host(), ")");
+  return absl::StrCat(member.worker_role() ? "worker " : "server ",
+                      member.join.index(), " (pid ", member.join.pid(), " on ",
+                      member.join.host(), ")");
 }
 
 std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
@@ -110,40 +117,51 @@ std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
     return absl::StrCat("a member joins as server or worker, not in role ",
                         static_cast<int>(join.role()));
   }
-  const std::string who = absl::StrCat(is_worker ? "worker " : "server ", join.index());
+  const std::string who =
+      absl::StrCat(is_worker ? "worker " : "server ", join.index());
   const int count = is_worker ? options_.workers : options_.servers;
   if (join.job() != options_.job) {
-    return absl::StrCat(who, " belongs to job '", join.job(), "', the coordinator at this address to '",
-                        options_.job, "'; give each job its own coordinator { port: ... }");
+    return absl::StrCat(who, " belongs to job '", join.job(),
+                        "', the coordinator at this address to '", options_.job,
+                        "'; give each job its own coordinator { port: ... }");
   }
   if (join.config_hash() != options_.config_hash) {
-    return absl::StrCat(who, " was started with another config than the coordinator (hash ",
-                        join.config_hash(), ", not ", options_.config_hash,
-                        "); start all processes with one file and the same --mode, --seed, "
-                        "--epochs and --set");
+    return absl::StrCat(
+        who, " was started with another config than the coordinator (hash ",
+        join.config_hash(), ", not ", options_.config_hash,
+        "); start all processes with one file and the same --mode, --seed, "
+        "--epochs and --set");
   }
   if (join.index() < 0 || join.index() >= count) {
-    return absl::StrCat(who, ": the config has ", count, is_worker ? " workers" : " servers",
+    return absl::StrCat(who, ": the config has ", count,
+                        is_worker ? " workers" : " servers",
                         ", so the index must be in [0, ", count, ")");
   }
   if (view_.state() == wire::FINISHED || view_.state() == wire::FAILED) {
     return absl::StrCat("the job has ended: ", view_.reason());
   }
   if (!is_worker && view_.state() == wire::RUNNING) {
-    return absl::StrCat(who, ": the job runs already and does not take servers");
+    return absl::StrCat(who,
+                        ": the job runs already and does not take servers");
   }
-  if (is_worker && view_.state() == wire::RUNNING && options_.mode == wire::ALLREDUCE) {
-    return absl::StrCat(who, ": an all-reduce job does not take workers once it runs");
+  if (is_worker && view_.state() == wire::RUNNING &&
+      options_.mode == wire::ALLREDUCE) {
+    return absl::StrCat(
+        who, ": an all-reduce job does not take workers once it runs");
   }
-  if (!is_worker && join.thread_size() == 0) return absl::StrCat(who, " offers no shard threads");
+  if (!is_worker && join.thread_size() == 0)
+    return absl::StrCat(who, " offers no shard threads");
   if (!is_worker) return "";
-  if (join.table_size() == 0) return absl::StrCat(who, " has a model without tables");
-  if (const std::string unfit = WhyTablesUnfit(join, options_.shard_elements); !unfit.empty()) {
+  if (join.table_size() == 0)
+    return absl::StrCat(who, " has a model without tables");
+  if (const std::string unfit = WhyTablesUnfit(join, options_.shard_elements);
+      !unfit.empty()) {
     return absl::StrCat(who, unfit);
   }
   if (join.steps_total() < 1 || join.steps_per_epoch() < 1) {
     return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",
-                        join.steps_per_epoch(), " in an epoch; at least 1 is required");
+                        join.steps_per_epoch(),
+                        " in an epoch; at least 1 is required");
   }
   // The first worker's tables are the job's.
   for (const auto& [incarnation, member] : members_) {
@@ -151,17 +169,22 @@ std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
     if (join.steps_total() != member.join.steps_total() ||
         join.steps_per_epoch() != member.join.steps_per_epoch()) {
       return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",
-                          join.steps_per_epoch(), " in an epoch, but ", Describe(member), " has ",
-                          member.join.steps_total(), " and ", member.join.steps_per_epoch(),
+                          join.steps_per_epoch(), " in an epoch, but ",
+                          Describe(member), " has ", member.join.steps_total(),
+                          " and ", member.join.steps_per_epoch(),
                           "; all workers must train on the same data");
     }
-    for (int i = 0; i < std::max(join.table_size(), member.join.table_size()); ++i) {
-      const std::string ours = i < join.table_size() ? TableText(join.table(i)) : "no table";
-      const std::string theirs =
-          i < member.join.table_size() ? TableText(member.join.table(i)) : "no table";
+    for (int i = 0; i < std::max(join.table_size(), member.join.table_size());
+         ++i) {
+      const std::string ours =
+          i < join.table_size() ? TableText(join.table(i)) : "no table";
+      const std::string theirs = i < member.join.table_size()
+                                     ? TableText(member.join.table(i))
+                                     : "no table";
       if (ours != theirs) {
-        return absl::StrCat(who, " has ", ours, " where ", Describe(member), " has ", theirs,
-                            "; all workers must train the same model on the same data");
+        return absl::StrCat(
+            who, " has ", ours, " where ", Describe(member), " has ", theirs,
+            "; all workers must train the same model on the same data");
       }
     }
     break;
@@ -169,13 +192,14 @@ std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
   return "";
 }
 
-void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join, absl::Time now,
-                             Effects* effects) {
+void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
+                             absl::Time now, Effects* effects) {
   Outgoing out{.to = from, .message = {}};
   out.message.header.set_view_number(view_.number());
   wire::JoinReply& reply = *out.message.header.mutable_join_reply();
   reply.set_token(join.token());
-  reply.set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
+  reply.set_lease_ms(
+      static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
   Member* const present = Find(join.role(), join.index());
   if (present != nullptr && present->join.token() == join.token()) {
     present->heard = now;  // It asks again because our reply was lost.
@@ -185,7 +209,8 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join, 
     SendView(*present, effects);
     return;
   }
-  if (const auto past = past_tokens_.find(join.token()); past != past_tokens_.end()) {
+  if (const auto past = past_tokens_.find(join.token());
+      past != past_tokens_.end()) {
     // A late copy, perhaps of a process that is gone. If it lives, its next
     // heartbeat tells it that this incarnation is over.
     reply.set_code(wire::OK);
@@ -200,19 +225,22 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join, 
     effects->sends.push_back(std::move(out));
     return;
   }
-  if (present != nullptr && (!present->done || view_.state() != wire::RUNNING)) {
+  if (present != nullptr &&
+      (!present->done || view_.state() != wire::RUNNING)) {
     // Perhaps a restart after a crash, perhaps a second copy: the lease tells.
     reply.set_code(wire::RETRY);
-    reply.set_error(absl::StrCat(Describe(*present), " holds this place and was heard ",
-                                 Seconds(now - present->heard),
-                                 " ago; it is free when that process ends and its lease of ",
-                                 Seconds(options_.lease), " has run out"));
+    reply.set_error(absl::StrCat(
+        Describe(*present), " holds this place and was heard ",
+        Seconds(now - present->heard),
+        " ago; it is free when that process ends and its lease of ",
+        Seconds(options_.lease), " has run out"));
     effects->sends.push_back(std::move(out));
     return;
   }
   if (present != nullptr) {
     reply.set_code(wire::REJECTED);
-    reply.set_error(absl::StrCat(Describe(*present), " has already completed this place's work"));
+    reply.set_error(absl::StrCat(Describe(*present),
+                                 " has already completed this place's work"));
     effects->sends.push_back(std::move(out));
     return;
   }
@@ -251,17 +279,20 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   std::vector<Owner> threads;
   for (int s = 0; s < options_.servers; ++s) {
     const Member& server = *Find(wire::JoinRequest::SERVER, s);
-    for (int t = 0; t < server.join.thread_size(); ++t) threads.push_back({s, t});
+    for (int t = 0; t < server.join.thread_size(); ++t)
+      threads.push_back({s, t});
   }
   const Member& worker = *Find(wire::JoinRequest::WORKER, 0);
-  PlaceTables(std::vector<wire::Table>(worker.join.table().begin(), worker.join.table().end()),
+  PlaceTables(std::vector<wire::Table>(worker.join.table().begin(),
+                                       worker.join.table().end()),
               threads, options_.shard_elements, &view_);
   view_.set_steps_total(worker.join.steps_total());
   view_.set_steps_per_epoch(worker.join.steps_per_epoch());
   data_ = worker.join.data();
   view_.set_state(wire::RUNNING);
   running_since_ = now;
-  effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ", options_.workers,
+  effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
+                                      options_.workers,
                                       " workers have joined; the job runs"));
   Publish(effects);
 }
@@ -302,8 +333,8 @@ void CoordinatorCore::SendView(const Member& member, Effects* effects) const {
   effects->sends.push_back(std::move(out));
 }
 
-void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why, absl::Time now,
-                             Effects* effects) {
+void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
+                             absl::Time now, Effects* effects) {
   const auto found = members_.find(incarnation);
   if (found == members_.end()) return;
   const Member member = std::move(found->second);
@@ -315,23 +346,27 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why, ab
   if (view_.state() != wire::RUNNING) return;
   if (!member.worker_role()) {
     return End(wire::FAILED,
-               absl::StrCat(sentence, "; its shards are lost, so the job cannot go on"), now,
-               effects);
+               absl::StrCat(sentence,
+                            "; its shards are lost, so the job cannot go on"),
+               now, effects);
   }
   gone_workers_.push_back(member.worker);
   gone_workers_.back().set_alive(false);
-  workers_lost_.push_back(absl::StrCat(sentence, ", at clock ", member.worker.clock()));
+  workers_lost_.push_back(
+      absl::StrCat(sentence, ", at clock ", member.worker.clock()));
   if (options_.mode == wire::ALLREDUCE && !member.done) {
     return End(wire::FAILED,
-               absl::StrCat(workers_lost_.back(),
-                            "; an all-reduce needs every rank, so the job cannot go on"),
+               absl::StrCat(
+                   workers_lost_.back(),
+                   "; an all-reduce needs every rank, so the job cannot go on"),
                now, effects);
   }
-  const bool any_worker = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.second.worker_role();
-  });
+  const bool any_worker =
+      std::any_of(members_.begin(), members_.end(),
+                  [](const auto& entry) { return entry.second.worker_role(); });
   if (!any_worker) {
-    return End(wire::FAILED, absl::StrCat(workers_lost_.back(), "; no worker is left"), now,
+    return End(wire::FAILED,
+               absl::StrCat(workers_lost_.back(), "; no worker is left"), now,
                effects);
   }
   Publish(effects);
@@ -339,25 +374,28 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why, ab
   FinishIfDone(now, effects);
 }
 
-void CoordinatorCore::End(wire::JobState state, const std::string& reason, absl::Time now,
-                          Effects* effects) {
+void CoordinatorCore::End(wire::JobState state, const std::string& reason,
+                          absl::Time now, Effects* effects) {
   if (view_.state() == wire::FINISHED || view_.state() == wire::FAILED) return;
   if (trained_at_ == absl::InfiniteFuture()) trained_at_ = now;
   view_.set_state(state);
   view_.set_reason(reason);
   ended_at_ = now;
-  effects->log.push_back(absl::StrCat(state == wire::FINISHED ? "the job has finished: "
-                                                              : "the job has failed: ",
+  effects->log.push_back(absl::StrCat(state == wire::FINISHED
+                                          ? "the job has finished: "
+                                          : "the job has failed: ",
                                       reason));
   Publish(effects);
 }
 
-void CoordinatorCore::Fail(const std::string& reason, absl::Time now, Effects* effects) {
+void CoordinatorCore::Fail(const std::string& reason, absl::Time now,
+                           Effects* effects) {
   End(wire::FAILED, reason, now, effects);
 }
 
 bool CoordinatorCore::Over(absl::Time now) const {
-  if (view_.state() != wire::FINISHED && view_.state() != wire::FAILED) return false;
+  if (view_.state() != wire::FINISHED && view_.state() != wire::FAILED)
+    return false;
   if (now - ended_at_ > options_.lease) return true;
   return std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
     return entry.second.view_known >= view_.number();
@@ -366,8 +404,8 @@ bool CoordinatorCore::Over(absl::Time now) const {
 
 // ---- Heartbeats and time --------------------------------------------------
 
-void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message, absl::Time now,
-                                  Effects* effects) {
+void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
+                                  absl::Time now, Effects* effects) {
   const wire::Heartbeat& heartbeat = message.header.heartbeat();
   Outgoing out{.to = from, .message = {}};
   out.message.header.set_view_number(view_.number());
@@ -401,12 +439,14 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message, ab
 }
 
 void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
-  if (view_.state() == wire::FORMING && now - started_ > options_.start_timeout) {
+  if (view_.state() == wire::FORMING &&
+      now - started_ > options_.start_timeout) {
     const std::vector<std::string> missing = Missing();
     End(wire::FAILED,
-        absl::StrCat(absl::StrJoin(missing, ", "), " did not join within ",
-                     Seconds(options_.start_timeout),
-                     "; look at their logs, or raise limits { start_timeout_ms: ... }"),
+        absl::StrCat(
+            absl::StrJoin(missing, ", "), " did not join within ",
+            Seconds(options_.start_timeout),
+            "; look at their logs, or raise limits { start_timeout_ms: ... }"),
         now, effects);
   }
   std::vector<Incarnation> expired;
@@ -417,8 +457,9 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
     const auto found = members_.find(incarnation);
     if (found == members_.end()) continue;
     Remove(incarnation,
-           absl::StrCat("is dead or cut off: not heard for ", Seconds(now - found->second.heard),
-                        ", its lease is ", Seconds(options_.lease)),
+           absl::StrCat("is dead or cut off: not heard for ",
+                        Seconds(now - found->second.heard), ", its lease is ",
+                        Seconds(options_.lease)),
            now, effects);
   }
 }
@@ -429,7 +470,8 @@ absl::Time CoordinatorCore::NextWakeup() const {
   for (const auto& [incarnation, member] : members_) {
     next = std::min(next, member.heard + options_.lease);
   }
-  if (ended_at_ != absl::InfiniteFuture()) next = std::min(next, ended_at_ + options_.lease);
+  if (ended_at_ != absl::InfiniteFuture())
+    next = std::min(next, ended_at_ + options_.lease);
   return next + absl::Milliseconds(1);
 }
 
@@ -448,13 +490,15 @@ void CoordinatorCore::Reply(const PeerId& to, uint64_t call_id, wire::Code code,
   effects->sends.push_back(std::move(out));
 }
 
-void CoordinatorCore::OnCall(const PeerId& from, const Message& message, absl::Time now,
-                             Effects* effects) {
+void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
+                             absl::Time now, Effects* effects) {
   const wire::Call& call = message.header.call();
   const uint64_t id = call.call_id();
   if (call.kind_case() == wire::Call::kStatus) {
     Reply(from, id, wire::OK, "", effects);
-    *effects->sends.back().message.header.mutable_call_reply()->mutable_status() = Status(now);
+    *effects->sends.back()
+         .message.header.mutable_call_reply()
+         ->mutable_status() = Status(now);
     return;
   }
   if (call.kind_case() == wire::Call::kStop) {
@@ -466,36 +510,42 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message, absl::T
     return Reply(from, id, wire::FENCED, "", effects);
   }
   member->second.heard = now;
-  const ParkedCall parked{.from = from, .call_id = id, .incarnation = call.incarnation()};
+  const ParkedCall parked{
+      .from = from, .call_id = id, .incarnation = call.incarnation()};
   const auto park = [&](std::vector<ParkedCall>& calls) {
-    const bool there = std::any_of(calls.begin(), calls.end(), [&](const ParkedCall& other) {
-      return other.from == from && other.call_id == id;
-    });
+    const bool there =
+        std::any_of(calls.begin(), calls.end(), [&](const ParkedCall& other) {
+          return other.from == from && other.call_id == id;
+        });
     if (there) return;
     if (parked_calls_ >= options_.parked_calls_max) {
-      return Reply(from, id, wire::RETRY, "too many calls wait already", effects);
+      return Reply(from, id, wire::RETRY, "too many calls wait already",
+                   effects);
     }
     calls.push_back(parked);
     ++parked_calls_;
   };
   switch (call.kind_case()) {
     case wire::Call::kBarrier:
-      if (std::find(passed_barriers_.begin(), passed_barriers_.end(), call.barrier().name()) !=
-          passed_barriers_.end()) {
+      if (std::find(passed_barriers_.begin(), passed_barriers_.end(),
+                    call.barrier().name()) != passed_barriers_.end()) {
         return Reply(from, id, wire::OK, "", effects);
       }
       park(barriers_[call.barrier().name()]);
       return CompleteBarriers(effects);
     case wire::Call::kStorePut: {
       const std::string& key = call.store_put().key();
-      const Payload value = message.payloads.empty() ? Payload() : message.payloads.front();
-      if (store_.count(key) > 0) return Reply(from, id, wire::OK, "", effects);  // Repeated.
+      const Payload value =
+          message.payloads.empty() ? Payload() : message.payloads.front();
+      if (store_.count(key) > 0)
+        return Reply(from, id, wire::OK, "", effects);  // Repeated.
       if (store_bytes_ + key.size() + value.size() > options_.store_bytes_max) {
-        return Reply(from, id, wire::REJECTED,
-                     absl::StrCat("the rendezvous store holds ", store_bytes_, " bytes, ",
-                                  value.size(), " more exceed its bound of ",
-                                  options_.store_bytes_max),
-                     effects);
+        return Reply(
+            from, id, wire::REJECTED,
+            absl::StrCat("the rendezvous store holds ", store_bytes_,
+                         " bytes, ", value.size(), " more exceed its bound of ",
+                         options_.store_bytes_max),
+            effects);
       }
       store_bytes_ += key.size() + value.size();
       store_[key] = value;
@@ -520,16 +570,20 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message, absl::T
       Reply(from, id, wire::OK, "", effects);
       return OnLeave(call.leave(), call.incarnation(), now, effects);
     default:
-      return Reply(from, id, wire::REJECTED,
-                   absl::StrCat("unknown call ", static_cast<int>(call.kind_case())), effects);
+      return Reply(
+          from, id, wire::REJECTED,
+          absl::StrCat("unknown call ", static_cast<int>(call.kind_case())),
+          effects);
   }
 }
 
 void CoordinatorCore::ForgetCalls(Incarnation incarnation) {
   for (auto* const waiting : {&barriers_, &store_gets_}) {
     for (auto entry = waiting->begin(); entry != waiting->end();) {
-      parked_calls_ -= static_cast<int>(std::erase_if(
-          entry->second, [&](const ParkedCall& call) { return call.incarnation == incarnation; }));
+      parked_calls_ -= static_cast<int>(
+          std::erase_if(entry->second, [&](const ParkedCall& call) {
+            return call.incarnation == incarnation;
+          }));
       entry = entry->second.empty() ? waiting->erase(entry) : std::next(entry);
     }
   }
@@ -540,9 +594,10 @@ void CoordinatorCore::CompleteBarriers(Effects* effects) {
     const bool complete =
         std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
           if (!entry.second.worker_role() || entry.second.done) return true;
-          return std::any_of(
-              barrier->second.begin(), barrier->second.end(),
-              [&](const ParkedCall& call) { return call.incarnation == entry.first; });
+          return std::any_of(barrier->second.begin(), barrier->second.end(),
+                             [&](const ParkedCall& call) {
+                               return call.incarnation == entry.first;
+                             });
         });
     if (!complete) {
       ++barrier;
@@ -560,15 +615,17 @@ void CoordinatorCore::CompleteBarriers(Effects* effects) {
   }
 }
 
-void CoordinatorCore::OnLeave(const wire::Leave& leave, Incarnation incarnation, absl::Time now,
-                              Effects* effects) {
+void CoordinatorCore::OnLeave(const wire::Leave& leave, Incarnation incarnation,
+                              absl::Time now, Effects* effects) {
   Member& member = members_.at(incarnation);
   if (!leave.failure().empty()) {
     if (view_.state() == wire::FORMING) {
-      return End(wire::FAILED, absl::StrCat(Describe(member), " failed: ", leave.failure()), now,
-                 effects);
+      return End(wire::FAILED,
+                 absl::StrCat(Describe(member), " failed: ", leave.failure()),
+                 now, effects);
     }
-    return Remove(incarnation, absl::StrCat("left: ", leave.failure()), now, effects);
+    return Remove(incarnation, absl::StrCat("left: ", leave.failure()), now,
+                  effects);
   }
   if (leave.has_result()) result_ = leave.result();
   if (!member.done) {
@@ -581,9 +638,10 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Incarnation incarnation,
 
 void CoordinatorCore::FinishIfDone(absl::Time now, Effects* effects) {
   if (view_.state() != wire::RUNNING) return;
-  const bool all_done = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
-    return !entry.second.worker_role() || entry.second.done;
-  });
+  const bool all_done =
+      std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
+        return !entry.second.worker_role() || entry.second.done;
+      });
   if (!all_done) return;
   if (trained_at_ == absl::InfiniteFuture()) trained_at_ = now;
   if (result_.has_value()) {
@@ -619,10 +677,12 @@ run::Summary CoordinatorCore::Summary() const {
   }
   SetPercentiles(clocks, summary.mutable_staleness_clocks());
   SetPercentiles(updates, summary.mutable_staleness_updates());
-  if (running_since_ != absl::InfiniteFuture() && trained_at_ != absl::InfiniteFuture()) {
+  if (running_since_ != absl::InfiniteFuture() &&
+      trained_at_ != absl::InfiniteFuture()) {
     const double seconds = absl::ToDoubleSeconds(trained_at_ - running_since_);
     summary.set_wall_seconds(seconds);
-    if (seconds > 0) summary.set_examples_per_second(static_cast<double>(examples) / seconds);
+    if (seconds > 0)
+      summary.set_examples_per_second(static_cast<double>(examples) / seconds);
   }
   if (result_.has_value()) {
     summary.set_steps(result_->steps());

@@ -1,11 +1,13 @@
 // CoordinatorCore: membership and leases, the view, barriers, the rendezvous
-// store, and the end of the job. Runs in server 0; the data path does not need it.
+// store, and the end of the job. Runs in server 0; the data path does not need
+// it.
 //
 // FORMING until every server and worker of the config has joined, then RUNNING,
 // then FINISHED or FAILED. A worker whose lease runs out leaves the view: the
-// others go on (in ALLREDUCE the job fails). A server whose lease runs out fails
-// the job. The worker of the lowest rank in the view is the chief: once all
-// workers are done it evaluates and writes the model and reports the result.
+// others go on (in ALLREDUCE the job fails). A server whose lease runs out
+// fails the job. The worker of the lowest rank in the view is the chief: once
+// all workers are done it evaluates and writes the model and reports the
+// result.
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible.
@@ -50,7 +52,8 @@ class CoordinatorCore {
   explicit CoordinatorCore(const Options& options);
 
   void Start(absl::Time now);
-  void OnMessage(const PeerId& from, const Message& message, absl::Time now, Effects* effects);
+  void OnMessage(const PeerId& from, const Message& message, absl::Time now,
+                 Effects* effects);
   // Lets leases and deadlines run out. Call it at NextWakeup() or later.
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;
@@ -76,9 +79,11 @@ class CoordinatorCore {
     uint64_t records_acked = 0;
     run::WorkerStats worker;
     run::ServerStats server;
-    bool done = false;     // Workers: has left its work finished.
+    bool done = false;  // Workers: has left its work finished.
     bool founder = false;
-    bool worker_role() const { return join.role() == wire::JoinRequest::WORKER; }
+    bool worker_role() const {
+      return join.role() == wire::JoinRequest::WORKER;
+    }
   };
   struct ParkedCall {
     PeerId from;
@@ -90,17 +95,22 @@ class CoordinatorCore {
               Effects* effects);
   // Empty if the request fits the job and the members so far.
   std::string WhyRejected(const wire::JoinRequest& join) const;
-  void OnHeartbeat(const PeerId& from, const Message& message, absl::Time now, Effects* effects);
-  void OnCall(const PeerId& from, const Message& message, absl::Time now, Effects* effects);
-  void OnLeave(const wire::Leave& leave, Incarnation incarnation, absl::Time now,
-               Effects* effects);
-  void Reply(const PeerId& to, uint64_t call_id, wire::Code code, const std::string& error,
-             Effects* effects, const Payload* value = nullptr) const;
+  void OnHeartbeat(const PeerId& from, const Message& message, absl::Time now,
+                   Effects* effects);
+  void OnCall(const PeerId& from, const Message& message, absl::Time now,
+              Effects* effects);
+  void OnLeave(const wire::Leave& leave, Incarnation incarnation,
+               absl::Time now, Effects* effects);
+  void Reply(const PeerId& to, uint64_t call_id, wire::Code code,
+             const std::string& error, Effects* effects,
+             const Payload* value = nullptr) const;
   void StartIfComplete(absl::Time now, Effects* effects);
   void FinishIfDone(absl::Time now, Effects* effects);
-  void End(wire::JobState state, const std::string& reason, absl::Time now, Effects* effects);
+  void End(wire::JobState state, const std::string& reason, absl::Time now,
+           Effects* effects);
   // Removes the member; `why` completes "worker 2 (pid 7 on host) ...".
-  void Remove(Incarnation incarnation, const std::string& why, absl::Time now, Effects* effects);
+  void Remove(Incarnation incarnation, const std::string& why, absl::Time now,
+              Effects* effects);
   void CompleteBarriers(Effects* effects);
   // Drops what a member that is gone waits for.
   void ForgetCalls(Incarnation incarnation);

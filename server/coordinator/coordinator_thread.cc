@@ -9,7 +9,8 @@ namespace slackline {
 
 absl::StatusOr<std::unique_ptr<CoordinatorThread>> CoordinatorThread::Start(
     NetContext& context, const Options& options) {
-  SL_ASSIGN_OR_RETURN(std::unique_ptr<RouterSocket> router, RouterSocket::Create(context));
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<RouterSocket> router,
+                      RouterSocket::Create(context));
   SL_RETURN_IF_ERROR(router->Bind(options.endpoint).status());
   std::unique_ptr<RunFiles> files;
   if (!options.folder.empty()) {
@@ -22,7 +23,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorThread>> CoordinatorThread::Start(
 }
 
 CoordinatorThread::CoordinatorThread(std::unique_ptr<RouterSocket> router,
-                                     std::unique_ptr<RunFiles> files, const Options& options)
+                                     std::unique_ptr<RunFiles> files,
+                                     const Options& options)
     : options_(options),
       router_(std::move(router)),
       files_(std::move(files)),
@@ -48,12 +50,16 @@ void CoordinatorThread::Run() {
     waker_.Drain();
     CoordinatorCore::Effects effects;
     while (true) {
-      absl::StatusOr<std::optional<RouterSocket::Incoming>> incoming = router_->Receive();
+      absl::StatusOr<std::optional<RouterSocket::Incoming>> incoming =
+          router_->Receive();
       if (!incoming.ok() || !incoming->has_value()) break;
-      core_.OnMessage((*incoming)->from, (*incoming)->message, absl::Now(), &effects);
+      core_.OnMessage((*incoming)->from, (*incoming)->message, absl::Now(),
+                      &effects);
     }
     core_.OnTick(absl::Now(), &effects);
-    if (stopping_.load()) core_.Fail("server 0, which hosts the coordinator, stops", absl::Now(), &effects);
+    if (stopping_.load())
+      core_.Fail("server 0, which hosts the coordinator, stops", absl::Now(),
+                 &effects);
     Perform(&effects);
   }
   poller.Remove(*router_);
@@ -61,21 +67,24 @@ void CoordinatorThread::Run() {
     run::Summary summary = core_.Summary();
     summary.set_mode(options_.mode);
     summary.set_seed(options_.seed);
-    if (const absl::Status written = files_->WriteSummary(summary); !written.ok()) {
+    if (const absl::Status written = files_->WriteSummary(summary);
+        !written.ok()) {
       spdlog::error("coordinator: {}", std::string(written.message()));
     }
   }
 }
 
 void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
-  for (const std::string& line : effects->log) spdlog::info("coordinator: {}", line);
+  for (const std::string& line : effects->log)
+    spdlog::info("coordinator: {}", line);
   for (const Outgoing& outgoing : effects->sends) {
     // Who is not connected asks again, or loses its lease.
     (void)router_->Send(outgoing.to, outgoing.message);
   }
   if (files_ == nullptr) return;
   for (const run::MetricRecord& record : effects->records) {
-    if (const absl::Status written = files_->AppendMetric(record); !written.ok()) {
+    if (const absl::Status written = files_->AppendMetric(record);
+        !written.ok()) {
       spdlog::error("coordinator: {}", std::string(written.message()));
     }
   }

@@ -19,21 +19,21 @@ class CoordinatorThread {
  public:
   struct Options {
     CoordinatorCore::Options core;
-    std::string endpoint;   // "tcp://host:port".
-    std::string folder;     // For metrics.jsonl and summary.json; empty: none.
-    std::string mode;       // As in --mode, and the seed: for the summary.
+    std::string endpoint;  // "tcp://host:port".
+    std::string folder;    // For metrics.jsonl and summary.json; empty: none.
+    std::string mode;      // As in --mode, and the seed: for the summary.
     int64_t seed = 0;
   };
   // Binds, then starts the thread.
-  static absl::StatusOr<std::unique_ptr<CoordinatorThread>> Start(NetContext& context,
-                                                                  const Options& options);
-  // Fails the job if it has not ended, and waits until all members know, a lease
-  // at most. The server's own control thread must have left its loop.
+  static absl::StatusOr<std::unique_ptr<CoordinatorThread>> Start(
+      NetContext& context, const Options& options);
+  // Fails the job if it has not ended, and waits until all members know, a
+  // lease at most. The server's own control thread must have left its loop.
   ~CoordinatorThread();
 
  private:
-  CoordinatorThread(std::unique_ptr<RouterSocket> router, std::unique_ptr<RunFiles> files,
-                    const Options& options);
+  CoordinatorThread(std::unique_ptr<RouterSocket> router,
+                    std::unique_ptr<RunFiles> files, const Options& options);
   void Run();
   void Perform(CoordinatorCore::Effects* effects);
 

@@ -11,17 +11,21 @@ namespace slackline {
 namespace {
 
 nlohmann::ordered_json PercentilesJson(const run::Percentiles& percentiles) {
-  return {{"p50", percentiles.p50()}, {"p99", percentiles.p99()}, {"max", percentiles.max()}};
+  return {{"p50", percentiles.p50()},
+          {"p99", percentiles.p99()},
+          {"max", percentiles.max()}};
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(const std::string& folder) {
+absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
+    const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("cannot create ", folder, ": ", error.message(), "; choose another --out"));
+    return absl::PermissionDeniedError(absl::StrCat("cannot create ", folder,
+                                                    ": ", error.message(),
+                                                    "; choose another --out"));
   }
   const std::string path = absl::StrCat(folder, "/metrics.jsonl");
   std::ofstream metrics(path, std::ios::trunc);
@@ -47,7 +51,8 @@ absl::Status RunFiles::AppendMetric(const run::MetricRecord& record) {
   }
   metrics_ << line.dump() << '\n' << std::flush;
   if (!metrics_) {
-    return absl::DataLossError(absl::StrCat("cannot write ", folder_, "/metrics.jsonl"));
+    return absl::DataLossError(
+        absl::StrCat("cannot write ", folder_, "/metrics.jsonl"));
   }
   return absl::OkStatus();
 }
@@ -71,8 +76,8 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
       {"bytes_pushed", summary.bytes_pushed()},
       {"bytes_pulled", summary.bytes_pulled()},
       {"retries", summary.retries()},
-      {"workers_lost",
-       std::vector<std::string>(summary.workers_lost().begin(), summary.workers_lost().end())},
+      {"workers_lost", std::vector<std::string>(summary.workers_lost().begin(),
+                                                summary.workers_lost().end())},
       {"model_sha256", summary.model_sha256()}};
   const std::string text = json.dump(2) + "\n";
   const absl::string_view part(text);

@@ -14,7 +14,8 @@ namespace slackline {
 class RunFiles {
  public:
   // Creates `folder` if need be and starts an empty metrics.jsonl.
-  static absl::StatusOr<std::unique_ptr<RunFiles>> Create(const std::string& folder);
+  static absl::StatusOr<std::unique_ptr<RunFiles>> Create(
+      const std::string& folder);
 
   // Appends a line; it is in the file when the call returns.
   absl::Status AppendMetric(const run::MetricRecord& record);

@@ -14,9 +14,10 @@ constexpr size_t kRetiredMax = 2;
 Shard::Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
              const Optimizer& optimizer)
     : range_(range), values_(Payload::Allocate(range.bytes())) {
-  InitializeElements(table, seed, range.begin,
-                     absl::MakeSpan(reinterpret_cast<float*>(values_.MutableData()),
-                                    static_cast<size_t>(range.elements())));
+  InitializeElements(
+      table, seed, range.begin,
+      absl::MakeSpan(reinterpret_cast<float*>(values_.MutableData()),
+                     static_cast<size_t>(range.elements())));
   for (int i = 0; i < optimizer.slot_count(); ++i) {
     slots_.push_back(Payload::Allocate(range.bytes()));
     std::memset(slots_.back().MutableData(), 0, range.bytes());
@@ -33,12 +34,14 @@ Payload Shard::TakeFreeBuffer() {
   return Payload::Allocate(range_.bytes());
 }
 
-void Shard::Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients, float scale,
+void Shard::Apply(const Optimizer& optimizer,
+                  absl::Span<const Payload> gradients, float scale,
                   float learning_rate) {
   std::vector<const std::byte*> gradient_data;
   gradient_data.reserve(gradients.size());
   for (const Payload& gradient : gradients) {
-    SL_CHECK(gradient.size() == range_.bytes(), "gradient size was not checked");
+    SL_CHECK(gradient.size() == range_.bytes(),
+             "gradient size was not checked");
     gradient_data.push_back(gradient.data());
   }
   Optimizer::ApplyArgs args;

@@ -1,7 +1,7 @@
 // One shard: its values, its optimizer slots, and its version.
 //
-// A version is immutable once somebody holds a reference to it: Apply() writes in
-// place when nobody does, else into a buffer of its own. So a pull reply, a
+// A version is immutable once somebody holds a reference to it: Apply() writes
+// in place when nobody does, else into a buffer of its own. So a pull reply, a
 // checkpoint or a hand-over is one version, never a mixture. Thread-compatible;
 // references may be dropped on any thread.
 #pragma once
@@ -16,7 +16,8 @@ namespace slackline {
 
 class Shard {
  public:
-  // Initial values of the table's elements [range.begin, range.end), slots zero.
+  // Initial values of the table's elements [range.begin, range.end), slots
+  // zero.
   Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
         const Optimizer& optimizer);
 
@@ -27,8 +28,8 @@ class Shard {
 
   // One update from the sum of `gradients`, in their order, times `scale`. Each
   // has range().bytes() bytes. One pass over gradients, values and slots.
-  void Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients, float scale,
-             float learning_rate);
+  void Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients,
+             float scale, float learning_rate);
 
  private:
   // Memory for the next version that nobody reads any more.

@@ -3,8 +3,8 @@
 // complete, gates pulls, and answers.
 //
 // Deterministic state machine: messages go in, effects come out; no sockets,
-// threads, clocks or randomness. Thread-compatible. The order of effects depends
-// only on the order of events.
+// threads, clocks or randomness. Thread-compatible. The order of effects
+// depends only on the order of events.
 #pragma once
 
 #include <map>
@@ -31,7 +31,8 @@ struct ShardTraceRecord {
   ShardId shard{};
   Rank rank{};
   Incarnation incarnation = 0;
-  Clock clock = 0;      // Of the pull or push; for kUpdated of a BSP clock, that clock.
+  Clock clock =
+      0;  // Of the pull or push; for kUpdated of a BSP clock, that clock.
   Clock min_clock = 0;  // Smallest clock of a participant, at that moment.
   Version version = 0;  // Answered; or computed from; or reached by the update.
   uint64_t request_id = 0;  // Of the pull.
@@ -41,7 +42,7 @@ class ShardCore {
  public:
   struct Options {
     Owner self;
-    uint64_t seed = 0;    // Of the initial values.
+    uint64_t seed = 0;  // Of the initial values.
     bool trace = false;
   };
   struct Effects {
@@ -49,18 +50,21 @@ class ShardCore {
     std::vector<ShardTraceRecord> trace;  // Empty unless Options::trace.
   };
 
-  ShardCore(const Options& options, Optimizer optimizer, config::LearningRateSchedule schedule);
+  ShardCore(const Options& options, Optimizer optimizer,
+            config::LearningRateSchedule schedule);
 
   // Handles one message from a worker. A message that makes no sense changes
   // nothing and is answered with an ErrorReply that says what is wrong.
   void OnMessage(const PeerId& from, const Message& message, Effects* effects);
 
   // A newer view: takes shards over when the job starts to run, forgets workers
-  // that are gone and answers pulls that this unblocks. An older one is ignored.
+  // that are gone and answers pulls that this unblocks. An older one is
+  // ignored.
   void OnView(std::shared_ptr<const View> view, Effects* effects);
 
-  // Ends a batch of messages: pull answers collected since the last call go out,
-  // one message for each request. Call it before waiting for more messages.
+  // Ends a batch of messages: pull answers collected since the last call go
+  // out, one message for each request. Call it before waiting for more
+  // messages.
   void Flush(Effects* effects);
 
   const run::ServerStats& stats() const { return stats_; }
@@ -79,8 +83,8 @@ class ShardCore {
   struct ShardState {
     Shard shard;
     StalenessGate gate;
-    Clock bsp_clock = 0;      // BSP clocks applied.
-    std::vector<Held> held;   // Of bsp_clock, sorted by rank, then incarnation.
+    Clock bsp_clock = 0;     // BSP clocks applied.
+    std::vector<Held> held;  // Of bsp_clock, sorted by rank, then incarnation.
   };
   struct PendingReply {
     PeerId to;
@@ -96,25 +100,27 @@ class ShardCore {
   wire::Code CodeForStranger(const Message& message) const;
   ShardState* FindShard(int32_t shard);
 
-  wire::Code TakeOver(ShardState& state, const wire::PushRequest& push, int entry,
-                      const Payload& gradient, StalenessGate::Participant& participant,
+  wire::Code TakeOver(ShardState& state, const wire::PushRequest& push,
+                      int entry, const Payload& gradient,
+                      StalenessGate::Participant& participant,
                       std::string* error, Effects* effects);
   // Applies every BSP clock that is complete.
   void ApplyCompleteClocks(ShardState& state, Effects* effects);
-  void Update(ShardState& state, absl::Span<const Payload> gradients, int divisor, Clock clock,
-              Effects* effects);
+  void Update(ShardState& state, absl::Span<const Payload> gradients,
+              int divisor, Clock clock, Effects* effects);
   void ReleaseParked(ShardState& state, Effects* effects);
-  void Answer(ShardState& state, const StalenessGate::Pull& pull, Clock reported_clock,
-              Effects* effects);
+  void Answer(ShardState& state, const StalenessGate::Pull& pull,
+              Clock reported_clock, Effects* effects);
   Message& ReplyTo(const PeerId& to, uint64_t request_id);
   void Trace(ShardTraceRecord::Kind kind, const ShardState& state, Rank rank,
-             Incarnation incarnation, Clock clock, Version version, Effects* effects,
-             uint64_t request_id = 0) const;
+             Incarnation incarnation, Clock clock, Version version,
+             Effects* effects, uint64_t request_id = 0) const;
 
   const Options options_;
   const Optimizer optimizer_;
   const config::LearningRateSchedule schedule_config_;
-  std::optional<LearningRateSchedule> schedule_;  // Once a view says how long the job is.
+  std::optional<LearningRateSchedule>
+      schedule_;  // Once a view says how long the job is.
   std::shared_ptr<const View> view_;
   std::map<ShardId, ShardState> shards_;
   std::vector<PendingReply> pending_replies_;

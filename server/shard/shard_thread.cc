@@ -32,29 +32,34 @@ const char* KindName(ShardTraceRecord::Kind kind) {
 absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
     NetContext& context, const Options& options, Optimizer optimizer,
     const config::LearningRateSchedule& schedule) {
-  SL_ASSIGN_OR_RETURN(std::unique_ptr<RouterSocket> router, RouterSocket::Create(context));
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<RouterSocket> router,
+                      RouterSocket::Create(context));
   wire::Endpoints endpoints;
-  SL_ASSIGN_OR_RETURN(const std::string tcp,
-                      router->Bind(absl::StrCat("tcp://", options.host, ":", options.port)));
+  SL_ASSIGN_OR_RETURN(
+      const std::string tcp,
+      router->Bind(absl::StrCat("tcp://", options.host, ":", options.port)));
   endpoints.set_tcp(tcp);
   if (options.ipc) {
-    SL_ASSIGN_OR_RETURN(const std::string ipc, router->Bind(UniqueIpcEndpoint()));
+    SL_ASSIGN_OR_RETURN(const std::string ipc,
+                        router->Bind(UniqueIpcEndpoint()));
     endpoints.set_ipc(ipc);
   }
-  SL_ASSIGN_OR_RETURN(
-      const std::string control,
-      router->Bind(absl::StrCat("inproc://shard-thread-", options.core.self.thread)));
-  std::unique_ptr<ShardThread> thread(
-      new ShardThread(std::move(router), options, std::move(optimizer), schedule));
+  SL_ASSIGN_OR_RETURN(const std::string control,
+                      router->Bind(absl::StrCat("inproc://shard-thread-",
+                                                options.core.self.thread)));
+  std::unique_ptr<ShardThread> thread(new ShardThread(
+      std::move(router), options, std::move(optimizer), schedule));
   thread->endpoints_ = std::move(endpoints);
   thread->control_endpoint_ = control;
   thread->thread_ = std::thread(&ShardThread::Run, thread.get());
   return thread;
 }
 
-ShardThread::ShardThread(std::unique_ptr<RouterSocket> router, const Options& options,
-                         Optimizer optimizer, const config::LearningRateSchedule& schedule)
-    : router_(std::move(router)), core_(options.core, std::move(optimizer), schedule) {}
+ShardThread::ShardThread(std::unique_ptr<RouterSocket> router,
+                         const Options& options, Optimizer optimizer,
+                         const config::LearningRateSchedule& schedule)
+    : router_(std::move(router)),
+      core_(options.core, std::move(optimizer), schedule) {}
 
 ShardThread::~ShardThread() {
   stopping_.store(true);
@@ -67,15 +72,18 @@ void ShardThread::Run() {
   poller.Add(*router_);
   poller.Add(waker_);
   while (!stopping_.load()) {
-    if (const absl::Status waited = poller.Wait(absl::InfiniteDuration()); !waited.ok()) {
+    if (const absl::Status waited = poller.Wait(absl::InfiniteDuration());
+        !waited.ok()) {
       spdlog::error("shard thread: {}", std::string(waited.message()));
       break;
     }
     waker_.Drain();
     for (int i = 0; i < kBatchMax; ++i) {
-      absl::StatusOr<std::optional<RouterSocket::Incoming>> incoming = router_->Receive();
+      absl::StatusOr<std::optional<RouterSocket::Incoming>> incoming =
+          router_->Receive();
       if (!incoming.ok()) {
-        spdlog::error("shard thread: {}", std::string(incoming.status().message()));
+        spdlog::error("shard thread: {}",
+                      std::string(incoming.status().message()));
         stopping_.store(true);
         break;
       }
@@ -97,7 +105,8 @@ void ShardThread::Handle(const RouterSocket::Incoming& incoming) {
       if (!from_control) break;
       absl::StatusOr<std::shared_ptr<const View>> view =
           View::Create(incoming.message.header.view());
-      SL_CHECK(view.ok(), view.status().ToString());  // The control thread checked it.
+      SL_CHECK(view.ok(),
+               view.status().ToString());  // The control thread checked it.
       core_.OnView(*std::move(view), &effects_);
       return;
     }
@@ -106,7 +115,8 @@ void ShardThread::Handle(const RouterSocket::Incoming& incoming) {
       Outgoing reply{.to = incoming.from, .message = {}};
       wire::StatsReply& stats = *reply.message.header.mutable_stats_reply();
       *stats.mutable_stats() = core_.stats();
-      stats.mutable_stats()->set_malformed(core_.stats().malformed() + router_->malformed_count());
+      stats.mutable_stats()->set_malformed(core_.stats().malformed() +
+                                           router_->malformed_count());
       stats.set_trace(std::move(trace_));
       trace_.clear();
       effects_.sends.push_back(std::move(reply));
@@ -122,17 +132,19 @@ void ShardThread::Perform() {
   for (const Outgoing& outgoing : effects_.sends) {
     const absl::Status sent = router_->Send(outgoing.to, outgoing.message);
     // A peer that is gone or full asks again, or its lease runs out.
-    if (!sent.ok() && !absl::IsNotFound(sent) && !absl::IsResourceExhausted(sent)) {
+    if (!sent.ok() && !absl::IsNotFound(sent) &&
+        !absl::IsResourceExhausted(sent)) {
       spdlog::error("shard thread: {}", std::string(sent.message()));
     }
   }
   for (const ShardTraceRecord& record : effects_.trace) {
-    absl::StrAppendFormat(&trace_,
-                          "{\"ns\":%d,\"event\":\"%s\",\"shard\":%d,\"rank\":%d,\"clock\":%d,"
-                          "\"min_clock\":%d,\"version\":%d}\n",
-                          absl::GetCurrentTimeNanos(), KindName(record.kind),
-                          static_cast<int32_t>(record.shard), static_cast<int32_t>(record.rank),
-                          record.clock, record.min_clock, record.version);
+    absl::StrAppendFormat(
+        &trace_,
+        "{\"ns\":%d,\"event\":\"%s\",\"shard\":%d,\"rank\":%d,\"clock\":%d,"
+        "\"min_clock\":%d,\"version\":%d}\n",
+        absl::GetCurrentTimeNanos(), KindName(record.kind),
+        static_cast<int32_t>(record.shard), static_cast<int32_t>(record.rank),
+        record.clock, record.min_clock, record.version);
   }
   effects_.sends.clear();
   effects_.trace.clear();

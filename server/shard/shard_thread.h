@@ -1,6 +1,6 @@
-// ShardThread: the driver of a ShardCore. Owns the thread and its ROUTER socket,
-// to which workers connect by tcp or ipc and the server's control thread by
-// inproc. Decides nothing.
+// ShardThread: the driver of a ShardCore. Owns the thread and its ROUTER
+// socket, to which workers connect by tcp or ipc and the server's control
+// thread by inproc. Decides nothing.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,8 @@ class ShardThread {
   const std::string& control_endpoint() const { return control_endpoint_; }
 
  private:
-  ShardThread(std::unique_ptr<RouterSocket> router, const Options& options, Optimizer optimizer,
+  ShardThread(std::unique_ptr<RouterSocket> router, const Options& options,
+              Optimizer optimizer,
               const config::LearningRateSchedule& schedule);
   void Run();
   void Handle(const RouterSocket::Incoming& incoming);

@@ -10,8 +10,8 @@ namespace {
 std::string OwnerName(const View& view, Owner owner) {
   for (const wire::ServerMember& server : view.proto().server()) {
     if (server.index() == owner.server && owner.thread < server.thread_size()) {
-      return absl::StrCat("server ", owner.server, " thread ", owner.thread, " (",
-                          server.thread(owner.thread).tcp(), ")");
+      return absl::StrCat("server ", owner.server, " thread ", owner.thread,
+                          " (", server.thread(owner.thread).tcp(), ")");
     }
   }
   return absl::StrCat("server ", owner.server, " thread ", owner.thread);
@@ -31,38 +31,44 @@ void ClientCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   for (int i = 0; i < view_->shard_count(); ++i) {
     if (view->shard_count() != view_->shard_count() ||
         view->OwnerOf(ShardId{i}) != view_->OwnerOf(ShardId{i})) {
-      effects->failure = absl::UnimplementedError(absl::StrCat(
-          "view ", view->number(), " moves shard ", i, "; this version cannot follow a move"));
+      effects->failure = absl::UnimplementedError(
+          absl::StrCat("view ", view->number(), " moves shard ", i,
+                       "; this version cannot follow a move"));
       return;
     }
   }
-  const wire::WorkerMember* const self = view->FindWorker(options_.rank, options_.incarnation);
+  const wire::WorkerMember* const self =
+      view->FindWorker(options_.rank, options_.incarnation);
   if (self == nullptr) effects->fenced = true;
   view_ = std::move(view);
 }
 
 // ---- Push -----------------------------------------------------------------
 
-absl::Status ClientCore::Push(Clock clock, TableId table, const Payload& gradient,
-                              absl::Span<const Version> base_versions, absl::Time now,
-                              Effects* effects) {
+absl::Status ClientCore::Push(Clock clock, TableId table,
+                              const Payload& gradient,
+                              absl::Span<const Version> base_versions,
+                              absl::Time now, Effects* effects) {
   const int index = static_cast<int>(table);
   if (index < 0 || index >= static_cast<int>(table_pushed_.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("push to table ", index, ": the job has ",
-                                                   table_pushed_.size(), " tables"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("push to table ", index, ": the job has ",
+                     table_pushed_.size(), " tables"));
   }
   const std::string& name = view_->table(table).name();
-  const size_t bytes = static_cast<size_t>(TableElements(view_->table(table))) * sizeof(float);
+  const size_t bytes =
+      static_cast<size_t>(TableElements(view_->table(table))) * sizeof(float);
   if (clock != push_clock_ || table_pushed_[index]) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("push to ", name, " of clock ", clock, ": expected clock ", push_clock_,
-                     table_pushed_[index] ? ", to which this table was pushed already" : ""));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "push to ", name, " of clock ", clock, ": expected clock ", push_clock_,
+        table_pushed_[index] ? ", to which this table was pushed already"
+                             : ""));
   }
   if (gradient.size() != bytes || base_versions.size() != next_seq_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("push to ", name, ": gradient of ", gradient.size(), " bytes and ",
-                     base_versions.size(), " base versions; the table has ", bytes,
-                     " bytes and the job ", next_seq_.size(), " shards"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "push to ", name, ": gradient of ", gradient.size(), " bytes and ",
+        base_versions.size(), " base versions; the table has ", bytes,
+        " bytes and the job ", next_seq_.size(), " shards"));
   }
   for (const ShardRange& range : view_->ShardsOf(table)) {
     const int32_t shard = static_cast<int32_t>(range.shard);
@@ -72,8 +78,8 @@ absl::Status ClientCore::Push(Clock clock, TableId table, const Payload& gradien
         {.shard = shard,
          .seq = next_seq_[shard]++,
          .base_version = base_versions[shard],
-         .gradient = gradient.Slice(static_cast<size_t>(range.begin) * sizeof(float),
-                                    range.bytes())});
+         .gradient = gradient.Slice(
+             static_cast<size_t>(range.begin) * sizeof(float), range.bytes())});
     link.open.bytes += range.bytes();
     if (link.open.bytes >= options_.message_bytes) CloseOpenUnit(link);
   }
@@ -89,9 +95,11 @@ absl::Status ClientCore::Push(Clock clock, TableId table, const Payload& gradien
   return absl::OkStatus();
 }
 
-Clock ClientCore::StartAt(const PullResult& joined, absl::Time now, Effects* effects) {
+Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
+                          Effects* effects) {
   Clock start = 0;
-  for (const ShardValue& value : joined.shards) start = std::max(start, value.shard_clock);
+  for (const ShardValue& value : joined.shards)
+    start = std::max(start, value.shard_clock);
   for (size_t shard = 0; shard < joined.shards.size(); ++shard) {
     if (joined.shards[shard].shard_clock == start) continue;
     Link& link = links_[view_->OwnerOf(ShardId{static_cast<int32_t>(shard)})];
@@ -116,7 +124,8 @@ void ClientCore::CloseOpenUnit(Link& link) {
   link.open = PushUnit();
 }
 
-void ClientCore::SendPush(Owner to, const PushUnit& unit, Effects* effects) const {
+void ClientCore::SendPush(Owner to, const PushUnit& unit,
+                          Effects* effects) const {
   Send send{.to = to, .message = {}};
   send.message.header.set_view_number(view_->number());
   wire::PushRequest& push = *send.message.header.mutable_push_request();
@@ -132,18 +141,22 @@ void ClientCore::SendPush(Owner to, const PushUnit& unit, Effects* effects) cons
   effects->sends.push_back(std::move(send));
 }
 
-void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply, absl::Time now,
-                             Effects* effects) {
+void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
+                             absl::Time now, Effects* effects) {
   Link& link = links_[from];
   for (int i = 0; i < reply.shard_size(); ++i) {
     const int32_t shard = reply.shard(i);
-    if (!view_->HasShard(shard) || i >= reply.code_size() || i >= reply.acked_seq_size()) continue;
+    if (!view_->HasShard(shard) || i >= reply.code_size() ||
+        i >= reply.acked_seq_size())
+      continue;
     switch (reply.code(i)) {
       case wire::OK:
       case wire::RETRY:
         acked_seq_[shard] = std::max(acked_seq_[shard], reply.acked_seq(i));
-        if (reply.code(i) == wire::RETRY && acked_seq_[shard] + 1 < next_seq_[shard]) {
-          link.push_resend_at = std::min(link.push_resend_at, now + options_.refused_delay);
+        if (reply.code(i) == wire::RETRY &&
+            acked_seq_[shard] + 1 < next_seq_[shard]) {
+          link.push_resend_at =
+              std::min(link.push_resend_at, now + options_.refused_delay);
         }
         break;
       case wire::FENCED:
@@ -153,16 +166,18 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply, absl::Tim
         effects->failure = absl::InternalError(
             absl::StrCat(OwnerName(*view_, from), " refused a push to ",
                          view_->ShardName(ShardId{shard}), ": ",
-                         reply.error().empty() ? wire::Code_Name(reply.code(i)) : reply.error()));
+                         reply.error().empty() ? wire::Code_Name(reply.code(i))
+                                               : reply.error()));
         return;
     }
   }
   bool progress = false;
   while (!link.in_flight.empty()) {
     const PushUnit& unit = link.in_flight.front();
-    const bool done = std::all_of(
-        unit.entries.begin(), unit.entries.end(),
-        [&](const PushEntry& entry) { return entry.seq <= acked_seq_[entry.shard]; });
+    const bool done = std::all_of(unit.entries.begin(), unit.entries.end(),
+                                  [&](const PushEntry& entry) {
+                                    return entry.seq <= acked_seq_[entry.shard];
+                                  });
     if (!done) break;
     link.push_bytes_in_flight -= unit.bytes;
     unacknowledged_bytes_ -= unit.bytes;
@@ -172,15 +187,16 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply, absl::Tim
   if (progress) {
     link.push_heard = now;
     link.push_backoff = options_.retry_initial;
-    link.push_resend_at =
-        link.in_flight.empty() ? absl::InfiniteFuture() : now + link.push_backoff;
+    link.push_resend_at = link.in_flight.empty() ? absl::InfiniteFuture()
+                                                 : now + link.push_backoff;
     Pump(from, link, now, effects);
   }
 }
 
 // ---- Pull -----------------------------------------------------------------
 
-uint64_t ClientCore::Pull(Clock clock, Clock own_clock, absl::Time now, Effects* effects) {
+uint64_t ClientCore::Pull(Clock clock, Clock own_clock, absl::Time now,
+                          Effects* effects) {
   return StartPull(clock, own_clock, /*join=*/false, now, effects);
 }
 
@@ -188,8 +204,8 @@ uint64_t ClientCore::JoinPull(absl::Time now, Effects* effects) {
   return StartPull(0, 0, /*join=*/true, now, effects);
 }
 
-uint64_t ClientCore::StartPull(Clock clock, Clock own_clock, bool join, absl::Time now,
-                               Effects* effects) {
+uint64_t ClientCore::StartPull(Clock clock, Clock own_clock, bool join,
+                               absl::Time now, Effects* effects) {
   const uint64_t pull_id = next_pull_id_++;
   PendingPull& pending = pending_pulls_[pull_id];
   pending.result.pull_id = pull_id;
@@ -218,7 +234,8 @@ uint64_t ClientCore::StartPull(Clock clock, Clock own_clock, bool join, absl::Ti
   return pull_id;
 }
 
-void ClientCore::SendPull(Owner to, const PullUnit& unit, Effects* effects) const {
+void ClientCore::SendPull(Owner to, const PullUnit& unit,
+                          Effects* effects) const {
   Send send{.to = to, .message = {}};
   send.message.header.set_view_number(view_->number());
   wire::PullRequest& pull = *send.message.header.mutable_pull_request();
@@ -234,29 +251,31 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
                              Effects* effects) {
   const wire::PullReply& reply = message.header.pull_reply();
   Link& link = links_[from];
-  const auto unit =
-      std::find_if(link.pulls_in_flight.begin(), link.pulls_in_flight.end(),
-                   [&](const PullUnit& u) { return u.request_id == reply.request_id(); });
+  const auto unit = std::find_if(
+      link.pulls_in_flight.begin(), link.pulls_in_flight.end(),
+      [&](const PullUnit& u) { return u.request_id == reply.request_id(); });
   if (unit == link.pulls_in_flight.end()) return;  // A repeated answer.
   PendingPull& pending = pending_pulls_[unit->pull_id];
   size_t next_payload = 0;
   for (int i = 0; i < reply.shard_size(); ++i) {
     const int32_t shard = reply.shard(i);
-    if (i >= reply.code_size() || i >= reply.version_size() || i >= reply.shard_clock_size() ||
-        !view_->HasShard(shard)) {
+    if (i >= reply.code_size() || i >= reply.version_size() ||
+        i >= reply.shard_clock_size() || !view_->HasShard(shard)) {
       break;
     }
     switch (reply.code(i)) {
       case wire::OK: {
         if (next_payload >= message.payloads.size()) return;
         const Payload& values = message.payloads[next_payload++];
-        const auto wanted = std::find(unit->shards.begin(), unit->shards.end(), shard);
+        const auto wanted =
+            std::find(unit->shards.begin(), unit->shards.end(), shard);
         const size_t bytes = view_->shard(ShardId{shard}).bytes();
         if (wanted == unit->shards.end()) break;
         if (values.size() != bytes) {
-          effects->failure = absl::InternalError(absl::StrCat(
-              OwnerName(*view_, from), " answered a pull of ", view_->ShardName(ShardId{shard}),
-              " with ", values.size(), " bytes, the shard has ", bytes));
+          effects->failure = absl::InternalError(
+              absl::StrCat(OwnerName(*view_, from), " answered a pull of ",
+                           view_->ShardName(ShardId{shard}), " with ",
+                           values.size(), " bytes, the shard has ", bytes));
           return;
         }
         unit->shards.erase(wanted);
@@ -278,7 +297,8 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
         unit->waiting_clock = reply.waiting_clock();
         break;
       case wire::RETRY:
-        unit->resend_at = std::min(unit->resend_at, now + options_.refused_delay);
+        unit->resend_at =
+            std::min(unit->resend_at, now + options_.refused_delay);
         break;
       case wire::FENCED:
         effects->fenced = true;
@@ -287,7 +307,8 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
         effects->failure = absl::InternalError(
             absl::StrCat(OwnerName(*view_, from), " refused a pull of ",
                          view_->ShardName(ShardId{shard}), ": ",
-                         reply.error().empty() ? wire::Code_Name(reply.code(i)) : reply.error()));
+                         reply.error().empty() ? wire::Code_Name(reply.code(i))
+                                               : reply.error()));
         return;
     }
   }
@@ -304,7 +325,8 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
 void ClientCore::Pump(Owner to, Link& link, absl::Time now, Effects* effects) {
   while (!link.queued.empty() &&
          (link.in_flight.empty() ||
-          link.push_bytes_in_flight + link.queued.front().bytes <= options_.window_bytes)) {
+          link.push_bytes_in_flight + link.queued.front().bytes <=
+              options_.window_bytes)) {
     if (link.in_flight.empty()) {
       link.push_heard = now;
       link.push_backoff = options_.retry_initial;
@@ -318,8 +340,10 @@ void ClientCore::Pump(Owner to, Link& link, absl::Time now, Effects* effects) {
   }
   while (!link.pulls_queued.empty() &&
          (link.pulls_in_flight.empty() ||
-          link.pull_bytes_in_flight + link.pulls_queued.front().bytes <= options_.window_bytes)) {
-    PullUnit& unit = link.pulls_in_flight.emplace_back(std::move(link.pulls_queued.front()));
+          link.pull_bytes_in_flight + link.pulls_queued.front().bytes <=
+              options_.window_bytes)) {
+    PullUnit& unit =
+        link.pulls_in_flight.emplace_back(std::move(link.pulls_queued.front()));
     link.pulls_queued.pop_front();
     link.pull_bytes_in_flight += unit.bytes;
     unit.sent = now;
@@ -329,7 +353,8 @@ void ClientCore::Pump(Owner to, Link& link, absl::Time now, Effects* effects) {
   }
 }
 
-void ClientCore::OnMessage(Owner from, const Message& message, absl::Time now, Effects* effects) {
+void ClientCore::OnMessage(Owner from, const Message& message, absl::Time now,
+                           Effects* effects) {
   switch (message.header.body_case()) {
     case wire::Header::kPushReply:
       return OnPushReply(from, message.header.push_reply(), now, effects);
@@ -349,7 +374,8 @@ void ClientCore::OnTick(absl::Time now, Effects* effects) {
     if (link.push_resend_at <= now) {
       link.push_backoff = std::min(link.push_backoff * 2, options_.retry_max);
       link.push_resend_at = now + link.push_backoff;
-      for (const PushUnit& unit : link.in_flight) SendPush(owner, unit, effects);
+      for (const PushUnit& unit : link.in_flight)
+        SendPush(owner, unit, effects);
       retries_ += link.in_flight.size();
     }
     for (PullUnit& unit : link.pulls_in_flight) {
@@ -367,7 +393,8 @@ absl::Time ClientCore::NextWakeup() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [owner, link] : links_) {
     next = std::min(next, link.push_resend_at);
-    for (const PullUnit& unit : link.pulls_in_flight) next = std::min(next, unit.resend_at);
+    for (const PullUnit& unit : link.pulls_in_flight)
+      next = std::min(next, unit.resend_at);
   }
   return next;
 }
@@ -375,21 +402,23 @@ absl::Time ClientCore::NextWakeup() const {
 std::string ClientCore::WaitingFor(absl::Time now) const {
   for (const auto& [owner, link] : links_) {
     for (const PullUnit& unit : link.pulls_in_flight) {
-      const std::string what =
-          absl::StrCat("the pull of ", view_->ShardName(ShardId{unit.shards.front()}),
-                       " at clock ", unit.clock, " from ", OwnerName(*view_, owner));
+      const std::string what = absl::StrCat(
+          "the pull of ", view_->ShardName(ShardId{unit.shards.front()}),
+          " at clock ", unit.clock, " from ", OwnerName(*view_, owner));
       if (unit.waiting_rank >= 0) {
-        return absl::StrCat(what, " waits for rank ", unit.waiting_rank, ", whose clock is ",
-                            unit.waiting_clock);
+        return absl::StrCat(what, " waits for rank ", unit.waiting_rank,
+                            ", whose clock is ", unit.waiting_clock);
       }
       return absl::StrCat(what, " has no answer for ",
-                          absl::FormatDuration(absl::Trunc(now - unit.sent, absl::Milliseconds(1))));
+                          absl::FormatDuration(absl::Trunc(
+                              now - unit.sent, absl::Milliseconds(1))));
     }
     if (!link.in_flight.empty()) {
-      return absl::StrCat("pushes of clock ", link.in_flight.front().clock, " to ",
-                          OwnerName(*view_, owner), " have no answer for ",
-                          absl::FormatDuration(
-                              absl::Trunc(now - link.push_heard, absl::Milliseconds(1))));
+      return absl::StrCat("pushes of clock ", link.in_flight.front().clock,
+                          " to ", OwnerName(*view_, owner),
+                          " have no answer for ",
+                          absl::FormatDuration(absl::Trunc(
+                              now - link.push_heard, absl::Milliseconds(1))));
     }
   }
   return "nothing";

@@ -59,8 +59,8 @@ class ClientCore {
   // `view` is RUNNING and has tables.
   ClientCore(const Options& options, std::shared_ptr<const View> view);
 
-  // A newer view. Owners of shards do not change in this version: a view in which
-  // one does is a failure.
+  // A newer view. Owners of shards do not change in this version: a view in
+  // which one does is a failure.
   void OnView(std::shared_ptr<const View> view, Effects* effects);
 
   // Pushes the gradient of one table for clock `clock`. Tables come in any
@@ -68,10 +68,11 @@ class ClientCore {
   // `base_versions` (by shard id) are the versions that it was computed from.
   // InvalidArgument: wrong size, clock or repeated table; nothing was sent.
   absl::Status Push(Clock clock, TableId table, const Payload& gradient,
-                    absl::Span<const Version> base_versions, absl::Time now, Effects* effects);
+                    absl::Span<const Version> base_versions, absl::Time now,
+                    Effects* effects);
 
-  // Asks for all shards. `clock` and `own_clock` as in StalenessGate. The answer
-  // comes in Effects::pulled under the id that is returned.
+  // Asks for all shards. `clock` and `own_clock` as in StalenessGate. The
+  // answer comes in Effects::pulled under the id that is returned.
   uint64_t Pull(Clock clock, Clock own_clock, absl::Time now, Effects* effects);
   // The first pull: makes this worker take part at every shard. Its start clock
   // is the largest shard_clock of the result; hand the result to StartAt().
@@ -79,7 +80,8 @@ class ClientCore {
   // Declares the start clock at all shards that lag behind it, and returns it.
   Clock StartAt(const PullResult& joined, absl::Time now, Effects* effects);
 
-  void OnMessage(Owner from, const Message& message, absl::Time now, Effects* effects);
+  void OnMessage(Owner from, const Message& message, absl::Time now,
+                 Effects* effects);
   // Sends again what has waited too long. Call it at NextWakeup() or later.
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;  // InfiniteFuture if nothing waits.
@@ -117,16 +119,17 @@ class ClientCore {
     absl::Time sent;
     absl::Time resend_at;
     absl::Duration backoff;
-    int unanswered_sends = 0;     // Repetitions since the last sign of life.
-    int32_t waiting_rank = -1;    // Known after a PARKED answer.
+    int unanswered_sends = 0;   // Repetitions since the last sign of life.
+    int32_t waiting_rank = -1;  // Known after a PARKED answer.
     Clock waiting_clock = 0;
   };
-  struct Link {  // To one shard thread.
-    PushUnit open;                   // Being filled; same clock throughout.
+  struct Link {     // To one shard thread.
+    PushUnit open;  // Being filled; same clock throughout.
     std::deque<PushUnit> queued;
     std::deque<PushUnit> in_flight;  // Go-back-N: sent again all, in order.
     size_t push_bytes_in_flight = 0;
-    absl::Time push_heard;  // Of the last progress, or the send that began the wait.
+    absl::Time
+        push_heard;  // Of the last progress, or the send that began the wait.
     absl::Time push_resend_at = absl::InfiniteFuture();
     absl::Duration push_backoff;
     std::deque<PullUnit> pulls_queued;
@@ -138,20 +141,23 @@ class ClientCore {
     int32_t missing = 0;
   };
 
-  uint64_t StartPull(Clock clock, Clock own_clock, bool join, absl::Time now, Effects* effects);
+  uint64_t StartPull(Clock clock, Clock own_clock, bool join, absl::Time now,
+                     Effects* effects);
   void CloseOpenUnit(Link& link);
   void Pump(Owner to, Link& link, absl::Time now, Effects* effects);
   void SendPush(Owner to, const PushUnit& unit, Effects* effects) const;
   void SendPull(Owner to, const PullUnit& unit, Effects* effects) const;
-  void OnPushReply(Owner from, const wire::PushReply& reply, absl::Time now, Effects* effects);
-  void OnPullReply(Owner from, const Message& message, absl::Time now, Effects* effects);
+  void OnPushReply(Owner from, const wire::PushReply& reply, absl::Time now,
+                   Effects* effects);
+  void OnPullReply(Owner from, const Message& message, absl::Time now,
+                   Effects* effects);
 
   const Options options_;
   std::shared_ptr<const View> view_;
   std::map<Owner, Link> links_;
   std::vector<uint64_t> next_seq_;   // By shard.
   std::vector<uint64_t> acked_seq_;  // By shard.
-  std::vector<bool> table_pushed_;  // In the clock being pushed.
+  std::vector<bool> table_pushed_;   // In the clock being pushed.
   int tables_pushed_ = 0;
   Clock push_clock_ = 0;
   uint64_t next_pull_id_ = 1;

@@ -12,18 +12,21 @@ namespace slackline {
 namespace {
 
 PeerId SelfForCoordinator(const wire::JoinRequest& join) {
-  return {.kind = PeerId::Kind::kWorker, .index = join.index(), .instance = join.token()};
+  return {.kind = PeerId::Kind::kWorker,
+          .index = join.index(),
+          .instance = join.token()};
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PsClient>> PsClient::Start(NetContext& context,
-                                                          const Options& options) {
+absl::StatusOr<std::unique_ptr<PsClient>> PsClient::Start(
+    NetContext& context, const Options& options) {
   SL_ASSIGN_OR_RETURN(
       std::unique_ptr<DealerSocket> coordinator,
       DealerSocket::Create(context, SelfForCoordinator(options.member.join)));
   SL_RETURN_IF_ERROR(coordinator->Connect(options.coordinator_endpoint));
-  std::unique_ptr<PsClient> client(new PsClient(context, options, std::move(coordinator)));
+  std::unique_ptr<PsClient> client(
+      new PsClient(context, options, std::move(coordinator)));
   client->thread_ = std::thread(&PsClient::Run, client.get());
   return client;
 }
@@ -54,17 +57,20 @@ void PsClient::Post(std::function<void()> command) {
   waker_.Wake();
 }
 
-absl::Status PsClient::WaitUntil(std::unique_lock<std::mutex>& lock, absl::Duration wait_max,
-                                 const std::string& what, const std::function<bool()>& done) {
-  const bool in_time = changed_.wait_for(
-      lock, absl::ToChronoNanoseconds(wait_max), [&] { return done() || !failure_.ok(); });
+absl::Status PsClient::WaitUntil(std::unique_lock<std::mutex>& lock,
+                                 absl::Duration wait_max,
+                                 const std::string& what,
+                                 const std::function<bool()>& done) {
+  const bool in_time =
+      changed_.wait_for(lock, absl::ToChronoNanoseconds(wait_max),
+                        [&] { return done() || !failure_.ok(); });
   if (!failure_.ok()) return failure_;
   if (in_time) return absl::OkStatus();
-  return absl::DeadlineExceededError(
-      absl::StrCat("waited ", absl::ToInt64Milliseconds(wait_max), " ms for ", what,
-                   waiting_for_.empty() ? "" : absl::StrCat(": ", waiting_for_),
-                   "; look at the log of whoever is waited for, or raise limits "
-                   "{ wait_timeout_ms: ... }"));
+  return absl::DeadlineExceededError(absl::StrCat(
+      "waited ", absl::ToInt64Milliseconds(wait_max), " ms for ", what,
+      waiting_for_.empty() ? "" : absl::StrCat(": ", waiting_for_),
+      "; look at the log of whoever is waited for, or raise limits "
+      "{ wait_timeout_ms: ... }"));
 }
 
 absl::StatusOr<std::shared_ptr<const View>> PsClient::WaitForView(
@@ -80,9 +86,10 @@ absl::StatusOr<std::shared_ptr<const View>> PsClient::WaitForView(
 
 absl::StatusOr<std::shared_ptr<const View>> PsClient::WaitUntilRunning() {
   // The coordinator ends the wait: it names who is missing.
-  return WaitForView([](const View& view) { return view.proto().state() == wire::RUNNING; },
-                     "all members to join",
-                     options_.member.start_timeout * 2 + absl::Seconds(10));
+  return WaitForView(
+      [](const View& view) { return view.proto().state() == wire::RUNNING; },
+      "all members to join",
+      options_.member.start_timeout * 2 + absl::Seconds(10));
 }
 
 absl::StatusOr<PsClient::Joined> PsClient::JoinShards() {
@@ -90,7 +97,8 @@ absl::StatusOr<PsClient::Joined> PsClient::JoinShards() {
   SL_ASSIGN_OR_RETURN(PullResult parameters, WaitPull());
   const auto joined = std::make_shared<PullResult>(std::move(parameters));
   Post([this, joined] {
-    const Clock start = client_->StartAt(*joined, absl::Now(), &client_effects_);
+    const Clock start =
+        client_->StartAt(*joined, absl::Now(), &client_effects_);
     const std::lock_guard<std::mutex> lock(mutex_);
     start_clock_ = start;
     changed_.notify_all();
@@ -101,22 +109,25 @@ absl::StatusOr<PsClient::Joined> PsClient::JoinShards() {
   return Joined{.start = *start_clock_, .parameters = *joined};
 }
 
-absl::Status PsClient::Push(Clock clock, TableId table, Payload gradient,
-                            std::shared_ptr<const std::vector<Version>> base_versions) {
+absl::Status PsClient::Push(
+    Clock clock, TableId table, Payload gradient,
+    std::shared_ptr<const std::vector<Version>> base_versions) {
   const size_t bytes = gradient.size();
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    SL_RETURN_IF_ERROR(WaitUntil(lock, options_.wait_timeout, "room to push", [&] {
-      return unacknowledged_bytes_ == 0 ||
-             unacknowledged_bytes_ + bytes <= options_.unacknowledged_bytes_max;
-    }));
+    SL_RETURN_IF_ERROR(
+        WaitUntil(lock, options_.wait_timeout, "room to push", [&] {
+          return unacknowledged_bytes_ == 0 ||
+                 unacknowledged_bytes_ + bytes <=
+                     options_.unacknowledged_bytes_max;
+        }));
     unacknowledged_bytes_ += bytes;
     posted_bytes_ += bytes;
   }
   Post([this, clock, table, bytes, gradient = std::move(gradient),
         versions = std::move(base_versions)] {
-    const absl::Status pushed =
-        client_->Push(clock, table, gradient, *versions, absl::Now(), &client_effects_);
+    const absl::Status pushed = client_->Push(clock, table, gradient, *versions,
+                                              absl::Now(), &client_effects_);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       posted_bytes_ -= bytes;
@@ -148,19 +159,20 @@ absl::Status PsClient::WaitPushed() {
                    [&] { return unacknowledged_bytes_ == 0; });
 }
 
-absl::StatusOr<MemberCore::CallResult> PsClient::Call(wire::Call call, Payload value,
+absl::StatusOr<MemberCore::CallResult> PsClient::Call(wire::Call call,
+                                                      Payload value,
                                                       absl::Duration wait_max) {
   auto id = std::make_shared<std::optional<uint64_t>>();
   Post([this, id, call = std::move(call), value = std::move(value)]() mutable {
-    const uint64_t call_id =
-        member_.Call(std::move(call), std::move(value), absl::Now(), &member_effects_);
+    const uint64_t call_id = member_.Call(std::move(call), std::move(value),
+                                          absl::Now(), &member_effects_);
     const std::lock_guard<std::mutex> lock(mutex_);
     *id = call_id;
   });
   std::unique_lock<std::mutex> lock(mutex_);
-  SL_RETURN_IF_ERROR(WaitUntil(lock, wait_max, "an answer of the coordinator", [&] {
-    return id->has_value() && answers_.count(**id) > 0;
-  }));
+  SL_RETURN_IF_ERROR(
+      WaitUntil(lock, wait_max, "an answer of the coordinator",
+                [&] { return id->has_value() && answers_.count(**id) > 0; }));
   MemberCore::CallResult result = std::move(answers_.at(**id));
   answers_.erase(**id);
   if (result.reply.code() != wire::OK) {
@@ -195,7 +207,8 @@ void PsClient::Interrupt(const std::string& reason) {
   waker_.Wake();
 }
 
-void PsClient::SetFailureHandler(std::function<void(const absl::Status&)> handler) {
+void PsClient::SetFailureHandler(
+    std::function<void(const absl::Status&)> handler) {
   const std::lock_guard<std::mutex> lock(mutex_);
   failure_handler_ = std::move(handler);
   if (failure_handler_ && !failure_.ok()) failure_handler_(failure_);
@@ -206,7 +219,7 @@ absl::Status PsClient::failure() const {
   return failure_;
 }
 
-// ---- Communication thread -----------------------------------------------------
+// ---- Communication thread
 
 void PsClient::Fail(const absl::Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -248,7 +261,8 @@ absl::Status PsClient::ConnectShardThreads(const View& view) {
     for (int t = 0; t < server.thread_size(); ++t) {
       const wire::Endpoints& endpoints = server.thread(t);
       const bool same_host = server.host_id() == host_id;
-      if (options_.transport == config::Limits::IPC && (!same_host || endpoints.ipc().empty())) {
+      if (options_.transport == config::Limits::IPC &&
+          (!same_host || endpoints.ipc().empty())) {
         return absl::InvalidArgumentError(
             absl::StrCat("limits { transport: IPC }: server ", server.index(),
                          " is not on this host; use AUTO or TCP"));
@@ -257,9 +271,11 @@ absl::Status PsClient::ConnectShardThreads(const View& view) {
                        !endpoints.ipc().empty();
       SL_ASSIGN_OR_RETURN(std::unique_ptr<DealerSocket> socket,
                           DealerSocket::Create(context_, self));
-      SL_RETURN_IF_ERROR(socket->Connect(ipc ? endpoints.ipc() : endpoints.tcp()));
+      SL_RETURN_IF_ERROR(
+          socket->Connect(ipc ? endpoints.ipc() : endpoints.tcp()));
       poller_.Add(*socket);
-      shard_threads_[{.server = server.index(), .thread = t}] = std::move(socket);
+      shard_threads_[{.server = server.index(), .thread = t}] =
+          std::move(socket);
     }
   }
   return absl::OkStatus();
@@ -270,7 +286,8 @@ void PsClient::PerformMember() {
   while (true) {
     MemberCore::Effects effects;
     std::swap(effects, member_effects_);
-    for (const Message& message : effects.sends) (void)coordinator_->Send(message);
+    for (const Message& message : effects.sends)
+      (void)coordinator_->Send(message);
     if (effects.view != nullptr) {
       const wire::View& proto = effects.view->proto();
       if (proto.state() == wire::RUNNING && proto.mode() != wire::ALLREDUCE) {
@@ -308,8 +325,9 @@ void PsClient::PerformMember() {
       changed_.notify_all();
     }
     if (effects.fenced && !leaving_) {
-      Fail(absl::AbortedError(
-          "the lease of this worker ran out although it runs; was it paused or cut off?"));
+      Fail(
+          absl::AbortedError("the lease of this worker ran out although it "
+                             "runs; was it paused or cut off?"));
     }
     if (!effects.failure.ok()) Fail(effects.failure);
     if (member_effects_.sends.empty()) return;
@@ -330,7 +348,8 @@ void PsClient::PerformClient() {
   std::swap(effects, client_effects_);
   for (const ClientCore::Send& send : effects.sends) {
     const auto socket = shard_threads_.find(send.to);
-    if (socket != shard_threads_.end()) (void)socket->second->Send(send.message);
+    if (socket != shard_threads_.end())
+      (void)socket->second->Send(send.message);
   }
   for (PullResult& result : effects.pulled) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -354,7 +373,8 @@ void PsClient::Run() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (client_.has_value()) {
-        const size_t now_unacknowledged = client_->unacknowledged_bytes() + posted_bytes_;
+        const size_t now_unacknowledged =
+            client_->unacknowledged_bytes() + posted_bytes_;
         if (now_unacknowledged != unacknowledged_bytes_) {
           unacknowledged_bytes_ = now_unacknowledged;
           changed_.notify_all();
@@ -362,9 +382,9 @@ void PsClient::Run() {
       }
       if (stopping_) break;
     }
-    const absl::Time wake =
-        std::min(member_.NextWakeup(),
-                 client_.has_value() ? client_->NextWakeup() : absl::InfiniteFuture());
+    const absl::Time wake = std::min(
+        member_.NextWakeup(),
+        client_.has_value() ? client_->NextWakeup() : absl::InfiniteFuture());
     if (const absl::Status waited =
             poller_.Wait(std::max(wake - absl::Now(), absl::ZeroDuration()));
         !waited.ok()) {

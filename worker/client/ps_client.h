@@ -1,9 +1,10 @@
-// PsClient: the communication thread of a worker. Drives a MemberCore towards the
-// coordinator and, once the job runs over servers, a ClientCore towards the shard
-// threads. The trainer thread talks to it through the blocking calls below.
+// PsClient: the communication thread of a worker. Drives a MemberCore towards
+// the coordinator and, once the job runs over servers, a ClientCore towards the
+// shard threads. The trainer thread talks to it through the blocking calls
+// below.
 //
-// Every wait has a deadline, and ends early with the reason when the job ends or
-// the lease runs out. After an error all later calls return that error:
+// Every wait has a deadline, and ends early with the reason when the job ends
+// or the lease runs out. After an error all later calls return that error:
 //   Aborted            the lease ran out though we live: make a new PsClient
 //   Cancelled          Interrupt() was called
 //   DeadlineExceeded   names what was waited for
@@ -45,8 +46,8 @@ class PsClient {
   };
   using PullResult = ClientCore::PullResult;
 
-  static absl::StatusOr<std::unique_ptr<PsClient>> Start(NetContext& context,
-                                                         const Options& options);
+  static absl::StatusOr<std::unique_ptr<PsClient>> Start(
+      NetContext& context, const Options& options);
   ~PsClient();
 
   // ---- Trainer thread -------------------------------------------------------
@@ -103,8 +104,9 @@ class PsClient {
   void Fail(const absl::Status& status);
   void Post(std::function<void()> command);
   // Waits under mutex_ until `done` or failure. `what` as in WaitForView().
-  absl::Status WaitUntil(std::unique_lock<std::mutex>& lock, absl::Duration wait_max,
-                         const std::string& what, const std::function<bool()>& done);
+  absl::Status WaitUntil(std::unique_lock<std::mutex>& lock,
+                         absl::Duration wait_max, const std::string& what,
+                         const std::function<bool()>& done);
 
   NetContext& context_;
   const Options options_;

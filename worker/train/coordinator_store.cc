@@ -10,7 +10,9 @@ constexpr absl::Duration kPutWaitMax = absl::Seconds(30);
 absl::Status CoordinatorStore::Put(const std::string& key, std::string value) {
   wire::Call call;
   call.mutable_store_put()->set_key(key);
-  return client_->Call(std::move(call), Payload::Copy(value.data(), value.size()), kPutWaitMax)
+  return client_
+      ->Call(std::move(call), Payload::Copy(value.data(), value.size()),
+             kPutWaitMax)
       .status();
 }
 
@@ -20,7 +22,8 @@ absl::StatusOr<std::string> CoordinatorStore::Get(const std::string& key,
   call.mutable_store_get()->set_key(key);
   SL_ASSIGN_OR_RETURN(const MemberCore::CallResult result,
                       client_->Call(std::move(call), Payload(), wait_max));
-  return std::string(reinterpret_cast<const char*>(result.value.data()), result.value.size());
+  return std::string(reinterpret_cast<const char*>(result.value.data()),
+                     result.value.size());
 }
 
 }  // namespace slackline

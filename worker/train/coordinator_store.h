@@ -8,9 +8,11 @@ namespace slackline {
 
 class CoordinatorStore final : public RendezvousStore {
  public:
-  explicit CoordinatorStore(PsClient* client) : client_(client) {}  // Not owned.
+  explicit CoordinatorStore(PsClient* client)
+      : client_(client) {}  // Not owned.
   absl::Status Put(const std::string& key, std::string value) override;
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration wait_max) override;
+  absl::StatusOr<std::string> Get(const std::string& key,
+                                  absl::Duration wait_max) override;
 
  private:
   PsClient* const client_;

@@ -13,13 +13,16 @@ constexpr int64_t kEvaluationBatch = 500;
 }  // namespace
 
 void LoadSnapshot(const Snapshot& snapshot, Model* model) {
-  SL_CHECK(snapshot.size() == model->tables().size(), "snapshot of another model");
+  SL_CHECK(snapshot.size() == model->tables().size(),
+           "snapshot of another model");
   for (size_t table = 0; table < snapshot.size(); ++table) {
-    const absl::Span<float> parameter = model->parameter(static_cast<int>(table));
+    const absl::Span<float> parameter =
+        model->parameter(static_cast<int>(table));
     auto* out = reinterpret_cast<std::byte*>(parameter.data());
     const std::byte* const end = out + parameter.size() * sizeof(float);
     for (const Payload& piece : snapshot[table]) {
-      SL_CHECK(piece.size() <= static_cast<size_t>(end - out), "snapshot is too large");
+      SL_CHECK(piece.size() <= static_cast<size_t>(end - out),
+               "snapshot is too large");
       std::memcpy(out, piece.data(), piece.size());
       out += piece.size();
     }
@@ -30,8 +33,10 @@ void LoadSnapshot(const Snapshot& snapshot, Model* model) {
 Snapshot TakeSnapshot(Model& model) {
   Snapshot snapshot;
   for (size_t table = 0; table < model.tables().size(); ++table) {
-    const absl::Span<float> parameter = model.parameter(static_cast<int>(table));
-    snapshot.push_back({Payload::Copy(parameter.data(), parameter.size() * sizeof(float))});
+    const absl::Span<float> parameter =
+        model.parameter(static_cast<int>(table));
+    snapshot.push_back(
+        {Payload::Copy(parameter.data(), parameter.size() * sizeof(float))});
   }
   return snapshot;
 }
@@ -46,10 +51,11 @@ absl::StatusOr<DatasetLoss> EvaluateDataset(Model& model, const Dataset& data) {
     rows.resize(std::min(kEvaluationBatch, data.examples() - begin));
     std::iota(rows.begin(), rows.end(), begin);
     data.Gather(rows, inputs.data(), labels.data());
-    SL_ASSIGN_OR_RETURN(const Model::Evaluation batch,
-                        model.Evaluate({.examples = static_cast<int64_t>(rows.size()),
-                                        .inputs = inputs.data(),
-                                        .labels = labels.data()}));
+    SL_ASSIGN_OR_RETURN(
+        const Model::Evaluation batch,
+        model.Evaluate({.examples = static_cast<int64_t>(rows.size()),
+                        .inputs = inputs.data(),
+                        .labels = labels.data()}));
     loss_sum += batch.loss_sum;
     correct += batch.correct;
   }
@@ -58,8 +64,9 @@ absl::StatusOr<DatasetLoss> EvaluateDataset(Model& model, const Dataset& data) {
                      .accuracy = static_cast<double>(correct) / examples};
 }
 
-Evaluator::Evaluator(std::unique_ptr<Model> model, std::shared_ptr<const Dataset> data,
-                     int threads, Done done)
+Evaluator::Evaluator(std::unique_ptr<Model> model,
+                     std::shared_ptr<const Dataset> data, int threads,
+                     Done done)
     : model_(std::move(model)),
       data_(std::move(data)),
       done_(std::move(done)),

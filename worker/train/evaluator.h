@@ -35,8 +35,8 @@ class Evaluator {
  public:
   using Done = std::function<void(int64_t step, const DatasetLoss& loss)>;
   // `done` is called on the evaluator's thread, in the order of Submit().
-  Evaluator(std::unique_ptr<Model> model, std::shared_ptr<const Dataset> data, int threads,
-            Done done);
+  Evaluator(std::unique_ptr<Model> model, std::shared_ptr<const Dataset> data,
+            int threads, Done done);
   ~Evaluator();
 
   // False, and nothing happens, if kQueueMax evaluations wait already.

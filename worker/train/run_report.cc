@@ -14,13 +14,15 @@ constexpr double kLossWeight = 0.05;
 RunReport::RunReport(const Options& options, PsClient* client)
     : options_(options),
       client_(client),
-      record_every_(std::max<Clock>(1, options.steps_per_epoch / kRecordsPerEpoch)),
+      record_every_(
+          std::max<Clock>(1, options.steps_per_epoch / kRecordsPerEpoch)),
       last_record_(absl::Now()) {
   stats_.set_rank(static_cast<int32_t>(options.rank));
 }
 
 double RunReport::EpochOf(Clock clock) const {
-  return static_cast<double>(clock) / static_cast<double>(options_.steps_per_epoch);
+  return static_cast<double>(clock) /
+         static_cast<double>(options_.steps_per_epoch);
 }
 
 void RunReport::AddComputeSeconds(double seconds) {
@@ -34,7 +36,8 @@ void RunReport::AddWaitSeconds(double seconds) {
 void RunReport::StepDone(Clock clock, double loss) {
   stats_.set_train_loss(stats_.examples() == 0
                             ? loss
-                            : (1 - kLossWeight) * stats_.train_loss() + kLossWeight * loss);
+                            : (1 - kLossWeight) * stats_.train_loss() +
+                                  kLossWeight * loss);
   stats_.set_clock(clock);
   stats_.set_examples(stats_.examples() + options_.batch_size);
   client_->SetStats(stats_);
@@ -48,8 +51,9 @@ void RunReport::StepDone(Clock clock, double loss) {
   record.set_step(clock);
   record.set_epoch(EpochOf(clock));
   record.set_loss(loss_sum_ / static_cast<double>(loss_count_));
-  record.set_examples_per_second(static_cast<double>(loss_count_ * options_.batch_size) /
-                                 std::max(1e-9, absl::ToDoubleSeconds(now - last_record_)));
+  record.set_examples_per_second(
+      static_cast<double>(loss_count_ * options_.batch_size) /
+      std::max(1e-9, absl::ToDoubleSeconds(now - last_record_)));
   client_->AddRecord(record);
   loss_sum_ = 0;
   loss_count_ = 0;

@@ -39,16 +39,19 @@ Snapshot ToSnapshot(const View& view, const PsClient::PullResult& pulled) {
   Snapshot snapshot(view.proto().table_size());
   for (int table = 0; table < view.proto().table_size(); ++table) {
     for (const ShardRange& range : view.ShardsOf(TableId{table})) {
-      snapshot[table].push_back(pulled.shards[static_cast<size_t>(range.shard)].values);
+      snapshot[table].push_back(
+          pulled.shards[static_cast<size_t>(range.shard)].values);
     }
   }
   return snapshot;
 }
 
-std::shared_ptr<const std::vector<Version>> VersionsOf(const PsClient::PullResult& pulled) {
+std::shared_ptr<const std::vector<Version>> VersionsOf(
+    const PsClient::PullResult& pulled) {
   auto versions = std::make_shared<std::vector<Version>>();
   versions->reserve(pulled.shards.size());
-  for (const ClientCore::ShardValue& value : pulled.shards) versions->push_back(value.version);
+  for (const ClientCore::ShardValue& value : pulled.shards)
+    versions->push_back(value.version);
   return versions;
 }
 
@@ -62,15 +65,18 @@ class Stopwatch {
 
 }  // namespace
 
-LearningRateSchedule::JobLength JobLengthOf(const config::Train& train, const Sampler& sampler) {
+LearningRateSchedule::JobLength JobLengthOf(const config::Train& train,
+                                            const Sampler& sampler) {
   int64_t steps = std::max<int64_t>(
-      1, std::llround(train.epochs() * static_cast<double>(sampler.steps_per_epoch())));
-  if (train.has_max_steps()) steps = std::min<int64_t>(steps, train.max_steps());
+      1, std::llround(train.epochs() *
+                      static_cast<double>(sampler.steps_per_epoch())));
+  if (train.has_max_steps())
+    steps = std::min<int64_t>(steps, train.max_steps());
   return {.steps_total = steps, .steps_per_epoch = sampler.steps_per_epoch()};
 }
 
-Trainer::Trainer(const Options& options, const DataSplit* data, Sampler* sampler, Model* model,
-                 PsClient* client)
+Trainer::Trainer(const Options& options, const DataSplit* data,
+                 Sampler* sampler, Model* model, PsClient* client)
     : options_(options),
       data_(*data),
       sampler_(*sampler),
@@ -85,16 +91,19 @@ Trainer::Trainer(const Options& options, const DataSplit* data, Sampler* sampler
       labels_(options.config.data().batch_size()) {}
 
 absl::Status Trainer::Run() {
-  SL_ASSIGN_OR_RETURN(const std::shared_ptr<const View> view, client_.WaitUntilRunning());
+  SL_ASSIGN_OR_RETURN(const std::shared_ptr<const View> view,
+                      client_.WaitUntilRunning());
   spdlog::info("the job runs: {} workers, {} steps of {} examples each",
                view->proto().worker_size(), length_.steps_total,
                options_.config.data().batch_size());
-  SL_RETURN_IF_ERROR(view->proto().mode() == wire::ALLREDUCE ? TrainByAllReduce(*view)
-                                                              : TrainOverServers(*view));
+  SL_RETURN_IF_ERROR(view->proto().mode() == wire::ALLREDUCE
+                         ? TrainByAllReduce(*view)
+                         : TrainOverServers(*view));
   return Finish();
 }
 
-absl::StatusOr<double> Trainer::ComputeGradients(Clock step, const Model::GradientReady& ready) {
+absl::StatusOr<double> Trainer::ComputeGradients(
+    Clock step, const Model::GradientReady& ready) {
   if (options_.slowdown > 1) {
     std::this_thread::sleep_for(absl::ToChronoNanoseconds(
         absl::Seconds((options_.slowdown - 1) * last_compute_seconds_)));
@@ -102,11 +111,12 @@ absl::StatusOr<double> Trainer::ComputeGradients(Clock step, const Model::Gradie
   const Stopwatch stopwatch;
   const absl::Span<const int64_t> rows = sampler_.Batch(step);
   data_.train->Gather(rows, inputs_.data(), labels_.data());
-  SL_ASSIGN_OR_RETURN(const double loss,
-                      model_.ForwardBackward({.examples = static_cast<int64_t>(rows.size()),
-                                              .inputs = inputs_.data(),
-                                              .labels = labels_.data()},
-                                             ready));
+  SL_ASSIGN_OR_RETURN(
+      const double loss,
+      model_.ForwardBackward({.examples = static_cast<int64_t>(rows.size()),
+                              .inputs = inputs_.data(),
+                              .labels = labels_.data()},
+                             ready));
   last_compute_seconds_ = stopwatch.Seconds();
   report_.AddComputeSeconds(last_compute_seconds_);
   if (!std::isfinite(loss)) {
@@ -123,7 +133,8 @@ absl::Status Trainer::StepDone(Clock step, double loss) {
   return client_.failure();
 }
 
-void Trainer::EvaluateIfDue(Clock clock, const std::function<Snapshot()>& snapshot) {
+void Trainer::EvaluateIfDue(Clock clock,
+                            const std::function<Snapshot()>& snapshot) {
   const Clock every = std::max<Clock>(
       1, std::llround(options_.config.train().eval_every_epochs() *
                       static_cast<double>(length_.steps_per_epoch)));
@@ -132,9 +143,12 @@ void Trainer::EvaluateIfDue(Clock clock, const std::function<Snapshot()>& snapsh
   const std::shared_ptr<const View> view = client_.view();
   if (!IsChief(*view, options_.rank)) return;
   if (evaluator_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<Model>> model = CreateModel(
-        options_.config.model(), data_.train->features(), data_.train->classes());
-    SL_CHECK(model.ok(), model.status().ToString());  // The trainer's own was made from the same.
+    absl::StatusOr<std::unique_ptr<Model>> model =
+        CreateModel(options_.config.model(), data_.train->features(),
+                    data_.train->classes());
+    SL_CHECK(model.ok(),
+             model.status()
+                 .ToString());  // The trainer's own was made from the same.
     evaluator_ = std::make_unique<Evaluator>(
         *std::move(model), data_.test, options_.compute_threads,
         [this](int64_t step, const DatasetLoss& loss) {
@@ -146,18 +160,19 @@ void Trainer::EvaluateIfDue(Clock clock, const std::function<Snapshot()>& snapsh
           record.set_loss(loss.objective);
           record.set_accuracy(loss.accuracy);
           client_.AddRecord(record);
-          spdlog::info("step {}: test loss {:.4f}, accuracy {:.2f} %", step, loss.objective,
-                       100 * loss.accuracy);
+          spdlog::info("step {}: test loss {:.4f}, accuracy {:.2f} %", step,
+                       loss.objective, 100 * loss.accuracy);
         });
   }
   if (!evaluator_->Submit(clock, snapshot())) {
-    spdlog::warn("step {}: evaluation skipped, {} wait already; raise train "
-                 "{{ eval_every_epochs: ... }}",
-                 clock, Evaluator::kQueueMax);
+    spdlog::warn(
+        "step {}: evaluation skipped, {} wait already; raise train "
+        "{{ eval_every_epochs: ... }}",
+        clock, Evaluator::kQueueMax);
   }
 }
 
-// ---- Over the servers ---------------------------------------------------------
+// ---- Over the servers
 
 absl::Status Trainer::TrainOverServers(const View& view) {
   SL_ASSIGN_OR_RETURN(PsClient::Joined joined, client_.JoinShards());
@@ -177,19 +192,23 @@ absl::Status Trainer::TrainOverServers(const View& view) {
   }
   for (; clock < length_.steps_total; ++clock) {
     LoadSnapshot(ToSnapshot(view, parameters), &model_);
-    const std::shared_ptr<const std::vector<Version>> versions = VersionsOf(parameters);
+    const std::shared_ptr<const std::vector<Version>> versions =
+        VersionsOf(parameters);
     const bool last = clock + 1 == length_.steps_total;
-    if (pull_ahead && !last) SL_RETURN_IF_ERROR(client_.StartPull(clock + 1, clock));
+    if (pull_ahead && !last)
+      SL_RETURN_IF_ERROR(client_.StartPull(clock + 1, clock));
     absl::Status pushed;
-    SL_ASSIGN_OR_RETURN(const double loss,
-                        ComputeGradients(clock, [&](int table, Payload gradient) {
-                          if (!pushed.ok()) return;
-                          pushed = client_.Push(clock, TableId{table}, std::move(gradient),
-                                                versions);
-                        }));
+    SL_ASSIGN_OR_RETURN(
+        const double loss,
+        ComputeGradients(clock, [&](int table, Payload gradient) {
+          if (!pushed.ok()) return;
+          pushed = client_.Push(clock, TableId{table}, std::move(gradient),
+                                versions);
+        }));
     SL_RETURN_IF_ERROR(pushed);
     if (!last) {
-      if (!pull_ahead) SL_RETURN_IF_ERROR(client_.StartPull(clock + 1, clock + 1));
+      if (!pull_ahead)
+        SL_RETURN_IF_ERROR(client_.StartPull(clock + 1, clock + 1));
       const Stopwatch stopwatch;
       SL_ASSIGN_OR_RETURN(parameters, client_.WaitPull());
       report_.AddWaitSeconds(stopwatch.Seconds());
@@ -200,68 +219,82 @@ absl::Status Trainer::TrainOverServers(const View& view) {
   return client_.WaitPushed();
 }
 
-// ---- By all-reduce --------------------------------------------------------------
+// ---- By all-reduce
+// --------------------------------------------------------------
 
 absl::Status Trainer::TrainByAllReduce(const View& view) {
   const int64_t world_size = view.proto().worker_size();
   SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
                       Optimizer::Create(options_.config.optimizer()));
-  SL_ASSIGN_OR_RETURN(const LearningRateSchedule schedule,
-                      LearningRateSchedule::Create(options_.config.schedule(), length_));
+  SL_ASSIGN_OR_RETURN(
+      const LearningRateSchedule schedule,
+      LearningRateSchedule::Create(options_.config.schedule(), length_));
   GradientBuckets::Options bucket_options;
-  bucket_options.bucket_bytes = int64_t{options_.config.sync().allreduce().bucket_kib()} * 1024;
+  bucket_options.bucket_bytes =
+      int64_t{options_.config.sync().allreduce().bucket_kib()} * 1024;
   const int tables = static_cast<int>(model_.tables().size());
   std::vector<std::vector<float>> slots(tables);
   for (int t = 0; t < tables; ++t) {
     const absl::Span<float> parameter = model_.parameter(t);
     InitializeElements(model_.tables()[t],
-                       static_cast<uint64_t>(options_.config.train().seed()), 0, parameter);
-    bucket_options.table_elements.push_back(static_cast<int64_t>(parameter.size()));
+                       static_cast<uint64_t>(options_.config.train().seed()), 0,
+                       parameter);
+    bucket_options.table_elements.push_back(
+        static_cast<int64_t>(parameter.size()));
     slots[t].resize(parameter.size() * optimizer.slot_count());
   }
-  SL_ASSIGN_OR_RETURN(GradientBuckets buckets, GradientBuckets::Create(bucket_options));
+  SL_ASSIGN_OR_RETURN(GradientBuckets buckets,
+                      GradientBuckets::Create(bucket_options));
   std::vector<std::vector<int>> tables_of_bucket(buckets.bucket_count());
   for (int t = 0; t < tables; ++t) {
     tables_of_bucket[buckets.PlaceOf(TableId{t}).bucket].push_back(t);
   }
 
   CoordinatorStore store(&client_);
-  absl::StatusOr<std::unique_ptr<GlooCollective>> created = GlooCollective::Create(
-      {.rank = options_.rank,
-       .world_size = static_cast<int32_t>(world_size),
-       .host = options_.host,
-       .group = absl::StrCat("all-reduce/", view.number()),
-       .timeout = absl::Milliseconds(options_.config.limits().wait_timeout_ms()),
-       .store = &store});
+  absl::StatusOr<std::unique_ptr<GlooCollective>> created =
+      GlooCollective::Create(
+          {.rank = options_.rank,
+           .world_size = static_cast<int32_t>(world_size),
+           .host = options_.host,
+           .group = absl::StrCat("all-reduce/", view.number()),
+           .timeout =
+               absl::Milliseconds(options_.config.limits().wait_timeout_ms()),
+           .store = &store});
   if (!created.ok()) return VerdictOn(created.status());
   const std::unique_ptr<GlooCollective> collective = *std::move(created);
   // A member that dies wakes the others through the coordinator as well.
-  client_.SetFailureHandler([&](const absl::Status& failure) { collective->Abort(failure); });
-  const absl::Cleanup clear_handler = [&] { client_.SetFailureHandler(nullptr); };
+  client_.SetFailureHandler(
+      [&](const absl::Status& failure) { collective->Abort(failure); });
+  const absl::Cleanup clear_handler = [&] {
+    client_.SetFailureHandler(nullptr);
+  };
 
   for (Clock clock = 0; clock < length_.steps_total; ++clock) {
     buckets.BeginStep();
     std::vector<Collective::Ticket> tickets;
     absl::Status added;
-    SL_ASSIGN_OR_RETURN(const double loss,
-                        ComputeGradients(clock, [&](int table, Payload gradient) {
-                          std::vector<int> issue;
-                          added.Update(buckets.Add(TableId{table}, gradient, &issue));
-                          for (const int bucket : issue) {
-                            tickets.push_back(collective->AllReduceAsync(buckets.bucket(bucket)));
-                          }
-                        }));
+    SL_ASSIGN_OR_RETURN(
+        const double loss,
+        ComputeGradients(clock, [&](int table, Payload gradient) {
+          std::vector<int> issue;
+          added.Update(buckets.Add(TableId{table}, gradient, &issue));
+          for (const int bucket : issue) {
+            tickets.push_back(
+                collective->AllReduceAsync(buckets.bucket(bucket)));
+          }
+        }));
     SL_RETURN_IF_ERROR(added);
     for (int bucket = 0; bucket < buckets.bucket_count(); ++bucket) {
       const Stopwatch stopwatch;
-      if (const absl::Status reduced = collective->Wait(tickets[bucket]); !reduced.ok()) {
+      if (const absl::Status reduced = collective->Wait(tickets[bucket]);
+          !reduced.ok()) {
         return VerdictOn(reduced);
       }
       report_.AddWaitSeconds(stopwatch.Seconds());
       for (const int t : tables_of_bucket[bucket]) {
         const absl::Span<float> parameter = model_.parameter(t);
-        const auto* const gradient =
-            reinterpret_cast<const std::byte*>(buckets.Gradient(TableId{t}).data());
+        const auto* const gradient = reinterpret_cast<const std::byte*>(
+            buckets.Gradient(TableId{t}).data());
         Optimizer::ApplyArgs args;
         args.in = parameter.data();
         args.out = parameter.data();
@@ -271,8 +304,8 @@ absl::Status Trainer::TrainByAllReduce(const View& view) {
         args.gradients = absl::MakeConstSpan(&gradient, 1);
         args.elements = parameter.size();
         args.gradient_scale = 1.0f / static_cast<float>(world_size);
-        args.learning_rate =
-            static_cast<float>(optimizer.learning_rate() * schedule.FactorAt(clock));
+        args.learning_rate = static_cast<float>(optimizer.learning_rate() *
+                                                schedule.FactorAt(clock));
         args.update_count = clock + 1;
         optimizer.Apply(args);
       }
@@ -289,30 +322,36 @@ absl::Status Trainer::VerdictOn(const absl::Status& collective_failure) {
                std::string(collective_failure.message()));
   // A dead rank is declared dead when its lease runs out.
   const absl::Duration wait =
-      absl::Milliseconds(options_.config.limits().lease_ms()) * 2 + absl::Seconds(1);
+      absl::Milliseconds(options_.config.limits().lease_ms()) * 2 +
+      absl::Seconds(1);
   const absl::Status verdict =
-      client_.WaitForView([](const View&) { return false; }, "the coordinator's verdict", wait)
+      client_
+          .WaitForView([](const View&) { return false; },
+                       "the coordinator's verdict", wait)
           .status();
   return absl::IsDeadlineExceeded(verdict) ? collective_failure : verdict;
 }
 
-// ---- The end ----------------------------------------------------------------------
+// ---- The end
 
 absl::Status Trainer::Finish() {
   wire::Call leave;
   leave.mutable_leave();
-  const absl::Duration wait = absl::Milliseconds(options_.config.limits().wait_timeout_ms());
+  const absl::Duration wait =
+      absl::Milliseconds(options_.config.limits().wait_timeout_ms());
   SL_RETURN_IF_ERROR(client_.Call(leave, Payload(), wait).status());
   spdlog::info("completed {} steps", length_.steps_total);
-  SL_ASSIGN_OR_RETURN(
-      const std::shared_ptr<const View> view,
-      client_.WaitForView(
-          [&](const View& v) { return IsChief(v, options_.rank) && AllDone(v); },
-          "the other workers to finish", kFinishWaitMax));
+  SL_ASSIGN_OR_RETURN(const std::shared_ptr<const View> view,
+                      client_.WaitForView(
+                          [&](const View& v) {
+                            return IsChief(v, options_.rank) && AllDone(v);
+                          },
+                          "the other workers to finish", kFinishWaitMax));
   if (view->proto().state() == wire::FINISHED) return absl::OkStatus();
   SL_RETURN_IF_ERROR(FinishAsChief(*view));
   return client_
-      .WaitForView([](const View&) { return false; }, "the coordinator to end the job", wait)
+      .WaitForView([](const View&) { return false; },
+                   "the coordinator to end the job", wait)
       .status();
 }
 
@@ -320,13 +359,16 @@ absl::Status Trainer::FinishAsChief(const View& view) {
   if (evaluator_ != nullptr) SL_RETURN_IF_ERROR(evaluator_->Drain());
   if (view.proto().mode() != wire::ALLREDUCE) {
     // Every push is acknowledged, so this is the final model.
-    SL_RETURN_IF_ERROR(client_.StartPull(length_.steps_total, length_.steps_total));
+    SL_RETURN_IF_ERROR(
+        client_.StartPull(length_.steps_total, length_.steps_total));
     SL_ASSIGN_OR_RETURN(const PsClient::PullResult pulled, client_.WaitPull());
     LoadSnapshot(ToSnapshot(view, pulled), &model_);
   }
   spdlog::info("evaluating the final model");
-  SL_ASSIGN_OR_RETURN(const DatasetLoss test, EvaluateDataset(model_, *data_.test));
-  SL_ASSIGN_OR_RETURN(const DatasetLoss train, EvaluateDataset(model_, *data_.train));
+  SL_ASSIGN_OR_RETURN(const DatasetLoss test,
+                      EvaluateDataset(model_, *data_.test));
+  SL_ASSIGN_OR_RETURN(const DatasetLoss train,
+                      EvaluateDataset(model_, *data_.train));
   run::MetricRecord record;
   record.set_kind(run::MetricRecord::EVAL);
   record.set_rank(static_cast<int32_t>(options_.rank));
@@ -356,10 +398,14 @@ absl::Status Trainer::FinishAsChief(const View& view) {
         result.model_file(), tensors,
         {{"job", options_.config.job()}, {"mode", ModeText(options_.config)}}));
   }
-  spdlog::info("final model: train loss {:.6f}, test loss {:.6f}, accuracy {:.2f} %, sha256 {}",
-               train.objective, test.objective, 100 * test.accuracy, result.model_sha256());
+  spdlog::info(
+      "final model: train loss {:.6f}, test loss {:.6f}, accuracy {:.2f} %, "
+      "sha256 {}",
+      train.objective, test.objective, 100 * test.accuracy,
+      result.model_sha256());
   return client_
-      .Call(leave, Payload(), absl::Milliseconds(options_.config.limits().wait_timeout_ms()))
+      .Call(leave, Payload(),
+            absl::Milliseconds(options_.config.limits().wait_timeout_ms()))
       .status();
 }
 

@@ -21,21 +21,22 @@
 namespace slackline {
 
 // Steps of one worker, over the job and in an epoch.
-LearningRateSchedule::JobLength JobLengthOf(const config::Train& train, const Sampler& sampler);
+LearningRateSchedule::JobLength JobLengthOf(const config::Train& train,
+                                            const Sampler& sampler);
 
 class Trainer {
  public:
   struct Options {
     Rank rank{};
-    std::string host;           // Where other ranks reach this one.
+    std::string host;  // Where other ranks reach this one.
     int compute_threads = 1;
-    double slowdown = 1;        // At least 1.
+    double slowdown = 1;  // At least 1.
     config::ClusterConfig config;
-    std::string out;            // For the final model; empty: not written.
+    std::string out;  // For the final model; empty: not written.
   };
   // The pointers stay the caller's and outlive the Trainer.
-  Trainer(const Options& options, const DataSplit* data, Sampler* sampler, Model* model,
-          PsClient* client);
+  Trainer(const Options& options, const DataSplit* data, Sampler* sampler,
+          Model* model, PsClient* client);
 
   // Trains to the end. OK when the job has FINISHED. Errors as in PsClient, and
   // InvalidArgument when the loss is no number any more.
@@ -45,7 +46,8 @@ class Trainer {
   absl::Status TrainOverServers(const View& view);
   absl::Status TrainByAllReduce(const View& view);
   // Loss of the minibatch of `step` at the model's parameters.
-  absl::StatusOr<double> ComputeGradients(Clock step, const Model::GradientReady& ready);
+  absl::StatusOr<double> ComputeGradients(Clock step,
+                                          const Model::GradientReady& ready);
   // Bookkeeping after a completed step.
   absl::Status StepDone(Clock step, double loss);
   void EvaluateIfDue(Clock clock, const std::function<Snapshot()>& snapshot);
