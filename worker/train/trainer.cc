@@ -220,7 +220,6 @@ absl::Status Trainer::TrainOverServers(const View& view) {
 }
 
 // ---- By all-reduce
-// --------------------------------------------------------------
 
 absl::Status Trainer::TrainByAllReduce(const View& view) {
   const int64_t world_size = view.proto().worker_size();
