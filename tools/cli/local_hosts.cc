@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/net/resolve.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -67,22 +67,6 @@ std::vector<std::string> OwnAddresses() {
   }
   freeifaddrs(interfaces);
   return own;
-}
-
-absl::StatusOr<std::string> ResolveHost(const std::string& host) {
-  addrinfo hints = {};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  if (error != 0) {
-    return absl::NotFoundError(
-        absl::StrCat("host ", host, ": ", gai_strerror(error)));
-  }
-  const std::string address = AddressText(
-      reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr);
-  freeaddrinfo(found);
-  return address;
 }
 
 bool IsOwnAddress(const std::string& address,

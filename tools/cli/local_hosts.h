@@ -13,10 +13,6 @@ namespace slackline {
 // IPv4 addresses of this machine's network interfaces.
 std::vector<std::string> OwnAddresses();
 
-// The IPv4 address of a host, which may be one already. NotFound if the name
-// is not known.
-absl::StatusOr<std::string> ResolveHost(const std::string& host);
-
 // True for a loopback address and for one of `own`.
 bool IsOwnAddress(const std::string& address,
                   const std::vector<std::string>& own);
