@@ -1,17 +1,11 @@
 // slackline_server: shard threads that hold the model, a control thread, and in
 // server 0 the coordinator.
 #include <spdlog/spdlog.h>
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
-#include <csignal>
-#include <random>
 
 #include "common/config/cluster_config.h"
-#include "common/net/host_id.h"
 #include "common/net/resolve.h"
 #include "common/net/transport.h"
-#include "common/process/logging.h"
+#include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
 #include "server/control_loop.h"
@@ -21,17 +15,8 @@
 namespace slackline {
 namespace {
 
-constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;
-
-struct Flags {
-  std::string cluster;
-  int index = -1;
-  std::string out;
-  ConfigOverrides overrides;
-};
-
-absl::Status Serve(const Flags& flags, const config::ClusterConfig& config) {
+absl::Status Serve(const MemberFlags& flags,
+                   const config::ClusterConfig& config) {
   const std::vector<ServerProcess> servers = ServerProcesses(config);
   const ServerProcess& self = servers[flags.index];
   SL_ASSIGN_OR_RETURN(const std::string coordinator_address,
@@ -74,6 +59,8 @@ absl::Status Serve(const Flags& flags, const config::ClusterConfig& config) {
 
   ControlLoop::Options control;
   wire::JoinRequest& join = control.member.join;
+  join =
+      JoinRequestOf(wire::JoinRequest::SERVER, flags.index, self.host, config);
   std::vector<std::unique_ptr<ShardThread>> shard_threads;
   for (int t = 0; t < self.threads; ++t) {
     ShardThread::Options options;
@@ -92,15 +79,6 @@ absl::Status Serve(const Flags& flags, const config::ClusterConfig& config) {
     spdlog::info("shard thread {} listens at {}", t,
                  shard_threads.back()->endpoints().tcp());
   }
-  join.set_role(wire::JoinRequest::SERVER);
-  join.set_index(flags.index);
-  join.set_token(
-      (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1);
-  join.set_job(config.job());
-  join.set_config_hash(ConfigHash(config));
-  join.set_host(self.host);
-  join.set_host_id(HostId());
-  join.set_pid(getpid());
   control.member.coordinator_address = coordinator_endpoint;
   control.member.start_timeout =
       absl::Milliseconds(config.limits().start_timeout_ms());
@@ -112,71 +90,29 @@ absl::Status Serve(const Flags& flags, const config::ClusterConfig& config) {
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<ControlLoop> loop,
                       ControlLoop::Create(context, control));
   const StopSignal stop_signal([&](int signal) {
-    loop->Interrupt(absl::StrCat("server ", flags.index, " was interrupted by ",
-                                 signal == SIGINT ? "SIGINT" : "SIGTERM"));
+    loop->Interrupt(InterruptedBy("server", flags.index, signal));
   });
   return loop->Run();
-}
-
-int Main(int argc, char** argv) {
-  StopSignal::Block();
-  KeepFreedMemory();
-  CLI::App app(
-      "Holds shards of the model and serves pushes and pulls. Server 0 also "
-      "runs the\n"
-      "coordinator, so it writes metrics.jsonl and summary.json. Start one "
-      "process for\n"
-      "each server of the config; 'slackline run' does it on one host.\n"
-      "Exit code: 0 the job has finished, 1 it failed (the last line says "
-      "why), 2 wrong usage.",
-      "slackline_server");
-  Flags flags;
-  app.add_option("--cluster", flags.cluster,
-                 "Cluster config, a text-format file")
-      ->required();
-  app.add_option("--index", flags.index,
-                 "Which server of the config this is, from 0")
-      ->required();
-  app.add_option(
-      "--out", flags.out,
-      "Folder for metrics.jsonl, summary.json and traces; none: not written");
-  app.add_option("--mode", flags.overrides.mode,
-                 "bsp, ssp:S, asp or allreduce; the same for all processes");
-  app.add_option("--set", flags.overrides.sets,
-                 "Change a field of the config: path=value")
-      ->allow_extra_args(false);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
-  }
-  absl::StatusOr<config::ClusterConfig> config =
-      LoadClusterConfig(flags.cluster, flags.overrides);
-  if (!config.ok()) {
-    std::fprintf(stderr, "%s\n",
-                 std::string(config.status().message()).c_str());
-    return kExitUsage;
-  }
-  const int servers = static_cast<int>(ServerProcesses(*config).size());
-  if (flags.index < 0 || flags.index >= servers) {
-    std::fprintf(stderr,
-                 "--index: %d is outside [0, %d); the config has %d servers\n",
-                 flags.index, servers, servers);
-    return kExitUsage;
-  }
-  SetUpLogging(absl::StrCat("server ", flags.index));
-  spdlog::info("slackline_server --cluster={} --index={} --out={} with\n{}",
-               flags.cluster, flags.index, flags.out, ToText(*config));
-  const absl::Status status = Serve(flags, *config);
-  if (!status.ok()) {
-    spdlog::error("{}", std::string(status.message()));
-    return kExitFailed;
-  }
-  spdlog::info("done");
-  return 0;
 }
 
 }  // namespace
 }  // namespace slackline
 
-int main(int argc, char** argv) { return slackline::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return slackline::RunMemberProgram(
+      {.role = "server",
+       .description =
+           "Holds shards of the model and serves pushes and pulls. Server 0 "
+           "also runs the\ncoordinator, so it writes metrics.jsonl and "
+           "summary.json. Start one process for\neach server of the config; "
+           "'slackline run' does it on one host.",
+       .out_help = "Folder for metrics.jsonl, summary.json and traces; none: "
+                   "not written",
+       .data_dir_help = "",
+       .count =
+           [](const slackline::config::ClusterConfig& config) {
+             return static_cast<int>(slackline::ServerProcesses(config).size());
+           },
+       .run = slackline::Serve},
+      argc, argv);
+}

@@ -1,16 +1,11 @@
 // slackline_worker: one process per device; trains on its part of the data.
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
-#include <CLI/CLI.hpp>
-#include <csignal>
 #include <mutex>
-#include <random>
 
 #include "common/config/cluster_config.h"
-#include "common/net/host_id.h"
 #include "common/net/transport.h"
-#include "common/process/logging.h"
+#include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
 #include "worker/client/ps_client.h"
@@ -22,17 +17,6 @@
 
 namespace slackline {
 namespace {
-
-constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;
-
-struct Flags {
-  std::string cluster;
-  int index = -1;
-  std::string data_dir;
-  std::string out;
-  ConfigOverrides overrides;
-};
 
 // The PsClient that a signal is for; a worker that joins again makes a new one.
 class Interruptible {
@@ -54,8 +38,12 @@ class Interruptible {
   std::string reason_;
 };
 
-absl::Status Work(const Flags& flags, const config::ClusterConfig& config,
-                  Interruptible* interruptible) {
+absl::Status Work(const MemberFlags& flags,
+                  const config::ClusterConfig& config) {
+  Interruptible interruptible;
+  const StopSignal stop_signal([&](int signal) {
+    interruptible.Interrupt(InterruptedBy("worker", flags.index, signal));
+  });
   const std::vector<WorkerProcess> workers = WorkerProcesses(config);
   const WorkerProcess& self = workers[flags.index];
   SL_RETURN_IF_ERROR(SetComputeThreads(self.threads));
@@ -96,13 +84,8 @@ absl::Status Work(const Flags& flags, const config::ClusterConfig& config,
   options.member.start_timeout =
       absl::Milliseconds(config.limits().start_timeout_ms());
   wire::JoinRequest& join = options.member.join;
-  join.set_role(wire::JoinRequest::WORKER);
-  join.set_index(flags.index);
-  join.set_job(config.job());
-  join.set_config_hash(ConfigHash(config));
-  join.set_host(self.host);
-  join.set_host_id(HostId());
-  join.set_pid(getpid());
+  join =
+      JoinRequestOf(wire::JoinRequest::WORKER, flags.index, self.host, config);
   for (const wire::Table& table : model->tables()) *join.add_table() = table;
   join.set_steps_total(length.steps_total);
   join.set_steps_per_epoch(length.steps_per_epoch);
@@ -110,11 +93,10 @@ absl::Status Work(const Flags& flags, const config::ClusterConfig& config,
 
   NetContext context;
   while (true) {
-    join.set_token(
-        (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1);
+    join.set_token(RandomToken());  // A new life each time.
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<PsClient> client,
                         PsClient::Start(context, options));
-    interruptible->Set(client.get());
+    interruptible.Set(client.get());
     Trainer trainer({.rank = Rank{flags.index},
                      .host = self.host,
                      .compute_threads = self.threads,
@@ -123,7 +105,7 @@ absl::Status Work(const Flags& flags, const config::ClusterConfig& config,
                      .out = flags.out},
                     &data, &sampler, model.get(), client.get());
     const absl::Status status = trainer.Run();
-    interruptible->Set(nullptr);
+    interruptible.Set(nullptr);
     if (absl::IsAborted(status)) {
       spdlog::warn("{}; joining again", std::string(status.message()));
       continue;
@@ -139,76 +121,25 @@ absl::Status Work(const Flags& flags, const config::ClusterConfig& config,
   }
 }
 
-int Main(int argc, char** argv) {
-  StopSignal::Block();
-  KeepFreedMemory();
-  CLI::App app(
-      "Trains on its part of the data: pushes gradients to the servers and "
-      "pulls parameters,\n"
-      "or all-reduces with the other workers, as the config says. Start one "
-      "process for each\n"
-      "worker of the config, in any order; 'slackline run' does it on one "
-      "host. A worker that\n"
-      "is started again while the job runs over servers joins in.\n"
-      "Exit code: 0 the job has finished, 1 it failed (the last line says "
-      "why), 2 wrong usage.",
-      "slackline_worker");
-  Flags flags;
-  app.add_option("--cluster", flags.cluster,
-                 "Cluster config, a text-format file")
-      ->required();
-  app.add_option("--index", flags.index,
-                 "Which worker of the config this is, from 0: its rank")
-      ->required();
-  app.add_option("--data-dir", flags.data_dir,
-                 "Folder with the data sets that the config names");
-  app.add_option("--out", flags.out,
-                 "Folder for the final model; none: not written");
-  app.add_option("--mode", flags.overrides.mode,
-                 "bsp, ssp:S, asp or allreduce; the same for all processes");
-  app.add_option("--set", flags.overrides.sets,
-                 "Change a field of the config: path=value")
-      ->allow_extra_args(false);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
-  }
-  absl::StatusOr<config::ClusterConfig> config =
-      LoadClusterConfig(flags.cluster, flags.overrides);
-  if (!config.ok()) {
-    std::fprintf(stderr, "%s\n",
-                 std::string(config.status().message()).c_str());
-    return kExitUsage;
-  }
-  const int workers = static_cast<int>(WorkerProcesses(*config).size());
-  if (flags.index < 0 || flags.index >= workers) {
-    std::fprintf(stderr,
-                 "--index: %d is outside [0, %d); the config has %d workers\n",
-                 flags.index, workers, workers);
-    return kExitUsage;
-  }
-  SetUpLogging(absl::StrCat("worker ", flags.index));
-  spdlog::info(
-      "slackline_worker --cluster={} --index={} --data-dir={} --out={} "
-      "with\n{}",
-      flags.cluster, flags.index, flags.data_dir, flags.out, ToText(*config));
-  Interruptible interruptible;
-  const StopSignal stop_signal([&](int signal) {
-    interruptible.Interrupt(
-        absl::StrCat("worker ", flags.index, " was interrupted by ",
-                     signal == SIGINT ? "SIGINT" : "SIGTERM"));
-  });
-  const absl::Status status = Work(flags, *config, &interruptible);
-  if (!status.ok()) {
-    spdlog::error("{}", std::string(status.message()));
-    return kExitFailed;
-  }
-  spdlog::info("done");
-  return 0;
-}
-
 }  // namespace
 }  // namespace slackline
 
-int main(int argc, char** argv) { return slackline::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return slackline::RunMemberProgram(
+      {.role = "worker",
+       .description =
+           "Trains on its part of the data: pushes gradients to the servers "
+           "and pulls parameters,\nor all-reduces with the other workers, as "
+           "the config says. Start one process for each\nworker of the "
+           "config, in any order; 'slackline run' does it on one host. A "
+           "worker that\nis started again while the job runs over servers "
+           "joins in.",
+       .out_help = "Folder for the final model; none: not written",
+       .data_dir_help = "Folder with the data sets that the config names",
+       .count =
+           [](const slackline::config::ClusterConfig& config) {
+             return static_cast<int>(slackline::WorkerProcesses(config).size());
+           },
+       .run = slackline::Work},
+      argc, argv);
+}

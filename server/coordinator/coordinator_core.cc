@@ -129,8 +129,8 @@ std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
     return absl::StrCat(
         who, " was started with another config than the coordinator (hash ",
         join.config_hash(), ", not ", options_.config_hash,
-        "); start all processes with one file and the same --mode, --seed, "
-        "--epochs and --set");
+        "); start all processes with one file and the same --mode and "
+        "--set");
   }
   if (join.index() < 0 || join.index() >= count) {
     return absl::StrCat(who, ": the config has ", count,

@@ -1,0 +1,113 @@
+#include "common/process/member_program.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <random>
+
+#include "common/net/host_id.h"
+#include "common/net/transport.h"
+#include "common/process/logging.h"
+#include "common/process/stop_signal.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+}  // namespace
+
+int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
+  StopSignal::Block();
+  KeepFreedMemory();
+  const std::string name = absl::StrCat("slackline_", program.role);
+  CLI::App app(absl::StrCat(program.description,
+                            "\nExit code: 0 the job has finished, 1 it failed "
+                            "(the last line says why), 2 wrong usage."),
+               name);
+  MemberFlags flags;
+  app.add_option("--cluster", flags.cluster,
+                 "Cluster config, a text-format file")
+      ->required();
+  app.add_option(
+         "--index", flags.index,
+         absl::StrCat("Which ", program.role, " of the config this is, from 0"))
+      ->required();
+  if (!program.data_dir_help.empty()) {
+    app.add_option("--data-dir", flags.data_dir, program.data_dir_help);
+  }
+  app.add_option("--out", flags.out, program.out_help);
+  app.add_option("--mode", flags.overrides.mode,
+                 "bsp, ssp:S, asp or allreduce; the same for all processes");
+  app.add_option("--set", flags.overrides.sets,
+                 "Change a field of the config: path=value; the same for all "
+                 "processes")
+      ->allow_extra_args(false);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  const absl::StatusOr<config::ClusterConfig> config =
+      LoadClusterConfig(flags.cluster, flags.overrides);
+  if (!config.ok()) {
+    std::fprintf(stderr, "%s\n",
+                 std::string(config.status().message()).c_str());
+    return kExitUsage;
+  }
+  const int count = program.count(*config);
+  if (flags.index < 0 || flags.index >= count) {
+    std::fprintf(stderr,
+                 "--index: %d is outside [0, %d); the config has %d %ss\n",
+                 flags.index, count, count, program.role.c_str());
+    return kExitUsage;
+  }
+  if (config->coordinator().port() == 0) {
+    std::fprintf(stderr,
+                 "%s: coordinator.port: value is 0, which only 'slackline run' "
+                 "replaces; choose a port that all processes know\n",
+                 flags.cluster.c_str());
+    return kExitUsage;
+  }
+  SetUpLogging(absl::StrCat(program.role, " ", flags.index));
+  spdlog::info("{} --cluster={} --index={} --data-dir={} --out={} with\n{}",
+               name, flags.cluster, flags.index, flags.data_dir, flags.out,
+               ToText(*config));
+  const absl::Status status = program.run(flags, *config);
+  if (!status.ok()) {
+    spdlog::error("{}", std::string(status.message()));
+    return kExitFailed;
+  }
+  spdlog::info("done");
+  return 0;
+}
+
+uint64_t RandomToken() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
+
+wire::JoinRequest JoinRequestOf(wire::JoinRequest::Role role, int index,
+                                const std::string& host,
+                                const config::ClusterConfig& config) {
+  wire::JoinRequest join;
+  join.set_role(role);
+  join.set_index(index);
+  join.set_token(RandomToken());
+  join.set_job(config.job());
+  join.set_config_hash(ConfigHash(config));
+  join.set_host(host);
+  join.set_host_id(HostId());
+  join.set_pid(getpid());
+  return join;
+}
+
+std::string InterruptedBy(const std::string& role, int index, int signal) {
+  return absl::StrCat(role, " ", index, " was interrupted by ",
+                      signal == SIGINT ? "SIGINT" : "SIGTERM");
+}
+
+}  // namespace slackline

@@ -1,0 +1,52 @@
+// What slackline_server and slackline_worker have in common: flags, the config
+// with its checks, the log's first lines, the exit code, and who joins the job.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/config/cluster_config.h"
+#include "proto/cluster.pb.h"
+#include "proto/wire.pb.h"
+
+namespace slackline {
+
+struct MemberFlags {
+  std::string cluster;
+  int index = -1;
+  std::string data_dir;
+  std::string out;
+  ConfigOverrides overrides;
+};
+
+struct MemberProgram {
+  std::string role;           // "server" or "worker".
+  std::string description;    // What --help begins with.
+  std::string out_help;       // Of --out.
+  std::string data_dir_help;  // Of --data-dir; empty: there is no such flag.
+  // How many processes of this role the config has.
+  std::function<int(const config::ClusterConfig&)> count;
+  // Does the work, until the job has ended.
+  std::function<absl::Status(const MemberFlags&, const config::ClusterConfig&)>
+      run;
+};
+
+// The whole of main(): returns its exit code, 0 done, 1 failed, 2 wrong usage
+// or config. Stop signals are blocked when `run` is called: it makes a
+// StopSignal.
+int RunMemberProgram(const MemberProgram& program, int argc, char** argv);
+
+// Never 0, and not given to another process start in practice.
+uint64_t RandomToken();
+
+// The part of a join request that both roles fill in alike, with a new token.
+wire::JoinRequest JoinRequestOf(wire::JoinRequest::Role role, int index,
+                                const std::string& host,
+                                const config::ClusterConfig& config);
+
+// "worker 2 was interrupted by SIGINT".
+std::string InterruptedBy(const std::string& role, int index, int signal);
+
+}  // namespace slackline
