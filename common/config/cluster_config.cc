@@ -131,6 +131,7 @@ std::vector<ServerProcess> ServerProcesses(
       process.index = static_cast<int>(processes.size());
       process.host = group.host();
       process.threads = group.threads();
+      process.slowdown = group.slowdown();
       if (group.port() != 0) {
         process.first_port = group.port() + p * group.threads();
       }

@@ -26,9 +26,9 @@ struct ConfigOverrides {
 
 // Reads and checks a config. In the result every default is written out: all
 // scalar fields that have one, coordinator (with its host), schedule, sync,
-// train and limits. Values are in the ranges that the schema's comments and
-// the checks in validate.cc name; coordinator.port may be 0, which whoever
-// starts the processes must replace.
+// train, limits and rebalance. Values are in the ranges that the schema's
+// comments and the checks in validate.cc name; coordinator.port may be 0, which
+// whoever starts the processes must replace.
 //
 // NotFound: the file cannot be read. InvalidArgument: all problems found, one
 // in a line, as "file:line:column: field path: value; what is required". Lines
@@ -69,13 +69,17 @@ std::string ToText(const config::ClusterConfig& config);
 // because each process derives every other's place from it.
 std::string ConfigHash(const config::ClusterConfig& config);
 
+// Only processes on this host reach it: 127.0.0.0/8 and its name.
+bool IsLoopback(absl::string_view host);
+
 // One process of a `server` group; its position in ServerProcesses() is its
 // index.
 struct ServerProcess {
   int index = 0;
   std::string host;
   int threads = 0;
-  int first_port = 0;  // Thread t takes first_port + t. 0: any free ports.
+  int first_port = 0;   // Thread t takes first_port + t. 0: any free ports.
+  double slowdown = 1;  // At least 1.
 };
 
 // One process of a `worker` group; its position in WorkerProcesses() is its

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/config/cluster_config.h"
 #include "google/protobuf/descriptor.h"
 
 namespace slackline {
@@ -32,6 +33,9 @@ constexpr int kJobLengthMax = 64;
 constexpr int kHostLengthMax = 253;  // RFC 1035's bound on names.
 constexpr int kKibMax = 1 << 20;     // 1 GiB, far from where int32 bytes end.
 constexpr int kTimeoutMsMax = 24 * 3600 * 1000;
+constexpr int kSlowdownMax = 1000;
+constexpr int kMibMax = 1 << 20;  // 1 TiB.
+constexpr int kMovesMax = 1000000;
 constexpr int64_t kStepsMax = int64_t{1} << 40;
 constexpr int kProblemsMax = 50;  // Nobody reads more.
 
@@ -86,12 +90,6 @@ void WriteScalarDefaults(Message* message) {
 bool IsNumericAddress(absl::string_view host) {
   return !host.empty() &&
          host.find_first_not_of("0123456789.") == absl::string_view::npos;
-}
-
-// 127.0.0.0/8 and its name.
-bool IsLoopback(absl::string_view host) {
-  return host == "localhost" ||
-         (IsNumericAddress(host) && absl::StartsWith(host, "127."));
 }
 
 // Two names for one interface would hide a port that is taken twice.
@@ -171,6 +169,7 @@ class Validator {
     CheckSync();
     CheckTrain();
     CheckLimits();
+    CheckRebalance();
     if (problems_.empty()) return absl::OkStatus();
     if (problems_.size() > kProblemsMax) {
       const size_t more = problems_.size() - kProblemsMax;
@@ -247,6 +246,8 @@ class Validator {
       Range(path + ".count", group.count(), 1, kServersMax);
       Range(path + ".threads", group.threads(), 1, kThreadsMax);
       Range(path + ".port", group.port(), 0, 65535);
+      CheckSlowdown(path + ".slowdown", group.slowdown(),
+                    "1 is the server's own speed");
       total += group.count();
     }
     CheckTotal("server", config_.server_size(), total, kServersMax);
@@ -267,12 +268,17 @@ class Validator {
         Problem(path + ".device", "value is DEVICE_UNSPECIFIED; write CPU");
       }
       Range(path + ".threads", group.threads(), 1, kThreadsMax);
-      Require(group.slowdown() >= 1 && group.slowdown() <= 1000,
-              path + ".slowdown", group.slowdown(), "1 to 1000",
-              "1 is the worker's own speed");
+      CheckSlowdown(path + ".slowdown", group.slowdown(),
+                    "1 is the worker's own speed");
       total += group.count();
     }
     CheckTotal("worker", config_.worker_size(), total, kWorkersMax);
+  }
+
+  void CheckSlowdown(const std::string& path, double value,
+                     absl::string_view fix) {
+    Require(value >= 1 && value <= kSlowdownMax, path, value,
+            absl::StrCat("1 to ", kSlowdownMax), fix);
   }
 
   void CheckTotal(const std::string& field, int groups, int64_t processes,
@@ -666,6 +672,36 @@ class Validator {
     }
   }
 
+  void CheckRebalance() {
+    const config::Rebalance& rebalance = config_.rebalance();
+    if (rebalance.mode() == config::Rebalance::MODE_UNSPECIFIED) {
+      Problem("rebalance.mode",
+              "value is MODE_UNSPECIFIED; OFF, MANUAL or AUTO is required");
+    }
+    Range("rebalance.interval_ms", rebalance.interval_ms(), 100, 3600 * 1000,
+          "mode: MANUAL never looks by itself");
+    const double threshold = rebalance.threshold();
+    const bool threshold_ok = std::isfinite(threshold) && threshold >= 1.01;
+    Require(threshold_ok, "rebalance.threshold", threshold, "at least 1.01");
+    const double target = rebalance.target();
+    if (!(target >= 1)) {
+      Require(false, "rebalance.target", target, "at least 1",
+              "1 is a thread with the mean load");
+    } else if (threshold_ok && target >= threshold) {
+      Problem("rebalance.target",
+              absl::StrCat("value is ", target,
+                           "; less than rebalance.threshold (", threshold,
+                           ") is required, so that it does not act on noise"));
+    }
+    const double utilisation = rebalance.min_utilisation();
+    Require(utilisation >= 0 && utilisation <= 1, "rebalance.min_utilisation",
+            utilisation, "0 to 1");
+    Range("rebalance.rest_ms", rebalance.rest_ms(), 0, kTimeoutMsMax);
+    Range("rebalance.budget_mib", rebalance.budget_mib(), 1, kMibMax);
+    Range("rebalance.moves_max", rebalance.moves_max(), 1, kMovesMax);
+    Range("rebalance.concurrent_moves", rebalance.concurrent_moves(), 1, 64);
+  }
+
   const config::ClusterConfig& config_;
   const FieldOrigins& origins_;
   std::vector<std::string> problems_;
@@ -687,12 +723,18 @@ void FillDefaults(config::ClusterConfig* config) {
   if (sync->mode_case() == config::Sync::MODE_NOT_SET) sync->mutable_bsp();
   config->mutable_train();
   config->mutable_limits();
+  config->mutable_rebalance();
   WriteScalarDefaults(config);
 }
 
 absl::Status ValidateConfig(const config::ClusterConfig& config,
                             const FieldOrigins& origins) {
   return Validator(config, origins).Run();
+}
+
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" ||
+         (IsNumericAddress(host) && absl::StartsWith(host, "127."));
 }
 
 }  // namespace slackline

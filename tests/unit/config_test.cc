@@ -216,6 +216,9 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"SpeedUp", "count: 2", "slowdown: 0.5",
                   "c.txt:3:28: worker[0].slowdown: value is 0.5; 1 to 1000",
                   "own speed"},
+        ErrorCase{"ServerSpeedUp", "server {", "server { slowdown: 0.9",
+                  "c.txt:2:10: server[0].slowdown: value is 0.9; 1 to 1000",
+                  "own speed"},
         ErrorCase{"PortTooLarge", "server {", "server { port: 65536",
                   "c.txt:2:10: server[0].port: value is 65536; 0 to 65535", ""},
         ErrorCase{"NegativePort", "server {", "server { port: -1",
@@ -395,6 +398,63 @@ INSTANTIATE_TEST_SUITE_P(
                   "c.txt:9:10: limits.transport: ", "AUTO, TCP or IPC"}),
     CaseName);
 
+// A bad field of a rebalance block in the last line.
+ErrorCase RebalanceCase(const std::string& name, const std::string& fields,
+                        const std::string& problem,
+                        const std::string& contains) {
+  return {name, "limits { }", absl::StrCat("rebalance { ", fields, " }"),
+          absl::StrCat("c.txt:9:13: rebalance.", problem), contains};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rebalance, ConfigErrorTest,
+    ::testing::Values(
+        RebalanceCase("Mode", "mode: MODE_UNSPECIFIED",
+                      "mode: value is MODE_UNSPECIFIED; ",
+                      "OFF, MANUAL or AUTO"),
+        RebalanceCase("ShortInterval", "interval_ms: 99",
+                      "interval_ms: value is 99; 100 to 3600000 is", "MANUAL"),
+        RebalanceCase("LongInterval", "interval_ms: 3600001",
+                      "interval_ms: value is 3600001; 100 to 3600000 is", ""),
+        RebalanceCase("ThresholdOfOne", "threshold: 1 target: 1",
+                      "threshold: value is 1; ", "at least 1.01"),
+        RebalanceCase("EndlessThreshold", "threshold: inf",
+                      "threshold: value is inf; ", "at least 1.01"),
+        RebalanceCase("TargetBelowTheMean", "target: 0.99",
+                      "target: value is 0.99; ", "at least 1 "),
+        RebalanceCase("NoTarget", "target: nan", "target: value is nan; ",
+                      "at least 1 "),
+        RebalanceCase("TargetAtTheThreshold", "target: 1.2",
+                      "target: value is 1.2; ",
+                      "less than rebalance.threshold (1.2)"),
+        RebalanceCase("NegativeUtilisation", "min_utilisation: -0.1",
+                      "min_utilisation: value is -0.1; ", "0 to 1"),
+        RebalanceCase("UtilisationAboveOne", "min_utilisation: 1.1",
+                      "min_utilisation: value is 1.1; ", "0 to 1"),
+        RebalanceCase("NegativeRest", "rest_ms: -1",
+                      "rest_ms: value is -1; 0 to 86400000 is", ""),
+        RebalanceCase("NoBudget", "budget_mib: 0",
+                      "budget_mib: value is 0; 1 to", ""),
+        RebalanceCase("NoMoves", "moves_max: 0", "moves_max: value is 0; 1 to",
+                      ""),
+        RebalanceCase("NoneAtATime", "concurrent_moves: 0",
+                      "concurrent_moves: value is 0; 1 to 64 is", ""),
+        RebalanceCase("TooManyAtATime", "concurrent_moves: 65",
+                      "concurrent_moves: value is 65; 1 to 64 is", "")),
+    CaseName);
+
+TEST(ConfigRebalanceTest, TheEdgesOfTheRangesPass) {
+  for (const char* const fields :
+       {"mode: OFF interval_ms: 100 threshold: 1.01 target: 1 rest_ms: 0",
+        "mode: AUTO interval_ms: 3600000 target: 1.19 rest_ms: 86400000",
+        "min_utilisation: 0 budget_mib: 1 moves_max: 1 concurrent_moves: 1",
+        "min_utilisation: 1 concurrent_moves: 64"}) {
+    EXPECT_THAT(Errors(absl::StrCat(kMinimal, "rebalance { ", fields, " }\n")),
+                ElementsAre())
+        << fields;
+  }
+}
+
 TEST(ConfigErrorsTest, AllProblemsOfAFileAreReportedAtOnce) {
   EXPECT_THAT(
       Errors(absl::StrReplaceAll(kMinimal, {{"job: \"test\"", ""},
@@ -514,12 +574,16 @@ TEST(ConfigDefaultsTest, AreWrittenOut) {
                  {"limits { }", ""}}));
   EXPECT_EQ(config.coordinator().host(), "127.0.0.1");
   const std::string text = ToText(config);
-  for (const char* expected :
-       {"coordinator {", "port: 7700", "threads: 1", "device: CPU",
-        "slowdown: 1", "train_examples: 60000", "weight_decay: 0",
-        "warmup_steps: 0", "constant {", "bsp {", "pull_ahead: false",
-        "epochs: 1", "seed: 1", "trace: false", "lease_ms: 5000",
-        "transport: AUTO", "insecure: false"}) {
+  for (const char* expected : {"coordinator {",     "port: 7700",
+                               "threads: 1",        "device: CPU",
+                               "slowdown: 1",       "train_examples: 60000",
+                               "weight_decay: 0",   "warmup_steps: 0",
+                               "constant {",        "bsp {",
+                               "pull_ahead: false", "epochs: 1",
+                               "seed: 1",           "trace: false",
+                               "lease_ms: 5000",    "transport: AUTO",
+                               "insecure: false",   "mode: MANUAL",
+                               "interval_ms: 2000", "concurrent_moves: 4"}) {
     EXPECT_THAT(text, HasSubstr(expected));
   }
   EXPECT_FALSE(config.train().has_max_steps());
@@ -540,7 +604,7 @@ TEST(ConfigDefaultsTest, LeaveGivenValuesAlone) {
 TEST(ConfigProcessesTest, GroupsAreExpandedInOrder) {
   const config::ClusterConfig config = ParseOrDie(absl::StrReplaceAll(
       kMinimal,
-      {{"server {", "server { port: 9000 count: 2 threads: 3"},
+      {{"server {", "server { port: 9000 count: 2 threads: 3 slowdown: 2.5"},
        {"worker {",
         "server { host: \"localhost\" } worker { host: \"localhost\" slowdown: "
         "3 threads: 2 } worker {"}}));
@@ -553,6 +617,8 @@ TEST(ConfigProcessesTest, GroupsAreExpandedInOrder) {
   EXPECT_EQ(servers[1].first_port, 9003);
   EXPECT_EQ(servers[2].host, "localhost");
   EXPECT_EQ(servers[2].first_port, 0);
+  EXPECT_EQ(servers[1].slowdown, 2.5);
+  EXPECT_EQ(servers[2].slowdown, 1);
   const std::vector<WorkerProcess> workers = WorkerProcesses(config);
   ASSERT_EQ(workers.size(), 3);
   EXPECT_EQ(workers[0].host, "localhost");
@@ -747,6 +813,7 @@ config::ClusterConfig RandomConfig(Rng rng) {
     if (rng.Chance(0.5)) group->set_count(count(5));
     if (rng.Chance(0.5)) group->set_threads(count(8));
     if (rng.Chance(0.3)) group->set_port(10000 + 1000 * i);
+    if (rng.Chance(0.3)) group->set_slowdown(1 + rng.Uniform() * 9);
   }
   for (int i = count(4); i > 0; --i) {
     config::WorkerGroup* group = config.add_worker();
@@ -801,6 +868,11 @@ config::ClusterConfig RandomConfig(Rng rng) {
     config.mutable_train()->set_max_steps(rng.Between(1, int64_t{1} << 40));
   }
   if (rng.Chance(0.5)) config.mutable_limits()->set_lease_ms(200 + count(9999));
+  if (rng.Chance(0.5)) {
+    config.mutable_rebalance()->set_mode(config::Rebalance::AUTO);
+    config.mutable_rebalance()->set_threshold(1.3 + rng.Uniform());
+    config.mutable_rebalance()->set_target(1 + 0.2 * rng.Uniform());
+  }
   return config;
 }
 
