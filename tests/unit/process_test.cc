@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -91,6 +92,39 @@ TEST_F(ProcessTest, ADestroyedProcessIsGone) {
     AwaitOutput();
     pid = child->pid();
     EXPECT_EQ(kill(pid, 0), 0);
+  }
+  EXPECT_EQ(kill(pid, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+}
+
+TEST_F(ProcessTest, ADetachedProcessOutlivesItsOwnerOnceReleased) {
+  pid_t pid = 0;
+  {
+    auto child = ChildProcess::Start(
+        {.command = {"/bin/sh", "-c", "echo ready; exec sleep 1000"},
+         .log_path = Log(),
+         .detached = true});
+    ASSERT_TRUE(child.ok()) << child.status();
+    AwaitOutput();
+    pid = child->pid();
+    EXPECT_EQ(getsid(pid), pid) << "a session of its own";
+    child->Release();
+  }
+  EXPECT_EQ(kill(pid, 0), 0);
+  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
+}
+
+TEST_F(ProcessTest, ADetachedProcessThatIsNotReleasedEndsWithItsOwner) {
+  pid_t pid = 0;
+  {
+    auto child = ChildProcess::Start(
+        {.command = {"/bin/sh", "-c", "echo ready; exec sleep 1000"},
+         .log_path = Log(),
+         .detached = true});
+    ASSERT_TRUE(child.ok()) << child.status();
+    AwaitOutput();
+    pid = child->pid();
   }
   EXPECT_EQ(kill(pid, 0), -1);
   EXPECT_EQ(errno, ESRCH);

@@ -152,6 +152,48 @@ TEST_F(SupervisorTest, ADeadServerIsNotStartedAgain) {
   EXPECT_THAT(effects.restarts, IsEmpty());
 }
 
+TEST_F(SupervisorTest, AServerThatExitsWellWhileTheJobRunsWasDrained) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer1, kGood);
+  const Supervisor::Effects effects = Pass(absl::Seconds(30));
+  EXPECT_THAT(effects.notes,
+              testing::ElementsAre("server 1 was drained and has left"));
+  EXPECT_THAT(effects.deaths, IsEmpty());
+  EXPECT_EQ(effects.stop_reason, "");
+  EXPECT_EQ(effects.signal, 0);
+  EXPECT_FALSE(supervisor_->Over());
+  SetState(wire::FINISHED);
+  Pass(absl::Milliseconds(300));
+  for (const Member& member : {kServer0, kWorker0, kWorker1}) {
+    Exit(member, kGood);
+  }
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
+TEST_F(SupervisorTest, AServerThatEndsWithTheJobWasNotDrained) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer1, kGood);  // The status of the end comes after it.
+  SetState(wire::FINISHED);
+  EXPECT_THAT(Pass(absl::Seconds(1)).notes, IsEmpty());
+  for (const Member& member : {kServer0, kWorker0, kWorker1}) {
+    Exit(member, kGood);
+  }
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
+TEST_F(SupervisorTest, AServerThatIsKilledWhileTheJobRunsWasNotDrained) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer1, kKilled);
+  const Supervisor::Effects effects = Pass(absl::Seconds(2));
+  EXPECT_THAT(effects.notes, IsEmpty());
+  EXPECT_THAT(effects.deaths, SizeIs(1));
+}
+
 TEST_F(SupervisorTest, ProcessesThatEndWithAFailedJobAreNotReported) {
   SetState(wire::RUNNING);
   Pass(absl::Seconds(1));

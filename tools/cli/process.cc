@@ -39,17 +39,23 @@ class FileDescriptor {
 
 // Runs in the child: only calls that are safe after fork() in a process with
 // threads. Ends with exec, or writes errno to `report`.
-[[noreturn]] void BecomeProgram(char* const* arguments, pid_t parent, int log,
-                                int report) {
-  setpgid(0, 0);
+[[noreturn]] void BecomeProgram(char* const* arguments, bool detached,
+                                pid_t parent, int log, int report) {
+  if (detached) {
+    setsid();
+  } else {
+    setpgid(0, 0);
+  }
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
     ::signal(signal, SIG_DFL);
   }
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // It died before the line above.
+  if (!detached) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);  // It died before the line above.
+  }
   const int null = open("/dev/null", O_RDONLY);
   if (null >= 0 && dup2(null, 0) >= 0 && dup2(log, 1) >= 0 &&
       dup2(log, 2) >= 0) {
@@ -96,7 +102,8 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
     return SystemError(absl::StrCat("starting ", options.command[0]), errno);
   }
   if (pid == 0) {
-    BecomeProgram(arguments.data(), parent, log.get(), write_end.get());
+    BecomeProgram(arguments.data(), options.detached, parent, log.get(),
+                  write_end.get());
   }
   ChildProcess child(pid);
   write_end.Close();

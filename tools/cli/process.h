@@ -1,4 +1,5 @@
-// A child process of this program: started, watched, and never left behind.
+// A child process of this program: started, watched, and left behind only on
+// purpose.
 #pragma once
 
 #include <sys/types.h>
@@ -13,14 +14,17 @@
 namespace slackline {
 
 // Belongs to the thread that started it: the child dies with that thread,
-// however this program ends. Move-only; the destructor kills the child if it
-// still runs, and waits for its end.
+// however this program ends, unless it is detached. Move-only; the destructor
+// kills the child if it still runs, and waits for its end.
 class ChildProcess {
  public:
   struct Options {
     // Program (a path; no search) and arguments.
     std::vector<std::string> command;
     std::string log_path;  // Its stdout and stderr, appended.
+    // In a session of its own, away from the terminal, so that it can be
+    // Release()d.
+    bool detached = false;
   };
   // The child runs in its own process group, so that the terminal's Ctrl-C
   // does not reach it, with default signal handling and an empty stdin. The
@@ -37,6 +41,8 @@ class ChildProcess {
   std::optional<ExitStatus> Poll();
   // To its whole process group. Without effect after its end.
   void Signal(int signal);
+  // A detached child lives on, and is nobody's from here on.
+  void Release() { running_ = false; }
 
  private:
   explicit ChildProcess(pid_t pid) : pid_(pid), running_(true) {}

@@ -60,7 +60,10 @@ void Supervisor::OnStatus(const wire::StatusReply& status, absl::Time now) {
 
 void Supervisor::OnExit(const MemberExit& exit, absl::Time now) {
   --running_;
-  if (!exit.status.ok()) suspects_.push_back({exit, now});
+  const bool may_be_drained = exit.status.ok() && !exit.member.worker &&
+                              !exit.member.hosts_coordinator() &&
+                              state_ == wire::RUNNING && !ending_;
+  if (!exit.status.ok() || may_be_drained) suspects_.push_back({exit, now});
   if (!exit.member.hosts_coordinator()) return;
   coordinator_gone_ = true;
   // It knows how the job has ended, and says so by its exit code.
@@ -109,13 +112,21 @@ void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
   BeginEnding(ever_heard_ ? kEndPatience : kUnheardPatience, now);
 }
 
+void Supervisor::JudgeLeaver(const MemberExit& exit, Effects* effects) const {
+  if (ending_ || state_ != wire::RUNNING) return;
+  effects->notes.push_back(
+      absl::StrCat(exit.member.ToString(), " was drained and has left"));
+}
+
 void Supervisor::JudgeSuspects(absl::Time now, Effects* effects) {
   std::vector<Suspect> undecided;
   for (const Suspect& suspect : suspects_) {
     const bool decided = job_ended() || ending_ ||
                          heard_ >= suspect.at + kJudgeAfter ||
                          now >= suspect.at + kJudgeUnheard;
-    if (decided) {
+    if (decided && suspect.exit.status.ok()) {
+      JudgeLeaver(suspect.exit, effects);
+    } else if (decided) {
       JudgeDeath(suspect.exit, now, effects);
     } else {
       undecided.push_back(suspect);

@@ -1,6 +1,6 @@
 // Supervisor: what `slackline run` does about its processes, from their start
-// until none is left: who is reported dead or started again, when the job is
-// given up, and why it has failed.
+// until none is left: who is reported dead, drained or started again, when the
+// job is given up, and why it has failed.
 //
 // Deterministic state machine: no processes, sockets or clocks. The time and
 // what happened go in, what to do comes out. Thread-compatible.
@@ -80,6 +80,7 @@ class Supervisor {
   void BeginEnding(absl::Duration patience, absl::Time now);
   void JudgeSuspects(absl::Time now, Effects* effects);
   void JudgeDeath(const MemberExit& exit, absl::Time now, Effects* effects);
+  void JudgeLeaver(const MemberExit& exit, Effects* effects) const;
   bool job_ended() const {
     return state_ == wire::FINISHED || state_ == wire::FAILED;
   }
@@ -91,7 +92,7 @@ class Supervisor {
   std::string given_up_reason_;  // As we say it.
   absl::Time heard_;             // The last status, or the start.
   bool ever_heard_ = false;
-  std::vector<Suspect> suspects_;  // Ended badly, not yet judged.
+  std::vector<Suspect> suspects_;  // Ended, not yet judged.
   std::vector<MemberExit> dead_;   // Ended badly, in order.
   std::map<Member, int> restarts_;
   int interrupts_ = 0;
