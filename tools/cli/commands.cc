@@ -1,17 +1,11 @@
 #include "tools/cli/commands.h"
 
-#include <cstdio>
 #include <filesystem>
-#include <memory>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/cluster_config.h"
-#include "common/status.h"
-#include "tools/cli/coordinator_client.h"
+#include "tools/cli/command_output.h"
 #include "tools/cli/data_location.h"
 #include "tools/cli/exit_code.h"
-#include "tools/cli/status_table.h"
 #include "tools/cli/summary_table.h"
 #include "worker/data/stand_in.h"
 
@@ -19,26 +13,6 @@ namespace slackline {
 namespace {
 
 namespace fs = std::filesystem;
-
-void PrintResult(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-}
-
-void Say(const std::string& text) {
-  std::fprintf(stderr, "%s\n", text.c_str());
-}
-
-int Fail(absl::string_view command, const absl::Status& status,
-         int exit_code = kExitFailed) {
-  Say(absl::StrCat("slackline ", command, ": ", status.message()));
-  return exit_code;
-}
-
-absl::StatusOr<config::ClusterConfig> LoadConfigOf(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return LoadClusterConfig(path);
-  return LoadClusterConfig((fs::path(path) / "cluster.textproto").string());
-}
 
 absl::StatusOr<std::string> DataDirOrCache(const std::string& data_dir) {
   if (!data_dir.empty()) return data_dir;
@@ -48,47 +22,21 @@ absl::StatusOr<std::string> DataDirOrCache(const std::string& data_dir) {
 }  // namespace
 
 int ShowStatus(const StatusOptions& options) {
-  const absl::StatusOr<config::ClusterConfig> config =
-      LoadConfigOf(options.config);
-  if (!config.ok()) return Fail("status", config.status(), kExitUsage);
-  const auto client = CoordinatorClient::Connect(CoordinatorEndpoint(*config));
-  if (!client.ok()) return Fail("status", client.status());
-  const absl::StatusOr<wire::StatusReply> status =
-      (*client)->GetStatus(options.wait_max);
-  if (!status.ok()) return Fail("status", status.status());
-  if (status->view().job() != config->job()) {
-    return Fail(
-        "status",
-        absl::FailedPreconditionError(absl::StrCat(
-            CoordinatorEndpoint(*config), " is the coordinator of job '",
-            status->view().job(), "', not of '", config->job(), "'")));
-  }
-  PrintResult(options.json ? StatusJson(*status) : StatusTable(*status));
+  const absl::StatusOr<JobConnection> job = JobConnection::Open(options.job);
+  if (!job.ok()) return Fail("status", job.status());
+  PrintResult(options.json ? StatusJson(job->status())
+                           : StatusTable(job->status(), options.table));
   return kExitDone;
 }
 
 int StopJob(const StopOptions& options) {
-  const absl::StatusOr<config::ClusterConfig> config =
-      LoadConfigOf(options.config);
-  if (!config.ok()) return Fail("stop", config.status(), kExitUsage);
-  const std::string endpoint = CoordinatorEndpoint(*config);
-  const auto client = CoordinatorClient::Connect(endpoint);
-  if (!client.ok()) return Fail("stop", client.status());
-  // First a look at who is there: another job is not ours to stop.
-  const absl::StatusOr<wire::StatusReply> status =
-      (*client)->GetStatus(options.wait_max);
-  if (!status.ok()) return Fail("stop", status.status());
-  const wire::View& view = status->view();
-  if (view.job() != config->job()) {
-    return Fail("stop", absl::FailedPreconditionError(absl::StrCat(
-                            endpoint, " is the coordinator of job '",
-                            view.job(), "', not of '", config->job(), "'")));
-  }
+  absl::StatusOr<JobConnection> job = JobConnection::Open(options.job);
+  if (!job.ok()) return Fail("stop", job.status());
   const absl::Status stopped =
-      (*client)->Stop(options.reason, options.wait_max);
+      job->client().Stop(options.reason, job->wait_max());
   if (!stopped.ok()) return Fail("stop", stopped);
-  PrintResult(
-      absl::StrCat("job ", view.job(), " stops: ", options.reason, "\n"));
+  PrintResult(absl::StrCat("job ", job->config().job(),
+                           " stops: ", options.reason, "\n"));
   return kExitDone;
 }
 
@@ -116,8 +64,7 @@ int FetchDataSet(const std::string& name, const std::string& data_dir) {
   if (name != kMnistFolder) {
     return Fail("data fetch",
                 absl::InvalidArgumentError(absl::StrCat(
-                    "data set '", name, "' is not known; mnist and a9a are")),
-                kExitUsage);
+                    "data set '", name, "' is not known; mnist and a9a are")));
   }
   const std::string folder = (fs::path(*dir) / kMnistFolder).string();
   const absl::Status fetched = FetchMnist(folder, Say);

@@ -1,26 +1,25 @@
-// The subcommands other than run. Each returns its exit code; results go to
-// stdout, the rest to stderr.
+// The subcommands that show, stop and fetch. Each returns its exit code;
+// results go to stdout, the rest to stderr.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
+#include "tools/cli/job_connection.h"
+#include "tools/cli/status_table.h"
 
 namespace slackline {
 
-// CONFIG may be a cluster config or the folder of a run, which has one.
 struct StatusOptions {
-  std::string config;
+  JobOptions job;
+  StatusTableOptions table;
   bool json = false;
-  absl::Duration wait_max = absl::Seconds(3);
 };
 int ShowStatus(const StatusOptions& options);
 
 struct StopOptions {
-  std::string config;
+  JobOptions job;
   std::string reason = "stopped by the user";
-  absl::Duration wait_max = absl::Seconds(3);
 };
 int StopJob(const StopOptions& options);
 

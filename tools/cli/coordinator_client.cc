@@ -133,4 +133,38 @@ absl::Status CoordinatorClient::Stop(const std::string& reason,
                                              " refused: ", reply.error()));
 }
 
+absl::StatusOr<run::Plan> CoordinatorClient::Rebalance(
+    bool dry_run, absl::Duration wait_max) {
+  wire::Call call;
+  call.mutable_rebalance()->set_dry_run(dry_run);
+  return AskPlan(std::move(call), wait_max);
+}
+
+absl::StatusOr<run::Plan> CoordinatorClient::MoveShards(
+    const wire::MoveShards& move, absl::Duration wait_max) {
+  wire::Call call;
+  *call.mutable_move_shards() = move;
+  return AskPlan(std::move(call), wait_max);
+}
+
+absl::StatusOr<run::Plan> CoordinatorClient::Drain(int server,
+                                                   absl::Duration wait_max) {
+  wire::Call call;
+  call.mutable_drain()->set_server(server);
+  return AskPlan(std::move(call), wait_max);
+}
+
+absl::StatusOr<run::Plan> CoordinatorClient::AskPlan(wire::Call call,
+                                                     absl::Duration wait_max) {
+  call.set_call_id(++last_call_id_);
+  SL_ASSIGN_OR_RETURN(wire::CallReply reply, Call(call, wait_max));
+  if (reply.code() == wire::OK) return std::move(*reply.mutable_plan());
+  return absl::FailedPreconditionError(
+      reply.error().empty()
+          ? absl::StrCat("the coordinator at ", endpoint_, " answered ",
+                         wire::Code_Name(reply.code()),
+                         "; it may be of another version")
+          : reply.error());
+}
+
 }  // namespace slackline

@@ -1,4 +1,5 @@
-// Asks the coordinator of a running job how it stands, or to stop it.
+// Asks the coordinator of a running job how it stands, to move shards, or to
+// stop.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "common/net/poller.h"
 #include "common/net/transport.h"
 #include "proto/cluster.pb.h"
+#include "proto/run.pb.h"
 #include "proto/wire.pb.h"
 
 namespace slackline {
@@ -37,6 +39,12 @@ class CoordinatorClient {
   // coordinator does.
   absl::StatusOr<wire::StatusReply> GetStatus(absl::Duration wait_max);
   absl::Status Stop(const std::string& reason, absl::Duration wait_max);
+  // These are answered with what will be moved, before it is. In addition
+  // FailedPrecondition, with the coordinator's own sentence, if it refuses.
+  absl::StatusOr<run::Plan> Rebalance(bool dry_run, absl::Duration wait_max);
+  absl::StatusOr<run::Plan> MoveShards(const wire::MoveShards& move,
+                                       absl::Duration wait_max);
+  absl::StatusOr<run::Plan> Drain(int server, absl::Duration wait_max);
 
  private:
   CoordinatorClient(std::string endpoint, std::unique_ptr<NetContext> context);
@@ -44,6 +52,7 @@ class CoordinatorClient {
   // Repeats `call` until it is answered.
   absl::StatusOr<wire::CallReply> Call(const wire::Call& call,
                                        absl::Duration wait_max);
+  absl::StatusOr<run::Plan> AskPlan(wire::Call call, absl::Duration wait_max);
 
   const std::string endpoint_;
   const std::unique_ptr<NetContext> context_;

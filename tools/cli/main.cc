@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/job_flags.h"
 #include "tools/cli/run.h"
+#include "tools/cli/top_command.h"
 
 namespace {
 
@@ -93,43 +95,47 @@ int main(int argc, char** argv) {
   });
 
   slackline::StatusOptions status;
-  int status_timeout_ms = 3000;
   CLI::App* const status_command = app.add_subcommand(
       "status", "Shows how a running job stands, member by member.");
-  status_command
-      ->add_option("CONFIG", status.config,
-                   "The cluster config, or the folder of a run")
-      ->required();
+  slackline::AddJobFlags(status_command, &status.job);
+  slackline::AddTableFlags(status_command, &status.table);
   status_command->add_flag("--json", status.json,
                            "Everything the coordinator knows, as JSON");
-  status_command
-      ->add_option("--timeout-ms", status_timeout_ms,
-                   "How long to wait for the coordinator; default: 3000")
-      ->check(CLI::Range(1, 600000));
-  status_command->callback([&] {
-    status.wait_max = absl::Milliseconds(status_timeout_ms);
-    exit_code = slackline::ShowStatus(status);
+  status_command->get_option("--json")->excludes(
+      status_command->get_option("--shards"));
+  status_command->callback([&] { exit_code = slackline::ShowStatus(status); });
+
+  slackline::TopOptions top;
+  int interval_ms = 1000;
+  CLI::App* const top_command = app.add_subcommand(
+      "top",
+      "Shows the status of a running job again and again, until the job ends "
+      "or Ctrl-C.");
+  slackline::AddJobFlags(top_command, &top.job);
+  slackline::AddTableFlags(top_command, &top.table);
+  top_command
+      ->add_option("--interval-ms", interval_ms,
+                   "Time between two; default: 1000")
+      ->check(CLI::Range(50, 3600000));
+  top_command
+      ->add_option("--count", top.count,
+                   "Ends after so many; default: no such end")
+      ->check(CLI::Range(1, 1000000000));
+  top_command->callback([&] {
+    top.interval = absl::Milliseconds(interval_ms);
+    exit_code = slackline::ShowTop(top);
   });
 
   slackline::StopOptions stop;
-  int stop_timeout_ms = 3000;
   CLI::App* const stop_command = app.add_subcommand(
       "stop", "Ends a running job now; it counts as failed.");
-  stop_command
-      ->add_option("CONFIG", stop.config,
-                   "The cluster config, or the folder of a run")
-      ->required();
+  slackline::AddJobFlags(stop_command, &stop.job);
   stop_command->add_option("--reason", stop.reason,
                            "What logs and status say about it; default: "
                            "stopped by the user");
-  stop_command
-      ->add_option("--timeout-ms", stop_timeout_ms,
-                   "How long to wait for the coordinator; default: 3000")
-      ->check(CLI::Range(1, 600000));
-  stop_command->callback([&] {
-    stop.wait_max = absl::Milliseconds(stop_timeout_ms);
-    exit_code = slackline::StopJob(stop);
-  });
+  stop_command->callback([&] { exit_code = slackline::StopJob(stop); });
+
+  slackline::AddRebalanceCommands(run.bin_dir, &app, &exit_code);
 
   std::vector<std::string> folders;
   CLI::App* const summary_command = app.add_subcommand(

@@ -9,6 +9,8 @@
 #include "common/metrics/histogram.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
+#include "tools/cli/load_tables.h"
+#include "tools/cli/plan_tables.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text.h"
 
@@ -57,6 +59,13 @@ std::string WorkersText(const wire::StatusReply& status) {
                    rows);
 }
 
+bool IsDraining(const wire::View& view, int server) {
+  return std::any_of(view.server().begin(), view.server().end(),
+                     [server](const wire::ServerMember& member) {
+                       return member.index() == server && member.draining();
+                     });
+}
+
 std::string ServersText(const wire::StatusReply& status) {
   std::vector<run::ServerStats> servers(status.server().begin(),
                                         status.server().end());
@@ -67,25 +76,34 @@ std::string ServersText(const wire::StatusReply& status) {
   std::vector<std::vector<std::string>> rows;
   for (const run::ServerStats& server : servers) {
     const run::Histogram& staleness = server.staleness_clocks();
-    rows.push_back({absl::StrCat(server.index()), absl::StrCat(server.pid()),
-                    server.alive() ? "alive" : "lost",
-                    HeardText(server.heard_ms_ago()),
-                    absl::StrCat(server.shards()),
-                    CountText(static_cast<double>(server.pushes())),
-                    CountText(static_cast<double>(server.pulls())),
-                    absl::StrCat(server.pulls_parked()),
-                    absl::StrCat(HistogramPercentile(staleness, 0.5), "/",
-                                 HistogramPercentile(staleness, 0.99), "/",
-                                 staleness.max()),
-                    BytesText(static_cast<double>(server.bytes_in())),
-                    BytesText(static_cast<double>(server.bytes_out())),
-                    absl::StrCat(server.malformed())});
+    const ServerLoad load = LoadOf(status, server);
+    rows.push_back(
+        {absl::StrCat(server.index()), absl::StrCat(server.pid()),
+         !server.alive()                             ? "lost"
+         : IsDraining(status.view(), server.index()) ? "draining"
+                                                     : "alive",
+         HeardText(server.heard_ms_ago()), absl::StrCat(server.shards()),
+         load.known ? PercentText(load.busiest, 0) : "-",
+         load.known ? PercentText(load.share, 0) : "-",
+         load.known ? absl::StrFormat("%.2f ms", load.queue_ms) : "-",
+         CountText(static_cast<double>(server.pushes())),
+         CountText(static_cast<double>(server.pulls())),
+         absl::StrCat(server.pulls_parked()),
+         absl::StrCat(HistogramPercentile(staleness, 0.5), "/",
+                      HistogramPercentile(staleness, 0.99), "/",
+                      staleness.max()),
+         BytesText(static_cast<double>(server.bytes_in())),
+         BytesText(static_cast<double>(server.bytes_out())),
+         absl::StrCat(server.malformed())});
   }
   return TableText({{"server"},
                     {"pid"},
                     {"state", /*left=*/true},
                     {"heard"},
                     {"shards"},
+                    {"busy"},
+                    {"load"},
+                    {"queue"},
                     {"pushes"},
                     {"pulls"},
                     {"parked"},
@@ -96,9 +114,16 @@ std::string ServersText(const wire::StatusReply& status) {
                    rows);
 }
 
+// The last `max` moves that are done.
+std::string LastMovesText(const wire::StatusReply& status, int max) {
+  const int count = std::min(max, status.moved_size());
+  return MovesTable({status.moved().end() - count, status.moved().end()});
+}
+
 }  // namespace
 
-std::string StatusTable(const wire::StatusReply& status) {
+std::string StatusTable(const wire::StatusReply& status,
+                        const StatusTableOptions& options) {
   const wire::View& view = status.view();
   Progress progress;
   progress.Update(status, absl::UnixEpoch());
@@ -115,7 +140,20 @@ std::string StatusTable(const wire::StatusReply& status) {
   for (const std::string& evaluation : progress.TakeEvaluations()) {
     absl::StrAppend(&text, "last evaluation: ", evaluation, "\n");
   }
-  absl::StrAppend(&text, "\n", WorkersText(status), "\n", ServersText(status));
+  absl::StrAppend(&text, "\n", WorkersText(status), "\n", ServersText(status),
+                  "busy: the server's busiest shard thread; load: the server's "
+                  "share of all work; queue: the longest mean wait at a "
+                  "thread\n");
+  const std::string pending = PendingMovesText(status.plan(), options.top);
+  if (!pending.empty()) absl::StrAppend(&text, "\nmoves to come:\n", pending);
+  if (status.moved_size() > 0) {
+    absl::StrAppend(&text, "\nlast moves:\n",
+                    LastMovesText(status, options.top));
+  }
+  if (options.shards) {
+    const std::string shards = ShardsTable(status, options.top);
+    absl::StrAppend(&text, "\n", shards.empty() ? "no shards\n" : shards);
+  }
   return text;
 }
 

@@ -7,8 +7,14 @@
 
 namespace slackline {
 
-// A headline, who is missing, a table of the workers and one of the servers.
-std::string StatusTable(const wire::StatusReply& status);
+struct StatusTableOptions {
+  bool shards = false;  // Also a table of the shards.
+  int top = 20;         // Of shards and of moves, so many at most.
+};
+// A headline, who is missing, a table of the workers and one of the servers,
+// and if there are any the moves that are ordered and the last ones done.
+std::string StatusTable(const wire::StatusReply& status,
+                        const StatusTableOptions& options = {});
 
 // The whole reply in Protobuf's JSON form with the names of the schema.
 std::string StatusJson(const wire::StatusReply& status);

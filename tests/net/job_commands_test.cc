@@ -1,0 +1,493 @@
+// The subcommands that talk to a running job, against a coordinator that
+// follows the test's script.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/net/poller.h"
+#include "common/net/transport.h"
+#include "tests/unit/temp_folder.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/rebalance_commands.h"
+#include "tools/cli/servers_command.h"
+#include "tools/cli/top_command.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Answers calls in a thread of its own.
+class FakeCoordinator {
+ public:
+  using Answer = std::function<wire::CallReply(const wire::Call&)>;
+
+  explicit FakeCoordinator(Answer answer) : answer_(std::move(answer)) {
+    auto socket = RouterSocket::Create(context_);
+    EXPECT_TRUE(socket.ok()) << socket.status();
+    socket_ = *std::move(socket);
+    const auto endpoint = socket_->Bind("tcp://127.0.0.1:0");
+    EXPECT_TRUE(endpoint.ok()) << endpoint.status();
+    const std::vector<std::string> parts = absl::StrSplit(*endpoint, ':');
+    EXPECT_TRUE(absl::SimpleAtoi(parts.back(), &port_));
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~FakeCoordinator() { Stop(); }
+  void Stop() {
+    if (!thread_.joinable()) return;
+    stop_ = true;
+    waker_.Wake();
+    thread_.join();
+  }
+  int port() const { return port_; }
+
+ private:
+  void Serve() {
+    Poller poller;
+    poller.Add(*socket_);
+    poller.Add(waker_);
+    while (!stop_) {
+      EXPECT_TRUE(poller.Wait(absl::InfiniteDuration()).ok());
+      waker_.Drain();
+      while (true) {
+        auto incoming = socket_->Receive();
+        ASSERT_TRUE(incoming.ok()) << incoming.status();
+        if (!incoming->has_value()) break;
+        const wire::Call& call = (*incoming)->message.header.call();
+        Message reply;
+        *reply.header.mutable_call_reply() = answer_(call);
+        reply.header.mutable_call_reply()->set_call_id(call.call_id());
+        EXPECT_TRUE(socket_->Send((*incoming)->from, reply).ok());
+      }
+    }
+    poller.Remove(*socket_);
+  }
+
+  const Answer answer_;
+  NetContext context_;
+  std::unique_ptr<RouterSocket> socket_;
+  Waker waker_;
+  std::atomic<bool> stop_ = false;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+// A job of two servers with one thread each, and one table of four shards, all
+// on server 0. The coordinator orders every move that it is asked for, and has
+// done one more of them at each status.
+class JobCommandsTest : public ::testing::Test {
+ protected:
+  JobCommandsTest()
+      : coordinator_([this](const wire::Call& call) { return Answer(call); }) {
+    wire::View& view = *status_.mutable_view();
+    view.set_job("digits");
+    view.set_state(wire::RUNNING);
+    wire::Table& table = *view.add_table();
+    table.set_name("weight");
+    table.add_shape(400);
+    table.set_shard_elements(100);
+    for (int shard = 0; shard < 4; ++shard) {
+      view.add_owner_server(0);
+      view.add_owner_thread(0);
+    }
+    for (const int index : {0, 1}) AddServer(index, 0);
+    job_.config = WriteConfig("MANUAL");
+    job_.wait_max = absl::Seconds(30);
+  }
+
+  std::string WriteConfig(const std::string& mode) {
+    return folder_.Write(
+        "cluster.textproto",
+        absl::StrCat(
+            "job: 'digits' coordinator { port: ", coordinator_.port(),
+            " } server { host: '127.0.0.1' count: 2 } worker { host: "
+            "'127.0.0.1' } model { softmax {} } data { teacher_student {} } "
+            "optimizer { sgd { learning_rate: 0.1 } } rebalance { mode: ",
+            mode, " }"));
+  }
+  void AddServer(int index, int pid) {
+    wire::ServerMember& member = *status_.mutable_view()->add_server();
+    member.set_index(index);
+    member.add_thread();
+    run::ServerStats& stats = *status_.add_server();
+    stats.set_index(index);
+    stats.set_pid(pid);
+    stats.set_alive(true);
+  }
+
+  // In the coordinator's thread.
+  wire::CallReply Answer(const wire::Call& call) {
+    if (before_answer_) before_answer_(call);
+    wire::CallReply reply;
+    reply.set_code(wire::OK);
+    if (call.has_status()) {
+      DoOneMove();
+      *reply.mutable_status() = status_;
+      return reply;
+    }
+    if (!refusal_.empty()) {
+      reply.set_code(wire::REJECTED);
+      reply.set_error(refusal_);
+      return reply;
+    }
+    if (call.has_stop()) stop_reason_ = call.stop().reason();
+    run::Plan& plan = *reply.mutable_plan();
+    plan.set_summary("that is the plan");
+    if (call.has_rebalance()) Plan({0, 1}, 1, &plan);
+    if (call.has_move_shards()) {
+      moved_to_thread_ = call.move_shards().thread();
+      Plan({call.move_shards().shard().begin(),
+            call.move_shards().shard().end()},
+           call.move_shards().server(), &plan);
+    }
+    if (call.has_drain()) {
+      drained_ = call.drain().server();
+      Plan({3}, 0, &plan);
+    }
+    if (!call.rebalance().dry_run()) *status_.mutable_plan() = plan;
+    return reply;
+  }
+  static void Plan(const std::vector<int>& shards, int to, run::Plan* plan) {
+    for (const int shard : shards) {
+      run::PlannedMove& move = *plan->add_move();
+      move.set_shard(shard);
+      move.set_name(absl::StrCat("shard ", shard));
+      move.set_to_server(to);
+    }
+  }
+  void DoOneMove() {
+    auto& pending = *status_.mutable_plan()->mutable_move();
+    if (!pending.empty()) {
+      const run::PlannedMove& move = pending[0];
+      run::MoveRecord& record = *status_.add_moved();
+      record.set_shard(move.shard());
+      record.set_name(move.name());
+      record.set_pause_micros(1500 + move.shard());
+      status_.mutable_view()->set_owner_server(move.shard(), move.to_server());
+      pending.DeleteSubrange(0, 1);
+    } else if (drained_ >= 0) {
+      status_.mutable_server()->DeleteSubrange(drained_, 1);
+      drained_ = -1;
+    }
+  }
+
+  // Runs a subcommand, once; what it wrote is in out_ and error_.
+  int Run(const std::function<int()>& command) {
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const int exit_code = command();
+    // From here on what its thread has written is the test's.
+    coordinator_.Stop();
+    out_ = testing::internal::GetCapturedStdout();
+    error_ = testing::internal::GetCapturedStderr();
+    return exit_code;
+  }
+
+  // Before the coordinator has its first call, or in its thread.
+  wire::StatusReply status_;
+  std::string refusal_;
+  std::function<void(const wire::Call&)> before_answer_;
+  std::string stop_reason_;
+  int moved_to_thread_ = -2;
+  int drained_ = -1;
+
+  std::string out_;
+  std::string error_;
+  TempFolder folder_;
+  JobOptions job_;
+  FakeCoordinator coordinator_;  // Last: its thread uses the others.
+};
+
+TEST_F(JobCommandsTest, RebalanceShowsThePlanThenWhatItHasCost) {
+  ASSERT_EQ(Run([&] { return RebalanceShards({.job = job_, .output = {}}); }),
+            kExitDone)
+      << error_;
+  const size_t plan = out_.find("that is the plan");
+  const size_t moves = out_.find("1.50 ms");
+  ASSERT_NE(plan, std::string::npos) << out_;
+  ASSERT_NE(moves, std::string::npos) << out_;
+  EXPECT_LT(plan, moves);
+  EXPECT_THAT(out_, HasSubstr("2 shards moved, 0 B sent"));
+  EXPECT_THAT(error_, HasSubstr("moves done"));
+}
+
+TEST_F(JobCommandsTest, ADryRunMovesNothing) {
+  ASSERT_EQ(
+      Run([&] {
+        return RebalanceShards({.job = job_, .output = {}, .dry_run = true});
+      }),
+      kExitDone)
+      << error_;
+  EXPECT_THAT(out_, HasSubstr("that is the plan"));
+  EXPECT_THAT(out_, Not(HasSubstr("moved")));
+  EXPECT_EQ(error_, "");
+}
+
+TEST_F(JobCommandsTest, WithoutWaitingOnlyThePlanIsShown) {
+  ASSERT_EQ(Run([&] {
+              return RebalanceShards({.job = job_, .output = {.wait = false}});
+            }),
+            kExitDone)
+      << error_;
+  EXPECT_THAT(out_, Not(HasSubstr("moved")));
+}
+
+TEST_F(JobCommandsTest, JsonIsOneDocumentWithPlanAndMoves) {
+  ASSERT_EQ(Run([&] {
+              return RebalanceShards({.job = job_, .output = {.json = true}});
+            }),
+            kExitDone)
+      << error_;
+  EXPECT_EQ(out_.substr(0, 2), "{\n");
+  EXPECT_THAT(out_, HasSubstr("\"summary\": \"that is the plan\""));
+  EXPECT_THAT(out_, HasSubstr("\"pause_micros\": \"1501\""));
+}
+
+TEST_F(JobCommandsTest, ARefusalIsTheCoordinatorsSentence) {
+  refusal_ = "rebalance.mode is OFF";
+  EXPECT_EQ(Run([&] { return RebalanceShards({.job = job_, .output = {}}); }),
+            kExitFailed);
+  EXPECT_EQ(error_, "slackline rebalance: rebalance.mode is OFF\n");
+  EXPECT_EQ(out_, "");
+}
+
+TEST_F(JobCommandsTest, AJobThatEndsFirstIsAFailure) {
+  before_answer_ = [this](const wire::Call& call) {
+    if (call.has_status() && status_.plan().move_size() == 1) {
+      status_.mutable_view()->set_state(wire::FAILED);
+      status_.mutable_view()->set_reason("server 1 is dead");
+      status_.mutable_plan()->add_move()->set_shard(1);
+    }
+  };
+  EXPECT_EQ(Run([&] { return RebalanceShards({.job = job_, .output = {}}); }),
+            kExitFailed);
+  EXPECT_THAT(error_,
+              HasSubstr("the job has ended (failed: server 1 is dead)"));
+}
+
+TEST_F(JobCommandsTest, MoveResolvesNamesAndTarget) {
+  ASSERT_EQ(Run([&] {
+              return MoveShards({.job = job_,
+                                 .output = {},
+                                 .shards = {"weight[100, 200)", "3"},
+                                 .to = "1.0"});
+            }),
+            kExitDone)
+      << error_;
+  EXPECT_EQ(moved_to_thread_, 0);
+  EXPECT_THAT(out_, HasSubstr("shard 1"));
+  EXPECT_THAT(out_, HasSubstr("shard 3"));
+  EXPECT_THAT(out_, HasSubstr("2 shards moved"));
+}
+
+TEST_F(JobCommandsTest, MoveOfAnUnknownShardIsWrongUsage) {
+  EXPECT_EQ(Run([&] {
+              return MoveShards(
+                  {.job = job_, .output = {}, .shards = {"9"}, .to = "1"});
+            }),
+            kExitUsage);
+  EXPECT_EQ(error_,
+            "slackline move: SHARD '9': there is no shard 9; the job has "
+            "shards 0 to 3\n");
+  EXPECT_EQ(moved_to_thread_, -2) << "the coordinator was not asked";
+}
+
+TEST_F(JobCommandsTest, DrainWaitsUntilTheServerHasLeft) {
+  ASSERT_EQ(Run([&] {
+              return DrainServer({.job = job_, .output = {}, .server = 1});
+            }),
+            kExitDone)
+      << error_;
+  EXPECT_THAT(out_, HasSubstr("1 shard moved"));
+  EXPECT_THAT(out_, HasSubstr("server 1 has given its shards away and left"));
+  EXPECT_EQ(drained_, -1);
+}
+
+TEST_F(JobCommandsTest, DrainOfAnUnknownServerIsWrongUsage) {
+  EXPECT_EQ(Run([&] {
+              return DrainServer({.job = job_, .output = {}, .server = 2});
+            }),
+            kExitUsage);
+  EXPECT_EQ(error_,
+            "slackline drain: server 2 is not in the job; its servers are 0, "
+            "1\n");
+}
+
+TEST_F(JobCommandsTest, StopTellsTheReason) {
+  ASSERT_EQ(Run([&] { return StopJob({.job = job_, .reason = "enough"}); }),
+            kExitDone)
+      << error_;
+  EXPECT_EQ(out_, "job digits stops: enough\n");
+  EXPECT_EQ(stop_reason_, "enough");
+}
+
+TEST_F(JobCommandsTest, AnotherJobAtTheAddressIsLeftAlone) {
+  status_.mutable_view()->set_job("letters");
+  EXPECT_EQ(Run([&] { return StopJob({.job = job_}); }), kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("of job 'letters', not of 'digits'"));
+  EXPECT_EQ(stop_reason_, "");
+}
+
+TEST_F(JobCommandsTest, AConfigThatIsNotThereIsWrongUsage) {
+  job_.config = folder_.File("none");
+  EXPECT_EQ(Run([&] { return ShowStatus({.job = job_, .table = {}}); }),
+            kExitUsage);
+  EXPECT_THAT(error_, HasSubstr("slackline status: cluster config"));
+}
+
+TEST_F(JobCommandsTest, TopShowsABlockAfterTheOther) {
+  TopOptions options{.job = job_, .table = {}};
+  options.interval = absl::Milliseconds(1);
+  options.count = 3;
+  ASSERT_EQ(Run([&] { return ShowTop(options); }), kExitDone) << error_;
+  const std::vector<std::string> blocks =
+      absl::StrSplit(out_, "job digits is running");
+  EXPECT_EQ(blocks.size(), 4);
+  EXPECT_THAT(out_, Not(HasSubstr("\x1b"))) << "no terminal";
+}
+
+TEST_F(JobCommandsTest, TopSaysHowTheJobHasEnded) {
+  int calls = 0;
+  before_answer_ = [&](const wire::Call&) {
+    if (++calls < 3) return;
+    status_.mutable_view()->set_state(wire::FAILED);
+    status_.mutable_view()->set_reason("worker 2 left");
+  };
+  TopOptions options{.job = job_, .table = {}};
+  options.interval = absl::Milliseconds(1);
+  ASSERT_EQ(Run([&] { return ShowTop(options); }), kExitDone) << error_;
+  EXPECT_THAT(out_,
+              ::testing::EndsWith("job digits has ended: failed: worker 2 "
+                                  "left\n"));
+}
+
+TEST_F(JobCommandsTest, TopEndsWithAnInterrupt) {
+  TopOptions options{.job = job_, .table = {}};
+  options.interval = absl::Hours(1);
+  // Comes while the first status is asked for, and is seen after it.
+  const pthread_t self = pthread_self();
+  before_answer_ = [self, sent = false](const wire::Call&) mutable {
+    if (!std::exchange(sent, true)) pthread_kill(self, SIGINT);
+  };
+  EXPECT_EQ(Run([&] { return ShowTop(options); }), kExitDone) << error_;
+  EXPECT_THAT(out_, HasSubstr("job digits is running"));
+}
+
+// `slackline servers add` with a program that does not talk to anybody; the
+// coordinator of the test lists it when it has written its process id.
+class AddServerTest : public JobCommandsTest {
+ protected:
+  void WriteProgram(const std::string& script) {
+    const std::string program =
+        folder_.Write("slackline_server", absl::StrCat("#!/bin/sh\n", script));
+    ASSERT_EQ(chmod(program.c_str(), 0755), 0);
+  }
+  AddServerOptions Options() const {
+    AddServerOptions options;
+    options.job = job_;
+    options.bin_dir = folder_.path();
+    options.log = folder_.File("log");
+    return options;
+  }
+  ~AddServerTest() override {
+    if (pid_ == 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+  int pid_ = 0;
+};
+
+constexpr char kStays[] =
+    "echo \"$@\" > \"$(dirname $0)/arguments\"\n"
+    "echo $$ > \"$(dirname $0)/pid.new\"\n"
+    "mv \"$(dirname $0)/pid.new\" \"$(dirname $0)/pid\"\n"
+    "exec sleep 1000\n";
+
+TEST_F(AddServerTest, StartsAServerThatOutlivesTheCommand) {
+  WriteProgram(kStays);
+  before_answer_ = [this](const wire::Call&) {
+    std::ifstream file(folder_.File("pid"));
+    if (pid_ == 0 && file >> pid_) AddServer(2, pid_);
+  };
+  AddServerOptions options = Options();
+  options.host = "127.0.0.2";
+  options.threads = 3;
+  ASSERT_EQ(Run([&] { return slackline::AddServer(options); }), kExitDone)
+      << error_;
+  EXPECT_EQ(ReadWholeFile(folder_.File("arguments")),
+            absl::StrCat("--cluster=", job_.config,
+                         " --index=2 --add --host=127.0.0.2 --threads=3\n"));
+  EXPECT_EQ(kill(pid_, 0), 0);
+  EXPECT_THAT(out_, HasSubstr(absl::StrCat(
+                        "server 2 (pid ", pid_,
+                        ") is in job digits; log: ", folder_.File("log"))));
+  EXPECT_THAT(out_, HasSubstr("`slackline rebalance"));
+}
+
+TEST_F(AddServerTest, OfARunFolderItGetsTheFolderAndALogInIt) {
+  WriteProgram(kStays);
+  WriteConfig("AUTO");
+  before_answer_ = [this](const wire::Call&) {
+    std::ifstream file(folder_.File("pid"));
+    if (pid_ == 0 && file >> pid_) AddServer(2, pid_);
+  };
+  AddServerOptions options = Options();
+  options.job.config = folder_.path();
+  options.log.clear();
+  ASSERT_EQ(Run([&] { return slackline::AddServer(options); }), kExitDone)
+      << error_;
+  EXPECT_EQ(ReadWholeFile(folder_.File("arguments")),
+            absl::StrCat("--cluster=", job_.config,
+                         " --index=2 --add --out=", folder_.path(), "\n"));
+  EXPECT_EQ(ReadWholeFile(folder_.File("logs/server-2.log")), "");
+  EXPECT_THAT(out_, HasSubstr("by itself"));
+}
+
+TEST_F(AddServerTest, AServerThatEndsAtOnceIsAFailureWithItsReason) {
+  WriteProgram("echo '10:00:00.000 server 2 error: no such host'; exit 1\n");
+  EXPECT_EQ(Run([&] { return slackline::AddServer(Options()); }), kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("slackline servers add: server 2 exited with "
+                                "code 1 before it was in the job: no such "
+                                "host (log: "));
+}
+
+TEST_F(AddServerTest, AJobThatDoesNotRunGetsNone) {
+  WriteProgram("exit 0\n");
+  status_.mutable_view()->set_state(wire::FORMING);
+  EXPECT_EQ(Run([&] { return slackline::AddServer(Options()); }), kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("job digits is forming; a server can be added "
+                                "while it is running"));
+}
+
+TEST_F(AddServerTest, AMissingProgramIsNamed) {
+  EXPECT_EQ(Run([&] { return slackline::AddServer(Options()); }), kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("/slackline_server is not there"));
+}
+
+TEST(NextServerIndexTest, IsBeyondTheConfigAndTheView) {
+  wire::View view;
+  EXPECT_EQ(NextServerIndex(view, 2), 2);
+  view.add_server()->set_index(0);
+  EXPECT_EQ(NextServerIndex(view, 2), 2) << "server 1 was drained";
+  view.add_server()->set_index(5);
+  EXPECT_EQ(NextServerIndex(view, 2), 6);
+}
+
+}  // namespace
+}  // namespace slackline

@@ -1,0 +1,126 @@
+#include "tools/cli/job_flags.h"
+
+#include <cstdint>
+#include <memory>
+
+#include "tools/cli/rebalance_commands.h"
+#include "tools/cli/servers_command.h"
+
+namespace slackline {
+namespace {
+
+void AddOutputFlags(CLI::App* command, const char* wait_help,
+                    MoveOutputOptions* options) {
+  command->add_flag("--wait,!--no-wait", options->wait, wait_help);
+  command->add_flag("--json", options->json,
+                    "Plan and moves as JSON instead of tables");
+}
+
+}  // namespace
+
+void AddJobFlags(CLI::App* command, JobOptions* options) {
+  command
+      ->add_option("CONFIG", options->config,
+                   "The cluster config, or the folder of a run")
+      ->required();
+  command
+      ->add_option_function<int64_t>(
+          "--timeout-ms",
+          [options](int64_t ms) { options->wait_max = absl::Milliseconds(ms); },
+          "How long to wait for an answer of the coordinator; default: 3000")
+      ->check(CLI::Range(1, 600000));
+}
+
+void AddTableFlags(CLI::App* command, StatusTableOptions* options) {
+  CLI::Option* const shards = command->add_flag(
+      "--shards", options->shards, "Also the shards with the most load");
+  command
+      ->add_option("--top", options->top,
+                   "How many shards, and how many moves; default: 20")
+      ->check(CLI::Range(1, 1000000))
+      ->needs(shards);
+}
+
+void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
+                          int* exit_code) {
+  const auto rebalance = std::make_shared<RebalanceOptions>();
+  CLI::App* const rebalance_command = app->add_subcommand(
+      "rebalance",
+      "Moves shards of a running job from busy servers to idle ones: shows the "
+      "plan and its reasons, waits until it is done, shows what it has cost.");
+  AddJobFlags(rebalance_command, &rebalance->job);
+  CLI::Option* const dry_run = rebalance_command->add_flag(
+      "--dry-run", rebalance->dry_run, "Only show the plan, move nothing");
+  AddOutputFlags(rebalance_command,
+                 "Until the moves are done, the default; with --no-wait only "
+                 "until they are ordered",
+                 &rebalance->output);
+  rebalance_command->get_option("--wait")->excludes(dry_run);
+  rebalance_command->callback(
+      [=] { *exit_code = RebalanceShards(*rebalance); });
+
+  const auto move = std::make_shared<MoveOptions>();
+  CLI::App* const move_command = app->add_subcommand(
+      "move", "Moves given shards of a running job to a server.");
+  AddJobFlags(move_command, &move->job);
+  move_command
+      ->add_option("SHARD", move->shards,
+                   "Shard ids (3), ranges of them (3-7), tables (all their "
+                   "shards) or shards as `slackline status --shards` shows "
+                   "them ('mlp.0.weight[0, 65536)')")
+      ->required();
+  move_command
+      ->add_option("--to", move->to,
+                   "SERVER or SERVER.THREAD; without a thread the one with the "
+                   "least load")
+      ->required();
+  AddOutputFlags(move_command,
+                 "Until the moves are done, the default; with --no-wait only "
+                 "until they are ordered",
+                 &move->output);
+  move_command->callback([=] { *exit_code = MoveShards(*move); });
+
+  const auto drain = std::make_shared<DrainOptions>();
+  CLI::App* const drain_command = app->add_subcommand(
+      "drain",
+      "Moves all shards of a server away; the server then leaves the job. Not "
+      "for server 0, which hosts the coordinator.");
+  AddJobFlags(drain_command, &drain->job);
+  drain_command->add_option("SERVER", drain->server, "Its index")
+      ->required()
+      ->check(CLI::Range(0, 1000000));
+  AddOutputFlags(drain_command,
+                 "Until the server has left, the default; with --no-wait only "
+                 "until the moves are ordered",
+                 &drain->output);
+  drain_command->callback([=] { *exit_code = DrainServer(*drain); });
+
+  CLI::App* const servers_command =
+      app->add_subcommand("servers", "Changes the servers of a running job.");
+  servers_command->require_subcommand(1);
+  const auto add = std::make_shared<AddServerOptions>();
+  add->bin_dir = bin_dir;
+  CLI::App* const add_command = servers_command->add_subcommand(
+      "add",
+      "Starts one more server on this machine, in the background, and waits "
+      "until it is in the job. It ends with the job.");
+  AddJobFlags(add_command, &add->job);
+  add_command->add_option(
+      "--host", add->host,
+      "Address of this machine to which workers connect; default: that of the "
+      "config's last server");
+  add_command
+      ->add_option("--threads", add->threads,
+                   "Shard threads; default: as the config's last server")
+      ->check(CLI::Range(1, 256));
+  add_command->add_option(
+      "--log", add->log,
+      "New file for its output; default: server-INDEX.log in the folder logs "
+      "of the run, or here");
+  add_command->add_option("--bin-dir", add->bin_dir,
+                          "Folder of slackline_server; default: that of "
+                          "slackline itself");
+  add_command->callback([=] { *exit_code = AddServer(*add); });
+}
+
+}  // namespace slackline

@@ -1,0 +1,23 @@
+// The parts of the command line that more than one file defines.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "tools/cli/job_connection.h"
+#include "tools/cli/status_table.h"
+
+namespace slackline {
+
+// CONFIG and --timeout-ms. `*options` must outlive the parsing.
+void AddJobFlags(CLI::App* command, JobOptions* options);
+
+// --shards and --top.
+void AddTableFlags(CLI::App* command, StatusTableOptions* options);
+
+// rebalance, move, drain and servers. `bin_dir` is the default of --bin-dir.
+// When one of them has run, its exit code is in `*exit_code`.
+void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
+                          int* exit_code);
+
+}  // namespace slackline
