@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "absl/time/clock.h"
 #include "common/metrics/histogram.h"
 #include "common/status.h"
@@ -11,13 +13,13 @@ namespace {
 
 // How often statistics are collected from the shard threads.
 constexpr absl::Duration kStatsInterval = absl::Milliseconds(500);
-// Shard threads answer between two messages; large updates take milliseconds.
+// At the end. Shard threads answer between two messages; large updates take
+// milliseconds.
 constexpr absl::Duration kStatsWaitMax = absl::Seconds(2);
 // How long an interrupted server waits for the coordinator to end the job.
 constexpr absl::Duration kInterruptWaitMax = absl::Seconds(3);
 
 void Merge(const run::ServerStats& from, run::ServerStats* to) {
-  to->set_index(from.index());
   to->set_pushes(to->pushes() + from.pushes());
   to->set_pulls(to->pulls() + from.pulls());
   to->set_updates(to->updates() + from.updates());
@@ -29,6 +31,19 @@ void Merge(const run::ServerStats& from, run::ServerStats* to) {
   to->set_pulls_parked(to->pulls_parked() + from.pulls_parked());
   MergeHistogram(from.staleness_clocks(), to->mutable_staleness_clocks());
   MergeHistogram(from.staleness_updates(), to->mutable_staleness_updates());
+  to->mutable_thread()->MergeFrom(from.thread());
+  to->mutable_hand_over()->MergeFrom(from.hand_over());
+}
+
+bool SameHandOvers(const run::ServerStats& a, const run::ServerStats& b) {
+  if (a.hand_over_size() != b.hand_over_size()) return false;
+  for (int i = 0; i < a.hand_over_size(); ++i) {
+    if (a.hand_over(i).move() != b.hand_over(i).move() ||
+        a.hand_over(i).shard() != b.hand_over(i).shard() ||
+        a.hand_over(i).state() != b.hand_over(i).state())
+      return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -61,6 +76,8 @@ ControlLoop::ControlLoop(
       poller_(Poller::Options{.spin_max = absl::ZeroDuration()}) {
   poller_.Add(*coordinator_);
   poller_.Add(waker_);
+  for (const auto& shard_thread : shard_threads_) poller_.Add(*shard_thread);
+  thread_stats_.resize(shard_threads_.size());
   if (!options_.trace_file.empty())
     trace_.open(options_.trace_file, std::ios::trunc);
 }
@@ -96,6 +113,17 @@ absl::Status ControlLoop::Run() {
     }
     if (absl::Now() > give_up) return absl::CancelledError(interrupt_reason_);
 
+    if (leave_call_.has_value() && *leave_call_ == 0) {  // Answered.
+      spdlog::info("this server is drained and leaves the job");
+      return absl::OkStatus();
+    }
+    if (Drained() && !leave_call_.has_value()) {
+      wire::Call call;
+      call.mutable_leave();
+      leave_call_ = member_.Call(call, Payload(), absl::Now(), &effects);
+      continue;
+    }
+
     const absl::Time wake =
         std::min({member_.NextWakeup(), next_stats, give_up});
     SL_RETURN_IF_ERROR(
@@ -107,8 +135,12 @@ absl::Status ControlLoop::Run() {
       if (!message.has_value()) break;
       member_.OnMessage(*message, absl::Now(), &effects);
     }
+    const bool news = ReceiveStats();
+    if (news && member_.incarnation() != 0) {
+      member_.SendHeartbeat(absl::Now(), &effects);
+    }
     if (absl::Now() >= next_stats) {
-      CollectStats();
+      AskForStats();
       next_stats = absl::Now() + kStatsInterval;
     }
     member_.OnTick(absl::Now(), &effects);
@@ -131,13 +163,25 @@ absl::Status ControlLoop::Perform(MemberCore::Effects* effects) {
                  wire::JobState_Name(state),
                  now_due.view->proto().worker_size());
     if (state == wire::FINISHED || state == wire::FAILED) {
-      CollectStats();
+      CollectLastStats();
       MemberCore::Effects last;
       member_.SendHeartbeat(absl::Now(), &last);
       for (const Message& m : last.sends) (void)coordinator_->Send(m);
       if (state == wire::FAILED)
         return absl::AbortedError(now_due.view->proto().reason());
     }
+  }
+  for (const MemberCore::CallResult& answer : now_due.answers) {
+    if (!leave_call_.has_value() || answer.call_id != *leave_call_) continue;
+    if (answer.reply.code() == wire::OK) {
+      leave_call_ = 0;
+    } else {
+      leave_call_.reset();  // It was given a shard after all.
+    }
+  }
+  if (now_due.fenced && leave_call_.has_value()) {
+    leave_call_ = 0;  // It let us go, and the answer was lost.
+    return absl::OkStatus();
   }
   if (now_due.fenced) {
     return absl::AbortedError(
@@ -148,35 +192,69 @@ absl::Status ControlLoop::Perform(MemberCore::Effects* effects) {
   return now_due.failure;
 }
 
-void ControlLoop::CollectStats() {
+bool ControlLoop::Drained() const {
+  const std::shared_ptr<const View>& view = member_.view();
+  if (view == nullptr || view->proto().state() != wire::RUNNING) return false;
+  const int32_t self = options_.member.join.index();
+  const wire::ServerMember* const server = view->FindServer(self);
+  if (server == nullptr || !server->draining()) return false;
+  const wire::View& proto = view->proto();
+  return std::find(proto.owner_server().begin(), proto.owner_server().end(),
+                   self) == proto.owner_server().end() &&
+         std::none_of(
+             proto.move().begin(), proto.move().end(),
+             [&](const wire::Move& move) { return move.server() == self; });
+}
+
+void ControlLoop::AskForStats() {
   Message request;
   request.header.mutable_stats_request();
   SendToShardThreads(request);
-  run::ServerStats total;
-  const absl::Time deadline = absl::Now() + kStatsWaitMax;
-  for (const std::unique_ptr<DealerSocket>& shard_thread : shard_threads_) {
-    Poller poller(Poller::Options{.spin_max = absl::ZeroDuration()});
-    poller.Add(*shard_thread);
-    bool answered = false;
-    while (!answered && absl::Now() < deadline) {
-      if (!poller.Wait(deadline - absl::Now()).ok()) break;
-      while (true) {
-        absl::StatusOr<std::optional<Message>> message =
-            shard_thread->Receive();
-        if (!message.ok() || !message->has_value()) break;
-        if (!(*message)->header.has_stats_reply()) continue;
-        Merge((*message)->header.stats_reply().stats(), &total);
-        if (trace_.is_open()) {
-          trace_ << (*message)->header.stats_reply().trace() << std::flush;
-        }
-        answered = true;
-      }
+}
+
+bool ControlLoop::ReceiveStats() {
+  bool received = false;
+  bool news = false;
+  for (size_t t = 0; t < shard_threads_.size(); ++t) {
+    while (true) {
+      absl::StatusOr<std::optional<Message>> message =
+          shard_threads_[t]->Receive();
+      if (!message.ok() || !message->has_value()) break;
+      if (!(*message)->header.has_stats_reply()) continue;
+      const wire::StatsReply& reply = (*message)->header.stats_reply();
+      if (trace_.is_open()) trace_ << reply.trace() << std::flush;
+      news = news || !SameHandOvers(reply.stats(), thread_stats_[t]);
+      thread_stats_[t] = reply.stats();
+      received = true;
     }
-    poller.Remove(*shard_thread);
-    // Counts never go back: a thread that is late is left for the next time.
-    if (!answered) return;
   }
+  if (!received) return false;
+  run::ServerStats total;
+  total.set_index(options_.member.join.index());
+  for (const run::ServerStats& stats : thread_stats_) Merge(stats, &total);
   member_.SetStats(total);
+  return news;
+}
+
+void ControlLoop::CollectLastStats() {
+  const absl::Time deadline = absl::Now() + kStatsWaitMax;
+  for (run::ServerStats& stats : thread_stats_) stats.clear_thread();
+  AskForStats();
+  // Every answer tells the thread's load.
+  while (
+      absl::Now() < deadline &&
+      std::any_of(thread_stats_.begin(), thread_stats_.end(),
+                  [](const auto& stats) { return stats.thread_size() == 0; })) {
+    if (!poller_.Wait(deadline - absl::Now()).ok()) return;
+    (void)ReceiveStats();
+    // Nothing more is wanted of these; the poller wants them looked at.
+    waker_.Drain();
+    while (true) {
+      const absl::StatusOr<std::optional<Message>> message =
+          coordinator_->Receive();
+      if (!message.ok() || !message->has_value()) break;
+    }
+  }
 }
 
 void ControlLoop::SendToShardThreads(const Message& message) {

@@ -1,11 +1,12 @@
 // ControlLoop: the control thread of a server. Keeps the server a member of the
 // job, hands views to the shard threads and their statistics to the
-// coordinator.
+// coordinator, and leaves when the server is drained.
 #pragma once
 
 #include <atomic>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,8 @@ class ControlLoop {
   static absl::StatusOr<std::unique_ptr<ControlLoop>> Create(
       NetContext& context, const Options& options);
 
-  // Runs until the job has ended. OK if it FINISHED; else the sentence that
-  // says why not.
+  // Runs until the job has ended, or the server is drained. OK if it FINISHED
+  // or is drained; else the sentence that says why not.
   absl::Status Run();
 
   // Any thread: ends the whole job, because a server takes its shards with it.
@@ -39,9 +40,14 @@ class ControlLoop {
   ControlLoop(const Options& options, std::unique_ptr<DealerSocket> coordinator,
               std::vector<std::unique_ptr<DealerSocket>> shard_threads);
   absl::Status Perform(MemberCore::Effects* effects);
-  // Asks all shard threads for statistics and waits for them, briefly.
-  void CollectStats();
+  void AskForStats();
+  // Takes what the shard threads have sent. True if there is news that the
+  // coordinator should not have to wait for.
+  bool ReceiveStats();
+  // Asks once more and waits, briefly, for every shard thread's answer.
+  void CollectLastStats();
   void SendToShardThreads(const Message& message);
+  bool Drained() const;
 
   const Options options_;
   MemberCore member_;
@@ -50,6 +56,8 @@ class ControlLoop {
   Poller poller_;
   Waker waker_;
   std::ofstream trace_;
+  std::vector<run::ServerStats> thread_stats_;  // The last of each thread.
+  std::optional<uint64_t> leave_call_;          // Once it is drained.
   std::atomic<bool> interrupted_{false};
   std::string interrupt_reason_;  // Written before interrupted_, read after.
 };

@@ -18,7 +18,19 @@ namespace {
 absl::Status Serve(const MemberFlags& flags,
                    const config::ClusterConfig& config) {
   const std::vector<ServerProcess> servers = ServerProcesses(config);
-  const ServerProcess& self = servers[flags.index];
+  ServerProcess self = flags.add ? servers.back() : servers[flags.index];
+  if (flags.add) {
+    self.index = flags.index;
+    self.first_port = 0;
+    if (!flags.host.empty()) self.host = flags.host;
+    if (flags.threads > 0) self.threads = flags.threads;
+    if (!config.insecure() && !IsLoopback(self.host)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--host: ", self.host,
+          " is not a loopback address, and nothing on the wire is encrypted: "
+          "the config has to say insecure: true"));
+    }
+  }
   SL_ASSIGN_OR_RETURN(const std::string coordinator_address,
                       ResolveHost(config.coordinator().host()));
   const std::string coordinator_endpoint = absl::StrCat(
@@ -32,18 +44,19 @@ absl::Status Serve(const MemberFlags& flags,
   std::unique_ptr<CoordinatorThread> coordinator;
   if (flags.index == 0) {
     CoordinatorThread::Options options;
-    options.core = {.job = config.job(),
-                    .config_hash = ConfigHash(config),
-                    .servers = static_cast<int>(servers.size()),
-                    .workers = static_cast<int>(WorkerProcesses(config).size()),
-                    .mode = ModeOf(config),
-                    .staleness = StalenessOf(config),
-                    .shard_elements = int64_t{config.limits().shard_kib()} *
-                                      1024 /
-                                      static_cast<int64_t>(sizeof(float)),
-                    .lease = absl::Milliseconds(config.limits().lease_ms()),
-                    .start_timeout =
-                        absl::Milliseconds(config.limits().start_timeout_ms())};
+    options.core = {
+        .job = config.job(),
+        .config_hash = ConfigHash(config),
+        .servers = static_cast<int>(servers.size()),
+        .workers = static_cast<int>(WorkerProcesses(config).size()),
+        .mode = ModeOf(config),
+        .staleness = StalenessOf(config),
+        .shard_elements = int64_t{config.limits().shard_kib()} * 1024 /
+                          static_cast<int64_t>(sizeof(float)),
+        .lease = absl::Milliseconds(config.limits().lease_ms()),
+        .start_timeout = absl::Milliseconds(config.limits().start_timeout_ms()),
+        .rebalance = {.config = config.rebalance(),
+                      .slot_count = optimizer.slot_count()}};
     options.endpoint = coordinator_endpoint;
     options.folder = flags.out;
     options.mode = ModeText(config);
@@ -69,7 +82,8 @@ absl::Status Serve(const MemberFlags& flags,
                     .trace = config.train().trace()};
     options.host = address;
     options.port = self.first_port == 0 ? 0 : self.first_port + t;
-    options.ipc = config.limits().transport() != config::Limits::TCP;
+    options.transport = config.limits().transport();
+    options.slowdown = self.slowdown;
     SL_ASSIGN_OR_RETURN(
         shard_threads.emplace_back(),
         ShardThread::Start(context, options, optimizer, config.schedule()));
@@ -103,12 +117,15 @@ int main(int argc, char** argv) {
       {.role = "server",
        .description =
            "Holds shards of the model and serves pushes and pulls. Server 0 "
-           "also runs the\ncoordinator, so it writes metrics.jsonl and "
-           "summary.json. Start one process for\neach server of the config; "
+           "also runs the\ncoordinator, so it writes metrics.jsonl, "
+           "moves.jsonl "
+           "and summary.json. Start one\nprocess for each server of the "
+           "config; "
            "'slackline run' does it on one host.",
-       .out_help = "Folder for metrics.jsonl, summary.json and traces; none: "
-                   "not written",
+       .out_help = "Folder for metrics.jsonl, moves.jsonl, summary.json and "
+                   "traces; none: not written",
        .data_dir_help = "",
+       .may_be_added = true,
        .count =
            [](const slackline::config::ClusterConfig& config) {
              return static_cast<int>(slackline::ServerProcesses(config).size());

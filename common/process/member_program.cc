@@ -40,6 +40,18 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
     app.add_option("--data-dir", flags.data_dir, program.data_dir_help);
   }
   app.add_option("--out", flags.out, program.out_help);
+  if (program.may_be_added) {
+    app.add_flag("--add", flags.add,
+                 "Joins a running job as one more server than its config has; "
+                 "--index is then one that no other server had");
+    app.add_option("--host", flags.host,
+                   "With --add: address that others connect to; default: that "
+                   "of the config's last server");
+    app.add_option("--threads", flags.threads,
+                   "With --add: shard threads; default: as the config's last "
+                   "server")
+        ->check(CLI::Range(1, 1024));
+  }
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, asp or allreduce; the same for all processes");
   app.add_option("--set", flags.overrides.sets,
@@ -59,7 +71,21 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
     return kExitUsage;
   }
   const int count = program.count(*config);
-  if (flags.index < 0 || flags.index >= count) {
+  if (!flags.add && (!flags.host.empty() || flags.threads != 0)) {
+    std::fprintf(stderr,
+                 "--host and --threads are for --add; the config says them for "
+                 "its own servers\n");
+    return kExitUsage;
+  }
+  if (flags.add && flags.index < count) {
+    std::fprintf(stderr,
+                 "--index: %d belongs to the config, which has %d servers; a "
+                 "server that is added takes a larger one ('slackline servers "
+                 "add' finds it)\n",
+                 flags.index, count);
+    return kExitUsage;
+  }
+  if (!flags.add && (flags.index < 0 || flags.index >= count)) {
     std::fprintf(stderr,
                  "--index: %d is outside [0, %d); the config has %d %ss\n",
                  flags.index, count, count, program.role.c_str());

@@ -19,6 +19,10 @@ struct MemberFlags {
   std::string data_dir;
   std::string out;
   ConfigOverrides overrides;
+  // Servers that join a running job.
+  bool add = false;
+  std::string host;  // Empty: as the last server of the config.
+  int threads = 0;   // 0: as the last server of the config.
 };
 
 struct MemberProgram {
@@ -26,6 +30,7 @@ struct MemberProgram {
   std::string description;    // What --help begins with.
   std::string out_help;       // Of --out.
   std::string data_dir_help;  // Of --data-dir; empty: there is no such flag.
+  bool may_be_added = false;  // There is --add, and what goes with it.
   // How many processes of this role the config has.
   std::function<int(const config::ClusterConfig&)> count;
   // Does the work, until the job has ended.

@@ -26,6 +26,14 @@ StalenessGate::Participant& StalenessGate::Join(Rank rank,
   return participants_[index];
 }
 
+void StalenessGate::Restore(Clock min_clock,
+                            std::vector<Participant> participants) {
+  min_clock_ = min_clock;
+  participants_ = std::move(participants);
+  parked_.clear();
+  UpdateMinClock();
+}
+
 StalenessGate::Participant* StalenessGate::Find(Rank rank,
                                                 Incarnation incarnation) {
   const auto at =

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/ids.h"
@@ -44,6 +45,9 @@ class StalenessGate {
   // Adds a participant at `clock`, or at the smallest clock of the others if
   // that is larger. A rank that is already there must leave first: fatal.
   Participant& Join(Rank rank, Incarnation incarnation, Clock clock);
+  // Becomes what another gate was: for a shard that has moved. `participants`
+  // are sorted by rank; nothing is parked.
+  void Restore(Clock min_clock, std::vector<Participant> participants);
   // nullptr if this incarnation of the rank does not take part.
   Participant* Find(Rank rank, Incarnation incarnation);
   // Removes the participants that `keep` refuses
@@ -74,6 +78,8 @@ class StalenessGate {
   // Appends to `*admitted` every parked pull that may go now, in parking order.
   void Release(std::vector<Pull>* admitted);
   size_t parked_count() const { return parked_.size(); }
+  // Parks nothing any more; returns what was parked.
+  std::vector<Pull> TakeParked() { return std::exchange(parked_, {}); }
 
  private:
   void UpdateMinClock();

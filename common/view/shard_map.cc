@@ -14,14 +14,63 @@ int64_t TableElements(const wire::Table& table) {
   return elements;
 }
 
-absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
-  std::shared_ptr<View> view(new View);
-  std::set<Owner> known;
+namespace {
+
+std::set<Owner> ThreadsOf(const wire::View& proto) {
+  std::set<Owner> threads;
   for (const wire::ServerMember& server : proto.server()) {
     for (int thread = 0; thread < server.thread_size(); ++thread) {
-      known.insert({server.index(), thread});
+      threads.insert({server.index(), thread});
     }
   }
+  return threads;
+}
+
+}  // namespace
+
+absl::Status View::AddSplits(const wire::View& proto) {
+  for (const wire::Split& split : proto.split()) {
+    if (!HasShard(split.shard()) ||
+        split.at() <= shards_[split.shard()].begin ||
+        split.at() >= shards_[split.shard()].end) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("view ", proto.number(), ": shard ", split.shard(),
+                       " is to be split at element ", split.at(),
+                       ", which is not inside it"));
+    }
+    ShardRange& kept = shards_[split.shard()];
+    ShardRange cut = kept;
+    cut.shard = ShardId{shard_count()};
+    cut.begin = kept.end = split.at();
+    since_[split.shard()] = split.since();
+    shards_.push_back(cut);
+    since_.push_back(split.since());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status View::AddMoves(const wire::View& proto) {
+  const std::set<Owner> known = ThreadsOf(proto);
+  for (int i = 0; i < proto.move_size(); ++i) {
+    const wire::Move& move = proto.move(i);
+    if (!HasShard(move.shard()) ||
+        (proto.state() == wire::RUNNING &&
+         known.count({move.server(), move.thread()}) == 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "view ", proto.number(), ": shard ", move.shard(),
+          " is to move to thread ", move.thread(), " of server ", move.server(),
+          "; the view has no such shard or thread"));
+    }
+    if (!moves_.emplace(move.shard(), i).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "view ", proto.number(), " moves shard ", move.shard(), " twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
+  std::shared_ptr<View> view(new View);
   for (int t = 0; t < proto.table_size(); ++t) {
     const wire::Table& table = proto.table(t);
     for (const int64_t extent : table.shape()) {
@@ -47,6 +96,9 @@ absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
            .end = std::min(elements, begin + table.shard_elements())});
     }
   }
+  view->since_.resize(view->shards_.size(), 0);
+  SL_RETURN_IF_ERROR(view->AddSplits(proto));
+  SL_RETURN_IF_ERROR(view->AddMoves(proto));
   if (proto.owner_server_size() != view->shard_count() ||
       proto.owner_thread_size() != view->shard_count()) {
     return absl::InvalidArgumentError(
@@ -54,6 +106,7 @@ absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
                      " owners for ", view->shard_count(), " shards"));
   }
   view->owners_.reserve(view->shards_.size());
+  const std::set<Owner> known = ThreadsOf(proto);
   for (int i = 0; i < view->shard_count(); ++i) {
     const Owner owner{proto.owner_server(i), proto.owner_thread(i)};
     // A view that ends the job may do so because that server is gone.
@@ -65,15 +118,38 @@ absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
     }
     view->owners_.push_back(owner);
   }
+  view->by_table_.resize(proto.table_size());
+  for (const ShardRange& range : view->shards_) {
+    view->by_table_[static_cast<size_t>(range.table)].push_back(range);
+  }
+  if (proto.split_size() > 0) {
+    for (std::vector<ShardRange>& ranges : view->by_table_) {
+      std::sort(ranges.begin(), ranges.end(),
+                [](const ShardRange& a, const ShardRange& b) {
+                  return a.begin < b.begin;
+                });
+    }
+  }
   view->proto_ = std::move(proto);
   return std::shared_ptr<const View>(std::move(view));
 }
 
-absl::Span<const ShardRange> View::ShardsOf(TableId id) const {
-  const wire::Table& t = table(id);
-  const int64_t count =
-      (TableElements(t) + t.shard_elements() - 1) / t.shard_elements();
-  return absl::MakeConstSpan(shards_).subspan(t.first_shard(), count);
+ShardId View::OriginOf(ShardId id) const {
+  const int32_t first = shard_count() - proto_.split_size();
+  const int32_t split = static_cast<int32_t>(id) - first;
+  return split < 0 ? id : ShardId{proto_.split(split).shard()};
+}
+
+const wire::Move* View::FindMove(ShardId id) const {
+  const auto found = moves_.find(static_cast<int32_t>(id));
+  return found == moves_.end() ? nullptr : &proto_.move(found->second);
+}
+
+const wire::ServerMember* View::FindServer(int32_t index) const {
+  for (const wire::ServerMember& server : proto_.server()) {
+    if (server.index() == index) return &server;
+  }
+  return nullptr;
 }
 
 std::string View::ShardName(ShardId id) const {

@@ -3,6 +3,7 @@
 // unlocked; whatever changes the cluster makes a new one with a larger number.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,8 +35,9 @@ class View {
  public:
   // InvalidArgument names the table or shard that does not fit: shapes and
   // shard sizes of at least 1, shards numbered in table order without gaps,
-  // one owner for each shard and that owner, while the job runs, a thread of a
-  // listed server.
+  // splits inside their shards, at most one move for each shard, one owner for
+  // each shard, and owners and targets, while the job runs, threads of listed
+  // servers.
   static absl::StatusOr<std::shared_ptr<const View>> Create(wire::View proto);
 
   const wire::View& proto() const { return proto_; }
@@ -47,8 +49,20 @@ class View {
   }
   bool HasShard(int32_t id) const { return id >= 0 && id < shard_count(); }
   Owner OwnerOf(ShardId id) const { return owners_[static_cast<size_t>(id)]; }
+  // The number of the first view in which the shard has this range; 0: it had
+  // it from the start.
+  uint64_t RangeSince(ShardId id) const {
+    return since_[static_cast<size_t>(id)];
+  }
+  // The shard that this one was cut off from; itself if it was there from the
+  // start.
+  ShardId OriginOf(ShardId id) const;
+  // The move of the shard that is ordered and not known to be done, or nullptr.
+  const wire::Move* FindMove(ShardId id) const;
   // All shards of a table in element order.
-  absl::Span<const ShardRange> ShardsOf(TableId table) const;
+  absl::Span<const ShardRange> ShardsOf(TableId table) const {
+    return by_table_[static_cast<size_t>(table)];
+  }
   const wire::Table& table(TableId id) const {
     return proto_.table(static_cast<int>(id));
   }
@@ -56,15 +70,23 @@ class View {
   std::string ShardName(ShardId id) const;
 
   // nullptr if there is none.
+  const wire::ServerMember* FindServer(int32_t index) const;
   const wire::WorkerMember* FindWorker(Rank rank) const;
   const wire::WorkerMember* FindWorker(Rank rank,
                                        Incarnation incarnation) const;
 
  private:
   View() = default;
+  // Reads the splits and the moves, and checks them.
+  absl::Status AddSplits(const wire::View& proto);
+  absl::Status AddMoves(const wire::View& proto);
+
   wire::View proto_;
   std::vector<ShardRange> shards_;
+  std::vector<uint64_t> since_;
   std::vector<Owner> owners_;
+  std::vector<std::vector<ShardRange>> by_table_;
+  std::map<int32_t, int> moves_;  // By shard: index into the proto.
 };
 
 // The chief: the worker of the lowest rank in the view. nullptr without

@@ -16,6 +16,8 @@ constexpr size_t kPassedBarriersMax = 1024;
 // 4 TiB of float32; and owners of shards that a view of some MiB can list.
 constexpr int64_t kTableElementsMax = int64_t{1} << 40;
 constexpr int64_t kShardsMax = 1 << 20;
+constexpr int32_t kServersMax = 100000;
+constexpr size_t kPlacementCallsMax = 64;
 
 std::string Seconds(absl::Duration duration) {
   return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
@@ -64,7 +66,10 @@ std::string WhyTablesUnfit(const wire::JoinRequest& join,
 
 }  // namespace
 
-CoordinatorCore::CoordinatorCore(const Options& options) : options_(options) {
+CoordinatorCore::CoordinatorCore(const Options& options)
+    : options_(options),
+      rebalancer_(options.rebalance),
+      next_server_(options.servers) {
   view_.set_number(1);
   view_.set_job(options.job);
   view_.set_state(wire::FORMING);
@@ -132,17 +137,24 @@ std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
         "); start all processes with one file and the same --mode and "
         "--set");
   }
-  if (join.index() < 0 || join.index() >= count) {
-    return absl::StrCat(who, ": the config has ", count,
-                        is_worker ? " workers" : " servers",
-                        ", so the index must be in [0, ", count, ")");
-  }
   if (view_.state() == wire::FINISHED || view_.state() == wire::FAILED) {
     return absl::StrCat("the job has ended: ", view_.reason());
   }
-  if (!is_worker && view_.state() == wire::RUNNING) {
+  const bool new_server = !is_worker && view_.state() == wire::RUNNING;
+  if (new_server && options_.mode == wire::ALLREDUCE) {
+    return absl::StrCat(who, ": an all-reduce job has no use for more servers");
+  }
+  if (new_server &&
+      (join.index() < next_server_ || join.index() >= kServersMax)) {
     return absl::StrCat(who,
-                        ": the job runs already and does not take servers");
+                        ": the job runs; a server that is added to it takes "
+                        "an index that no other had, from ",
+                        next_server_, " on, below ", kServersMax);
+  }
+  if (!new_server && (join.index() < 0 || join.index() >= count)) {
+    return absl::StrCat(who, ": the config has ", count,
+                        is_worker ? " workers" : " servers",
+                        ", so the index must be in [0, ", count, ")");
   }
   if (is_worker && view_.state() == wire::RUNNING &&
       options_.mode == wire::ALLREDUCE) {
@@ -251,6 +263,9 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
   member.incarnation = incarnation;
   member.heard = now;
   member.founder = view_.state() == wire::FORMING;
+  if (!member.worker_role()) {
+    next_server_ = std::max(next_server_, join.index() + 1);
+  }
   reply.set_code(wire::OK);
   reply.set_incarnation(incarnation);
   effects->sends.push_back(std::move(out));
@@ -291,6 +306,8 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   data_ = worker.join.data();
   view_.set_state(wire::RUNNING);
   running_since_ = now;
+  next_plan_ =
+      now + absl::Milliseconds(options_.rebalance.config.interval_ms());
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
                                       options_.workers,
                                       " workers have joined; the job runs"));
@@ -313,6 +330,7 @@ void CoordinatorCore::Publish(Effects* effects) {
     server.set_incarnation(member->incarnation);
     server.set_host_id(member->join.host_id());
     *server.mutable_thread() = member->join.thread();
+    server.set_draining(member->draining);
   }
   for (const auto& [rank, member] : workers) {
     wire::WorkerMember& worker = *view_.add_worker();
@@ -344,6 +362,12 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   const std::string sentence = absl::StrCat(Describe(member), " ", why);
   effects->log.push_back(sentence);
   if (view_.state() != wire::RUNNING) return;
+  if (!member.worker_role() && options_.mode != wire::ALLREDUCE &&
+      !OwnsShards(member.join.index())) {
+    rebalancer_.Forget(member.join.index(), &view_);
+    gone_servers_.push_back(member.server);
+    return Publish(effects);
+  }
   if (!member.worker_role()) {
     return End(wire::FAILED,
                absl::StrCat(sentence,
@@ -435,7 +459,11 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   reply.set_code(wire::OK);
   reply.set_records_acked(member.records_acked);
   effects->sends.push_back(std::move(out));
-  if (member.view_known < view_.number()) SendView(member, effects);
+  const uint64_t number = view_.number();
+  if (heartbeat.has_server()) OnHandOverStates(member, now, effects);
+  // A view made just now went to all.
+  if (member.view_known < number && number == view_.number())
+    SendView(member, effects);
 }
 
 void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
@@ -462,6 +490,7 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
                         Seconds(options_.lease)),
            now, effects);
   }
+  PlanIfDue(now, effects);
 }
 
 absl::Time CoordinatorCore::NextWakeup() const {
@@ -472,6 +501,7 @@ absl::Time CoordinatorCore::NextWakeup() const {
   }
   if (ended_at_ != absl::InfiniteFuture())
     next = std::min(next, ended_at_ + options_.lease);
+  if (view_.state() == wire::RUNNING) next = std::min(next, next_plan_);
   return next + absl::Milliseconds(1);
 }
 
@@ -504,6 +534,11 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
   if (call.kind_case() == wire::Call::kStop) {
     End(wire::FAILED, call.stop().reason(), now, effects);
     return Reply(from, id, wire::OK, "", effects);
+  }
+  if (call.kind_case() == wire::Call::kRebalance ||
+      call.kind_case() == wire::Call::kMoveShards ||
+      call.kind_case() == wire::Call::kDrain) {
+    return OnPlacementCall(from, call, now, effects);
   }
   const auto member = members_.find(call.incarnation());
   if (member == members_.end() || member->second.peer != from) {
@@ -567,6 +602,12 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
       return park(store_gets_[call.store_get().key()]);
     }
     case wire::Call::kLeave:
+      if (call.leave().failure().empty() && !member->second.worker_role()) {
+        if (const std::string why = WhyServerMustStay(member->second);
+            !why.empty()) {
+          return Reply(from, id, wire::REJECTED, why, effects);
+        }
+      }
       Reply(from, id, wire::OK, "", effects);
       return OnLeave(call.leave(), call.incarnation(), now, effects);
     default:
@@ -627,6 +668,9 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Incarnation incarnation,
     return Remove(incarnation, absl::StrCat("left: ", leave.failure()), now,
                   effects);
   }
+  if (!member.worker_role()) {
+    return Remove(incarnation, "was drained and has left", now, effects);
+  }
   if (leave.has_result()) result_ = leave.result();
   if (!member.done) {
     member.done = true;
@@ -649,6 +693,195 @@ void CoordinatorCore::FinishIfDone(absl::Time now, Effects* effects) {
   }
 }
 
+// ---- Placement ------------------------------------------------------------
+
+std::string CoordinatorCore::WhyNothingMoves() const {
+  if (view_.state() != wire::RUNNING) return "the job does not run";
+  if (options_.mode == wire::ALLREDUCE) {
+    return "in all-reduce mode the servers hold no shards";
+  }
+  if (options_.rebalance.config.mode() == config::Rebalance::OFF) {
+    return "the config says rebalance { mode: OFF }; MANUAL allows it";
+  }
+  return "";
+}
+
+std::vector<Rebalancer::Server> CoordinatorCore::RebalancerServers() const {
+  std::vector<Rebalancer::Server> servers;
+  for (const auto& [incarnation, member] : members_) {
+    if (member.worker_role()) continue;
+    servers.push_back({.index = member.join.index(),
+                       .threads = member.join.thread_size(),
+                       .draining = member.draining,
+                       .stats = &member.server});
+  }
+  std::sort(servers.begin(), servers.end(),
+            [](const auto& a, const auto& b) { return a.index < b.index; });
+  return servers;
+}
+
+bool CoordinatorCore::OwnsShards(int32_t server) const {
+  return std::find(view_.owner_server().begin(), view_.owner_server().end(),
+                   server) != view_.owner_server().end();
+}
+
+std::string CoordinatorCore::WhyServerMustStay(const Member& server) const {
+  const int32_t index = server.join.index();
+  const bool arriving = std::any_of(
+      view_.move().begin(), view_.move().end(),
+      [&](const wire::Move& move) { return move.server() == index; });
+  if (!server.draining || arriving || OwnsShards(index)) {
+    return absl::StrCat(Describe(server),
+                        " still has shards, or is to get some");
+  }
+  return "";
+}
+
+void CoordinatorCore::OnPlacementCall(const PeerId& from,
+                                      const wire::Call& call, absl::Time now,
+                                      Effects* effects) {
+  const std::pair<PeerId, uint64_t> id{from, call.call_id()};
+  for (const auto& [past, answer] : placement_calls_) {
+    if (past != id) continue;
+    effects->sends.push_back(answer);  // Repeated: it was done already.
+    return;
+  }
+  const auto answer = [&](const absl::StatusOr<run::Plan>& plan) {
+    Reply(from, call.call_id(), plan.ok() ? wire::OK : wire::REJECTED,
+          std::string(plan.status().message()), effects);
+    if (plan.ok()) {
+      *effects->sends.back()
+           .message.header.mutable_call_reply()
+           ->mutable_plan() = *plan;
+    }
+    if (placement_calls_.size() == kPlacementCallsMax)
+      placement_calls_.pop_front();
+    placement_calls_.push_back({id, effects->sends.back()});
+  };
+  const auto refuse = [&](const std::string& why) {
+    answer(absl::FailedPreconditionError(why));
+  };
+  if (const std::string why = WhyNothingMoves(); !why.empty()) {
+    return refuse(why);
+  }
+  const absl::StatusOr<std::shared_ptr<const View>> view = View::Create(view_);
+  SL_CHECK(view.ok(), view.status().ToString());  // It was published.
+  absl::StatusOr<run::Plan> plan;
+  bool adopt = true;
+  Member* drained = nullptr;
+  if (call.kind_case() == wire::Call::kRebalance) {
+    if (!rebalancer_.idle()) {
+      return refuse(absl::StrCat(rebalancer_.Present().move_size(),
+                                 " moves are under way; try again when they "
+                                 "are done"));
+    }
+    plan = rebalancer_.Plan(**view, RebalancerServers(),
+                            Rebalancer::Aim::kBalance, now);
+    adopt = !call.rebalance().dry_run();
+  } else if (call.kind_case() == wire::Call::kMoveShards) {
+    const wire::MoveShards& moves = call.move_shards();
+    plan = rebalancer_.PlanMoves(
+        **view, RebalancerServers(),
+        std::vector<int32_t>(moves.shard().begin(), moves.shard().end()),
+        moves.server(), moves.thread());
+  } else {
+    const int32_t index = call.drain().server();
+    drained = Find(wire::JoinRequest::SERVER, index);
+    if (drained == nullptr) {
+      return refuse(absl::StrCat("the job has no server ", index));
+    }
+    if (index == 0) {
+      return refuse(
+          "server 0 hosts the coordinator and has to stay; its shards can be "
+          "moved: slackline move");
+    }
+    const bool others =
+        std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+          return !entry.second.worker_role() && !entry.second.draining &&
+                 &entry.second != drained;
+        });
+    if (!others) return refuse("no other server is left to take the shards");
+    const bool before = drained->draining;
+    drained->draining = true;
+    plan = rebalancer_.Plan(**view, RebalancerServers(),
+                            Rebalancer::Aim::kDrainOnly, now);
+    if (!plan.ok()) drained->draining = before;
+  }
+  answer(plan);
+  if (!plan.ok() || !adopt) return;
+  effects->log.push_back(absl::StrCat(
+      drained == nullptr ? ""
+                         : absl::StrCat(Describe(*drained), " is drained: "),
+      plan->summary()));
+  const uint64_t number = view_.number() + 1;
+  const bool split = rebalancer_.Adopt(*plan, number, &view_);
+  if (rebalancer_.Order(number, &view_) || split || drained != nullptr) {
+    Publish(effects);
+  }
+}
+
+void CoordinatorCore::PlanIfDue(absl::Time now, Effects* effects) {
+  if (now < next_plan_ || !WhyNothingMoves().empty()) return;
+  next_plan_ =
+      now + absl::Milliseconds(options_.rebalance.config.interval_ms());
+  if (!rebalancer_.idle()) return;
+  const bool draining =
+      std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+        return entry.second.draining && OwnsShards(entry.second.join.index());
+      });
+  const bool automatic =
+      options_.rebalance.config.mode() == config::Rebalance::AUTO;
+  if (!draining && !automatic) return;
+  const absl::StatusOr<std::shared_ptr<const View>> view = View::Create(view_);
+  SL_CHECK(view.ok(), view.status().ToString());  // It was published.
+  const absl::StatusOr<run::Plan> plan = rebalancer_.Plan(
+      **view, RebalancerServers(),
+      automatic ? Rebalancer::Aim::kBalance : Rebalancer::Aim::kDrainOnly, now);
+  if (!plan.ok() || (plan->move_size() == 0 && plan->split_size() == 0)) return;
+  effects->log.push_back(absl::StrCat("rebalancing: ", plan->summary()));
+  const uint64_t number = view_.number() + 1;
+  rebalancer_.Adopt(*plan, number, &view_);
+  rebalancer_.Order(number, &view_);
+  Publish(effects);
+}
+
+void CoordinatorCore::OnHandOverStates(const Member& server, absl::Time now,
+                                       Effects* effects) {
+  if (view_.state() != wire::RUNNING) return;
+  bool any = false;
+  for (const run::HandOverState& state : server.server.hand_over()) {
+    if (state.state() == run::HandOverState::LOST) {
+      return End(
+          wire::FAILED,
+          absl::StrCat("the server that was just taking over shard ",
+                       state.shard(), " from server ", server.join.index(),
+                       " has died; its shards are lost"),
+          now, effects);
+    }
+    if (state.state() != run::HandOverState::DONE) continue;
+    run::MoveRecord record;
+    if (!rebalancer_.Done(state, absl::ToDoubleSeconds(now - running_since_),
+                          now, &view_, &record)) {
+      continue;
+    }
+    effects->log.push_back(absl::StrCat(
+        "shard ", record.shard(), " (", record.name(),
+        ") has moved from server ", record.from_server(), " to server ",
+        record.to_server(), ": ", record.bytes(), " bytes in ",
+        record.copy_micros() / 1000, " ms, not served for at most ",
+        record.pause_micros(), " us"));
+    effects->moves.push_back(std::move(record));
+    any = true;
+  }
+  if (!any) return;
+  // Loads have to be measured anew before they say anything.
+  next_plan_ = std::max(
+      next_plan_,
+      now + absl::Milliseconds(options_.rebalance.config.interval_ms()));
+  rebalancer_.Order(view_.number() + 1, &view_);
+  Publish(effects);
+}
+
 // ---- Reports --------------------------------------------------------------
 
 run::Summary CoordinatorCore::Summary() const {
@@ -667,6 +900,13 @@ run::Summary CoordinatorCore::Summary() const {
       MergeHistogram(member.server.staleness_updates(), &updates);
     }
   }
+  for (const run::ServerStats& server : gone_servers_) {
+    MergeHistogram(server.staleness_clocks(), &clocks);
+    MergeHistogram(server.staleness_updates(), &updates);
+  }
+  summary.set_shards_moved(rebalancer_.shards_moved());
+  summary.set_bytes_moved(rebalancer_.bytes_moved());
+  *summary.mutable_move_pause_micros() = rebalancer_.PauseMicros();
   int64_t examples = 0;
   for (const run::WorkerStats& worker : workers) {
     examples += worker.examples();
@@ -727,6 +967,11 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now) const {
   if (view_.state() == wire::FORMING) {
     for (const std::string& missing : Missing()) status.add_missing(missing);
   }
+  *status.mutable_plan() = rebalancer_.Present();
+  for (const run::MoveRecord& record : rebalancer_.last_moves()) {
+    *status.add_moved() = record;
+  }
+  status.set_next_server(next_server_);
   return status;
 }
 

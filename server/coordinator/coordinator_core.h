@@ -1,13 +1,18 @@
 // CoordinatorCore: membership and leases, the view, barriers, the rendezvous
-// store, and the end of the job. Runs in server 0; the data path does not need
-// it.
+// store, which shard is where, and the end of the job. Runs in server 0; the
+// data path does not need it.
 //
 // FORMING until every server and worker of the config has joined, then RUNNING,
 // then FINISHED or FAILED. A worker whose lease runs out leaves the view: the
 // others go on (in ALLREDUCE the job fails). A server whose lease runs out
-// fails the job. The worker of the lowest rank in the view is the chief: once
-// all workers are done it evaluates and writes the model and reports the
-// result.
+// fails the job, unless it owns no shard. The worker of the lowest rank in the
+// view is the chief: once all workers are done it evaluates and writes the
+// model and reports the result.
+//
+// Placement: a user or the planner (planner.h) decides on moves; a view orders
+// some of them at a time; the source of a move says when it is done
+// (server/shard/hand_over.h), and the next view lists the new owner. A server
+// may join while the job runs, and leaves when it is drained.
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible.
@@ -24,6 +29,8 @@
 #include "absl/time/time.h"
 #include "common/message.h"
 #include "common/view/shard_map.h"
+#include "proto/cluster.pb.h"
+#include "server/coordinator/rebalancer.h"
 
 namespace slackline {
 
@@ -42,10 +49,12 @@ class CoordinatorCore {
     // The rendezvous store refuses more. An address of a collective is ~ 1 KiB.
     size_t store_bytes_max = 64 << 20;
     int parked_calls_max = 65536;
+    Rebalancer::Options rebalance;
   };
   struct Effects {
     std::vector<Outgoing> sends;
     std::vector<run::MetricRecord> records;  // New ones, to be kept.
+    std::vector<run::MoveRecord> moves;      // Done ones, to be kept.
     std::vector<std::string> log;            // Sentences for people.
   };
 
@@ -81,6 +90,7 @@ class CoordinatorCore {
     run::ServerStats server;
     bool done = false;  // Workers: has left its work finished.
     bool founder = false;
+    bool draining = false;  // Servers: gives its shards away, then leaves.
     bool worker_role() const {
       return join.role() == wire::JoinRequest::WORKER;
     }
@@ -101,11 +111,24 @@ class CoordinatorCore {
               Effects* effects);
   void OnLeave(const wire::Leave& leave, Incarnation incarnation,
                absl::Time now, Effects* effects);
+  // A drained server goes. Empty, or why it must not.
+  std::string WhyServerMustStay(const Member& server) const;
   void Reply(const PeerId& to, uint64_t call_id, wire::Code code,
              const std::string& error, Effects* effects,
              const Payload* value = nullptr) const;
   void StartIfComplete(absl::Time now, Effects* effects);
   void FinishIfDone(absl::Time now, Effects* effects);
+  // Placement.
+  void OnPlacementCall(const PeerId& from, const wire::Call& call,
+                       absl::Time now, Effects* effects);
+  void OnHandOverStates(const Member& server, absl::Time now, Effects* effects);
+  void PlanIfDue(absl::Time now, Effects* effects);
+  // Orders what the rebalancer wants next. True if the view changes.
+  bool OrderMoves(absl::Time now, Effects* effects);
+  // Empty, or why no shard can move at all now.
+  std::string WhyNothingMoves() const;
+  std::vector<Rebalancer::Server> RebalancerServers() const;
+  bool OwnsShards(int32_t server) const;
   void End(wire::JobState state, const std::string& reason, absl::Time now,
            Effects* effects);
   // Removes the member; `why` completes "worker 2 (pid 7 on host) ...".
@@ -139,7 +162,13 @@ class CoordinatorCore {
   std::map<int, run::MetricRecord> latest_;  // By kind.
   std::optional<run::Result> result_;
   std::vector<run::WorkerStats> gone_workers_;
+  std::vector<run::ServerStats> gone_servers_;
   std::vector<std::string> workers_lost_;
+  Rebalancer rebalancer_;
+  absl::Time next_plan_ = absl::InfiniteFuture();
+  int32_t next_server_ = 0;  // Smallest index that a new server may take.
+  // The last calls that changed placement, and their answers.
+  std::deque<std::pair<std::pair<PeerId, uint64_t>, Outgoing>> placement_calls_;
 };
 
 }  // namespace slackline

@@ -82,6 +82,12 @@ void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
     (void)router_->Send(outgoing.to, outgoing.message);
   }
   if (files_ == nullptr) return;
+  for (const run::MoveRecord& record : effects->moves) {
+    if (const absl::Status written = files_->AppendMove(record);
+        !written.ok()) {
+      spdlog::error("coordinator: {}", std::string(written.message()));
+    }
+  }
   for (const run::MetricRecord& record : effects->records) {
     if (const absl::Status written = files_->AppendMetric(record);
         !written.ok()) {

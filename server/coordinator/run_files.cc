@@ -27,13 +27,18 @@ absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
                                                     ": ", error.message(),
                                                     "; choose another --out"));
   }
-  const std::string path = absl::StrCat(folder, "/metrics.jsonl");
-  std::ofstream metrics(path, std::ios::trunc);
-  if (!metrics) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("cannot write ", path, "; choose another --out"));
+  std::ofstream files[2];
+  for (const int i : {0, 1}) {
+    const std::string path =
+        absl::StrCat(folder, i == 0 ? "/metrics.jsonl" : "/moves.jsonl");
+    files[i].open(path, std::ios::trunc);
+    if (!files[i]) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("cannot write ", path, "; choose another --out"));
+    }
   }
-  return std::unique_ptr<RunFiles>(new RunFiles(folder, std::move(metrics)));
+  return std::unique_ptr<RunFiles>(
+      new RunFiles(folder, std::move(files[0]), std::move(files[1])));
 }
 
 absl::Status RunFiles::AppendMetric(const run::MetricRecord& record) {
@@ -57,6 +62,27 @@ absl::Status RunFiles::AppendMetric(const run::MetricRecord& record) {
   return absl::OkStatus();
 }
 
+absl::Status RunFiles::AppendMove(const run::MoveRecord& record) {
+  const nlohmann::ordered_json line = {{"seconds", record.seconds()},
+                                       {"shard", record.shard()},
+                                       {"name", record.name()},
+                                       {"from_server", record.from_server()},
+                                       {"from_thread", record.from_thread()},
+                                       {"to_server", record.to_server()},
+                                       {"to_thread", record.to_thread()},
+                                       {"shard_bytes", record.shard_bytes()},
+                                       {"bytes", record.bytes()},
+                                       {"copy_micros", record.copy_micros()},
+                                       {"pause_micros", record.pause_micros()},
+                                       {"reason", record.reason()}};
+  moves_ << line.dump() << '\n' << std::flush;
+  if (!moves_) {
+    return absl::DataLossError(
+        absl::StrCat("cannot write ", folder_, "/moves.jsonl"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
   const nlohmann::ordered_json json = {
       {"job", summary.job()},
@@ -76,6 +102,9 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
       {"bytes_pushed", summary.bytes_pushed()},
       {"bytes_pulled", summary.bytes_pulled()},
       {"retries", summary.retries()},
+      {"shards_moved", summary.shards_moved()},
+      {"bytes_moved", summary.bytes_moved()},
+      {"move_pause_micros", PercentilesJson(summary.move_pause_micros())},
       {"workers_lost", std::vector<std::string>(summary.workers_lost().begin(),
                                                 summary.workers_lost().end())},
       {"model_sha256", summary.model_sha256()}};

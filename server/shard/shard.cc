@@ -24,6 +24,41 @@ Shard::Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
   }
 }
 
+Shard::Shard(const ShardRange& range, Version version, Payload values,
+             std::vector<Payload> slots)
+    : range_(range),
+      version_(version),
+      values_(std::move(values)),
+      slots_(std::move(slots)) {
+  SL_CHECK(values_.size() == range_.bytes(), "values of another size");
+}
+
+Shard Shard::Split(const ShardRange& kept, const ShardRange& cut) {
+  SL_CHECK(kept.begin == range_.begin && kept.end == cut.begin &&
+               cut.end == range_.end,
+           "a split does not make the shard's two parts");
+  const auto part = [](const Payload& whole, size_t offset, size_t bytes) {
+    return Payload::Copy(whole.data() + offset, bytes);
+  };
+  std::vector<Payload> cut_slots;
+  for (Payload& slot : slots_) {
+    cut_slots.push_back(part(slot, kept.bytes(), cut.bytes()));
+    slot = part(slot, 0, kept.bytes());
+  }
+  Shard other(cut, version_, part(values_, kept.bytes(), cut.bytes()),
+              std::move(cut_slots));
+  values_ = part(values_, 0, kept.bytes());
+  retired_.clear();
+  range_ = kept;
+  return other;
+}
+
+void Shard::OwnSlots() {
+  for (Payload& slot : slots_) {
+    if (!slot.unique()) slot = Payload::Copy(slot.data(), slot.size());
+  }
+}
+
 Payload Shard::TakeFreeBuffer() {
   for (size_t i = 0; i < retired_.size(); ++i) {
     if (!retired_[i].unique()) continue;
@@ -53,6 +88,7 @@ void Shard::Apply(const Optimizer& optimizer,
     next = TakeFreeBuffer();
     args.out = reinterpret_cast<float*>(next.MutableData());
   }
+  OwnSlots();
   for (size_t i = 0; i < slots_.size(); ++i) {
     args.slots[i] = reinterpret_cast<float*>(slots_[i].MutableData());
   }

@@ -1,9 +1,9 @@
 // One shard: its values, its optimizer slots, and its version.
 //
-// A version is immutable once somebody holds a reference to it: Apply() writes
-// in place when nobody does, else into a buffer of its own. So a pull reply, a
-// checkpoint or a hand-over is one version, never a mixture. Thread-compatible;
-// references may be dropped on any thread.
+// A version, slots included, is immutable once somebody holds a reference to
+// it: Apply() writes in place when nobody does, else into buffers of its own.
+// So a pull reply, a checkpoint or a hand-over is one version, never a mixture.
+// Thread-compatible; references may be dropped on any thread.
 #pragma once
 
 #include <vector>
@@ -21,10 +21,19 @@ class Shard {
   Shard(const wire::Table& table, const ShardRange& range, uint64_t seed,
         const Optimizer& optimizer);
 
+  // What another shard was. `values` and each of `slots` has range.bytes().
+  Shard(const ShardRange& range, Version version, Payload values,
+        std::vector<Payload> slots);
+
   const ShardRange& range() const { return range_; }
   Version version() const { return version_; }
-  // A reference to the present version.
+  // References to the present version.
   const Payload& values() const { return values_; }
+  const std::vector<Payload>& slots() const { return slots_; }
+
+  // Keeps the elements of `kept`, a beginning of the range, and returns the
+  // others, of the same version, as the shard `cut`. Copies both.
+  Shard Split(const ShardRange& kept, const ShardRange& cut);
 
   // One update from the sum of `gradients`, in their order, times `scale`. Each
   // has range().bytes() bytes. One pass over gradients, values and slots.
@@ -34,6 +43,8 @@ class Shard {
  private:
   // Memory for the next version that nobody reads any more.
   Payload TakeFreeBuffer();
+  // Makes the slots writable, by a copy where somebody reads them.
+  void OwnSlots();
 
   ShardRange range_;
   Version version_ = 0;

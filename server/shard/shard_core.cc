@@ -1,6 +1,8 @@
 #include "server/shard/shard_core.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "common/metrics/histogram.h"
 #include "common/status.h"
@@ -29,8 +31,35 @@ ShardCore::ShardCore(const Options& options, Optimizer optimizer,
   stats_.set_index(options.self.server);
 }
 
+// Does to the copy of an arriving shard what its owner did.
+class ShardCore::Replayer : public HandOverTarget::Replay {
+ public:
+  explicit Replayer(ShardCore* core) : core_(core) {}
+  void Push(ShardState& state, const wire::TakenPush& push,
+            const Payload& gradient) override {
+    StalenessGate::Participant* const participant =
+        state.gate.Find(Rank{push.rank()}, push.incarnation());
+    if (participant == nullptr || push.clock() < participant->clock) return;
+    core_->Absorb(state, *participant, push.clock(), push.advance(), 0,
+                  gradient, nullptr);
+  }
+  void Left(ShardState& state, const wire::LeftWorkers& left) override {
+    state.gate.RemoveUnless([&](const StalenessGate::Participant& p) {
+      return std::find(left.incarnation().begin(), left.incarnation().end(),
+                       p.incarnation) == left.incarnation().end();
+    });
+    core_->ApplyCompleteClocks(state, nullptr);
+  }
+
+ private:
+  ShardCore* const core_;
+};
+
+// ---- Views ----------------------------------------------------------------
+
 void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   if (view_ != nullptr && view->number() <= view_->number()) return;
+  const std::shared_ptr<const View> before = std::move(view_);
   view_ = std::move(view);
   const wire::View& proto = view_->proto();
   if (proto.state() != wire::RUNNING || proto.mode() == wire::ALLREDUCE) return;
@@ -43,33 +72,306 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
     SL_CHECK(schedule.ok(), schedule.status().ToString());
     schedule_ = *std::move(schedule);
   }
-  if (shards_.empty()) {
-    for (int i = 0; i < view_->shard_count(); ++i) {
-      const ShardId id{i};
-      if (view_->OwnerOf(id) != options_.self) continue;
-      const ShardRange& range = view_->shard(id);
-      const auto [at, inserted] = shards_.emplace(
-          id, ShardState{.shard = Shard(view_->table(range.table), range,
-                                        options_.seed, optimizer_),
-                         .gate = StalenessGate(StalenessOf(proto)),
-                         .held = {}});
-      for (const wire::WorkerMember& worker : proto.worker()) {
-        if (worker.founder())
-          at->second.gate.Join(Rank{worker.rank()}, worker.incarnation(), 0);
-      }
-    }
-    stats_.set_shards(static_cast<int32_t>(shards_.size()));
-    return;
+  Waiting waiting = EndMoves(effects);
+  if (!created_) {
+    CreateShards();
+  } else {
+    SplitShards(*before);
+    RemoveWorkersGone(effects);
   }
+  BeginMoves(effects);
+  HandleWaiting(std::move(waiting), effects);
+}
+
+void ShardCore::CreateShards() {
+  created_ = true;
+  for (int i = 0; i < view_->shard_count(); ++i) {
+    const ShardId id{i};
+    if (view_->OwnerOf(id) != options_.self) continue;
+    const ShardRange& range = view_->shard(id);
+    const auto [at, inserted] = shards_.emplace(
+        id, ShardState{.shard = Shard(view_->table(range.table), range,
+                                      options_.seed, optimizer_),
+                       .gate = StalenessGate(StalenessOf(view_->proto())),
+                       .held = {},
+                       .members_as_of = 0});
+    for (const wire::WorkerMember& worker : view_->proto().worker()) {
+      if (worker.founder())
+        at->second.gate.Join(Rank{worker.rank()}, worker.incarnation(), 0);
+    }
+  }
+}
+
+void ShardCore::SplitShards(const View& before) {
+  for (int i = before.proto().split_size(); i < view_->proto().split_size();
+       ++i) {
+    const ShardId kept{view_->proto().split(i).shard()};
+    const auto found = shards_.find(kept);
+    if (found == shards_.end()) continue;
+    SL_CHECK(leaving_.count(kept) == 0, "a shard on its way is split");
+    // Who asked for the whole has to ask for the parts.
+    TurnParkedAway(found->second);
+    // Later splits of the same view may cut either part again.
+    const ShardRange whole = found->second.shard.range();
+    const int64_t at = view_->proto().split(i).at();
+    ShardRange first = whole;
+    ShardRange rest = whole;
+    first.end = rest.begin = at;
+    rest.shard =
+        ShardId{view_->shard_count() - view_->proto().split_size() + i};
+    shards_.emplace(rest.shard, SplitState(found->second, first, rest,
+                                           StalenessOf(view_->proto())));
+  }
+}
+
+void ShardCore::RemoveWorkersGone(Effects* effects) {
+  const auto stays = [&](const StalenessGate::Participant& participant) {
+    return view_->FindWorker(participant.rank, participant.incarnation) !=
+           nullptr;
+  };
   for (auto& [id, state] : shards_) {
-    state.gate.RemoveUnless([&](const StalenessGate::Participant& participant) {
-      return view_->FindWorker(participant.rank, participant.incarnation) !=
-             nullptr;
-    });
+    if (state.members_as_of > view_->number()) continue;
+    const auto leaving = leaving_.find(id);
+    if (leaving != leaving_.end()) {
+      std::vector<Incarnation> left;
+      for (const auto& participant : state.gate.participants()) {
+        if (!stays(participant)) left.push_back(participant.incarnation);
+      }
+      if (!left.empty()) leaving->second.source.OnLeft(left);
+    }
+    state.gate.RemoveUnless(stays);
     ApplyCompleteClocks(state, effects);
     ReleaseParked(state, effects);
   }
 }
+
+ShardCore::Waiting ShardCore::EndMoves(Effects* effects) {
+  const auto listed = [&](ShardId shard, uint64_t move) {
+    const wire::Move* const found = view_->FindMove(shard);
+    return found != nullptr && found->id() == move;
+  };
+  Waiting waiting;
+  const auto release = [&](Waiting requests) {
+    std::move(requests.begin(), requests.end(), std::back_inserter(waiting));
+  };
+  for (auto at = leaving_.begin(); at != leaving_.end();) {
+    Leaving& leaving = at->second;
+    if (listed(at->first, leaving.source.move())) {
+      ++at;
+      continue;
+    }
+    if (leaving.source.gone() &&
+        view_->OwnerOf(at->first) != leaving.source.target()) {
+      leaving.lost = true;
+      effects->report = true;
+      ++at;
+      continue;
+    }
+    release(std::move(leaving.waiting));
+    at = leaving_.erase(at);
+  }
+  for (auto at = arriving_.begin(); at != arriving_.end();) {
+    if (listed(at->first, at->second.target.move())) {
+      ++at;
+      continue;
+    }
+    release(std::move(at->second.waiting));
+    at = arriving_.erase(at);
+  }
+  return waiting;
+}
+
+void ShardCore::BeginMoves(Effects* effects) {
+  for (const wire::Move& move : view_->proto().move()) {
+    const ShardId shard{move.shard()};
+    const Owner target{move.server(), move.thread()};
+    const auto state = shards_.find(shard);
+    if (state == shards_.end() || target == options_.self ||
+        leaving_.count(shard) > 0) {
+      continue;
+    }
+    const auto added = leaving_.emplace(
+        shard, Leaving{.source = HandOverSource(options_.hand_over, target,
+                                                move.id(), state->second, now_),
+                       .waiting = {}});
+    Pump(added.first->second, effects);
+  }
+}
+
+// ---- Moves ----------------------------------------------------------------
+
+void ShardCore::OnTick(absl::Time now, Effects* effects) {
+  now_ = now;
+  for (auto& [shard, leaving] : leaving_) {
+    if (leaving.source.NextWakeup() <= now) Pump(leaving, effects);
+  }
+}
+
+absl::Time ShardCore::NextWakeup() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [shard, leaving] : leaving_) {
+    next = std::min(next, leaving.source.NextWakeup());
+  }
+  return next;
+}
+
+void ShardCore::Pump(Leaving& leaving, Effects* effects) {
+  std::vector<Message> messages;
+  leaving.source.Pump(now_, &messages);
+  const Owner target = leaving.source.target();
+  for (Message& message : messages) {
+    message.header.set_view_number(view_->number());
+    effects->sends.push_back(
+        {.to = {.kind = PeerId::Kind::kShardThread,
+                .index = target.server,
+                .instance = static_cast<uint64_t>(target.thread)},
+         .message = std::move(message)});
+  }
+}
+
+void ShardCore::OnHandOverReply(const Message& message, Effects* effects) {
+  const wire::HandOverReply& reply = message.header.hand_over_reply();
+  const ShardId shard{reply.shard()};
+  const auto found = leaving_.find(shard);
+  if (found == leaving_.end()) return;
+  Leaving& leaving = found->second;
+  const bool known = leaving.source.owned_by_target();
+  leaving.source.OnReply(reply, now_);
+  if (leaving.source.owned_by_target() && !known) effects->report = true;
+  GoIfCaughtUp(shard, leaving, effects);
+  Pump(leaving, effects);
+}
+
+void ShardCore::GoIfCaughtUp(ShardId shard, Leaving& leaving,
+                             Effects* effects) {
+  if (!leaving.source.CaughtUp() || leaving.lost) return;
+  leaving.source.Go(now_);
+  const auto state = shards_.find(shard);
+  TurnParkedAway(state->second);
+  shards_.erase(state);
+  HandleWaiting(std::exchange(leaving.waiting, {}), effects);
+}
+
+void ShardCore::OnHandOver(const PeerId& from, const Message& message,
+                           Effects* effects) {
+  const wire::HandOver& hand_over = message.header.hand_over();
+  if (view_ == nullptr || !view_->HasShard(hand_over.shard())) return;
+  const ShardId shard{hand_over.shard()};
+  // Without the order we do not take part; the source repeats what it sent.
+  const wire::Move* const move = view_->FindMove(shard);
+  if (move == nullptr || move->id() != hand_over.move() ||
+      Owner{move->server(), move->thread()} != options_.self) {
+    return;
+  }
+  Outgoing out{.to = from, .message = {}};
+  out.message.header.set_view_number(view_->number());
+  wire::HandOverReply& reply = *out.message.header.mutable_hand_over_reply();
+  reply.set_shard(hand_over.shard());
+  reply.set_move(hand_over.move());
+  if (shards_.count(shard) > 0) {  // Our confirmation was lost.
+    reply.set_owned(true);
+    effects->sends.push_back(std::move(out));
+    return;
+  }
+  const auto arriving =
+      arriving_
+          .emplace(shard,
+                   Arriving{.target = HandOverTarget(from, hand_over.move()),
+                            .waiting = {}})
+          .first;
+  HandOverTarget& target = arriving->second.target;
+  Replayer replayer(this);
+  if (const absl::Status taken = target.OnRecords(
+          hand_over, message.payloads, view_->shard(shard),
+          optimizer_.slot_count(), StalenessOf(view_->proto()), &replayer);
+      !taken.ok()) {
+    stats_.set_malformed(stats_.malformed() + 1);
+    return;
+  }
+  reply.set_have(target.have());
+  Waiting waiting;
+  if (std::optional<ShardState> state = target.TakeIfGone()) {
+    reply.set_owned(true);
+    waiting = std::move(arriving->second.waiting);
+    arriving_.erase(arriving);
+    ShardState& own = shards_.emplace(shard, *std::move(state)).first->second;
+    own.members_as_of = message.header.view_number();
+    RemoveWorkersGone(effects);  // Of whom the source may not have known.
+  }
+  effects->sends.push_back(std::move(out));
+  HandleWaiting(std::move(waiting), effects);
+}
+
+void ShardCore::TurnParkedAway(ShardState& state) {
+  const int32_t shard = static_cast<int32_t>(state.shard.range().shard);
+  for (const StalenessGate::Pull& pull : state.gate.TakeParked()) {
+    const PeerId to{.kind = PeerId::Kind::kWorker,
+                    .index = static_cast<int32_t>(pull.rank),
+                    .instance = pull.incarnation};
+    wire::PullReply& reply =
+        *ReplyTo(to, pull.request_id).header.mutable_pull_reply();
+    reply.add_shard(shard);
+    reply.add_code(wire::MOVED);
+    reply.add_version(0);
+    reply.add_shard_clock(0);
+    AddRelocation(shard, reply.mutable_relocation());
+  }
+}
+
+void ShardCore::AddRelocation(
+    int32_t shard,
+    google::protobuf::RepeatedPtrField<wire::Relocation>* relocations) const {
+  const ShardId id{shard};
+  const auto leaving = leaving_.find(id);
+  Owner owner = view_->OwnerOf(id);
+  uint64_t as_of = view_->number();
+  if (leaving != leaving_.end() && leaving->second.source.gone()) {
+    if (leaving->second.lost) return;
+    owner = leaving->second.source.target();
+    as_of = leaving->second.source.move();
+  } else if (const wire::Move* const move = view_->FindMove(id)) {
+    as_of = move->id() - 1;
+  }
+  if (owner == options_.self) return;
+  wire::Relocation& relocation = *relocations->Add();
+  relocation.set_shard(shard);
+  relocation.set_server(owner.server);
+  relocation.set_thread(owner.thread);
+  relocation.set_as_of(as_of);
+}
+
+wire::Code ShardCore::CodeForShard(
+    int32_t shard, uint64_t view_number,
+    google::protobuf::RepeatedPtrField<wire::Relocation>* relocations,
+    std::string* error) const {
+  if (!view_->HasShard(shard)) {
+    if (view_number > view_->number()) return wire::RETRY;
+    *error = absl::StrCat("the job has ", view_->shard_count(), " shards");
+    return wire::REJECTED;
+  }
+  // Cut in two since: the sender means another range.
+  if (view_number < view_->RangeSince(ShardId{shard})) return wire::MOVED;
+  if (shards_.count(ShardId{shard}) > 0) return wire::OK;
+  AddRelocation(shard, relocations);
+  return wire::MOVED;
+}
+
+ShardCore::Waiting* ShardCore::WaitingFor(ShardId shard) {
+  const auto leaving = leaving_.find(shard);
+  if (leaving != leaving_.end() && leaving->second.source.MustWait(now_)) {
+    return &leaving->second.waiting;
+  }
+  const auto arriving = arriving_.find(shard);
+  return arriving == arriving_.end() ? nullptr : &arriving->second.waiting;
+}
+
+void ShardCore::HandleWaiting(Waiting waiting, Effects* effects) {
+  for (const Outgoing& request : waiting) {
+    OnMessage(request.to, request.message, effects);
+  }
+}
+
+// ---- Messages -------------------------------------------------------------
 
 void ShardCore::OnMessage(const PeerId& from, const Message& message,
                           Effects* effects) {
@@ -78,15 +380,20 @@ void ShardCore::OnMessage(const PeerId& from, const Message& message,
       return OnPush(from, message, effects);
     case wire::Header::kPullRequest:
       return OnPull(from, message, effects);
+    case wire::Header::kHandOver:
+      if (from.kind != PeerId::Kind::kShardThread) break;
+      return OnHandOver(from, message, effects);
+    case wire::Header::kHandOverReply:
+      if (from.kind != PeerId::Kind::kShardThread) break;
+      return OnHandOverReply(message, effects);
     default:
-      return Refuse(
-          from, 0,
-          absl::StrCat("a shard thread takes pushes and pulls, not body ",
-                       static_cast<int>(message.header.body_case())),
-          effects);
+      break;
   }
+  Refuse(from, 0,
+         absl::StrCat("a shard thread takes pushes and pulls, not body ",
+                      static_cast<int>(message.header.body_case())),
+         effects);
 }
-
 void ShardCore::Refuse(const PeerId& from, uint64_t request_id,
                        const std::string& error, Effects* effects) {
   stats_.set_malformed(stats_.malformed() + 1);
@@ -104,7 +411,7 @@ wire::Code ShardCore::CodeForStranger(const Message& message) const {
   return we_are_behind ? wire::RETRY : wire::FENCED;
 }
 
-ShardCore::ShardState* ShardCore::FindShard(int32_t shard) {
+ShardState* ShardCore::FindShard(int32_t shard) {
   const auto found = shards_.find(ShardId{shard});
   return found == shards_.end() ? nullptr : &found->second;
 }
@@ -137,38 +444,75 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
   for (int i = 0; i < entries; ++i) {
     wire::Code code = stranger;
     uint64_t acked = 0;
+    const int32_t shard = push.shard(i);
+    const Payload gradient = push.advance() ? Payload() : message.payloads[i];
     if (member) {
-      ShardState* const state = FindShard(push.shard(i));
-      StalenessGate::Participant* const participant =
-          state == nullptr ? nullptr : state->gate.Find(rank, from.instance);
-      if (state == nullptr) {
-        code = wire::MOVED;
-        if (!view_->HasShard(push.shard(i))) {
-          code = wire::REJECTED;
-          reply.set_error(absl::StrCat("push to shard ", push.shard(i),
-                                       ": the job has ", view_->shard_count(),
-                                       " shards"));
+      if (Waiting* const waiting = WaitingFor(ShardId{shard})) {
+        if (MayWait(*waiting)) {
+          Wait(*waiting, from, message, i);
+          continue;
         }
-      } else if (participant == nullptr) {
-        code = wire::REJECTED;
-        reply.set_error(absl::StrCat(
-            "push to ", view_->ShardName(ShardId{push.shard(i)}), " by rank ",
-            from.index,
-            ", which has not joined the shard: send a join pull first"));
+        code = wire::RETRY;
       } else {
-        code = TakeOver(*state, push, i,
-                        push.advance() ? Payload() : message.payloads[i],
-                        *participant, reply.mutable_error(), effects);
-        acked = participant->next_seq - 1;
+        code = CodeForShard(shard, message.header.view_number(),
+                            reply.mutable_relocation(), reply.mutable_error());
       }
     }
-    reply.add_shard(push.shard(i));
+    if (code == wire::OK) {
+      ShardState& state = *FindShard(shard);
+      StalenessGate::Participant* const participant =
+          state.gate.Find(rank, from.instance);
+      if (participant == nullptr) {
+        code = wire::REJECTED;
+        reply.set_error(absl::StrCat(
+            "push to ", view_->ShardName(ShardId{shard}), " by rank ",
+            from.index,
+            ", which has not joined the shard: send a join pull first"));
+      } else if (!push.advance() &&
+                 message.header.view_number() > view_->number() &&
+                 gradient.size() != state.shard.range().bytes()) {
+        code = wire::RETRY;  // Cut in two, and we have yet to hear of it.
+      } else {
+        code = TakeOver(state, push, i, gradient, *participant,
+                        reply.mutable_error(), effects);
+        acked = participant->next_seq - 1;
+      }
+    } else if (code == wire::REJECTED) {
+      reply.set_error(
+          absl::StrCat("push to shard ", shard, ": ", reply.error()));
+    }
+    reply.add_shard(shard);
     reply.add_acked_seq(acked);
     reply.add_code(code);
   }
+  if (reply.shard_size() == 0) return;  // All of it waits.
   if (!reply.error().empty()) stats_.set_malformed(stats_.malformed() + 1);
   out.message.header.set_view_number(view_ == nullptr ? 0 : view_->number());
   effects->sends.push_back(std::move(out));
+}
+
+void ShardCore::Wait(Waiting& waiting, const PeerId& from,
+                     const Message& message, int entry) {
+  Outgoing& request = waiting.emplace_back();
+  request.to = from;
+  request.message.header.set_view_number(message.header.view_number());
+  if (message.header.has_push_request()) {
+    const wire::PushRequest& whole = message.header.push_request();
+    wire::PushRequest& push = *request.message.header.mutable_push_request();
+    push.set_clock(whole.clock());
+    push.set_advance(whole.advance());
+    push.add_shard(whole.shard(entry));
+    push.add_seq(whole.seq(entry));
+    if (whole.advance()) return;
+    push.add_base_version(whole.base_version(entry));
+    request.message.payloads.push_back(message.payloads[entry]);
+  } else {
+    const wire::PullRequest& whole = message.header.pull_request();
+    wire::PullRequest& pull = *request.message.header.mutable_pull_request();
+    pull = whole;
+    pull.clear_shard();
+    pull.add_shard(whole.shard(entry));
+  }
 }
 
 wire::Code ShardCore::TakeOver(ShardState& state, const wire::PushRequest& push,
@@ -209,38 +553,56 @@ wire::Code ShardCore::TakeOver(ShardState& state, const wire::PushRequest& push,
   if (bsp && !push.advance() && push.clock() > state.bsp_clock)
     return wire::RETRY;
 
+  Absorb(state, participant, push.clock(), push.advance(),
+         push.advance() ? 0 : push.base_version(entry), gradient, effects);
+  if (const auto leaving = leaving_.find(state.shard.range().shard);
+      leaving != leaving_.end()) {
+    leaving->second.source.OnPush(participant.rank, participant.incarnation,
+                                  push.clock(), push.advance(), gradient);
+    Pump(leaving->second, effects);
+  }
+  ReleaseParked(state, effects);
+  return wire::OK;
+}
+
+void ShardCore::Absorb(ShardState& state,
+                       StalenessGate::Participant& participant, Clock clock,
+                       bool advance, Version base, const Payload& gradient,
+                       Effects* effects) {
+  const bool bsp = view_->proto().mode() == wire::BSP;
   ++participant.next_seq;
-  stats_.set_pushes(stats_.pushes() + 1);
   const Rank rank = participant.rank;
   const Incarnation incarnation = participant.incarnation;
-  const Clock clock_after = push.advance() ? push.clock() : push.clock() + 1;
   const int participants = static_cast<int>(state.gate.participants().size());
-  state.gate.Advance(participant, clock_after);
-  if (!push.advance()) {
-    stats_.set_bytes_in(stats_.bytes_in() + gradient.size());
-    const Version base = push.base_version(entry);
-    const Version version = state.shard.version();
-    AddToHistogram(base < version ? static_cast<int64_t>(version - base) : 0,
-                   stats_.mutable_staleness_updates());
-    Trace(ShardTraceRecord::Kind::kPushTakenOver, state, rank, incarnation,
-          push.clock(), base, effects);
+  state.gate.Advance(participant, advance ? clock : clock + 1);
+  if (effects != nullptr) stats_.set_pushes(stats_.pushes() + 1);
+  if (!advance) {
+    if (effects != nullptr) {
+      stats_.set_bytes_in(stats_.bytes_in() + gradient.size());
+      effects->work.push_back({.shard = state.shard.range().shard,
+                               .pushes = 1,
+                               .bytes_in = gradient.size()});
+      const Version version = state.shard.version();
+      AddToHistogram(base < version ? static_cast<int64_t>(version - base) : 0,
+                     stats_.mutable_staleness_updates());
+      Trace(ShardTraceRecord::Kind::kPushTakenOver, state, rank, incarnation,
+            clock, base, effects);
+    }
     if (bsp) {
       const auto at = std::upper_bound(
           state.held.begin(), state.held.end(), rank,
-          [&](Rank value, const Held& held) {
+          [&](Rank value, const ShardState::Held& held) {
             return value < held.rank ||
                    (value == held.rank && incarnation < held.incarnation);
           });
       state.held.insert(
           at, {.rank = rank, .incarnation = incarnation, .gradient = gradient});
     } else {
-      Update(state, absl::MakeConstSpan(&gradient, 1), participants,
-             push.clock(), effects);
+      Update(state, absl::MakeConstSpan(&gradient, 1), participants, clock,
+             effects);
     }
   }
   if (bsp) ApplyCompleteClocks(state, effects);
-  ReleaseParked(state, effects);
-  return wire::OK;
 }
 
 void ShardCore::ApplyCompleteClocks(ShardState& state, Effects* effects) {
@@ -252,7 +614,8 @@ void ShardCore::ApplyCompleteClocks(ShardState& state, Effects* effects) {
   if (!state.held.empty()) {
     std::vector<Payload> gradients;
     gradients.reserve(state.held.size());
-    for (Held& held : state.held) gradients.push_back(std::move(held.gradient));
+    for (ShardState::Held& held : state.held)
+      gradients.push_back(std::move(held.gradient));
     state.held.clear();
     Update(state, gradients, static_cast<int>(gradients.size()),
            state.bsp_clock, effects);
@@ -267,7 +630,11 @@ void ShardCore::Update(ShardState& state, absl::Span<const Payload> gradients,
   state.shard.Apply(optimizer_, gradients, 1.0f / static_cast<float>(divisor),
                     static_cast<float>(optimizer_.learning_rate() *
                                        schedule_->FactorAt(clock)));
+  if (effects == nullptr) return;
   stats_.set_updates(stats_.updates() + 1);
+  effects->work.push_back(
+      {.shard = state.shard.range().shard,
+       .bytes_applied = gradients.size() * state.shard.range().bytes()});
   Trace(ShardTraceRecord::Kind::kUpdated, state, Rank{-1}, 0, clock,
         state.shard.version(), effects);
 }
@@ -301,23 +668,35 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
     reply.add_shard_clock(0);
     return &reply;
   };
-  for (const int32_t shard : pull.shard()) {
+  for (int i = 0; i < pull.shard_size(); ++i) {
+    const int32_t shard = pull.shard(i);
     if (!member) {
       answer_code(shard, stranger);
       continue;
     }
-    ShardState* const state = FindShard(shard);
-    if (state == nullptr) {
-      if (view_->HasShard(shard)) {
-        answer_code(shard, wire::MOVED);
+    if (Waiting* const waiting = WaitingFor(ShardId{shard})) {
+      if (MayWait(*waiting)) {
+        Wait(*waiting, from, message, i);
       } else {
-        stats_.set_malformed(stats_.malformed() + 1);
-        answer_code(shard, wire::REJECTED)
-            ->set_error(absl::StrCat("pull of shard ", shard, ": the job has ",
-                                     view_->shard_count(), " shards"));
+        answer_code(shard, wire::RETRY);
       }
       continue;
     }
+    wire::PullReply about;
+    const wire::Code code =
+        CodeForShard(shard, message.header.view_number(),
+                     about.mutable_relocation(), about.mutable_error());
+    if (code != wire::OK) {
+      wire::PullReply* const reply = answer_code(shard, code);
+      reply->mutable_relocation()->MergeFrom(about.relocation());
+      if (code == wire::REJECTED) {
+        stats_.set_malformed(stats_.malformed() + 1);
+        reply->set_error(
+            absl::StrCat("pull of shard ", shard, ": ", about.error()));
+      }
+      continue;
+    }
+    ShardState* const state = FindShard(shard);
     StalenessGate::Participant* participant =
         state->gate.Find(rank, from.instance);
     if (participant == nullptr) {
@@ -331,6 +710,11 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
         continue;
       }
       participant = &state->gate.Join(rank, from.instance, 0);
+      if (const auto leaving = leaving_.find(ShardId{shard});
+          leaving != leaving_.end()) {
+        leaving->second.source.OnJoin(*participant);
+        Pump(leaving->second, effects);
+      }
     }
     const StalenessGate::Pull entry{.rank = rank,
                                     .incarnation = from.instance,
@@ -377,6 +761,9 @@ void ShardCore::Answer(ShardState& state, const StalenessGate::Pull& pull,
   pending_reply_bytes_ += state.shard.range().bytes();
   stats_.set_pulls(stats_.pulls() + 1);
   stats_.set_bytes_out(stats_.bytes_out() + state.shard.range().bytes());
+  effects->work.push_back({.shard = state.shard.range().shard,
+                           .pulls = 1,
+                           .bytes_out = state.shard.range().bytes()});
   AddToHistogram(std::max<Clock>(0, pull.clock - state.gate.MinClock()),
                  stats_.mutable_staleness_clocks());
   Trace(ShardTraceRecord::Kind::kPullAnswered, state, pull.rank,
@@ -407,6 +794,20 @@ void ShardCore::Flush(Effects* effects) {
   int64_t parked = 0;
   for (const auto& [id, state] : shards_) parked += state.gate.parked_count();
   stats_.set_pulls_parked(parked);
+}
+
+run::ServerStats ShardCore::Stats() const {
+  run::ServerStats stats = stats_;
+  stats.set_shards(static_cast<int32_t>(shards_.size()));
+  for (const auto& [shard, leaving] : leaving_) {
+    run::HandOverState& state = *stats.add_hand_over();
+    state = leaving.source.Report();
+    state.set_state(leaving.lost ? run::HandOverState::LOST
+                    : leaving.source.owned_by_target()
+                        ? run::HandOverState::DONE
+                        : run::HandOverState::COPYING);
+  }
+  return stats;
 }
 
 int64_t ShardCore::participant_count() const {

@@ -1,10 +1,10 @@
 // ShardCore: what one shard thread decides. Owns its shards outright: applies
 // pushes exactly once and in order, holds BSP gradients until the clock is
-// complete, gates pulls, and answers.
+// complete, gates pulls, answers, and hands shards over as the view orders.
 //
-// Deterministic state machine: messages go in, effects come out; no sockets,
-// threads, clocks or randomness. Thread-compatible. The order of effects
-// depends only on the order of events.
+// Deterministic state machine: messages and the time go in, effects come out;
+// no sockets, threads, clocks or randomness. Thread-compatible. The order of
+// effects depends only on the order of events.
 #pragma once
 
 #include <map>
@@ -20,7 +20,8 @@
 #include "common/sync/staleness_gate.h"
 #include "common/view/shard_map.h"
 #include "proto/run.pb.h"
-#include "server/shard/shard.h"
+#include "server/shard/hand_over.h"
+#include "server/shard/shard_state.h"
 
 namespace slackline {
 
@@ -38,28 +39,51 @@ struct ShardTraceRecord {
   uint64_t request_id = 0;  // Of the pull.
 };
 
+// What a shard gave its thread to do; for measuring load.
+struct ShardWork {
+  ShardId shard{};
+  int pushes = 0;
+  int pulls = 0;
+  size_t bytes_in = 0;
+  size_t bytes_out = 0;
+  size_t bytes_applied = 0;  // Gradients that an update read.
+};
+
 class ShardCore {
  public:
   struct Options {
     Owner self;
     uint64_t seed = 0;  // Of the initial values.
     bool trace = false;
+    HandOverOptions hand_over;
+    // Requests for a shard on its way that are kept; more are told to RETRY.
+    size_t waiting_max = 4096;
   };
   struct Effects {
+    // To workers, and to other shard threads.
     std::vector<Outgoing> sends;
     std::vector<ShardTraceRecord> trace;  // Empty unless Options::trace.
+    std::vector<ShardWork> work;
+    // Stats().hand_over has news for the coordinator.
+    bool report = false;
   };
 
   ShardCore(const Options& options, Optimizer optimizer,
             config::LearningRateSchedule schedule);
 
-  // Handles one message from a worker. A message that makes no sense changes
-  // nothing and is answered with an ErrorReply that says what is wrong.
+  // The time, for all that follows. Sends again what was not confirmed in time.
+  // Call it before a batch of messages, and at NextWakeup() or later.
+  void OnTick(absl::Time now, Effects* effects);
+  absl::Time NextWakeup() const;  // InfiniteFuture if nothing waits.
+
+  // Handles one message from a worker or another shard thread. A message that
+  // makes no sense changes nothing; a worker is answered with an ErrorReply
+  // that says what is wrong.
   void OnMessage(const PeerId& from, const Message& message, Effects* effects);
 
-  // A newer view: takes shards over when the job starts to run, forgets workers
-  // that are gone and answers pulls that this unblocks. An older one is
-  // ignored.
+  // A newer view: creates its shards when the job starts to run, forgets
+  // workers that are gone and answers pulls that this unblocks, splits shards,
+  // and begins, ends and gives up moves. An older one is ignored.
   void OnView(std::shared_ptr<const View> view, Effects* effects);
 
   // Ends a batch of messages: pull answers collected since the last call go
@@ -67,7 +91,9 @@ class ShardCore {
   // messages.
   void Flush(Effects* effects);
 
-  const run::ServerStats& stats() const { return stats_; }
+  run::ServerStats Stats() const;
+  // Serves this shard now.
+  bool Owns(ShardId shard) const { return shards_.count(shard) > 0; }
   // Entries of worker state over all shards: the dedup windows. At most one for
   // each shard and worker of the view.
   int64_t participant_count() const;
@@ -75,17 +101,18 @@ class ShardCore {
   size_t pending_reply_bytes() const { return pending_reply_bytes_; }
 
  private:
-  struct Held {  // A BSP gradient that waits for the rest of its clock.
-    Rank rank{};
-    Incarnation incarnation = 0;
-    Payload gradient;
+  // Requests of one shard each that wait until it is clear who owns it.
+  using Waiting = std::vector<Outgoing>;  // `to` is who asked.
+  struct Leaving {
+    HandOverSource source;
+    Waiting waiting;
+    bool lost = false;  // Gone to a server that has died.
   };
-  struct ShardState {
-    Shard shard;
-    StalenessGate gate;
-    Clock bsp_clock = 0;     // BSP clocks applied.
-    std::vector<Held> held;  // Of bsp_clock, sorted by rank, then incarnation.
+  struct Arriving {
+    HandOverTarget target;
+    Waiting waiting;
   };
+  class Replayer;
   struct PendingReply {
     PeerId to;
     uint64_t request_id = 0;
@@ -99,11 +126,48 @@ class ShardCore {
   // What to answer to a whole message whose sender is not a member in our view.
   wire::Code CodeForStranger(const Message& message) const;
   ShardState* FindShard(int32_t shard);
+  // What to answer about a shard that we do not serve in the range that the
+  // sender means; OK if we do. Adds where it is, if that is known.
+  wire::Code CodeForShard(
+      int32_t shard, uint64_t view_number,
+      google::protobuf::RepeatedPtrField<wire::Relocation>* relocations,
+      std::string* error) const;
+  void AddRelocation(
+      int32_t shard,
+      google::protobuf::RepeatedPtrField<wire::Relocation>* relocations) const;
+  // Where requests for the shard have to wait now, or nullptr.
+  Waiting* WaitingFor(ShardId shard);
+  // Makes room for one more request there; false if there is none.
+  bool MayWait(const Waiting& waiting) const {
+    return waiting.size() < options_.waiting_max;
+  }
+  // Keeps one entry of a push or pull there.
+  static void Wait(Waiting& waiting, const PeerId& from, const Message& message,
+                   int entry);
+  void HandleWaiting(Waiting waiting, Effects* effects);
+
+  void CreateShards();
+  void SplitShards(const View& before);
+  void RemoveWorkersGone(Effects* effects);
+  // Ends the moves that the view no longer lists. Returns who waited for them.
+  Waiting EndMoves(Effects* effects);
+  void BeginMoves(Effects* effects);
+  void OnHandOver(const PeerId& from, const Message& message, Effects* effects);
+  void OnHandOverReply(const Message& message, Effects* effects);
+  void GoIfCaughtUp(ShardId shard, Leaving& leaving, Effects* effects);
+  void Pump(Leaving& leaving, Effects* effects);
+  // Answers the parked pulls of a shard with MOVED.
+  void TurnParkedAway(ShardState& state);
 
   wire::Code TakeOver(ShardState& state, const wire::PushRequest& push,
                       int entry, const Payload& gradient,
                       StalenessGate::Participant& participant,
                       std::string* error, Effects* effects);
+  // What taking a push over does to the shard. `effects` is nullptr for a copy
+  // that nobody is served from: no statistics, no trace.
+  void Absorb(ShardState& state, StalenessGate::Participant& participant,
+              Clock clock, bool advance, Version base, const Payload& gradient,
+              Effects* effects);
   // Applies every BSP clock that is complete.
   void ApplyCompleteClocks(ShardState& state, Effects* effects);
   void Update(ShardState& state, absl::Span<const Payload> gradients,
@@ -122,7 +186,11 @@ class ShardCore {
   std::optional<LearningRateSchedule>
       schedule_;  // Once a view says how long the job is.
   std::shared_ptr<const View> view_;
+  bool created_ = false;  // The shards that we own from the start.
+  absl::Time now_;
   std::map<ShardId, ShardState> shards_;
+  std::map<ShardId, Leaving> leaving_;  // Also gone, while the view lists it.
+  std::map<ShardId, Arriving> arriving_;
   std::vector<PendingReply> pending_replies_;
   size_t pending_reply_bytes_ = 0;
   run::ServerStats stats_;

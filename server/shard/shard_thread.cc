@@ -1,10 +1,12 @@
 #include "server/shard/shard_thread.h"
 
 #include <spdlog/spdlog.h>
+#include <time.h>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/net/host_id.h"
+#include "common/net/shard_endpoint.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -27,6 +29,12 @@ const char* KindName(ShardTraceRecord::Kind kind) {
   return "?";
 }
 
+absl::Duration ThreadCpuTime() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
@@ -39,7 +47,7 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
       const std::string tcp,
       router->Bind(absl::StrCat("tcp://", options.host, ":", options.port)));
   endpoints.set_tcp(tcp);
-  if (options.ipc) {
+  if (options.transport != config::Limits::TCP) {
     SL_ASSIGN_OR_RETURN(const std::string ipc,
                         router->Bind(UniqueIpcEndpoint()));
     endpoints.set_ipc(ipc);
@@ -48,18 +56,22 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
                       router->Bind(absl::StrCat("inproc://shard-thread-",
                                                 options.core.self.thread)));
   std::unique_ptr<ShardThread> thread(new ShardThread(
-      std::move(router), options, std::move(optimizer), schedule));
+      context, std::move(router), options, std::move(optimizer), schedule));
   thread->endpoints_ = std::move(endpoints);
   thread->control_endpoint_ = control;
   thread->thread_ = std::thread(&ShardThread::Run, thread.get());
   return thread;
 }
 
-ShardThread::ShardThread(std::unique_ptr<RouterSocket> router,
+ShardThread::ShardThread(NetContext& context,
+                         std::unique_ptr<RouterSocket> router,
                          const Options& options, Optimizer optimizer,
                          const config::LearningRateSchedule& schedule)
-    : router_(std::move(router)),
-      core_(options.core, std::move(optimizer), schedule) {}
+    : context_(context),
+      options_(options),
+      router_(std::move(router)),
+      core_(options.core, std::move(optimizer), schedule),
+      meter_(LoadMeter::Options(), absl::Now()) {}
 
 ShardThread::~ShardThread() {
   stopping_.store(true);
@@ -67,69 +79,156 @@ ShardThread::~ShardThread() {
   thread_.join();
 }
 
+void ShardThread::Stop(const absl::Status& status) {
+  spdlog::error("shard thread: {}", std::string(status.message()));
+  stopping_.store(true);
+}
+
 void ShardThread::Run() {
-  Poller poller;
-  poller.Add(*router_);
-  poller.Add(waker_);
+  poller_.Add(*router_);
+  poller_.Add(waker_);
   while (!stopping_.load()) {
-    if (const absl::Status waited = poller.Wait(absl::InfiniteDuration());
+    const absl::Duration wait_max = core_.NextWakeup() - absl::Now();
+    if (const absl::Status waited =
+            poller_.Wait(std::max(wait_max, absl::ZeroDuration()));
         !waited.ok()) {
-      spdlog::error("shard thread: {}", std::string(waited.message()));
+      Stop(waited);
       break;
     }
     waker_.Drain();
-    for (int i = 0; i < kBatchMax; ++i) {
-      absl::StatusOr<std::optional<RouterSocket::Incoming>> incoming =
-          router_->Receive();
-      if (!incoming.ok()) {
-        spdlog::error("shard thread: {}",
-                      std::string(incoming.status().message()));
-        stopping_.store(true);
-        break;
-      }
-      if (!incoming->has_value()) break;
-      Handle(**incoming);
-      if (core_.pending_reply_bytes() >= kFlushBytes) core_.Flush(&effects_);
-      Perform();
+    const absl::Time begin = absl::Now();
+    const absl::Duration cpu_begin = ThreadCpuTime();
+    LoadMeter::Batch batch;
+    HandleBatch(begin, &batch);
+    if (options_.slowdown > 1) {
+      absl::SleepFor((absl::Now() - begin) * (options_.slowdown - 1));
     }
-    core_.Flush(&effects_);
-    Perform();
+    const absl::Time end = absl::Now();
+    batch.busy = end - begin;
+    batch.cpu = ThreadCpuTime() - cpu_begin;
+    batch.work = work_;
+    meter_.OnBatch(batch, end);
+    work_.clear();
   }
-  poller.Remove(*router_);
+  for (const auto& [owner, link] : links_) poller_.Remove(*link.socket);
+  poller_.Remove(*router_);
+}
+
+void ShardThread::HandleBatch(absl::Time begin, LoadMeter::Batch* batch) {
+  const auto handled = [&] {
+    if (core_.pending_reply_bytes() >= kFlushBytes) core_.Flush(&effects_);
+    Perform();
+  };
+  core_.OnTick(begin, &effects_);
+  Perform();
+  for (int i = 0; i < kBatchMax; ++i) {
+    absl::StatusOr<std::optional<RouterSocket::Incoming>> incoming =
+        router_->Receive();
+    if (!incoming.ok()) return Stop(incoming.status());
+    if (!incoming->has_value()) break;
+    ++batch->messages;
+    batch->queued += absl::Now() - begin;
+    Handle(**incoming);
+    handled();
+  }
+  // Handling these may add links, but not remove any.
+  for (const auto& [owner, link] : links_) {
+    while (true) {
+      absl::StatusOr<std::optional<Message>> message = link.socket->Receive();
+      if (!message.ok()) return Stop(message.status());
+      if (!message->has_value()) break;
+      core_.OnMessage({.kind = PeerId::Kind::kShardThread,
+                       .index = owner.server,
+                       .instance = static_cast<uint64_t>(owner.thread)},
+                      **message, &effects_);
+      handled();
+    }
+  }
+  core_.Flush(&effects_);
+  Perform();
 }
 
 void ShardThread::Handle(const RouterSocket::Incoming& incoming) {
   const bool from_control = incoming.from.kind == PeerId::Kind::kServer;
-  switch (incoming.message.header.body_case()) {
-    case wire::Header::kView: {
-      if (!from_control) break;
-      absl::StatusOr<std::shared_ptr<const View>> view =
-          View::Create(incoming.message.header.view());
-      SL_CHECK(view.ok(),
-               view.status().ToString());  // The control thread checked it.
-      core_.OnView(*std::move(view), &effects_);
-      return;
-    }
-    case wire::Header::kStatsRequest: {
-      if (!from_control) break;
-      Outgoing reply{.to = incoming.from, .message = {}};
-      wire::StatsReply& stats = *reply.message.header.mutable_stats_reply();
-      *stats.mutable_stats() = core_.stats();
-      stats.mutable_stats()->set_malformed(core_.stats().malformed() +
-                                           router_->malformed_count());
-      stats.set_trace(std::move(trace_));
-      trace_.clear();
-      effects_.sends.push_back(std::move(reply));
-      return;
-    }
-    default:
-      break;
+  if (from_control && incoming.message.header.has_view()) {
+    control_ = incoming.from;
+    return OnView(incoming.message.header.view());
+  }
+  if (from_control && incoming.message.header.has_stats_request()) {
+    effects_.sends.push_back(StatsReplyTo(incoming.from));
+    return;
   }
   core_.OnMessage(incoming.from, incoming.message, &effects_);
 }
 
+void ShardThread::OnView(const wire::View& proto) {
+  absl::StatusOr<std::shared_ptr<const View>> view = View::Create(proto);
+  SL_CHECK(view.ok(),
+           view.status().ToString());  // The control thread checked it.
+  view_ = *std::move(view);
+  std::erase_if(links_, [&](const auto& entry) {
+    const wire::ServerMember* const server =
+        view_->FindServer(entry.first.server);
+    if (server != nullptr && server->incarnation() == entry.second.incarnation)
+      return false;
+    poller_.Remove(*entry.second.socket);
+    return true;
+  });
+  core_.OnView(view_, &effects_);
+}
+
+Outgoing ShardThread::StatsReplyTo(const PeerId& to) {
+  Outgoing reply{.to = to, .message = {}};
+  wire::StatsReply& stats = *reply.message.header.mutable_stats_reply();
+  *stats.mutable_stats() = core_.Stats();
+  stats.mutable_stats()->set_malformed(stats.stats().malformed() +
+                                       router_->malformed_count());
+  run::ThreadLoad& load = *stats.mutable_stats()->add_thread();
+  load = meter_.Report(absl::Now(),
+                       [&](ShardId shard) { return core_.Owns(shard); });
+  load.set_thread(options_.core.self.thread);
+  stats.set_trace(std::move(trace_));
+  trace_.clear();
+  return reply;
+}
+
+void ShardThread::SendHandOver(const Outgoing& outgoing) {
+  const Owner to{outgoing.to.index, static_cast<int32_t>(outgoing.to.instance)};
+  auto link = links_.find(to);
+  if (link == links_.end()) {
+    const wire::ServerMember* const server = view_->FindServer(to.server);
+    if (server == nullptr || to.thread >= server->thread_size()) return;
+    const absl::StatusOr<std::string> endpoint =
+        ShardEndpoint(*server, to.thread, HostId(), options_.transport);
+    if (!endpoint.ok()) return Stop(endpoint.status());
+    absl::StatusOr<std::unique_ptr<DealerSocket>> socket = DealerSocket::Create(
+        context_,
+        {.kind = PeerId::Kind::kShardThread,
+         .index = options_.core.self.server,
+         .instance = static_cast<uint64_t>(options_.core.self.thread)});
+    if (!socket.ok()) return Stop(socket.status());
+    if (const absl::Status connected = (*socket)->Connect(*endpoint);
+        !connected.ok()) {
+      return Stop(connected);
+    }
+    poller_.Add(**socket);
+    link = links_
+               .emplace(to, Link{.incarnation = server->incarnation(),
+                                 .socket = *std::move(socket)})
+               .first;
+  }
+  (void)link->second.socket->Send(outgoing.message);  // It is sent again.
+}
+
 void ShardThread::Perform() {
+  if (effects_.report && control_.has_value()) {
+    effects_.sends.push_back(StatsReplyTo(*control_));
+  }
   for (const Outgoing& outgoing : effects_.sends) {
+    if (outgoing.message.header.has_hand_over()) {
+      SendHandOver(outgoing);
+      continue;
+    }
     const absl::Status sent = router_->Send(outgoing.to, outgoing.message);
     // A peer that is gone or full asks again, or its lease runs out.
     if (!sent.ok() && !absl::IsNotFound(sent) &&
@@ -146,8 +245,11 @@ void ShardThread::Perform() {
         static_cast<int32_t>(record.shard), static_cast<int32_t>(record.rank),
         record.clock, record.min_clock, record.version);
   }
+  work_.insert(work_.end(), effects_.work.begin(), effects_.work.end());
   effects_.sends.clear();
   effects_.trace.clear();
+  effects_.work.clear();
+  effects_.report = false;
 }
 
 }  // namespace slackline

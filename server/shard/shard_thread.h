@@ -1,10 +1,13 @@
-// ShardThread: the driver of a ShardCore. Owns the thread and its ROUTER
-// socket, to which workers connect by tcp or ipc and the server's control
-// thread by inproc. Decides nothing.
+// ShardThread: the driver of a ShardCore. Owns the thread, its ROUTER socket,
+// to which workers and other shard threads connect by tcp or ipc and the
+// server's control thread by inproc, and DEALER sockets to the shard threads
+// that it hands shards over to. Measures the load. Decides nothing.
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -13,6 +16,7 @@
 #include "common/net/transport.h"
 #include "common/optim/optimizer.h"
 #include "proto/cluster.pb.h"
+#include "server/shard/load_meter.h"
 #include "server/shard/shard_core.h"
 
 namespace slackline {
@@ -23,7 +27,9 @@ class ShardThread {
     ShardCore::Options core;
     std::string host;  // Numeric address to listen on.
     int port = 0;      // 0: the system chooses.
-    bool ipc = true;   // Listen for workers on this host as well.
+    config::Limits::Transport transport = config::Limits::AUTO;
+    // For experiments: works this many times slower than it could. At least 1.
+    double slowdown = 1;
   };
   // Binds, then starts the thread. The error names the endpoint and the fix.
   static absl::StatusOr<std::unique_ptr<ShardThread>> Start(
@@ -37,13 +43,21 @@ class ShardThread {
   const std::string& control_endpoint() const { return control_endpoint_; }
 
  private:
-  ShardThread(std::unique_ptr<RouterSocket> router, const Options& options,
-              Optimizer optimizer,
+  ShardThread(NetContext& context, std::unique_ptr<RouterSocket> router,
+              const Options& options, Optimizer optimizer,
               const config::LearningRateSchedule& schedule);
   void Run();
+  // Takes in what has arrived; the time that messages waited goes to `*batch`.
+  void HandleBatch(absl::Time begin, LoadMeter::Batch* batch);
   void Handle(const RouterSocket::Incoming& incoming);
+  void OnView(const wire::View& view);
   void Perform();
+  void SendHandOver(const Outgoing& outgoing);
+  Outgoing StatsReplyTo(const PeerId& to);
+  void Stop(const absl::Status& status);
 
+  NetContext& context_;
+  const Options options_;
   std::unique_ptr<RouterSocket> router_;
   wire::Endpoints endpoints_;
   std::string control_endpoint_;
@@ -52,6 +66,16 @@ class ShardThread {
   // Of the thread.
   ShardCore core_;
   ShardCore::Effects effects_;
+  std::vector<ShardWork> work_;  // Of the present batch.
+  LoadMeter meter_;
+  Poller poller_;
+  std::shared_ptr<const View> view_;
+  std::optional<PeerId> control_;  // Who brought it.
+  struct Link {
+    uint64_t incarnation = 0;  // Of the server at its other end.
+    std::unique_ptr<DealerSocket> socket;
+  };
+  std::map<Owner, Link> links_;
   std::string trace_;
   std::thread thread_;
 };

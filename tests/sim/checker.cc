@@ -510,10 +510,10 @@ void Checker::OnShardFlush(Owner owner, const ShardCore& core) {
                         " keeps the state of ", core.participant_count(),
                         " participants of its shards, not ", participants));
   }
-  if (core.stats().pulls_parked() > participants) {
+  if (core.Stats().pulls_parked() > participants) {
     Report(Invariant::kBoundedState,
            absl::StrCat("server ", owner.server, " thread ", owner.thread,
-                        " parks ", core.stats().pulls_parked(),
+                        " parks ", core.Stats().pulls_parked(),
                         " pulls; its shards have ", participants,
                         " participants"));
   }

@@ -152,7 +152,7 @@ SimServer::SimServer(SimContext* context, int index, uint64_t token)
       alarm_(&context->queue, [this] {
         if (end_.kind != ProcessEnd::Kind::kAlive) return;
         MemberCore::Effects effects;
-        member_.SetStats(threads_.front().core->stats());
+        member_.SetStats(threads_.front().core->Stats());
         member_.OnTick(context_->queue.now(), &effects);
         Perform(&effects);
       }) {
@@ -221,7 +221,7 @@ void SimServer::Perform(MemberCore::Effects* effects) {
     }
     if (view.state() != wire::RUNNING) {  // The coordinator waits for this.
       MemberCore::Effects last;
-      member_.SetStats(threads_.front().core->stats());
+      member_.SetStats(threads_.front().core->Stats());
       member_.SendHeartbeat(context_->queue.now(), &last);
       for (Message& message : last.sends) {
         context_->network.Send(control_peer_, kCoordinatorPeer,
@@ -302,7 +302,7 @@ void SimServer::FlushSoon(int t) {
 std::string SimServer::StatusLine() const {
   int64_t parked = 0;
   for (const Thread& thread : threads_)
-    parked += thread.core->stats().pulls_parked();
+    parked += thread.core->Stats().pulls_parked();
   return absl::StrCat(
       "server ", index_, ": ",
       end_.kind == ProcessEnd::Kind::kAlive ? "alive" : end_.what, ", view ",

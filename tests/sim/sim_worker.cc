@@ -173,7 +173,7 @@ void SimWorker::OnView(const std::shared_ptr<const View>& view) {
   }
   if (client_ == nullptr) return StartClient();
   ClientCore::Effects effects;
-  client_->OnView(view, &effects);
+  client_->OnView(view, now(), &effects);
   Perform(&effects);
   if (alive()) BeChief();
 }

@@ -383,7 +383,7 @@ TEST_F(ClientCoreTest, WhoIsNoMemberAnyMoreIsFenced) {
   wire::View without = TestView();
   without.set_number(3);
   without.clear_worker();
-  client_->OnView(*View::Create(without), &effects_);
+  client_->OnView(*View::Create(without), absl::UnixEpoch(), &effects_);
   EXPECT_TRUE(Take().fenced);
 }
 

@@ -174,7 +174,7 @@ TEST_F(ShardCoreTest, BspAppliesTheMeanOfAClockOnceAllHavePushedIt) {
   EXPECT_EQ(Value(Worker(0)), 0);
   EXPECT_EQ(PushCode(Worker(1), PushOf(0, 1, 9)), wire::OK);
   EXPECT_EQ(Value(Worker(0)), -6);
-  EXPECT_EQ(core_->stats().updates(), 1u);
+  EXPECT_EQ(core_->Stats().updates(), 1u);
 }
 
 TEST_F(ShardCoreTest, BspSumsInRankOrderWhateverTheOrderOfArrival) {
@@ -203,14 +203,14 @@ TEST_F(ShardCoreTest, APullWaitsForTheSlowestAndItsPushAnswersIt) {
   PushCode(Worker(0), PushOf(0, 1, 2));
   PushCode(Worker(0), PushOf(1, 2, 2));
   EXPECT_THAT(Send(Worker(0), PullOf(2, 7)).sends, IsEmpty());
-  EXPECT_EQ(core_->stats().pulls_parked(), 1);
+  EXPECT_EQ(core_->Stats().pulls_parked(), 1);
   const ShardCore::Effects effects = Send(Worker(1), PushOf(0, 1, 4));
   ASSERT_THAT(effects.sends, SizeIs(2));
   const Outgoing& answer = effects.sends[1];
   EXPECT_EQ(answer.to, Worker(0));
   EXPECT_EQ(answer.message.header.pull_reply().request_id(), 7u);
   EXPECT_EQ(First(answer.message.payloads[0]), -4);
-  EXPECT_EQ(core_->stats().pulls_parked(), 0);
+  EXPECT_EQ(core_->Stats().pulls_parked(), 0);
 }
 
 TEST_F(ShardCoreTest, AParkedPullThatIsRepeatedIsToldForWhomItWaits) {
@@ -254,7 +254,7 @@ TEST_F(ShardCoreTest, ARepeatedPushIsAcknowledgedAndNotAppliedAgain) {
   EXPECT_EQ(Push(Worker(0), PushOf(0, 1, 5)).acked_seq(0), 1u);
   EXPECT_EQ(PushCode(Worker(0), PushOf(0, 1, 5)), wire::OK);
   EXPECT_EQ(Value(Worker(0)), -5);
-  EXPECT_EQ(core_->stats().duplicates(), 1u);
+  EXPECT_EQ(core_->Stats().duplicates(), 1u);
 }
 
 TEST_F(ShardCoreTest, AGapIsToBeSentAgainAndChangesNothing) {
@@ -415,15 +415,15 @@ TEST_F(ShardCoreTest, ARejectedPushChangesNothingAndTheReasonSaysWhy) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);
-    const uint64_t malformed = core_->stats().malformed();
+    const uint64_t malformed = core_->Stats().malformed();
     Message push = PushOf(1, 2, 5);
     c.spoil(push);
     const wire::PushReply reply = Push(Worker(0), push);
     ASSERT_EQ(reply.code_size(), 1);
     EXPECT_EQ(reply.code(0), wire::REJECTED);
     EXPECT_THAT(reply.error(), HasSubstr(c.reason));
-    EXPECT_EQ(core_->stats().malformed(), malformed + 1);
-    EXPECT_EQ(core_->stats().updates(), 1u);
+    EXPECT_EQ(core_->Stats().malformed(), malformed + 1);
+    EXPECT_EQ(core_->Stats().updates(), 1u);
   }
   EXPECT_EQ(PushCode(Worker(0), PushOf(1, 2, 5)), wire::OK)
       << "as if nothing had been";
@@ -485,7 +485,7 @@ TEST_F(ShardCoreTest, AMessageWhoseCountsDisagreeIsAnError) {
     EXPECT_EQ(effects.sends[0].message.header.error_reply().request_id(), 42u);
     EXPECT_THAT(effects.trace, IsEmpty());
   }
-  EXPECT_EQ(core_->stats().malformed(), pushes.size() + pulls.size());
+  EXPECT_EQ(core_->Stats().malformed(), pushes.size() + pulls.size());
   EXPECT_EQ(Value(Worker(0)), 0);
 }
 
@@ -494,7 +494,7 @@ TEST_F(ShardCoreTest, AnAbsurdBaseVersionOnlyCountsAsFresh) {
   Message push = PushOf(0, 1, 5);
   push.header.mutable_push_request()->set_base_version(0, uint64_t{1} << 63);
   EXPECT_EQ(PushCode(Worker(0), push), wire::OK);
-  EXPECT_EQ(core_->stats().staleness_updates().max(), 0);
+  EXPECT_EQ(core_->Stats().staleness_updates().max(), 0);
 }
 
 TEST_F(ShardCoreTest, AMemberThatHasNotJoinedTheShardIsToldTo) {

@@ -1,6 +1,7 @@
 #include "worker/client/client_core.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "common/status.h"
 
@@ -24,23 +25,212 @@ ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
       view_(std::move(view)),
       next_seq_(view_->shard_count(), 1),
       acked_seq_(view_->shard_count(), 0),
-      table_pushed_(view_->proto().table_size(), false) {}
+      table_pushed_(view_->proto().table_size(), false) {
+  for (int32_t shard = 0; shard < view_->shard_count(); ++shard) {
+    routes_.push_back(RouteIn(*view_, shard));
+  }
+}
 
-void ClientCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
+// ---- Moves and splits -----------------------------------------------------
+
+ClientCore::Route ClientCore::RouteIn(const View& view, int32_t shard) const {
+  const wire::Move* const move = view.FindMove(ShardId{shard});
+  return {.owner = view.OwnerOf(ShardId{shard}),
+          .as_of = move == nullptr ? view.number() : move->id() - 1};
+}
+
+void ClientCore::OnView(std::shared_ptr<const View> view, absl::Time now,
+                        Effects* effects) {
   if (view->number() <= view_->number()) return;
-  for (int i = 0; i < view_->shard_count(); ++i) {
-    if (view->shard_count() != view_->shard_count() ||
-        view->OwnerOf(ShardId{i}) != view_->OwnerOf(ShardId{i})) {
-      effects->failure = absl::UnimplementedError(
-          absl::StrCat("view ", view->number(), " moves shard ", i,
-                       "; this version cannot follow a move"));
+  const int splits_known = view_->proto().split_size();
+  view_ = std::move(view);
+  if (view_->FindWorker(options_.rank, options_.incarnation) == nullptr)
+    effects->fenced = true;
+  for (int i = splits_known; i < view_->proto().split_size(); ++i) {
+    const wire::Split& split = view_->proto().split(i);
+    // Where the kept part begins does not change; where it ends may, later.
+    const int64_t begin = view_->shard(ShardId{split.shard()}).begin;
+    ApplySplit(split, static_cast<int32_t>(routes_.size()),
+               static_cast<size_t>(split.at() - begin) * sizeof(float));
+  }
+  std::vector<int32_t> moved;
+  for (int32_t shard = 0; shard < view_->shard_count(); ++shard) {
+    const Route route = RouteIn(*view_, shard);
+    Route& known = routes_[shard];
+    if (route.as_of < known.as_of) continue;
+    if (route.owner != known.owner) moved.push_back(shard);
+    known = route;
+  }
+  Reroute(moved, now, effects);
+}
+
+void ClientCore::OnRelocations(
+    const google::protobuf::RepeatedPtrField<wire::Relocation>& relocations,
+    absl::Time now, Effects* effects) {
+  std::vector<int32_t> moved;
+  for (const wire::Relocation& relocation : relocations) {
+    const int32_t shard = relocation.shard();
+    const Owner owner{relocation.server(), relocation.thread()};
+    if (!view_->HasShard(shard)) continue;
+    const wire::ServerMember* const server = view_->FindServer(owner.server);
+    if (server == nullptr || owner.thread < 0 ||
+        owner.thread >= server->thread_size()) {
+      continue;  // A server that our view does not have yet.
+    }
+    Route& known = routes_[shard];
+    if (relocation.as_of() <= known.as_of) continue;
+    known.as_of = relocation.as_of();
+    if (known.owner == owner) continue;
+    known.owner = owner;
+    moved.push_back(shard);
+  }
+  Reroute(moved, now, effects);
+}
+
+void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
+                            size_t kept_bytes) {
+  const int32_t kept = split.shard();
+  routes_.push_back(routes_[kept]);
+  next_seq_.push_back(next_seq_[kept]);
+  acked_seq_.push_back(acked_seq_[kept]);
+  const auto cut_push = [&](PushUnit& unit) {
+    std::vector<PushEntry> entries;
+    for (PushEntry& entry : unit.entries) {
+      if (entry.shard != kept || unit.advance) {
+        const bool both = entry.shard == kept;
+        entries.push_back(entry);
+        if (both) {
+          entries.push_back(entry);
+          entries.back().shard = new_shard;
+        }
+        continue;
+      }
+      PushEntry rest = entry;
+      rest.shard = new_shard;
+      rest.gradient =
+          entry.gradient.Slice(kept_bytes, entry.gradient.size() - kept_bytes);
+      entry.gradient = entry.gradient.Slice(0, kept_bytes);
+      entries.push_back(std::move(entry));
+      entries.push_back(std::move(rest));
+    }
+    unit.entries = std::move(entries);
+  };
+  const auto cut_pull = [&](PullUnit& unit) {
+    if (std::find(unit.shards.begin(), unit.shards.end(), kept) ==
+        unit.shards.end()) {
       return;
     }
+    unit.shards.push_back(new_shard);
+    ++pending_pulls_[unit.pull_id].missing;
+  };
+  for (auto& [owner, link] : links_) {
+    cut_push(link.open);
+    for (PushUnit& unit : link.queued) cut_push(unit);
+    for (PushUnit& unit : link.in_flight) cut_push(unit);
+    for (PullUnit& unit : link.pulls_queued) cut_pull(unit);
+    for (PullUnit& unit : link.pulls_in_flight) cut_pull(unit);
   }
-  const wire::WorkerMember* const self =
-      view->FindWorker(options_.rank, options_.incarnation);
-  if (self == nullptr) effects->fenced = true;
-  view_ = std::move(view);
+  for (auto& [id, pending] : pending_pulls_) {
+    pending.result.view = view_;
+    std::vector<ShardValue>& shards = pending.result.shards;
+    shards.push_back(shards[kept]);
+    if (shards[kept].values.empty()) continue;  // Not answered yet.
+    const Payload whole = shards[kept].values;
+    shards[kept].values = whole.Slice(0, kept_bytes);
+    shards.back().values = whole.Slice(kept_bytes, whole.size() - kept_bytes);
+  }
+}
+
+void ClientCore::Reroute(const std::vector<int32_t>& shards, absl::Time now,
+                         Effects* effects) {
+  if (shards.empty()) return;
+  const auto strayed = [&](Owner here, int32_t shard) {
+    return OwnerOf(shard) != here &&
+           std::find(shards.begin(), shards.end(), shard) != shards.end();
+  };
+  struct Strayed {
+    std::vector<PushUnit> pushes;
+    std::vector<PullUnit> pulls;
+  };
+  std::map<Owner, Strayed> to;
+  const auto take_pushes = [&](Owner here, PushUnit& unit) {
+    size_t taken = 0;
+    std::erase_if(unit.entries, [&](PushEntry& entry) {
+      if (!strayed(here, entry.shard)) return false;
+      std::vector<PushUnit>& units = to[OwnerOf(entry.shard)].pushes;
+      const size_t bytes = entry.gradient.size();
+      if (units.empty() || units.back().clock != unit.clock ||
+          units.back().advance != unit.advance ||
+          units.back().bytes + bytes > options_.message_bytes) {
+        units.emplace_back();
+        units.back().clock = unit.clock;
+        units.back().advance = unit.advance;
+      }
+      units.back().bytes += bytes;
+      units.back().entries.push_back(std::move(entry));
+      taken += bytes;
+      return true;
+    });
+    unit.bytes -= taken;
+    return taken;
+  };
+  const auto take_pulls = [&](Owner here, PullUnit& unit) {
+    size_t taken = 0;
+    std::map<Owner, PullUnit> parts;
+    std::erase_if(unit.shards, [&](int32_t shard) {
+      if (!strayed(here, shard)) return false;
+      const size_t bytes = view_->shard(ShardId{shard}).bytes();
+      PullUnit& part = parts[OwnerOf(shard)];
+      part.shards.push_back(shard);
+      part.bytes += bytes;
+      taken += bytes;
+      return true;
+    });
+    unit.bytes -= std::min(unit.bytes, taken);
+    for (auto& [owner, part] : parts) {
+      part.request_id = next_request_id_++;
+      part.pull_id = unit.pull_id;
+      part.clock = unit.clock;
+      part.own_clock = unit.own_clock;
+      part.join = unit.join;
+      to[owner].pulls.push_back(std::move(part));
+    }
+    return taken;
+  };
+  for (auto& [here, link] : links_) {
+    // In the order in which they were made, so that each shard's stays.
+    for (PushUnit& unit : link.in_flight) {
+      const size_t taken = take_pushes(here, unit);
+      link.push_bytes_in_flight -= taken;
+      bytes_pushed_ -= taken;  // Counted again where they go.
+    }
+    for (PushUnit& unit : link.queued) take_pushes(here, unit);
+    take_pushes(here, link.open);
+    std::erase_if(link.queued,
+                  [](const PushUnit& unit) { return unit.entries.empty(); });
+    DropAcknowledged(link, now);  // Units of which nothing is left, too.
+    for (PullUnit& unit : link.pulls_in_flight) {
+      link.pull_bytes_in_flight -=
+          std::min(link.pull_bytes_in_flight, take_pulls(here, unit));
+    }
+    for (PullUnit& unit : link.pulls_queued) take_pulls(here, unit);
+    const auto empty_pull = [](const PullUnit& u) { return u.shards.empty(); };
+    std::erase_if(link.pulls_in_flight, empty_pull);
+    std::erase_if(link.pulls_queued, empty_pull);
+  }
+  for (auto& [owner, strays] : to) {
+    Link& link = links_[owner];
+    for (PushUnit& unit : strays.pushes) link.queued.push_back(std::move(unit));
+    // Somebody waits for these.
+    link.pulls_queued.insert(link.pulls_queued.begin(),
+                             std::make_move_iterator(strays.pulls.begin()),
+                             std::make_move_iterator(strays.pulls.end()));
+  }
+  PumpAll(now, effects);
+}
+
+void ClientCore::PumpAll(absl::Time now, Effects* effects) {
+  for (auto& [owner, link] : links_) Pump(owner, link, now, effects);
 }
 
 // ---- Push -----------------------------------------------------------------
@@ -64,7 +254,10 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
         table_pushed_[index] ? ", to which this table was pushed already"
                              : ""));
   }
-  if (gradient.size() != bytes || base_versions.size() != next_seq_.size()) {
+  const size_t shards_at_first =
+      next_seq_.size() - static_cast<size_t>(view_->proto().split_size());
+  if (gradient.size() != bytes || base_versions.size() < shards_at_first ||
+      base_versions.size() > next_seq_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "push to ", name, ": gradient of ", gradient.size(), " bytes and ",
         base_versions.size(), " base versions; the table has ", bytes,
@@ -72,12 +265,16 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
   }
   for (const ShardRange& range : view_->ShardsOf(table)) {
     const int32_t shard = static_cast<int32_t>(range.shard);
-    Link& link = links_[view_->OwnerOf(range.shard)];
+    Link& link = links_[OwnerOf(shard)];
+    // A shard that was cut off since then has the version of its origin.
+    ShardId versioned = range.shard;
+    while (static_cast<size_t>(versioned) >= base_versions.size())
+      versioned = view_->OriginOf(versioned);
     link.open.clock = clock;
     link.open.entries.push_back(
         {.shard = shard,
          .seq = next_seq_[shard]++,
-         .base_version = base_versions[shard],
+         .base_version = base_versions[static_cast<size_t>(versioned)],
          .gradient = gradient.Slice(
              static_cast<size_t>(range.begin) * sizeof(float), range.bytes())});
     link.open.bytes += range.bytes();
@@ -91,7 +288,7 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
     ++push_clock_;
   }
   unacknowledged_bytes_ += bytes;
-  for (auto& [owner, link] : links_) Pump(owner, link, now, effects);
+  PumpAll(now, effects);
   return absl::OkStatus();
 }
 
@@ -100,12 +297,16 @@ Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
   Clock start = 0;
   for (const ShardValue& value : joined.shards)
     start = std::max(start, value.shard_clock);
-  for (size_t shard = 0; shard < joined.shards.size(); ++shard) {
-    if (joined.shards[shard].shard_clock == start) continue;
-    Link& link = links_[view_->OwnerOf(ShardId{static_cast<int32_t>(shard)})];
+  for (int32_t shard = 0; shard < view_->shard_count(); ++shard) {
+    ShardId joined_as{shard};  // What it was cut off from since, if it was.
+    while (static_cast<size_t>(joined_as) >= joined.shards.size())
+      joined_as = view_->OriginOf(joined_as);
+    if (joined.shards[static_cast<size_t>(joined_as)].shard_clock == start)
+      continue;
+    Link& link = links_[OwnerOf(shard)];
     link.open.clock = start;
     link.open.advance = true;
-    link.open.entries.push_back({.shard = static_cast<int32_t>(shard),
+    link.open.entries.push_back({.shard = shard,
                                  .seq = next_seq_[shard]++,
                                  .base_version = 0,
                                  .gradient = Payload()});
@@ -143,6 +344,7 @@ void ClientCore::SendPush(Owner to, const PushUnit& unit,
 
 void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
                              absl::Time now, Effects* effects) {
+  OnRelocations(reply.relocation(), now, effects);
   Link& link = links_[from];
   for (int i = 0; i < reply.shard_size(); ++i) {
     const int32_t shard = reply.shard(i);
@@ -152,8 +354,10 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
     switch (reply.code(i)) {
       case wire::OK:
       case wire::RETRY:
+      case wire::MOVED:
         acked_seq_[shard] = std::max(acked_seq_[shard], reply.acked_seq(i));
-        if (reply.code(i) == wire::RETRY &&
+        // What goes elsewhere by now is not repeated here.
+        if (reply.code(i) != wire::OK && OwnerOf(shard) == from &&
             acked_seq_[shard] + 1 < next_seq_[shard]) {
           link.push_resend_at =
               std::min(link.push_resend_at, now + options_.refused_delay);
@@ -171,6 +375,10 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
         return;
     }
   }
+  if (DropAcknowledged(link, now)) Pump(from, link, now, effects);
+}
+
+bool ClientCore::DropAcknowledged(Link& link, absl::Time now) {
   bool progress = false;
   while (!link.in_flight.empty()) {
     const PushUnit& unit = link.in_flight.front();
@@ -189,8 +397,8 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
     link.push_backoff = options_.retry_initial;
     link.push_resend_at = link.in_flight.empty() ? absl::InfiniteFuture()
                                                  : now + link.push_backoff;
-    Pump(from, link, now, effects);
   }
+  return progress;
 }
 
 // ---- Pull -----------------------------------------------------------------
@@ -210,6 +418,7 @@ uint64_t ClientCore::StartPull(Clock clock, Clock own_clock, bool join,
   PendingPull& pending = pending_pulls_[pull_id];
   pending.result.pull_id = pull_id;
   pending.result.shards.resize(next_seq_.size());
+  pending.result.view = view_;
   pending.missing = view_->shard_count();
   std::map<Owner, PullUnit> open;
   const auto close = [&](Owner owner, PullUnit& unit) {
@@ -223,14 +432,14 @@ uint64_t ClientCore::StartPull(Clock clock, Clock own_clock, bool join,
     unit = PullUnit();
   };
   for (int32_t shard = 0; shard < view_->shard_count(); ++shard) {
-    const Owner owner = view_->OwnerOf(ShardId{shard});
+    const Owner owner = OwnerOf(shard);
     PullUnit& unit = open[owner];
     unit.shards.push_back(shard);
     unit.bytes += view_->shard(ShardId{shard}).bytes();
     if (unit.bytes >= options_.message_bytes) close(owner, unit);
   }
   for (auto& [owner, unit] : open) close(owner, unit);
-  for (auto& [owner, link] : links_) Pump(owner, link, now, effects);
+  PumpAll(now, effects);
   return pull_id;
 }
 
@@ -250,6 +459,7 @@ void ClientCore::SendPull(Owner to, const PullUnit& unit,
 void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
                              Effects* effects) {
   const wire::PullReply& reply = message.header.pull_reply();
+  OnRelocations(reply.relocation(), now, effects);
   Link& link = links_[from];
   const auto unit = std::find_if(
       link.pulls_in_flight.begin(), link.pulls_in_flight.end(),
@@ -271,6 +481,12 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
             std::find(unit->shards.begin(), unit->shards.end(), shard);
         const size_t bytes = view_->shard(ShardId{shard}).bytes();
         if (wanted == unit->shards.end()) break;
+        if (message.header.view_number() < view_->RangeSince(ShardId{shard})) {
+          // Answered before the shard was cut in two.
+          unit->resend_at =
+              std::min(unit->resend_at, now + options_.refused_delay);
+          break;
+        }
         if (values.size() != bytes) {
           effects->failure = absl::InternalError(
               absl::StrCat(OwnerName(*view_, from), " answered a pull of ",
@@ -297,6 +513,12 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
         unit->waiting_clock = reply.waiting_clock();
         break;
       case wire::RETRY:
+      case wire::MOVED:
+        // What goes elsewhere by now is not asked for here again.
+        if (std::find(unit->shards.begin(), unit->shards.end(), shard) ==
+            unit->shards.end()) {
+          break;
+        }
         unit->resend_at =
             std::min(unit->resend_at, now + options_.refused_delay);
         break;

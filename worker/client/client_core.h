@@ -1,6 +1,7 @@
 // ClientCore: what a worker's side of push and pull decides. Cuts tables into
 // shards, batches them per shard thread, keeps the bytes in flight within a
-// window, sends again what was lost, and puts pull answers together.
+// window, sends again what was lost, follows shards that move or are cut in
+// two, and puts pull answers together.
 //
 // Deterministic state machine: calls and messages go in, effects come out; no
 // sockets, threads, clocks or randomness. Thread-compatible.
@@ -41,7 +42,8 @@ class ClientCore {
   };
   struct PullResult {
     uint64_t pull_id = 0;
-    std::vector<ShardValue> shards;  // By shard id.
+    std::vector<ShardValue> shards;    // By shard id.
+    std::shared_ptr<const View> view;  // Whose shards these are.
   };
   struct Send {
     Owner to;
@@ -59,13 +61,15 @@ class ClientCore {
   // `view` is RUNNING and has tables.
   ClientCore(const Options& options, std::shared_ptr<const View> view);
 
-  // A newer view. Owners of shards do not change in this version: a view in
-  // which one does is a failure.
-  void OnView(std::shared_ptr<const View> view, Effects* effects);
+  // A newer view. What is not answered yet goes to the owners in it, cut as the
+  // shards are in it.
+  void OnView(std::shared_ptr<const View> view, absl::Time now,
+              Effects* effects);
 
   // Pushes the gradient of one table for clock `clock`. Tables come in any
   // order, each once per clock, and clocks without gaps from StartAt() on.
-  // `base_versions` (by shard id) are the versions that it was computed from.
+  // `base_versions` (by shard id) are the versions that it was computed from;
+  // there may be fewer than shards if some were cut in two since.
   // InvalidArgument: wrong size, clock or repeated table; nothing was sent.
   absl::Status Push(Clock clock, TableId table, const Payload& gradient,
                     absl::Span<const Version> base_versions, absl::Time now,
@@ -144,6 +148,21 @@ class ClientCore {
   uint64_t StartPull(Clock clock, Clock own_clock, bool join, absl::Time now,
                      Effects* effects);
   void CloseOpenUnit(Link& link);
+  // Cuts what waits for the shard as the view's `split`-th split does.
+  void ApplySplit(const wire::Split& split, int32_t new_shard,
+                  size_t kept_bytes);
+  // Where the shard is, if that is newer than what we know.
+  void OnRelocations(
+      const google::protobuf::RepeatedPtrField<wire::Relocation>& relocations,
+      absl::Time now, Effects* effects);
+  // Moves what waits for the shards to their owners' links.
+  void Reroute(const std::vector<int32_t>& shards, absl::Time now,
+               Effects* effects);
+  void PumpAll(absl::Time now, Effects* effects);
+  // Forgets messages from the front whose pushes are all acknowledged. True if
+  // there was one.
+  bool DropAcknowledged(Link& link, absl::Time now);
+  Owner OwnerOf(int32_t shard) const { return routes_[shard].owner; }
   void Pump(Owner to, Link& link, absl::Time now, Effects* effects);
   void SendPush(Owner to, const PushUnit& unit, Effects* effects) const;
   void SendPull(Owner to, const PullUnit& unit, Effects* effects) const;
@@ -153,7 +172,16 @@ class ClientCore {
                    Effects* effects);
 
   const Options options_;
+  // Who owns a shard, and how new that knowledge is: see wire.proto,
+  // Relocation.
+  struct Route {
+    Owner owner;
+    uint64_t as_of = 0;
+  };
+  Route RouteIn(const View& view, int32_t shard) const;
+
   std::shared_ptr<const View> view_;
+  std::vector<Route> routes_;  // By shard.
   std::map<Owner, Link> links_;
   std::vector<uint64_t> next_seq_;   // By shard.
   std::vector<uint64_t> acked_seq_;  // By shard.

@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "common/net/host_id.h"
+#include "common/net/shard_endpoint.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -252,30 +253,32 @@ void PsClient::RunCommands() {
   }
 }
 
-absl::Status PsClient::ConnectShardThreads(const View& view) {
+absl::Status PsClient::FollowServers(const View& view) {
+  std::erase_if(shard_threads_, [&](const auto& entry) {
+    const wire::ServerMember* const server =
+        view.FindServer(entry.first.server);
+    if (server != nullptr && server->incarnation() == entry.second.server)
+      return false;
+    poller_.Remove(*entry.second.socket);
+    return true;
+  });
   const PeerId self{.kind = PeerId::Kind::kWorker,
                     .index = options_.member.join.index(),
                     .instance = member_.incarnation()};
   const std::string host_id = HostId();
   for (const wire::ServerMember& server : view.proto().server()) {
     for (int t = 0; t < server.thread_size(); ++t) {
-      const wire::Endpoints& endpoints = server.thread(t);
-      const bool same_host = server.host_id() == host_id;
-      if (options_.transport == config::Limits::IPC &&
-          (!same_host || endpoints.ipc().empty())) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("limits { transport: IPC }: server ", server.index(),
-                         " is not on this host; use AUTO or TCP"));
-      }
-      const bool ipc = options_.transport != config::Limits::TCP && same_host &&
-                       !endpoints.ipc().empty();
+      const Owner owner{.server = server.index(), .thread = t};
+      if (shard_threads_.count(owner) > 0) continue;
+      SL_ASSIGN_OR_RETURN(
+          const std::string endpoint,
+          ShardEndpoint(server, t, host_id, options_.transport));
       SL_ASSIGN_OR_RETURN(std::unique_ptr<DealerSocket> socket,
                           DealerSocket::Create(context_, self));
-      SL_RETURN_IF_ERROR(
-          socket->Connect(ipc ? endpoints.ipc() : endpoints.tcp()));
+      SL_RETURN_IF_ERROR(socket->Connect(endpoint));
       poller_.Add(*socket);
-      shard_threads_[{.server = server.index(), .thread = t}] =
-          std::move(socket);
+      shard_threads_[owner] = {.server = server.incarnation(),
+                               .socket = std::move(socket)};
     }
   }
   return absl::OkStatus();
@@ -291,11 +294,11 @@ void PsClient::PerformMember() {
     if (effects.view != nullptr) {
       const wire::View& proto = effects.view->proto();
       if (proto.state() == wire::RUNNING && proto.mode() != wire::ALLREDUCE) {
+        if (const absl::Status connected = FollowServers(*effects.view);
+            !connected.ok()) {
+          Fail(connected);
+        }
         if (!client_.has_value()) {
-          if (const absl::Status connected = ConnectShardThreads(*effects.view);
-              !connected.ok()) {
-            Fail(connected);
-          }
           ClientCore::Options options;
           options.rank = Rank{options_.member.join.index()};
           options.incarnation = member_.incarnation();
@@ -303,7 +306,7 @@ void PsClient::PerformMember() {
           options.message_bytes = options_.message_bytes;
           client_.emplace(options, effects.view);
         } else {
-          client_->OnView(effects.view, &client_effects_);
+          client_->OnView(effects.view, absl::Now(), &client_effects_);
         }
       }
       {
@@ -349,7 +352,7 @@ void PsClient::PerformClient() {
   for (const ClientCore::Send& send : effects.sends) {
     const auto socket = shard_threads_.find(send.to);
     if (socket != shard_threads_.end())
-      (void)socket->second->Send(send.message);
+      (void)socket->second.socket->Send(send.message);
   }
   for (PullResult& result : effects.pulled) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -399,9 +402,9 @@ void PsClient::Run() {
       if (!message.ok() || !message->has_value()) break;
       member_.OnMessage(**message, absl::Now(), &member_effects_);
     }
-    for (const auto& [owner, socket] : shard_threads_) {
+    for (const auto& [owner, link] : shard_threads_) {
       while (true) {
-        absl::StatusOr<std::optional<Message>> message = socket->Receive();
+        absl::StatusOr<std::optional<Message>> message = link.socket->Receive();
         if (!message.ok()) Fail(message.status());
         if (!message.ok() || !message->has_value()) break;
         client_->OnMessage(owner, **message, absl::Now(), &client_effects_);
@@ -416,7 +419,7 @@ void PsClient::Run() {
     member_.OnTick(now, &member_effects_);
     if (client_.has_value()) client_->OnTick(now, &client_effects_);
   }
-  for (const auto& [owner, socket] : shard_threads_) poller_.Remove(*socket);
+  for (const auto& [owner, link] : shard_threads_) poller_.Remove(*link.socket);
   poller_.Remove(*coordinator_);
 }
 

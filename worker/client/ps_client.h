@@ -99,7 +99,9 @@ class PsClient {
   void RunCommands();
   void PerformMember();
   void PerformClient();
-  absl::Status ConnectShardThreads(const View& view);
+  // Connects to the servers of the view that are new in it, and leaves those
+  // that are gone.
+  absl::Status FollowServers(const View& view);
   void FillStats();  // Under mutex_.
   void Fail(const absl::Status& status);
   void Post(std::function<void()> command);
@@ -117,7 +119,11 @@ class PsClient {
   std::optional<ClientCore> client_;
   ClientCore::Effects client_effects_;
   std::unique_ptr<DealerSocket> coordinator_;
-  std::map<Owner, std::unique_ptr<DealerSocket>> shard_threads_;
+  struct ShardThreadLink {
+    Incarnation server = 0;
+    std::unique_ptr<DealerSocket> socket;
+  };
+  std::map<Owner, ShardThreadLink> shard_threads_;
   Poller poller_;
   bool leaving_ = false;
 

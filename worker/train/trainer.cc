@@ -35,7 +35,8 @@ bool AllDone(const View& view) {
   return true;
 }
 
-Snapshot ToSnapshot(const View& view, const PsClient::PullResult& pulled) {
+Snapshot ToSnapshot(const PsClient::PullResult& pulled) {
+  const View& view = *pulled.view;
   Snapshot snapshot(view.proto().table_size());
   for (int table = 0; table < view.proto().table_size(); ++table) {
     for (const ShardRange& range : view.ShardsOf(TableId{table})) {
@@ -191,7 +192,7 @@ absl::Status Trainer::TrainOverServers(const View& view) {
     SL_ASSIGN_OR_RETURN(parameters, client_.WaitPull());
   }
   for (; clock < length_.steps_total; ++clock) {
-    LoadSnapshot(ToSnapshot(view, parameters), &model_);
+    LoadSnapshot(ToSnapshot(parameters), &model_);
     const std::shared_ptr<const std::vector<Version>> versions =
         VersionsOf(parameters);
     const bool last = clock + 1 == length_.steps_total;
@@ -214,7 +215,7 @@ absl::Status Trainer::TrainOverServers(const View& view) {
       report_.AddWaitSeconds(stopwatch.Seconds());
     }
     SL_RETURN_IF_ERROR(StepDone(clock, loss));
-    EvaluateIfDue(clock + 1, [&] { return ToSnapshot(view, parameters); });
+    EvaluateIfDue(clock + 1, [&] { return ToSnapshot(parameters); });
   }
   return client_.WaitPushed();
 }
@@ -361,7 +362,7 @@ absl::Status Trainer::FinishAsChief(const View& view) {
     SL_RETURN_IF_ERROR(
         client_.StartPull(length_.steps_total, length_.steps_total));
     SL_ASSIGN_OR_RETURN(const PsClient::PullResult pulled, client_.WaitPull());
-    LoadSnapshot(ToSnapshot(view, pulled), &model_);
+    LoadSnapshot(ToSnapshot(pulled), &model_);
   }
   spdlog::info("evaluating the final model");
   SL_ASSIGN_OR_RETURN(const DatasetLoss test,

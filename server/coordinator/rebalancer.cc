@@ -1,0 +1,386 @@
+#include "server/coordinator/rebalancer.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/coordinator/planner.h"
+
+namespace slackline {
+namespace {
+
+constexpr size_t kLastMovesMax = 100;
+constexpr size_t kPausesMax = 100000;
+
+std::string ThreadName(Owner owner) {
+  return absl::StrCat("server ", owner.server, " thread ", owner.thread);
+}
+
+const run::ThreadLoad* LoadOf(const Rebalancer::Server& server, int thread) {
+  for (const run::ThreadLoad& load : server.stats->thread()) {
+    if (load.thread() == thread) return &load;
+  }
+  return nullptr;
+}
+
+// Speed of each thread relative to their mean; 1 where it is not known.
+std::vector<double> Capacities(const std::vector<Rebalancer::Server>& servers) {
+  std::vector<double> speeds;
+  double sum = 0;
+  int known = 0;
+  for (const Rebalancer::Server& server : servers) {
+    for (int t = 0; t < server.threads; ++t) {
+      const run::ThreadLoad* const load = LoadOf(server, t);
+      speeds.push_back(load == nullptr ? 0 : load->bytes_per_busy_second());
+      sum += speeds.back();
+      known += speeds.back() > 0;
+    }
+  }
+  const double mean = known == 0 ? 1 : sum / known;
+  for (double& speed : speeds) speed = speed > 0 ? speed / mean : 1;
+  return speeds;
+}
+
+}  // namespace
+
+int64_t Rebalancer::BytesOf(const View& view, ShardId shard) const {
+  return static_cast<int64_t>(view.shard(shard).bytes()) *
+         (1 + options_.slot_count);
+}
+
+run::PlannedMove Rebalancer::Describe(const View& view, ShardId shard,
+                                      Owner to) const {
+  const Owner from = view.OwnerOf(shard);
+  run::PlannedMove move;
+  move.set_shard(static_cast<int32_t>(shard));
+  move.set_name(view.ShardName(shard));
+  move.set_from_server(from.server);
+  move.set_from_thread(from.thread);
+  move.set_to_server(to.server);
+  move.set_to_thread(to.thread);
+  move.set_bytes(BytesOf(view, shard));
+  return move;
+}
+
+absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
+                                           const std::vector<Server>& servers,
+                                           Aim aim, absl::Time now) const {
+  std::vector<PlannerThread> threads;
+  std::map<Owner, int> index_of;
+  const std::vector<double> capacities = Capacities(servers);
+  for (const Server& server : servers) {
+    for (int t = 0; t < server.threads; ++t) {
+      if (LoadOf(server, t) == nullptr) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "server ", server.index,
+            " has not said yet how loaded it is; try again in a second"));
+      }
+      const Owner owner{server.index, t};
+      index_of[owner] = static_cast<int>(threads.size());
+      threads.push_back({.owner = owner,
+                         .capacity = capacities[threads.size()],
+                         .accepts = !server.draining});
+    }
+  }
+  std::vector<PlannerShard> shards(static_cast<size_t>(view.shard_count()));
+  for (int32_t id = 0; id < view.shard_count(); ++id) {
+    const ShardId shard{id};
+    PlannerShard& planned = shards[static_cast<size_t>(id)];
+    planned.shard = shard;
+    planned.thread = index_of.at(view.OwnerOf(shard));
+    planned.bytes = BytesOf(view, shard);
+    planned.begin = view.shard(shard).begin;
+    planned.end = view.shard(shard).end;
+    const auto moved = moved_at_.find(id);
+    const bool rests =
+        moved != moved_at_.end() &&
+        now - moved->second < absl::Milliseconds(options_.config.rest_ms());
+    planned.pinned =
+        ordered_.count(id) > 0 || (rests && threads[planned.thread].accepts);
+  }
+  for (const run::PlannedMove& move : wanted_) {
+    shards[static_cast<size_t>(move.shard())].pinned = true;
+  }
+  for (const Server& server : servers) {
+    for (const run::ThreadLoad& load : server.stats->thread()) {
+      const auto at = index_of.find({server.index, load.thread()});
+      if (at == index_of.end()) continue;
+      for (const run::ShardLoad& shard : load.shard()) {
+        if (!view.HasShard(shard.shard())) continue;
+        PlannerShard& planned = shards[static_cast<size_t>(shard.shard())];
+        if (planned.thread != at->second) continue;  // Its new owner tells.
+        planned.demand = shard.busy() * threads[at->second].capacity;
+      }
+    }
+  }
+  const config::Rebalance& config = options_.config;
+  PlannerOptions options;
+  options.threshold = aim == Aim::kDrainOnly
+                          ? std::numeric_limits<double>::infinity()
+                          : config.threshold();
+  options.target = config.target();
+  options.min_utilisation = config.min_utilisation();
+  options.bytes_max = int64_t{config.budget_mib()} << 20;
+  options.moves_max = config.moves_max();
+  const PlannerResult result = slackline::PlanMoves(threads, shards, options);
+
+  run::Plan plan;
+  plan.set_worst_before(result.worst_before);
+  plan.set_mean(result.mean);
+  plan.set_worst_after(result.worst_after);
+  plan.set_bytes(result.bytes);
+  plan.set_summary(result.summary);
+  std::vector<double> utilisation(threads.size(), 0);
+  for (const PlannerShard& shard : shards) {
+    utilisation[static_cast<size_t>(shard.thread)] +=
+        shard.demand / threads[static_cast<size_t>(shard.thread)].capacity;
+  }
+  // Parts of a shard that is to be split: what they are of it.
+  struct Part {
+    int32_t origin = 0;
+    int64_t begin = 0, end = 0;
+  };
+  std::map<int32_t, Part> parts;
+  const auto part_of = [&](int32_t id) {
+    const auto found = parts.find(id);
+    if (found != parts.end()) return found->second;
+    const ShardRange& range = view.shard(ShardId{id});
+    return Part{.origin = id, .begin = range.begin, .end = range.end};
+  };
+  for (const PlannerSplit& split : result.splits) {
+    const int32_t kept = static_cast<int32_t>(split.shard);
+    run::PlannedSplit& message = *plan.add_split();
+    message.set_shard(kept);
+    message.set_new_shard(static_cast<int32_t>(split.new_shard));
+    message.set_at(split.at);
+    message.set_reason("alone it is more than a fair share of a thread");
+    Part first = part_of(kept);
+    Part rest = first;
+    first.end = rest.begin = split.at;
+    parts[kept] = first;
+    parts[static_cast<int32_t>(split.new_shard)] = rest;
+  }
+  for (const PlannerMove& move : result.moves) {
+    const int32_t id = static_cast<int32_t>(move.shard);
+    const Part part = part_of(id);
+    const PlannerShard& whole = shards[static_cast<size_t>(part.origin)];
+    run::PlannedMove& message = *plan.add_move();
+    message = Describe(view, ShardId{part.origin}, threads[move.to].owner);
+    message.set_shard(id);
+    const double share = static_cast<double>(part.end - part.begin) /
+                         static_cast<double>(whole.end - whole.begin);
+    if (parts.count(id) > 0) {
+      const ShardRange& range = view.shard(ShardId{part.origin});
+      message.set_name(absl::StrCat(view.table(range.table).name(), "[",
+                                    part.begin, ", ", part.end, ")"));
+      message.set_bytes((part.end - part.begin) *
+                        static_cast<int64_t>(sizeof(float)) *
+                        (1 + options_.slot_count));
+    }
+    message.set_load(share * whole.demand / threads[move.from].capacity);
+    switch (move.reason) {
+      case PlannerMove::Reason::kDrained:
+        message.set_reason(absl::StrCat(
+            "server ", threads[move.from].owner.server, " is drained"));
+        break;
+      case PlannerMove::Reason::kMakesRoom:
+        message.set_reason("makes room for a shard with more load");
+        break;
+      case PlannerMove::Reason::kOverloaded:
+        message.set_reason(absl::StrFormat(
+            "%s is busy %.0f %% of its time, %s %.0f %%",
+            ThreadName(threads[move.from].owner), 100 * utilisation[move.from],
+            ThreadName(threads[move.to].owner), 100 * utilisation[move.to]));
+        break;
+    }
+  }
+  return plan;
+}
+
+absl::StatusOr<run::Plan> Rebalancer::PlanMoves(
+    const View& view, const std::vector<Server>& servers,
+    const std::vector<int32_t>& shards, int32_t server, int32_t thread) const {
+  const auto target =
+      std::find_if(servers.begin(), servers.end(),
+                   [&](const Server& entry) { return entry.index == server; });
+  if (target == servers.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the job has no server ", server));
+  }
+  if (target->draining) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("server ", server, " is being drained"));
+  }
+  if (thread < -1 || thread >= target->threads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("server ", server, " has no thread ", thread, "; it has ",
+                     target->threads));
+  }
+  std::map<int, int64_t> bytes_on;  // By thread of the target.
+  for (int t = 0; t < target->threads; ++t) bytes_on[t] = 0;
+  for (int32_t id = 0; id < view.shard_count(); ++id) {
+    const Owner owner = view.OwnerOf(ShardId{id});
+    if (owner.server == server) {
+      bytes_on[owner.thread] += BytesOf(view, ShardId{id});
+    }
+  }
+  run::Plan plan;
+  std::set<int32_t> seen;
+  for (const int32_t id : shards) {
+    if (!view.HasShard(id)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no shard ", id, "; the job has shards 0 to ",
+                       view.shard_count() - 1));
+    }
+    if (!seen.insert(id).second) continue;
+    const bool wanted =
+        std::any_of(wanted_.begin(), wanted_.end(),
+                    [&](const run::PlannedMove& m) { return m.shard() == id; });
+    if (wanted || ordered_.count(id) > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shard ", id, " (", view.ShardName(ShardId{id}),
+                       ") is on its way already"));
+    }
+    Owner to{server, thread};
+    if (thread < 0) {
+      to.thread = std::min_element(bytes_on.begin(), bytes_on.end(),
+                                   [](const auto& a, const auto& b) {
+                                     return a.second < b.second;
+                                   })
+                      ->first;
+    }
+    const Owner from = view.OwnerOf(ShardId{id});
+    if (from == to || (thread < 0 && from.server == server)) continue;
+    bytes_on[to.thread] += BytesOf(view, ShardId{id});
+    run::PlannedMove& move = *plan.add_move();
+    move = Describe(view, ShardId{id}, to);
+    move.set_reason("a user asked for it");
+    plan.set_bytes(plan.bytes() + move.bytes());
+  }
+  plan.set_summary(
+      plan.move_size() == 0
+          ? absl::StrCat("all of it is on server ", server, " already")
+          : absl::StrCat(plan.move_size(), " shards to server ", server));
+  return plan;
+}
+
+bool Rebalancer::Adopt(const run::Plan& plan, uint64_t number,
+                       wire::View* view) {
+  for (const run::PlannedSplit& planned : plan.split()) {
+    wire::Split& split = *view->add_split();
+    split.set_shard(planned.shard());
+    split.set_at(planned.at());
+    split.set_since(number);
+    view->add_owner_server(view->owner_server(planned.shard()));
+    view->add_owner_thread(view->owner_thread(planned.shard()));
+  }
+  wanted_.insert(wanted_.end(), plan.move().begin(), plan.move().end());
+  return plan.split_size() > 0;
+}
+
+bool Rebalancer::Order(uint64_t number, wire::View* view) {
+  std::map<int32_t, int> busy;  // Moves in or out, by server.
+  for (const auto& [shard, move] : ordered_) {
+    ++busy[move.from_server()];
+    if (move.to_server() != move.from_server()) ++busy[move.to_server()];
+  }
+  const int most = options_.config.concurrent_moves();
+  bool any = false;
+  for (auto at = wanted_.begin(); at != wanted_.end();) {
+    if (busy[at->from_server()] >= most || busy[at->to_server()] >= most) {
+      ++at;
+      continue;
+    }
+    ++busy[at->from_server()];
+    if (at->to_server() != at->from_server()) ++busy[at->to_server()];
+    wire::Move& move = *view->add_move();
+    move.set_shard(at->shard());
+    move.set_server(at->to_server());
+    move.set_thread(at->to_thread());
+    move.set_id(number);
+    ordered_[at->shard()] = *at;
+    at = wanted_.erase(at);
+    any = true;
+  }
+  return any;
+}
+
+bool Rebalancer::Done(const run::HandOverState& state, double seconds,
+                      absl::Time now, wire::View* view,
+                      run::MoveRecord* record) {
+  const auto listed = std::find_if(
+      view->mutable_move()->begin(), view->mutable_move()->end(),
+      [&](const wire::Move& move) {
+        return move.shard() == state.shard() && move.id() == state.move();
+      });
+  if (listed == view->mutable_move()->end()) return false;
+  view->set_owner_server(state.shard(), listed->server());
+  view->set_owner_thread(state.shard(), listed->thread());
+  view->mutable_move()->erase(listed);
+  const run::PlannedMove planned = ordered_.at(state.shard());
+  ordered_.erase(state.shard());
+  moved_at_[state.shard()] = now;
+
+  record->set_seconds(seconds);
+  record->set_shard(planned.shard());
+  record->set_name(planned.name());
+  record->set_from_server(planned.from_server());
+  record->set_from_thread(planned.from_thread());
+  record->set_to_server(planned.to_server());
+  record->set_to_thread(planned.to_thread());
+  record->set_shard_bytes(planned.bytes());
+  record->set_bytes(state.bytes());
+  record->set_copy_micros(state.copy_micros());
+  record->set_pause_micros(state.pause_micros());
+  record->set_reason(planned.reason());
+  if (last_moves_.size() == kLastMovesMax) last_moves_.pop_front();
+  last_moves_.push_back(*record);
+  ++shards_moved_;
+  bytes_moved_ += static_cast<uint64_t>(state.bytes());
+  if (pauses_.size() < kPausesMax) pauses_.push_back(state.pause_micros());
+  return true;
+}
+
+void Rebalancer::Forget(int32_t server, wire::View* view) {
+  const auto there = [&](const run::PlannedMove& move) {
+    return move.to_server() == server || move.from_server() == server;
+  };
+  std::erase_if(wanted_, there);
+  std::erase_if(ordered_,
+                [&](const auto& entry) { return there(entry.second); });
+  auto& moves = *view->mutable_move();
+  moves.erase(std::remove_if(moves.begin(), moves.end(),
+                             [&](const wire::Move& move) {
+                               return move.server() == server;
+                             }),
+              moves.end());
+}
+
+run::Plan Rebalancer::Present() const {
+  run::Plan plan;
+  for (const auto& [shard, move] : ordered_) {
+    *plan.add_move() = move;
+    plan.mutable_move(plan.move_size() - 1)->set_ordered(true);
+  }
+  for (const run::PlannedMove& move : wanted_) *plan.add_move() = move;
+  return plan;
+}
+
+run::Percentiles Rebalancer::PauseMicros() const {
+  run::Percentiles percentiles;
+  if (pauses_.empty()) return percentiles;
+  std::vector<int64_t> sorted = pauses_;
+  std::sort(sorted.begin(), sorted.end());
+  const auto at = [&](double share) {
+    return sorted[static_cast<size_t>(
+        share * static_cast<double>(sorted.size() - 1) + 0.5)];
+  };
+  percentiles.set_p50(at(0.5));
+  percentiles.set_p99(at(0.99));
+  percentiles.set_max(sorted.back());
+  return percentiles;
+}
+
+}  // namespace slackline

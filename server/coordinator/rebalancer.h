@@ -1,0 +1,88 @@
+// Rebalancer: what the coordinator knows of moves: which are wanted, ordered
+// and done, and what the planner is told.
+//
+// Deterministic state machine: the time goes in. Thread-compatible.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/view/shard_map.h"
+#include "proto/cluster.pb.h"
+#include "proto/run.pb.h"
+
+namespace slackline {
+
+class Rebalancer {
+ public:
+  struct Options {
+    config::Rebalance config;
+    int slot_count = 0;  // Optimizer state per parameter, which moves along.
+  };
+  // A server of the view, and what it said last of itself.
+  struct Server {
+    int32_t index = 0;
+    int threads = 1;
+    bool draining = false;
+    const run::ServerStats* stats = nullptr;
+  };
+  enum class Aim {
+    kBalance,    // Lower the load of the most loaded thread; empty who drains.
+    kDrainOnly,  // Empty the draining servers, leave the rest as it is.
+  };
+
+  explicit Rebalancer(const Options& options) : options_(options) {}
+
+  // What the planner says about the measured loads. Changes nothing. Failed
+  // precondition: a server has not said yet how loaded it is.
+  absl::StatusOr<run::Plan> Plan(const View& view,
+                                 const std::vector<Server>& servers, Aim aim,
+                                 absl::Time now) const;
+  // Moves that a user wants. `thread` -1: the least loaded one. InvalidArgument
+  // names what there is not, or the shard that is on its way already.
+  absl::StatusOr<run::Plan> PlanMoves(const View& view,
+                                      const std::vector<Server>& servers,
+                                      const std::vector<int32_t>& shards,
+                                      int32_t server, int32_t thread) const;
+
+  // Wants the plan's moves. Its splits are made in `view`, which is to be
+  // published under `number`. True if `view` changed.
+  bool Adopt(const run::Plan& plan, uint64_t number, wire::View* view);
+  // Lists as many wanted moves in `view`, to be published under `number`, as
+  // may be under way. True if there was one.
+  bool Order(uint64_t number, wire::View* view);
+  // The source says that the move is done: `view` lists the new owner. False
+  // if it was no longer, or never, ordered.
+  bool Done(const run::HandOverState& state, double seconds, absl::Time now,
+            wire::View* view, run::MoveRecord* record);
+  // A server is gone: nothing moves there any more.
+  void Forget(int32_t server, wire::View* view);
+
+  // Nothing is wanted or under way.
+  bool idle() const { return wanted_.empty() && ordered_.empty(); }
+  // The moves under way and those that wait for their turn.
+  run::Plan Present() const;
+  const std::deque<run::MoveRecord>& last_moves() const { return last_moves_; }
+  int64_t shards_moved() const { return shards_moved_; }
+  uint64_t bytes_moved() const { return bytes_moved_; }
+  run::Percentiles PauseMicros() const;
+
+ private:
+  run::PlannedMove Describe(const View& view, ShardId shard, Owner to) const;
+  int64_t BytesOf(const View& view, ShardId shard) const;
+
+  const Options options_;
+  std::deque<run::PlannedMove> wanted_;
+  std::map<int32_t, run::PlannedMove> ordered_;  // By shard.
+  std::map<int32_t, absl::Time> moved_at_;       // By shard.
+  std::deque<run::MoveRecord> last_moves_;
+  std::vector<int64_t> pauses_;
+  int64_t shards_moved_ = 0;
+  uint64_t bytes_moved_ = 0;
+};
+
+}  // namespace slackline

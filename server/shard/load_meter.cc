@@ -1,0 +1,85 @@
+#include "server/shard/load_meter.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace slackline {
+namespace {
+
+// Less work than this says nothing about how fast the thread is.
+constexpr double kBusySecondsMin = 1e-3;
+
+}  // namespace
+
+void LoadMeter::Decay(absl::Time now) {
+  if (now <= updated_) return;
+  const double factor =
+      std::exp(-absl::FDivDuration(now - updated_, options_.decay));
+  updated_ = now;
+  for (double* const sum : {&busy_, &cpu_, &messages_, &queued_, &bytes_}) {
+    *sum *= factor;
+  }
+  for (auto& [shard, sums] : shards_) {
+    for (double* const sum : {&sums.pushes, &sums.pulls, &sums.bytes_in,
+                              &sums.bytes_out, &sums.busy}) {
+      *sum *= factor;
+    }
+  }
+}
+
+double LoadMeter::Seconds(absl::Time since) const {
+  // The integral of exp(-t / decay) over the time since then.
+  const double weight =
+      1 - std::exp(-absl::FDivDuration(updated_ - since, options_.decay));
+  return std::max(absl::ToDoubleSeconds(options_.decay) * weight, 1e-3);
+}
+
+void LoadMeter::OnBatch(const Batch& batch, absl::Time now) {
+  Decay(now);
+  const double busy = absl::ToDoubleSeconds(batch.busy);
+  busy_ += busy;
+  cpu_ += absl::ToDoubleSeconds(batch.cpu);
+  messages_ += batch.messages;
+  queued_ += absl::ToDoubleSeconds(batch.queued);
+  const auto cost = [&](const ShardWork& work) {
+    return static_cast<double>(work.bytes_in + work.bytes_out +
+                               work.bytes_applied) +
+           options_.bytes_per_request * (work.pushes + work.pulls);
+  };
+  double total = 0;
+  for (const ShardWork& work : batch.work) total += cost(work);
+  if (total <= 0) return;
+  bytes_ += total;
+  for (const ShardWork& work : batch.work) {
+    ShardSums& sums =
+        shards_.try_emplace(work.shard, ShardSums{.since = now - batch.busy})
+            .first->second;
+    sums.pushes += work.pushes;
+    sums.pulls += work.pulls;
+    sums.bytes_in += static_cast<double>(work.bytes_in);
+    sums.bytes_out += static_cast<double>(work.bytes_out);
+    sums.busy += busy * cost(work) / total;
+  }
+}
+
+run::ThreadLoad LoadMeter::Report() const {
+  run::ThreadLoad load;
+  const double seconds = Seconds(started_);
+  load.set_utilisation(busy_ / seconds);
+  load.set_cpu(cpu_ / seconds);
+  load.set_queue_ms(messages_ > 0 ? queued_ / messages_ * 1000 : 0);
+  load.set_bytes_per_busy_second(busy_ > kBusySecondsMin ? bytes_ / busy_ : 0);
+  for (const auto& [shard, sums] : shards_) {
+    const double shard_seconds = Seconds(sums.since);
+    run::ShardLoad& report = *load.add_shard();
+    report.set_shard(static_cast<int32_t>(shard));
+    report.set_pushes(static_cast<float>(sums.pushes / shard_seconds));
+    report.set_pulls(static_cast<float>(sums.pulls / shard_seconds));
+    report.set_bytes_in(static_cast<float>(sums.bytes_in / shard_seconds));
+    report.set_bytes_out(static_cast<float>(sums.bytes_out / shard_seconds));
+    report.set_busy(static_cast<float>(sums.busy / shard_seconds));
+  }
+  return load;
+}
+
+}  // namespace slackline

@@ -1,0 +1,68 @@
+// LoadMeter: what a shard thread was occupied with lately, shard by shard.
+//
+// Rates are exponentially decayed means, with the bias of the beginning taken
+// out: a shard that has just arrived does not look idle. The thread's working
+// time, which is measured per batch of messages, is shared out among the shards
+// of the batch in proportion to the bytes that each made it touch.
+//
+// Pure arithmetic on what it is told: no clock of its own. Thread-compatible.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "proto/run.pb.h"
+#include "server/shard/shard_core.h"
+
+namespace slackline {
+
+class LoadMeter {
+ public:
+  struct Options {
+    // What is so long ago counts 1/e.
+    absl::Duration decay = absl::Seconds(2);
+    // What a request costs besides its bytes, in bytes.
+    double bytes_per_request = 16384;
+  };
+  struct Batch {
+    absl::Duration busy;  // Wall time, from the first message to the last.
+    absl::Duration cpu;   // Processor time of this thread in it.
+    int messages = 0;
+    absl::Duration queued;  // Sum over messages of their wait in the batch.
+    absl::Span<const ShardWork> work;
+  };
+
+  LoadMeter(const Options& options, absl::Time now)
+      : options_(options), started_(now), updated_(now) {}
+
+  void OnBatch(const Batch& batch, absl::Time now);
+  // Of the shards that `owned` names; the others are forgotten.
+  template <typename Owned>
+  run::ThreadLoad Report(absl::Time now, const Owned& owned) {
+    Decay(now);
+    std::erase_if(shards_,
+                  [&](const auto& entry) { return !owned(entry.first); });
+    return Report();
+  }
+
+ private:
+  // Sums with decay; divided by the sum of weights they are means per second.
+  struct ShardSums {
+    absl::Time since;
+    double pushes = 0, pulls = 0, bytes_in = 0, bytes_out = 0, busy = 0;
+  };
+  void Decay(absl::Time now);
+  // Decayed seconds since `since`.
+  double Seconds(absl::Time since) const;
+  run::ThreadLoad Report() const;
+
+  const Options options_;
+  const absl::Time started_;
+  absl::Time updated_;
+  double busy_ = 0, cpu_ = 0, messages_ = 0, queued_ = 0, bytes_ = 0;
+  std::map<ShardId, ShardSums> shards_;
+};
+
+}  // namespace slackline

@@ -1,0 +1,32 @@
+// Everything that one shard is: what an owner has, and hands to the next one.
+#pragma once
+
+#include <vector>
+
+#include "common/sync/staleness_gate.h"
+#include "server/shard/shard.h"
+
+namespace slackline {
+
+struct ShardState {
+  struct Held {  // A BSP gradient that waits for the rest of its clock.
+    Rank rank{};
+    Incarnation incarnation = 0;
+    Payload gradient;
+  };
+
+  Shard shard;
+  StalenessGate gate;
+  Clock bsp_clock = 0;     // BSP clocks applied.
+  std::vector<Held> held;  // Of bsp_clock, sorted by rank, then incarnation.
+  // Number of the view that the participants were made by, where that is newer
+  // than ours: older views have no say in who has left.
+  uint64_t members_as_of = 0;
+};
+
+// Cuts `state` in two, as Shard::Split() does: the other part has the same
+// participants, clocks and sequence numbers. Nothing may be parked.
+ShardState SplitState(ShardState& state, const ShardRange& kept,
+                      const ShardRange& cut, Clock staleness);
+
+}  // namespace slackline
