@@ -1,5 +1,6 @@
-// Goal: every element of every table is in exactly one shard, each shard has
-// one owner, and a view that does not fit together is refused with the reason.
+// Goal: every element of every table is in exactly one shard, also after
+// splits, each shard has one owner, and a view that does not fit together is
+// refused with the reason.
 #include "common/view/shard_map.h"
 
 #include <map>
@@ -14,6 +15,7 @@
 namespace slackline {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 wire::Table TableOf(const std::string& name, std::vector<int64_t> shape,
@@ -42,6 +44,25 @@ wire::View ViewOf(const std::vector<wire::Table>& tables, int servers,
   }
   PlaceTables(tables, threads, shard_elements, &view);
   return view;
+}
+
+// The new shard belongs to whom the whole one does.
+void Split(int32_t shard, int64_t at, uint64_t since, wire::View* view) {
+  wire::Split& split = *view->add_split();
+  split.set_shard(shard);
+  split.set_at(at);
+  split.set_since(since);
+  view->add_owner_server(view->owner_server(shard));
+  view->add_owner_thread(view->owner_thread(shard));
+}
+
+wire::Move& Move(int32_t shard, Owner to, wire::View* view) {
+  wire::Move& move = *view->add_move();
+  move.set_shard(shard);
+  move.set_server(to.server);
+  move.set_thread(to.thread);
+  move.set_id(6);
+  return move;
 }
 
 std::string ErrorOf(const wire::View& view) {
@@ -150,6 +171,191 @@ TEST(ShardMapTest, FindsAWorkerByRankAndIncarnation) {
   EXPECT_NE((*view)->FindWorker(Rank{3}, 12), nullptr);
   EXPECT_EQ((*view)->FindWorker(Rank{3}, 11), nullptr);
   EXPECT_EQ((*view)->FindWorker(Rank{2}), nullptr);
+}
+
+// ---- Splits -----------------------------------------------------------------
+
+TEST(ShardMapTest, ASplitShardKeepsItsBeginningAndTheNewOneGetsTheRest) {
+  wire::View proto = ViewOf({TableOf("a", {10}), TableOf("b", {10})}, 1, 8);
+  Split(2, 3, 7, &proto);
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  ASSERT_EQ((*view)->shard_count(), 5);
+  EXPECT_EQ((*view)->ShardName(ShardId{2}), "b[0, 3)");
+  EXPECT_EQ((*view)->ShardName(ShardId{4}), "b[3, 8)");
+  EXPECT_EQ((*view)->ShardName(ShardId{3}), "b[8, 10)") << "the others stay";
+  EXPECT_EQ((*view)->shard(ShardId{4}).shard, ShardId{4});
+  EXPECT_EQ((*view)->shard(ShardId{4}).table, TableId{1});
+}
+
+TEST(ShardMapTest, EitherPartOfASplitMayBeSplitAgain) {
+  wire::View proto = ViewOf({TableOf("a", {16})}, 1, 16);
+  Split(0, 8, 5, &proto);
+  Split(1, 12, 6, &proto);
+  Split(0, 2, 7, &proto);
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  std::vector<std::string> names;
+  for (int i = 0; i < 4; ++i) names.push_back((*view)->ShardName(ShardId{i}));
+  EXPECT_THAT(names,
+              ElementsAre("a[0, 2)", "a[8, 12)", "a[12, 16)", "a[2, 8)"));
+}
+
+TEST(ShardMapTest, ATablesShardsAreInElementOrderHoweverItWasSplit) {
+  wire::View proto = ViewOf({TableOf("a", {16}), TableOf("b", {4})}, 1, 8);
+  Split(1, 12, 6, &proto);
+  Split(0, 2, 7, &proto);
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  std::vector<int> shards;
+  for (const ShardRange& range : (*view)->ShardsOf(TableId{0}))
+    shards.push_back(static_cast<int>(range.shard));
+  EXPECT_THAT(shards, ElementsAre(0, 4, 1, 3));
+  EXPECT_EQ((*view)->ShardsOf(TableId{1}).size(), 1u);
+}
+
+TEST(ShardMapTest, AShardsRangeIsAsOldAsItsLastSplit) {
+  wire::View proto = ViewOf({TableOf("a", {16}), TableOf("b", {4})}, 1, 16);
+  Split(0, 8, 5, &proto);
+  Split(2, 12, 7, &proto);
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ((*view)->RangeSince(ShardId{0}), 5u);
+  EXPECT_EQ((*view)->RangeSince(ShardId{1}), 0u) << "as from the start";
+  EXPECT_EQ((*view)->RangeSince(ShardId{2}), 7u);
+  EXPECT_EQ((*view)->RangeSince(ShardId{3}), 7u);
+}
+
+TEST(ShardMapTest, ANewShardNamesTheOneThatItWasCutOffFrom) {
+  wire::View proto = ViewOf({TableOf("a", {16}), TableOf("b", {4})}, 1, 16);
+  Split(0, 8, 5, &proto);
+  Split(2, 12, 7, &proto);
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ((*view)->OriginOf(ShardId{0}), ShardId{0});
+  EXPECT_EQ((*view)->OriginOf(ShardId{1}), ShardId{1});
+  EXPECT_EQ((*view)->OriginOf(ShardId{2}), ShardId{0});
+  EXPECT_EQ((*view)->OriginOf(ShardId{3}), ShardId{2});
+}
+
+TEST(ShardMapTest, SplitShardsCoverEachTableWithoutGaps) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Rng rng(seed);
+    std::vector<wire::Table> tables;
+    for (int64_t t = rng.Between(1, 3); t > 0; --t)
+      tables.push_back(TableOf(absl::StrCat("t", t), {rng.Between(1, 60)}));
+    wire::View proto = ViewOf(tables, 2, rng.Between(1, 30));
+    for (int i = 0; i < 20; ++i) {
+      const auto view = View::Create(proto);
+      ASSERT_TRUE(view.ok()) << view.status();
+      const ShardRange range = (*view)->shard(
+          ShardId{static_cast<int32_t>(rng.Below((*view)->shard_count()))});
+      if (range.elements() < 2) continue;
+      Split(static_cast<int32_t>(range.shard),
+            rng.Between(range.begin + 1, range.end - 1), 7, &proto);
+    }
+    const auto view = View::Create(proto);
+    ASSERT_TRUE(view.ok()) << view.status();
+    size_t shards = 0;
+    for (int t = 0; t < static_cast<int>(tables.size()); ++t) {
+      int64_t next_element = 0;
+      for (const ShardRange& range : (*view)->ShardsOf(TableId{t})) {
+        EXPECT_EQ(range.begin, next_element);
+        EXPECT_GT(range.elements(), 0);
+        EXPECT_EQ((*view)->shard(range.shard).begin, range.begin);
+        EXPECT_EQ((*view)->shard(range.shard).end, range.end);
+        next_element = range.end;
+        ++shards;
+      }
+      EXPECT_EQ(next_element, TableElements(tables[t]));
+    }
+    EXPECT_EQ(shards, static_cast<size_t>((*view)->shard_count()));
+  }
+}
+
+TEST(ShardMapTest, RefusesASplitThatIsNotInsideItsShard) {
+  const wire::View good = ViewOf({TableOf("a", {16})}, 1, 8);
+  for (const int64_t at : {7, 8, 16, 17, -1}) {
+    wire::View view = good;
+    Split(1, at, 7, &view);
+    EXPECT_THAT(ErrorOf(view),
+                HasSubstr(absl::StrCat("view 7: shard 1 is to be split at "
+                                       "element ",
+                                       at, ", which is not inside it")));
+  }
+  wire::View view = good;
+  Split(0, 4, 7, &view);
+  view.mutable_split(0)->set_shard(2);  // What it makes itself.
+  EXPECT_THAT(ErrorOf(view), HasSubstr("shard 2 is to be split"));
+  view.mutable_split(0)->set_shard(-1);
+  EXPECT_THAT(ErrorOf(view), HasSubstr("shard -1 is to be split"));
+}
+
+TEST(ShardMapTest, ASplitShardNeedsAnOwnerToo) {
+  wire::View view = ViewOf({TableOf("a", {16})}, 1, 8);
+  Split(0, 4, 7, &view);
+  view.mutable_owner_server()->RemoveLast();
+  EXPECT_THAT(ErrorOf(view), HasSubstr("2 owners for 3 shards"));
+}
+
+// ---- Moves ------------------------------------------------------------------
+
+TEST(ShardMapTest, FindsTheMoveOfAShardWhichStaysUnderItsSource) {
+  wire::View proto = ViewOf({TableOf("a", {16})}, 2, 8);
+  Move(1, {1, 1}, &proto);
+  const Owner before{proto.owner_server(1), proto.owner_thread(1)};
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ((*view)->FindMove(ShardId{0}), nullptr);
+  const wire::Move* const move = (*view)->FindMove(ShardId{1});
+  ASSERT_NE(move, nullptr);
+  EXPECT_EQ(move->server(), 1);
+  EXPECT_EQ(move->thread(), 1);
+  EXPECT_EQ(move->id(), 6u);
+  EXPECT_EQ((*view)->OwnerOf(ShardId{1}), before);
+}
+
+TEST(ShardMapTest, AShardThatWasJustCutOffMayMove) {
+  wire::View proto = ViewOf({TableOf("a", {16})}, 2, 8);
+  Split(0, 4, 7, &proto);
+  Move(2, {1, 0}, &proto);
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_NE((*view)->FindMove(ShardId{2}), nullptr);
+}
+
+TEST(ShardMapTest, RefusesAMoveOfNoShardOrToNoThread) {
+  const wire::View good = ViewOf({TableOf("a", {16})}, 2, 8);
+  const struct {
+    int32_t shard;
+    Owner to;
+  } cases[] = {
+      {2, {1, 0}}, {-1, {1, 0}}, {0, {1, 2}}, {0, {2, 0}}, {0, {1, -1}}};
+  for (const auto& c : cases) {
+    wire::View view = good;
+    Move(c.shard, c.to, &view);
+    EXPECT_THAT(ErrorOf(view),
+                HasSubstr(absl::StrCat(
+                    "view 7: shard ", c.shard, " is to move to thread ",
+                    c.to.thread, " of server ", c.to.server,
+                    "; the view has no such shard or thread")));
+  }
+}
+
+TEST(ShardMapTest, RefusesTwoMovesOfOneShard) {
+  wire::View view = ViewOf({TableOf("a", {16})}, 2, 8);
+  Move(0, {1, 0}, &view);
+  Move(0, {1, 1}, &view);
+  EXPECT_THAT(ErrorOf(view), HasSubstr("view 7 moves shard 0 twice"));
+}
+
+TEST(ShardMapTest, AViewThatEndsTheJobMayMoveAShardToADeadServer) {
+  wire::View view = ViewOf({TableOf("a", {16})}, 2, 8);
+  Move(0, {2, 0}, &view);
+  EXPECT_FALSE(View::Create(view).ok());
+  view.set_state(wire::FAILED);
+  EXPECT_TRUE(View::Create(view).ok());
 }
 
 }  // namespace

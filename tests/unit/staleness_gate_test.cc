@@ -112,6 +112,54 @@ TEST(StalenessGateTest, WhenAllAreGoneTheClockStays) {
   EXPECT_EQ(gate.Join(Rank{0}, 2, 0).clock, 4);
 }
 
+// A gate whose workers are at clocks 2, 4, 3.
+StalenessGate UnevenGate(Clock staleness) {
+  StalenessGate gate = GateOf(3, staleness);
+  AdvanceTo(gate, 0, 2);
+  AdvanceTo(gate, 1, 4);
+  AdvanceTo(gate, 2, 3);
+  return gate;
+}
+
+TEST(StalenessGateTest, ARestoredGateAdmitsWhatTheOriginalDoes) {
+  StalenessGate original = UnevenGate(/*staleness=*/1);
+  original.Find(Rank{1}, 1)->next_seq = 9;
+  StalenessGate copy(/*staleness=*/1);
+  copy.Restore(original.MinClock(), original.participants());
+  for (Clock clock = 0; clock < 8; ++clock) {
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(copy.Admits(PullOf(rank, clock, clock)),
+                original.Admits(PullOf(rank, clock, clock)));
+    }
+  }
+  EXPECT_EQ(copy.Slowest()->rank, Rank{0});
+  EXPECT_EQ(copy.Find(Rank{1}, 1)->next_seq, 9u);
+  AdvanceTo(copy, 0, 3);
+  EXPECT_EQ(copy.MinClock(), 3) << "two of them are there";
+  AdvanceTo(copy, 0, 5);
+  EXPECT_EQ(copy.MinClock(), 3);
+}
+
+TEST(StalenessGateTest, ARestoredGateThatAllHaveLeftKeepsItsClock) {
+  StalenessGate gate(/*staleness=*/0);
+  gate.Restore(7, {});
+  EXPECT_EQ(gate.MinClock(), 7);
+  EXPECT_EQ(gate.Join(Rank{3}, 5, 0).joined_at, 7);
+}
+
+TEST(StalenessGateTest, WhatIsTakenAwayIsParkedNoMore) {
+  StalenessGate gate = UnevenGate(/*staleness=*/0);
+  gate.Park(PullOf(1, 4, 0, /*request_id=*/11));
+  gate.Park(PullOf(2, 3, 0, /*request_id=*/12));
+  const std::vector<StalenessGate::Pull> taken = gate.TakeParked();
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0].request_id, 11u);
+  EXPECT_EQ(taken[1].request_id, 12u);
+  EXPECT_EQ(gate.parked_count(), 0u);
+  AdvanceTo(gate, 0, 9);
+  EXPECT_EQ(Released(gate), 0u);
+}
+
 // As the header says it, with nothing kept that could be computed.
 struct NaiveGate {
   struct Worker {
