@@ -11,7 +11,7 @@
 namespace slackline {
 namespace {
 
-constexpr size_t kLastMovesMax = 100;
+constexpr size_t kLastMovesMax = 1000;
 constexpr size_t kPausesMax = 100000;
 
 std::string ThreadName(Owner owner) {
@@ -124,6 +124,7 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
   options.min_utilisation = config.min_utilisation();
   options.bytes_max = int64_t{config.budget_mib()} << 20;
   options.moves_max = config.moves_max();
+  options.split_elements_min = options_.split_elements_min;
   const PlannerResult result = slackline::PlanMoves(threads, shards, options);
 
   run::Plan plan;

@@ -22,6 +22,7 @@ class Rebalancer {
   struct Options {
     config::Rebalance config;
     int slot_count = 0;  // Optimizer state per parameter, which moves along.
+    int64_t split_elements_min = 1024;  // No piece of a split has fewer.
   };
   // A server of the view, and what it said last of itself.
   struct Server {

@@ -81,6 +81,7 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   }
   BeginMoves(effects);
   HandleWaiting(std::move(waiting), effects);
+  HandleWaiting(std::exchange(early_, {}), effects);
 }
 
 void ShardCore::CreateShards() {
@@ -93,8 +94,7 @@ void ShardCore::CreateShards() {
         id, ShardState{.shard = Shard(view_->table(range.table), range,
                                       options_.seed, optimizer_),
                        .gate = StalenessGate(StalenessOf(view_->proto())),
-                       .held = {},
-                       .members_as_of = 0});
+                       .held = {}});
     for (const wire::WorkerMember& worker : view_->proto().worker()) {
       if (worker.founder())
         at->second.gate.Join(Rank{worker.rank()}, worker.incarnation(), 0);
@@ -130,7 +130,6 @@ void ShardCore::RemoveWorkersGone(Effects* effects) {
            nullptr;
   };
   for (auto& [id, state] : shards_) {
-    if (state.members_as_of > view_->number()) continue;
     const auto leaving = leaving_.find(id);
     if (leaving != leaving_.end()) {
       std::vector<Incarnation> left;
@@ -255,10 +254,17 @@ void ShardCore::GoIfCaughtUp(ShardId shard, Leaving& leaving,
 void ShardCore::OnHandOver(const PeerId& from, const Message& message,
                            Effects* effects) {
   const wire::HandOver& hand_over = message.header.hand_over();
-  if (view_ == nullptr || !view_->HasShard(hand_over.shard())) return;
+  if (view_ == nullptr) return;
   const ShardId shard{hand_over.shard()};
+  if (message.header.view_number() > view_->number()) {
+    // The source has the order, and ours is on its way.
+    if (early_.size() < options_.waiting_max)
+      early_.push_back({.to = from, .message = message});
+    return;
+  }
   // Without the order we do not take part; the source repeats what it sent.
-  const wire::Move* const move = view_->FindMove(shard);
+  const wire::Move* const move =
+      view_->HasShard(hand_over.shard()) ? view_->FindMove(shard) : nullptr;
   if (move == nullptr || move->id() != hand_over.move() ||
       Owner{move->server(), move->thread()} != options_.self) {
     return;
@@ -295,8 +301,8 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
     waiting = std::move(arriving->second.waiting);
     arriving_.erase(arriving);
     ShardState& own = shards_.emplace(shard, *std::move(state)).first->second;
-    own.members_as_of = message.header.view_number();
-    RemoveWorkersGone(effects);  // Of whom the source may not have known.
+    // Our view is at least as new as the source's: see `early_`.
+    RemoveWorkersGone(effects);
   }
   effects->sends.push_back(std::move(out));
   HandleWaiting(std::move(waiting), effects);
@@ -576,6 +582,10 @@ void ShardCore::Absorb(ShardState& state,
   const int participants = static_cast<int>(state.gate.participants().size());
   state.gate.Advance(participant, advance ? clock : clock + 1);
   if (effects != nullptr) stats_.set_pushes(stats_.pushes() + 1);
+  if (advance && effects != nullptr) {
+    Trace(ShardTraceRecord::Kind::kAdvanced, state, rank, incarnation, clock,
+          state.shard.version(), effects);
+  }
   if (!advance) {
     if (effects != nullptr) {
       stats_.set_bytes_in(stats_.bytes_in() + gradient.size());
@@ -815,6 +825,19 @@ int64_t ShardCore::participant_count() const {
   for (const auto& [id, state] : shards_) {
     count += static_cast<int64_t>(state.gate.participants().size());
   }
+  return count;
+}
+
+const ShardState* ShardCore::StateOf(ShardId shard) const {
+  const auto found = shards_.find(shard);
+  return found == shards_.end() ? nullptr : &found->second;
+}
+
+size_t ShardCore::waiting_count() const {
+  size_t count = 0;
+  for (const auto& [shard, leaving] : leaving_) count += leaving.waiting.size();
+  for (const auto& [shard, arriving] : arriving_)
+    count += arriving.waiting.size();
   return count;
 }
 

@@ -27,13 +27,13 @@ namespace slackline {
 
 // One step in the life of a shard, for traces and tests.
 struct ShardTraceRecord {
-  enum class Kind { kPullAnswered, kPushTakenOver, kUpdated };
+  enum class Kind { kPullAnswered, kPushTakenOver, kAdvanced, kUpdated };
   Kind kind{};
   ShardId shard{};
   Rank rank{};
   Incarnation incarnation = 0;
-  Clock clock =
-      0;  // Of the pull or push; for kUpdated of a BSP clock, that clock.
+  // Of the pull or push; for kUpdated of a BSP clock, that clock.
+  Clock clock = 0;
   Clock min_clock = 0;  // Smallest clock of a participant, at that moment.
   Version version = 0;  // Answered; or computed from; or reached by the update.
   uint64_t request_id = 0;  // Of the pull.
@@ -97,6 +97,12 @@ class ShardCore {
   // Entries of worker state over all shards: the dedup windows. At most one for
   // each shard and worker of the view.
   int64_t participant_count() const;
+  // For tests: everything about a shard that we serve now; else nullptr.
+  const ShardState* StateOf(ShardId shard) const;
+  // Shards on their way, to here and from here, those that are gone included.
+  size_t moves_count() const { return leaving_.size() + arriving_.size(); }
+  // Requests that wait until it is clear who owns a shard.
+  size_t waiting_count() const;
   // Bytes of pull answers that wait for Flush().
   size_t pending_reply_bytes() const { return pending_reply_bytes_; }
 
@@ -191,6 +197,9 @@ class ShardCore {
   std::map<ShardId, ShardState> shards_;
   std::map<ShardId, Leaving> leaving_;  // Also gone, while the view lists it.
   std::map<ShardId, Arriving> arriving_;
+  // Records from sources whose view is newer than ours. So who takes part at an
+  // arriving shard is never newer than our view, which says who has left.
+  Waiting early_;
   std::vector<PendingReply> pending_replies_;
   size_t pending_reply_bytes_ = 0;
   run::ServerStats stats_;

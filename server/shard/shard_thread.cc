@@ -23,6 +23,8 @@ const char* KindName(ShardTraceRecord::Kind kind) {
       return "pull";
     case ShardTraceRecord::Kind::kPushTakenOver:
       return "push";
+    case ShardTraceRecord::Kind::kAdvanced:
+      return "advance";
     case ShardTraceRecord::Kind::kUpdated:
       return "update";
   }
