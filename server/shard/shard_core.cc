@@ -159,8 +159,9 @@ ShardCore::Waiting ShardCore::EndMoves(Effects* effects) {
       ++at;
       continue;
     }
-    if (leaving.source.gone() &&
-        view_->OwnerOf(at->first) != leaving.source.target()) {
+    // Given up, and we were to keep it. It may also be done, and the shard have
+    // moved on since, in views that we have not seen.
+    if (leaving.source.gone() && view_->OwnerOf(at->first) == options_.self) {
       leaving.lost = true;
       effects->report = true;
       ++at;
