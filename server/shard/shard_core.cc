@@ -59,6 +59,7 @@ class ShardCore::Replayer : public HandOverTarget::Replay {
 
 void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   if (view_ != nullptr && view->number() <= view_->number()) return;
+  if (view_ != nullptr) Flush(effects);  // A client looks at an answer's view.
   const std::shared_ptr<const View> before = std::move(view_);
   view_ = std::move(view);
   const wire::View& proto = view_->proto();
