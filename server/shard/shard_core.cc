@@ -470,7 +470,9 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
       ShardState& state = *FindShard(shard);
       StalenessGate::Participant* const participant =
           state.gate.Find(rank, from.instance);
-      if (participant == nullptr) {
+      if (participant == nullptr && state.members_as_of > view_->number()) {
+        code = wire::RETRY;  // A newer view may know the sender as gone.
+      } else if (participant == nullptr) {
         code = wire::REJECTED;
         reply.set_error(absl::StrCat(
             "push to ", view_->ShardName(ShardId{shard}), " by rank ",
@@ -712,6 +714,11 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
     StalenessGate::Participant* participant =
         state->gate.Find(rank, from.instance);
     if (participant == nullptr) {
+      if (state->members_as_of > view_->number()) {
+        // A newer view may know the sender as gone, and its rank as taken.
+        answer_code(shard, wire::RETRY);
+        continue;
+      }
       if (!pull.join()) {
         stats_.set_malformed(stats_.malformed() + 1);
         answer_code(shard, wire::REJECTED)
