@@ -365,6 +365,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   if (!member.worker_role() && options_.mode != wire::ALLREDUCE &&
       !OwnsShards(member.join.index())) {
     rebalancer_.Forget(member.join.index(), &view_);
+    rebalancer_.Order(view_.number() + 1, &view_);  // It made room.
     gone_servers_.push_back(member.server);
     return Publish(effects);
   }
@@ -528,7 +529,7 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
     Reply(from, id, wire::OK, "", effects);
     *effects->sends.back()
          .message.header.mutable_call_reply()
-         ->mutable_status() = Status(now);
+         ->mutable_status() = Status(now, call.status().moves_known());
     return;
   }
   if (call.kind_case() == wire::Call::kStop) {
@@ -935,7 +936,8 @@ run::Summary CoordinatorCore::Summary() const {
   return summary;
 }
 
-wire::StatusReply CoordinatorCore::Status(absl::Time now) const {
+wire::StatusReply CoordinatorCore::Status(absl::Time now,
+                                          int64_t moves_known) const {
   wire::StatusReply status;
   *status.mutable_view() = view_;
   for (const auto& [incarnation, member] : members_) {
@@ -968,9 +970,12 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now) const {
     for (const std::string& missing : Missing()) status.add_missing(missing);
   }
   *status.mutable_plan() = rebalancer_.Present();
+  int64_t number = rebalancer_.shards_moved() -
+                   static_cast<int64_t>(rebalancer_.last_moves().size());
   for (const run::MoveRecord& record : rebalancer_.last_moves()) {
-    *status.add_moved() = record;
+    if (number++ >= moves_known) *status.add_moved() = record;
   }
+  status.set_moves(rebalancer_.shards_moved());
   status.set_next_server(next_server_);
   return status;
 }
