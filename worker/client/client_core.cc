@@ -206,9 +206,13 @@ void ClientCore::Reroute(const std::vector<int32_t>& shards, absl::Time now,
     }
     for (PushUnit& unit : link.queued) take_pushes(here, unit);
     take_pushes(here, link.open);
-    std::erase_if(link.queued,
-                  [](const PushUnit& unit) { return unit.entries.empty(); });
-    DropAcknowledged(link, now);  // Units of which nothing is left, too.
+    const auto empty = [](const PushUnit& unit) {
+      return unit.entries.empty();
+    };
+    std::erase_if(link.queued, empty);
+    std::erase_if(link.in_flight, empty);
+    if (link.in_flight.empty()) link.push_resend_at = absl::InfiniteFuture();
+    DropAcknowledged(link, now);  // Units of which only that is left.
     for (PullUnit& unit : link.pulls_in_flight) {
       link.pull_bytes_in_flight -=
           std::min(link.pull_bytes_in_flight, take_pulls(here, unit));
