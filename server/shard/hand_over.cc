@@ -174,14 +174,17 @@ void HandOverSource::Pump(absl::Time now, std::vector<Message>* sends) {
     hand_over.set_position(confirmed_ + sent_ + 1);
     // Small records share a message; a part has one of its own.
     size_t bytes = 0;
+    const auto fits = [&](const Record& record) {
+      return bytes + record.bytes <= options_.part_bytes &&
+             bytes_in_flight_ + bytes + record.bytes <= options_.window_bytes;
+    };
     do {
       const Record& record = records_[sent_++];
       *hand_over.add_record() = record.header;
       message.payloads.insert(message.payloads.end(), record.payloads.begin(),
                               record.payloads.end());
       bytes += record.bytes;
-    } while (sent_ < records_.size() &&
-             bytes + records_[sent_].bytes <= options_.part_bytes);
+    } while (sent_ < records_.size() && fits(records_[sent_]));
     bytes_in_flight_ += bytes;
     bytes_sent_ += static_cast<int64_t>(bytes);
     if (resend_at_ == absl::InfiniteFuture()) resend_at_ = now + backoff_;
