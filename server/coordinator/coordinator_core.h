@@ -76,7 +76,8 @@ class CoordinatorCore {
 
   // Everything known of the run, with totals over all members that ever were.
   run::Summary Summary() const;
-  wire::StatusReply Status(absl::Time now) const;
+  // Without the records of the first `moves_known` moves.
+  wire::StatusReply Status(absl::Time now, int64_t moves_known = 0) const;
 
  private:
   struct Member {

@@ -261,8 +261,7 @@ absl::Status HandOverTarget::CopyPart(const wire::TensorPart& part,
                                 std::move(tensors_)),
                  .gate = StalenessGate(staleness_),
                  .bsp_clock = snapshot_.bsp_clock(),
-                 .held = {},
-                 .members_as_of = 0});
+                 .held = {}});
   std::vector<StalenessGate::Participant> participants;
   for (const wire::ShardParticipant& participant : snapshot_.participant()) {
     participants.push_back(FromWire(participant));

@@ -302,7 +302,7 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
     reply.set_owned(true);
     waiting = std::move(arriving->second.waiting);
     arriving_.erase(arriving);
-    ShardState& own = shards_.emplace(shard, *std::move(state)).first->second;
+    shards_.emplace(shard, *std::move(state));
     // Our view is at least as new as the source's: see `early_`.
     RemoveWorkersGone(effects);
   }
@@ -470,9 +470,7 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
       ShardState& state = *FindShard(shard);
       StalenessGate::Participant* const participant =
           state.gate.Find(rank, from.instance);
-      if (participant == nullptr && state.members_as_of > view_->number()) {
-        code = wire::RETRY;  // A newer view may know the sender as gone.
-      } else if (participant == nullptr) {
+      if (participant == nullptr) {
         code = wire::REJECTED;
         reply.set_error(absl::StrCat(
             "push to ", view_->ShardName(ShardId{shard}), " by rank ",
@@ -714,11 +712,6 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
     StalenessGate::Participant* participant =
         state->gate.Find(rank, from.instance);
     if (participant == nullptr) {
-      if (state->members_as_of > view_->number()) {
-        // A newer view may know the sender as gone, and its rank as taken.
-        answer_code(shard, wire::RETRY);
-        continue;
-      }
       if (!pull.join()) {
         stats_.set_malformed(stats_.malformed() + 1);
         answer_code(shard, wire::REJECTED)

@@ -55,7 +55,7 @@ class ShardCore {
     Owner self;
     uint64_t seed = 0;  // Of the initial values.
     bool trace = false;
-    HandOverOptions hand_over;
+    HandOverOptions hand_over = {};
     // Requests for a shard on its way that are kept; more are told to RETRY.
     size_t waiting_max = 4096;
   };

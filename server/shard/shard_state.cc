@@ -10,8 +10,7 @@ ShardState SplitState(ShardState& state, const ShardRange& kept,
   ShardState other{.shard = state.shard.Split(kept, cut),
                    .gate = StalenessGate(staleness),
                    .bsp_clock = state.bsp_clock,
-                   .held = {},
-                   .members_as_of = state.members_as_of};
+                   .held = {}};
   other.gate.Restore(state.gate.MinClock(), state.gate.participants());
   for (ShardState::Held& held : state.held) {
     other.held.push_back(

@@ -19,9 +19,6 @@ struct ShardState {
   StalenessGate gate;
   Clock bsp_clock = 0;     // BSP clocks applied.
   std::vector<Held> held;  // Of bsp_clock, sorted by rank, then incarnation.
-  // Number of the view that the participants were made by, where that is newer
-  // than ours: older views have no say in who has left.
-  uint64_t members_as_of = 0;
 };
 
 // Cuts `state` in two, as Shard::Split() does: the other part has the same

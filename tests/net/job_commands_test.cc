@@ -480,14 +480,5 @@ TEST_F(AddServerTest, AMissingProgramIsNamed) {
   EXPECT_THAT(error_, HasSubstr("/slackline_server is not there"));
 }
 
-TEST(NextServerIndexTest, IsBeyondTheConfigAndTheView) {
-  wire::View view;
-  EXPECT_EQ(NextServerIndex(view, 2), 2);
-  view.add_server()->set_index(0);
-  EXPECT_EQ(NextServerIndex(view, 2), 2) << "server 1 was drained";
-  view.add_server()->set_index(5);
-  EXPECT_EQ(NextServerIndex(view, 2), 6);
-}
-
 }  // namespace
 }  // namespace slackline

@@ -110,10 +110,10 @@ absl::StatusOr<wire::CallReply> CoordinatorClient::Call(
 }
 
 absl::StatusOr<wire::StatusReply> CoordinatorClient::GetStatus(
-    absl::Duration wait_max) {
+    absl::Duration wait_max, int64_t moves_known) {
   wire::Call call;
   call.set_call_id(++last_call_id_);
-  call.mutable_status();
+  call.mutable_status()->set_moves_known(moves_known);
   SL_ASSIGN_OR_RETURN(wire::CallReply reply, Call(call, wait_max));
   if (!reply.has_status()) {
     return absl::UnavailableError(absl::StrCat(

@@ -37,7 +37,9 @@ class CoordinatorClient {
   // These wait for the answer. DeadlineExceeded, naming the address, if
   // nobody answers within `wait_max`; Unavailable if something else than a
   // coordinator does.
-  absl::StatusOr<wire::StatusReply> GetStatus(absl::Duration wait_max);
+  // Leaves out the records of the first `moves_known` moves.
+  absl::StatusOr<wire::StatusReply> GetStatus(absl::Duration wait_max,
+                                              int64_t moves_known = 0);
   absl::Status Stop(const std::string& reason, absl::Duration wait_max);
   // These are answered with what will be moved, before it is. In addition
   // FailedPrecondition, with the coordinator's own sentence, if it refuses.

@@ -136,8 +136,7 @@ absl::Status Add(const AddServerOptions& options) {
         absl::StrCat("job ", view.job(), " is ", EndText(view),
                      "; a server can be added while it is running"));
   }
-  const int index = NextServerIndex(
-      view, static_cast<int>(ServerProcesses(job.config()).size()));
+  const int index = job.status().next_server();
   SL_ASSIGN_OR_RETURN(const std::string log, LogPath(options, index));
   SL_ASSIGN_OR_RETURN(ChildProcess child,
                       ChildProcess::Start({.command = Command(options, index),
@@ -153,14 +152,6 @@ absl::Status Add(const AddServerOptions& options) {
 }
 
 }  // namespace
-
-int NextServerIndex(const wire::View& view, int servers_in_config) {
-  int next = servers_in_config;
-  for (const wire::ServerMember& server : view.server()) {
-    next = std::max(next, server.index() + 1);
-  }
-  return next;
-}
 
 int AddServer(const AddServerOptions& options) {
   const absl::Status added = Add(options);

@@ -21,8 +21,4 @@ struct AddServerOptions {
 // exit code; if the server does not get into the job, no process is left.
 int AddServer(const AddServerOptions& options);
 
-// The smallest index that no server has had: beyond those of the config and
-// those in the view.
-int NextServerIndex(const wire::View& view, int servers_in_config);
-
 }  // namespace slackline

@@ -1,0 +1,643 @@
+// What does moving a shard cost those who use it?
+//
+// Real server processes; workers that only push and pull, as threads of this
+// program. First a while without moves, then one move after the other, to and
+// fro, then a while without again. Per size of shard: how long nobody served
+// it (at the source, from the last message that it would have served to the
+// target's confirmation), what a pull of the whole model took before, during
+// and after, and the bytes sent for a move against the shard's. Every push adds
+// a known number to every parameter, so that a lost or a doubled one shows in
+// the final model.
+//
+// With --scenario=skew or slow: what rebalancing gives back. Three servers made
+// slow, as if each had a small machine of its own, so that they and not this
+// machine's cores bound the throughput; the placement of the start is the ideal
+// one. skew: a user moves nearly everything to server 0. slow: somebody else
+// uses server 0's core. Then the coordinator (rebalance AUTO) does what it
+// does.
+//
+// stdout: one JSON line per size or scenario. stderr: the same for people.
+#include <sched.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "benchmarks/report.h"
+#include "common/config/cluster_config.h"
+#include "common/net/host_id.h"
+#include "common/status.h"
+#include "tools/cli/coordinator_client.h"
+#include "tools/cli/local_hosts.h"
+#include "tools/cli/process.h"
+#include "worker/client/ps_client.h"
+
+namespace slackline::bench {
+namespace {
+
+constexpr absl::Duration kWaitMax = absl::Seconds(30);
+
+struct Options {
+  std::string scenario = "moves";
+  std::vector<int64_t> shard_kib = {256, 1024, 16384};
+  int workers = 2;
+  double seconds = 5;   // Of each phase.
+  double pace_ms = 20;  // Between the steps of a worker.
+  std::string optimizer = "sgd";
+  double slowdown = 8;
+  bool smoke = false;
+};
+
+// What a round needs to know of itself.
+struct Setup {
+  int servers = 2;
+  int workers = 2;
+  int64_t shard_bytes = 0;
+  int shards = 0;
+  double slowdown = 1;
+  std::string optimizer = "sgd";
+  std::string rebalance = "mode: MANUAL";
+  double pace_ms = 0;
+};
+
+config::ClusterConfig ConfigOf(const Setup& setup, int port) {
+  const std::string text = absl::StrCat(
+      "job: 'bench-rebalance' coordinator { host: '127.0.0.1' port: ", port,
+      " }\n", "server { host: '127.0.0.1' count: ", setup.servers,
+      " slowdown: ", setup.slowdown, " }\n",
+      "worker { host: '127.0.0.1' count: ", setup.workers, " }\n",
+      "model { softmax {} } data { teacher_student {} }\n", "optimizer { ",
+      setup.optimizer, " { learning_rate: 1 } }\n",
+      "sync { asp {} } limits { shard_kib: ", setup.shard_bytes / 1024,
+      " window_kib: ", std::max<int64_t>(4096, setup.shard_bytes / 1024),
+      " } rebalance { ", setup.rebalance, " }\n");
+  absl::StatusOr<config::ClusterConfig> config =
+      ParseClusterConfig(text, "bench_rebalance", {});
+  SL_CHECK(config.ok(), config.status().ToString());
+  return *config;
+}
+
+struct Sample {
+  absl::Time at;
+  double ms = 0;
+};
+
+// One worker: push everything, pull everything, again and again.
+class LoadWorker {
+ public:
+  static absl::StatusOr<std::unique_ptr<LoadWorker>> Start(
+      NetContext& context, const config::ClusterConfig& config,
+      const Setup& setup, int rank) {
+    PsClient::Options options;
+    wire::JoinRequest& join = options.member.join;
+    join.set_role(wire::JoinRequest::WORKER);
+    join.set_index(rank);
+    join.set_token(static_cast<uint64_t>(getpid()) << 16 | (rank + 1));
+    join.set_job(config.job());
+    join.set_config_hash(ConfigHash(config));
+    join.set_host("127.0.0.1");
+    join.set_host_id(HostId());
+    join.set_pid(getpid());
+    wire::Table& table = *join.add_table();
+    table.set_name("table");
+    table.add_shape(setup.shard_bytes / static_cast<int64_t>(sizeof(float)) *
+                    setup.shards);
+    table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
+    join.set_steps_total(int64_t{1} << 40);
+    join.set_steps_per_epoch(int64_t{1} << 40);
+    options.coordinator_endpoint = CoordinatorEndpoint(config);
+    SL_ASSIGN_OR_RETURN(std::unique_ptr<PsClient> client,
+                        PsClient::Start(context, options));
+    return std::unique_ptr<LoadWorker>(
+        new LoadWorker(std::move(client), setup));
+  }
+  ~LoadWorker() { (void)Stop(); }
+
+  absl::Status Stop() {
+    stopping_ = true;
+    if (thread_.joinable()) thread_.join();
+    return status_;
+  }
+  std::vector<Sample> TakeSamples() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(samples_, {});
+  }
+  int64_t pushes() const { return pushes_; }
+  // After Stop(), once all workers have stopped.
+  absl::StatusOr<PsClient::PullResult> PullAll() {
+    SL_RETURN_IF_ERROR(client_->StartPull(pushes_, pushes_));
+    return client_->WaitPull();
+  }
+
+ private:
+  LoadWorker(std::unique_ptr<PsClient> client, const Setup& setup)
+      : setup_(setup),
+        client_(std::move(client)),
+        gradient_(Payload::Allocate(static_cast<size_t>(setup.shard_bytes) *
+                                    setup.shards)) {
+    auto* const values = reinterpret_cast<float*>(gradient_.MutableData());
+    std::fill(values, values + gradient_.size() / sizeof(float), 1.0f);
+    thread_ = std::thread([this] { status_ = Work(); });
+  }
+
+  absl::Status Work() {
+    SL_RETURN_IF_ERROR(client_->WaitUntilRunning().status());
+    SL_ASSIGN_OR_RETURN(PsClient::Joined joined, client_->JoinShards());
+    const auto versions = std::make_shared<std::vector<Version>>(
+        static_cast<size_t>(setup_.shards), 0);
+    for (Clock clock = 0; !stopping_; ++clock) {
+      SL_RETURN_IF_ERROR(client_->Push(clock, TableId{0}, gradient_, versions));
+      ++pushes_;
+      const absl::Time start = absl::Now();
+      SL_RETURN_IF_ERROR(client_->StartPull(clock + 1, clock + 1));
+      SL_RETURN_IF_ERROR(client_->WaitPull().status());
+      const absl::Time end = absl::Now();
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        samples_.push_back(
+            {.at = end, .ms = absl::ToDoubleMilliseconds(end - start)});
+      }
+      absl::SleepFor(absl::Milliseconds(setup_.pace_ms));
+    }
+    return client_->WaitPushed();
+  }
+
+  const Setup setup_;
+  const std::unique_ptr<PsClient> client_;
+  Payload gradient_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int64_t> pushes_{0};
+  std::mutex mutex_;
+  std::vector<Sample> samples_;
+  absl::Status status_;
+  std::thread thread_;
+};
+
+// Servers, workers and a line to the coordinator.
+class Cluster {
+ public:
+  static absl::StatusOr<std::unique_ptr<Cluster>> Start(const Setup& setup) {
+    auto cluster = std::unique_ptr<Cluster>(new Cluster(setup));
+    SL_ASSIGN_OR_RETURN(PortReservation port,
+                        PortReservation::AnyFree("127.0.0.1"));
+    const config::ClusterConfig config = ConfigOf(setup, port.port());
+    const std::string file = (cluster->folder_ / "cluster.textproto").string();
+    std::ofstream(file) << ToText(config);
+    const std::string program =
+        (std::filesystem::read_symlink("/proc/self/exe").parent_path() /
+         "slackline_server")
+            .string();
+    for (int s = 0; s < setup.servers; ++s) {
+      SL_ASSIGN_OR_RETURN(
+          ChildProcess server,
+          ChildProcess::Start(
+              {.command = {program, "--cluster", file, "--index",
+                           absl::StrCat(s)},
+               .log_path =
+                   (cluster->folder_ / absl::StrCat(s, ".log")).string()}));
+      cluster->servers_.push_back(std::move(server));
+    }
+    for (int w = 0; w < setup.workers; ++w) {
+      SL_ASSIGN_OR_RETURN(
+          cluster->workers_.emplace_back(),
+          LoadWorker::Start(cluster->context_, config, setup, w));
+    }
+    SL_ASSIGN_OR_RETURN(
+        cluster->coordinator_,
+        CoordinatorClient::Connect(CoordinatorEndpoint(config)));
+    while (true) {
+      SL_ASSIGN_OR_RETURN(const wire::StatusReply status, cluster->Status());
+      if (status.view().state() == wire::RUNNING) break;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return cluster;
+  }
+  ~Cluster() {
+    workers_.clear();
+    if (coordinator_ != nullptr) {
+      (void)coordinator_->Stop("the benchmark is done", kWaitMax);
+    }
+    servers_.clear();
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+
+  // With the moves that are new since the last call.
+  absl::StatusOr<wire::StatusReply> Status() {
+    SL_ASSIGN_OR_RETURN(wire::StatusReply status,
+                        coordinator_->GetStatus(kWaitMax, moves_));
+    moves_ = status.moves();
+    return status;
+  }
+  absl::Status Move(const std::vector<int32_t>& shards, int server) {
+    wire::MoveShards move;
+    for (const int32_t shard : shards) move.add_shard(shard);
+    move.set_server(server);
+    move.set_thread(-1);
+    return coordinator_->MoveShards(move, kWaitMax).status();
+  }
+  absl::StatusOr<run::Plan> Rebalance() {
+    return coordinator_->Rebalance(/*dry_run=*/false, kWaitMax);
+  }
+  // The records of all that has moved since the last Status().
+  absl::StatusOr<std::vector<run::MoveRecord>> WaitMoved() {
+    std::vector<run::MoveRecord> moved;
+    while (true) {
+      SL_ASSIGN_OR_RETURN(const wire::StatusReply status, Status());
+      moved.insert(moved.end(), status.moved().begin(), status.moved().end());
+      if (status.plan().move_size() == 0) return moved;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+  }
+  std::vector<Sample> TakeSamples() {
+    std::vector<Sample> all;
+    for (const auto& worker : workers_) {
+      const std::vector<Sample> some = worker->TakeSamples();
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }
+  // Ends the workers; how many elements of the final model are not the sum of
+  // all pushes.
+  absl::StatusOr<int64_t> CountWrong() {
+    int64_t pushes = 0;
+    for (const auto& worker : workers_) SL_RETURN_IF_ERROR(worker->Stop());
+    for (const auto& worker : workers_) pushes += worker->pushes();
+    SL_ASSIGN_OR_RETURN(const PsClient::PullResult model,
+                        workers_.front()->PullAll());
+    // Learning rate 1, each push divided by the number of workers: exact in
+    // float up to 2^24 / workers pushes.
+    const float expected =
+        -static_cast<float>(pushes) / static_cast<float>(setup_.workers);
+    int64_t wrong = 0;
+    for (const ClientCore::ShardValue& shard : model.shards) {
+      for (size_t at = 0; at < shard.values.size(); at += sizeof(float)) {
+        float value = 0;
+        std::memcpy(&value, shard.values.data() + at, sizeof(value));
+        wrong += value != expected;
+      }
+    }
+    return wrong;
+  }
+  const std::vector<ChildProcess>& servers() const { return servers_; }
+
+ private:
+  explicit Cluster(const Setup& setup)
+      : setup_(setup),
+        folder_(std::filesystem::temp_directory_path() /
+                absl::StrCat("slackline-bench-rebalance-", getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  const Setup setup_;
+  const std::filesystem::path folder_;
+  std::vector<ChildProcess> servers_;
+  NetContext context_;
+  std::vector<std::unique_ptr<LoadWorker>> workers_;
+  std::unique_ptr<CoordinatorClient> coordinator_;
+  int64_t moves_ = 0;
+};
+
+std::vector<double> MillisecondsOf(const std::vector<Sample>& samples) {
+  std::vector<double> ms;
+  for (const Sample& sample : samples) ms.push_back(sample.ms);
+  return ms;
+}
+
+nlohmann::ordered_json PercentilesOf(const std::vector<double>& samples) {
+  if (samples.empty()) return nullptr;
+  return {{"p50", Percentile(samples, 50)},
+          {"p99", Percentile(samples, 99)},
+          {"max", Percentile(samples, 100)},
+          {"count", samples.size()}};
+}
+
+// ---- Moves ----------------------------------------------------------------
+
+absl::Status BenchMoves(const Options& options, int64_t shard_kib) {
+  Setup setup;
+  setup.workers = options.workers;
+  setup.optimizer = options.optimizer;
+  setup.pace_ms = options.pace_ms;
+  setup.shard_bytes = shard_kib * 1024;
+  setup.shards = static_cast<int>(std::max<int64_t>(4, 4096 / shard_kib));
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster,
+                      Cluster::Start(setup));
+  const auto phase = absl::Seconds(options.seconds);
+  absl::SleepFor(absl::Seconds(options.smoke ? 0.1 : 1));
+  (void)cluster->TakeSamples();
+  absl::SleepFor(phase);
+  const std::vector<double> before = MillisecondsOf(cluster->TakeSamples());
+
+  std::vector<double> pauses_ms, copies_ms;
+  double bytes = 0;
+  SL_ASSIGN_OR_RETURN(const wire::StatusReply first, cluster->Status());
+  std::vector<int32_t> server_of(first.view().owner_server().begin(),
+                                 first.view().owner_server().end());
+  const absl::Time end = absl::Now() + phase;
+  for (int32_t shard = 0; absl::Now() < end || shard == 0;) {
+    server_of[shard] = 1 - server_of[shard];
+    SL_RETURN_IF_ERROR(cluster->Move({shard}, server_of[shard]));
+    SL_ASSIGN_OR_RETURN(const std::vector<run::MoveRecord> moved,
+                        cluster->WaitMoved());
+    if (moved.size() != 1) {
+      return absl::InternalError("a move ended without a record");
+    }
+    const run::MoveRecord& record = moved.front();
+    pauses_ms.push_back(static_cast<double>(record.pause_micros()) / 1000);
+    copies_ms.push_back(static_cast<double>(record.copy_micros()) / 1000);
+    bytes += static_cast<double>(record.bytes()) /
+             static_cast<double>(record.shard_bytes());
+    shard = (shard + 1) % setup.shards;
+  }
+  const std::vector<double> during = MillisecondsOf(cluster->TakeSamples());
+  absl::SleepFor(phase);
+  const std::vector<double> after = MillisecondsOf(cluster->TakeSamples());
+  std::optional<int64_t> wrong;
+  if (options.optimizer == "sgd") {
+    SL_ASSIGN_OR_RETURN(wrong, cluster->CountWrong());
+  }
+  const double moves = static_cast<double>(pauses_ms.size());
+  const double ratio = Percentile(during, 99) / Percentile(before, 99);
+  PrintJsonLine(
+      "bench_rebalance",
+      {{"scenario", "moves"},
+       {"shard_kib", shard_kib},
+       {"shards", setup.shards},
+       {"workers", setup.workers},
+       {"pace_ms", setup.pace_ms},
+       {"optimizer", setup.optimizer},
+       {"moves", pauses_ms.size()},
+       {"pause_ms", PercentilesOf(pauses_ms)},
+       {"copy_ms", PercentilesOf(copies_ms)},
+       {"bytes_per_shard_byte", bytes / moves},
+       {"pull_ms_before", PercentilesOf(before)},
+       {"pull_ms_during", PercentilesOf(during)},
+       {"pull_ms_after", PercentilesOf(after)},
+       {"pull_p99_during_to_before", ratio},
+       {"failed_requests", 0},  // One would have ended the benchmark.
+       {"wrong_elements", wrong.has_value() ? nlohmann::ordered_json(*wrong)
+                                            : nlohmann::ordered_json()}});
+  std::fprintf(stderr,
+               "%6d KiB  %5zu moves  pause %6.3f %6.3f %6.3f ms  copy %7.2f "
+               "ms  x%.2f bytes  pull p99 %7.2f %7.2f %7.2f ms (%.2f)  %s\n",
+               static_cast<int>(shard_kib), pauses_ms.size(),
+               Percentile(pauses_ms, 50), Percentile(pauses_ms, 99),
+               Percentile(pauses_ms, 100), Percentile(copies_ms, 50),
+               bytes / moves, Percentile(before, 99), Percentile(during, 99),
+               Percentile(after, 99), ratio,
+               !wrong.has_value() ? "model not checked"
+               : *wrong == 0      ? "model exact"
+                                  : "MODEL WRONG");
+  if (wrong.value_or(0) != 0) {
+    return absl::InternalError(
+        absl::StrCat(*wrong, " elements lost or doubled a push"));
+  }
+  return absl::OkStatus();
+}
+
+// ---- Scenarios ------------------------------------------------------------
+
+struct Load {
+  double worst_to_mean = 0;
+  double worst = 0;
+};
+
+absl::StatusOr<Load> LoadOf(const wire::StatusReply& status) {
+  double worst = 0, sum = 0;
+  for (const run::ServerStats& server : status.server()) {
+    double busiest = 0;
+    for (const run::ThreadLoad& thread : server.thread()) {
+      busiest = std::max(busiest, thread.utilisation());
+    }
+    worst = std::max(worst, busiest);
+    sum += busiest;
+  }
+  if (sum <= 0) return absl::UnavailableError("no load has been measured");
+  return Load{.worst_to_mean = worst * status.server_size() / sum,
+              .worst = worst};
+}
+
+// Steps per second of all workers since the last call.
+double Rate(Cluster& cluster, double seconds) {
+  (void)cluster.TakeSamples();
+  absl::SleepFor(absl::Seconds(seconds));
+  return static_cast<double>(cluster.TakeSamples().size()) / seconds;
+}
+
+// Somebody else's work on the core of a server, until the end of this object.
+class Competitor {
+ public:
+  Competitor(int core, int threads) {
+    for (int t = 0; t < threads; ++t) {
+      threads_.emplace_back([this, core] {
+        cpu_set_t cores;
+        CPU_ZERO(&cores);
+        CPU_SET(core, &cores);
+        sched_setaffinity(0, sizeof(cores), &cores);
+        while (!stopping_) {
+        }
+      });
+    }
+  }
+  ~Competitor() {
+    stopping_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> stopping_{false};
+  std::vector<std::thread> threads_;
+};
+
+absl::Status BenchScenario(const Options& options) {
+  const bool skew = options.scenario == "skew";
+  const bool smoke = options.smoke;
+  Setup setup;
+  setup.servers = 3;
+  setup.workers = options.workers;
+  setup.shard_bytes = 64 * 1024;
+  setup.shards = 48;
+  setup.slowdown = options.slowdown;
+  // What AUTO does by itself is done here by command, so that the disturbance
+  // can be measured first and the first decision has a known time.
+  setup.rebalance = "mode: MANUAL rest_ms: 2000";
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster,
+                      Cluster::Start(setup));
+  const double seconds = smoke ? 0.7 : options.seconds;
+  absl::SleepFor(absl::Seconds(smoke ? 0.3 : 3));
+  const double ideal = Rate(*cluster, seconds);
+
+  SL_ASSIGN_OR_RETURN(const wire::StatusReply placed, cluster->Status());
+  std::optional<Competitor> competitor;
+  double disturbed = 0;
+  if (skew) {
+    // Server 0 gets all but two shards of each of the others.
+    std::vector<int32_t> shards;
+    std::vector<int> left(3, 2);
+    for (int32_t i = 0; i < placed.view().owner_server_size(); ++i) {
+      const int server = placed.view().owner_server(i);
+      if (server != 0 && left[server]-- <= 0) shards.push_back(i);
+    }
+    SL_RETURN_IF_ERROR(cluster->Move(shards, 0));
+    SL_RETURN_IF_ERROR(cluster->WaitMoved().status());
+  } else {
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(0, &core);
+    const std::string tasks =
+        absl::StrCat("/proc/", cluster->servers().front().pid(), "/task");
+    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+      sched_setaffinity(std::stoi(task.path().filename().string()),
+                        sizeof(core), &core);
+    }
+    competitor.emplace(0, 3);
+  }
+  // Long enough for the decayed means to show it.
+  absl::SleepFor(absl::Seconds(smoke ? 0.3 : 6));
+  const double disturbed = Rate(*cluster, seconds);
+  SL_ASSIGN_OR_RETURN(const wire::StatusReply begun, cluster->Status());
+  SL_ASSIGN_OR_RETURN(const Load before, LoadOf(begun));
+
+  std::optional<absl::Time> decided;  // The first plan that is not empty.
+  std::vector<std::pair<double, double>> course;  // Seconds since then; ratio.
+  const absl::Time give_up = absl::Now() + absl::Seconds(smoke ? 4 : 20);
+  for (int half_seconds = 0; absl::Now() < give_up; ++half_seconds) {
+    if (half_seconds % 2 == 0) {
+      const absl::StatusOr<run::Plan> plan = cluster->Rebalance();
+      if (plan.ok() && plan->move_size() > 0 && !decided.has_value())
+        decided = absl::Now();
+    }
+    absl::SleepFor(absl::Milliseconds(500));
+    SL_ASSIGN_OR_RETURN(const wire::StatusReply status, cluster->Status());
+    SL_ASSIGN_OR_RETURN(const Load load, LoadOf(status));
+    if (decided.has_value()) {
+      course.push_back(
+          {absl::ToDoubleSeconds(absl::Now() - *decided), load.worst_to_mean});
+    }
+  }
+  const double rebalanced = Rate(*cluster, seconds);
+  SL_ASSIGN_OR_RETURN(const wire::StatusReply ended, cluster->Status());
+  SL_ASSIGN_OR_RETURN(const Load final_load, LoadOf(ended));
+  competitor.reset();
+  SL_ASSIGN_OR_RETURN(const int64_t wrong, cluster->CountWrong());
+  // From when on the ratio stayed at 1.2 or less, until the end.
+  double settled = -1;
+  nlohmann::ordered_json curve = nlohmann::ordered_json::array();
+  for (const auto& [at, ratio] : course) {
+    if (ratio > 1.2) {
+      settled = -1;
+    } else if (settled < 0) {
+      settled = at;
+    }
+    curve.push_back({at, ratio});
+  }
+  PrintJsonLine(
+      "bench_rebalance",
+      {{"scenario", options.scenario},
+       {"servers", setup.servers},
+       {"workers", setup.workers},
+       {"slowdown", setup.slowdown},
+       {"steps_per_second_ideal", ideal},
+       {"steps_per_second_disturbed", disturbed},
+       {"steps_per_second_rebalanced", rebalanced},
+       {"rebalanced_to_disturbed", rebalanced / disturbed},
+       {"rebalanced_to_ideal", rebalanced / ideal},
+       {"worst_to_mean_disturbed", before.worst_to_mean},
+       {"worst_utilisation_disturbed", before.worst},
+       {"worst_to_mean_final", final_load.worst_to_mean},
+       {"settled_after_seconds", settled < 0 ? nlohmann::ordered_json()
+                                             : nlohmann::ordered_json(settled)},
+       {"moves", ended.moves() - begun.moves()},
+       {"wrong_elements", wrong},
+       {"worst_to_mean_course", curve}});
+  std::fprintf(
+      stderr,
+      "%s: steps/s %.1f ideal, %.1f disturbed, %.1f rebalanced (%.2f "
+      "of disturbed, %.2f of ideal)\n  worst/mean %.2f, in the end "
+      "%.2f; at 1.2 or less from %.1f s after the first decision on; %d "
+      "moves, model %s\n",
+      options.scenario.c_str(), ideal, disturbed, rebalanced,
+      rebalanced / disturbed, rebalanced / ideal, before.worst_to_mean,
+      final_load.worst_to_mean, settled,
+      static_cast<int>(ended.moves() - begun.moves()),
+      wrong == 0 ? "exact" : "WRONG");
+  if (wrong != 0) {
+    return absl::InternalError(
+        absl::StrCat(wrong, " elements lost or doubled a push"));
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("What moving shards costs, and what rebalancing gives.");
+  app.add_option("--scenario", options.scenario, "moves, skew or slow")
+      ->check(CLI::IsMember({"moves", "skew", "slow"}))
+      ->capture_default_str();
+  app.add_option("--shard-kib", options.shard_kib, "moves: sizes of a shard")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--workers", options.workers)
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--seconds", options.seconds, "of each phase")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--pace-ms", options.pace_ms,
+                 "moves: what a worker waits between its steps")
+      ->check(CLI::Range(0.0, 10000.0))
+      ->capture_default_str();
+  app.add_option("--optimizer", options.optimizer,
+                 "moves: sgd (the model is checked), momentum or adam")
+      ->check(CLI::IsMember({"sgd", "momentum", "adam"}))
+      ->capture_default_str();
+  app.add_option("--slowdown", options.slowdown,
+                 "skew, slow: how many times slower the servers are made")
+      ->check(CLI::Range(1.0, 1000.0))
+      ->capture_default_str();
+  app.add_flag("--smoke", options.smoke,
+               "small and short, to see that it works");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (options.smoke) {
+    options.shard_kib = {16};
+    options.seconds = 0.5;
+  }
+  absl::Status status;
+  if (options.scenario != "moves") {
+    status = BenchScenario(options);
+  } else {
+    std::fprintf(stderr,
+                 "pause: p50, p99, max; copy: p50; pull p99: before, during, "
+                 "after\n");
+    for (const int64_t kib : options.shard_kib) {
+      status = BenchMoves(options, kib);
+      if (!status.ok()) break;
+    }
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "bench_rebalance: %s\n",
+                 std::string(status.message()).c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace slackline::bench
+
+int main(int argc, char** argv) { return slackline::bench::Main(argc, argv); }
