@@ -1,6 +1,6 @@
-// Goal: what a worker's client sends, when it sends it again, and how much of
-// it is on its way at once. Method: the shard threads are played by hand, on
-// virtual time.
+// Goal: what a worker's client sends, where to, when it sends it again, and how
+// much of it is on its way at once, also while shards move and are cut in two.
+// Method: the shard threads are played by hand, on virtual time.
 #include "worker/client/client_core.h"
 
 #include <cstring>
@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -424,6 +426,551 @@ TEST_F(ClientCoreTest, AnswersThatMakeNoSenseAreSurvived) {
   EXPECT_TRUE(Receive(kThread0, answer).failure.ok());
   EXPECT_EQ(client_->unacknowledged_bytes(), 4 * kShardBytes);
   EXPECT_EQ(client_->bytes_pulled(), 0u);
+}
+
+// ---- Moves ------------------------------------------------------------------
+
+constexpr Owner kElsewhere{1, 0};
+
+// The same job with server 1, which owns nothing yet.
+class ClientMoveTest : public ClientCoreTest {
+ protected:
+  ClientMoveTest() : view_(TestView()) {
+    wire::ServerMember& server = *view_.add_server();
+    server.set_index(1);
+    server.add_thread()->set_tcp("tcp://there:1");
+    Restart();
+  }
+  void Restart() { client_.emplace(options_, *View::Create(view_)); }
+
+  // The view changes to what view_ is now.
+  ClientCore::Effects Show() {
+    view_.set_number(view_.number() + 1);
+    client_->OnView(*View::Create(view_), now_, &effects_);
+    return Take();
+  }
+  void Own(int32_t shard, Owner owner) {
+    view_.set_owner_server(shard, owner.server);
+    view_.set_owner_thread(shard, owner.thread);
+  }
+  // Under the next number.
+  void Move(int32_t shard, Owner to) {
+    wire::Move& move = *view_.add_move();
+    move.set_shard(shard);
+    move.set_server(to.server);
+    move.set_thread(to.thread);
+    move.set_id(view_.number() + 1);
+  }
+  // The new shard stays where the whole one was.
+  void Split(int32_t shard, int64_t at) {
+    wire::Split& split = *view_.add_split();
+    split.set_shard(shard);
+    split.set_at(at);
+    split.set_since(view_.number() + 1);
+    view_.add_owner_server(view_.owner_server(shard));
+    view_.add_owner_thread(view_.owner_thread(shard));
+  }
+
+  static void Relocate(
+      int32_t shard, Owner to, uint64_t as_of,
+      google::protobuf::RepeatedPtrField<wire::Relocation>* relocations) {
+    wire::Relocation& relocation = *relocations->Add();
+    relocation.set_shard(shard);
+    relocation.set_server(to.server);
+    relocation.set_thread(to.thread);
+    relocation.set_as_of(as_of);
+  }
+  // A push was told where its shard is.
+  ClientCore::Effects Moved(Owner from, int32_t shard, Owner to,
+                            uint64_t as_of) {
+    Message message;
+    wire::PushReply& reply = *message.header.mutable_push_reply();
+    reply.add_shard(shard);
+    reply.add_acked_seq(0);
+    reply.add_code(wire::MOVED);
+    Relocate(shard, to, as_of, reply.mutable_relocation());
+    return Receive(from, message);
+  }
+
+  // The elements of a push are their numbers in the table, plus 100 per clock.
+  ClientCore::Effects PushNumbers(Clock clock, int table) {
+    std::vector<float> gradient(16);
+    for (int i = 0; i < 16; ++i)
+      gradient[i] = static_cast<float>(100 * clock + i);
+    EXPECT_TRUE(client_
+                    ->Push(clock, TableId{table},
+                           Payload::Copy(gradient.data(), 4 * kShardBytes),
+                           versions_, now_, &effects_)
+                    .ok());
+    return Take();
+  }
+  static std::vector<float> Elements(const Payload& payload) {
+    std::vector<float> elements(payload.size() / sizeof(float));
+    std::memcpy(elements.data(), payload.data(), payload.size());
+    return elements;
+  }
+  static Payload Numbers(std::vector<float> elements) {
+    return Payload::Copy(elements.data(), elements.size() * sizeof(float));
+  }
+
+  // "0.1: 3#2 [100, 101]": to thread 1 of server 0, seq 2 of shard 3. Pulls are
+  // "0.1: 3?".
+  static std::vector<std::string> Sent(const ClientCore::Effects& effects) {
+    std::vector<std::string> lines;
+    for (const ClientCore::Send& send : effects.sends) {
+      const wire::Header& header = send.message.header;
+      const std::string to =
+          absl::StrCat(send.to.server, ".", send.to.thread, ":");
+      for (const int32_t shard : header.pull_request().shard())
+        lines.push_back(absl::StrCat(to, " ", shard, "?"));
+      const wire::PushRequest& push = header.push_request();
+      for (int i = 0; i < push.shard_size(); ++i) {
+        lines.push_back(absl::StrCat(to, " ", push.shard(i), "#", push.seq(i)));
+        if (push.advance()) {
+          lines.back() += absl::StrCat(" at ", push.clock());
+          continue;
+        }
+        absl::StrAppend(
+            &lines.back(), " [",
+            absl::StrJoin(Elements(send.message.payloads.at(i)), ", "), "]");
+      }
+    }
+    return lines;
+  }
+
+  // Acknowledges everything that is sent, at once, until nothing more comes.
+  void AcknowledgeAll(ClientCore::Effects effects) {
+    while (!effects.sends.empty()) {
+      ClientCore::Effects next;
+      for (const ClientCore::Send& send : effects.sends) {
+        Message message;
+        wire::PushReply& reply = *message.header.mutable_push_reply();
+        const wire::PushRequest& push = send.message.header.push_request();
+        for (int i = 0; i < push.shard_size(); ++i) {
+          reply.add_shard(push.shard(i));
+          reply.add_acked_seq(push.seq(i));
+          reply.add_code(wire::OK);
+        }
+        ClientCore::Effects more = Receive(send.to, message);
+        EXPECT_TRUE(more.failure.ok()) << more.failure;
+        next.sends.insert(next.sends.end(), more.sends.begin(),
+                          more.sends.end());
+      }
+      effects = std::move(next);
+    }
+  }
+
+  wire::View view_;
+};
+
+TEST_F(ClientMoveTest, AMovedShardsPushesFollowItInOrder) {
+  options_.window_bytes = 2 * kShardBytes;  // The second clock is queued.
+  Restart();
+  for (const Clock clock : {0, 1}) {
+    for (const int table : {0, 1}) PushNumbers(clock, table);
+  }
+  EXPECT_THAT(
+      Sent(Moved(kThread0, 2, kElsewhere, 5)),
+      ElementsAre("0.0: 4#1 [0, 1, 2, 3]",  // There is room for it.
+                  "1.0: 2#1 [8, 9, 10, 11]", "1.0: 2#2 [108, 109, 110, 111]"));
+  EXPECT_THAT(ShardsOf(Reply(kThread0, 0, 1)), ElementsAre(6))
+      << "the others stay";
+}
+
+TEST_F(ClientMoveTest, WhatHasMovedIsNotRepeatedAtItsOldPlace) {
+  PushNumbers(0, 0);
+  Moved(kThread0, 2, kElsewhere, 5);
+  EXPECT_THAT(
+      Sent(Tick()),
+      ElementsAre("0.0: 0#1 [0, 1, 2, 3]", "0.1: 1#1 [4, 5, 6, 7]",
+                  "0.1: 3#1 [12, 13, 14, 15]", "1.0: 2#1 [8, 9, 10, 11]"));
+}
+
+// A server refuses a push of no shards, and for the client that is the end.
+TEST_F(ClientMoveTest, AMessageOfWhichEverythingWentElsewhereIsNotRepeated) {
+  for (const int table : {0, 1}) PushNumbers(0, table);
+  for (const int32_t shard : {2, 6}) Moved(kThread0, shard, kElsewhere, 5);
+  const ClientCore::Effects again = Tick();
+  for (const ClientCore::Send& send : again.sends)
+    EXPECT_GT(send.message.header.push_request().shard_size(), 0);
+  Moved(kThread0, 0, kElsewhere, 5);
+  Moved(kThread0, 4, kElsewhere, 5);
+  AcknowledgeAll(Tick());
+  EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
+}
+
+TEST_F(ClientMoveTest, AMessageNotYetClosedFollowsToo) {
+  options_.message_bytes = 4096;
+  Restart();
+  EXPECT_THAT(PushNumbers(0, 0).sends, IsEmpty());
+  Own(2, kElsewhere);
+  EXPECT_THAT(Sent(Show()), ElementsAre("1.0: 2#1 [8, 9, 10, 11]"));
+  EXPECT_THAT(ShardsOf(PushNumbers(0, 1)), ElementsAre(0, 4, 6, 1, 3, 5, 7));
+}
+
+TEST_F(ClientMoveTest, LaterPushesGoToTheNewOwner) {
+  for (const int table : {0, 1}) PushNumbers(0, table);
+  Moved(kThread0, 2, kElsewhere, 5);
+  Reply(kElsewhere, 2, 1);
+  const std::vector<std::string> sent = Sent(PushNumbers(1, 0));
+  EXPECT_THAT(sent, testing::Contains("1.0: 2#2 [108, 109, 110, 111]"));
+  EXPECT_THAT(sent, SizeIs(4));
+}
+
+TEST_F(ClientMoveTest, AMovedShardsPullFollowsIt) {
+  options_.message_bytes = 4096;
+  Restart();
+  client_->Pull(3, 2, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Message moved = AnswerTo(sent.sends.at(0), {0, 4});
+  wire::PullReply& reply = *moved.header.mutable_pull_reply();
+  reply.add_shard(2);
+  reply.add_code(wire::MOVED);
+  reply.add_version(0);
+  reply.add_shard_clock(0);
+  Relocate(2, kElsewhere, 5, reply.mutable_relocation());
+  const ClientCore::Effects rerouted = Receive(kThread0, moved);
+  ASSERT_THAT(Sent(rerouted), ElementsAre("1.0: 2?"));
+  const wire::PullRequest& pull =
+      rerouted.sends[0].message.header.pull_request();
+  EXPECT_EQ(pull.clock(), 3);
+  EXPECT_EQ(pull.own_clock(), 2);
+  EXPECT_THAT(Receive(kElsewhere, AnswerTo(rerouted.sends[0], {2})).pulled,
+              IsEmpty());
+  EXPECT_THAT(
+      Receive(kThread1, AnswerTo(sent.sends.at(1), {1, 3, 5, 7})).pulled,
+      IsEmpty());
+  EXPECT_THAT(Receive(kThread0, AnswerTo(sent.sends[0], {6})).pulled,
+              SizeIs(1));
+  EXPECT_EQ(client_->bytes_pulled(), kShards * kShardBytes);
+  EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
+}
+
+TEST_F(ClientMoveTest, ALateAnswerOfTheOldOwnerIsNotTakenTwice) {
+  options_.message_bytes = 4096;
+  Restart();
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Own(2, kElsewhere);
+  const ClientCore::Effects rerouted = Show();
+  ASSERT_THAT(Sent(rerouted), ElementsAre("1.0: 2?"));
+  EXPECT_THAT(
+      Receive(kThread0, AnswerTo(sent.sends.at(0), {0, 2, 4, 6}, 8)).pulled,
+      IsEmpty());
+  Receive(kThread1, AnswerTo(sent.sends.at(1), {1, 3, 5, 7}));
+  const ClientCore::Effects done =
+      Receive(kElsewhere, AnswerTo(rerouted.sends[0], {2}, 9));
+  ASSERT_THAT(done.pulled, SizeIs(1));
+  EXPECT_EQ(done.pulled[0].shards.at(2).version, 9u);
+}
+
+TEST_F(ClientMoveTest, APullThatHasMovedGoesBeforeThoseThatWait) {
+  options_.window_bytes = kShardBytes;
+  Restart();
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  ASSERT_THAT(Sent(sent), ElementsAre("0.0: 0?", "0.1: 1?"));
+  Message moved = CodeFor(sent.sends[0], 0, wire::MOVED);
+  Relocate(0, kThread1, 5,
+           moved.header.mutable_pull_reply()->mutable_relocation());
+  EXPECT_THAT(Sent(Receive(kThread0, moved)), ElementsAre("0.0: 2?"));
+  EXPECT_THAT(Sent(Receive(kThread1, AnswerTo(sent.sends[1], {1}))),
+              ElementsAre("0.1: 0?"));
+}
+
+TEST_F(ClientMoveTest, ANewerRelocationWinsAndAnOlderOneIsIgnored) {
+  PushNumbers(0, 0);
+  EXPECT_THAT(Moved(kThread0, 2, kElsewhere, 2).sends, IsEmpty())
+      << "no newer than our view";
+  EXPECT_THAT(Sent(Moved(kThread0, 2, kElsewhere, 5)), SizeIs(1));
+  EXPECT_THAT(Moved(kThread0, 2, kThread1, 4).sends, IsEmpty());
+  EXPECT_THAT(Moved(kThread0, 2, kThread1, 5).sends, IsEmpty());
+  EXPECT_THAT(Sent(Moved(kElsewhere, 2, kThread1, 6)),
+              ElementsAre("0.1: 2#1 [8, 9, 10, 11]"));
+}
+
+TEST_F(ClientMoveTest, ARelocationToAnUnknownServerWaitsForItsView) {
+  PushNumbers(0, 0);
+  EXPECT_THAT(Moved(kThread0, 2, {2, 0}, 3).sends, IsEmpty());
+  EXPECT_THAT(Moved(kThread0, 2, {1, 1}, 3).sends, IsEmpty())
+      << "no such thread";
+  EXPECT_THAT(Sent(Tick()),
+              ElementsAre("0.0: 0#1 [0, 1, 2, 3]", "0.0: 2#1 [8, 9, 10, 11]"));
+  EXPECT_EQ(Elapsed(), absl::Milliseconds(2)) << "asks there again, soon";
+  wire::ServerMember& server = *view_.add_server();
+  server.set_index(2);
+  server.add_thread();
+  Move(2, {2, 0});
+  EXPECT_THAT(Show().sends, IsEmpty()) << "the source is still the owner";
+  EXPECT_THAT(Sent(Moved(kThread0, 2, {2, 0}, 3)),
+              ElementsAre("2.0: 2#1 [8, 9, 10, 11]"));
+}
+
+TEST_F(ClientMoveTest, RelocationsThatMakeNoSenseAreIgnored) {
+  PushNumbers(0, 0);
+  for (const int32_t shard : {-1, kShards}) {
+    Message message;
+    Relocate(shard, kElsewhere, 9,
+             message.header.mutable_push_reply()->mutable_relocation());
+    EXPECT_THAT(Receive(kThread0, message).sends, IsEmpty());
+  }
+  EXPECT_THAT(Moved(kThread0, 2, {1, -1}, 9).sends, IsEmpty());
+  EXPECT_THAT(Moved(kThread0, 2, {-1, 0}, 9).sends, IsEmpty());
+}
+
+TEST_F(ClientMoveTest, MovedWithoutARelocationIsAskedAgainSoon) {
+  PushNumbers(0, 0);
+  EXPECT_THAT(Reply(kThread0, 2, 0, wire::MOVED).sends, IsEmpty());
+  EXPECT_THAT(ShardsOf(Tick()), ElementsAre(0, 2));
+  EXPECT_EQ(Elapsed(), absl::Milliseconds(2));
+}
+
+TEST_F(ClientMoveTest, AViewThatStillListsTheMoveDoesNotUndoIt) {
+  PushNumbers(0, 0);
+  Move(2, kElsewhere);
+  Show();
+  EXPECT_THAT(Sent(Moved(kThread0, 2, kElsewhere, 3)), SizeIs(1));
+  EXPECT_THAT(Show().sends, IsEmpty()) << "something else has changed";
+  view_.clear_move();
+  Own(2, kElsewhere);
+  EXPECT_THAT(Show().sends, IsEmpty()) << "done, as we know";
+  EXPECT_THAT(Sent(Tick()), testing::Contains("1.0: 2#1 [8, 9, 10, 11]"));
+}
+
+TEST_F(ClientMoveTest, AViewWithANewOwnerReroutes) {
+  for (const int table : {0, 1}) PushNumbers(0, table);
+  Own(2, kElsewhere);
+  Own(3, kElsewhere);
+  EXPECT_THAT(Sent(Show()), ElementsAre("1.0: 2#1 [8, 9, 10, 11]",
+                                        "1.0: 3#1 [12, 13, 14, 15]"));
+}
+
+TEST_F(ClientMoveTest, AViewThatGivesTheMoveUpTakesEverythingBack) {
+  PushNumbers(0, 0);
+  Move(2, kElsewhere);
+  Show();
+  Moved(kThread0, 2, kElsewhere, 3);
+  view_.clear_move();
+  EXPECT_THAT(Sent(Show()), ElementsAre("0.0: 2#1 [8, 9, 10, 11]"));
+}
+
+TEST_F(ClientMoveTest, WhatHasMovedCountsOnceAsPushedAndIsAllAcknowledged) {
+  options_.window_bytes = 3 * kShardBytes;
+  Restart();
+  ClientCore::Effects sent = PushNumbers(0, 0);
+  const ClientCore::Effects second = PushNumbers(0, 1);
+  sent.sends.insert(sent.sends.end(), second.sends.begin(), second.sends.end());
+  Moved(kThread0, 2, kElsewhere, 5);
+  Moved(kThread0, 6, kElsewhere, 5);
+  Moved(kThread1, 3, kElsewhere, 5);
+  EXPECT_EQ(client_->unacknowledged_bytes(), kShards * kShardBytes);
+  AcknowledgeAll(std::move(sent));
+  AcknowledgeAll(Tick());
+  EXPECT_EQ(client_->unacknowledged_bytes(), 0u);
+  EXPECT_EQ(client_->bytes_pushed(), kShards * kShardBytes);
+  EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
+}
+
+// ---- Splits -----------------------------------------------------------------
+
+TEST_F(ClientMoveTest, WhatWaitsForASplitShardIsCutAsItIs) {
+  options_.window_bytes = kShardBytes;
+  Restart();
+  for (const int table : {0, 1}) PushNumbers(0, table);
+  Split(0, 1);   // In flight.
+  Split(2, 10);  // Queued.
+  EXPECT_THAT(Show().sends, IsEmpty());
+  const ClientCore::Effects again = Tick();
+  EXPECT_THAT(Sent(again), ElementsAre("0.0: 0#1 [0]", "0.0: 8#1 [1, 2, 3]",
+                                       "0.1: 1#1 [4, 5, 6, 7]"));
+  EXPECT_THAT(again.sends.at(0).message.header.push_request().base_version(),
+              ElementsAre(5, 5));
+  EXPECT_THAT(Reply(kThread0, 0, 1).sends, IsEmpty()) << "one half of it";
+  EXPECT_THAT(Sent(Reply(kThread0, 8, 1)),
+              ElementsAre("0.0: 2#1 [8, 9]", "0.0: 9#1 [10, 11]"));
+}
+
+TEST_F(ClientMoveTest, AnAcknowledgedPushOfTheWholeIsNotSentInParts) {
+  PushNumbers(0, 0);
+  Reply(kThread0, 0, 1);
+  Split(0, 1);
+  Show();
+  EXPECT_THAT(ShardsOf(Tick()), ElementsAre(2, 1, 3));
+}
+
+TEST_F(ClientMoveTest, PartsGoOnWithTheWholesSequence) {
+  for (const int table : {0, 1}) AcknowledgeAll(PushNumbers(0, table));
+  Split(0, 1);
+  Split(8, 2);
+  Show();
+  const std::vector<std::string> sent = Sent(PushNumbers(1, 0));
+  EXPECT_THAT(sent, testing::IsSupersetOf({"0.0: 0#2 [100]", "0.0: 8#2 [101]",
+                                           "0.0: 9#2 [102, 103]"}));
+  EXPECT_THAT(sent, SizeIs(6));
+}
+
+TEST_F(ClientMoveTest, APartIsComputedFromTheVersionOfTheWhole) {
+  Split(0, 1);
+  Split(8, 2);
+  Show();
+  versions_[0] = 7;
+  const ClientCore::Effects sent = PushNumbers(0, 0);
+  int parts = 0;
+  for (const ClientCore::Send& send : sent.sends) {
+    const wire::PushRequest& push = send.message.header.push_request();
+    const bool part = push.shard(0) == 0 || push.shard(0) >= kShards;
+    EXPECT_EQ(push.base_version(0), part ? 7u : 5u) << push.shard(0);
+    parts += part;
+  }
+  EXPECT_EQ(parts, 3);
+}
+
+TEST_F(ClientMoveTest, APartMayHaveAVersionOfItsOwn) {
+  Split(0, 1);
+  Show();
+  versions_.push_back(9);
+  for (const ClientCore::Send& send : PushNumbers(0, 0).sends) {
+    const wire::PushRequest& push = send.message.header.push_request();
+    EXPECT_EQ(push.base_version(0), push.shard(0) == 8 ? 9u : 5u);
+  }
+  versions_.push_back(9);
+  EXPECT_THAT(std::string(TryPush(0, 1).message()),
+              HasSubstr("10 base versions"));
+}
+
+TEST_F(ClientMoveTest, ADeclaredClockIsDeclaredForBothParts) {
+  ClientCore::PullResult joined;
+  joined.shards.resize(kShards);
+  joined.shards[1].shard_clock = 7;
+  client_->StartAt(joined, now_, &effects_);
+  Take();
+  Split(0, 1);
+  Show();
+  EXPECT_THAT(Sent(Tick()),
+              testing::IsSupersetOf({"0.0: 0#1 at 7", "0.0: 8#1 at 7"}));
+}
+
+TEST_F(ClientMoveTest, APartOfAShardThatWasJoinedAsAWholeLagsAsItDoes) {
+  ClientCore::PullResult joined;
+  joined.shards.resize(kShards);
+  for (ClientCore::ShardValue& value : joined.shards) value.shard_clock = 7;
+  joined.shards[2].shard_clock = 6;
+  Split(0, 1);
+  Split(2, 10);
+  Show();
+  EXPECT_EQ(client_->StartAt(joined, now_, &effects_), 7);
+  EXPECT_THAT(Sent(Take()), ElementsAre("0.0: 2#1 at 7", "0.0: 9#1 at 7"));
+}
+
+TEST_F(ClientMoveTest, APartGoesItsOwnWay) {
+  PushNumbers(0, 0);
+  Split(0, 1);
+  Show();
+  EXPECT_THAT(Sent(Moved(kThread0, 8, kElsewhere, 5)),
+              ElementsAre("1.0: 8#1 [1, 2, 3]"));
+  Own(0, kThread1);
+  Own(8, kElsewhere);
+  view_.set_number(5);
+  EXPECT_THAT(Sent(Show()), ElementsAre("0.1: 0#1 [0]"));
+}
+
+TEST_F(ClientMoveTest, APartThatMovesInTheViewThatMakesItIsCutBeforeItMoves) {
+  PushNumbers(0, 0);
+  Split(0, 1);
+  Own(8, kElsewhere);
+  EXPECT_THAT(Sent(Show()), ElementsAre("1.0: 8#1 [1, 2, 3]"));
+  EXPECT_THAT(Sent(Tick()), testing::Contains("0.0: 0#1 [0]"));
+}
+
+TEST_F(ClientMoveTest, BytesOfSplitShardsAreCountedOnceAndAllAcknowledged) {
+  options_.window_bytes = kShardBytes;
+  Restart();
+  for (const int table : {0, 1}) PushNumbers(0, table);
+  Split(0, 1);
+  Split(2, 10);
+  Split(8, 3);
+  Show();
+  Moved(kThread0, 10, kElsewhere, 9);
+  Moved(kThread0, 2, kElsewhere, 9);
+  EXPECT_EQ(client_->unacknowledged_bytes(), kShards * kShardBytes);
+  for (int i = 0; i < 4; ++i) AcknowledgeAll(Tick());
+  EXPECT_EQ(client_->unacknowledged_bytes(), 0u);
+  EXPECT_EQ(client_->bytes_pushed(), kShards * kShardBytes);
+  EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
+}
+
+TEST_F(ClientMoveTest, APullUnderWayAsksForBothParts) {
+  options_.message_bytes = 4096;
+  Restart();
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Receive(kThread1, AnswerTo(sent.sends.at(1), {1, 3, 5, 7}));
+  Receive(kThread0, AnswerTo(sent.sends.at(0), {2, 4, 6}));
+  Split(0, 1);
+  Show();
+  // Asked for under a view in which it was whole.
+  Receive(kThread0, CodeFor(sent.sends[0], 0, wire::MOVED));
+  const ClientCore::Effects again = Tick();
+  EXPECT_EQ(Elapsed(), absl::Milliseconds(2));
+  ASSERT_THAT(Sent(again), ElementsAre("0.0: 0?", "0.0: 8?"));
+  Message answer = AnswerTo(again.sends[0], {8, 0});
+  answer.header.set_view_number(view_.number());
+  answer.payloads = {Numbers({1, 2, 3}), Numbers({0})};
+  const ClientCore::Effects done = Receive(kThread0, answer);
+  EXPECT_TRUE(done.failure.ok()) << done.failure;
+  ASSERT_THAT(done.pulled, SizeIs(1));
+  ASSERT_THAT(done.pulled[0].shards, SizeIs(kShards + 1));
+  EXPECT_THAT(Elements(done.pulled[0].shards[0].values), ElementsAre(0));
+  EXPECT_THAT(Elements(done.pulled[0].shards[8].values), ElementsAre(1, 2, 3));
+  EXPECT_EQ(done.pulled[0].view->shard_count(), kShards + 1);
+  EXPECT_EQ(client_->bytes_pulled(), kShards * kShardBytes);
+}
+
+TEST_F(ClientMoveTest, AnAnswerFromBeforeTheSplitIsAskedForAgain) {
+  options_.message_bytes = 4096;
+  Restart();
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Receive(kThread1, AnswerTo(sent.sends.at(1), {1, 3, 5, 7}));
+  Split(0, 1);
+  Show();
+  Message old = AnswerTo(sent.sends.at(0), {0, 2, 4, 6});
+  old.header.set_view_number(2);
+  const ClientCore::Effects effects = Receive(kThread0, old);
+  EXPECT_TRUE(effects.failure.ok()) << effects.failure;
+  EXPECT_THAT(effects.pulled, IsEmpty());
+  EXPECT_THAT(Sent(Tick()), ElementsAre("0.0: 0?", "0.0: 8?"));
+}
+
+TEST_F(ClientMoveTest, WhatWasAnsweredAsAWholeIsCut) {
+  options_.message_bytes = 4096;
+  Restart();
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Message whole = AnswerTo(sent.sends.at(0), {0, 2, 4, 6}, 7);
+  whole.payloads[0] = Numbers({20, 21, 22, 23});
+  Receive(kThread0, whole);
+  Split(0, 1);
+  Split(8, 2);
+  EXPECT_THAT(Show().sends, IsEmpty());
+  const ClientCore::Effects done =
+      Receive(kThread1, AnswerTo(sent.sends.at(1), {1, 3, 5, 7}));
+  ASSERT_THAT(done.pulled, SizeIs(1));
+  const std::vector<ClientCore::ShardValue>& shards = done.pulled[0].shards;
+  ASSERT_THAT(shards, SizeIs(kShards + 2));
+  EXPECT_THAT(Elements(shards[0].values), ElementsAre(20));
+  EXPECT_THAT(Elements(shards[8].values), ElementsAre(21));
+  EXPECT_THAT(Elements(shards[9].values), ElementsAre(22, 23));
+  for (const int shard : {0, 8, 9}) EXPECT_EQ(shards[shard].version, 7u);
+}
+
+TEST_F(ClientMoveTest, APullAfterTheSplitIsOfTheParts) {
+  options_.message_bytes = 4096;
+  Restart();
+  Split(0, 1);
+  Show();
+  client_->Pull(0, 0, now_, &effects_);
+  EXPECT_THAT(Sent(Take()), testing::IsSupersetOf({"0.0: 0?", "0.0: 8?"}));
 }
 
 }  // namespace
