@@ -822,10 +822,10 @@ void CoordinatorCore::OnPlacementCall(const PeerId& from,
 }
 
 void CoordinatorCore::PlanIfDue(absl::Time now, Effects* effects) {
-  if (now < next_plan_ || !WhyNothingMoves().empty()) return;
+  if (now < next_plan_) return;
   next_plan_ =
       now + absl::Milliseconds(options_.rebalance.config.interval_ms());
-  if (!rebalancer_.idle()) return;
+  if (!WhyNothingMoves().empty() || !rebalancer_.idle()) return;
   const bool draining =
       std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
         return entry.second.draining && OwnsShards(entry.second.join.index());
