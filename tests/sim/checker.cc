@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
@@ -45,6 +46,8 @@ const char* InvariantName(Invariant invariant) {
       return "sync sum";
     case Invariant::kValue:
       return "value";
+    case Invariant::kOwnership:
+      return "ownership";
     case Invariant::kView:
       return "view";
     case Invariant::kBoundedState:
@@ -80,10 +83,127 @@ void Checker::OnPublished(const wire::View& view) {
                         latest_view_.number()));
     return;
   }
-  latest_view_ = view;
+  const wire::View before = std::exchange(latest_view_, view);
+  CheckMoves(before, view);
+  if (view.state() == wire::FAILED && before.state() == wire::RUNNING)
+    CheckFailure(before, view);
   live_.clear();
   for (const wire::WorkerMember& worker : view.worker()) {
     live_.insert({Rank{worker.rank()}, worker.incarnation()});
+  }
+}
+
+void Checker::CheckMoves(const wire::View& before, const wire::View& view) {
+  if (view.state() != wire::RUNNING) return;
+  stats_.splits += view.split_size() - before.split_size();
+  if (before.state() == wire::RUNNING &&
+      view.server_size() < before.server_size())
+    ++stats_.dropped_server;
+  const auto owner_in = [](const wire::View& in, int32_t shard) {
+    return Owner{in.owner_server(shard), in.owner_thread(shard)};
+  };
+  std::set<std::pair<int32_t, uint64_t>> listed;
+  for (const wire::Move& move : view.move()) {
+    listed.insert({move.shard(), move.id()});
+    const auto [at, inserted] =
+        moves_.try_emplace({move.shard(), move.id()},
+                           Move{.source = owner_in(view, move.shard()),
+                                .target = {move.server(), move.thread()}});
+    if (inserted) ++stats_.moves_ordered;
+    if (at->second.source != owner_in(view, move.shard())) {
+      Report(Invariant::kOwnership,
+             absl::StrCat("view ", view.number(), " moves shard ", move.shard(),
+                          " and has given it away already"));
+    }
+  }
+  for (const wire::Move& move : before.move()) {
+    if (listed.count({move.shard(), move.id()}) > 0) continue;
+    const Owner target{move.server(), move.thread()};
+    if (owner_in(view, move.shard()) != target) {
+      ++stats_.moves_cancelled;
+      given_up_.insert(move.shard());
+      continue;
+    }
+    ++stats_.moves_done;
+    done_in_[view.number()] = {move.shard(), move.id()};
+    const std::optional<Owner>& owner = twins_.at(move.shard()).owner;
+    if (owner.has_value() && *owner != target) {
+      Report(Invariant::kOwnership,
+             absl::StrCat("view ", view.number(), " says that shard ",
+                          move.shard(), " is on server ", target.server,
+                          " thread ", target.thread, "; it is on server ",
+                          owner->server, " thread ", owner->thread));
+    }
+  }
+  // Nothing changes its owner but by a move.
+  for (int32_t shard = 0; shard < before.owner_server_size(); ++shard) {
+    if (before.state() != wire::RUNNING ||
+        owner_in(before, shard) == owner_in(view, shard)) {
+      continue;
+    }
+    const bool moved = std::any_of(
+        before.move().begin(), before.move().end(), [&](const auto& move) {
+          return move.shard() == shard &&
+                 owner_in(view, shard) == Owner{move.server(), move.thread()};
+        });
+    if (!moved) {
+      Report(Invariant::kOwnership,
+             absl::StrCat("view ", view.number(), " gives shard ", shard,
+                          " to another owner without a move"));
+    }
+  }
+}
+
+// Whether the job had to fail for a reason that is about servers.
+void Checker::CheckFailure(const wire::View& before, const wire::View& view) {
+  const std::string& reason = view.reason();
+  if (absl::StrContains(reason, "was just taking over")) {
+    const bool lost =
+        std::any_of(moves_.begin(), moves_.end(), [&](const auto& entry) {
+          return given_up_.count(entry.first.first) > 0 && entry.second.go &&
+                 absl::StrContains(
+                     reason, absl::StrCat("shard ", entry.first.first, " "));
+        });
+    if (!lost) {
+      Report(
+          Invariant::kOutcome,
+          absl::StrCat("no shard was given to a server that died: ", reason));
+    }
+    return;
+  }
+  if (!absl::StrContains(reason, "its shards are lost")) return;
+  for (const wire::ServerMember& server : before.server()) {
+    const bool gone = std::none_of(
+        view.server().begin(), view.server().end(),
+        [&](const auto& other) { return other.index() == server.index(); });
+    const bool owns =
+        std::find(before.owner_server().begin(), before.owner_server().end(),
+                  server.index()) != before.owner_server().end();
+    if (gone && owns) return;
+  }
+  Report(Invariant::kOutcome,
+         absl::StrCat("no server with shards has died: ", reason));
+}
+
+const Checker::Move* Checker::DoneIn(uint64_t view_number) const {
+  const auto done = done_in_.find(view_number);
+  return done == done_in_.end() ? nullptr : &moves_.at(done->second);
+}
+
+void Checker::OnGo(int32_t shard, uint64_t move) {
+  const auto found = moves_.find({shard, move});
+  if (found == moves_.end()) {
+    return Report(Invariant::kOwnership,
+                  absl::StrCat("shard ", shard,
+                               " is given away by a move that nobody ordered"));
+  }
+  found->second.go = true;
+}
+
+void Checker::OnServerGone(int32_t server) {
+  for (auto& [id, twin] : twins_) {
+    if (twin.owner.has_value() && twin.owner->server == server)
+      twin.owner.reset();
   }
 }
 
@@ -121,6 +241,7 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
   const Life life{rank, incarnation};
   if (message.header.has_push_reply()) {
     const wire::PushReply& reply = message.header.push_reply();
+    stats_.relocations += reply.relocation_size();
     for (int i = 0; i < reply.shard_size(); ++i) {
       const auto twin = twins_.find(reply.shard(i));
       if (twin == twins_.end() || reply.acked_seq(i) == 0) continue;
@@ -138,6 +259,7 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
   }
   if (!message.header.has_pull_reply()) return;
   const wire::PullReply& reply = message.header.pull_reply();
+  stats_.relocations += reply.relocation_size();
   const auto intent = pulls_.find({life, reply.request_id()});
   size_t next_payload = 0;
   for (int i = 0; i < reply.shard_size(); ++i) {
@@ -170,7 +292,15 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
                           twin.participants.at(life).joined_at));
     }
     ++stats_.answers;
-    if (!SameBits(actual, twin.versions[version])) {
+    // An answer of before a split is of the whole shard.
+    const auto whole =
+        std::find_if(twin.before_split.begin(), twin.before_split.end(),
+                     [&](const auto& split) {
+                       return message.header.view_number() < split.first;
+                     });
+    const Versions& versions =
+        whole == twin.before_split.end() ? twin.versions : whole->second;
+    if (version >= versions.size() || !SameBits(actual, versions[version])) {
       Violation why = Explain(twin, version, actual);
       return Report(why.invariant,
                     absl::StrCat(Name(rank, incarnation), ": ", why.what));
@@ -186,8 +316,8 @@ void Checker::OnPulled(Rank rank, Incarnation incarnation,
     if (result.shards[shard].version < last) {
       Report(Invariant::kVersionOrder,
              absl::StrCat(Name(rank, incarnation), " pulled version ",
-                          result.shards[shard].version, " of ",
-                          twins_.at(id).name, " after version ", last));
+                          result.shards[shard].version, " of shard ", id,
+                          " after version ", last));
     }
     last = result.shards[shard].version;
   }
@@ -195,7 +325,11 @@ void Checker::OnPulled(Rank rank, Incarnation incarnation,
 
 void Checker::OnFinalPull(const ClientCore::PullResult& result) {
   for (auto& [id, twin] : twins_) {
-    const Version version = result.shards[static_cast<size_t>(id)].version;
+    int32_t pulled_as = id;  // It may have been cut off since.
+    while (static_cast<size_t>(pulled_as) >= result.shards.size())
+      pulled_as = twins_.at(pulled_as).origin;
+    const Version version =
+        result.shards[static_cast<size_t>(pulled_as)].version;
     std::set<Contribution> contained;
     for (Version v = 0; v < version; ++v) {
       for (const Contribution& contribution : twin.updates[v].contributions) {
@@ -239,9 +373,11 @@ std::vector<float> Checker::GradientOf(const Twin& twin,
                             twin.range.begin, twin.range.end);
 }
 
-// SGD with learning rate 1: values - (g0 + g1 + ...) * (1 / divisor).
+// SGD with learning rate 1: values - (g0 + g1 + ...) * (1 / divisor), and with
+// momentum the sum of that and what the slot has.
 std::vector<float> Checker::Apply(const Twin& twin,
                                   const std::vector<float>& values,
+                                  std::vector<float>* slot,
                                   const Update& update) const {
   std::vector<float> sum = GradientOf(twin, update.contributions.front());
   for (size_t i = 1; i < update.contributions.size(); ++i) {
@@ -250,10 +386,16 @@ std::vector<float> Checker::Apply(const Twin& twin,
     for (size_t e = 0; e < sum.size(); ++e) sum[e] += gradient[e];
   }
   const float scale = 1.0f / static_cast<float>(update.divisor);
+  const float momentum = static_cast<float>(scenario_.momentum);
   std::vector<float> next = values;
   for (size_t e = 0; e < next.size(); ++e) {
-    const float mean = sum[e] * scale;
-    next[e] -= mean;
+    float step = sum[e] * scale;
+    if (momentum > 0) {
+      const float decayed = momentum * (*slot)[e];
+      step = decayed + step;
+      (*slot)[e] = step;
+    }
+    next[e] -= step;
   }
   return next;
 }
@@ -268,91 +410,320 @@ void Checker::UpdateMinClock(Twin& twin) {
   twin.min_clock = min_clock.value_or(twin.min_clock);
 }
 
-void Checker::OnShardView(Owner owner, const View& view,
-                          const ShardCore::Effects& effects) {
-  uint64_t& last = shard_view_[owner];
-  if (view.number() > last && view.proto().state() == wire::RUNNING) {
-    for (int32_t id = 0; id < view.shard_count(); ++id) {
-      if (view.OwnerOf(ShardId{id}) != owner) continue;
-      const auto [at, inserted] = twins_.try_emplace(id);
-      Twin& twin = at->second;
-      if (inserted) {
-        twin.range = view.shard(ShardId{id});
-        twin.name = view.ShardName(ShardId{id});
-        std::vector<float> initial(static_cast<size_t>(twin.range.elements()));
-        InitializeElements(view.table(twin.range.table), scenario_.seed,
-                           twin.range.begin, absl::MakeSpan(initial));
-        twin.versions.push_back(std::move(initial));
-        for (const wire::WorkerMember& worker : view.proto().worker()) {
-          if (worker.founder()) {
-            twin.participants[{Rank{worker.rank()}, worker.incarnation()}] = {};
-          }
-        }
-        continue;
-      }
-      for (auto& [life, participant] : twin.participants) {
-        if (view.FindWorker(life.first, life.second) == nullptr)
-          participant.present = false;
-      }
-      UpdateMinClock(twin);
+void Checker::CreateTwins(Owner owner, const View& view) {
+  for (int32_t id = 0; id < view.shard_count(); ++id) {
+    if (view.OwnerOf(ShardId{id}) != owner) continue;
+    const auto [at, inserted] = twins_.try_emplace(id);
+    if (!inserted) {
+      Report(Invariant::kOwnership,
+             absl::StrCat("shard ", id, " is made a second time"));
+      continue;
+    }
+    Twin& twin = at->second;
+    twin.range = view.shard(ShardId{id});
+    twin.name = view.ShardName(ShardId{id});
+    twin.origin = static_cast<int32_t>(view.OriginOf(ShardId{id}));
+    std::vector<float> initial(static_cast<size_t>(twin.range.elements()));
+    InitializeElements(view.table(twin.range.table), scenario_.seed,
+                       twin.range.begin, absl::MakeSpan(initial));
+    twin.slots.push_back(std::vector<float>(initial.size(), 0.0f));
+    twin.versions.push_back(std::move(initial));
+    for (const wire::WorkerMember& worker : view.proto().worker()) {
+      if (worker.founder())
+        twin.participants[{Rank{worker.rank()}, worker.incarnation()}] = {};
     }
   }
-  last = std::max(last, view.number());
-  OnTrace(effects);
 }
 
-void Checker::OnShardMessage(const PeerId& from, const Message& message,
-                             const ShardCore::Effects& effects) {
-  const Life life{Rank{from.index}, from.instance};
-  const wire::PushReply* reply = nullptr;
+void Checker::SplitTwins(Owner owner, const View& view,
+                         std::vector<int32_t>* changed) {
+  const int32_t first = view.shard_count() - view.proto().split_size();
+  for (int i = 0; i < view.proto().split_size(); ++i) {
+    const wire::Split& split = view.proto().split(i);
+    const int32_t cut = first + i;
+    const auto kept = twins_.find(split.shard());
+    if (kept == twins_.end() || twins_.count(cut) > 0 ||
+        kept->second.owner != owner) {
+      continue;
+    }
+    Twin& whole = kept->second;
+    Twin rest = whole;
+    rest.before_split.clear();
+    whole.before_split.push_back({split.since(), whole.versions});
+    const int64_t length = split.at() - whole.range.begin;
+    for (Versions Twin::*const tensors : {&Twin::versions, &Twin::slots}) {
+      for (std::vector<float>& values : whole.*tensors)
+        values.resize(static_cast<size_t>(length));
+      for (std::vector<float>& values : rest.*tensors)
+        values.erase(values.begin(), values.begin() + length);
+    }
+    whole.range.end = rest.range.begin = split.at();
+    rest.range.shard = ShardId{cut};
+    rest.origin = split.shard();
+    for (Twin* const part : {&whole, &rest}) {
+      part->name = absl::StrCat(view.table(part->range.table).name(), "[",
+                                part->range.begin, ", ", part->range.end, ")");
+    }
+    std::vector<std::pair<Life, Version>> seen;
+    for (const auto& [who, version] : seen_) {
+      if (who.second == split.shard()) seen.push_back({who.first, version});
+    }
+    for (const auto& [life, version] : seen) {
+      Version& last = seen_[{life, cut}];
+      last = std::max(last, version);
+    }
+    twins_.emplace(cut, std::move(rest));
+    changed->push_back(split.shard());
+    changed->push_back(cut);
+  }
+}
+
+void Checker::FollowParticipants(Twin& twin, const View& view,
+                                 const ShardState& state) {
+  for (auto& [life, participant] : twin.participants) {
+    if (!participant.present) continue;
+    const bool kept = std::any_of(
+        state.gate.participants().begin(), state.gate.participants().end(),
+        [&, who = life](const StalenessGate::Participant& p) {
+          return p.rank == who.first && p.incarnation == who.second;
+        });
+    const bool member = view.FindWorker(life.first, life.second) != nullptr;
+    if (!kept && Live(life)) {
+      Report(Invariant::kBoundedState,
+             absl::StrCat(twin.name, " has forgotten ",
+                          Name(life.first, life.second), ", which lives"));
+    }
+    if (kept && !member && view.number() >= twin.newest_view) {
+      Report(Invariant::kBoundedState,
+             absl::StrCat(twin.name, " has view ", view.number(),
+                          " and keeps the state of ",
+                          Name(life.first, life.second), ", which is gone"));
+    }
+    participant.present = kept;
+  }
+  UpdateMinClock(twin);
+}
+
+std::optional<Violation> Checker::Difference(const Twin& twin,
+                                             const ShardState& state) const {
+  const Version version = twin.versions.size() - 1;
+  const auto differs = [](Invariant invariant, const std::string& what) {
+    return Violation{.invariant = invariant, .what = what};
+  };
+  if (state.shard.version() != version) {
+    return differs(
+        state.shard.version() < version ? Invariant::kLostPush
+                                        : Invariant::kExactlyOnce,
+        absl::StrCat("has version ", state.shard.version(), ", not ", version));
+  }
+  std::vector<float> values = FloatsOf(state.shard.values());
+  if (!SameBits(values, twin.versions.back()))
+    return Explain(twin, version, values);
+  if (scenario_.momentum > 0 &&
+      !SameBits(FloatsOf(state.shard.slots().front()), twin.slots.back())) {
+    return differs(Invariant::kValue, "has another momentum");
+  }
+  size_t held = 0;
+  for (const Contribution& contribution : twin.held) {
+    const auto found = std::find_if(
+        state.held.begin(), state.held.end(), [&](const auto& entry) {
+          return Life{entry.rank, entry.incarnation} == contribution.life;
+        });
+    if (found == state.held.end() ||
+        !SameBits(FloatsOf(found->gradient), GradientOf(twin, contribution))) {
+      return differs(
+          Invariant::kLostPush,
+          absl::StrCat(
+              "does not hold the gradient of clock ", contribution.clock,
+              " of ", Name(contribution.life.first, contribution.life.second)));
+    }
+    ++held;
+  }
+  if (state.held.size() != held) {
+    return differs(
+        Invariant::kExactlyOnce,
+        absl::StrCat("holds ", state.held.size(), " gradients, not ", held));
+  }
+  size_t present = 0;
+  for (const auto& [life, participant] : twin.participants) {
+    if (!participant.present) continue;
+    ++present;
+    const std::string who = Name(life.first, life.second);
+    const auto found = std::find_if(
+        state.gate.participants().begin(), state.gate.participants().end(),
+        [&, of = life](const StalenessGate::Participant& p) {
+          return p.rank == of.first && p.incarnation == of.second;
+        });
+    if (found == state.gate.participants().end()) {
+      return differs(Invariant::kExactlyOnce,
+                     absl::StrCat("does not know ", who, " any more"));
+    }
+    if (found->next_seq != participant.next_seq) {
+      return differs(found->next_seq < participant.next_seq
+                         ? Invariant::kExactlyOnce
+                         : Invariant::kLostPush,
+                     absl::StrCat("expects push ", found->next_seq, " of ", who,
+                                  ", not ", participant.next_seq));
+    }
+    if (found->clock != participant.clock ||
+        found->joined_at != participant.joined_at) {
+      return differs(
+          Invariant::kStaleness,
+          absl::StrCat("has ", who, " at clock ", found->clock, " from clock ",
+                       found->joined_at, "; it is at clock ", participant.clock,
+                       " from clock ", participant.joined_at));
+    }
+  }
+  if (state.gate.participants().size() != present) {
+    return differs(Invariant::kBoundedState,
+                   absl::StrCat("has ", state.gate.participants().size(),
+                                " participants, not ", present));
+  }
+  if (state.gate.MinClock() != twin.min_clock) {
+    return differs(
+        Invariant::kStaleness,
+        absl::StrCat("has a smallest clock of ", state.gate.MinClock(),
+                     ", not ", twin.min_clock));
+  }
+  return std::nullopt;
+}
+
+void Checker::CompareState(const Twin& twin, const ShardState& state,
+                           const std::string& when) {
+  if (const std::optional<Violation> found = Difference(twin, state)) {
+    Report(found->invariant,
+           absl::StrCat(twin.name, ", ", when, ": ", found->what));
+  }
+}
+
+void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
+                           const ShardCore& core,
+                           const ShardCore::Effects& effects) {
+  const std::string here =
+      absl::StrCat("server ", owner.server, " thread ", owner.thread);
+  ShardThread& thread = shard_threads_[owner];
+  const bool newer =
+      view != nullptr &&
+      (thread.view == nullptr || view->number() > thread.view->number());
+  if (newer) thread.view = view;
+  if (thread.view == nullptr) return;
+  std::vector<int32_t> cut;
+  std::vector<int32_t> gained;
+  std::set<int32_t> served;  // Before or after the event.
+  if (newer && view->proto().state() == wire::RUNNING) {
+    if (!thread.created) {
+      thread.created = true;
+      CreateTwins(owner, *view);
+      for (auto& [id, twin] : twins_) {
+        if (!twin.owner.has_value() && !twin.last_owner.has_value())
+          twin.owner = twin.last_owner = owner;
+      }
+    } else {
+      SplitTwins(owner, *view, &cut);
+    }
+  }
+  for (auto& [id, twin] : twins_) {
+    const bool owns = core.Owns(ShardId{id});
+    const bool owned = twin.owner == owner;
+    if (owns || owned) served.insert(id);
+    if (owned) {
+      twin.newest_view = std::max(twin.newest_view, thread.view->number());
+      if (!owns) twin.owner.reset();
+    }
+    if (!owns || owned) continue;
+    if (twin.owner.has_value()) {
+      Report(Invariant::kOwnership,
+             absl::StrCat(twin.name, " is served by ", here, " and by server ",
+                          twin.owner->server, " thread ", twin.owner->thread));
+    }
+    // What it was told may be newer than what the last owner had then.
+    const ShardThread& before = shard_threads_[*twin.last_owner];
+    twin.newest_view = std::max(twin.newest_view, before.view->number());
+    twin.owner = twin.last_owner = owner;
+    gained.push_back(id);
+  }
+  for (const int32_t id : served) {
+    Twin& twin = twins_.at(id);
+    const ShardState* const state = core.StateOf(ShardId{id});
+    if (state == nullptr) continue;
+    const bool changed =
+        newer || std::find(gained.begin(), gained.end(), id) != gained.end();
+    if (changed) FollowParticipants(twin, *thread.view, *state);
+  }
+  OnTrace(effects, served, owner);
+  for (const int32_t id : cut) {
+    if (const ShardState* const state = core.StateOf(ShardId{id})) {
+      ++stats_.parts_compared;
+      CompareState(twins_.at(id), *state, "after it was cut off");
+    }
+  }
+  for (const int32_t id : gained) {
+    const Twin& twin = twins_.at(id);
+    ++stats_.take_overs;
+    stats_.take_overs_held += !twin.held.empty();
+    CompareState(twin, *core.StateOf(ShardId{id}),
+                 absl::StrCat("as ", here, " has taken it over"));
+  }
   for (const Outgoing& out : effects.sends) {
-    if (out.message.header.has_push_reply())
-      reply = &out.message.header.push_reply();
-  }
-  const wire::PushRequest& push = message.header.push_request();
-  if (push.advance() && reply != nullptr) {
-    for (int i = 0; i < push.shard_size(); ++i) {
-      const auto twin = twins_.find(push.shard(i));
-      if (twin == twins_.end() || reply->code(i) != wire::OK) continue;
+    if (!out.message.header.has_push_reply()) continue;
+    const Life life{Rank{out.to.index}, out.to.instance};
+    const wire::PushReply& reply = out.message.header.push_reply();
+    for (int i = 0; i < reply.shard_size(); ++i) {
+      const auto twin = twins_.find(reply.shard(i));
+      if (twin == twins_.end() || reply.acked_seq(i) == 0) continue;
       const auto participant = twin->second.participants.find(life);
-      if (participant == twin->second.participants.end() ||
-          participant->second.next_seq != push.seq(i)) {
-        continue;  // Nobody we know, or a duplicate.
+      if (participant == twin->second.participants.end()) continue;
+      if (reply.acked_seq(i) > participant->second.next_seq - 1) {
+        Report(Invariant::kLostPush,
+               absl::StrCat(
+                   twin->second.name, " acknowledges push ", reply.acked_seq(i),
+                   " of ", Name(life.first, life.second),
+                   " and has taken over ", participant->second.next_seq - 1));
       }
-      ++participant->second.next_seq;
-      participant->second.clock = push.clock();
-      ++stats_.advances;
-      UpdateMinClock(twin->second);
     }
   }
-  OnTrace(effects);
-  if (reply == nullptr) return;
-  for (int i = 0; i < reply->shard_size(); ++i) {
-    if (reply->code(i) != wire::OK && reply->code(i) != wire::RETRY) continue;
-    const auto twin = twins_.find(reply->shard(i));
-    if (twin == twins_.end()) continue;
-    const auto participant = twin->second.participants.find(life);
-    if (participant == twin->second.participants.end()) continue;
-    if (reply->acked_seq(i) > participant->second.next_seq - 1) {
-      Report(Invariant::kLostPush,
-             absl::StrCat(twin->second.name, " acknowledges push ",
-                          reply->acked_seq(i), " of ",
-                          Name(life.first, life.second), " and has taken over ",
-                          participant->second.next_seq - 1));
-    }
+  // What is on its way is bounded by what was ordered, and what waits for it
+  // by the bound of each.
+  size_t ordered = 0;
+  for (const wire::Move& move : thread.view->proto().move()) {
+    const Owner source = thread.view->OwnerOf(ShardId{move.shard()});
+    ordered += source == owner;
+    ordered += Owner{move.server(), move.thread()} == owner;
   }
+  const bool failing = !given_up_.empty();  // Perhaps what is lost is kept.
+  if (core.moves_count() > ordered && !failing) {
+    Report(Invariant::kBoundedState,
+           absl::StrCat(here, " has ", core.moves_count(),
+                        " shards on their way; its view orders ", ordered));
+  }
+  const size_t waiting = core.waiting_count();
+  if (waiting > core.moves_count() * scenario_.placement.waiting_max) {
+    Report(Invariant::kBoundedState,
+           absl::StrCat(here, " lets ", waiting, " requests wait for ",
+                        core.moves_count(), " shards on their way"));
+  }
+  if (waiting > thread.waiting)
+    stats_.waiting += static_cast<int64_t>(waiting - thread.waiting);
+  thread.waiting = waiting;
 }
 
-void Checker::OnTrace(const ShardCore::Effects& effects) {
+void Checker::OnTrace(const ShardCore::Effects& effects,
+                      const std::set<int32_t>& served, Owner owner) {
   for (const ShardTraceRecord& record : effects.trace) {
-    const auto twin = twins_.find(static_cast<int32_t>(record.shard));
-    if (twin == twins_.end()) {
-      Report(Invariant::kValue, "a shard that nobody placed is at work");
+    const int32_t id = static_cast<int32_t>(record.shard);
+    const auto twin = twins_.find(id);
+    if (twin == twins_.end() || served.count(id) == 0) {
+      Report(Invariant::kOwnership,
+             absl::StrCat("server ", owner.server, " thread ", owner.thread,
+                          " is at work on shard ", id, ", which it has not"));
       continue;
     }
     switch (record.kind) {
       case ShardTraceRecord::Kind::kPushTakenOver:
         OnPushTakenOver(twin->second, record);
+        break;
+      case ShardTraceRecord::Kind::kAdvanced:
+        OnAdvanced(twin->second, record);
         break;
       case ShardTraceRecord::Kind::kUpdated:
         OnUpdated(twin->second, record);
@@ -362,6 +733,21 @@ void Checker::OnTrace(const ShardCore::Effects& effects) {
         break;
     }
   }
+}
+
+void Checker::OnAdvanced(Twin& twin, const ShardTraceRecord& record) {
+  const auto found = twin.participants.find({record.rank, record.incarnation});
+  if (found == twin.participants.end() || !found->second.present ||
+      record.clock < found->second.clock) {
+    return Report(
+        Invariant::kOrder,
+        absl::StrCat(twin.name, " lets ", Name(record.rank, record.incarnation),
+                     " advance to clock ", record.clock));
+  }
+  ++stats_.advances;
+  ++found->second.next_seq;
+  found->second.clock = record.clock;
+  UpdateMinClock(twin);
 }
 
 void Checker::OnPushTakenOver(Twin& twin, const ShardTraceRecord& record) {
@@ -432,7 +818,9 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
   } else {
     update.divisor = present;
   }
-  twin.versions.push_back(Apply(twin, twin.versions.back(), update));
+  std::vector<float> slot = twin.slots.back();
+  twin.versions.push_back(Apply(twin, twin.versions.back(), &slot, update));
+  twin.slots.push_back(std::move(slot));
   twin.updates.push_back(std::move(update));
 }
 
@@ -497,10 +885,7 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record) {
 void Checker::OnShardFlush(Owner owner, const ShardCore& core) {
   int64_t participants = 0;
   for (const auto& [id, twin] : twins_) {
-    if (latest_view_.owner_server(id) != owner.server ||
-        latest_view_.owner_thread(id) != owner.thread) {
-      continue;
-    }
+    if (twin.owner != owner) continue;
     for (const auto& [life, participant] : twin.participants)
       participants += participant.present;
   }
@@ -576,9 +961,10 @@ std::optional<Violation> Checker::ExplainAsOtherPushes(
     const Twin& twin, Version version, const std::vector<float>& actual) const {
   const auto becomes_actual = [&](Version changed, const Update* update) {
     std::vector<float> values = twin.versions[changed];
-    if (update != nullptr) values = Apply(twin, values, *update);
+    std::vector<float> slot = twin.slots[changed];
+    if (update != nullptr) values = Apply(twin, values, &slot, *update);
     for (Version v = changed + 1; v < version; ++v)
-      values = Apply(twin, values, twin.updates[v]);
+      values = Apply(twin, values, &slot, twin.updates[v]);
     return SameBits(values, actual);
   };
   // The latest ones first: earlier updates were seen right by somebody.

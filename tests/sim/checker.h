@@ -32,9 +32,10 @@ enum class Invariant {
   kTornRead,      // An answer is no single version of its shard.
   kVersionOrder,  // A worker was given another or an older version than is
                   // right.
-  kSyncSum,  // A BSP update is not the mean over the gradients of its clock.
-  kValue,    // Values that no sequence of the pushes gives.
-  kView,     // A member saw a view that was not published, or an older one.
+  kSyncSum,    // A BSP update is not the mean over the gradients of its clock.
+  kValue,      // Values that no sequence of the pushes gives.
+  kOwnership,  // Two shard threads serve one shard, or the wrong one does.
+  kView,       // A member saw a view that was not published, or an older one.
   kBoundedState,  // A shard keeps state of workers that are gone, or parks too
                   // much.
   kLiveness,      // Somebody still waits long after the last fault.
@@ -55,6 +56,16 @@ struct CheckerStats {
   int64_t joins = 0;  // To a shard, after the start of the job.
   int64_t advances = 0;
   int64_t partial_sums = 0;  // BSP updates without a worker that had died.
+  int64_t moves_ordered = 0;
+  int64_t moves_done = 0;
+  int64_t moves_cancelled = 0;  // The target had died.
+  int64_t splits = 0;
+  int64_t take_overs = 0;       // Compared with the twin.
+  int64_t take_overs_held = 0;  // Of those: with gradients that were held.
+  int64_t parts_compared = 0;   // After a split.
+  int64_t waiting = 0;          // Requests that waited for a move.
+  int64_t relocations = 0;      // That workers were told.
+  int64_t dropped_server = 0;   // Views without a server that just died.
 };
 
 class Checker {
@@ -82,16 +93,32 @@ class Checker {
   // The chief has read the final model.
   void OnFinalPull(const ClientCore::PullResult& result);
 
-  // A shard thread was handed a view, a worker's message, or had to flush, and
-  // these are the effects.
-  void OnShardView(Owner owner, const View& view,
-                   const ShardCore::Effects& effects);
-  void OnShardMessage(const PeerId& from, const Message& message,
-                      const ShardCore::Effects& effects);
+  // A shard thread did something, with these effects. `view` is what it was
+  // handed, if that was a view.
+  void OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
+                    const ShardCore& core, const ShardCore::Effects& effects);
   void OnShardFlush(Owner owner, const ShardCore& core);
+  // Its process has ended.
+  void OnServerGone(int32_t server);
+  // The source of a move has sent the last record.
+  void OnGo(int32_t shard, uint64_t move);
 
   // The job has finished and every message has arrived.
   void OnFinished();
+
+  struct Move {
+    Owner source;
+    Owner target;
+    bool go = false;  // Its source has said so.
+  };
+  // By shard and id: all that were ever ordered.
+  const std::map<std::pair<int32_t, uint64_t>, Move>& moves() const {
+    return moves_;
+  }
+  // The move that was done, so that the view of this number was made.
+  const Move* DoneIn(uint64_t view_number) const;
+  // The last one published.
+  const wire::View& latest_view() const { return latest_view_; }
 
  private:
   using Life = std::pair<Rank, Incarnation>;
@@ -111,12 +138,19 @@ class Checker {
     std::vector<Contribution> contributions;  // In the order of the sum.
     int divisor = 1;
   };
+  using Versions = std::vector<std::vector<float>>;
   struct Twin {
     ShardRange range;
     std::string name;
-    std::vector<std::vector<float>>
-        versions;                 // versions[0] is the initial one.
+    Versions versions;            // versions[0] is the initial one.
+    Versions slots;               // Of the momentum, by version.
     std::vector<Update> updates;  // updates[v] leads to version v + 1.
+    // What it was before it was cut in two by the view of this number.
+    std::vector<std::pair<uint64_t, Versions>> before_split;
+    int32_t origin = 0;          // What it was cut off from; else itself.
+    std::optional<Owner> owner;  // Who serves it now.
+    std::optional<Owner> last_owner;
+    uint64_t newest_view = 0;                  // That an owner of it has had.
     std::map<Life, Participant> participants;  // Those that are gone, too.
     std::vector<Contribution> held;  // BSP: taken over, not applied yet.
     Clock min_clock = 0;
@@ -130,9 +164,26 @@ class Checker {
 
   std::vector<float> GradientOf(const Twin& twin,
                                 const Contribution& contribution) const;
+  // The version after `values`; `*slot` becomes that after it.
   std::vector<float> Apply(const Twin& twin, const std::vector<float>& values,
+                           std::vector<float>* slot,
                            const Update& update) const;
-  void OnTrace(const ShardCore::Effects& effects);
+  void CheckMoves(const wire::View& before, const wire::View& view);
+  void CheckFailure(const wire::View& before, const wire::View& view);
+  void CreateTwins(Owner owner, const View& view);
+  // Cuts the twins of what this owner has. Appends their shards to `*changed`.
+  void SplitTwins(Owner owner, const View& view, std::vector<int32_t>* changed);
+  // Who takes part by now, after a view or a new owner.
+  void FollowParticipants(Twin& twin, const View& view,
+                          const ShardState& state);
+  // What an owner has is what it must have.
+  void CompareState(const Twin& twin, const ShardState& state,
+                    const std::string& when);
+  std::optional<Violation> Difference(const Twin& twin,
+                                      const ShardState& state) const;
+  void OnTrace(const ShardCore::Effects& effects,
+               const std::set<int32_t>& served, Owner owner);
+  void OnAdvanced(Twin& twin, const ShardTraceRecord& record);
   void OnPushTakenOver(Twin& twin, const ShardTraceRecord& record);
   void OnUpdated(Twin& twin, const ShardTraceRecord& record);
   void OnPullAnswered(Twin& twin, const ShardTraceRecord& record);
@@ -154,8 +205,16 @@ class Checker {
   std::map<PeerId, uint64_t> member_view_;
   wire::View latest_view_;
   std::set<Life> live_;
-  std::map<int32_t, Twin> twins_;         // By shard.
-  std::map<Owner, uint64_t> shard_view_;  // Handed to a shard thread last.
+  std::map<int32_t, Twin> twins_;  // By shard.
+  struct ShardThread {
+    std::shared_ptr<const View> view;  // Handed to it last.
+    bool created = false;              // Has seen that the job runs.
+    size_t waiting = 0;                // Requests, last time.
+  };
+  std::map<Owner, ShardThread> shard_threads_;
+  std::map<std::pair<int32_t, uint64_t>, Move> moves_;  // By shard and id.
+  std::map<uint64_t, std::pair<int32_t, uint64_t>> done_in_;  // By view.
+  std::set<int32_t> given_up_;  // Shards of which a move was cancelled.
   std::map<std::pair<Life, uint64_t>, PullIntent> pulls_;  // By request.
   std::map<Life, Clock> pushed_from_;
   std::map<std::pair<Life, int32_t>, Version>

@@ -81,7 +81,7 @@ RunReport RunPlanted(const Case& planted, uint64_t seed) {
   };
   if (planted.hide_losses) {
     world.on_server_started = [](SimServer* server) {
-      server->HideLossesFromThreads();
+      server->SetPlant(SimServer::Plant::kHideLosses);
     };
   }
   return world.Run();

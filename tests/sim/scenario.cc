@@ -39,7 +39,7 @@ NetworkFaults RandomNetwork(Rng& rng, bool faulty) {
 
 FaultEvent RandomPartition(const Scenario& scenario, absl::Duration end,
                            Rng& rng) {
-  const int nodes = scenario.servers + scenario.workers;
+  const int nodes = scenario.UserNode();
   FaultEvent event;
   event.at = Between(rng, absl::ZeroDuration(), end);
   // Mostly shorter than the lease: those have no right to change anything.
@@ -79,7 +79,109 @@ FaultEvent RandomCrash(const Scenario& scenario, absl::Duration end, Rng& rng) {
   return event;
 }
 
+HandOverOptions RandomHandOver(const Scenario& scenario, Rng& rng) {
+  HandOverOptions options;
+  options.part_bytes = static_cast<size_t>(rng.Between(16, 64));
+  options.window_bytes = static_cast<size_t>(rng.Between(16, 256));
+  options.backlog_bytes_max = static_cast<size_t>(
+      rng.Chance(0.5) ? rng.Between(0, 256) : rng.Between(1024, 65536));
+  options.catch_up_max =
+      rng.Chance(0.5)
+          ? Between(rng, absl::ZeroDuration(), absl::Milliseconds(20))
+          : Between(rng, absl::Milliseconds(20), absl::Milliseconds(500));
+  options.resend_initial =
+      Between(rng, absl::Milliseconds(5), scenario.retry_initial * 2);
+  options.resend_max = options.resend_initial * rng.Between(1, 8);
+  return options;
+}
+
+MoveFault RandomMoveFault(const Scenario& scenario, Rng& rng) {
+  MoveFault fault;
+  fault.step = static_cast<MoveStep>(rng.Below(kMoveSteps));
+  fault.occurrence = static_cast<int>(rng.Below(rng.Chance(0.5) ? 2 : 10));
+  fault.on_arrival = rng.Chance(0.5);
+  fault.before = rng.Chance(0.3);
+  fault.kind = rng.Chance(0.35)
+                   ? MoveFault::Kind::kCrash
+                   : static_cast<MoveFault::Kind>(rng.Between(1, 3));
+  fault.victim =
+      rng.Chance(0.5) ? MoveFault::Victim::kTarget : MoveFault::Victim::kSource;
+  if (rng.Chance(0.2)) fault.victim = MoveFault::Victim::kWorker;
+  if (rng.Chance(0.1)) {
+    fault.victim = rng.Chance(0.5) ? MoveFault::Victim::kCoordinator
+                                   : MoveFault::Victim::kServer0;
+  }
+  fault.duration =
+      rng.Chance(0.75)
+          ? Between(rng, absl::Milliseconds(5), scenario.lease * 0.6)
+          : Between(rng, scenario.lease, scenario.lease * 3);
+  fault.held = rng.Chance(0.5);
+  fault.one_way = rng.Chance(0.25);
+  fault.drop_sent = rng.Chance(0.5);
+  return fault;
+}
+
+Placement RandomPlacement(const Scenario& scenario, bool faulty,
+                          absl::Duration first, absl::Duration end, Rng& rng) {
+  Placement placement;
+  config::Rebalance& rebalance = placement.rebalance;
+  if (rng.Chance(0.15)) {
+    rebalance.set_mode(config::Rebalance::OFF);
+    if (rng.Chance(0.8)) return placement;  // Nobody even asks.
+  } else {
+    rebalance.set_mode(rng.Chance(0.5) ? config::Rebalance::AUTO
+                                       : config::Rebalance::MANUAL);
+  }
+  rebalance.set_interval_ms(static_cast<int32_t>(rng.Between(20, 200)));
+  rebalance.set_threshold(1.1 + 0.5 * rng.Uniform());
+  rebalance.set_target(1 + 0.1 * rng.Uniform());
+  rebalance.set_min_utilisation(0.01);
+  rebalance.set_rest_ms(static_cast<int32_t>(
+      rng.Chance(0.5) ? rng.Between(0, 50) : rng.Between(50, 500)));
+  rebalance.set_concurrent_moves(static_cast<int32_t>(rng.Between(1, 4)));
+  rebalance.set_moves_max(static_cast<int32_t>(rng.Between(1, 20)));
+  placement.hot = rng.Uniform() * 0.4;
+  if (rng.Chance(0.5)) {
+    placement.hot_for = Between(rng, absl::Milliseconds(100), absl::Seconds(1));
+  }
+  placement.hand_over = RandomHandOver(scenario, rng);
+  if (rng.Chance(0.5))
+    placement.waiting_max = static_cast<size_t>(rng.Between(0, 8));
+  for (uint64_t left = rng.Below(8); left > 0; --left) {
+    UserAction& action = placement.user.emplace_back();
+    action.at = Between(rng, first, end);
+    const uint64_t kind = rng.Below(20);
+    action.kind = kind < 9    ? UserAction::Kind::kMove
+                  : kind < 12 ? UserAction::Kind::kMoveAll
+                  : kind < 14 ? UserAction::Kind::kRebalance
+                  : kind < 17 ? UserAction::Kind::kDrain
+                              : UserAction::Kind::kAddServer;
+  }
+  // A server that is new has nothing, so it may die while it gets something.
+  if (rng.Chance(0.35)) {
+    const absl::Duration at = Between(rng, first, (first + end) / 2);
+    placement.user.push_back({UserAction::Kind::kAddServer, at});
+    for (uint64_t left = rng.Below(4); left > 0; --left) {
+      placement.user.push_back(
+          {UserAction::Kind::kMove, Between(rng, at, end)});
+    }
+  }
+  if (faulty && rng.Chance(0.6)) {
+    for (int64_t left = rng.Between(1, 3); left > 0; --left)
+      placement.faults.push_back(RandomMoveFault(scenario, rng));
+  }
+  placement.linger = rng.Chance(0.5);
+  return placement;
+}
+
 }  // namespace
+
+const char* MoveStepName(MoveStep step) {
+  constexpr const char* kNames[kMoveSteps] = {
+      "ordered", "ordered there", "snapshot", "record",   "push", "confirmed",
+      "go",      "owned",         "done",     "published"};
+  return kNames[static_cast<int>(step)];
+}
 
 Scenario Scenario::Random(uint64_t seed) {
   Rng rng = Rng(seed).Fork("scenario");
@@ -133,18 +235,19 @@ Scenario Scenario::Random(uint64_t seed) {
   }
   const bool faulty = rng.Chance(0.875);
   s.network = RandomNetwork(rng, faulty);
-  if (!faulty) return s;
-  if (rng.Chance(0.01))
+  const absl::Duration last_start =
+      *std::max_element(s.start_at.begin(), s.start_at.end());
+  if (faulty && rng.Chance(0.01))
     s.start_at[rng.Below(s.start_at.size())] = absl::InfiniteDuration();
-
-  const absl::Duration first =
-      *std::max_element(s.start_at.begin(), s.start_at.end()) > absl::Seconds(3)
-          ? absl::ZeroDuration()
-          : *std::max_element(s.start_at.begin(), s.start_at.end());
   const absl::Duration end =
-      first +
+      last_start +
       static_cast<double>(s.steps) * (slowest + 2 * s.network.delay_max) * 1.5 +
       absl::Milliseconds(50);
+  Rng placing = rng.Fork("placement");
+  s.placement = RandomPlacement(s, faulty, last_start, end, placing);
+  if (placing.Chance(0.3)) s.momentum = 0.5;
+  s.heal_at = end;
+  if (!faulty) return s;
   for (uint64_t left = rng.Below(4); left > 0; --left) {
     s.faults.push_back(RandomPartition(s, end, rng));
   }
@@ -188,20 +291,30 @@ std::string Scenario::ToString() const {
       "seed ", seed, ": ", servers, " servers x ", threads, " threads, ",
       workers, " workers, ", wire::Mode_Name(mode),
       mode == wire::SSP ? absl::StrCat("(", staleness, ")") : "",
-      pull_ahead ? " pulling ahead" : "", ", ", steps, " steps, tables of ",
-      absl::StrJoin(table_elements, "+"), " elements in shards of ",
-      shard_elements, ", window ", window_bytes, " B, messages of ",
-      message_bytes, " B, lease ", absl::FormatDuration(lease), ", retry ",
+      pull_ahead ? " pulling ahead" : "", ", ", steps, " steps, momentum ",
+      momentum, ", tables of ", absl::StrJoin(table_elements, "+"),
+      " elements in shards of ", shard_elements, ", window ", window_bytes,
+      " B, messages of ", message_bytes, " B, lease ",
+      absl::FormatDuration(lease), ", retry ",
       absl::FormatDuration(retry_initial), " to ",
       absl::FormatDuration(retry_max), ", compute");
   for (const absl::Duration time : compute)
     absl::StrAppend(&text, " ", absl::FormatDuration(time));
-  absl::StrAppend(&text, "; loss ", network.loss, ", duplicates ",
-                  network.duplicate, ", reordering ", network.reorder,
-                  ", slow ", network.slow, ", delay ",
-                  absl::FormatDuration(network.delay_min), " to ",
-                  absl::FormatDuration(network.delay_max), ", healed at ",
-                  absl::FormatDuration(heal_at));
+  absl::StrAppend(
+      &text, "; loss ", network.loss, ", duplicates ", network.duplicate,
+      ", reordering ", network.reorder, ", slow ", network.slow, ", delay ",
+      absl::FormatDuration(network.delay_min), " to ",
+      absl::FormatDuration(network.delay_max), ", healed at ",
+      absl::FormatDuration(heal_at), "; rebalance { ",
+      placement.rebalance.ShortDebugString(), " } parts of ",
+      placement.hand_over.part_bytes, " B, window ",
+      placement.hand_over.window_bytes, " B, backlog ",
+      placement.hand_over.backlog_bytes_max, " B, catching up ",
+      absl::FormatDuration(placement.hand_over.catch_up_max), ", waiting ",
+      placement.waiting_max, placement.linger ? ", lingering" : "");
+  for (const MoveFault& fault : placement.faults) {
+    absl::StrAppend(&text, ", fault at '", MoveStepName(fault.step), "'");
+  }
   return text;
 }
 

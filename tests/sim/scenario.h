@@ -8,12 +8,15 @@
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "common/payload.h"
+#include "proto/cluster.pb.h"
 #include "proto/wire.pb.h"
+#include "server/shard/hand_over.h"
 
 namespace slackline::sim {
 
 // Machines are numbered: servers first (the coordinator is in server 0), then
-// workers. A worker that is started again is on the same machine.
+// workers, then the user, then the servers that are added while the job runs. A
+// worker that is started again is on the same machine.
 using Node = int;
 
 struct NetworkFaults {
@@ -40,6 +43,67 @@ struct FaultEvent {
   bool drop_sent = false;  // What a crashed process had sent is lost.
 };
 
+// What a user asks for while the job runs. Whom it concerns is drawn when the
+// user has looked at the state of the job.
+struct UserAction {
+  enum class Kind { kMove, kMoveAll, kRebalance, kDrain, kAddServer };
+  Kind kind{};
+  absl::Duration at;
+};
+
+// A step in the life of a move, as one sees it from the network.
+enum class MoveStep {
+  kOrdered,       // The view that orders it, on its way to the source.
+  kOrderedThere,  // ... to the target.
+  kSnapshot,      // The first record.
+  kRecord,        // A later one.
+  kPush,          // A push that the source took over meanwhile.
+  kConfirmed,     // The target has some records.
+  kGo,            // The last record.
+  kOwned,         // The target has taken over.
+  kDone,          // The source tells the coordinator.
+  kPublished,     // The view with the new owner, on its way to anybody.
+};
+constexpr int kMoveSteps = 10;
+const char* MoveStepName(MoveStep step);
+
+// Something goes wrong just when a move is at a step.
+struct MoveFault {
+  enum class Victim { kSource, kTarget, kCoordinator, kServer0, kWorker };
+  enum class Kind {
+    kCrash,
+    kIsolate,  // The victim, from everybody.
+    kCutEnds,  // Source and target from each other.
+    kCutFromCoordinator,
+  };
+  MoveStep step{};
+  int occurrence = 0;       // How many times the step is seen before.
+  bool on_arrival = false;  // Else when the message leaves.
+  bool before = false;      // The message itself is hit, too.
+  Kind kind{};
+  Victim victim{};
+  absl::Duration duration;
+  bool held = false;
+  bool one_way = false;
+  bool drop_sent = false;
+};
+
+// Moves, splits, and servers that come and go.
+struct Placement {
+  config::Rebalance rebalance;
+  // The load that the planner is told of: some shards are hot, and which ones
+  // changes after so long.
+  double hot = 0;  // Share of the shards.
+  absl::Duration hot_for = absl::Seconds(1000);
+  HandOverOptions hand_over;
+  size_t waiting_max = 4096;
+  std::vector<UserAction> user;
+  std::vector<MoveFault> faults;
+  // Workers wait with the last step until, after the last fault, what was begun
+  // has come to its end.
+  bool linger = false;
+};
+
 struct Scenario {
   uint64_t seed = 0;
   int servers = 1;
@@ -53,6 +117,7 @@ struct Scenario {
   // Where a shard lagged behind a late joiner's start, it pulls once more.
   bool even_pull = true;
   Clock steps = 5;
+  double momentum = 0;  // 0: plain SGD. The learning rate is 1.
   size_t window_bytes = 1024;
   size_t message_bytes = 256;
   absl::Duration lease = absl::Milliseconds(500);
@@ -64,12 +129,24 @@ struct Scenario {
   NetworkFaults network;
   std::vector<FaultEvent> faults;
   absl::Duration heal_at;  // From here on nothing goes wrong any more.
+  Placement placement;
 
   // Any cluster and job; about one in eight is without faults.
   static Scenario Random(uint64_t seed);
 
   std::vector<wire::Table> Tables() const;  // As a worker's join has them.
   Node WorkerNode(int rank) const { return servers + rank; }
+  Node UserNode() const { return servers + workers; }
+  Node ServerNode(int index) const {
+    return index < servers ? index : UserNode() + 1 + index - servers;
+  }
+  // -1: there is no such server or worker on that node.
+  int ServerOn(Node node) const {
+    return node < servers ? node : node > UserNode() ? node - workers - 1 : -1;
+  }
+  int WorkerOn(Node node) const {
+    return node >= servers && node < UserNode() ? node - servers : -1;
+  }
   Clock StalenessBound() const;  // kUnboundedStaleness for ASP.
   std::string ToString() const;
 

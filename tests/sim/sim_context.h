@@ -39,6 +39,8 @@ struct SimContext {
   Checker checker;
   const bool logging;
   std::vector<std::string> log;
+  // Workers may do the last step of all.
+  bool linger_over = true;
 };
 
 inline constexpr PeerId kCoordinatorPeer{.kind = PeerId::Kind::kCoordinator};
@@ -51,6 +53,7 @@ struct ProcessEnd {
     kJobFailed,    // It was told that the job has failed.
     kFenced,       // A worker: it is to join again as a new process would.
     kGaveUp,       // An error of its own, for example a silent coordinator.
+    kDrained,      // A server: it has given everything away and has left.
     kCrashed,
   };
   Kind kind = Kind::kAlive;

@@ -58,6 +58,10 @@ void SimNetwork::SendUntampered(const PeerId& from, const PeerId& to,
   const auto sender = nodes_.find(from);
   SL_CHECK(sender != nodes_.end(), "a sender that was never attached");
   if (endpoints_.count(from) == 0) return;  // Who has ended sends nothing.
+  if (watch && !watch(from, to, message, /*arrives=*/false)) {
+    ++stats_.lost;
+    return note(" (lost by a fault): ");
+  }
   auto frames = std::make_shared<Frames>();
   message.header.SerializeToString(&frames->header);
   frames->payloads = message.payloads;
@@ -122,6 +126,10 @@ void SimNetwork::Deliver(const PeerId& from, const PeerId& to,
   for (const Payload& payload : frames.payloads) {
     message.payloads.push_back(Payload::Copy(payload.data(), payload.size()));
   }
+  if (watch && !watch(from, to, message, /*arrives=*/true)) {
+    ++stats_.lost;
+    return;
+  }
   ++stats_.delivered;
   if (on_deliver) on_deliver(from, to, message);
   // The receiver may detach itself while it runs.
@@ -180,7 +188,32 @@ std::string Describe(const Message& message) {
         absl::StrAppend(&text, " ", worker.rank(), "/", worker.incarnation(),
                         worker.founder() ? "f" : "", worker.done() ? "d" : "");
       }
+      absl::StrAppend(&text, " servers");
+      for (const wire::ServerMember& server : view.server()) {
+        absl::StrAppend(&text, " ", server.index(),
+                        server.draining() ? "-" : "");
+      }
+      absl::StrAppend(&text, " owners");
+      for (int i = 0; i < view.owner_server_size(); ++i) {
+        absl::StrAppend(&text, " ", view.owner_server(i), ".",
+                        view.owner_thread(i));
+      }
+      for (const wire::Move& move : view.move()) {
+        absl::StrAppend(&text, " move ", move.id(), ": ", move.shard(), " to ",
+                        move.server(), ".", move.thread());
+      }
+      for (const wire::Split& split : view.split()) {
+        absl::StrAppend(&text, " split ", split.shard(), " at ", split.at());
+      }
       absl::StrAppend(&text, " ", view.reason());
+      break;
+    }
+    case wire::Header::kHandOver: {
+      const wire::HandOver& hand_over = message.header.hand_over();
+      absl::StrAppend(&text, "hand over shard ", hand_over.shard(), " move ",
+                      hand_over.move(), " from ", hand_over.position(), ":");
+      for (const wire::HandOverRecord& record : hand_over.record())
+        absl::StrAppend(&text, " {", record.ShortDebugString(), "}");
       break;
     }
     default:

@@ -59,6 +59,10 @@ class SimNetwork {
   void Heal();
 
   Tamper tamper;
+  // Sees every message as it leaves and as it arrives. False: it is lost.
+  std::function<bool(const PeerId& from, const PeerId& to,
+                     const Message& message, bool arrives)>
+      watch;
   // Hears of every message that is handed to its receiver.
   std::function<void(const PeerId& from, const PeerId& to,
                      const Message& message)>

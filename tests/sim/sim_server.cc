@@ -1,5 +1,6 @@
 #include "tests/sim/sim_server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/optim/optimizer.h"
@@ -11,13 +12,22 @@ namespace {
 constexpr char kJob[] = "sim";
 constexpr char kConfigHash[] = "hash";
 
-// The checker's twin applies the same: SGD with learning rate 1.
+// The checker's twin applies the same: learning rate 1.
 ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
-  config::Optimizer sgd;
-  sgd.mutable_sgd()->set_learning_rate(1);
-  absl::StatusOr<Optimizer> optimizer = Optimizer::Create(sgd);
+  config::Optimizer config;
+  if (scenario.momentum > 0) {
+    config.mutable_momentum()->set_learning_rate(1);
+    config.mutable_momentum()->set_momentum(scenario.momentum);
+  } else {
+    config.mutable_sgd()->set_learning_rate(1);
+  }
+  absl::StatusOr<Optimizer> optimizer = Optimizer::Create(config);
   SL_CHECK(optimizer.ok(), optimizer.status().ToString());
-  return ShardCore({.self = self, .seed = scenario.seed, .trace = true},
+  return ShardCore({.self = self,
+                    .seed = scenario.seed,
+                    .trace = true,
+                    .hand_over = scenario.placement.hand_over,
+                    .waiting_max = scenario.placement.waiting_max},
                    *std::move(optimizer), config::LearningRateSchedule());
 }
 
@@ -32,6 +42,9 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
   options.shard_elements = scenario.shard_elements;
   options.lease = scenario.lease;
   options.start_timeout = scenario.start_timeout;
+  options.rebalance.config = scenario.placement.rebalance;
+  options.rebalance.slot_count = scenario.momentum > 0 ? 1 : 0;
+  options.rebalance.split_elements_min = 2;
   return options;
 }
 
@@ -124,7 +137,16 @@ void SimCoordinator::CheckRemovals(const wire::View& view) {
   }
   for (const auto& [incarnation, peer] : members_) {
     const absl::Duration silent = context_->queue.now() - heard_[peer];
-    if (present.count(incarnation) == 0 && silent <= context_->scenario.lease) {
+    // A server that has nothing left may go.
+    bool drained = false;
+    for (const wire::ServerMember& server : last_view_.server()) {
+      drained |= server.incarnation() == incarnation && server.draining() &&
+                 std::find(last_view_.owner_server().begin(),
+                           last_view_.owner_server().end(),
+                           server.index()) == last_view_.owner_server().end();
+    }
+    if (present.count(incarnation) == 0 && !drained &&
+        silent <= context_->scenario.lease) {
       context_->checker.Report(
           Invariant::kOutcome,
           absl::StrCat("view ", view.number(), " dropped ", peer.ToString(),
@@ -134,6 +156,7 @@ void SimCoordinator::CheckRemovals(const wire::View& view) {
     }
   }
   members_ = std::move(present);
+  last_view_ = view;
 }
 
 void SimCoordinator::Crash() {
@@ -152,25 +175,33 @@ SimServer::SimServer(SimContext* context, int index, uint64_t token)
       alarm_(&context->queue, [this] {
         if (end_.kind != ProcessEnd::Kind::kAlive) return;
         MemberCore::Effects effects;
-        member_.SetStats(threads_.front().core->Stats());
+        member_.SetStats(Stats());
         member_.OnTick(context_->queue.now(), &effects);
         Perform(&effects);
       }) {
   for (int t = 0; t < context_->scenario.threads; ++t) {
     threads_.emplace_back().core = std::make_unique<ShardCore>(
         MakeShardCore(context_->scenario, {.server = index, .thread = t}));
+    threads_.back().alarm =
+        std::make_unique<Alarm>(&context_->queue, [this, t] {
+          OnShard(t, nullptr, [](ShardCore&, ShardCore::Effects*) {});
+        });
     context_->network.Attach(
-        ThreadPeer(t), index,
+        ThreadPeer(t), context_->scenario.ServerNode(index),
         [this, t](const PeerId& from, const Message& message) {
-          OnShardMessage(t, from, message);
+          OnShard(t, nullptr,
+                  [&](ShardCore& core, ShardCore::Effects* effects) {
+                    core.OnMessage(from, message, effects);
+                  });
         });
   }
-  context_->network.Attach(
-      control_peer_, index, [this](const PeerId&, const Message& message) {
-        MemberCore::Effects effects;
-        member_.OnMessage(message, context_->queue.now(), &effects);
-        Perform(&effects);
-      });
+  context_->network.Attach(control_peer_, context_->scenario.ServerNode(index),
+                           [this](const PeerId&, const Message& message) {
+                             MemberCore::Effects effects;
+                             member_.OnMessage(message, context_->queue.now(),
+                                               &effects);
+                             Perform(&effects);
+                           });
   MemberCore::Effects effects;
   member_.Start(context_->queue.now(), &effects);
   Perform(&effects);
@@ -198,6 +229,63 @@ void SimServer::Stop(ProcessEnd end, bool drop_sent) {
   for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
     context_->network.Detach(ThreadPeer(t), drop_sent);
   }
+  context_->checker.OnServerGone(index_);
+}
+
+run::ServerStats SimServer::Stats() const {
+  run::ServerStats total;
+  total.set_index(index_);
+  for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
+    const run::ServerStats stats = threads_[t].core->Stats();
+    total.mutable_hand_over()->MergeFrom(stats.hand_over());
+    *total.add_thread() = Load(t);
+  }
+  return total;
+}
+
+// Nothing takes time here, so the load is made up.
+run::ThreadLoad SimServer::Load(int t) const {
+  const Scenario& scenario = context_->scenario;
+  const Placement& placement = scenario.placement;
+  const auto uniform = [&](uint64_t a, uint64_t b) {
+    return Rng(Mix64(Mix64(scenario.seed ^ a) ^ b)).Uniform();
+  };
+  run::ThreadLoad load;
+  load.set_thread(t);
+  load.set_bytes_per_busy_second(
+      1000 * (1 + uniform(static_cast<uint64_t>(index_), 77)));
+  const std::shared_ptr<const View>& view = member_.view();
+  if (view == nullptr) return load;
+  const uint64_t epoch = static_cast<uint64_t>(
+      (context_->queue.now() - absl::UnixEpoch()) / placement.hot_for);
+  double utilisation = 0;
+  for (int32_t id = 0; id < view->shard_count(); ++id) {
+    if (!threads_[t].core->Owns(ShardId{id})) continue;
+    const double luck = uniform(static_cast<uint64_t>(id), epoch);
+    const double elements =
+        static_cast<double>(view->shard(ShardId{id}).elements());
+    const double busy = (luck < placement.hot ? 0.1 : 0.001) *
+                        (1 + luck) * elements;
+    run::ShardLoad& shard = *load.add_shard();
+    shard.set_shard(id);
+    shard.set_busy(static_cast<float>(busy));
+    utilisation += busy;
+  }
+  load.set_utilisation(utilisation);
+  return load;
+}
+
+bool SimServer::Drained() const {
+  const std::shared_ptr<const View>& view = member_.view();
+  if (view == nullptr || view->proto().state() != wire::RUNNING) return false;
+  const wire::ServerMember* const server = view->FindServer(index_);
+  if (server == nullptr || !server->draining()) return false;
+  const wire::View& proto = view->proto();
+  return std::find(proto.owner_server().begin(), proto.owner_server().end(),
+                   index_) == proto.owner_server().end() &&
+         std::none_of(
+             proto.move().begin(), proto.move().end(),
+             [&](const wire::Move& move) { return move.server() == index_; });
 }
 
 void SimServer::Perform(MemberCore::Effects* effects) {
@@ -221,7 +309,7 @@ void SimServer::Perform(MemberCore::Effects* effects) {
     }
     if (view.state() != wire::RUNNING) {  // The coordinator waits for this.
       MemberCore::Effects last;
-      member_.SetStats(threads_.front().core->Stats());
+      member_.SetStats(Stats());
       member_.SendHeartbeat(context_->queue.now(), &last);
       for (Message& message : last.sends) {
         context_->network.Send(control_peer_, kCoordinatorPeer,
@@ -236,7 +324,17 @@ void SimServer::Perform(MemberCore::Effects* effects) {
            false);
     }
   }
-  if (effects->fenced) {
+  for (const MemberCore::CallResult& answer : effects->answers) {
+    if (answer.call_id != leave_call_) continue;
+    if (answer.reply.code() == wire::OK) {
+      Stop({.kind = ProcessEnd::Kind::kDrained, .what = "drained"}, false);
+    } else {
+      leave_call_.reset();  // It was given a shard after all.
+    }
+  }
+  if (effects->fenced && leave_call_.has_value()) {  // The answer was lost.
+    Stop({.kind = ProcessEnd::Kind::kDrained, .what = "drained"}, false);
+  } else if (effects->fenced) {
     Stop({.kind = ProcessEnd::Kind::kGaveUp, .what = "fenced"}, false);
   }
   if (!effects->failure.ok()) {
@@ -244,13 +342,19 @@ void SimServer::Perform(MemberCore::Effects* effects) {
           .what = std::string(effects->failure.message())},
          false);
   }
-  if (end_.kind == ProcessEnd::Kind::kAlive) alarm_.SetAt(member_.NextWakeup());
+  if (end_.kind != ProcessEnd::Kind::kAlive) return;
+  alarm_.SetAt(member_.NextWakeup());
+  if (!Drained() || leave_call_.has_value()) return;
+  wire::Call leave;
+  leave.mutable_leave();
+  MemberCore::Effects leaving;
+  leave_call_ = member_.Call(leave, Payload(), context_->queue.now(), &leaving);
+  Perform(&leaving);
 }
 
 void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
   Thread& thread = threads_[t];
-  if (end_.kind != ProcessEnd::Kind::kAlive) return;
-  if (hide_losses_ && thread.shown != nullptr) {
+  if (plant_ == Plant::kHideLosses && thread.shown != nullptr) {
     wire::View proto = view->proto();
     for (const wire::WorkerMember& worker : thread.shown->proto().worker()) {
       if (view->FindWorker(Rank{worker.rank()}) == nullptr)
@@ -260,18 +364,64 @@ void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
   } else {
     thread.shown = view;
   }
-  ShardCore::Effects effects;
-  thread.core->OnView(thread.shown, &effects);
-  context_->checker.OnShardView({index_, t}, *view, effects);
-  Send(t, &effects);
+  OnShard(t, view, [&](ShardCore& core, ShardCore::Effects* effects) {
+    const int32_t shards = view->shard_count();
+    const int32_t splits = view->proto().split_size();
+    int32_t owned = 0;
+    for (int32_t id = shards - splits; id < shards; ++id)
+      owned += core.Owns(ShardId{id});
+    core.OnView(thread.shown, effects);
+    if (plant_ != Plant::kForgetSequence) return;
+    for (int32_t id = shards - splits; id < shards; ++id) {
+      auto* const state = const_cast<ShardState*>(core.StateOf(ShardId{id}));
+      if (state == nullptr || owned-- > 0) continue;
+      std::vector<StalenessGate::Participant> participants =
+          state->gate.participants();
+      for (StalenessGate::Participant& p : participants) p.next_seq = 1;
+      state->gate.Restore(state->gate.MinClock(), participants);
+    }
+  });
 }
 
-void SimServer::OnShardMessage(int t, const PeerId& from,
-                               const Message& message) {
+void SimServer::OnShard(
+    int t, const std::shared_ptr<const View>& view,
+    const std::function<void(ShardCore&, ShardCore::Effects*)>& event) {
+  if (end_.kind != ProcessEnd::Kind::kAlive) return;
+  Thread& thread = threads_[t];
+  std::unique_ptr<ShardCore> before;
+  if (plant_ == Plant::kServeOn)
+    before = std::make_unique<ShardCore>(*thread.core);
   ShardCore::Effects effects;
-  threads_[t].core->OnMessage(from, message, &effects);
-  context_->checker.OnShardMessage(from, message, effects);
+  thread.core->OnTick(context_->queue.now(), &effects);
+  event(*thread.core, &effects);
+  if (plant_ == Plant::kServeOn) {
+    const bool gave = std::any_of(
+        effects.sends.begin(), effects.sends.end(), [](const Outgoing& out) {
+          const auto& records = out.message.header.hand_over().record();
+          return records.size() > 0 && records.rbegin()->go();
+        });
+    if (gave) thread.core = std::move(before);
+  }
+  context_->checker.OnShardEvent({index_, t}, view, *thread.core, effects);
   Send(t, &effects);
+  if (effects.report) ReportSoon();
+  thread.alarm->SetAt(thread.core->NextWakeup());
+}
+
+// A hop from the shard thread to the control thread, which tells at once.
+void SimServer::ReportSoon() {
+  if (report_pending_) return;
+  report_pending_ = true;
+  context_->queue.After(absl::Microseconds(context_->rng.Between(0, 1000)),
+                        lifetime_.Guard([this] {
+                          report_pending_ = false;
+                          if (end_.kind != ProcessEnd::Kind::kAlive) return;
+                          MemberCore::Effects effects;
+                          member_.SetStats(Stats());
+                          member_.SendHeartbeat(context_->queue.now(),
+                                                &effects);
+                          Perform(&effects);
+                        }));
 }
 
 void SimServer::Send(int t, ShardCore::Effects* effects) {

@@ -2,6 +2,7 @@
 // the coordinator. Decides nothing that a real driver does not decide.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,7 +26,7 @@ class SimCoordinator {
   ~SimCoordinator();
 
   const CoordinatorCore& core() const { return core_; }
-  void Crash();
+  void Crash();  // Of its thread alone, or with server 0.
   // Views no longer reach those who did not follow yet: the process has ended.
   bool over() const { return over_; }
 
@@ -39,7 +40,8 @@ class SimCoordinator {
   CoordinatorCore core_;
   std::map<PeerId, absl::Time> heard_;
   std::map<Incarnation, PeerId> members_;  // Of the last view.
-  std::map<Incarnation, PeerId> joined_;   // All that ever were told so.
+  wire::View last_view_;
+  std::map<Incarnation, PeerId> joined_;  // All that ever were told so.
   bool over_ = false;
   Alarm alarm_;
   Lifetime lifetime_;
@@ -52,24 +54,38 @@ class SimServer {
 
   void Crash(bool drop_sent);
   const ProcessEnd& end() const { return end_; }
-  // Planted fault: the shard threads are shown views in which nobody ever
-  // leaves.
-  void HideLossesFromThreads() { hide_losses_ = true; }
+  bool joined() const { return member_.view() != nullptr; }
+  // What may be broken on purpose.
+  enum class Plant {
+    kNone,
+    kHideLosses,      // Shard threads see views in which nobody ever leaves.
+    kServeOn,         // They go on serving a shard that they have given away.
+    kForgetSequence,  // They cut shards without the sequence numbers.
+  };
+  void SetPlant(Plant plant) { plant_ = plant; }
   std::string StatusLine() const;
 
  private:
   struct Thread {
     std::unique_ptr<ShardCore> core;
+    std::unique_ptr<Alarm> alarm;
     bool flush_pending = false;
     absl::Time view_arrives;            // Of the last view on its way.
-    std::shared_ptr<const View> shown;  // With hide_losses_, the last one.
+    std::shared_ptr<const View> shown;  // With kHideLosses, the last one.
   };
 
   void Perform(MemberCore::Effects* effects);
-  void OnShardMessage(int thread, const PeerId& from, const Message& message);
   void OnShardView(int thread, const std::shared_ptr<const View>& view);
+  // Something happens to a shard thread; `view` if it is handed one.
+  void OnShard(
+      int thread, const std::shared_ptr<const View>& view,
+      const std::function<void(ShardCore&, ShardCore::Effects*)>& event);
   void FlushSoon(int thread);
   void Send(int thread, ShardCore::Effects* effects);
+  void ReportSoon();
+  run::ServerStats Stats() const;
+  run::ThreadLoad Load(int thread) const;
+  bool Drained() const;
   void Stop(ProcessEnd end, bool drop_sent);
   PeerId ThreadPeer(int thread) const;
 
@@ -78,7 +94,9 @@ class SimServer {
   const PeerId control_peer_;
   MemberCore member_;
   std::vector<Thread> threads_;
-  bool hide_losses_ = false;
+  Plant plant_ = Plant::kNone;
+  bool report_pending_ = false;
+  std::optional<uint64_t> leave_call_;  // Once it is drained.
   ProcessEnd end_;
   Alarm alarm_;
   Lifetime lifetime_;

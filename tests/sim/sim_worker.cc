@@ -263,6 +263,12 @@ void SimWorker::UseParameters(const ClientCore::PullResult& result) {
 void SimWorker::StartStep() {
   const Scenario& scenario = context_->scenario;
   if (clock_ >= scenario.steps) return Drain();
+  if (clock_ + 1 == scenario.steps && !context_->linger_over) {
+    context_->queue.After(absl::Milliseconds(20), lifetime_.Guard([this] {
+      if (alive()) StartStep();
+    }));
+    return;
+  }
   state_ = State::kComputing;
   if (scenario.pull_ahead && clock_ + 1 < scenario.steps) {
     ++counts_.pulls_ahead;

@@ -12,6 +12,10 @@ namespace {
 
 // A run of this many events goes in circles: the largest need some 30 000.
 constexpr int64_t kEventsMax = 3'000'000;
+// Users start no more than this.
+constexpr int kServersAddedMax = 3;
+// After the last fault everything is to come to its end within this time.
+constexpr absl::Duration kLingerMax = absl::Seconds(60);
 
 template <typename Struct>
 void AddAll(std::initializer_list<int64_t Struct::*> fields, const Struct& from,
@@ -29,18 +33,49 @@ void RunCounts::Add(const RunCounts& other) {
       {&N::delivered, &N::lost, &N::repeated, &N::reordered, &N::slow, &N::cut,
        &N::held, &N::to_nobody, &N::of_the_dead, &N::dropped_of_the_dead},
       other.network, &network);
-  AddAll<C>({&C::answers, &C::gated, &C::pushes, &C::updates, &C::joins,
-             &C::advances, &C::partial_sums},
-            other.checker, &checker);
-  AddAll<R>(
-      {&R::runs, &R::events, &R::finished, &R::failed, &R::coordinator_lost,
-       &R::bsp, &R::ssp, &R::asp, &R::cuts, &R::crashes, &R::server_crashes,
-       &R::restarts, &R::fenced, &R::gave_up},
-      other, this);
+  AddAll<C>(
+      {&C::answers, &C::gated, &C::pushes, &C::updates, &C::joins, &C::advances,
+       &C::partial_sums, &C::moves_ordered, &C::moves_done, &C::moves_cancelled,
+       &C::splits, &C::take_overs, &C::take_overs_held, &C::parts_compared,
+       &C::waiting, &C::relocations, &C::dropped_server},
+      other.checker, &checker);
+  AddAll<R>({&R::runs,
+             &R::events,
+             &R::finished,
+             &R::failed,
+             &R::coordinator_lost,
+             &R::bsp,
+             &R::ssp,
+             &R::asp,
+             &R::cuts,
+             &R::crashes,
+             &R::server_crashes,
+             &R::restarts,
+             &R::fenced,
+             &R::gave_up,
+             &R::servers_added,
+             &R::servers_drained,
+             &R::gos,
+             &R::records_resent,
+             &R::lost_on_the_way,
+             &R::lingered},
+            other, this);
   workers.Add(other.workers);
+  user.Add(other.user);
+  for (int i = 0; i < kMoveSteps; ++i) {
+    steps[i] += other.steps[i];
+    step_faults[i] += other.step_faults[i];
+    step_crashes[i] += other.step_crashes[i];
+  }
 }
 
 std::string RunCounts::ToString() const {
+  std::string by_step;
+  for (int i = 0; i < kMoveSteps; ++i) {
+    absl::StrAppend(&by_step, i == 0 ? "" : ", ",
+                    MoveStepName(static_cast<MoveStep>(i)), " ", steps[i], "/",
+                    step_faults[i], "/", step_crashes[i]);
+  }
   return absl::StrCat(
       runs, " runs (", bsp, " bsp, ", ssp, " ssp, ", asp, " asp), ", events,
       " events: ", finished, " finished, ", failed, " failed, ",
@@ -57,14 +92,32 @@ std::string RunCounts::ToString() const {
       " final pulls\n  ", checker.answers, " answers checked, ", checker.gated,
       " of them gated, ", checker.pushes, " pushes taken over, ",
       checker.updates, " updates, ", checker.joins, " late joins, ",
-      checker.advances, " advances, ", checker.partial_sums, " partial sums");
+      checker.advances, " advances, ", checker.partial_sums,
+      " partial sums\n  ", user.asked, " wishes, ", user.accepted,
+      " accepted, ", user.refused, " refused; ", checker.moves_ordered,
+      " moves ordered, ", gos, " gone, ", checker.moves_done, " done, ",
+      checker.moves_cancelled, " cancelled, ", lost_on_the_way, " jobs lost, ",
+      checker.splits, " splits\n  ", servers_added, " servers added, ",
+      user.drains, " drains, ", servers_drained, " servers drained, ",
+      checker.dropped_server, " views without a server, ", lingered,
+      " lingered; ", checker.take_overs, " shards compared (",
+      checker.take_overs_held, " with held gradients), ",
+      checker.parts_compared, " parts, ", checker.waiting, " requests waited, ",
+      checker.relocations, " relocations, ", records_resent,
+      " records sent again\n  steps seen/faults/crashes: ", by_step);
 }
 
 SimWorld::SimWorld(const Scenario& scenario, bool keep_log)
     : context_(scenario, keep_log),
       servers_(scenario.servers),
       workers_(scenario.workers),
-      restart_pending_(scenario.workers, false) {}
+      restart_pending_(scenario.workers, false),
+      fault_seen_(scenario.placement.faults.size(), 0) {
+  context_.network.watch = [this](const PeerId& from, const PeerId& to,
+                                  const Message& message, bool arrives) {
+    return Watch(from, to, message, arrives);
+  };
+}
 
 void SimWorld::StartServer(int index) {
   if (index == 0) coordinator_ = std::make_unique<SimCoordinator>(&context_);
@@ -72,6 +125,26 @@ void SimWorld::StartServer(int index) {
   servers_[index] =
       std::make_unique<SimServer>(&context_, index, context_.rng.Next());
   if (on_server_started) on_server_started(servers_[index].get());
+}
+
+bool SimWorld::AddServer(int32_t index) {
+  const int start = context_.scenario.servers;
+  if (index < start || index >= start + kServersAddedMax) return false;
+  if (static_cast<size_t>(index) >= servers_.size()) servers_.resize(index + 1);
+  if (servers_[index] != nullptr) return false;
+  StartServer(index);
+  return true;
+}
+
+Node SimWorld::NodeCount() const {
+  return context_.scenario.UserNode() + 1 + kServersAddedMax;
+}
+
+SimServer* SimWorld::ServerAt(Node node) const {
+  const int index = context_.scenario.ServerOn(node);
+  return index < 0 || static_cast<size_t>(index) >= servers_.size()
+             ? nullptr
+             : servers_[index].get();
 }
 
 void SimWorld::StartWorker(int rank) {
@@ -96,8 +169,7 @@ void SimWorld::Inject(const FaultEvent& fault) {
       context_.Log("node ", fault.node, " is cut off for ",
                    absl::FormatDuration(fault.duration),
                    fault.held ? ", messages are held" : ", messages are lost");
-      for (Node other = 0; other < scenario.servers + scenario.workers;
-           ++other) {
+      for (Node other = 0; other < NodeCount(); ++other) {
         context_.network.Cut(fault.node, other, now + fault.duration,
                              fault.held);
         if (!fault.one_way) {
@@ -121,19 +193,19 @@ void SimWorld::Inject(const FaultEvent& fault) {
     case FaultEvent::Kind::kCrash:
       break;
   }
-  if (fault.node < scenario.servers) {
-    SimServer* const server = servers_[fault.node].get();
+  if (scenario.ServerOn(fault.node) >= 0) {
+    SimServer* const server = ServerAt(fault.node);
     if (server == nullptr || server->end().kind != ProcessEnd::Kind::kAlive)
       return;
     ++counts_.server_crashes;
     server->Crash(fault.drop_sent);
     if (fault.node == 0) {
-      server0_crashed_ = true;
+      coordinator_crashed_ = true;
       coordinator_->Crash();
     }
     return;
   }
-  const int rank = fault.node - scenario.servers;
+  const int rank = scenario.WorkerOn(fault.node);
   SimWorker* const worker = workers_[rank].get();
   if (worker == nullptr || worker->end().kind != ProcessEnd::Kind::kAlive)
     return;
@@ -142,6 +214,190 @@ void SimWorld::Inject(const FaultEvent& fault) {
   if (!fault.restart) return;
   restart_pending_[rank] = true;
   context_.queue.After(fault.duration, [this, rank] { StartWorker(rank); });
+}
+
+std::optional<SimWorld::Seen> SimWorld::StepOf(const PeerId& from,
+                                               const PeerId& to,
+                                               const Message& message) const {
+  const Checker& checker = context_.checker;
+  switch (message.header.body_case()) {
+    case wire::Header::kHandOver: {
+      const wire::HandOver& hand_over = message.header.hand_over();
+      MoveStep step = MoveStep::kRecord;
+      if (hand_over.position() == 1) step = MoveStep::kSnapshot;
+      for (const wire::HandOverRecord& record : hand_over.record()) {
+        if (record.has_push()) step = MoveStep::kPush;
+        if (record.go()) step = MoveStep::kGo;
+      }
+      return Seen{step, from.index, to.index};
+    }
+    case wire::Header::kHandOverReply:
+      return Seen{message.header.hand_over_reply().owned()
+                      ? MoveStep::kOwned
+                      : MoveStep::kConfirmed,
+                  to.index, from.index};
+    case wire::Header::kHeartbeat: {
+      const wire::Heartbeat& heartbeat = message.header.heartbeat();
+      for (const run::HandOverState& state : heartbeat.server().hand_over()) {
+        const auto move = checker.moves().find({state.shard(), state.move()});
+        if (state.state() != run::HandOverState::DONE ||
+            move == checker.moves().end()) {
+          continue;
+        }
+        return Seen{MoveStep::kDone, from.index, move->second.target.server};
+      }
+      return std::nullopt;
+    }
+    case wire::Header::kView: {
+      const wire::View& view = message.header.view();
+      if (const Checker::Move* const done = checker.DoneIn(view.number())) {
+        return Seen{MoveStep::kPublished, done->source.server,
+                    done->target.server};
+      }
+      if (to.kind != PeerId::Kind::kServer) return std::nullopt;
+      for (const wire::Move& move : view.move()) {
+        const int32_t source = view.owner_server(move.shard());
+        if (source == to.index)
+          return Seen{MoveStep::kOrdered, source, move.server()};
+        if (move.server() == to.index)
+          return Seen{MoveStep::kOrderedThere, source, move.server()};
+      }
+      return std::nullopt;
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+bool SimWorld::Watch(const PeerId& from, const PeerId& to,
+                     const Message& message, bool arrives) {
+  const std::optional<Seen> seen = StepOf(from, to, message);
+  if (!seen.has_value()) return true;
+  if (!arrives) ++counts_.steps[static_cast<int>(seen->step)];
+  if (!arrives && message.header.has_hand_over()) {
+    const wire::HandOver& hand_over = message.header.hand_over();
+    uint64_t& sent = sent_up_to_[{hand_over.shard(), hand_over.move()}];
+    if (hand_over.position() <= sent) ++counts_.records_resent;
+    sent =
+        std::max(sent, hand_over.position() +
+                           static_cast<uint64_t>(hand_over.record_size()) - 1);
+    if (seen->step == MoveStep::kGo &&
+        gone_.insert({hand_over.shard(), hand_over.move()}).second) {
+      ++counts_.gos;
+      context_.checker.OnGo(hand_over.shard(), hand_over.move());
+    }
+  }
+  if (healed_) return true;
+  bool passes = true;
+  const std::vector<MoveFault>& faults = context_.scenario.placement.faults;
+  for (size_t i = 0; i < faults.size(); ++i) {
+    const MoveFault& fault = faults[i];
+    if (fault.step != seen->step || fault.on_arrival != arrives ||
+        fault_seen_[i]++ != fault.occurrence) {
+      continue;
+    }
+    ++counts_.step_faults[static_cast<int>(fault.step)];
+    context_.Log("a fault at '", MoveStepName(fault.step), "' of a move from ",
+                 seen->source, " to ", seen->target,
+                 fault.before ? ", which is lost" : "");
+    context_.queue.After(absl::ZeroDuration(), [this, i, seen = *seen] {
+      Inject(context_.scenario.placement.faults[i], seen);
+    });
+    passes = passes && !fault.before;
+  }
+  return passes;
+}
+
+void SimWorld::Inject(const MoveFault& fault, const Seen& seen) {
+  const Scenario& scenario = context_.scenario;
+  FaultEvent event;
+  event.duration = fault.duration;
+  event.held = fault.held;
+  event.one_way = fault.one_way;
+  event.drop_sent = fault.drop_sent;
+  event.restart = true;
+  switch (fault.victim) {
+    case MoveFault::Victim::kSource:
+      event.node = scenario.ServerNode(seen.source);
+      break;
+    case MoveFault::Victim::kTarget:
+      event.node = scenario.ServerNode(seen.target);
+      break;
+    case MoveFault::Victim::kCoordinator:
+    case MoveFault::Victim::kServer0:
+      break;
+    case MoveFault::Victim::kWorker:
+      event.node = scenario.WorkerNode(fault.occurrence % scenario.workers);
+      break;
+  }
+  switch (fault.kind) {
+    case MoveFault::Kind::kCrash:
+      event.kind = FaultEvent::Kind::kCrash;
+      ++counts_.step_crashes[static_cast<int>(fault.step)];
+      if (fault.victim == MoveFault::Victim::kCoordinator) {
+        context_.Log("the coordinator alone ends");
+        coordinator_crashed_ = true;
+        coordinator_->Crash();
+        return;
+      }
+      break;
+    case MoveFault::Kind::kIsolate:
+      event.kind = FaultEvent::Kind::kIsolate;
+      break;
+    case MoveFault::Kind::kCutEnds:
+      event.kind = FaultEvent::Kind::kCutLink;
+      event.node = scenario.ServerNode(seen.source);
+      event.peer = scenario.ServerNode(seen.target);
+      break;
+    case MoveFault::Kind::kCutFromCoordinator:
+      event.kind = FaultEvent::Kind::kCutLink;
+      event.peer = 0;
+      break;
+  }
+  if (event.kind == FaultEvent::Kind::kCutLink && event.node == event.peer)
+    event.kind = FaultEvent::Kind::kIsolate;
+  Inject(event);
+}
+
+void SimWorld::CheckLinger() {
+  if (context_.linger_over) return;
+  const absl::Time now = context_.queue.now();
+  if (coordinator_ == nullptr || coordinator_->over() ||
+      coordinator_->core().state() != wire::RUNNING) {
+    // Also while it forms: it may be that it never runs.
+    const bool forms = coordinator_ != nullptr && !coordinator_->over() &&
+                       coordinator_->core().state() == wire::FORMING;
+    if (!forms) context_.linger_over = true;
+  } else {
+    const wire::StatusReply status = coordinator_->core().Status(now);
+    std::string open;
+    for (const wire::Move& move : status.view().move()) {
+      if (under_way_.count({move.shard(), move.id()}) > 0)
+        absl::StrAppend(&open, " shard ", move.shard(), " of move ", move.id());
+    }
+    for (const wire::ServerMember& server : status.view().server()) {
+      if (user_->drained().count(server.index()) > 0)
+        absl::StrAppend(&open, " server ", server.index(), " to leave");
+    }
+    const bool automatic =
+        context_.scenario.placement.rebalance.mode() == config::Rebalance::AUTO;
+    if (!automatic && status.plan().move_size() > 0)
+      absl::StrAppend(&open, " ", status.plan().move_size(), " planned moves");
+    if (!user_->idle()) absl::StrAppend(&open, " a user");
+    if (open.empty()) {
+      context_.linger_over = true;
+      ++counts_.lingered;
+    } else if (now >
+               absl::UnixEpoch() + context_.scenario.heal_at + kLingerMax) {
+      context_.linger_over = true;
+      context_.checker.Report(
+          Invariant::kLiveness,
+          absl::StrCat(absl::FormatDuration(kLingerMax),
+                       " after the last fault these still wait:", open, "; ",
+                       StatusLines()));
+    }
+  }
+  context_.queue.After(absl::Milliseconds(20), [this] { CheckLinger(); });
 }
 
 void SimWorld::FollowUp() {
@@ -164,7 +420,9 @@ bool SimWorld::AllEnded() const {
   if (coordinator_ == nullptr ? !NeverStarts(0) : !coordinator_->over())
     return false;
   for (int index = 0; index < static_cast<int>(servers_.size()); ++index) {
-    if (!ended(servers_[index], index)) return false;
+    const bool added = index >= context_.scenario.servers;
+    if (added && servers_[index] == nullptr) continue;
+    if (!ended(servers_[index], added ? 0 : index)) return false;
   }
   for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
     if (restart_pending_[rank]) return false;
@@ -221,13 +479,15 @@ void SimWorld::CheckOutcome() {
   }
   if (state != wire::FAILED) {
     ++counts_.coordinator_lost;
-    if (!server0_crashed_ && !NeverStarts(0)) {
+    if (!coordinator_crashed_ && !NeverStarts(0)) {
       checker.Report(Invariant::kOutcome,
                      "the job has not ended and its coordinator has");
     }
     return;
   }
   ++counts_.failed;
+  if (absl::StrContains(coordinator_->core().reason(), "just taking over"))
+    ++counts_.lost_on_the_way;
   // Every removal was checked when it happened, so these reasons are true ones.
   const std::string& reason = coordinator_->core().reason();
   const bool named = absl::StrContains(reason, "server ") ||
@@ -261,16 +521,25 @@ RunReport SimWorld::Run() {
   context_.queue.After(scenario.heal_at, [this] {
     context_.Log("from here on nothing goes wrong any more");
     context_.network.Heal();
+    healed_ = true;
+    for (const wire::Move& move : context_.checker.latest_view().move())
+      under_way_.insert({move.shard(), move.id()});
+    if (!context_.linger_over) CheckLinger();
   });
+  user_ = std::make_unique<SimUser>(
+      &context_, [this](int32_t index) { return AddServer(index); });
+  context_.linger_over = !scenario.placement.linger;
   const absl::Duration slowest =
       *std::max_element(scenario.compute.begin(), scenario.compute.end());
   // Joining, leases, giving up; then the work that is left, done by one after
   // the other at worst.
-  const absl::Time deadline = context_.queue.now() + scenario.heal_at +
-                              scenario.start_timeout * 3 + scenario.lease * 20 +
-                              scenario.retry_max * 20 +
-                              4 * static_cast<double>(scenario.steps) *
-                                  (slowest + absl::Milliseconds(100));
+  const absl::Time deadline =
+      context_.queue.now() + scenario.heal_at + scenario.start_timeout * 3 +
+      scenario.lease * 20 +
+      (scenario.placement.linger ? kLingerMax : absl::ZeroDuration()) +
+      scenario.retry_max * 20 +
+      4 * static_cast<double>(scenario.steps) *
+          (slowest + absl::Milliseconds(100));
   while (!context_.checker.violation().has_value() &&
          context_.queue.RunNext()) {
     FollowUp();
@@ -301,6 +570,14 @@ RunReport SimWorld::Run() {
     if (worker == nullptr) continue;
     counts_.workers.Add(worker->counts());
     counts_.gave_up += worker->end().kind == ProcessEnd::Kind::kGaveUp;
+  }
+  counts_.user = user_->counts();
+  for (size_t index = 0; index < servers_.size(); ++index) {
+    if (servers_[index] == nullptr) continue;
+    counts_.servers_drained +=
+        servers_[index]->end().kind == ProcessEnd::Kind::kDrained;
+    counts_.servers_added += index >= static_cast<size_t>(scenario.servers) &&
+                             servers_[index]->joined();
   }
   counts_.bsp = scenario.mode == wire::BSP;
   counts_.ssp = scenario.mode == wire::SSP;

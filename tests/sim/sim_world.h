@@ -3,13 +3,16 @@
 // hold held.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/sim/sim_context.h"
 #include "tests/sim/sim_server.h"
+#include "tests/sim/sim_user.h"
 #include "tests/sim/sim_worker.h"
 
 namespace slackline::sim {
@@ -33,6 +36,16 @@ struct RunCounts {
   int64_t restarts = 0;
   int64_t fenced = 0;   // Lives that were told to join again.
   int64_t gave_up = 0;  // Lives that ended with an error of their own.
+  SimUser::Counts user;
+  int64_t servers_added = 0;    // Those that have joined.
+  int64_t servers_drained = 0;  // Those that have left.
+  int64_t gos = 0;              // Moves whose source has said go.
+  int64_t records_resent = 0;   // Messages.
+  int64_t lost_on_the_way = 0;  // Jobs that failed because of that.
+  int64_t lingered = 0;         // All moves came to their end in the job.
+  std::array<int64_t, kMoveSteps> steps = {};         // Messages seen.
+  std::array<int64_t, kMoveSteps> step_faults = {};   // Injected just then.
+  std::array<int64_t, kMoveSteps> step_crashes = {};  // Of those: crashes.
 
   void Add(const RunCounts& other);
   std::string ToString() const;
@@ -58,8 +71,25 @@ class SimWorld {
 
  private:
   void StartServer(int index);
+  bool AddServer(int32_t index);
   void StartWorker(int rank);
   void Inject(const FaultEvent& fault);
+  // Which step of a move this message is, and whose.
+  struct Seen {
+    MoveStep step{};
+    int32_t source = 0;  // Servers.
+    int32_t target = 0;
+  };
+  std::optional<Seen> StepOf(const PeerId& from, const PeerId& to,
+                             const Message& message) const;
+  // False: the message is lost.
+  bool Watch(const PeerId& from, const PeerId& to, const Message& message,
+             bool arrives);
+  void Inject(const MoveFault& fault, const Seen& seen);
+  // After the last fault: what was begun must come to its end.
+  void CheckLinger();
+  Node NodeCount() const;
+  SimServer* ServerAt(Node node) const;
   // Starts again the workers whose life has ended and that are to go on.
   void FollowUp();
   bool AllEnded() const;
@@ -72,7 +102,14 @@ class SimWorld {
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimWorker>> workers_;  // The present life.
   std::vector<bool> restart_pending_;                // By rank.
-  bool server0_crashed_ = false;
+  std::unique_ptr<SimUser> user_;
+  bool coordinator_crashed_ = false;
+  bool healed_ = false;
+  std::vector<int> fault_seen_;  // By fault of the placement.
+  // Highest position sent, by shard and move.
+  std::map<std::pair<int32_t, uint64_t>, uint64_t> sent_up_to_;
+  std::set<std::pair<int32_t, uint64_t>> gone_;
+  std::set<std::pair<int32_t, uint64_t>> under_way_;  // When it healed.
   RunCounts counts_;
 };
 

@@ -1,0 +1,131 @@
+#include "tests/sim/sim_user.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+
+namespace slackline::sim {
+
+void SimUser::Counts::Add(const Counts& other) {
+  asked += other.asked;
+  accepted += other.accepted;
+  refused += other.refused;
+  drains += other.drains;
+}
+
+SimUser::SimUser(SimContext* context,
+                 std::function<bool(int32_t index)> add_server)
+    : context_(context),
+      add_server_(std::move(add_server)),
+      self_{.kind = PeerId::Kind::kObserver, .index = 0, .instance = 1},
+      rng_(Rng(context->scenario.seed).Fork("user")) {
+  context_->network.Attach(
+      self_, context_->scenario.UserNode(),
+      [this](const PeerId&, const Message& message) { OnMessage(message); });
+  for (const UserAction& action : context_->scenario.placement.user) {
+    context_->queue.After(
+        action.at, lifetime_.Guard([this, action] { Begin(action.kind); }));
+  }
+}
+
+void SimUser::Begin(UserAction::Kind kind) {
+  wire::Call call;
+  call.mutable_status();
+  Ask(call, kind);
+}
+
+void SimUser::Ask(const wire::Call& call, UserAction::Kind kind) {
+  const uint64_t id = next_call_id_++;
+  pending_[id] = {.call = call, .kind = kind};
+  pending_[id].call.set_call_id(id);
+  Send(id);
+}
+
+void SimUser::Send(uint64_t call_id) {
+  const auto found = pending_.find(call_id);
+  if (found == pending_.end()) return;
+  Message message;
+  *message.header.mutable_call() = found->second.call;
+  context_->network.Send(self_, kCoordinatorPeer, std::move(message));
+  context_->queue.After(context_->scenario.lease / 2,
+                        lifetime_.Guard([this, call_id] { Send(call_id); }));
+}
+
+void SimUser::OnMessage(const Message& message) {
+  const wire::CallReply& reply = message.header.call_reply();
+  const auto found = pending_.find(reply.call_id());
+  if (found == pending_.end()) return;
+  const Pending pending = std::move(found->second);
+  pending_.erase(found);
+  if (pending.call.has_status()) return Decide(pending.kind, reply.status());
+  if (reply.code() == wire::OK) {
+    ++counts_.accepted;
+    if (pending.call.has_drain()) {
+      ++counts_.drains;
+      drained_.insert(pending.call.drain().server());
+    }
+    return;
+  }
+  ++counts_.refused;
+  if (reply.code() != wire::REJECTED || reply.error().empty()) {
+    context_->checker.Report(
+        Invariant::kOutcome,
+        absl::StrCat("a user was answered ", reply.ShortDebugString()));
+  }
+  if (!absl::StrContains(reply.error(), "try again")) return;
+  context_->queue.After(
+      context_->scenario.lease / 2,
+      lifetime_.Guard([this, kind = pending.kind] { Begin(kind); }));
+}
+
+void SimUser::Decide(UserAction::Kind kind, const wire::StatusReply& status) {
+  const wire::View& view = status.view();
+  if (view.state() == wire::FORMING) {
+    context_->queue.After(context_->scenario.lease / 2,
+                          lifetime_.Guard([this, kind] { Begin(kind); }));
+    return;
+  }
+  if (view.state() != wire::RUNNING) return;
+  ++counts_.asked;
+  wire::Call call;
+  // New servers are asked to take something more often.
+  const auto any_server = [&]() -> const wire::ServerMember& {
+    const int last = view.server_size() - 1;
+    return view.server(rng_.Chance(0.4)
+                           ? last
+                           : static_cast<int>(rng_.Below(view.server_size())));
+  };
+  switch (kind) {
+    case UserAction::Kind::kAddServer:
+      if (add_server_(status.next_server())) ++counts_.accepted;
+      return;
+    case UserAction::Kind::kRebalance:
+      call.mutable_rebalance()->set_dry_run(rng_.Chance(0.2));
+      break;
+    case UserAction::Kind::kDrain:
+      call.mutable_drain()->set_server(any_server().index());
+      break;
+    case UserAction::Kind::kMove:
+    case UserAction::Kind::kMoveAll: {
+      const wire::ServerMember& server = any_server();
+      wire::MoveShards& move = *call.mutable_move_shards();
+      move.set_server(server.index());
+      move.set_thread(rng_.Chance(0.3) ? -1
+                                       : static_cast<int32_t>(
+                                             rng_.Below(server.thread_size())));
+      const int shards = view.owner_server_size();
+      if (kind == UserAction::Kind::kMove) {
+        for (int64_t left = rng_.Between(1, 3); left > 0; --left)
+          move.add_shard(static_cast<int32_t>(rng_.Below(shards)));
+        break;
+      }
+      const int32_t from = any_server().index();
+      for (int32_t id = 0; id < shards; ++id) {
+        if (view.owner_server(id) == from) move.add_shard(id);
+      }
+    }
+  }
+  Ask(call, kind);
+}
+
+}  // namespace slackline::sim

@@ -1,0 +1,57 @@
+// A simulated user: looks at the job and asks the coordinator to move shards,
+// to drain servers and to plan, and starts servers. Repeats what is not
+// answered.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "tests/sim/sim_context.h"
+
+namespace slackline::sim {
+
+class SimUser {
+ public:
+  struct Counts {
+    int64_t asked = 0;
+    int64_t accepted = 0;
+    int64_t refused = 0;
+    int64_t drains = 0;  // Accepted.
+
+    void Add(const Counts& other);
+  };
+
+  // `add_server` starts a server of this index; false if it cannot.
+  SimUser(SimContext* context, std::function<bool(int32_t index)> add_server);
+
+  const Counts& counts() const { return counts_; }
+  // The servers that are to leave, as they were told.
+  const std::set<int32_t>& drained() const { return drained_; }
+  // Nothing that was asked is without an answer.
+  bool idle() const { return pending_.empty(); }
+
+ private:
+  struct Pending {
+    wire::Call call;
+    UserAction::Kind kind{};
+  };
+  void Begin(UserAction::Kind kind);
+  void Ask(const wire::Call& call, UserAction::Kind kind);
+  void Send(uint64_t call_id);
+  void OnMessage(const Message& message);
+  void Decide(UserAction::Kind kind, const wire::StatusReply& status);
+
+  SimContext* const context_;
+  const std::function<bool(int32_t index)> add_server_;
+  const PeerId self_;
+  Rng rng_;
+  uint64_t next_call_id_ = 1;
+  std::map<uint64_t, Pending> pending_;  // By call id.
+  std::set<int32_t> drained_;
+  Counts counts_;
+  Lifetime lifetime_;
+};
+
+}  // namespace slackline::sim
