@@ -479,7 +479,6 @@ absl::Status BenchScenario(const Options& options) {
 
   SL_ASSIGN_OR_RETURN(const wire::StatusReply placed, cluster->Status());
   std::optional<Competitor> competitor;
-  double disturbed = 0;
   if (skew) {
     // Server 0 gets all but two shards of each of the others.
     std::vector<int32_t> shards;

@@ -22,7 +22,7 @@ class LoadMeter {
  public:
   struct Options {
     // What is so long ago counts 1/e.
-    absl::Duration decay = absl::Seconds(2);
+    absl::Duration decay = absl::Seconds(1);
     // What a request costs besides its bytes, in bytes.
     double bytes_per_request = 16384;
   };
