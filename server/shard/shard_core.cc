@@ -256,7 +256,7 @@ void ShardCore::GoIfCaughtUp(ShardId shard, Leaving& leaving,
 void ShardCore::OnHandOver(const PeerId& from, const Message& message,
                            Effects* effects) {
   const wire::HandOver& hand_over = message.header.hand_over();
-  if (view_ == nullptr) return;
+  if (view_ == nullptr || view_->proto().state() != wire::RUNNING) return;
   const ShardId shard{hand_over.shard()};
   if (message.header.view_number() > view_->number()) {
     // The source has the order, and ours is on its way.
