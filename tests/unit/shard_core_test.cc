@@ -1,16 +1,21 @@
 // Goal: what a shard thread does with each message, and that a message that
-// makes no sense changes nothing and is answered with what is wrong with it.
-// Method: one core of a small job; SGD with learning rate 1 from zeros, so that
-// values show what was applied.
+// makes no sense changes nothing and is answered with what is wrong with it;
+// that a shard which moves or is split is the one that it would have been.
+// Method: one core of a small job, or two with a link by hand; SGD with
+// learning rate 1 from zeros, so that values show what was applied, or Adam,
+// whose bits depend on everything that ever was.
 #include "server/shard/shard_core.h"
 
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/rng.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -509,6 +514,1058 @@ TEST_F(ShardCoreTest, AMemberThatHasNotJoinedTheShardIsToldTo) {
   ASSERT_THAT(effects.sends, SizeIs(1));
   EXPECT_THAT(effects.sends[0].message.header.pull_reply().error(),
               HasSubstr("send a join pull first"));
+}
+
+// ---- Two threads ------------------------------------------------------------
+
+PeerId Thread(int server) {
+  return {.kind = PeerId::Kind::kShardThread, .index = server, .instance = 0};
+}
+
+// Everything about a shard, to the last bit.
+std::vector<std::string> Portrait(const ShardState& state) {
+  const auto bytes = [](const Payload& payload) {
+    return std::string(reinterpret_cast<const char*>(payload.data()),
+                       payload.size());
+  };
+  std::vector<std::string> portrait = {
+      absl::StrCat("[", state.shard.range().begin, ", ",
+                   state.shard.range().end, ") version ", state.shard.version(),
+                   " bsp clock ", state.bsp_clock, " min clock ",
+                   state.gate.MinClock()),
+      bytes(state.shard.values())};
+  for (const Payload& slot : state.shard.slots())
+    portrait.push_back(bytes(slot));
+  for (const ShardState::Held& held : state.held) {
+    portrait.push_back(absl::StrCat("held ", static_cast<int>(held.rank), ".",
+                                    held.incarnation, " ",
+                                    bytes(held.gradient)));
+  }
+  for (const StalenessGate::Participant& p : state.gate.participants()) {
+    portrait.push_back(absl::StrCat(
+        "rank ", static_cast<int>(p.rank), ".", p.incarnation, " joined at ",
+        p.joined_at, " clock ", p.clock, " next seq ", p.next_seq));
+  }
+  return portrait;
+}
+
+// Servers 0 and 1 with one thread each. Shards 0 and 1 are on server 0 at
+// first, shard 2 on server 1. What the threads tell each other lies on a wire
+// until it is delivered.
+class ShardMoveTest : public ::testing::Test {
+ protected:
+  ShardMoveTest() {
+    hand_over_.part_bytes = 8;  // Half a tensor.
+    hand_over_.window_bytes = 8;
+  }
+
+  void Start(wire::Mode mode, int workers, bool adam = false) {
+    config::Optimizer optimizer;
+    if (adam) {
+      optimizer.mutable_adam()->set_learning_rate(0.1);
+    } else {
+      optimizer.mutable_sgd()->set_learning_rate(1);
+    }
+    for (const int server : {0, 1}) {
+      cores_[server].emplace(ShardCore::Options{.self = {server, 0},
+                                                .seed = 1,
+                                                .hand_over = hand_over_,
+                                                .waiting_max = waiting_max_},
+                             *Optimizer::Create(optimizer),
+                             config::LearningRateSchedule());
+    }
+    view_.set_number(2);
+    view_.set_state(wire::RUNNING);
+    view_.set_mode(mode);
+    view_.set_steps_total(100);
+    view_.set_steps_per_epoch(100);
+    for (const int server : {0, 1}) {
+      view_.add_server()->set_index(server);
+      view_.mutable_server(server)->add_thread();
+    }
+    wire::Table& table = *view_.add_table();
+    table.set_name("weight");
+    table.add_shape(3 * kElements);
+    table.set_shard_elements(kElements);
+    table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
+    for (const int server : {0, 0, 1}) {
+      view_.add_owner_server(server);
+      view_.add_owner_thread(0);
+    }
+    for (int rank = 0; rank < workers; ++rank)
+      AddWorker(rank, 10 + rank, /*founder=*/true);
+    Show();
+  }
+
+  // ---- The view.
+
+  void AddWorker(int rank, Incarnation incarnation, bool founder = false) {
+    wire::WorkerMember& worker = *view_.add_worker();
+    worker.set_rank(rank);
+    worker.set_incarnation(incarnation);
+    worker.set_founder(founder);
+  }
+  void RemoveWorker(int rank) {
+    for (int i = 0; i < view_.worker_size(); ++i) {
+      if (view_.worker(i).rank() != rank) continue;
+      view_.mutable_worker()->DeleteSubrange(i, 1);
+      return;
+    }
+  }
+  // These change the next view.
+  void Move(int32_t shard, int server) {
+    wire::Move& move = *view_.add_move();
+    move.set_shard(shard);
+    move.set_server(server);
+    move.set_id(view_.number() + 1);
+  }
+  void Commit(int32_t shard) {
+    for (int i = 0; i < view_.move_size(); ++i) {
+      if (view_.move(i).shard() != shard) continue;
+      view_.set_owner_server(shard, view_.move(i).server());
+      view_.mutable_move()->DeleteSubrange(i, 1);
+      return;
+    }
+  }
+  void Split(int32_t shard, int64_t at) {
+    wire::Split& split = *view_.add_split();
+    split.set_shard(shard);
+    split.set_at(at);
+    split.set_since(view_.number() + 1);
+    view_.add_owner_server(view_.owner_server(shard));
+    view_.add_owner_thread(0);
+  }
+  void NextView() { view_.set_number(view_.number() + 1); }
+  void ShowTo(int server) {
+    ShardCore::Effects effects;
+    cores_[server]->OnView(*View::Create(view_), &effects);
+    Take(server, std::move(effects));
+  }
+  void Show() {
+    NextView();
+    for (const int server : {0, 1}) ShowTo(server);
+  }
+
+  // ---- Messages.
+
+  struct OnTheWire {
+    int from = 0;
+    int to = 0;
+    Message message;
+  };
+
+  // Ends the batch and sends what came of it.
+  void Take(int server, ShardCore::Effects effects) {
+    cores_[server]->Flush(&effects);
+    reported_[server] |= effects.report;
+    for (Outgoing& out : effects.sends) {
+      if (out.to.kind == PeerId::Kind::kShardThread) {
+        wire_.push_back({server, out.to.index, std::move(out.message)});
+      } else {
+        replies_.push_back(std::move(out));
+      }
+    }
+  }
+  void Send(int server, const PeerId& from, const Message& message) {
+    ShardCore::Effects effects;
+    cores_[server]->OnMessage(from, message, &effects);
+    Take(server, std::move(effects));
+  }
+  // At most so many messages between the threads.
+  void Deliver(int count = 1000) {
+    for (; count > 0 && !wire_.empty(); --count) {
+      const OnTheWire next = std::move(wire_.front());
+      wire_.pop_front();
+      Send(next.to, Thread(next.from), next.message);
+    }
+  }
+  void Tick(absl::Duration time) {
+    now_ += time;
+    for (const int server : {0, 1}) {
+      ShardCore::Effects effects;
+      cores_[server]->OnTick(now_, &effects);
+      Take(server, std::move(effects));
+    }
+  }
+  // The whole of a move, up to the view that says that it is done.
+  void MoveNow(int32_t shard, int server) {
+    Move(shard, server);
+    Show();
+    Deliver();
+    Commit(shard);
+    Show();
+    ASSERT_TRUE(cores_[server]->Owns(ShardId{shard}));
+  }
+
+  Message PushOf(Clock clock, uint64_t seq, float gradient, int32_t shard = 0,
+                 int elements = kElements) {
+    Message message;
+    message.header.set_view_number(view_.number());
+    wire::PushRequest& push = *message.header.mutable_push_request();
+    push.set_clock(clock);
+    push.add_shard(shard);
+    push.add_seq(seq);
+    push.add_base_version(0);
+    message.payloads.push_back(Floats(gradient, elements));
+    return message;
+  }
+  Message PullOf(Clock clock, uint64_t request_id = 1, int32_t shard = 0) {
+    Message message;
+    message.header.set_view_number(view_.number());
+    wire::PullRequest& pull = *message.header.mutable_pull_request();
+    pull.set_request_id(request_id);
+    pull.set_clock(clock);
+    pull.set_own_clock(clock);
+    pull.add_shard(shard);
+    return message;
+  }
+  Message JoinPullOf(uint64_t request_id = 1) {
+    Message message = PullOf(0, request_id);
+    message.header.mutable_pull_request()->set_join(true);
+    return message;
+  }
+
+  // What the workers were told since the last call: "rank 0: push 0 OK acked
+  // 1", "rank 0: pull 7 of 0 OK -3", "... MOVED to 1 as of 4".
+  std::vector<std::string> Replies() {
+    std::vector<std::string> lines;
+    for (const Outgoing& out : replies_) {
+      const wire::Header& header = out.message.header;
+      const std::string who = absl::StrCat("rank ", out.to.index, ": ");
+      const auto relocated = [](const auto& reply, int32_t shard) {
+        std::string text;
+        for (const wire::Relocation& relocation : reply.relocation()) {
+          if (relocation.shard() != shard) continue;
+          absl::StrAppend(&text, " to ", relocation.server(), " as of ",
+                          relocation.as_of());
+        }
+        return text;
+      };
+      const wire::PushReply& push = header.push_reply();
+      for (int i = 0; i < push.shard_size(); ++i) {
+        lines.push_back(absl::StrCat(
+            who, "push ", push.shard(i), " ", wire::Code_Name(push.code(i)),
+            push.code(i) == wire::OK
+                ? absl::StrCat(" acked ", push.acked_seq(i))
+                : relocated(push, push.shard(i))));
+      }
+      const wire::PullReply& pull = header.pull_reply();
+      size_t payload = 0;
+      for (int i = 0; i < pull.shard_size(); ++i) {
+        lines.push_back(absl::StrCat(
+            who, "pull ", pull.request_id(), " of ", pull.shard(i), " ",
+            wire::Code_Name(pull.code(i)),
+            pull.code(i) == wire::OK
+                ? absl::StrCat(" ", First(out.message.payloads.at(payload++)))
+                : relocated(pull, pull.shard(i))));
+      }
+      if (header.has_error_reply())
+        lines.push_back(absl::StrCat(who, header.error_reply().error()));
+    }
+    replies_.clear();
+    return lines;
+  }
+
+  const ShardState& State(int server, int32_t shard) {
+    const ShardState* const state = cores_[server]->StateOf(ShardId{shard});
+    SL_CHECK(state != nullptr, "the shard is not there");
+    return *state;
+  }
+  float Value(int server, int32_t shard = 0) {
+    return First(State(server, shard).shard.values());
+  }
+  std::vector<run::HandOverState::State> HandOverStates(int server) {
+    std::vector<run::HandOverState::State> states;
+    const run::ServerStats stats = cores_[server]->Stats();
+    for (const run::HandOverState& state : stats.hand_over())
+      states.push_back(state.state());
+    return states;
+  }
+
+  HandOverOptions hand_over_;
+  size_t waiting_max_ = 4096;
+  absl::Time now_ = absl::UnixEpoch();
+  wire::View view_;
+  std::optional<ShardCore> cores_[2];
+  std::deque<OnTheWire> wire_;
+  std::vector<Outgoing> replies_;
+  bool reported_[2] = {false, false};
+};
+
+// ---- Moves ------------------------------------------------------------------
+
+TEST_F(ShardMoveTest, AMovedShardGoesOnWhereItWas) {
+  Start(wire::ASP, 1);
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  MoveNow(0, 1);
+  EXPECT_FALSE(cores_[0]->Owns(ShardId{0}));
+  EXPECT_TRUE(cores_[0]->Owns(ShardId{1})) << "the other one stays";
+  Send(1, Worker(0), PushOf(1, 2, 2));
+  Send(1, Worker(0), PullOf(2, 7));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 1",
+                                     "rank 0: push 0 OK acked 2",
+                                     "rank 0: pull 7 of 0 OK -7"));
+  EXPECT_EQ(State(1, 0).shard.version(), 2u);
+  EXPECT_EQ(cores_[0]->moves_count() + cores_[1]->moves_count(), 0u);
+}
+
+TEST_F(ShardMoveTest, TheSourceServesUntilTheTargetHasAll) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  Clock clock = 0;
+  while (cores_[0]->Owns(ShardId{0})) {
+    if (clock < 3) {
+      Send(0, Worker(0), PushOf(clock, clock + 1, 1));
+      Send(0, Worker(0), PullOf(clock + 1, clock + 1));
+      ++clock;
+      EXPECT_THAT(Replies(),
+                  ElementsAre(absl::StrCat("rank 0: push 0 OK acked ", clock),
+                              absl::StrCat("rank 0: pull ", clock, " of 0 OK ",
+                                           -clock)));
+    }
+    ASSERT_FALSE(wire_.empty());
+    ASSERT_FALSE(cores_[1]->Owns(ShardId{0})) << "two owners";
+    Deliver(1);
+  }
+  ASSERT_EQ(clock, 3);
+  EXPECT_FALSE(cores_[1]->Owns(ShardId{0}));
+  Deliver();
+  EXPECT_EQ(Value(1), -3);
+}
+
+TEST_F(ShardMoveTest, AfterTheGoTheSourceSaysWhereTheShardIs) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();  // View 4.
+  Deliver();
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  Message both = PullOf(0, 7);
+  both.header.mutable_pull_request()->add_shard(1);
+  Send(0, Worker(0), both);
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 MOVED to 1 as of 4",
+                                     "rank 0: pull 7 of 0 MOVED to 1 as of 4",
+                                     "rank 0: pull 7 of 1 OK 0"));
+}
+
+TEST_F(ShardMoveTest, BeforeTheFirstRecordTheTargetNamesTheSource) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();  // View 4, which says nothing that view 3 did not.
+  Send(1, Worker(0), PushOf(0, 1, 5));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 MOVED to 0 as of 3"));
+}
+
+TEST_F(ShardMoveTest, ARepeatedPushIsAcknowledgedByTheNextOwnerAndNotApplied) {
+  Start(wire::ASP, 1);
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  Send(0, Worker(0), PushOf(1, 2, 1));
+  MoveNow(0, 1);
+  Replies();
+  Send(1, Worker(0), PushOf(0, 1, 5));
+  Send(1, Worker(0), PushOf(1, 2, 1));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 2",
+                                     "rank 0: push 0 OK acked 2"));
+  EXPECT_EQ(Value(1), -6);
+  EXPECT_EQ(cores_[1]->Stats().duplicates(), 2u);
+  Send(1, Worker(0), PushOf(3, 4, 1));
+  Send(1, Worker(0), PushOf(2, 3, 1));
+  EXPECT_THAT(Replies(),
+              ElementsAre("rank 0: push 0 RETRY", "rank 0: push 0 OK acked 3"));
+}
+
+TEST_F(ShardMoveTest, APullParkedAtTheSourceIsSentToTheNextOwner) {
+  Start(wire::BSP, 2);
+  Send(0, Worker(0), PushOf(0, 1, 4));
+  Send(0, Worker(0), PullOf(1, 7));
+  EXPECT_THAT(Replies(), SizeIs(1)) << "the pull is parked";
+  Move(0, 1);
+  Show();
+  Deliver();
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: pull 7 of 0 MOVED to 1 as of 4"));
+  Send(1, Worker(0), PullOf(1, 8));
+  Send(1, Worker(1), PushOf(0, 1, 2));
+  EXPECT_THAT(Replies(), ElementsAre("rank 1: push 0 OK acked 1",
+                                     "rank 0: pull 8 of 0 OK -3"));
+}
+
+TEST_F(ShardMoveTest, RequestsThatComeBeforeTheShardWaitAndAreAnsweredInOrder) {
+  Start(wire::ASP, 1);
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  Move(0, 1);
+  Show();
+  Deliver(1);  // The first record is there.
+  Replies();
+  Send(1, Worker(0), PushOf(1, 2, 1));
+  Send(1, Worker(0), PullOf(2, 7));
+  Send(1, Worker(0), PullOf(0, 8, /*shard=*/2));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: pull 8 of 2 OK 0"))
+      << "its other shards do not wait";
+  EXPECT_EQ(cores_[1]->waiting_count(), 2u);
+  Deliver();
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 2",
+                                     "rank 0: pull 7 of 0 OK -6"));
+  EXPECT_EQ(cores_[1]->waiting_count(), 0u);
+}
+
+TEST_F(ShardMoveTest, NoMoreThanTheBoundWait) {
+  waiting_max_ = 2;
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  Deliver(1);
+  for (uint64_t id = 1; id <= 3; ++id) Send(1, Worker(0), PullOf(0, id));
+  Send(1, Worker(0), PushOf(0, 1, 5));
+  EXPECT_THAT(Replies(),
+              ElementsAre("rank 0: pull 3 of 0 RETRY", "rank 0: push 0 RETRY"));
+  Deliver();
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: pull 1 of 0 OK 0",
+                                     "rank 0: pull 2 of 0 OK 0"));
+}
+
+TEST_F(ShardMoveTest, WhoWaitsAndIsGoneMeanwhileIsFenced) {
+  Start(wire::ASP, 2);
+  Move(0, 1);
+  Show();
+  Deliver(1);
+  Send(1, Worker(1), PushOf(0, 1, 5));
+  RemoveWorker(1);
+  Show();
+  EXPECT_THAT(Replies(), IsEmpty());
+  Deliver();
+  EXPECT_THAT(Replies(), ElementsAre("rank 1: push 0 FENCED"));
+  EXPECT_EQ(Value(1), 0);
+}
+
+TEST_F(ShardMoveTest, ABspClockThatIsHalfPushedGoesAlong) {
+  Start(wire::BSP, 3);
+  Send(0, Worker(2), PushOf(0, 1, 3));
+  Move(0, 1);
+  Show();
+  Deliver(2);
+  Send(0, Worker(0), PushOf(0, 1, 6));  // On the way.
+  Deliver();
+  EXPECT_THAT(State(1, 0).held, SizeIs(2));
+  EXPECT_EQ(Value(1), 0);
+  Send(1, Worker(1), PushOf(0, 1, 9));
+  EXPECT_EQ(Value(1), -6);
+  Send(1, Worker(1), PushOf(1, 2, 1));
+  EXPECT_THAT(Replies(), SizeIs(4));
+}
+
+TEST_F(ShardMoveTest, SlotsAndUpdateCountGoAlong) {
+  Start(wire::ASP, 1, /*adam=*/true);
+  MoveNow(1, 1);
+  uint64_t seq = 0;
+  const auto push = [&](int owner) {
+    for (const int32_t shard : {0, 1}) {
+      Message message = PushOf(static_cast<Clock>(seq), seq + 1,
+                               0.5f + static_cast<float>(seq % 3), shard);
+      Send(shard == 1 ? 1 : owner, Worker(0), message);
+    }
+    ++seq;
+  };
+  for (int i = 0; i < 4; ++i) push(0);
+  MoveNow(0, 1);
+  for (int i = 0; i < 4; ++i) push(1);
+  MoveNow(0, 0);
+  for (int i = 0; i < 4; ++i) push(0);
+  std::vector<std::string> moved = Portrait(State(0, 0));
+  std::vector<std::string> stayed = Portrait(State(1, 1));
+  EXPECT_THAT(moved[0], HasSubstr("version 12"));
+  moved[0] = stayed[0] = "";  // Other elements.
+  EXPECT_EQ(moved, stayed);
+}
+
+TEST_F(ShardMoveTest, AWorkerThatJoinsOnTheWayTakesPartAtTheTarget) {
+  Start(wire::ASP, 1);
+  for (const Clock clock : {0, 1})
+    Send(0, Worker(0), PushOf(clock, clock + 1, 1));
+  Move(0, 1);
+  Show();
+  Deliver(2);
+  AddWorker(1, 30);
+  Show();
+  Replies();
+  Send(0, Worker(1, 30), JoinPullOf());
+  EXPECT_THAT(Replies(), ElementsAre("rank 1: pull 1 of 0 OK -2"));
+  Send(0, Worker(1, 30), PushOf(2, 1, 4));
+  Deliver();
+  EXPECT_EQ(Value(1), -4) << "the mean over two";
+  Send(1, Worker(1, 30), PushOf(2, 1, 4));
+  Send(1, Worker(1, 30), PushOf(3, 2, 4));
+  Send(1, Worker(1, 30), JoinPullOf());
+  EXPECT_THAT(
+      Replies(),
+      ElementsAre("rank 1: push 0 OK acked 1", "rank 1: push 0 OK acked 1",
+                  "rank 1: push 0 OK acked 2", "rank 1: pull 1 of 0 OK -6"));
+}
+
+TEST_F(ShardMoveTest, AWorkerThatLeavesOnTheWayHoldsNobodyUpAtTheTarget) {
+  Start(wire::BSP, 2);
+  Send(0, Worker(0), PushOf(0, 1, 4));
+  Move(0, 1);
+  Show();
+  Deliver(2);
+  RemoveWorker(1);
+  Show();
+  EXPECT_EQ(Value(0), -4) << "at the source its clock is complete";
+  Deliver();
+  EXPECT_EQ(Value(1), -4);
+  EXPECT_THAT(State(1, 0).gate.participants(), SizeIs(1));
+  Send(1, Worker(0), PushOf(1, 2, 1));
+  EXPECT_EQ(Value(1), -5);
+}
+
+TEST_F(ShardMoveTest, AWorkerOfWhoseLeavingOnlyTheTargetKnowsIsGoneThere) {
+  Start(wire::BSP, 2);
+  Send(0, Worker(0), PushOf(0, 1, 4));
+  Move(0, 1);
+  Show();
+  RemoveWorker(1);
+  NextView();
+  ShowTo(1);
+  Deliver();
+  ASSERT_TRUE(cores_[1]->Owns(ShardId{0}));
+  EXPECT_EQ(Value(1), -4);
+  EXPECT_THAT(State(1, 0).gate.participants(), SizeIs(1));
+  ShowTo(0);
+  EXPECT_THAT(State(1, 0).gate.participants(), SizeIs(1));
+}
+
+TEST_F(ShardMoveTest, AJoinerOfWhomOnlyTheSourceKnowsIsNotThrownOut) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  Deliver(2);
+  AddWorker(1, 30);
+  NextView();
+  ShowTo(0);
+  Send(0, Worker(1, 30), JoinPullOf());
+  Send(0, Worker(1, 30), PushOf(0, 1, 4));
+  Deliver();
+  Tick(absl::Milliseconds(60));
+  Deliver();
+  ShowTo(1);
+  for (int i = 0; i < 5; ++i) {
+    Tick(absl::Seconds(1));
+    Deliver();
+  }
+  ASSERT_TRUE(cores_[1]->Owns(ShardId{0}));
+  EXPECT_EQ(Value(1), -2);
+  Replies();
+  Send(1, Worker(1, 30), PushOf(0, 1, 4));
+  EXPECT_THAT(Replies(), ElementsAre("rank 1: push 0 OK acked 1"));
+}
+
+TEST_F(ShardMoveTest, RecordsThatComeBeforeTheOrderWaitForIt) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  NextView();
+  ShowTo(0);
+  Deliver();
+  EXPECT_EQ(cores_[1]->moves_count(), 0u);
+  ShowTo(1);
+  Deliver();
+  EXPECT_TRUE(cores_[1]->Owns(ShardId{0})) << "without a repetition";
+}
+
+TEST_F(ShardMoveTest, WhatIsLostIsSentAgain) {
+  Start(wire::ASP, 1);
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  Move(0, 1);
+  Show();
+  Rng rng(1);
+  int lost = 0;
+  for (int i = 0; i < 200 && !reported_[0]; ++i) {
+    if (wire_.empty()) {
+      ASSERT_NE(cores_[0]->NextWakeup(), absl::InfiniteFuture());
+      Tick(cores_[0]->NextWakeup() - now_);
+    } else if (rng.Chance(0.5)) {
+      wire_.pop_front();
+      ++lost;
+    } else {
+      Deliver(1);
+    }
+  }
+  EXPECT_GT(lost, 5);
+  EXPECT_THAT(HandOverStates(0), ElementsAre(run::HandOverState::DONE));
+  EXPECT_EQ(Value(1), -5);
+}
+
+TEST_F(ShardMoveTest, ALostConfirmationIsGivenAgain) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  while (!cores_[1]->Owns(ShardId{0})) Deliver(1);
+  ASSERT_THAT(wire_, SizeIs(1));
+  wire_.clear();
+  EXPECT_FALSE(reported_[0]);
+  Send(1, Worker(0), PushOf(0, 1, 5));
+  Tick(absl::Milliseconds(60));
+  Deliver();
+  EXPECT_TRUE(reported_[0]);
+  EXPECT_EQ(Value(1), -5) << "the new owner goes on";
+}
+
+TEST_F(ShardMoveTest, TheSourceReportsHowFarItIs) {
+  Start(wire::ASP, 1);
+  Tick(absl::ZeroDuration());
+  EXPECT_THAT(HandOverStates(0), IsEmpty());
+  Move(0, 1);
+  Show();
+  EXPECT_THAT(HandOverStates(0), ElementsAre(run::HandOverState::COPYING));
+  EXPECT_FALSE(reported_[0]);
+  Tick(absl::Milliseconds(3));
+  Deliver();
+  EXPECT_TRUE(reported_[0]);
+  EXPECT_THAT(HandOverStates(0), ElementsAre(run::HandOverState::DONE));
+  const run::ServerStats stats = cores_[0]->Stats();
+  EXPECT_EQ(stats.hand_over(0).shard(), 0);
+  EXPECT_EQ(stats.hand_over(0).move(), view_.number());
+  EXPECT_EQ(stats.hand_over(0).bytes(), kElements * 4);
+  EXPECT_EQ(stats.hand_over(0).copy_micros(), 3000);
+  EXPECT_EQ(stats.shards(), 1);
+  EXPECT_EQ(cores_[1]->Stats().shards(), 2);
+  Commit(0);
+  Show();
+  EXPECT_THAT(HandOverStates(0), IsEmpty()) << "the view knows";
+}
+
+TEST_F(ShardMoveTest, AMoveThatIsGivenUpLeavesTheShardWhereItIs) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  Deliver(2);
+  Send(1, Worker(0), PushOf(0, 1, 5));
+  EXPECT_EQ(cores_[1]->waiting_count(), 1u);
+  view_.clear_move();
+  Show();  // View 5.
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 MOVED to 0 as of 5"));
+  EXPECT_EQ(cores_[0]->moves_count() + cores_[1]->moves_count(), 0u);
+  EXPECT_EQ(cores_[0]->NextWakeup(), absl::InfiniteFuture());
+  EXPECT_FALSE(reported_[0]);
+  Deliver();  // Late records and confirmations.
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 1"));
+  EXPECT_FALSE(cores_[1]->Owns(ShardId{0}));
+  MoveNow(0, 1);
+  EXPECT_EQ(Value(1), -5) << "another time";
+}
+
+TEST_F(ShardMoveTest, AShardThatWentToADeadServerIsReportedLost) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  while (cores_[0]->Owns(ShardId{0})) Deliver(1);
+  view_.clear_move();
+  view_.set_owner_server(2, 0);
+  view_.mutable_server()->RemoveLast();
+  NextView();
+  ShowTo(0);
+  EXPECT_TRUE(reported_[0]);
+  EXPECT_THAT(HandOverStates(0), ElementsAre(run::HandOverState::LOST));
+  Replies();
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 MOVED"));
+}
+
+// The source may miss the views between two moves.
+TEST_F(ShardMoveTest, AShardThatHasMovedOnIsNotLost) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  Deliver();
+  wire::ServerMember& server = *view_.add_server();
+  server.set_index(2);
+  server.add_thread();
+  view_.clear_move();
+  view_.set_owner_server(0, 2);
+  Show();
+  EXPECT_THAT(HandOverStates(0), IsEmpty());
+  Replies();
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 MOVED to 2 as of 5"));
+}
+
+TEST_F(ShardMoveTest, RequestsWaitAtTheSourceWhileTheTargetIsFarBehind) {
+  hand_over_.backlog_bytes_max = 2 * kElements * sizeof(float);
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  for (Clock clock = 0; clock < 5; ++clock)
+    Send(0, Worker(0), PushOf(clock, clock + 1, 1));
+  Send(0, Worker(0), PullOf(5, 7));
+  EXPECT_THAT(Replies(), SizeIs(3)) << "more than two are too many";
+  EXPECT_EQ(cores_[0]->waiting_count(), 3u);
+  Send(0, Worker(0), PushOf(0, 1, 1, /*shard=*/1));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 1 OK acked 1"))
+      << "other shards do not wait";
+  Deliver();
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 MOVED to 1 as of 4",
+                                     "rank 0: push 0 MOVED to 1 as of 4",
+                                     "rank 0: pull 7 of 0 MOVED to 1 as of 4"));
+  EXPECT_EQ(Value(1), -3);
+}
+
+TEST_F(ShardMoveTest, WhoWaitsAtTheSourceIsServedThereIfTheMoveIsGivenUp) {
+  hand_over_.backlog_bytes_max = 1;
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  Send(0, Worker(0), PushOf(0, 1, 1));
+  Send(0, Worker(0), PushOf(1, 2, 1));
+  Replies();
+  view_.clear_move();
+  Show();
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 2"));
+}
+
+TEST_F(ShardMoveTest, AHandOverThatMakesNoSenseChangesNothing) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  ASSERT_FALSE(wire_.empty());
+  const Message good = wire_.front().message;
+  const struct {
+    const char* what;
+    std::function<void(Message&)> spoil;
+    uint64_t malformed;
+  } cases[] = {
+      {"no such shard",
+       [](Message& m) { m.header.mutable_hand_over()->set_shard(3); }, 0},
+      {"a negative shard",
+       [](Message& m) { m.header.mutable_hand_over()->set_shard(-1); }, 0},
+      {"its own shard",
+       [](Message& m) { m.header.mutable_hand_over()->set_shard(2); }, 0},
+      {"another move",
+       [](Message& m) { m.header.mutable_hand_over()->set_move(99); }, 0},
+      {"a go at once",
+       [](Message& m) {
+         m.header.mutable_hand_over()->mutable_record(0)->set_go(true);
+       },
+       1},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    const uint64_t malformed = cores_[1]->Stats().malformed();
+    const size_t on_the_wire = wire_.size();
+    Message broken = good;
+    c.spoil(broken);
+    Send(1, Thread(0), broken);
+    EXPECT_THAT(wire_, SizeIs(on_the_wire)) << "no reply";
+    EXPECT_EQ(cores_[1]->Stats().malformed(), malformed + c.malformed);
+  }
+  Message reply;
+  reply.header.mutable_hand_over_reply()->set_shard(1);
+  reply.header.mutable_hand_over_reply()->set_owned(true);
+  Send(0, Thread(1), reply);
+  EXPECT_TRUE(cores_[0]->Owns(ShardId{1}));
+  Deliver();
+  EXPECT_TRUE(cores_[1]->Owns(ShardId{0})) << "as if nothing had been";
+}
+
+TEST_F(ShardMoveTest, AWorkerHandsNothingOver) {
+  Start(wire::ASP, 1);
+  Message message;
+  message.header.mutable_hand_over();
+  Send(0, Worker(0), message);
+  message.header.mutable_hand_over_reply();
+  Send(0, Worker(0), message);
+  EXPECT_THAT(Replies(),
+              ElementsAre(HasSubstr("takes pushes and pulls, not body 16"),
+                          HasSubstr("takes pushes and pulls, not body 17")));
+}
+
+TEST_F(ShardMoveTest, NothingIsTakenOverOnceTheJobHasEnded) {
+  Start(wire::ASP, 1);
+  Move(0, 1);
+  Show();
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  // All that server 1 ever saw of the job is its end.
+  config::Optimizer sgd;
+  sgd.mutable_sgd()->set_learning_rate(1);
+  cores_[1].emplace(ShardCore::Options{.self = {1, 0}}, *Optimizer::Create(sgd),
+                    config::LearningRateSchedule());
+  view_.set_state(wire::FAILED);
+  NextView();
+  ShowTo(1);
+  Deliver();
+  EXPECT_FALSE(cores_[1]->Owns(ShardId{0}));
+  EXPECT_EQ(cores_[1]->moves_count(), 0u);
+}
+
+// ---- Splits -----------------------------------------------------------------
+
+TEST_F(ShardMoveTest, APushOfTheWholeIsRefusedAndItsPartsCountOnce) {
+  Start(wire::ASP, 1);
+  const Message whole = PushOf(0, 1, 5);
+  Split(0, 1);
+  Show();
+  Send(0, Worker(0), whole);
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 MOVED"));
+  for (int i = 0; i < 2; ++i) {
+    Send(0, Worker(0), PushOf(0, 1, 5, 0, 1));
+    Send(0, Worker(0), PushOf(0, 1, 5, 3, kElements - 1));
+    EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 1",
+                                       "rank 0: push 3 OK acked 1"));
+  }
+  EXPECT_EQ(Value(0, 0), -5);
+  EXPECT_EQ(Value(0, 3), -5);
+  EXPECT_EQ(cores_[0]->Stats().duplicates(), 2u);
+}
+
+TEST_F(ShardMoveTest, PartsOfAPushThatCountedAsAWholeAreDuplicates) {
+  Start(wire::ASP, 1);
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  Split(0, 1);
+  Show();
+  Replies();
+  Send(0, Worker(0), PushOf(0, 1, 5, 0, 1));
+  Send(0, Worker(0), PushOf(0, 1, 5, 3, kElements - 1));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 1",
+                                     "rank 0: push 3 OK acked 1"));
+  EXPECT_EQ(Value(0, 3), -5);
+}
+
+TEST_F(ShardMoveTest, APushOfAPartWaitsForTheViewThatMakesIt) {
+  Start(wire::ASP, 1);
+  Split(0, 1);
+  NextView();
+  Send(0, Worker(0), PushOf(0, 1, 5, 0, 1));
+  Send(0, Worker(0), PushOf(0, 1, 5, 3, kElements - 1));
+  Send(0, Worker(0), PullOf(0, 7, 3));
+  EXPECT_THAT(Replies(),
+              ElementsAre("rank 0: push 0 RETRY", "rank 0: push 3 RETRY",
+                          "rank 0: pull 7 of 3 RETRY"));
+  EXPECT_EQ(cores_[0]->Stats().malformed(), 0u);
+  ShowTo(0);
+  Send(0, Worker(0), PushOf(0, 1, 5, 0, 1));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 1"));
+}
+
+TEST_F(ShardMoveTest, APullOfTheWholeIsToBeAskedAgainForTheParts) {
+  Start(wire::BSP, 2);
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  Send(0, Worker(0), PullOf(1, 7));  // Parked.
+  const Message late = PullOf(0, 8);
+  Replies();
+  Split(0, 1);
+  Show();
+  Send(0, Worker(0), late);
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: pull 7 of 0 MOVED",
+                                     "rank 0: pull 8 of 0 MOVED"));
+}
+
+// The client tells by the number whether an answer is of the whole.
+TEST_F(ShardMoveTest, AnAnswerOfTheWholeGoesUnderTheNumberOfItsView) {
+  Start(wire::ASP, 1);
+  const uint64_t number = view_.number();
+  ShardCore::Effects effects;
+  cores_[0]->OnMessage(Worker(0), PullOf(0, 7), &effects);
+  Split(0, 1);
+  NextView();
+  cores_[0]->OnView(*View::Create(view_), &effects);
+  cores_[0]->Flush(&effects);
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  EXPECT_EQ(effects.sends[0].message.payloads.at(0).size(), kElements * 4u);
+  EXPECT_EQ(effects.sends[0].message.header.view_number(), number);
+}
+
+// Shard 1 gets what shard 0 gets, and is never split.
+TEST_F(ShardMoveTest, ASplitShardHasTheBitsOfTheWhole) {
+  for (const wire::Mode mode : {wire::ASP, wire::BSP}) {
+    view_ = wire::View();
+    Start(mode, 2, /*adam=*/true);
+    Rng rng(7);
+    const std::vector<std::pair<int32_t, int>> whole = {{0, kElements}};
+    const std::vector<std::pair<int32_t, int>> parts = {{0, 1}, {3, 3}};
+    std::vector<uint64_t> seq = {1, 1};
+    const auto push = [&](int rank, const auto& shards) {
+      std::vector<float> gradient(kElements);
+      for (float& value : gradient) value = static_cast<float>(rng.Normal());
+      const Clock clock = static_cast<Clock>(seq[rank]) - 1;
+      Message twin = PushOf(clock, seq[rank], 0, 1);
+      twin.payloads[0] = Payload::Copy(gradient.data(), kElements * 4);
+      Send(0, Worker(rank), twin);
+      size_t offset = 0;
+      for (const auto& [shard, elements] : shards) {
+        Message message = PushOf(clock, seq[rank], 0, shard);
+        message.payloads[0] = twin.payloads[0].Slice(offset, elements * 4);
+        offset += elements * 4;
+        Send(0, Worker(rank), message);
+      }
+      ++seq[rank];
+    };
+    for (int i = 0; i < 3; ++i) {
+      push(0, whole);
+      push(1, whole);
+    }
+    push(1, whole);  // In BSP it is held when the shard is split.
+    Split(0, 1);
+    Show();
+    push(0, parts);
+    for (int i = 0; i < 3; ++i) {
+      push(0, parts);
+      push(1, parts);
+    }
+    const ShardState& twin = State(0, 1);
+    const ShardState& first = State(0, 0);
+    const ShardState& rest = State(0, 3);
+    EXPECT_EQ(first.shard.version(), twin.shard.version());
+    EXPECT_EQ(rest.shard.version(), twin.shard.version());
+    const auto together = [](const Payload& a, const Payload& b) {
+      return std::string(reinterpret_cast<const char*>(a.data()), a.size()) +
+             std::string(reinterpret_cast<const char*>(b.data()), b.size());
+    };
+    EXPECT_EQ(together(first.shard.values(), rest.shard.values()),
+              together(twin.shard.values(), Payload()));
+    for (size_t slot = 0; slot < twin.shard.slots().size(); ++slot) {
+      EXPECT_EQ(together(first.shard.slots()[slot], rest.shard.slots()[slot]),
+                together(twin.shard.slots()[slot], Payload()));
+    }
+    EXPECT_EQ(first.gate.MinClock(), twin.gate.MinClock());
+    for (const std::string& line : Replies())
+      EXPECT_THAT(line, HasSubstr(" OK ")) << line;
+  }
+}
+
+TEST_F(ShardMoveTest, APartMovesInTheViewThatMakesIt) {
+  Start(wire::ASP, 1);
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  Split(0, 1);
+  Move(3, 1);
+  Show();
+  Deliver();
+  Commit(3);
+  Show();
+  EXPECT_EQ(Value(0, 0), -5);
+  ASSERT_TRUE(cores_[1]->Owns(ShardId{3}));
+  EXPECT_EQ(Value(1, 3), -5);
+  EXPECT_EQ(State(1, 3).shard.range().begin, 1);
+  Replies();
+  Send(1, Worker(0), PushOf(1, 2, 1, 3, 3));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 3 OK acked 2"));
+}
+
+TEST_F(ShardMoveTest, AShardMayBeSplitTwiceInOneView) {
+  Start(wire::ASP, 1);
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  Split(0, 1);
+  Split(3, 3);
+  Show();
+  const std::shared_ptr<const View> view = *View::Create(view_);
+  for (const int32_t shard : {0, 3, 4}) {
+    const ShardState& state = State(0, shard);
+    const ShardRange& expected = view->shard(ShardId{shard});
+    EXPECT_EQ(state.shard.range().shard, ShardId{shard});
+    EXPECT_EQ(state.shard.range().begin, expected.begin);
+    EXPECT_EQ(state.shard.range().end, expected.end);
+    EXPECT_EQ(state.shard.values().size(), expected.bytes());
+    EXPECT_EQ(Value(0, shard), -5);
+  }
+}
+
+TEST_F(ShardMoveTest, AShardThatHasMovedIsSplitByItsNewOwner) {
+  Start(wire::ASP, 1);
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  MoveNow(0, 1);
+  Split(0, 1);
+  Show();
+  EXPECT_TRUE(cores_[1]->Owns(ShardId{3}));
+  EXPECT_FALSE(cores_[0]->Owns(ShardId{3}));
+  EXPECT_EQ(Value(1, 3), -5);
+}
+
+// ---- Random histories -------------------------------------------------------
+
+// Two workers push, and push again until they are answered, while shard 0 goes
+// back and forth over a link that loses and delays. A twin that never moves
+// gets the same pushes in the order in which they were taken over.
+TEST_F(ShardMoveTest, AShardThatMovesAllTheTimeHasTheBitsOfOneThatStays) {
+  int moves = 0;
+  int followed = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Rng rng(seed);
+    const bool bsp = rng.Chance(0.5);
+    hand_over_.part_bytes = static_cast<size_t>(rng.Between(4, 32));
+    hand_over_.window_bytes = static_cast<size_t>(rng.Between(4, 64));
+    view_ = wire::View();
+    wire_.clear();
+    Start(bsp ? wire::BSP : wire::ASP, 2, /*adam=*/true);
+    Tick(absl::ZeroDuration());
+    int known_owner[2] = {0, 0};  // By worker.
+    uint64_t next_seq[2] = {1, 1};
+    Message unanswered[2];
+    // In the order in which the shard took the pushes over.
+    const auto read_replies = [&] {
+      for (const Outgoing& out : std::exchange(replies_, {})) {
+        const wire::PushReply& reply = out.message.header.push_reply();
+        const int rank = out.to.index;
+        ASSERT_EQ(reply.shard_size(), 1);
+        ASSERT_NE(reply.code(0), wire::REJECTED) << reply.error();
+        if (reply.relocation_size() > 0) {
+          followed += known_owner[rank] != reply.relocation(0).server();
+          known_owner[rank] = reply.relocation(0).server();
+        }
+        if (reply.code(0) != wire::OK || reply.acked_seq(0) != next_seq[rank])
+          continue;
+        Message twin = std::exchange(unanswered[rank], Message());
+        twin.header.mutable_push_request()->set_shard(0, 1);
+        Send(0, Worker(rank), twin);
+        ASSERT_THAT(Replies(), ElementsAre(HasSubstr("push 1 OK")));
+        ++next_seq[rank];
+      }
+    };
+    const auto commit_if_done = [&] {
+      const auto states = HandOverStates(view_.owner_server(0));
+      if (states.empty() || states[0] != run::HandOverState::DONE) return;
+      Commit(0);
+      Show();
+    };
+    const double loss = 0.3 * rng.Uniform();
+    for (int step = 0; step < 400; ++step) {
+      // The shard.
+      if (view_.move_size() == 0 && rng.Chance(0.2)) {
+        Move(0, 1 - view_.owner_server(0));
+        Show();
+        ++moves;
+      } else if (view_.move_size() == 1) {
+        commit_if_done();
+      }
+      if (!wire_.empty() && rng.Chance(loss)) wire_.pop_front();
+      Deliver(static_cast<int>(rng.Below(3)));
+      if (rng.Chance(0.3)) Tick(absl::Milliseconds(30));
+      ASSERT_FALSE(cores_[0]->Owns(ShardId{0}) && cores_[1]->Owns(ShardId{0}))
+          << "two owners";
+      // A worker.
+      const int rank = static_cast<int>(rng.Below(2));
+      if (unanswered[rank].payloads.empty()) {
+        const Clock clock = static_cast<Clock>(next_seq[rank]) - 1;
+        unanswered[rank] =
+            PushOf(clock, next_seq[rank], static_cast<float>(rng.Normal()));
+      }
+      read_replies();
+      if (unanswered[rank].payloads.empty()) continue;
+      Send(known_owner[rank], Worker(rank), unanswered[rank]);
+      read_replies();
+    }
+    for (int i = 0; i < 200 && view_.move_size() > 0; ++i) {
+      Tick(absl::Milliseconds(500));
+      Deliver();
+      commit_if_done();
+    }
+    ASSERT_EQ(view_.move_size(), 0);
+    read_replies();
+    std::vector<std::string> moved = Portrait(State(view_.owner_server(0), 0));
+    std::vector<std::string> stayed = Portrait(State(0, 1));
+    for (std::string* const line : {&moved[0], &stayed[0]})
+      *line = line->substr(line->find(" version"));
+    ASSERT_EQ(moved, stayed);
+  }
+  EXPECT_GT(moves, 300);
+  EXPECT_GT(followed, 200);
 }
 
 }  // namespace
