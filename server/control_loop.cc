@@ -106,6 +106,7 @@ absl::Status ControlLoop::Run() {
       give_up = absl::Now() + kInterruptWaitMax;
       if (member_.incarnation() == 0)
         return absl::CancelledError(interrupt_reason_);
+      if (OwnsNothing() && options_.member.join.index() != 0) continue;
       wire::Call call;
       call.mutable_stop()->set_reason(interrupt_reason_);
       member_.Call(call, Payload(), absl::Now(), &effects);
@@ -114,10 +115,12 @@ absl::Status ControlLoop::Run() {
     if (absl::Now() > give_up) return absl::CancelledError(interrupt_reason_);
 
     if (leave_call_.has_value() && *leave_call_ == 0) {  // Answered.
-      spdlog::info("this server is drained and leaves the job");
+      spdlog::info("this server has no shards and leaves the job");
       return absl::OkStatus();
     }
-    if (Drained() && !leave_call_.has_value()) {
+    const bool wants_to_leave =
+        Draining() || (asked_to_stop && options_.member.join.index() != 0);
+    if (wants_to_leave && OwnsNothing() && !leave_call_.has_value()) {
       wire::Call call;
       call.mutable_leave();
       leave_call_ = member_.Call(call, Payload(), absl::Now(), &effects);
@@ -192,18 +195,27 @@ absl::Status ControlLoop::Perform(MemberCore::Effects* effects) {
   return now_due.failure;
 }
 
-bool ControlLoop::Drained() const {
+bool ControlLoop::OwnsNothing() const {
   const std::shared_ptr<const View>& view = member_.view();
-  if (view == nullptr || view->proto().state() != wire::RUNNING) return false;
+  if (view == nullptr || view->proto().state() != wire::RUNNING ||
+      view->proto().mode() == wire::ALLREDUCE) {
+    return false;
+  }
   const int32_t self = options_.member.join.index();
-  const wire::ServerMember* const server = view->FindServer(self);
-  if (server == nullptr || !server->draining()) return false;
   const wire::View& proto = view->proto();
   return std::find(proto.owner_server().begin(), proto.owner_server().end(),
                    self) == proto.owner_server().end() &&
          std::none_of(
              proto.move().begin(), proto.move().end(),
              [&](const wire::Move& move) { return move.server() == self; });
+}
+
+bool ControlLoop::Draining() const {
+  const std::shared_ptr<const View>& view = member_.view();
+  if (view == nullptr) return false;
+  const wire::ServerMember* const self =
+      view->FindServer(options_.member.join.index());
+  return self != nullptr && self->draining();
 }
 
 void ControlLoop::AskForStats() {

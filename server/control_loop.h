@@ -33,7 +33,8 @@ class ControlLoop {
   // or is drained; else the sentence that says why not.
   absl::Status Run();
 
-  // Any thread: ends the whole job, because a server takes its shards with it.
+  // Any thread: leaves the job if this server owns nothing and is not the
+  // coordinator's; else ends it, because a server takes its shards with it.
   void Interrupt(const std::string& reason);
 
  private:
@@ -47,7 +48,9 @@ class ControlLoop {
   // Asks once more and waits, briefly, for every shard thread's answer.
   void CollectLastStats();
   void SendToShardThreads(const Message& message);
-  bool Drained() const;
+  // The job runs, and no shard is here or to come here.
+  bool OwnsNothing() const;
+  bool Draining() const;
 
   const Options options_;
   MemberCore member_;

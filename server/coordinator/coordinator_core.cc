@@ -670,7 +670,7 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Incarnation incarnation,
                   effects);
   }
   if (!member.worker_role()) {
-    return Remove(incarnation, "was drained and has left", now, effects);
+    return Remove(incarnation, "had no shards and has left", now, effects);
   }
   if (leave.has_result()) result_ = leave.result();
   if (!member.done) {
@@ -731,7 +731,7 @@ std::string CoordinatorCore::WhyServerMustStay(const Member& server) const {
   const bool arriving = std::any_of(
       view_.move().begin(), view_.move().end(),
       [&](const wire::Move& move) { return move.server() == index; });
-  if (!server.draining || arriving || OwnsShards(index)) {
+  if (index == 0 || arriving || OwnsShards(index)) {
     return absl::StrCat(Describe(server),
                         " still has shards, or is to get some");
   }

@@ -86,7 +86,8 @@ TEST_F(Rebalance, ADrainedServerExitsWellAndTheJobGoesOn) {
   ASSERT_TRUE(AwaitProgress(config).has_value()) << members[0]->Output();
   Tool("drain", {"drain", config, "1"});
   EXPECT_EQ(members[1]->WaitText(kJobMax), kEndedWell) << members[1]->Output();
-  EXPECT_THAT(members[1]->Output(), HasSubstr("is drained and leaves the job"));
+  EXPECT_THAT(members[1]->Output(),
+              HasSubstr("has no shards and leaves the job"));
   for (const std::unique_ptr<Process>& member : members) {
     EXPECT_EQ(member->WaitText(kJobMax), kEndedWell) << member->Output();
   }
@@ -126,6 +127,22 @@ TEST_F(Rebalance, AServerWithoutShardsMayDie) {
   EXPECT_EQ(status->view().state(), wire::RUNNING);
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   ExpectNoProcessLeft();
+}
+
+TEST_F(Rebalance, AnInterruptedServerWithoutShardsLeavesTheJobAlone) {
+  const std::unique_ptr<Process> run = StartRun(
+      "run", Write("job.textproto", JobText()), With({"--mode=ssp:3"}));
+  ASSERT_TRUE(AwaitProgress(ResolvedConfig()).has_value()) << run->Output();
+  Tool("add", {"servers", "add", Job()});
+  auto status = AwaitStatus(
+      ResolvedConfig(), kJobMax,
+      [](const wire::StatusReply& now) { return now.server_size() == 3; });
+  ASSERT_TRUE(status.has_value());
+  SignalProcess(ServerPid(*status, 2), SIGINT);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_THAT(ReadText(Path("run/logs/server-2.log")),
+              HasSubstr("has no shards and leaves the job"));
 }
 
 TEST_F(Rebalance, WhatCannotBeDoneIsRefusedWithAReason) {
