@@ -970,6 +970,22 @@ std::optional<Violation> Checker::ExplainAsOtherPushes(
   // The latest ones first: earlier updates were seen right by somebody.
   for (Version changed = version; changed-- > 0;) {
     const Update& update = twin.updates[changed];
+    // Gradients that were held and got lost are not in the mean either.
+    const unsigned subsets = scenario_.mode == wire::BSP
+                                 ? (1u << update.contributions.size()) - 1
+                                 : 0;
+    for (unsigned lost = 1; lost < subsets; ++lost) {
+      Update other;
+      for (size_t i = 0; i < update.contributions.size(); ++i) {
+        if ((lost >> i & 1) == 0)
+          other.contributions.push_back(update.contributions[i]);
+      }
+      other.divisor = static_cast<int>(other.contributions.size());
+      if (!becomes_actual(changed, &other)) continue;
+      return Violation{Invariant::kLostPush,
+                       absl::StrCat(" lacks ", update.divisor - other.divisor,
+                                    " pushes that were held")};
+    }
     const bool whole = update.contributions.size() == 1;
     for (size_t i = 0; i < update.contributions.size(); ++i) {
       const Contribution& contribution = update.contributions[i];

@@ -1,5 +1,6 @@
-// Goal: no fault of network or workers breaks an invariant of the design, and
-// once the faults are over every job comes to its end.
+// Goal: no fault of network, workers or servers breaks an invariant of the
+// design, not while shards move and are cut in two either, and once the faults
+// are over every move and every job comes to its end.
 // Method: one thread, virtual time. One seed draws cluster, job, faults and
 // every later choice, so it alone replays a failure: slackline_sim --seed=N.
 #include <algorithm>
@@ -78,9 +79,51 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.checker.advances, 0);
   EXPECT_GT(counts.checker.gated, 10000);
   EXPECT_GT(counts.checker.partial_sums, 100);
+
+  const CheckerStats& checker = counts.checker;
+  EXPECT_GT(checker.moves_ordered, 1000);
+  EXPECT_GT(checker.moves_done, 1000);
+  EXPECT_GT(checker.moves_cancelled, 0);
+  EXPECT_GT(counts.gos, 1000);
+  EXPECT_GT(checker.splits, 200);
+  EXPECT_GT(checker.take_overs, 1000);
+  EXPECT_GT(checker.take_overs_held, 100);
+  EXPECT_GT(checker.parts_compared, 400);
+  EXPECT_GT(checker.waiting, 100);
+  EXPECT_GT(checker.relocations, 1000);
+  EXPECT_GT(checker.dropped_server, 10);
+  EXPECT_GT(counts.records_resent, 500);
+  EXPECT_GT(counts.user.accepted, 500);
+  EXPECT_GT(counts.user.refused, 50);
+  EXPECT_GT(counts.servers_added, 100);
+  EXPECT_GT(counts.servers_drained, 20);
+  EXPECT_GT(counts.lingered, 50);
+  for (int step = 0; step < kMoveSteps; ++step) {
+    SCOPED_TRACE(MoveStepName(static_cast<MoveStep>(step)));
+    EXPECT_GT(counts.steps[step], 500);
+    EXPECT_GT(counts.step_faults[step], 1);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 8));
+INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 24));
+
+// Crashes and losses at one step are too rare for every block.
+TEST(ClusterSimTest, SomebodyDiesAtEveryStepOfAMove) {
+  RunCounts counts;
+  for (uint64_t seed = 1'000'000; seed < 1'001'500; ++seed) {
+    const RunReport report = RunSeed(seed, /*keep_log=*/false);
+    ASSERT_FALSE(report.violation.has_value())
+        << InvariantName(report.violation->invariant) << ": "
+        << report.violation->what << "\n"
+        << Trace(seed);
+    counts.Add(report.counts);
+  }
+  for (int step = 0; step < kMoveSteps; ++step) {
+    EXPECT_GT(counts.step_crashes[step], 2)
+        << MoveStepName(static_cast<MoveStep>(step));
+  }
+  EXPECT_GT(counts.lost_on_the_way, 0);
+}
 
 TEST(ClusterSimTest, OneSeedIsOneRun) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
@@ -98,6 +141,7 @@ Scenario WithoutFaults(uint64_t seed) {
   Scenario scenario = Scenario::Random(seed);
   scenario.network = NetworkFaults();
   scenario.faults.clear();
+  scenario.placement.faults.clear();
   for (absl::Duration& start : scenario.start_at) {
     start = absl::Milliseconds(1);
   }

@@ -58,7 +58,7 @@ struct Case {
   Invariant expected;
   std::vector<wire::Mode> modes;
   Tamper tamper;
-  bool hide_losses = false;
+  SimServer::Plant plant = SimServer::Plant::kNone;
 };
 
 RunReport RunPlanted(const Case& planted, uint64_t seed) {
@@ -79,11 +79,9 @@ RunReport RunPlanted(const Case& planted, uint64_t seed) {
     return planted.tamper == nullptr ||
            planted.tamper(plant, from, to, message);
   };
-  if (planted.hide_losses) {
-    world.on_server_started = [](SimServer* server) {
-      server->SetPlant(SimServer::Plant::kHideLosses);
-    };
-  }
+  world.on_server_started = [&](SimServer* server) {
+    server->SetPlant(planted.plant);
+  };
   return world.Run();
 }
 
@@ -223,6 +221,102 @@ bool GarbleHeartbeats(Plant&, const PeerId& from, const PeerId&,
   return true;
 }
 
+// The last part of the snapshot says go as well.
+bool GoTooEarly(Plant& plant, const PeerId&, const PeerId&, Message* message) {
+  if (!message->header.has_hand_over()) return true;
+  wire::HandOver& hand_over = *message->header.mutable_hand_over();
+  const wire::HandOverRecord& last =
+      hand_over.record(hand_over.record_size() - 1);
+  const int tensors = plant.world->context().scenario.momentum > 0 ? 2 : 1;
+  if (!last.has_part() || last.part().tensor() != tensors - 1 ||
+      last.part().offset() + message->payloads.back().size() !=
+          plant.view->shard(ShardId{hand_over.shard()}).bytes()) {
+    return true;
+  }
+  hand_over.add_record()->set_go(true);
+  return true;
+}
+
+// A push that the source took over meanwhile becomes a record of nothing.
+bool DropPushRecord(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (!message->header.has_hand_over()) return true;
+  size_t payload = 0;
+  for (wire::HandOverRecord& record :
+       *message->header.mutable_hand_over()->mutable_record()) {
+    if (record.has_snapshot()) {
+      payload += static_cast<size_t>(record.snapshot().held_size());
+    } else if (record.has_part()) {
+      ++payload;
+    } else if (record.has_push() && !record.push().advance()) {
+      message->payloads.erase(message->payloads.begin() +
+                              static_cast<std::ptrdiff_t>(payload));
+      record.mutable_left();
+    }
+  }
+  return true;
+}
+
+wire::ShardSnapshot* SnapshotIn(Message* message) {
+  if (!message->header.has_hand_over()) return nullptr;
+  wire::HandOver& hand_over = *message->header.mutable_hand_over();
+  return hand_over.record(0).has_snapshot()
+             ? hand_over.mutable_record(0)->mutable_snapshot()
+             : nullptr;
+}
+
+bool ForgetSequence(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (wire::ShardSnapshot* const snapshot = SnapshotIn(message)) {
+    for (wire::ShardParticipant& who : *snapshot->mutable_participant())
+      who.set_next_seq(1);
+  }
+  return true;
+}
+
+bool ForgetHeld(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (wire::ShardSnapshot* const snapshot = SnapshotIn(message)) {
+    message->payloads.erase(message->payloads.begin(),
+                            message->payloads.begin() + snapshot->held_size());
+    snapshot->clear_held();
+  }
+  return true;
+}
+
+bool ForgetClocks(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (wire::ShardSnapshot* const snapshot = SnapshotIn(message)) {
+    for (wire::ShardParticipant& who : *snapshot->mutable_participant())
+      who.set_clock(who.clock() + 1);
+  }
+  return true;
+}
+
+bool ChangeMomentum(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (!message->header.has_hand_over()) return true;
+  const wire::HandOverRecord& record = message->header.hand_over().record(0);
+  if (record.has_part() && record.part().tensor() == 1)
+    message->payloads.front() = Changed(message->payloads.front());
+  return true;
+}
+
+// A source never hears that the target has taken over.
+bool NoConfirmations(Plant&, const PeerId&, const PeerId&, Message* message) {
+  return !message->header.hand_over_reply().owned();
+}
+
+bool NoLeaving(Plant&, const PeerId& from, const PeerId&, Message* message) {
+  return !(from.kind == PeerId::Kind::kServer &&
+           message->header.call().has_leave());
+}
+
+bool CryLost(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (!message->header.heartbeat().has_server()) return true;
+  for (run::HandOverState& state : *message->header.mutable_heartbeat()
+                                        ->mutable_server()
+                                        ->mutable_hand_over()) {
+    state.set_state(run::HandOverState::LOST);
+  }
+  return true;
+}
+
 void PrintTo(const Case& planted, std::ostream* out) { *out << planted.name; }
 
 class PlantedFault : public ::testing::TestWithParam<Case> {};
@@ -281,7 +375,7 @@ INSTANTIATE_TEST_SUITE_P(
              Invariant::kBoundedState,
              {wire::BSP, wire::SSP, wire::ASP},
              nullptr,
-             /*hide_losses=*/true},
+             SimServer::Plant::kHideLosses},
         Case{"NoAnswers",
              Invariant::kLiveness,
              {wire::BSP, wire::ASP},
@@ -289,7 +383,53 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"LeaseLostThoughHeard",
              Invariant::kOutcome,
              {wire::BSP, wire::ASP},
-             GarbleHeartbeats}),
+             GarbleHeartbeats},
+        Case{"TargetServesBeforeTheGo",
+             Invariant::kOwnership,
+             {wire::BSP, wire::SSP, wire::ASP},
+             GoTooEarly},
+        Case{"SourceServesAfterTheGo",
+             Invariant::kOwnership,
+             {wire::BSP, wire::SSP, wire::ASP},
+             nullptr,
+             SimServer::Plant::kServeOn},
+        Case{"RecordDroppedAndConfirmed",
+             Invariant::kLostPush,
+             {wire::BSP, wire::SSP, wire::ASP},
+             DropPushRecord},
+        Case{"SequenceNumbersNotHandedOver",
+             Invariant::kExactlyOnce,
+             {wire::BSP, wire::SSP, wire::ASP},
+             ForgetSequence},
+        Case{"HeldGradientsNotHandedOver",
+             Invariant::kLostPush,
+             {wire::BSP},
+             ForgetHeld},
+        Case{"ClocksChangeOnTheWay",
+             Invariant::kStaleness,
+             {wire::SSP, wire::ASP},
+             ForgetClocks},
+        Case{"MomentumChangesOnTheWay",
+             Invariant::kValue,
+             {wire::BSP, wire::SSP, wire::ASP},
+             ChangeMomentum},
+        Case{"SplitForgetsSequenceNumbers",
+             Invariant::kExactlyOnce,
+             {wire::BSP, wire::SSP, wire::ASP},
+             nullptr,
+             SimServer::Plant::kForgetSequence},
+        Case{"MoveWithoutEnd",
+             Invariant::kLiveness,
+             {wire::BSP, wire::SSP, wire::ASP},
+             NoConfirmations},
+        Case{"DrainedServerStays",
+             Invariant::kLiveness,
+             {wire::BSP, wire::SSP, wire::ASP},
+             NoLeaving},
+        Case{"LostThoughNobodyDied",
+             Invariant::kOutcome,
+             {wire::BSP, wire::SSP, wire::ASP},
+             CryLost}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -189,10 +189,7 @@ SimServer::SimServer(SimContext* context, int index, uint64_t token)
     context_->network.Attach(
         ThreadPeer(t), context_->scenario.ServerNode(index),
         [this, t](const PeerId& from, const Message& message) {
-          OnShard(t, nullptr,
-                  [&](ShardCore& core, ShardCore::Effects* effects) {
-                    core.OnMessage(from, message, effects);
-                  });
+          OnShardMessage(t, from, message);
         });
   }
   context_->network.Attach(control_peer_, context_->scenario.ServerNode(index),
@@ -264,8 +261,8 @@ run::ThreadLoad SimServer::Load(int t) const {
     const double luck = uniform(static_cast<uint64_t>(id), epoch);
     const double elements =
         static_cast<double>(view->shard(ShardId{id}).elements());
-    const double busy = (luck < placement.hot ? 0.1 : 0.001) *
-                        (1 + luck) * elements;
+    const double busy =
+        (luck < placement.hot ? 0.1 : 0.001) * (1 + luck) * elements;
     run::ShardLoad& shard = *load.add_shard();
     shard.set_shard(id);
     shard.set_busy(static_cast<float>(busy));
@@ -383,25 +380,30 @@ void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
   });
 }
 
+void SimServer::OnShardMessage(int t, const PeerId& from,
+                               const Message& message) {
+  OnShard(t, nullptr, [&](ShardCore& core, ShardCore::Effects* effects) {
+    std::unique_ptr<ShardCore> before;
+    if (plant_ == Plant::kServeOn && message.header.has_hand_over_reply())
+      before = std::make_unique<ShardCore>(core);
+    core.OnMessage(from, message, effects);
+    const bool gave = std::any_of(
+        effects->sends.begin(), effects->sends.end(), [](const Outgoing& out) {
+          const auto& records = out.message.header.hand_over().record();
+          return records.size() > 0 && records.rbegin()->go();
+        });
+    if (before != nullptr && gave) threads_[t].core = std::move(before);
+  });
+}
+
 void SimServer::OnShard(
     int t, const std::shared_ptr<const View>& view,
     const std::function<void(ShardCore&, ShardCore::Effects*)>& event) {
   if (end_.kind != ProcessEnd::Kind::kAlive) return;
   Thread& thread = threads_[t];
-  std::unique_ptr<ShardCore> before;
-  if (plant_ == Plant::kServeOn)
-    before = std::make_unique<ShardCore>(*thread.core);
   ShardCore::Effects effects;
   thread.core->OnTick(context_->queue.now(), &effects);
   event(*thread.core, &effects);
-  if (plant_ == Plant::kServeOn) {
-    const bool gave = std::any_of(
-        effects.sends.begin(), effects.sends.end(), [](const Outgoing& out) {
-          const auto& records = out.message.header.hand_over().record();
-          return records.size() > 0 && records.rbegin()->go();
-        });
-    if (gave) thread.core = std::move(before);
-  }
   context_->checker.OnShardEvent({index_, t}, view, *thread.core, effects);
   Send(t, &effects);
   if (effects.report) ReportSoon();

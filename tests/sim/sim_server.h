@@ -75,6 +75,7 @@ class SimServer {
   };
 
   void Perform(MemberCore::Effects* effects);
+  void OnShardMessage(int thread, const PeerId& from, const Message& message);
   void OnShardView(int thread, const std::shared_ptr<const View>& view);
   // Something happens to a shard thread; `view` if it is handed one.
   void OnShard(
