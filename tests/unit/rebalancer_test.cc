@@ -1,0 +1,389 @@
+// Goal: what the planner is told of a job and what becomes of its answer: which
+// moves are wanted, ordered and done. Method: views and loads by hand.
+#include "server/coordinator/rebalancer.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int kShardElements = 100;
+
+// Shards of one table, 100 elements each.
+class RebalancerTest : public ::testing::Test {
+ protected:
+  RebalancerTest() {
+    options_.slot_count = 2;
+    options_.split_elements_min = kShardElements;  // Nothing is split.
+    view_.set_number(4);
+    view_.set_state(wire::RUNNING);
+  }
+
+  // Of these numbers of threads.
+  void Servers(const std::vector<int>& threads) {
+    stats_.resize(threads.size());
+    for (size_t s = 0; s < threads.size(); ++s) {
+      wire::ServerMember& server = *view_.add_server();
+      server.set_index(static_cast<int32_t>(s));
+      for (int t = 0; t < threads[s]; ++t) {
+        server.add_thread();
+        run::ThreadLoad& load = *stats_[s].add_thread();
+        load.set_thread(t);
+        load.set_bytes_per_busy_second(1e9);
+      }
+      servers_.push_back({.index = static_cast<int32_t>(s),
+                          .threads = threads[s],
+                          .draining = false,
+                          .stats = nullptr});
+    }
+    for (size_t s = 0; s < threads.size(); ++s) servers_[s].stats = &stats_[s];
+  }
+  // The next shard, which takes so much of its owner's time.
+  void Shard(Owner owner, double busy = 0) {
+    if (view_.table_size() == 0) {
+      view_.add_table()->set_name("weight");
+      view_.mutable_table(0)->add_shape(0);
+      view_.mutable_table(0)->set_shard_elements(kShardElements);
+    }
+    view_.mutable_table(0)->set_shape(0,
+                                      view_.table(0).shape(0) + kShardElements);
+    LoadOf(owner, view_.owner_server_size(), busy);
+    view_.add_owner_server(owner.server);
+    view_.add_owner_thread(owner.thread);
+  }
+  void LoadOf(Owner owner, int32_t shard, double busy) {
+    run::ShardLoad& load =
+        *stats_[owner.server].mutable_thread(owner.thread)->add_shard();
+    load.set_shard(shard);
+    load.set_busy(static_cast<float>(busy));
+  }
+
+  absl::StatusOr<run::Plan> Plan(
+      Rebalancer::Aim aim = Rebalancer::Aim::kBalance) {
+    return Get().Plan(**View::Create(view_), servers_, aim, now_);
+  }
+  absl::StatusOr<run::Plan> PlanMoves(const std::vector<int32_t>& shards,
+                                      Owner to) {
+    return Get().PlanMoves(**View::Create(view_), servers_, shards, to.server,
+                           to.thread);
+  }
+  Rebalancer& Get() {
+    if (!rebalancer_.has_value()) rebalancer_.emplace(options_);
+    return *rebalancer_;
+  }
+  // Adopts a plan and orders what may be; the view is then published.
+  void Adopt(const run::Plan& plan) {
+    Get().Adopt(plan, view_.number() + 1, &view_);
+    Get().Order(view_.number() + 1, &view_);
+    view_.set_number(view_.number() + 1);
+    ASSERT_TRUE(View::Create(view_).ok()) << View::Create(view_).status();
+  }
+  bool Done(int32_t shard, int64_t pause_micros = 100) {
+    run::HandOverState state;
+    for (const wire::Move& move : view_.move()) {
+      if (move.shard() == shard) state.set_move(move.id());
+    }
+    state.set_shard(shard);
+    state.set_bytes(1500);
+    state.set_pause_micros(pause_micros);
+    return Get().Done(state, 7.5, now_, &view_, &record_);
+  }
+
+  // "2: 0.0 > 1.0".
+  static std::vector<std::string> Moves(const run::Plan& plan) {
+    std::vector<std::string> moves;
+    for (const run::PlannedMove& move : plan.move()) {
+      moves.push_back(absl::StrCat(move.shard(), ": ", move.from_server(), ".",
+                                   move.from_thread(), " > ", move.to_server(),
+                                   ".", move.to_thread()));
+    }
+    return moves;
+  }
+
+  Rebalancer::Options options_;
+  wire::View view_;
+  std::vector<run::ServerStats> stats_;
+  std::vector<Rebalancer::Server> servers_;
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+  run::MoveRecord record_;
+  std::optional<Rebalancer> rebalancer_;
+};
+
+// ---- Plans ------------------------------------------------------------------
+
+TEST_F(RebalancerTest, APlanSaysWhatGoesWhereAndWhy) {
+  Servers({1, 1});
+  for (int i = 0; i < 3; ++i) Shard({0, 0}, 0.25);
+  Shard({1, 0}, 0.05);
+  const absl::StatusOr<run::Plan> plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->move_size(), 1);
+  const run::PlannedMove& move = plan->move(0);
+  EXPECT_THAT(move.name(), HasSubstr("weight["));
+  EXPECT_EQ(move.from_server(), 0);
+  EXPECT_EQ(move.to_server(), 1);
+  EXPECT_EQ(move.bytes(), kShardElements * 4 * 3) << "with two slots";
+  EXPECT_NEAR(move.load(), 0.25, 1e-6);
+  EXPECT_NEAR(plan->worst_before(), 0.75, 1e-6);
+  EXPECT_NEAR(plan->mean(), 0.4, 1e-6);
+  EXPECT_NEAR(plan->worst_after(), 0.5, 1e-6);
+  EXPECT_EQ(plan->bytes(), move.bytes());
+  EXPECT_TRUE(Get().idle()) << "planning changes nothing";
+}
+
+TEST_F(RebalancerTest, ASlowThreadIsGivenLess) {
+  Servers({1, 1});
+  for (int i = 0; i < 8; ++i) Shard({0, 0}, 0.1);
+  // Thread 0 does a third of what thread 1 does in the same time.
+  stats_[1].mutable_thread(0)->set_bytes_per_busy_second(3e9);
+  const absl::StatusOr<run::Plan> plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(Moves(*plan), SizeIs(6)) << "three quarters of the work";
+  EXPECT_NEAR(plan->worst_after(), 0.2, 1e-6);
+}
+
+TEST_F(RebalancerTest, AThreadWhoseSpeedIsNotKnownCountsAsTheMean) {
+  Servers({1, 1});
+  for (int i = 0; i < 8; ++i) Shard({0, 0}, 0.1);
+  stats_[1].mutable_thread(0)->set_bytes_per_busy_second(0);
+  const absl::StatusOr<run::Plan> plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(Moves(*plan), SizeIs(4));
+}
+
+TEST_F(RebalancerTest, OnlyTheOwnerTellsTheLoadOfAShard) {
+  Servers({1, 1});
+  Shard({0, 0}, 0.2);
+  Shard({1, 0}, 0.2);
+  LoadOf({1, 0}, 0, 0.7);  // It has gone from there.
+  LoadOf({1, 0}, 99, 0.7);
+  const absl::StatusOr<run::Plan> plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_NEAR(plan->worst_before(), 0.2, 1e-6);
+}
+
+TEST_F(RebalancerTest, AShardThatIsTooHotIsPlannedInParts) {
+  options_.split_elements_min = 10;
+  Servers({1, 1});
+  Shard({0, 0}, 0.8);
+  const absl::StatusOr<run::Plan> plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_GE(plan->split_size(), 1) << plan->summary();
+  EXPECT_EQ(plan->split(0).shard(), 0);
+  EXPECT_EQ(plan->split(0).new_shard(), 1);
+  ASSERT_GE(plan->move_size(), 1);
+  const int64_t at = plan->split(0).at();
+  if (plan->split_size() == 1) {
+    const run::PlannedMove& move = plan->move(0);
+    const bool rest = move.shard() == 1;
+    EXPECT_EQ(move.name(), rest ? absl::StrCat("weight[", at, ", 100)")
+                                : absl::StrCat("weight[0, ", at, ")"));
+    EXPECT_EQ(move.bytes(), (rest ? 100 - at : at) * 4 * 3);
+    EXPECT_NEAR(move.load(),
+                0.8 * static_cast<double>(rest ? 100 - at : at) / 100, 1e-6);
+  }
+  Adopt(*plan);
+  ASSERT_EQ(view_.split_size(), plan->split_size());
+  EXPECT_EQ(view_.split(0).at(), at);
+  EXPECT_EQ(view_.split(0).since(), view_.number());
+  EXPECT_EQ(view_.owner_server_size(), 1 + plan->split_size());
+  EXPECT_EQ(view_.move_size(), plan->move_size());
+}
+
+TEST_F(RebalancerTest, APlanNeedsToKnowHowLoadedEveryThreadIs) {
+  Servers({1, 2});
+  Shard({0, 0}, 0.8);
+  stats_[1].mutable_thread()->RemoveLast();
+  const absl::StatusOr<run::Plan> plan = Plan();
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(plan.status().message()),
+              HasSubstr("server 1 has not said yet how loaded it is"));
+}
+
+TEST_F(RebalancerTest, DrainingOnlyLeavesTheRestAsItIs) {
+  Servers({1, 1, 1});
+  for (int i = 0; i < 4; ++i) Shard({0, 0}, 0.2);
+  Shard({1, 0}, 0.01);
+  Shard({2, 0}, 0.01);
+  servers_[2].draining = true;
+  const absl::StatusOr<run::Plan> plan = Plan(Rebalancer::Aim::kDrainOnly);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(Moves(*plan), ElementsAre("5: 2.0 > 1.0"));
+  EXPECT_EQ(plan->move(0).reason(), "server 2 is drained");
+}
+
+TEST_F(RebalancerTest, AShardThatHasMovedStaysForItsRest) {
+  options_.config.set_rest_ms(5000);
+  Servers({1, 1});
+  Shard({0, 0}, 0.4);
+  Shard({0, 0}, 0.4);
+  Adopt(*PlanMoves({0, 1}, {1, 0}));
+  ASSERT_TRUE(Done(0));
+  ASSERT_TRUE(Done(1));
+  for (const int32_t shard : {0, 1}) LoadOf({1, 0}, shard, 0.4);
+  now_ += absl::Milliseconds(4999);
+  EXPECT_THAT(Moves(*Plan()), IsEmpty());
+  now_ += absl::Milliseconds(1);
+  EXPECT_THAT(Moves(*Plan()), SizeIs(1));
+}
+
+TEST_F(RebalancerTest, AShardRestsOnNoServerThatIsDrained) {
+  Servers({1, 1});
+  Shard({0, 0}, 0.1);
+  Adopt(*PlanMoves({0}, {1, 0}));
+  ASSERT_TRUE(Done(0));
+  servers_[1].draining = true;
+  EXPECT_THAT(Moves(*Plan(Rebalancer::Aim::kDrainOnly)),
+              ElementsAre("0: 1.0 > 0.0"));
+}
+
+TEST_F(RebalancerTest, WhatIsOnItsWayOrWaitsIsNotPlannedAgain) {
+  options_.config.set_concurrent_moves(1);
+  Servers({1, 1, 1});
+  Shard({0, 0}, 0.3);
+  Shard({0, 0}, 0.3);
+  Shard({0, 0}, 0.3);
+  Adopt(*PlanMoves({0, 1}, {1, 0}));
+  ASSERT_EQ(view_.move_size(), 1);
+  const absl::StatusOr<run::Plan> plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(Moves(*plan), ElementsAre(testing::StartsWith("2: ")));
+}
+
+// ---- Moves that a user wants ------------------------------------------------
+
+TEST_F(RebalancerTest, AUsersMovesGoToTheThreadWithTheFewestBytes) {
+  Servers({1, 2});
+  for (int i = 0; i < 4; ++i) Shard({0, 0});
+  Shard({1, 0});
+  EXPECT_THAT(Moves(*PlanMoves({0, 1, 2}, {1, -1})),
+              ElementsAre("0: 0.0 > 1.1", "1: 0.0 > 1.0", "2: 0.0 > 1.1"));
+}
+
+TEST_F(RebalancerTest, AUserMayNameTheThreadAlsoOfTheSameServer) {
+  Servers({2, 1});
+  Shard({0, 0});
+  Shard({0, 1});
+  EXPECT_THAT(Moves(*PlanMoves({0, 1}, {0, 1})), ElementsAre("0: 0.0 > 0.1"));
+  EXPECT_THAT(Moves(*PlanMoves({0, 1}, {0, -1})), IsEmpty())
+      << "on that server they are";
+}
+
+TEST_F(RebalancerTest, AShardNamedTwiceMovesOnce) {
+  Servers({1, 1});
+  Shard({0, 0});
+  const absl::StatusOr<run::Plan> plan = PlanMoves({0, 0}, {1, 0});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(Moves(*plan), SizeIs(1));
+  EXPECT_EQ(plan->bytes(), kShardElements * 4 * 3);
+}
+
+TEST_F(RebalancerTest, AShardThatWaitsForItsTurnIsOnItsWay) {
+  options_.config.set_concurrent_moves(1);
+  Servers({1, 1});
+  Shard({0, 0});
+  Shard({0, 0});
+  Adopt(*PlanMoves({0, 1}, {1, 0}));
+  for (const int32_t shard : {0, 1}) {
+    EXPECT_THAT(std::string(PlanMoves({shard}, {1, 0}).status().message()),
+                HasSubstr(absl::StrCat("shard ", shard, " (weight[")));
+  }
+}
+
+// ---- What becomes of them ---------------------------------------------------
+
+TEST_F(RebalancerTest, MovesInAndOutShareAServersBound) {
+  options_.config.set_concurrent_moves(2);
+  Servers({1, 1, 1});
+  for (int i = 0; i < 3; ++i) Shard({0, 0});
+  Shard({2, 0});
+  Adopt(*PlanMoves({0}, {1, 0}));
+  Adopt(*PlanMoves({3}, {1, 0}));
+  Adopt(*PlanMoves({1}, {1, 0}));  // Server 1 has two already.
+  Adopt(*PlanMoves({2}, {2, 0}));  // Does not wait for the one before.
+  std::vector<int32_t> ordered;
+  for (const wire::Move& move : view_.move()) ordered.push_back(move.shard());
+  EXPECT_THAT(ordered, ElementsAre(0, 3, 2));
+  EXPECT_FALSE(Get().Order(view_.number() + 1, &view_));
+  ASSERT_TRUE(Done(3));
+  EXPECT_FALSE(Get().Order(view_.number() + 1, &view_))
+      << "server 0 has two of its own";
+  ASSERT_TRUE(Done(0));
+  EXPECT_TRUE(Get().Order(view_.number() + 1, &view_));
+}
+
+TEST_F(RebalancerTest, AMoveWithinAServerCountsOnce) {
+  options_.config.set_concurrent_moves(2);
+  Servers({2});
+  Shard({0, 0});
+  Shard({0, 0});
+  Adopt(*PlanMoves({0, 1}, {0, 1}));
+  EXPECT_EQ(view_.move_size(), 2);
+}
+
+TEST_F(RebalancerTest, ADoneMoveIsRecorded) {
+  Servers({1, 2});
+  Shard({0, 0});
+  Adopt(*PlanMoves({0}, {1, 1}));
+  EXPECT_FALSE(Get().idle());
+  ASSERT_TRUE(Done(0, 250));
+  EXPECT_TRUE(Get().idle());
+  EXPECT_EQ(view_.owner_server(0), 1);
+  EXPECT_EQ(view_.owner_thread(0), 1);
+  EXPECT_EQ(view_.move_size(), 0);
+  EXPECT_EQ(record_.seconds(), 7.5);
+  EXPECT_EQ(record_.name(), "weight[0, 100)");
+  EXPECT_EQ(record_.from_server(), 0);
+  EXPECT_EQ(record_.to_server(), 1);
+  EXPECT_EQ(record_.to_thread(), 1);
+  EXPECT_EQ(record_.shard_bytes(), kShardElements * 4 * 3);
+  EXPECT_EQ(record_.bytes(), 1500);
+  EXPECT_EQ(record_.pause_micros(), 250);
+  EXPECT_EQ(Get().last_moves().size(), 1u);
+  EXPECT_EQ(Get().shards_moved(), 1);
+  EXPECT_EQ(Get().bytes_moved(), 1500u);
+  EXPECT_FALSE(Done(0)) << "it is no longer ordered";
+  EXPECT_EQ(Get().shards_moved(), 1);
+}
+
+TEST_F(RebalancerTest, PausesArePercentilesOverAllMoves) {
+  Servers({1, 1});
+  Shard({0, 0});
+  EXPECT_EQ(Get().PauseMicros().max(), 0);
+  for (int i = 1; i <= 101; ++i) {
+    Adopt(*PlanMoves({0}, {i % 2, 0}));
+    ASSERT_TRUE(Done(0, 10 * i));
+  }
+  EXPECT_EQ(Get().PauseMicros().p50(), 510);
+  EXPECT_EQ(Get().PauseMicros().p99(), 1000);
+  EXPECT_EQ(Get().PauseMicros().max(), 1010);
+}
+
+TEST_F(RebalancerTest, NothingMovesToAServerThatIsForgotten) {
+  options_.config.set_concurrent_moves(1);
+  Servers({1, 1, 1});
+  for (int i = 0; i < 3; ++i) Shard({0, 0});
+  Adopt(*PlanMoves({0, 1}, {1, 0}));
+  Adopt(*PlanMoves({2}, {2, 0}));
+  Get().Forget(1, &view_);
+  EXPECT_EQ(view_.move_size(), 0);
+  EXPECT_THAT(Moves(Get().Present()), ElementsAre("2: 0.0 > 2.0"));
+  EXPECT_TRUE(Get().Order(view_.number() + 1, &view_));
+  EXPECT_EQ(view_.move(0).shard(), 2);
+  EXPECT_FALSE(Done(0)) << "a late word of a move that was given up";
+  EXPECT_EQ(view_.owner_server(0), 0);
+}
+
+}  // namespace
+}  // namespace slackline
