@@ -50,7 +50,7 @@ constexpr absl::Duration kWaitMax = absl::Seconds(30);
 struct Options {
   std::string scenario = "moves";
   std::vector<int64_t> shard_kib = {256, 1024, 16384};
-  int workers = 2;
+  int workers = 4;
   double seconds = 5;   // Of each phase.
   double pace_ms = 20;  // Between the steps of a worker.
   std::string optimizer = "sgd";
@@ -407,31 +407,52 @@ absl::Status BenchMoves(const Options& options, int64_t shard_kib) {
 
 // ---- Scenarios ------------------------------------------------------------
 
-struct Load {
+// Half a second of a scenario.
+struct Point {
+  absl::Time at;  // Its end.
   double worst_to_mean = 0;
-  double worst = 0;
+  double worst_utilisation = 0;
+  double steps_per_second = 0;  // Of all workers.
 };
+constexpr absl::Duration kPointEvery = absl::Milliseconds(500);
 
-absl::StatusOr<Load> LoadOf(const wire::StatusReply& status) {
-  double worst = 0, sum = 0;
-  for (const run::ServerStats& server : status.server()) {
-    double busiest = 0;
-    for (const run::ThreadLoad& thread : server.thread()) {
-      busiest = std::max(busiest, thread.utilisation());
+// Lets time pass, and appends what it brings.
+absl::Status Watch(Cluster& cluster, double seconds,
+                   std::vector<Point>* course) {
+  const absl::Time end = absl::Now() + absl::Seconds(seconds);
+  while (absl::Now() < end) {
+    const absl::Time begin = absl::Now();
+    absl::SleepFor(kPointEvery);
+    Point& point = course->emplace_back();
+    point.at = absl::Now();
+    point.steps_per_second = static_cast<double>(cluster.TakeSamples().size()) /
+                             absl::ToDoubleSeconds(point.at - begin);
+    SL_ASSIGN_OR_RETURN(const wire::StatusReply status, cluster.Status());
+    double sum = 0;
+    for (const run::ServerStats& server : status.server()) {
+      double busiest = 0;
+      for (const run::ThreadLoad& thread : server.thread()) {
+        busiest = std::max(busiest, thread.utilisation());
+      }
+      point.worst_utilisation = std::max(point.worst_utilisation, busiest);
+      sum += busiest;
     }
-    worst = std::max(worst, busiest);
-    sum += busiest;
+    if (sum > 0) {
+      point.worst_to_mean =
+          point.worst_utilisation * status.server_size() / sum;
+    }
   }
-  if (sum <= 0) return absl::UnavailableError("no load has been measured");
-  return Load{.worst_to_mean = worst * status.server_size() / sum,
-              .worst = worst};
+  return absl::OkStatus();
 }
 
-// Steps per second of all workers since the last call.
-double Rate(Cluster& cluster, double seconds) {
-  (void)cluster.TakeSamples();
-  absl::SleepFor(absl::Seconds(seconds));
-  return static_cast<double>(cluster.TakeSamples().size()) / seconds;
+// Over the last so many seconds.
+double MeanRate(const std::vector<Point>& course, double seconds) {
+  const size_t count = std::max<size_t>(
+      1, static_cast<size_t>(absl::Seconds(seconds) / kPointEvery));
+  double sum = 0;
+  for (size_t i = 0; i < count; ++i)
+    sum += course[course.size() - 1 - i].steps_per_second;
+  return sum / static_cast<double>(count);
 }
 
 // Somebody else's work on the core of a server, until the end of this object.
@@ -473,9 +494,12 @@ absl::Status BenchScenario(const Options& options) {
   setup.rebalance = "mode: MANUAL rest_ms: 2000";
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster,
                       Cluster::Start(setup));
-  const double seconds = smoke ? 0.7 : options.seconds;
+  const double seconds = smoke ? 1 : options.seconds;
   absl::SleepFor(absl::Seconds(smoke ? 0.3 : 3));
-  const double ideal = Rate(*cluster, seconds);
+  (void)cluster->TakeSamples();
+  std::vector<Point> course;
+  SL_RETURN_IF_ERROR(Watch(*cluster, seconds, &course));
+  const double ideal = MeanRate(course, seconds);
 
   SL_ASSIGN_OR_RETURN(const wire::StatusReply placed, cluster->Status());
   std::optional<Competitor> competitor;
@@ -502,43 +526,37 @@ absl::Status BenchScenario(const Options& options) {
     competitor.emplace(0, 3);
   }
   // Long enough for the decayed means to show it.
-  absl::SleepFor(absl::Seconds(smoke ? 0.3 : 6));
-  const double disturbed = Rate(*cluster, seconds);
+  (void)cluster->TakeSamples();
+  SL_RETURN_IF_ERROR(Watch(*cluster, (smoke ? 1 : 4) + seconds, &course));
+  const double disturbed = MeanRate(course, seconds);
+  const Point before = course.back();
   SL_ASSIGN_OR_RETURN(const wire::StatusReply begun, cluster->Status());
-  SL_ASSIGN_OR_RETURN(const Load before, LoadOf(begun));
 
   std::optional<absl::Time> decided;  // The first plan that is not empty.
-  std::vector<std::pair<double, double>> course;  // Seconds since then; ratio.
-  const absl::Time give_up = absl::Now() + absl::Seconds(smoke ? 4 : 20);
-  for (int half_seconds = 0; absl::Now() < give_up; ++half_seconds) {
-    if (half_seconds % 2 == 0) {
-      const absl::StatusOr<run::Plan> plan = cluster->Rebalance();
-      if (plan.ok() && plan->move_size() > 0 && !decided.has_value())
-        decided = absl::Now();
-    }
-    absl::SleepFor(absl::Milliseconds(500));
-    SL_ASSIGN_OR_RETURN(const wire::StatusReply status, cluster->Status());
-    SL_ASSIGN_OR_RETURN(const Load load, LoadOf(status));
-    if (decided.has_value()) {
-      course.push_back(
-          {absl::ToDoubleSeconds(absl::Now() - *decided), load.worst_to_mean});
-    }
+  for (int i = 0; i < (smoke ? 4 : 20); ++i) {
+    const absl::StatusOr<run::Plan> plan = cluster->Rebalance();
+    if (plan.ok() && plan->move_size() > 0 && !decided.has_value())
+      decided = absl::Now();
+    SL_RETURN_IF_ERROR(Watch(*cluster, 1, &course));
   }
-  const double rebalanced = Rate(*cluster, seconds);
+  SL_RETURN_IF_ERROR(Watch(*cluster, seconds, &course));
+  const double rebalanced = MeanRate(course, seconds);
+  const Point after = course.back();
   SL_ASSIGN_OR_RETURN(const wire::StatusReply ended, cluster->Status());
-  SL_ASSIGN_OR_RETURN(const Load final_load, LoadOf(ended));
   competitor.reset();
   SL_ASSIGN_OR_RETURN(const int64_t wrong, cluster->CountWrong());
   // From when on the ratio stayed at 1.2 or less, until the end.
   double settled = -1;
   nlohmann::ordered_json curve = nlohmann::ordered_json::array();
-  for (const auto& [at, ratio] : course) {
-    if (ratio > 1.2) {
+  for (const Point& point : course) {
+    const double at =
+        absl::ToDoubleSeconds(point.at - decided.value_or(point.at));
+    if (point.worst_to_mean > 1.2 || at < 0) {
       settled = -1;
     } else if (settled < 0) {
       settled = at;
     }
-    curve.push_back({at, ratio});
+    curve.push_back({at, point.worst_to_mean, point.steps_per_second});
   }
   PrintJsonLine(
       "bench_rebalance",
@@ -552,13 +570,14 @@ absl::Status BenchScenario(const Options& options) {
        {"rebalanced_to_disturbed", rebalanced / disturbed},
        {"rebalanced_to_ideal", rebalanced / ideal},
        {"worst_to_mean_disturbed", before.worst_to_mean},
-       {"worst_utilisation_disturbed", before.worst},
-       {"worst_to_mean_final", final_load.worst_to_mean},
+       {"worst_utilisation_disturbed", before.worst_utilisation},
+       {"worst_to_mean_final", after.worst_to_mean},
        {"settled_after_seconds", settled < 0 ? nlohmann::ordered_json()
                                              : nlohmann::ordered_json(settled)},
        {"moves", ended.moves() - begun.moves()},
        {"wrong_elements", wrong},
-       {"worst_to_mean_course", curve}});
+       // Seconds since the first decision, worst/mean, steps per second.
+       {"course", curve}});
   std::fprintf(
       stderr,
       "%s: steps/s %.1f ideal, %.1f disturbed, %.1f rebalanced (%.2f "
@@ -567,7 +586,7 @@ absl::Status BenchScenario(const Options& options) {
       "moves, model %s\n",
       options.scenario.c_str(), ideal, disturbed, rebalanced,
       rebalanced / disturbed, rebalanced / ideal, before.worst_to_mean,
-      final_load.worst_to_mean, settled,
+      after.worst_to_mean, settled,
       static_cast<int>(ended.moves() - begun.moves()),
       wrong == 0 ? "exact" : "WRONG");
   if (wrong != 0) {

@@ -14,6 +14,8 @@ packages=(
   libtorch-dev libopenblas0-pthread
   # The independent solver that the a9a test compares with.
   python3 python3-numpy python3-scipy
+  # The pictures in docs/.
+  python3-matplotlib
 )
 case "${1:-}" in
   "") check_only=0 ;;
