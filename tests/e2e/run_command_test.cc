@@ -117,5 +117,33 @@ INSTANTIATE_TEST_SUITE_P(Both, MemberCommand,
                            return std::string(info.param);
                          });
 
+TEST_F(RunCommand, AServerRefusesFlagsThatSayWhatTheConfigSays) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const struct {
+    const char* name;
+    int index;
+    std::vector<std::string> flags;
+    const char* reason;
+  } cases[] = {
+      {"in-config",
+       1,
+       {"--add"},
+       "--index: 1 belongs to the config, which has"},
+      {"host", 1, {"--host=127.0.0.1"}, "--host and --threads are for --add"},
+      {"threads", 1, {"--threads=2"}, "--host and --threads are for --add"},
+      {"no-threads", 7, {"--add", "--threads=0"}, "--threads: "},
+  };
+  for (const auto& c : cases) {
+    const std::unique_ptr<Process> server = StartMember(
+        c.name, "slackline_server", c.index, config, "out", c.flags);
+    EXPECT_EQ(server->WaitText(kSoon), kWrongUsage) << c.name;
+    EXPECT_THAT(server->Output(), HasSubstr(c.reason));
+  }
+  const std::unique_ptr<Process> worker =
+      StartMember("worker", "slackline_worker", 7, config, "out", {"--add"});
+  EXPECT_EQ(worker->WaitText(kSoon), kWrongUsage)
+      << "workers join without being told";
+}
+
 }  // namespace
 }  // namespace slackline
