@@ -92,7 +92,7 @@ TEST_F(LoadMeterTest, ANewShardsRateIsRightAtOnce) {
 
 TEST_F(LoadMeterTest, WhatIsLongAgoIsForgotten) {
   Pass(absl::Seconds(20), absl::Milliseconds(4), {PushOf(kFirst)});
-  now_ += absl::Seconds(2);  // Options::decay.
+  now_ += LoadMeter::Options().decay;
   EXPECT_NEAR(Report().utilisation(), 0.4 / 2.71828, 0.002);
   EXPECT_NEAR(Shard(kFirst).pushes(), 100 / 2.71828, 0.5);
   now_ += absl::Seconds(60);
@@ -158,7 +158,7 @@ TEST_F(LoadMeterTest, ASlowThreadHandlesFewerBytesPerBusySecond) {
 TEST_F(LoadMeterTest, TheSpeedDoesNotDependOnHowMuchThereIsToDo) {
   Pass(absl::Seconds(5), absl::Milliseconds(1), {PushOf(kFirst)});
   const double busy = Report().bytes_per_busy_second();
-  Pass(absl::Seconds(5), absl::ZeroDuration(), {});
+  Pass(2 * LoadMeter::Options().decay, absl::ZeroDuration(), {});
   EXPECT_NEAR(Report().bytes_per_busy_second() / busy, 1, 1e-6);
 }
 
