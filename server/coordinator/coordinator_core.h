@@ -124,8 +124,6 @@ class CoordinatorCore {
                        absl::Time now, Effects* effects);
   void OnHandOverStates(const Member& server, absl::Time now, Effects* effects);
   void PlanIfDue(absl::Time now, Effects* effects);
-  // Orders what the rebalancer wants next. True if the view changes.
-  bool OrderMoves(absl::Time now, Effects* effects);
   // Empty, or why no shard can move at all now.
   std::string WhyNothingMoves() const;
   std::vector<Rebalancer::Server> RebalancerServers() const;
