@@ -731,7 +731,10 @@ std::string CoordinatorCore::WhyServerMustStay(const Member& server) const {
   const bool arriving = std::any_of(
       view_.move().begin(), view_.move().end(),
       [&](const wire::Move& move) { return move.server() == index; });
-  if (index == 0 || arriving || OwnsShards(index)) {
+  if (index == 0) {
+    return absl::StrCat(Describe(server), " hosts the coordinator");
+  }
+  if (arriving || OwnsShards(index)) {
     return absl::StrCat(Describe(server),
                         " still has shards, or is to get some");
   }

@@ -26,6 +26,12 @@ constexpr int kStuckMax = 64;
 // A cut-off piece is at least this share of a thread's mean load, even if its
 // new thread has to make room for it: crumbs would be a burden forever.
 constexpr double kPieceShareMin = 1.0 / 8;
+// A shard that fits nowhere whole is cut, although others fit, if moving those
+// is so much less worth than moving it would be.
+constexpr double kCutAdvantage = 4;
+// Pieces are cut to measure unless the smallest allowed is more than this
+// share.
+constexpr double kCoarseShareMin = 1.0 / 4;
 // Of a load: what rounding may do to it.
 constexpr double kRounding = 1e-9;
 
@@ -34,7 +40,6 @@ class Planner {
   Planner(absl::Span<const PlannerThread> threads,
           absl::Span<const PlannerShard> shards, const PlannerOptions& options)
       : threads_(threads),
-        given_(shards),
         options_(options),
         shards_(shards.begin(), shards.end()),
         load_(threads.size()),
@@ -60,6 +65,7 @@ class Planner {
     std::vector<int> arrived;  // Beside those listed in home_.
     std::vector<Candidate> heap;
     bool heap_is_current = false;
+    int too_hot = -1;  // The first shard from the heap that fits nowhere whole.
   };
   // One shard goes over, and perhaps another one comes back.
   struct Exchange {
@@ -107,6 +113,18 @@ class Planner {
                 options_.bytes_per_second +
             moves * options_.move_seconds);
   }
+  // Off its thread, which is overloaded. Shards that the plan moves already
+  // cost no bytes any more.
+  double WorthOfMoving(int s) const {
+    const PlannerShard& shard = shards_[s];
+    return Worth(std::min(shard.demand, -Room(shard.thread)),
+                 origin_[s] == shard.thread ? shard.bytes : 0, 1);
+  }
+  bool CanBeCut(int s) const {
+    const PlannerShard& shard = shards_[s];
+    return shard.apart < 0 &&
+           shard.end - shard.begin >= 2 * options_.split_elements_min;
+  }
   bool InBudget(int64_t bytes);
   bool MayGo(int shard, int to) const;
   // The accepting thread with the most room that may take the shard; or -1.
@@ -117,7 +135,6 @@ class Planner {
   void CollectHottest(int thread, std::vector<int>* hottest) const;
 
   const absl::Span<const PlannerThread> threads_;
-  const absl::Span<const PlannerShard> given_;
   const PlannerOptions& options_;
 
   std::vector<PlannerShard> shards_;  // As planned: given ones, then pieces.
@@ -325,14 +342,10 @@ void Planner::ForEachMovable(int thread, Fn fn) const {
 
 void Planner::CollectCandidates(int thread) {
   ThreadShards& here = by_thread_[thread];
-  const double excess = -Room(thread);
   here.heap.clear();
+  here.too_hot = -1;
   ForEachMovable(thread, [&](int s) {
-    // Drained shards and those that moved before cost no bytes any more.
-    const int64_t bytes = origin_[s] == thread ? shards_[s].bytes : 0;
-    here.heap.push_back(
-        {.score = Worth(std::min(shards_[s].demand, excess), bytes, 1),
-         .shard = s});
+    here.heap.push_back({.score = WorthOfMoving(s), .shard = s});
   });
   std::make_heap(here.heap.begin(), here.heap.end());
   here.heap_is_current = true;
@@ -342,19 +355,20 @@ void Planner::CollectCandidates(int thread) {
 bool Planner::Relieve(int thread) {
   ThreadShards& here = by_thread_[thread];
   if (!here.heap_is_current) CollectCandidates(thread);
-  const double excess = -Room(thread);
   bool over_budget = false;
+  const auto put_back = [&here](const Candidate& candidate) {
+    here.heap.push_back(candidate);
+    std::push_heap(here.heap.begin(), here.heap.end());
+  };
   while (!here.heap.empty()) {
     std::pop_heap(here.heap.begin(), here.heap.end());
     Candidate best = here.heap.back();
     here.heap.pop_back();
     const int s = best.shard;
     if (shards_[s].thread != thread) continue;
-    const int64_t bytes = origin_[s] == thread ? shards_[s].bytes : 0;
-    best.score = Worth(std::min(shards_[s].demand, excess), bytes, 1);
+    best.score = WorthOfMoving(s);
     if (!here.heap.empty() && best < here.heap.front()) {
-      here.heap.push_back(best);
-      std::push_heap(here.heap.begin(), here.heap.end());
+      put_back(best);
       continue;
     }
     if (best.score <= 1) break;  // Nor is any other one worth its bytes.
@@ -363,14 +377,21 @@ bool Planner::Relieve(int thread) {
     const bool in_budget = InBudget(AddedBytes(s, to));
     over_budget |= !in_budget;
     if (in_budget && shards_[s].demand <= Room(to)) {
+      const int hot = here.too_hot;
+      if (hot >= 0 && shards_[hot].thread == thread &&
+          WorthOfMoving(hot) > kCutAdvantage * best.score &&
+          Cut(hot, Roomiest(hot))) {
+        put_back(best);
+        return true;
+      }
       Place(s, to);
       return true;
     }
     if (shards_[s].demand > Share(thread) && Cut(s, to)) {
-      here.heap.push_back(best);  // What is left of it.
-      std::push_heap(here.heap.begin(), here.heap.end());
+      put_back(best);  // What is left of it.
       return true;
     }
+    if (here.too_hot < 0 && CanBeCut(s)) here.too_hot = s;
   }
   if (over_budget) return false;
 
@@ -450,10 +471,7 @@ Planner::Exchange Planner::FindExchange(int thread) {
 bool Planner::CutHottest(int thread) {
   int hottest = -1;
   ForEachMovable(thread, [&](int s) {
-    if (shards_[s].apart >= 0 ||
-        shards_[s].end - shards_[s].begin < 2 * options_.split_elements_min) {
-      return;
-    }
+    if (!CanBeCut(s)) return;
     if (hottest < 0 || shards_[s].demand > shards_[hottest].demand) hottest = s;
   });
   if (hottest < 0) return false;
@@ -468,7 +486,7 @@ bool Planner::Cut(int s, int to) {
   const int from = whole.thread;
   const int64_t elements = whole.end - whole.begin;
   const int64_t least = options_.split_elements_min;
-  if (whole.apart >= 0 || elements < 2 * least) return false;
+  if (!CanBeCut(s)) return false;
 
   const double wanted =
       std::min(load_[from] - Share(from),
@@ -484,9 +502,18 @@ bool Planner::Cut(int s, int to) {
       budget_used_up_ = true;
     }
   }
-  const int64_t cut =
+  int64_t cut =
       std::clamp(static_cast<int64_t>(fraction * static_cast<double>(elements)),
                  least, elements - least);
+  // Where the smallest pieces are hot themselves, a rest that is not quite two
+  // of them could be far too hot and yet not be cut: whole numbers of equal
+  // pieces leave no such rest.
+  const int64_t pieces = elements / least;
+  const int64_t even = elements / pieces;
+  if (whole.demand / static_cast<double>(pieces) >
+      kCoarseShareMin * Share(from)) {
+    cut = std::clamp(cut / even, int64_t{1}, pieces - 1) * even;
+  }
   const double part = static_cast<double>(cut) / static_cast<double>(elements);
 
   PlannerShard piece = whole;

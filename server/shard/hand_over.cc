@@ -335,8 +335,9 @@ absl::Status HandOverTarget::OnRecords(const wire::HandOver& message,
     } else if (record.kind_case() == Kind::kGo) {
       go_ = true;
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("record ", at, " is of no known kind"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "record ", at,
+          " is of a kind that is not known, or has no place here"));
     }
     have_ = at;
   }

@@ -50,6 +50,7 @@ void LoadMeter::OnBatch(const Batch& batch, absl::Time now) {
   for (const ShardWork& work : batch.work) total += cost(work);
   if (total <= 0) return;
   bytes_ += total;
+  if (busy_ > kBusySecondsMin) bytes_per_busy_second_ = bytes_ / busy_;
   for (const ShardWork& work : batch.work) {
     ShardSums& sums =
         shards_.try_emplace(work.shard, ShardSums{.since = now - batch.busy})
@@ -68,7 +69,7 @@ run::ThreadLoad LoadMeter::Report() const {
   load.set_utilisation(busy_ / seconds);
   load.set_cpu(cpu_ / seconds);
   load.set_queue_ms(messages_ > 0 ? queued_ / messages_ * 1000 : 0);
-  load.set_bytes_per_busy_second(busy_ > kBusySecondsMin ? bytes_ / busy_ : 0);
+  load.set_bytes_per_busy_second(bytes_per_busy_second_);
   for (const auto& [shard, sums] : shards_) {
     const double shard_seconds = Seconds(sums.since);
     run::ShardLoad& report = *load.add_shard();

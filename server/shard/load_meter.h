@@ -62,6 +62,7 @@ class LoadMeter {
   const absl::Time started_;
   absl::Time updated_;
   double busy_ = 0, cpu_ = 0, messages_ = 0, queued_ = 0, bytes_ = 0;
+  double bytes_per_busy_second_ = 0;  // When there was enough work last.
   std::map<ShardId, ShardSums> shards_;
 };
 

@@ -260,7 +260,7 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
   const ShardId shard{hand_over.shard()};
   if (message.header.view_number() > view_->number()) {
     // The source has the order, and ours is on its way.
-    if (early_.size() < options_.waiting_max)
+    if (early_.size() < options_.early_max)
       early_.push_back({.to = from, .message = message});
     return;
   }

@@ -58,6 +58,9 @@ class ShardCore {
     HandOverOptions hand_over = {};
     // Requests for a shard on its way that are kept; more are told to RETRY.
     size_t waiting_max = 4096;
+    // Messages of hand-overs that wait for a view; more are left to be
+    // repeated.
+    size_t early_max = 64;
   };
   struct Effects {
     // To workers, and to other shard threads.

@@ -668,7 +668,7 @@ TEST_F(HandOverTest, ABrokenRecordOfTheHistoryIsRefusedAndChangesNothing) {
       {"a rank joins that takes part",
        [](Message& m) { RecordOf(m, 0).mutable_join()->set_rank(1); },
        "record 5: rank 1 takes part already"},
-      {"no kind", [](Message&) {}, "record 5 is of no known kind"},
+      {"no kind", [](Message&) {}, "record 5 is of a kind that is not known"},
   };
   ASSERT_TRUE(Take(snapshot).ok());
   for (const auto& c : cases) {
