@@ -529,13 +529,16 @@ std::optional<Violation> Checker::Difference(const Twin& twin,
         state.held.begin(), state.held.end(), [&](const auto& entry) {
           return Life{entry.rank, entry.incarnation} == contribution.life;
         });
-    if (found == state.held.end() ||
-        !SameBits(FloatsOf(found->gradient), GradientOf(twin, contribution))) {
-      return differs(
-          Invariant::kLostPush,
-          absl::StrCat(
-              "does not hold the gradient of clock ", contribution.clock,
-              " of ", Name(contribution.life.first, contribution.life.second)));
+    const std::string what =
+        absl::StrCat("the gradient of clock ", contribution.clock, " of ",
+                     Name(contribution.life.first, contribution.life.second));
+    if (found == state.held.end()) {
+      return differs(Invariant::kLostPush,
+                     absl::StrCat("does not hold ", what));
+    }
+    if (!SameBits(FloatsOf(found->gradient), GradientOf(twin, contribution))) {
+      return differs(Invariant::kSyncSum,
+                     absl::StrCat("holds something else as ", what));
     }
     ++held;
   }

@@ -118,6 +118,15 @@ MoveFault RandomMoveFault(const Scenario& scenario, Rng& rng) {
   fault.held = rng.Chance(0.5);
   fault.one_way = rng.Chance(0.25);
   fault.drop_sent = rng.Chance(0.5);
+  // A source that has given its shard away and does not hear what comes next.
+  if (rng.Chance(0.15)) {
+    fault.step = rng.Chance(0.5) ? MoveStep::kDone : MoveStep::kPublished;
+    fault.on_arrival = fault.before = false;
+    fault.kind = MoveFault::Kind::kCutFromCoordinator;
+    fault.victim = MoveFault::Victim::kSource;
+    fault.held = false;
+    fault.duration = scenario.lease * (0.3 + 0.6 * rng.Uniform());
+  }
   return fault;
 }
 
@@ -138,7 +147,8 @@ Placement RandomPlacement(const Scenario& scenario, bool faulty,
   rebalance.set_min_utilisation(0.01);
   rebalance.set_rest_ms(static_cast<int32_t>(
       rng.Chance(0.5) ? rng.Between(0, 50) : rng.Between(50, 500)));
-  rebalance.set_concurrent_moves(static_cast<int32_t>(rng.Between(1, 4)));
+  rebalance.set_concurrent_moves(
+      rng.Chance(0.5) ? 1 : static_cast<int32_t>(rng.Between(2, 4)));
   rebalance.set_moves_max(static_cast<int32_t>(rng.Between(1, 20)));
   placement.hot = rng.Uniform() * 0.4;
   if (rng.Chance(0.5)) {
@@ -164,6 +174,15 @@ Placement RandomPlacement(const Scenario& scenario, bool faulty,
     for (uint64_t left = rng.Below(4); left > 0; --left) {
       placement.user.push_back(
           {UserAction::Kind::kMove, Between(rng, at, end)});
+    }
+  }
+  // One shard goes to and fro, so that somebody misses the views between.
+  if (rng.Chance(0.3)) {
+    absl::Duration at = Between(rng, first, (first + end) / 2);
+    const auto shard = static_cast<int32_t>(rng.Below(4));
+    for (uint64_t left = rng.Between(3, 12); left > 0; --left) {
+      placement.user.push_back({UserAction::Kind::kMove, at, shard});
+      at += Between(rng, absl::Milliseconds(5), scenario.lease * 0.3);
     }
   }
   if (faulty && rng.Chance(0.6)) {

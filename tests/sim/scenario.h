@@ -49,6 +49,7 @@ struct UserAction {
   enum class Kind { kMove, kMoveAll, kRebalance, kDrain, kAddServer };
   Kind kind{};
   absl::Duration at;
+  int32_t shard = -1;  // To be moved; -1: any.
 };
 
 // A step in the life of a move, as one sees it from the network.

@@ -1,5 +1,6 @@
 #include "tests/sim/sim_user.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -23,20 +24,20 @@ SimUser::SimUser(SimContext* context,
       self_, context_->scenario.UserNode(),
       [this](const PeerId&, const Message& message) { OnMessage(message); });
   for (const UserAction& action : context_->scenario.placement.user) {
-    context_->queue.After(
-        action.at, lifetime_.Guard([this, action] { Begin(action.kind); }));
+    context_->queue.After(action.at,
+                          lifetime_.Guard([this, action] { Begin(action); }));
   }
 }
 
-void SimUser::Begin(UserAction::Kind kind) {
+void SimUser::Begin(const UserAction& action) {
   wire::Call call;
   call.mutable_status();
-  Ask(call, kind);
+  Ask(call, action);
 }
 
-void SimUser::Ask(const wire::Call& call, UserAction::Kind kind) {
+void SimUser::Ask(const wire::Call& call, const UserAction& action) {
   const uint64_t id = next_call_id_++;
-  pending_[id] = {.call = call, .kind = kind};
+  pending_[id] = {.call = call, .action = action};
   pending_[id].call.set_call_id(id);
   Send(id);
 }
@@ -57,7 +58,7 @@ void SimUser::OnMessage(const Message& message) {
   if (found == pending_.end()) return;
   const Pending pending = std::move(found->second);
   pending_.erase(found);
-  if (pending.call.has_status()) return Decide(pending.kind, reply.status());
+  if (pending.call.has_status()) return Decide(pending.action, reply.status());
   if (reply.code() == wire::OK) {
     ++counts_.accepted;
     if (pending.call.has_drain()) {
@@ -75,14 +76,15 @@ void SimUser::OnMessage(const Message& message) {
   if (!absl::StrContains(reply.error(), "try again")) return;
   context_->queue.After(
       context_->scenario.lease / 2,
-      lifetime_.Guard([this, kind = pending.kind] { Begin(kind); }));
+      lifetime_.Guard([this, action = pending.action] { Begin(action); }));
 }
 
-void SimUser::Decide(UserAction::Kind kind, const wire::StatusReply& status) {
+void SimUser::Decide(const UserAction& action,
+                     const wire::StatusReply& status) {
   const wire::View& view = status.view();
   if (view.state() == wire::FORMING) {
     context_->queue.After(context_->scenario.lease / 2,
-                          lifetime_.Guard([this, kind] { Begin(kind); }));
+                          lifetime_.Guard([this, action] { Begin(action); }));
     return;
   }
   if (view.state() != wire::RUNNING) return;
@@ -95,7 +97,7 @@ void SimUser::Decide(UserAction::Kind kind, const wire::StatusReply& status) {
                            ? last
                            : static_cast<int>(rng_.Below(view.server_size())));
   };
-  switch (kind) {
+  switch (action.kind) {
     case UserAction::Kind::kAddServer:
       if (add_server_(status.next_server())) ++counts_.accepted;
       return;
@@ -114,7 +116,11 @@ void SimUser::Decide(UserAction::Kind kind, const wire::StatusReply& status) {
                                        : static_cast<int32_t>(
                                              rng_.Below(server.thread_size())));
       const int shards = view.owner_server_size();
-      if (kind == UserAction::Kind::kMove) {
+      if (action.shard >= 0) {
+        move.add_shard(std::min<int32_t>(action.shard, shards - 1));
+        break;
+      }
+      if (action.kind == UserAction::Kind::kMove) {
         for (int64_t left = rng_.Between(1, 3); left > 0; --left)
           move.add_shard(static_cast<int32_t>(rng_.Below(shards)));
         break;
@@ -125,7 +131,7 @@ void SimUser::Decide(UserAction::Kind kind, const wire::StatusReply& status) {
       }
     }
   }
-  Ask(call, kind);
+  Ask(call, action);
 }
 
 }  // namespace slackline::sim

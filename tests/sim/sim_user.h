@@ -35,13 +35,13 @@ class SimUser {
  private:
   struct Pending {
     wire::Call call;
-    UserAction::Kind kind{};
+    UserAction action;
   };
-  void Begin(UserAction::Kind kind);
-  void Ask(const wire::Call& call, UserAction::Kind kind);
+  void Begin(const UserAction& action);
+  void Ask(const wire::Call& call, const UserAction& action);
   void Send(uint64_t call_id);
   void OnMessage(const Message& message);
-  void Decide(UserAction::Kind kind, const wire::StatusReply& status);
+  void Decide(const UserAction& action, const wire::StatusReply& status);
 
   SimContext* const context_;
   const std::function<bool(int32_t index)> add_server_;
