@@ -84,7 +84,6 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   const CheckerStats& checker = counts.checker;
   EXPECT_GT(checker.moves_ordered, 1000);
   EXPECT_GT(checker.moves_done, 1000);
-  EXPECT_GT(checker.moves_cancelled, 0);
   EXPECT_GT(counts.gos, 1000);
   EXPECT_GT(checker.splits, 200);
   EXPECT_GT(checker.take_overs, 1000);
@@ -111,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 24));
 // Crashes and losses at one step are too rare for every block.
 TEST(ClusterSimTest, SomebodyDiesAtEveryStepOfAMove) {
   RunCounts counts;
-  for (uint64_t seed = 1'000'000; seed < 1'001'500; ++seed) {
+  for (uint64_t seed = 1'000'000; seed < 1'003'000; ++seed) {
     const RunReport report = RunSeed(seed, /*keep_log=*/false);
     ASSERT_FALSE(report.violation.has_value())
         << InvariantName(report.violation->invariant) << ": "
@@ -123,6 +122,7 @@ TEST(ClusterSimTest, SomebodyDiesAtEveryStepOfAMove) {
     EXPECT_GT(counts.step_crashes[step], 2)
         << MoveStepName(static_cast<MoveStep>(step));
   }
+  EXPECT_GT(counts.checker.moves_cancelled, 10);
   EXPECT_GT(counts.lost_on_the_way, 0);
 }
 
