@@ -219,6 +219,7 @@ bool ControlLoop::Draining() const {
 }
 
 void ControlLoop::AskForStats() {
+  io_utilisation_ = io_load_.Update(absl::Now());
   Message request;
   request.header.mutable_stats_request();
   SendToShardThreads(request);
@@ -244,6 +245,7 @@ bool ControlLoop::ReceiveStats() {
   run::ServerStats total;
   total.set_index(options_.member.join.index());
   for (const run::ServerStats& stats : thread_stats_) Merge(stats, &total);
+  total.set_io_utilisation(io_utilisation_);
   member_.SetStats(total);
   return news;
 }

@@ -14,6 +14,7 @@
 #include "common/membership/member_core.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
+#include "server/io_load.h"
 
 namespace slackline {
 
@@ -60,7 +61,9 @@ class ControlLoop {
   Waker waker_;
   std::ofstream trace_;
   std::vector<run::ServerStats> thread_stats_;  // The last of each thread.
-  std::optional<uint64_t> leave_call_;          // Once it is drained.
+  IoLoad io_load_;
+  double io_utilisation_ = 0;
+  std::optional<uint64_t> leave_call_;  // Once it is drained.
   std::atomic<bool> interrupted_{false};
   std::string interrupt_reason_;  // Written before interrupted_, read after.
 };

@@ -852,6 +852,7 @@ void CoordinatorCore::PlanIfDue(absl::Time now, Effects* effects) {
 void CoordinatorCore::OnHandOverStates(const Member& server, absl::Time now,
                                        Effects* effects) {
   if (view_.state() != wire::RUNNING) return;
+  rebalancer_.Observe(RebalancerServers(), now);
   bool any = false;
   for (const run::HandOverState& state : server.server.hand_over()) {
     if (state.state() == run::HandOverState::LOST) {

@@ -1,6 +1,7 @@
 #include "server/coordinator/rebalancer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -25,21 +26,75 @@ const run::ThreadLoad* LoadOf(const Rebalancer::Server& server, int thread) {
   return nullptr;
 }
 
-// Speed of each thread relative to their mean; 1 where it is not known.
-std::vector<double> Capacities(const std::vector<Rebalancer::Server>& servers) {
-  std::vector<double> speeds;
+constexpr absl::Duration kObserveEvery = absl::Milliseconds(400);
+// A thread that was relieved because it is slow has too little to do to show
+// that it still is. So it is believed to be slow at once, and fast only slowly:
+// else its load would go to and fro.
+constexpr absl::Duration kSlowsWithin = absl::Seconds(1);
+constexpr absl::Duration kRecoversWithin = absl::Seconds(60);
+
+// How many times busier the server is than its shard threads show, because
+// moving the bytes takes longer than handling them. At least 1.
+double IoFactor(const run::ServerStats& stats) {
+  double threads = 0;
+  for (const run::ThreadLoad& load : stats.thread()) {
+    threads += load.utilisation();
+  }
+  return threads > 0 ? std::max(1.0, stats.io_utilisation() / threads) : 1;
+}
+
+// Smaller differences in speed are noise.
+constexpr double kSameSpeed = 1.35;
+
+// What the planner is told of a thread.
+struct ThreadSpeed {
+  // Factor from seconds of this thread's work to seconds of the reference: of
+  // the thread that works the fastest, with messages as full as its own are.
+  double to_reference = 1;
+  // Work that it does in a second, relative to the median.
+  double capacity = 1;
+};
+
+// A thread with much to do finds more in each message and each waking, and so
+// does more work per second than one with little. This says nothing about their
+// machines. So a thread counts as slow only if it does less than the median
+// although it has more to do than the mean, and as fast only if it does more
+// although it has less to do.
+std::vector<ThreadSpeed> SpeedsOf(
+    const std::vector<Rebalancer::Server>& servers) {
+  struct Load {
+    double utilisation = 0;
+    double speed = 0;  // Not known.
+  };
+  std::vector<Load> loads;
+  std::vector<double> known;
   double sum = 0;
-  int known = 0;
   for (const Rebalancer::Server& server : servers) {
+    const double factor = IoFactor(*server.stats);
     for (int t = 0; t < server.threads; ++t) {
-      const run::ThreadLoad* const load = LoadOf(server, t);
-      speeds.push_back(load == nullptr ? 0 : load->bytes_per_busy_second());
-      sum += speeds.back();
-      known += speeds.back() > 0;
+      Load& load = loads.emplace_back();
+      const run::ThreadLoad* const measured = LoadOf(server, t);
+      if (measured == nullptr) continue;
+      load.utilisation = measured->utilisation() * factor;
+      load.speed = measured->bytes_per_busy_second() / factor;
+      sum += load.utilisation;
+      if (load.speed > 0) known.push_back(load.speed);
     }
   }
-  const double mean = known == 0 ? 1 : sum / known;
-  for (double& speed : speeds) speed = speed > 0 ? speed / mean : 1;
+  std::vector<ThreadSpeed> speeds(loads.size());
+  if (known.empty()) return speeds;
+  const double mean = sum / static_cast<double>(loads.size());
+  std::sort(known.begin(), known.end());
+  const double median = known[known.size() / 2];
+  for (size_t i = 0; i < loads.size(); ++i) {
+    if (loads[i].speed <= 0) continue;
+    speeds[i].to_reference = loads[i].speed / known.back();
+    const double relative = loads[i].speed / median;
+    const bool busy = loads[i].utilisation >= mean;
+    if (busy ? relative < 1 / kSameSpeed : relative > kSameSpeed) {
+      speeds[i].capacity = relative;
+    }
+  }
   return speeds;
 }
 
@@ -64,12 +119,32 @@ run::PlannedMove Rebalancer::Describe(const View& view, ShardId shard,
   return move;
 }
 
+void Rebalancer::Observe(const std::vector<Server>& servers, absl::Time now) {
+  if (now - observed_ < kObserveEvery) return;
+  const absl::Duration passed =
+      observed_ == absl::InfinitePast() ? kObserveEvery : now - observed_;
+  observed_ = now;
+  const std::vector<ThreadSpeed> speeds = SpeedsOf(servers);
+  size_t i = 0;
+  for (const Server& server : servers) {
+    for (int t = 0; t < server.threads; ++t) {
+      const double measured = speeds[i++].capacity;
+      double& capacity =
+          capacities_.try_emplace({server.index, t}, 1).first->second;
+      const absl::Duration inertia =
+          measured < capacity ? kSlowsWithin : kRecoversWithin;
+      capacity += (measured - capacity) *
+                  (1 - std::exp(-absl::FDivDuration(passed, inertia)));
+    }
+  }
+}
+
 absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
                                            const std::vector<Server>& servers,
                                            Aim aim, absl::Time now) const {
   std::vector<PlannerThread> threads;
   std::map<Owner, int> index_of;
-  const std::vector<double> capacities = Capacities(servers);
+  const std::vector<ThreadSpeed> speeds = SpeedsOf(servers);
   for (const Server& server : servers) {
     for (int t = 0; t < server.threads; ++t) {
       if (LoadOf(server, t) == nullptr) {
@@ -80,7 +155,7 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
       const Owner owner{server.index, t};
       index_of[owner] = static_cast<int>(threads.size());
       threads.push_back({.owner = owner,
-                         .capacity = capacities[threads.size()],
+                         .capacity = CapacityOf(owner),
                          .accepts = !server.draining});
     }
   }
@@ -104,6 +179,7 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
     shards[static_cast<size_t>(move.shard())].pinned = true;
   }
   for (const Server& server : servers) {
+    const double factor = IoFactor(*server.stats);
     for (const run::ThreadLoad& load : server.stats->thread()) {
       const auto at = index_of.find({server.index, load.thread()});
       if (at == index_of.end()) continue;
@@ -111,7 +187,8 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
         if (!view.HasShard(shard.shard())) continue;
         PlannerShard& planned = shards[static_cast<size_t>(shard.shard())];
         if (planned.thread != at->second) continue;  // Its new owner tells.
-        planned.demand = shard.busy() * threads[at->second].capacity;
+        planned.demand =
+            shard.busy() * factor * speeds[at->second].to_reference;
       }
     }
   }

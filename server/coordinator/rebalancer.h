@@ -38,6 +38,10 @@ class Rebalancer {
 
   explicit Rebalancer(const Options& options) : options_(options) {}
 
+  // Looks at what the servers have said of themselves, to know how fast each
+  // thread is. Call it whenever there is news, before Plan().
+  void Observe(const std::vector<Server>& servers, absl::Time now);
+
   // What the planner says about the measured loads. Changes nothing. Failed
   // precondition: a server has not said yet how loaded it is.
   absl::StatusOr<run::Plan> Plan(const View& view,
@@ -73,10 +77,16 @@ class Rebalancer {
   run::Percentiles PauseMicros() const;
 
  private:
+  double CapacityOf(Owner thread) const {
+    const auto found = capacities_.find(thread);
+    return found == capacities_.end() ? 1 : found->second;
+  }
   run::PlannedMove Describe(const View& view, ShardId shard, Owner to) const;
   int64_t BytesOf(const View& view, ShardId shard) const;
 
   const Options options_;
+  std::map<Owner, double> capacities_;  // Relative to the median thread.
+  absl::Time observed_ = absl::InfinitePast();
   std::deque<run::PlannedMove> wanted_;
   std::map<int32_t, run::PlannedMove> ordered_;  // By shard.
   std::map<int32_t, absl::Time> moved_at_;       // By shard.

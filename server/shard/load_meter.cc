@@ -42,14 +42,15 @@ void LoadMeter::OnBatch(const Batch& batch, absl::Time now) {
   messages_ += batch.messages;
   queued_ += absl::ToDoubleSeconds(batch.queued);
   const auto cost = [&](const ShardWork& work) {
-    return static_cast<double>(work.bytes_in + work.bytes_out +
-                               work.bytes_applied) +
+    return static_cast<double>(work.bytes_applied) +
+           options_.cost_of_passing *
+               static_cast<double>(work.bytes_in + work.bytes_out) +
            options_.bytes_per_request * (work.pushes + work.pulls);
   };
   double total = 0;
   for (const ShardWork& work : batch.work) total += cost(work);
   if (total <= 0) return;
-  bytes_ += total;
+  bytes_ += total + options_.bytes_per_message * batch.messages;
   if (busy_ > kBusySecondsMin) bytes_per_busy_second_ = bytes_ / busy_;
   for (const ShardWork& work : batch.work) {
     ShardSums& sums =

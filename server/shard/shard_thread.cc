@@ -3,6 +3,8 @@
 #include <spdlog/spdlog.h>
 #include <time.h>
 
+#include <fstream>
+
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/net/host_id.h"
@@ -17,6 +19,10 @@ namespace {
 constexpr size_t kFlushBytes = 1 << 20;
 constexpr int kBatchMax = 64;
 
+// How often to look for how long the thread was kept from its processor.
+constexpr absl::Duration kLookEvery = absl::Milliseconds(20);
+constexpr absl::Duration kSleepMin = absl::Milliseconds(2);
+
 const char* KindName(ShardTraceRecord::Kind kind) {
   switch (kind) {
     case ShardTraceRecord::Kind::kPullAnswered:
@@ -29,6 +35,17 @@ const char* KindName(ShardTraceRecord::Kind kind) {
       return "update";
   }
   return "?";
+}
+
+// For how long this thread has been ready to run and others ran instead: the
+// second figure of /proc/thread-self/schedstat (Linux,
+// Documentation/scheduler/sched-stats.rst). Zero where there is none.
+absl::Duration TimeKeptWaiting() {
+  std::ifstream file("/proc/thread-self/schedstat");
+  int64_t ran_ns = 0;
+  int64_t waited_ns = 0;
+  if (!(file >> ran_ns >> waited_ns)) return absl::ZeroDuration();
+  return absl::Nanoseconds(waited_ns);
 }
 
 absl::Duration ThreadCpuTime() {
@@ -102,18 +119,39 @@ void ShardThread::Run() {
     const absl::Duration cpu_begin = ThreadCpuTime();
     LoadMeter::Batch batch;
     HandleBatch(begin, &batch);
-    if (options_.slowdown > 1) {
-      absl::SleepFor((absl::Now() - begin) * (options_.slowdown - 1));
-    }
-    const absl::Time end = absl::Now();
-    batch.busy = end - begin;
-    batch.cpu = ThreadCpuTime() - cpu_begin;
-    batch.work = work_;
-    meter_.OnBatch(batch, end);
-    work_.clear();
+    Account(begin, cpu_begin, batch);
   }
   for (const auto& [owner, link] : links_) poller_.Remove(*link.socket);
   poller_.Remove(*router_);
+}
+
+void ShardThread::Account(absl::Time begin, absl::Duration cpu_begin,
+                          LoadMeter::Batch batch) {
+  batch.busy = absl::Now() - begin;
+  batch.cpu = ThreadCpuTime() - cpu_begin;
+  kept_in_batches_ += std::max(batch.busy - batch.cpu, absl::ZeroDuration());
+  sleep_owed_ += batch.busy * (options_.slowdown - 1);
+  if (sleep_owed_ >= kSleepMin) {  // Short sleeps last too long.
+    const absl::Time asleep = absl::Now();
+    absl::SleepFor(sleep_owed_);
+    const absl::Duration slept = absl::Now() - asleep;
+    sleep_owed_ -= slept;
+    batch.busy += slept;
+  }
+  const absl::Time end = absl::Now();
+  if (end >= next_look_) {
+    next_look_ = end + kLookEvery;
+    // What it was kept from its processor, between batches as well: when
+    // messages were there and it could not run.
+    const absl::Duration kept = TimeKeptWaiting();
+    batch.busy +=
+        std::max(kept - kept_waiting_ - kept_in_batches_, absl::ZeroDuration());
+    kept_waiting_ = kept;
+    kept_in_batches_ = absl::ZeroDuration();
+  }
+  batch.work = work_;
+  meter_.OnBatch(batch, end);
+  work_.clear();
 }
 
 void ShardThread::HandleBatch(absl::Time begin, LoadMeter::Batch* batch) {

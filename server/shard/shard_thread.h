@@ -47,6 +47,9 @@ class ShardThread {
               const Options& options, Optimizer optimizer,
               const config::LearningRateSchedule& schedule);
   void Run();
+  // What the batch from `begin` on cost: to be told to the meter.
+  void Account(absl::Time begin, absl::Duration cpu_begin,
+               LoadMeter::Batch batch);
   // Takes in what has arrived; the time that messages waited goes to `*batch`.
   void HandleBatch(absl::Time begin, LoadMeter::Batch* batch);
   void Handle(const RouterSocket::Incoming& incoming);
@@ -68,6 +71,10 @@ class ShardThread {
   ShardCore::Effects effects_;
   std::vector<ShardWork> work_;  // Of the present batch.
   LoadMeter meter_;
+  absl::Duration sleep_owed_;    // For Options::slowdown.
+  absl::Duration kept_waiting_;  // For a processor, as of the last look at it,
+  absl::Duration kept_in_batches_;  // and as far as it is in batches already.
+  absl::Time next_look_;
   Poller poller_;
   std::shared_ptr<const View> view_;
   std::optional<PeerId> control_;  // Who brought it.

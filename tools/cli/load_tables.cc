@@ -55,6 +55,7 @@ ServerLoad LoadOf(const wire::StatusReply& status,
   }
   ServerLoad load;
   load.known = server.thread_size() > 0;
+  load.busiest = server.io_utilisation();
   double own = 0;
   for (const run::ThreadLoad& thread : server.thread()) {
     own += thread.utilisation();

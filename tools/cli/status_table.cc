@@ -141,7 +141,7 @@ std::string StatusTable(const wire::StatusReply& status,
     absl::StrAppend(&text, "last evaluation: ", evaluation, "\n");
   }
   absl::StrAppend(&text, "\n", WorkersText(status), "\n", ServersText(status),
-                  "busy: the server's busiest shard thread; load: the server's "
+                  "busy: the server's busiest thread; load: the server's "
                   "share of all work; queue: the longest mean wait at a "
                   "thread\n");
   const std::string pending = PendingMovesText(status.plan(), options.top);
