@@ -536,7 +536,17 @@ TEST(PlannerTest, PiecesAreNotSmallerThanAllowed) {
   Add(0, 0.8, &cluster).end = 2500;
   const PlannerResult plan = Plan(cluster, {});
   ASSERT_EQ(plan.splits.size(), 1);
-  EXPECT_EQ(plan.splits[0].at, 2500 - 1024);
+  EXPECT_EQ(plan.splits[0].at, 1250);
+}
+
+// Pieces cut to measure would leave one too hot and too small to be cut again.
+TEST(PlannerTest, HotShardOfFewPiecesIsCutEvenly) {
+  Cluster cluster = ClusterOf(std::vector<double>(8, 1));
+  Add(0, 0.8, &cluster).end = 8 * 1024 + 500;
+  const PlannerResult plan = Plan(cluster, {});
+  Apply(plan, {}, &cluster);
+  EXPECT_EQ(plan.splits.size(), 7);
+  EXPECT_LE(plan.worst_after, 1.05 * plan.mean);
 }
 
 TEST(PlannerTest, PinnedShardsStayEvenWhenTheyAreTooHot) {
