@@ -531,6 +531,18 @@ TEST(PlannerTest, OthersMakeRoomForAPiece) {
       }));
 }
 
+// 18 of the cold shards would do, too.
+TEST(PlannerTest, CutsAWarmShardWhereThatSavesManyMoves) {
+  Cluster cluster = ClusterOf({1, 1, 1, 1});
+  Add(0, 0.5, &cluster);
+  for (int s = 0; s < 40; ++s) Add(0, 0.01, &cluster);
+  for (int s = 0; s < 3 * 62; ++s) Add(1 + s % 3, 0.01, &cluster);
+  const PlannerResult plan = Plan(cluster, {});
+  Apply(plan, {}, &cluster);
+  EXPECT_LE(plan.moves.size(), 3);
+  EXPECT_LE(plan.worst_after, 1.05 * plan.mean * (1 + 1e-6));
+}
+
 TEST(PlannerTest, PiecesAreNotSmallerThanAllowed) {
   Cluster cluster = ClusterOf({1, 1, 1, 1});
   Add(0, 0.8, &cluster).end = 2500;
