@@ -69,6 +69,8 @@ void Poller::Remove(const Socket& socket) {
 }
 
 absl::Status Poller::Wait(absl::Duration wait_max) {
+  // A time that is over by now, on a machine that was busy.
+  wait_max = std::max(wait_max, absl::ZeroDuration());
   // A socket's descriptor tells that ZeroMQ has news for it, not that it has
   // messages, and is silent about messages whose news a send has already taken
   // in. So ask the sockets first. Afterwards every new message makes its

@@ -54,7 +54,8 @@ class Poller {
   void Remove(const Socket& socket);
 
   // Returns as soon as a socket may have a message or a waker was woken, at the
-  // latest after `wait_max` (may be infinite); sometimes earlier. OK in all
+  // latest after `wait_max` (may be infinite; below zero is zero); sometimes
+  // earlier. OK in all
   // cases; the caller then drains the wakers and receives from every socket
   // until it has no more.
   absl::Status Wait(absl::Duration wait_max);

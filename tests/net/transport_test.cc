@@ -553,6 +553,14 @@ TEST_P(PollerSpinTest, MissesNoMessageBetweenSends) {
   server.join();
 }
 
+TEST(PollerTest, AWaitUntilATimeThatIsOverEndsAtOnce) {
+  Waker waker;
+  Poller poller;
+  poller.Add(waker);
+  EXPECT_TRUE(poller.Wait(absl::Milliseconds(-5)).ok());
+  EXPECT_TRUE(poller.Wait(-absl::InfiniteDuration()).ok());
+}
+
 TEST(PollerTest, RemovedSocketNoLongerEndsAWait) {
   NetContext context;
   auto router = Must(RouterSocket::Create(context));
