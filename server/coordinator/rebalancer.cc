@@ -31,7 +31,7 @@ constexpr absl::Duration kObserveEvery = absl::Milliseconds(400);
 // that it still is. So it is believed to be slow at once, and fast only slowly:
 // else its load would go to and fro.
 constexpr absl::Duration kSlowsWithin = absl::Seconds(1);
-constexpr absl::Duration kRecoversWithin = absl::Seconds(60);
+constexpr absl::Duration kRecoversWithin = absl::Minutes(5);
 
 // How many times busier the server is than its shard threads show, because
 // moving the bytes takes longer than handling them. At least 1.

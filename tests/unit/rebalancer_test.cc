@@ -202,7 +202,7 @@ TEST_F(SlowThread, IsNotGivenItBackAtOnceForHavingLittleToDo) {
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_THAT(Moves(*next), SizeIs(testing::Le(1)));
   // In the long run it is tried again.
-  ObserveFor(absl::Minutes(10));
+  ObserveFor(absl::Minutes(30));
   const absl::StatusOr<run::Plan> later = Plan();
   ASSERT_TRUE(later.ok()) << later.status();
   EXPECT_THAT(Moves(*later), SizeIs(testing::Ge(7)));
