@@ -51,7 +51,7 @@ constexpr absl::Duration kWaitMax = absl::Seconds(30);
 struct Options {
   std::string scenario = "moves";
   std::vector<int64_t> shard_kib = {256, 1024, 16384};
-  int workers = 4;
+  int workers = 0;      // 2 for moves, 4 for the scenarios.
   double seconds = 5;   // Of each phase.
   double pace_ms = 20;  // Between the steps of a worker.
   std::string optimizer = "sgd";
@@ -636,9 +636,9 @@ int Main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--workers", options.workers)
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
+  app.add_option("--workers", options.workers,
+                 "default: 2 for moves, 4 for the scenarios")
+      ->check(CLI::Range(1, 64));
   app.add_option("--seconds", options.seconds, "of each phase")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
@@ -665,6 +665,8 @@ int Main(int argc, char** argv) {
     options.shard_kib = {16};
     options.seconds = 0.5;
   }
+  if (options.workers == 0)
+    options.workers = options.scenario == "moves" ? 2 : 4;
   absl::Status status;
   if (options.scenario != "moves") {
     status = BenchScenario(options);
