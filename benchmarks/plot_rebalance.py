@@ -33,19 +33,16 @@ def main() -> None:
     figure, (top, bottom) = plt.subplots(2, 1, sharex=True, figsize=(7, 4.6))
     top.plot(seconds, [point[1] for point in course], color=BLUE, linewidth=2)
     top.axhline(1.2, color=GREY, linestyle=":", linewidth=1)
-    top.annotate("1.2: acts above it", (seconds[-1], 1.2), ha="right", va="bottom", color=GREY, fontsize=8)
+    on_white = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    small = {"color": GREY, "fontsize": 8}
+    top.annotate("1.2: acts above it", (seconds[-1], 1.25), ha="right", va="bottom", bbox=on_white, **small)
     top.set_ylabel("load of the busiest server\ntimes the mean")
     top.set_ylim(bottom=0.9)
     bottom.plot(seconds, [point[2] for point in course], color=ORANGE, linewidth=2)
     bottom.axhline(result["steps_per_second_ideal"], color=GREY, linestyle=":", linewidth=1)
-    bottom.annotate(
-        "even placement",
-        (seconds[-1], result["steps_per_second_ideal"]),
-        ha="right",
-        va="bottom",
-        color=GREY,
-        fontsize=8,
-    )
+    ideal = result["steps_per_second_ideal"]
+    # Where the curve is low.
+    bottom.annotate("even placement", (-0.3, ideal * 1.03), ha="right", va="bottom", **small)
     bottom.set_ylabel("steps per second\n(push and pull)")
     bottom.set_ylim(bottom=0)
     bottom.set_xlabel("seconds since the first decision to rebalance")
@@ -53,6 +50,8 @@ def main() -> None:
         axes.axvline(0, color=GREY, linewidth=1)
         if gap is not None:
             axes.axvspan(seconds[gap - 1], seconds[gap], color="#EEEEEE")
+    if gap is not None:
+        top.annotate("disturbed", (seconds[gap], 2.8), ha="left", va="bottom", **small)
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(options.picture, metadata={"Date": None})
