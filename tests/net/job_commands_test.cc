@@ -128,6 +128,7 @@ class JobCommandsTest : public ::testing::Test {
     stats.set_index(index);
     stats.set_pid(pid);
     stats.set_alive(true);
+    status_.set_next_server(index + 1);
   }
 
   // In the coordinator's thread.
