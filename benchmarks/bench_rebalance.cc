@@ -274,6 +274,12 @@ class Cluster {
     }
     return all;
   }
+  // Ends the workers; how many of them a failed push or pull had ended before.
+  int CountFailed() {
+    int failed = 0;
+    for (const auto& worker : workers_) failed += !worker->Stop().ok();
+    return failed;
+  }
   // Ends the workers; how many elements of the final model are not the sum of
   // all pushes.
   absl::StatusOr<int64_t> CountWrong() {
@@ -370,8 +376,9 @@ absl::Status BenchMoves(const Options& options, int64_t shard_kib) {
   const std::vector<double> during = MillisecondsOf(cluster->TakeSamples());
   absl::SleepFor(phase);
   const std::vector<double> after = MillisecondsOf(cluster->TakeSamples());
+  const int failed = cluster->CountFailed();
   std::optional<int64_t> wrong;
-  if (options.optimizer == "sgd") {
+  if (failed == 0 && options.optimizer == "sgd") {
     SL_ASSIGN_OR_RETURN(wrong, cluster->CountWrong());
   }
   const double moves = static_cast<double>(pauses_ms.size());
@@ -392,7 +399,7 @@ absl::Status BenchMoves(const Options& options, int64_t shard_kib) {
        {"pull_ms_during", PercentilesOf(during)},
        {"pull_ms_after", PercentilesOf(after)},
        {"pull_p99_during_to_before", ratio},
-       {"failed_requests", 0},  // One would have ended the benchmark.
+       {"failed_requests", failed},
        {"wrong_elements", wrong.has_value() ? nlohmann::ordered_json(*wrong)
                                             : nlohmann::ordered_json()}});
   std::fprintf(stderr,
@@ -406,6 +413,9 @@ absl::Status BenchMoves(const Options& options, int64_t shard_kib) {
                !wrong.has_value() ? "model not checked"
                : *wrong == 0      ? "model exact"
                                   : "MODEL WRONG");
+  if (failed != 0) {
+    return absl::InternalError(absl::StrCat(failed, " workers have failed"));
+  }
   if (wrong.value_or(0) != 0) {
     return absl::InternalError(
         absl::StrCat(*wrong, " elements lost or doubled a push"));
