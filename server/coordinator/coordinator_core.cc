@@ -856,12 +856,13 @@ void CoordinatorCore::OnHandOverStates(const Member& server, absl::Time now,
   bool any = false;
   for (const run::HandOverState& state : server.server.hand_over()) {
     if (state.state() == run::HandOverState::LOST) {
-      return End(
-          wire::FAILED,
-          absl::StrCat("the server that was just taking over shard ",
-                       state.shard(), " from server ", server.join.index(),
-                       " has died; its shards are lost"),
-          now, effects);
+      return End(wire::FAILED,
+                 absl::StrCat("server ", state.to_server(),
+                              ", which was just taking over shard ",
+                              state.shard(), " from server ",
+                              server.join.index(),
+                              ", has died; its shards are lost"),
+                 now, effects);
     }
     if (state.state() != run::HandOverState::DONE) continue;
     run::MoveRecord record;

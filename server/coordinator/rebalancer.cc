@@ -178,6 +178,9 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
   for (const run::PlannedMove& move : wanted_) {
     shards[static_cast<size_t>(move.shard())].pinned = true;
   }
+  // As people are told them: of the thread's own time, not of the reference's.
+  std::vector<double> busy(shards.size(), 0);
+  std::vector<double> utilisation(threads.size(), 0);
   for (const Server& server : servers) {
     const double factor = IoFactor(*server.stats);
     for (const run::ThreadLoad& load : server.stats->thread()) {
@@ -187,6 +190,8 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
         if (!view.HasShard(shard.shard())) continue;
         PlannerShard& planned = shards[static_cast<size_t>(shard.shard())];
         if (planned.thread != at->second) continue;  // Its new owner tells.
+        busy[static_cast<size_t>(shard.shard())] = shard.busy() * factor;
+        utilisation[static_cast<size_t>(at->second)] += shard.busy() * factor;
         planned.demand =
             shard.busy() * factor * speeds[at->second].to_reference;
       }
@@ -204,17 +209,21 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
   options.split_elements_min = options_.split_elements_min;
   const PlannerResult result = slackline::PlanMoves(threads, shards, options);
 
-  run::Plan plan;
-  plan.set_worst_before(result.worst_before);
-  plan.set_mean(result.mean);
-  plan.set_worst_after(result.worst_after);
-  plan.set_bytes(result.bytes);
-  plan.set_summary(result.summary);
-  std::vector<double> utilisation(threads.size(), 0);
+  std::vector<double> reference(threads.size(), 0);
   for (const PlannerShard& shard : shards) {
-    utilisation[static_cast<size_t>(shard.thread)] +=
+    reference[static_cast<size_t>(shard.thread)] +=
         shard.demand / threads[static_cast<size_t>(shard.thread)].capacity;
   }
+  const auto worst =
+      std::max_element(reference.begin(), reference.end()) - reference.begin();
+  const double to_own =
+      reference[worst] > 0 ? utilisation[worst] / reference[worst] : 1;
+  run::Plan plan;
+  plan.set_worst_before(result.worst_before * to_own);
+  plan.set_mean(result.mean * to_own);
+  plan.set_worst_after(result.worst_after * to_own);
+  plan.set_bytes(result.bytes);
+  plan.set_summary(result.summary);
   // Parts of a shard that is to be split: what they are of it.
   struct Part {
     int32_t origin = 0;
@@ -257,7 +266,7 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
                         static_cast<int64_t>(sizeof(float)) *
                         (1 + options_.slot_count));
     }
-    message.set_load(share * whole.demand / threads[move.from].capacity);
+    message.set_load(share * busy[static_cast<size_t>(part.origin)]);
     switch (move.reason) {
       case PlannerMove::Reason::kDrained:
         message.set_reason(absl::StrCat(

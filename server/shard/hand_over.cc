@@ -196,6 +196,7 @@ run::HandOverState HandOverSource::Report() const {
   report.set_shard(shard_);
   report.set_move(move_);
   report.set_bytes(bytes_sent_);
+  report.set_to_server(target_.server);
   if (gone_) {
     report.set_copy_micros(absl::ToInt64Microseconds(gone_at_ - started_));
     report.set_pause_micros(absl::ToInt64Microseconds(pause_));

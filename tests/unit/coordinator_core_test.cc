@@ -690,6 +690,7 @@ class PlacementTest : public CoordinatorCoreTest {
       hand_over.set_shard(shard);
       hand_over.set_move(move.id());
       hand_over.set_state(state);
+      hand_over.set_to_server(move.server());
       hand_over.set_bytes(24);
       hand_over.set_copy_micros(7000);
       hand_over.set_pause_micros(300);
@@ -918,7 +919,8 @@ TEST_F(PlacementTest, AShardLostOnItsWayFailsTheJob) {
   Said(2, run::HandOverState::LOST);
   EXPECT_EQ(core_->state(), wire::FAILED);
   EXPECT_THAT(core_->reason(),
-              HasSubstr("was just taking over shard 2 from server 0 has died"));
+              HasSubstr("server 1, which was just taking over shard 2 from "
+                        "server 0, has died"));
 }
 
 TEST_F(PlacementTest, TheDeathOfAnEmptyServerCancelsTheMovesToIt) {
