@@ -39,6 +39,11 @@ if(NOT HWY_FOUND)
   slackline_missing(Highway libhwy-dev)
 endif()
 
+pkg_check_modules(XXHASH QUIET IMPORTED_TARGET libxxhash)
+if(NOT XXHASH_FOUND)
+  slackline_missing(xxHash libxxhash-dev)
+endif()
+
 find_path(HTTPLIB_INCLUDE_DIR httplib.h)
 if(NOT HTTPLIB_INCLUDE_DIR)
   slackline_missing(cpp-httplib libcpp-httplib-dev)
@@ -57,8 +62,13 @@ if(NOT TARGET slackline_gloo)
   target_link_libraries(slackline_gloo INTERFACE ${GLOO_LIBRARY})
 endif()
 
+include(SlacklineCuda)
+
 # LibTorch: Debian's package, a PyTorch found through CMAKE_PREFIX_PATH, or the
-# one that python3 imports.
+# one that python3 imports. One with CUDA adds flags to all CUDA code and takes
+# away its architectures: ours hold.
+set(cuda_flags "${CMAKE_CUDA_FLAGS}")
+set(cuda_architectures "${CMAKE_CUDA_ARCHITECTURES}")
 find_package(Torch QUIET)
 if(NOT Torch_FOUND)
   execute_process(
@@ -71,15 +81,13 @@ endif()
 if(NOT Torch_FOUND)
   slackline_missing(LibTorch libtorch-dev)
 endif()
-
-# CUDA and NCCL are optional: without them Slackline trains on the CPU.
-find_package(CUDAToolkit QUIET)
-find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-if(CUDAToolkit_FOUND)
-  message(STATUS "CUDA Toolkit ${CUDAToolkit_VERSION}: found; this version of Slackline has no GPU code yet, workers train on the CPU")
-else()
-  message(STATUS "CUDA Toolkit: not found, which is fine; workers train on the CPU")
+if(SLACKLINE_HAS_CUDA)
+  set(CMAKE_CUDA_FLAGS "${cuda_flags}")
+  set(CMAKE_CUDA_ARCHITECTURES "${cuda_architectures}")
 endif()
+
+# NCCL is optional.
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 if(NCCL_INCLUDE_DIR)
   message(STATUS "NCCL: found; all-reduce runs over Gloo in this version")
 else()
@@ -89,4 +97,5 @@ endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()

@@ -3,12 +3,14 @@
 
 set(SLACKLINE_SANITIZER "" CACHE STRING "Value for -fsanitize=, empty for none")
 if(SLACKLINE_SANITIZER)
-  add_compile_options(-fsanitize=${SLACKLINE_SANITIZER} -fno-omit-frame-pointer)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SLACKLINE_SANITIZER};-fno-omit-frame-pointer>")
   add_link_options(-fsanitize=${SLACKLINE_SANITIZER})
 endif()
 
 function(slackline_options target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror=return-type -Wno-sign-compare)
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror=return-type;-Wno-sign-compare>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
 endfunction()
 

@@ -139,25 +139,53 @@ absl::StatusOr<Optimizer> Optimizer::Create(const config::Optimizer& config) {
       "adamw is required");
 }
 
-int Optimizer::slot_count() const {
+int Optimizer::slot_count() const { return optim::SlotCount(rule()); }
+
+optim::Rule Optimizer::rule() const {
   switch (kind_) {
     case Kind::kSgd:
-      return 0;
+      return optim::Rule::kSgd;
     case Kind::kMomentum:
+      return optim::Rule::kMomentum;
     case Kind::kNesterov:
+      return optim::Rule::kNesterov;
     case Kind::kAdagrad:
-      return 1;
+      return optim::Rule::kAdagrad;
     case Kind::kAdam:
     case Kind::kAdamW:
-      return 2;
+      return optim::Rule::kAdam;
   }
   SL_CHECK(false, "unknown kind of optimizer");
 }
 
-void Optimizer::Apply(const ApplyArgs& args) const {
-  SL_CHECK(!args.gradients.empty(), "an update needs at least one gradient");
+optim::Coefficients Optimizer::CoefficientsOf(const ApplyArgs& args) const {
   SL_CHECK(args.update_count >= 1,
            absl::StrCat("update_count is ", args.update_count));
+  optim::Coefficients c;
+  c.gradient_scale = args.gradient_scale;
+  c.rate = args.learning_rate;
+  c.weight_decay = static_cast<float>(weight_decay_);
+  c.momentum = static_cast<float>(momentum_);
+  c.epsilon = static_cast<float>(epsilon_);
+  if (rule() != optim::Rule::kAdam) return c;
+
+  const double rate = args.learning_rate;
+  const double t = static_cast<double>(args.update_count);
+  c.beta1 = static_cast<float>(beta1_);
+  c.one_minus_beta1 = static_cast<float>(1 - beta1_);
+  c.beta2 = static_cast<float>(beta2_);
+  c.one_minus_beta2 = static_cast<float>(1 - beta2_);
+  c.rate = static_cast<float>(rate / (1 - std::pow(beta1_, t)));
+  c.root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2_, t)));
+  if (kind_ == Kind::kAdamW) {
+    c.weight_decay = 0;
+    c.keep = static_cast<float>(1 - rate * weight_decay_);
+  }
+  return c;
+}
+
+void Optimizer::Apply(const ApplyArgs& args) const {
+  SL_CHECK(!args.gradients.empty(), "an update needs at least one gradient");
   optim::Operands operands;
   operands.in = AsBytes(args.in);
   operands.out = AsBytes(args.out);
@@ -166,45 +194,7 @@ void Optimizer::Apply(const ApplyArgs& args) const {
     SL_CHECK(args.slots[slot] != nullptr, absl::StrCat("slot ", slot));
     operands.slots[slot] = AsBytes(args.slots[slot]);
   }
-
-  optim::Coefficients c;
-  c.gradient_scale = args.gradient_scale;
-  c.rate = args.learning_rate;
-  c.weight_decay = static_cast<float>(weight_decay_);
-  c.momentum = static_cast<float>(momentum_);
-  c.epsilon = static_cast<float>(epsilon_);
-  optim::Rule rule = optim::Rule::kSgd;
-  switch (kind_) {
-    case Kind::kSgd:
-      break;
-    case Kind::kMomentum:
-      rule = optim::Rule::kMomentum;
-      break;
-    case Kind::kNesterov:
-      rule = optim::Rule::kNesterov;
-      break;
-    case Kind::kAdagrad:
-      rule = optim::Rule::kAdagrad;
-      break;
-    case Kind::kAdam:
-    case Kind::kAdamW: {
-      rule = optim::Rule::kAdam;
-      const double rate = args.learning_rate;
-      const double t = static_cast<double>(args.update_count);
-      c.beta1 = static_cast<float>(beta1_);
-      c.one_minus_beta1 = static_cast<float>(1 - beta1_);
-      c.beta2 = static_cast<float>(beta2_);
-      c.one_minus_beta2 = static_cast<float>(1 - beta2_);
-      c.rate = static_cast<float>(rate / (1 - std::pow(beta1_, t)));
-      c.root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2_, t)));
-      if (kind_ == Kind::kAdamW) {
-        c.weight_decay = 0;
-        c.keep = static_cast<float>(1 - rate * weight_decay_);
-      }
-      break;
-    }
-  }
-  optim::Update(rule, c, operands, args.elements);
+  optim::Update(rule(), CoefficientsOf(args), operands, args.elements);
 }
 
 }  // namespace slackline

@@ -29,6 +29,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/optim/formulas.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {
@@ -66,6 +67,11 @@ class Optimizer {
   // gradient, or an update_count below 1, is fatal. A parameter that is
   // infinite may become NaN.
   void Apply(const ApplyArgs& args) const;
+
+  // What Apply computes, for those who compute it elsewhere (on a GPU): the
+  // rule, and the numbers of one update. An update_count below 1 is fatal.
+  optim::Rule rule() const;
+  optim::Coefficients CoefficientsOf(const ApplyArgs& args) const;
 
  private:
   enum class Kind { kSgd, kMomentum, kNesterov, kAdagrad, kAdam, kAdamW };
