@@ -1,5 +1,5 @@
-// Sums float buffers over the ranks of a fixed group, while the caller goes on
-// with other work.
+// Sums float buffers over the ranks of a fixed group, or copies them from one
+// rank to all, while the caller goes on with other work.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,12 @@ namespace slackline {
 // its Collective and makes a new one.
 //
 // Order: all ranks start the same operations, with the same sizes, in the same
-// order. The operations run in that order on a thread of the collective; the
-// order in which a caller waits for them is free. Different sizes on different
-// ranks are a bug of the caller and may end the process.
+// order. The operations run in that order beside the caller; the order in which
+// it waits for them is free. Different sizes or roots on different ranks are a
+// bug of the caller and may end the process.
+//
+// Buffers are in the memory of the host or of a GPU, as the implementation
+// says.
 //
 // Failure: the first one, of whatever operation or by Abort(), is final. The
 // operation in flight is given up, the other ranks see the connections close
@@ -45,6 +48,10 @@ class Collective {
   // failure nothing is started, which Wait() then tells.
   virtual Ticket AllReduceAsync(absl::Span<float> data) = 0;
 
+  // The same with the elements that `root`, a rank of the group, has: in the
+  // end every rank has its bits, those of NaN and -0 as well.
+  virtual Ticket BroadcastAsync(absl::Span<float> data, Rank root) = 0;
+
   // Returns when the operation is done, or the collective has failed and no
   // longer touches any buffer; their contents are undefined then. Returns at
   // the latest when for the collective's timeout no byte of an operation has
@@ -52,7 +59,8 @@ class Collective {
   //   Unavailable: connections were lost; names the ranks at their other ends.
   //     A rank that gives up closes its connections too, a little later, so
   //     under load this may be one that noticed a dead rank earlier.
-  //   DeadlineExceeded: names the neighbour in the ring that did not answer.
+  //   DeadlineExceeded: names the neighbour in the ring that did not answer,
+  //     where the implementation can tell.
   virtual absl::Status Wait(Ticket ticket) = 0;
 
   // Makes the collective fail with `reason`, which is not OK, and wakes up who

@@ -28,6 +28,7 @@
 #include "gloo/transport/tcp/attr.h"
 #include "gloo/transport/tcp/device.h"
 #include "gloo/transport/unbound_buffer.h"
+#include "gloo/types.h"
 
 namespace slackline {
 namespace {
@@ -310,6 +311,15 @@ absl::Status CheckHost(const std::string& host) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTimeout(const char* name, absl::Duration timeout) {
+  if (timeout >= absl::Milliseconds(1) && timeout <= absl::Hours(24)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(name, ": value ",
+                                                 absl::FormatDuration(timeout),
+                                                 " is outside [1 ms, 24 h]"));
+}
+
 absl::Status CheckOptions(const GlooCollective::Options& options) {
   const auto rank = static_cast<int32_t>(options.rank);
   if (options.world_size < 1) {
@@ -321,12 +331,8 @@ absl::Status CheckOptions(const GlooCollective::Options& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank: value ", rank, " is outside [0, ", options.world_size, ")"));
   }
-  if (options.timeout < absl::Milliseconds(1) ||
-      options.timeout > absl::Hours(24)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("timeout: value ", absl::FormatDuration(options.timeout),
-                     " is outside [1 ms, 24 h]"));
-  }
+  SL_RETURN_IF_ERROR(CheckTimeout("timeout", options.timeout));
+  SL_RETURN_IF_ERROR(CheckTimeout("connect_timeout", options.connect_timeout));
   if (options.world_size == 1) return absl::OkStatus();
   if (options.store == nullptr) {
     return absl::InvalidArgumentError(
@@ -341,6 +347,29 @@ std::string RanksText(const std::vector<int>& ranks) {
                       absl::StrJoin(ranks, ", "));
 }
 
+// How long Create() may go on.
+class Patience {
+ public:
+  explicit Patience(const GlooCollective::Options& options)
+      : keep_trying_(options.keep_trying),
+        deadline_(absl::Now() + options.connect_timeout) {}
+
+  // What keep_trying says.
+  absl::Status Ask() const {
+    return keep_trying_ ? keep_trying_() : absl::OkStatus();
+  }
+  bool Over() const { return absl::Now() >= deadline_; }
+  // To wait before asking again. Zero if it is over.
+  absl::Duration Slice() const {
+    constexpr absl::Duration kSlice = absl::Milliseconds(40);
+    return std::clamp(deadline_ - absl::Now(), absl::ZeroDuration(), kSlice);
+  }
+
+ private:
+  const std::function<absl::Status()>& keep_trying_;
+  const absl::Time deadline_;
+};
+
 }  // namespace
 
 class GlooCollective::Mesh {
@@ -350,13 +379,14 @@ class GlooCollective::Mesh {
         world_size_(options.world_size),
         timeout_(absl::ToChronoMilliseconds(options.timeout)) {}
 
-  absl::Status Connect(const Options& options);
+  // Forms the group, as Create() says.
+  absl::Status Join(const Options& options);
 
   // One thread calls these, in this order.
   absl::Status BeginWatch();
   // `number` counts the operations from 0. After a failure all connections are
   // reset.
-  absl::Status AllReduce(absl::Span<float> data, int64_t number);
+  absl::Status Run(const Operation& operation, int64_t number);
   void SayGoodbye();  // If nothing has failed.
   void GiveUp() { transport_->GiveUp({}); }
 
@@ -365,19 +395,25 @@ class GlooCollective::Mesh {
   absl::Status AwaitLoss();
   void EndWatch() { watch_->abortWaitRecv(); }
 
-  // AllReduce() fails at once, now or when it is called. Any thread.
+  // Run() fails at once, now or when it is called. Any thread.
   void Interrupt() { transport_->Interrupt(); }
 
  private:
   absl::StatusOr<std::vector<std::string>> AwaitAddresses(
-      const Options& options);
+      const Options& options, const Patience& patience);
+  // `addresses[i]` is where rank i awaits this one.
+  absl::Status Connect(const std::vector<std::vector<char>>& addresses,
+                       const Options& options, const Patience& patience);
+  void AllReduce(absl::Span<float> data, int64_t number);
+  void Broadcast(absl::Span<float> data, int root, int64_t number);
   std::string Key(const Options& options, int rank) const {
     return absl::StrCat(options.group, "/", rank);
   }
   std::string Self() const {
     return absl::StrCat("rank ", rank_, " of ", world_size_);
   }
-  absl::Status FailureOf(int64_t number, const std::exception& exception);
+  absl::Status FailureOf(const Operation& operation, int64_t number,
+                         const std::exception& exception);
   static absl::Status Loss(const std::string& prefix,
                            const std::vector<int>& lost,
                            const std::exception& exception);
@@ -394,7 +430,8 @@ class GlooCollective::Mesh {
   std::unique_ptr<gloo::transport::UnboundBuffer> watch_;
 };
 
-absl::Status GlooCollective::Mesh::Connect(const Options& options) {
+absl::Status GlooCollective::Mesh::Join(const Options& options) {
+  const Patience patience(options);
   // The addresses on which this rank awaits each other rank, all of one size,
   // in the order of the ranks without this one.
   std::string addresses;
@@ -403,9 +440,10 @@ absl::Status GlooCollective::Mesh::Connect(const Options& options) {
     device = gloo::transport::tcp::CreateDevice(
         gloo::transport::tcp::attr(options.host.c_str()));
     tcp_ = device->createContext(rank_, world_size_);
-    // Connecting takes up to five times the timeout of the transport. (And zero
-    // would mean no timeout.)
-    tcp_->setTimeout(std::max(timeout_ / 5, Milliseconds(1)));
+    // Longer than Connect() lets Gloo wait, and not zero, which would mean no
+    // timeout.
+    tcp_->setTimeout(absl::ToChronoMilliseconds(options.connect_timeout) +
+                     Milliseconds(1));
     for (int i = 0; i < world_size_; ++i) {
       if (i == rank_) continue;
       const std::vector<char> address = tcp_->createPair(i)->address().bytes();
@@ -423,8 +461,9 @@ absl::Status GlooCollective::Mesh::Connect(const Options& options) {
       Annotate(options.store->Put(Key(options, rank_), std::move(addresses)),
                absl::StrCat("store the addresses of ", Self())));
   SL_ASSIGN_OR_RETURN(const std::vector<std::string> found,
-                      AwaitAddresses(options));
+                      AwaitAddresses(options, patience));
 
+  std::vector<std::vector<char>> own(world_size_);
   for (int i = 0; i < world_size_; ++i) {
     if (i == rank_) continue;
     if (found[i].size() != addresses_bytes) {
@@ -435,17 +474,9 @@ absl::Status GlooCollective::Mesh::Connect(const Options& options) {
     }
     const size_t index = rank_ < i ? rank_ : rank_ - 1;
     const char* const address = found[i].data() + index * address_bytes;
-    try {
-      tcp_->getPair(i)->connect(
-          std::vector<char>(address, address + address_bytes));
-    } catch (const std::exception& exception) {
-      return absl::UnavailableError(absl::StrCat(
-          Self(), " has no connection to rank ", i, " after up to ",
-          timeout_.count(), " ms (", Reason(exception),
-          "); check that it still runs, and that all ports are open between "
-          "the two machines"));
-    }
+    own[i].assign(address, address + address_bytes);
   }
+  SL_RETURN_IF_ERROR(Connect(own, options, patience));
   transport_ = std::make_shared<StoppableTransport>(tcp_);
   context_ = std::make_shared<GlooContext>(std::move(device), transport_);
   watch_ = tcp_->createUnboundBuffer(nullptr, 0);
@@ -453,70 +484,194 @@ absl::Status GlooCollective::Mesh::Connect(const Options& options) {
 }
 
 absl::StatusOr<std::vector<std::string>> GlooCollective::Mesh::AwaitAddresses(
-    const Options& options) {
-  const absl::Time deadline = absl::Now() + options.timeout;
+    const Options& options, const Patience& patience) {
   std::vector<std::string> found(world_size_);
   std::vector<int> missing;
-  for (int i = 0; i < world_size_; ++i) {
-    if (i == rank_) continue;
-    absl::StatusOr<std::string> addresses = options.store->Get(
-        Key(options, i),
-        std::max(deadline - absl::Now(), absl::ZeroDuration()));
+  for (int i = 0; i < world_size_;) {
+    if (i == rank_) {
+      ++i;
+      continue;
+    }
+    SL_RETURN_IF_ERROR(patience.Ask());
+    const bool last_look = patience.Over();
+    absl::StatusOr<std::string> addresses =
+        options.store->Get(Key(options, i), patience.Slice());
     if (addresses.ok()) {
-      found[i] = *std::move(addresses);
-    } else if (absl::IsDeadlineExceeded(addresses.status())) {
-      missing.push_back(i);  // Look for the others too, to name them all.
-    } else {
+      found[i++] = *std::move(addresses);
+    } else if (!absl::IsDeadlineExceeded(addresses.status())) {
       return Annotate(
           addresses.status(),
           absl::StrCat(Self(), " waited for the address of rank ", i));
+    } else if (last_look) {
+      missing.push_back(i++);  // Look for the others too, to name them all.
     }
   }
   if (!missing.empty()) {
     return absl::DeadlineExceededError(absl::StrCat(
         RanksText(missing), " of ", world_size_, " did not arrive within ",
-        timeout_.count(), " ms; check that ",
+        absl::ToInt64Milliseconds(options.connect_timeout), " ms; check that ",
         missing.size() == 1 ? "it runs" : "they run",
         " and can reach the coordinator"));
   }
   return found;
 }
 
-absl::Status GlooCollective::Mesh::AllReduce(absl::Span<float> data,
-                                             int64_t number) {
-  if (data.empty()) return absl::OkStatus();
+// Gloo's connect blocks, and depends on the other rank, so each runs on a
+// thread of its own: then the ranks that are missing are those that do not
+// answer, and not those that wait for them. Closing a pair ends its connect.
+absl::Status GlooCollective::Mesh::Connect(
+    const std::vector<std::vector<char>>& addresses, const Options& options,
+    const Patience& patience) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  // Guarded by mutex.
+  std::vector<int> waiting;
+  std::vector<int> failed;
+  std::string failure;
+  for (int i = 0; i < world_size_; ++i) {
+    if (i != rank_) waiting.push_back(i);
+  }
+
+  const auto connect = [&](int i) {
+    std::string error;
+    try {
+      tcp_->getPair(i)->connect(addresses[i]);
+    } catch (const std::exception& exception) {
+      error = Reason(exception);
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    waiting.erase(std::find(waiting.begin(), waiting.end(), i));
+    if (!error.empty()) {
+      failed.push_back(i);
+      failure = std::move(error);
+    }
+    changed.notify_one();
+  };
+  const std::vector<int> others = waiting;
+  std::vector<std::thread> threads;
+  for (const int i : others) threads.emplace_back(connect, i);
+
+  absl::Status status;
+  std::unique_lock<std::mutex> lock(mutex);
+  for (;;) {
+    changed.wait_for(lock, absl::ToChronoMilliseconds(patience.Slice()),
+                     [&] { return waiting.empty() || !failed.empty(); });
+    const bool over = patience.Over();
+    if (!failed.empty() || (over && !waiting.empty())) {
+      status = absl::UnavailableError(absl::StrCat(
+          Self(), " has no connection to ",
+          RanksText(failed.empty() ? waiting : failed), " ",
+          failed.empty()
+              ? absl::StrCat("after ",
+                             absl::ToInt64Milliseconds(options.connect_timeout),
+                             " ms")
+              : absl::StrCat("(", failure, ")"),
+          "; check that all ranks still run, and that all ports are open "
+          "between the machines"));
+    } else if (!waiting.empty()) {
+      lock.unlock();
+      status = patience.Ask();
+      lock.lock();
+    }
+    if (!status.ok() || waiting.empty()) break;
+  }
+  // Again and again, for one whose connect begins only now opens its pair.
+  while (!waiting.empty()) {
+    lock.unlock();
+    for (const int i : others) tcp_->getPair(i)->close();
+    lock.lock();
+    changed.wait_for(lock, Milliseconds(10), [&] { return waiting.empty(); });
+  }
+  lock.unlock();
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}
+
+absl::Status GlooCollective::Mesh::Run(const Operation& operation,
+                                       int64_t number) {
+  if (operation.data.empty()) return absl::OkStatus();
   try {
-    gloo::AllreduceOptions options(context_);
-    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-    options.setOutput(data.data(), data.size());
-    options.setReduceFunction(
-        [](void* sum, const void* a, const void* b, size_t count) {
-          gloo::sum<float>(sum, a, b, count);
-        });
-    // Distinguishes the operation from those just before and after it.
-    options.setTag(static_cast<uint32_t>(number));
-    options.setTimeout(timeout_);
-    gloo::allreduce(options);
+    if (operation.root.has_value()) {
+      Broadcast(operation.data, static_cast<int>(*operation.root), number);
+    } else {
+      AllReduce(operation.data, number);
+    }
     return absl::OkStatus();
   } catch (const std::exception& exception) {
-    return FailureOf(number, exception);
+    return FailureOf(operation, number, exception);
   }
 }
 
-absl::Status GlooCollective::Mesh::FailureOf(int64_t number,
+void GlooCollective::Mesh::AllReduce(absl::Span<float> data, int64_t number) {
+  gloo::AllreduceOptions options(context_);
+  options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+  options.setOutput(data.data(), data.size());
+  options.setReduceFunction(
+      [](void* sum, const void* a, const void* b, size_t count) {
+        gloo::sum<float>(sum, a, b, count);
+      });
+  // Distinguishes the operation from those just before and after it.
+  options.setTag(static_cast<uint32_t>(number));
+  options.setTimeout(timeout_);
+  gloo::allreduce(options);
+}
+
+// Gloo's own broadcast sends the buffer as one message, so that the timeout
+// would be one for all its bytes.
+void GlooCollective::Mesh::Broadcast(absl::Span<float> data, int root,
+                                     int64_t number) {
+  constexpr size_t kPieceBytes = 1 << 20;
+  constexpr size_t kAhead = 2;  // Pieces that are announced beforehand.
+  const int next = (rank_ + 1) % world_size_;
+  const int previous = (rank_ + world_size_ - 1) % world_size_;
+  const bool receives = rank_ != root;
+  const bool sends = next != root;
+  const size_t bytes = data.size() * sizeof(float);
+  const size_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
+  const uint64_t slot = gloo::Slot::build(gloo::kBroadcastSlotPrefix,
+                                          static_cast<uint32_t>(number));
+  const auto buffer = transport_->createUnboundBuffer(data.data(), bytes);
+  const auto receive = [&](size_t piece) {
+    const size_t offset = piece * kPieceBytes;
+    buffer->recv(previous, slot, offset, std::min(kPieceBytes, bytes - offset));
+  };
+  if (receives) {
+    for (size_t i = 0; i < std::min(kAhead, pieces); ++i) receive(i);
+  }
+  for (size_t i = 0; i < pieces; ++i) {
+    if (receives) {
+      buffer->waitRecv(nullptr, timeout_);
+      if (i + kAhead < pieces) receive(i + kAhead);
+    }
+    if (sends) {
+      if (i >= kAhead) buffer->waitSend(nullptr, timeout_);
+      const size_t offset = i * kPieceBytes;
+      buffer->send(next, slot, offset, std::min(kPieceBytes, bytes - offset));
+    }
+  }
+  if (sends) {
+    for (size_t i = 0; i < std::min(kAhead, pieces); ++i) {
+      buffer->waitSend(nullptr, timeout_);
+    }
+  }
+}
+
+absl::Status GlooCollective::Mesh::FailureOf(const Operation& operation,
+                                             int64_t number,
                                              const std::exception& exception) {
-  const std::string operation =
-      absl::StrCat("all-reduce ", number, " on ", Self(), ": ");
+  const std::string prefix =
+      absl::StrCat(operation.root.has_value() ? "broadcast " : "all-reduce ",
+                   number, " on ", Self(), ": ");
   const StoppableTransport::Failure& failure = transport_->failure();
   if (failure.timed_out) {
     return absl::DeadlineExceededError(absl::StrCat(
-        operation, "rank ", failure.awaited,
+        prefix, "rank ", failure.awaited,
         failure.receiving ? " sent nothing" : " took nothing", " for ",
         timeout_.count(),
         " ms; it or a rank for which it waits is stuck, or slower than the "
         "timeout allows; the group must be rebuilt"));
   }
-  return Loss(operation, failure.lost, exception);
+  return Loss(prefix, failure.lost, exception);
 }
 
 absl::Status GlooCollective::Mesh::Loss(const std::string& prefix,
@@ -582,10 +737,9 @@ absl::StatusOr<std::unique_ptr<GlooCollective>> GlooCollective::Create(
   std::unique_ptr<Mesh> mesh;
   if (options.world_size > 1) {
     mesh = std::make_unique<Mesh>(options);
-    SL_RETURN_IF_ERROR(
-        Annotate(mesh->Connect(options),
-                 absl::StrCat("rendezvous of all-reduce group \"",
-                              options.group, "\"")));
+    SL_RETURN_IF_ERROR(Annotate(
+        mesh->Join(options), absl::StrCat("rendezvous of all-reduce group \"",
+                                          options.group, "\"")));
   }
   return std::unique_ptr<GlooCollective>(
       new GlooCollective(options, std::move(mesh)));
@@ -617,12 +771,24 @@ GlooCollective::~GlooCollective() {
 }
 
 Collective::Ticket GlooCollective::AllReduceAsync(absl::Span<float> data) {
+  return Start({.data = data, .root = std::nullopt});
+}
+
+Collective::Ticket GlooCollective::BroadcastAsync(absl::Span<float> data,
+                                                  Rank root) {
+  const auto index = static_cast<int32_t>(root);
+  SL_CHECK(index >= 0 && index < world_size_,
+           absl::StrCat("broadcast from rank ", index, " of ", world_size_));
+  return Start({.data = data, .root = root});
+}
+
+Collective::Ticket GlooCollective::Start(const Operation& operation) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto ticket = static_cast<Ticket>(started_++);
   if (mesh_ == nullptr) {
     completed_ = started_;
   } else if (failure_.ok()) {
-    queue_.push_back(data);
+    queue_.push_back(operation);
     work_changed_.notify_one();
   }
   return ticket;
@@ -632,7 +798,7 @@ absl::Status GlooCollective::Wait(Ticket ticket) {
   const auto number = static_cast<int64_t>(ticket);
   std::unique_lock<std::mutex> lock(mutex_);
   SL_CHECK(number >= 0 && number < started_,
-           absl::StrCat("wait for all-reduce ", number, " of ", started_));
+           absl::StrCat("wait for operation ", number, " of ", started_));
   done_changed_.wait(
       lock, [&] { return failure_.ok() ? number < completed_ : !running_; });
   return failure_;
@@ -660,12 +826,12 @@ void GlooCollective::Run() {
       return !queue_.empty() || stopping_ || !failure_.ok();
     });
     if (!failure_.ok() || queue_.empty()) break;
-    const absl::Span<float> data = queue_.front();
+    const Operation operation = queue_.front();
     queue_.pop_front();
     running_ = true;
     const int64_t number = completed_;
     lock.unlock();
-    absl::Status status = mesh_->AllReduce(data, number);
+    absl::Status status = mesh_->Run(operation, number);
     lock.lock();
     running_ = false;
     if (status.ok()) {
