@@ -36,8 +36,8 @@ class Alignment {
 // `Body` has, for the device: One(i) for the element i, and Four(i) for the
 // aligned elements [i, i + 4).
 template <typename Body>
-__global__ void SweepKernel(const __grid_constant__ Body body, size_t head,
-                            size_t vectors, size_t elements) {
+__global__ void SweepKernel(const Body body, size_t head, size_t vectors,
+                            size_t elements) {
   const size_t thread = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const size_t threads = size_t{gridDim.x} * blockDim.x;
   for (size_t v = thread; v < vectors; v += threads) body.Four(head + 4 * v);

@@ -1,6 +1,6 @@
 // What an update computes for one element, see optimizer.h: the formulas as
 // CUDA's kernels and the tests have them. kernels.cc has them a second time,
-// for vectors; optim_formulas_test holds the two together, bit for bit.
+// for vectors; optimizer_test holds the two together, bit for bit.
 //
 // Free of everything but the language, so that nvcc compiles it, too. Whoever
 // compiles a call must keep products and sums apart (-ffp-contract=off for

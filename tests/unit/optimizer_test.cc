@@ -17,46 +17,14 @@
 #include "common/rng.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
-#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
+#include "tests/support/optimizers.h"
 
 namespace slackline {
 namespace {
 
 using ::testing::HasSubstr;
-
-config::Optimizer Parse(const std::string& text) {
-  config::Optimizer config;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &config))
-      << text;
-  return config;
-}
-
-Optimizer Make(const std::string& text) {
-  absl::StatusOr<Optimizer> optimizer = Optimizer::Create(Parse(text));
-  SL_CHECK(optimizer.ok(), optimizer.status().ToString());
-  return *std::move(optimizer);
-}
-
-// One of each kind, with and without weight decay.
-const std::vector<std::string>& Configs() {
-  static const auto& configs = *new std::vector<std::string>{
-      "sgd { learning_rate: 0.1 }",
-      "sgd { learning_rate: 0.1 weight_decay: 0.02 }",
-      "momentum { learning_rate: 0.1 momentum: 0.8 }",
-      "momentum { learning_rate: 0.1 weight_decay: 0.02 }",
-      "nesterov { learning_rate: 0.1 momentum: 0.8 }",
-      "nesterov { learning_rate: 0.1 weight_decay: 0.02 }",
-      "adagrad { learning_rate: 0.1 }",
-      "adagrad { learning_rate: 0.1 weight_decay: 0.02 epsilon: 1e-3 }",
-      "adam { learning_rate: 0.01 }",
-      "adam { learning_rate: 0.01 weight_decay: 0.02 beta1: 0.8 beta2: 0.99 }",
-      "adamw { learning_rate: 0.01 }",
-      "adamw { learning_rate: 0.01 weight_decay: 0.1 epsilon: 1e-4 }",
-  };
-  return configs;
-}
 
 std::vector<float> RandomFloats(Rng& rng, size_t count) {
   std::vector<float> floats(count);
@@ -151,15 +119,15 @@ std::unique_ptr<torch::optim::Optimizer> MakeTorch(
 // Tolerance: 1e-6 of the parameter, or of 1 where that is larger. Rounding
 // differs in each step, because LibTorch may fuse products and sums.
 TEST(OptimizerTest, StepsAreThoseOfTorch) {
-  for (const std::string& text : Configs()) {
+  for (const std::string& text : OptimizerTexts()) {
     for (const size_t elements : {1, 7, 1003}) {
       SCOPED_TRACE(absl::StrCat(text, " elements ", elements));
       Rng rng(elements);
-      const Optimizer optimizer = Make(text);
+      const Optimizer optimizer = MakeOptimizer(text);
       State state(RandomFloats(rng, elements));
       torch::Tensor twin =
           torch::tensor(state.parameters).set_requires_grad(true);
-      const auto torch_optimizer = MakeTorch(Parse(text), twin);
+      const auto torch_optimizer = MakeTorch(ParseOptimizer(text), twin);
       for (int64_t update = 1; update <= 20; ++update) {
         const Gradients gradients = RandomGradients(rng, 1, elements);
         ApplyAll(optimizer, gradients, 1, update, &state);
@@ -252,9 +220,9 @@ void ExpectSameBits(const State& a, const State& b) {
 }
 
 TEST(OptimizerTest, GradientsAreSummedInOrderAndAppliedAsByAScalarLoop) {
-  for (const std::string& text : Configs()) {
-    const config::Optimizer config = Parse(text);
-    const Optimizer optimizer = Make(text);
+  for (const std::string& text : OptimizerTexts()) {
+    const config::Optimizer config = ParseOptimizer(text);
+    const Optimizer optimizer = MakeOptimizer(text);
     for (const size_t gradient_count :
          {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 64, 256}) {
       // Past the block of partial sums, and with a rest.
@@ -279,8 +247,8 @@ TEST(OptimizerTest, GradientsAreSummedInOrderAndAppliedAsByAScalarLoop) {
 TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
   const auto targets = hwy::SupportedAndGeneratedTargets();
   ASSERT_FALSE(targets.empty());
-  for (const std::string& text : Configs()) {
-    const Optimizer optimizer = Make(text);
+  for (const std::string& text : OptimizerTexts()) {
+    const Optimizer optimizer = MakeOptimizer(text);
     Rng rng(1);
     const State initial(RandomFloats(rng, 101));
     const Gradients gradients = RandomGradients(rng, 3, 101);
@@ -294,6 +262,61 @@ TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
       ExpectSameBits(state, expected);
     }
     hwy::SetSupportedTargetsForTest(0);
+  }
+}
+
+// With the formulas that GPUs use.
+template <optim::Rule kRule>
+void UpdateElements(const optim::Coefficients& c, const Gradients& gradients,
+                    State* state) {
+  for (size_t i = 0; i < state->parameters.size(); ++i) {
+    float sum = gradients[0][i];
+    for (size_t k = 1; k < gradients.size(); ++k) sum += gradients[k][i];
+    optim::Element e = {state->parameters[i],
+                        {state->slots[0][i], state->slots[1][i]}};
+    optim::UpdateElement<kRule>(c, sum, e);
+    state->parameters[i] = e.parameter;
+    state->slots[0][i] = e.slots[0];
+    state->slots[1][i] = e.slots[1];
+  }
+}
+
+void UpdateElements(optim::Rule rule, const optim::Coefficients& c,
+                    const Gradients& gradients, State* state) {
+  switch (rule) {
+    case optim::Rule::kSgd:
+      return UpdateElements<optim::Rule::kSgd>(c, gradients, state);
+    case optim::Rule::kMomentum:
+      return UpdateElements<optim::Rule::kMomentum>(c, gradients, state);
+    case optim::Rule::kNesterov:
+      return UpdateElements<optim::Rule::kNesterov>(c, gradients, state);
+    case optim::Rule::kAdagrad:
+      return UpdateElements<optim::Rule::kAdagrad>(c, gradients, state);
+    case optim::Rule::kAdam:
+      return UpdateElements<optim::Rule::kAdam>(c, gradients, state);
+  }
+}
+
+TEST(OptimizerTest, FormulasForOneElementGiveTheBitsOfVectors) {
+  for (const std::string& text : OptimizerTexts()) {
+    const Optimizer optimizer = MakeOptimizer(text);
+    for (const size_t gradient_count : {1, 3, 20}) {
+      SCOPED_TRACE(absl::StrCat(text, " gradients ", gradient_count));
+      Rng rng(gradient_count);
+      State vectors(RandomFloats(rng, 3001));
+      State elements = vectors;
+      for (int64_t update = 1; update <= 5; ++update) {
+        const Gradients gradients = RandomGradients(rng, gradient_count, 3001);
+        ApplyAll(optimizer, gradients, 0.3f, update, &vectors);
+        Optimizer::ApplyArgs args;
+        args.gradient_scale = 0.3f;
+        args.learning_rate = RateAt(optimizer, update);
+        args.update_count = update;
+        UpdateElements(optimizer.rule(), optimizer.CoefficientsOf(args),
+                       gradients, &elements);
+      }
+      ExpectSameBits(vectors, elements);
+    }
   }
 }
 
@@ -339,8 +362,8 @@ void ApplyInPieces(const Optimizer& optimizer, const Gradients& gradients,
 }
 
 TEST(OptimizerTest, CutsAlignmentAndPlaceDoNotChangeBits) {
-  for (const std::string& text : Configs()) {
-    const Optimizer optimizer = Make(text);
+  for (const std::string& text : OptimizerTexts()) {
+    const Optimizer optimizer = MakeOptimizer(text);
     for (uint64_t seed = 1; seed <= 20; ++seed) {
       SCOPED_TRACE(absl::StrCat(text, " seed ", seed));
       Rng rng(seed);
@@ -360,7 +383,7 @@ TEST(OptimizerTest, CutsAlignmentAndPlaceDoNotChangeBits) {
 }
 
 TEST(OptimizerTest, NoElementsLeaveEverythingAsItIs) {
-  const Optimizer optimizer = Make("adam { learning_rate: 1 }");
+  const Optimizer optimizer = MakeOptimizer("adam { learning_rate: 1 }");
   State state({1, 2, 3});
   const std::vector<float> gradient(3, 1);
   const std::byte* pointer =
@@ -378,13 +401,14 @@ TEST(OptimizerTest, NoElementsLeaveEverythingAsItIs) {
 // ---- The config ------------------------------------------------------------
 
 TEST(OptimizerTest, StatePerParameterFollowsTheKind) {
-  EXPECT_EQ(Make("sgd { learning_rate: 1 }").slot_count(), 0);
-  EXPECT_EQ(Make("momentum { learning_rate: 1 }").slot_count(), 1);
-  EXPECT_EQ(Make("nesterov { learning_rate: 1 }").slot_count(), 1);
-  EXPECT_EQ(Make("adagrad { learning_rate: 1 }").slot_count(), 1);
-  EXPECT_EQ(Make("adam { learning_rate: 1 }").slot_count(), 2);
-  EXPECT_EQ(Make("adamw { learning_rate: 0.25 }").slot_count(), 2);
-  EXPECT_EQ(Make("adamw { learning_rate: 0.25 }").learning_rate(), 0.25);
+  EXPECT_EQ(MakeOptimizer("sgd { learning_rate: 1 }").slot_count(), 0);
+  EXPECT_EQ(MakeOptimizer("momentum { learning_rate: 1 }").slot_count(), 1);
+  EXPECT_EQ(MakeOptimizer("nesterov { learning_rate: 1 }").slot_count(), 1);
+  EXPECT_EQ(MakeOptimizer("adagrad { learning_rate: 1 }").slot_count(), 1);
+  EXPECT_EQ(MakeOptimizer("adam { learning_rate: 1 }").slot_count(), 2);
+  EXPECT_EQ(MakeOptimizer("adamw { learning_rate: 0.25 }").slot_count(), 2);
+  EXPECT_EQ(MakeOptimizer("adamw { learning_rate: 0.25 }").learning_rate(),
+            0.25);
 }
 
 TEST(OptimizerTest, ImpossibleValuesAreRefusedByName) {
@@ -413,7 +437,8 @@ TEST(OptimizerTest, ImpossibleValuesAreRefusedByName) {
        "optimizer.adamw.epsilon: value is -1"},
   };
   for (const auto& [text, message] : cases) {
-    const absl::Status status = Optimizer::Create(Parse(text)).status();
+    const absl::Status status =
+        Optimizer::Create(ParseOptimizer(text)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message)) << text;
   }
