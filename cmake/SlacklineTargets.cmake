@@ -48,6 +48,10 @@ function(slackline_add_test name)
     set_tests_properties(${name} PROPERTIES
       ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp")
   endif()
+  # What every test of such a program then says (tests/support/gpu.h).
+  if(ARG_KIND STREQUAL "gpu")
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "no GPU to run on")
+  endif()
   # Real processes and timed leases do not share two cores well.
   if(ARG_KIND MATCHES "^(net|e2e)$")
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)

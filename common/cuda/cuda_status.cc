@@ -34,7 +34,11 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
       CodeOf(error),
       absl::StrCat(call, known ? absl::StrCat(" on GPU ", device) : "", ": ",
                    cudaGetErrorString(error), " (", cudaGetErrorName(error),
-                   ")"));
+                   ")",
+                   // CUDA says so as well where there is none.
+                   error == cudaErrorInsufficientDriver
+                       ? "; install a driver, or a newer one"
+                       : ""));
 }
 
 }  // namespace slackline

@@ -1,93 +1,27 @@
-#include "common/cuda/sweep.cuh"
+#include "common/cuda/sweep_kernel.cuh"
+#include "common/optim/update_body.h"
 #include "common/optim/update_cuda.h"
 
 namespace slackline::optim {
-namespace {
-
-__device__ float4 LoadFour(const float* from) {
-  return *reinterpret_cast<const float4*>(from);
-}
-
-__device__ void StoreFour(float4 four, float* to) {
-  *reinterpret_cast<float4*>(to) = four;
-}
-
-template <Rule kRule>
-struct Update {
-  static constexpr int kSlots = SlotCount(kRule);
-  Coefficients c;
-  CudaOperands o;
-
-  __device__ void One(size_t i) const {
-    float sum = o.gradients[0][i];
-    for (int k = 1; k < o.gradient_count; ++k) sum += o.gradients[k][i];
-    Element e = {o.in[i]};
-    for (int slot = 0; slot < kSlots; ++slot) e.slots[slot] = o.slots[slot][i];
-    UpdateElement<kRule>(c, sum, e);
-    for (int slot = 0; slot < kSlots; ++slot) o.slots[slot][i] = e.slots[slot];
-    o.out[i] = e.parameter;
-  }
-
-  __device__ void Four(size_t i) const {
-    float4 sum = LoadFour(o.gradients[0] + i);
-    for (int k = 1; k < o.gradient_count; ++k) {
-      const float4 next = LoadFour(o.gradients[k] + i);
-      sum.x += next.x;
-      sum.y += next.y;
-      sum.z += next.z;
-      sum.w += next.w;
-    }
-    float4 parameter = LoadFour(o.in + i);
-    float4 slots[2] = {};
-    for (int slot = 0; slot < kSlots; ++slot) {
-      slots[slot] = LoadFour(o.slots[slot] + i);
-    }
-    const auto lane = [&](float float4::*at) {
-      Element e = {parameter.*at, {slots[0].*at, slots[1].*at}};
-      UpdateElement<kRule>(c, sum.*at, e);
-      parameter.*at = e.parameter;
-      slots[0].*at = e.slots[0];
-      slots[1].*at = e.slots[1];
-    };
-    lane(&float4::x);
-    lane(&float4::y);
-    lane(&float4::z);
-    lane(&float4::w);
-    for (int slot = 0; slot < kSlots; ++slot) {
-      StoreFour(slots[slot], o.slots[slot] + i);
-    }
-    StoreFour(parameter, o.out + i);
-  }
-};
-
-}  // namespace
 
 cudaError_t UpdateAsync(Rule rule, const Coefficients& coefficients,
                         const CudaOperands& operands, size_t elements,
                         cudaStream_t stream) {
-  Alignment alignment;
-  alignment.Add(operands.in, sizeof(float));
-  alignment.Add(operands.out, sizeof(float));
-  for (int slot = 0; slot < SlotCount(rule); ++slot) {
-    alignment.Add(operands.slots[slot], sizeof(float));
-  }
-  for (int k = 0; k < operands.gradient_count; ++k) {
-    alignment.Add(operands.gradients[k], sizeof(float));
-  }
-  const auto sweep = [&](const auto& body) {
-    return SweepAsync(body, alignment, elements, stream);
+  const Sweep sweep = SweepOf(rule, operands, elements);
+  const auto run = [&](const auto& body) {
+    return SweepAsync(body, sweep, stream);
   };
   switch (rule) {
     case Rule::kSgd:
-      return sweep(Update<Rule::kSgd>{coefficients, operands});
+      return run(UpdateBody<Rule::kSgd>{coefficients, operands});
     case Rule::kMomentum:
-      return sweep(Update<Rule::kMomentum>{coefficients, operands});
+      return run(UpdateBody<Rule::kMomentum>{coefficients, operands});
     case Rule::kNesterov:
-      return sweep(Update<Rule::kNesterov>{coefficients, operands});
+      return run(UpdateBody<Rule::kNesterov>{coefficients, operands});
     case Rule::kAdagrad:
-      return sweep(Update<Rule::kAdagrad>{coefficients, operands});
+      return run(UpdateBody<Rule::kAdagrad>{coefficients, operands});
     case Rule::kAdam:
-      return sweep(Update<Rule::kAdam>{coefficients, operands});
+      return run(UpdateBody<Rule::kAdam>{coefficients, operands});
   }
   return cudaErrorInvalidValue;
 }
