@@ -17,8 +17,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "common/status.h"
 #include "gloo/allreduce.h"
 #include "gloo/common/error.h"
@@ -29,6 +27,7 @@
 #include "gloo/transport/tcp/device.h"
 #include "gloo/transport/unbound_buffer.h"
 #include "gloo/types.h"
+#include "worker/collective/rendezvous.h"
 
 namespace slackline {
 namespace {
@@ -311,64 +310,13 @@ absl::Status CheckHost(const std::string& host) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTimeout(const char* name, absl::Duration timeout) {
-  if (timeout >= absl::Milliseconds(1) && timeout <= absl::Hours(24)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(name, ": value ",
-                                                 absl::FormatDuration(timeout),
-                                                 " is outside [1 ms, 24 h]"));
-}
-
 absl::Status CheckOptions(const GlooCollective::Options& options) {
-  const auto rank = static_cast<int32_t>(options.rank);
-  if (options.world_size < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("world_size: value is too small (", options.world_size,
-                     "), at least 1 is required"));
-  }
-  if (rank < 0 || rank >= options.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank: value ", rank, " is outside [0, ", options.world_size, ")"));
-  }
+  SL_RETURN_IF_ERROR(
+      CheckGroup(options.rank, options.world_size, options.store));
   SL_RETURN_IF_ERROR(CheckTimeout("timeout", options.timeout));
   SL_RETURN_IF_ERROR(CheckTimeout("connect_timeout", options.connect_timeout));
-  if (options.world_size == 1) return absl::OkStatus();
-  if (options.store == nullptr) {
-    return absl::InvalidArgumentError(
-        "store: it is missing, more than one rank cannot find each other "
-        "without one");
-  }
-  return CheckHost(options.host);
+  return options.world_size == 1 ? absl::OkStatus() : CheckHost(options.host);
 }
-
-std::string RanksText(const std::vector<int>& ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(ranks, ", "));
-}
-
-// How long Create() may go on.
-class Patience {
- public:
-  explicit Patience(const GlooCollective::Options& options)
-      : keep_trying_(options.keep_trying),
-        deadline_(absl::Now() + options.connect_timeout) {}
-
-  // What keep_trying says.
-  absl::Status Ask() const {
-    return keep_trying_ ? keep_trying_() : absl::OkStatus();
-  }
-  bool Over() const { return absl::Now() >= deadline_; }
-  // To wait before asking again. Zero if it is over.
-  absl::Duration Slice() const {
-    constexpr absl::Duration kSlice = absl::Milliseconds(40);
-    return std::clamp(deadline_ - absl::Now(), absl::ZeroDuration(), kSlice);
-  }
-
- private:
-  const std::function<absl::Status()>& keep_trying_;
-  const absl::Time deadline_;
-};
 
 }  // namespace
 
@@ -399,16 +347,11 @@ class GlooCollective::Mesh {
   void Interrupt() { transport_->Interrupt(); }
 
  private:
-  absl::StatusOr<std::vector<std::string>> AwaitAddresses(
-      const Options& options, const Patience& patience);
   // `addresses[i]` is where rank i awaits this one.
   absl::Status Connect(const std::vector<std::vector<char>>& addresses,
-                       const Options& options, const Patience& patience);
+                       absl::Duration timeout, const Rendezvous& rendezvous);
   void AllReduce(absl::Span<float> data, int64_t number);
   void Broadcast(absl::Span<float> data, int root, int64_t number);
-  std::string Key(const Options& options, int rank) const {
-    return absl::StrCat(options.group, "/", rank);
-  }
   std::string Self() const {
     return absl::StrCat("rank ", rank_, " of ", world_size_);
   }
@@ -431,7 +374,12 @@ class GlooCollective::Mesh {
 };
 
 absl::Status GlooCollective::Mesh::Join(const Options& options) {
-  const Patience patience(options);
+  const Rendezvous rendezvous({.rank = options.rank,
+                               .world_size = options.world_size,
+                               .group = options.group,
+                               .time_max = options.connect_timeout,
+                               .keep_trying = options.keep_trying,
+                               .store = options.store});
   // The addresses on which this rank awaits each other rank, all of one size,
   // in the order of the ranks without this one.
   std::string addresses;
@@ -457,11 +405,8 @@ absl::Status GlooCollective::Mesh::Join(const Options& options) {
 
   const size_t addresses_bytes = addresses.size();
   const size_t address_bytes = addresses_bytes / (world_size_ - 1);
-  SL_RETURN_IF_ERROR(
-      Annotate(options.store->Put(Key(options, rank_), std::move(addresses)),
-               absl::StrCat("store the addresses of ", Self())));
   SL_ASSIGN_OR_RETURN(const std::vector<std::string> found,
-                      AwaitAddresses(options, patience));
+                      rendezvous.Exchange(std::move(addresses)));
 
   std::vector<std::vector<char>> own(world_size_);
   for (int i = 0; i < world_size_; ++i) {
@@ -476,52 +421,19 @@ absl::Status GlooCollective::Mesh::Join(const Options& options) {
     const char* const address = found[i].data() + index * address_bytes;
     own[i].assign(address, address + address_bytes);
   }
-  SL_RETURN_IF_ERROR(Connect(own, options, patience));
+  SL_RETURN_IF_ERROR(Connect(own, options.connect_timeout, rendezvous));
   transport_ = std::make_shared<StoppableTransport>(tcp_);
   context_ = std::make_shared<GlooContext>(std::move(device), transport_);
   watch_ = tcp_->createUnboundBuffer(nullptr, 0);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> GlooCollective::Mesh::AwaitAddresses(
-    const Options& options, const Patience& patience) {
-  std::vector<std::string> found(world_size_);
-  std::vector<int> missing;
-  for (int i = 0; i < world_size_;) {
-    if (i == rank_) {
-      ++i;
-      continue;
-    }
-    SL_RETURN_IF_ERROR(patience.Ask());
-    const bool last_look = patience.Over();
-    absl::StatusOr<std::string> addresses =
-        options.store->Get(Key(options, i), patience.Slice());
-    if (addresses.ok()) {
-      found[i++] = *std::move(addresses);
-    } else if (!absl::IsDeadlineExceeded(addresses.status())) {
-      return Annotate(
-          addresses.status(),
-          absl::StrCat(Self(), " waited for the address of rank ", i));
-    } else if (last_look) {
-      missing.push_back(i++);  // Look for the others too, to name them all.
-    }
-  }
-  if (!missing.empty()) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        RanksText(missing), " of ", world_size_, " did not arrive within ",
-        absl::ToInt64Milliseconds(options.connect_timeout), " ms; check that ",
-        missing.size() == 1 ? "it runs" : "they run",
-        " and can reach the coordinator"));
-  }
-  return found;
-}
-
 // Gloo's connect blocks, and depends on the other rank, so each runs on a
 // thread of its own: then the ranks that are missing are those that do not
 // answer, and not those that wait for them. Closing a pair ends its connect.
 absl::Status GlooCollective::Mesh::Connect(
-    const std::vector<std::vector<char>>& addresses, const Options& options,
-    const Patience& patience) {
+    const std::vector<std::vector<char>>& addresses, absl::Duration timeout,
+    const Rendezvous& rendezvous) {
   std::mutex mutex;
   std::condition_variable changed;
   // Guarded by mutex.
@@ -554,23 +466,22 @@ absl::Status GlooCollective::Mesh::Connect(
   absl::Status status;
   std::unique_lock<std::mutex> lock(mutex);
   for (;;) {
-    changed.wait_for(lock, absl::ToChronoMilliseconds(patience.Slice()),
+    changed.wait_for(lock, absl::ToChronoMilliseconds(rendezvous.Slice()),
                      [&] { return waiting.empty() || !failed.empty(); });
-    const bool over = patience.Over();
+    const bool over = rendezvous.Over();
     if (!failed.empty() || (over && !waiting.empty())) {
       status = absl::UnavailableError(absl::StrCat(
           Self(), " has no connection to ",
           RanksText(failed.empty() ? waiting : failed), " ",
           failed.empty()
-              ? absl::StrCat("after ",
-                             absl::ToInt64Milliseconds(options.connect_timeout),
+              ? absl::StrCat("after ", absl::ToInt64Milliseconds(timeout),
                              " ms")
               : absl::StrCat("(", failure, ")"),
           "; check that all ranks still run, and that all ports are open "
           "between the machines"));
     } else if (!waiting.empty()) {
       lock.unlock();
-      status = patience.Ask();
+      status = rendezvous.Ask();
       lock.lock();
     }
     if (!status.ok() || waiting.empty()) break;
