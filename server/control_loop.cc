@@ -197,10 +197,7 @@ absl::Status ControlLoop::Perform(MemberCore::Effects* effects) {
 
 bool ControlLoop::OwnsNothing() const {
   const std::shared_ptr<const View>& view = member_.view();
-  if (view == nullptr || view->proto().state() != wire::RUNNING ||
-      view->proto().mode() == wire::ALLREDUCE) {
-    return false;
-  }
+  if (view == nullptr || view->proto().state() != wire::RUNNING) return false;
   const int32_t self = options_.member.join.index();
   const wire::View& proto = view->proto();
   return std::find(proto.owner_server().begin(), proto.owner_server().end(),

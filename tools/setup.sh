@@ -8,7 +8,7 @@ packages=(
   build-essential cmake ninja-build ccache git ca-certificates pkg-config
   libzmq3-dev cppzmq-dev libprotobuf-dev protobuf-compiler libabsl-dev
   libgtest-dev libgmock-dev
-  libgloo-dev libhwy-dev libcli11-dev libspdlog-dev nlohmann-json3-dev
+  libgloo-dev libhwy-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
   libcpp-httplib-dev zlib1g-dev libssl-dev
   # Debian's LibTorch falls back to reference BLAS, 15 times slower, without this.
   libtorch-dev libopenblas0-pthread

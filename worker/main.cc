@@ -5,6 +5,7 @@
 
 #include "common/config/cluster_config.h"
 #include "common/net/transport.h"
+#include "common/optim/optimizer.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
@@ -80,6 +81,9 @@ absl::Status Work(const MemberFlags& flags,
   options.message_bytes = size_t{1024} * config.limits().message_kib();
   options.wait_timeout = absl::Milliseconds(config.limits().wait_timeout_ms());
   options.transport = config.limits().transport();
+  SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
+                      Optimizer::Create(config.optimizer()));
+  options.slot_count = optimizer.slot_count();
   options.member.coordinator_address = options.coordinator_endpoint;
   options.member.start_timeout =
       absl::Milliseconds(config.limits().start_timeout_ms());

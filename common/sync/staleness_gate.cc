@@ -54,6 +54,13 @@ void StalenessGate::Advance(Participant& participant, Clock clock) {
   if (was_slowest && --at_min_count_ == 0) UpdateMinClock();
 }
 
+void StalenessGate::AdvanceAll(Clock clock) {
+  for (Participant& participant : participants_) {
+    participant.clock = std::max(participant.clock, clock);
+  }
+  UpdateMinClock();
+}
+
 void StalenessGate::UpdateMinClock() {
   if (participants_.empty()) return;
   min_clock_ = participants_.front().clock;
@@ -73,7 +80,7 @@ const StalenessGate::Participant* StalenessGate::Slowest() const {
 }
 
 bool StalenessGate::Admits(const Pull& pull) const {
-  if (min_clock_ < pull.clock - staleness_) return false;
+  if (min_clock_ < pull.needed) return false;
   const Participant* const puller =
       const_cast<StalenessGate*>(this)->Find(pull.rank, pull.incarnation);
   return puller != nullptr && puller->clock >= pull.own_clock;

@@ -2,11 +2,11 @@
 //
 // A participant is a worker whose pushes the shard waits for. Its clock counts
 // the steps whose push has been taken over. A pull made for clock c is admitted
-// when every participant has a clock of at least c - staleness (Ho et al.,
-// "More effective distributed ML via a stale synchronous parallel parameter
-// server", 2013) and the puller itself at least own_clock, so that it sees its
-// own pushes. Pulls that are not admitted are parked, at most one for each
-// participant.
+// when every participant has a clock of at least c minus the staleness bound
+// (Ho et al., "More effective distributed ML via a stale synchronous parallel
+// parameter server", 2013; NeededClock() in phases.h) and the puller itself at
+// least own_clock, so that it sees its own pushes. Pulls that are not admitted
+// are parked, at most one for each participant.
 //
 // Pure state machine: no I/O, threads, time or randomness. Thread-compatible;
 // the thread that owns the shard is its only caller.
@@ -20,8 +20,8 @@
 
 namespace slackline {
 
-// A staleness bound that never holds anybody back.
-inline constexpr Clock kUnboundedStaleness = Clock{1} << 60;
+// Clocks are below this, so that a bound can be added and subtracted.
+inline constexpr Clock kClockMax = Clock{1} << 60;
 
 class StalenessGate {
  public:
@@ -38,9 +38,9 @@ class StalenessGate {
     uint64_t request_id = 0;
     Clock clock = 0;
     Clock own_clock = 0;
+    Clock needed = 0;    // Of every participant.
+    bool state = false;  // Optimizer slots, too.
   };
-
-  explicit StalenessGate(Clock staleness) : staleness_(staleness) {}
 
   // Adds a participant at `clock`, or at the smallest clock of the others if
   // that is larger. A rank that is already there must leave first: fatal.
@@ -62,6 +62,8 @@ class StalenessGate {
     UpdateMinClock();
   }
 
+  // Every participant that is behind `clock` gets there.
+  void AdvanceAll(Clock clock);
   // The participant's clock becomes `clock`, which is not smaller than before.
   void Advance(Participant& participant, Clock clock);
 
@@ -84,7 +86,6 @@ class StalenessGate {
  private:
   void UpdateMinClock();
 
-  Clock staleness_;
   Clock min_clock_ = 0;
   int at_min_count_ = 0;  // Participants whose clock is min_clock_.
   std::vector<Participant> participants_;  // Sorted by rank.

@@ -208,8 +208,8 @@ run::HandOverState HandOverSource::Report() const {
 
 absl::Status HandOverTarget::StartCopy(const wire::ShardSnapshot& snapshot,
                                        const std::vector<Payload>& held,
-                                       const ShardRange& range, int slot_count,
-                                       Clock staleness) {
+                                       const ShardRange& range,
+                                       int slot_count) {
   for (int i = 1; i < snapshot.participant_size(); ++i) {
     if (snapshot.participant(i - 1).rank() >= snapshot.participant(i).rank()) {
       return absl::InvalidArgumentError(
@@ -233,7 +233,6 @@ absl::Status HandOverTarget::StartCopy(const wire::ShardSnapshot& snapshot,
   }
   bytes_missing_ = tensors_.size() * range.bytes();
   range_ = range;
-  staleness_ = staleness;
   state_.reset();
   return absl::OkStatus();
 }
@@ -260,7 +259,7 @@ absl::Status HandOverTarget::CopyPart(const wire::TensorPart& part,
   state_.emplace(
       ShardState{.shard = Shard(range_, snapshot_.version(), std::move(values),
                                 std::move(tensors_)),
-                 .gate = StalenessGate(staleness_),
+                 .gate = {},
                  .bsp_clock = snapshot_.bsp_clock(),
                  .held = {}});
   std::vector<StalenessGate::Participant> participants;
@@ -282,7 +281,7 @@ absl::Status HandOverTarget::CopyPart(const wire::TensorPart& part,
 absl::Status HandOverTarget::OnRecords(const wire::HandOver& message,
                                        const std::vector<Payload>& payloads,
                                        const ShardRange& range, int slot_count,
-                                       Clock staleness, Replay* replay) {
+                                       Replay* replay) {
   uint64_t position = message.position();
   size_t next_payload = 0;
   for (const wire::HandOverRecord& record : message.record()) {
@@ -307,8 +306,7 @@ absl::Status HandOverTarget::OnRecords(const wire::HandOver& message,
     if (go_ || at != have_ + 1) continue;  // Seen, or one before it was lost.
 
     if (record.kind_case() == Kind::kSnapshot) {
-      SL_RETURN_IF_ERROR(
-          StartCopy(record.snapshot(), own, range, slot_count, staleness));
+      SL_RETURN_IF_ERROR(StartCopy(record.snapshot(), own, range, slot_count));
     } else if (record.kind_case() == Kind::kPart && !state_.has_value()) {
       SL_RETURN_IF_ERROR(CopyPart(record.part(), own.front()));
     } else if (!state_.has_value()) {

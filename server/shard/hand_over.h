@@ -120,15 +120,14 @@ class HandOverTarget {
   absl::Status OnRecords(const wire::HandOver& message,
                          const std::vector<Payload>& payloads,
                          const ShardRange& range, int slot_count,
-                         Clock staleness, Replay* replay);
+                         Replay* replay);
   // After the go record: the shard, once.
   std::optional<ShardState> TakeIfGone();
 
  private:
   absl::Status StartCopy(const wire::ShardSnapshot& snapshot,
                          const std::vector<Payload>& held,
-                         const ShardRange& range, int slot_count,
-                         Clock staleness);
+                         const ShardRange& range, int slot_count);
   absl::Status CopyPart(const wire::TensorPart& part, const Payload& payload);
 
   const PeerId source_;
@@ -139,7 +138,6 @@ class HandOverTarget {
   std::vector<Payload> tensors_;  // Values, then slots.
   size_t bytes_missing_ = 0;      // Of the tensors.
   ShardRange range_;
-  Clock staleness_ = 0;
   std::optional<ShardState> state_;  // Once no byte is missing.
   bool go_ = false;
 };

@@ -53,6 +53,20 @@ Shard Shard::Split(const ShardRange& kept, const ShardRange& cut) {
   return other;
 }
 
+void Shard::Install(Version version, Payload values,
+                    std::vector<Payload> slots) {
+  SL_CHECK(slots.size() == slots_.size(), "another number of slots");
+  // Memory of our own, aligned and writable, and not a frame of the network.
+  const auto own = [&](const Payload& payload) {
+    SL_CHECK(payload.size() == range_.bytes(), "a tensor of another size");
+    return Payload::Copy(payload.data(), payload.size());
+  };
+  version_ = version;
+  values_ = own(values);
+  for (size_t i = 0; i < slots.size(); ++i) slots_[i] = own(slots[i]);
+  retired_.clear();
+}
+
 void Shard::OwnSlots() {
   for (Payload& slot : slots_) {
     if (!slot.unique()) slot = Payload::Copy(slot.data(), slot.size());

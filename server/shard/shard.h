@@ -35,6 +35,10 @@ class Shard {
   // others, of the same version, as the shard `cut`. Copies both.
   Shard Split(const ShardRange& kept, const ShardRange& cut);
 
+  // Becomes what a worker's copy of it is, which steps by all-reduce made.
+  // `values` and each of `slots`, as many as there are, has range().bytes().
+  void Install(Version version, Payload values, std::vector<Payload> slots);
+
   // One update from the sum of `gradients`, in their order, times `scale`. Each
   // has range().bytes() bytes. One pass over gradients, values and slots.
   void Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients,

@@ -4,25 +4,12 @@
 #include <iterator>
 #include <utility>
 
+#include "common/io/state_hash.h"
 #include "common/metrics/histogram.h"
 #include "common/status.h"
+#include "common/sync/phases.h"
 
 namespace slackline {
-namespace {
-
-Clock StalenessOf(const wire::View& view) {
-  switch (view.mode()) {
-    case wire::BSP:
-      return 0;
-    case wire::SSP:
-      return view.staleness();
-    default:
-      return kUnboundedStaleness;
-  }
-}
-
-}  // namespace
-
 ShardCore::ShardCore(const Options& options, Optimizer optimizer,
                      config::LearningRateSchedule schedule)
     : options_(options),
@@ -63,7 +50,7 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   const std::shared_ptr<const View> before = std::move(view_);
   view_ = std::move(view);
   const wire::View& proto = view_->proto();
-  if (proto.state() != wire::RUNNING || proto.mode() == wire::ALLREDUCE) return;
+  if (proto.state() != wire::RUNNING) return;
   if (!schedule_.has_value()) {
     absl::StatusOr<LearningRateSchedule> schedule =
         LearningRateSchedule::Create(
@@ -94,7 +81,7 @@ void ShardCore::CreateShards() {
     const auto [at, inserted] = shards_.emplace(
         id, ShardState{.shard = Shard(view_->table(range.table), range,
                                       options_.seed, optimizer_),
-                       .gate = StalenessGate(StalenessOf(view_->proto())),
+                       .gate = {},
                        .held = {}});
     for (const wire::WorkerMember& worker : view_->proto().worker()) {
       if (worker.founder())
@@ -120,8 +107,7 @@ void ShardCore::SplitShards(const View& before) {
     first.end = rest.begin = at;
     rest.shard =
         ShardId{view_->shard_count() - view_->proto().split_size() + i};
-    shards_.emplace(rest.shard, SplitState(found->second, first, rest,
-                                           StalenessOf(view_->proto())));
+    shards_.emplace(rest.shard, SplitState(found->second, first, rest));
   }
 }
 
@@ -289,9 +275,9 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
           .first;
   HandOverTarget& target = arriving->second.target;
   Replayer replayer(this);
-  if (const absl::Status taken = target.OnRecords(
-          hand_over, message.payloads, view_->shard(shard),
-          optimizer_.slot_count(), StalenessOf(view_->proto()), &replayer);
+  if (const absl::Status taken =
+          target.OnRecords(hand_over, message.payloads, view_->shard(shard),
+                           optimizer_.slot_count(), &replayer);
       !taken.ok()) {
     stats_.set_malformed(stats_.malformed() + 1);
     return;
@@ -428,11 +414,12 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
                        Effects* effects) {
   const wire::PushRequest& push = message.header.push_request();
   const int entries = push.shard_size();
-  const int payloads = push.advance() ? 0 : entries;
+  const size_t frames = FramesPerEntry(push);
   if (entries == 0 || push.seq_size() != entries ||
       (!push.advance() && push.base_version_size() != entries) ||
-      message.payloads.size() != static_cast<size_t>(payloads) ||
-      push.clock() < 0 || push.clock() >= kUnboundedStaleness) {
+      (push.install() && (push.advance() || push.hash_size() != entries)) ||
+      message.payloads.size() != frames * static_cast<size_t>(entries) ||
+      push.clock() < 0 || push.clock() >= kClockMax) {
     return Refuse(from, 0,
                   absl::StrCat("push of clock ", push.clock(), " has ", entries,
                                " shards, ", push.seq_size(),
@@ -453,8 +440,9 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
     wire::Code code = stranger;
     uint64_t acked = 0;
     const int32_t shard = push.shard(i);
-    const Payload gradient = push.advance() ? Payload() : message.payloads[i];
-    if (member) {
+    if (member && push.phases() > view_->proto().phase_size()) {
+      code = wire::RETRY;  // A phase that we have not seen may have begun.
+    } else if (member) {
       if (Waiting* const waiting = WaitingFor(ShardId{shard})) {
         if (MayWait(*waiting)) {
           Wait(*waiting, from, message, i);
@@ -468,21 +456,32 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
     }
     if (code == wire::OK) {
       ShardState& state = *FindShard(shard);
-      StalenessGate::Participant* const participant =
+      const absl::Span<const Payload> payloads =
+          absl::MakeConstSpan(message.payloads).subspan(i * frames, frames);
+      const bool may_be_cut = message.header.view_number() > view_->number();
+      StalenessGate::Participant* participant =
           state.gate.Find(rank, from.instance);
-      if (participant == nullptr) {
+      if (push.install()) {
+        // A worker that we have not heard of may be one of those at this clock.
+        code = may_be_cut
+                   ? wire::RETRY
+                   : Install(state, push, i, payloads, rank, from.instance,
+                             reply.mutable_error(), effects);
+        participant = state.gate.Find(rank, from.instance);
+        if (participant != nullptr) acked = participant->next_seq - 1;
+      } else if (participant == nullptr) {
         code = wire::REJECTED;
         reply.set_error(absl::StrCat(
             "push to ", view_->ShardName(ShardId{shard}), " by rank ",
             from.index,
             ", which has not joined the shard: send a join pull first"));
-      } else if (!push.advance() &&
-                 message.header.view_number() > view_->number() &&
-                 gradient.size() != state.shard.range().bytes()) {
+      } else if (may_be_cut && !push.advance() &&
+                 payloads.front().size() != state.shard.range().bytes()) {
         code = wire::RETRY;  // Cut in two, and we have yet to hear of it.
       } else {
-        code = TakeOver(state, push, i, gradient, *participant,
-                        reply.mutable_error(), effects);
+        code = TakeOver(state, push, i,
+                        payloads.empty() ? Payload() : payloads.front(),
+                        *participant, reply.mutable_error(), effects);
         acked = participant->next_seq - 1;
       }
     } else if (code == wire::REJECTED) {
@@ -499,8 +498,80 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
   effects->sends.push_back(std::move(out));
 }
 
+size_t ShardCore::FramesPerEntry(const wire::PushRequest& push) const {
+  if (push.advance()) return 0;
+  return push.install() ? 1 + static_cast<size_t>(optimizer_.slot_count()) : 1;
+}
+
+wire::Code ShardCore::Install(ShardState& state, const wire::PushRequest& push,
+                              int entry, absl::Span<const Payload> frames,
+                              Rank rank, Incarnation incarnation,
+                              std::string* error, Effects* effects) {
+  const ShardRange& range = state.shard.range();
+  // It is on its way elsewhere, and nothing else happens to it: soon done.
+  if (leaving_.count(range.shard) > 0) return wire::RETRY;
+  const uint64_t seq = push.seq(entry);
+  StalenessGate::Participant* participant = state.gate.Find(rank, incarnation);
+  const uint64_t next_seq = participant == nullptr ? 1 : participant->next_seq;
+  if (seq < next_seq) {
+    stats_.set_duplicates(stats_.duplicates() + 1);
+    return wire::OK;
+  }
+  if (seq > next_seq) return wire::RETRY;
+  const auto reject = [&](const std::string& why) {
+    *error = absl::StrCat("installation of ", view_->ShardName(range.shard),
+                          " by rank ", static_cast<int>(rank), " at clock ",
+                          push.clock(), ": ", why);
+    return wire::REJECTED;
+  };
+  const wire::View& view = view_->proto();
+  const Clock clock = push.clock();
+  if (clock == 0 || PhaseAt(view, clock).from() != clock ||
+      PhaseAt(view, clock - 1).mode() != wire::ALLREDUCE) {
+    return reject("no phase by all-reduce ends there");
+  }
+  for (const Payload& frame : frames) {
+    if (frame.size() == range.bytes()) continue;
+    return reject(absl::StrCat("a tensor has ", frame.size(),
+                               " bytes, the shard ", range.bytes()));
+  }
+  if (StateHash(push.base_version(entry), frames.front(), frames.subspan(1)) !=
+      push.hash(entry)) {
+    return reject("its bits are not those that the worker sent");
+  }
+  if (state.bsp_clock < clock) {  // The first one.
+    state.shard.Install(push.base_version(entry), frames.front(),
+                        {frames.begin() + 1, frames.end()});
+    for (const wire::WorkerMember& worker : view.worker()) {
+      if (state.gate.Find(Rank{worker.rank()}, worker.incarnation()) == nullptr)
+        state.gate.Join(Rank{worker.rank()}, worker.incarnation(), clock);
+    }
+    state.gate.AdvanceAll(clock);
+    state.bsp_clock = clock;
+    size_t bytes = 0;
+    for (const Payload& frame : frames) bytes += frame.size();
+    stats_.set_bytes_in(stats_.bytes_in() + bytes);
+    Trace(ShardTraceRecord::Kind::kInstalled, state, rank, incarnation, clock,
+          state.shard.version(), effects);
+  }
+  participant = state.gate.Find(rank, incarnation);
+  if (participant == nullptr) {
+    return reject("the worker came after all had reached that clock");
+  }
+  ++participant->next_seq;
+  ReleaseParked(state, effects);
+  return wire::OK;
+}
+
+bool ShardCore::AwaitsInstall(const ShardState& state) const {
+  const Clock clock = state.bsp_clock;
+  if (PhaseAt(view_->proto(), clock).mode() != wire::ALLREDUCE) return false;
+  const wire::Phase* const next = PhaseAfter(view_->proto(), clock);
+  return next != nullptr && view_->proto().arrived() >= next->from();
+}
+
 void ShardCore::Wait(Waiting& waiting, const PeerId& from,
-                     const Message& message, int entry) {
+                     const Message& message, int entry) const {
   Outgoing& request = waiting.emplace_back();
   request.to = from;
   request.message.header.set_view_number(message.header.view_number());
@@ -508,12 +579,19 @@ void ShardCore::Wait(Waiting& waiting, const PeerId& from,
     const wire::PushRequest& whole = message.header.push_request();
     wire::PushRequest& push = *request.message.header.mutable_push_request();
     push.set_clock(whole.clock());
+    push.set_phases(whole.phases());
     push.set_advance(whole.advance());
+    push.set_install(whole.install());
     push.add_shard(whole.shard(entry));
     push.add_seq(whole.seq(entry));
     if (whole.advance()) return;
     push.add_base_version(whole.base_version(entry));
-    request.message.payloads.push_back(message.payloads[entry]);
+    if (whole.install()) push.add_hash(whole.hash(entry));
+    const size_t frames = FramesPerEntry(whole);
+    const auto first =
+        message.payloads.begin() + static_cast<std::ptrdiff_t>(entry * frames);
+    request.message.payloads.assign(
+        first, first + static_cast<std::ptrdiff_t>(frames));
   } else {
     const wire::PullRequest& whole = message.header.pull_request();
     wire::PullRequest& pull = *request.message.header.mutable_pull_request();
@@ -556,9 +634,14 @@ wire::Code ShardCore::TakeOver(ShardState& state, const wire::PushRequest& push,
                      " bytes, the shard has ", state.shard.range().bytes());
     return wire::REJECTED;
   }
-  const bool bsp = view_->proto().mode() == wire::BSP;
+  const wire::Mode mode = PhaseAt(view_->proto(), push.clock()).mode();
+  if (mode == wire::ALLREDUCE && !push.advance()) {
+    *error = absl::StrCat(describe(), ": the step of that clock is done by ",
+                          "all-reduce");
+    return wire::REJECTED;
+  }
   // One frame of each worker is held, so a worker that runs ahead has to wait.
-  if (bsp && !push.advance() && push.clock() > state.bsp_clock)
+  if (mode == wire::BSP && !push.advance() && push.clock() > state.bsp_clock)
     return wire::RETRY;
 
   Absorb(state, participant, push.clock(), push.advance(),
@@ -577,7 +660,7 @@ void ShardCore::Absorb(ShardState& state,
                        StalenessGate::Participant& participant, Clock clock,
                        bool advance, Version base, const Payload& gradient,
                        Effects* effects) {
-  const bool bsp = view_->proto().mode() == wire::BSP;
+  const bool bsp = PhaseAt(view_->proto(), clock).mode() == wire::BSP;
   ++participant.next_seq;
   const Rank rank = participant.rank;
   const Incarnation incarnation = participant.incarnation;
@@ -614,15 +697,13 @@ void ShardCore::Absorb(ShardState& state,
              effects);
     }
   }
-  if (bsp) ApplyCompleteClocks(state, effects);
+  ApplyCompleteClocks(state, effects);
 }
 
 void ShardCore::ApplyCompleteClocks(ShardState& state, Effects* effects) {
-  if (view_->proto().mode() != wire::BSP ||
-      state.gate.MinClock() <= state.bsp_clock)
-    return;
+  if (state.gate.MinClock() <= state.bsp_clock) return;
   // All held gradients are of bsp_clock. Later clocks, up to the smallest one,
-  // are clocks at which every participant only advanced.
+  // are clocks at which every participant only advanced, or not of BSP.
   if (!state.held.empty()) {
     std::vector<Payload> gradients;
     gradients.reserve(state.held.size());
@@ -655,7 +736,8 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
                        Effects* effects) {
   const wire::PullRequest& pull = message.header.pull_request();
   if (pull.shard_size() == 0 || !message.payloads.empty() || pull.clock() < 0 ||
-      pull.own_clock() < 0 || pull.own_clock() > pull.clock()) {
+      pull.clock() >= kClockMax || pull.own_clock() < 0 ||
+      pull.own_clock() > pull.clock()) {
     return Refuse(
         from, pull.request_id(),
         absl::StrCat(
@@ -686,6 +768,10 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
       answer_code(shard, stranger);
       continue;
     }
+    if (pull.phases() > view_->proto().phase_size()) {
+      answer_code(shard, wire::RETRY);  // As for pushes.
+      continue;
+    }
     if (Waiting* const waiting = WaitingFor(ShardId{shard})) {
       if (MayWait(*waiting)) {
         Wait(*waiting, from, message, i);
@@ -711,6 +797,10 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
     ShardState* const state = FindShard(shard);
     StalenessGate::Participant* participant =
         state->gate.Find(rank, from.instance);
+    if (participant == nullptr && pull.join() && AwaitsInstall(*state)) {
+      answer_code(shard, wire::RETRY);
+      continue;
+    }
     if (participant == nullptr) {
       if (!pull.join()) {
         stats_.set_malformed(stats_.malformed() + 1);
@@ -728,11 +818,18 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
         Pump(leaving->second, effects);
       }
     }
+    // A worker that joins takes what is there.
+    const Clock needed = pull.state() ? pull.clock()
+                         : pull.join()
+                             ? 0
+                             : NeededClock(view_->proto(), pull.clock());
     const StalenessGate::Pull entry{.rank = rank,
                                     .incarnation = from.instance,
                                     .request_id = pull.request_id(),
                                     .clock = pull.clock(),
-                                    .own_clock = pull.own_clock()};
+                                    .own_clock = pull.own_clock(),
+                                    .needed = needed,
+                                    .state = pull.state()};
     if (state->gate.Admits(entry)) {
       Answer(*state, entry,
              pull.join() ? participant->joined_at : state->gate.MinClock(),
@@ -770,12 +867,23 @@ void ShardCore::Answer(ShardState& state, const StalenessGate::Pull& pull,
   reply.add_version(state.shard.version());
   reply.add_shard_clock(reported_clock);
   message.payloads.push_back(state.shard.values());
-  pending_reply_bytes_ += state.shard.range().bytes();
+  size_t bytes = state.shard.range().bytes();
+  if (pull.state) {
+    // Entries of other codes have a hash of 0; it comes with the last one.
+    while (reply.hash_size() + 1 < reply.code_size()) reply.add_hash(0);
+    reply.add_hash(StateHash(state.shard.version(), state.shard.values(),
+                             state.shard.slots()));
+    for (const Payload& slot : state.shard.slots()) {
+      message.payloads.push_back(slot);
+      bytes += slot.size();
+    }
+  }
+  pending_reply_bytes_ += bytes;
   stats_.set_pulls(stats_.pulls() + 1);
-  stats_.set_bytes_out(stats_.bytes_out() + state.shard.range().bytes());
-  effects->work.push_back({.shard = state.shard.range().shard,
-                           .pulls = 1,
-                           .bytes_out = state.shard.range().bytes()});
+  stats_.set_bytes_out(stats_.bytes_out() + bytes);
+  effects->work.push_back(
+      {.shard = state.shard.range().shard, .pulls = 1, .bytes_out = bytes});
+  if (pull.state) return;  // For no step.
   AddToHistogram(std::max<Clock>(0, pull.clock - state.gate.MinClock()),
                  stats_.mutable_staleness_clocks());
   Trace(ShardTraceRecord::Kind::kPullAnswered, state, pull.rank,

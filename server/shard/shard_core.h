@@ -27,7 +27,13 @@ namespace slackline {
 
 // One step in the life of a shard, for traces and tests.
 struct ShardTraceRecord {
-  enum class Kind { kPullAnswered, kPushTakenOver, kAdvanced, kUpdated };
+  enum class Kind {
+    kPullAnswered,
+    kPushTakenOver,
+    kAdvanced,
+    kUpdated,
+    kInstalled  // By this worker, at the beginning of this clock.
+  };
   Kind kind{};
   ShardId shard{};
   Rank rank{};
@@ -151,8 +157,8 @@ class ShardCore {
     return waiting.size() < options_.waiting_max;
   }
   // Keeps one entry of a push or pull there.
-  static void Wait(Waiting& waiting, const PeerId& from, const Message& message,
-                   int entry);
+  void Wait(Waiting& waiting, const PeerId& from, const Message& message,
+            int entry) const;
   void HandleWaiting(Waiting waiting, Effects* effects);
 
   void CreateShards();
@@ -177,7 +183,18 @@ class ShardCore {
   void Absorb(ShardState& state, StalenessGate::Participant& participant,
               Clock clock, bool advance, Version base, const Payload& gradient,
               Effects* effects);
-  // Applies every BSP clock that is complete.
+  // The payload frames that belong to one entry of the push.
+  size_t FramesPerEntry(const wire::PushRequest& push) const;
+  // A worker hands a shard back, after steps by all-reduce. Answers as
+  // TakeOver() does.
+  wire::Code Install(ShardState& state, const wire::PushRequest& push,
+                     int entry, absl::Span<const Payload> frames, Rank rank,
+                     Incarnation incarnation, std::string* error,
+                     Effects* effects);
+  // A worker that joins a shard would get what other workers are about to
+  // replace.
+  bool AwaitsInstall(const ShardState& state) const;
+  // Applies the clock that is held if it is complete by now.
   void ApplyCompleteClocks(ShardState& state, Effects* effects);
   void Update(ShardState& state, absl::Span<const Payload> gradients,
               int divisor, Clock clock, Effects* effects);

@@ -5,10 +5,10 @@
 namespace slackline {
 
 ShardState SplitState(ShardState& state, const ShardRange& kept,
-                      const ShardRange& cut, Clock staleness) {
+                      const ShardRange& cut) {
   SL_CHECK(state.gate.parked_count() == 0, "a split with parked pulls");
   ShardState other{.shard = state.shard.Split(kept, cut),
-                   .gate = StalenessGate(staleness),
+                   .gate = {},
                    .bsp_clock = state.bsp_clock,
                    .held = {}};
   other.gate.Restore(state.gate.MinClock(), state.gate.participants());

@@ -17,13 +17,13 @@ struct ShardState {
 
   Shard shard;
   StalenessGate gate;
-  Clock bsp_clock = 0;     // BSP clocks applied.
+  Clock bsp_clock = 0;     // Clocks below it are complete and applied.
   std::vector<Held> held;  // Of bsp_clock, sorted by rank, then incarnation.
 };
 
 // Cuts `state` in two, as Shard::Split() does: the other part has the same
 // participants, clocks and sequence numbers. Nothing may be parked.
 ShardState SplitState(ShardState& state, const ShardRange& kept,
-                      const ShardRange& cut, Clock staleness);
+                      const ShardRange& cut);
 
 }  // namespace slackline

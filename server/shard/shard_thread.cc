@@ -29,6 +29,8 @@ const char* KindName(ShardTraceRecord::Kind kind) {
       return "pull";
     case ShardTraceRecord::Kind::kPushTakenOver:
       return "push";
+    case ShardTraceRecord::Kind::kInstalled:
+      return "install";
     case ShardTraceRecord::Kind::kAdvanced:
       return "advance";
     case ShardTraceRecord::Kind::kUpdated:

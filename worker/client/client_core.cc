@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "common/io/state_hash.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -107,9 +108,19 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
       }
       PushEntry rest = entry;
       rest.shard = new_shard;
-      rest.gradient =
-          entry.gradient.Slice(kept_bytes, entry.gradient.size() - kept_bytes);
-      entry.gradient = entry.gradient.Slice(0, kept_bytes);
+      const auto cut = [&](Payload& kept_part, Payload& cut_part) {
+        cut_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
+        kept_part = kept_part.Slice(0, kept_bytes);
+      };
+      cut(entry.gradient, rest.gradient);
+      for (size_t i = 0; i < entry.slots.size(); ++i)
+        cut(entry.slots[i], rest.slots[i]);
+      if (unit.install) {
+        for (PushEntry* const part : {&entry, &rest}) {
+          part->hash =
+              StateHash(part->base_version, part->gradient, part->slots);
+        }
+      }
       entries.push_back(std::move(entry));
       entries.push_back(std::move(rest));
     }
@@ -138,6 +149,11 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
     const Payload whole = shards[kept].values;
     shards[kept].values = whole.Slice(0, kept_bytes);
     shards.back().values = whole.Slice(kept_bytes, whole.size() - kept_bytes);
+    for (size_t i = 0; i < shards[kept].slots.size(); ++i) {
+      const Payload slot = shards[kept].slots[i];
+      shards[kept].slots[i] = slot.Slice(0, kept_bytes);
+      shards.back().slots[i] = slot.Slice(kept_bytes, slot.size() - kept_bytes);
+    }
   }
 }
 
@@ -158,13 +174,13 @@ void ClientCore::Reroute(const std::vector<int32_t>& shards, absl::Time now,
     std::erase_if(unit.entries, [&](PushEntry& entry) {
       if (!strayed(here, entry.shard)) return false;
       std::vector<PushUnit>& units = to[OwnerOf(entry.shard)].pushes;
-      const size_t bytes = entry.gradient.size();
-      if (units.empty() || units.back().clock != unit.clock ||
-          units.back().advance != unit.advance ||
+      const size_t bytes = entry.bytes();
+      if (units.empty() || !units.back().SameKind(unit) ||
           units.back().bytes + bytes > options_.message_bytes) {
         units.emplace_back();
         units.back().clock = unit.clock;
         units.back().advance = unit.advance;
+        units.back().install = unit.install;
       }
       units.back().bytes += bytes;
       units.back().entries.push_back(std::move(entry));
@@ -179,7 +195,7 @@ void ClientCore::Reroute(const std::vector<int32_t>& shards, absl::Time now,
     std::map<Owner, PullUnit> parts;
     std::erase_if(unit.shards, [&](int32_t shard) {
       if (!strayed(here, shard)) return false;
-      const size_t bytes = view_->shard(ShardId{shard}).bytes();
+      const size_t bytes = AnswerBytes(shard, unit.state);
       PullUnit& part = parts[OwnerOf(shard)];
       part.shards.push_back(shard);
       part.bytes += bytes;
@@ -193,6 +209,7 @@ void ClientCore::Reroute(const std::vector<int32_t>& shards, absl::Time now,
       part.clock = unit.clock;
       part.own_clock = unit.own_clock;
       part.join = unit.join;
+      part.state = unit.state;
       to[owner].pulls.push_back(std::move(part));
     }
     return taken;
@@ -280,7 +297,8 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
          .seq = next_seq_[shard]++,
          .base_version = base_versions[static_cast<size_t>(versioned)],
          .gradient = gradient.Slice(
-             static_cast<size_t>(range.begin) * sizeof(float), range.bytes())});
+             static_cast<size_t>(range.begin) * sizeof(float), range.bytes()),
+         .slots = {}});
     link.open.bytes += range.bytes();
     if (link.open.bytes >= options_.message_bytes) CloseOpenUnit(link);
   }
@@ -313,7 +331,8 @@ Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
     link.open.entries.push_back({.shard = shard,
                                  .seq = next_seq_[shard]++,
                                  .base_version = 0,
-                                 .gradient = Payload()});
+                                 .gradient = Payload(),
+                                 .slots = {}});
   }
   for (auto& [owner, link] : links_) {
     CloseOpenUnit(link);
@@ -321,6 +340,30 @@ Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
   }
   push_clock_ = start;
   return start;
+}
+
+void ClientCore::Install(Clock clock, std::vector<InstalledShard> shards,
+                         absl::Time now, Effects* effects) {
+  for (InstalledShard& installed : shards) {
+    ShardValue& state = installed.state;
+    const int32_t shard = static_cast<int32_t>(installed.shard);
+    Link& link = links_[OwnerOf(shard)];
+    PushEntry entry{.shard = shard,
+                    .seq = next_seq_[shard]++,
+                    .base_version = state.version,
+                    .gradient = std::move(state.values),
+                    .slots = std::move(state.slots)};
+    entry.hash = StateHash(entry.base_version, entry.gradient, entry.slots);
+    link.open.clock = clock;
+    link.open.install = true;
+    link.open.bytes += entry.bytes();
+    unacknowledged_bytes_ += entry.bytes();
+    link.open.entries.push_back(std::move(entry));
+    if (link.open.bytes >= options_.message_bytes) CloseOpenUnit(link);
+  }
+  for (auto& [owner, link] : links_) CloseOpenUnit(link);
+  push_clock_ = clock;
+  PumpAll(now, effects);
 }
 
 void ClientCore::CloseOpenUnit(Link& link) {
@@ -336,12 +379,18 @@ void ClientCore::SendPush(Owner to, const PushUnit& unit,
   wire::PushRequest& push = *send.message.header.mutable_push_request();
   push.set_clock(unit.clock);
   push.set_advance(unit.advance);
+  push.set_install(unit.install);
+  push.set_phases(view_->proto().phase_size());
   for (const PushEntry& entry : unit.entries) {
     push.add_shard(entry.shard);
     push.add_seq(entry.seq);
     if (unit.advance) continue;
     push.add_base_version(entry.base_version);
     send.message.payloads.push_back(entry.gradient);
+    if (!unit.install) continue;
+    push.add_hash(entry.hash);
+    for (const Payload& slot : entry.slots)
+      send.message.payloads.push_back(slot);
   }
   effects->sends.push_back(std::move(send));
 }
@@ -409,15 +458,20 @@ bool ClientCore::DropAcknowledged(Link& link, absl::Time now) {
 
 uint64_t ClientCore::Pull(Clock clock, Clock own_clock, absl::Time now,
                           Effects* effects) {
-  return StartPull(clock, own_clock, /*join=*/false, now, effects);
+  return StartPull(PullKind::kStep, clock, own_clock, now, effects);
+}
+
+uint64_t ClientCore::PullState(Clock clock, absl::Time now, Effects* effects) {
+  return StartPull(PullKind::kState, clock, clock, now, effects);
 }
 
 uint64_t ClientCore::JoinPull(absl::Time now, Effects* effects) {
-  return StartPull(0, 0, /*join=*/true, now, effects);
+  return StartPull(PullKind::kJoin, 0, 0, now, effects);
 }
 
-uint64_t ClientCore::StartPull(Clock clock, Clock own_clock, bool join,
+uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
                                absl::Time now, Effects* effects) {
+  const bool state = kind == PullKind::kState;
   const uint64_t pull_id = next_pull_id_++;
   PendingPull& pending = pending_pulls_[pull_id];
   pending.result.pull_id = pull_id;
@@ -431,7 +485,8 @@ uint64_t ClientCore::StartPull(Clock clock, Clock own_clock, bool join,
     unit.pull_id = pull_id;
     unit.clock = clock;
     unit.own_clock = own_clock;
-    unit.join = join;
+    unit.join = kind == PullKind::kJoin;
+    unit.state = state;
     links_[owner].pulls_queued.push_back(std::move(unit));
     unit = PullUnit();
   };
@@ -439,7 +494,7 @@ uint64_t ClientCore::StartPull(Clock clock, Clock own_clock, bool join,
     const Owner owner = OwnerOf(shard);
     PullUnit& unit = open[owner];
     unit.shards.push_back(shard);
-    unit.bytes += view_->shard(ShardId{shard}).bytes();
+    unit.bytes += AnswerBytes(shard, state);
     if (unit.bytes >= options_.message_bytes) close(owner, unit);
   }
   for (auto& [owner, unit] : open) close(owner, unit);
@@ -456,6 +511,8 @@ void ClientCore::SendPull(Owner to, const PullUnit& unit,
   pull.set_clock(unit.clock);
   pull.set_own_clock(unit.own_clock);
   pull.set_join(unit.join);
+  pull.set_state(unit.state);
+  pull.set_phases(view_->proto().phase_size());
   for (const int32_t shard : unit.shards) pull.add_shard(shard);
   effects->sends.push_back(std::move(send));
 }
@@ -479,8 +536,13 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
     }
     switch (reply.code(i)) {
       case wire::OK: {
-        if (next_payload >= message.payloads.size()) return;
-        const Payload& values = message.payloads[next_payload++];
+        const size_t frames =
+            unit->state ? 1 + static_cast<size_t>(options_.slot_count) : 1;
+        if (next_payload + frames > message.payloads.size()) return;
+        const auto first = message.payloads.begin() +
+                           static_cast<std::ptrdiff_t>(next_payload);
+        next_payload += frames;
+        const Payload& values = *first;
         const auto wanted =
             std::find(unit->shards.begin(), unit->shards.end(), shard);
         const size_t bytes = view_->shard(ShardId{shard}).bytes();
@@ -498,13 +560,26 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
                            values.size(), " bytes, the shard has ", bytes));
           return;
         }
+        ShardValue value{
+            .version = reply.version(i),
+            .shard_clock = reply.shard_clock(i),
+            .values = values,
+            .slots = {first + 1, first + static_cast<std::ptrdiff_t>(frames)},
+            .hash = unit->state && i < reply.hash_size() ? reply.hash(i) : 0};
+        if (unit->state &&
+            StateHash(value.version, values, value.slots) != value.hash) {
+          effects->failure = absl::DataLossError(
+              absl::StrCat(OwnerName(*view_, from), " sent ",
+                           view_->ShardName(ShardId{shard}), " of version ",
+                           value.version, ", and other bits arrived"));
+          return;
+        }
+        const size_t answered = AnswerBytes(shard, unit->state);
         unit->shards.erase(wanted);
-        unit->bytes -= bytes;
-        link.pull_bytes_in_flight -= bytes;
-        bytes_pulled_ += bytes;
-        pending.result.shards[shard] = {.version = reply.version(i),
-                                        .shard_clock = reply.shard_clock(i),
-                                        .values = values};
+        unit->bytes -= answered;
+        link.pull_bytes_in_flight -= answered;
+        bytes_pulled_ += answered;
+        pending.result.shards[shard] = std::move(value);
         --pending.missing;
         unit->waiting_rank = -1;
         break;

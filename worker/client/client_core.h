@@ -34,11 +34,14 @@ class ClientCore {
     absl::Duration retry_initial = absl::Milliseconds(250);
     absl::Duration retry_max = absl::Seconds(4);  // Doubles up to this.
     absl::Duration refused_delay = absl::Milliseconds(2);  // After Code RETRY.
+    int slot_count = 0;  // Of the job's optimizer.
   };
   struct ShardValue {
     Version version = 0;
     Clock shard_clock = 0;
     Payload values;
+    std::vector<Payload> slots;  // Of PullState().
+    uint64_t hash = 0;           // Likewise: StateHash(), checked.
   };
   struct PullResult {
     uint64_t pull_id = 0;
@@ -84,6 +87,19 @@ class ClientCore {
   // Declares the start clock at all shards that lag behind it, and returns it.
   Clock StartAt(const PullResult& joined, absl::Time now, Effects* effects);
 
+  // Asks for all shards with their optimizer slots, as they are when every live
+  // worker's pushes before `clock` are applied.
+  uint64_t PullState(Clock clock, absl::Time now, Effects* effects);
+  // Hands `shards` to the servers as they are after all steps before `clock`,
+  // which were by all-reduce; the hashes are computed here. The next push is of
+  // `clock`. May be called again for that clock, with other shards.
+  struct InstalledShard {
+    ShardId shard{};
+    ShardValue state;
+  };
+  void Install(Clock clock, std::vector<InstalledShard> shards, absl::Time now,
+               Effects* effects);
+
   void OnMessage(Owner from, const Message& message, absl::Time now,
                  Effects* effects);
   // Sends again what has waited too long. Call it at NextWakeup() or later.
@@ -104,11 +120,19 @@ class ClientCore {
     int32_t shard = 0;
     uint64_t seq = 0;
     Version base_version = 0;
-    Payload gradient;
+    Payload gradient;            // Of an installation: the values.
+    std::vector<Payload> slots;  // Of an installation.
+    uint64_t hash = 0;           // Likewise.
+    size_t bytes() const { return gradient.size() * (1 + slots.size()); }
   };
   struct PushUnit {  // One message.
     Clock clock = 0;
     bool advance = false;
+    bool install = false;
+    bool SameKind(const PushUnit& other) const {
+      return clock == other.clock && advance == other.advance &&
+             install == other.install;
+    }
     std::vector<PushEntry> entries;
     size_t bytes = 0;
   };
@@ -118,6 +142,7 @@ class ClientCore {
     Clock clock = 0;
     Clock own_clock = 0;
     bool join = false;
+    bool state = false;
     std::vector<int32_t> shards;  // Still unanswered.
     size_t bytes = 0;             // Of the shards still unanswered.
     absl::Time sent;
@@ -145,8 +170,14 @@ class ClientCore {
     int32_t missing = 0;
   };
 
-  uint64_t StartPull(Clock clock, Clock own_clock, bool join, absl::Time now,
-                     Effects* effects);
+  enum class PullKind { kStep, kJoin, kState };
+  uint64_t StartPull(PullKind kind, Clock clock, Clock own_clock,
+                     absl::Time now, Effects* effects);
+  // Payload bytes of the shard in an answer.
+  size_t AnswerBytes(int32_t shard, bool state) const {
+    return view_->shard(ShardId{shard}).bytes() *
+           (state ? 1 + static_cast<size_t>(options_.slot_count) : 1);
+  }
   void CloseOpenUnit(Link& link);
   // Cuts what waits for the shard as the view's `split`-th split does.
   void ApplySplit(const wire::Split& split, int32_t new_shard,

@@ -145,6 +145,32 @@ absl::Status PsClient::StartPull(Clock clock, Clock own_clock) {
   return failure();
 }
 
+absl::Status PsClient::StartPullState(Clock clock) {
+  Post([this, clock] {
+    client_->PullState(clock, absl::Now(), &client_effects_);
+  });
+  return failure();
+}
+
+absl::Status PsClient::Install(Clock clock,
+                               std::vector<ClientCore::InstalledShard> shards) {
+  size_t bytes = 0;
+  for (const ClientCore::InstalledShard& shard : shards) {
+    bytes += shard.state.values.size() * (1 + shard.state.slots.size());
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    unacknowledged_bytes_ += bytes;
+    posted_bytes_ += bytes;
+  }
+  Post([this, clock, bytes, shards = std::move(shards)]() mutable {
+    client_->Install(clock, std::move(shards), absl::Now(), &client_effects_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    posted_bytes_ -= bytes;
+  });
+  return failure();
+}
+
 absl::StatusOr<PsClient::PullResult> PsClient::WaitPull() {
   std::unique_lock<std::mutex> lock(mutex_);
   SL_RETURN_IF_ERROR(WaitUntil(lock, options_.wait_timeout, "parameters",
@@ -152,6 +178,15 @@ absl::StatusOr<PsClient::PullResult> PsClient::WaitPull() {
   PullResult result = *std::move(pulled_);
   pulled_.reset();
   return result;
+}
+
+absl::StatusOr<std::optional<PsClient::PullResult>> PsClient::WaitPullOrView(
+    uint64_t number) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  SL_RETURN_IF_ERROR(WaitUntil(lock, options_.wait_timeout, "parameters", [&] {
+    return pulled_.has_value() || view_->number() != number;
+  }));
+  return std::exchange(pulled_, std::nullopt);
 }
 
 absl::Status PsClient::WaitPushed() {
@@ -163,24 +198,42 @@ absl::Status PsClient::WaitPushed() {
 absl::StatusOr<MemberCore::CallResult> PsClient::Call(wire::Call call,
                                                       Payload value,
                                                       absl::Duration wait_max) {
-  auto id = std::make_shared<std::optional<uint64_t>>();
-  Post([this, id, call = std::move(call), value = std::move(value)]() mutable {
+  return WaitCall(*StartCall(std::move(call), std::move(value)), wait_max);
+}
+
+std::shared_ptr<const PsClient::PendingCall> PsClient::StartCall(
+    wire::Call call, Payload value) {
+  auto pending = std::make_shared<PendingCall>();
+  Post([this, pending, call = std::move(call),
+        value = std::move(value)]() mutable {
     const uint64_t call_id = member_.Call(std::move(call), std::move(value),
                                           absl::Now(), &member_effects_);
     const std::lock_guard<std::mutex> lock(mutex_);
-    *id = call_id;
+    pending->id = call_id;
   });
+  return pending;
+}
+
+absl::StatusOr<MemberCore::CallResult> PsClient::WaitCall(
+    const PendingCall& call, absl::Duration wait_max) {
   std::unique_lock<std::mutex> lock(mutex_);
-  SL_RETURN_IF_ERROR(
-      WaitUntil(lock, wait_max, "an answer of the coordinator",
-                [&] { return id->has_value() && answers_.count(**id) > 0; }));
-  MemberCore::CallResult result = std::move(answers_.at(**id));
-  answers_.erase(**id);
+  SL_RETURN_IF_ERROR(WaitUntil(
+      lock, wait_max, "an answer of the coordinator",
+      [&] { return call.id.has_value() && answers_.count(*call.id) > 0; }));
+  MemberCore::CallResult result = std::move(answers_.at(*call.id));
+  answers_.erase(*call.id);
   if (result.reply.code() != wire::OK) {
     return absl::FailedPreconditionError(
         absl::StrCat("the coordinator refused a call: ", result.reply.error()));
   }
   return result;
+}
+
+void PsClient::Notify(wire::Call call) {
+  Post([this, call = std::move(call)]() mutable {
+    unheeded_.insert(member_.Call(std::move(call), Payload(), absl::Now(),
+                                  &member_effects_));
+  });
 }
 
 // ---- Any thread -------------------------------------------------------------
@@ -208,11 +261,13 @@ void PsClient::Interrupt(const std::string& reason) {
   waker_.Wake();
 }
 
-void PsClient::SetFailureHandler(
-    std::function<void(const absl::Status&)> handler) {
+void PsClient::SetHandlers(std::function<void(const absl::Status&)> on_failure,
+                           std::function<void(const View&)> on_view) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  failure_handler_ = std::move(handler);
+  failure_handler_ = std::move(on_failure);
+  view_handler_ = std::move(on_view);
   if (failure_handler_ && !failure_.ok()) failure_handler_(failure_);
+  if (view_handler_ && view_ != nullptr) view_handler_(*view_);
 }
 
 absl::Status PsClient::failure() const {
@@ -293,7 +348,7 @@ void PsClient::PerformMember() {
       (void)coordinator_->Send(message);
     if (effects.view != nullptr) {
       const wire::View& proto = effects.view->proto();
-      if (proto.state() == wire::RUNNING && proto.mode() != wire::ALLREDUCE) {
+      if (proto.state() == wire::RUNNING) {
         if (const absl::Status connected = FollowServers(*effects.view);
             !connected.ok()) {
           Fail(connected);
@@ -304,6 +359,7 @@ void PsClient::PerformMember() {
           options.incarnation = member_.incarnation();
           options.window_bytes = options_.window_bytes;
           options.message_bytes = options_.message_bytes;
+          options.slot_count = options_.slot_count;
           client_.emplace(options, effects.view);
         } else {
           client_->OnView(effects.view, absl::Now(), &client_effects_);
@@ -314,6 +370,7 @@ void PsClient::PerformMember() {
         view_ = effects.view;
         FillStats();
         changed_.notify_all();
+        if (view_handler_) view_handler_(*view_);
       }
       if (proto.state() != wire::RUNNING) {
         member_.SendHeartbeat(absl::Now(), &member_effects_);
@@ -323,6 +380,12 @@ void PsClient::PerformMember() {
       }
     }
     for (MemberCore::CallResult& answer : effects.answers) {
+      if (unheeded_.erase(answer.call_id) > 0) {
+        if (answer.reply.code() == wire::OK) continue;
+        spdlog::warn("the coordinator refused a notice: {}",
+                     answer.reply.error());
+        continue;
+      }
       const std::lock_guard<std::mutex> lock(mutex_);
       answers_[answer.call_id] = std::move(answer);
       changed_.notify_all();

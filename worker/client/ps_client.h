@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,6 +43,7 @@ class PsClient {
     // Push() waits while this much is not acknowledged.
     size_t unacknowledged_bytes_max = 256 << 20;
     absl::Duration wait_timeout = absl::Seconds(120);
+    int slot_count = 0;  // Of the job's optimizer.
     config::Limits::Transport transport = config::Limits::AUTO;
   };
   using PullResult = ClientCore::PullResult;
@@ -64,14 +66,30 @@ class PsClient {
   // As ClientCore::Push(). Returns before the gradient is sent.
   absl::Status Push(Clock clock, TableId table, Payload gradient,
                     std::shared_ptr<const std::vector<Version>> base_versions);
-  // As ClientCore::Pull(). One at a time.
+  // As ClientCore::Pull(), and as ClientCore::PullState(). One of them at a
+  // time.
   absl::Status StartPull(Clock clock, Clock own_clock);
+  absl::Status StartPullState(Clock clock);
   absl::StatusOr<PullResult> WaitPull();
+  // The same, but returns without one when there is a view with another number.
+  absl::StatusOr<std::optional<PullResult>> WaitPullOrView(uint64_t number);
+  // As ClientCore::Install(). Returns before anything is sent.
+  absl::Status Install(Clock clock,
+                       std::vector<ClientCore::InstalledShard> shards);
   // Waits until every push is acknowledged.
   absl::Status WaitPushed();
   // Waits for the answer of the coordinator. DeadlineExceeded after `wait_max`.
   absl::StatusOr<MemberCore::CallResult> Call(wire::Call call, Payload value,
                                               absl::Duration wait_max);
+  // The same in two steps; DeadlineExceeded allows to wait again.
+  struct PendingCall {
+    std::optional<uint64_t> id;  // Once it was sent. The client's.
+  };
+  std::shared_ptr<const PendingCall> StartCall(wire::Call call, Payload value);
+  absl::StatusOr<MemberCore::CallResult> WaitCall(const PendingCall& call,
+                                                  absl::Duration wait_max);
+  // A call whose answer does not matter; it is repeated until there is one.
+  void Notify(wire::Call call);
   // Waits for a view that `accept`s; also returns the last view of a job that
   // ended well. `what` completes "waited for ... ".
   absl::StatusOr<std::shared_ptr<const View>> WaitForView(
@@ -86,10 +104,12 @@ class PsClient {
   void AddRecord(const run::MetricRecord& record);
   // Ends all waits with Cancelled and tells the coordinator that we leave.
   void Interrupt(const std::string& reason);
-  // Called once, on the communication thread, when an error ends everything; at
-  // once if that has happened. Replaces the last one; nullptr clears it, and
-  // then no call is in progress.
-  void SetFailureHandler(std::function<void(const absl::Status&)> handler);
+  // Called on the communication thread: `on_failure` once, when an error ends
+  // everything, `on_view` with each newer view; at once with what there is.
+  // They replace the last ones; nullptr clears them, and then no call is in
+  // progress. They must not call this object.
+  void SetHandlers(std::function<void(const absl::Status&)> on_failure,
+                   std::function<void(const View&)> on_view);
   absl::Status failure() const;
 
  private:
@@ -126,6 +146,7 @@ class PsClient {
   std::map<Owner, ShardThreadLink> shard_threads_;
   Poller poller_;
   bool leaving_ = false;
+  std::set<uint64_t> unheeded_;  // Calls of Notify() without an answer yet.
 
   Waker waker_;
   mutable std::mutex mutex_;
@@ -134,6 +155,7 @@ class PsClient {
   std::vector<std::function<void()>> commands_;
   absl::Status failure_;
   std::function<void(const absl::Status&)> failure_handler_;
+  std::function<void(const View&)> view_handler_;
   std::shared_ptr<const View> view_;
   run::WorkerStats stats_;
   std::vector<run::MetricRecord> records_;

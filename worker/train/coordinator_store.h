@@ -1,6 +1,11 @@
 // The rendezvous store of collectives, kept by the coordinator.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
 #include "worker/client/ps_client.h"
 #include "worker/collective/rendezvous_store.h"
 
@@ -16,6 +21,10 @@ class CoordinatorStore final : public RendezvousStore {
 
  private:
   PsClient* const client_;
+  std::mutex mutex_;
+  // Gets without an answer so far, by key: who asks again waits for the same
+  // one.
+  std::map<std::string, std::shared_ptr<const PsClient::PendingCall>> pending_;
 };
 
 }  // namespace slackline

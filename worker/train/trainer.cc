@@ -6,21 +6,19 @@
 #include <cmath>
 #include <thread>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
 #include "common/io/safetensors.h"
 #include "common/status.h"
-#include "common/view/initializer.h"
+#include "common/sync/phases.h"
 #include "worker/collective/gloo_collective.h"
-#include "worker/collective/gradient_buckets.h"
-#include "worker/train/coordinator_store.h"
 
 namespace slackline {
 namespace {
 
 // Evaluation of the final model may take long; heartbeats go on meanwhile.
 constexpr absl::Duration kFinishWaitMax = absl::Hours(24);
+constexpr int64_t kGlooBucketKib = 4096;
 
 // The chief evaluates and writes the model.
 bool IsChief(const View& view, Rank rank) {
@@ -83,6 +81,7 @@ Trainer::Trainer(const Options& options, const DataSplit* data,
       sampler_(*sampler),
       model_(*model),
       client_(*client),
+      store_(client),
       length_(JobLengthOf(options.config.train(), *sampler)),
       report_({.rank = options.rank,
                .batch_size = options.config.data().batch_size(),
@@ -97,14 +96,116 @@ absl::Status Trainer::Run() {
   spdlog::info("the job runs: {} workers, {} steps of {} examples each",
                view->proto().worker_size(), length_.steps_total,
                options_.config.data().batch_size());
-  SL_RETURN_IF_ERROR(view->proto().mode() == wire::ALLREDUCE
-                         ? TrainByAllReduce(*view)
-                         : TrainOverServers(*view));
+  SL_RETURN_IF_ERROR(Start(*view));
+  const absl::Status trained = Train();
+  DropGroup(trained);
+  SL_RETURN_IF_ERROR(trained);
   return Finish();
+}
+
+absl::Status Trainer::Start(const View& view) {
+  const wire::WorkerMember* const self = view.FindWorker(options_.rank);
+  // We may have been given up already; the next call on the client tells.
+  const bool founder = self == nullptr || self->founder();
+  const bool by_all_reduce =
+      founder ? PhaseAt(view.proto(), 0).mode() == wire::ALLREDUCE
+              : JoinsByAllReduce(view);
+  follower_.emplace(PhaseFollower::Options{.rank = options_.rank,
+                                           .steps_total = length_.steps_total},
+                    by_all_reduce);
+  if (by_all_reduce) {
+    SL_RETURN_IF_ERROR(MakeReplica());
+    replica_->Initialize(static_cast<uint64_t>(options_.config.train().seed()));
+    clock_ = founder ? 0 : -1;
+    return absl::OkStatus();
+  }
+  SL_ASSIGN_OR_RETURN(PsClient::Joined joined, client_.JoinShards());
+  clock_ = joined.start;
+  // What the join returned may be older than a later start clock.
+  if (clock_ == 0) parameters_ = std::move(joined.parameters);
+  if (clock_ > 0) spdlog::info("joining the running job at clock {}", clock_);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Train() {
+  using Do = PhaseFollower::Do;
+  while (true) {
+    const std::shared_ptr<const View> view = client_.view();
+    SL_RETURN_IF_ERROR(client_.failure());
+    if (view->proto().state() != wire::RUNNING) return absl::OkStatus();
+    PhaseFollower::Decision decision = follower_->Next(*view, clock_);
+    const bool steps = decision.what == Do::kStepOverServers ||
+                       decision.what == Do::kStepByAllReduce;
+    if (!steps && change_.since == absl::InfiniteFuture())
+      change_.since = absl::Now();
+    Notify(std::move(decision.calls));
+    if (steps) change_ = {};
+    switch (decision.what) {
+      case Do::kStepOverServers:
+        SL_RETURN_IF_ERROR(StepOverServers());
+        break;
+      case Do::kStepByAllReduce:
+        SL_RETURN_IF_ERROR(StepByAllReduce());
+        break;
+      case Do::kWait:
+        SL_RETURN_IF_ERROR(WaitForNewerView(*view, decision.waiting_for));
+        break;
+      case Do::kTakeState:
+        SL_RETURN_IF_ERROR(TakeState());
+        break;
+      case Do::kConnect:
+        SL_RETURN_IF_ERROR(Connect(*view));
+        break;
+      case Do::kGiveState:
+        SL_RETURN_IF_ERROR(GiveState());
+        break;
+      case Do::kFinish:
+        return follower_->by_all_reduce() ? absl::OkStatus()
+                                          : client_.WaitPushed();
+    }
+  }
+}
+
+void Trainer::Notify(std::vector<wire::Call> calls) {
+  for (wire::Call& call : calls) {
+    if (call.has_entered()) {
+      wire::Entered& entered = *call.mutable_entered();
+      if (change_.since != absl::InfiniteFuture()) {
+        entered.set_pause_micros(
+            absl::ToInt64Microseconds(absl::Now() - change_.since));
+      }
+      entered.set_connect_micros(absl::ToInt64Microseconds(change_.connect));
+      entered.set_transfer_micros(absl::ToInt64Microseconds(change_.transfer));
+      entered.set_bytes(change_.bytes);
+      entered.set_model_hash(change_.model_hash);
+      spdlog::info("{} from clock {} on, after {:.1f} ms",
+                   ModeText(PhaseAt(client_.view()->proto(), clock_)),
+                   entered.from(),
+                   static_cast<double>(entered.pause_micros()) / 1000);
+    }
+    client_.Notify(std::move(call));
+  }
+}
+
+absl::Status Trainer::WaitForNewerView(const View& view,
+                                       const std::string& what) {
+  constexpr absl::Duration kTellEvery = absl::Seconds(10);
+  // The coordinator gives dead members up, and ends the job if need be.
+  while (true) {
+    const absl::Status waited =
+        client_
+            .WaitForView(
+                [&](const View& v) { return v.number() > view.number(); }, what,
+                kTellEvery)
+            .status();
+    if (!absl::IsDeadlineExceeded(waited)) return waited;
+    spdlog::info("clock {}: still waits for {}", clock_, what);
+  }
 }
 
 absl::StatusOr<double> Trainer::ComputeGradients(
     Clock step, const Model::GradientReady& ready) {
+  const Stopwatch whole;
   if (options_.slowdown > 1) {
     std::this_thread::sleep_for(absl::ToChronoNanoseconds(
         absl::Seconds((options_.slowdown - 1) * last_compute_seconds_)));
@@ -119,7 +220,7 @@ absl::StatusOr<double> Trainer::ComputeGradients(
                               .labels = labels_.data()},
                              ready));
   last_compute_seconds_ = stopwatch.Seconds();
-  report_.AddComputeSeconds(last_compute_seconds_);
+  report_.AddComputeSeconds(whole.Seconds());
   if (!std::isfinite(loss)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the loss is ", loss, " at step ", step, " of rank ",
@@ -129,18 +230,22 @@ absl::StatusOr<double> Trainer::ComputeGradients(
   return loss;
 }
 
-absl::Status Trainer::StepDone(Clock step, double loss) {
-  report_.StepDone(step + 1, loss);
+absl::Status Trainer::StepDone(double loss) {
+  ++clock_;
+  report_.StepDone(clock_, loss);
   return client_.failure();
 }
 
-void Trainer::EvaluateIfDue(Clock clock,
-                            const std::function<Snapshot()>& snapshot) {
+void Trainer::EvaluateIfDue(const std::function<Snapshot()>& snapshot) {
   const Clock every = std::max<Clock>(
       1, std::llround(options_.config.train().eval_every_epochs() *
                       static_cast<double>(length_.steps_per_epoch)));
   // The final model is evaluated at the end anyhow.
-  if (clock % every != 0 || clock == length_.steps_total) return;
+  if (clock_ % every != 0 || clock_ == length_.steps_total ||
+      clock_ == evaluated_) {
+    return;
+  }
+  evaluated_ = clock_;
   const std::shared_ptr<const View> view = client_.view();
   if (!IsChief(*view, options_.rank)) return;
   if (evaluator_ == nullptr) {
@@ -165,171 +270,218 @@ void Trainer::EvaluateIfDue(Clock clock,
                        loss.objective, 100 * loss.accuracy);
         });
   }
-  if (!evaluator_->Submit(clock, snapshot())) {
+  if (!evaluator_->Submit(clock_, snapshot())) {
     spdlog::warn(
         "step {}: evaluation skipped, {} wait already; raise train "
         "{{ eval_every_epochs: ... }}",
-        clock, Evaluator::kQueueMax);
+        clock_, Evaluator::kQueueMax);
   }
 }
 
 // ---- Over the servers
 
-absl::Status Trainer::TrainOverServers(const View& view) {
-  SL_ASSIGN_OR_RETURN(PsClient::Joined joined, client_.JoinShards());
-  PsClient::PullResult parameters = std::move(joined.parameters);
-  Clock clock = joined.start;
-  if (clock > 0) spdlog::info("joining the running job at clock {}", clock);
-  const config::Sync& sync = options_.config.sync();
-  // With a bound of at least 1 the next parameters may miss this very step.
-  const bool pull_ahead =
-      sync.pull_ahead() &&
-      (view.proto().mode() == wire::ASP ||
-       (view.proto().mode() == wire::SSP && view.proto().staleness() >= 1));
-  if (clock > 0 && clock < length_.steps_total) {
-    // What the join returned may be older than the start clock.
-    SL_RETURN_IF_ERROR(client_.StartPull(clock, clock));
-    SL_ASSIGN_OR_RETURN(parameters, client_.WaitPull());
-  }
-  for (; clock < length_.steps_total; ++clock) {
-    LoadSnapshot(ToSnapshot(parameters), &model_);
-    const std::shared_ptr<const std::vector<Version>> versions =
-        VersionsOf(parameters);
-    const bool last = clock + 1 == length_.steps_total;
-    if (pull_ahead && !last)
-      SL_RETURN_IF_ERROR(client_.StartPull(clock + 1, clock));
-    absl::Status pushed;
-    SL_ASSIGN_OR_RETURN(
-        const double loss,
-        ComputeGradients(clock, [&](int table, Payload gradient) {
-          if (!pushed.ok()) return;
-          pushed = client_.Push(clock, TableId{table}, std::move(gradient),
-                                versions);
-        }));
-    SL_RETURN_IF_ERROR(pushed);
-    if (!last) {
-      if (!pull_ahead)
-        SL_RETURN_IF_ERROR(client_.StartPull(clock + 1, clock + 1));
-      const Stopwatch stopwatch;
-      SL_ASSIGN_OR_RETURN(parameters, client_.WaitPull());
-      report_.AddWaitSeconds(stopwatch.Seconds());
+absl::Status Trainer::PullParameters() {
+  if (parameters_.has_value()) return absl::OkStatus();
+  if (!pulling_) SL_RETURN_IF_ERROR(client_.StartPull(clock_, clock_));
+  pulling_ = false;
+  const Stopwatch stopwatch;
+  SL_ASSIGN_OR_RETURN(parameters_, client_.WaitPull());
+  report_.AddWaitSeconds(stopwatch.Seconds());
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::StepOverServers() {
+  SL_RETURN_IF_ERROR(PullParameters());
+  const PsClient::PullResult parameters = *std::move(parameters_);
+  parameters_.reset();
+  EvaluateIfDue([&] { return ToSnapshot(parameters); });
+  LoadSnapshot(ToSnapshot(parameters), &model_);
+  const std::shared_ptr<const std::vector<Version>> versions =
+      VersionsOf(parameters);
+  const Clock next = clock_ + 1;
+  if (options_.config.sync().pull_ahead() && next < length_.steps_total) {
+    const std::shared_ptr<const View> view = client_.view();
+    const wire::Phase& phase = PhaseAt(view->proto(), next);
+    PhaseFollower::Decision decision = follower_->Next(*view, next);
+    Notify(std::move(decision.calls));
+    // With a bound of at least 1 the next parameters may miss this very step.
+    if (decision.what == PhaseFollower::Do::kStepOverServers &&
+        (phase.mode() == wire::ASP || phase.staleness() >= 1)) {
+      SL_RETURN_IF_ERROR(client_.StartPull(next, clock_));
+      pulling_ = true;
     }
-    SL_RETURN_IF_ERROR(StepDone(clock, loss));
-    EvaluateIfDue(clock + 1, [&] { return ToSnapshot(parameters); });
   }
-  return client_.WaitPushed();
+  absl::Status pushed;
+  SL_ASSIGN_OR_RETURN(
+      const double loss,
+      ComputeGradients(clock_, [&](int table, Payload gradient) {
+        if (!pushed.ok()) return;
+        pushed =
+            client_.Push(clock_, TableId{table}, std::move(gradient), versions);
+      }));
+  SL_RETURN_IF_ERROR(pushed);
+  return StepDone(loss);
 }
 
 // ---- By all-reduce
 
-absl::Status Trainer::TrainByAllReduce(const View& view) {
-  const int64_t world_size = view.proto().worker_size();
+absl::Status Trainer::MakeReplica() {
   SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
                       Optimizer::Create(options_.config.optimizer()));
+  SL_ASSIGN_OR_RETURN(schedule_, LearningRateSchedule::Create(
+                                     options_.config.schedule(), length_));
+  learning_rate_ = optimizer.learning_rate();
+  const config::Collective& collective = options_.config.sync().collective();
+  const int64_t bucket_kib =
+      collective.has_bucket_kib() ? collective.bucket_kib() : kGlooBucketKib;
   SL_ASSIGN_OR_RETURN(
-      const LearningRateSchedule schedule,
-      LearningRateSchedule::Create(options_.config.schedule(), length_));
-  GradientBuckets::Options bucket_options;
-  bucket_options.bucket_bytes =
-      int64_t{options_.config.sync().allreduce().bucket_kib()} * 1024;
-  const int tables = static_cast<int>(model_.tables().size());
-  std::vector<std::vector<float>> slots(tables);
-  for (int t = 0; t < tables; ++t) {
-    const absl::Span<float> parameter = model_.parameter(t);
-    InitializeElements(model_.tables()[t],
-                       static_cast<uint64_t>(options_.config.train().seed()), 0,
-                       parameter);
-    bucket_options.table_elements.push_back(
-        static_cast<int64_t>(parameter.size()));
-    slots[t].resize(parameter.size() * optimizer.slot_count());
-  }
-  SL_ASSIGN_OR_RETURN(GradientBuckets buckets,
-                      GradientBuckets::Create(bucket_options));
-  std::vector<std::vector<int>> tables_of_bucket(buckets.bucket_count());
-  for (int t = 0; t < tables; ++t) {
-    tables_of_bucket[buckets.PlaceOf(TableId{t}).bucket].push_back(t);
-  }
-
-  CoordinatorStore store(&client_);
-  absl::StatusOr<std::unique_ptr<GlooCollective>> created =
-      GlooCollective::Create(
-          {.rank = options_.rank,
-           .world_size = static_cast<int32_t>(world_size),
-           .host = options_.host,
-           .group = absl::StrCat("all-reduce/", view.number()),
-           .timeout =
-               absl::Milliseconds(options_.config.limits().wait_timeout_ms()),
-           .store = &store});
-  if (!created.ok()) return VerdictOn(created.status());
-  const std::unique_ptr<GlooCollective> collective = *std::move(created);
-  // A member that dies wakes the others through the coordinator as well.
-  client_.SetFailureHandler(
-      [&](const absl::Status& failure) { collective->Abort(failure); });
-  const absl::Cleanup clear_handler = [&] {
-    client_.SetFailureHandler(nullptr);
-  };
-
-  for (Clock clock = 0; clock < length_.steps_total; ++clock) {
-    buckets.BeginStep();
-    std::vector<Collective::Ticket> tickets;
-    absl::Status added;
-    SL_ASSIGN_OR_RETURN(
-        const double loss,
-        ComputeGradients(clock, [&](int table, Payload gradient) {
-          std::vector<int> issue;
-          added.Update(buckets.Add(TableId{table}, gradient, &issue));
-          for (const int bucket : issue) {
-            tickets.push_back(
-                collective->AllReduceAsync(buckets.bucket(bucket)));
-          }
-        }));
-    SL_RETURN_IF_ERROR(added);
-    for (int bucket = 0; bucket < buckets.bucket_count(); ++bucket) {
-      const Stopwatch stopwatch;
-      if (const absl::Status reduced = collective->Wait(tickets[bucket]);
-          !reduced.ok()) {
-        return VerdictOn(reduced);
-      }
-      report_.AddWaitSeconds(stopwatch.Seconds());
-      for (const int t : tables_of_bucket[bucket]) {
-        const absl::Span<float> parameter = model_.parameter(t);
-        const auto* const gradient = reinterpret_cast<const std::byte*>(
-            buckets.Gradient(TableId{t}).data());
-        Optimizer::ApplyArgs args;
-        args.in = parameter.data();
-        args.out = parameter.data();
-        for (int s = 0; s < optimizer.slot_count(); ++s) {
-          args.slots[s] = slots[t].data() + s * parameter.size();
-        }
-        args.gradients = absl::MakeConstSpan(&gradient, 1);
-        args.elements = parameter.size();
-        args.gradient_scale = 1.0f / static_cast<float>(world_size);
-        args.learning_rate = static_cast<float>(optimizer.learning_rate() *
-                                                schedule.FactorAt(clock));
-        args.update_count = clock + 1;
-        optimizer.Apply(args);
-      }
-    }
-    SL_RETURN_IF_ERROR(StepDone(clock, loss));
-    EvaluateIfDue(clock + 1, [&] { return TakeSnapshot(model_); });
-  }
+      replica_,
+      Replica::Create(&model_, optimizer, bucket_kib * 1024, client_.view()));
   return absl::OkStatus();
 }
 
-absl::Status Trainer::VerdictOn(const absl::Status& collective_failure) {
-  if (!client_.failure().ok()) return client_.failure();
-  spdlog::warn("all-reduce failed: {}; asking the coordinator who is missing",
-               std::string(collective_failure.message()));
-  // A dead rank is declared dead when its lease runs out.
-  const absl::Duration wait =
-      absl::Milliseconds(options_.config.limits().lease_ms()) * 2 +
-      absl::Seconds(1);
-  const absl::Status verdict =
-      client_
-          .WaitForView([](const View&) { return false; },
-                       "the coordinator's verdict", wait)
-          .status();
-  return absl::IsDeadlineExceeded(verdict) ? collective_failure : verdict;
+absl::Status Trainer::StepByAllReduce() {
+  bool group_failed = false;
+  const absl::StatusOr<Replica::StepResult> step = replica_->Step(
+      *group_,
+      [&](const Model::GradientReady& ready) {
+        return ComputeGradients(clock_, ready);
+      },
+      static_cast<float>(learning_rate_ * schedule_->FactorAt(clock_)),
+      &group_failed);
+  if (!step.ok() && !group_failed) return step.status();
+  if (!step.ok()) return LoseConnection(step.status());
+  report_.AddWaitSeconds(step->wait_seconds);
+  SL_RETURN_IF_ERROR(StepDone(step->loss));
+  EvaluateIfDue([&] { return TakeSnapshot(model_); });
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::TakeState() {
+  const absl::Time start = absl::Now();
+  // Nothing was asked for ahead: the phases of the next clock were known then.
+  parameters_.reset();
+  SL_RETURN_IF_ERROR(client_.WaitPushed());
+  SL_RETURN_IF_ERROR(client_.StartPullState(clock_));
+  if (replica_ == nullptr) SL_RETURN_IF_ERROR(MakeReplica());
+  SL_ASSIGN_OR_RETURN(const PsClient::PullResult state, client_.WaitPull());
+  replica_->Take(state);
+  follower_->TookState();
+  change_.transfer += absl::Now() - start;
+  change_.bytes = replica_->bytes();
+  change_.model_hash = replica_->Hash(*state.view);
+  EvaluateIfDue([&] { return TakeSnapshot(model_); });
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::GiveState() {
+  DropGroup(absl::OkStatus());
+  const absl::Time start = absl::Now();
+  std::shared_ptr<const View> view = client_.view();
+  change_.model_hash = replica_->Hash(*view);
+  bool asked = false;
+  while (true) {
+    std::vector<ClientCore::InstalledShard> share;
+    for (const ShardId shard : follower_->Share(*view)) {
+      share.push_back({.shard = shard, .state = replica_->Give(*view, shard)});
+      change_.bytes += static_cast<int64_t>(
+          view->shard(shard).bytes() * (1 + share.back().state.slots.size()));
+    }
+    SL_RETURN_IF_ERROR(client_.Install(clock_, std::move(share)));
+    if (!asked) SL_RETURN_IF_ERROR(client_.StartPull(clock_, clock_));
+    asked = true;
+    // Who was to install the rest may die.
+    SL_ASSIGN_OR_RETURN(parameters_, client_.WaitPullOrView(view->number()));
+    if (parameters_.has_value()) break;
+    view = client_.view();
+    if (view->proto().state() != wire::RUNNING) return absl::OkStatus();
+  }
+  replica_.reset();
+  follower_->GaveState();
+  change_.transfer += absl::Now() - start;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Connect(const View& view) {
+  constexpr int kFailedConnectsMax = 5;
+  const absl::Time start = absl::Now();
+  const uint64_t number = view.proto().group();
+  DropGroup(absl::CancelledError("the group of workers has changed"));
+  std::vector<int32_t> ranks;
+  for (const wire::WorkerMember& worker : view.proto().worker())
+    ranks.push_back(worker.rank());
+  std::sort(ranks.begin(), ranks.end());
+  const auto self = std::find(ranks.begin(), ranks.end(),
+                              static_cast<int32_t>(options_.rank));
+  const absl::Duration wait_max =
+      absl::Milliseconds(options_.config.limits().wait_timeout_ms());
+  absl::StatusOr<std::unique_ptr<GlooCollective>> group =
+      GlooCollective::Create(
+          {.rank = Rank{static_cast<int32_t>(self - ranks.begin())},
+           .world_size = static_cast<int32_t>(ranks.size()),
+           .host = options_.host,
+           .group = absl::StrCat("all-reduce/", number),
+           .connect_timeout = wait_max,
+           .timeout = wait_max,
+           .keep_trying =
+               [&] {
+                 SL_RETURN_IF_ERROR(client_.failure());
+                 if (client_.view()->proto().group() == number)
+                   return absl::OkStatus();
+                 return absl::CancelledError("the group has changed");
+               },
+           .store = &store_});
+  if (!group.ok()) {
+    SL_RETURN_IF_ERROR(client_.failure());
+    // A newer view says whom to connect to.
+    if (client_.view()->proto().group() != number) return absl::OkStatus();
+    if (++failed_connects_ == kFailedConnectsMax) return group.status();
+    return LoseConnection(group.status());
+  }
+  group_ = *std::move(group);
+  // Members that die, or come, wake us through the coordinator as well.
+  client_.SetHandlers(
+      [this](const absl::Status& failure) { group_->Abort(failure); },
+      [this, number](const View& v) {
+        if (v.proto().group() == number) return;
+        group_->Abort(
+            absl::UnavailableError("the group of workers has changed"));
+      });
+  follower_->Connected(number);
+  const absl::StatusOr<Clock> caught_up = replica_->CatchUp(*group_, clock_);
+  if (!caught_up.ok()) {
+    if (absl::IsFailedPrecondition(caught_up.status()))
+      return caught_up.status();
+    return LoseConnection(caught_up.status());
+  }
+  if (clock_ != *caught_up) {
+    spdlog::info("took the state of clock {} from another worker", *caught_up);
+  }
+  clock_ = *caught_up;
+  failed_connects_ = 0;
+  change_.connect += absl::Now() - start;
+  spdlog::info("connected to {} other workers in {:.1f} ms", ranks.size() - 1,
+               absl::ToDoubleMilliseconds(absl::Now() - start));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::LoseConnection(const absl::Status& why) {
+  SL_RETURN_IF_ERROR(client_.failure());
+  spdlog::warn("clock {}: all-reduce failed: {}; connecting anew", clock_,
+               std::string(why.message()));
+  const std::shared_ptr<const View> view = client_.view();
+  const uint64_t lost =
+      follower_->group() == 0 ? view->proto().group() : follower_->group();
+  DropGroup(why);
+  client_.Notify(follower_->ConnectionLost(lost));
+  return absl::OkStatus();
+}
+
+void Trainer::DropGroup(const absl::Status& why) {
+  if (group_ == nullptr) return;
+  client_.SetHandlers(nullptr, nullptr);
+  if (!why.ok()) group_->Abort(why);
+  group_.reset();
 }
 
 // ---- The end
@@ -348,16 +500,16 @@ absl::Status Trainer::Finish() {
                           },
                           "the other workers to finish", kFinishWaitMax));
   if (view->proto().state() == wire::FINISHED) return absl::OkStatus();
-  SL_RETURN_IF_ERROR(FinishAsChief(*view));
+  SL_RETURN_IF_ERROR(FinishAsChief());
   return client_
       .WaitForView([](const View&) { return false; },
                    "the coordinator to end the job", wait)
       .status();
 }
 
-absl::Status Trainer::FinishAsChief(const View& view) {
+absl::Status Trainer::FinishAsChief() {
   if (evaluator_ != nullptr) SL_RETURN_IF_ERROR(evaluator_->Drain());
-  if (view.proto().mode() != wire::ALLREDUCE) {
+  if (!follower_->by_all_reduce()) {
     // Every push is acknowledged, so this is the final model.
     SL_RETURN_IF_ERROR(
         client_.StartPull(length_.steps_total, length_.steps_total));

@@ -1,9 +1,10 @@
-// Trainer: the step loop of a worker, from joining to the end of the job, in
-// every mode. Runs on the thread that calls Run(); the communication thread is
-// the PsClient's.
+// Trainer: the step loop of a worker, from joining to the end of the job,
+// through all phases. Runs on the thread that calls Run(); the communication
+// thread is the PsClient's.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,10 @@
 #include "worker/data/load_data.h"
 #include "worker/data/sampler.h"
 #include "worker/model/model.h"
+#include "worker/train/coordinator_store.h"
 #include "worker/train/evaluator.h"
+#include "worker/train/phase_follower.h"
+#include "worker/train/replica.h"
 #include "worker/train/run_report.h"
 
 namespace slackline {
@@ -43,31 +47,73 @@ class Trainer {
   absl::Status Run();
 
  private:
-  absl::Status TrainOverServers(const View& view);
-  absl::Status TrainByAllReduce(const View& view);
+  // How long the worker has stood still for a change, and why.
+  struct Change {
+    absl::Time since = absl::InfiniteFuture();  // None is under way.
+    absl::Duration connect;
+    absl::Duration transfer;
+    int64_t bytes = 0;
+    uint64_t model_hash = 0;
+  };
+
+  // Joins the job at the clock that it is at. Sets clock_, follower_ and what
+  // the mode needs.
+  absl::Status Start(const View& view);
+  absl::Status Train();
+  absl::Status StepOverServers();
+  absl::Status StepByAllReduce();
+  absl::Status TakeState();
+  absl::Status GiveState();
+  absl::Status Connect(const View& view);
+  // Waits for a view that is newer than `view`, however long, and says for
+  // what.
+  absl::Status WaitForNewerView(const View& view, const std::string& what);
+  // Sends the calls, with the figures of the change that ends with an Entered.
+  void Notify(std::vector<wire::Call> calls);
+  // Parameters of clock_ from the servers, which were asked for or are now.
+  absl::Status PullParameters();
+  absl::Status MakeReplica();
+  // Asks the coordinator for a new group, unless the job is over.
+  absl::Status LoseConnection(const absl::Status& why);
+  // With an error the others notice that we go.
+  void DropGroup(const absl::Status& why);
   // Loss of the minibatch of `step` at the model's parameters.
   absl::StatusOr<double> ComputeGradients(Clock step,
                                           const Model::GradientReady& ready);
-  // Bookkeeping after a completed step.
-  absl::Status StepDone(Clock step, double loss);
-  void EvaluateIfDue(Clock clock, const std::function<Snapshot()>& snapshot);
+  // The step of clock_ is complete.
+  absl::Status StepDone(double loss);
+  // At clock_, whose parameters are there.
+  void EvaluateIfDue(const std::function<Snapshot()>& snapshot);
   // After the last step: waits for the others; the chief evaluates and writes.
   absl::Status Finish();
-  absl::Status FinishAsChief(const View& view);
-  // What a lost connection means is the coordinator's to say; waits for it.
-  absl::Status VerdictOn(const absl::Status& collective_failure);
+  absl::Status FinishAsChief();
 
   const Options options_;
   const DataSplit& data_;
   Sampler& sampler_;
   Model& model_;
   PsClient& client_;
+  CoordinatorStore store_;
   const LearningRateSchedule::JobLength length_;
   RunReport report_;
   std::unique_ptr<Evaluator> evaluator_;  // Made when this worker is the chief.
   std::vector<float> inputs_;
   std::vector<int64_t> labels_;
   double last_compute_seconds_ = 0;
+
+  Clock clock_ = 0;  // Steps completed; -1: not known yet.
+  std::optional<PhaseFollower> follower_;
+  Change change_;
+  Clock evaluated_ = 0;  // The last clock whose model was evaluated.
+  // Over servers.
+  std::optional<PsClient::PullResult> parameters_;  // Of clock_.
+  bool pulling_ = false;                            // They were asked for.
+  // By all-reduce; the replica also until the servers have all of its state.
+  std::optional<LearningRateSchedule> schedule_;
+  double learning_rate_ = 0;
+  std::unique_ptr<Replica> replica_;
+  std::unique_ptr<Collective> group_;
+  int failed_connects_ = 0;  // In a row, without a change of the members.
 };
 
 }  // namespace slackline

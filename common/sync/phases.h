@@ -1,0 +1,32 @@
+// What the phases of a job mean for one clock: docs/protocol-mode-change.md.
+// Pure functions of the list in wire::View, which is sorted by `from` and
+// starts at clock 0.
+#pragma once
+
+#include <string>
+
+#include "common/ids.h"
+#include "proto/wire.pb.h"
+
+namespace slackline {
+
+// The phase that steps of `clock` obey. `clock` is at least 0 and there is a
+// phase: else fatal.
+const wire::Phase& PhaseAt(const wire::View& view, Clock clock);
+
+// The phase after the one of `clock`, or nullptr.
+const wire::Phase* PhaseAfter(const wire::View& view, Clock clock);
+
+// A shard answers a pull of `clock` when every live worker's pushes before this
+// clock are applied: `clock` in BSP, `clock` - s in SSP, none in ASP; and at
+// least the beginning of the phase if it follows BSP or ALLREDUCE. In ALLREDUCE
+// it is `clock`.
+Clock NeededClock(const wire::View& view, Clock clock);
+
+// "bsp", "ssp:3", "asp", "allreduce": as --mode has it.
+std::string ModeText(wire::Mode mode, int64_t staleness);
+inline std::string ModeText(const wire::Phase& phase) {
+  return ModeText(phase.mode(), phase.staleness());
+}
+
+}  // namespace slackline

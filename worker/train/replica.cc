@@ -1,0 +1,268 @@
+#include "worker/train/replica.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/time/clock.h"
+#include "common/io/state_hash.h"
+#include "common/status.h"
+#include "common/view/initializer.h"
+
+namespace slackline {
+namespace {
+
+// Whole numbers below 2^64 go through sums of floats as digits of 16 bits,
+// which a float holds exactly. A number has one owner; the others add zeros.
+constexpr int kDigits = 4;
+
+void PutNumber(uint64_t number, absl::Span<float> digits) {
+  for (int i = 0; i < kDigits; ++i)
+    digits[i] = static_cast<float>((number >> (16 * i)) & 0xffff);
+}
+
+uint64_t GetNumber(absl::Span<const float> digits) {
+  uint64_t number = 0;
+  for (int i = 0; i < kDigits; ++i)
+    number |= static_cast<uint64_t>(digits[i]) << (16 * i);
+  return number;
+}
+
+Payload CopyOf(absl::Span<const float> values) {
+  return Payload::Copy(values.data(), values.size() * sizeof(float));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Replica>> Replica::Create(
+    Model* model, const Optimizer& optimizer, int64_t bucket_bytes,
+    std::shared_ptr<const View> view) {
+  GradientBuckets::Options options;
+  options.bucket_bytes = bucket_bytes;
+  for (size_t t = 0; t < model->tables().size(); ++t) {
+    options.table_elements.push_back(
+        static_cast<int64_t>(model->parameter(static_cast<int>(t)).size()));
+  }
+  SL_ASSIGN_OR_RETURN(GradientBuckets buckets,
+                      GradientBuckets::Create(options));
+  return std::unique_ptr<Replica>(
+      new Replica(model, optimizer, std::move(buckets), std::move(view)));
+}
+
+Replica::Replica(Model* model, const Optimizer& optimizer,
+                 GradientBuckets buckets, std::shared_ptr<const View> view)
+    : model_(*model),
+      optimizer_(optimizer),
+      buckets_(std::move(buckets)),
+      view_(std::move(view)),
+      versions_(view_->shard_count(), 0) {
+  for (size_t t = 0; t < model_.tables().size(); ++t) {
+    slots_.emplace_back(
+        optimizer_.slot_count(),
+        std::vector<float>(model_.parameter(static_cast<int>(t)).size(), 0));
+  }
+}
+
+void Replica::Initialize(uint64_t seed) {
+  for (size_t t = 0; t < slots_.size(); ++t) {
+    InitializeElements(model_.tables()[t], seed, 0,
+                       model_.parameter(static_cast<int>(t)));
+    for (std::vector<float>& slot : slots_[t])
+      std::fill(slot.begin(), slot.end(), 0.0f);
+  }
+  std::fill(versions_.begin(), versions_.end(), 0);
+}
+
+Replica::Range Replica::RangeOf(const ShardRange& range) {
+  const size_t table = static_cast<size_t>(range.table);
+  const size_t begin = static_cast<size_t>(range.begin);
+  const size_t size = static_cast<size_t>(range.elements());
+  Range part{
+      .values = model_.parameter(static_cast<int>(table)).subspan(begin, size),
+      .slots = {}};
+  for (std::vector<float>& slot : slots_[table])
+    part.slots.push_back(absl::MakeSpan(slot).subspan(begin, size));
+  return part;
+}
+
+Version Replica::VersionOf(const View& view, ShardId shard) const {
+  while (static_cast<size_t>(shard) >= versions_.size())
+    shard = view.OriginOf(shard);
+  return versions_[static_cast<size_t>(shard)];
+}
+
+void Replica::Take(const ClientCore::PullResult& pulled) {
+  view_ = pulled.view;
+  versions_.resize(pulled.shards.size());
+  for (size_t s = 0; s < pulled.shards.size(); ++s) {
+    const ClientCore::ShardValue& value = pulled.shards[s];
+    const Range range = RangeOf(view_->shard(ShardId{static_cast<int32_t>(s)}));
+    versions_[s] = value.version;
+    std::memcpy(range.values.data(), value.values.data(), value.values.size());
+    for (size_t i = 0; i < range.slots.size(); ++i) {
+      std::memcpy(range.slots[i].data(), value.slots[i].data(),
+                  value.slots[i].size());
+    }
+  }
+}
+
+ClientCore::ShardValue Replica::Give(const View& view, ShardId shard) {
+  const Range range = RangeOf(view.shard(shard));
+  ClientCore::ShardValue value;
+  value.version = VersionOf(view, shard);
+  value.values = CopyOf(range.values);
+  for (const absl::Span<float> slot : range.slots)
+    value.slots.push_back(CopyOf(slot));
+  return value;
+}
+
+uint64_t Replica::Hash(const View& view) {
+  std::vector<uint64_t> hashes;
+  for (int32_t shard = 0; shard < view.shard_count(); ++shard) {
+    const Range range = RangeOf(view.shard(ShardId{shard}));
+    const auto borrow = [](absl::Span<float> values) {
+      return Payload::Wrap(values.data(), values.size() * sizeof(float), 0);
+    };
+    std::vector<Payload> slots;
+    for (const absl::Span<float> slot : range.slots)
+      slots.push_back(borrow(slot));
+    hashes.push_back(StateHash(VersionOf(view, ShardId{shard}),
+                               borrow(range.values), slots));
+  }
+  return ModelHash(hashes);
+}
+
+int64_t Replica::bytes() const {
+  int64_t elements = 0;
+  for (size_t t = 0; t < slots_.size(); ++t)
+    elements += model_.parameter(static_cast<int>(t)).size();
+  return elements * static_cast<int64_t>(sizeof(float)) *
+         (1 + optimizer_.slot_count());
+}
+
+absl::StatusOr<Replica::StepResult> Replica::Step(Collective& group,
+                                                  const Compute& compute,
+                                                  float learning_rate,
+                                                  bool* group_failed) {
+  *group_failed = false;
+  buckets_.BeginStep();
+  std::vector<Collective::Ticket> tickets;
+  absl::Status added;
+  const absl::StatusOr<double> loss = compute([&](int table, Payload gradient) {
+    std::vector<int> issue;
+    added.Update(buckets_.Add(TableId{table}, gradient, &issue));
+    for (const int bucket : issue)
+      tickets.push_back(group.AllReduceAsync(buckets_.bucket(bucket)));
+  });
+  // The buckets are in use until the last operation is over.
+  const absl::Time computed = absl::Now();
+  absl::Status reduced;
+  if (!loss.ok() && !tickets.empty())
+    group.Abort(absl::CancelledError("this rank cannot complete its step"));
+  for (const Collective::Ticket ticket : tickets)
+    reduced.Update(group.Wait(ticket));
+  SL_RETURN_IF_ERROR(loss.status());
+  SL_RETURN_IF_ERROR(added);
+  if (!reduced.ok()) {
+    *group_failed = true;
+    return reduced;
+  }
+  const double wait_seconds = absl::ToDoubleSeconds(absl::Now() - computed);
+  Apply(1.0f / static_cast<float>(group.world_size()), learning_rate);
+  return StepResult{.loss = *loss, .wait_seconds = wait_seconds};
+}
+
+void Replica::Apply(float scale, float learning_rate) {
+  for (size_t t = 0; t < slots_.size(); ++t) {
+    const absl::Span<const ShardRange> ranges =
+        view_->ShardsOf(TableId{static_cast<int>(t)});
+    // Neighbouring shards of one version are one piece: the bits do not depend
+    // on where a table is cut.
+    for (size_t first = 0; first < ranges.size();) {
+      const Version version =
+          versions_[static_cast<size_t>(ranges[first].shard)];
+      ShardRange piece = ranges[first];
+      for (++first;
+           first < ranges.size() &&
+           versions_[static_cast<size_t>(ranges[first].shard)] == version;
+           ++first) {
+        piece.end = ranges[first].end;
+      }
+      const Range range = RangeOf(piece);
+      const auto* const gradient = reinterpret_cast<const std::byte*>(
+          buckets_.Gradient(piece.table).data() + piece.begin);
+      Optimizer::ApplyArgs args;
+      args.in = range.values.data();
+      args.out = range.values.data();
+      for (size_t s = 0; s < range.slots.size(); ++s)
+        args.slots[s] = range.slots[s].data();
+      args.gradients = absl::MakeConstSpan(&gradient, 1);
+      args.elements = range.values.size();
+      args.gradient_scale = scale;
+      args.learning_rate = learning_rate;
+      args.update_count = static_cast<int64_t>(version) + 1;
+      optimizer_.Apply(args);
+    }
+  }
+  for (Version& version : versions_) ++version;
+}
+
+absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
+  const int ranks = group.world_size();
+  const int self = static_cast<int>(group.rank());
+  std::vector<float> clocks(static_cast<size_t>(ranks) * kDigits, 0.0f);
+  PutNumber(static_cast<uint64_t>(clock + 1),
+            absl::MakeSpan(clocks).subspan(self * kDigits, kDigits));
+  SL_RETURN_IF_ERROR(group.Wait(group.AllReduceAsync(absl::MakeSpan(clocks))));
+  std::vector<Clock> known;
+  for (int r = 0; r < ranks; ++r) {
+    known.push_back(
+        static_cast<Clock>(GetNumber(
+            absl::MakeConstSpan(clocks).subspan(r * kDigits, kDigits))) -
+        1);
+  }
+  const auto most = std::max_element(known.begin(), known.end());
+  if (*most == *std::min_element(known.begin(), known.end())) {
+    if (*most < 0) {
+      return absl::FailedPreconditionError(
+          "no worker of the group knows the job's parameters");
+    }
+    return clock;
+  }
+  const Rank root{static_cast<int32_t>(most - known.begin())};
+  std::vector<float> versions(versions_.size() * kDigits, 0.0f);
+  if (group.rank() == root) {
+    for (size_t s = 0; s < versions_.size(); ++s) {
+      PutNumber(versions_[s],
+                absl::MakeSpan(versions).subspan(s * kDigits, kDigits));
+    }
+  }
+  // What arrives counts only once all of it is there.
+  std::vector<absl::Span<float>> own;
+  for (size_t t = 0; t < slots_.size(); ++t) {
+    own.push_back(model_.parameter(static_cast<int>(t)));
+    for (std::vector<float>& slot : slots_[t])
+      own.push_back(absl::MakeSpan(slot));
+  }
+  std::vector<std::vector<float>> arrived(own.size());
+  std::vector<Collective::Ticket> tickets;
+  tickets.push_back(group.BroadcastAsync(absl::MakeSpan(versions), root));
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (group.rank() != root) arrived[i].resize(own[i].size());
+    tickets.push_back(group.BroadcastAsync(
+        group.rank() == root ? own[i] : absl::MakeSpan(arrived[i]), root));
+  }
+  absl::Status received;
+  for (const Collective::Ticket ticket : tickets)
+    received.Update(group.Wait(ticket));
+  SL_RETURN_IF_ERROR(received);
+  if (clock == *most) return clock;
+  for (size_t i = 0; i < own.size(); ++i)
+    std::copy(arrived[i].begin(), arrived[i].end(), own[i].begin());
+  for (size_t s = 0; s < versions_.size(); ++s) {
+    versions_[s] =
+        GetNumber(absl::MakeConstSpan(versions).subspan(s * kDigits, kDigits));
+  }
+  return *most;
+}
+
+}  // namespace slackline

@@ -1,0 +1,77 @@
+// A worker's own copy of everything that is trained: parameters, optimizer
+// state, and the version of each shard. It steps by all-reduce, and takes the
+// state from the servers and gives it back, bit for bit.
+//
+// Thread-compatible; the trainer thread's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/optim/optimizer.h"
+#include "worker/client/client_core.h"
+#include "worker/collective/collective.h"
+#include "worker/collective/gradient_buckets.h"
+#include "worker/model/model.h"
+
+namespace slackline {
+
+class Replica {
+ public:
+  // The parameters are those of `model`, which outlives the replica. Whatever
+  // is there counts until Initialize() or Take().
+  static absl::StatusOr<std::unique_ptr<Replica>> Create(
+      Model* model, const Optimizer& optimizer, int64_t bucket_bytes,
+      std::shared_ptr<const View> view);
+
+  // The state at clock 0, as every shard makes it.
+  void Initialize(uint64_t seed);
+  // The state that the servers have. `pulled` is of PullState().
+  void Take(const ClientCore::PullResult& pulled);
+  // A copy of one shard, as `view` cuts it.
+  ClientCore::ShardValue Give(const View& view, ShardId shard);
+  // ModelHash() over the shards as `view` cuts them.
+  uint64_t Hash(const View& view);
+  // Bytes of parameters and optimizer state.
+  int64_t bytes() const;
+
+  // Loss of the minibatch; hands out each table's gradient as Model does.
+  using Compute =
+      std::function<absl::StatusOr<double>(const Model::GradientReady&)>;
+  struct StepResult {
+    double loss = 0;
+    double wait_seconds = 0;  // For all-reduce, after the computation.
+  };
+  // One step: computes, sums the gradients over the group while they come, and
+  // applies their mean. All or nothing: if the group fails, which
+  // `*group_failed` tells, parameters and state are as before.
+  absl::StatusOr<StepResult> Step(Collective& group, const Compute& compute,
+                                  float learning_rate, bool* group_failed);
+
+  // Each rank tells its clock (-1 or more); those that are behind get the state
+  // of one who is not. Returns the clock that all have then. After an error
+  // nothing has changed here, but the group has failed.
+  absl::StatusOr<Clock> CatchUp(Collective& group, Clock clock);
+
+ private:
+  Replica(Model* model, const Optimizer& optimizer, GradientBuckets buckets,
+          std::shared_ptr<const View> view);
+  struct Range {  // Of one shard.
+    absl::Span<float> values;
+    std::vector<absl::Span<float>> slots;
+  };
+  Range RangeOf(const ShardRange& range);
+  Version VersionOf(const View& view, ShardId shard) const;
+  void Apply(float scale, float learning_rate);
+
+  Model& model_;
+  const Optimizer optimizer_;
+  GradientBuckets buckets_;
+  std::shared_ptr<const View> view_;  // How versions_ are cut.
+  std::vector<std::vector<std::vector<float>>> slots_;  // By table, slot.
+  std::vector<Version> versions_;                       // By shard.
+};
+
+}  // namespace slackline
