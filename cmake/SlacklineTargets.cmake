@@ -51,9 +51,14 @@ function(slackline_add_test name)
   # What every test of such a program then says (tests/support/gpu.h).
   if(ARG_KIND STREQUAL "gpu")
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "no GPU to run on")
+    if(NOT TARGET slackline_gpu_tests)
+      add_custom_target(slackline_gpu_tests)  # All of them, for tools/gpu_check.sh.
+    endif()
+    add_dependencies(slackline_gpu_tests ${name})
   endif()
-  # Real processes and timed leases do not share two cores well.
-  if(ARG_KIND MATCHES "^(net|e2e)$")
+  # Real processes and timed leases do not share two cores well, nor do tests a
+  # GPU.
+  if(ARG_KIND MATCHES "^(net|gpu|e2e)$")
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()
 endfunction()
