@@ -143,7 +143,7 @@ wire::StatusReply MakeStatus() {
   wire::StatusReply status;
   status.mutable_view()->set_job("digits");
   status.mutable_view()->set_state(wire::RUNNING);
-  status.mutable_view()->set_mode(wire::ASP);
+  status.mutable_view()->add_phase()->set_mode(wire::ASP);
   status.mutable_view()->set_steps_total(100);
   for (const int rank : {1, 0}) {
     run::WorkerStats& worker = *status.add_worker();

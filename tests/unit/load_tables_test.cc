@@ -41,7 +41,7 @@ wire::StatusReply MakeStatus() {
   wire::View& view = *status.mutable_view();
   view.set_job("digits");
   view.set_state(wire::RUNNING);
-  view.set_mode(wire::ASP);
+  view.add_phase()->set_mode(wire::ASP);
   wire::Table& table = *view.add_table();
   table.set_name("weight");
   table.add_shape(700);

@@ -22,8 +22,8 @@ wire::StatusReply RunningStatus() {
   wire::StatusReply status;
   wire::View& view = *status.mutable_view();
   view.set_state(wire::RUNNING);
-  view.set_mode(wire::SSP);
-  view.set_staleness(3);
+  view.add_phase()->set_mode(wire::SSP);
+  view.mutable_phase(0)->set_staleness(3);
   view.set_steps_total(400);
   status.set_run_seconds(20);
   const int64_t clocks[] = {103, 100};
@@ -139,12 +139,11 @@ TEST(SecondsLeftTest, ContinuesAtTheSpeedSoFar) {
 TEST(ProgressTest, WhileFormingSaysWhoIsMissing) {
   wire::StatusReply status;
   status.mutable_view()->set_state(wire::FORMING);
-  status.mutable_view()->set_mode(wire::BSP);
   status.add_missing("server 1");
   status.add_missing("worker 0");
   Progress progress;
   progress.Update(status, kStart);
-  EXPECT_EQ(progress.Line(), "bsp  waiting for server 1, worker 0");
+  EXPECT_EQ(progress.Line(), "waiting for server 1, worker 0");
   EXPECT_EQ(progress.Block(80).size(), 1);
 }
 
@@ -179,11 +178,35 @@ TEST(ProgressTest, ShowsTheLatestAccuracy) {
 
 TEST(ProgressTest, AllReduceHasNoStaleness) {
   wire::StatusReply status = RunningStatus();
-  status.mutable_view()->set_mode(wire::ALLREDUCE);
+  status.mutable_view()->mutable_phase(0)->set_mode(wire::ALLREDUCE);
   Progress progress;
   progress.Update(status, kStart);
   EXPECT_THAT(progress.Line(), StartsWith("allreduce  step 100/400"));
   EXPECT_THAT(progress.Line(), Not(HasSubstr("staleness")));
+}
+
+TEST(ProgressTest, ShowsTheModeInWhichAllWorkersTrain) {
+  wire::StatusReply status = RunningStatus();
+  wire::Phase& next = *status.mutable_view()->add_phase();
+  next.set_mode(wire::ALLREDUCE);
+  next.set_from(101);
+  Progress progress;
+  progress.Update(status, kStart);
+  EXPECT_THAT(progress.Line(),
+              StartsWith("ssp:3, allreduce from clock 101  step 100/400"));
+  EXPECT_THAT(progress.Line(), HasSubstr("staleness"));
+  status.mutable_view()->set_entered(1);
+  progress.Update(status, kStart + absl::Seconds(1));
+  EXPECT_THAT(progress.Line(), StartsWith("allreduce  step 100/400"));
+  EXPECT_THAT(progress.Line(), Not(HasSubstr("staleness")));
+}
+
+TEST(ProgressTest, AnOpenChangeHasNoClockYet) {
+  wire::StatusReply status = RunningStatus();
+  status.mutable_view()->mutable_change()->set_mode(wire::ASP);
+  Progress progress;
+  progress.Update(status, kStart);
+  EXPECT_THAT(progress.Line(), StartsWith("ssp:3, changing to asp  step 100"));
 }
 
 TEST(ProgressTest, WhenAllWorkersAreDoneItEvaluates) {

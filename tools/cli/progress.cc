@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/metrics/histogram.h"
+#include "tools/cli/mode_text.h"
 #include "tools/cli/text.h"
 
 namespace slackline {
@@ -46,21 +47,6 @@ bool MeanLoss(const wire::StatusReply& status, double* loss) {
 }
 
 }  // namespace
-
-std::string ModeName(const wire::View& view) {
-  switch (view.mode()) {
-    case wire::BSP:
-      return "bsp";
-    case wire::SSP:
-      return absl::StrCat("ssp:", view.staleness());
-    case wire::ASP:
-      return "asp";
-    case wire::ALLREDUCE:
-      return "allreduce";
-    default:
-      return "?";
-  }
-}
 
 std::string StateName(wire::JobState state) {
   switch (state) {
@@ -134,7 +120,9 @@ int64_t Progress::SlowestClock() const {
 
 std::vector<std::string> Progress::MainFigures() const {
   const wire::View& view = status_.view();
-  std::vector<std::string> figures = {ModeName(view)};
+  std::vector<std::string> figures;
+  const std::string mode = ModeOutlook(view);
+  if (!mode.empty()) figures.push_back(mode);
   if (view.state() == wire::FORMING) {
     const int missing = status_.missing_size();
     figures.push_back(
@@ -184,7 +172,7 @@ std::vector<std::string> Progress::Figures() const {
   }
   figures.push_back(
       absl::StrCat(CountText(examples_.PerSecond()), " examples/s"));
-  if (view.mode() != wire::ALLREDUCE) {
+  if (ModeName(view) != "allreduce") {
     const run::Histogram staleness = StalenessOf(status_);
     figures.push_back(absl::StrCat("staleness ",
                                    HistogramPercentile(staleness, 0.5), " max ",

@@ -12,8 +12,6 @@
 
 namespace slackline {
 
-// "bsp", "ssp:3", "asp" or "allreduce".
-std::string ModeName(const wire::View& view);
 // "forming", "running", "finished" or "failed".
 std::string StateName(wire::JobState state);
 
