@@ -4,9 +4,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"
@@ -44,6 +47,14 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text;
 }
 
+// Of a Sync or a Phase, which have these modes in common.
+template <typename Block>
+std::string BranchText(const Block& block) {
+  if (block.has_ssp()) return absl::StrCat("ssp:", block.ssp().staleness());
+  if (block.has_asp()) return "asp";
+  return block.has_allreduce() ? "allreduce" : "bsp";
+}
+
 }  // namespace
 
 absl::StatusOr<config::ClusterConfig> LoadClusterConfig(
@@ -71,18 +82,14 @@ absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
 
 std::string ModeText(const config::ClusterConfig& config) {
   const config::Sync& sync = config.sync();
-  switch (sync.mode_case()) {
-    case config::Sync::kSsp:
-      return absl::StrCat("ssp:", sync.ssp().staleness());
-    case config::Sync::kAsp:
-      return "asp";
-    case config::Sync::kAllreduce:
-      return "allreduce";
-    case config::Sync::kBsp:
-    case config::Sync::MODE_NOT_SET:
-      break;
-  }
-  return "bsp";
+  if (sync.has_auto_()) return "auto";
+  if (sync.phase_size() == 0) return BranchText(sync);
+  return absl::StrJoin(
+      sync.phase(), ", ", [](std::string* text, const config::Phase& phase) {
+        absl::StrAppend(text, BranchText(phase));
+        if (!phase.has_until_epoch()) return;
+        absl::StrAppend(text, " until epoch ", phase.until_epoch());
+      });
 }
 
 wire::Mode ModeOf(const config::ClusterConfig& config) {
@@ -93,8 +100,7 @@ wire::Mode ModeOf(const config::ClusterConfig& config) {
       return wire::ASP;
     case config::Sync::kAllreduce:
       return wire::ALLREDUCE;
-    case config::Sync::kBsp:
-    case config::Sync::MODE_NOT_SET:
+    default:
       break;
   }
   return wire::BSP;
@@ -122,6 +128,10 @@ std::string ConfigHash(const config::ClusterConfig& config) {
   return absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
 }
 
+std::string MachineOf(absl::string_view host) {
+  return IsLoopback(host) ? "localhost" : absl::AsciiStrToLower(host);
+}
+
 std::vector<ServerProcess> ServerProcesses(
     const config::ClusterConfig& config) {
   std::vector<ServerProcess> processes;
@@ -144,10 +154,19 @@ std::vector<ServerProcess> ServerProcesses(
 std::vector<WorkerProcess> WorkerProcesses(
     const config::ClusterConfig& config) {
   std::vector<WorkerProcess> processes;
+  std::map<std::string, int> gpus;  // CUDA workers so far, by host.
   for (const config::WorkerGroup& group : config.worker()) {
     for (int p = 0; p < group.count(); ++p) {
-      processes.push_back({static_cast<int>(processes.size()), group.host(),
-                           group.threads(), group.slowdown()});
+      WorkerProcess process;
+      process.rank = static_cast<int>(processes.size());
+      process.host = group.host();
+      process.threads = group.threads();
+      process.slowdown = group.slowdown();
+      if (group.device() == config::WorkerGroup::CUDA) {
+        const int number = gpus[MachineOf(group.host())]++;
+        process.gpu = p < group.gpu_size() ? group.gpu(p) : number;
+      }
+      processes.push_back(process);
     }
   }
   return processes;

@@ -20,15 +20,15 @@ namespace slackline {
 // What the command line changes in the file. Flags that contradict each other
 // are refused: two values for one field, or for two branches of one choice.
 struct ConfigOverrides {
-  std::string mode;               // As in SetMode(); empty: the file's.
+  std::string mode;               // As in ParseMode(); empty: the file's.
   std::vector<std::string> sets;  // As in SetField().
 };
 
 // Reads and checks a config. In the result every default is written out: all
-// scalar fields that have one, coordinator (with its host), schedule, sync,
-// train, limits and rebalance. Values are in the ranges that the schema's
-// comments and the checks in validate.cc name; coordinator.port may be 0, which
-// whoever starts the processes must replace.
+// scalar fields that have one, coordinator (with its host), schedule, sync
+// (with its collective), train, limits and rebalance. Values are in the ranges
+// that the schema's comments and the checks in validate.cc name;
+// coordinator.port may be 0, which whoever starts the processes must replace.
 //
 // NotFound: the file cannot be read. InvalidArgument: all problems found, one
 // in a line, as "file:line:column: field path: value; what is required". Lines
@@ -51,11 +51,17 @@ absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
 absl::Status SetField(absl::string_view assignment,
                       config::ClusterConfig* config);
 
-// Sets the mode: "bsp", "ssp:S", "asp" or "allreduce". Keeps sync.pull_ahead,
-// and the options of the mode if it stays the same.
+// A mode as people write it: "bsp", "ssp:S", "asp", "allreduce", or "auto" for
+// the policy; "ssp" is the schema's default bound. InvalidArgument lists these.
+absl::StatusOr<wire::SetMode> ParseMode(absl::string_view text);
+
+// Sets the mode, as in ParseMode(), in place of the present one or of phases.
+// Keeps the other fields of sync, and the options of the mode if it stays the
+// same.
 absl::Status SetMode(absl::string_view text, config::ClusterConfig* config);
 
-// The mode in the form that SetMode() takes. Without a sync block it is "bsp".
+// The mode in the form that ParseMode() takes, "bsp" without a sync block; or
+// the phases: "allreduce until epoch 1, ssp:4".
 std::string ModeText(const config::ClusterConfig& config);
 wire::Mode ModeOf(const config::ClusterConfig& config);
 // The bound of SSP in clocks; 0 in the other modes.
@@ -71,6 +77,8 @@ std::string ConfigHash(const config::ClusterConfig& config);
 
 // Only processes on this host reach it: 127.0.0.0/8 and its name.
 bool IsLoopback(absl::string_view host);
+// Equal for two spellings of one machine, as far as the text tells.
+std::string MachineOf(absl::string_view host);
 
 // One process of a `server` group; its position in ServerProcesses() is its
 // index.
@@ -89,6 +97,7 @@ struct WorkerProcess {
   std::string host;
   int threads = 0;
   double slowdown = 1;  // At least 1.
+  int gpu = -1;         // Index of its CUDA device; -1: it trains on the CPU.
 };
 
 // For a config from the functions above.

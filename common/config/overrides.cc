@@ -25,8 +25,7 @@ using google::protobuf::OneofDescriptor;
 using google::protobuf::Reflection;
 
 constexpr absl::string_view kModeForms =
-    "bsp, ssp:S (as in ssp:3), asp or "
-    "allreduce";
+    "bsp, ssp:S (as in ssp:3), asp, allreduce or auto";
 
 absl::Status WrongValue(const FieldDescriptor& field, absl::string_view value) {
   // On the command line the shell has taken the quotes.
@@ -234,29 +233,44 @@ absl::Status AssignField(absl::string_view assignment,
                   origin);
 }
 
+// The path of what `mode` sets: a block, with its options in it.
+std::string PathOf(const wire::SetMode& mode) {
+  if (mode.automatic()) return "sync.auto";
+  switch (mode.mode()) {
+    case wire::SSP:
+      return "sync.ssp";
+    case wire::ASP:
+      return "sync.asp";
+    case wire::ALLREDUCE:
+      return "sync.allreduce";
+    default:
+      return "sync.bsp";
+  }
+}
+
 absl::Status AssignMode(absl::string_view text, config::ClusterConfig* config,
                         FieldOrigins* origins) {
   const std::string origin = absl::StrCat("--mode ", text);
+  const absl::StatusOr<wire::SetMode> mode = ParseMode(text);
+  if (!mode.ok()) return Annotate(mode.status(), origin);
   config::Sync* sync = config->mutable_sync();
-  std::string path = absl::StrCat("sync.", text);
-  int32_t staleness = 0;
-  if (text == "bsp") {
-    sync->mutable_bsp();
-  } else if (text == "asp") {
-    sync->mutable_asp();
-  } else if (text == "allreduce") {
-    sync->mutable_allreduce();
-  } else if (absl::StartsWith(text, "ssp:") &&
-             absl::SimpleAtoi(text.substr(4), &staleness) && staleness >= 0) {
-    sync->mutable_ssp()->set_staleness(staleness);
-    path = "sync.ssp";
-    origins->Set("sync.ssp.staleness", origin);
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat(origin, ": '", text, "' is no mode; ", kModeForms,
-                     " is required, where S is at least 0"));
+  for (int i = 0; i < sync->phase_size(); ++i) {
+    origins->Erase(absl::StrCat("sync.phase[", i, "]"));
   }
-  origins->Set(path, origin);
+  sync->clear_phase();
+  if (mode->automatic()) {
+    sync->mutable_auto_();
+  } else if (mode->mode() == wire::SSP) {
+    sync->mutable_ssp()->set_staleness(static_cast<int32_t>(mode->staleness()));
+    origins->Set("sync.ssp.staleness", origin);
+  } else if (mode->mode() == wire::ASP) {
+    sync->mutable_asp();
+  } else if (mode->mode() == wire::ALLREDUCE) {
+    sync->mutable_allreduce();
+  } else {
+    sync->mutable_bsp();
+  }
+  origins->Set(PathOf(*mode), origin);
   return absl::OkStatus();
 }
 
@@ -271,10 +285,11 @@ absl::Status ApplyOverrides(const ConfigOverrides& overrides,
   if (!overrides.mode.empty()) {
     SL_RETURN_IF_ERROR(AssignMode(overrides.mode, config, origins));
     const std::string origin = absl::StrCat("--mode ", overrides.mode);
-    const bool ssp = config->sync().has_ssp();
-    given.push_back(
-        {absl::StrCat("sync.", ssp ? "ssp" : overrides.mode), origin});
-    if (ssp) given.push_back({"sync.ssp.staleness", origin});
+    SL_ASSIGN_OR_RETURN(const wire::SetMode mode, ParseMode(overrides.mode));
+    given.push_back({PathOf(mode), origin});
+    if (config->sync().has_ssp()) {
+      given.push_back({"sync.ssp.staleness", origin});
+    }
   }
   for (const std::string& assignment : overrides.sets) {
     SL_RETURN_IF_ERROR(AssignField(assignment, config, origins));
@@ -288,6 +303,32 @@ absl::Status ApplyOverrides(const ConfigOverrides& overrides,
                      "; keep one of them"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<wire::SetMode> ParseMode(absl::string_view text) {
+  wire::SetMode mode;
+  if (text == "bsp") {
+    mode.set_mode(wire::BSP);
+  } else if (text == "asp") {
+    mode.set_mode(wire::ASP);
+  } else if (text == "allreduce") {
+    mode.set_mode(wire::ALLREDUCE);
+  } else if (text == "auto") {
+    mode.set_automatic(true);
+  } else {
+    int32_t staleness = config::Ssp::default_instance().staleness();
+    const bool ssp =
+        text == "ssp" || (absl::ConsumePrefix(&text, "ssp:") &&
+                          absl::SimpleAtoi(text, &staleness) && staleness >= 0);
+    if (!ssp) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", text, "' is no mode; ", kModeForms,
+                       " is required, where S is at least 0"));
+    }
+    mode.set_mode(wire::SSP);
+    mode.set_staleness(staleness);
+  }
+  return mode;
 }
 
 absl::Status SetField(absl::string_view assignment,

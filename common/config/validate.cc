@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -37,6 +39,12 @@ constexpr int kSlowdownMax = 1000;
 constexpr int kMibMax = 1 << 20;  // 1 TiB.
 constexpr int kMovesMax = 1000000;
 constexpr int64_t kStepsMax = int64_t{1} << 40;
+// As the schema says.
+constexpr int kNcclBucketKib = 25600;
+constexpr int kGlooBucketKib = 4096;
+constexpr int kStalenessMax = 1000000;
+constexpr int kPhasesMax = 1000;
+constexpr int kGpuMax = 1023;     // The largest index.
 constexpr int kProblemsMax = 50;  // Nobody reads more.
 
 // Gives every scalar field with a default an explicit value, in this message
@@ -150,6 +158,24 @@ std::string HostProblem(const std::string& host) {
                               "255, as in 10.0.0.5");
 }
 
+bool IsCuda(const config::WorkerGroup& group) {
+  return group.device() == config::WorkerGroup::CUDA;
+}
+bool HasCuda(const config::ClusterConfig& config) {
+  return std::any_of(config.worker().begin(), config.worker().end(), IsCuda);
+}
+// Then they all-reduce by NCCL.
+bool AllCuda(const config::ClusterConfig& config) {
+  return std::all_of(config.worker().begin(), config.worker().end(), IsCuda);
+}
+
+// The name of the mode that is set.
+std::string ModeField(const config::Sync& sync) {
+  return config::Sync::descriptor()
+      ->FindFieldByNumber(sync.mode_case())
+      ->name();
+}
+
 class Validator {
  public:
   Validator(const config::ClusterConfig& config, const FieldOrigins& origins)
@@ -260,19 +286,74 @@ class Validator {
                      "host: \"127.0.0.1\" count: 4 }");
     }
     int64_t total = 0;
+    bool counts_ok = config_.worker_size() <= kGroupsMax, gpus_ok = true;
     for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
       const config::WorkerGroup& group = config_.worker(i);
       const std::string path = absl::StrCat("worker[", i, "]");
-      Range(path + ".count", group.count(), 1, kWorkersMax);
+      counts_ok =
+          Range(path + ".count", group.count(), 1, kWorkersMax) && counts_ok;
       if (group.device() == config::WorkerGroup::DEVICE_UNSPECIFIED) {
-        Problem(path + ".device", "value is DEVICE_UNSPECIFIED; write CPU");
+        Problem(path + ".device",
+                "value is DEVICE_UNSPECIFIED; CPU or CUDA is required");
       }
+      gpus_ok = CheckGpuList(path, group) && gpus_ok;
       Range(path + ".threads", group.threads(), 1, kThreadsMax);
       CheckSlowdown(path + ".slowdown", group.slowdown(),
                     "1 is the worker's own speed");
       total += group.count();
     }
     CheckTotal("worker", config_.worker_size(), total, kWorkersMax);
+    if (gpus_ok && counts_ok && total <= kWorkersMax) CheckGpusDiffer();
+  }
+
+  // Whether the list, if there is one, can be used.
+  bool CheckGpuList(const std::string& path, const config::WorkerGroup& group) {
+    if (group.gpu_size() == 0) return true;
+    if (group.device() != config::WorkerGroup::CUDA) {
+      Problem(path + ".gpu",
+              "is for workers that train on GPUs; add device: CUDA, or leave "
+              "it out");
+      return false;
+    }
+    if (group.gpu_size() != group.count()) {
+      Problem(path + ".gpu",
+              absl::StrCat("lists ", group.gpu_size(), "; one for each of the ",
+                           group.count(),
+                           " processes of the group is required, or none"));
+      return false;
+    }
+    bool in_range = true;
+    for (int i = 0; i < group.gpu_size(); ++i) {
+      in_range = Range(absl::StrCat(path, ".gpu[", i, "]"), group.gpu(i), 0,
+                       kGpuMax) &&
+                 in_range;
+    }
+    return in_range;
+  }
+
+  // No two processes on one GPU: NCCL refuses that.
+  void CheckGpusDiffer() {
+    // Machine and index to the field that takes it.
+    std::map<std::pair<std::string, int>, std::string> taken;
+    const std::vector<WorkerProcess> workers = WorkerProcesses(config_);
+    size_t rank = 0;
+    for (int i = 0; i < config_.worker_size(); ++i) {
+      const config::WorkerGroup& group = config_.worker(i);
+      for (int p = 0; p < group.count(); ++p, ++rank) {
+        const WorkerProcess& worker = workers[rank];
+        if (worker.gpu < 0) continue;
+        const std::string path = absl::StrCat(
+            "worker[", i, "]",
+            group.gpu_size() > 0 ? absl::StrCat(".gpu[", p, "]") : "");
+        const auto [other, is_new] =
+            taken.insert({{MachineOf(worker.host), worker.gpu}, path});
+        if (is_new) continue;
+        Problem(path, absl::StrCat("GPU ", worker.gpu, " of ", worker.host,
+                                   " is already taken by ", other->second,
+                                   "; each worker needs its own, list "
+                                   "different ones in the field gpu"));
+      }
+    }
   }
 
   void CheckSlowdown(const std::string& path, double value,
@@ -611,15 +692,110 @@ class Validator {
     }
   }
 
+  void CheckStaleness(const std::string& path, int staleness) {
+    Range(path, staleness, 0, kStalenessMax, "for no bound use asp {}");
+  }
+
   void CheckSync() {
     const config::Sync& sync = config_.sync();
     if (sync.has_ssp()) {
-      Range("sync.ssp.staleness", sync.ssp().staleness(), 0, 1000000,
-            "for no bound use asp {}");
+      CheckStaleness("sync.ssp.staleness", sync.ssp().staleness());
     }
-    if (sync.has_allreduce()) {
-      Range("sync.allreduce.bucket_kib", sync.allreduce().bucket_kib(), 1,
-            kKibMax);
+    if (sync.has_auto_()) CheckAuto();
+    CheckPhases();
+    const config::Collective& collective = sync.collective();
+    Range("sync.collective.bucket_kib", collective.bucket_kib(), 1, kKibMax);
+    const config::Collective::Algorithm algorithm = collective.algorithm();
+    if (algorithm == config::Collective::ALGORITHM_UNSPECIFIED) {
+      Problem("sync.collective.algorithm",
+              "value is ALGORITHM_UNSPECIFIED; RING, TREE or ANY is required");
+    } else if (algorithm != config::Collective::RING && !AllCuda(config_)) {
+      Problem("sync.collective.algorithm",
+              absl::StrCat("value is ",
+                           config::Collective::Algorithm_Name(algorithm),
+                           "; without NCCL, which needs device: CUDA in all "
+                           "workers, only RING is there"));
+    }
+    const config::Sync::PushType type = sync.push_type();
+    if (type == config::Sync::PUSH_TYPE_UNSPECIFIED) {
+      Problem("sync.push_type",
+              "value is PUSH_TYPE_UNSPECIFIED; FLOAT32, BFLOAT16 or FLOAT16 is "
+              "required");
+    } else if (type != config::Sync::FLOAT32 && !HasCuda(config_)) {
+      Problem("sync.push_type",
+              absl::StrCat("value is ", config::Sync::PushType_Name(type),
+                           "; workers round on GPUs only, FLOAT32 is required "
+                           "without device: CUDA"));
+    }
+  }
+
+  void CheckAuto() {
+    const config::Auto& policy = config_.sync().auto_();
+    CheckStaleness("sync.auto.staleness", policy.staleness());
+    const double even = policy.even_below();
+    const bool even_ok = std::isfinite(even) && even >= 1;
+    Require(even_ok, "sync.auto.even_below", even, "at least 1",
+            "1 is a slowest worker as fast as the median one");
+    const double straggler = policy.straggler_above();
+    const bool straggler_ok = std::isfinite(straggler);
+    Require(straggler_ok, "sync.auto.straggler_above", straggler, "a number");
+    if (even_ok && straggler_ok && straggler <= even) {
+      Problem("sync.auto.straggler_above",
+              absl::StrCat("value is ", straggler,
+                           "; more than sync.auto.even_below (", even,
+                           ") is required, so that it does not act on noise"));
+    }
+    Range("sync.auto.hold_ms", policy.hold_ms(), 100, 3600 * 1000);
+  }
+
+  void CheckPhases() {
+    const config::Sync& sync = config_.sync();
+    const int phases = sync.phase_size();
+    if (phases == 0) return;
+    if (sync.mode_case() != config::Sync::MODE_NOT_SET) {
+      Problem("sync.phase[0]",
+              absl::StrCat("there is sync.", ModeField(sync),
+                           ", too; keep the phases or that mode (--mode "
+                           "replaces phases)"));
+    }
+    if (phases > kPhasesMax) {
+      return Problem("sync.phase",
+                     absl::StrCat("there are ", phases, " phases; at most ",
+                                  kPhasesMax, " are allowed"));
+    }
+    double before = 0;
+    for (int i = 0; i < phases; ++i) {
+      const config::Phase& phase = sync.phase(i);
+      const std::string path = absl::StrCat("sync.phase[", i, "]");
+      const std::string until = path + ".until_epoch";
+      if (phase.mode_case() == config::Phase::MODE_NOT_SET) {
+        Problem(path,
+                "has no mode; one of bsp, ssp, asp and allreduce is required, "
+                "as in phase { allreduce {} until_epoch: 1 }");
+      } else if (phase.has_ssp()) {
+        CheckStaleness(path + ".ssp.staleness", phase.ssp().staleness());
+      }
+      if (i + 1 == phases) {
+        if (!phase.has_until_epoch()) continue;
+        Problem(until, absl::StrCat("value is ", phase.until_epoch(),
+                                    "; the last phase lasts until the end of "
+                                    "the job, leave it out or add a phase"));
+      } else if (!phase.has_until_epoch()) {
+        Problem(until,
+                "is missing; only the last phase has no end, write until how "
+                "many epochs of the job this one lasts");
+      } else {
+        const double value = phase.until_epoch();
+        if (before == 0) {
+          AboveZero(until, value);
+        } else {
+          Require(std::isfinite(value) && value > before, until, value,
+                  absl::StrCat("above ", before,
+                               ", where the phase before "
+                               "ends,"));
+        }
+        if (std::isfinite(value)) before = std::max(before, value);
+      }
     }
   }
 
@@ -720,7 +896,15 @@ void FillDefaults(config::ClusterConfig* config) {
     schedule->mutable_constant();
   }
   config::Sync* sync = config->mutable_sync();
-  if (sync->mode_case() == config::Sync::MODE_NOT_SET) sync->mutable_bsp();
+  if (sync->mode_case() == config::Sync::MODE_NOT_SET &&
+      sync->phase_size() == 0) {
+    sync->mutable_bsp();
+  }
+  config::Collective* collective = sync->mutable_collective();
+  if (!collective->has_bucket_kib()) {
+    collective->set_bucket_kib(AllCuda(*config) ? kNcclBucketKib
+                                                : kGlooBucketKib);
+  }
   config->mutable_train();
   config->mutable_limits();
   config->mutable_rebalance();

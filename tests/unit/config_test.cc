@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "a string in double quotes is required"},
         ErrorCase{"UnknownEnumValue", "count: 2", "device: GPU",
                   "c.txt:3:36: worker[0].device: value is GPU; ",
-                  "CPU is required"},
+                  "one of CPU, CUDA is required"},
         ErrorCase{"UnknownEnumValueOfSeveral", "{ }", "{ transport: RDMA }",
                   "c.txt:9:21: limits.transport: value is RDMA; ",
                   "one of AUTO, TCP, IPC is required"},
@@ -212,7 +212,7 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"NoWorkerThreads", "count: 2", "threads: 0",
                   "c.txt:3:28: worker[0].threads: value is 0; 1 to 256", ""},
         ErrorCase{"UnspecifiedDevice", "count: 2", "device: DEVICE_UNSPECIFIED",
-                  "c.txt:3:28: worker[0].device: ", "write CPU"},
+                  "c.txt:3:28: worker[0].device: ", "CPU or CUDA"},
         ErrorCase{"SpeedUp", "count: 2", "slowdown: 0.5",
                   "c.txt:3:28: worker[0].slowdown: value is 0.5; 1 to 1000",
                   "own speed"},
@@ -359,10 +359,92 @@ INSTANTIATE_TEST_SUITE_P(
                   "c.txt:7:14: sync.ssp.staleness: value is -3; 0 to 1000000 "
                   "is required",
                   "asp {}"},
-        ErrorCase{"EmptyBucket", "ssp { staleness: 3 }",
-                  "allreduce { bucket_kib: 0 }",
-                  "c.txt:7:20: sync.allreduce.bucket_kib: value is 0; 1 to",
-                  ""},
+        ErrorCase{
+            "EmptyBucket", "pull_ahead: false", "collective { bucket_kib: 0 }",
+            "c.txt:7:42: sync.collective.bucket_kib: value is 0; 1 to", ""},
+        ErrorCase{"AlgorithmOfNcclOverGloo", "pull_ahead: false",
+                  "collective { algorithm: TREE }",
+                  "c.txt:7:42: sync.collective.algorithm: value is TREE; ",
+                  "only RING"},
+        ErrorCase{"NoAlgorithm", "pull_ahead: false",
+                  "collective { algorithm: ALGORITHM_UNSPECIFIED }",
+                  "c.txt:7:42: sync.collective.algorithm: value is ALGORITHM_U",
+                  "RING, TREE or ANY"},
+        ErrorCase{"RoundedPushesWithoutGpus", "pull_ahead: false",
+                  "push_type: BFLOAT16",
+                  "c.txt:7:29: sync.push_type: value is BFLOAT16; ",
+                  "FLOAT32 is required without device: CUDA"},
+        ErrorCase{"NoPushType", "pull_ahead: false",
+                  "push_type: PUSH_TYPE_UNSPECIFIED",
+                  "c.txt:7:29: sync.push_type: value is PUSH_TYPE_U",
+                  "FLOAT32, BFLOAT16 or FLOAT16"},
+        ErrorCase{"AutoNegativeStaleness", "ssp { staleness: 3 }",
+                  "auto { staleness: -1 }",
+                  "c.txt:7:15: sync.auto.staleness: value is -1; 0 to", ""},
+        ErrorCase{"AutoActsOnNoise", "ssp { staleness: 3 }",
+                  "auto { even_below: 1.5 }",
+                  "c.txt:7:8: sync.auto.straggler_above: value is 1.5; more "
+                  "than sync.auto.even_below (1.5)",
+                  "noise"},
+        ErrorCase{
+            "AutoNeverEven", "ssp { staleness: 3 }", "auto { even_below: 0.9 }",
+            "c.txt:7:15: sync.auto.even_below: value is 0.9; ", "at least 1"},
+        ErrorCase{"AutoNoStragglerBound", "ssp { staleness: 3 }",
+                  "auto { straggler_above: inf }",
+                  "c.txt:7:15: sync.auto.straggler_above: value is inf; ",
+                  "a number"},
+        ErrorCase{"AutoShortHold", "ssp { staleness: 3 }",
+                  "auto { hold_ms: 99 }",
+                  "c.txt:7:15: sync.auto.hold_ms: value is 99; 100 to", ""},
+        ErrorCase{"PhaseWithoutMode", "ssp { staleness: 3 }",
+                  "phase { until_epoch: 1 } phase { bsp {} }",
+                  "c.txt:7:8: sync.phase[0]: has no mode; ", "allreduce"},
+        ErrorCase{"PhaseNegativeStaleness", "ssp { staleness: 3 }",
+                  "phase { ssp { staleness: -1 } }",
+                  "c.txt:7:22: sync.phase[0].ssp.staleness: value is -1; 0 to",
+                  "asp {}"},
+        ErrorCase{"PhaseWithoutEnd", "ssp { staleness: 3 }",
+                  "phase { bsp {} } phase { asp {} }",
+                  "c.txt:7:8: sync.phase[0].until_epoch: is missing; ",
+                  "only the last phase"},
+        ErrorCase{"LastPhaseWithEnd", "ssp { staleness: 3 }",
+                  "phase { bsp {} until_epoch: 2 }",
+                  "c.txt:7:23: sync.phase[0].until_epoch: value is 2; ",
+                  "leave it out or add a phase"},
+        ErrorCase{"PhaseUntilZero", "ssp { staleness: 3 }",
+                  "phase { bsp {} until_epoch: 0 } phase { asp {} }",
+                  "c.txt:7:23: sync.phase[0].until_epoch: value is 0; ",
+                  "above 0"},
+        ErrorCase{"PhasesOutOfOrder", "ssp { staleness: 3 }",
+                  "phase { bsp {} until_epoch: 2 } phase { asp {} until_epoch: "
+                  "2 } phase { bsp {} }",
+                  "c.txt:7:55: sync.phase[1].until_epoch: value is 2; ",
+                  "above 2, where the phase before ends"},
+        ErrorCase{"PhasesAndAMode", "pull_ahead: false", "phase { asp {} }",
+                  "c.txt:7:29: sync.phase[0]: there is sync.ssp, too; ",
+                  "--mode replaces phases"},
+        ErrorCase{"PhaseOfThePolicy", "ssp { staleness: 3 }",
+                  "phase { auto {} }",
+                  "c.txt:7:16: sync.phase[0].auto: unknown field 'auto'",
+                  "allreduce"},
+        ErrorCase{"GpuOfACpuWorker", "count: 2", "gpu: 0",
+                  "c.txt:3:28: worker[0].gpu: ", "device: CUDA"},
+        ErrorCase{"TooFewGpus", "count: 2", "count: 2 device: CUDA gpu: 0",
+                  "c.txt:3:50: worker[0].gpu: lists 1; ",
+                  "one for each of the 2 processes"},
+        ErrorCase{"NegativeGpu", "count: 2", "device: CUDA gpu: -1",
+                  "c.txt:3:41: worker[0].gpu[0]: value is -1; 0 to", ""},
+        ErrorCase{"OneGpuTwice", "count: 2",
+                  "count: 2 device: CUDA gpu: [1, 1]",
+                  "c.txt:3:50: worker[0].gpu[1]: GPU 1 of 127.0.0.1 is already "
+                  "taken by worker[0].gpu[0]",
+                  "each worker needs its own"},
+        ErrorCase{"GpuThatAnotherGroupCounts", "count: 2",
+                  "count: 2 device: CUDA } worker { host: \"localhost\" "
+                  "device: CUDA gpu: 0",
+                  "c.txt:3:92: worker[1].gpu[0]: GPU 0 of localhost is already "
+                  "taken by worker[0]",
+                  "list different ones in the field gpu"},
         ErrorCase{"NoEpochs", "epochs: 2", "epochs: 0",
                   "c.txt:8:9: train.epochs: value is 0; ",
                   "above 0 is required"},
@@ -583,7 +665,9 @@ TEST(ConfigDefaultsTest, AreWrittenOut) {
                                "seed: 1",           "trace: false",
                                "lease_ms: 5000",    "transport: AUTO",
                                "insecure: false",   "mode: MANUAL",
-                               "interval_ms: 2000", "concurrent_moves: 4"}) {
+                               "interval_ms: 2000", "concurrent_moves: 4",
+                               "bucket_kib: 4096",  "algorithm: RING",
+                               "push_type: FLOAT32"}) {
     EXPECT_THAT(text, HasSubstr(expected));
   }
   EXPECT_FALSE(config.train().has_max_steps());
@@ -599,6 +683,48 @@ TEST(ConfigDefaultsTest, LeaveGivenValuesAlone) {
   EXPECT_EQ(config.schedule().warmup_steps(), 7);
   EXPECT_FALSE(config.sync().pull_ahead());
   EXPECT_EQ(config.train().epochs(), 2);
+}
+
+TEST(ConfigDefaultsTest, WithPhasesThereIsNoOtherMode) {
+  const config::ClusterConfig config = ParseOrDie(
+      With("ssp { staleness: 3 }",
+           "phase { ssp {} until_epoch: 0.5 } phase { allreduce {} }"));
+  EXPECT_EQ(config.sync().mode_case(), config::Sync::MODE_NOT_SET);
+  EXPECT_EQ(config.sync().phase(0).ssp().staleness(), 3);
+  EXPECT_FALSE(config.sync().phase(1).has_until_epoch());
+  EXPECT_THAT(ToText(config), HasSubstr("until_epoch: 0.5"));
+}
+
+TEST(ConfigDefaultsTest, BucketsAreLargeWhereAllWorkersHaveGpus) {
+  EXPECT_EQ(ParseOrDie(With("count: 2", "count: 2 device: CUDA"))
+                .sync()
+                .collective()
+                .bucket_kib(),
+            25600);
+  EXPECT_EQ(ParseOrDie(
+                With("count: 2", "device: CUDA } worker { host: \"localhost\""))
+                .sync()
+                .collective()
+                .bucket_kib(),
+            4096);
+}
+
+TEST(ConfigProcessesTest, GpusAreCountedOnEachHostUnlessNamed) {
+  const config::ClusterConfig config = ParseOrDie(absl::StrReplaceAll(
+      kMinimal,
+      {{"127.0.0.1\" count: 2",
+        "10.0.0.5\" device: CUDA count: 2 } "
+        "worker { host: \"10.0.0.6\" device: CUDA } "
+        "worker { host: \"10.0.0.6\" count: 2 } "
+        "worker { host: \"10.0.0.6\" device: CUDA count: 2 gpu: [7, 3] } "
+        "worker { host: \"10.0.0.5\" device: CUDA"},
+       {"127.0.0.1", "10.0.0.5"},
+       {"limits", "insecure: true limits"}}));
+  std::vector<int> gpus;
+  for (const WorkerProcess& worker : WorkerProcesses(config)) {
+    gpus.push_back(worker.gpu);
+  }
+  EXPECT_THAT(gpus, ElementsAre(0, 1, 0, -1, -1, 7, 3, 2));
 }
 
 TEST(ConfigProcessesTest, GroupsAreExpandedInOrder) {
@@ -631,46 +757,71 @@ TEST(ConfigProcessesTest, GroupsAreExpandedInOrder) {
 // ---- Modes ------------------------------------------------------------------
 
 TEST(ConfigModeTest, TextAndConfigAgree) {
-  const std::vector<std::tuple<std::string, wire::Mode, int64_t>> modes = {
-      {"bsp", wire::BSP, 0},
-      {"ssp:0", wire::SSP, 0},
-      {"ssp:12", wire::SSP, 12},
-      {"asp", wire::ASP, 0},
-      {"allreduce", wire::ALLREDUCE, 0},
-  };
   config::ClusterConfig config = ParseOrDie(kMinimal);
-  for (const auto& [text, mode, staleness] : modes) {
+  for (const std::string text :
+       {"bsp", "ssp:0", "ssp:12", "asp", "allreduce", "auto"}) {
     ASSERT_TRUE(SetMode(text, &config).ok()) << text;
     EXPECT_EQ(ModeText(config), text);
-    EXPECT_EQ(ModeOf(config), mode);
-    EXPECT_EQ(StalenessOf(config), staleness);
     EXPECT_FALSE(config.sync().pull_ahead());
   }
 }
 
 TEST(ConfigModeTest, WithoutASyncBlockItIsBsp) {
   EXPECT_EQ(ModeText(config::ClusterConfig()), "bsp");
-  EXPECT_EQ(ModeOf(config::ClusterConfig()), wire::BSP);
+}
+
+TEST(ConfigModeTest, TextTellsThePhases) {
+  EXPECT_EQ(ModeText(ParseOrDie(
+                With("ssp { staleness: 3 }",
+                     "phase { allreduce {} until_epoch: 1 } phase { asp {} "
+                     "until_epoch: 2.5 } phase { ssp { staleness: 4 } }"))),
+            "allreduce until epoch 1, asp until epoch 2.5, ssp:4");
+}
+
+TEST(ConfigModeTest, AModeReplacesThePhases) {
+  const std::string text =
+      With("ssp { staleness: 3 }",
+           "phase { bsp {} until_epoch: 1 } phase { asp {} }");
+  EXPECT_EQ(ModeText(ParseOrDie(text, {.mode = "ssp:2", .sets = {}})), "ssp:2");
+  EXPECT_EQ(ModeText(ParseOrDie(text, {.mode = "auto", .sets = {}})), "auto");
+  EXPECT_THAT(
+      Errors(text, {.mode = "bsp", .sets = {"sync.phase[0].until_epoch=2"}}),
+      ElementsAre(HasSubstr("'phase[0]' does not exist; the config has 0")));
+}
+
+TEST(ConfigModeTest, AChangeOfModeIsParsedFromTheSameText) {
+  const auto parse = [](absl::string_view text) {
+    const absl::StatusOr<wire::SetMode> mode = ParseMode(text);
+    EXPECT_TRUE(mode.ok()) << mode.status();
+    return mode.ok() ? mode->ShortDebugString() : "";
+  };
+  EXPECT_EQ(parse("bsp"), "mode: BSP");
+  EXPECT_EQ(parse("ssp:5"), "mode: SSP staleness: 5");
+  EXPECT_EQ(parse("ssp"), "mode: SSP staleness: 3");
+  EXPECT_EQ(parse("asp"), "mode: ASP");
+  EXPECT_EQ(parse("allreduce"), "mode: ALLREDUCE");
+  EXPECT_EQ(parse("auto"), "automatic: true");
 }
 
 TEST(ConfigModeTest, UnknownModeNamesTheFormsAndChangesNothing) {
   const config::ClusterConfig before = ParseOrDie(kMinimal);
-  for (const std::string text : {"", "bps", "ssp", "ssp:", "ssp:-1", "ssp:x",
+  for (const std::string text : {"", "bps", "ssp:", "ssp:-1", "ssp:x", "auto:3",
                                  "ssp:99999999999", "BSP"}) {
     config::ClusterConfig config = before;
     const absl::Status status = SetMode(text, &config);
-    EXPECT_THAT(std::string(status.message()),
-                AllOf(StartsWith(absl::StrCat("--mode ", text, ": ")),
-                      HasSubstr("bsp, ssp:S (as in ssp:3), asp or allreduce")));
+    EXPECT_THAT(
+        std::string(status.message()),
+        AllOf(StartsWith(absl::StrCat("--mode ", text, ": ")),
+              HasSubstr("bsp, ssp:S (as in ssp:3), asp, allreduce or auto")));
     EXPECT_TRUE(Equal(config, before));
   }
 }
 
 TEST(ConfigModeTest, OptionsOfTheSameModeStay) {
   config::ClusterConfig config =
-      ParseOrDie(With("ssp { staleness: 3 }", "allreduce { bucket_kib: 64 }"));
-  ASSERT_TRUE(SetMode("allreduce", &config).ok());
-  EXPECT_EQ(config.sync().allreduce().bucket_kib(), 64);
+      ParseOrDie(With("ssp { staleness: 3 }", "auto { hold_ms: 500 }"));
+  ASSERT_TRUE(SetMode("auto", &config).ok());
+  EXPECT_EQ(config.sync().auto_().hold_ms(), 500);
 }
 
 // ---- Overrides --------------------------------------------------------------
@@ -790,9 +941,11 @@ TEST(ConfigSetTest, ContradictingFlagsAreRefused) {
 TEST(ConfigSetTest, ModeAndItsOptionsGoTogether) {
   const config::ClusterConfig config = ParseOrDie(
       kMinimal,
-      {.mode = "allreduce",
-       .sets = {"sync.allreduce.bucket_kib=64", "sync.pull_ahead=true"}});
-  EXPECT_EQ(config.sync().allreduce().bucket_kib(), 64);
+      {.mode = "auto",
+       .sets = {"sync.auto.hold_ms=500", "sync.collective.bucket_kib=64",
+                "sync.pull_ahead=true"}});
+  EXPECT_EQ(config.sync().auto_().hold_ms(), 500);
+  EXPECT_EQ(config.sync().collective().bucket_kib(), 64);
   EXPECT_TRUE(config.sync().pull_ahead());
 }
 
@@ -860,8 +1013,17 @@ config::ClusterConfig RandomConfig(Rng rng) {
   }
   if (rng.Chance(0.5)) {
     config.mutable_sync()->mutable_ssp()->set_staleness(count(100));
-  } else if (rng.Chance(0.5)) {
+  } else if (rng.Chance(0.3)) {
     config.mutable_sync()->mutable_allreduce();
+  } else if (rng.Chance(0.3)) {
+    config::Auto* policy = config.mutable_sync()->mutable_auto_();
+    policy->set_even_below(1 + rng.Uniform() * 0.4);
+    policy->set_hold_ms(100 + count(9999));
+  } else if (rng.Chance(0.5)) {
+    config::Phase* first = config.mutable_sync()->add_phase();
+    first->mutable_ssp()->set_staleness(count(9));
+    first->set_until_epoch(positive());
+    config.mutable_sync()->add_phase()->mutable_allreduce();
   }
   if (rng.Chance(0.5)) config.mutable_train()->set_epochs(positive());
   if (rng.Chance(0.5)) {
