@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/metrics/histogram.h"
 #include "common/status.h"
+#include "common/sync/phases.h"
 
 namespace slackline {
 namespace {
@@ -17,7 +18,7 @@ constexpr size_t kPassedBarriersMax = 1024;
 constexpr int64_t kTableElementsMax = int64_t{1} << 40;
 constexpr int64_t kShardsMax = 1 << 20;
 constexpr int32_t kServersMax = 100000;
-constexpr size_t kPlacementCallsMax = 64;
+constexpr size_t kUserCallsMax = 64;
 
 std::string Seconds(absl::Duration duration) {
   return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
@@ -68,13 +69,12 @@ std::string WhyTablesUnfit(const wire::JoinRequest& join,
 
 CoordinatorCore::CoordinatorCore(const Options& options)
     : options_(options),
+      modes_(options.sync),
       rebalancer_(options.rebalance),
       next_server_(options.servers) {
   view_.set_number(1);
   view_.set_job(options.job);
   view_.set_state(wire::FORMING);
-  view_.set_mode(options.mode);
-  view_.set_staleness(options.staleness);
 }
 
 void CoordinatorCore::Start(absl::Time now) { started_ = now; }
@@ -141,9 +141,6 @@ std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
     return absl::StrCat("the job has ended: ", view_.reason());
   }
   const bool new_server = !is_worker && view_.state() == wire::RUNNING;
-  if (new_server && options_.mode == wire::ALLREDUCE) {
-    return absl::StrCat(who, ": an all-reduce job has no use for more servers");
-  }
   if (new_server &&
       (join.index() < next_server_ || join.index() >= kServersMax)) {
     return absl::StrCat(who,
@@ -155,11 +152,6 @@ std::string CoordinatorCore::WhyRejected(const wire::JoinRequest& join) const {
     return absl::StrCat(who, ": the config has ", count,
                         is_worker ? " workers" : " servers",
                         ", so the index must be in [0, ", count, ")");
-  }
-  if (is_worker && view_.state() == wire::RUNNING &&
-      options_.mode == wire::ALLREDUCE) {
-    return absl::StrCat(
-        who, ": an all-reduce job does not take workers once it runs");
   }
   if (!is_worker && join.thread_size() == 0)
     return absl::StrCat(who, " offers no shard threads");
@@ -256,6 +248,13 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
     effects->sends.push_back(std::move(out));
     return;
   }
+  if (const std::string why = ModeChanger::WhyNoneJoins(view_);
+      join.role() == wire::JoinRequest::WORKER && !why.empty()) {
+    reply.set_code(wire::RETRY);
+    reply.set_error(why);
+    effects->sends.push_back(std::move(out));
+    return;
+  }
   const Incarnation incarnation = next_incarnation_++;
   Member& member = members_[incarnation];
   member.peer = from;
@@ -263,7 +262,9 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
   member.incarnation = incarnation;
   member.heard = now;
   member.founder = view_.state() == wire::FORMING;
-  if (!member.worker_role()) {
+  if (member.worker_role()) {
+    regroup_ = true;
+  } else {
     next_server_ = std::max(next_server_, join.index() + 1);
   }
   reply.set_code(wire::OK);
@@ -304,6 +305,9 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   view_.set_steps_total(worker.join.steps_total());
   view_.set_steps_per_epoch(worker.join.steps_per_epoch());
   data_ = worker.join.data();
+  for (std::string& sentence : modes_.Start(&view_)) {
+    effects->log.push_back(std::move(sentence));
+  }
   view_.set_state(wire::RUNNING);
   running_since_ = now;
   next_plan_ =
@@ -318,6 +322,10 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
 
 void CoordinatorCore::Publish(Effects* effects) {
   view_.set_number(view_.number() + 1);
+  if (regroup_ && view_.state() == wire::RUNNING) {
+    view_.set_group(view_.number());
+    regroup_ = false;
+  }
   view_.clear_server();
   view_.clear_worker();
   std::map<int32_t, const Member*> servers, workers;
@@ -362,10 +370,10 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   const std::string sentence = absl::StrCat(Describe(member), " ", why);
   effects->log.push_back(sentence);
   if (view_.state() != wire::RUNNING) return;
-  if (!member.worker_role() && options_.mode != wire::ALLREDUCE &&
-      !OwnsShards(member.join.index())) {
+  if (!member.worker_role() && !OwnsShards(member.join.index())) {
     rebalancer_.Forget(member.join.index(), &view_);
-    rebalancer_.Order(view_.number() + 1, &view_);  // It made room.
+    OrderMoves();  // It made room.
+    AdvanceModes(now, effects);
     gone_servers_.push_back(member.server);
     return Publish(effects);
   }
@@ -379,13 +387,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   gone_workers_.back().set_alive(false);
   workers_lost_.push_back(
       absl::StrCat(sentence, ", at clock ", member.worker.clock()));
-  if (options_.mode == wire::ALLREDUCE && !member.done) {
-    return End(wire::FAILED,
-               absl::StrCat(
-                   workers_lost_.back(),
-                   "; an all-reduce needs every rank, so the job cannot go on"),
-               now, effects);
-  }
+  regroup_ = true;
   const bool any_worker =
       std::any_of(members_.begin(), members_.end(),
                   [](const auto& entry) { return entry.second.worker_role(); });
@@ -394,6 +396,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
                absl::StrCat(workers_lost_.back(), "; no worker is left"), now,
                effects);
   }
+  AdvanceModes(now, effects);
   Publish(effects);
   CompleteBarriers(effects);
   FinishIfDone(now, effects);
@@ -538,8 +541,9 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
   }
   if (call.kind_case() == wire::Call::kRebalance ||
       call.kind_case() == wire::Call::kMoveShards ||
-      call.kind_case() == wire::Call::kDrain) {
-    return OnPlacementCall(from, call, now, effects);
+      call.kind_case() == wire::Call::kDrain ||
+      call.kind_case() == wire::Call::kSetMode) {
+    return OnUserCall(from, call, now, effects);
   }
   const auto member = members_.find(call.incarnation());
   if (member == members_.end() || member->second.peer != from) {
@@ -611,6 +615,12 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
       }
       Reply(from, id, wire::OK, "", effects);
       return OnLeave(call.leave(), call.incarnation(), now, effects);
+    case wire::Call::kStepLimit:
+    case wire::Call::kArrive:
+    case wire::Call::kEntered:
+    case wire::Call::kRegroup:
+      Reply(from, id, wire::OK, "", effects);
+      return OnPhaseCall(member->second, call, now, effects);
     default:
       return Reply(
           from, id, wire::REJECTED,
@@ -675,7 +685,10 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Incarnation incarnation,
   if (leave.has_result()) result_ = leave.result();
   if (!member.done) {
     member.done = true;
-    if (view_.state() == wire::RUNNING) Publish(effects);
+    if (view_.state() == wire::RUNNING) {
+      AdvanceModes(now, effects);
+      Publish(effects);
+    }
     CompleteBarriers(effects);
   }
   FinishIfDone(now, effects);
@@ -694,17 +707,132 @@ void CoordinatorCore::FinishIfDone(absl::Time now, Effects* effects) {
   }
 }
 
+// ---- What users ask for ---------------------------------------------------
+
+void CoordinatorCore::OnUserCall(const PeerId& from, const wire::Call& call,
+                                 absl::Time now, Effects* effects) {
+  const std::pair<PeerId, uint64_t> id{from, call.call_id()};
+  for (const auto& [past, answer] : user_calls_) {
+    if (past != id) continue;
+    effects->sends.push_back(answer);  // Repeated: it was done already.
+    return;
+  }
+  Outgoing out{.to = from, .message = {}};
+  wire::CallReply& reply = *out.message.header.mutable_call_reply();
+  reply.set_call_id(call.call_id());
+  absl::Status status;
+  if (call.kind_case() == wire::Call::kSetMode) {
+    absl::StatusOr<std::string> text = OnSetMode(call.set_mode(), now, effects);
+    status = text.status();
+    if (text.ok()) reply.set_text(*std::move(text));
+  } else {
+    absl::StatusOr<run::Plan> plan = OnPlacementCall(call, now, effects);
+    status = plan.status();
+    if (plan.ok()) *reply.mutable_plan() = *std::move(plan);
+  }
+  reply.set_code(status.ok() ? wire::OK : wire::REJECTED);
+  reply.set_error(std::string(status.message()));
+  out.message.header.set_view_number(view_.number());
+  if (user_calls_.size() == kUserCallsMax) user_calls_.pop_front();
+  user_calls_.push_back({id, out});
+  effects->sends.push_back(std::move(out));
+}
+
+// ---- Modes ----------------------------------------------------------------
+
+std::vector<ModeChanger::Worker> CoordinatorCore::ModeWorkers() const {
+  std::vector<ModeChanger::Worker> workers;
+  for (const auto& [incarnation, member] : members_) {
+    if (!member.worker_role()) continue;
+    workers.push_back({.rank = member.join.index(),
+                       .incarnation = incarnation,
+                       .clock = member.worker.clock(),
+                       .done = member.done});
+  }
+  return workers;
+}
+
+bool CoordinatorCore::AdvanceModes(absl::Time now, Effects* effects) {
+  ModeChanger::News news =
+      modes_.Advance(ModeWorkers(), view_.number() + 1,
+                     absl::ToDoubleSeconds(now - running_since_), &view_);
+  std::move(news.log.begin(), news.log.end(), std::back_inserter(effects->log));
+  std::move(news.changes.begin(), news.changes.end(),
+            std::back_inserter(effects->modes));
+  if (!news.view_changed) return false;
+  OrderMoves();  // They may have waited for a change that is done.
+  return true;
+}
+
+void CoordinatorCore::OnPhaseCall(const Member& worker, const wire::Call& call,
+                                  absl::Time now, Effects* effects) {
+  if (view_.state() != wire::RUNNING || !worker.worker_role()) return;
+  if (call.has_step_limit()) {
+    modes_.OnStepLimit(worker.incarnation, call.step_limit(), view_);
+  } else if (call.has_arrive()) {
+    modes_.OnArrive(worker.incarnation, call.arrive(), view_);
+  } else if (call.has_entered()) {
+    const std::string failure = modes_.OnEntered(
+        worker.join.index(), worker.incarnation, call.entered(), view_);
+    if (!failure.empty()) return End(wire::FAILED, failure, now, effects);
+  } else if (call.regroup().group() == view_.group()) {
+    effects->log.push_back(absl::StrCat(
+        Describe(worker),
+        " has lost its connections to other workers; all connect anew"));
+    regroup_ = true;
+    return Publish(effects);
+  }
+  if (AdvanceModes(now, effects)) Publish(effects);
+}
+
+absl::StatusOr<std::string> CoordinatorCore::OnSetMode(
+    const wire::SetMode& set_mode, absl::Time now, Effects* effects) {
+  if (view_.state() != wire::RUNNING) {
+    return absl::FailedPreconditionError("the job does not run");
+  }
+  if (!wire::Mode_IsValid(set_mode.mode()) ||
+      set_mode.mode() == wire::MODE_UNSPECIFIED || set_mode.staleness() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no mode ", static_cast<int>(set_mode.mode()),
+                     " with staleness ", set_mode.staleness()));
+  }
+  const int64_t staleness =
+      set_mode.mode() == wire::SSP ? set_mode.staleness() : 0;
+  if (const std::string why = modes_.WhyNot(view_, ModeWorkers());
+      !why.empty()) {
+    return absl::FailedPreconditionError(why);
+  }
+  const wire::Phase& present = view_.phase(view_.entered());
+  const std::string to = ModeText(set_mode.mode(), staleness);
+  if (present.mode() == set_mode.mode() && present.staleness() == staleness) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the mode is ", to, " already"));
+  }
+  std::string text =
+      absl::StrCat("will change from ", ModeText(present), " to ", to);
+  if (view_.move_size() > 0) {
+    absl::StrAppend(&text, " once ", view_.move_size(),
+                    " moves of shards are done");
+  }
+  effects->log.push_back(absl::StrCat("a user has asked: the mode ", text));
+  modes_.Want(set_mode.mode(), staleness, "asked for by a user");
+  if (AdvanceModes(now, effects)) Publish(effects);
+  return text;
+}
+
 // ---- Placement ------------------------------------------------------------
 
 std::string CoordinatorCore::WhyNothingMoves() const {
   if (view_.state() != wire::RUNNING) return "the job does not run";
-  if (options_.mode == wire::ALLREDUCE) {
-    return "in all-reduce mode the servers hold no shards";
-  }
   if (options_.rebalance.config.mode() == config::Rebalance::OFF) {
     return "the config says rebalance { mode: OFF }; MANUAL allows it";
   }
-  return "";
+  return modes_.WhyNothingMoves(view_, ModeWorkers());
+}
+
+bool CoordinatorCore::OrderMoves() {
+  return WhyNothingMoves().empty() &&
+         rebalancer_.Order(view_.number() + 1, &view_);
 }
 
 std::vector<Rebalancer::Server> CoordinatorCore::RebalancerServers() const {
@@ -741,29 +869,10 @@ std::string CoordinatorCore::WhyServerMustStay(const Member& server) const {
   return "";
 }
 
-void CoordinatorCore::OnPlacementCall(const PeerId& from,
-                                      const wire::Call& call, absl::Time now,
-                                      Effects* effects) {
-  const std::pair<PeerId, uint64_t> id{from, call.call_id()};
-  for (const auto& [past, answer] : placement_calls_) {
-    if (past != id) continue;
-    effects->sends.push_back(answer);  // Repeated: it was done already.
-    return;
-  }
-  const auto answer = [&](const absl::StatusOr<run::Plan>& plan) {
-    Reply(from, call.call_id(), plan.ok() ? wire::OK : wire::REJECTED,
-          std::string(plan.status().message()), effects);
-    if (plan.ok()) {
-      *effects->sends.back()
-           .message.header.mutable_call_reply()
-           ->mutable_plan() = *plan;
-    }
-    if (placement_calls_.size() == kPlacementCallsMax)
-      placement_calls_.pop_front();
-    placement_calls_.push_back({id, effects->sends.back()});
-  };
-  const auto refuse = [&](const std::string& why) {
-    answer(absl::FailedPreconditionError(why));
+absl::StatusOr<run::Plan> CoordinatorCore::OnPlacementCall(
+    const wire::Call& call, absl::Time now, Effects* effects) {
+  const auto refuse = [](const std::string& why) {
+    return absl::FailedPreconditionError(why);
   };
   if (const std::string why = WhyNothingMoves(); !why.empty()) {
     return refuse(why);
@@ -811,8 +920,7 @@ void CoordinatorCore::OnPlacementCall(const PeerId& from,
                             Rebalancer::Aim::kDrainOnly, now);
     if (!plan.ok()) drained->draining = before;
   }
-  answer(plan);
-  if (!plan.ok() || !adopt) return;
+  if (!plan.ok() || !adopt) return plan;
   effects->log.push_back(absl::StrCat(
       drained == nullptr ? ""
                          : absl::StrCat(Describe(*drained), " is drained: "),
@@ -822,6 +930,7 @@ void CoordinatorCore::OnPlacementCall(const PeerId& from,
   if (rebalancer_.Order(number, &view_) || split || drained != nullptr) {
     Publish(effects);
   }
+  return plan;
 }
 
 void CoordinatorCore::PlanIfDue(absl::Time now, Effects* effects) {
@@ -856,13 +965,13 @@ void CoordinatorCore::OnHandOverStates(const Member& server, absl::Time now,
   bool any = false;
   for (const run::HandOverState& state : server.server.hand_over()) {
     if (state.state() == run::HandOverState::LOST) {
-      return End(wire::FAILED,
-                 absl::StrCat("server ", state.to_server(),
-                              ", which was just taking over shard ",
-                              state.shard(), " from server ",
-                              server.join.index(),
-                              ", has died; its shards are lost"),
-                 now, effects);
+      return End(
+          wire::FAILED,
+          absl::StrCat("server ", state.to_server(),
+                       ", which was just taking over shard ", state.shard(),
+                       " from server ", server.join.index(),
+                       ", has died; its shards are lost"),
+          now, effects);
     }
     if (state.state() != run::HandOverState::DONE) continue;
     run::MoveRecord record;
@@ -884,7 +993,8 @@ void CoordinatorCore::OnHandOverStates(const Member& server, absl::Time now,
   next_plan_ = std::max(
       next_plan_,
       now + absl::Milliseconds(options_.rebalance.config.interval_ms()));
-  rebalancer_.Order(view_.number() + 1, &view_);
+  OrderMoves();
+  AdvanceModes(now, effects);
   Publish(effects);
 }
 
@@ -913,6 +1023,7 @@ run::Summary CoordinatorCore::Summary() const {
   summary.set_shards_moved(rebalancer_.shards_moved());
   summary.set_bytes_moved(rebalancer_.bytes_moved());
   *summary.mutable_move_pause_micros() = rebalancer_.PauseMicros();
+  summary.set_mode_changes(modes_.changes());
   int64_t examples = 0;
   for (const run::WorkerStats& worker : workers) {
     examples += worker.examples();
@@ -982,6 +1093,9 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   }
   status.set_moves(rebalancer_.shards_moved());
   status.set_next_server(next_server_);
+  for (const run::ModeRecord& record : modes_.last_changes()) {
+    *status.add_mode_changed() = record;
+  }
   return status;
 }
 

@@ -3,16 +3,17 @@
 // data path does not need it.
 //
 // FORMING until every server and worker of the config has joined, then RUNNING,
-// then FINISHED or FAILED. A worker whose lease runs out leaves the view: the
-// others go on (in ALLREDUCE the job fails). A server whose lease runs out
-// fails the job, unless it owns no shard. The worker of the lowest rank in the
-// view is the chief: once all workers are done it evaluates and writes the
-// model and reports the result.
+// then FINISHED or FAILED. A worker whose lease runs out leaves the view, and
+// the others go on. A server whose lease runs out fails the job, unless it owns
+// no shard. The worker of the lowest rank in the view is the chief: once all
+// workers are done it evaluates and writes the model and reports the result.
 //
 // Placement: a user or the planner (planner.h) decides on moves; a view orders
 // some of them at a time; the source of a move says when it is done
 // (server/shard/hand_over.h), and the next view lists the new owner. A server
 // may join while the job runs, and leaves when it is drained.
+//
+// Mode: the config's phases, and changes that a user asks for: mode_changer.h.
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible.
@@ -30,6 +31,7 @@
 #include "common/message.h"
 #include "common/view/shard_map.h"
 #include "proto/cluster.pb.h"
+#include "server/coordinator/mode_changer.h"
 #include "server/coordinator/rebalancer.h"
 
 namespace slackline {
@@ -41,8 +43,7 @@ class CoordinatorCore {
     std::string config_hash;
     int servers = 1;
     int workers = 1;
-    wire::Mode mode = wire::BSP;
-    Clock staleness = 0;
+    config::Sync sync;
     int64_t shard_elements = 65536;
     absl::Duration lease = absl::Seconds(5);
     absl::Duration start_timeout = absl::Seconds(60);
@@ -55,6 +56,7 @@ class CoordinatorCore {
     std::vector<Outgoing> sends;
     std::vector<run::MetricRecord> records;  // New ones, to be kept.
     std::vector<run::MoveRecord> moves;      // Done ones, to be kept.
+    std::vector<run::ModeRecord> modes;      // As above, changes of the mode.
     std::vector<std::string> log;            // Sentences for people.
   };
 
@@ -119,13 +121,27 @@ class CoordinatorCore {
              const Payload* value = nullptr) const;
   void StartIfComplete(absl::Time now, Effects* effects);
   void FinishIfDone(absl::Time now, Effects* effects);
+  // What users ask for. Each call is done once, however often it comes.
+  void OnUserCall(const PeerId& from, const wire::Call& call, absl::Time now,
+                  Effects* effects);
+  absl::StatusOr<run::Plan> OnPlacementCall(const wire::Call& call,
+                                            absl::Time now, Effects* effects);
+  absl::StatusOr<std::string> OnSetMode(const wire::SetMode& set_mode,
+                                        absl::Time now, Effects* effects);
+  // Modes.
+  void OnPhaseCall(const Member& worker, const wire::Call& call, absl::Time now,
+                   Effects* effects);
+  // True if the view changed: publish it.
+  bool AdvanceModes(absl::Time now, Effects* effects);
+  std::vector<ModeChanger::Worker> ModeWorkers() const;
   // Placement.
-  void OnPlacementCall(const PeerId& from, const wire::Call& call,
-                       absl::Time now, Effects* effects);
   void OnHandOverStates(const Member& server, absl::Time now, Effects* effects);
   void PlanIfDue(absl::Time now, Effects* effects);
   // Empty, or why no shard can move at all now.
   std::string WhyNothingMoves() const;
+  // Orders what can start now in the view that is published next. True if there
+  // was something.
+  bool OrderMoves();
   std::vector<Rebalancer::Server> RebalancerServers() const;
   bool OwnsShards(int32_t server) const;
   void End(wire::JobState state, const std::string& reason, absl::Time now,
@@ -163,11 +179,15 @@ class CoordinatorCore {
   std::vector<run::WorkerStats> gone_workers_;
   std::vector<run::ServerStats> gone_servers_;
   std::vector<std::string> workers_lost_;
+  ModeChanger modes_;
+  // The set of workers has changed, or they have to connect anew: the view that
+  // is published next begins a group.
+  bool regroup_ = true;
   Rebalancer rebalancer_;
   absl::Time next_plan_ = absl::InfiniteFuture();
   int32_t next_server_ = 0;  // Smallest index that a new server may take.
-  // The last calls that changed placement, and their answers.
-  std::deque<std::pair<std::pair<PeerId, uint64_t>, Outgoing>> placement_calls_;
+  // The last calls of users, and their answers.
+  std::deque<std::pair<std::pair<PeerId, uint64_t>, Outgoing>> user_calls_;
 };
 
 }  // namespace slackline

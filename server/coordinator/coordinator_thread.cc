@@ -88,6 +88,12 @@ void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
       spdlog::error("coordinator: {}", std::string(written.message()));
     }
   }
+  for (const run::ModeRecord& record : effects->modes) {
+    if (const absl::Status written = files_->AppendMode(record);
+        !written.ok()) {
+      spdlog::error("coordinator: {}", std::string(written.message()));
+    }
+  }
   for (const run::MetricRecord& record : effects->records) {
     if (const absl::Status written = files_->AppendMetric(record);
         !written.ok()) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "absl/strings/str_format.h"
 #include "common/io/atomic_file.h"
 #include "common/status.h"
 
@@ -27,18 +28,18 @@ absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
                                                     ": ", error.message(),
                                                     "; choose another --out"));
   }
-  std::ofstream files[2];
-  for (const int i : {0, 1}) {
-    const std::string path =
-        absl::StrCat(folder, i == 0 ? "/metrics.jsonl" : "/moves.jsonl");
-    files[i].open(path, std::ios::trunc);
-    if (!files[i]) {
+  std::unique_ptr<RunFiles> run(new RunFiles(folder));
+  for (const auto& [file, name] :
+       {std::pair(&run->metrics_, "metrics"), std::pair(&run->moves_, "moves"),
+        std::pair(&run->modes_, "modes")}) {
+    const std::string path = absl::StrCat(folder, "/", name, ".jsonl");
+    file->open(path, std::ios::trunc);
+    if (!*file) {
       return absl::PermissionDeniedError(
           absl::StrCat("cannot write ", path, "; choose another --out"));
     }
   }
-  return std::unique_ptr<RunFiles>(
-      new RunFiles(folder, std::move(files[0]), std::move(files[1])));
+  return run;
 }
 
 absl::Status RunFiles::AppendMetric(const run::MetricRecord& record) {
@@ -83,6 +84,28 @@ absl::Status RunFiles::AppendMove(const run::MoveRecord& record) {
   return absl::OkStatus();
 }
 
+absl::Status RunFiles::AppendMode(const run::ModeRecord& record) {
+  const nlohmann::ordered_json line = {
+      {"seconds", record.seconds()},
+      {"from_clock", record.from_clock()},
+      {"from", record.from()},
+      {"to", record.to()},
+      {"reason", record.reason()},
+      {"pause_micros", record.pause_micros()},
+      {"connect_micros", record.connect_micros()},
+      {"transfer_micros", record.transfer_micros()},
+      {"bytes", record.bytes()},
+      {"workers", record.workers()},
+      // JSON numbers of many readers have 53 bits.
+      {"model_hash", absl::StrFormat("%016x", record.model_hash())}};
+  modes_ << line.dump() << '\n' << std::flush;
+  if (!modes_) {
+    return absl::DataLossError(
+        absl::StrCat("cannot write ", folder_, "/modes.jsonl"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
   const nlohmann::ordered_json json = {
       {"job", summary.job()},
@@ -105,6 +128,7 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
       {"shards_moved", summary.shards_moved()},
       {"bytes_moved", summary.bytes_moved()},
       {"move_pause_micros", PercentilesJson(summary.move_pause_micros())},
+      {"mode_changes", summary.mode_changes()},
       {"workers_lost", std::vector<std::string>(summary.workers_lost().begin(),
                                                 summary.workers_lost().end())},
       {"model_sha256", summary.model_sha256()}};

@@ -1,6 +1,6 @@
-// What a run leaves behind beside the model: metrics.jsonl and moves.jsonl, one
-// JSON object per record, and summary.json. Field names are those of
-// proto/run.proto.
+// What a run leaves behind beside the model: metrics.jsonl, moves.jsonl and
+// modes.jsonl, one JSON object per record, and summary.json. Field names are
+// those of proto/run.proto.
 #pragma once
 
 #include <fstream>
@@ -14,25 +14,23 @@ namespace slackline {
 
 class RunFiles {
  public:
-  // Creates `folder` if need be and starts an empty metrics.jsonl and
-  // moves.jsonl.
+  // Creates `folder` if need be and starts the files of records, empty.
   static absl::StatusOr<std::unique_ptr<RunFiles>> Create(
       const std::string& folder);
 
   // Appends a line; it is in the file when the call returns.
   absl::Status AppendMetric(const run::MetricRecord& record);
   absl::Status AppendMove(const run::MoveRecord& record);
+  absl::Status AppendMode(const run::ModeRecord& record);
   // Writes summary.json, whole or not at all.
   absl::Status WriteSummary(const run::Summary& summary);
 
  private:
-  RunFiles(std::string folder, std::ofstream metrics, std::ofstream moves)
-      : folder_(std::move(folder)),
-        metrics_(std::move(metrics)),
-        moves_(std::move(moves)) {}
+  explicit RunFiles(std::string folder) : folder_(std::move(folder)) {}
   const std::string folder_;
   std::ofstream metrics_;
   std::ofstream moves_;
+  std::ofstream modes_;
 };
 
 }  // namespace slackline

@@ -37,8 +37,12 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
   options.config_hash = kConfigHash;
   options.servers = scenario.servers;
   options.workers = scenario.workers;
-  options.mode = scenario.mode;
-  options.staleness = scenario.staleness;
+  if (scenario.mode == wire::SSP) {
+    options.sync.mutable_ssp()->set_staleness(
+        static_cast<int32_t>(scenario.staleness));
+  } else if (scenario.mode == wire::ASP) {
+    options.sync.mutable_asp();
+  }
   options.shard_elements = scenario.shard_elements;
   options.lease = scenario.lease;
   options.start_timeout = scenario.start_timeout;

@@ -65,8 +65,8 @@ class CoordinatorCoreTest : public ::testing::Test {
       wire::Table& table = *join.add_table();
       table.set_name("weight");
       table.add_shape(10);
-      join.set_steps_total(7);
-      join.set_steps_per_epoch(7);
+      join.set_steps_total(steps_total_);
+      join.set_steps_per_epoch(steps_total_);
     } else {
       join.add_thread()->set_tcp("tcp://somewhere:1");
     }
@@ -182,6 +182,7 @@ class CoordinatorCoreTest : public ::testing::Test {
   }
 
   CoordinatorCore::Options options_;
+  int64_t steps_total_ = 7;
   absl::Time now_ = absl::UnixEpoch();
   std::optional<CoordinatorCore> core_;
   std::vector<Incarnation> servers_;
@@ -326,7 +327,6 @@ TEST_F(CoordinatorCoreTest, AMemberThatFailsBeforeTheStartEndsTheJob) {
 // ---- Leases -----------------------------------------------------------------
 
 TEST_F(CoordinatorCoreTest, ASilentWorkerLeavesTheViewAndTheOthersGoOn) {
-  options_.mode = wire::BSP;
   Restart();
   StartJob();
   const CoordinatorCore::Effects effects = Pass(absl::Seconds(6), {Worker(1)});
@@ -363,19 +363,23 @@ TEST_F(CoordinatorCoreTest, ALateWorkerTakesPartFromItsJoinPull) {
   EXPECT_FALSE(view->worker(1).founder());
 }
 
-TEST_F(CoordinatorCoreTest, AnAllReduceJobFailsWithTheNameOfTheDeadWorker) {
-  options_.mode = wire::ALLREDUCE;
+TEST_F(CoordinatorCoreTest, AnAllReduceJobGoesOnWithoutTheDeadWorker) {
+  options_.sync.mutable_allreduce();
   Restart();
   StartJob();
-  Pass(absl::Seconds(6), {Worker(1)});
-  EXPECT_EQ(core_->state(), wire::FAILED);
-  EXPECT_THAT(core_->reason(),
-              AllOf(HasSubstr("worker 1 (pid 4101"),
-                    HasSubstr("an all-reduce needs every rank")));
+  const uint64_t group = core_->Status(now_).view().group();
+  const CoordinatorCore::Effects effects = Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  const wire::View* const view = ViewFor(effects, Worker(0));
+  ASSERT_NE(view, nullptr);
+  EXPECT_EQ(view->worker_size(), 1);
+  EXPECT_EQ(view->group(), view->number()) << "the others connect anew";
+  EXPECT_GT(view->group(), group);
+  EXPECT_EQ(Join(Worker(1, 777)).code(), wire::OK) << "it may come again";
 }
 
 TEST_F(CoordinatorCoreTest, AnAllReduceJobSurvivesADoneWorkersDeath) {
-  options_.mode = wire::ALLREDUCE;
+  options_.sync.mutable_allreduce();
   Restart();
   StartJob();
   Leave(1);
@@ -844,12 +848,14 @@ TEST_F(PlacementTest, NothingMovesWhereNothingMay) {
   core_->Fail("enough", now_, &effects);
   EXPECT_EQ(why(), "the job does not run");
 
-  options_.mode = wire::ALLREDUCE;
+  options_.sync.mutable_allreduce();
   Restart();
   StartJob();
-  EXPECT_EQ(why(), "in all-reduce mode the servers hold no shards");
+  EXPECT_EQ(why(),
+            "the workers hold the model while they all-reduce; shards can move "
+            "once the mode has changed");
 
-  options_.mode = wire::ASP;
+  options_.sync.mutable_asp();
   options_.rebalance.config.set_mode(config::Rebalance::OFF);
   Restart();
   StartJob();
@@ -990,13 +996,23 @@ TEST_F(PlacementTest, BeforeTheJobRunsOnlyTheConfigsServersJoin) {
   EXPECT_THAT(reply.error(), HasSubstr("the index must be in [0, 2)"));
 }
 
-TEST_F(PlacementTest, AnAllReduceJobTakesNoMoreServers) {
-  options_.mode = wire::ALLREDUCE;
+TEST_F(PlacementTest, AServerMayJoinAnAllReduceJobAndWaitsForShards) {
+  options_.sync.mutable_allreduce();
   Restart();
   StartJob();
-  const wire::JoinReply reply = Join(Server(2));
-  EXPECT_EQ(reply.code(), wire::REJECTED);
-  EXPECT_THAT(reply.error(), HasSubstr("has no use for more servers"));
+  const uint64_t group = ViewNow().group();
+  AddServer(2);
+  EXPECT_EQ(ViewNow().server_size(), 3);
+  EXPECT_EQ(ViewNow().group(), group) << "the workers are the same";
+}
+
+TEST_F(PlacementTest, AServersDeathFailsAnAllReduceJob) {
+  options_.sync.mutable_allreduce();
+  Restart();
+  StartJob();
+  Pass(absl::Seconds(6), {Server(1)});
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(), HasSubstr("its shards are lost"));
 }
 
 // ---- Servers go -------------------------------------------------------------
@@ -1250,12 +1266,439 @@ TEST_F(AutoPlacementTest, WhereNothingMovesItSleepsAllTheSame) {
   LoadUnevenly();
   Wait(absl::Seconds(30));
   EXPECT_EQ(ViewNow().move_size(), 0);
-  options_.mode = wire::ALLREDUCE;
+  options_.sync.mutable_allreduce();
   Restart();
   servers_.clear();
   workers_.clear();
   StartJob();
   Wait(absl::Seconds(30));
+}
+
+// ---- Modes ------------------------------------------------------------------
+
+class ModeTest : public PlacementTest {
+ protected:
+  ModeTest() {
+    options_.shard_elements = 5;  // One shard for each server.
+    steps_total_ = 100;
+    Restart();
+  }
+
+  static std::function<void(wire::Call&)> Setting(wire::Mode mode,
+                                                  int64_t staleness = 0) {
+    return [=](wire::Call& call) {
+      call.mutable_set_mode()->set_mode(mode);
+      call.mutable_set_mode()->set_staleness(staleness);
+    };
+  }
+  // From a worker, under a new id.
+  CoordinatorCore::Effects Say(int rank,
+                               const std::function<void(wire::Call&)>& fill) {
+    CoordinatorCore::Effects effects =
+        Call(Worker(rank), workers_.at(rank), ++call_id_, fill);
+    EXPECT_EQ(AnswerTo(rank, effects), "OK");
+    return effects;
+  }
+  static std::string AnswerTo(int rank,
+                              const CoordinatorCore::Effects& effects) {
+    for (const Outgoing& out : effects.sends) {
+      if (out.to == Worker(rank) && out.message.header.has_call_reply())
+        return wire::Code_Name(out.message.header.call_reply().code());
+    }
+    return "none";
+  }
+  CoordinatorCore::Effects Promise(int rank, Clock clock) {
+    const uint64_t change = ViewNow().change().id();
+    return Say(rank, [=](wire::Call& call) {
+      call.mutable_step_limit()->set_change(change);
+      call.mutable_step_limit()->set_clock(clock);
+    });
+  }
+  CoordinatorCore::Effects Arrive(int rank, Clock clock) {
+    return Say(rank, [=](wire::Call& call) {
+      call.mutable_arrive()->set_clock(clock);
+    });
+  }
+  CoordinatorCore::Effects Enter(int rank, Clock from, uint64_t hash = 0) {
+    return Say(rank, [=](wire::Call& call) {
+      call.mutable_entered()->set_from(from);
+      call.mutable_entered()->set_pause_micros(1500);
+      call.mutable_entered()->set_model_hash(hash);
+    });
+  }
+  CoordinatorCore::Effects Regroup(int rank, uint64_t group) {
+    return Say(rank, [=](wire::Call& call) {
+      call.mutable_regroup()->set_group(group);
+    });
+  }
+  // All workers promise, and from `clock` on the new mode holds.
+  void ChangeTo(wire::Mode mode, Clock clock) {
+    EXPECT_EQ(ReplyIn(Ask(Setting(mode))).error(), "");
+    for (size_t rank = 0; rank < workers_.size(); ++rank) {
+      Promise(static_cast<int>(rank), clock);
+    }
+    EXPECT_EQ(ViewNow().phase(ViewNow().phase_size() - 1).from(), clock);
+  }
+};
+
+TEST_F(ModeTest, TheViewListsThePhasesOfTheConfig) {
+  EXPECT_EQ(ViewNow().phase_size(), 0) << "nobody knows the steps yet";
+  for (const double until : {0.5, 3.0, 0.0}) {
+    config::Phase& phase = *options_.sync.add_phase();
+    phase.mutable_ssp()->set_staleness(1 + options_.sync.phase_size());
+    if (until > 0) phase.set_until_epoch(until);
+  }
+  Restart();
+  for (const PeerId& peer : {Server(0), Server(1), Worker(0)}) Join(peer);
+  const CoordinatorCore::Effects effects =
+      SendJoin(Worker(1), JoinOf(Worker(1)));
+  const wire::View* const view = ViewFor(effects, Worker(0));
+  ASSERT_NE(view, nullptr);
+  ASSERT_EQ(view->phase_size(), 2);
+  EXPECT_EQ(view->phase(1).from(), 50);
+  EXPECT_EQ(view->phase(1).staleness(), 3);
+  EXPECT_THAT(effects.log,
+              testing::Contains(HasSubstr("phase ssp:4 would begin at step "
+                                          "100")));
+}
+
+TEST_F(ModeTest, AUserChangesTheMode) {
+  StartJob();
+  now_ += absl::Seconds(2);
+  const CoordinatorCore::Effects asked = Ask(Setting(wire::SSP, 3));
+  EXPECT_EQ(ReplyIn(asked).code(), wire::OK);
+  EXPECT_EQ(ReplyIn(asked).text(), "will change from bsp to ssp:3");
+  for (const PeerId& peer : {Worker(0), Worker(1), Server(1)}) {
+    const wire::View* const view = ViewFor(asked, peer);
+    ASSERT_NE(view, nullptr);
+    EXPECT_EQ(view->change().mode(), wire::SSP);
+    EXPECT_EQ(view->change().id(), view->number());
+    EXPECT_TRUE(View::Create(*view).ok());
+  }
+  EXPECT_EQ(ViewFor(Promise(0, 12), Worker(0)), nullptr);
+  const CoordinatorCore::Effects last = Promise(1, 9);
+  const wire::View* const view = ViewFor(last, Server(0));
+  ASSERT_NE(view, nullptr);
+  EXPECT_FALSE(view->has_change());
+  ASSERT_EQ(view->phase_size(), 2);
+  EXPECT_EQ(view->phase(1).mode(), wire::SSP);
+  EXPECT_EQ(view->phase(1).staleness(), 3);
+  EXPECT_EQ(view->phase(1).from(), 12);
+
+  EXPECT_EQ(core_->Summary().mode_changes(), 0);
+  Enter(0, 12);
+  const CoordinatorCore::Effects done = Enter(1, 12);
+  ASSERT_EQ(done.modes.size(), 1u);
+  EXPECT_EQ(done.modes[0].from(), "bsp");
+  EXPECT_EQ(done.modes[0].to(), "ssp:3");
+  EXPECT_EQ(done.modes[0].reason(), "asked for by a user");
+  EXPECT_EQ(done.modes[0].seconds(), 2);
+  EXPECT_THAT(done.log,
+              ElementsAre(HasSubstr("the mode has changed from bsp to ssp:3 at "
+                                    "step 12: the workers stood still for at "
+                                    "most 1.5 ms")));
+  EXPECT_EQ(ViewNow().entered(), 1);
+  EXPECT_NE(ViewFor(done, Worker(0)), nullptr);
+  EXPECT_EQ(core_->Summary().mode_changes(), 1);
+  ASSERT_EQ(core_->Status(now_).mode_changed_size(), 1);
+  EXPECT_EQ(core_->Status(now_).mode_changed(0).to(), "ssp:3");
+}
+
+TEST_F(ModeTest, ARepeatedCallChangesTheModeOnce) {
+  StartJob();
+  const CoordinatorCore::Effects first = Call(kUser, 0, 9, Setting(wire::ASP));
+  Promise(0, 12);
+  Promise(1, 12);
+  Enter(0, 12);
+  Enter(1, 12);
+  const uint64_t number = ViewNow().number();
+  const CoordinatorCore::Effects again = Call(kUser, 0, 9, Setting(wire::ASP));
+  EXPECT_EQ(ReplyIn(again).SerializeAsString(),
+            ReplyIn(first).SerializeAsString());
+  EXPECT_EQ(ViewNow().number(), number);
+}
+
+TEST_F(ModeTest, AModeThatCannotBeIsRefusedWithTheReason) {
+  const auto why = [&](const std::function<void(wire::Call&)>& fill) {
+    const wire::CallReply reply = ReplyIn(Ask(fill));
+    EXPECT_EQ(reply.code(), wire::REJECTED);
+    return reply.error();
+  };
+  EXPECT_EQ(why(Setting(wire::ASP)), "the job does not run");
+  StartJob();
+  const uint64_t number = ViewNow().number();
+  EXPECT_EQ(why(Setting(wire::BSP)), "the mode is bsp already");
+  EXPECT_EQ(why(Setting(wire::BSP, 3)), "the mode is bsp already")
+      << "it has no bound";
+  EXPECT_EQ(why(Setting(wire::SSP, -1)),
+            "there is no mode 2 with staleness -1");
+  EXPECT_THAT(why(Setting(wire::MODE_UNSPECIFIED)), HasSubstr("no mode 0"));
+  EXPECT_THAT(why(Setting(static_cast<wire::Mode>(77))),
+              HasSubstr("no mode 77"));
+  EXPECT_EQ(ViewNow().number(), number);
+  Ask(Setting(wire::SSP, 3));
+  EXPECT_THAT(why(Setting(wire::ASP)),
+              HasSubstr("the mode is just changing from bsp to ssp:3"));
+  Promise(0, 12);
+  Promise(1, 12);
+  EXPECT_THAT(why(Setting(wire::ASP)),
+              HasSubstr("the mode changes to ssp:3 at step 12"));
+  Enter(0, 12);
+  Enter(1, 12);
+  EXPECT_EQ(why(Setting(wire::SSP, 3)), "the mode is ssp:3 already");
+  Leave(0);
+  EXPECT_THAT(why(Setting(wire::ASP)), HasSubstr("the job is about to end"));
+}
+
+TEST_F(ModeTest, APhaseThatLiesAheadForbidsAChange) {
+  options_.sync.add_phase()->mutable_bsp();
+  options_.sync.mutable_phase(0)->set_until_epoch(0.5);
+  options_.sync.add_phase()->mutable_asp();
+  Restart();
+  StartJob();
+  EXPECT_EQ(ReplyIn(Ask(Setting(wire::SSP))).error(),
+            "the mode changes to asp at step 50 (schedule); try again when it "
+            "has");
+  Enter(0, 50);
+  Enter(1, 50);
+  EXPECT_EQ(ReplyIn(Ask(Setting(wire::SSP))).code(), wire::OK);
+}
+
+TEST_F(ModeTest, WhoDiesBeforePromisingHoldsNothingUp) {
+  StartJob();
+  Ask(Setting(wire::ASP));
+  Promise(0, 12);
+  const CoordinatorCore::Effects effects = Pass(absl::Seconds(6), {Worker(1)});
+  const wire::View* const view = ViewFor(effects, Worker(0));
+  ASSERT_NE(view, nullptr);
+  EXPECT_EQ(view->worker_size(), 1);
+  EXPECT_EQ(view->phase(1).from(), 12) << "in the view without it";
+}
+
+TEST_F(ModeTest, WhoDiesAfterPromisingHoldsNothingUp) {
+  StartJob();
+  Ask(Setting(wire::ASP));
+  Promise(1, 50);
+  Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_TRUE(ViewNow().has_change());
+  Promise(0, 12);
+  EXPECT_EQ(ViewNow().phase(1).from(), 12);
+}
+
+TEST_F(ModeTest, WhoDiesBetweenTheFenceAndItsArrivalHoldsNothingUp) {
+  options_.sync.mutable_allreduce();
+  Restart();
+  StartJob();
+  ChangeTo(wire::BSP, 12);
+  Arrive(0, 12);
+  EXPECT_EQ(ViewNow().arrived(), 0);
+  Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_EQ(ViewNow().arrived(), 12);
+  const CoordinatorCore::Effects done = Enter(0, 12);
+  ASSERT_EQ(done.modes.size(), 1u);
+  EXPECT_EQ(done.modes[0].workers(), 1);
+}
+
+TEST_F(ModeTest, WhoIsFencedHasNoSayInAChange) {
+  StartJob();
+  Ask(Setting(wire::ASP));
+  const uint64_t change = ViewNow().change().id();
+  Pass(absl::Seconds(6), {Worker(1)});
+  const CoordinatorCore::Effects late =
+      Call(Worker(1), workers_[1], 77, [&](wire::Call& call) {
+        call.mutable_step_limit()->set_change(change);
+        call.mutable_step_limit()->set_clock(90);
+      });
+  EXPECT_EQ(AnswerTo(1, late), "FENCED");
+  Promise(0, 12);
+  EXPECT_EQ(ViewNow().phase(1).from(), 12);
+}
+
+TEST_F(ModeTest, LateAndRepeatedCallsAreAnsweredAndChangeNothing) {
+  options_.sync.mutable_allreduce();
+  Restart();
+  StartJob();
+  Ask(Setting(wire::SSP));
+  const uint64_t change = ViewNow().change().id();
+  Promise(0, 12);
+  Promise(1, 12);
+  for (const int rank : {0, 1}) Arrive(rank, 12);
+  for (const int rank : {0, 1}) Enter(rank, 12);
+  const uint64_t number = ViewNow().number();
+  for (const int rank : {0, 1}) {
+    Say(rank, [=](wire::Call& call) {
+      call.mutable_step_limit()->set_change(change);
+      call.mutable_step_limit()->set_clock(40);
+    });
+    Arrive(rank, 12);
+    Enter(rank, 12);
+  }
+  EXPECT_EQ(ViewNow().number(), number);
+  CoordinatorCore::Effects effects;
+  core_->Fail("enough", now_, &effects);
+  Arrive(0, 100);
+  Enter(0, 12);
+  EXPECT_EQ(ViewNow().number(), number + 1);
+}
+
+TEST_F(ModeTest, AChangeAtTheEndOfTheJobIsDropped) {
+  StartJob();
+  Ask(Setting(wire::ASP));
+  Promise(0, 12);
+  const CoordinatorCore::Effects last = Promise(1, 100);
+  EXPECT_EQ(ViewNow().phase_size(), 1);
+  EXPECT_FALSE(ViewNow().has_change());
+  EXPECT_NE(ViewFor(last, Worker(0)), nullptr) << "who waits may go on";
+  EXPECT_THAT(last.log, ElementsAre(HasSubstr("does not change")));
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+}
+
+TEST_F(ModeTest, DifferentModelsFailTheJob) {
+  StartJob();
+  ChangeTo(wire::ALLREDUCE, 12);
+  Enter(0, 12, 1);
+  const CoordinatorCore::Effects effects = Enter(1, 12, 2);
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(),
+              AllOf(HasSubstr("worker 0 has hash 0000000000000001"),
+                    HasSubstr("worker 1 has 0000000000000002")));
+  EXPECT_NE(ViewFor(effects, Server(1)), nullptr);
+}
+
+// ---- Groups -----------------------------------------------------------------
+
+TEST_F(ModeTest, AGroupLastsWhileTheWorkersAreTheSame) {
+  options_.sync.mutable_allreduce();
+  Restart();
+  StartJob();
+  const uint64_t first = ViewNow().group();
+  EXPECT_EQ(first, ViewNow().number());
+  AddServer(2);
+  ChangeTo(wire::BSP, 12);
+  EXPECT_EQ(ViewNow().group(), first);
+  Leave(1);
+  EXPECT_EQ(ViewNow().group(), first) << "it is done, but there";
+  Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_GT(ViewNow().group(), first);
+}
+
+TEST_F(ModeTest, AWorkerThatJoinsMakesANewGroup) {
+  options_.sync.mutable_allreduce();
+  Restart();
+  StartJob();
+  Pass(absl::Seconds(6), {Worker(1)});
+  const uint64_t without = ViewNow().group();
+  Join(Worker(1, 777));
+  EXPECT_GT(ViewNow().group(), without);
+  EXPECT_EQ(ViewNow().group(), ViewNow().number());
+}
+
+TEST_F(ModeTest, LostConnectionsMakeANewGroupOnce) {
+  options_.sync.mutable_allreduce();
+  Restart();
+  StartJob();
+  const uint64_t first = ViewNow().group();
+  const CoordinatorCore::Effects effects = Regroup(0, first);
+  const uint64_t second = ViewNow().group();
+  EXPECT_GT(second, first);
+  EXPECT_EQ(second, ViewNow().number());
+  EXPECT_NE(ViewFor(effects, Worker(1)), nullptr);
+  EXPECT_THAT(effects.log,
+              ElementsAre(HasSubstr("worker 0 (pid 4100 on somewhere) has lost "
+                                    "its connections")));
+  Regroup(1, first);  // It has lost them for the same reason.
+  Regroup(0, first);
+  EXPECT_EQ(ViewNow().group(), second);
+  Regroup(1, second);
+  EXPECT_GT(ViewNow().group(), second);
+}
+
+TEST_F(ModeTest, WhoComesWhenAllHaveArrivedJoinsAfterTheChange) {
+  options_.sync.mutable_allreduce();
+  options_.workers = 3;
+  Restart();
+  StartJob();
+  Pass(absl::Seconds(6), {Worker(2)});
+  workers_.pop_back();
+  ChangeTo(wire::BSP, 12);
+  Arrive(0, 12);
+  Arrive(1, 12);
+  const PeerId late = Worker(2, 777);
+  EXPECT_EQ(Join(late).code(), wire::RETRY);
+  EXPECT_EQ(Join(late).error(),
+            "the mode is just changing from allreduce to bsp");
+  EXPECT_EQ(Join(Server(2)).code(), wire::OK) << "servers do not mind";
+  Enter(0, 12);
+  Enter(1, 12);
+  EXPECT_EQ(Join(late).code(), wire::OK);
+  EXPECT_EQ(ViewNow().worker_size(), 3);
+}
+
+// ---- Modes and placement ----------------------------------------------------
+
+TEST_F(ModeTest, AChangeWaitsForMovesAndOtherMovesForTheChange) {
+  options_.shard_elements = 2;
+  options_.rebalance.config.set_concurrent_moves(1);
+  Restart();
+  StartJob();
+  Ask(Moving({0, 2}, 1));
+  ASSERT_THAT(MovesOf(ViewNow()), ElementsAre("0>1.0"));
+  const wire::CallReply reply = ReplyIn(Ask(Setting(wire::ASP)));
+  EXPECT_EQ(reply.text(),
+            "will change from bsp to asp once 1 moves of shards are done");
+  EXPECT_FALSE(ViewNow().has_change());
+  EXPECT_THAT(ReplyIn(Ask(Moving({4}, 1))).error(),
+              HasSubstr("the mode is just changing"));
+  Done(0);
+  EXPECT_THAT(MovesOf(ViewNow()), IsEmpty()) << "the other one waits";
+  EXPECT_TRUE(ViewNow().has_change());
+  Promise(0, 12);
+  Promise(1, 12);
+  Enter(0, 12);
+  EXPECT_THAT(MovesOf(ViewNow()), IsEmpty());
+  Enter(1, 12);
+  EXPECT_THAT(MovesOf(ViewNow()), ElementsAre("2>1.0"));
+  EXPECT_EQ(ViewNow().move(0).id(), ViewNow().number());
+}
+
+TEST_F(ModeTest, MovesThatWaitDoSoUntilTheServersHaveTheModelAgain) {
+  options_.shard_elements = 2;
+  options_.rebalance.config.set_concurrent_moves(1);
+  Restart();
+  StartJob();
+  Ask(Moving({0, 2}, 1));
+  Ask(Setting(wire::ALLREDUCE));
+  Done(0);
+  Promise(0, 12);
+  Promise(1, 12);
+  Enter(0, 12);
+  Enter(1, 12);
+  EXPECT_THAT(MovesOf(ViewNow()), IsEmpty());
+  ChangeTo(wire::ASP, 30);
+  for (const int rank : {0, 1}) Arrive(rank, 30);
+  Enter(0, 30);
+  EXPECT_THAT(MovesOf(ViewNow()), IsEmpty());
+  Enter(1, 30);
+  EXPECT_THAT(MovesOf(ViewNow()), ElementsAre("2>1.0"));
+}
+
+TEST_F(ModeTest, TheDeathOfTheServerThatAShardWasToMoveToLetsTheChangeBegin) {
+  StartJob();
+  AddServer(2);
+  Ask(Moving({0}, 2));
+  Ask(Setting(wire::ASP));
+  EXPECT_FALSE(ViewNow().has_change());
+  Pass(absl::Seconds(6), {Server(2)});
+  EXPECT_TRUE(ViewNow().has_change());
+}
+
+TEST_F(AutoPlacementTest, PlansNothingWhileTheModeChanges) {
+  steps_total_ = 100;
+  StartJob();
+  LoadUnevenly();
+  Ask([](wire::Call& call) { call.mutable_set_mode()->set_mode(wire::ASP); });
+  Wait(absl::Seconds(10));
+  EXPECT_EQ(ViewNow().move_size(), 0);
 }
 
 }  // namespace

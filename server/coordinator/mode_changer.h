@@ -1,0 +1,116 @@
+// ModeChanger: what the coordinator knows of the job's phases: which are
+// planned, which change is wanted or under way, and how far each worker has
+// come with it (docs/protocol-mode-change.md).
+//
+// A change is wanted (perhaps until moves of shards are done), then open (the
+// view has `change`, workers promise where they stop), then it has a clock (the
+// view has the phase), then all workers have entered it. One at a time.
+//
+// What workers say is taken down when it comes, in any order and any number of
+// times; Advance() draws the conclusions, into the view that is to be published
+// next. Deterministic state machine. Thread-compatible.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "proto/cluster.pb.h"
+#include "proto/run.pb.h"
+#include "proto/wire.pb.h"
+
+namespace slackline {
+
+class ModeChanger {
+ public:
+  // A live worker, and what it said last of itself.
+  struct Worker {
+    int32_t rank = 0;
+    Incarnation incarnation = 0;
+    Clock clock = 0;
+    bool done = false;
+  };
+  struct News {
+    bool view_changed = false;
+    std::vector<run::ModeRecord> changes;  // Done ones, to be kept.
+    std::vector<std::string> log;          // Sentences for people.
+  };
+
+  explicit ModeChanger(const config::Sync& sync) : sync_(sync) {}
+
+  // The job begins to run: lists the config's phases in `view`, which has the
+  // steps already. Returns sentences about phases that will not be.
+  std::vector<std::string> Start(wire::View* view);
+
+  // Empty, or why the mode cannot change now, whatever to.
+  std::string WhyNot(const wire::View& view,
+                     const std::vector<Worker>& workers) const;
+  // The mode is to change, as soon as no shard moves. Only if WhyNot() is
+  // empty. `reason` says who wants it and why.
+  void Want(wire::Mode mode, int64_t staleness, const std::string& reason);
+
+  // Calls of workers. What is repeated, late or of another change is no error
+  // and changes nothing.
+  void OnStepLimit(Incarnation incarnation, const wire::StepLimit& limit,
+                   const wire::View& view);
+  void OnArrive(Incarnation incarnation, const wire::Arrive& arrive,
+                const wire::View& view);
+  // Empty, or why the job cannot go on: the workers' models differ.
+  std::string OnEntered(int32_t rank, Incarnation incarnation,
+                        const wire::Entered& entered, const wire::View& view);
+
+  // Brings `view`, to be published under `number`, up to what is known. Call it
+  // after each of the calls above, when a worker has gone or is done, and when
+  // moves are done. `seconds`: since the job began to run.
+  News Advance(const std::vector<Worker>& workers, uint64_t number,
+               double seconds, wire::View* view);
+
+  // Empty, or why no shard may start to move.
+  std::string WhyNothingMoves(const wire::View& view,
+                              const std::vector<Worker>& workers) const;
+  // Empty, or why no worker can join just now: the others have completed a
+  // phase by all-reduce, where it would be alone, and share out among
+  // themselves what the servers need to know.
+  static std::string WhyNoneJoins(const wire::View& view);
+
+  const std::deque<run::ModeRecord>& last_changes() const {
+    return last_changes_;
+  }
+  int32_t changes() const { return changes_; }
+
+ private:
+  struct Wanted {
+    wire::Mode mode = wire::MODE_UNSPECIFIED;
+    int64_t staleness = 0;
+    std::string reason;
+  };
+  struct Report {
+    int32_t rank = 0;
+    Incarnation incarnation = 0;
+    wire::Entered entered;
+  };
+
+  // Each true if `view` changed.
+  bool Open(uint64_t number, wire::View* view) const;
+  bool Settle(const std::vector<Worker>& workers, wire::View* view, News* news);
+  bool Gather(const std::vector<Worker>& workers, wire::View* view) const;
+  bool Enter(const std::vector<Worker>& workers, double seconds,
+             wire::View* view, News* news);
+  run::ModeRecord RecordOf(int phase, double seconds,
+                           const wire::View& view) const;
+
+  const config::Sync sync_;
+  std::optional<Wanted> wanted_;         // Until the phase is in the view.
+  std::vector<std::string> reasons_;     // Of each phase of the view.
+  std::map<Incarnation, Clock> limits_;  // For the change that is open.
+  std::map<Incarnation, Clock> arrived_;
+  std::map<Incarnation, int> entered_;          // Index of the last phase.
+  std::map<int, std::vector<Report>> reports_;  // By phase not yet entered.
+  std::deque<run::ModeRecord> last_changes_;
+  int32_t changes_ = 0;
+};
+
+}  // namespace slackline

@@ -1,0 +1,571 @@
+// Goal: a change of the mode begins at a clock that no worker has passed, is
+// waited for by nobody who is gone, and is reported as it was. Method: the
+// calls of a few workers, played by hand.
+#include "server/coordinator/mode_changer.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/sync/phases.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class ModeChangerTest : public ::testing::Test {
+ protected:
+  ModeChangerTest() {
+    view_.set_steps_total(100);
+    view_.set_steps_per_epoch(40);
+    workers_ = {{.rank = 0, .incarnation = 10}, {.rank = 1, .incarnation = 11}};
+  }
+
+  std::vector<std::string> Start(const config::Sync& sync) {
+    changer_.emplace(sync);
+    return changer_->Start(&view_);
+  }
+  void StartBsp() { EXPECT_THAT(Start({}), IsEmpty()); }
+  void StartAllReduce() {
+    config::Sync sync;
+    sync.mutable_allreduce();
+    EXPECT_THAT(Start(sync), IsEmpty());
+  }
+  static void AddPhase(config::Sync* sync, config::Phase phase, double until) {
+    if (until > 0) phase.set_until_epoch(until);
+    *sync->add_phase() = phase;
+  }
+  static config::Phase Bsp() {
+    config::Phase phase;
+    phase.mutable_bsp();
+    return phase;
+  }
+  static config::Phase Ssp(int staleness) {
+    config::Phase phase;
+    phase.mutable_ssp()->set_staleness(staleness);
+    return phase;
+  }
+  static config::Phase AllReduce() {
+    config::Phase phase;
+    phase.mutable_allreduce();
+    return phase;
+  }
+
+  // As when the coordinator publishes what has changed.
+  ModeChanger::News Advance() {
+    ModeChanger::News news =
+        changer_->Advance(workers_, number_ + 1, /*seconds=*/2.5, &view_);
+    if (news.view_changed) ++number_;
+    return news;
+  }
+  ModeChanger::News Want(wire::Mode mode, int64_t staleness = 0) {
+    EXPECT_EQ(changer_->WhyNot(view_, workers_), "");
+    changer_->Want(mode, staleness, "because");
+    return Advance();
+  }
+  ModeChanger::News Promise(int worker, Clock clock, uint64_t change = 0) {
+    wire::StepLimit limit;
+    limit.set_change(change == 0 ? view_.change().id() : change);
+    limit.set_clock(clock);
+    changer_->OnStepLimit(workers_.at(worker).incarnation, limit, view_);
+    return Advance();
+  }
+  ModeChanger::News Arrive(int worker, Clock clock) {
+    wire::Arrive arrive;
+    arrive.set_clock(clock);
+    changer_->OnArrive(workers_.at(worker).incarnation, arrive, view_);
+    return Advance();
+  }
+  ModeChanger::News Enter(int worker, Clock from, uint64_t hash = 0,
+                          int64_t micros = 0) {
+    wire::Entered entered;
+    entered.set_from(from);
+    entered.set_pause_micros(3 * micros);
+    entered.set_connect_micros(micros);
+    entered.set_transfer_micros(2 * micros);
+    entered.set_bytes(1000);
+    entered.set_model_hash(hash);
+    failure_ =
+        changer_->OnEntered(workers_.at(worker).rank,
+                            workers_.at(worker).incarnation, entered, view_);
+    return Advance();
+  }
+  // Worker `worker` is gone; another life of its rank may have come.
+  ModeChanger::News Lose(int worker) {
+    workers_.erase(workers_.begin() + worker);
+    return Advance();
+  }
+
+  // "bsp@0 ssp:3@12", and "asp?" for a change without a clock.
+  std::string Phases() const {
+    std::string text;
+    for (const wire::Phase& phase : view_.phase()) {
+      absl::StrAppend(&text, text.empty() ? "" : " ", ModeText(phase), "@",
+                      phase.from());
+    }
+    if (view_.has_change()) {
+      absl::StrAppend(
+          &text, " ",
+          ModeText(view_.change().mode(), view_.change().staleness()), "?");
+    }
+    return text;
+  }
+
+  wire::View view_;
+  uint64_t number_ = 20;
+  std::vector<ModeChanger::Worker> workers_;
+  std::optional<ModeChanger> changer_;
+  std::string failure_;
+};
+
+// ---- The schedule -----------------------------------------------------------
+
+TEST_F(ModeChangerTest, OneModeIsOnePhase) {
+  StartBsp();
+  EXPECT_EQ(Phases(), "bsp@0");
+  config::Sync sync;
+  sync.mutable_ssp()->set_staleness(2);
+  Start(sync);
+  EXPECT_EQ(Phases(), "ssp:2@0");
+  sync.mutable_asp();
+  Start(sync);
+  EXPECT_EQ(Phases(), "asp@0");
+  sync.mutable_auto_();
+  Start(sync);
+  EXPECT_EQ(Phases(), "allreduce@0");
+}
+
+TEST_F(ModeChangerTest, PhasesBeginWhereTheOnesBeforeEnd) {
+  config::Sync sync;
+  AddPhase(&sync, AllReduce(), 0.51);
+  AddPhase(&sync, Bsp(), 1);
+  AddPhase(&sync, Ssp(3), 0);
+  EXPECT_THAT(Start(sync), IsEmpty());
+  EXPECT_EQ(Phases(), "allreduce@0 bsp@20 ssp:3@40");
+}
+
+TEST_F(ModeChangerTest, APhaseAtOrAfterTheEndOfTheJobIsLeftOut) {
+  config::Sync sync;
+  AddPhase(&sync, Bsp(), 2.5);
+  AddPhase(&sync, Ssp(3), 1e300);
+  AddPhase(&sync, AllReduce(), 0);
+  EXPECT_THAT(
+      Start(sync),
+      ElementsAre("phase ssp:3 would begin at step 100; the job has "
+                  "100 steps, so it is left out",
+                  HasSubstr("phase allreduce would begin at step 100")));
+  EXPECT_EQ(Phases(), "bsp@0");
+}
+
+TEST_F(ModeChangerTest, OfPhasesAtOneClockTheLaterOneHolds) {
+  config::Sync sync;
+  AddPhase(&sync, Bsp(), 0.01);
+  AddPhase(&sync, Ssp(3), 1);
+  AddPhase(&sync, AllReduce(), 1.001);
+  AddPhase(&sync, Ssp(3), 0);
+  EXPECT_THAT(Start(sync), SizeIs(2));
+  EXPECT_EQ(Phases(), "ssp:3@0") << "and it goes on";
+}
+
+// ---- Finding the clock ------------------------------------------------------
+
+TEST_F(ModeChangerTest, TheLargestLimitBecomesTheClock) {
+  StartBsp();
+  EXPECT_TRUE(Want(wire::SSP, 3).view_changed);
+  EXPECT_EQ(Phases(), "bsp@0 ssp:3?");
+  EXPECT_EQ(view_.change().id(), number_) << "of the first view with it";
+  EXPECT_FALSE(Promise(0, 12).view_changed);
+  const ModeChanger::News news = Promise(1, 9);
+  EXPECT_TRUE(news.view_changed);
+  EXPECT_EQ(Phases(), "bsp@0 ssp:3@12");
+  EXPECT_THAT(
+      news.log,
+      ElementsAre("the mode changes from bsp to ssp:3 at step 12: because"));
+}
+
+TEST_F(ModeChangerTest, APhaseHasAtLeastOneStep) {
+  config::Sync sync;
+  AddPhase(&sync, Bsp(), 0.5);
+  AddPhase(&sync, Ssp(3), 0);
+  Start(sync);
+  Enter(0, 20);
+  Enter(1, 20);
+  Want(wire::ASP);
+  Promise(0, 7);  // Both wrong: they are past step 20.
+  Promise(1, 8);
+  EXPECT_EQ(Phases(), "bsp@0 ssp:3@20 asp@21");
+}
+
+TEST_F(ModeChangerTest, RepeatedAndLatePromisesChangeNothing) {
+  StartBsp();
+  Want(wire::ASP);
+  const uint64_t first = view_.change().id();
+  Promise(0, 12);
+  EXPECT_FALSE(Promise(0, 12).view_changed);
+  EXPECT_FALSE(Promise(0, 3).view_changed);
+  EXPECT_FALSE(Promise(1, 50, first + 1).view_changed) << "of another change";
+  Promise(1, 9);
+  ASSERT_EQ(Phases(), "bsp@0 asp@12");
+  EXPECT_FALSE(Promise(1, 90, first).view_changed);
+  Enter(0, 12);
+  Enter(1, 12);
+  Want(wire::SSP, 1);
+  EXPECT_FALSE(Promise(0, 77, first).view_changed);
+  Promise(0, 30);
+  Promise(1, 30);
+  EXPECT_EQ(Phases(), "bsp@0 asp@12 ssp:1@30");
+}
+
+TEST_F(ModeChangerTest, WhoDiesBeforePromisingIsNotWaitedFor) {
+  StartBsp();
+  Want(wire::ASP);
+  Promise(0, 12);
+  EXPECT_TRUE(Lose(1).view_changed);
+  EXPECT_EQ(Phases(), "bsp@0 asp@12");
+}
+
+TEST_F(ModeChangerTest, TheLimitOfTheDeadDoesNotCount) {
+  StartBsp();
+  Want(wire::ASP);
+  Promise(1, 50);
+  EXPECT_FALSE(Lose(1).view_changed);
+  Promise(0, 12);
+  EXPECT_EQ(Phases(), "bsp@0 asp@12");
+}
+
+TEST_F(ModeChangerTest, WhoJoinsWhileAChangeIsOpenHasToPromise) {
+  StartBsp();
+  Want(wire::ASP);
+  Promise(0, 12);
+  workers_.push_back({.rank = 2, .incarnation = 12});
+  EXPECT_FALSE(Promise(1, 9).view_changed);
+  workers_[1] = {.rank = 1, .incarnation = 13};  // Another life of its rank.
+  EXPECT_FALSE(Promise(2, 15).view_changed);
+  EXPECT_TRUE(Promise(1, 9).view_changed);
+  EXPECT_EQ(Phases(), "bsp@0 asp@15");
+}
+
+TEST_F(ModeChangerTest, AChangeForWhichNoStepIsLeftIsDropped) {
+  StartBsp();
+  Want(wire::ASP);
+  Promise(0, 96);
+  const ModeChanger::News news = Promise(1, 100);
+  EXPECT_TRUE(news.view_changed);
+  EXPECT_EQ(Phases(), "bsp@0");
+  EXPECT_THAT(news.log,
+              ElementsAre("the mode does not change from bsp to asp: the job "
+                          "ends at step 100, before all workers could"));
+  EXPECT_EQ(changer_->changes(), 0);
+  EXPECT_EQ(changer_->WhyNot(view_, workers_), "") << "nothing is left of it";
+}
+
+TEST_F(ModeChangerTest, AChangeIsDroppedOnceSomebodyIsDone) {
+  StartBsp();
+  Want(wire::ASP);
+  workers_[1].done = true;
+  EXPECT_TRUE(Advance().view_changed);
+  EXPECT_EQ(Phases(), "bsp@0");
+}
+
+TEST_F(ModeChangerTest, AChangeWaitsUntilNoShardMoves) {
+  StartBsp();
+  view_.add_move()->set_shard(1);
+  EXPECT_FALSE(Want(wire::ALLREDUCE).view_changed);
+  EXPECT_EQ(Phases(), "bsp@0");
+  EXPECT_THAT(changer_->WhyNothingMoves(view_, workers_),
+              HasSubstr("just changing from bsp to allreduce"));
+  EXPECT_THAT(changer_->WhyNot(view_, workers_), HasSubstr("try again"));
+  view_.clear_move();
+  EXPECT_TRUE(Advance().view_changed);
+  EXPECT_EQ(Phases(), "bsp@0 allreduce?");
+}
+
+// ---- One at a time ----------------------------------------------------------
+
+TEST_F(ModeChangerTest, TheNextChangeWaitsUntilAllHaveEntered) {
+  StartBsp();
+  EXPECT_EQ(changer_->WhyNothingMoves(view_, workers_), "");
+  Want(wire::SSP, 3);
+  const auto why = [&] {
+    EXPECT_NE(changer_->WhyNothingMoves(view_, workers_), "");
+    return changer_->WhyNot(view_, workers_);
+  };
+  EXPECT_EQ(why(),
+            "the mode is just changing from bsp to ssp:3; try again when it "
+            "has");
+  Promise(0, 12);
+  Promise(1, 12);
+  EXPECT_EQ(why(),
+            "the mode changes to ssp:3 at step 12 (because); try again when it "
+            "has");
+  Enter(0, 12);
+  EXPECT_NE(why(), "");
+  Enter(1, 12);
+  EXPECT_EQ(changer_->WhyNot(view_, workers_), "");
+  EXPECT_EQ(changer_->WhyNothingMoves(view_, workers_), "");
+}
+
+TEST_F(ModeChangerTest, PhasesAheadForbidOtherChangesButNotMoves) {
+  config::Sync sync;
+  AddPhase(&sync, Bsp(), 1);
+  AddPhase(&sync, Ssp(3), 0);
+  Start(sync);
+  EXPECT_EQ(changer_->WhyNot(view_, workers_),
+            "the mode changes to ssp:3 at step 40 (schedule); try again when "
+            "it has");
+  EXPECT_EQ(changer_->WhyNothingMoves(view_, workers_), "");
+  workers_[1].clock = 36;
+  EXPECT_NE(changer_->WhyNothingMoves(view_, workers_), "") << "it is near";
+}
+
+TEST_F(ModeChangerTest, NoShardMovesWhileTheWorkersHaveTheModel) {
+  StartAllReduce();
+  EXPECT_THAT(changer_->WhyNothingMoves(view_, workers_),
+              HasSubstr("while they all-reduce"));
+  Want(wire::BSP);
+  Promise(0, 12);
+  Promise(1, 12);
+  EXPECT_NE(changer_->WhyNothingMoves(view_, workers_), "");
+  Enter(0, 12);
+  Enter(1, 12);
+  EXPECT_EQ(changer_->WhyNothingMoves(view_, workers_), "");
+}
+
+TEST_F(ModeChangerTest, NoChangeBeginsWhenTheJobIsAboutToEnd) {
+  StartBsp();
+  workers_[1].clock = 95;
+  EXPECT_EQ(changer_->WhyNot(view_, workers_), "");
+  workers_[1].clock = 96;
+  EXPECT_EQ(changer_->WhyNot(view_, workers_),
+            "the job is about to end: worker 1 has completed 96 of 100 steps");
+  workers_[1].clock = 0;
+  workers_[0].done = true;
+  EXPECT_THAT(changer_->WhyNot(view_, workers_), HasSubstr("about to end"));
+}
+
+// ---- The end of all-reduce --------------------------------------------------
+
+TEST_F(ModeChangerTest, AllHaveArrivedWhenTheLastHas) {
+  StartAllReduce();
+  Want(wire::BSP);
+  Promise(0, 12);
+  Promise(1, 12);
+  EXPECT_FALSE(Arrive(0, 12).view_changed);
+  EXPECT_FALSE(Arrive(0, 12).view_changed);
+  EXPECT_TRUE(Arrive(1, 12).view_changed);
+  EXPECT_EQ(view_.arrived(), 12);
+  EXPECT_FALSE(Arrive(1, 12).view_changed) << "repeated";
+}
+
+TEST_F(ModeChangerTest, WhoDiesBetweenTheFenceAndItsArrivalIsNotWaitedFor) {
+  StartAllReduce();
+  Want(wire::BSP);
+  Promise(0, 12);
+  Promise(1, 12);
+  Arrive(0, 12);
+  EXPECT_TRUE(Lose(1).view_changed);
+  EXPECT_EQ(view_.arrived(), 12);
+}
+
+TEST_F(ModeChangerTest, WhoJoinsBeforeAllHaveArrivedHasToArrive) {
+  StartAllReduce();
+  Want(wire::BSP);
+  Promise(0, 12);
+  Promise(1, 12);
+  Arrive(0, 12);
+  EXPECT_EQ(ModeChanger::WhyNoneJoins(view_), "");
+  workers_.push_back({.rank = 2, .incarnation = 12});
+  EXPECT_FALSE(Arrive(1, 12).view_changed);
+  EXPECT_TRUE(Arrive(2, 12).view_changed);
+  EXPECT_EQ(view_.arrived(), 12);
+  EXPECT_EQ(ModeChanger::WhyNoneJoins(view_),
+            "the mode is just changing from allreduce to bsp");
+  for (const int worker : {0, 1, 2}) Enter(worker, 12);
+  EXPECT_EQ(ModeChanger::WhyNoneJoins(view_), "");
+}
+
+TEST_F(ModeChangerTest, AShortPhaseByAllReduceIsNotJoinedAfterItsEnd) {
+  config::Sync sync;
+  AddPhase(&sync, Bsp(), 0.5);
+  AddPhase(&sync, AllReduce(), 0.6);
+  AddPhase(&sync, Ssp(3), 0);
+  Start(sync);
+  ASSERT_EQ(Phases(), "bsp@0 allreduce@20 ssp:3@24");
+  Enter(0, 20);
+  Arrive(0, 24);
+  Arrive(1, 24);  // Its Entered is still on the way.
+  EXPECT_EQ(view_.entered(), 0);
+  EXPECT_NE(ModeChanger::WhyNoneJoins(view_), "");
+  Enter(1, 24);
+  EXPECT_EQ(view_.entered(), 1);
+  EXPECT_NE(ModeChanger::WhyNoneJoins(view_), "");
+  Enter(0, 24);
+  EXPECT_EQ(view_.entered(), 2);
+  EXPECT_EQ(ModeChanger::WhyNoneJoins(view_), "");
+}
+
+TEST_F(ModeChangerTest, TheEndOfTheJobIsArrivedAt) {
+  StartAllReduce();
+  Arrive(0, 100);
+  EXPECT_EQ(ModeChanger::WhyNoneJoins(view_), "");
+  Arrive(1, 100);
+  EXPECT_EQ(view_.arrived(), 100);
+  EXPECT_EQ(ModeChanger::WhyNoneJoins(view_), "the job is about to end");
+}
+
+TEST_F(ModeChangerTest, WhoIsDoneHasArrived) {
+  StartAllReduce();
+  Arrive(0, 100);
+  workers_[1].done = true;
+  EXPECT_TRUE(Advance().view_changed);
+  EXPECT_EQ(view_.arrived(), 100);
+}
+
+TEST_F(ModeChangerTest, OnlyTheEndOfAPhaseByAllReduceIsArrivedAt) {
+  config::Sync sync;
+  AddPhase(&sync, AllReduce(), 0.5);
+  AddPhase(&sync, Bsp(), 1);
+  AddPhase(&sync, Ssp(3), 0);
+  Start(sync);
+  for (const Clock clock : {-1, 0, 19, 40, 100}) {
+    for (const int worker : {0, 1}) {
+      EXPECT_FALSE(Arrive(worker, clock).view_changed) << clock;
+    }
+  }
+  Arrive(0, 20);
+  EXPECT_TRUE(Arrive(1, 20).view_changed);
+}
+
+// ---- Entering ---------------------------------------------------------------
+
+TEST_F(ModeChangerTest, AChangeIsReportedOnceAllHaveEntered) {
+  StartBsp();
+  Want(wire::ALLREDUCE);
+  Promise(0, 12);
+  Promise(1, 12);
+  EXPECT_FALSE(Enter(0, 12, 0xabc, 3000).view_changed);
+  EXPECT_FALSE(Enter(0, 12, 0xabc, 9000).view_changed) << "repeated";
+  const ModeChanger::News news = Enter(1, 12, 0xabc, 2000);
+  EXPECT_EQ(failure_, "");
+  EXPECT_TRUE(news.view_changed);
+  EXPECT_EQ(view_.entered(), 1);
+  EXPECT_THAT(
+      news.log,
+      ElementsAre("the mode has changed from bsp to allreduce at step 12: the "
+                  "workers stood still for at most 9.0 ms, connecting 3.0 ms "
+                  "and moving 2000 bytes 6.0 ms of it"));
+  ASSERT_EQ(news.changes.size(), 1u);
+  const run::ModeRecord& record = news.changes[0];
+  EXPECT_EQ(record.seconds(), 2.5);
+  EXPECT_EQ(record.from_clock(), 12);
+  EXPECT_EQ(record.from(), "bsp");
+  EXPECT_EQ(record.to(), "allreduce");
+  EXPECT_EQ(record.reason(), "because");
+  EXPECT_EQ(record.pause_micros(), 9000);
+  EXPECT_EQ(record.connect_micros(), 3000);
+  EXPECT_EQ(record.transfer_micros(), 6000);
+  EXPECT_EQ(record.bytes(), 2000);
+  EXPECT_EQ(record.workers(), 2);
+  EXPECT_EQ(record.model_hash(), 0xabcu);
+  EXPECT_EQ(changer_->changes(), 1);
+  EXPECT_EQ(changer_->last_changes().size(), 1u);
+  EXPECT_EQ(Enter(1, 12, 0xdef).changes.size(), 0u);
+  EXPECT_EQ(failure_, "") << "late: of a worker that has joined since";
+}
+
+TEST_F(ModeChangerTest, ScheduledPhasesSayWhyTheyAre) {
+  config::Sync sync;
+  AddPhase(&sync, Bsp(), 1);
+  AddPhase(&sync, Ssp(3), 0);
+  Start(sync);
+  Enter(0, 40);
+  const ModeChanger::News news = Enter(1, 40);
+  ASSERT_EQ(news.changes.size(), 1u);
+  EXPECT_EQ(news.changes[0].reason(), "schedule");
+}
+
+TEST_F(ModeChangerTest, NeitherTheDeadNorTheDoneNeedToEnter) {
+  StartBsp();
+  Want(wire::ASP);
+  workers_.push_back({.rank = 2, .incarnation = 12});
+  for (const int worker : {0, 1, 2}) Promise(worker, 12);
+  Enter(0, 12);
+  EXPECT_FALSE(Lose(1).view_changed);
+  workers_[1].done = true;
+  const ModeChanger::News news = Advance();
+  ASSERT_EQ(news.changes.size(), 1u);
+  EXPECT_EQ(news.changes[0].workers(), 1);
+}
+
+TEST_F(ModeChangerTest, AFastWorkerMayBePhasesAhead) {
+  config::Sync sync;
+  AddPhase(&sync, Bsp(), 0.5);
+  AddPhase(&sync, Ssp(9), 0.6);
+  AddPhase(&sync, Ssp(3), 0);
+  Start(sync);
+  ASSERT_EQ(Phases(), "bsp@0 ssp:9@20 ssp:3@24");
+  Enter(0, 20);
+  EXPECT_FALSE(Enter(0, 24).view_changed);
+  EXPECT_EQ(view_.entered(), 0);
+  // Joined behind the first change.
+  workers_[1] = {.rank = 1, .incarnation = 13};
+  const ModeChanger::News news = Enter(1, 24);
+  EXPECT_EQ(view_.entered(), 2);
+  ASSERT_EQ(news.changes.size(), 2u);
+  EXPECT_EQ(news.changes[0].to(), "ssp:9");
+  EXPECT_EQ(news.changes[0].workers(), 1);
+  EXPECT_EQ(news.changes[1].to(), "ssp:3");
+  EXPECT_EQ(news.changes[1].workers(), 2);
+}
+
+TEST_F(ModeChangerTest, AnUnknownPhaseIsNotEntered) {
+  StartBsp();
+  Want(wire::ASP);
+  Promise(0, 12);
+  Promise(1, 12);
+  for (const Clock from : {-1, 0, 11, 13}) {
+    for (const int worker : {0, 1}) {
+      EXPECT_FALSE(Enter(worker, from).view_changed) << from;
+    }
+  }
+}
+
+TEST_F(ModeChangerTest, DifferentModelsEndTheJob) {
+  StartBsp();
+  workers_.push_back({.rank = 2, .incarnation = 12});
+  Want(wire::ALLREDUCE);
+  for (const int worker : {0, 1, 2}) Promise(worker, 12);
+  Enter(0, 12);  // Reports no hash.
+  EXPECT_EQ(failure_, "");
+  Enter(1, 12, 0xab);
+  EXPECT_EQ(failure_, "");
+  Enter(2, 12, 0xcd);
+  EXPECT_EQ(failure_,
+            "the workers' models differ where the mode changes from bsp to "
+            "allreduce, at step 12: worker 1 has hash 00000000000000ab, worker "
+            "2 has 00000000000000cd");
+}
+
+TEST_F(ModeChangerTest, TheLastSixteenChangesAreKept) {
+  config::Sync sync;
+  sync.mutable_asp();
+  Start(sync);
+  for (int i = 1; i <= 18; ++i) {
+    Want(wire::SSP, i);
+    for (const int worker : {0, 1}) Promise(worker, 4 * i);
+    for (const int worker : {0, 1}) Enter(worker, 4 * i);
+  }
+  EXPECT_EQ(changer_->changes(), 18);
+  ASSERT_EQ(changer_->last_changes().size(), 16u);
+  EXPECT_EQ(changer_->last_changes().front().to(), "ssp:3");
+  EXPECT_EQ(changer_->last_changes().back().to(), "ssp:18");
+}
+
+}  // namespace
+}  // namespace slackline
