@@ -33,6 +33,7 @@ wire::View TestView() {
   wire::View view;
   view.set_number(2);
   view.set_state(wire::RUNNING);
+  view.add_phase()->set_mode(wire::ASP);
   wire::ServerMember& server = *view.add_server();
   server.add_thread()->set_tcp("tcp://here:1");
   server.add_thread()->set_tcp("tcp://here:2");

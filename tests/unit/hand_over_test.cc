@@ -68,15 +68,13 @@ class PlainOwner : public HandOverTarget::Replay {
     table.mutable_initializer()->set_kind(wire::Initializer::UNIFORM);
     table.mutable_initializer()->set_b(1);
     ShardState state{.shard = Shard(table, RangeOfShard(), 1, optimizer_),
-                     .gate = StalenessGate(Staleness()),
+                     .gate = {},
                      .held = {}};
     for (int rank = 0; rank < workers; ++rank) {
       state.gate.Join(Rank{rank}, static_cast<Incarnation>(10 + rank), 0);
     }
     return state;
   }
-
-  Clock Staleness() const { return bsp_ ? 0 : kUnboundedStaleness; }
 
   void Push(ShardState& state, const wire::TakenPush& push,
             const Payload& gradient) override {
@@ -206,8 +204,7 @@ class HandOverTest : public ::testing::Test {
 
   absl::Status Take(const Message& message) {
     return target_->OnRecords(message.header.hand_over(), message.payloads,
-                              RangeOfShard(), kSlots, owner_->Staleness(),
-                              &*owner_);
+                              RangeOfShard(), kSlots, &*owner_);
   }
 
   wire::HandOverReply ReplyOf(uint64_t have, bool owned = false) {
@@ -806,7 +803,7 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
         const Message message = there.Receive(rng);
         const absl::Status taken =
             target.OnRecords(message.header.hand_over(), message.payloads,
-                             RangeOfShard(), kSlots, owner.Staleness(), &owner);
+                             RangeOfShard(), kSlots, &owner);
         ASSERT_TRUE(taken.ok()) << taken;
         if (std::optional<ShardState> taken_over = target.TakeIfGone()) {
           ASSERT_FALSE(arrived.has_value()) << "taken over twice";

@@ -58,8 +58,7 @@ class ShardCoreTest : public ::testing::Test {
                   *Optimizer::Create(sgd), config::LearningRateSchedule());
     view_.set_number(2);
     view_.set_state(wire::RUNNING);
-    view_.set_mode(mode);
-    view_.set_staleness(staleness);
+    AddPhase(mode, 0, staleness);
     view_.set_steps_total(100);
     view_.set_steps_per_epoch(100);
     wire::ServerMember& server = *view_.add_server();
@@ -78,6 +77,14 @@ class ShardCoreTest : public ::testing::Test {
       AddWorker(rank, 10 + rank, /*founder=*/true);
     }
     Publish();
+  }
+
+  // Of the next view.
+  void AddPhase(wire::Mode mode, Clock from, Clock staleness = 0) {
+    wire::Phase& phase = *view_.add_phase();
+    phase.set_mode(mode);
+    phase.set_from(from);
+    phase.set_staleness(staleness);
   }
 
   void AddWorker(int rank, Incarnation incarnation, bool founder) {
@@ -576,7 +583,7 @@ class ShardMoveTest : public ::testing::Test {
     }
     view_.set_number(2);
     view_.set_state(wire::RUNNING);
-    view_.set_mode(mode);
+    view_.add_phase()->set_mode(mode);
     view_.set_steps_total(100);
     view_.set_steps_per_epoch(100);
     for (const int server : {0, 1}) {

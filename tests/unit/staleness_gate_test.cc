@@ -1,9 +1,11 @@
-// Goal: a pull goes when every participant is near enough, and not before.
+// Goal: a pull goes when every participant has the clock that it needs, and not
+// before.
 // Method: examples, and long random histories against a naive twin that
 // computes everything anew each time.
 #include "common/sync/staleness_gate.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <vector>
@@ -15,17 +17,19 @@
 namespace slackline {
 namespace {
 
-StalenessGate::Pull PullOf(int rank, Clock clock, Clock own_clock = 0,
+// A pull that needs every participant at `needed`.
+StalenessGate::Pull PullOf(int rank, Clock needed, Clock own_clock = 0,
                            uint64_t request_id = 1) {
   return {.rank = Rank{rank},
           .incarnation = 1,
           .request_id = request_id,
-          .clock = clock,
-          .own_clock = own_clock};
+          .clock = needed,
+          .own_clock = own_clock,
+          .needed = needed};
 }
 
-StalenessGate GateOf(int workers, Clock staleness) {
-  StalenessGate gate(staleness);
+StalenessGate GateOf(int workers) {
+  StalenessGate gate;
   for (int rank = 0; rank < workers; ++rank) gate.Join(Rank{rank}, 1, 0);
   return gate;
 }
@@ -40,25 +44,48 @@ size_t Released(StalenessGate& gate) {
   return admitted.size();
 }
 
-TEST(StalenessGateTest, AdmitsUpToTheBoundAheadOfTheSlowest) {
-  StalenessGate gate = GateOf(2, /*staleness=*/2);
-  EXPECT_TRUE(gate.Admits(PullOf(0, 2)));
-  EXPECT_FALSE(gate.Admits(PullOf(0, 3)));
+TEST(StalenessGateTest, AdmitsAPullOnceTheSlowestHasTheClockThatItNeeds) {
+  StalenessGate gate = GateOf(2);
+  EXPECT_TRUE(gate.Admits(PullOf(0, 0)));
+  EXPECT_FALSE(gate.Admits(PullOf(0, 1)));
   AdvanceTo(gate, 1, 1);
-  EXPECT_FALSE(gate.Admits(PullOf(0, 3))) << "rank 0 itself is the slowest";
+  EXPECT_FALSE(gate.Admits(PullOf(0, 1))) << "rank 0 itself is the slowest";
   AdvanceTo(gate, 0, 3);
-  EXPECT_TRUE(gate.Admits(PullOf(0, 3)));
+  EXPECT_TRUE(gate.Admits(PullOf(0, 1)));
+}
+
+TEST(StalenessGateTest, TheClockOfAPullDoesNotHoldItBack) {
+  StalenessGate gate = GateOf(2);
+  StalenessGate::Pull pull = PullOf(0, std::numeric_limits<Clock>::min());
+  pull.clock = 7;
+  EXPECT_TRUE(gate.Admits(pull));
+}
+
+TEST(StalenessGateTest, AdvancingAllBringsForwardWhoIsBehindAndNobodyElse) {
+  StalenessGate gate = GateOf(3);
+  AdvanceTo(gate, 0, 2);
+  AdvanceTo(gate, 1, 7);
+  EXPECT_TRUE(gate.Park(PullOf(0, 5)));
+  gate.AdvanceAll(5);
+  EXPECT_EQ(gate.MinClock(), 5);
+  EXPECT_EQ(gate.Find(Rank{1}, 1)->clock, 7);
+  EXPECT_EQ(Released(gate), 1u);
+  // Both that it brought forward are counted among the slowest.
+  AdvanceTo(gate, 0, 6);
+  EXPECT_EQ(gate.MinClock(), 5);
+  AdvanceTo(gate, 2, 6);
+  EXPECT_EQ(gate.MinClock(), 6);
 }
 
 TEST(StalenessGateTest, APullWaitsForThePullersOwnPushes) {
-  StalenessGate gate = GateOf(1, kUnboundedStaleness);
-  EXPECT_FALSE(gate.Admits(PullOf(0, 1, /*own_clock=*/1)));
+  StalenessGate gate = GateOf(1);
+  EXPECT_FALSE(gate.Admits(PullOf(0, 0, /*own_clock=*/1)));
   AdvanceTo(gate, 0, 1);
-  EXPECT_TRUE(gate.Admits(PullOf(0, 1, 1)));
+  EXPECT_TRUE(gate.Admits(PullOf(0, 0, 1)));
 }
 
 TEST(StalenessGateTest, ParkedPullsGoInTheOrderInWhichTheyCame) {
-  StalenessGate gate = GateOf(3, 0);
+  StalenessGate gate = GateOf(3);
   AdvanceTo(gate, 2, 1);
   AdvanceTo(gate, 1, 1);
   EXPECT_TRUE(gate.Park(PullOf(2, 1, 1)));
@@ -73,7 +100,7 @@ TEST(StalenessGateTest, ParkedPullsGoInTheOrderInWhichTheyCame) {
 }
 
 TEST(StalenessGateTest, ARepeatedPullIsParkedOnceAndANewerOneReplacesIt) {
-  StalenessGate gate = GateOf(2, 0);
+  StalenessGate gate = GateOf(2);
   EXPECT_TRUE(gate.Park(PullOf(0, 1, 0, /*request_id=*/5)));
   EXPECT_FALSE(gate.Park(PullOf(0, 1, 0, 5)));
   EXPECT_TRUE(gate.Park(PullOf(0, 2, 0, 6)));
@@ -81,7 +108,7 @@ TEST(StalenessGateTest, ARepeatedPullIsParkedOnceAndANewerOneReplacesIt) {
 }
 
 TEST(StalenessGateTest, ALostWorkerHoldsNobodyBackAndWaitsForNothing) {
-  StalenessGate gate = GateOf(3, 0);
+  StalenessGate gate = GateOf(3);
   AdvanceTo(gate, 0, 1);
   AdvanceTo(gate, 2, 1);
   gate.Park(PullOf(0, 1));
@@ -95,7 +122,7 @@ TEST(StalenessGateTest, ALostWorkerHoldsNobodyBackAndWaitsForNothing) {
 }
 
 TEST(StalenessGateTest, AJoinerStartsWithTheSlowest) {
-  StalenessGate gate = GateOf(2, 0);
+  StalenessGate gate = GateOf(2);
   AdvanceTo(gate, 0, 7);
   AdvanceTo(gate, 1, 5);
   EXPECT_EQ(gate.Join(Rank{2}, 9, 0).joined_at, 5);
@@ -104,7 +131,7 @@ TEST(StalenessGateTest, AJoinerStartsWithTheSlowest) {
 }
 
 TEST(StalenessGateTest, WhenAllAreGoneTheClockStays) {
-  StalenessGate gate = GateOf(1, 0);
+  StalenessGate gate = GateOf(1);
   AdvanceTo(gate, 0, 4);
   gate.RemoveUnless([](const auto&) { return false; });
   EXPECT_EQ(gate.MinClock(), 4);
@@ -113,8 +140,8 @@ TEST(StalenessGateTest, WhenAllAreGoneTheClockStays) {
 }
 
 // A gate whose workers are at clocks 2, 4, 3.
-StalenessGate UnevenGate(Clock staleness) {
-  StalenessGate gate = GateOf(3, staleness);
+StalenessGate UnevenGate() {
+  StalenessGate gate = GateOf(3);
   AdvanceTo(gate, 0, 2);
   AdvanceTo(gate, 1, 4);
   AdvanceTo(gate, 2, 3);
@@ -122,9 +149,9 @@ StalenessGate UnevenGate(Clock staleness) {
 }
 
 TEST(StalenessGateTest, ARestoredGateAdmitsWhatTheOriginalDoes) {
-  StalenessGate original = UnevenGate(/*staleness=*/1);
+  StalenessGate original = UnevenGate();
   original.Find(Rank{1}, 1)->next_seq = 9;
-  StalenessGate copy(/*staleness=*/1);
+  StalenessGate copy;
   copy.Restore(original.MinClock(), original.participants());
   for (Clock clock = 0; clock < 8; ++clock) {
     for (int rank = 0; rank < 4; ++rank) {
@@ -141,14 +168,14 @@ TEST(StalenessGateTest, ARestoredGateAdmitsWhatTheOriginalDoes) {
 }
 
 TEST(StalenessGateTest, ARestoredGateThatAllHaveLeftKeepsItsClock) {
-  StalenessGate gate(/*staleness=*/0);
+  StalenessGate gate;
   gate.Restore(7, {});
   EXPECT_EQ(gate.MinClock(), 7);
   EXPECT_EQ(gate.Join(Rank{3}, 5, 0).joined_at, 7);
 }
 
 TEST(StalenessGateTest, WhatIsTakenAwayIsParkedNoMore) {
-  StalenessGate gate = UnevenGate(/*staleness=*/0);
+  StalenessGate gate = UnevenGate();
   gate.Park(PullOf(1, 4, 0, /*request_id=*/11));
   gate.Park(PullOf(2, 3, 0, /*request_id=*/12));
   const std::vector<StalenessGate::Pull> taken = gate.TakeParked();
@@ -166,7 +193,6 @@ struct NaiveGate {
     Incarnation incarnation = 0;
     Clock clock = 0;
   };
-  Clock staleness = 0;
   Clock last_min = 0;
   std::map<int, Worker> workers;
   std::vector<StalenessGate::Pull> parked;
@@ -186,7 +212,7 @@ struct NaiveGate {
     return at != workers.end() && at->second.incarnation == pull.incarnation;
   }
   bool Admits(const StalenessGate::Pull& pull) {
-    return Min() >= pull.clock - staleness && Takes(pull) &&
+    return Min() >= pull.needed && Takes(pull) &&
            workers[static_cast<int>(pull.rank)].clock >= pull.own_clock;
   }
 };
@@ -198,14 +224,13 @@ TEST(StalenessGateTest, AgreesWithANaiveTwinInRandomHistories) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     NaiveGate twin;
-    twin.staleness = rng.Chance(0.2) ? kUnboundedStaleness : rng.Between(0, 3);
-    StalenessGate gate(twin.staleness);
+    StalenessGate gate;
     Incarnation next_incarnation = 1;
     uint64_t next_request = 1;
     for (int step = 0; step < 200; ++step) {
       const int rank = static_cast<int>(rng.Below(5));
       const auto worker = twin.workers.find(rank);
-      switch (rng.Below(6)) {
+      switch (rng.Below(7)) {
         case 0: {
           if (worker != twin.workers.end()) break;
           const Clock asked = rng.Between(0, 3);
@@ -242,6 +267,8 @@ TEST(StalenessGateTest, AgreesWithANaiveTwinInRandomHistories) {
           pull.incarnation = worker->second.incarnation;
           pull.request_id = next_request++;
           pull.clock = worker->second.clock + rng.Between(0, 2);
+          pull.needed = rng.Chance(0.2) ? std::numeric_limits<Clock>::min()
+                                        : pull.clock - rng.Between(0, 3);
           pull.own_clock =
               std::min(pull.clock, worker->second.clock + rng.Between(-1, 1));
           ASSERT_EQ(gate.Admits(pull), twin.Admits(pull));
@@ -252,6 +279,14 @@ TEST(StalenessGateTest, AgreesWithANaiveTwinInRandomHistories) {
             return other.rank == pull.rank;
           });
           twin.parked.push_back(pull);
+          break;
+        }
+        case 5: {
+          if (!rng.Chance(0.2)) break;
+          const Clock clock = twin.Min() + rng.Between(0, 3);
+          for (auto& [other, state] : twin.workers)
+            state.clock = std::max(state.clock, clock);
+          gate.AdvanceAll(clock);
           break;
         }
         default: {
