@@ -734,6 +734,10 @@ void Checker::OnTrace(const ShardCore::Effects& effects,
       case ShardTraceRecord::Kind::kPullAnswered:
         OnPullAnswered(twin->second, record);
         break;
+      case ShardTraceRecord::Kind::kInstalled:
+        Report(Invariant::kExactlyOnce,
+               absl::StrCat(twin->second.name, " was installed"));
+        break;
     }
   }
 }

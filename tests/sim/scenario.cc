@@ -301,7 +301,7 @@ Clock Scenario::StalenessBound() const {
     case wire::SSP:
       return staleness;
     default:
-      return kUnboundedStaleness;
+      return kClockMax;
   }
 }
 

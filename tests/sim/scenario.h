@@ -148,7 +148,7 @@ struct Scenario {
   int WorkerOn(Node node) const {
     return node >= servers && node < UserNode() ? node - servers : -1;
   }
-  Clock StalenessBound() const;  // kUnboundedStaleness for ASP.
+  Clock StalenessBound() const;  // kClockMax for ASP.
   std::string ToString() const;
 
   // What this incarnation pushes, for elements [begin, end) of the table:
