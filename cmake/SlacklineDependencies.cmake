@@ -86,12 +86,26 @@ if(SLACKLINE_HAS_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES "${cuda_architectures}")
 endif()
 
-# NCCL is optional.
+# NCCL, optional: GPU workers all-reduce through it. Its runtime package has no
+# libnccl.so, only libnccl.so.2.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-if(NCCL_INCLUDE_DIR)
-  message(STATUS "NCCL: found; all-reduce runs over Gloo in this version")
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2
+  HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT} PATH_SUFFIXES lib lib64)
+if(NOT SLACKLINE_HAS_CUDA)
+  message(STATUS "NCCL: not used without CUDA; all-reduce runs over Gloo")
+elseif(NOT NCCL_INCLUDE_DIR OR NOT NCCL_LIBRARY)
+  message(STATUS "NCCL: nccl.h or libnccl was not found, which is fine; GPU workers cannot all-reduce, "
+    "they train through servers (install libnccl-dev, or name the files with -DNCCL_INCLUDE_DIR=... -DNCCL_LIBRARY=...)")
 else()
-  message(STATUS "NCCL: not found, which is fine; all-reduce runs over Gloo")
+  if(NOT TARGET slackline_nccl)
+    add_library(slackline_nccl INTERFACE IMPORTED)
+    target_include_directories(slackline_nccl INTERFACE ${NCCL_INCLUDE_DIR})
+    target_link_libraries(slackline_nccl INTERFACE ${NCCL_LIBRARY} CUDA::cudart)
+  endif()
+  file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h nccl_version REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) [0-9]+$")
+  list(TRANSFORM nccl_version REPLACE "^.* " "")
+  list(JOIN nccl_version "." nccl_version)
+  message(STATUS "NCCL ${nccl_version}: found, GPU workers all-reduce over it")
 endif()
 
 find_program(CCACHE_PROGRAM ccache)
