@@ -63,28 +63,7 @@ if(NOT TARGET slackline_gloo)
 endif()
 
 include(SlacklineCuda)
-
-# LibTorch: Debian's package, a PyTorch found through CMAKE_PREFIX_PATH, or the
-# one that python3 imports. One with CUDA adds flags to all CUDA code and takes
-# away its architectures: ours hold.
-set(cuda_flags "${CMAKE_CUDA_FLAGS}")
-set(cuda_architectures "${CMAKE_CUDA_ARCHITECTURES}")
-find_package(Torch QUIET)
-if(NOT Torch_FOUND)
-  execute_process(
-    COMMAND python3 -c "import torch; print(torch.utils.cmake_prefix_path)"
-    OUTPUT_VARIABLE python_torch OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(python_torch)
-    find_package(Torch QUIET HINTS ${python_torch})
-  endif()
-endif()
-if(NOT Torch_FOUND)
-  slackline_missing(LibTorch libtorch-dev)
-endif()
-if(SLACKLINE_HAS_CUDA)
-  set(CMAKE_CUDA_FLAGS "${cuda_flags}")
-  set(CMAKE_CUDA_ARCHITECTURES "${cuda_architectures}")
-endif()
+include(SlacklineTorch)
 
 # NCCL, optional: GPU workers all-reduce through it. Its runtime package has no
 # libnccl.so, only libnccl.so.2.

@@ -195,7 +195,7 @@ class EveryModel : public testing::TestWithParam<Case> {
     const auto evaluation = model_->Evaluate(batch);
     EXPECT_TRUE(evaluation.ok()) << evaluation.status();
     return evaluation->loss_sum / static_cast<double>(batch.examples) +
-           model_->Regularizer();
+           model_->Regularizer().value();
   }
   Gradients GradientsOf(const Batch& batch, double* loss = nullptr) {
     Gradients gradients(static_cast<size_t>(tables()));
@@ -351,6 +351,29 @@ TEST_P(EveryModel, RepeatedStepsGiveTheSameBits) {
   EXPECT_EQ(GradientsOf(examples.All()), GradientsOf(examples.All()));
 }
 
+TEST_P(EveryModel, PiecesLoadedInAnyOrderAreReadBack) {
+  Rng rng(13);
+  for (int t = 0; t < tables(); ++t) {
+    const size_t size = model_->parameter(t).size();
+    std::vector<float> values(size);
+    for (float& value : values) value = static_cast<float>(rng.Normal());
+    const size_t cut = size / 3;
+    const auto load = [&](size_t begin, size_t end) {
+      model_->Load(
+          t, static_cast<int64_t>(begin),
+          Payload::Copy(values.data() + begin, (end - begin) * sizeof(float)));
+    };
+    load(cut, size);
+    load(0, cut);
+    std::vector<float> read(size);
+    ASSERT_TRUE(model_->Read(t, absl::MakeSpan(read)).ok());
+    EXPECT_EQ(read, values);
+    EXPECT_EQ(std::vector<float>(model_->parameter(t).begin(),
+                                 model_->parameter(t).end()),
+              values);
+  }
+}
+
 TEST_P(EveryModel, EvaluationSumsOverExamples) {
   const Examples examples = Draw(6);
   Model::Evaluation sum;
@@ -413,7 +436,7 @@ TEST(Logistic, PenaltyLeavesTheBiasAlone) {
   (*model)->parameter(0)[0] = 3;
   (*model)->parameter(0)[1] = -1;
   (*model)->parameter(1)[0] = 100;
-  EXPECT_DOUBLE_EQ((*model)->Regularizer(), 0.25 * 10);
+  EXPECT_DOUBLE_EQ((*model)->Regularizer().value(), 0.25 * 10);
 }
 
 TEST(Lenet, HasTheShapesOfItsDescription) {
@@ -464,6 +487,17 @@ TEST(CreateModel, ImpossibleConfigsNameFieldValueAndBound) {
               HasSubstr("model.logistic.l2: -1"));
   EXPECT_THAT(error("softmax {}", 0, 2), HasSubstr("0 features, at least 1"));
   EXPECT_THAT(error("softmax {}", 4, 1), HasSubstr("1 classes, at least 2"));
+}
+
+TEST(CreateModel, GpuThatIsNotThereIsRefusedWithTheWayOut) {
+  for (const int gpu : {1000, -2}) {
+    const auto model = CreateModel(Parse("softmax {}"), 4, 2, {.gpu = gpu});
+    EXPECT_EQ(model.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(model.status().message()),
+                HasSubstr(absl::StrCat("worker device CUDA, gpu ", gpu, ": ")));
+    EXPECT_EQ(CheckModelDevice({.gpu = gpu}), model.status());
+  }
+  EXPECT_TRUE(CheckModelDevice({}).ok());
 }
 
 TEST(CreateModel, ErrorOfLibTorchComesBackAsStatus) {

@@ -89,9 +89,8 @@ absl::Status GradientCopier::StartAfter(cudaStream_t producer, Source source) {
 
 absl::StatusOr<GradientCopier::Copy> GradientCopier::Next() {
   SL_CHECK(!copies_.empty(), "no copy was started");
-  SL_RETURN_IF_ERROR(WaitForEvent(
-      copies_.front().done.get(), options_.timeout,
-      absl::StrCat("copy ", copies_.front().source.id, " from the GPU")));
+  SL_RETURN_IF_ERROR(WaitForEvent(copies_.front().done.get(), options_.timeout,
+                                  copies_.front().source.name));
   InFlight copy = std::move(copies_.front());
   copies_.pop_front();
   free_events_.push_back(std::move(copy.done));
@@ -109,9 +108,9 @@ absl::StatusOr<GradientCopier::Copy> GradientCopier::Next() {
       !std::all_of(floats, floats + elements,
                    [](float value) { return std::isfinite(value); })) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "copy ", copy.source.id,
-        " from the GPU: a number is beyond float16's largest, 65504, or is "
-        "none; use push_type: BFLOAT16, which has float32's range"));
+        copy.source.name,
+        ": a number is beyond float16's largest, 65504, or is none; use "
+        "push_type: BFLOAT16, which has float32's range"));
   }
   return Copy{.id = copy.source.id, .values = std::move(values)};
 }

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/floats/half.h"
 #include "common/payload.h"
@@ -46,18 +47,16 @@ class GradientCopier {
   // Waits for the copies in flight.
   ~GradientCopier();
 
-  // Begins to copy `elements` floats, at least 1, from `device`, which what is
-  // on `producer` now completes. `owner` keeps that memory; it is let go on the
-  // thread of Next(), when nobody reads the memory any more. `id` comes back
-  // with the copy.
   struct Source {
-    int id = 0;
+    int id = 0;              // Comes back with the copy.
+    absl::string_view name;  // For errors; outlives the copy.
     const float* device = nullptr;
-    int64_t elements = 0;
-    std::shared_ptr<const void> owner;
-    // In float32 whatever the options say.
-    bool exact = false;
+    int64_t elements = 0;               // At least 1.
+    std::shared_ptr<const void> owner;  // Of that memory.
+    bool exact = false;  // Not rounded, whatever the options say.
   };
+  // Begins to copy what the work on `producer` so far completes. The owner is
+  // let go on the thread of Next(), when nobody reads the memory any more.
   absl::Status StartAfter(cudaStream_t producer, Source source);
 
   // True if no copy was started that Next() has not returned.

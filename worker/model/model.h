@@ -1,18 +1,23 @@
-// Models: parameters by table, the gradients of a minibatch, evaluation. The
-// numerical work is LibTorch's, which this header does not show.
+// Models: parameters by table, the gradients of a minibatch, evaluation; on the
+// CPU or on one GPU. The numerical work is LibTorch's, which this header does
+// not show.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
 #include "proto/wire.pb.h"
 
 namespace slackline {
+
+class CudaModel;
 
 // A minibatch. The memory is the caller's and stays unchanged during the call.
 struct Batch {
@@ -23,7 +28,10 @@ struct Batch {
 
 // Thread-compatible; one trainer thread is its only caller. No call throws:
 // what fails inside LibTorch comes back as Internal with LibTorch's own words,
-// and a batch that does not fit the model as InvalidArgument.
+// and a batch that does not fit the model as InvalidArgument. With a GPU, what
+// it reports comes back from the call that notices it, and every wait for it
+// ends with DeadlineExceeded after ModelOptions::gpu_timeout, those inside
+// LibTorch excepted.
 class Model {
  public:
   virtual ~Model() = default;
@@ -34,13 +42,25 @@ class Model {
 
   // The parameter's own memory, in the row-major order of its shape; zeros at
   // first. What is written here counts from the next call on. Stays at one
-  // address as long as the model.
+  // address as long as the model. For a model on a GPU this is the GPU's
+  // memory, which the host cannot read or write: there it is for work on
+  // CudaModel::compute_stream() only.
   virtual absl::Span<float> parameter(int table) = 0;
+
+  // Replaces elements [first_element, first_element + values.size() / 4) of a
+  // table. Works on every device. Returns when `values` may be let go; on a GPU
+  // the transfer goes on beside the caller and beside the computation of layers
+  // that do not use the table. What fails of it, the next call below returns.
+  // Outside the table: fatal.
+  virtual void Load(int table, int64_t first_element,
+                    const Payload& values) = 0;
+  // Copies a whole table out, on every device. `out` has its size.
+  virtual absl::Status Read(int table, absl::Span<float> out) = 0;
 
   // Called once for each table as soon as its gradient is complete, last table
   // first, on the thread of ForwardBackward() and while the layers before it
   // are still computing. The payload (float32, the order of parameter()) owns
-  // the gradient and nobody writes to it any more.
+  // the gradient in the memory of the host and nobody writes to it any more.
   using GradientReady = std::function<void(int table, Payload gradient)>;
 
   // The objective over the batch (mean loss plus Regularizer()) and its
@@ -58,14 +78,32 @@ class Model {
 
   // The objective's own penalty at the present parameters: l2 / 2 * |weights|^2
   // for logistic regression, 0 for the others.
-  virtual double Regularizer() = 0;
+  virtual absl::StatusOr<double> Regularizer() = 0;
+
+  // This model with what only a GPU has; null for one on the CPU.
+  virtual CudaModel* cuda() { return nullptr; }
 };
+
+struct ModelOptions {
+  static constexpr int kCpu = -1;
+  int gpu = kCpu;  // Or the index of a GPU, by CUDA's numbering.
+  // With a GPU: what ForwardBackward() rounds gradients to on their way to the
+  // host. A gradient too large for FLOAT16 is InvalidArgument.
+  config::Sync::PushType push_type = config::Sync::FLOAT32;
+  absl::Duration gpu_timeout = absl::Minutes(2);
+};
+
+// OK if CreateModel() can use options.gpu. FailedPrecondition if this build has
+// no GPU code or the host no such GPU; says what to do. Cheap: for the start of
+// a program.
+absl::Status CheckModelDevice(const ModelOptions& options);
 
 // The model that `config` describes, for inputs of `features` numbers and
 // labels in [0, classes). InvalidArgument names the field, its value and its
-// bound.
-absl::StatusOr<std::unique_ptr<Model>> CreateModel(const config::Model& config,
-                                                   int64_t features,
-                                                   int64_t classes);
+// bound; CheckModelDevice()'s errors; ResourceExhausted: too little memory on
+// the GPU, or for transfers on the host.
+absl::StatusOr<std::unique_ptr<Model>> CreateModel(
+    const config::Model& config, int64_t features, int64_t classes,
+    const ModelOptions& options = {});
 
 }  // namespace slackline

@@ -1,10 +1,10 @@
 #include "worker/train/evaluator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "common/status.h"
+#include "common/view/shard_map.h"
 #include "worker/model/compute.h"
 
 namespace slackline {
@@ -16,27 +16,28 @@ void LoadSnapshot(const Snapshot& snapshot, Model* model) {
   SL_CHECK(snapshot.size() == model->tables().size(),
            "snapshot of another model");
   for (size_t table = 0; table < snapshot.size(); ++table) {
-    const absl::Span<float> parameter =
-        model->parameter(static_cast<int>(table));
-    auto* out = reinterpret_cast<std::byte*>(parameter.data());
-    const std::byte* const end = out + parameter.size() * sizeof(float);
+    int64_t element = 0;
     for (const Payload& piece : snapshot[table]) {
-      SL_CHECK(piece.size() <= static_cast<size_t>(end - out),
-               "snapshot is too large");
-      std::memcpy(out, piece.data(), piece.size());
-      out += piece.size();
+      model->Load(static_cast<int>(table), element, piece);
+      element += static_cast<int64_t>(piece.size() / sizeof(float));
     }
-    SL_CHECK(out == end, "snapshot is too small");
+    SL_CHECK(element == TableElements(model->tables()[table]),
+             "snapshot is too small");
   }
 }
 
 Snapshot TakeSnapshot(Model& model) {
   Snapshot snapshot;
   for (size_t table = 0; table < model.tables().size(); ++table) {
-    const absl::Span<float> parameter =
-        model.parameter(static_cast<int>(table));
-    snapshot.push_back(
-        {Payload::Copy(parameter.data(), parameter.size() * sizeof(float))});
+    const int64_t elements = TableElements(model.tables()[table]);
+    Payload values =
+        Payload::Allocate(static_cast<size_t>(elements) * sizeof(float));
+    const absl::Status read = model.Read(
+        static_cast<int>(table),
+        absl::MakeSpan(reinterpret_cast<float*>(values.MutableData()),
+                       static_cast<size_t>(elements)));
+    SL_CHECK(read.ok(), read.ToString());
+    snapshot.push_back({std::move(values)});
   }
   return snapshot;
 }
@@ -60,7 +61,8 @@ absl::StatusOr<DatasetLoss> EvaluateDataset(Model& model, const Dataset& data) {
     correct += batch.correct;
   }
   const double examples = static_cast<double>(data.examples());
-  return DatasetLoss{.objective = loss_sum / examples + model.Regularizer(),
+  SL_ASSIGN_OR_RETURN(const double penalty, model.Regularizer());
+  return DatasetLoss{.objective = loss_sum / examples + penalty,
                      .accuracy = static_cast<double>(correct) / examples};
 }
 

@@ -20,9 +20,10 @@ namespace slackline {
 // pieces in element order. Sharing pieces with others costs nothing.
 using Snapshot = std::vector<std::vector<Payload>>;
 
-// Copies a snapshot into the model's parameters. Sizes that differ are fatal.
+// Loads a snapshot into the model's parameters, first table first. Sizes that
+// differ are fatal.
 void LoadSnapshot(const Snapshot& snapshot, Model* model);
-// Copies the model's parameters.
+// Copies the model's parameters. A GPU that cannot be read any more is fatal.
 Snapshot TakeSnapshot(Model& model);
 
 struct DatasetLoss {

@@ -1,0 +1,395 @@
+#include "worker/model/cuda_model.h"
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/cuda/cuda_status.h"
+#include "common/status.h"
+#include "worker/gpu/cuda_handles.h"
+#include "worker/gpu/gradient_copier.h"
+#include "worker/model/network.h"
+
+namespace slackline {
+namespace {
+
+using at::Tensor;
+
+constexpr int kLoss = -1;  // As the id of a copy; tables are from 0 on.
+constexpr size_t kAlignment = 64;
+
+size_t RoundUp(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::optional<HalfType> RoundingOf(config::Sync::PushType type) {
+  if (type == config::Sync::BFLOAT16) return HalfType::kBfloat16;
+  if (type == config::Sync::FLOAT16) return HalfType::kFloat16;
+  return std::nullopt;
+}
+
+// The same sums on every run and in every mode, in float32 throughout: products
+// are not rounded to TF32, and cuDNN takes no algorithm whose sums depend on
+// the order in which threads come. LibTorch keeps this for the whole process.
+void ComputeReproducibly() {
+  at::globalContext().setAllowTF32CuBLAS(false);
+  at::globalContext().setAllowTF32CuDNN(false);
+  at::globalContext().setBenchmarkCuDNN(false);
+  at::globalContext().setDeterministicCuDNN(true);
+}
+
+class TorchCudaModel final : public CudaModel {
+ public:
+  // With the GPU current.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(
+      std::unique_ptr<Network> network, const ModelOptions& options,
+      const c10::cuda::CUDAStream& compute) {
+    GradientCopier::Options copier_options;
+    copier_options.round_to = RoundingOf(options.push_type);
+    copier_options.timeout = options.gpu_timeout;
+    copier_options.pinned_bytes_max = PinnedPool::SizeFor(sizeof(float));
+    size_t staging_bytes = 0;
+    std::vector<Table> tables;
+    for (const Tensor& tensor : network->tensors()) {
+      Table& table = tables.emplace_back();
+      table.gradient_name = absl::StrCat(
+          "gradient of ", network->tables()[tables.size() - 1].name());
+      table.staging_offset = staging_bytes;
+      SL_ASSIGN_OR_RETURN(table.loaded, CreateCudaEvent());
+      staging_bytes += RoundUp(tensor.nbytes());
+      copier_options.elements_max =
+          std::max<int64_t>(copier_options.elements_max, tensor.numel());
+      // Of this step, of the last one, and on the way between.
+      copier_options.pinned_bytes_max +=
+          3 * PinnedPool::SizeFor(tensor.nbytes());
+    }
+    auto model = std::unique_ptr<TorchCudaModel>(
+        new TorchCudaModel(std::move(network), options, compute));
+    model->tables_ = std::move(tables);
+    SL_ASSIGN_OR_RETURN(model->copier_, GradientCopier::Create(copier_options));
+    SL_ASSIGN_OR_RETURN(model->load_stream_, CreateCudaStream());
+    SL_ASSIGN_OR_RETURN(model->order_, CreateCudaEvent());
+    SL_ASSIGN_OR_RETURN(model->read_, CreateCudaEvent());
+    SL_ASSIGN_OR_RETURN(model->batch_loaded_, CreateCudaEvent());
+    SL_ASSIGN_OR_RETURN(model->staging_, AllocatePinned(staging_bytes));
+    return std::unique_ptr<Model>(std::move(model));
+  }
+
+  ~TorchCudaModel() override {
+    // What is freed after this is no longer in use.
+    (void)cudaStreamSynchronize(load_stream_.get());
+    (void)cudaStreamSynchronize(compute_stream());
+  }
+
+  int gpu() const override { return options_.gpu; }
+  CUstream_st* compute_stream() const override { return compute_.stream(); }
+
+  absl::Span<const wire::Table> tables() const override {
+    return network_->tables();
+  }
+
+  absl::Span<float> parameter(int table) override {
+    const Tensor& tensor = network_->tensor(table);
+    UseLoaded(table);
+    return {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())};
+  }
+
+  void Load(int table, int64_t first_element, const Payload& values) override {
+    const Tensor& tensor = network_->tensor(table);
+    CheckLoad(table, tensor.numel(), first_element, values);
+    if (values.empty() || !failure_.ok()) return;
+    failure_ = StartLoad(tables_[static_cast<size_t>(table)],
+                         tensor.data_ptr<float>(), first_element, values);
+  }
+
+  absl::Status Read(int table, absl::Span<float> out) override {
+    const Tensor& tensor = network_->tensor(table);
+    SL_CHECK(
+        static_cast<int64_t>(out.size()) == tensor.numel(),
+        absl::StrCat("read of ", out.size(), " elements of ", tensor.numel()));
+    SL_RETURN_IF_ERROR(failure_);
+    try {
+      const c10::cuda::CUDAGuard device(gpu_index());
+      // Behind the loads, and in their memory: they are done with it by then.
+      std::byte* const staged =
+          Staging(tables_[static_cast<size_t>(table)].staging_offset);
+      SL_RETURN_IF_ERROR(
+          MakeFollow(compute_stream(), load_stream_.get(), order_.get()));
+      SL_RETURN_IF_ERROR(CudaStatus(
+          cudaMemcpyAsync(staged, tensor.data_ptr<float>(), tensor.nbytes(),
+                          cudaMemcpyDeviceToHost, load_stream_.get()),
+          "copy of parameters to the host"));
+      SL_RETURN_IF_ERROR(
+          CudaStatus(cudaEventRecord(read_.get(), load_stream_.get()),
+                     "record of an event"));
+      SL_RETURN_IF_ERROR(WaitForEvent(read_.get(), options_.gpu_timeout,
+                                      "copy of parameters to the host"));
+      std::memcpy(out.data(), staged, tensor.nbytes());
+      return absl::OkStatus();
+    } catch (const std::exception& error) {
+      return LibTorchError("copy of parameters to the host", error);
+    }
+  }
+
+  absl::StatusOr<double> ForwardBackward(const Batch& batch,
+                                         const GradientReady& ready) override {
+    const Parameters::GradientSink sink = [&](int table, Tensor gradient) {
+      failure_.Update(StartCopy(
+          table, tables_[static_cast<size_t>(table)].gradient_name, gradient));
+    };
+    return Pass(batch, sink, ready);
+  }
+
+  absl::StatusOr<double> ForwardBackwardOnDevice(
+      const Batch& batch, const GradientOnDevice& ready) override {
+    const Parameters::GradientSink sink = [&](int table, Tensor gradient) {
+      gradients_[static_cast<size_t>(table)] = gradient;
+      ready(table, gradient.data_ptr<float>());
+    };
+    return Pass(batch, sink, [](int, const Payload&) {});
+  }
+
+  absl::StatusOr<Evaluation> Evaluate(const Batch& batch) override {
+    SL_RETURN_IF_ERROR(network_->Check(batch));
+    try {
+      const c10::cuda::CUDAStreamGuard on_compute(compute_);
+      const at::NoGradGuard no_gradients;
+      SL_ASSIGN_OR_RETURN(const BatchOnDevice on_device, LoadBatch(batch));
+      Parameters parameters(network_->tensors(), {.before_use = &before_use_});
+      const Tensor scores = network_->Scores(on_device.inputs, parameters);
+      const Tensor& labels = on_device.labels;
+      const Evaluation evaluation = {
+          .loss_sum = network_->LossSum(scores, labels).item<double>(),
+          .correct = network_->Classes(scores).eq(labels).sum().item<int64_t>(),
+          .examples = batch.examples};
+      SL_RETURN_IF_ERROR(failure_);
+      return evaluation;
+    } catch (const std::exception& error) {
+      return LibTorchError("evaluation", error);
+    }
+  }
+
+  absl::StatusOr<double> Regularizer() override {
+    std::vector<float> values(static_cast<size_t>(network_->tensor(0).numel()));
+    SL_RETURN_IF_ERROR(Read(0, absl::MakeSpan(values)));
+    return network_->Penalty(values);
+  }
+
+ private:
+  struct Table {
+    std::string gradient_name;
+    size_t staging_offset = 0;  // Of its part of staging_.
+    CudaEvent loaded;           // Behind its last load.
+    bool load_pending = false;  // compute_ does not wait for `loaded` yet.
+    // Elements of its part of staging_ before this one may be on their way.
+    int64_t staged_end = 0;
+  };
+  struct BatchOnDevice {
+    Tensor inputs;
+    Tensor labels;
+  };
+
+  TorchCudaModel(std::unique_ptr<Network> network, const ModelOptions& options,
+                 const c10::cuda::CUDAStream& compute)
+      : options_(options),
+        compute_(compute),
+        before_use_([this](int table) { UseLoaded(table); }),
+        network_(std::move(network)) {}
+
+  c10::DeviceIndex gpu_index() const {
+    return static_cast<c10::DeviceIndex>(options_.gpu);
+  }
+  std::byte* Staging(size_t offset) const {
+    return static_cast<std::byte*>(staging_.get()) + offset;
+  }
+
+  // Makes what comes on compute_ come after the loads of the table so far.
+  void UseLoaded(int table_index) {
+    Table& table = tables_[static_cast<size_t>(table_index)];
+    if (!table.load_pending) return;
+    table.load_pending = false;
+    failure_.Update(
+        CudaStatus(cudaStreamWaitEvent(compute_stream(), table.loaded.get(), 0),
+                   "wait for loaded parameters"));
+  }
+
+  absl::Status StartLoad(Table& table, float* parameter, int64_t first_element,
+                         const Payload& values) {
+    const int64_t count = static_cast<int64_t>(values.size() / sizeof(float));
+    if (first_element < table.staged_end) {
+      SL_RETURN_IF_ERROR(WaitForEvent(table.loaded.get(), options_.gpu_timeout,
+                                      "copy of parameters to the GPU"));
+      table.staged_end = 0;
+    }
+    table.staged_end = std::max(table.staged_end, first_element + count);
+    std::byte* const staged =
+        Staging(table.staging_offset +
+                static_cast<size_t>(first_element) * sizeof(float));
+    std::memcpy(staged, values.data(), values.size());
+    try {
+      const c10::cuda::CUDAGuard device(gpu_index());
+      SL_RETURN_IF_ERROR(
+          MakeFollow(compute_stream(), load_stream_.get(), order_.get()));
+      SL_RETURN_IF_ERROR(CudaStatus(
+          cudaMemcpyAsync(parameter + first_element, staged, values.size(),
+                          cudaMemcpyHostToDevice, load_stream_.get()),
+          "copy of parameters to the GPU"));
+      SL_RETURN_IF_ERROR(
+          CudaStatus(cudaEventRecord(table.loaded.get(), load_stream_.get()),
+                     "record of an event"));
+      table.load_pending = true;
+      return absl::OkStatus();
+    } catch (const std::exception& error) {
+      return LibTorchError("copy of parameters to the GPU", error);
+    }
+  }
+
+  // With compute_ current.
+  absl::StatusOr<BatchOnDevice> LoadBatch(const Batch& batch) {
+    const size_t input_bytes =
+        static_cast<size_t>(batch.examples * network_->features()) *
+        sizeof(float);
+    const size_t label_bytes =
+        static_cast<size_t>(batch.examples) * sizeof(int64_t);
+    const size_t bytes = RoundUp(input_bytes) + label_bytes;
+    // The last batch has been read: the loss that was waited for needs it. Only
+    // after a failure is there something to wait for.
+    SL_RETURN_IF_ERROR(WaitForEvent(batch_loaded_.get(), options_.gpu_timeout,
+                                    "copy of the last batch to the GPU"));
+    if (bytes > batch_staging_bytes_) {
+      SL_ASSIGN_OR_RETURN(batch_staging_, AllocatePinned(bytes));
+      batch_staging_bytes_ = bytes;
+    }
+    auto* const staged = static_cast<std::byte*>(batch_staging_.get());
+    std::memcpy(staged, batch.inputs, input_bytes);
+    std::memcpy(staged + RoundUp(input_bytes), batch.labels, label_bytes);
+    const at::Device device(at::kCUDA, gpu_index());
+    const BatchOnDevice on_device = {
+        .inputs = at::empty({batch.examples, network_->features()},
+                            at::TensorOptions(at::kFloat).device(device)),
+        .labels = at::empty({batch.examples},
+                            at::TensorOptions(at::kLong).device(device))};
+    SL_RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpyAsync(on_device.inputs.data_ptr(), staged, input_bytes,
+                        cudaMemcpyHostToDevice, compute_stream()),
+        "copy of a batch to the GPU"));
+    SL_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(on_device.labels.data_ptr(),
+                                   staged + RoundUp(input_bytes), label_bytes,
+                                   cudaMemcpyHostToDevice, compute_stream()),
+                   "copy of a batch to the GPU"));
+    SL_RETURN_IF_ERROR(
+        CudaStatus(cudaEventRecord(batch_loaded_.get(), compute_stream()),
+                   "record of an event"));
+    return on_device;
+  }
+
+  absl::Status StartCopy(int id, absl::string_view name, const Tensor& tensor) {
+    return copier_->StartAfter(compute_stream(),
+                               {.id = id,
+                                .name = name,
+                                .device = tensor.data_ptr<float>(),
+                                .elements = tensor.numel(),
+                                .owner = std::make_shared<const Tensor>(tensor),
+                                .exact = id == kLoss});
+  }
+
+  // The loss first, then what `sink` starts. Everything is put on the streams
+  // before this thread waits for any of it; LibTorch's thread, which puts the
+  // backward pass there, is faster at that than the GPU, except for small
+  // models.
+  absl::StatusOr<double> Pass(const Batch& batch,
+                              const Parameters::GradientSink& sink,
+                              const GradientReady& ready) {
+    SL_RETURN_IF_ERROR(network_->Check(batch));
+    gradients_.assign(tables_.size(), Tensor());
+    SL_RETURN_IF_ERROR(failure_);
+    try {
+      const c10::cuda::CUDAStreamGuard on_compute(compute_);
+      absl::StatusOr<double> loss = ForwardThenBackward(batch, sink, ready);
+      copier_->Drop();  // After an error.
+      return loss;
+    } catch (const std::exception& error) {
+      copier_->Drop();
+      return LibTorchError("forward and backward", error);
+    }
+  }
+
+  absl::StatusOr<double> ForwardThenBackward(
+      const Batch& batch, const Parameters::GradientSink& sink,
+      const GradientReady& ready) {
+    SL_ASSIGN_OR_RETURN(const BatchOnDevice on_device, LoadBatch(batch));
+    Parameters parameters(network_->tensors(),
+                          {.sink = &sink, .before_use = &before_use_});
+    const Tensor scores = network_->Scores(on_device.inputs, parameters);
+    const Tensor objective =
+        network_->Objective(scores, on_device.labels, parameters);
+    SL_RETURN_IF_ERROR(StartCopy(kLoss, "loss", objective.detach()));
+    objective.backward();
+    SL_RETURN_IF_ERROR(failure_);
+    double loss = 0;
+    while (!copier_->empty()) {
+      SL_ASSIGN_OR_RETURN(GradientCopier::Copy copy, copier_->Next());
+      if (copy.id == kLoss) {
+        float value = 0;
+        std::memcpy(&value, copy.values.data(), sizeof(value));
+        loss = value;
+      } else {
+        ready(copy.id, std::move(copy.values));
+      }
+    }
+    return loss;
+  }
+
+  const ModelOptions options_;
+  const c10::cuda::CUDAStream compute_;
+  const std::function<void(int table)> before_use_;
+  const std::unique_ptr<Network> network_;
+  std::vector<Table> tables_;
+  std::unique_ptr<GradientCopier> copier_;
+  std::vector<Tensor> gradients_;  // Of ForwardBackwardOnDevice().
+
+  CudaStream load_stream_;
+  CudaEvent order_;  // Free again after each use.
+  CudaEvent read_;
+  PinnedMemory staging_;  // As large as the parameters, for their transfers.
+
+  PinnedMemory batch_staging_;
+  size_t batch_staging_bytes_ = 0;
+  CudaEvent batch_loaded_;
+
+  // The first one outside LibTorch. A GPU rarely works again after one.
+  absl::Status failure_;
+};
+
+}  // namespace
+
+absl::Status CheckCudaModelDevice(int gpu) { return CheckGpu(gpu); }
+
+absl::StatusOr<std::unique_ptr<Model>> CreateCudaModel(
+    const config::Model& config, int64_t features, int64_t classes,
+    const ModelOptions& options) {
+  try {
+    ComputeReproducibly();
+    const auto index = static_cast<c10::DeviceIndex>(options.gpu);
+    const c10::cuda::CUDAStream compute =
+        c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
+    const c10::cuda::CUDAStreamGuard on_compute(compute);
+    SL_ASSIGN_OR_RETURN(
+        std::unique_ptr<Network> network,
+        CreateNetwork(config, features, classes, at::Device(at::kCUDA, index)));
+    return TorchCudaModel::Create(std::move(network), options, compute);
+  } catch (const std::exception& error) {
+    return LibTorchError(absl::StrCat("model on gpu ", options.gpu), error);
+  }
+}
+
+}  // namespace slackline
