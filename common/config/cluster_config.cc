@@ -92,24 +92,6 @@ std::string ModeText(const config::ClusterConfig& config) {
       });
 }
 
-wire::Mode ModeOf(const config::ClusterConfig& config) {
-  switch (config.sync().mode_case()) {
-    case config::Sync::kSsp:
-      return wire::SSP;
-    case config::Sync::kAsp:
-      return wire::ASP;
-    case config::Sync::kAllreduce:
-      return wire::ALLREDUCE;
-    default:
-      break;
-  }
-  return wire::BSP;
-}
-
-int64_t StalenessOf(const config::ClusterConfig& config) {
-  return config.sync().has_ssp() ? config.sync().ssp().staleness() : 0;
-}
-
 std::string ToText(const config::ClusterConfig& config) {
   google::protobuf::TextFormat::Printer printer;
   printer.SetUseShortRepeatedPrimitives(true);

@@ -63,9 +63,6 @@ absl::Status SetMode(absl::string_view text, config::ClusterConfig* config);
 // The mode in the form that ParseMode() takes, "bsp" without a sync block; or
 // the phases: "allreduce until epoch 1, ssp:4".
 std::string ModeText(const config::ClusterConfig& config);
-wire::Mode ModeOf(const config::ClusterConfig& config);
-// The bound of SSP in clocks; 0 in the other modes.
-int64_t StalenessOf(const config::ClusterConfig& config);
 
 // Text format that parses to an equal config.
 std::string ToText(const config::ClusterConfig& config);

@@ -22,6 +22,7 @@
 #include "tests/unit/temp_folder.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/mode_commands.h"
 #include "tools/cli/rebalance_commands.h"
 #include "tools/cli/servers_command.h"
 #include "tools/cli/top_command.h"
@@ -89,7 +90,8 @@ class FakeCoordinator {
 
 // A job of two servers with one thread each, and one table of four shards, all
 // on server 0. The coordinator orders every move that it is asked for, and has
-// done one more of them at each status.
+// done one more of them at each status; likewise with a change of the mode,
+// that has come one state further.
 class JobCommandsTest : public ::testing::Test {
  protected:
   JobCommandsTest()
@@ -106,6 +108,8 @@ class JobCommandsTest : public ::testing::Test {
       view.add_owner_thread(0);
     }
     for (const int index : {0, 1}) AddServer(index, 0);
+    view.set_steps_total(1000);
+    view.add_phase()->set_mode(wire::BSP);
     job_.config = WriteConfig("MANUAL");
     job_.wait_max = absl::Seconds(30);
   }
@@ -138,12 +142,19 @@ class JobCommandsTest : public ::testing::Test {
     reply.set_code(wire::OK);
     if (call.has_status()) {
       DoOneMove();
+      AdvanceMode();
       *reply.mutable_status() = status_;
       return reply;
     }
     if (!refusal_.empty()) {
       reply.set_code(wire::REJECTED);
       reply.set_error(refusal_);
+      return reply;
+    }
+    if (call.has_set_mode()) {
+      reply.set_text("will change, said the coordinator");
+      mode_ = call.set_mode();
+      if (!mode_.automatic()) mode_states_ = 3;
       return reply;
     }
     if (call.has_stop()) stop_reason_ = call.stop().reason();
@@ -187,6 +198,30 @@ class JobCommandsTest : public ::testing::Test {
     }
   }
 
+  // What the next status shows of an ordered change.
+  void AdvanceMode() {
+    wire::View& view = *status_.mutable_view();
+    if (mode_states_ == 0) return;
+    --mode_states_;
+    if (mode_states_ == 2) {
+      view.mutable_change()->set_mode(mode_.mode());
+    } else if (mode_states_ == 1) {
+      view.clear_change();
+      if (drop_change_) return;
+      wire::Phase& phase = *view.add_phase();
+      phase.set_mode(mode_.mode());
+      phase.set_staleness(mode_.staleness());
+      phase.set_from(77);
+    } else if (!drop_change_) {
+      view.set_entered(1);
+      run::ModeRecord& record = *status_.add_mode_changed();
+      record.set_from("bsp");
+      record.set_to("ssp:4");
+      record.set_from_clock(77);
+      record.set_pause_micros(2750);
+    }
+  }
+
   // Runs a subcommand, once; what it wrote is in out_ and error_.
   int Run(const std::function<int()>& command) {
     testing::internal::CaptureStdout();
@@ -206,6 +241,9 @@ class JobCommandsTest : public ::testing::Test {
   std::string stop_reason_;
   int moved_to_thread_ = -2;
   int drained_ = -1;
+  wire::SetMode mode_;
+  int mode_states_ = 0;  // To come.
+  bool drop_change_ = false;
 
   std::string out_;
   std::string error_;
@@ -327,6 +365,81 @@ TEST_F(JobCommandsTest, DrainOfAnUnknownServerIsWrongUsage) {
   EXPECT_EQ(error_,
             "slackline drain: server 2 is not in the job; its servers are 0, "
             "1\n");
+}
+
+TEST_F(JobCommandsTest, ModeSetWaitsForTheChangeAndTellsItsCost) {
+  ASSERT_EQ(Run([&] { return ChangeMode({.job = job_, .mode = "ssp:4"}); }),
+            kExitDone)
+      << error_;
+  EXPECT_EQ(mode_.ShortDebugString(), "mode: SSP staleness: 4");
+  EXPECT_EQ(mode_states_, 0);
+  EXPECT_EQ(out_,
+            "job digits: will change, said the coordinator\n"
+            "changed from bsp to ssp:4 at clock 77; the workers stood still "
+            "for at most 2.75 ms\n");
+  EXPECT_EQ(error_, "");
+}
+
+TEST_F(JobCommandsTest, ModeSetWithoutWaitingOnlyOrders) {
+  ASSERT_EQ(Run([&] {
+              return ChangeMode({.job = job_, .mode = "ssp:4", .wait = false});
+            }),
+            kExitDone)
+      << error_;
+  EXPECT_EQ(out_, "job digits: will change, said the coordinator\n");
+  EXPECT_EQ(mode_states_, 3) << "nobody has looked again";
+}
+
+TEST_F(JobCommandsTest, ModeSetAutoHasNoChangeToWaitFor) {
+  ASSERT_EQ(Run([&] { return ChangeMode({.job = job_, .mode = "auto"}); }),
+            kExitDone)
+      << error_;
+  EXPECT_TRUE(mode_.automatic());
+  EXPECT_EQ(out_, "job digits: will change, said the coordinator\n");
+}
+
+TEST_F(JobCommandsTest, AChangeThatIsDroppedIsAFailure) {
+  drop_change_ = true;
+  EXPECT_EQ(Run([&] { return ChangeMode({.job = job_, .mode = "asp"}); }),
+            kExitFailed);
+  EXPECT_THAT(error_,
+              HasSubstr("slackline mode set: the change to asp was dropped: "
+                        "the job ends at step 1000"));
+}
+
+TEST_F(JobCommandsTest, AChangeThatIsRefusedIsTheCoordinatorsSentence) {
+  refusal_ = "the mode is asp already";
+  EXPECT_EQ(Run([&] { return ChangeMode({.job = job_, .mode = "asp"}); }),
+            kExitFailed);
+  EXPECT_EQ(error_, "slackline mode set: the mode is asp already\n");
+}
+
+TEST_F(JobCommandsTest, AnUnknownModeIsWrongUsage) {
+  EXPECT_EQ(Run([&] { return ChangeMode({.job = job_, .mode = "spp:3"}); }),
+            kExitUsage);
+  EXPECT_THAT(error_, HasSubstr("slackline mode set: 'spp:3' is no mode; bsp, "
+                                "ssp:S (as in ssp:3), asp, allreduce or auto"));
+  EXPECT_FALSE(mode_.automatic());
+  EXPECT_EQ(mode_.mode(), wire::MODE_UNSPECIFIED) << "nobody was asked";
+}
+
+TEST_F(JobCommandsTest, AJobThatEndsBeforeItsModeChangesIsAFailure) {
+  before_answer_ = [this](const wire::Call& call) {
+    if (!call.has_status() || mode_states_ != 2) return;
+    status_.mutable_view()->set_state(wire::FAILED);
+    status_.mutable_view()->set_reason("server 1 is dead");
+  };
+  EXPECT_EQ(Run([&] { return ChangeMode({.job = job_, .mode = "ssp:4"}); }),
+            kExitFailed);
+  EXPECT_THAT(error_,
+              HasSubstr("the job has ended (failed: server 1 is dead) before "
+                        "the mode had changed; ssp:4 holds from clock 77"));
+}
+
+TEST_F(JobCommandsTest, ModeShowTellsThePhases) {
+  ASSERT_EQ(Run([&] { return ShowModes(job_); }), kExitDone) << error_;
+  EXPECT_THAT(out_, HasSubstr("job digits: mode bsp"));
+  EXPECT_THAT(out_, HasSubstr("         0  bsp   now\n"));
 }
 
 TEST_F(JobCommandsTest, StopTellsTheReason) {

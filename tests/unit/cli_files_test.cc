@@ -107,6 +107,19 @@ TEST(SummaryTest, RunsOfSeveralJobsAreNamed) {
   EXPECT_THAT(table, HasSubstr("letters  bsp"));
 }
 
+TEST(SummaryTest, ChangesOfTheModeAreCountedWhereThereWereAny) {
+  run::Summary changed = MakeSummary("auto");
+  changed.set_mode_changes(2);
+  const std::string table =
+      SummaryTable({{.folder = "a", .summary = MakeSummary("bsp")},
+                    {.folder = "b", .summary = changed}});
+  EXPECT_THAT(table, HasSubstr("mode  changes  steps"));
+  EXPECT_THAT(table, HasSubstr("bsp         0   1170"));
+  EXPECT_THAT(table, HasSubstr("auto        2   1170"));
+  EXPECT_THAT(SummaryTable({{.folder = "a", .summary = MakeSummary("bsp")}}),
+              Not(HasSubstr("changes")));
+}
+
 TEST(SummaryTest, TellsOfLostWorkersAndOfTheData) {
   run::Summary summary = MakeSummary("asp");
   summary.add_workers_lost("worker 2 is dead");
@@ -175,6 +188,24 @@ TEST(StatusTest, ShowsWorkersByRankAndServers) {
   EXPECT_THAT(table, HasSubstr("1.50 k     25 %"));
 }
 
+TEST(StatusTest, ShowsThePolicyAndTheChangesOfTheMode) {
+  wire::StatusReply status = MakeStatus();
+  EXPECT_THAT(StatusTable(status), Not(HasSubstr("mode policy")));
+  EXPECT_THAT(StatusTable(status), Not(HasSubstr("changes of the mode")));
+  status.set_mode_policy("worker 3 takes 3.1 times the median step");
+  for (const char* mode : {"bsp", "asp"}) {
+    run::ModeRecord& record = *status.add_mode_changed();
+    record.set_from("allreduce");
+    record.set_to(mode);
+  }
+  const std::string table = StatusTable(status, {.top = 1});
+  EXPECT_THAT(table, HasSubstr("asp (auto)  step 20/100"));
+  EXPECT_THAT(table, HasSubstr("mode policy: worker 3 takes 3.1 times"));
+  EXPECT_THAT(table, HasSubstr("last changes of the mode:\n"));
+  EXPECT_THAT(table, HasSubstr("allreduce  asp"));
+  EXPECT_THAT(table, Not(HasSubstr("allreduce  bsp"))) << "one at most";
+}
+
 TEST(StatusTest, ShowsWhoIsMissingAndWhyAJobHasFailed) {
   wire::StatusReply status;
   status.mutable_view()->set_state(wire::FAILED);
@@ -195,6 +226,9 @@ TEST(StatusTest, JsonHasTheNamesOfTheSchema) {
 TEST(RunNameTest, IsAFileNameForEveryMode) {
   EXPECT_EQ(RunName("digits", "ssp:3", absl::FromUnixSeconds(1767323045)),
             "digits-ssp-3-20260102T030405Z");
+  EXPECT_EQ(RunName("digits", "allreduce until epoch 0.5, ssp:4",
+                    absl::FromUnixSeconds(1767323045)),
+            "digits-phases-20260102T030405Z");
 }
 
 }  // namespace

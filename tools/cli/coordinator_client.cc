@@ -154,11 +154,26 @@ absl::StatusOr<run::Plan> CoordinatorClient::Drain(int server,
   return AskPlan(std::move(call), wait_max);
 }
 
+absl::StatusOr<std::string> CoordinatorClient::SetMode(
+    const wire::SetMode& mode, absl::Duration wait_max) {
+  wire::Call call;
+  *call.mutable_set_mode() = mode;
+  SL_ASSIGN_OR_RETURN(const wire::CallReply reply,
+                      Order(std::move(call), wait_max));
+  return reply.text();
+}
+
 absl::StatusOr<run::Plan> CoordinatorClient::AskPlan(wire::Call call,
                                                      absl::Duration wait_max) {
+  SL_ASSIGN_OR_RETURN(wire::CallReply reply, Order(std::move(call), wait_max));
+  return std::move(*reply.mutable_plan());
+}
+
+absl::StatusOr<wire::CallReply> CoordinatorClient::Order(
+    wire::Call call, absl::Duration wait_max) {
   call.set_call_id(++last_call_id_);
   SL_ASSIGN_OR_RETURN(wire::CallReply reply, Call(call, wait_max));
-  if (reply.code() == wire::OK) return std::move(*reply.mutable_plan());
+  if (reply.code() == wire::OK) return reply;
   return absl::FailedPreconditionError(
       reply.error().empty()
           ? absl::StrCat("the coordinator at ", endpoint_, " answered ",

@@ -1,5 +1,5 @@
-// Asks the coordinator of a running job how it stands, to move shards, or to
-// stop.
+// Asks the coordinator of a running job how it stands, to move shards, to
+// change the mode, or to stop.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +47,9 @@ class CoordinatorClient {
   absl::StatusOr<run::Plan> MoveShards(const wire::MoveShards& move,
                                        absl::Duration wait_max);
   absl::StatusOr<run::Plan> Drain(int server, absl::Duration wait_max);
+  // Answered, with a sentence on what will happen, when the change is ordered.
+  absl::StatusOr<std::string> SetMode(const wire::SetMode& mode,
+                                      absl::Duration wait_max);
 
  private:
   CoordinatorClient(std::string endpoint, std::unique_ptr<NetContext> context);
@@ -54,6 +57,9 @@ class CoordinatorClient {
   // Repeats `call` until it is answered.
   absl::StatusOr<wire::CallReply> Call(const wire::Call& call,
                                        absl::Duration wait_max);
+  // Like Call(), with a number for it. FailedPrecondition if it is refused.
+  absl::StatusOr<wire::CallReply> Order(wire::Call call,
+                                        absl::Duration wait_max);
   absl::StatusOr<run::Plan> AskPlan(wire::Call call, absl::Duration wait_max);
 
   const std::string endpoint_;

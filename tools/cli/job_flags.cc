@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "tools/cli/mode_commands.h"
 #include "tools/cli/rebalance_commands.h"
 #include "tools/cli/servers_command.h"
 
@@ -121,6 +122,32 @@ void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
                           "Folder of slackline_server; default: that of "
                           "slackline itself");
   add_command->callback([=] { *exit_code = AddServer(*add); });
+}
+
+void AddModeCommands(CLI::App* app, int* exit_code) {
+  CLI::App* const mode_command = app->add_subcommand(
+      "mode", "Shows or changes how a running job synchronises.");
+  mode_command->require_subcommand(1);
+
+  const auto show = std::make_shared<JobOptions>();
+  CLI::App* const show_command = mode_command->add_subcommand(
+      "show",
+      "Shows the mode, the phases before and after it, what the policy sees, "
+      "and what the last changes have cost.");
+  AddJobFlags(show_command, show.get());
+  show_command->callback([=] { *exit_code = ShowModes(*show); });
+
+  const auto set = std::make_shared<ChangeModeOptions>();
+  CLI::App* const set_command = mode_command->add_subcommand(
+      "set",
+      "Changes the mode, without a restart: waits until all workers train in "
+      "the new one, shows since when and how long they stood still.");
+  AddJobFlags(set_command, &set->job);
+  set_command->add_option("MODE", set->mode, kModeHelp)->required();
+  set_command->add_flag("--wait,!--no-wait", set->wait,
+                        "Until the mode has changed, the default; with "
+                        "--no-wait only until that is ordered");
+  set_command->callback([=] { *exit_code = ChangeMode(*set); });
 }
 
 }  // namespace slackline

@@ -9,6 +9,11 @@
 
 namespace slackline {
 
+inline constexpr char kModeHelp[] =
+    "bsp (all workers in step), ssp:S (a worker leads by at most S steps), asp "
+    "(no bound), allreduce (the workers without the servers) or auto (the "
+    "coordinator chooses between allreduce and ssp)";
+
 // CONFIG and --timeout-ms. `*options` must outlive the parsing.
 void AddJobFlags(CLI::App* command, JobOptions* options);
 
@@ -19,5 +24,8 @@ void AddTableFlags(CLI::App* command, StatusTableOptions* options);
 // When one of them has run, its exit code is in `*exit_code`.
 void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
                           int* exit_code);
+
+// mode show and mode set; likewise.
+void AddModeCommands(CLI::App* app, int* exit_code);
 
 }  // namespace slackline

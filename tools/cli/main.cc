@@ -53,8 +53,8 @@ int main(int argc, char** argv) {
       ->required();
   run_command->add_option(
       "--mode", run.overrides.mode,
-      "bsp, ssp:S (a worker leads by at most S steps), asp or allreduce; "
-      "default: the config's");
+      absl::StrCat(slackline::kModeHelp,
+                   "; replaces the config's mode or phases"));
   run_command->add_option("--seed", seed, "Same as --set train.seed=SEED");
   run_command->add_option("--epochs", epochs,
                           "Same as --set train.epochs=EPOCHS");
@@ -135,6 +135,7 @@ int main(int argc, char** argv) {
                            "stopped by the user");
   stop_command->callback([&] { exit_code = slackline::StopJob(stop); });
 
+  slackline::AddModeCommands(&app, &exit_code);
   slackline::AddRebalanceCommands(run.bin_dir, &app, &exit_code);
 
   std::vector<std::string> folders;

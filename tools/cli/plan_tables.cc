@@ -14,10 +14,6 @@ std::string PlaceText(int server, int thread) {
   return absl::StrCat(server, ".", thread);
 }
 
-std::string MillisecondsText(int64_t micros) {
-  return absl::StrFormat("%.2f ms", static_cast<double>(micros) / 1000);
-}
-
 // The beginning of each row about a planned move.
 std::vector<std::string> PlannedCells(const run::PlannedMove& move) {
   return {absl::StrCat(move.shard()),

@@ -121,7 +121,7 @@ int64_t Progress::SlowestClock() const {
 std::vector<std::string> Progress::MainFigures() const {
   const wire::View& view = status_.view();
   std::vector<std::string> figures;
-  const std::string mode = ModeOutlook(view);
+  const std::string mode = ModeOutlook(status_);
   if (!mode.empty()) figures.push_back(mode);
   if (view.state() == wire::FORMING) {
     const int missing = status_.missing_size();

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -140,7 +141,6 @@ class RunningJob {
              LocalCluster cluster, CoordinatorClient* client,
              SignalWatch* signals, Display* display)
       : options_(options),
-        mode_(ModeOf(config)),
         lease_ms_(config.limits().lease_ms()),
         cluster_(std::move(cluster)),
         client_(client),
@@ -229,7 +229,7 @@ class RunningJob {
     const std::string log = cluster_.LogPath(death.member);
     std::string text = death.ToString();
     if (death.member.worker && state_ == wire::RUNNING &&
-        mode_ != wire::ALLREDUCE && effects.restarts.empty()) {
+        effects.restarts.empty()) {
       absl::StrAppend(&text,
                       "; the others go on without it after its lease of ",
                       lease_ms_, " ms");
@@ -259,7 +259,6 @@ class RunningJob {
   }
 
   const RunOptions& options_;
-  const wire::Mode mode_;
   const int lease_ms_;
   LocalCluster cluster_;
   CoordinatorClient* const client_;
@@ -359,9 +358,10 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
 
 std::string RunName(const std::string& job, const std::string& mode,
                     absl::Time now) {
+  const bool phases = absl::StrContains(mode, ' ');
   return absl::StrCat(
-      job, "-", absl::StrReplaceAll(mode, {{":", "-"}}), "-",
-      absl::FormatTime("%Y%m%dT%H%M%SZ", now, absl::UTCTimeZone()));
+      job, "-", phases ? "phases" : absl::StrReplaceAll(mode, {{":", "-"}}),
+      "-", absl::FormatTime("%Y%m%dT%H%M%SZ", now, absl::UTCTimeZone()));
 }
 
 int Run(const RunOptions& options) {
@@ -378,13 +378,6 @@ int Run(const RunOptions& options) {
   const std::vector<std::string> elsewhere = HostsElsewhere(*config);
   if (!elsewhere.empty()) {
     complain(ByHandText(options, *config, elsewhere));
-    return kExitUsage;
-  }
-  if (options.restart_workers > 0 && ModeOf(*config) == wire::ALLREDUCE) {
-    complain(
-        "--restart-workers: an all-reduce job ends with its first lost worker; "
-        "choose a mode with servers (bsp, ssp:S or asp), or leave the flag "
-        "out");
     return kExitUsage;
   }
   const absl::Status done = RunJob(options, *config, &display);

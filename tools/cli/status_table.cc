@@ -10,6 +10,7 @@
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "tools/cli/load_tables.h"
+#include "tools/cli/mode_text.h"
 #include "tools/cli/plan_tables.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text.h"
@@ -137,6 +138,9 @@ std::string StatusTable(const wire::StatusReply& status,
     absl::StrAppend(&text, "missing: ", absl::StrJoin(status.missing(), ", "),
                     "\n");
   }
+  if (!status.mode_policy().empty()) {
+    absl::StrAppend(&text, "mode policy: ", status.mode_policy(), "\n");
+  }
   for (const std::string& evaluation : progress.TakeEvaluations()) {
     absl::StrAppend(&text, "last evaluation: ", evaluation, "\n");
   }
@@ -149,6 +153,10 @@ std::string StatusTable(const wire::StatusReply& status,
   if (status.moved_size() > 0) {
     absl::StrAppend(&text, "\nlast moves:\n",
                     LastMovesText(status, options.top));
+  }
+  if (status.mode_changed_size() > 0) {
+    absl::StrAppend(&text, "\nlast changes of the mode:\n",
+                    ModeChangesTable(status, options.top));
   }
   if (options.shards) {
     const std::string shards = ShardsTable(status, options.top);

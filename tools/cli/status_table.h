@@ -9,10 +9,11 @@ namespace slackline {
 
 struct StatusTableOptions {
   bool shards = false;  // Also a table of the shards.
-  int top = 20;         // Of shards and of moves, so many at most.
+  int top = 20;         // Of shards, moves and changes, so many at most.
 };
 // A headline, who is missing, a table of the workers and one of the servers,
-// and if there are any the moves that are ordered and the last ones done.
+// and if there are any the moves that are ordered, and the last moves and
+// changes of the mode that are done.
 std::string StatusTable(const wire::StatusReply& status,
                         const StatusTableOptions& options = {});
 

@@ -21,26 +21,34 @@ std::string NameOf(const RunResult& run) {
   return absl::StrCat(run.summary.job(), " ", run.summary.mode());
 }
 
-std::vector<std::string> Row(const RunResult& run, bool with_job) {
+// Columns that only some tables need.
+struct Shown {
+  bool job = false;
+  bool changes = false;
+};
+
+std::vector<std::string> Row(const RunResult& run, const Shown& shown) {
   const run::Summary& summary = run.summary;
   const run::Percentiles& staleness = summary.staleness_clocks();
   std::vector<std::string> row;
-  if (with_job) row.push_back(summary.job());
-  row.insert(row.end(),
-             {summary.mode(), absl::StrCat(summary.steps()),
-              DurationText(summary.wall_seconds()),
-              CountText(summary.examples_per_second()),
-              absl::StrFormat("%.4f", summary.train_loss()),
-              absl::StrFormat("%.4f", summary.test_loss()),
-              PercentText(summary.test_accuracy(), 2),
-              summary.mode() == "allreduce"
-                  ? "-"
-                  : absl::StrCat(staleness.p50(), "/", staleness.p99(), "/",
-                                 staleness.max()),
-              BytesText(static_cast<double>(summary.bytes_pushed() +
-                                            summary.bytes_pulled())),
-              absl::StrCat(summary.retries()),
-              summary.model_sha256().substr(0, kHashDigits), run.folder});
+  if (shown.job) row.push_back(summary.job());
+  row.push_back(summary.mode());
+  if (shown.changes) row.push_back(absl::StrCat(summary.mode_changes()));
+  row.insert(
+      row.end(),
+      {absl::StrCat(summary.steps()), DurationText(summary.wall_seconds()),
+       CountText(summary.examples_per_second()),
+       absl::StrFormat("%.4f", summary.train_loss()),
+       absl::StrFormat("%.4f", summary.test_loss()),
+       PercentText(summary.test_accuracy(), 2),
+       summary.mode() == "allreduce"
+           ? "-"
+           : absl::StrCat(staleness.p50(), "/", staleness.p99(), "/",
+                          staleness.max()),
+       BytesText(static_cast<double>(summary.bytes_pushed() +
+                                     summary.bytes_pulled())),
+       absl::StrCat(summary.retries()),
+       summary.model_sha256().substr(0, kHashDigits), run.folder});
   return row;
 }
 
@@ -70,15 +78,18 @@ absl::StatusOr<RunResult> ReadRunResult(const std::string& folder) {
 
 std::string SummaryTable(const std::vector<RunResult>& runs) {
   std::set<std::string> jobs, data;
+  Shown shown;
   for (const RunResult& run : runs) {
     jobs.insert(run.summary.job());
     data.insert(run.summary.data());
+    if (run.summary.mode_changes() > 0) shown.changes = true;
   }
-  const bool with_job = jobs.size() > 1;
+  shown.job = jobs.size() > 1;
   std::vector<Column> columns;
-  if (with_job) columns.push_back({.title = "job", .left = true});
-  columns.insert(columns.end(), {{.title = "mode", .left = true},
-                                 {.title = "steps"},
+  if (shown.job) columns.push_back({.title = "job", .left = true});
+  columns.push_back({.title = "mode", .left = true});
+  if (shown.changes) columns.push_back({.title = "changes"});
+  columns.insert(columns.end(), {{.title = "steps"},
                                  {.title = "time"},
                                  {.title = "examples/s"},
                                  {.title = "train loss"},
@@ -90,11 +101,13 @@ std::string SummaryTable(const std::vector<RunResult>& runs) {
                                  {.title = "model", .left = true},
                                  {.title = "folder", .left = true}});
   std::vector<std::vector<std::string>> rows;
-  for (const RunResult& run : runs) rows.push_back(Row(run, with_job));
+  for (const RunResult& run : runs) rows.push_back(Row(run, shown));
   std::string text = TableText(columns, rows);
   absl::StrAppend(&text,
                   "staleness: p50/p99/max in clocks; traffic: payload bytes "
-                  "pushed and pulled\n");
+                  "pushed and pulled",
+                  shown.changes ? "; changes: of the mode, while it ran" : "",
+                  "\n");
   for (const RunResult& run : runs) {
     for (const std::string& lost : run.summary.workers_lost()) {
       absl::StrAppend(&text, "lost in ", NameOf(run), ": ", lost, "\n");

@@ -44,6 +44,10 @@ std::string DurationText(double seconds) {
   return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
 }
 
+std::string MillisecondsText(int64_t micros) {
+  return absl::StrFormat("%.2f ms", static_cast<double>(micros) / 1000);
+}
+
 std::string CountText(double count) { return WithPrefix(count, ""); }
 
 std::string BytesText(double bytes) { return WithPrefix(bytes, "B"); }

@@ -2,6 +2,7 @@
 // column.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@ namespace slackline {
 
 // "0:07", "12:34", "1:02:03"; "?" if it is not a finite number of at least 0.
 std::string DurationText(double seconds);
+// "1.50 ms"
+std::string MillisecondsText(int64_t micros);
 // Three significant digits and a decimal prefix: "950", "45.2 k", "1.30 M".
 std::string CountText(double count);
 // The same for bytes: "950 B", "12.3 kB", "1.30 GB" (powers of 1000).

@@ -1,0 +1,120 @@
+#include "tools/cli/mode_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace slackline {
+namespace {
+
+using ::testing::HasSubstr;
+using State = ModeWatch::State;
+
+// A job in BSP, two workers, asked to change to ASP.
+class ModeWatchTest : public ::testing::Test {
+ protected:
+  ModeWatchTest() {
+    view().set_steps_total(1000);
+    view().add_phase()->set_mode(wire::BSP);
+    for (const int clock : {120, 118}) status_.add_worker()->set_clock(clock);
+    wanted_.set_mode(wire::ASP);
+  }
+  wire::View& view() { return *status_.mutable_view(); }
+  void Open() { view().mutable_change()->set_mode(wire::ASP); }
+  void Settle(wire::Mode mode, int64_t from) {
+    view().clear_change();
+    wire::Phase& phase = *view().add_phase();
+    phase.set_mode(mode);
+    phase.set_from(from);
+  }
+  void Enter(int phase) {
+    view().set_entered(phase);
+    status_.add_mode_changed()->set_from_clock(view().phase(phase).from());
+  }
+
+  wire::SetMode wanted_;
+  wire::StatusReply status_;
+};
+
+TEST_F(ModeWatchTest, FollowsAChangeFromItsOrderToItsEnd) {
+  ModeWatch watch(wanted_, status_);
+  Open();
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kOpen);
+  Settle(wire::ASP, 125);
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kSettled);
+  EXPECT_EQ(watch.Line(),
+            "asp holds from clock 125; the slowest worker is at 118");
+  EXPECT_FALSE(watch.Over());
+  Enter(1);
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kDone);
+  ASSERT_TRUE(watch.record().has_value());
+  EXPECT_EQ(watch.record()->from_clock(), 125);
+}
+
+TEST_F(ModeWatchTest, MovesOfShardsComeFirst) {
+  view().add_move();
+  ModeWatch watch(wanted_, status_);
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kWaitsForMoves);
+  EXPECT_THAT(watch.Line(), HasSubstr("waits until 1 shard has moved"));
+  view().clear_move();
+  Open();
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kOpen);
+}
+
+TEST_F(ModeWatchTest, AChangeThatIsNeitherOpenNorListedWasDropped) {
+  ModeWatch watch(wanted_, status_);
+  Open();
+  watch.Update(status_);
+  view().clear_change();
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kDropped);
+  EXPECT_THAT(watch.Line(), HasSubstr("the job ends at step 1000"));
+}
+
+TEST_F(ModeWatchTest, AChangeThatWasDoneBetweenTwoLooksIsDone) {
+  ModeWatch watch(wanted_, status_);
+  Settle(wire::ASP, 125);
+  Enter(1);
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kDone);
+}
+
+TEST_F(ModeWatchTest, ChangesThatOthersAskedForAreNotMistaken) {
+  Settle(wire::ASP, 50);  // Long ago.
+  Settle(wire::BSP, 80);
+  Enter(1);
+  Enter(2);
+  ModeWatch watch(wanted_, status_);
+  Settle(wire::ALLREDUCE, 110);  // Between the look and the order.
+  Enter(3);
+  Open();
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kOpen);
+  Settle(wire::ASP, 130);
+  Enter(4);
+  Settle(wire::BSP, 140);  // The next one, before this was seen.
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kDone);
+  EXPECT_EQ(watch.record()->from_clock(), 130);
+}
+
+TEST_F(ModeWatchTest, TheBoundIsPartOfTheMode) {
+  wanted_.set_mode(wire::SSP);
+  wanted_.set_staleness(2);
+  ModeWatch watch(wanted_, status_);
+  Settle(wire::SSP, 125);
+  view().mutable_phase(1)->set_staleness(5);
+  Open();
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kOpen);
+  view().mutable_phase(1)->set_staleness(2);
+  watch.Update(status_);
+  EXPECT_EQ(watch.state(), State::kSettled);
+}
+
+}  // namespace
+}  // namespace slackline
