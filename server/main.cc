@@ -117,12 +117,10 @@ int main(int argc, char** argv) {
        .description =
            "Holds shards of the model and serves pushes and pulls. Server 0 "
            "also runs the\ncoordinator, so it writes metrics.jsonl, "
-           "moves.jsonl "
-           "and summary.json. Start one\nprocess for each server of the "
-           "config; "
-           "'slackline run' does it on one host.",
-       .out_help = "Folder for metrics.jsonl, moves.jsonl, summary.json and "
-                   "traces; none: not written",
+           "moves.jsonl, modes.jsonl and\nsummary.json. Start one process for "
+           "each server of the config; 'slackline run'\ndoes it on one host.",
+       .out_help = "Folder for metrics.jsonl, moves.jsonl, modes.jsonl, "
+                   "summary.json and traces; none: not written",
        .data_dir_help = "",
        .may_be_added = true,
        .count =

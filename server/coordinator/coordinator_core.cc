@@ -19,6 +19,7 @@ constexpr int64_t kTableElementsMax = int64_t{1} << 40;
 constexpr int64_t kShardsMax = 1 << 20;
 constexpr int32_t kServersMax = 100000;
 constexpr size_t kUserCallsMax = 64;
+constexpr int kHeartbeatsPerLease = 5;  // As common/membership sends them.
 
 std::string Seconds(absl::Duration duration) {
   return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
@@ -308,6 +309,7 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   for (std::string& sentence : modes_.Start(&view_)) {
     effects->log.push_back(std::move(sentence));
   }
+  if (options_.sync.has_auto_()) SwitchPolicyOn(effects);
   view_.set_state(wire::RUNNING);
   running_since_ = now;
   next_plan_ =
@@ -465,6 +467,7 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   effects->sends.push_back(std::move(out));
   const uint64_t number = view_.number();
   if (heartbeat.has_server()) OnHandOverStates(member, now, effects);
+  if (heartbeat.has_worker()) AskPolicy(now, effects);
   // A view made just now went to all.
   if (member.view_known < number && number == view_.number())
     SendView(member, effects);
@@ -494,6 +497,7 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
                         Seconds(options_.lease)),
            now, effects);
   }
+  AskPolicy(now, effects);
   PlanIfDue(now, effects);
 }
 
@@ -505,7 +509,10 @@ absl::Time CoordinatorCore::NextWakeup() const {
   }
   if (ended_at_ != absl::InfiniteFuture())
     next = std::min(next, ended_at_ + options_.lease);
-  if (view_.state() == wire::RUNNING) next = std::min(next, next_plan_);
+  if (view_.state() == wire::RUNNING) {
+    next = std::min(next, next_plan_);
+    if (policy_.has_value()) next = std::min(next, policy_->NextLook());
+  }
   return next + absl::Milliseconds(1);
 }
 
@@ -790,34 +797,81 @@ absl::StatusOr<std::string> CoordinatorCore::OnSetMode(
   if (view_.state() != wire::RUNNING) {
     return absl::FailedPreconditionError("the job does not run");
   }
+  const std::string why_not = modes_.WhyNot(view_, ModeWorkers());
+  if (set_mode.automatic()) {
+    if (!policy_.has_value() && !why_not.empty()) {
+      return absl::FailedPreconditionError(why_not);
+    }
+    if (!policy_.has_value()) SwitchPolicyOn(effects);
+    return "will change when the workers' step times speak for it";
+  }
   if (!wire::Mode_IsValid(set_mode.mode()) ||
       set_mode.mode() == wire::MODE_UNSPECIFIED || set_mode.staleness() < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("there is no mode ", static_cast<int>(set_mode.mode()),
                      " with staleness ", set_mode.staleness()));
   }
+  if (!why_not.empty()) return absl::FailedPreconditionError(why_not);
   const int64_t staleness =
       set_mode.mode() == wire::SSP ? set_mode.staleness() : 0;
-  if (const std::string why = modes_.WhyNot(view_, ModeWorkers());
-      !why.empty()) {
-    return absl::FailedPreconditionError(why);
-  }
   const wire::Phase& present = view_.phase(view_.entered());
-  const std::string to = ModeText(set_mode.mode(), staleness);
-  if (present.mode() == set_mode.mode() && present.staleness() == staleness) {
+  const bool same =
+      present.mode() == set_mode.mode() && present.staleness() == staleness;
+  if (same && !policy_.has_value()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the mode is ", to, " already"));
+        absl::StrCat("the mode is ", ModeText(present), " already"));
   }
+  if (policy_.has_value()) {
+    policy_.reset();
+    effects->log.push_back(
+        "the mode is no longer chosen by the policy: a user has set it");
+  }
+  if (same) return absl::StrCat("stays ", ModeText(present));
+  return ChangeMode(set_mode.mode(), staleness, "asked for by a user", now,
+                    effects);
+}
+
+std::string CoordinatorCore::ChangeMode(wire::Mode mode, int64_t staleness,
+                                        const std::string& reason,
+                                        absl::Time now, Effects* effects) {
   std::string text =
-      absl::StrCat("will change from ", ModeText(present), " to ", to);
+      absl::StrCat("will change from ", ModeText(view_.phase(view_.entered())),
+                   " to ", ModeText(mode, staleness));
   if (view_.move_size() > 0) {
     absl::StrAppend(&text, " once ", view_.move_size(),
                     " moves of shards are done");
   }
-  effects->log.push_back(absl::StrCat("a user has asked: the mode ", text));
-  modes_.Want(set_mode.mode(), staleness, "asked for by a user");
+  effects->log.push_back(absl::StrCat("the mode ", text, ": ", reason));
+  modes_.Want(mode, staleness, reason);
   if (AdvanceModes(now, effects)) Publish(effects);
   return text;
+}
+
+void CoordinatorCore::SwitchPolicyOn(Effects* effects) {
+  policy_.emplace(ModePolicy::Options{
+      .config = options_.sync.auto_(),  // Defaults if the config has none.
+      .heartbeat = options_.lease / kHeartbeatsPerLease});
+  effects->log.push_back(
+      "the mode is chosen by the policy: by how even the workers' step times "
+      "are");
+}
+
+void CoordinatorCore::AskPolicy(absl::Time now, Effects* effects) {
+  if (!policy_.has_value() || view_.state() != wire::RUNNING) return;
+  std::vector<ModePolicy::Worker> workers;
+  for (const auto& [incarnation, member] : members_) {
+    if (!member.worker_role() || member.done) continue;
+    workers.push_back({.rank = member.join.index(),
+                       .incarnation = incarnation,
+                       .clock = member.worker.clock(),
+                       .compute_seconds = member.worker.compute_seconds()});
+  }
+  const bool may_change = modes_.WhyNot(view_, ModeWorkers()).empty();
+  const std::optional<ModePolicy::Decision> decision = policy_->Look(
+      workers, view_.phase(view_.entered()).mode(), may_change, now);
+  if (!decision.has_value()) return;
+  ChangeMode(decision->mode, decision->staleness, decision->reason, now,
+             effects);
 }
 
 // ---- Placement ------------------------------------------------------------
@@ -1096,6 +1150,7 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   for (const run::ModeRecord& record : modes_.last_changes()) {
     *status.add_mode_changed() = record;
   }
+  if (policy_.has_value()) status.set_mode_policy(policy_->Text(now));
   return status;
 }
 

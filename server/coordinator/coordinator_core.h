@@ -13,7 +13,8 @@
 // (server/shard/hand_over.h), and the next view lists the new owner. A server
 // may join while the job runs, and leaves when it is drained.
 //
-// Mode: the config's phases, and changes that a user asks for: mode_changer.h.
+// Mode: the config's phases, and changes that a user or the policy
+// (mode_policy.h) asks for: mode_changer.h.
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible.
@@ -32,6 +33,7 @@
 #include "common/view/shard_map.h"
 #include "proto/cluster.pb.h"
 #include "server/coordinator/mode_changer.h"
+#include "server/coordinator/mode_policy.h"
 #include "server/coordinator/rebalancer.h"
 
 namespace slackline {
@@ -131,6 +133,12 @@ class CoordinatorCore {
   // Modes.
   void OnPhaseCall(const Member& worker, const wire::Call& call, absl::Time now,
                    Effects* effects);
+  // Answers what will happen, and sees to it.
+  std::string ChangeMode(wire::Mode mode, int64_t staleness,
+                         const std::string& reason, absl::Time now,
+                         Effects* effects);
+  void SwitchPolicyOn(Effects* effects);
+  void AskPolicy(absl::Time now, Effects* effects);
   // True if the view changed: publish it.
   bool AdvanceModes(absl::Time now, Effects* effects);
   std::vector<ModeChanger::Worker> ModeWorkers() const;
@@ -180,6 +188,7 @@ class CoordinatorCore {
   std::vector<run::ServerStats> gone_servers_;
   std::vector<std::string> workers_lost_;
   ModeChanger modes_;
+  std::optional<ModePolicy> policy_;  // While it chooses the mode.
   // The set of workers has changed, or they have to connect anew: the view that
   // is published next begins a group.
   bool regroup_ = true;

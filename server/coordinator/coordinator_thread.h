@@ -20,7 +20,7 @@ class CoordinatorThread {
   struct Options {
     CoordinatorCore::Options core;
     std::string endpoint;  // "tcp://host:port".
-    std::string folder;    // For metrics.jsonl and summary.json; empty: none.
+    std::string folder;    // For the files of the run; empty: none.
     std::string mode;      // As in --mode, and the seed: for the summary.
     int64_t seed = 0;
   };

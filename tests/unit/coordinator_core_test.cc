@@ -1634,6 +1634,135 @@ TEST_F(ModeTest, WhoComesWhenAllHaveArrivedJoinsAfterTheChange) {
   EXPECT_EQ(ViewNow().worker_size(), 3);
 }
 
+// ---- The policy -------------------------------------------------------------
+
+class ModePolicyOfTheJobTest : public ModeTest {
+ protected:
+  ModePolicyOfTheJobTest() {
+    steps_total_ = 100000;
+    options_.sync.mutable_auto_()->set_staleness(4);
+    options_.lease = absl::Seconds(5);
+    Restart();
+  }
+  // Heartbeats of all, one in a second, with the steps that each worker has
+  // done, which take it so long.
+  CoordinatorCore::Effects Train(int seconds,
+                                 const std::vector<double>& step_ms) {
+    CoordinatorCore::Effects all;
+    for (int i = 0; i < seconds; ++i) {
+      now_ += absl::Seconds(1);
+      for (size_t s = 0; s < servers_.size(); ++s)
+        Heartbeat(Server(static_cast<int>(s)), servers_[s]);
+      for (size_t w = 0; w < workers_.size(); ++w) {
+        stats_.resize(workers_.size());
+        stats_[w].set_clock(stats_[w].clock() + 30);
+        stats_[w].set_compute_seconds(stats_[w].compute_seconds() +
+                                      30 * step_ms.at(w) / 1000);
+        Message message;
+        message.header.set_view_number(ViewNow().number());
+        message.header.mutable_heartbeat()->set_incarnation(workers_[w]);
+        *message.header.mutable_heartbeat()->mutable_worker() = stats_[w];
+        const CoordinatorCore::Effects effects =
+            Send(Worker(static_cast<int>(w)), message);
+        all.log.insert(all.log.end(), effects.log.begin(), effects.log.end());
+      }
+      CoordinatorCore::Effects effects;
+      core_->OnTick(now_, &effects);
+      all.log.insert(all.log.end(), effects.log.begin(), effects.log.end());
+    }
+    return all;
+  }
+  CoordinatorCore::Effects Automatic() {
+    return Ask(
+        [](wire::Call& call) { call.mutable_set_mode()->set_automatic(true); });
+  }
+  std::string Policy() { return core_->Status(now_).mode_policy(); }
+
+  std::vector<run::WorkerStats> stats_;
+};
+
+TEST_F(ModePolicyOfTheJobTest, BeginsWithAllReduceAndLeavesItForAStraggler) {
+  StartJob();
+  EXPECT_EQ(ViewNow().phase(0).mode(), wire::ALLREDUCE);
+  EXPECT_EQ(Policy(), "has not measured yet");
+  EXPECT_THAT(Train(10, {7, 7}).log, IsEmpty());
+  const CoordinatorCore::Effects effects = Train(10, {7, 28});
+  ASSERT_THAT(effects.log, SizeIs(1));
+  EXPECT_THAT(effects.log[0],
+              AllOf(HasSubstr("the mode will change from allreduce to ssp:4: "
+                              "rank 1 takes "),
+                    HasSubstr(" ms a step, the median worker 7.0 ms ("),
+                    HasSubstr(" times, bound 1.5) for ")));
+  ASSERT_TRUE(ViewNow().has_change());
+  EXPECT_EQ(ViewNow().change().mode(), wire::SSP);
+  EXPECT_EQ(ViewNow().change().staleness(), 4);
+  EXPECT_THAT(Train(20, {7, 28}).log, IsEmpty()) << "one change at a time";
+  Promise(0, 1500);
+  Promise(1, 1500);
+  Enter(0, 1500);
+  const CoordinatorCore::Effects done = Enter(1, 1500);
+  ASSERT_EQ(done.modes.size(), 1u);
+  EXPECT_THAT(done.modes[0].reason(), HasSubstr("rank 1 takes"));
+  EXPECT_THAT(Train(10, {7, 28}).log, IsEmpty());
+  EXPECT_THAT(Policy(), HasSubstr("rank 1 takes 28.0 ms a step, the median "
+                                  "worker 7.0 ms (4.00 times"));
+  EXPECT_THAT(Train(10, {7, 7}).log,
+              ElementsAre(HasSubstr("from ssp:4 to allreduce")));
+}
+
+TEST_F(ModePolicyOfTheJobTest, AUsersModeSwitchesItOff) {
+  StartJob();
+  EXPECT_EQ(ReplyIn(Ask(Setting(wire::ALLREDUCE))).text(), "stays allreduce");
+  EXPECT_EQ(Policy(), "");
+  EXPECT_THAT(Train(20, {7, 28}).log, IsEmpty());
+  EXPECT_EQ(ReplyIn(Ask(Setting(wire::ALLREDUCE))).code(), wire::REJECTED);
+  EXPECT_EQ(ReplyIn(Automatic()).code(), wire::OK);
+  EXPECT_THAT(Train(20, {7, 28}).log,
+              ElementsAre(HasSubstr("from allreduce to ssp:4")));
+}
+
+TEST_F(ModePolicyOfTheJobTest, AUserSwitchesItOnInAnyJob) {
+  options_.sync.mutable_bsp();
+  Restart();
+  StartJob();
+  EXPECT_EQ(Policy(), "");
+  const CoordinatorCore::Effects effects = Automatic();
+  EXPECT_EQ(ReplyIn(effects).text(),
+            "will change when the workers' step times speak for it");
+  EXPECT_THAT(effects.log, ElementsAre(HasSubstr("chosen by the policy")));
+  EXPECT_THAT(Automatic().log, IsEmpty()) << "it is on already";
+  EXPECT_THAT(Train(20, {7, 28}).log,
+              ElementsAre(HasSubstr("from bsp to ssp:3")))
+      << "with the defaults";
+}
+
+TEST_F(ModePolicyOfTheJobTest, PhasesThatLieAheadForbidIt) {
+  options_.sync.clear_auto_();
+  options_.sync.add_phase()->mutable_bsp();
+  options_.sync.mutable_phase(0)->set_until_epoch(0.5);
+  options_.sync.add_phase()->mutable_asp();
+  Restart();
+  StartJob();
+  EXPECT_THAT(ReplyIn(Automatic()).error(),
+              HasSubstr("the mode changes to asp at step 50000"));
+}
+
+TEST_F(ModePolicyOfTheJobTest, ItSleepsBetweenItsLooks) {
+  StartJob();
+  Train(2, {7, 28});
+  now_ += absl::Milliseconds(500);
+  int wakeups = 0;
+  CoordinatorCore::Effects effects;
+  for (const absl::Time end = now_ + absl::Seconds(4);
+       core_->NextWakeup() <= end && wakeups < 100; ++wakeups) {
+    now_ = std::max(now_, core_->NextWakeup());
+    core_->OnTick(now_, &effects);
+  }
+  EXPECT_LT(wakeups, 10);
+  EXPECT_THAT(effects.log, ElementsAre(HasSubstr("to ssp:4")))
+      << "the hold ends without further news";
+}
+
 // ---- Modes and placement ----------------------------------------------------
 
 TEST_F(ModeTest, AChangeWaitsForMovesAndOtherMovesForTheChange) {
