@@ -77,7 +77,7 @@ class SharedMemoryStore final : public RendezvousStore {
   }
 
  private:
-  static constexpr int kEntries = 8;
+  static constexpr int kEntries = 64;
   struct Entry {
     char key[64];
     char value[1024];
