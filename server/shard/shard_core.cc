@@ -797,7 +797,11 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
     ShardState* const state = FindShard(shard);
     StalenessGate::Participant* participant =
         state->gate.Find(rank, from.instance);
-    if (participant == nullptr && pull.join() && AwaitsInstall(*state)) {
+    // Who has joined while the others stepped by all-reduce takes part from the
+    // installation on; our view may be too old to say so.
+    if (participant == nullptr &&
+        (AwaitsInstall(*state) ||
+         message.header.view_number() > view_->number())) {
       answer_code(shard, wire::RETRY);
       continue;
     }

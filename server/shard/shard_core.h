@@ -191,8 +191,8 @@ class ShardCore {
                      int entry, absl::Span<const Payload> frames, Rank rank,
                      Incarnation incarnation, std::string* error,
                      Effects* effects);
-  // A worker that joins a shard would get what other workers are about to
-  // replace.
+  // Workers are about to replace what is there, and some of them may not take
+  // part yet.
   bool AwaitsInstall(const ShardState& state) const;
   // Applies the clock that is held if it is complete by now.
   void ApplyCompleteClocks(ShardState& state, Effects* effects);

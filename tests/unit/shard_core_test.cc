@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/io/state_hash.h"
 #include "common/rng.h"
 #include "common/status.h"
+#include "common/sync/phases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -41,6 +43,36 @@ float First(const Payload& payload) {
   return value;
 }
 
+config::Optimizer Sgd() {
+  config::Optimizer config;
+  config.mutable_sgd()->set_learning_rate(1);
+  return config;
+}
+
+config::Optimizer Adam() {
+  config::Optimizer config;
+  config.mutable_adam()->set_learning_rate(0.1);
+  return config;
+}
+
+// A worker hands the shard back as it is after all steps before `clock`.
+Message InstallOf(uint64_t view_number, Clock clock, uint64_t seq,
+                  Version version, const Payload& values,
+                  const std::vector<Payload>& slots = {}, int32_t shard = 0) {
+  Message message;
+  message.header.set_view_number(view_number);
+  wire::PushRequest& push = *message.header.mutable_push_request();
+  push.set_clock(clock);
+  push.set_install(true);
+  push.add_shard(shard);
+  push.add_seq(seq);
+  push.add_base_version(version);
+  push.add_hash(StateHash(version, values, slots));
+  message.payloads.push_back(values);
+  message.payloads.insert(message.payloads.end(), slots.begin(), slots.end());
+  return message;
+}
+
 // Of `worker` in its incarnation; 10 + rank unless said otherwise.
 PeerId Worker(int rank, Incarnation incarnation = 0) {
   return {.kind = PeerId::Kind::kWorker,
@@ -48,14 +80,41 @@ PeerId Worker(int rank, Incarnation incarnation = 0) {
           .instance = incarnation == 0 ? 10 + rank : incarnation};
 }
 
+std::string BytesOf(const Payload& payload) {
+  return std::string(reinterpret_cast<const char*>(payload.data()),
+                     payload.size());
+}
+
+// Everything about a shard, to the last bit.
+std::vector<std::string> Portrait(const ShardState& state) {
+  std::vector<std::string> portrait = {
+      absl::StrCat("[", state.shard.range().begin, ", ",
+                   state.shard.range().end, ") version ", state.shard.version(),
+                   " bsp clock ", state.bsp_clock, " min clock ",
+                   state.gate.MinClock()),
+      BytesOf(state.shard.values())};
+  for (const Payload& slot : state.shard.slots())
+    portrait.push_back(BytesOf(slot));
+  for (const ShardState::Held& held : state.held) {
+    portrait.push_back(absl::StrCat("held ", static_cast<int>(held.rank), ".",
+                                    held.incarnation, " ",
+                                    BytesOf(held.gradient)));
+  }
+  for (const StalenessGate::Participant& p : state.gate.participants()) {
+    portrait.push_back(absl::StrCat(
+        "rank ", static_cast<int>(p.rank), ".", p.incarnation, " joined at ",
+        p.joined_at, " clock ", p.clock, " next seq ", p.next_seq));
+  }
+  return portrait;
+}
+
 class ShardCoreTest : public ::testing::Test {
  protected:
   // A running job with these founders, rank r in incarnation 10 + r.
   void Start(wire::Mode mode, int workers, Clock staleness = 0) {
-    config::Optimizer sgd;
-    sgd.mutable_sgd()->set_learning_rate(1);
     core_.emplace(ShardCore::Options{.self = {0, 0}, .seed = 1, .trace = true},
-                  *Optimizer::Create(sgd), config::LearningRateSchedule());
+                  *Optimizer::Create(optimizer_),
+                  config::LearningRateSchedule());
     view_.set_number(2);
     view_.set_state(wire::RUNNING);
     AddPhase(mode, 0, staleness);
@@ -175,6 +234,7 @@ class ShardCoreTest : public ::testing::Test {
     return First(effects.sends[0].message.payloads[0]);
   }
 
+  config::Optimizer optimizer_ = Sgd();
   wire::View view_;
   std::optional<ShardCore> core_;
 };
@@ -523,37 +583,593 @@ TEST_F(ShardCoreTest, AMemberThatHasNotJoinedTheShardIsToldTo) {
               HasSubstr("send a join pull first"));
 }
 
+// ---- Phases -----------------------------------------------------------------
+
+class ShardPhasesTest : public ShardCoreTest {
+ protected:
+  Message PullAt(Clock clock, uint64_t request_id = 1, int32_t shard = 0) {
+    Message message = PullOf(clock, request_id, shard);
+    message.header.mutable_pull_request()->set_own_clock(clock);
+    return message;
+  }
+  Message StatePullAt(Clock clock, uint64_t request_id = 1, int32_t shard = 0) {
+    Message message = PullAt(clock, request_id, shard);
+    message.header.mutable_pull_request()->set_state(true);
+    return message;
+  }
+  Message InstallAt(Clock clock, uint64_t seq, Version version, float value,
+                    int32_t shard = 0) {
+    return InstallOf(view_.number(), clock, seq, version, Floats(value), {},
+                     shard);
+  }
+  // The value that answers one of the pulls of this number, if one is answered.
+  static std::optional<float> AnswerIn(const ShardCore::Effects& effects,
+                                       uint64_t request_id) {
+    for (const Outgoing& out : effects.sends) {
+      const wire::PullReply& reply = out.message.header.pull_reply();
+      if (reply.request_id() == request_id && reply.code_size() == 1 &&
+          reply.code(0) == wire::OK) {
+        return First(out.message.payloads.at(0));
+      }
+    }
+    return std::nullopt;
+  }
+  wire::Code PullCode(const PeerId& from, const Message& message) {
+    const ShardCore::Effects effects = Send(from, message);
+    if (effects.sends.size() != 1) return wire::CODE_UNSPECIFIED;
+    return effects.sends[0].message.header.pull_reply().code(0);
+  }
+  const ShardState& State(int32_t shard = 0) {
+    const ShardState* const state = core_->StateOf(ShardId{shard});
+    SL_CHECK(state != nullptr, "the shard is not there");
+    return *state;
+  }
+  // Without a pull, which might wait.
+  float Now(int32_t shard = 0) { return First(State(shard).shard.values()); }
+
+  // Both workers push both shards at clocks below `clock`.
+  void PushUpTo(Clock clock, float gradient = 1) {
+    for (Clock c = 0; c < clock; ++c) {
+      for (const int rank : {0, 1}) {
+        for (const int32_t shard : {0, 1})
+          PushCode(Worker(rank), PushOf(c, c + 1, gradient, shard));
+      }
+    }
+  }
+  // Two workers, BSP, by all-reduce from 2 on and from 5 on asynchronous; both
+  // have pushed what they do before that.
+  void StartAllReduce() {
+    Start(wire::BSP, 2);
+    AddPhase(wire::ALLREDUCE, 2);
+    AddPhase(wire::ASP, 5);
+    Publish();
+    PushUpTo(2);
+  }
+};
+
+TEST_F(ShardPhasesTest, AClockThatIsHeldCompletesAsTheOldModeSays) {
+  Start(wire::BSP, 2);
+  AddPhase(wire::ASP, 1);
+  Publish();
+  PushCode(Worker(0), PushOf(0, 1, 2));
+  EXPECT_THAT(Send(Worker(0), PullAt(1, 7)).sends, IsEmpty())
+      << "asynchronous, but half of a synchronous clock is missing";
+  EXPECT_EQ(Now(), 0);
+  EXPECT_EQ(AnswerIn(Send(Worker(1), PushOf(0, 1, 4)), 7), -3);
+  EXPECT_EQ(core_->Stats().updates(), 1u);
+  PushCode(Worker(0), PushOf(1, 2, 8));
+  EXPECT_EQ(Now(), -7) << "at once, as one of two";
+  EXPECT_EQ(AnswerIn(Send(Worker(0), PullAt(2, 8)), 8), -7);
+}
+
+TEST_F(ShardPhasesTest, AfterBspABoundCountsFromTheChangeOn) {
+  Start(wire::BSP, 2);
+  AddPhase(wire::SSP, 1, /*staleness=*/2);
+  Publish();
+  PushCode(Worker(0), PushOf(0, 1, 2));
+  EXPECT_THAT(Send(Worker(0), PullAt(1, 7)).sends, IsEmpty());
+  PushCode(Worker(1), PushOf(0, 1, 2));
+  for (Clock clock = 1; clock <= 3; ++clock) {
+    EXPECT_TRUE(AnswerIn(Send(Worker(0), PullAt(clock, 10)), 10).has_value());
+    PushCode(Worker(0), PushOf(clock, clock + 1, 2));
+  }
+  EXPECT_THAT(Send(Worker(0), PullAt(4, 11)).sends, IsEmpty()) << "3 ahead";
+  EXPECT_TRUE(AnswerIn(Send(Worker(1), PushOf(1, 2, 2)), 11).has_value());
+}
+
+TEST_F(ShardPhasesTest, ABoundEndsWithItsPhase) {
+  Start(wire::SSP, 2, /*staleness=*/1);
+  AddPhase(wire::ASP, 2);
+  Publish();
+  PushCode(Worker(0), PushOf(0, 1, 1));
+  EXPECT_EQ(PullCode(Worker(0), PullAt(1)), wire::OK);
+  PushCode(Worker(0), PushOf(1, 2, 1));
+  EXPECT_EQ(PullCode(Worker(0), PullAt(2)), wire::OK)
+      << "rank 1 has not pushed anything";
+}
+
+TEST_F(ShardPhasesTest, BeforeBspLatePushesCountAtOnceAndAllMustHaveCome) {
+  Start(wire::ASP, 2);
+  AddPhase(wire::BSP, 2);
+  Publish();
+  PushCode(Worker(0), PushOf(0, 1, 2));
+  PushCode(Worker(0), PushOf(1, 2, 2));
+  EXPECT_THAT(Send(Worker(0), PullAt(2, 7)).sends, IsEmpty());
+  PushCode(Worker(1), PushOf(0, 1, 4));
+  EXPECT_EQ(Now(), -4);
+  EXPECT_EQ(AnswerIn(Send(Worker(1), PushOf(1, 2, 4)), 7), -6);
+  PushCode(Worker(0), PushOf(2, 3, 10));
+  EXPECT_EQ(Now(), -6) << "held";
+  EXPECT_EQ(PushCode(Worker(0), PushOf(3, 4, 10)), wire::RETRY)
+      << "one clock is held, not two";
+  PushCode(Worker(1), PushOf(2, 3, 20));
+  EXPECT_EQ(Now(), -21);
+}
+
+// Workers run through a random list of phases, each as fast as its pulls let
+// it, with repeated messages. The sum of everything is known whatever the
+// order; what BSP must have applied and no more, too.
+TEST_F(ShardPhasesTest, EveryPushCountsOnceWhateverModesFollowEachOther) {
+  constexpr int kWorkers = 3;
+  constexpr Clock kEnd = 14;
+  int changes_while_apart = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Rng rng(seed);
+    view_ = wire::View();
+    const std::vector<wire::Mode> modes = {wire::BSP, wire::SSP, wire::ASP};
+    Start(modes[rng.Below(3)], kWorkers, rng.Between(0, 3));
+    for (Clock from = 1 + rng.Below(4); from < kEnd; from += 1 + rng.Below(4))
+      AddPhase(modes[rng.Below(3)], from, rng.Between(0, 3));
+    Publish();
+    struct {
+      Clock clock = 0;
+      bool pulling = false;
+      bool has_parameters = false;
+    } workers[kWorkers];
+    float gradients[kWorkers][kEnd];
+    float before[kEnd + 1] = {};  // Sum of all gradients below the clock.
+    for (Clock clock = 0; clock < kEnd; ++clock) {
+      before[clock + 1] = before[clock];
+      for (auto& of_worker : gradients) {
+        of_worker[clock] = static_cast<float>(kWorkers * rng.Between(-9, 9));
+        before[clock + 1] += of_worker[clock];
+      }
+    }
+    const auto take = [&](const ShardCore::Effects& effects) {
+      for (const Outgoing& out : effects.sends) {
+        const wire::PullReply& reply = out.message.header.pull_reply();
+        if (reply.code_size() == 0 || reply.code(0) != wire::OK) continue;
+        auto& worker = workers[out.to.index];
+        if (!worker.pulling) continue;  // Asked twice.
+        worker.pulling = false;
+        worker.has_parameters = true;
+        const Clock min_clock = State().gate.MinClock();
+        ASSERT_GE(min_clock, NeededClock(view_, worker.clock));
+        if (PhaseAt(view_, worker.clock).mode() != wire::BSP) continue;
+        ASSERT_EQ(First(out.message.payloads.at(0)),
+                  -before[worker.clock] / kWorkers);
+      }
+    };
+    int done = 0;
+    for (int step = 0; done < kWorkers; ++step) {
+      ASSERT_LT(step, 10000) << "somebody waits for ever";
+      const int rank = static_cast<int>(rng.Below(kWorkers));
+      auto& worker = workers[rank];
+      if (worker.clock == kEnd) continue;
+      if (!worker.has_parameters) {
+        worker.pulling = true;
+        take(Send(Worker(rank), PullAt(worker.clock, worker.clock + 1)));
+        continue;
+      }
+      for (const auto& other : workers) {
+        changes_while_apart +=
+            &PhaseAt(view_, other.clock) != &PhaseAt(view_, worker.clock);
+      }
+      const Message push =
+          PushOf(worker.clock, worker.clock + 1, gradients[rank][worker.clock]);
+      ++worker.clock;
+      worker.has_parameters = false;
+      done += worker.clock == kEnd;
+      take(Send(Worker(rank), push));
+      if (rng.Chance(0.3)) take(Send(Worker(rank), push));
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_EQ(Now(), -before[kEnd] / kWorkers);
+    EXPECT_EQ(core_->Stats().malformed(), 0u);
+  }
+  EXPECT_GT(changes_while_apart, 1000);
+}
+
+TEST_F(ShardPhasesTest, WhoKnowsMorePhasesHasToComeAgain) {
+  Start(wire::ASP, 1);
+  Message push = PushOf(0, 1, 5);
+  push.header.mutable_push_request()->set_phases(2);
+  const wire::PushReply reply = Push(Worker(0), push);
+  EXPECT_EQ(reply.code(0), wire::RETRY);
+  EXPECT_EQ(reply.acked_seq(0), 0u);
+  Message pull = PullAt(0, 7);
+  pull.header.mutable_pull_request()->set_phases(2);
+  EXPECT_EQ(PullCode(Worker(0), pull), wire::RETRY);
+  EXPECT_EQ(State().gate.parked_count(), 0u);
+  EXPECT_EQ(Now(), 0);
+  AddPhase(wire::BSP, 1);
+  Publish();
+  EXPECT_EQ(PushCode(Worker(0), push), wire::OK);
+  EXPECT_EQ(PullCode(Worker(0), pull), wire::OK);
+  EXPECT_EQ(Now(), -5);
+}
+
+TEST_F(ShardPhasesTest, WhoKnowsFewerPhasesIsServed) {
+  Start(wire::ASP, 1);
+  AddPhase(wire::BSP, 9);
+  Publish();
+  Message push = PushOf(0, 1, 5);
+  push.header.mutable_push_request()->set_phases(1);
+  EXPECT_EQ(PushCode(Worker(0), push), wire::OK);
+}
+
+// ---- From servers to all-reduce
+
+TEST_F(ShardPhasesTest, TheStateIsThereOnceAllHaveReachedTheClock) {
+  optimizer_ = Adam();
+  Start(wire::BSP, 2);
+  AddPhase(wire::ALLREDUCE, 1);
+  Publish();
+  PushCode(Worker(0), PushOf(0, 1, 2));
+  EXPECT_THAT(Send(Worker(0), StatePullAt(1, 7)).sends, IsEmpty());
+  const ShardCore::Effects effects = Send(Worker(1), PushOf(0, 1, 4));
+  ASSERT_THAT(effects.sends, SizeIs(2));
+  const Message& answer = effects.sends[1].message;
+  const wire::PullReply& reply = answer.header.pull_reply();
+  EXPECT_EQ(reply.request_id(), 7u);
+  EXPECT_THAT(reply.version(), ElementsAre(1));
+  const Shard& shard = State().shard;
+  ASSERT_THAT(answer.payloads, SizeIs(3));
+  ASSERT_THAT(shard.slots(), SizeIs(2));
+  EXPECT_EQ(BytesOf(answer.payloads[0]), BytesOf(shard.values()));
+  EXPECT_EQ(BytesOf(answer.payloads[1]), BytesOf(shard.slots()[0]));
+  EXPECT_EQ(BytesOf(answer.payloads[2]), BytesOf(shard.slots()[1]));
+  EXPECT_NE(First(answer.payloads[2]), 0) << "with what was held";
+  EXPECT_THAT(reply.hash(),
+              ElementsAre(StateHash(1, shard.values(), shard.slots())));
+}
+
+TEST_F(ShardPhasesTest, TheStateDoesNotWaitForWhoIsGone) {
+  Start(wire::ASP, 2);
+  AddPhase(wire::ALLREDUCE, 1);
+  Publish();
+  PushCode(Worker(0), PushOf(0, 1, 2));
+  EXPECT_THAT(Send(Worker(0), StatePullAt(1, 7)).sends, IsEmpty());
+  EXPECT_EQ(PullCode(Worker(0), StatePullAt(1, 7)), wire::PARKED);
+  RemoveWorker(1);
+  EXPECT_EQ(AnswerIn(Publish(), 7), -1);
+}
+
+TEST_F(ShardPhasesTest, EachEntryOfAStateHasItsHash) {
+  StartAllReduce();
+  Message pull = StatePullAt(2, 7, 2);  // Of which another thread is the owner.
+  pull.header.mutable_pull_request()->add_shard(1);
+  const ShardCore::Effects effects = Send(Worker(0), pull);
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  const wire::PullReply& reply = effects.sends[0].message.header.pull_reply();
+  EXPECT_THAT(reply.code(), ElementsAre(wire::MOVED, wire::OK));
+  EXPECT_THAT(reply.hash(),
+              ElementsAre(0u, StateHash(2, State(1).shard.values(), {})));
+}
+
+TEST_F(ShardPhasesTest, AnOrdinaryPullHasNoHashAndNoSlots) {
+  optimizer_ = Adam();
+  Start(wire::ASP, 1);
+  const ShardCore::Effects effects = Send(Worker(0), PullOf(0, 7));
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  EXPECT_EQ(effects.sends[0].message.header.pull_reply().hash_size(), 0);
+  EXPECT_THAT(effects.sends[0].message.payloads, SizeIs(1));
+}
+
+TEST_F(ShardPhasesTest, AGradientOfAStepByAllReduceIsRefused) {
+  StartAllReduce();
+  const wire::PushReply reply = Push(Worker(0), PushOf(2, 3, 5));
+  EXPECT_EQ(reply.code(0), wire::REJECTED);
+  EXPECT_THAT(reply.error(), HasSubstr("rank 0 of clock 2: the step of that "
+                                       "clock is done by all-reduce"));
+  EXPECT_EQ(reply.acked_seq(0), 2u);
+  EXPECT_EQ(Now(), -2);
+  EXPECT_EQ(State().gate.MinClock(), 2);
+}
+
+// ---- From all-reduce to servers
+
+TEST_F(ShardPhasesTest, TheFirstInstallationCountsAndBringsAllToTheClock) {
+  StartAllReduce();
+  const ShardCore::Effects effects = Send(Worker(1), InstallAt(5, 3, 9, 42));
+  EXPECT_EQ(Now(), 42);
+  EXPECT_EQ(State().shard.version(), 9u);
+  EXPECT_EQ(State().bsp_clock, 5);
+  for (const StalenessGate::Participant& worker : State().gate.participants())
+    EXPECT_EQ(worker.clock, 5);
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  EXPECT_THAT(effects.sends[0].message.header.push_reply().acked_seq(),
+              ElementsAre(3));
+  ASSERT_THAT(effects.trace, SizeIs(1));
+  EXPECT_EQ(effects.trace[0].kind, ShardTraceRecord::Kind::kInstalled);
+  EXPECT_EQ(effects.trace[0].rank, Rank{1});
+  EXPECT_EQ(effects.trace[0].clock, 5);
+  EXPECT_EQ(effects.trace[0].version, 9u);
+}
+
+TEST_F(ShardPhasesTest, LaterInstallationsAreAcknowledgedAndChangeNothing) {
+  StartAllReduce();
+  Send(Worker(1), InstallAt(5, 3, 9, 42));
+  PushCode(Worker(1), PushOf(5, 4, 8));
+  EXPECT_EQ(Now(), 38) << "asynchronous, as one of two";
+  // By another one, and again by the same.
+  EXPECT_EQ(Push(Worker(0), InstallAt(5, 3, 9, 42)).acked_seq(0), 3u);
+  const ShardCore::Effects again = Send(Worker(1), InstallAt(5, 3, 9, 42));
+  EXPECT_EQ(again.sends.at(0).message.header.push_reply().code(0), wire::OK);
+  EXPECT_EQ(again.sends.at(0).message.header.push_reply().acked_seq(0), 4u);
+  EXPECT_THAT(again.trace, IsEmpty());
+  EXPECT_EQ(Now(), 38);
+  EXPECT_EQ(State().shard.version(), 10u);
+}
+
+TEST_F(ShardPhasesTest, PullsOfTheClockWaitForTheInstallation) {
+  StartAllReduce();
+  Message pull = PullAt(5, 7);  // Asynchronous, but all-reduce was before.
+  EXPECT_THAT(Send(Worker(0), pull).sends, IsEmpty());
+  EXPECT_EQ(AnswerIn(Send(Worker(1), InstallAt(5, 3, 9, 42)), 7), 42);
+}
+
+TEST_F(ShardPhasesTest, AnInstallationWaitsForThePushesBeforeIt) {
+  StartAllReduce();
+  const wire::PushReply reply = Push(Worker(0), InstallAt(5, 4, 9, 42));
+  EXPECT_EQ(reply.code(0), wire::RETRY);
+  EXPECT_EQ(reply.acked_seq(0), 2u);
+  EXPECT_EQ(Now(), -2);
+}
+
+TEST_F(ShardPhasesTest, AnInstallationThatIsWrongChangesNothing) {
+  StartAllReduce();
+  AddPhase(wire::BSP, 8);  // After a phase over servers.
+  Publish();
+  Message other_bits = InstallAt(5, 3, 9, 42);
+  other_bits.payloads[0] = Floats(43);
+  Message other_version = InstallAt(5, 3, 9, 42);
+  other_version.header.mutable_push_request()->set_base_version(0, 8);
+  const struct {
+    Message message;
+    std::string error;
+  } cases[] = {
+      {InstallOf(view_.number(), 5, 3, 9, Floats(42, kElements - 1)),
+       "a tensor has 12 bytes, the shard 16"},
+      {other_bits, "its bits are not those that the worker sent"},
+      {other_version, "its bits are not those that the worker sent"},
+      {InstallAt(4, 3, 9, 42), "no phase by all-reduce ends there"},
+      {InstallAt(0, 3, 9, 42), "no phase by all-reduce ends there"},
+      {InstallAt(2, 3, 9, 42), "no phase by all-reduce ends there"},
+      {InstallAt(8, 3, 9, 42), "no phase by all-reduce ends there"},
+  };
+  const std::vector<std::string> before = Portrait(State());
+  for (const auto& wrong : cases) {
+    SCOPED_TRACE(wrong.error);
+    const wire::PushReply reply = Push(Worker(0), wrong.message);
+    EXPECT_EQ(reply.code(0), wire::REJECTED);
+    EXPECT_THAT(reply.error(), HasSubstr(wrong.error));
+    EXPECT_THAT(reply.error(), HasSubstr("weight[0, 4) by rank 0"));
+    EXPECT_EQ(Portrait(State()), before);
+  }
+}
+
+TEST_F(ShardPhasesTest, AnInstallationWhosePartsDoNotFitTogetherIsRefused) {
+  optimizer_ = Adam();
+  StartAllReduce();
+  const std::vector<Payload> slots = {Floats(1), Floats(2)};
+  const Message good = InstallOf(view_.number(), 5, 3, 9, Floats(42), slots);
+  Message no_slots = good;
+  no_slots.payloads.resize(1);
+  Message no_hash = good;
+  no_hash.header.mutable_push_request()->clear_hash();
+  Message no_version = good;
+  no_version.header.mutable_push_request()->clear_base_version();
+  Message advance = good;
+  advance.header.mutable_push_request()->set_advance(true);
+  for (const Message& message : {no_slots, no_hash, no_version, advance}) {
+    const ShardCore::Effects effects = Send(Worker(0), message);
+    ASSERT_THAT(effects.sends, SizeIs(1));
+    EXPECT_TRUE(effects.sends[0].message.header.has_error_reply());
+    EXPECT_EQ(State().gate.MinClock(), 2);
+  }
+  EXPECT_EQ(PushCode(Worker(0), good), wire::OK);
+  EXPECT_EQ(First(State().shard.slots()[1]), 2);
+}
+
+TEST_F(ShardPhasesTest, OneMessageInstallsSeveralShards) {
+  optimizer_ = Adam();
+  StartAllReduce();
+  Message both =
+      InstallOf(view_.number(), 5, 3, 9, Floats(1), {Floats(2), Floats(3)}, 0);
+  const Message second =
+      InstallOf(view_.number(), 5, 3, 8, Floats(4), {Floats(5), Floats(6)}, 1);
+  both.header.mutable_push_request()->MergeFrom(second.header.push_request());
+  both.payloads.insert(both.payloads.end(), second.payloads.begin(),
+                       second.payloads.end());
+  EXPECT_THAT(Push(Worker(0), both).code(), ElementsAre(wire::OK, wire::OK));
+  EXPECT_EQ(Now(0), 1);
+  EXPECT_EQ(First(State(0).shard.slots()[1]), 3);
+  EXPECT_EQ(Now(1), 4);
+  EXPECT_EQ(First(State(1).shard.slots()[0]), 5);
+  EXPECT_EQ(State(1).shard.version(), 8u);
+}
+
+TEST_F(ShardPhasesTest, AnInstalledShardKeepsNoFrameOfTheNetwork) {
+  StartAllReduce();
+  std::vector<char> frame(1 + kElements * sizeof(float));
+  std::memcpy(frame.data() + 1, Floats(42).data(), kElements * sizeof(float));
+  Send(Worker(0), InstallOf(view_.number(), 5, 3, 9,
+                            Payload::Wrap(frame.data() + 1,
+                                          kElements * sizeof(float), 0)));
+  std::fill(frame.begin(), frame.end(), 0);
+  EXPECT_EQ(Now(), 42);
+  PushCode(Worker(0), PushOf(5, 4, 2));
+  EXPECT_EQ(Now(), 41);
+}
+
+// The twin has done by BSP what the workers did by all-reduce.
+TEST_F(ShardPhasesTest, AfterTheInstallationAShardIsAsIfItHadDoneTheSteps) {
+  optimizer_ = Adam();
+  const auto gradient = [](int rank, Clock clock) {
+    return 0.7f * static_cast<float>(clock) - 2.3f * static_cast<float>(rank);
+  };
+  const auto push = [&](Clock clock, uint64_t seq) {
+    for (const int rank : {0, 1}) {
+      EXPECT_EQ(
+          PushCode(Worker(rank), PushOf(clock, seq, gradient(rank, clock))),
+          wire::OK);
+    }
+  };
+  Start(wire::BSP, 2);
+  for (Clock clock = 0; clock < 5; ++clock) push(clock, clock + 1);
+  const Version version = State().shard.version();
+  const Payload values = State().shard.values();
+  const std::vector<Payload> slots = State().shard.slots();
+  for (Clock clock = 5; clock < 9; ++clock) push(clock, clock + 1);
+  const std::vector<std::string> twin = Portrait(State());
+
+  view_ = wire::View();
+  Start(wire::BSP, 2);
+  AddPhase(wire::ALLREDUCE, 2);
+  AddPhase(wire::BSP, 5);
+  Publish();
+  for (Clock clock = 0; clock < 2; ++clock) push(clock, clock + 1);
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(PushCode(Worker(rank),
+                       InstallOf(view_.number(), 5, 3, version, values, slots)),
+              wire::OK);
+  }
+  for (Clock clock = 5; clock < 9; ++clock) push(clock, clock - 1);
+  std::vector<std::string> installed = Portrait(State());
+  ASSERT_EQ(installed.size(), twin.size());
+  // All but the sequence numbers.
+  for (size_t i = 0; i + 2 < twin.size(); ++i) EXPECT_EQ(installed[i], twin[i]);
+}
+
+TEST_F(ShardPhasesTest, WhoJoinedDuringAllReduceInstallsAndTakesPart) {
+  StartAllReduce();
+  AddWorker(2, 30, /*founder=*/false);
+  Publish();
+  view_.set_arrived(5);
+  Publish();
+  EXPECT_EQ(Push(Worker(2, 30), InstallAt(5, 1, 9, 42)).acked_seq(0), 1u);
+  EXPECT_EQ(Now(), 42);
+  PushCode(Worker(2, 30), PushOf(5, 2, 9));
+  EXPECT_EQ(Now(), 39) << "as one of three";
+}
+
+TEST_F(ShardPhasesTest, WhoJoinedDuringAllReduceMayPullBeforeTheInstallation) {
+  StartAllReduce();
+  AddWorker(2, 30, /*founder=*/false);
+  Publish();
+  // Its view says already that all have arrived; ours does not.
+  Message pull = PullAt(5, 7);
+  pull.header.set_view_number(view_.number() + 1);
+  EXPECT_EQ(PullCode(Worker(2, 30), pull), wire::RETRY);
+  view_.set_arrived(5);
+  Publish();
+  EXPECT_EQ(PullCode(Worker(2, 30), pull), wire::RETRY);
+  Send(Worker(0), InstallAt(5, 3, 9, 42));
+  EXPECT_EQ(AnswerIn(Send(Worker(2, 30), pull), 7), 42);
+}
+
+TEST_F(ShardPhasesTest, WhoJoinsAfterAllHaveArrivedWaitsForTheInstallation) {
+  StartAllReduce();
+  view_.set_arrived(5);
+  Publish();
+  AddWorker(2, 30, /*founder=*/false);
+  Publish();
+  const Message join = PullOf(0, 7, 0, /*join=*/true);
+  EXPECT_EQ(PullCode(Worker(2, 30), join), wire::RETRY);
+  Send(Worker(0), InstallAt(5, 3, 9, 42));
+  const ShardCore::Effects effects = Send(Worker(2, 30), join);
+  EXPECT_EQ(AnswerIn(effects, 7), 42);
+  EXPECT_THAT(effects.sends[0].message.header.pull_reply().shard_clock(),
+              ElementsAre(5));
+}
+
+TEST_F(ShardPhasesTest, WhoJoinsWhileOthersAllReduceTakesPartAtTheirStart) {
+  StartAllReduce();
+  AddWorker(2, 30, /*founder=*/false);
+  Publish();
+  const ShardCore::Effects effects =
+      Send(Worker(2, 30), PullOf(0, 7, 0, /*join=*/true));
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  EXPECT_THAT(effects.sends[0].message.header.pull_reply().shard_clock(),
+              ElementsAre(2));
+  EXPECT_EQ(AnswerIn(Send(Worker(2, 30), StatePullAt(2, 8)), 8), -2);
+}
+
+TEST_F(ShardPhasesTest, AnInstallationThatASenderGoneByNowMadeCounts) {
+  StartAllReduce();
+  Send(Worker(1), InstallAt(5, 3, 9, 42));
+  RemoveWorker(1);
+  Publish();
+  EXPECT_EQ(PushCode(Worker(0), InstallAt(5, 3, 9, 42)), wire::OK);
+  EXPECT_EQ(AnswerIn(Send(Worker(0), PullAt(5, 7)), 7), 42);
+  PushCode(Worker(0), PushOf(5, 4, 2));
+  EXPECT_EQ(Now(), 40) << "as the only one";
+}
+
+TEST_F(ShardPhasesTest, WhoIsGoneInstallsNothing) {
+  StartAllReduce();
+  RemoveWorker(1);
+  Publish();
+  EXPECT_EQ(PushCode(Worker(1), InstallAt(5, 3, 9, 42)), wire::FENCED);
+  EXPECT_EQ(Now(), -2);
+  EXPECT_EQ(PushCode(Worker(0), InstallAt(5, 3, 9, 41)), wire::OK);
+  EXPECT_EQ(Now(), 41);
+}
+
+TEST_F(ShardPhasesTest, WhenNoneIsLeftThatTookPartANewWorkerInstalls) {
+  StartAllReduce();
+  AddWorker(2, 30, /*founder=*/false);
+  Publish();
+  RemoveWorker(0);
+  RemoveWorker(1);
+  Publish();
+  EXPECT_EQ(PushCode(Worker(2, 30), InstallAt(5, 1, 9, 42)), wire::OK);
+  EXPECT_EQ(AnswerIn(Send(Worker(2, 30), PullAt(5, 7)), 7), 42);
+}
+
+TEST_F(ShardPhasesTest, AnInstallationFromANewerViewHasToComeAgain) {
+  StartAllReduce();
+  const std::vector<std::string> before = Portrait(State());
+  Message install = InstallAt(5, 3, 9, 42);
+  install.header.set_view_number(view_.number() + 1);
+  const wire::PushReply reply = Push(Worker(0), install);
+  EXPECT_EQ(reply.code(0), wire::RETRY);
+  EXPECT_EQ(reply.acked_seq(0), 2u);
+  EXPECT_EQ(Portrait(State()), before);
+}
+
+TEST_F(ShardPhasesTest, AllReduceMayComeTwice) {
+  StartAllReduce();
+  AddPhase(wire::ALLREDUCE, 6);
+  AddPhase(wire::BSP, 8);
+  Publish();
+  Send(Worker(0), InstallAt(5, 3, 9, 40));
+  PushCode(Worker(0), PushOf(5, 4, 2));
+  EXPECT_THAT(Send(Worker(0), StatePullAt(6, 7)).sends, IsEmpty());
+  EXPECT_EQ(AnswerIn(Send(Worker(1), PushOf(5, 3, 4)), 7), 37);
+  EXPECT_EQ(PushCode(Worker(1), InstallAt(8, 4, 13, 30)), wire::OK);
+  EXPECT_EQ(AnswerIn(Send(Worker(0), PullAt(8, 8)), 8), 30);
+  // What was sent before and comes late is of no use any more.
+  EXPECT_EQ(PushCode(Worker(1), InstallAt(5, 2, 9, 40)), wire::OK);
+  EXPECT_EQ(Now(), 30);
+}
+
 // ---- Two threads ------------------------------------------------------------
 
 PeerId Thread(int server) {
   return {.kind = PeerId::Kind::kShardThread, .index = server, .instance = 0};
-}
-
-// Everything about a shard, to the last bit.
-std::vector<std::string> Portrait(const ShardState& state) {
-  const auto bytes = [](const Payload& payload) {
-    return std::string(reinterpret_cast<const char*>(payload.data()),
-                       payload.size());
-  };
-  std::vector<std::string> portrait = {
-      absl::StrCat("[", state.shard.range().begin, ", ",
-                   state.shard.range().end, ") version ", state.shard.version(),
-                   " bsp clock ", state.bsp_clock, " min clock ",
-                   state.gate.MinClock()),
-      bytes(state.shard.values())};
-  for (const Payload& slot : state.shard.slots())
-    portrait.push_back(bytes(slot));
-  for (const ShardState::Held& held : state.held) {
-    portrait.push_back(absl::StrCat("held ", static_cast<int>(held.rank), ".",
-                                    held.incarnation, " ",
-                                    bytes(held.gradient)));
-  }
-  for (const StalenessGate::Participant& p : state.gate.participants()) {
-    portrait.push_back(absl::StrCat(
-        "rank ", static_cast<int>(p.rank), ".", p.incarnation, " joined at ",
-        p.joined_at, " clock ", p.clock, " next seq ", p.next_seq));
-  }
-  return portrait;
 }
 
 // Servers 0 and 1 with one thread each. Shards 0 and 1 are on server 0 at
@@ -567,18 +1183,12 @@ class ShardMoveTest : public ::testing::Test {
   }
 
   void Start(wire::Mode mode, int workers, bool adam = false) {
-    config::Optimizer optimizer;
-    if (adam) {
-      optimizer.mutable_adam()->set_learning_rate(0.1);
-    } else {
-      optimizer.mutable_sgd()->set_learning_rate(1);
-    }
     for (const int server : {0, 1}) {
       cores_[server].emplace(ShardCore::Options{.self = {server, 0},
                                                 .seed = 1,
                                                 .hand_over = hand_over_,
                                                 .waiting_max = waiting_max_},
-                             *Optimizer::Create(optimizer),
+                             *Optimizer::Create(adam ? Adam() : Sgd()),
                              config::LearningRateSchedule());
     }
     view_.set_number(2);
@@ -1300,6 +1910,100 @@ TEST_F(ShardMoveTest, NothingIsTakenOverOnceTheJobHasEnded) {
   Deliver();
   EXPECT_FALSE(cores_[1]->Owns(ShardId{0}));
   EXPECT_EQ(cores_[1]->moves_count(), 0u);
+}
+
+// ---- Installations ----------------------------------------------------------
+
+// BSP, by all-reduce from 1 on and from 3 on asynchronous; one worker, which
+// has done clock 0.
+class ShardInstallMoveTest : public ShardMoveTest {
+ protected:
+  void StartAllReduce(bool adam = false) {
+    Start(wire::BSP, 1, adam);
+    for (const wire::Mode mode : {wire::ALLREDUCE, wire::ASP}) {
+      wire::Phase& phase = *view_.add_phase();
+      phase.set_mode(mode);
+      phase.set_from(mode == wire::ALLREDUCE ? 1 : 3);
+    }
+    Show();
+    Send(0, Worker(0), PushOf(0, 1, 5));
+    Send(1, Worker(0), PushOf(0, 1, 5, 2));
+    Replies();
+  }
+  Message Install(float value, int32_t shard = 0) {
+    return InstallOf(view_.number(), 3, 2, 9, Floats(value), {}, shard);
+  }
+};
+
+TEST_F(ShardInstallMoveTest, WhileAShardLeavesItIsNotInstalled) {
+  StartAllReduce();
+  Move(0, 1);
+  Show();  // View 5.
+  Send(0, Worker(0), Install(42));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 RETRY"));
+  EXPECT_EQ(Value(0), -5);
+  Deliver();
+  Send(0, Worker(0), Install(42));
+  Send(1, Worker(0), Install(42));
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 MOVED to 1 as of 5",
+                                     "rank 0: push 0 OK acked 2"));
+  EXPECT_EQ(Value(1), 42);
+  EXPECT_EQ(State(1, 0).gate.MinClock(), 3);
+}
+
+TEST_F(ShardInstallMoveTest, AnInstallationWaitsForAShardThatArrives) {
+  StartAllReduce(/*adam=*/true);
+  Move(0, 1);
+  Show();
+  Deliver(1);
+  // Of a shard that is here, and of the one that comes.
+  Message both =
+      InstallOf(view_.number(), 3, 2, 9, Floats(1), {Floats(2), Floats(3)}, 2);
+  const Message second =
+      InstallOf(view_.number(), 3, 2, 9, Floats(4), {Floats(5), Floats(6)}, 0);
+  both.header.mutable_push_request()->mutable_shard()->Add(0);
+  both.header.mutable_push_request()->add_seq(2);
+  both.header.mutable_push_request()->add_base_version(9);
+  both.header.mutable_push_request()->add_hash(
+      second.header.push_request().hash(0));
+  both.payloads.insert(both.payloads.end(), second.payloads.begin(),
+                       second.payloads.end());
+  Send(1, Worker(0), both);
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 2 OK acked 2"));
+  Deliver();
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 2"));
+  EXPECT_EQ(Value(1, 2), 1);
+  EXPECT_EQ(Value(1, 0), 4);
+  EXPECT_EQ(First(State(1, 0).shard.slots().at(1)), 6);
+}
+
+TEST_F(ShardInstallMoveTest, AnInstalledShardMovesAsItIs) {
+  StartAllReduce();
+  AddWorker(1, 21);  // Takes part from the installation on.
+  Show();
+  Send(0, Worker(0), Install(42));
+  const std::vector<std::string> before = Portrait(State(0, 0));
+  MoveNow(0, 1);
+  EXPECT_EQ(Portrait(State(1, 0)), before);
+  Send(1, Worker(1, 21), InstallOf(view_.number(), 3, 1, 9, Floats(42)));
+  Send(1, Worker(1, 21), PushOf(3, 2, 4));
+  EXPECT_EQ(Value(1), 40);
+}
+
+TEST_F(ShardInstallMoveTest, AStatePullFollowsAShardThatMoves) {
+  StartAllReduce(/*adam=*/true);
+  AddWorker(1, 21);
+  Show();
+  Send(0, Worker(1, 21), JoinPullOf(3));  // At clock 1.
+  Replies();
+  Message pull = PullOf(2, 7);  // Which rank 1 keeps waiting.
+  pull.header.mutable_pull_request()->set_state(true);
+  pull.header.mutable_pull_request()->set_own_clock(1);
+  Send(0, Worker(0), pull);
+  Move(0, 1);
+  Show();
+  Deliver();
+  EXPECT_THAT(Replies(), ElementsAre("rank 0: pull 7 of 0 MOVED to 1 as of 6"));
 }
 
 // ---- Splits -----------------------------------------------------------------
