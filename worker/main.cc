@@ -47,6 +47,12 @@ absl::Status Work(const MemberFlags& flags,
   });
   const std::vector<WorkerProcess> workers = WorkerProcesses(config);
   const WorkerProcess& self = workers[flags.index];
+  const ModelOptions model_options = {
+      .gpu = self.gpu,
+      .push_type = config.sync().push_type(),
+      .gpu_timeout = absl::Milliseconds(config.limits().wait_timeout_ms())};
+  SL_RETURN_IF_ERROR(CheckModelDevice(model_options));
+  if (self.gpu >= 0) spdlog::info("training on GPU {}", self.gpu);
   SL_RETURN_IF_ERROR(SetComputeThreads(self.threads));
   const BlasLibrary blas = LoadedBlas();
   if (blas.fast) {
@@ -70,7 +76,7 @@ absl::Status Work(const MemberFlags& flags,
                        .seed = static_cast<uint64_t>(config.train().seed())}));
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                       CreateModel(config.model(), data.train->features(),
-                                  data.train->classes()));
+                                  data.train->classes(), model_options));
   const LearningRateSchedule::JobLength length =
       JobLengthOf(config.train(), sampler);
 
