@@ -542,7 +542,7 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
         const auto first = message.payloads.begin() +
                            static_cast<std::ptrdiff_t>(next_payload);
         next_payload += frames;
-        const Payload& values = *first;
+        const auto last = first + static_cast<std::ptrdiff_t>(frames);
         const auto wanted =
             std::find(unit->shards.begin(), unit->shards.end(), shard);
         const size_t bytes = view_->shard(ShardId{shard}).bytes();
@@ -553,21 +553,23 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
               std::min(unit->resend_at, now + options_.refused_delay);
           break;
         }
-        if (values.size() != bytes) {
+        const auto wrong = std::find_if(
+            first, last,
+            [&](const Payload& tensor) { return tensor.size() != bytes; });
+        if (wrong != last) {
           effects->failure = absl::InternalError(
               absl::StrCat(OwnerName(*view_, from), " answered a pull of ",
                            view_->ShardName(ShardId{shard}), " with ",
-                           values.size(), " bytes, the shard has ", bytes));
+                           wrong->size(), " bytes, the shard has ", bytes));
           return;
         }
-        ShardValue value{
-            .version = reply.version(i),
-            .shard_clock = reply.shard_clock(i),
-            .values = values,
-            .slots = {first + 1, first + static_cast<std::ptrdiff_t>(frames)},
-            .hash = unit->state && i < reply.hash_size() ? reply.hash(i) : 0};
+        ShardValue value{.version = reply.version(i),
+                         .shard_clock = reply.shard_clock(i),
+                         .values = *first,
+                         .slots = {first + 1, last}};
+        const uint64_t hash = i < reply.hash_size() ? reply.hash(i) : 0;
         if (unit->state &&
-            StateHash(value.version, values, value.slots) != value.hash) {
+            StateHash(value.version, value.values, value.slots) != hash) {
           effects->failure = absl::DataLossError(
               absl::StrCat(OwnerName(*view_, from), " sent ",
                            view_->ShardName(ShardId{shard}), " of version ",

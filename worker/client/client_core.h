@@ -41,7 +41,6 @@ class ClientCore {
     Clock shard_clock = 0;
     Payload values;
     std::vector<Payload> slots;  // Of PullState().
-    uint64_t hash = 0;           // Likewise: StateHash(), checked.
   };
   struct PullResult {
     uint64_t pull_id = 0;
