@@ -59,7 +59,7 @@ if(SLACKLINE_CUDA STREQUAL "AUTO")
   if(NOT CMAKE_CUDA_COMPILER)
     unset(CMAKE_CUDA_COMPILER CACHE)  # The next configuration tries again.
     message(STATUS "CUDA Toolkit ${CUDAToolkit_VERSION}: found, but ${CUDAToolkit_NVCC_EXECUTABLE} does not work with "
-      "${CMAKE_CXX_COMPILER}; workers train on the CPU (-DSLACKLINE_CUDA=ON shows why, "
+      "$ENV{CUDAHOSTCXX}; workers train on the CPU (-DSLACKLINE_CUDA=ON shows why, "
       "-DCMAKE_CUDA_HOST_COMPILER=... names an older compiler)")
     return()
   endif()
