@@ -2,11 +2,7 @@
 // the batches of all workers are the same computation but for the order in
 // which gradients are summed, so their models agree to rounding.
 // Method: 100 steps of SGD with momentum from one seed, on the same examples.
-// Compared is each tensor of the final models: the largest difference of two
-// elements, relative to the tensor's largest element.
-#include <algorithm>
-#include <cmath>
-
+// Compared is each tensor of the final models, by RelativeDifference().
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/support/job_test.h"
@@ -16,16 +12,6 @@ namespace slackline {
 namespace {
 
 constexpr double kRoundingMax = 1e-5;
-
-double RelativeDifference(const Tensor& tensor, const Tensor& reference) {
-  double difference = 0, largest = 0;
-  for (size_t i = 0; i < reference.values.size(); ++i) {
-    difference = std::max<double>(
-        difference, std::abs(double{tensor.values[i]} - reference.values[i]));
-    largest = std::max<double>(largest, std::abs(reference.values[i]));
-  }
-  return difference / largest;
-}
 
 class Equivalence : public JobTest {
  protected:

@@ -49,6 +49,34 @@ TEST_F(RealData, OneEpochOfTheMnistExampleReaches96Percent) {
   EXPECT_EQ(summary["steps"], 60000 / 256);
 }
 
+TEST_F(RealData, ChangingThroughAllModesCostsNoAccuracyOnMnist) {
+  const std::string example = Example("mnist_mlp.textproto");
+  const nlohmann::json still =
+      Train("still", example, {"--mode=bsp", "--epochs=3"});
+  const auto config = LoadClusterConfig(example, {.mode = "bsp", .sets = {}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  config::ClusterConfig changing = *config;
+  changing.mutable_sync()->clear_bsp();
+  const auto add = [&](double until_epoch) {
+    config::Phase& phase = *changing.mutable_sync()->add_phase();
+    if (until_epoch > 0) phase.set_until_epoch(until_epoch);
+    return &phase;
+  };
+  add(0.6)->mutable_bsp();
+  add(1.2)->mutable_ssp()->set_staleness(3);
+  add(1.8)->mutable_allreduce();
+  add(2.4)->mutable_asp();
+  add(0)->mutable_bsp();
+  const nlohmann::json changed =
+      Train("changing", Write("changing.textproto", ToText(changing)),
+            {"--epochs=3"});
+  EXPECT_EQ(changed["mode_changes"], 4);
+  std::printf("BSP %.4f, through all modes %.4f\n",
+              still["test_accuracy"].get<double>(),
+              changed["test_accuracy"].get<double>());
+  EXPECT_NEAR(changed["test_accuracy"], still["test_accuracy"], 0.003);
+}
+
 TEST_F(RealData, EveryModeComesNearTheOptimumOfA9a) {
   if (kPython[0] == '\0') {
     GTEST_SKIP() << "no python3 with numpy and scipy, which compute the "

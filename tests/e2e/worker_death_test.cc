@@ -1,6 +1,5 @@
-// Goal: a worker that dies takes nobody along: over servers the others complete
-// their steps, and an all-reduce, which cannot go on, ends soon and says who
-// died. A worker that comes back joins in.
+// Goal: a worker that dies takes nobody along: the others complete their steps.
+// A worker that comes back joins in. (All-reduce: mode_change_test.cc.)
 // Method: kill -9 (or SIGSTOP) in the midst of a job of `slackline run`.
 #include <signal.h>
 
@@ -13,7 +12,6 @@
 namespace slackline {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -87,24 +85,6 @@ TEST_P(WorkerDeathOverServers, TheOthersCompleteAndTheSummaryNamesIt) {
   EXPECT_THAT(run->Output(),
               HasSubstr(absl::StrCat("worker ", kVictim, " (pid ", pid,
                                      ") was killed by signal 9 (SIGKILL)")));
-}
-
-TEST_F(WorkerDeath, AllReduceEndsSoonAndEverybodyNamesIt) {
-  const std::unique_ptr<Process> run = StartLongRun("allreduce");
-  const auto status = AwaitProgress(ResolvedConfig());
-  ASSERT_TRUE(status.has_value()) << run->Output();
-  const pid_t pid = WorkerPid(*status, kVictim);
-  SignalProcess(pid, SIGKILL);
-  EXPECT_EQ(run->WaitText(2 * kLease + absl::Seconds(5)), kFailed)
-      << run->Output();
-  ExpectNoProcessLeft();
-
-  const std::string who = absl::StrCat("worker ", kVictim, " (pid ", pid);
-  EXPECT_THAT(run->Output(),
-              AllOf(HasSubstr(absl::StrCat("the job failed (logs: ",
-                                           Path("run"), "/logs): ", who)),
-                    HasSubstr("an all-reduce needs every rank")));
-  for (const int rank : {0, 1, 3}) EXPECT_THAT(WorkerLog(rank), HasSubstr(who));
 }
 
 TEST_F(WorkerDeath, AWorkerStartedAgainByHandJoinsIn) {

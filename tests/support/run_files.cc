@@ -1,5 +1,7 @@
 #include "tests/support/run_files.h"
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 
@@ -45,6 +47,16 @@ std::vector<Tensor> ReadModel(const std::string& run_folder) {
   if (file.ok()) return std::move(file->tensors);
   ADD_FAILURE() << file.status();
   return {};
+}
+
+double RelativeDifference(const Tensor& tensor, const Tensor& reference) {
+  double difference = 0, largest = 0;
+  for (size_t i = 0; i < reference.values.size(); ++i) {
+    difference = std::max<double>(
+        difference, std::abs(double{tensor.values[i]} - reference.values[i]));
+    largest = std::max<double>(largest, std::abs(reference.values[i]));
+  }
+  return difference / largest;
 }
 
 std::string ModelSha256(const std::vector<Tensor>& tensors) {

@@ -16,6 +16,8 @@ nlohmann::json ReadJson(const std::string& path);
 // written, is left out.
 std::vector<nlohmann::json> ReadJsonLines(const std::string& path);
 std::vector<Tensor> ReadModel(const std::string& run_folder);
+// Largest difference of two elements, relative to the reference's largest one.
+double RelativeDifference(const Tensor& tensor, const Tensor& reference);
 // As in the summary.
 std::string ModelSha256(const std::vector<Tensor>& tensors);
 
