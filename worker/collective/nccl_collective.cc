@@ -52,11 +52,16 @@ absl::Status NcclStatus(ncclResult_t result, ncclComm_t communicator,
   if (result == ncclSuccess || result == ncclInProgress) {
     return absl::OkStatus();
   }
+  const absl::StatusCode code = CodeOf(result);
   const char* const detail = ncclGetLastError(communicator);
   return absl::Status(
-      CodeOf(result),
+      code,
       absl::StrCat(
-          call, ": ", ncclGetErrorString(result),
+          call, ": ",
+          code == absl::StatusCode::kUnavailable
+              ? "lost the connection to a rank: "
+              : "",
+          ncclGetErrorString(result),
           detail == nullptr || *detail == '\0'
               ? ""
               : absl::StrCat(" (", detail, ")"),
@@ -313,8 +318,7 @@ absl::Status NcclCollective::CheckCommunicator() {
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &state);
   return NcclStatus(asked == ncclSuccess ? state : asked, communicator_,
-                    absl::StrCat("operation ", completed_, " on ", Self(),
-                                 ": lost the connection to a rank, or failed"));
+                    absl::StrCat("operation ", completed_, " on ", Self()));
 }
 
 absl::Status NcclCollective::CountDone() {

@@ -46,6 +46,8 @@ bool SetNcclAlgorithm(config::Collective::Algorithm algorithm);
 //   - NCCL notices at once that a process has died if it talked to it through
 //     sockets or InfiniBand. Inside a machine it does not: then it is the
 //     timeout that fails the others, or an Abort() by who knows better.
+//   - Where NCCL hangs while it gives up, the call that does so takes 20 s more
+//     and leaves a thread behind.
 //
 // Not shrunk (ncclCommShrink) when ranks are lost, but made anew: shrinking a
 // communicator whose lost ranks cannot take part is known to hang.
