@@ -1085,7 +1085,7 @@ TEST(ConfigFileTest, EveryExampleLoads) {
     EXPECT_TRUE(config.ok()) << config.status();
     ++examples;
   }
-  EXPECT_GE(examples, 3);
+  EXPECT_GE(examples, 5);
 }
 
 TEST(ConfigFileTest, MissingFileAndFolderAreNamed) {
