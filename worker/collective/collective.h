@@ -55,12 +55,12 @@ class Collective {
   // Returns when the operation is done, or the collective has failed and no
   // longer touches any buffer; their contents are undefined then. Returns at
   // the latest when for the collective's timeout no byte of an operation has
-  // moved. Other than the status given to Abort():
+  // moved. Other than the status given to Abort(), with
+  // ranks named where the implementation can tell:
   //   Unavailable: connections were lost; names the ranks at their other ends.
   //     A rank that gives up closes its connections too, a little later, so
   //     under load this may be one that noticed a dead rank earlier.
-  //   DeadlineExceeded: names the neighbour in the ring that did not answer,
-  //     where the implementation can tell.
+  //   DeadlineExceeded: names the neighbour in the ring that did not answer.
   virtual absl::Status Wait(Ticket ticket) = 0;
 
   // Makes the collective fail with `reason`, which is not OK, and wakes up who
