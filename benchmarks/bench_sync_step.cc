@@ -24,6 +24,7 @@
 // stdout: one JSON line per model and number of ranks. stderr: the same as a
 // table.
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,6 +46,7 @@
 #include "benchmarks/raw_gloo.h"
 #include "benchmarks/report.h"
 #include "benchmarks/resnet18.h"
+#include "common/net/transport.h"
 #include "common/optim/optimizer.h"
 #include "common/rng.h"
 #include "common/status.h"
@@ -217,8 +219,11 @@ class Trainee {
              "the variants end with different parameters");
   }
 
-  // Milliseconds per step until all ranks are done.
-  double Time(const std::string& variant, int steps) {
+  struct Cost {
+    double ms = 0;      // Per step, until all ranks are done.
+    double cpu_ms = 0;  // Per step: processor time of all of its threads.
+  };
+  Cost Time(const std::string& variant, int steps) {
     Reset();
     if (variant == "raw") {  // Sums of sums would overflow.
       for (int b = 0; b < buckets_->bucket_count(); ++b)
@@ -226,12 +231,14 @@ class Trainee {
     }
     Step(variant, 0);  // Warm-up.
     Barrier();
+    const double cpu_start = CpuMilliseconds();
     const auto start = std::chrono::steady_clock::now();
     for (int step = 1; step <= steps; ++step) Step(variant, step);
     Barrier();
     const std::chrono::duration<double, std::milli> passed =
         std::chrono::steady_clock::now() - start;
-    return passed.count() / steps;
+    return {.ms = passed.count() / steps,
+            .cpu_ms = (CpuMilliseconds() - cpu_start) / steps};
   }
 
   std::string ModelChecksum() {
@@ -333,6 +340,12 @@ class Trainee {
     const absl::Status reduced = collective_->Wait(ticket);
     SL_CHECK(reduced.ok(), reduced.ToString());
   }
+  static double CpuMilliseconds() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return 1e3 * (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           1e-3 * (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  }
   void Barrier() {
     float nothing = 0;
     raw_.AllReduce(absl::MakeSpan(&nothing, 1));
@@ -361,6 +374,7 @@ void Tell(int pipe, const nlohmann::json& what) {
 
 void RunRank(const Options& options, const Case& what, int rank,
              const std::string& folder, int pipe) {
+  KeepFreedMemory();  // For all variants, as Slackline's programs do.
   const absl::Status threads = SetComputeThreads(1);
   SL_CHECK(threads.ok(), threads.ToString());
   Trainee trainee(options, what, rank, folder);
@@ -369,8 +383,11 @@ void RunRank(const Options& options, const Case& what, int rank,
     for (size_t i = 0; i < kVariants.size(); ++i) {
       // Each variant comes after each other one.
       const std::string& variant = kVariants[(i + round) % kVariants.size()];
-      const double ms = trainee.Time(variant, what.steps);
-      if (rank == 0) Tell(pipe, {{"variant", variant}, {"ms", ms}});
+      const Trainee::Cost cost = trainee.Time(variant, what.steps);
+      if (rank == 0) {
+        Tell(pipe,
+             {{"variant", variant}, {"ms", cost.ms}, {"cpu_ms", cost.cpu_ms}});
+      }
       if (variant == "overlapped" && round + 1 == options.rounds)
         Tell(pipe, {{"checksum", trainee.ModelChecksum()}});
     }
@@ -382,7 +399,8 @@ void RunRank(const Options& options, const Case& what, int rank,
 }
 
 struct Results {
-  std::map<std::string, std::vector<double>> ms;  // By variant and round.
+  std::map<std::string, std::vector<double>> ms;      // By variant and round.
+  std::map<std::string, std::vector<double>> cpu_ms;  // Of rank 0.
   std::string checksum;
   int64_t elements = 0;
   int buckets = 0;
@@ -417,7 +435,10 @@ Results RunCase(const Options& options, const Case& what) {
   char line[512];
   while (std::fgets(line, sizeof(line), lines) != nullptr) {
     const nlohmann::json news = nlohmann::json::parse(line);
-    if (news.contains("ms")) results.ms[news["variant"]].push_back(news["ms"]);
+    if (news.contains("ms")) {
+      results.ms[news["variant"]].push_back(news["ms"]);
+      results.cpu_ms[news["variant"]].push_back(news["cpu_ms"]);
+    }
     if (news.contains("elements")) {
       results.elements = news["elements"];
       results.buckets = news["buckets"];
@@ -516,9 +537,11 @@ int Main(int argc, char** argv) {
       const Spread to_by_hand = RatioOf(results, [](const auto& ms) {
         return ms("overlapped") / ms("by hand");
       });
-      nlohmann::ordered_json ms_per_step;
-      for (const std::string& variant : kVariants)
+      nlohmann::ordered_json ms_per_step, cpu_ms_per_step;
+      for (const std::string& variant : kVariants) {
         ms_per_step[variant] = ToJson(SpreadOf(results.ms.at(variant)));
+        cpu_ms_per_step[variant] = SpreadOf(results.cpu_ms.at(variant)).median;
+      }
       const double bytes = static_cast<double>(results.elements) * 4;
       const double raw_ms = SpreadOf(results.ms.at("raw")).median;
       PrintJsonLine("bench_sync_step",
@@ -532,6 +555,7 @@ int Main(int argc, char** argv) {
                      {"rounds", options.rounds},
                      {"seed", options.seed},
                      {"ms_per_step", ms_per_step},
+                     {"cpu_ms_per_step_of_rank_0", cpu_ms_per_step},
                      {"raw_gigabytes_per_second", bytes / raw_ms / 1e6},
                      {"raw_bus_gigabytes_per_second",
                       bytes / raw_ms / 1e6 * 2 * (world_size - 1) / world_size},
@@ -548,6 +572,10 @@ int Main(int argc, char** argv) {
       std::fprintf(stderr, "  %5.3f  %10.3f  %7.3f  %5.3f\n",
                    to_sum("after").median, to_sum("overlapped").median,
                    to_sum("by hand").median, gain.median);
+      std::fprintf(stderr, "%15s", "processor time");
+      for (const std::string& variant : kVariants)
+        std::fprintf(stderr, " %10.2f", double{cpu_ms_per_step[variant]});
+      std::fprintf(stderr, "\n");
     }
   }
   return 0;
