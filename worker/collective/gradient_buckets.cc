@@ -1,9 +1,9 @@
 #include "worker/collective/gradient_buckets.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 
 namespace slackline {
 
@@ -22,7 +22,7 @@ absl::StatusOr<GradientBuckets> GradientBuckets::Create(
   const int64_t bucket_elements = options.bucket_bytes / kFloatBytes;
   const int64_t first_bucket_elements = bucket_elements / 8;
 
-  GradientBuckets buckets;
+  GradientBuckets buckets(options.memory);
   buckets.places_.resize(options.table_elements.size());
   std::vector<int64_t> sizes;     // In floats, by bucket.
   std::vector<int> table_counts;  // By bucket.
@@ -46,9 +46,11 @@ absl::StatusOr<GradientBuckets> GradientBuckets::Create(
     ++table_counts.back();
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
+    SL_ASSIGN_OR_RETURN(
+        FloatMemory::Array memory,
+        buckets.memory().Allocate(static_cast<size_t>(sizes[i])));
     buckets.buckets_.push_back(
-        {.values = std::vector<float>(static_cast<size_t>(sizes[i])),
-         .tables = table_counts[i]});
+        {.memory = std::move(memory), .tables = table_counts[i]});
   }
   buckets.added_.resize(buckets.places_.size());
   buckets.BeginStep();
@@ -83,7 +85,7 @@ absl::Status GradientBuckets::Add(TableId table, const Payload& gradient,
                      "first"));
   }
   Bucket& bucket = buckets_[place.bucket];
-  std::memcpy(bucket.values.data() + place.offset, gradient.data(), bytes);
+  SL_RETURN_IF_ERROR(memory().Copy(gradient.data(), Gradient(table)));
   added_[index] = true;
   --bucket.tables_missing;
   while (!AllIssued() && buckets_[next_bucket_].tables_missing == 0) {

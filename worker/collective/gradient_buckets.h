@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/payload.h"
+#include "worker/collective/float_memory.h"
 
 namespace slackline {
 
@@ -30,6 +31,9 @@ class GradientBuckets {
     // Size that a bucket of several tables does not exceed. The first bucket
     // gets an eighth. At least 4. All ranks give the same.
     int64_t bucket_bytes = 0;
+    // Where the buckets and the gradients lie; outlives this object. Null: on
+    // the host.
+    FloatMemory* memory = nullptr;
   };
   // Where a table's gradient lies: floats [offset, offset + elements) of
   // bucket.
@@ -40,19 +44,21 @@ class GradientBuckets {
   };
 
   // Allocates all buckets: as many bytes as the tables have. InvalidArgument
-  // names the option, its value and its bound. A step has begun.
+  // names the option, its value and its bound; others are the memory's. A step
+  // has begun.
   static absl::StatusOr<GradientBuckets> Create(const Options& options);
 
   // Forgets which gradients were added. No bucket is in use by then.
   void BeginStep();
 
-  // Copies the complete gradient of `table` (elements x float, any alignment)
-  // into its bucket. Appends to `*issue` the buckets that are to be all-reduced
-  // now, in the order in which to start them. Over a step that is 0, 1, 2, ...
-  // whatever the order of the tables, so all ranks start the same. From then
-  // until the next BeginStep() nothing here writes to those buckets.
-  // OutOfRange: no such table. InvalidArgument: wrong size. FailedPrecondition:
-  // added before in this step. None of these changes anything.
+  // Copies the complete gradient of `table` (elements x float, any alignment,
+  // in Options::memory) into its bucket. Appends to `*issue` the buckets that
+  // are to be all-reduced now, in the order in which to start them. Over a step
+  // that is 0, 1, 2, ... whatever the order of the tables, so all ranks start
+  // the same. From then until the next BeginStep() nothing here writes to those
+  // buckets. OutOfRange: no such table. InvalidArgument: wrong size.
+  // FailedPrecondition: added before in this step. None of these changes
+  // anything. Others: the memory's.
   absl::Status Add(TableId table, const Payload& gradient,
                    std::vector<int>* issue);
 
@@ -61,9 +67,7 @@ class GradientBuckets {
 
   int bucket_count() const { return static_cast<int>(buckets_.size()); }
   // Valid as long as this object is not moved from or destroyed.
-  absl::Span<float> bucket(int index) {
-    return absl::MakeSpan(buckets_[index].values);
-  }
+  absl::Span<float> bucket(int index) { return buckets_[index].memory.values; }
   const Place& PlaceOf(TableId table) const {
     return places_[static_cast<size_t>(table)];
   }
@@ -72,12 +76,16 @@ class GradientBuckets {
 
  private:
   struct Bucket {
-    std::vector<float> values;
+    FloatMemory::Array memory;
     int tables = 0;
     int tables_missing = 0;
   };
-  GradientBuckets() = default;
+  explicit GradientBuckets(FloatMemory* memory) : memory_(memory) {}
 
+  FloatMemory& memory() { return memory_ == nullptr ? host_ : *memory_; }
+
+  HostMemory host_;
+  FloatMemory* memory_;        // Null: host_.
   std::vector<Place> places_;  // By table.
   std::vector<Bucket> buckets_;
   std::vector<bool> added_;  // By table.
