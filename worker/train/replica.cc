@@ -236,21 +236,21 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
                 absl::MakeSpan(versions).subspan(s * kDigits, kDigits));
     }
   }
-  // What arrives counts only once all of it is there.
+  // What arrives counts only once all of it is there; and a broadcast that
+  // fails may spoil what it reads from.
   std::vector<absl::Span<float>> own;
   for (size_t t = 0; t < slots_.size(); ++t) {
     own.push_back(model_.parameter(static_cast<int>(t)));
     for (std::vector<float>& slot : slots_[t])
       own.push_back(absl::MakeSpan(slot));
   }
-  std::vector<std::vector<float>> arrived(own.size());
+  std::vector<std::vector<float>> arrived;
+  for (const absl::Span<float> tensor : own)
+    arrived.emplace_back(tensor.begin(), tensor.end());
   std::vector<Collective::Ticket> tickets;
   tickets.push_back(group.BroadcastAsync(absl::MakeSpan(versions), root));
-  for (size_t i = 0; i < own.size(); ++i) {
-    if (group.rank() != root) arrived[i].resize(own[i].size());
-    tickets.push_back(group.BroadcastAsync(
-        group.rank() == root ? own[i] : absl::MakeSpan(arrived[i]), root));
-  }
+  for (std::vector<float>& tensor : arrived)
+    tickets.push_back(group.BroadcastAsync(absl::MakeSpan(tensor), root));
   absl::Status received;
   for (const Collective::Ticket ticket : tickets)
     received.Update(group.Wait(ticket));

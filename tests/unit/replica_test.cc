@@ -1,0 +1,610 @@
+// Goal: a worker's copy of the model and its optimizer state is, bit for bit,
+// what the servers had, would have made of the same gradients, and get back;
+// and a group that fails leaves it as it was.
+// Method: a small model cut into uneven shards, next to a ShardCore; groups in
+// memory, which fail where a test says.
+#include "worker/train/replica.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/io/state_hash.h"
+#include "common/rng.h"
+#include "common/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/shard/shard_core.h"
+#include "tests/support/fake_group.h"
+#include "tests/support/optimizers.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kSeed = 5;
+constexpr char kAdam[] = "adam { learning_rate: 0.1 weight_decay: 0.01 }";
+constexpr float kLearningRate = 0.1f;
+
+std::unique_ptr<Model> NewModel() {
+  config::Model config;
+  config.mutable_softmax();
+  absl::StatusOr<std::unique_ptr<Model>> model =
+      CreateModel(config, /*features=*/5, /*classes=*/3);
+  SL_CHECK(model.ok(), model.status().ToString());
+  return *std::move(model);
+}
+
+// A running job with the model's tables, in shards of at most 4 elements.
+wire::View NewView(int workers) {
+  wire::View view;
+  view.set_number(1);
+  view.set_state(wire::RUNNING);
+  view.set_steps_total(100);
+  view.set_steps_per_epoch(100);
+  view.add_phase()->set_mode(wire::BSP);
+  view.add_server()->add_thread();
+  for (int rank = 0; rank < workers; ++rank) {
+    wire::WorkerMember& worker = *view.add_worker();
+    worker.set_rank(rank);
+    worker.set_incarnation(10 + rank);
+    worker.set_founder(true);
+  }
+  const std::unique_ptr<Model> model = NewModel();
+  PlaceTables(model->tables(), {Owner{0, 0}}, /*shard_elements=*/4, &view);
+  return view;
+}
+
+std::shared_ptr<const View> Seen(const wire::View& view) {
+  absl::StatusOr<std::shared_ptr<const View>> seen = View::Create(view);
+  SL_CHECK(seen.ok(), seen.status().ToString());
+  return *std::move(seen);
+}
+
+Payload Floats(const std::vector<float>& values) {
+  return Payload::Copy(values.data(), values.size() * sizeof(float));
+}
+
+std::string BytesOf(const Payload& payload) {
+  return absl::BytesToHexString(absl::string_view(
+      reinterpret_cast<const char*>(payload.data()), payload.size()));
+}
+
+// A state to the last bit.
+std::vector<std::string> Portrait(Version version, const Payload& values,
+                                  const std::vector<Payload>& slots) {
+  std::vector<std::string> portrait = {absl::StrCat("version ", version),
+                                       BytesOf(values)};
+  for (const Payload& slot : slots) portrait.push_back(BytesOf(slot));
+  return portrait;
+}
+std::vector<std::string> Portrait(const ClientCore::ShardValue& state) {
+  return Portrait(state.version, state.values, state.slots);
+}
+
+// One worker's copy.
+struct Copy {
+  explicit Copy(const wire::View& view, int64_t bucket_bytes = 40)
+      : model(NewModel()), seen(Seen(view)) {
+    absl::StatusOr<std::unique_ptr<Replica>> created =
+        Replica::Create(model.get(), MakeOptimizer(kAdam), bucket_bytes, seen);
+    SL_CHECK(created.ok(), created.status().ToString());
+    replica = *std::move(created);
+    replica->Initialize(kSeed);
+  }
+  std::vector<std::vector<std::string>> Portraits() const {
+    std::vector<std::vector<std::string>> portraits;
+    for (int shard = 0; shard < seen->shard_count(); ++shard)
+      portraits.push_back(Portrait(replica->Give(*seen, ShardId{shard})));
+    return portraits;
+  }
+
+  std::unique_ptr<Model> model;
+  std::shared_ptr<const View> seen;
+  std::unique_ptr<Replica> replica;
+};
+
+// By table.
+using Gradients = std::vector<std::vector<float>>;
+Gradients RandomGradients(Rng& rng, const Model& model) {
+  Gradients gradients;
+  for (const wire::Table& table : model.tables()) {
+    gradients.emplace_back(static_cast<size_t>(TableElements(table)));
+    for (float& value : gradients.back())
+      value = static_cast<float>(rng.Normal());
+  }
+  return gradients;
+}
+
+// Hands them out as a model does, last table first.
+Replica::Compute Computing(const Gradients& gradients) {
+  return [&gradients](
+             const Model::GradientReady& ready) -> absl::StatusOr<double> {
+    for (int table = static_cast<int>(gradients.size()) - 1; table >= 0;
+         --table) {
+      ready(table, Floats(gradients[static_cast<size_t>(table)]));
+    }
+    return 0.5;
+  };
+}
+
+// What PullState() would get.
+ClientCore::PullResult RandomState(Rng& rng, const wire::View& view) {
+  ClientCore::PullResult pulled;
+  pulled.view = Seen(view);
+  for (int shard = 0; shard < pulled.view->shard_count(); ++shard) {
+    const auto tensor = [&] {
+      std::vector<float> values(
+          static_cast<size_t>(pulled.view->shard(ShardId{shard}).elements()));
+      for (float& value : values)
+        value = static_cast<float>(rng.Normal() * rng.Normal());
+      return Floats(values);
+    };
+    ClientCore::ShardValue& state = pulled.shards.emplace_back();
+    // Numbers that no float holds.
+    state.version = (Version{1} << 40) + 12345678901 + rng.Below(1000);
+    state.values = tensor();
+    state.slots = {tensor(), tensor()};
+  }
+  return pulled;
+}
+
+// The servers, with BSP.
+class Servers {
+ public:
+  explicit Servers(const wire::View& view)
+      : seen_(Seen(view)),
+        core_({.self = {0, 0}, .seed = kSeed}, MakeOptimizer(kAdam),
+              config::LearningRateSchedule()) {
+    ShardCore::Effects effects;
+    core_.OnView(seen_, &effects);
+  }
+  void Push(int rank, Clock clock, const Gradients& gradients) {
+    for (int shard = 0; shard < seen_->shard_count(); ++shard) {
+      const ShardRange& range = seen_->shard(ShardId{shard});
+      Message message;
+      message.header.set_view_number(seen_->number());
+      wire::PushRequest& push = *message.header.mutable_push_request();
+      push.set_clock(clock);
+      push.add_shard(shard);
+      push.add_seq(static_cast<uint64_t>(clock) + 1);
+      push.add_base_version(0);
+      message.payloads.push_back(Payload::Copy(
+          gradients[static_cast<size_t>(range.table)].data() + range.begin,
+          range.bytes()));
+      ShardCore::Effects effects;
+      core_.OnMessage({.kind = PeerId::Kind::kWorker,
+                       .index = rank,
+                       .instance = static_cast<uint64_t>(10 + rank)},
+                      message, &effects);
+      ASSERT_EQ(effects.sends.at(0).message.header.push_reply().code(0),
+                wire::OK);
+    }
+  }
+  const Shard& shard(int shard) const {
+    return core_.StateOf(ShardId{shard})->shard;
+  }
+  std::vector<std::vector<std::string>> Portraits() const {
+    std::vector<std::vector<std::string>> portraits;
+    for (int s = 0; s < seen_->shard_count(); ++s) {
+      portraits.push_back(
+          Portrait(shard(s).version(), shard(s).values(), shard(s).slots()));
+    }
+    return portraits;
+  }
+  uint64_t Hash() const {
+    std::vector<uint64_t> hashes;
+    for (int s = 0; s < seen_->shard_count(); ++s) {
+      hashes.push_back(
+          StateHash(shard(s).version(), shard(s).values(), shard(s).slots()));
+    }
+    return ModelHash(hashes);
+  }
+
+ private:
+  std::shared_ptr<const View> seen_;
+  ShardCore core_;
+};
+
+// Shard `shard` keeps what is below `at`.
+void Split(int32_t shard, int64_t at, wire::View* view) {
+  view->set_number(view->number() + 1);
+  wire::Split& split = *view->add_split();
+  split.set_shard(shard);
+  split.set_at(at);
+  split.set_since(view->number());
+  view->add_owner_server(0);
+  view->add_owner_thread(0);
+}
+
+// ---- Taking and giving ------------------------------------------------------
+
+TEST(ReplicaTest, BeginsAsTheServersDo) {
+  const wire::View view = NewView(1);
+  ASSERT_EQ(Seen(view)->shard_count(), 5) << "15 weights and 3 biases";
+  EXPECT_EQ(Copy(view).Portraits(), Servers(view).Portraits());
+}
+
+TEST(ReplicaTest, InitializingForgetsEverything) {
+  Rng rng(1);
+  const wire::View view = NewView(1);
+  Copy copy(view);
+  copy.replica->Take(RandomState(rng, view));
+  copy.replica->Initialize(kSeed);
+  EXPECT_EQ(copy.Portraits(), Servers(view).Portraits());
+}
+
+TEST(ReplicaTest, GivesWhatItTookToTheLastBit) {
+  Rng rng(1);
+  const wire::View view = NewView(1);
+  Copy copy(view);
+  const ClientCore::PullResult state = RandomState(rng, view);
+  copy.replica->Take(state);
+  for (int shard = 0; shard < copy.seen->shard_count(); ++shard) {
+    EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, ShardId{shard})),
+              Portrait(state.shards[static_cast<size_t>(shard)]));
+  }
+}
+
+TEST(ReplicaTest, WhatItTookIsInTheModel) {
+  Rng rng(1);
+  const wire::View view = NewView(1);
+  Copy copy(view);
+  const ClientCore::PullResult state = RandomState(rng, view);
+  copy.replica->Take(state);
+  const absl::Span<const float> weight = copy.model->parameter(0);
+  EXPECT_EQ(std::memcmp(weight.data() + 4, state.shards[1].values.data(), 16),
+            0);
+}
+
+TEST(ReplicaTest, WhatItGaveDoesNotChange) {
+  Rng rng(1);
+  const wire::View view = NewView(1);
+  Copy copy(view);
+  const ClientCore::ShardValue given =
+      copy.replica->Give(*copy.seen, ShardId{0});
+  const std::vector<std::string> before = Portrait(given);
+  copy.replica->Take(RandomState(rng, view));
+  EXPECT_EQ(Portrait(given), before);
+}
+
+TEST(ReplicaTest, GivesTheShardsOfANewerView) {
+  Rng rng(1);
+  wire::View view = NewView(1);
+  Copy copy(view);
+  const ClientCore::PullResult state = RandomState(rng, view);
+  copy.replica->Take(state);
+  Split(1, 5, &view);  // Elements 4 to 8 of the weights.
+  Split(5, 7, &view);
+  const std::shared_ptr<const View> cut = Seen(view);
+  std::string values;
+  for (const int shard : {1, 5, 6}) {
+    const ClientCore::ShardValue part =
+        copy.replica->Give(*cut, ShardId{shard});
+    EXPECT_EQ(part.version, state.shards[1].version);
+    EXPECT_EQ(part.values.size(), cut->shard(ShardId{shard}).bytes());
+    values += BytesOf(part.values);
+  }
+  EXPECT_EQ(values, BytesOf(state.shards[1].values));
+}
+
+TEST(ReplicaTest, HasTheHashThatTheServersWouldHave) {
+  const wire::View view = NewView(1);
+  Copy copy(view);
+  Servers servers(view);
+  EXPECT_EQ(copy.replica->Hash(*copy.seen), servers.Hash());
+  Rng rng(3);
+  const Gradients gradients = RandomGradients(rng, *copy.model);
+  servers.Push(0, 0, gradients);
+  EXPECT_NE(copy.replica->Hash(*copy.seen), servers.Hash());
+  FakeGroup group(1);
+  bool group_failed = false;
+  ASSERT_TRUE(copy.replica
+                  ->Step(group.of(0), Computing(gradients), kLearningRate,
+                         &group_failed)
+                  .ok());
+  EXPECT_EQ(copy.replica->Hash(*copy.seen), servers.Hash());
+}
+
+TEST(ReplicaTest, HashesTheShardsOfANewerView) {
+  wire::View view = NewView(1);
+  Copy copy(view);
+  Split(1, 5, &view);
+  EXPECT_EQ(copy.replica->Hash(*Seen(view)), Servers(view).Hash());
+}
+
+TEST(ReplicaTest, CountsParametersAndSlots) {
+  EXPECT_EQ(Copy(NewView(1)).replica->bytes(), 3 * (15 + 3) * 4);
+}
+
+// ---- Steps ------------------------------------------------------------------
+
+TEST(ReplicaTest, AStepAloneHasTheBitsOfAStepOverServers) {
+  const wire::View view = NewView(1);
+  Copy copy(view);
+  Servers servers(view);
+  FakeGroup group(1);
+  Rng rng(2);
+  for (Clock clock = 0; clock < 5; ++clock) {
+    const Gradients gradients = RandomGradients(rng, *copy.model);
+    servers.Push(0, clock, gradients);
+    bool group_failed = true;
+    const absl::StatusOr<Replica::StepResult> step = copy.replica->Step(
+        group.of(0), Computing(gradients), kLearningRate, &group_failed);
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_FALSE(group_failed);
+    EXPECT_EQ(step->loss, 0.5);
+    ASSERT_EQ(copy.Portraits(), servers.Portraits()) << "clock " << clock;
+  }
+}
+
+// As after an asynchronous phase, where a push may count at one shard and not
+// yet at another.
+TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
+  Rng rng(4);
+  const wire::View view = NewView(1);
+  Copy copy(view);
+  ClientCore::PullResult state = RandomState(rng, view);
+  for (size_t s = 0; s < state.shards.size(); ++s) {
+    state.shards[s].version = s == 1 ? 7 : 3;
+    // Second moments are not negative.
+    state.shards[s].slots[1] =
+        Floats(std::vector<float>(state.shards[s].values.size() / 4, 0.3f));
+  }
+  copy.replica->Take(state);
+  const Gradients gradients = RandomGradients(rng, *copy.model);
+  FakeGroup group(1);
+  bool group_failed = false;
+  ASSERT_TRUE(copy.replica
+                  ->Step(group.of(0), Computing(gradients), kLearningRate,
+                         &group_failed)
+                  .ok());
+  for (size_t s = 0; s < state.shards.size(); ++s) {
+    const ShardRange& range = copy.seen->shard(ShardId{static_cast<int>(s)});
+    Shard twin(range, state.shards[s].version, state.shards[s].values,
+               state.shards[s].slots);
+    const Payload gradient = Payload::Copy(
+        gradients[static_cast<size_t>(range.table)].data() + range.begin,
+        range.bytes());
+    twin.Apply(MakeOptimizer(kAdam), {gradient}, 1, kLearningRate);
+    EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, range.shard)),
+              Portrait(twin.version(), twin.values(), twin.slots()))
+        << "shard " << s;
+  }
+}
+
+TEST(ReplicaTest, SeveralRanksApplyTheMeanAndStayEqual) {
+  constexpr int kRanks = 3;
+  const wire::View view = NewView(kRanks);
+  Servers servers(view);
+  FakeGroup group(kRanks);
+  std::vector<std::unique_ptr<Copy>> copies;
+  for (int rank = 0; rank < kRanks; ++rank)
+    copies.push_back(std::make_unique<Copy>(view));
+  Rng rng(2);
+  for (Clock clock = 0; clock < 5; ++clock) {
+    std::vector<Gradients> gradients;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      gradients.push_back(RandomGradients(rng, *copies[0]->model));
+      servers.Push(rank, clock, gradients.back());
+    }
+    group.Run([&](int rank, Collective& own) {
+      bool group_failed = false;
+      EXPECT_TRUE(copies[rank]
+                      ->replica
+                      ->Step(own, Computing(gradients[rank]), kLearningRate,
+                             &group_failed)
+                      .ok());
+    });
+  }
+  EXPECT_GE(group.operations(), 5 * 2) << "a bucket for each table";
+  for (int rank = 1; rank < kRanks; ++rank)
+    EXPECT_EQ(copies[rank]->Portraits(), copies[0]->Portraits());
+  for (int s = 0; s < copies[0]->seen->shard_count(); ++s) {
+    const ShardRange& range = copies[0]->seen->shard(ShardId{s});
+    const float* const own =
+        copies[0]->model->parameter(static_cast<int>(range.table)).data() +
+        range.begin;
+    for (int64_t i = 0; i < range.elements(); ++i) {
+      float expected = 0;
+      std::memcpy(&expected, servers.shard(s).values().data() + 4 * i, 4);
+      EXPECT_NEAR(own[i], expected, 1e-6);
+    }
+  }
+}
+
+TEST(ReplicaTest, AGroupThatFailsLeavesEverythingAsItWas) {
+  const wire::View view = NewView(2);
+  Rng rng(2);
+  for (const int64_t operation : {0, 1}) {
+    SCOPED_TRACE(absl::StrCat("operation ", operation));
+    FakeGroup group(2);
+    group.FailAt(operation, 1);
+    Copy first(view);
+    Copy second(view);
+    Copy* const copies[] = {&first, &second};
+    const auto before = first.Portraits();
+    const Gradients gradients = RandomGradients(rng, *first.model);
+    bool ok[2] = {false, false};
+    group.Run([&](int rank, Collective& own) {
+      bool group_failed = false;
+      const absl::Status stepped =
+          copies[rank]
+              ->replica
+              ->Step(own, Computing(gradients), kLearningRate, &group_failed)
+              .status();
+      ok[rank] = stepped.ok();
+      EXPECT_EQ(group_failed, !stepped.ok()) << stepped;
+    });
+    EXPECT_FALSE(ok[1]);
+    EXPECT_EQ(second.Portraits(), before);
+    // Another rank may have finished the last operation, and with it the step.
+    EXPECT_EQ(ok[0], operation == group.operations() - 1);
+    EXPECT_EQ(first.Portraits() == before, !ok[0]);
+    // Both go on with others.
+    FakeGroup alone(1);
+    bool group_failed = false;
+    EXPECT_TRUE(second.replica
+                    ->Step(alone.of(0), Computing(gradients), kLearningRate,
+                           &group_failed)
+                    .ok());
+    EXPECT_NE(second.Portraits(), before);
+  }
+}
+
+TEST(ReplicaTest, WhoCannotComputeTellsTheOthersByItsConnections) {
+  const wire::View view = NewView(2);
+  Rng rng(2);
+  FakeGroup group(2);
+  Copy first(view);
+  Copy second(view);
+  const auto before = first.Portraits();
+  const Gradients gradients = RandomGradients(rng, *first.model);
+  const Replica::Compute diverges =
+      [&](const Model::GradientReady& ready) -> absl::StatusOr<double> {
+    ready(1, Floats(gradients[1]));
+    return absl::InvalidArgumentError("the loss is nan");
+  };
+  group.Run([&](int rank, Collective& own) {
+    bool group_failed = false;
+    Copy& copy = rank == 0 ? first : second;
+    const absl::Status stepped =
+        copy.replica
+            ->Step(own, rank == 0 ? Computing(gradients) : diverges,
+                   kLearningRate, &group_failed)
+            .status();
+    EXPECT_FALSE(stepped.ok());
+    EXPECT_EQ(group_failed, rank == 0);
+    if (rank == 1) {
+      EXPECT_THAT(std::string(stepped.message()), HasSubstr("the loss is nan"));
+    }
+  });
+  EXPECT_EQ(first.Portraits(), before);
+  EXPECT_EQ(second.Portraits(), before);
+}
+
+TEST(ReplicaTest, AGradientThatDoesNotFitIsAnErrorOfThisRank) {
+  const wire::View view = NewView(1);
+  FakeGroup group(1);
+  Copy copy(view);
+  const auto before = copy.Portraits();
+  Rng rng(2);
+  Gradients gradients = RandomGradients(rng, *copy.model);
+  gradients[0].pop_back();
+  bool group_failed = true;
+  EXPECT_EQ(copy.replica
+                ->Step(group.of(0), Computing(gradients), kLearningRate,
+                       &group_failed)
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(group_failed);
+  EXPECT_EQ(copy.Portraits(), before);
+}
+
+// ---- Catching up ------------------------------------------------------------
+
+// Ranks with states of their own, and the clocks that they tell.
+struct Group {
+  explicit Group(std::vector<Clock> own_clocks)
+      : clocks(std::move(own_clocks)), fake(static_cast<int>(clocks.size())) {
+    Rng rng(8);
+    const wire::View view = NewView(static_cast<int>(clocks.size()));
+    for (size_t rank = 0; rank < clocks.size(); ++rank) {
+      copies.push_back(std::make_unique<Copy>(view));
+      copies.back()->replica->Take(RandomState(rng, view));
+      before.push_back(copies.back()->Portraits());
+    }
+  }
+  void CatchUp() {
+    results.assign(clocks.size(), absl::UnknownError("did not run"));
+    fake.Run([&](int rank, Collective& own) {
+      results[rank] = copies[rank]->replica->CatchUp(own, clocks[rank]);
+    });
+  }
+
+  std::vector<Clock> clocks;
+  FakeGroup fake;
+  std::vector<std::unique_ptr<Copy>> copies;
+  std::vector<std::vector<std::vector<std::string>>> before;
+  std::vector<absl::StatusOr<Clock>> results;
+};
+
+TEST(ReplicaTest, WhoIsBehindGetsTheStateOfOneWhoIsNot) {
+  constexpr Clock kBig = (Clock{1} << 50) + 3;  // No float holds it.
+  for (const std::vector<Clock>& clocks : std::vector<std::vector<Clock>>{
+           {kBig, kBig - 1, kBig, -1}, {7, 8}, {-1, 0}, {0, -1, -1}}) {
+    Group group(clocks);
+    group.CatchUp();
+    const Clock most = *std::max_element(clocks.begin(), clocks.end());
+    const size_t root =
+        std::max_element(clocks.begin(), clocks.end()) - clocks.begin();
+    for (size_t rank = 0; rank < clocks.size(); ++rank) {
+      SCOPED_TRACE(absl::StrCat("clock ", clocks[rank], " of ", most));
+      ASSERT_TRUE(group.results[rank].ok()) << group.results[rank].status();
+      EXPECT_EQ(*group.results[rank], most);
+      EXPECT_EQ(group.copies[rank]->Portraits(),
+                group.before[clocks[rank] == most ? rank : root]);
+    }
+  }
+}
+
+TEST(ReplicaTest, WhereNobodyIsBehindNothingIsSent) {
+  Group group({4, 4, 4});
+  group.CatchUp();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(*group.results[rank], 4);
+    EXPECT_EQ(group.copies[rank]->Portraits(), group.before[rank]);
+  }
+  EXPECT_EQ(group.fake.operations(), 1);
+}
+
+TEST(ReplicaTest, OneAloneHasWhatItHas) {
+  Group group({4});
+  group.CatchUp();
+  EXPECT_EQ(*group.results[0], 4);
+}
+
+TEST(ReplicaTest, WhereNobodyKnowsTheStateThereIsNone) {
+  Group group({-1, -1});
+  group.CatchUp();
+  for (const absl::StatusOr<Clock>& result : group.results) {
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(result.status().message()),
+                HasSubstr("no worker of the group knows"));
+  }
+}
+
+TEST(ReplicaTest, AFailureInTheMiddleChangesNothing) {
+  int64_t operations = 1;
+  for (int64_t operation = 0; operation < operations; ++operation) {
+    for (const int rank : {0, 1, 2}) {
+      SCOPED_TRACE(absl::StrCat("operation ", operation, " of rank ", rank));
+      Group group({3, 5, 3});
+      group.fake.FailAt(operation, rank);
+      group.CatchUp();
+      operations = group.fake.operations();
+      EXPECT_FALSE(group.results[rank].ok());
+      for (int r = 0; r < 3; ++r) {
+        if (!group.results[r].ok()) {
+          EXPECT_EQ(group.copies[r]->Portraits(), group.before[r]);
+        } else {
+          EXPECT_EQ(operation, operations - 1) << "rank " << r << " has all";
+          EXPECT_EQ(group.copies[r]->Portraits(), group.before[1]);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(operations, 1 + 1 + 2 * 3) << "clocks, versions, tensors";
+}
+
+}  // namespace
+}  // namespace slackline
