@@ -118,13 +118,15 @@ TEST(ModeChangesTableTest, ShowsTheLastOnes) {
   EXPECT_THAT(ModeChangesTable(status, 1), Not(HasSubstr("schedule")));
 }
 
-TEST(ModeChangeTextTest, BytesStandThereWhereSomethingMoved) {
+TEST(ModeChangeTextTest, TellsTheCostWhereThereWasOne) {
   run::ModeRecord record = MakeStatus().mode_changed(0);
   EXPECT_EQ(ModeChangeText(record),
             "changed from bsp to allreduce at clock 200; the workers stood "
             "still for at most 25.30 ms and moved 10.7 MB");
   record.set_bytes(0);
   EXPECT_THAT(ModeChangeText(record), EndsWith("at most 25.30 ms"));
+  record.set_pause_micros(0);
+  EXPECT_THAT(ModeChangeText(record), EndsWith("; no worker stood still"));
 }
 
 }  // namespace

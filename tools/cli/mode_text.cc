@@ -73,10 +73,14 @@ std::string ModeOutlook(const wire::StatusReply& status) {
 }
 
 std::string ModeChangeText(const run::ModeRecord& record) {
-  std::string text = absl::StrCat(
-      "changed from ", record.from(), " to ", record.to(), " at clock ",
-      record.from_clock(), "; the workers stood still for at most ",
-      MillisecondsText(record.pause_micros()));
+  std::string text =
+      absl::StrCat("changed from ", record.from(), " to ", record.to(),
+                   " at clock ", record.from_clock(), "; ");
+  if (record.pause_micros() == 0) {
+    return absl::StrCat(text, "no worker stood still");
+  }
+  absl::StrAppend(&text, "the workers stood still for at most ",
+                  MillisecondsText(record.pause_micros()));
   if (record.bytes() > 0) {
     absl::StrAppend(&text, " and moved ",
                     BytesText(static_cast<double>(record.bytes())));
