@@ -14,6 +14,7 @@
 #include "worker/data/sampler.h"
 #include "worker/model/compute.h"
 #include "worker/model/model.h"
+#include "worker/train/gpu_parts.h"
 #include "worker/train/trainer.h"
 
 namespace slackline {
@@ -52,7 +53,11 @@ absl::Status Work(const MemberFlags& flags,
       .push_type = config.sync().push_type(),
       .gpu_timeout = absl::Milliseconds(config.limits().wait_timeout_ms())};
   SL_RETURN_IF_ERROR(CheckModelDevice(model_options));
-  if (self.gpu >= 0) spdlog::info("training on GPU {}", self.gpu);
+  if (self.gpu >= 0) {
+    SL_RETURN_IF_ERROR(
+        PrepareGpuGroups(config.sync().collective().algorithm()));
+    spdlog::info("training on GPU {}", self.gpu);
+  }
   SL_RETURN_IF_ERROR(SetComputeThreads(self.threads));
   const BlasLibrary blas = LoadedBlas();
   if (blas.fast) {

@@ -95,15 +95,17 @@ struct Copy {
   explicit Copy(const wire::View& view, int64_t bucket_bytes = 40)
       : model(NewModel()), seen(Seen(view)) {
     absl::StatusOr<std::unique_ptr<Replica>> created =
-        Replica::Create(model.get(), MakeOptimizer(kAdam), bucket_bytes, seen);
+        Replica::Create(model.get(), MakeOptimizer(kAdam), bucket_bytes,
+                        std::make_unique<HostMemory>(), seen);
     SL_CHECK(created.ok(), created.status().ToString());
     replica = *std::move(created);
-    replica->Initialize(kSeed);
+    EXPECT_TRUE(replica->Initialize(kSeed).ok());
   }
   std::vector<std::vector<std::string>> Portraits() const {
     std::vector<std::vector<std::string>> portraits;
     for (int shard = 0; shard < seen->shard_count(); ++shard)
-      portraits.push_back(Portrait(replica->Give(*seen, ShardId{shard})));
+      portraits.push_back(
+          Portrait(replica->Give(*seen, ShardId{shard}).value()));
     return portraits;
   }
 
@@ -237,8 +239,8 @@ TEST(ReplicaTest, InitializingForgetsEverything) {
   Rng rng(1);
   const wire::View view = NewView(1);
   Copy copy(view);
-  copy.replica->Take(RandomState(rng, view));
-  copy.replica->Initialize(kSeed);
+  EXPECT_TRUE(copy.replica->Take(RandomState(rng, view)).ok());
+  EXPECT_TRUE(copy.replica->Initialize(kSeed).ok());
   EXPECT_EQ(copy.Portraits(), Servers(view).Portraits());
 }
 
@@ -247,9 +249,9 @@ TEST(ReplicaTest, GivesWhatItTookToTheLastBit) {
   const wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  copy.replica->Take(state);
+  EXPECT_TRUE(copy.replica->Take(state).ok());
   for (int shard = 0; shard < copy.seen->shard_count(); ++shard) {
-    EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, ShardId{shard})),
+    EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, ShardId{shard}).value()),
               Portrait(state.shards[static_cast<size_t>(shard)]));
   }
 }
@@ -259,7 +261,7 @@ TEST(ReplicaTest, WhatItTookIsInTheModel) {
   const wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  copy.replica->Take(state);
+  EXPECT_TRUE(copy.replica->Take(state).ok());
   const absl::Span<const float> weight = copy.model->parameter(0);
   EXPECT_EQ(std::memcmp(weight.data() + 4, state.shards[1].values.data(), 16),
             0);
@@ -270,9 +272,9 @@ TEST(ReplicaTest, WhatItGaveDoesNotChange) {
   const wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::ShardValue given =
-      copy.replica->Give(*copy.seen, ShardId{0});
+      copy.replica->Give(*copy.seen, ShardId{0}).value();
   const std::vector<std::string> before = Portrait(given);
-  copy.replica->Take(RandomState(rng, view));
+  EXPECT_TRUE(copy.replica->Take(RandomState(rng, view)).ok());
   EXPECT_EQ(Portrait(given), before);
 }
 
@@ -281,14 +283,14 @@ TEST(ReplicaTest, GivesTheShardsOfANewerView) {
   wire::View view = NewView(1);
   Copy copy(view);
   const ClientCore::PullResult state = RandomState(rng, view);
-  copy.replica->Take(state);
+  EXPECT_TRUE(copy.replica->Take(state).ok());
   Split(1, 5, &view);  // Elements 4 to 8 of the weights.
   Split(5, 7, &view);
   const std::shared_ptr<const View> cut = Seen(view);
   std::string values;
   for (const int shard : {1, 5, 6}) {
     const ClientCore::ShardValue part =
-        copy.replica->Give(*cut, ShardId{shard});
+        copy.replica->Give(*cut, ShardId{shard}).value();
     EXPECT_EQ(part.version, state.shards[1].version);
     EXPECT_EQ(part.values.size(), cut->shard(ShardId{shard}).bytes());
     values += BytesOf(part.values);
@@ -300,25 +302,25 @@ TEST(ReplicaTest, HasTheHashThatTheServersWouldHave) {
   const wire::View view = NewView(1);
   Copy copy(view);
   Servers servers(view);
-  EXPECT_EQ(copy.replica->Hash(*copy.seen), servers.Hash());
+  EXPECT_EQ(copy.replica->Hash(*copy.seen).value(), servers.Hash());
   Rng rng(3);
   const Gradients gradients = RandomGradients(rng, *copy.model);
   servers.Push(0, 0, gradients);
-  EXPECT_NE(copy.replica->Hash(*copy.seen), servers.Hash());
+  EXPECT_NE(copy.replica->Hash(*copy.seen).value(), servers.Hash());
   FakeGroup group(1);
   bool group_failed = false;
   ASSERT_TRUE(copy.replica
                   ->Step(group.of(0), Computing(gradients), kLearningRate,
                          &group_failed)
                   .ok());
-  EXPECT_EQ(copy.replica->Hash(*copy.seen), servers.Hash());
+  EXPECT_EQ(copy.replica->Hash(*copy.seen).value(), servers.Hash());
 }
 
 TEST(ReplicaTest, HashesTheShardsOfANewerView) {
   wire::View view = NewView(1);
   Copy copy(view);
   Split(1, 5, &view);
-  EXPECT_EQ(copy.replica->Hash(*Seen(view)), Servers(view).Hash());
+  EXPECT_EQ(copy.replica->Hash(*Seen(view)).value(), Servers(view).Hash());
 }
 
 TEST(ReplicaTest, CountsParametersAndSlots) {
@@ -359,7 +361,7 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
     state.shards[s].slots[1] =
         Floats(std::vector<float>(state.shards[s].values.size() / 4, 0.3f));
   }
-  copy.replica->Take(state);
+  EXPECT_TRUE(copy.replica->Take(state).ok());
   const Gradients gradients = RandomGradients(rng, *copy.model);
   FakeGroup group(1);
   bool group_failed = false;
@@ -375,7 +377,7 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
         gradients[static_cast<size_t>(range.table)].data() + range.begin,
         range.bytes());
     twin.Apply(MakeOptimizer(kAdam), {gradient}, 1, kLearningRate);
-    EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, range.shard)),
+    EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, range.shard).value()),
               Portrait(twin.version(), twin.values(), twin.slots()))
         << "shard " << s;
   }
@@ -520,7 +522,7 @@ struct Group {
     const wire::View view = NewView(static_cast<int>(clocks.size()));
     for (size_t rank = 0; rank < clocks.size(); ++rank) {
       copies.push_back(std::make_unique<Copy>(view));
-      copies.back()->replica->Take(RandomState(rng, view));
+      EXPECT_TRUE(copies.back()->replica->Take(RandomState(rng, view)).ok());
       before.push_back(copies.back()->Portraits());
     }
   }

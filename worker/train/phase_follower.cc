@@ -37,6 +37,7 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
     if (leaves && proto.arrived() >= clock)
       return decide(all_steps ? Do::kFinish : Do::kGiveState);
     if (group_ != proto.group()) {
+      group_ = 0;  // Whatever fails from here on is of the view's group.
       return proto.group() == lost_group_
                  ? decide(Do::kWait, "the coordinator to name a new group")
                  : decide(Do::kConnect);

@@ -1,7 +1,6 @@
 #include "worker/train/replica.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/time/clock.h"
 #include "common/io/state_hash.h"
@@ -27,49 +26,58 @@ uint64_t GetNumber(absl::Span<const float> digits) {
   return number;
 }
 
-Payload CopyOf(absl::Span<const float> values) {
-  return Payload::Copy(values.data(), values.size() * sizeof(float));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Replica>> Replica::Create(
     Model* model, const Optimizer& optimizer, int64_t bucket_bytes,
-    std::shared_ptr<const View> view) {
+    std::unique_ptr<FloatMemory> memory, std::shared_ptr<const View> view) {
   GradientBuckets::Options options;
   options.bucket_bytes = bucket_bytes;
+  options.memory = memory.get();
   for (size_t t = 0; t < model->tables().size(); ++t) {
     options.table_elements.push_back(
         static_cast<int64_t>(model->parameter(static_cast<int>(t)).size()));
   }
   SL_ASSIGN_OR_RETURN(GradientBuckets buckets,
                       GradientBuckets::Create(options));
-  return std::unique_ptr<Replica>(
-      new Replica(model, optimizer, std::move(buckets), std::move(view)));
+  std::unique_ptr<Replica> replica(
+      new Replica(model, optimizer, std::move(memory), std::move(buckets),
+                  std::move(view)));
+  for (const int64_t elements : options.table_elements) {
+    std::vector<FloatMemory::Array>& slots = replica->slots_.emplace_back();
+    for (int s = 0; s < optimizer.slot_count(); ++s) {
+      SL_ASSIGN_OR_RETURN(
+          FloatMemory::Array slot,
+          replica->memory_->Allocate(static_cast<size_t>(elements)));
+      slots.push_back(std::move(slot));
+    }
+  }
+  return replica;
 }
 
 Replica::Replica(Model* model, const Optimizer& optimizer,
-                 GradientBuckets buckets, std::shared_ptr<const View> view)
+                 std::unique_ptr<FloatMemory> memory, GradientBuckets buckets,
+                 std::shared_ptr<const View> view)
     : model_(*model),
       optimizer_(optimizer),
+      memory_(std::move(memory)),
       buckets_(std::move(buckets)),
       view_(std::move(view)),
-      versions_(view_->shard_count(), 0) {
-  for (size_t t = 0; t < model_.tables().size(); ++t) {
-    slots_.emplace_back(
-        optimizer_.slot_count(),
-        std::vector<float>(model_.parameter(static_cast<int>(t)).size(), 0));
-  }
-}
+      versions_(view_->shard_count(), 0) {}
 
-void Replica::Initialize(uint64_t seed) {
+absl::Status Replica::Initialize(uint64_t seed) {
+  std::vector<float> initial;
   for (size_t t = 0; t < slots_.size(); ++t) {
-    InitializeElements(model_.tables()[t], seed, 0,
-                       model_.parameter(static_cast<int>(t)));
-    for (std::vector<float>& slot : slots_[t])
-      std::fill(slot.begin(), slot.end(), 0.0f);
+    const absl::Span<float> parameter = model_.parameter(static_cast<int>(t));
+    initial.resize(parameter.size());
+    InitializeElements(model_.tables()[t], seed, 0, absl::MakeSpan(initial));
+    SL_RETURN_IF_ERROR(memory_->CopyIn(initial.data(), parameter));
+    std::fill(initial.begin(), initial.end(), 0.0f);
+    for (const FloatMemory::Array& slot : slots_[t])
+      SL_RETURN_IF_ERROR(memory_->CopyIn(initial.data(), slot.values));
   }
   std::fill(versions_.begin(), versions_.end(), 0);
+  return absl::OkStatus();
 }
 
 Replica::Range Replica::RangeOf(const ShardRange& range) {
@@ -79,8 +87,8 @@ Replica::Range Replica::RangeOf(const ShardRange& range) {
   Range part{
       .values = model_.parameter(static_cast<int>(table)).subspan(begin, size),
       .slots = {}};
-  for (std::vector<float>& slot : slots_[table])
-    part.slots.push_back(absl::MakeSpan(slot).subspan(begin, size));
+  for (const FloatMemory::Array& slot : slots_[table])
+    part.slots.push_back(slot.values.subspan(begin, size));
   return part;
 }
 
@@ -90,43 +98,46 @@ Version Replica::VersionOf(const View& view, ShardId shard) const {
   return versions_[static_cast<size_t>(shard)];
 }
 
-void Replica::Take(const ClientCore::PullResult& pulled) {
+absl::Status Replica::Take(const ClientCore::PullResult& pulled) {
   view_ = pulled.view;
   versions_.resize(pulled.shards.size());
   for (size_t s = 0; s < pulled.shards.size(); ++s) {
     const ClientCore::ShardValue& value = pulled.shards[s];
     const Range range = RangeOf(view_->shard(ShardId{static_cast<int32_t>(s)}));
     versions_[s] = value.version;
-    std::memcpy(range.values.data(), value.values.data(), value.values.size());
+    SL_RETURN_IF_ERROR(memory_->CopyIn(value.values.data(), range.values));
     for (size_t i = 0; i < range.slots.size(); ++i) {
-      std::memcpy(range.slots[i].data(), value.slots[i].data(),
-                  value.slots[i].size());
+      SL_RETURN_IF_ERROR(
+          memory_->CopyIn(value.slots[i].data(), range.slots[i]));
     }
   }
+  return absl::OkStatus();
 }
 
-ClientCore::ShardValue Replica::Give(const View& view, ShardId shard) {
+absl::StatusOr<ClientCore::ShardValue> Replica::Give(const View& view,
+                                                     ShardId shard) {
   const Range range = RangeOf(view.shard(shard));
   ClientCore::ShardValue value;
   value.version = VersionOf(view, shard);
-  value.values = CopyOf(range.values);
-  for (const absl::Span<float> slot : range.slots)
-    value.slots.push_back(CopyOf(slot));
+  const auto copy = [&](absl::Span<float> from) -> absl::StatusOr<Payload> {
+    Payload payload = Payload::Allocate(from.size() * sizeof(float));
+    SL_RETURN_IF_ERROR(memory_->CopyOut(from, payload.MutableData()));
+    return payload;
+  };
+  SL_ASSIGN_OR_RETURN(value.values, copy(range.values));
+  for (const absl::Span<float> slot : range.slots) {
+    SL_ASSIGN_OR_RETURN(Payload payload, copy(slot));
+    value.slots.push_back(std::move(payload));
+  }
   return value;
 }
 
-uint64_t Replica::Hash(const View& view) {
+absl::StatusOr<uint64_t> Replica::Hash(const View& view) {
   std::vector<uint64_t> hashes;
   for (int32_t shard = 0; shard < view.shard_count(); ++shard) {
-    const Range range = RangeOf(view.shard(ShardId{shard}));
-    const auto borrow = [](absl::Span<float> values) {
-      return Payload::Wrap(values.data(), values.size() * sizeof(float), 0);
-    };
-    std::vector<Payload> slots;
-    for (const absl::Span<float> slot : range.slots)
-      slots.push_back(borrow(slot));
-    hashes.push_back(StateHash(VersionOf(view, ShardId{shard}),
-                               borrow(range.values), slots));
+    SL_ASSIGN_OR_RETURN(const ClientCore::ShardValue value,
+                        Give(view, ShardId{shard}));
+    hashes.push_back(StateHash(value.version, value.values, value.slots));
   }
   return ModelHash(hashes);
 }
@@ -167,11 +178,12 @@ absl::StatusOr<Replica::StepResult> Replica::Step(Collective& group,
     return reduced;
   }
   const double wait_seconds = absl::ToDoubleSeconds(absl::Now() - computed);
-  Apply(1.0f / static_cast<float>(group.world_size()), learning_rate);
+  SL_RETURN_IF_ERROR(
+      Apply(1.0f / static_cast<float>(group.world_size()), learning_rate));
   return StepResult{.loss = *loss, .wait_seconds = wait_seconds};
 }
 
-void Replica::Apply(float scale, float learning_rate) {
+absl::Status Replica::Apply(float scale, float learning_rate) {
   for (size_t t = 0; t < slots_.size(); ++t) {
     const absl::Span<const ShardRange> ranges =
         view_->ShardsOf(TableId{static_cast<int>(t)});
@@ -200,10 +212,21 @@ void Replica::Apply(float scale, float learning_rate) {
       args.gradient_scale = scale;
       args.learning_rate = learning_rate;
       args.update_count = static_cast<int64_t>(version) + 1;
-      optimizer_.Apply(args);
+      SL_RETURN_IF_ERROR(memory_->Apply(optimizer_, args));
     }
   }
   for (Version& version : versions_) ++version;
+  return absl::OkStatus();
+}
+
+absl::Status Replica::Exchange(
+    Collective& group, absl::Span<float> numbers,
+    const std::function<Collective::Ticket(absl::Span<float>)>& start) {
+  SL_ASSIGN_OR_RETURN(const FloatMemory::Array array,
+                      memory_->Allocate(numbers.size()));
+  SL_RETURN_IF_ERROR(memory_->CopyIn(numbers.data(), array.values));
+  SL_RETURN_IF_ERROR(group.Wait(start(array.values)));
+  return memory_->CopyOut(array.values, numbers.data());
 }
 
 absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
@@ -212,7 +235,10 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
   std::vector<float> clocks(static_cast<size_t>(ranks) * kDigits, 0.0f);
   PutNumber(static_cast<uint64_t>(clock + 1),
             absl::MakeSpan(clocks).subspan(self * kDigits, kDigits));
-  SL_RETURN_IF_ERROR(group.Wait(group.AllReduceAsync(absl::MakeSpan(clocks))));
+  SL_RETURN_IF_ERROR(
+      Exchange(group, absl::MakeSpan(clocks), [&](absl::Span<float> numbers) {
+        return group.AllReduceAsync(numbers);
+      }));
   std::vector<Clock> known;
   for (int r = 0; r < ranks; ++r) {
     known.push_back(
@@ -236,28 +262,34 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
                 absl::MakeSpan(versions).subspan(s * kDigits, kDigits));
     }
   }
+  SL_RETURN_IF_ERROR(
+      Exchange(group, absl::MakeSpan(versions), [&](absl::Span<float> numbers) {
+        return group.BroadcastAsync(numbers, root);
+      }));
   // What arrives counts only once all of it is there; and a broadcast that
   // fails may spoil what it reads from.
   std::vector<absl::Span<float>> own;
   for (size_t t = 0; t < slots_.size(); ++t) {
     own.push_back(model_.parameter(static_cast<int>(t)));
-    for (std::vector<float>& slot : slots_[t])
-      own.push_back(absl::MakeSpan(slot));
+    for (const FloatMemory::Array& slot : slots_[t]) own.push_back(slot.values);
   }
-  std::vector<std::vector<float>> arrived;
-  for (const absl::Span<float> tensor : own)
-    arrived.emplace_back(tensor.begin(), tensor.end());
+  std::vector<FloatMemory::Array> arrived;
+  for (const absl::Span<float> tensor : own) {
+    SL_ASSIGN_OR_RETURN(FloatMemory::Array array,
+                        memory_->Allocate(tensor.size()));
+    SL_RETURN_IF_ERROR(memory_->Copy(tensor.data(), array.values));
+    arrived.push_back(std::move(array));
+  }
   std::vector<Collective::Ticket> tickets;
-  tickets.push_back(group.BroadcastAsync(absl::MakeSpan(versions), root));
-  for (std::vector<float>& tensor : arrived)
-    tickets.push_back(group.BroadcastAsync(absl::MakeSpan(tensor), root));
+  for (const FloatMemory::Array& tensor : arrived)
+    tickets.push_back(group.BroadcastAsync(tensor.values, root));
   absl::Status received;
   for (const Collective::Ticket ticket : tickets)
     received.Update(group.Wait(ticket));
   SL_RETURN_IF_ERROR(received);
   if (clock == *most) return clock;
   for (size_t i = 0; i < own.size(); ++i)
-    std::copy(arrived[i].begin(), arrived[i].end(), own[i].begin());
+    SL_RETURN_IF_ERROR(memory_->Copy(arrived[i].values.data(), own[i]));
   for (size_t s = 0; s < versions_.size(); ++s) {
     versions_[s] =
         GetNumber(absl::MakeConstSpan(versions).subspan(s * kDigits, kDigits));

@@ -21,23 +21,25 @@ namespace slackline {
 class Replica {
  public:
   // The parameters are those of `model`, which outlives the replica. Whatever
-  // is there counts until Initialize() or Take().
+  // is there counts until Initialize() or Take(). Everything lies in `memory`,
+  // like the model's parameters.
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
       Model* model, const Optimizer& optimizer, int64_t bucket_bytes,
-      std::shared_ptr<const View> view);
+      std::unique_ptr<FloatMemory> memory, std::shared_ptr<const View> view);
 
   // The state at clock 0, as every shard makes it.
-  void Initialize(uint64_t seed);
+  absl::Status Initialize(uint64_t seed);
   // The state that the servers have. `pulled` is of PullState().
-  void Take(const ClientCore::PullResult& pulled);
+  absl::Status Take(const ClientCore::PullResult& pulled);
   // A copy of one shard, as `view` cuts it.
-  ClientCore::ShardValue Give(const View& view, ShardId shard);
+  absl::StatusOr<ClientCore::ShardValue> Give(const View& view, ShardId shard);
   // ModelHash() over the shards as `view` cuts them.
-  uint64_t Hash(const View& view);
+  absl::StatusOr<uint64_t> Hash(const View& view);
   // Bytes of parameters and optimizer state.
   int64_t bytes() const;
 
-  // Loss of the minibatch; hands out each table's gradient as Model does.
+  // Loss of the minibatch; hands out each table's gradient, in the replica's
+  // memory, in the order in which Model does.
   using Compute =
       std::function<absl::StatusOr<double>(const Model::GradientReady&)>;
   struct StepResult {
@@ -56,7 +58,8 @@ class Replica {
   absl::StatusOr<Clock> CatchUp(Collective& group, Clock clock);
 
  private:
-  Replica(Model* model, const Optimizer& optimizer, GradientBuckets buckets,
+  Replica(Model* model, const Optimizer& optimizer,
+          std::unique_ptr<FloatMemory> memory, GradientBuckets buckets,
           std::shared_ptr<const View> view);
   struct Range {  // Of one shard.
     absl::Span<float> values;
@@ -64,13 +67,18 @@ class Replica {
   };
   Range RangeOf(const ShardRange& range);
   Version VersionOf(const View& view, ShardId shard) const;
-  void Apply(float scale, float learning_rate);
+  absl::Status Apply(float scale, float learning_rate);
+  // Numbers of the host through the operation that `start` begins.
+  absl::Status Exchange(
+      Collective& group, absl::Span<float> numbers,
+      const std::function<Collective::Ticket(absl::Span<float>)>& start);
 
   Model& model_;
   const Optimizer optimizer_;
+  const std::unique_ptr<FloatMemory> memory_;
   GradientBuckets buckets_;
   std::shared_ptr<const View> view_;  // How versions_ are cut.
-  std::vector<std::vector<std::vector<float>>> slots_;  // By table, slot.
+  std::vector<std::vector<FloatMemory::Array>> slots_;  // By table, slot.
   std::vector<Version> versions_;                       // By shard.
 };
 

@@ -12,13 +12,13 @@
 #include "common/status.h"
 #include "common/sync/phases.h"
 #include "worker/collective/gloo_collective.h"
+#include "worker/train/gpu_parts.h"
 
 namespace slackline {
 namespace {
 
 // Evaluation of the final model may take long; heartbeats go on meanwhile.
 constexpr absl::Duration kFinishWaitMax = absl::Hours(24);
-constexpr int64_t kGlooBucketKib = 4096;
 
 // The chief evaluates and writes the model.
 bool IsChief(const View& view, Rank rank) {
@@ -115,7 +115,8 @@ absl::Status Trainer::Start(const View& view) {
                     by_all_reduce);
   if (by_all_reduce) {
     SL_RETURN_IF_ERROR(MakeReplica());
-    replica_->Initialize(static_cast<uint64_t>(options_.config.train().seed()));
+    SL_RETURN_IF_ERROR(replica_->Initialize(
+        static_cast<uint64_t>(options_.config.train().seed())));
     clock_ = founder ? 0 : -1;
     return absl::OkStatus();
   }
@@ -204,7 +205,7 @@ absl::Status Trainer::WaitForNewerView(const View& view,
 }
 
 absl::StatusOr<double> Trainer::ComputeGradients(
-    Clock step, const Model::GradientReady& ready) {
+    Clock step, const Model::GradientReady& ready, bool on_device) {
   const Stopwatch whole;
   if (options_.slowdown > 1) {
     std::this_thread::sleep_for(absl::ToChronoNanoseconds(
@@ -213,12 +214,22 @@ absl::StatusOr<double> Trainer::ComputeGradients(
   const Stopwatch stopwatch;
   const absl::Span<const int64_t> rows = sampler_.Batch(step);
   data_.train->Gather(rows, inputs_.data(), labels_.data());
-  SL_ASSIGN_OR_RETURN(
-      const double loss,
-      model_.ForwardBackward({.examples = static_cast<int64_t>(rows.size()),
-                              .inputs = inputs_.data(),
-                              .labels = labels_.data()},
-                             ready));
+  const Batch batch = {.examples = static_cast<int64_t>(rows.size()),
+                       .inputs = inputs_.data(),
+                       .labels = labels_.data()};
+  CudaModel* const gpu = on_device ? model_.cuda() : nullptr;
+  absl::StatusOr<double> computed;
+  if (gpu == nullptr) {
+    computed = model_.ForwardBackward(batch, ready);
+  } else {
+    computed = gpu->ForwardBackwardOnDevice(batch, [&](int table,
+                                                       float* gradient) {
+      ready(table, Payload::Wrap(gradient,
+                                 model_.parameter(table).size() * sizeof(float),
+                                 nullptr));
+    });
+  }
+  SL_ASSIGN_OR_RETURN(const double loss, std::move(computed));
   last_compute_seconds_ = stopwatch.Seconds();
   report_.AddComputeSeconds(whole.Seconds());
   if (!std::isfinite(loss)) {
@@ -331,12 +342,25 @@ absl::Status Trainer::MakeReplica() {
   SL_ASSIGN_OR_RETURN(schedule_, LearningRateSchedule::Create(
                                      options_.config.schedule(), length_));
   learning_rate_ = optimizer.learning_rate();
-  const config::Collective& collective = options_.config.sync().collective();
-  const int64_t bucket_kib =
-      collective.has_bucket_kib() ? collective.bucket_kib() : kGlooBucketKib;
-  SL_ASSIGN_OR_RETURN(
-      replica_,
-      Replica::Create(&model_, optimizer, bucket_kib * 1024, client_.view()));
+  const std::vector<WorkerProcess> workers = WorkerProcesses(options_.config);
+  for (const WorkerProcess& worker : workers) {
+    if ((worker.gpu >= 0) == (model_.cuda() != nullptr)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", static_cast<int>(options_.rank), " and worker ", worker.rank,
+        " cannot all-reduce, because one trains on a GPU and the other does "
+        "not; give all workers the same device, or use bsp, ssp or asp"));
+  }
+  std::unique_ptr<FloatMemory> memory;
+  if (model_.cuda() == nullptr) {
+    memory = std::make_unique<HostMemory>();
+  } else {
+    SL_ASSIGN_OR_RETURN(memory,
+                        CreateGpuMemory(*model_.cuda(), GroupWaitMax()));
+  }
+  const int64_t bucket_kib = options_.config.sync().collective().bucket_kib();
+  SL_ASSIGN_OR_RETURN(replica_,
+                      Replica::Create(&model_, optimizer, bucket_kib * 1024,
+                                      std::move(memory), client_.view()));
   return absl::OkStatus();
 }
 
@@ -345,7 +369,7 @@ absl::Status Trainer::StepByAllReduce() {
   const absl::StatusOr<Replica::StepResult> step = replica_->Step(
       *group_,
       [&](const Model::GradientReady& ready) {
-        return ComputeGradients(clock_, ready);
+        return ComputeGradients(clock_, ready, /*on_device=*/true);
       },
       static_cast<float>(learning_rate_ * schedule_->FactorAt(clock_)),
       &group_failed);
@@ -365,11 +389,11 @@ absl::Status Trainer::TakeState() {
   SL_RETURN_IF_ERROR(client_.StartPullState(clock_));
   if (replica_ == nullptr) SL_RETURN_IF_ERROR(MakeReplica());
   SL_ASSIGN_OR_RETURN(const PsClient::PullResult state, client_.WaitPull());
-  replica_->Take(state);
+  SL_RETURN_IF_ERROR(replica_->Take(state));
   follower_->TookState();
   change_.transfer += absl::Now() - start;
   change_.bytes = replica_->bytes();
-  change_.model_hash = replica_->Hash(*state.view);
+  SL_ASSIGN_OR_RETURN(change_.model_hash, replica_->Hash(*state.view));
   EvaluateIfDue([&] { return TakeSnapshot(model_); });
   return absl::OkStatus();
 }
@@ -378,12 +402,14 @@ absl::Status Trainer::GiveState() {
   DropGroup(absl::OkStatus());
   const absl::Time start = absl::Now();
   std::shared_ptr<const View> view = client_.view();
-  change_.model_hash = replica_->Hash(*view);
+  SL_ASSIGN_OR_RETURN(change_.model_hash, replica_->Hash(*view));
   bool asked = false;
   while (true) {
     std::vector<ClientCore::InstalledShard> share;
     for (const ShardId shard : follower_->Share(*view)) {
-      share.push_back({.shard = shard, .state = replica_->Give(*view, shard)});
+      SL_ASSIGN_OR_RETURN(ClientCore::ShardValue state,
+                          replica_->Give(*view, shard));
+      share.push_back({.shard = shard, .state = std::move(state)});
       change_.bytes += static_cast<int64_t>(
           view->shard(shard).bytes() * (1 + share.back().state.slots.size()));
     }
@@ -413,24 +439,25 @@ absl::Status Trainer::Connect(const View& view) {
   std::sort(ranks.begin(), ranks.end());
   const auto self = std::find(ranks.begin(), ranks.end(),
                               static_cast<int32_t>(options_.rank));
-  const absl::Duration wait_max =
-      absl::Milliseconds(options_.config.limits().wait_timeout_ms());
-  absl::StatusOr<std::unique_ptr<GlooCollective>> group =
-      GlooCollective::Create(
-          {.rank = Rank{static_cast<int32_t>(self - ranks.begin())},
-           .world_size = static_cast<int32_t>(ranks.size()),
-           .host = options_.host,
-           .group = absl::StrCat("all-reduce/", number),
-           .connect_timeout = wait_max,
-           .timeout = wait_max,
-           .keep_trying =
-               [&] {
-                 SL_RETURN_IF_ERROR(client_.failure());
-                 if (client_.view()->proto().group() == number)
-                   return absl::OkStatus();
-                 return absl::CancelledError("the group has changed");
-               },
-           .store = &store_});
+  const GlooCollective::Options group_options = {
+      .rank = Rank{static_cast<int32_t>(self - ranks.begin())},
+      .world_size = static_cast<int32_t>(ranks.size()),
+      .host = options_.host,
+      .group = absl::StrCat("all-reduce/", number),
+      .connect_timeout = GroupWaitMax(),
+      .timeout = GroupWaitMax(),
+      .keep_trying =
+          [&] {
+            SL_RETURN_IF_ERROR(client_.failure());
+            if (client_.view()->proto().group() == number)
+              return absl::OkStatus();
+            return absl::CancelledError("the group has changed");
+          },
+      .store = &store_};
+  absl::StatusOr<std::unique_ptr<Collective>> group =
+      model_.cuda() == nullptr ? absl::StatusOr<std::unique_ptr<Collective>>(
+                                     GlooCollective::Create(group_options))
+                               : ConnectGpuGroup(*model_.cuda(), group_options);
   if (!group.ok()) {
     SL_RETURN_IF_ERROR(client_.failure());
     // A newer view says whom to connect to.
@@ -531,11 +558,15 @@ absl::Status Trainer::FinishAsChief() {
   client_.AddRecord(record);
 
   std::vector<TensorView> tensors;
+  std::vector<std::vector<float>> values(model_.tables().size());
   for (size_t t = 0; t < model_.tables().size(); ++t) {
     const wire::Table& table = model_.tables()[t];
+    values[t].resize(model_.parameter(static_cast<int>(t)).size());
+    SL_RETURN_IF_ERROR(
+        model_.Read(static_cast<int>(t), absl::MakeSpan(values[t])));
     tensors.push_back({.name = table.name(),
                        .shape = {table.shape().begin(), table.shape().end()},
-                       .values = model_.parameter(static_cast<int>(t))});
+                       .values = values[t]});
   }
   wire::Call leave;
   run::Result& result = *leave.mutable_leave()->mutable_result();

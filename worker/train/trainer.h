@@ -77,9 +77,14 @@ class Trainer {
   absl::Status LoseConnection(const absl::Status& why);
   // With an error the others notice that we go.
   void DropGroup(const absl::Status& why);
-  // Loss of the minibatch of `step` at the model's parameters.
+  // Loss of the minibatch of `step` at the model's parameters. With on_device,
+  // gradients stay where the model is.
   absl::StatusOr<double> ComputeGradients(Clock step,
-                                          const Model::GradientReady& ready);
+                                          const Model::GradientReady& ready,
+                                          bool on_device = false);
+  absl::Duration GroupWaitMax() const {
+    return absl::Milliseconds(options_.config.limits().wait_timeout_ms());
+  }
   // The step of clock_ is complete.
   absl::Status StepDone(double loss);
   // At clock_, whose parameters are there.

@@ -1,0 +1,29 @@
+#include "worker/train/gpu_parts.h"
+
+namespace slackline {
+namespace {
+
+absl::Status Refused() {
+  return absl::FailedPreconditionError(
+      "this build has no NCCL, so workers on GPUs cannot all-reduce: install "
+      "NCCL and the CUDA Toolkit and build again, or use bsp, ssp or asp");
+}
+
+}  // namespace
+
+// Over servers GPUs need none of this.
+absl::Status PrepareGpuGroups(config::Collective::Algorithm /*algorithm*/) {
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<FloatMemory>> CreateGpuMemory(
+    CudaModel& /*model*/, absl::Duration /*timeout*/) {
+  return Refused();
+}
+
+absl::StatusOr<std::unique_ptr<Collective>> ConnectGpuGroup(
+    CudaModel& /*model*/, const GlooCollective::Options& /*options*/) {
+  return Refused();
+}
+
+}  // namespace slackline
