@@ -760,9 +760,13 @@ std::vector<ModeChanger::Worker> CoordinatorCore::ModeWorkers() const {
 }
 
 bool CoordinatorCore::AdvanceModes(absl::Time now, Effects* effects) {
+  const Clock arrived = view_.arrived();
   ModeChanger::News news =
       modes_.Advance(ModeWorkers(), view_.number() + 1,
                      absl::ToDoubleSeconds(now - running_since_), &view_);
+  // They part now. Should they all-reduce once more, what they told each other
+  // to connect is out of date.
+  if (view_.arrived() != arrived) regroup_ = true;
   std::move(news.log.begin(), news.log.end(), std::back_inserter(effects->log));
   std::move(news.changes.begin(), news.changes.end(),
             std::back_inserter(effects->modes));

@@ -189,8 +189,8 @@ class CoordinatorCore {
   std::vector<std::string> workers_lost_;
   ModeChanger modes_;
   std::optional<ModePolicy> policy_;  // While it chooses the mode.
-  // The set of workers has changed, or they have to connect anew: the view that
-  // is published next begins a group.
+  // The set of workers has changed, or they have to connect anew, or they have
+  // done with all-reduce: the view that is published next begins a group.
   bool regroup_ = true;
   Rebalancer rebalancer_;
   absl::Time next_plan_ = absl::InfiniteFuture();
