@@ -539,7 +539,8 @@ wire::Code ShardCore::Install(ShardState& state, const wire::PushRequest& push,
       push.hash(entry)) {
     return reject("its bits are not those that the worker sent");
   }
-  if (state.bsp_clock < clock) {  // The first one.
+  const bool first = state.bsp_clock < clock;
+  if (first) {
     state.shard.Install(push.base_version(entry), frames.front(),
                         {frames.begin() + 1, frames.end()});
     for (const wire::WorkerMember& worker : view.worker()) {
@@ -559,6 +560,10 @@ wire::Code ShardCore::Install(ShardState& state, const wire::PushRequest& push,
     return reject("the worker came after all had reached that clock");
   }
   ++participant->next_seq;
+  if (!first) {
+    Trace(ShardTraceRecord::Kind::kAdvanced, state, rank, incarnation, clock,
+          state.shard.version(), effects);
+  }
   ReleaseParked(state, effects);
   return wire::OK;
 }

@@ -30,7 +30,7 @@ struct ShardTraceRecord {
   enum class Kind {
     kPullAnswered,
     kPushTakenOver,
-    kAdvanced,
+    kAdvanced,  // Also by a shard that others have installed already.
     kUpdated,
     kInstalled  // By this worker, at the beginning of this clock.
   };
