@@ -10,23 +10,31 @@ namespace slackline {
 PhaseFollower::PhaseFollower(const Options& options, bool by_all_reduce)
     : options_(options), by_all_reduce_(by_all_reduce) {}
 
+std::vector<wire::Call> PhaseFollower::Promise(const View& view) {
+  std::vector<wire::Call> calls;
+  const wire::View& proto = view.proto();
+  if (!proto.has_change() || clock_ < 0 ||
+      promised_change_ == proto.change().id()) {
+    return calls;
+  }
+  promised_change_ = proto.change().id();
+  limit_ = std::min(clock_ + options_.lookahead, options_.steps_total);
+  wire::StepLimit& limit = *calls.emplace_back().mutable_step_limit();
+  limit.set_change(promised_change_);
+  limit.set_clock(limit_);
+  return calls;
+}
+
 PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
   const wire::View& proto = view.proto();
+  clock_ = clock;
   Decision decision;
+  decision.calls = Promise(view);
   const auto decide = [&](Do what, std::string waiting_for = "") {
     decision.what = what;
     decision.waiting_for = std::move(waiting_for);
     return decision;
   };
-  const bool open = proto.has_change();
-  if (open && clock >= 0 && promised_change_ != proto.change().id()) {
-    promised_change_ = proto.change().id();
-    limit_ = std::min(clock + options_.lookahead, options_.steps_total);
-    wire::StepLimit& limit =
-        *decision.calls.emplace_back().mutable_step_limit();
-    limit.set_change(promised_change_);
-    limit.set_clock(limit_);
-  }
   const bool all_steps = clock == options_.steps_total;
   // Nothing begins at the end of the job.
   const bool stays_by_all_reduce =
@@ -53,7 +61,7 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
   } else if (all_steps) {
     return decide(Do::kFinish);
   }
-  if (open && clock >= limit_) {
+  if (proto.has_change() && clock >= limit_) {
     return decide(Do::kWait, absl::StrCat("the clock from which ",
                                           ModeText(proto.change().mode(),
                                                    proto.change().staleness()),

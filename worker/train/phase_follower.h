@@ -49,6 +49,10 @@ class PhaseFollower {
   // many there are), and would ask for the parameters of the next one. `view`
   // is RUNNING and has the worker.
   Decision Next(const View& view, Clock clock);
+  // For a worker that is held up in what Next() said last, and sees this view:
+  // what to tell the coordinator at once. Others may have stopped at their
+  // limits, so that the step cannot end before.
+  std::vector<wire::Call> Promise(const View& view);
 
   void TookState();
   void Connected(uint64_t group) { group_ = group; }
@@ -67,6 +71,7 @@ class PhaseFollower {
   bool by_all_reduce_;
   uint64_t group_ = 0;
   uint64_t lost_group_ = 0;
+  Clock clock_ = -1;  // Of the last Next().
   uint64_t promised_change_ = 0;
   Clock limit_ = 0;
   Clock arrived_ = -1;       // Clock at which the coordinator was told.

@@ -90,6 +90,10 @@ Trainer::Trainer(const Options& options, const DataSplit* data,
       inputs_(options.config.data().batch_size() * data->train->features()),
       labels_(options.config.data().batch_size()) {}
 
+Trainer::~Trainer() {
+  if (retired_.joinable()) retired_.join();
+}
+
 absl::Status Trainer::Run() {
   SL_ASSIGN_OR_RETURN(const std::shared_ptr<const View> view,
                       client_.WaitUntilRunning());
@@ -98,8 +102,12 @@ absl::Status Trainer::Run() {
                options_.config.data().batch_size());
   SL_RETURN_IF_ERROR(Start(*view));
   const absl::Status trained = Train();
-  DropGroup(trained);
-  SL_RETURN_IF_ERROR(trained);
+  if (trained.ok()) {
+    RetireGroup();
+  } else {
+    DropGroup(trained);
+    return trained;
+  }
   return Finish();
 }
 
@@ -399,7 +407,7 @@ absl::Status Trainer::TakeState() {
 }
 
 absl::Status Trainer::GiveState() {
-  DropGroup(absl::OkStatus());
+  RetireGroup();
   const absl::Time start = absl::Now();
   std::shared_ptr<const View> view = client_.view();
   SL_ASSIGN_OR_RETURN(change_.model_hash, replica_->Hash(*view));
@@ -502,6 +510,16 @@ absl::Status Trainer::LoseConnection(const absl::Status& why) {
   DropGroup(why);
   client_.Notify(follower_->ConnectionLost(lost));
   return absl::OkStatus();
+}
+
+void Trainer::RetireGroup() {
+  client_.SetHandlers(nullptr, nullptr);
+  if (retired_.joinable()) retired_.join();
+  if (model_.cuda() != nullptr) {  // That group is this thread's.
+    group_.reset();
+  } else {
+    retired_ = std::thread([group = std::move(group_)] {});
+  }
 }
 
 void Trainer::DropGroup(const absl::Status& why) {

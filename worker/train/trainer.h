@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,6 +42,7 @@ class Trainer {
   // The pointers stay the caller's and outlive the Trainer.
   Trainer(const Options& options, const DataSplit* data, Sampler* sampler,
           Model* model, PsClient* client);
+  ~Trainer();
 
   // Trains to the end. OK when the job has FINISHED. Errors as in PsClient, and
   // InvalidArgument when the loss is no number any more.
@@ -77,6 +79,9 @@ class Trainer {
   absl::Status LoseConnection(const absl::Status& why);
   // With an error the others notice that we go.
   void DropGroup(const absl::Status& why);
+  // Takes leave of a group that everybody leaves, beside what comes next: the
+  // others may take their time to answer.
+  void RetireGroup();
   // Loss of the minibatch of `step` at the model's parameters. With on_device,
   // gradients stay where the model is.
   absl::StatusOr<double> ComputeGradients(Clock step,
@@ -118,6 +123,7 @@ class Trainer {
   double learning_rate_ = 0;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<Collective> group_;
+  std::thread retired_;      // Ends with the end of the group before.
   int failed_connects_ = 0;  // In a row, without a change of the members.
 };
 
