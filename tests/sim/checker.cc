@@ -46,6 +46,10 @@ const char* InvariantName(Invariant invariant) {
       return "sync sum";
     case Invariant::kValue:
       return "value";
+    case Invariant::kMode:
+      return "mode";
+    case Invariant::kReplica:
+      return "replica";
     case Invariant::kOwnership:
       return "ownership";
     case Invariant::kView:
@@ -84,13 +88,77 @@ void Checker::OnPublished(const wire::View& view) {
     return;
   }
   const wire::View before = std::exchange(latest_view_, view);
-  CheckMoves(before, view);
-  if (view.state() == wire::FAILED && before.state() == wire::RUNNING)
-    CheckFailure(before, view);
   live_.clear();
   for (const wire::WorkerMember& worker : view.worker()) {
     live_.insert({Rank{worker.rank()}, worker.incarnation()});
   }
+  CheckMoves(before, view);
+  CheckPhases(before, view);
+  if (view.state() == wire::FAILED && before.state() == wire::RUNNING)
+    CheckFailure(before, view);
+}
+
+void Checker::CheckPhases(const wire::View& before, const wire::View& view) {
+  if (view.state() != wire::RUNNING || before.state() != wire::RUNNING) return;
+  stats_.changes_opened += view.has_change() && !before.has_change();
+  stats_.changes_dropped += before.has_change() && !view.has_change() &&
+                            view.phase_size() == before.phase_size();
+  stats_.phases_entered += view.entered() - before.entered();
+  for (int i = 0; i < before.phase_size(); ++i) {
+    if (i < view.phase_size() && before.phase(i).SerializeAsString() ==
+                                     view.phase(i).SerializeAsString()) {
+      continue;
+    }
+    Report(Invariant::kMode, absl::StrCat("view ", view.number(),
+                                          " takes back a phase that view ",
+                                          before.number(), " has"));
+  }
+  for (int i = before.phase_size(); i < view.phase_size(); ++i) {
+    const Clock from = view.phase(i).from();
+    for (const auto& [life, clock] : reached_) {
+      if (!Live(life) || clock < from) continue;
+      Report(Invariant::kMode,
+             absl::StrCat("view ", view.number(), " begins a phase at clock ",
+                          from, "; ", Name(life.first, life.second),
+                          " has reached clock ", clock, " already"));
+    }
+  }
+}
+
+const wire::Phase& Checker::PhaseOf(Clock clock) const {
+  int index = 0;
+  while (index + 1 < latest_view_.phase_size() &&
+         latest_view_.phase(index + 1).from() <= clock) {
+    ++index;
+  }
+  return latest_view_.phase(index);
+}
+
+Clock Checker::NeededClock(Clock clock) const {
+  const wire::Phase& phase = PhaseOf(clock);
+  Clock needed = clock;
+  if (phase.mode() == wire::SSP) needed = clock - phase.staleness();
+  if (phase.mode() == wire::ASP) needed = 0;
+  if (phase.from() == 0) return needed;
+  // No clock of these is left half done.
+  const wire::Mode before = PhaseOf(phase.from() - 1).mode();
+  if (before == wire::BSP || before == wire::ALLREDUCE)
+    needed = std::max<Clock>(needed, phase.from());
+  return needed;
+}
+
+void Checker::CheckFence(const Life& life, Clock clock, int phases,
+                         const std::string& what) {
+  if (!Live(life) || latest_view_.state() != wire::RUNNING) return;
+  if (phases >= latest_view_.phase_size() ||
+      latest_view_.phase(phases).from() > clock) {
+    return;
+  }
+  Report(Invariant::kMode,
+         absl::StrCat(Name(life.first, life.second), " ", what, " of clock ",
+                      clock, " and knows ", phases,
+                      " phases; the next one begins at clock ",
+                      latest_view_.phase(phases).from()));
 }
 
 void Checker::CheckMoves(const wire::View& before, const wire::View& view) {
@@ -228,12 +296,24 @@ void Checker::OnMemberView(const PeerId& member, const wire::View& view) {
 
 void Checker::OnSent(Rank rank, Incarnation incarnation,
                      const Message& message) {
+  const Life life{rank, incarnation};
+  if (message.header.has_push_request()) {
+    const wire::PushRequest& push = message.header.push_request();
+    if (!push.advance())
+      CheckFence(life, push.clock(), push.phases(), "pushes");
+  }
   if (!message.header.has_pull_request()) return;
   const wire::PullRequest& pull = message.header.pull_request();
+  if (!pull.join()) {
+    CheckFence(life, pull.clock(), pull.phases(), "pulls");
+    Clock& reached = reached_[life];
+    reached = std::max<Clock>(reached, pull.clock());
+  }
   PullIntent& intent = pulls_[{{rank, incarnation}, pull.request_id()}];
   intent.clock = pull.clock();
   intent.own_clock = pull.own_clock();
   intent.join = pull.join();
+  intent.state = pull.state();
 }
 
 void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
@@ -262,6 +342,8 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
   stats_.relocations += reply.relocation_size();
   const auto intent = pulls_.find({life, reply.request_id()});
   size_t next_payload = 0;
+  // States are looked at as a whole, when they are there.
+  if (intent != pulls_.end() && intent->second.state) return;
   for (int i = 0; i < reply.shard_size(); ++i) {
     if (reply.code(i) != wire::OK) continue;
     const auto found = twins_.find(reply.shard(i));
@@ -350,7 +432,10 @@ void Checker::OnFinalPull(const ClientCore::PullResult& result) {
       const auto start = pushed_from_.find(life);
       if (start == pushed_from_.end()) continue;
       for (Clock clock = start->second; clock < scenario_.steps; ++clock) {
-        if (contained.count({life, clock}) > 0) continue;
+        if (contained.count({life, clock}) > 0 ||
+            PhaseOf(clock).mode() == wire::ALLREDUCE) {
+          continue;
+        }
         Report(Invariant::kLostPush,
                absl::StrCat("the final model lacks the push of clock ", clock,
                             " by ", Name(life.first, life.second), " to ",
@@ -373,27 +458,46 @@ std::vector<float> Checker::GradientOf(const Twin& twin,
                             twin.range.begin, twin.range.end);
 }
 
-// SGD with learning rate 1: values - (g0 + g1 + ...) * (1 / divisor), and with
-// momentum the sum of that and what the slot has.
-std::vector<float> Checker::Apply(const Twin& twin,
-                                  const std::vector<float>& values,
-                                  std::vector<float>* slot,
-                                  const Update& update) const {
+Checker::Tensor Checker::SumOf(const Twin& twin, const Update& update) const {
   std::vector<float> sum = GradientOf(twin, update.contributions.front());
   for (size_t i = 1; i < update.contributions.size(); ++i) {
     const std::vector<float> gradient =
         GradientOf(twin, update.contributions[i]);
     for (size_t e = 0; e < sum.size(); ++e) sum[e] += gradient[e];
   }
+  return sum;
+}
+
+// SGD with learning rate 1: values - (g0 + g1 + ...) * (1 / divisor), and with
+// momentum the sum of that and what the slot has. Adam's arithmetic is the
+// product's; other tests compare it with LibTorch's.
+Checker::Tensor Checker::Apply(const Twin& twin, Version from,
+                               const Tensor& values, Versions* slots,
+                               const Update& update) const {
+  const Tensor sum = SumOf(twin, update);
   const float scale = 1.0f / static_cast<float>(update.divisor);
   const float momentum = static_cast<float>(scenario_.momentum);
   std::vector<float> next = values;
+  if (scenario_.adam) {
+    const Optimizer optimizer = scenario_.MakeOptimizer();
+    const auto* const gradient = reinterpret_cast<const std::byte*>(sum.data());
+    Optimizer::ApplyArgs args;
+    args.in = args.out = next.data();
+    args.slots = {(*slots)[0].data(), (*slots)[1].data()};
+    args.gradients = absl::MakeConstSpan(&gradient, 1);
+    args.elements = next.size();
+    args.gradient_scale = scale;
+    args.learning_rate = 1;
+    args.update_count = static_cast<int64_t>(from) + 1;
+    optimizer.Apply(args);
+    return next;
+  }
   for (size_t e = 0; e < next.size(); ++e) {
     float step = sum[e] * scale;
     if (momentum > 0) {
-      const float decayed = momentum * (*slot)[e];
+      const float decayed = momentum * slots->front()[e];
       step = decayed + step;
-      (*slot)[e] = step;
+      slots->front()[e] = step;
     }
     next[e] -= step;
   }
@@ -426,7 +530,8 @@ void Checker::CreateTwins(Owner owner, const View& view) {
     std::vector<float> initial(static_cast<size_t>(twin.range.elements()));
     InitializeElements(view.table(twin.range.table), scenario_.seed,
                        twin.range.begin, absl::MakeSpan(initial));
-    twin.slots.push_back(std::vector<float>(initial.size(), 0.0f));
+    twin.slots.push_back(
+        Versions(scenario_.slot_count(), Tensor(initial.size(), 0.0f)));
     twin.versions.push_back(std::move(initial));
     for (const wire::WorkerMember& worker : view.proto().worker()) {
       if (worker.founder())
@@ -451,12 +556,18 @@ void Checker::SplitTwins(Owner owner, const View& view,
     rest.before_split.clear();
     whole.before_split.push_back({split.since(), whole.versions});
     const int64_t length = split.at() - whole.range.begin;
-    for (Versions Twin::*const tensors : {&Twin::versions, &Twin::slots}) {
-      for (std::vector<float>& values : whole.*tensors)
-        values.resize(static_cast<size_t>(length));
-      for (std::vector<float>& values : rest.*tensors)
-        values.erase(values.begin(), values.begin() + length);
-    }
+    const auto keep = [&](Tensor& values) {
+      values.resize(static_cast<size_t>(length));
+    };
+    const auto cut_off = [&](Tensor& values) {
+      values.erase(values.begin(), values.begin() + length);
+    };
+    std::for_each(whole.versions.begin(), whole.versions.end(), keep);
+    std::for_each(rest.versions.begin(), rest.versions.end(), cut_off);
+    for (Versions& slots : whole.slots)
+      std::for_each(slots.begin(), slots.end(), keep);
+    for (Versions& slots : rest.slots)
+      std::for_each(slots.begin(), slots.end(), cut_off);
     whole.range.end = rest.range.begin = split.at();
     rest.range.shard = ShardId{cut};
     rest.origin = split.shard();
@@ -519,9 +630,13 @@ std::optional<Violation> Checker::Difference(const Twin& twin,
   std::vector<float> values = FloatsOf(state.shard.values());
   if (!SameBits(values, twin.versions.back()))
     return Explain(twin, version, values);
-  if (scenario_.momentum > 0 &&
-      !SameBits(FloatsOf(state.shard.slots().front()), twin.slots.back())) {
-    return differs(Invariant::kValue, "has another momentum");
+  for (int slot = 0; slot < scenario_.slot_count(); ++slot) {
+    const size_t index = static_cast<size_t>(slot);
+    if (!SameBits(FloatsOf(state.shard.slots()[index]),
+                  twin.slots.back()[index])) {
+      return differs(Invariant::kValue,
+                     absl::StrCat("has another state in slot ", slot));
+    }
   }
   size_t held = 0;
   for (const Contribution& contribution : twin.held) {
@@ -667,6 +782,13 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
     CompareState(twin, *core.StateOf(ShardId{id}),
                  absl::StrCat("as ", here, " has taken it over"));
   }
+  for (const ShardTraceRecord& record : effects.trace) {
+    const ShardState* const state = core.StateOf(record.shard);
+    if (record.kind == ShardTraceRecord::Kind::kInstalled && state != nullptr) {
+      CompareState(twins_.at(static_cast<int32_t>(record.shard)), *state,
+                   "as it was installed");
+    }
+  }
   for (const Outgoing& out : effects.sends) {
     if (!out.message.header.has_push_reply()) continue;
     const Life life{Rank{out.to.index}, out.to.instance};
@@ -735,8 +857,7 @@ void Checker::OnTrace(const ShardCore::Effects& effects,
         OnPullAnswered(twin->second, record);
         break;
       case ShardTraceRecord::Kind::kInstalled:
-        Report(Invariant::kExactlyOnce,
-               absl::StrCat(twin->second.name, " was installed"));
+        OnInstalled(twin->second, record, *shard_threads_.at(owner).view);
         break;
     }
   }
@@ -751,7 +872,8 @@ void Checker::OnAdvanced(Twin& twin, const ShardTraceRecord& record) {
         absl::StrCat(twin.name, " lets ", Name(record.rank, record.incarnation),
                      " advance to clock ", record.clock));
   }
-  ++stats_.advances;
+  ++(record.clock == twin.installed_at ? stats_.installs_again
+                                       : stats_.advances);
   ++found->second.next_seq;
   found->second.clock = record.clock;
   UpdateMinClock(twin);
@@ -762,6 +884,10 @@ void Checker::OnPushTakenOver(Twin& twin, const ShardTraceRecord& record) {
   const std::string who =
       absl::StrCat(twin.name, " took over clock ", record.clock, " of ",
                    Name(record.rank, record.incarnation));
+  if (PhaseOf(record.clock).mode() == wire::ALLREDUCE) {
+    return Report(Invariant::kMode,
+                  absl::StrCat(who, ", whose step is by all-reduce"));
+  }
   const auto found = twin.participants.find({record.rank, record.incarnation});
   if (found == twin.participants.end() || !found->second.present) {
     return Report(Invariant::kBoundedState,
@@ -801,7 +927,8 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
   int present = 0;
   for (const auto& [life, participant] : twin.participants)
     present += participant.present;
-  if (scenario_.mode == wire::BSP) {
+  update.held = PhaseOf(record.clock).mode() == wire::BSP;
+  if (update.held) {
     update.divisor = static_cast<int>(update.contributions.size());
     for (const Contribution& contribution : update.contributions) {
       if (contribution.clock != record.clock) {
@@ -825,9 +952,10 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
   } else {
     update.divisor = present;
   }
-  std::vector<float> slot = twin.slots.back();
-  twin.versions.push_back(Apply(twin, twin.versions.back(), &slot, update));
-  twin.slots.push_back(std::move(slot));
+  Versions slots = twin.slots.back();
+  twin.versions.push_back(Apply(twin, twin.versions.size() - 1,
+                                twin.versions.back(), &slots, update));
+  twin.slots.push_back(std::move(slots));
   twin.updates.push_back(std::move(update));
 }
 
@@ -864,17 +992,16 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record) {
            absl::StrCat(who(), " for its clock ", pull.own_clock,
                         ", but has only ", puller->second.clock, " of it"));
   }
-  const Clock needed = pull.clock - scenario_.StalenessBound();
+  const Clock needed = pull.join ? 0 : NeededClock(pull.clock);
   if (needed <= 0) return;
   ++stats_.gated;
   for (const auto& [other, participant] : twin.participants) {
     if (!Live(other)) continue;
     if (participant.clock < needed) {
       Report(Invariant::kStaleness,
-             absl::StrCat(who(), " at clock ", pull.clock, " with bound ",
-                          scenario_.StalenessBound(), ", but has only ",
-                          participant.clock, " clocks of ",
-                          Name(other.first, other.second)));
+             absl::StrCat(who(), " at clock ", pull.clock, ", which needs ",
+                          needed, " clocks, but has only ", participant.clock,
+                          " of ", Name(other.first, other.second)));
     }
   }
   for (const Contribution& contribution : twin.held) {
@@ -886,6 +1013,356 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record) {
                        Name(contribution.life.first, contribution.life.second),
                        ", which it holds and has not applied"));
     }
+  }
+}
+
+// ---- By all-reduce ----------------------------------------------------------
+
+void Checker::OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
+                          bool by_all_reduce) {
+  const Life life{rank, incarnation};
+  Clock& reached = reached_[life];
+  reached = std::max(reached, clock);
+  if (!Live(life)) return;
+  const wire::Mode mode = PhaseOf(clock).mode();
+  if ((mode == wire::ALLREDUCE) == by_all_reduce) return;
+  Report(Invariant::kMode,
+         absl::StrCat(Name(rank, incarnation), " begins step ", clock,
+                      by_all_reduce ? " by all-reduce" : " over servers",
+                      "; it is of mode ", wire::Mode_Name(mode)));
+}
+
+Checker::ModelPtr Checker::ModelOf(const Life& life, const std::string& what) {
+  const auto found = replicas_.find(life);
+  if (found != replicas_.end()) return found->second;
+  Report(Invariant::kReplica, absl::StrCat(Name(life.first, life.second), " ",
+                                           what, " and has no state"));
+  return nullptr;
+}
+
+void Checker::CompareReplica(const Life& life, const Model& model,
+                             const SimReplica& state, const std::string& when) {
+  if (model.state.SameBits(state)) return;
+  Report(Invariant::kReplica,
+         absl::StrCat(Name(life.first, life.second), " has another state ",
+                      when, " at clock ", model.clock));
+}
+
+void Checker::OnInitial(Rank rank, Incarnation incarnation,
+                        const SimReplica& state) {
+  if (initial_ == nullptr) {
+    Model model;
+    model.state = SimReplica::Initial(scenario_, state.view);
+    initial_ = std::make_shared<const Model>(std::move(model));
+  }
+  CompareReplica({rank, incarnation}, *initial_, state, "to begin with");
+  replicas_[{rank, incarnation}] = initial_;
+}
+
+void Checker::OnTookState(Rank rank, Incarnation incarnation, Clock clock,
+                          const SimReplica& state) {
+  const Life life{rank, incarnation};
+  const std::string who =
+      absl::StrCat(Name(rank, incarnation), " took the state of clock ", clock);
+  ModelPtr& taken = taken_[clock];
+  if (taken != nullptr) {
+    replicas_[life] = taken;
+    if (Live(life)) CompareReplica(life, *taken, state, "from the servers");
+    return;
+  }
+  Model model;
+  model.clock = clock;
+  model.state = state;
+  const auto made = std::make_shared<const Model>(std::move(model));
+  replicas_[life] = made;
+  if (!Live(life)) return;  // It goes nowhere with it.
+  taken = made;
+  ++stats_.states_taken;
+  for (const auto& [id, twin] : twins_) {
+    if (!twin.held.empty()) {
+      Report(Invariant::kLostPush, absl::StrCat(who, "; ", twin.name,
+                                                " holds gradients that it has "
+                                                "not applied"));
+    }
+    for (const auto& [other, participant] : twin.participants) {
+      if (participant.present && Live(other) && participant.clock != clock) {
+        Report(Invariant::kLostPush,
+               absl::StrCat(who, "; ", twin.name, " has ", participant.clock,
+                            " clocks of ", Name(other.first, other.second)));
+      }
+    }
+    const size_t table = static_cast<size_t>(twin.range.table);
+    const auto part = [&, &twin = twin](const Tensor& tensor) {
+      return Tensor(tensor.begin() + twin.range.begin,
+                    tensor.begin() + twin.range.end);
+    };
+    bool same = SameBits(part(state.values[table]), twin.versions.back()) &&
+                state.VersionOf(*state.view, twin.range.shard) + 1 ==
+                    twin.versions.size();
+    for (size_t i = 0; i < twin.slots.back().size(); ++i) {
+      same =
+          same && SameBits(part(state.slots[table][i]), twin.slots.back()[i]);
+    }
+    if (!same) {
+      Report(Invariant::kReplica,
+             absl::StrCat(who, "; that of ", twin.name, " at version ",
+                          twin.versions.size() - 1, " is another"));
+    }
+  }
+}
+
+void Checker::OnExchange(uint64_t group,
+                         const std::vector<SimGroup::Share>& shares) {
+  if (bases_.count(group) > 0) return;
+  Clock most = -1;
+  for (const SimGroup::Share& share : shares)
+    most = std::max(most, share.clock);
+  if (most < 0) return;
+  ModelPtr base;
+  for (const SimGroup::Share& share : shares) {
+    if (share.clock != most) continue;
+    const ModelPtr model =
+        ModelOf({share.rank, share.incarnation}, "leads its group");
+    if (model == nullptr) return;
+    if (base == nullptr) base = model;
+    if (base != model || base->clock != most) {
+      return Report(Invariant::kReplica,
+                    absl::StrCat(Name(share.rank, share.incarnation),
+                                 " is at clock ", most,
+                                 " with another history than the others of "
+                                 "group ",
+                                 group));
+    }
+  }
+  ++stats_.groups;
+  bool apart = false;
+  for (const SimGroup::Share& share : shares) {
+    apart = apart || share.clock != most;
+    if (share.clock == most || share.clock < 0) continue;
+    const ModelPtr behind =
+        ModelOf({share.rank, share.incarnation}, "is behind its group");
+    ModelPtr ancestor = base;
+    while (ancestor != nullptr && ancestor != behind)
+      ancestor = ancestor->before;
+    if (ancestor == nullptr) {
+      Report(Invariant::kLostPush,
+             absl::StrCat("group ", group, " goes on from clock ", most,
+                          " without steps of ",
+                          Name(share.rank, share.incarnation)));
+    }
+    // Who has joined over the servers may find the others far ahead.
+    const auto start = pushed_from_.find({share.rank, share.incarnation});
+    const bool fresh =
+        start == pushed_from_.end() || start->second >= share.clock;
+    if (most - share.clock > 1 && !fresh) {
+      Report(Invariant::kReplica,
+             absl::StrCat(Name(share.rank, share.incarnation), " is at clock ",
+                          share.clock, ", its group at ", most));
+    }
+  }
+  stats_.groups_apart += apart;
+  bases_[group] = base;
+}
+
+void Checker::OnCaughtUp(Rank rank, Incarnation incarnation, uint64_t group,
+                         Clock clock, const SimReplica& state) {
+  const ModelPtr base = bases_[group];
+  if (base == nullptr) return;  // It was reported.
+  const Life life{rank, incarnation};
+  CompareReplica(life, *base, state, "than its group");
+  if (clock != base->clock) {
+    Report(Invariant::kReplica,
+           absl::StrCat(Name(rank, incarnation), " goes on from clock ", clock,
+                        ", its group from clock ", base->clock));
+  }
+  Clock& start = pushed_from_[life];
+  const auto before = replicas_.find(life);
+  const bool fresh =
+      before == replicas_.end() || start >= before->second->clock;
+  if (fresh) start = std::max(start, base->clock);
+  replicas_[life] = base;
+}
+
+void Checker::OnReduced(Rank rank, Incarnation incarnation, uint64_t group,
+                        const std::vector<SimGroup::Share>& shares, Clock clock,
+                        const SimReplica& state) {
+  const Life life{rank, incarnation};
+  const ModelPtr before = ModelOf(life, "did a step by all-reduce");
+  if (before == nullptr) return;
+  for (const SimGroup::Share& share : shares) {
+    if (share.clock + 1 == clock && before->clock + 1 == clock) continue;
+    return Report(
+        Invariant::kReplica,
+        absl::StrCat(Name(rank, incarnation), " of clock ", before->clock,
+                     " sums a gradient of clock ", share.clock, " by ",
+                     Name(share.rank, share.incarnation)));
+  }
+  ModelPtr& after = reduced_[{group, clock}];
+  if (after == nullptr) {
+    for (const auto& [other, model] : reduced_) {
+      stats_.steps_repeated += other.second == clock && other.first != group;
+    }
+    ++stats_.steps_reduced;
+    Model model;
+    model.clock = clock;
+    model.before = before;
+    model.state = before->state;
+    Update update;
+    for (const SimGroup::Share& share : shares) {
+      model.group.push_back({share.rank, share.incarnation});
+      update.contributions.push_back(
+          {.life = model.group.back(), .clock = clock - 1});
+    }
+    update.divisor = static_cast<int>(shares.size());
+    const View& view = *model.state.view;
+    for (int32_t id = 0; id < view.shard_count(); ++id) {
+      Twin part;  // Of which only the range counts.
+      part.range = view.shard(ShardId{id});
+      const size_t table = static_cast<size_t>(part.range.table);
+      const auto cut = [&](const Tensor& tensor) {
+        return Tensor(tensor.begin() + part.range.begin,
+                      tensor.begin() + part.range.end);
+      };
+      const auto put = [&](const Tensor& from, Tensor* tensor) {
+        std::copy(from.begin(), from.end(), tensor->begin() + part.range.begin);
+      };
+      Versions slots;
+      for (const Tensor& slot : model.state.slots[table])
+        slots.push_back(cut(slot));
+      Version& version = model.state.versions[static_cast<size_t>(id)];
+      put(Apply(part, version, cut(model.state.values[table]), &slots, update),
+          &model.state.values[table]);
+      for (size_t i = 0; i < slots.size(); ++i)
+        put(slots[i], &model.state.slots[table][i]);
+      ++version;
+    }
+    after = std::make_shared<const Model>(std::move(model));
+  }
+  if (after->before != before) {
+    return Report(
+        Invariant::kReplica,
+        absl::StrCat(Name(rank, incarnation), " did step ", clock - 1,
+                     " from another state than the others of group ", group));
+  }
+  CompareReplica(life, *after, state, "after a step");
+  replicas_[life] = after;
+}
+
+void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
+                          const View& view) {
+  const Life life{record.rank, record.incarnation};
+  const std::string what =
+      absl::StrCat(twin.name, " was installed at clock ", record.clock, " by ",
+                   Name(record.rank, record.incarnation));
+  if (twin.installed_at >= record.clock) {
+    return Report(Invariant::kExactlyOnce, absl::StrCat(what, " once more"));
+  }
+  twin.installed_at = record.clock;
+  ++stats_.installs;
+  const ModelPtr model = ModelOf(life, "installs shards");
+  if (model == nullptr) return;
+  if (model->clock != record.clock) {
+    return Report(Invariant::kReplica,
+                  absl::StrCat(what, ", which is at clock ", model->clock));
+  }
+  ModelPtr& installed = installed_[record.clock];
+  if (installed == nullptr) {
+    installed = model;
+    CheckHistory(model);
+  }
+  if (installed != model) {
+    return Report(Invariant::kReplica,
+                  absl::StrCat(what,
+                               ", which has another history than who "
+                               "installed others"));
+  }
+  // What happened to the shard meanwhile.
+  std::vector<const Model*> steps;
+  for (const Model* at = model.get(); at->before != nullptr;
+       at = at->before.get()) {
+    steps.insert(steps.begin(), at);
+  }
+  const Model& first = steps.empty() ? *model : *steps.front()->before;
+  const auto version_in = [&](const Model& of) {
+    return of.state.VersionOf(view, twin.range.shard);
+  };
+  if (version_in(first) + 1 != twin.versions.size()) {
+    return Report(Invariant::kLostPush,
+                  absl::StrCat(what, " from version ", version_in(first),
+                               "; it has version ", twin.versions.size() - 1));
+  }
+  const size_t table = static_cast<size_t>(twin.range.table);
+  const auto part = [&](const Tensor& tensor) {
+    return Tensor(tensor.begin() + twin.range.begin,
+                  tensor.begin() + twin.range.end);
+  };
+  for (const Model* const step : steps) {
+    Update update;
+    for (const Life& who : step->group)
+      update.contributions.push_back({.life = who, .clock = step->clock - 1});
+    update.divisor = static_cast<int>(step->group.size());
+    Versions slots;
+    for (const Tensor& slot : step->state.slots[table])
+      slots.push_back(part(slot));
+    twin.versions.push_back(part(step->state.values[table]));
+    twin.slots.push_back(std::move(slots));
+    twin.updates.push_back(std::move(update));
+  }
+  if (record.version + 1 != twin.versions.size()) {
+    Report(Invariant::kVersionOrder,
+           absl::StrCat(what, " with version ", record.version, ", not ",
+                        twin.versions.size() - 1));
+  }
+  // All are at this clock now.
+  for (const wire::WorkerMember& worker : view.proto().worker()) {
+    const Clock joined_at = std::max(record.clock, twin.min_clock);
+    Participant& participant =
+        twin.participants
+            .try_emplace({Rank{worker.rank()}, worker.incarnation()},
+                         Participant{.joined_at = joined_at})
+            .first->second;
+    participant.clock = std::max(participant.clock, joined_at);
+  }
+  for (auto& [who, participant] : twin.participants) {
+    if (participant.present)
+      participant.clock = std::max(participant.clock, record.clock);
+  }
+  ++twin.participants[life].next_seq;
+  UpdateMinClock(twin);
+}
+
+void Checker::CheckHistory(const ModelPtr& last) {
+  for (const Model* at = last.get(); at->before != nullptr;
+       at = at->before.get()) {
+    for (const wire::WorkerMember& worker : latest_view_.worker()) {
+      const Life life{Rank{worker.rank()}, worker.incarnation()};
+      const auto start = pushed_from_.find(life);
+      if (start == pushed_from_.end() || start->second >= at->clock) continue;
+      if (std::find(at->group.begin(), at->group.end(), life) !=
+          at->group.end()) {
+        continue;
+      }
+      Report(Invariant::kLostPush,
+             absl::StrCat("the job's model lacks step ", at->clock - 1, " of ",
+                          Name(life.first, life.second)));
+    }
+  }
+}
+
+void Checker::OnFinalReplica(Rank rank, Incarnation incarnation,
+                             const SimReplica& state) {
+  const Life life{rank, incarnation};
+  const ModelPtr model = ModelOf(life, "reports the final model");
+  if (model == nullptr) return;
+  CompareReplica(life, *model, state, "as it reports it");
+  CheckHistory(model);
+  for (const wire::WorkerMember& worker : latest_view_.worker()) {
+    const Life other{Rank{worker.rank()}, worker.incarnation()};
+    if (ModelOf(other, "is done") == model && model->clock == scenario_.steps)
+      continue;
+    Report(Invariant::kReplica,
+           absl::StrCat(Name(other.first, other.second), " is done at clock ",
+                        model->clock, " with another model than the chief"));
   }
 }
 
@@ -955,7 +1432,8 @@ Violation Checker::Explain(const Twin& twin, Version version,
     found->what = absl::StrCat(where, found->what);
     return *found;
   }
-  if (scenario_.mode == wire::BSP) {
+  if (version > 0 && version < twin.versions.size() &&
+      twin.updates[version - 1].held) {
     return {Invariant::kSyncSum,
             absl::StrCat(where, " is no sum of what the workers pushed")};
   }
@@ -968,19 +1446,19 @@ std::optional<Violation> Checker::ExplainAsOtherPushes(
     const Twin& twin, Version version, const std::vector<float>& actual) const {
   const auto becomes_actual = [&](Version changed, const Update* update) {
     std::vector<float> values = twin.versions[changed];
-    std::vector<float> slot = twin.slots[changed];
-    if (update != nullptr) values = Apply(twin, values, &slot, *update);
+    Versions slots = twin.slots[changed];
+    Version at = changed;
+    if (update != nullptr) values = Apply(twin, at++, values, &slots, *update);
     for (Version v = changed + 1; v < version; ++v)
-      values = Apply(twin, values, &slot, twin.updates[v]);
+      values = Apply(twin, at++, values, &slots, twin.updates[v]);
     return SameBits(values, actual);
   };
   // The latest ones first: earlier updates were seen right by somebody.
   for (Version changed = version; changed-- > 0;) {
     const Update& update = twin.updates[changed];
     // Gradients that were held and got lost are not in the mean either.
-    const unsigned subsets = scenario_.mode == wire::BSP
-                                 ? (1u << update.contributions.size()) - 1
-                                 : 0;
+    const unsigned subsets =
+        update.held ? (1u << update.contributions.size()) - 1 : 0;
     for (unsigned lost = 1; lost < subsets; ++lost) {
       Update other;
       for (size_t i = 0; i < update.contributions.size(); ++i) {

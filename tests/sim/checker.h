@@ -20,6 +20,8 @@
 #include "common/view/shard_map.h"
 #include "server/shard/shard_core.h"
 #include "tests/sim/scenario.h"
+#include "tests/sim/sim_group.h"
+#include "tests/sim/sim_replica.h"
 #include "worker/client/client_core.h"
 
 namespace slackline::sim {
@@ -34,6 +36,8 @@ enum class Invariant {
                   // right.
   kSyncSum,    // A BSP update is not the mean over the gradients of its clock.
   kValue,      // Values that no sequence of the pushes gives.
+  kMode,       // A worker or a shard is in another phase than its clock.
+  kReplica,    // A worker's state by all-reduce is not what it must be.
   kOwnership,  // Two shard threads serve one shard, or the wrong one does.
   kView,       // A member saw a view that was not published, or an older one.
   kBoundedState,  // A shard keeps state of workers that are gone, or parks too
@@ -66,6 +70,16 @@ struct CheckerStats {
   int64_t waiting = 0;          // Requests that waited for a move.
   int64_t relocations = 0;      // That workers were told.
   int64_t dropped_server = 0;   // Views without a server that just died.
+  int64_t changes_opened = 0;   // Without a clock at first.
+  int64_t changes_dropped = 0;  // They never had one.
+  int64_t phases_entered = 0;   // By all.
+  int64_t states_taken = 0;     // Compared with the twins.
+  int64_t steps_reduced = 0;    // By all-reduce: in the job's model.
+  int64_t steps_repeated = 0;   // Done anew by those who are left.
+  int64_t groups = 0;           // That came to one clock.
+  int64_t groups_apart = 0;     // Of those: some members were behind.
+  int64_t installs = 0;         // Compared with the workers' state.
+  int64_t installs_again = 0;   // Of shards that had it already.
 };
 
 class Checker {
@@ -92,6 +106,25 @@ class Checker {
   void OnStart(Rank rank, Incarnation incarnation, Clock clock);
   // The chief has read the final model.
   void OnFinalPull(const ClientCore::PullResult& result);
+
+  // A worker begins the step of this clock.
+  void OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
+                   bool by_all_reduce);
+  // By all-reduce: a worker has the initial state; or that of the servers at
+  // `clock`; or its group is about to find its clock from these shares, and
+  // then has one; or it has done a step and is at `clock`.
+  void OnInitial(Rank rank, Incarnation incarnation, const SimReplica& state);
+  void OnTookState(Rank rank, Incarnation incarnation, Clock clock,
+                   const SimReplica& state);
+  void OnExchange(uint64_t group, const std::vector<SimGroup::Share>& shares);
+  void OnCaughtUp(Rank rank, Incarnation incarnation, uint64_t group,
+                  Clock clock, const SimReplica& state);
+  void OnReduced(Rank rank, Incarnation incarnation, uint64_t group,
+                 const std::vector<SimGroup::Share>& shares, Clock clock,
+                 const SimReplica& state);
+  // The chief reports what it has.
+  void OnFinalReplica(Rank rank, Incarnation incarnation,
+                      const SimReplica& state);
 
   // A shard thread did something, with these effects. `view` is what it was
   // handed, if that was a view.
@@ -137,13 +170,23 @@ class Checker {
   struct Update {
     std::vector<Contribution> contributions;  // In the order of the sum.
     int divisor = 1;
+    bool held = false;  // It waited for the whole clock.
   };
-  using Versions = std::vector<std::vector<float>>;
+  using Tensor = std::vector<float>;
+  using Versions = std::vector<Tensor>;
+  // What workers have by all-reduce, at one clock of the job's one history.
+  struct Model {
+    Clock clock = 0;
+    SimReplica state;
+    std::shared_ptr<const Model> before;  // One step less.
+    std::vector<Life> group;              // Whose gradients led here.
+  };
+  using ModelPtr = std::shared_ptr<const Model>;
   struct Twin {
     ShardRange range;
     std::string name;
     Versions versions;            // versions[0] is the initial one.
-    Versions slots;               // Of the momentum, by version.
+    std::vector<Versions> slots;  // By version, then slot.
     std::vector<Update> updates;  // updates[v] leads to version v + 1.
     // What it was before it was cut in two by the view of this number.
     std::vector<std::pair<uint64_t, Versions>> before_split;
@@ -154,20 +197,39 @@ class Checker {
     std::map<Life, Participant> participants;  // Those that are gone, too.
     std::vector<Contribution> held;  // BSP: taken over, not applied yet.
     Clock min_clock = 0;
+    Clock installed_at = -1;
   };
   struct PullIntent {
     Clock clock = 0;
     Clock own_clock = 0;
     bool join = false;
+    bool state = false;
     std::map<int32_t, std::set<Version>> answered;  // By shard.
   };
 
   std::vector<float> GradientOf(const Twin& twin,
                                 const Contribution& contribution) const;
-  // The version after `values`; `*slot` becomes that after it.
-  std::vector<float> Apply(const Twin& twin, const std::vector<float>& values,
-                           std::vector<float>* slot,
-                           const Update& update) const;
+  // The sum of the update's gradients.
+  Tensor SumOf(const Twin& twin, const Update& update) const;
+  // The values after version `from` with these values; `*slots` becomes what
+  // comes after.
+  Tensor Apply(const Twin& twin, Version from, const Tensor& values,
+               Versions* slots, const Update& update) const;
+  // How the job synchronises at this clock, as far as anybody knows.
+  const wire::Phase& PhaseOf(Clock clock) const;
+  // Clocks of every worker that a pull of this clock must contain.
+  Clock NeededClock(Clock clock) const;
+  void CheckPhases(const wire::View& before, const wire::View& view);
+  // A live worker asks for, or pushes, something of `clock`, and knows so many
+  // phases.
+  void CheckFence(const Life& life, Clock clock, int phases,
+                  const std::string& what);
+  // The worker's state, or nullptr after a report.
+  ModelPtr ModelOf(const Life& life, const std::string& what);
+  void CompareReplica(const Life& life, const Model& model,
+                      const SimReplica& state, const std::string& when);
+  // Every live worker has its part in every step that led to `last`.
+  void CheckHistory(const ModelPtr& last);
   void CheckMoves(const wire::View& before, const wire::View& view);
   void CheckFailure(const wire::View& before, const wire::View& view);
   void CreateTwins(Owner owner, const View& view);
@@ -184,6 +246,8 @@ class Checker {
   void OnTrace(const ShardCore::Effects& effects,
                const std::set<int32_t>& served, Owner owner);
   void OnAdvanced(Twin& twin, const ShardTraceRecord& record);
+  void OnInstalled(Twin& twin, const ShardTraceRecord& record,
+                   const View& view);
   void OnPushTakenOver(Twin& twin, const ShardTraceRecord& record);
   void OnUpdated(Twin& twin, const ShardTraceRecord& record);
   void OnPullAnswered(Twin& twin, const ShardTraceRecord& record);
@@ -217,6 +281,13 @@ class Checker {
   std::set<int32_t> given_up_;  // Shards of which a move was cancelled.
   std::map<std::pair<Life, uint64_t>, PullIntent> pulls_;  // By request.
   std::map<Life, Clock> pushed_from_;
+  std::map<Life, Clock> reached_;  // Largest clock asked for or begun.
+  ModelPtr initial_;
+  std::map<Clock, ModelPtr> taken_;      // From the servers.
+  std::map<Clock, ModelPtr> installed_;  // And given back.
+  std::map<uint64_t, ModelPtr> bases_;   // Of groups: where they began.
+  std::map<std::pair<uint64_t, Clock>, ModelPtr> reduced_;  // By group.
+  std::map<Life, ModelPtr> replicas_;
   std::map<std::pair<Life, int32_t>, Version>
       seen_;  // Last version, by worker and shard.
 };

@@ -1,8 +1,10 @@
 // Goal: no fault of network, workers or servers breaks an invariant of the
-// design, not while shards move and are cut in two either, and once the faults
-// are over every move and every job comes to its end.
+// design, not while shards move and are cut in two, or the mode changes,
+// either, and once the faults are over every move, every change and every job
+// comes to its end.
 // Method: one thread, virtual time. One seed draws cluster, job, faults and
-// every later choice, so it alone replays a failure: slackline_sim --seed=N.
+// every later choice, so it alone replays a failure: slackline_sim --seed=N,
+// with --modes for the tests of that name.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -21,10 +23,11 @@ using ::testing::HasSubstr;
 constexpr size_t kLogLinesShown = 300;
 
 // The end of the event trace, for whoever has to find out why.
-std::string Trace(uint64_t seed) {
-  const RunReport report = RunSeed(seed, /*keep_log=*/true);
-  std::string text =
-      absl::StrCat("replay with: slackline_sim --seed=", seed, "\n");
+std::string Trace(uint64_t seed, bool modes = false) {
+  const RunReport report = modes ? RunModesSeed(seed, /*keep_log=*/true)
+                                 : RunSeed(seed, /*keep_log=*/true);
+  std::string text = absl::StrCat("replay with: slackline_sim --seed=", seed,
+                                  modes ? " --modes" : "", "\n");
   const size_t skipped =
       report.log.size() - std::min(report.log.size(), kLogLinesShown);
   absl::StrAppend(&text, skipped, " events before:\n");
@@ -107,6 +110,76 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
 
 INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 24));
 
+class ModesSim : public ::testing::TestWithParam<uint64_t> {};
+
+TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
+  RunCounts counts;
+  for (uint64_t i = 0; i < kSeedsPerBlock; ++i) {
+    const uint64_t seed = GetParam() * kSeedsPerBlock + i;
+    const RunReport report = RunModesSeed(seed, /*keep_log=*/false);
+    ASSERT_FALSE(report.violation.has_value())
+        << InvariantName(report.violation->invariant) << ": "
+        << report.violation->what << "\n"
+        << report.outcome << "\n"
+        << Trace(seed, /*modes=*/true);
+    counts.Add(report.counts);
+  }
+  std::cout << counts.ToString() << "\n";
+
+  EXPECT_GE(counts.finished, static_cast<int64_t>(kSeedsPerBlock) * 6 / 10);
+  EXPECT_GT(counts.failed, 0);
+  EXPECT_GT(counts.fenced, 0);
+  for (const int64_t mode :
+       {counts.bsp, counts.ssp, counts.asp, counts.allreduce}) {
+    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 10);
+  }
+  EXPECT_GT(counts.user.modes, 200);
+  EXPECT_GT(counts.user.modes_refused, 200);
+  EXPECT_GT(counts.user.modes_after_moves, 0);
+  const CheckerStats& checker = counts.checker;
+  EXPECT_GT(checker.changes_opened, 200);
+  EXPECT_GT(checker.changes_dropped, 10);
+  EXPECT_GT(checker.phases_entered, 300);
+  EXPECT_GT(checker.states_taken, 100);
+  EXPECT_GT(checker.steps_reduced, 1000);
+  EXPECT_GT(checker.groups, 300);
+  EXPECT_GT(checker.groups_apart, 50);
+  EXPECT_GT(checker.installs, 500);
+  EXPECT_GT(checker.moves_done, 100);
+  const SimWorker::Counts& workers = counts.workers;
+  EXPECT_GT(workers.regroups, 100);
+  EXPECT_GT(workers.helped, 50);
+  EXPECT_GT(workers.group_joins, 20);
+  EXPECT_GT(workers.pulls_ahead, 500);
+  for (int step = 0; step < kPhaseSteps; ++step) {
+    SCOPED_TRACE(PhaseStepName(static_cast<PhaseStep>(step)));
+    EXPECT_GT(counts.phase_steps[step], 300);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Blocks, ModesSim, ::testing::Range<uint64_t>(0, 12));
+
+// As above: too rare for every block.
+TEST(ModesSimTest, SomebodyDiesAtEveryStepOfAChange) {
+  RunCounts counts;
+  for (uint64_t seed = 1'000'000; seed < 1'001'500; ++seed) {
+    const RunReport report = RunModesSeed(seed, /*keep_log=*/false);
+    ASSERT_FALSE(report.violation.has_value())
+        << InvariantName(report.violation->invariant) << ": "
+        << report.violation->what << "\n"
+        << Trace(seed, /*modes=*/true);
+    counts.Add(report.counts);
+  }
+  for (int step = 0; step < kPhaseSteps; ++step) {
+    EXPECT_GT(counts.phase_faults[step], 5);
+    EXPECT_GT(counts.phase_crashes[step], 2)
+        << PhaseStepName(static_cast<PhaseStep>(step));
+  }
+  EXPECT_GT(counts.checker.installs_again, 10);
+  EXPECT_GT(counts.checker.steps_repeated, 0);
+  EXPECT_GT(counts.workers.shares_again, 5);
+}
+
 // Crashes and losses at one step are too rare for every block.
 TEST(ClusterSimTest, SomebodyDiesAtEveryStepOfAMove) {
   RunCounts counts;
@@ -142,6 +215,29 @@ TEST(ClusterSimTest, SeedsThatFoundSomethingPass) {
   }
 }
 
+TEST(ModesSimTest, SeedsThatFoundSomethingPass) {
+  const std::map<uint64_t, std::string> seeds = {
+      {8, "the second phase by all-reduce had the group of the first"},
+      {157, "a failed attempt to connect named the group before"},
+      {2499, "who was held up in a step did not promise where it stops"}};
+  for (const auto& [seed, what] : seeds) {
+    const RunReport report = RunModesSeed(seed, /*keep_log=*/false);
+    EXPECT_FALSE(report.violation.has_value())
+        << what << "; seed " << seed << ": " << report.violation->what;
+  }
+}
+
+TEST(ModesSimTest, OneSeedIsOneRun) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const RunReport first = RunModesSeed(seed, /*keep_log=*/true);
+    const RunReport second = RunModesSeed(seed, /*keep_log=*/true);
+    ASSERT_GT(first.log.size(), 10u);
+    EXPECT_EQ(first.log, second.log) << "seed " << seed;
+    EXPECT_EQ(RunModesSeed(seed, /*keep_log=*/false).counts.events,
+              first.counts.events);
+  }
+}
+
 TEST(ClusterSimTest, OneSeedIsOneRun) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const RunReport first = RunSeed(seed, /*keep_log=*/true);
@@ -154,14 +250,20 @@ TEST(ClusterSimTest, OneSeedIsOneRun) {
   }
 }
 
-Scenario WithoutFaults(uint64_t seed) {
-  Scenario scenario = Scenario::Random(seed);
-  scenario.network = NetworkFaults();
-  scenario.faults.clear();
-  scenario.placement.faults.clear();
-  for (absl::Duration& start : scenario.start_at) {
+void RemoveFaults(Scenario* scenario) {
+  scenario->network = NetworkFaults();
+  scenario->faults.clear();
+  scenario->placement.faults.clear();
+  scenario->modes.faults.clear();
+  scenario->modes.group_faults = Modes::GroupFaults();
+  for (absl::Duration& start : scenario->start_at) {
     start = absl::Milliseconds(1);
   }
+}
+
+Scenario WithoutFaults(uint64_t seed) {
+  Scenario scenario = Scenario::Random(seed);
+  RemoveFaults(&scenario);
   return scenario;
 }
 
@@ -175,6 +277,21 @@ TEST(ClusterSimTest, WithoutFaultsEveryWorkerDoesEveryStepOnce) {
     EXPECT_EQ(report.counts.fenced, 0);
     EXPECT_EQ(report.counts.gave_up, 0);
     EXPECT_EQ(report.counts.workers.late_starts, 0);
+    EXPECT_EQ(report.counts.workers.steps, scenario.steps * scenario.workers);
+  }
+}
+
+TEST(ModesSimTest, WithoutFaultsEveryWorkerDoesEveryStepOnce) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Scenario scenario = Scenario::RandomModes(seed);
+    RemoveFaults(&scenario);
+    const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
+    ASSERT_FALSE(report.violation.has_value()) << report.violation->what;
+    EXPECT_EQ(report.counts.finished, 1) << report.outcome;
+    EXPECT_EQ(report.counts.fenced, 0);
+    EXPECT_EQ(report.counts.gave_up, 0);
+    EXPECT_EQ(report.counts.workers.regroups, 0);
     EXPECT_EQ(report.counts.workers.steps, scenario.steps * scenario.workers);
   }
 }

@@ -60,9 +60,11 @@ class EventQueue {
 class Lifetime {
  public:
   // `run`, unless the owner of this object is gone by then.
-  std::function<void()> Guard(std::function<void()> run) const {
-    return [alive = std::weak_ptr<bool>(alive_), run = std::move(run)] {
-      if (!alive.expired()) run();
+  template <typename Run>
+  auto Guard(Run run) const {
+    return [alive = std::weak_ptr<bool>(alive_),
+            run = std::move(run)](auto... arguments) mutable {
+      if (!alive.expired()) run(arguments...);
     };
   }
 

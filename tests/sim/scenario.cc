@@ -6,7 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/rng.h"
-#include "common/sync/staleness_gate.h"
+#include "common/status.h"
+#include "common/sync/phases.h"
 
 namespace slackline::sim {
 namespace {
@@ -195,6 +196,14 @@ Placement RandomPlacement(const Scenario& scenario, bool faulty,
 
 }  // namespace
 
+const char* PhaseStepName(PhaseStep step) {
+  constexpr const char* kNames[kPhaseSteps] = {
+      "asked",      "promised",  "settled",     "taking",     "taken",
+      "connecting", "connected", "caught up",   "reducing",   "reduced",
+      "regroup",    "arrived",   "all arrived", "installing", "entered"};
+  return kNames[static_cast<int>(step)];
+}
+
 const char* MoveStepName(MoveStep step) {
   constexpr const char* kNames[kMoveSteps] = {
       "ordered", "ordered there", "snapshot", "record",   "push", "confirmed",
@@ -225,7 +234,8 @@ Scenario Scenario::Random(uint64_t seed) {
       s.mode = wire::ASP;
   }
   // A bound of 0 would make a worker wait for the push it has yet to make.
-  s.pull_ahead = s.StalenessBound() >= 1 && rng.Chance(0.5);
+  const bool ahead = s.mode == wire::ASP || s.staleness >= 1;
+  s.pull_ahead = ahead && rng.Chance(0.5);
   s.even_pull = rng.Chance(0.5);
   s.steps = rng.Between(5, 30);
   s.window_bytes = static_cast<size_t>(rng.Between(16, 1024));
@@ -278,6 +288,87 @@ Scenario Scenario::Random(uint64_t seed) {
   return s;
 }
 
+Scenario Scenario::RandomModes(uint64_t seed) {
+  Scenario s = Random(seed);
+  Rng rng = Rng(seed).Fork("modes");
+  Modes& modes = s.modes;
+  modes.changes = true;
+  const auto random_mode = [&](wire::Mode* mode, Clock* staleness) {
+    constexpr wire::Mode kModes[] = {wire::BSP, wire::SSP, wire::ASP,
+                                     wire::ALLREDUCE, wire::ALLREDUCE};
+    *mode = kModes[rng.Below(5)];
+    *staleness = *mode == wire::SSP ? rng.Between(0, 4) : 0;
+  };
+  random_mode(&s.mode, &s.staleness);
+  s.pull_ahead = rng.Chance(0.5);
+  s.steps = rng.Between(5, 40);
+  const uint64_t optimizer = rng.Below(3);
+  s.momentum = optimizer == 1 ? 0.5 : 0;
+  s.adam = optimizer == 2;
+  // Most of what happens is to be about modes.
+  if (rng.Chance(0.7)) {
+    s.placement.user.clear();
+    s.placement.faults.clear();
+    if (s.placement.rebalance.mode() == config::Rebalance::AUTO &&
+        rng.Chance(0.7)) {
+      s.placement.rebalance.set_mode(config::Rebalance::MANUAL);
+    }
+  }
+  if (rng.Chance(0.5)) {
+    for (Clock from = rng.Between(1, 10); from < s.steps;
+         from += rng.Between(1, 15)) {
+      Modes::Phase& phase = modes.later.emplace_back();
+      random_mode(&phase.mode, &phase.staleness);
+      phase.from = from;
+    }
+  }
+  const bool faulty = s.network.loss + s.network.slow > 0 || !s.faults.empty();
+  const absl::Duration first =
+      *std::max_element(s.start_at.begin(), s.start_at.end());
+  const absl::Duration last =
+      first == absl::InfiniteDuration() ? s.heal_at : s.heal_at * 1.2;
+  for (int64_t left = rng.Between(modes.later.empty() ? 1 : 0, 6); left > 0;
+       --left) {
+    UserAction action;
+    action.kind = UserAction::Kind::kSetMode;
+    action.at = Between(rng, absl::ZeroDuration(), last);
+    s.placement.user.push_back(action);
+    if (rng.Chance(0.7)) continue;  // Else another one follows at once.
+    action.at += Between(rng, absl::ZeroDuration(), absl::Milliseconds(20));
+    s.placement.user.push_back(action);
+  }
+  if (rng.Chance(0.3)) {
+    s.placement.linger = true;  // What was begun has time to end.
+  }
+  if (!faulty) return s;
+  modes.group_faults.connect = Odds(rng, 0.1);
+  modes.group_faults.operation = Odds(rng, 0.1);
+  modes.group_faults.late = Odds(rng, 0.5);
+  for (uint64_t left = rng.Below(4); left > 0; --left) {
+    PhaseFault& fault = modes.faults.emplace_back();
+    fault.step = static_cast<PhaseStep>(rng.Below(kPhaseSteps));
+    fault.occurrence = static_cast<int>(rng.Below(rng.Chance(0.5) ? 4 : 20));
+    fault.on_arrival = rng.Chance(0.5);
+    fault.before = rng.Chance(0.3);
+    fault.kind = rng.Chance(0.6)
+                     ? PhaseFault::Kind::kCrash
+                     : static_cast<PhaseFault::Kind>(rng.Between(1, 2));
+    fault.victim = rng.Chance(0.6) ? PhaseFault::Victim::kItself
+                                   : PhaseFault::Victim::kAnother;
+    if (rng.Chance(0.08)) {
+      fault.victim = rng.Chance(0.5) ? PhaseFault::Victim::kServer
+                                     : PhaseFault::Victim::kCoordinator;
+    }
+    fault.duration = rng.Chance(0.75)
+                         ? Between(rng, absl::Milliseconds(1), s.lease * 0.6)
+                         : Between(rng, s.lease, s.lease * 3);
+    fault.held = rng.Chance(0.5);
+    fault.drop_sent = rng.Chance(0.5);
+    fault.restart = rng.Chance(0.75);
+  }
+  return s;
+}
+
 std::vector<wire::Table> Scenario::Tables() const {
   Rng rng = Rng(seed).Fork("tables");
   std::vector<wire::Table> tables;
@@ -294,27 +385,36 @@ std::vector<wire::Table> Scenario::Tables() const {
   return tables;
 }
 
-Clock Scenario::StalenessBound() const {
-  switch (mode) {
-    case wire::BSP:
-      return 0;
-    case wire::SSP:
-      return staleness;
-    default:
-      return kClockMax;
+Optimizer Scenario::MakeOptimizer() const {
+  config::Optimizer config;
+  if (adam) {
+    config.mutable_adam()->set_learning_rate(1);
+  } else if (momentum > 0) {
+    config.mutable_momentum()->set_learning_rate(1);
+    config.mutable_momentum()->set_momentum(momentum);
+  } else {
+    config.mutable_sgd()->set_learning_rate(1);
   }
+  absl::StatusOr<Optimizer> optimizer = Optimizer::Create(config);
+  SL_CHECK(optimizer.ok(), optimizer.status().ToString());
+  return *std::move(optimizer);
 }
 
 std::string Scenario::ToString() const {
+  std::string phases;
+  for (const Modes::Phase& phase : modes.later) {
+    absl::StrAppend(&phases, ", ", ModeText(phase.mode, phase.staleness),
+                    " from ", phase.from);
+  }
   std::string text = absl::StrCat(
       "seed ", seed, ": ", servers, " servers x ", threads, " threads, ",
       workers, " workers, ", wire::Mode_Name(mode),
-      mode == wire::SSP ? absl::StrCat("(", staleness, ")") : "",
+      mode == wire::SSP ? absl::StrCat("(", staleness, ")") : "", phases,
       pull_ahead ? " pulling ahead" : "", ", ", steps, " steps, momentum ",
-      momentum, ", tables of ", absl::StrJoin(table_elements, "+"),
-      " elements in shards of ", shard_elements, ", window ", window_bytes,
-      " B, messages of ", message_bytes, " B, lease ",
-      absl::FormatDuration(lease), ", retry ",
+      momentum, adam ? ", adam" : "", ", tables of ",
+      absl::StrJoin(table_elements, "+"), " elements in shards of ",
+      shard_elements, ", window ", window_bytes, " B, messages of ",
+      message_bytes, " B, lease ", absl::FormatDuration(lease), ", retry ",
       absl::FormatDuration(retry_initial), " to ",
       absl::FormatDuration(retry_max), ", compute");
   for (const absl::Duration time : compute)
@@ -333,6 +433,9 @@ std::string Scenario::ToString() const {
       placement.waiting_max, placement.linger ? ", lingering" : "");
   for (const MoveFault& fault : placement.faults) {
     absl::StrAppend(&text, ", fault at '", MoveStepName(fault.step), "'");
+  }
+  for (const PhaseFault& fault : modes.faults) {
+    absl::StrAppend(&text, ", fault at '", PhaseStepName(fault.step), "'");
   }
   return text;
 }

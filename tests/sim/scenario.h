@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "common/ids.h"
+#include "common/optim/optimizer.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
 #include "proto/wire.pb.h"
@@ -46,7 +47,7 @@ struct FaultEvent {
 // What a user asks for while the job runs. Whom it concerns is drawn when the
 // user has looked at the state of the job.
 struct UserAction {
-  enum class Kind { kMove, kMoveAll, kRebalance, kDrain, kAddServer };
+  enum class Kind { kMove, kMoveAll, kRebalance, kDrain, kAddServer, kSetMode };
   Kind kind{};
   absl::Duration at;
   int32_t shard = -1;  // To be moved; -1: any.
@@ -105,6 +106,65 @@ struct Placement {
   bool linger = false;
 };
 
+// A step in the life of a change of mode, as one sees it at one worker.
+enum class PhaseStep {
+  kAsked,       // The view with a change without a clock, on its way to it.
+  kPromised,    // It says where it stops.
+  kSettled,     // The view with the next phase, on its way to it.
+  kTaking,      // It asks for the state.
+  kTaken,       // It is sent some of it.
+  kConnecting,  // It begins to connect.
+  kConnected,   // All are connected.
+  kCaughtUp,    // All are at one clock.
+  kReducing,    // It has computed its gradients.
+  kReduced,     // It has the sum.
+  kRegroup,     // It asks for new connections.
+  kArrived,     // It says that it has.
+  kAllArrived,  // The view that says that all have, on its way to it.
+  kInstalling,  // It hands shards to a server.
+  kEntered,     // It says that it has.
+};
+constexpr int kPhaseSteps = 15;
+const char* PhaseStepName(PhaseStep step);
+
+// Something goes wrong just when a worker is at a step of a change.
+struct PhaseFault {
+  enum class Victim { kItself, kAnother, kServer, kCoordinator };
+  enum class Kind {
+    kCrash,
+    kIsolate,  // The victim, from everybody.
+    kCutFromCoordinator,
+  };
+  PhaseStep step{};
+  int occurrence = 0;       // How many times the step is seen before.
+  bool on_arrival = false;  // Of the message, if the step is one.
+  bool before = false;      // The message itself is lost, too.
+  Kind kind{};
+  Victim victim{};
+  absl::Duration duration;
+  bool held = false;
+  bool drop_sent = false;
+  bool restart = true;
+};
+
+// Phases, changes of the mode, and what goes wrong in them.
+struct Modes {
+  struct Phase {
+    wire::Mode mode = wire::BSP;
+    Clock staleness = 0;
+    Clock from = 0;
+  };
+  bool changes = false;      // At all.
+  std::vector<Phase> later;  // That the config lists, after the first.
+  std::vector<PhaseFault> faults;
+  struct GroupFaults {
+    double connect = 0;    // Chance of a rank to fail though nobody died.
+    double operation = 0;  // Likewise, once connected.
+    double late = 0;       // Chance of bad news to take long.
+  };
+  GroupFaults group_faults;
+};
+
 struct Scenario {
   uint64_t seed = 0;
   int servers = 1;
@@ -112,13 +172,14 @@ struct Scenario {
   int workers = 1;
   std::vector<int64_t> table_elements;
   int64_t shard_elements = 16;
-  wire::Mode mode = wire::BSP;
-  Clock staleness = 0;  // For SSP.
+  wire::Mode mode = wire::BSP;  // Of the first phase.
+  Clock staleness = 0;          // For SSP.
   bool pull_ahead = false;
   // Where a shard lagged behind a late joiner's start, it pulls once more.
   bool even_pull = true;
   Clock steps = 5;
   double momentum = 0;  // 0: plain SGD. The learning rate is 1.
+  bool adam = false;    // Instead.
   size_t window_bytes = 1024;
   size_t message_bytes = 256;
   absl::Duration lease = absl::Milliseconds(500);
@@ -131,9 +192,12 @@ struct Scenario {
   std::vector<FaultEvent> faults;
   absl::Duration heal_at;  // From here on nothing goes wrong any more.
   Placement placement;
+  Modes modes;
 
-  // Any cluster and job; about one in eight is without faults.
+  // Any cluster and job of one mode; about one in eight is without faults.
   static Scenario Random(uint64_t seed);
+  // The same with phases and changes of the mode.
+  static Scenario RandomModes(uint64_t seed);
 
   std::vector<wire::Table> Tables() const;  // As a worker's join has them.
   Node WorkerNode(int rank) const { return servers + rank; }
@@ -148,7 +212,8 @@ struct Scenario {
   int WorkerOn(Node node) const {
     return node >= servers && node < UserNode() ? node - servers : -1;
   }
-  Clock StalenessBound() const;  // kClockMax for ASP.
+  Optimizer MakeOptimizer() const;
+  int slot_count() const { return adam ? 2 : momentum > 0 ? 1 : 0; }
   std::string ToString() const;
 
   // What this incarnation pushes, for elements [begin, end) of the table:

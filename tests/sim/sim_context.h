@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "tests/sim/checker.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/scenario.h"
+#include "tests/sim/sim_group.h"
 #include "tests/sim/sim_network.h"
 
 namespace slackline::sim {
@@ -19,6 +21,7 @@ struct SimContext {
       : scenario(s),
         rng(Rng(s.seed).Fork("world")),
         network(&queue, scenario.network, Rng(s.seed).Fork("network")),
+        groups(scenario, &queue, &network),
         checker(scenario),
         logging(keep_log) {
     if (logging) network.log = [this](const std::string& line) { Log(line); };
@@ -36,11 +39,14 @@ struct SimContext {
   EventQueue queue;
   Rng rng;
   SimNetwork network;
+  SimGroups groups;
   Checker checker;
   const bool logging;
   std::vector<std::string> log;
   // Workers may do the last step of all.
   bool linger_over = true;
+  // A worker is at a step of a change that no message shows.
+  std::function<void(PhaseStep step, Rank rank)> on_phase_step;
 };
 
 inline constexpr PeerId kCoordinatorPeer{.kind = PeerId::Kind::kCoordinator};

@@ -23,6 +23,11 @@ void SimNetwork::Cut(Node from, Node to, absl::Time until, bool held) {
   cut = {.until = until, .held = held};
 }
 
+absl::Time SimNetwork::CutUntil(Node from, Node to) const {
+  const auto cut = cuts_.find({from, to});
+  return cut == cuts_.end() ? absl::InfinitePast() : cut->second.until;
+}
+
 void SimNetwork::Heal() {
   cuts_.clear();
   faults_.loss = faults_.duplicate = faults_.reorder = faults_.slow = 0;
@@ -142,7 +147,10 @@ std::string Describe(const Message& message) {
   switch (message.header.body_case()) {
     case wire::Header::kPushRequest: {
       const wire::PushRequest& push = message.header.push_request();
-      absl::StrAppend(&text, push.advance() ? "advance to " : "push of ",
+      absl::StrAppend(&text,
+                      push.advance()   ? "advance to "
+                      : push.install() ? "installation at "
+                                       : "push of ",
                       push.clock(), ":");
       for (int i = 0; i < push.shard_size(); ++i) {
         absl::StrAppend(&text, " shard ", push.shard(i), " seq ", push.seq(i));
@@ -162,7 +170,10 @@ std::string Describe(const Message& message) {
     }
     case wire::Header::kPullRequest: {
       const wire::PullRequest& pull = message.header.pull_request();
-      absl::StrAppend(&text, pull.join() ? "join pull " : "pull ",
+      absl::StrAppend(&text,
+                      pull.join()    ? "join pull "
+                      : pull.state() ? "state pull "
+                                     : "pull ",
                       pull.request_id(), " at clock ", pull.clock(), " own ",
                       pull.own_clock(), ": shards");
       for (const int32_t shard : pull.shard())
@@ -205,7 +216,17 @@ std::string Describe(const Message& message) {
       for (const wire::Split& split : view.split()) {
         absl::StrAppend(&text, " split ", split.shard(), " at ", split.at());
       }
-      absl::StrAppend(&text, " ", view.reason());
+      for (const wire::Phase& phase : view.phase()) {
+        absl::StrAppend(&text, " ", wire::Mode_Name(phase.mode()), "(",
+                        phase.staleness(), ") from ", phase.from());
+      }
+      if (view.has_change()) {
+        absl::StrAppend(&text, " change ", view.change().id(), " to ",
+                        wire::Mode_Name(view.change().mode()));
+      }
+      absl::StrAppend(&text, " group ", view.group(), " arrived ",
+                      view.arrived(), " entered ", view.entered(), " ",
+                      view.reason());
       break;
     }
     case wire::Header::kHandOver: {

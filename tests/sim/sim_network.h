@@ -55,6 +55,8 @@ class SimNetwork {
 
   // Nothing passes from one node to the other until `until`.
   void Cut(Node from, Node to, absl::Time until, bool held);
+  // The end of the latest cut; in the past if there is none.
+  absl::Time CutUntil(Node from, Node to) const;
   // From here on nothing is lost, repeated, overtaken or cut.
   void Heal();
 

@@ -12,23 +12,31 @@ namespace {
 constexpr char kJob[] = "sim";
 constexpr char kConfigHash[] = "hash";
 
-// The checker's twin applies the same: learning rate 1.
 ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
-  config::Optimizer config;
-  if (scenario.momentum > 0) {
-    config.mutable_momentum()->set_learning_rate(1);
-    config.mutable_momentum()->set_momentum(scenario.momentum);
-  } else {
-    config.mutable_sgd()->set_learning_rate(1);
-  }
-  absl::StatusOr<Optimizer> optimizer = Optimizer::Create(config);
-  SL_CHECK(optimizer.ok(), optimizer.status().ToString());
   return ShardCore({.self = self,
                     .seed = scenario.seed,
                     .trace = true,
                     .hand_over = scenario.placement.hand_over,
                     .waiting_max = scenario.placement.waiting_max},
-                   *std::move(optimizer), config::LearningRateSchedule());
+                   scenario.MakeOptimizer(), config::LearningRateSchedule());
+}
+
+// `Config` is config::Sync or config::Phase.
+template <typename Config>
+void SetMode(wire::Mode mode, Clock staleness, Config* config) {
+  switch (mode) {
+    case wire::SSP:
+      return config->mutable_ssp()->set_staleness(
+          static_cast<int32_t>(staleness));
+    case wire::ASP:
+      config->mutable_asp();
+      return;
+    case wire::ALLREDUCE:
+      config->mutable_allreduce();
+      return;
+    default:
+      config->mutable_bsp();
+  }
 }
 
 CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
@@ -37,17 +45,24 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
   options.config_hash = kConfigHash;
   options.servers = scenario.servers;
   options.workers = scenario.workers;
-  if (scenario.mode == wire::SSP) {
-    options.sync.mutable_ssp()->set_staleness(
-        static_cast<int32_t>(scenario.staleness));
-  } else if (scenario.mode == wire::ASP) {
-    options.sync.mutable_asp();
+  SetMode(scenario.mode, scenario.staleness, &options.sync);
+  if (!scenario.modes.later.empty()) {
+    const auto end_at = [&](Clock end) {
+      options.sync.mutable_phase()->rbegin()->set_until_epoch(
+          static_cast<double>(end) / static_cast<double>(scenario.steps));
+    };
+    options.sync.clear_mode();
+    SetMode(scenario.mode, scenario.staleness, options.sync.add_phase());
+    for (const Modes::Phase& phase : scenario.modes.later) {
+      end_at(phase.from);
+      SetMode(phase.mode, phase.staleness, options.sync.add_phase());
+    }
   }
   options.shard_elements = scenario.shard_elements;
   options.lease = scenario.lease;
   options.start_timeout = scenario.start_timeout;
   options.rebalance.config = scenario.placement.rebalance;
-  options.rebalance.slot_count = scenario.momentum > 0 ? 1 : 0;
+  options.rebalance.slot_count = scenario.slot_count();
   options.rebalance.split_elements_min = 2;
   return options;
 }
@@ -105,6 +120,8 @@ SimCoordinator::~SimCoordinator() {
 void SimCoordinator::OnMessage(const PeerId& from, const Message& message) {
   if (over_) return;
   heard_[from] = context_->queue.now();
+  if (!message.header.call().leave().failure().empty())
+    gave_up_.insert(message.header.call().incarnation());
   CoordinatorCore::Effects effects;
   core_.OnMessage(from, message, context_->queue.now(), &effects);
   Perform(&effects);
@@ -150,6 +167,7 @@ void SimCoordinator::CheckRemovals(const wire::View& view) {
                            server.index()) == last_view_.owner_server().end();
     }
     if (present.count(incarnation) == 0 && !drained &&
+        gave_up_.count(incarnation) == 0 &&
         silent <= context_->scenario.lease) {
       context_->checker.Report(
           Invariant::kOutcome,

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@ class SimCoordinator {
   std::map<Incarnation, PeerId> members_;  // Of the last view.
   wire::View last_view_;
   std::map<Incarnation, PeerId> joined_;  // All that ever were told so.
+  std::set<Incarnation> gave_up_;         // And said so.
   bool over_ = false;
   Alarm alarm_;
   Lifetime lifetime_;

@@ -12,6 +12,9 @@ void SimUser::Counts::Add(const Counts& other) {
   accepted += other.accepted;
   refused += other.refused;
   drains += other.drains;
+  modes += other.modes;
+  modes_refused += other.modes_refused;
+  modes_after_moves += other.modes_after_moves;
 }
 
 SimUser::SimUser(SimContext* context,
@@ -61,6 +64,8 @@ void SimUser::OnMessage(const Message& message) {
   if (pending.call.has_status()) return Decide(pending.action, reply.status());
   if (reply.code() == wire::OK) {
     ++counts_.accepted;
+    counts_.modes += pending.call.has_set_mode();
+    counts_.modes_after_moves += absl::StrContains(reply.text(), " once ");
     if (pending.call.has_drain()) {
       ++counts_.drains;
       drained_.insert(pending.call.drain().server());
@@ -68,6 +73,7 @@ void SimUser::OnMessage(const Message& message) {
     return;
   }
   ++counts_.refused;
+  counts_.modes_refused += pending.call.has_set_mode();
   if (reply.code() != wire::REJECTED || reply.error().empty()) {
     context_->checker.Report(
         Invariant::kOutcome,
@@ -98,6 +104,15 @@ void SimUser::Decide(const UserAction& action,
                            : static_cast<int>(rng_.Below(view.server_size())));
   };
   switch (action.kind) {
+    case UserAction::Kind::kSetMode: {
+      constexpr wire::Mode kModes[] = {wire::BSP, wire::SSP, wire::ASP,
+                                       wire::ALLREDUCE, wire::ALLREDUCE};
+      wire::SetMode& set_mode = *call.mutable_set_mode();
+      set_mode.set_mode(kModes[rng_.Below(5)]);
+      if (set_mode.mode() == wire::SSP)
+        set_mode.set_staleness(rng_.Between(0, 4));
+      break;
+    }
     case UserAction::Kind::kAddServer:
       if (add_server_(status.next_server())) ++counts_.accepted;
       return;

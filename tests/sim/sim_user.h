@@ -1,6 +1,6 @@
 // A simulated user: looks at the job and asks the coordinator to move shards,
-// to drain servers and to plan, and starts servers. Repeats what is not
-// answered.
+// to drain servers, to plan and to change the mode, and starts servers. Repeats
+// what is not answered.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,9 @@ class SimUser {
     int64_t accepted = 0;
     int64_t refused = 0;
     int64_t drains = 0;  // Accepted.
+    int64_t modes = 0;   // Likewise: changes of the mode.
+    int64_t modes_refused = 0;
+    int64_t modes_after_moves = 0;  // Accepted, to wait until they are done.
 
     void Add(const Counts& other);
   };

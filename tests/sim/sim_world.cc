@@ -33,12 +33,16 @@ void RunCounts::Add(const RunCounts& other) {
       {&N::delivered, &N::lost, &N::repeated, &N::reordered, &N::slow, &N::cut,
        &N::held, &N::to_nobody, &N::of_the_dead, &N::dropped_of_the_dead},
       other.network, &network);
-  AddAll<C>(
-      {&C::answers, &C::gated, &C::pushes, &C::updates, &C::joins, &C::advances,
-       &C::partial_sums, &C::moves_ordered, &C::moves_done, &C::moves_cancelled,
-       &C::splits, &C::take_overs, &C::take_overs_held, &C::parts_compared,
-       &C::waiting, &C::relocations, &C::dropped_server},
-      other.checker, &checker);
+  AddAll<C>({&C::answers,         &C::gated,          &C::pushes,
+             &C::updates,         &C::joins,          &C::advances,
+             &C::partial_sums,    &C::moves_ordered,  &C::moves_done,
+             &C::moves_cancelled, &C::splits,         &C::take_overs,
+             &C::take_overs_held, &C::parts_compared, &C::waiting,
+             &C::relocations,     &C::dropped_server, &C::changes_opened,
+             &C::changes_dropped, &C::phases_entered, &C::states_taken,
+             &C::steps_reduced,   &C::steps_repeated, &C::groups,
+             &C::groups_apart,    &C::installs,       &C::installs_again},
+            other.checker, &checker);
   AddAll<R>({&R::runs,
              &R::events,
              &R::finished,
@@ -47,6 +51,7 @@ void RunCounts::Add(const RunCounts& other) {
              &R::bsp,
              &R::ssp,
              &R::asp,
+             &R::allreduce,
              &R::cuts,
              &R::crashes,
              &R::server_crashes,
@@ -67,6 +72,11 @@ void RunCounts::Add(const RunCounts& other) {
     step_faults[i] += other.step_faults[i];
     step_crashes[i] += other.step_crashes[i];
   }
+  for (int i = 0; i < kPhaseSteps; ++i) {
+    phase_steps[i] += other.phase_steps[i];
+    phase_faults[i] += other.phase_faults[i];
+    phase_crashes[i] += other.phase_crashes[i];
+  }
 }
 
 std::string RunCounts::ToString() const {
@@ -76,19 +86,27 @@ std::string RunCounts::ToString() const {
                     MoveStepName(static_cast<MoveStep>(i)), " ", steps[i], "/",
                     step_faults[i], "/", step_crashes[i]);
   }
+  std::string by_phase_step;
+  for (int i = 0; i < kPhaseSteps; ++i) {
+    absl::StrAppend(&by_phase_step, i == 0 ? "" : ", ",
+                    PhaseStepName(static_cast<PhaseStep>(i)), " ",
+                    phase_steps[i], "/", phase_faults[i], "/",
+                    phase_crashes[i]);
+  }
   return absl::StrCat(
-      runs, " runs (", bsp, " bsp, ", ssp, " ssp, ", asp, " asp), ", events,
-      " events: ", finished, " finished, ", failed, " failed, ",
-      coordinator_lost, " lost the coordinator\n  ", cuts, " partitions, ",
-      crashes, " worker and ", server_crashes, " server crashes, ", restarts,
-      " restarts, ", fenced, " lives fenced, ", gave_up, " gave up\n  ",
-      network.delivered, " messages delivered, ", network.lost, " lost, ",
-      network.repeated, " repeated, ", network.reordered, " reordered, ",
-      network.slow, " slow, ", network.cut, " cut, ", network.held, " held, ",
-      network.of_the_dead, " of the dead, ", network.dropped_of_the_dead,
-      " of the dead dropped\n  ", workers.steps, " steps, ", workers.retries,
-      " retries, ", workers.pulls_ahead, " pulls ahead, ", workers.late_starts,
-      " late starts, ", workers.uneven_starts, " uneven, ", workers.final_pulls,
+      runs, " runs (", bsp, " bsp, ", ssp, " ssp, ", asp, " asp, ", allreduce,
+      " all-reduce), ", events, " events: ", finished, " finished, ", failed,
+      " failed, ", coordinator_lost, " lost the coordinator\n  ", cuts,
+      " partitions, ", crashes, " worker and ", server_crashes,
+      " server crashes, ", restarts, " restarts, ", fenced, " lives fenced, ",
+      gave_up, " gave up\n  ", network.delivered, " messages delivered, ",
+      network.lost, " lost, ", network.repeated, " repeated, ",
+      network.reordered, " reordered, ", network.slow, " slow, ", network.cut,
+      " cut, ", network.held, " held, ", network.of_the_dead, " of the dead, ",
+      network.dropped_of_the_dead, " of the dead dropped\n  ", workers.steps,
+      " steps, ", workers.retries, " retries, ", workers.pulls_ahead,
+      " pulls ahead, ", workers.late_starts, " late starts, ",
+      workers.uneven_starts, " uneven, ", workers.final_pulls,
       " final pulls\n  ", checker.answers, " answers checked, ", checker.gated,
       " of them gated, ", checker.pushes, " pushes taken over, ",
       checker.updates, " updates, ", checker.joins, " late joins, ",
@@ -104,7 +122,21 @@ std::string RunCounts::ToString() const {
       checker.take_overs_held, " with held gradients), ",
       checker.parts_compared, " parts, ", checker.waiting, " requests waited, ",
       checker.relocations, " relocations, ", records_resent,
-      " records sent again\n  steps seen/faults/crashes: ", by_step);
+      " records sent again\n  steps seen/faults/crashes: ", by_step, "\n  ",
+      user.modes, " modes set, ", user.modes_refused, " refused, ",
+      checker.changes_opened, " changes opened, ", user.modes_after_moves,
+      " modes set while shards moved, ", checker.changes_dropped, " dropped, ",
+      checker.phases_entered, " phases entered; ", workers.states_taken,
+      " states taken (", checker.states_taken, " compared), ",
+      workers.states_given, " given, ", checker.installs, " installs, ",
+      checker.installs_again, " again, ", workers.shares_again,
+      " shares again\n  ", workers.reduced, " steps by all-reduce, ",
+      checker.steps_reduced, " in the model, ", checker.steps_repeated,
+      " repeated, ", checker.groups, " groups, ", checker.groups_apart,
+      " apart, ", workers.connects, " connects, ", workers.regroups,
+      " regroups, ", workers.helped, " helped, ", workers.group_joins,
+      " joined by all-reduce\n  phase steps seen/faults/crashes: ",
+      by_phase_step);
 }
 
 SimWorld::SimWorld(const Scenario& scenario, bool keep_log)
@@ -112,7 +144,11 @@ SimWorld::SimWorld(const Scenario& scenario, bool keep_log)
       servers_(scenario.servers),
       workers_(scenario.workers),
       restart_pending_(scenario.workers, false),
-      fault_seen_(scenario.placement.faults.size(), 0) {
+      fault_seen_(scenario.placement.faults.size(), 0),
+      phase_fault_seen_(scenario.modes.faults.size(), 0) {
+  context_.on_phase_step = [this](PhaseStep step, Rank rank) {
+    WatchPhase(step, static_cast<int>(rank), std::nullopt);
+  };
   context_.network.watch = [this](const PeerId& from, const PeerId& to,
                                   const Message& message, bool arrives) {
     return Watch(from, to, message, arrives);
@@ -158,6 +194,7 @@ void SimWorld::StartWorker(int rank) {
   context_.Log("worker ", rank, " starts");
   workers_[rank] =
       std::make_unique<SimWorker>(&context_, Rank{rank}, context_.rng.Next());
+  if (on_worker_started) on_worker_started(workers_[rank].get());
 }
 
 void SimWorld::Inject(const FaultEvent& fault) {
@@ -271,6 +308,9 @@ std::optional<SimWorld::Seen> SimWorld::StepOf(const PeerId& from,
 
 bool SimWorld::Watch(const PeerId& from, const PeerId& to,
                      const Message& message, bool arrives) {
+  if (const auto seen = PhaseStepOf(from, to, message); seen.has_value()) {
+    if (!WatchPhase(seen->first, seen->second, arrives)) return false;
+  }
   const std::optional<Seen> seen = StepOf(from, to, message);
   if (!seen.has_value()) return true;
   if (!arrives) ++counts_.steps[static_cast<int>(seen->step)];
@@ -359,6 +399,114 @@ void SimWorld::Inject(const MoveFault& fault, const Seen& seen) {
   Inject(event);
 }
 
+std::optional<std::pair<PhaseStep, int>> SimWorld::PhaseStepOf(
+    const PeerId& from, const PeerId& to, const Message& message) const {
+  using Seen = std::pair<PhaseStep, int>;
+  if (!context_.scenario.modes.changes) return std::nullopt;
+  const bool to_worker = to.kind == PeerId::Kind::kWorker;
+  switch (message.header.body_case()) {
+    case wire::Header::kView: {
+      const wire::View& view = message.header.view();
+      if (!to_worker || view.state() != wire::RUNNING) return std::nullopt;
+      if (view.has_change()) return Seen{PhaseStep::kAsked, to.index};
+      const bool later = view.entered() + 1 < view.phase_size();
+      const Clock end =
+          later ? view.phase(view.entered() + 1).from() : view.steps_total();
+      if (view.phase(view.entered()).mode() == wire::ALLREDUCE &&
+          view.arrived() >= end) {
+        return Seen{PhaseStep::kAllArrived, to.index};
+      }
+      if (later) return Seen{PhaseStep::kSettled, to.index};
+      return std::nullopt;
+    }
+    case wire::Header::kCall: {
+      const wire::Call& call = message.header.call();
+      if (call.has_step_limit()) return Seen{PhaseStep::kPromised, from.index};
+      if (call.has_regroup()) return Seen{PhaseStep::kRegroup, from.index};
+      if (call.has_arrive()) return Seen{PhaseStep::kArrived, from.index};
+      if (call.has_entered()) return Seen{PhaseStep::kEntered, from.index};
+      return std::nullopt;
+    }
+    case wire::Header::kPullRequest:
+      if (!message.header.pull_request().state()) return std::nullopt;
+      return Seen{PhaseStep::kTaking, from.index};
+    case wire::Header::kPullReply:
+      if (message.header.pull_reply().hash_size() == 0) return std::nullopt;
+      return Seen{PhaseStep::kTaken, to.index};
+    case wire::Header::kPushRequest:
+      if (!message.header.push_request().install()) return std::nullopt;
+      return Seen{PhaseStep::kInstalling, from.index};
+    default:
+      return std::nullopt;
+  }
+}
+
+bool SimWorld::WatchPhase(PhaseStep step, int rank,
+                          std::optional<bool> arrives) {
+  if (arrives != true) ++counts_.phase_steps[static_cast<int>(step)];
+  if (healed_) return true;
+  bool passes = true;
+  const std::vector<PhaseFault>& faults = context_.scenario.modes.faults;
+  for (size_t i = 0; i < faults.size(); ++i) {
+    const PhaseFault& fault = faults[i];
+    if (fault.step != step ||
+        fault.on_arrival != arrives.value_or(fault.on_arrival) ||
+        phase_fault_seen_[i]++ != fault.occurrence) {
+      continue;
+    }
+    ++counts_.phase_faults[static_cast<int>(step)];
+    context_.Log("a fault at '", PhaseStepName(step), "' of worker ", rank,
+                 fault.before ? ", which is lost" : "");
+    context_.queue.After(absl::ZeroDuration(), [this, i, rank] {
+      Inject(context_.scenario.modes.faults[i], rank);
+    });
+    passes = passes && !fault.before;
+  }
+  return passes;
+}
+
+void SimWorld::Inject(const PhaseFault& fault, int rank) {
+  const Scenario& scenario = context_.scenario;
+  FaultEvent event;
+  event.duration = fault.duration;
+  event.held = fault.held;
+  event.drop_sent = fault.drop_sent;
+  event.restart = fault.restart;
+  switch (fault.victim) {
+    case PhaseFault::Victim::kItself:
+      event.node = scenario.WorkerNode(rank);
+      break;
+    case PhaseFault::Victim::kAnother:
+      event.node = scenario.WorkerNode((rank + 1) % scenario.workers);
+      break;
+    case PhaseFault::Victim::kServer:
+      event.node = fault.occurrence % scenario.servers;
+      break;
+    case PhaseFault::Victim::kCoordinator:
+      break;
+  }
+  switch (fault.kind) {
+    case PhaseFault::Kind::kCrash:
+      event.kind = FaultEvent::Kind::kCrash;
+      ++counts_.phase_crashes[static_cast<int>(fault.step)];
+      if (fault.victim == PhaseFault::Victim::kCoordinator) {
+        context_.Log("the coordinator alone ends");
+        coordinator_crashed_ = true;
+        coordinator_->Crash();
+        return;
+      }
+      break;
+    case PhaseFault::Kind::kIsolate:
+      event.kind = FaultEvent::Kind::kIsolate;
+      break;
+    case PhaseFault::Kind::kCutFromCoordinator:
+      event.kind = event.node == 0 ? FaultEvent::Kind::kIsolate
+                                   : FaultEvent::Kind::kCutLink;
+      break;
+  }
+  Inject(event);
+}
+
 void SimWorld::CheckLinger() {
   if (context_.linger_over) return;
   const absl::Time now = context_.queue.now();
@@ -375,13 +523,19 @@ void SimWorld::CheckLinger() {
       if (under_way_.count({move.shard(), move.id()}) > 0)
         absl::StrAppend(&open, " shard ", move.shard(), " of move ", move.id());
     }
-    for (const wire::ServerMember& server : status.view().server()) {
-      if (user_->drained().count(server.index()) > 0)
+    const wire::View& view = status.view();
+    if (view.has_change()) absl::StrAppend(&open, " a change of the mode");
+    if (view.entered() + 1 < view.phase_size())
+      absl::StrAppend(&open, " phase ", view.entered() + 1);
+    // While the workers have the model nothing moves.
+    const bool may_move = view.phase(view.entered()).mode() != wire::ALLREDUCE;
+    for (const wire::ServerMember& server : view.server()) {
+      if (may_move && user_->drained().count(server.index()) > 0)
         absl::StrAppend(&open, " server ", server.index(), " to leave");
     }
     const bool automatic =
         context_.scenario.placement.rebalance.mode() == config::Rebalance::AUTO;
-    if (!automatic && status.plan().move_size() > 0)
+    if (may_move && !automatic && status.plan().move_size() > 0)
       absl::StrAppend(&open, " ", status.plan().move_size(), " planned moves");
     if (!user_->idle()) absl::StrAppend(&open, " a user");
     if (open.empty()) {
@@ -457,7 +611,9 @@ void SimWorld::CheckOutcome() {
     // Whoever gives up has to say on whom.
     if (end.kind == ProcessEnd::Kind::kGaveUp &&
         !absl::StrContains(end.what, "coordinator") &&
-        !absl::StrContains(end.what, "worker ") && end.what != "fenced") {
+        !absl::StrContains(end.what, "worker ") && end.what != "fenced" &&
+        !absl::StrContains(end.what, "the job is about to end") &&
+        !absl::StrContains(end.what, "the mode is just changing")) {
       checker.Report(
           Invariant::kOutcome,
           absl::StrCat(who, " gave up without naming anybody: ", end.what));
@@ -521,6 +677,7 @@ RunReport SimWorld::Run() {
   context_.queue.After(scenario.heal_at, [this] {
     context_.Log("from here on nothing goes wrong any more");
     context_.network.Heal();
+    context_.groups.Heal();
     healed_ = true;
     for (const wire::Move& move : context_.checker.latest_view().move())
       under_way_.insert({move.shard(), move.id()});
@@ -582,6 +739,7 @@ RunReport SimWorld::Run() {
   counts_.bsp = scenario.mode == wire::BSP;
   counts_.ssp = scenario.mode == wire::SSP;
   counts_.asp = scenario.mode == wire::ASP;
+  counts_.allreduce = scenario.mode == wire::ALLREDUCE;
   report.counts = counts_;
   report.log = std::move(context_.log);
   return report;
@@ -589,6 +747,11 @@ RunReport SimWorld::Run() {
 
 RunReport RunSeed(uint64_t seed, bool keep_log) {
   SimWorld world(Scenario::Random(seed), keep_log);
+  return world.Run();
+}
+
+RunReport RunModesSeed(uint64_t seed, bool keep_log) {
+  SimWorld world(Scenario::RandomModes(seed), keep_log);
   return world.Run();
 }
 

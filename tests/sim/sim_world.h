@@ -29,7 +29,7 @@ struct RunCounts {
   int64_t failed = 0;  // The job failed, and had to.
   int64_t coordinator_lost =
       0;  // Server 0 died or was cut off from all others.
-  int64_t bsp = 0, ssp = 0, asp = 0;
+  int64_t bsp = 0, ssp = 0, asp = 0, allreduce = 0;  // At first.
   int64_t cuts = 0;
   int64_t crashes = 0;
   int64_t server_crashes = 0;
@@ -46,6 +46,11 @@ struct RunCounts {
   std::array<int64_t, kMoveSteps> steps = {};         // Messages seen.
   std::array<int64_t, kMoveSteps> step_faults = {};   // Injected just then.
   std::array<int64_t, kMoveSteps> step_crashes = {};  // Of those: crashes.
+
+  // Likewise, by step of a change of the mode.
+  std::array<int64_t, kPhaseSteps> phase_steps = {};
+  std::array<int64_t, kPhaseSteps> phase_faults = {};
+  std::array<int64_t, kPhaseSteps> phase_crashes = {};
 
   void Add(const RunCounts& other);
   std::string ToString() const;
@@ -64,8 +69,9 @@ class SimWorld {
 
   // Whoever plants a fault gets at the parts before Run().
   SimContext& context() { return context_; }
-  // Called when a server has started.
+  // Called when a server or worker has started.
   std::function<void(SimServer* server)> on_server_started;
+  std::function<void(SimWorker* worker)> on_worker_started;
 
   RunReport Run();
 
@@ -86,6 +92,12 @@ class SimWorld {
   bool Watch(const PeerId& from, const PeerId& to, const Message& message,
              bool arrives);
   void Inject(const MoveFault& fault, const Seen& seen);
+  // Likewise of a change of the mode: which step of which worker this is.
+  std::optional<std::pair<PhaseStep, int>> PhaseStepOf(
+      const PeerId& from, const PeerId& to, const Message& message) const;
+  // False: the message is lost. `arrives` is unset where there is none.
+  bool WatchPhase(PhaseStep step, int rank, std::optional<bool> arrives);
+  void Inject(const PhaseFault& fault, int rank);
   // After the last fault: what was begun must come to its end.
   void CheckLinger();
   Node NodeCount() const;
@@ -105,7 +117,8 @@ class SimWorld {
   std::unique_ptr<SimUser> user_;
   bool coordinator_crashed_ = false;
   bool healed_ = false;
-  std::vector<int> fault_seen_;  // By fault of the placement.
+  std::vector<int> fault_seen_;        // By fault of the placement.
+  std::vector<int> phase_fault_seen_;  // By fault of the modes.
   // Highest position sent, by shard and move.
   std::map<std::pair<int32_t, uint64_t>, uint64_t> sent_up_to_;
   std::set<std::pair<int32_t, uint64_t>> gone_;
@@ -113,7 +126,8 @@ class SimWorld {
   RunCounts counts_;
 };
 
-// The run of one seed.
+// The run of one seed, of one mode or with changes.
 RunReport RunSeed(uint64_t seed, bool keep_log);
+RunReport RunModesSeed(uint64_t seed, bool keep_log);
 
 }  // namespace slackline::sim

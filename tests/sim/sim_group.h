@@ -1,0 +1,104 @@
+// All-reduce between simulated workers: the groups that they form, and what
+// goes wrong in them. A group does one operation after the other (connecting is
+// the first); one that all members have begun ends for each at its own time,
+// well or not. Whoever goes breaks it for the others, who notice sooner or
+// later.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/rng.h"
+#include "common/view/shard_map.h"
+#include "tests/sim/event_queue.h"
+#include "tests/sim/scenario.h"
+#include "tests/sim/sim_network.h"
+#include "tests/sim/sim_replica.h"
+
+namespace slackline::sim {
+
+class SimGroup {
+ public:
+  // What a rank brings to an operation.
+  struct Share {
+    Rank rank{};
+    Incarnation incarnation = 0;
+    Clock clock = -1;
+    std::shared_ptr<const SimReplica> state;
+    std::vector<SimReplica::Tensor> gradients;  // By table.
+  };
+  // All shares in the order of the ranks, or nullptr: the operation has failed.
+  using Done = std::function<void(const std::vector<Share>* shares)>;
+  using Faults = Modes::GroupFaults;
+
+  SimGroup(const std::vector<Share>& members, const Scenario& scenario,
+           const Faults* faults, EventQueue* queue, const SimNetwork* network,
+           Rng rng);
+
+  // The member's next operation; it has no other that is under way. `done` is
+  // called once, later, unless the member leaves first.
+  void Begin(Rank rank, Share share, Done done);
+  // The member has gone, or has given up. With `silent` the others hear of it
+  // only much later.
+  void Leave(Rank rank, bool silent);
+  // An operation of the member is under way.
+  bool HasLeft(Rank rank) const { return members_.at(rank).left; }
+  bool Busy(Rank rank) const { return members_.at(rank).done != nullptr; }
+
+ private:
+  struct Member {
+    Share who;
+    Node node = 0;
+    size_t next = 0;  // Number of its next operation.
+    bool left = false;
+    bool broken = false;  // Knows that somebody has left.
+    Done done;            // Of the operation that is under way.
+  };
+  using Operation = std::map<Rank, Share>;
+
+  void Deliver(size_t operation);
+  void End(Member& member, const std::vector<Share>* shares);
+  absl::Duration Soon();
+
+  const Faults* const faults_;
+  EventQueue* const queue_;
+  const SimNetwork* const network_;
+  Rng rng_;
+  std::map<Rank, Member> members_;
+  std::vector<Operation> operations_;
+  std::vector<bool> complete_;  // Operations that all have begun.
+  Lifetime lifetime_;
+};
+
+// The groups by the number that the view gives them.
+class SimGroups {
+ public:
+  SimGroups(const Scenario& scenario, EventQueue* queue,
+            const SimNetwork* network)
+      : scenario_(scenario),
+        queue_(queue),
+        network_(network),
+        faults_(scenario.modes.group_faults),
+        rng_(Rng(scenario.seed).Fork("groups")) {}
+
+  // The group of the view, which has workers.
+  SimGroup* Of(const View& view);
+  // From here on nothing fails unless somebody goes.
+  void Heal() { faults_ = SimGroup::Faults(); }
+
+ private:
+  const Scenario& scenario_;
+  EventQueue* const queue_;
+  const SimNetwork* const network_;
+  SimGroup::Faults faults_;
+  Rng rng_;
+  std::map<uint64_t, std::unique_ptr<SimGroup>> groups_;
+};
+
+}  // namespace slackline::sim

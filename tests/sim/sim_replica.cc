@@ -1,0 +1,130 @@
+#include "tests/sim/sim_replica.h"
+
+#include <cstring>
+#include <utility>
+
+#include "common/io/state_hash.h"
+#include "common/view/initializer.h"
+
+namespace slackline::sim {
+namespace {
+
+Payload PayloadOf(const SimReplica::Tensor& tensor, const ShardRange& range) {
+  return Payload::Copy(tensor.data() + range.begin, range.bytes());
+}
+
+void CopyTo(const Payload& payload, const ShardRange& range,
+            SimReplica::Tensor* tensor) {
+  std::memcpy(tensor->data() + range.begin, payload.data(), payload.size());
+}
+
+bool Same(const SimReplica::Tensor& a, const SimReplica::Tensor& b) {
+  return a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+SimReplica SimReplica::Initial(const Scenario& scenario,
+                               std::shared_ptr<const View> view) {
+  SimReplica replica;
+  for (int t = 0; t < view->proto().table_size(); ++t) {
+    const wire::Table& table = view->proto().table(t);
+    Tensor initial(static_cast<size_t>(TableElements(table)));
+    InitializeElements(table, scenario.seed, 0, absl::MakeSpan(initial));
+    replica.slots.emplace_back(scenario.slot_count(),
+                               Tensor(initial.size(), 0.0f));
+    replica.values.push_back(std::move(initial));
+  }
+  replica.versions.assign(static_cast<size_t>(view->shard_count()), 0);
+  replica.view = std::move(view);
+  return replica;
+}
+
+SimReplica SimReplica::Of(const ClientCore::PullResult& pulled) {
+  SimReplica replica;
+  replica.view = pulled.view;
+  const size_t slot_count = pulled.shards.front().slots.size();
+  for (const wire::Table& table : replica.view->proto().table()) {
+    const Tensor zeros(static_cast<size_t>(TableElements(table)), 0.0f);
+    replica.values.push_back(zeros);
+    replica.slots.emplace_back(slot_count, zeros);
+  }
+  for (size_t s = 0; s < pulled.shards.size(); ++s) {
+    const ShardRange& range =
+        replica.view->shard(ShardId{static_cast<int32_t>(s)});
+    const size_t table = static_cast<size_t>(range.table);
+    const ClientCore::ShardValue& value = pulled.shards[s];
+    CopyTo(value.values, range, &replica.values[table]);
+    for (size_t i = 0; i < slot_count; ++i)
+      CopyTo(value.slots[i], range, &replica.slots[table][i]);
+    replica.versions.push_back(value.version);
+  }
+  return replica;
+}
+
+Version SimReplica::VersionOf(const View& in, ShardId shard) const {
+  while (static_cast<size_t>(shard) >= versions.size())
+    shard = in.OriginOf(shard);
+  return versions[static_cast<size_t>(shard)];
+}
+
+ClientCore::ShardValue SimReplica::Give(const View& in, ShardId shard) const {
+  const ShardRange& range = in.shard(shard);
+  const size_t table = static_cast<size_t>(range.table);
+  ClientCore::ShardValue value;
+  value.version = VersionOf(in, shard);
+  value.values = PayloadOf(values[table], range);
+  for (const Tensor& slot : slots[table])
+    value.slots.push_back(PayloadOf(slot, range));
+  return value;
+}
+
+uint64_t SimReplica::Hash(const View& in) const {
+  std::vector<uint64_t> hashes;
+  for (int32_t id = 0; id < in.shard_count(); ++id) {
+    const ClientCore::ShardValue value = Give(in, ShardId{id});
+    hashes.push_back(StateHash(value.version, value.values, value.slots));
+  }
+  return ModelHash(hashes);
+}
+
+void SimReplica::Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
+                       int divisor) {
+  const Optimizer optimizer = scenario.MakeOptimizer();
+  for (int32_t id = 0; id < view->shard_count(); ++id) {
+    const ShardRange& range = view->shard(ShardId{id});
+    const size_t table = static_cast<size_t>(range.table);
+    const auto* const gradient =
+        reinterpret_cast<const std::byte*>(sum[table].data() + range.begin);
+    Optimizer::ApplyArgs args;
+    args.in = args.out = values[table].data() + range.begin;
+    for (size_t i = 0; i < slots[table].size(); ++i)
+      args.slots[i] = slots[table][i].data() + range.begin;
+    args.gradients = absl::MakeConstSpan(&gradient, 1);
+    args.elements = static_cast<size_t>(range.elements());
+    args.gradient_scale = 1.0f / static_cast<float>(divisor);
+    args.learning_rate = static_cast<float>(optimizer.learning_rate());
+    args.update_count =
+        static_cast<int64_t>(versions[static_cast<size_t>(id)]) + 1;
+    optimizer.Apply(args);
+  }
+  for (Version& version : versions) ++version;
+}
+
+bool SimReplica::SameBits(const SimReplica& other) const {
+  if (versions != other.versions || values.size() != other.values.size())
+    return false;
+  for (size_t t = 0; t < values.size(); ++t) {
+    if (!Same(values[t], other.values[t]) ||
+        slots[t].size() != other.slots[t].size()) {
+      return false;
+    }
+    for (size_t i = 0; i < slots[t].size(); ++i) {
+      if (!Same(slots[t][i], other.slots[t][i])) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace slackline::sim

@@ -1,0 +1,37 @@
+// What a simulated worker has while it steps by all-reduce: all parameters, all
+// optimizer state, and the version of every shard. Replica without a model.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tests/sim/scenario.h"
+#include "worker/client/client_core.h"
+
+namespace slackline::sim {
+
+struct SimReplica {
+  using Tensor = std::vector<float>;
+
+  std::vector<Tensor> values;              // By table.
+  std::vector<std::vector<Tensor>> slots;  // By table, then slot.
+  std::vector<Version> versions;           // By shard of `view`.
+  std::shared_ptr<const View> view;
+
+  static SimReplica Initial(const Scenario& scenario,
+                            std::shared_ptr<const View> view);
+  // `pulled` is of PullState().
+  static SimReplica Of(const ClientCore::PullResult& pulled);
+
+  // One shard, as `in` cuts it.
+  ClientCore::ShardValue Give(const View& in, ShardId shard) const;
+  // ModelHash() over the shards, as `in` cuts them.
+  uint64_t Hash(const View& in) const;
+  Version VersionOf(const View& in, ShardId shard) const;
+  // One step with the sum of the gradients, by table.
+  void Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
+             int divisor);
+  bool SameBits(const SimReplica& other) const;
+};
+
+}  // namespace slackline::sim
