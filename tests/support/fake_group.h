@@ -32,7 +32,7 @@ class FakeGroup {
     members_[static_cast<size_t>(rank)]->fails_at = operation;
     fails_behind_ = operation;
   }
-  // Operations that all ranks have started.
+  // Operations that a rank has started.
   int64_t operations() const {
     return static_cast<int64_t>(operations_.size());
   }

@@ -835,6 +835,13 @@ TEST_F(ShardPhasesTest, TheStateIsThereOnceAllHaveReachedTheClock) {
               ElementsAre(StateHash(1, shard.values(), shard.slots())));
 }
 
+TEST_F(ShardPhasesTest, TheStateOfAClockIsWholeWhateverItsMode) {
+  Start(wire::ASP, 2);
+  PushCode(Worker(0), PushOf(0, 1, 2));
+  EXPECT_THAT(Send(Worker(0), StatePullAt(1, 7)).sends, IsEmpty());
+  EXPECT_EQ(AnswerIn(Send(Worker(1), PushOf(0, 1, 4)), 7), -3);
+}
+
 TEST_F(ShardPhasesTest, TheStateDoesNotWaitForWhoIsGone) {
   Start(wire::ASP, 2);
   AddPhase(wire::ALLREDUCE, 1);
