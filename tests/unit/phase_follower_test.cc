@@ -122,6 +122,12 @@ class PhaseFollowerTest : public ::testing::Test {
     follower.Connected(view_.group());
     return follower;
   }
+  std::vector<std::string> Promised(PhaseFollower& follower) const {
+    std::vector<std::string> calls;
+    for (const wire::Call& call : follower.Promise(*Seen()))
+      calls.push_back(CallText(call));
+    return calls;
+  }
   std::string Next(PhaseFollower& follower, Clock clock) const {
     return Text(follower.Next(*Seen(), clock));
   }
@@ -235,6 +241,28 @@ TEST_F(PhaseFollowerTest, PromisesTheNextChangeAnew) {
   EXPECT_EQ(Next(follower, 12), "limit 16 for 9, step over servers");
   EXPECT_EQ(Next(follower, 15), "step over servers");
   EXPECT_EQ(Next(follower, 16), "wait for the clock from which ssp:1 holds");
+}
+
+TEST_F(PhaseFollowerTest, WhoIsHeldUpInAStepPromisesAtOnce) {
+  AddPhase(wire::BSP, 0);
+  PhaseFollower follower = Follower();
+  EXPECT_THAT(Promised(follower), IsEmpty()) << "it has no clock yet";
+  Next(follower, 10);
+  EXPECT_THAT(Promised(follower), IsEmpty()) << "nothing changes";
+  Change(8, wire::ASP);
+  EXPECT_THAT(Promised(follower), ElementsAre("limit 14 for 8"));
+  EXPECT_THAT(Promised(follower), IsEmpty());
+  EXPECT_EQ(Next(follower, 11), "step over servers") << "promised already";
+  EXPECT_EQ(Next(follower, 14), "wait for the clock from which asp holds");
+}
+
+TEST_F(PhaseFollowerTest,
+       WhoDoesNotKnowItsClockPromisesNothingWhileConnecting) {
+  AddPhase(wire::ALLREDUCE, 0);
+  PhaseFollower follower = Follower(/*by_all_reduce=*/true);
+  Next(follower, -1);
+  Change(8, wire::BSP);
+  EXPECT_THAT(Promised(follower), IsEmpty());
 }
 
 TEST_F(PhaseFollowerTest, TheEndOfTheJobIsTheLastLimit) {
