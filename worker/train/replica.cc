@@ -190,12 +190,10 @@ absl::Status Replica::Apply(float scale, float learning_rate) {
     // Neighbouring shards of one version are one piece: the bits do not depend
     // on where a table is cut.
     for (size_t first = 0; first < ranges.size();) {
-      const Version version =
-          versions_[static_cast<size_t>(ranges[first].shard)];
+      const Version version = VersionOf(*view_, ranges[first].shard);
       ShardRange piece = ranges[first];
-      for (++first;
-           first < ranges.size() &&
-           versions_[static_cast<size_t>(ranges[first].shard)] == version;
+      for (++first; first < ranges.size() &&
+                    VersionOf(*view_, ranges[first].shard) == version;
            ++first) {
         piece.end = ranges[first].end;
       }
@@ -232,20 +230,21 @@ absl::Status Replica::Exchange(
 absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
   const int ranks = group.world_size();
   const int self = static_cast<int>(group.rank());
-  std::vector<float> clocks(static_cast<size_t>(ranks) * kDigits, 0.0f);
-  PutNumber(static_cast<uint64_t>(clock + 1),
-            absl::MakeSpan(clocks).subspan(self * kDigits, kDigits));
+  // Each rank's clock + 1, and how many versions it has: shards may have been
+  // cut in two between the views in which two ranks took the state.
+  std::vector<float> told(static_cast<size_t>(ranks) * 2 * kDigits, 0.0f);
+  const auto place = [&](int rank, int which) {
+    return absl::MakeSpan(told).subspan((2 * rank + which) * kDigits, kDigits);
+  };
+  PutNumber(static_cast<uint64_t>(clock + 1), place(self, 0));
+  PutNumber(versions_.size(), place(self, 1));
   SL_RETURN_IF_ERROR(
-      Exchange(group, absl::MakeSpan(clocks), [&](absl::Span<float> numbers) {
+      Exchange(group, absl::MakeSpan(told), [&](absl::Span<float> numbers) {
         return group.AllReduceAsync(numbers);
       }));
   std::vector<Clock> known;
-  for (int r = 0; r < ranks; ++r) {
-    known.push_back(
-        static_cast<Clock>(GetNumber(
-            absl::MakeConstSpan(clocks).subspan(r * kDigits, kDigits))) -
-        1);
-  }
+  for (int r = 0; r < ranks; ++r)
+    known.push_back(static_cast<Clock>(GetNumber(place(r, 0))) - 1);
   const auto most = std::max_element(known.begin(), known.end());
   if (*most == *std::min_element(known.begin(), known.end())) {
     if (*most < 0) {
@@ -255,9 +254,10 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
     return clock;
   }
   const Rank root{static_cast<int32_t>(most - known.begin())};
-  std::vector<float> versions(versions_.size() * kDigits, 0.0f);
+  const size_t shards = GetNumber(place(static_cast<int>(root), 1));
+  std::vector<float> versions(shards * kDigits, 0.0f);
   if (group.rank() == root) {
-    for (size_t s = 0; s < versions_.size(); ++s) {
+    for (size_t s = 0; s < shards; ++s) {
       PutNumber(versions_[s],
                 absl::MakeSpan(versions).subspan(s * kDigits, kDigits));
     }
@@ -290,7 +290,8 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
   if (clock == *most) return clock;
   for (size_t i = 0; i < own.size(); ++i)
     SL_RETURN_IF_ERROR(memory_->Copy(arrived[i].values.data(), own[i]));
-  for (size_t s = 0; s < versions_.size(); ++s) {
+  versions_.resize(shards);
+  for (size_t s = 0; s < shards; ++s) {
     versions_[s] =
         GetNumber(absl::MakeConstSpan(versions).subspan(s * kDigits, kDigits));
   }
