@@ -262,12 +262,16 @@ void PsClient::Interrupt(const std::string& reason) {
 }
 
 void PsClient::SetHandlers(std::function<void(const absl::Status&)> on_failure,
-                           std::function<void(const View&)> on_view) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  failure_handler_ = std::move(on_failure);
-  view_handler_ = std::move(on_view);
-  if (failure_handler_ && !failure_.ok()) failure_handler_(failure_);
-  if (view_handler_ && view_ != nullptr) view_handler_(*view_);
+                           ViewHandler on_view) {
+  std::vector<wire::Call> calls;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failure_handler_ = std::move(on_failure);
+    view_handler_ = std::move(on_view);
+    if (failure_handler_ && !failure_.ok()) failure_handler_(failure_);
+    if (view_handler_ && view_ != nullptr) calls = view_handler_(*view_);
+  }
+  for (wire::Call& call : calls) Notify(std::move(call));
 }
 
 absl::Status PsClient::failure() const {
@@ -365,12 +369,17 @@ void PsClient::PerformMember() {
           client_->OnView(effects.view, absl::Now(), &client_effects_);
         }
       }
+      std::vector<wire::Call> calls;
       {
         const std::lock_guard<std::mutex> lock(mutex_);
         view_ = effects.view;
         FillStats();
         changed_.notify_all();
-        if (view_handler_) view_handler_(*view_);
+        if (view_handler_) calls = view_handler_(*view_);
+      }
+      for (wire::Call& call : calls) {
+        unheeded_.insert(member_.Call(std::move(call), Payload(), absl::Now(),
+                                      &member_effects_));
       }
       if (proto.state() != wire::RUNNING) {
         member_.SendHeartbeat(absl::Now(), &member_effects_);

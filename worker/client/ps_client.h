@@ -106,10 +106,12 @@ class PsClient {
   void Interrupt(const std::string& reason);
   // Called on the communication thread: `on_failure` once, when an error ends
   // everything, `on_view` with each newer view; at once with what there is.
-  // They replace the last ones; nullptr clears them, and then no call is in
-  // progress. They must not call this object.
+  // What on_view returns is for the coordinator, as in Notify(). They replace
+  // the last ones; nullptr clears them, and then no call is in progress. They
+  // must not call this object.
+  using ViewHandler = std::function<std::vector<wire::Call>(const View&)>;
   void SetHandlers(std::function<void(const absl::Status&)> on_failure,
-                   std::function<void(const View&)> on_view);
+                   ViewHandler on_view);
   absl::Status failure() const;
 
  private:
@@ -155,7 +157,7 @@ class PsClient {
   std::vector<std::function<void()>> commands_;
   absl::Status failure_;
   std::function<void(const absl::Status&)> failure_handler_;
-  std::function<void(const View&)> view_handler_;
+  ViewHandler view_handler_;
   std::shared_ptr<const View> view_;
   run::WorkerStats stats_;
   std::vector<run::MetricRecord> records_;

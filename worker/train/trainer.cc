@@ -142,7 +142,11 @@ absl::Status Trainer::Train() {
     const std::shared_ptr<const View> view = client_.view();
     SL_RETURN_IF_ERROR(client_.failure());
     if (view->proto().state() != wire::RUNNING) return absl::OkStatus();
-    PhaseFollower::Decision decision = follower_->Next(*view, clock_);
+    PhaseFollower::Decision decision;
+    {
+      const std::lock_guard<std::mutex> lock(promising_);
+      decision = follower_->Next(*view, clock_);
+    }
     const bool steps = decision.what == Do::kStepOverServers ||
                        decision.what == Do::kStepByAllReduce;
     if (!steps && change_.since == absl::InfiniteFuture())
@@ -304,7 +308,12 @@ absl::Status Trainer::PullParameters() {
   if (!pulling_) SL_RETURN_IF_ERROR(client_.StartPull(clock_, clock_));
   pulling_ = false;
   const Stopwatch stopwatch;
-  SL_ASSIGN_OR_RETURN(parameters_, client_.WaitPull());
+  // Who is waited for may wait for our promise.
+  while (!parameters_.has_value()) {
+    const std::shared_ptr<const View> view = client_.view();
+    Notify(follower_->Promise(*view));
+    SL_ASSIGN_OR_RETURN(parameters_, client_.WaitPullOrView(view->number()));
+  }
   report_.AddWaitSeconds(stopwatch.Seconds());
   return absl::OkStatus();
 }
@@ -478,9 +487,13 @@ absl::Status Trainer::Connect(const View& view) {
   client_.SetHandlers(
       [this](const absl::Status& failure) { group_->Abort(failure); },
       [this, number](const View& v) {
-        if (v.proto().group() == number) return;
-        group_->Abort(
-            absl::UnavailableError("the group of workers has changed"));
+        if (v.proto().group() != number) {
+          group_->Abort(
+              absl::UnavailableError("the group of workers has changed"));
+        }
+        // The others may wait for it, and we for them in a step.
+        const std::lock_guard<std::mutex> lock(promising_);
+        return follower_->Promise(v);
       });
   follower_->Connected(number);
   const absl::StatusOr<Clock> caught_up = replica_->CatchUp(*group_, clock_);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -113,6 +114,7 @@ class Trainer {
 
   Clock clock_ = 0;  // Steps completed; -1: not known yet.
   std::optional<PhaseFollower> follower_;
+  std::mutex promising_;  // Next() and Promise(), which views also call.
   Change change_;
   Clock evaluated_ = 0;  // The last clock whose model was evaluated.
   // Over servers.
