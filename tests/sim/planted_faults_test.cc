@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/io/state_hash.h"
 #include "gtest/gtest.h"
 #include "tests/sim/sim_world.h"
 
@@ -59,13 +60,34 @@ struct Case {
   std::vector<wire::Mode> modes;
   Tamper tamper;
   SimServer::Plant plant = SimServer::Plant::kNone;
+  // For those that are about changes of the mode.
+  bool changes = false;
+  SimWorker::Plant worker_plant = SimWorker::Plant::kNone;
 };
 
+Case OfChanges(const std::string& name, Invariant expected, Tamper tamper,
+               SimWorker::Plant plant = SimWorker::Plant::kNone) {
+  return {.name = name,
+          .expected = expected,
+          .modes = {wire::BSP, wire::SSP, wire::ASP, wire::ALLREDUCE},
+          .tamper = std::move(tamper),
+          .changes = true,
+          .worker_plant = plant};
+}
+
+Case OfInstallations(const std::string& name) {
+  Case planted = OfChanges(name, Invariant::kExactlyOnce, nullptr);
+  planted.plant = SimServer::Plant::kInstallAgain;
+  return planted;
+}
+
 RunReport RunPlanted(const Case& planted, uint64_t seed) {
-  Scenario scenario = Scenario::Random(seed);
+  Scenario scenario =
+      planted.changes ? Scenario::RandomModes(seed) : Scenario::Random(seed);
   scenario.mode = planted.modes[seed % planted.modes.size()];
   scenario.staleness = scenario.mode == wire::SSP ? 1 + seed % 3 : 0;
-  scenario.pull_ahead = scenario.mode != wire::BSP && scenario.pull_ahead;
+  if (!planted.changes && scenario.mode == wire::BSP)
+    scenario.pull_ahead = false;
   SimWorld world(scenario, /*keep_log=*/false);
   Plant plant;
   plant.world = &world;
@@ -81,6 +103,9 @@ RunReport RunPlanted(const Case& planted, uint64_t seed) {
   };
   world.on_server_started = [&](SimServer* server) {
     server->SetPlant(planted.plant);
+  };
+  world.on_worker_started = [&](SimWorker* worker) {
+    worker->SetPlant(planted.worker_plant);
   };
   return world.Run();
 }
@@ -317,6 +342,62 @@ bool CryLost(Plant&, const PeerId&, const PeerId&, Message* message) {
   return true;
 }
 
+// Promises of long ago.
+bool LowerLimits(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (message->header.call().has_step_limit()) {
+    message->header.mutable_call()->mutable_step_limit()->set_clock(1);
+  }
+  return true;
+}
+
+bool NoLimits(Plant&, const PeerId&, const PeerId&, Message* message) {
+  return !message->header.call().has_step_limit();
+}
+
+bool NobodyArrives(Plant&, const PeerId&, const PeerId&, Message* message) {
+  return !message->header.call().has_arrive();
+}
+
+// Who takes the state does not wait for the others' pushes.
+bool TakeStateEarly(Plant&, const PeerId&, const PeerId& to, Message* message) {
+  if (!ToShard(to) || !message->header.pull_request().state()) return true;
+  message->header.mutable_pull_request()->set_clock(0);
+  message->header.mutable_pull_request()->set_own_clock(0);
+  return true;
+}
+
+// A shard thread takes its own view for new enough. Views come late.
+bool ForgetPhases(Plant& plant, const PeerId&, const PeerId& to,
+                  Message* message) {
+  if (message->header.has_view() && to.kind == PeerId::Kind::kServer &&
+      message->header.view().phase_size() > 1 && plant.rng.Chance(0.8)) {
+    return false;
+  }
+  if (!ToShard(to)) return true;
+  if (message->header.has_pull_request())
+    message->header.mutable_pull_request()->set_phases(0);
+  if (message->header.has_push_request())
+    message->header.mutable_push_request()->set_phases(0);
+  return true;
+}
+
+// What is given back changes on its way, and the hash as well.
+bool ChangeInstallation(Plant&, const PeerId&, const PeerId& to,
+                        Message* message) {
+  if (!ToShard(to) || !message->header.push_request().install()) return true;
+  wire::PushRequest& push = *message->header.mutable_push_request();
+  const size_t frames =
+      message->payloads.size() / static_cast<size_t>(push.shard_size());
+  for (int i = 0; i < push.shard_size(); ++i) {
+    const size_t first = frames * static_cast<size_t>(i);
+    message->payloads[first] = Changed(message->payloads[first]);
+    push.set_hash(i, StateHash(push.base_version(i), message->payloads[first],
+                               absl::MakeConstSpan(message->payloads)
+                                   .subspan(first + 1, frames - 1)));
+  }
+  return true;
+}
+
 void PrintTo(const Case& planted, std::ostream* out) { *out << planted.name; }
 
 class PlantedFault : public ::testing::TestWithParam<Case> {};
@@ -429,7 +510,24 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"LostThoughNobodyDied",
              Invariant::kOutcome,
              {wire::BSP, wire::SSP, wire::ASP},
-             CryLost}),
+             CryLost},
+        OfChanges("StepBeyondTheFence", Invariant::kMode, nullptr,
+                  SimWorker::Plant::kIgnoreFence),
+        OfChanges("SmallestLimitInsteadOfTheLargest", Invariant::kMode,
+                  LowerLimits),
+        OfChanges("PromisesNeverArrive", Invariant::kLiveness, NoLimits),
+        OfChanges("ArrivalsNeverArrive", Invariant::kLiveness, NobodyArrives),
+        OfChanges("StateTakenTooEarly", Invariant::kLostPush, TakeStateEarly),
+        OfChanges("ShardsIgnoreThePhasesOfOthers", Invariant::kStaleness,
+                  ForgetPhases),
+        OfChanges("ChangedOnTheWayBack", Invariant::kValue, ChangeInstallation),
+        OfInstallations("InstalledTwice"),
+        OfChanges("FailedStepKept", Invariant::kReplica, nullptr,
+                  SimWorker::Plant::kKeepFailedStep),
+        OfChanges("NoHelpTaken", Invariant::kReplica, nullptr,
+                  SimWorker::Plant::kTakeNoHelp),
+        OfChanges("StepsAlone", Invariant::kReplica, nullptr,
+                  SimWorker::Plant::kStepAlone)),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

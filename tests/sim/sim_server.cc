@@ -402,12 +402,29 @@ void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
   });
 }
 
+void SimServer::ForgetInstallation(ShardCore& core, const PeerId& from,
+                                   const Message& message) {
+  const wire::PushRequest& push = message.header.push_request();
+  for (int i = 0; push.install() && i < push.shard_size(); ++i) {
+    auto* const state =
+        const_cast<ShardState*>(core.StateOf(ShardId{push.shard(i)}));
+    if (state == nullptr || state->bsp_clock != push.clock()) continue;
+    StalenessGate::Participant* const participant =
+        state->gate.Find(Rank{from.index}, from.instance);
+    if (participant == nullptr || participant->clock != push.clock()) continue;
+    state->bsp_clock = push.clock() - 1;
+    if (participant->next_seq > push.seq(i))
+      participant->next_seq = push.seq(i);
+  }
+}
+
 void SimServer::OnShardMessage(int t, const PeerId& from,
                                const Message& message) {
   OnShard(t, nullptr, [&](ShardCore& core, ShardCore::Effects* effects) {
     std::unique_ptr<ShardCore> before;
     if (plant_ == Plant::kServeOn && message.header.has_hand_over_reply())
       before = std::make_unique<ShardCore>(core);
+    if (plant_ == Plant::kInstallAgain) ForgetInstallation(core, from, message);
     core.OnMessage(from, message, effects);
     const bool gave = std::any_of(
         effects->sends.begin(), effects->sends.end(), [](const Outgoing& out) {

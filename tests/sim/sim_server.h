@@ -63,6 +63,7 @@ class SimServer {
     kHideLosses,      // Shard threads see views in which nobody ever leaves.
     kServeOn,         // They go on serving a shard that they have given away.
     kForgetSequence,  // They cut shards without the sequence numbers.
+    kInstallAgain,    // They forget that a shard was installed.
   };
   void SetPlant(Plant plant) { plant_ = plant; }
   std::string StatusLine() const;
@@ -78,6 +79,8 @@ class SimServer {
 
   void Perform(MemberCore::Effects* effects);
   void OnShardMessage(int thread, const PeerId& from, const Message& message);
+  static void ForgetInstallation(ShardCore& core, const PeerId& from,
+                                 const Message& message);
   void OnShardView(int thread, const std::shared_ptr<const View>& view);
   // Something happens to a shard thread; `view` if it is handed one.
   void OnShard(
