@@ -142,8 +142,8 @@ class SlacklinePushPull : public PushPullSystem {
                       .config_hash = "",
                       .servers = setup.servers,
                       .workers = setup.workers,
-                      .mode = wire::ASP,
                       .shard_elements = ShardElements(setup)};
+      options.core.sync.mutable_asp();
       options.endpoint = CoordinatorEndpoint();
       SL_ASSIGN_OR_RETURN(coordinator,
                           CoordinatorThread::Start(context, options));
