@@ -116,9 +116,14 @@ absl::Status Replica::Take(const ClientCore::PullResult& pulled) {
 
 absl::StatusOr<ClientCore::ShardValue> Replica::Give(const View& view,
                                                      ShardId shard) {
-  const Range range = RangeOf(view.shard(shard));
+  return CopyOf(view.shard(shard), VersionOf(view, shard));
+}
+
+absl::StatusOr<ClientCore::ShardValue> Replica::CopyOf(const ShardRange& of,
+                                                       Version version) {
+  const Range range = RangeOf(of);
   ClientCore::ShardValue value;
-  value.version = VersionOf(view, shard);
+  value.version = version;
   const auto copy = [&](absl::Span<float> from) -> absl::StatusOr<Payload> {
     Payload payload = Payload::Allocate(from.size() * sizeof(float));
     SL_RETURN_IF_ERROR(memory_->CopyOut(from, payload.MutableData()));
@@ -134,10 +139,19 @@ absl::StatusOr<ClientCore::ShardValue> Replica::Give(const View& view,
 
 absl::StatusOr<uint64_t> Replica::Hash(const View& view) {
   std::vector<uint64_t> hashes;
-  for (int32_t shard = 0; shard < view.shard_count(); ++shard) {
-    SL_ASSIGN_OR_RETURN(const ClientCore::ShardValue value,
-                        Give(view, ShardId{shard}));
-    hashes.push_back(StateHash(value.version, value.values, value.slots));
+  ShardRange range;
+  for (int t = 0; t < view.proto().table_size(); ++t) {
+    range.table = TableId{t};
+    const wire::Table& table = view.table(range.table);
+    for (range.begin = 0; range.begin < TableElements(table);
+         range.begin = range.end) {
+      range.end =
+          std::min(range.begin + table.shard_elements(), TableElements(table));
+      const ShardId shard{static_cast<int32_t>(hashes.size())};
+      SL_ASSIGN_OR_RETURN(const ClientCore::ShardValue value,
+                          CopyOf(range, VersionOf(view, shard)));
+      hashes.push_back(StateHash(value.version, value.values, value.slots));
+    }
   }
   return ModelHash(hashes);
 }

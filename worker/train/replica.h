@@ -33,7 +33,8 @@ class Replica {
   absl::Status Take(const ClientCore::PullResult& pulled);
   // A copy of one shard, as `view` cuts it.
   absl::StatusOr<ClientCore::ShardValue> Give(const View& view, ShardId shard);
-  // ModelHash() over the shards as `view` cuts them.
+  // ModelHash() over the shards as they were before any was cut in two: ranks
+  // with different views get the same.
   absl::StatusOr<uint64_t> Hash(const View& view);
   // Bytes of parameters and optimizer state.
   int64_t bytes() const;
@@ -66,6 +67,8 @@ class Replica {
     std::vector<absl::Span<float>> slots;
   };
   Range RangeOf(const ShardRange& range);
+  absl::StatusOr<ClientCore::ShardValue> CopyOf(const ShardRange& of,
+                                                Version version);
   Version VersionOf(const View& view, ShardId shard) const;
   absl::Status Apply(float scale, float learning_rate);
   // Numbers of the host through the operation that `start` begins.
