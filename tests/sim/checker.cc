@@ -91,6 +91,8 @@ void Checker::OnPublished(const wire::View& view) {
   live_.clear();
   for (const wire::WorkerMember& worker : view.worker()) {
     live_.insert({Rank{worker.rank()}, worker.incarnation()});
+    joined_in_.try_emplace({Rank{worker.rank()}, worker.incarnation()},
+                           view.number());
   }
   CheckMoves(before, view);
   CheckPhases(before, view);
@@ -1111,6 +1113,12 @@ void Checker::OnTookState(Rank rank, Incarnation incarnation, Clock clock,
   }
 }
 
+void Checker::OnShared(Rank rank, Incarnation incarnation, uint64_t group) {
+  const auto found = replicas_.find({rank, incarnation});
+  if (found != replicas_.end())
+    shared_[{group, {rank, incarnation}}] = found->second;
+}
+
 void Checker::OnExchange(uint64_t group,
                          const std::vector<SimGroup::Share>& shares) {
   if (bases_.count(group) > 0) return;
@@ -1121,11 +1129,9 @@ void Checker::OnExchange(uint64_t group,
   ModelPtr base;
   for (const SimGroup::Share& share : shares) {
     if (share.clock != most) continue;
-    const ModelPtr model =
-        ModelOf({share.rank, share.incarnation}, "leads its group");
-    if (model == nullptr) return;
+    const ModelPtr model = shared_[{group, {share.rank, share.incarnation}}];
     if (base == nullptr) base = model;
-    if (base != model || base->clock != most) {
+    if (model == nullptr || base != model || base->clock != most) {
       return Report(Invariant::kReplica,
                     absl::StrCat(Name(share.rank, share.incarnation),
                                  " is at clock ", most,
@@ -1139,22 +1145,22 @@ void Checker::OnExchange(uint64_t group,
   for (const SimGroup::Share& share : shares) {
     apart = apart || share.clock != most;
     if (share.clock == most || share.clock < 0) continue;
-    const ModelPtr behind =
-        ModelOf({share.rank, share.incarnation}, "is behind its group");
+    const ModelPtr behind = shared_[{group, {share.rank, share.incarnation}}];
+    // Steps of groups that knew nothing of it yet are no business of its.
+    int64_t missed = 0;
     ModelPtr ancestor = base;
-    while (ancestor != nullptr && ancestor != behind)
+    while (ancestor != nullptr && ancestor != behind) {
+      missed +=
+          ancestor->group_number >= joined_in_[{share.rank, share.incarnation}];
       ancestor = ancestor->before;
+    }
     if (ancestor == nullptr) {
       Report(Invariant::kLostPush,
              absl::StrCat("group ", group, " goes on from clock ", most,
                           " without steps of ",
                           Name(share.rank, share.incarnation)));
     }
-    // Who has joined over the servers may find the others far ahead.
-    const auto start = pushed_from_.find({share.rank, share.incarnation});
-    const bool fresh =
-        start == pushed_from_.end() || start->second >= share.clock;
-    if (most - share.clock > 1 && !fresh) {
+    if (missed > 1) {
       Report(Invariant::kReplica,
              absl::StrCat(Name(share.rank, share.incarnation), " is at clock ",
                           share.clock, ", its group at ", most));
@@ -1175,11 +1181,6 @@ void Checker::OnCaughtUp(Rank rank, Incarnation incarnation, uint64_t group,
            absl::StrCat(Name(rank, incarnation), " goes on from clock ", clock,
                         ", its group from clock ", base->clock));
   }
-  Clock& start = pushed_from_[life];
-  const auto before = replicas_.find(life);
-  const bool fresh =
-      before == replicas_.end() || start >= before->second->clock;
-  if (fresh) start = std::max(start, base->clock);
   replicas_[life] = base;
 }
 
@@ -1206,6 +1207,7 @@ void Checker::OnReduced(Rank rank, Incarnation incarnation, uint64_t group,
     Model model;
     model.clock = clock;
     model.before = before;
+    model.group_number = group;
     model.state = before->state;
     Update update;
     for (const SimGroup::Share& share : shares) {
@@ -1337,7 +1339,10 @@ void Checker::CheckHistory(const ModelPtr& last) {
     for (const wire::WorkerMember& worker : latest_view_.worker()) {
       const Life life{Rank{worker.rank()}, worker.incarnation()};
       const auto start = pushed_from_.find(life);
-      if (start == pushed_from_.end() || start->second >= at->clock) continue;
+      if (start == pushed_from_.end() || start->second >= at->clock ||
+          at->group_number < joined_in_[life]) {
+        continue;
+      }
       if (std::find(at->group.begin(), at->group.end(), life) !=
           at->group.end()) {
         continue;

@@ -111,11 +111,12 @@ class Checker {
   void OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
                    bool by_all_reduce);
   // By all-reduce: a worker has the initial state; or that of the servers at
-  // `clock`; or its group is about to find its clock from these shares, and
-  // then has one; or it has done a step and is at `clock`.
+  // `clock`; or shares it with its group, which is about to find its clock from
+  // these shares, and then has one; or it has done a step and is at `clock`.
   void OnInitial(Rank rank, Incarnation incarnation, const SimReplica& state);
   void OnTookState(Rank rank, Incarnation incarnation, Clock clock,
                    const SimReplica& state);
+  void OnShared(Rank rank, Incarnation incarnation, uint64_t group);
   void OnExchange(uint64_t group, const std::vector<SimGroup::Share>& shares);
   void OnCaughtUp(Rank rank, Incarnation incarnation, uint64_t group,
                   Clock clock, const SimReplica& state);
@@ -180,6 +181,7 @@ class Checker {
     SimReplica state;
     std::shared_ptr<const Model> before;  // One step less.
     std::vector<Life> group;              // Whose gradients led here.
+    uint64_t group_number = 0;
   };
   using ModelPtr = std::shared_ptr<const Model>;
   struct Twin {
@@ -280,6 +282,7 @@ class Checker {
   std::map<uint64_t, std::pair<int32_t, uint64_t>> done_in_;  // By view.
   std::set<int32_t> given_up_;  // Shards of which a move was cancelled.
   std::map<std::pair<Life, uint64_t>, PullIntent> pulls_;  // By request.
+  std::map<Life, uint64_t> joined_in_;  // The first view with it.
   std::map<Life, Clock> pushed_from_;
   std::map<Life, Clock> reached_;  // Largest clock asked for or begun.
   ModelPtr initial_;
@@ -288,6 +291,7 @@ class Checker {
   std::map<uint64_t, ModelPtr> bases_;   // Of groups: where they began.
   std::map<std::pair<uint64_t, Clock>, ModelPtr> reduced_;  // By group.
   std::map<Life, ModelPtr> replicas_;
+  std::map<std::pair<uint64_t, Life>, ModelPtr> shared_;  // With a group.
   std::map<std::pair<Life, int32_t>, Version>
       seen_;  // Last version, by worker and shard.
 };

@@ -219,7 +219,8 @@ TEST(ModesSimTest, SeedsThatFoundSomethingPass) {
   const std::map<uint64_t, std::string> seeds = {
       {8, "the second phase by all-reduce had the group of the first"},
       {157, "a failed attempt to connect named the group before"},
-      {2499, "who was held up in a step did not promise where it stops"}};
+      {2499, "who was held up in a step did not promise where it stops"},
+      {2014987, "a shard was cut in two while workers took the state"}};
   for (const auto& [seed, what] : seeds) {
     const RunReport report = RunModesSeed(seed, /*keep_log=*/false);
     EXPECT_FALSE(report.violation.has_value())

@@ -25,9 +25,10 @@ struct SimReplica {
 
   // One shard, as `in` cuts it.
   ClientCore::ShardValue Give(const View& in, ShardId shard) const;
-  // ModelHash() over the shards, as `in` cuts them.
+  // ModelHash() over the shards as they were before any was cut in two.
   uint64_t Hash(const View& in) const;
   Version VersionOf(const View& in, ShardId shard) const;
+  ClientCore::ShardValue CopyOf(const ShardRange& range, Version version) const;
   // One step with the sum of the gradients, by table.
   void Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
              int divisor);

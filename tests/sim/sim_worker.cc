@@ -519,6 +519,7 @@ void SimWorker::OnConnected(uint64_t number, bool connected) {
   if (view().group() != number) AbortGroup();
   SimGroup::Share share = ShareOf();
   share.state = std::make_shared<const SimReplica>(*replica_);
+  context_->checker.OnShared(rank_, member_.incarnation(), group_number_);
   group_->Begin(
       rank_, std::move(share),
       lifetime_.Guard([this](const std::vector<SimGroup::Share>* shares) {
