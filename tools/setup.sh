@@ -14,6 +14,8 @@ packages=(
   libtorch-dev libopenblas0-pthread
   # The independent solver that the a9a test compares with.
   python3 python3-numpy python3-scipy
+  # What benchmarks/compare_ddp.py compares with; 17 MB to load beside LibTorch.
+  python3-torch
   # The pictures in docs/.
   python3-matplotlib
 )
@@ -50,7 +52,7 @@ setup: python3 (older wheels have another C++ ABI); CMake finds it through pytho
 setup:     export CMAKE_PREFIX_PATH=$(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)')
 NOTE
     for i in "${!missing[@]}"; do
-      [[ ${missing[i]} == libtorch-dev ]] && unset 'missing[i]'
+      [[ ${missing[i]} == libtorch-dev || ${missing[i]} == python3-torch ]] && unset 'missing[i]'
     done
   fi
   "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
