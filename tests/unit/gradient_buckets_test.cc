@@ -49,6 +49,11 @@ TEST(GradientBuckets, FillsBucketsLastTableFirst) {
   EXPECT_EQ(buckets.PlaceOf(TableId{0}).bucket, 2);
 }
 
+TEST(GradientBuckets, HasOneBucketWhereItHasRoomForAll) {
+  EXPECT_EQ(Make({10, 20, 10}, 160).bucket_count(), 1);
+  EXPECT_EQ(Make({10, 20, 11}, 160).bucket_count(), 2);
+}
+
 TEST(GradientBuckets, GivesATableLargerThanABucketItsOwn) {
   GradientBuckets buckets = Make({1, 1000, 1}, 64);
   ASSERT_EQ(buckets.bucket_count(), 3);
@@ -140,8 +145,11 @@ class NaiveBuckets {
     for (int table = static_cast<int>(elements.size()) - 1; table >= 0;
          --table) {
       const int64_t table_bytes = elements[table] * 4;
+      const int64_t all_bytes =
+          4 * std::accumulate(elements.begin(), elements.end(), int64_t{0});
+      const bool first = tables_.size() == 1 && all_bytes > bucket_bytes;
       const int64_t bytes_max =
-          tables_.size() == 1 ? bucket_bytes / 4 / 8 * 4 : bucket_bytes / 4 * 4;
+          first ? bucket_bytes / 4 / 8 * 4 : bucket_bytes / 4 * 4;
       if (tables_.empty() || bytes + table_bytes > bytes_max) {
         tables_.emplace_back();
         bytes = 0;

@@ -20,7 +20,12 @@ absl::StatusOr<GradientBuckets> GradientBuckets::Create(
         "table_elements: it is empty, at least one table is required");
   }
   const int64_t bucket_elements = options.bucket_bytes / kFloatBytes;
-  const int64_t first_bucket_elements = bucket_elements / 8;
+  int64_t all_elements = 0;
+  for (const int64_t elements : options.table_elements)
+    all_elements += elements;
+  // What fits into one bucket is not worth a second operation.
+  const int64_t first_bucket_elements =
+      all_elements <= bucket_elements ? bucket_elements : bucket_elements / 8;
 
   GradientBuckets buckets(options.memory);
   buckets.places_.resize(options.table_elements.size());

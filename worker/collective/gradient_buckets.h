@@ -29,7 +29,8 @@ class GradientBuckets {
     // one float each.
     std::vector<int64_t> table_elements;
     // Size that a bucket of several tables does not exceed. The first bucket
-    // gets an eighth. At least 4. All ranks give the same.
+    // gets an eighth, unless one bucket has room for all: each operation costs
+    // hand-overs between all ranks. At least 4. All ranks give the same.
     int64_t bucket_bytes = 0;
     // Where the buckets and the gradients lie; outlives this object. Null: on
     // the host.
