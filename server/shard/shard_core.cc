@@ -722,12 +722,16 @@ void ShardCore::ApplyCompleteClocks(ShardState& state, Effects* effects) {
 }
 
 void ShardCore::Update(ShardState& state, absl::Span<const Payload> gradients,
-                       int divisor, Clock clock, Effects* effects) {
-  // The mean over the workers: one clock of all of them moves the model by the
-  // same amount in every mode.
-  state.shard.Apply(optimizer_, gradients, 1.0f / static_cast<float>(divisor),
-                    static_cast<float>(optimizer_.learning_rate() *
-                                       schedule_->FactorAt(clock)));
+                       int workers, Clock clock, Effects* effects) {
+  // The mean of the gradients, and of the rate the part of these workers: one
+  // clock of all workers moves the model by the same amount in every mode. The
+  // optimizer's state, which is made of gradients, has the same size in every
+  // mode, too, so it is of use after the mode has changed.
+  const auto count = static_cast<double>(gradients.size());
+  state.shard.Apply(
+      optimizer_, gradients, 1.0f / static_cast<float>(count),
+      static_cast<float>(optimizer_.learning_rate() *
+                         schedule_->FactorAt(clock) * count / workers));
   if (effects == nullptr) return;
   stats_.set_updates(stats_.updates() + 1);
   effects->work.push_back(

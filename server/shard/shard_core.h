@@ -196,8 +196,9 @@ class ShardCore {
   bool AwaitsInstall(const ShardState& state) const;
   // Applies the clock that is held if it is complete by now.
   void ApplyCompleteClocks(ShardState& state, Effects* effects);
+  // The gradients of some of the `workers` that take part.
   void Update(ShardState& state, absl::Span<const Payload> gradients,
-              int divisor, Clock clock, Effects* effects);
+              int workers, Clock clock, Effects* effects);
   void ReleaseParked(ShardState& state, Effects* effects);
   void Answer(ShardState& state, const StalenessGate::Pull& pull,
               Clock reported_clock, Effects* effects);

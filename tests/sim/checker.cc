@@ -470,14 +470,16 @@ Checker::Tensor Checker::SumOf(const Twin& twin, const Update& update) const {
   return sum;
 }
 
-// SGD with learning rate 1: values - (g0 + g1 + ...) * (1 / divisor), and with
-// momentum the sum of that and what the slot has. Adam's arithmetic is the
-// product's; other tests compare it with LibTorch's.
+// SGD with learning rate 1: values - n / divisor * step, where step is the mean
+// of the n gradients, and with momentum the sum of that and what the slot has.
+// Adam's arithmetic is the product's; other tests compare it with LibTorch's.
 Checker::Tensor Checker::Apply(const Twin& twin, Version from,
                                const Tensor& values, Versions* slots,
                                const Update& update) const {
   const Tensor sum = SumOf(twin, update);
-  const float scale = 1.0f / static_cast<float>(update.divisor);
+  const auto count = static_cast<double>(update.contributions.size());
+  const float scale = 1.0f / static_cast<float>(count);
+  const float rate = static_cast<float>(count / update.divisor);
   const float momentum = static_cast<float>(scenario_.momentum);
   std::vector<float> next = values;
   if (scenario_.adam) {
@@ -489,7 +491,7 @@ Checker::Tensor Checker::Apply(const Twin& twin, Version from,
     args.gradients = absl::MakeConstSpan(&gradient, 1);
     args.elements = next.size();
     args.gradient_scale = scale;
-    args.learning_rate = 1;
+    args.learning_rate = rate;
     args.update_count = static_cast<int64_t>(from) + 1;
     optimizer.Apply(args);
     return next;
@@ -501,7 +503,7 @@ Checker::Tensor Checker::Apply(const Twin& twin, Version from,
       step = decayed + step;
       slots->front()[e] = step;
     }
-    next[e] -= step;
+    next[e] -= rate * step;
   }
   return next;
 }
