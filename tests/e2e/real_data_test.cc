@@ -49,10 +49,8 @@ TEST_F(RealData, OneEpochOfTheMnistExampleReaches96Percent) {
   EXPECT_EQ(summary["steps"], 60000 / 256);
 }
 
-TEST_F(RealData, ChangingThroughAllModesCostsNoAccuracyOnMnist) {
+TEST_F(RealData, ChangingThroughAllModesCostsHardlyAnyAccuracyOnMnist) {
   const std::string example = Example("mnist_mlp.textproto");
-  const nlohmann::json still =
-      Train("still", example, {"--mode=bsp", "--epochs=3"});
   const auto config = LoadClusterConfig(example, {.mode = "bsp", .sets = {}});
   ASSERT_TRUE(config.ok()) << config.status();
   config::ClusterConfig changing = *config;
@@ -62,19 +60,26 @@ TEST_F(RealData, ChangingThroughAllModesCostsNoAccuracyOnMnist) {
     if (until_epoch > 0) phase.set_until_epoch(until_epoch);
     return &phase;
   };
-  add(0.6)->mutable_bsp();
-  add(1.2)->mutable_ssp()->set_staleness(3);
-  add(1.8)->mutable_allreduce();
-  add(2.4)->mutable_asp();
+  add(1)->mutable_bsp();
+  add(2)->mutable_ssp()->set_staleness(3);
+  add(3)->mutable_allreduce();
+  add(4)->mutable_asp();
   add(0)->mutable_bsp();
-  const nlohmann::json changed =
-      Train("changing", Write("changing.textproto", ToText(changing)),
-            {"--epochs=3"});
-  EXPECT_EQ(changed["mode_changes"], 4);
-  std::printf("BSP %.4f, through all modes %.4f\n",
-              still["test_accuracy"].get<double>(),
-              changed["test_accuracy"].get<double>());
-  EXPECT_NEAR(changed["test_accuracy"], still["test_accuracy"], 0.003);
+  const std::string phases = Write("changing.textproto", ToText(changing));
+  // Means over two seeds: asynchronous runs differ by 0.1 points.
+  double still = 0, changed = 0;
+  for (const std::string seed : {"1", "2"}) {
+    const std::vector<std::string> arguments = {"--epochs=5", "--seed=" + seed};
+    std::vector<std::string> bsp = arguments;
+    bsp.push_back("--mode=bsp");
+    still +=
+        Train("still" + seed, example, bsp)["test_accuracy"].get<double>() / 2;
+    const nlohmann::json summary = Train("changing" + seed, phases, arguments);
+    EXPECT_EQ(summary["mode_changes"], 4);
+    changed += summary["test_accuracy"].get<double>() / 2;
+  }
+  std::printf("BSP %.4f, through all modes %.4f\n", still, changed);
+  EXPECT_NEAR(changed, still, 0.003);
 }
 
 TEST_F(RealData, EveryModeComesNearTheOptimumOfA9a) {

@@ -391,7 +391,7 @@ absl::Status Trainer::StepByAllReduce() {
       static_cast<float>(learning_rate_ * schedule_->FactorAt(clock_)),
       &group_failed);
   if (!step.ok() && !group_failed) return step.status();
-  if (!step.ok()) return LoseConnection(step.status());
+  if (!step.ok()) return LoseConnection(follower_->group(), step.status());
   report_.AddWaitSeconds(step->wait_seconds);
   SL_RETURN_IF_ERROR(StepDone(step->loss));
   EvaluateIfDue([&] { return TakeSnapshot(model_); });
@@ -480,7 +480,7 @@ absl::Status Trainer::Connect(const View& view) {
     // A newer view says whom to connect to.
     if (client_.view()->proto().group() != number) return absl::OkStatus();
     if (++failed_connects_ == kFailedConnectsMax) return group.status();
-    return LoseConnection(group.status());
+    return LoseConnection(number, group.status());
   }
   group_ = *std::move(group);
   // Members that die, or come, wake us through the coordinator as well.
@@ -500,7 +500,7 @@ absl::Status Trainer::Connect(const View& view) {
   if (!caught_up.ok()) {
     if (absl::IsFailedPrecondition(caught_up.status()))
       return caught_up.status();
-    return LoseConnection(caught_up.status());
+    return LoseConnection(number, caught_up.status());
   }
   if (clock_ != *caught_up) {
     spdlog::info("took the state of clock {} from another worker", *caught_up);
@@ -513,15 +513,12 @@ absl::Status Trainer::Connect(const View& view) {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::LoseConnection(const absl::Status& why) {
+absl::Status Trainer::LoseConnection(uint64_t group, const absl::Status& why) {
   SL_RETURN_IF_ERROR(client_.failure());
   spdlog::warn("clock {}: all-reduce failed: {}; connecting anew", clock_,
                std::string(why.message()));
-  const std::shared_ptr<const View> view = client_.view();
-  const uint64_t lost =
-      follower_->group() == 0 ? view->proto().group() : follower_->group();
   DropGroup(why);
-  client_.Notify(follower_->ConnectionLost(lost));
+  client_.Notify(follower_->ConnectionLost(group));
   return absl::OkStatus();
 }
 

@@ -77,7 +77,7 @@ class Trainer {
   absl::Status PullParameters();
   absl::Status MakeReplica();
   // Asks the coordinator for a new group, unless the job is over.
-  absl::Status LoseConnection(const absl::Status& why);
+  absl::Status LoseConnection(uint64_t group, const absl::Status& why);
   // With an error the others notice that we go.
   void DropGroup(const absl::Status& why);
   // Takes leave of a group that everybody leaves, beside what comes next: the
@@ -126,7 +126,7 @@ class Trainer {
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<Collective> group_;
   std::thread retired_;      // Ends with the end of the group before.
-  int failed_connects_ = 0;  // In a row, without a change of the members.
+  int failed_connects_ = 0;  // In a row.
 };
 
 }  // namespace slackline
