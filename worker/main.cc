@@ -54,8 +54,7 @@ absl::Status Work(const MemberFlags& flags,
       .gpu_timeout = absl::Milliseconds(config.limits().wait_timeout_ms())};
   SL_RETURN_IF_ERROR(CheckModelDevice(model_options));
   if (self.gpu >= 0) {
-    SL_RETURN_IF_ERROR(
-        PrepareGpuGroups(config.sync().collective().algorithm()));
+    PrepareGpuGroups(config.sync().collective().algorithm());
     spdlog::info("training on GPU {}", self.gpu);
   }
   SL_RETURN_IF_ERROR(SetComputeThreads(self.threads));

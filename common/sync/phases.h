@@ -10,6 +10,11 @@
 
 namespace slackline {
 
+// Steps that a worker may begin, from its own clock on, while the clock of a
+// change is negotiated: so far ahead is the limit that it promises. Enough for
+// the messages; more would only put the change off.
+inline constexpr Clock kStepLimitAhead = 4;
+
 // The phase that steps of `clock` obey. `clock` is at least 0 and there is a
 // phase: else fatal.
 const wire::Phase& PhaseAt(const wire::View& view, Clock clock);

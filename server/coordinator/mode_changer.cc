@@ -14,9 +14,6 @@ namespace slackline {
 namespace {
 
 constexpr size_t kLastChangesMax = 16;
-// A worker promises a limit this far ahead of its clock, so a change cannot
-// begin earlier.
-constexpr Clock kLimitAhead = 4;
 constexpr char kSchedule[] = "schedule";
 
 // `Config` is config::Sync or config::Phase.
@@ -115,7 +112,7 @@ std::string ModeChanger::WhyNot(const wire::View& view,
                         "); try again when it has");
   }
   for (const Worker& worker : workers) {
-    if (worker.done || worker.clock + kLimitAhead >= view.steps_total()) {
+    if (worker.done || worker.clock + kStepLimitAhead >= view.steps_total()) {
       return absl::StrCat("the job is about to end: worker ", worker.rank,
                           " has completed ", worker.clock, " of ",
                           view.steps_total(), " steps");
@@ -334,7 +331,7 @@ std::string ModeChanger::WhyNothingMoves(
       reasons_.at(static_cast<size_t>(entered) + 1) != kSchedule ||
       !reports_.empty() ||
       std::any_of(workers.begin(), workers.end(), [&](const Worker& worker) {
-        return worker.clock + kLimitAhead >= next.from();
+        return worker.clock + kStepLimitAhead >= next.from();
       });
   return begun ? WhyNot(view, workers) : "";
 }

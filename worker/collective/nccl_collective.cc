@@ -108,7 +108,7 @@ constexpr char kIdName[] = "id";
 
 }  // namespace
 
-bool SetNcclAlgorithm(config::Collective::Algorithm algorithm) {
+void SetNcclAlgorithm(config::Collective::Algorithm algorithm) {
   // A bare name is for broadcasts as well, which know rings only.
   const char* value = nullptr;
   if (algorithm == config::Collective::RING) value = "Ring";
@@ -116,10 +116,7 @@ bool SetNcclAlgorithm(config::Collective::Algorithm algorithm) {
     value =
         NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0) ? "allreduce:tree" : "Tree";
   }
-  if (value == nullptr) return true;
-  const char* const before = getenv("NCCL_ALGO");
-  if (before != nullptr) return std::strcmp(before, value) == 0;
-  return setenv("NCCL_ALGO", value, 0) == 0;
+  if (value != nullptr) setenv("NCCL_ALGO", value, /*overwrite=*/0);
 }
 
 absl::StatusOr<std::unique_ptr<NcclCollective>> NcclCollective::Create(

@@ -28,12 +28,12 @@ struct ncclComm;
 namespace slackline {
 
 // For main(), before it starts a thread: NCCL takes the algorithm of all-reduce
-// from the environment variable NCCL_ALGO alone, for the process. This sets it,
-// unless the user has. Returns false in that case.
+// from the environment variable NCCL_ALGO alone, for the process. This sets it;
+// what the user has set stays and counts.
 //
 // RING and TREE give the same bits in each run over the same machines; with ANY
 // that is so as long as NCCL chooses alike, which it does by size and topology.
-bool SetNcclAlgorithm(config::Collective::Algorithm algorithm);
+void SetNcclAlgorithm(config::Collective::Algorithm algorithm);
 
 // Buffers are in the memory of the GPU. An operation begins when all that is on
 // the computation's stream at its start is done, on a stream of its own, so

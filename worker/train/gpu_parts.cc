@@ -1,20 +1,12 @@
 #include "worker/train/gpu_parts.h"
 
-#include <spdlog/spdlog.h>
-
-#include "common/status.h"
 #include "worker/collective/nccl_collective.h"
 #include "worker/gpu/cuda_memory.h"
 
 namespace slackline {
 
-absl::Status PrepareGpuGroups(config::Collective::Algorithm algorithm) {
-  if (!SetNcclAlgorithm(algorithm)) {
-    spdlog::info(
-        "NCCL_ALGO is set already; it counts, and sync.collective.algorithm "
-        "does not");
-  }
-  return absl::OkStatus();
+void PrepareGpuGroups(config::Collective::Algorithm algorithm) {
+  SetNcclAlgorithm(algorithm);
 }
 
 absl::StatusOr<std::unique_ptr<FloatMemory>> CreateGpuMemory(

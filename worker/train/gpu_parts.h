@@ -13,7 +13,7 @@
 namespace slackline {
 
 // For main(), before it starts a thread: see SetNcclAlgorithm().
-absl::Status PrepareGpuGroups(config::Collective::Algorithm algorithm);
+void PrepareGpuGroups(config::Collective::Algorithm algorithm);
 
 // The memory of the model's GPU; the model outlives it.
 absl::StatusOr<std::unique_ptr<FloatMemory>> CreateGpuMemory(

@@ -12,9 +12,7 @@ absl::Status Refused() {
 }  // namespace
 
 // Over servers GPUs need none of this.
-absl::Status PrepareGpuGroups(config::Collective::Algorithm /*algorithm*/) {
-  return absl::OkStatus();
-}
+void PrepareGpuGroups(config::Collective::Algorithm /*algorithm*/) {}
 
 absl::StatusOr<std::unique_ptr<FloatMemory>> CreateGpuMemory(
     CudaModel& /*model*/, absl::Duration /*timeout*/) {

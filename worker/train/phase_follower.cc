@@ -18,7 +18,7 @@ std::vector<wire::Call> PhaseFollower::Promise(const View& view) {
     return calls;
   }
   promised_change_ = proto.change().id();
-  limit_ = std::min(clock_ + options_.lookahead, options_.steps_total);
+  limit_ = std::min(clock_ + kStepLimitAhead, options_.steps_total);
   wire::StepLimit& limit = *calls.emplace_back().mutable_step_limit();
   limit.set_change(promised_change_);
   limit.set_clock(limit_);

@@ -18,9 +18,6 @@ class PhaseFollower {
   struct Options {
     Rank rank{};
     Clock steps_total = 0;
-    // Steps that a worker may begin while the clock of a change is negotiated.
-    // Enough for the messages; more would only put the change off.
-    Clock lookahead = 4;
   };
   enum class Do {
     kStepOverServers,  // Pull for the clock, compute, push.

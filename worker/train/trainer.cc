@@ -523,6 +523,7 @@ absl::Status Trainer::LoseConnection(uint64_t group, const absl::Status& why) {
 }
 
 void Trainer::RetireGroup() {
+  if (group_ == nullptr) return;
   client_.SetHandlers(nullptr, nullptr);
   if (retired_.joinable()) retired_.join();
   if (model_.cuda() != nullptr) {  // That group is this thread's.
