@@ -73,12 +73,15 @@ absl::Status Serve(const MemberFlags& flags,
   wire::JoinRequest& join = control.member.join;
   join =
       JoinRequestOf(wire::JoinRequest::SERVER, flags.index, self.host, config);
+  SL_ASSIGN_OR_RETURN(const StaleRules stale,
+                      StaleRules::Create(config.sync()));
   std::vector<std::unique_ptr<ShardThread>> shard_threads;
   for (int t = 0; t < self.threads; ++t) {
     ShardThread::Options options;
     options.core = {.self = {.server = flags.index, .thread = t},
                     .seed = static_cast<uint64_t>(config.train().seed()),
-                    .trace = config.train().trace()};
+                    .trace = config.train().trace(),
+                    .stale = stale};
     options.host = address;
     options.port = self.first_port == 0 ? 0 : self.first_port + t;
     options.transport = config.limits().transport();

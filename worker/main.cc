@@ -6,6 +6,7 @@
 #include "common/config/cluster_config.h"
 #include "common/net/transport.h"
 #include "common/optim/optimizer.h"
+#include "common/optim/stale_rule.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
@@ -81,6 +82,12 @@ absl::Status Work(const MemberFlags& flags,
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                       CreateModel(config.model(), data.train->features(),
                                   data.train->classes(), model_options));
+  SL_ASSIGN_OR_RETURN(const StaleRules stale,
+                      StaleRules::Create(config.sync()));
+  std::vector<std::string> tables;
+  for (const wire::Table& table : model->tables())
+    tables.push_back(table.name());
+  SL_RETURN_IF_ERROR(stale.CheckTables(tables));
   const LearningRateSchedule::JobLength length =
       JobLengthOf(config.train(), sampler);
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/config/cluster_config.h"
+#include "common/optim/stale_rule.h"
 #include "google/protobuf/descriptor.h"
 
 namespace slackline {
@@ -702,6 +703,13 @@ class Validator {
       CheckStaleness("sync.ssp.staleness", sync.ssp().staleness());
     }
     if (sync.has_auto_()) CheckAuto();
+    for (int i = 0; i < sync.stale_size(); ++i) {
+      const absl::Status rule = StaleRule::Create(sync.stale(i)).status();
+      if (!rule.ok()) {
+        Problem(absl::StrCat("sync.stale[", i, "]"),
+                std::string(rule.message()));
+      }
+    }
     CheckPhases();
     const config::Collective& collective = sync.collective();
     Range("sync.collective.bucket_kib", collective.bucket_kib(), 1, kKibMax);

@@ -84,13 +84,15 @@ void HandOverSource::Add(Record record) {
 }
 
 void HandOverSource::OnPush(Rank rank, Incarnation incarnation, Clock clock,
-                            bool advance, const Payload& gradient) {
+                            bool advance, const Payload& gradient,
+                            double rate_factor) {
   Record record;
   wire::TakenPush& push = *record.header.mutable_push();
   push.set_rank(static_cast<int32_t>(rank));
   push.set_incarnation(incarnation);
   push.set_clock(clock);
   push.set_advance(advance);
+  push.set_rate_factor(rate_factor);
   if (!advance) {
     record.payloads.push_back(gradient);
     record.bytes = gradient.size();
@@ -261,7 +263,8 @@ absl::Status HandOverTarget::CopyPart(const wire::TensorPart& part,
                                 std::move(tensors_)),
                  .gate = {},
                  .bsp_clock = snapshot_.bsp_clock(),
-                 .held = {}});
+                 .held = {},
+                 .stale = {}});
   std::vector<StalenessGate::Participant> participants;
   for (const wire::ShardParticipant& participant : snapshot_.participant()) {
     participants.push_back(FromWire(participant));

@@ -46,9 +46,11 @@ class HandOverSource {
   Owner target() const { return target_; }
   uint64_t move() const { return move_; }
 
-  // The owner has taken this over. Not after Go().
+  // The owner has taken this over. Not after Go(). `gradient` is what was
+  // applied, at the usual rate times `rate_factor`, after the rule for stale
+  // gradients.
   void OnPush(Rank rank, Incarnation incarnation, Clock clock, bool advance,
-              const Payload& gradient);
+              const Payload& gradient, double rate_factor);
   void OnJoin(const StalenessGate::Participant& participant);
   void OnLeft(const std::vector<Incarnation>& incarnations);
 

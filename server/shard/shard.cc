@@ -120,4 +120,11 @@ void Shard::Apply(const Optimizer& optimizer,
   ++version_;
 }
 
+void ApplyMean(Shard& shard, const Optimizer& optimizer,
+               absl::Span<const Payload> gradients, int workers, double rate) {
+  const auto count = static_cast<double>(gradients.size());
+  shard.Apply(optimizer, gradients, 1.0f / static_cast<float>(count),
+              static_cast<float>(rate * count / workers));
+}
+
 }  // namespace slackline

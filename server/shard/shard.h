@@ -58,4 +58,12 @@ class Shard {
   std::vector<Payload> retired_;
 };
 
+// One update from the gradients of some of the `workers`: their mean, and of
+// `rate` (the optimizer's with the schedule's factor) the part of these
+// workers. So one clock of all workers moves the model by the same amount in
+// every mode, and the optimizer's state, which is made of gradients, has the
+// same size in every mode and is of use after the mode has changed.
+void ApplyMean(Shard& shard, const Optimizer& optimizer,
+               absl::Span<const Payload> gradients, int workers, double rate);
+
 }  // namespace slackline

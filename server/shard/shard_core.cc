@@ -28,7 +28,7 @@ class ShardCore::Replayer : public HandOverTarget::Replay {
         state.gate.Find(Rank{push.rank()}, push.incarnation());
     if (participant == nullptr || push.clock() < participant->clock) return;
     core_->Absorb(state, *participant, push.clock(), push.advance(), 0,
-                  gradient, nullptr);
+                  gradient, push.rate_factor(), nullptr);
   }
   void Left(ShardState& state, const wire::LeftWorkers& left) override {
     state.gate.RemoveUnless([&](const StalenessGate::Participant& p) {
@@ -82,7 +82,9 @@ void ShardCore::CreateShards() {
         id, ShardState{.shard = Shard(view_->table(range.table), range,
                                       options_.seed, optimizer_),
                        .gate = {},
-                       .held = {}});
+                       .held = {},
+                       .stale = StalePushes(options_.stale.For(
+                           view_->table(range.table).name()))});
     for (const wire::WorkerMember& worker : view_->proto().worker()) {
       if (worker.founder())
         at->second.gate.Join(Rank{worker.rank()}, worker.incarnation(), 0);
@@ -288,6 +290,8 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
     reply.set_owned(true);
     waiting = std::move(arriving->second.waiting);
     arriving_.erase(arriving);
+    state->stale = StalePushes(
+        options_.stale.For(view_->table(view_->shard(shard).table).name()));
     shards_.emplace(shard, *std::move(state));
     // Our view is at least as new as the source's: see `early_`.
     RemoveWorkersGone(effects);
@@ -543,6 +547,7 @@ wire::Code ShardCore::Install(ShardState& state, const wire::PushRequest& push,
   if (first) {
     state.shard.Install(push.base_version(entry), frames.front(),
                         {frames.begin() + 1, frames.end()});
+    state.stale.Forget();
     for (const wire::WorkerMember& worker : view.worker()) {
       if (state.gate.Find(Rank{worker.rank()}, worker.incarnation()) == nullptr)
         state.gate.Join(Rank{worker.rank()}, worker.incarnation(), clock);
@@ -649,12 +654,38 @@ wire::Code ShardCore::TakeOver(ShardState& state, const wire::PushRequest& push,
   if (mode == wire::BSP && !push.advance() && push.clock() > state.bsp_clock)
     return wire::RETRY;
 
-  Absorb(state, participant, push.clock(), push.advance(),
-         push.advance() ? 0 : push.base_version(entry), gradient, effects);
+  Clock clock = push.clock();
+  bool advance = push.advance();
+  const Version base = advance ? 0 : push.base_version(entry);
+  Payload applied = gradient;
+  double rate_factor = 1;
+  if (!advance && mode != wire::BSP) {
+    StaleRule::Verdict verdict = state.stale.OnPush(
+        {.rank = participant.rank,
+         .incarnation = participant.incarnation,
+         .base = base,
+         .gradient = &gradient,
+         .now = state.shard.version(),
+         .values = &state.shard.values(),
+         .workers = static_cast<int>(state.gate.participants().size())});
+    rate_factor = verdict.rate_factor;
+    if (!verdict.gradient.empty()) applied = std::move(verdict.gradient);
+    if (verdict.drop) {  // As if the worker had only said that it is done.
+      CountStaleness(state, base);
+      stats_.set_dropped(stats_.dropped() + 1);
+      Trace(ShardTraceRecord::Kind::kPushTakenOver, state, participant.rank,
+            participant.incarnation, clock, base, effects);
+      advance = true;
+      ++clock;
+      applied = Payload();
+    }
+  }
+  Absorb(state, participant, clock, advance, base, applied, rate_factor,
+         effects);
   if (const auto leaving = leaving_.find(state.shard.range().shard);
       leaving != leaving_.end()) {
     leaving->second.source.OnPush(participant.rank, participant.incarnation,
-                                  push.clock(), push.advance(), gradient);
+                                  clock, advance, applied, rate_factor);
     Pump(leaving->second, effects);
   }
   ReleaseParked(state, effects);
@@ -664,7 +695,7 @@ wire::Code ShardCore::TakeOver(ShardState& state, const wire::PushRequest& push,
 void ShardCore::Absorb(ShardState& state,
                        StalenessGate::Participant& participant, Clock clock,
                        bool advance, Version base, const Payload& gradient,
-                       Effects* effects) {
+                       double rate_factor, Effects* effects) {
   const bool bsp = PhaseAt(view_->proto(), clock).mode() == wire::BSP;
   ++participant.next_seq;
   const Rank rank = participant.rank;
@@ -682,9 +713,7 @@ void ShardCore::Absorb(ShardState& state,
       effects->work.push_back({.shard = state.shard.range().shard,
                                .pushes = 1,
                                .bytes_in = gradient.size()});
-      const Version version = state.shard.version();
-      AddToHistogram(base < version ? static_cast<int64_t>(version - base) : 0,
-                     stats_.mutable_staleness_updates());
+      CountStaleness(state, base);
       Trace(ShardTraceRecord::Kind::kPushTakenOver, state, rank, incarnation,
             clock, base, effects);
     }
@@ -698,8 +727,8 @@ void ShardCore::Absorb(ShardState& state,
       state.held.insert(
           at, {.rank = rank, .incarnation = incarnation, .gradient = gradient});
     } else {
-      Update(state, absl::MakeConstSpan(&gradient, 1), participants, clock,
-             effects);
+      Update(state, absl::MakeConstSpan(&gradient, 1), {rank}, participants,
+             clock, rate_factor, effects);
     }
   }
   ApplyCompleteClocks(state, effects);
@@ -712,26 +741,28 @@ void ShardCore::ApplyCompleteClocks(ShardState& state, Effects* effects) {
   if (!state.held.empty()) {
     std::vector<Payload> gradients;
     gradients.reserve(state.held.size());
-    for (ShardState::Held& held : state.held)
+    std::vector<Rank> ranks;
+    for (ShardState::Held& held : state.held) {
       gradients.push_back(std::move(held.gradient));
+      ranks.push_back(held.rank);
+    }
     state.held.clear();
-    Update(state, gradients, static_cast<int>(gradients.size()),
-           state.bsp_clock, effects);
+    Update(state, gradients, std::move(ranks),
+           static_cast<int>(gradients.size()), state.bsp_clock, 1, effects);
   }
   state.bsp_clock = state.gate.MinClock();
 }
 
 void ShardCore::Update(ShardState& state, absl::Span<const Payload> gradients,
-                       int workers, Clock clock, Effects* effects) {
-  // The mean of the gradients, and of the rate the part of these workers: one
-  // clock of all workers moves the model by the same amount in every mode. The
-  // optimizer's state, which is made of gradients, has the same size in every
-  // mode, too, so it is of use after the mode has changed.
-  const auto count = static_cast<double>(gradients.size());
-  state.shard.Apply(
-      optimizer_, gradients, 1.0f / static_cast<float>(count),
-      static_cast<float>(optimizer_.learning_rate() *
-                         schedule_->FactorAt(clock) * count / workers));
+                       std::vector<Rank> ranks, int workers, Clock clock,
+                       double rate_factor, Effects* effects) {
+  // Holding the old values makes the update write elsewhere.
+  const bool compare = state.stale.rule().NeedsUpdates();
+  const Payload before = compare ? state.shard.values() : Payload();
+  ApplyMean(
+      state.shard, optimizer_, gradients, workers,
+      optimizer_.learning_rate() * schedule_->FactorAt(clock) * rate_factor);
+  if (compare) state.stale.OnUpdate(before, state.shard.values());
   if (effects == nullptr) return;
   stats_.set_updates(stats_.updates() + 1);
   effects->work.push_back(
@@ -739,6 +770,15 @@ void ShardCore::Update(ShardState& state, absl::Span<const Payload> gradients,
        .bytes_applied = gradients.size() * state.shard.range().bytes()});
   Trace(ShardTraceRecord::Kind::kUpdated, state, Rank{-1}, 0, clock,
         state.shard.version(), effects);
+  if (!options_.trace) return;
+  effects->trace.back().ranks = std::move(ranks);
+  effects->trace.back().workers = workers;
+}
+
+void ShardCore::CountStaleness(const ShardState& state, Version base) {
+  const Version version = state.shard.version();
+  AddToHistogram(base < version ? static_cast<int64_t>(version - base) : 0,
+                 stats_.mutable_staleness_updates());
 }
 
 void ShardCore::OnPull(const PeerId& from, const Message& message,
@@ -897,6 +937,8 @@ void ShardCore::Answer(ShardState& state, const StalenessGate::Pull& pull,
   effects->work.push_back(
       {.shard = state.shard.range().shard, .pulls = 1, .bytes_out = bytes});
   if (pull.state) return;  // For no step.
+  state.stale.OnAnswer(pull.rank, pull.incarnation, state.shard.version(),
+                       state.shard.values());
   AddToHistogram(std::max<Clock>(0, pull.clock - state.gate.MinClock()),
                  stats_.mutable_staleness_clocks());
   Trace(ShardTraceRecord::Kind::kPullAnswered, state, pull.rank,
@@ -976,7 +1018,9 @@ void ShardCore::Trace(ShardTraceRecord::Kind kind, const ShardState& state,
                             .clock = clock,
                             .min_clock = state.gate.MinClock(),
                             .version = version,
-                            .request_id = request_id});
+                            .request_id = request_id,
+                            .ranks = {},
+                            .workers = 0});
 }
 
 }  // namespace slackline

@@ -17,6 +17,7 @@
 #include "common/message.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
+#include "common/optim/stale_rule.h"
 #include "common/sync/staleness_gate.h"
 #include "common/view/shard_map.h"
 #include "proto/run.pb.h"
@@ -43,6 +44,10 @@ struct ShardTraceRecord {
   Clock min_clock = 0;  // Smallest clock of a participant, at that moment.
   Version version = 0;  // Answered; or computed from; or reached by the update.
   uint64_t request_id = 0;  // Of the pull.
+  // Of kUpdated: whose gradients it has, in order, and the number of workers
+  // that one clock is divided by.
+  std::vector<Rank> ranks;
+  int workers = 0;
 };
 
 // What a shard gave its thread to do; for measuring load.
@@ -62,6 +67,7 @@ class ShardCore {
     uint64_t seed = 0;  // Of the initial values.
     bool trace = false;
     HandOverOptions hand_over = {};
+    StaleRules stale = {};
     // Requests for a shard on its way that are kept; more are told to RETRY.
     size_t waiting_max = 4096;
     // Messages of hand-overs that wait for a view; more are left to be
@@ -182,7 +188,7 @@ class ShardCore {
   // that nobody is served from: no statistics, no trace.
   void Absorb(ShardState& state, StalenessGate::Participant& participant,
               Clock clock, bool advance, Version base, const Payload& gradient,
-              Effects* effects);
+              double rate_factor, Effects* effects);
   // The payload frames that belong to one entry of the push.
   size_t FramesPerEntry(const wire::PushRequest& push) const;
   // A worker hands a shard back, after steps by all-reduce. Answers as
@@ -196,9 +202,12 @@ class ShardCore {
   bool AwaitsInstall(const ShardState& state) const;
   // Applies the clock that is held if it is complete by now.
   void ApplyCompleteClocks(ShardState& state, Effects* effects);
-  // The gradients of some of the `workers` that take part.
+  // The gradients of `ranks`, some of the `workers` that take part.
   void Update(ShardState& state, absl::Span<const Payload> gradients,
-              int workers, Clock clock, Effects* effects);
+              std::vector<Rank> ranks, int workers, Clock clock,
+              double rate_factor, Effects* effects);
+  // How many updates a gradient computed from `base` misses.
+  void CountStaleness(const ShardState& state, Version base);
   void ReleaseParked(ShardState& state, Effects* effects);
   void Answer(ShardState& state, const StalenessGate::Pull& pull,
               Clock reported_clock, Effects* effects);

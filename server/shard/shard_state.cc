@@ -10,7 +10,9 @@ ShardState SplitState(ShardState& state, const ShardRange& kept,
   ShardState other{.shard = state.shard.Split(kept, cut),
                    .gate = {},
                    .bsp_clock = state.bsp_clock,
-                   .held = {}};
+                   .held = {},
+                   .stale = StalePushes(state.stale.rule())};
+  state.stale.Forget();
   other.gate.Restore(state.gate.MinClock(), state.gate.participants());
   for (ShardState::Held& held : state.held) {
     other.held.push_back(

@@ -5,6 +5,7 @@
 
 #include "common/sync/staleness_gate.h"
 #include "server/shard/shard.h"
+#include "server/shard/stale_pushes.h"
 
 namespace slackline {
 
@@ -19,6 +20,7 @@ struct ShardState {
   StalenessGate gate;
   Clock bsp_clock = 0;     // Clocks below it are complete and applied.
   std::vector<Held> held;  // Of bsp_clock, sorted by rank, then incarnation.
+  StalePushes stale;
 };
 
 // Cuts `state` in two, as Shard::Split() does: the other part has the same

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/net/host_id.h"
 #include "common/net/shard_endpoint.h"
@@ -37,6 +38,18 @@ const char* KindName(ShardTraceRecord::Kind kind) {
       return "update";
   }
   return "?";
+}
+
+// "" for records without ranks.
+std::string RanksText(const ShardTraceRecord& record) {
+  if (record.ranks.empty()) return "";
+  return absl::StrCat(",\"ranks\":[",
+                      absl::StrJoin(record.ranks, ",",
+                                    [](std::string* out, Rank rank) {
+                                      absl::StrAppend(
+                                          out, static_cast<int32_t>(rank));
+                                    }),
+                      "],\"workers\":", record.workers);
 }
 
 // For how long this thread has been ready to run and others ran instead: the
@@ -282,10 +295,10 @@ void ShardThread::Perform() {
     absl::StrAppendFormat(
         &trace_,
         "{\"ns\":%d,\"event\":\"%s\",\"shard\":%d,\"rank\":%d,\"clock\":%d,"
-        "\"min_clock\":%d,\"version\":%d}\n",
+        "\"min_clock\":%d,\"version\":%d%s}\n",
         absl::GetCurrentTimeNanos(), KindName(record.kind),
         static_cast<int32_t>(record.shard), static_cast<int32_t>(record.rank),
-        record.clock, record.min_clock, record.version);
+        record.clock, record.min_clock, record.version, RanksText(record));
   }
   work_.insert(work_.end(), effects_.work.begin(), effects_.work.end());
   effects_.sends.clear();

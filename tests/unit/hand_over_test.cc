@@ -69,7 +69,8 @@ class PlainOwner : public HandOverTarget::Replay {
     table.mutable_initializer()->set_b(1);
     ShardState state{.shard = Shard(table, RangeOfShard(), 1, optimizer_),
                      .gate = {},
-                     .held = {}};
+                     .held = {},
+                     .stale = {}};
     for (int rank = 0; rank < workers; ++rank) {
       state.gate.Join(Rank{rank}, static_cast<Incarnation>(10 + rank), 0);
     }
@@ -193,7 +194,7 @@ class HandOverTest : public ::testing::Test {
     owner_->Push(*state_, push, gradient);
     if (!source_.has_value()) return;
     source_->OnPush(Rank{push.rank()}, push.incarnation(), push.clock(),
-                    push.advance(), gradient);
+                    push.advance(), gradient, /*rate_factor=*/1);
   }
 
   std::vector<Message> Pump() {
@@ -772,7 +773,7 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
       owner.Push(*serving, push, gradient);
       if (!source.has_value()) return;
       source->OnPush(who.rank, who.incarnation, push.clock(), push.advance(),
-                     gradient);
+                     gradient, /*rate_factor=*/1);
       ++pushes_on_the_way;
     };
 

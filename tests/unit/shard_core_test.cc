@@ -55,6 +55,13 @@ config::Optimizer Adam() {
   return config;
 }
 
+// The rules of a sync block, for every table.
+StaleRules StaleOf(const config::Sync& sync) {
+  absl::StatusOr<StaleRules> rules = StaleRules::Create(sync);
+  SL_CHECK(rules.ok(), rules.status().ToString());
+  return *rules;
+}
+
 // A worker hands the shard back as it is after all steps before `clock`.
 Message InstallOf(uint64_t view_number, Clock clock, uint64_t seq,
                   Version version, const Payload& values,
@@ -112,9 +119,10 @@ class ShardCoreTest : public ::testing::Test {
  protected:
   // A running job with these founders, rank r in incarnation 10 + r.
   void Start(wire::Mode mode, int workers, Clock staleness = 0) {
-    core_.emplace(ShardCore::Options{.self = {0, 0}, .seed = 1, .trace = true},
-                  *Optimizer::Create(optimizer_),
-                  config::LearningRateSchedule());
+    core_.emplace(
+        ShardCore::Options{
+            .self = {0, 0}, .seed = 1, .trace = true, .stale = StaleOf(stale_)},
+        *Optimizer::Create(optimizer_), config::LearningRateSchedule());
     view_.set_number(2);
     view_.set_state(wire::RUNNING);
     AddPhase(mode, 0, staleness);
@@ -235,6 +243,7 @@ class ShardCoreTest : public ::testing::Test {
   }
 
   config::Optimizer optimizer_ = Sgd();
+  config::Sync stale_;
   wire::View view_;
   std::optional<ShardCore> core_;
 };
@@ -1173,6 +1182,65 @@ TEST_F(ShardPhasesTest, AllReduceMayComeTwice) {
   EXPECT_EQ(Now(), 30);
 }
 
+// ---- Stale gradients --------------------------------------------------------
+
+TEST_F(ShardCoreTest, CompensatesFromTheVersionThatTheWorkerWasAnswered) {
+  stale_.add_stale()->mutable_delay_compensation()->set_lambda(0.5);
+  Start(wire::ASP, 2);
+  Send(Worker(0), PullOf(0, 1));
+  Send(Worker(1), PullOf(0, 1));
+  EXPECT_EQ(PushCode(Worker(1), PushOf(0, 1, 4)), wire::OK);
+  EXPECT_EQ(Value(Worker(1)), -2);  // Rate 1 / 2; it misses nothing.
+  // 2 + 0.5 * 4 * (-2 - 0) = -2, and -2 - 1/2 * -2 = -1.
+  EXPECT_EQ(PushCode(Worker(0), PushOf(0, 1, 2)), wire::OK);
+  EXPECT_EQ(Value(Worker(1)), -1);
+}
+
+TEST_F(ShardCoreTest, CompensatesNothingIfTheVersionIsNotKnown) {
+  stale_.add_stale()->mutable_delay_compensation()->set_lambda(0.5);
+  Start(wire::ASP, 2);
+  PushCode(Worker(1), PushOf(0, 1, 4));
+  EXPECT_EQ(PushCode(Worker(0), PushOf(0, 1, 2)), wire::OK);
+  EXPECT_EQ(Value(Worker(1)), -3);
+}
+
+TEST_F(ShardCoreTest, ADroppedGradientIsAcknowledgedCountedAndNotApplied) {
+  stale_.add_stale()->mutable_drop()->set_beyond_clocks(0.5);
+  Start(wire::SSP, 2, 5);
+  PushCode(Worker(1), PushOf(0, 1, 4));
+  PushCode(Worker(1), PushOf(1, 2, 4));
+  EXPECT_EQ(PushCode(Worker(0), PushOf(0, 1, 2)), wire::OK);  // Misses two.
+  EXPECT_EQ(Value(Worker(1)), -4);
+  EXPECT_EQ(core_->Stats().dropped(), 1u);
+  EXPECT_EQ(core_->Stats().updates(), 2u);
+  EXPECT_EQ(core_->StateOf(ShardId{0})->gate.MinClock(), 1);
+  EXPECT_EQ(PushCode(Worker(0), PushOf(0, 1, 2)), wire::OK) << "repeated";
+  EXPECT_EQ(core_->Stats().dropped(), 1u);
+  EXPECT_EQ(PushCode(Worker(0), PushOf(1, 2, 2)), wire::OK) << "the next one";
+}
+
+TEST_F(ShardCoreTest, StalenessAwareRateIsThatOfTheGradientsDelay) {
+  stale_.add_stale()->mutable_staleness_aware_rate();
+  Start(wire::ASP, 2);
+  PushCode(Worker(1), PushOf(0, 1, 4));
+  EXPECT_EQ(Value(Worker(1)), -4);  // Nothing missed: the whole rate.
+  PushCode(Worker(1), PushOf(1, 2, 0));
+  PushCode(Worker(1), PushOf(2, 3, 0));
+  PushCode(Worker(1), PushOf(3, 4, 0));
+  PushCode(Worker(0), PushOf(0, 1, 2));  // Misses four: 1 / 4.
+  EXPECT_EQ(Value(Worker(1)), -4.5);
+}
+
+TEST_F(ShardCoreTest, InBspNoGradientIsStale) {
+  stale_.add_stale()->mutable_scale();
+  Start(wire::BSP, 2);
+  PushCode(Worker(0), PushOf(0, 1, 4));
+  PushCode(Worker(1), PushOf(0, 1, 4));
+  PushCode(Worker(0), PushOf(1, 2, 4));  // Its base version is said to be 0.
+  PushCode(Worker(1), PushOf(1, 2, 4));
+  EXPECT_EQ(Value(Worker(1)), -8);
+}
+
 // ---- Two threads ------------------------------------------------------------
 
 PeerId Thread(int server) {
@@ -1194,6 +1262,7 @@ class ShardMoveTest : public ::testing::Test {
       cores_[server].emplace(ShardCore::Options{.self = {server, 0},
                                                 .seed = 1,
                                                 .hand_over = hand_over_,
+                                                .stale = StaleOf(stale_),
                                                 .waiting_max = waiting_max_},
                              *Optimizer::Create(adam ? Adam() : Sgd()),
                              config::LearningRateSchedule());
@@ -1408,6 +1477,7 @@ class ShardMoveTest : public ::testing::Test {
 
   HandOverOptions hand_over_;
   size_t waiting_max_ = 4096;
+  config::Sync stale_;
   absl::Time now_ = absl::UnixEpoch();
   wire::View view_;
   std::optional<ShardCore> cores_[2];
@@ -1431,6 +1501,49 @@ TEST_F(ShardMoveTest, AMovedShardGoesOnWhereItWas) {
                                      "rank 0: pull 7 of 0 OK -7"));
   EXPECT_EQ(State(1, 0).shard.version(), 2u);
   EXPECT_EQ(cores_[0]->moves_count() + cores_[1]->moves_count(), 0u);
+}
+
+TEST_F(ShardMoveTest, TheTargetAppliesWhatTheRuleForStaleGradientsMade) {
+  // The target could not compute it: it does not know what workers were told.
+  for (const bool by_rate : {false, true}) {
+    SCOPED_TRACE(by_rate ? "a rate" : "another gradient");
+    stale_.Clear();
+    if (by_rate) {
+      stale_.add_stale()->mutable_staleness_aware_rate();
+    } else {
+      stale_.add_stale()->mutable_delay_compensation()->set_lambda(0.5);
+    }
+    view_ = wire::View();
+    wire_.clear();
+    Start(wire::ASP, 2);
+    Send(0, Worker(0), PullOf(0));
+    Send(0, Worker(1), PushOf(0, 1, 4));
+    Move(0, 1);
+    Show();
+    Send(0, Worker(0), PushOf(0, 1, 2));
+    const float served = Value(0);
+    Deliver();
+    Commit(0);
+    Show();
+    ASSERT_TRUE(cores_[1]->Owns(ShardId{0}));
+    EXPECT_EQ(Value(1), served);
+    EXPECT_EQ(served, by_rate ? -6 : -1);
+  }
+}
+
+TEST_F(ShardMoveTest, ADroppedGradientIsDroppedAtTheTargetToo) {
+  stale_.add_stale()->mutable_drop()->set_beyond_clocks(0);
+  Start(wire::ASP, 2);
+  Move(0, 1);
+  Show();
+  Send(0, Worker(1), PushOf(0, 1, 4));
+  Send(0, Worker(0), PushOf(0, 1, 2));
+  Deliver();
+  Commit(0);
+  Show();
+  ASSERT_TRUE(cores_[1]->Owns(ShardId{0}));
+  EXPECT_EQ(Value(1), -2);
+  EXPECT_EQ(State(1, 0).gate.MinClock(), 1);
 }
 
 TEST_F(ShardMoveTest, TheSourceServesUntilTheTargetHasAll) {

@@ -1,0 +1,56 @@
+// The rule for stale gradients at one shard, and what it has to remember: the
+// values that each worker computes from, as references to versions of the
+// shard, and its own decayed mean. A rule that needs the values costs one more
+// buffer of the shard for each worker that is at another version.
+//
+// Nothing of this moves with a shard, or is split with it: the first gradients
+// after that are applied as they are. Thread-compatible; the shard thread's.
+#pragma once
+
+#include <vector>
+
+#include "common/ids.h"
+#include "common/optim/stale_rule.h"
+#include "common/payload.h"
+
+namespace slackline {
+
+class StalePushes {
+ public:
+  StalePushes() = default;  // No rule.
+  explicit StalePushes(StaleRule rule) : rule_(rule) {}
+
+  const StaleRule& rule() const { return rule_; }
+  // A worker was told the values of this version.
+  void OnAnswer(Rank rank, Incarnation incarnation, Version version,
+                const Payload& values);
+  // What to do with its gradient. `now` is the shard's version and its values.
+  struct Push {
+    Rank rank{};
+    Incarnation incarnation = 0;
+    Version base = 0;  // Computed from.
+    const Payload* gradient = nullptr;
+    Version now = 0;
+    const Payload* values = nullptr;
+    int workers = 1;
+  };
+  StaleRule::Verdict OnPush(const Push& push);
+  // An update has replaced these values; for rules that NeedsUpdates().
+  void OnUpdate(const Payload& before, const Payload& after);
+  // Somebody else has made the values that are there now.
+  void Forget();
+
+ private:
+  struct Base {
+    Rank rank{};
+    Incarnation incarnation = 0;
+    Version version = 0;
+    Payload values;
+  };
+  StaleRule rule_;
+  StaleRule::Memory memory_;
+  // Oldest first; at most two for each worker, which asks one step ahead.
+  std::vector<Base> bases_;
+};
+
+}  // namespace slackline
