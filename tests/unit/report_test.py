@@ -1,0 +1,524 @@
+"""Tests of the report of an experiment, on folders of experiments made up here.
+
+Usage: report_test.py FOLDER_OF_SLACKLINE_REPORT [unittest's arguments]
+"""
+
+import contextlib
+import csv
+import html.parser
+import io
+import json
+import math
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT_FOLDER = pathlib.Path(sys.argv.pop(1))
+sys.path.insert(0, str(SCRIPT_FOLDER))
+try:
+    import scipy.stats
+    from slackline_report_lib import curves, load, main, results, statistics, tensorboard
+except ModuleNotFoundError as error:
+    # Said aloud; CMake counts it as skipped where the module was missing before.
+    print(f"report_test: skipped, as there is no module {error.name}")
+    sys.exit(0)
+
+
+class Statistics(unittest.TestCase):
+    def test_an_interval_is_students(self):
+        found = statistics.mean_with_interval([1.0, 2.0, 3.0])
+        self.assertEqual((found.count, found.mean, found.standard_deviation), (3, 2.0, 1.0))
+        # 4.302653 is the table's value for 2 degrees of freedom.
+        self.assertAlmostEqual(found.high - found.mean, 4.302653 / math.sqrt(3), places=5)
+        self.assertAlmostEqual(found.mean - found.low, 4.302653 / math.sqrt(3), places=5)
+
+    def test_one_value_has_no_interval(self):
+        found = statistics.mean_with_interval([0.5])
+        self.assertEqual((found.mean, found.standard_deviation, found.low), (0.5, None, None))
+        self.assertIsNone(statistics.mean_with_interval([]))
+
+    def test_the_same_seeds_are_compared_in_pairs(self):
+        found = statistics.compare({1: 1.1, 2: 5.2, 3: 9.3}, {1: 1.0, 2: 5.0, 3: 9.0})
+        self.assertEqual(found.test, "paired t")
+        self.assertAlmostEqual(found.difference, 0.2)
+        # With 2 degrees of freedom: P(|T| > t) = 1 - t / sqrt(2 + t^2).
+        t = 0.2 / (0.1 / math.sqrt(3))
+        self.assertAlmostEqual(found.p_value, 1 - t / math.sqrt(2 + t * t))
+        self.assertAlmostEqual(found.high - 0.2, 4.302653 * 0.1 / math.sqrt(3), places=5)
+
+    def test_other_seeds_are_compared_by_welch(self):
+        a, b = [1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0]
+        found = statistics.compare(dict(enumerate(a)), dict(enumerate(b, start=7)))
+        self.assertEqual(found.test, "Welch")
+        self.assertAlmostEqual(found.difference, -1.5)
+        self.assertAlmostEqual(found.p_value, scipy.stats.ttest_ind(a, b, equal_var=False).pvalue)
+        # Variances 5/3 of 4 and 4 of 3: degrees 3.2347, error sqrt(7/4).
+        half = scipy.stats.t.ppf(0.975, 3.0625 / ((5 / 12) ** 2 / 3 + (4 / 3) ** 2 / 2)) * math.sqrt(1.75)
+        self.assertAlmostEqual(found.high - found.difference, half)
+
+    def test_without_spread_or_with_one_seed_there_is_no_test(self):
+        self.assertIsNone(statistics.compare({1: 2.0}, {1: 1.0}).p_value)
+        self.assertIsNone(statistics.compare({1: 0.97, 2: 0.98}, {1: 0.96, 2: 0.97}).p_value)
+        equal = statistics.compare({1: 0.97, 2: 0.98}, {1: 0.97, 2: 0.98})
+        self.assertEqual((equal.difference, equal.p_value), (0.0, 1.0))
+        self.assertIsNone(statistics.compare({}, {1: 1.0}))
+
+    def test_holms_correction(self):
+        for found, expected in zip(statistics.holm([0.01, 0.04, 0.03, 0.9]), [0.04, 0.09, 0.09, 0.9]):
+            self.assertAlmostEqual(found, expected)
+        self.assertEqual(statistics.holm([]), [])
+
+    def test_percentiles_of_a_histogram(self):
+        self.assertEqual(statistics.histogram_percentile([5, 4, 1], 0.5), 0)
+        self.assertEqual(statistics.histogram_percentile([5, 4, 1], 0.9), 1)
+        self.assertEqual(statistics.histogram_percentile([5, 4, 1], 0.99), 2)
+        self.assertIsNone(statistics.histogram_percentile([0, 0], 0.5))
+
+
+# ---- Folders of experiments
+
+
+def evaluation(epoch, accuracy, loss=0.5, seconds=None):
+    return {
+        "kind": "eval", "rank": 0, "step": int(10 * epoch), "epoch": float(epoch),
+        "seconds": 2.0 * epoch if seconds is None else seconds, "loss": loss, "accuracy": accuracy,
+    }  # fmt: skip
+
+
+def training(rank, step, loss, seconds):
+    return {
+        "kind": "train", "rank": rank, "step": step, "epoch": step / 10, "seconds": seconds,
+        "loss": loss, "examples_per_second": 100.0,
+    }  # fmt: skip
+
+
+def summary(accuracy, wall_seconds=8.0, **more):
+    return {
+        "steps": 40, "wall_seconds": wall_seconds, "examples_per_second": 500.0, "train_loss": 0.1,
+        "test_loss": 0.2, "test_accuracy": accuracy, "data": "made up: 1000 training and 100 test examples",
+        "bytes_pushed": 4000000, "bytes_pulled": 8000000,
+        "staleness_clocks": {"p50": 0, "p99": 2, "max": 3}, "staleness_clocks_histogram": [50, 30, 15, 5],
+        "staleness_updates": {"p50": 1, "p99": 3, "max": 3}, "staleness_updates_histogram": [10, 60, 20, 10],
+        "worker": [
+            {"rank": 1, "compute_seconds": 4.0, "wait_seconds": 4.0},
+            {"rank": 0, "compute_seconds": 6.0, "wait_seconds": 2.0},
+        ],
+        **more,
+    }  # fmt: skip
+
+
+class Folder:
+    """Of an experiment, in a temporary place."""
+
+    def __init__(self, test: unittest.TestCase):
+        place = tempfile.TemporaryDirectory()
+        test.addCleanup(place.cleanup)
+        self.path = pathlib.Path(place.name)
+        self.experiment = {
+            "name": "made-up", "title": "Made <up> & small", "question": ["Does <b>it</b> work?"],
+            "variants": [], "runs": [], "command": "slackline compare made-up.textproto",
+            "commit": "0123abcd", "machine": {"cpu": "a & b", "cores": 2},
+        }  # fmt: skip
+
+    def variant(self, name, **more):
+        self.experiment["variants"].append({"name": name, "mode": "bsp", "set": [], "replay": "", **more})
+
+    def run(self, variant, seed, accuracies=(), state="finished", error="", **summary_fields):
+        folder = f"runs/{variant}-{seed}".replace(":", "-")
+        self.experiment["runs"].append({"variant": variant, "seed": seed, "folder": folder, "state": state})
+        if state == "to do":
+            return self.path / folder
+        (self.path / folder).mkdir(parents=True)
+        self._json(folder + "/run.json", {
+            "variant": variant, "seed": seed, "state": state, "error": error, "commit": "0123abcd",
+            "started": "2026-01-02T03:04:05Z", "command": f"slackline run --set train.seed={seed}",
+        })  # fmt: skip
+        if state == "finished":
+            records = [evaluation(i + 1, accuracy) for i, accuracy in enumerate(accuracies)]
+            records += [training(rank, 10, 0.5 + rank, 2.0 + rank) for rank in (0, 1)]
+            lines = "".join(json.dumps(record) + "\n" for record in records)
+            (self.path / folder / "metrics.jsonl").write_text(lines, encoding="utf-8")
+            self._json(folder + "/summary.json", summary(accuracies[-1], **summary_fields))
+        return self.path / folder
+
+    def _json(self, name, data):
+        (self.path / name).write_text(json.dumps(data), encoding="utf-8")
+
+    def load(self):
+        self._json("experiment.json", self.experiment)
+        return load.load_experiment(self.path)
+
+    def results(self):
+        return results.compute(self.load())
+
+    def report(self):
+        """Exit status, standard error and the page."""
+        self._json("experiment.json", self.experiment)
+        errors = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+            status = main.main([str(self.path)])
+        page = self.path / "report.html"
+        return status, errors.getvalue(), page.read_text(encoding="utf-8") if page.exists() else ""
+
+
+class Results(unittest.TestCase):
+    def test_time_to_target_is_the_first_evaluation_at_or_beyond_it(self):
+        folder = Folder(self)
+        folder.experiment["target"] = {"test_accuracy": 0.9, "test_loss": 0.1}
+        folder.variant("a")
+        folder.run("a", 1, [0.5, 0.9, 0.8, 0.95])
+        folder.run("a", 2, [0.5, 0.6, 0.8, 0.91])
+        folder.run("a", 3, [0.5, 0.6, 0.8, 0.89])
+        found = folder.results().of("a")
+        self.assertEqual(found.values["epochs_to_test_accuracy"], {1: 2.0, 2: 4.0})
+        self.assertEqual(found.values["seconds_to_test_accuracy"], {1: 4.0, 2: 8.0})
+        self.assertEqual(found.values["examples_to_test_accuracy"], {1: 2000.0, 2: 4000.0})
+        self.assertEqual((found.reached("test_accuracy"), found.reached("test_loss")), (2, 0))
+
+    def test_times_to_target_are_compared_only_where_every_run_reached_it(self):
+        folder = Folder(self)
+        folder.experiment["target"] = {"test_accuracy": 0.9}
+        for name, last in (("base", 0.95), ("all", 0.97), ("some", 0.5)):
+            folder.variant(name)
+            folder.run(name, 1, [0.5, 0.92 if name == "all" else 0.6, 0.95])
+            folder.run(name, 2, [0.5, 0.6, last])
+            folder.run(name, 3, [0.95, 0.6, last])
+        found = folder.results()
+        self.assertIn("epochs_to_test_accuracy", found.of("all").compared)
+        self.assertNotIn("epochs_to_test_accuracy", found.of("some").compared)
+        self.assertIn("test_accuracy", found.of("some").compared)
+
+    def test_means_shares_and_the_comparison_with_the_baseline(self):
+        folder = Folder(self)
+        folder.experiment["baseline"] = "base"
+        folder.variant("other")
+        folder.variant("base")
+        for seed, (base, other) in enumerate([(0.90, 0.91), (0.92, 0.94), (0.94, 0.97)], start=1):
+            folder.run("base", seed, [base])
+            folder.run("other", seed, [other])
+        found = folder.results()
+        other = found.of("other")
+        self.assertAlmostEqual(other.means["test_accuracy"].mean, 0.94)
+        self.assertAlmostEqual(other.means["test_accuracy"].standard_deviation, 0.03)
+        self.assertAlmostEqual(other.compared["test_accuracy"].difference.difference, 0.02)
+        self.assertEqual(other.compared["test_accuracy"].difference.test, "paired t")
+        self.assertAlmostEqual(other.means["wait_share"].mean, (0.25 + 0.5) / 2)
+        self.assertAlmostEqual(other.means["bytes_per_example"].mean, 12e6 / (500 * 8))
+        self.assertEqual(found.baseline().compared, {})
+
+    def test_a_run_that_diverged_takes_the_mean_of_the_loss_away(self):
+        folder = Folder(self)
+        folder.variant("a")
+        folder.run("a", 1, [0.9])
+        folder.run("a", 2, [0.1], test_loss=None, train_loss=None)
+        found = folder.results().of("a")
+        self.assertEqual(found.diverged, [2])
+        self.assertIsNone(found.means["test_loss"])
+        self.assertAlmostEqual(found.means["test_accuracy"].mean, 0.5)
+
+    def test_axes_with_numbers_are_found_in_their_order(self):
+        folder = Folder(self)
+        for optimizer in ("sgd", "adam"):
+            for delay in ("uniform:16", "uniform:2", "uniform:0"):
+                name = f"{optimizer} {delay}"
+                folder.variant(name, replay=delay, axes={"replay": delay, "optimizer": optimizer})
+                folder.run(name, 1, [0.9], wall_seconds=0)
+        (axis,) = folder.results().axes
+        self.assertEqual(axis.field, "replay")
+        self.assertEqual(axis.lines(), ["sgd", "adam"])
+        self.assertEqual([point.label for point in axis.of_line("adam")], ["0", "2", "16"])
+
+    def test_no_bound_is_the_last_value_of_a_staleness_axis(self):
+        folder = Folder(self)
+        for value, mode in (("inf", "asp"), ("8", "ssp:8"), ("0", "ssp:0")):
+            folder.variant(value, mode=mode, axes={"sync.ssp.staleness": value})
+            folder.run(value, 1, [0.9])
+        (axis,) = folder.results().axes
+        self.assertEqual([point.variant for point in axis.points], ["0", "8", "inf"])
+        self.assertEqual(len(axis.lines()), 1)
+
+    def test_seeds_are_put_on_common_times_by_carrying_values_forward(self):
+        folder = Folder(self)
+        folder.variant("a")
+        for seed, times in ((1, [1.0, 3.0]), (2, [2.0, 5.0])):
+            place = folder.run("a", seed, [0.5, 0.9])
+            lines = [evaluation(i + 1, [0.5, 0.9][i], seconds=second) for i, second in enumerate(times)]
+            (place / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+        runs = folder.load().variants[0].runs
+        curve = curves.curve_of(runs, "test_accuracy", "seconds")
+        self.assertEqual(list(curve.x), [2.0, 3.0, 5.0])
+        self.assertEqual([round(value, 6) for value in curve.mean], [0.5, 0.7, 0.9])
+        self.assertEqual(list(curve.low), [0.5, 0.5, 0.9])
+        self.assertEqual(list(curve.high), [0.5, 0.9, 0.9])
+
+
+class Reports(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        """One full report for all tests that only look at it."""
+        cls.case = unittest.TestCase()
+        folder = cls.folder = Folder(cls.case)
+        cls.addClassCleanup(cls.case.doCleanups)
+        folder.experiment["target"] = {"test_accuracy": 0.9}
+        folder.variant("bsp", config='job: "made-up"  # <config>')
+        folder.variant("ssp:3", mode="ssp:3")
+        folder.variant("lost", mode="asp")
+        for seed in (1, 2, 3):
+            folder.run("bsp", seed, [0.5, 0.8, 0.95 + seed / 100])
+            folder.run("ssp:3", seed, [0.6, 0.91, 0.95 + seed / 1000])
+        folder.run("lost", 1, state="failed", error="worker 2 exited with 1 & <more>")
+        folder.run("lost", 2, [0.5, 0.6, 0.7])
+        folder.run("lost", 3, state="to do")
+        cls.status, cls.errors, cls.page = folder.report()
+
+    def rows(self, name):
+        with open(self.folder.path / "data" / name, encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def test_runs_that_failed_or_are_to_do_do_not_fail_the_report(self):
+        self.assertEqual((self.status, self.errors), (0, ""))
+        self.assertIn("7 of 9 runs finished, 1 failed, 1 still to do", self.page)
+        self.assertIn("Failed: lost, seed 1: worker 2 exited with 1 &amp; &lt;more&gt;.", self.page)
+
+    def test_the_page_needs_nothing_from_elsewhere(self):
+        found = []
+
+        class Reader(html.parser.HTMLParser):
+            def handle_starttag(self, tag, attributes):
+                self.handle(tag, attributes)
+
+            def handle(self, tag, attributes):
+                found.extend((tag, name, value) for name, value in attributes if name in ("src", "href"))
+                found.extend((tag, "", "") for _ in [0] if tag in ("script", "link", "iframe"))
+
+        Reader().feed(self.page)
+        self.assertGreater(len(found), 8)
+        for tag, name, value in found:
+            self.assertTrue(tag == "img" and value.startswith("data:image/"), (tag, name, value[:40]))
+        self.assertNotRegex(self.page, r"https?://|@import|url\(")
+
+    def test_texts_of_the_experiment_are_no_markup(self):
+        self.assertIn("Made &lt;up&gt; &amp; small", self.page)
+        self.assertIn("Does &lt;b&gt;it&lt;/b&gt; work?", self.page)
+        self.assertIn("# &lt;config&gt;", self.page)
+        self.assertNotIn("<b>", self.page)
+
+    def test_the_page_tells_how_to_repeat_each_run(self):
+        for seed in (1, 2, 3):
+            self.assertIn(f"slackline run --set train.seed={seed}", self.page)
+        self.assertIn("slackline compare made-up.textproto", self.page)
+        self.assertIn("0123abcd", self.page)
+
+    def test_every_plot_is_there_in_both_forms(self):
+        names = {path.name for path in (self.folder.path / "plots").iterdir()}
+        for metric in ("test_loss", "test_accuracy", "train_loss"):
+            for x_name in ("seconds", "examples", "steps"):
+                self.assertLessEqual({f"{metric}_by_{x_name}.png", f"{metric}_by_{x_name}.svg"}, names)
+        expected = "seconds_to_test_accuracy epochs_to_test_accuracy staleness_clocks staleness_updates"
+        for name in (expected + " waiting traffic final_test_accuracy final_test_loss").split():
+            self.assertLessEqual({name + ".png", name + ".svg"}, names)
+        self.assertEqual({name for name in names if name.endswith(".part")}, set())
+
+    def test_the_table_of_variants_parses_and_agrees(self):
+        rows = {row["variant"]: row for row in self.rows("results.csv")}
+        self.assertEqual(list(rows), ["bsp", "ssp:3", "lost"])
+        self.assertAlmostEqual(float(rows["bsp"]["test_accuracy_mean"]), 0.97)
+        self.assertAlmostEqual(float(rows["bsp"]["test_accuracy_sd"]), 0.01)
+        self.assertEqual(rows["bsp"]["test_accuracy_p_value"], "")
+        self.assertEqual(rows["ssp:3"]["test_accuracy_test"], "paired t")
+        self.assertEqual(rows["ssp:3"]["epochs_to_test_accuracy_mean"], "2.0")
+        self.assertEqual((rows["lost"]["runs"], rows["lost"]["failed"], rows["lost"]["to_do"]), ("3", "1", "1"))
+        self.assertEqual((rows["lost"]["test_accuracy_sd"], rows["lost"]["reached_test_accuracy"]), ("", "0"))
+        self.assertEqual(rows["lost"]["test_accuracy_test"], "one seed: no test")
+        data = json.loads((self.folder.path / "data/results.json").read_text(encoding="utf-8"))
+        mean = data["variants"][0]["metrics"]["test_accuracy"]["mean"]
+        self.assertAlmostEqual(mean, float(rows["bsp"]["test_accuracy_mean"]))
+
+    def test_the_tables_of_runs_and_metrics_parse(self):
+        runs = self.rows("runs.csv")
+        self.assertEqual(len(runs), 9)
+        self.assertEqual([run["state"] for run in runs[-3:]], ["failed", "finished", "to do"])
+        metrics = self.rows("metrics.csv")
+        self.assertEqual(len(metrics), 7 * (3 + 2))
+        self.assertEqual(metrics[1]["examples"], "2000.0")
+
+    def test_event_files_hold_the_metrics(self):
+        folders = sorted((self.folder.path / "tensorboard").iterdir())
+        self.assertEqual(len(folders), 7)
+        (file,) = (self.folder.path / "tensorboard/bsp-1").iterdir()
+        self.assertRegex(file.name, r"^events\.out\.tfevents\.\d+")
+        events = read_events(file.read_bytes())
+        self.assertEqual(events[0][3], b"brain.Event:2")
+        started = 1767323045.0  # 2026-01-02T03:04:05Z
+        scalars = {(tag, step): (time - started, value) for time, step, scalar, _ in events[1:] for tag, value in [scalar]}
+        self.assertEqual(len(scalars), 3 * 2 + 2)
+        self.assertEqual(scalars[b"test/loss", 10], (2.0, 0.5))
+        self.assertAlmostEqual(scalars[b"test/accuracy", 30][1], 0.96, places=6)
+        self.assertEqual(scalars[b"train/loss", 10], (3.0, 1.0))
+        self.assertEqual(scalars[b"examples_per_second", 10], (3.0, 200.0))
+
+    def test_a_second_report_replaces_the_first(self):
+        files = lambda: sorted(p.relative_to(self.folder.path) for p in self.folder.path.rglob("*"))
+        before, (status, _, page) = files(), self.folder.report()
+        self.assertEqual((status, files(), page), (0, before, self.page))
+
+
+def read_events(data):
+    """As the format has it, by its own code: (wall time, step, (tag, value) or
+    None, version) of each event. Fails on a wrong checksum."""
+    events = []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        body = data[12 : 12 + length]
+        for part, checksum in ((data[:8], data[8:12]), (body, data[12 + length : 16 + length])):
+            crc = slow_crc32c(part)
+            masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+            assert masked == struct.unpack("<I", checksum)[0], "wrong checksum"
+        fields = read_fields(body)
+        scalar = None
+        if 5 in fields:
+            value = read_fields(read_fields(fields[5])[1])
+            scalar = (value[1], struct.unpack("<f", value[2])[0])
+        events.append((struct.unpack("<d", fields[1])[0], fields.get(2, 0), scalar, fields.get(3)))
+        data = data[16 + length :]
+    return events
+
+
+def read_fields(data):
+    """The fields of a message; numbers of fixed size as bytes."""
+
+    def varint(at):
+        value = shift = 0
+        while True:
+            value |= (data[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if data[at - 1] < 0x80:
+                return value, at
+
+    fields, at = {}, 0
+    while at < len(data):
+        key, at = varint(at)
+        if key & 7 == 0:
+            fields[key >> 3], at = varint(at)
+        else:
+            size, at = {1: (8, at), 5: (4, at), 2: None}[key & 7] or varint(at)
+            fields[key >> 3], at = data[at : at + size], at + size
+    return fields
+
+
+def slow_crc32c(data):
+    """Bit by bit, to check the one with a table."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ 0x82F63B78 * (crc & 1)
+    return crc ^ 0xFFFFFFFF
+
+
+class EventFiles(unittest.TestCase):
+    def test_the_checksum_is_crc32c(self):
+        self.assertEqual(tensorboard.crc32c(b"123456789"), 0xE3069283)  # RFC 3720's check value.
+        self.assertEqual(tensorboard.crc32c(bytes(32)), 0x8A9136AA)  # RFC 3720, B.4.
+
+    def test_the_start_is_a_date_or_seconds(self):
+        self.assertEqual(tensorboard.unix_seconds("1970-01-02T00:00:00Z"), 86400.0)
+        self.assertEqual(tensorboard.unix_seconds("1970-01-02T02:00:00+02:00"), 86400.0)
+        self.assertEqual(tensorboard.unix_seconds(12.5), 12.5)
+        self.assertEqual(tensorboard.unix_seconds(None), 0.0)
+
+
+class BadInput(unittest.TestCase):
+    def test_a_damaged_file_is_named_and_the_other_runs_go_on(self):
+        folder = Folder(self)
+        folder.variant("a")
+        folder.run("a", 1, [0.9])
+        place = folder.run("a", 2, [0.9])
+        (place / "metrics.jsonl").write_text('{"kind":"eval","step":1}\n{"kind":"ev', encoding="utf-8")
+        place = folder.run("a", 3, [0.9])
+        (place / "summary.json").unlink()
+        status, errors, page = folder.report()
+        self.assertEqual(status, 1)
+        self.assertRegex(errors, r"runs/a-2/metrics\.jsonl:2: .*\n.*runs/a-3/summary\.json: No such file")
+        self.assertIn("1 of 3 runs finished, 2 left damaged files", page)
+
+    def test_without_any_finished_run_there_is_still_a_page(self):
+        folder = Folder(self)
+        folder.experiment["target"] = {"test_loss": 0.1}
+        folder.variant("a")
+        folder.run("a", 1, state="to do")
+        status, errors, page = folder.report()
+        self.assertEqual((status, errors), (0, ""))
+        self.assertIn("0 of 1 run finished, 1 still to do", page)
+
+    def test_optional_fields_may_be_missing(self):
+        folder = Folder(self)
+        folder.experiment = {"variants": [{"name": "a"}], "runs": [
+            {"variant": "a", "seed": 1, "folder": "runs/a", "state": "finished"}]}  # fmt: skip
+        (folder.path / "runs/a").mkdir(parents=True)
+        (folder.path / "runs/a/summary.json").write_text("{}", encoding="utf-8")
+        (folder.path / "runs/a/metrics.jsonl").write_text('{"kind":"eval","step":1}\n', encoding="utf-8")
+        status, errors, page = folder.report()
+        self.assertEqual((status, errors), (0, ""))
+        self.assertIn("1 of 1 run finished", page)
+
+    def test_one_seed_has_no_intervals_and_a_replay_no_wall_time(self):
+        folder = Folder(self)
+        for name in ("uniform:0", "uniform:8"):
+            folder.variant(name, replay=name)
+            folder.run(name, 1, [0.5, 0.9], wall_seconds=0, examples_per_second=0)
+        status, _, page = folder.report()
+        self.assertEqual(status, 0)
+        self.assertIn("Each variant has one finished run, so there are no intervals", page)
+        names = {path.stem for path in (folder.path / "plots").iterdir()}
+        self.assertIn("test_accuracy_by_steps", names)
+        for name in ("test_accuracy_by_seconds", "waiting", "traffic"):
+            self.assertNotIn(name, names)
+        self.assertNotIn("±", page.split("How to read the numbers")[0].split("<h2>Results")[1].split("<p")[0])
+        data = json.loads((folder.path / "data/results.json").read_text(encoding="utf-8"))
+        self.assertNotIn("wall_seconds", data["variants"][0]["metrics"])
+        self.assertIsNone(data["variants"][0]["metrics"]["test_accuracy"]["low95"])
+
+    def test_the_experiment_itself_must_be_readable(self):
+        folder = Folder(self)
+        with self.assertRaisesRegex(load.LoadError, r"it has no variants; at least one"):
+            folder.load()
+        folder.variant("a")
+        folder.experiment["baseline"] = "b"
+        with self.assertRaisesRegex(load.LoadError, r"baseline 'b' is no variant"):
+            folder.load()
+        (folder.path / "experiment.json").write_text("[]", encoding="utf-8")
+        with self.assertRaisesRegex(load.LoadError, r"experiment\.json: it holds a list"):
+            load.load_experiment(folder.path)
+
+
+class Command(unittest.TestCase):
+    def run_script(self, *arguments):
+        command = [sys.executable, "-B", str(SCRIPT_FOLDER / "slackline_report.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    def test_help_and_exit_statuses(self):
+        done = self.run_script("--help")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("EXPERIMENT_DIR", done.stdout)
+        wrong = self.run_script()
+        self.assertEqual(wrong.returncode, 2)
+        missing = self.run_script("/nonexistent/experiment")
+        self.assertEqual((missing.returncode, missing.stdout), (1, ""))
+        self.assertIn("/nonexistent/experiment/experiment.json: there is no such file", missing.stderr)
+
+    def test_without_matplotlib_it_says_what_to_install(self):
+        # An interpreter without site packages: none of the three is found.
+        script = str(SCRIPT_FOLDER / "slackline_report.py")
+        command = [sys.executable, "-B", "-I", "-S", script, "anything"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("apt-get install python3-matplotlib python3-numpy python3-scipy", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

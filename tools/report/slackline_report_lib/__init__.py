@@ -1,0 +1,12 @@
+"""The parts of slackline_report.py, each with one reason to exist.
+
+load        the folder of an experiment, checked, as values
+statistics  intervals, tests, corrections: numbers in, numbers out
+curves      the metrics of several seeds as one curve with a band
+results     what the report says in numbers, and the files of them
+sentences   the same in words; no claim that is not made from the numbers
+plots       the pictures
+page        report.html
+tensorboard event files
+main        the command
+"""

@@ -1,0 +1,283 @@
+"""Reads the folder of an experiment: experiment.json, and of each run run.json,
+summary.json, metrics.jsonl and cluster.textproto.
+
+What is optional and missing is None or empty. A file that is damaged costs its
+run, which then has state DAMAGED, and leaves one line in Experiment.problems;
+only without a readable experiment.json is there nothing to report.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import re
+from typing import Any
+
+FINISHED = "finished"
+FAILED = "failed"
+TO_DO = "to do"
+DAMAGED = "damaged"
+TARGET_KINDS = ("test_accuracy", "test_loss")
+
+
+class LoadError(Exception):
+    """Names the file, what is wrong with it and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A line of metrics.jsonl. What the line has not is NaN: a loss that is not
+    a number is written as null."""
+
+    kind: str  # "eval" or "train"
+    rank: int
+    step: int
+    epoch: float
+    seconds: float  # Since the job started to run.
+    loss: float
+    accuracy: float  # Of "eval".
+    examples_per_second: float  # Of "train".
+
+
+@dataclasses.dataclass
+class Run:
+    variant: str
+    seed: int
+    folder: str  # Relative to the experiment's.
+    state: str  # FINISHED, FAILED, TO_DO or DAMAGED.
+    error: str = ""
+    command: str = ""
+    commit: str = ""
+    started: Any = None
+    config: str = ""  # Cluster config as text.
+    summary: dict = dataclasses.field(default_factory=dict)
+    records: list[Record] = dataclasses.field(default_factory=list)
+
+    def evaluations(self) -> list[Record]:
+        """By step; of two at one step the later one."""
+        by_step = {record.step: record for record in self.records if record.kind == "eval"}
+        return [by_step[step] for step in sorted(by_step)]
+
+    def has_wall_time(self) -> bool:
+        """A replay has none."""
+        return number(self.summary.get("wall_seconds")) > 0
+
+    def examples_trained(self) -> float:
+        """Over all workers; NaN if no file says it."""
+        if self.has_wall_time():
+            rate = number(self.summary.get("examples_per_second"))
+            if rate > 0:
+                return rate * number(self.summary.get("wall_seconds"))
+        counted = [number(worker.get("examples")) for worker in self.workers()]
+        return sum(counted) if counted and sum(counted) > 0 else math.nan
+
+    def examples_per_epoch(self) -> float:
+        """Size of the training data; NaN if no file says it."""
+        text = re.search(r"(\d+) training", str(self.summary.get("data", "")))
+        if text:
+            return float(text.group(1))
+        epochs = max((record.epoch for record in self.evaluations()), default=math.nan)
+        return self.examples_trained() / epochs if epochs > 0 else math.nan
+
+    def workers(self) -> list[dict]:
+        """By rank."""
+        workers = self.summary.get("worker")
+        if not isinstance(workers, list):
+            return []
+        return sorted(
+            (worker for worker in workers if isinstance(worker, dict)),
+            key=lambda worker: number(worker.get("rank")),
+        )
+
+
+@dataclasses.dataclass
+class Variant:
+    name: str
+    mode: str
+    set: list[str]
+    replay: str
+    axes: dict[str, str]
+    config: str
+    runs: list[Run] = dataclasses.field(default_factory=list)  # By seed.
+
+    def finished(self) -> list[Run]:
+        return [run for run in self.runs if run.state == FINISHED]
+
+
+@dataclasses.dataclass
+class Experiment:
+    folder: pathlib.Path
+    name: str
+    title: str
+    question: list[str]
+    baseline: str  # Name of a variant.
+    target: dict[str, float]  # Keys of TARGET_KINDS.
+    command: str
+    commit: str
+    machine: dict
+    seeds: list[int]
+    variants: list[Variant]
+    problems: list[str]  # One sentence for each damaged file.
+    parallel: int = 1  # So many runs at the same time.
+
+    def runs(self) -> list[Run]:
+        return [run for variant in self.variants for run in variant.runs]
+
+    def variant(self, name: str) -> Variant:
+        return next(variant for variant in self.variants if variant.name == name)
+
+
+def number(value: Any) -> float:
+    """NaN for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.nan
+    return float(value)
+
+
+def load_experiment(folder: pathlib.Path) -> Experiment:
+    path = folder / "experiment.json"
+    if not path.exists():
+        raise LoadError(
+            f"{path}: there is no such file; give the folder that `slackline compare` wrote"
+        )
+    data = _read_object(path)
+    problems: list[str] = []
+    variants: list[Variant] = []
+    for index, entry in enumerate(_list(path, data, "variants")):
+        if not isinstance(entry, dict) or not entry.get("name"):
+            raise LoadError(f"{path}: variants[{index}] has no name; write the experiment again")
+        axes = entry.get("axes") or {}
+        variants.append(
+            Variant(
+                name=str(entry["name"]),
+                mode=str(entry.get("mode") or ""),
+                set=[str(change) for change in entry.get("set") or []],
+                replay=str(entry.get("replay") or ""),
+                axes={str(field): _text(value) for field, value in axes.items()},
+                config=str(entry.get("config") or ""),
+            )
+        )
+    if not variants:
+        raise LoadError(f"{path}: it has no variants; at least one is required")
+    by_name = {variant.name: variant for variant in variants}
+    if len(by_name) != len(variants):
+        raise LoadError(f"{path}: two variants have the same name; names must differ")
+    for index, entry in enumerate(_list(path, data, "runs")):
+        variant = by_name.get(str(entry.get("variant"))) if isinstance(entry, dict) else None
+        if variant is None:
+            raise LoadError(
+                f"{path}: runs[{index}] names no variant of the experiment; write it again"
+            )
+        variant.runs.append(_load_run(folder, entry, problems))
+    for variant in variants:
+        variant.runs.sort(key=lambda run: run.seed)
+    baseline = str(data.get("baseline") or variants[0].name)
+    if baseline not in by_name:
+        raise LoadError(f"{path}: baseline '{baseline}' is no variant; known are {sorted(by_name)}")
+    target = {}
+    for kind in TARGET_KINDS:
+        value = number((data.get("target") or {}).get(kind))
+        if math.isfinite(value):
+            target[kind] = value
+    machine = data.get("machine")
+    parallel = number(data.get("parallel"))
+    question = data.get("question") or []
+    return Experiment(
+        folder=folder,
+        name=str(data.get("name") or folder.name),
+        title=str(data.get("title") or data.get("name") or folder.name),
+        question=[question] if isinstance(question, str) else [str(line) for line in question],
+        baseline=baseline,
+        target=target,
+        command=str(data.get("command") or ""),
+        commit=str(data.get("commit") or ""),
+        machine=machine if isinstance(machine, dict) else {},
+        seeds=sorted({run.seed for variant in variants for run in variant.runs}),
+        variants=variants,
+        problems=problems,
+        parallel=max(1, int(parallel)) if math.isfinite(parallel) else 1,
+    )
+
+
+def _load_run(folder: pathlib.Path, entry: dict, problems: list[str]) -> Run:
+    seed = number(entry.get("seed"))
+    run = Run(
+        variant=str(entry.get("variant")),
+        seed=int(seed) if math.isfinite(seed) else 0,
+        folder=str(entry.get("folder") or ""),
+        state=str(entry.get("state") or TO_DO),
+    )
+    place = folder / run.folder
+    try:
+        if (place / "run.json").exists():
+            info = _read_object(place / "run.json")
+            run.error = str(info.get("error") or "")
+            run.command = str(info.get("command") or "")
+            run.commit = str(info.get("commit") or "")
+            run.started = info.get("started")
+        if (place / "cluster.textproto").exists():
+            run.config = _read_text(place / "cluster.textproto")
+        if run.state == FINISHED:
+            run.summary = _read_object(place / "summary.json")
+            run.records = _read_metrics(place / "metrics.jsonl")
+    except LoadError as error:
+        problems.append(str(error))
+        run.state, run.error, run.summary, run.records = DAMAGED, str(error), {}, []
+    return run
+
+
+def _read_metrics(path: pathlib.Path) -> list[Record]:
+    records = []
+    for line_number, line in enumerate(_read_text(path).splitlines(), start=1):
+        try:
+            data = json.loads(line)
+            kind = data["kind"]
+            if kind not in ("eval", "train"):
+                raise ValueError(f"kind is '{kind}', it must be eval or train")
+            records.append(
+                Record(
+                    kind=kind,
+                    rank=int(data.get("rank", 0)),
+                    step=int(data["step"]),
+                    epoch=number(data.get("epoch")),
+                    seconds=number(data.get("seconds")),
+                    loss=number(data.get("loss")),
+                    accuracy=number(data.get("accuracy")),
+                    examples_per_second=number(data.get("examples_per_second")),
+                )
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+            raise LoadError(f"{path}:{line_number}: {reason}; run this run again") from error
+    return records
+
+
+def _read_text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LoadError(f"{path}: {error.strerror}; run this run again") from error
+    except UnicodeDecodeError as error:
+        raise LoadError(f"{path}: byte {error.start} is no UTF-8; run this run again") from error
+
+
+def _read_object(path: pathlib.Path) -> dict:
+    try:
+        data = json.loads(_read_text(path))
+    except ValueError as error:
+        raise LoadError(f"{path}: {error}; it must be JSON") from error
+    if not isinstance(data, dict):
+        raise LoadError(f"{path}: it holds a {type(data).__name__}, it must be a JSON object")
+    return data
+
+
+def _list(path: pathlib.Path, data: dict, name: str) -> list:
+    value = data.get(name) or []
+    if not isinstance(value, list):
+        raise LoadError(f"{path}: {name} is a {type(value).__name__}, it must be a list")
+    return value
+
+
+def _text(value: Any) -> str:
+    """Axis values are texts, as after the '=' of --set."""
+    return f"{value:g}" if isinstance(value, float) else str(value)

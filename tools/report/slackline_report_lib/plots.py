@@ -1,0 +1,829 @@
+"""The pictures of the report, each as PNG and SVG.
+
+Sizes are laid out in inches by hand: legends stand below their axes with a
+height that follows from their labels, so nothing overlaps whatever the names
+are. The width fits a page and, with this font, a phone.
+"""
+
+import dataclasses
+import io
+import math
+import pathlib
+import re
+from typing import Callable, Optional
+
+import matplotlib
+import matplotlib.ticker
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.textpath import text_to_path
+
+from . import curves, results, statistics, words
+
+# Okabe and Ito, for all eyes; grey in place of their yellow, which is too faint
+# for a line on white.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#777777")
+LINE_STYLES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+GREY = "#666666"
+CURVES_MAX = 12  # In one pair of axes.
+WIDTH = 6.6  # Inches, of every picture.
+FONT = 11  # Points.
+X_LABELS = {
+    "seconds": "wall time (s)",
+    "examples": "training examples seen",
+    "steps": "steps per worker",
+}
+X_WORDS = {"seconds": "wall time", "examples": "examples seen", "steps": "steps"}
+Y_LABELS = {"test_loss": "test loss", "test_accuracy": "test accuracy (%)", "train_loss": "train loss"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    name: str  # Of the files, without ending.
+    title: str
+    caption: str
+    png: bytes
+    svg: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    color: str
+    line: str
+    marker: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    title: str  # "" if it is the only one.
+    variants: list[results.VariantResult]
+
+
+def draw_all(of: results.Results, folder: pathlib.Path) -> list[Picture]:
+    """In the order of the report. Also writes them; removes those that an earlier
+    report left in the folder."""
+    matplotlib.rcParams.update(
+        {
+            "font.size": FONT,
+            "axes.titlesize": FONT,
+            "legend.fontsize": FONT - 1,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#DDDDDD",
+            "grid.linewidth": 0.6,
+            "axes.axisbelow": True,
+            # The same data make the same file.
+            "svg.hashsalt": "slackline",
+        }
+    )
+    panels = _panels(of)
+    styles = _styles(panels)
+    drawings: list[Optional[_Drawing]] = []
+    for axis in of.axes:
+        for key in _axis_metrics(of):
+            drawings.append(_along_axis(of, axis, key))
+    for key in ("test_accuracy", "test_loss"):
+        drawings.append(_final(of, key, styles))
+    for kind in of.experiment.target:
+        for what in ("seconds", "epochs"):
+            drawings.append(_to_target(of, kind, what, styles))
+    for metric in ("test_accuracy", "test_loss", "train_loss"):
+        for x_name in curves.X_NAMES:
+            drawings.append(_curves(of, panels, styles, metric, x_name))
+    drawings.append(_staleness(of, "staleness_clocks", "clocks", styles))
+    drawings.append(_staleness(of, "staleness_updates", "updates", styles))
+    drawings.append(_waiting(of))
+    drawings.append(_traffic(of))
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in [*folder.glob("*.png"), *folder.glob("*.svg")]:
+        old.unlink()
+    pictures = []
+    for drawing in drawings:
+        if drawing is not None:
+            pictures.append(_finish(drawing, folder))
+    return pictures
+
+
+# ---- Colours and panels
+
+
+def _panels(of: results.Results) -> list[Panel]:
+    """At most CURVES_MAX variants each: split by the axis that takes the fewest
+    panels, else in the order of the variants."""
+    if len(of.variants) <= CURVES_MAX:
+        return [Panel("", of.variants)]
+    best: Optional[list[Panel]] = None
+    for field in dict.fromkeys(field for v in of.experiment.variants for field in v.axes):
+        by_value: dict[str, list[results.VariantResult]] = {}
+        for result in of.variants:
+            by_value.setdefault(result.variant.axes.get(field, ""), []).append(result)
+        fits = all(len(group) <= CURVES_MAX for group in by_value.values())
+        if fits and (best is None or len(by_value) < len(best)):
+            best = [Panel(f"{field} = {value}", group) for value, group in by_value.items()]
+    if best is not None:
+        return best
+    chunks = [of.variants[i : i + CURVES_MAX] for i in range(0, len(of.variants), CURVES_MAX)]
+    return [Panel(f"part {i + 1} of {len(chunks)}", chunk) for i, chunk in enumerate(chunks)]
+
+
+def _style(index: int) -> Style:
+    turn = index // len(COLORS)
+    return Style(
+        COLORS[index % len(COLORS)],
+        LINE_STYLES[turn % len(LINE_STYLES)],
+        MARKERS[(index + turn) % len(MARKERS)],
+    )
+
+
+def _styles(panels: list[Panel]) -> dict[str, Style]:
+    """By variant, the same in every picture."""
+    return {
+        result.variant.name: _style(index)
+        for panel in panels
+        for index, result in enumerate(panel.variants)
+    }
+
+
+def _short_labels(names: list[str]) -> list[str]:
+    """Without the parts that all of them share: the panel's title says those."""
+    parts = [re.split(r"(?<=[ ,;])", name) for name in names]
+    shared = set.intersection(*({part.strip(" ,;") for part in of_name} for of_name in parts))
+    short = ["".join(p for p in of_name if p.strip(" ,;") not in shared).strip(" ,;") for of_name in parts]
+    return short if all(short) and len(set(short)) == len(names) else names
+
+
+# ---- Layout
+
+
+@dataclasses.dataclass
+class _Drawing:
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def _finish(drawing: _Drawing, folder: pathlib.Path) -> Picture:
+    data = {}
+    for ending in ("png", "svg"):
+        out = io.BytesIO()
+        metadata = {"Date": None} if ending == "svg" else {"Software": None}
+        drawing.figure.savefig(out, format=ending, dpi=160, metadata=metadata, facecolor="white")
+        data[ending] = out.getvalue()
+        results.write_bytes(folder / f"{drawing.name}.{ending}", data[ending])
+    return Picture(drawing.name, drawing.title, drawing.caption, data["png"], data["svg"])
+
+
+def _text_width(text: str, size: float = FONT) -> float:
+    """Inches, of the longest line."""
+    font = FontProperties(family=matplotlib.rcParams["font.family"], size=size)
+    # Not as mathematics, in which a dollar sign starts a formula.
+    widths = [text_to_path.get_text_width_height_descent(line, font, False)[0] for line in text.split("\n")]
+    return max(widths) / 72
+
+
+def _wrapped(text: str, columns: int) -> str:
+    """Names often have no spaces to break at, so commas and such do as well."""
+    spaced = text
+    for mark in (",", "/", ":", "=", "_", "-"):
+        spaced = spaced.replace(mark, mark + "\u200b")
+    words_of = spaced.replace(" ", " \u200b").split("\u200b")
+    lines, line = [], ""
+    for word in words_of:
+        if line and len(line + word.rstrip()) > columns:
+            lines.append(line.rstrip())
+            line = ""
+        while len(word) > columns:
+            lines.append(word[:columns])
+            word = word[columns:]
+        line += word
+    lines.append(line.rstrip())
+    return "\n".join(lines).replace("$", r"\$")
+
+
+class _Stack:
+    """A figure of axes one below the other, each with a title and a legend of
+    its own below it."""
+
+    LEFT, RIGHT = 0.95, 0.2
+
+    def __init__(self, axes_height: float, titles: list[str], legends: list[list[tuple]]):
+        """`legends`: for each pair of axes (label, Style) of its curves."""
+        self._columns, heights = [], []
+        for title, entries in zip(titles, legends):
+            labels = [_wrapped(label, 60) for label, _ in entries]
+            size = matplotlib.rcParams["legend.fontsize"]
+            widest = max((_text_width(label, size) for label in labels), default=0)
+            columns = max(1, min(len(labels), int((WIDTH - 0.4) / (widest + 0.62))))
+            # Filled column by column; the tallest of them counts.
+            rows = math.ceil(len(labels) / columns) if labels else 0
+            lines = [1.5 + 1.2 * label.count("\n") for label in labels]
+            tallest = max((sum(lines[i : i + rows]) for i in range(0, len(labels), rows or 1)), default=0)
+            legend = tallest * size / 72 + 0.15 if labels else 0.0
+            self._columns.append(columns)
+            heights.append((0.42 if title else 0.15, axes_height, 0.62, legend))
+        total = sum(map(sum, heights))
+        self.figure = Figure(figsize=(WIDTH, total))
+        self.axes = []
+        top = total
+        for (above, height, below, legend), title, entries, columns in zip(
+            heights, titles, legends, self._columns
+        ):
+            bottom = top - above - height
+            axes = self.figure.add_axes(
+                (
+                    self.LEFT / WIDTH,
+                    bottom / total,
+                    (WIDTH - self.LEFT - self.RIGHT) / WIDTH,
+                    height / total,
+                )
+            )
+            if title:
+                axes.set_title(_wrapped(title, 60), loc="left", fontweight="bold")
+            if entries:
+                handles = [
+                    Line2D(
+                        [], [], color=style.color, linestyle=style.line, marker=style.marker,
+                        markersize=4.5, linewidth=1.8,
+                    )
+                    for _, style in entries
+                ]
+                self.figure.legend(
+                    handles,
+                    [_wrapped(label, 60) for label, _ in entries],
+                    loc="upper center",
+                    bbox_to_anchor=(0.5, (bottom - below + 0.06) / total),
+                    ncol=columns,
+                    frameon=False,
+                    handlelength=2.2,
+                    columnspacing=1.4,
+                )
+            self.axes.append(axes)
+            top = bottom - below - legend
+
+
+class _Rows:
+    """A figure with one row for each name, the first on top, and room for a legend
+    of a few short entries above."""
+
+    def __init__(self, names: list[str], row_height: float, legend: bool = False):
+        labels = [_wrapped(name, 26) for name in names]
+        lines = max(label.count("\n") + 1 for label in labels)
+        row_height = max(row_height, lines * FONT * 1.25 / 72 + 0.06)
+        left = max(_text_width(label) for label in labels) + 0.25
+        above, below = (0.45 if legend else 0.15), 0.62
+        height = row_height * len(names) + 0.1
+        total = above + height + below
+        self.figure = Figure(figsize=(WIDTH, total))
+        self.axes = self.figure.add_axes(
+            (left / WIDTH, below / total, (WIDTH - left - 0.25) / WIDTH, height / total)
+        )
+        self.axes.set_yticks(range(len(names)))
+        self.axes.set_yticklabels(labels)
+        self.axes.set_ylim(len(names) - 0.5, -0.5)
+        self.axes.tick_params(axis="y", length=0)
+        self.axes.grid(False, axis="y")
+
+
+def _plain_log_ticks(axis, low: float, high: float, shown: Callable[[float], str]) -> None:
+    """Ticks at 1, 2, 5 of each decade, fewer or more as the range asks, written
+    out in full."""
+    decades = math.log10(high / low) if high > low > 0 else 0
+    subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades < 1 else (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+    axis.set_major_locator(matplotlib.ticker.LogLocator(subs=subs, numticks=12))
+    axis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: shown(value)))
+
+
+class _LossScale:
+    """As it is, or logarithmic when the values have very different sizes."""
+
+    def __init__(self, values: np.ndarray, label: str):
+        values = values[np.isfinite(values)]
+        positive = values[values > 0]
+        self.log = len(positive) > 0 and positive.max() / positive.min() > 8
+        self._range = (positive.min(), positive.max()) if self.log else (0.0, 1.0)
+        self._label = label
+
+    def place(self, values):
+        return np.maximum(values, self._range[0] / 2)
+
+    def apply(self, axes, direction: str) -> None:
+        axes.set(**{direction + "label": self._label + (" (log scale)" if self.log else "")})
+        if self.log:
+            limits = (self._range[0] / 1.15, self._range[1] * 1.15)
+            axes.set(**{direction + "scale": "log", direction + "lim": limits})
+            _plain_log_ticks(getattr(axes, direction + "axis"), *self._range, lambda value: f"{value:g}")
+
+
+class _AccuracyScale:
+    """In percent; logarithmic in the error when that spans more than a factor of
+    four, as 98 and 99 % then are as far apart as 80 and 90 %."""
+
+    def __init__(self, values: np.ndarray, label: str):
+        errors = 100 * (1 - values[np.isfinite(values)])
+        positive = errors[errors > 0]
+        self.log = len(positive) > 0 and positive.max() / positive.min() > 4
+        self._range = (positive.min(), positive.max()) if self.log else (0.0, 100.0)
+        self._label = label
+
+    def place(self, values):
+        errors = 100 * (1 - np.asarray(values, dtype=float))
+        return np.clip(errors, self._range[0] / 1.5, 100.0) if self.log else 100 - np.clip(errors, 0.0, 100.0)
+
+    def apply(self, axes, direction: str) -> None:
+        note = ("\n" if direction == "y" else ", ") + "log scale of the error" if self.log else ""
+        axes.set(**{direction + "label": self._label + note})
+        if self.log:
+            limits = (self._range[1] * 1.15, self._range[0] / 1.15)
+            axes.set(**{direction + "scale": "log", direction + "lim": limits})
+            axis = getattr(axes, direction + "axis")
+            _plain_log_ticks(axis, *self._range, lambda error: f"{100 - error:g}")
+
+
+class _PlainScale:
+    log = False
+
+    def __init__(self, _: np.ndarray, label: str):
+        self._label = label
+
+    def place(self, values):
+        return np.maximum(values, 0.0)
+
+    def apply(self, axes, direction: str) -> None:
+        axes.set(**{direction + "label": self._label})
+        axes.set_ylim(bottom=0) if direction == "y" else axes.set_xlim(left=0)
+
+
+def _scale(metric: str, values: list, label: str):
+    flat = np.concatenate([np.asarray(one, dtype=float).ravel() for one in values])
+    kind = (
+        _AccuracyScale if metric == "test_accuracy" else _LossScale if metric.endswith("loss") else _PlainScale
+    )
+    return kind(flat, label)
+
+
+# ---- Curves
+
+
+def _curves(
+    of: results.Results, panels: list[Panel], styles: dict[str, Style], metric: str, x_name: str
+) -> Optional[_Drawing]:
+    found: list[tuple[Panel, dict[str, curves.Curve]]] = []
+    for panel in panels:
+        by_name = {}
+        for result in panel.variants:
+            curve = curves.curve_of(result.variant.finished(), metric, x_name)
+            if curve is not None:
+                by_name[result.variant.name] = curve
+        if by_name:
+            found.append((panel, by_name))
+    if not found:
+        return None
+    every = [curve for _, by_name in found for curve in by_name.values()]
+    if metric == "test_accuracy" and not any((curve.mean > 0).any() for curve in every):
+        return None  # Not measured.
+    stack = _Stack(
+        3.1 if len(found) == 1 else 2.6,
+        [panel.title for panel, _ in found],
+        [
+            list(zip(_short_labels(list(by_name)) if len(panels) > 1 else by_name, map(styles.get, by_name)))
+            for _, by_name in found
+        ],
+    )
+    scale = _scale(metric, [curve.mean for curve in every], Y_LABELS[metric])
+    draw_style = "steps-post" if x_name == "seconds" else "default"
+    for axes, (_, by_name) in zip(stack.axes, found):
+        for name, curve in by_name.items():
+            style = styles[name]
+            axes.plot(
+                curve.x,
+                scale.place(curve.mean),
+                color=style.color,
+                linestyle=style.line,
+                marker=style.marker,
+                markersize=4,
+                markevery=max(1, len(curve.x) // 8),
+                linewidth=1.6,
+                drawstyle=draw_style,
+            )
+            if curve.low is not None:
+                axes.fill_between(
+                    curve.x,
+                    scale.place(curve.low),
+                    scale.place(curve.high),
+                    step="post" if x_name == "seconds" else None,
+                    color=style.color,
+                    alpha=0.13,
+                    linewidth=0,
+                )
+        axes.set_xlabel(X_LABELS[x_name])
+        scale.apply(axes, "y")
+        axes.set_xlim(0, max(curve.x[-1] for curve in every) * 1.02)
+        if x_name != "seconds":
+            axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_big_number))
+    # The same range in all panels, so that they can be compared.
+    if len(stack.axes) > 1:
+        limits = [axes.get_ylim() for axes in stack.axes]
+        inverted = limits[0][0] > limits[0][1]
+        low, high = min(map(min, limits)), max(map(max, limits))
+        for axes in stack.axes:
+            axes.set_ylim((high, low) if inverted else (low, high))
+    name = metric.replace("_", " ")
+    return _Drawing(
+        f"{metric}_by_{x_name}",
+        f"{name[0].upper()}{name[1:]} against {X_WORDS[x_name]}",
+        _curve_caption(every, metric, x_name),
+        stack.figure,
+    )
+
+
+def _curve_caption(every: list[curves.Curve], metric: str, x_name: str) -> str:
+    seeds = sorted({curve.seeds for curve in every})
+    parts = []
+    if metric == "train_loss":
+        parts.append("Means over the workers of the losses of their minibatches since their last record.")
+    else:
+        parts.append("Evaluations on the test data.")
+    if seeds == [1]:
+        parts.append("One seed each, so there is no band.")
+    else:
+        parts.append("Lines are means over the seeds.")
+        if max(seeds) >= 3:
+            parts.append("Bands are 95 % intervals of the mean (Student's t).")
+        if 2 in seeds:
+            parts.append("With two seeds the band goes from the smaller value to the larger.")
+        if 1 in seeds:
+            parts.append("Variants with one seed have no band.")
+    if max(seeds) > 1 and x_name == "seconds":
+        parts.append(
+            "Seeds reach a point at different times: each keeps its last value until the next one, and "
+            "to the end once it has ended."
+        )
+    if any(not np.isfinite(curve.mean).all() for curve in every):
+        parts.append("A line has a gap where a seed's loss is no finite number.")
+    if x_name == "seconds":
+        parts.append("An evaluation stands at the time when its result was known.")
+    return " ".join(parts)
+
+
+def _big_number(value: float, _) -> str:
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g} M"
+    if abs(value) >= 1e4:
+        return f"{value / 1e3:g} k"
+    return f"{value:g}"
+
+
+# ---- Along an axis with numbers
+
+
+def _axis_metrics(of: results.Results) -> list[str]:
+    keys = ["test_accuracy", "test_loss", "examples_per_second"]
+    keys += [f"{what}_to_{kind}" for kind in of.experiment.target for what in ("seconds", "epochs")]
+    return [key for key in keys if of.metric(key) is not None]
+
+
+def _label(metric: results.Metric) -> str:
+    unit = "%" if metric.unit == "share" else metric.unit
+    return metric.label + (f" ({unit})" if unit and unit != metric.label.split()[0] else "")
+
+
+def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_Drawing]:
+    metric = of.metric(key)
+    means = {result.variant.name: result.means[key] for result in of.variants}
+    present = [means[p.variant] for p in axis.points if means[p.variant] is not None]
+    if not present or (key == "test_accuracy" and not any(mean.mean > 0 for mean in present)):
+        return None
+    lines = [line for line in axis.lines() if any(means[p.variant] for p in axis.of_line(line))]
+    chunks = [lines[i : i + CURVES_MAX] for i in range(0, len(lines), CURVES_MAX)]
+    order = sorted({(point.number, point.label) for point in axis.points})
+    places = {place: i for i, place in enumerate(order)}
+    style_of = {line: _style(i % CURVES_MAX) for i, line in enumerate(lines)}
+    stack = _Stack(
+        3.1,
+        [""] * len(chunks),
+        [[(line, style_of[line]) for line in chunk] if len(lines) > 1 else [] for chunk in chunks],
+    )
+    scale = _scale(key, [[mean.mean for mean in present]], _label(metric))
+    missing = False
+    for axes, chunk in zip(stack.axes, chunks):
+        for index, line in enumerate(chunk):
+            style = style_of[line]
+            shift = (index - (len(chunk) - 1) / 2) * min(0.09, 0.5 / len(chunk))
+            points = axis.of_line(line)
+            shown = [p for p in points if means[p.variant] is not None]
+            x = np.array([places[p.number, p.label] + shift for p in shown])
+            y = np.array([means[p.variant].mean for p in shown])
+            spans = [_span(of.of(p.variant), key) or (means[p.variant].mean,) * 2 for p in shown]
+            low, high = np.array(spans).T if spans else (x, x)
+            axes.plot(
+                x, scale.place(y), color=style.color, linestyle=style.line, marker=style.marker,
+                markersize=5, linewidth=1.6, zorder=3,
+            )
+            axes.vlines(x, scale.place(low), scale.place(high), color=style.color, linewidth=1.4, alpha=0.75)
+            for point in points:
+                if means[point.variant] is None and of.of(point.variant).variant.finished():
+                    missing = True
+                    axes.plot(
+                        [places[point.number, point.label] + shift], [0.03 if metric.better > 0 else 0.97],
+                        transform=axes.get_xaxis_transform(), marker="x", markersize=7,
+                        markeredgewidth=2, color=style.color, clip_on=False, zorder=4,
+                    )
+        scale.apply(axes, "y")
+        axes.set_xlim(-0.5, len(order) - 0.5)
+        axes.set_xticks(range(len(order)))
+        axes.set_xticklabels([label for _, label in order])
+        axes.set_xlabel(_axis_label(axis))
+        axes.grid(False, axis="x")
+    caption = "Means over the seeds." + _span_words([of.of(p.variant) for p in axis.points], key)
+    caption += " The values of the axis stand at equal distances."
+    if missing:
+        caption += " A cross at the edge: no mean, as a run "
+        caption += "did not reach the target." if "_to_" in key else "diverged."
+    if "_to_" in key:
+        caption += " Only the runs that reached the target count."
+    title = f"{metric.label[0].upper()}{metric.label[1:]} along {axis.field}"
+    if key.startswith("seconds_to_") or key.startswith("epochs_to_"):
+        title += f" ({results.target_texts(of.experiment)[key.split('_to_')[1]]})"
+    return _Drawing(f"{key}_along_{_file_name(axis.field)}", title, caption, stack.figure)
+
+
+def _axis_label(axis: results.Axis) -> str:
+    unit = ""
+    if "staleness" in axis.field:
+        unit = " (clocks)"
+    elif axis.field == "replay":
+        unit = ": largest delay (clocks)"
+    return axis.field + unit
+
+
+def _span(result: results.VariantResult, key: str) -> Optional[tuple[float, float]]:
+    """What the plots show around a mean: its interval; with two seeds, whose
+    interval is wide beyond use, their values; None with one."""
+    mean = result.means[key]
+    if mean is None or mean.low is None:
+        return None
+    if mean.count == 2:
+        values = result.values[key].values()
+        return min(values), max(values)
+    return mean.low, mean.high
+
+
+def _span_words(shown: list[results.VariantResult], key: str) -> str:
+    """What the lines around the means are, for a caption."""
+    counts = {result.means[key].count for result in shown if result.means[key] is not None}
+    text = " Lines are 95 % intervals of the mean (Student's t)." if max(counts, default=0) > 2 else ""
+    if 2 in counts:
+        text += " With two seeds the line goes from one value to the other."
+    if 1 in counts:
+        text += " With one seed there is no line."
+    return text
+
+
+def _file_name(text: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in text)
+
+
+# ---- One row for each variant
+
+
+def _final(of: results.Results, key: str, styles: dict[str, Style]) -> Optional[_Drawing]:
+    metric = of.metric(key)
+    if metric is None:
+        return None
+    shown = [result for result in of.variants if result.values[key]]
+    if not shown or (key == "test_accuracy" and not any(v > 0 for r in shown for v in r.values[key].values())):
+        return None
+    values = [v for result in shown for v in result.values[key].values()]
+    rows = _Rows([result.variant.name for result in shown], 0.34)
+    axes = rows.axes
+    scale = _scale(key, [values], f"final {_label(metric)}")
+    baseline = of.baseline().means[key]
+    if baseline is not None:
+        axes.axvline(scale.place(baseline.mean), color=GREY, linestyle="--", linewidth=1, zorder=1)
+    for row, result in enumerate(shown):
+        style, mean, span = styles[result.variant.name], result.means[key], _span(result, key)
+        own = list(result.values[key].values())
+        axes.plot(scale.place(own), [row + 0.22] * len(own), "o", markersize=3, color=style.color, alpha=0.55)
+        if span is not None:
+            axes.plot(scale.place(span), [row - 0.05] * 2, color=style.color, linewidth=2.2)
+        if mean is not None:
+            axes.plot(
+                scale.place([mean.mean]), [row - 0.05], style.marker, markersize=7, color=style.color
+            )
+    if not scale.log:
+        # Intervals of wild seeds would push all others together.
+        placed = scale.place(values)
+        room = max(np.ptp(placed) * 0.35, 1e-3 * np.abs(placed).max(), 1e-12)
+        axes.set_xlim(placed.min() - room, placed.max() + room)
+        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
+    scale.apply(axes, "x")
+    caption = "Large marks are means over the seeds, small dots single seeds." + _span_words(shown, key)
+    if len(shown) > 1 and baseline is not None:
+        caption += f" Dashed: the mean of the baseline, {of.experiment.baseline}."
+    if any(result.means[key] is None for result in shown):
+        caption += " A variant with a run that diverged has no mean."
+    return _Drawing(f"final_{key}", f"Final {metric.label} of each variant", caption, rows.figure)
+
+
+def _to_target(
+    of: results.Results, kind: str, what: str, styles: dict[str, Style]
+) -> Optional[_Drawing]:
+    metric = of.metric(f"{what}_to_{kind}")
+    shown = [result for result in of.variants if result.variant.finished()]
+    if what == "seconds":
+        shown = [r for r in shown if any(run.has_wall_time() for run in r.variant.finished())]
+    if metric is None or not any(result.values[metric.key] for result in shown):
+        return None
+    rows = _Rows([result.variant.name for result in shown], 0.34)
+    axes = rows.axes
+    longest = max(value for result in shown for value in result.values[metric.key].values())
+    for row, result in enumerate(shown):
+        style, mean = styles[result.variant.name], result.means[metric.key]
+        span = _span(result, metric.key)
+        reached, of_runs = len(result.values[metric.key]), len(result.variant.finished())
+        end = 0.0
+        if mean is not None:
+            complete = reached == of_runs
+            axes.barh(
+                row, mean.mean, height=0.62, color=style.color, alpha=0.85 if complete else 0.35,
+                hatch=None if complete else "///", edgecolor="white",
+            )
+            end = mean.mean
+            if span is not None:
+                end = max(end, min(span[1], longest * 1.3))
+                axes.plot([max(0.0, span[0]), end], [row, row], color="black", linewidth=1.4)
+        if reached < of_runs:
+            text = f"reached by {reached} of {of_runs}" if reached else f"not reached (0 of {of_runs})"
+            axes.annotate(
+                text, (end, row), xytext=(5, 0), textcoords="offset points", va="center",
+                color=GREY if reached else "black", fontsize=FONT - 1,
+                # Inside the bar's end where there is no room beside it.
+                **({"ha": "left"} if end < longest * 0.7 else {"ha": "right", "bbox": _ON_WHITE}),
+            )
+    axes.set_xlim(0, longest * 1.3)
+    target = results.target_texts(of.experiment)[kind]
+    word = "wall time (s)" if what == "seconds" else "epochs"
+    axes.set_xlabel(f"{word} until a {target}")
+    caption = (
+        f"First evaluation with a {target}, or better; nothing is interpolated between evaluations, "
+        "so a bar is up to one interval between evaluations too long."
+    )
+    caption += _span_words(shown, metric.key)
+    if any(0 < r.reached(kind) < len(r.variant.finished()) for r in shown):
+        caption += " Pale and hatched: the mean of the runs that reached it, which flatters."
+    name = "Wall time" if what == "seconds" else "Epochs"
+    return _Drawing(f"{metric.key}", f"{name} until a {target}", caption, rows.figure)
+
+
+_ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8}
+
+
+def _waiting(of: results.Results) -> Optional[_Drawing]:
+    shares: list[tuple[str, dict[int, float]]] = []
+    for result in of.variants:
+        by_rank: dict[int, list[float]] = {}
+        for run in result.variant.finished():
+            for rank, share in results.waiting_shares(run).items():
+                by_rank.setdefault(rank, []).append(share)
+        if by_rank:
+            shares.append(
+                (result.variant.name, {rank: sum(by_rank[rank]) / len(by_rank[rank]) for rank in sorted(by_rank)})
+            )
+    if not shares:
+        return None
+    ranks = sorted({rank for _, by_rank in shares for rank in by_rank})
+    bars = len(ranks) <= len(COLORS)
+    rows = _Rows([name for name, _ in shares], max(0.34, 0.13 * len(ranks)) if bars else 0.34, legend=bars)
+    axes = rows.axes
+    for row, (_, by_rank) in enumerate(shares):
+        if bars:
+            height = 0.8 / len(ranks)
+            for index, rank in enumerate(ranks):
+                if rank in by_rank:
+                    axes.barh(
+                        row - 0.4 + (index + 0.5) * height, 100 * by_rank[rank], height=height * 0.9,
+                        color=COLORS[index],
+                    )
+        else:
+            values = [100 * share for share in by_rank.values()]
+            axes.plot([min(values), max(values)], [row, row], color=GREY, linewidth=1)
+            axes.plot(values, [row] * len(values), "|", markersize=11, markeredgewidth=1.5, color=COLORS[0])
+    if bars:
+        handles = [Patch(color=COLORS[i]) for i in range(len(ranks))]
+        rows.figure.legend(
+            handles, [f"{'worker ' if i == 0 else ''}{rank}" for i, rank in enumerate(ranks)],
+            loc="upper center", ncol=len(ranks), frameon=False, handlelength=1, columnspacing=1.0,
+            handletextpad=0.4,
+        )
+    axes.set_xlabel("share of the time spent waiting (%)")
+    axes.set_xlim(left=0)
+    caption = (
+        "Time at pulls (a parked one waits at the gate), barriers and all-reduce, of that and the "
+        "computing together; means over the seeds. "
+    )
+    caption += "One bar for each worker." if bars else "One tick for each worker."
+    return _Drawing("waiting", "Waiting of each worker", caption, rows.figure)
+
+
+def _traffic(of: results.Results) -> Optional[_Drawing]:
+    shown = []
+    for result in of.variants:
+        pairs = [
+            (results.traffic(run, "bytes_pushed"), results.traffic(run, "bytes_pulled"))
+            for run in result.variant.finished()
+        ]
+        pairs = [pair for pair in pairs if math.isfinite(sum(pair))]
+        if pairs:
+            shown.append((result.variant.name, np.mean(pairs, axis=0)))
+    if not shown or not any(pair.sum() > 0 for _, pair in shown):
+        return None
+    rows = _Rows([name for name, _ in shown], 0.34, legend=True)
+    axes = rows.axes
+    for row, (_, (pushed, pulled)) in enumerate(shown):
+        axes.barh(row, pushed, height=0.62, color=COLORS[0])
+        axes.barh(row, pulled, left=pushed, height=0.62, color=COLORS[4])
+    handles = [Patch(color=color) for color in (COLORS[0], COLORS[4])]
+    rows.figure.legend(
+        handles, ["pushed by workers", "pulled by workers"], loc="upper center", ncol=2, frameon=False,
+        handlelength=1,
+    )
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: words.byte_text(value, 0)))
+    axes.set_xlabel("payload for each training example")
+    caption = (
+        "Bytes of gradients or updates pushed and of parameters pulled, first sends only, divided by the "
+        "examples trained on; means over the seeds."
+    )
+    return _Drawing("traffic", "Traffic", caption, rows.figure)
+
+
+# ---- Staleness
+
+
+def _staleness(
+    of: results.Results, key: str, unit: str, styles: dict[str, Style]
+) -> Optional[_Drawing]:
+    shown = [(r.variant.name, results.histogram(r.variant.finished(), key)) for r in of.variants]
+    shown = [(name, bins) for name, bins in shown if sum(bins) > 0]
+    if not shown:
+        return None
+    largest = max(max(i for i, count in enumerate(bins) if count) for _, bins in shown)
+    groups = _groups(largest)
+    columns = 1 if len(shown) == 1 else 2 if len(shown) <= 6 else 3
+    rows = math.ceil(len(shown) / columns)
+    titles = [_wrapped(name, {1: 60, 2: 34, 3: 22}[columns]) for name, _ in shown]
+    lines = max(title.count("\n") + 1 for title in titles) + 1
+    above, height, below, left, gap = lines * 0.19 + 0.12, 1.2, 0.33, 0.75, 0.5
+    total = rows * (above + height + below) + 0.32
+    width = (WIDTH - left - 0.15 - (columns - 1) * gap) / columns
+    figure = Figure(figsize=(WIDTH, total))
+    labels = [str(high) for _, high in groups]
+    every = max(1, math.ceil(len(groups) * max(map(len, labels)) * 0.11 / width))
+    for i, ((name, bins), title) in enumerate(zip(shown, titles)):
+        row, column = divmod(i, columns)
+        bottom = total - (row + 1) * (above + height) - row * below
+        axes = figure.add_axes(
+            ((left + column * (width + gap)) / WIDTH, bottom / total, width / WIDTH, height / total)
+        )
+        counts = np.array([sum(bins[low : high + 1]) for low, high in groups])
+        axes.bar(range(len(groups)), 100 * counts / counts.sum(), width=0.85, color=styles[name].color)
+        p50, p99 = (statistics.histogram_percentile(bins, fraction) for fraction in (0.5, 0.99))
+        axes.set_title(f"{title}\np50 {p50}, p99 {p99}", loc="left", fontsize=FONT - 1.5)
+        axes.set_xlim(-0.7, len(groups) - 0.3)
+        axes.set_xticks(range(0, len(groups), every))
+        axes.set_xticklabels(labels[::every], fontsize=FONT - 2)
+        axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(3))
+        axes.tick_params(axis="y", labelsize=FONT - 2)
+        axes.set_ylim(bottom=0)
+        axes.grid(False, axis="x")
+    figure.text(0.5, 0.08 / total, f"staleness of a gradient ({unit})", ha="center", va="bottom")
+    figure.text(0.02, 0.5, "share of the gradients (%)", rotation=90, va="center", ha="left")
+    caption = (
+        f"How many {unit} a gradient missed when it reached its shard, over all shards and seeds; p50 and "
+        "p99 are percentiles. The heights have scales of their own."
+    )
+    if unit == "updates":
+        caption = caption.replace("How many updates", "How many updates of the shard")
+    if any(low != high for low, high in groups):
+        caption += " A bar counts the values above the bar to its left, up to its number."
+    if largest >= 1023:
+        caption += " The last bar holds everything beyond as well."
+    return _Drawing(key, f"Staleness in {unit}", caption, figure)
+
+
+def _groups(largest: int) -> list[tuple[int, int]]:
+    """Bars: first and last value of each. Single values as long as that can be read."""
+    if largest <= 24:
+        return [(value, value) for value in range(max(largest, 3) + 1)]
+    groups = [(0, 0), (1, 1), (2, 2)]
+    while groups[-1][1] < largest:
+        low = groups[-1][1] + 1
+        groups.append((low, 2 * (low - 1)))
+    return groups

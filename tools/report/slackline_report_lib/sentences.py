@@ -1,0 +1,291 @@
+"""The summary in plain words. Every sentence is made from the numbers: what is
+not in them is not said, and what a test does not show is called noise."""
+
+from typing import Optional
+
+from . import load, results, statistics, words
+
+
+def summary(of: results.Results) -> list[str]:
+    sentences = [_coverage(of)]
+    sentences += _not_comparable(of)
+    headline = headline_metric(of)
+    if headline is not None:
+        sentences += _against_baseline(of, headline)
+    for axis in of.axes:
+        for line in axis.lines():
+            if headline is not None:
+                sentences += _along(of, axis, line, headline)
+    for kind in of.experiment.target:
+        sentences += _target(of, kind)
+    sentences += _speed(of)
+    sentences += _divergence(of)
+    sentences += _failures(of)
+    return sentences
+
+
+def headline_metric(of: results.Results) -> Optional[results.Metric]:
+    """Test accuracy; test loss where accuracy is not measured."""
+    accuracy = of.metric("test_accuracy")
+    if accuracy is not None and any(
+        value > 0 for result in of.variants for value in result.values["test_accuracy"].values()
+    ):
+        return accuracy
+    return of.metric("test_loss")
+
+
+def tests_used(of: results.Results) -> list[str]:
+    """How the comparisons with the baseline were made, in words."""
+    kinds = sorted({one.difference.test for v in of.variants for one in v.compared.values()})
+    named = {
+        "paired t": "paired t test over the common seeds",
+        "Welch": "Welch's t test, as the two sides have different seeds",
+    }
+    return [named.get(kind, kind) for kind in kinds]
+
+
+def _coverage(of: results.Results) -> str:
+    runs = of.experiment.runs()
+    finished = sum(run.state == load.FINISHED for run in runs)
+    text = (
+        f"{words.times(len(of.variants), 'variant')}, "
+        f"{words.times(len(of.experiment.seeds), 'seed')}: "
+        f"{finished} of {words.times(len(runs), 'run')} finished"
+    )
+    for state, word in ((load.FAILED, "failed"), (load.DAMAGED, "left damaged files"), (load.TO_DO, "still to do")):
+        count = sum(run.state == state for run in runs)
+        if count:
+            text += f", {count} {word}"
+    return text + f". The baseline is {of.experiment.baseline}."
+
+
+def _not_comparable(of: results.Results) -> list[str]:
+    sentences = []
+    counts = [len(result.variant.finished()) for result in of.variants]
+    if max(counts, default=0) == 1:
+        sentences.append(
+            "Each variant has one finished run, so there are no intervals and no tests: any "
+            "difference may be chance."
+        )
+    if of.experiment.parallel > 1:
+        sentences.append(
+            f"{of.experiment.parallel} runs shared the machine at a time: their wall times and "
+            "rates say little about a machine of their own."
+        )
+    return sentences
+
+
+def _measured(of: results.Results, key: str) -> list[results.VariantResult]:
+    return [result for result in of.variants if result.means.get(key) is not None]
+
+
+def _with_interval(metric: results.Metric, mean: statistics.Mean) -> str:
+    if mean.low is None:
+        return words.value(metric, mean.mean)
+    low, high = mean.low, mean.high
+    if metric.unit == "share":  # An interval of Student's knows no bounds.
+        low, high = max(0.0, low), min(1.0, high)
+    return (
+        f"{words.value(metric, mean.mean)} (95 % interval {words.value(metric, low)} to "
+        f"{words.value(metric, high)}, {words.times(mean.count, 'seed')})"
+    )
+
+
+def _against_baseline(of: results.Results, metric: results.Metric) -> list[str]:
+    measured = _measured(of, metric.key)
+    if not measured:
+        return [f"No variant has a final {metric.label}."]
+    best = max(measured, key=lambda result: metric.better * result.means[metric.key].mean)
+    word = "Highest" if metric.better > 0 else "Lowest"
+    baseline = of.baseline()
+    sentence = (
+        f"{word} mean {metric.label}: {best.variant.name} with "
+        f"{_with_interval(metric, best.means[metric.key])}"
+    )
+    own = baseline.means[metric.key]
+    if own is None:
+        return [sentence + f"; the baseline {of.experiment.baseline} has none to compare with."]
+    if best is baseline:
+        sentence += ", the baseline itself."
+    else:
+        sentence += f"; the baseline {of.experiment.baseline} has {_with_interval(metric, own)}."
+    sentences = [sentence]
+    groups: dict[str, list[results.VariantResult]] = {"better": [], "worse": [], "noise": []}
+    for result in measured:
+        one = result.compared.get(metric.key)
+        if one is None or one.difference.p_value is None:
+            continue
+        if not one.significant():
+            groups["noise"].append(result)
+        elif metric.better * one.difference.difference > 0:
+            groups["better"].append(result)
+        else:
+            groups["worse"].append(result)
+    for word in ("better", "worse"):
+        if groups[word]:
+            listed = [_difference_text(metric, result) for result in groups[word]]
+            sentences.append(
+                f"Beyond noise {word} than the baseline in {metric.label}: {words.names(listed)}."
+            )
+    if groups["noise"]:
+        low = min(result.compared[metric.key].difference.low for result in groups["noise"])
+        high = max(result.compared[metric.key].difference.high for result in groups["noise"])
+        listed = words.names([result.variant.name for result in groups["noise"]])
+        sentences.append(
+            f"Within noise of the baseline in {metric.label}: {listed}. That is no proof of being "
+            f"equal: differences between {words.difference(metric, low)} and "
+            f"{words.difference(metric, high)} agree with these runs."
+        )
+    return sentences
+
+
+def _difference_text(metric: results.Metric, result: results.VariantResult) -> str:
+    one = result.compared[metric.key]
+    return (
+        f"{result.variant.name} ({words.difference(metric, one.difference.difference)}, "
+        f"{words.p_value(one.p_holm)})"
+    )
+
+
+def _along(
+    of: results.Results, axis: results.Axis, line: str, metric: results.Metric
+) -> list[str]:
+    points = [
+        point for point in axis.of_line(line) if of.of(point.variant).means.get(metric.key) is not None
+    ]
+    if len(points) < 2 or points[0] is not axis.of_line(line)[0]:
+        return []
+    compared = axis.compared[line, metric.key]
+    where = f"Along {axis.field}" + (f" ({line})" if len(axis.lines()) > 1 else "")
+    first = points[0]
+    tested = [p for p in points[1:] if p.variant in compared and compared[p.variant].p_holm is not None]
+    if not tested:
+        ends = [words.value(metric, of.of(p.variant).means[metric.key].mean) for p in (first, points[-1])]
+        return [
+            f"{where}, mean {metric.label} goes from {ends[0]} at {first.label} to {ends[1]} at "
+            f"{points[-1].label}; there is no test."
+        ]
+    worse = [
+        p
+        for p in tested
+        if compared[p.variant].significant()
+        and metric.better * compared[p.variant].difference.difference < 0
+    ]
+    if not worse:
+        return [
+            f"{where}, {metric.label} at {words.names([p.label for p in tested])} is not worse, beyond "
+            f"noise, than at {first.label}."
+        ]
+    listed = [
+        f"{p.label} ({words.difference(metric, compared[p.variant].difference.difference)}, "
+        f"{words.p_value(compared[p.variant].p_holm)})"
+        for p in worse
+    ]
+    text = f"{where}, {metric.label} is worse, beyond noise, than at {first.label}: at {words.names(listed)}"
+    rest = [p.label for p in tested if p not in worse]
+    return [text + (f"; not so at {words.names(rest)}." if rest else ".")]
+
+
+def _target(of: results.Results, kind: str) -> list[str]:
+    target = results.target_texts(of.experiment)[kind]
+    timed = of.metric(f"seconds_to_{kind}")
+    metric = timed or of.metric(f"epochs_to_{kind}")
+    finished = [result for result in of.variants if result.variant.finished()]
+    full = [result for result in finished if result.reached(kind) == len(result.variant.finished())]
+    part = [result for result in finished if result not in full and result.reached(kind)]
+    none = [result for result in finished if not result.reached(kind)]
+    sentences = []
+    measured = [result for result in full if result.means.get(metric.key) is not None]
+    if measured:
+        best = min(measured, key=lambda result: result.means[metric.key].mean)
+        text = f"A {target} was reached first by {best.variant.name}, on average after {_amount(metric, best)}"
+        baseline = of.baseline()
+        one = best.compared.get(metric.key)
+        if best is baseline:
+            text += ", the baseline itself"
+        elif one is not None:
+            text += (
+                f"; the baseline needed {_amount(metric, baseline)} "
+                f"({_verdict(one)})"
+            )
+        elif baseline in none:
+            text += "; the baseline did not reach it"
+        sentences.append(text + ".")
+    if part:
+        listed = [
+            f"{result.variant.name} ({result.reached(kind)} of {len(result.variant.finished())})"
+            for result in part
+        ]
+        sentences.append(f"Only some runs reached a {target}: {words.names(listed)}.")
+    if none:
+        listed = words.names([result.variant.name for result in none])
+        sentences.append(
+            f"No variant reached a {target}."
+            if len(none) == len(finished)
+            else f"A {target} was reached in no run of {listed}."
+        )
+    return sentences
+
+
+def _amount(metric: results.Metric, result: results.VariantResult) -> str:
+    text = words.value(metric, result.means[metric.key].mean)
+    return text + " epochs" if metric.unit == "epochs" else text
+
+
+def _verdict(one: results.Comparison) -> str:
+    if one.p_holm is None:
+        return one.difference.test
+    return words.p_value(one.p_holm) + ("" if one.significant() else ", within noise")
+
+
+def _speed(of: results.Results) -> list[str]:
+    metric = of.metric("examples_per_second")
+    measured = _measured(of, "examples_per_second") if metric is not None else []
+    baseline = of.baseline()
+    if len(measured) < 2 or baseline not in measured:
+        return []
+    best = max(measured, key=lambda result: result.means[metric.key].mean)
+    own = baseline.means[metric.key].mean
+    text = f"Most examples per second: {best.variant.name} with {words.value(metric, best.means[metric.key].mean)}"
+    if best is baseline:
+        text += ", the baseline itself"
+    elif own > 0:
+        ratio = best.means[metric.key].mean / own
+        text += f", {ratio:.2f} times the baseline's"
+        one = best.compared.get(metric.key)
+        text += f" ({_verdict(one)})" if one is not None else ""
+    sentences = [text + "."]
+    waits = _measured(of, "wait_share") if of.metric("wait_share") is not None else []
+    if len(waits) >= 2:
+        metric = of.metric("wait_share")
+        most = max(waits, key=lambda result: result.means["wait_share"].mean)
+        least = min(waits, key=lambda result: result.means["wait_share"].mean)
+        sentences.append(
+            f"Workers waited most in {most.variant.name} ({words.value(metric, most.means['wait_share'].mean)} "
+            f"of their time) and least in {least.variant.name} "
+            f"({words.value(metric, least.means['wait_share'].mean)})."
+        )
+    return sentences
+
+
+def _divergence(of: results.Results) -> list[str]:
+    diverged = [result for result in of.variants if result.diverged]
+    if not diverged:
+        return []
+    listed = [
+        f"{result.variant.name} ({len(result.diverged)} of {len(result.variant.finished())} runs)"
+        for result in diverged
+    ]
+    return [f"Diverged, with a final loss that is no finite number: {words.names(listed)}."]
+
+
+def _failures(of: results.Results) -> list[str]:
+    failed = [run for run in of.experiment.runs() if run.state == load.FAILED]
+    sentences = []
+    for run in failed[:6]:
+        reason = run.error.strip().rstrip(".") or "its run.json gives no reason"
+        sentences.append(f"Failed: {run.variant}, seed {run.seed}: {reason}.")
+    if len(failed) > 6:
+        sentences.append(f"{len(failed) - 6} more runs failed; they are listed under the runs.")
+    sentences += [f"Damaged: {problem}." for problem in of.experiment.problems[:6]]
+    return sentences

@@ -1,0 +1,123 @@
+"""Intervals, tests and corrections. Numbers in, numbers out.
+
+Formulas: Student's t interval of a mean; Welch (1947), "The generalization of
+'Student's' problem when several different population variances are involved",
+with the degrees of freedom of Welch and Satterthwaite; the paired t test; Holm
+(1979), "A simple sequentially rejective multiple test procedure".
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Optional, Sequence
+
+import numpy as np
+import scipy.stats
+
+CONFIDENCE = 0.95
+SIGNIFICANCE = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """Of `count` values, at least one. The spread of one value is not known."""
+
+    count: int
+    mean: float
+    standard_deviation: Optional[float]  # With count - 1 in the denominator.
+    low: Optional[float]  # Ends of the interval.
+    high: Optional[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Of two means: the variant's minus the baseline's."""
+
+    difference: float
+    low: Optional[float]
+    high: Optional[float]
+    p_value: Optional[float]
+    # "paired t" over common seeds, "Welch", or why there is no test.
+    test: str
+
+
+def mean_with_interval(values: Sequence[float]) -> Optional[Mean]:
+    """None without values."""
+    if not len(values):
+        return None
+    count, mean = len(values), float(np.mean(values))
+    if count == 1:
+        return Mean(1, mean, None, None, None)
+    deviation = float(np.std(values, ddof=1))
+    half = _quantile(count - 1) * deviation / math.sqrt(count)
+    return Mean(count, mean, deviation, mean - half, mean + half)
+
+
+def compare(variant: dict[int, float], baseline: dict[int, float]) -> Optional[Difference]:
+    """The values are by seed. The same seeds on both sides are compared in pairs:
+    they share their data order and first model. None if a side is empty."""
+    if not variant or not baseline:
+        return None
+    if variant.keys() == baseline.keys():
+        return _paired([variant[seed] - baseline[seed] for seed in sorted(variant)])
+    return _welch(list(variant.values()), list(baseline.values()))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Corrected for having made all these tests, in the order given."""
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for place, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+def histogram_percentile(bins: Sequence[float], fraction: float) -> Optional[int]:
+    """As common/metrics/histogram.h; None when nothing was counted."""
+    total, seen = sum(bins), 0.0
+    if total <= 0:
+        return None
+    for value, count in enumerate(bins):
+        seen += count
+        if seen >= fraction * total:
+            return value
+    return len(bins) - 1
+
+
+def _paired(differences: list[float]) -> Difference:
+    mean = mean_with_interval(differences)
+    if mean.count == 1:
+        return Difference(mean.mean, None, None, None, "one seed: no test")
+    if _is_zero(mean.standard_deviation, differences):
+        if _is_zero(mean.mean, differences):
+            return Difference(0.0, 0.0, 0.0, 1.0, "equal in every seed")
+        return Difference(mean.mean, None, None, None, "no spread over seeds: no test")
+    t = mean.mean / (mean.standard_deviation / math.sqrt(mean.count))
+    p_value = float(2 * scipy.stats.t.sf(abs(t), mean.count - 1))
+    return Difference(mean.mean, mean.low, mean.high, p_value, "paired t")
+
+
+def _welch(a: list[float], b: list[float]) -> Difference:
+    difference = float(np.mean(a) - np.mean(b))
+    if len(a) == 1 or len(b) == 1:
+        return Difference(difference, None, None, None, "one seed: no test")
+    error_a = float(np.var(a, ddof=1)) / len(a)
+    error_b = float(np.var(b, ddof=1)) / len(b)
+    error = error_a + error_b
+    if _is_zero(math.sqrt(error), a + b):
+        return Difference(difference, None, None, None, "no spread over seeds: no test")
+    degrees = error**2 / (error_a**2 / (len(a) - 1) + error_b**2 / (len(b) - 1))
+    half = _quantile(degrees) * math.sqrt(error)
+    p_value = float(2 * scipy.stats.t.sf(abs(difference) / math.sqrt(error), degrees))
+    return Difference(difference, difference - half, difference + half, p_value, "Welch")
+
+
+@functools.lru_cache(maxsize=None)  # SciPy takes long, and curves ask often.
+def _quantile(degrees: float) -> float:
+    return float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, degrees))
+
+
+def _is_zero(value: float, of: Sequence[float]) -> bool:
+    """Up to rounding in numbers of this size."""
+    return abs(value) <= 1e-9 * max(1e-300, max(abs(one) for one in of))

@@ -1,0 +1,149 @@
+"""Event files that TensorBoard reads, one per run.
+
+A file is a sequence of records (tensorflow/tsl/lib/io/record_writer.h): length
+as uint64, masked CRC of the length as uint32, data, masked CRC of the data, all
+little endian. The CRC is CRC-32C (RFC 3720, appendix B.4); masked it is rotated
+right by 15 bits plus 0xa282ead8 (tensorflow/tsl/lib/hash/crc32c.h). The data are
+Protocol Buffers, tensorflow.Event of event.proto: wall_time = 1 (double),
+step = 2 (int64), file_version = 3 (string), summary = 5; tensorflow.Summary of
+summary.proto: value = 1, in it tag = 1 (string), simple_value = 2 (float).
+"""
+
+import datetime
+import math
+import pathlib
+import struct
+from typing import Any, Iterator
+
+from . import load, results
+
+
+def write_event_files(experiment: load.Experiment, folder: pathlib.Path) -> int:
+    """One file in folder/<last part of the run's folder>/ for each run with
+    metrics; in place of one that an earlier report left there. Returns how many."""
+    count = 0
+    for run in experiment.runs():
+        if not run.records:
+            continue
+        place = folder / pathlib.PurePath(run.folder).name
+        place.mkdir(parents=True, exist_ok=True)
+        for old in place.glob("events.out.tfevents.*.slackline"):
+            old.unlink()
+        name = f"events.out.tfevents.{int(unix_seconds(run.started)):010d}.slackline"
+        results.write_bytes(place / name, event_file(run))
+        count += 1
+    return count
+
+
+def unix_seconds(started: Any) -> float:
+    """From such a number, or a date and time as in ISO 8601. 0 if it is neither:
+    TensorBoard's relative times then are right still."""
+    if isinstance(started, str):
+        text = started.strip().replace("Z", "+00:00")
+        try:
+            moment = datetime.datetime.fromisoformat(text)
+        except ValueError:
+            return 0.0
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.timezone.utc)
+        return moment.timestamp()
+    value = load.number(started)
+    return value if math.isfinite(value) else 0.0
+
+
+def event_file(run: load.Run) -> bytes:
+    started = unix_seconds(run.started)
+    parts = [_record(_event(started, version="brain.Event:2"))]
+    for tag, step, seconds, value in sorted(_scalars(run), key=lambda scalar: scalar[2]):
+        parts.append(_record(_event(started + seconds, step=step, tag=tag, value=value)))
+    return b"".join(parts)
+
+
+def _scalars(run: load.Run) -> Iterator[tuple[str, int, float, float]]:
+    """Tag, step, seconds, value. Train losses are means over the workers at one
+    step, rates are sums."""
+    for record in run.evaluations():
+        yield "test/loss", record.step, _known(record.seconds), record.loss
+        if math.isfinite(record.accuracy):
+            yield "test/accuracy", record.step, _known(record.seconds), record.accuracy
+    by_step: dict[int, list[load.Record]] = {}
+    for record in run.records:
+        if record.kind == "train":
+            by_step.setdefault(record.step, []).append(record)
+    for step, same in by_step.items():
+        seconds = max(_known(record.seconds) for record in same)
+        yield "train/loss", step, seconds, sum(record.loss for record in same) / len(same)
+        rate = sum(record.examples_per_second for record in same)
+        if math.isfinite(rate) and run.has_wall_time():
+            yield "examples_per_second", step, seconds, rate
+
+
+def _known(seconds: float) -> float:
+    return seconds if math.isfinite(seconds) else 0.0
+
+
+# ---- Protocol Buffers
+
+
+def _event(wall_time: float, step: int = 0, version: str = "", tag: str = "", value: float = 0.0) -> bytes:
+    event = b"\x09" + struct.pack("<d", wall_time)  # Field 1, 64 bits.
+    if step:
+        event += b"\x10" + _varint(step)  # Field 2, varint.
+    if version:
+        event += b"\x1a" + _sized(version.encode())  # Field 3, sized.
+    if tag:
+        scalar = b"\x0a" + _sized(tag.encode()) + b"\x15" + struct.pack("<f", _single(value))
+        event += b"\x2a" + _sized(b"\x0a" + _sized(scalar))  # Field 5, in it field 1.
+    return event
+
+
+def _single(value: float) -> float:
+    """What has no place in 32 bits becomes infinite."""
+    if math.isfinite(value) and abs(value) > 3.4028234e38:
+        return math.copysign(math.inf, value)
+    return value
+
+
+def _sized(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# ---- Records
+
+
+def _record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
+
+
+def masked_crc(data: bytes) -> int:
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)  # Reflected 0x1EDC6F41.
+        table.append(value)
+    return table
+
+
+_TABLE = _crc_table()
