@@ -55,7 +55,8 @@ absl::Status Serve(const MemberFlags& flags,
         .lease = absl::Milliseconds(config.limits().lease_ms()),
         .start_timeout = absl::Milliseconds(config.limits().start_timeout_ms()),
         .rebalance = {.config = config.rebalance(),
-                      .slot_count = optimizer.slot_count()}};
+                      .slot_count = optimizer.slot_count()},
+        .stop = config.train().stop()};
     options.endpoint = coordinator_endpoint;
     options.folder = flags.out;
     options.mode = ModeText(config);

@@ -817,6 +817,22 @@ class Validator {
     }
     AboveZero("train.eval_every_epochs", train.eval_every_epochs(),
               "more than train.epochs evaluates at the end only");
+    CheckStop();
+  }
+
+  void CheckStop() {
+    const config::Stop& stop = config_.train().stop();
+    if (stop.has_test_accuracy()) {
+      const double accuracy = stop.test_accuracy();
+      Require(accuracy > 0 && accuracy <= 1, "train.stop.test_accuracy",
+              accuracy, "above 0 and at most 1", "0.97 is 97 %");
+    }
+    if (stop.has_test_loss()) {
+      AboveZero("train.stop.test_loss", stop.test_loss());
+    }
+    if (stop.has_wall_seconds()) {
+      AboveZero("train.stop.wall_seconds", stop.wall_seconds());
+    }
   }
 
   void CheckLimits() {

@@ -36,10 +36,19 @@ void MemberCore::SendHeartbeat(absl::Time now, Effects* effects) {
   heartbeat.set_incarnation(incarnation_);
   heartbeat.set_first_record(first_record_);
   for (size_t i = 0; i < std::min(records_.size(), kRecordsPerHeartbeat); ++i) {
-    *heartbeat.add_record() = records_[i];
+    run::MetricRecord& record = *heartbeat.add_record();
+    record = records_[i].record;
+    record.set_seconds(absl::ToDoubleSeconds(now - records_[i].made_at));
   }
   effects->sends.push_back(std::move(message));
   next_heartbeat_ = now + lease_ / kHeartbeatsPerLease;
+}
+
+void MemberCore::AddRecord(const run::MetricRecord& record,
+                           absl::Time made_at) {
+  records_.push_back({.record = record, .made_at = made_at});
+  if (record.kind() == run::MetricRecord::EVAL)
+    next_heartbeat_ = std::min(next_heartbeat_, made_at);
 }
 
 uint64_t MemberCore::Call(wire::Call kind, Payload value, absl::Time now,

@@ -58,10 +58,10 @@ class MemberCore {
   void SetStats(const run::ServerStats& stats) {
     *heartbeat_.mutable_server() = stats;
   }
-  // Delivered exactly once to the coordinator's records.
-  void AddRecord(const run::MetricRecord& record) {
-    records_.push_back(record);
-  }
+  // Delivered exactly once to the coordinator's records, with the time since
+  // `made_at`: an EVAL with the next OnTick(), since it may end the job, others
+  // with the next heartbeat.
+  void AddRecord(const run::MetricRecord& record, absl::Time made_at);
   // Sends a heartbeat now instead of at its time. Call it after a view that
   // ends the job, with the last statistics set: the coordinator waits for it.
   void SendHeartbeat(absl::Time now, Effects* effects);
@@ -93,7 +93,11 @@ class MemberCore {
   absl::Time heard_;  // Last sign of life of the coordinator.
   wire::Heartbeat heartbeat_;
   uint64_t first_record_ = 0;
-  std::deque<run::MetricRecord> records_;
+  struct Record {
+    run::MetricRecord record;
+    absl::Time made_at;
+  };
+  std::deque<Record> records_;
   std::shared_ptr<const View> view_;
   uint64_t next_call_id_ = 1;
   std::map<uint64_t, PendingCall> calls_;

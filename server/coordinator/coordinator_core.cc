@@ -4,7 +4,9 @@
 #include <iterator>
 #include <set>
 
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/config/stop_rules.h"
 #include "common/metrics/histogram.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
@@ -387,6 +389,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   }
   gone_workers_.push_back(member.worker);
   gone_workers_.back().set_alive(false);
+  gone_workers_.back().set_rank(member.join.index());
   workers_lost_.push_back(
       absl::StrCat(sentence, ", at clock ", member.worker.clock()));
   regroup_ = true;
@@ -452,20 +455,24 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   member.view_known = std::max(member.view_known, message.header.view_number());
   if (heartbeat.has_worker()) member.worker = heartbeat.worker();
   if (heartbeat.has_server()) member.server = heartbeat.server();
+  const uint64_t number = view_.number();
   for (int i = 0; i < heartbeat.record_size(); ++i) {
     if (heartbeat.first_record() + i != member.records_acked) continue;
     ++member.records_acked;
     run::MetricRecord record = heartbeat.record(i);
-    record.set_seconds(running_since_ == absl::InfiniteFuture()
-                           ? 0
-                           : absl::ToDoubleSeconds(now - running_since_));
+    const absl::Duration ago = absl::Seconds(record.seconds());
+    record.set_seconds(
+        std::max(0.0, running_since_ == absl::InfiniteFuture()
+                          ? 0.0
+                          : absl::ToDoubleSeconds(now - ago - running_since_)));
     latest_[record.kind()] = record;
-    effects->records.push_back(std::move(record));
+    effects->records.push_back(record);
+    if (record.kind() == run::MetricRecord::EVAL)
+      StopIfEvaluationMeetsRule(record, now, effects);
   }
   reply.set_code(wire::OK);
   reply.set_records_acked(member.records_acked);
   effects->sends.push_back(std::move(out));
-  const uint64_t number = view_.number();
   if (heartbeat.has_server()) OnHandOverStates(member, now, effects);
   if (heartbeat.has_worker()) AskPolicy(now, effects);
   // A view made just now went to all.
@@ -497,6 +504,7 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
                         Seconds(options_.lease)),
            now, effects);
   }
+  StopIfTimeIsUp(now, effects);
   AskPolicy(now, effects);
   PlanIfDue(now, effects);
 }
@@ -510,7 +518,7 @@ absl::Time CoordinatorCore::NextWakeup() const {
   if (ended_at_ != absl::InfiniteFuture())
     next = std::min(next, ended_at_ + options_.lease);
   if (view_.state() == wire::RUNNING) {
-    next = std::min(next, next_plan_);
+    next = std::min({next, next_plan_, StopTime()});
     if (policy_.has_value()) next = std::min(next, policy_->NextLook());
   }
   return next + absl::Milliseconds(1);
@@ -712,6 +720,76 @@ void CoordinatorCore::FinishIfDone(absl::Time now, Effects* effects) {
   if (result_.has_value()) {
     End(wire::FINISHED, "all workers have completed their steps", now, effects);
   }
+}
+
+// ---- Stop rules -----------------------------------------------------------
+
+bool CoordinatorCore::MayStop() const {
+  return view_.state() == wire::RUNNING &&
+         trained_at_ == absl::InfiniteFuture();
+}
+
+absl::Time CoordinatorCore::StopTime() const {
+  if (!MayStop() || !options_.stop.has_wall_seconds())
+    return absl::InfiniteFuture();
+  return running_since_ + absl::Seconds(options_.stop.wall_seconds());
+}
+
+Clock CoordinatorCore::SmallestClock() const {
+  Clock smallest = view_.steps_total();
+  for (const auto& [incarnation, member] : members_) {
+    if (!member.worker_role()) continue;
+    smallest = std::min<Clock>(smallest, member.worker.clock());
+  }
+  return smallest;
+}
+
+void CoordinatorCore::StopIfEvaluationMeetsRule(
+    const run::MetricRecord& evaluation, absl::Time now, Effects* effects) {
+  if (!MayStop()) return;
+  const std::string rule =
+      StopRuleMet(options_.stop, evaluation.loss(), evaluation.accuracy());
+  if (rule.empty()) return;
+  run::Result result;
+  result.set_steps(evaluation.step());
+  result.set_test_loss(evaluation.loss());
+  result.set_test_accuracy(evaluation.accuracy());
+  result.set_model_sha256(evaluation.model_sha256());
+  StopByRule(absl::StrCat(rule, " at step ", evaluation.step()),
+             evaluation.seconds(), result, now, effects);
+}
+
+void CoordinatorCore::StopIfTimeIsUp(absl::Time now, Effects* effects) {
+  if (now < StopTime()) return;
+  run::Result result;
+  result.set_steps(SmallestClock());
+  std::string rule = absl::StrCat(
+      "train.stop.wall_seconds ", options_.stop.wall_seconds(),
+      " had passed; the slowest worker was at step ", result.steps());
+  if (const auto evaluation = latest_.find(run::MetricRecord::EVAL);
+      evaluation == latest_.end()) {
+    absl::StrAppend(&rule, ", nothing was evaluated");
+  } else {
+    result.set_test_loss(evaluation->second.loss());
+    result.set_test_accuracy(evaluation->second.accuracy());
+    absl::StrAppend(&rule, ", the last evaluation was of step ",
+                    evaluation->second.step());
+  }
+  StopByRule(rule, absl::ToDoubleSeconds(now - running_since_), result, now,
+             effects);
+}
+
+void CoordinatorCore::StopByRule(const std::string& rule, double seconds,
+                                 const run::Result& result, absl::Time now,
+                                 Effects* effects) {
+  stopped_ = absl::StrFormat("%s after %.1f s", rule, seconds);
+  stopped_seconds_ = seconds;
+  result_ = result;
+  if (const auto trained = latest_.find(run::MetricRecord::TRAIN);
+      trained != latest_.end()) {
+    result_->set_train_loss(trained->second.loss());
+  }
+  End(wire::FINISHED, stopped_, now, effects);
 }
 
 // ---- What users ask for ---------------------------------------------------
@@ -1069,12 +1147,15 @@ run::Summary CoordinatorCore::Summary() const {
   for (const auto& [incarnation, member] : members_) {
     if (member.worker_role()) {
       workers.push_back(member.worker);
+      workers.back().set_rank(member.join.index());
     } else {
+      summary.set_dropped(summary.dropped() + member.server.dropped());
       MergeHistogram(member.server.staleness_clocks(), &clocks);
       MergeHistogram(member.server.staleness_updates(), &updates);
     }
   }
   for (const run::ServerStats& server : gone_servers_) {
+    summary.set_dropped(summary.dropped() + server.dropped());
     MergeHistogram(server.staleness_clocks(), &clocks);
     MergeHistogram(server.staleness_updates(), &updates);
   }
@@ -1083,19 +1164,33 @@ run::Summary CoordinatorCore::Summary() const {
   *summary.mutable_move_pause_micros() = rebalancer_.PauseMicros();
   summary.set_mode_changes(modes_.changes());
   int64_t examples = 0;
+  std::map<int32_t, run::WorkerSummary> by_rank;
   for (const run::WorkerStats& worker : workers) {
     examples += worker.examples();
     summary.set_steps(std::max(summary.steps(), worker.clock()));
     summary.set_bytes_pushed(summary.bytes_pushed() + worker.bytes_pushed());
     summary.set_bytes_pulled(summary.bytes_pulled() + worker.bytes_pulled());
     summary.set_retries(summary.retries() + worker.retries());
+    // The gone come first: a rank's last incarnation is what stays.
+    run::WorkerSummary& last = by_rank[worker.rank()];
+    last.set_rank(worker.rank());
+    last.set_steps(worker.clock());
+    last.set_examples(worker.examples());
+    last.set_compute_seconds(worker.compute_seconds());
+    last.set_wait_seconds(worker.wait_seconds());
+    last.set_bytes_pushed(worker.bytes_pushed());
+    last.set_bytes_pulled(worker.bytes_pulled());
   }
+  for (const auto& [rank, worker] : by_rank) *summary.add_worker() = worker;
   SetPercentiles(clocks, summary.mutable_staleness_clocks());
   SetPercentiles(updates, summary.mutable_staleness_updates());
+  *summary.mutable_staleness_clocks_histogram() = clocks.bin();
+  *summary.mutable_staleness_updates_histogram() = updates.bin();
   if (running_since_ != absl::InfiniteFuture() &&
       trained_at_ != absl::InfiniteFuture()) {
     const double seconds = absl::ToDoubleSeconds(trained_at_ - running_since_);
-    summary.set_wall_seconds(seconds);
+    summary.set_wall_seconds(stopped_.empty() ? seconds : stopped_seconds_);
+    // Who was stopped went on until it heard of it.
     if (seconds > 0)
       summary.set_examples_per_second(static_cast<double>(examples) / seconds);
   }
@@ -1106,6 +1201,7 @@ run::Summary CoordinatorCore::Summary() const {
     summary.set_test_accuracy(result_->test_accuracy());
     summary.set_model_sha256(result_->model_sha256());
   }
+  summary.set_stopped(stopped_);
   for (const std::string& lost : workers_lost_) summary.add_workers_lost(lost);
   return summary;
 }

@@ -6,7 +6,8 @@
 // then FINISHED or FAILED. A worker whose lease runs out leaves the view, and
 // the others go on. A server whose lease runs out fails the job, unless it owns
 // no shard. The worker of the lowest rank in the view is the chief: once all
-// workers are done it evaluates and writes the model and reports the result.
+// workers are done it evaluates and writes the model and reports the result. A
+// stop rule that comes true before that ends the job as FINISHED, too.
 //
 // Placement: a user or the planner (planner.h) decides on moves; a view orders
 // some of them at a time; the source of a move says when it is done
@@ -53,6 +54,7 @@ class CoordinatorCore {
     size_t store_bytes_max = 64 << 20;
     int parked_calls_max = 65536;
     Rebalancer::Options rebalance;
+    config::Stop stop;
   };
   struct Effects {
     std::vector<Outgoing> sends;
@@ -123,6 +125,16 @@ class CoordinatorCore {
              const Payload* value = nullptr) const;
   void StartIfComplete(absl::Time now, Effects* effects);
   void FinishIfDone(absl::Time now, Effects* effects);
+  // Stop rules hold while workers train.
+  bool MayStop() const;
+  void StopIfEvaluationMeetsRule(const run::MetricRecord& evaluation,
+                                 absl::Time now, Effects* effects);
+  void StopIfTimeIsUp(absl::Time now, Effects* effects);
+  absl::Time StopTime() const;  // InfiniteFuture: there is none.
+  void StopByRule(const std::string& rule, double seconds,
+                  const run::Result& result, absl::Time now, Effects* effects);
+  // The worker of the smallest clock, of those that are left.
+  Clock SmallestClock() const;
   // What users ask for. Each call is done once, however often it comes.
   void OnUserCall(const PeerId& from, const wire::Call& call, absl::Time now,
                   Effects* effects);
@@ -184,6 +196,8 @@ class CoordinatorCore {
   int parked_calls_ = 0;
   std::map<int, run::MetricRecord> latest_;  // By kind.
   std::optional<run::Result> result_;
+  std::string stopped_;         // By which rule.
+  double stopped_seconds_ = 0;  // When it came true, since running_since_.
   std::vector<run::WorkerStats> gone_workers_;
   std::vector<run::ServerStats> gone_servers_;
   std::vector<std::string> workers_lost_;

@@ -17,6 +17,20 @@ nlohmann::ordered_json PercentilesJson(const run::Percentiles& percentiles) {
           {"max", percentiles.max()}};
 }
 
+nlohmann::ordered_json WorkersJson(const run::Summary& summary) {
+  nlohmann::ordered_json workers = nlohmann::ordered_json::array();
+  for (const run::WorkerSummary& worker : summary.worker()) {
+    workers.push_back({{"rank", worker.rank()},
+                       {"steps", worker.steps()},
+                       {"examples", worker.examples()},
+                       {"compute_seconds", worker.compute_seconds()},
+                       {"wait_seconds", worker.wait_seconds()},
+                       {"bytes_pushed", worker.bytes_pushed()},
+                       {"bytes_pulled", worker.bytes_pulled()}});
+  }
+  return workers;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
@@ -122,6 +136,13 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
       {"test_accuracy", summary.test_accuracy()},
       {"staleness_clocks", PercentilesJson(summary.staleness_clocks())},
       {"staleness_updates", PercentilesJson(summary.staleness_updates())},
+      {"staleness_clocks_histogram",
+       std::vector<uint64_t>(summary.staleness_clocks_histogram().begin(),
+                             summary.staleness_clocks_histogram().end())},
+      {"staleness_updates_histogram",
+       std::vector<uint64_t>(summary.staleness_updates_histogram().begin(),
+                             summary.staleness_updates_histogram().end())},
+      {"dropped", summary.dropped()},
       {"bytes_pushed", summary.bytes_pushed()},
       {"bytes_pulled", summary.bytes_pulled()},
       {"retries", summary.retries()},
@@ -131,6 +152,8 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
       {"mode_changes", summary.mode_changes()},
       {"workers_lost", std::vector<std::string>(summary.workers_lost().begin(),
                                                 summary.workers_lost().end())},
+      {"worker", WorkersJson(summary)},
+      {"stopped", summary.stopped()},
       {"model_sha256", summary.model_sha256()}};
   const std::string text = json.dump(2) + "\n";
   const absl::string_view part(text);

@@ -41,16 +41,71 @@ INSTANTIATE_TEST_SUITE_P(Modes, EveryMode,
                                          ModeCase{"allreduce", "allreduce", 0}),
                          [](const auto& test) { return test.param.name; });
 
+// Each pull of a shard is counted once in clocks, that of the final model too,
+// and each push in updates; and the bins agree with the figures.
+void CheckHistograms(const nlohmann::json& summary, const ModeCase& mode) {
+  uint64_t counts[2] = {0, 0};
+  int i = 0;
+  for (const char* const field : {"staleness_clocks", "staleness_updates"}) {
+    const nlohmann::json& bins = summary[absl::StrCat(field, "_histogram")];
+    for (const nlohmann::json& bin : bins) counts[i] += bin.get<uint64_t>();
+    if (!bins.empty() && bins.size() < 1024) {
+      EXPECT_EQ(bins.size(), summary[field]["max"].get<size_t>() + 1) << field;
+    }
+    ++i;
+  }
+  constexpr uint64_t kPushes = kSteps * kWorkers;
+  EXPECT_EQ(counts[1] % kPushes, 0u) << "all shards, each push";
+  EXPECT_EQ(counts[0], counts[1] / kPushes * (kPushes + 1));
+  EXPECT_EQ(counts[0] == 0, mode.mode == "allreduce");
+}
+
+// The figures of each worker are those of its last step.
+void CheckWorkers(const nlohmann::json& summary) {
+  ASSERT_THAT(summary["worker"], SizeIs(kWorkers));
+  uint64_t pushed = 0;
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    const nlohmann::json& worker = summary["worker"][rank];
+    EXPECT_EQ(worker["rank"], rank);
+    EXPECT_EQ(worker["steps"], kSteps);
+    EXPECT_EQ(worker["examples"], kSteps * kBatch);
+    EXPECT_GT(worker["compute_seconds"], 0.0);
+    EXPECT_GT(worker["wait_seconds"], 0.0);
+    EXPECT_LE(worker["compute_seconds"].get<double>() +
+                  worker["wait_seconds"].get<double>(),
+              summary["wall_seconds"].get<double>());
+    pushed += worker["bytes_pushed"].get<uint64_t>();
+  }
+  EXPECT_EQ(pushed, summary["bytes_pushed"].get<uint64_t>());
+}
+
 void CheckSummary(const nlohmann::json& summary, const ModeCase& mode) {
   std::vector<std::string> fields;
   for (const auto& [field, value] : summary.items()) fields.push_back(field);
-  ASSERT_THAT(
-      fields,
-      IsSupersetOf({"job", "mode", "seed", "steps", "wall_seconds",
-                    "examples_per_second", "train_loss", "test_loss",
-                    "test_accuracy", "staleness_clocks", "staleness_updates",
-                    "bytes_pushed", "bytes_pulled", "retries", "workers",
-                    "servers", "workers_lost", "data", "model_sha256"}));
+  ASSERT_THAT(fields, IsSupersetOf({"job",
+                                    "mode",
+                                    "seed",
+                                    "steps",
+                                    "wall_seconds",
+                                    "examples_per_second",
+                                    "train_loss",
+                                    "test_loss",
+                                    "test_accuracy",
+                                    "staleness_clocks",
+                                    "staleness_updates",
+                                    "bytes_pushed",
+                                    "bytes_pulled",
+                                    "retries",
+                                    "workers",
+                                    "servers",
+                                    "workers_lost",
+                                    "data",
+                                    "model_sha256",
+                                    "staleness_clocks_histogram",
+                                    "staleness_updates_histogram",
+                                    "dropped",
+                                    "worker",
+                                    "stopped"}));
   EXPECT_EQ(summary["job"], "small");
   EXPECT_EQ(summary["mode"], mode.mode);
   EXPECT_EQ(summary["seed"], 1);
@@ -78,6 +133,10 @@ void CheckSummary(const nlohmann::json& summary, const ModeCase& mode) {
   if (mode.staleness_max >= 0) {
     EXPECT_LE(summary["staleness_clocks"]["max"], mode.staleness_max);
   }
+  EXPECT_EQ(summary["stopped"], "");
+  EXPECT_EQ(summary["dropped"], 0);
+  CheckHistograms(summary, mode);
+  CheckWorkers(summary);
   // 16 * 32 + 32 + 32 * 4 + 4 parameters of 4 bytes cross once per step and
   // worker, each way; the first pull and that of the final model come on top.
   constexpr int64_t kModelBytes = (16 * 32 + 32 + 32 * 4 + 4) * 4;
@@ -93,7 +152,8 @@ void CheckSummary(const nlohmann::json& summary, const ModeCase& mode) {
 void CheckMetrics(const std::vector<nlohmann::json>& records,
                   const nlohmann::json& summary) {
   std::map<int, std::vector<int64_t>> train_steps, eval_steps;
-  double last_seconds = 0;
+  // What is known later, of others or after an evaluation, comes later.
+  std::map<std::pair<int, bool>, double> last_seconds;
   for (const nlohmann::json& record : records) {
     const bool train = record["kind"] == "train";
     EXPECT_TRUE(train || record["kind"] == "eval") << record;
@@ -102,8 +162,9 @@ void CheckMetrics(const std::vector<nlohmann::json>& records,
     EXPECT_DOUBLE_EQ(record["epoch"].get<double>(),
                      record["step"].get<double>() / 100);
     EXPECT_GT(record["loss"], 0.0);
-    EXPECT_GE(record["seconds"], last_seconds);
-    last_seconds = record["seconds"];
+    double& last = last_seconds[{record["rank"], train}];
+    EXPECT_GE(record["seconds"], last);
+    last = record["seconds"];
     if (train) {
       EXPECT_GT(record["examples_per_second"], 0.0);
     } else if (record["step"] == kSteps) {

@@ -129,6 +129,13 @@ TEST(SummaryTest, TellsOfLostWorkersAndOfTheData) {
   EXPECT_THAT(table, HasSubstr("data: generated stand-in\n"));
 }
 
+TEST(SummaryTest, TellsWhichRuleHasStoppedARun) {
+  run::Summary summary = MakeSummary("asp");
+  summary.set_stopped("test loss 0.08 reached 0.1 at step 9 after 2.0 s");
+  EXPECT_THAT(SummaryTable({{.folder = "a", .summary = summary}}),
+              HasSubstr("stopped digits asp: test loss 0.08 reached"));
+}
+
 TEST(SummaryTest, ReadsTheJsonOfARun) {
   const fs::path folder = TestFolder();
   WriteFile(folder / "summary.json",

@@ -455,6 +455,19 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"NeverEvaluates", "epochs: 2", "eval_every_epochs: 0",
                   "c.txt:8:9: train.eval_every_epochs: value is 0; ",
                   "above 0 is required"},
+        ErrorCase{"StopsAtNoAccuracy", "epochs: 2", "stop { test_accuracy: 0 }",
+                  "c.txt:8:16: train.stop.test_accuracy: value is 0; ",
+                  "above 0 and at most 1"},
+        ErrorCase{"StopsAtAPercentage", "epochs: 2",
+                  "stop { test_accuracy: 97 }",
+                  "c.txt:8:16: train.stop.test_accuracy: value is 97; ",
+                  "0.97 is 97 %"},
+        ErrorCase{"StopsAtNoLoss", "epochs: 2", "stop { test_loss: 0 }",
+                  "c.txt:8:16: train.stop.test_loss: value is 0; ",
+                  "above 0 is required"},
+        ErrorCase{"StopsAtOnce", "epochs: 2", "stop { wall_seconds: -1 }",
+                  "c.txt:8:16: train.stop.wall_seconds: value is -1; ",
+                  "above 0 is required"},
         ErrorCase{"ShortLease", "{ }", "{ lease_ms: 199 }",
                   "c.txt:9:10: limits.lease_ms: value is 199; 200 to", ""},
         ErrorCase{"ShortStart", "{ }", "{ start_timeout_ms: 0 }",
@@ -1028,6 +1041,11 @@ config::ClusterConfig RandomConfig(Rng rng) {
   if (rng.Chance(0.5)) config.mutable_train()->set_epochs(positive());
   if (rng.Chance(0.5)) {
     config.mutable_train()->set_max_steps(rng.Between(1, int64_t{1} << 40));
+  }
+  if (rng.Chance(0.3)) {
+    config::Stop* stop = config.mutable_train()->mutable_stop();
+    stop->set_test_accuracy(1 - rng.Uniform());
+    if (rng.Chance(0.5)) stop->set_wall_seconds(positive());
   }
   if (rng.Chance(0.5)) config.mutable_limits()->set_lease_ms(200 + count(9999));
   if (rng.Chance(0.5)) {

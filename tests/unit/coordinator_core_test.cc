@@ -589,6 +589,166 @@ TEST_F(CoordinatorCoreTest, FinishesWhenAllAreDoneAndTheChiefHasReported) {
   EXPECT_EQ(core_->Summary().steps(), 7);
 }
 
+TEST_F(CoordinatorCoreTest, TheSummaryHasEachRanksLastIncarnation) {
+  StartJob();
+  const auto beat = [&](const PeerId& peer, Incarnation incarnation,
+                        int64_t clock, double wait_seconds) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(incarnation);
+    heartbeat.mutable_worker()->set_clock(clock);
+    heartbeat.mutable_worker()->set_wait_seconds(wait_seconds);
+    heartbeat.mutable_worker()->set_bytes_pushed(10 * clock);
+    Send(peer, message);
+  };
+  beat(Worker(0), workers_[0], 6, 0.5);
+  beat(Worker(1), workers_[1], 4, 1.5);
+  Pass(absl::Seconds(7), {Worker(1)});
+  const Incarnation again = Join(Worker(1, 999)).incarnation();
+  beat(Worker(1, 999), again, 5, 0.25);
+  Message message;
+  wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+  heartbeat.set_incarnation(servers_[1]);
+  heartbeat.mutable_server()->set_dropped(3);
+  heartbeat.mutable_server()->mutable_staleness_clocks()->add_bin(8);
+  Send(Server(1), message);
+
+  const run::Summary summary = core_->Summary();
+  ASSERT_EQ(summary.worker_size(), 2);
+  EXPECT_EQ(summary.worker(0).rank(), 0);
+  EXPECT_EQ(summary.worker(0).steps(), 6);
+  EXPECT_EQ(summary.worker(1).rank(), 1);
+  EXPECT_EQ(summary.worker(1).steps(), 5);
+  EXPECT_EQ(summary.worker(1).wait_seconds(), 0.25);
+  EXPECT_EQ(summary.bytes_pushed(), 60u + 40u + 50u) << "all incarnations";
+  EXPECT_EQ(summary.dropped(), 3u);
+  EXPECT_THAT(summary.staleness_clocks_histogram(), ElementsAre(8));
+}
+
+// ---- Stop rules -------------------------------------------------------------
+
+class StopRuleTest : public CoordinatorCoreTest {
+ protected:
+  StopRuleTest() { steps_total_ = 1000; }
+
+  void StartWith(const config::Stop& stop) {
+    options_.stop = stop;
+    Restart();
+    now_ += absl::Seconds(3);
+    StartJob();
+  }
+  // A heartbeat of worker 0 with an evaluation that began `ago`.
+  CoordinatorCore::Effects Evaluate(int64_t step, double loss, double accuracy,
+                                    absl::Duration ago = absl::ZeroDuration()) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(workers_[0]);
+    heartbeat.set_first_record(records_++);
+    heartbeat.mutable_worker()->set_clock(step + 1);
+    run::MetricRecord& record = *heartbeat.add_record();
+    record.set_kind(run::MetricRecord::EVAL);
+    record.set_step(step);
+    record.set_loss(loss);
+    record.set_accuracy(accuracy);
+    record.set_seconds(absl::ToDoubleSeconds(ago));
+    record.set_model_sha256("abc");
+    return Send(Worker(0), message);
+  }
+
+ private:
+  uint64_t records_ = 0;
+};
+
+TEST_F(StopRuleTest, AnAccuracyThatIsReachedFinishesTheJob) {
+  config::Stop stop;
+  stop.set_test_accuracy(0.975);
+  StartWith(stop);
+  now_ += absl::Seconds(10);
+  Evaluate(100, 0.09, 0.9749);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  now_ += absl::Seconds(3);
+  const CoordinatorCore::Effects effects =
+      Evaluate(412, 0.08, 0.9756, absl::Milliseconds(500));
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  EXPECT_THAT(effects.records, SizeIs(1)) << "the evaluation is kept";
+  for (const PeerId& peer : {Server(0), Server(1), Worker(0), Worker(1)}) {
+    ASSERT_NE(ViewFor(effects, peer), nullptr);
+    EXPECT_EQ(ViewFor(effects, peer)->state(), wire::FINISHED);
+  }
+  const run::Summary summary = core_->Summary();
+  EXPECT_EQ(summary.stopped(),
+            "test accuracy 0.9756 reached 0.975 at step 412 after 12.5 s");
+  EXPECT_EQ(summary.steps(), 412);
+  EXPECT_DOUBLE_EQ(summary.test_accuracy(), 0.9756);
+  EXPECT_DOUBLE_EQ(summary.test_loss(), 0.08);
+  EXPECT_DOUBLE_EQ(summary.wall_seconds(), 12.5) << "when the model was there";
+  EXPECT_EQ(summary.model_sha256(), "abc");
+}
+
+TEST_F(StopRuleTest, ALossThatIsReachedFinishesTheJobOnce) {
+  config::Stop stop;
+  stop.set_test_loss(0.1);
+  StartWith(stop);
+  now_ += absl::Seconds(1);
+  Evaluate(10, 0.11, 0.99);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  Evaluate(20, 0.1, 0.5);
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  EXPECT_THAT(Evaluate(30, 0.01, 0.99).records, SizeIs(1));
+  EXPECT_EQ(core_->Summary().stopped(),
+            "test loss 0.1 reached 0.1 at step 20 after 1.0 s");
+  EXPECT_EQ(core_->Summary().steps(), 20);
+}
+
+TEST_F(StopRuleTest, TheTimeIsUpAtTheSmallestClock) {
+  config::Stop stop;
+  stop.set_wall_seconds(20);
+  stop.set_test_accuracy(1);
+  StartWith(stop);
+  const absl::Time start = now_;
+  Evaluate(40, 0.5, 0.75);
+  Message message;
+  wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+  heartbeat.set_incarnation(workers_[1]);
+  heartbeat.mutable_worker()->set_clock(33);
+  Send(Worker(1), message);
+  // Fast forward; NextWakeup() names the time by itself.
+  CoordinatorCore::Effects effects;
+  while (core_->state() == wire::RUNNING && now_ < start + absl::Hours(1)) {
+    for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+    for (int i : {0, 1}) Heartbeat(Worker(i), workers_[i]);
+    now_ = core_->NextWakeup();
+    core_->OnTick(now_, &effects);
+  }
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  EXPECT_LE(now_, start + absl::Milliseconds(20001));
+  const run::Summary summary = core_->Summary();
+  EXPECT_THAT(summary.stopped(),
+              AllOf(HasSubstr("train.stop.wall_seconds 20 had passed"),
+                    HasSubstr("at step 33, the last evaluation was of step 40"),
+                    HasSubstr("after 20.0 s")));
+  EXPECT_EQ(summary.steps(), 33);
+  EXPECT_DOUBLE_EQ(summary.test_accuracy(), 0.75);
+  EXPECT_EQ(summary.model_sha256(), "");
+}
+
+TEST_F(StopRuleTest, NoRuleHoldsOnceAllStepsAreDone) {
+  config::Stop stop;
+  stop.set_wall_seconds(20);
+  stop.set_test_accuracy(0.9);
+  StartWith(stop);
+  Leave(0);
+  Leave(1);
+  Evaluate(1000, 0.1, 0.99);
+  Pass(absl::Seconds(30), {});
+  EXPECT_EQ(core_->state(), wire::RUNNING) << "the chief writes the model";
+  Leave(0, /*with_result=*/true);
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  EXPECT_EQ(core_->Summary().stopped(), "");
+}
+
+// ---- The end, continued -----------------------------------------------------
+
 TEST_F(CoordinatorCoreTest, StaysUntilAllKnowTheEndOrALeaseHasPassed) {
   StartJob();
   CoordinatorCore::Effects effects;

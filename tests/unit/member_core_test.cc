@@ -188,7 +188,7 @@ TEST_F(MemberCoreTest, RecordsGoWithEveryHeartbeatUntilTheyAreAcknowledged) {
   for (int step = 1; step <= 300; ++step) {
     run::MetricRecord record;
     record.set_step(step);
-    member_->AddRecord(record);
+    member_->AddRecord(record, now_);
   }
   MemberCore::Effects effects = Tick();
   const wire::Heartbeat heartbeat = effects.sends.at(0).header.heartbeat();
@@ -206,6 +206,25 @@ TEST_F(MemberCoreTest, RecordsGoWithEveryHeartbeatUntilTheyAreAcknowledged) {
   EXPECT_EQ(next.first_record(), 250u);
   EXPECT_EQ(next.record_size(), 50);
   EXPECT_EQ(next.record(0).step(), 251);
+}
+
+TEST_F(MemberCoreTest, ARecordTellsItsAgeAndAnEvaluationDoesNotWait) {
+  Join();
+  const absl::Time joined = now_;
+  run::MetricRecord record;
+  record.set_kind(run::MetricRecord::TRAIN);
+  member_->AddRecord(record, now_);
+  EXPECT_EQ(member_->NextWakeup(), joined + absl::Seconds(1))
+      << "goes with the next heartbeat";
+  now_ += absl::Milliseconds(600);
+  record.set_kind(run::MetricRecord::EVAL);
+  member_->AddRecord(record, now_ - absl::Milliseconds(200));
+  EXPECT_LE(member_->NextWakeup(), now_);
+  const MemberCore::Effects effects = Tick();
+  const wire::Heartbeat& heartbeat = effects.sends.at(0).header.heartbeat();
+  ASSERT_EQ(heartbeat.record_size(), 2);
+  EXPECT_DOUBLE_EQ(heartbeat.record(0).seconds(), 0.6);
+  EXPECT_DOUBLE_EQ(heartbeat.record(1).seconds(), 0.2);
 }
 
 TEST_F(MemberCoreTest, IsToldThatItsLeaseRanOut) {

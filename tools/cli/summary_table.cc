@@ -112,6 +112,10 @@ std::string SummaryTable(const std::vector<RunResult>& runs) {
     for (const std::string& lost : run.summary.workers_lost()) {
       absl::StrAppend(&text, "lost in ", NameOf(run), ": ", lost, "\n");
     }
+    if (!run.summary.stopped().empty()) {
+      absl::StrAppend(&text, "stopped ", NameOf(run), ": ",
+                      run.summary.stopped(), "\n");
+    }
   }
   data.erase("");
   for (const std::string& source : data) {

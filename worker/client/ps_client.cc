@@ -78,10 +78,13 @@ absl::StatusOr<std::shared_ptr<const View>> PsClient::WaitForView(
     const std::function<bool(const View&)>& accept, const std::string& what,
     absl::Duration wait_max) {
   std::unique_lock<std::mutex> lock(mutex_);
-  SL_RETURN_IF_ERROR(WaitUntil(lock, wait_max, what, [&] {
-    return view_ != nullptr &&
-           (view_->proto().state() == wire::FINISHED || accept(*view_));
-  }));
+  const auto finished = [&] {
+    return view_ != nullptr && view_->proto().state() == wire::FINISHED;
+  };
+  const absl::Status waited = WaitUntil(lock, wait_max, what, [&] {
+    return finished() || (view_ != nullptr && accept(*view_));
+  });
+  if (!waited.ok() && !finished()) return waited;
   return view_;
 }
 
@@ -248,9 +251,12 @@ void PsClient::SetStats(const run::WorkerStats& stats) {
   stats_ = stats;
 }
 
-void PsClient::AddRecord(const run::MetricRecord& record) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  records_.push_back(record);
+void PsClient::AddRecord(const run::MetricRecord& record, absl::Time made_at) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    records_.emplace_back(record, made_at);
+  }
+  waker_.Wake();
 }
 
 void PsClient::Interrupt(const std::string& reason) {
@@ -297,7 +303,8 @@ void PsClient::RunCommands() {
     const std::lock_guard<std::mutex> lock(mutex_);
     commands.swap(commands_);
     if (!leaving_) interrupt = interrupt_reason_;
-    for (run::MetricRecord& record : records_) member_.AddRecord(record);
+    for (const auto& [record, made_at] : records_)
+      member_.AddRecord(record, made_at);
     records_.clear();
   }
   for (const std::function<void()>& command : commands) command();
@@ -385,6 +392,9 @@ void PsClient::PerformMember() {
         member_.SendHeartbeat(absl::Now(), &member_effects_);
         if (proto.state() == wire::FAILED) {
           Fail(absl::FailedPreconditionError(proto.reason()));
+        } else if (proto.state() == wire::FINISHED) {
+          Fail(absl::OutOfRangeError(
+              absl::StrCat("the job has finished: ", proto.reason())));
         }
       }
     }

@@ -9,6 +9,7 @@
 //   Cancelled          Interrupt() was called
 //   DeadlineExceeded   names what was waited for
 //   FailedPrecondition the coordinator refused us, or the job FAILED; says why
+//   OutOfRange         the job has FINISHED: there is nothing left to do
 //   Unavailable        the coordinator is gone
 #pragma once
 
@@ -101,7 +102,8 @@ class PsClient {
   std::shared_ptr<const View> view() const;
   // Goes with the next heartbeats; bytes and retries are filled in.
   void SetStats(const run::WorkerStats& stats);
-  void AddRecord(const run::MetricRecord& record);
+  // As MemberCore::AddRecord().
+  void AddRecord(const run::MetricRecord& record, absl::Time made_at);
   // Ends all waits with Cancelled and tells the coordinator that we leave.
   void Interrupt(const std::string& reason);
   // Called on the communication thread: `on_failure` once, when an error ends
@@ -160,7 +162,7 @@ class PsClient {
   ViewHandler view_handler_;
   std::shared_ptr<const View> view_;
   run::WorkerStats stats_;
-  std::vector<run::MetricRecord> records_;
+  std::vector<std::pair<run::MetricRecord, absl::Time>> records_;
   std::map<uint64_t, MemberCore::CallResult> answers_;
   std::optional<PullResult> pulled_;
   std::optional<Clock> start_clock_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/time/clock.h"
 #include "common/status.h"
 #include "common/view/shard_map.h"
 #include "worker/model/compute.h"
@@ -42,13 +43,16 @@ Snapshot TakeSnapshot(Model& model) {
   return snapshot;
 }
 
-absl::StatusOr<DatasetLoss> EvaluateDataset(Model& model, const Dataset& data) {
+absl::StatusOr<DatasetLoss> EvaluateDataset(
+    Model& model, const Dataset& data, const std::atomic<bool>* cancelled) {
   std::vector<float> inputs(kEvaluationBatch * data.features());
   std::vector<int64_t> labels(kEvaluationBatch);
   std::vector<int64_t> rows(kEvaluationBatch);
   double loss_sum = 0;
   int64_t correct = 0;
   for (int64_t begin = 0; begin < data.examples(); begin += kEvaluationBatch) {
+    if (cancelled != nullptr && cancelled->load())
+      return absl::CancelledError("the evaluation was given up");
     rows.resize(std::min(kEvaluationBatch, data.examples() - begin));
     std::iota(rows.begin(), rows.end(), begin);
     data.Gather(rows, inputs.data(), labels.data());
@@ -87,7 +91,9 @@ Evaluator::~Evaluator() {
 bool Evaluator::Submit(int64_t step, Snapshot snapshot) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (jobs_.size() >= kQueueMax) return false;
-  jobs_.push_back({.step = step, .snapshot = std::move(snapshot)});
+  jobs_.push_back({.step = step,
+                   .submitted = absl::Now(),
+                   .snapshot = std::move(snapshot)});
   changed_.notify_all();
   return true;
 }
@@ -111,8 +117,14 @@ void Evaluator::Run(int threads) {
     lock.unlock();
     LoadSnapshot(job.snapshot, model_.get());
     job.snapshot.clear();
-    const absl::StatusOr<DatasetLoss> loss = EvaluateDataset(*model_, *data_);
-    if (loss.ok()) done_(job.step, *loss);
+    const absl::StatusOr<DatasetLoss> loss =
+        EvaluateDataset(*model_, *data_, &stopping_);
+    if (loss.ok()) {
+      done_({.step = job.step,
+             .submitted = job.submitted,
+             .loss = *loss,
+             .model = model_.get()});
+    }
     lock.lock();
     if (!loss.ok() && failure_.ok()) failure_ = loss.status();
     busy_ = false;

@@ -1,6 +1,7 @@
 // Evaluation on its own thread and model, so that training goes on meanwhile.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/payload.h"
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"
@@ -30,15 +32,24 @@ struct DatasetLoss {
   double objective = 0;  // Mean loss plus the model's regulariser.
   double accuracy = 0;   // In [0, 1].
 };
-absl::StatusOr<DatasetLoss> EvaluateDataset(Model& model, const Dataset& data);
+// Cancelled when `*cancelled` becomes true.
+absl::StatusOr<DatasetLoss> EvaluateDataset(
+    Model& model, const Dataset& data,
+    const std::atomic<bool>* cancelled = nullptr);
 
 class Evaluator {
  public:
-  using Done = std::function<void(int64_t step, const DatasetLoss& loss)>;
+  struct Evaluation {
+    int64_t step = 0;
+    absl::Time submitted;
+    DatasetLoss loss;
+    Model* model = nullptr;  // Has the snapshot. The evaluator's.
+  };
+  using Done = std::function<void(const Evaluation& evaluation)>;
   // `done` is called on the evaluator's thread, in the order of Submit().
   Evaluator(std::unique_ptr<Model> model, std::shared_ptr<const Dataset> data,
             int threads, Done done);
-  ~Evaluator();
+  ~Evaluator();  // Gives up what is not done yet.
 
   // False, and nothing happens, if kQueueMax evaluations wait already.
   bool Submit(int64_t step, Snapshot snapshot);
@@ -50,6 +61,7 @@ class Evaluator {
  private:
   struct Job {
     int64_t step = 0;
+    absl::Time submitted;
     Snapshot snapshot;
   };
   void Run(int threads);
@@ -62,8 +74,8 @@ class Evaluator {
   // Guarded by mutex_.
   std::deque<Job> jobs_;
   bool busy_ = false;
-  bool stopping_ = false;
   absl::Status failure_;
+  std::atomic<bool> stopping_ = false;  // Set under mutex_.
   std::thread thread_;
 };
 

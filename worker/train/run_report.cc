@@ -54,7 +54,7 @@ void RunReport::StepDone(Clock clock, double loss) {
   record.set_examples_per_second(
       static_cast<double>(loss_count_ * options_.batch_size) /
       std::max(1e-9, absl::ToDoubleSeconds(now - last_record_)));
-  client_->AddRecord(record);
+  client_->AddRecord(record, now);
   loss_sum_ = 0;
   loss_count_ = 0;
   last_record_ = now;

@@ -8,6 +8,7 @@
 
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
+#include "common/config/stop_rules.h"
 #include "common/io/safetensors.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
@@ -95,6 +96,14 @@ Trainer::~Trainer() {
 }
 
 absl::Status Trainer::Run() {
+  const absl::Status ended = TrainToTheEnd();
+  // Whatever it broke off: a job that has finished needs nobody.
+  if (!absl::IsOutOfRange(client_.failure())) return ended;
+  spdlog::info(std::string(client_.failure().message()));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::TrainToTheEnd() {
   SL_ASSIGN_OR_RETURN(const std::shared_ptr<const View> view,
                       client_.WaitUntilRunning());
   spdlog::info("the job runs: {} workers, {} steps of {} examples each",
@@ -280,17 +289,8 @@ void Trainer::EvaluateIfDue(const std::function<Snapshot()>& snapshot) {
                  .ToString());  // The trainer's own was made from the same.
     evaluator_ = std::make_unique<Evaluator>(
         *std::move(model), data_.test, options_.compute_threads,
-        [this](int64_t step, const DatasetLoss& loss) {
-          run::MetricRecord record;
-          record.set_kind(run::MetricRecord::EVAL);
-          record.set_rank(static_cast<int32_t>(options_.rank));
-          record.set_step(step);
-          record.set_epoch(report_.EpochOf(step));
-          record.set_loss(loss.objective);
-          record.set_accuracy(loss.accuracy);
-          client_.AddRecord(record);
-          spdlog::info("step {}: test loss {:.4f}, accuracy {:.2f} %", step,
-                       loss.objective, 100 * loss.accuracy);
+        [this](const Evaluator::Evaluation& evaluation) {
+          OnEvaluated(evaluation);
         });
   }
   if (!evaluator_->Submit(clock_, snapshot())) {
@@ -299,6 +299,33 @@ void Trainer::EvaluateIfDue(const std::function<Snapshot()>& snapshot) {
         "{{ eval_every_epochs: ... }}",
         clock_, Evaluator::kQueueMax);
   }
+}
+
+void Trainer::OnEvaluated(const Evaluator::Evaluation& evaluation) {
+  const DatasetLoss& loss = evaluation.loss;
+  run::MetricRecord record;
+  record.set_kind(run::MetricRecord::EVAL);
+  record.set_rank(static_cast<int32_t>(options_.rank));
+  record.set_step(evaluation.step);
+  record.set_epoch(report_.EpochOf(evaluation.step));
+  record.set_loss(loss.objective);
+  record.set_accuracy(loss.accuracy);
+  spdlog::info("step {}: test loss {:.4f}, accuracy {:.2f} %", evaluation.step,
+               loss.objective, 100 * loss.accuracy);
+  if (!kept_ && !StopRuleMet(options_.config.train().stop(), loss.objective,
+                             loss.accuracy)
+                     .empty()) {
+    kept_ = true;
+    run::Result result;
+    if (const absl::Status written = WriteModel(*evaluation.model, &result);
+        !written.ok()) {
+      spdlog::error("the model that met the stop rule is not kept: {}",
+                    std::string(written.message()));
+    } else {
+      record.set_model_sha256(result.model_sha256());
+    }
+  }
+  client_.AddRecord(record, evaluation.submitted);
 }
 
 // ---- Over the servers
@@ -572,6 +599,7 @@ absl::Status Trainer::FinishAsChief() {
     SL_ASSIGN_OR_RETURN(const PsClient::PullResult pulled, client_.WaitPull());
     LoadSnapshot(ToSnapshot(pulled), &model_);
   }
+  const absl::Time trained = absl::Now();
   spdlog::info("evaluating the final model");
   SL_ASSIGN_OR_RETURN(const DatasetLoss test,
                       EvaluateDataset(model_, *data_.test));
@@ -584,32 +612,14 @@ absl::Status Trainer::FinishAsChief() {
   record.set_epoch(report_.EpochOf(length_.steps_total));
   record.set_loss(test.objective);
   record.set_accuracy(test.accuracy);
-  client_.AddRecord(record);
-
-  std::vector<TensorView> tensors;
-  std::vector<std::vector<float>> values(model_.tables().size());
-  for (size_t t = 0; t < model_.tables().size(); ++t) {
-    const wire::Table& table = model_.tables()[t];
-    values[t].resize(model_.parameter(static_cast<int>(t)).size());
-    SL_RETURN_IF_ERROR(
-        model_.Read(static_cast<int>(t), absl::MakeSpan(values[t])));
-    tensors.push_back({.name = table.name(),
-                       .shape = {table.shape().begin(), table.shape().end()},
-                       .values = values[t]});
-  }
+  client_.AddRecord(record, trained);
   wire::Call leave;
   run::Result& result = *leave.mutable_leave()->mutable_result();
   result.set_steps(length_.steps_total);
   result.set_train_loss(train.objective);
   result.set_test_loss(test.objective);
   result.set_test_accuracy(test.accuracy);
-  result.set_model_sha256(TensorsSha256(tensors));
-  if (!options_.out.empty()) {
-    result.set_model_file(absl::StrCat(options_.out, "/model.safetensors"));
-    SL_RETURN_IF_ERROR(WriteSafetensors(
-        result.model_file(), tensors,
-        {{"job", options_.config.job()}, {"mode", ModeText(options_.config)}}));
-  }
+  SL_RETURN_IF_ERROR(WriteModel(model_, &result));
   spdlog::info(
       "final model: train loss {:.6f}, test loss {:.6f}, accuracy {:.2f} %, "
       "sha256 {}",
@@ -619,6 +629,26 @@ absl::Status Trainer::FinishAsChief() {
       .Call(leave, Payload(),
             absl::Milliseconds(options_.config.limits().wait_timeout_ms()))
       .status();
+}
+
+absl::Status Trainer::WriteModel(Model& model, run::Result* result) const {
+  std::vector<TensorView> tensors;
+  std::vector<std::vector<float>> values(model.tables().size());
+  for (size_t t = 0; t < model.tables().size(); ++t) {
+    const wire::Table& table = model.tables()[t];
+    values[t].resize(model.parameter(static_cast<int>(t)).size());
+    SL_RETURN_IF_ERROR(
+        model.Read(static_cast<int>(t), absl::MakeSpan(values[t])));
+    tensors.push_back({.name = table.name(),
+                       .shape = {table.shape().begin(), table.shape().end()},
+                       .values = values[t]});
+  }
+  result->set_model_sha256(TensorsSha256(tensors));
+  if (options_.out.empty()) return absl::OkStatus();
+  result->set_model_file(absl::StrCat(options_.out, "/model.safetensors"));
+  return WriteSafetensors(
+      result->model_file(), tensors,
+      {{"job", options_.config.job()}, {"mode", ModeText(options_.config)}});
 }
 
 }  // namespace slackline

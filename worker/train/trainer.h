@@ -45,11 +45,13 @@ class Trainer {
           Model* model, PsClient* client);
   ~Trainer();
 
-  // Trains to the end. OK when the job has FINISHED. Errors as in PsClient, and
+  // Trains to the end of the job, wherever that finds this worker. OK when it
+  // has FINISHED. Errors as in PsClient, and
   // InvalidArgument when the loss is no number any more.
   absl::Status Run();
 
  private:
+  absl::Status TrainToTheEnd();
   // How long the worker has stood still for a change, and why.
   struct Change {
     absl::Time since = absl::InfiniteFuture();  // None is under way.
@@ -95,6 +97,10 @@ class Trainer {
   absl::Status StepDone(double loss);
   // At clock_, whose parameters are there.
   void EvaluateIfDue(const std::function<Snapshot()>& snapshot);
+  // Tells the coordinator. Keeps the first model that meets a stop rule.
+  void OnEvaluated(const Evaluator::Evaluation& evaluation);
+  // Writes the model to the run's folder, if there is one, with its hash.
+  absl::Status WriteModel(Model& model, run::Result* result) const;
   // After the last step: waits for the others; the chief evaluates and writes.
   absl::Status Finish();
   absl::Status FinishAsChief();
@@ -117,6 +123,7 @@ class Trainer {
   std::mutex promising_;  // Next() and Promise(), which views also call.
   Change change_;
   Clock evaluated_ = 0;  // The last clock whose model was evaluated.
+  bool kept_ = false;    // A model that meets a stop rule. The evaluator's.
   // Over servers.
   std::optional<PsClient::PullResult> parameters_;  // Of clock_.
   bool pulling_ = false;                            // They were asked for.
