@@ -21,7 +21,7 @@ SCRIPT_FOLDER = pathlib.Path(sys.argv.pop(1))
 sys.path.insert(0, str(SCRIPT_FOLDER))
 try:
     import scipy.stats
-    from slackline_report_lib import curves, load, main, results, statistics, tensorboard
+    from slackline_report_lib import curves, load, main, results, sentences, statistics, tensorboard, words
 except ModuleNotFoundError as error:
     # Said aloud; CMake counts it as skipped where the module was missing before.
     print(f"report_test: skipped, as there is no module {error.name}")
@@ -232,6 +232,24 @@ class Results(unittest.TestCase):
         self.assertEqual(axis.lines(), ["sgd", "adam"])
         self.assertEqual([point.label for point in axis.of_line("adam")], ["0", "2", "16"])
 
+    def test_a_line_is_named_by_what_tells_it_from_the_others(self):
+        folder = Folder(self)
+        for optimizer in ("{sgd{rate:0.1}}", "{adam{rate:0.001}}"):
+            for delay in ("constant:1", "constant:2", "uniform:2"):
+                name = f"{optimizer} {delay}"
+                folder.variant(name, replay=delay, axes={"replay": delay}, set=["optimizer=" + optimizer])
+                folder.run(name, 1, [0.9])
+        (axis,) = folder.results().axes
+        self.assertEqual(axis.lines(), ["constant, sgd", "uniform, sgd", "constant, adam", "uniform, adam"])
+        self.assertEqual(results.value_names(["{a{b:1}}", "{a{b:2}}"])["{a{b:2}}"], "{a{b:2}}")
+
+    def test_an_axis_without_numbers_is_none_to_plot_along(self):
+        folder = Folder(self)
+        for value in ("bsp", "allreduce"):
+            folder.variant(value, axes={"mode": value})
+            folder.run(value, 1, [0.9])
+        self.assertEqual(folder.results().axes, [])
+
     def test_no_bound_is_the_last_value_of_a_staleness_axis(self):
         folder = Folder(self)
         for value, mode in (("inf", "asp"), ("8", "ssp:8"), ("0", "ssp:0")):
@@ -254,6 +272,53 @@ class Results(unittest.TestCase):
         self.assertEqual([round(value, 6) for value in curve.mean], [0.5, 0.7, 0.9])
         self.assertEqual(list(curve.low), [0.5, 0.5, 0.9])
         self.assertEqual(list(curve.high), [0.5, 0.9, 0.9])
+
+
+class Sentences(unittest.TestCase):
+    def summary(self, accuracies):
+        folder = Folder(self)
+        for name, values in accuracies.items():
+            folder.variant(name)
+            for seed, value in enumerate(values, start=1):
+                folder.run(name, seed, [value])
+        return "\n".join(sentences.summary(folder.results())).replace(words.SPACE, " ")
+
+    def test_differences_beyond_noise_are_told_from_the_others(self):
+        base = [0.90, 0.92, 0.91, 0.93]
+        text = self.summary(
+            {
+                "base": base,
+                "worse": [0.80, 0.821, 0.81, 0.831],
+                "better": [0.95, 0.97, 0.961, 0.979],
+                "same": [0.91, 0.91, 0.92, 0.92],
+            }
+        )
+        self.assertRegex(
+            text, r"Highest mean test accuracy: better with 96\.50 % .*; the baseline base has 91\.50 %"
+        )
+        self.assertRegex(
+            text, r"Worse than the baseline in test accuracy, beyond noise: worse \(−9\.95 points, p"
+        )
+        self.assertRegex(
+            text, r"Better than the baseline in test accuracy, beyond noise: better \(\+5\.00 points"
+        )
+        self.assertRegex(text, r"Within noise of the baseline in test accuracy: same\. .* −.* and \+.* agree")
+
+    def test_what_only_the_correction_takes_away_is_undecided(self):
+        # One comparison with p of about 0.04 among three.
+        base = [0.90, 0.91, 0.92]
+        text = self.summary(
+            {"base": base, "a": [0.88, 0.885, 0.887], "b": [0.90, 0.92, 0.91], "c": [0.91, 0.91, 0.91]}
+        )
+        self.assertRegex(
+            text, r"Undecided: a \(−2\.60 points\)\..*after the correction for 3 comparisons it does not"
+        )
+        self.assertNotRegex(text, "Worse than the baseline|Better than the baseline")
+
+    def test_one_seed_shows_no_difference(self):
+        text = self.summary({"base": [0.5], "other": [0.9]})
+        self.assertIn("no intervals and no tests", text)
+        self.assertNotRegex(text, "beyond noise|[Ww]ithin noise")
 
 
 class Reports(unittest.TestCase):
@@ -331,7 +396,9 @@ class Reports(unittest.TestCase):
         self.assertEqual(rows["bsp"]["test_accuracy_p_value"], "")
         self.assertEqual(rows["ssp:3"]["test_accuracy_test"], "paired t")
         self.assertEqual(rows["ssp:3"]["epochs_to_test_accuracy_mean"], "2.0")
-        self.assertEqual((rows["lost"]["runs"], rows["lost"]["failed"], rows["lost"]["to_do"]), ("3", "1", "1"))
+        self.assertEqual(
+            (rows["lost"]["runs"], rows["lost"]["failed"], rows["lost"]["to_do"]), ("3", "1", "1")
+        )
         self.assertEqual((rows["lost"]["test_accuracy_sd"], rows["lost"]["reached_test_accuracy"]), ("", "0"))
         self.assertEqual(rows["lost"]["test_accuracy_test"], "one seed: no test")
         data = json.loads((self.folder.path / "data/results.json").read_text(encoding="utf-8"))
@@ -354,7 +421,11 @@ class Reports(unittest.TestCase):
         events = read_events(file.read_bytes())
         self.assertEqual(events[0][3], b"brain.Event:2")
         started = 1767323045.0  # 2026-01-02T03:04:05Z
-        scalars = {(tag, step): (time - started, value) for time, step, scalar, _ in events[1:] for tag, value in [scalar]}
+        scalars = {
+            (tag, step): (time - started, value)
+            for time, step, scalar, _ in events[1:]
+            for tag, value in [scalar]
+        }
         self.assertEqual(len(scalars), 3 * 2 + 2)
         self.assertEqual(scalars[b"test/loss", 10], (2.0, 0.5))
         self.assertAlmostEqual(scalars[b"test/accuracy", 30][1], 0.96, places=6)

@@ -137,9 +137,7 @@ def number(value: Any) -> float:
 def load_experiment(folder: pathlib.Path) -> Experiment:
     path = folder / "experiment.json"
     if not path.exists():
-        raise LoadError(
-            f"{path}: there is no such file; give the folder that `slackline compare` wrote"
-        )
+        raise LoadError(f"{path}: there is no such file; give the folder that `slackline compare` wrote")
     data = _read_object(path)
     problems: list[str] = []
     variants: list[Variant] = []
@@ -165,9 +163,7 @@ def load_experiment(folder: pathlib.Path) -> Experiment:
     for index, entry in enumerate(_list(path, data, "runs")):
         variant = by_name.get(str(entry.get("variant"))) if isinstance(entry, dict) else None
         if variant is None:
-            raise LoadError(
-                f"{path}: runs[{index}] names no variant of the experiment; write it again"
-            )
+            raise LoadError(f"{path}: runs[{index}] names no variant of the experiment; write it again")
         variant.runs.append(_load_run(folder, entry, problems))
     for variant in variants:
         variant.runs.sort(key=lambda run: run.seed)

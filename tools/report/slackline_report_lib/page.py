@@ -27,19 +27,22 @@ a { color: var(--link); }
 .summary { background: var(--box); border-left: 4px solid var(--link); border-radius: 4px;
   padding: 0.6rem 1rem; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px; margin: 0.6rem 0; }
-table { border-collapse: collapse; font-size: 1rem; width: 100%; font-variant-numeric: tabular-nums; }
+table { border-collapse: separate; border-spacing: 0; font-size: 1rem; width: 100%;
+  font-variant-numeric: tabular-nums; }
 th, td { padding: 0.4rem 0.7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 tr:last-child > td, tr:last-child > th { border-bottom: 0; }
 thead th { background: var(--box); vertical-align: bottom; }
 th:first-child, td.left, th.left { text-align: left; }
-tbody th { font-weight: 600; position: sticky; left: 0; background: var(--page); max-width: 45vw;
-  white-space: normal; min-width: 7rem; }
+tbody th { font-weight: 600; position: sticky; left: 0; background: var(--page);
+  white-space: normal; overflow-wrap: anywhere; min-width: min(11rem, 38vw); max-width: 16rem; }
 .good { color: var(--good); font-weight: 600; }
 .bad { color: var(--bad); font-weight: 600; }
-figure { margin: 1.2rem 0 2rem; }
-figure img { display: block; width: 100%; max-width: 46rem; height: auto; background: #ffffff;
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 27rem), 1fr));
+  gap: 0 1.6rem; align-items: start; }
+figure { margin: 0.6rem 0 1.4rem; min-width: 0; }
+figure img { display: block; width: 100%; max-width: 38rem; height: auto; background: #ffffff;
   border: 1px solid var(--line); border-radius: 4px; }
-figcaption { color: var(--soft); font-size: 1rem; margin-top: 0.4rem; max-width: 46rem; }
+figcaption { color: var(--soft); font-size: 1rem; margin-top: 0.4rem; max-width: 38rem; }
 details { border: 1px solid var(--line); border-radius: 4px; margin: 0.5rem 0; padding: 0 0.8rem; }
 summary { cursor: pointer; padding: 0.55rem 0; }
 details details { margin-bottom: 0.8rem; }
@@ -64,16 +67,21 @@ def html_of(of: results.Results, pictures: list[plots.Picture]) -> str:
         parts.append("<h2>The question</h2>")
         parts += [f"<p>{_escaped(line)}</p>" for line in experiment.question]
     parts.append("<h2>Results</h2>")
-    parts.append(_results_table(of))
-    parts.append(
+    parts += _axes_part(of)
+    tables = [
+        _results_table(of),
         '<p class="soft">Mean over the seeds ± half of its 95 % interval. More columns, and every '
         "value of every run: <code>data/results.csv</code>, <code>data/results.json</code>, "
-        "<code>data/runs.csv</code>.</p>"
-    )
-    parts += _comparison_part(of)
-    parts += _axes_part(of)
+        "<code>data/runs.csv</code>.</p>",
+        *_comparison_part(of),
+    ]
+    if of.axes and len(of.variants) > plots.CURVES_MAX:
+        # The tables along the axes say the most of it in less room.
+        parts.append(_folded(f"All {len(of.variants)} variants", "".join(tables)))
+    else:
+        parts += tables
     parts.append("<h2>Plots</h2>")
-    parts += [_figure(picture) for picture in pictures]
+    parts.append(f'<div class="plots">{"".join(map(_figure, pictures))}</div>')
     if not pictures:
         parts.append("<p>No run has finished, so there is nothing to draw.</p>")
     parts.append("<h2>How to read the numbers</h2>")
@@ -192,11 +200,7 @@ def _comparison_part(of: results.Results) -> list[str]:
 def _difference_cell(metric: results.Metric, one: Optional[results.Comparison]) -> str:
     if one is None:
         return "–"
-    text = _escaped(words.difference(metric, one.difference.difference))
-    if one.difference.low is not None:
-        low = words.difference(metric, one.difference.low, unit=False)
-        high = words.difference(metric, one.difference.high, unit=False)
-        text += _escaped(f" [{low}, {high}]")
+    text = _escaped(words.difference(metric, one.difference))
     if one.p_holm is not None:
         text += _escaped(f", {words.p_value(one.p_holm)}")
     if not one.significant():
@@ -330,7 +334,9 @@ def _details(of: results.Results) -> list[str]:
         if variant.config:
             inner += _folded("Config of the variant", _pre(variant.config))
         inner += "".join(_run_details(run) for run in variant.runs)
-        parts.append(_folded(f"{variant.name} – {len(variant.finished())} of {len(variant.runs)} runs", inner))
+        parts.append(
+            _folded(f"{variant.name} – {len(variant.finished())} of {len(variant.runs)} runs", inner)
+        )
     return parts
 
 

@@ -9,7 +9,6 @@ import dataclasses
 import io
 import math
 import pathlib
-import re
 from typing import Callable, Optional
 
 import matplotlib
@@ -30,7 +29,7 @@ LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GREY = "#666666"
 CURVES_MAX = 12  # In one pair of axes.
-WIDTH = 6.6  # Inches, of every picture.
+WIDTH = 5.5  # Inches, of every picture.
 FONT = 11  # Points.
 X_LABELS = {
     "seconds": "wall time (s)",
@@ -61,6 +60,7 @@ class Style:
 class Panel:
     title: str  # "" if it is the only one.
     variants: list[results.VariantResult]
+    field: str = ""  # The axis that it has one value of.
 
 
 def draw_all(of: results.Results, folder: pathlib.Path) -> list[Picture]:
@@ -124,7 +124,8 @@ def _panels(of: results.Results) -> list[Panel]:
             by_value.setdefault(result.variant.axes.get(field, ""), []).append(result)
         fits = all(len(group) <= CURVES_MAX for group in by_value.values())
         if fits and (best is None or len(by_value) < len(best)):
-            best = [Panel(f"{field} = {value}", group) for value, group in by_value.items()]
+            shown = results.value_names(list(by_value))
+            best = [Panel(f"{field} = {shown[v]}", group, field) for v, group in by_value.items()]
     if best is not None:
         return best
     chunks = [of.variants[i : i + CURVES_MAX] for i in range(0, len(of.variants), CURVES_MAX)]
@@ -143,18 +144,28 @@ def _style(index: int) -> Style:
 def _styles(panels: list[Panel]) -> dict[str, Style]:
     """By variant, the same in every picture."""
     return {
-        result.variant.name: _style(index)
-        for panel in panels
-        for index, result in enumerate(panel.variants)
+        result.variant.name: _style(index) for panel in panels for index, result in enumerate(panel.variants)
     }
 
 
-def _short_labels(names: list[str]) -> list[str]:
-    """Without the parts that all of them share: the panel's title says those."""
-    parts = [re.split(r"(?<=[ ,;])", name) for name in names]
-    shared = set.intersection(*({part.strip(" ,;") for part in of_name} for of_name in parts))
-    short = ["".join(p for p in of_name if p.strip(" ,;") not in shared).strip(" ,;") for of_name in parts]
-    return short if all(short) and len(set(short)) == len(names) else names
+def _labels(panel: Panel, of: results.Results) -> dict[str, str]:
+    """By variant, for the legend of its panel. What the panel's title says is
+    left out where the values on the other axes tell the variants apart."""
+    labels = {result.variant.name: result.variant.name for result in panel.variants}
+    if not panel.field:
+        return labels
+    fields = dict.fromkeys(field for v in of.experiment.variants for field in v.axes if field != panel.field)
+    shown = {
+        field: results.value_names([v.axes.get(field, "") for v in of.experiment.variants])
+        for field in fields
+    }
+    short = {
+        result.variant.name: ", ".join(
+            f"{field.split('.')[-1]} {shown[field][result.variant.axes.get(field, '')]}" for field in fields
+        )
+        for result in panel.variants
+    }
+    return short if len(set(short.values())) == len(labels) else labels
 
 
 # ---- Layout
@@ -216,7 +227,7 @@ class _Stack:
         """`legends`: for each pair of axes (label, Style) of its curves."""
         self._columns, heights = [], []
         for title, entries in zip(titles, legends):
-            labels = [_wrapped(label, 60) for label, _ in entries]
+            labels = [_wrapped(label, 52) for label, _ in entries]
             size = matplotlib.rcParams["legend.fontsize"]
             widest = max((_text_width(label, size) for label in labels), default=0)
             columns = max(1, min(len(labels), int((WIDTH - 0.4) / (widest + 0.62))))
@@ -244,18 +255,23 @@ class _Stack:
                 )
             )
             if title:
-                axes.set_title(_wrapped(title, 60), loc="left", fontweight="bold")
+                axes.set_title(_wrapped(title, 52), loc="left", fontweight="bold")
             if entries:
                 handles = [
                     Line2D(
-                        [], [], color=style.color, linestyle=style.line, marker=style.marker,
-                        markersize=4.5, linewidth=1.8,
+                        [],
+                        [],
+                        color=style.color,
+                        linestyle=style.line,
+                        marker=style.marker,
+                        markersize=4.5,
+                        linewidth=1.8,
                     )
                     for _, style in entries
                 ]
                 self.figure.legend(
                     handles,
-                    [_wrapped(label, 60) for label, _ in entries],
+                    [_wrapped(label, 52) for label, _ in entries],
                     loc="upper center",
                     bbox_to_anchor=(0.5, (bottom - below + 0.06) / total),
                     ncol=columns,
@@ -272,7 +288,7 @@ class _Rows:
     of a few short entries above."""
 
     def __init__(self, names: list[str], row_height: float, legend: bool = False):
-        labels = [_wrapped(name, 26) for name in names]
+        labels = [_wrapped(name, 22) for name in names]
         lines = max(label.count("\n") + 1 for label in labels)
         row_height = max(row_height, lines * FONT * 1.25 / 72 + 0.06)
         left = max(_text_width(label) for label in labels) + 0.25
@@ -294,7 +310,15 @@ def _plain_log_ticks(axis, low: float, high: float, shown: Callable[[float], str
     """Ticks at 1, 2, 5 of each decade, fewer or more as the range asks, written
     out in full."""
     decades = math.log10(high / low) if high > low > 0 else 0
-    subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades < 1 else (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+    if decades < 1:
+        # Beside each other labels take more room than one above the other.
+        subs = (
+            (1.0, 2.0, 3.0, 5.0)
+            if axis.axis_name == "x" and decades > 0.5
+            else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+        )
+    else:
+        subs = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
     axis.set_major_locator(matplotlib.ticker.LogLocator(subs=subs, numticks=12))
     axis.set_minor_locator(matplotlib.ticker.NullLocator())
     axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: shown(value)))
@@ -363,7 +387,9 @@ class _PlainScale:
 def _scale(metric: str, values: list, label: str):
     flat = np.concatenate([np.asarray(one, dtype=float).ravel() for one in values])
     kind = (
-        _AccuracyScale if metric == "test_accuracy" else _LossScale if metric.endswith("loss") else _PlainScale
+        _AccuracyScale
+        if metric == "test_accuracy"
+        else _LossScale if metric.endswith("loss") else _PlainScale
     )
     return kind(flat, label)
 
@@ -391,10 +417,7 @@ def _curves(
     stack = _Stack(
         3.1 if len(found) == 1 else 2.6,
         [panel.title for panel, _ in found],
-        [
-            list(zip(_short_labels(list(by_name)) if len(panels) > 1 else by_name, map(styles.get, by_name)))
-            for _, by_name in found
-        ],
+        [[(_labels(panel, of)[name], styles[name]) for name in by_name] for panel, by_name in found],
     )
     scale = _scale(metric, [curve.mean for curve in every], Y_LABELS[metric])
     draw_style = "steps-post" if x_name == "seconds" else "default"
@@ -496,7 +519,15 @@ def _label(metric: results.Metric) -> str:
 
 def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_Drawing]:
     metric = of.metric(key)
-    means = {result.variant.name: result.means[key] for result in of.variants}
+    means = {
+        result.variant.name: (
+            result.means[key]
+            # The mean over some of the runs would flatter.
+            if "_to_" not in key or len(result.values[key]) == len(result.variant.finished())
+            else None
+        )
+        for result in of.variants
+    }
     present = [means[p.variant] for p in axis.points if means[p.variant] is not None]
     if not present or (key == "test_accuracy" and not any(mean.mean > 0 for mean in present)):
         return None
@@ -515,7 +546,7 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
     for axes, chunk in zip(stack.axes, chunks):
         for index, line in enumerate(chunk):
             style = style_of[line]
-            shift = (index - (len(chunk) - 1) / 2) * min(0.09, 0.5 / len(chunk))
+            shift = (index - (len(chunk) - 1) / 2) * min(0.16, 0.6 / len(chunk))
             points = axis.of_line(line)
             shown = [p for p in points if means[p.variant] is not None]
             x = np.array([places[p.number, p.label] + shift for p in shown])
@@ -523,17 +554,29 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
             spans = [_span(of.of(p.variant), key) or (means[p.variant].mean,) * 2 for p in shown]
             low, high = np.array(spans).T if spans else (x, x)
             axes.plot(
-                x, scale.place(y), color=style.color, linestyle=style.line, marker=style.marker,
-                markersize=5, linewidth=1.6, zorder=3,
+                x,
+                scale.place(y),
+                color=style.color,
+                linestyle=style.line,
+                marker=style.marker,
+                markersize=5,
+                linewidth=1.6,
+                zorder=3,
             )
             axes.vlines(x, scale.place(low), scale.place(high), color=style.color, linewidth=1.4, alpha=0.75)
             for point in points:
                 if means[point.variant] is None and of.of(point.variant).variant.finished():
                     missing = True
                     axes.plot(
-                        [places[point.number, point.label] + shift], [0.03 if metric.better > 0 else 0.97],
-                        transform=axes.get_xaxis_transform(), marker="x", markersize=7,
-                        markeredgewidth=2, color=style.color, clip_on=False, zorder=4,
+                        [places[point.number, point.label] + shift],
+                        [0.03 if metric.better > 0 else 0.97],
+                        transform=axes.get_xaxis_transform(),
+                        marker="x",
+                        markersize=7,
+                        markeredgewidth=2,
+                        color=style.color,
+                        clip_on=False,
+                        zorder=4,
                     )
         scale.apply(axes, "y")
         axes.set_xlim(-0.5, len(order) - 0.5)
@@ -541,13 +584,12 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
         axes.set_xticklabels([label for _, label in order])
         axes.set_xlabel(_axis_label(axis))
         axes.grid(False, axis="x")
-    caption = "Means over the seeds." + _span_words([of.of(p.variant) for p in axis.points], key)
+    drawn = [of.of(p.variant) for p in axis.points if means[p.variant] is not None]
+    caption = "Means over the seeds." + _span_words(drawn, key)
     caption += " The values of the axis stand at equal distances."
     if missing:
         caption += " A cross at the edge: no mean, as a run "
         caption += "did not reach the target." if "_to_" in key else "diverged."
-    if "_to_" in key:
-        caption += " Only the runs that reached the target count."
     title = f"{metric.label[0].upper()}{metric.label[1:]} along {axis.field}"
     if key.startswith("seconds_to_") or key.startswith("epochs_to_"):
         title += f" ({results.target_texts(of.experiment)[key.split('_to_')[1]]})"
@@ -598,7 +640,9 @@ def _final(of: results.Results, key: str, styles: dict[str, Style]) -> Optional[
     if metric is None:
         return None
     shown = [result for result in of.variants if result.values[key]]
-    if not shown or (key == "test_accuracy" and not any(v > 0 for r in shown for v in r.values[key].values())):
+    if not shown or (
+        key == "test_accuracy" and not any(v > 0 for r in shown for v in r.values[key].values())
+    ):
         return None
     values = [v for result in shown for v in result.values[key].values()]
     rows = _Rows([result.variant.name for result in shown], 0.34)
@@ -614,9 +658,7 @@ def _final(of: results.Results, key: str, styles: dict[str, Style]) -> Optional[
         if span is not None:
             axes.plot(scale.place(span), [row - 0.05] * 2, color=style.color, linewidth=2.2)
         if mean is not None:
-            axes.plot(
-                scale.place([mean.mean]), [row - 0.05], style.marker, markersize=7, color=style.color
-            )
+            axes.plot(scale.place([mean.mean]), [row - 0.05], style.marker, markersize=7, color=style.color)
     if not scale.log:
         # Intervals of wild seeds would push all others together.
         placed = scale.place(values)
@@ -632,9 +674,7 @@ def _final(of: results.Results, key: str, styles: dict[str, Style]) -> Optional[
     return _Drawing(f"final_{key}", f"Final {metric.label} of each variant", caption, rows.figure)
 
 
-def _to_target(
-    of: results.Results, kind: str, what: str, styles: dict[str, Style]
-) -> Optional[_Drawing]:
+def _to_target(of: results.Results, kind: str, what: str, styles: dict[str, Style]) -> Optional[_Drawing]:
     metric = of.metric(f"{what}_to_{kind}")
     shown = [result for result in of.variants if result.variant.finished()]
     if what == "seconds":
@@ -652,8 +692,13 @@ def _to_target(
         if mean is not None:
             complete = reached == of_runs
             axes.barh(
-                row, mean.mean, height=0.62, color=style.color, alpha=0.85 if complete else 0.35,
-                hatch=None if complete else "///", edgecolor="white",
+                row,
+                mean.mean,
+                height=0.62,
+                color=style.color,
+                alpha=0.85 if complete else 0.35,
+                hatch=None if complete else "///",
+                edgecolor="white",
             )
             end = mean.mean
             if span is not None:
@@ -662,12 +707,17 @@ def _to_target(
         if reached < of_runs:
             text = f"reached by {reached} of {of_runs}" if reached else f"not reached (0 of {of_runs})"
             axes.annotate(
-                text, (end, row), xytext=(5, 0), textcoords="offset points", va="center",
-                color=GREY if reached else "black", fontsize=FONT - 1,
-                # Inside the bar's end where there is no room beside it.
-                **({"ha": "left"} if end < longest * 0.7 else {"ha": "right", "bbox": _ON_WHITE}),
+                text,
+                (end, row),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+                color=GREY,
+                fontsize=FONT - 1,
             )
-    axes.set_xlim(0, longest * 1.3)
+    # Room for the words beside a bar.
+    partly = any(0 < result.reached(kind) < len(result.variant.finished()) for result in shown)
+    axes.set_xlim(0, longest * (1.8 if partly else 1.3))
     target = results.target_texts(of.experiment)[kind]
     word = "wall time (s)" if what == "seconds" else "epochs"
     axes.set_xlabel(f"{word} until a {target}")
@@ -682,9 +732,6 @@ def _to_target(
     return _Drawing(f"{metric.key}", f"{name} until a {target}", caption, rows.figure)
 
 
-_ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8}
-
-
 def _waiting(of: results.Results) -> Optional[_Drawing]:
     shares: list[tuple[str, dict[int, float]]] = []
     for result in of.variants:
@@ -694,7 +741,10 @@ def _waiting(of: results.Results) -> Optional[_Drawing]:
                 by_rank.setdefault(rank, []).append(share)
         if by_rank:
             shares.append(
-                (result.variant.name, {rank: sum(by_rank[rank]) / len(by_rank[rank]) for rank in sorted(by_rank)})
+                (
+                    result.variant.name,
+                    {rank: sum(by_rank[rank]) / len(by_rank[rank]) for rank in sorted(by_rank)},
+                )
             )
     if not shares:
         return None
@@ -708,7 +758,9 @@ def _waiting(of: results.Results) -> Optional[_Drawing]:
             for index, rank in enumerate(ranks):
                 if rank in by_rank:
                     axes.barh(
-                        row - 0.4 + (index + 0.5) * height, 100 * by_rank[rank], height=height * 0.9,
+                        row - 0.4 + (index + 0.5) * height,
+                        100 * by_rank[rank],
+                        height=height * 0.9,
                         color=COLORS[index],
                     )
         else:
@@ -718,8 +770,13 @@ def _waiting(of: results.Results) -> Optional[_Drawing]:
     if bars:
         handles = [Patch(color=COLORS[i]) for i in range(len(ranks))]
         rows.figure.legend(
-            handles, [f"{'worker ' if i == 0 else ''}{rank}" for i, rank in enumerate(ranks)],
-            loc="upper center", ncol=len(ranks), frameon=False, handlelength=1, columnspacing=1.0,
+            handles,
+            [f"{'worker ' if i == 0 else ''}{rank}" for i, rank in enumerate(ranks)],
+            loc="upper center",
+            ncol=len(ranks),
+            frameon=False,
+            handlelength=1,
+            columnspacing=1.0,
             handletextpad=0.4,
         )
     axes.set_xlabel("share of the time spent waiting (%)")
@@ -751,11 +808,17 @@ def _traffic(of: results.Results) -> Optional[_Drawing]:
         axes.barh(row, pulled, left=pushed, height=0.62, color=COLORS[4])
     handles = [Patch(color=color) for color in (COLORS[0], COLORS[4])]
     rows.figure.legend(
-        handles, ["pushed by workers", "pulled by workers"], loc="upper center", ncol=2, frameon=False,
+        handles,
+        ["pushed by workers", "pulled by workers"],
+        loc="upper center",
+        ncol=2,
+        frameon=False,
         handlelength=1,
     )
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
-    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: words.byte_text(value, 0)))
+    axes.xaxis.set_major_formatter(
+        matplotlib.ticker.FuncFormatter(lambda value, _: words.byte_text(value, 0))
+    )
     axes.set_xlabel("payload for each training example")
     caption = (
         "Bytes of gradients or updates pushed and of parameters pulled, first sends only, divided by the "
@@ -767,9 +830,7 @@ def _traffic(of: results.Results) -> Optional[_Drawing]:
 # ---- Staleness
 
 
-def _staleness(
-    of: results.Results, key: str, unit: str, styles: dict[str, Style]
-) -> Optional[_Drawing]:
+def _staleness(of: results.Results, key: str, unit: str, styles: dict[str, Style]) -> Optional[_Drawing]:
     shown = [(r.variant.name, results.histogram(r.variant.finished(), key)) for r in of.variants]
     shown = [(name, bins) for name, bins in shown if sum(bins) > 0]
     if not shown:
@@ -778,7 +839,7 @@ def _staleness(
     groups = _groups(largest)
     columns = 1 if len(shown) == 1 else 2 if len(shown) <= 6 else 3
     rows = math.ceil(len(shown) / columns)
-    titles = [_wrapped(name, {1: 60, 2: 34, 3: 22}[columns]) for name, _ in shown]
+    titles = [_wrapped(name, {1: 52, 2: 30, 3: 19}[columns]) for name, _ in shown]
     lines = max(title.count("\n") + 1 for title in titles) + 1
     above, height, below, left, gap = lines * 0.19 + 0.12, 1.2, 0.33, 0.75, 0.5
     total = rows * (above + height + below) + 0.32

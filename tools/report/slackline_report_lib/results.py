@@ -36,6 +36,11 @@ class Comparison:
     def significant(self) -> bool:
         return self.p_holm is not None and self.p_holm <= statistics.SIGNIFICANCE
 
+    def significant_alone(self) -> bool:
+        """Had it been the only comparison; not so after the correction."""
+        alone = self.difference.p_value
+        return alone is not None and alone <= statistics.SIGNIFICANCE and not self.significant()
+
 
 @dataclasses.dataclass
 class VariantResult:
@@ -98,11 +103,7 @@ def compute(experiment: load.Experiment) -> Results:
     metrics = [
         metric
         for metric in _metrics(experiment.target)
-        if any(
-            math.isfinite(metric.of(run))
-            for variant in experiment.variants
-            for run in variant.finished()
-        )
+        if any(math.isfinite(metric.of(run)) for variant in experiment.variants for run in variant.finished())
         # Whether a target was reached is told even if none did.
         or metric.key.startswith("epochs_to_")
     ]
@@ -118,10 +119,10 @@ def compute(experiment: load.Experiment) -> Results:
 
 
 def target_texts(experiment: load.Experiment) -> dict[str, str]:
-    """'test accuracy of 97 %' by kind."""
+    """'test accuracy of 97 %', which no line break may part, by kind."""
     texts = {}
     for kind, value in experiment.target.items():
-        of = f"{100 * value:g} %" if kind == "test_accuracy" else f"{value:g}"
+        of = f"{100 * value:g}\u00a0%" if kind == "test_accuracy" else f"{value:g}"
         texts[kind] = f"{kind.replace('_', ' ')} of {of}"
     return texts
 
@@ -226,18 +227,47 @@ def _metrics(target: dict[str, float]) -> list[Metric]:
         metrics += [
             Metric(f"seconds_to_{kind}", f"time to {text}", "s", -1, _seconds_to(kind, value), True),
             Metric(f"epochs_to_{kind}", f"epochs to {text}", "epochs", -1, _epochs_to(kind, value), True),
-            Metric(f"examples_to_{kind}", f"examples to {text}", "examples", -1, _examples_to(kind, value), False),
+            Metric(
+                f"examples_to_{kind}", f"examples to {text}", "examples", -1, _examples_to(kind, value), False
+            ),
         ]
     return metrics + [
         Metric("steps", "steps per worker", "", 0, summary("steps"), False),
         Metric("bytes_per_example", "traffic", "bytes/example", -1, _bytes_per_example, False),
         Metric("wait_share", "waiting", "share", -1, _wait_share, False),
-        Metric("staleness_clocks_p50", "staleness p50", "clocks", 0, percentile("staleness_clocks", "p50"), False),
-        Metric("staleness_clocks_p99", "staleness p99", "clocks", 0, percentile("staleness_clocks", "p99"), False),
-        Metric("staleness_clocks_max", "staleness max", "clocks", 0, percentile("staleness_clocks", "max"), False),
-        Metric("staleness_updates_p50", "staleness p50", "updates", 0, percentile("staleness_updates", "p50"), False),
-        Metric("staleness_updates_p99", "staleness p99", "updates", 0, percentile("staleness_updates", "p99"), False),
-        Metric("staleness_updates_max", "staleness max", "updates", 0, percentile("staleness_updates", "max"), False),
+        Metric(
+            "staleness_clocks_p50", "staleness p50", "clocks", 0, percentile("staleness_clocks", "p50"), False
+        ),
+        Metric(
+            "staleness_clocks_p99", "staleness p99", "clocks", 0, percentile("staleness_clocks", "p99"), False
+        ),
+        Metric(
+            "staleness_clocks_max", "staleness max", "clocks", 0, percentile("staleness_clocks", "max"), False
+        ),
+        Metric(
+            "staleness_updates_p50",
+            "staleness p50",
+            "updates",
+            0,
+            percentile("staleness_updates", "p50"),
+            False,
+        ),
+        Metric(
+            "staleness_updates_p99",
+            "staleness p99",
+            "updates",
+            0,
+            percentile("staleness_updates", "p99"),
+            False,
+        ),
+        Metric(
+            "staleness_updates_max",
+            "staleness max",
+            "updates",
+            0,
+            percentile("staleness_updates", "max"),
+            False,
+        ),
         Metric("dropped", "gradients dropped", "", 0, summary("dropped"), False),
     ]
 
@@ -314,15 +344,15 @@ def _compare(
     for result in others:
         complete = True
         if re.match("(seconds|epochs)_to_", key):
-            complete = all(len(side.values[key]) == len(side.variant.finished()) for side in (result, baseline))
+            complete = all(
+                len(side.values[key]) == len(side.variant.finished()) for side in (result, baseline)
+            )
         if key in ("test_loss", "train_loss"):
             complete = not (result.diverged or baseline.diverged)
         found.append(statistics.compare(result.values[key], baseline.values[key]) if complete else None)
     tested = [i for i, one in enumerate(found) if one is not None and one.p_value is not None]
     corrected = dict(zip(tested, statistics.holm([found[i].p_value for i in tested])))
-    return [
-        Comparison(one, corrected.get(i)) if one is not None else None for i, one in enumerate(found)
-    ]
+    return [Comparison(one, corrected.get(i)) if one is not None else None for i, one in enumerate(found)]
 
 
 # ---- Axes
@@ -353,24 +383,18 @@ def _axis_point(field: str, text: str) -> Optional[tuple[str, float, str]]:
     return prefix, number, "∞" if math.isinf(number) else f"{number:g}"
 
 
-def _axes(
-    experiment: load.Experiment, metrics: list[Metric], results: list[VariantResult]
-) -> list[Axis]:
+def _axes(experiment: load.Experiment, metrics: list[Metric], results: list[VariantResult]) -> list[Axis]:
     by_name = {result.variant.name: result for result in results}
     fields = list(dict.fromkeys(field for v in experiment.variants for field in v.axes))
     axes = []
     for field in fields:
-        places = {
-            v.name: _axis_point(field, v.axes[field]) for v in experiment.variants if field in v.axes
-        }
+        places = {v.name: _axis_point(field, v.axes[field]) for v in experiment.variants if field in v.axes}
         if any(place is None for place in places.values()):
             continue
         if len({place[1] for place in places.values()}) < 2:
             continue
-        lines = _line_names(experiment, field, {name: place[0] for name, place in places.items()})
-        points = [
-            AxisPoint(place[1], place[2], lines[name], name) for name, place in places.items()
-        ]
+        lines = _line_names(experiment, field, places)
+        points = [AxisPoint(place[1], place[2], lines[name], name) for name, place in places.items()]
         order = {line: i for i, line in enumerate(dict.fromkeys(lines.values()))}
         points.sort(key=lambda point: (order[point.line], point.number))
         axis = Axis(field, points, {})
@@ -387,31 +411,45 @@ def _axes(
 
 
 def _line_names(
-    experiment: load.Experiment, field: str, prefixes: dict[str, str]
+    experiment: load.Experiment, field: str, places: dict[str, tuple[str, float, str]]
 ) -> dict[str, str]:
     """By variant: what it is apart from its place on the axis, as short as the
     differences between the lines allow."""
     parts: dict[str, dict[str, str]] = {}
-    for name, prefix in prefixes.items():
+    for name, (prefix, _, _) in places.items():
         variant = experiment.variant(name)
         own = {"": prefix}
         for change in variant.set:
-            changed, _, value = change.partition("=")
-            if changed.strip() not in variant.axes:
-                own[changed.strip()] = value.strip()
+            changed, _, value = (part.strip() for part in change.partition("="))
+            counts_workers = "workers" in variant.axes and re.fullmatch(r"worker\[\d+\]\.count", changed)
+            if changed not in variant.axes and not counts_workers:
+                own[changed] = value
         own.update({other: value for other, value in variant.axes.items() if other != field})
-        # The bound of SSP is a part of the mode, and no bound is another mode.
-        if field != "mode" and "mode" not in variant.axes and "staleness" not in field:
+        # An axis of the synchronisation says the mode as well: "ssp:8", no bound "asp".
+        if not any(other == "mode" or other.startswith("sync.") for other in variant.axes):
             own["mode"] = variant.mode
-        if field != "replay" and "replay" not in variant.axes:
+        if "replay" not in variant.axes:
             own["replay"] = variant.replay
         parts[name] = own
     keys = list(dict.fromkeys(key for own in parts.values() for key in own))
-    varying = [key for key in keys if len({own.get(key, "") for own in parts.values()}) > 1]
-    return {
-        name: ", ".join(own[key] for key in varying if own.get(key)) or "all"
+    shown = {key: value_names([own.get(key, "") for own in parts.values()]) for key in keys}
+    varying = [key for key in keys if len(shown[key]) > 1]
+    lines = {
+        name: ", ".join(shown[key][own[key]] for key in varying if own.get(key)) or "all"
         for name, own in parts.items()
     }
+    # Variants that these words do not tell apart keep their names.
+    spots = [(lines[name], place[1]) for name, place in places.items()]
+    return lines if len(set(spots)) == len(spots) else {name: name for name in lines}
+
+
+def value_names(values: list[str]) -> dict[str, str]:
+    """How to show the values of a field: a block "{adam{rate:0.001}}" by its first
+    word, where that tells it from the others."""
+    distinct = list(dict.fromkeys(values))
+    words = [re.search(r"\w+", value) if value.startswith("{") else None for value in distinct]
+    short = [word.group() if word else value for word, value in zip(words, distinct)]
+    return dict(zip(distinct, short if len(set(short)) == len(distinct) else distinct))
 
 
 # ---- Files
@@ -452,8 +490,7 @@ def _as_json(results: Results) -> dict:
         "seeds": experiment.seeds,
         "commit": experiment.commit,
         "metrics": [
-            {"key": m.key, "label": m.label, "unit": m.unit, "better": m.better}
-            for m in results.metrics
+            {"key": m.key, "label": m.label, "unit": m.unit, "better": m.better} for m in results.metrics
         ],
         "variants": [
             {
@@ -470,8 +507,7 @@ def _as_json(results: Results) -> dict:
                 "diverged_seeds": result.diverged,
                 "reached_target": {kind: result.reached(kind) for kind in experiment.target},
                 "metrics": {
-                    m.key: _mean_json(result.means[m.key], result.values[m.key])
-                    for m in results.metrics
+                    m.key: _mean_json(result.means[m.key], result.values[m.key]) for m in results.metrics
                 },
                 "compared_with_baseline": {
                     key: _comparison_json(one) for key, one in result.compared.items()
@@ -486,8 +522,7 @@ def _as_json(results: Results) -> dict:
                     {
                         "name": line,
                         "points": [
-                            {"value": point.label, "variant": point.variant}
-                            for point in axis.of_line(line)
+                            {"value": point.label, "variant": point.variant} for point in axis.of_line(line)
                         ],
                         "compared_with_first": {
                             metric.key: {

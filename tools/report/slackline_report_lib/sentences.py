@@ -11,7 +11,9 @@ def summary(of: results.Results) -> list[str]:
     sentences += _not_comparable(of)
     headline = headline_metric(of)
     if headline is not None:
-        sentences += _against_baseline(of, headline)
+        against = _against_baseline(of, headline)
+        # One line along one axis that starts at the baseline says the rest below.
+        sentences += against[:1] if _is_one_line(of) else against
     for axis in of.axes:
         for line in axis.lines():
             if headline is not None:
@@ -22,6 +24,12 @@ def summary(of: results.Results) -> list[str]:
     sentences += _divergence(of)
     sentences += _failures(of)
     return sentences
+
+
+def _is_one_line(of: results.Results) -> bool:
+    if len(of.axes) != 1 or len(of.axes[0].points) != len(of.variants):
+        return False
+    return len(of.axes[0].lines()) == 1 and of.axes[0].points[0].variant == of.experiment.baseline
 
 
 def headline_metric(of: results.Results) -> Optional[results.Metric]:
@@ -52,11 +60,17 @@ def _coverage(of: results.Results) -> str:
         f"{words.times(len(of.experiment.seeds), 'seed')}: "
         f"{finished} of {words.times(len(runs), 'run')} finished"
     )
-    for state, word in ((load.FAILED, "failed"), (load.DAMAGED, "left damaged files"), (load.TO_DO, "still to do")):
+    for state, word in (
+        (load.FAILED, "failed"),
+        (load.DAMAGED, "left damaged files"),
+        (load.TO_DO, "still to do"),
+    ):
         count = sum(run.state == state for run in runs)
         if count:
             text += f", {count} {word}"
-    return text + f". The baseline is {of.experiment.baseline}."
+    text += f". The baseline is {of.experiment.baseline}."
+    data = sorted({str(run.summary["data"]) for run in runs if run.summary.get("data")})
+    return text + (f" Data: {'; '.join(data)}." if data else "")
 
 
 def _not_comparable(of: results.Results) -> list[str]:
@@ -108,14 +122,19 @@ def _against_baseline(of: results.Results, metric: results.Metric) -> list[str]:
     if best is baseline:
         sentence += ", the baseline itself."
     else:
-        sentence += f"; the baseline {of.experiment.baseline} has {_with_interval(metric, own)}."
+        sentence += f"; the baseline {of.experiment.baseline} has {_with_interval(metric, own)}"
+        one = best.compared.get(metric.key)
+        sentence += f" ({_verdict(one)})." if one is not None else "."
     sentences = [sentence]
-    groups: dict[str, list[results.VariantResult]] = {"better": [], "worse": [], "noise": []}
+    groups: dict[str, list[results.VariantResult]] = {"better": [], "worse": [], "open": [], "noise": []}
     for result in measured:
         one = result.compared.get(metric.key)
-        if one is None or one.difference.p_value is None:
+        # What diverged has a sentence of its own.
+        if one is None or one.p_holm is None or result.diverged:
             continue
-        if not one.significant():
+        if one.significant_alone():
+            groups["open"].append(result)
+        elif not one.significant():
             groups["noise"].append(result)
         elif metric.better * one.difference.difference > 0:
             groups["better"].append(result)
@@ -123,18 +142,33 @@ def _against_baseline(of: results.Results, metric: results.Metric) -> list[str]:
             groups["worse"].append(result)
     for word in ("better", "worse"):
         if groups[word]:
+            # The largest differences first: they are named if not all can be.
+            groups[word].sort(key=lambda r: -abs(r.compared[metric.key].difference.difference))
             listed = [_difference_text(metric, result) for result in groups[word]]
             sentences.append(
-                f"Beyond noise {word} than the baseline in {metric.label}: {words.names(listed)}."
+                f"{word.capitalize()} than the baseline in {metric.label}, beyond noise: "
+                f"{words.names(listed)}."
             )
+    if groups["open"]:
+        groups["open"].sort(key=lambda r: -abs(r.compared[metric.key].difference.difference))
+        listed = [
+            f"{result.variant.name} ({words.points(metric, result.compared[metric.key].difference.difference)})"
+            for result in groups["open"]
+        ]
+        tests = sum(one.p_holm is not None for one in (r.compared.get(metric.key) for r in measured) if one)
+        sentences.append(
+            f"Undecided: {words.names(listed)}. Each alone would count as different from the baseline in "
+            f"{metric.label}; after the correction for {words.times(tests, 'comparison')} it does not. "
+            "More seeds would tell."
+        )
     if groups["noise"]:
         low = min(result.compared[metric.key].difference.low for result in groups["noise"])
         high = max(result.compared[metric.key].difference.high for result in groups["noise"])
         listed = words.names([result.variant.name for result in groups["noise"]])
         sentences.append(
             f"Within noise of the baseline in {metric.label}: {listed}. That is no proof of being "
-            f"equal: differences between {words.difference(metric, low)} and "
-            f"{words.difference(metric, high)} agree with these runs."
+            f"equal: differences between {words.points(metric, low)} and "
+            f"{words.points(metric, high)} agree with these runs."
         )
     return sentences
 
@@ -142,17 +176,13 @@ def _against_baseline(of: results.Results, metric: results.Metric) -> list[str]:
 def _difference_text(metric: results.Metric, result: results.VariantResult) -> str:
     one = result.compared[metric.key]
     return (
-        f"{result.variant.name} ({words.difference(metric, one.difference.difference)}, "
+        f"{result.variant.name} ({words.points(metric, one.difference.difference)}, "
         f"{words.p_value(one.p_holm)})"
     )
 
 
-def _along(
-    of: results.Results, axis: results.Axis, line: str, metric: results.Metric
-) -> list[str]:
-    points = [
-        point for point in axis.of_line(line) if of.of(point.variant).means.get(metric.key) is not None
-    ]
+def _along(of: results.Results, axis: results.Axis, line: str, metric: results.Metric) -> list[str]:
+    points = [point for point in axis.of_line(line) if of.of(point.variant).means.get(metric.key) is not None]
     if len(points) < 2 or points[0] is not axis.of_line(line)[0]:
         return []
     compared = axis.compared[line, metric.key]
@@ -165,25 +195,37 @@ def _along(
             f"{where}, mean {metric.label} goes from {ends[0]} at {first.label} to {ends[1]} at "
             f"{points[-1].label}; there is no test."
         ]
+    diverged = [p for p in points[1:] if of.of(p.variant).diverged]
+    steady = [p for p in tested if p not in diverged]
     worse = [
         p
-        for p in tested
-        if compared[p.variant].significant()
-        and metric.better * compared[p.variant].difference.difference < 0
+        for p in steady
+        if compared[p.variant].significant() and metric.better * compared[p.variant].difference.difference < 0
     ]
-    if not worse:
-        return [
-            f"{where}, {metric.label} at {words.names([p.label for p in tested])} is not worse, beyond "
-            f"noise, than at {first.label}."
-        ]
     listed = [
-        f"{p.label} ({words.difference(metric, compared[p.variant].difference.difference)}, "
+        f"{p.label} ({words.points(metric, compared[p.variant].difference.difference)}, "
         f"{words.p_value(compared[p.variant].p_holm)})"
         for p in worse
     ]
-    text = f"{where}, {metric.label} is worse, beyond noise, than at {first.label}: at {words.names(listed)}"
-    rest = [p.label for p in tested if p not in worse]
-    return [text + (f"; not so at {words.names(rest)}." if rest else ".")]
+    undecided = [p for p in steady if compared[p.variant].significant_alone()]
+    rest = [p for p in steady if p not in worse and p not in undecided]
+    text = f"{where}, {metric.label} is "
+    if worse:
+        text += f"worse, beyond noise, than at {first.label}: at {words.names(listed, 12)}"
+        text += f"; not so at {_labels(rest)}" if rest else ""
+    elif rest:
+        text += f"not worse, beyond noise, than at {first.label}: at {_labels(rest)}"
+    else:
+        text += f"compared with that at {first.label}"
+    if undecided:
+        text += f"; undecided, after the correction for {len(tested)} comparisons, at {_labels(undecided)}"
+    if diverged:
+        text += f"; runs diverged at {_labels(diverged)}"
+    return [text + "."]
+
+
+def _labels(points: list[results.AxisPoint]) -> str:
+    return words.names([point.label for point in points], 12)
 
 
 def _target(of: results.Results, kind: str) -> list[str]:
@@ -198,19 +240,19 @@ def _target(of: results.Results, kind: str) -> list[str]:
     measured = [result for result in full if result.means.get(metric.key) is not None]
     if measured:
         best = min(measured, key=lambda result: result.means[metric.key].mean)
-        text = f"A {target} was reached first by {best.variant.name}, on average after {_amount(metric, best)}"
+        text = (
+            f"A {target} was reached soonest by {best.variant.name}, on average after {_amount(metric, best)}"
+        )
         baseline = of.baseline()
         one = best.compared.get(metric.key)
         if best is baseline:
             text += ", the baseline itself"
         elif one is not None:
-            text += (
-                f"; the baseline needed {_amount(metric, baseline)} "
-                f"({_verdict(one)})"
-            )
+            text += f"; the baseline needed {_amount(metric, baseline)} " f"({_verdict(one)})"
         elif baseline in none:
             text += "; the baseline did not reach it"
         sentences.append(text + ".")
+        sentences += _other_times(of, metric, [result for result in measured if result is not best])
     if part:
         listed = [
             f"{result.variant.name} ({result.reached(kind)} of {len(result.variant.finished())})"
@@ -224,6 +266,29 @@ def _target(of: results.Results, kind: str) -> list[str]:
             if len(none) == len(finished)
             else f"A {target} was reached in no run of {listed}."
         )
+    return sentences
+
+
+def _other_times(
+    of: results.Results, metric: results.Metric, others: list[results.VariantResult]
+) -> list[str]:
+    """Who else was faster or slower than the baseline, beyond noise."""
+    sentences = []
+    own = of.baseline().means[metric.key]
+    for word, sign in (("less", -1), ("more", 1)):
+        listed = [
+            f"{result.variant.name} ({result.means[metric.key].mean / own.mean:.2f} times the baseline's, "
+            f"{words.p_value(result.compared[metric.key].p_holm)})"
+            for result in others
+            if metric.key in result.compared
+            and result.compared[metric.key].significant()
+            and sign * result.compared[metric.key].difference.difference > 0
+        ]
+        if listed:
+            what = "time" if metric.unit == "s" else "data"
+            sentences.append(
+                f"Beyond noise, {word} {what} than the baseline until then: {words.names(listed)}."
+            )
     return sentences
 
 
@@ -245,8 +310,12 @@ def _speed(of: results.Results) -> list[str]:
     if len(measured) < 2 or baseline not in measured:
         return []
     best = max(measured, key=lambda result: result.means[metric.key].mean)
+    slowest = min(result.means[metric.key].mean for result in measured)
+    if best.means[metric.key].mean < 1.01 * slowest:
+        return []  # Nobody is faster in a way worth a sentence.
     own = baseline.means[metric.key].mean
-    text = f"Most examples per second: {best.variant.name} with {words.value(metric, best.means[metric.key].mean)}"
+    rate = words.value(metric, best.means[metric.key].mean)
+    text = f"Most examples per second: {best.variant.name} with {rate}"
     if best is baseline:
         text += ", the baseline itself"
     elif own > 0:
@@ -260,6 +329,8 @@ def _speed(of: results.Results) -> list[str]:
         metric = of.metric("wait_share")
         most = max(waits, key=lambda result: result.means["wait_share"].mean)
         least = min(waits, key=lambda result: result.means["wait_share"].mean)
+        if most.means["wait_share"].mean - least.means["wait_share"].mean < 0.01:
+            return sentences
         sentences.append(
             f"Workers waited most in {most.variant.name} ({words.value(metric, most.means['wait_share'].mean)} "
             f"of their time) and least in {least.variant.name} "
@@ -287,5 +358,9 @@ def _failures(of: results.Results) -> list[str]:
         sentences.append(f"Failed: {run.variant}, seed {run.seed}: {reason}.")
     if len(failed) > 6:
         sentences.append(f"{len(failed) - 6} more runs failed; they are listed under the runs.")
+    lost = [run for run in of.experiment.runs() if run.summary.get("workers_lost")]
+    if lost:
+        listed = words.names([f"{run.variant}, seed {run.seed}" for run in lost])
+        sentences.append(f"Finished without some of their workers: {listed}.")
     sentences += [f"Damaged: {problem}." for problem in of.experiment.problems[:6]]
     return sentences

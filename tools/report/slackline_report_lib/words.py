@@ -5,57 +5,99 @@ from typing import Optional
 
 from . import results, statistics
 
+# Spaces at which no line is broken.
+SPACE = "\u00a0"
+THIN_SPACE = "\u202f"
+
 
 def value(metric: results.Metric, number: Optional[float]) -> str:
     if number is None or not math.isfinite(number):
         return "–"
     if metric.unit == "share":
-        return f"{100 * number:.2f} %"
+        return f"{100 * number:.{_decimals(metric)}f}{SPACE}%"
     if metric.unit == "bytes/example":
         return byte_text(number)
     if metric.unit in ("examples", "examples/s") or (metric.unit == "" and metric.better == 0):
-        text = f"{number:,.0f}".replace(",", "\u202f")
-        return text + " /s" if metric.unit == "examples/s" else text
+        text = f"{number:,.0f}".replace(",", THIN_SPACE)
+        return text + SPACE + "/s" if metric.unit == "examples/s" else text
     if metric.unit == "s":
-        return significant(number, 3) + " s"
+        return significant(number, 3) + SPACE + "s"
     return significant(number, 4 if metric.unit == "" else 3)
 
 
 def byte_text(number: float, digits: int = 3) -> str:
     """With 0 digits: as few as the number needs."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(number) < 1000 or unit == "GB":
-            return f"{significant(number, digits) if digits else f'{number:g}'} {unit}"
-        number /= 1000
-    raise AssertionError("GB ends the loop")
+    scale, unit = _byte_scale(number)
+    text = significant(number / scale, digits) if digits else f"{number / scale:g}"
+    return text + SPACE + unit
+
+
+def _byte_scale(number: float) -> tuple[float, str]:
+    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(number) >= scale:
+            return scale, unit
+    return 1.0, "B"
+
+
+def _scale(metric: results.Metric, number: float) -> tuple[float, str]:
+    """What to divide by, and the unit to name."""
+    if metric.unit == "share":
+        return 0.01, "%"
+    if metric.unit == "bytes/example":
+        return _byte_scale(number)
+    return 1.0, {"examples/s": "/s", "s": "s"}.get(metric.unit, "")
+
+
+def _decimals_of(half: float) -> int:
+    """For two digits that count."""
+    return min(9, max(0, 1 - math.floor(math.log10(half))))
 
 
 def mean(metric: results.Metric, of: Optional[statistics.Mean]) -> str:
-    """With the half width of its interval, where there is one."""
+    """With the half width of its interval, where there is one: that has two digits,
+    and the mean as many decimals, as more would mean nothing; shares have always the
+    same."""
     if of is None:
         return "–"
-    text = value(metric, of.mean)
     if of.low is None:
-        return text
+        return value(metric, of.mean)
     half = (of.high - of.low) / 2
-    if metric.unit == "share":
-        return f"{100 * of.mean:.2f} ± {100 * half:.2f} %"
-    return f"{text} ± {value(metric, half)}"
+    scale, unit = _scale(metric, of.mean)
+    if half == 0:
+        return f"{value(metric, of.mean)}{SPACE}±{SPACE}0"
+    decimals = _decimals(metric) if metric.unit == "share" else _decimals_of(half / scale)
+    text = f"{of.mean / scale:,.{decimals}f}{SPACE}±{SPACE}{half / scale:,.{decimals}f}"
+    return text.replace(",", THIN_SPACE) + (SPACE + unit if unit else "")
 
 
-def difference(metric: results.Metric, number: Optional[float], unit: bool = True) -> str:
-    if number is None:
-        return "–"
-    sign = "+" if number > 0 else "−" if number < 0 else "±"
+def difference(metric: results.Metric, of: statistics.Difference) -> str:
+    """With its interval, where there is one."""
+    scale, unit = _scale(metric, of.difference)
+    if unit == "%":
+        unit = "points"
     if metric.unit == "share":
-        return f"{sign}{100 * abs(number):.2f}" + (" points" if unit else "")
-    return sign + value(metric, abs(number))
+        decimals = _decimals(metric)
+    else:
+        half = abs(of.difference) / 5 if of.low is None else (of.high - of.low) / 2
+        decimals = _decimals_of(half / scale) if half > 0 else 0
+
+    def signed(number: float) -> str:
+        text = f"{number / scale:+,.{decimals}f}"
+        return text.replace(",", THIN_SPACE).replace("-", "−")
+
+    text = signed(of.difference) + (SPACE + unit if unit else "")
+    return text if of.low is None else f"{text} [{signed(of.low)}, {signed(of.high)}]"
+
+
+def points(metric: results.Metric, number: float) -> str:
+    """A difference alone."""
+    return difference(metric, statistics.Difference(number, None, None, None, ""))
 
 
 def p_value(number: Optional[float]) -> str:
     if number is None:
         return "–"
-    return "p < 0.001" if number < 0.001 else f"p = {number:.2g}"
+    return f"p{SPACE}<{SPACE}0.001" if number < 0.001 else f"p{SPACE}={SPACE}{number:.2g}"
 
 
 def significant(number: float, digits: int) -> str:
@@ -69,7 +111,11 @@ def significant(number: float, digits: int) -> str:
     return f"{number:.{max(0, digits - 1 - magnitude)}f}"
 
 
-def names(of: list[str], most: int = 8) -> str:
+def _decimals(metric: results.Metric) -> int:
+    return 2 if metric.key == "test_accuracy" else 1
+
+
+def names(of: list[str], most: int = 5) -> str:
     """'a', 'a and b', 'a, b and c'; the rest is counted."""
     if len(of) > most:
         return ", ".join(of[: most - 1]) + f" and {len(of) - most + 1} others"
