@@ -124,6 +124,16 @@ std::unique_ptr<Process> JobTest::StartMember(
   return std::make_unique<Process>(command, Path(absl::StrCat(name, ".log")));
 }
 
+std::unique_ptr<Process> JobTest::StartReplay(
+    const std::string& name, const std::string& cluster_file,
+    const std::string& delays, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {
+      Program("slackline_replay"), absl::StrCat("--cluster=", cluster_file),
+      absl::StrCat("--delays=", delays), absl::StrCat("--out=", Path(name))};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return std::make_unique<Process>(command, Path(absl::StrCat(name, ".log")));
+}
+
 std::vector<std::unique_ptr<Process>> JobTest::StartSmallJobByHand(
     const std::string& cluster_file, const std::string& out,
     const std::vector<std::string>& arguments) {

@@ -54,6 +54,11 @@ class JobTest : public ::testing::Test {
       const std::string& name, const std::string& program, int index,
       const std::string& cluster_file, const std::string& out,
       const std::vector<std::string>& arguments = {});
+  // slackline_replay, with its folder at Path(name).
+  std::unique_ptr<Process> StartReplay(
+      const std::string& name, const std::string& cluster_file,
+      const std::string& delays,
+      const std::vector<std::string>& arguments = {});
   // All members of SmallJob(), servers first.
   std::vector<std::unique_ptr<Process>> StartSmallJobByHand(
       const std::string& cluster_file, const std::string& out,

@@ -1,0 +1,202 @@
+#include "tools/replay/delay_trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/rng.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+constexpr int64_t kDelayMax = 100000;  // Refuses slips of the keyboard.
+
+int64_t DrawDelay(const SyntheticDelays& delays, bool last_worker, Rng& rng) {
+  switch (delays.kind) {
+    case SyntheticDelays::Kind::kConstant:
+      return delays.clocks;
+    case SyntheticDelays::Kind::kUniform:
+      return rng.Between(0, delays.clocks);
+    case SyntheticDelays::Kind::kGeometric: {
+      if (delays.clocks == 0) return 0;
+      // P(d) = p (1 - p)^d has mean (1 - p) / p.
+      const double mean = static_cast<double>(delays.clocks) / 4;
+      const double stay = mean / (1 + mean);
+      const double drawn =
+          std::floor(std::log1p(-rng.Uniform()) / std::log(stay));
+      return static_cast<int64_t>(
+          std::min(drawn, static_cast<double>(delays.clocks)));
+    }
+    case SyntheticDelays::Kind::kStraggler:
+      return last_worker ? delays.clocks : 0;
+  }
+  return 0;
+}
+
+// Fills a trace from records, one after the other.
+class Recording {
+ public:
+  absl::Status Add(const nlohmann::json& record) {
+    const std::string event = record.at("event").get<std::string>();
+    if (event == "install") {
+      return absl::InvalidArgumentError(
+          "the run has steps by all-reduce, which no server sees; record one "
+          "without");
+    }
+    if (event != "push" && event != "update") return absl::OkStatus();
+    const auto id = record.at("shard").get<int64_t>();
+    if (id < 0 || id > 10000000) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shard: ", id, " is no shard id"));
+    }
+    if (id >= static_cast<int64_t>(trace_.shards.size())) {
+      trace_.shards.resize(id + 1);
+      versions_.resize(id + 1);
+    }
+    const auto clock = record.at("clock").get<Clock>();
+    const auto version = record.at("version").get<int64_t>();
+    if (event == "push") {
+      const auto rank = record.at("rank").get<int32_t>();
+      if (rank < 0) return absl::InvalidArgumentError("rank: below 0");
+      trace_.workers = std::max(trace_.workers, rank + 1);
+      trace_.shards[id].reads.push_back(
+          {.rank = rank, .clock = clock, .version = version});
+      if (!seen_.insert({{id, rank}, clock}).second) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "rank ", rank, " pushed clock ", clock, " to shard ", id,
+            " a second time: the worker was started again, and two lives "
+            "cannot be told apart; record a run without"));
+      }
+      return absl::OkStatus();
+    }
+    versions_[id].push_back(
+        {version, DelayTrace::Update{
+                      .clock = clock,
+                      .ranks = record.at("ranks").get<std::vector<int32_t>>(),
+                      .workers = record.at("workers").get<int>()}});
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<DelayTrace> Finish() {
+    for (size_t id = 0; id < versions_.size(); ++id) {
+      auto& updates = versions_[id];
+      // A shard that has moved has its records in several files.
+      std::sort(updates.begin(), updates.end(),
+                [](const auto& a, const auto& b) { return a.first < b.first; });
+      for (size_t i = 0; i < updates.size(); ++i) {
+        if (updates[i].first != static_cast<int64_t>(i) + 1) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "shard ", id, ": the update to version ", i + 1,
+              " is missing; a file of the recording is incomplete"));
+        }
+        trace_.shards[id].updates.push_back(std::move(updates[i].second));
+      }
+    }
+    return std::move(trace_);
+  }
+
+ private:
+  DelayTrace trace_;
+  std::vector<std::vector<std::pair<int64_t, DelayTrace::Update>>> versions_;
+  std::set<std::pair<std::pair<int64_t, int32_t>, Clock>> seen_;
+};
+
+}  // namespace
+
+bool IsSyntheticSpec(absl::string_view spec) {
+  const std::vector<std::string> parts = absl::StrSplit(spec, ':');
+  int64_t clocks = 0;
+  return parts.size() == 2 && absl::SimpleAtoi(parts[1], &clocks) &&
+         !absl::StrContains(parts[0], '/');
+}
+
+absl::StatusOr<SyntheticDelays> ParseSyntheticDelays(absl::string_view spec) {
+  using Kind = SyntheticDelays::Kind;
+  const std::map<std::string, Kind> kinds = {{"constant", Kind::kConstant},
+                                             {"uniform", Kind::kUniform},
+                                             {"geometric", Kind::kGeometric},
+                                             {"straggler", Kind::kStraggler}};
+  const std::vector<std::string> parts = absl::StrSplit(spec, ':');
+  SyntheticDelays delays;
+  const auto kind = kinds.find(parts[0]);
+  if (kind == kinds.end() || parts.size() != 2 ||
+      !absl::SimpleAtoi(parts[1], &delays.clocks) || delays.clocks < 0 ||
+      delays.clocks > kDelayMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "delays: \"", spec, "\" is not understood; constant:S, uniform:S, ",
+        "geometric:S or straggler:S with S clocks in [0, ", kDelayMax,
+        "], or the folder of a run with train.trace"));
+  }
+  delays.kind = kind->second;
+  return delays;
+}
+
+DelayTrace MakeTrace(const SyntheticDelays& delays, int workers, Clock steps,
+                     uint64_t seed) {
+  Rng rng = Rng(seed).Fork("delays");
+  DelayTrace trace;
+  trace.workers = workers;
+  trace.any_model = true;
+  DelayTrace::Shard& shard = trace.shards.emplace_back();
+  std::vector<int32_t> order(workers);
+  for (int32_t rank = 0; rank < workers; ++rank) order[rank] = rank;
+  for (Clock clock = 0; clock < steps; ++clock) {
+    for (int i = workers - 1; i > 0; --i)
+      std::swap(order[i], order[rng.Below(i + 1)]);
+    for (const int32_t rank : order) {
+      const int64_t delay =
+          std::min(clock, DrawDelay(delays, rank == workers - 1, rng));
+      shard.updates.push_back(
+          {.clock = clock, .ranks = {rank}, .workers = workers});
+      shard.reads.push_back(
+          {.rank = rank, .clock = clock, .version = (clock - delay) * workers});
+    }
+  }
+  return trace;
+}
+
+absl::StatusOr<DelayTrace> ReadRecordedTrace(const std::string& folder) {
+  Recording recording;
+  int files = 0;
+  for (;; ++files) {
+    const std::string path =
+        absl::StrCat(folder, "/trace-server-", files, ".jsonl");
+    std::ifstream file(path);
+    if (!file) break;
+    std::string line;
+    for (int number = 1; std::getline(file, line); ++number) {
+      absl::Status added;
+      try {
+        added = recording.Add(nlohmann::json::parse(line));
+      } catch (const nlohmann::json::exception& error) {
+        added = absl::InvalidArgumentError(
+            absl::StrCat("no record of a trace: ", error.what()));
+      }
+      SL_RETURN_IF_ERROR(Annotate(added, absl::StrCat(path, ":", number)));
+    }
+  }
+  if (files == 0) {
+    return absl::NotFoundError(
+        absl::StrCat(folder,
+                     " has no trace-server-0.jsonl; record one with --set "
+                     "train.trace=true"));
+  }
+  absl::StatusOr<DelayTrace> trace = recording.Finish();
+  SL_RETURN_IF_ERROR(Annotate(trace.status(), folder));
+  if (trace->workers == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, ": the trace has no pushes"));
+  }
+  return trace;
+}
+
+}  // namespace slackline

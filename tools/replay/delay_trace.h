@@ -1,0 +1,69 @@
+// A delay trace: which gradients each update of a model is made of, and from
+// which version each gradient was computed. Recorded from a real run, or made
+// by name. Times play no part, so a replay needs none to pass.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/ids.h"
+
+namespace slackline {
+
+struct DelayTrace {
+  struct Update {
+    Clock clock = 0;
+    std::vector<int32_t> ranks;  // Whose gradients of that clock, in order.
+    // That one clock's movement is divided by: ranks.size() where it is the
+    // mean of a clock, as in BSP.
+    int workers = 1;
+  };
+  // A gradient of this worker and clock was computed from the version after so
+  // many updates.
+  struct Read {
+    int32_t rank = 0;
+    Clock clock = 0;
+    int64_t version = 0;
+  };
+  struct Shard {
+    std::vector<Update> updates;
+    std::vector<Read> reads;  // At most one for each worker and clock.
+  };
+  int workers = 0;
+  // By shard id; or one that stands for every shard of whatever model.
+  std::vector<Shard> shards;
+  bool any_model = false;
+};
+
+// Delays by name, in clocks: a gradient of clock c misses all updates of the
+// last d clocks before c (and those of its own clock that come before its own),
+// where d is, for each worker and clock, at most c and
+//   constant:S   S
+//   uniform:S    uniform in [0, S]
+//   geometric:S  geometric with mean S / 4, at most S
+//   straggler:S  S for the last worker, 0 for the others
+// In each clock every worker's gradient is one update, in an order that is
+// drawn. The same seed gives the same trace.
+struct SyntheticDelays {
+  enum class Kind { kConstant, kUniform, kGeometric, kStraggler };
+  Kind kind{};
+  int64_t clocks = 0;  // S.
+};
+// True for "name:number" whatever the name; else it is a folder.
+bool IsSyntheticSpec(absl::string_view spec);
+// InvalidArgument lists the names.
+absl::StatusOr<SyntheticDelays> ParseSyntheticDelays(absl::string_view spec);
+DelayTrace MakeTrace(const SyntheticDelays& delays, int workers, Clock steps,
+                     uint64_t seed);
+
+// What the servers of a run with train.trace have recorded in
+// trace-server-N.jsonl of its folder. NotFound: nothing recorded.
+// InvalidArgument with file and line: damaged, or the run had steps by
+// all-reduce, or more lives of a worker than one, which a trace cannot tell
+// apart.
+absl::StatusOr<DelayTrace> ReadRecordedTrace(const std::string& folder);
+
+}  // namespace slackline

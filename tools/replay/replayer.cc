@@ -1,0 +1,379 @@
+#include "tools/replay/replayer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
+#include "common/config/stop_rules.h"
+#include "common/metrics/histogram.h"
+#include "common/status.h"
+#include "worker/train/trainer.h"
+
+namespace slackline {
+namespace {
+
+constexpr int64_t kRecordsPerEpoch = 20;
+
+absl::StatusOr<Sampler> SamplerOf(const config::ClusterConfig& config,
+                                  const DataSplit& data, int32_t rank) {
+  return Sampler::Create(
+      {.examples = data.train->examples(),
+       .batch_size = config.data().batch_size(),
+       .rank = Rank{rank},
+       .world_size = static_cast<int64_t>(WorkerProcesses(config).size()),
+       .seed = static_cast<uint64_t>(config.train().seed())});
+}
+
+void SetPercentiles(const run::Histogram& histogram,
+                    run::Percentiles* percentiles) {
+  percentiles->set_p50(HistogramPercentile(histogram, 0.50));
+  percentiles->set_p99(HistogramPercentile(histogram, 0.99));
+  percentiles->set_max(histogram.max());
+}
+
+}  // namespace
+
+absl::StatusOr<LearningRateSchedule::JobLength> ReplayLength(
+    const config::ClusterConfig& config, const DataSplit& data) {
+  SL_ASSIGN_OR_RETURN(const Sampler sampler, SamplerOf(config, data, 0));
+  return JobLengthOf(config.train(), sampler);
+}
+
+absl::StatusOr<std::unique_ptr<Replayer>> Replayer::Create(
+    const config::ClusterConfig& config, DelayTrace trace,
+    const DataSplit* data, Model* model, Callbacks callbacks) {
+  SL_ASSIGN_OR_RETURN(Optimizer optimizer,
+                      Optimizer::Create(config.optimizer()));
+  SL_ASSIGN_OR_RETURN(const LearningRateSchedule::JobLength length,
+                      ReplayLength(config, *data));
+  SL_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
+                      LearningRateSchedule::Create(config.schedule(), length));
+  std::unique_ptr<Replayer> replayer(
+      new Replayer(config, std::move(trace), data, model, std::move(callbacks),
+                   std::move(optimizer), std::move(schedule)));
+  replayer->steps_per_epoch_ = length.steps_per_epoch;
+  SL_RETURN_IF_ERROR(replayer->Prepare());
+  return replayer;
+}
+
+Replayer::Replayer(const config::ClusterConfig& config, DelayTrace trace,
+                   const DataSplit* data, Model* model, Callbacks callbacks,
+                   Optimizer optimizer, LearningRateSchedule schedule)
+    : config_(config),
+      trace_(std::move(trace)),
+      data_(*data),
+      model_(*model),
+      callbacks_(std::move(callbacks)),
+      optimizer_(std::move(optimizer)),
+      schedule_(std::move(schedule)),
+      inputs_(config.data().batch_size() * data->train->features()),
+      labels_(config.data().batch_size()) {}
+
+absl::Status Replayer::Prepare() {
+  const auto workers = static_cast<int>(WorkerProcesses(config_).size());
+  if (trace_.workers != workers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the delays are those of ", trace_.workers, " workers, the config has ",
+        workers, "; give it as many"));
+  }
+  for (int32_t rank = 0; rank < workers; ++rank) {
+    SL_ASSIGN_OR_RETURN(Sampler sampler, SamplerOf(config_, data_, rank));
+    samplers_.push_back(std::move(sampler));
+  }
+  wire::View placed;
+  const Owner owner{.server = 0, .thread = 0};
+  PlaceTables(model_.tables(), absl::MakeConstSpan(&owner, 1),
+              int64_t{config_.limits().shard_kib()} * 1024 /
+                  static_cast<int64_t>(sizeof(float)),
+              &placed);
+  placed.add_server()->add_thread();
+  placed.set_number(1);
+  SL_ASSIGN_OR_RETURN(view_, View::Create(placed));
+  const auto count = static_cast<size_t>(view_->shard_count());
+  if (!trace_.any_model && trace_.shards.size() != count) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the delays were recorded with ", trace_.shards.size(),
+        " shards, and the config's model has ", count,
+        "; replay them with the same model and limits.shard_kib, and record "
+        "without splits of shards"));
+  }
+
+  SL_ASSIGN_OR_RETURN(const StaleRules rules,
+                      StaleRules::Create(config_.sync()));
+  for (size_t shard = 0; shard < count; ++shard) {
+    const ShardRange& range = view_->shard(ShardId{static_cast<int>(shard)});
+    const wire::Table& table = view_->table(range.table);
+    shards_.emplace_back(table, range,
+                         static_cast<uint64_t>(config_.train().seed()),
+                         optimizer_);
+    rules_.push_back(rules.For(table.name()));
+  }
+  memories_.resize(count);
+  done_.resize(count, 0);
+
+  for (const DelayTrace::Shard& shard : trace_.shards) {
+    for (const DelayTrace::Read& read : shard.reads)
+      clocks_ = std::max(clocks_, read.clock + 1);
+  }
+  steps_.resize(clocks_ * trace_.workers);
+  for (Step& step : steps_) {
+    step.missing = static_cast<int>(count);
+    step.values.resize(count);
+    step.versions.resize(count);
+  }
+  waiters_.resize(trace_.shards.size());
+  const int shards_per_trace = trace_.any_model ? static_cast<int>(count) : 1;
+  for (size_t t = 0; t < trace_.shards.size(); ++t) {
+    for (const DelayTrace::Read& read : trace_.shards[t].reads)
+      waiters_[t][read.version].steps.push_back(StepId(read.rank, read.clock));
+    for (const DelayTrace::Update& update : trace_.shards[t].updates) {
+      for (const int32_t rank : update.ranks) {
+        if (rank < 0 || rank >= trace_.workers || update.clock < 0 ||
+            update.clock >= clocks_) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "the delays have an update of rank ", rank, " and clock ",
+              update.clock, " without its gradient"));
+        }
+        steps_[StepId(rank, update.clock)].uses += shards_per_trace;
+      }
+    }
+  }
+
+  const Clock every =
+      std::max<Clock>(1, std::llround(config_.train().eval_every_epochs() *
+                                      static_cast<double>(steps_per_epoch_)));
+  // The final model is evaluated at the end anyhow.
+  for (Clock clock = every; clock < clocks_; clock += every) {
+    for (size_t t = 0; t < trace_.shards.size(); ++t) {
+      const auto updates =
+          static_cast<int64_t>(trace_.shards[t].updates.size());
+      waiters_[t][updates * clock / clocks_].evaluations.push_back(
+          evaluations_.size());
+    }
+    EvalPoint& point = evaluations_.emplace_back();
+    point.clock = clock;
+    point.missing = static_cast<int>(count);
+    point.values.resize(count);
+  }
+  window_ = std::max<Clock>(1, steps_per_epoch_ / kRecordsPerEpoch);
+  losses_.resize(clocks_ / window_ + 1);
+  return absl::OkStatus();
+}
+
+absl::Status Replayer::Publish(size_t shard) {
+  auto& waiters = waiters_[TraceOf(shard)];
+  const auto found = waiters.find(static_cast<int64_t>(done_[shard]));
+  if (found == waiters.end()) return absl::OkStatus();
+  for (const int64_t id : found->second.steps) {
+    Step& step = steps_[id];
+    if (step.uses == 0) continue;  // Every server has dropped it.
+    step.values[shard] = shards_[shard].values();
+    step.versions[shard] = shards_[shard].version();
+    --step.missing;
+  }
+  for (const size_t index : found->second.evaluations) {
+    EvalPoint& point = evaluations_[index];
+    point.values[shard] = shards_[shard].values();
+    if (--point.missing > 0) continue;
+    SL_RETURN_IF_ERROR(Evaluate(point));
+    point.values.clear();
+  }
+  return absl::OkStatus();
+}
+
+Snapshot Replayer::SnapshotOf(const std::vector<Payload>& values) const {
+  Snapshot snapshot(model_.tables().size());
+  for (size_t table = 0; table < snapshot.size(); ++table) {
+    for (const ShardRange& range :
+         view_->ShardsOf(TableId{static_cast<int>(table)}))
+      snapshot[table].push_back(values[static_cast<size_t>(range.shard)]);
+  }
+  return snapshot;
+}
+
+absl::Status Replayer::Evaluate(const EvalPoint& point) {
+  LoadSnapshot(SnapshotOf(point.values), &model_);
+  SL_ASSIGN_OR_RETURN(const DatasetLoss test,
+                      EvaluateDataset(model_, *data_.test));
+  run::MetricRecord& record = last_evaluation_;
+  record.set_kind(run::MetricRecord::EVAL);
+  record.set_step(point.clock);
+  record.set_epoch(static_cast<double>(point.clock) /
+                   static_cast<double>(steps_per_epoch_));
+  record.set_loss(test.objective);
+  record.set_accuracy(test.accuracy);
+  callbacks_.record(record);
+  const std::string met =
+      StopRuleMet(config_.train().stop(), test.objective, test.accuracy);
+  if (!met.empty()) stopped_ = absl::StrCat(met, " at step ", point.clock);
+  return absl::OkStatus();
+}
+
+bool Replayer::Ready(const DelayTrace::Update& update) const {
+  return std::all_of(update.ranks.begin(), update.ranks.end(),
+                     [&](int32_t rank) {
+                       return steps_[StepId(rank, update.clock)].missing == 0;
+                     });
+}
+
+absl::Status Replayer::Compute(int32_t rank, Clock clock) {
+  Step& step = steps_[StepId(rank, clock)];
+  if (step.computed) return absl::OkStatus();
+  LoadSnapshot(SnapshotOf(step.values), &model_);
+  const absl::Span<const int64_t> rows = samplers_[rank].Batch(clock);
+  data_.train->Gather(rows, inputs_.data(), labels_.data());
+  step.gradients.resize(model_.tables().size());
+  SL_ASSIGN_OR_RETURN(
+      const double loss,
+      model_.ForwardBackward({.examples = static_cast<int64_t>(rows.size()),
+                              .inputs = inputs_.data(),
+                              .labels = labels_.data()},
+                             [&](int table, Payload gradient) {
+                               step.gradients[table] = std::move(gradient);
+                             }));
+  if (!std::isfinite(loss)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the loss is ", loss, " at step ", clock, " of rank ", rank,
+        ": the training has diverged; lower the learning rate"));
+  }
+  AddLoss(clock, loss);
+  step.computed = true;
+  return absl::OkStatus();
+}
+
+void Replayer::AddLoss(Clock clock, double loss) {
+  LossWindow& window = losses_[clock / window_];
+  window.sum += loss;
+  if (++window.count < window_ * trace_.workers) return;
+  const Clock end = (clock / window_ + 1) * window_;
+  run::MetricRecord record;
+  record.set_kind(run::MetricRecord::TRAIN);
+  record.set_step(end);
+  record.set_epoch(static_cast<double>(end) /
+                   static_cast<double>(steps_per_epoch_));
+  record.set_loss(window.sum / static_cast<double>(window.count));
+  callbacks_.record(record);
+}
+
+absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
+  Shard& shard = shards_[index];
+  const ShardRange& range = shard.range();
+  // The mean of a clock has no delay.
+  const bool mean = update.workers == static_cast<int>(update.ranks.size());
+  double rate_factor = 1;
+  std::vector<Payload> gradients;
+  for (const int32_t rank : update.ranks) {
+    SL_RETURN_IF_ERROR(Compute(rank, update.clock));
+    Step& step = steps_[StepId(rank, update.clock)];
+    Payload gradient = step.gradients[static_cast<size_t>(range.table)].Slice(
+        static_cast<size_t>(range.begin) * sizeof(float), range.bytes());
+    const auto missed =
+        static_cast<int64_t>(shard.version() - step.versions[index]);
+    AddToHistogram(missed, &staleness_);
+    AddToHistogram(missed / trace_.workers, &staleness_clocks_);
+    bool drop = false;
+    if (!mean) {
+      StaleRule::Verdict verdict = rules_[index].Judge(
+          {.gradient = gradient.data(),
+           .elements = static_cast<size_t>(range.elements()),
+           .now = reinterpret_cast<const float*>(shard.values().data()),
+           .then = reinterpret_cast<const float*>(step.values[index].data()),
+           .missed_updates = missed,
+           .workers = update.workers},
+          &memories_[index]);
+      drop = verdict.drop;
+      rate_factor = verdict.rate_factor;
+      if (!verdict.gradient.empty()) gradient = std::move(verdict.gradient);
+    }
+    if (drop) {
+      ++dropped_;
+    } else {
+      gradients.push_back(std::move(gradient));
+    }
+    // The version is let go, so that the update may write in its place.
+    step.values[index] = Payload();
+    if (--step.uses == 0) step.gradients.clear();
+  }
+  if (gradients.empty()) return absl::OkStatus();
+  const bool compare = rules_[index].NeedsUpdates();
+  const Payload before = compare ? shard.values() : Payload();
+  ApplyMean(shard, optimizer_, gradients, update.workers,
+            optimizer_.learning_rate() * schedule_.FactorAt(update.clock) *
+                rate_factor);
+  if (compare) {
+    rules_[index].Updated(reinterpret_cast<const float*>(before.data()),
+                          reinterpret_cast<const float*>(shard.values().data()),
+                          static_cast<size_t>(range.elements()),
+                          &memories_[index]);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<run::Summary> Replayer::Run() {
+  const auto count = shards_.size();
+  for (size_t shard = 0; shard < count; ++shard)
+    SL_RETURN_IF_ERROR(Publish(shard));
+  size_t open = count;
+  while (open > 0 && stopped_.empty()) {
+    open = 0;
+    bool progress = false;
+    for (size_t shard = 0; shard < count && stopped_.empty(); ++shard) {
+      const std::vector<DelayTrace::Update>& updates =
+          trace_.shards[TraceOf(shard)].updates;
+      while (done_[shard] < updates.size() && Ready(updates[done_[shard]]) &&
+             stopped_.empty()) {
+        const DelayTrace::Update& update = updates[done_[shard]];
+        SL_RETURN_IF_ERROR(Apply(shard, update));
+        ++done_[shard];
+        progress = true;
+        SL_RETURN_IF_ERROR(Publish(shard));
+        SL_RETURN_IF_ERROR(callbacks_.proceed(update.clock, clocks_));
+      }
+      if (done_[shard] < updates.size()) ++open;
+    }
+    if (open > 0 && !progress && stopped_.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the delays contradict themselves: ", open,
+          " shards wait for gradients that were never computed; a part of the "
+          "recording is missing"));
+    }
+  }
+
+  std::vector<Payload> values;
+  for (const Shard& shard : shards_) values.push_back(shard.values());
+  LoadSnapshot(SnapshotOf(values), &model_);
+  run::Summary summary;
+  if (stopped_.empty()) {
+    SL_ASSIGN_OR_RETURN(const DatasetLoss test,
+                        EvaluateDataset(model_, *data_.test));
+    last_evaluation_.set_kind(run::MetricRecord::EVAL);
+    last_evaluation_.set_step(clocks_);
+    last_evaluation_.set_epoch(static_cast<double>(clocks_) /
+                               static_cast<double>(steps_per_epoch_));
+    last_evaluation_.set_loss(test.objective);
+    last_evaluation_.set_accuracy(test.accuracy);
+    callbacks_.record(last_evaluation_);
+  }
+  SL_ASSIGN_OR_RETURN(const DatasetLoss train,
+                      EvaluateDataset(model_, *data_.train));
+  summary.set_job(config_.job());
+  summary.set_seed(config_.train().seed());
+  summary.set_steps(last_evaluation_.step());
+  summary.set_train_loss(train.objective);
+  summary.set_test_loss(last_evaluation_.loss());
+  summary.set_test_accuracy(last_evaluation_.accuracy());
+  summary.set_data(data_.description);
+  summary.set_workers(trace_.workers);
+  summary.set_servers(1);
+  SetPercentiles(staleness_clocks_, summary.mutable_staleness_clocks());
+  SetPercentiles(staleness_, summary.mutable_staleness_updates());
+  *summary.mutable_staleness_clocks_histogram() = staleness_clocks_.bin();
+  *summary.mutable_staleness_updates_histogram() = staleness_.bin();
+  summary.set_dropped(dropped_);
+  summary.set_stopped(stopped_);
+  return summary;
+}
+
+}  // namespace slackline
