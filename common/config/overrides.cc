@@ -1,6 +1,7 @@
 #include "common/config/overrides.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/config/field_names.h"
+#include "common/config/parse_text.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -103,6 +105,27 @@ absl::Status SetList(const FieldDescriptor& field, absl::string_view text,
   return absl::OkStatus();
 }
 
+// Replaces the block `name` by "{FIELDS}", in text format. "{}" picks a branch
+// of a choice, as in sync.asp={}.
+absl::Status SetBlock(absl::string_view path, absl::string_view name,
+                      absl::string_view value, Message* message) {
+  absl::string_view inside = value;
+  if (!absl::ConsumePrefix(&inside, "{") ||
+      !absl::ConsumeSuffix(&inside, "}")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": value is '", value, "'; a block is set field by field, as in ",
+        "--set ", path, ".FIELD=VALUE, or as a whole, as in '", path,
+        "={FIELD: VALUE}'"));
+  }
+  FieldOrigins unused("");
+  const std::unique_ptr<Message> parsed(message->New());
+  // Places count within the braces.
+  SL_RETURN_IF_ERROR(ParseConfigText(std::string(inside), std::string(name),
+                                     parsed.get(), &unused));
+  message->CopyFrom(*parsed);
+  return absl::OkStatus();
+}
+
 // "hidden" or "worker[1]".
 struct PathPart {
   std::string name;
@@ -191,14 +214,7 @@ absl::Status Assign(absl::string_view path, absl::string_view value,
     origins->Erase(parent);
     origins->Set(parent, origin);
     if (is_block) {
-      // An empty block picks a branch of a choice, as in sync.asp={}.
-      if (value != "{}") {
-        return absl::InvalidArgumentError(absl::StrCat(
-            part.name, ": value is '", value, "'; a block is set field by ",
-            "field, as in --set ", path, ".FIELD=VALUE, or emptied with {}"));
-      }
-      message->Clear();
-      return absl::OkStatus();
+      return SetBlock(path, part.name, value, message);
     }
     if (field->is_repeated() && part.index < 0) {
       return SetList(*field, value, message);

@@ -106,8 +106,9 @@ struct TokenContext {
 // TextFormat's messages leave that out and often point one token too far.
 class ContextScanner {
  public:
-  std::vector<TokenContext> Scan(const std::string& text) {
-    OpenBlock(config::ClusterConfig::descriptor(), "", -1);
+  std::vector<TokenContext> Scan(const std::string& text,
+                                 const Descriptor& message) {
+    OpenBlock(&message, "", -1);
     Tokens tokens(text);
     while (tokens.Next()) Visit(tokens.current());
     Visit(tokens.current());  // The end, so that errors there have a place.
@@ -252,8 +253,9 @@ std::string DiagnosticText(const TokenContext& context,
 }
 
 absl::Status ToStatus(const std::string& file_name, const std::string& text,
+                      const Descriptor& message,
                       const std::vector<Diagnostic>& diagnostics) {
-  const std::vector<TokenContext> tokens = ContextScanner().Scan(text);
+  const std::vector<TokenContext> tokens = ContextScanner().Scan(text, message);
   std::vector<std::string> lines;
   for (const Diagnostic& diagnostic : diagnostics) {
     const TokenContext context = FindToken(tokens, diagnostic);
@@ -300,8 +302,7 @@ void CollectOrigins(const Message& message,
 }  // namespace
 
 absl::Status ParseConfigText(const std::string& text,
-                             const std::string& file_name,
-                             config::ClusterConfig* config,
+                             const std::string& file_name, Message* message,
                              FieldOrigins* origins) {
   SL_RETURN_IF_ERROR(CheckNesting(text, file_name));
   Diagnostics diagnostics;
@@ -312,12 +313,13 @@ absl::Status ParseConfigText(const std::string& text,
   // An unknown field then does not end parsing, so all are found in one go;
   // each still fails the parse below.
   parser.AllowUnknownField(true);
-  config->Clear();
-  const bool parsed = parser.ParseFromString(text, config);
+  message->Clear();
+  const bool parsed = parser.ParseFromString(text, message);
   if (!parsed || !diagnostics.list().empty()) {
-    return ToStatus(file_name, text, diagnostics.list());
+    return ToStatus(file_name, text, *message->GetDescriptor(),
+                    diagnostics.list());
   }
-  CollectOrigins(*config, tree, file_name, "", origins);
+  CollectOrigins(*message, tree, file_name, "", origins);
   return absl::OkStatus();
 }
 

@@ -900,6 +900,9 @@ TEST(ConfigSetTest, BadAssignmentNamesTheComponentAndChangesNothing) {
       {"model.mlp.hidden=[1,x]", "hidden: value is 'x'; a whole number"},
       {"model.mlp.hidden[1]=2", "'hidden[1]' does not exist"},
       {"sync.asp=true", "asp: value is 'true'; a block is set field by field"},
+      {"sync={asp{}", "asp"},
+      {"optimizer={adagard{}}", "did you mean 'adagrad'?"},
+      {"optimizer={adam{beta1: x}}", "value is x; a number is required"},
       {"worker=[]", "'worker' is a list of 1"},
   };
   const config::ClusterConfig before = ParseOrDie(kMinimal);
@@ -912,6 +915,18 @@ TEST(ConfigSetTest, BadAssignmentNamesTheComponentAndChangesNothing) {
                       HasSubstr(text)));
     EXPECT_TRUE(Equal(config, before)) << assignment;
   }
+}
+
+TEST(ConfigSetTest, ABlockIsReplacedAsAWhole) {
+  config::ClusterConfig config = ParseOrDie(kMinimal);
+  ASSERT_TRUE(
+      SetField("optimizer={ adam { learning_rate: 0.01 beta1: 0.8 } }", &config)
+          .ok());
+  EXPECT_TRUE(config.optimizer().has_adam());
+  EXPECT_EQ(config.optimizer().adam().beta1(), 0.8);
+  ASSERT_TRUE(SetField("optimizer.adam={learning_rate: 0.5}", &config).ok());
+  EXPECT_EQ(config.optimizer().adam().learning_rate(), 0.5);
+  EXPECT_FALSE(config.optimizer().adam().has_beta1());
 }
 
 TEST(ConfigSetTest, BadValueIsReportedWithItsFlag) {
