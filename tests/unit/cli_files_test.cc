@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "tools/cli/logs.h"
-#include "tools/cli/run.h"
+#include "tools/cli/out_folder.h"
 #include "tools/cli/status_table.h"
 #include "tools/cli/summary_table.h"
 

@@ -1,5 +1,6 @@
 // slackline: the user's tool. Reads the command line and calls the subcommand.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -8,18 +9,21 @@
 #include "absl/strings/str_cat.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/experiment_flags.h"
 #include "tools/cli/job_flags.h"
 #include "tools/cli/run.h"
 #include "tools/cli/top_command.h"
 
 namespace {
 
-// The folder of this program: the other binaries stand beside it.
-std::string OwnFolder() {
+// The other binaries stand beside this one.
+slackline::Invocation OwnInvocation(int argc, char** argv) {
   std::error_code error;
   const std::filesystem::path self =
       std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "." : self.parent_path().string();
+  return {.program = error ? argv[0] : self.string(),
+          .bin_dir = error ? "." : self.parent_path().string(),
+          .arguments = {argv + std::min(argc, 1), argv + argc}};
 }
 
 }  // namespace
@@ -35,11 +39,15 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "slackline " SLACKLINE_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "Example: slackline run examples/mnist_mlp.textproto --mode ssp:3");
+      "Examples:\n"
+      "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"
+      "  slackline ablate examples/mnist_mlp.textproto --over "
+      "sync.ssp.staleness=0,3,inf");
   int exit_code = slackline::kExitDone;
 
+  const slackline::Invocation invocation = OwnInvocation(argc, argv);
   RunOptions run;
-  run.bin_dir = OwnFolder();
+  run.bin_dir = invocation.bin_dir;
   std::vector<std::string> sets;
   std::string seed, epochs;
   bool no_progress = false;
@@ -137,6 +145,8 @@ int main(int argc, char** argv) {
 
   slackline::AddModeCommands(&app, &exit_code);
   slackline::AddRebalanceCommands(run.bin_dir, &app, &exit_code);
+
+  slackline::AddExperimentCommands(invocation, &app, &exit_code);
 
   std::vector<std::string> folders;
   CLI::App* const summary_command = app.add_subcommand(

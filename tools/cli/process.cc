@@ -38,7 +38,7 @@ class FileDescriptor {
 };
 
 // Runs in the child: only calls that are safe after fork() in a process with
-// threads. Ends with exec, or writes errno to `report`.
+// threads. `log` may be -1. Ends with exec, or writes errno to `report`.
 [[noreturn]] void BecomeProgram(char* const* arguments, bool detached,
                                 pid_t parent, int log, int report) {
   if (detached) {
@@ -57,8 +57,8 @@ class FileDescriptor {
     if (getppid() != parent) _exit(1);  // It died before the line above.
   }
   const int null = open("/dev/null", O_RDONLY);
-  if (null >= 0 && dup2(null, 0) >= 0 && dup2(log, 1) >= 0 &&
-      dup2(log, 2) >= 0) {
+  if (null >= 0 && dup2(null, 0) >= 0 &&
+      (log < 0 || (dup2(log, 1) >= 0 && dup2(log, 2) >= 0))) {
     if (null > 2) close(null);
     execv(arguments[0], arguments);
   }
@@ -79,10 +79,12 @@ std::string ExitStatus::ToString() const {
 
 absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
   SL_CHECK(!options.command.empty(), "a program to start");
-  const FileDescriptor log(open(options.log_path.c_str(),
-                                O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
-                                0666));
-  if (log.get() < 0) {
+  const bool own_log = !options.log_path.empty();
+  const FileDescriptor log(
+      own_log ? open(options.log_path.c_str(),
+                     O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)
+              : -1);
+  if (own_log && log.get() < 0) {
     return SystemError(
         absl::StrCat("log file ", options.log_path, " cannot be opened"),
         errno);

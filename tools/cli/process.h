@@ -21,7 +21,8 @@ class ChildProcess {
   struct Options {
     // Program (a path; no search) and arguments.
     std::vector<std::string> command;
-    std::string log_path;  // Its stdout and stderr, appended.
+    // Its stdout and stderr, appended. Empty: those of this program.
+    std::string log_path;
     // In a session of its own, away from the terminal, so that it can be
     // Release()d.
     bool detached = false;

@@ -4,40 +4,33 @@
 
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"
 #include "common/io/atomic_file.h"
 #include "common/status.h"
 #include "tools/cli/coordinator_client.h"
-#include "tools/cli/data_location.h"
 #include "tools/cli/display.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/find_data.h"
 #include "tools/cli/local_cluster.h"
 #include "tools/cli/local_hosts.h"
 #include "tools/cli/logs.h"
+#include "tools/cli/out_folder.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/signals.h"
 #include "tools/cli/summary_table.h"
-#include "worker/data/stand_in.h"
 
 namespace slackline {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr absl::Duration kWaitMax = absl::Milliseconds(50);
 constexpr absl::Duration kStatusEvery = absl::Milliseconds(250);
@@ -98,40 +91,6 @@ std::string ByHandText(const RunOptions& options,
   absl::StrAppend(&text, "and follow them with `slackline status ",
                   options.config_path, "`");
   return text;
-}
-
-// Makes the folder of the run. An existing one must be empty.
-absl::StatusOr<std::string> MakeOutDir(const RunOptions& options,
-                                       const config::ClusterConfig& config) {
-  std::error_code error;
-  if (options.out_dir.empty()) {
-    const fs::path base =
-        fs::path("runs") / RunName(config.job(), ModeText(config), absl::Now());
-    fs::create_directories(base.parent_path(), error);
-    fs::path folder = base;
-    // Two runs in one second.
-    for (int i = 2; !error && !fs::create_directory(folder, error); ++i) {
-      folder = absl::StrCat(base.string(), "-", i);
-    }
-    if (!error) return folder.string();
-    return absl::UnavailableError(absl::StrCat(
-        "folder ", base.string(), " cannot be made: ", error.message(),
-        "; choose another with --out"));
-  }
-  fs::create_directories(options.out_dir, error);
-  const bool empty = !error && fs::is_empty(options.out_dir, error);
-  if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("--out: folder ", options.out_dir,
-                     " cannot be made: ", error.message()));
-  }
-  if (!empty) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("--out: folder ", options.out_dir,
-                     " is not empty, and runs are never overwritten; choose "
-                     "another or remove it"));
-  }
-  return options.out_dir;
 }
 
 // A job whose processes run, until none does.
@@ -274,29 +233,6 @@ class RunningJob {
   absl::Time next_line_;
 };
 
-absl::StatusOr<std::string> FindData(const RunOptions& options,
-                                     const config::Data& data,
-                                     Display* display) {
-  DataLocationOptions location;
-  location.data_dir = options.data_dir;
-  location.say = [display](const std::string& text) { display->Print(text); };
-  location.fetch_mnist = [&](const std::string& folder) {
-    return FetchMnist(folder, location.say);
-  };
-  location.write_stand_in = [&](const std::string& folder) {
-    location.say(absl::StrCat("writing a stand-in for MNIST to ", folder));
-    return WriteStandInMnist(folder, StandInOptions());
-  };
-  if (location.data_dir.empty() && !data.has_teacher_student()) {
-    SL_ASSIGN_OR_RETURN(location.cache_dir, CacheDataDir());
-  }
-  // Generated data need no folder, but the workers' flag wants one.
-  if (data.has_teacher_student()) {
-    return options.data_dir.empty() ? "." : options.data_dir;
-  }
-  return LocateData(data, location);
-}
-
 // Everything after the checks of what the user asked for. The result goes to
 // stdout.
 absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
@@ -314,8 +250,10 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
     config.mutable_coordinator()->set_port(reservation->port());
   }
   SL_ASSIGN_OR_RETURN(const std::string data_dir,
-                      FindData(options, config.data(), display));
-  SL_ASSIGN_OR_RETURN(const std::string out_dir, MakeOutDir(options, config));
+                      FindData(config.data(), options.data_dir, display));
+  SL_ASSIGN_OR_RETURN(
+      const std::string out_dir,
+      MakeOutFolder(options.out_dir, config.job(), ModeText(config)));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   SL_RETURN_IF_ERROR(WriteFileAtomically(
       cluster_file,
@@ -355,14 +293,6 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
 }
 
 }  // namespace
-
-std::string RunName(const std::string& job, const std::string& mode,
-                    absl::Time now) {
-  const bool phases = absl::StrContains(mode, ' ');
-  return absl::StrCat(
-      job, "-", phases ? "phases" : absl::StrReplaceAll(mode, {{":", "-"}}),
-      "-", absl::FormatTime("%Y%m%dT%H%M%SZ", now, absl::UTCTimeZone()));
-}
 
 int Run(const RunOptions& options) {
   Display display;

@@ -21,9 +21,4 @@ struct RunOptions {
 // is on stdout. Leaves no process behind.
 int Run(const RunOptions& options);
 
-// "mnist-mlp-ssp-3-20260102T030405Z": the name of a run's folder. `mode` is a
-// ModeText().
-std::string RunName(const std::string& job, const std::string& mode,
-                    absl::Time now);
-
 }  // namespace slackline

@@ -1,0 +1,50 @@
+#include "tools/cli/foreground.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "tools/cli/process.h"
+#include "tools/cli/signals.h"
+
+namespace slackline {
+namespace {
+
+// The end of the child is a signal, too, and ends the wait earlier.
+constexpr absl::Duration kWaitMax = absl::Milliseconds(250);
+
+}  // namespace
+
+absl::StatusOr<ExitStatus> RunInForeground(
+    const std::vector<std::string>& command) {
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
+                      SignalWatch::Create());
+  SL_ASSIGN_OR_RETURN(
+      ChildProcess child,
+      ChildProcess::Start({.command = command, .log_path = ""}));
+  int interrupts = 0;
+  while (true) {
+    if (const std::optional<ExitStatus> exit = child.Poll(); exit.has_value()) {
+      return *exit;
+    }
+    for (int i = signals->Wait(kWaitMax); i > 0; --i) {
+      child.Signal(++interrupts == 1 ? SIGINT : SIGKILL);
+    }
+  }
+}
+
+absl::Status CheckInstalled(const std::string& bin_dir,
+                            const std::string& name) {
+  const std::string path = absl::StrCat(bin_dir, "/", name);
+  if (access(path.c_str(), R_OK) == 0) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(path,
+                   " is not there; it is built and installed together with "
+                   "slackline, --bin-dir names another folder"));
+}
+
+}  // namespace slackline

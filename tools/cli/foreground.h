@@ -1,0 +1,23 @@
+// Programs that work for a subcommand and share its terminal.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/cli/exit_status.h"
+
+namespace slackline {
+
+// Runs program (a path) and arguments until the end; its output is that of this
+// program. The user's Ctrl-C is passed on, the second one as a kill. Takes
+// signals meanwhile (signals.h), so no SignalWatch may live. The error says
+// that it could not be started.
+absl::StatusOr<ExitStatus> RunInForeground(
+    const std::vector<std::string>& command);
+
+// NotFound, naming it, if the file `name` is not beside the other programs.
+absl::Status CheckInstalled(const std::string& bin_dir,
+                            const std::string& name);
+
+}  // namespace slackline

@@ -1,0 +1,22 @@
+// The folder that a run writes to.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace slackline {
+
+// "mnist-mlp-ssp-3-20260102T030405Z": the name of a run's folder. `mode` is a
+// ModeText().
+std::string RunName(const std::string& job, const std::string& mode,
+                    absl::Time now);
+
+// Makes the folder, `out_dir` or, if that is empty, a new runs/RunName().
+// AlreadyExists: `out_dir` is there and not empty.
+absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
+                                          const std::string& job,
+                                          const std::string& mode);
+
+}  // namespace slackline

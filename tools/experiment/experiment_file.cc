@@ -1,0 +1,195 @@
+#include "tools/experiment/experiment_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/config/parse_text.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+// Somebody who names the wrong file should hear so, not wait for it.
+constexpr size_t kFileBytesMax = 1 << 20;
+constexpr int kParallelMax = 64;
+
+constexpr absl::string_view kNameForm =
+    "letters, digits, '-', '_' and '.' (not first) are required";
+
+class Checker {
+ public:
+  Checker(const experiment::Experiment& experiment, const FieldOrigins& origins)
+      : experiment_(experiment), origins_(origins) {}
+
+  absl::Status Check() {
+    CheckTop();
+    for (int i = 0; i < experiment_.variant_size(); ++i) CheckVariant(i);
+    for (int i = 0; i < experiment_.over_size(); ++i) CheckAxis(i);
+    CheckTarget();
+    if (problems_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));
+  }
+
+ private:
+  void Problem(const std::string& path, absl::string_view text) {
+    problems_.push_back(
+        absl::StrCat(origins_.Nearest(path), ": ", path, ": ", text));
+  }
+
+  void CheckName(const std::string& path, const std::string& name) {
+    if (IsExperimentName(name)) return;
+    Problem(path, absl::StrCat("value is '", name, "'; at most ", kNameMax, " ",
+                               kNameForm));
+  }
+
+  void CheckTop() {
+    if (!experiment_.has_name()) {
+      Problem("name", absl::StrCat("is required; ", kNameForm));
+    } else {
+      CheckName("name", experiment_.name());
+    }
+    if (experiment_.base().empty()) {
+      Problem("base",
+              "is required: the path of a cluster config, relative to "
+              "this file");
+    }
+    if (experiment_.variant_size() == 0 && experiment_.over_size() == 0) {
+      Problem("variant",
+              "there is none; at least one 'variant {}' or 'over {}' "
+              "is required");
+    }
+    std::set<int64_t> seeds;
+    for (int i = 0; i < experiment_.seed_size(); ++i) {
+      if (seeds.insert(experiment_.seed(i)).second) continue;
+      Problem(absl::StrCat("seed[", i, "]"),
+              absl::StrCat("value is ", experiment_.seed(i),
+                           " for the second time; each seed is run once"));
+    }
+    if (experiment_.parallel() < 1 || experiment_.parallel() > kParallelMax) {
+      Problem("parallel",
+              absl::StrCat("value is ", experiment_.parallel(), "; 1 to ",
+                           kParallelMax, " is required"));
+    }
+  }
+
+  void CheckVariant(int index) {
+    const experiment::Variant& variant = experiment_.variant(index);
+    const std::string path = absl::StrCat("variant[", index, "]");
+    if (variant.has_name()) CheckName(path + ".name", variant.name());
+    for (const experiment::Axis& axis : experiment_.over()) {
+      if ((axis.field() == "mode" && variant.has_mode()) ||
+          (axis.field() == "replay" && variant.has_replay())) {
+        Problem(absl::StrCat(path, ".", axis.field()),
+                absl::StrCat("the axis over '", axis.field(),
+                             "' sets it too; keep one of them"));
+      }
+    }
+  }
+
+  void CheckAxis(int index) {
+    const experiment::Axis& axis = experiment_.over(index);
+    const std::string path = absl::StrCat("over[", index, "]");
+    if (axis.field().empty()) {
+      Problem(path + ".field",
+              "is required: a field as for --set, or mode, replay or workers");
+    }
+    for (int i = 0; i < index; ++i) {
+      if (experiment_.over(i).field() != axis.field()) continue;
+      Problem(path + ".field", absl::StrCat("'", axis.field(),
+                                            "' has an axis already; give all "
+                                            "its values there"));
+    }
+    if (axis.value_size() == 0) {
+      Problem(path + ".value", "is required: at least one value");
+    }
+    std::set<std::string> values;
+    for (int i = 0; i < axis.value_size(); ++i) {
+      if (values.insert(axis.value(i)).second) continue;
+      Problem(absl::StrCat(path, ".value[", i, "]"),
+              absl::StrCat("value is '", axis.value(i),
+                           "' for the second time; values must differ"));
+    }
+  }
+
+  void CheckTarget() {
+    const experiment::Target& target = experiment_.target();
+    if (target.has_test_accuracy() &&
+        !(target.test_accuracy() > 0 && target.test_accuracy() <= 1)) {
+      Problem("target.test_accuracy",
+              absl::StrCat("value is ", target.test_accuracy(),
+                           "; above 0 and at most 1 is required"));
+    }
+    if (target.has_test_loss() && !(target.test_loss() > 0)) {
+      Problem("target.test_loss", absl::StrCat("value is ", target.test_loss(),
+                                               "; above 0 is required"));
+    }
+  }
+
+  const experiment::Experiment& experiment_;
+  const FieldOrigins& origins_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+bool IsExperimentName(absl::string_view name) {
+  return !name.empty() && name.size() <= kNameMax && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+         });
+}
+
+absl::StatusOr<std::string> ReadTextFile(absl::string_view what,
+                                         const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return absl::NotFoundError(
+        absl::StrCat(what, " '", path, "' is a folder; a file is required"));
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat(what, " '", path, "' cannot be opened: ",
+                     errno == 0 ? "unknown reason" : std::strerror(errno)));
+  }
+  std::string text(kFileBytesMax + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (file.bad() || text.size() > kFileBytesMax) {
+    return absl::NotFoundError(absl::StrCat(
+        what, " '", path, "' ",
+        file.bad() ? "cannot be read" : "is larger than 1 MiB; is this one?"));
+  }
+  return text;
+}
+
+absl::Status CheckExperiment(const experiment::Experiment& experiment,
+                             const FieldOrigins& origins) {
+  return Checker(experiment, origins).Check();
+}
+
+absl::StatusOr<ExperimentSource> LoadExperiment(const std::string& path) {
+  SL_ASSIGN_OR_RETURN(const std::string text,
+                      ReadTextFile("experiment file", path));
+  ExperimentSource source{
+      .experiment = {},
+      .origins = FieldOrigins(path),
+      .folder = std::filesystem::path(path).parent_path().string()};
+  SL_RETURN_IF_ERROR(
+      ParseConfigText(text, path, &source.experiment, &source.origins));
+  SL_RETURN_IF_ERROR(CheckExperiment(source.experiment, source.origins));
+  return source;
+}
+
+}  // namespace slackline
