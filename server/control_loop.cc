@@ -27,6 +27,7 @@ void Merge(const run::ServerStats& from, run::ServerStats* to) {
   to->set_malformed(to->malformed() + from.malformed());
   to->set_bytes_in(to->bytes_in() + from.bytes_in());
   to->set_bytes_out(to->bytes_out() + from.bytes_out());
+  to->set_dropped(to->dropped() + from.dropped());
   to->set_shards(to->shards() + from.shards());
   to->set_pulls_parked(to->pulls_parked() + from.pulls_parked());
   MergeHistogram(from.staleness_clocks(), to->mutable_staleness_clocks());

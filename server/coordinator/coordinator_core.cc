@@ -762,10 +762,9 @@ void CoordinatorCore::StopIfEvaluationMeetsRule(
 void CoordinatorCore::StopIfTimeIsUp(absl::Time now, Effects* effects) {
   if (now < StopTime()) return;
   run::Result result;
-  result.set_steps(SmallestClock());
-  std::string rule = absl::StrCat(
-      "train.stop.wall_seconds ", options_.stop.wall_seconds(),
-      " had passed; the slowest worker was at step ", result.steps());
+  stopped_by_time_ = true;
+  std::string rule = absl::StrCat("train.stop.wall_seconds ",
+                                  options_.stop.wall_seconds(), " had passed");
   if (const auto evaluation = latest_.find(run::MetricRecord::EVAL);
       evaluation == latest_.end()) {
     absl::StrAppend(&rule, ", nothing was evaluated");
@@ -1195,7 +1194,8 @@ run::Summary CoordinatorCore::Summary() const {
       summary.set_examples_per_second(static_cast<double>(examples) / seconds);
   }
   if (result_.has_value()) {
-    summary.set_steps(result_->steps());
+    // What the last heartbeats said, after the end.
+    summary.set_steps(stopped_by_time_ ? SmallestClock() : result_->steps());
     summary.set_train_loss(result_->train_loss());
     summary.set_test_loss(result_->test_loss());
     summary.set_test_accuracy(result_->test_accuracy());

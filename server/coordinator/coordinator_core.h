@@ -196,7 +196,8 @@ class CoordinatorCore {
   int parked_calls_ = 0;
   std::map<int, run::MetricRecord> latest_;  // By kind.
   std::optional<run::Result> result_;
-  std::string stopped_;         // By which rule.
+  std::string stopped_;  // By which rule.
+  bool stopped_by_time_ = false;
   double stopped_seconds_ = 0;  // When it came true, since running_since_.
   std::vector<run::WorkerStats> gone_workers_;
   std::vector<run::ServerStats> gone_servers_;
