@@ -98,6 +98,11 @@ absl::Status Work(const MemberFlags& flags,
   options.message_bytes = size_t{1024} * config.limits().message_kib();
   options.wait_timeout = absl::Milliseconds(config.limits().wait_timeout_ms());
   options.transport = config.limits().transport();
+  options.link = LinkOf(self.conditions);
+  if (options.link.has_value()) {
+    spdlog::info("traffic with the servers has to pass a link: {}",
+                 self.conditions.link().ShortDebugString());
+  }
   SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
                       Optimizer::Create(config.optimizer()));
   options.slot_count = optimizer.slot_count();
@@ -122,6 +127,7 @@ absl::Status Work(const MemberFlags& flags,
                      .host = self.host,
                      .compute_threads = self.threads,
                      .slowdown = self.slowdown,
+                     .conditions = self.conditions,
                      .config = config,
                      .out = flags.out},
                     &data, &sampler, model.get(), client.get());

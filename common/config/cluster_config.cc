@@ -144,6 +144,7 @@ std::vector<WorkerProcess> WorkerProcesses(
       process.host = group.host();
       process.threads = group.threads();
       process.slowdown = group.slowdown();
+      process.conditions = group.conditions();
       if (group.device() == config::WorkerGroup::CUDA) {
         const int number = gpus[MachineOf(group.host())]++;
         process.gpu = p < group.gpu_size() ? group.gpu(p) : number;

@@ -96,6 +96,7 @@ struct WorkerProcess {
   int threads = 0;
   double slowdown = 1;  // At least 1.
   int gpu = -1;         // Index of its CUDA device; -1: it trains on the CPU.
+  config::Conditions conditions;
 };
 
 // For a config from the functions above.

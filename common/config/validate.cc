@@ -37,6 +37,8 @@ constexpr int kHostLengthMax = 253;  // RFC 1035's bound on names.
 constexpr int kKibMax = 1 << 20;     // 1 GiB, far from where int32 bytes end.
 constexpr int kTimeoutMsMax = 24 * 3600 * 1000;
 constexpr int kSlowdownMax = 1000;
+constexpr int kStepMsMax = 3600 * 1000;
+constexpr int kLatencyMsMax = 1000;
 constexpr int kMibMax = 1 << 20;  // 1 TiB.
 constexpr int kMovesMax = 1000000;
 constexpr int64_t kStepsMax = int64_t{1} << 40;
@@ -301,10 +303,105 @@ class Validator {
       Range(path + ".threads", group.threads(), 1, kThreadsMax);
       CheckSlowdown(path + ".slowdown", group.slowdown(),
                     "1 is the worker's own speed");
+      CheckConditions(path + ".conditions", group.conditions());
       total += group.count();
     }
     CheckTotal("worker", config_.worker_size(), total, kWorkersMax);
     if (gpus_ok && counts_ok && total <= kWorkersMax) CheckGpusDiffer();
+  }
+
+  void CheckConditions(const std::string& path,
+                       const config::Conditions& conditions) {
+    const double step_ms = conditions.step_ms();
+    Require(step_ms >= 0 && step_ms <= kStepMsMax, path + ".step_ms", step_ms,
+            absl::StrCat("0 to ", kStepMsMax));
+    if (conditions.has_random()) {
+      const config::RandomSlowdown& random = conditions.random();
+      if (random.distribution() ==
+          config::RandomSlowdown::DISTRIBUTION_UNSPECIFIED) {
+        Problem(path + ".random.distribution",
+                "value is DISTRIBUTION_UNSPECIFIED; UNIFORM, EXPONENTIAL or "
+                "PARETO is required");
+      }
+      Require(random.mean() > 0 && random.mean() <= kSlowdownMax,
+              path + ".random.mean", random.mean(),
+              absl::StrCat("above 0 and at most ", kSlowdownMax),
+              "1 makes a step twice as long, on average");
+    }
+    if (conditions.has_periodic())
+      CheckPeriodic(path + ".periodic", conditions.periodic());
+    for (int i = 0; i < conditions.pause_size(); ++i)
+      CheckPause(absl::StrCat(path, ".pause[", i, "]"), conditions.pause(i));
+    if (conditions.has_link()) CheckLink(path + ".link", conditions.link());
+  }
+
+  void CheckPeriodic(const std::string& path,
+                     const config::PeriodicSlowdown& periodic) {
+    if (periodic.has_factor()) {
+      CheckSlowdown(path + ".factor", periodic.factor(),
+                    "1 is the worker's own speed");
+    } else {
+      Problem(path + ".factor",
+              "is missing; how many times slower, as in factor: 4");
+    }
+    if (periodic.has_slow_ms()) {
+      AboveZero(path + ".slow_ms", periodic.slow_ms());
+    } else {
+      Problem(path + ".slow_ms",
+              "is missing; how long it is slow, as in slow_ms: 2000");
+    }
+    if (periodic.has_fast_ms()) {
+      AtLeastZero(path + ".fast_ms", periodic.fast_ms());
+    } else {
+      Problem(path + ".fast_ms",
+              "is missing; how long it is not slow, as in fast_ms: 8000");
+    }
+    AtLeastZero(path + ".offset_ms", periodic.offset_ms());
+  }
+
+  void CheckPause(const std::string& path, const config::Pause& pause) {
+    if (pause.has_step()) {
+      Range(path + ".step", pause.step(), 0, kStepsMax,
+            "the first step has the number 0");
+    } else {
+      Problem(path + ".step", "is missing; before which step, as in step: 300");
+    }
+    if (!pause.has_ms()) {
+      return Problem(path + ".ms", "is missing; how long, as in ms: 5000");
+    }
+    // Who waits for this worker would give up.
+    const int wait_ms = config_.limits().wait_timeout_ms();
+    Require(pause.ms() > 0 && pause.ms() < wait_ms, path + ".ms", pause.ms(),
+            absl::StrCat("above 0 and less than limits.wait_timeout_ms (",
+                         wait_ms, ")"));
+  }
+
+  void CheckLink(const std::string& path, const config::Link& link) {
+    Require(link.latency_ms() >= 0 && link.latency_ms() <= kLatencyMsMax,
+            path + ".latency_ms", link.latency_ms(),
+            absl::StrCat("0 to ", kLatencyMsMax));
+    if (link.has_bandwidth_mbit()) {
+      AboveZero(path + ".bandwidth_mbit", link.bandwidth_mbit(),
+                "leave it out for no bound");
+    } else if (link.latency_ms() == 0) {
+      Problem(path,
+              "has neither latency_ms nor bandwidth_mbit; give one, or leave "
+              "the link out");
+    }
+    if (AllCuda(config_) && MayAllReduce()) {
+      Problem(path,
+              "cannot be: these workers all-reduce by NCCL, which knows no "
+              "such links; leave it out, or use bsp, ssp or asp");
+    }
+  }
+
+  bool MayAllReduce() const {
+    const config::Sync& sync = config_.sync();
+    return sync.has_allreduce() || sync.has_auto_() ||
+           std::any_of(sync.phase().begin(), sync.phase().end(),
+                       [](const config::Phase& phase) {
+                         return phase.has_allreduce();
+                       });
   }
 
   // Whether the list, if there is one, can be used.

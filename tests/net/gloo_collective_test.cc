@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -106,6 +107,48 @@ TEST_P(GlooCollectiveSum, EveryRankGetsTheSumForAnySize) {
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, GlooCollectiveSum,
                          ::testing::Values(1, 2, 3, 4));
+
+TEST(GlooCollective, AnAllReduceTakesAtLeastTheTimeOfItsLink) {
+  constexpr int kWorldSize = 3;
+  constexpr size_t kSize = 30000;
+  // Four transfers of 40,000 bytes.
+  const LinkModel link{.latency = absl::Milliseconds(5),
+                       .bytes_per_second = 1e7};
+  const absl::Duration least = absl::Milliseconds(4 * (5 + 4));
+  SharedMemoryStore store;
+  OnAllRanks(kWorldSize, [&](int rank) {
+    GlooCollective::Options options =
+        OptionsOf(rank, kWorldSize, absl::Seconds(60), &store);
+    options.link = link;
+    const auto group = GlooCollective::Create(options);
+    ASSERT_TRUE(group.ok()) << group.status();
+    for (int i = 0; i < 2; ++i) {
+      std::vector<float> data = WholeNumbers(rank, kSize);
+      const auto start = std::chrono::steady_clock::now();
+      EXPECT_EQ(AllReduce(**group, data), absl::OkStatus());
+      EXPECT_GE(absl::FromChrono(std::chrono::steady_clock::now() - start),
+                least);
+      EXPECT_TRUE(data == SumOfWholeNumbers(kWorldSize, kSize));
+    }
+  });
+}
+
+TEST(GlooCollective, AbortEndsTheTimeOfALink) {
+  constexpr int kWorldSize = 2;
+  SharedMemoryStore store;
+  OnAllRanks(kWorldSize, [&](int rank) {
+    GlooCollective::Options options =
+        OptionsOf(rank, kWorldSize, kEndless, &store);
+    options.link = LinkModel{.latency = kEndless};
+    const auto group = GlooCollective::Create(options);
+    ASSERT_TRUE(group.ok()) << group.status();
+    std::vector<float> data(10, 1.0f);
+    const Collective::Ticket ticket =
+        (*group)->AllReduceAsync(absl::MakeSpan(data));
+    (*group)->Abort(absl::CancelledError("enough"));
+    EXPECT_EQ((*group)->Wait(ticket), absl::CancelledError("enough"));
+  });
+}
 
 TEST(GlooCollective, GivesTheSameBitsOnEveryRankAndInEveryRun) {
   constexpr int kWorldSize = 4;

@@ -25,7 +25,9 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 // The smallest valid config, one block in a line so that places are plain.
@@ -492,6 +494,100 @@ INSTANTIATE_TEST_SUITE_P(
                   "{ transport: TRANSPORT_UNSPECIFIED }",
                   "c.txt:9:10: limits.transport: ", "AUTO, TCP or IPC"}),
     CaseName);
+
+// A bad field of the conditions of the only worker block.
+ErrorCase ConditionsCase(const std::string& name, const std::string& fields,
+                         const std::string& problem,
+                         const std::string& contains) {
+  return {name, "count: 2", absl::StrCat("conditions { ", fields, " }"),
+          absl::StrCat("c.txt:3:", problem), contains};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Conditions, ConfigErrorTest,
+    ::testing::Values(
+        ConditionsCase("NegativeStep", "step_ms: -1",
+                       "41: worker[0].conditions.step_ms: value is -1; ",
+                       "0 to 3600000 is required"),
+        ConditionsCase("EndlessStep", "step_ms: nan",
+                       "41: worker[0].conditions.step_ms: value is nan; ",
+                       "0 to 3600000 is required"),
+        ConditionsCase("NoDistribution",
+                       "random { distribution: DISTRIBUTION_UNSPECIFIED }",
+                       "50: worker[0].conditions.random.distribution: ",
+                       "UNIFORM, EXPONENTIAL or PARETO"),
+        ConditionsCase("NoRandomSlowdown", "random { mean: 0 }",
+                       "50: worker[0].conditions.random.mean: value is 0; ",
+                       "above 0 and at most 1000"),
+        ConditionsCase("NoFactor", "periodic { slow_ms: 1 fast_ms: 1 }",
+                       "41: worker[0].conditions.periodic.factor: is missing",
+                       "factor: 4"),
+        ConditionsCase("FasterThanItself",
+                       "periodic { factor: 0.5 slow_ms: 1 fast_ms: 1 }",
+                       "52: worker[0].conditions.periodic.factor: value is "
+                       "0.5; 1 to 1000",
+                       "own speed"),
+        ConditionsCase("NoSlowTime", "periodic { factor: 2 fast_ms: 1 }",
+                       "41: worker[0].conditions.periodic.slow_ms: is missing",
+                       "slow_ms: 2000"),
+        ConditionsCase("NeverSlow",
+                       "periodic { factor: 2 slow_ms: 0 fast_ms: 1 }",
+                       "62: worker[0].conditions.periodic.slow_ms: value is 0",
+                       "above 0"),
+        ConditionsCase("NoFastTime", "periodic { factor: 2 slow_ms: 1 }",
+                       "41: worker[0].conditions.periodic.fast_ms: is missing",
+                       "fast_ms: 8000"),
+        ConditionsCase(
+            "NegativeOffset",
+            "periodic { factor: 2 slow_ms: 1 fast_ms: 0 offset_ms: -1 }",
+            "84: worker[0].conditions.periodic.offset_ms: value is -1",
+            "at least 0"),
+        ConditionsCase("PauseBeforeNothing", "pause { ms: 5 }",
+                       "41: worker[0].conditions.pause[0].step: is missing",
+                       "step: 300"),
+        ConditionsCase("PauseBeforeTheFirst", "pause { step: -1 ms: 5 }",
+                       "49: worker[0].conditions.pause[0].step: value is -1",
+                       "first step has the number 0"),
+        ConditionsCase("PauseOfNoLength", "pause { step: 3 }",
+                       "41: worker[0].conditions.pause[0].ms: is missing",
+                       "ms: 5000"),
+        ConditionsCase("PauseThatOthersDoNotWaitFor",
+                       "pause { step: 3 ms: 120000 }",
+                       "57: worker[0].conditions.pause[0].ms: value is 120000",
+                       "less than limits.wait_timeout_ms (120000)"),
+        ConditionsCase("LongLink", "link { latency_ms: 1001 }",
+                       "48: worker[0].conditions.link.latency_ms: value is "
+                       "1001; ",
+                       "0 to 1000 is required"),
+        ConditionsCase("LinkThatPassesNothing", "link { bandwidth_mbit: 0 }",
+                       "48: worker[0].conditions.link.bandwidth_mbit: value is "
+                       "0; ",
+                       "leave it out for no bound"),
+        ConditionsCase("LinkOfNothing", "link { }",
+                       "41: worker[0].conditions.link: has neither",
+                       "latency_ms nor bandwidth_mbit")),
+    CaseName);
+
+TEST(ConfigConditionsTest, LinksOfWorkersThatUseNcclAreRefused) {
+  const std::string text =
+      With("count: 2", "device: CUDA conditions { link { latency_ms: 1 } }");
+  EXPECT_THAT(Errors(text), IsEmpty()) << "over servers they are possible";
+  EXPECT_THAT(Errors(text, {.mode = "allreduce", .sets = {}}),
+              ElementsAre(HasSubstr("worker[0].conditions.link: cannot be: "
+                                    "these workers all-reduce by NCCL")));
+  EXPECT_THAT(Errors(text, {.mode = "auto", .sets = {}}), SizeIs(1));
+}
+
+TEST(ConfigConditionsTest, EachProcessOfTheBlockHasThem) {
+  const std::vector<WorkerProcess> workers = WorkerProcesses(
+      ParseOrDie(With("count: 2 }",
+                      "count: 2 conditions { step_ms: 7 } } worker { host: "
+                      "\"127.0.0.1\" }")));
+  ASSERT_THAT(workers, SizeIs(3));
+  EXPECT_EQ(workers[0].conditions.step_ms(), 7);
+  EXPECT_EQ(workers[1].conditions.step_ms(), 7);
+  EXPECT_EQ(workers[2].conditions.step_ms(), 0);
+}
 
 // A bad field of a rebalance block in the last line.
 ErrorCase RebalanceCase(const std::string& name, const std::string& fields,
@@ -1001,6 +1097,24 @@ config::ClusterConfig RandomConfig(Rng rng) {
     group->set_host("127.0.0.1");
     if (rng.Chance(0.5)) group->set_count(count(9));
     if (rng.Chance(0.5)) group->set_slowdown(1 + rng.Uniform() * 9);
+    if (rng.Chance(0.3)) {
+      config::Conditions* conditions = group->mutable_conditions();
+      conditions->set_step_ms(rng.Uniform() * 100);
+      if (rng.Chance(0.5)) {
+        conditions->mutable_random()->set_mean(1e-9 + rng.Uniform());
+      } else {
+        conditions->mutable_periodic()->set_factor(1 + rng.Uniform());
+        conditions->mutable_periodic()->set_slow_ms(positive());
+        conditions->mutable_periodic()->set_fast_ms(rng.Uniform());
+      }
+      for (int i = count(3); i > 1; --i) {
+        config::Pause* pause = conditions->add_pause();
+        pause->set_step(rng.Between(0, 1000));
+        pause->set_ms(1e-9 + rng.Uniform());
+      }
+      if (rng.Chance(0.5))
+        conditions->mutable_link()->set_bandwidth_mbit(positive());
+    }
   }
   if (rng.Chance(0.3)) config.mutable_coordinator()->set_port(count(9999));
   config::Model* model = config.mutable_model();

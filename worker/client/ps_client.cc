@@ -18,6 +18,12 @@ PeerId SelfForCoordinator(const wire::JoinRequest& join) {
           .instance = join.token()};
 }
 
+size_t BytesOf(const Message& message) {
+  size_t bytes = message.header.ByteSizeLong();
+  for (const Payload& payload : message.payloads) bytes += payload.size();
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PsClient>> PsClient::Start(
@@ -37,7 +43,11 @@ PsClient::PsClient(NetContext& context, const Options& options,
     : context_(context),
       options_(options),
       member_(options.member),
-      coordinator_(std::move(coordinator)) {}
+      coordinator_(std::move(coordinator)) {
+  if (!options_.link.has_value()) return;
+  lines_.emplace(Lines{.out = DelayLine<ClientCore::Send>(*options_.link),
+                       .in = DelayLine<Received>(*options_.link)});
+}
 
 PsClient::~PsClient() {
   {
@@ -72,6 +82,13 @@ absl::Status PsClient::WaitUntil(std::unique_lock<std::mutex>& lock,
       waiting_for_.empty() ? "" : absl::StrCat(": ", waiting_for_),
       "; look at the log of whoever is waited for, or raise limits "
       "{ wait_timeout_ms: ... }"));
+}
+
+absl::Status PsClient::Sleep(absl::Duration time) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, absl::ToChronoNanoseconds(time),
+                    [&] { return !failure_.ok(); });
+  return failure_;
 }
 
 absl::StatusOr<std::shared_ptr<const View>> PsClient::WaitForView(
@@ -371,6 +388,9 @@ void PsClient::PerformMember() {
           options.window_bytes = options_.window_bytes;
           options.message_bytes = options_.message_bytes;
           options.slot_count = options_.slot_count;
+          options.retry_initial = RetryInitial(*effects.view);
+          options.retry_max =
+              std::max(options.retry_max, options.retry_initial);
           client_.emplace(options, effects.view);
         } else {
           client_->OnView(effects.view, absl::Now(), &client_effects_);
@@ -431,10 +451,13 @@ void PsClient::FillStats() {
 void PsClient::PerformClient() {
   ClientCore::Effects effects;
   std::swap(effects, client_effects_);
-  for (const ClientCore::Send& send : effects.sends) {
-    const auto socket = shard_threads_.find(send.to);
-    if (socket != shard_threads_.end())
-      (void)socket->second.socket->Send(send.message);
+  for (ClientCore::Send& send : effects.sends) {
+    if (lines_.has_value()) {
+      const size_t bytes = BytesOf(send.message);
+      lines_->out.Push(absl::Now(), bytes, std::move(send));
+    } else {
+      SendToShardThread(send);
+    }
   }
   for (PullResult& result : effects.pulled) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -446,6 +469,39 @@ void PsClient::PerformClient() {
         "the servers gave this worker up: its lease ran out although it runs"));
   }
   if (!effects.failure.ok()) Fail(effects.failure);
+}
+
+void PsClient::SendToShardThread(const ClientCore::Send& send) {
+  const auto socket = shard_threads_.find(send.to);
+  if (socket != shard_threads_.end())
+    (void)socket->second.socket->Send(send.message);
+}
+
+void PsClient::PassLink() {
+  if (!lines_.has_value()) return;
+  while (const std::optional<ClientCore::Send> send =
+             lines_->out.PopDue(absl::Now())) {
+    SendToShardThread(*send);
+  }
+  while (const std::optional<Received> received =
+             lines_->in.PopDue(absl::Now())) {
+    if (shard_threads_.count(received->from) == 0) continue;  // Gone since.
+    client_->OnMessage(received->from, received->message, absl::Now(),
+                       &client_effects_);
+  }
+}
+
+absl::Duration PsClient::RetryInitial(const View& view) const {
+  const absl::Duration without_link = ClientCore::Options().retry_initial;
+  if (!options_.link.has_value()) return without_link;
+  // The last one of full windows in both directions: a push waits for the
+  // pushes before it, and its acknowledgement for answers to pulls.
+  size_t windows = 0;
+  for (const wire::ServerMember& server : view.proto().server())
+    windows += static_cast<size_t>(server.thread_size());
+  return without_link +
+         2 * (options_.link->latency +
+              options_.link->Occupied(windows * options_.window_bytes));
 }
 
 void PsClient::Run() {
@@ -467,9 +523,13 @@ void PsClient::Run() {
       }
       if (stopping_) break;
     }
-    const absl::Time wake = std::min(
+    absl::Time wake = std::min(
         member_.NextWakeup(),
         client_.has_value() ? client_->NextWakeup() : absl::InfiniteFuture());
+    if (lines_.has_value()) {
+      wake =
+          std::min({wake, lines_->out.NextWakeup(), lines_->in.NextWakeup()});
+    }
     if (const absl::Status waited =
             poller_.Wait(std::max(wake - absl::Now(), absl::ZeroDuration()));
         !waited.ok()) {
@@ -489,9 +549,15 @@ void PsClient::Run() {
         absl::StatusOr<std::optional<Message>> message = link.socket->Receive();
         if (!message.ok()) Fail(message.status());
         if (!message.ok() || !message->has_value()) break;
-        client_->OnMessage(owner, **message, absl::Now(), &client_effects_);
+        if (lines_.has_value()) {
+          lines_->in.Push(absl::Now(), BytesOf(**message),
+                          {owner, **std::move(message)});
+        } else {
+          client_->OnMessage(owner, **message, absl::Now(), &client_effects_);
+        }
       }
     }
+    PassLink();
     const absl::Time now = absl::Now();
     if (now >= member_.NextWakeup()) {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -31,6 +31,8 @@
 #include "common/net/transport.h"
 #include "proto/cluster.pb.h"
 #include "worker/client/client_core.h"
+#include "worker/conditions/delay_line.h"
+#include "worker/conditions/link_model.h"
 
 namespace slackline {
 
@@ -46,6 +48,8 @@ class PsClient {
     absl::Duration wait_timeout = absl::Seconds(120);
     int slot_count = 0;  // Of the job's optimizer.
     config::Limits::Transport transport = config::Limits::AUTO;
+    // What traffic with the shard threads has to pass.
+    std::optional<LinkModel> link;
   };
   using PullResult = ClientCore::PullResult;
 
@@ -91,6 +95,8 @@ class PsClient {
                                                   absl::Duration wait_max);
   // A call whose answer does not matter; it is repeated until there is one.
   void Notify(wire::Call call);
+  // Returns after that time, or with the error that ends it.
+  absl::Status Sleep(absl::Duration time);
   // Waits for a view that `accept`s; also returns the last view of a job that
   // ended well. `what` completes "waited for ... ".
   absl::StatusOr<std::shared_ptr<const View>> WaitForView(
@@ -123,6 +129,11 @@ class PsClient {
   void RunCommands();
   void PerformMember();
   void PerformClient();
+  void SendToShardThread(const ClientCore::Send& send);
+  // Hands on what has come to the end of the link.
+  void PassLink();
+  // How long the client's core waits for an answer before it asks again.
+  absl::Duration RetryInitial(const View& view) const;
   // Connects to the servers of the view that are new in it, and leaves those
   // that are gone.
   absl::Status FollowServers(const View& view);
@@ -148,6 +159,15 @@ class PsClient {
     std::unique_ptr<DealerSocket> socket;
   };
   std::map<Owner, ShardThreadLink> shard_threads_;
+  struct Received {
+    Owner from;
+    Message message;
+  };
+  struct Lines {
+    DelayLine<ClientCore::Send> out;
+    DelayLine<Received> in;
+  };
+  std::optional<Lines> lines_;  // If there is a link to pass.
   Poller poller_;
   bool leaving_ = false;
   std::set<uint64_t> unheeded_;  // Calls of Notify() without an answer yet.

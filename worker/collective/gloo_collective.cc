@@ -660,6 +660,7 @@ GlooCollective::GlooCollective(const Options& options,
                                std::unique_ptr<Mesh> mesh)
     : rank_(options.rank),
       world_size_(options.world_size),
+      link_(options.link),
       mesh_(std::move(mesh)) {
   if (mesh_ == nullptr) return;
   operations_ = std::thread([this] { Run(); });
@@ -727,6 +728,12 @@ void GlooCollective::Abort(absl::Status reason) {
   if (mesh_ != nullptr) mesh_->Interrupt();
 }
 
+absl::Duration GlooCollective::LeastTime(const Operation& operation) const {
+  if (!link_.has_value() || operation.root.has_value())
+    return absl::ZeroDuration();
+  return RingTime(*link_, operation.data.size() * sizeof(float), world_size_);
+}
+
 void GlooCollective::Run() {
   if (absl::Status status = mesh_->BeginWatch(); !status.ok()) {
     Abort(std::move(status));
@@ -741,9 +748,15 @@ void GlooCollective::Run() {
     queue_.pop_front();
     running_ = true;
     const int64_t number = completed_;
+    const auto least_end = std::chrono::steady_clock::now() +
+                           absl::ToChronoNanoseconds(LeastTime(operation));
     lock.unlock();
     absl::Status status = mesh_->Run(operation, number);
     lock.lock();
+    if (status.ok() && link_.has_value()) {
+      work_changed_.wait_until(lock, least_end,
+                               [this] { return !failure_.ok(); });
+    }
     running_ = false;
     if (status.ok()) {
       ++completed_;

@@ -18,6 +18,7 @@
 #include "common/ids.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/rendezvous_store.h"
+#include "worker/conditions/link_model.h"
 
 namespace slackline {
 
@@ -51,6 +52,9 @@ class GlooCollective final : public Collective {
     // [1 ms, 24 h]. For an operation to go on when a neighbour is late, so it
     // is more than what the slowest rank needs for a step.
     absl::Duration timeout;
+    // An all-reduce takes at least RingTime() over this link; the rest of it is
+    // waited out where the operations run.
+    std::optional<LinkModel> link = std::nullopt;
     // Create() asks, on the caller's thread and at least every 50 ms while the
     // store answers in time, and gives up at the first status that is not OK.
     // Null: it gives up by itself only.
@@ -88,12 +92,14 @@ class GlooCollective final : public Collective {
 
   GlooCollective(const Options& options, std::unique_ptr<Mesh> mesh);
   Ticket Start(const Operation& operation);
-  void Run();    // The thread that runs the operations.
+  void Run();  // The thread that runs the operations.
+  absl::Duration LeastTime(const Operation& operation) const;
   void Watch();  // The thread that waits for the loss of a connection.
 
   // Fixed after construction.
   const Rank rank_;
   const int32_t world_size_;
+  const std::optional<LinkModel> link_;
   const std::unique_ptr<Mesh> mesh_;  // nullptr in a world of one rank.
 
   std::mutex mutex_;

@@ -89,7 +89,11 @@ Trainer::Trainer(const Options& options, const DataSplit* data,
                .steps_per_epoch = length_.steps_per_epoch},
               client),
       inputs_(options.config.data().batch_size() * data->train->features()),
-      labels_(options.config.data().batch_size()) {}
+      labels_(options.config.data().batch_size()),
+      pacer_({.slowdown = options.slowdown,
+              .conditions = options.conditions,
+              .seed = static_cast<uint64_t>(options.config.train().seed()),
+              .rank = options.rank}) {}
 
 Trainer::~Trainer() {
   if (retired_.joinable()) retired_.join();
@@ -106,6 +110,8 @@ absl::Status Trainer::Run() {
 absl::Status Trainer::TrainToTheEnd() {
   SL_ASSIGN_OR_RETURN(const std::shared_ptr<const View> view,
                       client_.WaitUntilRunning());
+  if (view->proto().state() != wire::RUNNING) return absl::OkStatus();
+  running_since_ = absl::Now();
   spdlog::info("the job runs: {} workers, {} steps of {} examples each",
                view->proto().worker_size(), length_.steps_total,
                options_.config.data().batch_size());
@@ -227,12 +233,11 @@ absl::Status Trainer::WaitForNewerView(const View& view,
 
 absl::StatusOr<double> Trainer::ComputeGradients(
     Clock step, const Model::GradientReady& ready, bool on_device) {
-  const Stopwatch whole;
-  if (options_.slowdown > 1) {
-    std::this_thread::sleep_for(absl::ToChronoNanoseconds(
-        absl::Seconds((options_.slowdown - 1) * last_compute_seconds_)));
-  }
-  const Stopwatch stopwatch;
+  const absl::Time begin = absl::Now();
+  const absl::Duration sleep =
+      pacer_.SleepBefore(step, last_compute_, begin - running_since_);
+  if (sleep > absl::ZeroDuration()) SL_RETURN_IF_ERROR(client_.Sleep(sleep));
+  const absl::Time computing = absl::Now();
   const absl::Span<const int64_t> rows = sampler_.Batch(step);
   data_.train->Gather(rows, inputs_.data(), labels_.data());
   const Batch batch = {.examples = static_cast<int64_t>(rows.size()),
@@ -251,8 +256,9 @@ absl::StatusOr<double> Trainer::ComputeGradients(
     });
   }
   SL_ASSIGN_OR_RETURN(const double loss, std::move(computed));
-  last_compute_seconds_ = stopwatch.Seconds();
-  report_.AddComputeSeconds(whole.Seconds());
+  const absl::Time computed_at = absl::Now();
+  last_compute_ = computed_at - computing;
+  report_.AddComputeSeconds(absl::ToDoubleSeconds(computed_at - begin));
   if (!std::isfinite(loss)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the loss is ", loss, " at step ", step, " of rank ",
@@ -395,6 +401,11 @@ absl::Status Trainer::MakeReplica() {
         "not; give all workers the same device, or use bsp, ssp or asp"));
   }
   std::unique_ptr<FloatMemory> memory;
+  if (model_.cuda() != nullptr && SlowestLink(options_.config).has_value()) {
+    return absl::FailedPreconditionError(
+        "NCCL knows no links as in worker { conditions { link } }; leave them "
+        "out, or use bsp, ssp or asp");
+  }
   if (model_.cuda() == nullptr) {
     memory = std::make_unique<HostMemory>();
   } else {
@@ -490,6 +501,7 @@ absl::Status Trainer::Connect(const View& view) {
       .group = absl::StrCat("all-reduce/", number),
       .connect_timeout = GroupWaitMax(),
       .timeout = GroupWaitMax(),
+      .link = SlowestLink(options_.config),
       .keep_trying =
           [&] {
             SL_RETURN_IF_ERROR(client_.failure());

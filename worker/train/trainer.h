@@ -15,6 +15,7 @@
 #include "common/optim/schedule.h"
 #include "proto/cluster.pb.h"
 #include "worker/client/ps_client.h"
+#include "worker/conditions/pacer.h"
 #include "worker/data/load_data.h"
 #include "worker/data/sampler.h"
 #include "worker/model/model.h"
@@ -37,6 +38,7 @@ class Trainer {
     std::string host;  // Where other ranks reach this one.
     int compute_threads = 1;
     double slowdown = 1;  // At least 1.
+    config::Conditions conditions;
     config::ClusterConfig config;
     std::string out;  // For the final model; empty: not written.
   };
@@ -116,7 +118,9 @@ class Trainer {
   std::unique_ptr<Evaluator> evaluator_;  // Made when this worker is the chief.
   std::vector<float> inputs_;
   std::vector<int64_t> labels_;
-  double last_compute_seconds_ = 0;
+  Pacer pacer_;
+  absl::Time running_since_;     // As this worker has learned of it.
+  absl::Duration last_compute_;  // Without sleeping.
 
   Clock clock_ = 0;  // Steps completed; -1: not known yet.
   std::optional<PhaseFollower> follower_;
