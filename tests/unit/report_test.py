@@ -10,7 +10,6 @@ import io
 import json
 import math
 import pathlib
-import re
 import struct
 import subprocess
 import sys
@@ -516,6 +515,22 @@ class BadInput(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertRegex(errors, r"runs/a-2/metrics\.jsonl:2: .*\n.*runs/a-3/summary\.json: No such file")
         self.assertIn("1 of 3 runs finished, 2 left damaged files", page)
+
+    def test_fields_of_a_wrong_kind_are_named(self):
+        for field, value, message in (
+            ("worker", [{"compute_seconds": 1.0}], r"worker\[0\] has no rank"),
+            ("staleness_clocks", 5, "staleness_clocks is a int, it must be a dict"),
+            ("workers_lost", "all", "workers_lost is a str, it must be a list"),
+        ):
+            folder = Folder(self)
+            folder.variant("a")
+            folder.run("a", 1, [0.9], **{field: value})
+            self.assertRegex(folder.load().problems[0], r"runs/a-1/summary\.json: " + message)
+        for field, value in (("axes", ["x"]), ("set", "x=1")):
+            folder = Folder(self)
+            folder.variant("a", **{field: value})
+            with self.assertRaisesRegex(load.LoadError, rf"experiment\.json: {field} is a"):
+                folder.load()
 
     def test_without_any_finished_run_there_is_still_a_page(self):
         folder = Folder(self)

@@ -81,13 +81,7 @@ class Run:
 
     def workers(self) -> list[dict]:
         """By rank."""
-        workers = self.summary.get("worker")
-        if not isinstance(workers, list):
-            return []
-        return sorted(
-            (worker for worker in workers if isinstance(worker, dict)),
-            key=lambda worker: number(worker.get("rank")),
-        )
+        return sorted(self.summary.get("worker") or [], key=lambda worker: worker["rank"])
 
 
 @dataclasses.dataclass
@@ -128,8 +122,8 @@ class Experiment:
 
 
 def number(value: Any) -> float:
-    """NaN for what is no number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    """NaN for what is no number, or so large that its square would not be one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e100:
         return math.nan
     return float(value)
 
@@ -141,17 +135,16 @@ def load_experiment(folder: pathlib.Path) -> Experiment:
     data = _read_object(path)
     problems: list[str] = []
     variants: list[Variant] = []
-    for index, entry in enumerate(_list(path, data, "variants")):
+    for index, entry in enumerate(_field(path, data, "variants", list)):
         if not isinstance(entry, dict) or not entry.get("name"):
             raise LoadError(f"{path}: variants[{index}] has no name; write the experiment again")
-        axes = entry.get("axes") or {}
         variants.append(
             Variant(
                 name=str(entry["name"]),
                 mode=str(entry.get("mode") or ""),
-                set=[str(change) for change in entry.get("set") or []],
+                set=[str(change) for change in _field(path, entry, "set", list)],
                 replay=str(entry.get("replay") or ""),
-                axes={str(field): _text(value) for field, value in axes.items()},
+                axes={field: _text(value) for field, value in _field(path, entry, "axes", dict).items()},
                 config=str(entry.get("config") or ""),
             )
         )
@@ -160,7 +153,7 @@ def load_experiment(folder: pathlib.Path) -> Experiment:
     by_name = {variant.name: variant for variant in variants}
     if len(by_name) != len(variants):
         raise LoadError(f"{path}: two variants have the same name; names must differ")
-    for index, entry in enumerate(_list(path, data, "runs")):
+    for index, entry in enumerate(_field(path, data, "runs", list)):
         variant = by_name.get(str(entry.get("variant"))) if isinstance(entry, dict) else None
         if variant is None:
             raise LoadError(f"{path}: runs[{index}] names no variant of the experiment; write it again")
@@ -172,22 +165,20 @@ def load_experiment(folder: pathlib.Path) -> Experiment:
         raise LoadError(f"{path}: baseline '{baseline}' is no variant; known are {sorted(by_name)}")
     target = {}
     for kind in TARGET_KINDS:
-        value = number((data.get("target") or {}).get(kind))
+        value = number(_field(path, data, "target", dict).get(kind))
         if math.isfinite(value):
             target[kind] = value
-    machine = data.get("machine")
     parallel = number(data.get("parallel"))
-    question = data.get("question") or []
     return Experiment(
         folder=folder,
         name=str(data.get("name") or folder.name),
         title=str(data.get("title") or data.get("name") or folder.name),
-        question=[question] if isinstance(question, str) else [str(line) for line in question],
+        question=[str(line) for line in _field(path, data, "question", list)],
         baseline=baseline,
         target=target,
         command=str(data.get("command") or ""),
         commit=str(data.get("commit") or ""),
-        machine=machine if isinstance(machine, dict) else {},
+        machine=_field(path, data, "machine", dict),
         seeds=sorted({run.seed for variant in variants for run in variant.runs}),
         variants=variants,
         problems=problems,
@@ -214,12 +205,26 @@ def _load_run(folder: pathlib.Path, entry: dict, problems: list[str]) -> Run:
         if (place / "cluster.textproto").exists():
             run.config = _read_text(place / "cluster.textproto")
         if run.state == FINISHED:
-            run.summary = _read_object(place / "summary.json")
+            run.summary = _read_summary(place / "summary.json")
             run.records = _read_metrics(place / "metrics.jsonl")
     except LoadError as error:
         problems.append(str(error))
         run.state, run.error, run.summary, run.records = DAMAGED, str(error), {}, []
     return run
+
+
+def _read_summary(path: pathlib.Path) -> dict:
+    """Only the shapes are checked: what is no number there is one unknown."""
+    summary = _read_object(path)
+    for name in ("staleness_clocks", "staleness_updates"):
+        _field(path, summary, name, dict)
+        _field(path, summary, name + "_histogram", list)
+    _field(path, summary, "workers_lost", list)
+    for index, worker in enumerate(_field(path, summary, "worker", list)):
+        rank = number(worker.get("rank")) if isinstance(worker, dict) else math.nan
+        if not rank >= 0 or rank != int(rank):
+            raise LoadError(f"{path}: worker[{index}] has no rank; run this run again")
+    return summary
 
 
 def _read_metrics(path: pathlib.Path) -> list[Record]:
@@ -230,11 +235,14 @@ def _read_metrics(path: pathlib.Path) -> list[Record]:
             kind = data["kind"]
             if kind not in ("eval", "train"):
                 raise ValueError(f"kind is '{kind}', it must be eval or train")
+            step = int(data["step"])
+            if not 0 <= step < 2**63:
+                raise ValueError(f"step is {step}, it must be in [0, 2^63)")
             records.append(
                 Record(
                     kind=kind,
                     rank=int(data.get("rank", 0)),
-                    step=int(data["step"]),
+                    step=step,
                     epoch=number(data.get("epoch")),
                     seconds=number(data.get("seconds")),
                     loss=number(data.get("loss")),
@@ -242,7 +250,7 @@ def _read_metrics(path: pathlib.Path) -> list[Record]:
                     examples_per_second=number(data.get("examples_per_second")),
                 )
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
             raise LoadError(f"{path}:{line_number}: {reason}; run this run again") from error
     return records
@@ -267,10 +275,13 @@ def _read_object(path: pathlib.Path) -> dict:
     return data
 
 
-def _list(path: pathlib.Path, data: dict, name: str) -> list:
-    value = data.get(name) or []
-    if not isinstance(value, list):
-        raise LoadError(f"{path}: {name} is a {type(value).__name__}, it must be a list")
+def _field(path: pathlib.Path, data: dict, name: str, kind: type) -> Any:
+    """Empty if it is left out or null."""
+    value = data.get(name)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise LoadError(f"{path}: {name} is a {type(value).__name__}, it must be a {kind.__name__}")
     return value
 
 

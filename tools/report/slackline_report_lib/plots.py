@@ -447,7 +447,7 @@ def _curves(
                 )
         axes.set_xlabel(X_LABELS[x_name])
         scale.apply(axes, "y")
-        axes.set_xlim(0, max(curve.x[-1] for curve in every) * 1.02)
+        axes.set_xlim(0, (max(curve.x[-1] for curve in every) or 1.0) * 1.02)
         if x_name != "seconds":
             axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_big_number))
     # The same range in all panels, so that they can be compared.
@@ -717,7 +717,7 @@ def _to_target(of: results.Results, kind: str, what: str, styles: dict[str, Styl
             )
     # Room for the words beside a bar.
     partly = any(0 < result.reached(kind) < len(result.variant.finished()) for result in shown)
-    axes.set_xlim(0, longest * (1.8 if partly else 1.3))
+    axes.set_xlim(0, (longest or 1.0) * (1.8 if partly else 1.3))
     target = results.target_texts(of.experiment)[kind]
     word = "wall time (s)" if what == "seconds" else "epochs"
     axes.set_xlabel(f"{word} until a {target}")

@@ -162,7 +162,7 @@ def waiting_shares(run: load.Run) -> dict[int, float]:
         wait = load.number(worker.get("wait_seconds"))
         total = wait + load.number(worker.get("compute_seconds"))
         if total > 0 and run.has_wall_time():
-            shares[int(load.number(worker.get("rank")))] = wait / total
+            shares[int(worker["rank"])] = wait / total
     return shares
 
 
@@ -170,12 +170,7 @@ def histogram(runs: list[load.Run], key: str) -> list[float]:
     """Counts of all runs together; empty if none has any."""
     total: list[float] = []
     for run in runs:
-        bins = run.summary.get(f"{key}_histogram")
-        if isinstance(bins, dict):
-            bins = bins.get("bin")
-        if not isinstance(bins, list):
-            continue
-        counts = [load.number(count) for count in bins]
+        counts = [load.number(count) for count in run.summary.get(f"{key}_histogram") or []]
         total += [0.0] * (len(counts) - len(total))
         for value, count in enumerate(counts):
             total[value] += count if math.isfinite(count) else 0.0

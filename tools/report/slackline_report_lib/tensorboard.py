@@ -48,7 +48,7 @@ def unix_seconds(started: Any) -> float:
             moment = moment.replace(tzinfo=datetime.timezone.utc)
         return moment.timestamp()
     value = load.number(started)
-    return value if math.isfinite(value) else 0.0
+    return value if 0 <= value < 1e11 else 0.0
 
 
 def event_file(run: load.Run) -> bytes:
