@@ -314,6 +314,27 @@ class Sentences(unittest.TestCase):
         )
         self.assertNotRegex(text, "Worse than the baseline|Better than the baseline")
 
+    def test_along_an_axis_what_is_worse_and_what_failed_is_said(self):
+        folder = Folder(self)
+        for value, accuracies in (
+            ("0", [0.90, 0.92]),
+            ("4", [0.901, 0.922]),
+            ("16", [0.80, 0.8201]),
+            ("64", []),
+        ):
+            folder.variant(value, axes={"staleness": value})
+            for seed in (1, 2):
+                if accuracies:
+                    folder.run(value, seed, [accuracies[seed - 1]])
+                else:
+                    folder.run(value, seed, state="failed", error="the loss is nan" + 200 * "!")
+        text = "\n".join(sentences.summary(folder.results())).replace(words.SPACE, " ")
+        self.assertRegex(
+            text, r"Along staleness, test accuracy is worse, beyond noise, than at 0: at 16 \(−9\.99 points"
+        )
+        self.assertRegex(text, r"not so at 4; runs failed at 64\.")
+        self.assertRegex(text, r"Failed: 64, seed 2: the loss is nan!+… \(in full under the runs\)\.")
+
     def test_one_seed_shows_no_difference(self):
         text = self.summary({"base": [0.5], "other": [0.9]})
         self.assertIn("no intervals and no tests", text)

@@ -229,8 +229,10 @@ def _axes_part(of: results.Results) -> list[str]:
                 if one is not None and one.significant():
                     good = headline.better * one.difference.difference > 0
                     cell = f'<span class="{"good" if good else "bad"}">{cell}</span>'
-                elif point and of.of(point.variant).diverged and mean is None:
+                elif point and mean is None and of.of(point.variant).diverged:
                     cell = '<span class="bad">diverged</span>'
+                elif point and mean is None and of.of(point.variant).count(load.FAILED):
+                    cell = '<span class="bad">failed</span>'
                 row.append(cell)
             rows.append(row)
         parts.append(f"<h3>{_escaped(headline.label.capitalize())} along {_escaped(axis.field)}</h3>")

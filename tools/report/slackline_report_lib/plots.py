@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
 
-from . import curves, results, statistics, words
+from . import curves, load, results, statistics, words
 
 # Okabe and Ito, for all eyes; grey in place of their yellow, which is too faint
 # for a line on white.
@@ -565,7 +565,8 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
             )
             axes.vlines(x, scale.place(low), scale.place(high), color=style.color, linewidth=1.4, alpha=0.75)
             for point in points:
-                if means[point.variant] is None and of.of(point.variant).variant.finished():
+                result = of.of(point.variant)
+                if means[point.variant] is None and (result.variant.finished() or result.count(load.FAILED)):
                     missing = True
                     axes.plot(
                         [places[point.number, point.label] + shift],
@@ -588,8 +589,8 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
     caption = "Means over the seeds." + _span_words(drawn, key)
     caption += " The values of the axis stand at equal distances."
     if missing:
-        caption += " A cross at the edge: no mean, as a run "
-        caption += "did not reach the target." if "_to_" in key else "diverged."
+        caption += " A cross at the edge: no mean, as "
+        caption += "not every run reached the target." if "_to_" in key else "runs diverged or failed."
     title = f"{metric.label[0].upper()}{metric.label[1:]} along {axis.field}"
     if key.startswith("seconds_to_") or key.startswith("epochs_to_"):
         title += f" ({results.target_texts(of.experiment)[key.split('_to_')[1]]})"

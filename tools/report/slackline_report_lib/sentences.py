@@ -5,6 +5,8 @@ from typing import Optional
 
 from . import load, results, statistics, words
 
+REASON_MAX = 160  # Characters of why a run failed.
+
 
 def summary(of: results.Results) -> list[str]:
     sentences = [_coverage(of)]
@@ -221,6 +223,10 @@ def _along(of: results.Results, axis: results.Axis, line: str, metric: results.M
         text += f"; undecided, after the correction for {len(tested)} comparisons, at {_labels(undecided)}"
     if diverged:
         text += f"; runs diverged at {_labels(diverged)}"
+    # The mean of those that are left may flatter.
+    failed = [p for p in axis.of_line(line) if of.of(p.variant).count(load.FAILED)]
+    if failed:
+        text += f"; runs failed at {_labels(failed)}"
     return [text + "."]
 
 
@@ -355,6 +361,8 @@ def _failures(of: results.Results) -> list[str]:
     sentences = []
     for run in failed[:6]:
         reason = run.error.strip().rstrip(".") or "its run.json gives no reason"
+        if len(reason) > REASON_MAX:
+            reason = reason[:REASON_MAX].rstrip() + "… (in full under the runs)"
         sentences.append(f"Failed: {run.variant}, seed {run.seed}: {reason}.")
     if len(failed) > 6:
         sentences.append(f"{len(failed) - 6} more runs failed; they are listed under the runs.")
