@@ -621,7 +621,11 @@ def _span(result: results.VariantResult, key: str) -> Optional[tuple[float, floa
 def _span_words(shown: list[results.VariantResult], key: str) -> str:
     """What the lines around the means are, for a caption."""
     counts = {result.means[key].count for result in shown if result.means[key] is not None}
-    text = " Lines are 95 % intervals of the mean (Student's t)." if max(counts, default=0) > 2 else ""
+    text = (
+        " Lines are 95 % intervals of the mean (Student's t); one may go on beyond the edge."
+        if max(counts, default=0) > 2
+        else ""
+    )
     if 2 in counts:
         text += " With two seeds the line goes from one value to the other."
     if 1 in counts:
