@@ -319,7 +319,8 @@ TEST_F(ExperimentTest, DelaysAreANameWithANumberOrAFolderWithTraces) {
   EXPECT_EQ(text("straggler:0"), "straggler:0");
   for (const char* const wrong :
        {"uniform", "uniform:", "uniform:-1", "uniform:x", "normal:3", ""}) {
-    EXPECT_THAT(text(wrong), HasSubstr(absl::StrCat("value is '", wrong, "'")));
+    EXPECT_THAT(text(wrong),
+                HasSubstr(absl::StrCat("\"", wrong, "\" is not understood")));
   }
   std::filesystem::create_directories(folder_.File("run"));
   EXPECT_THAT(text("run"), HasSubstr("has no trace-server-*.jsonl"));

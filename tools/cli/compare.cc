@@ -52,14 +52,16 @@ std::string RunTitle(const ExperimentPlan& plan, int index) {
 
 // Why a run has failed, as its own output says.
 std::string ErrorOf(const std::string& log, const ExitStatus& exit) {
-  const std::vector<std::string> lines = LastLines(ReadTail(log), kErrorLines);
+  const std::string tail = ReadTail(log);
+  const std::vector<std::string> lines = LastLines(tail, kErrorLines);
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const size_t colon = line->find(": ");
     if (absl::StartsWith(*line, "slackline") && colon != std::string::npos) {
       return line->substr(colon + 2);
     }
   }
-  return exit.ToString();
+  const std::string error = ErrorLine(tail);
+  return error.empty() ? exit.ToString() : error;
 }
 
 // What stands in the way of running this plan here, one problem in a line.

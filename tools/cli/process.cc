@@ -68,6 +68,11 @@ class FileDescriptor {
   _exit(127);
 }
 
+ExitStatus StatusOf(int wait_status) {
+  if (WIFSIGNALED(wait_status)) return {.signal = WTERMSIG(wait_status)};
+  return {.code = WEXITSTATUS(wait_status)};
+}
+
 }  // namespace
 
 std::string ExitStatus::ToString() const {
@@ -145,8 +150,16 @@ std::optional<ExitStatus> ChildProcess::Poll() {
   int status = 0;
   if (waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
   running_ = false;
-  if (WIFSIGNALED(status)) return ExitStatus{.signal = WTERMSIG(status)};
-  return ExitStatus{.code = WEXITSTATUS(status)};
+  return StatusOf(status);
+}
+
+ExitStatus ChildProcess::Wait() {
+  SL_CHECK(running_, "a child to wait for");
+  int status = 0;
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  running_ = false;
+  return StatusOf(status);
 }
 
 void ChildProcess::Signal(int signal) {

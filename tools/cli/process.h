@@ -40,6 +40,8 @@ class ChildProcess {
   bool running() const { return running_; }
   // How it ended, once: nullopt while it runs and after it was told.
   std::optional<ExitStatus> Poll();
+  // Waits for the end, however long; for a child that runs.
+  ExitStatus Wait();
   // To its whole process group. Without effect after its end.
   void Signal(int signal);
   // A detached child lives on, and is nobody's from here on.

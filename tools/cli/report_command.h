@@ -10,7 +10,8 @@ struct ReportOptions {
   std::string bin_dir;  // Of slackline_report.py.
 };
 
-// Returns the exit code. What the report says about its results goes to stdout.
+// Returns the exit code. The path of the report and a table of its results go to
+// stdout.
 int MakeReport(const ReportOptions& options);
 
 }  // namespace slackline

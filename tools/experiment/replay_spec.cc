@@ -1,30 +1,21 @@
 #include "tools/experiment/replay_spec.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/io/sha256.h"
 #include "common/status.h"
 #include "tools/experiment/variant_names.h"
+#include "tools/replay/delay_trace.h"
 
 namespace slackline {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr absl::string_view kNames[] = {"constant", "uniform", "geometric",
-                                        "straggler"};
-constexpr absl::string_view kForms =
-    "constant:C, uniform:C, geometric:C, straggler:C (the largest delay in "
-    "clocks, at least 0) or the folder of a run with train.trace=true is "
-    "required";
 
 // The files of one trace per server, sorted.
 std::vector<fs::path> TraceFiles(const fs::path& folder) {
@@ -46,25 +37,17 @@ std::vector<fs::path> TraceFiles(const fs::path& folder) {
 
 absl::StatusOr<ReplaySpec> ParseReplaySpec(const std::string& spec,
                                            const std::string& folder) {
-  const size_t colon = spec.find(':');
-  for (const absl::string_view name : kNames) {
-    if (absl::string_view(spec).substr(0, colon) != name) continue;
-    int32_t delay = 0;
-    if (colon == std::string::npos ||
-        !absl::SimpleAtoi(absl::string_view(spec).substr(colon + 1), &delay) ||
-        delay < 0) {
-      break;
-    }
-    return ReplaySpec{.text = absl::StrCat(name, ":", delay),
-                      .fingerprint = ""};
+  if (IsSyntheticSpec(spec)) {
+    SL_RETURN_IF_ERROR(ParseSyntheticDelays(spec).status());
+    return ReplaySpec{.text = spec, .fingerprint = ""};
   }
   std::error_code error;
   fs::path path =
       fs::absolute(fs::path(folder) / spec, error).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "run/"
-  if (spec.empty() || error || !fs::is_directory(path, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("value is '", spec, "'; ", kForms));
+  if (spec.empty() || !fs::is_directory(path, error)) {
+    // Names all forms that there are.
+    return ParseSyntheticDelays(spec).status();
   }
   ReplaySpec replay{.text = path.string(), .fingerprint = ""};
   for (const fs::path& file : TraceFiles(path)) {

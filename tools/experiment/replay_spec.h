@@ -16,10 +16,9 @@ struct ReplaySpec {
   std::string fingerprint;
 };
 
-// "constant:C", "uniform:C", "geometric:C" or "straggler:C" with the largest
-// delay C in clocks, at least 0; or the folder of a run with its traces,
-// relative to `folder`. Reads the traces. InvalidArgument: neither of them; the
-// error says what is wrong.
+// A name with the largest delay in clocks (ParseSyntheticDelays()), or the
+// folder of a run with its traces, relative to `folder`. Reads the traces.
+// InvalidArgument: neither of them; the error says what is wrong.
 absl::StatusOr<ReplaySpec> ParseReplaySpec(const std::string& spec,
                                            const std::string& folder);
 
