@@ -345,13 +345,14 @@ class Grid {
                                     " (log: ", folder_.LogPath(run), ")");
     std::vector<int> left(to_do_.begin(), to_do_.end());
     for (const Active& active : active_) left.push_back(active.index);
+    const std::optional<double> rest = Estimate(left);
     display_->Print(absl::StrCat(
         RunTitle(plan_, ended.index), ": ", what, ", ",
         DurationText(record.elapsed_seconds), "; ",
         selected_ - static_cast<int>(left.size()), " of ", selected_, " done",
-        left.empty()
-            ? ""
-            : absl::StrCat(", ", EstimateText(Estimate(left)), " left")));
+        rest.has_value() && !left.empty()
+            ? absl::StrCat(", ", EstimateText(rest), " left")
+            : ""));
     return absl::OkStatus();
   }
 

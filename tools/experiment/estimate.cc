@@ -73,7 +73,7 @@ std::optional<double> EstimateSeconds(const ExperimentPlan& plan,
 
 std::string EstimateText(std::optional<double> seconds) {
   if (!seconds.has_value()) {
-    return "a time that is unknown until the first run is done";
+    return "a time that is unknown until a run of each kind is done";
   }
   if (*seconds < 90) {
     return absl::StrFormat("about %d s", std::lround(*seconds));
