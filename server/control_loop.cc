@@ -24,6 +24,7 @@ void Merge(const run::ServerStats& from, run::ServerStats* to) {
   to->set_pulls(to->pulls() + from.pulls());
   to->set_updates(to->updates() + from.updates());
   to->set_duplicates(to->duplicates() + from.duplicates());
+  to->set_dropped(to->dropped() + from.dropped());
   to->set_malformed(to->malformed() + from.malformed());
   to->set_bytes_in(to->bytes_in() + from.bytes_in());
   to->set_bytes_out(to->bytes_out() + from.bytes_out());

@@ -16,6 +16,7 @@
 #include "common/config/validate.h"
 #include "common/rng.h"
 #include "common/status.h"
+#include "common/sync/sync_mode.h"
 #include "google/protobuf/text_format.h"
 
 namespace slackline {
@@ -47,14 +48,6 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text;
 }
 
-// Of a Sync or a Phase, which have these modes in common.
-template <typename Block>
-std::string BranchText(const Block& block) {
-  if (block.has_ssp()) return absl::StrCat("ssp:", block.ssp().staleness());
-  if (block.has_asp()) return "asp";
-  return block.has_allreduce() ? "allreduce" : "bsp";
-}
-
 }  // namespace
 
 absl::StatusOr<config::ClusterConfig> LoadClusterConfig(
@@ -83,10 +76,10 @@ absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
 std::string ModeText(const config::ClusterConfig& config) {
   const config::Sync& sync = config.sync();
   if (sync.has_auto_()) return "auto";
-  if (sync.phase_size() == 0) return BranchText(sync);
+  if (sync.phase_size() == 0) return ModeText(ConfiguredMode(sync));
   return absl::StrJoin(
       sync.phase(), ", ", [](std::string* text, const config::Phase& phase) {
-        absl::StrAppend(text, BranchText(phase));
+        absl::StrAppend(text, ModeText(ConfiguredMode(phase)));
         if (!phase.has_until_epoch()) return;
         absl::StrAppend(text, " until epoch ", phase.until_epoch());
       });

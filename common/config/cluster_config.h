@@ -52,8 +52,9 @@ absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
 absl::Status SetField(absl::string_view assignment,
                       config::ClusterConfig* config);
 
-// A mode as people write it: "bsp", "ssp:S", "asp", "allreduce", or "auto" for
-// the policy; "ssp" is the schema's default bound. InvalidArgument lists these.
+// A mode as people write it: "bsp", "ssp:S", "dssp:MIN:MAX", "asp", "backup:B",
+// "allreduce", or "auto" for the policy; "ssp", "dssp" and "backup" have the
+// schema's defaults. InvalidArgument lists these.
 absl::StatusOr<wire::SetMode> ParseMode(absl::string_view text);
 
 // Sets the mode, as in ParseMode(), in place of the present one or of phases.

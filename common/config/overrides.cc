@@ -27,7 +27,8 @@ using google::protobuf::OneofDescriptor;
 using google::protobuf::Reflection;
 
 constexpr absl::string_view kModeForms =
-    "bsp, ssp:S (as in ssp:3), asp, allreduce or auto";
+    "bsp, ssp:S (as in ssp:3), dssp:MIN:MAX (as in dssp:3:15), asp, backup:B "
+    "(as in backup:1), allreduce or auto";
 
 absl::Status WrongValue(const FieldDescriptor& field, absl::string_view value) {
   // On the command line the shell has taken the quotes.
@@ -259,8 +260,26 @@ std::string PathOf(const wire::SetMode& mode) {
       return "sync.asp";
     case wire::ALLREDUCE:
       return "sync.allreduce";
+    case wire::DSSP:
+      return "sync.dssp";
+    case wire::BACKUP:
+      return "sync.backup";
     default:
       return "sync.bsp";
+  }
+}
+
+// The paths of the options in it.
+std::vector<std::string> OptionPathsOf(const wire::SetMode& mode) {
+  switch (mode.mode()) {
+    case wire::SSP:
+      return {"sync.ssp.staleness"};
+    case wire::DSSP:
+      return {"sync.dssp.min_staleness", "sync.dssp.max_staleness"};
+    case wire::BACKUP:
+      return {"sync.backup.workers"};
+    default:
+      return {};
   }
 }
 
@@ -278,7 +297,12 @@ absl::Status AssignMode(absl::string_view text, config::ClusterConfig* config,
     sync->mutable_auto_();
   } else if (mode->mode() == wire::SSP) {
     sync->mutable_ssp()->set_staleness(static_cast<int32_t>(mode->staleness()));
-    origins->Set("sync.ssp.staleness", origin);
+  } else if (mode->mode() == wire::DSSP) {
+    config::Dssp& dssp = *sync->mutable_dssp();
+    dssp.set_min_staleness(static_cast<int32_t>(mode->staleness()));
+    dssp.set_max_staleness(static_cast<int32_t>(mode->staleness_max()));
+  } else if (mode->mode() == wire::BACKUP) {
+    sync->mutable_backup()->set_workers(mode->backups());
   } else if (mode->mode() == wire::ASP) {
     sync->mutable_asp();
   } else if (mode->mode() == wire::ALLREDUCE) {
@@ -287,6 +311,8 @@ absl::Status AssignMode(absl::string_view text, config::ClusterConfig* config,
     sync->mutable_bsp();
   }
   origins->Set(PathOf(*mode), origin);
+  for (const std::string& path : OptionPathsOf(*mode))
+    origins->Set(path, origin);
   return absl::OkStatus();
 }
 
@@ -303,9 +329,8 @@ absl::Status ApplyOverrides(const ConfigOverrides& overrides,
     const std::string origin = absl::StrCat("--mode ", overrides.mode);
     SL_ASSIGN_OR_RETURN(const wire::SetMode mode, ParseMode(overrides.mode));
     given.push_back({PathOf(mode), origin});
-    if (config->sync().has_ssp()) {
-      given.push_back({"sync.ssp.staleness", origin});
-    }
+    for (const std::string& path : OptionPathsOf(mode))
+      given.push_back({path, origin});
   }
   for (const std::string& assignment : overrides.sets) {
     SL_RETURN_IF_ERROR(AssignField(assignment, config, origins));
@@ -322,6 +347,20 @@ absl::Status ApplyOverrides(const ConfigOverrides& overrides,
 }
 
 absl::StatusOr<wire::SetMode> ParseMode(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
+  const absl::string_view name = parts.front();
+  // What follows the name: nothing, or all of these numbers.
+  const auto numbers = [&](std::vector<int32_t*> into) {
+    if (parts.size() == 1) return true;
+    bool ok = parts.size() == 1 + into.size();
+    for (size_t i = 0; ok && i < into.size(); ++i)
+      ok = absl::SimpleAtoi(parts[1 + i], into[i]) && *into[i] >= 0;
+    return ok;
+  };
+  int32_t staleness = config::Ssp::default_instance().staleness();
+  int32_t low = config::Dssp::default_instance().min_staleness();
+  int32_t high = config::Dssp::default_instance().max_staleness();
+  int32_t backups = config::Backup::default_instance().workers();
   wire::SetMode mode;
   if (text == "bsp") {
     mode.set_mode(wire::BSP);
@@ -331,18 +370,21 @@ absl::StatusOr<wire::SetMode> ParseMode(absl::string_view text) {
     mode.set_mode(wire::ALLREDUCE);
   } else if (text == "auto") {
     mode.set_automatic(true);
-  } else {
-    int32_t staleness = config::Ssp::default_instance().staleness();
-    const bool ssp =
-        text == "ssp" || (absl::ConsumePrefix(&text, "ssp:") &&
-                          absl::SimpleAtoi(text, &staleness) && staleness >= 0);
-    if (!ssp) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", text, "' is no mode; ", kModeForms,
-                       " is required, where S is at least 0"));
-    }
+  } else if (name == "ssp" && numbers({&staleness})) {
     mode.set_mode(wire::SSP);
     mode.set_staleness(staleness);
+  } else if (name == "dssp" && numbers({&low, &high}) && low <= high) {
+    mode.set_mode(wire::DSSP);
+    mode.set_staleness(low);
+    mode.set_staleness_max(high);
+  } else if (name == "backup" && numbers({&backups}) && backups > 0) {
+    mode.set_mode(wire::BACKUP);
+    mode.set_backups(backups);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text, "' is no mode; ", kModeForms,
+        " is required, where S and MIN are at least 0, MAX at least MIN, and B "
+        "at least 1"));
   }
   return mode;
 }

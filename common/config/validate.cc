@@ -794,11 +794,40 @@ class Validator {
     Range(path, staleness, 0, kStalenessMax, "for no bound use asp {}");
   }
 
+  // `block` is a Sync or a Phase at `path`.
+  template <typename Block>
+  void CheckMode(const std::string& path, const Block& block) {
+    if (block.has_ssp()) {
+      CheckStaleness(path + ".ssp.staleness", block.ssp().staleness());
+    }
+    if (block.has_dssp()) {
+      const config::Dssp& dssp = block.dssp();
+      CheckStaleness(path + ".dssp.min_staleness", dssp.min_staleness());
+      CheckStaleness(path + ".dssp.max_staleness", dssp.max_staleness());
+      if (dssp.max_staleness() < dssp.min_staleness()) {
+        Problem(path + ".dssp.max_staleness",
+                absl::StrCat("value is ", dssp.max_staleness(), "; at least ",
+                             path, ".dssp.min_staleness (",
+                             dssp.min_staleness(), ") is required"));
+      }
+    }
+    if (block.has_backup()) {
+      const int workers = static_cast<int>(WorkerProcesses(config_).size());
+      const std::string field = path + ".backup.workers";
+      if (workers < 2) {
+        Problem(field, absl::StrCat("there is ", workers,
+                                    " worker; at least 2 are "
+                                    "required, of which one may be late"));
+      } else {
+        Range(field, block.backup().workers(), 1, workers - 1,
+              absl::StrCat("there are ", workers, " workers"));
+      }
+    }
+  }
+
   void CheckSync() {
     const config::Sync& sync = config_.sync();
-    if (sync.has_ssp()) {
-      CheckStaleness("sync.ssp.staleness", sync.ssp().staleness());
-    }
+    CheckMode("sync", sync);
     if (sync.has_auto_()) CheckAuto();
     for (int i = 0; i < sync.stale_size(); ++i) {
       const absl::Status rule = StaleRule::Create(sync.stale(i)).status();
@@ -875,11 +904,10 @@ class Validator {
       const std::string until = path + ".until_epoch";
       if (phase.mode_case() == config::Phase::MODE_NOT_SET) {
         Problem(path,
-                "has no mode; one of bsp, ssp, asp and allreduce is required, "
-                "as in phase { allreduce {} until_epoch: 1 }");
-      } else if (phase.has_ssp()) {
-        CheckStaleness(path + ".ssp.staleness", phase.ssp().staleness());
+                "has no mode; one of bsp, ssp, dssp, asp, backup and allreduce "
+                "is required, as in phase { allreduce {} until_epoch: 1 }");
       }
+      CheckMode(path, phase);
       if (i + 1 == phases) {
         if (!phase.has_until_epoch()) continue;
         Problem(until, absl::StrCat("value is ", phase.until_epoch(),

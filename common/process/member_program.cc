@@ -53,7 +53,8 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
         ->check(CLI::Range(1, 1024));
   }
   app.add_option("--mode", flags.overrides.mode,
-                 "bsp, ssp:S, asp or allreduce; the same for all processes");
+                 "bsp, ssp:S, dssp:MIN:MAX, asp, backup:B or allreduce; the "
+                 "same for all processes");
   app.add_option("--set", flags.overrides.sets,
                  "Change a field of the config: path=value; the same for all "
                  "processes")

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -31,31 +30,37 @@ const wire::Phase* PhaseAfter(const wire::View& view, Clock clock) {
   return next < view.phase_size() ? &view.phase(next) : nullptr;
 }
 
-Clock NeededClock(const wire::View& view, Clock clock) {
+Clock NeededClock(const wire::View& view, Clock clock, bool granted) {
   const int index = IndexAt(view, clock);
   const wire::Phase& phase = view.phase(index);
   Clock needed = clock;
-  if (phase.mode() == wire::SSP) needed = clock - phase.staleness();
-  if (phase.mode() == wire::ASP) needed = std::numeric_limits<Clock>::min();
+  switch (phase.mode()) {
+    case wire::SSP:
+      needed = clock - phase.staleness();
+      break;
+    case wire::DSSP:
+      needed = clock - (granted ? phase.staleness_max() : phase.staleness());
+      break;
+    case wire::ASP:
+    case wire::BACKUP:
+      needed = std::numeric_limits<Clock>::min();
+      break;
+    default:
+      break;
+  }
   if (index == 0) return needed;
   const wire::Mode before = view.phase(index - 1).mode();
   const bool after_sync = before == wire::BSP || before == wire::ALLREDUCE;
   return after_sync ? std::max<Clock>(needed, phase.from()) : needed;
 }
 
-std::string ModeText(wire::Mode mode, int64_t staleness) {
-  switch (mode) {
-    case wire::BSP:
-      return "bsp";
-    case wire::SSP:
-      return absl::StrCat("ssp:", staleness);
-    case wire::ASP:
-      return "asp";
-    case wire::ALLREDUCE:
-      return "allreduce";
-    default:
-      return "unknown";
-  }
+Clock NeededCompleteClock(const wire::View& view, Clock clock) {
+  const int index = IndexAt(view, clock);
+  const wire::Phase& phase = view.phase(index);
+  if (phase.mode() == wire::BACKUP) return clock;
+  const bool after_backup =
+      index > 0 && view.phase(index - 1).mode() == wire::BACKUP;
+  return after_backup ? phase.from() : 0;
 }
 
 }  // namespace slackline

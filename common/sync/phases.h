@@ -3,9 +3,8 @@
 // starts at clock 0.
 #pragma once
 
-#include <string>
-
 #include "common/ids.h"
+#include "common/sync/sync_mode.h"
 #include "proto/wire.pb.h"
 
 namespace slackline {
@@ -23,15 +22,15 @@ const wire::Phase& PhaseAt(const wire::View& view, Clock clock);
 const wire::Phase* PhaseAfter(const wire::View& view, Clock clock);
 
 // A shard answers a pull of `clock` when every live worker's pushes before this
-// clock are applied: `clock` in BSP, `clock` - s in SSP, none in ASP; and at
-// least the beginning of the phase if it follows BSP or ALLREDUCE. In ALLREDUCE
-// it is `clock`.
-Clock NeededClock(const wire::View& view, Clock clock);
+// clock are applied: `clock` in BSP, `clock` - s in SSP, none in ASP and
+// BACKUP; and at least the beginning of the phase if it follows BSP or
+// ALLREDUCE. In ALLREDUCE it is `clock`. In DSSP s is the smallest bound, or
+// the largest if `granted`.
+Clock NeededClock(const wire::View& view, Clock clock, bool granted = false);
 
-// "bsp", "ssp:3", "asp", "allreduce": as --mode has it.
-std::string ModeText(wire::Mode mode, int64_t staleness);
-inline std::string ModeText(const wire::Phase& phase) {
-  return ModeText(phase.mode(), phase.staleness());
-}
+// And when all clocks before this one are complete: `clock` in BACKUP; and at
+// least the beginning of the phase if it follows BACKUP. 0: NeededClock() says
+// it all.
+Clock NeededCompleteClock(const wire::View& view, Clock clock);
 
 }  // namespace slackline

@@ -79,8 +79,8 @@ const StalenessGate::Participant* StalenessGate::Slowest() const {
   return nullptr;
 }
 
-bool StalenessGate::Admits(const Pull& pull) const {
-  if (min_clock_ < pull.needed) return false;
+bool StalenessGate::Admits(Clock complete, const Pull& pull) const {
+  if (min_clock_ < pull.needed || complete < pull.complete) return false;
   const Participant* const puller =
       const_cast<StalenessGate*>(this)->Find(pull.rank, pull.incarnation);
   return puller != nullptr && puller->clock >= pull.own_clock;
@@ -97,9 +97,9 @@ bool StalenessGate::Park(const Pull& pull) {
   return true;
 }
 
-void StalenessGate::Release(std::vector<Pull>* admitted) {
+void StalenessGate::Release(Clock complete, std::vector<Pull>* admitted) {
   std::erase_if(parked_, [&](const Pull& pull) {
-    if (!Admits(pull)) return false;
+    if (!Admits(complete, pull)) return false;
     admitted->push_back(pull);
     return true;
   });

@@ -5,8 +5,10 @@
 // when every participant has a clock of at least c minus the staleness bound
 // (Ho et al., "More effective distributed ML via a stale synchronous parallel
 // parameter server", 2013; NeededClock() in phases.h) and the puller itself at
-// least own_clock, so that it sees its own pushes. Pulls that are not admitted
-// are parked, at most one for each participant.
+// least own_clock, so that it sees its own pushes. In BACKUP clocks can be
+// complete before every participant has pushed them; then the pull waits for
+// the shard's clock, which the caller knows. Pulls that are not admitted are
+// parked, at most one for each participant.
 //
 // Pure state machine: no I/O, threads, time or randomness. Thread-compatible;
 // the thread that owns the shard is its only caller.
@@ -39,6 +41,7 @@ class StalenessGate {
     Clock clock = 0;
     Clock own_clock = 0;
     Clock needed = 0;    // Of every participant.
+    Clock complete = 0;  // Of the shard: clocks below it are complete.
     bool state = false;  // Optimizer slots, too.
   };
 
@@ -73,12 +76,14 @@ class StalenessGate {
   const Participant* Slowest() const;
   const std::vector<Participant>& participants() const { return participants_; }
 
-  bool Admits(const Pull& pull) const;
+  // `complete`: the shard's clock.
+  bool Admits(Clock complete, const Pull& pull) const;
   // Parks a pull; an older one of the same participant is replaced. False if
   // exactly this request was parked already.
   bool Park(const Pull& pull);
   // Appends to `*admitted` every parked pull that may go now, in parking order.
-  void Release(std::vector<Pull>* admitted);
+  void Release(Clock complete, std::vector<Pull>* admitted);
+  const std::vector<Pull>& parked() const { return parked_; }
   size_t parked_count() const { return parked_.size(); }
   // Parks nothing any more; returns what was parked.
   std::vector<Pull> TakeParked() { return std::exchange(parked_, {}); }

@@ -892,12 +892,23 @@ absl::StatusOr<std::string> CoordinatorCore::OnSetMode(
         absl::StrCat("there is no mode ", static_cast<int>(set_mode.mode()),
                      " with staleness ", set_mode.staleness()));
   }
+  const SyncMode mode = SyncModeOf(set_mode);
+  if (mode.mode == wire::DSSP && mode.staleness_max < mode.staleness) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        ModeText(mode), ": the largest bound is ", mode.staleness_max,
+        "; at least the smallest one, ", mode.staleness, ", is required"));
+  }
+  if (mode.mode == wire::BACKUP &&
+      (mode.backups < 1 || mode.backups >= options_.workers)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        ModeText(mode), ": at least 1 backup worker and fewer than the job's ",
+        options_.workers, options_.workers == 1 ? " worker" : " workers",
+        options_.workers == 1 ? ", so at least 2 workers," : "",
+        " are required"));
+  }
   if (!why_not.empty()) return absl::FailedPreconditionError(why_not);
-  const int64_t staleness =
-      set_mode.mode() == wire::SSP ? set_mode.staleness() : 0;
   const wire::Phase& present = view_.phase(view_.entered());
-  const bool same =
-      present.mode() == set_mode.mode() && present.staleness() == staleness;
+  const bool same = SyncModeOf(present) == mode;
   if (same && !policy_.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the mode is ", ModeText(present), " already"));
@@ -908,22 +919,21 @@ absl::StatusOr<std::string> CoordinatorCore::OnSetMode(
         "the mode is no longer chosen by the policy: a user has set it");
   }
   if (same) return absl::StrCat("stays ", ModeText(present));
-  return ChangeMode(set_mode.mode(), staleness, "asked for by a user", now,
-                    effects);
+  return ChangeMode(mode, "asked for by a user", now, effects);
 }
 
-std::string CoordinatorCore::ChangeMode(wire::Mode mode, int64_t staleness,
+std::string CoordinatorCore::ChangeMode(const SyncMode& mode,
                                         const std::string& reason,
                                         absl::Time now, Effects* effects) {
   std::string text =
       absl::StrCat("will change from ", ModeText(view_.phase(view_.entered())),
-                   " to ", ModeText(mode, staleness));
+                   " to ", ModeText(mode));
   if (view_.move_size() > 0) {
     absl::StrAppend(&text, " once ", view_.move_size(),
                     " moves of shards are done");
   }
   effects->log.push_back(absl::StrCat("the mode ", text, ": ", reason));
-  modes_.Want(mode, staleness, reason);
+  modes_.Want(mode, reason);
   if (AdvanceModes(now, effects)) Publish(effects);
   return text;
 }
@@ -951,8 +961,8 @@ void CoordinatorCore::AskPolicy(absl::Time now, Effects* effects) {
   const std::optional<ModePolicy::Decision> decision = policy_->Look(
       workers, view_.phase(view_.entered()).mode(), may_change, now);
   if (!decision.has_value()) return;
-  ChangeMode(decision->mode, decision->staleness, decision->reason, now,
-             effects);
+  ChangeMode({.mode = decision->mode, .staleness = decision->staleness},
+             decision->reason, now, effects);
 }
 
 // ---- Placement ------------------------------------------------------------

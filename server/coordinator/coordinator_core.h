@@ -146,9 +146,8 @@ class CoordinatorCore {
   void OnPhaseCall(const Member& worker, const wire::Call& call, absl::Time now,
                    Effects* effects);
   // Answers what will happen, and sees to it.
-  std::string ChangeMode(wire::Mode mode, int64_t staleness,
-                         const std::string& reason, absl::Time now,
-                         Effects* effects);
+  std::string ChangeMode(const SyncMode& mode, const std::string& reason,
+                         absl::Time now, Effects* effects);
   void SwitchPolicyOn(Effects* effects);
   void AskPolicy(absl::Time now, Effects* effects);
   // True if the view changed: publish it.

@@ -16,22 +16,6 @@ namespace {
 constexpr size_t kLastChangesMax = 16;
 constexpr char kSchedule[] = "schedule";
 
-// `Config` is config::Sync or config::Phase.
-template <typename Config>
-wire::Phase PhaseOf(const Config& config) {
-  wire::Phase phase;
-  phase.set_mode(wire::BSP);
-  if (config.has_ssp()) {
-    phase.set_mode(wire::SSP);
-    phase.set_staleness(config.ssp().staleness());
-  } else if (config.has_asp()) {
-    phase.set_mode(wire::ASP);
-  } else if (config.has_allreduce()) {
-    phase.set_mode(wire::ALLREDUCE);
-  }
-  return phase;
-}
-
 int IndexOfLast(const wire::View& view) { return view.phase_size() - 1; }
 
 const wire::Phase& Last(const wire::View& view) {
@@ -55,9 +39,9 @@ std::vector<std::string> ModeChanger::Start(wire::View* view) {
   view->clear_phase();
   reasons_.clear();
   Clock from = 0;
-  const auto add = [&](wire::Phase phase) {
+  const auto add = [&](const SyncMode& mode) {
     if (from >= view->steps_total()) {
-      log.push_back(absl::StrCat("phase ", ModeText(phase),
+      log.push_back(absl::StrCat("phase ", ModeText(mode),
                                  " would begin at "
                                  "step ",
                                  from, "; the job has ", view->steps_total(),
@@ -70,23 +54,20 @@ std::vector<std::string> ModeChanger::Start(wire::View* view) {
                                  ", where it begins, so it is left out"));
       view->mutable_phase()->RemoveLast();
     }
-    if (view->phase_size() > 0 && Last(*view).mode() == phase.mode() &&
-        Last(*view).staleness() == phase.staleness()) {
+    if (view->phase_size() > 0 && SyncModeOf(Last(*view)) == mode)
       return;  // It goes on.
-    }
+    wire::Phase& phase = *view->add_phase();
+    PutSyncMode(mode, &phase);
     phase.set_from(from);
-    *view->add_phase() = std::move(phase);
   };
   if (sync_.has_auto_()) {
-    wire::Phase phase;
-    phase.set_mode(wire::ALLREDUCE);
-    add(std::move(phase));
+    add({.mode = wire::ALLREDUCE});
   } else if (sync_.phase_size() == 0) {
-    add(PhaseOf(sync_));
+    add(ConfiguredMode(sync_));
   }
   const double total = static_cast<double>(view->steps_total());
   for (const config::Phase& phase : sync_.phase()) {
-    add(PhaseOf(phase));
+    add(ConfiguredMode(phase));
     const double end =
         phase.until_epoch() * static_cast<double>(view->steps_per_epoch());
     from = std::max<Clock>(from, std::llround(std::min(end, total)));
@@ -101,7 +82,7 @@ std::string ModeChanger::WhyNot(const wire::View& view,
                                 const std::vector<Worker>& workers) const {
   if (wanted_.has_value()) {
     return absl::StrCat("the mode is just changing from ", ModeText(Last(view)),
-                        " to ", ModeText(wanted_->mode, wanted_->staleness),
+                        " to ", ModeText(wanted_->mode),
                         "; try again when it has");
   }
   if (view.entered() < IndexOfLast(view)) {
@@ -121,10 +102,9 @@ std::string ModeChanger::WhyNot(const wire::View& view,
   return "";
 }
 
-void ModeChanger::Want(wire::Mode mode, int64_t staleness,
-                       const std::string& reason) {
+void ModeChanger::Want(const SyncMode& mode, const std::string& reason) {
   SL_CHECK(!wanted_.has_value(), "a change of mode is under way already");
-  wanted_ = {.mode = mode, .staleness = staleness, .reason = reason};
+  wanted_ = {.mode = mode, .reason = reason};
   limits_.clear();
 }
 
@@ -196,8 +176,7 @@ bool ModeChanger::Open(uint64_t number, wire::View* view) const {
   }
   wire::ModeChange& change = *view->mutable_change();
   change.set_id(number);
-  change.set_mode(wanted_->mode);
-  change.set_staleness(wanted_->staleness);
+  PutSyncMode(wanted_->mode, &change);
   return true;
 }
 
@@ -216,17 +195,15 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, wire::View* view,
       from = std::max(from, limit->second);
     }
   }
-  const std::string sentence =
-      absl::StrCat("from ", ModeText(Last(*view)), " to ",
-                   ModeText(wanted_->mode, wanted_->staleness));
+  const std::string sentence = absl::StrCat("from ", ModeText(Last(*view)),
+                                            " to ", ModeText(wanted_->mode));
   if (from >= view->steps_total()) {
     news->log.push_back(absl::StrCat(
         "the mode does not change ", sentence, ": the job ends at step ",
         view->steps_total(), ", before all workers could"));
   } else if (all) {
     wire::Phase& phase = *view->add_phase();
-    phase.set_mode(wanted_->mode);
-    phase.set_staleness(wanted_->staleness);
+    PutSyncMode(wanted_->mode, &phase);
     phase.set_from(from);
     reasons_.push_back(wanted_->reason);
     news->log.push_back(absl::StrCat("the mode changes ", sentence, " at step ",

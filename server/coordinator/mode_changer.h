@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/sync/sync_mode.h"
 #include "proto/cluster.pb.h"
 #include "proto/run.pb.h"
 #include "proto/wire.pb.h"
@@ -50,7 +51,7 @@ class ModeChanger {
                      const std::vector<Worker>& workers) const;
   // The mode is to change, as soon as no shard moves. Only if WhyNot() is
   // empty. `reason` says who wants it and why.
-  void Want(wire::Mode mode, int64_t staleness, const std::string& reason);
+  void Want(const SyncMode& mode, const std::string& reason);
 
   // Calls of workers. What is repeated, late or of another change is no error
   // and changes nothing.
@@ -83,8 +84,7 @@ class ModeChanger {
 
  private:
   struct Wanted {
-    wire::Mode mode = wire::MODE_UNSPECIFIED;
-    int64_t staleness = 0;
+    SyncMode mode;
     std::string reason;
   };
   struct Report {

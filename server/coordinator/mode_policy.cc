@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/sync/phases.h"
+#include "common/sync/sync_mode.h"
 
 namespace slackline {
 namespace {
@@ -135,12 +135,15 @@ std::string ModePolicy::Text(absl::Time now) const {
   const config::Auto& config = options_.config;
   std::string text = absl::StrFormat(
       "%s; %s above %g, allreduce up to %g, for %.1f s)", FiguresText(),
-      ModeText(wire::SSP, config.staleness()), config.straggler_above(),
-      config.even_below(), absl::ToDoubleSeconds(hold()));
+      ModeText({.mode = wire::SSP, .staleness = config.staleness()}),
+      config.straggler_above(), config.even_below(),
+      absl::ToDoubleSeconds(hold()));
   if (aim_.has_value()) {
-    absl::StrAppendFormat(&text, "; has spoken for %s for %.1f s",
-                          ModeText(*aim_, config.staleness()),
-                          absl::ToDoubleSeconds(now - since_));
+    absl::StrAppendFormat(
+        &text, "; has spoken for %s for %.1f s",
+        ModeText(
+            OwnParameters({.mode = *aim_, .staleness = config.staleness()})),
+        absl::ToDoubleSeconds(now - since_));
   }
   return text;
 }

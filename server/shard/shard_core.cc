@@ -651,15 +651,20 @@ wire::Code ShardCore::TakeOver(ShardState& state, const wire::PushRequest& push,
     return wire::REJECTED;
   }
   // One frame of each worker is held, so a worker that runs ahead has to wait.
-  if (mode == wire::BSP && !push.advance() && push.clock() > state.bsp_clock)
+  if ((mode == wire::BSP || mode == wire::BACKUP) && !push.advance() &&
+      push.clock() > state.bsp_clock) {
     return wire::RETRY;
+  }
 
   Clock clock = push.clock();
   bool advance = push.advance();
+  if (!advance && mode == wire::DSSP) {
+    state.dssp.OnPush(participant.rank, participant.incarnation, clock, now_);
+  }
   const Version base = advance ? 0 : push.base_version(entry);
   Payload applied = gradient;
   double rate_factor = 1;
-  if (!advance && mode != wire::BSP) {
+  if (!advance && mode != wire::BSP && mode != wire::BACKUP) {
     StaleRule::Verdict verdict = state.stale.OnPush(
         {.rank = participant.rank,
          .incarnation = participant.incarnation,
@@ -696,7 +701,9 @@ void ShardCore::Absorb(ShardState& state,
                        StalenessGate::Participant& participant, Clock clock,
                        bool advance, Version base, const Payload& gradient,
                        double rate_factor, Effects* effects) {
-  const bool bsp = PhaseAt(view_->proto(), clock).mode() == wire::BSP;
+  const wire::Mode mode = PhaseAt(view_->proto(), clock).mode();
+  const bool held = mode == wire::BSP || mode == wire::BACKUP;
+  const bool late = held && clock < state.bsp_clock;  // Only in BACKUP.
   ++participant.next_seq;
   const Rank rank = participant.rank;
   const Incarnation incarnation = participant.incarnation;
@@ -714,10 +721,13 @@ void ShardCore::Absorb(ShardState& state,
                                .pushes = 1,
                                .bytes_in = gradient.size()});
       CountStaleness(state, base);
+      if (late) stats_.set_dropped(stats_.dropped() + 1);
       Trace(ShardTraceRecord::Kind::kPushTakenOver, state, rank, incarnation,
             clock, base, effects);
     }
-    if (bsp) {
+    if (late) {
+      // The others' mean is in the model already.
+    } else if (held) {
       const auto at = std::upper_bound(
           state.held.begin(), state.held.end(), rank,
           [&](Rank value, const ShardState::Held& held) {
@@ -734,10 +744,24 @@ void ShardCore::Absorb(ShardState& state,
   ApplyCompleteClocks(state, effects);
 }
 
+Clock ShardCore::CompleteClock(const ShardState& state) const {
+  const Clock clock = state.bsp_clock;
+  if (state.gate.MinClock() > clock || state.held.empty())
+    return std::max(clock, state.gate.MinClock());
+  const wire::Phase& phase = PhaseAt(view_->proto(), clock);
+  if (phase.mode() != wire::BACKUP) return clock;
+  // Who has died counts with what it pushed, and is waited for no more.
+  const auto count = static_cast<int64_t>(state.held.size());
+  const auto workers = static_cast<int64_t>(state.gate.participants().size());
+  return count < workers - phase.backups() ? clock : clock + 1;
+}
+
 void ShardCore::ApplyCompleteClocks(ShardState& state, Effects* effects) {
-  if (state.gate.MinClock() <= state.bsp_clock) return;
-  // All held gradients are of bsp_clock. Later clocks, up to the smallest one,
-  // are clocks at which every participant only advanced, or not of BSP.
+  const Clock complete = CompleteClock(state);
+  if (complete == state.bsp_clock) return;
+  // All held gradients are of bsp_clock. Later clocks, up to the one that is
+  // reached, are clocks at which every participant only advanced, or of modes
+  // that hold nothing.
   if (!state.held.empty()) {
     std::vector<Payload> gradients;
     gradients.reserve(state.held.size());
@@ -750,7 +774,7 @@ void ShardCore::ApplyCompleteClocks(ShardState& state, Effects* effects) {
     Update(state, gradients, std::move(ranks),
            static_cast<int>(gradients.size()), state.bsp_clock, 1, effects);
   }
-  state.bsp_clock = state.gate.MinClock();
+  state.bsp_clock = complete;
 }
 
 void ShardCore::Update(ShardState& state, absl::Span<const Payload> gradients,
@@ -864,29 +888,17 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
                 ", which has not joined the shard: send a join pull first"));
         continue;
       }
-      participant = &state->gate.Join(rank, from.instance, 0);
+      participant = &state->gate.Join(rank, from.instance, state->bsp_clock);
       if (const auto leaving = leaving_.find(ShardId{shard});
           leaving != leaving_.end()) {
         leaving->second.source.OnJoin(*participant);
         Pump(leaving->second, effects);
       }
     }
-    // A worker that joins takes what is there.
-    const Clock needed = pull.state() ? pull.clock()
-                         : pull.join()
-                             ? 0
-                             : NeededClock(view_->proto(), pull.clock());
-    const StalenessGate::Pull entry{.rank = rank,
-                                    .incarnation = from.instance,
-                                    .request_id = pull.request_id(),
-                                    .clock = pull.clock(),
-                                    .own_clock = pull.own_clock(),
-                                    .needed = needed,
-                                    .state = pull.state()};
-    if (state->gate.Admits(entry)) {
+    const StalenessGate::Pull entry = Gated(*state, from, pull);
+    if (state->gate.Admits(state->bsp_clock, entry)) {
       Answer(*state, entry,
-             pull.join() ? participant->joined_at : state->gate.MinClock(),
-             effects);
+             pull.join() ? participant->joined_at : state->bsp_clock, effects);
     } else if (!state->gate.Park(entry)) {
       // Asked again: say what it waits for, so that a person can be told.
       wire::PullReply* const reply = answer_code(shard, wire::PARKED);
@@ -899,12 +911,35 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
   }
 }
 
+StalenessGate::Pull ShardCore::Gated(ShardState& state, const PeerId& from,
+                                     const wire::PullRequest& pull) const {
+  StalenessGate::Pull gated{.rank = Rank{from.index},
+                            .incarnation = from.instance,
+                            .request_id = pull.request_id(),
+                            .clock = pull.clock(),
+                            .own_clock = pull.own_clock(),
+                            .state = pull.state()};
+  if (pull.state()) gated.needed = pull.clock();
+  // A worker that joins takes what is there.
+  if (pull.state() || pull.join()) return gated;
+  const wire::View& view = view_->proto();
+  gated.needed = NeededClock(view, pull.clock());
+  gated.complete = NeededCompleteClock(view, pull.clock());
+  const wire::Phase& phase = PhaseAt(view, pull.clock());
+  if (phase.mode() == wire::DSSP && state.gate.MinClock() < gated.needed &&
+      state.dssp.Grants(gated, state.gate,
+                        phase.staleness_max() - phase.staleness())) {
+    gated.needed = NeededClock(view, pull.clock(), /*granted=*/true);
+  }
+  return gated;
+}
+
 void ShardCore::ReleaseParked(ShardState& state, Effects* effects) {
   if (state.gate.parked_count() == 0) return;
   std::vector<StalenessGate::Pull> admitted;
-  state.gate.Release(&admitted);
+  state.gate.Release(state.bsp_clock, &admitted);
   for (const StalenessGate::Pull& pull : admitted) {
-    Answer(state, pull, state.gate.MinClock(), effects);
+    Answer(state, pull, state.bsp_clock, effects);
   }
 }
 
@@ -939,7 +974,7 @@ void ShardCore::Answer(ShardState& state, const StalenessGate::Pull& pull,
   if (pull.state) return;  // For no step.
   state.stale.OnAnswer(pull.rank, pull.incarnation, state.shard.version(),
                        state.shard.values());
-  AddToHistogram(std::max<Clock>(0, pull.clock - state.gate.MinClock()),
+  AddToHistogram(std::max<Clock>(0, pull.clock - state.bsp_clock),
                  stats_.mutable_staleness_clocks());
   Trace(ShardTraceRecord::Kind::kPullAnswered, state, pull.rank,
         pull.incarnation, pull.clock, state.shard.version(), effects,

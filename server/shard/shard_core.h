@@ -1,6 +1,7 @@
 // ShardCore: what one shard thread decides. Owns its shards outright: applies
-// pushes exactly once and in order, holds BSP gradients until the clock is
-// complete, gates pulls, answers, and hands shards over as the view orders.
+// pushes exactly once and in order, holds the gradients of BSP and BACKUP until
+// their clock is complete, drops those that come later in BACKUP, gates pulls,
+// answers, and hands shards over as the view orders.
 //
 // Deterministic state machine: messages and the time go in, effects come out;
 // no sockets, threads, clocks or randomness. Thread-compatible. The order of
@@ -39,7 +40,7 @@ struct ShardTraceRecord {
   ShardId shard{};
   Rank rank{};
   Incarnation incarnation = 0;
-  // Of the pull or push; for kUpdated of a BSP clock, that clock.
+  // Of the pull or push; for kUpdated from held gradients, their clock.
   Clock clock = 0;
   Clock min_clock = 0;  // Smallest clock of a participant, at that moment.
   Version version = 0;  // Answered; or computed from; or reached by the update.
@@ -200,6 +201,8 @@ class ShardCore {
   // Workers are about to replace what is there, and some of them may not take
   // part yet.
   bool AwaitsInstall(const ShardState& state) const;
+  // The clock at which the shard would be if what is held were applied.
+  Clock CompleteClock(const ShardState& state) const;
   // Applies the clock that is held if it is complete by now.
   void ApplyCompleteClocks(ShardState& state, Effects* effects);
   // The gradients of `ranks`, some of the `workers` that take part.
@@ -209,6 +212,9 @@ class ShardCore {
   // How many updates a gradient computed from `base` misses.
   void CountStaleness(const ShardState& state, Version base);
   void ReleaseParked(ShardState& state, Effects* effects);
+  // A pull with these clocks, in the phase of its clock.
+  StalenessGate::Pull Gated(ShardState& state, const PeerId& from,
+                            const wire::PullRequest& pull) const;
   void Answer(ShardState& state, const StalenessGate::Pull& pull,
               Clock reported_clock, Effects* effects);
   Message& ReplyTo(const PeerId& to, uint64_t request_id);

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "common/sync/dssp_controller.h"
 #include "common/sync/staleness_gate.h"
 #include "server/shard/shard.h"
 #include "server/shard/stale_pushes.h"
@@ -10,7 +11,8 @@
 namespace slackline {
 
 struct ShardState {
-  struct Held {  // A BSP gradient that waits for the rest of its clock.
+  // A gradient of BSP or BACKUP that waits for the rest of its clock.
+  struct Held {
     Rank rank{};
     Incarnation incarnation = 0;
     Payload gradient;
@@ -18,9 +20,12 @@ struct ShardState {
 
   Shard shard;
   StalenessGate gate;
-  Clock bsp_clock = 0;     // Clocks below it are complete and applied.
+  // Clocks below it are complete and applied. The smallest clock of the gate,
+  // or in BACKUP, and after it, perhaps a larger one.
+  Clock bsp_clock = 0;
   std::vector<Held> held;  // Of bsp_clock, sorted by rank, then incarnation.
   StalePushes stale;
+  DsspController dssp = {};  // Measures anew wherever the shard gets.
 };
 
 // Cuts `state` in two, as Shard::Split() does: the other part has the same

@@ -122,16 +122,20 @@ TEST_F(ModeChange, AScheduleThroughAllModesTrainsAsWell) {
   Run("run",
       Write("job.textproto",
             absl::StrCat(SmallJob(),
-                         "sync { phase { bsp {} until_epoch: 0.6 }"
-                         " phase { ssp { staleness: 3 } until_epoch: 1.2 }"
-                         " phase { allreduce {} until_epoch: 1.8 }"
-                         " phase { asp {} until_epoch: 2.4 }"
+                         "sync { phase { bsp {} until_epoch: 0.5 }"
+                         " phase { ssp { staleness: 3 } until_epoch: 0.9 }"
+                         " phase { backup { workers: 1 } until_epoch: 1.3 }"
+                         " phase { allreduce {} until_epoch: 1.7 }"
+                         " phase { dssp { min_staleness: 1 max_staleness: 4 }"
+                         "         until_epoch: 2.1 }"
+                         " phase { asp {} until_epoch: 2.5 }"
                          " phase { bsp {} } }")));
-  EXPECT_THAT(Modes(Changes("run")), ElementsAre("bsp ssp:3", "ssp:3 allreduce",
-                                                 "allreduce asp", "asp bsp"));
+  EXPECT_THAT(Modes(Changes("run")),
+              ElementsAre("bsp ssp:3", "ssp:3 backup:1", "backup:1 allreduce",
+                          "allreduce dssp:1:4", "dssp:1:4 asp", "asp bsp"));
   const nlohmann::json summary = ReadJson(Path("run/summary.json"));
   EXPECT_EQ(summary["steps"], 300);
-  EXPECT_EQ(summary["mode_changes"], 4);
+  EXPECT_EQ(summary["mode_changes"], 6);
   EXPECT_GT(summary["test_accuracy"], 0.7);
 }
 
@@ -141,12 +145,13 @@ TEST_F(ModeChange, CommandsChangeTheModeOfARunningJob) {
   Tool("to-ring", {"mode", "set", Job(), "allreduce"});
   Tool("to-ssp", {"mode", "set", Job(), "ssp:2"});
   Tool("to-ring-again", {"mode", "set", Job(), "allreduce"});
-  Tool("to-asp", {"mode", "set", Job(), "asp"});
+  Tool("to-backup", {"mode", "set", Job(), "backup:1"});
+  Tool("to-dssp", {"mode", "set", Job(), "dssp:1:4"});
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   ExpectNoProcessLeft();
   EXPECT_THAT(Modes(Changes("run")),
               ElementsAre("bsp allreduce", "allreduce ssp:2", "ssp:2 allreduce",
-                          "allreduce asp"));
+                          "allreduce backup:1", "backup:1 dssp:1:4"));
   EXPECT_EQ(ReadJson(Path("run/summary.json"))["steps"], 6000);
 }
 

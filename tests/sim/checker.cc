@@ -136,17 +136,40 @@ const wire::Phase& Checker::PhaseOf(Clock clock) const {
   return latest_view_.phase(index);
 }
 
-Clock Checker::NeededClock(Clock clock) const {
+Clock Checker::NeededClock(Clock clock, bool largest_bound) const {
   const wire::Phase& phase = PhaseOf(clock);
   Clock needed = clock;
   if (phase.mode() == wire::SSP) needed = clock - phase.staleness();
-  if (phase.mode() == wire::ASP) needed = 0;
+  if (phase.mode() == wire::DSSP) {
+    needed =
+        clock - (largest_bound ? phase.staleness_max() : phase.staleness());
+  }
+  if (phase.mode() == wire::ASP || phase.mode() == wire::BACKUP) needed = 0;
   if (phase.from() == 0) return needed;
   // No clock of these is left half done.
   const wire::Mode before = PhaseOf(phase.from() - 1).mode();
   if (before == wire::BSP || before == wire::ALLREDUCE)
     needed = std::max<Clock>(needed, phase.from());
   return needed;
+}
+
+Clock Checker::NeededComplete(Clock clock) const {
+  const wire::Phase& phase = PhaseOf(clock);
+  if (phase.mode() == wire::BACKUP) return clock;
+  if (phase.from() == 0) return 0;
+  return PhaseOf(phase.from() - 1).mode() == wire::BACKUP ? phase.from() : 0;
+}
+
+bool Checker::HasEnough(const Twin& twin) const {
+  const Clock clock = twin.held.front().clock;
+  int present = 0;
+  bool may_come = false;  // Somebody's gradient of this clock.
+  for (const auto& [life, participant] : twin.participants) {
+    present += participant.present;
+    may_come = may_come || (participant.present && participant.clock <= clock);
+  }
+  return !may_come || static_cast<int>(twin.held.size()) >=
+                          std::max(1, present - PhaseOf(clock).backups());
 }
 
 void Checker::CheckFence(const Life& life, Clock clock, int phases,
@@ -367,6 +390,12 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
                        ", which the shard did not answer to its pull ",
                        reply.request_id()));
     }
+    if (!intent->second.join && reply.shard_clock(i) > twin.complete) {
+      Report(Invariant::kStaleness,
+             absl::StrCat(Name(rank, incarnation), " was told that ", twin.name,
+                          " is at clock ", reply.shard_clock(i),
+                          "; it is at clock ", twin.complete));
+    }
     if (intent->second.join &&
         twin.participants.at(life).joined_at != reply.shard_clock(i)) {
       Report(Invariant::kStaleness,
@@ -434,8 +463,9 @@ void Checker::OnFinalPull(const ClientCore::PullResult& result) {
       const auto start = pushed_from_.find(life);
       if (start == pushed_from_.end()) continue;
       for (Clock clock = start->second; clock < scenario_.steps; ++clock) {
-        if (contained.count({life, clock}) > 0 ||
-            PhaseOf(clock).mode() == wire::ALLREDUCE) {
+        const wire::Mode mode = PhaseOf(clock).mode();
+        if (contained.count({life, clock}) > 0 || mode == wire::ALLREDUCE ||
+            mode == wire::BACKUP) {
           continue;
         }
         Report(Invariant::kLostPush,
@@ -516,6 +546,7 @@ void Checker::UpdateMinClock(Twin& twin) {
         std::min(min_clock.value_or(participant.clock), participant.clock);
   }
   twin.min_clock = min_clock.value_or(twin.min_clock);
+  twin.complete = std::max(twin.complete, twin.min_clock);
 }
 
 void Checker::CreateTwins(Owner owner, const View& view) {
@@ -707,6 +738,11 @@ std::optional<Violation> Checker::Difference(const Twin& twin,
         absl::StrCat("has a smallest clock of ", state.gate.MinClock(),
                      ", not ", twin.min_clock));
   }
+  if (state.bsp_clock != twin.complete) {
+    return differs(
+        Invariant::kStaleness,
+        absl::StrCat("is at clock ", state.bsp_clock, ", not ", twin.complete));
+  }
   return std::nullopt;
 }
 
@@ -773,6 +809,10 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
     if (changed) FollowParticipants(twin, *thread.view, *state);
   }
   OnTrace(effects, served, owner);
+  for (const int32_t id : served) {
+    if (const ShardState* const state = core.StateOf(ShardId{id}))
+      CheckWaiting(twins_.at(id), *state);
+  }
   for (const int32_t id : cut) {
     if (const ShardState* const state = core.StateOf(ShardId{id})) {
       ++stats_.parts_compared;
@@ -905,6 +945,16 @@ void Checker::OnPushTakenOver(Twin& twin, const ShardTraceRecord& record) {
   }
   ++participant.clock;
   ++participant.next_seq;
+  if (PhaseOf(record.clock).mode() == wire::BACKUP) {
+    if (record.clock < twin.complete) {  // Late: of no effect.
+      ++stats_.dropped;
+      return UpdateMinClock(twin);
+    }
+    if (record.clock > twin.complete) {
+      Report(Invariant::kOrder,
+             absl::StrCat(who, " while it is at clock ", twin.complete));
+    }
+  }
   const Contribution contribution{.life = found->first, .clock = record.clock};
   twin.held.insert(
       std::upper_bound(twin.held.begin(), twin.held.end(), contribution),
@@ -921,17 +971,19 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
                      " to version ", record.version));
   }
   Update update;
-  update.contributions = std::move(twin.held);
-  twin.held.clear();
-  if (update.contributions.empty()) {
+  if (twin.held.empty()) {
     return Report(Invariant::kExactlyOnce,
                   absl::StrCat(twin.name, " was updated to version ",
                                record.version, " without a push"));
   }
+  const bool enough = HasEnough(twin);
+  update.contributions = std::move(twin.held);
+  twin.held.clear();
   int present = 0;
   for (const auto& [life, participant] : twin.participants)
     present += participant.present;
-  update.held = PhaseOf(record.clock).mode() == wire::BSP;
+  const wire::Mode mode = PhaseOf(record.clock).mode();
+  update.held = mode == wire::BSP || mode == wire::BACKUP;
   if (update.held) {
     update.divisor = static_cast<int>(update.contributions.size());
     for (const Contribution& contribution : update.contributions) {
@@ -943,9 +995,21 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
                    " into clock ", record.clock));
       }
     }
+    if (mode == wire::BACKUP) {
+      if (!enough) {
+        Report(Invariant::kSyncSum,
+               absl::StrCat(twin.name, " applied clock ", record.clock,
+                            " with ", update.divisor, " gradients of ", present,
+                            " workers"));
+      }
+      twin.complete = std::max(twin.complete, record.clock + 1);
+    }
     for (const auto& [life, participant] : twin.participants) {
-      if (participant.present && Live(life) &&
-          participant.clock <= record.clock) {
+      const bool waits = participant.present && Live(life) &&
+                         participant.clock <= record.clock;
+      if (waits && mode == wire::BACKUP) {
+        ++stats_.without_some;
+      } else if (waits) {
         Report(Invariant::kSyncSum,
                absl::StrCat(twin.name, " applied clock ", record.clock,
                             " without ", Name(life.first, life.second),
@@ -981,7 +1045,7 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record) {
       return Report(Invariant::kStaleness,
                     absl::StrCat(who(), ", which takes no part"));
     puller = twin.participants.emplace(life, Participant()).first;
-    puller->second.joined_at = puller->second.clock = twin.min_clock;
+    puller->second.joined_at = puller->second.clock = twin.complete;
     ++stats_.joins;
     UpdateMinClock(twin);
   }
@@ -996,9 +1060,18 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record) {
            absl::StrCat(who(), " for its clock ", pull.own_clock,
                         ", but has only ", puller->second.clock, " of it"));
   }
+  const Clock complete = pull.join ? 0 : NeededComplete(pull.clock);
+  if (twin.complete < complete) {
+    Report(Invariant::kStaleness,
+           absl::StrCat(who(), " at clock ", pull.clock,
+                        ", where clocks before ", complete,
+                        " must be complete; it is at clock ", twin.complete));
+  }
   const Clock needed = pull.join ? 0 : NeededClock(pull.clock);
-  if (needed <= 0) return;
+  if (needed <= 0 && complete <= 0) return;
   ++stats_.gated;
+  stats_.beyond_low +=
+      twin.min_clock < NeededClock(pull.clock, /*largest_bound=*/false);
   for (const auto& [other, participant] : twin.participants) {
     if (!Live(other)) continue;
     if (participant.clock < needed) {
@@ -1009,7 +1082,8 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record) {
     }
   }
   for (const Contribution& contribution : twin.held) {
-    if (contribution.clock < needed && Live(contribution.life)) {
+    if (contribution.clock < std::max(needed, complete) &&
+        Live(contribution.life)) {
       Report(
           Invariant::kStaleness,
           absl::StrCat(who(), " at clock ", pull.clock, " without clock ",
@@ -1017,6 +1091,36 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record) {
                        Name(contribution.life.first, contribution.life.second),
                        ", which it holds and has not applied"));
     }
+  }
+}
+
+void Checker::CheckWaiting(const Twin& twin, const ShardState& state) {
+  if (!twin.held.empty() &&
+      PhaseOf(twin.held.front().clock).mode() == wire::BACKUP &&
+      HasEnough(twin)) {
+    Report(Invariant::kSyncSum,
+           absl::StrCat(twin.name, " holds ", twin.held.size(),
+                        " gradients of clock ", twin.held.front().clock,
+                        ", which are enough"));
+  }
+  for (const StalenessGate::Pull& pull : state.gate.parked()) {
+    ++stats_.parked;
+    const auto puller = twin.participants.find({pull.rank, pull.incarnation});
+    if (puller == twin.participants.end() ||
+        puller->second.clock < pull.own_clock) {
+      continue;
+    }
+    const bool may_go =
+        pull.state ? twin.min_clock >= pull.clock
+                   : twin.min_clock >=
+                             NeededClock(pull.clock, /*largest_bound=*/false) &&
+                         twin.complete >= NeededComplete(pull.clock);
+    if (!may_go) continue;
+    Report(Invariant::kStaleness,
+           absl::StrCat(twin.name, " parks pull ", pull.request_id, " of ",
+                        Name(pull.rank, pull.incarnation), " at clock ",
+                        pull.clock, ", which may go: it is at clock ",
+                        twin.complete, " and all workers at ", twin.min_clock));
   }
 }
 

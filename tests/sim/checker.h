@@ -27,14 +27,16 @@
 namespace slackline::sim {
 
 enum class Invariant {
-  kStaleness,    // A pull was answered before the pushes that it must contain.
+  kStaleness,    // A pull was answered before the pushes that it must contain,
+                 // or parked though they were there.
   kExactlyOnce,  // A push took effect more than once.
   kLostPush,     // A push was acknowledged and did not take effect.
   kOrder,  // Pushes of one worker took effect in another order, or with a gap.
   kTornRead,      // An answer is no single version of its shard.
   kVersionOrder,  // A worker was given another or an older version than is
                   // right.
-  kSyncSum,    // A BSP update is not the mean over the gradients of its clock.
+  kSyncSum,    // An update of BSP or BACKUP is not the mean over the gradients
+               // of its clock that it has to be.
   kValue,      // Values that no sequence of the pushes gives.
   kMode,       // A worker or a shard is in another phase than its clock.
   kReplica,    // A worker's state by all-reduce is not what it must be.
@@ -60,6 +62,10 @@ struct CheckerStats {
   int64_t joins = 0;  // To a shard, after the start of the job.
   int64_t advances = 0;
   int64_t partial_sums = 0;  // BSP updates without a worker that had died.
+  int64_t dropped = 0;       // Late gradients of BACKUP.
+  int64_t without_some = 0;  // BACKUP updates that did not wait for all.
+  int64_t beyond_low = 0;    // Answers beyond the smallest bound of DSSP.
+  int64_t parked = 0;        // Parked pulls that had to wait.
   int64_t moves_ordered = 0;
   int64_t moves_done = 0;
   int64_t moves_cancelled = 0;  // The target had died.
@@ -197,8 +203,10 @@ class Checker {
     std::optional<Owner> last_owner;
     uint64_t newest_view = 0;                  // That an owner of it has had.
     std::map<Life, Participant> participants;  // Those that are gone, too.
-    std::vector<Contribution> held;  // BSP: taken over, not applied yet.
+    // BSP and BACKUP: taken over in time, not applied yet.
+    std::vector<Contribution> held;
     Clock min_clock = 0;
+    Clock complete = 0;  // Clocks below it are complete.
     Clock installed_at = -1;
   };
   struct PullIntent {
@@ -219,8 +227,12 @@ class Checker {
                Versions* slots, const Update& update) const;
   // How the job synchronises at this clock, as far as anybody knows.
   const wire::Phase& PhaseOf(Clock clock) const;
-  // Clocks of every worker that a pull of this clock must contain.
-  Clock NeededClock(Clock clock) const;
+  // Clocks of every worker that a pull of this clock must contain, with the
+  // smallest bound or with the largest one; and how many must be complete.
+  Clock NeededClock(Clock clock, bool largest_bound = true) const;
+  Clock NeededComplete(Clock clock) const;
+  // Whether a clock of BACKUP of which the twin holds gradients is complete.
+  bool HasEnough(const Twin& twin) const;
   void CheckPhases(const wire::View& before, const wire::View& view);
   // A live worker asks for, or pushes, something of `clock`, and knows so many
   // phases.
@@ -252,6 +264,8 @@ class Checker {
                    const View& view);
   void OnPushTakenOver(Twin& twin, const ShardTraceRecord& record);
   void OnUpdated(Twin& twin, const ShardTraceRecord& record);
+  // What waits at the shard has to wait.
+  void CheckWaiting(const Twin& twin, const ShardState& state);
   void OnPullAnswered(Twin& twin, const ShardTraceRecord& record);
   void UpdateMinClock(Twin& twin);
   // Lives that the coordinator counts as members now.

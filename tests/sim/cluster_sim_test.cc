@@ -58,8 +58,9 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   // The simulation must not rot into one in which nothing happens.
   EXPECT_GE(counts.finished, static_cast<int64_t>(kSeedsPerBlock) * 6 / 10);
   EXPECT_GT(counts.failed, 0);
-  for (const int64_t mode : {counts.bsp, counts.ssp, counts.asp}) {
-    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 5);
+  for (const int64_t mode :
+       {counts.bsp, counts.ssp, counts.asp, counts.dssp, counts.backup}) {
+    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 12);
   }
   const NetworkStats& network = counts.network;
   EXPECT_GT(network.lost, 1000);
@@ -83,6 +84,12 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.checker.advances, 0);
   EXPECT_GT(counts.checker.gated, 10000);
   EXPECT_GT(counts.checker.partial_sums, 100);
+  EXPECT_GT(counts.checker.parked, 100000);
+  EXPECT_GT(counts.checker.beyond_low, 1000);
+  EXPECT_GT(counts.checker.dropped, 1000);
+  EXPECT_GT(counts.checker.without_some, 1000);
+  EXPECT_GT(counts.workers.skips, 100);
+  EXPECT_GT(counts.workers.uneven_skips, 30);
 
   const CheckerStats& checker = counts.checker;
   EXPECT_GT(checker.moves_ordered, 1000);
@@ -129,9 +136,9 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   EXPECT_GE(counts.finished, static_cast<int64_t>(kSeedsPerBlock) * 6 / 10);
   EXPECT_GT(counts.failed, 0);
   EXPECT_GT(counts.fenced, 0);
-  for (const int64_t mode :
-       {counts.bsp, counts.ssp, counts.asp, counts.allreduce}) {
-    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 10);
+  for (const int64_t mode : {counts.bsp, counts.ssp, counts.asp,
+                             counts.allreduce, counts.dssp, counts.backup}) {
+    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 25);
   }
   EXPECT_GT(counts.user.modes, 200);
   EXPECT_GT(counts.user.modes_refused, 200);
@@ -151,6 +158,9 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   EXPECT_GT(workers.helped, 50);
   EXPECT_GT(workers.group_joins, 20);
   EXPECT_GT(workers.pulls_ahead, 500);
+  EXPECT_GT(workers.skips, 50);
+  EXPECT_GT(checker.beyond_low, 300);
+  EXPECT_GT(checker.dropped, 1000);
   for (int step = 0; step < kPhaseSteps; ++step) {
     SCOPED_TRACE(PhaseStepName(static_cast<PhaseStep>(step)));
     EXPECT_GT(counts.phase_steps[step], 300);
@@ -268,7 +278,7 @@ Scenario WithoutFaults(uint64_t seed) {
   return scenario;
 }
 
-TEST(ClusterSimTest, WithoutFaultsEveryWorkerDoesEveryStepOnce) {
+TEST(ClusterSimTest, WithoutFaultsEveryWorkerDoesOrSkipsEveryStepOnce) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     const Scenario scenario = WithoutFaults(seed);
@@ -278,11 +288,12 @@ TEST(ClusterSimTest, WithoutFaultsEveryWorkerDoesEveryStepOnce) {
     EXPECT_EQ(report.counts.fenced, 0);
     EXPECT_EQ(report.counts.gave_up, 0);
     EXPECT_EQ(report.counts.workers.late_starts, 0);
-    EXPECT_EQ(report.counts.workers.steps, scenario.steps * scenario.workers);
+    EXPECT_EQ(report.counts.workers.steps + report.counts.workers.skipped,
+              scenario.steps * scenario.workers);
   }
 }
 
-TEST(ModesSimTest, WithoutFaultsEveryWorkerDoesEveryStepOnce) {
+TEST(ModesSimTest, WithoutFaultsEveryWorkerDoesOrSkipsEveryStepOnce) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Scenario scenario = Scenario::RandomModes(seed);
@@ -293,7 +304,8 @@ TEST(ModesSimTest, WithoutFaultsEveryWorkerDoesEveryStepOnce) {
     EXPECT_EQ(report.counts.fenced, 0);
     EXPECT_EQ(report.counts.gave_up, 0);
     EXPECT_EQ(report.counts.workers.regroups, 0);
-    EXPECT_EQ(report.counts.workers.steps, scenario.steps * scenario.workers);
+    EXPECT_EQ(report.counts.workers.steps + report.counts.workers.skipped,
+              scenario.steps * scenario.workers);
   }
 }
 

@@ -84,9 +84,14 @@ Case OfInstallations(const std::string& name) {
 RunReport RunPlanted(const Case& planted, uint64_t seed) {
   Scenario scenario =
       planted.changes ? Scenario::RandomModes(seed) : Scenario::Random(seed);
-  scenario.mode = planted.modes[seed % planted.modes.size()];
-  scenario.staleness = scenario.mode == wire::SSP ? 1 + seed % 3 : 0;
-  if (!planted.changes && scenario.mode == wire::BSP)
+  const wire::Mode mode = planted.modes[seed % planted.modes.size()];
+  const auto bound = static_cast<int64_t>(1 + seed % 3);
+  // In BACKUP one gradient is enough.
+  scenario.sync = OwnParameters({.mode = mode,
+                                 .staleness = bound,
+                                 .staleness_max = bound + 2,
+                                 .backups = scenario.workers - 1});
+  if (!planted.changes && (mode == wire::BSP || mode == wire::BACKUP))
     scenario.pull_ahead = false;
   SimWorld world(scenario, /*keep_log=*/false);
   Plant plant;
@@ -431,6 +436,16 @@ INSTANTIATE_TEST_SUITE_P(
              Invariant::kStaleness,
              {wire::BSP, wire::SSP},
              LowerPullClock},
+        Case{"LargestBoundIgnored",
+             Invariant::kStaleness,
+             {wire::DSSP},
+             nullptr,
+             SimServer::Plant::kLooseBounds},
+        Case{"LateGradientApplied",
+             Invariant::kExactlyOnce,
+             {wire::BACKUP},
+             nullptr,
+             SimServer::Plant::kTakeLate},
         Case{"TwoVersionsInOneAnswer",
              Invariant::kTornRead,
              {wire::BSP, wire::SSP, wire::ASP},

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/rng.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
 
@@ -224,17 +223,20 @@ Scenario Scenario::Random(uint64_t seed) {
   }
   switch (rng.Below(3)) {
     case 0:
-      s.mode = wire::BSP;
+      s.sync.mode = wire::BSP;
       break;
     case 1:
-      s.mode = wire::SSP;
-      s.staleness = rng.Between(0, 4);
+      s.sync.mode = wire::SSP;
+      s.sync.staleness = rng.Between(0, 4);
       break;
     default:
-      s.mode = wire::ASP;
+      s.sync.mode = wire::ASP;
   }
+  // Apart, so that seeds from before there were these modes stay the same.
+  Rng varying = Rng(seed).Fork("newer modes");
+  s.Vary(varying, &s.sync);
   // A bound of 0 would make a worker wait for the push it has yet to make.
-  const bool ahead = s.mode == wire::ASP || s.staleness >= 1;
+  const bool ahead = s.sync.mode == wire::ASP || s.sync.staleness >= 1;
   s.pull_ahead = ahead && rng.Chance(0.5);
   s.even_pull = rng.Chance(0.5);
   s.steps = rng.Between(5, 30);
@@ -293,13 +295,16 @@ Scenario Scenario::RandomModes(uint64_t seed) {
   Rng rng = Rng(seed).Fork("modes");
   Modes& modes = s.modes;
   modes.changes = true;
-  const auto random_mode = [&](wire::Mode* mode, Clock* staleness) {
+  Rng varying = Rng(seed).Fork("newer modes");
+  const auto random_mode = [&] {
     constexpr wire::Mode kModes[] = {wire::BSP, wire::SSP, wire::ASP,
                                      wire::ALLREDUCE, wire::ALLREDUCE};
-    *mode = kModes[rng.Below(5)];
-    *staleness = *mode == wire::SSP ? rng.Between(0, 4) : 0;
+    SyncMode sync{.mode = kModes[rng.Below(5)]};
+    if (sync.mode == wire::SSP) sync.staleness = rng.Between(0, 4);
+    s.Vary(varying, &sync);
+    return sync;
   };
-  random_mode(&s.mode, &s.staleness);
+  s.sync = random_mode();
   s.pull_ahead = rng.Chance(0.5);
   s.steps = rng.Between(5, 40);
   const uint64_t optimizer = rng.Below(3);
@@ -318,7 +323,7 @@ Scenario Scenario::RandomModes(uint64_t seed) {
     for (Clock from = rng.Between(1, 10); from < s.steps;
          from += rng.Between(1, 15)) {
       Modes::Phase& phase = modes.later.emplace_back();
-      random_mode(&phase.mode, &phase.staleness);
+      phase.sync = random_mode();
       phase.from = from;
     }
   }
@@ -369,6 +374,17 @@ Scenario Scenario::RandomModes(uint64_t seed) {
   return s;
 }
 
+void Scenario::Vary(Rng& rng, SyncMode* sync) const {
+  if (!rng.Chance(0.5)) return;
+  if (sync->mode == wire::SSP) {
+    sync->mode = wire::DSSP;
+    sync->staleness_max = sync->staleness + rng.Between(0, 6);
+  } else if (sync->mode == wire::BSP && workers > 1) {
+    *sync = {.mode = wire::BACKUP,
+             .backups = static_cast<int32_t>(rng.Between(1, workers - 1))};
+  }
+}
+
 std::vector<wire::Table> Scenario::Tables() const {
   Rng rng = Rng(seed).Fork("tables");
   std::vector<wire::Table> tables;
@@ -403,13 +419,11 @@ Optimizer Scenario::MakeOptimizer() const {
 std::string Scenario::ToString() const {
   std::string phases;
   for (const Modes::Phase& phase : modes.later) {
-    absl::StrAppend(&phases, ", ", ModeText(phase.mode, phase.staleness),
-                    " from ", phase.from);
+    absl::StrAppend(&phases, ", ", ModeText(phase.sync), " from ", phase.from);
   }
   std::string text = absl::StrCat(
       "seed ", seed, ": ", servers, " servers x ", threads, " threads, ",
-      workers, " workers, ", wire::Mode_Name(mode),
-      mode == wire::SSP ? absl::StrCat("(", staleness, ")") : "", phases,
+      workers, " workers, ", ModeText(sync), phases,
       pull_ahead ? " pulling ahead" : "", ", ", steps, " steps, momentum ",
       momentum, adam ? ", adam" : "", ", tables of ",
       absl::StrJoin(table_elements, "+"), " elements in shards of ",

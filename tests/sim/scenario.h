@@ -9,6 +9,8 @@
 #include "common/ids.h"
 #include "common/optim/optimizer.h"
 #include "common/payload.h"
+#include "common/rng.h"
+#include "common/sync/sync_mode.h"
 #include "proto/cluster.pb.h"
 #include "proto/wire.pb.h"
 #include "server/shard/hand_over.h"
@@ -150,8 +152,7 @@ struct PhaseFault {
 // Phases, changes of the mode, and what goes wrong in them.
 struct Modes {
   struct Phase {
-    wire::Mode mode = wire::BSP;
-    Clock staleness = 0;
+    SyncMode sync;
     Clock from = 0;
   };
   bool changes = false;      // At all.
@@ -172,8 +173,7 @@ struct Scenario {
   int workers = 1;
   std::vector<int64_t> table_elements;
   int64_t shard_elements = 16;
-  wire::Mode mode = wire::BSP;  // Of the first phase.
-  Clock staleness = 0;          // For SSP.
+  SyncMode sync{.mode = wire::BSP};  // Of the first phase.
   bool pull_ahead = false;
   // Where a shard lagged behind a late joiner's start, it pulls once more.
   bool even_pull = true;
@@ -198,6 +198,9 @@ struct Scenario {
   static Scenario Random(uint64_t seed);
   // The same with phases and changes of the mode.
   static Scenario RandomModes(uint64_t seed);
+
+  // Makes BACKUP out of BSP, or DSSP out of SSP, now and then.
+  void Vary(Rng& rng, SyncMode* sync) const;
 
   std::vector<wire::Table> Tables() const;  // As a worker's join has them.
   Node WorkerNode(int rank) const { return servers + rank; }

@@ -217,12 +217,11 @@ std::string Describe(const Message& message) {
         absl::StrAppend(&text, " split ", split.shard(), " at ", split.at());
       }
       for (const wire::Phase& phase : view.phase()) {
-        absl::StrAppend(&text, " ", wire::Mode_Name(phase.mode()), "(",
-                        phase.staleness(), ") from ", phase.from());
+        absl::StrAppend(&text, " ", ModeText(phase), " from ", phase.from());
       }
       if (view.has_change()) {
         absl::StrAppend(&text, " change ", view.change().id(), " to ",
-                        wire::Mode_Name(view.change().mode()));
+                        ModeText(view.change()));
       }
       absl::StrAppend(&text, " group ", view.group(), " arrived ",
                       view.arrived(), " entered ", view.entered(), " ",

@@ -23,11 +23,18 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
 
 // `Config` is config::Sync or config::Phase.
 template <typename Config>
-void SetMode(wire::Mode mode, Clock staleness, Config* config) {
-  switch (mode) {
+void SetMode(const SyncMode& mode, Config* config) {
+  const auto staleness = static_cast<int32_t>(mode.staleness);
+  switch (mode.mode) {
     case wire::SSP:
-      return config->mutable_ssp()->set_staleness(
-          static_cast<int32_t>(staleness));
+      return config->mutable_ssp()->set_staleness(staleness);
+    case wire::DSSP:
+      config->mutable_dssp()->set_min_staleness(staleness);
+      config->mutable_dssp()->set_max_staleness(
+          static_cast<int32_t>(mode.staleness_max));
+      return;
+    case wire::BACKUP:
+      return config->mutable_backup()->set_workers(mode.backups);
     case wire::ASP:
       config->mutable_asp();
       return;
@@ -45,17 +52,17 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
   options.config_hash = kConfigHash;
   options.servers = scenario.servers;
   options.workers = scenario.workers;
-  SetMode(scenario.mode, scenario.staleness, &options.sync);
+  SetMode(scenario.sync, &options.sync);
   if (!scenario.modes.later.empty()) {
     const auto end_at = [&](Clock end) {
       options.sync.mutable_phase()->rbegin()->set_until_epoch(
           static_cast<double>(end) / static_cast<double>(scenario.steps));
     };
     options.sync.clear_mode();
-    SetMode(scenario.mode, scenario.staleness, options.sync.add_phase());
+    SetMode(scenario.sync, options.sync.add_phase());
     for (const Modes::Phase& phase : scenario.modes.later) {
       end_at(phase.from);
-      SetMode(phase.mode, phase.staleness, options.sync.add_phase());
+      SetMode(phase.sync, options.sync.add_phase());
     }
   }
   options.shard_elements = scenario.shard_elements;
@@ -380,6 +387,13 @@ void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
         *proto.add_worker() = worker;
     }
     thread.shown = *View::Create(std::move(proto));
+  } else if (plant_ == Plant::kLooseBounds) {
+    wire::View proto = view->proto();
+    for (wire::Phase& phase : *proto.mutable_phase()) {
+      phase.set_staleness_max(phase.staleness_max() + 100);
+      phase.set_backups(phase.backups() + 1);
+    }
+    thread.shown = *View::Create(std::move(proto));
   } else {
     thread.shown = view;
   }
@@ -400,6 +414,24 @@ void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
       state->gate.Restore(state->gate.MinClock(), participants);
     }
   });
+}
+
+std::map<ShardState*, Clock> SimServer::TurnBack(ShardCore& core,
+                                                 const PeerId& from,
+                                                 const Message& message) const {
+  std::map<ShardState*, Clock> clocks;
+  const wire::PushRequest& push = message.header.push_request();
+  for (int i = 0; !push.advance() && i < push.shard_size(); ++i) {
+    auto* const state =
+        const_cast<ShardState*>(core.StateOf(ShardId{push.shard(i)}));
+    if (state == nullptr || push.clock() >= state->bsp_clock) continue;
+    const StalenessGate::Participant* const participant =
+        state->gate.Find(Rank{from.index}, from.instance);
+    if (participant == nullptr || participant->next_seq != push.seq(i))
+      continue;
+    clocks[state] = std::exchange(state->bsp_clock, push.clock());
+  }
+  return clocks;
 }
 
 void SimServer::ForgetInstallation(ShardCore& core, const PeerId& from,
@@ -425,7 +457,10 @@ void SimServer::OnShardMessage(int t, const PeerId& from,
     if (plant_ == Plant::kServeOn && message.header.has_hand_over_reply())
       before = std::make_unique<ShardCore>(core);
     if (plant_ == Plant::kInstallAgain) ForgetInstallation(core, from, message);
+    std::map<ShardState*, Clock> clocks;
+    if (plant_ == Plant::kTakeLate) clocks = TurnBack(core, from, message);
     core.OnMessage(from, message, effects);
+    for (const auto& [state, clock] : clocks) state->bsp_clock = clock;
     const bool gave = std::any_of(
         effects->sends.begin(), effects->sends.end(), [](const Outgoing& out) {
           const auto& records = out.message.header.hand_over().record();

@@ -64,6 +64,8 @@ class SimServer {
     kServeOn,         // They go on serving a shard that they have given away.
     kForgetSequence,  // They cut shards without the sequence numbers.
     kInstallAgain,    // They forget that a shard was installed.
+    kLooseBounds,     // They take those of DSSP and BACKUP for larger.
+    kTakeLate,        // They take late gradients of BACKUP as if in time.
   };
   void SetPlant(Plant plant) { plant_ = plant; }
   std::string StatusLine() const;
@@ -79,6 +81,9 @@ class SimServer {
 
   void Perform(MemberCore::Effects* effects);
   void OnShardMessage(int thread, const PeerId& from, const Message& message);
+  // Sets the clocks of shards back to that of the push. Returns what they were.
+  std::map<ShardState*, Clock> TurnBack(ShardCore& core, const PeerId& from,
+                                        const Message& message) const;
   static void ForgetInstallation(ShardCore& core, const PeerId& from,
                                  const Message& message);
   void OnShardView(int thread, const std::shared_ptr<const View>& view);

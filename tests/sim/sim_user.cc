@@ -108,9 +108,11 @@ void SimUser::Decide(const UserAction& action,
       constexpr wire::Mode kModes[] = {wire::BSP, wire::SSP, wire::ASP,
                                        wire::ALLREDUCE, wire::ALLREDUCE};
       wire::SetMode& set_mode = *call.mutable_set_mode();
-      set_mode.set_mode(kModes[rng_.Below(5)]);
-      if (set_mode.mode() == wire::SSP)
-        set_mode.set_staleness(rng_.Between(0, 4));
+      SyncMode sync{.mode = kModes[rng_.Below(5)]};
+      if (sync.mode == wire::SSP) sync.staleness = rng_.Between(0, 4);
+      Rng varying = rng_.Fork("newer modes");
+      context_->scenario.Vary(varying, &sync);
+      PutSyncMode(sync, &set_mode);
       break;
     }
     case UserAction::Kind::kAddServer:

@@ -81,6 +81,9 @@ void SimWorker::Counts::Add(const Counts& other) {
   states_taken += other.states_taken;
   states_given += other.states_given;
   shares_again += other.shares_again;
+  skips += other.skips;
+  uneven_skips += other.uneven_skips;
+  skipped += other.skipped;
 }
 
 SimWorker::Counts SimWorker::counts() const {
@@ -388,8 +391,28 @@ void SimWorker::At(PhaseStep step) {
 
 // ---- Over servers ---------------------------------------------------------
 
+bool SimWorker::SkipToTheOthers() {
+  if (skipped_ || plant_ == Plant::kNeverSkip ||
+      PhaseAt(view(), clock_).mode() != wire::BACKUP) {
+    return false;
+  }
+  const auto [smallest, largest] = parameters_->ShardClocks();
+  if (largest <= clock_) return false;
+  ++counts_.skips;
+  counts_.uneven_skips += smallest < largest;
+  counts_.skipped += largest - clock_;
+  ClientCore::Effects effects;
+  client_->SkipTo(largest, now(), &effects);
+  if (smallest < largest) parameters_.reset();
+  clock_ = largest;
+  skipped_ = true;
+  Perform(&effects);
+  return true;
+}
+
 void SimWorker::StepOverServers() {
   if (parameters_.has_value()) {
+    if (SkipToTheOthers()) return Decide();
     versions_.clear();
     for (const ClientCore::ShardValue& value : parameters_->shards)
       versions_.push_back(value.version);
@@ -454,6 +477,7 @@ void SimWorker::PushTable(int table) {
   if (!alive() || table != 0) return;
   ++clock_;
   ++counts_.steps;
+  skipped_ = false;
   Decide();
 }
 

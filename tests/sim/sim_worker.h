@@ -34,6 +34,9 @@ class SimWorker {
     int64_t states_taken = 0;
     int64_t states_given = 0;
     int64_t shares_again = 0;  // Installed somebody else's part, too.
+    int64_t skips = 0;         // To the others' clock.
+    int64_t uneven_skips = 0;  // Of those: some shard lagged behind.
+    int64_t skipped = 0;       // Clocks.
 
     void Add(const Counts& other);
   };
@@ -44,6 +47,7 @@ class SimWorker {
     kKeepFailedStep,  // Applies its own gradients of a step that has failed.
     kTakeNoHelp,      // Keeps its own state where another's is newer.
     kStepAlone,       // Goes on without the sum if the group fails.
+    kNeverSkip,       // Is late for ever.
   };
 
   SimWorker(SimContext* context, Rank rank, uint64_t token);
@@ -87,6 +91,8 @@ class SimWorker {
   void Act(const std::shared_ptr<const View>& view, Do what);
   void Notify(std::vector<wire::Call> calls);
   // Over servers.
+  // As the Trainer's functions of these names.
+  bool SkipToTheOthers();
   void StepOverServers();
   void StartStep();
   void PushTable(int table);
@@ -133,6 +139,7 @@ class SimWorker {
   uint64_t pull_id_ = 0;  // The pull that is waited for, or runs ahead.
   std::optional<ClientCore::PullResult> parameters_;  // Of clock_.
   std::vector<Version> versions_;  // Of the parameters, by shard.
+  bool skipped_ = false;           // Since the last step.
   std::optional<SimReplica> replica_;
   SimGroup* group_ = nullptr;
   uint64_t group_number_ = 0;

@@ -41,7 +41,9 @@ void RunCounts::Add(const RunCounts& other) {
              &C::relocations,     &C::dropped_server, &C::changes_opened,
              &C::changes_dropped, &C::phases_entered, &C::states_taken,
              &C::steps_reduced,   &C::steps_repeated, &C::groups,
-             &C::groups_apart,    &C::installs,       &C::installs_again},
+             &C::groups_apart,    &C::installs,       &C::installs_again,
+             &C::dropped,         &C::without_some,   &C::beyond_low,
+             &C::parked},
             other.checker, &checker);
   AddAll<R>({&R::runs,
              &R::events,
@@ -52,6 +54,8 @@ void RunCounts::Add(const RunCounts& other) {
              &R::ssp,
              &R::asp,
              &R::allreduce,
+             &R::dssp,
+             &R::backup,
              &R::cuts,
              &R::crashes,
              &R::server_crashes,
@@ -95,22 +99,26 @@ std::string RunCounts::ToString() const {
   }
   return absl::StrCat(
       runs, " runs (", bsp, " bsp, ", ssp, " ssp, ", asp, " asp, ", allreduce,
-      " all-reduce), ", events, " events: ", finished, " finished, ", failed,
-      " failed, ", coordinator_lost, " lost the coordinator\n  ", cuts,
-      " partitions, ", crashes, " worker and ", server_crashes,
-      " server crashes, ", restarts, " restarts, ", fenced, " lives fenced, ",
-      gave_up, " gave up\n  ", network.delivered, " messages delivered, ",
-      network.lost, " lost, ", network.repeated, " repeated, ",
-      network.reordered, " reordered, ", network.slow, " slow, ", network.cut,
-      " cut, ", network.held, " held, ", network.of_the_dead, " of the dead, ",
-      network.dropped_of_the_dead, " of the dead dropped\n  ", workers.steps,
-      " steps, ", workers.retries, " retries, ", workers.pulls_ahead,
-      " pulls ahead, ", workers.late_starts, " late starts, ",
-      workers.uneven_starts, " uneven, ", workers.final_pulls,
+      " all-reduce, ", dssp, " dssp, ", backup, " backup), ", events,
+      " events: ", finished, " finished, ", failed, " failed, ",
+      coordinator_lost, " lost the coordinator\n  ", cuts, " partitions, ",
+      crashes, " worker and ", server_crashes, " server crashes, ", restarts,
+      " restarts, ", fenced, " lives fenced, ", gave_up, " gave up\n  ",
+      network.delivered, " messages delivered, ", network.lost, " lost, ",
+      network.repeated, " repeated, ", network.reordered, " reordered, ",
+      network.slow, " slow, ", network.cut, " cut, ", network.held, " held, ",
+      network.of_the_dead, " of the dead, ", network.dropped_of_the_dead,
+      " of the dead dropped\n  ", workers.steps, " steps, ", workers.retries,
+      " retries, ", workers.pulls_ahead, " pulls ahead, ", workers.late_starts,
+      " late starts, ", workers.uneven_starts, " uneven, ", workers.final_pulls,
       " final pulls\n  ", checker.answers, " answers checked, ", checker.gated,
       " of them gated, ", checker.pushes, " pushes taken over, ",
-      checker.updates, " updates, ", checker.joins, " late joins, ",
-      checker.advances, " advances, ", checker.partial_sums,
+      checker.updates, " updates, ", checker.dropped, " late and dropped, ",
+      checker.without_some, " clocks complete without somebody, ",
+      workers.skips, " skips (", workers.uneven_skips, " uneven), ",
+      checker.beyond_low, " answers beyond the smallest bound, ",
+      checker.parked, " parked pulls looked at, ", checker.joins,
+      " late joins, ", checker.advances, " advances, ", checker.partial_sums,
       " partial sums\n  ", user.asked, " wishes, ", user.accepted,
       " accepted, ", user.refused, " refused; ", checker.moves_ordered,
       " moves ordered, ", gos, " gone, ", checker.moves_done, " done, ",
@@ -736,10 +744,13 @@ RunReport SimWorld::Run() {
     counts_.servers_added += index >= static_cast<size_t>(scenario.servers) &&
                              servers_[index]->joined();
   }
-  counts_.bsp = scenario.mode == wire::BSP;
-  counts_.ssp = scenario.mode == wire::SSP;
-  counts_.asp = scenario.mode == wire::ASP;
-  counts_.allreduce = scenario.mode == wire::ALLREDUCE;
+  const wire::Mode first = scenario.sync.mode;
+  counts_.bsp = first == wire::BSP;
+  counts_.ssp = first == wire::SSP;
+  counts_.asp = first == wire::ASP;
+  counts_.allreduce = first == wire::ALLREDUCE;
+  counts_.dssp = first == wire::DSSP;
+  counts_.backup = first == wire::BACKUP;
   report.counts = counts_;
   report.log = std::move(context_.log);
   return report;

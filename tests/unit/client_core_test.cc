@@ -382,6 +382,25 @@ TEST_F(ClientCoreTest, StartsAtTheLargestClockAndDeclaresItWhereAShardLags) {
       << "the declaration was the first";
 }
 
+TEST_F(ClientCoreTest, SkippedClocksAreDeclaredToAllShardsBehindThePushes) {
+  Push(0, 0);
+  Push(0, 1);
+  Take();
+  client_->SkipTo(4, now_, &effects_);
+  const ClientCore::Effects effects = Take();
+  int shards = 0;
+  for (const ClientCore::Send& send : effects.sends) {
+    const wire::PushRequest& push = send.message.header.push_request();
+    EXPECT_TRUE(push.advance());
+    EXPECT_EQ(push.clock(), 4);
+    for (const uint64_t seq : push.seq()) EXPECT_EQ(seq, 2u);
+    shards += push.shard_size();
+  }
+  EXPECT_EQ(shards, kShards);
+  EXPECT_FALSE(TryPush(1, 0).ok());
+  EXPECT_TRUE(TryPush(4, 0).ok());
+}
+
 TEST_F(ClientCoreTest, WhoIsNoMemberAnyMoreIsFenced) {
   Push(0, 0);
   EXPECT_TRUE(Reply(kThread0, 0, 0, wire::FENCED).fenced);

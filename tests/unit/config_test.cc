@@ -405,6 +405,29 @@ INSTANTIATE_TEST_SUITE_P(
                   "phase { ssp { staleness: -1 } }",
                   "c.txt:7:22: sync.phase[0].ssp.staleness: value is -1; 0 to",
                   "asp {}"},
+        ErrorCase{"DsspNegative", "ssp { staleness: 3 }",
+                  "dssp { min_staleness: -1 }",
+                  "c.txt:7:15: sync.dssp.min_staleness: value is -1; 0 to",
+                  "asp {}"},
+        ErrorCase{"DsspBoundsCrossed", "ssp { staleness: 3 }",
+                  "dssp { max_staleness: 2 }",
+                  "c.txt:7:15: sync.dssp.max_staleness: value is 2; at least "
+                  "sync.dssp.min_staleness (3)",
+                  "required"},
+        ErrorCase{"PhaseDsspBoundsCrossed", "ssp { staleness: 3 }",
+                  "phase { dssp { min_staleness: 16 } }",
+                  "c.txt:7:16: sync.phase[0].dssp.max_staleness: value is 15; "
+                  "at least "
+                  "sync.phase[0].dssp.min_staleness (16)",
+                  "required"},
+        ErrorCase{"NoBackups", "ssp { staleness: 3 }", "backup { workers: 0 }",
+                  "c.txt:7:17: sync.backup.workers: value is 0; 1 to 1",
+                  "there are 2 workers"},
+        ErrorCase{
+            "AllWorkersAreBackups", "ssp { staleness: 3 }",
+            "phase { backup { workers: 2 } }",
+            "c.txt:7:25: sync.phase[0].backup.workers: value is 2; 1 to 1",
+            "there are 2 workers"},
         ErrorCase{"PhaseWithoutEnd", "ssp { staleness: 3 }",
                   "phase { bsp {} } phase { asp {} }",
                   "c.txt:7:8: sync.phase[0].until_epoch: is missing; ",
@@ -867,8 +890,8 @@ TEST(ConfigProcessesTest, GroupsAreExpandedInOrder) {
 
 TEST(ConfigModeTest, TextAndConfigAgree) {
   config::ClusterConfig config = ParseOrDie(kMinimal);
-  for (const std::string text :
-       {"bsp", "ssp:0", "ssp:12", "asp", "allreduce", "auto"}) {
+  for (const std::string text : {"bsp", "ssp:0", "ssp:12", "asp", "allreduce",
+                                 "dssp:0:0", "dssp:2:9", "backup:2", "auto"}) {
     ASSERT_TRUE(SetMode(text, &config).ok()) << text;
     EXPECT_EQ(ModeText(config), text);
     EXPECT_FALSE(config.sync().pull_ahead());
@@ -885,6 +908,11 @@ TEST(ConfigModeTest, TextTellsThePhases) {
                      "phase { allreduce {} until_epoch: 1 } phase { asp {} "
                      "until_epoch: 2.5 } phase { ssp { staleness: 4 } }"))),
             "allreduce until epoch 1, asp until epoch 2.5, ssp:4");
+  EXPECT_EQ(ModeText(ParseOrDie(
+                With("ssp { staleness: 3 }",
+                     "phase { dssp { max_staleness: 9 } until_epoch: 1 } "
+                     "phase { backup {} }"))),
+            "dssp:3:9 until epoch 1, backup:1");
 }
 
 TEST(ConfigModeTest, AModeReplacesThePhases) {
@@ -909,19 +937,34 @@ TEST(ConfigModeTest, AChangeOfModeIsParsedFromTheSameText) {
   EXPECT_EQ(parse("ssp"), "mode: SSP staleness: 3");
   EXPECT_EQ(parse("asp"), "mode: ASP");
   EXPECT_EQ(parse("allreduce"), "mode: ALLREDUCE");
+  EXPECT_EQ(parse("dssp:2:9"), "mode: DSSP staleness: 2 staleness_max: 9");
+  EXPECT_EQ(parse("dssp"), "mode: DSSP staleness: 3 staleness_max: 15");
+  EXPECT_EQ(parse("backup:2"), "mode: BACKUP backups: 2");
+  EXPECT_EQ(parse("backup"), "mode: BACKUP backups: 1");
   EXPECT_EQ(parse("auto"), "automatic: true");
+}
+
+TEST(ConfigModeTest, ABackupNeedsAnotherWorker) {
+  EXPECT_THAT(
+      Errors(With("count: 2", "count: 1"), {.mode = "backup", .sets = {}}),
+      ElementsAre(HasSubstr("--mode backup: sync.backup.workers: there "
+                            "is 1 worker; at least 2 are required")));
 }
 
 TEST(ConfigModeTest, UnknownModeNamesTheFormsAndChangesNothing) {
   const config::ClusterConfig before = ParseOrDie(kMinimal);
-  for (const std::string text : {"", "bps", "ssp:", "ssp:-1", "ssp:x", "auto:3",
-                                 "ssp:99999999999", "BSP"}) {
+  for (const std::string text :
+       {"", "bps", "ssp:", "ssp:-1", "ssp:x", "auto:3", "ssp:99999999999",
+        "BSP", "ssp:dssp", "ssp:1:2", "dssp:3", "dssp:4:3", "dssp:-1:3",
+        "dssp:1:2:3", "backup:0", "backup:-1", "backup:x", "bsp:1"}) {
     config::ClusterConfig config = before;
     const absl::Status status = SetMode(text, &config);
     EXPECT_THAT(
         std::string(status.message()),
         AllOf(StartsWith(absl::StrCat("--mode ", text, ": ")),
-              HasSubstr("bsp, ssp:S (as in ssp:3), asp, allreduce or auto")));
+              HasSubstr("bsp, ssp:S (as in ssp:3), dssp:MIN:MAX (as in "
+                        "dssp:3:15), asp, backup:B (as in backup:1), allreduce "
+                        "or auto")));
     EXPECT_TRUE(Equal(config, before));
   }
 }

@@ -1597,6 +1597,22 @@ TEST_F(ModeTest, AModeThatCannotBeIsRefusedWithTheReason) {
   EXPECT_THAT(why(Setting(wire::MODE_UNSPECIFIED)), HasSubstr("no mode 0"));
   EXPECT_THAT(why(Setting(static_cast<wire::Mode>(77))),
               HasSubstr("no mode 77"));
+  EXPECT_EQ(
+      why([](wire::Call& call) {
+        PutSyncMode({.mode = wire::DSSP, .staleness = 4, .staleness_max = 3},
+                    call.mutable_set_mode());
+      }),
+      "dssp:4:3: the largest bound is 3; at least the smallest one, 4, is "
+      "required");
+  for (const int backups : {0, 2}) {
+    EXPECT_EQ(why([=](wire::Call& call) {
+                PutSyncMode({.mode = wire::BACKUP, .backups = backups},
+                            call.mutable_set_mode());
+              }),
+              absl::StrCat("backup:", backups,
+                           ": at least 1 backup worker and fewer than the "
+                           "job's 2 workers are required"));
+  }
   EXPECT_EQ(ViewNow().number(), number);
   Ask(Setting(wire::SSP, 3));
   EXPECT_THAT(why(Setting(wire::ASP)),

@@ -66,7 +66,7 @@ class ModeChangerTest : public ::testing::Test {
   }
   ModeChanger::News Want(wire::Mode mode, int64_t staleness = 0) {
     EXPECT_EQ(changer_->WhyNot(view_, workers_), "");
-    changer_->Want(mode, staleness, "because");
+    changer_->Want({.mode = mode, .staleness = staleness}, "because");
     return Advance();
   }
   ModeChanger::News Promise(int worker, Clock clock, uint64_t change = 0) {
@@ -110,9 +110,7 @@ class ModeChangerTest : public ::testing::Test {
                       phase.from());
     }
     if (view_.has_change()) {
-      absl::StrAppend(
-          &text, " ",
-          ModeText(view_.change().mode(), view_.change().staleness()), "?");
+      absl::StrAppend(&text, " ", ModeText(view_.change()), "?");
     }
     return text;
   }

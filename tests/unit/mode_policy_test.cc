@@ -41,9 +41,9 @@ class ModePolicyTest : public ::testing::Test {
         policy_->Look(workers_, mode_, may_change_, now_);
     if (!decision.has_value()) return;
     mode_ = decision->mode;
-    decided_.push_back(
-        absl::StrCat(absl::ToInt64Milliseconds(now_ - absl::UnixEpoch()), " ",
-                     ModeText(decision->mode, decision->staleness)));
+    decided_.push_back(absl::StrCat(
+        absl::ToInt64Milliseconds(now_ - absl::UnixEpoch()), " ",
+        ModeText({.mode = decision->mode, .staleness = decision->staleness})));
     reason_ = decision->reason;
   }
 

@@ -16,14 +16,17 @@ namespace {
 
 constexpr Clock kNone = std::numeric_limits<Clock>::min();
 constexpr Clock kStaleness = 3;
-const std::vector<wire::Mode> kModes = {wire::BSP, wire::SSP, wire::ASP,
-                                        wire::ALLREDUCE};
+constexpr Clock kStalenessMax = 7;  // Of DSSP.
+const std::vector<wire::Mode> kModes = {
+    wire::BSP, wire::SSP, wire::ASP, wire::ALLREDUCE, wire::DSSP, wire::BACKUP};
 
 void AddPhase(wire::Mode mode, Clock from, wire::View* view) {
   wire::Phase& phase = *view->add_phase();
   phase.set_mode(mode);
   phase.set_from(from);
-  if (mode == wire::SSP) phase.set_staleness(kStaleness);
+  if (mode == wire::SSP || mode == wire::DSSP) phase.set_staleness(kStaleness);
+  if (mode == wire::DSSP) phase.set_staleness_max(kStalenessMax);
+  if (mode == wire::BACKUP) phase.set_backups(1);
 }
 
 // ASP, from 10 on BSP, from 11 on SSP.
@@ -59,8 +62,8 @@ TEST(PhasesDeathTest, AClockThatNoPhaseHasIsABug) {
 
 // What `mode` alone asks for.
 Clock NeededIn(wire::Mode mode, Clock clock) {
-  if (mode == wire::SSP) return clock - kStaleness;
-  if (mode == wire::ASP) return kNone;
+  if (mode == wire::SSP || mode == wire::DSSP) return clock - kStaleness;
+  if (mode == wire::ASP || mode == wire::BACKUP) return kNone;
   return clock;
 }
 
@@ -70,7 +73,7 @@ TEST(PhasesTest, TheFirstPhaseAsksForWhatItsModeDoes) {
     AddPhase(mode, 0, &view);
     for (const Clock clock : {0, 1, 50}) {
       EXPECT_EQ(NeededClock(view, clock), NeededIn(mode, clock))
-          << ModeText(mode, kStaleness) << ", clock " << clock;
+          << wire::Mode_Name(mode) << ", clock " << clock;
     }
   }
 }
@@ -106,6 +109,27 @@ TEST_P(NeededClockTest, AfterASynchronousModeAllMustHaveReachedTheChange) {
   }
 }
 
+TEST_P(NeededClockTest, WhatIsGrantedReachesToTheLargestBoundOfDsspOnly) {
+  if (GetParam().before == wire::BSP || GetParam().before == wire::ALLREDUCE)
+    return;
+  for (const Clock clock : {kFrom, kFrom + 5}) {
+    EXPECT_EQ(NeededClock(view_, clock, /*granted=*/true),
+              GetParam().after == wire::DSSP
+                  ? clock - kStalenessMax
+                  : NeededIn(GetParam().after, clock));
+  }
+}
+
+TEST_P(NeededClockTest, ClocksOfBackupMustBeCompleteInItAndWhereItEnds) {
+  const bool before = GetParam().before == wire::BACKUP;
+  const bool after = GetParam().after == wire::BACKUP;
+  EXPECT_EQ(NeededCompleteClock(view_, 5), before ? 5 : 0);
+  EXPECT_EQ(NeededCompleteClock(view_, kFrom), before || after ? kFrom : 0);
+  EXPECT_EQ(NeededCompleteClock(view_, kFrom + 4), after    ? kFrom + 4
+                                                   : before ? kFrom
+                                                            : 0);
+}
+
 TEST_P(NeededClockTest, OnlyThePhaseJustBeforeCounts) {
   AddPhase(wire::ASP, kFrom + 30, &view_);
   AddPhase(wire::ASP, kFrom + 60, &view_);
@@ -126,13 +150,6 @@ INSTANTIATE_TEST_SUITE_P(AllPairs, NeededClockTest,
                                wire::Mode_Name(info.param.before), "Then",
                                wire::Mode_Name(info.param.after));
                          });
-
-TEST(ModeTextTest, IsWhatTheModeFlagTakes) {
-  EXPECT_EQ(ModeText(wire::BSP, 0), "bsp");
-  EXPECT_EQ(ModeText(wire::SSP, 3), "ssp:3");
-  EXPECT_EQ(ModeText(wire::ASP, 0), "asp");
-  EXPECT_EQ(ModeText(wire::ALLREDUCE, 0), "allreduce");
-}
 
 }  // namespace
 }  // namespace slackline

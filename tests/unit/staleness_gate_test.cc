@@ -40,25 +40,25 @@ void AdvanceTo(StalenessGate& gate, int rank, Clock clock) {
 
 size_t Released(StalenessGate& gate) {
   std::vector<StalenessGate::Pull> admitted;
-  gate.Release(&admitted);
+  gate.Release(0, &admitted);
   return admitted.size();
 }
 
 TEST(StalenessGateTest, AdmitsAPullOnceTheSlowestHasTheClockThatItNeeds) {
   StalenessGate gate = GateOf(2);
-  EXPECT_TRUE(gate.Admits(PullOf(0, 0)));
-  EXPECT_FALSE(gate.Admits(PullOf(0, 1)));
+  EXPECT_TRUE(gate.Admits(0, PullOf(0, 0)));
+  EXPECT_FALSE(gate.Admits(0, PullOf(0, 1)));
   AdvanceTo(gate, 1, 1);
-  EXPECT_FALSE(gate.Admits(PullOf(0, 1))) << "rank 0 itself is the slowest";
+  EXPECT_FALSE(gate.Admits(0, PullOf(0, 1))) << "rank 0 itself is the slowest";
   AdvanceTo(gate, 0, 3);
-  EXPECT_TRUE(gate.Admits(PullOf(0, 1)));
+  EXPECT_TRUE(gate.Admits(0, PullOf(0, 1)));
 }
 
 TEST(StalenessGateTest, TheClockOfAPullDoesNotHoldItBack) {
   StalenessGate gate = GateOf(2);
   StalenessGate::Pull pull = PullOf(0, std::numeric_limits<Clock>::min());
   pull.clock = 7;
-  EXPECT_TRUE(gate.Admits(pull));
+  EXPECT_TRUE(gate.Admits(0, pull));
 }
 
 TEST(StalenessGateTest, AdvancingAllBringsForwardWhoIsBehindAndNobodyElse) {
@@ -79,9 +79,23 @@ TEST(StalenessGateTest, AdvancingAllBringsForwardWhoIsBehindAndNobodyElse) {
 
 TEST(StalenessGateTest, APullWaitsForThePullersOwnPushes) {
   StalenessGate gate = GateOf(1);
-  EXPECT_FALSE(gate.Admits(PullOf(0, 0, /*own_clock=*/1)));
+  EXPECT_FALSE(gate.Admits(0, PullOf(0, 0, /*own_clock=*/1)));
   AdvanceTo(gate, 0, 1);
-  EXPECT_TRUE(gate.Admits(PullOf(0, 0, 1)));
+  EXPECT_TRUE(gate.Admits(0, PullOf(0, 0, 1)));
+}
+
+TEST(StalenessGateTest, APullWaitsUntilTheShardsClockIsWhereItNeedsIt) {
+  StalenessGate gate = GateOf(2);
+  StalenessGate::Pull pull = PullOf(0, std::numeric_limits<Clock>::min());
+  pull.complete = 3;
+  EXPECT_FALSE(gate.Admits(2, pull));
+  EXPECT_TRUE(gate.Admits(3, pull));
+  gate.Park(pull);
+  std::vector<StalenessGate::Pull> admitted;
+  gate.Release(2, &admitted);
+  EXPECT_EQ(admitted.size(), 0u);
+  gate.Release(3, &admitted);
+  EXPECT_EQ(admitted.size(), 1u);
 }
 
 TEST(StalenessGateTest, ParkedPullsGoInTheOrderInWhichTheyCame) {
@@ -93,7 +107,7 @@ TEST(StalenessGateTest, ParkedPullsGoInTheOrderInWhichTheyCame) {
   EXPECT_EQ(Released(gate), 0u);
   AdvanceTo(gate, 0, 1);
   std::vector<StalenessGate::Pull> admitted;
-  gate.Release(&admitted);
+  gate.Release(0, &admitted);
   ASSERT_EQ(admitted.size(), 2u);
   EXPECT_EQ(admitted[0].rank, Rank{2});
   EXPECT_EQ(admitted[1].rank, Rank{1});
@@ -155,8 +169,8 @@ TEST(StalenessGateTest, ARestoredGateAdmitsWhatTheOriginalDoes) {
   copy.Restore(original.MinClock(), original.participants());
   for (Clock clock = 0; clock < 8; ++clock) {
     for (int rank = 0; rank < 4; ++rank) {
-      EXPECT_EQ(copy.Admits(PullOf(rank, clock, clock)),
-                original.Admits(PullOf(rank, clock, clock)));
+      EXPECT_EQ(copy.Admits(0, PullOf(rank, clock, clock)),
+                original.Admits(0, PullOf(rank, clock, clock)));
     }
   }
   EXPECT_EQ(copy.Slowest()->rank, Rank{0});
@@ -271,8 +285,8 @@ TEST(StalenessGateTest, AgreesWithANaiveTwinInRandomHistories) {
                                         : pull.clock - rng.Between(0, 3);
           pull.own_clock =
               std::min(pull.clock, worker->second.clock + rng.Between(-1, 1));
-          ASSERT_EQ(gate.Admits(pull), twin.Admits(pull));
-          if (gate.Admits(pull)) break;
+          ASSERT_EQ(gate.Admits(0, pull), twin.Admits(pull));
+          if (gate.Admits(0, pull)) break;
           ++refusals;
           gate.Park(pull);
           std::erase_if(twin.parked, [&](const StalenessGate::Pull& other) {
@@ -291,7 +305,7 @@ TEST(StalenessGateTest, AgreesWithANaiveTwinInRandomHistories) {
         }
         default: {
           std::vector<StalenessGate::Pull> admitted;
-          gate.Release(&admitted);
+          gate.Release(0, &admitted);
           std::vector<uint64_t> released, expected;
           for (const auto& pull : admitted) released.push_back(pull.request_id);
           for (const auto& pull : twin.parked) {

@@ -10,9 +10,11 @@
 namespace slackline {
 
 inline constexpr char kModeHelp[] =
-    "bsp (all workers in step), ssp:S (a worker leads by at most S steps), asp "
-    "(no bound), allreduce (the workers without the servers) or auto (the "
-    "coordinator chooses between allreduce and ssp)";
+    "bsp (all workers in step), ssp:S (a worker leads by at most S steps), "
+    "dssp:MIN:MAX (by MIN steps, or up to MAX as the measured speeds advise), "
+    "asp (no bound), backup:B (as bsp without the B last gradients of a step), "
+    "allreduce (the workers without the servers) or auto (the coordinator "
+    "chooses between allreduce and ssp)";
 
 // CONFIG and --timeout-ms. `*options` must outlive the parsing.
 void AddJobFlags(CLI::App* command, JobOptions* options);

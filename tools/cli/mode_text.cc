@@ -5,16 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/sync/phases.h"
+#include "common/sync/sync_mode.h"
 #include "tools/cli/text.h"
 
 namespace slackline {
 namespace {
 
-std::string NextText(const wire::View& view) {
-  const wire::ModeChange& change = view.change();
-  return ModeText(change.mode(), change.staleness());
-}
+std::string NextText(const wire::View& view) { return ModeText(view.change()); }
 
 // "the workers have completed 480 to 483 of 1170 steps"
 std::string ClocksText(const wire::StatusReply& status) {

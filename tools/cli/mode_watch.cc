@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "common/sync/phases.h"
 
 namespace slackline {
 
@@ -18,8 +17,7 @@ void ModeWatch::Update(const wire::StatusReply& status) {
   }
   int index = phases_before_;
   while (index < view.phase_size() &&
-         (view.phase(index).mode() != wanted_.mode() ||
-          view.phase(index).staleness() != wanted_.staleness())) {
+         !(SyncModeOf(view.phase(index)) == wanted_)) {
     ++index;
   }
   if (index == view.phase_size()) {
@@ -41,7 +39,7 @@ void ModeWatch::Update(const wire::StatusReply& status) {
 }
 
 std::string ModeWatch::Line() const {
-  const std::string mode = ModeText(wanted_.mode(), wanted_.staleness());
+  const std::string mode = ModeText(wanted_);
   switch (state_) {
     case State::kWaitsForMoves:
       return absl::StrCat("the change to ", mode, " waits until ", moves_,

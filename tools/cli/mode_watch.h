@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "common/sync/sync_mode.h"
 #include "proto/wire.pb.h"
 
 namespace slackline {
@@ -23,7 +24,8 @@ class ModeWatch {
 
   // `before` is a status from before the coordinator agreed to the change.
   ModeWatch(const wire::SetMode& wanted, const wire::StatusReply& before)
-      : wanted_(wanted), phases_before_(before.view().phase_size()) {}
+      : wanted_(SyncModeOf(wanted)),
+        phases_before_(before.view().phase_size()) {}
 
   // With a status from after it.
   void Update(const wire::StatusReply& status);
@@ -39,7 +41,7 @@ class ModeWatch {
   std::string Line() const;
 
  private:
-  const wire::SetMode wanted_;
+  const SyncMode wanted_;
   const int phases_before_;
   State state_ = State::kOpen;
   wire::Phase phase_;    // From kSettled on.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "common/io/state_hash.h"
 #include "common/status.h"
@@ -20,6 +21,16 @@ std::string OwnerName(const View& view, Owner owner) {
 }
 
 }  // namespace
+
+std::pair<Clock, Clock> ClientCore::PullResult::ShardClocks() const {
+  Clock smallest = std::numeric_limits<Clock>::max();
+  Clock largest = 0;
+  for (const ShardValue& value : shards) {
+    smallest = std::min(smallest, value.shard_clock);
+    largest = std::max(largest, value.shard_clock);
+  }
+  return {smallest, largest};
+}
 
 ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
     : options_(options),
@@ -316,30 +327,42 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
 
 Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
                           Effects* effects) {
-  Clock start = 0;
-  for (const ShardValue& value : joined.shards)
-    start = std::max(start, value.shard_clock);
+  const Clock start = joined.ShardClocks().second;
   for (int32_t shard = 0; shard < view_->shard_count(); ++shard) {
     ShardId joined_as{shard};  // What it was cut off from since, if it was.
     while (static_cast<size_t>(joined_as) >= joined.shards.size())
       joined_as = view_->OriginOf(joined_as);
-    if (joined.shards[static_cast<size_t>(joined_as)].shard_clock == start)
-      continue;
-    Link& link = links_[OwnerOf(shard)];
-    link.open.clock = start;
-    link.open.advance = true;
-    link.open.entries.push_back({.shard = shard,
-                                 .seq = next_seq_[shard]++,
-                                 .base_version = 0,
-                                 .gradient = Payload(),
-                                 .slots = {}});
+    if (joined.shards[static_cast<size_t>(joined_as)].shard_clock != start)
+      AddAdvance(shard, start);
   }
-  for (auto& [owner, link] : links_) {
-    CloseOpenUnit(link);
-    Pump(owner, link, now, effects);
-  }
+  CloseOpenUnits(now, effects);
   push_clock_ = start;
   return start;
+}
+
+void ClientCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
+  SL_CHECK(clock >= push_clock_ && tables_pushed_ == 0,
+           "a worker skips clocks that it has pushed");
+  for (int32_t shard = 0; shard < view_->shard_count(); ++shard)
+    AddAdvance(shard, clock);
+  CloseOpenUnits(now, effects);
+  push_clock_ = clock;
+}
+
+void ClientCore::AddAdvance(int32_t shard, Clock clock) {
+  Link& link = links_[OwnerOf(shard)];
+  link.open.clock = clock;
+  link.open.advance = true;
+  link.open.entries.push_back({.shard = shard,
+                               .seq = next_seq_[shard]++,
+                               .base_version = 0,
+                               .gradient = Payload(),
+                               .slots = {}});
+}
+
+void ClientCore::CloseOpenUnits(absl::Time now, Effects* effects) {
+  for (auto& [owner, link] : links_) CloseOpenUnit(link);
+  PumpAll(now, effects);
 }
 
 void ClientCore::Install(Clock clock, std::vector<InstalledShard> shards,

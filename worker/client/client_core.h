@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,6 +47,8 @@ class ClientCore {
     uint64_t pull_id = 0;
     std::vector<ShardValue> shards;    // By shard id.
     std::shared_ptr<const View> view;  // Whose shards these are.
+    // The smallest and the largest clock of a shard.
+    std::pair<Clock, Clock> ShardClocks() const;
   };
   struct Send {
     Owner to;
@@ -85,6 +88,10 @@ class ClientCore {
   uint64_t JoinPull(absl::Time now, Effects* effects);
   // Declares the start clock at all shards that lag behind it, and returns it.
   Clock StartAt(const PullResult& joined, absl::Time now, Effects* effects);
+
+  // Declares at all shards that this worker has done with the clocks before
+  // `clock`, which is none that it has pushed. The next push is of `clock`.
+  void SkipTo(Clock clock, absl::Time now, Effects* effects);
 
   // Asks for all shards with their optimizer slots, as they are when every live
   // worker's pushes before `clock` are applied.
@@ -177,6 +184,9 @@ class ClientCore {
     return view_->shard(ShardId{shard}).bytes() *
            (state ? 1 + static_cast<size_t>(options_.slot_count) : 1);
   }
+  // Adds the shard to the advance push that is being filled.
+  void AddAdvance(int32_t shard, Clock clock);
+  void CloseOpenUnits(absl::Time now, Effects* effects);
   void CloseOpenUnit(Link& link);
   // Cuts what waits for the shard as the view's `split`-th split does.
   void ApplySplit(const wire::Split& split, int32_t new_shard,

@@ -158,6 +158,12 @@ absl::Status PsClient::Push(
   return absl::OkStatus();
 }
 
+absl::Status PsClient::SkipTo(Clock clock) {
+  Post(
+      [this, clock] { client_->SkipTo(clock, absl::Now(), &client_effects_); });
+  return failure();
+}
+
 absl::Status PsClient::StartPull(Clock clock, Clock own_clock) {
   Post([this, clock, own_clock] {
     client_->Pull(clock, own_clock, absl::Now(), &client_effects_);

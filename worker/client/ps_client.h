@@ -71,6 +71,8 @@ class PsClient {
   // As ClientCore::Push(). Returns before the gradient is sent.
   absl::Status Push(Clock clock, TableId table, Payload gradient,
                     std::shared_ptr<const std::vector<Version>> base_versions);
+  // As ClientCore::SkipTo(). Returns before anything is sent.
+  absl::Status SkipTo(Clock clock);
   // As ClientCore::Pull(), and as ClientCore::PullState(). One of them at a
   // time.
   absl::Status StartPull(Clock clock, Clock own_clock);

@@ -63,9 +63,7 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
   }
   if (proto.has_change() && clock >= limit_) {
     return decide(Do::kWait, absl::StrCat("the clock from which ",
-                                          ModeText(proto.change().mode(),
-                                                   proto.change().staleness()),
-                                          " holds"));
+                                          ModeText(proto.change()), " holds"));
   }
   if (!by_all_reduce_ && stays_by_all_reduce) return decide(Do::kTakeState);
   if (const Clock from = PhaseAt(proto, clock).from(); from != entered_) {

@@ -33,6 +33,13 @@ void RunReport::AddWaitSeconds(double seconds) {
   stats_.set_wait_seconds(stats_.wait_seconds() + seconds);
 }
 
+void RunReport::SkippedTo(Clock clock) {
+  record_due_ =
+      record_due_ || stats_.clock() / record_every_ < clock / record_every_;
+  stats_.set_clock(clock);
+  client_->SetStats(stats_);
+}
+
 void RunReport::StepDone(Clock clock, double loss) {
   stats_.set_train_loss(stats_.examples() == 0
                             ? loss
@@ -43,7 +50,8 @@ void RunReport::StepDone(Clock clock, double loss) {
   client_->SetStats(stats_);
   loss_sum_ += loss;
   ++loss_count_;
-  if (clock % record_every_ != 0) return;
+  if (clock % record_every_ != 0 && !record_due_) return;
+  record_due_ = false;
   const absl::Time now = absl::Now();
   run::MetricRecord record;
   record.set_kind(run::MetricRecord::TRAIN);

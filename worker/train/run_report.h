@@ -17,6 +17,8 @@ class RunReport {
 
   // `clock` steps are complete now; the last one had this minibatch loss.
   void StepDone(Clock clock, double loss);
+  // `clock` steps count as complete, the last ones without having been done.
+  void SkippedTo(Clock clock);
   void AddComputeSeconds(double seconds);
   void AddWaitSeconds(double seconds);
   double EpochOf(Clock clock) const;
@@ -26,7 +28,8 @@ class RunReport {
   PsClient* const client_;
   run::WorkerStats stats_;
   Clock record_every_;
-  double loss_sum_ = 0;  // Since the last record, and of how many steps.
+  bool record_due_ = false;  // Its clock was skipped.
+  double loss_sum_ = 0;      // Since the last record, and of how many steps.
   int64_t loss_count_ = 0;
   absl::Time last_record_;
 };

@@ -270,6 +270,7 @@ absl::StatusOr<double> Trainer::ComputeGradients(
 
 absl::Status Trainer::StepDone(double loss) {
   ++clock_;
+  skipped_.reset();
   report_.StepDone(clock_, loss);
   return client_.failure();
 }
@@ -278,11 +279,11 @@ void Trainer::EvaluateIfDue(const std::function<Snapshot()>& snapshot) {
   const Clock every = std::max<Clock>(
       1, std::llround(options_.config.train().eval_every_epochs() *
                       static_cast<double>(length_.steps_per_epoch)));
+  const bool due = skipped_.has_value()
+                       ? skipped_->first / every < clock_ / every
+                       : clock_ % every == 0;
   // The final model is evaluated at the end anyhow.
-  if (clock_ % every != 0 || clock_ == length_.steps_total ||
-      clock_ == evaluated_) {
-    return;
-  }
+  if (!due || clock_ == length_.steps_total || clock_ == evaluated_) return;
   evaluated_ = clock_;
   const std::shared_ptr<const View> view = client_.view();
   if (!IsChief(*view, options_.rank)) return;
@@ -351,8 +352,27 @@ absl::Status Trainer::PullParameters() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> Trainer::SkipToTheOthers() {
+  if (skipped_.has_value() ||
+      PhaseAt(client_.view()->proto(), clock_).mode() != wire::BACKUP) {
+    return false;
+  }
+  const auto [smallest, largest] = parameters_->ShardClocks();
+  if (largest <= clock_) return false;
+  SL_RETURN_IF_ERROR(client_.SkipTo(largest));
+  // What shards that lag behind answered is older than that clock allows.
+  if (smallest < largest) parameters_.reset();
+  skipped_ = {clock_, largest};
+  clock_ = largest;
+  report_.SkippedTo(clock_);
+  return true;
+}
+
 absl::Status Trainer::StepOverServers() {
   SL_RETURN_IF_ERROR(PullParameters());
+  // What comes next depends on the clock.
+  SL_ASSIGN_OR_RETURN(const bool skipped, SkipToTheOthers());
+  if (skipped) return absl::OkStatus();
   const PsClient::PullResult parameters = *std::move(parameters_);
   parameters_.reset();
   EvaluateIfDue([&] { return ToSnapshot(parameters); });

@@ -79,6 +79,10 @@ class Trainer {
   void Notify(std::vector<wire::Call> calls);
   // Parameters of clock_ from the servers, which were asked for or are now.
   absl::Status PullParameters();
+  // In BACKUP, with parameters_: if the others are ahead, so that this worker's
+  // gradients would come too late, it skips the clocks until theirs, at most
+  // once for each step that it does. True if it has; then clock_ is another.
+  absl::StatusOr<bool> SkipToTheOthers();
   absl::Status MakeReplica();
   // Asks the coordinator for a new group, unless the job is over.
   absl::Status LoseConnection(uint64_t group, const absl::Status& why);
@@ -128,6 +132,8 @@ class Trainer {
   Change change_;
   Clock evaluated_ = 0;  // The last clock whose model was evaluated.
   bool kept_ = false;    // A model that meets a stop rule. The evaluator's.
+  // Between two steps: where it has skipped clocks from, and to.
+  std::optional<std::pair<Clock, Clock>> skipped_;
   // Over servers.
   std::optional<PsClient::PullResult> parameters_;  // Of clock_.
   bool pulling_ = false;                            // They were asked for.
