@@ -46,9 +46,10 @@ absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
 // Changes one field, given as "path=value": "train.epochs=3",
 // "worker[1].slowdown=3", "model.mlp.hidden=[256,128]", "sync.asp={}",
 // "optimizer={sgd{learning_rate:0.1}}". Another branch of a choice replaces the
-// present one. A list element must exist. On
-// error `config` is unchanged. Checks the type of the value, not its range:
-// parse ToText(config) for that.
+// present one. A list element must exist, but a block may be added behind the
+// last one as a whole: "sync.stale[0]={scale{}}". On error `config` is
+// unchanged. Checks the type of the value, not its range: parse ToText(config)
+// for that.
 absl::Status SetField(absl::string_view assignment,
                       config::ClusterConfig* config);
 

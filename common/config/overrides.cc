@@ -165,6 +165,8 @@ absl::Status CheckIndex(const FieldDescriptor& field, const PathPart& part,
                      "; say which element, as in ", part.name, "[0]"));
   }
   if (part.index < count) return absl::OkStatus();
+  // A whole block may be added at the end.
+  if (part.index == count && blocks && is_last) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "'", part.name, "[", part.index, "]' does not exist; the ", "config has ",
       count, " ", part.name, " elements", count > 0 ? ", counted from 0" : ""));
@@ -207,9 +209,14 @@ absl::Status Assign(absl::string_view path, absl::string_view value,
     }
     if (is_block) {
       const Reflection& reflection = *message->GetReflection();
-      message = part.index >= 0 ? reflection.MutableRepeatedMessage(
-                                      message, field, part.index)
-                                : reflection.MutableMessage(message, field);
+      if (part.index >= 0 &&
+          part.index == reflection.FieldSize(*message, field)) {
+        message = reflection.AddMessage(message, field);
+      } else {
+        message = part.index >= 0 ? reflection.MutableRepeatedMessage(
+                                        message, field, part.index)
+                                  : reflection.MutableMessage(message, field);
+      }
     }
     if (!is_last) continue;
     origins->Erase(parent);

@@ -1016,6 +1016,27 @@ TEST(ConfigSetTest, AnotherBranchReplacesThePresentOne) {
   EXPECT_EQ(ModeText(config), "asp");
 }
 
+TEST(ConfigSetTest, ABlockIsAddedBehindTheLastOneOfAList) {
+  config::ClusterConfig config = ParseOrDie(kMinimal);
+  ASSERT_TRUE(SetField("sync.stale[0]={scale{}}", &config).ok());
+  ASSERT_TRUE(
+      SetField("sync.stale[1]={table:'b' drop{beyond_clocks:2}}", &config)
+          .ok());
+  ASSERT_EQ(config.sync().stale_size(), 2);
+  EXPECT_TRUE(config.sync().stale(0).has_scale());
+  EXPECT_EQ(config.sync().stale(1).drop().beyond_clocks(), 2);
+  EXPECT_FALSE(SetField("sync.stale[3]={scale{}}", &config).ok());
+  EXPECT_FALSE(SetField("sync.stale[2].table=x", &config).ok());
+}
+
+TEST(ConfigTest, ARuleForStaleGradientsThatMakesNoSenseIsNamed) {
+  config::ClusterConfig config = ParseOrDie(kMinimal);
+  ASSERT_TRUE(SetField("sync.stale[0]={gap_aware{decay:1}}", &config).ok());
+  EXPECT_THAT(
+      std::string(ParseClusterConfig(ToText(config), "c").status().message()),
+      HasSubstr("sync.stale[0]: gap_aware.decay: 1 is not in [0, 1)"));
+}
+
 TEST(ConfigSetTest, BadAssignmentNamesTheComponentAndChangesNothing) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"train.epochs", "is not of the form path=value"},
