@@ -118,8 +118,8 @@ TEST_F(ExperimentTest, VariantsMeetEveryCombinationOfTheAxes) {
                                        "b-workers-2-bsp", "b-workers-2-ssp-1",
                                        "b-workers-4-bsp", "b-workers-4-ssp-1"));
   const PlannedVariant& last = plan.variants.back();
-  EXPECT_THAT(last.axes,
-              ElementsAre(Pair("workers", "4"), Pair("mode", "ssp:1")));
+  EXPECT_THAT(last.axes, ElementsAre(Pair("variant", "b"), Pair("workers", "4"),
+                                     Pair("mode", "ssp:1")));
   EXPECT_EQ(last.config.worker(0).count(), 1);
   EXPECT_EQ(last.config.worker(1).count(), 4);  // Of the last group.
   EXPECT_EQ(last.config.train().epochs(), 1);

@@ -134,6 +134,10 @@ class Expansion {
       draft.mode = variant.mode();
       draft.replay = variant.replay();
       draft.sets.assign(variant.set().begin(), variant.set().end());
+      // An axis of its own beside the others, for whoever shows the results.
+      if (experiment_.variant_size() > 1 && experiment_.over_size() > 0) {
+        draft.axes.push_back({"variant", draft.name});
+      }
       AddCombinations(std::move(draft), 0);
     }
   }

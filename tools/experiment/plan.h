@@ -23,7 +23,8 @@ struct PlannedVariant {
   std::string mode;               // ModeText() of its config.
   std::vector<std::string> sets;  // Its own, without those of the experiment.
   std::string replay;  // ReplaySpec::text; empty: a job of processes.
-  // Field and value, in the order of the experiment's axes.
+  // Field and value, in the order of the experiment's axes. With several
+  // variants in the file and axes, "variant" and its name are the first.
   std::vector<std::pair<std::string, std::string>> axes;
   // Resolved, with the first seed; without a coordinator port, so that each run
   // gets one that is free.

@@ -414,7 +414,8 @@ def _line_names(
     for name, (prefix, _, _) in places.items():
         variant = experiment.variant(name)
         own = {"": prefix}
-        for change in variant.set:
+        # Where variants have names, these say what they change.
+        for change in [] if "variant" in variant.axes else variant.set:
             changed, _, value = (part.strip() for part in change.partition("="))
             counts_workers = "workers" in variant.axes and re.fullmatch(r"worker\[\d+\]\.count", changed)
             if changed not in variant.axes and not counts_workers:
