@@ -45,7 +45,8 @@ class Replay : public JobTest {
 
 TEST_F(Replay, OfARecordedRunIsThatRunToTheBit) {
   const std::string job = Write("job.textproto", SmallJob());
-  for (const char* const mode : {"asp", "ssp:2", "bsp"}) {
+  for (const char* const mode :
+       {"asp", "ssp:2", "bsp", "dssp:1:4", "backup:1"}) {
     SCOPED_TRACE(mode);
     const std::string run = absl::StrReplaceAll(mode, {{":", "-"}});
     Run(run, job, {absl::StrCat("--mode=", mode), "--set=train.trace=true"});
