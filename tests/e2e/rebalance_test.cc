@@ -111,8 +111,10 @@ TEST_F(Rebalance, WithAutoANewServerGetsItsShareByItself) {
 }
 
 TEST_F(Rebalance, AServerWithoutShardsMayDie) {
-  const std::unique_ptr<Process> run = StartRun(
-      "run", Write("job.textproto", JobText()), With({"--mode=ssp:3"}));
+  // At least 15 s, because the server is missed only after its lease.
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", JobText()),
+               With({"--mode=ssp:3", "--set=worker[0].conditions.step_ms=5"}));
   ASSERT_TRUE(AwaitProgress(ResolvedConfig()).has_value()) << run->Output();
   Tool("add", {"servers", "add", Job()});
   auto status = AwaitStatus(
