@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -453,6 +455,23 @@ TEST(EstimateTextTest, IsRound) {
   EXPECT_EQ(EstimateText(17.2), "about 17 s");
   EXPECT_EQ(EstimateText(840), "about 14 min");
   EXPECT_EQ(EstimateText(9000), "about 2.5 h");
+}
+
+TEST(ExampleExperimentsTest, AllCanBeRun) {
+  int experiments = 0;
+  for (const auto& file : std::filesystem::directory_iterator(
+           absl::StrCat(SLACKLINE_SOURCE_DIR, "/examples/experiments"))) {
+    const std::string path = file.path().string();
+    // What experiments start from.
+    if (absl::StartsWith(file.path().filename().string(), "base_")) continue;
+    SCOPED_TRACE(path);
+    ++experiments;
+    const absl::StatusOr<ExperimentSource> source = LoadExperiment(path);
+    ASSERT_TRUE(source.ok()) << source.status();
+    const absl::StatusOr<ExperimentPlan> plan = ExpandExperiment(*source);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+  }
+  EXPECT_GE(experiments, 7);
 }
 
 }  // namespace
