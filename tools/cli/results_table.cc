@@ -19,13 +19,19 @@ std::string NumberText(double value, const std::string& unit) {
   return absl::StrFormat(unit == "s" ? "%.1f s" : "%.4f", value);
 }
 
-// "0.1234 [0.1200, 0.1268]"; without an interval for a single run.
+// Student's t of two runs says next to nothing: accuracies from -186 to 288 %.
+constexpr int kRunsForInterval = 3;
+
+// "0.1234 [0.1200, 0.1268]"; without an interval for too few runs.
 std::string MeanText(const Json& mean, const std::string& unit) {
   if (!mean.is_object() || !mean.contains("mean")) return "-";
   const std::string text = NumberText(mean.at("mean").get<double>(), unit);
   const Json& low = mean.at("low95");
   const Json& high = mean.at("high95");
-  if (!low.is_number() || !high.is_number()) return text;
+  if (!low.is_number() || !high.is_number() ||
+      mean.at("count").get<int>() < kRunsForInterval) {
+    return text;
+  }
   return absl::StrCat(text, " [", NumberText(low.get<double>(), unit), ", ",
                       NumberText(high.get<double>(), unit), "]");
 }
@@ -59,7 +65,8 @@ std::string TableOf(const Json& results) {
   }
   return absl::StrCat(
       TableText(columns, rows),
-      "runs: finished/all; means over seeds with their 95 % intervals\n");
+      "runs: finished/all; means over seeds with their 95 % intervals, from "
+      "3 runs on\n");
 }
 
 }  // namespace
