@@ -35,4 +35,12 @@ int64_t HistogramPercentile(const run::Histogram& histogram, double fraction) {
   return 0;
 }
 
+run::Percentiles PercentilesOf(const run::Histogram& histogram) {
+  run::Percentiles percentiles;
+  percentiles.set_p50(HistogramPercentile(histogram, 0.50));
+  percentiles.set_p99(HistogramPercentile(histogram, 0.99));
+  percentiles.set_max(histogram.max());
+  return percentiles;
+}
+
 }  // namespace slackline

@@ -16,5 +16,6 @@ void MergeHistogram(const run::Histogram& from, run::Histogram* to);
 // The smallest value that at least `fraction` of the counted values do not
 // exceed; 0 when nothing was counted.
 int64_t HistogramPercentile(const run::Histogram& histogram, double fraction);
+run::Percentiles PercentilesOf(const run::Histogram& histogram);
 
 }  // namespace slackline

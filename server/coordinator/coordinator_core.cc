@@ -27,13 +27,6 @@ std::string Seconds(absl::Duration duration) {
   return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
 }
 
-void SetPercentiles(const run::Histogram& histogram,
-                    run::Percentiles* percentiles) {
-  percentiles->set_p50(HistogramPercentile(histogram, 0.50));
-  percentiles->set_p99(HistogramPercentile(histogram, 0.99));
-  percentiles->set_max(histogram.max());
-}
-
 std::string TableText(const wire::Table& table) {
   return absl::StrCat(table.name(), "[", absl::StrJoin(table.shape(), ", "),
                       "]");
@@ -1191,8 +1184,8 @@ run::Summary CoordinatorCore::Summary() const {
     last.set_bytes_pulled(worker.bytes_pulled());
   }
   for (const auto& [rank, worker] : by_rank) *summary.add_worker() = worker;
-  SetPercentiles(clocks, summary.mutable_staleness_clocks());
-  SetPercentiles(updates, summary.mutable_staleness_updates());
+  *summary.mutable_staleness_clocks() = PercentilesOf(clocks);
+  *summary.mutable_staleness_updates() = PercentilesOf(updates);
   *summary.mutable_staleness_clocks_histogram() = clocks.bin();
   *summary.mutable_staleness_updates_histogram() = updates.bin();
   if (running_since_ != absl::InfiniteFuture() &&

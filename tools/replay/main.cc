@@ -7,12 +7,10 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
-#include "common/io/safetensors.h"
 #include "common/process/logging.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
@@ -22,6 +20,7 @@
 #include "worker/data/load_data.h"
 #include "worker/model/compute.h"
 #include "worker/model/model.h"
+#include "worker/model/model_file.h"
 
 namespace slackline {
 namespace {
@@ -49,25 +48,6 @@ absl::StatusOr<DelayTrace> TraceFor(const Flags& flags,
   return MakeTrace(delays, static_cast<int>(WorkerProcesses(config).size()),
                    length.steps_total,
                    static_cast<uint64_t>(config.train().seed()));
-}
-
-absl::Status WriteModel(const Flags& flags, const config::ClusterConfig& config,
-                        Model& model, run::Summary* summary) {
-  std::vector<TensorView> tensors;
-  std::vector<std::vector<float>> values(model.tables().size());
-  for (size_t t = 0; t < values.size(); ++t) {
-    const wire::Table& table = model.tables()[t];
-    values[t].resize(model.parameter(static_cast<int>(t)).size());
-    SL_RETURN_IF_ERROR(
-        model.Read(static_cast<int>(t), absl::MakeSpan(values[t])));
-    tensors.push_back({.name = table.name(),
-                       .shape = {table.shape().begin(), table.shape().end()},
-                       .values = values[t]});
-  }
-  summary->set_model_sha256(TensorsSha256(tensors));
-  return WriteSafetensors(absl::StrCat(flags.out, "/model.safetensors"),
-                          tensors,
-                          {{"job", config.job()}, {"delays", flags.delays}});
 }
 
 absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
@@ -108,7 +88,10 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
                                        model.get(), std::move(callbacks)));
   SL_ASSIGN_OR_RETURN(run::Summary summary, replayer->Run());
   summary.set_mode(absl::StrCat("replay of ", flags.delays));
-  SL_RETURN_IF_ERROR(WriteModel(flags, config, *model, &summary));
+  SL_ASSIGN_OR_RETURN(
+      *summary.mutable_model_sha256(),
+      WriteModelFile(*model, absl::StrCat(flags.out, "/model.safetensors"),
+                     {{"job", config.job()}, {"delays", flags.delays}}));
   SL_RETURN_IF_ERROR(files->WriteSummary(summary));
   spdlog::info(
       "final model: train loss {:.6f}, test loss {:.6f}, accuracy {:.2f} %, "

@@ -9,12 +9,11 @@
 #include "common/config/stop_rules.h"
 #include "common/metrics/histogram.h"
 #include "common/status.h"
+#include "worker/train/metric_records.h"
 #include "worker/train/trainer.h"
 
 namespace slackline {
 namespace {
-
-constexpr int64_t kRecordsPerEpoch = 20;
 
 absl::StatusOr<Sampler> SamplerOf(const config::ClusterConfig& config,
                                   const DataSplit& data, int32_t rank) {
@@ -24,13 +23,6 @@ absl::StatusOr<Sampler> SamplerOf(const config::ClusterConfig& config,
        .rank = Rank{rank},
        .world_size = static_cast<int64_t>(WorkerProcesses(config).size()),
        .seed = static_cast<uint64_t>(config.train().seed())});
-}
-
-void SetPercentiles(const run::Histogram& histogram,
-                    run::Percentiles* percentiles) {
-  percentiles->set_p50(HistogramPercentile(histogram, 0.50));
-  percentiles->set_p99(HistogramPercentile(histogram, 0.99));
-  percentiles->set_max(histogram.max());
 }
 
 }  // namespace
@@ -141,9 +133,7 @@ absl::Status Replayer::Prepare() {
     }
   }
 
-  const Clock every =
-      std::max<Clock>(1, std::llround(config_.train().eval_every_epochs() *
-                                      static_cast<double>(steps_per_epoch_)));
+  const Clock every = EvaluationInterval(config_.train(), steps_per_epoch_);
   // The final model is evaluated at the end anyhow.
   for (Clock clock = every; clock < clocks_; clock += every) {
     for (size_t t = 0; t < trace_.shards.size(); ++t) {
@@ -157,7 +147,7 @@ absl::Status Replayer::Prepare() {
     point.missing = static_cast<int>(count);
     point.values.resize(count);
   }
-  window_ = std::max<Clock>(1, steps_per_epoch_ / kRecordsPerEpoch);
+  window_ = TrainRecordInterval(steps_per_epoch_);
   losses_.resize(clocks_ / window_ + 1);
   return absl::OkStatus();
 }
@@ -197,14 +187,8 @@ absl::Status Replayer::Evaluate(const EvalPoint& point) {
   LoadSnapshot(SnapshotOf(point.values), &model_);
   SL_ASSIGN_OR_RETURN(const DatasetLoss test,
                       EvaluateDataset(model_, *data_.test));
-  run::MetricRecord& record = last_evaluation_;
-  record.set_kind(run::MetricRecord::EVAL);
-  record.set_step(point.clock);
-  record.set_epoch(static_cast<double>(point.clock) /
-                   static_cast<double>(steps_per_epoch_));
-  record.set_loss(test.objective);
-  record.set_accuracy(test.accuracy);
-  callbacks_.record(record);
+  last_evaluation_ = EvalRecord(point.clock, steps_per_epoch_, test);
+  callbacks_.record(last_evaluation_);
   const std::string met =
       StopRuleMet(config_.train().stop(), test.objective, test.accuracy);
   if (!met.empty()) stopped_ = absl::StrCat(met, " at step ", point.clock);
@@ -348,12 +332,7 @@ absl::StatusOr<run::Summary> Replayer::Run() {
   if (stopped_.empty()) {
     SL_ASSIGN_OR_RETURN(const DatasetLoss test,
                         EvaluateDataset(model_, *data_.test));
-    last_evaluation_.set_kind(run::MetricRecord::EVAL);
-    last_evaluation_.set_step(clocks_);
-    last_evaluation_.set_epoch(static_cast<double>(clocks_) /
-                               static_cast<double>(steps_per_epoch_));
-    last_evaluation_.set_loss(test.objective);
-    last_evaluation_.set_accuracy(test.accuracy);
+    last_evaluation_ = EvalRecord(clocks_, steps_per_epoch_, test);
     callbacks_.record(last_evaluation_);
   }
   SL_ASSIGN_OR_RETURN(const DatasetLoss train,
@@ -367,8 +346,8 @@ absl::StatusOr<run::Summary> Replayer::Run() {
   summary.set_data(data_.description);
   summary.set_workers(trace_.workers);
   summary.set_servers(1);
-  SetPercentiles(staleness_clocks_, summary.mutable_staleness_clocks());
-  SetPercentiles(staleness_, summary.mutable_staleness_updates());
+  *summary.mutable_staleness_clocks() = PercentilesOf(staleness_clocks_);
+  *summary.mutable_staleness_updates() = PercentilesOf(staleness_);
   *summary.mutable_staleness_clocks_histogram() = staleness_clocks_.bin();
   *summary.mutable_staleness_updates_histogram() = staleness_.bin();
   summary.set_dropped(dropped_);

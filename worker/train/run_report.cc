@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "absl/time/clock.h"
+#include "worker/train/metric_records.h"
 
 namespace slackline {
 namespace {
-constexpr int64_t kRecordsPerEpoch = 20;
 // Weight of the newest minibatch in the decayed mean that `status` shows.
 constexpr double kLossWeight = 0.05;
 }  // namespace
@@ -14,8 +14,7 @@ constexpr double kLossWeight = 0.05;
 RunReport::RunReport(const Options& options, PsClient* client)
     : options_(options),
       client_(client),
-      record_every_(
-          std::max<Clock>(1, options.steps_per_epoch / kRecordsPerEpoch)),
+      record_every_(TrainRecordInterval(options.steps_per_epoch)),
       last_record_(absl::Now()) {
   stats_.set_rank(static_cast<int32_t>(options.rank));
 }

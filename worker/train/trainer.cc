@@ -9,11 +9,12 @@
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
 #include "common/config/stop_rules.h"
-#include "common/io/safetensors.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
 #include "worker/collective/gloo_collective.h"
+#include "worker/model/model_file.h"
 #include "worker/train/gpu_parts.h"
+#include "worker/train/metric_records.h"
 
 namespace slackline {
 namespace {
@@ -276,9 +277,8 @@ absl::Status Trainer::StepDone(double loss) {
 }
 
 void Trainer::EvaluateIfDue(const std::function<Snapshot()>& snapshot) {
-  const Clock every = std::max<Clock>(
-      1, std::llround(options_.config.train().eval_every_epochs() *
-                      static_cast<double>(length_.steps_per_epoch)));
+  const Clock every =
+      EvaluationInterval(options_.config.train(), length_.steps_per_epoch);
   const bool due = skipped_.has_value()
                        ? skipped_->first / every < clock_ / every
                        : clock_ % every == 0;
@@ -310,13 +310,9 @@ void Trainer::EvaluateIfDue(const std::function<Snapshot()>& snapshot) {
 
 void Trainer::OnEvaluated(const Evaluator::Evaluation& evaluation) {
   const DatasetLoss& loss = evaluation.loss;
-  run::MetricRecord record;
-  record.set_kind(run::MetricRecord::EVAL);
+  run::MetricRecord record =
+      EvalRecord(evaluation.step, length_.steps_per_epoch, loss);
   record.set_rank(static_cast<int32_t>(options_.rank));
-  record.set_step(evaluation.step);
-  record.set_epoch(report_.EpochOf(evaluation.step));
-  record.set_loss(loss.objective);
-  record.set_accuracy(loss.accuracy);
   spdlog::info("step {}: test loss {:.4f}, accuracy {:.2f} %", evaluation.step,
                loss.objective, 100 * loss.accuracy);
   if (!kept_ && !StopRuleMet(options_.config.train().stop(), loss.objective,
@@ -637,13 +633,9 @@ absl::Status Trainer::FinishAsChief() {
                       EvaluateDataset(model_, *data_.test));
   SL_ASSIGN_OR_RETURN(const DatasetLoss train,
                       EvaluateDataset(model_, *data_.train));
-  run::MetricRecord record;
-  record.set_kind(run::MetricRecord::EVAL);
+  run::MetricRecord record =
+      EvalRecord(length_.steps_total, length_.steps_per_epoch, test);
   record.set_rank(static_cast<int32_t>(options_.rank));
-  record.set_step(length_.steps_total);
-  record.set_epoch(report_.EpochOf(length_.steps_total));
-  record.set_loss(test.objective);
-  record.set_accuracy(test.accuracy);
   client_.AddRecord(record, trained);
   wire::Call leave;
   run::Result& result = *leave.mutable_leave()->mutable_result();
@@ -664,23 +656,13 @@ absl::Status Trainer::FinishAsChief() {
 }
 
 absl::Status Trainer::WriteModel(Model& model, run::Result* result) const {
-  std::vector<TensorView> tensors;
-  std::vector<std::vector<float>> values(model.tables().size());
-  for (size_t t = 0; t < model.tables().size(); ++t) {
-    const wire::Table& table = model.tables()[t];
-    values[t].resize(model.parameter(static_cast<int>(t)).size());
-    SL_RETURN_IF_ERROR(
-        model.Read(static_cast<int>(t), absl::MakeSpan(values[t])));
-    tensors.push_back({.name = table.name(),
-                       .shape = {table.shape().begin(), table.shape().end()},
-                       .values = values[t]});
-  }
-  result->set_model_sha256(TensorsSha256(tensors));
-  if (options_.out.empty()) return absl::OkStatus();
-  result->set_model_file(absl::StrCat(options_.out, "/model.safetensors"));
-  return WriteSafetensors(
-      result->model_file(), tensors,
-      {{"job", options_.config.job()}, {"mode", ModeText(options_.config)}});
+  if (!options_.out.empty())
+    result->set_model_file(absl::StrCat(options_.out, "/model.safetensors"));
+  SL_ASSIGN_OR_RETURN(*result->mutable_model_sha256(),
+                      WriteModelFile(model, result->model_file(),
+                                     {{"job", options_.config.job()},
+                                      {"mode", ModeText(options_.config)}}));
+  return absl::OkStatus();
 }
 
 }  // namespace slackline
