@@ -14,6 +14,12 @@ import subprocess
 import sys
 
 
+def finished(out):
+    """Whether this run is there already: then it is not made again."""
+    path = out / "summary.json"
+    return path.exists() and json.loads(path.read_text())["state"] == "FINISHED"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", type=pathlib.Path)
@@ -35,7 +41,7 @@ def main():
         summaries = []
         for seed in args.seeds.split(","):
             out = args.out / f"{args.config.stem}-{mode.replace(':', '-')}-seed{seed}"
-            if not (out / "summary.json").exists():
+            if not finished(out):
                 command = [args.bin_dir / "slackline", "run", args.config, "--mode", mode,
                            "--seed", seed, "--out", out]
                 for flag, value in (("--epochs", args.epochs), ("--data-dir", args.data_dir)):

@@ -28,7 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/push_pull.h"
 #include "benchmarks/report.h"
-#include "common/net/transport.h"
+#include "common/process/freed_memory.h"
 #include "common/status.h"
 
 namespace slackline::bench {

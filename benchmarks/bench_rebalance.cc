@@ -27,7 +27,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -35,13 +34,16 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "benchmarks/report.h"
+#include "benchmarks/step_worker.h"
 #include "common/config/cluster_config.h"
+#include "common/mutex.h"
 #include "common/net/host_id.h"
+#include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
-#include "tools/cli/coordinator_client.h"
-#include "tools/cli/local_hosts.h"
+#include "job/job_config.h"
+#include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/process.h"
-#include "worker/client/ps_client.h"
+#include "tools/cli/run/local_hosts.h"
 
 namespace slackline::bench {
 namespace {
@@ -83,7 +85,7 @@ config::ClusterConfig ConfigOf(const Setup& setup, int port) {
       " window_kib: ", std::max<int64_t>(4096, setup.shard_bytes / 1024),
       " } rebalance { ", setup.rebalance, " }\n");
   absl::StatusOr<config::ClusterConfig> config =
-      ParseClusterConfig(text, "bench_rebalance", {});
+      ParseJobConfig(text, "bench_rebalance", {});
   SL_CHECK(config.ok(), config.status().ToString());
   return *config;
 }
@@ -97,10 +99,10 @@ struct Sample {
 class LoadWorker {
  public:
   static absl::StatusOr<std::unique_ptr<LoadWorker>> Start(
-      NetContext& context, const config::ClusterConfig& config,
+      Transport& transport, const config::ClusterConfig& config,
       const Setup& setup, int rank) {
-    PsClient::Options options;
-    wire::JoinRequest& join = options.member.join;
+    WorkerLoop::Options options;
+    wire::JoinRequest& join = options.core.member.join;
     join.set_role(wire::JoinRequest::WORKER);
     join.set_index(rank);
     join.set_token(static_cast<uint64_t>(getpid()) << 16 | (rank + 1));
@@ -114,13 +116,13 @@ class LoadWorker {
     table.add_shape(setup.shard_bytes / static_cast<int64_t>(sizeof(float)) *
                     setup.shards);
     table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
-    join.set_steps_total(int64_t{1} << 40);
-    join.set_steps_per_epoch(int64_t{1} << 40);
+    join.set_steps_total(kManySteps);
+    join.set_steps_per_epoch(kManySteps);
     options.coordinator_endpoint = CoordinatorEndpoint(config);
-    SL_ASSIGN_OR_RETURN(std::unique_ptr<PsClient> client,
-                        PsClient::Start(context, options));
+    SL_ASSIGN_OR_RETURN(std::unique_ptr<StepWorker> worker,
+                        StepWorker::Start(transport, transport, options));
     return std::unique_ptr<LoadWorker>(
-        new LoadWorker(std::move(client), setup));
+        new LoadWorker(std::move(worker), setup));
   }
   ~LoadWorker() { (void)Stop(); }
 
@@ -130,20 +132,22 @@ class LoadWorker {
     return status_;
   }
   std::vector<Sample> TakeSamples() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     return std::exchange(samples_, {});
   }
   int64_t pushes() const { return pushes_; }
-  // After Stop(), once all workers have stopped.
-  absl::StatusOr<PsClient::PullResult> PullAll() {
-    SL_RETURN_IF_ERROR(client_->StartPull(pushes_, pushes_));
-    return client_->WaitPull();
+  // After Stop(), once all workers have stopped: everything that they pushed.
+  absl::StatusOr<WorkerCore::Parameters> PullAll() {
+    Payload zeros = Payload::Allocate(gradient_.size());
+    std::memset(zeros.MutableData(), 0, zeros.size());
+    SL_RETURN_IF_ERROR(worker_->Push(zeros));
+    return worker_->Pull();
   }
 
  private:
-  LoadWorker(std::unique_ptr<PsClient> client, const Setup& setup)
+  LoadWorker(std::unique_ptr<StepWorker> worker, const Setup& setup)
       : setup_(setup),
-        client_(std::move(client)),
+        worker_(std::move(worker)),
         gradient_(Payload::Allocate(static_cast<size_t>(setup.shard_bytes) *
                                     setup.shards)) {
     auto* const values = reinterpret_cast<float*>(gradient_.MutableData());
@@ -152,34 +156,30 @@ class LoadWorker {
   }
 
   absl::Status Work() {
-    SL_RETURN_IF_ERROR(client_->WaitUntilRunning().status());
-    SL_ASSIGN_OR_RETURN(PsClient::Joined joined, client_->JoinShards());
-    const auto versions = std::make_shared<std::vector<Version>>(
-        static_cast<size_t>(setup_.shards), 0);
-    for (Clock clock = 0; !stopping_; ++clock) {
-      SL_RETURN_IF_ERROR(client_->Push(clock, TableId{0}, gradient_, versions));
-      ++pushes_;
+    SL_RETURN_IF_ERROR(worker_->Pull().status());
+    while (!stopping_) {
       const absl::Time start = absl::Now();
-      SL_RETURN_IF_ERROR(client_->StartPull(clock + 1, clock + 1));
-      SL_RETURN_IF_ERROR(client_->WaitPull().status());
+      SL_RETURN_IF_ERROR(worker_->Push(gradient_));
+      ++pushes_;
+      SL_RETURN_IF_ERROR(worker_->Pull().status());
       const absl::Time end = absl::Now();
       {
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const MutexLock lock(mutex_);
         samples_.push_back(
             {.at = end, .ms = absl::ToDoubleMilliseconds(end - start)});
       }
       absl::SleepFor(absl::Milliseconds(setup_.pace_ms));
     }
-    return client_->WaitPushed();
+    return absl::OkStatus();
   }
 
   const Setup setup_;
-  const std::unique_ptr<PsClient> client_;
+  const std::unique_ptr<StepWorker> worker_;
   Payload gradient_;
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> pushes_{0};
-  std::mutex mutex_;
-  std::vector<Sample> samples_;
+  Mutex mutex_;
+  std::vector<Sample> samples_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_;
   std::thread thread_;
 };
@@ -211,7 +211,7 @@ class Cluster {
     for (int w = 0; w < setup.workers; ++w) {
       SL_ASSIGN_OR_RETURN(
           cluster->workers_.emplace_back(),
-          LoadWorker::Start(cluster->context_, config, setup, w));
+          LoadWorker::Start(cluster->transport_, config, setup, w));
     }
     SL_ASSIGN_OR_RETURN(
         cluster->coordinator_,
@@ -286,14 +286,14 @@ class Cluster {
     int64_t pushes = 0;
     for (const auto& worker : workers_) SL_RETURN_IF_ERROR(worker->Stop());
     for (const auto& worker : workers_) pushes += worker->pushes();
-    SL_ASSIGN_OR_RETURN(const PsClient::PullResult model,
+    SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters model,
                         workers_.front()->PullAll());
     // Learning rate 1, each push divided by the number of workers: exact in
     // float up to 2^24 / workers pushes.
     const float expected =
         -static_cast<float>(pushes) / static_cast<float>(setup_.workers);
     int64_t wrong = 0;
-    for (const ClientCore::ShardValue& shard : model.shards) {
+    for (const ClientCore::ShardValue& shard : model->shards) {
       for (size_t at = 0; at < shard.values.size(); at += sizeof(float)) {
         float value = 0;
         std::memcpy(&value, shard.values.data() + at, sizeof(value));
@@ -314,7 +314,7 @@ class Cluster {
   const Setup setup_;
   const std::filesystem::path folder_;
   std::vector<ChildProcess> servers_;
-  NetContext context_;
+  ZmqTransport transport_;
   std::vector<std::unique_ptr<LoadWorker>> workers_;
   std::unique_ptr<CoordinatorClient> coordinator_;
   int64_t moves_ = 0;

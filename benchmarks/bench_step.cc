@@ -33,6 +33,7 @@
 #include "common/optim/optimizer.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
+#include "job/job_config.h"
 #include "worker/data/load_data.h"
 #include "worker/data/sampler.h"
 #include "worker/model/compute.h"
@@ -71,7 +72,7 @@ config::ClusterConfig ConfigOf(const Options& options, const std::string& mode,
       "train { epochs: 1000 max_steps: ", options.steps,
       " seed: ", options.seed, " eval_every_epochs: 1000 }\n");
   absl::StatusOr<config::ClusterConfig> config =
-      ParseClusterConfig(text, "bench_step", {.mode = mode, .sets = {}});
+      ParseJobConfig(text, "bench_step", {.mode = mode, .sets = {}});
   SL_CHECK(config.ok(), config.status().ToString());
   return *config;
 }

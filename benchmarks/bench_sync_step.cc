@@ -46,7 +46,7 @@
 #include "benchmarks/raw_gloo.h"
 #include "benchmarks/report.h"
 #include "benchmarks/resnet18.h"
-#include "common/net/transport.h"
+#include "common/process/freed_memory.h"
 #include "common/optim/optimizer.h"
 #include "common/rng.h"
 #include "common/status.h"
@@ -375,7 +375,9 @@ class Trainee {
 // What a rank tells the parent, by name: each fits into one write to a pipe.
 void Tell(int pipe, const nlohmann::json& what) {
   const std::string line = what.dump() + "\n";
-  SL_CHECK(write(pipe, line.data(), line.size()) == line.size(), "write");
+  SL_CHECK(write(pipe, line.data(), line.size()) ==
+               static_cast<ssize_t>(line.size()),
+           "write");
 }
 
 void RunRank(const Options& options, const Case& what, int rank,

@@ -20,10 +20,16 @@ MODES = ["bsp", "ssp:3", "asp", "allreduce", "auto"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+def finished(out):
+    """Whether this run is there already: then it is not made again."""
+    path = out / "summary.json"
+    return path.exists() and json.loads(path.read_text())["state"] == "FINISHED"
+
+
 def run(args, mode, seed):
     """The summary of one run, and its changes of the mode."""
     out = args.out / f"{mode.replace(':', '-')}-seed{seed}"
-    if not (out / "summary.json").exists():
+    if not finished(out):
         command = [args.bin_dir / "slackline", "run", args.config, "--mode", mode, "--seed", seed,
                    "--out", out, "--no-progress"]
         for flag, value in (("--epochs", args.epochs), ("--data-dir", args.data_dir)):

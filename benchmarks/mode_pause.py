@@ -22,6 +22,12 @@ SERVERS = 2
 BRANCHES = {"bsp": "bsp {}", "asp": "asp {}", "allreduce": "allreduce {}"}
 
 
+def finished(out):
+    """Whether this run is there already: then it is not made again."""
+    path = out / "summary.json"
+    return path.exists() and json.loads(path.read_text())["state"] == "FINISHED"
+
+
 def branch(mode):
     if mode.startswith("ssp:"):
         return f"ssp {{ staleness: {int(mode[4:])} }}"
@@ -53,7 +59,7 @@ def config_text(args, hidden):
 def run(args, hidden):
     """The records of the changes, and the bytes of parameters."""
     out = args.out / hidden.replace(",", "-")
-    if not (out / "summary.json").exists():
+    if not finished(out):
         args.out.mkdir(parents=True, exist_ok=True)
         config = args.out / f"{out.name}.textproto"
         config.write_text(config_text(args, hidden))

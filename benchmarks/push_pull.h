@@ -60,13 +60,13 @@ class PushPullSystem {
 // that sends the same bytes in the same messages over ZeroMQ.
 std::unique_ptr<PushPullSystem> MakeRawPushPull();
 
-// Slackline's transport without its protocol: RouterSocket, DealerSocket and
+// Slackline's transport without its protocol: Listener, Channel and
 // Poller carrying the messages that Slackline sends (payloads by shard), with
 // an answer for each. What a system over this transport loses to raw ZeroMQ
 // here, no protocol can win back.
 std::unique_ptr<PushPullSystem> MakeTransportPushPull(absl::Duration spin_max);
 
-// The whole of Slackline in ASP with SGD: coordinator, shard threads, PsClient.
+// The whole of Slackline in ASP with SGD: coordinator, shard threads, WorkerLoop.
 // Unlike in the others, a pull waits until the worker's own push is applied,
 // and the servers read every gradient and write every parameter.
 std::unique_ptr<PushPullSystem> MakeSlacklinePushPull();

@@ -5,13 +5,14 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/push_pull.h"
 #include "benchmarks/report.h"
+#include "benchmarks/step_worker.h"
 #include "common/net/host_id.h"
+#include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
 #include "server/control_loop.h"
 #include "server/coordinator/coordinator_thread.h"
 #include "server/shard/shard_thread.h"
-#include "worker/client/ps_client.h"
 
 namespace slackline::bench {
 namespace {
@@ -57,21 +58,20 @@ class SlacklineWorker : public PushPullWorker {
   static absl::StatusOr<std::unique_ptr<PushPullWorker>> Create(
       const PushPullSetup& setup, int worker) {
     auto created = std::make_unique<SlacklineWorker>(setup);
-    PsClient::Options options;
+    WorkerLoop::Options options;
     options.coordinator_endpoint = CoordinatorEndpoint();
-    options.window_bytes = setup.window_bytes;
-    options.message_bytes = setup.message_bytes;
     options.transport = setup.ipc ? config::Limits::IPC : config::Limits::TCP;
-    options.member.join = Join(wire::JoinRequest::WORKER, worker);
-    *options.member.join.add_table() = TableOf(setup);
-    options.member.join.set_steps_total(int64_t{1} << 40);
-    options.member.join.set_steps_per_epoch(int64_t{1} << 40);
-    SL_ASSIGN_OR_RETURN(created->client_,
-                        PsClient::Start(created->context_, options));
-    SL_ASSIGN_OR_RETURN(created->view_, created->client_->WaitUntilRunning());
-    SL_ASSIGN_OR_RETURN(PsClient::Joined joined,
-                        created->client_->JoinShards());
-    created->parameters_ = std::move(joined.parameters);
+    options.core.client.window_bytes = setup.window_bytes;
+    options.core.client.message_bytes = setup.message_bytes;
+    wire::JoinRequest& join = options.core.member.join;
+    join = Join(wire::JoinRequest::WORKER, worker);
+    *join.add_table() = TableOf(setup);
+    join.set_steps_total(kManySteps);
+    join.set_steps_per_epoch(kManySteps);
+    SL_ASSIGN_OR_RETURN(
+        created->worker_,
+        StepWorker::Start(created->transport_, created->transport_, options));
+    SL_RETURN_IF_ERROR(created->worker_->Pull().status());
     return created;
   }
 
@@ -88,19 +88,14 @@ class SlacklineWorker : public PushPullWorker {
   }
 
   absl::Status Step(bool verify) override {
-    auto versions = std::make_shared<std::vector<Version>>();
-    for (const ClientCore::ShardValue& shard : parameters_.shards) {
-      versions->push_back(shard.version);
-    }
-    SL_RETURN_IF_ERROR(client_->Push(clock_, TableId{0}, gradient_, versions));
-    ++clock_;
-    SL_RETURN_IF_ERROR(client_->StartPull(clock_, clock_));
-    SL_ASSIGN_OR_RETURN(parameters_, client_->WaitPull());
-    SL_RETURN_IF_ERROR(client_->WaitPushed());
+    SL_RETURN_IF_ERROR(worker_->Push(gradient_));
+    SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters parameters,
+                        worker_->Pull());
     if (!verify) return absl::OkStatus();
-    for (size_t i = 0; i < parameters_.shards.size(); ++i) {
-      const ShardRange& range = view_->shard(ShardId{static_cast<int32_t>(i)});
-      const Payload& values = parameters_.shards[i].values;
+    for (size_t i = 0; i < parameters->shards.size(); ++i) {
+      const ShardRange& range =
+          parameters->view->shard(ShardId{static_cast<int32_t>(i)});
+      const Payload& values = parameters->shards[i].values;
       if (values.size() != range.bytes() ||
           std::memcmp(values.data(),
                       expected_.data() + range.begin * sizeof(float),
@@ -120,11 +115,8 @@ class SlacklineWorker : public PushPullWorker {
   const PushPullSetup setup_;
   Payload gradient_;
   std::vector<std::byte> expected_;
-  NetContext context_;
-  std::unique_ptr<PsClient> client_;
-  std::shared_ptr<const View> view_;
-  PsClient::PullResult parameters_;
-  Clock clock_ = 0;
+  ZmqTransport transport_;
+  std::unique_ptr<StepWorker> worker_;
 };
 
 class SlacklinePushPull : public PushPullSystem {
@@ -134,19 +126,18 @@ class SlacklinePushPull : public PushPullSystem {
   absl::Status Serve(
       const PushPullSetup& setup, int server,
       const std::function<void(const std::string&)>& ready) override {
-    NetContext context;
+    ZmqTransport transport;
     std::unique_ptr<CoordinatorThread> coordinator;
     if (server == 0) {
       CoordinatorThread::Options options;
-      options.core = {.job = kJob,
-                      .config_hash = "",
-                      .servers = setup.servers,
-                      .workers = setup.workers,
-                      .shard_elements = ShardElements(setup)};
+      options.core.job = kJob;
+      options.core.servers = setup.servers;
+      options.core.workers = setup.workers;
+      options.core.shard_elements = ShardElements(setup);
       options.core.sync.mutable_asp();
       options.endpoint = CoordinatorEndpoint();
       SL_ASSIGN_OR_RETURN(coordinator,
-                          CoordinatorThread::Start(context, options));
+                          CoordinatorThread::Start(transport, options));
     }
     config::Optimizer sgd;
     sgd.mutable_sgd()->set_learning_rate(0.1);
@@ -157,14 +148,16 @@ class SlacklinePushPull : public PushPullSystem {
     options.host = "127.0.0.1";
     SL_ASSIGN_OR_RETURN(
         const std::unique_ptr<ShardThread> thread,
-        ShardThread::Start(context, options, std::move(optimizer), {}));
+        ShardThread::Start(transport, options, std::move(optimizer), {}));
     ControlLoop::Options control;
     control.coordinator_endpoint = CoordinatorEndpoint();
-    control.shard_thread_endpoints = {thread->control_endpoint()};
-    control.member.join = Join(wire::JoinRequest::SERVER, server);
-    *control.member.join.add_thread() = thread->endpoints();
+    control.give_view = [&](const std::shared_ptr<const View>& view) {
+      thread->Follow(view);
+    };
+    control.core.member.join = Join(wire::JoinRequest::SERVER, server);
+    *control.core.member.join.add_thread() = thread->endpoints();
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<ControlLoop> loop,
-                        ControlLoop::Create(context, control));
+                        ControlLoop::Create(transport, control));
     ready("by the coordinator");
     return loop->Run();
   }

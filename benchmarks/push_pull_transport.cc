@@ -7,7 +7,7 @@
 #include "benchmarks/report.h"
 #include "common/net/host_id.h"
 #include "common/net/poller.h"
-#include "common/net/transport.h"
+#include "common/net/zmq/zmq_transport.h"
 #include "common/rng.h"
 #include "common/status.h"
 
@@ -67,12 +67,11 @@ class TransportWorker : public PushPullWorker {
     auto created = std::make_unique<TransportWorker>(setup, worker, spin_max);
     for (int server = 0; server < setup.servers; ++server) {
       Link link;
-      SL_ASSIGN_OR_RETURN(link.socket, DealerSocket::Create(
-                                           created->context_,
-                                           {PeerId::Kind::kWorker, worker, 1}));
-      SL_RETURN_IF_ERROR(link.socket->Connect(endpoints[server]));
+      SL_ASSIGN_OR_RETURN(link.channel, created->transport_.Connect(
+                                            {PeerId::Kind::kWorker, worker, 1},
+                                            endpoints[server], {}));
       link.parameters = Parameters(setup, server);
-      created->poller_.Add(*link.socket);
+      created->poller_.Add(*link.channel);
       created->links_.push_back(std::move(link));
     }
     return created;
@@ -97,7 +96,7 @@ class TransportWorker : public PushPullWorker {
       for (size_t server = 0; server < links_.size(); ++server) {
         Link& link = links_[server];
         for (;;) {
-          SL_ASSIGN_OR_RETURN(const auto message, link.socket->Receive());
+          SL_ASSIGN_OR_RETURN(const auto message, link.channel->Receive());
           if (!message.has_value()) break;
           SL_RETURN_IF_ERROR(Take(server, *message, verify));
           SL_RETURN_IF_ERROR(Pump(link, verify));
@@ -123,7 +122,7 @@ class TransportWorker : public PushPullWorker {
     int64_t bytes_in_flight = 0;
   };
   struct Link {
-    std::unique_ptr<DealerSocket> socket;
+    std::unique_ptr<Channel> channel;
     Payload parameters;
     Progress pushes;
     Progress pulls;
@@ -135,20 +134,22 @@ class TransportWorker : public PushPullWorker {
       sent = false;
       if (Opens(link.pushes, layout_.shards)) {
         Message push;
-        push.header.mutable_push_request()->set_clock(verify ? 1 : 0);
         Take(link.pushes, layout_.shards, [&](int64_t shard) {
-          push.header.mutable_push_request()->add_shard(shard);
+          wire::Push& fact = *push.header.mutable_push_request()->add_push();
+          fact.set_shard(shard);
+          fact.set_clock(verify ? 1 : 0);
+          fact.set_gradient(0);
           push.payloads.push_back(layout_.ShardOf(gradient_, shard));
         });
-        SL_RETURN_IF_ERROR(link.socket->Send(push));
+        SL_RETURN_IF_ERROR(link.channel->Send(push));
         sent = true;
       }
       if (Opens(link.pulls, link.pushes.sent)) {
         Message pull;
-        Take(link.pulls, link.pushes.sent, [&](int64_t shard) {
-          pull.header.mutable_pull_request()->add_shard(shard);
-        });
-        SL_RETURN_IF_ERROR(link.socket->Send(pull));
+        wire::Pull& fact = *pull.header.mutable_pull_request()->add_pull();
+        Take(link.pulls, link.pushes.sent,
+             [&](int64_t shard) { fact.add_shard(shard); });
+        SL_RETURN_IF_ERROR(link.channel->Send(pull));
         sent = true;
       }
     }
@@ -179,26 +180,26 @@ class TransportWorker : public PushPullWorker {
       ++progress.done;
       progress.bytes_in_flight -= layout_.BytesOf(shard);
     };
-    for (const int32_t shard : message.header.push_reply().shard()) {
-      finish(link.pushes, shard);
-    }
-    const auto& pulled = message.header.pull_reply().shard();
+    for (const wire::PushAnswer& answer : message.header.push_reply().answer())
+      finish(link.pushes, answer.shard());
+    const auto& pulled = message.header.pull_reply().answer();
     if (message.header.has_error_reply() ||
-        pulled.size() != message.payloads.size()) {
+        pulled.size() != static_cast<int>(message.payloads.size())) {
       return absl::InternalError(
           absl::StrCat("transport: server ", server,
                        " answers: ", message.header.ShortDebugString()));
     }
     for (int i = 0; i < pulled.size(); ++i) {
-      finish(link.pulls, pulled[i]);
+      const int64_t shard = pulled[i].shard();
+      finish(link.pulls, shard);
       if (!verify) continue;
       if (!SameBytes(message.payloads[i],
-                     layout_.ShardOf(link.parameters, pulled[i]))) {
+                     layout_.ShardOf(link.parameters, shard))) {
         return absl::InternalError(
             absl::StrCat("transport: wrong bytes pulled from server ", server));
       }
       std::memcpy(pulled_.data() + server * layout_.part_bytes +
-                      pulled[i] * layout_.shard_bytes,
+                      shard * layout_.shard_bytes,
                   message.payloads[i].data(), message.payloads[i].size());
     }
     return absl::OkStatus();
@@ -208,7 +209,7 @@ class TransportWorker : public PushPullWorker {
   const Layout layout_;
   const Payload gradient_;  // The same for every server.
   std::vector<std::byte> pulled_;
-  NetContext context_;
+  ZmqTransport transport_;
   Poller poller_;
   std::vector<Link> links_;
 };
@@ -228,16 +229,16 @@ class TransportPushPull : public PushPullSystem {
     for (int worker = 0; worker < setup.workers; ++worker) {
       gradients.push_back(Gradient(setup, worker));
     }
-    NetContext context;
-    SL_ASSIGN_OR_RETURN(const auto socket, RouterSocket::Create(context));
+    ZmqTransport transport;
+    SL_ASSIGN_OR_RETURN(const auto listener, transport.Listen({}));
     SL_ASSIGN_OR_RETURN(
         const std::string endpoint,
-        socket->Bind(setup.ipc ? UniqueIpcEndpoint() : "tcp://127.0.0.1:0"));
+        listener->Bind(setup.ipc ? UniqueIpcEndpoint() : "tcp://127.0.0.1:0"));
     ready(endpoint);
     Poller poller({.spin_max = spin_max_});
-    poller.Add(*socket);
+    poller.Add(*listener);
     for (;;) {
-      SL_ASSIGN_OR_RETURN(const auto incoming, socket->Receive());
+      SL_ASSIGN_OR_RETURN(const auto incoming, listener->Receive());
       if (!incoming.has_value()) {
         SL_RETURN_IF_ERROR(poller.Wait(absl::InfiniteDuration()));
         continue;
@@ -246,21 +247,29 @@ class TransportPushPull : public PushPullSystem {
       const wire::PushRequest& push = request.header.push_request();
       Message reply;
       if (request.header.has_push_request()) {
-        *reply.header.mutable_push_reply()->mutable_shard() = push.shard();
-        for (int i = 0; push.clock() == 1 && i < push.shard_size(); ++i) {
-          if (!SameBytes(request.payloads[i],
-                         layout.ShardOf(gradients[incoming->from.index],
-                                        push.shard(i)))) {
-            reply.header.mutable_error_reply()->set_error("wrong bytes pushed");
-          }
+        bool wrong = false;
+        for (int i = 0; i < push.push_size(); ++i) {
+          const int64_t shard = push.push(i).shard();
+          reply.header.mutable_push_reply()->add_answer()->set_shard(
+              push.push(i).shard());
+          wrong |= push.push(i).clock() == 1 &&
+                   !SameBytes(
+                       request.payloads[i],
+                       layout.ShardOf(gradients[incoming->from.index], shard));
         }
+        if (wrong)
+          reply.header.mutable_error_reply()->set_error("wrong bytes pushed");
       } else {
-        for (const int32_t shard : request.header.pull_request().shard()) {
-          reply.header.mutable_pull_reply()->add_shard(shard);
+        for (const int32_t shard :
+             request.header.pull_request().pull(0).shard()) {
+          wire::PullAnswer& answer =
+              *reply.header.mutable_pull_reply()->add_answer();
+          answer.set_shard(shard);
+          answer.mutable_values();
           reply.payloads.push_back(layout.ShardOf(parameters, shard));
         }
       }
-      SL_RETURN_IF_ERROR(socket->Send(incoming->from, reply));
+      SL_RETURN_IF_ERROR(listener->Send(incoming->from, reply));
     }
   }
 

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "common/status.h"
+#include "common/version.h"
 
 namespace slackline::bench {
 namespace {
@@ -73,7 +74,7 @@ void PrintJsonLine(const std::string& name,
                    const nlohmann::ordered_json& result) {
   nlohmann::ordered_json line = {{"benchmark", name}};
   line.update(result);
-  line["commit"] = SLACKLINE_COMMIT;
+  line["commit"] = BuildCommit();
   line["compiler"] = SLACKLINE_COMPILER;
   line["build_type"] = SLACKLINE_BUILD_TYPE;
   line["cpu"] = CpuModel();

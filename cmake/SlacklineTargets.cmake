@@ -1,17 +1,39 @@
 # The two functions that make targets: libraries with the project's warnings,
 # and tests with their kind as CTest label.
 
+# Below the prefix: headers keep their paths, "worker/session/worker_loop.h".
+set(SLACKLINE_INSTALL_HEADERS include/slackline)
+
+option(SLACKLINE_WERROR "Warnings are errors, those of comparisons of signed with unsigned numbers included" OFF)
+set(slackline_strictness -Wno-sign-compare)
+if(SLACKLINE_WERROR)
+  # g++ 12 sees overlapping copies in the concatenation of strings (GCC's bug 105329).
+  set(slackline_strictness -Werror $<$<CXX_COMPILER_ID:GNU>:-Wno-error=restrict>)
+endif()
+
+# slackline_sanitizer is the kind of tests that a build with a sanitizer is for:
+# asan or tsan. slackline_sanitized builds them.
 set(SLACKLINE_SANITIZER "" CACHE STRING "Value for -fsanitize=, empty for none")
+set(slackline_sanitizer "")
 if(SLACKLINE_SANITIZER)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SLACKLINE_SANITIZER};-fno-omit-frame-pointer>")
   add_link_options(-fsanitize=${SLACKLINE_SANITIZER})
+  add_custom_target(slackline_sanitized)
+  if(SLACKLINE_SANITIZER MATCHES "thread")
+    set(slackline_sanitizer tsan)
+  else()
+    set(slackline_sanitizer asan)
+  endif()
 endif()
 
 function(slackline_options target)
   target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror=return-type;-Wno-sign-compare>"
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror=return-type;${slackline_strictness}>"
+    # What clang checks of ABSL_GUARDED_BY; g++ does not.
+    "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
-  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:${SLACKLINE_INSTALL_HEADERS}>)
 endfunction()
 
 # slackline_library(<name> SOURCES ... [DEPS ...])
@@ -31,20 +53,29 @@ function(slackline_binary name)
 endfunction()
 
 # slackline_add_test(<name> KIND unit|sim|net|gpu|e2e SOURCES ... [DEPS ...]
-#                    [TIMEOUT seconds] [ARGS ...])
+#                    [TIMEOUT seconds] [ARGS ...] [SANITIZERS asan|tsan|none...])
+# SANITIZERS: in which builds with a sanitizer it runs as well, and is of their
+# kind; asan unless something else is said, for a test of kind unit or sim.
 function(slackline_add_test name)
-  cmake_parse_arguments(ARG "" "KIND;TIMEOUT" "SOURCES;DEPS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "" "KIND;TIMEOUT" "SOURCES;DEPS;ARGS;SANITIZERS" ${ARGN})
   if(NOT ARG_KIND MATCHES "^(unit|sim|net|gpu|e2e)$")
     message(FATAL_ERROR "slackline_add_test(${name}): KIND is '${ARG_KIND}', it must be unit, sim, net, gpu or e2e")
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  if(NOT ARG_SANITIZERS AND ARG_KIND MATCHES "^(unit|sim)$")
+    set(ARG_SANITIZERS asan)
+  endif()
   slackline_binary(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_KIND} TIMEOUT ${ARG_TIMEOUT})
-  if(SLACKLINE_SANITIZER STREQUAL "thread")
+  if(slackline_sanitizer IN_LIST ARG_SANITIZERS)
+    set_tests_properties(${name} PROPERTIES LABELS ${slackline_sanitizer})
+    add_dependencies(slackline_sanitized ${name})
+  endif()
+  if(slackline_sanitizer STREQUAL "tsan")
     set_tests_properties(${name} PROPERTIES
       ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp")
   endif()

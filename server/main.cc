@@ -2,12 +2,15 @@
 // server 0 the coordinator.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "common/config/cluster_config.h"
 #include "common/net/resolve.h"
-#include "common/net/transport.h"
+#include "common/net/zmq/zmq_transport.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
+#include "job/job_config.h"
 #include "server/control_loop.h"
 #include "server/coordinator/coordinator_thread.h"
 #include "server/shard/shard_thread.h"
@@ -15,8 +18,18 @@
 namespace slackline {
 namespace {
 
+// What a peer of a shard thread may have under way. Pushes are within the
+// window; each may be sent again once before the first one is read. A shard
+// that is handed over comes with its optimizer slots.
+int64_t UnreadBytesMax(const config::Limits& limits) {
+  return std::max(
+      ChannelOptions().unread_bytes_max,
+      int64_t{1024} * (4 * limits.window_kib() + 8 * limits.shard_kib()));
+}
+
 absl::Status Serve(const MemberFlags& flags,
-                   const config::ClusterConfig& config) {
+                   const config::ClusterConfig& config,
+                   const TimeSource& time) {
   const std::vector<ServerProcess> servers = ServerProcesses(config);
   ServerProcess self = flags.add ? servers.back() : servers[flags.index];
   if (flags.add) {
@@ -40,12 +53,13 @@ absl::Status Serve(const MemberFlags& flags,
   // Everything that can be wrong at start is found before the first message.
   SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
                       Optimizer::Create(config.optimizer()));
-  NetContext context;
+  ZmqTransport transport;
   std::unique_ptr<CoordinatorThread> coordinator;
   if (flags.index == 0) {
     CoordinatorThread::Options options;
     options.core = {
         .job = config.job(),
+        .run = RandomToken(),
         .config_hash = ConfigHash(config),
         .servers = static_cast<int>(servers.size()),
         .workers = static_cast<int>(WorkerProcesses(config).size()),
@@ -56,13 +70,19 @@ absl::Status Serve(const MemberFlags& flags,
         .start_timeout = absl::Milliseconds(config.limits().start_timeout_ms()),
         .rebalance = {.config = config.rebalance(),
                       .slot_count = optimizer.slot_count()},
-        .stop = config.train().stop()};
+        .stop = config.train().stop(),
+        .stall_timeout = absl::Milliseconds(config.limits().stall_timeout_ms()),
+        .save_timeout = absl::Milliseconds(config.limits().save_timeout_ms()),
+        .nonfinite = config.train().nonfinite()};
+    options.time = time;
     options.endpoint = coordinator_endpoint;
     options.folder = flags.out;
     options.mode = ModeText(config);
     options.seed = config.train().seed();
+    options.save_timeout =
+        absl::Milliseconds(config.limits().save_timeout_ms());
     absl::StatusOr<std::unique_ptr<CoordinatorThread>> started =
-        CoordinatorThread::Start(context, options);
+        CoordinatorThread::Start(transport, options);
     if (!started.ok()) {
       return Annotate(started.status(), "cannot start the coordinator");
     }
@@ -71,7 +91,7 @@ absl::Status Serve(const MemberFlags& flags,
   }
 
   ControlLoop::Options control;
-  wire::JoinRequest& join = control.member.join;
+  wire::JoinRequest& join = control.core.member.join;
   join =
       JoinRequestOf(wire::JoinRequest::SERVER, flags.index, self.host, config);
   SL_ASSIGN_OR_RETURN(const StaleRules stale,
@@ -82,34 +102,51 @@ absl::Status Serve(const MemberFlags& flags,
     options.core = {.self = {.server = flags.index, .thread = t},
                     .seed = static_cast<uint64_t>(config.train().seed()),
                     .trace = config.train().trace(),
-                    .stale = stale};
+                    .stale = stale,
+                    .nonfinite = config.train().nonfinite()};
+    options.time = time;
     options.host = address;
     options.port = self.first_port == 0 ? 0 : self.first_port + t;
     options.transport = config.limits().transport();
+    options.unread_bytes_max = UnreadBytesMax(config.limits());
     options.slowdown = self.slowdown;
     SL_ASSIGN_OR_RETURN(
         shard_threads.emplace_back(),
-        ShardThread::Start(context, options, optimizer, config.schedule()));
+        ShardThread::Start(transport, options, optimizer, config.schedule()));
     *join.add_thread() = shard_threads.back()->endpoints();
-    control.shard_thread_endpoints.push_back(
-        shard_threads.back()->control_endpoint());
     spdlog::info("shard thread {} listens at {}", t,
                  shard_threads.back()->endpoints().tcp());
   }
-  control.member.coordinator_address = coordinator_endpoint;
-  control.member.start_timeout =
+  control.core.member.coordinator_address = coordinator_endpoint;
+  control.core.member.start_timeout =
       absl::Milliseconds(config.limits().start_timeout_ms());
+  control.core.member.coordinator_timeout =
+      absl::Milliseconds(config.limits().coordinator_timeout_ms());
+  control.time = time;
+  control.shard_threads = self.threads;
+  control.give_view = [&shard_threads](const std::shared_ptr<const View>& view) {
+    for (const auto& shard_thread : shard_threads) shard_thread->Follow(view);
+  };
+  control.shard_thread_failure = [&shard_threads] {
+    for (const auto& shard_thread : shard_threads) {
+      if (const absl::Status failure = shard_thread->failure(); !failure.ok())
+        return failure;
+    }
+    return absl::OkStatus();
+  };
   control.coordinator_endpoint = coordinator_endpoint;
   if (config.train().trace() && !flags.out.empty()) {
     control.trace_file =
         absl::StrCat(flags.out, "/trace-server-", flags.index, ".jsonl");
   }
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<ControlLoop> loop,
-                      ControlLoop::Create(context, control));
+                      ControlLoop::Create(transport, control));
   const StopSignal stop_signal([&](int signal) {
     loop->Interrupt(InterruptedBy("server", flags.index, signal));
+    if (coordinator != nullptr) coordinator->StopSaving();
   });
-  return loop->Run();
+  SL_RETURN_IF_ERROR(loop->Run());
+  return coordinator == nullptr ? absl::OkStatus() : coordinator->Finish();
 }
 
 }  // namespace
@@ -127,6 +164,7 @@ int main(int argc, char** argv) {
                    "summary.json and traces; none: not written",
        .data_dir_help = "",
        .may_be_added = true,
+       .config_parts = slackline::kJobConfigParts,
        .count =
            [](const slackline::config::ClusterConfig& config) {
              return static_cast<int>(slackline::ServerProcesses(config).size());

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs what building, running and testing Slackline needs on Debian 12 or
 # Ubuntu 22.04/24.04. Safe to run again: it asks apt only for what is missing.
-# Usage: tools/setup.sh [--check]   (--check lists what is missing, installs nothing)
+# Usage: tools/setup.sh [--check] [--clang]
+# --check lists what is missing, and installs nothing. --clang: also clang, for the
+# tests with its sanitizers and the fuzzers.
 set -euo pipefail
 
 packages=(
@@ -19,11 +21,15 @@ packages=(
   # The pictures in docs/.
   python3-matplotlib
 )
-case "${1:-}" in
-  "") check_only=0 ;;
-  --check) check_only=1 ;;
-  *) echo "setup.sh: unknown argument '$1'; only --check is known" >&2; exit 2 ;;
-esac
+check_only=0
+for argument in "$@"; do
+  case "$argument" in
+    --check) check_only=1 ;;
+    # Its sanitizers are in a package of their own on some distributions.
+    --clang) packages+=(clang libclang-rt-dev) ;;
+    *) echo "setup.sh: unknown argument '$argument'; --check and --clang are known" >&2; exit 2 ;;
+  esac
+done
 
 installed() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
 
@@ -51,10 +57,13 @@ setup: this distribution has no package libtorch-dev. Install a CPU build of PyT
 setup: python3 (older wheels have another C++ ABI); CMake finds it through python3, or give it with
 setup:     export CMAKE_PREFIX_PATH=$(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)')
 NOTE
-    for i in "${!missing[@]}"; do
-      [[ ${missing[i]} == libtorch-dev || ${missing[i]} == python3-torch ]] && unset 'missing[i]'
-    done
   fi
+  for i in "${!missing[@]}"; do
+    case "${missing[i]}" in
+      libtorch-dev|python3-torch|libclang-rt-dev)
+        apt-cache show "${missing[i]}" >/dev/null 2>&1 || unset 'missing[i]' ;;
+    esac
+  done
   "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
 fi
 echo "setup: all packages present" >&2

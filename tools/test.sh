@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Sets up what is missing, builds, and runs every test. One command from nothing
 # on Debian 12 or Ubuntu 22.04/24.04.
-# Usage: tools/test.sh [--label unit|sim|net|gpu|e2e]... [--data-dir DIR]
+# Usage: tools/test.sh [--label unit|sim|net|gpu|e2e|asan|fuzz|tsan]... [--data-dir DIR]
 # Without --label: all kinds. Tests of kind gpu exist where CUDA is installed, and
 # are skipped where there is no GPU. Tests on real data, which are in DIR/mnist and
-# DIR/a9a, are skipped without --data-dir.
+# DIR/a9a, are skipped without --data-dir. asan and tsan: tests of the other kinds,
+# in builds with sanitizers. Fuzzers run for 10 s each.
 set -euo pipefail
 
 labels=()
@@ -12,27 +13,52 @@ data_dir=""
 while (($#)); do
   case "$1" in
     --label)
-      labels+=("${2:?--label needs a kind: unit, sim, net, gpu or e2e}")
-      [[ $2 =~ ^(unit|sim|net|gpu|e2e)$ ]] || { echo "test.sh: --label: '$2' is no kind; see --help" >&2; exit 2; }
+      labels+=("${2:?--label needs a kind: unit, sim, net, gpu, e2e, asan, fuzz or tsan}")
+      [[ $2 =~ ^(unit|sim|net|gpu|e2e|asan|fuzz|tsan)$ ]] || { echo "test.sh: --label: '$2' is no kind; see --help" >&2; exit 2; }
       shift 2
       ;;
     --data-dir) data_dir="$(realpath -e -- "${2:?--data-dir needs a folder}")" || exit 2; shift 2 ;;
-    --help|-h) sed -n '2,7p' "$0" | cut -c3-; exit 0 ;;
+    --help|-h) sed -n '2,8p' "$0" | cut -c3-; exit 0 ;;
     *) echo "test.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done
 cd "$(dirname "$0")/.."
 
-tools/setup.sh
-cmake --preset release -DSLACKLINE_TEST_DATA_DIR="$data_dir"
-cmake --build --preset release
+# Those of the given kinds that are asked for, as a regular expression.
+wanted() {
+  local kind found=""
+  for kind in "$@"; do
+    if ((${#labels[@]} == 0)) || [[ " ${labels[*]} " == *" $kind "* ]]; then found+="|$kind"; fi
+  done
+  [[ -z $found ]] || echo "^(${found#|})$"
+}
 
-filter=()
-if ((${#labels[@]})); then
-  filter=(--label-regex "^($(IFS='|'; echo "${labels[*]}"))$")
+# run PRESET LABELS [CMAKE-OPTION...]: a few tests at a time; those with real
+# processes run alone (RUN_SERIAL).
+run() {
+  cmake --preset "$1" "${@:3}"
+  cmake --build --preset "$1"
+  ctest --preset "$1" --parallel "$(nproc)" --label-regex "$2"
+}
+
+release="$(wanted unit sim net gpu e2e)"
+asan="$(wanted asan fuzz)"
+tsan="$(wanted tsan)"
+
+tools/setup.sh
+if [[ -n $asan ]]; then tools/setup.sh --clang || true; fi
+
+if [[ -n $release ]]; then
+  run release "$release" -DSLACKLINE_TEST_DATA_DIR="$data_dir"
+  if ! ctest --preset release -N --label-regex '^gpu$' | grep 'Test *#' >/dev/null; then
+    echo "test.sh: CUDA is not installed, so there are no tests of kind gpu" >&2
+  fi
 fi
-if ! ctest --preset release -N --label-regex '^gpu$' | grep 'Test *#' >/dev/null; then
-  echo "test.sh: CUDA is not installed, so there are no tests of kind gpu" >&2
+if [[ -n $tsan ]]; then run tsan "$tsan"; fi
+if [[ -n $asan ]]; then
+  if command -v clang++ >/dev/null; then
+    run asan "$asan"
+  else
+    echo "test.sh: there is no clang++, so tests of kind asan and fuzz are SKIPPED" >&2
+  fi
 fi
-# A few tests at a time: those with real processes run alone (RUN_SERIAL).
-ctest --preset release --parallel "$(nproc)" "${filter[@]}"

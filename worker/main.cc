@@ -1,48 +1,51 @@
 // slackline_worker: one process per device; trains on its part of the data.
 #include <spdlog/spdlog.h>
 
-#include <mutex>
-
 #include "common/config/cluster_config.h"
-#include "common/net/transport.h"
+#include "common/mutex.h"
+#include "common/net/delayed/delayed_transport.h"
+#include "common/net/zmq/zmq_transport.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/stale_rule.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
-#include "worker/client/ps_client.h"
+#include "job/job_config.h"
 #include "worker/data/load_data.h"
 #include "worker/data/sampler.h"
 #include "worker/model/compute.h"
 #include "worker/model/model.h"
+#include "worker/session/worker_loop.h"
 #include "worker/train/gpu_parts.h"
+#include "worker/train/metric_records.h"
 #include "worker/train/trainer.h"
 
 namespace slackline {
 namespace {
 
-// The PsClient that a signal is for; a worker that joins again makes a new one.
+// The WorkerLoop that a signal is for; a worker that joins again makes a new
+// one.
 class Interruptible {
  public:
-  void Set(PsClient* client) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    client_ = client;
-    if (client_ != nullptr && !reason_.empty()) client_->Interrupt(reason_);
+  void Set(WorkerLoop* loop) {
+    const MutexLock lock(mutex_);
+    loop_ = loop;
+    if (loop_ != nullptr && !reason_.empty()) loop_->Interrupt(reason_);
   }
   void Interrupt(const std::string& reason) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     reason_ = reason;
-    if (client_ != nullptr) client_->Interrupt(reason);
+    if (loop_ != nullptr) loop_->Interrupt(reason);
   }
 
  private:
-  std::mutex mutex_;
-  PsClient* client_ = nullptr;
-  std::string reason_;
+  Mutex mutex_;
+  WorkerLoop* loop_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::Status Work(const MemberFlags& flags,
-                  const config::ClusterConfig& config) {
+absl::Status Work(const MemberFlags& flags, const config::ClusterConfig& config,
+                  const TimeSource& time) {
   Interruptible interruptible;
   const StopSignal stop_signal([&](int signal) {
     interruptible.Interrupt(InterruptedBy("worker", flags.index, signal));
@@ -91,25 +94,35 @@ absl::Status Work(const MemberFlags& flags,
   const LearningRateSchedule::JobLength length =
       JobLengthOf(config.train(), sampler);
 
-  PsClient::Options options;
+  const config::Limits& limits = config.limits();
+  WorkerLoop::Options options;
+  options.time = time;
   options.coordinator_endpoint = absl::StrCat(
       "tcp://", config.coordinator().host(), ":", config.coordinator().port());
-  options.window_bytes = size_t{1024} * config.limits().window_kib();
-  options.message_bytes = size_t{1024} * config.limits().message_kib();
-  options.wait_timeout = absl::Milliseconds(config.limits().wait_timeout_ms());
-  options.transport = config.limits().transport();
-  options.link = LinkOf(self.conditions);
-  if (options.link.has_value()) {
+  options.core.train = config.train();
+  options.core.pull_ahead = config.sync().pull_ahead();
+  options.core.evaluate_every =
+      EvaluationInterval(config.train(), length.steps_per_epoch);
+  options.core.wait_timeout = absl::Milliseconds(limits.wait_timeout_ms());
+  options.core.save_timeout = absl::Milliseconds(limits.save_timeout_ms());
+  ClientCore::Options& client = options.core.client;
+  client.window_bytes = size_t{1024} * limits.window_kib();
+  client.message_bytes = size_t{1024} * limits.message_kib();
+  options.transport = limits.transport();
+  const std::optional<LinkModel> link = LinkOf(self.conditions);
+  if (link.has_value()) {
     spdlog::info("traffic with the servers has to pass a link: {}",
                  self.conditions.link().ShortDebugString());
   }
   SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
                       Optimizer::Create(config.optimizer()));
-  options.slot_count = optimizer.slot_count();
-  options.member.coordinator_address = options.coordinator_endpoint;
-  options.member.start_timeout =
-      absl::Milliseconds(config.limits().start_timeout_ms());
-  wire::JoinRequest& join = options.member.join;
+  client.slot_count = optimizer.slot_count();
+  MemberCore::Options& member = options.core.member;
+  member.coordinator_address = options.coordinator_endpoint;
+  member.start_timeout = absl::Milliseconds(limits.start_timeout_ms());
+  member.coordinator_timeout =
+      absl::Milliseconds(limits.coordinator_timeout_ms());
+  wire::JoinRequest& join = member.join;
   join =
       JoinRequestOf(wire::JoinRequest::WORKER, flags.index, self.host, config);
   for (const wire::Table& table : model->tables()) *join.add_table() = table;
@@ -117,12 +130,17 @@ absl::Status Work(const MemberFlags& flags,
   join.set_steps_per_epoch(length.steps_per_epoch);
   join.set_data(data.description);
 
-  NetContext context;
+  ZmqTransport transport;
+  std::optional<DelayedTransport> delayed;
+  if (link.has_value()) delayed.emplace(transport, *link, time);
+  Transport& to_shard_threads =
+      delayed ? static_cast<Transport&>(*delayed) : transport;
   while (true) {
     join.set_token(RandomToken());  // A new life each time.
-    SL_ASSIGN_OR_RETURN(const std::unique_ptr<PsClient> client,
-                        PsClient::Start(context, options));
-    interruptible.Set(client.get());
+    SL_ASSIGN_OR_RETURN(
+        const std::unique_ptr<WorkerLoop> loop,
+        WorkerLoop::Start(transport, to_shard_threads, options));
+    interruptible.Set(loop.get());
     Trainer trainer({.rank = Rank{flags.index},
                      .host = self.host,
                      .compute_threads = self.threads,
@@ -130,21 +148,11 @@ absl::Status Work(const MemberFlags& flags,
                      .conditions = self.conditions,
                      .config = config,
                      .out = flags.out},
-                    &data, &sampler, model.get(), client.get());
+                    &data, &sampler, model.get(), loop.get());
     const absl::Status status = trainer.Run();
     interruptible.Set(nullptr);
-    if (absl::IsAborted(status)) {
-      spdlog::warn("{}; joining again", std::string(status.message()));
-      continue;
-    }
-    // What went wrong here alone is told to the coordinator, which tells the
-    // others.
-    if (!status.ok() && client->failure().ok()) {
-      wire::Call leave;
-      leave.mutable_leave()->set_failure(std::string(status.message()));
-      (void)client->Call(leave, Payload(), absl::Seconds(2));
-    }
-    return status;
+    if (!absl::IsAborted(status)) return status;
+    spdlog::warn("{}; joining again", std::string(status.message()));
   }
 }
 
@@ -163,6 +171,7 @@ int main(int argc, char** argv) {
            "joins in.",
        .out_help = "Folder for the final model; none: not written",
        .data_dir_help = "Folder with the data sets that the config names",
+       .config_parts = slackline::kJobConfigParts,
        .count =
            [](const slackline::config::ClusterConfig& config) {
              return static_cast<int>(slackline::WorkerProcesses(config).size());

@@ -10,13 +10,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/config/cluster_checks.h"
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"
-#include "common/config/validate.h"
 #include "common/rng.h"
 #include "common/status.h"
-#include "common/sync/sync_mode.h"
+#include "common/sync/mode.h"
 #include "google/protobuf/text_format.h"
 
 namespace slackline {
@@ -51,14 +51,15 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<config::ClusterConfig> LoadClusterConfig(
-    const std::string& path, const ConfigOverrides& overrides) {
+    const std::string& path, const ConfigParts& parts,
+    const ConfigOverrides& overrides) {
   SL_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return ParseClusterConfig(text, path, overrides);
+  return ParseClusterConfig(text, path, parts, overrides);
 }
 
 absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
     const std::string& text, const std::string& file_name,
-    const ConfigOverrides& overrides) {
+    const ConfigParts& parts, const ConfigOverrides& overrides) {
   if (text.size() > kFileBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat(file_name, ":1:1: the file is larger than ", kFileBytesMax,
@@ -68,8 +69,11 @@ absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
   FieldOrigins origins(file_name);
   SL_RETURN_IF_ERROR(ParseConfigText(text, file_name, &config, &origins));
   SL_RETURN_IF_ERROR(ApplyOverrides(overrides, &config, &origins));
-  FillDefaults(&config);
-  SL_RETURN_IF_ERROR(ValidateConfig(config, origins));
+  FillDefaults(&config, parts);
+  const ConfigProblems problems(origins);
+  CheckCluster(config, origins, problems);
+  parts.check(config, problems);
+  SL_RETURN_IF_ERROR(problems.ToStatus());
   return config;
 }
 

@@ -12,8 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/config/config_problems.h"
 #include "proto/cluster.pb.h"
-#include "proto/wire.pb.h"
+#include "proto/control.pb.h"
 
 namespace slackline {
 
@@ -24,10 +25,21 @@ struct ConfigOverrides {
   std::vector<std::string> sets;  // As in SetField().
 };
 
+// The blocks of the config belong to the parts of Slackline that they are for.
+// job/job_config.h has them all.
+struct ConfigParts {
+  // Writes out defaults that the schema cannot say. All blocks that do not
+  // stand for a choice are there.
+  void (*fill_defaults)(config::ClusterConfig* config);
+  // Adds what is wrong with the blocks.
+  void (*check)(const config::ClusterConfig& config,
+                const ConfigProblems& problems);
+};
+
 // Reads and checks a config. In the result every default is written out: all
 // scalar fields that have one, coordinator (with its host), schedule, sync
 // (with its collective), train, limits and rebalance. Values are in the ranges
-// that the schema's comments and the checks in validate.cc name;
+// that the schema's comments and the checks of the parts name;
 // coordinator.port may be 0, which whoever starts the processes must replace.
 //
 // NotFound: the file cannot be read. InvalidArgument: all problems found, one
@@ -36,12 +48,13 @@ struct ConfigOverrides {
 // the command line is shown as its flag instead of a place in the file. A
 // field of a list has its index: "worker[1].slowdown".
 absl::StatusOr<config::ClusterConfig> LoadClusterConfig(
-    const std::string& path, const ConfigOverrides& overrides = {});
+    const std::string& path, const ConfigParts& parts,
+    const ConfigOverrides& overrides = {});
 
 // The same for text in memory; `file_name` is for messages only.
 absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
     const std::string& text, const std::string& file_name,
-    const ConfigOverrides& overrides = {});
+    const ConfigParts& parts, const ConfigOverrides& overrides = {});
 
 // Changes one field, given as "path=value": "train.epochs=3",
 // "worker[1].slowdown=3", "model.mlp.hidden=[256,128]", "sync.asp={}",

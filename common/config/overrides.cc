@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,11 +11,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/config/field_names.h"
 #include "common/config/parse_text.h"
 #include "common/status.h"
+#include "common/sync/mode.h"
+#include "common/sync/modes/mode_rule.h"
 
 namespace slackline {
 namespace {
@@ -25,10 +29,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::OneofDescriptor;
 using google::protobuf::Reflection;
-
-constexpr absl::string_view kModeForms =
-    "bsp, ssp:S (as in ssp:3), dssp:MIN:MAX (as in dssp:3:15), asp, backup:B "
-    "(as in backup:1), allreduce or auto";
 
 absl::Status WrongValue(const FieldDescriptor& field, absl::string_view value) {
   // On the command line the shell has taken the quotes.
@@ -259,35 +259,42 @@ absl::Status AssignField(absl::string_view assignment,
 
 // The path of what `mode` sets: a block, with its options in it.
 std::string PathOf(const wire::SetMode& mode) {
-  if (mode.automatic()) return "sync.auto";
-  switch (mode.mode()) {
-    case wire::SSP:
-      return "sync.ssp";
-    case wire::ASP:
-      return "sync.asp";
-    case wire::ALLREDUCE:
-      return "sync.allreduce";
-    case wire::DSSP:
-      return "sync.dssp";
-    case wire::BACKUP:
-      return "sync.backup";
-    default:
-      return "sync.bsp";
-  }
+  return absl::StrCat("sync.",
+                      mode.has_mode() ? RuleOf(mode.mode()).name() : "auto");
 }
 
 // The paths of the options in it.
 std::vector<std::string> OptionPathsOf(const wire::SetMode& mode) {
-  switch (mode.mode()) {
-    case wire::SSP:
-      return {"sync.ssp.staleness"};
-    case wire::DSSP:
-      return {"sync.dssp.min_staleness", "sync.dssp.max_staleness"};
-    case wire::BACKUP:
-      return {"sync.backup.workers"};
-    default:
-      return {};
+  std::vector<std::string> paths;
+  if (!mode.has_mode()) return paths;
+  for (const ModeRule::Parameter& parameter : RuleOf(mode.mode()).parameters())
+    paths.push_back(absl::StrCat(PathOf(mode), ".", parameter.field));
+  return paths;
+}
+
+// "bsp, ssp:S (as in ssp:3), ... or auto is required, where S is at least 0,
+// ...".
+std::string ModeForms() {
+  std::vector<std::string> forms;
+  std::vector<std::string> bounds;
+  for (const ModeRule* const rule : AllRules()) {
+    std::string& form = forms.emplace_back(rule->name());
+    const char* before = nullptr;
+    for (const ModeRule::Parameter& parameter : rule->parameters()) {
+      absl::StrAppend(&form, ":", parameter.sign);
+      bounds.push_back(absl::StrCat(
+          parameter.sign, " is at least ",
+          before == nullptr ? absl::StrCat(parameter.least) : before));
+      before = parameter.sign;
+    }
+    if (before != nullptr) {
+      absl::StrAppend(&form, " (as in ", ModeText(*ModeFromText(rule->name())),
+                      ")");
+    }
   }
+  return absl::StrCat(absl::StrJoin(forms, ", "),
+                      " or auto is required, where ",
+                      absl::StrJoin(bounds, ", "));
 }
 
 absl::Status AssignMode(absl::string_view text, config::ClusterConfig* config,
@@ -300,22 +307,10 @@ absl::Status AssignMode(absl::string_view text, config::ClusterConfig* config,
     origins->Erase(absl::StrCat("sync.phase[", i, "]"));
   }
   sync->clear_phase();
-  if (mode->automatic()) {
-    sync->mutable_auto_();
-  } else if (mode->mode() == wire::SSP) {
-    sync->mutable_ssp()->set_staleness(static_cast<int32_t>(mode->staleness()));
-  } else if (mode->mode() == wire::DSSP) {
-    config::Dssp& dssp = *sync->mutable_dssp();
-    dssp.set_min_staleness(static_cast<int32_t>(mode->staleness()));
-    dssp.set_max_staleness(static_cast<int32_t>(mode->staleness_max()));
-  } else if (mode->mode() == wire::BACKUP) {
-    sync->mutable_backup()->set_workers(mode->backups());
-  } else if (mode->mode() == wire::ASP) {
-    sync->mutable_asp();
-  } else if (mode->mode() == wire::ALLREDUCE) {
-    sync->mutable_allreduce();
+  if (mode->has_mode()) {
+    PutConfiguredMode(mode->mode(), sync);
   } else {
-    sync->mutable_bsp();
+    sync->mutable_auto_();
   }
   origins->Set(PathOf(*mode), origin);
   for (const std::string& path : OptionPathsOf(*mode))
@@ -354,46 +349,18 @@ absl::Status ApplyOverrides(const ConfigOverrides& overrides,
 }
 
 absl::StatusOr<wire::SetMode> ParseMode(absl::string_view text) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
-  const absl::string_view name = parts.front();
-  // What follows the name: nothing, or all of these numbers.
-  const auto numbers = [&](std::vector<int32_t*> into) {
-    if (parts.size() == 1) return true;
-    bool ok = parts.size() == 1 + into.size();
-    for (size_t i = 0; ok && i < into.size(); ++i)
-      ok = absl::SimpleAtoi(parts[1 + i], into[i]) && *into[i] >= 0;
-    return ok;
-  };
-  int32_t staleness = config::Ssp::default_instance().staleness();
-  int32_t low = config::Dssp::default_instance().min_staleness();
-  int32_t high = config::Dssp::default_instance().max_staleness();
-  int32_t backups = config::Backup::default_instance().workers();
-  wire::SetMode mode;
-  if (text == "bsp") {
-    mode.set_mode(wire::BSP);
-  } else if (text == "asp") {
-    mode.set_mode(wire::ASP);
-  } else if (text == "allreduce") {
-    mode.set_mode(wire::ALLREDUCE);
-  } else if (text == "auto") {
-    mode.set_automatic(true);
-  } else if (name == "ssp" && numbers({&staleness})) {
-    mode.set_mode(wire::SSP);
-    mode.set_staleness(staleness);
-  } else if (name == "dssp" && numbers({&low, &high}) && low <= high) {
-    mode.set_mode(wire::DSSP);
-    mode.set_staleness(low);
-    mode.set_staleness_max(high);
-  } else if (name == "backup" && numbers({&backups}) && backups > 0) {
-    mode.set_mode(wire::BACKUP);
-    mode.set_backups(backups);
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", text, "' is no mode; ", kModeForms,
-        " is required, where S and MIN are at least 0, MAX at least MIN, and B "
-        "at least 1"));
+  wire::SetMode set_mode;
+  if (text == "auto") {
+    set_mode.mutable_by_policy();
+    return set_mode;
   }
-  return mode;
+  std::optional<sync::Mode> mode = ModeFromText(text);
+  if (!mode.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' is no mode; ", ModeForms()));
+  }
+  *set_mode.mutable_mode() = *std::move(mode);
+  return set_mode;
 }
 
 absl::Status SetField(absl::string_view assignment,

@@ -4,6 +4,20 @@
 
 namespace slackline {
 
+void CheckStop(const config::Stop& stop, const ConfigProblems& problems) {
+  if (stop.has_test_accuracy()) {
+    const double accuracy = stop.test_accuracy();
+    problems.Require(accuracy > 0 && accuracy <= 1, "test_accuracy", accuracy,
+                     "above 0 and at most 1", "0.97 is 97 %");
+  }
+  if (stop.has_test_loss()) {
+    problems.AboveZero("test_loss", stop.test_loss());
+  }
+  if (stop.has_wall_seconds()) {
+    problems.AboveZero("wall_seconds", stop.wall_seconds());
+  }
+}
+
 std::string StopRuleMet(const config::Stop& stop, double loss,
                         double accuracy) {
   if (stop.has_test_accuracy() && accuracy >= stop.test_accuracy()) {

@@ -4,9 +4,13 @@
 
 #include <string>
 
+#include "common/config/config_problems.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {
+
+// Adds what is wrong with the rules.
+void CheckStop(const config::Stop& stop, const ConfigProblems& problems);
 
 // "test accuracy 0.9756 reached 0.975", for the first rule that these figures
 // of the test set meet; empty if they meet none.

@@ -1,7 +1,9 @@
 #include "common/membership/member_core.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/str_format.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -12,12 +14,42 @@ constexpr int kHeartbeatsPerLease = 5;
 // After this many leases of silence the coordinator counts as gone.
 constexpr int kSilentLeases = 2;
 constexpr size_t kRecordsPerHeartbeat = 256;
+// For so long after it was stopped a member takes that for the reason of what
+// happens to it. A dead coordinator is found out after kSilentLeases.
+constexpr int kStoppedLeases = kSilentLeases + 2;
+
+std::string Text(absl::Duration duration) {
+  return absl::FormatDuration(absl::Trunc(duration, absl::Milliseconds(1)));
+}
+
+std::string RunText(uint64_t run) { return absl::StrFormat("%016x", run); }
 
 }  // namespace
 
+void MemberCore::Run(absl::Time now) {
+  const absl::Duration late = awake_.Run(now);
+  if (late == absl::ZeroDuration() || lease_ == absl::ZeroDuration()) return;
+  const absl::Duration stopped = late + lease_ / kHeartbeatsPerLease;
+  if (stopped <= lease_) return;
+  stopped_for_ = stopped;
+  resumed_at_ = now;
+}
+
+bool MemberCore::WasStopped(absl::Time now) const {
+  return now - resumed_at_ <= lease_ * kStoppedLeases;
+}
+
+Message MemberCore::NewMessage() const {
+  Message message;
+  message.header.set_view_number(view_ == nullptr ? 0 : view_->number());
+  message.header.set_run(run_);
+  return message;
+}
+
 void MemberCore::Start(absl::Time now, Effects* effects) {
+  Run(now);
   started_ = true;
-  give_up_at_ = now + options_.start_timeout;
+  give_up_at_ = awake_.At(now) + options_.start_timeout;
   SendJoin(now, effects);
 }
 
@@ -29,23 +61,39 @@ void MemberCore::SendJoin(absl::Time now, Effects* effects) {
 }
 
 void MemberCore::SendHeartbeat(absl::Time now, Effects* effects) {
-  Message message;
-  message.header.set_view_number(view_ == nullptr ? 0 : view_->number());
+  Message message = NewMessage();
   wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
   heartbeat = heartbeat_;
   heartbeat.set_incarnation(incarnation_);
   heartbeat.set_first_record(first_record_);
-  for (size_t i = 0; i < std::min(records_.size(), kRecordsPerHeartbeat); ++i) {
+  const size_t count = std::min(records_.size(), kRecordsPerHeartbeat);
+  for (size_t i = 0; i < count; ++i) {
     run::MetricRecord& record = *heartbeat.add_record();
     record = records_[i].record;
     record.set_seconds(absl::ToDoubleSeconds(now - records_[i].made_at));
   }
+  records_sent_ = std::max(records_sent_, count);
   effects->sends.push_back(std::move(message));
   next_heartbeat_ = now + lease_ / kHeartbeatsPerLease;
 }
 
+void MemberCore::SayWhichView(Effects* effects) const {
+  Message message = NewMessage();
+  message.header.mutable_heartbeat()->set_incarnation(incarnation_);
+  effects->sends.push_back(std::move(message));
+}
+
 void MemberCore::AddRecord(const run::MetricRecord& record,
                            absl::Time made_at) {
+  if (records_.size() >= options_.records_max) {
+    const auto unsent =
+        records_.begin() + static_cast<ptrdiff_t>(records_sent_);
+    const auto oldest = std::find_if(unsent, records_.end(), [](const auto& r) {
+      return r.record.kind() == run::MetricRecord::TRAIN;
+    });
+    records_.erase(oldest == records_.end() ? unsent : oldest);
+    ++records_dropped_;
+  }
   records_.push_back({.record = record, .made_at = made_at});
   if (record.kind() == run::MetricRecord::EVAL)
     next_heartbeat_ = std::min(next_heartbeat_, made_at);
@@ -56,8 +104,7 @@ uint64_t MemberCore::Call(wire::Call kind, Payload value, absl::Time now,
   const uint64_t id = next_call_id_++;
   kind.set_call_id(id);
   kind.set_incarnation(incarnation_);
-  Message message;
-  message.header.set_view_number(view_ == nullptr ? 0 : view_->number());
+  Message message = NewMessage();
   *message.header.mutable_call() = std::move(kind);
   if (!value.empty()) message.payloads.push_back(std::move(value));
   effects->sends.push_back(message);
@@ -66,53 +113,108 @@ uint64_t MemberCore::Call(wire::Call kind, Payload value, absl::Time now,
   return id;
 }
 
+void MemberCore::OnJoinReply(const wire::JoinReply& reply, absl::Time now,
+                             Effects* effects) {
+  if (incarnation_ != 0 || reply.token() != options_.join.token()) return;
+  lease_ = absl::Milliseconds(reply.lease_ms());
+  obstacle_ = reply.obstacle();
+  if (reply.code() == wire::OK) {
+    incarnation_ = reply.incarnation();
+    run_ = reply.run();
+    awake_.SetGapMax(lease_ / kHeartbeatsPerLease);
+    effects->joined = true;
+    SendHeartbeat(now, effects);
+  } else if (reply.code() == wire::RETRY) {
+    join_obstacle_ = reply.error();
+  } else {
+    effects->failure = absl::FailedPreconditionError(absl::StrCat(
+        "the coordinator refused to let us join: ", reply.error()));
+  }
+}
+
+void MemberCore::OnView(absl::StatusOr<std::shared_ptr<const View>> view,
+                        uint64_t number, Effects* effects) {
+  if (!view.ok()) {
+    if (std::exchange(view_refused_, number) != number) {
+      effects->log.push_back(
+          absl::StrCat("a view from the coordinator is not followed: ",
+                       view.status().message()));
+    }
+    return;
+  }
+  view_ = *std::move(view);
+  effects->view = view_;
+  // The last view is acknowledged by the caller, together with the last
+  // statistics.
+  if (view_->proto().state() == wire::RUNNING) SayWhichView(effects);
+}
+
+void MemberCore::OnLink(LinkState link, absl::Time now) {
+  Run(now);
+  link_ = link;
+}
+
 void MemberCore::OnMessage(const Message& message, absl::Time now,
                            Effects* effects) {
-  heard_ = now;
+  Run(now);
+  if (message.header.has_wrong_run()) {
+    const wire::WrongRun& other = message.header.wrong_run();
+    if (run_ == 0 || other.run() == run_) return;
+    effects->failure = absl::FailedPreconditionError(absl::StrCat(
+        "this process belongs to an earlier run (", RunText(run_), ") of job '",
+        options_.join.job(), "', which has ended; the coordinator at ",
+        options_.coordinator_address, " runs job '", other.job(), "' (run ",
+        RunText(other.run()), ")"));
+    return;
+  }
+  if (run_ != 0 && message.header.run() != 0 && message.header.run() != run_)
+    return;  // From another coordinator than the one that we have joined.
+  if (said_silent_) {
+    said_silent_ = false;
+    effects->log.push_back(absl::StrCat(
+        "the coordinator in server 0 at ", options_.coordinator_address,
+        " is heard again, after ", Text(Silence(now))));
+  }
+  heard_ = awake_.At(now);
   switch (message.header.body_case()) {
-    case wire::Header::kJoinReply: {
-      const wire::JoinReply& reply = message.header.join_reply();
-      if (incarnation_ != 0 || reply.token() != options_.join.token()) return;
-      if (reply.code() == wire::OK) {
-        incarnation_ = reply.incarnation();
-        lease_ = absl::Milliseconds(reply.lease_ms());
-        effects->joined = true;
-        SendHeartbeat(now, effects);
-      } else if (reply.code() == wire::RETRY) {
-        join_obstacle_ = reply.error();
-      } else {
-        effects->failure = absl::FailedPreconditionError(absl::StrCat(
-            "the coordinator refused to let us join: ", reply.error()));
-      }
-      return;
-    }
+    case wire::Header::kJoinReply:
+      return OnJoinReply(message.header.join_reply(), now, effects);
     case wire::Header::kHeartbeatReply: {
       const wire::HeartbeatReply& reply = message.header.heartbeat_reply();
       if (incarnation_ == 0 || reply.incarnation() != incarnation_) return;
       if (reply.code() == wire::FENCED) effects->fenced = true;
       while (first_record_ < reply.records_acked() && !records_.empty()) {
         records_.pop_front();
+        if (records_sent_ > 0) --records_sent_;
         ++first_record_;
+      }
+      if (records_dropped_ > records_dropped_said_) {
+        effects->log.push_back(absl::StrCat(
+            records_dropped_ - records_dropped_said_,
+            " metric records were dropped while the coordinator did not take "
+            "them; at most ",
+            options_.records_max, " are kept"));
+        records_dropped_said_ = records_dropped_;
       }
       return;
     }
     case wire::Header::kView: {
       // Meant for an incarnation; the first view may overtake the join reply.
-      if (incarnation_ == 0) return;
-      if (view_ != nullptr && message.header.view().number() <= view_->number())
+      const uint64_t number = message.header.view().number();
+      if (incarnation_ == 0 || (view_ != nullptr && number <= view_->number()))
         return;
-      absl::StatusOr<std::shared_ptr<const View>> view =
-          View::Create(message.header.view());
-      if (!view.ok()) {
-        effects->failure = view.status();
+      return OnView(View::Create(message.header.view()), number, effects);
+    }
+    case wire::Header::kViewChange: {
+      const wire::ViewChange& change = message.header.view_change();
+      if (incarnation_ == 0 ||
+          (view_ != nullptr && change.number() <= view_->number())) {
         return;
       }
-      view_ = *view;
-      effects->view = view_;
-      // Tells the coordinator that we have it. The last view is acknowledged by
-      // the caller, together with the last statistics.
-      if (view_->proto().state() == wire::RUNNING) SendHeartbeat(now, effects);
-      return;
+      // Something between is lost. The coordinator learns which view we have.
+      if (view_ == nullptr || change.base() != view_->number())
+        return SayWhichView(effects);
+      return OnView(view_->With(change), change.number(), effects);
     }
     case wire::Header::kCallReply: {
       const auto call = calls_.find(message.header.call_reply().call_id());
@@ -141,10 +243,60 @@ void MemberCore::OnMessage(const Message& message, absl::Time now,
   }
 }
 
+void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
+  const absl::Duration silence = Silence(now);
+  if (lease_ == absl::ZeroDuration() || silence <= lease_ * kSilentLeases)
+    return;
+  const std::string who = absl::StrCat("the coordinator in server 0 at ",
+                                       options_.coordinator_address,
+                                       " has been silent for ", Text(silence));
+  if (link_ == LinkState::kGone) {
+    effects->failure = absl::UnavailableError(absl::StrCat(
+        who,
+        " and nobody listens there any more; that server died or the job "
+        "has ended",
+        WasStopped(now)
+            ? absl::StrCat("; this process itself was stopped for ",
+                           Text(stopped_for_), ", longer than its lease of ",
+                           Text(lease_))
+            : ""));
+    return;
+  }
+  if (silence > options_.coordinator_timeout) {
+    effects->failure = absl::UnavailableError(absl::StrCat(
+        who,
+        "; its process is there or cannot be reached, but says nothing, "
+        "and limits { coordinator_timeout_ms } is ",
+        absl::ToInt64Milliseconds(options_.coordinator_timeout)));
+    return;
+  }
+  if (said_silent_) return;
+  said_silent_ = true;
+  effects->log.push_back(absl::StrCat(
+      who,
+      "; nothing says that it is dead, so this process waits for it, up to ",
+      Text(options_.coordinator_timeout)));
+}
+
+std::string MemberCore::WhyFenced(absl::Time now) const {
+  const std::string lease =
+      absl::StrCat("its lease of ", Text(lease_), " ran out");
+  if (WasStopped(now)) {
+    return absl::StrCat(lease, " while this process was stopped for ",
+                        Text(stopped_for_));
+  }
+  return absl::StrCat(lease,
+                      " although it runs; was it cut off, or the machine "
+                      "overloaded? limits { lease_ms: ... } can be raised");
+}
+
 void MemberCore::OnTick(absl::Time now, Effects* effects) {
   if (!started_) return;
+  Run(now);
   if (incarnation_ == 0) {
-    if (now >= give_up_at_) {
+    CheckSilence(now, effects);
+    if (!effects->failure.ok()) return;
+    if (awake_.At(now) >= give_up_at_) {
       const std::string waited = absl::FormatDuration(options_.start_timeout);
       effects->failure = absl::DeadlineExceededError(
           join_obstacle_.empty()
@@ -159,14 +311,8 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
     if (now >= next_join_) SendJoin(now, effects);
     return;
   }
-  if (now - heard_ > lease_ * kSilentLeases) {
-    effects->failure = absl::UnavailableError(absl::StrCat(
-        "the coordinator in server 0 at ", options_.coordinator_address,
-        " has been silent for ",
-        absl::FormatDuration(absl::Trunc(now - heard_, absl::Milliseconds(1))),
-        "; that server died or cannot be reached"));
-    return;
-  }
+  CheckSilence(now, effects);
+  if (!effects->failure.ok()) return;
   if (now >= next_heartbeat_) SendHeartbeat(now, effects);
   for (auto& [id, call] : calls_) {
     if (now < call.resend_at) continue;
@@ -177,7 +323,9 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
 
 absl::Time MemberCore::NextWakeup() const {
   if (!started_) return absl::InfiniteFuture();
-  if (incarnation_ == 0) return std::min(next_join_, give_up_at_);
+  if (incarnation_ == 0) {
+    return std::min(next_join_, awake_.RealTimeOf(give_up_at_));
+  }
   absl::Time next = next_heartbeat_;
   for (const auto& [id, call] : calls_) next = std::min(next, call.resend_at);
   return next;

@@ -2,10 +2,16 @@
 // heartbeats with statistics, follows the view, and repeats calls until they
 // are answered.
 //
+// A silent coordinator is not a dead one. Two leases of silence end the member
+// if nobody listens at the coordinator's address any more; else it waits, up to
+// coordinator_timeout. Time in which this member itself did not run does not
+// count as silence (common/time/awake_clock.h).
+//
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible. All messages go to the coordinator and come from it.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
@@ -14,7 +20,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/link_state.h"
 #include "common/message.h"
+#include "common/time/awake_clock.h"
 #include "common/view/shard_map.h"
 
 namespace slackline {
@@ -25,8 +33,12 @@ class MemberCore {
     wire::JoinRequest join;           // Who we are. token != 0.
     std::string coordinator_address;  // For messages to people.
     absl::Duration start_timeout = absl::Seconds(60);
+    // How long a coordinator may be silent while its process is there.
+    absl::Duration coordinator_timeout = absl::Seconds(120);
     absl::Duration join_retry = absl::Milliseconds(200);
     absl::Duration call_retry = absl::Milliseconds(500);
+    // Records that wait to be delivered: see AddRecord(). Above 256.
+    size_t records_max = 4096;
   };
   struct CallResult {
     uint64_t call_id = 0;
@@ -39,15 +51,22 @@ class MemberCore {
     std::shared_ptr<const View> view;  // A newer view than the last one.
     std::vector<CallResult> answers;
     // The lease ran out, though we live: join again with a new core and token.
+    // WhyFenced() says why.
     bool fenced = false;
     // Refused, or the coordinator is gone. Names who and what to do.
     absl::Status failure;
+    std::vector<std::string> log;  // Sentences for people.
   };
 
-  explicit MemberCore(const Options& options) : options_(options) {}
+  explicit MemberCore(const Options& options)
+      : options_(options), awake_(options.join_retry) {}
 
   void Start(absl::Time now, Effects* effects);
   void OnMessage(const Message& message, absl::Time now, Effects* effects);
+  // What the driver learns about the connection to the coordinator. Until it
+  // says something, nobody is there.
+  void OnLink(LinkState link, absl::Time now);
+  // The driver reads everything that has arrived before it calls this.
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;
 
@@ -60,8 +79,12 @@ class MemberCore {
   }
   // Delivered exactly once to the coordinator's records, with the time since
   // `made_at`: an EVAL with the next OnTick(), since it may end the job, others
-  // with the next heartbeat.
+  // with the next heartbeat. While the coordinator does not answer at most
+  // records_max of them are kept: the oldest TRAIN record that was not sent yet
+  // makes room, and only if there is none the oldest of the others.
   void AddRecord(const run::MetricRecord& record, absl::Time made_at);
+  // Those that made room.
+  int64_t records_dropped() const { return records_dropped_; }
   // Sends a heartbeat now instead of at its time. Call it after a view that
   // ends the job, with the last statistics set: the coordinator waits for it.
   void SendHeartbeat(absl::Time now, Effects* effects);
@@ -70,35 +93,78 @@ class MemberCore {
   // call's kind set. Only after joining.
   uint64_t Call(wire::Call kind, Payload value, absl::Time now,
                 Effects* effects);
+  // Nobody waits for the answer any more: the call is not repeated, and its
+  // answer is ignored. A call that is answered or unknown is not an error.
+  void Cancel(uint64_t call_id) { calls_.erase(call_id); }
 
   Incarnation incarnation() const { return incarnation_; }
+  // Of the coordinator that we have joined; 0 before.
+  uint64_t run() const { return run_; }
   const std::shared_ptr<const View>& view() const { return view_; }
   absl::Duration lease() const { return lease_; }
+  // Why the coordinator had no place for us when it last said so; unspecified
+  // once we have joined.
+  wire::JoinReply::Obstacle obstacle() const { return obstacle_; }
+  // What waits to be answered, and to be kept by the coordinator.
+  size_t calls_count() const { return calls_.size(); }
+  size_t records_count() const { return records_.size(); }
+  // A sentence: why the lease may have run out, though we live.
+  std::string WhyFenced(absl::Time now) const;
 
  private:
   struct PendingCall {
     Message message;
     absl::Time resend_at;
   };
-  void SendJoin(absl::Time now, Effects* effects);
-
-  const Options options_;
-  bool started_ = false;
-  absl::Time give_up_at_;  // While joining.
-  absl::Time next_join_;
-  std::string join_obstacle_;  // What the coordinator said last, if anything.
-  Incarnation incarnation_ = 0;
-  absl::Duration lease_;
-  absl::Time next_heartbeat_;
-  absl::Time heard_;  // Last sign of life of the coordinator.
-  wire::Heartbeat heartbeat_;
-  uint64_t first_record_ = 0;
   struct Record {
     run::MetricRecord record;
     absl::Time made_at;
   };
+  // At the beginning of each event.
+  void Run(absl::Time now);
+  void SendJoin(absl::Time now, Effects* effects);
+  // A view that does not fit is refused, and that is said once.
+  void OnView(absl::StatusOr<std::shared_ptr<const View>> view, uint64_t number,
+              Effects* effects);
+  void OnJoinReply(const wire::JoinReply& reply, absl::Time now,
+                   Effects* effects);
+  // Fails, or says that it waits, if the coordinator has been silent for long.
+  void CheckSilence(absl::Time now, Effects* effects);
+  // Of the coordinator, in awake time.
+  absl::Duration Silence(absl::Time now) const {
+    return awake_.At(now) - heard_;
+  }
+  // This process did not run for longer than its lease, not long ago.
+  bool WasStopped(absl::Time now) const;
+  Message NewMessage() const;
+  // A heartbeat without statistics and records, as small for every size of job.
+  void SayWhichView(Effects* effects) const;
+
+  const Options options_;
+  AwakeClock awake_;
+  bool started_ = false;
+  absl::Time give_up_at_;  // While joining; in awake time.
+  absl::Time next_join_;
+  std::string join_obstacle_;  // What the coordinator said last, if anything.
+  wire::JoinReply::Obstacle obstacle_ = {};
+  Incarnation incarnation_ = 0;
+  uint64_t run_ = 0;
+  absl::Duration lease_;  // Zero until the coordinator has said something.
+  absl::Time next_heartbeat_;
+  LinkState link_ = LinkState::kGone;
+  absl::Time heard_;  // Last sign of life of the coordinator; in awake time.
+  bool said_silent_ = false;
+  absl::Duration
+      stopped_for_;  // The last time that it was longer than a lease,
+  absl::Time resumed_at_ = absl::InfinitePast();  // and when that ended.
+  wire::Heartbeat heartbeat_;
+  uint64_t first_record_ = 0;  // The number of records_.front().
+  size_t records_sent_ = 0;    // Of records_: their numbers are fixed.
   std::deque<Record> records_;
+  int64_t records_dropped_ = 0;
+  int64_t records_dropped_said_ = 0;
   std::shared_ptr<const View> view_;
+  uint64_t view_refused_ = 0;  // Number of the last one.
   uint64_t next_call_id_ = 1;
   std::map<uint64_t, PendingCall> calls_;
 };

@@ -52,32 +52,27 @@ Poller::Poller(const Options& options)
     : options_(options), spin_(options.spin_max) {}
 Poller::~Poller() = default;
 
-void Poller::Add(Socket& socket) {
-  sockets_.push_back(&socket);
-  descriptors_.push_back({socket.file_descriptor(), POLLIN, 0});
+void Poller::Add(Waitable& waitable) {
+  waitables_.push_back(&waitable);
+  for (const int descriptor : waitable.Descriptors())
+    descriptors_.push_back({descriptor, POLLIN, 0});
 }
 
-void Poller::Add(const Waker& waker) {
-  descriptors_.push_back({waker.event_, POLLIN, 0});
-}
-
-void Poller::Remove(const Socket& socket) {
-  const int descriptor = socket.file_descriptor();
-  std::erase(sockets_, &socket);
-  std::erase_if(descriptors_,
-                [=](const pollfd& entry) { return entry.fd == descriptor; });
+void Poller::Remove(const Waitable& waitable) {
+  std::erase(waitables_, &waitable);
+  for (const int descriptor : waitable.Descriptors()) {
+    std::erase_if(descriptors_,
+                  [=](const pollfd& entry) { return entry.fd == descriptor; });
+  }
 }
 
 absl::Status Poller::Wait(absl::Duration wait_max) {
   // A time that is over by now, on a machine that was busy.
   wait_max = std::max(wait_max, absl::ZeroDuration());
-  // A socket's descriptor tells that ZeroMQ has news for it, not that it has
-  // messages, and is silent about messages whose news a send has already taken
-  // in. So ask the sockets first. Afterwards every new message makes its
-  // descriptor readable.
-  for (Socket* const socket : sockets_) {
-    SL_ASSIGN_OR_RETURN(const bool has_input, socket->HasInput());
-    if (has_input) return absl::OkStatus();
+  for (Waitable* const waitable : waitables_) {
+    SL_ASSIGN_OR_RETURN(const absl::Duration may_wait, waitable->WaitMax());
+    if (may_wait <= absl::ZeroDuration()) return absl::OkStatus();
+    wait_max = std::min(wait_max, may_wait);
   }
   if (options_.spin_max == absl::ZeroDuration()) {
     return Look(wait_max).status();

@@ -1,4 +1,4 @@
-// Waiting for messages on several sockets, and for wakes from other threads.
+// Waiting for messages of several channels, and for wakes from other threads.
 #pragma once
 
 #include <poll.h>
@@ -9,30 +9,34 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/net/transport.h"
+#include "common/net/waitable.h"
 
 namespace slackline {
 
 // Ends another thread's Poller::Wait(). Wakes that nobody has drained yet are
 // one. Use: the waking thread first changes shared state, then calls Wake();
 // the woken one first calls Drain(), then looks at the state.
-class Waker {
+class Waker : public Waitable {
  public:
   Waker();
-  ~Waker();
+  ~Waker() override;
   Waker(const Waker&) = delete;
   Waker& operator=(const Waker&) = delete;
 
   void Wake();   // Any thread.
   void Drain();  // The thread that waits.
 
+  std::vector<int> Descriptors() const override { return {event_}; }
+  absl::StatusOr<absl::Duration> WaitMax() override {
+    return absl::InfiniteDuration();
+  }
+
  private:
-  friend class Poller;
   const int event_;  // An eventfd.
   std::atomic<bool> pending_{false};
 };
 
-// Belongs to the thread of its sockets. A wait may first look again and again
+// Belongs to the thread that waits. A wait may first look again and again
 // for a short time, if the waits before have shown that messages come soon, and
 // then sleeps.
 class Poller {
@@ -48,16 +52,14 @@ class Poller {
   explicit Poller(const Options& options);
   ~Poller();
 
-  // Sockets and wakers must be removed before they end.
-  void Add(Socket& socket);
-  void Add(const Waker& waker);
-  void Remove(const Socket& socket);
+  // What is added must be removed before it ends, unless the Poller ends first.
+  void Add(Waitable& waitable);
+  void Remove(const Waitable& waitable);
 
-  // Returns as soon as a socket may have a message or a waker was woken, at the
+  // Returns as soon as one may have a message or a waker was woken, at the
   // latest after `wait_max` (may be infinite; below zero is zero); sometimes
-  // earlier. OK in all
-  // cases; the caller then drains the wakers and receives from every socket
-  // until it has no more.
+  // earlier. OK in all cases; the caller then drains the wakers and receives
+  // from every channel until it has no more.
   absl::Status Wait(absl::Duration wait_max);
 
  private:
@@ -65,8 +67,8 @@ class Poller {
   absl::StatusOr<bool> Look(absl::Duration wait_max);
 
   const Options options_;
-  std::vector<Socket*> sockets_;
-  std::vector<pollfd> descriptors_;  // Of all sockets and wakers.
+  std::vector<Waitable*> waitables_;
+  std::vector<pollfd> descriptors_;  // Of all of them.
   absl::Duration spin_;              // At most options_.spin_max.
 };
 

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/cluster.pb.h"
-#include "proto/wire.pb.h"
+#include "proto/view.pb.h"
 
 namespace slackline {
 

@@ -1,22 +1,22 @@
-// Messages between processes over ZeroMQ: tcp://, ipc:// and inproc://.
+// Messages between processes, whatever carries them: ZeroMQ (common/net/zmq/),
+// a decorator that delays (common/net/delayed/), memory of one process
+// (tests/support/memory_transport.h). Product classes know these interfaces
+// only; main() makes the Transport.
 //
-// A shard thread or a control thread owns one RouterSocket, and each of its
-// peers one DealerSocket. On the wire a message is the header frame (common/
-// net/header_codec.h) and then its payload frames. Payloads are not copied
-// from kZeroCopyBytes on: a sent one is referenced until the system has taken
-// its bytes, a received one refers to the memory ZeroMQ read it into.
+// A shard thread or a control thread listens at one Listener, and each of its
+// peers has a Channel to it. Payloads are not copied where that can be avoided:
+// a sent one is referenced until the system has taken its bytes, a received one
+// refers to the memory that it was read into.
 //
 // Delivery is at most once and in order per connection. A message is lost when
 // its connection breaks or its queue is full, so every protocol above repeats
 // what was not answered. Connections come back by themselves.
 //
-// Threads: a socket belongs to one thread, and may be handed to another with
-// a synchronising operation in between. A NetContext is thread-safe.
-//
-// Only files of common/net (and the raw half of benchmarks) include zmq.hpp.
+// Threads: a Transport is thread-safe unless it says otherwise. A Channel and a
+// Listener belong to one thread, and may be handed to another with a
+// synchronising operation in between. A Transport outlives what it has made.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,169 +25,128 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/link_state.h"
 #include "common/message.h"
-
-namespace zmq {
-class context_t;
-class message_t;
-class socket_t;
-}  // namespace zmq
+#include "common/net/waitable.h"
 
 namespace slackline {
 
-// Smaller payloads are copied: that is cheaper than a shared holder, and a
-// small received frame would keep alive the whole buffer that it was read with.
-inline constexpr size_t kZeroCopyBytes = 2048;
-
-// The I/O threads of a process. It must outlive its sockets. The destructor
-// waits until they have sent what they hold, at most their linger.
-class NetContext {
- public:
-  struct Options {
-    // One moves about 4 GB/s; more only help with several busy peers and cores.
-    int io_threads = 1;
-  };
-  NetContext() : NetContext(Options()) {}
-  explicit NetContext(const Options& options);
-  ~NetContext();
-
-  NetContext(const NetContext&) = delete;
-  NetContext& operator=(const NetContext&) = delete;
-
- private:
-  friend class Socket;
-  const std::unique_ptr<zmq::context_t> context_;
-};
-
-// For main(), before threads start: makes the process keep the memory it frees.
-// ZeroMQ allocates memory for every received frame. By default glibc returns
-// freed memory to the kernel as soon as about two frames' worth of it lies
-// idle, and then each message of several frames costs a page fault per page:
-// about twice the CPU time at 256 KiB frames.
-void KeepFreedMemory();
-
-struct SocketOptions {
+struct ChannelOptions {
   // Messages queued per peer; a full queue refuses (send) or pushes back to the
-  // sender (receive). Whoever sends large ones bounds their bytes by a window.
+  // sender (receive, channels only). Whoever sends large ones bounds their
+  // bytes by a window.
   int send_queue_max = 1000;
   int receive_queue_max = 1000;
+  // Listeners: what one peer may have sent that Receive() has not returned yet,
+  // as whole messages or as parts of one. The connection of a peer from another
+  // process with more of it is ended, and counts as malformed. At least as much
+  // as the windows of the protocols above allow to be under way. Memory may
+  // come to 32 times as much, if a peer sends nothing but empty frames.
+  int64_t unread_bytes_max = int64_t{32} << 20;
   // Of one message. A sender is refused; a received message beyond it is
   // malformed. A single frame beyond message_bytes_max ends its connection.
   int payloads_max = 65536;
   int64_t message_bytes_max = int64_t{1} << 30;  // Header and payloads.
-  // How long a closed socket goes on sending what it holds.
+  // Peers that a Listener can answer. One that was not heard while so many
+  // others were may be forgotten, until its next message. At least 1.
+  int peers_max = 65536;
+  // How long a closed channel goes on sending what it holds.
   absl::Duration linger = absl::Milliseconds(500);
-  // A connection on which nothing, not even a heartbeat, has come for this long
-  // is given up and made anew.
+  // A connection whose other host has not answered for this long, by what TCP
+  // tells, is given up and made anew. At least a second where nothing is sent.
   absl::Duration silence_max = absl::Seconds(10);
+  // Channels: ReceiveLinkState() tells of the other end.
+  bool watch_link = false;
 };
 
-// What both kinds have in common.
-class Socket {
- public:
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  ~Socket();
+// InvalidArgument names the option, its value and its bound.
+absl::Status CheckChannelOptions(const ChannelOptions& options);
 
-  // Received messages that were no messages of ours.
-  int64_t malformed_count() const { return malformed_count_; }
+// InvalidArgument if the message exceeds a bound of the options, or its header
+// kHeaderBytesMax.
+absl::Status CheckBounds(const Message& message, const ChannelOptions& options);
+
+// What Channels and Listeners count.
+struct ChannelCounts {
+  int64_t malformed = 0;  // Received messages that were no messages of ours.
   // Messages that Send() refused because of the peer (not connected, full).
-  int64_t dropped_count() const { return dropped_count_; }
-
- protected:
-  Socket(NetContext& context, int type, const SocketOptions& options);
-  static absl::Status CheckOptions(const SocketOptions& options);
-
-  // False if no frame is there.
-  absl::StatusOr<bool> ReceiveFrame(zmq::message_t* frame);
-  // Takes all frames of a message from its header frame on. `*fault` says what
-  // is wrong with it, empty if nothing.
-  absl::Status ReceiveBody(const zmq::message_t& header, Message* message,
-                           std::string* fault);
-  // False if the queue is full. `frame` is consumed on true.
-  absl::StatusOr<bool> SendFrame(zmq::message_t& frame, bool more);
-  absl::StatusOr<bool> SendFirstFrame(zmq::message_t& frame, bool more);
-  // `first`: no routing id has been sent before.
-  absl::StatusOr<bool> SendBody(const Message& message, bool first);
-  absl::Status CheckBounds(const Message& message) const;
-
-  const SocketOptions options_;
-  std::unique_ptr<zmq::socket_t> socket_;
-  int64_t malformed_count_ = 0;
-  int64_t dropped_count_ = 0;
-
- private:
-  friend class Poller;
-  int file_descriptor() const;
-  // Also makes the socket take in what has happened meanwhile.
-  absl::StatusOr<bool> HasInput();
-
-  // The last call was a receive that found nothing: every message since then
-  // shows in the file descriptor.
-  bool drained_ = false;
+  int64_t dropped = 0;
 };
 
-// Answers many peers; a peer is known from its connection on, by its routing
-// id, which is the text of its PeerId. The latest connection of a PeerId
-// counts.
-class RouterSocket : public Socket {
+// The connection of a peer to the one Listener that it was made for.
+class Channel : public Waitable {
+ public:
+  // The next message; nullopt if there is none. Does not block. Malformed ones
+  // are counted and skipped.
+  virtual absl::StatusOr<std::optional<Message>> Receive() = 0;
+
+  // Queues a message, also while there is no connection. Does not block.
+  // ResourceExhausted: the queue is full, the message is dropped and counted.
+  // InvalidArgument: it exceeds a bound. Others: the channel is broken.
+  virtual absl::Status Send(const Message& message) = 0;
+
+  // With watch_link: whether a process listens at the other end, after all that
+  // has happened since the last call; nullopt if nothing has happened that says
+  // something. Does not block.
+  //
+  // TCP tells that a process has ended: the next connection is refused. It does
+  // not tell of one that is stopped, whose kernel goes on accepting
+  // connections, nor of a partition: an attempt that merely finds no answer
+  // says nothing.
+  virtual absl::StatusOr<std::optional<LinkState>> ReceiveLinkState() = 0;
+
+  virtual ChannelCounts counts() const = 0;
+};
+
+// Answers many peers. A peer is known from its first message on, by the PeerId
+// that its Channel was made with. Of two that call themselves alike, such as a
+// worker of a job and one of an earlier job on the same ports, the one that was
+// heard last counts.
+class Listener : public Waitable {
  public:
   struct Incoming {
     PeerId from;
     Message message;
   };
 
-  static absl::StatusOr<std::unique_ptr<RouterSocket>> Create(
-      NetContext& context, const SocketOptions& options = {});
-
-  // May be called several times. Returns the endpoint to connect to, with the
-  // port that was chosen if `endpoint` ends in ":0". "tcp://" wants a numeric
-  // address or an interface name, not a host name; "ipc://@name" leaves no
-  // file. The error names the endpoint and the fix, for example for a port in
-  // use.
-  absl::StatusOr<std::string> Bind(const std::string& endpoint);
+  // May be called several times, before a Poller waits for the listener.
+  // Returns the endpoint to connect to, with the port that was chosen if
+  // `endpoint` ends in ":0". "tcp://" wants a numeric address or an interface
+  // name, not a host name; "ipc://@name" leaves no file; "inproc://name" can be
+  // reached from within the process only. The error names the endpoint and the
+  // fix, for example for a port in use.
+  virtual absl::StatusOr<std::string> Bind(const std::string& endpoint) = 0;
 
   // The next message; nullopt if there is none. Does not block. A malformed one
-  // (header that does not parse, no header, too large, a routing id that is no
-  // PeerId) is not an error: it is counted, its sender gets an ErrorReply, and
-  // the next one is looked at. After many of them in a row nullopt is returned
-  // though there may be more, so that a flood does not hold up the caller.
-  absl::StatusOr<std::optional<Incoming>> Receive();
+  // (header that does not parse, no header, too large, from nobody) is not an
+  // error: it is counted, its sender gets an ErrorReply, and the next one is
+  // looked at. After many of them in a row nullopt is returned though there may
+  // be more, so that a flood does not hold up the caller.
+  virtual absl::StatusOr<std::optional<Incoming>> Receive() = 0;
 
-  // Queues a message. Does not block. NotFound: the peer is not connected;
-  // ResourceExhausted: its queue is full. In both cases the message is dropped
-  // and counted, and the caller's protocol is to repeat it. InvalidArgument:
-  // the message exceeds a bound of the options. Others: the socket is broken.
-  absl::Status Send(const PeerId& to, const Message& message);
+  // Queues a message. Does not block. NotFound: the peer is not connected, or
+  // has not sent anything; ResourceExhausted: its queue is full. In both cases
+  // the message is dropped and counted, and the caller's protocol is to repeat
+  // it. InvalidArgument: the message exceeds a bound of the options. Others:
+  // the listener is broken.
+  virtual absl::Status Send(const PeerId& to, const Message& message) = 0;
 
- private:
-  using Socket::Socket;
-  void SendError(const zmq::message_t& to, const std::string& error);
+  virtual ChannelCounts counts() const = 0;
 };
 
-// Talks to the one RouterSocket that it is connected to.
-class DealerSocket : public Socket {
+class Transport {
  public:
-  static absl::StatusOr<std::unique_ptr<DealerSocket>> Create(
-      NetContext& context, const PeerId& self,
-      const SocketOptions& options = {});
+  virtual ~Transport() = default;
 
-  // To be called once. Nobody needs to listen yet: messages are queued, and the
-  // connection is tried again until it is there.
-  absl::Status Connect(const std::string& endpoint);
+  virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(
+      const ChannelOptions& options) = 0;
 
-  // The next message; nullopt if there is none. Does not block. Malformed ones
-  // are counted and skipped.
-  absl::StatusOr<std::optional<Message>> Receive();
-
-  // Queues a message, also while there is no connection. Does not block.
-  // ResourceExhausted: the queue is full, the message is dropped and counted.
-  // InvalidArgument: it exceeds a bound. Others: the socket is broken.
-  absl::Status Send(const Message& message);
-
- private:
-  using Socket::Socket;
-  std::string endpoint_;
+  // Nobody needs to listen at `endpoint` yet: messages are queued, and the
+  // connection is tried again until it is there. `self` is what the Listener
+  // knows the peer by.
+  virtual absl::StatusOr<std::unique_ptr<Channel>> Connect(
+      const PeerId& self, const std::string& endpoint,
+      const ChannelOptions& options) = 0;
 };
 
 }  // namespace slackline

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/optim/finite.h"
+
 // This file is compiled once for each vector instruction set; the best one that
 // the machine has is taken at run time.
 #undef HWY_TARGET_INCLUDE
@@ -56,79 +58,24 @@ HWY_INLINE void StoreAt(V vector, std::byte* base, size_t element) {
 #endif
 }
 
+// The formulas for vectors. Mul and Add stay apart (also -ffp-contract=off).
+using Real = V;
+HWY_INLINE V Set(float value) { return hn::Set(Floats(), value); }
+using hn::Add;
+using hn::Div;
+using hn::Mul;
+using hn::Sqrt;
+using hn::Sub;
+#define SL_FORMULA static HWY_INLINE
+#include "common/optim/rules/all-inl.h"
+#undef SL_FORMULA
+
 // What a kernel reads and writes; gradients behind the first `fan_in` are null.
 struct Streams {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   std::byte* slots[2] = {};
   const std::byte* gradients[kFanIn] = {};
-};
-
-// The formulas. Each updates the slots at element i and returns the parameter.
-// Mul and Add stay apart (also -ffp-contract=off): see optimizer.h.
-
-struct Sgd {
-  static HWY_INLINE V Step(const Coefficients& c, const Streams&, size_t, V p,
-                           V g) {
-    const Floats d;
-    g = hn::Add(g, hn::Mul(hn::Set(d, c.weight_decay), p));
-    return hn::Sub(p, hn::Mul(hn::Set(d, c.rate), g));
-  }
-};
-
-struct Momentum {
-  static HWY_INLINE V Step(const Coefficients& c, const Streams& s, size_t i,
-                           V p, V g) {
-    const Floats d;
-    g = hn::Add(g, hn::Mul(hn::Set(d, c.weight_decay), p));
-    const V v =
-        hn::Add(hn::Mul(hn::Set(d, c.momentum), LoadAt(s.slots[0], i)), g);
-    StoreAt(v, s.slots[0], i);
-    return hn::Sub(p, hn::Mul(hn::Set(d, c.rate), v));
-  }
-};
-
-struct Nesterov {
-  static HWY_INLINE V Step(const Coefficients& c, const Streams& s, size_t i,
-                           V p, V g) {
-    const Floats d;
-    const V momentum = hn::Set(d, c.momentum);
-    g = hn::Add(g, hn::Mul(hn::Set(d, c.weight_decay), p));
-    const V v = hn::Add(hn::Mul(momentum, LoadAt(s.slots[0], i)), g);
-    StoreAt(v, s.slots[0], i);
-    g = hn::Add(g, hn::Mul(momentum, v));
-    return hn::Sub(p, hn::Mul(hn::Set(d, c.rate), g));
-  }
-};
-
-struct Adagrad {
-  static HWY_INLINE V Step(const Coefficients& c, const Streams& s, size_t i,
-                           V p, V g) {
-    const Floats d;
-    g = hn::Add(g, hn::Mul(hn::Set(d, c.weight_decay), p));
-    const V sum = hn::Add(LoadAt(s.slots[0], i), hn::Mul(g, g));
-    StoreAt(sum, s.slots[0], i);
-    const V root = hn::Add(hn::Sqrt(sum), hn::Set(d, c.epsilon));
-    return hn::Sub(p, hn::Div(hn::Mul(hn::Set(d, c.rate), g), root));
-  }
-};
-
-struct Adam {
-  static HWY_INLINE V Step(const Coefficients& c, const Streams& s, size_t i,
-                           V p, V g) {
-    const Floats d;
-    g = hn::Add(g, hn::Mul(hn::Set(d, c.weight_decay), p));
-    const V m = hn::Add(hn::Mul(hn::Set(d, c.beta1), LoadAt(s.slots[0], i)),
-                        hn::Mul(hn::Set(d, c.one_minus_beta1), g));
-    StoreAt(m, s.slots[0], i);
-    const V v = hn::Add(hn::Mul(hn::Set(d, c.beta2), LoadAt(s.slots[1], i)),
-                        hn::Mul(hn::Mul(hn::Set(d, c.one_minus_beta2), g), g));
-    StoreAt(v, s.slots[1], i);
-    const V root = hn::Add(hn::Mul(hn::Sqrt(v), hn::Set(d, c.root_scale)),
-                           hn::Set(d, c.epsilon));
-    p = hn::Mul(p, hn::Set(d, c.keep));
-    return hn::Sub(p, hn::Div(hn::Mul(hn::Set(d, c.rate), m), root));
-  }
 };
 
 // `elements` is a multiple of the lanes.
@@ -140,14 +87,19 @@ void Apply(const Coefficients& coefficients, const Streams& streams,
   const Coefficients c = coefficients;
   const Streams s = streams;
   const Floats d;
-  const V scale = hn::Set(d, c.gradient_scale);
   for (size_t i = 0; i < elements; i += hn::Lanes(d)) {
-    V g = LoadAt(s.gradients[0], i);
+    V sum = LoadAt(s.gradients[0], i);
     for (size_t k = 1; k < kGradients; ++k) {
-      g = hn::Add(g, LoadAt(s.gradients[k], i));
+      sum = hn::Add(sum, LoadAt(s.gradients[k], i));
     }
-    g = hn::Mul(g, scale);
-    StoreAt(Formula::Step(c, s, i, LoadAt(s.in, i), g), s.out, i);
+    V p = LoadAt(s.in, i);
+    V slot0 = p, slot1 = p;  // Without slots: read by nobody.
+    if constexpr (Formula::kSlots > 0) slot0 = LoadAt(s.slots[0], i);
+    if constexpr (Formula::kSlots > 1) slot1 = LoadAt(s.slots[1], i);
+    Update<Formula>(c, sum, p, slot0, slot1);
+    if constexpr (Formula::kSlots > 0) StoreAt(slot0, s.slots[0], i);
+    if constexpr (Formula::kSlots > 1) StoreAt(slot1, s.slots[1], i);
+    StoreAt(p, s.out, i);
   }
 }
 
@@ -175,19 +127,9 @@ Kernel KernelOf(size_t gradients) {
 }
 
 Kernel KernelOf(Rule rule, size_t gradients) {
-  switch (rule) {
-    case Rule::kSgd:
-      return KernelOf<Sgd>(gradients);
-    case Rule::kMomentum:
-      return KernelOf<Momentum>(gradients);
-    case Rule::kNesterov:
-      return KernelOf<Nesterov>(gradients);
-    case Rule::kAdagrad:
-      return KernelOf<Adagrad>(gradients);
-    case Rule::kAdam:
-      return KernelOf<Adam>(gradients);
-  }
-  return nullptr;
+  return WithFormula(rule, [gradients](auto formula) {
+    return KernelOf<decltype(formula)>(gradients);
+  });
 }
 
 // Runs the kernel on any number of elements. The last ones, where they fill no
@@ -263,6 +205,38 @@ void UpdateAll(Rule rule, const Coefficients& c, const Operands& operands,
   }
 }
 
+// NaNs and infinities are the floats whose exponent has all bits set: without
+// the sign, as integers, they are the largest.
+bool AllFiniteIn(const std::byte* data, size_t elements) {
+  constexpr int32_t kMagnitude = 0x7fffffff;
+  constexpr int32_t kInfinity = 0x7f800000;
+  const Floats d;
+  const hn::RebindToSigned<Floats> bits;
+  const auto magnitude = hn::Set(bits, kMagnitude);
+  const auto at = [&](size_t i) {
+    return hn::And(hn::BitCast(bits, LoadAt(data, i)), magnitude);
+  };
+  // Four, so that none waits for the one before.
+  auto a = hn::Zero(bits), b = a, c = a, e = a;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + 4 * lanes <= elements; i += 4 * lanes) {
+    a = hn::Max(a, at(i));
+    b = hn::Max(b, at(i + lanes));
+    c = hn::Max(c, at(i + 2 * lanes));
+    e = hn::Max(e, at(i + 3 * lanes));
+  }
+  for (; i + lanes <= elements; i += lanes) a = hn::Max(a, at(i));
+  const auto most = hn::Max(hn::Max(a, b), hn::Max(c, e));
+  bool finite = hn::AllTrue(bits, hn::Lt(most, hn::Set(bits, kInfinity)));
+  for (; i < elements; ++i) {
+    int32_t value;
+    std::memcpy(&value, data + i * sizeof(float), sizeof(value));
+    finite &= (value & kMagnitude) < kInfinity;
+  }
+  return finite;
+}
+
 }  // namespace slackline::optim::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -270,10 +244,15 @@ HWY_AFTER_NAMESPACE();
 namespace slackline::optim {
 
 HWY_EXPORT(UpdateAll);
+HWY_EXPORT(AllFiniteIn);
 
 void Update(Rule rule, const Coefficients& coefficients,
             const Operands& operands, size_t elements) {
   HWY_DYNAMIC_DISPATCH(UpdateAll)(rule, coefficients, operands, elements);
+}
+
+bool AllFinite(const std::byte* data, size_t elements) {
+  return HWY_DYNAMIC_DISPATCH(AllFiniteIn)(data, elements);
 }
 
 }  // namespace slackline::optim

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "absl/types/span.h"
-#include "common/optim/formulas.h"
+#include "common/optim/rules/rule.h"
 
 namespace slackline::optim {
 

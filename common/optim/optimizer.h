@@ -2,20 +2,10 @@
 // servers and all-reduce workers alike.
 //
 // What a step computes is what torch::optim of PyTorch 1.13 computes, with
-// dampening 0, lr_decay 0 and no amsgrad. p is a parameter, g its gradient with
+// dampening 0, lr_decay 0 and no amsgrad. The formulas with their sources are
+// in rules/*-inl.h, one file each: there p is a parameter, g its gradient with
 // weight decay d as an L2 penalty (g + d p, but for AdamW), r the learning
-// rate:
-//
-//   sgd       p -= r g
-//   momentum  v = momentum v + g; p -= r v
-//   nesterov  v = momentum v + g; p -= r (g + momentum v)
-//             (Sutskever et al. 2013, in the form that PyTorch uses)
-//   adagrad   s += g^2; p -= r g / (sqrt(s) + epsilon)
-//             (Duchi et al. 2011)
-//   adam      m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
-//             p -= r (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
-//             (Kingma and Ba 2015)
-//   adamw     p *= 1 - r d, then adam (Loshchilov and Hutter 2019)
+// rate, t the number of the update. What the config may say is in rules/*.cc.
 //
 // Every operation on an element is rounded to float by itself, in a fixed
 // order, without fused multiply-add. So an element gets the same bits wherever
@@ -29,22 +19,27 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/optim/formulas.h"
+#include "common/config/config_problems.h"
+#include "common/optim/rules/rule_config.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {
+
+// Adds what is wrong with a job's optimizer.
+void CheckOptimizer(const config::Optimizer& config,
+                    const ConfigProblems& problems);
 
 // Immutable; any thread may call anything at any time. The state belongs to the
 // caller and starts as zeros.
 class Optimizer {
  public:
-  // InvalidArgument names the field, its value and its bound.
+  // InvalidArgument: what CheckOptimizer() says.
   static absl::StatusOr<Optimizer> Create(const config::Optimizer& config);
 
   // Floats of state per parameter: 0 (sgd), 2 (adam, adamw), 1 (the others).
   int slot_count() const;
   // The config's rate, to be multiplied by the schedule's factor.
-  double learning_rate() const { return learning_rate_; }
+  double learning_rate() const { return rule_->learning_rate(config_); }
 
   struct ApplyArgs {
     // The parameters before and after. `out` is `in`, or overlaps with no
@@ -70,21 +65,15 @@ class Optimizer {
 
   // What Apply computes, for those who compute it elsewhere (on a GPU): the
   // rule, and the numbers of one update. An update_count below 1 is fatal.
-  optim::Rule rule() const;
+  optim::Rule rule() const { return rule_->rule; }
   optim::Coefficients CoefficientsOf(const ApplyArgs& args) const;
 
  private:
-  enum class Kind { kSgd, kMomentum, kNesterov, kAdagrad, kAdam, kAdamW };
+  Optimizer(const optim::RuleConfig* rule, const config::Optimizer& config)
+      : rule_(rule), config_(config) {}
 
-  explicit Optimizer(Kind kind) : kind_(kind) {}
-
-  Kind kind_;
-  double learning_rate_ = 0;
-  double weight_decay_ = 0;
-  double momentum_ = 0;
-  double beta1_ = 0;
-  double beta2_ = 0;
-  double epsilon_ = 0;
+  const optim::RuleConfig* rule_;
+  config::Optimizer config_;
 };
 
 }  // namespace slackline

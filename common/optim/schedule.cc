@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/config/bounds.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -10,49 +11,43 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-template <typename Number>
-absl::Status Refuse(absl::string_view field, Number value,
-                    absl::string_view bound) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": value is ", value, ", ", bound, " is required"));
+}  // namespace
+
+void FillSchedule(config::LearningRateSchedule* config) {
+  if (config->kind_case() == config::LearningRateSchedule::KIND_NOT_SET) {
+    config->mutable_constant();
+  }
 }
 
-}  // namespace
+void CheckSchedule(const config::LearningRateSchedule& config,
+                   const ConfigProblems& problems) {
+  problems.Range("warmup_steps", config.warmup_steps(), 0, kStepsMax);
+  if (config.has_step()) {
+    const ConfigProblems step = problems.In("step");
+    if (config.step().has_every_epochs()) {
+      step.AboveZero("every_epochs", config.step().every_epochs());
+    } else {
+      step.Add("every_epochs",
+               "is missing; above 0 is required, as in every_epochs: 2");
+    }
+    step.AboveZero("factor", config.step().factor());
+  }
+  if (config.has_cosine()) {
+    const double factor = config.cosine().final_factor();
+    problems.In("cosine").Require(factor >= 0 && factor <= 1, "final_factor",
+                                  factor, "0 to 1");
+  }
+}
 
 absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(
     const config::LearningRateSchedule& config, const JobLength& length) {
-  if (length.steps_total < 1) {
-    return Refuse("steps_total", length.steps_total, "at least 1");
-  }
-  if (length.steps_per_epoch < 1) {
-    return Refuse("steps_per_epoch", length.steps_per_epoch, "at least 1");
-  }
-  if (config.warmup_steps() < 0) {
-    return Refuse("schedule.warmup_steps", config.warmup_steps(), "at least 0");
-  }
-  if (config.has_step()) {
-    const config::StepSchedule& step = config.step();
-    if (!step.has_every_epochs()) {
-      return absl::InvalidArgumentError(
-          "schedule.step.every_epochs: is not set, a number above 0 is "
-          "required");
-    }
-    if (!(step.every_epochs() > 0)) {
-      return Refuse("schedule.step.every_epochs", step.every_epochs(),
-                    "a number above 0");
-    }
-    if (!(step.factor() > 0) || !std::isfinite(step.factor())) {
-      return Refuse("schedule.step.factor", step.factor(),
-                    "a finite number above 0");
-    }
-  }
-  if (config.has_cosine()) {
-    const double final_factor = config.cosine().final_factor();
-    if (!(final_factor >= 0 && final_factor <= 1)) {
-      return Refuse("schedule.cosine.final_factor", final_factor,
-                    "at least 0 and at most 1");
-    }
-  }
+  const ConfigProblems problems;
+  problems.Require(length.steps_total >= 1, "steps_total", length.steps_total,
+                   "at least 1");
+  problems.Require(length.steps_per_epoch >= 1, "steps_per_epoch",
+                   length.steps_per_epoch, "at least 1");
+  CheckSchedule(config, problems.In("schedule"));
+  SL_RETURN_IF_ERROR(problems.ToStatus());
   return LearningRateSchedule(config, length);
 }
 

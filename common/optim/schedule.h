@@ -4,10 +4,17 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "common/config/config_problems.h"
 #include "common/ids.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {
+
+// Writes out what was left out: constant.
+void FillSchedule(config::LearningRateSchedule* config);
+// Adds what is wrong with a job's schedule.
+void CheckSchedule(const config::LearningRateSchedule& config,
+                   const ConfigProblems& problems);
 
 // Immutable; any thread may call anything at any time.
 //

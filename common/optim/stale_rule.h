@@ -1,55 +1,40 @@
 // What a server does with a gradient that was computed from an older version of
 // the parameters than the one that it is applied to.
 //
-// Of a gradient g: tau is the number of updates that it misses, W the number of
-// workers, w the parameters now, w_then those that it was computed from. All
-// but the rates are element by element, so results do not depend on how a table
-// is cut into shards. An update has the rate r / W unless a rule says
-// otherwise.
-//
-//   scale            g / (1 + tau / W). tau / W is the delay in clocks: an even
-//                    cluster has about 1, however many workers there are.
-//   staleness-aware  the rate r / max(1, tau) in place of r / W
-//                    (Zhang, Gupta, Lian, Liu, "Staleness-aware async-SGD for
-//                    distributed deep learning", 2016)
-//   gap-aware        g / (1 + |w - w_then| / c), where c is the decayed mean of
-//                    how far an update moves the parameter; 1 where nothing has
-//                    moved it yet (Barkai, Hakimi, Schuster, "Gap aware
-//                    mitigation of gradient staleness", 2020; in its form for
-//                    each parameter by itself)
-//   dc constant      g + lambda g g (w - w_then)
-//   dc adaptive      g + lambda / sqrt(m + 1e-7) g g (w - w_then), where
-//                    m = decay m + (1 - decay) g g
-//                    (Zheng et al., "Asynchronous stochastic gradient descent
-//                    with delay compensation", 2017)
-//   drop             not applied if tau / W is above the limit
-//
-// The decayed means begin with their first sample.
+// The rules with their formulas and sources are in common/optim/stale, one file
+// each. There, of a gradient g: tau is the number of updates that it misses, W
+// the number of workers, w the parameters now, w_then those that it was
+// computed from. All but the rates are element by element, so results do not
+// depend on how a table is cut into shards. An update has the rate r / W unless
+// a rule says otherwise.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/config/config_problems.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {
+
+// Adds what is wrong with an entry of sync.stale.
+void CheckStaleGradients(const config::StaleGradients& config,
+                         const ConfigProblems& problems);
 
 // Immutable; any thread may call anything at any time. What it remembers of a
 // run of parameters belongs to the caller.
 class StaleRule {
  public:
   StaleRule() = default;  // Gradients are applied as they are.
-  // InvalidArgument names the field, its value and its bound.
+  // InvalidArgument: what CheckStaleGradients() says.
   static absl::StatusOr<StaleRule> Create(const config::StaleGradients& config);
-
-  // The values that a gradient was computed from make a difference.
-  bool NeedsBase() const;
 
   struct Memory {
     std::vector<float> mean;  // Empty at first.
@@ -63,27 +48,47 @@ class StaleRule {
     const float* then = nullptr;
     int64_t missed_updates = 0;  // tau. At least 0.
     int workers = 1;             // W.
+
+    double DelayClocks() const {
+      return static_cast<double>(missed_updates) / workers;
+    }
   };
   struct Verdict {
     bool drop = false;
     double rate_factor = 1;  // Times the rate that the update would have.
     Payload gradient;        // In place of the one that came; none: that one.
   };
-  Verdict Judge(const Args& args, Memory* memory) const;
+  // What a rule computes.
+  class Formula {
+   public:
+    virtual ~Formula() = default;
+    virtual bool NeedsBase() const { return false; }
+    virtual bool NeedsUpdates() const { return false; }
+    virtual Verdict Judge(const Args& args, Memory* memory) const = 0;
+    virtual void Updated(const float* /*before*/, const float* /*after*/,
+                         size_t /*elements*/, Memory* /*memory*/) const {}
+  };
 
-  // Call it after every update, also of gradients that are not stale, if
+  // The values that a gradient was computed from make a difference.
+  bool NeedsBase() const {
+    return formula_ != nullptr && formula_->NeedsBase();
+  }
+  Verdict Judge(const Args& args, Memory* memory) const {
+    return formula_ == nullptr ? Verdict() : formula_->Judge(args, memory);
+  }
+
+  // Call Updated() after every update, also of gradients that are not stale, if
   // NeedsUpdates().
-  bool NeedsUpdates() const;
+  bool NeedsUpdates() const {
+    return formula_ != nullptr && formula_->NeedsUpdates();
+  }
   void Updated(const float* before, const float* after, size_t elements,
-               Memory* memory) const;
+               Memory* memory) const {
+    if (formula_ != nullptr) formula_->Updated(before, after, elements, memory);
+  }
 
  private:
-  using Kind = config::StaleGradients::RuleCase;
-
-  Kind kind_ = config::StaleGradients::RULE_NOT_SET;
-  float lambda_ = 0;
-  float decay_ = 0;
-  double limit_clocks_ = 0;
+  std::shared_ptr<const Formula> formula_;  // None: as they are.
 };
 
 // The rules of a job, by table.

@@ -32,20 +32,22 @@ inline Sweep SweepOf(Rule rule, const CudaOperands& operands, size_t elements) {
   return alignment.Over(elements);
 }
 
-template <Rule kRule>
+// `Formula` is one of optim::scalar.
+template <typename Formula>
 struct UpdateBody {
-  static constexpr int kSlots = SlotCount(kRule);
+  static constexpr int kSlots = Formula::kSlots;
   Coefficients c;
   CudaOperands o;
 
   SL_HOST_DEVICE void One(size_t i) const {
     float sum = o.gradients[0][i];
     for (int k = 1; k < o.gradient_count; ++k) sum += o.gradients[k][i];
-    Element e = {o.in[i], {}};
-    for (int slot = 0; slot < kSlots; ++slot) e.slots[slot] = o.slots[slot][i];
-    UpdateElement<kRule>(c, sum, e);
-    for (int slot = 0; slot < kSlots; ++slot) o.slots[slot][i] = e.slots[slot];
-    o.out[i] = e.parameter;
+    float parameter = o.in[i];
+    float slots[2] = {};
+    for (int slot = 0; slot < kSlots; ++slot) slots[slot] = o.slots[slot][i];
+    scalar::Update<Formula>(c, sum, parameter, slots[0], slots[1]);
+    for (int slot = 0; slot < kSlots; ++slot) o.slots[slot][i] = slots[slot];
+    o.out[i] = parameter;
   }
 
   SL_HOST_DEVICE void Four(size_t i) const {
@@ -63,11 +65,8 @@ struct UpdateBody {
       slots[slot] = LoadFour(o.slots[slot] + i);
     }
     const auto lane = [&](float float4::*at) {
-      Element e = {parameter.*at, {slots[0].*at, slots[1].*at}};
-      UpdateElement<kRule>(c, sum.*at, e);
-      parameter.*at = e.parameter;
-      slots[0].*at = e.slots[0];
-      slots[1].*at = e.slots[1];
+      scalar::Update<Formula>(c, sum.*at, parameter.*at, slots[0].*at,
+                              slots[1].*at);
     };
     lane(&float4::x);
     lane(&float4::y);

@@ -3,10 +3,13 @@
 
 #include <string>
 
+#include "common/time/time_source.h"
+
 namespace slackline {
 
 // Call once in main(). `process` is for example "worker 2". Lines are written
-// at once, so that a killed process leaves all of them.
-void SetUpLogging(const std::string& process);
+// at once, so that a killed process leaves all of them. They carry the time of
+// day.
+void SetUpLogging(const std::string& process, const TimeSource& time);
 
 }  // namespace slackline

@@ -4,15 +4,22 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <random>
+#include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "common/net/host_id.h"
-#include "common/net/transport.h"
+#include "common/process/file_limit.h"
+#include "common/process/freed_memory.h"
 #include "common/process/logging.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
+#include "common/version.h"
+#include "google/protobuf/stubs/logging.h"
 
 namespace slackline {
 namespace {
@@ -23,11 +30,16 @@ constexpr int kExitUsage = 2;
 int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   StopSignal::Block();
   KeepFreedMemory();
+  // Whoever sends garbage would write to our stderr; what is wrong with a
+  // message is said in the answer to it.
+  google::protobuf::SetLogHandler(nullptr);
+  const absl::Status files = RaiseFileLimit();
   const std::string name = absl::StrCat("slackline_", program.role);
   CLI::App app(absl::StrCat(program.description,
                             "\nExit code: 0 the job has finished, 1 it failed "
                             "(the last line says why), 2 wrong usage."),
                name);
+  app.set_version_flag("--version", VersionText(name));
   MemberFlags flags;
   app.add_option("--cluster", flags.cluster,
                  "Cluster config, a text-format file")
@@ -59,13 +71,18 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                  "Change a field of the config: path=value; the same for all "
                  "processes")
       ->allow_extra_args(false);
+  std::string wall_clock_step;
+  app.add_option("--wall-clock-step", wall_clock_step,
+                 "For tests, as SECONDS@AFTER_SECONDS: the time of day that "
+                 "this process sees jumps by so much so long after its start. "
+                 "Nothing but printed times changes");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
   const absl::StatusOr<config::ClusterConfig> config =
-      LoadClusterConfig(flags.cluster, flags.overrides);
+      LoadClusterConfig(flags.cluster, program.config_parts, flags.overrides);
   if (!config.ok()) {
     std::fprintf(stderr, "%s\n",
                  std::string(config.status().message()).c_str());
@@ -99,17 +116,46 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                  flags.cluster.c_str());
     return kExitUsage;
   }
-  SetUpLogging(absl::StrCat(program.role, " ", flags.index));
+  TimeSource time;
+  if (!wall_clock_step.empty()) {
+    const auto step = ParseWallClockStep(wall_clock_step);
+    if (!step.ok()) {
+      std::fprintf(stderr, "--wall-clock-step: %s\n",
+                   std::string(step.status().message()).c_str());
+      return kExitUsage;
+    }
+    time = TimeSource(*step);
+  }
+  SetUpLogging(absl::StrCat(program.role, " ", flags.index), time);
   spdlog::info("{} --cluster={} --index={} --data-dir={} --out={} with\n{}",
                name, flags.cluster, flags.index, flags.data_dir, flags.out,
                ToText(*config));
-  const absl::Status status = program.run(flags, *config);
+  if (!files.ok()) spdlog::warn("{}", std::string(files.message()));
+  const absl::Status status = program.run(flags, *config, time);
   if (!status.ok()) {
     spdlog::error("{}", std::string(status.message()));
     return kExitFailed;
   }
   spdlog::info("done");
   return 0;
+}
+
+absl::StatusOr<TimeSource::WallClockStep> ParseWallClockStep(
+    const std::string& text) {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(text, absl::MaxSplits('@', 1));
+  double by = 0;
+  double after = 0;
+  if (!absl::SimpleAtod(parts.first, &by) ||
+      !absl::SimpleAtod(parts.second, &after) || !std::isfinite(by) ||
+      !(after >= 0 && std::isfinite(after))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text,
+                     "' is not of the form SECONDS@AFTER_SECONDS, such as "
+                     "-3600@5"));
+  }
+  return TimeSource::WallClockStep{.by = absl::Seconds(by),
+                                   .after = absl::Seconds(after)};
 }
 
 uint64_t RandomToken() {

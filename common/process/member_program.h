@@ -7,9 +7,11 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/config/cluster_config.h"
+#include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
-#include "proto/wire.pb.h"
+#include "proto/control.pb.h"
 
 namespace slackline {
 
@@ -31,10 +33,13 @@ struct MemberProgram {
   std::string out_help;       // Of --out.
   std::string data_dir_help;  // Of --data-dir; empty: there is no such flag.
   bool may_be_added = false;  // There is --add, and what goes with it.
+  // What completes and checks the config.
+  ConfigParts config_parts;
   // How many processes of this role the config has.
   std::function<int(const config::ClusterConfig&)> count;
   // Does the work, until the job has ended.
-  std::function<absl::Status(const MemberFlags&, const config::ClusterConfig&)>
+  std::function<absl::Status(const MemberFlags&, const config::ClusterConfig&,
+                             const TimeSource&)>
       run;
 };
 
@@ -42,6 +47,10 @@ struct MemberProgram {
 // or config. Stop signals are blocked when `run` is called: it makes a
 // StopSignal.
 int RunMemberProgram(const MemberProgram& program, int argc, char** argv);
+
+// "SECONDS@AFTER_SECONDS", for example "-3600@5": what --wall-clock-step takes.
+absl::StatusOr<TimeSource::WallClockStep> ParseWallClockStep(
+    const std::string& text);
 
 // Never 0, and not given to another process start in practice.
 uint64_t RandomToken();

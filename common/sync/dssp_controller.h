@@ -28,8 +28,9 @@ class DsspController {
 
   // Whether the pull, which exceeds the smallest bound, may go up to the
   // largest one. `steps_max` is the distance of the bounds. Decides once for
-  // each clock of a worker; what it grants holds until it is used up.
-  bool Grants(const StalenessGate::Pull& pull, const StalenessGate& gate,
+  // each clock of a worker; what it grants holds until it is used up. The cost
+  // does not grow with `steps_max`, which is below 2^60.
+  bool Grants(const StalenessGate::Pull& pull, const Participants& participants,
               int64_t steps_max);
 
  private:

@@ -1,7 +1,6 @@
 #include "common/sync/phases.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "common/status.h"
 
@@ -11,12 +10,12 @@ namespace {
 int IndexAt(const wire::View& view, Clock clock) {
   SL_CHECK(clock >= 0 && view.phase_size() > 0,
            "a clock below 0, or a view without phases");
-  int index = 0;
-  while (index + 1 < view.phase_size() &&
-         view.phase(index + 1).from() <= clock) {
-    ++index;
-  }
-  return index;
+  const auto after =
+      std::upper_bound(view.phase().begin() + 1, view.phase().end(), clock,
+                       [](Clock value, const wire::Phase& phase) {
+                         return value < phase.from();
+                       });
+  return static_cast<int>(after - view.phase().begin()) - 1;
 }
 
 }  // namespace
@@ -30,37 +29,21 @@ const wire::Phase* PhaseAfter(const wire::View& view, Clock clock) {
   return next < view.phase_size() ? &view.phase(next) : nullptr;
 }
 
-Clock NeededClock(const wire::View& view, Clock clock, bool granted) {
-  const int index = IndexAt(view, clock);
-  const wire::Phase& phase = view.phase(index);
-  Clock needed = clock;
-  switch (phase.mode()) {
-    case wire::SSP:
-      needed = clock - phase.staleness();
-      break;
-    case wire::DSSP:
-      needed = clock - (granted ? phase.staleness_max() : phase.staleness());
-      break;
-    case wire::ASP:
-    case wire::BACKUP:
-      needed = std::numeric_limits<Clock>::min();
-      break;
-    default:
-      break;
-  }
-  if (index == 0) return needed;
-  const wire::Mode before = view.phase(index - 1).mode();
-  const bool after_sync = before == wire::BSP || before == wire::ALLREDUCE;
-  return after_sync ? std::max<Clock>(needed, phase.from()) : needed;
+const ModeRule& RuleAt(const wire::View& view, Clock clock) {
+  return RuleOf(PhaseAt(view, clock).mode());
 }
 
-Clock NeededCompleteClock(const wire::View& view, Clock clock) {
+PullNeeds NeedsAt(const wire::View& view, Clock clock, bool granted) {
   const int index = IndexAt(view, clock);
   const wire::Phase& phase = view.phase(index);
-  if (phase.mode() == wire::BACKUP) return clock;
-  const bool after_backup =
-      index > 0 && view.phase(index - 1).mode() == wire::BACKUP;
-  return after_backup ? phase.from() : 0;
+  const ModeRule& rule = RuleOf(phase.mode());
+  PullNeeds needs = rule.NeedsOf(phase.mode(), clock);
+  if (granted) needs.of_all -= rule.extra_steps(phase.mode());
+  if (index == 0) return needs;
+  const PullNeeds after =
+      RuleOf(view.phase(index - 1).mode()).NeedsAfter(phase.from());
+  return {.of_all = std::max(needs.of_all, after.of_all),
+          .complete = std::max(needs.complete, after.complete)};
 }
 
 }  // namespace slackline

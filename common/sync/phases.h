@@ -4,8 +4,8 @@
 #pragma once
 
 #include "common/ids.h"
-#include "common/sync/sync_mode.h"
-#include "proto/wire.pb.h"
+#include "common/sync/modes/mode_rule.h"
+#include "proto/view.pb.h"
 
 namespace slackline {
 
@@ -21,16 +21,12 @@ const wire::Phase& PhaseAt(const wire::View& view, Clock clock);
 // The phase after the one of `clock`, or nullptr.
 const wire::Phase* PhaseAfter(const wire::View& view, Clock clock);
 
-// A shard answers a pull of `clock` when every live worker's pushes before this
-// clock are applied: `clock` in BSP, `clock` - s in SSP, none in ASP and
-// BACKUP; and at least the beginning of the phase if it follows BSP or
-// ALLREDUCE. In ALLREDUCE it is `clock`. In DSSP s is the smallest bound, or
-// the largest if `granted`.
-Clock NeededClock(const wire::View& view, Clock clock, bool granted = false);
+// The rule of that phase.
+const ModeRule& RuleAt(const wire::View& view, Clock clock);
 
-// And when all clocks before this one are complete: `clock` in BACKUP; and at
-// least the beginning of the phase if it follows BACKUP. 0: NeededClock() says
-// it all.
-Clock NeededCompleteClock(const wire::View& view, Clock clock);
+// What a shard must have before it answers a pull of `clock`: what the mode of
+// the phase needs, and what the phase before leaves behind. `granted`: to a
+// worker that may do the mode's extra steps.
+PullNeeds NeedsAt(const wire::View& view, Clock clock, bool granted = false);
 
 }  // namespace slackline

@@ -2,107 +2,117 @@
 
 #include <algorithm>
 
-#include "common/status.h"
-
 namespace slackline {
+namespace {
 
-StalenessGate::Participant& StalenessGate::Join(Rank rank,
-                                                Incarnation incarnation,
-                                                Clock clock) {
-  const auto at =
-      std::lower_bound(participants_.begin(), participants_.end(), rank,
-                       [](const Participant& participant, Rank value) {
-                         return participant.rank < value;
-                       });
-  SL_CHECK(at == participants_.end() || at->rank != rank,
-           "a rank joined a shard twice");
-  const Clock start = std::max(clock, min_clock_);
-  const auto inserted = participants_.insert(at, {.rank = rank,
-                                                  .incarnation = incarnation,
-                                                  .joined_at = start,
-                                                  .clock = start});
-  const size_t index = inserted - participants_.begin();
-  UpdateMinClock();
-  return participants_[index];
+void SortByPlace(std::vector<ParkedPull>* parked) {
+  const auto earlier = [](const ParkedPull& a, const ParkedPull& b) {
+    return a.place < b.place;
+  };
+  // They nearly always are.
+  if (std::is_sorted(parked->begin(), parked->end(), earlier)) return;
+  std::sort(parked->begin(), parked->end(), earlier);
 }
 
-void StalenessGate::Restore(Clock min_clock,
-                            std::vector<Participant> participants) {
-  min_clock_ = min_clock;
-  participants_ = std::move(participants);
-  parked_.clear();
-  UpdateMinClock();
-}
+}  // namespace
 
-StalenessGate::Participant* StalenessGate::Find(Rank rank,
-                                                Incarnation incarnation) {
-  const auto at =
-      std::lower_bound(participants_.begin(), participants_.end(), rank,
-                       [](const Participant& participant, Rank value) {
-                         return participant.rank < value;
-                       });
-  if (at == participants_.end() || at->rank != rank) return nullptr;
-  return at->incarnation == incarnation ? &*at : nullptr;
-}
-
-void StalenessGate::Advance(Participant& participant, Clock clock) {
-  SL_CHECK(clock >= participant.clock, "a clock went backwards");
-  const bool was_slowest =
-      participant.clock == min_clock_ && clock > participant.clock;
-  participant.clock = clock;
-  // Amortised: one pass over the participants per clock, not per push.
-  if (was_slowest && --at_min_count_ == 0) UpdateMinClock();
-}
-
-void StalenessGate::AdvanceAll(Clock clock) {
-  for (Participant& participant : participants_) {
-    participant.clock = std::max(participant.clock, clock);
-  }
-  UpdateMinClock();
-}
-
-void StalenessGate::UpdateMinClock() {
-  if (participants_.empty()) return;
-  min_clock_ = participants_.front().clock;
-  for (const Participant& participant : participants_) {
-    min_clock_ = std::min(min_clock_, participant.clock);
-  }
-  at_min_count_ = static_cast<int>(std::count_if(
-      participants_.begin(), participants_.end(),
-      [&](const Participant& p) { return p.clock == min_clock_; }));
-}
-
-const StalenessGate::Participant* StalenessGate::Slowest() const {
-  for (const Participant& participant : participants_) {
-    if (participant.clock == min_clock_) return &participant;
-  }
-  return nullptr;
-}
-
-bool StalenessGate::Admits(Clock complete, const Pull& pull) const {
-  if (min_clock_ < pull.needed || complete < pull.complete) return false;
+bool StalenessGate::Admits(const Participants& participants, Clock complete,
+                           const Pull& pull) {
+  if (participants.MinClock() < pull.needed || complete < pull.complete)
+    return false;
   const Participant* const puller =
-      const_cast<StalenessGate*>(this)->Find(pull.rank, pull.incarnation);
+      participants.Find(pull.rank, pull.incarnation);
   return puller != nullptr && puller->clock >= pull.own_clock;
 }
 
 bool StalenessGate::Park(const Pull& pull) {
-  for (Pull& parked : parked_) {
-    if (parked.rank != pull.rank) continue;
-    const bool repeated = parked.request_id == pull.request_id;
-    parked = pull;
-    return !repeated;
-  }
-  parked_.push_back(pull);
-  return true;
+  const auto [at, added] = parked_.try_emplace(pull.rank);
+  ParkedPull& parked = at->second;
+  const bool repeated = !added && parked.pull.request_id == pull.request_id;
+  if (added) parked.place = next_place_++;
+  parked.pull = pull;
+  AddWait(&Pull::needed, parked, &for_all_);
+  AddWait(&Pull::complete, parked, &for_complete_);
+  return !repeated;
 }
 
-void StalenessGate::Release(Clock complete, std::vector<Pull>* admitted) {
-  std::erase_if(parked_, [&](const Pull& pull) {
-    if (!Admits(complete, pull)) return false;
-    admitted->push_back(pull);
-    return true;
+void StalenessGate::AddWait(Clock GatedPull::*clock, const ParkedPull& parked,
+                            Waits* waits) const {
+  constexpr Clock kFirst = 0;  // Nobody has to wait for that.
+  const auto wait_of = [&](const ParkedPull& of) {
+    return Wait{
+        .clock = of.pull.*clock, .place = of.place, .rank = of.pull.rank};
+  };
+  if (parked.pull.*clock <= kFirst) return;
+  if (waits->size() < 2 * parked_.size()) {
+    waits->push_back(wait_of(parked));
+    std::push_heap(waits->begin(), waits->end());
+    return;
+  }
+  waits->clear();
+  for (const auto& [rank, other] : parked_) {
+    if (other.pull.*clock > kFirst) waits->push_back(wait_of(other));
+  }
+  std::make_heap(waits->begin(), waits->end());
+}
+
+void StalenessGate::Release(const Participants& participants, Clock complete,
+                            std::optional<Rank> changed,
+                            std::vector<Pull>* admitted) {
+  std::vector<ParkedPull> gone;
+  const auto look_at = [&](Rank rank) {
+    const auto at = parked_.find(rank);
+    if (at == parked_.end() ||
+        !Admits(participants, complete, at->second.pull)) {
+      return;
+    }
+    gone.push_back(at->second);
+    parked_.erase(at);
+  };
+  const auto look_at_reached = [&](Waits& waits, Clock reached) {
+    while (!waits.empty() && waits.front().clock <= reached) {
+      const Rank rank = waits.front().rank;
+      std::pop_heap(waits.begin(), waits.end());
+      waits.pop_back();
+      look_at(rank);
+    }
+  };
+  look_at_reached(for_all_, participants.MinClock());
+  look_at_reached(for_complete_, complete);
+  if (changed.has_value()) {
+    look_at(*changed);
+  } else {
+    for (const ParkedPull& parked : InOrder()) look_at(parked.pull.rank);
+  }
+  SortByPlace(&gone);
+  for (const ParkedPull& parked : gone) admitted->push_back(parked.pull);
+}
+
+void StalenessGate::ForgetStrangers(const Participants& participants) {
+  absl::erase_if(parked_, [&](const auto& entry) {
+    const Pull& pull = entry.second.pull;
+    return participants.Find(pull.rank, pull.incarnation) == nullptr;
   });
+}
+
+std::vector<ParkedPull> StalenessGate::InOrder() const {
+  std::vector<ParkedPull> parked;
+  parked.reserve(parked_.size());
+  for (const auto& [rank, entry] : parked_) parked.push_back(entry);
+  SortByPlace(&parked);
+  return parked;
+}
+
+std::vector<StalenessGate::Pull> StalenessGate::Parked() const {
+  std::vector<Pull> pulls;
+  for (const ParkedPull& parked : InOrder()) pulls.push_back(parked.pull);
+  return pulls;
+}
+
+std::vector<StalenessGate::Pull> StalenessGate::TakeParked() {
+  std::vector<Pull> pulls = Parked();
+  *this = StalenessGate();
+  return pulls;
 }
 
 }  // namespace slackline

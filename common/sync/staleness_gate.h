@@ -1,100 +1,94 @@
 // Bounded-staleness admission of pulls to one shard.
 //
-// A participant is a worker whose pushes the shard waits for. Its clock counts
-// the steps whose push has been taken over. A pull made for clock c is admitted
-// when every participant has a clock of at least c minus the staleness bound
-// (Ho et al., "More effective distributed ML via a stale synchronous parallel
-// parameter server", 2013; NeededClock() in phases.h) and the puller itself at
-// least own_clock, so that it sees its own pushes. In BACKUP clocks can be
-// complete before every participant has pushed them; then the pull waits for
-// the shard's clock, which the caller knows. Pulls that are not admitted are
-// parked, at most one for each participant.
+// A pull made for clock c is admitted when every participant has a clock of at
+// least c minus the staleness bound (Ho et al., "More effective distributed ML
+// via a stale synchronous parallel parameter server", 2013; NeedsAt() in
+// phases.h) and the puller itself at least own_clock, so that it sees its own
+// pushes. In BACKUP clocks can be complete before every participant has pushed
+// them; then the pull waits for the shard's clock. Pulls that are not admitted
+// are parked, at most one for each participant.
+//
+// What it costs to park a pull and to let it go grows with the logarithm of the
+// number of parked pulls, amortised: only pulls for which something has come
+// true are looked at.
 //
 // Pure state machine: no I/O, threads, time or randomness. Thread-compatible;
 // the thread that owns the shard is its only caller.
 #pragma once
 
 #include <optional>
-#include <utility>
+#include <tuple>
 #include <vector>
 
-#include "common/ids.h"
+#include "absl/container/flat_hash_map.h"
+#include "common/sync/participants.h"
 
 namespace slackline {
 
-// Clocks are below this, so that a bound can be added and subtracted.
-inline constexpr Clock kClockMax = Clock{1} << 60;
+struct GatedPull {
+  Rank rank{};
+  Incarnation incarnation = 0;
+  uint64_t request_id = 0;
+  Clock clock = 0;
+  Clock own_clock = 0;
+  Clock needed = 0;    // Of every participant.
+  Clock complete = 0;  // Of the shard: clocks below it are complete.
+  bool state = false;  // Optimizer slots, too.
+};
+
+// A parked pull, and its place in the parking order.
+struct ParkedPull {
+  GatedPull pull;
+  uint64_t place = 0;
+};
 
 class StalenessGate {
  public:
-  struct Participant {
-    Rank rank{};
-    Incarnation incarnation = 0;
-    Clock joined_at = 0;
-    Clock clock = 0;
-    uint64_t next_seq = 1;  // Of its pushes; the dedup window of this shard.
-  };
-  struct Pull {
-    Rank rank{};
-    Incarnation incarnation = 0;
-    uint64_t request_id = 0;
-    Clock clock = 0;
-    Clock own_clock = 0;
-    Clock needed = 0;    // Of every participant.
-    Clock complete = 0;  // Of the shard: clocks below it are complete.
-    bool state = false;  // Optimizer slots, too.
-  };
+  using Pull = GatedPull;
 
-  // Adds a participant at `clock`, or at the smallest clock of the others if
-  // that is larger. A rank that is already there must leave first: fatal.
-  Participant& Join(Rank rank, Incarnation incarnation, Clock clock);
-  // Becomes what another gate was: for a shard that has moved. `participants`
-  // are sorted by rank; nothing is parked.
-  void Restore(Clock min_clock, std::vector<Participant> participants);
-  // nullptr if this incarnation of the rank does not take part.
-  Participant* Find(Rank rank, Incarnation incarnation);
-  // Removes the participants that `keep` refuses
-  // and their parked pulls. What this unblocks comes out of Release().
-  template <typename Keep>
-  void RemoveUnless(const Keep& keep) {
-    std::erase_if(participants_,
-                  [&](const Participant& p) { return !keep(p); });
-    std::erase_if(parked_, [&](const Pull& pull) {
-      return Find(pull.rank, pull.incarnation) == nullptr;
-    });
-    UpdateMinClock();
-  }
-
-  // Every participant that is behind `clock` gets there.
-  void AdvanceAll(Clock clock);
-  // The participant's clock becomes `clock`, which is not smaller than before.
-  void Advance(Participant& participant, Clock clock);
-
-  // The smallest clock of a participant. With none left, the last one known.
-  Clock MinClock() const { return min_clock_; }
-  // Who has that clock (the lowest rank); nullptr with no participants.
-  const Participant* Slowest() const;
-  const std::vector<Participant>& participants() const { return participants_; }
-
-  // `complete`: the shard's clock.
-  bool Admits(Clock complete, const Pull& pull) const;
-  // Parks a pull; an older one of the same participant is replaced. False if
-  // exactly this request was parked already.
+  // Whether the pull may go, of a shard with these participants whose clocks
+  // below `complete` are complete. A puller that does not take part may not.
+  static bool Admits(const Participants& participants, Clock complete,
+                     const Pull& pull);
+  // Parks a pull; an older one of the same rank is replaced, and the new one
+  // has its place in the order. False if exactly this request was parked
+  // already.
   bool Park(const Pull& pull);
   // Appends to `*admitted` every parked pull that may go now, in parking order.
-  void Release(Clock complete, std::vector<Pull>* admitted);
-  const std::vector<Pull>& parked() const { return parked_; }
+  // Call it whenever something has changed at the shard. `changed` is the
+  // participant whose own clock it was; nullopt: it may have been everybody's.
+  void Release(const Participants& participants, Clock complete,
+               std::optional<Rank> changed, std::vector<Pull>* admitted);
+  // Forgets the pulls of those who do not take part.
+  void ForgetStrangers(const Participants& participants);
   size_t parked_count() const { return parked_.size(); }
-  // Parks nothing any more; returns what was parked.
-  std::vector<Pull> TakeParked() { return std::exchange(parked_, {}); }
+  // In parking order.
+  std::vector<Pull> Parked() const;
+  // Parks nothing any more; returns what was parked, in parking order.
+  std::vector<Pull> TakeParked();
 
  private:
-  void UpdateMinClock();
+  // The pull of this rank waits for this clock.
+  struct Wait {
+    Clock clock = 0;
+    uint64_t place = 0;
+    Rank rank{};
+    // Heaps have the largest in front: this is the one that ends first.
+    bool operator<(const Wait& other) const {
+      return std::tie(clock, place) > std::tie(other.clock, other.place);
+    }
+  };
+  // A heap. There are no more than twice as many as parked pulls: whose pull is
+  // gone, or waits for another clock by now, is only left there for a while.
+  using Waits = std::vector<Wait>;
+  void AddWait(Clock GatedPull::*clock, const ParkedPull& parked,
+               Waits* waits) const;
+  std::vector<ParkedPull> InOrder() const;
 
-  Clock min_clock_ = 0;
-  int at_min_count_ = 0;  // Participants whose clock is min_clock_.
-  std::vector<Participant> participants_;  // Sorted by rank.
-  std::vector<Pull> parked_;
+  absl::flat_hash_map<Rank, ParkedPull> parked_;
+  Waits for_all_;       // For every participant: Pull::needed.
+  Waits for_complete_;  // For the shard: Pull::complete.
+  uint64_t next_place_ = 0;
 };
 
 }  // namespace slackline

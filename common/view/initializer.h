@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "proto/wire.pb.h"
+#include "proto/view.pb.h"
 
 namespace slackline {
 

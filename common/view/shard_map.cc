@@ -1,12 +1,40 @@
 #include "common/view/shard_map.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
-#include <set>
+#include <queue>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/cut.h"
 #include "common/status.h"
+#include "common/view/member_lists.h"
 
 namespace slackline {
+namespace {
+
+// More than any job has, so that a view that says more is refused before
+// anything is made of it.
+constexpr int64_t kShardsMax = 1 << 22;
+constexpr int64_t kTableElementsMax = int64_t{1} << 40;
+constexpr size_t kNameBytesShown = 64;  // In errors.
+
+template <typename... Args>
+absl::Status Unfit(uint64_t number, const Args&... args) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("view ", number, ": ", args...));
+}
+
+template <typename Members>
+bool AreSorted(const Members& members) {
+  return std::adjacent_find(members.begin(), members.end(),
+                            [](const auto& a, const auto& b) {
+                              return MemberKey(a) >= MemberKey(b);
+                            }) == members.end();
+}
+
+}  // namespace
 
 int64_t TableElements(const wire::Table& table) {
   int64_t elements = 1;
@@ -14,124 +42,254 @@ int64_t TableElements(const wire::Table& table) {
   return elements;
 }
 
-namespace {
+// ---- Ranges -----------------------------------------------------------------
 
-std::set<Owner> ThreadsOf(const wire::View& proto) {
-  std::set<Owner> threads;
-  for (const wire::ServerMember& server : proto.server()) {
-    for (int thread = 0; thread < server.thread_size(); ++thread) {
-      threads.insert({server.index(), thread});
-    }
-  }
-  return threads;
-}
-
-}  // namespace
-
-absl::Status View::AddSplits(const wire::View& proto) {
-  for (const wire::Split& split : proto.split()) {
-    if (!HasShard(split.shard()) ||
-        split.at() <= shards_[split.shard()].begin ||
-        split.at() >= shards_[split.shard()].end) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("view ", proto.number(), ": shard ", split.shard(),
-                       " is to be split at element ", split.at(),
-                       ", which is not inside it"));
-    }
-    ShardRange& kept = shards_[split.shard()];
-    ShardRange cut = kept;
-    cut.shard = ShardId{shard_count()};
-    cut.begin = kept.end = split.at();
-    since_[split.shard()] = split.since();
-    shards_.push_back(cut);
-    since_.push_back(split.since());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status View::AddMoves(const wire::View& proto) {
-  const std::set<Owner> known = ThreadsOf(proto);
-  for (int i = 0; i < proto.move_size(); ++i) {
-    const wire::Move& move = proto.move(i);
-    if (!HasShard(move.shard()) ||
-        (proto.state() == wire::RUNNING &&
-         known.count({move.server(), move.thread()}) == 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "view ", proto.number(), ": shard ", move.shard(),
-          " is to move to thread ", move.thread(), " of server ", move.server(),
-          "; the view has no such shard or thread"));
-    }
-    if (!moves_.emplace(move.shard(), i).second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "view ", proto.number(), " moves shard ", move.shard(), " twice"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
-  std::shared_ptr<View> view(new View);
+absl::StatusOr<View::Ranges> View::RangesOf(const wire::View& proto) {
+  Ranges ranges;
+  const auto count = [&] { return static_cast<int64_t>(ranges.shards.size()); };
   for (int t = 0; t < proto.table_size(); ++t) {
     const wire::Table& table = proto.table(t);
+    int64_t elements = 1;
     for (const int64_t extent : table.shape()) {
-      if (extent < 1) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "view ", proto.number(), ": table ", table.name(),
-            " has an extent of ", extent, ", at least 1 is required"));
+      if (extent < 1 || extent > kTableElementsMax / elements) {
+        return Unfit(proto.number(), "table ",
+                     Cut(table.name(), kNameBytesShown), " has an extent of ",
+                     extent, "; at least 1, and at most ", kTableElementsMax,
+                     " elements, are required");
       }
+      elements *= extent;
     }
-    if (table.shard_elements() < 1 ||
-        table.first_shard() != view->shard_count()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "view ", proto.number(), ": table ", table.name(), " has shards of ",
-          table.shard_elements(), " elements from shard ", table.first_shard(),
-          ", expected at least 1 element and shard ", view->shard_count()));
+    if (table.shard_elements() < 1 || table.first_shard() != count()) {
+      return Unfit(proto.number(), "table ", Cut(table.name(), kNameBytesShown),
+                   " has shards of ", table.shard_elements(),
+                   " elements from shard ", table.first_shard(),
+                   ", expected at least 1 element and shard ", count());
     }
-    const int64_t elements = TableElements(table);
+    if ((elements - 1) / table.shard_elements() >= kShardsMax - count()) {
+      return Unfit(proto.number(), "table ", Cut(table.name(), kNameBytesShown),
+                   " makes it more than ", kShardsMax, " shards");
+    }
     for (int64_t begin = 0; begin < elements; begin += table.shard_elements()) {
-      view->shards_.push_back(
-          {.shard = ShardId{view->shard_count()},
+      ranges.shards.push_back(
+          {.shard = ShardId{static_cast<int32_t>(count())},
            .table = TableId{t},
            .begin = begin,
            .end = std::min(elements, begin + table.shard_elements())});
     }
   }
-  view->since_.resize(view->shards_.size(), 0);
-  SL_RETURN_IF_ERROR(view->AddSplits(proto));
-  SL_RETURN_IF_ERROR(view->AddMoves(proto));
+  ranges.since.resize(ranges.shards.size(), 0);
+  ranges.by_table.resize(static_cast<size_t>(proto.table_size()));
+  for (const ShardRange& range : ranges.shards)
+    ranges.by_table[static_cast<size_t>(range.table)].push_back(range);
+  SL_RETURN_IF_ERROR(AddSplits(proto.split(), proto.number(), &ranges));
+  return ranges;
+}
+
+absl::Status View::AddSplits(
+    const google::protobuf::RepeatedPtrField<wire::Split>& splits,
+    uint64_t number, Ranges* ranges) {
+  std::vector<ShardRange>& shards = ranges->shards;
+  for (const wire::Split& split : splits) {
+    const int32_t id = split.shard();
+    const auto at = static_cast<size_t>(id);
+    if (id < 0 || at >= shards.size() || split.at() <= shards[at].begin ||
+        split.at() >= shards[at].end ||
+        shards.size() >= static_cast<size_t>(kShardsMax)) {
+      return Unfit(number, "shard ", id, " is to be split at element ",
+                   split.at(), ", which is not inside it");
+    }
+    ShardRange cut = shards[at];
+    cut.shard = ShardId{static_cast<int32_t>(shards.size())};
+    cut.begin = split.at();
+    shards[at].end = split.at();
+    ranges->since[at] = split.since();
+    shards.push_back(cut);
+    ranges->since.push_back(split.since());
+    std::vector<ShardRange>& table =
+        ranges->by_table[static_cast<size_t>(cut.table)];
+    const auto kept = std::lower_bound(
+        table.begin(), table.end(), shards[at].begin,
+        [](const ShardRange& a, int64_t begin) { return a.begin < begin; });
+    kept->end = split.at();
+    table.insert(kept + 1, cut);
+  }
+  return absl::OkStatus();
+}
+
+// ---- Checks -----------------------------------------------------------------
+
+absl::Status View::CheckMembersAndPhases() const {
+  if (!AreSorted(servers_) || !AreSorted(workers_))
+    return Unfit(number(), "its members are not sorted, or one is there twice");
+  for (int i = 0; i < proto_.phase_size(); ++i) {
+    if (i == 0 ? proto_.phase(i).from() != 0
+               : proto_.phase(i).from() <= proto_.phase(i - 1).from()) {
+      return Unfit(number(), "phase ", i, " begins at clock ",
+                   proto_.phase(i).from(),
+                   "; the first begins at 0, each other one later than the one "
+                   "before");
+    }
+  }
+  if (proto_.entered() < 0 ||
+      proto_.entered() >= std::max(proto_.phase_size(), 1)) {
+    return Unfit(number(), "phase ", proto_.entered(), " is entered; it has ",
+                 proto_.phase_size());
+  }
+  return absl::OkStatus();
+}
+
+bool View::HasThread(Owner owner) const {
+  const wire::ServerMember* const server = FindServer(owner.server);
+  return server != nullptr && owner.thread >= 0 &&
+         owner.thread < server->thread_size();
+}
+
+// A view that ends the job may do so because that server is gone.
+absl::Status View::CheckOwner(int32_t shard) const {
+  const Owner owner = owners_[shard];
+  if (proto_.state() != wire::RUNNING || HasThread(owner))
+    return absl::OkStatus();
+  return Unfit(number(), "shard ", shard, " belongs to thread ", owner.thread,
+               " of server ", owner.server, ", which the view does not list");
+}
+
+absl::Status View::IndexMoves() {
+  moves_.clear();
+  for (int i = 0; i < proto_.move_size(); ++i) {
+    const wire::Move& move = proto_.move(i);
+    const Owner to{.server = move.server(), .thread = move.thread()};
+    if (!HasShard(move.shard()) ||
+        (proto_.state() == wire::RUNNING && !HasThread(to))) {
+      return Unfit(number(), "shard ", move.shard(), " is to move to thread ",
+                   to.thread, " of server ", to.server,
+                   "; the view has no such shard or thread");
+    }
+    if (!moves_.emplace(move.shard(), i).second)
+      return Unfit(number(), "shard ", move.shard(), " moves twice");
+  }
+  return absl::OkStatus();
+}
+
+// ---- Making views -----------------------------------------------------------
+
+absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
+  SL_ASSIGN_OR_RETURN(Ranges ranges, RangesOf(proto));
+  std::shared_ptr<View> view(new View);
+  view->ranges_ = std::make_shared<const Ranges>(std::move(ranges));
   if (proto.owner_server_size() != view->shard_count() ||
       proto.owner_thread_size() != view->shard_count()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("view ", proto.number(), ": ", proto.owner_server_size(),
-                     " owners for ", view->shard_count(), " shards"));
+    return Unfit(proto.number(), proto.owner_server_size(), " owners for ",
+                 view->shard_count(), " shards");
   }
-  view->owners_.reserve(view->shards_.size());
-  const std::set<Owner> known = ThreadsOf(proto);
-  for (int i = 0; i < view->shard_count(); ++i) {
-    const Owner owner{proto.owner_server(i), proto.owner_thread(i)};
-    // A view that ends the job may do so because that server is gone.
-    if (proto.state() == wire::RUNNING && known.count(owner) == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("view ", proto.number(), ": shard ", i,
-                       " belongs to thread ", owner.thread, " of server ",
-                       owner.server, ", which the view does not list"));
-    }
-    view->owners_.push_back(owner);
-  }
-  view->by_table_.resize(proto.table_size());
-  for (const ShardRange& range : view->shards_) {
-    view->by_table_[static_cast<size_t>(range.table)].push_back(range);
-  }
-  if (proto.split_size() > 0) {
-    for (std::vector<ShardRange>& ranges : view->by_table_) {
-      std::sort(ranges.begin(), ranges.end(),
-                [](const ShardRange& a, const ShardRange& b) {
-                  return a.begin < b.begin;
-                });
-    }
-  }
+  for (int32_t i = 0; i < view->shard_count(); ++i)
+    view->owners_.Add({proto.owner_server(i), proto.owner_thread(i)});
   view->proto_ = std::move(proto);
+  view->proto_.clear_owner_server();
+  view->proto_.clear_owner_thread();
+  view->servers_ = MemberList<wire::ServerMember>(
+      std::exchange(*view->proto_.mutable_server(), {}));
+  view->workers_ = MemberList<wire::WorkerMember>(
+      std::exchange(*view->proto_.mutable_worker(), {}));
+  view->workers_since_ = view->number();
+  SL_RETURN_IF_ERROR(view->CheckMembersAndPhases());
+  for (int32_t i = 0; i < view->shard_count(); ++i)
+    SL_RETURN_IF_ERROR(view->CheckOwner(i));
+  SL_RETURN_IF_ERROR(view->IndexMoves());
   return std::shared_ptr<const View>(std::move(view));
+}
+
+absl::StatusOr<std::shared_ptr<const View>> View::With(
+    const wire::ViewChange& change) const {
+  if (change.base() != number()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a change of view ", change.base(),
+                     " cannot be made to view ", number()));
+  }
+  if (change.number() <= number())
+    return Unfit(change.number(), "it changes view ", number());
+  std::shared_ptr<View> view(new View(*this));
+  wire::View& proto = view->proto_;
+  proto.set_number(change.number());
+  proto.set_state(change.state());
+  if (change.has_end()) *proto.mutable_end() = change.end();
+  proto.clear_change();
+  if (change.has_change()) *proto.mutable_change() = change.change();
+  proto.set_arrived(change.arrived());
+  proto.set_group(change.group());
+  proto.set_entered(change.entered());
+  proto.mutable_phase()->MergeFrom(change.phase());
+
+  // Owners that are not named below have to be looked at again.
+  bool threads_gone = false;
+  for (const int32_t index : change.server_gone()) {
+    view->servers_.Remove(index);
+    threads_gone = true;
+  }
+  for (const int32_t rank : change.worker_gone()) view->workers_.Remove(rank);
+  for (const wire::ServerMember& server : change.server()) {
+    const wire::ServerMember* const before = FindServer(server.index());
+    threads_gone |=
+        before != nullptr && server.thread_size() < before->thread_size();
+    view->servers_.Put(server);
+  }
+  for (const wire::WorkerMember& worker : change.worker())
+    view->workers_.Put(worker);
+  if (change.worker_size() > 0 || change.worker_gone_size() > 0)
+    view->workers_since_ = change.number();
+  SL_RETURN_IF_ERROR(view->CheckMembersAndPhases());
+
+  if (change.split_size() > 0) {
+    auto ranges = std::make_shared<Ranges>(*ranges_);
+    SL_RETURN_IF_ERROR(
+        AddSplits(change.split(), change.number(), ranges.get()));
+    view->ranges_ = std::move(ranges);
+    for (const wire::Split& split : change.split())
+      view->owners_.Add(view->owners_[split.shard()]);
+    proto.mutable_split()->MergeFrom(change.split());
+  }
+  for (const wire::ShardOwner& owner : change.owner()) {
+    if (!view->HasShard(owner.shard()))
+      return Unfit(change.number(), "there is no shard ", owner.shard());
+    view->owners_.Set(owner.shard(), {owner.server(), owner.thread()});
+    SL_RETURN_IF_ERROR(view->CheckOwner(owner.shard()));
+  }
+  for (int32_t i = 0; threads_gone && i < view->shard_count(); ++i)
+    SL_RETURN_IF_ERROR(view->CheckOwner(i));
+
+  if (change.move_gone_size() > 0) {
+    const std::vector<int32_t> gone(change.move_gone().begin(),
+                                    change.move_gone().end());
+    auto& moves = *proto.mutable_move();
+    moves.erase(std::remove_if(moves.begin(), moves.end(),
+                               [&](const wire::Move& move) {
+                                 return std::find(gone.begin(), gone.end(),
+                                                  move.shard()) != gone.end();
+                               }),
+                moves.end());
+  }
+  proto.mutable_move()->MergeFrom(change.move());
+  SL_RETURN_IF_ERROR(view->IndexMoves());
+  return std::shared_ptr<const View>(std::move(view));
+}
+
+wire::View View::ToProto() const {
+  wire::View proto = proto_;
+  for (int32_t i = 0; i < shard_count(); ++i) {
+    proto.add_owner_server(owners_[i].server);
+    proto.add_owner_thread(owners_[i].thread);
+  }
+  servers_.AddTo(proto.mutable_server());
+  workers_.AddTo(proto.mutable_worker());
+  return proto;
+}
+
+// ---- Looking things up ------------------------------------------------------
+
+bool View::OwnsAny(int32_t server) const {
+  for (int32_t i = 0; i < shard_count(); ++i) {
+    if (owners_[i].server == server) return true;
+  }
+  return false;
 }
 
 ShardId View::OriginOf(ShardId id) const {
@@ -145,24 +303,18 @@ const wire::Move* View::FindMove(ShardId id) const {
   return found == moves_.end() ? nullptr : &proto_.move(found->second);
 }
 
-const wire::ServerMember* View::FindServer(int32_t index) const {
-  for (const wire::ServerMember& server : proto_.server()) {
-    if (server.index() == index) return &server;
-  }
-  return nullptr;
-}
-
 std::string View::ShardName(ShardId id) const {
   const ShardRange& range = shard(id);
   return absl::StrCat(table(range.table).name(), "[", range.begin, ", ",
                       range.end, ")");
 }
 
+const wire::ServerMember* View::FindServer(int32_t index) const {
+  return servers_.Find(index);
+}
+
 const wire::WorkerMember* View::FindWorker(Rank rank) const {
-  for (const wire::WorkerMember& worker : proto_.worker()) {
-    if (worker.rank() == static_cast<int32_t>(rank)) return &worker;
-  }
-  return nullptr;
+  return workers_.Find(static_cast<int32_t>(rank));
 }
 
 const wire::WorkerMember* View::FindWorker(Rank rank,
@@ -173,12 +325,10 @@ const wire::WorkerMember* View::FindWorker(Rank rank,
 }
 
 const wire::WorkerMember* ChiefOf(const View& view) {
-  const wire::WorkerMember* chief = nullptr;
-  for (const wire::WorkerMember& worker : view.proto().worker()) {
-    if (chief == nullptr || worker.rank() < chief->rank()) chief = &worker;
-  }
-  return chief;
+  return view.workers().empty() ? nullptr : &*view.workers().begin();
 }
+
+// ---- Placement --------------------------------------------------------------
 
 void PlaceTables(absl::Span<const wire::Table> tables,
                  absl::Span<const Owner> threads, int64_t shard_elements,
@@ -203,12 +353,16 @@ void PlaceTables(absl::Span<const wire::Table> tables,
   std::stable_sort(by_size.begin(), by_size.end(), [&](int a, int b) {
     return shard_sizes[a] > shard_sizes[b];
   });
-  std::vector<int64_t> load(threads.size(), 0);
+  // Bytes that a thread has so far, and which one it is.
+  using Load = std::pair<int64_t, size_t>;
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
+  for (size_t i = 0; i < threads.size(); ++i) loads.emplace(0, i);
   std::vector<Owner> owners(shard_sizes.size());
   for (const int shard : by_size) {
-    const auto least = std::min_element(load.begin(), load.end());
-    *least += shard_sizes[shard];
-    owners[shard] = threads[least - load.begin()];
+    const auto [load, least] = loads.top();
+    loads.pop();
+    loads.emplace(load + shard_sizes[shard], least);
+    owners[shard] = threads[least];
   }
   view->clear_owner_server();
   view->clear_owner_thread();

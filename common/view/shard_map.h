@@ -11,7 +11,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
-#include "proto/wire.pb.h"
+#include "common/view/member_list.h"
+#include "common/view/owners.h"
+#include "proto/view.pb.h"
 
 namespace slackline {
 
@@ -31,28 +33,50 @@ struct ShardRange {
 };
 
 // A view with its shards looked up. Call it through shared_ptr<const View>.
+// Made of a message, it is checked whole before anything of it is used.
 class View {
  public:
-  // InvalidArgument names the table or shard that does not fit: shapes and
-  // shard sizes of at least 1, shards numbered in table order without gaps,
-  // splits inside their shards, at most one move for each shard, one owner for
-  // each shard, and owners and targets, while the job runs, threads of listed
-  // servers.
+  // InvalidArgument names what does not fit: shapes and shard sizes of at least
+  // 1, a number of shards within bounds, shards numbered in table order without
+  // gaps, splits inside their shards, at most one move for each shard, one
+  // owner for each shard, and owners and targets, while the job runs, threads
+  // of listed servers; members sorted by index and rank; phases in the order of
+  // their clocks, the first from 0.
   static absl::StatusOr<std::shared_ptr<const View>> Create(wire::View proto);
 
+  // The view that the change makes of this one. They share what is the same:
+  // members, and owners and ranges of shards, that do not change are not
+  // copied. FailedPrecondition: the change is against another view.
+  // InvalidArgument: as of Create().
+  absl::StatusOr<std::shared_ptr<const View>> With(
+      const wire::ViewChange& change) const;
+
+  // As the message has it, but for the owners of shards and the members, which
+  // are below.
   const wire::View& proto() const { return proto_; }
+  // The whole message, with one entry for each shard.
+  wire::View ToProto() const;
   uint64_t number() const { return proto_.number(); }
 
-  int32_t shard_count() const { return static_cast<int32_t>(shards_.size()); }
+  int32_t shard_count() const {
+    return static_cast<int32_t>(ranges_->shards.size());
+  }
   const ShardRange& shard(ShardId id) const {
-    return shards_[static_cast<size_t>(id)];
+    return ranges_->shards[static_cast<size_t>(id)];
   }
   bool HasShard(int32_t id) const { return id >= 0 && id < shard_count(); }
-  Owner OwnerOf(ShardId id) const { return owners_[static_cast<size_t>(id)]; }
+  Owner OwnerOf(ShardId id) const { return owners_[static_cast<int32_t>(id)]; }
+  // The shards of both views that have different owners in them, in order.
+  // Cheap if one view was made from the other and little is different.
+  std::vector<int32_t> OwnersThatDiffer(const View& other) const {
+    return owners_.Differences(other.owners_);
+  }
+  // Whether any shard is owned by a thread of this server. Looks at all shards.
+  bool OwnsAny(int32_t server) const;
   // The number of the first view in which the shard has this range; 0: it had
   // it from the start.
   uint64_t RangeSince(ShardId id) const {
-    return since_[static_cast<size_t>(id)];
+    return ranges_->since[static_cast<size_t>(id)];
   }
   // The shard that this one was cut off from; itself if it was there from the
   // start.
@@ -61,7 +85,7 @@ class View {
   const wire::Move* FindMove(ShardId id) const;
   // All shards of a table in element order.
   absl::Span<const ShardRange> ShardsOf(TableId table) const {
-    return by_table_[static_cast<size_t>(table)];
+    return ranges_->by_table[static_cast<size_t>(table)];
   }
   const wire::Table& table(TableId id) const {
     return proto_.table(static_cast<int>(id));
@@ -69,24 +93,44 @@ class View {
   // "mlp.0.weight[65536, 131072)" for messages to people.
   std::string ShardName(ShardId id) const;
 
+  const MemberList<wire::ServerMember>& servers() const { return servers_; }
+  const MemberList<wire::WorkerMember>& workers() const { return workers_; }
   // nullptr if there is none.
   const wire::ServerMember* FindServer(int32_t index) const;
   const wire::WorkerMember* FindWorker(Rank rank) const;
   const wire::WorkerMember* FindWorker(Rank rank,
                                        Incarnation incarnation) const;
+  // The number of a view from which on the workers have been these.
+  uint64_t WorkersSince() const { return workers_since_; }
 
  private:
+  // What elements each shard has.
+  struct Ranges {
+    std::vector<ShardRange> shards;
+    std::vector<uint64_t> since;
+    std::vector<std::vector<ShardRange>> by_table;
+  };
   View() = default;
-  // Reads the splits and the moves, and checks them.
-  absl::Status AddSplits(const wire::View& proto);
-  absl::Status AddMoves(const wire::View& proto);
+  View(const View&) = default;
 
-  wire::View proto_;
-  std::vector<ShardRange> shards_;
-  std::vector<uint64_t> since_;
-  std::vector<Owner> owners_;
-  std::vector<std::vector<ShardRange>> by_table_;
-  std::map<int32_t, int> moves_;  // By shard: index into the proto.
+  static absl::StatusOr<Ranges> RangesOf(const wire::View& proto);
+  // Cuts shards as these splits of view `number` say.
+  static absl::Status AddSplits(
+      const google::protobuf::RepeatedPtrField<wire::Split>& splits,
+      uint64_t number, Ranges* ranges);
+  absl::Status CheckMembersAndPhases() const;
+  bool HasThread(Owner owner) const;
+  absl::Status CheckOwner(int32_t shard) const;
+  // Looks up the moves, and checks them.
+  absl::Status IndexMoves();
+
+  wire::View proto_;  // Without owners and members.
+  MemberList<wire::ServerMember> servers_;
+  MemberList<wire::WorkerMember> workers_;
+  std::shared_ptr<const Ranges> ranges_;
+  uint64_t workers_since_ = 0;
+  Owners owners_;
+  std::map<int32_t, int> moves_;  // By shard: index into proto_.
 };
 
 // The chief: the worker of the lowest rank in the view. nullptr without

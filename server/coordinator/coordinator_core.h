@@ -1,6 +1,5 @@
-// CoordinatorCore: membership and leases, the view, barriers, the rendezvous
-// store, which shard is where, and the end of the job. Runs in server 0; the
-// data path does not need it.
+// CoordinatorCore: the coordinator of a job. Runs in server 0; the data path
+// does not need it.
 //
 // FORMING until every server and worker of the config has joined, then RUNNING,
 // then FINISHED or FAILED. A worker whose lease runs out leaves the view, and
@@ -9,33 +8,46 @@
 // workers are done it evaluates and writes the model and reports the result. A
 // stop rule that comes true before that ends the job as FINISHED, too.
 //
-// Placement: a user or the planner (planner.h) decides on moves; a view orders
-// some of them at a time; the source of a move says when it is done
-// (server/shard/hand_over.h), and the next view lists the new owner. A server
-// may join while the job runs, and leaves when it is drained.
+// It hands each message to the part that it is for, and after each event lets
+// the parts draw their conclusions, in this order:
 //
-// Mode: the config's phases, and changes that a user or the policy
-// (mode_policy.h) asks for: mode_changer.h.
+// | part | decides |
+// | --- | --- |
+// | Membership | who joins, and whose lease has run out |
+// | StallWatch | who is heard of, and holds others up for too long |
+// | NonfiniteWatch | what becomes of gradients with a NaN |
+// | JobOutcome | when the job has come to its end |
+// | Placement | which shard moves where: users, the planner |
+// | ModeControl | which mode holds from which clock: config, users, policy |
+// | ViewEditor | one view of all edits of the event, with one number |
+// | ViewFeed | what a member is sent of it: changes, or the whole |
+// | GroupStore, Barriers | whose calls are answered now |
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible.
 #pragma once
 
-#include <deque>
-#include <map>
-#include <memory>
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/message.h"
-#include "common/view/shard_map.h"
 #include "proto/cluster.pb.h"
-#include "server/coordinator/mode_changer.h"
-#include "server/coordinator/mode_policy.h"
-#include "server/coordinator/rebalancer.h"
+#include "server/coordinator/barriers.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/group_store.h"
+#include "server/coordinator/job_outcome.h"
+#include "server/coordinator/membership.h"
+#include "server/coordinator/mode_control.h"
+#include "server/coordinator/nonfinite_watch.h"
+#include "server/coordinator/placement.h"
+#include "server/coordinator/run_totals.h"
+#include "server/coordinator/stall_watch.h"
+#include "server/coordinator/stats_check.h"
+#include "server/coordinator/user_calls.h"
+#include "server/coordinator/view_editor.h"
+#include "server/coordinator/view_feed.h"
 
 namespace slackline {
 
@@ -43,6 +55,7 @@ class CoordinatorCore {
  public:
   struct Options {
     std::string job;
+    uint64_t run = 0;  // Drawn for this run; 0 only in tests.
     std::string config_hash;
     int servers = 1;
     int workers = 1;
@@ -55,28 +68,33 @@ class CoordinatorCore {
     int parked_calls_max = 65536;
     Rebalancer::Options rebalance;
     config::Stop stop;
+    // As in config::Limits.
+    absl::Duration stall_timeout = absl::Seconds(60);
+    absl::Duration save_timeout = absl::Seconds(600);
+    config::Train::Nonfinite nonfinite = config::Train::STOP;
   };
-  struct Effects {
-    std::vector<Outgoing> sends;
-    std::vector<run::MetricRecord> records;  // New ones, to be kept.
-    std::vector<run::MoveRecord> moves;      // Done ones, to be kept.
-    std::vector<run::ModeRecord> modes;      // As above, changes of the mode.
-    std::vector<std::string> log;            // Sentences for people.
-  };
+  using Effects = CoordinatorEffects;
 
   explicit CoordinatorCore(const Options& options);
+  CoordinatorCore(const CoordinatorCore&) = delete;
+  CoordinatorCore& operator=(const CoordinatorCore&) = delete;
 
   void Start(absl::Time now);
   void OnMessage(const PeerId& from, const Message& message, absl::Time now,
                  Effects* effects);
-  // Lets leases and deadlines run out. Call it at NextWakeup() or later.
+  // Lets leases and deadlines run out. Call it at NextWakeup() or later, after
+  // everything that has arrived was handed to OnMessage(). Time in which this
+  // core was not run does not count: a lease is as long as the coordinator was
+  // there to hear a heartbeat.
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;
   // A user or the driver ends the job. Without effect once it has ended.
   void Fail(const std::string& reason, absl::Time now, Effects* effects);
 
-  wire::JobState state() const { return view_.state(); }
-  const std::string& reason() const { return view_.reason(); }
+  wire::JobState state() const { return view().state(); }
+  const std::string& reason() const { return view().end().reason(); }
+  // The last one that was made. While FORMING it is sent to nobody.
+  const wire::View& view() const { return editor_.view(); }
   // The job has ended and every living member knows (or had time to).
   bool Over(absl::Time now) const;
 
@@ -85,132 +103,80 @@ class CoordinatorCore {
   // Without the records of the first `moves_known` moves.
   wire::StatusReply Status(absl::Time now, int64_t moves_known = 0) const;
 
- private:
-  struct Member {
-    PeerId peer;
-    wire::JoinRequest join;
-    Incarnation incarnation = 0;
-    absl::Time heard;
-    uint64_t view_known = 0;
-    uint64_t records_acked = 0;
-    run::WorkerStats worker;
-    run::ServerStats server;
-    bool done = false;  // Workers: has left its work finished.
-    bool founder = false;
-    bool draining = false;  // Servers: gives its shards away, then leaves.
-    bool worker_role() const {
-      return join.role() == wire::JoinRequest::WORKER;
-    }
+  // How much it keeps, to be compared with the members that there are.
+  struct Sizes {
+    size_t members = 0;
+    size_t past_tokens = 0;
+    size_t store_keys = 0;
+    size_t store_bytes = 0;
+    size_t barriers = 0;
+    size_t parked_calls = 0;
+    size_t user_calls = 0;
+    size_t phases = 0;
   };
-  struct ParkedCall {
-    PeerId from;
-    uint64_t call_id = 0;
-    Incarnation incarnation = 0;
-  };
+  Sizes sizes() const;
 
+ private:
+  // At the beginning of an event, and at its end.
+  void Begin(absl::Time now);
+  void Conclude(size_t first_send, absl::Time now, Effects* effects);
+  void Handle(const PeerId& from, const Message& message, absl::Time now,
+              Effects* effects);
   void OnJoin(const PeerId& from, const wire::JoinRequest& join, absl::Time now,
               Effects* effects);
-  // Empty if the request fits the job and the members so far.
-  std::string WhyRejected(const wire::JoinRequest& join) const;
   void OnHeartbeat(const PeerId& from, const Message& message, absl::Time now,
                    Effects* effects);
+  void OnRecords(const wire::Heartbeat& heartbeat, Member* worker,
+                 absl::Time now, Effects* effects);
+  void OnWorkerStats(const run::WorkerStats& stats, Member* worker,
+                     absl::Time now, Effects* effects);
+  void OnServerStats(const run::ServerStats& stats, Member* server,
+                     absl::Time now, Effects* effects);
+  // What the member says cannot be; it stays a member.
+  static void Refuse(const std::string& why, Member* member, Effects* effects);
   void OnCall(const PeerId& from, const Message& message, absl::Time now,
               Effects* effects);
-  void OnLeave(const wire::Leave& leave, Incarnation incarnation,
-               absl::Time now, Effects* effects);
-  // A drained server goes. Empty, or why it must not.
-  std::string WhyServerMustStay(const Member& server) const;
-  void Reply(const PeerId& to, uint64_t call_id, wire::Code code,
-             const std::string& error, Effects* effects,
-             const Payload* value = nullptr) const;
+  void OnMemberCall(Member* member, const Message& message, absl::Time now,
+                    Effects* effects);
+  void OnLeave(const wire::Leave& leave, Member* member, absl::Time now,
+               Effects* effects);
   void StartIfComplete(absl::Time now, Effects* effects);
-  void FinishIfDone(absl::Time now, Effects* effects);
-  // Stop rules hold while workers train.
-  bool MayStop() const;
-  void StopIfEvaluationMeetsRule(const run::MetricRecord& evaluation,
-                                 absl::Time now, Effects* effects);
-  void StopIfTimeIsUp(absl::Time now, Effects* effects);
-  absl::Time StopTime() const;  // InfiniteFuture: there is none.
-  void StopByRule(const std::string& rule, double seconds,
-                  const run::Result& result, absl::Time now, Effects* effects);
-  // The worker of the smallest clock, of those that are left.
-  Clock SmallestClock() const;
-  // What users ask for. Each call is done once, however often it comes.
-  void OnUserCall(const PeerId& from, const wire::Call& call, absl::Time now,
-                  Effects* effects);
-  absl::StatusOr<run::Plan> OnPlacementCall(const wire::Call& call,
-                                            absl::Time now, Effects* effects);
-  absl::StatusOr<std::string> OnSetMode(const wire::SetMode& set_mode,
-                                        absl::Time now, Effects* effects);
-  // Modes.
-  void OnPhaseCall(const Member& worker, const wire::Call& call, absl::Time now,
-                   Effects* effects);
-  // Answers what will happen, and sees to it.
-  std::string ChangeMode(const SyncMode& mode, const std::string& reason,
-                         absl::Time now, Effects* effects);
-  void SwitchPolicyOn(Effects* effects);
-  void AskPolicy(absl::Time now, Effects* effects);
-  // True if the view changed: publish it.
-  bool AdvanceModes(absl::Time now, Effects* effects);
-  std::vector<ModeChanger::Worker> ModeWorkers() const;
-  // Placement.
-  void OnHandOverStates(const Member& server, absl::Time now, Effects* effects);
-  void PlanIfDue(absl::Time now, Effects* effects);
-  // Empty, or why no shard can move at all now.
-  std::string WhyNothingMoves() const;
-  // Orders what can start now in the view that is published next. True if there
-  // was something.
-  bool OrderMoves();
-  std::vector<Rebalancer::Server> RebalancerServers() const;
-  bool OwnsShards(int32_t server) const;
-  void End(wire::JobState state, const std::string& reason, absl::Time now,
-           Effects* effects);
+  // Removes who holds others up, and ends the job if no worker can go on. Looks
+  // at all workers, a few times in the time between two heartbeats of one.
+  void EndStalls(absl::Time now, Effects* effects);
   // Removes the member; `why` completes "worker 2 (pid 7 on host) ...".
   void Remove(Incarnation incarnation, const std::string& why, absl::Time now,
               Effects* effects);
-  void CompleteBarriers(Effects* effects);
-  // Drops what a member that is gone waits for.
-  void ForgetCalls(Incarnation incarnation);
-  void Publish(Effects* effects);
-  void SendView(const Member& member, Effects* effects) const;
-  Member* Find(wire::JoinRequest::Role role, int32_t index);
-  std::vector<std::string> Missing() const;
-  std::string Describe(const Member& member) const;
+  // The last worker is gone. Empty if another takes its place at once; else why
+  // none can.
+  std::string WhyNoneFollows(absl::Time now, Effects* effects);
+  bool AllDone() const;
+  void SendView(uint64_t known, Member* member, Effects* effects) const;
+  static void Send(std::vector<GroupStore::Answer> answers, Effects* effects);
 
   const Options options_;
-  absl::Time started_;
-  absl::Time running_since_ = absl::InfiniteFuture();
-  absl::Time trained_at_ = absl::InfiniteFuture();
+  ViewEditor editor_;
+  ViewFeed feed_;
+  Membership members_;
+  ModeControl modes_;
+  Placement placement_;
+  UserCalls user_calls_;
+  JobOutcome outcome_;
+  StallWatch stalls_;
+  NonfiniteWatch nonfinite_;
+  GroupStore store_;
+  Barriers barriers_;
+  RunTotals totals_;
+  std::string data_;    // What is trained on.
+  absl::Time started_;  // This one, and ended_at_, in awake time.
   absl::Time ended_at_ = absl::InfiniteFuture();
-  wire::View view_;
-  std::string data_;  // What is trained on.
-  Incarnation next_incarnation_ = 1;
-  std::map<Incarnation, Member> members_;
-  std::map<uint64_t, Incarnation> past_tokens_;  // Of members that are gone.
-  std::map<std::string, std::vector<ParkedCall>> barriers_;  // By name.
-  std::deque<std::string> passed_barriers_;  // The last ones, oldest first.
-  std::map<std::string, Payload> store_;
-  size_t store_bytes_ = 0;
-  std::map<std::string, std::vector<ParkedCall>> store_gets_;  // By key.
-  int parked_calls_ = 0;
-  std::map<int, run::MetricRecord> latest_;  // By kind.
-  std::optional<run::Result> result_;
-  std::string stopped_;  // By which rule.
-  bool stopped_by_time_ = false;
-  double stopped_seconds_ = 0;  // When it came true, since running_since_.
-  std::vector<run::WorkerStats> gone_workers_;
-  std::vector<run::ServerStats> gone_servers_;
-  std::vector<std::string> workers_lost_;
-  ModeChanger modes_;
-  std::optional<ModePolicy> policy_;  // While it chooses the mode.
-  // The set of workers has changed, or they have to connect anew, or they have
-  // done with all-reduce: the view that is published next begins a group.
-  bool regroup_ = true;
-  Rebalancer rebalancer_;
-  absl::Time next_plan_ = absl::InfiniteFuture();
-  int32_t next_server_ = 0;  // Smallest index that a new server may take.
-  // The last calls of users, and their answers.
-  std::deque<std::pair<std::pair<PeerId, uint64_t>, Outgoing>> user_calls_;
+  absl::Time next_look_ = absl::InfinitePast();  // At who holds others up.
+  std::vector<std::string> held_up_;  // Who holds whom up, as of the last look.
+  // What has happened in this event that conclusions are to be drawn from.
+  struct News {
+    bool workers = false;    // One is gone or done, has a result or a barrier.
+    Incarnation behind = 0;  // Who has not seen the last view.
+  } news_;
 };
 
 }  // namespace slackline

@@ -2,47 +2,56 @@
 
 #include <spdlog/spdlog.h>
 
-#include "absl/time/clock.h"
+#include <algorithm>
+
 #include "common/status.h"
 
 namespace slackline {
 
 absl::StatusOr<std::unique_ptr<CoordinatorThread>> CoordinatorThread::Start(
-    NetContext& context, const Options& options) {
-  SL_ASSIGN_OR_RETURN(std::unique_ptr<RouterSocket> router,
-                      RouterSocket::Create(context));
-  SL_RETURN_IF_ERROR(router->Bind(options.endpoint).status());
+    Transport& transport, const Options& options) {
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, transport.Listen({}));
+  SL_RETURN_IF_ERROR(listener->Bind(options.endpoint).status());
   std::unique_ptr<RunFiles> files;
   if (!options.folder.empty()) {
     SL_ASSIGN_OR_RETURN(files, RunFiles::Create(options.folder));
   }
   std::unique_ptr<CoordinatorThread> thread(
-      new CoordinatorThread(std::move(router), std::move(files), options));
+      new CoordinatorThread(std::move(listener), std::move(files), options));
   thread->thread_ = std::thread(&CoordinatorThread::Run, thread.get());
   return thread;
 }
 
-CoordinatorThread::CoordinatorThread(std::unique_ptr<RouterSocket> router,
+CoordinatorThread::CoordinatorThread(std::unique_ptr<Listener> listener,
                                      std::unique_ptr<RunFiles> files,
                                      const Options& options)
     : options_(options),
-      router_(std::move(router)),
+      listener_(std::move(listener)),
       files_(std::move(files)),
       core_(options.core) {}
 
-CoordinatorThread::~CoordinatorThread() {
+CoordinatorThread::~CoordinatorThread() { (void)Finish(); }
+
+absl::Status CoordinatorThread::Finish() {
   stopping_.store(true);
   waker_.Wake();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
+  return saved_;
+}
+
+void CoordinatorThread::StopSaving() {
+  saving_.store(false);
+  waker_.Wake();
 }
 
 void CoordinatorThread::Run() {
   Poller poller(Poller::Options{.spin_max = absl::ZeroDuration()});
-  poller.Add(*router_);
+  poller.Add(*listener_);
   poller.Add(waker_);
-  core_.Start(absl::Now());
-  while (!core_.Over(absl::Now())) {
-    const absl::Status waited = poller.Wait(core_.NextWakeup() - absl::Now());
+  core_.Start(options_.time.Now());
+  while (!core_.Over(options_.time.Now())) {
+    const absl::Status waited =
+        poller.Wait(core_.NextWakeup() - options_.time.Now());
     if (!waited.ok()) {
       spdlog::error("coordinator: {}", std::string(waited.message()));
       break;
@@ -50,26 +59,56 @@ void CoordinatorThread::Run() {
     waker_.Drain();
     CoordinatorCore::Effects effects;
     while (true) {
-      absl::StatusOr<std::optional<RouterSocket::Incoming>> incoming =
-          router_->Receive();
+      absl::StatusOr<std::optional<Listener::Incoming>> incoming =
+          listener_->Receive();
       if (!incoming.ok() || !incoming->has_value()) break;
-      core_.OnMessage((*incoming)->from, (*incoming)->message, absl::Now(),
-                      &effects);
+      core_.OnMessage((*incoming)->from, (*incoming)->message,
+                      options_.time.Now(), &effects);
     }
-    core_.OnTick(absl::Now(), &effects);
+    core_.OnTick(options_.time.Now(), &effects);
     if (stopping_.load())
-      core_.Fail("server 0, which hosts the coordinator, stops", absl::Now(),
-                 &effects);
+      core_.Fail("server 0, which hosts the coordinator, stops",
+                 options_.time.Now(), &effects);
     Perform(&effects);
   }
-  poller.Remove(*router_);
-  if (files_ != nullptr && core_.state() == wire::FINISHED) {
+  poller.Remove(*listener_);
+  if (files_ != nullptr && core_.view().has_end()) WriteSummary(&poller);
+}
+
+// There may be room on the disk again.
+void CoordinatorThread::WriteSummary(Poller* poller) {
+  constexpr absl::Duration kTryEvery = absl::Seconds(1);
+  // What has failed anyway is not kept from ending.
+  const absl::Time give_up =
+      options_.time.Now() + (core_.state() == wire::FINISHED
+                                 ? options_.save_timeout
+                                 : absl::ZeroDuration());
+  for (int tries = 0;; ++tries) {
     run::Summary summary = core_.Summary();
     summary.set_mode(options_.mode);
     summary.set_seed(options_.seed);
-    if (const absl::Status written = files_->WriteSummary(summary);
-        !written.ok()) {
-      spdlog::error("coordinator: {}", std::string(written.message()));
+    summary.set_files_incomplete(files_->WhatIsMissing());
+    const absl::Status written = files_->WriteSummary(summary);
+    if (written.ok()) return;
+    const absl::Time now = options_.time.Now();
+    if (now >= give_up || !saving_.load()) {
+      saved_ = Annotate(
+          written, absl::StrCat("the job has ended, but its summary could not "
+                                "be written in ",
+                                tries + 1, tries == 0 ? " try" : " tries"));
+      return;
+    }
+    if (tries == 0) {
+      spdlog::error(
+          "coordinator: {}; this is tried again for {} "
+          "(limits {{ save_timeout_ms: ... }})",
+          std::string(written.message()),
+          absl::FormatDuration(options_.save_timeout));
+    }
+    const absl::Time next = std::min(now + kTryEvery, give_up);
+    while (saving_.load() && options_.time.Now() < next) {
+      if (!poller->Wait(next - options_.time.Now()).ok()) break;
+      waker_.Drain();
     }
   }
 }
@@ -79,27 +118,19 @@ void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
     spdlog::info("coordinator: {}", line);
   for (const Outgoing& outgoing : effects->sends) {
     // Who is not connected asks again, or loses its lease.
-    (void)router_->Send(outgoing.to, outgoing.message);
+    (void)listener_->Send(outgoing.to, outgoing.message);
   }
   if (files_ == nullptr) return;
-  for (const run::MoveRecord& record : effects->moves) {
-    if (const absl::Status written = files_->AppendMove(record);
-        !written.ok()) {
+  const auto say = [](const absl::Status& written) {
+    if (!written.ok())
       spdlog::error("coordinator: {}", std::string(written.message()));
-    }
-  }
-  for (const run::ModeRecord& record : effects->modes) {
-    if (const absl::Status written = files_->AppendMode(record);
-        !written.ok()) {
-      spdlog::error("coordinator: {}", std::string(written.message()));
-    }
-  }
-  for (const run::MetricRecord& record : effects->records) {
-    if (const absl::Status written = files_->AppendMetric(record);
-        !written.ok()) {
-      spdlog::error("coordinator: {}", std::string(written.message()));
-    }
-  }
+  };
+  for (const run::MoveRecord& record : effects->moves)
+    say(files_->AppendMove(record));
+  for (const run::ModeRecord& record : effects->modes)
+    say(files_->AppendMode(record));
+  for (const run::MetricRecord& record : effects->records)
+    say(files_->AppendMetric(record));
 }
 
 }  // namespace slackline

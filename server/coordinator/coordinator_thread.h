@@ -1,5 +1,5 @@
 // CoordinatorThread: the driver of the CoordinatorCore. Owns the thread, the
-// ROUTER socket at the coordinator's address, and the files of the run.
+// listener at the coordinator's address, and the files of the run.
 #pragma once
 
 #include <atomic>
@@ -7,9 +7,12 @@
 #include <string>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
+#include "common/time/time_source.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/coordinator/run_files.h"
 
@@ -19,28 +22,40 @@ class CoordinatorThread {
  public:
   struct Options {
     CoordinatorCore::Options core;
+    TimeSource time;
     std::string endpoint;  // "tcp://host:port".
     std::string folder;    // For the files of the run; empty: none.
     std::string mode;      // As in --mode, and the seed: for the summary.
     int64_t seed = 0;
+    // A summary that cannot be written is tried again for so long.
+    absl::Duration save_timeout = absl::Minutes(10);
   };
   // Binds, then starts the thread.
   static absl::StatusOr<std::unique_ptr<CoordinatorThread>> Start(
-      NetContext& context, const Options& options);
-  // Fails the job if it has not ended, and waits until all members know, a
-  // lease at most. The server's own control thread must have left its loop.
-  ~CoordinatorThread();
+      Transport& transport, const Options& options);
+  // Fails the job if it has not ended, waits until all members know, a lease at
+  // most, and until the summary is written. The server's own control thread
+  // must have left its loop. Names the file and the cause if the summary could
+  // not be written: of a job that has finished within save_timeout, of one that
+  // has failed at once.
+  absl::Status Finish();
+  // Any thread: the summary is not tried again any more.
+  void StopSaving();
+  ~CoordinatorThread();  // As Finish().
 
  private:
-  CoordinatorThread(std::unique_ptr<RouterSocket> router,
+  CoordinatorThread(std::unique_ptr<Listener> listener,
                     std::unique_ptr<RunFiles> files, const Options& options);
   void Run();
+  void WriteSummary(Poller* poller);
   void Perform(CoordinatorCore::Effects* effects);
 
   const Options options_;
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> saving_{true};
+  absl::Status saved_;  // Written by the thread, read after it has ended.
   Waker waker_;
-  std::unique_ptr<RouterSocket> router_;
+  std::unique_ptr<Listener> listener_;
   std::unique_ptr<RunFiles> files_;
   CoordinatorCore core_;
   std::thread thread_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "server/coordinator/job_end.h"
 
 namespace slackline {
 namespace {
@@ -27,82 +28,93 @@ bool AllReduceEndsAt(const wire::View& view, Clock clock) {
   for (int i = 0; i < view.phase_size(); ++i) {
     const Clock end =
         i < IndexOfLast(view) ? view.phase(i + 1).from() : view.steps_total();
-    if (view.phase(i).mode() == wire::ALLREDUCE && end == clock) return true;
+    const bool over_servers = RuleOf(view.phase(i).mode()).over_servers();
+    if (!over_servers && end == clock) return true;
   }
   return false;
 }
 
 }  // namespace
 
-std::vector<std::string> ModeChanger::Start(wire::View* view) {
+std::vector<std::string> ModeChanger::Start(ViewEditor* editor) {
+  const Clock steps_total = editor->view().steps_total();
   std::vector<std::string> log;
-  view->clear_phase();
+  std::vector<wire::Phase> phases;
   reasons_.clear();
   Clock from = 0;
-  const auto add = [&](const SyncMode& mode) {
-    if (from >= view->steps_total()) {
+  const auto add = [&](const sync::Mode& mode) {
+    if (from >= steps_total) {
       log.push_back(absl::StrCat("phase ", ModeText(mode),
                                  " would begin at "
                                  "step ",
-                                 from, "; the job has ", view->steps_total(),
+                                 from, "; the job has ", steps_total,
                                  " steps, so it is left out"));
       return;
     }
-    if (view->phase_size() > 0 && Last(*view).from() == from) {
-      log.push_back(absl::StrCat("phase ", ModeText(Last(*view)),
+    if (!phases.empty() && phases.back().from() == from) {
+      log.push_back(absl::StrCat("phase ", ModeText(phases.back().mode()),
                                  " would end at step ", from,
                                  ", where it begins, so it is left out"));
-      view->mutable_phase()->RemoveLast();
+      phases.pop_back();
     }
-    if (view->phase_size() > 0 && SyncModeOf(Last(*view)) == mode)
+    if (!phases.empty() && SameMode(phases.back().mode(), mode))
       return;  // It goes on.
-    wire::Phase& phase = *view->add_phase();
-    PutSyncMode(mode, &phase);
+    wire::Phase& phase = phases.emplace_back();
+    *phase.mutable_mode() = mode;
     phase.set_from(from);
   };
   if (sync_.has_auto_()) {
-    add({.mode = wire::ALLREDUCE});
+    sync::Mode allreduce;
+    allreduce.mutable_allreduce();
+    add(allreduce);
   } else if (sync_.phase_size() == 0) {
     add(ConfiguredMode(sync_));
   }
-  const double total = static_cast<double>(view->steps_total());
+  const double total = static_cast<double>(steps_total);
   for (const config::Phase& phase : sync_.phase()) {
     add(ConfiguredMode(phase));
-    const double end =
-        phase.until_epoch() * static_cast<double>(view->steps_per_epoch());
+    const double end = phase.until_epoch() *
+                       static_cast<double>(editor->view().steps_per_epoch());
     from = std::max<Clock>(from, std::llround(std::min(end, total)));
   }
-  reasons_.assign(static_cast<size_t>(view->phase_size()), kSchedule);
+  reasons_.assign(phases.size(), kSchedule);
+  editor->SetPhases(phases);
   return log;
 }
 
 // ---- Changes ----------------------------------------------------------------
 
-std::string ModeChanger::WhyNot(const wire::View& view,
-                                const std::vector<Worker>& workers) const {
+absl::Status ModeChanger::MayChange(const wire::View& view,
+                                    const std::vector<Worker>& workers) const {
   if (wanted_.has_value()) {
-    return absl::StrCat("the mode is just changing from ", ModeText(Last(view)),
-                        " to ", ModeText(wanted_->mode),
-                        "; try again when it has");
+    return absl::UnavailableError(absl::StrCat(
+        "the mode is just changing from ", ModeText(Last(view).mode()), " to ",
+        ModeText(wanted_->mode), "; try again when it has"));
   }
   if (view.entered() < IndexOfLast(view)) {
     const int next = view.entered() + 1;
-    return absl::StrCat("the mode changes to ", ModeText(view.phase(next)),
-                        " at step ", view.phase(next).from(), " (",
-                        reasons_.at(static_cast<size_t>(next)),
-                        "); try again when it has");
+    return absl::UnavailableError(absl::StrCat(
+        "the mode changes to ", ModeText(view.phase(next).mode()), " at step ",
+        view.phase(next).from(), " (", reasons_.at(static_cast<size_t>(next)),
+        "); try again when it has"));
+  }
+  if (view.phase_size() >= kPhasesMax) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job has had ", view.phase_size(),
+                     " phases, and a view lists no more; its mode stays ",
+                     ModeText(Last(view).mode())));
   }
   for (const Worker& worker : workers) {
     if (worker.done || worker.clock + kStepLimitAhead >= view.steps_total()) {
-      return absl::StrCat("the job is about to end: worker ", worker.rank,
-                          " has completed ", worker.clock, " of ",
-                          view.steps_total(), " steps");
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the job is about to end: worker ", worker.rank, " has completed ",
+          worker.clock, " of ", view.steps_total(), " steps"));
     }
   }
-  return "";
+  return absl::OkStatus();
 }
 
-void ModeChanger::Want(const SyncMode& mode, const std::string& reason) {
+void ModeChanger::Want(const sync::Mode& mode, const std::string& reason) {
   SL_CHECK(!wanted_.has_value(), "a change of mode is under way already");
   wanted_ = {.mode = mode, .reason = reason};
   limits_.clear();
@@ -124,9 +136,10 @@ void ModeChanger::OnArrive(Incarnation incarnation, const wire::Arrive& arrive,
   known = std::max(known, arrive.clock());
 }
 
-std::string ModeChanger::OnEntered(int32_t rank, Incarnation incarnation,
-                                   const wire::Entered& entered,
-                                   const wire::View& view) {
+std::optional<wire::JobEnd> ModeChanger::OnEntered(int32_t rank,
+                                                   Incarnation incarnation,
+                                                   const wire::Entered& entered,
+                                                   const wire::View& view) {
   int index = view.entered() + 1;
   while (index <= IndexOfLast(view) &&
          view.phase(index).from() != entered.from()) {
@@ -134,12 +147,12 @@ std::string ModeChanger::OnEntered(int32_t rank, Incarnation incarnation,
   }
   // A phase that all have entered already: repeated, or of a worker that has
   // joined since and took another state.
-  if (index > IndexOfLast(view)) return "";
+  if (index > IndexOfLast(view)) return std::nullopt;
   int& last = entered_.try_emplace(incarnation, index).first->second;
   last = std::max(last, index);
   std::vector<Report>& reports = reports_[index];
   for (const Report& other : reports) {
-    if (other.incarnation == incarnation) return "";  // Repeated.
+    if (other.incarnation == incarnation) return std::nullopt;  // Repeated.
   }
   reports.push_back(
       {.rank = rank, .incarnation = incarnation, .entered = entered});
@@ -149,76 +162,119 @@ std::string ModeChanger::OnEntered(int32_t rank, Incarnation incarnation,
         theirs == entered.model_hash()) {
       continue;
     }
-    return absl::StrFormat(
-        "the workers' models differ where the mode changes from %s to %s, at "
-        "step %d: worker %d has hash %016x, worker %d has %016x",
-        ModeText(view.phase(index - 1)), ModeText(view.phase(index)),
-        entered.from(), other.rank, theirs, rank, entered.model_hash());
+    wire::JobEnd end = JobEndOf(
+        wire::JobEnd::MODELS_DIFFER,
+        absl::StrFormat(
+            "the workers' models differ where the mode changes from %s to %s, "
+            "at step %d: worker %d has hash %016x, worker %d has %016x",
+            ModeText(view.phase(index - 1).mode()),
+            ModeText(view.phase(index).mode()), entered.from(), other.rank,
+            theirs, rank, entered.model_hash()));
+    end.add_worker(other.rank);
+    end.add_worker(rank);
+    return end;
   }
-  return "";
+  return std::nullopt;
+}
+
+void ModeChanger::OnServer(int32_t server, uint64_t seen_view, Clock reached) {
+  servers_[server] = {.seen_view = seen_view, .clock = reached};
+}
+
+void ModeChanger::OnGone(const Worker& worker, uint64_t view_number) {
+  gone_in_ = view_number;
+  limits_.erase(worker.incarnation);
+  arrived_.erase(worker.incarnation);
+  entered_.erase(worker.incarnation);
 }
 
 ModeChanger::News ModeChanger::Advance(const std::vector<Worker>& workers,
-                                       uint64_t number, double seconds,
-                                       wire::View* view) {
+                                       double seconds, ViewEditor* editor) {
   News news;
-  const bool opened = Open(number, view);
-  const bool settled = Settle(workers, view, &news);
-  const bool gathered = Gather(workers, view);
-  const bool entered = Enter(workers, seconds, view, &news);
+  const bool opened = Open(editor);
+  const bool settled = Settle(workers, editor, &news);
+  const bool gathered = Gather(workers, editor);
+  const bool entered = Enter(workers, seconds, editor, &news);
   news.view_changed = opened || settled || gathered || entered;
   return news;
 }
 
-bool ModeChanger::Open(uint64_t number, wire::View* view) const {
-  if (!wanted_.has_value() || view->has_change() || view->move_size() > 0) {
+bool ModeChanger::Open(ViewEditor* editor) const {
+  const wire::View& view = editor->view();
+  if (!wanted_.has_value() || view.has_change() || view.move_size() > 0) {
     return false;
   }
-  wire::ModeChange& change = *view->mutable_change();
-  change.set_id(number);
-  PutSyncMode(wanted_->mode, &change);
+  wire::ModeChange change;
+  *change.mutable_mode() = wanted_->mode;
+  editor->OpenChange(std::move(change));
   return true;
 }
 
-bool ModeChanger::Settle(const std::vector<Worker>& workers, wire::View* view,
+// In BACKUP a shard's clock is that of its fastest workers, and the shard stays
+// there when these die; the others skip to it. How far they got only the shards
+// know, once they have heard that nobody of them will push any more. In the
+// other modes nobody has to be where a worker was that has gone.
+std::optional<Clock> ModeChanger::ReachedByTheGone(
+    const wire::View& view) const {
+  Clock reached = 0;
+  if (!RuleOf(Last(view).mode()).skips_ahead() || gone_in_ == 0) return reached;
+  for (const wire::ServerMember& server : view.server()) {
+    const bool owns =
+        std::find(view.owner_server().begin(), view.owner_server().end(),
+                  server.index()) != view.owner_server().end();
+    if (!owns) continue;
+    const auto report = servers_.find(server.index());
+    if (report == servers_.end() || report->second.seen_view < gone_in_)
+      return std::nullopt;
+    reached = std::max(reached, report->second.clock);
+  }
+  return reached;
+}
+
+bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
                          News* news) {
-  if (!view->has_change()) return false;
-  Clock from = Last(*view).from() + 1;
-  bool all = true;
+  const wire::View& view = editor->view();
+  if (!view.has_change()) return false;
+  const std::optional<Clock> reached = ReachedByTheGone(view);
+  Clock from = std::max(Last(view).from() + 1, reached.value_or(0));
+  bool all = reached.has_value();
   for (const Worker& worker : workers) {
     const auto limit = limits_.find(worker.incarnation);
     if (worker.done) {
-      from = view->steps_total();  // It is past any earlier clock.
+      from = view.steps_total();  // It is past any earlier clock.
     } else if (limit == limits_.end()) {
       all = false;
     } else {
       from = std::max(from, limit->second);
     }
   }
-  const std::string sentence = absl::StrCat("from ", ModeText(Last(*view)),
-                                            " to ", ModeText(wanted_->mode));
-  if (from >= view->steps_total()) {
+  const std::string sentence = absl::StrCat(
+      "from ", ModeText(Last(view).mode()), " to ", ModeText(wanted_->mode));
+  if (from >= view.steps_total()) {
     news->log.push_back(absl::StrCat(
         "the mode does not change ", sentence, ": the job ends at step ",
-        view->steps_total(), ", before all workers could"));
+        view.steps_total(), ", before all workers could"));
   } else if (all) {
-    wire::Phase& phase = *view->add_phase();
-    PutSyncMode(wanted_->mode, &phase);
+    wire::Phase phase;
+    *phase.mutable_mode() = wanted_->mode;
     phase.set_from(from);
+    editor->AddPhase(phase);
+    gone_in_ = 0;
     reasons_.push_back(wanted_->reason);
     news->log.push_back(absl::StrCat("the mode changes ", sentence, " at step ",
                                      from, ": ", wanted_->reason));
   } else {
     return false;
   }
-  view->clear_change();
+  editor->CloseChange();
   wanted_.reset();
   limits_.clear();
   return true;
 }
 
 bool ModeChanger::Gather(const std::vector<Worker>& workers,
-                         wire::View* view) const {
+                         ViewEditor* editor) const {
+  const wire::View& view = editor->view();
   Clock all = std::numeric_limits<Clock>::max();
   bool any = false;
   for (const Worker& worker : workers) {
@@ -228,27 +284,28 @@ bool ModeChanger::Gather(const std::vector<Worker>& workers,
     all = std::min(all, clock->second);
     any = true;
   }
-  if (!any || all <= view->arrived()) return false;
-  view->set_arrived(all);
+  if (!any || all <= view.arrived()) return false;
+  editor->SetArrived(all);
   return true;
 }
 
 bool ModeChanger::Enter(const std::vector<Worker>& workers, double seconds,
-                        wire::View* view, News* news) {
+                        ViewEditor* editor, News* news) {
+  const wire::View& view = editor->view();
   bool changed = false;
   while (!reports_.empty()) {
-    const int next = view->entered() + 1;
+    const int next = view.entered() + 1;
     for (const Worker& worker : workers) {
       if (worker.done) continue;
       const auto index = entered_.find(worker.incarnation);
       if (index == entered_.end() || index->second < next) return changed;
     }
-    run::ModeRecord record = RecordOf(next, seconds, *view);
+    run::ModeRecord record = RecordOf(next, seconds, view);
     news->log.push_back(absl::StrFormat(
         "the mode has changed from %s to %s at step %d: the workers stood "
         "still for at most %.1f ms, connecting %.1f ms and moving %d bytes "
         "%.1f ms of it",
-        record.from(), record.to(), record.from_clock(),
+        ModeText(record.from()), ModeText(record.to()), record.from_clock(),
         static_cast<double>(record.pause_micros()) / 1000,
         static_cast<double>(record.connect_micros()) / 1000, record.bytes(),
         static_cast<double>(record.transfer_micros()) / 1000));
@@ -257,7 +314,7 @@ bool ModeChanger::Enter(const std::vector<Worker>& workers, double seconds,
     last_changes_.push_back(record);
     news->changes.push_back(std::move(record));
     reports_.erase(next);
-    view->set_entered(next);
+    editor->SetEntered(next);
     changed = true;
   }
   return changed;
@@ -268,8 +325,8 @@ run::ModeRecord ModeChanger::RecordOf(int phase, double seconds,
   run::ModeRecord record;
   record.set_seconds(seconds);
   record.set_from_clock(view.phase(phase).from());
-  record.set_from(ModeText(view.phase(phase - 1)));
-  record.set_to(ModeText(view.phase(phase)));
+  *record.mutable_from() = view.phase(phase - 1).mode();
+  *record.mutable_to() = view.phase(phase).mode();
   record.set_reason(reasons_.at(static_cast<size_t>(phase)));
   const auto reports = reports_.find(phase);
   if (reports == reports_.end()) return record;  // All who knew are gone.
@@ -292,15 +349,16 @@ run::ModeRecord ModeChanger::RecordOf(int phase, double seconds,
 
 // ---- What has to wait -------------------------------------------------------
 
-std::string ModeChanger::WhyNothingMoves(
-    const wire::View& view, const std::vector<Worker>& workers) const {
+absl::Status ModeChanger::MayMove(const wire::View& view,
+                                  const std::vector<Worker>& workers) const {
   const int entered = view.entered();
-  if (view.phase(entered).mode() == wire::ALLREDUCE) {
-    return "the workers hold the model while they all-reduce; shards can move "
-           "once the mode has changed";
+  if (!RuleOf(view.phase(entered).mode()).over_servers()) {
+    return absl::FailedPreconditionError(
+        "the workers hold the model while they all-reduce; shards can move "
+        "once the mode has changed");
   }
-  if (wanted_.has_value()) return WhyNot(view, workers);
-  if (entered == IndexOfLast(view)) return "";
+  if (wanted_.has_value()) return MayChange(view, workers);
+  if (entered == IndexOfLast(view)) return absl::OkStatus();
   // A scheduled phase may lie far ahead. How far the workers are is known with
   // some delay, so a move can still be under way when it begins.
   const wire::Phase& next = view.phase(entered + 1);
@@ -310,19 +368,20 @@ std::string ModeChanger::WhyNothingMoves(
       std::any_of(workers.begin(), workers.end(), [&](const Worker& worker) {
         return worker.clock + kStepLimitAhead >= next.from();
       });
-  return begun ? WhyNot(view, workers) : "";
+  return begun ? MayChange(view, workers) : absl::OkStatus();
 }
 
 std::string ModeChanger::WhyNoneJoins(const wire::View& view) {
   for (int i = view.entered(); i < view.phase_size(); ++i) {
-    if (view.phase(i).mode() != wire::ALLREDUCE) continue;
+    if (RuleOf(view.phase(i).mode()).over_servers()) continue;
     if (i == IndexOfLast(view)) {
       return view.arrived() < view.steps_total() ? ""
                                                  : "the job is about to end";
     }
     if (view.arrived() < view.phase(i + 1).from()) continue;
-    return absl::StrCat("the mode is just changing from allreduce to ",
-                        ModeText(view.phase(i + 1)));
+    return absl::StrCat("the mode is just changing from ",
+                        ModeText(view.phase(i).mode()), " to ",
+                        ModeText(view.phase(i + 1).mode()));
   }
   return "";
 }

@@ -7,8 +7,8 @@
 // view has the phase), then all workers have entered it. One at a time.
 //
 // What workers say is taken down when it comes, in any order and any number of
-// times; Advance() draws the conclusions, into the view that is to be published
-// next. Deterministic state machine. Thread-compatible.
+// times; Advance() draws the conclusions, as edits of the view. Deterministic
+// state machine. Thread-compatible.
 #pragma once
 
 #include <deque>
@@ -17,11 +17,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/ids.h"
-#include "common/sync/sync_mode.h"
+#include "common/sync/mode.h"
 #include "proto/cluster.pb.h"
+#include "proto/control.pb.h"
 #include "proto/run.pb.h"
-#include "proto/wire.pb.h"
+#include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
@@ -42,16 +44,17 @@ class ModeChanger {
 
   explicit ModeChanger(const config::Sync& sync) : sync_(sync) {}
 
-  // The job begins to run: lists the config's phases in `view`, which has the
+  // The job begins to run: lists the config's phases in the view, which has the
   // steps already. Returns sentences about phases that will not be.
-  std::vector<std::string> Start(wire::View* view);
+  std::vector<std::string> Start(ViewEditor* editor);
 
-  // Empty, or why the mode cannot change now, whatever to.
-  std::string WhyNot(const wire::View& view,
-                     const std::vector<Worker>& workers) const;
-  // The mode is to change, as soon as no shard moves. Only if WhyNot() is
-  // empty. `reason` says who wants it and why.
-  void Want(const SyncMode& mode, const std::string& reason);
+  // OK, or why the mode cannot change now, whatever to; UNAVAILABLE for what
+  // passes.
+  absl::Status MayChange(const wire::View& view,
+                         const std::vector<Worker>& workers) const;
+  // The mode is to change, as soon as no shard moves. Only if MayChange() is
+  // OK. `reason` says who wants it and why.
+  void Want(const sync::Mode& mode, const std::string& reason);
 
   // Calls of workers. What is repeated, late or of another change is no error
   // and changes nothing.
@@ -59,19 +62,27 @@ class ModeChanger {
                    const wire::View& view);
   void OnArrive(Incarnation incarnation, const wire::Arrive& arrive,
                 const wire::View& view);
-  // Empty, or why the job cannot go on: the workers' models differ.
-  std::string OnEntered(int32_t rank, Incarnation incarnation,
-                        const wire::Entered& entered, const wire::View& view);
+  // The end of the job if the workers' models differ.
+  std::optional<wire::JobEnd> OnEntered(int32_t rank, Incarnation incarnation,
+                                        const wire::Entered& entered,
+                                        const wire::View& view);
 
-  // Brings `view`, to be published under `number`, up to what is known. Call it
-  // after each of the calls above, when a worker has gone or is done, and when
-  // moves are done. `seconds`: since the job began to run.
-  News Advance(const std::vector<Worker>& workers, uint64_t number,
-               double seconds, wire::View* view);
+  // The worker is no longer a member, as the view of this number is the first
+  // to tell.
+  void OnGone(const Worker& worker, uint64_t view_number);
+  // How far the shards of this server were when its threads had seen the view
+  // of this number (run::ServerStats).
+  void OnServer(int32_t server, uint64_t seen_view, Clock reached);
 
-  // Empty, or why no shard may start to move.
-  std::string WhyNothingMoves(const wire::View& view,
-                              const std::vector<Worker>& workers) const;
+  // Brings the view up to what is known. Call it after each of the calls above,
+  // when a worker has gone or is done, and when moves are done. `seconds`:
+  // since the job began to run.
+  News Advance(const std::vector<Worker>& workers, double seconds,
+               ViewEditor* editor);
+
+  // OK, or why no shard may start to move; UNAVAILABLE for what passes.
+  absl::Status MayMove(const wire::View& view,
+                       const std::vector<Worker>& workers) const;
   // Empty, or why no worker can join just now: the others have completed a
   // phase by all-reduce, where it would be alone, and share out among
   // themselves what the servers need to know.
@@ -84,7 +95,7 @@ class ModeChanger {
 
  private:
   struct Wanted {
-    SyncMode mode;
+    sync::Mode mode;
     std::string reason;
   };
   struct Report {
@@ -93,12 +104,16 @@ class ModeChanger {
     wire::Entered entered;
   };
 
-  // Each true if `view` changed.
-  bool Open(uint64_t number, wire::View* view) const;
-  bool Settle(const std::vector<Worker>& workers, wire::View* view, News* news);
-  bool Gather(const std::vector<Worker>& workers, wire::View* view) const;
+  // No shard is beyond this clock because of a worker that has gone. nullopt:
+  // that is not known yet.
+  std::optional<Clock> ReachedByTheGone(const wire::View& view) const;
+  // Each true if the view changed.
+  bool Open(ViewEditor* editor) const;
+  bool Settle(const std::vector<Worker>& workers, ViewEditor* editor,
+              News* news);
+  bool Gather(const std::vector<Worker>& workers, ViewEditor* editor) const;
   bool Enter(const std::vector<Worker>& workers, double seconds,
-             wire::View* view, News* news);
+             ViewEditor* editor, News* news);
   run::ModeRecord RecordOf(int phase, double seconds,
                            const wire::View& view) const;
 
@@ -106,6 +121,13 @@ class ModeChanger {
   std::optional<Wanted> wanted_;         // Until the phase is in the view.
   std::vector<std::string> reasons_;     // Of each phase of the view.
   std::map<Incarnation, Clock> limits_;  // For the change that is open.
+  // The first view without whoever has gone last; 0: nobody has in this phase.
+  uint64_t gone_in_ = 0;
+  struct Reached {
+    uint64_t seen_view = 0;
+    Clock clock = 0;
+  };
+  std::map<int32_t, Reached> servers_;  // By index.
   std::map<Incarnation, Clock> arrived_;
   std::map<Incarnation, int> entered_;          // Index of the last phase.
   std::map<int, std::vector<Report>> reports_;  // By phase not yet entered.

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/sync/sync_mode.h"
+#include "common/sync/mode.h"
 
 namespace slackline {
 namespace {
@@ -16,6 +16,16 @@ constexpr Clock kStepsMin = 3;
 constexpr int kIntervalsMissed = 3;
 
 }  // namespace
+
+sync::Mode ModePolicy::ModeOf(Aim aim) const {
+  sync::Mode mode;
+  if (aim == Aim::kSsp) {
+    mode.mutable_ssp()->set_staleness(options_.config.staleness());
+  } else {
+    mode.mutable_allreduce();
+  }
+  return mode;
+}
 
 void ModePolicy::Take(const std::vector<Worker>& workers, absl::Time now) {
   std::map<Incarnation, std::deque<Sample>> kept;
@@ -82,19 +92,19 @@ std::optional<ModePolicy::Measured> ModePolicy::Measure(
 }
 
 std::optional<ModePolicy::Decision> ModePolicy::Look(
-    const std::vector<Worker>& workers, wire::Mode mode, bool may_change,
+    const std::vector<Worker>& workers, const sync::Mode& mode, bool may_change,
     absl::Time now) {
   const config::Auto& config = options_.config;
   Take(workers, now);
   measured_ = Measure(workers, now);
-  std::optional<wire::Mode> aim;
+  std::optional<Aim> aim;
   if (may_change && measured_.has_value()) {
-    const bool waits_for_slowest = mode == wire::ALLREDUCE || mode == wire::BSP;
+    const bool waits_for_slowest = mode.has_allreduce() || mode.has_bsp();
     if (measured_->ratio() > config.straggler_above() && waits_for_slowest) {
-      aim = wire::SSP;
+      aim = Aim::kSsp;
     } else if (measured_->ratio() <= config.even_below() &&
-               mode != wire::ALLREDUCE) {
-      aim = wire::ALLREDUCE;
+               !mode.has_allreduce()) {
+      aim = Aim::kAllReduce;
     }
   }
   if (aim != aim_) {
@@ -103,11 +113,10 @@ std::optional<ModePolicy::Decision> ModePolicy::Look(
   }
   if (!aim_.has_value() || now - since_ < hold()) return std::nullopt;
   Decision decision;
-  decision.mode = *aim_;
-  decision.staleness = *aim_ == wire::SSP ? config.staleness() : 0;
+  decision.mode = ModeOf(*aim_);
   decision.reason = absl::StrFormat(
       "%s, bound %g) for %.1f s", FiguresText(),
-      *aim_ == wire::SSP ? config.straggler_above() : config.even_below(),
+      *aim_ == Aim::kSsp ? config.straggler_above() : config.even_below(),
       absl::ToDoubleSeconds(now - since_));
   samples_.clear();
   measured_.reset();
@@ -135,15 +144,12 @@ std::string ModePolicy::Text(absl::Time now) const {
   const config::Auto& config = options_.config;
   std::string text = absl::StrFormat(
       "%s; %s above %g, allreduce up to %g, for %.1f s)", FiguresText(),
-      ModeText({.mode = wire::SSP, .staleness = config.staleness()}),
-      config.straggler_above(), config.even_below(),
-      absl::ToDoubleSeconds(hold()));
+      ModeText(ModeOf(Aim::kSsp)), config.straggler_above(),
+      config.even_below(), absl::ToDoubleSeconds(hold()));
   if (aim_.has_value()) {
-    absl::StrAppendFormat(
-        &text, "; has spoken for %s for %.1f s",
-        ModeText(
-            OwnParameters({.mode = *aim_, .staleness = config.staleness()})),
-        absl::ToDoubleSeconds(now - since_));
+    absl::StrAppendFormat(&text, "; has spoken for %s for %.1f s",
+                          ModeText(ModeOf(*aim_)),
+                          absl::ToDoubleSeconds(now - since_));
   }
   return text;
 }

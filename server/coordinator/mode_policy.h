@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "proto/cluster.pb.h"
-#include "proto/wire.pb.h"
+#include "proto/mode.pb.h"
 
 namespace slackline {
 
@@ -39,8 +39,7 @@ class ModePolicy {
     double compute_seconds = 0;  // Since the worker started.
   };
   struct Decision {
-    wire::Mode mode = wire::MODE_UNSPECIFIED;
-    int64_t staleness = 0;
+    sync::Mode mode;
     std::string reason;  // A sentence with the figures.
   };
 
@@ -50,7 +49,7 @@ class ModePolicy {
   // worker, and at NextLook(). `may_change`: no change is under way, and one
   // could begin; else the time that a bound must hold begins anew.
   std::optional<Decision> Look(const std::vector<Worker>& workers,
-                               wire::Mode mode, bool may_change,
+                               const sync::Mode& mode, bool may_change,
                                absl::Time now);
   // When Look() would decide if nothing changes.
   absl::Time NextLook() const;
@@ -71,6 +70,10 @@ class ModePolicy {
     double ratio() const { return slowest_seconds / median_seconds; }
   };
 
+  // What the figures can speak for.
+  enum class Aim { kAllReduce, kSsp };
+
+  sync::Mode ModeOf(Aim aim) const;
   void Take(const std::vector<Worker>& workers, absl::Time now);
   // Seconds per step. None if too little is known.
   std::optional<double> StepSeconds(const std::deque<Sample>& samples,
@@ -88,7 +91,7 @@ class ModePolicy {
   std::optional<Measured> measured_;
   std::string missing_;
   // What the figures speak for, and since when without a break.
-  std::optional<wire::Mode> aim_;
+  std::optional<Aim> aim_;
   absl::Time since_ = absl::InfiniteFuture();
 };
 

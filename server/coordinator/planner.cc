@@ -87,6 +87,8 @@ class Planner {
   void Place(int shard, int to);
   void Describe(PlannerResult* result) const;
 
+  int ThreadCount() const { return static_cast<int>(threads_.size()); }
+  int ShardCount() const { return static_cast<int>(shards_.size()); }
   double Share(int t) const { return mean_ * threads_[t].capacity; }
   double Limit(int t) const { return options_.target * Share(t); }
   double Utilisation(int t) const { return load_[t] / threads_[t].capacity; }
@@ -174,7 +176,7 @@ void Planner::Measure() {
   double demand = 0;
   origin_.reserve(shards_.size());
   for (const PlannerShard& shard : shards_) {
-    SL_CHECK(shard.thread >= 0 && shard.thread < threads_.size(),
+    SL_CHECK(shard.thread >= 0 && shard.thread < ThreadCount(),
              absl::StrCat("shard ", static_cast<int>(shard.shard),
                           ": thread is ", shard.thread));
     SL_CHECK(
@@ -187,7 +189,7 @@ void Planner::Measure() {
   }
   given_load_ = load_;
   double capacity = 0;
-  for (int t = 0; t < threads_.size(); ++t) {
+  for (int t = 0; t < ThreadCount(); ++t) {
     SL_CHECK(
         threads_[t].capacity > 0,
         absl::StrCat("thread ", t, ": capacity is ", threads_[t].capacity));
@@ -195,13 +197,13 @@ void Planner::Measure() {
     if (threads_[t].accepts) capacity += threads_[t].capacity;
   }
   if (capacity > 0) mean_ = demand / capacity;
-  for (int t = 0; t < threads_.size(); ++t) {
+  for (int t = 0; t < ThreadCount(); ++t) {
     if (threads_[t].accepts) rooms_.emplace(-Room(t), t);
   }
 }
 
 void Planner::GroupApart() {
-  for (int s = 0; s < shards_.size(); ++s) {
+  for (int s = 0; s < ShardCount(); ++s) {
     if (shards_[s].apart >= 0) apart_.emplace_back(shards_[s].apart, s);
   }
   std::sort(apart_.begin(), apart_.end());
@@ -209,7 +211,7 @@ void Planner::GroupApart() {
 
 double Planner::Worst() const {
   double worst = 0;
-  for (int t = 0; t < threads_.size(); ++t) {
+  for (int t = 0; t < ThreadCount(); ++t) {
     if (threads_[t].accepts) worst = std::max(worst, Utilisation(t));
   }
   return worst;
@@ -218,7 +220,7 @@ double Planner::Worst() const {
 // Utilisation beyond the target, summed over the threads.
 double Planner::Excess() const {
   double excess = 0;
-  for (int t = 0; t < threads_.size(); ++t) {
+  for (int t = 0; t < ThreadCount(); ++t) {
     if (threads_[t].accepts) {
       excess += std::max(0.0, -Room(t) / threads_[t].capacity);
     }
@@ -290,7 +292,7 @@ void Planner::Place(int s, int to) {
 // where the fewest bytes are.
 void Planner::Drain() {
   std::vector<int> leaving;
-  for (int s = 0; s < shards_.size(); ++s) {
+  for (int s = 0; s < ShardCount(); ++s) {
     if (!threads_[shards_[s].thread].accepts && !shards_[s].pinned) {
       leaving.push_back(s);
     }
@@ -431,7 +433,8 @@ Planner::Exchange Planner::FindExchange(int thread) {
   CollectHottest(thread, &hot_here_);
   const double capacity = threads_[thread].capacity;
   int partners = 0;
-  for (const auto& [room, partner] : rooms_) {
+  for (const auto& candidate : rooms_) {
+    const auto partner = candidate.second;
     if (partner == thread) continue;
     if (++partners > kPartners) break;
     const double partner_capacity = threads_[partner].capacity;
@@ -556,14 +559,14 @@ void Planner::Balance() {
   std::partial_sum(home_begin_.begin(), home_begin_.end(), home_begin_.begin());
   home_.resize(home_begin_.back());
   std::vector<int> next(home_begin_.begin(), home_begin_.end() - 1);
-  for (int s = 0; s < shards_.size(); ++s) {
+  for (int s = 0; s < ShardCount(); ++s) {
     if (counts(shards_[s])) home_[next[shards_[s].thread]++] = s;
   }
   for (ThreadShards& shards : by_thread_) shards.arrived.clear();
 
   const size_t drained = order_.size();
   const double excess_before = Excess();
-  for (int t = 0; t < threads_.size(); ++t) {
+  for (int t = 0; t < ThreadCount(); ++t) {
     if (threads_[t].accepts && Overloaded(t)) {
       overloaded_.emplace(Utilisation(t), t);
     }
@@ -694,7 +697,7 @@ PlannerResult Planner::Run(bool balance) {
   // Summed afresh: load_ has gathered the rounding of all steps.
   std::vector<double> load(threads_.size());
   for (const PlannerShard& shard : shards_) load[shard.thread] += shard.demand;
-  for (int t = 0; t < threads_.size(); ++t) {
+  for (int t = 0; t < ThreadCount(); ++t) {
     result.worst_after =
         std::max(result.worst_after, load[t] / threads_[t].capacity);
   }

@@ -119,8 +119,12 @@ run::PlannedMove Rebalancer::Describe(const View& view, ShardId shard,
   return move;
 }
 
+bool Rebalancer::ObserveDue(absl::Time now) const {
+  return now - observed_ >= kObserveEvery;
+}
+
 void Rebalancer::Observe(const std::vector<Server>& servers, absl::Time now) {
-  if (now - observed_ < kObserveEvery) return;
+  if (!ObserveDue(now)) return;
   const absl::Duration passed =
       observed_ == absl::InfinitePast() ? kObserveEvery : now - observed_;
   observed_ = now;
@@ -148,7 +152,7 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
   for (const Server& server : servers) {
     for (int t = 0; t < server.threads; ++t) {
       if (LoadOf(server, t) == nullptr) {
-        return absl::FailedPreconditionError(absl::StrCat(
+        return absl::UnavailableError(absl::StrCat(
             "server ", server.index,
             " has not said yet how loaded it is; try again in a second"));
       }
@@ -314,7 +318,8 @@ absl::StatusOr<run::Plan> Rebalancer::PlanMoves(
     }
   }
   run::Plan plan;
-  std::set<int32_t> seen;
+  std::set<int32_t> seen, wanted;
+  for (const run::PlannedMove& move : wanted_) wanted.insert(move.shard());
   for (const int32_t id : shards) {
     if (!view.HasShard(id)) {
       return absl::InvalidArgumentError(
@@ -322,10 +327,7 @@ absl::StatusOr<run::Plan> Rebalancer::PlanMoves(
                        view.shard_count() - 1));
     }
     if (!seen.insert(id).second) continue;
-    const bool wanted =
-        std::any_of(wanted_.begin(), wanted_.end(),
-                    [&](const run::PlannedMove& m) { return m.shard() == id; });
-    if (wanted || ordered_.count(id) > 0) {
+    if (wanted.count(id) > 0 || ordered_.count(id) > 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("shard ", id, " (", view.ShardName(ShardId{id}),
                        ") is on its way already"));
@@ -353,28 +355,19 @@ absl::StatusOr<run::Plan> Rebalancer::PlanMoves(
   return plan;
 }
 
-bool Rebalancer::Adopt(const run::Plan& plan, uint64_t number,
-                       wire::View* view) {
-  for (const run::PlannedSplit& planned : plan.split()) {
-    wire::Split& split = *view->add_split();
-    split.set_shard(planned.shard());
-    split.set_at(planned.at());
-    split.set_since(number);
-    view->add_owner_server(view->owner_server(planned.shard()));
-    view->add_owner_thread(view->owner_thread(planned.shard()));
-  }
+void Rebalancer::Adopt(const run::Plan& plan, ViewEditor* editor) {
+  for (const run::PlannedSplit& planned : plan.split())
+    editor->Split(planned.shard(), planned.at());
   wanted_.insert(wanted_.end(), plan.move().begin(), plan.move().end());
-  return plan.split_size() > 0;
 }
 
-bool Rebalancer::Order(uint64_t number, wire::View* view) {
+void Rebalancer::Order(ViewEditor* editor) {
   std::map<int32_t, int> busy;  // Moves in or out, by server.
   for (const auto& [shard, move] : ordered_) {
     ++busy[move.from_server()];
     if (move.to_server() != move.from_server()) ++busy[move.to_server()];
   }
   const int most = options_.config.concurrent_moves();
-  bool any = false;
   for (auto at = wanted_.begin(); at != wanted_.end();) {
     if (busy[at->from_server()] >= most || busy[at->to_server()] >= most) {
       ++at;
@@ -382,30 +375,19 @@ bool Rebalancer::Order(uint64_t number, wire::View* view) {
     }
     ++busy[at->from_server()];
     if (at->to_server() != at->from_server()) ++busy[at->to_server()];
-    wire::Move& move = *view->add_move();
-    move.set_shard(at->shard());
-    move.set_server(at->to_server());
-    move.set_thread(at->to_thread());
-    move.set_id(number);
+    editor->OrderMove(at->shard(),
+                      {.server = at->to_server(), .thread = at->to_thread()});
     ordered_[at->shard()] = *at;
     at = wanted_.erase(at);
-    any = true;
   }
-  return any;
 }
 
 bool Rebalancer::Done(const run::HandOverState& state, double seconds,
-                      absl::Time now, wire::View* view,
+                      absl::Time now, ViewEditor* editor,
                       run::MoveRecord* record) {
-  const auto listed = std::find_if(
-      view->mutable_move()->begin(), view->mutable_move()->end(),
-      [&](const wire::Move& move) {
-        return move.shard() == state.shard() && move.id() == state.move();
-      });
-  if (listed == view->mutable_move()->end()) return false;
-  view->set_owner_server(state.shard(), listed->server());
-  view->set_owner_thread(state.shard(), listed->thread());
-  view->mutable_move()->erase(listed);
+  const wire::Move* const listed = editor->FindMove(state.shard());
+  if (listed == nullptr || listed->id() != state.move()) return false;
+  editor->FinishMove(state.shard());
   const run::PlannedMove planned = ordered_.at(state.shard());
   ordered_.erase(state.shard());
   moved_at_[state.shard()] = now;
@@ -430,19 +412,14 @@ bool Rebalancer::Done(const run::HandOverState& state, double seconds,
   return true;
 }
 
-void Rebalancer::Forget(int32_t server, wire::View* view) {
+void Rebalancer::Forget(int32_t server, ViewEditor* editor) {
   const auto there = [&](const run::PlannedMove& move) {
     return move.to_server() == server || move.from_server() == server;
   };
   std::erase_if(wanted_, there);
   std::erase_if(ordered_,
                 [&](const auto& entry) { return there(entry.second); });
-  auto& moves = *view->mutable_move();
-  moves.erase(std::remove_if(moves.begin(), moves.end(),
-                             [&](const wire::Move& move) {
-                               return move.server() == server;
-                             }),
-              moves.end());
+  editor->DropMovesTo(server);
 }
 
 run::Plan Rebalancer::Present() const {

@@ -14,6 +14,7 @@
 #include "common/view/shard_map.h"
 #include "proto/cluster.pb.h"
 #include "proto/run.pb.h"
+#include "server/coordinator/view_editor.h"
 
 namespace slackline {
 
@@ -39,7 +40,9 @@ class Rebalancer {
   explicit Rebalancer(const Options& options) : options_(options) {}
 
   // Looks at what the servers have said of themselves, to know how fast each
-  // thread is. Call it whenever there is news, before Plan().
+  // thread is. Call it when there is news and it is due, before Plan(). Without
+  // effect before that.
+  bool ObserveDue(absl::Time now) const;
   void Observe(const std::vector<Server>& servers, absl::Time now);
 
   // What the planner says about the measured loads. Changes nothing. Failed
@@ -54,18 +57,16 @@ class Rebalancer {
                                       const std::vector<int32_t>& shards,
                                       int32_t server, int32_t thread) const;
 
-  // Wants the plan's moves. Its splits are made in `view`, which is to be
-  // published under `number`. True if `view` changed.
-  bool Adopt(const run::Plan& plan, uint64_t number, wire::View* view);
-  // Lists as many wanted moves in `view`, to be published under `number`, as
-  // may be under way. True if there was one.
-  bool Order(uint64_t number, wire::View* view);
-  // The source says that the move is done: `view` lists the new owner. False
+  // Wants the plan's moves, and makes its splits.
+  void Adopt(const run::Plan& plan, ViewEditor* editor);
+  // Lists as many wanted moves in the view as may be under way.
+  void Order(ViewEditor* editor);
+  // The source says that the move is done: the view lists the new owner. False
   // if it was no longer, or never, ordered.
   bool Done(const run::HandOverState& state, double seconds, absl::Time now,
-            wire::View* view, run::MoveRecord* record);
+            ViewEditor* editor, run::MoveRecord* record);
   // A server is gone: nothing moves there any more.
-  void Forget(int32_t server, wire::View* view);
+  void Forget(int32_t server, ViewEditor* editor);
 
   // Nothing is wanted or under way.
   bool idle() const { return wanted_.empty() && ordered_.empty(); }

@@ -1,12 +1,20 @@
 #include "server/coordinator/run_files.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/io/atomic_file.h"
 #include "common/status.h"
+#include "common/sync/mode.h"
 
 namespace slackline {
 namespace {
@@ -26,12 +34,61 @@ nlohmann::ordered_json WorkersJson(const run::Summary& summary) {
                        {"compute_seconds", worker.compute_seconds()},
                        {"wait_seconds", worker.wait_seconds()},
                        {"bytes_pushed", worker.bytes_pushed()},
-                       {"bytes_pulled", worker.bytes_pulled()}});
+                       {"bytes_pulled", worker.bytes_pulled()},
+                       {"bytes_resent", worker.bytes_resent()},
+                       {"nonfinite", worker.nonfinite()}});
   }
   return workers;
 }
 
+std::string ErrorText(int error_number) {
+  return std::generic_category().message(error_number);
+}
+
+// To be said for the first record that a file lacks.
+absl::Status FirstLoss(const LineFile& file, const absl::Status& appended) {
+  if (appended.ok() || file.lost() > 1) return absl::OkStatus();
+  return Annotate(appended, absl::StrCat("a record is lost; the run goes on, "
+                                         "and its summary says how many"));
+}
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Create(
+    const std::string& path) {
+  const int file =
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) {
+    return absl::PermissionDeniedError(absl::StrCat("cannot write ", path, ": ",
+                                                    ErrorText(errno),
+                                                    "; choose another --out"));
+  }
+  return std::unique_ptr<LineFile>(new LineFile(path, file));
+}
+
+LineFile::~LineFile() { close(file_); }
+
+absl::Status LineFile::Append(const std::string& line) {
+  const std::string text = absl::StrCat(line, "\n");
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t written =
+        pwrite(file_, text.data() + done, text.size() - done,
+               static_cast<off_t>(bytes_ + static_cast<int64_t>(done)));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      const absl::Status failed = absl::ResourceExhaustedError(absl::StrCat(
+          "write ", path_, ": ", ErrorText(written < 0 ? errno : ENOSPC)));
+      // Part of a line would spoil the file for its readers.
+      (void)ftruncate(file_, static_cast<off_t>(bytes_));
+      if (lost_++ == 0) why_ = failed;
+      return failed;
+    }
+    done += static_cast<size_t>(written);
+  }
+  bytes_ += static_cast<int64_t>(text.size());
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
     const std::string& folder) {
@@ -46,12 +103,8 @@ absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
   for (const auto& [file, name] :
        {std::pair(&run->metrics_, "metrics"), std::pair(&run->moves_, "moves"),
         std::pair(&run->modes_, "modes")}) {
-    const std::string path = absl::StrCat(folder, "/", name, ".jsonl");
-    file->open(path, std::ios::trunc);
-    if (!*file) {
-      return absl::PermissionDeniedError(
-          absl::StrCat("cannot write ", path, "; choose another --out"));
-    }
+    SL_ASSIGN_OR_RETURN(
+        *file, LineFile::Create(absl::StrCat(folder, "/", name, ".jsonl")));
   }
   return run;
 }
@@ -69,12 +122,7 @@ absl::Status RunFiles::AppendMetric(const run::MetricRecord& record) {
   } else {
     line["examples_per_second"] = record.examples_per_second();
   }
-  metrics_ << line.dump() << '\n' << std::flush;
-  if (!metrics_) {
-    return absl::DataLossError(
-        absl::StrCat("cannot write ", folder_, "/metrics.jsonl"));
-  }
-  return absl::OkStatus();
+  return FirstLoss(*metrics_, metrics_->Append(line.dump()));
 }
 
 absl::Status RunFiles::AppendMove(const run::MoveRecord& record) {
@@ -90,20 +138,15 @@ absl::Status RunFiles::AppendMove(const run::MoveRecord& record) {
                                        {"copy_micros", record.copy_micros()},
                                        {"pause_micros", record.pause_micros()},
                                        {"reason", record.reason()}};
-  moves_ << line.dump() << '\n' << std::flush;
-  if (!moves_) {
-    return absl::DataLossError(
-        absl::StrCat("cannot write ", folder_, "/moves.jsonl"));
-  }
-  return absl::OkStatus();
+  return FirstLoss(*moves_, moves_->Append(line.dump()));
 }
 
 absl::Status RunFiles::AppendMode(const run::ModeRecord& record) {
   const nlohmann::ordered_json line = {
       {"seconds", record.seconds()},
       {"from_clock", record.from_clock()},
-      {"from", record.from()},
-      {"to", record.to()},
+      {"from", ModeText(record.from())},
+      {"to", ModeText(record.to())},
       {"reason", record.reason()},
       {"pause_micros", record.pause_micros()},
       {"connect_micros", record.connect_micros()},
@@ -112,17 +155,30 @@ absl::Status RunFiles::AppendMode(const run::ModeRecord& record) {
       {"workers", record.workers()},
       // JSON numbers of many readers have 53 bits.
       {"model_hash", absl::StrFormat("%016x", record.model_hash())}};
-  modes_ << line.dump() << '\n' << std::flush;
-  if (!modes_) {
-    return absl::DataLossError(
-        absl::StrCat("cannot write ", folder_, "/modes.jsonl"));
+  return FirstLoss(*modes_, modes_->Append(line.dump()));
+}
+
+std::string RunFiles::WhatIsMissing() const {
+  std::vector<std::string> parts;
+  for (const LineFile* file : {metrics_.get(), moves_.get(), modes_.get()}) {
+    if (file->lost() == 0) continue;
+    parts.push_back(absl::StrCat(
+        file->path(), " lacks ", file->lost(),
+        file->lost() == 1 ? " record: " : " records: ", file->why().message()));
   }
-  return absl::OkStatus();
+  return absl::StrJoin(parts, "; ");
 }
 
 absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
+  // JSON has no NaN: what was not measured, or is no number, is null.
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   const nlohmann::ordered_json json = {
       {"job", summary.job()},
+      {"state", summary.state()},
+      {"cause", summary.cause()},
+      {"reason", summary.reason()},
+      {"about", std::vector<std::string>(summary.about().begin(),
+                                         summary.about().end())},
       {"mode", summary.mode()},
       {"seed", summary.seed()},
       {"workers", summary.workers()},
@@ -131,9 +187,10 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
       {"steps", summary.steps()},
       {"wall_seconds", summary.wall_seconds()},
       {"examples_per_second", summary.examples_per_second()},
-      {"train_loss", summary.train_loss()},
-      {"test_loss", summary.test_loss()},
-      {"test_accuracy", summary.test_accuracy()},
+      {"train_loss", summary.has_train_loss() ? summary.train_loss() : kNone},
+      {"test_loss", summary.has_test_loss() ? summary.test_loss() : kNone},
+      {"test_accuracy",
+       summary.has_test_accuracy() ? summary.test_accuracy() : kNone},
       {"staleness_clocks", PercentilesJson(summary.staleness_clocks())},
       {"staleness_updates", PercentilesJson(summary.staleness_updates())},
       {"staleness_clocks_histogram",
@@ -142,9 +199,15 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
       {"staleness_updates_histogram",
        std::vector<uint64_t>(summary.staleness_updates_histogram().begin(),
                              summary.staleness_updates_histogram().end())},
+      {"pushes", summary.pushes()},
+      {"applied", summary.applied()},
+      {"held", summary.held()},
       {"dropped", summary.dropped()},
+      {"nonfinite", summary.nonfinite()},
+      {"duplicates", summary.duplicates()},
       {"bytes_pushed", summary.bytes_pushed()},
       {"bytes_pulled", summary.bytes_pulled()},
+      {"bytes_resent", summary.bytes_resent()},
       {"retries", summary.retries()},
       {"shards_moved", summary.shards_moved()},
       {"bytes_moved", summary.bytes_moved()},
@@ -153,6 +216,7 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
       {"workers_lost", std::vector<std::string>(summary.workers_lost().begin(),
                                                 summary.workers_lost().end())},
       {"worker", WorkersJson(summary)},
+      {"files_incomplete", summary.files_incomplete()},
       {"stopped", summary.stopped()},
       {"model_sha256", summary.model_sha256()}};
   const std::string text = json.dump(2) + "\n";

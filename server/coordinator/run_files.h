@@ -3,7 +3,6 @@
 // those of proto/run.proto.
 #pragma once
 
-#include <fstream>
 #include <memory>
 #include <string>
 
@@ -12,25 +11,56 @@
 
 namespace slackline {
 
+// A file of lines, each there whole or not at all.
+class LineFile {
+ public:
+  // Starts `path` empty.
+  static absl::StatusOr<std::unique_ptr<LineFile>> Create(
+      const std::string& path);
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+
+  // The line is in the file when the call returns, unless it fails: then it is
+  // left out, and counted, and the next one is tried again.
+  absl::Status Append(const std::string& line);
+  int64_t lost() const { return lost_; }
+  const std::string& path() const { return path_; }
+  // Of the first line that was left out.
+  const absl::Status& why() const { return why_; }
+
+ private:
+  LineFile(std::string path, int file) : path_(std::move(path)), file_(file) {}
+  const std::string path_;
+  const int file_;
+  int64_t bytes_ = 0;  // Of whole lines.
+  int64_t lost_ = 0;
+  absl::Status why_;
+};
+
 class RunFiles {
  public:
   // Creates `folder` if need be and starts the files of records, empty.
   static absl::StatusOr<std::unique_ptr<RunFiles>> Create(
       const std::string& folder);
 
-  // Appends a line; it is in the file when the call returns.
+  // Appends a line. A failure is returned for the first line of a file that
+  // cannot be written, and only then: it is to be said once.
   absl::Status AppendMetric(const run::MetricRecord& record);
   absl::Status AppendMove(const run::MoveRecord& record);
   absl::Status AppendMode(const run::ModeRecord& record);
+  // "run/metrics.jsonl lacks 12 records: write ...: No space left on device";
+  // empty: every record is in its file.
+  std::string WhatIsMissing() const;
   // Writes summary.json, whole or not at all.
   absl::Status WriteSummary(const run::Summary& summary);
 
  private:
   explicit RunFiles(std::string folder) : folder_(std::move(folder)) {}
   const std::string folder_;
-  std::ofstream metrics_;
-  std::ofstream moves_;
-  std::ofstream modes_;
+  std::unique_ptr<LineFile> metrics_;
+  std::unique_ptr<LineFile> moves_;
+  std::unique_ptr<LineFile> modes_;
 };
 
 }  // namespace slackline

@@ -5,12 +5,14 @@
 // time, which is measured per batch of messages, is shared out among the shards
 // of the batch in proportion to the bytes that each made it touch.
 //
+// A batch costs what its own shards cost, however many others there are.
+//
 // Pure arithmetic on what it is told: no clock of its own. Thread-compatible.
 #pragma once
 
-#include <map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "proto/run.pb.h"
@@ -46,28 +48,37 @@ class LoadMeter {
   template <typename Owned>
   run::ThreadLoad Report(absl::Time now, const Owned& owned) {
     Decay(now);
+    const size_t before = shards_.size();
     std::erase_if(shards_,
-                  [&](const auto& entry) { return !owned(entry.first); });
+                  [&](const ShardSums& sums) { return !owned(sums.shard); });
+    if (shards_.size() < before) IndexShards();
     return Report();
   }
 
  private:
   // Sums with decay; divided by the sum of weights they are means per second.
   struct ShardSums {
+    ShardId shard{};
     absl::Time since;
+    absl::Time decayed;  // Up to this time.
     double pushes = 0, pulls = 0, bytes_in = 0, bytes_out = 0, busy = 0;
   };
   void Decay(absl::Time now);
   // Decayed seconds since `since`.
   double Seconds(absl::Time since) const;
-  run::ThreadLoad Report() const;
+  double DecayFactor(absl::Duration time) const;
+  void Decay(ShardSums* sums) const;  // Up to updated_.
+  ShardSums& SumsOf(ShardId shard, absl::Time since);
+  void IndexShards();
+  run::ThreadLoad Report();
 
   const Options options_;
   const absl::Time started_;
   absl::Time updated_;
   double busy_ = 0, cpu_ = 0, messages_ = 0, queued_ = 0, bytes_ = 0;
   double bytes_per_busy_second_ = 0;  // When there was enough work last.
-  std::map<ShardId, ShardSums> shards_;
+  std::vector<ShardSums> shards_;     // In the order of their first batches.
+  absl::flat_hash_map<ShardId, size_t> index_of_;  // Into shards_.
 };
 
 }  // namespace slackline

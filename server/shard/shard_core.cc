@@ -6,10 +6,71 @@
 
 #include "common/io/state_hash.h"
 #include "common/metrics/histogram.h"
+#include "common/optim/finite.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "server/shard/shard_codec.h"
 
 namespace slackline {
+namespace {
+
+size_t PayloadBytes(const Message& message) {
+  size_t bytes = 0;
+  for (const Payload& payload : message.payloads) bytes += payload.size();
+  return bytes;
+}
+
+bool AllFinite(const Payload& gradient) {
+  return optim::AllFinite(gradient.data(), gradient.size() / sizeof(float));
+}
+
+wire::Refusal Retry() {
+  wire::Refusal refusal;
+  refusal.mutable_retry();
+  return refusal;
+}
+
+wire::Refusal Rejected(std::string why) {
+  wire::Refusal refusal;
+  refusal.set_rejected(std::move(why));
+  return refusal;
+}
+
+wire::Refusal Moved(std::optional<wire::Relocation> to) {
+  wire::Refusal refusal;
+  refusal.mutable_moved();
+  if (to.has_value()) *refusal.mutable_moved()->mutable_to() = *std::move(to);
+  return refusal;
+}
+
+// The participant whose own clock the record changes; nullopt: it may be
+// everybody's.
+std::optional<Rank> ChangedBy(const ShardRecord& record) {
+  if (const auto* const join = std::get_if<JoinRecord>(&record))
+    return join->who.rank;
+  if (const auto* const push = std::get_if<GradientRecord>(&record))
+    return push->who.rank;
+  if (const auto* const advance = std::get_if<AdvanceRecord>(&record))
+    return advance->who.rank;
+  return std::nullopt;
+}
+
+const char* KindOf(const wire::Header& header) {
+  switch (header.body_case()) {
+    case wire::Header::kPushRequest:
+      return "push";
+    case wire::Header::kPullRequest:
+      return "pull";
+    case wire::Header::kHandOver:
+    case wire::Header::kHandOverReply:
+      return "hand-over";
+    default:
+      return "message";
+  }
+}
+
+}  // namespace
+
 ShardCore::ShardCore(const Options& options, Optimizer optimizer,
                      config::LearningRateSchedule schedule)
     : options_(options),
@@ -18,29 +79,97 @@ ShardCore::ShardCore(const Options& options, Optimizer optimizer,
   stats_.set_index(options.self.server);
 }
 
-// Does to the copy of an arriving shard what its owner did.
-class ShardCore::Replayer : public HandOverTarget::Replay {
- public:
-  explicit Replayer(ShardCore* core) : core_(core) {}
-  void Push(ShardState& state, const wire::TakenPush& push,
-            const Payload& gradient) override {
-    StalenessGate::Participant* const participant =
-        state.gate.Find(Rank{push.rank()}, push.incarnation());
-    if (participant == nullptr || push.clock() < participant->clock) return;
-    core_->Absorb(state, *participant, push.clock(), push.advance(), 0,
-                  gradient, push.rate_factor(), nullptr);
-  }
-  void Left(ShardState& state, const wire::LeftWorkers& left) override {
-    state.gate.RemoveUnless([&](const StalenessGate::Participant& p) {
-      return std::find(left.incarnation().begin(), left.incarnation().end(),
-                       p.incarnation) == left.incarnation().end();
-    });
-    core_->ApplyCompleteClocks(state, nullptr);
-  }
+// ---- Places -----------------------------------------------------------------
 
- private:
-  ShardCore* const core_;
-};
+template <typename P>
+auto* ShardCore::ServingOf(P* place) {
+  auto* const leaving = std::get_if<Leaving>(place);
+  return leaving == nullptr ? std::get_if<Serving>(place) : &leaving->serving;
+}
+
+template <typename P>
+auto* ShardCore::WaitingOf(P* place) {
+  auto* const leaving = std::get_if<Leaving>(place);
+  if (leaving != nullptr) return &leaving->waiting;
+  auto* const arriving = std::get_if<Arriving>(place);
+  return arriving == nullptr ? nullptr : &arriving->waiting;
+}
+
+template <typename P>
+auto* ShardCore::SourceOf(P* place) {
+  auto* const leaving = std::get_if<Leaving>(place);
+  if (leaving != nullptr) return &leaving->source;
+  auto* const gone = std::get_if<Gone>(place);
+  return gone == nullptr ? nullptr : &gone->source;
+}
+
+uint64_t ShardCore::MoveOf(const Place& place) {
+  const HandOverSource* const source = SourceOf(&place);
+  return source == nullptr ? std::get<Arriving>(place).target.move()
+                           : source->move();
+}
+
+ShardCore::Place* ShardCore::FindPlace(ShardId shard) {
+  const auto found = places_.find(shard);
+  return found == places_.end() ? nullptr : &found->second;
+}
+
+const ShardCore::Place* ShardCore::FindPlace(ShardId shard) const {
+  const auto found = places_.find(shard);
+  return found == places_.end() ? nullptr : &found->second;
+}
+
+const ShardMachine* ShardCore::MachineOf(ShardId shard) const {
+  const Serving* const serving = ServingOf(FindPlace(shard));
+  return serving == nullptr ? nullptr : &serving->machine;
+}
+
+const StalenessGate* ShardCore::GateOf(ShardId shard) const {
+  const Serving* const serving = ServingOf(FindPlace(shard));
+  return serving == nullptr ? nullptr : &serving->gate;
+}
+
+ShardOutcome ShardCore::Commit(Place& place, const ShardRecord& record,
+                               const std::optional<ShardTraceRecord>& cause,
+                               Effects* effects) {
+  Serving& serving = *ServingOf(&place);
+  ShardMachine& machine = serving.machine;
+  // Holding the old values makes an update write elsewhere.
+  const bool compare = serving.stale.rule().NeedsUpdates();
+  const Payload before = compare ? machine.shard().values() : Payload();
+  absl::StatusOr<ShardOutcome> applied = machine.Apply(record);
+  SL_CHECK(applied.ok(), applied.status().ToString());
+  if (Leaving* const leaving = std::get_if<Leaving>(&place)) {
+    leaving->source.OnRecord(record);
+    Pump(leaving->source, effects);
+  }
+  const ShardRange& range = machine.shard().range();
+  const auto trace = [&](ShardTraceRecord event) {
+    event.shard = range.shard;
+    event.min_clock = machine.participants().MinClock();
+    effects->trace.push_back(std::move(event));
+  };
+  if (cause.has_value() && options_.trace) trace(*cause);
+  for (const ShardOutcome::Update& update : applied->updates) {
+    if (compare) serving.stale.OnUpdate(before, machine.shard().values());
+    stats_.set_updates(stats_.updates() + 1);
+    stats_.set_applied(stats_.applied() + update.ranks.size());
+    effects->work.push_back(
+        {.shard = range.shard,
+         .bytes_applied = update.ranks.size() * range.bytes()});
+    if (!options_.trace) continue;
+    trace({.kind = ShardTraceRecord::Kind::kUpdated,
+           .rank = Rank{-1},
+           .clock = update.clock,
+           .version = update.version,
+           .ranks = {update.ranks.begin(), update.ranks.end()},
+           .workers = update.workers});
+  }
+  stats_.set_dropped(stats_.dropped() +
+                     static_cast<uint64_t>(applied->replaced));
+  ReleaseParked(serving, ChangedBy(record), effects);
+  return *std::move(applied);
+}
 
 // ---- Views ----------------------------------------------------------------
 
@@ -51,25 +180,31 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   view_ = std::move(view);
   const wire::View& proto = view_->proto();
   if (proto.state() != wire::RUNNING) return;
-  if (!schedule_.has_value()) {
+  if (rule_ == nullptr) {
     absl::StatusOr<LearningRateSchedule> schedule =
         LearningRateSchedule::Create(
             schedule_config_, {.steps_total = proto.steps_total(),
                                .steps_per_epoch = proto.steps_per_epoch()});
     // The config was validated and the coordinator checked the steps.
     SL_CHECK(schedule.ok(), schedule.status().ToString());
-    schedule_ = *std::move(schedule);
+    rule_ = std::make_shared<const UpdateRule>(
+        UpdateRule{.optimizer = optimizer_, .schedule = *std::move(schedule)});
   }
-  Waiting waiting = EndMoves(effects);
+  Requests waiting = EndMoves(effects);
   if (!created_) {
     CreateShards();
   } else {
-    SplitShards(*before);
-    RemoveWorkersGone(effects);
+    SplitShards(*before, effects);
+    RemoveGone(*before, effects);
   }
   BeginMoves(effects);
   HandleWaiting(std::move(waiting), effects);
   HandleWaiting(std::exchange(early_, {}), effects);
+}
+
+StalePushes ShardCore::NewStalePushes(ShardId shard) const {
+  return StalePushes(
+      options_.stale.For(view_->table(view_->shard(shard).table).name()));
 }
 
 void ShardCore::CreateShards() {
@@ -78,94 +213,124 @@ void ShardCore::CreateShards() {
     const ShardId id{i};
     if (view_->OwnerOf(id) != options_.self) continue;
     const ShardRange& range = view_->shard(id);
-    const auto [at, inserted] = shards_.emplace(
-        id, ShardState{.shard = Shard(view_->table(range.table), range,
-                                      options_.seed, optimizer_),
-                       .gate = {},
-                       .held = {},
-                       .stale = StalePushes(options_.stale.For(
-                           view_->table(range.table).name()))});
-    for (const wire::WorkerMember& worker : view_->proto().worker()) {
-      if (worker.founder())
-        at->second.gate.Join(Rank{worker.rank()}, worker.incarnation(), 0);
+    ShardMachine machine(rule_, Shard(view_->table(range.table), range,
+                                      options_.seed, optimizer_));
+    for (const wire::WorkerMember& worker : view_->workers()) {
+      if (!worker.founder()) continue;
+      const absl::StatusOr<ShardOutcome> joined = machine.Apply(
+          JoinRecord{.who = {Rank{worker.rank()}, worker.incarnation()}});
+      SL_CHECK(joined.ok(), joined.status().ToString());
     }
+    places_.emplace(id, Serving{.machine = std::move(machine),
+                                .gate = {},
+                                .stale = NewStalePushes(id),
+                                .dssp = {}});
   }
 }
 
-void ShardCore::SplitShards(const View& before) {
+void ShardCore::SplitShards(const View& before, Effects* effects) {
   for (int i = before.proto().split_size(); i < view_->proto().split_size();
        ++i) {
     const ShardId kept{view_->proto().split(i).shard()};
-    const auto found = shards_.find(kept);
-    if (found == shards_.end()) continue;
-    SL_CHECK(leaving_.count(kept) == 0, "a shard on its way is split");
-    // Who asked for the whole has to ask for the parts.
-    TurnParkedAway(found->second);
-    // Later splits of the same view may cut either part again.
-    const ShardRange whole = found->second.shard.range();
-    const int64_t at = view_->proto().split(i).at();
-    ShardRange first = whole;
-    ShardRange rest = whole;
-    first.end = rest.begin = at;
-    rest.shard =
-        ShardId{view_->shard_count() - view_->proto().split_size() + i};
-    shards_.emplace(rest.shard, SplitState(found->second, first, rest));
-  }
-}
-
-void ShardCore::RemoveWorkersGone(Effects* effects) {
-  const auto stays = [&](const StalenessGate::Participant& participant) {
-    return view_->FindWorker(participant.rank, participant.incarnation) !=
-           nullptr;
-  };
-  for (auto& [id, state] : shards_) {
-    const auto leaving = leaving_.find(id);
-    if (leaving != leaving_.end()) {
-      std::vector<Incarnation> left;
-      for (const auto& participant : state.gate.participants()) {
-        if (!stays(participant)) left.push_back(participant.incarnation);
-      }
-      if (!left.empty()) leaving->second.source.OnLeft(left);
-    }
-    state.gate.RemoveUnless(stays);
-    ApplyCompleteClocks(state, effects);
-    ReleaseParked(state, effects);
-  }
-}
-
-ShardCore::Waiting ShardCore::EndMoves(Effects* effects) {
-  const auto listed = [&](ShardId shard, uint64_t move) {
-    const wire::Move* const found = view_->FindMove(shard);
-    return found != nullptr && found->id() == move;
-  };
-  Waiting waiting;
-  const auto release = [&](Waiting requests) {
-    std::move(requests.begin(), requests.end(), std::back_inserter(waiting));
-  };
-  for (auto at = leaving_.begin(); at != leaving_.end();) {
-    Leaving& leaving = at->second;
-    if (listed(at->first, leaving.source.move())) {
-      ++at;
+    const auto found = places_.find(kept);
+    if (found == places_.end()) continue;
+    Serving* const serving = std::get_if<Serving>(&found->second);
+    if (serving == nullptr) {
+      // Lost to a server that died, which the coordinator has yet to hear. Then
+      // the job ends.
+      const Gone* const gone = std::get_if<Gone>(&found->second);
+      SL_CHECK(gone != nullptr && gone->lost, "a shard on its way is split");
       continue;
     }
+    // A gradient that is held becomes one of each part.
+    stats_.set_pushes(stats_.pushes() + serving->machine.held().size());
+    // Who asked for the whole has to ask for the parts.
+    TurnParkedAway(kept, serving->gate);
+    // Later splits of the same view may cut either part again.
+    const ShardId part{view_->shard_count() - view_->proto().split_size() + i};
+    ShardOutcome outcome =
+        Commit(found->second,
+               SplitRecord{.at = view_->proto().split(i).at(), .part = part},
+               std::nullopt, effects);
+    serving->stale.Forget();
+    places_.emplace(part, Serving{.machine = *std::move(outcome.part),
+                                  .gate = {},
+                                  .stale = StalePushes(serving->stale.rule()),
+                                  .dssp = {}});
+  }
+}
+
+void ShardCore::RemoveGone(const View& before, Effects* effects) {
+  if (view_->WorkersSince() <= before.number()) return;
+  std::vector<WorkerLife> gone;
+  for (const wire::WorkerMember& worker : before.workers()) {
+    const WorkerLife who{Rank{worker.rank()}, worker.incarnation()};
+    if (view_->FindWorker(who.rank, who.incarnation) == nullptr)
+      gone.push_back(who);
+  }
+  if (gone.empty()) return;
+  // In the order of their ids, for those who get answers.
+  std::vector<std::pair<ShardId, Place*>> served;
+  for (auto& [shard, place] : places_) {
+    if (ServingOf(&place) != nullptr) served.emplace_back(shard, &place);
+  }
+  std::sort(served.begin(), served.end());
+  for (const auto& [shard, place] : served) {
+    const Participants& participants = ServingOf(place)->machine.participants();
+    LeaveRecord leave;
+    for (const WorkerLife& who : gone) {
+      if (participants.Find(who.rank, who.incarnation) != nullptr)
+        leave.incarnations.push_back(who.incarnation);
+    }
+    Remove(std::move(leave), *place, effects);
+  }
+}
+
+void ShardCore::RemoveStrangers(Place& place, Effects* effects) {
+  LeaveRecord leave;
+  for (const Participant& participant :
+       ServingOf(&place)->machine.participants()) {
+    if (view_->FindWorker(participant.rank, participant.incarnation) == nullptr)
+      leave.incarnations.push_back(participant.incarnation);
+  }
+  Remove(std::move(leave), place, effects);
+}
+
+void ShardCore::Remove(LeaveRecord leave, Place& place, Effects* effects) {
+  if (leave.incarnations.empty()) return;
+  Commit(place, std::move(leave), std::nullopt, effects);
+  Serving& serving = *ServingOf(&place);
+  serving.gate.ForgetStrangers(serving.machine.participants());
+}
+
+ShardCore::Requests ShardCore::EndMoves(Effects* effects) {
+  Requests waiting;
+  for (auto at = moving_.begin(); at != moving_.end();) {
+    const ShardId shard = *at;
+    Place& place = places_.at(shard);
+    const wire::Move* const listed = view_->FindMove(shard);
+    bool stays = listed != nullptr && listed->id() == MoveOf(place);
     // Given up, and we were to keep it. It may also be done, and the shard have
     // moved on since, in views that we have not seen.
-    if (leaving.source.gone() && view_->OwnerOf(at->first) == options_.self) {
-      leaving.lost = true;
-      effects->report = true;
+    if (Gone* const gone = std::get_if<Gone>(&place);
+        gone != nullptr && !stays && view_->OwnerOf(shard) == options_.self) {
+      stays = gone->lost = effects->report = true;
+    }
+    if (stays) {
       ++at;
       continue;
     }
-    release(std::move(leaving.waiting));
-    at = leaving_.erase(at);
-  }
-  for (auto at = arriving_.begin(); at != arriving_.end();) {
-    if (listed(at->first, at->second.target.move())) {
-      ++at;
-      continue;
+    if (Waiting* const of_shard = WaitingOf(&place)) {
+      std::move(of_shard->requests.begin(), of_shard->requests.end(),
+                std::back_inserter(waiting));
     }
-    release(std::move(at->second.waiting));
-    at = arriving_.erase(at);
+    if (Leaving* const leaving = std::get_if<Leaving>(&place)) {
+      Serving serving = std::move(leaving->serving);
+      place.emplace<Serving>(std::move(serving));
+    } else {
+      places_.erase(shard);
+    }
+    at = moving_.erase(at);
   }
   return waiting;
 }
@@ -174,16 +339,18 @@ void ShardCore::BeginMoves(Effects* effects) {
   for (const wire::Move& move : view_->proto().move()) {
     const ShardId shard{move.shard()};
     const Owner target{move.server(), move.thread()};
-    const auto state = shards_.find(shard);
-    if (state == shards_.end() || target == options_.self ||
-        leaving_.count(shard) > 0) {
-      continue;
-    }
-    const auto added = leaving_.emplace(
-        shard, Leaving{.source = HandOverSource(options_.hand_over, target,
-                                                move.id(), state->second, now_),
-                       .waiting = {}});
-    Pump(added.first->second, effects);
+    Place* const place = FindPlace(shard);
+    Serving* const here = std::get_if<Serving>(place);
+    if (here == nullptr || target == options_.self) continue;
+    HandOverSource source(options_.hand_over, target, move.id(), here->machine,
+                          now_);
+    Serving serving = std::move(*here);
+    Leaving& leaving =
+        place->emplace<Leaving>(Leaving{.serving = std::move(serving),
+                                        .source = std::move(source),
+                                        .waiting = {}});
+    moving_.insert(shard);
+    Pump(leaving.source, effects);
   }
 }
 
@@ -191,25 +358,28 @@ void ShardCore::BeginMoves(Effects* effects) {
 
 void ShardCore::OnTick(absl::Time now, Effects* effects) {
   now_ = now;
-  for (auto& [shard, leaving] : leaving_) {
-    if (leaving.source.NextWakeup() <= now) Pump(leaving, effects);
+  for (const ShardId shard : moving_) {
+    HandOverSource* const source = SourceOf(&places_.at(shard));
+    if (source != nullptr && source->NextWakeup() <= now)
+      Pump(*source, effects);
   }
 }
 
 absl::Time ShardCore::NextWakeup() const {
   absl::Time next = absl::InfiniteFuture();
-  for (const auto& [shard, leaving] : leaving_) {
-    next = std::min(next, leaving.source.NextWakeup());
+  for (const ShardId shard : moving_) {
+    const HandOverSource* const source = SourceOf(&places_.at(shard));
+    if (source != nullptr) next = std::min(next, source->NextWakeup());
   }
   return next;
 }
 
-void ShardCore::Pump(Leaving& leaving, Effects* effects) {
+void ShardCore::Pump(HandOverSource& source, Effects* effects) {
   std::vector<Message> messages;
-  leaving.source.Pump(now_, &messages);
-  const Owner target = leaving.source.target();
+  source.Pump(now_, &messages);
+  const Owner target = source.target();
   for (Message& message : messages) {
-    message.header.set_view_number(view_->number());
+    Sign(&message.header);
     effects->sends.push_back(
         {.to = {.kind = PeerId::Kind::kShardThread,
                 .index = target.server,
@@ -221,24 +391,26 @@ void ShardCore::Pump(Leaving& leaving, Effects* effects) {
 void ShardCore::OnHandOverReply(const Message& message, Effects* effects) {
   const wire::HandOverReply& reply = message.header.hand_over_reply();
   const ShardId shard{reply.shard()};
-  const auto found = leaving_.find(shard);
-  if (found == leaving_.end()) return;
-  Leaving& leaving = found->second;
-  const bool known = leaving.source.owned_by_target();
-  leaving.source.OnReply(reply, now_);
-  if (leaving.source.owned_by_target() && !known) effects->report = true;
-  GoIfCaughtUp(shard, leaving, effects);
-  Pump(leaving, effects);
+  Place* const place = FindPlace(shard);
+  HandOverSource* const source = SourceOf(place);
+  if (source == nullptr) return;
+  const bool known = source->owned_by_target();
+  source->OnReply(reply, now_);
+  if (source->owned_by_target() && !known) effects->report = true;
+  GoIfCaughtUp(shard, *place, effects);
+  Pump(*SourceOf(place), effects);
 }
 
-void ShardCore::GoIfCaughtUp(ShardId shard, Leaving& leaving,
-                             Effects* effects) {
-  if (!leaving.source.CaughtUp() || leaving.lost) return;
-  leaving.source.Go(now_);
-  const auto state = shards_.find(shard);
-  TurnParkedAway(state->second);
-  shards_.erase(state);
-  HandleWaiting(std::exchange(leaving.waiting, {}), effects);
+void ShardCore::GoIfCaughtUp(ShardId shard, Place& place, Effects* effects) {
+  Leaving* const leaving = std::get_if<Leaving>(&place);
+  if (leaving == nullptr || !leaving->source.CaughtUp()) return;
+  StalenessGate gate = std::move(leaving->serving.gate);
+  Requests waiting = std::move(leaving->waiting.requests);
+  HandOverSource source = std::move(leaving->source);
+  source.Go(now_);
+  place.emplace<Gone>(Gone{.source = std::move(source)});
+  TurnParkedAway(shard, gate);
+  HandleWaiting(std::move(waiting), effects);
 }
 
 void ShardCore::OnHandOver(const PeerId& from, const Message& message,
@@ -248,7 +420,9 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
   const ShardId shard{hand_over.shard()};
   if (message.header.view_number() > view_->number()) {
     // The source has the order, and ours is on its way.
-    if (early_.size() < options_.early_max)
+    size_t bytes = PayloadBytes(message);
+    for (const Outgoing& early : early_) bytes += PayloadBytes(early.message);
+    if (early_.size() < options_.early_max && bytes <= options_.early_bytes_max)
       early_.push_back({.to = from, .message = message});
     return;
   }
@@ -260,124 +434,158 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
     return;
   }
   Outgoing out{.to = from, .message = {}};
-  out.message.header.set_view_number(view_->number());
+  Sign(&out.message.header);
   wire::HandOverReply& reply = *out.message.header.mutable_hand_over_reply();
   reply.set_shard(hand_over.shard());
   reply.set_move(hand_over.move());
-  if (shards_.count(shard) > 0) {  // Our confirmation was lost.
+  if (Owns(shard)) {  // Our confirmation was lost.
     reply.set_owned(true);
     effects->sends.push_back(std::move(out));
     return;
   }
-  const auto arriving =
-      arriving_
-          .emplace(shard,
-                   Arriving{.target = HandOverTarget(from, hand_over.move()),
-                            .waiting = {}})
-          .first;
-  HandOverTarget& target = arriving->second.target;
-  Replayer replayer(this);
+  Place& place =
+      places_
+          .try_emplace(shard, Arriving{.target = HandOverTarget(
+                                           from, hand_over.move(),
+                                           view_->shard(shard), rule_),
+                                       .waiting = {}})
+          .first->second;
+  Arriving* const arriving = std::get_if<Arriving>(&place);
+  if (arriving == nullptr) return;  // Gone, and lost.
+  moving_.insert(shard);
   if (const absl::Status taken =
-          target.OnRecords(hand_over, message.payloads, view_->shard(shard),
-                           optimizer_.slot_count(), &replayer);
+          arriving->target.OnHandOver(hand_over, message.payloads);
       !taken.ok()) {
     stats_.set_malformed(stats_.malformed() + 1);
     return;
   }
-  reply.set_have(target.have());
-  Waiting waiting;
-  if (std::optional<ShardState> state = target.TakeIfGone()) {
+  reply.set_have(arriving->target.have());
+  Requests waiting;
+  if (std::optional<ShardMachine> machine = arriving->target.TakeIfGone()) {
     reply.set_owned(true);
-    waiting = std::move(arriving->second.waiting);
-    arriving_.erase(arriving);
-    state->stale = StalePushes(
-        options_.stale.For(view_->table(view_->shard(shard).table).name()));
-    shards_.emplace(shard, *std::move(state));
+    waiting = std::move(arriving->waiting.requests);
+    place.emplace<Serving>(Serving{.machine = *std::move(machine),
+                                   .gate = {},
+                                   .stale = NewStalePushes(shard),
+                                   .dssp = {}});
+    moving_.erase(shard);
     // Our view is at least as new as the source's: see `early_`.
-    RemoveWorkersGone(effects);
+    RemoveStrangers(place, effects);
   }
   effects->sends.push_back(std::move(out));
   HandleWaiting(std::move(waiting), effects);
 }
 
-void ShardCore::TurnParkedAway(ShardState& state) {
-  const int32_t shard = static_cast<int32_t>(state.shard.range().shard);
-  for (const StalenessGate::Pull& pull : state.gate.TakeParked()) {
+void ShardCore::TurnParkedAway(ShardId shard, StalenessGate& gate) {
+  for (const StalenessGate::Pull& pull : gate.TakeParked()) {
     const PeerId to{.kind = PeerId::Kind::kWorker,
                     .index = static_cast<int32_t>(pull.rank),
                     .instance = pull.incarnation};
-    wire::PullReply& reply =
-        *ReplyTo(to, pull.request_id).header.mutable_pull_reply();
-    reply.add_shard(shard);
-    reply.add_code(wire::MOVED);
-    reply.add_version(0);
-    reply.add_shard_clock(0);
-    AddRelocation(shard, reply.mutable_relocation());
+    *AddAnswer(ReplyTo(to), pull.request_id, shard).mutable_refusal() =
+        Moved(RelocationOf(shard));
   }
 }
 
-void ShardCore::AddRelocation(
-    int32_t shard,
-    google::protobuf::RepeatedPtrField<wire::Relocation>* relocations) const {
-  const ShardId id{shard};
-  const auto leaving = leaving_.find(id);
-  Owner owner = view_->OwnerOf(id);
+std::optional<wire::Relocation> ShardCore::RelocationOf(ShardId shard) const {
+  Owner owner = view_->OwnerOf(shard);
   uint64_t as_of = view_->number();
-  if (leaving != leaving_.end() && leaving->second.source.gone()) {
-    if (leaving->second.lost) return;
-    owner = leaving->second.source.target();
-    as_of = leaving->second.source.move();
-  } else if (const wire::Move* const move = view_->FindMove(id)) {
+  const Gone* const gone = std::get_if<Gone>(FindPlace(shard));
+  if (gone != nullptr) {
+    if (gone->lost) return std::nullopt;
+    owner = gone->source.target();
+    as_of = gone->source.move();
+  } else if (const wire::Move* const move = view_->FindMove(shard)) {
     as_of = move->id() - 1;
   }
-  if (owner == options_.self) return;
-  wire::Relocation& relocation = *relocations->Add();
-  relocation.set_shard(shard);
+  if (owner == options_.self) return std::nullopt;
+  wire::Relocation relocation;
   relocation.set_server(owner.server);
   relocation.set_thread(owner.thread);
   relocation.set_as_of(as_of);
+  return relocation;
 }
 
-wire::Code ShardCore::CodeForShard(
-    int32_t shard, uint64_t view_number,
-    google::protobuf::RepeatedPtrField<wire::Relocation>* relocations,
-    std::string* error) const {
-  if (!view_->HasShard(shard)) {
-    if (view_number > view_->number()) return wire::RETRY;
-    *error = absl::StrCat("the job has ", view_->shard_count(), " shards");
-    return wire::REJECTED;
-  }
-  // Cut in two since: the sender means another range.
-  if (view_number < view_->RangeSince(ShardId{shard})) return wire::MOVED;
-  if (shards_.count(ShardId{shard}) > 0) return wire::OK;
-  AddRelocation(shard, relocations);
-  return wire::MOVED;
-}
-
-ShardCore::Waiting* ShardCore::WaitingFor(ShardId shard) {
-  const auto leaving = leaving_.find(shard);
-  if (leaving != leaving_.end() && leaving->second.source.MustWait(now_)) {
-    return &leaving->second.waiting;
-  }
-  const auto arriving = arriving_.find(shard);
-  return arriving == arriving_.end() ? nullptr : &arriving->second.waiting;
-}
-
-void ShardCore::HandleWaiting(Waiting waiting, Effects* effects) {
-  for (const Outgoing& request : waiting) {
+void ShardCore::HandleWaiting(Requests requests, Effects* effects) {
+  for (const Outgoing& request : requests) {
     OnMessage(request.to, request.message, effects);
   }
+}
+
+// ---- Admission --------------------------------------------------------------
+
+ShardCore::Sender ShardCore::SenderOf(const PeerId& from,
+                                      const wire::Header& header,
+                                      int phases) const {
+  const bool running =
+      view_ != nullptr && view_->proto().state() == wire::RUNNING;
+  Sender sender{.peer = from,
+                .rank = Rank{from.index},
+                .view_number = header.view_number(),
+                .phases = phases};
+  sender.member = running && from.kind == PeerId::Kind::kWorker &&
+                  view_->FindWorker(Rank{from.index}, from.instance) != nullptr;
+  // Only a view of a running job says who is no member any more. Who has not
+  // heard of the end of the job, which we have, hears it from the coordinator.
+  sender.fenced =
+      !sender.member && running && sender.view_number <= view_->number();
+  return sender;
+}
+
+ShardCore::Admission ShardCore::Admit(const Sender& sender, int32_t shard) {
+  if (sender.fenced) {
+    wire::Refusal fenced;
+    fenced.mutable_fenced();
+    return {.refusal = std::move(fenced)};
+  }
+  // A phase that we have not seen may have begun.
+  if (!sender.member || sender.phases > view_->proto().phase_size())
+    return {.refusal = Retry()};
+  const ShardId id{shard};
+  Place* const place = FindPlace(id);
+  const Leaving* const leaving = std::get_if<Leaving>(place);
+  const bool owner_unclear = leaving != nullptr
+                                 ? leaving->source.MustWait(now_)
+                                 : std::get_if<Arriving>(place) != nullptr;
+  if (owner_unclear) return {.waiting = WaitingOf(place), .refusal = Retry()};
+  if (!view_->HasShard(shard)) {
+    if (sender.view_number > view_->number()) return {.refusal = Retry()};
+    return {.refusal = Rejected(absl::StrCat("there is no shard ", shard,
+                                             ": the job has ",
+                                             view_->shard_count(), " shards"))};
+  }
+  // Cut in two since: the sender means another range.
+  if (sender.view_number < view_->RangeSince(id))
+    return {.refusal = Moved(std::nullopt)};
+  if (ServingOf(place) != nullptr) return {.place = place, .refusal = {}};
+  return {.refusal = Moved(RelocationOf(id))};
 }
 
 // ---- Messages -------------------------------------------------------------
 
 void ShardCore::OnMessage(const PeerId& from, const Message& message,
                           Effects* effects) {
-  switch (message.header.body_case()) {
+  const wire::Header& header = message.header;
+  // A process of an earlier start of the job may still be there and know our
+  // address.
+  const uint64_t run = view_ == nullptr ? 0 : view_->proto().run();
+  if (run != 0 && header.run() != run) {
+    return Refuse(
+        from,
+        absl::StrCat("this ", KindOf(header), " belongs to ",
+                     header.run() == 0
+                         ? "no run"
+                         : absl::StrCat("run ", absl::Hex(header.run()),
+                                        " of another start of the job"),
+                     "; this server serves run ", absl::Hex(run)),
+        effects);
+  }
+  switch (header.body_case()) {
     case wire::Header::kPushRequest:
       return OnPush(from, message, effects);
     case wire::Header::kPullRequest:
       return OnPull(from, message, effects);
+    case wire::Header::kProbeRequest:
+      return OnProbe(from, message, effects);
     case wire::Header::kHandOver:
       if (from.kind != PeerId::Kind::kShardThread) break;
       return OnHandOver(from, message, effects);
@@ -387,151 +595,160 @@ void ShardCore::OnMessage(const PeerId& from, const Message& message,
     default:
       break;
   }
-  Refuse(from, 0,
+  Refuse(from,
          absl::StrCat("a shard thread takes pushes and pulls, not body ",
-                      static_cast<int>(message.header.body_case())),
+                      static_cast<int>(header.body_case())),
          effects);
 }
-void ShardCore::Refuse(const PeerId& from, uint64_t request_id,
-                       const std::string& error, Effects* effects) {
+
+void ShardCore::Refuse(const PeerId& from, const std::string& error,
+                       Effects* effects) {
   stats_.set_malformed(stats_.malformed() + 1);
+  // Two threads that refuse each other's refusals would never end.
+  if (from.kind == PeerId::Kind::kShardThread) return;
   Outgoing reply{.to = from, .message = {}};
-  reply.message.header.set_view_number(view_ == nullptr ? 0 : view_->number());
+  Sign(&reply.message.header);
   reply.message.header.mutable_error_reply()->set_error(error);
-  reply.message.header.mutable_error_reply()->set_request_id(request_id);
   effects->sends.push_back(std::move(reply));
 }
 
-wire::Code ShardCore::CodeForStranger(const Message& message) const {
-  const bool we_are_behind = view_ == nullptr ||
-                             view_->proto().state() == wire::FORMING ||
-                             message.header.view_number() > view_->number();
-  return we_are_behind ? wire::RETRY : wire::FENCED;
+void ShardCore::Sign(wire::Header* header) const {
+  if (view_ == nullptr) return;
+  header->set_view_number(view_->number());
+  header->set_run(view_->proto().run());
 }
 
-ShardState* ShardCore::FindShard(int32_t shard) {
-  const auto found = shards_.find(ShardId{shard});
-  return found == shards_.end() ? nullptr : &found->second;
+size_t ShardCore::FramesOf(const wire::Push& push) const {
+  if (push.has_gradient()) return 1;
+  return push.has_installation()
+             ? 1 + static_cast<size_t>(optimizer_.slot_count())
+             : 0;
+}
+
+std::string ShardCore::FaultOf(const wire::PushRequest& request,
+                               size_t payloads) const {
+  if (request.push_size() == 0 || request.push_size() > kEntriesMax) {
+    return absl::StrCat("it has ", request.push_size(), " entries, from 1 to ",
+                        kEntriesMax, " are allowed");
+  }
+  size_t frames = 0;
+  for (const wire::Push& push : request.push()) {
+    if (push.what_case() == wire::Push::WHAT_NOT_SET)
+      return "an entry does not say what is pushed";
+    if (push.clock() < 0 || push.clock() >= kClockMax) {
+      return absl::StrCat("an entry is of clock ", push.clock(),
+                          ", outside [0, 2^60)");
+    }
+    frames += FramesOf(push);
+  }
+  if (frames == payloads) return "";
+  return absl::StrCat("it has ", payloads, " payload frames, its entries need ",
+                      frames);
 }
 
 void ShardCore::OnPush(const PeerId& from, const Message& message,
                        Effects* effects) {
-  const wire::PushRequest& push = message.header.push_request();
-  const int entries = push.shard_size();
-  const size_t frames = FramesPerEntry(push);
-  if (entries == 0 || push.seq_size() != entries ||
-      (!push.advance() && push.base_version_size() != entries) ||
-      (push.install() && (push.advance() || push.hash_size() != entries)) ||
-      message.payloads.size() != frames * static_cast<size_t>(entries) ||
-      push.clock() < 0 || push.clock() >= kClockMax) {
-    return Refuse(from, 0,
-                  absl::StrCat("push of clock ", push.clock(), " has ", entries,
-                               " shards, ", push.seq_size(),
-                               " sequence numbers, ", push.base_version_size(),
-                               " base versions and ", message.payloads.size(),
-                               " payload frames; the counts must agree and the "
-                               "clock be in [0, 2^60)"),
-                  effects);
-  }
+  const wire::PushRequest& request = message.header.push_request();
+  const std::string fault = FaultOf(request, message.payloads.size());
+  if (!fault.empty())
+    return Refuse(from, absl::StrCat("malformed push: ", fault), effects);
   Outgoing out{.to = from, .message = {}};
   wire::PushReply& reply = *out.message.header.mutable_push_reply();
-  const Rank rank{from.index};
-  const bool member = from.kind == PeerId::Kind::kWorker && view_ != nullptr &&
-                      view_->FindWorker(rank, from.instance) != nullptr &&
-                      view_->proto().state() == wire::RUNNING;
-  const wire::Code stranger = CodeForStranger(message);
-  for (int i = 0; i < entries; ++i) {
-    wire::Code code = stranger;
-    uint64_t acked = 0;
-    const int32_t shard = push.shard(i);
-    if (member && push.phases() > view_->proto().phase_size()) {
-      code = wire::RETRY;  // A phase that we have not seen may have begun.
-    } else if (member) {
-      if (Waiting* const waiting = WaitingFor(ShardId{shard})) {
-        if (MayWait(*waiting)) {
-          Wait(*waiting, from, message, i);
-          continue;
-        }
-        code = wire::RETRY;
-      } else {
-        code = CodeForShard(shard, message.header.view_number(),
-                            reply.mutable_relocation(), reply.mutable_error());
-      }
+  reply.set_request_id(request.request_id());
+  const Sender sender = SenderOf(from, message.header, request.phases());
+  absl::Span<const Payload> left = message.payloads;
+  bool rejected = false;
+  for (const wire::Push& push : request.push()) {
+    const absl::Span<const Payload> frames = left.first(FramesOf(push));
+    left.remove_prefix(frames.size());
+    Admission admission = Admit(sender, push.shard());
+    if (Message* const kept =
+            Wait(admission.waiting, from, message.header, frames)) {
+      wire::PushRequest& later = *kept->header.mutable_push_request();
+      later.set_request_id(request.request_id());
+      later.set_phases(request.phases());
+      *later.add_push() = push;
+      continue;
     }
-    if (code == wire::OK) {
-      ShardState& state = *FindShard(shard);
-      const absl::Span<const Payload> payloads =
-          absl::MakeConstSpan(message.payloads).subspan(i * frames, frames);
-      const bool may_be_cut = message.header.view_number() > view_->number();
-      StalenessGate::Participant* participant =
-          state.gate.Find(rank, from.instance);
-      if (push.install()) {
-        // A worker that we have not heard of may be one of those at this clock.
-        code = may_be_cut
-                   ? wire::RETRY
-                   : Install(state, push, i, payloads, rank, from.instance,
-                             reply.mutable_error(), effects);
-        participant = state.gate.Find(rank, from.instance);
-        if (participant != nullptr) acked = participant->next_seq - 1;
-      } else if (participant == nullptr) {
-        code = wire::REJECTED;
-        reply.set_error(absl::StrCat(
-            "push to ", view_->ShardName(ShardId{shard}), " by rank ",
-            from.index,
-            ", which has not joined the shard: send a join pull first"));
-      } else if (may_be_cut && !push.advance() &&
-                 payloads.front().size() != state.shard.range().bytes()) {
-        code = wire::RETRY;  // Cut in two, and we have yet to hear of it.
-      } else {
-        code = TakeOver(state, push, i,
-                        payloads.empty() ? Payload() : payloads.front(),
-                        *participant, reply.mutable_error(), effects);
-        acked = participant->next_seq - 1;
-      }
-    } else if (code == wire::REJECTED) {
-      reply.set_error(
-          absl::StrCat("push to shard ", shard, ": ", reply.error()));
-    }
-    reply.add_shard(shard);
-    reply.add_acked_seq(acked);
-    reply.add_code(code);
+    uint64_t accepted = 0;
+    std::optional<wire::Refusal> refusal =
+        admission.place == nullptr ? std::move(admission.refusal)
+                                   : OnAdmitted(*admission.place, sender, push,
+                                                frames, &accepted, effects);
+    rejected |= refusal.has_value() && refusal->has_rejected();
+    // Neighbours for one shard share an answer: acceptance is cumulative.
+    const int answers = reply.answer_size();
+    wire::PushAnswer& answer =
+        answers > 0 && reply.answer(answers - 1).shard() == push.shard()
+            ? *reply.mutable_answer(answers - 1)
+            : *reply.add_answer();
+    answer.set_shard(push.shard());
+    answer.set_accepted_seq(std::max(answer.accepted_seq(), accepted));
+    if (refusal.has_value() && !answer.has_refusal())
+      *answer.mutable_refusal() = *std::move(refusal);
   }
-  if (reply.shard_size() == 0) return;  // All of it waits.
-  if (!reply.error().empty()) stats_.set_malformed(stats_.malformed() + 1);
-  out.message.header.set_view_number(view_ == nullptr ? 0 : view_->number());
+  if (reply.answer_size() == 0) return;  // All of it waits.
+  if (rejected) stats_.set_malformed(stats_.malformed() + 1);
+  Sign(&out.message.header);
   effects->sends.push_back(std::move(out));
 }
 
-size_t ShardCore::FramesPerEntry(const wire::PushRequest& push) const {
-  if (push.advance()) return 0;
-  return push.install() ? 1 + static_cast<size_t>(optimizer_.slot_count()) : 1;
+std::optional<wire::Refusal> ShardCore::OnAdmitted(
+    Place& place, const Sender& sender, const wire::Push& push,
+    absl::Span<const Payload> frames, uint64_t* accepted_seq,
+    Effects* effects) {
+  const ShardMachine& machine = ServingOf(&place)->machine;
+  const WorkerLife who{sender.rank, sender.peer.instance};
+  // Cut in two, perhaps, and we have yet to hear of it.
+  const bool may_be_cut = sender.view_number > view_->number();
+  const Participant* participant =
+      machine.participants().Find(who.rank, who.incarnation);
+  std::optional<wire::Refusal> refusal;
+  if (push.has_installation()) {
+    // A worker that we have not heard of may be one of those at this clock.
+    refusal = may_be_cut ? Retry() : Install(place, push, frames, who, effects);
+    participant = machine.participants().Find(who.rank, who.incarnation);
+  } else if (participant == nullptr) {
+    return Rejected(absl::StrCat(
+        "push to ", view_->ShardName(ShardId{push.shard()}), " by rank ",
+        sender.peer.index,
+        ", which has not joined the shard: send a join pull first"));
+  } else if (may_be_cut && push.has_gradient() &&
+             frames.front().size() != machine.shard().range().bytes()) {
+    return Retry();
+  } else {
+    refusal = Accept(place, push, frames.empty() ? Payload() : frames.front(),
+                     *participant, effects);
+  }
+  if (participant != nullptr) *accepted_seq = participant->next_seq - 1;
+  return refusal;
 }
 
-wire::Code ShardCore::Install(ShardState& state, const wire::PushRequest& push,
-                              int entry, absl::Span<const Payload> frames,
-                              Rank rank, Incarnation incarnation,
-                              std::string* error, Effects* effects) {
-  const ShardRange& range = state.shard.range();
-  // It is on its way elsewhere, and nothing else happens to it: soon done.
-  if (leaving_.count(range.shard) > 0) return wire::RETRY;
-  const uint64_t seq = push.seq(entry);
-  StalenessGate::Participant* participant = state.gate.Find(rank, incarnation);
+std::optional<wire::Refusal> ShardCore::Install(
+    Place& place, const wire::Push& push, absl::Span<const Payload> frames,
+    WorkerLife who, Effects* effects) {
+  Serving& serving = *ServingOf(&place);
+  const ShardMachine& machine = serving.machine;
+  const ShardRange& range = machine.shard().range();
+  const uint64_t seq = push.seq();
+  const Participant* const participant =
+      machine.participants().Find(who.rank, who.incarnation);
   const uint64_t next_seq = participant == nullptr ? 1 : participant->next_seq;
   if (seq < next_seq) {
     stats_.set_duplicates(stats_.duplicates() + 1);
-    return wire::OK;
+    return std::nullopt;
   }
-  if (seq > next_seq) return wire::RETRY;
+  if (seq > next_seq) return Retry();
   const auto reject = [&](const std::string& why) {
-    *error = absl::StrCat("installation of ", view_->ShardName(range.shard),
-                          " by rank ", static_cast<int>(rank), " at clock ",
-                          push.clock(), ": ", why);
-    return wire::REJECTED;
+    return Rejected(absl::StrCat(
+        "installation of ", view_->ShardName(range.shard), " by rank ",
+        static_cast<int>(who.rank), " at clock ", push.clock(), ": ", why));
   };
   const wire::View& view = view_->proto();
   const Clock clock = push.clock();
+  const Version version = push.installation().version();
   if (clock == 0 || PhaseAt(view, clock).from() != clock ||
-      PhaseAt(view, clock - 1).mode() != wire::ALLREDUCE) {
+      RuleAt(view, clock - 1).over_servers()) {
     return reject("no phase by all-reduce ends there");
   }
   for (const Payload& frame : frames) {
@@ -539,523 +756,532 @@ wire::Code ShardCore::Install(ShardState& state, const wire::PushRequest& push,
     return reject(absl::StrCat("a tensor has ", frame.size(),
                                " bytes, the shard ", range.bytes()));
   }
-  if (StateHash(push.base_version(entry), frames.front(), frames.subspan(1)) !=
-      push.hash(entry)) {
+  if (version > kVersionMax) return reject("its version is above 2^60");
+  if (StateHash(version, frames.front(), frames.subspan(1)) !=
+      push.installation().hash()) {
     return reject("its bits are not those that the worker sent");
   }
-  const bool first = state.bsp_clock < clock;
-  if (first) {
-    state.shard.Install(push.base_version(entry), frames.front(),
-                        {frames.begin() + 1, frames.end()});
-    state.stale.Forget();
-    for (const wire::WorkerMember& worker : view.worker()) {
-      if (state.gate.Find(Rank{worker.rank()}, worker.incarnation()) == nullptr)
-        state.gate.Join(Rank{worker.rank()}, worker.incarnation(), clock);
-    }
-    state.gate.AdvanceAll(clock);
-    state.bsp_clock = clock;
-    size_t bytes = 0;
-    for (const Payload& frame : frames) bytes += frame.size();
-    stats_.set_bytes_in(stats_.bytes_in() + bytes);
-    Trace(ShardTraceRecord::Kind::kInstalled, state, rank, incarnation, clock,
-          state.shard.version(), effects);
+  ShardTraceRecord cause{.kind = ShardTraceRecord::Kind::kInstalled,
+                         .rank = who.rank,
+                         .incarnation = who.incarnation,
+                         .clock = clock,
+                         .version = version};
+  if (machine.complete_clock() >= clock) {  // Others have installed it already.
+    if (participant == nullptr)
+      return reject("the worker came after all had reached that clock");
+    cause.kind = ShardTraceRecord::Kind::kAdvanced;
+    cause.version = machine.shard().version();
+    Commit(place, AdvanceRecord{.who = who, .clock = participant->clock}, cause,
+           effects);
+    return std::nullopt;
   }
-  participant = state.gate.Find(rank, incarnation);
-  if (participant == nullptr) {
-    return reject("the worker came after all had reached that clock");
+  InstallRecord record{.who = who,
+                       .clock = clock,
+                       .version = version,
+                       .values = frames.front(),
+                       .slots = {frames.begin() + 1, frames.end()}};
+  for (const wire::WorkerMember& worker : view_->workers()) {
+    const WorkerLife member{Rank{worker.rank()}, worker.incarnation()};
+    if (machine.participants().Find(member.rank, member.incarnation) == nullptr)
+      record.joining.push_back(member);
   }
-  ++participant->next_seq;
-  if (!first) {
-    Trace(ShardTraceRecord::Kind::kAdvanced, state, rank, incarnation, clock,
-          state.shard.version(), effects);
-  }
-  ReleaseParked(state, effects);
-  return wire::OK;
+  size_t bytes = 0;
+  for (const Payload& frame : frames) bytes += frame.size();
+  stats_.set_bytes_in(stats_.bytes_in() + bytes);
+  serving.stale.Forget();
+  Commit(place, record, cause, effects);
+  return std::nullopt;
 }
 
-bool ShardCore::AwaitsInstall(const ShardState& state) const {
-  const Clock clock = state.bsp_clock;
-  if (PhaseAt(view_->proto(), clock).mode() != wire::ALLREDUCE) return false;
+bool ShardCore::AwaitsInstall(const ShardMachine& machine) const {
+  const Clock clock = machine.complete_clock();
+  if (RuleAt(view_->proto(), clock).over_servers()) return false;
   const wire::Phase* const next = PhaseAfter(view_->proto(), clock);
   return next != nullptr && view_->proto().arrived() >= next->from();
 }
 
-void ShardCore::Wait(Waiting& waiting, const PeerId& from,
-                     const Message& message, int entry) const {
-  Outgoing& request = waiting.emplace_back();
-  request.to = from;
-  request.message.header.set_view_number(message.header.view_number());
-  if (message.header.has_push_request()) {
-    const wire::PushRequest& whole = message.header.push_request();
-    wire::PushRequest& push = *request.message.header.mutable_push_request();
-    push.set_clock(whole.clock());
-    push.set_phases(whole.phases());
-    push.set_advance(whole.advance());
-    push.set_install(whole.install());
-    push.add_shard(whole.shard(entry));
-    push.add_seq(whole.seq(entry));
-    if (whole.advance()) return;
-    push.add_base_version(whole.base_version(entry));
-    if (whole.install()) push.add_hash(whole.hash(entry));
-    const size_t frames = FramesPerEntry(whole);
-    const auto first =
-        message.payloads.begin() + static_cast<std::ptrdiff_t>(entry * frames);
-    request.message.payloads.assign(
-        first, first + static_cast<std::ptrdiff_t>(frames));
-  } else {
-    const wire::PullRequest& whole = message.header.pull_request();
-    wire::PullRequest& pull = *request.message.header.mutable_pull_request();
-    pull = whole;
-    pull.clear_shard();
-    pull.add_shard(whole.shard(entry));
+Message* ShardCore::Wait(Waiting* waiting, const PeerId& from,
+                         const wire::Header& header,
+                         absl::Span<const Payload> payloads) const {
+  if (waiting == nullptr) return nullptr;
+  size_t bytes = 0;
+  for (const Payload& payload : payloads) bytes += payload.size();
+  if (waiting->requests.size() >= options_.waiting_max ||
+      waiting->bytes + bytes > options_.waiting_bytes_max ||
+      waiting_bytes() + bytes > options_.waiting_bytes_max_all) {
+    return nullptr;
   }
+  waiting->bytes += bytes;
+  Outgoing& request = waiting->requests.emplace_back();
+  request.to = from;
+  request.message.header.set_view_number(header.view_number());
+  request.message.header.set_run(header.run());
+  request.message.payloads.assign(payloads.begin(), payloads.end());
+  return &request.message;
 }
 
-wire::Code ShardCore::TakeOver(ShardState& state, const wire::PushRequest& push,
-                               int entry, const Payload& gradient,
-                               StalenessGate::Participant& participant,
-                               std::string* error, Effects* effects) {
-  const uint64_t seq = push.seq(entry);
+void ShardCore::OnProbe(const PeerId& from, const Message& message,
+                        Effects* effects) {
+  const wire::ProbeRequest& probe = message.header.probe_request();
+  if (probe.shard_size() == 0 || probe.shard_size() > kEntriesMax ||
+      !message.payloads.empty()) {
+    return Refuse(from,
+                  absl::StrCat("malformed probe ", probe.request_id(), " of ",
+                               probe.shard_size(), " shards with ",
+                               message.payloads.size(),
+                               " payload frames: it needs from 1 to ",
+                               kEntriesMax, " shards and no payload"),
+                  effects);
+  }
+  // Whoever has this reply has every answer that was sent before it.
+  Flush(effects);
+  Outgoing out{.to = from, .message = {}};
+  wire::ProbeReply& reply = *out.message.header.mutable_probe_reply();
+  reply.set_request_id(probe.request_id());
+  const Sender sender = SenderOf(from, message.header, /*phases=*/0);
+  for (const int32_t shard : probe.shard()) {
+    Admission admission = Admit(sender, shard);
+    wire::ProbeAnswer& answer = *reply.add_answer();
+    answer.set_shard(shard);
+    if (admission.place == nullptr) {
+      *answer.mutable_refusal() = *std::move(admission.refusal);
+      continue;
+    }
+    const Participant* const participant =
+        ServingOf(admission.place)
+            ->machine.participants()
+            .Find(sender.rank, from.instance);
+    answer.set_accepted_seq(participant == nullptr ? 0
+                                                   : participant->next_seq - 1);
+  }
+  Sign(&out.message.header);
+  effects->sends.push_back(std::move(out));
+}
+
+std::optional<wire::Refusal> ShardCore::Accept(Place& place,
+                                               const wire::Push& push,
+                                               const Payload& gradient,
+                                               const Participant& participant,
+                                               Effects* effects) {
+  const uint64_t seq = push.seq();
   if (seq < participant.next_seq) {
     stats_.set_duplicates(stats_.duplicates() + 1);
-    return wire::OK;
+    return std::nullopt;
   }
   // An earlier one was lost; both are sent again in order.
-  if (seq > participant.next_seq) return wire::RETRY;
+  if (seq > participant.next_seq) return Retry();
 
+  Serving& serving = *ServingOf(&place);
+  const ShardMachine& machine = serving.machine;
+  const ShardRange& range = machine.shard().range();
   const auto describe = [&] {
-    return absl::StrCat("push to ", view_->ShardName(state.shard.range().shard),
-                        " by rank ", static_cast<int>(participant.rank),
-                        " of clock ", push.clock());
+    return absl::StrCat("push to ", view_->ShardName(range.shard), " by rank ",
+                        static_cast<int>(participant.rank), " of clock ",
+                        push.clock());
   };
-  if (push.advance()) {
+  if (push.has_advance()) {
     if (push.clock() < participant.clock) {
-      *error = absl::StrCat(describe(), ": its clock is already ",
-                            participant.clock);
-      return wire::REJECTED;
+      return Rejected(absl::StrCat(describe(), ": its clock is already ",
+                                   participant.clock));
     }
-  } else if (push.clock() != participant.clock) {
-    *error =
-        absl::StrCat(describe(), ": its next clock is ", participant.clock);
-    return wire::REJECTED;
-  } else if (gradient.size() != state.shard.range().bytes()) {
-    *error =
-        absl::StrCat(describe(), ": ", gradient.size(),
-                     " bytes, the shard has ", state.shard.range().bytes());
-    return wire::REJECTED;
+    const WorkerLife who{participant.rank, participant.incarnation};
+    Commit(place, AdvanceRecord{.who = who, .clock = push.clock()},
+           ShardTraceRecord{.kind = ShardTraceRecord::Kind::kAdvanced,
+                            .rank = who.rank,
+                            .incarnation = who.incarnation,
+                            .clock = push.clock(),
+                            .version = machine.shard().version()},
+           effects);
+    return std::nullopt;
   }
-  const wire::Mode mode = PhaseAt(view_->proto(), push.clock()).mode();
-  if (mode == wire::ALLREDUCE && !push.advance()) {
-    *error = absl::StrCat(describe(), ": the step of that clock is done by ",
-                          "all-reduce");
-    return wire::REJECTED;
+  if (push.clock() != participant.clock) {
+    return Rejected(
+        absl::StrCat(describe(), ": its next clock is ", participant.clock));
+  }
+  if (gradient.size() != range.bytes()) {
+    return Rejected(absl::StrCat(describe(), ": ", gradient.size(),
+                                 " bytes, the shard has ", range.bytes()));
+  }
+  const ModeRule& rule = RuleAt(view_->proto(), push.clock());
+  if (!rule.over_servers()) {
+    return Rejected(absl::StrCat(
+        describe(), ": the step of that clock is done by ", "all-reduce"));
   }
   // One frame of each worker is held, so a worker that runs ahead has to wait.
-  if ((mode == wire::BSP || mode == wire::BACKUP) && !push.advance() &&
-      push.clock() > state.bsp_clock) {
-    return wire::RETRY;
+  if (rule.holds_gradients() && push.clock() > machine.complete_clock()) {
+    return Retry();
   }
+  const Accepted accepted =
+      Judge(serving, push, gradient, participant, effects);
+  Commit(place, accepted.record, accepted.cause, effects);
+  return std::nullopt;
+}
 
-  Clock clock = push.clock();
-  bool advance = push.advance();
-  if (!advance && mode == wire::DSSP) {
-    state.dssp.OnPush(participant.rank, participant.incarnation, clock, now_);
+ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
+                                     const Payload& gradient,
+                                     const Participant& participant,
+                                     Effects* effects) {
+  const Shard& shard = serving.machine.shard();
+  const sync::Mode& mode = PhaseAt(view_->proto(), push.clock()).mode();
+  const ModeRule& rule = RuleOf(mode);
+  const Version base = push.gradient();
+  GradientRecord record{.who = {participant.rank, participant.incarnation},
+                        .clock = push.clock(),
+                        .gradient = gradient,
+                        .held = rule.holds_gradients(),
+                        .spare = rule.spare_workers(mode)};
+  ShardTraceRecord cause{.kind = ShardTraceRecord::Kind::kPushAccepted,
+                         .rank = participant.rank,
+                         .incarnation = participant.incarnation,
+                         .clock = push.clock(),
+                         .version = base};
+  stats_.set_pushes(stats_.pushes() + 1);
+  stats_.set_bytes_in(stats_.bytes_in() + gradient.size());
+  effects->work.push_back(
+      {.shard = shard.range().shard, .pushes = 1, .bytes_in = gradient.size()});
+  // How many updates it misses.
+  AddToHistogram(
+      base < shard.version() ? static_cast<int64_t>(shard.version() - base) : 0,
+      stats_.mutable_staleness_updates());
+  if (rule.extra_steps(mode) > 0) {
+    serving.dssp.OnPush(participant.rank, participant.incarnation, push.clock(),
+                        now_);
   }
-  const Version base = advance ? 0 : push.base_version(entry);
-  Payload applied = gradient;
-  double rate_factor = 1;
-  if (!advance && mode != wire::BSP && mode != wire::BACKUP) {
-    StaleRule::Verdict verdict = state.stale.OnPush(
+  // Also what a rule remembers must not come from such a gradient.
+  bool finite = AllFinite(gradient);
+  bool dropped = false;
+  if (finite && !record.held) {
+    StaleRule::Verdict verdict = serving.stale.OnPush(
         {.rank = participant.rank,
          .incarnation = participant.incarnation,
          .base = base,
          .gradient = &gradient,
-         .now = state.shard.version(),
-         .values = &state.shard.values(),
-         .workers = static_cast<int>(state.gate.participants().size())});
-    rate_factor = verdict.rate_factor;
-    if (!verdict.gradient.empty()) applied = std::move(verdict.gradient);
-    if (verdict.drop) {  // As if the worker had only said that it is done.
-      CountStaleness(state, base);
-      stats_.set_dropped(stats_.dropped() + 1);
-      Trace(ShardTraceRecord::Kind::kPushTakenOver, state, participant.rank,
-            participant.incarnation, clock, base, effects);
-      advance = true;
-      ++clock;
-      applied = Payload();
+         .now = shard.version(),
+         .values = &shard.values(),
+         .workers = static_cast<int>(serving.machine.participants().size())});
+    record.rate_factor = verdict.rate_factor;
+    dropped = verdict.drop;
+    if (!verdict.gradient.empty()) {
+      record.gradient = std::move(verdict.gradient);
+      finite = AllFinite(record.gradient);  // Products may overflow.
     }
   }
-  Absorb(state, participant, clock, advance, base, applied, rate_factor,
-         effects);
-  if (const auto leaving = leaving_.find(state.shard.range().shard);
-      leaving != leaving_.end()) {
-    leaving->second.source.OnPush(participant.rank, participant.incarnation,
-                                  clock, advance, applied, rate_factor);
-    Pump(leaving->second, effects);
-  }
-  ReleaseParked(state, effects);
-  return wire::OK;
-}
-
-void ShardCore::Absorb(ShardState& state,
-                       StalenessGate::Participant& participant, Clock clock,
-                       bool advance, Version base, const Payload& gradient,
-                       double rate_factor, Effects* effects) {
-  const wire::Mode mode = PhaseAt(view_->proto(), clock).mode();
-  const bool held = mode == wire::BSP || mode == wire::BACKUP;
-  const bool late = held && clock < state.bsp_clock;  // Only in BACKUP.
-  ++participant.next_seq;
-  const Rank rank = participant.rank;
-  const Incarnation incarnation = participant.incarnation;
-  const int participants = static_cast<int>(state.gate.participants().size());
-  state.gate.Advance(participant, advance ? clock : clock + 1);
-  if (effects != nullptr) stats_.set_pushes(stats_.pushes() + 1);
-  if (advance && effects != nullptr) {
-    Trace(ShardTraceRecord::Kind::kAdvanced, state, rank, incarnation, clock,
-          state.shard.version(), effects);
-  }
-  if (!advance) {
-    if (effects != nullptr) {
-      stats_.set_bytes_in(stats_.bytes_in() + gradient.size());
-      effects->work.push_back({.shard = state.shard.range().shard,
-                               .pushes = 1,
-                               .bytes_in = gradient.size()});
-      CountStaleness(state, base);
-      if (late) stats_.set_dropped(stats_.dropped() + 1);
-      Trace(ShardTraceRecord::Kind::kPushTakenOver, state, rank, incarnation,
-            clock, base, effects);
+  // To the shard, a discarded gradient is as if the worker had only said that
+  // it is done.
+  const AdvanceRecord nothing{.who = record.who, .clock = push.clock() + 1};
+  if (dropped || !finite) {
+    cause.kind = ShardTraceRecord::Kind::kPushDiscarded;
+    if (dropped) stats_.set_dropped(stats_.dropped() + 1);
+    if (!finite) {
+      CountNonfinite(shard.range().shard, participant.rank, push.clock(),
+                     effects);
     }
-    if (late) {
-      // The others' mean is in the model already.
-    } else if (held) {
-      const auto at = std::upper_bound(
-          state.held.begin(), state.held.end(), rank,
-          [&](Rank value, const ShardState::Held& held) {
-            return value < held.rank ||
-                   (value == held.rank && incarnation < held.incarnation);
-          });
-      state.held.insert(
-          at, {.rank = rank, .incarnation = incarnation, .gradient = gradient});
-    } else {
-      Update(state, absl::MakeConstSpan(&gradient, 1), {rank}, participants,
-             clock, rate_factor, effects);
-    }
+    return {.record = nothing, .cause = cause};
   }
-  ApplyCompleteClocks(state, effects);
-}
-
-Clock ShardCore::CompleteClock(const ShardState& state) const {
-  const Clock clock = state.bsp_clock;
-  if (state.gate.MinClock() > clock || state.held.empty())
-    return std::max(clock, state.gate.MinClock());
-  const wire::Phase& phase = PhaseAt(view_->proto(), clock);
-  if (phase.mode() != wire::BACKUP) return clock;
-  // Who has died counts with what it pushed, and is waited for no more.
-  const auto count = static_cast<int64_t>(state.held.size());
-  const auto workers = static_cast<int64_t>(state.gate.participants().size());
-  return count < workers - phase.backups() ? clock : clock + 1;
-}
-
-void ShardCore::ApplyCompleteClocks(ShardState& state, Effects* effects) {
-  const Clock complete = CompleteClock(state);
-  if (complete == state.bsp_clock) return;
-  // All held gradients are of bsp_clock. Later clocks, up to the one that is
-  // reached, are clocks at which every participant only advanced, or of modes
-  // that hold nothing.
-  if (!state.held.empty()) {
-    std::vector<Payload> gradients;
-    gradients.reserve(state.held.size());
-    std::vector<Rank> ranks;
-    for (ShardState::Held& held : state.held) {
-      gradients.push_back(std::move(held.gradient));
-      ranks.push_back(held.rank);
-    }
-    state.held.clear();
-    Update(state, gradients, std::move(ranks),
-           static_cast<int>(gradients.size()), state.bsp_clock, 1, effects);
+  if (record.held && push.clock() < serving.machine.complete_clock()) {
+    // Late: the others' mean is in the model already.
+    stats_.set_dropped(stats_.dropped() + 1);
+    return {.record = nothing, .cause = cause};
   }
-  state.bsp_clock = complete;
+  return {.record = std::move(record), .cause = cause};
 }
 
-void ShardCore::Update(ShardState& state, absl::Span<const Payload> gradients,
-                       std::vector<Rank> ranks, int workers, Clock clock,
-                       double rate_factor, Effects* effects) {
-  // Holding the old values makes the update write elsewhere.
-  const bool compare = state.stale.rule().NeedsUpdates();
-  const Payload before = compare ? state.shard.values() : Payload();
-  ApplyMean(
-      state.shard, optimizer_, gradients, workers,
-      optimizer_.learning_rate() * schedule_->FactorAt(clock) * rate_factor);
-  if (compare) state.stale.OnUpdate(before, state.shard.values());
-  if (effects == nullptr) return;
-  stats_.set_updates(stats_.updates() + 1);
-  effects->work.push_back(
-      {.shard = state.shard.range().shard,
-       .bytes_applied = gradients.size() * state.shard.range().bytes()});
-  Trace(ShardTraceRecord::Kind::kUpdated, state, Rank{-1}, 0, clock,
-        state.shard.version(), effects);
-  if (!options_.trace) return;
-  effects->trace.back().ranks = std::move(ranks);
-  effects->trace.back().workers = workers;
+void ShardCore::CountNonfinite(ShardId shard, Rank rank, Clock clock,
+                               Effects* effects) {
+  const auto number = static_cast<int32_t>(rank);
+  auto& counts = *stats_.mutable_nonfinite();
+  const auto [entry, added] =
+      nonfinite_entries_.try_emplace(number, counts.size());
+  run::NonfiniteGradients& count =
+      added ? *counts.Add() : counts[entry->second];
+  count.set_rank(number);
+  count.set_gradients(count.gradients() + 1);
+  count.set_last_clock(clock);
+  count.set_last_shard(static_cast<int32_t>(shard));
+  if (options_.nonfinite == config::Train::STOP) effects->report = true;
 }
 
-void ShardCore::CountStaleness(const ShardState& state, Version base) {
-  const Version version = state.shard.version();
-  AddToHistogram(base < version ? static_cast<int64_t>(version - base) : 0,
-                 stats_.mutable_staleness_updates());
+std::string ShardCore::FaultOf(const wire::PullRequest& request,
+                               size_t payloads) const {
+  if (payloads > 0) return "it has payload";
+  int64_t shards = 0;
+  for (const wire::Pull& pull : request.pull()) {
+    if (pull.what_case() == wire::Pull::WHAT_NOT_SET)
+      return "an entry does not say what is pulled";
+    const Clock clock =
+        pull.has_state() ? pull.state().clock() : pull.step().clock();
+    if (clock < 0 || clock >= kClockMax || pull.step().own_clock() < 0 ||
+        pull.step().own_clock() > std::max<Clock>(clock, 0)) {
+      return absl::StrCat("an entry is of clock ", clock, " and own clock ",
+                          pull.step().own_clock(),
+                          "; 0 <= own clock <= clock < 2^60 is required");
+    }
+    if (pull.shard_size() == 0) return "an entry has no shards";
+    shards += pull.shard_size();
+  }
+  if (shards > 0 && shards <= kEntriesMax) return "";
+  return absl::StrCat("it asks for ", shards, " shards, from 1 to ",
+                      kEntriesMax, " are allowed");
 }
 
 void ShardCore::OnPull(const PeerId& from, const Message& message,
                        Effects* effects) {
-  const wire::PullRequest& pull = message.header.pull_request();
-  if (pull.shard_size() == 0 || !message.payloads.empty() || pull.clock() < 0 ||
-      pull.clock() >= kClockMax || pull.own_clock() < 0 ||
-      pull.own_clock() > pull.clock()) {
-    return Refuse(
-        from, pull.request_id(),
-        absl::StrCat(
-            "pull ", pull.request_id(), " of ", pull.shard_size(),
-            " shards at clock ", pull.clock(), " with own clock ",
-            pull.own_clock(), " and ", message.payloads.size(),
-            " payload frames: it needs at least one shard, no payload, and "
-            "clocks with 0 <= own clock <= clock"),
-        effects);
-  }
-  const Rank rank{from.index};
-  const bool member = from.kind == PeerId::Kind::kWorker && view_ != nullptr &&
-                      view_->FindWorker(rank, from.instance) != nullptr &&
-                      view_->proto().state() == wire::RUNNING;
-  const wire::Code stranger = CodeForStranger(message);
-  const auto answer_code = [&](int32_t shard, wire::Code code) {
-    wire::PullReply& reply =
-        *ReplyTo(from, pull.request_id()).header.mutable_pull_reply();
-    reply.add_shard(shard);
-    reply.add_code(code);
-    reply.add_version(0);
-    reply.add_shard_clock(0);
-    return &reply;
-  };
-  for (int i = 0; i < pull.shard_size(); ++i) {
-    const int32_t shard = pull.shard(i);
-    if (!member) {
-      answer_code(shard, stranger);
-      continue;
-    }
-    if (pull.phases() > view_->proto().phase_size()) {
-      answer_code(shard, wire::RETRY);  // As for pushes.
-      continue;
-    }
-    if (Waiting* const waiting = WaitingFor(ShardId{shard})) {
-      if (MayWait(*waiting)) {
-        Wait(*waiting, from, message, i);
-      } else {
-        answer_code(shard, wire::RETRY);
-      }
-      continue;
-    }
-    wire::PullReply about;
-    const wire::Code code =
-        CodeForShard(shard, message.header.view_number(),
-                     about.mutable_relocation(), about.mutable_error());
-    if (code != wire::OK) {
-      wire::PullReply* const reply = answer_code(shard, code);
-      reply->mutable_relocation()->MergeFrom(about.relocation());
-      if (code == wire::REJECTED) {
-        stats_.set_malformed(stats_.malformed() + 1);
-        reply->set_error(
-            absl::StrCat("pull of shard ", shard, ": ", about.error()));
-      }
-      continue;
-    }
-    ShardState* const state = FindShard(shard);
-    StalenessGate::Participant* participant =
-        state->gate.Find(rank, from.instance);
-    // Who has joined while the others stepped by all-reduce takes part from the
-    // installation on; our view may be too old to say so.
-    if (participant == nullptr &&
-        (AwaitsInstall(*state) ||
-         message.header.view_number() > view_->number())) {
-      answer_code(shard, wire::RETRY);
-      continue;
-    }
-    if (participant == nullptr) {
-      if (!pull.join()) {
-        stats_.set_malformed(stats_.malformed() + 1);
-        answer_code(shard, wire::REJECTED)
-            ->set_error(absl::StrCat(
-                "pull of ", view_->ShardName(ShardId{shard}), " by rank ",
-                from.index,
-                ", which has not joined the shard: send a join pull first"));
+  const wire::PullRequest& request = message.header.pull_request();
+  const std::string fault = FaultOf(request, message.payloads.size());
+  if (!fault.empty())
+    return Refuse(from, absl::StrCat("malformed pull: ", fault), effects);
+  const Sender sender = SenderOf(from, message.header, request.phases());
+  for (const wire::Pull& pull : request.pull()) {
+    for (const int32_t shard : pull.shard()) {
+      Admission admission = Admit(sender, shard);
+      if (Message* const kept =
+              Wait(admission.waiting, from, message.header, {})) {
+        wire::PullRequest& later = *kept->header.mutable_pull_request();
+        later.set_phases(request.phases());
+        wire::Pull& part = *later.add_pull();
+        part.set_id(pull.id());
+        part.add_shard(shard);
+        if (pull.has_step()) *part.mutable_step() = pull.step();
+        if (pull.has_join()) *part.mutable_join() = pull.join();
+        if (pull.has_state()) *part.mutable_state() = pull.state();
         continue;
       }
-      participant = &state->gate.Join(rank, from.instance, state->bsp_clock);
-      if (const auto leaving = leaving_.find(ShardId{shard});
-          leaving != leaving_.end()) {
-        leaving->second.source.OnJoin(*participant);
-        Pump(leaving->second, effects);
-      }
-    }
-    const StalenessGate::Pull entry = Gated(*state, from, pull);
-    if (state->gate.Admits(state->bsp_clock, entry)) {
-      Answer(*state, entry,
-             pull.join() ? participant->joined_at : state->bsp_clock, effects);
-    } else if (!state->gate.Park(entry)) {
-      // Asked again: say what it waits for, so that a person can be told.
-      wire::PullReply* const reply = answer_code(shard, wire::PARKED);
-      if (const StalenessGate::Participant* const slowest =
-              state->gate.Slowest()) {
-        reply->set_waiting_rank(static_cast<int32_t>(slowest->rank));
-        reply->set_waiting_clock(slowest->clock);
-      }
+      std::optional<wire::Refusal> refusal =
+          admission.place == nullptr
+              ? std::move(admission.refusal)
+              : OnAdmitted(*admission.place, sender, pull, effects);
+      if (!refusal.has_value()) continue;
+      if (refusal->has_rejected()) stats_.set_malformed(stats_.malformed() + 1);
+      *AddAnswer(ReplyTo(from), pull.id(), ShardId{shard}).mutable_refusal() =
+          *std::move(refusal);
     }
   }
 }
 
-StalenessGate::Pull ShardCore::Gated(ShardState& state, const PeerId& from,
-                                     const wire::PullRequest& pull) const {
+std::optional<wire::Refusal> ShardCore::OnAdmitted(Place& place,
+                                                   const Sender& sender,
+                                                   const wire::Pull& pull,
+                                                   Effects* effects) {
+  Serving& serving = *ServingOf(&place);
+  const ShardMachine& machine = serving.machine;
+  const ShardId shard = machine.shard().range().shard;
+  const WorkerLife who{sender.rank, sender.peer.instance};
+  const Participant* participant =
+      machine.participants().Find(who.rank, who.incarnation);
+  if (participant == nullptr) {
+    // Who has joined while the others stepped by all-reduce takes part from the
+    // installation on; our view may be too old to say so.
+    if (AwaitsInstall(machine) || sender.view_number > view_->number())
+      return Retry();
+    if (!pull.has_join()) {
+      return Rejected(absl::StrCat(
+          "pull of ", view_->ShardName(shard), " by rank ", sender.peer.index,
+          ", which has not joined the shard: send a join pull first"));
+    }
+    Commit(place, JoinRecord{.who = who, .clock = machine.complete_clock()},
+           std::nullopt, effects);
+    participant = machine.participants().Find(who.rank, who.incarnation);
+  }
+  const StalenessGate::Pull gated = Gated(serving, sender.peer, pull);
+  if (StalenessGate::Admits(machine.participants(), machine.complete_clock(),
+                            gated)) {
+    Answer(serving, gated,
+           pull.has_join() ? participant->joined_at : machine.complete_clock(),
+           effects);
+  } else if (!serving.gate.Park(gated)) {
+    // Asked again: say what it waits for, so that a person can be told.
+    wire::PullAnswer::Parked& parked =
+        *AddAnswer(ReplyTo(sender.peer), pull.id(), shard).mutable_parked();
+    if (const Participant* const slowest = machine.participants().Slowest()) {
+      parked.set_rank(static_cast<int32_t>(slowest->rank));
+      parked.set_clock(slowest->clock);
+    }
+  }
+  return std::nullopt;
+}
+
+StalenessGate::Pull ShardCore::Gated(Serving& serving, const PeerId& from,
+                                     const wire::Pull& pull) const {
   StalenessGate::Pull gated{.rank = Rank{from.index},
                             .incarnation = from.instance,
-                            .request_id = pull.request_id(),
-                            .clock = pull.clock(),
-                            .own_clock = pull.own_clock(),
-                            .state = pull.state()};
-  if (pull.state()) gated.needed = pull.clock();
+                            .request_id = pull.id(),
+                            .state = pull.has_state()};
+  if (pull.has_state()) {
+    gated.clock = gated.own_clock = gated.needed = pull.state().clock();
+    return gated;
+  }
   // A worker that joins takes what is there.
-  if (pull.state() || pull.join()) return gated;
+  if (pull.has_join()) return gated;
   const wire::View& view = view_->proto();
-  gated.needed = NeededClock(view, pull.clock());
-  gated.complete = NeededCompleteClock(view, pull.clock());
-  const wire::Phase& phase = PhaseAt(view, pull.clock());
-  if (phase.mode() == wire::DSSP && state.gate.MinClock() < gated.needed &&
-      state.dssp.Grants(gated, state.gate,
-                        phase.staleness_max() - phase.staleness())) {
-    gated.needed = NeededClock(view, pull.clock(), /*granted=*/true);
+  const Clock clock = pull.step().clock();
+  const PullNeeds needs = NeedsAt(view, clock);
+  gated.clock = clock;
+  gated.own_clock = pull.step().own_clock();
+  gated.needed = needs.of_all;
+  gated.complete = needs.complete;
+  const sync::Mode& mode = PhaseAt(view, clock).mode();
+  const int64_t extra = RuleOf(mode).extra_steps(mode);
+  const Participants& participants = serving.machine.participants();
+  if (extra > 0 && participants.MinClock() < gated.needed &&
+      serving.dssp.Grants(gated, participants, extra)) {
+    gated.needed = NeedsAt(view, clock, /*granted=*/true).of_all;
   }
   return gated;
 }
 
-void ShardCore::ReleaseParked(ShardState& state, Effects* effects) {
-  if (state.gate.parked_count() == 0) return;
+void ShardCore::ReleaseParked(Serving& serving, std::optional<Rank> changed,
+                              Effects* effects) {
+  if (serving.gate.parked_count() == 0) return;
+  const ShardMachine& machine = serving.machine;
   std::vector<StalenessGate::Pull> admitted;
-  state.gate.Release(state.bsp_clock, &admitted);
-  for (const StalenessGate::Pull& pull : admitted) {
-    Answer(state, pull, state.bsp_clock, effects);
-  }
+  serving.gate.Release(machine.participants(), machine.complete_clock(),
+                       changed, &admitted);
+  for (const StalenessGate::Pull& pull : admitted)
+    Answer(serving, pull, machine.complete_clock(), effects);
 }
 
-void ShardCore::Answer(ShardState& state, const StalenessGate::Pull& pull,
+void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
                        Clock reported_clock, Effects* effects) {
+  const ShardMachine& machine = serving.machine;
+  const Shard& shard = machine.shard();
   const PeerId to{.kind = PeerId::Kind::kWorker,
                   .index = static_cast<int32_t>(pull.rank),
                   .instance = pull.incarnation};
-  Message& message = ReplyTo(to, pull.request_id);
-  wire::PullReply& reply = *message.header.mutable_pull_reply();
-  reply.add_shard(static_cast<int32_t>(state.shard.range().shard));
-  reply.add_code(wire::OK);
-  reply.add_version(state.shard.version());
-  reply.add_shard_clock(reported_clock);
-  message.payloads.push_back(state.shard.values());
-  size_t bytes = state.shard.range().bytes();
+  PendingReply& reply = ReplyTo(to);
+  wire::PullAnswer& answer =
+      AddAnswer(reply, pull.request_id, shard.range().shard);
+  wire::PullAnswer::Values& values =
+      pull.state ? *answer.mutable_state()->mutable_values()
+                 : *answer.mutable_values();
+  values.set_version(shard.version());
+  values.set_shard_clock(reported_clock);
+  std::vector<Payload>& payloads = reply.message.payloads;
+  payloads.push_back(shard.values());
+  size_t bytes = shard.range().bytes();
   if (pull.state) {
-    // Entries of other codes have a hash of 0; it comes with the last one.
-    while (reply.hash_size() + 1 < reply.code_size()) reply.add_hash(0);
-    reply.add_hash(StateHash(state.shard.version(), state.shard.values(),
-                             state.shard.slots()));
-    for (const Payload& slot : state.shard.slots()) {
-      message.payloads.push_back(slot);
+    answer.mutable_state()->set_hash(
+        StateHash(shard.version(), shard.values(), shard.slots()));
+    for (const Payload& slot : shard.slots()) {
+      payloads.push_back(slot);
       bytes += slot.size();
     }
   }
+  reply.bytes += bytes;
   pending_reply_bytes_ += bytes;
   stats_.set_pulls(stats_.pulls() + 1);
   stats_.set_bytes_out(stats_.bytes_out() + bytes);
   effects->work.push_back(
-      {.shard = state.shard.range().shard, .pulls = 1, .bytes_out = bytes});
+      {.shard = shard.range().shard, .pulls = 1, .bytes_out = bytes});
   if (pull.state) return;  // For no step.
-  state.stale.OnAnswer(pull.rank, pull.incarnation, state.shard.version(),
-                       state.shard.values());
-  AddToHistogram(std::max<Clock>(0, pull.clock - state.bsp_clock),
+  serving.stale.OnAnswer(pull.rank, pull.incarnation, shard.version(),
+                         shard.values());
+  AddToHistogram(std::max<Clock>(0, pull.clock - machine.complete_clock()),
                  stats_.mutable_staleness_clocks());
-  Trace(ShardTraceRecord::Kind::kPullAnswered, state, pull.rank,
-        pull.incarnation, pull.clock, state.shard.version(), effects,
-        pull.request_id);
+  if (!options_.trace) return;
+  effects->trace.push_back({.kind = ShardTraceRecord::Kind::kPullAnswered,
+                            .shard = shard.range().shard,
+                            .rank = pull.rank,
+                            .incarnation = pull.incarnation,
+                            .clock = pull.clock,
+                            .min_clock = machine.participants().MinClock(),
+                            .version = shard.version(),
+                            .request_id = pull.request_id,
+                            .ranks = {},
+                            .workers = 0});
 }
 
-Message& ShardCore::ReplyTo(const PeerId& to, uint64_t request_id) {
-  for (PendingReply& pending : pending_replies_) {
-    if (pending.to == to && pending.request_id == request_id)
-      return pending.message;
+ShardCore::PendingReply& ShardCore::ReplyTo(const PeerId& to) {
+  const auto [at, added] = reply_of_.try_emplace(to, pending_replies_.size());
+  if (!added) {
+    PendingReply& reply = pending_replies_[at->second];
+    if (reply.bytes < options_.reply_bytes &&
+        reply.message.header.pull_reply().answer_size() < kReplyAnswers) {
+      return reply;
+    }
+    at->second = pending_replies_.size();
   }
-  PendingReply& pending = pending_replies_.emplace_back(
-      PendingReply{.to = to, .request_id = request_id, .message = {}});
-  pending.message.header.mutable_pull_reply()->set_request_id(request_id);
-  return pending.message;
+  PendingReply& reply = pending_replies_.emplace_back();
+  reply.to = to;
+  return reply;
+}
+
+wire::PullAnswer& ShardCore::AddAnswer(PendingReply& reply, uint64_t pull,
+                                       ShardId shard) {
+  wire::PullAnswer& answer =
+      *reply.message.header.mutable_pull_reply()->add_answer();
+  answer.set_pull(pull);
+  answer.set_shard(static_cast<int32_t>(shard));
+  return answer;
 }
 
 void ShardCore::Flush(Effects* effects) {
   for (PendingReply& pending : pending_replies_) {
-    pending.message.header.set_view_number(view_ == nullptr ? 0
-                                                            : view_->number());
+    Sign(&pending.message.header);
     effects->sends.push_back(
         {.to = pending.to, .message = std::move(pending.message)});
   }
   pending_replies_.clear();
+  reply_of_.clear();
   pending_reply_bytes_ = 0;
-  int64_t parked = 0;
-  for (const auto& [id, state] : shards_) parked += state.gate.parked_count();
-  stats_.set_pulls_parked(parked);
 }
 
 run::ServerStats ShardCore::Stats() const {
   run::ServerStats stats = stats_;
-  stats.set_shards(static_cast<int32_t>(shards_.size()));
-  for (const auto& [shard, leaving] : leaving_) {
-    run::HandOverState& state = *stats.add_hand_over();
-    state = leaving.source.Report();
-    state.set_state(leaving.lost ? run::HandOverState::LOST
-                    : leaving.source.owned_by_target()
-                        ? run::HandOverState::DONE
-                        : run::HandOverState::COPYING);
+  int32_t shards = 0;
+  size_t held = 0;
+  Clock reached = 0;
+  int64_t parked = 0;
+  for (const auto& [shard, place] : places_) {
+    if (const Serving* const serving = ServingOf(&place)) {
+      ++shards;
+      held += serving->machine.held().size();
+      reached = std::max(reached, serving->machine.complete_clock());
+      parked += static_cast<int64_t>(serving->gate.parked_count());
+    }
   }
+  for (const ShardId shard : moving_) {
+    const Place& place = places_.at(shard);
+    const HandOverSource* const source = SourceOf(&place);
+    if (source == nullptr) continue;
+    run::HandOverState& state = *stats.add_hand_over();
+    state = source->Report();
+    const Gone* const gone = std::get_if<Gone>(&place);
+    state.set_state(gone != nullptr && gone->lost ? run::HandOverState::LOST
+                    : source->owned_by_target()   ? run::HandOverState::DONE
+                                                : run::HandOverState::COPYING);
+  }
+  stats.set_shards(shards);
+  stats.set_held(held);
+  stats.set_reached_clock(reached);
+  stats.set_pulls_parked(parked);
   return stats;
 }
 
 int64_t ShardCore::participant_count() const {
   int64_t count = 0;
-  for (const auto& [id, state] : shards_) {
-    count += static_cast<int64_t>(state.gate.participants().size());
+  for (const auto& [shard, place] : places_) {
+    if (const ShardMachine* const machine = MachineOf(shard))
+      count += static_cast<int64_t>(machine->participants().size());
   }
   return count;
 }
 
-const ShardState* ShardCore::StateOf(ShardId shard) const {
-  const auto found = shards_.find(shard);
-  return found == shards_.end() ? nullptr : &found->second;
-}
-
 size_t ShardCore::waiting_count() const {
   size_t count = 0;
-  for (const auto& [shard, leaving] : leaving_) count += leaving.waiting.size();
-  for (const auto& [shard, arriving] : arriving_)
-    count += arriving.waiting.size();
+  for (const ShardId shard : moving_) {
+    const Waiting* const waiting = WaitingOf(&places_.at(shard));
+    if (waiting != nullptr) count += waiting->requests.size();
+  }
   return count;
 }
 
-void ShardCore::Trace(ShardTraceRecord::Kind kind, const ShardState& state,
-                      Rank rank, Incarnation incarnation, Clock clock,
-                      Version version, Effects* effects,
-                      uint64_t request_id) const {
-  if (!options_.trace) return;
-  effects->trace.push_back({.kind = kind,
-                            .shard = state.shard.range().shard,
-                            .rank = rank,
-                            .incarnation = incarnation,
-                            .clock = clock,
-                            .min_clock = state.gate.MinClock(),
-                            .version = version,
-                            .request_id = request_id,
-                            .ranks = {},
-                            .workers = 0});
+size_t ShardCore::waiting_bytes() const {
+  size_t bytes = 0;
+  for (const ShardId shard : moving_) {
+    const Waiting* const waiting = WaitingOf(&places_.at(shard));
+    if (waiting != nullptr) bytes += waiting->bytes;
+  }
+  return bytes;
 }
 
 }  // namespace slackline

@@ -1,7 +1,6 @@
-// ShardCore: what one shard thread decides. Owns its shards outright: applies
-// pushes exactly once and in order, holds the gradients of BSP and BACKUP until
-// their clock is complete, drops those that come later in BACKUP, gates pulls,
-// answers, and hands shards over as the view orders.
+// ShardCore: what one shard thread decides. Admits pushes and pulls, makes of
+// each push the record that the shard applies (ShardMachine), gates pulls,
+// answers, counts, and hands shards over as the view orders.
 //
 // Deterministic state machine: messages and the time go in, effects come out;
 // no sockets, threads, clocks or randomness. Thread-compatible. The order of
@@ -11,19 +10,25 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/status/statusor.h"
 #include "common/message.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
 #include "common/optim/stale_rule.h"
+#include "common/sync/dssp_controller.h"
 #include "common/sync/staleness_gate.h"
 #include "common/view/shard_map.h"
 #include "proto/run.pb.h"
 #include "server/shard/hand_over.h"
-#include "server/shard/shard_state.h"
+#include "server/shard/shard_machine.h"
+#include "server/shard/stale_pushes.h"
 
 namespace slackline {
 
@@ -31,7 +36,10 @@ namespace slackline {
 struct ShardTraceRecord {
   enum class Kind {
     kPullAnswered,
-    kPushTakenOver,
+    kPushAccepted,
+    // A push that was accepted and changes nothing but its sender's clock: the
+    // rule for stale gradients drops it, or it has a NaN or an infinity.
+    kPushDiscarded,
     kAdvanced,  // Also by a shard that others have installed already.
     kUpdated,
     kInstalled  // By this worker, at the beginning of this clock.
@@ -47,7 +55,7 @@ struct ShardTraceRecord {
   uint64_t request_id = 0;  // Of the pull.
   // Of kUpdated: whose gradients it has, in order, and the number of workers
   // that one clock is divided by.
-  std::vector<Rank> ranks;
+  std::vector<Rank> ranks = {};
   int workers = 0;
 };
 
@@ -69,18 +77,29 @@ class ShardCore {
     bool trace = false;
     HandOverOptions hand_over = {};
     StaleRules stale = {};
-    // Requests for a shard on its way that are kept; more are told to RETRY.
+    // What becomes of a gradient with a NaN or an infinity: it is discarded in
+    // any case; with STOP the coordinator is told at once.
+    config::Train::Nonfinite nonfinite = config::Train::STOP;
+    // Requests of one shard each that wait while their shard is on its way, and
+    // their payload bytes: for one shard, and for all of this thread. What is
+    // beyond a bound is told to RETRY.
     size_t waiting_max = 4096;
-    // Messages of hand-overs that wait for a view; more are left to be
-    // repeated.
+    size_t waiting_bytes_max = 16 << 20;
+    size_t waiting_bytes_max_all = 64 << 20;
+    // A message of pull answers takes no more of them at this payload.
+    size_t reply_bytes = 256 << 10;
+    // Messages of hand-overs that wait for a view, and their payload bytes;
+    // more are left to be repeated.
     size_t early_max = 64;
+    size_t early_bytes_max = 16 << 20;
   };
   struct Effects {
     // To workers, and to other shard threads.
     std::vector<Outgoing> sends;
     std::vector<ShardTraceRecord> trace;  // Empty unless Options::trace.
     std::vector<ShardWork> work;
-    // Stats().hand_over has news for the coordinator.
+    // Stats() has news that the coordinator waits for: of a hand-over, or a
+    // gradient that ends the job.
     bool report = false;
   };
 
@@ -93,8 +112,8 @@ class ShardCore {
   absl::Time NextWakeup() const;  // InfiniteFuture if nothing waits.
 
   // Handles one message from a worker or another shard thread. A message that
-  // makes no sense changes nothing; a worker is answered with an ErrorReply
-  // that says what is wrong.
+  // makes no sense, or belongs to another run than our view, changes nothing;
+  // a worker is answered with an ErrorReply that says what is wrong.
   void OnMessage(const PeerId& from, const Message& message, Effects* effects);
 
   // A newer view: creates its shards when the job starts to run, forgets
@@ -103,142 +122,218 @@ class ShardCore {
   void OnView(std::shared_ptr<const View> view, Effects* effects);
 
   // Ends a batch of messages: pull answers collected since the last call go
-  // out, one message for each request. Call it before waiting for more
+  // out; those for one worker share messages. Call it before waiting for more
   // messages.
   void Flush(Effects* effects);
 
+  // Every gradient that a thread has accepted is in one of the counters
+  // applied, held, dropped and nonfinite (common/metrics/gradient_counts.h). A
+  // shard that moves takes those that it holds along: they are then held, and
+  // later applied, where it is. A held gradient that is cut in two with its
+  // shard counts as two from then on.
   run::ServerStats Stats() const;
   // Serves this shard now.
-  bool Owns(ShardId shard) const { return shards_.count(shard) > 0; }
+  bool Owns(ShardId shard) const { return MachineOf(shard) != nullptr; }
   // Entries of worker state over all shards: the dedup windows. At most one for
   // each shard and worker of the view.
   int64_t participant_count() const;
-  // For tests: everything about a shard that we serve now; else nullptr.
-  const ShardState* StateOf(ShardId shard) const;
+  // For tests: a shard that we serve now, and the pulls that it lets wait; else
+  // nullptr.
+  const ShardMachine* MachineOf(ShardId shard) const;
+  const StalenessGate* GateOf(ShardId shard) const;
   // Shards on their way, to here and from here, those that are gone included.
-  size_t moves_count() const { return leaving_.size() + arriving_.size(); }
+  size_t moves_count() const { return moving_.size(); }
   // Requests that wait until it is clear who owns a shard.
   size_t waiting_count() const;
+  size_t waiting_bytes() const;  // Of payload.
   // Bytes of pull answers that wait for Flush().
   size_t pending_reply_bytes() const { return pending_reply_bytes_; }
 
  private:
-  // Requests of one shard each that wait until it is clear who owns it.
-  using Waiting = std::vector<Outgoing>;  // `to` is who asked.
+  using Requests = std::vector<Outgoing>;  // `to` is who asked.
+  // Requests of one shard that wait until it is clear who owns it.
+  struct Waiting {
+    Requests requests;
+    size_t bytes = 0;  // Of payload.
+  };
+
+  // A shard's place in its life here. Serving and Leaving serve it.
+  struct Serving {
+    ShardMachine machine;
+    StalenessGate gate;
+    // These two measure anew wherever the shard gets.
+    StalePushes stale;
+    DsspController dssp;
+  };
   struct Leaving {
+    Serving serving;
     HandOverSource source;
     Waiting waiting;
-    bool lost = false;  // Gone to a server that has died.
+  };
+  struct Gone {  // While the view lists its move.
+    HandOverSource source;
+    bool lost = false;  // To a server that has died.
   };
   struct Arriving {
     HandOverTarget target;
     Waiting waiting;
   };
-  class Replayer;
+  using Place = std::variant<Serving, Leaving, Gone, Arriving>;
+
+  // Who asks, and what its view knows.
+  struct Sender {
+    PeerId peer;
+    Rank rank{};
+    bool member = false;  // A worker of our view, and the job runs.
+    bool fenced = false;  // It is certainly none.
+    uint64_t view_number = 0;
+    int phases = 0;
+  };
+  // What an entry for one shard meets before the shard looks at it.
+  struct Admission {
+    Place* place = nullptr;  // Serves the shard.
+    // Else: where the entry can wait until it is clear who owns the shard;
+    // nullptr if it cannot.
+    Waiting* waiting = nullptr;
+    std::optional<wire::Refusal> refusal;  // What it is told else.
+  };
   struct PendingReply {
     PeerId to;
-    uint64_t request_id = 0;
     Message message;
+    size_t bytes = 0;  // Of payload.
   };
+  // Entries of a request, or shards of a probe; and answers in one reply.
+  static constexpr int kEntriesMax = 4096;
+  static constexpr int kReplyAnswers = 256;
 
   void OnPush(const PeerId& from, const Message& message, Effects* effects);
   void OnPull(const PeerId& from, const Message& message, Effects* effects);
-  void Refuse(const PeerId& from, uint64_t request_id, const std::string& error,
-              Effects* effects);
-  // What to answer to a whole message whose sender is not a member in our view.
-  wire::Code CodeForStranger(const Message& message) const;
-  ShardState* FindShard(int32_t shard);
-  // What to answer about a shard that we do not serve in the range that the
-  // sender means; OK if we do. Adds where it is, if that is known.
-  wire::Code CodeForShard(
-      int32_t shard, uint64_t view_number,
-      google::protobuf::RepeatedPtrField<wire::Relocation>* relocations,
-      std::string* error) const;
-  void AddRelocation(
-      int32_t shard,
-      google::protobuf::RepeatedPtrField<wire::Relocation>* relocations) const;
-  // Where requests for the shard have to wait now, or nullptr.
-  Waiting* WaitingFor(ShardId shard);
-  // Makes room for one more request there; false if there is none.
-  bool MayWait(const Waiting& waiting) const {
-    return waiting.size() < options_.waiting_max;
-  }
-  // Keeps one entry of a push or pull there.
-  void Wait(Waiting& waiting, const PeerId& from, const Message& message,
-            int entry) const;
-  void HandleWaiting(Waiting waiting, Effects* effects);
+  // Says which pushes of the sender have been accepted. Changes nothing.
+  void OnProbe(const PeerId& from, const Message& message, Effects* effects);
+  // Counts the message as malformed, and tells a worker why.
+  void Refuse(const PeerId& from, const std::string& error, Effects* effects);
+  // What is wrong with the request whoever owns its shards; empty: nothing.
+  std::string FaultOf(const wire::PushRequest& request, size_t payloads) const;
+  std::string FaultOf(const wire::PullRequest& request, size_t payloads) const;
+  // What a message of ours says about us.
+  void Sign(wire::Header* header) const;
+  Sender SenderOf(const PeerId& from, const wire::Header& header,
+                  int phases) const;
+  // For pushes, pulls and probes alike.
+  Admission Admit(const Sender& sender, int32_t shard);
+  // Where the shard is, if that is known.
+  std::optional<wire::Relocation> RelocationOf(ShardId shard) const;
+  // Makes room there for one entry with these payloads, which the caller adds
+  // to the message; nullptr if there is no room, or it cannot wait.
+  Message* Wait(Waiting* waiting, const PeerId& from,
+                const wire::Header& header,
+                absl::Span<const Payload> payloads) const;
+  // The shard looks at an entry. Returns why it does not do what it is asked;
+  // a pull that is parked or answered is none of that.
+  std::optional<wire::Refusal> OnAdmitted(Place& place, const Sender& sender,
+                                          const wire::Push& push,
+                                          absl::Span<const Payload> frames,
+                                          uint64_t* accepted_seq,
+                                          Effects* effects);
+  std::optional<wire::Refusal> OnAdmitted(Place& place, const Sender& sender,
+                                          const wire::Pull& pull,
+                                          Effects* effects);
+  void HandleWaiting(Requests requests, Effects* effects);
 
+  // Of a Place or a const Place; nullptr where there is no such thing, or no
+  // place.
+  template <typename P>
+  static auto* ServingOf(P* place);
+  template <typename P>
+  static auto* WaitingOf(P* place);
+  template <typename P>
+  static auto* SourceOf(P* place);
+  static uint64_t MoveOf(const Place& place);  // Not if it only serves.
+  Place* FindPlace(ShardId shard);
+  const Place* FindPlace(ShardId shard) const;
+  StalePushes NewStalePushes(ShardId shard) const;
   void CreateShards();
-  void SplitShards(const View& before);
-  void RemoveWorkersGone(Effects* effects);
+  void SplitShards(const View& before, Effects* effects);
+  // Whoever is in the view before and not in ours takes part nowhere any more.
+  void RemoveGone(const View& before, Effects* effects);
+  // At a shard that has just arrived: workers that our view does not have.
+  void RemoveStrangers(Place& place, Effects* effects);
+  void Remove(LeaveRecord leave, Place& place, Effects* effects);
   // Ends the moves that the view no longer lists. Returns who waited for them.
-  Waiting EndMoves(Effects* effects);
+  Requests EndMoves(Effects* effects);
   void BeginMoves(Effects* effects);
   void OnHandOver(const PeerId& from, const Message& message, Effects* effects);
   void OnHandOverReply(const Message& message, Effects* effects);
-  void GoIfCaughtUp(ShardId shard, Leaving& leaving, Effects* effects);
-  void Pump(Leaving& leaving, Effects* effects);
+  void GoIfCaughtUp(ShardId shard, Place& place, Effects* effects);
+  void Pump(HandOverSource& source, Effects* effects);
   // Answers the parked pulls of a shard with MOVED.
-  void TurnParkedAway(ShardState& state);
+  void TurnParkedAway(ShardId shard, StalenessGate& gate);
 
-  wire::Code TakeOver(ShardState& state, const wire::PushRequest& push,
-                      int entry, const Payload& gradient,
-                      StalenessGate::Participant& participant,
-                      std::string* error, Effects* effects);
-  // What taking a push over does to the shard. `effects` is nullptr for a copy
-  // that nobody is served from: no statistics, no trace.
-  void Absorb(ShardState& state, StalenessGate::Participant& participant,
-              Clock clock, bool advance, Version base, const Payload& gradient,
-              double rate_factor, Effects* effects);
-  // The payload frames that belong to one entry of the push.
-  size_t FramesPerEntry(const wire::PushRequest& push) const;
-  // A worker hands a shard back, after steps by all-reduce. Answers as
-  // TakeOver() does.
-  wire::Code Install(ShardState& state, const wire::PushRequest& push,
-                     int entry, absl::Span<const Payload> frames, Rank rank,
-                     Incarnation incarnation, std::string* error,
-                     Effects* effects);
+  // The only way in which a shard that we serve changes: applies the record,
+  // tells who copies the shard, counts and traces what it did, and answers the
+  // pulls that it lets go. `cause` is traced before its updates; the smallest
+  // clock is filled in.
+  ShardOutcome Commit(Place& place, const ShardRecord& record,
+                      const std::optional<ShardTraceRecord>& cause,
+                      Effects* effects);
+  // A push that is next: its record, and what is traced of it.
+  struct Accepted {
+    ShardRecord record;
+    ShardTraceRecord cause;
+  };
+  std::optional<wire::Refusal> Accept(Place& place, const wire::Push& push,
+                                      const Payload& gradient,
+                                      const Participant& participant,
+                                      Effects* effects);
+  // Looks at the gradient before it can get anywhere: at its numbers, and with
+  // the rule for stale gradients. Counts it.
+  Accepted Judge(Serving& serving, const wire::Push& push,
+                 const Payload& gradient, const Participant& participant,
+                 Effects* effects);
+  void CountNonfinite(ShardId shard, Rank rank, Clock clock, Effects* effects);
+  // The payload frames that belong to the entry.
+  size_t FramesOf(const wire::Push& push) const;
+  // A worker hands a shard back, after steps by all-reduce. Answers as Accept()
+  // does.
+  std::optional<wire::Refusal> Install(Place& place, const wire::Push& push,
+                                       absl::Span<const Payload> frames,
+                                       WorkerLife who, Effects* effects);
   // Workers are about to replace what is there, and some of them may not take
   // part yet.
-  bool AwaitsInstall(const ShardState& state) const;
-  // The clock at which the shard would be if what is held were applied.
-  Clock CompleteClock(const ShardState& state) const;
-  // Applies the clock that is held if it is complete by now.
-  void ApplyCompleteClocks(ShardState& state, Effects* effects);
-  // The gradients of `ranks`, some of the `workers` that take part.
-  void Update(ShardState& state, absl::Span<const Payload> gradients,
-              std::vector<Rank> ranks, int workers, Clock clock,
-              double rate_factor, Effects* effects);
-  // How many updates a gradient computed from `base` misses.
-  void CountStaleness(const ShardState& state, Version base);
-  void ReleaseParked(ShardState& state, Effects* effects);
+  bool AwaitsInstall(const ShardMachine& machine) const;
+  // `changed` as of StalenessGate::Release().
+  void ReleaseParked(Serving& serving, std::optional<Rank> changed,
+                     Effects* effects);
   // A pull with these clocks, in the phase of its clock.
-  StalenessGate::Pull Gated(ShardState& state, const PeerId& from,
-                            const wire::PullRequest& pull) const;
-  void Answer(ShardState& state, const StalenessGate::Pull& pull,
+  StalenessGate::Pull Gated(Serving& serving, const PeerId& from,
+                            const wire::Pull& pull) const;
+  void Answer(Serving& serving, const StalenessGate::Pull& pull,
               Clock reported_clock, Effects* effects);
-  Message& ReplyTo(const PeerId& to, uint64_t request_id);
-  void Trace(ShardTraceRecord::Kind kind, const ShardState& state, Rank rank,
-             Incarnation incarnation, Clock clock, Version version,
-             Effects* effects, uint64_t request_id = 0) const;
+  // The message of answers to that worker which has room for one more.
+  PendingReply& ReplyTo(const PeerId& to);
+  static wire::PullAnswer& AddAnswer(PendingReply& reply, uint64_t pull,
+                                     ShardId shard);
 
   const Options options_;
   const Optimizer optimizer_;
   const config::LearningRateSchedule schedule_config_;
-  std::optional<LearningRateSchedule>
-      schedule_;  // Once a view says how long the job is.
+  // Once a view says how long the job is.
+  std::shared_ptr<const UpdateRule> rule_;
   std::shared_ptr<const View> view_;
   bool created_ = false;  // The shards that we own from the start.
   absl::Time now_;
-  std::map<ShardId, ShardState> shards_;
-  std::map<ShardId, Leaving> leaving_;  // Also gone, while the view lists it.
-  std::map<ShardId, Arriving> arriving_;
+  // A place stays where it is in memory. Nothing depends on their order.
+  absl::node_hash_map<ShardId, Place> places_;
+  std::set<ShardId> moving_;  // Those that are not just served.
   // Records from sources whose view is newer than ours. So who takes part at an
   // arriving shard is never newer than our view, which says who has left.
-  Waiting early_;
+  Requests early_;
   std::vector<PendingReply> pending_replies_;
+  std::map<PeerId, size_t> reply_of_;  // The last one to each worker.
   size_t pending_reply_bytes_ = 0;
   run::ServerStats stats_;
+  // Where the ranks are in stats_.nonfinite().
+  absl::flat_hash_map<int32_t, int> nonfinite_entries_;
 };
 
 }  // namespace slackline

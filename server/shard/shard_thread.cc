@@ -4,13 +4,14 @@
 #include <time.h>
 
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/net/host_id.h"
-#include "common/net/shard_endpoint.h"
 #include "common/status.h"
+#include "server/control_endpoint.h"
 
 namespace slackline {
 namespace {
@@ -28,7 +29,8 @@ const char* KindName(ShardTraceRecord::Kind kind) {
   switch (kind) {
     case ShardTraceRecord::Kind::kPullAnswered:
       return "pull";
-    case ShardTraceRecord::Kind::kPushTakenOver:
+    case ShardTraceRecord::Kind::kPushAccepted:
+    case ShardTraceRecord::Kind::kPushDiscarded:
       return "push";
     case ShardTraceRecord::Kind::kInstalled:
       return "install";
@@ -63,6 +65,12 @@ absl::Duration TimeKeptWaiting() {
   return absl::Nanoseconds(waited_ns);
 }
 
+PeerId PeerOf(Owner thread) {
+  return {.kind = PeerId::Kind::kShardThread,
+          .index = thread.server,
+          .instance = static_cast<uint64_t>(thread.thread)};
+}
+
 absl::Duration ThreadCpuTime() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -72,40 +80,42 @@ absl::Duration ThreadCpuTime() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
-    NetContext& context, const Options& options, Optimizer optimizer,
+    Transport& transport, const Options& options, Optimizer optimizer,
     const config::LearningRateSchedule& schedule) {
-  SL_ASSIGN_OR_RETURN(std::unique_ptr<RouterSocket> router,
-                      RouterSocket::Create(context));
+  SL_ASSIGN_OR_RETURN(
+      std::unique_ptr<Listener> peers,
+      transport.Listen({.unread_bytes_max = options.unread_bytes_max}));
   wire::Endpoints endpoints;
   SL_ASSIGN_OR_RETURN(
       const std::string tcp,
-      router->Bind(absl::StrCat("tcp://", options.host, ":", options.port)));
+      peers->Bind(absl::StrCat("tcp://", options.host, ":", options.port)));
   endpoints.set_tcp(tcp);
   if (options.transport != config::Limits::TCP) {
     SL_ASSIGN_OR_RETURN(const std::string ipc,
-                        router->Bind(UniqueIpcEndpoint()));
+                        peers->Bind(UniqueIpcEndpoint()));
     endpoints.set_ipc(ipc);
   }
-  SL_ASSIGN_OR_RETURN(const std::string control,
-                      router->Bind(absl::StrCat("inproc://shard-thread-",
-                                                options.core.self.thread)));
-  std::unique_ptr<ShardThread> thread(new ShardThread(
-      context, std::move(router), options, std::move(optimizer), schedule));
+  SL_ASSIGN_OR_RETURN(
+      std::unique_ptr<Channel> control,
+      transport.Connect(PeerOf(options.core.self), kControlEndpoint, {}));
+  std::unique_ptr<ShardThread> thread(
+      new ShardThread(transport, std::move(peers), std::move(control), options,
+                      std::move(optimizer), schedule));
   thread->endpoints_ = std::move(endpoints);
-  thread->control_endpoint_ = control;
   thread->thread_ = std::thread(&ShardThread::Run, thread.get());
   return thread;
 }
 
-ShardThread::ShardThread(NetContext& context,
-                         std::unique_ptr<RouterSocket> router,
+ShardThread::ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
+                         std::unique_ptr<Channel> control,
                          const Options& options, Optimizer optimizer,
                          const config::LearningRateSchedule& schedule)
-    : context_(context),
-      options_(options),
-      router_(std::move(router)),
+    : options_(options),
+      peers_(std::move(peers)),
+      control_(std::move(control)),
       core_(options.core, std::move(optimizer), schedule),
-      meter_(LoadMeter::Options(), absl::Now()) {}
+      meter_(LoadMeter::Options(), options.time.Now()),
+      links_(transport, poller_, options.transport) {}
 
 ShardThread::~ShardThread() {
   stopping_.store(true);
@@ -115,14 +125,26 @@ ShardThread::~ShardThread() {
 
 void ShardThread::Stop(const absl::Status& status) {
   spdlog::error("shard thread: {}", std::string(status.message()));
+  {
+    const MutexLock lock(failure_mutex_);
+    failure_ = Annotate(
+        status, absl::StrCat("shard thread ", options_.core.self.thread));
+  }
   stopping_.store(true);
 }
 
+absl::Status ShardThread::failure() const {
+  const MutexLock lock(failure_mutex_);
+  return failure_;
+}
+
 void ShardThread::Run() {
-  poller_.Add(*router_);
+  poller_.Add(*peers_);
+  poller_.Add(*control_);
   poller_.Add(waker_);
+  SendStats();  // From now on the control thread knows this one.
   while (!stopping_.load()) {
-    const absl::Duration wait_max = core_.NextWakeup() - absl::Now();
+    const absl::Duration wait_max = core_.NextWakeup() - options_.time.Now();
     if (const absl::Status waited =
             poller_.Wait(std::max(wait_max, absl::ZeroDuration()));
         !waited.ok()) {
@@ -130,30 +152,31 @@ void ShardThread::Run() {
       break;
     }
     waker_.Drain();
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = options_.time.Now();
     const absl::Duration cpu_begin = ThreadCpuTime();
     LoadMeter::Batch batch;
     HandleBatch(begin, &batch);
     Account(begin, cpu_begin, batch);
   }
-  for (const auto& [owner, link] : links_) poller_.Remove(*link.socket);
-  poller_.Remove(*router_);
+  poller_.Remove(waker_);
+  poller_.Remove(*control_);
+  poller_.Remove(*peers_);
 }
 
 void ShardThread::Account(absl::Time begin, absl::Duration cpu_begin,
                           LoadMeter::Batch batch) {
-  batch.busy = absl::Now() - begin;
+  batch.busy = options_.time.Now() - begin;
   batch.cpu = ThreadCpuTime() - cpu_begin;
   kept_in_batches_ += std::max(batch.busy - batch.cpu, absl::ZeroDuration());
   sleep_owed_ += batch.busy * (options_.slowdown - 1);
   if (sleep_owed_ >= kSleepMin) {  // Short sleeps last too long.
-    const absl::Time asleep = absl::Now();
+    const absl::Time asleep = options_.time.Now();
     absl::SleepFor(sleep_owed_);
-    const absl::Duration slept = absl::Now() - asleep;
+    const absl::Duration slept = options_.time.Now() - asleep;
     sleep_owed_ -= slept;
     batch.busy += slept;
   }
-  const absl::Time end = absl::Now();
+  const absl::Time end = options_.time.Now();
   if (end >= next_look_) {
     next_look_ = end + kLookEvery;
     // What it was kept from its processor, between batches as well: when
@@ -175,116 +198,97 @@ void ShardThread::HandleBatch(absl::Time begin, LoadMeter::Batch* batch) {
     Perform();
   };
   core_.OnTick(begin, &effects_);
+  TakeView();
   Perform();
+  while (true) {
+    const absl::StatusOr<bool> received = ReceiveFromControl();
+    if (!received.ok()) return Stop(received.status());
+    if (!*received) break;
+    handled();
+  }
   for (int i = 0; i < kBatchMax; ++i) {
-    absl::StatusOr<std::optional<RouterSocket::Incoming>> incoming =
-        router_->Receive();
+    absl::StatusOr<std::optional<Listener::Incoming>> incoming =
+        peers_->Receive();
     if (!incoming.ok()) return Stop(incoming.status());
     if (!incoming->has_value()) break;
     ++batch->messages;
-    batch->queued += absl::Now() - begin;
-    Handle(**incoming);
+    batch->queued += options_.time.Now() - begin;
+    core_.OnMessage((*incoming)->from, (*incoming)->message, &effects_);
     handled();
   }
-  // Handling these may add links, but not remove any.
-  for (const auto& [owner, link] : links_) {
-    while (true) {
-      absl::StatusOr<std::optional<Message>> message = link.socket->Receive();
-      if (!message.ok()) return Stop(message.status());
-      if (!message->has_value()) break;
-      core_.OnMessage({.kind = PeerId::Kind::kShardThread,
-                       .index = owner.server,
-                       .instance = static_cast<uint64_t>(owner.thread)},
-                      **message, &effects_);
-      handled();
-    }
-  }
+  const absl::Status received =
+      links_.Receive([&](Owner from, Message& message) {
+        core_.OnMessage(PeerOf(from), message, &effects_);
+        handled();
+      });
+  if (!received.ok()) return Stop(received);
   core_.Flush(&effects_);
   Perform();
 }
 
-void ShardThread::Handle(const RouterSocket::Incoming& incoming) {
-  const bool from_control = incoming.from.kind == PeerId::Kind::kServer;
-  if (from_control && incoming.message.header.has_view()) {
-    control_ = incoming.from;
-    return OnView(incoming.message.header.view());
-  }
-  if (from_control && incoming.message.header.has_stats_request()) {
-    effects_.sends.push_back(StatsReplyTo(incoming.from));
-    return;
-  }
-  core_.OnMessage(incoming.from, incoming.message, &effects_);
+absl::StatusOr<bool> ShardThread::ReceiveFromControl() {
+  SL_ASSIGN_OR_RETURN(const std::optional<Message> message,
+                      control_->Receive());
+  if (!message.has_value()) return false;
+  TakeView();
+  if (message->header.has_stats_request()) SendStats();
+  return true;
 }
 
-void ShardThread::OnView(const wire::View& proto) {
-  absl::StatusOr<std::shared_ptr<const View>> view = View::Create(proto);
-  SL_CHECK(view.ok(),
-           view.status().ToString());  // The control thread checked it.
-  view_ = *std::move(view);
-  std::erase_if(links_, [&](const auto& entry) {
-    const wire::ServerMember* const server =
-        view_->FindServer(entry.first.server);
-    if (server != nullptr && server->incarnation() == entry.second.incarnation)
-      return false;
-    poller_.Remove(*entry.second.socket);
-    return true;
-  });
+void ShardThread::Follow(std::shared_ptr<const View> view) {
+  {
+    const MutexLock lock(offered_mutex_);
+    offered_ = std::move(view);
+  }
+  waker_.Wake();
+}
+
+void ShardThread::TakeView() {
+  std::shared_ptr<const View> view;
+  {
+    const MutexLock lock(offered_mutex_);
+    view = std::exchange(offered_, nullptr);
+  }
+  if (view == nullptr) return;
+  view_ = std::move(view);
+  links_.Follow(PeerOf(options_.core.self), view_);
   core_.OnView(view_, &effects_);
 }
 
-Outgoing ShardThread::StatsReplyTo(const PeerId& to) {
-  Outgoing reply{.to = to, .message = {}};
-  wire::StatsReply& stats = *reply.message.header.mutable_stats_reply();
+void ShardThread::SendStats() {
+  Message reply;
+  reply.header.set_view_number(view_ == nullptr ? 0 : view_->number());
+  wire::StatsReply& stats = *reply.header.mutable_stats_reply();
   *stats.mutable_stats() = core_.Stats();
   stats.mutable_stats()->set_malformed(stats.stats().malformed() +
-                                       router_->malformed_count());
+                                       peers_->counts().malformed);
   run::ThreadLoad& load = *stats.mutable_stats()->add_thread();
-  load = meter_.Report(absl::Now(),
+  load = meter_.Report(options_.time.Now(),
                        [&](ShardId shard) { return core_.Owns(shard); });
   load.set_thread(options_.core.self.thread);
   stats.set_trace(std::move(trace_));
   trace_.clear();
-  return reply;
+  const absl::Status sent = control_->Send(reply);
+  if (!sent.ok())
+    spdlog::error("shard thread: {}", std::string(sent.message()));
 }
 
 void ShardThread::SendHandOver(const Outgoing& outgoing) {
-  const Owner to{outgoing.to.index, static_cast<int32_t>(outgoing.to.instance)};
-  auto link = links_.find(to);
-  if (link == links_.end()) {
-    const wire::ServerMember* const server = view_->FindServer(to.server);
-    if (server == nullptr || to.thread >= server->thread_size()) return;
-    const absl::StatusOr<std::string> endpoint =
-        ShardEndpoint(*server, to.thread, HostId(), options_.transport);
-    if (!endpoint.ok()) return Stop(endpoint.status());
-    absl::StatusOr<std::unique_ptr<DealerSocket>> socket = DealerSocket::Create(
-        context_,
-        {.kind = PeerId::Kind::kShardThread,
-         .index = options_.core.self.server,
-         .instance = static_cast<uint64_t>(options_.core.self.thread)});
-    if (!socket.ok()) return Stop(socket.status());
-    if (const absl::Status connected = (*socket)->Connect(*endpoint);
-        !connected.ok()) {
-      return Stop(connected);
-    }
-    poller_.Add(**socket);
-    link = links_
-               .emplace(to, Link{.incarnation = server->incarnation(),
-                                 .socket = *std::move(socket)})
-               .first;
-  }
-  (void)link->second.socket->Send(outgoing.message);  // It is sent again.
+  const absl::Status sent =
+      links_.Send({.server = outgoing.to.index,
+                   .thread = static_cast<int32_t>(outgoing.to.instance)},
+                  outgoing.message);  // It is sent again.
+  if (!sent.ok()) Stop(sent);
 }
 
 void ShardThread::Perform() {
-  if (effects_.report && control_.has_value()) {
-    effects_.sends.push_back(StatsReplyTo(*control_));
-  }
+  if (effects_.report) SendStats();
   for (const Outgoing& outgoing : effects_.sends) {
     if (outgoing.message.header.has_hand_over()) {
       SendHandOver(outgoing);
       continue;
     }
-    const absl::Status sent = router_->Send(outgoing.to, outgoing.message);
+    const absl::Status sent = peers_->Send(outgoing.to, outgoing.message);
     // A peer that is gone or full asks again, or its lease runs out.
     if (!sent.ok() && !absl::IsNotFound(sent) &&
         !absl::IsResourceExhausted(sent)) {
@@ -296,7 +300,7 @@ void ShardThread::Perform() {
         &trace_,
         "{\"ns\":%d,\"event\":\"%s\",\"shard\":%d,\"rank\":%d,\"clock\":%d,"
         "\"min_clock\":%d,\"version\":%d%s}\n",
-        absl::GetCurrentTimeNanos(), KindName(record.kind),
+        absl::ToUnixNanos(options_.time.Now()), KindName(record.kind),
         static_cast<int32_t>(record.shard), static_cast<int32_t>(record.rank),
         record.clock, record.min_clock, record.version, RanksText(record));
   }

@@ -1,20 +1,23 @@
-// ShardThread: the driver of a ShardCore. Owns the thread, its ROUTER socket,
-// to which workers and other shard threads connect by tcp or ipc and the
-// server's control thread by inproc, and DEALER sockets to the shard threads
-// that it hands shards over to. Measures the load. Decides nothing.
+// ShardThread: the driver of a ShardCore. Owns the thread; a listener to which
+// workers and other shard threads connect, by tcp or ipc; a channel to the
+// server's own control thread, by inproc, since requests for statistics are its
+// alone to send; and channels to the shard threads that it hands shards over
+// to. Measures the load. Decides nothing.
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "common/mutex.h"
+#include "common/net/peer_links.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
 #include "common/optim/optimizer.h"
+#include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
 #include "server/shard/load_meter.h"
 #include "server/shard/shard_core.h"
@@ -25,26 +28,38 @@ class ShardThread {
  public:
   struct Options {
     ShardCore::Options core;
+    TimeSource time;
     std::string host;  // Numeric address to listen on.
     int port = 0;      // 0: the system chooses.
     config::Limits::Transport transport = config::Limits::AUTO;
+    // Of peers: ChannelOptions::unread_bytes_max.
+    int64_t unread_bytes_max = ChannelOptions().unread_bytes_max;
     // For experiments: works this many times slower than it could. At least 1.
     double slowdown = 1;
   };
-  // Binds, then starts the thread. The error names the endpoint and the fix.
+  // Binds, then starts the thread. The error names the endpoint and the fix. A
+  // transport is for the shard threads of one server (control_endpoint.h).
   static absl::StatusOr<std::unique_ptr<ShardThread>> Start(
-      NetContext& context, const Options& options, Optimizer optimizer,
+      Transport& transport, const Options& options, Optimizer optimizer,
       const config::LearningRateSchedule& schedule);
   // Ends the thread; what workers have sent and it has not read is dropped.
   ~ShardThread();
 
+  // Any thread: the error with which the thread has stopped by itself; OK if it
+  // has not.
+  absl::Status failure() const;
+
+  // Any thread of this process: what the shard thread follows from now on,
+  // newer than the last one. It takes it in before it answers what it is asked
+  // after.
+  void Follow(std::shared_ptr<const View> view);
+
   const wire::Endpoints& endpoints() const { return endpoints_; }
-  // Where the control thread connects; it takes View and StatsRequest.
-  const std::string& control_endpoint() const { return control_endpoint_; }
 
  private:
-  ShardThread(NetContext& context, std::unique_ptr<RouterSocket> router,
-              const Options& options, Optimizer optimizer,
+  ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
+              std::unique_ptr<Channel> control, const Options& options,
+              Optimizer optimizer,
               const config::LearningRateSchedule& schedule);
   void Run();
   // What the batch from `begin` on cost: to be told to the meter.
@@ -52,19 +67,24 @@ class ShardThread {
                LoadMeter::Batch batch);
   // Takes in what has arrived; the time that messages waited goes to `*batch`.
   void HandleBatch(absl::Time begin, LoadMeter::Batch* batch);
-  void Handle(const RouterSocket::Incoming& incoming);
-  void OnView(const wire::View& view);
+  // True if there was a message.
+  absl::StatusOr<bool> ReceiveFromControl();
+  // Takes in the view that Follow() was given last, if it has not been.
+  void TakeView();
   void Perform();
   void SendHandOver(const Outgoing& outgoing);
-  Outgoing StatsReplyTo(const PeerId& to);
+  void SendStats();
   void Stop(const absl::Status& status);
 
-  NetContext& context_;
   const Options options_;
-  std::unique_ptr<RouterSocket> router_;
+  std::unique_ptr<Listener> peers_;
+  std::unique_ptr<Channel> control_;
   wire::Endpoints endpoints_;
-  std::string control_endpoint_;
   std::atomic<bool> stopping_{false};
+  mutable Mutex failure_mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(failure_mutex_);
+  Mutex offered_mutex_;
+  std::shared_ptr<const View> offered_ ABSL_GUARDED_BY(offered_mutex_);
   Waker waker_;
   // Of the thread.
   ShardCore core_;
@@ -77,12 +97,7 @@ class ShardThread {
   absl::Time next_look_;
   Poller poller_;
   std::shared_ptr<const View> view_;
-  std::optional<PeerId> control_;  // Who brought it.
-  struct Link {
-    uint64_t incarnation = 0;  // Of the server at its other end.
-    std::unique_ptr<DealerSocket> socket;
-  };
-  std::map<Owner, Link> links_;
+  PeerLinks links_;  // Uses poller_.
   std::string trace_;
   std::thread thread_;
 };

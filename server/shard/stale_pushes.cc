@@ -4,8 +4,6 @@
 
 namespace slackline {
 namespace {
-constexpr int kBasesPerWorker = 2;
-
 const float* Floats(const Payload& payload) {
   return reinterpret_cast<const float*>(payload.data());
 }
@@ -14,34 +12,35 @@ const float* Floats(const Payload& payload) {
 void StalePushes::OnAnswer(Rank rank, Incarnation incarnation, Version version,
                            const Payload& values) {
   if (!rule_.NeedsBase()) return;
-  // Of another life of the worker, nothing comes any more.
-  std::erase_if(bases_, [&](const Base& base) {
-    return base.rank == rank &&
-           (base.incarnation != incarnation || base.version == version);
-  });
-  const auto of_worker = [&](const Base& base) { return base.rank == rank; };
-  if (std::count_if(bases_.begin(), bases_.end(), of_worker) >=
-      kBasesPerWorker) {
-    bases_.erase(std::find_if(bases_.begin(), bases_.end(), of_worker));
+  Bases& of_worker = bases_of_[rank];
+  if (of_worker.incarnation != incarnation) {
+    // Of another life of the worker, nothing comes any more.
+    of_worker.bases.clear();
+    of_worker.incarnation = incarnation;
   }
-  bases_.push_back({.rank = rank,
-                    .incarnation = incarnation,
-                    .version = version,
-                    .values = values});
+  auto& bases = of_worker.bases;
+  bases.erase(
+      std::remove_if(bases.begin(), bases.end(),
+                     [&](const Base& base) { return base.version == version; }),
+      bases.end());
+  if (bases.size() == kBasesPerWorker) bases.erase(bases.begin());
+  bases.push_back({.version = version, .values = values});
 }
 
 StaleRule::Verdict StalePushes::OnPush(const Push& push) {
-  const auto base =
-      std::find_if(bases_.begin(), bases_.end(), [&](const Base& known) {
-        return known.rank == push.rank &&
-               known.incarnation == push.incarnation &&
-               known.version == push.base;
-      });
+  const Payload* then = nullptr;
+  if (const auto of_worker = bases_of_.find(push.rank);
+      of_worker != bases_of_.end() &&
+      of_worker->second.incarnation == push.incarnation) {
+    for (const Base& base : of_worker->second.bases) {
+      if (base.version == push.base) then = &base.values;
+    }
+  }
   StaleRule::Args args;
   args.gradient = push.gradient->data();
   args.elements = push.gradient->size() / sizeof(float);
   args.now = Floats(*push.values);
-  args.then = base == bases_.end() ? nullptr : Floats(base->values);
+  args.then = then == nullptr ? nullptr : Floats(*then);
   args.missed_updates =
       push.base < push.now ? static_cast<int64_t>(push.now - push.base) : 0;
   args.workers = push.workers;
@@ -54,7 +53,7 @@ void StalePushes::OnUpdate(const Payload& before, const Payload& after) {
 }
 
 void StalePushes::Forget() {
-  bases_.clear();
+  bases_of_.clear();
   memory_ = {};
 }
 

@@ -7,8 +7,8 @@
 // after that are applied as they are. Thread-compatible; the shard thread's.
 #pragma once
 
-#include <vector>
-
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "common/ids.h"
 #include "common/optim/stale_rule.h"
 #include "common/payload.h"
@@ -42,15 +42,18 @@ class StalePushes {
 
  private:
   struct Base {
-    Rank rank{};
-    Incarnation incarnation = 0;
     Version version = 0;
     Payload values;
   };
+  // A worker asks one step ahead.
+  static constexpr size_t kBasesPerWorker = 2;
+  struct Bases {
+    Incarnation incarnation = 0;
+    absl::InlinedVector<Base, kBasesPerWorker> bases;  // Oldest first.
+  };
   StaleRule rule_;
   StaleRule::Memory memory_;
-  // Oldest first; at most two for each worker, which asks one step ahead.
-  std::vector<Base> bases_;
+  absl::flat_hash_map<Rank, Bases> bases_of_;
 };
 
 }  // namespace slackline

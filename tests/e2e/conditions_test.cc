@@ -75,7 +75,8 @@ TEST_F(Conditions, AStoppedJobDoesNotWaitForAPause) {
   const std::unique_ptr<Process> run = StartRun(
       "run", Write("job.textproto", JobWith("pause { step: 0 ms: 100000 }")),
       {"--mode=asp", "--epochs=1000000", "--set=train.eval_every_epochs=0.5",
-       "--set=train.stop.test_accuracy=0.7"});
+       "--set=train.stop.test_accuracy=0.7",
+       "--set=limits.stall_timeout_ms=110000"});
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   EXPECT_THAT(run->Output(), Not(HasSubstr("SIGTERM")));
   const nlohmann::json summary = ReadJson(Path("run/summary.json"));

@@ -31,6 +31,9 @@ TEST_F(Interrupt, EndsTheWholeRunInOrder) {
   EXPECT_THAT(run->Output(),
               HasSubstr(absl::StrCat("the job failed (logs: ", Path("run"),
                                      "/logs): interrupted by the user")));
+  const nlohmann::json summary = ReadJson(Path("run/summary.json"));
+  EXPECT_EQ(summary["cause"], "STOPPED");
+  EXPECT_EQ(summary["reason"], "interrupted by the user");
   // Everybody was told, and nobody had to be killed.
   for (const char* const member : {"server-0", "server-1", "worker-0",
                                    "worker-1", "worker-2", "worker-3"}) {
@@ -51,6 +54,7 @@ TEST_F(Interrupt, StopEndsAJobFromOutside) {
   EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
   ExpectNoProcessLeft();
   EXPECT_THAT(run->Output(), HasSubstr("enough for today"));
+  EXPECT_EQ(ReadJson(Path("run/summary.json"))["reason"], "enough for today");
 }
 
 TEST_F(Interrupt, OfOneWorkerLetsItLeaveAndTheOthersComplete) {

@@ -8,6 +8,7 @@
 #include "common/config/cluster_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "job/job_config.h"
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
@@ -65,6 +66,25 @@ void CheckHistograms(const nlohmann::json& summary, const ModeCase& mode) {
   EXPECT_EQ(counts[0] == 0, mode.mode == "allreduce");
 }
 
+// Servers say of each gradient what became of it, and have counted as many as
+// workers have sent.
+void CheckCounters(const nlohmann::json& summary, const ModeCase& mode) {
+  const auto count = [&](const char* name) {
+    return summary[name].get<uint64_t>();
+  };
+  EXPECT_EQ(count("pushes"), count("applied") + count("held") +
+                                 count("dropped") + count("nonfinite"));
+  EXPECT_EQ(count("held"), 0u) << "the last clock is complete";
+  EXPECT_EQ(count("nonfinite"), 0u);
+  uint64_t in_histogram = 0;
+  for (const nlohmann::json& bin : summary["staleness_updates_histogram"])
+    in_histogram += bin.get<uint64_t>();
+  EXPECT_EQ(count("pushes"), in_histogram);
+  if (mode.skips()) return;
+  EXPECT_EQ(count("dropped"), 0u);
+  EXPECT_EQ(count("pushes") % (kSteps * kWorkers), 0u) << "all shards";
+}
+
 // The figures of each worker are those of its last step.
 void CheckWorkers(const nlohmann::json& summary, const ModeCase& mode) {
   ASSERT_THAT(summary["worker"], SizeIs(kWorkers));
@@ -106,6 +126,7 @@ void CheckSummary(const nlohmann::json& summary, const ModeCase& mode) {
                                     "bytes_pushed",
                                     "bytes_pulled",
                                     "retries",
+                                    "bytes_resent",
                                     "workers",
                                     "servers",
                                     "workers_lost",
@@ -113,7 +134,12 @@ void CheckSummary(const nlohmann::json& summary, const ModeCase& mode) {
                                     "model_sha256",
                                     "staleness_clocks_histogram",
                                     "staleness_updates_histogram",
+                                    "pushes",
+                                    "applied",
+                                    "held",
                                     "dropped",
+                                    "nonfinite",
+                                    "duplicates",
                                     "worker",
                                     "stopped"}));
   EXPECT_EQ(summary["job"], "small");
@@ -151,6 +177,7 @@ void CheckSummary(const nlohmann::json& summary, const ModeCase& mode) {
     EXPECT_EQ(summary["dropped"], 0);
   }
   CheckHistograms(summary, mode);
+  CheckCounters(summary, mode);
   CheckWorkers(summary, mode);
   // 16 * 32 + 32 + 32 * 4 + 4 parameters of 4 bytes cross once per step and
   // worker, each way; the first pull and that of the final model come on top.
@@ -214,7 +241,7 @@ TEST_P(EveryMode, TrainsAndLeavesCompleteRecords) {
                GetParam().skips());
   EXPECT_EQ(ModelSha256(ReadModel(Path("run"))), summary["model_sha256"]);
 
-  const auto resolved = LoadClusterConfig(Path("run/cluster.textproto"));
+  const auto resolved = LoadJobConfig(Path("run/cluster.textproto"));
   ASSERT_TRUE(resolved.ok()) << resolved.status();
   EXPECT_EQ(ModeText(*resolved), GetParam().mode);
   EXPECT_NE(resolved->coordinator().port(), 0);

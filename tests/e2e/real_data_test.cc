@@ -9,6 +9,7 @@
 #include "common/config/cluster_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "job/job_config.h"
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
@@ -51,7 +52,7 @@ TEST_F(RealData, OneEpochOfTheMnistExampleReaches96Percent) {
 
 TEST_F(RealData, ChangingThroughAllModesCostsHardlyAnyAccuracyOnMnist) {
   const std::string example = Example("mnist_mlp.textproto");
-  const auto config = LoadClusterConfig(example, {.mode = "bsp", .sets = {}});
+  const auto config = LoadJobConfig(example, {.mode = "bsp", .sets = {}});
   ASSERT_TRUE(config.ok()) << config.status();
   config::ClusterConfig changing = *config;
   changing.mutable_sync()->clear_bsp();
@@ -66,17 +67,18 @@ TEST_F(RealData, ChangingThroughAllModesCostsHardlyAnyAccuracyOnMnist) {
   add(4)->mutable_asp();
   add(0)->mutable_bsp();
   const std::string phases = Write("changing.textproto", ToText(changing));
-  // Means over two seeds: asynchronous runs differ by 0.1 points.
+  // Means over four seeds: asynchronous runs differ by 0.1 points, so that the
+  // mean of two was above the limit now and then.
   double still = 0, changed = 0;
-  for (const std::string seed : {"1", "2"}) {
+  for (const std::string seed : {"1", "2", "3", "4"}) {
     const std::vector<std::string> arguments = {"--epochs=5", "--seed=" + seed};
     std::vector<std::string> bsp = arguments;
     bsp.push_back("--mode=bsp");
     still +=
-        Train("still" + seed, example, bsp)["test_accuracy"].get<double>() / 2;
+        Train("still" + seed, example, bsp)["test_accuracy"].get<double>() / 4;
     const nlohmann::json summary = Train("changing" + seed, phases, arguments);
     EXPECT_EQ(summary["mode_changes"], 4);
-    changed += summary["test_accuracy"].get<double>() / 2;
+    changed += summary["test_accuracy"].get<double>() / 4;
   }
   std::printf("BSP %.4f, through all modes %.4f\n", still, changed);
   EXPECT_NEAR(changed, still, 0.003);
@@ -88,7 +90,7 @@ TEST_F(RealData, EveryModeComesNearTheOptimumOfA9a) {
                     "optimum: apt-get install python3-scipy";
   }
   const std::string example = Example("a9a_logistic.textproto");
-  const auto config = LoadClusterConfig(example);
+  const auto config = LoadJobConfig(example);
   ASSERT_TRUE(config.ok()) << config.status();
   Process solver(
       {kPython, absl::StrCat(kSourceDir, "/tests/e2e/a9a_optimum.py"), kDataDir,

@@ -8,6 +8,7 @@
 #include "common/config/cluster_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "job/job_config.h"
 #include "tests/support/job_test.h"
 #include "tests/support/run_files.h"
 
@@ -28,7 +29,7 @@ TEST_F(RunCommand, ShowsTheResultAndKeepsTheResolvedConfig) {
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   EXPECT_THAT(run->Output(), HasSubstr("mode   steps"));
   EXPECT_THAT(run->Output(), HasSubstr("ssp:2    100"));
-  const auto config = LoadClusterConfig(Path("run/cluster.textproto"));
+  const auto config = LoadJobConfig(Path("run/cluster.textproto"));
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(ModeText(*config), "ssp:2");
   EXPECT_EQ(config->train().seed(), 7);

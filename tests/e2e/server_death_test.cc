@@ -41,6 +41,11 @@ TEST_F(ServerDeath, Server1IsNamedByEverybody) {
   EXPECT_EQ(run->WaitText(kEndMax), kFailed) << run->Output();
   ExpectNoProcessLeft();
 
+  const nlohmann::json summary = ReadJson(Path("run/summary.json"));
+  EXPECT_EQ(summary["state"], "FAILED");
+  EXPECT_EQ(summary["cause"], "SERVER_LOST");
+  EXPECT_EQ(summary["about"], nlohmann::json({"server 1"}));
+  EXPECT_GT(summary["steps"], 0);
   const std::string who = absl::StrCat("server 1 (pid ", pid);
   EXPECT_THAT(run->Output(),
               AllOf(HasSubstr(absl::StrCat("the job failed (logs: ",

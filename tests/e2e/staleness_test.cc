@@ -43,16 +43,16 @@ TEST_F(Staleness, NoPullIsAheadOfThePushesThatItMustSee) {
              Path(absl::StrCat("run/trace-server-", server, ".jsonl")))) {
       const int rank = event["rank"];
       const int64_t clock = event["clock"];
-      auto& taken_over = pushes.try_emplace(event["shard"]).first->second;
+      auto& accepted = pushes.try_emplace(event["shard"]).first->second;
       if (event["event"] == "push") {
-        EXPECT_EQ(clock, taken_over[rank]) << "out of order: " << event;
-        ++taken_over[rank];
+        EXPECT_EQ(clock, accepted[rank]) << "out of order: " << event;
+        ++accepted[rank];
       } else if (event["event"] == "pull") {
         ++pulls;
         const int64_t slowest =
-            *std::min_element(taken_over.begin(), taken_over.end());
+            *std::min_element(accepted.begin(), accepted.end());
         EXPECT_GE(slowest, clock - kStaleness) << event;
-        EXPECT_GE(taken_over[rank], clock)
+        EXPECT_GE(accepted[rank], clock)
             << "a worker misses its own push: " << event;
         if (rank != kSlow) {
           fast_lead_max = std::max(fast_lead_max, clock - slowest);
@@ -61,9 +61,9 @@ TEST_F(Staleness, NoPullIsAheadOfThePushesThatItMustSee) {
     }
   }
   EXPECT_EQ(pushes.size(), kShards);
-  for (const auto& [shard, taken_over] : pushes) {
+  for (const auto& [shard, accepted] : pushes) {
     for (int rank = 0; rank < kWorkers; ++rank) {
-      EXPECT_EQ(taken_over[rank], kSteps) << "shard " << shard;
+      EXPECT_EQ(accepted[rank], kSteps) << "shard " << shard;
     }
   }
   // One for each step, and one for the final model.

@@ -128,7 +128,7 @@ TEST_F(StartFailure, ASecondProcessWithAnIndexIsRefusedWhileTheFirstLives) {
       second->Output(),
       AllOf(HasSubstr(absl::StrCat("worker 1 (pid ", WorkerPid(*status, 1),
                                    " on 127.0.0.1) holds this place")),
-            HasSubstr("it is free when that process ends")));
+            HasSubstr("the place is free when that process ends")));
   for (const std::unique_ptr<Process>& member : members) {
     EXPECT_TRUE(member->running()) << "disturbed: " << member->Output();
   }

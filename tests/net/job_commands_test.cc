@@ -18,14 +18,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/net/poller.h"
-#include "common/net/transport.h"
+#include "common/net/zmq/zmq_transport.h"
+#include "tests/support/modes.h"
 #include "tests/unit/temp_folder.h"
-#include "tools/cli/commands.h"
 #include "tools/cli/exit_code.h"
-#include "tools/cli/mode_commands.h"
-#include "tools/cli/rebalance_commands.h"
-#include "tools/cli/servers_command.h"
-#include "tools/cli/top_command.h"
+#include "tools/cli/job/mode_commands.h"
+#include "tools/cli/job/rebalance_commands.h"
+#include "tools/cli/job/servers_command.h"
+#include "tools/cli/job/status_command.h"
+#include "tools/cli/job/top_command.h"
 
 namespace slackline {
 namespace {
@@ -39,10 +40,10 @@ class FakeCoordinator {
   using Answer = std::function<wire::CallReply(const wire::Call&)>;
 
   explicit FakeCoordinator(Answer answer) : answer_(std::move(answer)) {
-    auto socket = RouterSocket::Create(context_);
-    EXPECT_TRUE(socket.ok()) << socket.status();
-    socket_ = *std::move(socket);
-    const auto endpoint = socket_->Bind("tcp://127.0.0.1:0");
+    auto listener = transport_.Listen({});
+    EXPECT_TRUE(listener.ok()) << listener.status();
+    listener_ = *std::move(listener);
+    const auto endpoint = listener_->Bind("tcp://127.0.0.1:0");
     EXPECT_TRUE(endpoint.ok()) << endpoint.status();
     const std::vector<std::string> parts = absl::StrSplit(*endpoint, ':');
     EXPECT_TRUE(absl::SimpleAtoi(parts.back(), &port_));
@@ -60,28 +61,28 @@ class FakeCoordinator {
  private:
   void Serve() {
     Poller poller;
-    poller.Add(*socket_);
+    poller.Add(*listener_);
     poller.Add(waker_);
     while (!stop_) {
       EXPECT_TRUE(poller.Wait(absl::InfiniteDuration()).ok());
       waker_.Drain();
       while (true) {
-        auto incoming = socket_->Receive();
+        auto incoming = listener_->Receive();
         ASSERT_TRUE(incoming.ok()) << incoming.status();
         if (!incoming->has_value()) break;
         const wire::Call& call = (*incoming)->message.header.call();
         Message reply;
         *reply.header.mutable_call_reply() = answer_(call);
         reply.header.mutable_call_reply()->set_call_id(call.call_id());
-        EXPECT_TRUE(socket_->Send((*incoming)->from, reply).ok());
+        EXPECT_TRUE(listener_->Send((*incoming)->from, reply).ok());
       }
     }
-    poller.Remove(*socket_);
+    poller.Remove(*listener_);
   }
 
   const Answer answer_;
-  NetContext context_;
-  std::unique_ptr<RouterSocket> socket_;
+  ZmqTransport transport_;
+  std::unique_ptr<Listener> listener_;
   Waker waker_;
   std::atomic<bool> stop_ = false;
   int port_ = 0;
@@ -109,7 +110,7 @@ class JobCommandsTest : public ::testing::Test {
     }
     for (const int index : {0, 1}) AddServer(index, 0);
     view.set_steps_total(1000);
-    view.add_phase()->set_mode(wire::BSP);
+    *view.add_phase()->mutable_mode() = ModeOf("bsp");
     job_.config = WriteConfig("MANUAL");
     job_.wait_max = absl::Seconds(30);
   }
@@ -154,7 +155,7 @@ class JobCommandsTest : public ::testing::Test {
     if (call.has_set_mode()) {
       reply.set_text("will change, said the coordinator");
       mode_ = call.set_mode();
-      if (!mode_.automatic()) mode_states_ = 3;
+      if (mode_.has_mode()) mode_states_ = 3;
       return reply;
     }
     if (call.has_stop()) stop_reason_ = call.stop().reason();
@@ -204,19 +205,18 @@ class JobCommandsTest : public ::testing::Test {
     if (mode_states_ == 0) return;
     --mode_states_;
     if (mode_states_ == 2) {
-      view.mutable_change()->set_mode(mode_.mode());
+      *view.mutable_change()->mutable_mode() = mode_.mode();
     } else if (mode_states_ == 1) {
       view.clear_change();
       if (drop_change_) return;
       wire::Phase& phase = *view.add_phase();
-      phase.set_mode(mode_.mode());
-      phase.set_staleness(mode_.staleness());
+      *phase.mutable_mode() = mode_.mode();
       phase.set_from(77);
     } else if (!drop_change_) {
       view.set_entered(1);
       run::ModeRecord& record = *status_.add_mode_changed();
-      record.set_from("bsp");
-      record.set_to("ssp:4");
+      record.mutable_from()->mutable_bsp();
+      *record.mutable_to() = ModeOf("ssp:4");
       record.set_from_clock(77);
       record.set_pause_micros(2750);
     }
@@ -309,7 +309,7 @@ TEST_F(JobCommandsTest, AJobThatEndsFirstIsAFailure) {
   before_answer_ = [this](const wire::Call& call) {
     if (call.has_status() && status_.plan().move_size() == 1) {
       status_.mutable_view()->set_state(wire::FAILED);
-      status_.mutable_view()->set_reason("server 1 is dead");
+      status_.mutable_view()->mutable_end()->set_reason("server 1 is dead");
       status_.mutable_plan()->add_move()->set_shard(1);
     }
   };
@@ -371,7 +371,7 @@ TEST_F(JobCommandsTest, ModeSetWaitsForTheChangeAndTellsItsCost) {
   ASSERT_EQ(Run([&] { return ChangeMode({.job = job_, .mode = "ssp:4"}); }),
             kExitDone)
       << error_;
-  EXPECT_EQ(mode_.ShortDebugString(), "mode: SSP staleness: 4");
+  EXPECT_EQ(mode_.ShortDebugString(), "mode { ssp { staleness: 4 } }");
   EXPECT_EQ(mode_states_, 0);
   EXPECT_EQ(out_,
             "job digits: will change, said the coordinator\n"
@@ -394,7 +394,7 @@ TEST_F(JobCommandsTest, ModeSetAutoHasNoChangeToWaitFor) {
   ASSERT_EQ(Run([&] { return ChangeMode({.job = job_, .mode = "auto"}); }),
             kExitDone)
       << error_;
-  EXPECT_TRUE(mode_.automatic());
+  EXPECT_TRUE(mode_.has_by_policy());
   EXPECT_EQ(out_, "job digits: will change, said the coordinator\n");
 }
 
@@ -419,15 +419,15 @@ TEST_F(JobCommandsTest, AnUnknownModeIsWrongUsage) {
             kExitUsage);
   EXPECT_THAT(error_, HasSubstr("slackline mode set: 'spp:3' is no mode; bsp, "
                                 "ssp:S (as in ssp:3), "));
-  EXPECT_FALSE(mode_.automatic());
-  EXPECT_EQ(mode_.mode(), wire::MODE_UNSPECIFIED) << "nobody was asked";
+  EXPECT_EQ(mode_.choice_case(), wire::SetMode::CHOICE_NOT_SET)
+      << "nobody was asked";
 }
 
 TEST_F(JobCommandsTest, AJobThatEndsBeforeItsModeChangesIsAFailure) {
   before_answer_ = [this](const wire::Call& call) {
     if (!call.has_status() || mode_states_ != 2) return;
     status_.mutable_view()->set_state(wire::FAILED);
-    status_.mutable_view()->set_reason("server 1 is dead");
+    status_.mutable_view()->mutable_end()->set_reason("server 1 is dead");
   };
   EXPECT_EQ(Run([&] { return ChangeMode({.job = job_, .mode = "ssp:4"}); }),
             kExitFailed);
@@ -480,7 +480,7 @@ TEST_F(JobCommandsTest, TopSaysHowTheJobHasEnded) {
   before_answer_ = [&](const wire::Call&) {
     if (++calls < 3) return;
     status_.mutable_view()->set_state(wire::FAILED);
-    status_.mutable_view()->set_reason("worker 2 left");
+    status_.mutable_view()->mutable_end()->set_reason("worker 2 left");
   };
   TopOptions options{.job = job_, .table = {}};
   options.interval = absl::Milliseconds(1);

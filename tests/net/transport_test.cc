@@ -1,8 +1,9 @@
 // The ZeroMQ transport over real sockets of this host.
-#include "common/net/transport.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -16,7 +17,10 @@
 #include "common/net/header_codec.h"
 #include "common/net/host_id.h"
 #include "common/net/poller.h"
+#include "common/net/zmq/zmq_transport.h"
 #include "common/rng.h"
+#include "common/status.h"
+#include "tests/support/must.h"
 
 namespace slackline {
 namespace {
@@ -25,17 +29,6 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kDeadline = absl::Seconds(30);
 constexpr PeerId kWorker = {PeerId::Kind::kWorker, 2, 17};
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (!value.ok()) {
-    ADD_FAILURE() << value.status();
-    std::abort();
-  }
-  return std::move(value).value();
-}
-
-void Must(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
 
 // Waits on `socket` until it has a message; nullopt after the deadline.
 template <typename SocketType>
@@ -77,23 +70,22 @@ bool SameBytes(const Payload& a, const Payload& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-Message Pull(uint64_t request_id) {
+Message Probe(uint64_t request_id) {
   Message message;
-  message.header.mutable_pull_request()->set_request_id(request_id);
+  message.header.mutable_probe_request()->set_request_id(request_id);
   return message;
 }
 
 // Sends and waits for the answer to `request_id`, as a client that works.
-void ExpectServes(RouterSocket& router, DealerSocket& dealer,
-                  uint64_t request_id) {
-  Must(dealer.Send(Pull(request_id)));
+void ExpectServes(Listener& router, Channel& dealer, uint64_t request_id) {
+  Must(dealer.Send(Probe(request_id)));
   const auto request = ReceiveWithin(router);
   ASSERT_TRUE(request.has_value());
-  EXPECT_EQ(request->message.header.pull_request().request_id(), request_id);
+  EXPECT_EQ(request->message.header.probe_request().request_id(), request_id);
   Must(router.Send(request->from, request->message));
   const auto reply = ReceiveWithin(dealer);
   ASSERT_TRUE(reply.has_value());
-  EXPECT_EQ(reply->header.pull_request().request_id(), request_id);
+  EXPECT_EQ(reply->header.probe_request().request_id(), request_id);
 }
 
 // A peer that does not keep to the protocol.
@@ -133,7 +125,7 @@ class RawDealer {
   zmq::socket_t socket_;
 };
 
-std::string PullFrame() { return Pull(1).header.SerializeAsString(); }
+std::string ProbeFrame() { return Probe(1).header.SerializeAsString(); }
 
 enum class Via { kTcp, kIpc, kInproc };
 
@@ -161,11 +153,10 @@ INSTANTIATE_TEST_SUITE_P(Endpoints, TransportTest,
                          NameOf);
 
 TEST_P(TransportTest, RoundTripKeepsHeaderAndPayloadsOfAllSizes) {
-  NetContext context;
-  auto router = Must(RouterSocket::Create(context));
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
   const std::string endpoint = Must(router->Bind(Endpoint()));
-  auto dealer = Must(DealerSocket::Create(context, kWorker));
-  Must(dealer->Connect(endpoint));
+  auto dealer = Must(context.Connect(kWorker, endpoint, {}));
 
   Message push;
   push.header.set_view_number(7);
@@ -173,7 +164,7 @@ TEST_P(TransportTest, RoundTripKeepsHeaderAndPayloadsOfAllSizes) {
        {size_t{0}, size_t{1}, size_t{33}, size_t{34}, size_t{2047},
         kZeroCopyBytes, size_t{4096}, size_t{5} << 20}) {
     const int shard = static_cast<int>(push.payloads.size());
-    push.header.mutable_push_request()->add_shard(shard);
+    push.header.mutable_push_request()->add_push()->set_shard(shard);
     push.payloads.push_back(RandomPayload(bytes, shard));
   }
   Must(dealer->Send(push));
@@ -193,20 +184,20 @@ TEST_P(TransportTest, RoundTripKeepsHeaderAndPayloadsOfAllSizes) {
     }
   }
   EXPECT_EQ(Must(router->Receive()), std::nullopt);
-  EXPECT_EQ(router->malformed_count(), 0);
+  EXPECT_EQ(router->counts().malformed, 0);
 }
 
 TEST_P(TransportTest, ReceivedPayloadOutlivesSocketsAndContext) {
-  Message push = Pull(1);
+  Message push = Probe(1);
   for (const size_t bytes : {33, 4096, 1 << 20}) {
     push.payloads.push_back(RandomPayload(bytes, bytes));
   }
-  std::optional<RouterSocket::Incoming> received;
+  std::optional<Listener::Incoming> received;
   {
-    NetContext context;
-    auto router = Must(RouterSocket::Create(context));
-    auto dealer = Must(DealerSocket::Create(context, kWorker));
-    Must(dealer->Connect(Must(router->Bind(Endpoint()))));
+    ZmqTransport context;
+    auto router = Must(context.Listen({}));
+    auto dealer =
+        Must(context.Connect(kWorker, Must(router->Bind(Endpoint())), {}));
     Must(dealer->Send(push));
     received = ReceiveWithin(*router);
   }
@@ -219,12 +210,12 @@ TEST_P(TransportTest, ReceivedPayloadOutlivesSocketsAndContext) {
 }
 
 TEST_P(TransportTest, SentPayloadIsReleasedOnceDelivered) {
-  NetContext context;
-  auto router = Must(RouterSocket::Create(context));
-  auto dealer = Must(DealerSocket::Create(context, kWorker));
-  Must(dealer->Connect(Must(router->Bind(Endpoint()))));
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
+  auto dealer =
+      Must(context.Connect(kWorker, Must(router->Bind(Endpoint())), {}));
   const Payload payload = RandomPayload(1 << 20, 1);
-  Message push = Pull(1);
+  Message push = Probe(1);
   push.payloads.push_back(payload);
   Must(dealer->Send(push));
   push.payloads.clear();
@@ -233,11 +224,11 @@ TEST_P(TransportTest, SentPayloadIsReleasedOnceDelivered) {
 }
 
 TEST_P(TransportTest, PayloadOfARefusedMessageIsReleased) {
-  NetContext context;
-  auto router = Must(RouterSocket::Create(context));
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
   Must(router->Bind(Endpoint()).status());
   const Payload payload = RandomPayload(1 << 20, 1);
-  Message reply = Pull(1);
+  Message reply = Probe(1);
   reply.payloads.push_back(payload);
   EXPECT_TRUE(absl::IsNotFound(router->Send(kWorker, reply)));
   reply.payloads.clear();
@@ -245,27 +236,26 @@ TEST_P(TransportTest, PayloadOfARefusedMessageIsReleased) {
 }
 
 TEST_P(TransportTest, SendToAnUnknownPeerIsNotFoundAndNamesIt) {
-  NetContext context;
-  auto router = Must(RouterSocket::Create(context));
-  auto dealer = Must(DealerSocket::Create(context, kWorker));
-  Must(dealer->Connect(Must(router->Bind(Endpoint()))));
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
+  auto dealer =
+      Must(context.Connect(kWorker, Must(router->Bind(Endpoint())), {}));
   const absl::Status status =
-      router->Send({PeerId::Kind::kWorker, 3, 99}, Pull(1));
+      router->Send({PeerId::Kind::kWorker, 3, 99}, Probe(1));
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("worker.3.99"));
-  EXPECT_EQ(router->dropped_count(), 1);
+  EXPECT_EQ(router->counts().dropped, 1);
   ExpectServes(*router, *dealer, 1);
 }
 
 // Each garbled message is counted and answered, and a good peer is served after
 // each as before.
 TEST(MalformedMessages, AreCountedAnsweredAndDisturbNobody) {
-  NetContext context;
-  auto router = Must(RouterSocket::Create(
-      context, {.payloads_max = 4, .message_bytes_max = 1000}));
+  ZmqTransport context;
+  auto router =
+      Must(context.Listen({.payloads_max = 4, .message_bytes_max = 1000}));
   const std::string endpoint = Must(router->Bind("tcp://127.0.0.1:0"));
-  auto dealer = Must(DealerSocket::Create(context, kWorker));
-  Must(dealer->Connect(endpoint));
+  auto dealer = Must(context.Connect(kWorker, endpoint, {}));
 
   struct Case {
     std::string routing_id;
@@ -277,11 +267,11 @@ TEST(MalformedMessages, AreCountedAnsweredAndDisturbNobody) {
       {"worker.0.1", {"\xff\xff garbage"}, "no slackline.wire.Header"},
       {"worker.0.2", {"\xff garbage", "a", "b", "c"}, "no slackline.wire"},
       {"worker.0.3", {""}, "no body"},
-      {"", {PullFrame()}, "is not a peer id"},
-      {"nobody", {PullFrame()}, "\"nobody\" is not a peer id"},
-      {"worker.00.4", {PullFrame()}, "is not a peer id"},
-      {"worker.0.5", {PullFrame(), "1", "2", "3", "4", "5"}, "more than 4"},
-      {"worker.0.6", {PullFrame(), half, half}, "more than 1000 bytes"},
+      {"", {ProbeFrame()}, "is not a peer id"},
+      {"nobody", {ProbeFrame()}, "is not a peer id"},
+      {"worker.00.4", {ProbeFrame()}, "is not a peer id"},
+      {"worker.0.5", {ProbeFrame(), "1", "2", "3", "4", "5"}, "more than 4"},
+      {"worker.0.6", {ProbeFrame(), half, half}, "more than 1000 bytes"},
   };
   int64_t malformed = 0;
   for (const Case& test : cases) {
@@ -291,9 +281,9 @@ TEST(MalformedMessages, AreCountedAnsweredAndDisturbNobody) {
     ++malformed;
     ASSERT_TRUE(Eventually([&] {
       EXPECT_EQ(Must(router->Receive()), std::nullopt);
-      return router->malformed_count() >= malformed;
+      return router->counts().malformed >= malformed;
     }));
-    EXPECT_EQ(router->malformed_count(), malformed);
+    EXPECT_EQ(router->counts().malformed, malformed);
     EXPECT_THAT(raw.ReceiveError(), HasSubstr(test.error));
     ExpectServes(*router, *dealer, malformed);
   }
@@ -301,40 +291,37 @@ TEST(MalformedMessages, AreCountedAnsweredAndDisturbNobody) {
 
 TEST(MalformedMessages, FloodDoesNotHoldUpTheCaller) {
   constexpr int kFlood = 500;
-  NetContext context;
-  auto router =
-      Must(RouterSocket::Create(context, {.receive_queue_max = 2 * kFlood}));
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
   const std::string endpoint = Must(router->Bind(UniqueIpcEndpoint()));
   RawDealer raw(endpoint, "worker.0.1");
   for (int i = 0; i < kFlood; ++i) raw.Send({"garbage"});
   int64_t most_in_a_call = 0;
   ASSERT_TRUE(Eventually([&] {
-    const int64_t before = router->malformed_count();
+    const int64_t before = router->counts().malformed;
     EXPECT_EQ(Must(router->Receive()), std::nullopt);
     most_in_a_call =
-        std::max(most_in_a_call, router->malformed_count() - before);
-    return router->malformed_count() == kFlood;
+        std::max(most_in_a_call, router->counts().malformed - before);
+    return router->counts().malformed == kFlood;
   }));
   EXPECT_LT(most_in_a_call, kFlood / 2);
 }
 
 TEST(MalformedMessages, FrameBeyondTheBoundEndsOnlyItsOwnConnection) {
-  NetContext context;
-  auto router =
-      Must(RouterSocket::Create(context, {.message_bytes_max = 1000}));
+  ZmqTransport context;
+  auto router = Must(context.Listen({.message_bytes_max = 1000}));
   const std::string endpoint = Must(router->Bind("tcp://127.0.0.1:0"));
-  auto dealer = Must(DealerSocket::Create(context, kWorker));
-  Must(dealer->Connect(endpoint));
+  auto dealer = Must(context.Connect(kWorker, endpoint, {}));
   ExpectServes(*router, *dealer, 1);
   RawDealer raw(endpoint, "worker.0.1");
-  raw.Send({PullFrame()});
+  raw.Send({ProbeFrame()});
   ASSERT_TRUE(ReceiveWithin(*router).has_value());
-  raw.Send({PullFrame(), std::string(100000, 'x')});
+  raw.Send({ProbeFrame(), std::string(100000, 'x')});
   // The peer is gone as soon as its connection has been ended.
   EXPECT_TRUE(Eventually([&] {
     EXPECT_EQ(Must(router->Receive()), std::nullopt);
     return absl::IsNotFound(
-        router->Send({PeerId::Kind::kWorker, 0, 1}, Pull(1)));
+        router->Send({PeerId::Kind::kWorker, 0, 1}, Probe(1)));
   }));
   ExpectServes(*router, *dealer, 2);
 }
@@ -345,75 +332,74 @@ TEST(MalformedMessages, FromTheServerAreCountedAndSkipped) {
   raw.set(zmq::sockopt::linger, 0);
   raw.set(zmq::sockopt::router_mandatory, true);
   raw.bind("tcp://127.0.0.1:0");
-  NetContext context;
-  auto dealer = Must(DealerSocket::Create(context, kWorker));
-  Must(dealer->Connect(raw.get(zmq::sockopt::last_endpoint)));
-  Must(dealer->Send(Pull(1)));
+  ZmqTransport context;
+  auto dealer =
+      Must(context.Connect(kWorker, raw.get(zmq::sockopt::last_endpoint), {}));
+  Must(dealer->Send(Probe(1)));
   zmq::message_t id;
   zmq::message_t header;
   ASSERT_TRUE(raw.recv(id).has_value());
   ASSERT_TRUE(raw.recv(header).has_value());
-  for (const std::string& text : {std::string("\xff\xff"), PullFrame()}) {
+  for (const std::string& text : {std::string("\xff\xff"), ProbeFrame()}) {
     zmq::message_t to(id.data(), id.size());
     raw.send(to, zmq::send_flags::sndmore);
     raw.send(zmq::buffer(text));
   }
   const auto reply = ReceiveWithin(*dealer);
   ASSERT_TRUE(reply.has_value());
-  EXPECT_EQ(reply->header.pull_request().request_id(), 1);
-  EXPECT_EQ(dealer->malformed_count(), 1);
+  EXPECT_EQ(reply->header.probe_request().request_id(), 1);
+  EXPECT_EQ(dealer->counts().malformed, 1);
 }
 
 TEST(FullQueue, ToOnePeerIsResourceExhaustedUntilThePeerReads) {
-  NetContext context;
-  auto router = Must(RouterSocket::Create(context, {.send_queue_max = 2}));
+  ZmqTransport context;
+  auto router = Must(context.Listen({.send_queue_max = 2}));
   auto dealer =
-      Must(DealerSocket::Create(context, kWorker, {.receive_queue_max = 2}));
-  Must(dealer->Connect(Must(router->Bind("inproc://router"))));
+      Must(context.Connect(kWorker, Must(router->Bind("inproc://router")),
+                           {.receive_queue_max = 2}));
   ExpectServes(*router, *dealer, 0);
   int accepted = 0;
   absl::Status status;
   while (accepted < 100 &&
-         (status = router->Send(kWorker, Pull(accepted))).ok()) {
+         (status = router->Send(kWorker, Probe(accepted))).ok()) {
     ++accepted;
   }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("worker.2.17"));
-  EXPECT_EQ(router->dropped_count(), 1);
+  EXPECT_EQ(router->counts().dropped, 1);
   // What was accepted arrives, in order, and then there is room again.
   for (int i = 0; i < accepted; ++i) {
     const auto message = ReceiveWithin(*dealer);
     ASSERT_TRUE(message.has_value());
-    EXPECT_EQ(message->header.pull_request().request_id(), i);
+    EXPECT_EQ(message->header.probe_request().request_id(), i);
   }
   ExpectServes(*router, *dealer, 1);
 }
 
 TEST(FullQueue, OfADealerWithoutAConnectionIsResourceExhausted) {
-  NetContext context;
-  auto dealer = Must(DealerSocket::Create(
-      context, kWorker, {.send_queue_max = 2, .linger = absl::ZeroDuration()}));
-  Must(dealer->Connect(UniqueIpcEndpoint()));
-  Must(dealer->Send(Pull(1)));
-  Must(dealer->Send(Pull(2)));
-  EXPECT_TRUE(absl::IsResourceExhausted(dealer->Send(Pull(3))));
-  EXPECT_EQ(dealer->dropped_count(), 1);
+  ZmqTransport context;
+  auto dealer = Must(
+      context.Connect(kWorker, UniqueIpcEndpoint(),
+                      {.send_queue_max = 2, .linger = absl::ZeroDuration()}));
+  Must(dealer->Send(Probe(1)));
+  Must(dealer->Send(Probe(2)));
+  EXPECT_TRUE(absl::IsResourceExhausted(dealer->Send(Probe(3))));
+  EXPECT_EQ(dealer->counts().dropped, 1);
 }
 
 TEST(Bounds, TooLargeMessagesAreRefusedBeforeTheyAreSent) {
-  NetContext context;
-  auto dealer = Must(DealerSocket::Create(context, kWorker,
-                                          {.payloads_max = 2,
-                                           .message_bytes_max = 1000,
-                                           .linger = absl::ZeroDuration()}));
-  Must(dealer->Connect(UniqueIpcEndpoint()));
-  Message many = Pull(1);
+  ZmqTransport context;
+  auto dealer = Must(context.Connect(kWorker, UniqueIpcEndpoint(),
+                                     {.payloads_max = 2,
+                                      .message_bytes_max = 1000,
+                                      .linger = absl::ZeroDuration()}));
+  Message many = Probe(1);
   many.payloads.resize(3);
   absl::Status status = dealer->Send(many);
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("3 payloads, at most 2"));
-  Message large = Pull(1);
+  Message large = Probe(1);
   large.payloads.push_back(RandomPayload(1000, 1));
   status = dealer->Send(large);
   EXPECT_TRUE(absl::IsInvalidArgument(status));
@@ -421,9 +407,8 @@ TEST(Bounds, TooLargeMessagesAreRefusedBeforeTheyAreSent) {
 }
 
 TEST(Bounds, ImpossibleOptionsAreRefusedByName) {
-  NetContext context;
-  const absl::Status status =
-      RouterSocket::Create(context, {.receive_queue_max = 0}).status();
+  ZmqTransport context;
+  const absl::Status status = context.Listen({.receive_queue_max = 0}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("receive_queue_max is 0, at least 1"));
@@ -434,19 +419,19 @@ INSTANTIATE_TEST_SUITE_P(Endpoints, ReconnectTest,
                          ::testing::Values(Via::kTcp, Via::kIpc), NameOf);
 
 TEST_P(ReconnectTest, DealerFindsARouterThatComesBack) {
-  NetContext context;
-  auto dealer = Must(DealerSocket::Create(context, kWorker));
+  ZmqTransport context;
+  std::unique_ptr<Channel> dealer;
   std::string endpoint = Endpoint();
   for (uint64_t life = 1; life <= 2; ++life) {
     // The end of the context waits for the end of the listener.
-    NetContext server_context;
-    auto router = Must(RouterSocket::Create(server_context));
+    ZmqTransport server_context;
+    auto router = Must(server_context.Listen({}));
     endpoint = Must(router->Bind(endpoint));
-    if (life == 1) Must(dealer->Connect(endpoint));
+    if (life == 1) dealer = Must(context.Connect(kWorker, endpoint, {}));
     // What is sent into a breaking connection is lost: repeat, as protocols do.
     std::optional<Message> reply;
     ASSERT_TRUE(Eventually([&] {
-      Must(dealer->Send(Pull(life)));
+      Must(dealer->Send(Probe(life)));
       const auto request = ReceiveWithin(*router, absl::Milliseconds(20));
       if (!request.has_value()) return false;
       Must(router->Send(request->from, request->message));
@@ -457,37 +442,67 @@ TEST_P(ReconnectTest, DealerFindsARouterThatComesBack) {
   }
 }
 
-TEST_P(ReconnectTest, LatestConnectionOfAPeerTakesOver) {
-  NetContext context;
-  auto router = Must(RouterSocket::Create(context));
+TEST_P(ReconnectTest, TheLatestConnectionOfAPeerCounts) {
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
   const std::string endpoint = Must(router->Bind(Endpoint()));
-  auto first = Must(DealerSocket::Create(context, kWorker));
-  Must(first->Connect(endpoint));
+  auto first = Must(context.Connect(kWorker, endpoint, {}));
   ExpectServes(*router, *first, 1);
-  auto second = Must(DealerSocket::Create(context, kWorker));
-  Must(second->Connect(endpoint));
+  auto second = Must(context.Connect(kWorker, endpoint, {}));
   ExpectServes(*router, *second, 2);
 }
 
-TEST(RouterSocketTest, ServesTcpAndIpcAtTheSameTime) {
-  NetContext context;
-  auto router = Must(RouterSocket::Create(context));
+TEST(ListenerTest, ServesTcpAndIpcAtTheSameTime) {
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
   const std::string tcp = Must(router->Bind("tcp://127.0.0.1:0"));
   const std::string ipc = Must(router->Bind(UniqueIpcEndpoint()));
-  auto over_tcp = Must(DealerSocket::Create(context, kWorker));
-  Must(over_tcp->Connect(tcp));
+  auto over_tcp = Must(context.Connect(kWorker, tcp, {}));
   auto over_ipc =
-      Must(DealerSocket::Create(context, {PeerId::Kind::kWorker, 3, 18}));
-  Must(over_ipc->Connect(ipc));
+      Must(context.Connect({PeerId::Kind::kWorker, 3, 18}, ipc, {}));
   ExpectServes(*router, *over_tcp, 1);
   ExpectServes(*router, *over_ipc, 2);
 }
 
-TEST(RouterSocketTest, BindToAUsedPortNamesItAndTheFix) {
-  NetContext context;
-  auto first = Must(RouterSocket::Create(context));
+TEST(ListenerTest, TwoProcessesThatCallThemselvesAlikeAreTwoPeers) {
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
+  const std::string endpoint = Must(router->Bind("tcp://127.0.0.1:0"));
+  ZmqTransport old_process;
+  auto old = Must(old_process.Connect(kWorker, endpoint, {}));
+  ExpectServes(*router, *old, 1);
+  auto present = Must(context.Connect(kWorker, endpoint, {}));
+  ExpectServes(*router, *present, 2);
+  ExpectServes(*router, *old, 3);
+  ExpectServes(*router, *present, 4);
+  old.reset();
+  ExpectServes(*router, *present, 5);
+}
+
+TEST(ListenerTest, ForgetsWhoWasNotHeardWhileManyOthersWere) {
+  ZmqTransport context;
+  auto router = Must(context.Listen({.peers_max = 2}));
+  const std::string endpoint = Must(router->Bind("tcp://127.0.0.1:0"));
+  std::vector<std::unique_ptr<Channel>> peers;
+  for (int rank = 0; rank < 5; ++rank) {
+    peers.push_back(
+        Must(context.Connect({PeerId::Kind::kWorker, rank, 1}, endpoint, {})));
+    ExpectServes(*router, *peers.back(), static_cast<uint64_t>(rank));
+  }
+  const auto send = [&](int rank) {
+    return router->Send({PeerId::Kind::kWorker, rank, 1}, Probe(9));
+  };
+  EXPECT_TRUE(absl::IsNotFound(send(0)));
+  EXPECT_TRUE(send(3).ok());
+  EXPECT_TRUE(send(4).ok());
+  ExpectServes(*router, *peers[0], 10);
+}
+
+TEST(ListenerTest, BindToAUsedPortNamesItAndTheFix) {
+  ZmqTransport context;
+  auto first = Must(context.Listen({}));
   const std::string endpoint = Must(first->Bind("tcp://127.0.0.1:0"));
-  auto second = Must(RouterSocket::Create(context));
+  auto second = Must(context.Listen({}));
   const absl::Status status = second->Bind(endpoint).status();
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()), HasSubstr(endpoint));
@@ -496,17 +511,18 @@ TEST(RouterSocketTest, BindToAUsedPortNamesItAndTheFix) {
                         "coordinator { port: ... }"));
 }
 
-TEST(RouterSocketTest, BindToAForeignAddressOrNoEndpointSaysWhatToGive) {
-  NetContext context;
-  auto router = Must(RouterSocket::Create(context));
+TEST(ListenerTest, BindToAForeignAddressOrNoEndpointSaysWhatToGive) {
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
   // 192.0.2.0/24 is reserved for documentation (RFC 5737).
   EXPECT_THAT(std::string(router->Bind("tcp://192.0.2.1:0").status().message()),
               HasSubstr("not one of this host"));
   EXPECT_THAT(std::string(router->Bind("127.0.0.1:0").status().message()),
               HasSubstr("an endpoint is tcp://"));
-  auto dealer = Must(DealerSocket::Create(context, kWorker));
-  EXPECT_THAT(std::string(dealer->Connect("127.0.0.1:0").message()),
-              HasSubstr("an endpoint is tcp://"));
+  EXPECT_THAT(
+      std::string(
+          context.Connect(kWorker, "127.0.0.1:0", {}).status().message()),
+      HasSubstr("an endpoint is tcp://"));
 }
 
 // Both sides send between receiving and waiting, where news about a message may
@@ -518,10 +534,10 @@ INSTANTIATE_TEST_SUITE_P(SpinMicroseconds, PollerSpinTest,
 TEST_P(PollerSpinTest, MissesNoMessageBetweenSends) {
   constexpr uint64_t kMessages = 5000;
   constexpr uint64_t kWindow = 3;
-  NetContext context;
-  auto router = Must(RouterSocket::Create(context));
-  auto dealer = Must(DealerSocket::Create(context, kWorker));
-  Must(dealer->Connect(Must(router->Bind("tcp://127.0.0.1:0"))));
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
+  auto dealer = Must(
+      context.Connect(kWorker, Must(router->Bind("tcp://127.0.0.1:0")), {}));
   const Poller::Options options = {.spin_max = absl::Microseconds(GetParam())};
   std::thread server([&] {
     Poller poller(options);
@@ -540,13 +556,13 @@ TEST_P(PollerSpinTest, MissesNoMessageBetweenSends) {
   poller.Add(*dealer);
   for (uint64_t sent = 0, received = 0; received < kMessages;) {
     while (sent < kMessages && sent < received + kWindow) {
-      Must(dealer->Send(Pull(sent++)));
+      Must(dealer->Send(Probe(sent++)));
     }
     const absl::Time start = absl::Now();
     Must(poller.Wait(kDeadline));
     ASSERT_LT(absl::Now() - start, kDeadline) << "after " << received;
     while (const auto reply = Must(dealer->Receive())) {
-      ASSERT_EQ(reply->header.pull_request().request_id(), received);
+      ASSERT_EQ(reply->header.probe_request().request_id(), received);
       ++received;
     }
   }
@@ -562,11 +578,11 @@ TEST(PollerTest, AWaitUntilATimeThatIsOverEndsAtOnce) {
 }
 
 TEST(PollerTest, RemovedSocketNoLongerEndsAWait) {
-  NetContext context;
-  auto router = Must(RouterSocket::Create(context));
-  auto dealer = Must(DealerSocket::Create(context, kWorker));
-  Must(dealer->Connect(Must(router->Bind("inproc://router"))));
-  Must(dealer->Send(Pull(1)));
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
+  auto dealer =
+      Must(context.Connect(kWorker, Must(router->Bind("inproc://router")), {}));
+  Must(dealer->Send(Probe(1)));
   Waker waker;
   Poller poller;
   poller.Add(*router);
@@ -605,20 +621,120 @@ TEST(WakerTest, WakesABlockedPollerEveryTime) {
 }
 
 TEST(HeaderCodec, RoundTrip) {
-  const Message message = Pull(12345);
+  const Message message = Probe(12345);
   std::string bytes(HeaderBytes(message.header), '\0');
   SerializeHeader(message.header, bytes.data());
   wire::Header parsed;
   Must(ParseHeader(
       {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()},
       &parsed));
-  EXPECT_EQ(parsed.pull_request().request_id(), 12345);
+  EXPECT_EQ(parsed.probe_request().request_id(), 12345);
 }
 
 TEST(HostIdTest, IsTheSameEachTimeAndNamesThisBoot) {
   EXPECT_EQ(HostId(), HostId());
   EXPECT_THAT(HostId(), HasSubstr("/net:["));
   EXPECT_NE(UniqueIpcEndpoint(), UniqueIpcEndpoint());
+}
+
+// ---- What a connection tells of the process at its other end ---------------
+
+// The next news that says something; nullopt after the deadline.
+std::optional<LinkState> NewsOf(Channel& dealer) {
+  Poller poller;
+  poller.Add(dealer);
+  const absl::Time deadline = absl::Now() + kDeadline;
+  auto news = Must(dealer.ReceiveLinkState());
+  while (!news.has_value() && absl::Now() < deadline) {
+    Must(poller.Wait(deadline - absl::Now()));
+    news = Must(dealer.ReceiveLinkState());
+  }
+  return news;
+}
+
+TEST(LinkStateTest, AProcessThatEndsIsGoneUntilAnotherListens) {
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
+  const std::string endpoint = Must(router->Bind("tcp://127.0.0.1:0"));
+  auto dealer = Must(context.Connect(kWorker, endpoint, {.watch_link = true}));
+  EXPECT_EQ(NewsOf(*dealer), LinkState::kUp);
+  ExpectServes(*router, *dealer, 1);
+  router.reset();
+  // It may be that the connection ends a moment before the listener does.
+  ASSERT_TRUE(Eventually([&] { return NewsOf(*dealer) == LinkState::kGone; }));
+  router = Must(context.Listen({}));
+  ASSERT_TRUE(Eventually([&] { return router->Bind(endpoint).ok(); }));
+  ASSERT_TRUE(Eventually([&] { return NewsOf(*dealer) == LinkState::kUp; }));
+  ExpectServes(*router, *dealer, 2);
+}
+
+TEST(LinkStateTest, NobodyAtTheAddressIsGone) {
+  ZmqTransport context;
+  std::string endpoint;
+  {
+    ZmqTransport gone;  // Its end is the end of its listeners.
+    auto router = Must(gone.Listen({}));
+    endpoint = Must(router->Bind("tcp://127.0.0.1:0"));
+  }
+  auto dealer = Must(context.Connect(kWorker, endpoint, {.watch_link = true}));
+  EXPECT_EQ(NewsOf(*dealer), LinkState::kGone);
+}
+
+// A process with a Listener that can be stopped and killed.
+class RouterProcess {
+ public:
+  RouterProcess() {
+    int ends[2];
+    SL_CHECK(pipe(ends) == 0, "pipe");
+    pid_ = fork();
+    SL_CHECK(pid_ >= 0, "fork");
+    if (pid_ == 0) {
+      ZmqTransport context;
+      auto router = Must(context.Listen({}));
+      const std::string endpoint = Must(router->Bind("tcp://127.0.0.1:0"));
+      (void)!write(ends[1], endpoint.data(), endpoint.size());
+      close(ends[1]);
+      Poller poller;
+      poller.Add(*router);
+      while (true) {
+        Must(poller.Wait(absl::InfiniteDuration()));
+        while (const auto request = Must(router->Receive())) {
+          (void)router->Send(request->from, request->message);
+        }
+      }
+    }
+    close(ends[1]);
+    char text[100];
+    for (ssize_t count; (count = read(ends[0], text, sizeof(text))) > 0;)
+      endpoint_.append(text, static_cast<size_t>(count));
+    close(ends[0]);
+  }
+  ~RouterProcess() {
+    Signal(SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  void Signal(int signal) const { kill(pid_, signal); }
+  const std::string& endpoint() const { return endpoint_; }
+
+ private:
+  pid_t pid_ = 0;
+  std::string endpoint_;
+};
+
+TEST(LinkStateTest, AStoppedProcessIsNotGoneUntilItIsKilled) {
+  const RouterProcess process;
+  ASSERT_FALSE(process.endpoint().empty());
+  ZmqTransport context;
+  auto dealer = Must(context.Connect(
+      kWorker, process.endpoint(),
+      {.silence_max = absl::Milliseconds(400), .watch_link = true}));
+  EXPECT_EQ(NewsOf(*dealer), LinkState::kUp);
+  Must(dealer->Send(Probe(1)));
+  ASSERT_TRUE(ReceiveWithin(*dealer).has_value());
+  process.Signal(SIGSTOP);
+  EXPECT_EQ(Must(dealer->ReceiveLinkState()), std::nullopt);
+  process.Signal(SIGKILL);
+  EXPECT_EQ(NewsOf(*dealer), LinkState::kGone);
 }
 
 }  // namespace

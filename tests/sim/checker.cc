@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/metrics/histogram.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
 
@@ -58,6 +59,8 @@ const char* InvariantName(Invariant invariant) {
       return "bounded state";
     case Invariant::kLiveness:
       return "liveness";
+    case Invariant::kGaveUp:
+      return "gave up";
     case Invariant::kOutcome:
       return "outcome";
   }
@@ -88,6 +91,8 @@ void Checker::OnPublished(const wire::View& view) {
     return;
   }
   const wire::View before = std::exchange(latest_view_, view);
+  for (const wire::ServerMember& server : view.server())
+    server_indices_.insert(server.index());
   live_.clear();
   for (const wire::WorkerMember& worker : view.worker()) {
     live_.insert({Rank{worker.rank()}, worker.incarnation()});
@@ -98,6 +103,11 @@ void Checker::OnPublished(const wire::View& view) {
   CheckPhases(before, view);
   if (view.state() == wire::FAILED && before.state() == wire::RUNNING)
     CheckFailure(before, view);
+}
+
+void Checker::OnJoined(bool server, int32_t index) {
+  ++joined_count_;
+  if (server) server_indices_.insert(index);
 }
 
 void Checker::CheckPhases(const wire::View& before, const wire::View& view) {
@@ -138,26 +148,27 @@ const wire::Phase& Checker::PhaseOf(Clock clock) const {
 
 Clock Checker::NeededClock(Clock clock, bool largest_bound) const {
   const wire::Phase& phase = PhaseOf(clock);
+  const sync::Mode& mode = phase.mode();
   Clock needed = clock;
-  if (phase.mode() == wire::SSP) needed = clock - phase.staleness();
-  if (phase.mode() == wire::DSSP) {
-    needed =
-        clock - (largest_bound ? phase.staleness_max() : phase.staleness());
+  if (mode.has_ssp()) needed = clock - mode.ssp().staleness();
+  if (mode.has_dssp()) {
+    needed = clock - (largest_bound ? mode.dssp().max_staleness()
+                                    : mode.dssp().min_staleness());
   }
-  if (phase.mode() == wire::ASP || phase.mode() == wire::BACKUP) needed = 0;
+  if (mode.has_asp() || mode.has_backup()) needed = 0;
   if (phase.from() == 0) return needed;
   // No clock of these is left half done.
-  const wire::Mode before = PhaseOf(phase.from() - 1).mode();
-  if (before == wire::BSP || before == wire::ALLREDUCE)
+  const sync::Mode& before = PhaseOf(phase.from() - 1).mode();
+  if (before.has_bsp() || before.has_allreduce())
     needed = std::max<Clock>(needed, phase.from());
   return needed;
 }
 
 Clock Checker::NeededComplete(Clock clock) const {
   const wire::Phase& phase = PhaseOf(clock);
-  if (phase.mode() == wire::BACKUP) return clock;
+  if (phase.mode().has_backup()) return clock;
   if (phase.from() == 0) return 0;
-  return PhaseOf(phase.from() - 1).mode() == wire::BACKUP ? phase.from() : 0;
+  return PhaseOf(phase.from() - 1).mode().has_backup() ? phase.from() : 0;
 }
 
 bool Checker::HasEnough(const Twin& twin) const {
@@ -168,8 +179,10 @@ bool Checker::HasEnough(const Twin& twin) const {
     present += participant.present;
     may_come = may_come || (participant.present && participant.clock <= clock);
   }
-  return !may_come || static_cast<int>(twin.held.size()) >=
-                          std::max(1, present - PhaseOf(clock).backups());
+  const sync::Mode& mode = PhaseOf(clock).mode();
+  const int spare = mode.has_backup() ? mode.backup().workers() : 0;
+  return !may_come ||
+         static_cast<int>(twin.held.size()) >= std::max(1, present - spare);
 }
 
 void Checker::CheckFence(const Life& life, Clock clock, int phases,
@@ -249,22 +262,21 @@ void Checker::CheckMoves(const wire::View& before, const wire::View& view) {
 
 // Whether the job had to fail for a reason that is about servers.
 void Checker::CheckFailure(const wire::View& before, const wire::View& view) {
-  const std::string& reason = view.reason();
-  if (absl::StrContains(reason, "was just taking over")) {
+  const wire::JobEnd& end = view.end();
+  if (end.cause() == wire::JobEnd::SHARD_LOST) {
     const bool lost =
         std::any_of(moves_.begin(), moves_.end(), [&](const auto& entry) {
           return given_up_.count(entry.first.first) > 0 && entry.second.go &&
-                 absl::StrContains(
-                     reason, absl::StrCat("shard ", entry.first.first, " "));
+                 end.shard(0) == entry.first.first;
         });
     if (!lost) {
-      Report(
-          Invariant::kOutcome,
-          absl::StrCat("no shard was given to a server that died: ", reason));
+      Report(Invariant::kOutcome,
+             absl::StrCat("no shard was given to a server that died: ",
+                          end.reason()));
     }
     return;
   }
-  if (!absl::StrContains(reason, "its shards are lost")) return;
+  if (end.cause() != wire::JobEnd::SERVER_LOST) return;
   for (const wire::ServerMember& server : before.server()) {
     const bool gone = std::none_of(
         view.server().begin(), view.server().end(),
@@ -272,10 +284,10 @@ void Checker::CheckFailure(const wire::View& before, const wire::View& view) {
     const bool owns =
         std::find(before.owner_server().begin(), before.owner_server().end(),
                   server.index()) != before.owner_server().end();
-    if (gone && owns) return;
+    if (gone && owns && end.server(0) == server.index()) return;
   }
   Report(Invariant::kOutcome,
-         absl::StrCat("no server with shards has died: ", reason));
+         absl::StrCat("no server with shards has died: ", end.reason()));
 }
 
 const Checker::Move* Checker::DoneIn(uint64_t view_number) const {
@@ -298,6 +310,16 @@ void Checker::OnServerGone(int32_t server) {
     if (twin.owner.has_value() && twin.owner->server == server)
       twin.owner.reset();
   }
+}
+
+std::optional<wire::View> Checker::ViewIn(const wire::Header& header) const {
+  if (header.has_view()) return header.view();
+  const auto published = published_.find(header.view_change().number());
+  if (!header.has_view_change() || published == published_.end())
+    return std::nullopt;
+  wire::View view;
+  SL_CHECK(view.ParseFromString(published->second), "a view that was sent");
+  return view;
 }
 
 void Checker::OnMemberView(const PeerId& member, const wire::View& view) {
@@ -323,22 +345,27 @@ void Checker::OnSent(Rank rank, Incarnation incarnation,
                      const Message& message) {
   const Life life{rank, incarnation};
   if (message.header.has_push_request()) {
-    const wire::PushRequest& push = message.header.push_request();
-    if (!push.advance())
-      CheckFence(life, push.clock(), push.phases(), "pushes");
+    const wire::PushRequest& request = message.header.push_request();
+    for (const wire::Push& push : request.push()) {
+      if (!push.has_advance())
+        CheckFence(life, push.clock(), request.phases(), "pushes");
+    }
   }
   if (!message.header.has_pull_request()) return;
-  const wire::PullRequest& pull = message.header.pull_request();
-  if (!pull.join()) {
-    CheckFence(life, pull.clock(), pull.phases(), "pulls");
+  const wire::PullRequest& request = message.header.pull_request();
+  for (const wire::Pull& pull : request.pull()) {
+    PullIntent& intent = pulls_[{life, pull.id()}];
+    intent.join = pull.has_join();
+    intent.state = pull.has_state();
+    intent.clock =
+        pull.has_state() ? pull.state().clock() : pull.step().clock();
+    intent.own_clock =
+        pull.has_state() ? pull.state().clock() : pull.step().own_clock();
+    if (intent.join) continue;
+    CheckFence(life, intent.clock, request.phases(), "pulls");
     Clock& reached = reached_[life];
-    reached = std::max<Clock>(reached, pull.clock());
+    reached = std::max<Clock>(reached, intent.clock);
   }
-  PullIntent& intent = pulls_[{{rank, incarnation}, pull.request_id()}];
-  intent.clock = pull.clock();
-  intent.own_clock = pull.own_clock();
-  intent.join = pull.join();
-  intent.state = pull.state();
 }
 
 void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
@@ -346,63 +373,65 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
   const Life life{rank, incarnation};
   if (message.header.has_push_reply()) {
     const wire::PushReply& reply = message.header.push_reply();
-    stats_.relocations += reply.relocation_size();
-    for (int i = 0; i < reply.shard_size(); ++i) {
-      const auto twin = twins_.find(reply.shard(i));
-      if (twin == twins_.end() || reply.acked_seq(i) == 0) continue;
+    for (const wire::PushAnswer& answer : reply.answer()) {
+      stats_.relocations += answer.refusal().moved().has_to();
+      const auto twin = twins_.find(answer.shard());
+      if (twin == twins_.end() || answer.accepted_seq() == 0) continue;
       const auto participant = twin->second.participants.find(life);
       const uint64_t taken = participant == twin->second.participants.end()
                                  ? 0
                                  : participant->second.next_seq - 1;
-      if (reply.acked_seq(i) > taken) {
+      if (answer.accepted_seq() > taken) {
         Report(Invariant::kLostPush,
                absl::StrCat(Name(rank, incarnation), " was told that its push ",
-                            reply.acked_seq(i), " to ", twin->second.name,
+                            answer.accepted_seq(), " to ", twin->second.name,
                             " is taken over; the shard has ", taken));
       }
     }
   }
   if (!message.header.has_pull_reply()) return;
-  const wire::PullReply& reply = message.header.pull_reply();
-  stats_.relocations += reply.relocation_size();
-  const auto intent = pulls_.find({life, reply.request_id()});
   size_t next_payload = 0;
-  // States are looked at as a whole, when they are there.
-  if (intent != pulls_.end() && intent->second.state) return;
-  for (int i = 0; i < reply.shard_size(); ++i) {
-    if (reply.code(i) != wire::OK) continue;
-    const auto found = twins_.find(reply.shard(i));
+  for (const wire::PullAnswer& answer : message.header.pull_reply().answer()) {
+    stats_.relocations += answer.refusal().moved().has_to();
+    if (answer.has_state()) {
+      // States are looked at as a whole, when they are there.
+      next_payload += 1 + static_cast<size_t>(scenario_.slot_count());
+    }
+    if (!answer.has_values()) continue;
+    const auto intent = pulls_.find({life, answer.pull()});
+    const auto found = twins_.find(answer.shard());
     if (found == twins_.end() || next_payload >= message.payloads.size()) {
       return Report(Invariant::kValue,
                     absl::StrCat("an answer to ", Name(rank, incarnation),
                                  " has a shard or payload too many"));
     }
     const Twin& twin = found->second;
-    const Version version = reply.version(i);
+    const Version version = answer.values().version();
     const std::vector<float> actual =
         FloatsOf(message.payloads[next_payload++]);
     if (intent == pulls_.end() ||
-        intent->second.answered[reply.shard(i)].count(version) == 0) {
+        intent->second.answered[answer.shard()].count(version) == 0) {
       return Report(
           Invariant::kVersionOrder,
           absl::StrCat(Name(rank, incarnation), " was given version ", version,
                        " of ", twin.name,
                        ", which the shard did not answer to its pull ",
-                       reply.request_id()));
+                       answer.pull()));
     }
-    if (!intent->second.join && reply.shard_clock(i) > twin.complete) {
+    if (!intent->second.join && answer.values().shard_clock() > twin.complete) {
       Report(Invariant::kStaleness,
              absl::StrCat(Name(rank, incarnation), " was told that ", twin.name,
-                          " is at clock ", reply.shard_clock(i),
+                          " is at clock ", answer.values().shard_clock(),
                           "; it is at clock ", twin.complete));
     }
     if (intent->second.join &&
-        twin.participants.at(life).joined_at != reply.shard_clock(i)) {
-      Report(Invariant::kStaleness,
-             absl::StrCat(Name(rank, incarnation),
-                          " was told to start at clock ", reply.shard_clock(i),
-                          " of ", twin.name, "; it takes part from clock ",
-                          twin.participants.at(life).joined_at));
+        twin.participants.at(life).joined_at != answer.values().shard_clock()) {
+      Report(
+          Invariant::kStaleness,
+          absl::StrCat(Name(rank, incarnation), " was told to start at clock ",
+                       answer.values().shard_clock(), " of ", twin.name,
+                       "; it takes part from clock ",
+                       twin.participants.at(life).joined_at));
     }
     ++stats_.answers;
     // An answer of before a split is of the whole shard.
@@ -463,9 +492,10 @@ void Checker::OnFinalPull(const ClientCore::PullResult& result) {
       const auto start = pushed_from_.find(life);
       if (start == pushed_from_.end()) continue;
       for (Clock clock = start->second; clock < scenario_.steps; ++clock) {
-        const wire::Mode mode = PhaseOf(clock).mode();
-        if (contained.count({life, clock}) > 0 || mode == wire::ALLREDUCE ||
-            mode == wire::BACKUP) {
+        const sync::Mode& mode = PhaseOf(clock).mode();
+        if (contained.count({life, clock}) > 0 ||
+            twin.too_stale.count({life, clock}) > 0 || mode.has_allreduce() ||
+            mode.has_backup()) {
           continue;
         }
         Report(Invariant::kLostPush,
@@ -497,11 +527,15 @@ Checker::Tensor Checker::SumOf(const Twin& twin, const Update& update) const {
         GradientOf(twin, update.contributions[i]);
     for (size_t e = 0; e < sum.size(); ++e) sum[e] += gradient[e];
   }
+  if (update.gradient_factor != 1) {
+    for (float& element : sum) element *= update.gradient_factor;
+  }
   return sum;
 }
 
-// SGD with learning rate 1: values - n / divisor * step, where step is the mean
-// of the n gradients, and with momentum the sum of that and what the slot has.
+// SGD with learning rate 1 times what the schedule and the rule for stale
+// gradients make of it: values - n / divisor * step, where step is the mean of
+// the n gradients, and with momentum the sum of that and what the slot has.
 // Adam's arithmetic is the product's; other tests compare it with LibTorch's.
 Checker::Tensor Checker::Apply(const Twin& twin, Version from,
                                const Tensor& values, Versions* slots,
@@ -509,7 +543,9 @@ Checker::Tensor Checker::Apply(const Twin& twin, Version from,
   const Tensor sum = SumOf(twin, update);
   const auto count = static_cast<double>(update.contributions.size());
   const float scale = 1.0f / static_cast<float>(count);
-  const float rate = static_cast<float>(count / update.divisor);
+  const double whole_rate =
+      scenario_.RateFactorAt(update.clock) * update.rate_factor;
+  const float rate = static_cast<float>(whole_rate * count / update.divisor);
   const float momentum = static_cast<float>(scenario_.momentum);
   std::vector<float> next = values;
   if (scenario_.adam) {
@@ -568,7 +604,7 @@ void Checker::CreateTwins(Owner owner, const View& view) {
     twin.slots.push_back(
         Versions(scenario_.slot_count(), Tensor(initial.size(), 0.0f)));
     twin.versions.push_back(std::move(initial));
-    for (const wire::WorkerMember& worker : view.proto().worker()) {
+    for (const wire::WorkerMember& worker : view.workers()) {
       if (worker.founder())
         twin.participants[{Rank{worker.rank()}, worker.incarnation()}] = {};
     }
@@ -625,12 +661,12 @@ void Checker::SplitTwins(Owner owner, const View& view,
 }
 
 void Checker::FollowParticipants(Twin& twin, const View& view,
-                                 const ShardState& state) {
+                                 const ShardMachine& machine) {
   for (auto& [life, participant] : twin.participants) {
     if (!participant.present) continue;
     const bool kept = std::any_of(
-        state.gate.participants().begin(), state.gate.participants().end(),
-        [&, who = life](const StalenessGate::Participant& p) {
+        machine.participants().begin(), machine.participants().end(),
+        [&, who = life](const slackline::Participant& p) {
           return p.rank == who.first && p.incarnation == who.second;
         });
     const bool member = view.FindWorker(life.first, life.second) != nullptr;
@@ -650,24 +686,25 @@ void Checker::FollowParticipants(Twin& twin, const View& view,
   UpdateMinClock(twin);
 }
 
-std::optional<Violation> Checker::Difference(const Twin& twin,
-                                             const ShardState& state) const {
+std::optional<Violation> Checker::Difference(
+    const Twin& twin, const ShardMachine& machine) const {
   const Version version = twin.versions.size() - 1;
   const auto differs = [](Invariant invariant, const std::string& what) {
     return Violation{.invariant = invariant, .what = what};
   };
-  if (state.shard.version() != version) {
-    return differs(
-        state.shard.version() < version ? Invariant::kLostPush
-                                        : Invariant::kExactlyOnce,
-        absl::StrCat("has version ", state.shard.version(), ", not ", version));
+  if (machine.shard().version() != version) {
+    return differs(machine.shard().version() < version
+                       ? Invariant::kLostPush
+                       : Invariant::kExactlyOnce,
+                   absl::StrCat("has version ", machine.shard().version(),
+                                ", not ", version));
   }
-  std::vector<float> values = FloatsOf(state.shard.values());
+  std::vector<float> values = FloatsOf(machine.shard().values());
   if (!SameBits(values, twin.versions.back()))
     return Explain(twin, version, values);
   for (int slot = 0; slot < scenario_.slot_count(); ++slot) {
     const size_t index = static_cast<size_t>(slot);
-    if (!SameBits(FloatsOf(state.shard.slots()[index]),
+    if (!SameBits(FloatsOf(machine.shard().slots()[index]),
                   twin.slots.back()[index])) {
       return differs(Invariant::kValue,
                      absl::StrCat("has another state in slot ", slot));
@@ -676,13 +713,14 @@ std::optional<Violation> Checker::Difference(const Twin& twin,
   size_t held = 0;
   for (const Contribution& contribution : twin.held) {
     const auto found = std::find_if(
-        state.held.begin(), state.held.end(), [&](const auto& entry) {
-          return Life{entry.rank, entry.incarnation} == contribution.life;
+        machine.held().begin(), machine.held().end(), [&](const auto& entry) {
+          return Life{entry.who.rank, entry.who.incarnation} ==
+                 contribution.life;
         });
     const std::string what =
         absl::StrCat("the gradient of clock ", contribution.clock, " of ",
                      Name(contribution.life.first, contribution.life.second));
-    if (found == state.held.end()) {
+    if (found == machine.held().end()) {
       return differs(Invariant::kLostPush,
                      absl::StrCat("does not hold ", what));
     }
@@ -692,10 +730,10 @@ std::optional<Violation> Checker::Difference(const Twin& twin,
     }
     ++held;
   }
-  if (state.held.size() != held) {
-    return differs(
-        Invariant::kExactlyOnce,
-        absl::StrCat("holds ", state.held.size(), " gradients, not ", held));
+  if (machine.held().size() != held) {
+    return differs(Invariant::kExactlyOnce,
+                   absl::StrCat("holds ", machine.held().size(),
+                                " gradients, not ", held));
   }
   size_t present = 0;
   for (const auto& [life, participant] : twin.participants) {
@@ -703,11 +741,11 @@ std::optional<Violation> Checker::Difference(const Twin& twin,
     ++present;
     const std::string who = Name(life.first, life.second);
     const auto found = std::find_if(
-        state.gate.participants().begin(), state.gate.participants().end(),
-        [&, of = life](const StalenessGate::Participant& p) {
+        machine.participants().begin(), machine.participants().end(),
+        [&, of = life](const slackline::Participant& p) {
           return p.rank == of.first && p.incarnation == of.second;
         });
-    if (found == state.gate.participants().end()) {
+    if (found == machine.participants().end()) {
       return differs(Invariant::kExactlyOnce,
                      absl::StrCat("does not know ", who, " any more"));
     }
@@ -727,28 +765,28 @@ std::optional<Violation> Checker::Difference(const Twin& twin,
                        " from clock ", participant.joined_at));
     }
   }
-  if (state.gate.participants().size() != present) {
+  if (machine.participants().size() != present) {
     return differs(Invariant::kBoundedState,
-                   absl::StrCat("has ", state.gate.participants().size(),
+                   absl::StrCat("has ", machine.participants().size(),
                                 " participants, not ", present));
   }
-  if (state.gate.MinClock() != twin.min_clock) {
-    return differs(
-        Invariant::kStaleness,
-        absl::StrCat("has a smallest clock of ", state.gate.MinClock(),
-                     ", not ", twin.min_clock));
+  if (machine.participants().MinClock() != twin.min_clock) {
+    return differs(Invariant::kStaleness,
+                   absl::StrCat("has a smallest clock of ",
+                                machine.participants().MinClock(), ", not ",
+                                twin.min_clock));
   }
-  if (state.bsp_clock != twin.complete) {
-    return differs(
-        Invariant::kStaleness,
-        absl::StrCat("is at clock ", state.bsp_clock, ", not ", twin.complete));
+  if (machine.complete_clock() != twin.complete) {
+    return differs(Invariant::kStaleness,
+                   absl::StrCat("is at clock ", machine.complete_clock(),
+                                ", not ", twin.complete));
   }
   return std::nullopt;
 }
 
-void Checker::CompareState(const Twin& twin, const ShardState& state,
+void Checker::CompareState(const Twin& twin, const ShardMachine& machine,
                            const std::string& when) {
-  if (const std::optional<Violation> found = Difference(twin, state)) {
+  if (const std::optional<Violation> found = Difference(twin, machine)) {
     Report(found->invariant,
            absl::StrCat(twin.name, ", ", when, ": ", found->what));
   }
@@ -760,8 +798,9 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
   const std::string here =
       absl::StrCat("server ", owner.server, " thread ", owner.thread);
   ShardThread& thread = shard_threads_[owner];
+  // The last view changes nothing in a shard.
   const bool newer =
-      view != nullptr &&
+      view != nullptr && view->proto().state() == wire::RUNNING &&
       (thread.view == nullptr || view->number() > thread.view->number());
   if (newer) thread.view = view;
   if (thread.view == nullptr) return;
@@ -802,51 +841,52 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
   }
   for (const int32_t id : served) {
     Twin& twin = twins_.at(id);
-    const ShardState* const state = core.StateOf(ShardId{id});
-    if (state == nullptr) continue;
+    const ShardMachine* const machine = core.MachineOf(ShardId{id});
+    if (machine == nullptr) continue;
     const bool changed =
         newer || std::find(gained.begin(), gained.end(), id) != gained.end();
-    if (changed) FollowParticipants(twin, *thread.view, *state);
+    if (changed) FollowParticipants(twin, *thread.view, *machine);
   }
   OnTrace(effects, served, owner);
   for (const int32_t id : served) {
-    if (const ShardState* const state = core.StateOf(ShardId{id}))
-      CheckWaiting(twins_.at(id), *state);
+    if (core.Owns(ShardId{id}))
+      CheckWaiting(twins_.at(id), *core.GateOf(ShardId{id}));
   }
   for (const int32_t id : cut) {
-    if (const ShardState* const state = core.StateOf(ShardId{id})) {
+    if (const ShardMachine* const machine = core.MachineOf(ShardId{id})) {
       ++stats_.parts_compared;
-      CompareState(twins_.at(id), *state, "after it was cut off");
+      CompareState(twins_.at(id), *machine, "after it was cut off");
     }
   }
   for (const int32_t id : gained) {
     const Twin& twin = twins_.at(id);
-    ++stats_.take_overs;
-    stats_.take_overs_held += !twin.held.empty();
-    CompareState(twin, *core.StateOf(ShardId{id}),
+    ++stats_.arrivals;
+    stats_.arrivals_held += !twin.held.empty();
+    CompareState(twin, *core.MachineOf(ShardId{id}),
                  absl::StrCat("as ", here, " has taken it over"));
   }
   for (const ShardTraceRecord& record : effects.trace) {
-    const ShardState* const state = core.StateOf(record.shard);
-    if (record.kind == ShardTraceRecord::Kind::kInstalled && state != nullptr) {
-      CompareState(twins_.at(static_cast<int32_t>(record.shard)), *state,
+    const ShardMachine* const machine = core.MachineOf(record.shard);
+    if (record.kind == ShardTraceRecord::Kind::kInstalled &&
+        machine != nullptr) {
+      CompareState(twins_.at(static_cast<int32_t>(record.shard)), *machine,
                    "as it was installed");
     }
   }
   for (const Outgoing& out : effects.sends) {
     if (!out.message.header.has_push_reply()) continue;
     const Life life{Rank{out.to.index}, out.to.instance};
-    const wire::PushReply& reply = out.message.header.push_reply();
-    for (int i = 0; i < reply.shard_size(); ++i) {
-      const auto twin = twins_.find(reply.shard(i));
-      if (twin == twins_.end() || reply.acked_seq(i) == 0) continue;
+    for (const wire::PushAnswer& answer :
+         out.message.header.push_reply().answer()) {
+      const auto twin = twins_.find(answer.shard());
+      if (twin == twins_.end() || answer.accepted_seq() == 0) continue;
       const auto participant = twin->second.participants.find(life);
       if (participant == twin->second.participants.end()) continue;
-      if (reply.acked_seq(i) > participant->second.next_seq - 1) {
+      if (answer.accepted_seq() > participant->second.next_seq - 1) {
         Report(Invariant::kLostPush,
                absl::StrCat(
-                   twin->second.name, " acknowledges push ", reply.acked_seq(i),
-                   " of ", Name(life.first, life.second),
+                   twin->second.name, " acknowledges push ",
+                   answer.accepted_seq(), " of ", Name(life.first, life.second),
                    " and has taken over ", participant->second.next_seq - 1));
       }
     }
@@ -878,7 +918,7 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
 
 void Checker::OnTrace(const ShardCore::Effects& effects,
                       const std::set<int32_t>& served, Owner owner) {
-  for (const ShardTraceRecord& record : effects.trace) {
+  for (ShardTraceRecord record : effects.trace) {
     const int32_t id = static_cast<int32_t>(record.shard);
     const auto twin = twins_.find(id);
     if (twin == twins_.end() || served.count(id) == 0) {
@@ -888,8 +928,9 @@ void Checker::OnTrace(const ShardCore::Effects& effects,
       continue;
     }
     switch (record.kind) {
-      case ShardTraceRecord::Kind::kPushTakenOver:
-        OnPushTakenOver(twin->second, record);
+      case ShardTraceRecord::Kind::kPushAccepted:
+      case ShardTraceRecord::Kind::kPushDiscarded:
+        OnPushAccepted(twin->second, record, owner);
         break;
       case ShardTraceRecord::Kind::kAdvanced:
         OnAdvanced(twin->second, record);
@@ -898,7 +939,7 @@ void Checker::OnTrace(const ShardCore::Effects& effects,
         OnUpdated(twin->second, record);
         break;
       case ShardTraceRecord::Kind::kPullAnswered:
-        OnPullAnswered(twin->second, record);
+        OnPullAnswered(twin->second, record, owner);
         break;
       case ShardTraceRecord::Kind::kInstalled:
         OnInstalled(twin->second, record, *shard_threads_.at(owner).view);
@@ -923,12 +964,33 @@ void Checker::OnAdvanced(Twin& twin, const ShardTraceRecord& record) {
   UpdateMinClock(twin);
 }
 
-void Checker::OnPushTakenOver(Twin& twin, const ShardTraceRecord& record) {
+bool Checker::JudgeStale(Twin& twin, int64_t missed_updates) {
+  twin.gradient_factor = 1;
+  twin.rate_factor = 1;
+  const config::StaleGradients& rule = scenario_.stale;
+  int64_t workers = 0;
+  for (const auto& [life, participant] : twin.participants)
+    workers += participant.present;
+  const double delay =
+      static_cast<double>(missed_updates) / static_cast<double>(workers);
+  if (rule.has_scale()) {
+    twin.gradient_factor = static_cast<float>(1 / (1 + delay));
+  } else if (rule.has_staleness_aware_rate()) {
+    twin.rate_factor =
+        static_cast<double>(workers) /
+        static_cast<double>(std::max<int64_t>(1, missed_updates));
+  }
+  stats_.weakened += twin.gradient_factor != 1 || twin.rate_factor != 1;
+  return !rule.has_drop() || delay <= rule.drop().beyond_clocks();
+}
+
+void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
+                              Owner owner) {
   ++stats_.pushes;
   const std::string who =
       absl::StrCat(twin.name, " took over clock ", record.clock, " of ",
                    Name(record.rank, record.incarnation));
-  if (PhaseOf(record.clock).mode() == wire::ALLREDUCE) {
+  if (PhaseOf(record.clock).mode().has_allreduce()) {
     return Report(Invariant::kMode,
                   absl::StrCat(who, ", whose step is by all-reduce"));
   }
@@ -938,14 +1000,49 @@ void Checker::OnPushTakenOver(Twin& twin, const ShardTraceRecord& record) {
                   absl::StrCat(who, ", which takes no part"));
   }
   Participant& participant = found->second;
+  const auto base = begun_with_.find({found->first, record.clock});
+  if (base != begun_with_.end()) {
+    ++stats_.bases;
+    int32_t id = static_cast<int32_t>(twin.range.shard);
+    while (static_cast<size_t>(id) >= base->second.size())
+      id = twins_.at(id).origin;  // It was cut off since.
+    const Version expected = base->second[static_cast<size_t>(id)];
+    if (record.version != expected) {
+      Report(Invariant::kVersionOrder,
+             absl::StrCat(who, ", computed from version ", record.version,
+                          "; the step began with version ", expected));
+    }
+  }
+  const Version newest = twin.versions.size() - 1;
+  const int64_t missed = record.version < newest
+                             ? static_cast<int64_t>(newest - record.version)
+                             : 0;
+  stats_.bases_missed += missed > 0;
+  AddToHistogram(missed, &shard_threads_[owner].staleness_updates);
   if (record.clock != participant.clock) {
     return Report(record.clock < participant.clock ? Invariant::kExactlyOnce
                                                    : Invariant::kOrder,
                   absl::StrCat(who, ", its next one is ", participant.clock));
   }
+  const sync::Mode& mode = PhaseOf(record.clock).mode();
+  const bool holds = mode.has_bsp() || mode.has_backup();
+  const bool too_stale = !holds && !JudgeStale(twin, missed);
+  const bool discarded = record.kind == ShardTraceRecord::Kind::kPushDiscarded;
+  if (too_stale != discarded) {
+    return Report(
+        Invariant::kExactlyOnce,
+        absl::StrCat(who, discarded ? ", and discarded it"
+                                    : ", which is too stale to be applied"));
+  }
   ++participant.clock;
   ++participant.next_seq;
-  if (PhaseOf(record.clock).mode() == wire::BACKUP) {
+  if (discarded) {
+    // As if the worker had only said that it has done this clock.
+    ++stats_.too_stale;
+    twin.too_stale.insert({.life = found->first, .clock = record.clock});
+    return UpdateMinClock(twin);
+  }
+  if (mode.has_backup()) {
     if (record.clock < twin.complete) {  // Late: of no effect.
       ++stats_.dropped;
       return UpdateMinClock(twin);
@@ -978,12 +1075,13 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
   }
   const bool enough = HasEnough(twin);
   update.contributions = std::move(twin.held);
+  update.clock = record.clock;
   twin.held.clear();
   int present = 0;
   for (const auto& [life, participant] : twin.participants)
     present += participant.present;
-  const wire::Mode mode = PhaseOf(record.clock).mode();
-  update.held = mode == wire::BSP || mode == wire::BACKUP;
+  const sync::Mode& mode = PhaseOf(record.clock).mode();
+  update.held = mode.has_bsp() || mode.has_backup();
   if (update.held) {
     update.divisor = static_cast<int>(update.contributions.size());
     for (const Contribution& contribution : update.contributions) {
@@ -995,7 +1093,7 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
                    " into clock ", record.clock));
       }
     }
-    if (mode == wire::BACKUP) {
+    if (mode.has_backup()) {
       if (!enough) {
         Report(Invariant::kSyncSum,
                absl::StrCat(twin.name, " applied clock ", record.clock,
@@ -1007,7 +1105,7 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
     for (const auto& [life, participant] : twin.participants) {
       const bool waits = participant.present && Live(life) &&
                          participant.clock <= record.clock;
-      if (waits && mode == wire::BACKUP) {
+      if (waits && mode.has_backup()) {
         ++stats_.without_some;
       } else if (waits) {
         Report(Invariant::kSyncSum,
@@ -1019,6 +1117,8 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
     if (update.divisor < scenario_.workers) ++stats_.partial_sums;
   } else {
     update.divisor = present;
+    update.gradient_factor = twin.gradient_factor;
+    update.rate_factor = twin.rate_factor;
   }
   Versions slots = twin.slots.back();
   twin.versions.push_back(Apply(twin, twin.versions.size() - 1,
@@ -1027,7 +1127,8 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
   twin.updates.push_back(std::move(update));
 }
 
-void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record) {
+void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
+                             Owner owner) {
   const Life life{record.rank, record.incarnation};
   const auto who = [&] {
     return absl::StrCat(twin.name, " answered pull ", record.request_id, " of ",
@@ -1039,6 +1140,8 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record) {
                   absl::StrCat(who(), ", which was never sent"));
   }
   PullIntent& pull = intent->second;
+  AddToHistogram(std::max<Clock>(0, pull.clock - twin.complete),
+                 &shard_threads_[owner].staleness_clocks);
   auto puller = twin.participants.find(life);
   if (puller == twin.participants.end()) {
     if (!pull.join)
@@ -1094,16 +1197,15 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record) {
   }
 }
 
-void Checker::CheckWaiting(const Twin& twin, const ShardState& state) {
+void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate) {
   if (!twin.held.empty() &&
-      PhaseOf(twin.held.front().clock).mode() == wire::BACKUP &&
-      HasEnough(twin)) {
+      PhaseOf(twin.held.front().clock).mode().has_backup() && HasEnough(twin)) {
     Report(Invariant::kSyncSum,
            absl::StrCat(twin.name, " holds ", twin.held.size(),
                         " gradients of clock ", twin.held.front().clock,
                         ", which are enough"));
   }
-  for (const StalenessGate::Pull& pull : state.gate.parked()) {
+  for (const StalenessGate::Pull& pull : gate.Parked()) {
     ++stats_.parked;
     const auto puller = twin.participants.find({pull.rank, pull.incarnation});
     if (puller == twin.participants.end() ||
@@ -1127,17 +1229,24 @@ void Checker::CheckWaiting(const Twin& twin, const ShardState& state) {
 // ---- By all-reduce ----------------------------------------------------------
 
 void Checker::OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
-                          bool by_all_reduce) {
+                          const ClientCore::PullResult* parameters) {
   const Life life{rank, incarnation};
   Clock& reached = reached_[life];
   reached = std::max(reached, clock);
+  const bool by_all_reduce = parameters == nullptr;
+  if (!by_all_reduce) {
+    std::vector<Version>& versions = begun_with_[{life, clock}];
+    versions.clear();
+    for (const ClientCore::ShardValue& value : parameters->shards)
+      versions.push_back(value.version);
+  }
   if (!Live(life)) return;
-  const wire::Mode mode = PhaseOf(clock).mode();
-  if ((mode == wire::ALLREDUCE) == by_all_reduce) return;
+  const sync::Mode& mode = PhaseOf(clock).mode();
+  if (mode.has_allreduce() == by_all_reduce) return;
   Report(Invariant::kMode,
          absl::StrCat(Name(rank, incarnation), " begins step ", clock,
                       by_all_reduce ? " by all-reduce" : " over servers",
-                      "; it is of mode ", wire::Mode_Name(mode)));
+                      "; it is of mode ", ModeText(mode)));
 }
 
 Checker::ModelPtr Checker::ModelOf(const Life& life, const std::string& what) {
@@ -1204,8 +1313,11 @@ void Checker::OnTookState(Rank rank, Incarnation incarnation, Clock clock,
       return Tensor(tensor.begin() + twin.range.begin,
                     tensor.begin() + twin.range.end);
     };
+    int32_t pulled_as = static_cast<int32_t>(twin.range.shard);
+    while (static_cast<size_t>(pulled_as) >= state.versions.size())
+      pulled_as = twins_.at(pulled_as).origin;  // It was cut off since.
     bool same = SameBits(part(state.values[table]), twin.versions.back()) &&
-                state.VersionOf(*state.view, twin.range.shard) + 1 ==
+                state.versions[static_cast<size_t>(pulled_as)] + 1 ==
                     twin.versions.size();
     for (size_t i = 0; i < twin.slots.back().size(); ++i) {
       same =
@@ -1233,9 +1345,15 @@ void Checker::OnExchange(uint64_t group,
     most = std::max(most, share.clock);
   if (most < 0) return;
   ModelPtr base;
+  ModelPtr of_the_dead;
   for (const SimGroup::Share& share : shares) {
     if (share.clock != most) continue;
     const ModelPtr model = shared_[{group, {share.rank, share.incarnation}}];
+    // Who has been removed, and has not heard of it, took a state of its own.
+    if (model != nullptr && !Live({share.rank, share.incarnation})) {
+      of_the_dead = model;
+      continue;
+    }
     if (base == nullptr) base = model;
     if (model == nullptr || base != model || base->clock != most) {
       return Report(Invariant::kReplica,
@@ -1246,6 +1364,7 @@ void Checker::OnExchange(uint64_t group,
                                  group));
     }
   }
+  if (base == nullptr) base = of_the_dead;  // It goes nowhere.
   ++stats_.groups;
   bool apart = false;
   for (const SimGroup::Share& share : shares) {
@@ -1322,6 +1441,7 @@ void Checker::OnReduced(Rank rank, Incarnation incarnation, uint64_t group,
           {.life = model.group.back(), .clock = clock - 1});
     }
     update.divisor = static_cast<int>(shares.size());
+    update.clock = clock - 1;
     const View& view = *model.state.view;
     for (int32_t id = 0; id < view.shard_count(); ++id) {
       Twin part;  // Of which only the range counts.
@@ -1409,6 +1529,7 @@ void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
     for (const Life& who : step->group)
       update.contributions.push_back({.life = who, .clock = step->clock - 1});
     update.divisor = static_cast<int>(step->group.size());
+    update.clock = step->clock - 1;
     Versions slots;
     for (const Tensor& slot : step->state.slots[table])
       slots.push_back(part(slot));
@@ -1422,7 +1543,7 @@ void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
                         twin.versions.size() - 1));
   }
   // All are at this clock now.
-  for (const wire::WorkerMember& worker : view.proto().worker()) {
+  for (const wire::WorkerMember& worker : view.workers()) {
     const Clock joined_at = std::max(record.clock, twin.min_clock);
     Participant& participant =
         twin.participants
@@ -1475,6 +1596,76 @@ void Checker::OnFinalReplica(Rank rank, Incarnation incarnation,
            absl::StrCat(Name(other.first, other.second), " is done at clock ",
                         model->clock, " with another model than the chief"));
   }
+}
+
+void Checker::OnShardStats(Owner owner, const run::ServerStats& stats) {
+  ++stats_.histograms;
+  const ShardThread& thread = shard_threads_[owner];
+  const auto compare = [&](const char* name, const run::Histogram& actual,
+                           const run::Histogram& expected) {
+    if (actual.SerializeAsString() == expected.SerializeAsString()) return;
+    Report(Invariant::kStaleness,
+           absl::StrCat("server ", owner.server, " thread ", owner.thread,
+                        " counts staleness in ", name, " as ",
+                        actual.ShortDebugString(), ", not ",
+                        expected.ShortDebugString()));
+  };
+  compare("updates", stats.staleness_updates(), thread.staleness_updates);
+  compare("clocks", stats.staleness_clocks(), thread.staleness_clocks);
+}
+
+void Checker::OnCoordinator(const CoordinatorCore::Sizes& sizes) {
+  // One place for each worker of the config, and for each server that there
+  // ever was; a life that is over leaves one token. A worker waits for one
+  // barrier, and for a few keys of the group that it belongs to; users and
+  // servers wait for nothing. Of users, the last calls are kept. A phase
+  // without an end has to be entered before the next one can be asked for.
+  constexpr size_t kUserCallsMax = 64;
+  constexpr size_t kGroupsKept = 2;
+  ++stats_.sizes;
+  const auto workers = static_cast<size_t>(scenario_.workers);
+  const size_t members = workers + server_indices_.size();
+  const auto check = [&](const char* what, size_t actual, size_t bound) {
+    if (actual <= bound) return;
+    Report(Invariant::kBoundedState,
+           absl::StrCat("the coordinator keeps ", actual, " ", what, "; ",
+                        bound, " is its bound"));
+  };
+  check("members", sizes.members, members);
+  check("past tokens", sizes.past_tokens, joined_count_);
+  check("keys", sizes.store_keys, workers * kGroupsKept);
+  check("barriers", sizes.barriers, workers);
+  check("parked calls", sizes.parked_calls, workers * (workers + 1));
+  check("calls of users", sizes.user_calls, kUserCallsMax);
+}
+
+void Checker::OnClient(Rank rank, Incarnation incarnation,
+                       const ClientCore& client, const MemberCore& member,
+                       const View& view) {
+  // A worker has one pull under way, and one that runs ahead; each is one
+  // message for each shard at most. The answer to a pull acknowledges all pushes
+  // of earlier clocks, so that at most two clocks are
+  // there, and an advance or an installation. For each phase it tells the
+  // coordinator a few things.
+  constexpr size_t kPullsMax = 2;
+  constexpr size_t kClocksMax = 3;
+  ++stats_.sizes;
+  const ClientCore::Sizes sizes = client.sizes();
+  const auto shards = static_cast<size_t>(view.shard_count());
+  const auto check = [&](const char* what, size_t actual, size_t bound) {
+    if (actual <= bound) return;
+    Report(Invariant::kBoundedState,
+           absl::StrCat("the client of ", Name(rank, incarnation), " keeps ",
+                        actual, " ", what, "; ", bound, " is its bound"));
+  };
+  check("links", sizes.links,
+        server_indices_.size() * static_cast<size_t>(scenario_.threads));
+  check("pulls", sizes.pulls, kPullsMax);
+  check("messages of pulls", sizes.pull_messages, kPullsMax * shards);
+  check("messages of pushes", sizes.push_messages, kClocksMax * shards);
+  check("calls", member.calls_count(),
+        16 + 4 * static_cast<size_t>(view.proto().phase_size()));
+  check("records", member.records_count(), 4096);
 }
 
 void Checker::OnShardFlush(Owner owner, const ShardCore& core) {

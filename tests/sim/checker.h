@@ -17,7 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/membership/member_core.h"
 #include "common/view/shard_map.h"
+#include "server/coordinator/coordinator_core.h"
 #include "server/shard/shard_core.h"
 #include "tests/sim/scenario.h"
 #include "tests/sim/sim_group.h"
@@ -45,6 +47,7 @@ enum class Invariant {
   kBoundedState,  // A shard keeps state of workers that are gone, or parks too
                   // much.
   kLiveness,      // Somebody still waits long after the last fault.
+  kGaveUp,        // A healthy worker gave up, and no fault explains it.
   kOutcome,       // The job ended otherwise than it had to.
 };
 const char* InvariantName(Invariant invariant);
@@ -70,8 +73,8 @@ struct CheckerStats {
   int64_t moves_done = 0;
   int64_t moves_cancelled = 0;  // The target had died.
   int64_t splits = 0;
-  int64_t take_overs = 0;       // Compared with the twin.
-  int64_t take_overs_held = 0;  // Of those: with gradients that were held.
+  int64_t arrivals = 0;       // Compared with the twin.
+  int64_t arrivals_held = 0;  // Of those: with gradients that were held.
   int64_t parts_compared = 0;   // After a split.
   int64_t waiting = 0;          // Requests that waited for a move.
   int64_t relocations = 0;      // That workers were told.
@@ -86,6 +89,12 @@ struct CheckerStats {
   int64_t groups_apart = 0;     // Of those: some members were behind.
   int64_t installs = 0;         // Compared with the workers' state.
   int64_t installs_again = 0;   // Of shards that had it already.
+  int64_t bases = 0;            // Versions of pushes that were compared.
+  int64_t bases_missed = 0;     // Of those: there were newer ones already.
+  int64_t too_stale = 0;        // Gradients that a rule did not let in.
+  int64_t weakened = 0;         // Gradients or rates that a rule changed.
+  int64_t histograms = 0;       // Compared.
+  int64_t sizes = 0;            // Of coordinators and clients, compared.
 };
 
 class Checker {
@@ -99,7 +108,12 @@ class Checker {
 
   // The coordinator made this view; a member took it over.
   void OnPublished(const wire::View& view);
+  // Somebody was told that it has joined; perhaps not for the first time.
+  void OnJoined(bool server, int32_t index);
   void OnMemberView(const PeerId& member, const wire::View& view);
+  // The view that the message brings, whole or as a change; nullopt: it brings
+  // none.
+  std::optional<wire::View> ViewIn(const wire::Header& header) const;
 
   // A worker's client has put this on its way.
   void OnSent(Rank rank, Incarnation incarnation, const Message& message);
@@ -113,9 +127,10 @@ class Checker {
   // The chief has read the final model.
   void OnFinalPull(const ClientCore::PullResult& result);
 
-  // A worker begins the step of this clock.
+  // A worker begins the step of this clock with these parameters; nullptr: it
+  // steps by all-reduce.
   void OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
-                   bool by_all_reduce);
+                   const ClientCore::PullResult* parameters);
   // By all-reduce: a worker has the initial state; or that of the servers at
   // `clock`; or shares it with its group, which is about to find its clock from
   // these shares, and then has one; or it has done a step and is at `clock`.
@@ -140,6 +155,12 @@ class Checker {
   void OnShardFlush(Owner owner, const ShardCore& core);
   // Its process has ended.
   void OnServerGone(int32_t server);
+  // The thread's figures, as they go into a heartbeat.
+  void OnShardStats(Owner owner, const run::ServerStats& stats);
+  // What the coordinator and a worker's client keep, after an event.
+  void OnCoordinator(const CoordinatorCore::Sizes& sizes);
+  void OnClient(Rank rank, Incarnation incarnation, const ClientCore& client,
+                const MemberCore& member, const View& view);
   // The source of a move has sent the last record.
   void OnGo(int32_t shard, uint64_t move);
 
@@ -178,6 +199,10 @@ class Checker {
     std::vector<Contribution> contributions;  // In the order of the sum.
     int divisor = 1;
     bool held = false;  // It waited for the whole clock.
+    Clock clock = 0;    // Whose learning rate it has.
+    // What the rule for stale gradients made of a gradient and of its rate.
+    float gradient_factor = 1;
+    double rate_factor = 1;
   };
   using Tensor = std::vector<float>;
   using Versions = std::vector<Tensor>;
@@ -205,6 +230,10 @@ class Checker {
     std::map<Life, Participant> participants;  // Those that are gone, too.
     // BSP and BACKUP: taken over in time, not applied yet.
     std::vector<Contribution> held;
+    // What the last gradient that was taken over becomes.
+    float gradient_factor = 1;
+    double rate_factor = 1;
+    std::set<Contribution> too_stale;  // Not applied, by the rule.
     Clock min_clock = 0;
     Clock complete = 0;  // Clocks below it are complete.
     Clock installed_at = -1;
@@ -251,22 +280,24 @@ class Checker {
   void SplitTwins(Owner owner, const View& view, std::vector<int32_t>* changed);
   // Who takes part by now, after a view or a new owner.
   void FollowParticipants(Twin& twin, const View& view,
-                          const ShardState& state);
+                          const ShardMachine& machine);
   // What an owner has is what it must have.
-  void CompareState(const Twin& twin, const ShardState& state,
+  void CompareState(const Twin& twin, const ShardMachine& machine,
                     const std::string& when);
   std::optional<Violation> Difference(const Twin& twin,
-                                      const ShardState& state) const;
+                                      const ShardMachine& machine) const;
   void OnTrace(const ShardCore::Effects& effects,
                const std::set<int32_t>& served, Owner owner);
   void OnAdvanced(Twin& twin, const ShardTraceRecord& record);
   void OnInstalled(Twin& twin, const ShardTraceRecord& record,
                    const View& view);
-  void OnPushTakenOver(Twin& twin, const ShardTraceRecord& record);
+  void OnPushAccepted(Twin& twin, const ShardTraceRecord& record, Owner owner);
+  // By the rule for stale gradients: false if the gradient is not applied.
+  bool JudgeStale(Twin& twin, int64_t missed_updates);
   void OnUpdated(Twin& twin, const ShardTraceRecord& record);
   // What waits at the shard has to wait.
-  void CheckWaiting(const Twin& twin, const ShardState& state);
-  void OnPullAnswered(Twin& twin, const ShardTraceRecord& record);
+  void CheckWaiting(const Twin& twin, const StalenessGate& gate);
+  void OnPullAnswered(Twin& twin, const ShardTraceRecord& record, Owner owner);
   void UpdateMinClock(Twin& twin);
   // Lives that the coordinator counts as members now.
   bool Live(const Life& life) const { return live_.count(life) > 0; }
@@ -284,12 +315,17 @@ class Checker {
   std::map<uint64_t, std::string> published_;  // Views by number.
   std::map<PeerId, uint64_t> member_view_;
   wire::View latest_view_;
+  std::set<int32_t> server_indices_;  // Of all that ever joined.
+  size_t joined_count_ = 0;
   std::set<Life> live_;
   std::map<int32_t, Twin> twins_;  // By shard.
   struct ShardThread {
     std::shared_ptr<const View> view;  // Handed to it last.
     bool created = false;              // Has seen that the job runs.
     size_t waiting = 0;                // Requests, last time.
+    // How stale gradients and answers were, as the twins have it.
+    run::Histogram staleness_updates;
+    run::Histogram staleness_clocks;
   };
   std::map<Owner, ShardThread> shard_threads_;
   std::map<std::pair<int32_t, uint64_t>, Move> moves_;  // By shard and id.
@@ -299,6 +335,8 @@ class Checker {
   std::map<Life, uint64_t> joined_in_;  // The first view with it.
   std::map<Life, Clock> pushed_from_;
   std::map<Life, Clock> reached_;  // Largest clock asked for or begun.
+  // The versions that a step over servers began with, by shard.
+  std::map<std::pair<Life, Clock>, std::vector<Version>> begun_with_;
   ModelPtr initial_;
   std::map<Clock, ModelPtr> taken_;      // From the servers.
   std::map<Clock, ModelPtr> installed_;  // And given back.

@@ -96,8 +96,8 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(checker.moves_done, 1000);
   EXPECT_GT(counts.gos, 1000);
   EXPECT_GT(checker.splits, 200);
-  EXPECT_GT(checker.take_overs, 1000);
-  EXPECT_GT(checker.take_overs_held, 100);
+  EXPECT_GT(checker.arrivals, 1000);
+  EXPECT_GT(checker.arrivals_held, 100);
   EXPECT_GT(checker.parts_compared, 400);
   EXPECT_GT(checker.waiting, 100);
   EXPECT_GT(checker.relocations, 1000);
@@ -113,9 +113,40 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
     EXPECT_GT(counts.steps[step], 500);
     EXPECT_GT(counts.step_faults[step], 1);
   }
+
+  // Beyond losses, cuts and crashes.
+  EXPECT_GT(counts.stopped, 30);
+  EXPECT_GT(counts.stopped_long, 20);
+  EXPECT_GT(counts.suspended, 25);
+  EXPECT_GT(counts.server_0_still, 50);
+  EXPECT_GT(network.while_still, 1500);
+  EXPECT_GT(network.told_up, 1000);
+  EXPECT_GT(network.told_gone, 50);
+  EXPECT_GT(counts.gave_up_with_reason, 60);
+  EXPECT_GT(counts.removed_with_reason, 0);
+  EXPECT_GT(counts.clocks_apart, 100);
+  EXPECT_GT(counts.trainer_stalls, 10);
+  EXPECT_GT(counts.trainer_stalls_for_ever, 1);
+  EXPECT_GT(counts.shard_stalls, 40);
+  EXPECT_GT(counts.inner_cuts, 8);
+  EXPECT_GT(counts.bounded_links, 50);
+  EXPECT_GT(network.queued, 1000);
+  EXPECT_GT(network.refused, 0);
+  EXPECT_GT(counts.schedules, 20);
+  EXPECT_GT(counts.stale_rules, 20);
+  EXPECT_GT(counts.stop_rules, 5);
+  EXPECT_GT(counts.garbage.sent, 1000);
+  EXPECT_GT(counts.garbage.answers, 500);
+  EXPECT_GT(counts.requests_answered, 50000);
+  EXPECT_GT(checker.bases, 10000);
+  EXPECT_GT(checker.bases_missed, 5000);
+  EXPECT_GT(checker.too_stale, 20);
+  EXPECT_GT(checker.weakened, 500);
+  EXPECT_GT(checker.histograms, 5000);
+  EXPECT_GT(checker.sizes, 50000);
 }
 
-INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 24));
+INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 30));
 
 class ModesSim : public ::testing::TestWithParam<uint64_t> {};
 
@@ -167,7 +198,7 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Blocks, ModesSim, ::testing::Range<uint64_t>(0, 12));
+INSTANTIATE_TEST_SUITE_P(Blocks, ModesSim, ::testing::Range<uint64_t>(0, 21));
 
 // As above: too rare for every block.
 TEST(ModesSimTest, SomebodyDiesAtEveryStepOfAChange) {
@@ -205,11 +236,15 @@ TEST(ClusterSimTest, SomebodyDiesAtEveryStepOfAMove) {
     EXPECT_GT(counts.step_crashes[step], 2)
         << MoveStepName(static_cast<MoveStep>(step));
   }
+  EXPECT_GT(counts.disk_errors, 10);
+  EXPECT_GT(counts.workers.saves_failed, 10);
+  EXPECT_GT(counts.stuck_alone, 0);
   EXPECT_GT(counts.checker.moves_cancelled, 10);
   EXPECT_GT(counts.lost_on_the_way, 0);
 }
 
-// What each of them broke before it was mended.
+// What each of them broke before it was mended, in a world of losses, cuts and
+// crashes alone.
 TEST(ClusterSimTest, SeedsThatFoundSomethingPass) {
   const std::map<uint64_t, std::string> seeds = {
       {56, "the coordinator never slept where nothing may move"},
@@ -219,10 +254,29 @@ TEST(ClusterSimTest, SeedsThatFoundSomethingPass) {
       {1'003'208, "a target took over from a source with a newer view"},
       {1'010'549, "moves behind one to a dead server were never ordered"}};
   for (const auto& [seed, what] : seeds) {
-    const RunReport report = RunSeed(seed, /*keep_log=*/false);
+    const RunReport report = RunSeed(seed, /*keep_log=*/false, Reality());
     EXPECT_FALSE(report.violation.has_value())
         << what << "; seed " << seed << ": " << report.violation->what;
   }
+}
+
+// Likewise, with all that reality has.
+TEST(RealitySimTest, SeedsThatFoundSomethingPass) {
+  constexpr const char* kPause =
+      "a coordinator that had stood still did not read what waited first";
+  const std::map<uint64_t, std::string> seeds = {
+      {1801, kPause}, {2712, kPause}, {3551, kPause}, {7050, kPause}};
+  for (const auto& [seed, what] : seeds) {
+    const RunReport report =
+        RunSeed(seed, /*keep_log=*/false, Reality::All());
+    EXPECT_FALSE(report.violation.has_value())
+        << what << "; seed " << seed << ": " << report.violation->what;
+  }
+  const RunReport report =
+      RunModesSeed(8868, /*keep_log=*/false, Reality::All());
+  EXPECT_FALSE(report.violation.has_value())
+      << "who joined all-reduce in a later phase was not seen to wait: "
+      << report.violation->what;
 }
 
 TEST(ModesSimTest, SeedsThatFoundSomethingPass) {
@@ -232,10 +286,88 @@ TEST(ModesSimTest, SeedsThatFoundSomethingPass) {
       {2499, "who was held up in a step did not promise where it stops"},
       {2014987, "a shard was cut in two while workers took the state"}};
   for (const auto& [seed, what] : seeds) {
-    const RunReport report = RunModesSeed(seed, /*keep_log=*/false);
+    const RunReport report =
+        RunModesSeed(seed, /*keep_log=*/false, Reality());
     EXPECT_FALSE(report.violation.has_value())
         << what << "; seed " << seed << ": " << report.violation->what;
   }
+}
+
+// Each by itself, so that what one of them breaks is found with it alone.
+TEST(RealitySimTest, EveryPartHappensByItself) {
+  for (const std::string& name : Reality::Names()) {
+    SCOPED_TRACE(name);
+    Reality reality;
+    *reality.Find(name) = true;
+    const Reality usual = Reality::Usual();
+    if (!*Reality(usual).Find(name)) continue;
+    int runs = 0;
+    for (uint64_t seed = 2'000'000; seed < 2'000'100; ++seed) {
+      Scenario scenario = Scenario::RandomModes(seed);
+      scenario.Widen(reality);
+      if (!*scenario.reality.Find(name)) continue;
+      ++runs;
+      const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
+      EXPECT_FALSE(report.violation.has_value())
+          << "slackline_sim --modes --with=" << name << " --seed=" << seed
+          << ": " << report.violation->what;
+    }
+    EXPECT_GT(runs, 3);
+  }
+}
+
+TEST(RealitySimTest, WhatASeedDrawsOtherwiseDoesNotDependOnIt) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const Scenario plain = Scenario::RandomModes(seed);
+    Scenario wide = plain;
+    wide.Widen(Reality::All());
+    EXPECT_EQ(plain.compute, wide.compute);
+    EXPECT_EQ(plain.start_at, wide.start_at);
+    EXPECT_EQ(plain.placement.user.size(), wide.placement.user.size());
+    EXPECT_LE(plain.heal_at, wide.heal_at);
+    EXPECT_LE(plain.faults.size(), wide.faults.size());
+  }
+}
+
+TEST(SimMachineTest, WhatComesWhileItStandsStillHappensWhenItGoesOn) {
+  EventQueue queue;
+  SimMachine machine(&queue, {.ahead = absl::Hours(3), .drift = 1e-4});
+  const absl::Time start = machine.now();
+  EXPECT_EQ(start, absl::UnixEpoch() + absl::Hours(3));
+  std::vector<std::string> happened;
+  const auto note = [&](const std::string& what) {
+    return [&happened, what] { happened.push_back(what); };
+  };
+  machine.After(absl::Milliseconds(10), note("early timer"));
+  machine.After(absl::Milliseconds(50), note("late timer"));
+  StandStillFault fault;
+  fault.order = WakeOrder::kMessagesFirst;
+  queue.After(absl::Milliseconds(5), [&] {
+    machine.StandStill(absl::Milliseconds(30), fault);
+  });
+  queue.After(absl::Milliseconds(20),
+              [&] { machine.Arrive(note("message")); });
+  while (queue.RunNext()) {
+  }
+  EXPECT_EQ(happened, (std::vector<std::string>{"message", "early timer",
+                                                "late timer"}));
+  EXPECT_EQ(machine.stood_still(), absl::Milliseconds(30));
+}
+
+TEST(SimMachineTest, TheClockOfASuspendedMachineStandsStillToo) {
+  EventQueue queue;
+  SimMachine machine(&queue, {});
+  absl::Time fired;
+  machine.After(absl::Milliseconds(50), [&] { fired = queue.now(); });
+  StandStillFault fault;
+  fault.suspend = true;
+  queue.After(absl::Milliseconds(10), [&] {
+    machine.StandStill(absl::Seconds(2), fault);
+  });
+  while (queue.RunNext()) {
+  }
+  EXPECT_EQ(fired, absl::UnixEpoch() + absl::Milliseconds(2050));
+  EXPECT_EQ(machine.now(), absl::UnixEpoch() + absl::Milliseconds(50));
 }
 
 TEST(ModesSimTest, OneSeedIsOneRun) {

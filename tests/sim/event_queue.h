@@ -12,15 +12,27 @@
 
 namespace slackline::sim {
 
+// Where events happen that may have to wait although their moment has come.
+class EventPlace {
+ public:
+  virtual ~EventPlace() = default;
+  // `due` is the moment by the clock of this place.
+  virtual void Run(absl::Time due, std::function<void()> run) = 0;
+};
+
 // Events of one moment run in the order in which they were added, so the same
 // calls make the same run. Single-threaded.
 class EventQueue {
  public:
+  // True time: that of no machine.
   absl::Time now() const { return now_; }
 
   // Runs `run` at `at`; at once after the present event if that has passed.
-  void At(absl::Time at, std::function<void()> run) {
-    events_.push_back({std::max(at, now_), next_order_++, std::move(run)});
+  // With a place, which outlives the queue's events: hands it `run` and `due`.
+  void At(absl::Time at, std::function<void()> run, EventPlace* place = nullptr,
+          absl::Time due = absl::InfinitePast()) {
+    events_.push_back(
+        {std::max(at, now_), next_order_++, due, place, std::move(run)});
     std::push_heap(events_.begin(), events_.end(), Later);
   }
   void After(absl::Duration delay, std::function<void()> run) {
@@ -30,11 +42,15 @@ class EventQueue {
   bool RunNext() {
     if (events_.empty()) return false;
     std::pop_heap(events_.begin(), events_.end(), Later);
-    const Event event = std::move(events_.back());
+    Event event = std::move(events_.back());
     events_.pop_back();
     now_ = event.at;
     ++events_run_;
-    event.run();
+    if (event.place == nullptr) {
+      event.run();
+    } else {
+      event.place->Run(event.due, std::move(event.run));
+    }
     return true;
   }
   int64_t events_run() const { return events_run_; }
@@ -43,6 +59,8 @@ class EventQueue {
   struct Event {
     absl::Time at;
     uint64_t order = 0;
+    absl::Time due;
+    EventPlace* place = nullptr;
     std::function<void()> run;
   };
   static bool Later(const Event& a, const Event& b) {
@@ -70,30 +88,6 @@ class Lifetime {
 
  private:
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-};
-
-// Calls `ring` at the time set, or earlier: whoever is called looks at its
-// core's NextWakeup() anyway, and sets the alarm again.
-class Alarm {
- public:
-  Alarm(EventQueue* queue, std::function<void()> ring)
-      : queue_(queue), ring_(std::move(ring)) {}
-
-  void SetAt(absl::Time at) {
-    if (at >= pending_) return;  // Also when `at` is the infinite future.
-    pending_ = at;
-    queue_->At(at, lifetime_.Guard([this, at] {
-      if (pending_ != at) return;  // An earlier one was set meanwhile.
-      pending_ = absl::InfiniteFuture();
-      ring_();
-    }));
-  }
-
- private:
-  EventQueue* const queue_;
-  const std::function<void()> ring_;
-  absl::Time pending_ = absl::InfiniteFuture();
-  Lifetime lifetime_;
 };
 
 }  // namespace slackline::sim

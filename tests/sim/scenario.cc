@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status.h"
+#include "common/optim/schedule.h"
 #include "common/sync/phases.h"
 
 namespace slackline::sim {
@@ -193,7 +194,219 @@ Placement RandomPlacement(const Scenario& scenario, bool faulty,
   return placement;
 }
 
+struct NamedPart {
+  const char* name;
+  bool Reality::*part;
+};
+constexpr NamedPart kParts[] = {
+    {"stand_still", &Reality::stand_still},
+    {"clocks", &Reality::clocks},
+    {"trainer_stalls", &Reality::trainer_stalls},
+    {"shard_stalls", &Reality::shard_stalls},
+    {"inner_cuts", &Reality::inner_cuts},
+    {"links", &Reality::links},
+    {"rules", &Reality::rules},
+    {"stop_rules", &Reality::stop_rules},
+    {"disk_errors", &Reality::disk_errors},
+    {"garbage", &Reality::garbage}};
+
+// Mostly shorter than a lease.
+absl::Duration ForAWhile(Rng& rng, absl::Duration lease, double longest) {
+  return rng.Chance(0.6)
+             ? Between(rng, absl::Milliseconds(5), lease * 0.9)
+             : Between(rng, lease, lease * longest);
+}
+
+// `last`: when the training ends if nothing goes wrong.
+std::vector<StandStillFault> RandomStandStill(const Scenario& scenario,
+                                              absl::Duration last, Rng& rng) {
+  std::vector<StandStillFault> faults;
+  for (int64_t left = rng.Between(1, 3); left > 0; --left) {
+    StandStillFault& fault = faults.emplace_back();
+    fault.at = Between(rng, absl::ZeroDuration(), last);
+    fault.duration = ForAWhile(rng, scenario.lease, 6);
+    fault.node = static_cast<Node>(rng.Below(scenario.UserNode()));
+    if (rng.Chance(0.3)) fault.node = 0;
+    // Another server with shards that is silent for a lease ends the job.
+    if (fault.node > 0 && fault.node < scenario.servers &&
+        fault.duration >= scenario.lease * 0.9 && rng.Chance(0.9)) {
+      fault.node = 0;
+    }
+    fault.suspend = rng.Chance(0.3);
+    fault.order = static_cast<WakeOrder>(rng.Below(3));
+  }
+  return faults;
+}
+
+config::LearningRateSchedule RandomSchedule(const Scenario& scenario,
+                                            Rng& rng) {
+  config::LearningRateSchedule schedule;
+  if (rng.Chance(0.5)) schedule.set_warmup_steps(rng.Between(1, 10));
+  if (rng.Chance(0.4)) {
+    schedule.mutable_step()->set_every_epochs(
+        static_cast<double>(rng.Between(1, 5)) /
+        static_cast<double>(scenario.steps));
+    schedule.mutable_step()->set_factor(0.5);
+  } else if (rng.Chance(0.5)) {
+    schedule.mutable_cosine()->set_final_factor(0.5 * rng.Uniform());
+  }
+  return schedule;
+}
+
+// Those that need no values of earlier versions: their rules are element by
+// element and are compared with LibTorch-free twins in the unit tests.
+config::StaleGradients RandomStaleRule(Rng& rng) {
+  config::StaleGradients stale;
+  switch (rng.Below(3)) {
+    case 0:
+      stale.mutable_scale();
+      break;
+    case 1:
+      stale.mutable_staleness_aware_rate();
+      break;
+    default:
+      stale.mutable_drop()->set_beyond_clocks(rng.Uniform() * 2);
+  }
+  return stale;
+}
+
 }  // namespace
+
+Reality Reality::All() {
+  Reality all;
+  for (const NamedPart& part : kParts) all.*part.part = true;
+  return all;
+}
+
+Reality Reality::Usual() { return All(); }
+
+bool* Reality::Find(const std::string& name) {
+  for (const NamedPart& part : kParts) {
+    if (name == part.name) return &(this->*part.part);
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Reality::Names() {
+  std::vector<std::string> names;
+  for (const NamedPart& part : kParts) names.push_back(part.name);
+  return names;
+}
+
+void Scenario::Widen(const Reality& wanted) {
+  const absl::Duration last = heal_at;
+  const bool faulty = network.loss + network.slow > 0 || !faults.empty();
+  const auto draws = [&](bool Reality::*part, const char* name,
+                         double chance) -> std::optional<Rng> {
+    Rng rng = Rng(seed).Fork("reality").Fork(name);
+    if (!(wanted.*part) || !rng.Chance(chance)) return std::nullopt;
+    reality.*part = true;
+    return rng;
+  };
+  draws(&Reality::clocks, "clocks", 0.5);
+  if (auto rng = draws(&Reality::rules, "rules", 0.3)) {
+    if (rng->Chance(0.6)) schedule = RandomSchedule(*this, *rng);
+    if (rng->Chance(0.6)) stale = RandomStaleRule(*rng);
+  }
+  if (auto rng = draws(&Reality::stop_rules, "stop rules", 0.1)) {
+    if (rng->Chance(0.5)) {
+      stop.set_wall_seconds(absl::ToDoubleSeconds(last) * rng->Uniform());
+    } else {
+      stop.set_test_accuracy(rng->Uniform());
+    }
+  }
+  if (!faulty) return;
+  if (auto rng = draws(&Reality::stand_still, "stand still", 0.35))
+    stand_still = RandomStandStill(*this, last, *rng);
+  if (auto rng = draws(&Reality::trainer_stalls, "trainer stalls", 0.15)) {
+    TrainerStall& stall = trainer_stalls.emplace_back();
+    stall.rank = Rank{static_cast<int32_t>(rng->Below(workers))};
+    stall.clock = rng->Between(0, steps - 1);
+    stall.duration = rng->Chance(0.3) ? absl::InfiniteDuration()
+                                      : ForAWhile(*rng, lease, 10);
+  }
+  if (auto rng = draws(&Reality::shard_stalls, "shard stalls", 0.2)) {
+    for (int64_t left = rng->Between(1, 3); left > 0; --left) {
+      shard_stalls.push_back(
+          {.at = Between(*rng, absl::ZeroDuration(), last),
+           .server = static_cast<int>(rng->Below(servers)),
+           .thread = static_cast<int>(rng->Below(threads)),
+           .duration = ForAWhile(*rng, lease, 8)});
+    }
+  }
+  if (auto rng = draws(&Reality::inner_cuts, "inner cuts", 0.2)) {
+    if (rng->Chance(0.5)) {
+      inner_cuts.push_back(
+          {.kind = static_cast<InnerCut::Kind>(rng->Below(2)),
+           .at = Between(*rng, absl::ZeroDuration(), last),
+           .duration = rng->Chance(0.9) ? Between(*rng, absl::Milliseconds(5),
+                                                  lease * 0.6)
+                                        : Between(*rng, lease, lease * 4),
+           .held = rng->Chance(0.5)});
+    } else {
+      FaultEvent& cut = faults.emplace_back();
+      cut.kind = FaultEvent::Kind::kCutLink;
+      cut.at = Between(*rng, absl::ZeroDuration(), last);
+      cut.node = WorkerNode(static_cast<int>(rng->Below(workers)));
+      // Server 0 has the coordinator on its machine.
+      cut.peer = static_cast<Node>(rng->Below(servers));
+      cut.duration = ForAWhile(*rng, lease, 8);
+      cut.one_way = true;
+      if (rng->Chance(0.5)) std::swap(cut.node, cut.peer);
+      cut.held = rng->Chance(0.5);
+      heal_at = std::max(heal_at, cut.at + cut.duration);
+    }
+  }
+  if (auto rng = draws(&Reality::links, "links", 0.25)) {
+    const double scale = rng->Uniform();
+    links.bytes_per_second =
+        static_cast<int64_t>(20'000 * std::pow(100.0, scale));
+    links.queue_max = static_cast<int>(rng->Between(4, 64));
+  }
+  if (auto rng = draws(&Reality::disk_errors, "disk errors", 0.1)) {
+    disk.push_back({.file = static_cast<DiskFault::File>(rng->Below(2)),
+                    .at = Between(*rng, absl::ZeroDuration(), last),
+                    .duration = ForAWhile(*rng, lease, 12)});
+  }
+  if (auto rng = draws(&Reality::garbage, "garbage", 0.3)) {
+    for (int64_t left = rng->Between(5, 60); left > 0; --left) {
+      garbage.push_back({.at = Between(*rng, absl::ZeroDuration(), last * 1.2),
+                         .luck = rng->Next()});
+    }
+  }
+  for (const StandStillFault& fault : stand_still)
+    heal_at = std::max(heal_at, fault.at + fault.duration);
+  for (const ShardStall& stall : shard_stalls)
+    heal_at = std::max(heal_at, stall.at + stall.duration);
+  for (const DiskFault& fault : disk)
+    heal_at = std::max(heal_at, fault.at + fault.duration);
+  for (const InnerCut& cut : inner_cuts)
+    heal_at = std::max(heal_at, cut.at + cut.duration);
+}
+
+MachineClock Scenario::ClockOf(Node node) const {
+  if (!reality.clocks) return {};
+  Rng rng = Rng(seed).Fork("reality").Fork(absl::StrCat("clock ", node));
+  return {.ahead = Between(rng, absl::ZeroDuration(), absl::Hours(10'000)),
+          .drift = 2e-4 * (rng.Uniform() - 0.5)};
+}
+
+StaleRules Scenario::MakeStaleRules() const {
+  config::Sync sync;
+  if (stale.rule_case() != config::StaleGradients::RULE_NOT_SET)
+    *sync.add_stale() = stale;
+  absl::StatusOr<StaleRules> rules = StaleRules::Create(sync);
+  SL_CHECK(rules.ok(), rules.status().ToString());
+  return *std::move(rules);
+}
+
+double Scenario::RateFactorAt(Clock clock) const {
+  const absl::StatusOr<LearningRateSchedule> rates =
+      LearningRateSchedule::Create(
+          schedule, {.steps_total = steps, .steps_per_epoch = steps});
+  SL_CHECK(rates.ok(), rates.status().ToString());
+  return rates->FactorAt(clock);
+}
 
 const char* PhaseStepName(PhaseStep step) {
   constexpr const char* kNames[kPhaseSteps] = {
@@ -221,22 +434,23 @@ Scenario Scenario::Random(uint64_t seed) {
   for (int64_t tables = rng.Between(1, 3); tables > 0; --tables) {
     s.table_elements.push_back(rng.Between(8, 40));
   }
+  int32_t bound = 0;
   switch (rng.Below(3)) {
     case 0:
-      s.sync.mode = wire::BSP;
+      s.mode.mutable_bsp();
       break;
     case 1:
-      s.sync.mode = wire::SSP;
-      s.sync.staleness = rng.Between(0, 4);
+      bound = static_cast<int32_t>(rng.Between(0, 4));
+      s.mode.mutable_ssp()->set_staleness(bound);
       break;
     default:
-      s.sync.mode = wire::ASP;
+      s.mode.mutable_asp();
   }
   // Apart, so that seeds from before there were these modes stay the same.
   Rng varying = Rng(seed).Fork("newer modes");
-  s.Vary(varying, &s.sync);
+  s.Vary(varying, &s.mode);
   // A bound of 0 would make a worker wait for the push it has yet to make.
-  const bool ahead = s.sync.mode == wire::ASP || s.sync.staleness >= 1;
+  const bool ahead = s.mode.has_asp() || bound >= 1;
   s.pull_ahead = ahead && rng.Chance(0.5);
   s.even_pull = rng.Chance(0.5);
   s.steps = rng.Between(5, 30);
@@ -266,6 +480,11 @@ Scenario Scenario::Random(uint64_t seed) {
   }
   const bool faulty = rng.Chance(0.875);
   s.network = RandomNetwork(rng, faulty);
+  // Bad luck alone must not look like a server that does not answer: a request
+  // and its answer get through with at least (1 - 0.15)^2, so 16 attempts in a
+  // row fail once in 10^9 times.
+  if (s.network.loss > 0)
+    s.retry_max = std::min(s.retry_max, s.stall_timeout() / 16);
   const absl::Duration last_start =
       *std::max_element(s.start_at.begin(), s.start_at.end());
   if (faulty && rng.Chance(0.01))
@@ -297,14 +516,11 @@ Scenario Scenario::RandomModes(uint64_t seed) {
   modes.changes = true;
   Rng varying = Rng(seed).Fork("newer modes");
   const auto random_mode = [&] {
-    constexpr wire::Mode kModes[] = {wire::BSP, wire::SSP, wire::ASP,
-                                     wire::ALLREDUCE, wire::ALLREDUCE};
-    SyncMode sync{.mode = kModes[rng.Below(5)]};
-    if (sync.mode == wire::SSP) sync.staleness = rng.Between(0, 4);
-    s.Vary(varying, &sync);
-    return sync;
+    sync::Mode mode = RandomMode(rng);
+    s.Vary(varying, &mode);
+    return mode;
   };
-  s.sync = random_mode();
+  s.mode = random_mode();
   s.pull_ahead = rng.Chance(0.5);
   s.steps = rng.Between(5, 40);
   const uint64_t optimizer = rng.Below(3);
@@ -323,7 +539,7 @@ Scenario Scenario::RandomModes(uint64_t seed) {
     for (Clock from = rng.Between(1, 10); from < s.steps;
          from += rng.Between(1, 15)) {
       Modes::Phase& phase = modes.later.emplace_back();
-      phase.sync = random_mode();
+      phase.mode = random_mode();
       phase.from = from;
     }
   }
@@ -374,14 +590,35 @@ Scenario Scenario::RandomModes(uint64_t seed) {
   return s;
 }
 
-void Scenario::Vary(Rng& rng, SyncMode* sync) const {
+sync::Mode Scenario::RandomMode(Rng& rng) {
+  sync::Mode mode;
+  switch (rng.Below(5)) {
+    case 0:
+      mode.mutable_bsp();
+      break;
+    case 1:
+      mode.mutable_ssp()->set_staleness(
+          static_cast<int32_t>(rng.Between(0, 4)));
+      break;
+    case 2:
+      mode.mutable_asp();
+      break;
+    default:  // More often, as changes to and from it have the most steps.
+      mode.mutable_allreduce();
+  }
+  return mode;
+}
+
+void Scenario::Vary(Rng& rng, sync::Mode* mode) const {
   if (!rng.Chance(0.5)) return;
-  if (sync->mode == wire::SSP) {
-    sync->mode = wire::DSSP;
-    sync->staleness_max = sync->staleness + rng.Between(0, 6);
-  } else if (sync->mode == wire::BSP && workers > 1) {
-    *sync = {.mode = wire::BACKUP,
-             .backups = static_cast<int32_t>(rng.Between(1, workers - 1))};
+  if (mode->has_ssp()) {
+    const int32_t bound = mode->ssp().staleness();
+    mode->mutable_dssp()->set_min_staleness(bound);
+    mode->mutable_dssp()->set_max_staleness(
+        bound + static_cast<int32_t>(rng.Between(0, 6)));
+  } else if (mode->has_bsp() && workers > 1) {
+    mode->mutable_backup()->set_workers(
+        static_cast<int32_t>(rng.Between(1, workers - 1)));
   }
 }
 
@@ -419,11 +656,11 @@ Optimizer Scenario::MakeOptimizer() const {
 std::string Scenario::ToString() const {
   std::string phases;
   for (const Modes::Phase& phase : modes.later) {
-    absl::StrAppend(&phases, ", ", ModeText(phase.sync), " from ", phase.from);
+    absl::StrAppend(&phases, ", ", ModeText(phase.mode), " from ", phase.from);
   }
   std::string text = absl::StrCat(
       "seed ", seed, ": ", servers, " servers x ", threads, " threads, ",
-      workers, " workers, ", ModeText(sync), phases,
+      workers, " workers, ", ModeText(mode), phases,
       pull_ahead ? " pulling ahead" : "", ", ", steps, " steps, momentum ",
       momentum, adam ? ", adam" : "", ", tables of ",
       absl::StrJoin(table_elements, "+"), " elements in shards of ",
@@ -451,6 +688,22 @@ std::string Scenario::ToString() const {
   for (const PhaseFault& fault : modes.faults) {
     absl::StrAppend(&text, ", fault at '", PhaseStepName(fault.step), "'");
   }
+  for (const NamedPart& part : kParts) {
+    if (reality.*part.part) absl::StrAppend(&text, ", with ", part.name);
+  }
+  for (const TrainerStall& stall : trainer_stalls) {
+    absl::StrAppend(&text, ", rank ", static_cast<int>(stall.rank),
+                    " stalls at clock ", stall.clock, " for ",
+                    absl::FormatDuration(stall.duration));
+  }
+  if (links.queue_max > 0) {
+    absl::StrAppend(&text, ", links of ", links.bytes_per_second,
+                    " B/s and queues of ", links.queue_max);
+  }
+  const std::string rules =
+      absl::StrCat(schedule.ShortDebugString(), stale.ShortDebugString(),
+                   stop.ShortDebugString());
+  if (!rules.empty()) absl::StrAppend(&text, ", rules ", rules);
   return text;
 }
 

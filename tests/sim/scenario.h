@@ -8,11 +8,12 @@
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "common/optim/optimizer.h"
+#include "common/optim/stale_rule.h"
 #include "common/payload.h"
 #include "common/rng.h"
-#include "common/sync/sync_mode.h"
+#include "common/sync/mode.h"
 #include "proto/cluster.pb.h"
-#include "proto/wire.pb.h"
+#include "proto/view.pb.h"
 #include "server/shard/hand_over.h"
 
 namespace slackline::sim {
@@ -44,6 +45,92 @@ struct FaultEvent {
   bool held = false;
   bool restart = false;    // A crashed worker comes back `duration` later.
   bool drop_sent = false;  // What a crashed process had sent is lost.
+};
+
+// What reality has beyond lost messages, cuts and crashes. Each is drawn apart
+// from all else, so that one of them does not change what a seed draws without
+// it.
+struct Reality {
+  bool stand_still = false;     // Stopped processes, suspended machines.
+  bool clocks = false;          // Each machine's clock is ahead, and drifts.
+  bool trainer_stalls = false;  // Steps of many leases, or without end.
+  bool shard_stalls = false;    // Shard threads that stand still.
+  bool inner_cuts = false;   // Between the processes and threads of server 0;
+                             // and of a worker from one server, one way.
+  bool links = false;        // Bandwidth, and queues that refuse.
+  bool rules = false;        // Schedules and rules for stale gradients.
+  bool stop_rules = false;   // The job ends by one.
+  bool disk_errors = false;  // Files cannot be written for a while.
+  bool garbage = false;      // Messages that make no sense, of strangers.
+
+  static Reality All();
+  // What the tests have.
+  static Reality Usual();
+  // By the name of the member; nullptr if there is none of this name.
+  bool* Find(const std::string& name);
+  static std::vector<std::string> Names();
+};
+
+// Of a machine's monotonic clock. Wall clocks reach no core.
+struct MachineClock {
+  absl::Duration ahead;  // Of the others'.
+  double drift = 0;      // Seconds per second.
+};
+
+// In which order a process that goes on finds what has come meanwhile. What
+// comes over one link keeps its order.
+enum class WakeOrder { kAsTheyCame, kTimersFirst, kMessagesFirst };
+
+struct StandStillFault {
+  absl::Duration at;
+  Node node = 0;
+  absl::Duration duration;
+  bool suspend = false;  // The whole machine: its clock stands still, too.
+  WakeOrder order{};
+};
+
+// The step of this clock takes so much longer, by whatever life of the worker.
+struct TrainerStall {
+  Rank rank{};
+  Clock clock = 0;
+  absl::Duration duration;  // Infinite: it never ends.
+};
+
+// A thread of a server does nothing; the process sends heartbeats.
+struct ShardStall {
+  absl::Duration at;
+  int server = 0;
+  int thread = 0;
+  absl::Duration duration;
+};
+
+// The coordinator and the control thread of its own server do not reach each
+// other; or the shard thread does not reach the control thread.
+struct InnerCut {
+  enum class Kind { kControlFromCoordinator, kShardsFromControl };
+  Kind kind{};
+  absl::Duration at;
+  absl::Duration duration;
+  bool held = false;
+};
+
+// Of each pair of machines, in each direction. 0: no bound.
+struct LinkBounds {
+  int64_t bytes_per_second = 0;
+  int queue_max = 0;  // Messages that wait to leave; more are refused.
+};
+
+struct DiskFault {
+  enum class File { kModel, kSummary };
+  File file{};
+  absl::Duration at;
+  absl::Duration duration;
+};
+
+// A message that makes no sense, sent by somebody who is no member.
+struct GarbageFault {
+  absl::Duration at;
+  uint64_t luck = 0;  // Draws what it is and to whom it goes.
 };
 
 // What a user asks for while the job runs. Whom it concerns is drawn when the
@@ -152,7 +239,7 @@ struct PhaseFault {
 // Phases, changes of the mode, and what goes wrong in them.
 struct Modes {
   struct Phase {
-    SyncMode sync;
+    sync::Mode mode;
     Clock from = 0;
   };
   bool changes = false;      // At all.
@@ -173,7 +260,7 @@ struct Scenario {
   int workers = 1;
   std::vector<int64_t> table_elements;
   int64_t shard_elements = 16;
-  SyncMode sync{.mode = wire::BSP};  // Of the first phase.
+  sync::Mode mode;  // Of the first phase.
   bool pull_ahead = false;
   // Where a shard lagged behind a late joiner's start, it pulls once more.
   bool even_pull = true;
@@ -193,14 +280,38 @@ struct Scenario {
   absl::Duration heal_at;  // From here on nothing goes wrong any more.
   Placement placement;
   Modes modes;
+  // Beyond the above: see Reality.
+  Reality reality;
+  std::vector<StandStillFault> stand_still;
+  std::vector<TrainerStall> trainer_stalls;
+  std::vector<ShardStall> shard_stalls;
+  std::vector<InnerCut> inner_cuts;
+  LinkBounds links;
+  std::vector<DiskFault> disk;
+  std::vector<GarbageFault> garbage;
+  config::LearningRateSchedule schedule;
+  config::StaleGradients stale;  // Of all tables; perhaps none.
+  config::Stop stop;
+
+  // Draws what `reality` has.
+  void Widen(const Reality& wanted);
+  MachineClock ClockOf(Node node) const;
+  StaleRules MakeStaleRules() const;
+  double RateFactorAt(Clock clock) const;  // Of the schedule.
+  // Of the model of that clock: it only gets better.
+  double AccuracyAt(Clock clock) const {
+    return static_cast<double>(clock) / static_cast<double>(steps);
+  }
 
   // Any cluster and job of one mode; about one in eight is without faults.
   static Scenario Random(uint64_t seed);
   // The same with phases and changes of the mode.
   static Scenario RandomModes(uint64_t seed);
 
+  // Of a phase: BSP, SSP, ASP or all-reduce.
+  static sync::Mode RandomMode(Rng& rng);
   // Makes BACKUP out of BSP, or DSSP out of SSP, now and then.
-  void Vary(Rng& rng, SyncMode* sync) const;
+  void Vary(Rng& rng, sync::Mode* mode) const;
 
   std::vector<wire::Table> Tables() const;  // As a worker's join has them.
   Node WorkerNode(int rank) const { return servers + rank; }
@@ -215,6 +326,9 @@ struct Scenario {
   int WorkerOn(Node node) const {
     return node >= servers && node < UserNode() ? node - servers : -1;
   }
+  double stall_leases = 8;
+  // Longer than any step that is not stalled, shorter than a healing takes.
+  absl::Duration stall_timeout() const { return stall_leases * lease; }
   Optimizer MakeOptimizer() const;
   int slot_count() const { return adam ? 2 : momentum > 0 ? 1 : 0; }
   std::string ToString() const;

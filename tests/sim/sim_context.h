@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "tests/sim/event_queue.h"
 #include "tests/sim/scenario.h"
 #include "tests/sim/sim_group.h"
+#include "tests/sim/sim_machine.h"
 #include "tests/sim/sim_network.h"
 
 namespace slackline::sim {
@@ -19,8 +21,9 @@ namespace slackline::sim {
 struct SimContext {
   SimContext(const Scenario& s, bool keep_log)
       : scenario(s),
+        machines(scenario, &queue),
         rng(Rng(s.seed).Fork("world")),
-        network(&queue, scenario.network, Rng(s.seed).Fork("network")),
+        network(&queue, &machines, scenario, Rng(s.seed).Fork("network")),
         groups(scenario, &queue, &network),
         checker(scenario),
         logging(keep_log) {
@@ -36,7 +39,9 @@ struct SimContext {
   }
 
   const Scenario scenario;
+  // True time: whatever is part of a process goes by its machine's instead.
   EventQueue queue;
+  SimMachines machines;
   Rng rng;
   SimNetwork network;
   SimGroups groups;
@@ -45,8 +50,47 @@ struct SimContext {
   std::vector<std::string> log;
   // Workers may do the last step of all.
   bool linger_over = true;
+  // How much longer than usual this step takes, this time.
+  absl::Duration TrainerStallOf(Rank rank, Clock clock) {
+    absl::Duration stall;
+    for (size_t i = 0; i < scenario.trainer_stalls.size(); ++i) {
+      const TrainerStall& fault = scenario.trainer_stalls[i];
+      if (fault.rank != rank || fault.clock != clock ||
+          !stalled_.insert(i).second) {
+        continue;
+      }
+      ++trainer_stalls;
+      trainer_stalls_for_ever += fault.duration == absl::InfiniteDuration();
+      Log("the trainer of rank ", static_cast<int>(rank), " stalls at clock ",
+          clock, " for ", absl::FormatDuration(fault.duration));
+      stall += fault.duration;
+    }
+    return stall;
+  }
+  // Whether such a file can be written now.
+  bool CanWrite(DiskFault::File file) {
+    const absl::Duration since_start = queue.now() - absl::UnixEpoch();
+    for (const DiskFault& fault : scenario.disk) {
+      if (fault.file != file || since_start < fault.at ||
+          since_start >= fault.at + fault.duration) {
+        continue;
+      }
+      ++disk_errors;
+      return false;
+    }
+    return true;
+  }
+  int64_t trainer_stalls = 0;
+  int64_t trainer_stalls_for_ever = 0;
+  int64_t disk_errors = 0;  // Attempts to write that failed.
+
+  // For planted faults: what the coordinator is said to keep.
+  std::function<void(CoordinatorCore::Sizes* sizes)> tamper_sizes;
   // A worker is at a step of a change that no message shows.
   std::function<void(PhaseStep step, Rank rank)> on_phase_step;
+
+ private:
+  std::set<size_t> stalled_;  // Trainer stalls that have happened.
 };
 
 inline constexpr PeerId kCoordinatorPeer{.kind = PeerId::Kind::kCoordinator};
@@ -63,7 +107,9 @@ struct ProcessEnd {
     kCrashed,
   };
   Kind kind = Kind::kAlive;
-  std::string what;
+  std::string what;                         // For people.
+  absl::StatusCode code{};                  // Of kGaveUp.
+  wire::JoinReply::Obstacle obstacle = {};  // Why it had no place in the job.
 };
 
 }  // namespace slackline::sim

@@ -77,7 +77,12 @@ void SimGroup::Deliver(size_t operation) {
 void SimGroup::End(Member& member, const std::vector<Share>* shares) {
   if (member.left || member.done == nullptr) return;
   const Done done = std::exchange(member.done, nullptr);
-  done(shares);
+  SimMachine& machine = network_->machine(member.node);
+  if (!machine.stands_still()) return done(shares);
+  machine.Arrive([done, failed = shares == nullptr,
+                  copy = shares == nullptr ? std::vector<Share>() : *shares] {
+    done(failed ? nullptr : &copy);
+  });
 }
 
 void SimGroup::Leave(Rank rank, bool silent) {
@@ -106,7 +111,7 @@ SimGroup* SimGroups::Of(const View& view) {
   std::unique_ptr<SimGroup>& group = groups_[view.proto().group()];
   if (group == nullptr) {
     std::vector<SimGroup::Share> members;
-    for (const wire::WorkerMember& worker : view.proto().worker()) {
+    for (const wire::WorkerMember& worker : view.workers()) {
       members.push_back({.rank = Rank{worker.rank()},
                          .incarnation = worker.incarnation(),
                          .state = nullptr,

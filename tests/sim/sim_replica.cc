@@ -104,7 +104,7 @@ uint64_t SimReplica::Hash(const View& in) const {
 }
 
 void SimReplica::Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
-                       int divisor) {
+                       int divisor, Clock clock) {
   const Optimizer optimizer = scenario.MakeOptimizer();
   for (int32_t id = 0; id < view->shard_count(); ++id) {
     const ShardRange& range = view->shard(ShardId{id});
@@ -118,7 +118,8 @@ void SimReplica::Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
     args.gradients = absl::MakeConstSpan(&gradient, 1);
     args.elements = static_cast<size_t>(range.elements());
     args.gradient_scale = 1.0f / static_cast<float>(divisor);
-    args.learning_rate = static_cast<float>(optimizer.learning_rate());
+    args.learning_rate = static_cast<float>(
+        optimizer.learning_rate() * scenario.RateFactorAt(clock));
     args.update_count =
         static_cast<int64_t>(versions[static_cast<size_t>(id)]) + 1;
     optimizer.Apply(args);

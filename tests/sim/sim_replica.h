@@ -29,9 +29,9 @@ struct SimReplica {
   uint64_t Hash(const View& in) const;
   Version VersionOf(const View& in, ShardId shard) const;
   ClientCore::ShardValue CopyOf(const ShardRange& range, Version version) const;
-  // One step with the sum of the gradients, by table.
+  // The step of `clock` with the sum of the gradients, by table.
   void Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
-             int divisor);
+             int divisor, Clock clock);
   bool SameBits(const SimReplica& other) const;
 };
 

@@ -5,6 +5,7 @@
 
 #include "common/optim/optimizer.h"
 #include "common/status.h"
+#include "common/view/member_lists.h"
 
 namespace slackline::sim {
 namespace {
@@ -17,52 +18,39 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
                     .seed = scenario.seed,
                     .trace = true,
                     .hand_over = scenario.placement.hand_over,
+                    .stale = scenario.MakeStaleRules(),
                     .waiting_max = scenario.placement.waiting_max},
-                   scenario.MakeOptimizer(), config::LearningRateSchedule());
+                   scenario.MakeOptimizer(), scenario.schedule);
 }
 
-// `Config` is config::Sync or config::Phase.
-template <typename Config>
-void SetMode(const SyncMode& mode, Config* config) {
-  const auto staleness = static_cast<int32_t>(mode.staleness);
-  switch (mode.mode) {
-    case wire::SSP:
-      return config->mutable_ssp()->set_staleness(staleness);
-    case wire::DSSP:
-      config->mutable_dssp()->set_min_staleness(staleness);
-      config->mutable_dssp()->set_max_staleness(
-          static_cast<int32_t>(mode.staleness_max));
-      return;
-    case wire::BACKUP:
-      return config->mutable_backup()->set_workers(mode.backups);
-    case wire::ASP:
-      config->mutable_asp();
-      return;
-    case wire::ALLREDUCE:
-      config->mutable_allreduce();
-      return;
-    default:
-      config->mutable_bsp();
-  }
+// Changes a shard behind its core's back.
+void Falsify(ShardCore& core, ShardId shard,
+             const std::function<void(ShardSnapshot&)>& change) {
+  auto* const machine = const_cast<ShardMachine*>(core.MachineOf(shard));
+  ShardSnapshot snapshot = machine->Snapshot();
+  change(snapshot);
+  *machine = ShardMachine(machine->rule(), machine->shard().range(),
+                          std::move(snapshot));
 }
 
 CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
   CoordinatorCore::Options options;
   options.job = kJob;
+  options.run = scenario.seed | 1;
   options.config_hash = kConfigHash;
   options.servers = scenario.servers;
   options.workers = scenario.workers;
-  SetMode(scenario.sync, &options.sync);
+  PutConfiguredMode(scenario.mode, &options.sync);
   if (!scenario.modes.later.empty()) {
     const auto end_at = [&](Clock end) {
       options.sync.mutable_phase()->rbegin()->set_until_epoch(
           static_cast<double>(end) / static_cast<double>(scenario.steps));
     };
     options.sync.clear_mode();
-    SetMode(scenario.sync, options.sync.add_phase());
+    PutConfiguredMode(scenario.mode, options.sync.add_phase());
     for (const Modes::Phase& phase : scenario.modes.later) {
       end_at(phase.from);
-      SetMode(phase.sync, options.sync.add_phase());
+      PutConfiguredMode(phase.mode, options.sync.add_phase());
     }
   }
   options.shard_elements = scenario.shard_elements;
@@ -71,19 +59,25 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
   options.rebalance.config = scenario.placement.rebalance;
   options.rebalance.slot_count = scenario.slot_count();
   options.rebalance.split_elements_min = 2;
+  options.stop = scenario.stop;
+  options.stall_timeout = scenario.stall_timeout();
   return options;
 }
 
-MemberCore::Options ServerOptions(const Scenario& scenario, int index,
+ServerCore::Options ServerOptions(const Scenario& scenario, int index,
                                   uint64_t token) {
-  MemberCore::Options options = MemberOptions(scenario);
-  options.join.set_role(wire::JoinRequest::SERVER);
-  options.join.set_index(index);
-  options.join.set_token(token);
+  ServerCore::Options options;
+  options.member = MemberOptions(scenario);
+  wire::JoinRequest& join = options.member.join;
+  join.set_role(wire::JoinRequest::SERVER);
+  join.set_index(index);
+  join.set_token(token);
   for (int t = 0; t < scenario.threads; ++t) {
-    options.join.add_thread()->set_tcp(
-        absl::StrCat("tcp://server", index, ":", t));
+    join.add_thread()->set_tcp(absl::StrCat("tcp://server", index, ":", 1 + t));
   }
+  options.threads = scenario.threads;
+  options.stats_interval = scenario.lease / 5;
+  options.last_stats_max = scenario.lease / 5;
   return options;
 }
 
@@ -96,6 +90,7 @@ MemberCore::Options MemberOptions(const Scenario& scenario) {
   options.join.set_host("host");
   options.coordinator_address = "coordinator:7700";
   options.start_timeout = scenario.start_timeout * 2;
+  options.coordinator_timeout = scenario.lease * 10;
   options.join_retry = scenario.lease / 4;
   options.call_retry = scenario.lease / 2;
   return options;
@@ -105,18 +100,22 @@ MemberCore::Options MemberOptions(const Scenario& scenario) {
 
 SimCoordinator::SimCoordinator(SimContext* context)
     : context_(context),
+      machine_(&context->machines[0]),
       core_(CoordinatorOptions(context->scenario)),
-      alarm_(&context->queue, [this] {
+      alarm_(machine_, [this] {
         if (over_) return;
         CoordinatorCore::Effects effects;
-        core_.OnTick(context_->queue.now(), &effects);
+        core_.OnTick(machine_->now(), &effects);
         Perform(&effects);
       }) {
-  core_.Start(context_->queue.now());
+  core_.Start(machine_->now());
   context_->network.Attach(kCoordinatorPeer, /*node=*/0,
                            [this](const PeerId& from, const Message& message) {
                              OnMessage(from, message);
                            });
+  context_->network.OnReached(kCoordinatorPeer, [this](const PeerId& from) {
+    heard_[from] = machine_->now();
+  });
   alarm_.SetAt(core_.NextWakeup());
 }
 
@@ -126,30 +125,39 @@ SimCoordinator::~SimCoordinator() {
 
 void SimCoordinator::OnMessage(const PeerId& from, const Message& message) {
   if (over_) return;
-  heard_[from] = context_->queue.now();
   if (!message.header.call().leave().failure().empty())
     gave_up_.insert(message.header.call().incarnation());
   CoordinatorCore::Effects effects;
-  core_.OnMessage(from, message, context_->queue.now(), &effects);
+  core_.OnMessage(from, message, machine_->now(), &effects);
   Perform(&effects);
 }
 
 void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
   for (const std::string& line : effects->log)
     context_->Log("coordinator: ", line);
+  for (const Incarnation incarnation : effects->removed) {
+    gave_up_.insert(incarnation);
+    removed_.push_back(joined_[incarnation].index);
+  }
   for (Outgoing& out : effects->sends) {
     if (out.message.header.has_join_reply() &&
         out.message.header.join_reply().code() == wire::OK) {
       joined_[out.message.header.join_reply().incarnation()] = out.to;
+      context_->checker.OnJoined(out.to.kind == PeerId::Kind::kServer,
+                                 out.to.index);
     }
-    if (out.message.header.has_view()) {
-      CheckRemovals(out.message.header.view());
-      context_->checker.OnPublished(out.message.header.view());
+    if (out.message.header.has_view() || out.message.header.has_view_change()) {
+      CheckRemovals(core_.view());
+      context_->checker.OnPublished(core_.view());
     }
     context_->network.Send(kCoordinatorPeer, out.to, std::move(out.message));
   }
-  if (core_.Over(context_->queue.now())) {
-    over_ = true;
+  CoordinatorCore::Sizes sizes = core_.sizes();
+  if (context_->tamper_sizes) context_->tamper_sizes(&sizes);
+  context_->checker.OnCoordinator(sizes);
+  if (core_.Over(machine_->now())) {
+    over_ = true;  // Its process ends; what it has sent still arrives.
+    context_->network.Detach(kCoordinatorPeer, /*drop_sent=*/false);
     return;
   }
   alarm_.SetAt(core_.NextWakeup());
@@ -164,7 +172,7 @@ void SimCoordinator::CheckRemovals(const wire::View& view) {
     present[server.incarnation()] = joined_[server.incarnation()];
   }
   for (const auto& [incarnation, peer] : members_) {
-    const absl::Duration silent = context_->queue.now() - heard_[peer];
+    const absl::Duration silent = machine_->now() - heard_[peer];
     // A server that has nothing left may go.
     bool drained = false;
     for (const wire::ServerMember& server : last_view_.server()) {
@@ -197,39 +205,47 @@ void SimCoordinator::Crash() {
 
 SimServer::SimServer(SimContext* context, int index, uint64_t token)
     : context_(context),
+      machine_(&context->machines[context->scenario.ServerNode(index)]),
       index_(index),
       control_peer_{
           .kind = PeerId::Kind::kServer, .index = index, .instance = token},
-      member_(ServerOptions(context->scenario, index, token)),
-      alarm_(&context->queue, [this] {
+      core_(ServerOptions(context->scenario, index, token)),
+      alarm_(machine_, [this] {
         if (end_.kind != ProcessEnd::Kind::kAlive) return;
-        MemberCore::Effects effects;
-        member_.SetStats(Stats());
-        member_.OnTick(context_->queue.now(), &effects);
+        ServerCore::Effects effects;
+        core_.OnTick(machine_->now(), &effects);
         Perform(&effects);
       }) {
   for (int t = 0; t < context_->scenario.threads; ++t) {
     threads_.emplace_back().core = std::make_unique<ShardCore>(
         MakeShardCore(context_->scenario, {.server = index, .thread = t}));
-    threads_.back().alarm =
-        std::make_unique<Alarm>(&context_->queue, [this, t] {
-          OnShard(t, nullptr, [](ShardCore&, ShardCore::Effects*) {});
-        });
+    threads_.back().alarm = std::make_unique<Alarm>(machine_, [this, t] {
+      OnThread(t, [this, t] {
+        OnShard(t, nullptr, [](ShardCore&, ShardCore::Effects*) {});
+      });
+    });
     context_->network.Attach(
         ThreadPeer(t), context_->scenario.ServerNode(index),
         [this, t](const PeerId& from, const Message& message) {
-          OnShardMessage(t, from, message);
+          OnThread(t, [this, t, from, message] {
+            OnShardMessage(t, from, message);
+          });
         });
   }
   context_->network.Attach(control_peer_, context_->scenario.ServerNode(index),
                            [this](const PeerId&, const Message& message) {
-                             MemberCore::Effects effects;
-                             member_.OnMessage(message, context_->queue.now(),
-                                               &effects);
+                             ServerCore::Effects effects;
+                             core_.OnMessage(message, machine_->now(),
+                                             &effects);
                              Perform(&effects);
                            });
-  MemberCore::Effects effects;
-  member_.Start(context_->queue.now(), &effects);
+  context_->network.WatchPeer(
+      control_peer_, kCoordinatorPeer, [this](bool is_up) {
+        core_.OnLink(is_up ? LinkState::kUp : LinkState::kGone,
+                     machine_->now());
+      });
+  ServerCore::Effects effects;
+  core_.Start(machine_->now(), &effects);
   Perform(&effects);
 }
 
@@ -258,15 +274,14 @@ void SimServer::Stop(ProcessEnd end, bool drop_sent) {
   context_->checker.OnServerGone(index_);
 }
 
-run::ServerStats SimServer::Stats() const {
-  run::ServerStats total;
-  total.set_index(index_);
-  for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
-    const run::ServerStats stats = threads_[t].core->Stats();
-    total.mutable_hand_over()->MergeFrom(stats.hand_over());
-    *total.add_thread() = Load(t);
-  }
-  return total;
+run::ServerStats SimServer::Stats(int t) const {
+  run::ServerStats stats = threads_[t].core->Stats();
+  if (plant_ == Plant::kMiscount) stats.clear_staleness_updates();
+  // One that stands still has not done yet what the checker saw come.
+  if (threads_[t].waiting.empty())
+    context_->checker.OnShardStats({index_, t}, stats);
+  *stats.add_thread() = Load(t);
+  return stats;
 }
 
 // Nothing takes time here, so the load is made up.
@@ -280,7 +295,7 @@ run::ThreadLoad SimServer::Load(int t) const {
   load.set_thread(t);
   load.set_bytes_per_busy_second(
       1000 * (1 + uniform(static_cast<uint64_t>(index_), 77)));
-  const std::shared_ptr<const View>& view = member_.view();
+  const std::shared_ptr<const View>& view = core_.view();
   if (view == nullptr) return load;
   const uint64_t epoch = static_cast<uint64_t>(
       (context_->queue.now() - absl::UnixEpoch()) / placement.hot_for);
@@ -301,97 +316,84 @@ run::ThreadLoad SimServer::Load(int t) const {
   return load;
 }
 
-bool SimServer::Drained() const {
-  const std::shared_ptr<const View>& view = member_.view();
-  if (view == nullptr || view->proto().state() != wire::RUNNING) return false;
-  const wire::ServerMember* const server = view->FindServer(index_);
-  if (server == nullptr || !server->draining()) return false;
-  const wire::View& proto = view->proto();
-  return std::find(proto.owner_server().begin(), proto.owner_server().end(),
-                   index_) == proto.owner_server().end() &&
-         std::none_of(
-             proto.move().begin(), proto.move().end(),
-             [&](const wire::Move& move) { return move.server() == index_; });
-}
-
-void SimServer::Perform(MemberCore::Effects* effects) {
+void SimServer::Perform(ServerCore::Effects* effects) {
   for (Message& message : effects->sends) {
     context_->network.Send(control_peer_, kCoordinatorPeer, std::move(message));
   }
   if (effects->view != nullptr) {
-    const wire::View& view = effects->view->proto();
-    context_->checker.OnMemberView(control_peer_, view);
-    // A hop from thread to thread; in the order of the views.
+    context_->checker.OnMemberView(control_peer_, effects->view->ToProto());
+    // A hop from thread to thread; in the order of the views. A thread that
+    // stands still takes the last one when it goes on.
     for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
       Thread& thread = threads_[t];
-      thread.view_arrives =
-          std::max(thread.view_arrives,
-                   context_->queue.now() +
-                       absl::Microseconds(context_->rng.Between(0, 1000)));
-      context_->queue.At(thread.view_arrives,
-                         lifetime_.Guard([this, t, view = effects->view] {
-                           OnShardView(t, view);
-                         }));
-    }
-    if (view.state() != wire::RUNNING) {  // The coordinator waits for this.
-      MemberCore::Effects last;
-      member_.SetStats(Stats());
-      member_.SendHeartbeat(context_->queue.now(), &last);
-      for (Message& message : last.sends) {
-        context_->network.Send(control_peer_, kCoordinatorPeer,
-                               std::move(message));
-      }
-    }
-    if (view.state() == wire::FINISHED) {
-      Stop({.kind = ProcessEnd::Kind::kJobFinished, .what = view.reason()},
-           false);
-    } else if (view.state() == wire::FAILED) {
-      Stop({.kind = ProcessEnd::Kind::kJobFailed, .what = view.reason()},
-           false);
+      thread.view_arrives = std::max(
+          thread.view_arrives,
+          machine_->now() + absl::Microseconds(context_->rng.Between(0, 1000)));
+      thread.view_arrives = std::max(thread.view_arrives, inner_cut_until_);
+      machine_->At(thread.view_arrives,
+                   lifetime_.Guard([this, t, view = effects->view] {
+                     threads_[t].offered = view;
+                     OnThread(t, [this, t] { TakeView(t); });
+                   }));
     }
   }
-  for (const MemberCore::CallResult& answer : effects->answers) {
-    if (answer.call_id != leave_call_) continue;
-    if (answer.reply.code() == wire::OK) {
-      Stop({.kind = ProcessEnd::Kind::kDrained, .what = "drained"}, false);
-    } else {
-      leave_call_.reset();  // It was given a shard after all.
+  if (effects->ask_stats) {
+    // Behind the view, as in a socket; the thread answers then.
+    for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
+      machine_->At(std::max(threads_[t].view_arrives, machine_->now()),
+                   lifetime_.Guard(
+                       [this, t] { OnThread(t, [this, t] { Report(t); }); }));
     }
   }
-  if (effects->fenced && leave_call_.has_value()) {  // The answer was lost.
-    Stop({.kind = ProcessEnd::Kind::kDrained, .what = "drained"}, false);
-  } else if (effects->fenced) {
-    Stop({.kind = ProcessEnd::Kind::kGaveUp, .what = "fenced"}, false);
+  if (effects->end.has_value()) {
+    const absl::Status& status = effects->end->status;
+    const std::string what(status.message());
+    switch (effects->end->kind) {
+      case ServerCore::End::Kind::kFinished:
+        return Stop(
+            {.kind = ProcessEnd::Kind::kJobFinished, .what = "finished"},
+            false);
+      case ServerCore::End::Kind::kFailed:
+        return Stop({.kind = ProcessEnd::Kind::kJobFailed, .what = what},
+                    false);
+      case ServerCore::End::Kind::kLeft:
+        return Stop({.kind = ProcessEnd::Kind::kDrained, .what = "drained"},
+                    false);
+      case ServerCore::End::Kind::kGaveUp:
+        return Stop({.kind = ProcessEnd::Kind::kGaveUp,
+                     .what = what,
+                     .code = status.code()},
+                    false);
+    }
   }
-  if (!effects->failure.ok()) {
-    Stop({.kind = ProcessEnd::Kind::kGaveUp,
-          .what = std::string(effects->failure.message())},
-         false);
-  }
-  if (end_.kind != ProcessEnd::Kind::kAlive) return;
-  alarm_.SetAt(member_.NextWakeup());
-  if (!Drained() || leave_call_.has_value()) return;
-  wire::Call leave;
-  leave.mutable_leave();
-  MemberCore::Effects leaving;
-  leave_call_ = member_.Call(leave, Payload(), context_->queue.now(), &leaving);
-  Perform(&leaving);
+  if (end_.kind == ProcessEnd::Kind::kAlive) alarm_.SetAt(core_.NextWakeup());
+}
+
+void SimServer::TakeView(int t) {
+  const std::shared_ptr<const View> view =
+      std::exchange(threads_[t].offered, nullptr);
+  if (view != nullptr) OnShardView(t, view);
 }
 
 void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
   Thread& thread = threads_[t];
   if (plant_ == Plant::kHideLosses && thread.shown != nullptr) {
-    wire::View proto = view->proto();
-    for (const wire::WorkerMember& worker : thread.shown->proto().worker()) {
+    wire::View proto = view->ToProto();
+    for (const wire::WorkerMember& worker : thread.shown->workers()) {
       if (view->FindWorker(Rank{worker.rank()}) == nullptr)
-        *proto.add_worker() = worker;
+        PutMember(worker, proto.mutable_worker());
     }
     thread.shown = *View::Create(std::move(proto));
   } else if (plant_ == Plant::kLooseBounds) {
-    wire::View proto = view->proto();
+    wire::View proto = view->ToProto();
     for (wire::Phase& phase : *proto.mutable_phase()) {
-      phase.set_staleness_max(phase.staleness_max() + 100);
-      phase.set_backups(phase.backups() + 1);
+      sync::Mode& mode = *phase.mutable_mode();
+      if (mode.has_dssp()) {
+        mode.mutable_dssp()->set_max_staleness(mode.dssp().max_staleness() +
+                                               100);
+      } else if (mode.has_backup()) {
+        mode.mutable_backup()->set_workers(mode.backup().workers() + 1);
+      }
     }
     thread.shown = *View::Create(std::move(proto));
   } else {
@@ -404,49 +406,57 @@ void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
     for (int32_t id = shards - splits; id < shards; ++id)
       owned += core.Owns(ShardId{id});
     core.OnView(thread.shown, effects);
+    thread.view_number = view->number();
     if (plant_ != Plant::kForgetSequence) return;
     for (int32_t id = shards - splits; id < shards; ++id) {
-      auto* const state = const_cast<ShardState*>(core.StateOf(ShardId{id}));
-      if (state == nullptr || owned-- > 0) continue;
-      std::vector<StalenessGate::Participant> participants =
-          state->gate.participants();
-      for (StalenessGate::Participant& p : participants) p.next_seq = 1;
-      state->gate.Restore(state->gate.MinClock(), participants);
+      if (!core.Owns(ShardId{id}) || owned-- > 0) continue;
+      Falsify(core, ShardId{id}, [](ShardSnapshot& snapshot) {
+        for (Participant& who : snapshot.participants) who.next_seq = 1;
+      });
     }
   });
 }
 
-std::map<ShardState*, Clock> SimServer::TurnBack(ShardCore& core,
-                                                 const PeerId& from,
-                                                 const Message& message) const {
-  std::map<ShardState*, Clock> clocks;
-  const wire::PushRequest& push = message.header.push_request();
-  for (int i = 0; !push.advance() && i < push.shard_size(); ++i) {
-    auto* const state =
-        const_cast<ShardState*>(core.StateOf(ShardId{push.shard(i)}));
-    if (state == nullptr || push.clock() >= state->bsp_clock) continue;
-    const StalenessGate::Participant* const participant =
-        state->gate.Find(Rank{from.index}, from.instance);
-    if (participant == nullptr || participant->next_seq != push.seq(i))
+std::map<ShardId, Clock> SimServer::TurnBack(ShardCore& core,
+                                             const PeerId& from,
+                                             const Message& message) const {
+  std::map<ShardId, Clock> clocks;
+  for (const wire::Push& push : message.header.push_request().push()) {
+    if (push.has_advance()) continue;
+    const ShardId shard{push.shard()};
+    const ShardMachine* const machine = core.MachineOf(shard);
+    if (machine == nullptr || push.clock() >= machine->complete_clock())
       continue;
-    clocks[state] = std::exchange(state->bsp_clock, push.clock());
+    const Participant* const participant =
+        machine->participants().Find(Rank{from.index}, from.instance);
+    if (participant == nullptr || participant->next_seq != push.seq())
+      continue;
+    clocks[shard] = machine->complete_clock();
+    Falsify(core, shard, [&](ShardSnapshot& snapshot) {
+      snapshot.complete_clock = push.clock();
+    });
   }
   return clocks;
 }
 
 void SimServer::ForgetInstallation(ShardCore& core, const PeerId& from,
                                    const Message& message) {
-  const wire::PushRequest& push = message.header.push_request();
-  for (int i = 0; push.install() && i < push.shard_size(); ++i) {
-    auto* const state =
-        const_cast<ShardState*>(core.StateOf(ShardId{push.shard(i)}));
-    if (state == nullptr || state->bsp_clock != push.clock()) continue;
-    StalenessGate::Participant* const participant =
-        state->gate.Find(Rank{from.index}, from.instance);
+  for (const wire::Push& push : message.header.push_request().push()) {
+    if (!push.has_installation()) continue;
+    const ShardId shard{push.shard()};
+    const ShardMachine* const machine = core.MachineOf(shard);
+    if (machine == nullptr || machine->complete_clock() != push.clock())
+      continue;
+    const Participant* const participant =
+        machine->participants().Find(Rank{from.index}, from.instance);
     if (participant == nullptr || participant->clock != push.clock()) continue;
-    state->bsp_clock = push.clock() - 1;
-    if (participant->next_seq > push.seq(i))
-      participant->next_seq = push.seq(i);
+    Falsify(core, shard, [&](ShardSnapshot& snapshot) {
+      snapshot.complete_clock = push.clock() - 1;
+      for (Participant& who : snapshot.participants) {
+        if (who.rank == Rank{from.index} && who.next_seq > push.seq())
+          who.next_seq = push.seq();
+      }
+    });
   }
 }
 
@@ -457,10 +467,15 @@ void SimServer::OnShardMessage(int t, const PeerId& from,
     if (plant_ == Plant::kServeOn && message.header.has_hand_over_reply())
       before = std::make_unique<ShardCore>(core);
     if (plant_ == Plant::kInstallAgain) ForgetInstallation(core, from, message);
-    std::map<ShardState*, Clock> clocks;
+    std::map<ShardId, Clock> clocks;
     if (plant_ == Plant::kTakeLate) clocks = TurnBack(core, from, message);
     core.OnMessage(from, message, effects);
-    for (const auto& [state, clock] : clocks) state->bsp_clock = clock;
+    for (const auto& [shard, clock] : clocks) {
+      if (!core.Owns(shard)) continue;
+      Falsify(core, shard, [&, now = clock](ShardSnapshot& snapshot) {
+        snapshot.complete_clock = now;
+      });
+    }
     const bool gave = std::any_of(
         effects->sends.begin(), effects->sends.end(), [](const Outgoing& out) {
           const auto& records = out.message.header.hand_over().record();
@@ -476,28 +491,29 @@ void SimServer::OnShard(
   if (end_.kind != ProcessEnd::Kind::kAlive) return;
   Thread& thread = threads_[t];
   ShardCore::Effects effects;
-  thread.core->OnTick(context_->queue.now(), &effects);
+  thread.core->OnTick(machine_->now(), &effects);
   event(*thread.core, &effects);
   context_->checker.OnShardEvent({index_, t}, view, *thread.core, effects);
   Send(t, &effects);
-  if (effects.report) ReportSoon();
+  if (effects.report) Report(t);
   thread.alarm->SetAt(thread.core->NextWakeup());
 }
 
 // A hop from the shard thread to the control thread, which tells at once.
-void SimServer::ReportSoon() {
-  if (report_pending_) return;
-  report_pending_ = true;
-  context_->queue.After(absl::Microseconds(context_->rng.Between(0, 1000)),
-                        lifetime_.Guard([this] {
-                          report_pending_ = false;
-                          if (end_.kind != ProcessEnd::Kind::kAlive) return;
-                          MemberCore::Effects effects;
-                          member_.SetStats(Stats());
-                          member_.SendHeartbeat(context_->queue.now(),
-                                                &effects);
-                          Perform(&effects);
-                        }));
+void SimServer::Report(int t) {
+  if (end_.kind != ProcessEnd::Kind::kAlive || threads_[t].report_pending)
+    return;
+  threads_[t].report_pending = true;
+  const absl::Time soon =
+      machine_->now() + absl::Microseconds(context_->rng.Between(0, 1000));
+  machine_->At(std::max(soon, inner_cut_until_), lifetime_.Guard([this, t] {
+    threads_[t].report_pending = false;
+    if (end_.kind != ProcessEnd::Kind::kAlive) return;
+    ServerCore::Effects effects;
+    core_.OnStats(t, threads_[t].view_number, Stats(t), machine_->now(),
+                  &effects);
+    Perform(&effects);
+  }));
 }
 
 void SimServer::Send(int t, ShardCore::Effects* effects) {
@@ -511,18 +527,42 @@ void SimServer::Send(int t, ShardCore::Effects* effects) {
 void SimServer::FlushSoon(int t) {
   if (threads_[t].flush_pending) return;
   threads_[t].flush_pending = true;
-  context_->queue.After(
+  machine_->After(
       absl::Microseconds(context_->rng.Between(0, 500)),
-      lifetime_.Guard([this, t] {
-        threads_[t].flush_pending = false;
-        if (end_.kind != ProcessEnd::Kind::kAlive) return;
-        ShardCore::Effects effects;
-        threads_[t].core->Flush(&effects);
-        context_->checker.OnShardFlush({index_, t}, *threads_[t].core);
-        for (Outgoing& out : effects.sends) {
-          context_->network.Send(ThreadPeer(t), out.to, std::move(out.message));
-        }
-      }));
+      lifetime_.Guard([this, t] { OnThread(t, [this, t] { Flush(t); }); }));
+}
+
+void SimServer::Flush(int t) {
+  threads_[t].flush_pending = false;
+  if (end_.kind != ProcessEnd::Kind::kAlive) return;
+  ShardCore::Effects effects;
+  threads_[t].core->Flush(&effects);
+  context_->checker.OnShardFlush({index_, t}, *threads_[t].core);
+  for (Outgoing& out : effects.sends) {
+    context_->network.Send(ThreadPeer(t), out.to, std::move(out.message));
+  }
+}
+
+void SimServer::OnThread(int t, std::function<void()> run) {
+  Thread& thread = threads_[t];
+  if (thread.stalled_until <= machine_->now() && thread.waiting.empty()) {
+    return run();
+  }
+  thread.waiting.push_back(std::move(run));
+}
+
+void SimServer::Stall(int t, absl::Duration duration) {
+  Thread& thread = threads_[t];
+  thread.stalled_until =
+      std::max(thread.stalled_until, machine_->now() + duration);
+  machine_->At(thread.stalled_until, lifetime_.Guard([this, t] {
+    if (threads_[t].stalled_until > machine_->now()) return;
+    for (auto& run : std::exchange(threads_[t].waiting, {})) run();
+  }));
+}
+
+void SimServer::CutShardsFromControl(absl::Duration duration) {
+  inner_cut_until_ = std::max(inner_cut_until_, machine_->now() + duration);
 }
 
 std::string SimServer::StatusLine() const {
@@ -532,7 +572,7 @@ std::string SimServer::StatusLine() const {
   return absl::StrCat(
       "server ", index_, ": ",
       end_.kind == ProcessEnd::Kind::kAlive ? "alive" : end_.what, ", view ",
-      member_.view() == nullptr ? 0 : member_.view()->number(), ", ", parked,
+      core_.view() == nullptr ? 0 : core_.view()->number(), ", ", parked,
       " pulls parked");
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/membership/member_core.h"
+#include "server/control/server_core.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/shard/shard_core.h"
 #include "tests/sim/sim_context.h"
@@ -30,6 +31,9 @@ class SimCoordinator {
   void Crash();  // Of its thread alone, or with server 0.
   // Views no longer reach those who did not follow yet: the process has ended.
   bool over() const { return over_; }
+  // Ranks of the workers that it has removed because they held others up, in
+  // this order.
+  const std::vector<int>& removed() const { return removed_; }
 
  private:
   void OnMessage(const PeerId& from, const Message& message);
@@ -38,12 +42,16 @@ class SimCoordinator {
   void CheckRemovals(const wire::View& view);
 
   SimContext* const context_;
+  SimMachine* const machine_;
   CoordinatorCore core_;
+  // When something of it last reached the machine, by the machine's clock;
+  // the coordinator may have read it later.
   std::map<PeerId, absl::Time> heard_;
   std::map<Incarnation, PeerId> members_;  // Of the last view.
   wire::View last_view_;
   std::map<Incarnation, PeerId> joined_;  // All that ever were told so.
-  std::set<Incarnation> gave_up_;         // And said so.
+  std::set<Incarnation> gave_up_;  // And said so, or held others up.
+  std::vector<int> removed_;
   bool over_ = false;
   Alarm alarm_;
   Lifetime lifetime_;
@@ -56,7 +64,7 @@ class SimServer {
 
   void Crash(bool drop_sent);
   const ProcessEnd& end() const { return end_; }
-  bool joined() const { return member_.view() != nullptr; }
+  bool joined() const { return core_.view() != nullptr; }
   // What may be broken on purpose.
   enum class Plant {
     kNone,
@@ -65,49 +73,66 @@ class SimServer {
     kForgetSequence,  // They cut shards without the sequence numbers.
     kInstallAgain,    // They forget that a shard was installed.
     kLooseBounds,     // They take those of DSSP and BACKUP for larger.
+    kMiscount,        // They forget how stale gradients were.
     kTakeLate,        // They take late gradients of BACKUP as if in time.
   };
   void SetPlant(Plant plant) { plant_ = plant; }
+  // A shard thread does nothing for so long. What comes for it waits.
+  void Stall(int thread, absl::Duration duration);
+  // Nothing passes between the control thread and the shard threads for so
+  // long; it all comes afterwards.
+  void CutShardsFromControl(absl::Duration duration);
+  const PeerId& control_peer() const { return control_peer_; }
   std::string StatusLine() const;
 
  private:
   struct Thread {
     std::unique_ptr<ShardCore> core;
     std::unique_ptr<Alarm> alarm;
+    // It stands still until then, and has this to do.
+    absl::Time stalled_until = absl::InfinitePast();
+    std::vector<std::function<void()>> waiting;
     bool flush_pending = false;
-    absl::Time view_arrives;            // Of the last view on its way.
+    bool report_pending = false;
+    absl::Time view_arrives;   // Of the last view on its way.
+    std::shared_ptr<const View> offered;  // By the control thread.
+    uint64_t view_number = 0;  // Of the last view that it has taken in.
     std::shared_ptr<const View> shown;  // With kHideLosses, the last one.
   };
 
-  void Perform(MemberCore::Effects* effects);
+  void Perform(ServerCore::Effects* effects);
+  // Does it on the thread: now, or when it goes on.
+  void OnThread(int thread, std::function<void()> run);
   void OnShardMessage(int thread, const PeerId& from, const Message& message);
   // Sets the clocks of shards back to that of the push. Returns what they were.
-  std::map<ShardState*, Clock> TurnBack(ShardCore& core, const PeerId& from,
-                                        const Message& message) const;
+  std::map<ShardId, Clock> TurnBack(ShardCore& core, const PeerId& from,
+                                    const Message& message) const;
   static void ForgetInstallation(ShardCore& core, const PeerId& from,
                                  const Message& message);
+  void TakeView(int thread);
   void OnShardView(int thread, const std::shared_ptr<const View>& view);
   // Something happens to a shard thread; `view` if it is handed one.
   void OnShard(
       int thread, const std::shared_ptr<const View>& view,
       const std::function<void(ShardCore&, ShardCore::Effects*)>& event);
   void FlushSoon(int thread);
+  void Flush(int thread);
   void Send(int thread, ShardCore::Effects* effects);
-  void ReportSoon();
-  run::ServerStats Stats() const;
+  // What a shard thread has counted reaches the control thread, a hop later.
+  void Report(int thread);
+  run::ServerStats Stats(int thread) const;
   run::ThreadLoad Load(int thread) const;
-  bool Drained() const;
   void Stop(ProcessEnd end, bool drop_sent);
   PeerId ThreadPeer(int thread) const;
 
   SimContext* const context_;
+  SimMachine* const machine_;
   const int index_;
   const PeerId control_peer_;
-  MemberCore member_;
+  ServerCore core_;
   std::vector<Thread> threads_;
   Plant plant_ = Plant::kNone;
-  bool report_pending_ = false;
-  std::optional<uint64_t> leave_call_;  // Once it is drained.
+  absl::Time inner_cut_until_ = absl::InfinitePast();
   ProcessEnd end_;
   Alarm alarm_;
   Lifetime lifetime_;

@@ -38,9 +38,10 @@ void SimUser::Begin(const UserAction& action) {
   Ask(call, action);
 }
 
-void SimUser::Ask(const wire::Call& call, const UserAction& action) {
+void SimUser::Ask(const wire::Call& call, const UserAction& action,
+                  bool while_moving) {
   const uint64_t id = next_call_id_++;
-  pending_[id] = {.call = call, .action = action};
+  pending_[id] = {.call = call, .action = action, .while_moving = while_moving};
   pending_[id].call.set_call_id(id);
   Send(id);
 }
@@ -65,7 +66,8 @@ void SimUser::OnMessage(const Message& message) {
   if (reply.code() == wire::OK) {
     ++counts_.accepted;
     counts_.modes += pending.call.has_set_mode();
-    counts_.modes_after_moves += absl::StrContains(reply.text(), " once ");
+    counts_.modes_after_moves +=
+        pending.call.has_set_mode() && pending.while_moving;
     if (pending.call.has_drain()) {
       ++counts_.drains;
       drained_.insert(pending.call.drain().server());
@@ -74,12 +76,13 @@ void SimUser::OnMessage(const Message& message) {
   }
   ++counts_.refused;
   counts_.modes_refused += pending.call.has_set_mode();
-  if (reply.code() != wire::REJECTED || reply.error().empty()) {
+  const bool busy = reply.code() == wire::BUSY;
+  if ((!busy && reply.code() != wire::REJECTED) || reply.error().empty()) {
     context_->checker.Report(
         Invariant::kOutcome,
         absl::StrCat("a user was answered ", reply.ShortDebugString()));
   }
-  if (!absl::StrContains(reply.error(), "try again")) return;
+  if (!busy) return;
   context_->queue.After(
       context_->scenario.lease / 2,
       lifetime_.Guard([this, action = pending.action] { Begin(action); }));
@@ -105,14 +108,10 @@ void SimUser::Decide(const UserAction& action,
   };
   switch (action.kind) {
     case UserAction::Kind::kSetMode: {
-      constexpr wire::Mode kModes[] = {wire::BSP, wire::SSP, wire::ASP,
-                                       wire::ALLREDUCE, wire::ALLREDUCE};
-      wire::SetMode& set_mode = *call.mutable_set_mode();
-      SyncMode sync{.mode = kModes[rng_.Below(5)]};
-      if (sync.mode == wire::SSP) sync.staleness = rng_.Between(0, 4);
+      sync::Mode& mode = *call.mutable_set_mode()->mutable_mode();
+      mode = Scenario::RandomMode(rng_);
       Rng varying = rng_.Fork("newer modes");
-      context_->scenario.Vary(varying, &sync);
-      PutSyncMode(sync, &set_mode);
+      context_->scenario.Vary(varying, &mode);
       break;
     }
     case UserAction::Kind::kAddServer:
@@ -148,7 +147,7 @@ void SimUser::Decide(const UserAction& action,
       }
     }
   }
-  Ask(call, action);
+  Ask(call, action, view.move_size() > 0);
 }
 
 }  // namespace slackline::sim

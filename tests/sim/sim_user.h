@@ -39,9 +39,11 @@ class SimUser {
   struct Pending {
     wire::Call call;
     UserAction action;
+    bool while_moving = false;  // Shards moved when it was asked for.
   };
   void Begin(const UserAction& action);
-  void Ask(const wire::Call& call, const UserAction& action);
+  void Ask(const wire::Call& call, const UserAction& action,
+           bool while_moving = false);
   void Send(uint64_t call_id);
   void OnMessage(const Message& message);
   void Decide(const UserAction& action, const wire::StatusReply& status);

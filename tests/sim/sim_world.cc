@@ -17,145 +17,23 @@ constexpr int kServersAddedMax = 3;
 // After the last fault everything is to come to its end within this time.
 constexpr absl::Duration kLingerMax = absl::Seconds(60);
 
-template <typename Struct>
-void AddAll(std::initializer_list<int64_t Struct::*> fields, const Struct& from,
-            Struct* to) {
-  for (const auto field : fields) to->*field += from.*field;
-}
-
 }  // namespace
-
-void RunCounts::Add(const RunCounts& other) {
-  using N = NetworkStats;
-  using C = CheckerStats;
-  using R = RunCounts;
-  AddAll<N>(
-      {&N::delivered, &N::lost, &N::repeated, &N::reordered, &N::slow, &N::cut,
-       &N::held, &N::to_nobody, &N::of_the_dead, &N::dropped_of_the_dead},
-      other.network, &network);
-  AddAll<C>({&C::answers,         &C::gated,          &C::pushes,
-             &C::updates,         &C::joins,          &C::advances,
-             &C::partial_sums,    &C::moves_ordered,  &C::moves_done,
-             &C::moves_cancelled, &C::splits,         &C::take_overs,
-             &C::take_overs_held, &C::parts_compared, &C::waiting,
-             &C::relocations,     &C::dropped_server, &C::changes_opened,
-             &C::changes_dropped, &C::phases_entered, &C::states_taken,
-             &C::steps_reduced,   &C::steps_repeated, &C::groups,
-             &C::groups_apart,    &C::installs,       &C::installs_again,
-             &C::dropped,         &C::without_some,   &C::beyond_low,
-             &C::parked},
-            other.checker, &checker);
-  AddAll<R>({&R::runs,
-             &R::events,
-             &R::finished,
-             &R::failed,
-             &R::coordinator_lost,
-             &R::bsp,
-             &R::ssp,
-             &R::asp,
-             &R::allreduce,
-             &R::dssp,
-             &R::backup,
-             &R::cuts,
-             &R::crashes,
-             &R::server_crashes,
-             &R::restarts,
-             &R::fenced,
-             &R::gave_up,
-             &R::servers_added,
-             &R::servers_drained,
-             &R::gos,
-             &R::records_resent,
-             &R::lost_on_the_way,
-             &R::lingered},
-            other, this);
-  workers.Add(other.workers);
-  user.Add(other.user);
-  for (int i = 0; i < kMoveSteps; ++i) {
-    steps[i] += other.steps[i];
-    step_faults[i] += other.step_faults[i];
-    step_crashes[i] += other.step_crashes[i];
-  }
-  for (int i = 0; i < kPhaseSteps; ++i) {
-    phase_steps[i] += other.phase_steps[i];
-    phase_faults[i] += other.phase_faults[i];
-    phase_crashes[i] += other.phase_crashes[i];
-  }
-}
-
-std::string RunCounts::ToString() const {
-  std::string by_step;
-  for (int i = 0; i < kMoveSteps; ++i) {
-    absl::StrAppend(&by_step, i == 0 ? "" : ", ",
-                    MoveStepName(static_cast<MoveStep>(i)), " ", steps[i], "/",
-                    step_faults[i], "/", step_crashes[i]);
-  }
-  std::string by_phase_step;
-  for (int i = 0; i < kPhaseSteps; ++i) {
-    absl::StrAppend(&by_phase_step, i == 0 ? "" : ", ",
-                    PhaseStepName(static_cast<PhaseStep>(i)), " ",
-                    phase_steps[i], "/", phase_faults[i], "/",
-                    phase_crashes[i]);
-  }
-  return absl::StrCat(
-      runs, " runs (", bsp, " bsp, ", ssp, " ssp, ", asp, " asp, ", allreduce,
-      " all-reduce, ", dssp, " dssp, ", backup, " backup), ", events,
-      " events: ", finished, " finished, ", failed, " failed, ",
-      coordinator_lost, " lost the coordinator\n  ", cuts, " partitions, ",
-      crashes, " worker and ", server_crashes, " server crashes, ", restarts,
-      " restarts, ", fenced, " lives fenced, ", gave_up, " gave up\n  ",
-      network.delivered, " messages delivered, ", network.lost, " lost, ",
-      network.repeated, " repeated, ", network.reordered, " reordered, ",
-      network.slow, " slow, ", network.cut, " cut, ", network.held, " held, ",
-      network.of_the_dead, " of the dead, ", network.dropped_of_the_dead,
-      " of the dead dropped\n  ", workers.steps, " steps, ", workers.retries,
-      " retries, ", workers.pulls_ahead, " pulls ahead, ", workers.late_starts,
-      " late starts, ", workers.uneven_starts, " uneven, ", workers.final_pulls,
-      " final pulls\n  ", checker.answers, " answers checked, ", checker.gated,
-      " of them gated, ", checker.pushes, " pushes taken over, ",
-      checker.updates, " updates, ", checker.dropped, " late and dropped, ",
-      checker.without_some, " clocks complete without somebody, ",
-      workers.skips, " skips (", workers.uneven_skips, " uneven), ",
-      checker.beyond_low, " answers beyond the smallest bound, ",
-      checker.parked, " parked pulls looked at, ", checker.joins,
-      " late joins, ", checker.advances, " advances, ", checker.partial_sums,
-      " partial sums\n  ", user.asked, " wishes, ", user.accepted,
-      " accepted, ", user.refused, " refused; ", checker.moves_ordered,
-      " moves ordered, ", gos, " gone, ", checker.moves_done, " done, ",
-      checker.moves_cancelled, " cancelled, ", lost_on_the_way, " jobs lost, ",
-      checker.splits, " splits\n  ", servers_added, " servers added, ",
-      user.drains, " drains, ", servers_drained, " servers drained, ",
-      checker.dropped_server, " views without a server, ", lingered,
-      " lingered; ", checker.take_overs, " shards compared (",
-      checker.take_overs_held, " with held gradients), ",
-      checker.parts_compared, " parts, ", checker.waiting, " requests waited, ",
-      checker.relocations, " relocations, ", records_resent,
-      " records sent again\n  steps seen/faults/crashes: ", by_step, "\n  ",
-      user.modes, " modes set, ", user.modes_refused, " refused, ",
-      checker.changes_opened, " changes opened, ", user.modes_after_moves,
-      " modes set while shards moved, ", checker.changes_dropped, " dropped, ",
-      checker.phases_entered, " phases entered; ", workers.states_taken,
-      " states taken (", checker.states_taken, " compared), ",
-      workers.states_given, " given, ", checker.installs, " installs, ",
-      checker.installs_again, " again, ", workers.shares_again,
-      " shares again\n  ", workers.reduced, " steps by all-reduce, ",
-      checker.steps_reduced, " in the model, ", checker.steps_repeated,
-      " repeated, ", checker.groups, " groups, ", checker.groups_apart,
-      " apart, ", workers.connects, " connects, ", workers.regroups,
-      " regroups, ", workers.helped, " helped, ", workers.group_joins,
-      " joined by all-reduce\n  phase steps seen/faults/crashes: ",
-      by_phase_step);
-}
 
 SimWorld::SimWorld(const Scenario& scenario, bool keep_log)
     : context_(scenario, keep_log),
       servers_(scenario.servers),
       workers_(scenario.workers),
       restart_pending_(scenario.workers, false),
+      judged_(scenario.workers, false),
       fault_seen_(scenario.placement.faults.size(), 0),
       phase_fault_seen_(scenario.modes.faults.size(), 0) {
   context_.on_phase_step = [this](PhaseStep step, Rank rank) {
     WatchPhase(step, static_cast<int>(rank), std::nullopt);
+  };
+  context_.network.on_send = [this](const PeerId& from,
+                                    const Message& message) {
+    if (!SimStranger::IsStranger(from))
+      requests_.OnSent(from, message, context_.queue.now());
   };
   context_.network.watch = [this](const PeerId& from, const PeerId& to,
                                   const Message& message, bool arrives) {
@@ -166,6 +44,7 @@ SimWorld::SimWorld(const Scenario& scenario, bool keep_log)
 void SimWorld::StartServer(int index) {
   if (index == 0) coordinator_ = std::make_unique<SimCoordinator>(&context_);
   context_.Log("server ", index, " starts");
+  context_.machines[context_.scenario.ServerNode(index)].Restart();
   servers_[index] =
       std::make_unique<SimServer>(&context_, index, context_.rng.Next());
   if (on_server_started) on_server_started(servers_[index].get());
@@ -192,6 +71,10 @@ SimServer* SimWorld::ServerAt(Node node) const {
 }
 
 void SimWorld::StartWorker(int rank) {
+  SimMachine& machine = context_.machines[context_.scenario.WorkerNode(rank)];
+  if (machine.stands_still()) {
+    return machine.Arrive([this, rank] { StartWorker(rank); });
+  }
   restart_pending_[rank] = false;
   if (workers_[rank] != nullptr) {
     if (workers_[rank]->end().kind == ProcessEnd::Kind::kAlive) return;
@@ -199,14 +82,21 @@ void SimWorld::StartWorker(int rank) {
     counts_.workers.Add(past);
     ++counts_.restarts;
   }
+  judged_[rank] = false;
   context_.Log("worker ", rank, " starts");
   workers_[rank] =
       std::make_unique<SimWorker>(&context_, Rank{rank}, context_.rng.Next());
   if (on_worker_started) on_worker_started(workers_[rank].get());
 }
 
+void SimWorld::Cut(Node from, Node to, absl::Duration duration, bool held) {
+  context_.network.Cut(from, to, context_.queue.now() + duration, held);
+  absl::Duration& longest = longest_cut_[{from, to}];
+  longest = std::max(longest, duration);
+  cut_in_all_[{from, to}] += duration;
+}
+
 void SimWorld::Inject(const FaultEvent& fault) {
-  const absl::Time now = context_.queue.now();
   const Scenario& scenario = context_.scenario;
   switch (fault.kind) {
     case FaultEvent::Kind::kIsolate:
@@ -215,12 +105,8 @@ void SimWorld::Inject(const FaultEvent& fault) {
                    absl::FormatDuration(fault.duration),
                    fault.held ? ", messages are held" : ", messages are lost");
       for (Node other = 0; other < NodeCount(); ++other) {
-        context_.network.Cut(fault.node, other, now + fault.duration,
-                             fault.held);
-        if (!fault.one_way) {
-          context_.network.Cut(other, fault.node, now + fault.duration,
-                               fault.held);
-        }
+        Cut(fault.node, other, fault.duration, fault.held);
+        if (!fault.one_way) Cut(other, fault.node, fault.duration, fault.held);
       }
       return;
     case FaultEvent::Kind::kCutLink:
@@ -228,12 +114,9 @@ void SimWorld::Inject(const FaultEvent& fault) {
       context_.Log("the link from node ", fault.node, " to ", fault.peer,
                    " is cut for ", absl::FormatDuration(fault.duration),
                    fault.held ? ", messages are held" : ", messages are lost");
-      context_.network.Cut(fault.node, fault.peer, now + fault.duration,
-                           fault.held);
-      if (!fault.one_way) {
-        context_.network.Cut(fault.peer, fault.node, now + fault.duration,
-                             fault.held);
-      }
+      Cut(fault.node, fault.peer, fault.duration, fault.held);
+      if (!fault.one_way)
+        Cut(fault.peer, fault.node, fault.duration, fault.held);
       return;
     case FaultEvent::Kind::kCrash:
       break;
@@ -244,6 +127,7 @@ void SimWorld::Inject(const FaultEvent& fault) {
       return;
     ++counts_.server_crashes;
     server->Crash(fault.drop_sent);
+    context_.machines[fault.node].Restart();
     if (fault.node == 0) {
       coordinator_crashed_ = true;
       coordinator_->Crash();
@@ -256,9 +140,67 @@ void SimWorld::Inject(const FaultEvent& fault) {
     return;
   ++counts_.crashes;
   worker->Crash(fault.drop_sent);
+  context_.machines[fault.node].Restart();
   if (!fault.restart) return;
   restart_pending_[rank] = true;
   context_.queue.After(fault.duration, [this, rank] { StartWorker(rank); });
+}
+
+void SimWorld::Inject(const StandStillFault& fault) {
+  const bool long_one = fault.duration >= context_.scenario.lease;
+  ++(fault.suspend ? counts_.suspended
+     : long_one    ? counts_.stopped_long
+                   : counts_.stopped);
+  counts_.server_0_still += fault.node == 0;
+  context_.Log("node ", fault.node,
+               fault.suspend ? " is suspended for " : " is stopped for ",
+               absl::FormatDuration(fault.duration));
+  context_.machines[fault.node].StandStill(fault.duration, fault);
+}
+
+void SimWorld::Inject(const ShardStall& stall) {
+  SimServer* const server = servers_[static_cast<size_t>(stall.server)].get();
+  if (server == nullptr || server->end().kind != ProcessEnd::Kind::kAlive)
+    return;
+  ++counts_.shard_stalls;
+  context_.Log("thread ", stall.thread, " of server ", stall.server,
+               " stands still for ", absl::FormatDuration(stall.duration));
+  server->Stall(stall.thread, stall.duration);
+}
+
+void SimWorld::Inject(const InnerCut& cut) {
+  SimServer* const server = servers_.front().get();
+  if (server == nullptr || server->end().kind != ProcessEnd::Kind::kAlive)
+    return;
+  ++counts_.inner_cuts;
+  const bool shards = cut.kind == InnerCut::Kind::kShardsFromControl;
+  context_.Log(shards ? "the shard threads of server 0 are cut off for "
+                      : "the control thread of server 0 is cut off for ",
+               absl::FormatDuration(cut.duration));
+  if (shards) return server->CutShardsFromControl(cut.duration);
+  const absl::Time until = context_.queue.now() + cut.duration;
+  context_.network.CutPeers(server->control_peer(), kCoordinatorPeer, until,
+                            cut.held);
+  context_.network.CutPeers(kCoordinatorPeer, server->control_peer(), until,
+                            cut.held);
+}
+
+void SimWorld::ScheduleReality() {
+  const Scenario& scenario = context_.scenario;
+  const auto schedule = [&](const auto& faults) {
+    for (const auto& fault : faults) {
+      context_.queue.After(fault.at, [this, fault] { Inject(fault); });
+    }
+  };
+  schedule(scenario.stand_still);
+  schedule(scenario.shard_stalls);
+  schedule(scenario.inner_cuts);
+  counts_.clocks_apart = scenario.reality.clocks;
+  counts_.bounded_links = scenario.links.queue_max > 0;
+  counts_.schedules = !scenario.schedule.SerializeAsString().empty();
+  counts_.stale_rules =
+      scenario.stale.rule_case() != config::StaleGradients::RULE_NOT_SET;
+  stranger_ = std::make_unique<SimStranger>(&context_);
 }
 
 std::optional<SimWorld::Seen> SimWorld::StepOf(const PeerId& from,
@@ -271,7 +213,8 @@ std::optional<SimWorld::Seen> SimWorld::StepOf(const PeerId& from,
       MoveStep step = MoveStep::kRecord;
       if (hand_over.position() == 1) step = MoveStep::kSnapshot;
       for (const wire::HandOverRecord& record : hand_over.record()) {
-        if (record.has_push()) step = MoveStep::kPush;
+        if (record.record().has_gradient() || record.record().has_advance())
+          step = MoveStep::kPush;
         if (record.go()) step = MoveStep::kGo;
       }
       return Seen{step, from.index, to.index};
@@ -293,8 +236,11 @@ std::optional<SimWorld::Seen> SimWorld::StepOf(const PeerId& from,
       }
       return std::nullopt;
     }
-    case wire::Header::kView: {
-      const wire::View& view = message.header.view();
+    case wire::Header::kView:
+    case wire::Header::kViewChange: {
+      const std::optional<wire::View> seen = checker.ViewIn(message.header);
+      if (!seen.has_value()) return std::nullopt;
+      const wire::View& view = *seen;
       if (const Checker::Move* const done = checker.DoneIn(view.number())) {
         return Seen{MoveStep::kPublished, done->source.server,
                     done->target.server};
@@ -316,6 +262,8 @@ std::optional<SimWorld::Seen> SimWorld::StepOf(const PeerId& from,
 
 bool SimWorld::Watch(const PeerId& from, const PeerId& to,
                      const Message& message, bool arrives) {
+  if (SimStranger::IsStranger(from) || SimStranger::IsStranger(to)) return true;
+  if (arrives) requests_.OnReached(to, message, context_.queue.now());
   if (const auto seen = PhaseStepOf(from, to, message); seen.has_value()) {
     if (!WatchPhase(seen->first, seen->second, arrives)) return false;
   }
@@ -413,14 +361,17 @@ std::optional<std::pair<PhaseStep, int>> SimWorld::PhaseStepOf(
   if (!context_.scenario.modes.changes) return std::nullopt;
   const bool to_worker = to.kind == PeerId::Kind::kWorker;
   switch (message.header.body_case()) {
-    case wire::Header::kView: {
-      const wire::View& view = message.header.view();
+    case wire::Header::kView:
+    case wire::Header::kViewChange: {
+      const std::optional<wire::View> seen = context_.checker.ViewIn(message.header);
+      if (!seen.has_value()) return std::nullopt;
+      const wire::View& view = *seen;
       if (!to_worker || view.state() != wire::RUNNING) return std::nullopt;
       if (view.has_change()) return Seen{PhaseStep::kAsked, to.index};
       const bool later = view.entered() + 1 < view.phase_size();
       const Clock end =
           later ? view.phase(view.entered() + 1).from() : view.steps_total();
-      if (view.phase(view.entered()).mode() == wire::ALLREDUCE &&
+      if (view.phase(view.entered()).mode().has_allreduce() &&
           view.arrived() >= end) {
         return Seen{PhaseStep::kAllArrived, to.index};
       }
@@ -436,13 +387,22 @@ std::optional<std::pair<PhaseStep, int>> SimWorld::PhaseStepOf(
       return std::nullopt;
     }
     case wire::Header::kPullRequest:
-      if (!message.header.pull_request().state()) return std::nullopt;
+      if (!message.header.pull_request().pull(0).has_state())
+        return std::nullopt;
       return Seen{PhaseStep::kTaking, from.index};
     case wire::Header::kPullReply:
-      if (message.header.pull_reply().hash_size() == 0) return std::nullopt;
+      if (!std::any_of(message.header.pull_reply().answer().begin(),
+                       message.header.pull_reply().answer().end(),
+                       [](const auto& a) { return a.has_state(); })) {
+        return std::nullopt;
+      }
       return Seen{PhaseStep::kTaken, to.index};
     case wire::Header::kPushRequest:
-      if (!message.header.push_request().install()) return std::nullopt;
+      if (!std::any_of(message.header.push_request().push().begin(),
+                       message.header.push_request().push().end(),
+                       [](const auto& p) { return p.has_installation(); })) {
+        return std::nullopt;
+      }
       return Seen{PhaseStep::kInstalling, from.index};
     default:
       return std::nullopt;
@@ -536,7 +496,7 @@ void SimWorld::CheckLinger() {
     if (view.entered() + 1 < view.phase_size())
       absl::StrAppend(&open, " phase ", view.entered() + 1);
     // While the workers have the model nothing moves.
-    const bool may_move = view.phase(view.entered()).mode() != wire::ALLREDUCE;
+    const bool may_move = !view.phase(view.entered()).mode().has_allreduce();
     for (const wire::ServerMember& server : view.server()) {
       if (may_move && user_->drained().count(server.index()) > 0)
         absl::StrAppend(&open, " server ", server.index(), " to leave");
@@ -562,15 +522,188 @@ void SimWorld::CheckLinger() {
   context_.queue.After(absl::Milliseconds(20), [this] { CheckLinger(); });
 }
 
+void SimWorld::CheckRequests() {
+  constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
+  const absl::Time now = context_.queue.now();
+  if (!healed_ || now < last_look_ + kLookEvery) return;
+  last_look_ = now;
+  if (!context_.linger_over) calm_since_ = now;  // The last step waits.
+  if (coordinator_ == nullptr || coordinator_->over() || coordinator_crashed_ ||
+      coordinator_->core().state() != wire::RUNNING) {
+    return;
+  }
+  const Scenario& scenario = context_.scenario;
+  const absl::Duration retry = scenario.retry_max + scenario.lease;
+  // Messages that are held arrive, those who have died are removed, and the
+  // coordinator answers at once; a repetition or two may be needed.
+  // On a link that is full, the question waits, and the answer.
+  const absl::Duration soon = 4 * scenario.lease + 2 * retry +
+                              2 * context_.network.longest_queue();
+  // Whoever waits for others waits for the slowest one's steps, at worst for
+  // all that are left, and for who has died meanwhile.
+  const absl::Duration slowest =
+      *std::max_element(scenario.compute.begin(), scenario.compute.end());
+  absl::Duration late = soon + 4 * retry +
+                        static_cast<double>(scenario.steps) *
+                            (slowest * 1.2 + absl::Milliseconds(60));
+  for (const TrainerStall& stall : scenario.trainer_stalls) {
+    late += stall.duration == absl::InfiniteDuration() ? 20 * scenario.lease
+                                                       : stall.duration;
+  }
+  for (const bool is_soon : {true, false}) {
+    const absl::Duration bound = is_soon ? soon : late;
+    const std::optional<OpenRequests::Waiting> oldest =
+        requests_.Oldest(is_soon, now - bound);
+    // The coordinator answers also while the last step waits.
+    const absl::Time calm_since = is_soon ? healed_at_ : calm_since_;
+    if (!oldest.has_value() || now - calm_since <= bound) continue;
+    if (!context_.network.attached(oldest->who)) {
+      requests_.OnGone(oldest->who);
+      continue;
+    }
+    context_.checker.Report(
+        Invariant::kLiveness,
+        absl::StrCat(oldest->who.ToString(), " waits for an answer to its ",
+                     OpenRequests::KindName(oldest->kind), " ", oldest->what,
+                     " for ", absl::FormatDuration(now - oldest->since),
+                     "; nothing goes wrong since ",
+                     absl::FormatDuration(now - calm_since),
+                     " and the bound is ", absl::FormatDuration(bound), "; ",
+                     StatusLines()));
+  }
+}
+
+void SimWorld::JudgeWhoGaveUp(int rank) {
+  const ProcessEnd& end = workers_[rank]->end();
+  if (judged_[rank] || end.kind != ProcessEnd::Kind::kGaveUp) return;
+  judged_[rank] = true;
+  if (ExcuseOf(rank, end) != nullptr) {
+    ++counts_.gave_up_with_reason;
+    return;
+  }
+  context_.checker.Report(
+      Invariant::kGaveUp,
+      absl::StrCat("worker ", rank,
+                   " gave up though no fault explains it: ", end.what));
+}
+
+void SimWorld::JudgeRemovals() {
+  if (coordinator_ == nullptr) return;
+  const std::vector<int>& removed = coordinator_->removed();
+  for (; removals_judged_ < removed.size(); ++removals_judged_) {
+    const int rank = removed[removals_judged_];
+    if (StoodStill(rank)) {
+      ++counts_.removed_with_reason;
+    } else {
+      context_.checker.Report(
+          Invariant::kGaveUp,
+          absl::StrCat("worker ", rank,
+                       " was removed for holding others up though no fault "
+                       "explains that it did"));
+    }
+  }
+}
+
+bool SimWorld::StoodStill(int rank) const {
+  const Scenario& scenario = context_.scenario;
+  const Node node = scenario.WorkerNode(rank);
+  for (const TrainerStall& stall : scenario.trainer_stalls) {
+    if (stall.rank == Rank{rank}) return true;
+  }
+  // It or a server was away, or they did not reach each other.
+  const auto server_on = [&](Node at) {
+    for (int server = 0; server < static_cast<int>(servers_.size()); ++server) {
+      if (scenario.ServerNode(server) == at) return true;
+    }
+    return false;
+  };
+  for (const StandStillFault& fault : scenario.stand_still) {
+    if (fault.node == node || server_on(fault.node)) return true;
+  }
+  if (!scenario.shard_stalls.empty()) return true;
+  for (const auto& [ends, duration] : longest_cut_) {
+    if (ends.first == node || ends.second == node || server_on(ends.first) ||
+        server_on(ends.second)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+const char* SimWorld::ExcuseOf(int rank, const ProcessEnd& end) const {
+  const Scenario& scenario = context_.scenario;
+  const Node node = scenario.WorkerNode(rank);
+  const auto cut_for = [&](Node from, Node to) {
+    const auto found = longest_cut_.find({from, to});
+    return found == longest_cut_.end() ? absl::ZeroDuration() : found->second;
+  };
+  // Who never heard that the job was over finds nobody there.
+  if (coordinator_crashed_ || coordinator_ == nullptr || coordinator_->over())
+    return "the coordinator is not there";
+  if (end.code == absl::StatusCode::kUnavailable) {  // It was silent.
+    // A stopped coordinator, or a stopped worker, is no reason.
+    const absl::Duration longest = std::max(cut_for(node, 0), cut_for(0, node));
+    if (longest >= scenario.lease) return "it was cut off from the coordinator";
+    return nullptr;
+  }
+  if (end.obstacle == wire::JoinReply::NOT_NOW ||
+      end.obstacle == wire::JoinReply::JOB_ENDED) {
+    return "there was no place for it any more";
+  }
+  if (end.code == absl::StatusCode::kResourceExhausted ||
+      end.code == absl::StatusCode::kNotFound) {
+    // It could not connect to the other workers, or none of them knew the
+    // parameters.
+    if (scenario.modes.group_faults.connect > 0) return "connections failed";
+    for (const auto& [ends, duration] : longest_cut_) {
+      if (duration > absl::ZeroDuration()) return "workers were cut off";
+    }
+    if (counts_.crashes > 0) return "a worker has died";
+    return nullptr;
+  }
+  if (end.obstacle == wire::JoinReply::PLACE_HELD) {
+    for (const absl::Duration start : scenario.start_at) {
+      if (start == absl::InfiniteDuration()) return "somebody never starts";
+    }
+    // A life before this one still held its place, or ended with all done.
+    if (counts_.crashes + counts_.restarts > 0) return "a life before this one";
+  }
+  return nullptr;
+}
+
 void SimWorld::FollowUp() {
+  JudgeRemovals();
   for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
     if (workers_[rank] == nullptr || restart_pending_[rank]) continue;
+    JudgeWhoGaveUp(rank);
     const ProcessEnd& end = workers_[rank]->end();
-    if (end.kind != ProcessEnd::Kind::kFenced) continue;
+    if (end.kind != ProcessEnd::Kind::kFenced || judged_[rank]) continue;
+    judged_[rank] = true;
     ++counts_.fenced;
+    // Its process cannot begin anew before its trainer runs again.
+    const absl::Duration stalls = workers_[rank]->stalls_for();
+    if (stalls == absl::InfiniteDuration()) continue;
     restart_pending_[rank] = true;
-    context_.queue.After(absl::Milliseconds(1),
+    context_.queue.After(absl::Milliseconds(1) + stalls,
                          [this, rank] { StartWorker(rank); });
+  }
+  EndWhoIsStuckAlone();
+}
+
+void SimWorld::EndWhoIsStuckAlone() {
+  if (context_.trainer_stalls_for_ever == 0 || !healed_) return;
+  const Scenario& scenario = context_.scenario;
+  const absl::Duration since_start = context_.queue.now() - absl::UnixEpoch();
+  if (since_start < scenario.heal_at + 2 * scenario.stall_timeout()) return;
+  for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
+    if (workers_[rank] == nullptr || !workers_[rank]->IsStuckAlone()) continue;
+    ++counts_.stuck_alone;
+    context_.Log("a user ends worker ", rank);
+    FaultEvent fault;
+    fault.kind = FaultEvent::Kind::kCrash;
+    fault.node = scenario.WorkerNode(rank);
+    fault.restart = true;
+    Inject(fault);
   }
 }
 
@@ -613,32 +746,59 @@ std::string SimWorld::StatusLines() const {
   return text;
 }
 
+bool SimWorld::ServersWereAway(const wire::JobEnd& end) const {
+  const Scenario& scenario = context_.scenario;
+  if (end.cause() != wire::JobEnd::SERVERS_SILENT) return false;
+  // A request may have been lost just before, and is sent again some time after
+  // it could be answered.
+  const absl::Duration enough =
+      std::max(scenario.stall_timeout() - 2 * scenario.lease -
+                   2 * scenario.retry_max,
+               scenario.lease);
+  for (const int32_t server : end.server()) {
+    absl::Duration away;
+    for (const ShardStall& stall : scenario.shard_stalls) {
+      if (stall.server == server) away += stall.duration;
+    }
+    const Node node = scenario.ServerNode(server);
+    for (const StandStillFault& fault : scenario.stand_still) {
+      if (fault.node == node) away += fault.duration;
+    }
+    for (const auto& [ends, duration] : cut_in_all_) {
+      if (ends.first == node || ends.second == node) away += duration;
+    }
+    if (away < enough) return false;
+  }
+  return true;
+}
+
 void SimWorld::CheckOutcome() {
   Checker& checker = context_.checker;
   const auto check_end = [&](const std::string& who, const ProcessEnd& end) {
-    // Whoever gives up has to say on whom.
+    // Whoever gives up has to say why.
     if (end.kind == ProcessEnd::Kind::kGaveUp &&
-        !absl::StrContains(end.what, "coordinator") &&
-        !absl::StrContains(end.what, "worker ") && end.what != "fenced" &&
-        !absl::StrContains(end.what, "the job is about to end") &&
-        !absl::StrContains(end.what, "the mode is just changing")) {
-      checker.Report(
-          Invariant::kOutcome,
-          absl::StrCat(who, " gave up without naming anybody: ", end.what));
+        (end.code == absl::StatusCode::kOk || end.what.empty())) {
+      checker.Report(Invariant::kOutcome,
+                     absl::StrCat(who, " gave up without a reason"));
     }
   };
   for (const auto& server : servers_) {
     if (server != nullptr) check_end(server->StatusLine(), server->end());
   }
-  for (const auto& worker : workers_) {
-    if (worker != nullptr) check_end(worker->StatusLine(), worker->end());
+  for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
+    const auto& worker = workers_[static_cast<size_t>(rank)];
+    if (worker == nullptr) continue;
+    check_end(worker->StatusLine(), worker->end());
   }
   const wire::JobState state = coordinator_ == nullptr
                                    ? wire::JOB_STATE_UNSPECIFIED
                                    : coordinator_->core().state();
   if (state == wire::FINISHED) {
     ++counts_.finished;
-    checker.OnFinished();
+    const bool stopped =
+        coordinator_->core().view().end().cause() == wire::JobEnd::STOP_RULE;
+    counts_.stop_rules += stopped;
+    if (!stopped) checker.OnFinished();  // Else steps are under way.
     return;
   }
   if (state != wire::FAILED) {
@@ -650,18 +810,18 @@ void SimWorld::CheckOutcome() {
     return;
   }
   ++counts_.failed;
-  if (absl::StrContains(coordinator_->core().reason(), "just taking over"))
-    ++counts_.lost_on_the_way;
+  const wire::JobEnd& end = coordinator_->core().view().end();
+  counts_.lost_on_the_way += end.cause() == wire::JobEnd::SHARD_LOST;
   // Every removal was checked when it happened, so these reasons are true ones.
-  const std::string& reason = coordinator_->core().reason();
-  const bool named = absl::StrContains(reason, "server ") ||
-                     absl::StrContains(reason, "worker ");
-  const bool had_to = absl::StrContains(reason, "its shards are lost") ||
-                      absl::StrContains(reason, "no worker is left") ||
-                      absl::StrContains(reason, "did not join within");
+  const bool named = end.server_size() + end.worker_size() > 0;
+  const bool had_to = end.cause() == wire::JobEnd::SERVER_LOST ||
+                      end.cause() == wire::JobEnd::SHARD_LOST ||
+                      end.cause() == wire::JobEnd::NO_WORKER_LEFT ||
+                      end.cause() == wire::JobEnd::NOT_FORMED ||
+                      ServersWereAway(end);
   if (!named || !had_to) {
     checker.Report(Invariant::kOutcome,
-                   absl::StrCat("the job failed without need: ", reason));
+                   absl::StrCat("the job failed without need: ", end.reason()));
   }
 }
 
@@ -682,24 +842,37 @@ RunReport SimWorld::Run() {
   for (const FaultEvent& fault : scenario.faults) {
     context_.queue.After(fault.at, [this, fault] { Inject(fault); });
   }
+  ScheduleReality();
   context_.queue.After(scenario.heal_at, [this] {
     context_.Log("from here on nothing goes wrong any more");
     context_.network.Heal();
     context_.groups.Heal();
     healed_ = true;
+    calm_since_ = healed_at_ = context_.queue.now();
     for (const wire::Move& move : context_.checker.latest_view().move())
       under_way_.insert({move.shard(), move.id()});
     if (!context_.linger_over) CheckLinger();
   });
   user_ = std::make_unique<SimUser>(
       &context_, [this](int32_t index) { return AddServer(index); });
-  context_.linger_over = !scenario.placement.linger;
+  // Nobody is removed for whom nobody waits, so nobody waits on purpose then.
+  bool never_ends = false;
+  for (const TrainerStall& stall : scenario.trainer_stalls)
+    never_ends |= stall.duration == absl::InfiniteDuration();
+  context_.linger_over = !scenario.placement.linger || never_ends;
   const absl::Duration slowest =
       *std::max_element(scenario.compute.begin(), scenario.compute.end());
   // Joining, leases, giving up; then the work that is left, done by one after
   // the other at worst.
+  absl::Duration stalls;
+  for (const TrainerStall& stall : scenario.trainer_stalls) {
+    // Removed, or ended by a user if it is alone; and then everything again.
+    stalls += stall.duration == absl::InfiniteDuration()
+                  ? 4 * scenario.stall_timeout()
+                  : stall.duration;
+  }
   const absl::Time deadline =
-      context_.queue.now() + scenario.heal_at + scenario.start_timeout * 3 +
+      context_.queue.now() + stalls + scenario.heal_at + scenario.start_timeout * 3 +
       scenario.lease * 20 +
       (scenario.placement.linger ? kLingerMax : absl::ZeroDuration()) +
       scenario.retry_max * 20 +
@@ -708,6 +881,7 @@ RunReport SimWorld::Run() {
   while (!context_.checker.violation().has_value() &&
          context_.queue.RunNext()) {
     FollowUp();
+    CheckRequests();
     if (AllEnded()) break;
     if (context_.queue.now() > deadline ||
         context_.queue.events_run() > kEventsMax) {
@@ -737,6 +911,11 @@ RunReport SimWorld::Run() {
     counts_.gave_up += worker->end().kind == ProcessEnd::Kind::kGaveUp;
   }
   counts_.user = user_->counts();
+  counts_.garbage = stranger_->counts();
+  counts_.requests_answered = requests_.answered();
+  counts_.trainer_stalls = context_.trainer_stalls;
+  counts_.trainer_stalls_for_ever = context_.trainer_stalls_for_ever;
+  counts_.disk_errors = context_.disk_errors;
   for (size_t index = 0; index < servers_.size(); ++index) {
     if (servers_[index] == nullptr) continue;
     counts_.servers_drained +=
@@ -744,26 +923,27 @@ RunReport SimWorld::Run() {
     counts_.servers_added += index >= static_cast<size_t>(scenario.servers) &&
                              servers_[index]->joined();
   }
-  const wire::Mode first = scenario.sync.mode;
-  counts_.bsp = first == wire::BSP;
-  counts_.ssp = first == wire::SSP;
-  counts_.asp = first == wire::ASP;
-  counts_.allreduce = first == wire::ALLREDUCE;
-  counts_.dssp = first == wire::DSSP;
-  counts_.backup = first == wire::BACKUP;
+  counts_.bsp = scenario.mode.has_bsp();
+  counts_.ssp = scenario.mode.has_ssp();
+  counts_.asp = scenario.mode.has_asp();
+  counts_.allreduce = scenario.mode.has_allreduce();
+  counts_.dssp = scenario.mode.has_dssp();
+  counts_.backup = scenario.mode.has_backup();
   report.counts = counts_;
   report.log = std::move(context_.log);
   return report;
 }
 
-RunReport RunSeed(uint64_t seed, bool keep_log) {
-  SimWorld world(Scenario::Random(seed), keep_log);
-  return world.Run();
+RunReport RunSeed(uint64_t seed, bool keep_log, const Reality& reality) {
+  Scenario scenario = Scenario::Random(seed);
+  scenario.Widen(reality);
+  return SimWorld(scenario, keep_log).Run();
 }
 
-RunReport RunModesSeed(uint64_t seed, bool keep_log) {
-  SimWorld world(Scenario::RandomModes(seed), keep_log);
-  return world.Run();
+RunReport RunModesSeed(uint64_t seed, bool keep_log, const Reality& reality) {
+  Scenario scenario = Scenario::RandomModes(seed);
+  scenario.Widen(reality);
+  return SimWorld(scenario, keep_log).Run();
 }
 
 }  // namespace slackline::sim

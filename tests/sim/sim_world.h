@@ -3,59 +3,23 @@
 // hold held.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "google/protobuf/stubs/logging.h"
+
+#include "tests/sim/open_requests.h"
+#include "tests/sim/run_counts.h"
 #include "tests/sim/sim_context.h"
 #include "tests/sim/sim_server.h"
+#include "tests/sim/sim_stranger.h"
 #include "tests/sim/sim_user.h"
 #include "tests/sim/sim_worker.h"
 
 namespace slackline::sim {
-
-// What happened, to be summed over runs: a simulation in which nothing goes
-// wrong any more must be noticed.
-struct RunCounts {
-  NetworkStats network;
-  CheckerStats checker;
-  SimWorker::Counts workers;
-  int64_t runs = 0;
-  int64_t events = 0;
-  int64_t finished = 0;
-  int64_t failed = 0;  // The job failed, and had to.
-  int64_t coordinator_lost =
-      0;  // Server 0 died or was cut off from all others.
-  // At first.
-  int64_t bsp = 0, ssp = 0, asp = 0, allreduce = 0, dssp = 0, backup = 0;
-  int64_t cuts = 0;
-  int64_t crashes = 0;
-  int64_t server_crashes = 0;
-  int64_t restarts = 0;
-  int64_t fenced = 0;   // Lives that were told to join again.
-  int64_t gave_up = 0;  // Lives that ended with an error of their own.
-  SimUser::Counts user;
-  int64_t servers_added = 0;    // Those that have joined.
-  int64_t servers_drained = 0;  // Those that have left.
-  int64_t gos = 0;              // Moves whose source has said go.
-  int64_t records_resent = 0;   // Messages.
-  int64_t lost_on_the_way = 0;  // Jobs that failed because of that.
-  int64_t lingered = 0;         // All moves came to their end in the job.
-  std::array<int64_t, kMoveSteps> steps = {};         // Messages seen.
-  std::array<int64_t, kMoveSteps> step_faults = {};   // Injected just then.
-  std::array<int64_t, kMoveSteps> step_crashes = {};  // Of those: crashes.
-
-  // Likewise, by step of a change of the mode.
-  std::array<int64_t, kPhaseSteps> phase_steps = {};
-  std::array<int64_t, kPhaseSteps> phase_faults = {};
-  std::array<int64_t, kPhaseSteps> phase_crashes = {};
-
-  void Add(const RunCounts& other);
-  std::string ToString() const;
-};
 
 struct RunReport {
   std::optional<Violation> violation;
@@ -81,6 +45,11 @@ class SimWorld {
   bool AddServer(int32_t index);
   void StartWorker(int rank);
   void Inject(const FaultEvent& fault);
+  void Inject(const StandStillFault& fault);
+  void Inject(const ShardStall& stall);
+  void Inject(const InnerCut& cut);
+  // All of Scenario::reality.
+  void ScheduleReality();
   // Which step of a move this message is, and whose.
   struct Seen {
     MoveStep step{};
@@ -105,17 +74,39 @@ class SimWorld {
   SimServer* ServerAt(Node node) const;
   // Starts again the workers whose life has ended and that are to go on.
   void FollowUp();
+  // A user, long after all else is well.
+  void EndWhoIsStuckAlone();
+  // After the last fault: whoever has asked for something is answered.
+  void CheckRequests();
+  // The cut was made; see ExcuseOf().
+  void Cut(Node from, Node to, absl::Duration duration, bool held);
+  // A worker that has given up had to, and names whom it gave up on.
+  void JudgeWhoGaveUp(int rank);
+  // Whom the coordinator has removed stood still, or could not reach servers.
+  void JudgeRemovals();
+  bool StoodStill(int rank) const;
+  // Which fault of this run explains that the worker of this rank has given up
+  // just now, as `end` says; nullptr: none does, and it is wrong.
+  const char* ExcuseOf(int rank, const ProcessEnd& end) const;
   bool AllEnded() const;
   bool NeverStarts(Node node) const;
   void CheckOutcome();
+  // The job has failed because servers did not answer the workers that were
+  // left; true: faults kept each server that it names from it for so long.
+  bool ServersWereAway(const wire::JobEnd& end) const;
   std::string StatusLines() const;
 
+  // Garbage that is refused is no news.
+  google::protobuf::LogSilencer quiet_;
   SimContext context_;
   std::unique_ptr<SimCoordinator> coordinator_;
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimWorker>> workers_;  // The present life.
   std::vector<bool> restart_pending_;                // By rank.
+  size_t removals_judged_ = 0;
+  std::vector<bool> judged_;  // By rank: this life has given up, and why.
   std::unique_ptr<SimUser> user_;
+  std::unique_ptr<SimStranger> stranger_;
   bool coordinator_crashed_ = false;
   bool healed_ = false;
   std::vector<int> fault_seen_;        // By fault of the placement.
@@ -124,11 +115,19 @@ class SimWorld {
   std::map<std::pair<int32_t, uint64_t>, uint64_t> sent_up_to_;
   std::set<std::pair<int32_t, uint64_t>> gone_;
   std::set<std::pair<int32_t, uint64_t>> under_way_;  // When it healed.
+  OpenRequests requests_;
+  absl::Time last_look_ = absl::InfinitePast();  // At the requests.
+  absl::Time healed_at_ = absl::InfiniteFuture();
+  absl::Time calm_since_ = absl::InfiniteFuture();  // Nothing goes wrong since.
+  std::map<std::pair<Node, Node>, absl::Duration> longest_cut_;
+  std::map<std::pair<Node, Node>, absl::Duration> cut_in_all_;
   RunCounts counts_;
 };
 
 // The run of one seed, of one mode or with changes.
-RunReport RunSeed(uint64_t seed, bool keep_log);
-RunReport RunModesSeed(uint64_t seed, bool keep_log);
+RunReport RunSeed(uint64_t seed, bool keep_log,
+                  const Reality& reality = Reality::Usual());
+RunReport RunModesSeed(uint64_t seed, bool keep_log,
+                       const Reality& reality = Reality::Usual());
 
 }  // namespace slackline::sim

@@ -14,7 +14,8 @@
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
 #include "common/status.h"
-#include "tools/cli/coordinator_client.h"
+#include "job/job_config.h"
+#include "tools/cli/job/coordinator_client.h"
 
 namespace slackline {
 namespace {
@@ -159,7 +160,7 @@ std::optional<wire::StatusReply> JobTest::AwaitStatus(
     ADD_FAILURE() << cluster_file << " is not there after " << wait_max;
     return std::nullopt;
   }
-  const auto config = LoadClusterConfig(cluster_file);
+  const auto config = LoadJobConfig(cluster_file);
   SL_CHECK(config.ok(), config.status().ToString());
   const auto client = CoordinatorClient::Connect(CoordinatorEndpoint(*config));
   SL_CHECK(client.ok(), client.status().ToString());

@@ -11,9 +11,9 @@
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "proto/wire.pb.h"
+#include "proto/control.pb.h"
 #include "tests/support/processes.h"
-#include "tools/cli/local_hosts.h"
+#include "tools/cli/run/local_hosts.h"
 
 namespace slackline {
 

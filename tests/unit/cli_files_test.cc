@@ -5,10 +5,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tools/cli/logs.h"
-#include "tools/cli/out_folder.h"
-#include "tools/cli/status_table.h"
-#include "tools/cli/summary_table.h"
+#include "tests/support/modes.h"
+#include "tools/cli/job/status_table.h"
+#include "tools/cli/run/logs.h"
+#include "tools/cli/run/out_folder.h"
+#include "tools/cli/run/summary_table.h"
 
 namespace slackline {
 namespace {
@@ -47,6 +48,7 @@ run::Summary MakeSummary(const std::string& mode) {
   summary.set_bytes_pushed(1000000000);
   summary.set_bytes_pulled(1500000000);
   summary.set_retries(2);
+  summary.set_bytes_resent(3000000);
   summary.set_model_sha256("0123456789abcdef0123");
   return summary;
 }
@@ -89,9 +91,10 @@ TEST(SummaryTest, ManyRunsMakeOneTable) {
       SummaryTable({{.folder = "runs/a", .summary = MakeSummary("bsp")},
                     {.folder = "runs/b", .summary = MakeSummary("allreduce")}});
   EXPECT_THAT(table, HasSubstr("mode       steps  time  examples/s"));
-  EXPECT_THAT(table, HasSubstr("bsp         1170  1:23      3.61 k      "
-                               "0.0123     0.0678   98.04 %      1/3/4  "
-                               "2.50 GB        2  0123456789ab  runs/a\n"));
+  EXPECT_THAT(table,
+              HasSubstr("bsp         1170  1:23      3.61 k      "
+                        "0.0123     0.0678   98.04 %      1/3/4  "
+                        "2.50 GB        2  3.00 MB  0123456789ab  runs/a\n"));
   EXPECT_THAT(table, HasSubstr("allreduce   1170"));
   EXPECT_THAT(table, HasSubstr("          -  2.50 GB"));
   EXPECT_THAT(table, Not(HasSubstr("digits"))) << "one job needs no column";
@@ -136,16 +139,30 @@ TEST(SummaryTest, TellsWhichRuleHasStoppedARun) {
               HasSubstr("stopped digits asp: test loss 0.08 reached"));
 }
 
+TEST(SummaryTest, TellsWhyARunHasFailedAndWhatWasNotMeasured) {
+  run::Summary summary = MakeSummary("asp");
+  summary.set_state("FAILED");
+  summary.set_cause("SERVER_LOST");
+  summary.set_reason("server 1 is dead");
+  summary.clear_test_loss();
+  summary.clear_test_accuracy();
+  const std::string table = SummaryTable({{.folder = "a", .summary = summary}});
+  EXPECT_THAT(table, HasSubstr("0.0123          -         -      1/3/4"));
+  EXPECT_THAT(table,
+              HasSubstr("failed digits asp: SERVER_LOST: server 1 is dead\n"));
+}
+
 TEST(SummaryTest, ReadsTheJsonOfARun) {
   const fs::path folder = TestFolder();
   WriteFile(folder / "summary.json",
             "{\"job\": \"digits\", \"steps\": \"1170\", \"test_accuracy\": "
-            "0.98, \"from_a_newer_version\": 1}");
+            "0.98, \"test_loss\": null, \"from_a_newer_version\": 1}");
   const absl::StatusOr<RunResult> run = ReadRunResult(folder.string());
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->folder, folder.string());
   EXPECT_EQ(run->summary.steps(), 1170);
   EXPECT_DOUBLE_EQ(run->summary.test_accuracy(), 0.98);
+  EXPECT_FALSE(run->summary.has_test_loss());
 }
 
 TEST(SummaryTest, NamesTheFileThatIsMissingOrBroken) {
@@ -163,7 +180,7 @@ wire::StatusReply MakeStatus() {
   wire::StatusReply status;
   status.mutable_view()->set_job("digits");
   status.mutable_view()->set_state(wire::RUNNING);
-  status.mutable_view()->add_phase()->set_mode(wire::ASP);
+  *status.mutable_view()->add_phase()->mutable_mode() = ModeOf("asp");
   status.mutable_view()->set_steps_total(100);
   for (const int rank : {1, 0}) {
     run::WorkerStats& worker = *status.add_worker();
@@ -202,8 +219,8 @@ TEST(StatusTest, ShowsThePolicyAndTheChangesOfTheMode) {
   status.set_mode_policy("worker 3 takes 3.1 times the median step");
   for (const char* mode : {"bsp", "asp"}) {
     run::ModeRecord& record = *status.add_mode_changed();
-    record.set_from("allreduce");
-    record.set_to(mode);
+    *record.mutable_from() = ModeOf("allreduce");
+    *record.mutable_to() = ModeOf(mode);
   }
   const std::string table = StatusTable(status, {.top = 1});
   EXPECT_THAT(table, HasSubstr("asp (auto)  step 20/100"));
@@ -216,7 +233,7 @@ TEST(StatusTest, ShowsThePolicyAndTheChangesOfTheMode) {
 TEST(StatusTest, ShowsWhoIsMissingAndWhyAJobHasFailed) {
   wire::StatusReply status;
   status.mutable_view()->set_state(wire::FAILED);
-  status.mutable_view()->set_reason("nobody came");
+  status.mutable_view()->mutable_end()->set_reason("nobody came");
   status.add_missing("worker 3");
   const std::string table = StatusTable(status);
   EXPECT_THAT(table, HasSubstr("is failed"));
@@ -236,6 +253,33 @@ TEST(RunNameTest, IsAFileNameForEveryMode) {
   EXPECT_EQ(RunName("digits", "allreduce until epoch 0.5, ssp:4",
                     absl::FromUnixSeconds(1767323045)),
             "digits-phases-20260102T030405Z");
+}
+
+TEST(StatusTableTest, SaysWhoHoldsWhomUpAndWhatEachDoes) {
+  wire::StatusReply status;
+  status.mutable_view()->set_state(wire::RUNNING);
+  status.add_held_up("worker 2 holds up workers 0, 1: it is computing step 17");
+  run::WorkerStats& worker = *status.add_worker();
+  worker.set_rank(2);
+  worker.mutable_progress()->set_what("computing step 17");
+  worker.mutable_progress()->set_for_ms(12300);
+  run::WorkerStats& brisk = *status.add_worker();
+  brisk.set_rank(3);
+  brisk.mutable_progress()->set_what("computing step 18");
+  brisk.mutable_progress()->set_for_ms(300);
+  const std::string text = StatusTable(status);
+  EXPECT_THAT(text, HasSubstr("\nheld up: worker 2 holds up workers 0, 1: it "
+                              "is computing step 17\n"));
+  EXPECT_THAT(text, HasSubstr("computing step 17 for 12 s\n"));
+  EXPECT_THAT(text, HasSubstr("computing step 18\n"));
+}
+
+TEST(SummaryTableTest, SaysWhichFilesLackRecords) {
+  run::Summary summary = MakeSummary("bsp");
+  summary.set_files_incomplete("run/metrics.jsonl lacks 2 records: no space");
+  EXPECT_THAT(SummaryTable({{.folder = "run", .summary = summary}}),
+              HasSubstr("incomplete in digits bsp: run/metrics.jsonl lacks 2 "
+                        "records: no space\n"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,6 +16,8 @@
 #include "common/io/state_hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/data_messages.h"
+#include "tests/support/modes.h"
 
 namespace slackline {
 namespace {
@@ -35,7 +38,7 @@ wire::View TestView() {
   wire::View view;
   view.set_number(2);
   view.set_state(wire::RUNNING);
-  view.add_phase()->set_mode(wire::ASP);
+  *view.add_phase()->mutable_mode() = ModeOf("asp");
   wire::ServerMember& server = *view.add_server();
   server.add_thread()->set_tcp("tcp://here:1");
   server.add_thread()->set_tcp("tcp://here:2");
@@ -68,7 +71,10 @@ class ClientCoreTest : public ::testing::Test {
     options_.refused_delay = absl::Milliseconds(2);
     Restart();
   }
-  void Restart() { client_.emplace(options_, *View::Create(TestView())); }
+  void Restart() {
+    client_.emplace(options_, *View::Create(TestView()));
+    accepted_.clear();
+  }
 
   absl::Status TryPush(Clock clock, int table, size_t bytes = 4 * kShardBytes) {
     std::vector<float> gradient(bytes / sizeof(float),
@@ -82,6 +88,11 @@ class ClientCoreTest : public ::testing::Test {
     return Take();
   }
   ClientCore::Effects Take() {
+    for (const ClientCore::Send& send : effects_.sends) {
+      const wire::PushRequest& push = send.message.header.push_request();
+      for (const wire::Push& fact : push.push())
+        sent_as_[{send.to, fact.shard()}] = push.request_id();
+    }
     return std::exchange(effects_, ClientCore::Effects());
   }
 
@@ -90,22 +101,57 @@ class ClientCoreTest : public ::testing::Test {
     return Take();
   }
   ClientCore::Effects Reply(Owner from, int32_t shard, uint64_t acked,
-                            wire::Code code = wire::OK,
+                            Outcome outcome = Outcome::kOk,
                             const std::string& error = "") {
     Message message;
     wire::PushReply& reply = *message.header.mutable_push_reply();
-    reply.add_shard(shard);
-    reply.add_acked_seq(acked);
-    reply.add_code(code);
-    reply.set_error(error);
+    reply.set_request_id(sent_as_[{from, shard}]);
+    wire::PushAnswer& answer = *reply.add_answer();
+    answer.set_shard(shard);
+    answer.set_accepted_seq(acked);
+    if (outcome == Outcome::kOk) {
+      accepted_[shard] = acked;
+    } else {
+      *answer.mutable_refusal() = RefusalOf(outcome, error);
+    }
     return Receive(from, message);
+  }
+  // As a shard thread that has accepted what Reply() has acknowledged.
+  ClientCore::Effects ReplyToProbe(const ClientCore::Send& send) {
+    const wire::ProbeRequest& probe = send.message.header.probe_request();
+    Message message;
+    wire::ProbeReply& reply = *message.header.mutable_probe_reply();
+    reply.set_request_id(probe.request_id());
+    for (const int32_t shard : probe.shard()) {
+      wire::ProbeAnswer& answer = *reply.add_answer();
+      answer.set_shard(shard);
+      answer.set_accepted_seq(accepted_[shard]);
+    }
+    return Receive(send.to, message);
+  }
+  static bool IsProbe(const ClientCore::Send& send) {
+    return send.message.header.has_probe_request();
   }
 
   // Moves to the next wake-up.
-  ClientCore::Effects Tick() {
+  ClientCore::Effects Wake() {
     now_ = std::max(now_, client_->NextWakeup());
     client_->OnTick(now_, &effects_);
     return Take();
+  }
+  // The same; probes are answered at once.
+  ClientCore::Effects Tick() {
+    ClientCore::Effects woken = Wake();
+    ClientCore::Effects all;
+    for (ClientCore::Send& send : woken.sends) {
+      if (!IsProbe(send)) {
+        all.sends.push_back(std::move(send));
+        continue;
+      }
+      for (ClientCore::Send& more : ReplyToProbe(send).sends)
+        all.sends.push_back(std::move(more));
+    }
+    return all;
   }
   absl::Duration Elapsed() const { return now_ - absl::UnixEpoch(); }
 
@@ -114,9 +160,10 @@ class ClientCoreTest : public ::testing::Test {
     std::vector<int32_t> shards;
     for (const ClientCore::Send& send : effects.sends) {
       const wire::Header& header = send.message.header;
-      const auto& sent = header.has_push_request()
-                             ? header.push_request().shard()
-                             : header.pull_request().shard();
+      const std::vector<int32_t> sent =
+          header.has_push_request()
+              ? slackline::ShardsOf(header.push_request().push())
+              : slackline::ShardsOf(header.pull_request());
       shards.insert(shards.end(), sent.begin(), sent.end());
     }
     return shards;
@@ -127,26 +174,34 @@ class ClientCoreTest : public ::testing::Test {
                           const std::vector<int32_t>& shards,
                           Version version = 3) {
     Message message;
-    wire::PullReply& reply = *message.header.mutable_pull_reply();
-    reply.set_request_id(send.message.header.pull_request().request_id());
     for (const int32_t shard : shards) {
-      reply.add_shard(shard);
-      reply.add_code(wire::OK);
-      reply.add_version(version);
-      reply.add_shard_clock(2);
+      wire::PullAnswer& answer = AddAnswer(send, shard, &message);
+      answer.mutable_values()->set_version(version);
+      answer.mutable_values()->set_shard_clock(2);
       message.payloads.push_back(Payload::Allocate(kShardBytes));
     }
     return message;
   }
-  static Message CodeFor(const ClientCore::Send& send, int32_t shard,
-                         wire::Code code) {
+  static wire::PullAnswer& AddAnswer(const ClientCore::Send& send,
+                                     int32_t shard, Message* message) {
+    wire::PullAnswer& answer =
+        *message->header.mutable_pull_reply()->add_answer();
+    answer.set_pull(send.message.header.pull_request().pull(0).id());
+    answer.set_shard(shard);
+    return answer;
+  }
+  static Message Refuse(const ClientCore::Send& send, int32_t shard,
+                        Outcome outcome) {
     Message message;
-    wire::PullReply& reply = *message.header.mutable_pull_reply();
-    reply.set_request_id(send.message.header.pull_request().request_id());
-    reply.add_shard(shard);
-    reply.add_code(code);
-    reply.add_version(0);
-    reply.add_shard_clock(0);
+    *AddAnswer(send, shard, &message).mutable_refusal() = RefusalOf(outcome);
+    return message;
+  }
+  static Message Parked(const ClientCore::Send& send, int32_t shard, int rank,
+                        Clock clock = 0) {
+    Message message;
+    wire::PullAnswer& answer = AddAnswer(send, shard, &message);
+    answer.mutable_parked()->set_rank(rank);
+    answer.mutable_parked()->set_clock(clock);
     return message;
   }
 
@@ -155,6 +210,8 @@ class ClientCoreTest : public ::testing::Test {
   std::vector<Version> versions_ = std::vector<Version>(kShards, 5);
   std::optional<ClientCore> client_;
   ClientCore::Effects effects_;
+  std::map<std::pair<Owner, int32_t>, uint64_t> sent_as_;
+  std::map<int32_t, uint64_t> accepted_;  // By shard.
 };
 
 // ---- Push -------------------------------------------------------------------
@@ -164,10 +221,10 @@ TEST_F(ClientCoreTest, ATableIsCutIntoItsShardsForTheirOwners) {
   ASSERT_THAT(effects.sends, SizeIs(4));
   for (const ClientCore::Send& send : effects.sends) {
     const wire::PushRequest& push = send.message.header.push_request();
-    ASSERT_EQ(push.shard_size(), 1);
-    EXPECT_EQ(send.to, (Owner{0, push.shard(0) % 2}));
-    EXPECT_EQ(push.seq(0), 1u);
-    EXPECT_EQ(push.base_version(0), 5u);
+    ASSERT_EQ(push.push_size(), 1);
+    EXPECT_EQ(send.to, (Owner{0, push.push(0).shard() % 2}));
+    EXPECT_EQ(push.push(0).seq(), 1u);
+    EXPECT_EQ(push.push(0).gradient(), 5u);
     EXPECT_EQ(send.message.payloads.at(0).size(), kShardBytes);
   }
   EXPECT_EQ(client_->unacknowledged_bytes(), 4 * kShardBytes);
@@ -180,7 +237,8 @@ TEST_F(ClientCoreTest, AMessageIsClosedAtItsSizeOrAtTheEndOfTheClock) {
       << "two shards for each thread so far";
   const ClientCore::Effects effects = Push(0, 0);
   EXPECT_THAT(effects.sends, SizeIs(4));
-  EXPECT_THAT(effects.sends.at(0).message.header.push_request().shard(),
+  EXPECT_THAT(slackline::ShardsOf(
+                  effects.sends.at(0).message.header.push_request().push()),
               ElementsAre(4, 6, 0));
 }
 
@@ -202,31 +260,140 @@ TEST_F(ClientCoreTest, AMessageLargerThanTheWindowGoesAlone) {
   EXPECT_THAT(ShardsOf(Reply(kThread0, 0, 1)), ElementsAre(2));
 }
 
-TEST_F(ClientCoreTest, SilenceIsFollowedByAllUnacknowledgedPushesInOrder) {
+TEST_F(ClientCoreTest, SilenceIsFollowedByAProbeAndNoGradient) {
   Push(0, 0);
   Reply(kThread1, 1, 1);
   Reply(kThread1, 3, 1);
-  Reply(kThread0, 2, 1);  // The earlier one to shard 0 is still open.
-  EXPECT_THAT(ShardsOf(Tick()), ElementsAre(0, 2));
+  const ClientCore::Effects effects = Wake();
   EXPECT_EQ(Elapsed(), absl::Milliseconds(100));
-  EXPECT_EQ(client_->retries(), 2u);
-  Reply(kThread0, 0, 1);
-  EXPECT_EQ(client_->unacknowledged_bytes(), 0u);
-  EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  EXPECT_EQ(effects.sends[0].to, kThread0);
+  EXPECT_THAT(effects.sends[0].message.header.probe_request().shard(),
+              ElementsAre(0, 2));
+  EXPECT_THAT(effects.sends[0].message.payloads, IsEmpty());
+  EXPECT_EQ(client_->bytes_resent(), 0u);
+  EXPECT_EQ(client_->retries(), 0u);
 }
 
-TEST_F(ClientCoreTest, RepetitionsBackOffToTheirMaximum) {
+TEST_F(ClientCoreTest, WhatAProbeShowsToBeMissingIsSentAgainOnceInOrder) {
+  Push(0, 0);
+  Push(0, 1);
+  const ClientCore::Effects probes = Wake();
+  ASSERT_THAT(probes.sends, SizeIs(2));
+  accepted_[2] = 1;  // Its acknowledgement was lost.
+  EXPECT_THAT(ShardsOf(ReplyToProbe(probes.sends[0])), ElementsAre(0, 4, 6));
+  EXPECT_EQ(client_->unacknowledged_bytes(), 7 * kShardBytes);
+  EXPECT_EQ(client_->bytes_resent(), 3 * kShardBytes);
+  EXPECT_EQ(client_->bytes_pushed(), 8 * kShardBytes);
+  EXPECT_EQ(client_->retries(), 3u);
+  EXPECT_THAT(ReplyToProbe(probes.sends[0]).sends, IsEmpty())
+      << "the reply came twice, and knows nothing of what was sent since";
+}
+
+TEST_F(ClientCoreTest, ANewPushIsNotMissingFromTheReplyToAnOlderProbe) {
+  Push(0, 0);
+  const ClientCore::Effects probes = Wake();
+  Push(0, 1);
+  EXPECT_THAT(ShardsOf(ReplyToProbe(probes.sends.at(0))), ElementsAre(0, 2));
+}
+
+TEST_F(ClientCoreTest, AProbeThatCannotBeAnsweredYetIsAskedAgainLater) {
+  Push(0, 0);
+  for (const int32_t shard : {1, 3}) Reply(kThread1, shard, 1);
+  ClientCore::Effects probes = Wake();
+  std::vector<absl::Duration> gaps;
+  for (int i = 0; i < 4; ++i) {
+    Message message;
+    wire::ProbeReply& reply = *message.header.mutable_probe_reply();
+    const wire::ProbeRequest& probe =
+        probes.sends.at(0).message.header.probe_request();
+    reply.set_request_id(probe.request_id());
+    for (const int32_t shard : probe.shard()) {
+      wire::ProbeAnswer& answer = *reply.add_answer();
+      answer.set_shard(shard);
+      answer.mutable_refusal()->mutable_retry();
+    }
+    EXPECT_THAT(Receive(kThread0, message).sends, IsEmpty());
+    const absl::Time before = now_;
+    probes = Wake();
+    gaps.push_back(now_ - before);
+  }
+  EXPECT_THAT(gaps,
+              ElementsAre(absl::Milliseconds(200), absl::Milliseconds(400),
+                          absl::Milliseconds(400), absl::Milliseconds(400)));
+  EXPECT_EQ(client_->bytes_resent(), 0u);
+}
+
+TEST_F(ClientCoreTest, AProbeOlderThanAllPushesInFlightIsNoReasonToBackOff) {
+  Push(0, 0);
+  const ClientCore::Effects probes = Wake();
+  for (const int32_t shard : {0, 2}) Reply(kThread0, shard, 1);
+  Push(0, 1);
+  for (const int32_t shard : {1, 3, 5, 7}) Reply(kThread1, shard, 1);
+  for (const ClientCore::Send& probe : probes.sends) ReplyToProbe(probe);
+  // RFC 6298 with the samples 100, 100 and 0 ms, not doubled.
+  EXPECT_EQ(client_->NextWakeup(),
+            now_ + absl::Microseconds(87'500) + 4 * absl::Microseconds(53'125));
+}
+
+TEST_F(ClientCoreTest, UnansweredProbesBackOffToTheirMaximum) {
   Push(0, 0);
   std::vector<absl::Duration> gaps;
   for (int i = 0; i < 5; ++i) {
     const absl::Time before = now_;
-    EXPECT_THAT(Tick().sends, SizeIs(4));
+    for (const ClientCore::Send& send : Wake().sends)
+      EXPECT_TRUE(IsProbe(send));
     gaps.push_back(now_ - before);
   }
   EXPECT_THAT(gaps,
-              ElementsAre(absl::Milliseconds(100), absl::Milliseconds(200),
-                          absl::Milliseconds(400), absl::Milliseconds(400),
+              ElementsAre(absl::Milliseconds(100), absl::Milliseconds(100),
+                          absl::Milliseconds(200), absl::Milliseconds(400),
                           absl::Milliseconds(400)));
+}
+
+TEST_F(ClientCoreTest, APushThatALaterOneOvertookIsProbedAtOnce) {
+  Push(0, 0);
+  const ClientCore::Effects probe = Reply(kThread0, 2, 1);
+  ASSERT_THAT(probe.sends, SizeIs(1));
+  EXPECT_THAT(probe.sends[0].message.header.probe_request().shard(),
+              ElementsAre(0));
+  EXPECT_THAT(ShardsOf(ReplyToProbe(probe.sends[0])), ElementsAre(0));
+  EXPECT_EQ(Elapsed(), absl::ZeroDuration());
+}
+
+TEST_F(ClientCoreTest, TheTimeOutFollowsTheRoundTripsOfEachThread) {
+  Push(0, 0);
+  now_ += absl::Milliseconds(90);
+  for (const int32_t shard : {0, 2}) Reply(kThread0, shard, 1);
+  for (const int32_t shard : {1, 3}) Reply(kThread1, shard, 1);
+  Push(0, 1);
+  now_ += absl::Milliseconds(90);
+  for (const int32_t shard : {5, 7}) Reply(kThread1, shard, 1);
+  // RFC 6298: SRTT 90 ms; RTTVAR 45 ms, then 33.75 ms. No more for thread 0.
+  const absl::Time sent = now_ - absl::Milliseconds(90);
+  EXPECT_EQ(client_->NextWakeup(),
+            sent + absl::Milliseconds(90) + 4 * absl::Microseconds(33750));
+  EXPECT_THAT(Wake().sends, SizeIs(1));
+}
+
+TEST_F(ClientCoreTest, AServerThatStoodStillDoesNotStretchTheNextTimeOut) {
+  Push(0, 0);
+  now_ += absl::Minutes(2);
+  for (const int32_t shard : {0, 2}) Reply(kThread0, shard, 1);
+  for (const int32_t shard : {1, 3}) Reply(kThread1, shard, 1);
+  Push(0, 1);
+  EXPECT_EQ(client_->NextWakeup(), now_ + options_.retry_max);
+}
+
+TEST_F(ClientCoreTest,
+       WhatIsAcknowledgedLeavesTheWindowThoughAnEarlierOneIsOpen) {
+  options_.window_bytes = 2 * kShardBytes;
+  Restart();
+  Push(0, 0);
+  Push(0, 1);
+  const ClientCore::Effects effects = Reply(kThread0, 2, 1);
+  EXPECT_THAT(ShardsOf(effects), ElementsAre(4))
+      << "besides the probe for the one that was overtaken";
 }
 
 TEST_F(ClientCoreTest, ProgressEndsTheBackOff) {
@@ -238,18 +405,85 @@ TEST_F(ClientCoreTest, ProgressEndsTheBackOff) {
   EXPECT_EQ(client_->NextWakeup(), now_ + absl::Milliseconds(100));
 }
 
-TEST_F(ClientCoreTest, ARefusedPushIsSentAgainSoonWithThoseBehindIt) {
+TEST_F(ClientCoreTest, OfRefusedPushesTheFirstIsTriedSoonAndTheOthersFollowIt) {
   Push(0, 0);
-  EXPECT_THAT(Reply(kThread0, 2, 0, wire::RETRY).sends, IsEmpty());
-  EXPECT_THAT(ShardsOf(Tick()), ElementsAre(0, 2));
+  Push(0, 1);
+  for (const int32_t shard : {0, 2, 4, 6})
+    EXPECT_THAT(Reply(kThread0, shard, 0, Outcome::kRetry).sends, IsEmpty());
+  EXPECT_THAT(ShardsOf(Tick()), ElementsAre(0));
   EXPECT_EQ(Elapsed(), absl::Milliseconds(2));
+  EXPECT_THAT(ShardsOf(Reply(kThread0, 0, 1)), ElementsAre(2, 4, 6));
+  EXPECT_EQ(client_->bytes_resent(), 4 * kShardBytes);
+}
+
+TEST_F(ClientCoreTest, TrialsBackOffAndStartFromTheRefusal) {
+  options_.retry_initial = options_.retry_max = absl::Milliseconds(30);
+  Restart();
+  Push(0, 0);
+  for (const int32_t shard : {1, 3}) Reply(kThread1, shard, 1);
+  std::vector<absl::Duration> gaps;
+  for (int i = 0; i < 6; ++i) {
+    now_ += absl::Milliseconds(10);  // The link's round trip.
+    Reply(kThread0, 0, 0, Outcome::kRetry);
+    Reply(kThread0, 2, 1);
+    const absl::Time refused = now_;
+    EXPECT_THAT(ShardsOf(Wake()), ElementsAre(0));
+    gaps.push_back(now_ - refused);
+  }
+  EXPECT_THAT(gaps,
+              ElementsAre(absl::Milliseconds(2), absl::Milliseconds(4),
+                          absl::Milliseconds(8), absl::Milliseconds(16),
+                          absl::Milliseconds(30), absl::Milliseconds(30)));
+  EXPECT_EQ(client_->bytes_resent(), 6 * kShardBytes);
+}
+
+TEST_F(ClientCoreTest, ARefusalOfAnEarlierTransmissionMeansNothing) {
+  Push(0, 0);
+  const uint64_t first = sent_as_[{kThread0, 0}];
+  Reply(kThread0, 0, 0, Outcome::kRetry);
+  Tick();
+  sent_as_[{kThread0, 0}] = first;
+  Reply(kThread0, 0, 0, Outcome::kRetry);
+  EXPECT_GT(client_->NextWakeup(), now_ + absl::Milliseconds(50));
+}
+
+TEST_F(ClientCoreTest, APushBehindAMissingOneWaitsForIt) {
+  Push(0, 0);
+  Push(0, 1);
+  Push(1, 0);
+  const uint64_t second = sent_as_[{kThread0, 0}];
+  Message message;
+  wire::PushReply& reply = *message.header.mutable_push_reply();
+  reply.set_request_id(second);
+  reply.add_answer()->mutable_refusal()->mutable_retry();  // Of shard 0.
+  const ClientCore::Effects probe = Receive(kThread0, message);
+  ASSERT_THAT(probe.sends, SizeIs(1)) << "the first one was overtaken";
+  EXPECT_TRUE(IsProbe(probe.sends[0]));
+  for (const int32_t shard : {2, 4, 6}) accepted_[shard] = 1;
+  accepted_[2] = 2;
+  EXPECT_THAT(ShardsOf(ReplyToProbe(probe.sends[0])), ElementsAre(0, 0))
+      << "both, in order, and nothing else";
+}
+
+TEST_F(ClientCoreTest, ANewViewLetsRefusedPushesGoSoon) {
+  Push(0, 0);
+  for (int i = 0; i < 8; ++i) {
+    Reply(kThread0, 0, 0, Outcome::kRetry);
+    now_ = client_->NextWakeup();
+    Tick();
+  }
+  Reply(kThread0, 0, 0, Outcome::kRetry);
+  wire::View view = TestView();
+  view.set_number(3);
+  client_->OnView(*View::Create(view), now_, &effects_);
+  EXPECT_EQ(client_->NextWakeup(), now_ + absl::Milliseconds(2));
 }
 
 TEST_F(ClientCoreTest, ALateRefusalOfWhatIsAcknowledgedMeansNothing) {
   Push(0, 0);
   Reply(kThread0, 0, 1);
   Reply(kThread0, 2, 1);
-  Reply(kThread0, 2, 0, wire::RETRY);
+  Reply(kThread0, 2, 0, Outcome::kRetry);
   EXPECT_EQ(client_->NextWakeup(), now_ + absl::Milliseconds(100))
       << "of thread 1";
 }
@@ -270,7 +504,8 @@ TEST_F(ClientCoreTest, APushOutOfTurnIsRefusedAndSendsNothing) {
   EXPECT_THAT(Take().sends, IsEmpty());
   versions_.push_back(5);
   EXPECT_THAT(Push(0, 1).sends, SizeIs(4));
-  EXPECT_EQ(Push(1, 0).sends.at(0).message.header.push_request().seq(0), 2u);
+  EXPECT_EQ(Push(1, 0).sends.at(0).message.header.push_request().push(0).seq(),
+            2u);
 }
 
 // ---- Pull -------------------------------------------------------------------
@@ -281,8 +516,11 @@ TEST_F(ClientCoreTest, APullIsPutTogetherFromItsParts) {
   const uint64_t id = client_->Pull(3, 2, now_, &effects_);
   const ClientCore::Effects sent = Take();
   ASSERT_THAT(sent.sends, SizeIs(2));
-  EXPECT_EQ(sent.sends[0].message.header.pull_request().clock(), 3);
-  EXPECT_EQ(sent.sends[0].message.header.pull_request().own_clock(), 2);
+  EXPECT_EQ(sent.sends[0].message.header.pull_request().pull(0).step().clock(),
+            3);
+  EXPECT_EQ(
+      sent.sends[0].message.header.pull_request().pull(0).step().own_clock(),
+      2);
   EXPECT_THAT(Receive(kThread0, AnswerTo(sent.sends[0], {0, 4})).pulled,
               IsEmpty());
   EXPECT_THAT(Receive(kThread1, AnswerTo(sent.sends[1], {1, 3, 5, 7})).pulled,
@@ -296,6 +534,23 @@ TEST_F(ClientCoreTest, APullIsPutTogetherFromItsParts) {
   EXPECT_EQ(done.pulled[0].shards.at(0).version, 3u);
   EXPECT_EQ(done.pulled[0].shards.at(2).version, 4u);
   EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
+}
+
+// The replies to the pushes were lost.
+TEST_F(ClientCoreTest, AnAnswerShowsThatThePushesOfEarlierClocksAreAccepted) {
+  options_.message_bytes = 4096;
+  Restart();
+  for (const Clock clock : {0, 1}) {
+    for (const int table : {0, 1}) Push(clock, table);
+  }
+  EXPECT_EQ(client_->unacknowledged_bytes(), 2 * kShards * kShardBytes);
+  client_->Pull(1, 1, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  ASSERT_THAT(sent.sends, SizeIs(2));
+  Receive(kThread0, AnswerTo(sent.sends[0], {0, 2, 4, 6}));
+  Receive(kThread1, AnswerTo(sent.sends[1], {1, 3, 5, 7}));
+  EXPECT_EQ(client_->unacknowledged_bytes(), kShards * kShardBytes)
+      << "of clock 1 the answer says nothing";
 }
 
 TEST_F(ClientCoreTest, ARepeatedAnswerIsIgnored) {
@@ -331,19 +586,111 @@ TEST_F(ClientCoreTest, AParkedPullNamesForWhomItWaitsAndIsNoRetry) {
   client_->Pull(1, 1, now_, &effects_);
   const ClientCore::Effects sent = Take();
   now_ += absl::Milliseconds(30);
-  EXPECT_THAT(client_->WaitingFor(now_),
+  EXPECT_THAT(client_->WaitingFor(now_).text,
               HasSubstr("weight[0, 4) at clock 1 from server 0 thread 0 "
                         "(tcp://here:1) has no "
                         "answer for 30ms"));
   Receive(kThread1, AnswerTo(sent.sends[1], {1, 3, 5, 7}));
   Tick();
   EXPECT_EQ(client_->retries(), 1u);
-  Message parked = CodeFor(sent.sends[0], 0, wire::PARKED);
-  parked.header.mutable_pull_reply()->set_waiting_rank(3);
-  Receive(kThread0, parked);
+  Receive(kThread0, Parked(sent.sends[0], 0, 3));
   EXPECT_EQ(client_->retries(), 0u);
-  EXPECT_THAT(client_->WaitingFor(now_),
+  EXPECT_THAT(client_->WaitingFor(now_).text,
               HasSubstr("waits for rank 3, whose clock is 0"));
+}
+
+// A repeated question would be answered with the whole payload once more.
+TEST_F(ClientCoreTest, ALateAnswerIsProbedAndNotAskedForAgain) {
+  options_.message_bytes = 4096;
+  Restart();
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Receive(kThread1, AnswerTo(sent.sends.at(1), {1, 3, 5, 7}));
+  const ClientCore::Effects probe = Wake();
+  ASSERT_THAT(probe.sends, SizeIs(1));
+  EXPECT_TRUE(IsProbe(probe.sends[0]));
+  // It stood in a queue, before the reply to the probe.
+  EXPECT_THAT(Receive(kThread0, AnswerTo(sent.sends[0], {0, 2, 4, 6})).pulled,
+              SizeIs(1));
+  EXPECT_THAT(ReplyToProbe(probe.sends[0]).sends, IsEmpty());
+  EXPECT_EQ(client_->retries(), 0u);
+  EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
+}
+
+TEST_F(ClientCoreTest, AParkedPullAsksNowAndThenForWhomItWaits) {
+  options_.message_bytes = 4096;
+  options_.retry_max = absl::Seconds(4);
+  Restart();
+  client_->Pull(1, 1, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Receive(kThread1, AnswerTo(sent.sends.at(1), {1, 3, 5, 7}));
+  std::vector<absl::Duration> gaps;
+  for (int i = 0; i < 3; ++i) {
+    const absl::Time before = now_;
+    EXPECT_THAT(ShardsOf(Tick()), ElementsAre(0, 2, 4, 6));
+    gaps.push_back(now_ - before);
+    Receive(kThread0, Parked(sent.sends[0], 0, 3, i / 2));
+  }
+  EXPECT_THAT(gaps, ElementsAre(absl::Milliseconds(100), absl::Seconds(1),
+                                absl::Seconds(1)));
+  EXPECT_EQ(client_->retries(), 0u);
+  now_ += absl::Milliseconds(10);
+  const ClientCore::Waiting waiting = client_->WaitingFor(now_);
+  EXPECT_EQ(waiting.kind, ClientCore::Waiting::Kind::kWorkers);
+  EXPECT_EQ(waiting.rank, Rank{3});
+  EXPECT_EQ(waiting.clock, 1);
+  EXPECT_EQ(waiting.since_progress, absl::Milliseconds(10))
+      << "its clock has moved";
+}
+
+TEST_F(ClientCoreTest, AServerThatIsSilentForLongOutweighsAParkedPull) {
+  options_.message_bytes = 4096;
+  Restart();
+  EXPECT_EQ(client_->WaitingFor(now_).kind,
+            ClientCore::Waiting::Kind::kNothing);
+  client_->Pull(1, 1, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Receive(kThread0, Parked(sent.sends.at(0), 0, 3));
+  now_ += absl::Milliseconds(400);
+  EXPECT_EQ(client_->WaitingFor(now_).kind,
+            ClientCore::Waiting::Kind::kWorkers);
+  now_ += absl::Milliseconds(1);
+  const ClientCore::Waiting waiting = client_->WaitingFor(now_);
+  EXPECT_EQ(waiting.kind, ClientCore::Waiting::Kind::kServer);
+  EXPECT_EQ(waiting.server, 0);
+  EXPECT_EQ(waiting.clock, 1);
+  EXPECT_EQ(waiting.since_progress, absl::Milliseconds(401));
+  EXPECT_THAT(waiting.text, HasSubstr("weight[4, 8) at clock 1 from server 0 "
+                                      "thread 1 (tcp://here:2) has no answer"));
+}
+
+TEST_F(ClientCoreTest, PushesWithoutAnAnswerAreWaitedFor) {
+  Push(0, 0);
+  now_ += absl::Milliseconds(70);
+  const ClientCore::Waiting waiting = client_->WaitingFor(now_);
+  EXPECT_EQ(waiting.kind, ClientCore::Waiting::Kind::kServer);
+  EXPECT_EQ(waiting.server, 0);
+  EXPECT_EQ(waiting.rank, std::nullopt);
+  EXPECT_EQ(waiting.since_progress, absl::Milliseconds(70));
+  EXPECT_THAT(waiting.text, HasSubstr("pushes of clock 0"));
+}
+
+TEST_F(ClientCoreTest, PullsThatAreRefusedAgainAndAgainBackOff) {
+  options_.message_bytes = 4096;
+  Restart();
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Receive(kThread1, AnswerTo(sent.sends.at(1), {1, 3, 5, 7}));
+  std::vector<absl::Duration> gaps;
+  for (int i = 0; i < 4; ++i) {
+    for (const int32_t shard : {0, 2, 4, 6})
+      Receive(kThread0, Refuse(sent.sends[0], shard, Outcome::kRetry));
+    const absl::Time before = now_;
+    EXPECT_THAT(Wake().sends, SizeIs(1)) << "once for all of them";
+    gaps.push_back(now_ - before);
+  }
+  EXPECT_THAT(gaps, ElementsAre(absl::Milliseconds(2), absl::Milliseconds(4),
+                                absl::Milliseconds(8), absl::Milliseconds(16)));
 }
 
 TEST_F(ClientCoreTest, ARefusedPullIsSentAgainSoon) {
@@ -351,8 +698,9 @@ TEST_F(ClientCoreTest, ARefusedPullIsSentAgainSoon) {
   Restart();
   client_->JoinPull(now_, &effects_);
   const ClientCore::Effects sent = Take();
-  EXPECT_TRUE(sent.sends.at(0).message.header.pull_request().join());
-  Receive(kThread0, CodeFor(sent.sends[0], 0, wire::RETRY));
+  EXPECT_TRUE(
+      sent.sends.at(0).message.header.pull_request().pull(0).has_join());
+  Receive(kThread0, Refuse(sent.sends[0], 0, Outcome::kRetry));
   EXPECT_THAT(ShardsOf(Tick()), ElementsAre(0, 2, 4, 6));
   EXPECT_EQ(Elapsed(), absl::Milliseconds(2));
 }
@@ -370,15 +718,17 @@ TEST_F(ClientCoreTest, StartsAtTheLargestClockAndDeclaresItWhereAShardLags) {
   ASSERT_THAT(effects.sends, SizeIs(1));
   const wire::PushRequest& push =
       effects.sends[0].message.header.push_request();
-  EXPECT_TRUE(push.advance());
-  EXPECT_EQ(push.clock(), 7);
-  EXPECT_THAT(push.shard(), ElementsAre(4));
+  ASSERT_EQ(push.push_size(), 1);
+  EXPECT_TRUE(push.push(0).has_advance());
+  EXPECT_EQ(push.push(0).clock(), 7);
+  EXPECT_EQ(push.push(0).shard(), 4);
   EXPECT_THAT(effects.sends[0].message.payloads, IsEmpty());
   EXPECT_FALSE(TryPush(0, 0).ok());
   Push(7, 0);
   const ClientCore::Effects second = Push(7, 1);
-  EXPECT_EQ(second.sends.at(0).message.header.push_request().shard(0), 4);
-  EXPECT_EQ(second.sends.at(0).message.header.push_request().seq(0), 2u)
+  EXPECT_EQ(second.sends.at(0).message.header.push_request().push(0).shard(),
+            4);
+  EXPECT_EQ(second.sends.at(0).message.header.push_request().push(0).seq(), 2u)
       << "the declaration was the first";
 }
 
@@ -391,19 +741,39 @@ TEST_F(ClientCoreTest, SkippedClocksAreDeclaredToAllShardsBehindThePushes) {
   int shards = 0;
   for (const ClientCore::Send& send : effects.sends) {
     const wire::PushRequest& push = send.message.header.push_request();
-    EXPECT_TRUE(push.advance());
-    EXPECT_EQ(push.clock(), 4);
-    for (const uint64_t seq : push.seq()) EXPECT_EQ(seq, 2u);
-    shards += push.shard_size();
+    for (const wire::Push& fact : push.push()) {
+      EXPECT_TRUE(fact.has_advance());
+      EXPECT_EQ(fact.clock(), 4);
+      EXPECT_EQ(fact.seq(), 2u);
+    }
+    shards += push.push_size();
   }
   EXPECT_EQ(shards, kShards);
   EXPECT_FALSE(TryPush(1, 0).ok());
   EXPECT_TRUE(TryPush(4, 0).ok());
 }
 
+TEST_F(ClientCoreTest, AnswersOfAnotherRunAreIgnored) {
+  options_.run = 77;
+  Restart();
+  EXPECT_EQ(Push(0, 0).sends.at(0).message.header.run(), 77u);
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  EXPECT_EQ(sent.sends.at(0).message.header.run(), 77u);
+  Message answer = AnswerTo(sent.sends[0], {0});
+  answer.header.set_run(78);
+  Receive(kThread0, answer);
+  EXPECT_EQ(client_->bytes_pulled(), 0u);
+  answer.header.set_run(0);
+  Receive(kThread0, answer);
+  EXPECT_EQ(client_->bytes_pulled(), kShardBytes);
+  for (const ClientCore::Send& send : Wake().sends)
+    EXPECT_EQ(send.message.header.run(), 77u);
+}
+
 TEST_F(ClientCoreTest, WhoIsNoMemberAnyMoreIsFenced) {
   Push(0, 0);
-  EXPECT_TRUE(Reply(kThread0, 0, 0, wire::FENCED).fenced);
+  EXPECT_TRUE(Reply(kThread0, 0, 0, Outcome::kFenced).fenced);
   wire::View without = TestView();
   without.set_number(3);
   without.clear_worker();
@@ -414,7 +784,7 @@ TEST_F(ClientCoreTest, WhoIsNoMemberAnyMoreIsFenced) {
 TEST_F(ClientCoreTest, ARefusalIsPassedOnWithTheServersReason) {
   Push(0, 0);
   const ClientCore::Effects effects =
-      Reply(kThread0, 2, 0, wire::REJECTED, "its next clock is 4");
+      Reply(kThread0, 2, 0, Outcome::kRejected, "its next clock is 4");
   EXPECT_THAT(std::string(effects.failure.message()),
               AllOf(HasSubstr("server 0 thread 0"), HasSubstr("weight[8, 12)"),
                     HasSubstr("its next clock is 4")));
@@ -434,7 +804,7 @@ TEST_F(ClientCoreTest, AnswersThatMakeNoSenseAreSurvived) {
   client_->Pull(0, 0, now_, &effects_);
   const ClientCore::Effects sent = Take();
   Message reply;
-  reply.header.mutable_push_reply()->add_shard(0);  // No code, no number.
+  reply.header.mutable_push_reply()->add_answer();  // No number.
   Receive(kThread0, reply);
   Reply(kThread0, 99, 1);
   Reply(kThread0, -1, 1);
@@ -444,10 +814,93 @@ TEST_F(ClientCoreTest, AnswersThatMakeNoSenseAreSurvived) {
   answer = AnswerTo(sent.sends[0], {99});
   Receive(kThread0, answer);
   answer = AnswerTo(sent.sends[0], {0});
-  answer.header.mutable_pull_reply()->clear_version();
+  answer.header.mutable_pull_reply()->mutable_answer(0)->clear_what();
   EXPECT_TRUE(Receive(kThread0, answer).failure.ok());
   EXPECT_EQ(client_->unacknowledged_bytes(), 4 * kShardBytes);
   EXPECT_EQ(client_->bytes_pulled(), 0u);
+}
+
+// ---- Small pushes
+// -------------------------------------------------------------
+
+TEST_F(ClientCoreTest, SmallPushesShareAMessageOnceSeveralAreUnanswered) {
+  options_.message_bytes = 4096;
+  options_.small_messages_max = 2;
+  Restart();
+  std::vector<uint64_t> requests;
+  for (Clock clock = 0; clock < 6; ++clock) {
+    Push(clock, 0);
+    for (const ClientCore::Send& send : Push(clock, 1).sends) {
+      if (send.to == kThread0)
+        requests.push_back(send.message.header.push_request().request_id());
+    }
+  }
+  ASSERT_THAT(requests, SizeIs(2)) << "an idle link delays nothing";
+  Message message;
+  message.header.mutable_push_reply()->set_request_id(requests[0]);
+  for (const int32_t shard : {0, 2, 4, 6}) {
+    wire::PushAnswer& answer =
+        *message.header.mutable_push_reply()->add_answer();
+    answer.set_shard(shard);
+    answer.set_accepted_seq(1);
+  }
+  const ClientCore::Effects effects = Receive(kThread0, message);
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  const auto& pushes = effects.sends[0].message.header.push_request().push();
+  ASSERT_EQ(pushes.size(), 4 * 4);
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(pushes[i].clock(), 2 + i / 4);
+}
+
+TEST_F(ClientCoreTest, AMessageIsFullAtSoManyEntries) {
+  options_.message_bytes = 4096;
+  options_.message_entries = 3;
+  Restart();
+  Push(0, 0);
+  const ClientCore::Effects effects = Push(0, 1);
+  ASSERT_THAT(effects.sends, SizeIs(4));
+  EXPECT_EQ(effects.sends[0].message.header.push_request().push_size(), 3);
+  EXPECT_EQ(effects.sends[1].message.header.push_request().push_size(), 1);
+}
+
+// A shard thread refuses a probe of too many shards, which ends the worker.
+TEST_F(ClientCoreTest, AProbeAsksAboutTheOldestPushesFirst) {
+  options_.probe_shards_max = 2;
+  Restart();
+  for (const int table : {0, 1}) Push(0, table);
+  for (const int32_t shard : {1, 3, 5, 7}) Reply(kThread1, shard, 1);
+  const ClientCore::Effects probe = Wake();
+  ASSERT_THAT(probe.sends, SizeIs(1));
+  EXPECT_THAT(probe.sends[0].message.header.probe_request().shard(),
+              ElementsAre(0, 2));
+  for (const int32_t shard : {0, 2}) accepted_[shard] = 1;
+  EXPECT_THAT(ReplyToProbe(probe.sends[0]).sends, IsEmpty());
+  const ClientCore::Effects next = Wake();
+  ASSERT_THAT(next.sends, SizeIs(1));
+  EXPECT_THAT(next.sends[0].message.header.probe_request().shard(),
+              ElementsAre(4, 6));
+  EXPECT_THAT(ShardsOf(ReplyToProbe(next.sends[0])), ElementsAre(4, 6));
+}
+
+TEST_F(ClientCoreTest, PushesOfSeveralClocksInOneMessageAreSentAgainInOrder) {
+  options_.message_bytes = 4096;
+  options_.small_messages_max = 1;
+  Restart();
+  for (Clock clock = 0; clock < 3; ++clock) {
+    for (const int table : {0, 1}) Push(clock, table);
+  }
+  for (const int32_t shard : {1, 3, 5, 7}) Reply(kThread1, shard, 1);
+  for (const int32_t shard : {0, 2, 4, 6}) Reply(kThread0, shard, 1);
+  Reply(kThread0, 2, 1, Outcome::kRetry);  // Its second clock is too early.
+  for (const int32_t shard : {0, 4, 6}) Reply(kThread0, shard, 3);
+  for (const int32_t shard : {1, 3, 5, 7}) Reply(kThread1, shard, 3);
+  const ClientCore::Effects again = Tick();
+  ASSERT_THAT(again.sends, SizeIs(1));
+  const auto& pushes = again.sends[0].message.header.push_request().push();
+  ASSERT_EQ(pushes.size(), 2);
+  EXPECT_EQ(pushes[0].seq(), 2u);
+  EXPECT_EQ(pushes[1].seq(), 3u);
+  Reply(kThread0, 2, 3);
+  EXPECT_EQ(client_->unacknowledged_bytes(), 0u);
 }
 
 // ---- Moves ------------------------------------------------------------------
@@ -493,11 +946,8 @@ class ClientMoveTest : public ClientCoreTest {
     view_.add_owner_thread(view_.owner_thread(shard));
   }
 
-  static void Relocate(
-      int32_t shard, Owner to, uint64_t as_of,
-      google::protobuf::RepeatedPtrField<wire::Relocation>* relocations) {
-    wire::Relocation& relocation = *relocations->Add();
-    relocation.set_shard(shard);
+  static void Relocate(Owner to, uint64_t as_of, wire::Refusal* refusal) {
+    wire::Relocation& relocation = *refusal->mutable_moved()->mutable_to();
     relocation.set_server(to.server);
     relocation.set_thread(to.thread);
     relocation.set_as_of(as_of);
@@ -507,10 +957,10 @@ class ClientMoveTest : public ClientCoreTest {
                             uint64_t as_of) {
     Message message;
     wire::PushReply& reply = *message.header.mutable_push_reply();
-    reply.add_shard(shard);
-    reply.add_acked_seq(0);
-    reply.add_code(wire::MOVED);
-    Relocate(shard, to, as_of, reply.mutable_relocation());
+    reply.set_request_id(sent_as_[{from, shard}]);
+    wire::PushAnswer& answer = *reply.add_answer();
+    answer.set_shard(shard);
+    Relocate(to, as_of, answer.mutable_refusal());
     return Receive(from, message);
   }
 
@@ -543,18 +993,19 @@ class ClientMoveTest : public ClientCoreTest {
       const wire::Header& header = send.message.header;
       const std::string to =
           absl::StrCat(send.to.server, ".", send.to.thread, ":");
-      for (const int32_t shard : header.pull_request().shard())
+      for (const int32_t shard : slackline::ShardsOf(header.pull_request()))
         lines.push_back(absl::StrCat(to, " ", shard, "?"));
-      const wire::PushRequest& push = header.push_request();
-      for (int i = 0; i < push.shard_size(); ++i) {
-        lines.push_back(absl::StrCat(to, " ", push.shard(i), "#", push.seq(i)));
-        if (push.advance()) {
+      size_t frame = 0;
+      for (const wire::Push& push : header.push_request().push()) {
+        lines.push_back(absl::StrCat(to, " ", push.shard(), "#", push.seq()));
+        if (push.has_advance()) {
           lines.back() += absl::StrCat(" at ", push.clock());
           continue;
         }
         absl::StrAppend(
             &lines.back(), " [",
-            absl::StrJoin(Elements(send.message.payloads.at(i)), ", "), "]");
+            absl::StrJoin(Elements(send.message.payloads.at(frame++)), ", "),
+            "]");
       }
     }
     return lines;
@@ -567,11 +1018,14 @@ class ClientMoveTest : public ClientCoreTest {
       for (const ClientCore::Send& send : effects.sends) {
         Message message;
         wire::PushReply& reply = *message.header.mutable_push_reply();
+        if (!send.message.header.has_push_request()) continue;
         const wire::PushRequest& push = send.message.header.push_request();
-        for (int i = 0; i < push.shard_size(); ++i) {
-          reply.add_shard(push.shard(i));
-          reply.add_acked_seq(push.seq(i));
-          reply.add_code(wire::OK);
+        reply.set_request_id(push.request_id());
+        for (const wire::Push& fact : push.push()) {
+          wire::PushAnswer& answer = *reply.add_answer();
+          answer.set_shard(fact.shard());
+          answer.set_accepted_seq(fact.seq());
+          accepted_[fact.shard()] = fact.seq();
         }
         ClientCore::Effects more = Receive(send.to, message);
         EXPECT_TRUE(more.failure.ok()) << more.failure;
@@ -614,7 +1068,7 @@ TEST_F(ClientMoveTest, AMessageOfWhichEverythingWentElsewhereIsNotRepeated) {
   for (const int32_t shard : {2, 6}) Moved(kThread0, shard, kElsewhere, 5);
   const ClientCore::Effects again = Tick();
   for (const ClientCore::Send& send : again.sends)
-    EXPECT_GT(send.message.header.push_request().shard_size(), 0);
+    EXPECT_GT(send.message.header.push_request().push_size(), 0);
   Moved(kThread0, 0, kElsewhere, 5);
   Moved(kThread0, 4, kElsewhere, 5);
   AcknowledgeAll(Tick());
@@ -645,18 +1099,14 @@ TEST_F(ClientMoveTest, AMovedShardsPullFollowsIt) {
   client_->Pull(3, 2, now_, &effects_);
   const ClientCore::Effects sent = Take();
   Message moved = AnswerTo(sent.sends.at(0), {0, 4});
-  wire::PullReply& reply = *moved.header.mutable_pull_reply();
-  reply.add_shard(2);
-  reply.add_code(wire::MOVED);
-  reply.add_version(0);
-  reply.add_shard_clock(0);
-  Relocate(2, kElsewhere, 5, reply.mutable_relocation());
+  Relocate(kElsewhere, 5,
+           AddAnswer(sent.sends[0], 2, &moved).mutable_refusal());
   const ClientCore::Effects rerouted = Receive(kThread0, moved);
   ASSERT_THAT(Sent(rerouted), ElementsAre("1.0: 2?"));
-  const wire::PullRequest& pull =
-      rerouted.sends[0].message.header.pull_request();
-  EXPECT_EQ(pull.clock(), 3);
-  EXPECT_EQ(pull.own_clock(), 2);
+  const wire::Pull& pull =
+      rerouted.sends[0].message.header.pull_request().pull(0);
+  EXPECT_EQ(pull.step().clock(), 3);
+  EXPECT_EQ(pull.step().own_clock(), 2);
   EXPECT_THAT(Receive(kElsewhere, AnswerTo(rerouted.sends[0], {2})).pulled,
               IsEmpty());
   EXPECT_THAT(
@@ -692,9 +1142,8 @@ TEST_F(ClientMoveTest, APullThatHasMovedGoesBeforeThoseThatWait) {
   client_->Pull(0, 0, now_, &effects_);
   const ClientCore::Effects sent = Take();
   ASSERT_THAT(Sent(sent), ElementsAre("0.0: 0?", "0.1: 1?"));
-  Message moved = CodeFor(sent.sends[0], 0, wire::MOVED);
-  Relocate(0, kThread1, 5,
-           moved.header.mutable_pull_reply()->mutable_relocation());
+  Message moved;
+  Relocate(kThread1, 5, AddAnswer(sent.sends[0], 0, &moved).mutable_refusal());
   EXPECT_THAT(Sent(Receive(kThread0, moved)), ElementsAre("0.0: 2?"));
   EXPECT_THAT(Sent(Receive(kThread1, AnswerTo(sent.sends[1], {1}))),
               ElementsAre("0.1: 0?"));
@@ -702,6 +1151,7 @@ TEST_F(ClientMoveTest, APullThatHasMovedGoesBeforeThoseThatWait) {
 
 TEST_F(ClientMoveTest, ANewerRelocationWinsAndAnOlderOneIsIgnored) {
   PushNumbers(0, 0);
+  Reply(kThread0, 0, 1);
   EXPECT_THAT(Moved(kThread0, 2, kElsewhere, 2).sends, IsEmpty())
       << "no newer than our view";
   EXPECT_THAT(Sent(Moved(kThread0, 2, kElsewhere, 5)), SizeIs(1));
@@ -713,11 +1163,11 @@ TEST_F(ClientMoveTest, ANewerRelocationWinsAndAnOlderOneIsIgnored) {
 
 TEST_F(ClientMoveTest, ARelocationToAnUnknownServerWaitsForItsView) {
   PushNumbers(0, 0);
+  Reply(kThread0, 0, 1);
   EXPECT_THAT(Moved(kThread0, 2, {2, 0}, 3).sends, IsEmpty());
   EXPECT_THAT(Moved(kThread0, 2, {1, 1}, 3).sends, IsEmpty())
       << "no such thread";
-  EXPECT_THAT(Sent(Tick()),
-              ElementsAre("0.0: 0#1 [0, 1, 2, 3]", "0.0: 2#1 [8, 9, 10, 11]"));
+  EXPECT_THAT(Sent(Tick()), ElementsAre("0.0: 2#1 [8, 9, 10, 11]"));
   EXPECT_EQ(Elapsed(), absl::Milliseconds(2)) << "asks there again, soon";
   wire::ServerMember& server = *view_.add_server();
   server.set_index(2);
@@ -730,10 +1180,13 @@ TEST_F(ClientMoveTest, ARelocationToAnUnknownServerWaitsForItsView) {
 
 TEST_F(ClientMoveTest, RelocationsThatMakeNoSenseAreIgnored) {
   PushNumbers(0, 0);
+  Reply(kThread0, 0, 1);
   for (const int32_t shard : {-1, kShards}) {
     Message message;
-    Relocate(shard, kElsewhere, 9,
-             message.header.mutable_push_reply()->mutable_relocation());
+    wire::PushAnswer& answer =
+        *message.header.mutable_push_reply()->add_answer();
+    answer.set_shard(shard);
+    Relocate(kElsewhere, 9, answer.mutable_refusal());
     EXPECT_THAT(Receive(kThread0, message).sends, IsEmpty());
   }
   EXPECT_THAT(Moved(kThread0, 2, {1, -1}, 9).sends, IsEmpty());
@@ -742,8 +1195,9 @@ TEST_F(ClientMoveTest, RelocationsThatMakeNoSenseAreIgnored) {
 
 TEST_F(ClientMoveTest, MovedWithoutARelocationIsAskedAgainSoon) {
   PushNumbers(0, 0);
-  EXPECT_THAT(Reply(kThread0, 2, 0, wire::MOVED).sends, IsEmpty());
-  EXPECT_THAT(ShardsOf(Tick()), ElementsAre(0, 2));
+  Reply(kThread0, 0, 1);
+  EXPECT_THAT(Reply(kThread0, 2, 0, Outcome::kMoved).sends, IsEmpty());
+  EXPECT_THAT(ShardsOf(Tick()), ElementsAre(2));
   EXPECT_EQ(Elapsed(), absl::Milliseconds(2));
 }
 
@@ -793,6 +1247,45 @@ TEST_F(ClientMoveTest, WhatHasMovedCountsOnceAsPushedAndIsAllAcknowledged) {
   EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
 }
 
+TEST_F(ClientMoveTest, WhatIsSentToANewOwnerCountsAsSentAgain) {
+  PushNumbers(0, 0);
+  Moved(kThread0, 2, kElsewhere, 5);
+  EXPECT_EQ(client_->bytes_pushed(), 4 * kShardBytes);
+  EXPECT_EQ(client_->bytes_resent(), kShardBytes);
+}
+
+TEST_F(ClientMoveTest, WhatTheOldOwnerAcceptedIsNotSentToTheNewOne) {
+  options_.window_bytes = kShardBytes;
+  Restart();
+  PushNumbers(0, 0);
+  Own(2, kThread1);  // Was queued, and is now queued there.
+  Own(0, kThread1);  // Was sent, and is now queued there.
+  EXPECT_THAT(Sent(Show()), IsEmpty());
+  Reply(kThread0, 0, 1);
+  std::vector<int32_t> sent = ShardsOf(Reply(kThread1, 1, 1));
+  for (const int32_t shard : {3, 0, 2}) {
+    const std::vector<int32_t> more = ShardsOf(Reply(kThread1, shard, 1));
+    sent.insert(sent.end(), more.begin(), more.end());
+  }
+  EXPECT_THAT(sent, testing::UnorderedElementsAre(2, 3));
+  EXPECT_EQ(client_->unacknowledged_bytes(), 0u);
+  EXPECT_EQ(client_->bytes_pushed(), 4 * kShardBytes);
+  EXPECT_EQ(client_->bytes_resent(), 0u);
+}
+
+TEST_F(ClientMoveTest, NothingIsKeptOfServersThatAreGone) {
+  Own(2, kElsewhere);
+  Show();
+  AcknowledgeAll(PushNumbers(0, 0));
+  EXPECT_EQ(client_->links(), 3u);
+  Own(2, kThread0);
+  view_.mutable_server()->RemoveLast();
+  Show();
+  EXPECT_EQ(client_->links(), 2u);
+  for (int i = 0; i < 100; ++i) Reply({i, 7}, 0, 0);
+  EXPECT_EQ(client_->links(), 2u) << "answers make no links";
+}
+
 // ---- Splits -----------------------------------------------------------------
 
 TEST_F(ClientMoveTest, WhatWaitsForASplitShardIsCutAsItIs) {
@@ -805,8 +1298,10 @@ TEST_F(ClientMoveTest, WhatWaitsForASplitShardIsCutAsItIs) {
   const ClientCore::Effects again = Tick();
   EXPECT_THAT(Sent(again), ElementsAre("0.0: 0#1 [0]", "0.0: 8#1 [1, 2, 3]",
                                        "0.1: 1#1 [4, 5, 6, 7]"));
-  EXPECT_THAT(again.sends.at(0).message.header.push_request().base_version(),
-              ElementsAre(5, 5));
+  for (const wire::Push& push :
+       again.sends.at(0).message.header.push_request().push()) {
+    EXPECT_EQ(push.gradient(), 5u);
+  }
   EXPECT_THAT(Reply(kThread0, 0, 1).sends, IsEmpty()) << "one half of it";
   EXPECT_THAT(Sent(Reply(kThread0, 8, 1)),
               ElementsAre("0.0: 2#1 [8, 9]", "0.0: 9#1 [10, 11]"));
@@ -839,9 +1334,9 @@ TEST_F(ClientMoveTest, APartIsComputedFromTheVersionOfTheWhole) {
   const ClientCore::Effects sent = PushNumbers(0, 0);
   int parts = 0;
   for (const ClientCore::Send& send : sent.sends) {
-    const wire::PushRequest& push = send.message.header.push_request();
-    const bool part = push.shard(0) == 0 || push.shard(0) >= kShards;
-    EXPECT_EQ(push.base_version(0), part ? 7u : 5u) << push.shard(0);
+    const wire::Push& push = send.message.header.push_request().push(0);
+    const bool part = push.shard() == 0 || push.shard() >= kShards;
+    EXPECT_EQ(push.gradient(), part ? 7u : 5u) << push.shard();
     parts += part;
   }
   EXPECT_EQ(parts, 3);
@@ -852,8 +1347,8 @@ TEST_F(ClientMoveTest, APartMayHaveAVersionOfItsOwn) {
   Show();
   versions_.push_back(9);
   for (const ClientCore::Send& send : PushNumbers(0, 0).sends) {
-    const wire::PushRequest& push = send.message.header.push_request();
-    EXPECT_EQ(push.base_version(0), push.shard(0) == 8 ? 9u : 5u);
+    const wire::Push& push = send.message.header.push_request().push(0);
+    EXPECT_EQ(push.gradient(), push.shard() == 8 ? 9u : 5u);
   }
   versions_.push_back(9);
   EXPECT_THAT(std::string(TryPush(0, 1).message()),
@@ -931,7 +1426,7 @@ TEST_F(ClientMoveTest, APullUnderWayAsksForBothParts) {
   Split(0, 1);
   Show();
   // Asked for under a view in which it was whole.
-  Receive(kThread0, CodeFor(sent.sends[0], 0, wire::MOVED));
+  Receive(kThread0, Refuse(sent.sends[0], 0, Outcome::kMoved));
   const ClientCore::Effects again = Tick();
   EXPECT_EQ(Elapsed(), absl::Milliseconds(2));
   ASSERT_THAT(Sent(again), ElementsAre("0.0: 0?", "0.0: 8?"));
@@ -1004,7 +1499,7 @@ class ClientStateTest : public ClientMoveTest {
   ClientStateTest() {
     options_.slot_count = 2;
     options_.message_bytes = 6 * kShardBytes;  // Two shards.
-    view_.add_phase()->set_mode(wire::ALLREDUCE);
+    *view_.add_phase()->mutable_mode() = ModeOf("allreduce");
     view_.mutable_phase(1)->set_from(5);
     Restart();
   }
@@ -1027,12 +1522,14 @@ class ClientStateTest : public ClientMoveTest {
   }
   static Message StateAnswerTo(const ClientCore::Send& send,
                                const std::vector<int32_t>& shards) {
-    Message message = AnswerTo(send, shards, 9);
-    message.payloads.clear();
+    Message message;
     for (const int32_t shard : shards) {
       const ClientCore::ShardValue state = StateOf(shard);
-      message.header.mutable_pull_reply()->add_hash(
-          StateHash(state.version, state.values, state.slots));
+      wire::PullAnswer::State& answer =
+          *AddAnswer(send, shard, &message).mutable_state();
+      answer.mutable_values()->set_version(state.version);
+      answer.mutable_values()->set_shard_clock(2);
+      answer.set_hash(StateHash(state.version, state.values, state.slots));
       message.payloads.push_back(state.values);
       message.payloads.insert(message.payloads.end(), state.slots.begin(),
                               state.slots.end());
@@ -1060,17 +1557,22 @@ class ClientStateTest : public ClientMoveTest {
     std::vector<std::vector<std::string>> messages;
     for (const ClientCore::Send& send : effects.sends) {
       std::vector<std::string>& lines = messages.emplace_back();
-      const wire::PushRequest& push = send.message.header.push_request();
-      if (!push.install()) {
-        lines = Sent({.sends = {send}});
-        continue;
-      }
-      EXPECT_EQ(push.phases(), 2);
+      const wire::PushRequest& request = send.message.header.push_request();
+      EXPECT_EQ(request.phases(), 2);
       size_t frame = 0;
-      for (int i = 0; i < push.shard_size(); ++i) {
-        lines.push_back(absl::StrCat(
-            send.to.server, ".", send.to.thread, ": ", push.shard(i), "#",
-            push.seq(i), " v", push.base_version(i), " at ", push.clock()));
+      for (const wire::Push& push : request.push()) {
+        const wire::Push::Installation& installation = push.installation();
+        lines.push_back(absl::StrCat(send.to.server, ".", send.to.thread, ": ",
+                                     push.shard(), "#", push.seq()));
+        if (push.has_gradient()) {
+          absl::StrAppend(
+              &lines.back(), " [",
+              absl::StrJoin(Elements(send.message.payloads.at(frame++)), ", "),
+              "]");
+          continue;
+        }
+        absl::StrAppend(&lines.back(), " v", installation.version(), " at ",
+                        push.clock());
         const auto first =
             send.message.payloads.begin() + static_cast<std::ptrdiff_t>(frame);
         const std::vector<Payload> frames(first, first + 3);
@@ -1078,8 +1580,9 @@ class ClientStateTest : public ClientMoveTest {
           absl::StrAppend(&lines.back(), " [",
                           absl::StrJoin(Elements(tensor), ", "), "]");
         }
-        EXPECT_EQ(push.hash(i), StateHash(push.base_version(i), frames[0],
-                                          {frames[1], frames[2]}))
+        EXPECT_EQ(installation.hash(),
+                  StateHash(installation.version(), frames[0],
+                            {frames[1], frames[2]}))
             << lines.back();
         frame += 3;
       }
@@ -1094,12 +1597,10 @@ TEST_F(ClientStateTest, AStateIsPutTogetherFromItsParts) {
   const ClientCore::Effects sent = Take();
   ASSERT_THAT(sent.sends, SizeIs(4)) << "two shards each";
   for (const ClientCore::Send& send : sent.sends) {
-    const wire::PullRequest& pull = send.message.header.pull_request();
-    EXPECT_TRUE(pull.state());
-    EXPECT_FALSE(pull.join());
-    EXPECT_EQ(pull.clock(), 5);
-    EXPECT_EQ(pull.own_clock(), 5);
-    EXPECT_EQ(pull.phases(), 2);
+    const wire::PullRequest& request = send.message.header.pull_request();
+    EXPECT_TRUE(request.pull(0).has_state());
+    EXPECT_EQ(request.pull(0).state().clock(), 5);
+    EXPECT_EQ(request.phases(), 2);
   }
   Receive(kThread0, StateAnswerTo(sent.sends[0], {2}));
   Receive(kThread0, StateAnswerTo(sent.sends[0], {0}));
@@ -1132,8 +1633,7 @@ TEST_F(ClientStateTest, TheWindowCountsSlotsToo) {
 TEST_F(ClientStateTest, FingerprintsBelongToTheEntriesThatHaveThem) {
   client_->PullState(5, now_, &effects_);
   const ClientCore::Effects sent = Take();
-  Message message = CodeFor(sent.sends.at(0), 0, wire::RETRY);
-  message.header.mutable_pull_reply()->add_hash(0);
+  Message message = Refuse(sent.sends.at(0), 0, Outcome::kRetry);
   const Message second = StateAnswerTo(sent.sends[0], {2});
   message.header.mutable_pull_reply()->MergeFrom(second.header.pull_reply());
   message.payloads = second.payloads;
@@ -1143,6 +1643,9 @@ TEST_F(ClientStateTest, FingerprintsBelongToTheEntriesThatHaveThem) {
 }
 
 TEST_F(ClientStateTest, OtherBitsThanThoseThatWereSentAreAFailure) {
+  const auto state_of = [](Message& m) -> wire::PullAnswer::State& {
+    return *m.header.mutable_pull_reply()->mutable_answer(0)->mutable_state();
+  };
   const auto failure_after = [&](const std::function<void(Message&)>& spoil) {
     Restart();
     client_->PullState(5, now_, &effects_);
@@ -1159,8 +1662,8 @@ TEST_F(ClientStateTest, OtherBitsThanThoseThatWereSentAreAFailure) {
       [](Message& m) {
         m.payloads[2] = Numbers({0, 0, 0, 0});
       },
-      [](Message& m) { m.header.mutable_pull_reply()->set_version(0, 8); },
-      [](Message& m) { m.header.mutable_pull_reply()->clear_hash(); },
+      [&](Message& m) { state_of(m).mutable_values()->set_version(8); },
+      [&](Message& m) { state_of(m).clear_hash(); },
   };
   for (const auto& spoil : spoils) {
     const absl::Status failure = failure_after(spoil);
@@ -1176,9 +1679,11 @@ TEST_F(ClientStateTest, ASlotOfTheWrongSizeIsAFailure) {
   const ClientCore::Effects sent = Take();
   Message answer = StateAnswerTo(sent.sends.at(0), {0});
   answer.payloads[2] = Numbers({1, 2, 3, 4, 5});
-  answer.header.mutable_pull_reply()->set_hash(
-      0, StateHash(9, answer.payloads[0],
-                   {answer.payloads[1], answer.payloads[2]}));
+  answer.header.mutable_pull_reply()
+      ->mutable_answer(0)
+      ->mutable_state()
+      ->set_hash(StateHash(9, answer.payloads[0],
+                           {answer.payloads[1], answer.payloads[2]}));
   EXPECT_THAT(std::string(Receive(kThread0, answer).failure.message()),
               HasSubstr("with 20 bytes, the shard has 16"));
 }
@@ -1186,15 +1691,15 @@ TEST_F(ClientStateTest, ASlotOfTheWrongSizeIsAFailure) {
 TEST_F(ClientStateTest, AStateIsAskedForWhereTheShardHasGone) {
   client_->PullState(5, now_, &effects_);
   const ClientCore::Effects sent = Take();
-  Message moved = CodeFor(sent.sends.at(0), 2, wire::MOVED);
-  Relocate(2, kElsewhere, 7,
-           moved.header.mutable_pull_reply()->mutable_relocation());
+  Message moved;
+  Relocate(kElsewhere, 7,
+           AddAnswer(sent.sends.at(0), 2, &moved).mutable_refusal());
   const ClientCore::Effects effects = Receive(kThread0, moved);
   ASSERT_THAT(Sent(effects), ElementsAre("1.0: 2?"));
-  const wire::PullRequest& pull =
-      effects.sends[0].message.header.pull_request();
-  EXPECT_TRUE(pull.state());
-  EXPECT_EQ(pull.clock(), 5);
+  const wire::Pull& pull =
+      effects.sends[0].message.header.pull_request().pull(0);
+  EXPECT_TRUE(pull.has_state());
+  EXPECT_EQ(pull.state().clock(), 5);
   Receive(kElsewhere, StateAnswerTo(effects.sends[0], {2}));
   EXPECT_EQ(client_->bytes_pulled(), 3 * kShardBytes);
 }
@@ -1225,10 +1730,10 @@ TEST_F(ClientStateTest, AStateUnderWayIsAskedForInParts) {
   const ClientCore::Effects sent = Take();
   Split(0, 1);
   Show();
-  Receive(kThread0, CodeFor(sent.sends.at(0), 0, wire::MOVED));
+  Receive(kThread0, Refuse(sent.sends.at(0), 0, Outcome::kMoved));
   const ClientCore::Effects again = Tick();
   ASSERT_THAT(Sent(again), ElementsAre("0.0: 0?", "0.0: 2?", "0.0: 8?"));
-  EXPECT_TRUE(again.sends[0].message.header.pull_request().state());
+  EXPECT_TRUE(again.sends[0].message.header.pull_request().pull(0).has_state());
 }
 
 TEST_F(ClientStateTest, AnInstallationGoesToTheOwnersWithItsFingerprint) {
@@ -1265,9 +1770,10 @@ TEST_F(ClientStateTest, AnInstallationThatIsLostIsSentAgainAsItWas) {
 
 TEST_F(ClientStateTest, ARefusedInstallationIsPassedOn) {
   Install(7, {0});
-  EXPECT_THAT(std::string(Reply(kThread0, 0, 0, wire::REJECTED, "wrong bits")
-                              .failure.message()),
-              HasSubstr("wrong bits"));
+  EXPECT_THAT(
+      std::string(Reply(kThread0, 0, 0, Outcome::kRejected, "wrong bits")
+                      .failure.message()),
+      HasSubstr("wrong bits"));
 }
 
 TEST_F(ClientStateTest, TheNextPushIsOfTheInstalledClock) {
@@ -1276,7 +1782,8 @@ TEST_F(ClientStateTest, TheNextPushIsOfTheInstalledClock) {
               HasSubstr("expected clock 7"));
   PushNumbers(7, 0);
   const ClientCore::Effects effects = PushNumbers(7, 1);
-  EXPECT_FALSE(effects.sends.at(0).message.header.push_request().install());
+  EXPECT_TRUE(
+      effects.sends.at(0).message.header.push_request().push(0).has_gradient());
   EXPECT_THAT(Sent(effects).at(0), HasSubstr("0#2 [700, 701, 702, 703]"))
       << "the installation was the first";
 }
@@ -1290,19 +1797,19 @@ TEST_F(ClientStateTest, MoreShardsMayFollowForTheSameClock) {
   Install(7, {0});
   const auto sent = Installed(Install(7, {3, 0}));
   ASSERT_THAT(sent, SizeIs(2));
-  EXPECT_THAT(sent[0], ElementsAre(HasSubstr("0.0: 0#2 v9 at 7")));
-  EXPECT_THAT(sent[1], ElementsAre(HasSubstr("0.1: 3#1 v9 at 7")));
+  EXPECT_THAT(sent[0], ElementsAre(HasSubstr("0.1: 3#1 v9 at 7")));
+  EXPECT_THAT(sent[1], ElementsAre(HasSubstr("0.0: 0#2 v9 at 7")));
 }
 
-TEST_F(ClientStateTest, AnInstallationFollowsItsShardAndStaysApartFromPushes) {
+TEST_F(ClientStateTest, AnInstallationFollowsItsShardBeforeLaterPushes) {
   Install(7, {2});
   PushNumbers(7, 0);
   PushNumbers(7, 1);
   EXPECT_THAT(
       Installed(Moved(kThread0, 2, kElsewhere, 5)),
       ElementsAre(ElementsAre("1.0: 2#1 v9 at 7 [200, 201, 202, 203] "
-                              "[210, 211, 212, 213] [220, 221, 222, 223]"),
-                  ElementsAre("1.0: 2#2 [708, 709, 710, 711]")));
+                              "[210, 211, 212, 213] [220, 221, 222, 223]",
+                              "1.0: 2#2 [708, 709, 710, 711]")));
   EXPECT_EQ(client_->unacknowledged_bytes(), (3 + kShards) * kShardBytes);
 }
 

@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "job/job_config.h"
 
 namespace slackline {
 namespace {
@@ -51,7 +52,7 @@ std::string With(const std::string& from, const std::string& to) {
 
 config::ClusterConfig ParseOrDie(const std::string& text,
                                  const ConfigOverrides& overrides = {}) {
-  auto config = ParseClusterConfig(text, "c.txt", overrides);
+  auto config = ParseJobConfig(text, "c.txt", overrides);
   EXPECT_TRUE(config.ok()) << config.status() << "\n" << text;
   return config.ok() ? *config : config::ClusterConfig();
 }
@@ -59,7 +60,7 @@ config::ClusterConfig ParseOrDie(const std::string& text,
 // The lines of the error, none if the text is valid.
 std::vector<std::string> Errors(const std::string& text,
                                 const ConfigOverrides& overrides = {}) {
-  const auto config = ParseClusterConfig(text, "c.txt", overrides);
+  const auto config = ParseJobConfig(text, "c.txt", overrides);
   if (config.ok()) return {};
   EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
   return absl::StrSplit(std::string(config.status().message()), '\n');
@@ -206,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"NoServersInGroup", "server {", "server { count: 0",
                   "c.txt:2:10: server[0].count: value is 0; 1 to 1024", ""},
         ErrorCase{"NoThreads", "server {", "server { threads: 0",
-                  "c.txt:2:10: server[0].threads: value is 0; 1 to 256", ""},
+                  "c.txt:2:10: server[0].threads: value is 0; 1 to 1024", ""},
         ErrorCase{"TooManyServers", "server {", "server { count: 2000",
                   "c.txt:2:10: server[0].count: value is 2000; 1 to 1024", ""},
         ErrorCase{"NegativeWorkers", "count: 2", "count: -2",
@@ -360,7 +361,7 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"NegativeStaleness", "staleness: 3", "staleness: -3",
                   "c.txt:7:14: sync.ssp.staleness: value is -3; 0 to 1000000 "
                   "is required",
-                  "asp {}"},
+                  "use asp"},
         ErrorCase{
             "EmptyBucket", "pull_ahead: false", "collective { bucket_kib: 0 }",
             "c.txt:7:42: sync.collective.bucket_kib: value is 0; 1 to", ""},
@@ -404,21 +405,20 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"PhaseNegativeStaleness", "ssp { staleness: 3 }",
                   "phase { ssp { staleness: -1 } }",
                   "c.txt:7:22: sync.phase[0].ssp.staleness: value is -1; 0 to",
-                  "asp {}"},
+                  "use asp"},
         ErrorCase{"DsspNegative", "ssp { staleness: 3 }",
                   "dssp { min_staleness: -1 }",
                   "c.txt:7:15: sync.dssp.min_staleness: value is -1; 0 to",
-                  "asp {}"},
+                  "use asp"},
         ErrorCase{"DsspBoundsCrossed", "ssp { staleness: 3 }",
                   "dssp { max_staleness: 2 }",
                   "c.txt:7:15: sync.dssp.max_staleness: value is 2; at least "
-                  "sync.dssp.min_staleness (3)",
+                  "the smallest bound (3)",
                   "required"},
         ErrorCase{"PhaseDsspBoundsCrossed", "ssp { staleness: 3 }",
                   "phase { dssp { min_staleness: 16 } }",
                   "c.txt:7:16: sync.phase[0].dssp.max_staleness: value is 15; "
-                  "at least "
-                  "sync.phase[0].dssp.min_staleness (16)",
+                  "at least the smallest bound (16)",
                   "required"},
         ErrorCase{"NoBackups", "ssp { staleness: 3 }", "backup { workers: 0 }",
                   "c.txt:7:17: sync.backup.workers: value is 0; 1 to 1",
@@ -493,6 +493,10 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"StopsAtOnce", "epochs: 2", "stop { wall_seconds: -1 }",
                   "c.txt:8:16: train.stop.wall_seconds: value is -1; ",
                   "above 0 is required"},
+        ErrorCase{"NoPolicyForNans", "epochs: 2",
+                  "nonfinite: NONFINITE_UNSPECIFIED",
+                  "c.txt:8:9: train.nonfinite: value is NONFINITE_UNSPECIFIED",
+                  "STOP or SKIP is required"},
         ErrorCase{"ShortLease", "{ }", "{ lease_ms: 199 }",
                   "c.txt:9:10: limits.lease_ms: value is 199; 200 to", ""},
         ErrorCase{"ShortStart", "{ }", "{ start_timeout_ms: 0 }",
@@ -502,6 +506,21 @@ INSTANTIATE_TEST_SUITE_P(
                   "c.txt:9:10: limits.wait_timeout_ms: value is 5000; more "
                   "than limits.lease_ms (5000)",
                   "dead process"},
+        ErrorCase{"StallShorterThanLease", "{ }", "{ stall_timeout_ms: 4999 }",
+                  "c.txt:9:10: limits.stall_timeout_ms: value is 4999; 5000 to",
+                  "at least limits.lease_ms"},
+        ErrorCase{"StallAsLongAsAWait", "{ }",
+                  "{ wait_timeout_ms: 30000 stall_timeout_ms: 30000 }",
+                  "c.txt:9:33: limits.stall_timeout_ms: value is 30000; less "
+                  "than limits.wait_timeout_ms (30000)",
+                  "leave it out for a value that fits"},
+        ErrorCase{"GivesTheCoordinatorUpTooSoon", "{ }",
+                  "{ coordinator_timeout_ms: 9999 }",
+                  "c.txt:9:10: limits.coordinator_timeout_ms: value is 9999; "
+                  "10000 to",
+                  "two times limits.lease_ms"},
+        ErrorCase{"SavesBackwards", "{ }", "{ save_timeout_ms: -1 }",
+                  "c.txt:9:10: limits.save_timeout_ms: value is -1; 0 to", ""},
         ErrorCase{"EmptyShard", "{ }", "{ shard_kib: 0 }",
                   "c.txt:9:10: limits.shard_kib: value is 0; 1 to", ""},
         ErrorCase{"EmptyMessage", "{ }", "{ message_kib: 0 }",
@@ -577,7 +596,11 @@ INSTANTIATE_TEST_SUITE_P(
         ConditionsCase("PauseThatOthersDoNotWaitFor",
                        "pause { step: 3 ms: 120000 }",
                        "57: worker[0].conditions.pause[0].ms: value is 120000",
-                       "less than limits.wait_timeout_ms (120000)"),
+                       "less than limits.stall_timeout_ms (60000)"),
+        ConditionsCase(
+            "NanBeforeTheFirstStep", "nonfinite_at_step: -1",
+            "41: worker[0].conditions.nonfinite_at_step[0]: value is -1",
+            "0 to"),
         ConditionsCase("LongLink", "link { latency_ms: 1001 }",
                        "48: worker[0].conditions.link.latency_ms: value is "
                        "1001; ",
@@ -599,6 +622,14 @@ TEST(ConfigConditionsTest, LinksOfWorkersThatUseNcclAreRefused) {
               ElementsAre(HasSubstr("worker[0].conditions.link: cannot be: "
                                     "these workers all-reduce by NCCL")));
   EXPECT_THAT(Errors(text, {.mode = "auto", .sets = {}}), SizeIs(1));
+}
+
+TEST(ConfigConditionsTest, NansAreForWorkersOnCpus) {
+  EXPECT_THAT(
+      Errors(
+          With("count: 2", "device: CUDA conditions { nonfinite_at_step: 1 }")),
+      ElementsAre(HasSubstr("worker[0].conditions.nonfinite_at_step: is set "
+                            "for workers on GPUs")));
 }
 
 TEST(ConfigConditionsTest, EachProcessOfTheBlockHasThem) {
@@ -805,6 +836,30 @@ TEST(ConfigDefaultsTest, AreWrittenOut) {
   EXPECT_FALSE(config.train().has_max_steps());
 }
 
+TEST(ConfigDefaultsTest, TheStallTimeoutFitsTheOtherTimeouts) {
+  const auto stall_ms = [](const std::string& limits) {
+    return ParseOrDie(With("limits { }", "limits { " + limits + " }"))
+        .limits()
+        .stall_timeout_ms();
+  };
+  EXPECT_EQ(stall_ms(""), 60000);
+  EXPECT_EQ(stall_ms("wait_timeout_ms: 600000"), 60000);
+  EXPECT_EQ(stall_ms("wait_timeout_ms: 30000"), 15000);
+  EXPECT_EQ(stall_ms("wait_timeout_ms: 6000"), 5000) << "a lease";
+  EXPECT_EQ(stall_ms("lease_ms: 90000"), 90000);
+  EXPECT_EQ(stall_ms("stall_timeout_ms: 7000 wait_timeout_ms: 9000"), 7000);
+}
+
+TEST(ConfigDefaultsTest, TheCoordinatorHasTwoLeasesAtLeast) {
+  const auto timeout_ms = [](const std::string& limits) {
+    return ParseOrDie(With("limits { }", "limits { " + limits + " }"))
+        .limits()
+        .coordinator_timeout_ms();
+  };
+  EXPECT_EQ(timeout_ms(""), 120000);
+  EXPECT_EQ(timeout_ms("lease_ms: 3600000 wait_timeout_ms: 4000000"), 7200000);
+}
+
 TEST(ConfigDefaultsTest, LeaveGivenValuesAlone) {
   const config::ClusterConfig config = ParseOrDie(absl::StrCat(
       kMinimal, "coordinator { host: \"localhost\" port: 0 }\n",
@@ -932,16 +987,18 @@ TEST(ConfigModeTest, AChangeOfModeIsParsedFromTheSameText) {
     EXPECT_TRUE(mode.ok()) << mode.status();
     return mode.ok() ? mode->ShortDebugString() : "";
   };
-  EXPECT_EQ(parse("bsp"), "mode: BSP");
-  EXPECT_EQ(parse("ssp:5"), "mode: SSP staleness: 5");
-  EXPECT_EQ(parse("ssp"), "mode: SSP staleness: 3");
-  EXPECT_EQ(parse("asp"), "mode: ASP");
-  EXPECT_EQ(parse("allreduce"), "mode: ALLREDUCE");
-  EXPECT_EQ(parse("dssp:2:9"), "mode: DSSP staleness: 2 staleness_max: 9");
-  EXPECT_EQ(parse("dssp"), "mode: DSSP staleness: 3 staleness_max: 15");
-  EXPECT_EQ(parse("backup:2"), "mode: BACKUP backups: 2");
-  EXPECT_EQ(parse("backup"), "mode: BACKUP backups: 1");
-  EXPECT_EQ(parse("auto"), "automatic: true");
+  EXPECT_EQ(parse("bsp"), "mode { bsp { } }");
+  EXPECT_EQ(parse("ssp:5"), "mode { ssp { staleness: 5 } }");
+  EXPECT_EQ(parse("ssp"), "mode { ssp { staleness: 3 } }");
+  EXPECT_EQ(parse("asp"), "mode { asp { } }");
+  EXPECT_EQ(parse("allreduce"), "mode { allreduce { } }");
+  EXPECT_EQ(parse("dssp:2:9"),
+            "mode { dssp { min_staleness: 2 max_staleness: 9 } }");
+  EXPECT_EQ(parse("dssp"),
+            "mode { dssp { min_staleness: 3 max_staleness: 15 } }");
+  EXPECT_EQ(parse("backup:2"), "mode { backup { workers: 2 } }");
+  EXPECT_EQ(parse("backup"), "mode { backup { workers: 1 } }");
+  EXPECT_EQ(parse("auto"), "by_policy { }");
 }
 
 TEST(ConfigModeTest, ABackupNeedsAnotherWorker) {
@@ -1033,8 +1090,8 @@ TEST(ConfigTest, ARuleForStaleGradientsThatMakesNoSenseIsNamed) {
   config::ClusterConfig config = ParseOrDie(kMinimal);
   ASSERT_TRUE(SetField("sync.stale[0]={gap_aware{decay:1}}", &config).ok());
   EXPECT_THAT(
-      std::string(ParseClusterConfig(ToText(config), "c").status().message()),
-      HasSubstr("sync.stale[0]: gap_aware.decay: 1 is not in [0, 1)"));
+      std::string(ParseJobConfig(ToText(config), "c").status().message()),
+      HasSubstr("sync.stale[0].gap_aware.decay: value is 1; at least 0"));
 }
 
 TEST(ConfigSetTest, BadAssignmentNamesTheComponentAndChangesNothing) {
@@ -1205,7 +1262,7 @@ config::ClusterConfig RandomConfig(Rng rng) {
       config.mutable_optimizer()->mutable_sgd()->set_learning_rate(positive());
       break;
     case 1:
-      config.mutable_optimizer()->mutable_nesterov()->set_learning_rate(1e-300);
+      config.mutable_optimizer()->mutable_nesterov()->set_learning_rate(1e-30);
       config.mutable_optimizer()->mutable_nesterov()->set_momentum(
           rng.Uniform());
       break;
@@ -1292,7 +1349,7 @@ TEST(ConfigFileTest, EveryExampleLoads) {
   for (const auto& entry : std::filesystem::directory_iterator(
            absl::StrCat(SLACKLINE_SOURCE_DIR, "/examples"))) {
     if (entry.path().extension() != ".textproto") continue;
-    const auto config = LoadClusterConfig(entry.path().string());
+    const auto config = LoadJobConfig(entry.path().string());
     EXPECT_TRUE(config.ok()) << config.status();
     ++examples;
   }
@@ -1301,11 +1358,11 @@ TEST(ConfigFileTest, EveryExampleLoads) {
 
 TEST(ConfigFileTest, MissingFileAndFolderAreNamed) {
   const std::string missing = ExamplePath("no-such-file.textproto");
-  auto config = LoadClusterConfig(missing);
+  auto config = LoadJobConfig(missing);
   EXPECT_EQ(config.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(config.status().message()),
               AllOf(HasSubstr(missing), HasSubstr("No such file")));
-  config = LoadClusterConfig(ExamplePath(""));
+  config = LoadJobConfig(ExamplePath(""));
   EXPECT_EQ(config.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(config.status().message()), HasSubstr("is a folder"));
 }
@@ -1314,12 +1371,11 @@ TEST(ConfigFileTest, ErrorsBeginWithThePathOfTheFile) {
   const std::string path =
       absl::StrCat(::testing::TempDir(), "/slackline_config_test.textproto");
   std::ofstream(path) << With("epochs: 2", "epochs: 0");
-  const auto config = LoadClusterConfig(path);
+  const auto config = LoadJobConfig(path);
   EXPECT_THAT(std::string(config.status().message()),
               StartsWith(absl::StrCat(path, ":8:9: train.epochs: value is 0")));
   EXPECT_TRUE(
-      LoadClusterConfig(path, {.mode = "asp", .sets = {"train.epochs=1"}})
-          .ok());
+      LoadJobConfig(path, {.mode = "asp", .sets = {"train.epochs=1"}}).ok());
   std::filesystem::remove(path);
 }
 
@@ -1359,7 +1415,7 @@ TEST(ConfigFuzzTest, MutatedExamplesParseOrFailWithAMessage) {
           text.insert(at, text.substr(rng.Below(text.size() + 1), 40));
       }
     }
-    const auto config = ParseClusterConfig(text, "fuzz");
+    const auto config = ParseJobConfig(text, "fuzz");
     if (config.ok()) {
       ++valid;
       ASSERT_TRUE(Equal(ParseOrDie(ToText(*config)), *config));

@@ -3,8 +3,10 @@
 // told to. Method: a job of a few members, played by hand on virtual time.
 #include "server/coordinator/coordinator_core.h"
 
+#include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/modes.h"
 
 namespace slackline {
 namespace {
@@ -28,6 +31,8 @@ PeerId Worker(int rank, uint64_t token = 0) {
           .index = rank,
           .instance = token == 0 ? 100 + rank : token};
 }
+const PeerId kObserver{.kind = PeerId::Kind::kObserver, .instance = 9};
+
 PeerId Server(int index) {
   return {
       .kind = PeerId::Kind::kServer, .index = index, .instance = 200u + index};
@@ -129,8 +134,18 @@ class CoordinatorCoreTest : public ::testing::Test {
       for (size_t i = 0; i < servers_.size(); ++i) beat(Server(i), servers_[i]);
       for (size_t i = 0; i < workers_.size(); ++i) beat(Worker(i), workers_[i]);
       core_->OnTick(now_, &effects);
+      // A lease that is over is looked at twice.
+      core_->OnTick(now_ + absl::Milliseconds(1), &effects);
     }
     return effects;
+  }
+
+  // Runs the core whenever it asks for it, up to and at `end`.
+  void TickUntil(absl::Time end, CoordinatorCore::Effects* effects) {
+    while (now_ < end) {
+      now_ = std::min(core_->NextWakeup(), end);
+      core_->OnTick(now_, effects);
+    }
   }
 
   CoordinatorCore::Effects Call(const PeerId& from, Incarnation incarnation,
@@ -158,6 +173,8 @@ class CoordinatorCoreTest : public ::testing::Test {
     });
   }
 
+  uint64_t Group() const { return core_->Status(now_).view().group(); }
+
   // "worker.0.100:7 OK", one for each answered call.
   static std::vector<std::string> Answers(
       const CoordinatorCore::Effects& effects) {
@@ -171,14 +188,18 @@ class CoordinatorCoreTest : public ::testing::Test {
     return answers;
   }
 
-  static const wire::View* ViewFor(const CoordinatorCore::Effects& effects,
-                                   const PeerId& peer) {
-    const wire::View* view = nullptr;
-    for (const Outgoing& out : effects.sends) {
-      if (out.to == peer && out.message.header.has_view())
-        view = &out.message.header.view();
-    }
-    return view;
+  // The view that the peer was sent in the last event, whole or as a change;
+  // nullptr: none.
+  const wire::View* ViewFor(const CoordinatorCore::Effects& effects,
+                            const PeerId& peer) {
+    const bool any = std::any_of(
+        effects.sends.begin(), effects.sends.end(), [&](const Outgoing& out) {
+          return out.to == peer && (out.message.header.has_view() ||
+                                    out.message.header.has_view_change());
+        });
+    if (!any) return nullptr;
+    views_.push_back(core_->view());
+    return &views_.back();
   }
 
   CoordinatorCore::Options options_;
@@ -187,6 +208,7 @@ class CoordinatorCoreTest : public ::testing::Test {
   std::optional<CoordinatorCore> core_;
   std::vector<Incarnation> servers_;
   std::vector<Incarnation> workers_;
+  std::deque<wire::View> views_;  // What ViewFor() has shown.
 };
 
 // ---- Start ------------------------------------------------------------------
@@ -225,7 +247,10 @@ TEST_F(CoordinatorCoreTest, TheStartTimeoutNamesWhoIsMissing) {
               HasSubstr("server 1, worker 0 did not join within 60000 ms"));
   const wire::View* const view = ViewFor(effects, Worker(1));
   ASSERT_NE(view, nullptr) << "who did join is told";
-  EXPECT_EQ(view->reason(), core_->reason());
+  EXPECT_EQ(view->end().cause(), wire::JobEnd::NOT_FORMED);
+  EXPECT_THAT(view->end().server(), ElementsAre(1));
+  EXPECT_THAT(view->end().worker(), ElementsAre(0));
+  EXPECT_EQ(view->end().reason(), core_->reason());
 }
 
 TEST_F(CoordinatorCoreTest, AJoinThatDoesNotFitIsRefusedWithTheReason) {
@@ -276,6 +301,265 @@ TEST_F(CoordinatorCoreTest, AJoinThatDoesNotFitIsRefusedWithTheReason) {
   EXPECT_THAT(core_->Status(now_).missing(),
               ElementsAre("server 0", "server 1", "worker 1"));
 }
+
+// What is in a join is kept, compared and shown to all.
+TEST_F(CoordinatorCoreTest, AJoinThatIsTooLargeOrHasNoFormIsRefusedInFewWords) {
+  using Spoil = std::function<void(wire::JoinRequest&)>;
+  const std::string large(1 << 20, 'x');
+  const std::vector<Spoil> of_anybody = {
+      [&](auto& join) { join.set_job(large); },
+      [&](auto& join) { join.set_config_hash(large); },
+      [&](auto& join) { join.set_host(large); },
+      [&](auto& join) { join.set_host_id(large); },
+      [&](auto& join) { join.set_data(large); },
+  };
+  std::vector<Spoil> of_workers = of_anybody;
+  of_workers.push_back(
+      [&](auto& join) { join.mutable_table(0)->set_name(large); });
+  of_workers.push_back([&](auto& join) {
+    for (int i = 0; i < 1 << 20; ++i) join.mutable_table(0)->add_shape(1);
+  });
+  of_workers.push_back([&](auto& join) {
+    for (int i = 0; i < 1 << 16; ++i) *join.add_table() = join.table(0);
+  });
+  std::vector<Spoil> of_servers = of_anybody;
+  of_servers.push_back([&](auto& join) {
+    for (int i = 0; i < 1 << 16; ++i) *join.add_thread() = join.thread(0);
+  });
+  for (const std::string& endpoint : std::vector<std::string>{
+           "", "garbage", "tcp://", "tcp://host", "tcp://host:", "tcp://:80",
+           "tcp://host:0", "tcp://host:65536", "tcp://host:-1",
+           "tcp://host:99999999999", "tcp://ho st:80", "tcp://host:80 ",
+           "tcp://*:80\n", "udp://host:80", "inproc://control", large}) {
+    of_servers.push_back(
+        [endpoint](auto& join) { join.mutable_thread(0)->set_tcp(endpoint); });
+  }
+  for (const std::string& endpoint :
+       {std::string("garbage"), std::string("ipc://"), "ipc://" + large}) {
+    of_servers.push_back(
+        [endpoint](auto& join) { join.mutable_thread(0)->set_ipc(endpoint); });
+  }
+  const auto expect_refused = [&](const PeerId& peer, const Spoil& spoil) {
+    wire::JoinRequest join = JoinOf(peer);
+    spoil(join);
+    const wire::JoinReply reply = Join(peer, join);
+    EXPECT_EQ(reply.code(), wire::REJECTED) << reply.error();
+    EXPECT_LT(reply.error().size(), 1000u);
+  };
+  for (const Spoil& spoil : of_workers) expect_refused(Worker(0), spoil);
+  for (const Spoil& spoil : of_servers) expect_refused(Server(0), spoil);
+  EXPECT_EQ(core_->sizes().members, 0u);
+  wire::JoinRequest join = JoinOf(Server(0));
+  join.mutable_thread(0)->set_tcp("tcp://[fe80::1%eth0]:65535");
+  join.mutable_thread(0)->set_ipc("ipc://@slackline-1");
+  EXPECT_EQ(Join(Server(0), join).code(), wire::OK);
+}
+
+// ---- Views
+// -------------------------------------------------------------------
+
+TEST_F(CoordinatorCoreTest, WhoIsBehindGetsTheChangesSinceOrTheWholeView) {
+  StartJob();
+  const uint64_t first = core_->view().number();
+  const auto sent = [&](uint64_t known) {
+    std::vector<std::string> views;
+    for (const Outgoing& out : Heartbeat(Worker(0), workers_[0], known).sends) {
+      if (out.message.header.has_view()) views.push_back("whole");
+      if (!out.message.header.has_view_change()) continue;
+      const wire::ViewChange& change = out.message.header.view_change();
+      views.push_back(
+          absl::StrCat(change.base() - first, ">", change.number() - first));
+    }
+    return views;
+  };
+  const auto publish = [&] {
+    Call(Worker(1), workers_[1], 7,
+         [&](wire::Call& call) { call.mutable_regroup()->set_group(Group()); });
+  };
+  EXPECT_THAT(sent(0), ElementsAre("whole")) << "it has none";
+  publish();
+  publish();
+  EXPECT_THAT(sent(first), ElementsAre("0>1", "1>2"));
+  EXPECT_THAT(sent(first + 1), ElementsAre("1>2"));
+  EXPECT_THAT(sent(first + 2), IsEmpty());
+  for (int i = 0; i < 40; ++i) publish();
+  EXPECT_THAT(sent(first + 2), ElementsAre("whole"));
+}
+
+TEST_F(CoordinatorCoreTest, LeasesThatRunOutTogetherAreOneView) {
+  options_.workers = 3;
+  Restart();
+  StartJob();
+  const uint64_t number = core_->view().number();
+  const CoordinatorCore::Effects effects =
+      Pass(absl::Seconds(6), {Worker(1), Worker(2)});
+  EXPECT_EQ(core_->view().number(), number + 1);
+  EXPECT_EQ(core_->view().worker_size(), 1);
+  EXPECT_EQ(core_->view().group(), number + 1);
+}
+
+// ---- What a member may say
+// ---------------------------------------------------
+
+class WrongWordsTest : public CoordinatorCoreTest {
+ protected:
+  CoordinatorCore::Effects Say(
+      const PeerId& from, Incarnation incarnation,
+      const std::function<void(wire::Heartbeat&)>& fill) {
+    Message message;
+    message.header.mutable_heartbeat()->set_incarnation(incarnation);
+    fill(*message.header.mutable_heartbeat());
+    CoordinatorCore::Effects effects = Send(from, message);
+    EXPECT_EQ(core_->state(), wire::RUNNING) << core_->reason();
+    EXPECT_EQ(effects.sends.at(0).message.header.heartbeat_reply().code(),
+              wire::OK)
+        << "it stays a member";
+    return effects;
+  }
+  CoordinatorCore::Effects ServerSays(
+      const std::function<void(run::ServerStats&)>& fill) {
+    return Say(Server(1), servers_[1], [&](wire::Heartbeat& heartbeat) {
+      fill(*heartbeat.mutable_server());
+    });
+  }
+  CoordinatorCore::Effects WorkerSays(
+      const std::function<void(run::WorkerStats&)>& fill) {
+    return Say(Worker(1), workers_[1], [&](wire::Heartbeat& heartbeat) {
+      fill(*heartbeat.mutable_worker());
+    });
+  }
+};
+
+TEST_F(WrongWordsTest, StatisticsOfTheOtherRoleAreNotLookedAt) {
+  options_.nonfinite = config::Train::STOP;
+  Restart();
+  StartJob();
+  const auto fill = [](wire::Heartbeat& heartbeat) {
+    run::ServerStats& stats = *heartbeat.mutable_server();
+    stats.add_nonfinite()->set_gradients(1);
+    run::HandOverState& lost = *stats.add_hand_over();
+    lost.set_state(run::HandOverState::LOST);
+    lost.set_to_server(7);
+  };
+  EXPECT_THAT(Say(Worker(1), workers_[1], fill).log, SizeIs(1));
+  EXPECT_THAT(Say(Worker(1), workers_[1], fill).log, IsEmpty()) << "said once";
+  Say(Server(1), servers_[1], [](wire::Heartbeat& heartbeat) {
+    heartbeat.mutable_worker()->set_clock(3);
+  });
+}
+
+TEST_F(WrongWordsTest, NumbersThatCannotBeAreNotKept) {
+  StartJob();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  for (const double bad : {-1.0, kNan, kInfinite, 1e300}) {
+    const auto load = [&](auto set) {
+      ServerSays([&](run::ServerStats& stats) { set(stats); });
+      EXPECT_EQ(core_->Status(now_).server(1).thread_size(), 0);
+    };
+    load([&](auto& s) { s.add_thread()->set_utilisation(bad); });
+    load([&](auto& s) { s.add_thread()->set_bytes_per_busy_second(bad); });
+    load([&](auto& s) {
+      s.add_thread()->add_shard()->set_busy(static_cast<float>(bad));
+    });
+    WorkerSays([&](run::WorkerStats& stats) {
+      stats.set_clock(5);
+      stats.set_compute_seconds(bad);
+    });
+    EXPECT_EQ(core_->Status(now_).worker(1).clock(), 0);
+  }
+  ServerSays([](run::ServerStats& stats) {
+    for (int i = 0; i < 2; ++i) stats.add_thread();
+  });
+  EXPECT_EQ(core_->Status(now_).server(1).thread_size(), 0)
+      << "it has one thread";
+  ServerSays([](run::ServerStats& stats) {
+    run::ThreadLoad& thread = *stats.add_thread();
+    for (int i = 0; i < 100; ++i) thread.add_shard();
+  });
+  EXPECT_EQ(core_->Status(now_).server(1).thread_size(), 0)
+      << "there are fewer shards";
+  WorkerSays([](run::WorkerStats& stats) {
+    stats.set_examples(std::numeric_limits<int64_t>::max());
+  });
+  WorkerSays([](run::WorkerStats& stats) {
+    stats.mutable_progress()->set_what(std::string(1 << 20, 'x'));
+  });
+  EXPECT_EQ(core_->Status(now_).worker(1).progress().what(), "");
+  EXPECT_EQ(core_->Summary().examples_per_second(), 0);
+}
+
+TEST_F(WrongWordsTest, OnlyTheOwnerOfAShardKnowsThatItIsLost) {
+  StartJob();
+  const int32_t owner = core_->view().owner_server(0);
+  const auto lost = [&](int32_t shard, int32_t to) {
+    return [shard, to](run::ServerStats& stats) {
+      run::HandOverState& state = *stats.add_hand_over();
+      state.set_shard(shard);
+      state.set_state(run::HandOverState::LOST);
+      state.set_to_server(to);
+    };
+  };
+  ASSERT_EQ(owner, 0);
+  ServerSays(lost(0, 7));   // Not its shard.
+  ServerSays(lost(-1, 7));  // No shard.
+  ServerSays(lost(1 << 30, 7));
+}
+
+TEST_F(WrongWordsTest, RecordsAreTheWorkersOwnAndServersHaveNone) {
+  options_.stop.set_test_accuracy(0.5);
+  Restart();
+  StartJob();
+  const auto fill = [](wire::Heartbeat& heartbeat) {
+    run::MetricRecord& record = *heartbeat.add_record();
+    record.set_kind(run::MetricRecord::EVAL);
+    record.set_rank(77);
+    record.set_accuracy(0.1);
+    record.set_model_sha256(std::string(1 << 20, 'x'));
+  };
+  EXPECT_THAT(Say(Server(1), servers_[1],
+                  [&](auto& heartbeat) {
+                    fill(heartbeat);
+                    heartbeat.mutable_record(0)->set_accuracy(0.9);
+                  })
+                  .records,
+              IsEmpty());
+  const CoordinatorCore::Effects effects = Say(Worker(1), workers_[1], fill);
+  ASSERT_THAT(effects.records, SizeIs(1));
+  EXPECT_EQ(effects.records[0].rank(), 1);
+  EXPECT_LT(effects.records[0].model_sha256().size(), 100u);
+}
+
+TEST_F(WrongWordsTest, AServerMayAskForNothingButToLeave) {
+  StartJob();
+  using Fill = std::function<void(wire::Call&)>;
+  for (const Fill& fill : std::vector<Fill>{
+           [](auto& call) { call.mutable_barrier()->set_name("start"); },
+           [](auto& call) { call.mutable_store_put()->set_key("k"); },
+           [](auto& call) { call.mutable_store_get()->set_key("k"); },
+           [](auto& call) { call.mutable_step_limit(); },
+           [](auto& call) { call.mutable_arrive(); },
+           [](auto& call) { call.mutable_entered(); },
+           [&](auto& call) { call.mutable_regroup()->set_group(Group()); }}) {
+    EXPECT_THAT(Answers(Call(Server(1), servers_[1], 3, fill)),
+                ElementsAre("server.1.201:3 REJECTED"));
+  }
+}
+
+TEST_F(WrongWordsTest, AReasonThatAllGetToSeeIsCut) {
+  StartJob();
+  const std::string large(1 << 20, 'x');
+  Call(Worker(1), workers_[1], 3,
+       [&](auto& call) { call.mutable_leave()->set_failure(large); });
+  EXPECT_LT(core_->Summary().workers_lost(0).size(), 2000u);
+  Call(kObserver, 0, 4,
+       [&](auto& call) { call.mutable_stop()->set_reason(large); });
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_LT(core_->reason().size(), 2000u);
+}
+
+// ---- Places
+// -------------------------------------------------------------------
 
 TEST_F(CoordinatorCoreTest, ASecondCopyOfARankWaitsForTheFirstOnesLease) {
   StartJob();
@@ -342,13 +626,183 @@ TEST_F(CoordinatorCoreTest, ASilentWorkerLeavesTheViewAndTheOthersGoOn) {
 
 TEST_F(CoordinatorCoreTest, ALeaseLastsToItsEndAndNoLonger) {
   StartJob();
-  now_ += absl::Seconds(5);
+  const absl::Time end = now_ + absl::Seconds(5);
+  CoordinatorCore::Effects effects;
+  TickUntil(end, &effects);
+  EXPECT_THAT(effects.log, IsEmpty());
+  now_ = core_->NextWakeup();
+  EXPECT_EQ(now_, end + absl::Milliseconds(1));
+  core_->OnTick(now_, &effects);
+  EXPECT_THAT(effects.log, IsEmpty()) << "something may wait to be read";
+  now_ = core_->NextWakeup();
+  EXPECT_EQ(now_, end + absl::Milliseconds(2));
+  core_->OnTick(now_, &effects);
+  EXPECT_THAT(effects.log, Not(IsEmpty()));
+}
+
+// The coordinator stands still for too short a time to count, in which a lease
+// runs out and its member is heard: its driver may read that a moment later.
+TEST_F(CoordinatorCoreTest, WhatCameInAShortPauseKeepsALease) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  TickUntil(now_ + absl::Milliseconds(4900), &effects);
+  now_ += absl::Milliseconds(900);
+  core_->OnTick(now_, &effects);
+  for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+  for (int i : {0, 1}) Heartbeat(Worker(i), workers_[i]);
+  TickUntil(now_ + absl::Seconds(4), &effects);
+  EXPECT_THAT(effects.log, IsEmpty());
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+}
+
+// ---- A coordinator that was stopped itself
+// ------------------------------------
+
+TEST_F(CoordinatorCoreTest, AfterAPauseOfItsOwnEverybodyHasTheTimeItHadBefore) {
+  StartJob();
+  now_ += absl::Seconds(1);
+  for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+  for (int i : {0, 1}) Heartbeat(Worker(i), workers_[i]);
+  // Stopped for five leases; what was sent meanwhile is not here yet.
+  now_ += absl::Seconds(25);
   CoordinatorCore::Effects effects;
   core_->OnTick(now_, &effects);
   EXPECT_THAT(effects.log, IsEmpty());
-  now_ = core_->NextWakeup();
+  // Worker 1 has died meanwhile. Of its lease one second had passed, and the
+  // pause counts as one gap of a second.
+  for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+  Heartbeat(Worker(0), workers_[0]);
+  const absl::Time back = now_;
+  while (effects.log.empty() && now_ < back + absl::Seconds(10)) {
+    for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+    Heartbeat(Worker(0), workers_[0]);
+    now_ = core_->NextWakeup();
+    core_->OnTick(now_, &effects);
+  }
+  EXPECT_EQ(now_, back + absl::Milliseconds(4002));
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  ASSERT_THAT(effects.log, SizeIs(1));
+  EXPECT_THAT(effects.log[0], HasSubstr("worker 1 (pid 4101 on somewhere) is "
+                                        "dead or cut off: not heard for 5002 "
+                                        "ms"));
+}
+
+// It was cut off from the worker, and stopped before it could read what came
+// when the cut was over.
+TEST_F(CoordinatorCoreTest, APauseDoesNotUseUpTheRestOfALease) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  const auto others_live = [&](absl::Duration duration) {
+    for (const absl::Time end = now_ + duration; now_ < end;) {
+      now_ += absl::Milliseconds(100);
+      for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+      Heartbeat(Worker(0), workers_[0]);
+      core_->OnTick(now_, &effects);
+    }
+  };
+  others_live(absl::Milliseconds(4900));
+  now_ += absl::Seconds(25);
   core_->OnTick(now_, &effects);
-  EXPECT_THAT(effects.log, Not(IsEmpty()));
+  EXPECT_THAT(effects.log, IsEmpty());
+  Heartbeat(Worker(1), workers_[1]);
+  others_live(absl::Milliseconds(4900));
+  EXPECT_THAT(effects.log, IsEmpty());
+  // Nothing waits to be read this time.
+  now_ += absl::Seconds(25);
+  others_live(absl::Milliseconds(800));
+  EXPECT_THAT(effects.log, IsEmpty());
+  others_live(absl::Milliseconds(500));
+  ASSERT_THAT(effects.log, SizeIs(1));
+  EXPECT_THAT(effects.log[0], HasSubstr("worker 1"));
+}
+
+// Worker 1 is heard again during the second pause.
+TEST_F(CoordinatorCoreTest, NobodyIsDeadBeforeWhatCameInTheLastPauseIsRead) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  for (int pause = 0; pause < 2; ++pause) {
+    for (const absl::Time end = now_ + absl::Milliseconds(4900); now_ < end;) {
+      now_ += absl::Milliseconds(pause == 0 ? 100 : 700);
+      for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+      Heartbeat(Worker(0), workers_[0]);
+      core_->OnTick(now_, &effects);
+      if (pause == 1) break;  // It has run for a moment only.
+    }
+    now_ += absl::Seconds(25);
+    core_->OnTick(now_, &effects);
+    EXPECT_THAT(effects.log, IsEmpty());
+  }
+  Heartbeat(Worker(1), workers_[1]);
+  now_ += absl::Milliseconds(900);
+  core_->OnTick(now_, &effects);
+  EXPECT_THAT(effects.log, IsEmpty());
+}
+
+TEST_F(CoordinatorCoreTest, APauseDoesNotUseUpTheTimeToJoin) {
+  Join(Server(0));
+  CoordinatorCore::Effects effects;
+  now_ += absl::Minutes(10);
+  core_->OnTick(now_, &effects);
+  EXPECT_EQ(core_->state(), wire::FORMING);
+}
+
+TEST_F(CoordinatorCoreTest, WhoIsRunTooRarelyStillFindsTheDead) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  for (int i = 0; i < 13; ++i) {
+    // Of the first five, one second counts; of the next eight nothing.
+    now_ += absl::Seconds(3);
+    core_->OnTick(now_, &effects);
+    EXPECT_EQ(core_->state(), wire::RUNNING);
+  }
+  now_ += absl::Seconds(3);
+  core_->OnTick(now_, &effects);
+  core_->OnTick(now_ + absl::Milliseconds(1), &effects);
+  EXPECT_EQ(core_->state(), wire::FAILED);
+}
+
+// ---- The identity of the run
+// --------------------------------------------------
+
+TEST_F(CoordinatorCoreTest, EverythingItSaysCarriesTheRun) {
+  options_.run = 0xabc;
+  Restart();
+  CoordinatorCore::Effects effects = SendJoin(Server(0), JoinOf(Server(0)));
+  EXPECT_EQ(effects.sends.at(0).message.header.join_reply().run(), 0xabcu);
+  Join(Server(1));
+  Join(Worker(0));
+  effects = SendJoin(Worker(1), JoinOf(Worker(1)));
+  core_->Fail("enough", now_, &effects);
+  ASSERT_FALSE(effects.sends.empty());
+  for (const Outgoing& out : effects.sends) {
+    EXPECT_EQ(out.message.header.run(), 0xabcu);
+    if (!out.message.header.has_view()) continue;
+    EXPECT_EQ(out.message.header.view().run(), 0xabcu);
+  }
+}
+
+TEST_F(CoordinatorCoreTest, AProcessOfAnEarlierRunIsToldSo) {
+  options_.run = 0xabc;
+  Restart();
+  StartJob();
+  // It calls itself what worker 1 is called here.
+  Message message;
+  message.header.set_run(0xdef);
+  message.header.mutable_heartbeat()->set_incarnation(workers_[1]);
+  message.header.mutable_heartbeat()->mutable_worker()->set_clock(1000);
+  CoordinatorCore::Effects effects = Send(Worker(1), message);
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  EXPECT_EQ(effects.sends[0].message.header.wrong_run().job(), "job");
+  EXPECT_EQ(effects.sends[0].message.header.wrong_run().run(), 0xabcu);
+  message.header.mutable_call()->set_incarnation(workers_[1]);
+  message.header.mutable_call()->mutable_leave();
+  effects = Send(Worker(1), message);
+  EXPECT_TRUE(effects.sends.at(0).message.header.has_wrong_run());
+  EXPECT_THAT(core_->Status(now_).worker(),
+              testing::Each(testing::Property(&run::WorkerStats::clock, 0)));
+  // Who only asks belongs to none.
+  effects = Call(kObserver, 0, 1, [](auto& call) { call.mutable_status(); });
+  EXPECT_TRUE(effects.sends.at(0).message.header.call_reply().has_status());
 }
 
 TEST_F(CoordinatorCoreTest, ALateWorkerTakesPartFromItsJoinPull) {
@@ -395,6 +849,8 @@ TEST_F(CoordinatorCoreTest, ASilentServerFailsTheJobAndAllAreTold) {
   StartJob();
   const CoordinatorCore::Effects effects = Pass(absl::Seconds(6), {Server(1)});
   EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SERVER_LOST);
+  EXPECT_THAT(core_->view().end().server(), ElementsAre(1));
   EXPECT_THAT(core_->reason(), AllOf(HasSubstr("server 1 (pid 4201"),
                                      HasSubstr("its shards are lost")));
   const wire::View* const view = ViewFor(effects, Worker(0));
@@ -421,7 +877,252 @@ TEST_F(CoordinatorCoreTest, TheLastWorkersDeathFailsTheJob) {
   StartJob();
   Pass(absl::Seconds(6), {Worker(0), Worker(1)});
   EXPECT_EQ(core_->state(), wire::FAILED);
-  EXPECT_THAT(core_->reason(), HasSubstr("no worker is left"));
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::NO_WORKER_LEFT);
+}
+
+// ---- Restarts of the last worker --------------------------------------------
+
+class OneWorkerTest : public CoordinatorCoreTest {
+ protected:
+  OneWorkerTest() {
+    options_.workers = 1;
+    Restart();
+  }
+  // The worker dies; another process knocks every second from then on.
+  CoordinatorCore::Effects DieAndKnock() {
+    CoordinatorCore::Effects effects;
+    for (int second = 0; second < 7; ++second) {
+      const CoordinatorCore::Effects joined =
+          SendJoin(Worker(0, 999), JoinOf(Worker(0, 999)));
+      effects.sends.insert(effects.sends.end(), joined.sends.begin(),
+                           joined.sends.end());
+      const CoordinatorCore::Effects passed =
+          Pass(absl::Seconds(1), {Worker(0)});
+      effects.sends.insert(effects.sends.end(), passed.sends.begin(),
+                           passed.sends.end());
+    }
+    return effects;
+  }
+};
+
+TEST_F(OneWorkerTest, WhoKnocksForTheLastWorkersPlaceGetsIt) {
+  StartJob();
+  const CoordinatorCore::Effects effects = DieAndKnock();
+  EXPECT_EQ(core_->state(), wire::RUNNING) << core_->reason();
+  const wire::View* const view = ViewFor(effects, Worker(0, 999));
+  ASSERT_NE(view, nullptr);
+  ASSERT_EQ(view->worker_size(), 1);
+  EXPECT_GT(view->worker(0).incarnation(), workers_[0]);
+  EXPECT_FALSE(view->worker(0).founder());
+  const wire::View* const servers = ViewFor(effects, Server(0));
+  ASSERT_NE(servers, nullptr);
+  EXPECT_EQ(servers->worker_size(), 1) << "no view is without a worker";
+}
+
+TEST_F(OneWorkerTest, WhoKnockedLongAgoDoesNot) {
+  StartJob();
+  EXPECT_EQ(Join(Worker(0, 999)).code(), wire::RETRY);
+  Pass(absl::Seconds(4), {});
+  Pass(absl::Seconds(6), {Worker(0)});
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::NO_WORKER_LEFT);
+  EXPECT_THAT(core_->reason(), HasSubstr("no worker is left, and none that has "
+                                         "been started again waits to join"));
+}
+
+TEST_F(OneWorkerTest, InAllReduceTheModelIsLostWithTheLastWorker) {
+  options_.sync.mutable_allreduce();
+  Restart();
+  StartJob();
+  DieAndKnock();
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(),
+              AllOf(HasSubstr("the model is lost with it"),
+                    HasSubstr("worker 0, which has been started again")));
+}
+
+TEST_F(CoordinatorCoreTest, WhoIsDoneAndStartedAgainWaitsForItsOldLease) {
+  StartJob();
+  Leave(1);
+  const wire::JoinReply reply = Join(Worker(1, 999));
+  EXPECT_EQ(reply.code(), wire::RETRY);
+  EXPECT_THAT(reply.error(), HasSubstr("has completed its work"));
+  Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_EQ(Join(Worker(1, 999)).code(), wire::OK);
+}
+
+// ---- What members may say ---------------------------------------------------
+
+TEST_F(CoordinatorCoreTest, AWorkersWordOnServersDoesNotCount) {
+  StartJob();
+  Message message;
+  wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+  heartbeat.set_incarnation(workers_[0]);
+  run::HandOverState& state = *heartbeat.mutable_server()->add_hand_over();
+  state.set_state(run::HandOverState::LOST);
+  heartbeat.mutable_server()->add_nonfinite()->set_gradients(1);
+  Send(Worker(0), message);
+  EXPECT_EQ(core_->state(), wire::RUNNING) << core_->reason();
+}
+
+TEST_F(CoordinatorCoreTest, ClocksAndRecordsThatCannotBeAreNoHarm) {
+  StartJob();
+  Message message;
+  wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+  heartbeat.set_incarnation(workers_[0]);
+  heartbeat.mutable_worker()->set_clock(std::numeric_limits<int64_t>::max());
+  for (int kind = 3; kind < 10; ++kind) {
+    heartbeat.add_record()->set_kind(
+        static_cast<run::MetricRecord::Kind>(kind));
+  }
+  const CoordinatorCore::Effects effects = Send(Worker(0), message);
+  EXPECT_THAT(effects.records, IsEmpty());
+  EXPECT_EQ(core_->Status(now_).worker(0).clock(), steps_total_);
+  EXPECT_THAT(core_->Status(now_).latest(), IsEmpty());
+}
+
+TEST_F(CoordinatorCoreTest, ABarriersNameHasABound) {
+  StartJob();
+  EXPECT_THAT(Answers(Barrier(0, std::string(256, 'b'), 1)), IsEmpty());
+  EXPECT_THAT(Answers(Barrier(0, std::string(257, 'b'), 2)),
+              ElementsAre("worker.0.100:2 REJECTED"));
+}
+
+TEST_F(CoordinatorCoreTest, AForgottenTokenThatKnocksIsANewProcess) {
+  StartJob();
+  workers_.pop_back();
+  const auto live_and_leave = [&](uint64_t token) {
+    const wire::JoinReply reply = Join(Worker(1, token));
+    Call(Worker(1, token), reply.incarnation(), 1,
+         [](wire::Call& call) { call.mutable_leave()->set_failure("enough"); });
+    return reply.incarnation();
+  };
+  Pass(absl::Seconds(6), {Worker(1)});
+  const Incarnation first = live_and_leave(5000);
+  EXPECT_EQ(Join(Worker(1, 5000)).incarnation(), first) << "a late copy";
+  for (uint64_t token = 5001; token < 5001 + 4096; ++token)
+    live_and_leave(token);
+  EXPECT_GT(Join(Worker(1, 5000)).incarnation(), first);
+}
+
+// ---- Gradients that are no numbers ------------------------------------------
+
+class NonfiniteTest : public CoordinatorCoreTest {
+ protected:
+  CoordinatorCore::Effects ReportOne() {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(servers_[0]);
+    run::NonfiniteGradients& bad = *heartbeat.mutable_server()->add_nonfinite();
+    bad.set_rank(1);
+    bad.set_gradients(3);
+    bad.set_last_clock(17);
+    bad.set_last_shard(0);
+    return Send(Server(0), message);
+  }
+};
+
+TEST_F(NonfiniteTest, OneEndsTheJobWithItsSource) {
+  StartJob();
+  ReportOne();
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(),
+              AllOf(HasSubstr("worker 1 has pushed a gradient with a NaN or an "
+                              "infinity for weight[0, 10) at clock 17; it is "
+                              "not in the model"),
+                    HasSubstr("lower the learning rate"),
+                    HasSubstr("nonfinite: SKIP")));
+}
+
+TEST_F(NonfiniteTest, WhereTheyAreSkippedTheyAreSaidOnceAndCounted) {
+  options_.nonfinite = config::Train::SKIP;
+  Restart();
+  StartJob();
+  EXPECT_THAT(ReportOne().log, ElementsAre(HasSubstr("worker 1 has pushed")));
+  EXPECT_THAT(ReportOne().log, IsEmpty());
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  EXPECT_EQ(core_->Summary().nonfinite(), 3);
+  EXPECT_EQ(core_->Summary().worker(1).nonfinite(), 3);
+}
+
+// ---- Who holds others up ----------------------------------------------------
+
+class StallTest : public CoordinatorCoreTest {
+ protected:
+  void Says(int rank, run::WorkerProgress::Activity activity, Clock clock) {
+    run::WorkerProgress progress;
+    progress.set_activity(activity);
+    progress.set_clock(clock);
+    progress.set_what("doing so");
+    says_[rank] = {progress, now_};
+  }
+  // As Pass(), with what the workers say of themselves.
+  CoordinatorCore::Effects PassSaying(absl::Duration time) {
+    CoordinatorCore::Effects all;
+    for (const absl::Time end = now_ + time; now_ < end;) {
+      now_ += absl::Seconds(1);
+      for (size_t i = 0; i < servers_.size(); ++i)
+        Heartbeat(Server(i), servers_[i]);
+      for (size_t i = 0; i < workers_.size(); ++i) {
+        Message message;
+        wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+        heartbeat.set_incarnation(workers_[i]);
+        run::WorkerProgress& progress =
+            *heartbeat.mutable_worker()->mutable_progress();
+        progress = says_[i].first;
+        progress.set_for_ms(absl::ToInt64Milliseconds(now_ - says_[i].second));
+        heartbeat.mutable_worker()->set_clock(progress.clock());
+        core_->OnMessage(Worker(i), message, now_, &all);
+      }
+      core_->OnTick(now_, &all);
+    }
+    return all;
+  }
+  std::map<int, std::pair<run::WorkerProgress, absl::Time>> says_;
+};
+
+TEST_F(StallTest, WhoHoldsOthersUpIsShownThenRemovedAndMayJoinAgain) {
+  StartJob();
+  Says(0, run::WorkerProgress::WAITING_FOR_WORKERS, 5);
+  Says(1, run::WorkerProgress::WORKING, 4);
+  CoordinatorCore::Effects effects = PassSaying(absl::Seconds(30));
+  const std::string sentence =
+      "worker 1 holds up worker 0: it is doing so, at "
+      "clock 4, without progress for ";
+  EXPECT_THAT(core_->Status(now_).held_up(), ElementsAre(HasSubstr(sentence)));
+  EXPECT_THAT(effects.log, ElementsAre(HasSubstr(sentence))) << "said once";
+  effects = PassSaying(absl::Seconds(40));
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  EXPECT_THAT(effects.removed, ElementsAre(workers_[1]));
+  const wire::View* const view = ViewFor(effects, Worker(0));
+  ASSERT_NE(view, nullptr);
+  ASSERT_EQ(view->worker_size(), 1);
+  EXPECT_EQ(view->worker(0).rank(), 0);
+  EXPECT_THAT(core_->Status(now_).held_up(), IsEmpty());
+  EXPECT_THAT(
+      core_->Summary().workers_lost(),
+      ElementsAre("worker 1 (pid 4101 on somewhere) was removed, and may join "
+                  "again, because it held up worker 0: without progress for "
+                  "60 s, it is doing so, at clock 4"));
+  EXPECT_EQ(Heartbeat(Worker(1), workers_[1])
+                .sends.at(0)
+                .message.header.heartbeat_reply()
+                .code(),
+            wire::FENCED);
+  EXPECT_EQ(Join(Worker(1, 999)).code(), wire::OK);
+}
+
+TEST_F(StallTest, AServerThatAnswersNobodyEndsTheJob) {
+  StartJob();
+  for (const int rank : {0, 1}) {
+    Says(rank, run::WorkerProgress::WAITING_FOR_SERVER, 4);
+    says_[rank].first.set_server(1);
+  }
+  PassSaying(absl::Seconds(70));
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(),
+              HasSubstr("server 1 (shard threads at tcp://somewhere:1) has not "
+                        "answered workers 0, 1 for 6"));
 }
 
 TEST_F(CoordinatorCoreTest, WhoLostItsLeaseIsFenced) {
@@ -454,7 +1155,9 @@ TEST_F(CoordinatorCoreTest, RecordsAreKeptExactlyOnce) {
     record.set_step(step);
   }
   EXPECT_THAT(Send(Worker(0), message).records, SizeIs(2));
-  heartbeat.add_record()->set_step(30);
+  run::MetricRecord& third = *heartbeat.add_record();
+  third.set_kind(run::MetricRecord::EVAL);
+  third.set_step(30);
   CoordinatorCore::Effects effects = Send(Worker(0), message);
   ASSERT_THAT(effects.records, SizeIs(1));
   EXPECT_EQ(effects.records[0].step(), 30);
@@ -507,6 +1210,7 @@ TEST_F(CoordinatorCoreTest, TheDeadLeaveNoCallsBehind) {
                        uint64_t id) {
     return Answers(Call(from, incarnation, id, [&](wire::Call& call) {
       call.mutable_store_get()->set_key(absl::StrCat("key", id));
+      call.mutable_store_get()->set_group(Group());
     }));
   };
   for (uint64_t id = 1; id <= 3; ++id) get(Worker(1), workers_[1], id);
@@ -523,12 +1227,16 @@ TEST_F(CoordinatorCoreTest, AStoredValueIsFoundWhicheverComesFirst) {
   const auto put = [&](const std::string& key, const char* value) {
     return Call(
         Worker(0), workers_[0], 1,
-        [&](wire::Call& call) { call.mutable_store_put()->set_key(key); },
+        [&](wire::Call& call) {
+          call.mutable_store_put()->set_key(key);
+          call.mutable_store_put()->set_group(Group());
+        },
         Payload::Copy(value, 3));
   };
   const auto get = [&](const std::string& key) {
     return Call(Worker(1), workers_[1], 2, [&](wire::Call& call) {
       call.mutable_store_get()->set_key(key);
+      call.mutable_store_get()->set_group(Group());
     });
   };
   const auto value_of = [](const CoordinatorCore::Effects& effects) {
@@ -558,12 +1266,15 @@ TEST_F(CoordinatorCoreTest, TheStoreRefusesMoreThanItsBound) {
   StartJob();
   const CoordinatorCore::Effects effects = Call(
       Worker(0), workers_[0], 1,
-      [](wire::Call& call) { call.mutable_store_put()->set_key("key"); },
+      [&](wire::Call& call) {
+        call.mutable_store_put()->set_key("key");
+        call.mutable_store_put()->set_group(Group());
+      },
       Payload::Copy("12345678", 8));
   const wire::CallReply& reply =
       effects.sends.at(0).message.header.call_reply();
   EXPECT_EQ(reply.code(), wire::REJECTED);
-  EXPECT_THAT(reply.error(), HasSubstr("8 more exceed its bound of 10"));
+  EXPECT_THAT(reply.error(), HasSubstr("11 more exceed its bound of 10"));
 }
 
 TEST_F(CoordinatorCoreTest, AMessageThatIsNoneOfItsIsAnError) {
@@ -609,7 +1320,17 @@ TEST_F(CoordinatorCoreTest, TheSummaryHasEachRanksLastIncarnation) {
   Message message;
   wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
   heartbeat.set_incarnation(servers_[1]);
+  heartbeat.mutable_server()->set_pushes(20);
+  heartbeat.mutable_server()->set_duplicates(1);
+  heartbeat.mutable_server()->set_applied(9);
+  heartbeat.mutable_server()->set_held(2);
   heartbeat.mutable_server()->set_dropped(3);
+  for (const int rank : {0, 1}) {
+    run::NonfiniteGradients& count =
+        *heartbeat.mutable_server()->add_nonfinite();
+    count.set_rank(rank);
+    count.set_gradients(2 + 2 * rank);
+  }
   heartbeat.mutable_server()->mutable_staleness_clocks()->add_bin(8);
   Send(Server(1), message);
 
@@ -621,7 +1342,14 @@ TEST_F(CoordinatorCoreTest, TheSummaryHasEachRanksLastIncarnation) {
   EXPECT_EQ(summary.worker(1).steps(), 5);
   EXPECT_EQ(summary.worker(1).wait_seconds(), 0.25);
   EXPECT_EQ(summary.bytes_pushed(), 60u + 40u + 50u) << "all incarnations";
+  EXPECT_EQ(summary.pushes(), 20u);
+  EXPECT_EQ(summary.duplicates(), 1u);
+  EXPECT_EQ(summary.applied(), 9u);
+  EXPECT_EQ(summary.held(), 2u);
   EXPECT_EQ(summary.dropped(), 3u);
+  EXPECT_EQ(summary.nonfinite(), 6u);
+  EXPECT_EQ(summary.worker(0).nonfinite(), 2u);
+  EXPECT_EQ(summary.worker(1).nonfinite(), 4u);
   EXPECT_THAT(summary.staleness_clocks_histogram(), ElementsAre(8));
 }
 
@@ -751,7 +1479,7 @@ TEST_F(StopRuleTest, NoRuleHoldsOnceAllStepsAreDone) {
 
 // ---- The end, continued -----------------------------------------------------
 
-TEST_F(CoordinatorCoreTest, StaysUntilAllKnowTheEndOrALeaseHasPassed) {
+TEST_F(CoordinatorCoreTest, StaysUntilAllKnowTheEnd) {
   StartJob();
   CoordinatorCore::Effects effects;
   core_->Fail("enough", now_, &effects);
@@ -760,9 +1488,23 @@ TEST_F(CoordinatorCoreTest, StaysUntilAllKnowTheEndOrALeaseHasPassed) {
   for (int i : {0, 1}) Heartbeat(Server(i), servers_[i], number);
   Heartbeat(Worker(0), workers_[0], number);
   EXPECT_FALSE(core_->Over(now_));
-  EXPECT_TRUE(core_->Over(now_ + absl::Seconds(6))) << "worker 1 had its time";
   Heartbeat(Worker(1), workers_[1], number);
   EXPECT_TRUE(core_->Over(now_));
+}
+
+TEST_F(CoordinatorCoreTest,
+       StaysForALeaseIfSomebodyDoesNotSayThatItKnowsTheEnd) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  core_->Fail("enough", now_, &effects);
+  EXPECT_FALSE(core_->Over(now_ + absl::Seconds(60)))
+      << "it did not run, and nobody could reach it";
+  absl::Time now = now_;
+  while (!core_->Over(now) && now < now_ + absl::Seconds(60)) {
+    now = core_->NextWakeup();
+    core_->OnTick(now, &effects);
+  }
+  EXPECT_EQ(now, now_ + absl::Milliseconds(5001)) << "they had their time";
 }
 
 TEST_F(CoordinatorCoreTest, AUserMayStopTheJob) {
@@ -996,7 +1738,11 @@ TEST_F(PlacementTest, WhatCannotMoveIsRefusedWithTheReason) {
   };
   for (const auto& c : cases) {
     const wire::CallReply reply = ReplyIn(Ask(c.call));
-    EXPECT_EQ(reply.code(), wire::REJECTED) << c.reason;
+    wire::Call call;
+    c.call(call);
+    // What is under way passes.
+    EXPECT_EQ(reply.code(), call.has_rebalance() ? wire::BUSY : wire::REJECTED)
+        << c.reason;
     EXPECT_THAT(reply.error(), HasSubstr(c.reason));
     EXPECT_EQ(ViewNow().number(), number) << c.reason;
   }
@@ -1083,12 +1829,26 @@ TEST_F(PlacementTest, StatusAndSummarySayWhatHasMoved) {
 
 TEST_F(PlacementTest, AShardLostOnItsWayFailsTheJob) {
   StartJob();
-  Ask(Moving({2}, 1));
-  Said(2, run::HandOverState::LOST);
+  const PeerId added = AddServer(2);
+  Ask(Moving({2}, 2));
+  run::ServerStats stats;
+  run::HandOverState& lost = *stats.add_hand_over();
+  lost.set_shard(2);
+  lost.set_move(ViewNow().move(0).id());
+  lost.set_state(run::HandOverState::LOST);
+  lost.set_to_server(2);
+  Tell(0, stats);
+  EXPECT_EQ(core_->state(), wire::RUNNING) << "server 2 is alive";
+  Pass(absl::Seconds(6), {added});
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  Tell(0, stats);
   EXPECT_EQ(core_->state(), wire::FAILED);
   EXPECT_THAT(core_->reason(),
-              HasSubstr("server 1, which was just taking over shard 2 from "
+              HasSubstr("server 2, to which shard 2 was just moving from "
                         "server 0, has died"));
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SHARD_LOST);
+  EXPECT_THAT(core_->view().end().server(), ElementsAre(2));
+  EXPECT_THAT(core_->view().end().shard(), ElementsAre(2));
 }
 
 TEST_F(PlacementTest, TheDeathOfAnEmptyServerCancelsTheMovesToIt) {
@@ -1114,7 +1874,8 @@ TEST_F(PlacementTest, TheDeathOfAServerWithShardsFailsTheJobDuringMovesToo) {
   Done(1);
   Pass(absl::Seconds(6), {Server(1)});
   EXPECT_EQ(core_->state(), wire::FAILED);
-  EXPECT_THAT(core_->reason(), HasSubstr("server 1 (pid 4201"));
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SERVER_LOST);
+  EXPECT_THAT(core_->view().end().server(), ElementsAre(1));
 }
 
 // ---- Servers come -----------------------------------------------------------
@@ -1255,7 +2016,7 @@ TEST_F(PlacementTest, AServerIsNotDrainedBeforeTheLoadsAreKnown) {
   StartJob();
   Load(1, 0.1);
   const wire::CallReply reply = ReplyIn(Ask(Draining(1)));
-  EXPECT_EQ(reply.code(), wire::REJECTED);
+  EXPECT_EQ(reply.code(), wire::BUSY);
   EXPECT_THAT(reply.error(),
               HasSubstr("server 0 has not said yet how loaded it is"));
   EXPECT_FALSE(ViewNow().server(1).draining());
@@ -1317,7 +2078,7 @@ TEST_F(PlacementTest, NothingIsPlannedBeforeTheLoadsAreKnown) {
   StartJob();
   Load(0, 0.3);
   const wire::CallReply reply = ReplyIn(Ask(Rebalancing));
-  EXPECT_EQ(reply.code(), wire::REJECTED);
+  EXPECT_EQ(reply.code(), wire::BUSY);
   EXPECT_EQ(reply.error(),
             "server 1 has not said yet how loaded it is; try again in a "
             "second");
@@ -1446,12 +2207,13 @@ class ModeTest : public PlacementTest {
     Restart();
   }
 
-  static std::function<void(wire::Call&)> Setting(wire::Mode mode,
-                                                  int64_t staleness = 0) {
+  static std::function<void(wire::Call&)> Setting(const sync::Mode& mode) {
     return [=](wire::Call& call) {
-      call.mutable_set_mode()->set_mode(mode);
-      call.mutable_set_mode()->set_staleness(staleness);
+      *call.mutable_set_mode()->mutable_mode() = mode;
     };
+  }
+  static std::function<void(wire::Call&)> Setting(absl::string_view mode) {
+    return Setting(ModeOf(mode));
   }
   // From a worker, under a new id.
   CoordinatorCore::Effects Say(int rank,
@@ -1494,7 +2256,7 @@ class ModeTest : public PlacementTest {
     });
   }
   // All workers promise, and from `clock` on the new mode holds.
-  void ChangeTo(wire::Mode mode, Clock clock) {
+  void ChangeTo(absl::string_view mode, Clock clock) {
     EXPECT_EQ(ReplyIn(Ask(Setting(mode))).error(), "");
     for (size_t rank = 0; rank < workers_.size(); ++rank) {
       Promise(static_cast<int>(rank), clock);
@@ -1518,7 +2280,7 @@ TEST_F(ModeTest, TheViewListsThePhasesOfTheConfig) {
   ASSERT_NE(view, nullptr);
   ASSERT_EQ(view->phase_size(), 2);
   EXPECT_EQ(view->phase(1).from(), 50);
-  EXPECT_EQ(view->phase(1).staleness(), 3);
+  EXPECT_EQ(ModeText(view->phase(1).mode()), "ssp:3");
   EXPECT_THAT(effects.log,
               testing::Contains(HasSubstr("phase ssp:4 would begin at step "
                                           "100")));
@@ -1527,13 +2289,13 @@ TEST_F(ModeTest, TheViewListsThePhasesOfTheConfig) {
 TEST_F(ModeTest, AUserChangesTheMode) {
   StartJob();
   now_ += absl::Seconds(2);
-  const CoordinatorCore::Effects asked = Ask(Setting(wire::SSP, 3));
+  const CoordinatorCore::Effects asked = Ask(Setting("ssp:3"));
   EXPECT_EQ(ReplyIn(asked).code(), wire::OK);
   EXPECT_EQ(ReplyIn(asked).text(), "will change from bsp to ssp:3");
   for (const PeerId& peer : {Worker(0), Worker(1), Server(1)}) {
     const wire::View* const view = ViewFor(asked, peer);
     ASSERT_NE(view, nullptr);
-    EXPECT_EQ(view->change().mode(), wire::SSP);
+    EXPECT_EQ(ModeText(view->change().mode()), "ssp:3");
     EXPECT_EQ(view->change().id(), view->number());
     EXPECT_TRUE(View::Create(*view).ok());
   }
@@ -1543,16 +2305,15 @@ TEST_F(ModeTest, AUserChangesTheMode) {
   ASSERT_NE(view, nullptr);
   EXPECT_FALSE(view->has_change());
   ASSERT_EQ(view->phase_size(), 2);
-  EXPECT_EQ(view->phase(1).mode(), wire::SSP);
-  EXPECT_EQ(view->phase(1).staleness(), 3);
+  EXPECT_EQ(ModeText(view->phase(1).mode()), "ssp:3");
   EXPECT_EQ(view->phase(1).from(), 12);
 
   EXPECT_EQ(core_->Summary().mode_changes(), 0);
   Enter(0, 12);
   const CoordinatorCore::Effects done = Enter(1, 12);
   ASSERT_EQ(done.modes.size(), 1u);
-  EXPECT_EQ(done.modes[0].from(), "bsp");
-  EXPECT_EQ(done.modes[0].to(), "ssp:3");
+  EXPECT_EQ(ModeText(done.modes[0].from()), "bsp");
+  EXPECT_EQ(ModeText(done.modes[0].to()), "ssp:3");
   EXPECT_EQ(done.modes[0].reason(), "asked for by a user");
   EXPECT_EQ(done.modes[0].seconds(), 2);
   EXPECT_THAT(done.log,
@@ -1563,69 +2324,91 @@ TEST_F(ModeTest, AUserChangesTheMode) {
   EXPECT_NE(ViewFor(done, Worker(0)), nullptr);
   EXPECT_EQ(core_->Summary().mode_changes(), 1);
   ASSERT_EQ(core_->Status(now_).mode_changed_size(), 1);
-  EXPECT_EQ(core_->Status(now_).mode_changed(0).to(), "ssp:3");
+  EXPECT_EQ(ModeText(core_->Status(now_).mode_changed(0).to()), "ssp:3");
 }
 
 TEST_F(ModeTest, ARepeatedCallChangesTheModeOnce) {
   StartJob();
-  const CoordinatorCore::Effects first = Call(kUser, 0, 9, Setting(wire::ASP));
+  const CoordinatorCore::Effects first = Call(kUser, 0, 9, Setting("asp"));
   Promise(0, 12);
   Promise(1, 12);
   Enter(0, 12);
   Enter(1, 12);
   const uint64_t number = ViewNow().number();
-  const CoordinatorCore::Effects again = Call(kUser, 0, 9, Setting(wire::ASP));
+  const CoordinatorCore::Effects again = Call(kUser, 0, 9, Setting("asp"));
   EXPECT_EQ(ReplyIn(again).SerializeAsString(),
             ReplyIn(first).SerializeAsString());
   EXPECT_EQ(ViewNow().number(), number);
 }
 
 TEST_F(ModeTest, AModeThatCannotBeIsRefusedWithTheReason) {
-  const auto why = [&](const std::function<void(wire::Call&)>& fill) {
+  const auto why = [&](const std::function<void(wire::Call&)>& fill,
+                       wire::Code code = wire::REJECTED) {
     const wire::CallReply reply = ReplyIn(Ask(fill));
-    EXPECT_EQ(reply.code(), wire::REJECTED);
+    EXPECT_EQ(reply.code(), code);
     return reply.error();
   };
-  EXPECT_EQ(why(Setting(wire::ASP)), "the job does not run");
+  EXPECT_EQ(why(Setting("asp")), "the job does not run");
   StartJob();
   const uint64_t number = ViewNow().number();
-  EXPECT_EQ(why(Setting(wire::BSP)), "the mode is bsp already");
-  EXPECT_EQ(why(Setting(wire::BSP, 3)), "the mode is bsp already")
-      << "it has no bound";
-  EXPECT_EQ(why(Setting(wire::SSP, -1)),
-            "there is no mode 2 with staleness -1");
-  EXPECT_THAT(why(Setting(wire::MODE_UNSPECIFIED)), HasSubstr("no mode 0"));
-  EXPECT_THAT(why(Setting(static_cast<wire::Mode>(77))),
-              HasSubstr("no mode 77"));
+  EXPECT_EQ(why(Setting("bsp")), "the mode is bsp already");
+  const auto why_not = [&](const sync::Mode& mode) {
+    return why(Setting(mode));
+  };
+  sync::Mode mode;
+  mode.mutable_ssp()->set_staleness(-1);
+  EXPECT_EQ(why_not(mode),
+            "ssp:-1: staleness: value is -1; 0 to 1000000 is required; for no "
+            "bound use asp");
+  EXPECT_THAT(why_not(sync::Mode()), HasSubstr("no mode is set"));
+  // As of a program that has more modes: field 77, a message of 0 bytes.
+  sync::Mode unknown;
+  ASSERT_TRUE(unknown.ParseFromString(std::string("\xea\x04\0", 3)));
+  EXPECT_THAT(why_not(unknown), HasSubstr("not known here"));
+  EXPECT_THAT(why([](wire::Call& call) { call.mutable_set_mode(); }),
+              HasSubstr("no mode is set"));
+  mode.mutable_dssp()->set_min_staleness(4);
+  mode.mutable_dssp()->set_max_staleness(3);
   EXPECT_EQ(
-      why([](wire::Call& call) {
-        PutSyncMode({.mode = wire::DSSP, .staleness = 4, .staleness_max = 3},
-                    call.mutable_set_mode());
-      }),
-      "dssp:4:3: the largest bound is 3; at least the smallest one, 4, is "
-      "required");
-  for (const int backups : {0, 2}) {
-    EXPECT_EQ(why([=](wire::Call& call) {
-                PutSyncMode({.mode = wire::BACKUP, .backups = backups},
-                            call.mutable_set_mode());
-              }),
-              absl::StrCat("backup:", backups,
-                           ": at least 1 backup worker and fewer than the "
-                           "job's 2 workers are required"));
+      why_not(mode),
+      "dssp:4:3: max_staleness: value is 3; at least the smallest bound (4) "
+      "is required");
+  mode.mutable_dssp()->set_max_staleness(2000000000);
+  EXPECT_THAT(why_not(mode),
+              HasSubstr("value is 2000000000; 0 to 1000000 is required"));
+  for (const int late : {-1, 0, 2}) {
+    mode.mutable_backup()->set_workers(late);
+    EXPECT_EQ(why_not(mode),
+              absl::StrCat("backup:", late, ": workers: value is ", late,
+                           "; 1 to 1 is required; there are 2 workers"));
   }
   EXPECT_EQ(ViewNow().number(), number);
-  Ask(Setting(wire::SSP, 3));
-  EXPECT_THAT(why(Setting(wire::ASP)),
+  Ask(Setting("ssp:3"));
+  EXPECT_THAT(why(Setting("asp"), wire::BUSY),
               HasSubstr("the mode is just changing from bsp to ssp:3"));
   Promise(0, 12);
   Promise(1, 12);
-  EXPECT_THAT(why(Setting(wire::ASP)),
+  EXPECT_THAT(why(Setting("asp"), wire::BUSY),
               HasSubstr("the mode changes to ssp:3 at step 12"));
   Enter(0, 12);
   Enter(1, 12);
-  EXPECT_EQ(why(Setting(wire::SSP, 3)), "the mode is ssp:3 already");
+  EXPECT_EQ(why(Setting("ssp:3")), "the mode is ssp:3 already");
   Leave(0);
-  EXPECT_THAT(why(Setting(wire::ASP)), HasSubstr("the job is about to end"));
+  EXPECT_THAT(why(Setting("asp")), HasSubstr("the job is about to end"));
+}
+
+TEST_F(ModeTest, OfAModeOnlyWhatIsKnownGoesToOthers) {
+  StartJob();
+  sync::Mode mode = ModeOf("ssp:3");
+  for (google::protobuf::Message* const part :
+       std::initializer_list<google::protobuf::Message*>{&mode,
+                                                         mode.mutable_ssp()}) {
+    part->GetReflection()->MutableUnknownFields(part)->AddLengthDelimited(
+        99, std::string(1000, 'x'));
+  }
+  Ask(Setting(mode));
+  EXPECT_EQ(ViewNow().change().mode().SerializeAsString(),
+            ModeOf("ssp:3").SerializeAsString());
 }
 
 TEST_F(ModeTest, APhaseThatLiesAheadForbidsAChange) {
@@ -1634,17 +2417,17 @@ TEST_F(ModeTest, APhaseThatLiesAheadForbidsAChange) {
   options_.sync.add_phase()->mutable_asp();
   Restart();
   StartJob();
-  EXPECT_EQ(ReplyIn(Ask(Setting(wire::SSP))).error(),
+  EXPECT_EQ(ReplyIn(Ask(Setting("ssp:0"))).error(),
             "the mode changes to asp at step 50 (schedule); try again when it "
             "has");
   Enter(0, 50);
   Enter(1, 50);
-  EXPECT_EQ(ReplyIn(Ask(Setting(wire::SSP))).code(), wire::OK);
+  EXPECT_EQ(ReplyIn(Ask(Setting("ssp:0"))).code(), wire::OK);
 }
 
 TEST_F(ModeTest, WhoDiesBeforePromisingHoldsNothingUp) {
   StartJob();
-  Ask(Setting(wire::ASP));
+  Ask(Setting("asp"));
   Promise(0, 12);
   const CoordinatorCore::Effects effects = Pass(absl::Seconds(6), {Worker(1)});
   const wire::View* const view = ViewFor(effects, Worker(0));
@@ -1655,7 +2438,7 @@ TEST_F(ModeTest, WhoDiesBeforePromisingHoldsNothingUp) {
 
 TEST_F(ModeTest, WhoDiesAfterPromisingHoldsNothingUp) {
   StartJob();
-  Ask(Setting(wire::ASP));
+  Ask(Setting("asp"));
   Promise(1, 50);
   Pass(absl::Seconds(6), {Worker(1)});
   EXPECT_TRUE(ViewNow().has_change());
@@ -1667,7 +2450,7 @@ TEST_F(ModeTest, WhoDiesBetweenTheFenceAndItsArrivalHoldsNothingUp) {
   options_.sync.mutable_allreduce();
   Restart();
   StartJob();
-  ChangeTo(wire::BSP, 12);
+  ChangeTo("bsp", 12);
   Arrive(0, 12);
   EXPECT_EQ(ViewNow().arrived(), 0);
   Pass(absl::Seconds(6), {Worker(1)});
@@ -1679,7 +2462,7 @@ TEST_F(ModeTest, WhoDiesBetweenTheFenceAndItsArrivalHoldsNothingUp) {
 
 TEST_F(ModeTest, WhoIsFencedHasNoSayInAChange) {
   StartJob();
-  Ask(Setting(wire::ASP));
+  Ask(Setting("asp"));
   const uint64_t change = ViewNow().change().id();
   Pass(absl::Seconds(6), {Worker(1)});
   const CoordinatorCore::Effects late =
@@ -1696,7 +2479,7 @@ TEST_F(ModeTest, LateAndRepeatedCallsAreAnsweredAndChangeNothing) {
   options_.sync.mutable_allreduce();
   Restart();
   StartJob();
-  Ask(Setting(wire::SSP));
+  Ask(Setting("ssp:0"));
   const uint64_t change = ViewNow().change().id();
   Promise(0, 12);
   Promise(1, 12);
@@ -1721,7 +2504,7 @@ TEST_F(ModeTest, LateAndRepeatedCallsAreAnsweredAndChangeNothing) {
 
 TEST_F(ModeTest, AChangeAtTheEndOfTheJobIsDropped) {
   StartJob();
-  Ask(Setting(wire::ASP));
+  Ask(Setting("asp"));
   Promise(0, 12);
   const CoordinatorCore::Effects last = Promise(1, 100);
   EXPECT_EQ(ViewNow().phase_size(), 1);
@@ -1733,7 +2516,7 @@ TEST_F(ModeTest, AChangeAtTheEndOfTheJobIsDropped) {
 
 TEST_F(ModeTest, DifferentModelsFailTheJob) {
   StartJob();
-  ChangeTo(wire::ALLREDUCE, 12);
+  ChangeTo("allreduce", 12);
   Enter(0, 12, 1);
   const CoordinatorCore::Effects effects = Enter(1, 12, 2);
   EXPECT_EQ(core_->state(), wire::FAILED);
@@ -1752,7 +2535,7 @@ TEST_F(ModeTest, AGroupLastsWhileTheWorkersAreTheSame) {
   const uint64_t first = ViewNow().group();
   EXPECT_EQ(first, ViewNow().number());
   AddServer(2);
-  ChangeTo(wire::BSP, 12);
+  ChangeTo("bsp", 12);
   EXPECT_EQ(ViewNow().group(), first);
   Leave(1);
   EXPECT_EQ(ViewNow().group(), first) << "it is done, but there";
@@ -1798,7 +2581,7 @@ TEST_F(ModeTest, WhoComesWhenAllHaveArrivedJoinsAfterTheChange) {
   StartJob();
   Pass(absl::Seconds(6), {Worker(2)});
   workers_.pop_back();
-  ChangeTo(wire::BSP, 12);
+  ChangeTo("bsp", 12);
   Arrive(0, 12);
   Arrive(1, 12);
   const PeerId late = Worker(2, 777);
@@ -1852,7 +2635,7 @@ class ModePolicyOfTheJobTest : public ModeTest {
   }
   CoordinatorCore::Effects Automatic() {
     return Ask(
-        [](wire::Call& call) { call.mutable_set_mode()->set_automatic(true); });
+        [](wire::Call& call) { call.mutable_set_mode()->mutable_by_policy(); });
   }
   std::string Policy() { return core_->Status(now_).mode_policy(); }
 
@@ -1861,7 +2644,7 @@ class ModePolicyOfTheJobTest : public ModeTest {
 
 TEST_F(ModePolicyOfTheJobTest, BeginsWithAllReduceAndLeavesItForAStraggler) {
   StartJob();
-  EXPECT_EQ(ViewNow().phase(0).mode(), wire::ALLREDUCE);
+  EXPECT_EQ(ModeText(ViewNow().phase(0).mode()), "allreduce");
   EXPECT_EQ(Policy(), "has not measured yet");
   EXPECT_THAT(Train(10, {7, 7}).log, IsEmpty());
   const CoordinatorCore::Effects effects = Train(10, {7, 28});
@@ -1872,8 +2655,7 @@ TEST_F(ModePolicyOfTheJobTest, BeginsWithAllReduceAndLeavesItForAStraggler) {
                     HasSubstr(" ms a step, the median worker 7.0 ms ("),
                     HasSubstr(" times, bound 1.5) for ")));
   ASSERT_TRUE(ViewNow().has_change());
-  EXPECT_EQ(ViewNow().change().mode(), wire::SSP);
-  EXPECT_EQ(ViewNow().change().staleness(), 4);
+  EXPECT_EQ(ModeText(ViewNow().change().mode()), "ssp:4");
   EXPECT_THAT(Train(20, {7, 28}).log, IsEmpty()) << "one change at a time";
   Promise(0, 1500);
   Promise(1, 1500);
@@ -1890,10 +2672,10 @@ TEST_F(ModePolicyOfTheJobTest, BeginsWithAllReduceAndLeavesItForAStraggler) {
 
 TEST_F(ModePolicyOfTheJobTest, AUsersModeSwitchesItOff) {
   StartJob();
-  EXPECT_EQ(ReplyIn(Ask(Setting(wire::ALLREDUCE))).text(), "stays allreduce");
+  EXPECT_EQ(ReplyIn(Ask(Setting("allreduce"))).text(), "stays allreduce");
   EXPECT_EQ(Policy(), "");
   EXPECT_THAT(Train(20, {7, 28}).log, IsEmpty());
-  EXPECT_EQ(ReplyIn(Ask(Setting(wire::ALLREDUCE))).code(), wire::REJECTED);
+  EXPECT_EQ(ReplyIn(Ask(Setting("allreduce"))).code(), wire::REJECTED);
   EXPECT_EQ(ReplyIn(Automatic()).code(), wire::OK);
   EXPECT_THAT(Train(20, {7, 28}).log,
               ElementsAre(HasSubstr("from allreduce to ssp:4")));
@@ -1950,7 +2732,7 @@ TEST_F(ModeTest, AChangeWaitsForMovesAndOtherMovesForTheChange) {
   StartJob();
   Ask(Moving({0, 2}, 1));
   ASSERT_THAT(MovesOf(ViewNow()), ElementsAre("0>1.0"));
-  const wire::CallReply reply = ReplyIn(Ask(Setting(wire::ASP)));
+  const wire::CallReply reply = ReplyIn(Ask(Setting("asp")));
   EXPECT_EQ(reply.text(),
             "will change from bsp to asp once 1 moves of shards are done");
   EXPECT_FALSE(ViewNow().has_change());
@@ -1974,14 +2756,14 @@ TEST_F(ModeTest, MovesThatWaitDoSoUntilTheServersHaveTheModelAgain) {
   Restart();
   StartJob();
   Ask(Moving({0, 2}, 1));
-  Ask(Setting(wire::ALLREDUCE));
+  Ask(Setting("allreduce"));
   Done(0);
   Promise(0, 12);
   Promise(1, 12);
   Enter(0, 12);
   Enter(1, 12);
   EXPECT_THAT(MovesOf(ViewNow()), IsEmpty());
-  ChangeTo(wire::ASP, 30);
+  ChangeTo("asp", 30);
   for (const int rank : {0, 1}) Arrive(rank, 30);
   Enter(0, 30);
   EXPECT_THAT(MovesOf(ViewNow()), IsEmpty());
@@ -1989,11 +2771,32 @@ TEST_F(ModeTest, MovesThatWaitDoSoUntilTheServersHaveTheModelAgain) {
   EXPECT_THAT(MovesOf(ViewNow()), ElementsAre("2>1.0"));
 }
 
+// The coordinator knows how far the workers are from heartbeats, with a delay.
+TEST_F(ModeTest, AMoveThatIsUnderWayWhenScheduledAllReduceBeginsComesToItsEnd) {
+  options_.shard_elements = 2;
+  options_.rebalance.config.set_concurrent_moves(1);
+  config::Phase& first = *options_.sync.add_phase();
+  first.mutable_bsp();
+  first.set_until_epoch(0.2);
+  options_.sync.add_phase()->mutable_allreduce();
+  Restart();
+  StartJob();
+  Ask(Moving({0, 2}, 1));
+  ASSERT_THAT(MovesOf(ViewNow()), ElementsAre("0>1.0"));
+  Enter(0, 20);
+  Enter(1, 20);
+  ASSERT_EQ(ViewNow().entered(), 1);
+  EXPECT_THAT(MovesOf(ViewNow()), ElementsAre("0>1.0")) << "never taken back";
+  Done(0);
+  EXPECT_THAT(MovesOf(ViewNow()), IsEmpty()) << "and no other one begins";
+  EXPECT_EQ(ViewNow().owner_server(0), 1);
+}
+
 TEST_F(ModeTest, TheDeathOfTheServerThatAShardWasToMoveToLetsTheChangeBegin) {
   StartJob();
   AddServer(2);
   Ask(Moving({0}, 2));
-  Ask(Setting(wire::ASP));
+  Ask(Setting("asp"));
   EXPECT_FALSE(ViewNow().has_change());
   Pass(absl::Seconds(6), {Server(2)});
   EXPECT_TRUE(ViewNow().has_change());
@@ -2003,7 +2806,9 @@ TEST_F(AutoPlacementTest, PlansNothingWhileTheModeChanges) {
   steps_total_ = 100;
   StartJob();
   LoadUnevenly();
-  Ask([](wire::Call& call) { call.mutable_set_mode()->set_mode(wire::ASP); });
+  Ask([](wire::Call& call) {
+    call.mutable_set_mode()->mutable_mode()->mutable_asp();
+  });
   Wait(absl::Seconds(10));
   EXPECT_EQ(ViewNow().move_size(), 0);
 }

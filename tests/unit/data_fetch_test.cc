@@ -1,4 +1,4 @@
-#include "tools/cli/data_fetch.h"
+#include "tools/cli/data/data_fetch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/io/sha256.h"
-#include "tools/cli/data_location.h"
+#include "tools/cli/data/data_location.h"
 
 namespace slackline {
 namespace {

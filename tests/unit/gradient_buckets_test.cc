@@ -217,7 +217,8 @@ TEST(GradientBuckets, AgreesWithANaiveTwinInAnyOrderOfCompletion) {
         ASSERT_TRUE(
             buckets.Add(TableId{table}, Gradient(gradient), &issued).ok());
         ASSERT_EQ(issued.size(), naive.CompleteFromTheFirst());
-        ASSERT_EQ(buckets.AllIssued(), issued.size() == naive.bucket_count());
+        ASSERT_EQ(buckets.AllIssued(), static_cast<int>(issued.size()) ==
+                                           naive.bucket_count());
       }
       ASSERT_TRUE(buckets.AllIssued());
       for (int i = 0; i < naive.bucket_count(); ++i) {

@@ -2,7 +2,7 @@
 // the bits that the shard would have had without a move; the source keeps its
 // bounds; a message that makes no sense changes nothing.
 // Method: examples with a perfect link, a table of broken messages, and random
-// histories over a bad link against a twin that never moves.
+// records over a bad link against a twin that never moves.
 #include "server/shard/hand_over.h"
 
 #include <algorithm>
@@ -18,6 +18,8 @@
 #include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/shard/shard_codec.h"
+#include "tests/support/floats.h"
 
 namespace slackline {
 namespace {
@@ -44,88 +46,36 @@ ShardRange RangeOfShard() {
   return {.shard = ShardId{3}, .table = TableId{0}, .begin = 20, .end = 30};
 }
 
-Payload Floats(float value, int count = kElements) {
-  const std::vector<float> values(count, value);
-  return Payload::Copy(values.data(), values.size() * sizeof(float));
-}
-
 Payload RandomGradient(Rng& rng) {
   std::vector<float> values(kElements);
   for (float& value : values) value = static_cast<float>(rng.Normal());
   return Payload::Copy(values.data(), kBytes);
 }
 
-// What an owner does, in few words: the same at the source, the target and the
-// twin.
-class PlainOwner : public HandOverTarget::Replay {
- public:
-  explicit PlainOwner(bool bsp) : bsp_(bsp), optimizer_(Adam()) {}
+std::shared_ptr<const UpdateRule> Rule() {
+  return std::make_shared<const UpdateRule>(
+      UpdateRule{.optimizer = Adam(),
+                 .schedule = *LearningRateSchedule::Create(
+                     {}, {.steps_total = 100, .steps_per_epoch = 100})});
+}
 
-  ShardState NewShard(int workers) const {
-    wire::Table table;
-    table.set_name("weight");
-    table.add_shape(100);
-    table.mutable_initializer()->set_kind(wire::Initializer::UNIFORM);
-    table.mutable_initializer()->set_b(1);
-    ShardState state{.shard = Shard(table, RangeOfShard(), 1, optimizer_),
-                     .gate = {},
-                     .held = {},
-                     .stale = {}};
-    for (int rank = 0; rank < workers; ++rank) {
-      state.gate.Join(Rank{rank}, static_cast<Incarnation>(10 + rank), 0);
-    }
-    return state;
-  }
+WorkerLife Worker(int rank) {
+  return {.rank = Rank{rank},
+          .incarnation = static_cast<Incarnation>(10 + rank)};
+}
 
-  void Push(ShardState& state, const wire::TakenPush& push,
-            const Payload& gradient) override {
-    StalenessGate::Participant* const participant =
-        state.gate.Find(Rank{push.rank()}, push.incarnation());
-    SL_CHECK(participant != nullptr, "a push by nobody");
-    ++participant->next_seq;
-    state.gate.Advance(*participant, push.clock() + (push.advance() ? 0 : 1));
-    if (!push.advance() && !bsp_) Apply(state, {gradient});
-    if (!push.advance() && bsp_) {
-      const auto at =
-          std::find_if(state.held.begin(), state.held.end(),
-                       [&](const ShardState::Held& held) {
-                         return held.rank > Rank{push.rank()} ||
-                                (held.rank == Rank{push.rank()} &&
-                                 held.incarnation > push.incarnation());
-                       });
-      state.held.insert(at, {.rank = Rank{push.rank()},
-                             .incarnation = push.incarnation(),
-                             .gradient = gradient});
-    }
-    ApplyHeld(state);
-  }
-
-  void Left(ShardState& state, const wire::LeftWorkers& left) override {
-    state.gate.RemoveUnless([&](const StalenessGate::Participant& p) {
-      return std::count(left.incarnation().begin(), left.incarnation().end(),
-                        p.incarnation) == 0;
-    });
-    ApplyHeld(state);
-  }
-
- private:
-  void Apply(ShardState& state, const std::vector<Payload>& gradients) const {
-    state.shard.Apply(optimizer_, gradients,
-                      1.0f / static_cast<float>(gradients.size()), 0.1f);
-  }
-  void ApplyHeld(ShardState& state) const {
-    if (!bsp_ || state.gate.MinClock() <= state.bsp_clock) return;
-    std::vector<Payload> gradients;
-    for (const ShardState::Held& held : state.held)
-      gradients.push_back(held.gradient);
-    if (!gradients.empty()) Apply(state, gradients);
-    state.held.clear();
-    state.bsp_clock = state.gate.MinClock();
-  }
-
-  const bool bsp_;
-  const Optimizer optimizer_;
-};
+ShardMachine NewShard(int workers) {
+  wire::Table table;
+  table.set_name("weight");
+  table.add_shape(100);
+  table.mutable_initializer()->set_kind(wire::Initializer::UNIFORM);
+  table.mutable_initializer()->set_b(1);
+  const std::shared_ptr<const UpdateRule> rule = Rule();
+  ShardMachine shard(rule, Shard(table, RangeOfShard(), 1, rule->optimizer));
+  for (int rank = 0; rank < workers; ++rank)
+    SL_CHECK(shard.Apply(JoinRecord{.who = Worker(rank)}).ok(), "no join");
+  return shard;
+}
 
 std::string BytesOf(const Payload& payload) {
   return std::string(reinterpret_cast<const char*>(payload.data()),
@@ -133,35 +83,16 @@ std::string BytesOf(const Payload& payload) {
 }
 
 // Everything that a shard is, to the last bit.
-std::vector<std::string> Portrait(const ShardState& state) {
+std::vector<std::string> Portrait(const ShardMachine& machine) {
+  const ShardRange& range = machine.shard().range();
+  const ShardSnapshot snapshot = machine.Snapshot();
   std::vector<std::string> portrait = {
-      absl::StrCat("shard ", static_cast<int>(state.shard.range().shard), "[",
-                   state.shard.range().begin, ", ", state.shard.range().end,
-                   ") version ", state.shard.version(), " bsp clock ",
-                   state.bsp_clock, " min clock ", state.gate.MinClock()),
-      BytesOf(state.shard.values())};
-  for (const Payload& slot : state.shard.slots())
-    portrait.push_back(BytesOf(slot));
-  for (const ShardState::Held& held : state.held) {
-    portrait.push_back(absl::StrCat("held ", static_cast<int>(held.rank), ".",
-                                    held.incarnation));
-    portrait.push_back(BytesOf(held.gradient));
-  }
-  for (const StalenessGate::Participant& p : state.gate.participants()) {
-    portrait.push_back(absl::StrCat(
-        "rank ", static_cast<int>(p.rank), ".", p.incarnation, " joined at ",
-        p.joined_at, " clock ", p.clock, " next seq ", p.next_seq));
-  }
+      absl::StrCat("shard ", static_cast<int>(range.shard), "[", range.begin,
+                   ", ", range.end, ")"),
+      EncodeSnapshot(snapshot).ShortDebugString()};
+  for (const Payload& tensor : TensorsOf(snapshot))
+    portrait.push_back(BytesOf(tensor));
   return portrait;
-}
-
-wire::TakenPush PushOf(int rank, Clock clock, bool advance = false) {
-  wire::TakenPush push;
-  push.set_rank(rank);
-  push.set_incarnation(static_cast<uint64_t>(10 + rank));
-  push.set_clock(clock);
-  push.set_advance(advance);
-  return push;
 }
 
 class HandOverTest : public ::testing::Test {
@@ -178,23 +109,34 @@ class HandOverTest : public ::testing::Test {
 
   // A shard of two workers.
   void Use(bool bsp) {
-    owner_.emplace(bsp);
-    state_.emplace(owner_->NewShard(2));
+    bsp_ = bsp;
+    shard_.emplace(NewShard(2));
     source_.reset();
     target_.reset();
   }
 
+  void NewTarget() {
+    target_.emplace(kSourcePeer, kMove, RangeOfShard(), Rule());
+  }
   void Begin() {
-    source_.emplace(options_, kTarget, kMove, *state_, now_);
-    target_.emplace(kSourcePeer, kMove);
+    source_.emplace(options_, kTarget, kMove, *shard_, now_);
+    NewTarget();
   }
 
   // At the source, which serves.
-  void Push(const wire::TakenPush& push, const Payload& gradient) {
-    owner_->Push(*state_, push, gradient);
-    if (!source_.has_value()) return;
-    source_->OnPush(Rank{push.rank()}, push.incarnation(), push.clock(),
-                    push.advance(), gradient, /*rate_factor=*/1);
+  void Do(const ShardRecord& record) {
+    const absl::Status applied = shard_->Apply(record).status();
+    ASSERT_TRUE(applied.ok()) << applied;
+    if (source_.has_value()) source_->OnRecord(record);
+  }
+  GradientRecord GradientOf(int rank, Clock clock, const Payload& gradient) {
+    return {.who = Worker(rank),
+            .clock = clock,
+            .gradient = gradient,
+            .held = bsp_};
+  }
+  void Push(int rank, Clock clock, const Payload& gradient) {
+    Do(GradientOf(rank, clock, gradient));
   }
 
   std::vector<Message> Pump() {
@@ -204,8 +146,7 @@ class HandOverTest : public ::testing::Test {
   }
 
   absl::Status Take(const Message& message) {
-    return target_->OnRecords(message.header.hand_over(), message.payloads,
-                              RangeOfShard(), kSlots, &*owner_);
+    return target_->OnHandOver(message.header.hand_over(), message.payloads);
   }
 
   wire::HandOverReply ReplyOf(uint64_t have, bool owned = false) {
@@ -258,8 +199,8 @@ class HandOverTest : public ::testing::Test {
 
   HandOverOptions options_;
   absl::Time now_ = absl::UnixEpoch();
-  std::optional<PlainOwner> owner_;
-  std::optional<ShardState> state_;
+  bool bsp_ = false;
+  std::optional<ShardMachine> shard_;
   std::optional<HandOverSource> source_;
   std::optional<HandOverTarget> target_;
 };
@@ -267,63 +208,88 @@ class HandOverTest : public ::testing::Test {
 // ---- From one to the other --------------------------------------------------
 
 TEST_F(HandOverTest, AnIdleShardArrivesAsItWas) {
-  Push(PushOf(0, 0), Floats(1));
-  Push(PushOf(0, 1), Floats(-2));
-  Push(PushOf(1, 0), Floats(3));
+  Push(0, 0, Floats(1, kElements));
+  Push(0, 1, Floats(-2, kElements));
+  Push(1, 0, Floats(3, kElements));
   Begin();
   Deliver();
   ASSERT_TRUE(source_->CaughtUp());
   EXPECT_FALSE(target_->TakeIfGone().has_value()) << "before the go";
   source_->Go(now_);
   Deliver();
-  const std::optional<ShardState> arrived = target_->TakeIfGone();
+  const std::optional<ShardMachine> arrived = target_->TakeIfGone();
   ASSERT_TRUE(arrived.has_value());
-  EXPECT_EQ(Portrait(*arrived), Portrait(*state_));
-  EXPECT_EQ(arrived->shard.version(), 3u);
+  EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
+  EXPECT_EQ(arrived->shard().version(), 3u);
 }
 
 TEST_F(HandOverTest, HeldGradientsGoAlong) {
   Use(/*bsp=*/true);
-  Push(PushOf(1, 0), Floats(4));
+  Push(1, 0, Floats(4, kElements));
   Begin();
   Deliver();
   source_->Go(now_);
   Deliver();
-  std::optional<ShardState> arrived = target_->TakeIfGone();
+  std::optional<ShardMachine> arrived = target_->TakeIfGone();
   ASSERT_TRUE(arrived.has_value());
-  ASSERT_THAT(arrived->held, SizeIs(1));
-  EXPECT_EQ(Portrait(*arrived), Portrait(*state_));
-  owner_->Push(*arrived, PushOf(0, 0), Floats(2));
-  owner_->Push(*state_, PushOf(0, 0), Floats(2));
-  EXPECT_EQ(arrived->shard.version(), 1u);
-  EXPECT_EQ(Portrait(*arrived), Portrait(*state_));
+  ASSERT_THAT(arrived->held(), SizeIs(1));
+  EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
+  for (ShardMachine* const shard : {&*arrived, &*shard_})
+    ASSERT_TRUE(shard->Apply(GradientOf(0, 0, Floats(2, kElements))).ok());
+  EXPECT_EQ(arrived->shard().version(), 1u);
+  EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
+}
+
+// As many as a clock of many workers has are no reason for a message that is
+// too large to arrive.
+TEST_F(HandOverTest, HeldGradientsGoInPartsLikeTensors) {
+  Use(/*bsp=*/true);
+  shard_.emplace(NewShard(20));
+  for (int rank = 1; rank < 20; ++rank)
+    Push(rank, 0, Floats(static_cast<float>(rank), kElements));
+  Begin();
+  while (!source_->CaughtUp()) {
+    for (const Message& message : Pump()) {
+      EXPECT_LE(PayloadBytes({message}), options_.part_bytes);
+      ASSERT_TRUE(Take(message).ok());
+    }
+    Confirm(target_->have());
+  }
+  source_->Go(now_);
+  Deliver();
+  const std::optional<ShardMachine> arrived = target_->TakeIfGone();
+  ASSERT_TRUE(arrived.has_value());
+  EXPECT_THAT(arrived->held(), SizeIs(19));
+  EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
 }
 
 TEST_F(HandOverTest, WhatHappensOnTheWayHappensToTheCopyToo) {
   Begin();
-  Push(PushOf(0, 0), Floats(1));
-  const StalenessGate::Participant joined = state_->gate.Join(Rank{2}, 12, 0);
-  source_->OnJoin(joined);
-  Push(PushOf(2, 0), Floats(5));
-  Push(PushOf(1, 4, /*advance=*/true), Payload());
-  wire::LeftWorkers left;
-  left.add_incarnation(10);
-  owner_->Left(*state_, left);
-  source_->OnLeft({10});
+  Push(0, 0, Floats(1, kElements));
+  Do(JoinRecord{.who = Worker(2)});
+  Push(2, 0, Floats(5, kElements));
+  Do(AdvanceRecord{.who = Worker(1), .clock = 4});
+  Do(LeaveRecord{.incarnations = {Worker(0).incarnation}});
+  Do(InstallRecord{.who = Worker(1),
+                   .clock = 9,
+                   .version = 7,
+                   .values = Floats(1, kElements),
+                   .slots = {Floats(2, kElements), Floats(3, kElements)},
+                   .joining = {Worker(3)}});
   Deliver();
   source_->Go(now_);
   Deliver();
-  const std::optional<ShardState> arrived = target_->TakeIfGone();
+  const std::optional<ShardMachine> arrived = target_->TakeIfGone();
   ASSERT_TRUE(arrived.has_value());
-  EXPECT_EQ(Portrait(*arrived), Portrait(*state_));
-  EXPECT_THAT(arrived->gate.participants(), SizeIs(2));
+  EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
+  EXPECT_EQ(arrived->participants().size(), 3u);
 }
 
 TEST_F(HandOverTest, TheSnapshotIsOneVersionWhateverIsPushedMeanwhile) {
   const Message snapshot = Snapshot();
-  const std::vector<std::string> before = Portrait(*state_);
-  Push(PushOf(0, 0), Floats(1));
-  Push(PushOf(0, 1), Floats(1));
+  const std::vector<std::string> before = Portrait(*shard_);
+  Push(0, 0, Floats(1, kElements));
+  Push(0, 1, Floats(1, kElements));
   ASSERT_TRUE(Take(snapshot).ok());
   Message go;
   go.header.mutable_hand_over()->set_position(target_->have() + 1);
@@ -367,7 +333,7 @@ TEST_F(HandOverTest, TheTargetTakesOnlyTheRecordsThatAreNext) {
 // ---- The source's bounds ----------------------------------------------------
 
 TEST_F(HandOverTest, NoMoreThanTheWindowIsUnconfirmed) {
-  Push(PushOf(0, 0), Floats(1));
+  Push(0, 0, Floats(1, kElements));
   Begin();
   size_t unconfirmed = 0;
   size_t most = 0;
@@ -392,7 +358,8 @@ TEST_F(HandOverTest, SmallRecordsThatShareAMessageKeepTheWindow) {
   options_.window_bytes = 4 * kBytes;
   Begin();
   Deliver();  // The snapshot.
-  for (Clock clock = 0; clock < 8; ++clock) Push(PushOf(0, clock), Floats(1));
+  for (Clock clock = 0; clock < 8; ++clock)
+    Push(0, clock, Floats(1, kElements));
   const std::vector<Message> messages = Pump();
   EXPECT_THAT(messages, SizeIs(2)) << "three gradients, then one";
   EXPECT_EQ(PayloadBytes(messages), options_.window_bytes);
@@ -452,9 +419,10 @@ TEST_F(HandOverTest, NothingIsToBeWokenForOnceAllIsConfirmed) {
 
 TEST_F(HandOverTest, RequestsWaitWhileTheBacklogIsTooLarge) {
   Begin();
-  for (Clock clock = 0; clock < 3; ++clock) Push(PushOf(0, clock), Floats(1));
+  for (Clock clock = 0; clock < 3; ++clock)
+    Push(0, clock, Floats(1, kElements));
   EXPECT_FALSE(source_->MustWait(now_)) << "the snapshot does not count";
-  Push(PushOf(0, 3), Floats(1));
+  Push(0, 3, Floats(1, kElements));
   EXPECT_TRUE(source_->MustWait(now_));
   Deliver();
   EXPECT_FALSE(source_->MustWait(now_));
@@ -464,10 +432,10 @@ TEST_F(HandOverTest, RequestsWaitWhenTheTargetDoesNotCatchUpInTime) {
   Begin();
   now_ += absl::Seconds(10);
   EXPECT_FALSE(source_->MustWait(now_)) << "the snapshot may take its time";
-  Push(PushOf(0, 0), Floats(1));
+  Push(0, 0, Floats(1, kElements));
   Deliver();
   ASSERT_TRUE(source_->CaughtUp());
-  Push(PushOf(0, 1), Floats(1));
+  Push(0, 1, Floats(1, kElements));
   now_ += absl::Milliseconds(200);
   EXPECT_FALSE(source_->MustWait(now_));
   now_ += absl::Milliseconds(1);
@@ -492,7 +460,7 @@ TEST_F(HandOverTest, TheTargetHasCaughtUpWhenAllIsConfirmed) {
   EXPECT_FALSE(source_->CaughtUp());
   Deliver();
   EXPECT_TRUE(source_->CaughtUp());
-  Push(PushOf(0, 0), Floats(1));
+  Push(0, 0, Floats(1, kElements));
   EXPECT_FALSE(source_->CaughtUp());
   Deliver();
   EXPECT_TRUE(source_->CaughtUp());
@@ -564,12 +532,18 @@ wire::HandOverRecord& RecordOf(Message& message, int i) {
   return *message.header.mutable_hand_over()->mutable_record(i);
 }
 
+// As its only record.
+void Put(const ShardRecord& record, Message* message) {
+  *RecordOf(*message, 0).mutable_record() =
+      EncodeRecord(record, &message->payloads);
+}
+
 TEST_F(HandOverTest, ABrokenSnapshotIsRefusedAndChangesNothing) {
   Use(/*bsp=*/true);
-  Push(PushOf(1, 0), Floats(4));
+  Push(1, 0, Floats(4, kElements));
   const Message good = Snapshot();
-  // Records: the snapshot with its held gradient, values, two slots.
-  ASSERT_EQ(good.header.hand_over().record_size(), 4);
+  // Records: the snapshot, values, two slots, the held gradient.
+  ASSERT_EQ(good.header.hand_over().record_size(), 5);
   ASSERT_THAT(good.payloads, SizeIs(4));
   const struct {
     const char* what;
@@ -577,30 +551,31 @@ TEST_F(HandOverTest, ABrokenSnapshotIsRefusedAndChangesNothing) {
     const char* reason;
     uint64_t have;  // The records before the broken one are good.
   } cases[] = {
-      {"participants out of order",
+      {"a snapshot that makes no sense",
        [](Message& m) {
-         RecordOf(m, 0).mutable_snapshot()->mutable_participant()->SwapElements(
-             0, 1);
+         RecordOf(m, 0).mutable_snapshot()->set_complete_clock(-1);
        },
-       "participants are not sorted by rank: 1 before 0", 0},
-      {"a rank twice",
-       [](Message& m) {
-         RecordOf(m, 0).mutable_snapshot()->mutable_participant(1)->set_rank(0);
-       },
-       "participants are not sorted by rank: 0 before 0", 0},
+       "record 1: clock -1 is outside", 0},
       {"a held gradient of another size",
-       [](Message& m) { m.payloads[0] = Floats(4, kElements - 1); },
-       "a held gradient has 36 bytes, the shard 40", 0},
+       [](Message& m) { m.payloads[3] = Floats(4, kElements + 1); },
+       "a part of 44 bytes at 0 of tensor 3", 4},
       {"no payload frames", [](Message& m) { m.payloads.clear(); },
-       "record 1 lacks 1 payload frames", 0},
+       "record 2 needs 1 payload frames, and has 0", 1},
       {"a payload frame too few", [](Message& m) { m.payloads.pop_back(); },
-       "record 4 lacks 1 payload frames", 3},
+       "record 5 needs 1 payload frames, and has 0", 4},
       {"a tensor that there is not",
-       [](Message& m) { RecordOf(m, 2).mutable_part()->set_tensor(3); },
-       "of tensor 3: the shard has 3 tensors of 40 bytes", 2},
+       [](Message& m) { RecordOf(m, 4).mutable_part()->set_tensor(4); },
+       "of tensor 4: the next one is at 0 of tensor 3; the shard has 4 tensors "
+       "of 40 bytes",
+       4},
+      {"a tensor before its turn",
+       [](Message& m) { RecordOf(m, 2).mutable_part()->set_tensor(2); },
+       "of tensor 2: the next one is at 0 of tensor 1", 2},
       {"a negative tensor",
        [](Message& m) { RecordOf(m, 2).mutable_part()->set_tensor(-1); },
-       "of tensor -1: the shard has 3 tensors", 2},
+       "of tensor -1: the next one is at 0 of tensor 1", 2},
+      {"an empty part", [](Message& m) { m.payloads[0] = Payload(); },
+       "a part of 0 bytes at 0 of tensor 0", 1},
       {"a part beyond the end",
        [](Message& m) { RecordOf(m, 1).mutable_part()->set_offset(4); },
        "a part of 40 bytes at 4 of tensor 0", 1},
@@ -609,26 +584,25 @@ TEST_F(HandOverTest, ABrokenSnapshotIsRefusedAndChangesNothing) {
          RecordOf(m, 1).mutable_part()->set_offset(~uint64_t{0} - 7);
        },
        "a part of 40 bytes at 18446744073709551608", 1},
-      {"a part too large", [](Message& m) { m.payloads[1] = Floats(1, 11); },
+      {"a part too large", [](Message& m) { m.payloads[0] = Floats(1, 11); },
        "a part of 44 bytes at 0 of tensor 0", 1},
       {"a part before the snapshot",
        [](Message& m) {
          m.header.mutable_hand_over()->mutable_record()->DeleteSubrange(0, 1);
-         m.payloads.erase(m.payloads.begin());
        },
-       "the shard has 0 tensors", 0},
+       "record 1: a part without a snapshot before it", 0},
       {"a go before the snapshot is complete",
        [](Message& m) { RecordOf(m, 3).set_go(true); },
-       "record 4 comes before the snapshot is complete", 3},
-      {"a push before the snapshot is complete",
-       [](Message& m) { *RecordOf(m, 3).mutable_push() = PushOf(0, 0); },
-       "record 4 comes before the snapshot is complete", 3},
+       "record 4: it is of a kind that is not known, or has no place", 3},
+      {"a record before the snapshot is complete",
+       [](Message& m) { RecordOf(m, 3).mutable_record()->mutable_leave(); },
+       "record 4: it comes before the snapshot is complete", 3},
       {"a record of no kind", [](Message& m) { RecordOf(m, 3).Clear(); },
-       "record 4 comes before the snapshot is complete", 3},
+       "record 4: it is of a kind that is not known, or has no place", 3},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);
-    target_.emplace(kSourcePeer, kMove);
+    NewTarget();
     Message broken = good;
     c.spoil(broken);
     const absl::Status taken = Take(broken);
@@ -637,13 +611,13 @@ TEST_F(HandOverTest, ABrokenSnapshotIsRefusedAndChangesNothing) {
     EXPECT_EQ(target_->have(), c.have);
     EXPECT_FALSE(target_->TakeIfGone().has_value());
     ASSERT_TRUE(Take(good).ok()) << "the source sends it again";
-    source_.emplace(options_, kTarget, kMove, *state_, now_);
+    source_.emplace(options_, kTarget, kMove, *shard_, now_);
     Deliver();
     source_->Go(now_);
     Deliver();
-    const std::optional<ShardState> arrived = target_->TakeIfGone();
+    const std::optional<ShardMachine> arrived = target_->TakeIfGone();
     ASSERT_TRUE(arrived.has_value());
-    EXPECT_EQ(Portrait(*arrived), Portrait(*state_));
+    EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
   }
 }
 
@@ -655,18 +629,33 @@ TEST_F(HandOverTest, ABrokenRecordOfTheHistoryIsRefusedAndChangesNothing) {
     const char* reason;
   } cases[] = {
       {"a gradient of another size",
-       [](Message& m) {
-         *RecordOf(m, 0).mutable_push() = PushOf(0, 0);
-         m.payloads = {Floats(1, kElements + 1)};
-       },
-       "record 5 has a gradient of 44 bytes, the shard 40"},
+       [&](Message& m) { Put(GradientOf(0, 0, Floats(1, kElements + 1)), &m); },
+       "record 5: a tensor of 44 bytes; the shard has 40"},
       {"no gradient",
-       [](Message& m) { *RecordOf(m, 0).mutable_push() = PushOf(0, 0); },
-       "record 5 lacks 1 payload frames"},
+       [&](Message& m) {
+         Put(GradientOf(0, 0, Floats(1, kElements)), &m);
+         m.payloads.clear();
+       },
+       "record 5 needs 1 payload frames, and has 0"},
+      {"an installation without its slots",
+       [](Message& m) {
+         Put(
+             InstallRecord{
+                 .who = Worker(0), .clock = 3, .values = Floats(1, kElements)},
+             &m);
+       },
+       "record 5 needs 3 payload frames, and has 1"},
       {"a rank joins that takes part",
-       [](Message& m) { RecordOf(m, 0).mutable_join()->set_rank(1); },
-       "record 5: rank 1 takes part already"},
-      {"no kind", [](Message&) {}, "record 5 is of a kind that is not known"},
+       [](Message& m) { Put(JoinRecord{.who = Worker(1)}, &m); },
+       "record 5: rank 1 (incarnation 11) joins, and takes part already"},
+      {"a split",
+       [](Message& m) { Put(SplitRecord{.at = 25, .part = ShardId{4}}, &m); },
+       "record 5: a shard on its way is not cut in two"},
+      {"a record of no kind",
+       [](Message& m) { RecordOf(m, 0).mutable_record(); },
+       "record 5: a record of a kind that is not known"},
+      {"no kind", [](Message&) {},
+       "record 5: it is of a kind that is not known"},
   };
   ASSERT_TRUE(Take(snapshot).ok());
   for (const auto& c : cases) {
@@ -684,9 +673,9 @@ TEST_F(HandOverTest, ABrokenRecordOfTheHistoryIsRefusedAndChangesNothing) {
   Confirm(4);
   source_->Go(now_);
   Deliver();
-  const std::optional<ShardState> arrived = target_->TakeIfGone();
+  const std::optional<ShardMachine> arrived = target_->TakeIfGone();
   ASSERT_TRUE(arrived.has_value());
-  EXPECT_EQ(Portrait(*arrived), Portrait(*state_));
+  EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
 }
 
 // ---- Random histories over a bad link ---------------------------------------
@@ -714,67 +703,61 @@ class BadLink {
   std::vector<T> on_the_way_;
 };
 
+ShardRecord RandomRecord(Rng& rng, bool bsp, const ShardMachine& shard,
+                         Incarnation* next_incarnation) {
+  const Participants& all = shard.participants();
+  const uint64_t kind = rng.Below(20);
+  const Rank other{static_cast<int32_t>(rng.Below(5))};
+  if ((kind == 0 || all.empty()) && !all.Has(other)) {
+    return JoinRecord{.who = {other, (*next_incarnation)++},
+                      .clock = shard.complete_clock()};
+  }
+  if (all.empty()) return LeaveRecord{};
+  const Participant& who = all.begin()[rng.Below(all.size())];
+  const WorkerLife life{who.rank, who.incarnation};
+  if (kind == 1) return LeaveRecord{.incarnations = {who.incarnation}};
+  if (kind == 2 && rng.Chance(0.2)) {
+    return InstallRecord{.who = life,
+                         .clock = shard.complete_clock() + rng.Between(1, 3),
+                         .version = shard.shard().version() + 5,
+                         .values = RandomGradient(rng),
+                         .slots = {RandomGradient(rng), RandomGradient(rng)}};
+  }
+  if (kind <= 3 || (bsp && who.clock != shard.complete_clock()))
+    return AdvanceRecord{.who = life, .clock = who.clock + rng.Between(0, 2)};
+  return GradientRecord{.who = life,
+                        .clock = who.clock,
+                        .gradient = RandomGradient(rng),
+                        .held = bsp,
+                        .spare = bsp ? static_cast<int>(rng.Below(2)) : 0,
+                        .rate_factor = bsp ? 1 : rng.Uniform()};
+}
+
 class HandOverHistories : public ::testing::TestWithParam<bool> {};
 
 TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
   const bool bsp = GetParam();
-  int64_t pushes_on_the_way = 0;
+  int64_t records_on_the_way = 0;
   int64_t repetitions = 0;
   for (uint64_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
-    PlainOwner owner(bsp);
     const int workers = static_cast<int>(rng.Between(1, 4));
-    ShardState twin = owner.NewShard(workers);
-    std::optional<ShardState> serving(owner.NewShard(workers));
+    ShardMachine twin = NewShard(workers);
+    std::optional<ShardMachine> serving(NewShard(workers));
     std::optional<HandOverSource> source;
     Incarnation next_incarnation = 100;
 
-    // Something that an owner takes over, done to both.
+    // A record that fits, done to both.
     const auto act = [&] {
-      const auto& participants = twin.gate.participants();
-      const uint64_t kind = rng.Below(20);
-      if (kind == 0) {
-        const int rank = static_cast<int>(rng.Below(5));
-        if (std::any_of(participants.begin(), participants.end(),
-                        [&](const auto& p) { return p.rank == Rank{rank}; })) {
-          return;
-        }
-        twin.gate.Join(Rank{rank}, next_incarnation, 0);
-        const StalenessGate::Participant joined =
-            serving->gate.Join(Rank{rank}, next_incarnation, 0);
-        ++next_incarnation;
-        if (source.has_value()) source->OnJoin(joined);
-        return;
-      }
-      if (participants.empty()) return;
-      const StalenessGate::Participant who =
-          participants[rng.Below(participants.size())];
-      if (kind == 1) {
-        wire::LeftWorkers left;
-        left.add_incarnation(who.incarnation);
-        owner.Left(twin, left);
-        owner.Left(*serving, left);
-        if (source.has_value()) source->OnLeft({who.incarnation});
-        return;
-      }
-      wire::TakenPush push;
-      push.set_rank(static_cast<int32_t>(who.rank));
-      push.set_incarnation(who.incarnation);
-      push.set_clock(who.clock);
-      if (kind == 2) {
-        push.set_advance(true);
-        push.set_clock(who.clock + rng.Between(0, 2));
-      } else if (bsp && who.clock > twin.bsp_clock) {
-        return;
-      }
-      const Payload gradient = push.advance() ? Payload() : RandomGradient(rng);
-      owner.Push(twin, push, gradient);
-      owner.Push(*serving, push, gradient);
+      const ShardRecord record =
+          RandomRecord(rng, bsp, twin, &next_incarnation);
+      const absl::Status applied = serving->Apply(record).status();
+      ASSERT_TRUE(applied.ok()) << applied;
+      ASSERT_TRUE(twin.Apply(record).ok());
       if (!source.has_value()) return;
-      source->OnPush(who.rank, who.incarnation, push.clock(), push.advance(),
-                     gradient, /*rate_factor=*/1);
-      ++pushes_on_the_way;
+      source->OnRecord(record);
+      ++records_on_the_way;
     };
 
     for (int i = 0; i < 10; ++i) act();
@@ -783,12 +766,12 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
     options.window_bytes = static_cast<size_t>(4 * rng.Between(1, 60));
     absl::Time now = absl::UnixEpoch();
     source.emplace(options, kTarget, kMove, *serving, now);
-    HandOverTarget target(kSourcePeer, kMove);
+    HandOverTarget target(kSourcePeer, kMove, RangeOfShard(), Rule());
     const double fault = 0.3 * rng.Uniform();
     const double activity = 0.3 * rng.Uniform();
     BadLink<Message> there(fault);
     BadLink<wire::HandOverReply> back(fault);
-    std::optional<ShardState> arrived;
+    std::optional<ShardMachine> arrived;
     for (int step = 0; !source->owned_by_target(); ++step) {
       ASSERT_LT(step, 20000) << "no progress";
       const bool quiet = step > 300;  // Then the target can catch up.
@@ -803,13 +786,12 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
       if (!there.empty() && rng.Chance(0.5)) {
         const Message message = there.Receive(rng);
         const absl::Status taken =
-            target.OnRecords(message.header.hand_over(), message.payloads,
-                             RangeOfShard(), kSlots, &owner);
+            target.OnHandOver(message.header.hand_over(), message.payloads);
         ASSERT_TRUE(taken.ok()) << taken;
-        if (std::optional<ShardState> taken_over = target.TakeIfGone()) {
-          ASSERT_FALSE(arrived.has_value()) << "taken over twice";
+        if (std::optional<ShardMachine> machine = target.TakeIfGone()) {
+          ASSERT_FALSE(arrived.has_value()) << "it has arrived twice";
           ASSERT_TRUE(source->gone()) << "two owners";
-          arrived = std::move(taken_over);
+          arrived = std::move(machine);
         }
         wire::HandOverReply reply;
         reply.set_move(kMove);
@@ -829,7 +811,7 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
     for (int i = 0; i < 10; ++i) act();
     ASSERT_EQ(Portrait(*serving), Portrait(twin)) << "as a new owner";
   }
-  EXPECT_GT(pushes_on_the_way, 2000);
+  EXPECT_GT(records_on_the_way, 2000);
   EXPECT_GT(repetitions, 2000);
 }
 

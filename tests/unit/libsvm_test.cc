@@ -136,11 +136,12 @@ TEST(Libsvm, LoadDataNeedsAFeatureCountAndASource) {
   const TempFolder folder;
   config::Data data;
   EXPECT_THAT(std::string(LoadData(data, folder.path()).status().message()),
-              HasSubstr("no source is given"));
-  data.mutable_libsvm()->set_train(folder.Write("train.txt", "1 1:1\n"));
-  data.mutable_libsvm()->set_test(data.libsvm().train());
-  EXPECT_THAT(std::string(LoadData(data, "").status().message()),
-              HasSubstr("data.libsvm.features: 0"));
+              HasSubstr("data: is missing"));
+  folder.Write("train.txt", "1 1:1\n");
+  data.mutable_libsvm()->set_train("train.txt");
+  data.mutable_libsvm()->set_test("train.txt");
+  EXPECT_THAT(std::string(LoadData(data, folder.path()).status().message()),
+              HasSubstr("data.libsvm.features: is missing"));
 }
 
 }  // namespace

@@ -4,11 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "common/net/delayed/delay_line.h"
+#include "common/net/delayed/link_model.h"
 #include "common/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/conditions/delay_line.h"
-#include "worker/conditions/link_model.h"
 
 namespace slackline {
 namespace {
@@ -49,6 +49,17 @@ TEST(DelayLineTest, LatencyDelaysAndBandwidthQueues) {
   line.Push(At(10), 0, 4);     // Needs no bandwidth, and does not overtake.
   EXPECT_THAT(Drain(&line),
               ElementsAre(Pair(7, 1), Pair(10, 2), Pair(16, 3), Pair(16, 4)));
+}
+
+TEST(DelayLineTest, TheBacklogIsWhatWaitsToBeSent) {
+  DelayLine<int> line({.latency = absl::Seconds(9), .bytes_per_second = 100});
+  const absl::Time now = absl::UnixEpoch();
+  EXPECT_EQ(line.Backlog(now), absl::ZeroDuration());
+  line.Push(now, 100, 1);
+  line.Push(now, 50, 2);
+  EXPECT_EQ(line.Backlog(now), absl::Milliseconds(1500));
+  EXPECT_EQ(line.Backlog(now + absl::Seconds(1)), absl::Milliseconds(500));
+  EXPECT_EQ(line.Backlog(now + absl::Seconds(2)), absl::ZeroDuration());
 }
 
 TEST(DelayLineTest, WithoutABoundOnBandwidthThereIsLatencyOnly) {

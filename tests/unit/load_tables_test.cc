@@ -1,4 +1,4 @@
-#include "tools/cli/load_tables.h"
+#include "tools/cli/job/load_tables.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "tools/cli/status_table.h"
+#include "tests/support/modes.h"
+#include "tools/cli/job/status_table.h"
 
 namespace slackline {
 namespace {
@@ -41,7 +42,7 @@ wire::StatusReply MakeStatus() {
   wire::View& view = *status.mutable_view();
   view.set_job("digits");
   view.set_state(wire::RUNNING);
-  view.add_phase()->set_mode(wire::ASP);
+  *view.add_phase()->mutable_mode() = ModeOf("asp");
   wire::Table& table = *view.add_table();
   table.set_name("weight");
   table.add_shape(700);

@@ -1,4 +1,4 @@
-#include "tools/cli/local_hosts.h"
+#include "tools/cli/run/local_hosts.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "common/net/transport.h"
+#include "common/net/zmq/zmq_transport.h"
 
 namespace slackline {
 namespace {
@@ -86,8 +86,8 @@ TEST(PortReservationTest, TheServerForWhichItIsKeptCanListen) {
   ASSERT_TRUE(reservation.ok()) << reservation.status();
   const std::string endpoint =
       absl::StrCat("tcp://127.0.0.1:", reservation->port());
-  NetContext context;
-  auto router = RouterSocket::Create(context);
+  ZmqTransport transport;
+  auto router = transport.Listen({});
   ASSERT_TRUE(router.ok()) << router.status();
   const absl::StatusOr<std::string> bound = (*router)->Bind(endpoint);
   ASSERT_TRUE(bound.ok()) << bound.status();
@@ -95,8 +95,8 @@ TEST(PortReservationTest, TheServerForWhichItIsKeptCanListen) {
 }
 
 TEST(CheckPortFreeTest, ATakenPortIsNamed) {
-  NetContext context;
-  auto router = RouterSocket::Create(context);
+  ZmqTransport transport;
+  auto router = transport.Listen({});
   ASSERT_TRUE(router.ok()) << router.status();
   const absl::StatusOr<std::string> bound =
       (*router)->Bind("tcp://127.0.0.1:0");

@@ -3,6 +3,7 @@
 // Method: the coordinator is played by hand, on virtual time.
 #include "common/membership/member_core.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ using ::testing::SizeIs;
 
 class MemberCoreTest : public ::testing::Test {
  protected:
+  static constexpr uint64_t kRun = 0xabc;
+
   MemberCoreTest() {
     options_.join.set_role(wire::JoinRequest::WORKER);
     options_.join.set_token(42);
@@ -40,6 +43,21 @@ class MemberCoreTest : public ::testing::Test {
     reply.set_error(error);
     reply.set_incarnation(7);
     reply.set_lease_ms(5000);
+    reply.set_run(kRun);
+    return message;
+  }
+
+  static Message HeartbeatReply(wire::Code code, uint64_t run = kRun) {
+    Message message;
+    message.header.set_run(run);
+    message.header.mutable_heartbeat_reply()->set_incarnation(7);
+    message.header.mutable_heartbeat_reply()->set_code(code);
+    return message;
+  }
+
+  static Message RecordsAcked(uint64_t count) {
+    Message message = HeartbeatReply(wire::OK);
+    message.header.mutable_heartbeat_reply()->set_records_acked(count);
     return message;
   }
 
@@ -62,6 +80,35 @@ class MemberCoreTest : public ::testing::Test {
     MemberCore::Effects effects;
     member_->OnTick(now_, &effects);
     return effects;
+  }
+
+  // Until a failure, or for a minute.
+  MemberCore::Effects TickOn() {
+    const absl::Time end = now_ + absl::Minutes(1);
+    MemberCore::Effects effects;
+    std::vector<std::string> log;
+    while (effects.failure.ok() && now_ < end) {
+      effects = Tick();
+      log.insert(log.end(), effects.log.begin(), effects.log.end());
+    }
+    effects.log = log;
+    return effects;
+  }
+
+  // The process does not run for so long; then the driver finds nothing to
+  // read.
+  MemberCore::Effects StoppedFor(absl::Duration duration) {
+    now_ += duration;
+    MemberCore::Effects effects;
+    member_->OnTick(now_, &effects);
+    return effects;
+  }
+
+  static run::MetricRecord RecordOf(run::MetricRecord::Kind kind, int step) {
+    run::MetricRecord record;
+    record.set_kind(kind);
+    record.set_step(step);
+    return record;
   }
 
   void Join() {
@@ -130,7 +177,7 @@ TEST_F(MemberCoreTest, FiveHeartbeatsFitIntoALease) {
   }
 }
 
-TEST_F(MemberCoreTest, TakesOverNewerViewsOnlyAndSaysSo) {
+TEST_F(MemberCoreTest, FollowsNewerViewsOnlyAndSaysSo) {
   Join();
   const MemberCore::Effects effects = Receive(ViewOf(5));
   ASSERT_NE(effects.view, nullptr);
@@ -145,6 +192,58 @@ TEST_F(MemberCoreTest, TakesOverNewerViewsOnlyAndSaysSo) {
 TEST_F(MemberCoreTest, AViewThatOvertakesTheJoinReplyIsLeftToTheNextHeartbeat) {
   EXPECT_EQ(Receive(ViewOf(5)).view, nullptr);
   EXPECT_EQ(Receive(JoinReply(wire::OK)).sends.at(0).header.view_number(), 0u);
+}
+
+TEST_F(MemberCoreTest, AChangeIsMadeToTheViewThatItIsAgainst) {
+  Join();
+  const auto change = [](uint64_t base) {
+    Message message;
+    wire::ViewChange& change = *message.header.mutable_view_change();
+    change.set_base(base);
+    change.set_number(base + 1);
+    change.set_state(wire::RUNNING);
+    change.set_group(base + 1);
+    return message;
+  };
+  MemberCore::Effects early = Receive(change(5));
+  EXPECT_EQ(early.view, nullptr);
+  ASSERT_THAT(early.sends, SizeIs(1)) << "it says that it has none";
+  EXPECT_EQ(early.sends[0].header.view_number(), 0u);
+  Receive(ViewOf(5));
+  const MemberCore::Effects effects = Receive(change(5));
+  ASSERT_NE(effects.view, nullptr);
+  EXPECT_EQ(effects.view->number(), 6u);
+  EXPECT_EQ(effects.view->proto().group(), 6u);
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  EXPECT_EQ(effects.sends[0].header.view_number(), 6u);
+  const MemberCore::Effects again = Receive(change(5));
+  EXPECT_EQ(again.view, nullptr);
+  EXPECT_THAT(again.sends, IsEmpty());
+  const MemberCore::Effects gap = Receive(change(7));
+  EXPECT_EQ(gap.view, nullptr);
+  ASSERT_THAT(gap.sends, SizeIs(1)) << "view 7 is lost";
+  EXPECT_EQ(gap.sends[0].header.view_number(), 6u);
+}
+
+TEST_F(MemberCoreTest, AViewThatDoesNotFitIsNotFollowedAndEndsNothing) {
+  Join();
+  Receive(ViewOf(5));
+  Message bad = ViewOf(6);
+  bad.header.mutable_view()->add_owner_server(0);
+  Message bad_change;
+  wire::ViewChange& change = *bad_change.header.mutable_view_change();
+  change.set_base(5);
+  change.set_number(7);
+  change.set_state(wire::RUNNING);
+  change.set_entered(-1);
+  for (const Message& message : {bad, bad_change}) {
+    const MemberCore::Effects effects = Receive(message);
+    EXPECT_EQ(effects.view, nullptr);
+    EXPECT_EQ(effects.failure, absl::OkStatus());
+    EXPECT_THAT(effects.log, SizeIs(1));
+    EXPECT_THAT(Receive(message).log, IsEmpty()) << "said once";
+    EXPECT_EQ(member_->view()->number(), 5u);
+  }
 }
 
 TEST_F(MemberCoreTest, TheCallerAcknowledgesTheLastView) {
@@ -247,6 +346,183 @@ TEST_F(MemberCoreTest, AfterTwoLeasesOfSilenceTheCoordinatorIsGone) {
   EXPECT_THAT(
       std::string(effects.failure.message()),
       AllOf(HasSubstr("server 0 at head:7700"), HasSubstr("silent for 11s")));
+}
+
+TEST_F(MemberCoreTest, ASilentCoordinatorThatIsThereIsWaitedFor) {
+  options_.coordinator_timeout = absl::Seconds(30);
+  member_.emplace(options_);
+  member_->Start(now_, &first_);
+  Join();
+  member_->OnLink(LinkState::kUp, now_);
+  const MemberCore::Effects effects = TickOn();
+  EXPECT_EQ(now_, absl::UnixEpoch() + absl::Seconds(31));
+  EXPECT_EQ(effects.failure.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(effects.failure.message()),
+              AllOf(HasSubstr("server 0 at head:7700"),
+                    HasSubstr("coordinator_timeout_ms } is 30000")));
+  ASSERT_THAT(effects.log, SizeIs(1)) << "it says once that it waits";
+  EXPECT_THAT(effects.log[0],
+              AllOf(HasSubstr("server 0 at head:7700 has been silent for 11s"),
+                    HasSubstr("up to 30s")));
+}
+
+TEST_F(MemberCoreTest, ACoordinatorThatGoesOnIsWelcome) {
+  Join();
+  member_->OnLink(LinkState::kUp, now_);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(Tick().failure.ok());
+  const MemberCore::Effects heard = Receive(HeartbeatReply(wire::OK));
+  ASSERT_THAT(heard.log, SizeIs(1));
+  EXPECT_THAT(heard.log[0], HasSubstr("heard again"));
+  // From here on it may be silent for as long again.
+  for (int i = 0; i < 10; ++i) ASSERT_THAT(Tick().log, IsEmpty());
+  EXPECT_THAT(Tick().log, SizeIs(1));
+}
+
+TEST_F(MemberCoreTest, ACoordinatorThatDiesWhileItIsSilentEndsTheWait) {
+  Join();
+  member_->OnLink(LinkState::kUp, now_);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(Tick().failure.ok());
+  member_->OnLink(LinkState::kGone, now_);
+  const MemberCore::Effects effects = Tick();
+  EXPECT_EQ(effects.failure.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(effects.failure.message()),
+              HasSubstr("nobody listens there any more"));
+}
+
+TEST_F(MemberCoreTest, ItsOwnPauseIsNotTheSilenceOfTheCoordinator) {
+  Join();
+  const MemberCore::Effects back = StoppedFor(absl::Seconds(100));
+  EXPECT_TRUE(back.failure.ok()) << back.failure;
+  ASSERT_THAT(back.sends, SizeIs(1)) << "a heartbeat, which is overdue";
+  const MemberCore::Effects fenced = Receive(HeartbeatReply(wire::FENCED));
+  EXPECT_TRUE(fenced.fenced);
+  EXPECT_TRUE(fenced.failure.ok());
+  EXPECT_EQ(member_->WhyFenced(now_),
+            "its lease of 5s ran out while this process was stopped for 1m40s");
+}
+
+TEST_F(MemberCoreTest, AfterAPauseADeadCoordinatorIsStillFoundOut) {
+  Join();
+  ASSERT_TRUE(StoppedFor(absl::Seconds(100)).failure.ok());
+  const MemberCore::Effects effects = TickOn();
+  EXPECT_EQ(effects.failure.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(now_, absl::UnixEpoch() + absl::Seconds(110));
+  EXPECT_THAT(std::string(effects.failure.message()),
+              HasSubstr("this process itself was stopped for 1m40s, longer "
+                        "than its lease of 5s"));
+}
+
+TEST_F(MemberCoreTest, APauseWhileItJoinsIsNotTheWaitForTheCoordinator) {
+  EXPECT_TRUE(StoppedFor(absl::Seconds(100)).failure.ok());
+  EXPECT_TRUE(Receive(JoinReply(wire::OK)).joined);
+}
+
+TEST_F(MemberCoreTest, WhoeverWaitsForItsPlaceNoticesADeadCoordinator) {
+  options_.start_timeout = absl::Seconds(60);
+  member_.emplace(options_);
+  member_->Start(now_, &first_);
+  Receive(JoinReply(wire::RETRY, "worker 0 holds this place"));
+  const MemberCore::Effects effects = TickOn();
+  EXPECT_EQ(effects.failure.code(), absl::StatusCode::kUnavailable);
+  EXPECT_LE(now_, absl::UnixEpoch() + absl::Milliseconds(10400));
+  EXPECT_THAT(std::string(effects.failure.message()),
+              HasSubstr("server 0 at head:7700"));
+}
+
+TEST_F(MemberCoreTest, EverythingItSaysBelongsToTheRunThatItHasJoined) {
+  EXPECT_EQ(first_.sends.at(0).header.run(), 0u);
+  const MemberCore::Effects joined = Receive(JoinReply(wire::OK));
+  EXPECT_EQ(member_->run(), kRun);
+  EXPECT_EQ(joined.sends.at(0).header.run(), kRun);
+  MemberCore::Effects effects;
+  wire::Call call;
+  call.mutable_leave();
+  member_->Call(call, Payload(), now_, &effects);
+  EXPECT_EQ(effects.sends.at(0).header.run(), kRun);
+}
+
+TEST_F(MemberCoreTest, WhatAnotherRunSaysIsIgnored) {
+  Join();
+  EXPECT_FALSE(Receive(HeartbeatReply(wire::FENCED, kRun + 1)).fenced);
+  Message view = ViewOf(5);
+  view.header.set_run(kRun + 1);
+  EXPECT_EQ(Receive(view).view, nullptr);
+}
+
+TEST_F(MemberCoreTest, TheCoordinatorOfAnotherRunEndsItByName) {
+  options_.join.set_job("digits");
+  member_.emplace(options_);
+  member_->Start(now_, &first_);
+  Join();
+  Message message;
+  message.header.set_run(0xdef);
+  message.header.mutable_wrong_run()->set_job("letters");
+  message.header.mutable_wrong_run()->set_run(kRun);
+  EXPECT_TRUE(Receive(message).failure.ok()) << "our own";
+  message.header.mutable_wrong_run()->set_run(0xdef);
+  const absl::Status failure = Receive(message).failure;
+  EXPECT_EQ(failure.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(failure.message()),
+              AllOf(HasSubstr("earlier run (0000000000000abc) of job 'digits'"),
+                    HasSubstr("runs job 'letters' (run 0000000000000def)")));
+}
+
+TEST_F(MemberCoreTest, RecordsThatNobodyTakesAreBoundedAndEvaluationsAreKept) {
+  options_.records_max = 300;
+  member_.emplace(options_);
+  member_->Start(now_, &first_);
+  Join();
+  member_->AddRecord(RecordOf(run::MetricRecord::TRAIN, 0), now_);
+  ASSERT_EQ(Tick().sends.at(0).header.heartbeat().record_size(), 1);
+  for (int step = 1; step <= 1000; ++step) {
+    member_->AddRecord(RecordOf(step % 100 == 0 ? run::MetricRecord::EVAL
+                                                : run::MetricRecord::TRAIN,
+                                step),
+                       now_);
+  }
+  EXPECT_EQ(member_->records_dropped(), 701);
+
+  std::vector<int64_t> evaluations;
+  std::vector<int64_t> all;
+  std::vector<std::string> log;
+  while (all.size() < 300) {
+    const MemberCore::Effects effects = Tick();
+    ASSERT_THAT(effects.sends, SizeIs(1));
+    const wire::Heartbeat heartbeat = effects.sends[0].header.heartbeat();
+    ASSERT_EQ(heartbeat.first_record(), all.size());
+    ASSERT_GT(heartbeat.record_size(), 0);
+    for (const run::MetricRecord& record : heartbeat.record()) {
+      all.push_back(record.step());
+      if (record.kind() == run::MetricRecord::EVAL)
+        evaluations.push_back(record.step());
+    }
+    const MemberCore::Effects reply = Receive(RecordsAcked(all.size()));
+    log.insert(log.end(), reply.log.begin(), reply.log.end());
+  }
+  EXPECT_EQ(all.front(), 0) << "it was sent, so its number is fixed";
+  EXPECT_THAT(evaluations, testing::ElementsAre(100, 200, 300, 400, 500, 600,
+                                                700, 800, 900, 1000));
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end()));
+  ASSERT_THAT(log, SizeIs(1));
+  EXPECT_THAT(log[0], HasSubstr("701 metric records were dropped"));
+}
+
+TEST_F(MemberCoreTest, ACallThatNobodyWaitsForIsNotRepeated) {
+  Join();
+  MemberCore::Effects effects;
+  wire::Call get;
+  get.mutable_store_get()->set_key("k");
+  const uint64_t id = member_->Call(get, Payload(), now_, &effects);
+  member_->Cancel(id);
+  for (int i = 0; i < 10; ++i) {
+    for (const Message& message : Tick().sends)
+      EXPECT_FALSE(message.header.has_call());
+  }
+  Message reply;
+  reply.header.mutable_call_reply()->set_call_id(id);
+  reply.header.mutable_call_reply()->set_code(wire::OK);
+  EXPECT_THAT(Receive(reply).answers, IsEmpty());
+  member_->Cancel(id);
 }
 
 }  // namespace

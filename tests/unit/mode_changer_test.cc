@@ -10,6 +10,7 @@
 #include "common/sync/phases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/modes.h"
 
 namespace slackline {
 namespace {
@@ -29,7 +30,10 @@ class ModeChangerTest : public ::testing::Test {
 
   std::vector<std::string> Start(const config::Sync& sync) {
     changer_.emplace(sync);
-    return changer_->Start(&view_);
+    ViewEditor editor(view_);
+    std::vector<std::string> log = changer_->Start(&editor);
+    view_ = editor.view();
+    return log;
   }
   void StartBsp() { EXPECT_THAT(Start({}), IsEmpty()); }
   void StartAllReduce() {
@@ -59,14 +63,17 @@ class ModeChangerTest : public ::testing::Test {
 
   // As when the coordinator publishes what has changed.
   ModeChanger::News Advance() {
+    view_.set_number(number_);
+    ViewEditor editor(view_);
     ModeChanger::News news =
-        changer_->Advance(workers_, number_ + 1, /*seconds=*/2.5, &view_);
-    if (news.view_changed) ++number_;
+        changer_->Advance(workers_, /*seconds=*/2.5, &editor);
+    if (editor.Commit() != ViewEditor::Committed::kNothing) ++number_;
+    view_ = editor.view();
     return news;
   }
-  ModeChanger::News Want(wire::Mode mode, int64_t staleness = 0) {
-    EXPECT_EQ(changer_->WhyNot(view_, workers_), "");
-    changer_->Want({.mode = mode, .staleness = staleness}, "because");
+  ModeChanger::News Want(absl::string_view mode) {
+    EXPECT_TRUE(changer_->MayChange(view_, workers_).ok());
+    changer_->Want(ModeOf(mode), "because");
     return Advance();
   }
   ModeChanger::News Promise(int worker, Clock clock, uint64_t change = 0) {
@@ -91,13 +98,13 @@ class ModeChangerTest : public ::testing::Test {
     entered.set_transfer_micros(2 * micros);
     entered.set_bytes(1000);
     entered.set_model_hash(hash);
-    failure_ =
-        changer_->OnEntered(workers_.at(worker).rank,
-                            workers_.at(worker).incarnation, entered, view_);
+    end_ = changer_->OnEntered(workers_.at(worker).rank,
+                               workers_.at(worker).incarnation, entered, view_);
     return Advance();
   }
   // Worker `worker` is gone; another life of its rank may have come.
   ModeChanger::News Lose(int worker) {
+    changer_->OnGone(workers_.at(worker), ++gone_in_);
     workers_.erase(workers_.begin() + worker);
     return Advance();
   }
@@ -106,11 +113,11 @@ class ModeChangerTest : public ::testing::Test {
   std::string Phases() const {
     std::string text;
     for (const wire::Phase& phase : view_.phase()) {
-      absl::StrAppend(&text, text.empty() ? "" : " ", ModeText(phase), "@",
-                      phase.from());
+      absl::StrAppend(&text, text.empty() ? "" : " ", ModeText(phase.mode()),
+                      "@", phase.from());
     }
     if (view_.has_change()) {
-      absl::StrAppend(&text, " ", ModeText(view_.change()), "?");
+      absl::StrAppend(&text, " ", ModeText(view_.change().mode()), "?");
     }
     return text;
   }
@@ -119,7 +126,8 @@ class ModeChangerTest : public ::testing::Test {
   uint64_t number_ = 20;
   std::vector<ModeChanger::Worker> workers_;
   std::optional<ModeChanger> changer_;
-  std::string failure_;
+  std::optional<wire::JobEnd> end_;
+  uint64_t gone_in_ = 5;
 };
 
 // ---- The schedule -----------------------------------------------------------
@@ -175,7 +183,7 @@ TEST_F(ModeChangerTest, OfPhasesAtOneClockTheLaterOneHolds) {
 
 TEST_F(ModeChangerTest, TheLargestLimitBecomesTheClock) {
   StartBsp();
-  EXPECT_TRUE(Want(wire::SSP, 3).view_changed);
+  EXPECT_TRUE(Want("ssp:3").view_changed);
   EXPECT_EQ(Phases(), "bsp@0 ssp:3?");
   EXPECT_EQ(view_.change().id(), number_) << "of the first view with it";
   EXPECT_FALSE(Promise(0, 12).view_changed);
@@ -194,7 +202,7 @@ TEST_F(ModeChangerTest, APhaseHasAtLeastOneStep) {
   Start(sync);
   Enter(0, 20);
   Enter(1, 20);
-  Want(wire::ASP);
+  Want("asp");
   Promise(0, 7);  // Both wrong: they are past step 20.
   Promise(1, 8);
   EXPECT_EQ(Phases(), "bsp@0 ssp:3@20 asp@21");
@@ -202,7 +210,7 @@ TEST_F(ModeChangerTest, APhaseHasAtLeastOneStep) {
 
 TEST_F(ModeChangerTest, RepeatedAndLatePromisesChangeNothing) {
   StartBsp();
-  Want(wire::ASP);
+  Want("asp");
   const uint64_t first = view_.change().id();
   Promise(0, 12);
   EXPECT_FALSE(Promise(0, 12).view_changed);
@@ -213,7 +221,7 @@ TEST_F(ModeChangerTest, RepeatedAndLatePromisesChangeNothing) {
   EXPECT_FALSE(Promise(1, 90, first).view_changed);
   Enter(0, 12);
   Enter(1, 12);
-  Want(wire::SSP, 1);
+  Want("ssp:1");
   EXPECT_FALSE(Promise(0, 77, first).view_changed);
   Promise(0, 30);
   Promise(1, 30);
@@ -222,7 +230,7 @@ TEST_F(ModeChangerTest, RepeatedAndLatePromisesChangeNothing) {
 
 TEST_F(ModeChangerTest, WhoDiesBeforePromisingIsNotWaitedFor) {
   StartBsp();
-  Want(wire::ASP);
+  Want("asp");
   Promise(0, 12);
   EXPECT_TRUE(Lose(1).view_changed);
   EXPECT_EQ(Phases(), "bsp@0 asp@12");
@@ -230,16 +238,41 @@ TEST_F(ModeChangerTest, WhoDiesBeforePromisingIsNotWaitedFor) {
 
 TEST_F(ModeChangerTest, TheLimitOfTheDeadDoesNotCount) {
   StartBsp();
-  Want(wire::ASP);
+  Want("asp");
   Promise(1, 50);
   EXPECT_FALSE(Lose(1).view_changed);
   Promise(0, 12);
   EXPECT_EQ(Phases(), "bsp@0 asp@12");
 }
 
+// In BACKUP shards go with the fastest workers, and stay there when these die,
+// with or without a promise, before the change was asked for or after.
+TEST_F(ModeChangerTest, ABackupPhaseDoesNotEndBeforeClocksThatTheDeadReached) {
+  for (const bool promised : {false, true}) {
+    SCOPED_TRACE(promised);
+    config::Sync sync;
+    sync.mutable_backup();
+    Start(sync);
+    workers_.push_back({.rank = 2, .incarnation = 12});
+    view_.add_server();
+    view_.add_owner_server(0);
+    if (promised) Want("bsp");
+    if (promised) Promise(2, 50);
+    Lose(2);
+    if (!promised) Want("bsp");
+    Promise(0, 12);
+    EXPECT_FALSE(Promise(1, 14).view_changed) << "where the shards are is open";
+    changer_->OnServer(0, gone_in_ - 1, 20);
+    EXPECT_FALSE(Advance().view_changed) << "it may still hear of the dead";
+    changer_->OnServer(0, gone_in_, 33);
+    EXPECT_TRUE(Advance().view_changed);
+    EXPECT_EQ(Phases(), "backup:1@0 bsp@33");
+  }
+}
+
 TEST_F(ModeChangerTest, WhoJoinsWhileAChangeIsOpenHasToPromise) {
   StartBsp();
-  Want(wire::ASP);
+  Want("asp");
   Promise(0, 12);
   workers_.push_back({.rank = 2, .incarnation = 12});
   EXPECT_FALSE(Promise(1, 9).view_changed);
@@ -251,7 +284,7 @@ TEST_F(ModeChangerTest, WhoJoinsWhileAChangeIsOpenHasToPromise) {
 
 TEST_F(ModeChangerTest, AChangeForWhichNoStepIsLeftIsDropped) {
   StartBsp();
-  Want(wire::ASP);
+  Want("asp");
   Promise(0, 96);
   const ModeChanger::News news = Promise(1, 100);
   EXPECT_TRUE(news.view_changed);
@@ -260,12 +293,13 @@ TEST_F(ModeChangerTest, AChangeForWhichNoStepIsLeftIsDropped) {
               ElementsAre("the mode does not change from bsp to asp: the job "
                           "ends at step 100, before all workers could"));
   EXPECT_EQ(changer_->changes(), 0);
-  EXPECT_EQ(changer_->WhyNot(view_, workers_), "") << "nothing is left of it";
+  EXPECT_TRUE(changer_->MayChange(view_, workers_).ok())
+      << "nothing is left of it";
 }
 
 TEST_F(ModeChangerTest, AChangeIsDroppedOnceSomebodyIsDone) {
   StartBsp();
-  Want(wire::ASP);
+  Want("asp");
   workers_[1].done = true;
   EXPECT_TRUE(Advance().view_changed);
   EXPECT_EQ(Phases(), "bsp@0");
@@ -274,25 +308,41 @@ TEST_F(ModeChangerTest, AChangeIsDroppedOnceSomebodyIsDone) {
 TEST_F(ModeChangerTest, AChangeWaitsUntilNoShardMoves) {
   StartBsp();
   view_.add_move()->set_shard(1);
-  EXPECT_FALSE(Want(wire::ALLREDUCE).view_changed);
+  EXPECT_FALSE(Want("allreduce").view_changed);
   EXPECT_EQ(Phases(), "bsp@0");
-  EXPECT_THAT(changer_->WhyNothingMoves(view_, workers_),
-              HasSubstr("just changing from bsp to allreduce"));
-  EXPECT_THAT(changer_->WhyNot(view_, workers_), HasSubstr("try again"));
+  EXPECT_TRUE(absl::IsUnavailable(changer_->MayMove(view_, workers_)));
+  EXPECT_TRUE(absl::IsUnavailable(changer_->MayChange(view_, workers_)));
   view_.clear_move();
   EXPECT_TRUE(Advance().view_changed);
   EXPECT_EQ(Phases(), "bsp@0 allreduce?");
+}
+
+TEST_F(ModeChangerTest, AJobHasNoMorePhasesThanAViewLists) {
+  view_.set_steps_total(100000);
+  StartBsp();
+  Clock clock = 0;
+  while (view_.phase_size() < kPhasesMax) {
+    clock += 10;
+    Want(view_.phase_size() % 2 == 0 ? "bsp" : "asp");
+    for (const int worker : {0, 1}) Promise(worker, clock);
+    for (const int worker : {0, 1}) Enter(worker, clock);
+  }
+  EXPECT_EQ(changer_->MayChange(view_, workers_).message(),
+            "the job has had 1000 phases, and a view lists no more; its mode "
+            "stays asp");
 }
 
 // ---- One at a time ----------------------------------------------------------
 
 TEST_F(ModeChangerTest, TheNextChangeWaitsUntilAllHaveEntered) {
   StartBsp();
-  EXPECT_EQ(changer_->WhyNothingMoves(view_, workers_), "");
-  Want(wire::SSP, 3);
+  EXPECT_TRUE(changer_->MayMove(view_, workers_).ok());
+  Want("ssp:3");
   const auto why = [&] {
-    EXPECT_NE(changer_->WhyNothingMoves(view_, workers_), "");
-    return changer_->WhyNot(view_, workers_);
+    EXPECT_TRUE(absl::IsUnavailable(changer_->MayMove(view_, workers_)));
+    const absl::Status status = changer_->MayChange(view_, workers_);
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    return std::string(status.message());
   };
   EXPECT_EQ(why(),
             "the mode is just changing from bsp to ssp:3; try again when it "
@@ -305,8 +355,8 @@ TEST_F(ModeChangerTest, TheNextChangeWaitsUntilAllHaveEntered) {
   Enter(0, 12);
   EXPECT_NE(why(), "");
   Enter(1, 12);
-  EXPECT_EQ(changer_->WhyNot(view_, workers_), "");
-  EXPECT_EQ(changer_->WhyNothingMoves(view_, workers_), "");
+  EXPECT_TRUE(changer_->MayChange(view_, workers_).ok());
+  EXPECT_TRUE(changer_->MayMove(view_, workers_).ok());
 }
 
 TEST_F(ModeChangerTest, PhasesAheadForbidOtherChangesButNotMoves) {
@@ -314,44 +364,41 @@ TEST_F(ModeChangerTest, PhasesAheadForbidOtherChangesButNotMoves) {
   AddPhase(&sync, Bsp(), 1);
   AddPhase(&sync, Ssp(3), 0);
   Start(sync);
-  EXPECT_EQ(changer_->WhyNot(view_, workers_),
-            "the mode changes to ssp:3 at step 40 (schedule); try again when "
-            "it has");
-  EXPECT_EQ(changer_->WhyNothingMoves(view_, workers_), "");
+  EXPECT_TRUE(absl::IsUnavailable(changer_->MayChange(view_, workers_)));
+  EXPECT_TRUE(changer_->MayMove(view_, workers_).ok());
   workers_[1].clock = 36;
-  EXPECT_NE(changer_->WhyNothingMoves(view_, workers_), "") << "it is near";
+  EXPECT_FALSE(changer_->MayMove(view_, workers_).ok()) << "it is near";
 }
 
 TEST_F(ModeChangerTest, NoShardMovesWhileTheWorkersHaveTheModel) {
   StartAllReduce();
-  EXPECT_THAT(changer_->WhyNothingMoves(view_, workers_),
-              HasSubstr("while they all-reduce"));
-  Want(wire::BSP);
+  EXPECT_TRUE(absl::IsFailedPrecondition(changer_->MayMove(view_, workers_)));
+  Want("bsp");
   Promise(0, 12);
   Promise(1, 12);
-  EXPECT_NE(changer_->WhyNothingMoves(view_, workers_), "");
+  EXPECT_FALSE(changer_->MayMove(view_, workers_).ok());
   Enter(0, 12);
   Enter(1, 12);
-  EXPECT_EQ(changer_->WhyNothingMoves(view_, workers_), "");
+  EXPECT_TRUE(changer_->MayMove(view_, workers_).ok());
 }
 
 TEST_F(ModeChangerTest, NoChangeBeginsWhenTheJobIsAboutToEnd) {
   StartBsp();
   workers_[1].clock = 95;
-  EXPECT_EQ(changer_->WhyNot(view_, workers_), "");
+  EXPECT_TRUE(changer_->MayChange(view_, workers_).ok());
   workers_[1].clock = 96;
-  EXPECT_EQ(changer_->WhyNot(view_, workers_),
+  EXPECT_EQ(changer_->MayChange(view_, workers_).message(),
             "the job is about to end: worker 1 has completed 96 of 100 steps");
   workers_[1].clock = 0;
   workers_[0].done = true;
-  EXPECT_THAT(changer_->WhyNot(view_, workers_), HasSubstr("about to end"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(changer_->MayChange(view_, workers_)));
 }
 
 // ---- The end of all-reduce --------------------------------------------------
 
 TEST_F(ModeChangerTest, AllHaveArrivedWhenTheLastHas) {
   StartAllReduce();
-  Want(wire::BSP);
+  Want("bsp");
   Promise(0, 12);
   Promise(1, 12);
   EXPECT_FALSE(Arrive(0, 12).view_changed);
@@ -363,7 +410,7 @@ TEST_F(ModeChangerTest, AllHaveArrivedWhenTheLastHas) {
 
 TEST_F(ModeChangerTest, WhoDiesBetweenTheFenceAndItsArrivalIsNotWaitedFor) {
   StartAllReduce();
-  Want(wire::BSP);
+  Want("bsp");
   Promise(0, 12);
   Promise(1, 12);
   Arrive(0, 12);
@@ -373,7 +420,7 @@ TEST_F(ModeChangerTest, WhoDiesBetweenTheFenceAndItsArrivalIsNotWaitedFor) {
 
 TEST_F(ModeChangerTest, WhoJoinsBeforeAllHaveArrivedHasToArrive) {
   StartAllReduce();
-  Want(wire::BSP);
+  Want("bsp");
   Promise(0, 12);
   Promise(1, 12);
   Arrive(0, 12);
@@ -444,13 +491,13 @@ TEST_F(ModeChangerTest, OnlyTheEndOfAPhaseByAllReduceIsArrivedAt) {
 
 TEST_F(ModeChangerTest, AChangeIsReportedOnceAllHaveEntered) {
   StartBsp();
-  Want(wire::ALLREDUCE);
+  Want("allreduce");
   Promise(0, 12);
   Promise(1, 12);
   EXPECT_FALSE(Enter(0, 12, 0xabc, 3000).view_changed);
   EXPECT_FALSE(Enter(0, 12, 0xabc, 9000).view_changed) << "repeated";
   const ModeChanger::News news = Enter(1, 12, 0xabc, 2000);
-  EXPECT_EQ(failure_, "");
+  EXPECT_FALSE(end_.has_value());
   EXPECT_TRUE(news.view_changed);
   EXPECT_EQ(view_.entered(), 1);
   EXPECT_THAT(
@@ -462,8 +509,8 @@ TEST_F(ModeChangerTest, AChangeIsReportedOnceAllHaveEntered) {
   const run::ModeRecord& record = news.changes[0];
   EXPECT_EQ(record.seconds(), 2.5);
   EXPECT_EQ(record.from_clock(), 12);
-  EXPECT_EQ(record.from(), "bsp");
-  EXPECT_EQ(record.to(), "allreduce");
+  EXPECT_EQ(ModeText(record.from()), "bsp");
+  EXPECT_EQ(ModeText(record.to()), "allreduce");
   EXPECT_EQ(record.reason(), "because");
   EXPECT_EQ(record.pause_micros(), 9000);
   EXPECT_EQ(record.connect_micros(), 3000);
@@ -474,7 +521,7 @@ TEST_F(ModeChangerTest, AChangeIsReportedOnceAllHaveEntered) {
   EXPECT_EQ(changer_->changes(), 1);
   EXPECT_EQ(changer_->last_changes().size(), 1u);
   EXPECT_EQ(Enter(1, 12, 0xdef).changes.size(), 0u);
-  EXPECT_EQ(failure_, "") << "late: of a worker that has joined since";
+  EXPECT_FALSE(end_.has_value()) << "late: of a worker that has joined since";
 }
 
 TEST_F(ModeChangerTest, ScheduledPhasesSayWhyTheyAre) {
@@ -490,7 +537,7 @@ TEST_F(ModeChangerTest, ScheduledPhasesSayWhyTheyAre) {
 
 TEST_F(ModeChangerTest, NeitherTheDeadNorTheDoneNeedToEnter) {
   StartBsp();
-  Want(wire::ASP);
+  Want("asp");
   workers_.push_back({.rank = 2, .incarnation = 12});
   for (const int worker : {0, 1, 2}) Promise(worker, 12);
   Enter(0, 12);
@@ -516,15 +563,15 @@ TEST_F(ModeChangerTest, AFastWorkerMayBePhasesAhead) {
   const ModeChanger::News news = Enter(1, 24);
   EXPECT_EQ(view_.entered(), 2);
   ASSERT_EQ(news.changes.size(), 2u);
-  EXPECT_EQ(news.changes[0].to(), "ssp:9");
+  EXPECT_EQ(ModeText(news.changes[0].to()), "ssp:9");
   EXPECT_EQ(news.changes[0].workers(), 1);
-  EXPECT_EQ(news.changes[1].to(), "ssp:3");
+  EXPECT_EQ(ModeText(news.changes[1].to()), "ssp:3");
   EXPECT_EQ(news.changes[1].workers(), 2);
 }
 
 TEST_F(ModeChangerTest, AnUnknownPhaseIsNotEntered) {
   StartBsp();
-  Want(wire::ASP);
+  Want("asp");
   Promise(0, 12);
   Promise(1, 12);
   for (const Clock from : {-1, 0, 11, 13}) {
@@ -537,14 +584,17 @@ TEST_F(ModeChangerTest, AnUnknownPhaseIsNotEntered) {
 TEST_F(ModeChangerTest, DifferentModelsEndTheJob) {
   StartBsp();
   workers_.push_back({.rank = 2, .incarnation = 12});
-  Want(wire::ALLREDUCE);
+  Want("allreduce");
   for (const int worker : {0, 1, 2}) Promise(worker, 12);
   Enter(0, 12);  // Reports no hash.
-  EXPECT_EQ(failure_, "");
+  EXPECT_FALSE(end_.has_value());
   Enter(1, 12, 0xab);
-  EXPECT_EQ(failure_, "");
+  EXPECT_FALSE(end_.has_value());
   Enter(2, 12, 0xcd);
-  EXPECT_EQ(failure_,
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_EQ(end_->cause(), wire::JobEnd::MODELS_DIFFER);
+  EXPECT_THAT(end_->worker(), ElementsAre(1, 2));
+  EXPECT_EQ(end_->reason(),
             "the workers' models differ where the mode changes from bsp to "
             "allreduce, at step 12: worker 1 has hash 00000000000000ab, worker "
             "2 has 00000000000000cd");
@@ -555,14 +605,14 @@ TEST_F(ModeChangerTest, TheLastSixteenChangesAreKept) {
   sync.mutable_asp();
   Start(sync);
   for (int i = 1; i <= 18; ++i) {
-    Want(wire::SSP, i);
+    Want(absl::StrCat("ssp:", i));
     for (const int worker : {0, 1}) Promise(worker, 4 * i);
     for (const int worker : {0, 1}) Enter(worker, 4 * i);
   }
   EXPECT_EQ(changer_->changes(), 18);
   ASSERT_EQ(changer_->last_changes().size(), 16u);
-  EXPECT_EQ(changer_->last_changes().front().to(), "ssp:3");
-  EXPECT_EQ(changer_->last_changes().back().to(), "ssp:18");
+  EXPECT_EQ(ModeText(changer_->last_changes().front().to()), "ssp:3");
+  EXPECT_EQ(ModeText(changer_->last_changes().back().to()), "ssp:18");
 }
 
 }  // namespace

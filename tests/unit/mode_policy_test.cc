@@ -12,6 +12,7 @@
 #include "common/sync/phases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/modes.h"
 
 namespace slackline {
 namespace {
@@ -41,9 +42,9 @@ class ModePolicyTest : public ::testing::Test {
         policy_->Look(workers_, mode_, may_change_, now_);
     if (!decision.has_value()) return;
     mode_ = decision->mode;
-    decided_.push_back(absl::StrCat(
-        absl::ToInt64Milliseconds(now_ - absl::UnixEpoch()), " ",
-        ModeText({.mode = decision->mode, .staleness = decision->staleness})));
+    decided_.push_back(
+        absl::StrCat(absl::ToInt64Milliseconds(now_ - absl::UnixEpoch()), " ",
+                     ModeText(mode_)));
     reason_ = decision->reason;
   }
 
@@ -76,7 +77,7 @@ class ModePolicyTest : public ::testing::Test {
   std::optional<ModePolicy> policy_;
   std::vector<ModePolicy::Worker> workers_;
   std::vector<double> partial_;  // Of the step that each is at.
-  wire::Mode mode_ = wire::ALLREDUCE;
+  sync::Mode mode_ = ModeOf("allreduce");
   bool may_change_ = true;
   absl::Time now_ = absl::UnixEpoch();
   std::vector<std::string> decided_;
@@ -94,7 +95,7 @@ TEST_F(ModePolicyTest, AStragglerChangesAllReduceToSsp) {
 }
 
 TEST_F(ModePolicyTest, EvenWorkersChangeSspToAllReduce) {
-  mode_ = wire::SSP;
+  mode_ = ModeOf("ssp:3");
   Pass(absl::Seconds(5), {7, 7.2, 7.7});
   EXPECT_THAT(decided_, ElementsAre(HasSubstr(" allreduce")));
   EXPECT_THAT(reason_, HasSubstr("(1.07 times, bound 1.2) for 2.0 s"));
@@ -199,15 +200,15 @@ TEST_F(ModePolicyTest, AnotherLifeOfARankIsMeasuredAnew) {
 }
 
 TEST_F(ModePolicyTest, BspIsLeftAndAspOnlyForAllReduce) {
-  mode_ = wire::ASP;
+  mode_ = ModeOf("asp");
   Pass(absl::Seconds(10), {7, 7, 21});
   EXPECT_THAT(decided_, IsEmpty());
-  mode_ = wire::BSP;
+  mode_ = ModeOf("bsp");
   Pass(absl::Seconds(5), {7, 7, 21});
   EXPECT_THAT(decided_, ElementsAre(HasSubstr("ssp:3")));
-  mode_ = wire::BSP;
+  mode_ = ModeOf("bsp");
   Pass(absl::Seconds(10), {7, 7, 7});
-  EXPECT_EQ(mode_, wire::ALLREDUCE);
+  EXPECT_TRUE(mode_.has_allreduce());
 }
 
 TEST_F(ModePolicyTest, ItsTextSaysWhatItSeesAndWhatItIsAboutToDo) {
@@ -233,7 +234,7 @@ TEST_P(ModePolicyNoiseTest, NoiseBetweenTheBoundsNeverChangesTheMode) {
   options_.heartbeat = absl::Milliseconds(rng.Between(50, 1000));
   options_.config.set_hold_ms(static_cast<int32_t>(rng.Between(500, 4000)));
   Use(count);
-  mode_ = rng.Chance(0.5) ? wire::ALLREDUCE : wire::SSP;
+  mode_ = ModeOf(rng.Chance(0.5) ? "allreduce" : "ssp:3");
   const double base_ms = 2 + 20 * rng.Uniform();
   // The slowest is 1.21 to 1.49 times as slow as the fastest, at every moment:
   // beyond the one bound, short of the other.

@@ -1,7 +1,9 @@
-#include "tools/cli/mode_text.h"
+#include "tools/cli/job/mode_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/modes.h"
 
 namespace slackline {
 namespace {
@@ -10,9 +12,9 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-void AddPhase(wire::Mode mode, int64_t from, wire::StatusReply* status) {
+void AddPhase(absl::string_view mode, int64_t from, wire::StatusReply* status) {
   wire::Phase& phase = *status->mutable_view()->add_phase();
-  phase.set_mode(mode);
+  *phase.mutable_mode() = ModeOf(mode);
   phase.set_from(from);
 }
 
@@ -22,15 +24,15 @@ wire::StatusReply MakeStatus() {
   wire::StatusReply status;
   status.mutable_view()->set_job("digits");
   status.mutable_view()->set_steps_total(1170);
-  AddPhase(wire::BSP, 0, &status);
-  AddPhase(wire::ALLREDUCE, 200, &status);
+  AddPhase("bsp", 0, &status);
+  AddPhase("allreduce", 200, &status);
   status.mutable_view()->set_entered(1);
   for (const int clock : {483, 480}) status.add_worker()->set_clock(clock);
   run::ModeRecord& record = *status.add_mode_changed();
   record.set_seconds(12);
   record.set_from_clock(200);
-  record.set_from("bsp");
-  record.set_to("allreduce");
+  *record.mutable_from() = ModeOf("bsp");
+  *record.mutable_to() = ModeOf("allreduce");
   record.set_reason("schedule");
   record.set_pause_micros(25300);
   record.set_connect_micros(20100);
@@ -50,8 +52,7 @@ TEST(ModeOutlookTest, SaysThatAPolicyDecidesAndWhatItHasChosen) {
   wire::StatusReply status = MakeStatus();
   status.set_mode_policy("all steps take equally long");
   EXPECT_EQ(ModeOutlook(status), "allreduce (auto)");
-  status.mutable_view()->mutable_change()->set_mode(wire::SSP);
-  status.mutable_view()->mutable_change()->set_staleness(4);
+  *status.mutable_view()->mutable_change()->mutable_mode() = ModeOf("ssp:4");
   EXPECT_EQ(ModeOutlook(status), "allreduce (auto), changing to ssp:4");
 }
 
@@ -64,7 +65,7 @@ TEST(ModeOutlookTest, BeforeTheJobRunsThereIsNone) {
 
 TEST(ModesTextTest, ShowsPhasesClocksAndWhatChangesHaveCost) {
   wire::StatusReply status = MakeStatus();
-  AddPhase(wire::ASP, 600, &status);
+  AddPhase("asp", 600, &status);
   EXPECT_EQ(ModesText(status),
             "job digits: mode allreduce, asp from clock 600; the workers have "
             "completed 480 to 483 of 1170 steps\n"
@@ -88,7 +89,7 @@ TEST(ModesTextTest, ShowsPhasesClocksAndWhatChangesHaveCost) {
 
 TEST(ModesTextTest, AnOpenChangeHasNoClock) {
   wire::StatusReply status = MakeStatus();
-  status.mutable_view()->mutable_change()->set_mode(wire::ASP);
+  *status.mutable_view()->mutable_change()->mutable_mode() = ModeOf("asp");
   EXPECT_THAT(ModesText(status),
               HasSubstr("         ?  asp        the workers settle its clock"));
 }

@@ -1,7 +1,9 @@
-#include "tools/cli/mode_watch.h"
+#include "tools/cli/job/mode_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/modes.h"
 
 namespace slackline {
 namespace {
@@ -14,16 +16,15 @@ class ModeWatchTest : public ::testing::Test {
  protected:
   ModeWatchTest() {
     view().set_steps_total(1000);
-    view().add_phase()->set_mode(wire::BSP);
+    *view().add_phase()->mutable_mode() = ModeOf("bsp");
     for (const int clock : {120, 118}) status_.add_worker()->set_clock(clock);
-    wanted_.set_mode(wire::ASP);
   }
   wire::View& view() { return *status_.mutable_view(); }
-  void Open() { view().mutable_change()->set_mode(wire::ASP); }
-  void Settle(wire::Mode mode, int64_t from) {
+  void Open() { *view().mutable_change()->mutable_mode() = ModeOf("asp"); }
+  void Settle(absl::string_view mode, int64_t from) {
     view().clear_change();
     wire::Phase& phase = *view().add_phase();
-    phase.set_mode(mode);
+    *phase.mutable_mode() = ModeOf(mode);
     phase.set_from(from);
   }
   void Enter(int phase) {
@@ -31,7 +32,7 @@ class ModeWatchTest : public ::testing::Test {
     status_.add_mode_changed()->set_from_clock(view().phase(phase).from());
   }
 
-  wire::SetMode wanted_;
+  sync::Mode wanted_ = ModeOf("asp");
   wire::StatusReply status_;
 };
 
@@ -40,7 +41,7 @@ TEST_F(ModeWatchTest, FollowsAChangeFromItsOrderToItsEnd) {
   Open();
   watch.Update(status_);
   EXPECT_EQ(watch.state(), State::kOpen);
-  Settle(wire::ASP, 125);
+  Settle("asp", 125);
   watch.Update(status_);
   EXPECT_EQ(watch.state(), State::kSettled);
   EXPECT_EQ(watch.Line(),
@@ -77,41 +78,39 @@ TEST_F(ModeWatchTest, AChangeThatIsNeitherOpenNorListedWasDropped) {
 
 TEST_F(ModeWatchTest, AChangeThatWasDoneBetweenTwoLooksIsDone) {
   ModeWatch watch(wanted_, status_);
-  Settle(wire::ASP, 125);
+  Settle("asp", 125);
   Enter(1);
   watch.Update(status_);
   EXPECT_EQ(watch.state(), State::kDone);
 }
 
 TEST_F(ModeWatchTest, ChangesThatOthersAskedForAreNotMistaken) {
-  Settle(wire::ASP, 50);  // Long ago.
-  Settle(wire::BSP, 80);
+  Settle("asp", 50);  // Long ago.
+  Settle("bsp", 80);
   Enter(1);
   Enter(2);
   ModeWatch watch(wanted_, status_);
-  Settle(wire::ALLREDUCE, 110);  // Between the look and the order.
+  Settle("allreduce", 110);  // Between the look and the order.
   Enter(3);
   Open();
   watch.Update(status_);
   EXPECT_EQ(watch.state(), State::kOpen);
-  Settle(wire::ASP, 130);
+  Settle("asp", 130);
   Enter(4);
-  Settle(wire::BSP, 140);  // The next one, before this was seen.
+  Settle("bsp", 140);  // The next one, before this was seen.
   watch.Update(status_);
   EXPECT_EQ(watch.state(), State::kDone);
   EXPECT_EQ(watch.record()->from_clock(), 130);
 }
 
 TEST_F(ModeWatchTest, TheBoundIsPartOfTheMode) {
-  wanted_.set_mode(wire::SSP);
-  wanted_.set_staleness(2);
+  wanted_ = ModeOf("ssp:2");
   ModeWatch watch(wanted_, status_);
-  Settle(wire::SSP, 125);
-  view().mutable_phase(1)->set_staleness(5);
+  Settle("ssp:5", 125);
   Open();
   watch.Update(status_);
   EXPECT_EQ(watch.state(), State::kOpen);
-  view().mutable_phase(1)->set_staleness(2);
+  *view().mutable_phase(1)->mutable_mode() = ModeOf("ssp:2");
   watch.Update(status_);
   EXPECT_EQ(watch.state(), State::kSettled);
 }

@@ -477,14 +477,14 @@ TEST(CreateModel, ImpossibleConfigsNameFieldValueAndBound) {
         << text;
     return std::string(model.status().message());
   };
-  EXPECT_THAT(error("", 4, 2), HasSubstr("no kind is given"));
-  EXPECT_THAT(error("mlp {}", 4, 2), HasSubstr("model.mlp.hidden: not given"));
+  EXPECT_THAT(error("", 4, 2), HasSubstr("model: is missing"));
+  EXPECT_THAT(error("mlp {}", 4, 2), HasSubstr("model.mlp.hidden: is missing"));
   EXPECT_THAT(error("mlp { hidden: 8 hidden: 0 }", 4, 2),
-              HasSubstr("width 0 of layer 1"));
+              HasSubstr("model.mlp.hidden[1]: value is 0"));
   EXPECT_THAT(error("lenet {}", 123, 10), HasSubstr("123 features, 784"));
   EXPECT_THAT(error("logistic {}", 4, 10), HasSubstr("10 classes, exactly 2"));
   EXPECT_THAT(error("logistic { l2: -1 }", 4, 2),
-              HasSubstr("model.logistic.l2: -1"));
+              HasSubstr("model.logistic.l2: value is -1"));
   EXPECT_THAT(error("softmax {}", 0, 2), HasSubstr("0 features, at least 1"));
   EXPECT_THAT(error("softmax {}", 4, 1), HasSubstr("1 classes, at least 2"));
 }

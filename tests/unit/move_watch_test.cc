@@ -1,4 +1,4 @@
-#include "tools/cli/move_watch.h"
+#include "tools/cli/job/move_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

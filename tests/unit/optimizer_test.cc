@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "common/optim/formulas.h"
 #include "common/rng.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
@@ -265,36 +266,17 @@ TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
   }
 }
 
-// With the formulas that GPUs use.
-template <optim::Rule kRule>
-void UpdateElements(const optim::Coefficients& c, const Gradients& gradients,
-                    State* state) {
-  for (size_t i = 0; i < state->parameters.size(); ++i) {
-    float sum = gradients[0][i];
-    for (size_t k = 1; k < gradients.size(); ++k) sum += gradients[k][i];
-    optim::Element e = {state->parameters[i],
-                        {state->slots[0][i], state->slots[1][i]}};
-    optim::UpdateElement<kRule>(c, sum, e);
-    state->parameters[i] = e.parameter;
-    state->slots[0][i] = e.slots[0];
-    state->slots[1][i] = e.slots[1];
-  }
-}
-
+// With the formulas in floats, as GPUs use them.
 void UpdateElements(optim::Rule rule, const optim::Coefficients& c,
                     const Gradients& gradients, State* state) {
-  switch (rule) {
-    case optim::Rule::kSgd:
-      return UpdateElements<optim::Rule::kSgd>(c, gradients, state);
-    case optim::Rule::kMomentum:
-      return UpdateElements<optim::Rule::kMomentum>(c, gradients, state);
-    case optim::Rule::kNesterov:
-      return UpdateElements<optim::Rule::kNesterov>(c, gradients, state);
-    case optim::Rule::kAdagrad:
-      return UpdateElements<optim::Rule::kAdagrad>(c, gradients, state);
-    case optim::Rule::kAdam:
-      return UpdateElements<optim::Rule::kAdam>(c, gradients, state);
-  }
+  optim::scalar::WithFormula(rule, [&](auto formula) {
+    for (size_t i = 0; i < state->parameters.size(); ++i) {
+      float sum = gradients[0][i];
+      for (size_t k = 1; k < gradients.size(); ++k) sum += gradients[k][i];
+      optim::scalar::Update<decltype(formula)>(
+          c, sum, state->parameters[i], state->slots[0][i], state->slots[1][i]);
+    }
+  });
 }
 
 TEST(OptimizerTest, FormulasForOneElementGiveTheBitsOfVectors) {
@@ -413,14 +395,14 @@ TEST(OptimizerTest, StatePerParameterFollowsTheKind) {
 
 TEST(OptimizerTest, ImpossibleValuesAreRefusedByName) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"", "optimizer: is not set"},
-      {"adam {}", "optimizer.adam.learning_rate: is not set"},
+      {"", "optimizer: is missing"},
+      {"adam {}", "optimizer.adam.learning_rate: is missing"},
       {"sgd { learning_rate: 0 }", "optimizer.sgd.learning_rate: value is 0"},
       {"adagrad { learning_rate: -1 }",
        "optimizer.adagrad.learning_rate: value is -1"},
       {"sgd { learning_rate: nan }", "sgd.learning_rate: value is nan"},
       {"sgd { learning_rate: inf }", "sgd.learning_rate: value is inf"},
-      {"sgd { learning_rate: 1e-60 }", "a float above 0 is required"},
+      {"sgd { learning_rate: 1e-60 }", "a 32-bit float above 0 is required"},
       {"sgd { learning_rate: 1 weight_decay: -0.5 }",
        "optimizer.sgd.weight_decay: value is -0.5"},
       {"momentum { learning_rate: 1 momentum: 1 }",

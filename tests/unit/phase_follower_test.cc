@@ -1,7 +1,7 @@
 // Goal: what a worker does next, at every clock and with every view; and that
 // what several workers decide apart fits together.
 // Method: views by hand, one decision at a time.
-#include "worker/train/phase_follower.h"
+#include "worker/core/phase_follower.h"
 
 #include <algorithm>
 #include <memory>
@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/modes.h"
 
 namespace slackline {
 namespace {
@@ -62,7 +63,9 @@ std::string Text(const PhaseFollower::Decision& decision) {
       parts.push_back("finish");
       break;
   }
-  if (decision.what != Do::kWait) EXPECT_EQ(decision.waiting_for, "");
+  if (decision.what != Do::kWait) {
+    EXPECT_EQ(decision.waiting_for, "");
+  }
   return absl::StrJoin(parts, ", ");
 }
 
@@ -83,7 +86,7 @@ class PhaseFollowerTest : public ::testing::Test {
       view_.add_owner_server(0);
       view_.add_owner_thread(0);
     }
-    for (const int rank : {6, 1, 4}) AddWorker(rank);
+    for (const int rank : {1, 4, 6}) AddWorker(rank);
   }
   static constexpr int kShards = 6;
 
@@ -91,6 +94,11 @@ class PhaseFollowerTest : public ::testing::Test {
     wire::WorkerMember& worker = *view_.add_worker();
     worker.set_rank(rank);
     worker.set_incarnation(10 + rank);
+    // Views list them in this order.
+    std::sort(
+        view_.mutable_worker()->pointer_begin(),
+        view_.mutable_worker()->pointer_end(),
+        [](const auto* a, const auto* b) { return a->rank() < b->rank(); });
   }
   void RemoveWorker(int rank) {
     for (int i = 0; i < view_.worker_size(); ++i) {
@@ -99,16 +107,14 @@ class PhaseFollowerTest : public ::testing::Test {
       return;
     }
   }
-  void AddPhase(wire::Mode mode, Clock from, Clock staleness = 0) {
+  void AddPhase(absl::string_view mode, Clock from) {
     wire::Phase& phase = *view_.add_phase();
-    phase.set_mode(mode);
+    *phase.mutable_mode() = ModeOf(mode);
     phase.set_from(from);
-    phase.set_staleness(staleness);
   }
-  void Change(uint64_t id, wire::Mode mode, Clock staleness = 0) {
+  void Change(uint64_t id, absl::string_view mode) {
     view_.mutable_change()->set_id(id);
-    view_.mutable_change()->set_mode(mode);
-    view_.mutable_change()->set_staleness(staleness);
+    *view_.mutable_change()->mutable_mode() = ModeOf(mode);
   }
   std::shared_ptr<const View> Seen() const { return *View::Create(view_); }
 
@@ -133,8 +139,8 @@ class PhaseFollowerTest : public ::testing::Test {
   }
   // By all-reduce from 0 on, then by SSP from 20 on.
   void UseAllReduceThenSsp() {
-    AddPhase(wire::ALLREDUCE, 0);
-    AddPhase(wire::SSP, 20, 3);
+    AddPhase("allreduce", 0);
+    AddPhase("ssp:3", 20);
   }
 
   wire::View view_;
@@ -146,7 +152,7 @@ const char kNewGroup[] = "wait for the coordinator to name a new group";
 // ---- Over servers -----------------------------------------------------------
 
 TEST_F(PhaseFollowerTest, StepsOverServersUntilTheJobEnds) {
-  AddPhase(wire::BSP, 0);
+  AddPhase("bsp", 0);
   PhaseFollower follower = Follower();
   EXPECT_EQ(Next(follower, 0), "step over servers");
   EXPECT_EQ(Next(follower, kSteps - 1), "step over servers");
@@ -154,9 +160,9 @@ TEST_F(PhaseFollowerTest, StepsOverServersUntilTheJobEnds) {
 }
 
 TEST_F(PhaseFollowerTest, TellsOnceThatAPhaseIsEntered) {
-  AddPhase(wire::BSP, 0);
-  AddPhase(wire::ASP, 5);
-  AddPhase(wire::SSP, 8, 2);
+  AddPhase("bsp", 0);
+  AddPhase("asp", 5);
+  AddPhase("ssp:2", 8);
   PhaseFollower follower = Follower();
   EXPECT_EQ(Next(follower, 4), "step over servers");
   EXPECT_EQ(Next(follower, 5), "entered 5, step over servers");
@@ -165,15 +171,15 @@ TEST_F(PhaseFollowerTest, TellsOnceThatAPhaseIsEntered) {
 }
 
 TEST_F(PhaseFollowerTest, WhoJoinsInALaterPhaseEntersItAtOnce) {
-  AddPhase(wire::BSP, 0);
-  AddPhase(wire::ASP, 5);
+  AddPhase("bsp", 0);
+  AddPhase("asp", 5);
   PhaseFollower follower = Follower();
   EXPECT_EQ(Next(follower, 40), "entered 5, step over servers");
 }
 
 TEST_F(PhaseFollowerTest, TakesTheStateWhereAllReduceBegins) {
-  AddPhase(wire::BSP, 0);
-  AddPhase(wire::ALLREDUCE, 5);
+  AddPhase("bsp", 0);
+  AddPhase("allreduce", 5);
   PhaseFollower follower = Follower();
   EXPECT_EQ(Next(follower, 4), "step over servers");
   EXPECT_EQ(Next(follower, 5), "take state");
@@ -188,8 +194,8 @@ TEST_F(PhaseFollowerTest, TakesTheStateWhereAllReduceBegins) {
 }
 
 TEST_F(PhaseFollowerTest, AChangeThatIsDueLaterIsNotTakenUpWhilePullingAhead) {
-  AddPhase(wire::ASP, 0);
-  AddPhase(wire::ALLREDUCE, 5);
+  AddPhase("asp", 0);
+  AddPhase("allreduce", 5);
   PhaseFollower follower = Follower();
   // At clock 4 the parameters of 5 would be asked for ahead.
   EXPECT_EQ(Next(follower, 5), "take state");
@@ -200,9 +206,9 @@ TEST_F(PhaseFollowerTest, AChangeThatIsDueLaterIsNotTakenUpWhilePullingAhead) {
 // ---- Changes ----------------------------------------------------------------
 
 TEST_F(PhaseFollowerTest, PromisesAChangeOnceAndWaitsAtTheLimit) {
-  AddPhase(wire::BSP, 0);
+  AddPhase("bsp", 0);
   PhaseFollower follower = Follower();
-  Change(8, wire::SSP, 3);
+  Change(8, "ssp:3");
   EXPECT_EQ(Next(follower, 10), "limit 14 for 8, step over servers");
   for (const Clock clock : {10, 11, 12, 13})
     EXPECT_EQ(Next(follower, clock), "step over servers");
@@ -211,21 +217,21 @@ TEST_F(PhaseFollowerTest, PromisesAChangeOnceAndWaitsAtTheLimit) {
 }
 
 TEST_F(PhaseFollowerTest, GoesOnBeyondItsLimitUpToTheClockOfTheChange) {
-  AddPhase(wire::BSP, 0);
+  AddPhase("bsp", 0);
   PhaseFollower follower = Follower();
-  Change(8, wire::ASP);
+  Change(8, "asp");
   Next(follower, 10);
   view_.clear_change();
-  AddPhase(wire::ASP, 17);  // Somebody else was further.
+  AddPhase("asp", 17);  // Somebody else was further.
   for (const Clock clock : {14, 15, 16})
     EXPECT_EQ(Next(follower, clock), "step over servers");
   EXPECT_EQ(Next(follower, 17), "entered 17, step over servers");
 }
 
 TEST_F(PhaseFollowerTest, GoesOnWhenAChangeIsDropped) {
-  AddPhase(wire::BSP, 0);
+  AddPhase("bsp", 0);
   PhaseFollower follower = Follower();
-  Change(8, wire::ASP);
+  Change(8, "asp");
   Next(follower, 10);
   view_.clear_change();
   EXPECT_EQ(Next(follower, 14), "step over servers");
@@ -233,23 +239,23 @@ TEST_F(PhaseFollowerTest, GoesOnWhenAChangeIsDropped) {
 }
 
 TEST_F(PhaseFollowerTest, PromisesTheNextChangeAnew) {
-  AddPhase(wire::BSP, 0);
+  AddPhase("bsp", 0);
   PhaseFollower follower = Follower();
-  Change(8, wire::ASP);
+  Change(8, "asp");
   Next(follower, 10);
-  Change(9, wire::SSP, 1);
+  Change(9, "ssp:1");
   EXPECT_EQ(Next(follower, 12), "limit 16 for 9, step over servers");
   EXPECT_EQ(Next(follower, 15), "step over servers");
   EXPECT_EQ(Next(follower, 16), "wait for the clock from which ssp:1 holds");
 }
 
 TEST_F(PhaseFollowerTest, WhoIsHeldUpInAStepPromisesAtOnce) {
-  AddPhase(wire::BSP, 0);
+  AddPhase("bsp", 0);
   PhaseFollower follower = Follower();
   EXPECT_THAT(Promised(follower), IsEmpty()) << "it has no clock yet";
   Next(follower, 10);
   EXPECT_THAT(Promised(follower), IsEmpty()) << "nothing changes";
-  Change(8, wire::ASP);
+  Change(8, "asp");
   EXPECT_THAT(Promised(follower), ElementsAre("limit 14 for 8"));
   EXPECT_THAT(Promised(follower), IsEmpty());
   EXPECT_EQ(Next(follower, 11), "step over servers") << "promised already";
@@ -258,16 +264,16 @@ TEST_F(PhaseFollowerTest, WhoIsHeldUpInAStepPromisesAtOnce) {
 
 TEST_F(PhaseFollowerTest,
        WhoDoesNotKnowItsClockPromisesNothingWhileConnecting) {
-  AddPhase(wire::ALLREDUCE, 0);
+  AddPhase("allreduce", 0);
   PhaseFollower follower = Follower(/*by_all_reduce=*/true);
   Next(follower, -1);
-  Change(8, wire::BSP);
+  Change(8, "bsp");
   EXPECT_THAT(Promised(follower), IsEmpty());
 }
 
 TEST_F(PhaseFollowerTest, TheEndOfTheJobIsTheLastLimit) {
-  AddPhase(wire::BSP, 0);
-  Change(8, wire::ASP);
+  AddPhase("bsp", 0);
+  Change(8, "asp");
   PhaseFollower near_the_end = Follower();
   EXPECT_EQ(Next(near_the_end, kSteps - 2),
             absl::StrCat("limit ", kSteps, " for 8, step over servers"));
@@ -278,21 +284,21 @@ TEST_F(PhaseFollowerTest, TheEndOfTheJobIsTheLastLimit) {
 }
 
 TEST_F(PhaseFollowerTest, PromisesWhileItStepsByAllReduce) {
-  AddPhase(wire::ALLREDUCE, 0);
+  AddPhase("allreduce", 0);
   PhaseFollower follower = Connected();
-  Change(8, wire::BSP);
+  Change(8, "bsp");
   EXPECT_EQ(Next(follower, 10), "limit 14 for 8, step by all-reduce");
   EXPECT_EQ(Next(follower, 14), "wait for the clock from which bsp holds");
   view_.clear_change();
-  AddPhase(wire::BSP, 15);
+  AddPhase("bsp", 15);
   EXPECT_EQ(Next(follower, 14), "step by all-reduce");
   EXPECT_EQ(Next(follower, 15), absl::StrCat("arrive 15, ", kAllArrive, 15));
 }
 
 TEST_F(PhaseFollowerTest, WaitingAtTheLimitItStillConnectsWithANewGroup) {
-  AddPhase(wire::ALLREDUCE, 0);
+  AddPhase("allreduce", 0);
   PhaseFollower follower = Connected();
-  Change(8, wire::BSP);
+  Change(8, "bsp");
   Next(follower, 10);
   view_.set_group(9);
   EXPECT_EQ(Next(follower, 14), "connect");
@@ -317,20 +323,20 @@ TEST_F(PhaseFollowerTest, ArrivesOnceWaitsForAllAndGivesTheState) {
 }
 
 TEST_F(PhaseFollowerTest, WhatAllArrivedAtEarlierDoesNotCount) {
-  AddPhase(wire::ALLREDUCE, 0);
-  AddPhase(wire::BSP, 20);
-  AddPhase(wire::ALLREDUCE, 30);
-  AddPhase(wire::BSP, 40);
+  AddPhase("allreduce", 0);
+  AddPhase("bsp", 20);
+  AddPhase("allreduce", 30);
+  AddPhase("bsp", 40);
   view_.set_arrived(20);
   PhaseFollower follower = Connected();
   EXPECT_EQ(Next(follower, 40), absl::StrCat("arrive 40, ", kAllArrive, 40));
 }
 
 TEST_F(PhaseFollowerTest, AllReduceMayComeTwice) {
-  AddPhase(wire::ALLREDUCE, 0);
-  AddPhase(wire::BSP, 20);
-  AddPhase(wire::ALLREDUCE, 30);
-  AddPhase(wire::BSP, 40);
+  AddPhase("allreduce", 0);
+  AddPhase("bsp", 20);
+  AddPhase("allreduce", 30);
+  AddPhase("bsp", 40);
   PhaseFollower follower = Connected();
   Next(follower, 20);
   view_.set_arrived(20);
@@ -349,7 +355,7 @@ TEST_F(PhaseFollowerTest, AllReduceMayComeTwice) {
 }
 
 TEST_F(PhaseFollowerTest, TheEndOfTheJobIsReachedTogether) {
-  AddPhase(wire::ALLREDUCE, 0);
+  AddPhase("allreduce", 0);
   PhaseFollower follower = Connected();
   EXPECT_EQ(Next(follower, kSteps - 1), "step by all-reduce");
   EXPECT_EQ(Next(follower, kSteps),
@@ -363,8 +369,8 @@ TEST_F(PhaseFollowerTest, TheEndOfTheJobIsReachedTogether) {
 }
 
 TEST_F(PhaseFollowerTest, AtTheEndOfTheJobNothingIsTaken) {
-  AddPhase(wire::BSP, 0);
-  AddPhase(wire::ALLREDUCE, kSteps);
+  AddPhase("bsp", 0);
+  AddPhase("allreduce", kSteps);
   PhaseFollower follower = Follower();
   EXPECT_EQ(Next(follower, kSteps), "finish");
 }
@@ -440,7 +446,7 @@ TEST_F(PhaseFollowerTest, WhoIsBehindCannotGiveWhatAllHaveArrivedAt) {
 
 TEST_F(PhaseFollowerTest, WhoDoesNotKnowItsClockConnectsAndPromisesNothing) {
   UseAllReduceThenSsp();
-  Change(8, wire::BSP);
+  Change(8, "bsp");
   PhaseFollower follower = Follower(/*by_all_reduce=*/true);
   EXPECT_EQ(Next(follower, -1), "connect");
   follower.ConnectionLost(7);
@@ -453,9 +459,9 @@ TEST_F(PhaseFollowerTest, WhoDoesNotKnowItsClockConnectsAndPromisesNothing) {
 }
 
 TEST_F(PhaseFollowerTest, WhoJoinsAtTheEndOfAllReduceArrivesAfterConnecting) {
-  AddPhase(wire::BSP, 0);
-  AddPhase(wire::ALLREDUCE, 5);
-  AddPhase(wire::ASP, 20);
+  AddPhase("bsp", 0);
+  AddPhase("allreduce", 5);
+  AddPhase("asp", 20);
   PhaseFollower follower = Follower(/*by_all_reduce=*/true);
   EXPECT_EQ(Next(follower, -1), "connect");
   follower.Connected(7);
@@ -463,13 +469,13 @@ TEST_F(PhaseFollowerTest, WhoJoinsAtTheEndOfAllReduceArrivesAfterConnecting) {
 }
 
 TEST_F(PhaseFollowerTest, JoinsByAllReduceWhileTheOthersStepSo) {
-  AddPhase(wire::BSP, 0);
+  AddPhase("bsp", 0);
   EXPECT_FALSE(JoinsByAllReduce(*Seen()));
-  AddPhase(wire::ALLREDUCE, 5);
+  AddPhase("allreduce", 5);
   EXPECT_FALSE(JoinsByAllReduce(*Seen())) << "not all have begun it";
   view_.set_entered(1);
   EXPECT_TRUE(JoinsByAllReduce(*Seen()));
-  AddPhase(wire::ASP, 20);
+  AddPhase("asp", 20);
   EXPECT_TRUE(JoinsByAllReduce(*Seen())) << "not all have left it";
   view_.set_arrived(20);
   EXPECT_FALSE(JoinsByAllReduce(*Seen()));
@@ -478,10 +484,10 @@ TEST_F(PhaseFollowerTest, JoinsByAllReduceWhileTheOthersStepSo) {
 }
 
 TEST_F(PhaseFollowerTest, JoinsASecondAllReduceWhateverAllArrivedAtBefore) {
-  AddPhase(wire::ALLREDUCE, 0);
-  AddPhase(wire::BSP, 20);
-  AddPhase(wire::ALLREDUCE, 30);
-  AddPhase(wire::BSP, 40);
+  AddPhase("allreduce", 0);
+  AddPhase("bsp", 20);
+  AddPhase("allreduce", 30);
+  AddPhase("bsp", 40);
   view_.set_arrived(20);
   view_.set_entered(2);
   EXPECT_TRUE(JoinsByAllReduce(*Seen()));

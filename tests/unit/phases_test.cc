@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/support/modes.h"
 
 namespace slackline {
 namespace {
@@ -17,34 +18,31 @@ namespace {
 constexpr Clock kNone = std::numeric_limits<Clock>::min();
 constexpr Clock kStaleness = 3;
 constexpr Clock kStalenessMax = 7;  // Of DSSP.
-const std::vector<wire::Mode> kModes = {
-    wire::BSP, wire::SSP, wire::ASP, wire::ALLREDUCE, wire::DSSP, wire::BACKUP};
+const std::vector<std::string> kModes = {"bsp",       "ssp:3",    "asp",
+                                         "allreduce", "dssp:3:7", "backup:1"};
 
-void AddPhase(wire::Mode mode, Clock from, wire::View* view) {
+void AddPhase(const std::string& mode, Clock from, wire::View* view) {
   wire::Phase& phase = *view->add_phase();
-  phase.set_mode(mode);
+  *phase.mutable_mode() = ModeOf(mode);
   phase.set_from(from);
-  if (mode == wire::SSP || mode == wire::DSSP) phase.set_staleness(kStaleness);
-  if (mode == wire::DSSP) phase.set_staleness_max(kStalenessMax);
-  if (mode == wire::BACKUP) phase.set_backups(1);
 }
 
 // ASP, from 10 on BSP, from 11 on SSP.
 wire::View ThreePhases() {
   wire::View view;
-  AddPhase(wire::ASP, 0, &view);
-  AddPhase(wire::BSP, 10, &view);
-  AddPhase(wire::SSP, 11, &view);
+  AddPhase("asp", 0, &view);
+  AddPhase("bsp", 10, &view);
+  AddPhase("ssp:3", 11, &view);
   return view;
 }
 
 TEST(PhasesTest, AClockObeysTheLastPhaseThatHasBegun) {
   const wire::View view = ThreePhases();
-  EXPECT_EQ(PhaseAt(view, 0).mode(), wire::ASP);
-  EXPECT_EQ(PhaseAt(view, 9).mode(), wire::ASP);
-  EXPECT_EQ(PhaseAt(view, 10).mode(), wire::BSP);
-  EXPECT_EQ(PhaseAt(view, 11).mode(), wire::SSP);
-  EXPECT_EQ(PhaseAt(view, 1000).mode(), wire::SSP);
+  EXPECT_TRUE(PhaseAt(view, 0).mode().has_asp());
+  EXPECT_TRUE(PhaseAt(view, 9).mode().has_asp());
+  EXPECT_TRUE(PhaseAt(view, 10).mode().has_bsp());
+  EXPECT_TRUE(PhaseAt(view, 11).mode().has_ssp());
+  EXPECT_TRUE(PhaseAt(view, 1000).mode().has_ssp());
 }
 
 TEST(PhasesTest, ThePhaseAfterAClockIsTheNextOneOfItsPhase) {
@@ -61,28 +59,28 @@ TEST(PhasesDeathTest, AClockThatNoPhaseHasIsABug) {
 }
 
 // What `mode` alone asks for.
-Clock NeededIn(wire::Mode mode, Clock clock) {
-  if (mode == wire::SSP || mode == wire::DSSP) return clock - kStaleness;
-  if (mode == wire::ASP || mode == wire::BACKUP) return kNone;
+Clock NeededIn(const std::string& mode, Clock clock) {
+  if (mode == "ssp:3" || mode == "dssp:3:7") return clock - kStaleness;
+  if (mode == "asp" || mode == "backup:1") return kNone;
   return clock;
 }
 
 TEST(PhasesTest, TheFirstPhaseAsksForWhatItsModeDoes) {
-  for (const wire::Mode mode : kModes) {
+  for (const std::string& mode : kModes) {
     wire::View view;
     AddPhase(mode, 0, &view);
     for (const Clock clock : {0, 1, 50}) {
-      EXPECT_EQ(NeededClock(view, clock), NeededIn(mode, clock))
-          << wire::Mode_Name(mode) << ", clock " << clock;
+      EXPECT_EQ(NeedsAt(view, clock).of_all, NeededIn(mode, clock))
+          << mode << ", clock " << clock;
     }
   }
 }
 
 struct Pair {
-  wire::Mode before;
-  wire::Mode after;
+  std::string before;
+  std::string after;
 };
-class NeededClockTest : public ::testing::TestWithParam<Pair> {
+class NeedsTest : public ::testing::TestWithParam<Pair> {
  protected:
   static constexpr Clock kFrom = 20;
   wire::View view_ = [] {
@@ -93,63 +91,74 @@ class NeededClockTest : public ::testing::TestWithParam<Pair> {
   }();
 };
 
-TEST_P(NeededClockTest, BeforeTheChangeItIsThatOfTheOldMode) {
+TEST_P(NeedsTest, BeforeTheChangeItIsThatOfTheOldMode) {
   for (const Clock clock : {Clock{0}, Clock{5}, kFrom - 1})
-    EXPECT_EQ(NeededClock(view_, clock), NeededIn(GetParam().before, clock));
+    EXPECT_EQ(NeedsAt(view_, clock).of_all, NeededIn(GetParam().before, clock));
 }
 
-TEST_P(NeededClockTest, AfterASynchronousModeAllMustHaveReachedTheChange) {
+TEST_P(NeedsTest, AfterASynchronousModeAllMustHaveReachedTheChange) {
   const bool after_sync =
-      GetParam().before == wire::BSP || GetParam().before == wire::ALLREDUCE;
+      GetParam().before == "bsp" || GetParam().before == "allreduce";
   for (Clock clock = kFrom; clock < kFrom + 3 * kStaleness; ++clock) {
     const Clock own = NeededIn(GetParam().after, clock);
-    EXPECT_EQ(NeededClock(view_, clock),
+    EXPECT_EQ(NeedsAt(view_, clock).of_all,
               after_sync && own < kFrom ? kFrom : own)
         << "clock " << clock;
   }
 }
 
-TEST_P(NeededClockTest, WhatIsGrantedReachesToTheLargestBoundOfDsspOnly) {
-  if (GetParam().before == wire::BSP || GetParam().before == wire::ALLREDUCE)
-    return;
+TEST_P(NeedsTest, WhatIsGrantedReachesToTheLargestBoundOfDsspOnly) {
+  if (GetParam().before == "bsp" || GetParam().before == "allreduce") return;
   for (const Clock clock : {kFrom, kFrom + 5}) {
-    EXPECT_EQ(NeededClock(view_, clock, /*granted=*/true),
-              GetParam().after == wire::DSSP
+    EXPECT_EQ(NeedsAt(view_, clock, /*granted=*/true).of_all,
+              GetParam().after == "dssp:3:7"
                   ? clock - kStalenessMax
                   : NeededIn(GetParam().after, clock));
   }
 }
 
-TEST_P(NeededClockTest, ClocksOfBackupMustBeCompleteInItAndWhereItEnds) {
-  const bool before = GetParam().before == wire::BACKUP;
-  const bool after = GetParam().after == wire::BACKUP;
-  EXPECT_EQ(NeededCompleteClock(view_, 5), before ? 5 : 0);
-  EXPECT_EQ(NeededCompleteClock(view_, kFrom), before || after ? kFrom : 0);
-  EXPECT_EQ(NeededCompleteClock(view_, kFrom + 4), after    ? kFrom + 4
-                                                   : before ? kFrom
-                                                            : 0);
+TEST_P(NeedsTest, ClocksOfBackupMustBeCompleteInItAndWhereItEnds) {
+  const bool before = GetParam().before == "backup:1";
+  const bool after = GetParam().after == "backup:1";
+  EXPECT_EQ(NeedsAt(view_, 5).complete, before ? 5 : 0);
+  EXPECT_EQ(NeedsAt(view_, kFrom).complete, before || after ? kFrom : 0);
+  EXPECT_EQ(NeedsAt(view_, kFrom + 4).complete, after    ? kFrom + 4
+                                                : before ? kFrom
+                                                         : 0);
 }
 
-TEST_P(NeededClockTest, OnlyThePhaseJustBeforeCounts) {
-  AddPhase(wire::ASP, kFrom + 30, &view_);
-  AddPhase(wire::ASP, kFrom + 60, &view_);
-  EXPECT_EQ(NeededClock(view_, kFrom + 60), kNone);
+TEST_P(NeedsTest, OnlyThePhaseJustBeforeCounts) {
+  AddPhase("asp", kFrom + 30, &view_);
+  AddPhase("asp", kFrom + 60, &view_);
+  EXPECT_EQ(NeedsAt(view_, kFrom + 60).of_all, kNone);
 }
 
 std::vector<Pair> AllPairs() {
   std::vector<Pair> pairs;
-  for (const wire::Mode before : kModes) {
-    for (const wire::Mode after : kModes) pairs.push_back({before, after});
+  for (const std::string& before : kModes) {
+    for (const std::string& after : kModes) pairs.push_back({before, after});
   }
   return pairs;
 }
 
-INSTANTIATE_TEST_SUITE_P(AllPairs, NeededClockTest,
-                         ::testing::ValuesIn(AllPairs()), [](const auto& info) {
-                           return absl::StrCat(
-                               wire::Mode_Name(info.param.before), "Then",
-                               wire::Mode_Name(info.param.after));
+// "ssp" of "ssp:3".
+std::string NameOf(const std::string& mode) {
+  return mode.substr(0, mode.find(':'));
+}
+
+INSTANTIATE_TEST_SUITE_P(AllPairs, NeedsTest, ::testing::ValuesIn(AllPairs()),
+                         [](const auto& info) {
+                           return absl::StrCat(NameOf(info.param.before),
+                                               "Then",
+                                               NameOf(info.param.after));
                          });
+
+TEST(PhasesTest, APhaseOfNoKnownModeAsksForWhatBspDoes) {
+  wire::View view;
+  view.add_phase();
+  EXPECT_EQ(NeedsAt(view, 5).of_all, 5);
+  EXPECT_EQ(NeedsAt(view, 5, /*granted=*/true).of_all, 5);
+}
 
 }  // namespace
 }  // namespace slackline

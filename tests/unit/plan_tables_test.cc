@@ -1,4 +1,4 @@
-#include "tools/cli/plan_tables.h"
+#include "tools/cli/job/plan_tables.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "tools/cli/logs.h"
+#include "tools/cli/run/logs.h"
 #include "tools/cli/signals.h"
 
 namespace slackline {

@@ -1,4 +1,4 @@
-#include "tools/cli/progress.h"
+#include "tools/cli/job/progress.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "common/metrics/histogram.h"
+#include "tests/support/modes.h"
 #include "tools/cli/text.h"
 
 namespace slackline {
@@ -22,8 +23,7 @@ wire::StatusReply RunningStatus() {
   wire::StatusReply status;
   wire::View& view = *status.mutable_view();
   view.set_state(wire::RUNNING);
-  view.add_phase()->set_mode(wire::SSP);
-  view.mutable_phase(0)->set_staleness(3);
+  *view.add_phase()->mutable_mode() = ModeOf("ssp:3");
   view.set_steps_total(400);
   status.set_run_seconds(20);
   const int64_t clocks[] = {103, 100};
@@ -178,7 +178,8 @@ TEST(ProgressTest, ShowsTheLatestAccuracy) {
 
 TEST(ProgressTest, AllReduceHasNoStaleness) {
   wire::StatusReply status = RunningStatus();
-  status.mutable_view()->mutable_phase(0)->set_mode(wire::ALLREDUCE);
+  *status.mutable_view()->mutable_phase(0)->mutable_mode() =
+      ModeOf("allreduce");
   Progress progress;
   progress.Update(status, kStart);
   EXPECT_THAT(progress.Line(), StartsWith("allreduce  step 100/400"));
@@ -188,7 +189,7 @@ TEST(ProgressTest, AllReduceHasNoStaleness) {
 TEST(ProgressTest, ShowsTheModeInWhichAllWorkersTrain) {
   wire::StatusReply status = RunningStatus();
   wire::Phase& next = *status.mutable_view()->add_phase();
-  next.set_mode(wire::ALLREDUCE);
+  *next.mutable_mode() = ModeOf("allreduce");
   next.set_from(101);
   Progress progress;
   progress.Update(status, kStart);
@@ -203,7 +204,7 @@ TEST(ProgressTest, ShowsTheModeInWhichAllWorkersTrain) {
 
 TEST(ProgressTest, AnOpenChangeHasNoClockYet) {
   wire::StatusReply status = RunningStatus();
-  status.mutable_view()->mutable_change()->set_mode(wire::ASP);
+  *status.mutable_view()->mutable_change()->mutable_mode() = ModeOf("asp");
   Progress progress;
   progress.Update(status, kStart);
   EXPECT_THAT(progress.Line(), StartsWith("ssp:3, changing to asp  step 100"));

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@
 #include "gtest/gtest.h"
 #include "server/shard/shard_core.h"
 #include "tests/support/fake_group.h"
+#include "tests/support/modes.h"
 #include "tests/support/optimizers.h"
 
 namespace slackline {
@@ -50,7 +52,7 @@ wire::View NewView(int workers) {
   view.set_state(wire::RUNNING);
   view.set_steps_total(100);
   view.set_steps_per_epoch(100);
-  view.add_phase()->set_mode(wire::BSP);
+  *view.add_phase()->mutable_mode() = ModeOf("bsp");
   view.add_server()->add_thread();
   for (int rank = 0; rank < workers; ++rank) {
     wire::WorkerMember& worker = *view.add_worker();
@@ -174,11 +176,11 @@ class Servers {
       const ShardRange& range = seen_->shard(ShardId{shard});
       Message message;
       message.header.set_view_number(seen_->number());
-      wire::PushRequest& push = *message.header.mutable_push_request();
+      wire::Push& push = *message.header.mutable_push_request()->add_push();
       push.set_clock(clock);
-      push.add_shard(shard);
-      push.add_seq(static_cast<uint64_t>(clock) + 1);
-      push.add_base_version(0);
+      push.set_shard(shard);
+      push.set_seq(static_cast<uint64_t>(clock) + 1);
+      push.set_gradient(0);
       message.payloads.push_back(Payload::Copy(
           gradients[static_cast<size_t>(range.table)].data() + range.begin,
           range.bytes()));
@@ -187,12 +189,14 @@ class Servers {
                        .index = rank,
                        .instance = static_cast<uint64_t>(10 + rank)},
                       message, &effects);
-      ASSERT_EQ(effects.sends.at(0).message.header.push_reply().code(0),
-                wire::OK);
+      ASSERT_FALSE(effects.sends.at(0)
+                       .message.header.push_reply()
+                       .answer(0)
+                       .has_refusal());
     }
   }
   const Shard& shard(int shard) const {
-    return core_.StateOf(ShardId{shard})->shard;
+    return core_.MachineOf(ShardId{shard})->shard();
   }
   std::vector<std::vector<std::string>> Portraits() const {
     std::vector<std::vector<std::string>> portraits;
@@ -424,6 +428,82 @@ TEST(ReplicaTest, SeveralRanksApplyTheMeanAndStayEqual) {
   }
 }
 
+TEST(ReplicaTest, ASumThatIsNotFiniteIsAppliedNowhereAndTheCulpritsAreNamed) {
+  constexpr int kRanks = 3;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float most = std::numeric_limits<float>::max();
+  const struct {
+    const char* what;
+    std::vector<std::pair<int, float>> spoilt;  // Rank, and what it has.
+    std::vector<Rank> culprits;
+  } cases[] = {
+      {"one NaN", {{1, nan}}, {Rank{1}}},
+      {"two", {{0, nan}, {2, -nan}}, {Rank{0}, Rank{2}}},
+      {"infinities that meet",
+       {{0, std::numeric_limits<float>::infinity()},
+        {1, -std::numeric_limits<float>::infinity()}},
+       {Rank{0}, Rank{1}}},
+      {"finite ones whose sum is not", {{0, most}, {1, most}}, {}},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    const wire::View view = NewView(kRanks);
+    FakeGroup group(kRanks);
+    std::vector<std::unique_ptr<Copy>> copies;
+    for (int rank = 0; rank < kRanks; ++rank)
+      copies.push_back(std::make_unique<Copy>(view));
+    const auto before = copies[0]->Portraits();
+    Rng rng(2);
+    std::vector<Gradients> good;
+    for (int rank = 0; rank < kRanks; ++rank)
+      good.push_back(RandomGradients(rng, *copies[0]->model));
+    std::vector<Gradients> bad = good;
+    for (const auto& [rank, value] : c.spoilt) bad[rank].back().back() = value;
+    for (const bool spoilt : {true, false}) {
+      group.Run([&](int rank, Collective& own) {
+        bool group_failed = true;
+        const absl::StatusOr<Replica::StepResult> step =
+            copies[rank]->replica->Step(
+                own, Computing(spoilt ? bad[rank] : good[rank]), kLearningRate,
+                &group_failed);
+        ASSERT_TRUE(step.ok()) << step.status();
+        EXPECT_FALSE(group_failed);
+        EXPECT_EQ(step->nonfinite, spoilt);
+        EXPECT_EQ(step->culprits, spoilt ? c.culprits : std::vector<Rank>());
+      });
+      for (const auto& copy : copies) {
+        EXPECT_EQ(copy->Portraits() == before, spoilt);
+        EXPECT_EQ(copy->Portraits(), copies[0]->Portraits());
+      }
+    }
+  }
+}
+
+TEST(ReplicaTest, AGroupThatFailsWhileItLooksForTheCulpritHasFailed) {
+  const wire::View view = NewView(2);
+  Copy first(view);
+  Copy second(view);
+  Copy* const copies[] = {&first, &second};
+  const auto before = first.Portraits();
+  Rng rng(2);
+  Gradients gradients = RandomGradients(rng, *first.model);
+  gradients[0][0] = std::numeric_limits<float>::quiet_NaN();
+  FakeGroup group(2);
+  group.FailAt(2, 1);  // Behind a bucket for each of the two tables.
+  group.Run([&](int rank, Collective& own) {
+    bool group_failed = false;
+    const absl::Status stepped =
+        copies[rank]
+            ->replica
+            ->Step(own, Computing(gradients), kLearningRate, &group_failed)
+            .status();
+    EXPECT_EQ(group_failed, !stepped.ok());
+    EXPECT_TRUE(group_failed || rank != 1);
+  });
+  EXPECT_EQ(first.Portraits(), before);
+  EXPECT_EQ(second.Portraits(), before);
+}
+
 TEST(ReplicaTest, AGroupThatFailsLeavesEverythingAsItWas) {
   const wire::View view = NewView(2);
   Rng rng(2);
@@ -580,9 +660,7 @@ TEST(ReplicaTest, WhereNobodyKnowsTheStateThereIsNone) {
   Group group({-1, -1});
   group.CatchUp();
   for (const absl::StatusOr<Clock>& result : group.results) {
-    EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(result.status().message()),
-                HasSubstr("no worker of the group knows"));
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound);
   }
 }
 

@@ -134,7 +134,7 @@ TEST(LearningRateScheduleTest, ImpossibleValuesAreRefusedByName) {
        {.steps_total = 1, .steps_per_epoch = 0},
        "steps_per_epoch: value is 0"},
       {"warmup_steps: -1", length, "schedule.warmup_steps: value is -1"},
-      {"step {}", length, "schedule.step.every_epochs: is not set"},
+      {"step {}", length, "schedule.step.every_epochs: is missing"},
       {"step { every_epochs: 0 }", length,
        "schedule.step.every_epochs: value is 0"},
       {"step { every_epochs: 1 factor: -0.1 }", length,

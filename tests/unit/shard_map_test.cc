@@ -4,6 +4,7 @@
 #include "common/view/shard_map.h"
 
 #include <map>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -149,6 +150,46 @@ TEST(ShardMapTest, RefusesAViewThatDoesNotFitAndSaysWhere) {
   view.set_owner_thread(1, 2);
   EXPECT_THAT(ErrorOf(view),
               HasSubstr("view 7: shard 1 belongs to thread 2 of server 0"));
+}
+
+TEST(ShardMapTest, RefusesWhatCannotBeBeforeItMakesAnythingOfIt) {
+  const wire::View good = ViewOf({TableOf("weight", {64})}, 2, 8);
+  ASSERT_TRUE(View::Create(good).ok());
+  using Spoil = std::function<void(wire::View&)>;
+  const std::vector<Spoil> cases = {
+      [](auto& view) {  // As many elements as wrap around to few.
+        for (int i = 0; i < 8; ++i) view.mutable_table(0)->add_shape(1 << 30);
+      },
+      [](auto& view) {  // 2^40 shards.
+        view.mutable_table(0)->set_shape(0, int64_t{1} << 40);
+        view.mutable_table(0)->set_shard_elements(1);
+      },
+      [](auto& view) { view.mutable_server()->SwapElements(0, 1); },
+      [](auto& view) { *view.add_server() = view.server(1); },
+      [](auto& view) {
+        view.add_worker()->set_rank(1);
+        view.add_worker()->set_rank(1);
+      },
+      [](auto& view) {
+        view.add_worker()->set_rank(1);
+        view.add_worker()->set_rank(0);
+      },
+      [](auto& view) { view.add_phase()->set_from(1); },
+      [](auto& view) { view.add_phase()->set_from(-1); },
+      [](auto& view) {
+        view.add_phase();
+        view.add_phase();
+      },
+      [](auto& view) { view.set_entered(1); },
+      [](auto& view) { view.set_entered(-1); },
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    wire::View view = good;
+    cases[i](view);
+    EXPECT_EQ(View::Create(view).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << "case " << i;
+  }
 }
 
 // A server's death ends the job with a view that still names what it owned.
@@ -347,7 +388,7 @@ TEST(ShardMapTest, RefusesTwoMovesOfOneShard) {
   wire::View view = ViewOf({TableOf("a", {16})}, 2, 8);
   Move(0, {1, 0}, &view);
   Move(0, {1, 1}, &view);
-  EXPECT_THAT(ErrorOf(view), HasSubstr("view 7 moves shard 0 twice"));
+  EXPECT_THAT(ErrorOf(view), HasSubstr("shard 0 moves twice"));
 }
 
 TEST(ShardMapTest, AViewThatEndsTheJobMayMoveAShardToADeadServer) {

@@ -1,4 +1,4 @@
-#include "tools/cli/shard_selection.h"
+#include "tools/cli/job/shard_selection.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -149,11 +149,11 @@ TEST_F(StaleRuleTest, TheFirstEntryThatNamesATableCounts) {
 
 TEST_F(StaleRuleTest, WrongNumbersAreRefusedByName) {
   EXPECT_THAT(ErrorOf("gap_aware { decay: 1 }"),
-              HasSubstr("gap_aware.decay: 1 is not in [0, 1)"));
+              HasSubstr("gap_aware.decay: value is 1; at least 0 and below 1"));
   EXPECT_THAT(ErrorOf("delay_compensation { lambda: -1 }"),
-              HasSubstr("delay_compensation.lambda: -1 is not at least 0"));
-  EXPECT_THAT(ErrorOf("drop {}"), HasSubstr("drop.beyond_clocks: none"));
-  EXPECT_THAT(ErrorOf("table: 'a'"), HasSubstr("no rule; one of scale"));
+              HasSubstr("delay_compensation.lambda: value is -1; at least 0"));
+  EXPECT_THAT(ErrorOf("drop {}"), HasSubstr("drop.beyond_clocks: is missing"));
+  EXPECT_THAT(ErrorOf("table: 'a'"), HasSubstr("has no rule; one of scale"));
 }
 
 }  // namespace

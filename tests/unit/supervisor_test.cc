@@ -1,4 +1,4 @@
-#include "tools/cli/supervisor.h"
+#include "tools/cli/run/supervisor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class SupervisorTest : public ::testing::Test {
   void SetState(wire::JobState state, const std::string& reason = "") {
     coordinator_ = true;
     status_.mutable_view()->set_state(state);
-    status_.mutable_view()->set_reason(reason);
+    status_.mutable_view()->mutable_end()->set_reason(reason);
   }
   void Exit(const Member& member, ExitStatus status,
             const std::string& error_line = "") {

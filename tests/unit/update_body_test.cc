@@ -5,11 +5,13 @@
 #include "common/optim/update_body.h"
 
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/floats/round_body.h"
+#include "common/optim/finite_body.h"
 #include "common/optim/optimizer_cuda.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,39 +24,50 @@ namespace {
 
 using ::testing::HasSubstr;
 
-template <optim::Rule kRule>
 void RunThreads(const Optimizer& optimizer, const Optimizer::ApplyArgs& args,
                 size_t threads) {
-  optim::UpdateBody<kRule> body;
-  body.c = optimizer.CoefficientsOf(args);
-  body.o.in = args.in;
-  body.o.out = args.out;
+  optim::CudaOperands operands;
+  operands.in = args.in;
+  operands.out = args.out;
   for (int slot = 0; slot < optimizer.slot_count(); ++slot) {
-    body.o.slots[slot] = args.slots[slot];
+    operands.slots[slot] = args.slots[slot];
   }
   for (const std::byte* gradient : args.gradients) {
-    body.o.gradients[body.o.gradient_count++] =
+    operands.gradients[operands.gradient_count++] =
         reinterpret_cast<const float*>(gradient);
   }
-  const Sweep sweep = optim::SweepOf(kRule, body.o, args.elements);
-  for (size_t thread = 0; thread < threads; ++thread) {
-    sweep.Run(body, thread, threads);
-  }
+  const Sweep sweep = optim::SweepOf(optimizer.rule(), operands, args.elements);
+  optim::scalar::WithFormula(optimizer.rule(), [&](auto formula) {
+    const optim::UpdateBody<decltype(formula)> body{
+        optimizer.CoefficientsOf(args), operands};
+    for (size_t thread = 0; thread < threads; ++thread) {
+      sweep.Run(body, thread, threads);
+    }
+  });
 }
 
-void RunThreads(const Optimizer& optimizer, const Optimizer::ApplyArgs& args,
-                size_t threads) {
-  switch (optimizer.rule()) {
-    case optim::Rule::kSgd:
-      return RunThreads<optim::Rule::kSgd>(optimizer, args, threads);
-    case optim::Rule::kMomentum:
-      return RunThreads<optim::Rule::kMomentum>(optimizer, args, threads);
-    case optim::Rule::kNesterov:
-      return RunThreads<optim::Rule::kNesterov>(optimizer, args, threads);
-    case optim::Rule::kAdagrad:
-      return RunThreads<optim::Rule::kAdagrad>(optimizer, args, threads);
-    case optim::Rule::kAdam:
-      return RunThreads<optim::Rule::kAdam>(optimizer, args, threads);
+TEST(FiniteBodyTest, ThreadsTogetherFindTheOneBadFloat) {
+  for (size_t elements = 1; elements <= 40; ++elements) {
+    for (size_t at = 0; at < elements; ++at) {
+      for (const size_t threads : {size_t{1}, size_t{3}, elements}) {
+        std::vector<float> floats(elements + 1, 2.0F);
+        float* const from = floats.data() + elements % 2;
+        Alignment alignment;
+        alignment.Add(from, sizeof(float));
+        const Sweep sweep = alignment.Over(elements);
+        int found = 0;
+        const auto run = [&] {
+          for (size_t thread = 0; thread < threads; ++thread)
+            sweep.Run(optim::FiniteBody{from, &found}, thread, threads);
+        };
+        run();
+        ASSERT_EQ(found, 0);
+        from[at] = at % 2 == 0 ? std::numeric_limits<float>::quiet_NaN()
+                               : -std::numeric_limits<float>::infinity();
+        run();
+        ASSERT_EQ(found, 1) << at << " of " << elements;
+      }
+    }
   }
 }
 

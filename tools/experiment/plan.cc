@@ -13,6 +13,7 @@
 #include "common/config/parse_text.h"
 #include "common/io/sha256.h"
 #include "common/status.h"
+#include "job/job_config.h"
 #include "tools/experiment/replay_spec.h"
 #include "tools/experiment/variant_names.h"
 
@@ -227,8 +228,8 @@ class Expansion {
     }
     const int index = static_cast<int>(plan_.variants.size());
     for (const int64_t seed : experiment_.seed()) {
-      const absl::StatusOr<config::ClusterConfig> config = ParseClusterConfig(
-          plan_.base_text, base_path_, Overrides(draft, seed));
+      const absl::StatusOr<config::ClusterConfig> config =
+          ParseJobConfig(plan_.base_text, base_path_, Overrides(draft, seed));
       if (!config.ok()) {
         for (const absl::string_view line :
              absl::StrSplit(config.status().message(), '\n')) {

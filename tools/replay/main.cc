@@ -9,11 +9,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
 #include "common/process/logging.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
+#include "common/version.h"
+#include "common/time/time_source.h"
+#include "job/job_config.h"
 #include "server/coordinator/run_files.h"
 #include "tools/replay/delay_trace.h"
 #include "tools/replay/replayer.h"
@@ -64,7 +66,7 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<RunFiles> files,
                       RunFiles::Create(flags.out));
   absl::Status written;
-  absl::Time next_line = absl::Now() + kTellEvery;
+  absl::Time next_line = TimeSource().Now() + kTellEvery;
   Replayer::Callbacks callbacks;
   callbacks.record = [&](const run::MetricRecord& record) {
     written.Update(files->AppendMetric(record));
@@ -77,8 +79,8 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
       return absl::CancelledError(
           absl::StrCat("interrupted at step ", done, " of ", total));
     }
-    if (absl::Now() >= next_line) {
-      next_line = absl::Now() + kTellEvery;
+    if (TimeSource().Now() >= next_line) {
+      next_line = TimeSource().Now() + kTellEvery;
       spdlog::info("step {} of {}", done, total);
     }
     return written;
@@ -109,6 +111,7 @@ int Main(int argc, char** argv) {
       "config, delays and seed give the same bits.\nExit code: 0 done, 1 "
       "failed or interrupted (the last line says why), 2 wrong usage.",
       "slackline_replay");
+  app.set_version_flag("--version", VersionText("slackline_replay"));
   Flags flags;
   app.add_option("--cluster", flags.cluster,
                  "Cluster config, a text-format file; its mode plays no part")
@@ -133,7 +136,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
   const absl::StatusOr<config::ClusterConfig> config =
-      LoadClusterConfig(flags.cluster, flags.overrides);
+      LoadJobConfig(flags.cluster, flags.overrides);
   const absl::Status spec = IsSyntheticSpec(flags.delays)
                                 ? ParseSyntheticDelays(flags.delays).status()
                                 : absl::OkStatus();
@@ -142,7 +145,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
     return kExitUsage;
   }
-  SetUpLogging("replay");
+  SetUpLogging("replay", TimeSource());
   const absl::Status status = Replay(flags, *config);
   if (!status.ok()) {
     spdlog::error("{}", std::string(status.message()));

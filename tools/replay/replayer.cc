@@ -338,6 +338,8 @@ absl::StatusOr<run::Summary> Replayer::Run() {
   SL_ASSIGN_OR_RETURN(const DatasetLoss train,
                       EvaluateDataset(model_, *data_.train));
   summary.set_job(config_.job());
+  summary.set_state(wire::JobState_Name(wire::FINISHED));
+  summary.set_cause(wire::JobEnd::Cause_Name(wire::JobEnd::COMPLETED));
   summary.set_seed(config_.train().seed());
   summary.set_steps(last_evaluation_.step());
   summary.set_train_loss(train.objective);

@@ -3,23 +3,60 @@
 // window, sends again what was lost, follows shards that move or are cut in
 // two, and puts pull answers together.
 //
+// What shares a message. Pushes to one shard thread fill a message until it is
+// full, or until the clock is at its end: then it goes at once. Only when
+// several messages that are not full are unanswered already does it stay, and
+// the pushes of the next clocks join it, until one of them is answered. So a
+// stream of small pushes needs few messages, and nothing is delayed on an idle
+// link.
+//
+// What is sent again, and when. The transport keeps the order of a connection
+// and repeats what the network loses; a message is lost only when its
+// connection breaks or a queue is full. So a late answer nearly always means
+// that the question, or the answer, still stands in a queue on a slow link, and
+// sending a window of gradients again would only make that queue longer. No
+// time-out can tell the two apart: the delay grows with the window, with the
+// answers to pulls that share the link, and with everybody else's bytes.
+// Therefore a time-out sends no gradient. It sends a probe: a question without
+// payload, which shards answer with the pushes that they have accepted.
+// Question and reply keep their places in the queues, so the reply is certain
+// about all that was sent before the question:
+//   - A push that it does not acknowledge is lost, and is sent again, once.
+//   - An answer to a pull that has not come is not on its way: the pull is
+//     parked at the gate, or the question or its answer is lost. The pull is
+//     asked again; if it is parked, the shard says for whom it waits.
+// If a later push is answered before an earlier one, the probe goes at once.
+// A push or pull that is refused (RETRY, MOVED) is not lost. The first of the
+// refused pushes is tried again after `refused_delay`, then with doubled
+// delays, each counted from the refusal, so at most once in a round trip; when
+// the shard accepts it, the others follow. A shard sees each window once and
+// refuses at most one message of it per trial. The time-out for a probe is that
+// of RoundTrip, measured for each shard thread. Every transmission has a number
+// that its answer repeats, so each measurement is certain to be of one
+// transmission (Karn's algorithm needs no exception). Queueing is part of the
+// measurement and is bounded by the windows.
+//
 // Deterministic state machine: calls and messages go in, effects come out; no
 // sockets, threads, clocks or randomness. Thread-compatible.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/message.h"
 #include "common/view/shard_map.h"
+#include "worker/client/round_trip.h"
 
 namespace slackline {
 
@@ -28,13 +65,25 @@ class ClientCore {
   struct Options {
     Rank rank{};
     Incarnation incarnation = 0;
+    uint64_t run = 0;  // Goes into every header; see wire.proto.
     // Payload bytes of pushes, and of pull answers asked for, in flight to one
     // shard thread. One message may exceed it when nothing else is in flight.
     size_t window_bytes = 4 << 20;
-    size_t message_bytes = 256 << 10;  // A message is closed at this payload.
+    size_t message_bytes = 256 << 10;  // A message is full at this payload,
+    size_t message_entries = 256;      // and at so many entries.
+    // Messages of pushes in flight to one shard thread that are not full.
+    int small_messages_max = 8;
+    // A probe asks about the shards of the oldest pushes, at most so many.
+    size_t probe_shards_max = 1024;
+    // Time-out of a probe before round trips are measured, and its smallest
+    // value. It doubles while probes are not answered, up to retry_max, which
+    // also bounds the measured time-out.
     absl::Duration retry_initial = absl::Milliseconds(250);
-    absl::Duration retry_max = absl::Seconds(4);  // Doubles up to this.
-    absl::Duration refused_delay = absl::Milliseconds(2);  // After Code RETRY.
+    absl::Duration retry_max = absl::Seconds(4);
+    // After the first RETRY or MOVED; doubles up to retry_max.
+    absl::Duration refused_delay = absl::Milliseconds(2);
+    // How often a parked pull asks whom it waits for; at most retry_max.
+    absl::Duration parked_delay = absl::Seconds(1);
     int slot_count = 0;  // Of the job's optimizer.
   };
   struct ShardValue {
@@ -108,124 +157,268 @@ class ClientCore {
 
   void OnMessage(Owner from, const Message& message, absl::Time now,
                  Effects* effects);
-  // Sends again what has waited too long. Call it at NextWakeup() or later.
+  // Probes where an answer is late. Call it at NextWakeup() or later.
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;  // InfiniteFuture if nothing waits.
 
   // Payload bytes pushed and not yet acknowledged, queued ones included.
   size_t unacknowledged_bytes() const { return unacknowledged_bytes_; }
-  // What the oldest unanswered request waits for, for a message to people.
-  std::string WaitingFor(absl::Time now) const;
+  // What this worker waits for. A parked pull makes it kWorkers, unless a shard
+  // thread has left something else unanswered for several time-outs: then
+  // whoever holds up that server may hold up the others as well.
+  struct Waiting {
+    enum class Kind {
+      kNothing,
+      kWorkers,  // Steps of `rank`, as a shard has said.
+      kServer,   // An answer of `server`.
+    };
+    Kind kind = Kind::kNothing;
+    std::optional<Rank> rank;
+    std::optional<int32_t> server;
+    // kWorkers: the clock that the shard has seen of `rank`. kServer: the clock
+    // of the pull or push. 0 with kNothing.
+    Clock clock = 0;
+    // How long ago the thing waited for has last come nearer.
+    absl::Duration since_progress;
+    std::string text = "nothing";  // Completes "waits for ...: ", for people.
+  };
+  Waiting WaitingFor(absl::Time now) const;
 
+  // How much it keeps, to be compared with what was asked of it.
+  struct Sizes {
+    size_t links = 0;
+    size_t pulls = 0;          // Pull(), JoinPull() and PullState().
+    size_t pull_messages = 0;  // Of those.
+    size_t push_messages = 0;
+  };
+  Sizes sizes() const;
+
+  // Payload bytes of pushes: each counts once, when it is first sent.
   uint64_t bytes_pushed() const { return bytes_pushed_; }
+  // Payload bytes of pushes that were sent again. The share of useful bytes is
+  // bytes_pushed() / (bytes_pushed() + bytes_resent()).
+  uint64_t bytes_resent() const { return bytes_resent_; }
   uint64_t bytes_pulled() const { return bytes_pulled_; }
+  // Pushes and pulls that were sent again. Probes are none, nor are questions
+  // of a pull that turns out to be parked.
   uint64_t retries() const { return retries_; }
+  // How many shard threads it keeps a state for.
+  size_t links() const { return links_.size(); }
 
  private:
   struct PushEntry {
+    enum class Kind { kGradient, kAdvance, kInstallation };
+    Kind kind = Kind::kGradient;
     int32_t shard = 0;
     uint64_t seq = 0;
-    Version base_version = 0;
-    Payload gradient;            // Of an installation: the values.
+    Clock clock = 0;
+    Version version = 0;         // As in wire::Push; none of an advance.
+    Payload values;              // The gradient, or what is installed.
     std::vector<Payload> slots;  // Of an installation.
     uint64_t hash = 0;           // Likewise.
-    size_t bytes() const { return gradient.size() * (1 + slots.size()); }
+    size_t bytes() const { return values.size() * (1 + slots.size()); }
   };
   struct PushUnit {  // One message.
-    Clock clock = 0;
-    bool advance = false;
-    bool install = false;
-    bool SameKind(const PushUnit& other) const {
-      return clock == other.clock && advance == other.advance &&
-             install == other.install;
-    }
     std::vector<PushEntry> entries;
     size_t bytes = 0;
+    bool small = false;  // It was sent before it was full.
+    enum class State {
+      kSent,     // The answer, if any, has not decided about all entries.
+      kMissing,  // The shard thread does not have it: to be sent again now.
+      kRefused,  // With RETRY or MOVED.
+      kBehind,   // Refused, because an earlier push was missing.
+    };
+    State state = State::kSent;
+    uint64_t request_id = 0;  // Of the last transmission.
+    absl::Time sent;          // Likewise.
+    bool answered = false;    // Likewise, though perhaps in part.
+    bool trial = false;       // Likewise: of what was refused.
   };
-  struct PullUnit {  // One message.
-    uint64_t request_id = 0;
-    uint64_t pull_id = 0;
+  enum class PullKind { kStep, kJoin, kState };
+  struct PullUnit {        // One message.
+    uint64_t id = 0;       // wire::Pull.id
+    uint64_t pull_id = 0;  // PullResult::pull_id
+    PullKind kind = PullKind::kStep;
     Clock clock = 0;
     Clock own_clock = 0;
-    bool join = false;
-    bool state = false;
     std::vector<int32_t> shards;  // Still unanswered.
-    size_t bytes = 0;             // Of the shards still unanswered.
-    absl::Time sent;
-    absl::Time resend_at;
-    absl::Duration backoff;
+    bool Wants(int32_t shard) const {
+      return std::find(shards.begin(), shards.end(), shard) != shards.end();
+    }
+    size_t bytes = 0;       // Of the shards still unanswered.
+    absl::Time sent;        // For the first time.
+    uint64_t asked_as = 0;  // Number of the last transmission.
+    absl::Time doubt_at;    // A probe is due.
+    bool doubted = false;   // A probe newer than asked_as will decide.
+    int doubts = 0;         // That ended with a repetition.
+    absl::Time resend_at = absl::InfiniteFuture();  // After a refusal.
+    int refusals = 0;
     int unanswered_sends = 0;   // Repetitions since the last sign of life.
     int32_t waiting_rank = -1;  // Known after a PARKED answer.
     Clock waiting_clock = 0;
+    absl::Time waiting_since;  // For that clock of that rank.
   };
-  struct Link {     // To one shard thread.
-    PushUnit open;  // Being filled; same clock throughout.
+  struct Link {  // To one shard thread.
+    explicit Link(const RoundTrip::Options& round_trip)
+        : round_trip(round_trip) {}
+    RoundTrip round_trip;
+    PushUnit open;             // Being filled.
+    bool open_may_go = false;  // A clock ends in it.
     std::deque<PushUnit> queued;
-    std::deque<PushUnit> in_flight;  // Go-back-N: sent again all, in order.
+    std::deque<PushUnit> in_flight;  // In the order of their first sends.
     size_t push_bytes_in_flight = 0;
-    absl::Time
-        push_heard;  // Of the last progress, or the send that began the wait.
-    absl::Time push_resend_at = absl::InfiniteFuture();
-    absl::Duration push_backoff;
+    int small_in_flight = 0;
+    // Of the last progress, or the send that began the wait.
+    absl::Time push_heard;
+    absl::Time push_doubt_at = absl::InfiniteFuture();  // A probe is due.
+    int push_doubts = 0;  // Probes since the last progress that found nothing.
+    absl::Time trial_at = absl::InfiniteFuture();  // Of the first refused push.
+    int trials = 0;                                // Refused in a row.
     std::deque<PullUnit> pulls_queued;
     std::deque<PullUnit> pulls_in_flight;
     size_t pull_bytes_in_flight = 0;
+    absl::Time pull_heard = absl::InfinitePast();  // Last part of an answer.
+    // The probe under way.
+    uint64_t probe = 0;       // 0: there is none.
+    uint64_t last_probe = 0;  // Of those sent. It may be answered already.
+    absl::Time probe_sent;
+    absl::Time probe_again_at = absl::InfiniteFuture();
+    int probes_unanswered = 0;
+
+    bool touched = false;                        // In touched_.
+    absl::Time wakeup = absl::InfiniteFuture();  // In wakeups_, if finite.
+
+    bool idle() const {
+      return open.entries.empty() && queued.empty() && in_flight.empty() &&
+             pulls_queued.empty() && pulls_in_flight.empty();
+    }
   };
   struct PendingPull {
     PullResult result;
     int32_t missing = 0;
   };
 
-  enum class PullKind { kStep, kJoin, kState };
+  using Links = std::map<Owner, Link>;
   uint64_t StartPull(PullKind kind, Clock clock, Clock own_clock,
                      absl::Time now, Effects* effects);
   // Payload bytes of the shard in an answer.
-  size_t AnswerBytes(int32_t shard, bool state) const {
-    return view_->shard(ShardId{shard}).bytes() *
-           (state ? 1 + static_cast<size_t>(options_.slot_count) : 1);
+  size_t AnswerBytes(int32_t shard, PullKind kind) const {
+    return view_->shard(ShardId{shard}).bytes() * FramesOf(kind);
   }
-  // Adds the shard to the advance push that is being filled.
+  size_t FramesOf(PullKind kind) const {
+    return kind == PullKind::kState
+               ? 1 + static_cast<size_t>(options_.slot_count)
+               : 1;
+  }
   void AddAdvance(int32_t shard, Clock clock);
-  void CloseOpenUnits(absl::Time now, Effects* effects);
+  // Gives the entry its sequence number and a place in the message that is
+  // being filled.
+  void Add(PushEntry entry);
+  // What is being filled anywhere may go now.
+  void EndClock(absl::Time now, Effects* effects);
   void CloseOpenUnit(Link& link);
+  bool IsFull(const PushUnit& unit) const {
+    return unit.bytes >= options_.message_bytes ||
+           unit.entries.size() >= options_.message_entries;
+  }
   // Cuts what waits for the shard as the view's `split`-th split does.
   void ApplySplit(const wire::Split& split, int32_t new_shard,
                   size_t kept_bytes);
-  // Where the shard is, if that is newer than what we know.
-  void OnRelocations(
-      const google::protobuf::RepeatedPtrField<wire::Relocation>& relocations,
-      absl::Time now, Effects* effects);
-  // Moves what waits for the shards to their owners' links.
-  void Reroute(const std::vector<int32_t>& shards, absl::Time now,
-               Effects* effects);
-  void PumpAll(absl::Time now, Effects* effects);
-  // Forgets messages from the front whose pushes are all acknowledged. True if
-  // there was one.
+  // Learns where the shard is, if that is newer than what we know. True if it
+  // is elsewhere: what waits for it has to be moved there.
+  bool Relocate(int32_t shard, const wire::Relocation& relocation);
+  // The same for all refusals of a reply; moves what waits.
+  template <typename Answers>
+  void FollowRefusals(const Answers& answers, absl::Time now, Effects* effects);
+  // Moves what waits for shards that have moved to their owners' links.
+  void Reroute(absl::Time now, Effects* effects);
+  // Ends the work of the core for good if the refusal says so; else false.
+  bool EndsHere(Owner from, int32_t shard, const char* what,
+                const wire::Refusal& refusal, Effects* effects);
+  // Something at the link has changed.
+  void Touch(Links::value_type& link);
+  void PumpTouched(absl::Time now, Effects* effects);
+  // The pushes to the shard up to `seq` are accepted. Whoever calls it drops
+  // them from the link to `from`.
+  void OnAcknowledged(Owner from, int32_t shard, uint64_t seq, absl::Time now,
+                      Effects* effects);
+  // The shard has answered a pull of a worker that is at `own_clock`, so the
+  // gradients of earlier clocks are accepted, though their replies may be lost.
+  void OnPulledAt(Owner from, const Link& link, int32_t shard, Clock own_clock,
+                  absl::Time now, Effects* effects);
+  // Forgets pushes that are acknowledged. True if there was one.
   bool DropAcknowledged(Link& link, absl::Time now);
-  Owner OwnerOf(int32_t shard) const { return routes_[shard].owner; }
+  Owner OwnerOf(int32_t shard) const {
+    const auto newer = newer_routes_.find(shard);
+    return newer == newer_routes_.end() ? view_->OwnerOf(ShardId{shard})
+                                        : newer->second.owner;
+  }
+  Links::value_type& LinkTo(Owner owner);
+  bool FitsWindow(const Link& link, const PushUnit& unit) const;
+  void SendFirst(Owner to, Link& link, PushUnit unit, absl::Time now,
+                 Effects* effects);
+  // Sends what the windows allow and what has to be sent again, and sets the
+  // timers. To be called whenever something at the link has changed.
   void Pump(Owner to, Link& link, absl::Time now, Effects* effects);
-  void SendPush(Owner to, const PushUnit& unit, Effects* effects) const;
-  void SendPull(Owner to, const PullUnit& unit, Effects* effects) const;
+  // Sends again what is lost, what was only refused since that was missing,
+  // and, with `trial`, the first refused push.
+  void Repair(Owner to, Link& link, bool trial, absl::Time now,
+              Effects* effects);
+  void SetPushTimers(Link& link, absl::Time now);
+  // Keeps wakeups_ up to date.
+  void SetWakeup(Owner owner, Link& link);
+  // Gives the transmission a new number, as all of these do. Leaves out what is
+  // acknowledged; returns the payload bytes of the rest.
+  size_t SendPush(Owner to, PushUnit& unit, absl::Time now, Effects* effects);
+  void SendPull(Owner to, Link& link, PullUnit& unit, absl::Time now,
+                Effects* effects);
+  void AskAgain(Owner to, Link& link, PullUnit& unit, absl::Time now,
+                Effects* effects);
+  void SendProbe(Owner to, Link& link, absl::Time now, Effects* effects);
+  Send NewSend(Owner to) const;
+  absl::Duration RefusedDelay(int refusals) const;
+  // False if an earlier push to a shard of the unit is missing there.
+  bool IsNext(const PushUnit& unit) const;
+  bool Acknowledged(const PushUnit& unit) const;
+  bool Acknowledged(const PushEntry& entry) const {
+    return entry.seq <= acked_seq_[entry.shard];
+  }
   void OnPushReply(Owner from, const wire::PushReply& reply, absl::Time now,
                    Effects* effects);
   void OnPullReply(Owner from, const Message& message, absl::Time now,
                    Effects* effects);
+  // The values of a shard have come. False if they make no sense.
+  bool TakeValues(Owner from, Link& link, PullUnit& unit,
+                  const wire::PullAnswer& answer,
+                  absl::Span<const Payload> frames, uint64_t view_number,
+                  absl::Time now, Effects* effects);
+  // A shard of it was refused, for now.
+  void SetResend(PullUnit& unit, absl::Time now);
+  void OnParked(Link& link, PullUnit& unit, const wire::PullAnswer::Parked& at,
+                absl::Time now);
+  void OnProbeReply(Owner from, const wire::ProbeReply& reply, absl::Time now,
+                    Effects* effects);
+  void ForgetServersGone();
 
   const Options options_;
-  // Who owns a shard, and how new that knowledge is: see wire.proto,
+  // Who owns a shard, and how new that knowledge is: see data.proto,
   // Relocation.
   struct Route {
     Owner owner;
     uint64_t as_of = 0;
   };
-  Route RouteIn(const View& view, int32_t shard) const;
+  // How new it is what our view says of the shard.
+  uint64_t ViewIsAsOf(int32_t shard) const;
 
   std::shared_ptr<const View> view_;
-  std::vector<Route> routes_;  // By shard.
-  std::map<Owner, Link> links_;
-  std::vector<uint64_t> next_seq_;   // By shard.
-  std::vector<uint64_t> acked_seq_;  // By shard.
-  std::vector<bool> table_pushed_;   // In the clock being pushed.
+  // What servers have told of some shards, which is newer than our view.
+  absl::flat_hash_map<int32_t, Route> newer_routes_;
+  Links links_;
+  std::vector<Links::value_type*> touched_;         // To be pumped.
+  std::set<std::pair<absl::Time, Owner>> wakeups_;  // One for each link.
+  std::vector<uint64_t> next_seq_;                  // By shard.
+  std::vector<uint64_t> acked_seq_;                 // By shard.
+  std::vector<bool> table_pushed_;  // In the clock being pushed.
   int tables_pushed_ = 0;
   Clock push_clock_ = 0;
   uint64_t next_pull_id_ = 1;
@@ -233,6 +426,7 @@ class ClientCore {
   std::map<uint64_t, PendingPull> pending_pulls_;
   size_t unacknowledged_bytes_ = 0;
   uint64_t bytes_pushed_ = 0;
+  uint64_t bytes_resent_ = 0;
   uint64_t bytes_pulled_ = 0;
   uint64_t retries_ = 0;
 };

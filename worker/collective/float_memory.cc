@@ -1,7 +1,10 @@
 #include "worker/collective/float_memory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
+
+#include "common/optim/finite.h"
 
 namespace slackline {
 
@@ -22,6 +25,15 @@ absl::Status HostMemory::CopyIn(const void* from, absl::Span<float> to) {
 absl::Status HostMemory::CopyOut(absl::Span<const float> from, void* to) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size() * sizeof(float));
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> HostMemory::AllFinite(
+    absl::Span<const absl::Span<const float>> arrays) {
+  return std::all_of(
+      arrays.begin(), arrays.end(), [](absl::Span<const float> array) {
+        return optim::AllFinite(
+            reinterpret_cast<const std::byte*>(array.data()), array.size());
+      });
 }
 
 absl::Status HostMemory::Apply(const Optimizer& optimizer,

@@ -32,6 +32,10 @@ class FloatMemory {
   virtual absl::Status CopyIn(const void* from, absl::Span<float> to) = 0;
   // To the host, when all work before is done.
   virtual absl::Status CopyOut(absl::Span<const float> from, void* to) = 0;
+  // Whether no float of these arrays is a NaN or an infinity, when all work
+  // before is done.
+  virtual absl::StatusOr<bool> AllFinite(
+      absl::Span<const absl::Span<const float>> arrays) = 0;
   // optimizer.Apply(args).
   virtual absl::Status Apply(const Optimizer& optimizer,
                              const Optimizer::ApplyArgs& args) = 0;
@@ -43,6 +47,8 @@ class HostMemory final : public FloatMemory {
   absl::Status Copy(const void* from, absl::Span<float> to) override;
   absl::Status CopyIn(const void* from, absl::Span<float> to) override;
   absl::Status CopyOut(absl::Span<const float> from, void* to) override;
+  absl::StatusOr<bool> AllFinite(
+      absl::Span<const absl::Span<const float>> arrays) override;
   absl::Status Apply(const Optimizer& optimizer,
                      const Optimizer::ApplyArgs& args) override;
 };

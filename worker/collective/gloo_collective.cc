@@ -94,7 +94,7 @@ class StoppableTransport final : public gloo::transport::Context {
 
   // From now on every wait on a buffer throws.
   void Interrupt() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     raised_ = true;
     for (gloo::transport::UnboundBuffer* const buffer : buffers_) Stop(buffer);
   }
@@ -146,22 +146,22 @@ class StoppableTransport final : public gloo::transport::Context {
   }
 
   void Add(gloo::transport::UnboundBuffer* buffer) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     buffers_.push_back(buffer);
     if (raised_) Stop(buffer);
   }
   void Remove(gloo::transport::UnboundBuffer* buffer) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     buffers_.erase(std::find(buffers_.begin(), buffers_.end(), buffer));
   }
 
   const std::shared_ptr<gloo::transport::Context> tcp_;
   bool given_up_ = false;
   Failure failure_;
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  bool raised_ = false;
-  std::vector<gloo::transport::UnboundBuffer*> buffers_;  // A handful.
+  Mutex mutex_;
+  bool raised_ ABSL_GUARDED_BY(mutex_) = false;
+  // A handful.
+  std::vector<gloo::transport::UnboundBuffer*> buffers_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A buffer of the TCP transport that tells its StoppableTransport about
@@ -434,14 +434,17 @@ absl::Status GlooCollective::Mesh::Join(const Options& options) {
 absl::Status GlooCollective::Mesh::Connect(
     const std::vector<std::vector<char>>& addresses, absl::Duration timeout,
     const Rendezvous& rendezvous) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  // Guarded by mutex.
-  std::vector<int> waiting;
-  std::vector<int> failed;
-  std::string failure;
+  struct State {
+    Mutex mutex;
+    std::condition_variable changed;
+    std::vector<int> waiting ABSL_GUARDED_BY(mutex);
+    std::vector<int> failed ABSL_GUARDED_BY(mutex);
+    std::string failure ABSL_GUARDED_BY(mutex);
+  };
+  State state;
+  std::vector<int> others;
   for (int i = 0; i < world_size_; ++i) {
-    if (i != rank_) waiting.push_back(i);
+    if (i != rank_) others.push_back(i);
   }
 
   const auto connect = [&](int i) {
@@ -451,49 +454,53 @@ absl::Status GlooCollective::Mesh::Connect(
     } catch (const std::exception& exception) {
       error = Reason(exception);
     }
-    const std::lock_guard<std::mutex> lock(mutex);
-    waiting.erase(std::find(waiting.begin(), waiting.end(), i));
+    const MutexLock lock(state.mutex);
+    state.waiting.erase(
+        std::find(state.waiting.begin(), state.waiting.end(), i));
     if (!error.empty()) {
-      failed.push_back(i);
-      failure = std::move(error);
+      state.failed.push_back(i);
+      state.failure = std::move(error);
     }
-    changed.notify_one();
+    state.changed.notify_one();
   };
-  const std::vector<int> others = waiting;
-  std::vector<std::thread> threads;
-  for (const int i : others) threads.emplace_back(connect, i);
-
   absl::Status status;
-  std::unique_lock<std::mutex> lock(mutex);
+  std::vector<std::thread> threads;
+  MutexLock lock(state.mutex);
+  state.waiting = others;
+  for (const int i : others) threads.emplace_back(connect, i);
   for (;;) {
-    changed.wait_for(lock, absl::ToChronoMilliseconds(rendezvous.Slice()),
-                     [&] { return waiting.empty() || !failed.empty(); });
+    const auto slice_end = SteadyDeadline(rendezvous.Slice());
+    while (!state.waiting.empty() && state.failed.empty() &&
+           lock.WaitUntil(state.changed, slice_end)) {
+    }
     const bool over = rendezvous.Over();
-    if (!failed.empty() || (over && !waiting.empty())) {
+    if (!state.failed.empty() || (over && !state.waiting.empty())) {
       status = absl::UnavailableError(absl::StrCat(
           Self(), " has no connection to ",
-          RanksText(failed.empty() ? waiting : failed), " ",
-          failed.empty()
+          RanksText(state.failed.empty() ? state.waiting : state.failed), " ",
+          state.failed.empty()
               ? absl::StrCat("after ", absl::ToInt64Milliseconds(timeout),
                              " ms")
-              : absl::StrCat("(", failure, ")"),
+              : absl::StrCat("(", state.failure, ")"),
           "; check that all ranks still run, and that all ports are open "
           "between the machines"));
-    } else if (!waiting.empty()) {
-      lock.unlock();
+    } else if (!state.waiting.empty()) {
+      lock.Unlock();
       status = rendezvous.Ask();
-      lock.lock();
+      lock.Lock();
     }
-    if (!status.ok() || waiting.empty()) break;
+    if (!status.ok() || state.waiting.empty()) break;
   }
   // Again and again, for one whose connect begins only now opens its pair.
-  while (!waiting.empty()) {
-    lock.unlock();
+  while (!state.waiting.empty()) {
+    lock.Unlock();
     for (const int i : others) tcp_->getPair(i)->close();
-    lock.lock();
-    changed.wait_for(lock, Milliseconds(10), [&] { return waiting.empty(); });
+    lock.Lock();
+    const auto next = SteadyDeadline(absl::Milliseconds(10));
+    while (!state.waiting.empty() && lock.WaitUntil(state.changed, next)) {
+    }
   }
-  lock.unlock();
+  lock.Unlock();
   for (std::thread& thread : threads) thread.join();
   return status;
 }
@@ -671,7 +678,7 @@ GlooCollective::~GlooCollective() {
   if (mesh_ == nullptr) return;
   bool idle;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     idle = completed_ == started_;
   }
@@ -695,7 +702,7 @@ Collective::Ticket GlooCollective::BroadcastAsync(absl::Span<float> data,
 }
 
 Collective::Ticket GlooCollective::Start(const Operation& operation) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto ticket = static_cast<Ticket>(started_++);
   if (mesh_ == nullptr) {
     completed_ = started_;
@@ -708,18 +715,19 @@ Collective::Ticket GlooCollective::Start(const Operation& operation) {
 
 absl::Status GlooCollective::Wait(Ticket ticket) {
   const auto number = static_cast<int64_t>(ticket);
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   SL_CHECK(number >= 0 && number < started_,
            absl::StrCat("wait for operation ", number, " of ", started_));
-  done_changed_.wait(
-      lock, [&] { return failure_.ok() ? number < completed_ : !running_; });
+  while (failure_.ok() ? number >= completed_ : running_) {
+    lock.Wait(done_changed_);
+  }
   return failure_;
 }
 
 void GlooCollective::Abort(absl::Status reason) {
   SL_CHECK(!reason.ok(), "a collective cannot be aborted with status OK");
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = std::move(reason);
   }
@@ -738,24 +746,23 @@ void GlooCollective::Run() {
   if (absl::Status status = mesh_->BeginWatch(); !status.ok()) {
     Abort(std::move(status));
   }
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    work_changed_.wait(lock, [this] {
-      return !queue_.empty() || stopping_ || !failure_.ok();
-    });
+    while (queue_.empty() && !stopping_ && failure_.ok()) {
+      lock.Wait(work_changed_);
+    }
     if (!failure_.ok() || queue_.empty()) break;
     const Operation operation = queue_.front();
     queue_.pop_front();
     running_ = true;
     const int64_t number = completed_;
-    const auto least_end = std::chrono::steady_clock::now() +
-                           absl::ToChronoNanoseconds(LeastTime(operation));
-    lock.unlock();
+    const auto least_end = SteadyDeadline(LeastTime(operation));
+    lock.Unlock();
     absl::Status status = mesh_->Run(operation, number);
-    lock.lock();
+    lock.Lock();
     if (status.ok() && link_.has_value()) {
-      work_changed_.wait_until(lock, least_end,
-                               [this] { return !failure_.ok(); });
+      while (failure_.ok() && lock.WaitUntil(work_changed_, least_end)) {
+      }
     }
     running_ = false;
     if (status.ok()) {
@@ -766,7 +773,7 @@ void GlooCollective::Run() {
     done_changed_.notify_all();
   }
   const bool failed = !failure_.ok();
-  lock.unlock();
+  lock.Unlock();
   if (failed) {
     mesh_->GiveUp();
   } else {
@@ -778,7 +785,7 @@ void GlooCollective::Watch() {
   absl::Status loss = mesh_->AwaitLoss();
   if (loss.ok()) return;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     // An operation that runs says itself why it failed: its timeout also closes
     // the connections.
     if (!running_ && failure_.ok()) failure_ = std::move(loss);

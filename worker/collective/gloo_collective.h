@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -16,9 +15,10 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
+#include "common/mutex.h"
+#include "common/net/delayed/link_model.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/rendezvous_store.h"
-#include "worker/conditions/link_model.h"
 
 namespace slackline {
 
@@ -102,16 +102,17 @@ class GlooCollective final : public Collective {
   const std::optional<LinkModel> link_;
   const std::unique_ptr<Mesh> mesh_;  // nullptr in a world of one rank.
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable work_changed_;  // For Run().
   std::condition_variable done_changed_;  // For Wait().
-  // Guarded by mutex_.
-  std::deque<Operation> queue_;  // Started, not yet running.
-  int64_t started_ = 0;          // Tickets given out.
-  int64_t completed_ = 0;        // Tickets [0, completed_) are done.
-  bool running_ = false;         // Gloo may touch a buffer.
-  bool stopping_ = false;
-  absl::Status failure_;
+  // Started, not yet running.
+  std::deque<Operation> queue_ ABSL_GUARDED_BY(mutex_);
+  int64_t started_ ABSL_GUARDED_BY(mutex_) = 0;  // Tickets given out.
+  // Tickets [0, completed_) are done.
+  int64_t completed_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // Gloo may touch a buffer.
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 
   std::thread operations_;
   std::thread watcher_;

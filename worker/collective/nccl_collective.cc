@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "common/cuda/cuda_status.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
 
 namespace slackline {
 namespace {
@@ -74,20 +75,21 @@ absl::Status NcclStatus(ncclResult_t result, ncclComm_t communicator,
 // bad moments. So each runs on a thread that is left behind if it does.
 void RunBounded(absl::Duration wait_max, std::function<void()> call) {
   struct State {
-    std::mutex mutex;
+    Mutex mutex;
     std::condition_variable changed;
-    bool done = false;
+    bool done ABSL_GUARDED_BY(mutex) = false;
   };
   const auto state = std::make_shared<State>();
   std::thread([state, call = std::move(call)] {
     call();
-    const std::lock_guard<std::mutex> lock(state->mutex);
+    const MutexLock lock(state->mutex);
     state->done = true;
     state->changed.notify_one();
   }).detach();
-  std::unique_lock<std::mutex> lock(state->mutex);
-  state->changed.wait_for(lock, absl::ToChronoMilliseconds(wait_max),
-                          [&] { return state->done; });
+  const auto end = SteadyDeadline(wait_max);
+  MutexLock lock(state->mutex);
+  while (!state->done && lock.WaitUntil(state->changed, end)) {
+  }
 }
 
 absl::StatusOr<CudaStream> CreateSideStream() {
@@ -255,10 +257,10 @@ Collective::Ticket NcclCollective::Start(const Operation& operation) {
   if (world_size_ == 1) {
     completed_ = started_;
   } else if (failure().ok()) {
-    const absl::Time deadline = absl::Now() + timeout_;
+    const absl::Time deadline = TimeSource().Now() + timeout_;
     absl::Status launched = Launch(operation, [&]() -> absl::Status {
       SL_RETURN_IF_ERROR(failure());
-      return absl::Now() < deadline ? absl::OkStatus() : Late();
+      return TimeSource().Now() < deadline ? absl::OkStatus() : Late();
     });
     if (!launched.ok()) {
       (void)Fail(std::move(launched));
@@ -350,12 +352,12 @@ absl::Status NcclCollective::Wait(Ticket ticket) {
   SL_CHECK(number >= 0 && number < started_,
            absl::StrCat("wait for operation ", number, " of ", started_));
   int64_t completed = completed_;
-  absl::Time deadline = absl::Now() + timeout_;
+  absl::Time deadline = TimeSource().Now() + timeout_;
   absl::Status done = Await(number, [&]() -> absl::Status {
     SL_RETURN_IF_ERROR(failure());
-    if (completed != completed_) deadline = absl::Now() + timeout_;
+    if (completed != completed_) deadline = TimeSource().Now() + timeout_;
     completed = completed_;
-    return absl::Now() < deadline ? absl::OkStatus() : Late();
+    return TimeSource().Now() < deadline ? absl::OkStatus() : Late();
   });
   if (done.ok()) return done;
   done = Fail(std::move(done));
@@ -369,13 +371,13 @@ void NcclCollective::Abort(absl::Status reason) {
 }
 
 absl::Status NcclCollective::Fail(absl::Status status) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (failure_.ok()) failure_ = std::move(status);
   return failure_;
 }
 
 absl::Status NcclCollective::failure() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return failure_;
 }
 
@@ -385,10 +387,10 @@ void NcclCollective::GiveUp() {
   ncclComm* const communicator = std::exchange(communicator_, nullptr);
   RunBounded(kAbortMax, [communicator] { (void)ncclCommAbort(communicator); });
   // What is on the stream ends as soon as it sees that.
-  const absl::Time deadline = absl::Now() + kAbortMax;
+  const absl::Time deadline = TimeSource().Now() + kAbortMax;
   Pauses pauses;
   while (cudaStreamQuery(side_.get()) == cudaErrorNotReady &&
-         absl::Now() < deadline) {
+         TimeSource().Now() < deadline) {
     pauses.Next();
   }
   (void)cudaGetLastError();
@@ -396,10 +398,10 @@ void NcclCollective::GiveUp() {
 
 void NcclCollective::Leave() {
   constexpr absl::Duration kLeaveMax = absl::Seconds(2);
-  const absl::Time deadline = absl::Now() + kLeaveMax;
+  const absl::Time deadline = TimeSource().Now() + kLeaveMax;
   const absl::Status finalized =
       Settle(ncclCommFinalize(communicator_), "ncclCommFinalize", [&] {
-        return absl::Now() < deadline
+        return TimeSource().Now() < deadline
                    ? absl::OkStatus()
                    : absl::DeadlineExceededError("ranks still work");
       });

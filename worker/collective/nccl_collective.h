@@ -7,7 +7,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
+#include "common/mutex.h"
 #include "proto/cluster.pb.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/rendezvous.h"
@@ -144,8 +144,8 @@ class NcclCollective final : public Collective {
   int64_t started_ = 0;               // Tickets given out.
   int64_t completed_ = 0;             // Tickets [0, completed_) are done.
 
-  std::mutex mutex_;
-  absl::Status failure_;  // Guarded by mutex_.
+  Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace slackline

@@ -6,11 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
 
 namespace slackline {
 
 Rendezvous::Rendezvous(const Options& options)
-    : options_(options), deadline_(absl::Now() + options.time_max) {}
+    : options_(options), deadline_(TimeSource().Now() + options.time_max) {}
 
 absl::Status Rendezvous::Ask() const {
   return options_.keep_trying ? options_.keep_trying() : absl::OkStatus();
@@ -18,7 +19,8 @@ absl::Status Rendezvous::Ask() const {
 
 absl::Duration Rendezvous::Slice() const {
   constexpr absl::Duration kSliceMax = absl::Milliseconds(40);
-  return std::clamp(deadline_ - absl::Now(), absl::ZeroDuration(), kSliceMax);
+  return std::clamp(deadline_ - TimeSource().Now(), absl::ZeroDuration(),
+                    kSliceMax);
 }
 
 std::string Rendezvous::Self() const {

@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
+#include "common/time/time_source.h"
 #include "worker/collective/rendezvous_store.h"
 
 namespace slackline {
@@ -32,7 +32,7 @@ class Rendezvous {
 
   // What keep_trying says; OK if it is null. To be asked every Slice().
   absl::Status Ask() const;
-  bool Over() const { return absl::Now() >= deadline_; }
+  bool Over() const { return TimeSource().Now() >= deadline_; }
   // To wait before asking again: at most 40 ms. Zero if it is over.
   absl::Duration Slice() const;
 

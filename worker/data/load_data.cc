@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "worker/data/data_config.h"
 #include "worker/data/idx.h"
 #include "worker/data/libsvm.h"
 #include "worker/data/stand_in.h"
@@ -62,11 +63,6 @@ absl::StatusOr<DataSplit> LoadIdx(const config::IdxData& config,
 absl::StatusOr<std::shared_ptr<const Dataset>> ReadLibsvmPart(
     const std::string& path, absl::string_view field,
     const config::LibsvmData& config, const std::string& data_dir) {
-  if (path.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.libsvm.", field,
-                     ": not given; name a file below the data folder"));
-  }
   const fs::path file = fs::path(data_dir) / path;
   if (!Exists(file)) {
     return absl::NotFoundError(
@@ -110,15 +106,16 @@ absl::StatusOr<DataSplit> LoadSource(const config::Data& data,
     case config::Data::SOURCE_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError(
-      "data: no source is given; add one of idx { folder: \"mnist\" }, libsvm "
-      "{...}, teacher_student {}");
+  SL_CHECK(false, "the config has been checked");
 }
 
 }  // namespace
 
 absl::StatusOr<DataSplit> LoadData(const config::Data& data,
                                    const std::string& data_dir) {
+  const ConfigProblems problems;
+  CheckData(data, problems.In("data"));
+  SL_RETURN_IF_ERROR(problems.ToStatus());
   SL_ASSIGN_OR_RETURN(DataSplit split, LoadSource(data, data_dir));
   if (split.train->features() != split.test->features()) {
     return absl::InvalidArgumentError(

@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/rng.h"
 #include "common/status.h"
+#include "worker/data/data_config.h"
 
 namespace slackline {
 namespace {
 
 constexpr int kHidden = 32;
-constexpr int64_t kCodesMax = int64_t{4} << 30;
 
 // The value below which a standard normal number falls with this probability,
 // by bisection: 256 calls per job do not need a better method.
@@ -120,35 +120,13 @@ std::shared_ptr<const Dataset> Generate(
       std::move(rows), std::move(labels));
 }
 
-absl::Status CheckCount(absl::string_view field, int64_t value, int64_t least) {
-  if (value >= least) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("data.teacher_student.", field, ": ", value,
-                   " is too small, at least ", least, " is required"));
-}
-
-absl::Status Check(const config::TeacherStudentData& config) {
-  SL_RETURN_IF_ERROR(CheckCount("features", config.features(), 1));
-  SL_RETURN_IF_ERROR(CheckCount("classes", config.classes(), 2));
-  SL_RETURN_IF_ERROR(CheckCount("train_examples", config.train_examples(), 1));
-  SL_RETURN_IF_ERROR(CheckCount("test_examples", config.test_examples(), 1));
-  const int64_t bytes =
-      (int64_t{config.train_examples()} + config.test_examples()) *
-      config.features();
-  if (bytes > kCodesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.teacher_student: ", bytes,
-                     " bytes of inputs in each worker are above the bound of ",
-                     kCodesMax, "; ask for fewer examples or features"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<TeacherStudentSplit> GenerateTeacherStudent(
     const config::TeacherStudentData& config) {
-  SL_RETURN_IF_ERROR(Check(config));
+  const ConfigProblems problems;
+  CheckTeacherStudent(config, problems.In("data.teacher_student"));
+  SL_RETURN_IF_ERROR(problems.ToStatus());
   const Teacher teacher(
       config.features(), config.classes(),
       Rng(static_cast<uint64_t>(config.seed())).Fork("teacher"));

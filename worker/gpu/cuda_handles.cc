@@ -4,6 +4,7 @@
 #include "absl/time/clock.h"
 #include "common/cuda/cuda_status.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
 
 namespace slackline {
 namespace {
@@ -78,12 +79,12 @@ absl::Status MakeFollow(cudaStream_t earlier, cudaStream_t later,
 
 absl::Status WaitForEvent(cudaEvent_t event, absl::Duration timeout,
                           absl::string_view what) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = TimeSource().Now();
   while (true) {
     const cudaError_t error = cudaEventQuery(event);
     if (error != cudaErrorNotReady) return CudaStatus(error, what);
     (void)cudaGetLastError();  // "Not ready" counts as one.
-    const absl::Duration waited = absl::Now() - start;
+    const absl::Duration waited = TimeSource().Now() - start;
     if (waited > timeout) {
       return absl::DeadlineExceededError(absl::StrCat(
           what, ": the GPU is not done after ",

@@ -23,16 +23,23 @@ class CudaMemory final : public FloatMemory {
   absl::Status Copy(const void* from, absl::Span<float> to) override;
   absl::Status CopyIn(const void* from, absl::Span<float> to) override;
   absl::Status CopyOut(absl::Span<const float> from, void* to) override;
+  absl::StatusOr<bool> AllFinite(
+      absl::Span<const absl::Span<const float>> arrays) override;
   absl::Status Apply(const Optimizer& optimizer,
                      const Optimizer::ApplyArgs& args) override;
 
  private:
-  CudaMemory(cudaStream_t stream, absl::Duration timeout, CudaEvent done)
-      : stream_(stream), timeout_(timeout), done_(std::move(done)) {}
+  CudaMemory(cudaStream_t stream, absl::Duration timeout, CudaEvent done,
+             DeviceMemory found)
+      : stream_(stream),
+        timeout_(timeout),
+        done_(std::move(done)),
+        found_(std::move(found)) {}
 
   const cudaStream_t stream_;
   const absl::Duration timeout_;
   const CudaEvent done_;
+  const DeviceMemory found_;  // One int: whether AllFinite() found something.
 };
 
 }  // namespace slackline

@@ -2,11 +2,11 @@
 
 #include <bit>
 #include <map>
-#include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
 
+#include "common/mutex.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -21,8 +21,7 @@ struct PinnedPool::State {
     }
   }
 
-  // Both with the mutex held.
-  void* TakeFree(size_t size) {
+  void* TakeFree(size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const auto found = free.find(size);
     if (found == free.end()) return nullptr;
     void* const memory = found->second.back();
@@ -33,7 +32,7 @@ struct PinnedPool::State {
   }
   // Gives up free buffers, largest first, until `size` more bytes are within
   // the bound. False if they never will be; nothing is given up then.
-  bool MakeRoom(size_t size) {
+  bool MakeRoom(size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (usage.bytes - usage.bytes_free + size > bytes_max) return false;
     while (usage.bytes + size > bytes_max) {
       const size_t largest = free.rbegin()->first;
@@ -45,10 +44,10 @@ struct PinnedPool::State {
 
   const Allocator allocator;
   const size_t bytes_max;
-  std::mutex mutex;
-  // Guarded by mutex.
-  std::map<size_t, std::vector<void*>> free;  // By size; no empty entry.
-  Usage usage;
+  Mutex mutex;
+  // By size; no empty entry.
+  std::map<size_t, std::vector<void*>> free ABSL_GUARDED_BY(mutex);
+  Usage usage ABSL_GUARDED_BY(mutex);
 };
 
 PinnedPool::PinnedPool(Allocator allocator, size_t bytes_max)
@@ -63,7 +62,7 @@ size_t PinnedPool::SizeFor(size_t bytes) {
 
 PinnedPool::Buffer PinnedPool::Take(size_t bytes) {
   const size_t size = SizeFor(bytes);
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   void* memory = state_->TakeFree(size);
   if (memory == nullptr && state_->MakeRoom(size)) {
     memory = state_->allocator.allocate(size);
@@ -81,18 +80,17 @@ PinnedPool::Buffer PinnedPool::Take(size_t bytes) {
                                  }),
                   size, /*pinned=*/false);
   }
-  return Buffer(
-      Buffer::Memory(memory,
-                     [state = state_, size](void* pinned) {
-                       const std::lock_guard<std::mutex> guard(state->mutex);
-                       state->free[size].push_back(pinned);
-                       state->usage.bytes_free += size;
-                     }),
-      size, /*pinned=*/true);
+  return Buffer(Buffer::Memory(memory,
+                               [state = state_, size](void* pinned) {
+                                 const MutexLock guard(state->mutex);
+                                 state->free[size].push_back(pinned);
+                                 state->usage.bytes_free += size;
+                               }),
+                size, /*pinned=*/true);
 }
 
 PinnedPool::Usage PinnedPool::usage() const {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->usage;
 }
 

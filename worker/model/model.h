@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
-#include "proto/wire.pb.h"
+#include "proto/view.pb.h"
 
 namespace slackline {
 

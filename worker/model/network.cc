@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "worker/model/model_config.h"
 
 namespace slackline {
 namespace {
@@ -91,7 +92,7 @@ class Mlp final : public Network {
 
 class Lenet final : public Network {
  public:
-  static constexpr int64_t kSide = 28;
+  static constexpr int64_t kSide = kLenetSide;
   Lenet(const at::Device& device, int64_t classes)
       : Network(device, kSide * kSide, classes) {
     AddLayer("lenet.conv1", {20, 1, 5, 5});
@@ -163,28 +164,6 @@ absl::Status CheckSizes(int64_t features, int64_t classes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Network>> CreateMlp(const config::Mlp& mlp,
-                                                   const at::Device& device,
-                                                   int64_t features,
-                                                   int64_t classes) {
-  if (mlp.hidden().empty()) {
-    return absl::InvalidArgumentError(
-        "model.mlp.hidden: not given, at least one width is required; for a "
-        "model without "
-        "hidden layers use softmax {}");
-  }
-  for (int i = 0; i < mlp.hidden_size(); ++i) {
-    if (mlp.hidden(i) < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("model.mlp.hidden: width ", mlp.hidden(i), " of layer ",
-                       i, " is too small, at least 1 is required"));
-    }
-  }
-  return std::make_unique<Mlp>(
-      device, features,
-      std::vector<int64_t>(mlp.hidden().begin(), mlp.hidden().end()), classes);
-}
-
 absl::StatusOr<std::unique_ptr<Network>> CreateLenet(const at::Device& device,
                                                      int64_t features,
                                                      int64_t classes) {
@@ -205,11 +184,6 @@ absl::StatusOr<std::unique_ptr<Network>> CreateLogistic(
         absl::StrCat("model.logistic: the data has ", classes,
                      " classes, exactly 2 are required; "
                      "use softmax {} for more"));
-  }
-  if (!(logistic.l2() >= 0) || std::isinf(logistic.l2())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model.logistic.l2: ", logistic.l2(),
-        " is not a penalty, a finite value of at least 0 is required"));
   }
   return std::make_unique<Logistic>(device, features, logistic.l2());
 }
@@ -301,13 +275,20 @@ void Network::AddLayer(const std::string& name,
 absl::StatusOr<std::unique_ptr<Network>> CreateNetwork(
     const config::Model& config, int64_t features, int64_t classes,
     const at::Device& device) {
+  const ConfigProblems problems;
+  CheckModel(config, problems.In("model"));
+  SL_RETURN_IF_ERROR(problems.ToStatus());
   SL_RETURN_IF_ERROR(CheckSizes(features, classes));
   try {
     switch (config.kind_case()) {
       case config::Model::kSoftmax:
         return std::make_unique<Softmax>(device, features, classes);
       case config::Model::kMlp:
-        return CreateMlp(config.mlp(), device, features, classes);
+        return std::make_unique<Mlp>(
+            device, features,
+            std::vector<int64_t>(config.mlp().hidden().begin(),
+                                 config.mlp().hidden().end()),
+            classes);
       case config::Model::kLenet:
         return CreateLenet(device, features, classes);
       case config::Model::kLogistic:
@@ -318,9 +299,7 @@ absl::StatusOr<std::unique_ptr<Network>> CreateNetwork(
   } catch (const std::exception& error) {  // Most likely not enough memory.
     return LibTorchError("model: allocating the parameters", error);
   }
-  return absl::InvalidArgumentError(
-      "model: no kind is given; add one of softmax {}, mlp { hidden: 512 }, "
-      "lenet {}, logistic {}");
+  SL_CHECK(false, "CheckModel() refuses a model without a kind");
 }
 
 }  // namespace slackline

@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
-#include "proto/wire.pb.h"
+#include "proto/view.pb.h"
 #include "worker/model/model.h"
 
 namespace slackline {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "absl/time/clock.h"
 #include "common/status.h"
 #include "common/view/shard_map.h"
 #include "worker/model/compute.h"
@@ -44,15 +43,15 @@ Snapshot TakeSnapshot(Model& model) {
 }
 
 absl::StatusOr<DatasetLoss> EvaluateDataset(
-    Model& model, const Dataset& data, const std::atomic<bool>* cancelled) {
+    Model& model, const Dataset& data,
+    const std::function<absl::Status()>& go_on) {
   std::vector<float> inputs(kEvaluationBatch * data.features());
   std::vector<int64_t> labels(kEvaluationBatch);
   std::vector<int64_t> rows(kEvaluationBatch);
   double loss_sum = 0;
   int64_t correct = 0;
   for (int64_t begin = 0; begin < data.examples(); begin += kEvaluationBatch) {
-    if (cancelled != nullptr && cancelled->load())
-      return absl::CancelledError("the evaluation was given up");
+    if (go_on) SL_RETURN_IF_ERROR(go_on());
     rows.resize(std::min(kEvaluationBatch, data.examples() - begin));
     std::iota(rows.begin(), rows.end(), begin);
     data.Gather(rows, inputs.data(), labels.data());
@@ -80,7 +79,7 @@ Evaluator::Evaluator(std::unique_ptr<Model> model,
 
 Evaluator::~Evaluator() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     jobs_.clear();
   }
@@ -88,44 +87,47 @@ Evaluator::~Evaluator() {
   thread_.join();
 }
 
-bool Evaluator::Submit(int64_t step, Snapshot snapshot) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+bool Evaluator::Submit(int64_t step, absl::Time submitted, Snapshot snapshot) {
+  const MutexLock lock(mutex_);
   if (jobs_.size() >= kQueueMax) return false;
-  jobs_.push_back({.step = step,
-                   .submitted = absl::Now(),
-                   .snapshot = std::move(snapshot)});
+  jobs_.push_back(
+      {.step = step, .submitted = submitted, .snapshot = std::move(snapshot)});
   changed_.notify_all();
   return true;
 }
 
 absl::Status Evaluator::Drain() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return jobs_.empty() && !busy_; });
+  MutexLock lock(mutex_);
+  while (!jobs_.empty() || busy_) lock.Wait(changed_);
   return failure_;
 }
 
 void Evaluator::Run(int threads) {
   // OpenMP's number of threads belongs to the calling thread.
   (void)SetComputeThreads(threads);
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+    while (!stopping_ && jobs_.empty()) lock.Wait(changed_);
     if (stopping_) return;
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     busy_ = true;
-    lock.unlock();
+    lock.Unlock();
     LoadSnapshot(job.snapshot, model_.get());
     job.snapshot.clear();
     const absl::StatusOr<DatasetLoss> loss =
-        EvaluateDataset(*model_, *data_, &stopping_);
+        EvaluateDataset(*model_, *data_, [&] {
+          return stopping_.load()
+                     ? absl::CancelledError("the evaluation was given up")
+                     : absl::OkStatus();
+        });
     if (loss.ok()) {
       done_({.step = job.step,
              .submitted = job.submitted,
              .loss = *loss,
              .model = model_.get()});
     }
-    lock.lock();
+    lock.Lock();
     if (!loss.ok() && failure_.ok()) failure_ = loss.status();
     busy_ = false;
     changed_.notify_all();

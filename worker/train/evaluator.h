@@ -6,12 +6,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/mutex.h"
 #include "common/payload.h"
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"
@@ -32,10 +32,11 @@ struct DatasetLoss {
   double objective = 0;  // Mean loss plus the model's regulariser.
   double accuracy = 0;   // In [0, 1].
 };
-// Cancelled when `*cancelled` becomes true.
+// Asks `go_on`, unless it is null, before each part; what it returns if that is
+// not OK ends the evaluation.
 absl::StatusOr<DatasetLoss> EvaluateDataset(
     Model& model, const Dataset& data,
-    const std::atomic<bool>* cancelled = nullptr);
+    const std::function<absl::Status()>& go_on = nullptr);
 
 class Evaluator {
  public:
@@ -51,8 +52,9 @@ class Evaluator {
             int threads, Done done);
   ~Evaluator();  // Gives up what is not done yet.
 
-  // False, and nothing happens, if kQueueMax evaluations wait already.
-  bool Submit(int64_t step, Snapshot snapshot);
+  // The model was there at `submitted`. False, and nothing happens, if
+  // kQueueMax evaluations wait already.
+  bool Submit(int64_t step, absl::Time submitted, Snapshot snapshot);
   // Waits until everything submitted is done. The first error of any of them.
   absl::Status Drain();
 
@@ -69,12 +71,11 @@ class Evaluator {
   const std::unique_ptr<Model> model_;
   const std::shared_ptr<const Dataset> data_;
   const Done done_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::deque<Job> jobs_;
-  bool busy_ = false;
-  absl::Status failure_;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> stopping_ = false;  // Set under mutex_.
   std::thread thread_;
 };

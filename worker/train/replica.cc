@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "absl/time/clock.h"
 #include "common/io/state_hash.h"
 #include "common/status.h"
+#include "common/time/time_source.h"
 #include "common/view/initializer.h"
 
 namespace slackline {
@@ -172,14 +172,17 @@ absl::StatusOr<Replica::StepResult> Replica::Step(Collective& group,
   buckets_.BeginStep();
   std::vector<Collective::Ticket> tickets;
   absl::Status added;
+  std::vector<Payload> own;
   const absl::StatusOr<double> loss = compute([&](int table, Payload gradient) {
     std::vector<int> issue;
+    own.push_back(gradient);
     added.Update(buckets_.Add(TableId{table}, gradient, &issue));
     for (const int bucket : issue)
       tickets.push_back(group.AllReduceAsync(buckets_.bucket(bucket)));
   });
   // The buckets are in use until the last operation is over.
-  const absl::Time computed = absl::Now();
+  const TimeSource time;
+  const absl::Time computed = time.Now();
   absl::Status reduced;
   if (!loss.ok() && !tickets.empty())
     group.Abort(absl::CancelledError("this rank cannot complete its step"));
@@ -191,10 +194,48 @@ absl::StatusOr<Replica::StepResult> Replica::Step(Collective& group,
     *group_failed = true;
     return reduced;
   }
-  const double wait_seconds = absl::ToDoubleSeconds(absl::Now() - computed);
+  StepResult result{
+      .loss = *loss,
+      .wait_seconds = absl::ToDoubleSeconds(time.Now() - computed),
+      .culprits = {}};
+  std::vector<absl::Span<const float>> sums;
+  for (int bucket = 0; bucket < buckets_.bucket_count(); ++bucket)
+    sums.push_back(buckets_.bucket(bucket));
+  SL_ASSIGN_OR_RETURN(const bool finite, memory_->AllFinite(sums));
+  if (finite) {
+    SL_RETURN_IF_ERROR(
+        Apply(1.0f / static_cast<float>(group.world_size()), learning_rate));
+    return result;
+  }
+  result.nonfinite = true;
+  absl::StatusOr<std::vector<Rank>> culprits = FindCulprits(group, own);
+  if (!culprits.ok()) {
+    *group_failed = true;
+    return culprits.status();
+  }
+  result.culprits = *std::move(culprits);
+  return result;
+}
+
+absl::StatusOr<std::vector<Rank>> Replica::FindCulprits(
+    Collective& group, const std::vector<Payload>& own) {
+  std::vector<absl::Span<const float>> gradients;
+  for (const Payload& gradient : own) {
+    gradients.emplace_back(reinterpret_cast<const float*>(gradient.data()),
+                           gradient.size() / sizeof(float));
+  }
+  SL_ASSIGN_OR_RETURN(const bool finite, memory_->AllFinite(gradients));
+  std::vector<float> guilty(static_cast<size_t>(group.world_size()), 0.0f);
+  guilty[static_cast<size_t>(group.rank())] = finite ? 0.0f : 1.0f;
   SL_RETURN_IF_ERROR(
-      Apply(1.0f / static_cast<float>(group.world_size()), learning_rate));
-  return StepResult{.loss = *loss, .wait_seconds = wait_seconds};
+      Exchange(group, absl::MakeSpan(guilty), [&](absl::Span<float> numbers) {
+        return group.AllReduceAsync(numbers);
+      }));
+  std::vector<Rank> culprits;
+  for (size_t rank = 0; rank < guilty.size(); ++rank) {
+    if (guilty[rank] > 0) culprits.push_back(Rank{static_cast<int32_t>(rank)});
+  }
+  return culprits;
 }
 
 absl::Status Replica::Apply(float scale, float learning_rate) {
@@ -262,7 +303,7 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
   const auto most = std::max_element(known.begin(), known.end());
   if (*most == *std::min_element(known.begin(), known.end())) {
     if (*most < 0) {
-      return absl::FailedPreconditionError(
+      return absl::NotFoundError(
           "no worker of the group knows the job's parameters");
     }
     return clock;

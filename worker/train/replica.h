@@ -46,10 +46,18 @@ class Replica {
   struct StepResult {
     double loss = 0;
     double wait_seconds = 0;  // For all-reduce, after the computation.
+    // The sum of the gradients has a NaN or an infinity. It was applied
+    // nowhere: parameters and state are as before. Every rank of the group is
+    // told the same, because every rank has the same sum.
+    bool nonfinite = false;
+    // Whose gradient has one; none if they are finite and their sum is not.
+    std::vector<Rank> culprits;
   };
   // One step: computes, sums the gradients over the group while they come, and
   // applies their mean. All or nothing: if the group fails, which
-  // `*group_failed` tells, parameters and state are as before.
+  // `*group_failed` tells, parameters and state are as before. The gradients
+  // are kept until the sum was looked at: who is to blame for a bad one is
+  // found out only then.
   absl::StatusOr<StepResult> Step(Collective& group, const Compute& compute,
                                   float learning_rate, bool* group_failed);
 
@@ -71,6 +79,9 @@ class Replica {
                                                 Version version);
   Version VersionOf(const View& view, ShardId shard) const;
   absl::Status Apply(float scale, float learning_rate);
+  // Which ranks have a gradient with a NaN or an infinity; `own` is this one's.
+  absl::StatusOr<std::vector<Rank>> FindCulprits(
+      Collective& group, const std::vector<Payload>& own);
   // Numbers of the host through the operation that `start` begins.
   absl::Status Exchange(
       Collective& group, absl::Span<float> numbers,

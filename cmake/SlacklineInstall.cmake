@@ -1,0 +1,72 @@
+# What `cmake --install` puts below the prefix: the programs, the schemas, and the
+# client library slackline::client with everything that it links and the headers
+# of these, for find_package(slackline). Included after all of these targets: it
+# asks them what they link.
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+# What a program needs that joins a job as a worker: the session, and how it reads
+# a job's config.
+add_library(slackline_client INTERFACE)
+target_link_libraries(slackline_client INTERFACE 
+  slackline_worker_loop slackline_net_zmq slackline_job_config slackline_version)
+
+# Sets `result` to our targets among `roots` and all that they link.
+function(slackline_closure result)
+  set(queue ${ARGN})
+  set(found)
+  while(queue)
+    list(POP_FRONT queue target)
+    string(REGEX REPLACE "^\\$<LINK_ONLY:(.*)>$" "\\1" target "${target}")
+    if(target IN_LIST found OR NOT target MATCHES "^slackline_" OR NOT TARGET ${target})
+      continue()
+    endif()
+    list(APPEND found ${target})
+    foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
+      get_target_property(libraries ${target} ${property})
+      if(libraries)
+        list(APPEND queue ${libraries})
+      endif()
+    endforeach()
+  endwhile()
+  set(${result} ${found} PARENT_SCOPE)
+endfunction()
+
+slackline_closure(client_targets slackline_client)
+foreach(target ${client_targets})
+  string(REPLACE "slackline_" "" name ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  get_target_property(folder ${target} SOURCE_DIR)
+  file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${folder})
+  file(GLOB headers ${CMAKE_SOURCE_DIR}/${folder}/*.h)
+  install(FILES ${headers} DESTINATION ${SLACKLINE_INSTALL_HEADERS}/${folder} COMPONENT client)
+endforeach()
+install(DIRECTORY ${CMAKE_BINARY_DIR}/generated/proto/ DESTINATION ${SLACKLINE_INSTALL_HEADERS}/proto
+  COMPONENT client FILES_MATCHING PATTERN "*.pb.h")
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/proto/ DESTINATION ${CMAKE_INSTALL_DATADIR}/slackline/proto
+  COMPONENT client FILES_MATCHING PATTERN "*.proto")
+install(TARGETS ${client_targets} EXPORT slackline-targets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
+install(EXPORT slackline-targets NAMESPACE slackline:: COMPONENT client
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/slackline)
+configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/slackline-config.cmake.in
+  ${CMAKE_BINARY_DIR}/slackline-config.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/slackline)
+# Before 1.0 a minor version may change the API.
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/slackline-config-version.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/slackline-config.cmake ${CMAKE_BINARY_DIR}/slackline-config-version.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/slackline COMPONENT client)
+
+# The programs find each other in their own folder. Others than these are for
+# development.
+install(TARGETS slackline slackline_server slackline_worker slackline_replay
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+install(PROGRAMS ${CMAKE_SOURCE_DIR}/tools/report/slackline_report.py
+  DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/tools/report/slackline_report_lib
+  DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs FILES_MATCHING PATTERN "*.py")
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md
+  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DATADIR}/slackline COMPONENT programs)

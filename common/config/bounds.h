@@ -1,0 +1,16 @@
+// Bounds that several parts of the config share. They refuse slips of the
+// keyboard, not real clusters.
+#pragma once
+
+#include <cstdint>
+
+namespace slackline {
+
+inline constexpr int kGroupsMax = 1024;  // Blocks of servers or of workers.
+inline constexpr int kSlowdownMax = 1000;
+inline constexpr int kKibMax = 1 << 20;  // 1 GiB, far from where int32 ends.
+inline constexpr int kHourMs = 3600 * 1000;
+inline constexpr int kTimeoutMsMax = 24 * kHourMs;
+inline constexpr int64_t kStepsMax = int64_t{1} << 40;
+
+}  // namespace slackline

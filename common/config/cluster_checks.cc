@@ -1,0 +1,456 @@
+#include "common/config/cluster_checks.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/config/bounds.h"
+#include "common/config/cluster_config.h"
+#include "google/protobuf/descriptor.h"
+
+namespace slackline {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+// Bounds on counts. They refuse slips of the keyboard, not real clusters.
+constexpr int kServersMax = 1024;
+constexpr int kWorkersMax = 4096;
+constexpr int kShardThreadsMax = 1024;  // Of a server.
+constexpr int kComputeThreadsMax = 256;
+constexpr int kJobLengthMax = 64;
+constexpr int kHostLengthMax = 253;  // RFC 1035's bound on names.
+constexpr int kGpuMax = 1023;        // The largest index.
+
+// Gives every scalar field with a default an explicit value, in this message
+// and in the blocks that are present in it.
+void WriteScalarDefaults(Message* message) {
+  const google::protobuf::Descriptor& type = *message->GetDescriptor();
+  const Reflection& reflection = *message->GetReflection();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor* field = type.field(i);
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      if (field->is_repeated()) {
+        for (int k = 0; k < reflection.FieldSize(*message, field); ++k) {
+          WriteScalarDefaults(
+              reflection.MutableRepeatedMessage(message, field, k));
+        }
+      } else if (reflection.HasField(*message, field)) {
+        WriteScalarDefaults(reflection.MutableMessage(message, field));
+      }
+      continue;
+    }
+    if (field->is_repeated() || !field->has_default_value() ||
+        reflection.HasField(*message, field)) {
+      continue;
+    }
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+        reflection.SetInt32(message, field, field->default_value_int32());
+        break;
+      case FieldDescriptor::CPPTYPE_INT64:
+        reflection.SetInt64(message, field, field->default_value_int64());
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        reflection.SetDouble(message, field, field->default_value_double());
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        reflection.SetBool(message, field, field->default_value_bool());
+        break;
+      case FieldDescriptor::CPPTYPE_ENUM:
+        reflection.SetEnum(message, field, field->default_value_enum());
+        break;
+      case FieldDescriptor::CPPTYPE_STRING:
+        reflection.SetString(message, field,
+                             std::string(field->default_value_string()));
+        break;
+      default:
+        break;  // The schema has no fields of other types.
+    }
+  }
+}
+
+bool IsNumericAddress(absl::string_view host) {
+  return !host.empty() &&
+         host.find_first_not_of("0123456789.") == absl::string_view::npos;
+}
+
+// Two names for one interface would hide a port that is taken twice.
+std::string SameHostKey(const std::string& host) {
+  return host == "localhost" ? "127.0.0.1" : absl::AsciiStrToLower(host);
+}
+
+// Empty if `host` can be connected to as it is written, else what is wrong.
+std::string HostProblem(const std::string& host) {
+  if (host.empty()) return "is empty; a name or an IPv4 address is required";
+  if (host == "*" || host == "0.0.0.0" || host == "::" || host == "[::]") {
+    return absl::StrCat("value is ", host,
+                        "; the other processes connect to this address, so "
+                        "write the one under which they reach the machine");
+  }
+  if (host.size() > kHostLengthMax) {
+    return absl::StrCat("value has ", host.size(), " characters; at most ",
+                        kHostLengthMax, " are allowed");
+  }
+  if (absl::StrContains(host, "://")) {
+    return absl::StrCat("value is ", Printable(host),
+                        "; leave out the part up to ://");
+  }
+  const size_t colons = std::count(host.begin(), host.end(), ':');
+  if (colons == 1) {
+    return absl::StrCat("value is ", Printable(host),
+                        "; the port goes into the field port");
+  }
+  if (colons > 1) {
+    return absl::StrCat("value is ", Printable(host),
+                        "; IPv6 addresses are not supported, write a name or "
+                        "an IPv4 address");
+  }
+  for (const unsigned char c : host) {
+    if (!absl::ascii_isalnum(c) && c != '.' && c != '-' && c != '_') {
+      return absl::StrCat("value is ", Printable(host),
+                          "; only letters, digits, '.', '-' and '_' are "
+                          "allowed in a host name");
+    }
+  }
+  if (!IsNumericAddress(host)) return "";
+  const std::vector<std::string> parts = absl::StrSplit(host, '.');
+  bool valid = parts.size() == 4;
+  for (const std::string& part : parts) {
+    int number = 0;
+    valid = valid && part.size() <= 3 && absl::SimpleAtoi(part, &number) &&
+            number <= 255;
+  }
+  return valid ? ""
+               : absl::StrCat("value is ", host,
+                              "; an IPv4 address has four numbers from 0 to "
+                              "255, as in 10.0.0.5");
+}
+
+class ClusterChecks {
+ public:
+  ClusterChecks(const config::ClusterConfig& config,
+                const FieldOrigins& origins, const ConfigProblems& problems)
+      : config_(config), origins_(origins), problems_(problems) {}
+
+  void Run() const {
+    CheckJob();
+    CheckServers();
+    CheckWorkers();
+    CheckHosts();
+    CheckPorts();
+    CheckTransport();
+  }
+
+ private:
+  void CheckJob() const {
+    const std::string& job = config_.job();
+    if (!config_.has_job()) {
+      return problems_.Add("job",
+                           "is missing; name the run, as in job: \"mnist\"");
+    }
+    bool valid = !job.empty() && job.size() <= kJobLengthMax &&
+                 absl::ascii_isalnum(static_cast<unsigned char>(job[0]));
+    for (const unsigned char c : job) {
+      valid =
+          valid && (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.');
+    }
+    // Output files and sockets carry the name.
+    if (!valid) {
+      problems_.Add(
+          "job",
+          absl::StrCat("value is ", Printable(job), "; 1 to ", kJobLengthMax,
+                       " letters, digits, '-', '_' or '.' are required, "
+                       "the first a letter or digit"));
+    }
+  }
+
+  void CheckServers() const {
+    if (config_.server_size() == 0) {
+      return problems_.Add(
+          "server",
+          "is missing; at least one is required, as in server { "
+          "host: \"127.0.0.1\" }");
+    }
+    int64_t total = 0;
+    for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
+      const config::ServerGroup& group = config_.server(i);
+      const std::string path = absl::StrCat("server[", i, "]");
+      problems_.Range(path + ".count", group.count(), 1, kServersMax);
+      problems_.Range(path + ".threads", group.threads(), 1, kShardThreadsMax);
+      problems_.Range(path + ".port", group.port(), 0, 65535);
+      problems_.Slowdown(path + ".slowdown", group.slowdown(),
+                         "the server's own speed");
+      total += group.count();
+    }
+    CheckTotal("server", config_.server_size(), total, kServersMax);
+  }
+
+  void CheckWorkers() const {
+    if (config_.worker_size() == 0) {
+      return problems_.Add(
+          "worker",
+          "is missing; at least one is required, as in worker { "
+          "host: \"127.0.0.1\" count: 4 }");
+    }
+    int64_t total = 0;
+    bool counts_ok = config_.worker_size() <= kGroupsMax, gpus_ok = true;
+    for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
+      const config::WorkerGroup& group = config_.worker(i);
+      const std::string path = absl::StrCat("worker[", i, "]");
+      counts_ok =
+          problems_.Range(path + ".count", group.count(), 1, kWorkersMax) &&
+          counts_ok;
+      if (group.device() == config::WorkerGroup::DEVICE_UNSPECIFIED) {
+        problems_.Add(path + ".device",
+                      "value is DEVICE_UNSPECIFIED; CPU or CUDA is required");
+      }
+      gpus_ok = CheckGpuList(path, group) && gpus_ok;
+      problems_.Range(path + ".threads", group.threads(), 1,
+                      kComputeThreadsMax);
+      problems_.Slowdown(path + ".slowdown", group.slowdown(),
+                         "the worker's own speed");
+      total += group.count();
+    }
+    CheckTotal("worker", config_.worker_size(), total, kWorkersMax);
+    if (gpus_ok && counts_ok && total <= kWorkersMax) CheckGpusDiffer();
+  }
+
+  // Whether the list, if there is one, can be used.
+  bool CheckGpuList(const std::string& path,
+                    const config::WorkerGroup& group) const {
+    if (group.gpu_size() == 0) return true;
+    if (group.device() != config::WorkerGroup::CUDA) {
+      problems_.Add(
+          path + ".gpu",
+          "is for workers that train on GPUs; add device: CUDA, or leave "
+          "it out");
+      return false;
+    }
+    if (group.gpu_size() != group.count()) {
+      problems_.Add(
+          path + ".gpu",
+          absl::StrCat("lists ", group.gpu_size(), "; one for each of the ",
+                       group.count(),
+                       " processes of the group is required, or none"));
+      return false;
+    }
+    bool in_range = true;
+    for (int i = 0; i < group.gpu_size(); ++i) {
+      in_range = problems_.Range(absl::StrCat(path, ".gpu[", i, "]"),
+                                 group.gpu(i), 0, kGpuMax) &&
+                 in_range;
+    }
+    return in_range;
+  }
+
+  // No two processes on one GPU: NCCL refuses that.
+  void CheckGpusDiffer() const {
+    // Machine and index to the field that takes it.
+    std::map<std::pair<std::string, int>, std::string> taken;
+    const std::vector<WorkerProcess> workers = WorkerProcesses(config_);
+    size_t rank = 0;
+    for (int i = 0; i < config_.worker_size(); ++i) {
+      const config::WorkerGroup& group = config_.worker(i);
+      for (int p = 0; p < group.count(); ++p, ++rank) {
+        const WorkerProcess& worker = workers[rank];
+        if (worker.gpu < 0) continue;
+        const std::string path = absl::StrCat(
+            "worker[", i, "]",
+            group.gpu_size() > 0 ? absl::StrCat(".gpu[", p, "]") : "");
+        const auto [other, is_new] =
+            taken.insert({{MachineOf(worker.host), worker.gpu}, path});
+        if (is_new) continue;
+        problems_.Add(path,
+                      absl::StrCat("GPU ", worker.gpu, " of ", worker.host,
+                                   " is already taken by ", other->second,
+                                   "; each worker needs its own, list "
+                                   "different ones in the field gpu"));
+      }
+    }
+  }
+
+  void CheckTotal(const std::string& field, int groups, int64_t processes,
+                  int64_t processes_max) const {
+    if (groups > kGroupsMax) {
+      problems_.Add(field,
+                    absl::StrCat("there are ", groups, " blocks; at most ",
+                                 kGroupsMax, " are allowed, use count"));
+    } else if (groups > 1 && processes > processes_max) {
+      problems_.Add(field, absl::StrCat("there are ", processes,
+                                        " processes in all; at most ",
+                                        processes_max, " are allowed"));
+    }
+  }
+
+  struct HostField {
+    std::string path;
+    std::string host;
+  };
+
+  // Fields with a usable address; the others are reported.
+  std::vector<HostField> UsableHosts() const {
+    std::vector<HostField> usable;
+    const auto add = [&](const std::string& path, bool given,
+                         const std::string& host) {
+      const std::string problem =
+          given ? HostProblem(host)
+                : "is missing; write the address of the machine, as in host: "
+                  "\"127.0.0.1\"";
+      if (problem.empty()) {
+        usable.push_back({path, host});
+      } else {
+        problems_.Add(path, problem);
+      }
+    };
+    // A coordinator's host that is the default repeats the server's problems.
+    if (!origins_.At("coordinator.host").empty()) {
+      add("coordinator.host", true, config_.coordinator().host());
+    }
+    for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
+      const config::ServerGroup& group = config_.server(i);
+      add(absl::StrCat("server[", i, "].host"), group.has_host(), group.host());
+    }
+    for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
+      const config::WorkerGroup& group = config_.worker(i);
+      add(absl::StrCat("worker[", i, "].host"), group.has_host(), group.host());
+    }
+    return usable;
+  }
+
+  void CheckHosts() const {
+    const HostField* loopback = nullptr;
+    const HostField* remote = nullptr;
+    std::set<std::string> remote_hosts;
+    const std::vector<HostField> hosts = UsableHosts();
+    for (const HostField& field : hosts) {
+      if (IsLoopback(field.host)) {
+        if (loopback == nullptr) loopback = &field;
+        continue;
+      }
+      if (remote == nullptr) remote = &field;
+      const bool first = remote_hosts.insert(SameHostKey(field.host)).second;
+      if (first && !config_.insecure()) {
+        problems_.Add(
+            field.path,
+            absl::StrCat("value is ", field.host,
+                         "; nothing on the wire is encrypted or "
+                         "authenticated, set insecure: true to accept that "
+                         "on a network that you trust"));
+      }
+    }
+    if (loopback != nullptr && remote != nullptr) {
+      problems_.Add(
+          loopback->path,
+          absl::StrCat("value is ", loopback->host, "; processes on ",
+                       remote->host, " (", remote->path,
+                       ") cannot reach that, write this machine's address "
+                       "on their network"));
+    }
+    const size_t machines = remote_hosts.size() + (loopback != nullptr ? 1 : 0);
+    if (config_.limits().transport() == config::Limits::IPC && machines > 1) {
+      problems_.Add(
+          "limits.transport",
+          absl::StrCat("value is IPC, but the config names ", machines,
+                       " hosts; IPC works within one host, AUTO uses it "
+                       "where it can"));
+    }
+  }
+
+  // Ports [first, end) on one host, asked for by one field.
+  struct PortClaim {
+    std::string path;
+    std::string host;
+    int64_t first = 0;
+    int64_t end = 0;
+  };
+
+  void CheckPorts() const {
+    const int coordinator_port = config_.coordinator().port();
+    problems_.Range("coordinator.port", coordinator_port, 0, 65535);
+    std::vector<PortClaim> claims;
+    const auto claim = [&](const std::string& path, const std::string& host,
+                           int64_t port, int64_t count) {
+      if (port < 1 || port > 65535 || count < 1) return;  // Free, or reported.
+      if (port + count > 65536) {
+        return problems_.Add(
+            path, absl::StrCat("value is ", port, "; the group's ", count,
+                               " threads need ports up to ", port + count - 1,
+                               ", 65535 is the largest"));
+      }
+      const std::string key = SameHostKey(host);
+      for (const PortClaim& other : claims) {
+        const int64_t shared = std::max(port, other.first);
+        if (other.host != key || shared >= std::min(port + count, other.end)) {
+          continue;
+        }
+        const std::string origin = origins_.At(other.path);
+        return problems_.Add(
+            path,
+            absl::StrCat("address ", host, ":", shared, " is already taken by ",
+                         other.path, " (", origin.empty() ? "default" : origin,
+                         "); choose another port, or 0 for any"));
+      }
+      claims.push_back({path, key, port, port + count});
+    };
+    claim("coordinator.port", config_.coordinator().host(), coordinator_port,
+          1);
+    for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
+      const config::ServerGroup& group = config_.server(i);
+      claim(absl::StrCat("server[", i, "].port"), group.host(), group.port(),
+            int64_t{group.count()} * group.threads());
+    }
+  }
+
+  void CheckTransport() const {
+    if (config_.limits().transport() == config::Limits::TRANSPORT_UNSPECIFIED) {
+      problems_.Add("limits.transport",
+                    "value is TRANSPORT_UNSPECIFIED; AUTO, TCP or IPC is "
+                    "required");
+    }
+  }
+
+  const config::ClusterConfig& config_;
+  const FieldOrigins& origins_;
+  const ConfigProblems& problems_;
+};
+
+}  // namespace
+
+void FillDefaults(config::ClusterConfig* config, const ConfigParts& parts) {
+  config::Coordinator* coordinator = config->mutable_coordinator();
+  if (!coordinator->has_host() && config->server_size() > 0 &&
+      config->server(0).has_host()) {
+    coordinator->set_host(config->server(0).host());
+  }
+  config->mutable_schedule();
+  config->mutable_sync()->mutable_collective();
+  config->mutable_train();
+  config->mutable_limits();
+  config->mutable_rebalance();
+  parts.fill_defaults(config);
+  WriteScalarDefaults(config);
+}
+
+void CheckCluster(const config::ClusterConfig& config,
+                  const FieldOrigins& origins, const ConfigProblems& problems) {
+  ClusterChecks(config, origins, problems).Run();
+}
+
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" ||
+         (IsNumericAddress(host) && absl::StartsWith(host, "127."));
+}
+
+}  // namespace slackline

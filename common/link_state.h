@@ -1,0 +1,13 @@
+// What is known of the process at the other end of a connection.
+#pragma once
+
+namespace slackline {
+
+enum class LinkState {
+  // It accepts connections. It may be stopped, and a partition does not show.
+  kUp,
+  // Nobody listens at its address any more: the process has ended.
+  kGone,
+};
+
+}  // namespace slackline

@@ -1,0 +1,48 @@
+#include "common/metrics/server_stats.h"
+
+#include <algorithm>
+
+#include "common/metrics/histogram.h"
+
+namespace slackline {
+namespace {
+
+// One entry for each worker.
+void FoldNonfinite(const run::NonfiniteGradients& from, run::ServerStats* to) {
+  auto* const entries = to->mutable_nonfinite();
+  const auto entry = std::find_if(
+      entries->begin(), entries->end(),
+      [&](const auto& other) { return other.rank() == from.rank(); });
+  if (entry == entries->end()) {
+    *entries->Add() = from;
+    return;
+  }
+  const uint64_t gradients = entry->gradients() + from.gradients();
+  if (from.last_clock() > entry->last_clock()) *entry = from;
+  entry->set_gradients(gradients);
+}
+
+}  // namespace
+
+void FoldServerStats(const run::ServerStats& from, run::ServerStats* to) {
+  to->set_pushes(to->pushes() + from.pushes());
+  to->set_pulls(to->pulls() + from.pulls());
+  to->set_updates(to->updates() + from.updates());
+  to->set_duplicates(to->duplicates() + from.duplicates());
+  to->set_malformed(to->malformed() + from.malformed());
+  to->set_bytes_in(to->bytes_in() + from.bytes_in());
+  to->set_bytes_out(to->bytes_out() + from.bytes_out());
+  to->set_shards(to->shards() + from.shards());
+  to->set_pulls_parked(to->pulls_parked() + from.pulls_parked());
+  to->set_dropped(to->dropped() + from.dropped());
+  to->set_applied(to->applied() + from.applied());
+  to->set_held(to->held() + from.held());
+  MergeHistogram(from.staleness_clocks(), to->mutable_staleness_clocks());
+  MergeHistogram(from.staleness_updates(), to->mutable_staleness_updates());
+  for (const run::NonfiniteGradients& nonfinite : from.nonfinite())
+    FoldNonfinite(nonfinite, to);
+  to->mutable_thread()->MergeFrom(from.thread());
+  to->mutable_hand_over()->MergeFrom(from.hand_over());
+}
+
+}  // namespace slackline

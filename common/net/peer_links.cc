@@ -1,0 +1,66 @@
+#include "common/net/peer_links.h"
+
+#include <optional>
+#include <utility>
+
+#include "common/net/host_id.h"
+#include "common/net/shard_endpoint.h"
+#include "common/status.h"
+
+namespace slackline {
+
+PeerLinks::PeerLinks(Transport& transport, Poller& poller,
+                     config::Limits::Transport kind)
+    : transport_(transport), poller_(poller), kind_(kind), host_id_(HostId()) {}
+
+PeerLinks::~PeerLinks() {
+  for (const auto& [owner, link] : links_) poller_.Remove(*link.channel);
+}
+
+void PeerLinks::Follow(const PeerId& self, std::shared_ptr<const View> view) {
+  self_ = self;
+  view_ = std::move(view);
+  std::erase_if(links_, [&](const auto& entry) {
+    const wire::ServerMember* const server =
+        view_->FindServer(entry.first.server);
+    if (server != nullptr && server->incarnation() == entry.second.server)
+      return false;
+    poller_.Remove(*entry.second.channel);
+    return true;
+  });
+}
+
+absl::Status PeerLinks::Send(Owner to, const Message& message) {
+  auto link = links_.find(to);
+  if (link == links_.end()) {
+    if (view_ == nullptr) return absl::OkStatus();
+    const wire::ServerMember* const server = view_->FindServer(to.server);
+    if (server == nullptr || to.thread >= server->thread_size())
+      return absl::OkStatus();
+    SL_ASSIGN_OR_RETURN(const std::string endpoint,
+                        ShardEndpoint(*server, to.thread, host_id_, kind_));
+    SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel,
+                        transport_.Connect(self_, endpoint, ChannelOptions()));
+    poller_.Add(*channel);
+    link = links_
+               .emplace(to, Link{.server = server->incarnation(),
+                                 .channel = std::move(channel)})
+               .first;
+  }
+  const absl::Status sent = link->second.channel->Send(message);
+  return absl::IsResourceExhausted(sent) ? absl::OkStatus() : sent;
+}
+
+absl::Status PeerLinks::Receive(absl::FunctionRef<void(Owner, Message&)> take) {
+  for (const auto& [owner, link] : links_) {
+    while (true) {
+      SL_ASSIGN_OR_RETURN(std::optional<Message> message,
+                          link.channel->Receive());
+      if (!message.has_value()) break;
+      take(owner, *message);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace slackline

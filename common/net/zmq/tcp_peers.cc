@@ -1,0 +1,65 @@
+#include "common/net/zmq/tcp_peers.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <optional>
+
+namespace slackline {
+namespace {
+
+// The number that the kernel gives a socket and no other; 0 if there is none.
+uint64_t CookieOf(int descriptor) {
+  uint64_t cookie = 0;
+  socklen_t size = sizeof(cookie);
+  if (getsockopt(descriptor, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0)
+    return 0;
+  return cookie;
+}
+
+// Bytes that have arrived on a TCP connection.
+std::optional<int64_t> BytesArrived(int descriptor) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+      size < offsetof(tcp_info, tcpi_bytes_received) +
+                 sizeof(info.tcpi_bytes_received)) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(info.tcpi_bytes_received);
+}
+
+}  // namespace
+
+void TcpPeers::OnAccepted(int descriptor) {
+  const uint64_t cookie = CookieOf(descriptor);
+  if (cookie == 0 || !BytesArrived(descriptor).has_value()) return;
+  peers_[descriptor] = {.cookie = cookie, .received = 0};
+}
+
+void TcpPeers::OnReceived(int descriptor, int64_t bytes) {
+  const auto peer = peers_.find(descriptor);
+  if (peer != peers_.end()) peer->second.received += bytes;
+}
+
+void TcpPeers::Look(absl::Time now) {
+  if (now < next_look_) return;
+  next_look_ = now + kLookEvery;
+  for (auto& [descriptor, peer] : peers_) {
+    const std::optional<int64_t> arrived = BytesArrived(descriptor);
+    if (!arrived.has_value() || *arrived - peer.received <= unread_bytes_max_ ||
+        CookieOf(descriptor) != peer.cookie) {
+      continue;
+    }
+    // ZeroMQ owns the descriptor. It reads the end of the connection, drops
+    // what it holds of it and closes it, which resets the connection.
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    shutdown(descriptor, SHUT_RDWR);
+    ++ended_count_;
+  }
+}
+
+}  // namespace slackline

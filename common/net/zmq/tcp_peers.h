@@ -1,0 +1,58 @@
+// TcpPeers: bounds what each TCP connection of a listener may have sent that
+// has not been received yet.
+//
+// ZeroMQ hands on whole messages and takes in the frames of one without a
+// bound, so a message that never ends would take memory without the listener
+// ever seeing it. The kernel counts the bytes of a connection: those less the
+// bytes of the messages that have been received are the ones that lie
+// somewhere in between. A connection with too many of them is ended.
+//
+// Thread-compatible. Where the kernel does not count (before Linux 4.6) there
+// is no bound.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "absl/time/time.h"
+
+namespace slackline {
+
+class TcpPeers {
+ public:
+  // Looks this often.
+  static constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
+
+  explicit TcpPeers(int64_t unread_bytes_max)
+      : unread_bytes_max_(unread_bytes_max) {}
+
+  // The connection with this file descriptor begins and ends. One that is no
+  // TCP connection is ignored.
+  void OnAccepted(int descriptor);
+  void OnEnded(int descriptor) { peers_.erase(descriptor); }
+  // A message of so many bytes, as sent, came from it.
+  void OnReceived(int descriptor, int64_t bytes);
+
+  bool empty() const { return peers_.empty(); }
+  // Ends connections that have too much unread; if it is time to look.
+  void Look(absl::Time now);
+  // InfiniteFuture if there is nothing to look at.
+  absl::Time NextLook() const {
+    return peers_.empty() ? absl::InfiniteFuture() : next_look_;
+  }
+
+  // Connections that were ended.
+  int64_t ended_count() const { return ended_count_; }
+
+ private:
+  struct Peer {
+    uint64_t cookie = 0;  // Of the socket: descriptors are used again.
+    int64_t received = 0;
+  };
+  const int64_t unread_bytes_max_;
+  std::unordered_map<int, Peer> peers_;  // By descriptor.
+  absl::Time next_look_ = absl::InfinitePast();
+  int64_t ended_count_ = 0;
+};
+
+}  // namespace slackline

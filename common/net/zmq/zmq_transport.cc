@@ -1,0 +1,733 @@
+#include "common/net/zmq/zmq_transport.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+#include <zmq.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/net/header_codec.h"
+#include "common/net/zmq/tcp_peers.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+// A message in a row of this many malformed ones is left for the next call.
+constexpr int kMalformedPerCall = 64;
+// Of a routing id, beyond the text of the PeerId. ZeroMQ allows 255 bytes.
+constexpr char kSuffixMark = '#';
+constexpr size_t kSuffixMax = 64;
+// As many as ZeroMQ allows.
+constexpr int kSocketsMax = 65535;
+
+absl::Time MonotonicNow() {
+  return absl::UnixEpoch() +
+         absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+uint64_t RandomNumber() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+// False if it is none of ours: also for other spellings of a PeerId, such as
+// leading zeros.
+bool ParseRoutingId(const std::string& routing_id, PeerId* peer) {
+  const size_t mark = routing_id.find(kSuffixMark);
+  const std::string text = routing_id.substr(0, mark);
+  if (mark != std::string::npos) {
+    const size_t suffix = routing_id.size() - mark - 1;
+    if (suffix < 1 || suffix > kSuffixMax) return false;
+  }
+  return PeerId::FromString(text, peer) && peer->ToString() == text;
+}
+
+absl::Status CallFailed(const std::string& call, const std::string& hint,
+                        const zmq::error_t& error) {
+  return absl::UnavailableError(
+      absl::StrCat(call, ": ", error.what(), hint.empty() ? "" : "; ", hint));
+}
+
+constexpr char kFilesHint[] =
+    "the process has as many files and sockets open as it may; raise the hard "
+    "limit (ulimit -Hn, or LimitNOFILE= of its service), or start fewer shard "
+    "threads per process";
+
+std::string BindHint(int error) {
+  switch (error) {
+    case EADDRINUSE:
+      return "another job or program holds the port; set coordinator { port: "
+             "... } (or server { port: ... }) to a free one, or end it";
+    case EADDRNOTAVAIL:
+    case ENODEV:
+      return "the address is not one of this host; give a numeric address or "
+             "an "
+             "interface of it as host";
+    case EMFILE:
+      return kFilesHint;
+    case EACCES:
+      return "ports below 1024 need privileges; choose a larger one";
+    case ENAMETOOLONG:
+      return "an ipc name may have at most 106 characters";
+    case EINVAL:
+    case EPROTONOSUPPORT:
+      return "an endpoint is tcp://address:port, ipc://@name or inproc://name";
+    default:
+      return "";
+  }
+}
+
+std::string ConnectHint(int error) {
+  switch (error) {
+    case EMFILE:
+      return kFilesHint;
+    case EINVAL:
+    case EPROTONOSUPPORT:
+      return "an endpoint is tcp://host:port, ipc://@name or inproc://name";
+    default:
+      return "";
+  }
+}
+
+void DropReference(void* /*data*/, void* payload) {
+  delete static_cast<Payload*>(payload);
+}
+
+zmq::message_t PayloadFrame(const Payload& payload) {
+  if (payload.size() < kZeroCopyBytes) {
+    return zmq::message_t(static_cast<const void*>(payload.data()),
+                          payload.size());
+  }
+  // ZeroMQ takes a non-const pointer, but never writes to what it sends.
+  return zmq::message_t(const_cast<std::byte*>(payload.data()), payload.size(),
+                        &DropReference, new Payload(payload));
+}
+
+Payload TakePayload(zmq::message_t&& frame) {
+  if (frame.size() < kZeroCopyBytes) {
+    return Payload::Copy(frame.data(), frame.size());
+  }
+  // The pointer is taken where the frame stays, since moving a frame may move
+  // its bytes.
+  auto owner = std::make_unique<zmq::message_t>(std::move(frame));
+  const void* const data = owner->data();
+  const size_t bytes = owner->size();
+  return Payload::Wrap(data, bytes, std::move(owner));
+}
+
+// Of one frame of this size (ZMTP 3.0: flags, and a length of 1 or 8 bytes).
+int64_t BytesOnWire(size_t frame) {
+  return static_cast<int64_t>(frame) + (frame > 255 ? 9 : 2);
+}
+
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+}
+
+// What all sockets have in common.
+class ZmqSocket {
+ public:
+  ZmqSocket(zmq::context_t& context, int type, const ChannelOptions& options);
+
+  zmq::socket_t& raw() { return socket_; }
+  const ChannelOptions& options() const { return options_; }
+
+  int Descriptor() const { return socket_.get(zmq::sockopt::fd); }
+  // Also makes the socket take in what has happened meanwhile.
+  absl::StatusOr<bool> HasInput();
+  absl::StatusOr<absl::Duration> WaitMax();
+
+  // Of the last message that ReceiveBody() took, with its frames' headers.
+  int64_t bytes_on_wire() const { return bytes_on_wire_; }
+
+  // False if no frame is there.
+  absl::StatusOr<bool> ReceiveFrame(zmq::message_t* frame);
+  // Takes all frames of a message from its header frame on. `*fault` says what
+  // is wrong with it, empty if nothing.
+  absl::Status ReceiveBody(const zmq::message_t& header, Message* message,
+                           std::string* fault);
+  // False if the queue is full. `frame` is consumed on true.
+  absl::StatusOr<bool> SendFrame(zmq::message_t& frame, bool more);
+  absl::StatusOr<bool> SendFirstFrame(zmq::message_t& frame, bool more);
+  // `first`: no routing id has been sent before.
+  absl::StatusOr<bool> SendBody(const Message& message, bool first);
+
+ private:
+  const ChannelOptions options_;
+  zmq::socket_t socket_;
+  // The last call was a receive that found nothing: every message since then
+  // shows in the file descriptor.
+  bool drained_ = false;
+  int64_t bytes_on_wire_ = 0;
+};
+
+ZmqSocket::ZmqSocket(zmq::context_t& context, int type,
+                     const ChannelOptions& options)
+    : options_(options), socket_(context, type) {
+  socket_.set(zmq::sockopt::linger, Milliseconds(options.linger));
+  socket_.set(zmq::sockopt::sndhwm, options.send_queue_max);
+  socket_.set(zmq::sockopt::rcvhwm, options.receive_queue_max);
+  socket_.set(zmq::sockopt::maxmsgsize, options.message_bytes_max);
+  // A host that does not answer any more is found out by TCP, not by heartbeats
+  // of ZeroMQ: their timer ends the process (libzmq 4.3.4, assertion
+  // !_io_error) when a connection that libzmq has stopped to read is reset.
+  // That takes no more than a peer that dies while its queue is full.
+  const int seconds =
+      std::max(1, static_cast<int>(absl::ToInt64Seconds(options.silence_max)));
+  socket_.set(zmq::sockopt::tcp_keepalive, 1);
+  socket_.set(zmq::sockopt::tcp_keepalive_idle, (seconds + 3) / 4);
+  socket_.set(zmq::sockopt::tcp_keepalive_intvl, (seconds + 3) / 4);
+  socket_.set(zmq::sockopt::tcp_keepalive_cnt, 3);
+  socket_.set(zmq::sockopt::tcp_maxrt, Milliseconds(options.silence_max));
+}
+
+absl::StatusOr<absl::Duration> ZmqSocket::WaitMax() {
+  // A socket's descriptor tells that ZeroMQ has news for it, not that it has
+  // messages, and is silent about messages whose news a send has already taken
+  // in. So the socket is asked first. Afterwards every new message makes its
+  // descriptor readable.
+  SL_ASSIGN_OR_RETURN(const bool has_input, HasInput());
+  return has_input ? absl::ZeroDuration() : absl::InfiniteDuration();
+}
+
+absl::StatusOr<bool> ZmqSocket::HasInput() {
+  if (drained_) return false;
+  for (;;) {
+    try {
+      return (socket_.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0;
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EINTR) return CallFailed("poll", "", error);
+    }
+  }
+}
+
+absl::StatusOr<bool> ZmqSocket::ReceiveFrame(zmq::message_t* frame) {
+  for (;;) {
+    try {
+      drained_ = !socket_.recv(*frame, zmq::recv_flags::dontwait).has_value();
+      return !drained_;
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EINTR) return CallFailed("receive", "", error);
+    }
+  }
+}
+
+absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
+                                    Message* message, std::string* fault) {
+  const absl::Status parsed =
+      ParseHeader({static_cast<const std::byte*>(header.data()), header.size()},
+                  &message->header);
+  if (!parsed.ok()) *fault = std::string(parsed.message());
+  int64_t bytes = static_cast<int64_t>(header.size());
+  bytes_on_wire_ = BytesOnWire(header.size());
+  bool more = header.more();
+  while (more) {
+    zmq::message_t frame;
+    SL_ASSIGN_OR_RETURN(const bool received, ReceiveFrame(&frame));
+    SL_CHECK(received, "ZeroMQ delivered part of a message");
+    more = frame.more();
+    bytes += static_cast<int64_t>(frame.size());
+    bytes_on_wire_ += BytesOnWire(frame.size());
+    if (!fault->empty()) continue;  // The rest is only to be taken away.
+    if (message->payloads.size() >=
+        static_cast<size_t>(options_.payloads_max)) {
+      *fault =
+          absl::StrCat("more than ", options_.payloads_max, " payload frames");
+    } else if (bytes > options_.message_bytes_max) {
+      *fault = absl::StrCat("more than ", options_.message_bytes_max, " bytes");
+    } else {
+      message->payloads.push_back(TakePayload(std::move(frame)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> ZmqSocket::SendFrame(zmq::message_t& frame, bool more) {
+  drained_ = false;
+  const zmq::send_flags flags =
+      more ? zmq::send_flags::dontwait | zmq::send_flags::sndmore
+           : zmq::send_flags::dontwait;
+  for (;;) {
+    try {
+      return socket_.send(frame, flags).has_value();
+    } catch (const zmq::error_t& error) {
+      if (error.num() == EHOSTUNREACH) {
+        return absl::NotFoundError("not connected");
+      }
+      if (error.num() != EINTR) return CallFailed("send", "", error);
+    }
+  }
+}
+
+absl::StatusOr<bool> ZmqSocket::SendFirstFrame(zmq::message_t& frame,
+                                               bool more) {
+  SL_ASSIGN_OR_RETURN(const bool sent, SendFrame(frame, more));
+  if (sent) return true;
+  // A send does not always look for news of room in the queue. This does.
+  SL_RETURN_IF_ERROR(HasInput().status());
+  return SendFrame(frame, more);
+}
+
+absl::StatusOr<bool> ZmqSocket::SendBody(const Message& message, bool first) {
+  zmq::message_t header(HeaderBytes(message.header));
+  SerializeHeader(message.header, header.data());
+  size_t left = message.payloads.size();
+  SL_ASSIGN_OR_RETURN(bool sent, first ? SendFirstFrame(header, left > 0)
+                                       : SendFrame(header, left > 0));
+  // A queue is never full in the middle of a message. Where the connection went
+  // away in the middle, ZeroMQ still wants (and drops) the remaining frames.
+  if (!sent) return false;
+  for (const Payload& payload : message.payloads) {
+    zmq::message_t frame = PayloadFrame(payload);
+    SL_ASSIGN_OR_RETURN(const bool frame_sent, SendFrame(frame, --left > 0));
+    sent = sent && frame_sent;
+  }
+  return sent;
+}
+
+// ---- What ZeroMQ tells of connections
+// ----------------------------------------
+
+// zmq_socket_monitor(3).
+struct MonitorEvent {
+  uint16_t kind = 0;
+  uint32_t value = 0;
+};
+
+// The events of `socket` go to `monitor`, a PAIR socket.
+void Monitor(zmq::socket_t& socket, const std::string& endpoint, int events,
+             zmq::socket_t& monitor) {
+  if (zmq_socket_monitor(socket.handle(), endpoint.c_str(), events) != 0)
+    throw zmq::error_t();
+  monitor.connect(endpoint);
+}
+
+// nullopt if there is none.
+absl::StatusOr<std::optional<MonitorEvent>> ReceiveEvent(ZmqSocket& monitor) {
+  zmq::message_t frame;
+  SL_ASSIGN_OR_RETURN(const bool received, monitor.ReceiveFrame(&frame));
+  if (!received) return std::nullopt;
+  // 16 bits of event, 32 bits of value; the endpoint in a second frame.
+  MonitorEvent event;
+  SL_CHECK(
+      frame.size() >= sizeof(event.kind) + sizeof(event.value) && frame.more(),
+      "an event of a ZeroMQ monitor is too short");
+  std::memcpy(&event.kind, frame.data(), sizeof(event.kind));
+  std::memcpy(&event.value,
+              static_cast<const std::byte*>(frame.data()) + sizeof(event.kind),
+              sizeof(event.value));
+  SL_RETURN_IF_ERROR(monitor.ReceiveFrame(&frame).status());
+  return event;
+}
+
+// ---- Listener ---------------------------------------------------------------
+
+class ZmqListener : public Listener {
+ public:
+  ZmqListener(zmq::context_t& context, const std::string& monitor_endpoint,
+              const ChannelOptions& options);
+
+  absl::StatusOr<std::string> Bind(const std::string& endpoint) override;
+  absl::StatusOr<std::optional<Incoming>> Receive() override;
+  absl::Status Send(const PeerId& to, const Message& message) override;
+  ChannelCounts counts() const override;
+  std::vector<int> Descriptors() const override;
+  absl::StatusOr<absl::Duration> WaitMax() override;
+
+ private:
+  void SendError(const zmq::message_t& to, const std::string& error);
+  // Where to reach a peer. Null if it is unknown.
+  const std::string* RouteTo(const PeerId& peer) const;
+  void Learn(const PeerId& peer, const std::string& routing_id);
+  void Forget(const PeerId& peer);
+  // Takes in which connections have begun and ended.
+  absl::Status ReceiveConnections();
+
+  ZmqSocket socket_;
+  zmq::context_t& context_;
+  const std::string monitor_endpoint_;
+  std::optional<ZmqSocket> monitor_;  // Of socket_; from Bind() to tcp on.
+  TcpPeers tcp_peers_;
+  ChannelCounts counts_;
+  // In two generations: once the first is full it becomes the second.
+  std::map<PeerId, std::string> routes_;
+  std::map<PeerId, std::string> older_routes_;
+};
+
+ZmqListener::ZmqListener(zmq::context_t& context,
+                         const std::string& monitor_endpoint,
+                         const ChannelOptions& options)
+    : socket_(context, ZMQ_ROUTER, options),
+      context_(context),
+      monitor_endpoint_(monitor_endpoint),
+      tcp_peers_(options.unread_bytes_max) {
+  zmq::socket_t& router = socket_.raw();
+  // A send to nobody is an error, not silence; and a peer that has come back
+  // replaces its old connection, which may not have ended here yet.
+  router.set(zmq::sockopt::router_mandatory, true);
+  router.set(zmq::sockopt::router_handover, true);
+  router.set(zmq::sockopt::backlog, 1024);
+  // The bound is in bytes, by tcp_peers_. A bound in messages makes ZeroMQ stop
+  // to read, and then libzmq 4.3.4 ends the process if the peer has sent a PING
+  // and resets its connection.
+  router.set(zmq::sockopt::rcvhwm, 0);
+  router.set(zmq::sockopt::maxmsgsize,
+             std::min(options.message_bytes_max, options.unread_bytes_max));
+  // Who may use ipc could as well kill this process.
+  const uid_t self = geteuid();
+  if (zmq_setsockopt(router.handle(), ZMQ_IPC_FILTER_UID, &self,
+                     sizeof(self)) != 0) {
+    throw zmq::error_t();
+  }
+}
+
+ChannelCounts ZmqListener::counts() const {
+  ChannelCounts counts = counts_;
+  counts.malformed += tcp_peers_.ended_count();
+  return counts;
+}
+
+std::vector<int> ZmqListener::Descriptors() const {
+  if (!monitor_.has_value()) return {socket_.Descriptor()};
+  return {socket_.Descriptor(), monitor_->Descriptor()};
+}
+
+absl::StatusOr<absl::Duration> ZmqListener::WaitMax() {
+  if (monitor_.has_value()) SL_RETURN_IF_ERROR(ReceiveConnections());
+  SL_ASSIGN_OR_RETURN(const absl::Duration may_wait, socket_.WaitMax());
+  if (tcp_peers_.empty()) return may_wait;
+  const absl::Time now = MonotonicNow();
+  tcp_peers_.Look(now);
+  return std::min(may_wait, tcp_peers_.NextLook() - now);
+}
+
+absl::Status ZmqListener::ReceiveConnections() {
+  while (true) {
+    SL_ASSIGN_OR_RETURN(const std::optional<MonitorEvent> event,
+                        ReceiveEvent(*monitor_));
+    if (!event.has_value()) return absl::OkStatus();
+    if (event->kind == ZMQ_EVENT_ACCEPTED) {
+      tcp_peers_.OnAccepted(static_cast<int>(event->value));
+    } else {
+      tcp_peers_.OnEnded(static_cast<int>(event->value));
+    }
+  }
+}
+
+absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
+  try {
+    if (absl::StartsWith(endpoint, "tcp://") && !monitor_.has_value()) {
+      monitor_.emplace(context_, ZMQ_PAIR, socket_.options());
+      // ZeroMQ's threads would wait for room in a queue that is full.
+      monitor_->raw().set(zmq::sockopt::rcvhwm, 0);
+      Monitor(socket_.raw(), monitor_endpoint_,
+              ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED, monitor_->raw());
+    }
+    socket_.raw().bind(endpoint);
+    return socket_.raw().get(zmq::sockopt::last_endpoint);
+  } catch (const zmq::error_t& error) {
+    return CallFailed(absl::StrCat("bind to ", endpoint), BindHint(error.num()),
+                      error);
+  }
+}
+
+absl::StatusOr<std::optional<Listener::Incoming>> ZmqListener::Receive() {
+  for (int i = 0; i < kMalformedPerCall; ++i) {
+    zmq::message_t id;
+    SL_ASSIGN_OR_RETURN(const bool received, socket_.ReceiveFrame(&id));
+    if (!received) return std::nullopt;
+    Incoming incoming;
+    std::string fault;
+    if (!id.more()) {
+      fault = "no header frame";
+    } else {
+      zmq::message_t header;
+      SL_ASSIGN_OR_RETURN(const bool complete, socket_.ReceiveFrame(&header));
+      SL_CHECK(complete, "ZeroMQ delivered part of a message");
+      SL_RETURN_IF_ERROR(
+          socket_.ReceiveBody(header, &incoming.message, &fault));
+      if (!tcp_peers_.empty()) {
+        tcp_peers_.OnReceived(zmq_msg_get(header.handle(), ZMQ_SRCFD),
+                              socket_.bytes_on_wire());
+      }
+    }
+    const std::string text = id.to_string();
+    if (fault.empty() && !ParseRoutingId(text, &incoming.from)) {
+      // Without the id: one that ZeroMQ has made up must not get known, since
+      // libzmq 4.3.4 ends the process if a peer takes the next one.
+      fault =
+          "the routing id is not a peer id such as worker.2.17, with or "
+          "without a suffix such as #1a";
+    }
+    if (fault.empty()) {
+      Learn(incoming.from, text);
+      return incoming;
+    }
+    ++counts_.malformed;
+    SendError(id, fault);
+  }
+  return std::nullopt;
+}
+
+const std::string* ZmqListener::RouteTo(const PeerId& peer) const {
+  for (const auto* const routes : {&routes_, &older_routes_}) {
+    const auto route = routes->find(peer);
+    if (route != routes->end()) return &route->second;
+  }
+  return nullptr;
+}
+
+void ZmqListener::Learn(const PeerId& peer, const std::string& routing_id) {
+  const auto known = routes_.find(peer);
+  if (known != routes_.end()) {
+    if (known->second != routing_id) known->second = routing_id;
+    return;
+  }
+  if (routes_.size() >= static_cast<size_t>(socket_.options().peers_max)) {
+    older_routes_ = std::move(routes_);
+    routes_.clear();
+  }
+  routes_[peer] = routing_id;
+}
+
+void ZmqListener::Forget(const PeerId& peer) {
+  routes_.erase(peer);
+  older_routes_.erase(peer);
+}
+
+void ZmqListener::SendError(const zmq::message_t& to,
+                            const std::string& error) {
+  Message reply;
+  reply.header.mutable_error_reply()->set_error(
+      absl::StrCat("malformed message: ", error));
+  zmq::message_t id(to.data(), to.size());
+  // Whoever sends garbage and does not wait for the answer misses it.
+  const absl::StatusOr<bool> reached = socket_.SendFrame(id, true);
+  if (reached.ok() && *reached) socket_.SendBody(reply, false).IgnoreError();
+}
+
+absl::Status ZmqListener::Send(const PeerId& to, const Message& message) {
+  SL_RETURN_IF_ERROR(CheckBounds(message, socket_.options()));
+  const std::string* const route = RouteTo(to);
+  absl::StatusOr<bool> reached = absl::NotFoundError("not heard of yet");
+  if (route != nullptr) {
+    zmq::message_t id(route->data(), route->size());
+    reached = socket_.SendFirstFrame(id, true);
+  }
+  if (absl::IsNotFound(reached.status())) {
+    Forget(to);
+    ++counts_.dropped;
+    return absl::NotFoundError(absl::StrCat(
+        "send to ", to.ToString(),
+        ": it is not connected (not yet, or it has ended); message dropped"));
+  }
+  if (!reached.ok()) return Annotate(reached.status(), to.ToString());
+  if (!*reached) {
+    ++counts_.dropped;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "send to ", to.ToString(), ": its queue is full (",
+        socket_.options().send_queue_max,
+        " messages), it reads too slowly or not at all; message dropped"));
+  }
+  const absl::StatusOr<bool> sent = socket_.SendBody(message, false);
+  if (!sent.ok()) return Annotate(sent.status(), to.ToString());
+  return absl::OkStatus();
+}
+
+// ---- Channel ----------------------------------------------------------------
+
+// Tells whether a process listens at the other end of a DEALER socket.
+class LinkMonitor {
+ public:
+  // Before `dealer` connects. An attempt to connect takes at most attempt_max.
+  LinkMonitor(zmq::context_t& context, ZmqSocket& dealer,
+              const std::string& endpoint, absl::Duration attempt_max);
+
+  ZmqSocket& socket() { return socket_; }
+  const ZmqSocket& socket() const { return socket_; }
+  absl::StatusOr<std::optional<LinkState>> Receive();
+
+ private:
+  ZmqSocket socket_;
+  const absl::Duration attempt_max_;
+  absl::Time attempt_at_ = absl::InfinitePast();  // The last one began.
+};
+
+class ZmqChannel : public Channel {
+ public:
+  // Connects.
+  ZmqChannel(zmq::context_t& context, const std::string& routing_id,
+             const std::string& monitor_endpoint, const std::string& endpoint,
+             const ChannelOptions& options);
+
+  absl::StatusOr<std::optional<Message>> Receive() override;
+  absl::Status Send(const Message& message) override;
+  absl::StatusOr<std::optional<LinkState>> ReceiveLinkState() override {
+    if (!monitor_.has_value()) return std::nullopt;
+    return monitor_->Receive();
+  }
+  ChannelCounts counts() const override { return counts_; }
+  std::vector<int> Descriptors() const override;
+  absl::StatusOr<absl::Duration> WaitMax() override;
+
+ private:
+  const std::string endpoint_;
+  ZmqSocket socket_;
+  std::optional<LinkMonitor> monitor_;
+  ChannelCounts counts_;
+};
+
+ZmqChannel::ZmqChannel(zmq::context_t& context, const std::string& routing_id,
+                       const std::string& monitor_endpoint,
+                       const std::string& endpoint,
+                       const ChannelOptions& options)
+    : endpoint_(endpoint), socket_(context, ZMQ_DEALER, options) {
+  zmq::socket_t& dealer = socket_.raw();
+  dealer.set(zmq::sockopt::routing_id, routing_id);
+  // Try again soon at first, since processes start together, then less often.
+  dealer.set(zmq::sockopt::reconnect_ivl, 20);
+  dealer.set(zmq::sockopt::reconnect_ivl_max, 1000);
+  dealer.set(zmq::sockopt::connect_timeout, Milliseconds(options.silence_max));
+  if (options.watch_link)
+    monitor_.emplace(context, socket_, monitor_endpoint, options.silence_max);
+  dealer.connect(endpoint);
+}
+
+std::vector<int> ZmqChannel::Descriptors() const {
+  if (!monitor_.has_value()) return {socket_.Descriptor()};
+  return {socket_.Descriptor(), monitor_->socket().Descriptor()};
+}
+
+absl::StatusOr<absl::Duration> ZmqChannel::WaitMax() {
+  SL_ASSIGN_OR_RETURN(const absl::Duration may_wait, socket_.WaitMax());
+  if (!monitor_.has_value()) return may_wait;
+  SL_ASSIGN_OR_RETURN(const absl::Duration of_monitor,
+                      monitor_->socket().WaitMax());
+  return std::min(may_wait, of_monitor);
+}
+
+absl::StatusOr<std::optional<Message>> ZmqChannel::Receive() {
+  for (int i = 0; i < kMalformedPerCall; ++i) {
+    zmq::message_t header;
+    SL_ASSIGN_OR_RETURN(const bool received, socket_.ReceiveFrame(&header));
+    if (!received) return std::nullopt;
+    Message message;
+    std::string fault;
+    SL_RETURN_IF_ERROR(socket_.ReceiveBody(header, &message, &fault));
+    if (fault.empty()) return message;
+    ++counts_.malformed;
+  }
+  return std::nullopt;
+}
+
+absl::Status ZmqChannel::Send(const Message& message) {
+  SL_RETURN_IF_ERROR(CheckBounds(message, socket_.options()));
+  const absl::StatusOr<bool> sent = socket_.SendBody(message, true);
+  if (!sent.ok()) return Annotate(sent.status(), endpoint_);
+  if (!*sent) {
+    ++counts_.dropped;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "send to ", endpoint_, ": the queue is full (",
+        socket_.options().send_queue_max,
+        " messages), nobody reads at the other end; message dropped"));
+  }
+  return absl::OkStatus();
+}
+
+LinkMonitor::LinkMonitor(zmq::context_t& context, ZmqSocket& dealer,
+                         const std::string& endpoint,
+                         absl::Duration attempt_max)
+    : socket_(context, ZMQ_PAIR, dealer.options()), attempt_max_(attempt_max) {
+  Monitor(dealer.raw(), endpoint,
+          ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_DELAYED | ZMQ_EVENT_CLOSED,
+          socket_.raw());
+}
+
+absl::StatusOr<std::optional<LinkState>> LinkMonitor::Receive() {
+  std::optional<LinkState> state;
+  while (true) {
+    SL_ASSIGN_OR_RETURN(const std::optional<MonitorEvent> event,
+                        ReceiveEvent(socket_));
+    if (!event.has_value()) return state;
+    const absl::Time now = MonotonicNow();
+    switch (event->kind) {
+      case ZMQ_EVENT_CONNECTED:
+        state = LinkState::kUp;
+        break;
+      case ZMQ_EVENT_CONNECT_DELAYED:
+        attempt_at_ = now;
+        break;
+      case ZMQ_EVENT_CLOSED:
+        // The attempt has failed. A refusal takes a round trip; what takes as
+        // long as it may is a partition, or a host that is down.
+        if (now - attempt_at_ < attempt_max_ * 0.9 ||
+            attempt_at_ == absl::InfinitePast()) {
+          state = LinkState::kGone;
+        }
+        attempt_at_ = absl::InfinitePast();
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+ZmqTransport::ZmqTransport(const Options& options)
+    : context_(std::make_unique<zmq::context_t>(options.io_threads)),
+      token_(RandomNumber()) {
+  // By default a process has 1023, and a shard thread takes a few.
+  context_->set(zmq::ctxopt::max_sockets, kSocketsMax);
+}
+
+ZmqTransport::~ZmqTransport() = default;
+
+std::string ZmqTransport::UniqueSuffix() {
+  // With the text of a PeerId short enough that ZeroMQ keeps a routing id, up
+  // to 33 bytes, in place.
+  return absl::StrFormat("%012x.%x", token_ & 0xffffffffffff,
+                         next_number_.fetch_add(1));
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> ZmqTransport::Listen(
+    const ChannelOptions& options) {
+  SL_RETURN_IF_ERROR(CheckChannelOptions(options));
+  const std::string monitor =
+      absl::StrCat("inproc://connections-", UniqueSuffix());
+  try {
+    return std::make_unique<ZmqListener>(*context_, monitor, options);
+  } catch (const zmq::error_t& error) {
+    return CallFailed("create a ROUTER socket",
+                      error.num() == EMFILE ? kFilesHint : "", error);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Channel>> ZmqTransport::Connect(
+    const PeerId& self, const std::string& endpoint,
+    const ChannelOptions& options) {
+  SL_RETURN_IF_ERROR(CheckChannelOptions(options));
+  const std::string suffix = UniqueSuffix();
+  try {
+    return std::make_unique<ZmqChannel>(
+        *context_,
+        absl::StrCat(self.ToString(), std::string(1, kSuffixMark), suffix),
+        absl::StrCat("inproc://link-", suffix), endpoint, options);
+  } catch (const zmq::error_t& error) {
+    return CallFailed(absl::StrCat("connect to ", endpoint),
+                      ConnectHint(error.num()), error);
+  }
+}
+
+}  // namespace slackline

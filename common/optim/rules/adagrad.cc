@@ -1,0 +1,33 @@
+#include "common/optim/rules/rule_config.h"
+
+namespace slackline::optim {
+namespace {
+
+void Check(const config::Optimizer& config, const ConfigProblems& problems) {
+  CheckRates(config.adagrad(), problems);
+  // Without it, a parameter whose gradients are all 0 becomes 0 / 0.
+  problems.FloatAboveZero("epsilon", config.adagrad().epsilon());
+}
+
+Coefficients CoefficientsOf(const config::Optimizer& config, float rate,
+                            int64_t /*update_count*/) {
+  Coefficients c;
+  c.rate = rate;
+  c.weight_decay = static_cast<float>(config.adagrad().weight_decay());
+  c.epsilon = static_cast<float>(config.adagrad().epsilon());
+  return c;
+}
+
+}  // namespace
+
+constinit const RuleConfig kAdagradConfig = {
+    .kind = config::Optimizer::kAdagrad,
+    .rule = Rule::kAdagrad,
+    .learning_rate =
+        [](const config::Optimizer& config) {
+          return config.adagrad().learning_rate();
+        },
+    .check = &Check,
+    .coefficients = &CoefficientsOf};
+
+}  // namespace slackline::optim

@@ -1,0 +1,97 @@
+// What a mode decides. One file per mode, in this folder; nothing else in the
+// project asks which mode it is, but for those who choose one.
+//
+// To add a mode: its message in proto/mode.proto and its block in the config, a
+// file here, a line in AllRules(), its row in docs/modes.md, its case in
+// mode_test.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/sync/mode.h"
+#include "proto/mode.pb.h"
+
+namespace slackline {
+
+// What a shard must have before it answers a pull.
+struct PullNeeds {
+  // Every participant's pushes of the clocks before this one.
+  Clock of_all = std::numeric_limits<Clock>::min();
+  Clock complete = 0;  // All clocks before this one are complete.
+};
+
+// Immutable, without state: parameters come with each call. `mode` is always
+// one of this rule's. Any thread may call anything at any time.
+class ModeRule {
+ public:
+  // A number of the mode, as in "dssp:3:15".
+  struct Parameter {
+    const char* field;  // Of the mode's block, an int32.
+    const char* sign;   // For people, as in "dssp:MIN:MAX".
+    int32_t least;      // At which the text of a mode makes sense.
+  };
+
+  virtual ~ModeRule() = default;
+
+  // ---- How people write it.
+  virtual sync::Mode::KindCase kind() const = 0;
+  // Of its block in sync::Mode and in the config.
+  std::string name() const;
+  // In the order of the text, where a number is at least the one before.
+  virtual absl::Span<const Parameter> parameters() const { return {}; }
+  // Appends what is wrong in a job of so many workers.
+  virtual void Check(const sync::Mode& mode, int workers,
+                     std::vector<ModeProblem>* problems) const;
+
+  // ---- Where a step is done.
+  virtual bool over_servers() const { return true; }
+
+  // ---- At a shard.
+  // The gradients of a clock wait for each other and make one update. Else each
+  // one is applied as it comes, after the rule for stale gradients.
+  virtual bool holds_gradients() const { return false; }
+  // Of those that wait: the workers that a clock can do without. A gradient
+  // that comes after its clock is complete is dropped.
+  virtual int spare_workers(const sync::Mode&) const { return 0; }
+  // For a pull of `clock`.
+  virtual PullNeeds NeedsOf(const sync::Mode& mode, Clock clock) const = 0;
+  // For every pull of the next phase, which begins at `from`.
+  virtual PullNeeds NeedsAfter(Clock) const { return {}; }
+  // Steps by which the leading worker may exceed what NeedsOf() says, as long
+  // as measured speeds make it wait less (DsspController).
+  virtual int64_t extra_steps(const sync::Mode&) const { return 0; }
+
+  // ---- At a worker.
+  // A shard may be at a clock that this worker has not reached; the worker then
+  // leaves out the steps up to there.
+  virtual bool skips_ahead() const { return false; }
+};
+
+// The rules of all modes, in the order in which people are told of them.
+absl::Span<const ModeRule* const> AllRules();
+// Of no mode, or one that is not known: BSP's, whose workers all wait for each
+// other.
+const ModeRule& RuleOf(const sync::Mode& mode);
+// nullptr: there is no such mode.
+const ModeRule* FindRule(absl::string_view name);
+
+// One of each, from the file of its name.
+const ModeRule& BspRule();
+const ModeRule& SspRule();
+const ModeRule& DsspRule();
+const ModeRule& AspRule();
+const ModeRule& BackupRule();
+const ModeRule& AllReduceRule();
+
+// For modes with a bound of staleness: appends a problem unless it is in
+// [0, kStalenessBoundMax].
+void CheckStaleness(const char* field, int64_t value,
+                    std::vector<ModeProblem>* problems);
+
+}  // namespace slackline

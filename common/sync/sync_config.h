@@ -1,0 +1,16 @@
+// What the config may say about modes: one for the job, phases of them, or the
+// policy.
+#pragma once
+
+#include "common/config/config_problems.h"
+#include "proto/cluster.pb.h"
+
+namespace slackline {
+
+// Writes out the mode if it was left out.
+void FillModes(config::Sync* sync);
+// Adds what is wrong with the modes of a job of so many workers.
+void CheckModes(const config::Sync& sync, int workers,
+                const ConfigProblems& problems);
+
+}  // namespace slackline

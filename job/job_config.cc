@@ -1,0 +1,120 @@
+#include "job/job_config.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "common/config/bounds.h"
+#include "common/membership/timeouts.h"
+#include "common/optim/optimizer.h"
+#include "common/optim/schedule.h"
+#include "common/optim/stale_rule.h"
+#include "common/sync/sync_config.h"
+#include "server/coordinator/rebalance_config.h"
+#include "worker/client/window_config.h"
+#include "worker/collective/collective_config.h"
+#include "worker/conditions/conditions_config.h"
+#include "worker/data/data_config.h"
+#include "worker/model/model_config.h"
+#include "worker/train/train_config.h"
+
+namespace slackline {
+namespace {
+
+bool IsCuda(const config::WorkerGroup& group) {
+  return group.device() == config::WorkerGroup::CUDA;
+}
+
+// Then they all-reduce by NCCL.
+bool AllCuda(const config::ClusterConfig& config) {
+  return std::all_of(config.worker().begin(), config.worker().end(), IsCuda);
+}
+
+bool MayAllReduce(const config::Sync& sync) {
+  return sync.has_allreduce() || sync.has_auto_() ||
+         std::any_of(sync.phase().begin(), sync.phase().end(),
+                     [](const config::Phase& p) { return p.has_allreduce(); });
+}
+
+// Without making a list of them: counts are not checked yet.
+int WorkerCount(const config::ClusterConfig& config) {
+  int64_t total = 0;
+  for (const config::WorkerGroup& group : config.worker()) {
+    total += std::max(0, group.count());
+  }
+  return static_cast<int>(
+      std::min<int64_t>(total, std::numeric_limits<int>::max()));
+}
+
+void CheckPushType(const config::ClusterConfig& config,
+                   const ConfigProblems& problems) {
+  const config::Sync::PushType type = config.sync().push_type();
+  if (type == config::Sync::PUSH_TYPE_UNSPECIFIED) {
+    problems.Add("push_type",
+                 "value is PUSH_TYPE_UNSPECIFIED; FLOAT32, BFLOAT16 or FLOAT16 "
+                 "is required");
+  } else if (type != config::Sync::FLOAT32 &&
+             std::none_of(config.worker().begin(), config.worker().end(),
+                          IsCuda)) {
+    problems.Add("push_type",
+                 absl::StrCat("value is ", config::Sync::PushType_Name(type),
+                              "; workers round on GPUs only, FLOAT32 is "
+                              "required without device: CUDA"));
+  }
+}
+
+void FillParts(config::ClusterConfig* config) {
+  FillSchedule(config->mutable_schedule());
+  FillModes(config->mutable_sync());
+  FillCollective(AllCuda(*config),
+                 config->mutable_sync()->mutable_collective());
+  FillTimeouts(config->mutable_limits());
+}
+
+void CheckParts(const config::ClusterConfig& config,
+                const ConfigProblems& problems) {
+  const config::Sync& sync = config.sync();
+  const bool nccl = AllCuda(config);
+  for (int i = 0; i < std::min(config.worker_size(), kGroupsMax); ++i) {
+    const config::WorkerGroup& group = config.worker(i);
+    CheckConditions(group.conditions(),
+                    {.stall_timeout_ms = config.limits().stall_timeout_ms(),
+                     .cuda = IsCuda(group),
+                     .nccl = nccl && MayAllReduce(sync)},
+                    problems.In("worker", i).In("conditions"));
+  }
+  CheckModel(config.model(), problems.In("model"));
+  CheckData(config.data(), problems.In("data"));
+  CheckModelFitsData(config.model(), config.data(), problems);
+  CheckOptimizer(config.optimizer(), problems.In("optimizer"));
+  CheckSchedule(config.schedule(), problems.In("schedule"));
+  const ConfigProblems in_sync = problems.In("sync");
+  CheckModes(sync, WorkerCount(config), in_sync);
+  for (int i = 0; i < sync.stale_size(); ++i) {
+    CheckStaleGradients(sync.stale(i), in_sync.In("stale", i));
+  }
+  CheckCollective(sync.collective(), nccl, in_sync.In("collective"));
+  CheckPushType(config, in_sync);
+  CheckTrain(config.train(), problems.In("train"));
+  CheckTimeouts(config.limits(), problems.In("limits"));
+  CheckWindow(config.limits(), problems.In("limits"));
+  CheckRebalance(config.rebalance(), problems.In("rebalance"));
+}
+
+}  // namespace
+
+constinit const ConfigParts kJobConfigParts = {.fill_defaults = &FillParts,
+                                               .check = &CheckParts};
+
+absl::StatusOr<config::ClusterConfig> LoadJobConfig(
+    const std::string& path, const ConfigOverrides& overrides) {
+  return LoadClusterConfig(path, kJobConfigParts, overrides);
+}
+
+absl::StatusOr<config::ClusterConfig> ParseJobConfig(
+    const std::string& text, const std::string& file_name,
+    const ConfigOverrides& overrides) {
+  return ParseClusterConfig(text, file_name, kJobConfigParts, overrides);
+}
+
+}  // namespace slackline

@@ -1,0 +1,275 @@
+#include "server/control/server_core.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/metrics/server_stats.h"
+
+namespace slackline {
+namespace {
+
+bool Ended(const std::shared_ptr<const View>& view) {
+  return view != nullptr && (view->proto().state() == wire::FINISHED ||
+                             view->proto().state() == wire::FAILED);
+}
+
+// What the coordinator should not have to wait for.
+bool SameHandOvers(const run::ServerStats& a, const run::ServerStats& b) {
+  return std::equal(a.hand_over().begin(), a.hand_over().end(),
+                    b.hand_over().begin(), b.hand_over().end(),
+                    [](const auto& x, const auto& y) {
+                      return x.move() == y.move() && x.shard() == y.shard() &&
+                             x.state() == y.state();
+                    });
+}
+
+}  // namespace
+
+bool ServerCore::OwnsNothing() const {
+  if (view() == nullptr || view()->proto().state() != wire::RUNNING)
+    return false;
+  const auto& moves = view()->proto().move();
+  return std::none_of(moves.begin(), moves.end(),
+                      [&](const wire::Move& move) {
+                        return move.server() == self();
+                      }) &&
+         !view()->OwnsAny(self());
+}
+
+bool ServerCore::Draining() const {
+  if (view() == nullptr) return false;
+  const wire::ServerMember* const member = view()->FindServer(self());
+  return member != nullptr && member->draining();
+}
+
+bool ServerCore::AllHaveSeenTheLastView() const {
+  return std::all_of(thread_stats_.begin(), thread_stats_.end(),
+                     [&](const ThreadStats& thread) {
+                       return thread.view_number >= view()->number();
+                     });
+}
+
+void ServerCore::EndWith(End::Kind kind, absl::Status status,
+                         Effects* effects) {
+  if (ended_) return;
+  ended_ = true;
+  effects->end = {.kind = kind, .status = std::move(status)};
+}
+
+void ServerCore::Start(absl::Time now, Effects* effects) {
+  MemberCore::Effects member;
+  member_.Start(now, &member);
+  Follow(&member, now, effects);
+}
+
+void ServerCore::OnMessage(const Message& message, absl::Time now,
+                           Effects* effects) {
+  if (ended_) return;
+  FoldStats();  // A view is answered with a heartbeat.
+  MemberCore::Effects member;
+  member_.OnMessage(message, now, &member);
+  Follow(&member, now, effects);
+}
+
+void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
+                        Effects* effects) {
+  std::move(member->sends.begin(), member->sends.end(),
+            std::back_inserter(effects->sends));
+  std::move(member->log.begin(), member->log.end(),
+            std::back_inserter(effects->log));
+  if (member->joined) effects->log.push_back("joined the job");
+  if (member->view != nullptr) {
+    effects->view = member->view;
+    effects->log.push_back(
+        absl::StrCat("view ", member->view->number(), ": ",
+                     wire::JobState_Name(member->view->proto().state()), ", ",
+                     member->view->workers().size(), " workers"));
+    if (Ended(view())) {
+      effects->ask_stats = true;
+      last_stats_by_ = now + options_.last_stats_max;
+    }
+  }
+  if (Ended(view())) return;  // Whatever else happens: that is the end.
+  for (const MemberCore::CallResult& answer : member->answers) {
+    if (answer.call_id != leave_call_) continue;
+    leave_call_.reset();
+    if (answer.reply.code() != wire::OK) {
+      // It was given a shard after all, and will hear of it.
+      refused_at_view_ = view() == nullptr ? 0 : view()->number();
+      continue;
+    }
+    if (leaves_with_failure_)
+      return EndWith(End::Kind::kGaveUp, exit_->status, effects);
+    effects->log.push_back("this server has no shards and leaves the job");
+    return EndWith(End::Kind::kLeft, absl::OkStatus(), effects);
+  }
+  if (member->fenced && leave_call_.has_value()) {
+    // The coordinator let it go, and the answer was lost.
+    if (leaves_with_failure_)
+      return EndWith(End::Kind::kGaveUp, exit_->status, effects);
+    return EndWith(End::Kind::kLeft, absl::OkStatus(), effects);
+  }
+  if (member->fenced) {
+    return EndWith(End::Kind::kGaveUp,
+                   absl::AbortedError(absl::StrCat(
+                       "the coordinator gave this server up",
+                       OwnsNothing() ? "" : ", and the job with its shards",
+                       ": ", member_.WhyFenced(now))),
+                   effects);
+  }
+  if (!member->failure.ok())
+    return EndWith(End::Kind::kGaveUp, member->failure, effects);
+  LeaveIfDue(now, effects);
+}
+
+void ServerCore::LeaveIfDue(absl::Time now, Effects* effects) {
+  if (ended_ || leave_call_.has_value() || asked_to_stop_ ||
+      member_.incarnation() == 0) {
+    return;
+  }
+  if (!exit_.has_value() && !Draining()) return;
+  wire::Call call;
+  const bool hosts_coordinator = self() == 0;
+  const bool may_leave =
+      OwnsNothing() && !hosts_coordinator &&
+      (refused_at_view_ == 0 || view()->number() > refused_at_view_);
+  if (exit_.has_value()) {
+    const std::string reason(exit_->status.message());
+    leaves_with_failure_ = exit_->failure || view() == nullptr;
+    if (hosts_coordinator) {
+      call.mutable_stop()->set_reason(
+          exit_->failure ? absl::StrCat("server 0 failed: ", reason) : reason);
+    } else if (leaves_with_failure_) {
+      call.mutable_leave()->set_failure(reason);
+    } else if (may_leave) {
+      call.mutable_leave();
+    } else {
+      call.mutable_stop()->set_reason(reason);
+    }
+  } else if (Draining() && may_leave) {
+    leaves_with_failure_ = false;
+    call.mutable_leave();
+  } else {
+    return;
+  }
+  MemberCore::Effects member;
+  const bool stops = call.has_stop();
+  const uint64_t id = member_.Call(std::move(call), Payload(), now, &member);
+  if (stops) {
+    asked_to_stop_ = true;
+  } else {
+    leave_call_ = id;
+  }
+  std::move(member.sends.begin(), member.sends.end(),
+            std::back_inserter(effects->sends));
+}
+
+void ServerCore::Leave(Exit exit, absl::Time now, Effects* effects) {
+  if (ended_ || Ended(view())) return;
+  exit_ = std::move(exit);
+  exit_->deadline = now + options_.leave_max;
+  if (member_.incarnation() == 0)
+    return EndWith(End::Kind::kGaveUp, exit_->status, effects);
+  LeaveIfDue(now, effects);
+}
+
+void ServerCore::OnFailure(const absl::Status& failure, absl::Time now,
+                           Effects* effects) {
+  if (exit_.has_value()) return;
+  effects->log.push_back(
+      absl::StrCat("this server cannot go on: ", failure.message()));
+  Leave({.status = failure, .failure = true, .deadline = {}}, now, effects);
+}
+
+void ServerCore::Interrupt(const std::string& reason, absl::Time now,
+                           Effects* effects) {
+  if (exit_.has_value()) return;
+  Leave({.status = absl::CancelledError(reason),
+         .failure = false,
+         .deadline = {}},
+        now, effects);
+}
+
+void ServerCore::FoldStats() {
+  if (!std::exchange(stats_new_, false)) return;
+  run::ServerStats total;
+  total.set_index(self());
+  uint64_t seen_view = std::numeric_limits<uint64_t>::max();
+  for (const ThreadStats& thread : thread_stats_) {
+    FoldServerStats(thread.stats, &total);
+    total.set_reached_clock(
+        std::max(total.reached_clock(), thread.stats.reached_clock()));
+    seen_view = std::min(seen_view, thread.view_number);
+  }
+  total.set_seen_view(seen_view);
+  total.set_io_utilisation(io_utilisation_);
+  member_.SetStats(total);
+}
+
+void ServerCore::OnStats(int thread, uint64_t view_number,
+                         const run::ServerStats& stats, absl::Time now,
+                         Effects* effects) {
+  if (ended_) return;
+  ThreadStats& last = thread_stats_[static_cast<size_t>(thread)];
+  // The coordinator may have to act on either.
+  const bool news = !SameHandOvers(stats, last.stats) ||
+                    stats.nonfinite_size() != last.stats.nonfinite_size();
+  last = {.stats = stats,
+          .view_number = std::max(view_number, last.view_number)};
+  stats_new_ = true;
+  if (Ended(view())) {
+    if (AllHaveSeenTheLastView()) EndWithTheJob(now, effects);
+    return;
+  }
+  if (!news || member_.incarnation() == 0) return;
+  FoldStats();
+  MemberCore::Effects member;
+  member_.SendHeartbeat(now, &member);
+  Follow(&member, now, effects);
+}
+
+void ServerCore::EndWithTheJob(absl::Time now, Effects* effects) {
+  FoldStats();
+  MemberCore::Effects last;
+  member_.SendHeartbeat(now, &last);  // The coordinator waits for it.
+  std::move(last.sends.begin(), last.sends.end(),
+            std::back_inserter(effects->sends));
+  if (view()->proto().state() == wire::FINISHED)
+    return EndWith(End::Kind::kFinished, absl::OkStatus(), effects);
+  EndWith(End::Kind::kFailed,
+          exit_.has_value() && exit_->failure
+              ? exit_->status
+              : absl::AbortedError(view()->proto().end().reason()),
+          effects);
+}
+
+void ServerCore::OnTick(absl::Time now, Effects* effects) {
+  if (ended_) return;
+  if (Ended(view())) {
+    if (now >= last_stats_by_) EndWithTheJob(now, effects);
+    return;
+  }
+  if (member_.NextWakeup() <= now) FoldStats();
+  MemberCore::Effects member;
+  member_.OnTick(now, &member);
+  Follow(&member, now, effects);
+  if (ended_) return;
+  if (exit_.has_value() && now >= exit_->deadline)
+    return EndWith(End::Kind::kGaveUp, exit_->status, effects);
+  if (now < next_stats_) return;
+  effects->ask_stats = true;
+  next_stats_ = now + options_.stats_interval;
+}
+
+absl::Time ServerCore::NextWakeup() const {
+  if (ended_) return absl::InfiniteFuture();
+  if (Ended(view())) return last_stats_by_;
+  absl::Time next = std::min(member_.NextWakeup(), next_stats_);
+  if (exit_.has_value()) next = std::min(next, exit_->deadline);
+  return next;
+}
+
+}  // namespace slackline

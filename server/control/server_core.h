@@ -1,0 +1,134 @@
+// ServerCore: what a server decides beside its shards. It stays a member of the
+// job, hands views to its shard threads and their statistics to the
+// coordinator, and knows when and how it leaves:
+//
+// | what happens | what it does | how it ends |
+// | --- | --- | --- |
+// | the last view | collects the last statistics, sends them | finished or
+// failed | | drained, nothing is here or to come | leaves | left | |
+// interrupted, owns nothing | leaves | left | | interrupted, owns shards or
+// hosts the coordinator | stops the job | failed | | interrupted before its
+// first view | leaves, with the reason | gave up | | a thread of it stops with
+// an error | leaves, with the error | gave up | | its lease ran out | - | gave
+// up |
+//
+// A server takes its shards with it, so a job that has shards there ends when
+// it leaves; the coordinator decides that.
+//
+// Deterministic state machine: no sockets, threads, clocks or randomness.
+// Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/membership/member_core.h"
+
+namespace slackline {
+
+class ServerCore {
+ public:
+  struct Options {
+    MemberCore::Options member;
+    int threads = 1;  // Shard threads. At least 1.
+    // How often statistics are collected from the shard threads.
+    absl::Duration stats_interval = absl::Milliseconds(500);
+    // How long it waits for the last ones. Shard threads answer between two
+    // messages; large updates take milliseconds.
+    absl::Duration last_stats_max = absl::Seconds(2);
+    // How long it waits for the coordinator when it wants to leave.
+    absl::Duration leave_max = absl::Seconds(3);
+  };
+  struct End {
+    enum class Kind { kFinished, kFailed, kLeft, kGaveUp };
+    Kind kind{};
+    absl::Status status;  // OK if it finished or left.
+  };
+  struct Effects {
+    std::vector<Message> sends;        // To the coordinator.
+    std::shared_ptr<const View> view;  // For the shard threads.
+    // All shard threads are to be asked for statistics, after they were given
+    // `view`. OnStats() takes the answers.
+    bool ask_stats = false;
+    std::optional<End> end;        // Nothing is to be called after this.
+    std::vector<std::string> log;  // Sentences for people.
+  };
+
+  explicit ServerCore(const Options& options)
+      : options_(options),
+        member_(options.member),
+        thread_stats_(static_cast<size_t>(options.threads)) {}
+
+  void Start(absl::Time now, Effects* effects);
+  // From the coordinator.
+  void OnMessage(const Message& message, absl::Time now, Effects* effects);
+  void OnLink(LinkState link, absl::Time now) { member_.OnLink(link, now); }
+  // What a shard thread has counted so far, and the number of the last view
+  // that it had taken in. Threads may also send these without being asked.
+  void OnStats(int thread, uint64_t view_number, const run::ServerStats& stats,
+               absl::Time now, Effects* effects);
+  // A thread of this server has stopped with this error.
+  void OnFailure(const absl::Status& failure, absl::Time now, Effects* effects);
+  // The process is asked to end.
+  void Interrupt(const std::string& reason, absl::Time now, Effects* effects);
+  // The driver reads everything that has arrived before it calls this.
+  void OnTick(absl::Time now, Effects* effects);
+  absl::Time NextWakeup() const;
+
+  // Of the threads that move bytes; goes along with the next statistics.
+  void SetIoUtilisation(double io_utilisation) {
+    io_utilisation_ = io_utilisation;
+  }
+
+  const std::shared_ptr<const View>& view() const { return member_.view(); }
+
+ private:
+  struct ThreadStats {
+    run::ServerStats stats;  // The last.
+    uint64_t view_number = 0;
+  };
+  // Why it wants to go, if it does.
+  struct Exit {
+    absl::Status status;   // What it ends with.
+    bool failure = false;  // Of a thread; else an interruption.
+    absl::Time deadline;   // It ends then, whatever the coordinator says.
+  };
+
+  int32_t self() const { return options_.member.join.index(); }
+  // The job runs, and no shard is here or to come here.
+  bool OwnsNothing() const;
+  bool Draining() const;
+  bool AllHaveSeenTheLastView() const;
+  void Follow(MemberCore::Effects* member, absl::Time now, Effects* effects);
+  void Leave(Exit exit, absl::Time now, Effects* effects);
+  // Asks the coordinator to let it go, or to stop the job, if it is time.
+  void LeaveIfDue(absl::Time now, Effects* effects);
+  // Makes one of the statistics of all threads, for the next heartbeat, if a
+  // thread has told something new.
+  void FoldStats();
+  void EndWith(End::Kind kind, absl::Status status, Effects* effects);
+  // With the last statistics, as the last view says.
+  void EndWithTheJob(absl::Time now, Effects* effects);
+
+  const Options options_;
+  MemberCore member_;
+  std::vector<ThreadStats> thread_stats_;
+  bool stats_new_ = false;  // Since FoldStats().
+  double io_utilisation_ = 0;
+  absl::Time next_stats_ = absl::InfinitePast();
+  absl::Time last_stats_by_ =
+      absl::InfiniteFuture();  // Once the job has ended.
+  std::optional<Exit> exit_;
+  std::optional<uint64_t> leave_call_;
+  bool leaves_with_failure_ = false;  // What leave_call_ says.
+  uint64_t refused_at_view_ = 0;      // The coordinator knew better than it.
+  bool asked_to_stop_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace slackline

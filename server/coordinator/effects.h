@@ -1,0 +1,35 @@
+// What the coordinator does in answer to an event. Its parts append to one of
+// these; the driver (coordinator_thread.h) carries it out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/message.h"
+#include "proto/run.pb.h"
+
+namespace slackline {
+
+struct CoordinatorEffects {
+  std::vector<Outgoing> sends;
+  std::vector<run::MetricRecord> records;  // New ones, to be kept.
+  std::vector<run::MoveRecord> moves;      // Done ones, to be kept.
+  std::vector<run::ModeRecord> modes;      // As above, changes of the mode.
+  std::vector<std::string> log;            // Sentences for people.
+  // Workers that were removed although they are heard: they held others up.
+  std::vector<Incarnation> removed;
+};
+
+// The answer to a call. The core stamps it with the run and the view's number.
+inline Outgoing AnswerTo(const PeerId& to, uint64_t call_id, wire::Code code,
+                         const std::string& error = "") {
+  Outgoing out{.to = to, .message = {}};
+  wire::CallReply& reply = *out.message.header.mutable_call_reply();
+  reply.set_call_id(call_id);
+  reply.set_code(code);
+  reply.set_error(error);
+  return out;
+}
+
+}  // namespace slackline

@@ -1,0 +1,132 @@
+#include "server/coordinator/job_outcome.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/config/stop_rules.h"
+#include "server/coordinator/job_end.h"
+
+namespace slackline {
+
+void JobOutcome::OnEnded(absl::Time now) {
+  trained_at_ = std::min(trained_at_, now);
+}
+
+void JobOutcome::OnAllDone(absl::Time now) {
+  trained_at_ = std::min(trained_at_, now);
+  if (result_.has_value())
+    editor_->End(JobEndOf(wire::JobEnd::COMPLETED,
+                          "all workers have completed their steps"));
+}
+
+void JobOutcome::OnRecord(run::MetricRecord record, absl::Time now,
+                          CoordinatorEffects* effects) {
+  const absl::Time made_at = now - absl::Seconds(record.seconds());
+  record.set_seconds(running_since_ == absl::InfiniteFuture()
+                         ? 0.0
+                         : std::max(0.0, Seconds(made_at)));
+  latest_[record.kind()] = record;
+  effects->records.push_back(record);
+  if (record.kind() == run::MetricRecord::EVAL) StopIfRuleMet(record);
+}
+
+// ---- Stop rules -------------------------------------------------------------
+
+bool JobOutcome::MayStop() const {
+  return editor_->running() && trained_at_ == absl::InfiniteFuture();
+}
+
+absl::Time JobOutcome::StopTime() const {
+  if (!MayStop() || !stop_.has_wall_seconds()) return absl::InfiniteFuture();
+  return running_since_ + absl::Seconds(stop_.wall_seconds());
+}
+
+void JobOutcome::StopIfRuleMet(const run::MetricRecord& evaluation) {
+  if (!MayStop()) return;
+  const std::string rule =
+      StopRuleMet(stop_, evaluation.loss(), evaluation.accuracy());
+  if (rule.empty()) return;
+  run::Result result;
+  result.set_steps(evaluation.step());
+  result.set_test_loss(evaluation.loss());
+  result.set_test_accuracy(evaluation.accuracy());
+  result.set_model_sha256(evaluation.model_sha256());
+  StopByRule(absl::StrCat(rule, " at step ", evaluation.step()),
+             evaluation.seconds(), result);
+}
+
+void JobOutcome::OnTime(absl::Time now) {
+  if (now < StopTime()) return;
+  run::Result result;
+  stopped_by_time_ = true;
+  std::string rule = absl::StrCat("train.stop.wall_seconds ",
+                                  stop_.wall_seconds(), " had passed");
+  if (const auto evaluation = latest_.find(run::MetricRecord::EVAL);
+      evaluation == latest_.end()) {
+    absl::StrAppend(&rule, ", nothing was evaluated");
+  } else {
+    result.set_test_loss(evaluation->second.loss());
+    result.set_test_accuracy(evaluation->second.accuracy());
+    absl::StrAppend(&rule, ", the last evaluation was of step ",
+                    evaluation->second.step());
+  }
+  StopByRule(rule, Seconds(now), result);
+}
+
+void JobOutcome::StopByRule(const std::string& rule, double seconds,
+                            const run::Result& result) {
+  stopped_ = absl::StrFormat("%s after %.1f s", rule, seconds);
+  stopped_seconds_ = seconds;
+  result_ = result;
+  if (const auto trained = latest_.find(run::MetricRecord::TRAIN);
+      trained != latest_.end()) {
+    result_->set_train_loss(trained->second.loss());
+  }
+  editor_->End(JobEndOf(wire::JobEnd::STOP_RULE, stopped_));
+}
+
+// ---- Reports ----------------------------------------------------------------
+
+void JobOutcome::PutStatus(absl::Time now, wire::StatusReply* status) const {
+  for (const auto& [kind, record] : latest_) *status->add_latest() = record;
+  if (running_since_ != absl::InfiniteFuture())
+    status->set_run_seconds(Seconds(std::min(now, trained_at_)));
+}
+
+void JobOutcome::PutSummary(Clock steps, int64_t examples,
+                            run::Summary* summary) const {
+  if (running_since_ != absl::InfiniteFuture() &&
+      trained_at_ != absl::InfiniteFuture()) {
+    const double seconds = Seconds(trained_at_);
+    summary->set_wall_seconds(stopped_.empty() ? seconds : stopped_seconds_);
+    // Who was stopped went on until it heard of it.
+    if (seconds > 0)
+      summary->set_examples_per_second(static_cast<double>(examples) / seconds);
+  }
+  if (result_.has_value()) {
+    // What the last heartbeats said, after the end.
+    summary->set_steps(stopped_by_time_ ? steps : result_->steps());
+    if (result_->has_train_loss())
+      summary->set_train_loss(result_->train_loss());
+    if (result_->has_test_loss()) summary->set_test_loss(result_->test_loss());
+    if (result_->has_test_accuracy())
+      summary->set_test_accuracy(result_->test_accuracy());
+    summary->set_model_sha256(result_->model_sha256());
+  } else {
+    summary->set_steps(steps);
+    if (const auto trained = latest_.find(run::MetricRecord::TRAIN);
+        trained != latest_.end()) {
+      summary->set_train_loss(trained->second.loss());
+    }
+    if (const auto evaluation = latest_.find(run::MetricRecord::EVAL);
+        evaluation != latest_.end()) {
+      summary->set_test_loss(evaluation->second.loss());
+      summary->set_test_accuracy(evaluation->second.accuracy());
+    }
+  }
+  summary->set_stopped(stopped_);
+}
+
+}  // namespace slackline

@@ -1,0 +1,67 @@
+// JobOutcome: what the job has come to: when it ran, what its workers have
+// measured, and what ends it in peace: the chief's result once all workers are
+// done, or a stop rule of the config (config::Stop).
+//
+// Deterministic state machine: the time goes in. Thread-compatible.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "proto/cluster.pb.h"
+#include "proto/run.pb.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/view_editor.h"
+
+namespace slackline {
+
+class JobOutcome {
+ public:
+  // `editor` outlives it.
+  JobOutcome(const config::Stop& stop, ViewEditor* editor)
+      : stop_(stop), editor_(editor) {}
+
+  void OnRunning(absl::Time now) { running_since_ = now; }
+  // The job has ended, however.
+  void OnEnded(absl::Time now);
+  // A record that has not been seen before. Its time is its age; the one that
+  // is kept counts from the start of the job.
+  void OnRecord(run::MetricRecord record, absl::Time now,
+                CoordinatorEffects* effects);
+  void OnResult(const run::Result& result) { result_ = result; }
+  // No worker has steps left to do.
+  void OnAllDone(absl::Time now);
+  void OnTime(absl::Time now);
+  // When the job's time is up. InfiniteFuture: never.
+  absl::Time StopTime() const;
+
+  // Since the job began to run, which it has.
+  double Seconds(absl::Time now) const {
+    return absl::ToDoubleSeconds(now - running_since_);
+  }
+  void PutStatus(absl::Time now, wire::StatusReply* status) const;
+  // `steps`: what all workers have done, for a job without a result of its own.
+  // `examples`: that all of them trained on.
+  void PutSummary(Clock steps, int64_t examples, run::Summary* summary) const;
+
+ private:
+  // Stop rules hold while workers train.
+  bool MayStop() const;
+  void StopIfRuleMet(const run::MetricRecord& evaluation);
+  void StopByRule(const std::string& rule, double seconds,
+                  const run::Result& result);
+
+  const config::Stop stop_;
+  ViewEditor* const editor_;
+  absl::Time running_since_ = absl::InfiniteFuture();
+  absl::Time trained_at_ = absl::InfiniteFuture();
+  std::map<int, run::MetricRecord> latest_;  // By kind.
+  std::optional<run::Result> result_;
+  std::string stopped_;  // By which rule.
+  bool stopped_by_time_ = false;
+  double stopped_seconds_ = 0;  // When it came true, since running_since_.
+};
+
+}  // namespace slackline

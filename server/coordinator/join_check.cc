@@ -1,0 +1,137 @@
+#include "server/coordinator/join_check.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+
+namespace slackline {
+namespace {
+
+// 4 TiB of float32; and owners of shards that a view of some MiB can list.
+constexpr int64_t kTableElementsMax = int64_t{1} << 40;
+constexpr int64_t kShardsMax = 1 << 20;
+
+constexpr size_t kThreadsMax = 4096;
+constexpr size_t kTablesMax = 16384;
+constexpr size_t kExtentsMax = 16;  // Of one table.
+constexpr size_t kNameBytesMax = 256;
+constexpr size_t kDataBytesMax = 4096;
+constexpr size_t kIpcBytesMax = 108;  // As of a sockaddr_un.
+constexpr int kPortMax = 65535;
+
+bool IsHostByte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+         (c >= '0' && c <= '9') ||
+         absl::string_view(".-_:[]%").find(c) != absl::string_view::npos;
+}
+
+// "tcp://host:port".
+bool IsTcp(absl::string_view endpoint) {
+  constexpr absl::string_view kScheme = "tcp://";
+  if (endpoint.size() > kNameBytesMax ||
+      endpoint.substr(0, kScheme.size()) != kScheme) {
+    return false;
+  }
+  endpoint.remove_prefix(kScheme.size());
+  const size_t colon = endpoint.rfind(':');
+  if (colon == absl::string_view::npos || colon == 0) return false;
+  const absl::string_view host = endpoint.substr(0, colon);
+  const absl::string_view port = endpoint.substr(colon + 1);
+  int number = 0;
+  return std::all_of(host.begin(), host.end(), IsHostByte) &&
+         std::all_of(port.begin(), port.end(),
+                     [](char c) { return c >= '0' && c <= '9'; }) &&
+         absl::SimpleAtoi(port, &number) && number >= 1 && number <= kPortMax;
+}
+
+// "ipc://name", or nothing: then there is only TCP.
+bool IsIpc(absl::string_view endpoint) {
+  constexpr absl::string_view kScheme = "ipc://";
+  return endpoint.empty() ||
+         (endpoint.size() > kScheme.size() && endpoint.size() <= kIpcBytesMax &&
+          endpoint.substr(0, kScheme.size()) == kScheme);
+}
+
+std::string TooMany(absl::string_view what, size_t count, size_t most) {
+  return absl::StrCat("the request to join has ", count, " ", what,
+                      "; at most ", most, " are allowed");
+}
+
+}  // namespace
+
+std::string WhyNoJoin(const wire::JoinRequest& join) {
+  const struct {
+    absl::string_view what;
+    size_t count;
+    size_t most;
+  } parts[] = {
+      {"bytes of job name", join.job().size(), kNameBytesMax},
+      {"bytes of config hash", join.config_hash().size(), kNameBytesMax},
+      {"bytes of host name", join.host().size(), kNameBytesMax},
+      {"bytes of host id", join.host_id().size(), kNameBytesMax},
+      {"bytes about its data", join.data().size(), kDataBytesMax},
+      {"shard threads", static_cast<size_t>(join.thread_size()), kThreadsMax},
+      {"tables", static_cast<size_t>(join.table_size()), kTablesMax},
+  };
+  for (const auto& part : parts) {
+    if (part.count > part.most)
+      return TooMany(part.what, part.count, part.most);
+  }
+  for (int t = 0; t < join.thread_size(); ++t) {
+    if (!IsTcp(join.thread(t).tcp()) || !IsIpc(join.thread(t).ipc())) {
+      return absl::StrCat(
+          "the request to join has an endpoint for shard thread ", t,
+          " that nobody can connect to; tcp://host:port with a port of 1 to ",
+          kPortMax, ", and ipc://name or nothing, are required");
+    }
+  }
+  for (const wire::Table& table : join.table()) {
+    const size_t extents = static_cast<size_t>(table.shape_size());
+    if (table.name().size() > kNameBytesMax) {
+      return TooMany("bytes in the name of a table", table.name().size(),
+                     kNameBytesMax);
+    }
+    if (extents > kExtentsMax)
+      return TooMany("extents in the shape of a table", extents, kExtentsMax);
+  }
+  return "";
+}
+
+std::string TableText(const wire::Table& table) {
+  return absl::StrCat(table.name(), "[", absl::StrJoin(table.shape(), ", "),
+                      "]");
+}
+
+std::string WhyTablesUnfit(const wire::JoinRequest& join,
+                           int64_t shard_elements) {
+  int64_t shards = 0;
+  for (const wire::Table& table : join.table()) {
+    int64_t elements = 1;
+    for (const int64_t extent : table.shape()) {
+      if (extent < 1 || extent > kTableElementsMax / elements) {
+        return absl::StrCat(" has table ", TableText(table),
+                            "; extents of at least 1 and at most ",
+                            kTableElementsMax, " elements are required");
+      }
+      elements *= extent;
+    }
+    if (table.shard_elements() < 0) {
+      return absl::StrCat(" has table ", TableText(table), " in shards of ",
+                          table.shard_elements(), " elements");
+    }
+    const int64_t size =
+        table.shard_elements() == 0 ? shard_elements : table.shard_elements();
+    shards += (elements - 1) / size + 1;
+    if (shards > kShardsMax) {
+      return absl::StrCat(" has tables of more than ", kShardsMax,
+                          " shards; raise limits { shard_kib: ... }");
+    }
+  }
+  return "";
+}
+
+}  // namespace slackline

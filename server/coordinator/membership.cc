@@ -1,0 +1,322 @@
+#include "server/coordinator/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "server/coordinator/join_check.h"
+
+namespace slackline {
+namespace {
+
+constexpr int32_t kServersMax = 100000;
+constexpr size_t kPastTokensMax = 4096;
+// Pauses after which a lease is made longer, one after the other.
+constexpr int kGracesMax = 8;
+
+std::string Milliseconds(absl::Duration duration) {
+  return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
+}
+
+}  // namespace
+
+std::string Describe(const Member& member) {
+  return absl::StrCat(member.worker_role() ? "worker " : "server ",
+                      member.index(), " (pid ", member.join.pid(), " on ",
+                      member.join.host(), ")");
+}
+
+void PutWho(const Member& member, wire::JobEnd* end) {
+  if (member.worker_role()) {
+    end->add_worker(member.index());
+  } else {
+    end->add_server(member.index());
+  }
+}
+
+wire::ServerMember ServerOf(const Member& server) {
+  wire::ServerMember listed;
+  listed.set_index(server.index());
+  listed.set_incarnation(server.incarnation);
+  listed.set_host_id(server.join.host_id());
+  *listed.mutable_thread() = server.join.thread();
+  listed.set_draining(server.draining);
+  return listed;
+}
+
+wire::WorkerMember WorkerOf(const Member& worker) {
+  wire::WorkerMember listed;
+  listed.set_rank(worker.index());
+  listed.set_incarnation(worker.incarnation);
+  listed.set_founder(worker.founder);
+  listed.set_done(worker.done);
+  listed.set_host(worker.join.host());
+  return listed;
+}
+
+Membership::Membership(const Options& options)
+    : options_(options),
+      awake_(options.lease / kHeartbeatsPerLease),
+      next_server_(options.servers) {}
+
+// ---- Leases -----------------------------------------------------------------
+
+void Membership::Run(absl::Time now) {
+  const absl::Duration gap_max = options_.lease / kHeartbeatsPerLease;
+  if (awake_.Run(now) <= gap_max / 4) return;
+  const absl::Time lately = awake_.At(now) - options_.lease + gap_max;
+  for (auto& [incarnation, member] : members_) {
+    if (member.graces == kGracesMax || member.heard_awake >= lately) continue;
+    member.heard_awake = lately;
+    ++member.graces;
+  }
+}
+
+void Membership::Hear(Member* member, absl::Time now) const {
+  member->heard = now;
+  member->heard_awake = awake_.At(now);
+  member->graces = 0;
+}
+
+std::vector<Incarnation> Membership::Expired(absl::Time now) {
+  std::vector<Incarnation> expired;
+  const absl::Time awake = awake_.At(now);
+  const absl::Time looked = std::exchange(looked_, awake);
+  if (awake <= next_expiry_) return expired;
+  next_expiry_ = absl::InfiniteFuture();
+  for (const auto& [incarnation, member] : members_) {
+    const absl::Time end = member.heard_awake + options_.lease;
+    if (end < looked) {
+      expired.push_back(incarnation);
+    } else {
+      // Whose lease is over is looked at once more, right away.
+      next_expiry_ = std::min(next_expiry_, std::max(end, awake));
+    }
+  }
+  return expired;
+}
+
+// ---- Members ----------------------------------------------------------------
+
+Member* Membership::Find(Incarnation incarnation) {
+  const auto found = members_.find(incarnation);
+  return found == members_.end() ? nullptr : &found->second;
+}
+
+Member* Membership::FindServer(int32_t index) {
+  const auto found = servers_.find(index);
+  return found == servers_.end() ? nullptr : found->second;
+}
+
+Member* Membership::FindWorker(int32_t rank) {
+  const auto found = workers_.find(rank);
+  return found == workers_.end() ? nullptr : found->second;
+}
+
+Member Membership::Remove(Incarnation incarnation, bool running) {
+  const auto found = members_.find(incarnation);
+  SL_CHECK(found != members_.end(), "a member that is not there");
+  Member member = std::move(found->second);
+  members_.erase(found);
+  (member.worker_role() ? workers_ : servers_).erase(member.index());
+  // Until the job runs, the next first worker may bring another model.
+  if (!running && workers_.empty()) model_.reset();
+  past_tokens_[member.join.token()] = incarnation;
+  past_token_order_.push_back(member.join.token());
+  if (past_token_order_.size() > kPastTokensMax) {
+    past_tokens_.erase(past_token_order_.front());
+    past_token_order_.pop_front();
+  }
+  return member;
+}
+
+std::vector<std::string> Membership::Missing::Names() const {
+  std::vector<std::string> names;
+  for (const int32_t index : servers)
+    names.push_back(absl::StrCat("server ", index));
+  for (const int32_t rank : workers)
+    names.push_back(absl::StrCat("worker ", rank));
+  return names;
+}
+
+Membership::Missing Membership::WhoIsMissing() const {
+  Missing missing;
+  for (int i = 0; i < options_.servers; ++i) {
+    if (servers_.count(i) == 0) missing.servers.push_back(i);
+  }
+  for (int i = 0; i < options_.workers; ++i) {
+    if (workers_.count(i) == 0) missing.workers.push_back(i);
+  }
+  return missing;
+}
+
+std::vector<Membership::Knock> Membership::RecentKnocks(absl::Time now) const {
+  std::vector<Knock> recent;
+  for (const auto& [rank, knock] : knocks_) {
+    if (now - knock.at <= options_.lease) recent.push_back(knock);
+  }
+  return recent;
+}
+
+// ---- Joins ------------------------------------------------------------------
+
+std::string Membership::WhyRejected(const wire::JoinRequest& join,
+                                    const wire::View& view) const {
+  const bool is_worker = join.role() == wire::JoinRequest::WORKER;
+  if (!is_worker && join.role() != wire::JoinRequest::SERVER) {
+    return absl::StrCat("a member joins as server or worker, not in role ",
+                        static_cast<int>(join.role()));
+  }
+  const std::string who =
+      absl::StrCat(is_worker ? "worker " : "server ", join.index());
+  const int count = is_worker ? options_.workers : options_.servers;
+  if (join.job() != options_.job) {
+    return absl::StrCat(who, " belongs to job '", join.job(),
+                        "', the coordinator at this address to '", options_.job,
+                        "'; give each job its own coordinator { port: ... }");
+  }
+  if (join.config_hash() != options_.config_hash) {
+    return absl::StrCat(
+        who,
+        " was started with another config than the coordinator; start all "
+        "processes with one file and the same --mode and --set");
+  }
+  if (view.has_end())
+    return absl::StrCat("the job has ended: ", view.end().reason());
+  const bool new_server = !is_worker && view.state() == wire::RUNNING;
+  if (new_server &&
+      (join.index() < next_server_ || join.index() >= kServersMax)) {
+    return absl::StrCat(who,
+                        ": the job runs; a server that is added to it takes "
+                        "an index that no other had, from ",
+                        next_server_, " on, below ", kServersMax);
+  }
+  if (!new_server && (join.index() < 0 || join.index() >= count)) {
+    return absl::StrCat(who, ": the config has ", count,
+                        is_worker ? " workers" : " servers",
+                        ", so the index must be in [0, ", count, ")");
+  }
+  if (!is_worker && join.thread_size() == 0)
+    return absl::StrCat(who, " offers no shard threads");
+  if (!is_worker) return "";
+  if (join.table_size() == 0)
+    return absl::StrCat(who, " has a model without tables");
+  if (const std::string unfit = WhyTablesUnfit(join, options_.shard_elements);
+      !unfit.empty()) {
+    return absl::StrCat(who, unfit);
+  }
+  if (join.steps_total() < 1 || join.steps_per_epoch() < 1) {
+    return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",
+                        join.steps_per_epoch(),
+                        " in an epoch; at least 1 is required");
+  }
+  if (!model_.has_value()) return "";
+  const wire::JoinRequest& first = *model_;
+  const std::string other = absl::StrCat("worker ", first.index());
+  if (join.steps_total() != first.steps_total() ||
+      join.steps_per_epoch() != first.steps_per_epoch()) {
+    return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",
+                        join.steps_per_epoch(), " in an epoch, but ", other,
+                        " has ", first.steps_total(), " and ",
+                        first.steps_per_epoch(),
+                        "; all workers must train on the same data");
+  }
+  for (int i = 0; i < std::max(join.table_size(), first.table_size()); ++i) {
+    const std::string ours =
+        i < join.table_size() ? TableText(join.table(i)) : "no table";
+    const std::string theirs =
+        i < first.table_size() ? TableText(first.table(i)) : "no table";
+    if (ours != theirs) {
+      return absl::StrCat(
+          who, " has ", ours, " where ", other, " has ", theirs,
+          "; all workers must train the same model on the same data");
+    }
+  }
+  return "";
+}
+
+Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
+                                          const wire::JoinRequest& join,
+                                          const wire::View& view,
+                                          const std::string& why_no_worker,
+                                          absl::Time now) {
+  const bool is_worker = join.role() == wire::JoinRequest::WORKER;
+  JoinAnswer answer;
+  answer.reply.set_token(join.token());
+  answer.reply.set_run(view.run());
+  answer.reply.set_lease_ms(
+      static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
+  const auto say = [&](wire::Code code, const std::string& error,
+                       wire::JoinReply::Obstacle obstacle = {}) {
+    answer.reply.set_code(code);
+    answer.reply.set_error(error);
+    answer.reply.set_obstacle(obstacle);
+    return answer;
+  };
+  Member* const present = is_worker ? FindWorker(join.index())
+                          : join.role() == wire::JoinRequest::SERVER
+                              ? FindServer(join.index())
+                              : nullptr;
+  if (present != nullptr && present->join.token() == join.token()) {
+    Hear(present, now);  // It asks again because our reply was lost.
+    answer.reply.set_incarnation(present->incarnation);
+    answer.repeated = present;
+    return say(wire::OK, "");
+  }
+  if (const auto past = past_tokens_.find(join.token());
+      past != past_tokens_.end()) {
+    // A late copy, perhaps of a process that is gone. If it lives, its next
+    // heartbeat tells it that this incarnation is over.
+    answer.reply.set_incarnation(past->second);
+    return say(wire::OK, "");
+  }
+  std::string why = WhyNoJoin(join);
+  if (why.empty()) why = WhyRejected(join, view);
+  if (!why.empty()) {
+    return say(wire::REJECTED, why,
+               view.has_end() ? wire::JoinReply::JOB_ENDED
+                              : wire::JoinReply::OBSTACLE_UNSPECIFIED);
+  }
+  if (present != nullptr) {
+    // Perhaps a restart after a crash, perhaps a second copy: the lease tells.
+    if (is_worker)
+      knocks_[join.index()] = {.from = from, .join = join, .at = now};
+    return say(
+        wire::RETRY,
+        absl::StrCat(Describe(*present), " holds this place",
+                     present->done ? " and has completed its work" : "",
+                     "; it was heard ", Milliseconds(now - present->heard),
+                     " ago; the place is free when that process ends and its "
+                     "lease of ",
+                     Milliseconds(options_.lease), " has run out"),
+        wire::JoinReply::PLACE_HELD);
+  }
+  if (is_worker && !why_no_worker.empty())
+    return say(wire::RETRY, why_no_worker, wire::JoinReply::NOT_NOW);
+  const Incarnation incarnation = next_incarnation_++;
+  Member& member = members_[incarnation];
+  member.peer = from;
+  member.join = join;
+  member.join.DiscardUnknownFields();
+  if (is_worker) {
+    if (!model_.has_value()) model_ = member.join;
+    member.join.clear_table();  // As those of the model.
+  }
+  member.incarnation = incarnation;
+  member.founder = view.state() == wire::FORMING;
+  Hear(&member, now);
+  next_expiry_ = std::min(next_expiry_, member.heard_awake + options_.lease);
+  if (is_worker) {
+    knocks_.erase(join.index());
+    workers_[join.index()] = &member;
+  } else {
+    next_server_ = std::max(next_server_, join.index() + 1);
+    servers_[join.index()] = &member;
+  }
+  answer.reply.set_incarnation(incarnation);
+  answer.joined = &member;
+  return say(wire::OK, "");
+}
+
+}  // namespace slackline

@@ -1,0 +1,163 @@
+// Membership: who the members of the job are: joins, incarnations, leases, and
+// who waits for a place that another holds.
+//
+// Time in which this process did not run does not count: a lease is as long as
+// the coordinator was there to hear a heartbeat (common/time/awake_clock.h).
+//
+// Deterministic state machine: the time goes in. Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "common/ids.h"
+#include "common/time/awake_clock.h"
+#include "proto/control.pb.h"
+#include "proto/run.pb.h"
+
+namespace slackline {
+
+struct Member {
+  PeerId peer;
+  wire::JoinRequest join;
+  Incarnation incarnation = 0;
+  absl::Time heard;
+  absl::Time heard_awake;   // In awake time: what the lease goes by.
+  int graces = 0;           // How often its lease was made longer since then.
+  uint64_t view_known = 0;  // As it says itself.
+  uint64_t view_sent = 0;   // It may be lost.
+  uint64_t records_acked = 0;
+  run::WorkerStats worker;  // The last that it said of itself: a worker,
+  run::ServerStats server;  // or a server.
+  bool done = false;        // Workers: has left its work finished.
+  bool founder = false;
+  bool refused = false;   // Something that it said; that has been logged.
+  bool draining = false;  // Servers: gives its shards away, then leaves.
+
+  bool worker_role() const { return join.role() == wire::JoinRequest::WORKER; }
+  int32_t index() const { return join.index(); }
+};
+
+// "worker 2 (pid 7 on host)".
+std::string Describe(const Member& member);
+// The end of the job is about this member.
+void PutWho(const Member& member, wire::JobEnd* end);
+// As views list them.
+wire::ServerMember ServerOf(const Member& server);
+wire::WorkerMember WorkerOf(const Member& worker);
+
+class Membership {
+ public:
+  struct Options {
+    std::string job;
+    std::string config_hash;
+    int servers = 1;  // Of the config.
+    int workers = 1;
+    int64_t shard_elements = 65536;
+    absl::Duration lease = absl::Seconds(5);
+  };
+  // As common/membership sends them.
+  static constexpr int kHeartbeatsPerLease = 5;
+
+  explicit Membership(const Options& options);
+
+  // At the beginning of each event. After a pause of this process: what members
+  // have sent meanwhile waits to be read, so the lease of each of them lasts
+  // for at least one more heartbeat. For some pauses only, until it is heard
+  // again: who is run too rarely finds the dead, though late.
+  void Run(absl::Time now);
+  // This process has run for so long.
+  absl::Time AwakeTime(absl::Time now) const { return awake_.At(now); }
+  const AwakeClock& awake() const { return awake_; }
+
+  struct JoinAnswer {
+    wire::JoinReply reply;
+    Member* joined = nullptr;    // A new member.
+    Member* repeated = nullptr;  // It has joined before: the reply was lost.
+  };
+  // `why_no_worker` is why no worker can join just now; empty: one can.
+  JoinAnswer OnJoin(const PeerId& from, const wire::JoinRequest& join,
+                    const wire::View& view, const std::string& why_no_worker,
+                    absl::Time now);
+  // Who was told within the last lease to wait for a worker's place, by rank.
+  struct Knock {
+    PeerId from;
+    wire::JoinRequest join;
+    absl::Time at;
+  };
+  std::vector<Knock> RecentKnocks(absl::Time now) const;
+
+  void Hear(Member* member, absl::Time now) const;
+  // nullptr if there is none.
+  Member* Find(Incarnation incarnation);
+  Member* FindServer(int32_t index);
+  Member* FindWorker(int32_t rank);
+  // The member goes, and its token is remembered. It is there. `running`: the
+  // job has begun.
+  Member Remove(Incarnation incarnation, bool running);
+  // Whose leases have run out; each is named once, and is to be removed. A
+  // lease that is over is looked at twice: after a pause that is too short to
+  // count, the driver may not yet have all that came in it when it looks first.
+  // Looks at the members only when one of them may be due.
+  std::vector<Incarnation> Expired(absl::Time now);
+  // No lease runs out before, in awake time.
+  absl::Time NextExpiry() const { return next_expiry_; }
+  absl::Duration Silence(const Member& member, absl::Time now) const {
+    return awake_.At(now) - member.heard_awake;
+  }
+
+  const std::map<Incarnation, Member>& all() const { return members_; }
+  // Oldest first.
+  void ForEach(absl::FunctionRef<void(Member*)> visit) {
+    for (auto& [incarnation, member] : members_) visit(&member);
+  }
+  // The join of the first worker, with the tables, which the members' lack.
+  // There has been a worker.
+  const wire::JoinRequest& model() const { return *model_; }
+  // By index, and by rank.
+  const std::map<int32_t, Member*>& servers() const { return servers_; }
+  const std::map<int32_t, Member*>& workers() const { return workers_; }
+  // Members of the config that are not there.
+  struct Missing {
+    std::vector<int32_t> servers;
+    std::vector<int32_t> workers;
+    bool empty() const { return servers.empty() && workers.empty(); }
+    // "server 1", "worker 0".
+    std::vector<std::string> Names() const;
+  };
+  Missing WhoIsMissing() const;
+  // Smallest index that a new server may take.
+  int32_t next_server() const { return next_server_; }
+  size_t past_tokens() const { return past_tokens_.size(); }
+
+ private:
+  // Empty if the request fits the job and the members so far.
+  std::string WhyRejected(const wire::JoinRequest& join,
+                          const wire::View& view) const;
+
+  const Options options_;
+  AwakeClock awake_;
+  Incarnation next_incarnation_ = 1;
+  int32_t next_server_ = 0;
+  std::map<Incarnation, Member> members_;
+  std::map<int32_t, Member*> servers_, workers_;  // Into members_.
+  // Of members that are gone: the last ones, oldest first. A process whose
+  // token is forgotten and that knocks again is a new one, and gets a new
+  // incarnation.
+  std::map<uint64_t, Incarnation> past_tokens_;
+  std::deque<uint64_t> past_token_order_;
+  std::map<int32_t, Knock> knocks_;  // By rank.
+  // The join of the first worker: all others bring the same tables, and the
+  // same length of the job.
+  std::optional<wire::JoinRequest> model_;
+  absl::Time next_expiry_ = absl::InfiniteFuture();  // At the earliest.
+  absl::Time looked_ = absl::InfinitePast();  // Last, in awake time.
+};
+
+}  // namespace slackline

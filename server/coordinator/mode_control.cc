@@ -1,0 +1,194 @@
+#include "server/coordinator/mode_control.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace slackline {
+namespace {
+
+// Numbers that a worker says of itself, and that are summed up.
+wire::Entered Bounded(wire::Entered entered) {
+  const auto bound = [](int64_t value) {
+    return std::clamp<int64_t>(value, 0, int64_t{1} << 50);
+  };
+  entered.set_pause_micros(bound(entered.pause_micros()));
+  entered.set_connect_micros(bound(entered.connect_micros()));
+  entered.set_transfer_micros(bound(entered.transfer_micros()));
+  entered.set_bytes(bound(entered.bytes()));
+  entered.DiscardUnknownFields();
+  return entered;
+}
+
+}  // namespace
+
+ModeControl::ModeControl(const Options& options, Membership* members,
+                         ViewEditor* editor)
+    : options_(options),
+      members_(members),
+      editor_(editor),
+      changer_(options.sync) {}
+
+std::vector<ModeChanger::Worker> ModeControl::Workers() const {
+  std::vector<ModeChanger::Worker> workers;
+  for (const auto& [rank, worker] : members_->workers()) {
+    workers.push_back({.rank = rank,
+                       .incarnation = worker->incarnation,
+                       .clock = worker->worker.clock(),
+                       .done = worker->done});
+  }
+  return workers;
+}
+
+void ModeControl::Start(CoordinatorEffects* effects) {
+  for (std::string& sentence : changer_.Start(editor_))
+    effects->log.push_back(std::move(sentence));
+  if (options_.sync.has_auto_()) SwitchPolicyOn(effects);
+}
+
+void ModeControl::OnGone(const Member& worker) {
+  changer_.OnGone({.rank = worker.index(),
+                   .incarnation = worker.incarnation,
+                   .clock = worker.worker.clock(),
+                   .done = worker.done},
+                  editor_->next_number());
+  news_ = true;
+}
+
+void ModeControl::OnServerStats(const Member& server) {
+  changer_.OnServer(server.index(), server.server.seen_view(),
+                    server.server.reached_clock());
+  if (editor_->view().has_change()) news_ = true;
+}
+
+void ModeControl::OnCall(const Member& worker, const wire::Call& call,
+                         CoordinatorEffects* effects) {
+  if (!editor_->running()) return;
+  const wire::View& view = editor_->view();
+  if (call.has_step_limit()) {
+    changer_.OnStepLimit(worker.incarnation, call.step_limit(), view);
+  } else if (call.has_arrive()) {
+    changer_.OnArrive(worker.incarnation, call.arrive(), view);
+  } else if (call.has_entered()) {
+    std::optional<wire::JobEnd> end = changer_.OnEntered(
+        worker.index(), worker.incarnation, Bounded(call.entered()), view);
+    if (end.has_value()) return editor_->End(*std::move(end));
+  } else if (call.regroup().group() == view.group()) {
+    effects->log.push_back(absl::StrCat(
+        Describe(worker),
+        " has lost its connections to other workers; all connect anew"));
+    return editor_->Regroup();
+  }
+  news_ = true;
+}
+
+bool ModeControl::Advance(double seconds, CoordinatorEffects* effects) {
+  if (!std::exchange(news_, false)) return false;
+  const Clock arrived = editor_->view().arrived();
+  ModeChanger::News news = changer_.Advance(Workers(), seconds, editor_);
+  // They part now. Should they all-reduce once more, what they told each other
+  // to connect is out of date.
+  if (editor_->view().arrived() != arrived) editor_->Regroup();
+  std::move(news.log.begin(), news.log.end(), std::back_inserter(effects->log));
+  std::move(news.changes.begin(), news.changes.end(),
+            std::back_inserter(effects->modes));
+  return news.view_changed;
+}
+
+absl::StatusOr<std::string> ModeControl::OnSetMode(
+    const wire::SetMode& set_mode, CoordinatorEffects* effects) {
+  if (!editor_->running())
+    return absl::FailedPreconditionError("the job does not run");
+  const wire::View& view = editor_->view();
+  const absl::Status may_change = changer_.MayChange(view, Workers());
+  if (set_mode.has_by_policy()) {
+    if (!policy_.has_value() && !may_change.ok()) return may_change;
+    if (!policy_.has_value()) SwitchPolicyOn(effects);
+    return "will change when the workers' step times speak for it";
+  }
+  sync::Mode mode = set_mode.mode();
+  mode.DiscardUnknownFields();  // Every view and report will have it.
+  if (const std::string why = WhyNoMode(mode, options_.workers); !why.empty()) {
+    return absl::InvalidArgumentError(why);
+  }
+  if (!may_change.ok()) return may_change;
+  const sync::Mode& present = view.phase(view.entered()).mode();
+  const bool same = SameMode(present, mode);
+  if (same && !policy_.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the mode is ", ModeText(present), " already"));
+  }
+  if (policy_.has_value()) {
+    policy_.reset();
+    effects->log.push_back(
+        "the mode is no longer chosen by the policy: a user has set it");
+  }
+  if (same) return absl::StrCat("stays ", ModeText(present));
+  return Change(mode, "asked for by a user", effects);
+}
+
+std::string ModeControl::Change(const sync::Mode& mode,
+                                const std::string& reason,
+                                CoordinatorEffects* effects) {
+  const wire::View& view = editor_->view();
+  std::string text = absl::StrCat("will change from ",
+                                  ModeText(view.phase(view.entered()).mode()),
+                                  " to ", ModeText(mode));
+  if (view.move_size() > 0) {
+    absl::StrAppend(&text, " once ", view.move_size(),
+                    " moves of shards are done");
+  }
+  effects->log.push_back(absl::StrCat("the mode ", text, ": ", reason));
+  changer_.Want(mode, reason);
+  news_ = true;
+  return text;
+}
+
+void ModeControl::SwitchPolicyOn(CoordinatorEffects* effects) {
+  policy_.emplace(ModePolicy::Options{
+      .config = options_.sync.auto_(),  // Defaults if the config has none.
+      .heartbeat = options_.heartbeat});
+  effects->log.push_back(
+      "the mode is chosen by the policy: by how even the workers' step times "
+      "are");
+}
+
+void ModeControl::AskPolicy(absl::Time now, CoordinatorEffects* effects) {
+  if (!policy_.has_value() || !editor_->running()) return;
+  std::vector<ModePolicy::Worker> workers;
+  for (const auto& [rank, worker] : members_->workers()) {
+    if (worker->done) continue;
+    workers.push_back({.rank = rank,
+                       .incarnation = worker->incarnation,
+                       .clock = worker->worker.clock(),
+                       .compute_seconds = worker->worker.compute_seconds()});
+  }
+  const wire::View& view = editor_->view();
+  const bool may_change = changer_.MayChange(view, Workers()).ok();
+  const std::optional<ModePolicy::Decision> decision = policy_->Look(
+      workers, view.phase(view.entered()).mode(), may_change, now);
+  if (!decision.has_value()) return;
+  Change(decision->mode, decision->reason, effects);
+}
+
+absl::Time ModeControl::NextLook() const {
+  return policy_.has_value() ? policy_->NextLook() : absl::InfiniteFuture();
+}
+
+absl::Status ModeControl::MayMove() const {
+  return changer_.MayMove(editor_->view(), Workers());
+}
+
+std::string ModeControl::WhyNoneJoins() const {
+  return ModeChanger::WhyNoneJoins(editor_->view());
+}
+
+void ModeControl::PutStatus(absl::Time now, wire::StatusReply* status) const {
+  for (const run::ModeRecord& record : changer_.last_changes())
+    *status->add_mode_changed() = record;
+  if (policy_.has_value()) status->set_mode_policy(policy_->Text(now));
+}
+
+}  // namespace slackline

@@ -1,0 +1,81 @@
+// ModeControl: who decides on the job's mode: the config's phases, users, and
+// the policy while it is on. How a change is made is the ModeChanger's
+// (mode_changer.h).
+//
+// Deterministic state machine: the time goes in. Thread-compatible.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/sync/mode.h"
+#include "proto/cluster.pb.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/membership.h"
+#include "server/coordinator/mode_changer.h"
+#include "server/coordinator/mode_policy.h"
+#include "server/coordinator/view_editor.h"
+
+namespace slackline {
+
+class ModeControl {
+ public:
+  struct Options {
+    config::Sync sync;
+    int workers = 1;  // Of the config.
+    absl::Duration heartbeat = absl::Seconds(1);
+  };
+  // `members` and `editor` outlive it.
+  ModeControl(const Options& options, Membership* members, ViewEditor* editor);
+
+  // The job begins to run: the view has its length.
+  void Start(CoordinatorEffects* effects);
+
+  // What a worker says about phases: step_limit, arrive, entered or regroup. It
+  // ends the job if the workers' models differ.
+  void OnCall(const Member& worker, const wire::Call& call,
+              CoordinatorEffects* effects);
+  // Answers what will happen.
+  absl::StatusOr<std::string> OnSetMode(const wire::SetMode& set_mode,
+                                        CoordinatorEffects* effects);
+  void OnServerStats(const Member& server);
+  void OnGone(const Member& worker);
+  // A worker is gone or done, or moves are done.
+  void NoteNews() { news_ = true; }
+  // Lets the policy decide, if it is on: when there is news of a worker, and at
+  // NextLook().
+  void AskPolicy(absl::Time now, CoordinatorEffects* effects);
+  absl::Time NextLook() const;
+
+  // Brings the view up to all of that, once at the end of an event. True if the
+  // view changed. `seconds`: since the job began to run.
+  bool Advance(double seconds, CoordinatorEffects* effects);
+
+  // As in ModeChanger.
+  absl::Status MayMove() const;
+  // Empty, or why no worker can join just now.
+  std::string WhyNoneJoins() const;
+
+  // Everything about modes that people ask for.
+  void PutStatus(absl::Time now, wire::StatusReply* status) const;
+  int32_t changes() const { return changer_.changes(); }
+
+ private:
+  std::vector<ModeChanger::Worker> Workers() const;
+  void SwitchPolicyOn(CoordinatorEffects* effects);
+  std::string Change(const sync::Mode& mode, const std::string& reason,
+                     CoordinatorEffects* effects);
+
+  const Options options_;
+  Membership* const members_;
+  ViewEditor* const editor_;
+  ModeChanger changer_;
+  std::optional<ModePolicy> policy_;  // While it chooses the mode.
+  bool news_ = false;                 // For Advance().
+};
+
+}  // namespace slackline

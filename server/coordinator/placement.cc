@@ -1,0 +1,228 @@
+#include "server/coordinator/placement.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "common/view/shard_map.h"
+#include "server/coordinator/job_end.h"
+
+namespace slackline {
+
+Placement::Placement(const Rebalancer::Options& options, Membership* members,
+                     const ModeControl* modes, ViewEditor* editor)
+    : options_(options),
+      members_(members),
+      modes_(modes),
+      editor_(editor),
+      rebalancer_(options) {}
+
+void Placement::Start(const std::vector<wire::Table>& tables,
+                      int64_t shard_elements, absl::Time now) {
+  std::vector<Owner> threads;
+  for (const auto& [index, server] : members_->servers()) {
+    for (int t = 0; t < server->join.thread_size(); ++t)
+      threads.push_back({index, t});
+  }
+  editor_->PlaceTables(tables, threads, shard_elements);
+  PutOffPlan(now);
+}
+
+void Placement::PutOffPlan(absl::Time now) {
+  next_plan_ = now + absl::Milliseconds(options_.config.interval_ms());
+}
+
+absl::Status Placement::MayMove() const {
+  if (!editor_->running())
+    return absl::FailedPreconditionError("the job does not run");
+  if (options_.config.mode() == config::Rebalance::OFF) {
+    return absl::FailedPreconditionError(
+        "the config says rebalance { mode: OFF }; MANUAL allows it");
+  }
+  return modes_->MayMove();
+}
+
+void Placement::Order() {
+  if (!std::exchange(news_, false)) return;
+  if (MayMove().ok()) rebalancer_.Order(editor_);
+}
+
+std::vector<Rebalancer::Server> Placement::Servers() const {
+  std::vector<Rebalancer::Server> servers;
+  for (const auto& [index, server] : members_->servers()) {
+    servers.push_back({.index = index,
+                       .threads = server->join.thread_size(),
+                       .draining = server->draining,
+                       .stats = &server->server});
+  }
+  return servers;
+}
+
+std::string Placement::WhyMustStay(const Member& server) const {
+  const int32_t index = server.index();
+  if (index == 0) {
+    return absl::StrCat(Describe(server), " hosts the coordinator");
+  }
+  if (editor_->GetsShards(index) || editor_->OwnsShards(index)) {
+    return absl::StrCat(Describe(server),
+                        " still has shards, or is to get some");
+  }
+  return "";
+}
+
+void Placement::OnGone(const Member& server) {
+  rebalancer_.Forget(server.index(), editor_);
+  news_ = true;
+}
+
+absl::StatusOr<run::Plan> Placement::OnCall(const wire::Call& call,
+                                            absl::Time now,
+                                            CoordinatorEffects* effects) {
+  const auto refuse = [](const std::string& why) {
+    return absl::FailedPreconditionError(why);
+  };
+  SL_RETURN_IF_ERROR(MayMove());
+  const absl::StatusOr<std::shared_ptr<const View>> view =
+      View::Create(editor_->view());
+  SL_CHECK(view.ok(), view.status().ToString());  // We made it.
+  absl::StatusOr<run::Plan> plan;
+  bool adopt = true;
+  Member* drained = nullptr;
+  if (call.has_rebalance()) {
+    if (!rebalancer_.idle()) {
+      return absl::UnavailableError(
+          absl::StrCat(rebalancer_.Present().move_size(),
+                       " moves are under way; try again when they are done"));
+    }
+    plan = rebalancer_.Plan(**view, Servers(), Rebalancer::Aim::kBalance, now);
+    adopt = !call.rebalance().dry_run();
+  } else if (call.has_move_shards()) {
+    const wire::MoveShards& moves = call.move_shards();
+    if (moves.shard_size() > (*view)->shard_count()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(moves.shard_size(), " shards are to move; the job has ",
+                       (*view)->shard_count()));
+    }
+    plan = rebalancer_.PlanMoves(
+        **view, Servers(),
+        std::vector<int32_t>(moves.shard().begin(), moves.shard().end()),
+        moves.server(), moves.thread());
+  } else {
+    const int32_t index = call.drain().server();
+    drained = members_->FindServer(index);
+    if (drained == nullptr) {
+      return refuse(absl::StrCat("the job has no server ", index));
+    }
+    if (index == 0) {
+      return refuse(
+          "server 0 hosts the coordinator and has to stay; its shards can be "
+          "moved: slackline move");
+    }
+    const bool others =
+        std::any_of(members_->servers().begin(), members_->servers().end(),
+                    [&](const auto& entry) {
+                      return !entry.second->draining && entry.second != drained;
+                    });
+    if (!others) return refuse("no other server is left to take the shards");
+    const bool before = std::exchange(drained->draining, true);
+    plan =
+        rebalancer_.Plan(**view, Servers(), Rebalancer::Aim::kDrainOnly, now);
+    if (!plan.ok()) drained->draining = before;
+  }
+  if (!plan.ok() || !adopt) return plan;
+  effects->log.push_back(absl::StrCat(
+      drained == nullptr ? ""
+                         : absl::StrCat(Describe(*drained), " is drained: "),
+      plan->summary()));
+  if (drained != nullptr) editor_->PutServer(ServerOf(*drained));
+  rebalancer_.Adopt(*plan, editor_);
+  news_ = true;
+  return plan;
+}
+
+void Placement::PlanIfDue(absl::Time now, CoordinatorEffects* effects) {
+  if (now < next_plan_) return;
+  PutOffPlan(now);
+  if (!MayMove().ok() || !rebalancer_.idle()) return;
+  const bool draining = std::any_of(
+      members_->servers().begin(), members_->servers().end(),
+      [&](const auto& entry) {
+        return entry.second->draining && editor_->OwnsShards(entry.first);
+      });
+  const bool automatic = options_.config.mode() == config::Rebalance::AUTO;
+  if (!draining && !automatic) return;
+  const absl::StatusOr<std::shared_ptr<const View>> view =
+      View::Create(editor_->view());
+  SL_CHECK(view.ok(), view.status().ToString());  // We made it.
+  const absl::StatusOr<run::Plan> plan = rebalancer_.Plan(
+      **view, Servers(),
+      automatic ? Rebalancer::Aim::kBalance : Rebalancer::Aim::kDrainOnly, now);
+  if (!plan.ok() || (plan->move_size() == 0 && plan->split_size() == 0)) return;
+  effects->log.push_back(absl::StrCat("rebalancing: ", plan->summary()));
+  rebalancer_.Adopt(*plan, editor_);
+  news_ = true;
+}
+
+bool Placement::OnServerStats(const Member& server, double seconds,
+                              absl::Time now, CoordinatorEffects* effects) {
+  if (!editor_->running()) return false;
+  if (rebalancer_.ObserveDue(now)) rebalancer_.Observe(Servers(), now);
+  bool any = false;
+  for (const run::HandOverState& state : server.server.hand_over()) {
+    // Only who is listed as the owner knows what becomes of a shard.
+    if (!editor_->Owns(server.index(), state.shard())) continue;
+    if (state.state() == run::HandOverState::LOST) {
+      // The target is alive: an old story, or none.
+      if (members_->FindServer(state.to_server()) != nullptr) continue;
+      wire::JobEnd end =
+          JobEndOf(wire::JobEnd::SHARD_LOST,
+                   absl::StrCat("server ", state.to_server(),
+                                ", to which shard ", state.shard(),
+                                " was just moving from server ", server.index(),
+                                ", has died, and the shard is lost with it"));
+      end.add_server(state.to_server());
+      end.add_shard(state.shard());
+      editor_->End(std::move(end));
+      return any;
+    }
+    if (state.state() != run::HandOverState::DONE) continue;
+    run::MoveRecord record;
+    if (!rebalancer_.Done(state, seconds, now, editor_, &record)) continue;
+    effects->log.push_back(absl::StrCat(
+        "shard ", record.shard(), " (", record.name(),
+        ") has moved from server ", record.from_server(), " to server ",
+        record.to_server(), ": ", record.bytes(), " bytes in ",
+        record.copy_micros() / 1000, " ms, not served for at most ",
+        record.pause_micros(), " us"));
+    effects->moves.push_back(std::move(record));
+    any = true;
+  }
+  if (any) {
+    news_ = true;
+    // Loads have to be measured anew before they say anything.
+    next_plan_ = std::max(
+        next_plan_, now + absl::Milliseconds(options_.config.interval_ms()));
+  }
+  return any;
+}
+
+void Placement::PutStatus(int64_t moves_known,
+                          wire::StatusReply* status) const {
+  *status->mutable_plan() = rebalancer_.Present();
+  int64_t number = rebalancer_.shards_moved() -
+                   static_cast<int64_t>(rebalancer_.last_moves().size());
+  for (const run::MoveRecord& record : rebalancer_.last_moves()) {
+    if (number++ >= moves_known) *status->add_moved() = record;
+  }
+  status->set_moves(rebalancer_.shards_moved());
+}
+
+void Placement::PutSummary(run::Summary* summary) const {
+  summary->set_shards_moved(rebalancer_.shards_moved());
+  summary->set_bytes_moved(rebalancer_.bytes_moved());
+  *summary->mutable_move_pause_micros() = rebalancer_.PauseMicros();
+}
+
+}  // namespace slackline

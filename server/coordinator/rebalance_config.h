@@ -1,0 +1,13 @@
+// What the config may say about moving shards.
+#pragma once
+
+#include "common/config/config_problems.h"
+#include "proto/cluster.pb.h"
+
+namespace slackline {
+
+// Adds what is wrong with the block.
+void CheckRebalance(const config::Rebalance& rebalance,
+                    const ConfigProblems& problems);
+
+}  // namespace slackline

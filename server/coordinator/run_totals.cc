@@ -1,0 +1,97 @@
+#include "server/coordinator/run_totals.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/metrics/histogram.h"
+#include "common/metrics/server_stats.h"
+
+namespace slackline {
+
+void RunTotals::Add(int32_t rank, const run::WorkerStats& stats,
+                    run::Summary* sums,
+                    std::map<int32_t, run::WorkerSummary>* last,
+                    std::map<int32_t, uint64_t>* nonfinite) {
+  sums->set_steps(std::max(sums->steps(), stats.clock()));
+  sums->set_bytes_pushed(sums->bytes_pushed() + stats.bytes_pushed());
+  sums->set_bytes_pulled(sums->bytes_pulled() + stats.bytes_pulled());
+  sums->set_bytes_resent(sums->bytes_resent() + stats.bytes_resent());
+  sums->set_retries(sums->retries() + stats.retries());
+  run::WorkerSummary& worker = (*last)[rank];
+  worker.set_rank(rank);
+  worker.set_steps(stats.clock());
+  worker.set_examples(stats.examples());
+  worker.set_compute_seconds(stats.compute_seconds());
+  worker.set_wait_seconds(stats.wait_seconds());
+  worker.set_bytes_pushed(stats.bytes_pushed());
+  worker.set_bytes_pulled(stats.bytes_pulled());
+  worker.set_bytes_resent(stats.bytes_resent());
+  (*nonfinite)[rank] += stats.nonfinite();
+}
+
+void RunTotals::Add(const run::ServerStats& stats, run::ServerStats* sums) {
+  run::ServerStats counters = stats;  // What it is just doing is no counter.
+  counters.clear_thread();
+  counters.clear_hand_over();
+  FoldServerStats(counters, sums);
+}
+
+void RunTotals::AddGone(int32_t rank, const run::WorkerStats& stats) {
+  examples_ += stats.examples();
+  Add(rank, stats, &workers_, &last_, &nonfinite_);
+}
+
+void RunTotals::AddGone(const run::ServerStats& stats) {
+  Add(stats, &servers_);
+}
+
+void RunTotals::AddLost(const std::string& sentence) {
+  ++lost_count_;
+  if (lost_.size() < kLostMax) lost_.push_back(sentence);
+}
+
+int64_t RunTotals::Put(const std::vector<Worker>& workers,
+                       const std::vector<const run::ServerStats*>& servers,
+                       run::Summary* summary) const {
+  int64_t examples = examples_;
+  run::Summary sums = workers_;
+  std::map<int32_t, run::WorkerSummary> last = last_;
+  std::map<int32_t, uint64_t> nonfinite = nonfinite_;
+  for (const Worker& worker : workers) {
+    examples += worker.stats->examples();
+    Add(worker.rank, *worker.stats, &sums, &last, &nonfinite);
+  }
+  run::ServerStats server_sums = servers_;
+  for (const run::ServerStats* server : servers)
+    Add(*server, &server_sums);
+  for (const run::NonfiniteGradients& of_rank : server_sums.nonfinite())
+    nonfinite[of_rank.rank()] += of_rank.gradients();
+  summary->MergeFrom(sums);
+  for (const auto& [rank, gradients] : nonfinite) {
+    summary->set_nonfinite(summary->nonfinite() + gradients);
+    const auto worker = last.find(rank);
+    if (worker != last.end()) worker->second.set_nonfinite(gradients);
+  }
+  for (const auto& [rank, worker] : last) *summary->add_worker() = worker;
+  summary->set_pushes(server_sums.pushes());
+  summary->set_duplicates(server_sums.duplicates());
+  summary->set_dropped(server_sums.dropped());
+  summary->set_held(server_sums.held());
+  summary->set_applied(server_sums.applied());
+  *summary->mutable_staleness_clocks() =
+      PercentilesOf(server_sums.staleness_clocks());
+  *summary->mutable_staleness_updates() =
+      PercentilesOf(server_sums.staleness_updates());
+  *summary->mutable_staleness_clocks_histogram() =
+      server_sums.staleness_clocks().bin();
+  *summary->mutable_staleness_updates_histogram() =
+      server_sums.staleness_updates().bin();
+  for (const std::string& sentence : lost_) summary->add_workers_lost(sentence);
+  if (lost_count_ > kLostMax) {
+    summary->add_workers_lost(
+        absl::StrCat("and ", lost_count_ - kLostMax, " more"));
+  }
+  return examples;
+}
+
+}  // namespace slackline

@@ -1,0 +1,55 @@
+// RunTotals: what the members of a run have reported of themselves, summed up.
+// Members that are gone are folded into sums, so that a job in which workers
+// come and go for ever takes no more memory than its number of ranks.
+//
+// Deterministic. Thread-compatible.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "proto/run.pb.h"
+
+namespace slackline {
+
+class RunTotals {
+ public:
+  // A member has gone: these are the last statistics of it. `rank` is what the
+  // coordinator knows, not what the member says.
+  void AddGone(int32_t rank, const run::WorkerStats& stats);
+  void AddGone(const run::ServerStats& stats);
+  // A sentence about a worker that was lost. All are counted, the first ones
+  // are kept.
+  void AddLost(const std::string& sentence);
+
+  struct Worker {
+    int32_t rank = 0;
+    const run::WorkerStats* stats = nullptr;
+  };
+  // Sets what follows from the statistics of those who are gone and of those
+  // who are there, and from the sentences. Returns the examples of all.
+  int64_t Put(const std::vector<Worker>& workers,
+              const std::vector<const run::ServerStats*>& servers,
+              run::Summary* summary) const;
+
+  static constexpr int kLostMax = 256;  // Sentences.
+
+ private:
+  static void Add(int32_t rank, const run::WorkerStats& stats,
+                  run::Summary* sums,
+                  std::map<int32_t, run::WorkerSummary>* last,
+                  std::map<int32_t, uint64_t>* nonfinite);
+  static void Add(const run::ServerStats& stats, run::ServerStats* sums);
+
+  int64_t examples_ = 0;
+  run::Summary workers_;  // Sums over workers that are gone.
+  std::map<int32_t, run::WorkerSummary> last_;  // By rank: the last gone life.
+  run::ServerStats servers_;                    // Sums over servers, likewise.
+  std::map<int32_t, uint64_t> nonfinite_;  // Steps by all-reduce, by rank.
+  std::vector<std::string> lost_;
+  int64_t lost_count_ = 0;
+};
+
+}  // namespace slackline

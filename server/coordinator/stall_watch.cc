@@ -1,0 +1,228 @@
+#include "server/coordinator/stall_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/sync/phases.h"
+#include "server/coordinator/job_end.h"
+
+namespace slackline {
+namespace {
+
+using Progress = run::WorkerProgress;
+
+constexpr size_t kWhatBytesMax = 200;
+
+std::string SecondsText(absl::Duration duration) {
+  return absl::StrFormat("%.0f s", absl::ToDoubleSeconds(duration));
+}
+
+std::string RanksText(const std::vector<int32_t>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "worker " : "workers ",
+                      absl::StrJoin(ranks, ", "));
+}
+
+std::string DoingText(const Progress& progress) {
+  if (!progress.what().empty()) return progress.what().substr(0, kWhatBytesMax);
+  switch (progress.activity()) {
+    case Progress::WAITING_FOR_SERVER:
+      return progress.has_server()
+                 ? absl::StrCat("waiting for server ", progress.server())
+                 : "waiting for a server";
+    case Progress::WAITING_FOR_COORDINATOR:
+      return "waiting for the coordinator";
+    default:
+      return "at its own work";
+  }
+}
+
+bool AllDone(const wire::View& view) {
+  return std::all_of(
+      view.worker().begin(), view.worker().end(),
+      [](const wire::WorkerMember& worker) { return worker.done(); });
+}
+
+}  // namespace
+
+void StallWatch::OnTime(absl::Time now) {
+  if (last_ == absl::InfinitePast() || now - last_ > options_.lease / 2) {
+    counted_from_ = now;
+  }
+  last_ = std::max(last_, now);
+}
+
+void StallWatch::OnReport(Incarnation worker, const Progress& progress,
+                          absl::Time now) {
+  reports_[worker] = {.progress = progress, .at = now};
+}
+
+void StallWatch::OnGone(Incarnation worker) {
+  reports_.erase(worker);
+  done_since_.erase(worker);
+}
+
+absl::Duration StallWatch::StillOf(const Report& report, absl::Time now) const {
+  // Who has not been heard of lately may have got on since.
+  if (now - report.at > options_.lease / 2 || report.at < judged_from_) {
+    return absl::ZeroDuration();
+  }
+  return std::min(absl::Milliseconds(report.progress.for_ms()),
+                  report.at - counted_from_);
+}
+
+std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
+                                                      absl::Time now) {
+  const bool all_done = AllDone(view);
+  std::vector<Worker> workers;
+  for (const wire::WorkerMember& member : view.worker()) {
+    Worker worker;
+    worker.rank = member.rank();
+    worker.incarnation = member.incarnation();
+    worker.clock = view.steps_total();
+    worker.limit = options_.timeout;
+    // The chief is the first in the view.
+    const bool finishing = all_done && workers.empty();
+    const auto report = reports_.find(member.incarnation());
+    if (member.done()) {
+      const absl::Time since =
+          done_since_.try_emplace(member.incarnation(), now).first->second;
+      worker.waits = !finishing;
+      worker.still =
+          std::max(now - std::max(since, counted_from_), absl::ZeroDuration());
+    }
+    if (report != reports_.end() && (!member.done() || finishing)) {
+      const Progress& progress = report->second.progress;
+      worker.clock = std::clamp<Clock>(progress.clock(), 0, view.steps_total());
+      worker.waits = progress.activity() == Progress::WAITING_FOR_WORKERS;
+      worker.at_server = progress.activity() == Progress::WAITING_FOR_SERVER;
+      worker.blocks = worker.at_server ||
+                      progress.activity() == Progress::WORKING ||
+                      progress.activity() == Progress::WAITING_FOR_COORDINATOR;
+      if (worker.at_server && progress.has_server())
+        worker.server = progress.server();
+      worker.still = StillOf(report->second, now);
+      worker.doing = DoingText(progress);
+      if (finishing && progress.activity() == Progress::WORKING)
+        worker.limit = options_.finish_timeout;
+    }
+    // Who has just joined says no clock yet; nobody is behind the phase that
+    // all have entered.
+    const Clock clock =
+        std::max<Clock>(worker.clock, view.phase(view.entered()).from());
+    worker.all_reduce = !RuleAt(view, clock).over_servers();
+    workers.push_back(std::move(worker));
+  }
+  return workers;
+}
+
+bool StallWatch::Blocks(const Worker& culprit, const Worker& waiter) {
+  return waiter.waits && culprit.blocks &&
+         (waiter.all_reduce || culprit.clock <= waiter.clock);
+}
+
+std::optional<wire::JobEnd> StallWatch::EndIfAllWaitForServers(
+    const wire::View& view, const std::vector<Worker>& workers) const {
+  std::map<int32_t, std::vector<int32_t>> ranks;  // By server.
+  std::map<int32_t, absl::Duration> still;
+  for (const Worker& worker : workers) {
+    if (!worker.at_server || !worker.Over()) return std::nullopt;
+    ranks[worker.server].push_back(worker.rank);
+    still[worker.server] = std::max(still[worker.server], worker.still);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [server, waiting] : ranks) {
+    std::vector<std::string> threads;
+    for (const wire::ServerMember& member : view.server()) {
+      if (member.index() != server) continue;
+      for (const wire::Endpoints& thread : member.thread())
+        threads.push_back(thread.tcp());
+    }
+    parts.push_back(absl::StrCat(
+        server < 0 ? "a server" : absl::StrCat("server ", server),
+        threads.empty() ? ""
+                        : absl::StrCat(" (shard threads at ",
+                                       absl::StrJoin(threads, ", "), ")"),
+        " has not answered ", RanksText(waiting), " for ",
+        SecondsText(still[server])));
+  }
+  wire::JobEnd end = JobEndOf(
+      wire::JobEnd::SERVERS_SILENT,
+      absl::StrCat(absl::StrJoin(parts, "; "),
+                   ", and no other worker is left that goes on; look at the "
+                   "log of that server and at the network between"));
+  for (const auto& [server, waiting] : ranks) {
+    if (server >= 0) end.add_server(server);
+  }
+  return end;
+}
+
+void StallWatch::Say(const std::vector<Worker>& workers, Findings* findings) {
+  const absl::Duration worth_saying =
+      std::min(options_.lease, options_.timeout / 2);
+  std::set<std::pair<Incarnation, Clock>> said;
+  for (const Worker& culprit : workers) {
+    if (culprit.still < worth_saying) continue;
+    std::vector<int32_t> waiting;
+    for (const Worker& waiter : workers) {
+      if (Blocks(culprit, waiter) && waiter.still >= worth_saying)
+        waiting.push_back(waiter.rank);
+    }
+    if (waiting.empty() && !culprit.at_server) continue;
+    const std::string who = absl::StrCat("worker ", culprit.rank);
+    const std::string state =
+        absl::StrCat(" is ", culprit.doing, ", at clock ", culprit.clock,
+                     ", without progress for ", SecondsText(culprit.still));
+    findings->held_up.push_back(
+        waiting.empty() ? absl::StrCat(who, state)
+                        : absl::StrCat(who, " holds up ", RanksText(waiting),
+                                       ": it", state, "; it is removed after ",
+                                       SecondsText(culprit.limit)));
+    const std::pair key{culprit.incarnation, culprit.clock};
+    if (said_.count(key) == 0)
+      findings->news.push_back(findings->held_up.back());
+    said.insert(key);
+  }
+  said_ = std::move(said);
+}
+
+StallWatch::Findings StallWatch::Look(const wire::View& view, absl::Time now) {
+  Findings findings;
+  const std::vector<Worker> workers = WorkersOf(view, now);
+  Say(workers, &findings);
+  if (workers.empty()) return findings;
+  findings.end = EndIfAllWaitForServers(view, workers);
+  if (findings.end.has_value()) return findings;
+  bool by_all_reduce = false;
+  std::vector<std::pair<const Worker*, std::vector<int32_t>>> blocking;
+  Clock smallest = view.steps_total();
+  for (const Worker& culprit : workers) {
+    if (!culprit.Over()) continue;
+    std::vector<int32_t> waiting;
+    for (const Worker& waiter : workers) {
+      if (!Blocks(culprit, waiter) || waiter.still < options_.timeout) continue;
+      waiting.push_back(waiter.rank);
+      by_all_reduce |= waiter.all_reduce;
+    }
+    if (waiting.empty()) continue;
+    smallest = std::min(smallest, culprit.clock);
+    blocking.emplace_back(&culprit, std::move(waiting));
+  }
+  for (const auto& [culprit, waiting] : blocking) {
+    if (!by_all_reduce && culprit->clock > smallest) continue;
+    findings.remove.push_back(
+        {.rank = culprit->rank,
+         .incarnation = culprit->incarnation,
+         .why_removed = absl::StrCat(
+             "was removed, and may join again, because it held up ",
+             RanksText(waiting), ": without progress for ",
+             SecondsText(culprit->still), ", it is ", culprit->doing)});
+  }
+  // Those who waited for them need a moment to go on.
+  if (!findings.remove.empty()) judged_from_ = now + options_.lease / 2;
+  return findings;
+}
+
+}  // namespace slackline

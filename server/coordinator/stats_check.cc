@@ -1,0 +1,84 @@
+#include "server/coordinator/stats_check.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace slackline {
+namespace {
+
+constexpr size_t kWhatBytesMax = 4096;
+constexpr int kHistogramBinsMax = 1024;  // As common/metrics counts.
+constexpr int kRanksMax = 4096;
+// Sums of such numbers stay far from overflow.
+constexpr int64_t kCountMax = int64_t{1} << 50;
+constexpr double kAmountMax = 1e18;
+
+bool IsCount(int64_t value) { return value >= 0 && value <= kCountMax; }
+// False for NaN.
+bool IsAmount(double value) { return value >= 0 && value <= kAmountMax; }
+
+bool AreAmounts(const run::ShardLoad& load) {
+  return IsAmount(load.pushes()) && IsAmount(load.pulls()) &&
+         IsAmount(load.bytes_in()) && IsAmount(load.bytes_out()) &&
+         IsAmount(load.busy());
+}
+
+bool AreAmounts(const run::ThreadLoad& load) {
+  return IsAmount(load.utilisation()) && IsAmount(load.cpu()) &&
+         IsAmount(load.queue_ms()) && IsAmount(load.bytes_per_busy_second());
+}
+
+std::string TooMany(const char* what, int count, int most) {
+  return absl::StrCat("has sent statistics of ", count, " ", what,
+                      "; there are at most ", most);
+}
+
+constexpr char kNoNumber[] =
+    "has sent a load, a count or a time that is negative or not finite";
+
+}  // namespace
+
+std::string WhyUnfit(const run::WorkerStats& stats) {
+  if (stats.progress().what().size() > kWhatBytesMax) {
+    return absl::StrCat("has sent ", stats.progress().what().size(),
+                        " bytes about what it does; at most ", kWhatBytesMax,
+                        " are allowed");
+  }
+  if (!IsCount(stats.examples()) || !IsCount(stats.progress().for_ms()) ||
+      !IsAmount(stats.compute_seconds()) || !IsAmount(stats.wait_seconds())) {
+    return kNoNumber;
+  }
+  return "";
+}
+
+std::string WhyUnfit(const run::ServerStats& stats, int threads,
+                     int32_t shards) {
+  if (stats.thread_size() > threads)
+    return TooMany("threads", stats.thread_size(), threads);
+  // A shard that moves to and fro may be told of twice.
+  if (stats.hand_over_size() > 2 * shards)
+    return TooMany("moves", stats.hand_over_size(), 2 * shards);
+  if (stats.nonfinite_size() > kRanksMax)
+    return TooMany("workers", stats.nonfinite_size(), kRanksMax);
+  for (const run::Histogram* const histogram :
+       {&stats.staleness_clocks(), &stats.staleness_updates()}) {
+    if (histogram->bin_size() > kHistogramBinsMax)
+      return TooMany("bins", histogram->bin_size(), kHistogramBinsMax);
+  }
+  if (!IsAmount(stats.io_utilisation()) || !IsCount(stats.pulls_parked()) ||
+      stats.shards() < 0 || stats.shards() > 2 * shards) {
+    return kNoNumber;
+  }
+  for (const run::ThreadLoad& thread : stats.thread()) {
+    if (thread.shard_size() > shards)
+      return TooMany("shards", thread.shard_size(), shards);
+    if (!AreAmounts(thread)) return kNoNumber;
+    for (const run::ShardLoad& shard : thread.shard()) {
+      if (!AreAmounts(shard)) return kNoNumber;
+    }
+  }
+  return "";
+}
+
+}  // namespace slackline

@@ -1,0 +1,107 @@
+// ViewEditor: the only writer of the job's view.
+//
+// The edits of one event collect here, whoever makes them, and one Commit() at
+// the end of the event makes one view of them, whose number is larger by one.
+// view() shows edits at once, so that the parts of the coordinator which handle
+// an event one after the other see what was done before; its number is that of
+// the last commit.
+//
+// Deterministic state machine. Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "proto/view.pb.h"
+
+namespace slackline {
+
+class ViewEditor {
+ public:
+  // `view` as it was committed last. Its members are sorted by index and rank.
+  explicit ViewEditor(wire::View view);
+
+  const wire::View& view() const { return view_; }
+  bool running() const { return view_.state() == wire::RUNNING; }
+  bool ended() const {
+    return view_.state() == wire::FINISHED || view_.state() == wire::FAILED;
+  }
+  // Of the view that will have the edits which are made now.
+  uint64_t next_number() const { return view_.number() + 1; }
+
+  // ---- The job
+  void Run(int64_t steps_total, int64_t steps_per_epoch);
+  // FINISHED or FAILED, as the cause is. Without effect once the job has ended.
+  void End(wire::JobEnd end);
+
+  // ---- Members. Put: a new one, or a new state of one that is there.
+  void PutServer(wire::ServerMember server);
+  void PutWorker(wire::WorkerMember worker);
+  void RemoveServer(int32_t index);
+  void RemoveWorker(int32_t rank);
+  // The workers have to connect anew: the next view begins a group
+  // (View.group), if the job runs.
+  void Regroup();
+
+  // ---- Placement
+  // Numbers the shards of the tables and gives them to these threads
+  // (common/view/shard_map.h).
+  void PlaceTables(absl::Span<const wire::Table> tables,
+                   absl::Span<const Owner> threads, int64_t shard_elements);
+  // Cuts a shard at an element inside it. The new one has the same owner.
+  void Split(int32_t shard, int64_t at);
+  // Lists a move; the shard has none yet.
+  void OrderMove(int32_t shard, Owner to);
+  // The listed move is done: its target owns the shard. nullptr from FindMove()
+  // is fatal.
+  void FinishMove(int32_t shard);
+  // Nothing moves to this server any more.
+  void DropMovesTo(int32_t server);
+  // The listed move of the shard, or nullptr. Valid until the next edit.
+  const wire::Move* FindMove(int32_t shard) const;
+  // False also for a shard that there is not.
+  bool Owns(int32_t server, int32_t shard) const {
+    return shard >= 0 && shard < view_.owner_server_size() &&
+           view_.owner_server(shard) == server;
+  }
+  bool OwnsShards(int32_t server) const { return owned_.count(server) > 0; }
+  bool GetsShards(int32_t server) const;
+
+  // ---- Modes
+  // The phases of the job's start.
+  void SetPhases(const std::vector<wire::Phase>& phases);
+  void AddPhase(const wire::Phase& phase);
+  // A change whose clock is not known yet. Its id is set here.
+  void OpenChange(wire::ModeChange change);
+  void CloseChange();
+  void SetArrived(Clock arrived);
+  void SetEntered(int phase);
+
+  enum class Committed {
+    kNothing,  // Nothing was edited.
+    kChange,   // view() has its new number, and change() says what is new.
+    kWhole,    // The same, but only the whole view says it.
+  };
+  Committed Commit();
+  // Of the last commit, if it was a kChange.
+  const wire::ViewChange& change() const { return change_; }
+
+ private:
+  void GiveShard(int32_t shard, Owner owner);
+  // The move is no longer listed.
+  void Unlist(const wire::Move& move);
+
+  wire::View view_;
+  wire::ViewChange change_;   // As committed.
+  wire::ViewChange pending_;  // What the edits since then have added to lists.
+  bool whole_ = false;        // Edits that a change cannot express.
+  std::map<int32_t, int32_t> owned_;  // Shards by server; no entry: none.
+  bool edited_ = false;
+  bool regroup_ = false;
+};
+
+}  // namespace slackline

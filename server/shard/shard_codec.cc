@@ -1,0 +1,309 @@
+#include "server/shard/shard_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+template <typename... Parts>
+absl::Status Bad(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+wire::ShardParticipant::Id ToWire(const WorkerLife& life) {
+  wire::ShardParticipant::Id id;
+  id.set_rank(static_cast<int32_t>(life.rank));
+  id.set_incarnation(life.incarnation);
+  return id;
+}
+
+WorkerLife FromWire(const wire::ShardParticipant::Id& id) {
+  return {.rank = Rank{id.rank()}, .incarnation = id.incarnation()};
+}
+
+wire::ShardParticipant ToWire(const Participant& participant) {
+  wire::ShardParticipant message;
+  *message.mutable_id() =
+      ToWire(WorkerLife{participant.rank, participant.incarnation});
+  message.set_joined_at(participant.joined_at);
+  message.set_clock(participant.clock);
+  message.set_next_seq(participant.next_seq);
+  return message;
+}
+
+Participant FromWire(const wire::ShardParticipant& message) {
+  return {.rank = Rank{message.id().rank()},
+          .incarnation = message.id().incarnation(),
+          .joined_at = message.joined_at(),
+          .clock = message.clock(),
+          .next_seq = message.next_seq()};
+}
+
+absl::Status CheckLife(const wire::ShardParticipant::Id& id) {
+  if (id.rank() >= 0 && id.incarnation() > 0) return absl::OkStatus();
+  return Bad("a worker of rank ", id.rank(), " and incarnation ",
+             id.incarnation(), "; at least 0 and 1 are required");
+}
+
+absl::Status CheckClock(Clock clock, Clock least = 0) {
+  if (clock >= least && clock <= kClockMax) return absl::OkStatus();
+  return Bad("clock ", clock, " is outside [", least, ", 2^60]");
+}
+
+absl::Status CheckVersion(Version version) {
+  if (version <= kVersionMax) return absl::OkStatus();
+  return Bad("version ", version, " is above 2^60");
+}
+
+absl::Status CheckParticipants(const wire::ShardSnapshot& snapshot) {
+  const wire::ShardParticipant* before = nullptr;
+  Clock min_clock = kClockMax;
+  for (const wire::ShardParticipant& who : snapshot.participant()) {
+    SL_RETURN_IF_ERROR(CheckLife(who.id()));
+    SL_RETURN_IF_ERROR(CheckClock(who.joined_at()));
+    SL_RETURN_IF_ERROR(CheckClock(who.clock(), who.joined_at()));
+    if (who.next_seq() < 1 || who.next_seq() > kVersionMax)
+      return Bad("sequence number ", who.next_seq(), " is outside [1, 2^60]");
+    if (before != nullptr && before->id().rank() >= who.id().rank()) {
+      return Bad("participants are not sorted by rank: ", before->id().rank(),
+                 " before ", who.id().rank());
+    }
+    before = &who;
+    min_clock = std::min(min_clock, who.clock());
+  }
+  if (before != nullptr && min_clock != snapshot.min_clock()) {
+    return Bad("the smallest clock is said to be ", snapshot.min_clock(),
+               "; it is ", min_clock);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHeld(const wire::ShardSnapshot& snapshot) {
+  const auto order = [](const wire::ShardParticipant::Id& id) {
+    return std::make_tuple(id.rank(), id.incarnation());
+  };
+  for (int i = 0; i < snapshot.held_size(); ++i) {
+    const wire::ShardParticipant::Id& id = snapshot.held(i);
+    SL_RETURN_IF_ERROR(CheckLife(id));
+    if (i > 0 && order(snapshot.held(i - 1)) >= order(id)) {
+      return Bad("held gradients are not sorted, each worker once: rank ",
+                 snapshot.held(i - 1).rank(), " before ", id.rank());
+    }
+    // Who has left cannot be looked up, and its gradient still counts.
+    const auto who = std::lower_bound(
+        snapshot.participant().begin(), snapshot.participant().end(), id.rank(),
+        [](const wire::ShardParticipant& other, int32_t rank) {
+          return other.id().rank() < rank;
+        });
+    if (who != snapshot.participant().end() && order(who->id()) == order(id) &&
+        who->clock() <= snapshot.complete_clock()) {
+      return Bad("a gradient of clock ", snapshot.complete_clock(),
+                 " is held of rank ", id.rank(), ", which is at clock ",
+                 who->clock());
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// ---- Snapshots --------------------------------------------------------------
+
+wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot) {
+  wire::ShardSnapshot message;
+  message.set_version(snapshot.version);
+  message.set_min_clock(snapshot.min_clock);
+  message.set_complete_clock(snapshot.complete_clock);
+  message.set_spare(snapshot.spare);
+  for (const Participant& participant : snapshot.participants)
+    *message.add_participant() = ToWire(participant);
+  for (const HeldGradient& held : snapshot.held)
+    *message.add_held() = ToWire(held.who);
+  return message;
+}
+
+std::vector<Payload> TensorsOf(const ShardSnapshot& snapshot) {
+  std::vector<Payload> tensors = {snapshot.values};
+  tensors.insert(tensors.end(), snapshot.slots.begin(), snapshot.slots.end());
+  for (const HeldGradient& held : snapshot.held)
+    tensors.push_back(held.gradient);
+  return tensors;
+}
+
+size_t TensorCount(const wire::ShardSnapshot& snapshot, int slot_count) {
+  return 1 + static_cast<size_t>(slot_count) +
+         static_cast<size_t>(snapshot.held_size());
+}
+
+absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot) {
+  SL_RETURN_IF_ERROR(CheckVersion(snapshot.version()));
+  SL_RETURN_IF_ERROR(CheckClock(snapshot.min_clock()));
+  SL_RETURN_IF_ERROR(
+      CheckClock(snapshot.complete_clock(), snapshot.min_clock()));
+  if (snapshot.spare() < 0)
+    return Bad("spare is ", snapshot.spare(), "; at least 0 is required");
+  SL_RETURN_IF_ERROR(CheckParticipants(snapshot));
+  return CheckHeld(snapshot);
+}
+
+ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
+                             int slot_count, std::vector<Payload> tensors) {
+  SL_CHECK(tensors.size() == TensorCount(snapshot, slot_count),
+           "another number of tensors");
+  ShardSnapshot decoded{.version = snapshot.version(),
+                        .values = std::move(tensors[0]),
+                        .min_clock = snapshot.min_clock(),
+                        .complete_clock = snapshot.complete_clock(),
+                        .spare = snapshot.spare()};
+  const auto first_held = tensors.begin() + 1 + slot_count;
+  decoded.slots.assign(std::make_move_iterator(tensors.begin() + 1),
+                       std::make_move_iterator(first_held));
+  for (const wire::ShardParticipant& who : snapshot.participant())
+    decoded.participants.push_back(FromWire(who));
+  for (int i = 0; i < snapshot.held_size(); ++i) {
+    decoded.held.push_back({.who = FromWire(snapshot.held(i)),
+                            .gradient = std::move(*(first_held + i))});
+  }
+  return decoded;
+}
+
+// ---- Records ----------------------------------------------------------------
+
+namespace {
+
+void Encode(const JoinRecord& join, wire::ShardRecord* message,
+            std::vector<Payload>*) {
+  *message->mutable_join()->mutable_who() = ToWire(join.who);
+  message->mutable_join()->set_clock(join.clock);
+}
+
+void Encode(const GradientRecord& push, wire::ShardRecord* message,
+            std::vector<Payload>* frames) {
+  wire::ShardRecord::Gradient& gradient = *message->mutable_gradient();
+  *gradient.mutable_who() = ToWire(push.who);
+  gradient.set_clock(push.clock);
+  gradient.set_held(push.held);
+  gradient.set_spare(push.spare);
+  gradient.set_rate_factor(push.rate_factor);
+  frames->push_back(push.gradient);
+}
+
+void Encode(const AdvanceRecord& advance, wire::ShardRecord* message,
+            std::vector<Payload>*) {
+  *message->mutable_advance()->mutable_who() = ToWire(advance.who);
+  message->mutable_advance()->set_clock(advance.clock);
+}
+
+void Encode(const InstallRecord& record, wire::ShardRecord* message,
+            std::vector<Payload>* frames) {
+  wire::ShardRecord::Install& install = *message->mutable_install();
+  *install.mutable_who() = ToWire(record.who);
+  install.set_clock(record.clock);
+  install.set_version(record.version);
+  for (const WorkerLife& joining : record.joining)
+    *install.add_joining() = ToWire(joining);
+  frames->push_back(record.values);
+  frames->insert(frames->end(), record.slots.begin(), record.slots.end());
+}
+
+void Encode(const LeaveRecord& leave, wire::ShardRecord* message,
+            std::vector<Payload>*) {
+  message->mutable_leave()->mutable_incarnation()->Add(
+      leave.incarnations.begin(), leave.incarnations.end());
+}
+
+void Encode(const SplitRecord& split, wire::ShardRecord* message,
+            std::vector<Payload>*) {
+  message->mutable_split()->set_at(split.at);
+  message->mutable_split()->set_part(static_cast<int32_t>(split.part));
+}
+
+absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Gradient& gradient,
+                                   const Payload& frame) {
+  SL_RETURN_IF_ERROR(CheckLife(gradient.who()));
+  SL_RETURN_IF_ERROR(CheckClock(gradient.clock()));
+  SL_RETURN_IF_ERROR(CheckClock(gradient.clock() + 1));
+  if (gradient.spare() < 0 || !std::isfinite(gradient.rate_factor()) ||
+      gradient.rate_factor() < 0) {
+    return Bad("a gradient with spare ", gradient.spare(), " and rate factor ",
+               gradient.rate_factor(), "; none may be below 0");
+  }
+  return GradientRecord{.who = FromWire(gradient.who()),
+                        .clock = gradient.clock(),
+                        .gradient = frame,
+                        .held = gradient.held(),
+                        .spare = gradient.spare(),
+                        .rate_factor = gradient.rate_factor()};
+}
+
+absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Install& install,
+                                   absl::Span<const Payload> frames) {
+  SL_RETURN_IF_ERROR(CheckLife(install.who()));
+  SL_RETURN_IF_ERROR(CheckClock(install.clock()));
+  SL_RETURN_IF_ERROR(CheckVersion(install.version()));
+  InstallRecord record{.who = FromWire(install.who()),
+                       .clock = install.clock(),
+                       .version = install.version(),
+                       .values = frames.front(),
+                       .slots = {frames.begin() + 1, frames.end()}};
+  for (const wire::ShardParticipant::Id& joining : install.joining()) {
+    SL_RETURN_IF_ERROR(CheckLife(joining));
+    record.joining.push_back(FromWire(joining));
+  }
+  return record;
+}
+
+}  // namespace
+
+wire::ShardRecord EncodeRecord(const ShardRecord& record,
+                               std::vector<Payload>* frames) {
+  wire::ShardRecord message;
+  std::visit([&](const auto& kind) { Encode(kind, &message, frames); }, record);
+  return message;
+}
+
+size_t FrameCount(const wire::ShardRecord& record, int slot_count) {
+  if (record.has_gradient()) return 1;
+  return record.has_install() ? 1 + static_cast<size_t>(slot_count) : 0;
+}
+
+absl::StatusOr<ShardRecord> DecodeRecord(const wire::ShardRecord& record,
+                                         absl::Span<const Payload> frames) {
+  switch (record.kind_case()) {
+    case wire::ShardRecord::kJoin:
+      SL_RETURN_IF_ERROR(CheckLife(record.join().who()));
+      SL_RETURN_IF_ERROR(CheckClock(record.join().clock()));
+      return JoinRecord{.who = FromWire(record.join().who()),
+                        .clock = record.join().clock()};
+    case wire::ShardRecord::kGradient:
+      return Decode(record.gradient(), frames.front());
+    case wire::ShardRecord::kAdvance:
+      SL_RETURN_IF_ERROR(CheckLife(record.advance().who()));
+      SL_RETURN_IF_ERROR(CheckClock(record.advance().clock()));
+      return AdvanceRecord{.who = FromWire(record.advance().who()),
+                           .clock = record.advance().clock()};
+    case wire::ShardRecord::kInstall:
+      return Decode(record.install(), frames);
+    case wire::ShardRecord::kLeave:
+      return LeaveRecord{.incarnations = {record.leave().incarnation().begin(),
+                                          record.leave().incarnation().end()}};
+    case wire::ShardRecord::kSplit:
+      if (record.split().part() < 0)
+        return Bad("a part with the id ", record.split().part());
+      return SplitRecord{.at = record.split().at(),
+                         .part = ShardId{record.split().part()}};
+    case wire::ShardRecord::KIND_NOT_SET:
+      break;
+  }
+  return Bad("a record of a kind that is not known");
+}
+
+}  // namespace slackline

@@ -1,0 +1,42 @@
+// Snapshots and records of a shard as bytes, and back.
+//
+// What comes from outside is checked here by itself, before memory is allocated
+// for what it announces; whether a record fits the shard as it is, says
+// ShardMachine::Apply(). Errors are InvalidArgument. Pure functions.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/shard.pb.h"
+#include "server/shard/shard_machine.h"
+
+namespace slackline {
+
+// Versions are at most this, so that updates can be counted on.
+inline constexpr Version kVersionMax = Version{1} << 60;
+
+// The snapshot without its tensors.
+wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot);
+// All of the shard's size: the values, the slots, the held gradients.
+std::vector<Payload> TensorsOf(const ShardSnapshot& snapshot);
+
+// How many tensors belong to a snapshot.
+size_t TensorCount(const wire::ShardSnapshot& snapshot, int slot_count);
+// Everything but the tensors is there and makes sense.
+absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot);
+// Of a checked snapshot, with its TensorCount() tensors of the shard's size.
+ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
+                             int slot_count, std::vector<Payload> tensors);
+
+// Appends the record's payload frames.
+wire::ShardRecord EncodeRecord(const ShardRecord& record,
+                               std::vector<Payload>* frames);
+// The payload frames that a record of this kind has.
+size_t FrameCount(const wire::ShardRecord& record, int slot_count);
+// `frames` are as many as FrameCount() says.
+absl::StatusOr<ShardRecord> DecodeRecord(const wire::ShardRecord& record,
+                                         absl::Span<const Payload> frames);
+
+}  // namespace slackline

@@ -1,0 +1,225 @@
+#include "server/shard/shard_machine.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+std::string NameOf(const WorkerLife& who) {
+  return absl::StrCat("rank ", static_cast<int>(who.rank), " (incarnation ",
+                      who.incarnation, ")");
+}
+
+absl::Status NoParticipant(const WorkerLife& who) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(NameOf(who), " does not take part"));
+}
+
+absl::Status CheckSize(const Payload& tensor, const ShardRange& range) {
+  if (tensor.size() == range.bytes()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a tensor of ", tensor.size(),
+                                                 " bytes; the shard has ",
+                                                 range.bytes(), " bytes"));
+}
+
+void SortByWorker(std::vector<HeldGradient>* held) {
+  std::sort(held->begin(), held->end(),
+            [](const HeldGradient& a, const HeldGradient& b) {
+              return std::tie(a.who.rank, a.who.incarnation) <
+                     std::tie(b.who.rank, b.who.incarnation);
+            });
+}
+
+}  // namespace
+
+ShardMachine::ShardMachine(std::shared_ptr<const UpdateRule> rule, Shard shard)
+    : rule_(std::move(rule)), shard_(std::move(shard)) {}
+
+ShardMachine::ShardMachine(std::shared_ptr<const UpdateRule> rule,
+                           const ShardRange& range, ShardSnapshot snapshot)
+    : rule_(std::move(rule)),
+      shard_(range, snapshot.version, std::move(snapshot.values),
+             std::move(snapshot.slots)),
+      participants_(snapshot.min_clock, std::move(snapshot.participants)),
+      complete_clock_(snapshot.complete_clock),
+      held_(std::move(snapshot.held)),
+      spare_(snapshot.spare) {}
+
+ShardSnapshot ShardMachine::Snapshot() const {
+  std::vector<HeldGradient> held = held_;
+  SortByWorker(&held);
+  return {.version = shard_.version(),
+          .values = shard_.values(),
+          .slots = shard_.slots(),
+          .min_clock = participants_.MinClock(),
+          .participants = {participants_.begin(), participants_.end()},
+          .complete_clock = complete_clock_,
+          .held = std::move(held),
+          .spare = spare_};
+}
+
+absl::StatusOr<ShardOutcome> ShardMachine::Apply(const ShardRecord& record) {
+  return std::visit([this](const auto& kind) { return Take(kind); }, record);
+}
+
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const JoinRecord& join) {
+  if (participants_.Has(join.who.rank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(NameOf(join.who), " joins, and takes part already"));
+  }
+  participants_.Join(join.who.rank, join.who.incarnation, join.clock);
+  return ShardOutcome();
+}
+
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push) {
+  Participant* const who =
+      participants_.Find(push.who.rank, push.who.incarnation);
+  if (who == nullptr) return NoParticipant(push.who);
+  if (push.clock != who->clock ||
+      (push.held && push.clock != complete_clock_)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a gradient of clock ", push.clock, " by ", NameOf(push.who),
+        ", which is at clock ", who->clock, push.held ? ", to be held" : "",
+        "; the shard is at clock ", complete_clock_));
+  }
+  SL_RETURN_IF_ERROR(CheckSize(push.gradient, shard_.range()));
+
+  ShardOutcome outcome;
+  ++who->next_seq;
+  participants_.Advance(*who, push.clock + 1);
+  if (push.held) {
+    spare_ = push.spare;
+    held_.push_back({.who = push.who, .gradient = push.gradient});
+  } else {
+    Update(absl::MakeConstSpan(&push.gradient, 1), {push.who.rank},
+           static_cast<int>(participants_.size()), push.clock, push.rate_factor,
+           &outcome);
+  }
+  Complete(&outcome);
+  return outcome;
+}
+
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const AdvanceRecord& advance) {
+  Participant* const who =
+      participants_.Find(advance.who.rank, advance.who.incarnation);
+  if (who == nullptr) return NoParticipant(advance.who);
+  if (advance.clock < who->clock) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(NameOf(advance.who), " goes back from clock ", who->clock,
+                     " to clock ", advance.clock));
+  }
+  ShardOutcome outcome;
+  ++who->next_seq;
+  participants_.Advance(*who, advance.clock);
+  Complete(&outcome);
+  return outcome;
+}
+
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install) {
+  if (install.clock <= complete_clock_ ||
+      install.slots.size() != shard_.slots().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an installation at clock ", install.clock, " with ",
+                     install.slots.size(), " slots; the shard is at clock ",
+                     complete_clock_, " and has ", shard_.slots().size()));
+  }
+  SL_RETURN_IF_ERROR(CheckSize(install.values, shard_.range()));
+  for (const Payload& slot : install.slots)
+    SL_RETURN_IF_ERROR(CheckSize(slot, shard_.range()));
+  Participants after = participants_;
+  for (const WorkerLife& joining : install.joining) {
+    if (after.Has(joining.rank)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(NameOf(joining), " joins, and takes part already"));
+    }
+    after.Join(joining.rank, joining.incarnation, install.clock);
+  }
+  Participant* const who =
+      after.Find(install.who.rank, install.who.incarnation);
+  if (who == nullptr) return NoParticipant(install.who);
+
+  ++who->next_seq;
+  after.AdvanceAll(install.clock);
+  participants_ = std::move(after);
+  shard_.Install(install.version, install.values, install.slots);
+  complete_clock_ = install.clock;
+  ShardOutcome outcome;
+  outcome.replaced = static_cast<int>(held_.size());
+  held_.clear();
+  Complete(&outcome);
+  return outcome;
+}
+
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const LeaveRecord& leave) {
+  participants_.Remove(leave.incarnations);
+  ShardOutcome outcome;
+  Complete(&outcome);
+  return outcome;
+}
+
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split) {
+  ShardRange kept = shard_.range();
+  if (split.at <= kept.begin || split.at >= kept.end) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a split at ", split.at, " of [", kept.begin, ", ", kept.end, ")"));
+  }
+  ShardRange cut = kept;
+  kept.end = cut.begin = split.at;
+  cut.shard = split.part;
+  ShardOutcome outcome;
+  outcome.part = *this;
+  outcome.part->shard_ = shard_.Split(kept, cut);
+  for (size_t i = 0; i < held_.size(); ++i) {
+    const Payload whole = held_[i].gradient;
+    held_[i].gradient = whole.Slice(0, kept.bytes());
+    outcome.part->held_[i].gradient = whole.Slice(kept.bytes(), cut.bytes());
+  }
+  return outcome;
+}
+
+void ShardMachine::Complete(ShardOutcome* outcome) {
+  // Who has left counts with what it pushed, and is waited for no more.
+  const auto count = static_cast<int64_t>(held_.size());
+  const auto needed = static_cast<int64_t>(participants_.size()) - spare_;
+  const bool enough = count > 0 && spare_ > 0 && count >= needed;
+  const Clock complete =
+      std::max(complete_clock_ + (enough ? 1 : 0), participants_.MinClock());
+  if (complete == complete_clock_) return;
+  // All held gradients are of complete_clock_. Later clocks, up to the one that
+  // is reached, are clocks at which every participant only advanced, or of
+  // modes that hold nothing.
+  if (!held_.empty()) {
+    SortByWorker(&held_);
+    std::vector<Payload> gradients;
+    gradients.reserve(held_.size());
+    absl::InlinedVector<Rank, 1> ranks;
+    for (HeldGradient& held : held_) {
+      gradients.push_back(std::move(held.gradient));
+      ranks.push_back(held.who.rank);
+    }
+    held_.clear();
+    Update(gradients, std::move(ranks), static_cast<int>(gradients.size()),
+           complete_clock_, 1, outcome);
+  }
+  complete_clock_ = complete;
+}
+
+void ShardMachine::Update(absl::Span<const Payload> gradients,
+                          absl::InlinedVector<Rank, 1> ranks, int workers,
+                          Clock clock, double rate_factor,
+                          ShardOutcome* outcome) {
+  ApplyMean(shard_, rule_->optimizer, gradients, workers,
+            rule_->optimizer.learning_rate() * rule_->schedule.FactorAt(clock) *
+                rate_factor);
+  outcome->updates.push_back({.clock = clock,
+                              .version = shard_.version(),
+                              .ranks = std::move(ranks),
+                              .workers = workers});
+}
+
+}  // namespace slackline

@@ -1,0 +1,114 @@
+// One shard as a state machine that only its log changes: values, optimizer
+// slots, version; who takes part, their clocks and sequence numbers; and the
+// gradients that wait for the rest of their clock.
+//
+// Apply() is the only way in which it changes: while it is served, at the
+// target of a hand-over, after a restore. Two machines that begin with the same
+// snapshot and apply the same records are equal to the last bit.
+//
+// No I/O, threads, time or randomness. Thread-compatible; references to tensors
+// may be dropped on any thread. A copy shares the tensors until one of the two
+// changes.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "common/optim/optimizer.h"
+#include "common/optim/schedule.h"
+#include "common/sync/participants.h"
+#include "server/shard/shard.h"
+#include "server/shard/shard_record.h"
+
+namespace slackline {
+
+// How the gradients of a job are applied; equal for all of its shards.
+struct UpdateRule {
+  Optimizer optimizer;
+  LearningRateSchedule schedule;
+};
+
+// A gradient that waits for the rest of its clock.
+struct HeldGradient {
+  WorkerLife who;
+  Payload gradient;
+};
+
+// Everything that a shard is, but its range. The tensors are references.
+struct ShardSnapshot {
+  Version version = 0;
+  Payload values;
+  std::vector<Payload> slots = {};
+  Clock min_clock = 0;
+  std::vector<Participant> participants = {};  // Sorted by rank.
+  Clock complete_clock = 0;
+  // Of complete_clock, sorted by rank, then incarnation.
+  std::vector<HeldGradient> held = {};
+  int spare = 0;  // Of that clock.
+};
+
+struct ShardOutcome;
+
+class ShardMachine {
+ public:
+  // With nobody who takes part, at clock 0.
+  ShardMachine(std::shared_ptr<const UpdateRule> rule, Shard shard);
+  // As it was. The snapshot was checked: see shard_codec.h.
+  ShardMachine(std::shared_ptr<const UpdateRule> rule, const ShardRange& range,
+               ShardSnapshot snapshot);
+
+  // InvalidArgument: the record does not fit the shard as it is, and nothing
+  // has changed.
+  absl::StatusOr<ShardOutcome> Apply(const ShardRecord& record);
+
+  ShardSnapshot Snapshot() const;
+
+  const std::shared_ptr<const UpdateRule>& rule() const { return rule_; }
+  const Shard& shard() const { return shard_; }
+  const Participants& participants() const { return participants_; }
+  // Clocks below it are complete and applied. The smallest clock of a
+  // participant; in BACKUP, and after it, perhaps a larger one.
+  Clock complete_clock() const { return complete_clock_; }
+  // Of complete_clock(), in the order in which they came.
+  const std::vector<HeldGradient>& held() const { return held_; }
+
+ private:
+  absl::StatusOr<ShardOutcome> Take(const JoinRecord& join);
+  absl::StatusOr<ShardOutcome> Take(const GradientRecord& push);
+  absl::StatusOr<ShardOutcome> Take(const AdvanceRecord& advance);
+  absl::StatusOr<ShardOutcome> Take(const InstallRecord& install);
+  absl::StatusOr<ShardOutcome> Take(const LeaveRecord& leave);
+  absl::StatusOr<ShardOutcome> Take(const SplitRecord& split);
+  // Applies the clock that is held if it is complete by now.
+  void Complete(ShardOutcome* outcome);
+  // The gradients of `ranks`, some of the `workers` that take part.
+  void Update(absl::Span<const Payload> gradients,
+              absl::InlinedVector<Rank, 1> ranks, int workers, Clock clock,
+              double rate_factor, ShardOutcome* outcome);
+
+  std::shared_ptr<const UpdateRule> rule_;
+  Shard shard_;
+  Participants participants_;
+  Clock complete_clock_ = 0;
+  std::vector<HeldGradient> held_;
+  int spare_ = 0;  // Of what is held.
+};
+
+// What a record has done, for those who count, answer and trace.
+struct ShardOutcome {
+  struct Update {
+    Clock clock = 0;
+    Version version = 0;                 // That it reached.
+    absl::InlinedVector<Rank, 1> ranks;  // Whose gradients, in their order.
+    int workers = 0;  // The number that one clock was divided by.
+  };
+  absl::InlinedVector<Update, 1> updates;
+  // Held gradients whose clock somebody else's installation has replaced.
+  int replaced = 0;
+  std::optional<ShardMachine> part;  // Of a split.
+};
+
+}  // namespace slackline

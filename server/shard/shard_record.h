@@ -1,0 +1,75 @@
+// What happens to a shard: the records of its log. A record says all that the
+// shard needs to know, so whoever applies the same records to the same shard
+// gets the same bits, whatever view, clock or configuration of modes it has.
+#pragma once
+
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/payload.h"
+
+namespace slackline {
+
+// One life of a worker.
+struct WorkerLife {
+  Rank rank{};
+  Incarnation incarnation = 0;
+};
+
+// The worker takes part from `clock` on, or from the smallest clock of the
+// others if that is larger.
+struct JoinRecord {
+  WorkerLife who;
+  Clock clock = 0;
+};
+
+// The worker's next push: its gradient of `clock`, which is its clock here.
+struct GradientRecord {
+  WorkerLife who;
+  Clock clock = 0;
+  Payload gradient;
+  // Waits for the rest of its clock, which is the first that is not complete.
+  // Else it is applied at once, as one of the gradients of a clock.
+  bool held = false;
+  // Of a held one: the participants without whose gradients the clock can be
+  // complete, equal in all of a clock. 0: it takes all, but for those who skip
+  // it.
+  int spare = 0;
+  double rate_factor = 1;  // Of the other ones: times the usual rate.
+};
+
+// The worker's next push: it has nothing to give for the clocks below `clock`,
+// and its clock becomes that. Also what becomes of a push that is discarded.
+struct AdvanceRecord {
+  WorkerLife who;
+  Clock clock = 0;
+};
+
+// The worker's next push: what the shard has become by all-reduce before
+// `clock`, to which all participants come; `joining` take part from there on.
+struct InstallRecord {
+  WorkerLife who;
+  Clock clock = 0;
+  Version version = 0;
+  Payload values;
+  std::vector<Payload> slots = {};
+  std::vector<WorkerLife> joining = {};
+};
+
+// These take part no more; what they had pushed stays.
+struct LeaveRecord {
+  std::vector<Incarnation> incarnations;
+};
+
+// The shard is cut in two: it keeps the elements of its table below `at`, the
+// others become the shard `part`.
+struct SplitRecord {
+  int64_t at = 0;
+  ShardId part{};
+};
+
+using ShardRecord = std::variant<JoinRecord, GradientRecord, AdvanceRecord,
+                                 InstallRecord, LeaveRecord, SplitRecord>;
+
+}  // namespace slackline

@@ -1,0 +1,43 @@
+// What a run has recorded of its gradients, and the name of made-up delays.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "tests/fuzz/input.h"
+#include "tools/replay/delay_trace.h"
+
+namespace {
+
+// The folder of a run, whose only trace is a file in memory.
+class RunFolder {
+ public:
+  explicit RunFolder(const std::string& trace) {
+    SL_CHECK(mkdtemp(path_.data()) != nullptr, path_);
+    link_ = absl::StrCat(path_, "/trace-server-0.jsonl");
+    SL_CHECK(symlink(trace.c_str(), link_.c_str()) == 0, link_);
+  }
+  ~RunFolder() {
+    unlink(link_.c_str());
+    rmdir(path_.c_str());
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/slackline-fuzz-XXXXXX";
+  std::string link_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static slackline::fuzz::MemoryFile file;
+  static const RunFolder folder(file.path());
+  file.Write(data, size);
+  (void)slackline::ReadRecordedTrace(folder.path());
+  (void)slackline::ParseSyntheticDelays(
+      {reinterpret_cast<const char*>(data), size});
+  return 0;
+}

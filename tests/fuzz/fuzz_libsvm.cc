@@ -1,0 +1,10 @@
+// LIBSVM text, plain or gzip.
+#include "tests/fuzz/input.h"
+#include "worker/data/libsvm.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static slackline::fuzz::MemoryFile file;
+  file.Write(data, size);
+  (void)slackline::ReadLibsvm(file.path(), /*features=*/123);
+  return 0;
+}

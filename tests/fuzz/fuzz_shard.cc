@@ -1,0 +1,52 @@
+// What workers, other shard threads and strangers say to a shard thread.
+#include <array>
+
+#include "common/status.h"
+#include "server/shard/shard_core.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/small_job.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace slackline;
+  static const std::shared_ptr<const View> view = fuzz::RunningView();
+  const auto worker = [](int rank) {
+    return PeerId{PeerId::Kind::kWorker, rank,
+                  view->FindWorker(Rank{rank})->incarnation()};
+  };
+  static const std::array<PeerId, 4> peers = {
+      worker(0), worker(1), PeerId{PeerId::Kind::kShardThread, 0, 1},
+      PeerId{PeerId::Kind::kWorker, 0, 300}};
+  static const Optimizer optimizer = [] {
+    config::Optimizer momentum;
+    momentum.mutable_momentum()->set_learning_rate(0.1);
+    auto made = Optimizer::Create(momentum);
+    SL_CHECK(made.ok(), made.status().ToString());
+    return *std::move(made);
+  }();
+  fuzz::Input input(data, size);
+  ShardCore::Options options;
+  options.self = {.server = 0, .thread = 0};
+  ShardCore core(options, optimizer, {});
+  ShardCore::Effects effects;
+  absl::Time now = absl::UnixEpoch();
+  core.OnTick(now, &effects);
+  core.OnView(view, &effects);
+  while (!input.empty()) {
+    const uint8_t what = input.Byte();
+    now += absl::Milliseconds(what >> 4);
+    Message message;
+    if (input.TakeMessage(&message)) {
+      if ((what & 4) == 0) message.header.set_run(fuzz::kRun);
+      core.OnMessage(peers[what & 3], message, &effects);
+    }
+    if ((what & 8) != 0) core.Flush(&effects);
+    if (now >= core.NextWakeup()) core.OnTick(now, &effects);
+    for (const Outgoing& outgoing : effects.sends)
+      SL_CHECK(outgoing.message.header.ByteSizeLong() < size_t{1} << 20,
+               "an answer out of proportion");
+    effects = {};
+  }
+  core.Flush(&effects);
+  (void)core.Stats();
+  return 0;
+}

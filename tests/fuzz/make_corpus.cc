@@ -1,0 +1,210 @@
+// Writes the corpora of the fuzzers into the folder that is given: small
+// inputs, made by what the project writes itself. Run it again when messages
+// get other fields.
+#include <sys/stat.h>
+#include <zlib.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
+#include "common/io/safetensors.h"
+#include "common/rng.h"
+#include "common/status.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "job/job_config.h"
+#include "proto/wire.pb.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/small_job.h"
+
+namespace slackline::fuzz {
+namespace {
+
+class Corpus {
+ public:
+  explicit Corpus(std::string folder) : folder_(std::move(folder)) {}
+
+  // In the corpus of that fuzzer.
+  std::string PathOf(const std::string& fuzzer, const std::string& name) {
+    const std::string folder = absl::StrCat(folder_, "/", fuzzer);
+    mkdir(folder.c_str(), 0777);
+    return absl::StrCat(folder, "/", name);
+  }
+  void Add(const std::string& fuzzer, const std::string& name,
+           const std::string& bytes) {
+    std::ofstream file(PathOf(fuzzer, name), std::ios::binary);
+    file << bytes;
+    SL_CHECK(file.good(), name);
+  }
+
+ private:
+  const std::string folder_;
+};
+
+// Small numbers, and twice each repeated field.
+void Fill(Rng& rng, int depth, google::protobuf::Message* message) {
+  using Field = google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& reflection = *message->GetReflection();
+  const google::protobuf::Descriptor& type = *message->GetDescriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const Field* const field = type.field(i);
+    const auto* const choice = field->real_containing_oneof();
+    if (choice != nullptr && reflection.HasOneof(*message, choice)) continue;
+    if (choice != nullptr && i + 1 < type.field_count() && rng.Chance(0.6) &&
+        type.field(i + 1)->real_containing_oneof() == choice) {
+      continue;
+    }
+    const int64_t number = static_cast<int64_t>(rng.Below(4));
+    const int times = field->is_repeated() ? 2 : 1;
+    for (int k = 0; k < times; ++k) {
+      switch (field->cpp_type()) {
+#define SL_SET(kind, type, value)                                       \
+  case Field::CPPTYPE_##kind:                                           \
+    field->is_repeated() ? reflection.Add##type(message, field, value)  \
+                         : reflection.Set##type(message, field, value); \
+    break
+        SL_SET(INT32, Int32, static_cast<int32_t>(number));
+        SL_SET(INT64, Int64, number);
+        SL_SET(UINT32, UInt32, static_cast<uint32_t>(number));
+        SL_SET(UINT64, UInt64, static_cast<uint64_t>(number));
+        SL_SET(DOUBLE, Double, static_cast<double>(number));
+        SL_SET(FLOAT, Float, static_cast<float>(number));
+        SL_SET(BOOL, Bool, number % 2 == 0);
+        SL_SET(ENUM, EnumValue, static_cast<int>(number));
+        SL_SET(STRING, String, absl::StrCat("s", number));
+#undef SL_SET
+        case Field::CPPTYPE_MESSAGE:
+          if (depth == 0) break;
+          Fill(rng, depth - 1,
+               field->is_repeated()
+                   ? reflection.AddMessage(message, field)
+                   : reflection.MutableMessage(message, field));
+          break;
+      }
+    }
+  }
+}
+
+// One message of each kind, with payloads of one shard.
+std::vector<Message> Messages(Rng& rng) {
+  std::vector<Message> messages;
+  const auto* const body = wire::Header::descriptor()->FindOneofByName("body");
+  const Payload payload = Payload::Copy(std::string(16, '\0').data(), 16);
+  for (int i = 0; i < body->field_count(); ++i) {
+    Message message;
+    message.header.set_view_number(2);
+    message.header.set_run(kRun);
+    Fill(rng, 4,
+         message.header.GetReflection()->MutableMessage(&message.header,
+                                                        body->field(i)));
+    message.payloads.assign(i % 3, payload);
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+void AddMessages(Corpus* corpus) {
+  Rng rng(1);
+  for (int round = 0; round < 3; ++round) {
+    std::string all;
+    int kind = 0;
+    for (const Message& message : Messages(rng)) {
+      const std::string name = absl::StrCat("kind", kind++, "-", round);
+      corpus->Add("header", name, message.header.SerializeAsString());
+      all += absl::StrCat(std::string(1, static_cast<char>(kind % 4)),
+                          BytesOf(message));
+    }
+    for (const char* const fuzzer :
+         {"coordinator", "shard", "worker", "server"})
+      corpus->Add(fuzzer, absl::StrCat("all-", round), all);
+  }
+  // What a server and a worker begin with.
+  Message join;
+  *join.header.mutable_join_request() = WorkerJoin(0);
+  corpus->Add("coordinator", "join",
+              absl::StrCat(std::string(1, '\x81'), BytesOf(join)));
+}
+
+std::string Idx(const std::vector<uint8_t>& header_and_data) {
+  return {header_and_data.begin(), header_and_data.end()};
+}
+
+std::string Gzip(const std::string& bytes) {
+  const MemoryFile memory;
+  gzFile file = gzopen(memory.path().c_str(), "wb9");
+  SL_CHECK(file != nullptr &&
+               gzwrite(file, bytes.data(),
+                       static_cast<unsigned>(bytes.size())) > 0 &&
+               gzclose(file) == Z_OK,
+           "compress into memory");
+  std::ifstream in(memory.path(), std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string Chunk(const std::string& bytes) {
+  return absl::StrCat(std::string(1, static_cast<char>(bytes.size() & 255)),
+                      std::string(1, static_cast<char>(bytes.size() >> 8)),
+                      bytes);
+}
+
+void AddFiles(Corpus* corpus) {
+  const std::string images = Idx(
+      {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 1, 2, 3, 4, 5, 6, 7});
+  const std::string labels = Idx({0, 0, 8, 1, 0, 0, 0, 2, 3, 9});
+  corpus->Add("idx", "plain", Chunk(images) + Chunk(labels));
+  corpus->Add("idx", "gzip", Chunk(Gzip(images)) + Chunk(Gzip(labels)));
+  const std::string svm = "+1 1:1 3:0.5\n-1 2:1e-3 123:4\n\n+1\n";
+  corpus->Add("libsvm", "plain", svm);
+  corpus->Add("libsvm", "gzip", Gzip(svm));
+  corpus->Add("gzip", "plain", svm);
+  corpus->Add("gzip", "packed", Gzip(svm));
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  const absl::Status written = WriteSafetensors(
+      corpus->PathOf("safetensors", "two"),
+      {{.name = "a.weight", .shape = {2, 2}, .values = {values.data(), 4}},
+       {.name = "b", .shape = {}, .values = {values.data(), 1}}},
+      {{"job", "mnist"}});
+  SL_CHECK(written.ok(), written.ToString());
+  corpus->Add("delay_trace", "bsp",
+              "{\"ns\":1,\"event\":\"pull\",\"shard\":0,\"rank\":0,\"clock\":0,"
+              "\"min_clock\":0,\"version\":0}\n"
+              "{\"ns\":2,\"event\":\"push\",\"shard\":0,\"rank\":0,\"clock\":0,"
+              "\"min_clock\":0,\"version\":0}\n"
+              "{\"ns\":3,\"event\":\"update\",\"shard\":0,\"rank\":0,\"clock\":"
+              "0,\"min_clock\":1,\"version\":1,\"ranks\":[0],\"workers\":1}\n");
+  corpus->Add("delay_trace", "name", "uniform:4");
+  const auto config = ParseJobConfig(
+      "job: \"a\" server { host: \"127.0.0.1\" } worker { host: \"127.0.0.1\" "
+      "count: 2 } model { softmax {} } data { libsvm { train: \"a\" test: "
+      "\"b\" features: 3 "
+      "} "
+      "batch_size: 2 } optimizer { momentum { learning_rate: 0.1 momentum: 0.9 "
+      "} } sync { ssp { staleness: 2 } } train { epochs: 1 }",
+      "corpus");
+  if (!config.ok())
+    std::fprintf(stderr, "%s\n", config.status().ToString().c_str());
+  if (config.ok()) corpus->Add("config", "all-defaults", ToText(*config));
+  corpus->Add("experiment", "compare",
+              "name: \"compare\"\nbase: \"mnist.textproto\"\nseed: 1\nseed: 2\n"
+              "variant { name: \"bsp\" mode: \"bsp\" }\n"
+              "variant { name: \"ssp\" mode: \"ssp:3\" set: "
+              "\"train.epochs=2\" }\n");
+}
+
+}  // namespace
+}  // namespace slackline::fuzz
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: make_corpus FOLDER\n");
+    return 2;
+  }
+  slackline::fuzz::Corpus corpus(argv[1]);
+  slackline::fuzz::AddMessages(&corpus);
+  slackline::fuzz::AddFiles(&corpus);
+  return 0;
+}

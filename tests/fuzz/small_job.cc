@@ -1,0 +1,84 @@
+#include "tests/fuzz/small_job.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace slackline::fuzz {
+namespace {
+
+constexpr int64_t kShardElements = 4;
+
+wire::JoinRequest Join(wire::JoinRequest::Role role, const PeerId& peer) {
+  wire::JoinRequest join;
+  join.set_role(role);
+  join.set_index(peer.index);
+  join.set_token(peer.instance);
+  join.set_job("job");
+  join.set_config_hash("hash");
+  join.set_host("127.0.0.1");
+  join.set_host_id("here");
+  return join;
+}
+
+}  // namespace
+
+PeerId ServerPeer() { return {PeerId::Kind::kServer, 0, 100}; }
+PeerId WorkerPeer(int rank) {
+  return {PeerId::Kind::kWorker, rank, 200 + static_cast<uint64_t>(rank)};
+}
+
+wire::JoinRequest ServerJoin() {
+  wire::JoinRequest join = Join(wire::JoinRequest::SERVER, ServerPeer());
+  for (int t = 0; t < kThreads; ++t)
+    join.add_thread()->set_tcp(absl::StrCat("tcp://127.0.0.1:", 7000 + t));
+  return join;
+}
+
+wire::JoinRequest WorkerJoin(int rank) {
+  wire::JoinRequest join = Join(wire::JoinRequest::WORKER, WorkerPeer(rank));
+  wire::Table& table = *join.add_table();
+  table.set_name("weight");
+  table.add_shape(kElements);
+  table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
+  join.set_steps_total(1000);
+  join.set_steps_per_epoch(100);
+  return join;
+}
+
+CoordinatorCore::Options JobOptions() {
+  CoordinatorCore::Options options;
+  options.job = "job";
+  options.run = kRun;
+  options.config_hash = "hash";
+  options.servers = 1;
+  options.workers = kWorkers;
+  options.sync.mutable_bsp();
+  options.shard_elements = kShardElements;
+  return options;
+}
+
+void JoinAll(CoordinatorCore* core, absl::Time now,
+             CoordinatorCore::Effects* effects) {
+  const auto join = [&](const PeerId& peer, const wire::JoinRequest& request) {
+    Message message;
+    *message.header.mutable_join_request() = request;
+    core->OnMessage(peer, message, now, effects);
+  };
+  join(ServerPeer(), ServerJoin());
+  for (int rank = 0; rank < kWorkers; ++rank)
+    join(WorkerPeer(rank), WorkerJoin(rank));
+}
+
+std::shared_ptr<const View> RunningView() {
+  CoordinatorCore core(JobOptions());
+  CoordinatorCore::Effects effects;
+  core.Start(absl::UnixEpoch());
+  JoinAll(&core, absl::UnixEpoch(), &effects);
+  core.OnTick(absl::UnixEpoch(), &effects);
+  SL_CHECK(core.state() == wire::RUNNING, "the job does not run");
+  const auto view = View::Create(core.view());
+  SL_CHECK(view.ok(), view.status().ToString());
+  return *view;
+}
+
+}  // namespace slackline::fuzz

@@ -1,0 +1,201 @@
+#include "tests/sim/run_counts.h"
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace slackline::sim {
+
+void RunCounts::Visit(
+    const std::function<void(const std::string& name, int64_t& count)>& see) {
+  see("runs", runs);
+  see("events", events);
+  see("finished", finished);
+  see("failed", failed);
+  see("coordinator_lost", coordinator_lost);
+  see("bsp", bsp);
+  see("ssp", ssp);
+  see("asp", asp);
+  see("allreduce", allreduce);
+  see("dssp", dssp);
+  see("backup", backup);
+  see("cuts", cuts);
+  see("crashes", crashes);
+  see("server_crashes", server_crashes);
+  see("restarts", restarts);
+  see("fenced", fenced);
+  see("gave_up", gave_up);
+  see("servers_added", servers_added);
+  see("servers_drained", servers_drained);
+  see("gos", gos);
+  see("records_resent", records_resent);
+  see("lost_on_the_way", lost_on_the_way);
+  see("lingered", lingered);
+  see("stopped", stopped);
+  see("stopped_long", stopped_long);
+  see("suspended", suspended);
+  see("server_0_still", server_0_still);
+  see("clocks_apart", clocks_apart);
+  see("trainer_stalls", trainer_stalls);
+  see("trainer_stalls_for_ever", trainer_stalls_for_ever);
+  see("stuck_alone", stuck_alone);
+  see("shard_stalls", shard_stalls);
+  see("inner_cuts", inner_cuts);
+  see("bounded_links", bounded_links);
+  see("schedules", schedules);
+  see("stale_rules", stale_rules);
+  see("stop_rules", stop_rules);
+  see("disk_errors", disk_errors);
+  see("requests_answered", requests_answered);
+  see("gave_up_with_reason", gave_up_with_reason);
+  see("removed_with_reason", removed_with_reason);
+  see("network.delivered", network.delivered);
+  see("network.lost", network.lost);
+  see("network.repeated", network.repeated);
+  see("network.reordered", network.reordered);
+  see("network.slow", network.slow);
+  see("network.cut", network.cut);
+  see("network.held", network.held);
+  see("network.to_nobody", network.to_nobody);
+  see("network.of_the_dead", network.of_the_dead);
+  see("network.dropped_of_the_dead", network.dropped_of_the_dead);
+  see("network.refused", network.refused);
+  see("network.queued", network.queued);
+  see("network.told_up", network.told_up);
+  see("network.told_gone", network.told_gone);
+  see("network.while_still", network.while_still);
+  see("worker.steps", workers.steps);
+  see("worker.pulls_ahead", workers.pulls_ahead);
+  see("worker.uneven_starts", workers.uneven_starts);
+  see("worker.late_starts", workers.late_starts);
+  see("worker.final_pulls", workers.final_pulls);
+  see("worker.retries", workers.retries);
+  see("worker.reduced", workers.reduced);
+  see("worker.connects", workers.connects);
+  see("worker.regroups", workers.regroups);
+  see("worker.helped", workers.helped);
+  see("worker.group_joins", workers.group_joins);
+  see("worker.states_taken", workers.states_taken);
+  see("worker.states_given", workers.states_given);
+  see("worker.shares_again", workers.shares_again);
+  see("worker.skips", workers.skips);
+  see("worker.uneven_skips", workers.uneven_skips);
+  see("worker.skipped", workers.skipped);
+  see("worker.conclusions", workers.conclusions);
+  see("worker.saves_failed", workers.saves_failed);
+  see("checker.answers", checker.answers);
+  see("checker.gated", checker.gated);
+  see("checker.pushes", checker.pushes);
+  see("checker.updates", checker.updates);
+  see("checker.joins", checker.joins);
+  see("checker.advances", checker.advances);
+  see("checker.partial_sums", checker.partial_sums);
+  see("checker.dropped", checker.dropped);
+  see("checker.without_some", checker.without_some);
+  see("checker.beyond_low", checker.beyond_low);
+  see("checker.parked", checker.parked);
+  see("checker.moves_ordered", checker.moves_ordered);
+  see("checker.moves_done", checker.moves_done);
+  see("checker.moves_cancelled", checker.moves_cancelled);
+  see("checker.splits", checker.splits);
+  see("checker.arrivals", checker.arrivals);
+  see("checker.arrivals_held", checker.arrivals_held);
+  see("checker.parts_compared", checker.parts_compared);
+  see("checker.waiting", checker.waiting);
+  see("checker.relocations", checker.relocations);
+  see("checker.dropped_server", checker.dropped_server);
+  see("checker.changes_opened", checker.changes_opened);
+  see("checker.changes_dropped", checker.changes_dropped);
+  see("checker.phases_entered", checker.phases_entered);
+  see("checker.states_taken", checker.states_taken);
+  see("checker.steps_reduced", checker.steps_reduced);
+  see("checker.steps_repeated", checker.steps_repeated);
+  see("checker.groups", checker.groups);
+  see("checker.groups_apart", checker.groups_apart);
+  see("checker.installs", checker.installs);
+  see("checker.installs_again", checker.installs_again);
+  see("checker.bases", checker.bases);
+  see("checker.bases_missed", checker.bases_missed);
+  see("checker.too_stale", checker.too_stale);
+  see("checker.weakened", checker.weakened);
+  see("checker.histograms", checker.histograms);
+  see("checker.sizes", checker.sizes);
+  see("user.asked", user.asked);
+  see("user.accepted", user.accepted);
+  see("user.refused", user.refused);
+  see("user.drains", user.drains);
+  see("user.modes", user.modes);
+  see("user.modes_refused", user.modes_refused);
+  see("user.modes_after_moves", user.modes_after_moves);
+  see("garbage.sent", garbage.sent);
+  see("garbage.unreadable", garbage.unreadable);
+  see("garbage.answers", garbage.answers);
+  const auto by_step = [&](const std::string& prefix, const auto& name_of,
+                           auto& seen, auto& faults, auto& crashes) {
+    for (size_t i = 0; i < seen.size(); ++i) {
+      const std::string step = absl::StrCat(prefix, name_of(i), ".");
+      see(step + "seen", seen[i]);
+      see(step + "faults", faults[i]);
+      see(step + "crashes", crashes[i]);
+    }
+  };
+  by_step(
+      "move.", [](size_t i) { return MoveStepName(static_cast<MoveStep>(i)); },
+      steps, step_faults, step_crashes);
+  by_step(
+      "change.",
+      [](size_t i) { return PhaseStepName(static_cast<PhaseStep>(i)); },
+      phase_steps, phase_faults, phase_crashes);
+}
+
+void RunCounts::Add(const RunCounts& other) {
+  // Both visits see the same counts in the same order.
+  std::vector<int64_t> more;
+  RunCounts copy = other;
+  copy.Visit([&](const std::string&, int64_t& count) { more.push_back(count); });
+  size_t next = 0;
+  Visit([&](const std::string&, int64_t& count) { count += more[next++]; });
+}
+
+std::string RunCounts::ToString() const {
+  std::string text = absl::StrCat(runs, " runs");
+  std::string group;
+  RunCounts copy = *this;
+  copy.Visit([&](const std::string& name, int64_t& count) {
+    if (count == 0) return;
+    const size_t dot = name.find('.');
+    const std::string prefix =
+        dot == std::string::npos ? "" : name.substr(0, dot);
+    if (prefix != group) absl::StrAppend(&text, "\n ", prefix, ":");
+    group = prefix;
+    absl::StrAppend(
+        &text, " ",
+        dot == std::string::npos ? name : name.substr(dot + 1), " ", count);
+  });
+  return text;
+}
+
+std::string RunCounts::ToJson() const {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  RunCounts copy = *this;
+  copy.Visit(
+      [&](const std::string& name, int64_t& count) { json[name] = count; });
+  return json.dump();
+}
+
+bool RunCounts::FromJson(const std::string& text) {
+  const nlohmann::json json =
+      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return false;
+  bool good = true;
+  Visit([&](const std::string& name, int64_t& count) {
+    const auto found = json.find(name);
+    if (found == json.end() || !found->is_number_integer()) {
+      good = false;
+    } else {
+      count = found->get<int64_t>();
+    }
+  });
+  return good;
+}
+
+}  // namespace slackline::sim

@@ -1,0 +1,86 @@
+// What happened in runs of the simulation, fault by fault and check by check.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tests/sim/checker.h"
+#include "tests/sim/sim_network.h"
+#include "tests/sim/sim_stranger.h"
+#include "tests/sim/sim_user.h"
+#include "tests/sim/sim_worker.h"
+
+namespace slackline::sim {
+
+// What happened, to be summed over runs: a simulation in which nothing goes
+// wrong any more must be noticed.
+struct RunCounts {
+  NetworkStats network;
+  CheckerStats checker;
+  SimWorker::Counts workers;
+  int64_t runs = 0;
+  int64_t events = 0;
+  int64_t finished = 0;
+  int64_t failed = 0;  // The job failed, and had to.
+  int64_t coordinator_lost =
+      0;  // Server 0 died or was cut off from all others.
+  // At first.
+  int64_t bsp = 0, ssp = 0, asp = 0, allreduce = 0, dssp = 0, backup = 0;
+  int64_t cuts = 0;
+  int64_t crashes = 0;
+  int64_t server_crashes = 0;
+  int64_t restarts = 0;
+  int64_t fenced = 0;   // Lives that were told to join again.
+  int64_t gave_up = 0;  // Lives that ended with an error of their own.
+  SimUser::Counts user;
+  int64_t servers_added = 0;    // Those that have joined.
+  int64_t servers_drained = 0;  // Those that have left.
+  int64_t gos = 0;              // Moves whose source has said go.
+  int64_t records_resent = 0;   // Messages.
+  int64_t lost_on_the_way = 0;  // Jobs that failed because of that.
+  int64_t lingered = 0;         // All moves came to their end in the job.
+  std::array<int64_t, kMoveSteps> steps = {};         // Messages seen.
+  std::array<int64_t, kMoveSteps> step_faults = {};   // Injected just then.
+  std::array<int64_t, kMoveSteps> step_crashes = {};  // Of those: crashes.
+
+  // Likewise, by step of a change of the mode.
+  std::array<int64_t, kPhaseSteps> phase_steps = {};
+  std::array<int64_t, kPhaseSteps> phase_faults = {};
+  std::array<int64_t, kPhaseSteps> phase_crashes = {};
+
+  // What reality has beyond that: how often it happened, not how often a run
+  // was meant to have it.
+  int64_t stopped = 0;        // Processes, for less than a lease.
+  int64_t stopped_long = 0;   // For longer.
+  int64_t suspended = 0;      // Machines.
+  int64_t server_0_still = 0;  // Of all these: the coordinator's.
+  int64_t clocks_apart = 0;   // Runs in which no two machines' clocks agree.
+  int64_t trainer_stalls = 0;
+  int64_t trainer_stalls_for_ever = 0;  // Of those.
+  int64_t stuck_alone = 0;  // Ended by a user.
+  int64_t shard_stalls = 0;
+  int64_t inner_cuts = 0;
+  int64_t bounded_links = 0;  // Runs.
+  int64_t schedules = 0;      // Likewise.
+  int64_t stale_rules = 0;
+  int64_t stop_rules = 0;
+  int64_t disk_errors = 0;  // Attempts to write that failed.
+  SimStranger::Counts garbage;
+  int64_t requests_answered = 0;    // Pulls by shard, pushes, calls, joins.
+  int64_t gave_up_with_reason = 0;  // Workers that a fault made give up.
+  int64_t removed_with_reason = 0;  // Workers that a fault made hold others up.
+
+  // Every count, by its name.
+  void Visit(
+      const std::function<void(const std::string& name, int64_t& count)>& see);
+  void Add(const RunCounts& other);
+  // For people: what is not zero.
+  std::string ToString() const;
+  // One object of numbers by name; and back. False: it is none.
+  std::string ToJson() const;
+  bool FromJson(const std::string& text);
+};
+
+}  // namespace slackline::sim

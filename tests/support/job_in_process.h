@@ -1,0 +1,140 @@
+// A job in the test's own process, over any transport: the parts of the
+// programs as their main()s make them, one table, and SGD of rate 1.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "benchmarks/step_worker.h"
+#include "common/net/transport.h"
+#include "gtest/gtest.h"
+#include "server/control_loop.h"
+#include "server/coordinator/coordinator_thread.h"
+#include "server/shard/shard_thread.h"
+#include "tests/support/must.h"
+
+namespace slackline {
+
+struct JobShape {
+  int servers = 1;
+  int threads = 1;  // Of a server.
+  int shards = 1;
+  int shard_elements = 1;
+  absl::Duration lease = absl::Seconds(1);
+  std::string coordinator;  // Its endpoint.
+};
+
+// In job "job", on this host. The token is that of a server, by index; the
+// worker's comes after them.
+inline wire::JoinRequest JoinOf(wire::JoinRequest::Role role, int index,
+                                int token) {
+  wire::JoinRequest join;
+  join.set_role(role);
+  join.set_index(index);
+  join.set_token(static_cast<uint64_t>(token));
+  join.set_job("job");
+  join.set_host("127.0.0.1");
+  join.set_host_id("here");
+  return join;
+}
+
+// In BSP, with one worker.
+inline std::unique_ptr<CoordinatorThread> StartCoordinator(
+    const JobShape& shape, Transport& transport) {
+  CoordinatorThread::Options options;
+  options.core = {.job = "job",
+                  .config_hash = "",
+                  .servers = shape.servers,
+                  .workers = 1,
+                  .sync = {},
+                  .shard_elements = shape.shard_elements,
+                  .lease = shape.lease,
+                  .rebalance = {},
+                  .stop = {}};
+  options.core.sync.mutable_bsp();
+  options.endpoint = shape.coordinator;
+  return Must(CoordinatorThread::Start(transport, options));
+}
+
+class ServerInProcess {
+ public:
+  // `transport` outlives it.
+  ServerInProcess(const JobShape& shape, int index, Transport& transport) {
+    config::Optimizer sgd;
+    sgd.mutable_sgd()->set_learning_rate(1);
+    ControlLoop::Options control;
+    control.coordinator_endpoint = shape.coordinator;
+    control.shard_threads = shape.threads;
+    control.core.member.join =
+        JoinOf(wire::JoinRequest::SERVER, index, index + 1);
+    for (int t = 0; t < shape.threads; ++t) {
+      ShardThread::Options options;
+      options.core = {.self = {.server = index, .thread = t}, .seed = 1};
+      options.host = "127.0.0.1";
+      options.transport = config::Limits::TCP;
+      threads_.push_back(Must(ShardThread::Start(
+          transport, options, Must(Optimizer::Create(sgd)), {})));
+      *control.core.member.join.add_thread() = threads_.back()->endpoints();
+    }
+    control.give_view = [this](const std::shared_ptr<const View>& view) {
+      for (const auto& thread : threads_) thread->Follow(view);
+    };
+    loop_ = Must(ControlLoop::Create(transport, control));
+    thread_ = std::thread([this] { (void)loop_->Run(); });
+  }
+  ServerInProcess(const ServerInProcess&) = delete;
+  ServerInProcess& operator=(const ServerInProcess&) = delete;
+  ~ServerInProcess() {
+    loop_->Interrupt("the test is over");
+    thread_.join();
+  }
+
+ private:
+  std::vector<std::unique_ptr<ShardThread>> threads_;
+  std::unique_ptr<ControlLoop> loop_;
+  std::thread thread_;
+};
+
+// A worker pushes a gradient of ones in each step and looks at what it pulls:
+// every step subtracts 1 from each parameter.
+inline void ExpectTrains(const JobShape& shape, int steps,
+                         Transport& to_coordinator,
+                         Transport& to_shard_threads) {
+  const int elements = shape.shards * shape.shard_elements;
+  WorkerLoop::Options options;
+  options.coordinator_endpoint = shape.coordinator;
+  options.transport = config::Limits::TCP;
+  wire::JoinRequest& join = options.core.member.join;
+  join = JoinOf(wire::JoinRequest::WORKER, 0, shape.servers + 1);
+  wire::Table& table = *join.add_table();
+  table.set_name("weight");
+  table.add_shape(elements);
+  table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
+  table.mutable_initializer()->set_a(10);
+  join.set_steps_total(1000);
+  join.set_steps_per_epoch(1000);
+  const auto worker =
+      Must(bench::StepWorker::Start(to_coordinator, to_shard_threads, options));
+  const std::vector<float> ones(static_cast<size_t>(elements), 1.0f);
+  for (int step = 0; step < steps; ++step) {
+    const WorkerCore::Parameters parameters = Must(worker->Pull());
+    ASSERT_EQ(parameters->shards.size(), static_cast<size_t>(shape.shards));
+    const std::vector<float> expected(static_cast<size_t>(shape.shard_elements),
+                                      static_cast<float>(10 - step));
+    for (const auto& shard : parameters->shards) {
+      std::vector<float> values(expected.size());
+      ASSERT_EQ(shard.values.size(), values.size() * sizeof(float));
+      std::memcpy(values.data(), shard.values.data(), shard.values.size());
+      ASSERT_EQ(values, expected);
+    }
+    const absl::Status pushed =
+        worker->Push(Payload::Copy(ones.data(), ones.size() * sizeof(float)));
+    ASSERT_TRUE(pushed.ok()) << pushed;
+  }
+}
+
+}  // namespace slackline

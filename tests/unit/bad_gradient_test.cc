@@ -1,0 +1,37 @@
+// Goal: the steps that the config names have a NaN, and no others; the gradient
+// that others may hold stays as it is.
+#include "worker/conditions/bad_gradient.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace slackline {
+namespace {
+
+TEST(BadGradientTest, TheNamedStepsHaveOne) {
+  config::Conditions conditions;
+  EXPECT_FALSE(HasBadGradient(conditions, 0));
+  conditions.add_nonfinite_at_step(3);
+  conditions.add_nonfinite_at_step(0);
+  EXPECT_TRUE(HasBadGradient(conditions, 0));
+  EXPECT_FALSE(HasBadGradient(conditions, 1));
+  EXPECT_TRUE(HasBadGradient(conditions, 3));
+}
+
+TEST(BadGradientTest, TheFirstFloatOfACopyBecomesNan) {
+  const std::vector<float> floats = {1, 2, 3};
+  const Payload gradient = Payload::Copy(floats.data(), 12);
+  const Payload bad = WithNan(gradient);
+  std::vector<float> seen(3);
+  std::memcpy(seen.data(), bad.data(), 12);
+  EXPECT_TRUE(std::isnan(seen[0]));
+  EXPECT_EQ(seen[1], 2);
+  EXPECT_EQ(seen[2], 3);
+  EXPECT_EQ(std::memcmp(gradient.data(), floats.data(), 12), 0);
+}
+
+}  // namespace
+}  // namespace slackline

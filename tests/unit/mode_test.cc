@@ -1,0 +1,118 @@
+// Goal: a mode keeps its parameters on its way through config and text, and one
+// that cannot be is named.
+// Method: each mode with values of its own.
+#include "common/sync/mode.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/sync/modes/mode_rule.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/cluster.pb.h"
+#include "tests/support/modes.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<std::string> kTexts = {"bsp",       "ssp:3",    "asp",
+                                         "allreduce", "dssp:2:9", "backup:4"};
+
+TEST(ModeTest, TextIsWhatTheModeFlagTakes) {
+  for (const std::string& text : kTexts)
+    EXPECT_EQ(ModeText(ModeOf(text)), text);
+  EXPECT_EQ(ModeText(ModeOf("ssp")), "ssp:3");
+  EXPECT_EQ(ModeText(ModeOf("dssp")), "dssp:3:15");
+  EXPECT_EQ(ModeText(ModeOf("backup")), "backup:1");
+  EXPECT_EQ(ModeText(sync::Mode()), "unknown");
+  for (const char* text : {"", "auto", "ssp:", "ssp:-1", "dssp:3", "dssp:4:3",
+                           "ssp:99999999999", "bsp:1"}) {
+    EXPECT_FALSE(ModeFromText(text).has_value()) << text;
+  }
+}
+
+TEST(ModeTest, ADefaultThatIsWrittenOutMakesNoDifference) {
+  sync::Mode left_out;
+  left_out.mutable_ssp();
+  EXPECT_TRUE(SameMode(left_out, ModeOf("ssp:3")));
+  EXPECT_FALSE(SameMode(left_out, ModeOf("ssp:2")));
+  EXPECT_FALSE(SameMode(ModeOf("bsp"), ModeOf("asp")));
+}
+
+TEST(ModeTest, AConfigNamesItsMode) {
+  config::Sync sync;
+  EXPECT_EQ(ModeText(ConfiguredMode(sync)), "bsp");
+  sync.mutable_ssp()->set_staleness(5);
+  EXPECT_EQ(ModeText(ConfiguredMode(sync)), "ssp:5");
+  sync.mutable_dssp();
+  EXPECT_EQ(ModeText(ConfiguredMode(sync)), "dssp:3:15");
+  sync.mutable_backup();
+  EXPECT_EQ(ModeText(ConfiguredMode(sync)), "backup:1");
+  config::Phase phase;
+  phase.mutable_asp();
+  EXPECT_EQ(ModeText(ConfiguredMode(phase)), "asp");
+  phase.mutable_allreduce();
+  EXPECT_EQ(ModeText(ConfiguredMode(phase)), "allreduce");
+}
+
+TEST(ModeTest, EveryModeHasARuleABlockInTheConfigAndAText) {
+  const google::protobuf::OneofDescriptor& kinds =
+      *sync::Mode::descriptor()->FindOneofByName("kind");
+  ASSERT_EQ(kinds.field_count(), static_cast<int>(AllRules().size()));
+  for (int i = 0; i < kinds.field_count(); ++i) {
+    const ModeRule* const rule = FindRule(kinds.field(i)->name());
+    ASSERT_NE(rule, nullptr) << kinds.field(i)->name();
+    SCOPED_TRACE(rule->name());
+    ASSERT_EQ(static_cast<int>(rule->kind()), kinds.field(i)->number());
+    EXPECT_EQ(kinds.field(i)->message_type()->field_count(),
+              static_cast<int>(rule->parameters().size()))
+        << "each parameter is in the text";
+    std::string text = rule->name();
+    for (size_t value = 4; value < 4 + rule->parameters().size(); ++value)
+      absl::StrAppend(&text, ":", value);
+    const sync::Mode mode = ModeOf(text);
+    EXPECT_EQ(ModeText(mode), text);
+    EXPECT_EQ(&RuleOf(mode), rule);
+    config::Sync sync;
+    PutConfiguredMode(mode, &sync);
+    EXPECT_TRUE(SameMode(ConfiguredMode(sync), mode));
+    config::Phase phase;
+    PutConfiguredMode(mode, &phase);
+    EXPECT_TRUE(SameMode(ConfiguredMode(phase), mode));
+  }
+}
+
+TEST(ModeTest, WhatIsWithinBoundsIsAMode) {
+  for (const std::string& text : kTexts)
+    EXPECT_EQ(WhyNoMode(ModeOf(text), /*workers=*/5), "");
+}
+
+TEST(ModeTest, WhatIsOutOfBoundsIsNamed) {
+  EXPECT_EQ(WhyNoMode(ModeOf("ssp:1000001"), 4),
+            "ssp:1000001: staleness: value is 1000001; 0 to 1000000 is "
+            "required; for no bound use asp");
+  sync::Mode below;
+  below.mutable_dssp()->set_min_staleness(0);
+  below.mutable_dssp()->set_max_staleness(-1);
+  EXPECT_EQ(
+      WhyNoMode(below, 4),
+      "dssp:0:-1: max_staleness: value is -1; 0 to 1000000 is required; for no "
+      "bound use asp");
+  EXPECT_EQ(WhyNoMode(ModeOf("backup:4"), 4),
+            "backup:4: workers: value is 4; 1 to 3 is required; there "
+            "are 4 workers");
+  EXPECT_EQ(WhyNoMode(ModeOf("backup:1"), 1),
+            "backup:1: workers: there is 1 worker; at least 2 are "
+            "required, of which one may be late");
+}
+
+TEST(ModeTest, NoModeIsNamedAndHasTheRuleOfBsp) {
+  EXPECT_THAT(WhyNoMode(sync::Mode(), 4), HasSubstr("no mode is set"));
+  EXPECT_EQ(&RuleOf(sync::Mode()), &BspRule());
+}
+
+}  // namespace
+}  // namespace slackline

@@ -1,0 +1,316 @@
+// Goal: a server stays for as long as its shards are needed, leaves when they
+// are not, and says the true reason when it cannot stay. Method: coordinator
+// and shard threads are played by hand, on virtual time.
+#include "server/control/server_core.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/modes.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using End = ServerCore::End;
+
+constexpr int kThreads = 2;
+constexpr absl::Duration kLease = absl::Seconds(5);
+
+class ServerCoreTest : public ::testing::Test {
+ protected:
+  explicit ServerCoreTest(int index = 1) {
+    options_.member.join.set_role(wire::JoinRequest::SERVER);
+    options_.member.join.set_index(index);
+    options_.member.join.set_token(42);
+    options_.member.coordinator_address = "head:7700";
+    options_.threads = kThreads;
+    core_.emplace(options_);
+    ServerCore::Effects effects;
+    core_->Start(now_, &effects);
+    core_->OnLink(LinkState::kUp, now_);
+  }
+
+  ServerCore::Effects Receive(const Message& message) {
+    ServerCore::Effects effects;
+    core_->OnMessage(message, now_, &effects);
+    return effects;
+  }
+  ServerCore::Effects Join() {
+    Message message;
+    wire::JoinReply& reply = *message.header.mutable_join_reply();
+    reply.set_token(42);
+    reply.set_code(wire::OK);
+    reply.set_incarnation(7);
+    reply.set_lease_ms(5000);
+    return Receive(message);
+  }
+  // Four shards; this server owns `owned` of them.
+  Message ViewOf(wire::JobState state, int owned) {
+    Message message;
+    wire::View& view = *message.header.mutable_view();
+    view.set_number(++view_number_);
+    view.set_state(state);
+    view.mutable_end()->set_reason("the reason");
+    for (int index : {0, 1}) {
+      wire::ServerMember& server = *view.add_server();
+      server.set_index(index);
+      server.set_draining(index == 1 && draining_);
+      for (int t = 0; t < kThreads; ++t)
+        server.add_thread()->set_tcp("tcp://x");
+    }
+    wire::Table& table = *view.add_table();
+    table.set_name("w");
+    table.add_shape(4);
+    table.set_shard_elements(1);
+    for (int i = 0; i < 4; ++i) {
+      view.add_owner_server(i < owned ? 1 : 0);
+      view.add_owner_thread(0);
+    }
+    *view.add_phase()->mutable_mode() = ModeOf("bsp");
+    return message;
+  }
+  ServerCore::Effects OnStats(int thread, uint64_t view_number,
+                              const run::ServerStats& stats = {}) {
+    ServerCore::Effects effects;
+    core_->OnStats(thread, view_number, stats, now_, &effects);
+    return effects;
+  }
+  ServerCore::Effects Interrupt() {
+    ServerCore::Effects effects;
+    core_->Interrupt("server 1 was interrupted", now_, &effects);
+    return effects;
+  }
+  ServerCore::Effects Break() {
+    ServerCore::Effects effects;
+    core_->OnFailure(absl::UnavailableError("shard thread 0: poll: broken"),
+                     now_, &effects);
+    return effects;
+  }
+  ServerCore::Effects Tick() {
+    now_ = std::max(now_, core_->NextWakeup());
+    ServerCore::Effects effects;
+    core_->OnTick(now_, &effects);
+    return effects;
+  }
+  // The coordinator's answer to the call in `effects`.
+  ServerCore::Effects Answer(const ServerCore::Effects& effects,
+                             wire::Code code) {
+    Message message;
+    message.header.mutable_call_reply()->set_call_id(CallIn(effects).call_id());
+    message.header.mutable_call_reply()->set_code(code);
+    return Receive(message);
+  }
+  static wire::Call CallIn(const ServerCore::Effects& effects) {
+    for (const Message& message : effects.sends) {
+      if (message.header.has_call()) return message.header.call();
+    }
+    return wire::Call();
+  }
+  ServerCore::Effects Fenced() {
+    Message message;
+    message.header.mutable_heartbeat_reply()->set_incarnation(7);
+    message.header.mutable_heartbeat_reply()->set_code(wire::FENCED);
+    return Receive(message);
+  }
+
+  absl::Time now_ = absl::UnixEpoch();
+  ServerCore::Options options_;
+  std::optional<ServerCore> core_;
+  uint64_t view_number_ = 1;
+  bool draining_ = false;
+};
+
+class Server0CoreTest : public ServerCoreTest {
+ protected:
+  Server0CoreTest() : ServerCoreTest(0) {}
+};
+
+TEST_F(ServerCoreTest, TheEndWaitsForTheLastStatisticsOfEveryThread) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  run::ServerStats stats;
+  stats.set_pushes(3);
+  OnStats(0, view_number_, stats);
+  const ServerCore::Effects last = Receive(ViewOf(wire::FINISHED, 2));
+  ASSERT_NE(last.view, nullptr);
+  EXPECT_TRUE(last.ask_stats);
+  EXPECT_FALSE(last.end.has_value());
+  // One that was under way does not count.
+  EXPECT_FALSE(OnStats(0, view_number_ - 1, stats).end.has_value());
+  stats.set_pushes(4);
+  EXPECT_FALSE(OnStats(0, view_number_, stats).end.has_value());
+  const ServerCore::Effects end = OnStats(1, view_number_, stats);
+  ASSERT_TRUE(end.end.has_value());
+  EXPECT_EQ(end.end->kind, End::Kind::kFinished);
+  EXPECT_TRUE(end.end->status.ok());
+  ASSERT_EQ(end.sends.size(), 1u);
+  EXPECT_EQ(end.sends[0].header.view_number(), view_number_);
+  EXPECT_EQ(end.sends[0].header.heartbeat().server().pushes(), 8u);
+}
+
+TEST_F(ServerCoreTest, AThreadThatDoesNotAnswerHoldsUpTheEndForAWhileOnly) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  Receive(ViewOf(wire::FAILED, 2));
+  const absl::Time told = now_;
+  const ServerCore::Effects end = Tick();
+  EXPECT_EQ(now_ - told, options_.last_stats_max);
+  ASSERT_TRUE(end.end.has_value());
+  EXPECT_EQ(end.end->kind, End::Kind::kFailed);
+  EXPECT_EQ(end.end->status.message(), "the reason");
+}
+
+TEST_F(ServerCoreTest, DrainedItLeavesOnceNothingIsThere) {
+  Join();
+  draining_ = true;
+  EXPECT_FALSE(CallIn(Receive(ViewOf(wire::RUNNING, 1))).has_leave());
+  const ServerCore::Effects leaves = Receive(ViewOf(wire::RUNNING, 0));
+  ASSERT_TRUE(CallIn(leaves).has_leave());
+  EXPECT_EQ(CallIn(leaves).leave().failure(), "");
+  const ServerCore::Effects left = Answer(leaves, wire::OK);
+  ASSERT_TRUE(left.end.has_value());
+  EXPECT_EQ(left.end->kind, End::Kind::kLeft);
+  EXPECT_TRUE(left.end->status.ok());
+}
+
+TEST_F(ServerCoreTest, IfTheAnswerToItsLeaveIsLostBeingFencedSaysTheSame) {
+  Join();
+  draining_ = true;
+  Receive(ViewOf(wire::RUNNING, 0));
+  const ServerCore::Effects fenced = Fenced();
+  ASSERT_TRUE(fenced.end.has_value());
+  EXPECT_EQ(fenced.end->kind, End::Kind::kLeft);
+}
+
+TEST_F(ServerCoreTest, ALeaveThatIsRefusedIsTriedAgainWithANewerView) {
+  Join();
+  draining_ = true;
+  const ServerCore::Effects leaves = Receive(ViewOf(wire::RUNNING, 0));
+  const ServerCore::Effects refused = Answer(leaves, wire::REJECTED);
+  EXPECT_FALSE(refused.end.has_value());
+  EXPECT_FALSE(CallIn(refused).has_leave());
+  EXPECT_FALSE(CallIn(Receive(ViewOf(wire::RUNNING, 1))).has_leave());
+  EXPECT_TRUE(CallIn(Receive(ViewOf(wire::RUNNING, 0))).has_leave());
+}
+
+TEST_F(ServerCoreTest, InterruptedWithShardsItStopsTheJob) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  EXPECT_EQ(CallIn(Interrupt()).stop().reason(), "server 1 was interrupted");
+  Receive(ViewOf(wire::FAILED, 2));
+  OnStats(0, view_number_);
+  const ServerCore::Effects end = OnStats(1, view_number_);
+  ASSERT_TRUE(end.end.has_value());
+  EXPECT_EQ(end.end->kind, End::Kind::kFailed);
+}
+
+TEST_F(ServerCoreTest, InterruptedWithoutShardsItLeavesAndTheJobGoesOn) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 0));
+  const ServerCore::Effects leaves = Interrupt();
+  ASSERT_TRUE(CallIn(leaves).has_leave());
+  EXPECT_EQ(Answer(leaves, wire::OK).end->kind, End::Kind::kLeft);
+}
+
+// A server that is added to a running job, before its first view has come. It
+// used to stop the job.
+TEST_F(ServerCoreTest, InterruptedBeforeItsFirstViewItLeavesWithTheReason) {
+  Join();
+  const ServerCore::Effects leaves = Interrupt();
+  EXPECT_FALSE(CallIn(leaves).has_stop());
+  EXPECT_EQ(CallIn(leaves).leave().failure(), "server 1 was interrupted");
+  const ServerCore::Effects end = Answer(leaves, wire::OK);
+  ASSERT_TRUE(end.end.has_value());
+  EXPECT_EQ(end.end->kind, End::Kind::kGaveUp);
+  EXPECT_EQ(end.end->status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(ServerCoreTest, InterruptedBeforeItHasJoinedItJustEnds) {
+  const ServerCore::Effects end = Interrupt();
+  ASSERT_TRUE(end.end.has_value());
+  EXPECT_TRUE(end.sends.empty());
+}
+
+TEST_F(ServerCoreTest, InterruptedItDoesNotWaitForASilentCoordinator) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  Interrupt();
+  const absl::Time interrupted = now_;
+  ServerCore::Effects effects;
+  while (!effects.end.has_value()) effects = Tick();
+  EXPECT_EQ(now_ - interrupted, options_.leave_max);
+  EXPECT_EQ(effects.end->status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(ServerCoreTest, AThreadThatStopsWithAnErrorEndsItsMembershipAtOnce) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  const ServerCore::Effects leaves = Break();
+  EXPECT_EQ(CallIn(leaves).leave().failure(), "shard thread 0: poll: broken");
+  const ServerCore::Effects end = Answer(leaves, wire::OK);
+  ASSERT_TRUE(end.end.has_value());
+  EXPECT_EQ(end.end->kind, End::Kind::kGaveUp);
+  EXPECT_EQ(end.end->status.message(), "shard thread 0: poll: broken");
+}
+
+TEST_F(Server0CoreTest, AThreadOfTheCoordinatorsServerThatStopsEndsTheJob) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  EXPECT_EQ(CallIn(Break()).stop().reason(),
+            "server 0 failed: shard thread 0: poll: broken");
+  Receive(ViewOf(wire::FAILED, 2));
+  OnStats(0, view_number_);
+  const ServerCore::Effects end = OnStats(1, view_number_);
+  ASSERT_TRUE(end.end.has_value());
+  EXPECT_EQ(end.end->status.message(), "shard thread 0: poll: broken");
+}
+
+TEST_F(ServerCoreTest, AServerThatWasStoppedForTooLongSaysSo) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  now_ += 3 * kLease;
+  ServerCore::Effects effects;
+  core_->OnTick(now_, &effects);
+  EXPECT_FALSE(effects.end.has_value());
+  const ServerCore::Effects fenced = Fenced();
+  ASSERT_TRUE(fenced.end.has_value());
+  EXPECT_EQ(fenced.end->kind, End::Kind::kGaveUp);
+  EXPECT_THAT(std::string(fenced.end->status.message()),
+              AllOf(HasSubstr("gave this server up, and the job with its "
+                              "shards"),
+                    HasSubstr("was stopped for 15s")));
+}
+
+TEST_F(ServerCoreTest, StoppedForTooLongAndTheCoordinatorIsGoneByThen) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  now_ += 3 * kLease;
+  core_->OnLink(LinkState::kGone, now_);
+  ServerCore::Effects effects;
+  while (!effects.end.has_value()) effects = Tick();
+  EXPECT_THAT(std::string(effects.end->status.message()),
+              AllOf(HasSubstr("nobody listens there any more"),
+                    HasSubstr("this process itself was stopped for 15s")));
+}
+
+TEST_F(ServerCoreTest, CollectsStatisticsAndTellsNewsOfMovesAtOnce) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  int asked = 0;
+  const absl::Time start = now_;
+  while (now_ < start + absl::Seconds(5)) asked += Tick().ask_stats;
+  EXPECT_GE(asked, 10);
+  run::ServerStats stats;
+  EXPECT_TRUE(OnStats(0, view_number_, stats).sends.empty());
+  stats.add_hand_over()->set_state(run::HandOverState::DONE);
+  EXPECT_EQ(OnStats(0, view_number_, stats).sends.size(), 1u);
+  EXPECT_TRUE(OnStats(0, view_number_, stats).sends.empty());
+}
+
+}  // namespace
+}  // namespace slackline

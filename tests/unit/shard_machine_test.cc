@@ -1,0 +1,380 @@
+// Goal: a record does to a shard what its comment says, to nothing else, and a
+// record that does not fit changes nothing.
+// Method: examples with SGD of rate 1 from zeros, so that values show what was
+// applied, and random records against a naive twin that keeps lists and counts
+// everything anew.
+#include "server/shard/shard_machine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/rng.h"
+#include "common/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/shard/shard_codec.h"
+#include "tests/support/floats.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int kElements = 4;
+
+WorkerLife Worker(int rank) {
+  return {.rank = Rank{rank},
+          .incarnation = static_cast<Incarnation>(10 + rank)};
+}
+
+ShardMachine NewShard(int workers) {
+  config::Optimizer sgd;
+  sgd.mutable_sgd()->set_learning_rate(1);
+  const auto rule = std::make_shared<const UpdateRule>(
+      UpdateRule{.optimizer = *Optimizer::Create(sgd),
+                 .schedule = *LearningRateSchedule::Create(
+                     {}, {.steps_total = 100, .steps_per_epoch = 100})});
+  wire::Table table;
+  table.add_shape(10);
+  table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
+  const ShardRange range{.shard = ShardId{3}, .begin = 2, .end = 2 + kElements};
+  ShardMachine shard(rule, Shard(table, range, 1, rule->optimizer));
+  for (int rank = 0; rank < workers; ++rank)
+    SL_CHECK(shard.Apply(JoinRecord{.who = Worker(rank)}).ok(), "no join");
+  return shard;
+}
+
+GradientRecord Applied(int rank, Clock clock, float gradient,
+                       double rate_factor = 1) {
+  return {.who = Worker(rank),
+          .clock = clock,
+          .gradient = Floats(gradient, kElements),
+          .rate_factor = rate_factor};
+}
+GradientRecord Held(int rank, Clock clock, float gradient, int spare = 0) {
+  return {.who = Worker(rank),
+          .clock = clock,
+          .gradient = Floats(gradient, kElements),
+          .held = true,
+          .spare = spare};
+}
+
+float ValueOf(const ShardMachine& shard) {
+  return First(shard.shard().values());
+}
+
+std::vector<std::string> Portrait(const ShardMachine& shard) {
+  const ShardSnapshot snapshot = shard.Snapshot();
+  std::vector<std::string> portrait = {
+      EncodeSnapshot(snapshot).ShortDebugString()};
+  for (const Payload& tensor : TensorsOf(snapshot)) {
+    portrait.emplace_back(reinterpret_cast<const char*>(tensor.data()),
+                          tensor.size());
+  }
+  return portrait;
+}
+
+ShardOutcome Do(ShardMachine& shard, const ShardRecord& record) {
+  absl::StatusOr<ShardOutcome> outcome = shard.Apply(record);
+  SL_CHECK(outcome.ok(), outcome.status().ToString());
+  return *std::move(outcome);
+}
+
+TEST(ShardMachineTest, AGradientIsAppliedAsOneOfAClockAtItsRate) {
+  ShardMachine shard = NewShard(4);
+  const ShardOutcome outcome = Do(shard, Applied(1, 0, 8, 0.5));
+  EXPECT_EQ(ValueOf(shard), -1);
+  ASSERT_THAT(outcome.updates, SizeIs(1));
+  EXPECT_EQ(outcome.updates[0].clock, 0);
+  EXPECT_EQ(outcome.updates[0].version, 1u);
+  EXPECT_THAT(outcome.updates[0].ranks, ElementsAre(Rank{1}));
+  EXPECT_EQ(outcome.updates[0].workers, 4);
+  EXPECT_EQ(shard.participants().Find(Rank{1}, 11)->clock, 1);
+  EXPECT_EQ(shard.participants().Find(Rank{1}, 11)->next_seq, 2u);
+}
+
+TEST(ShardMachineTest, HeldGradientsAreOneUpdateOnceAllHaveCome) {
+  ShardMachine shard = NewShard(3);
+  EXPECT_THAT(Do(shard, Held(2, 0, 3)).updates, IsEmpty());
+  EXPECT_THAT(Do(shard, Held(0, 0, 6)).updates, IsEmpty());
+  EXPECT_EQ(ValueOf(shard), 0);
+  const ShardOutcome outcome = Do(shard, Held(1, 0, 9));
+  ASSERT_THAT(outcome.updates, SizeIs(1));
+  EXPECT_THAT(outcome.updates[0].ranks, ElementsAre(Rank{0}, Rank{1}, Rank{2}));
+  EXPECT_EQ(ValueOf(shard), -6);
+  EXPECT_EQ(shard.complete_clock(), 1);
+  EXPECT_THAT(shard.held(), IsEmpty());
+}
+
+TEST(ShardMachineTest, WithSpareWorkersTheFirstOnesAreEnough) {
+  ShardMachine shard = NewShard(3);
+  Do(shard, Held(2, 0, 4, /*spare=*/1));
+  EXPECT_THAT(Do(shard, Held(0, 0, 2, 1)).updates, SizeIs(1));
+  EXPECT_EQ(ValueOf(shard), -3);
+  EXPECT_EQ(shard.complete_clock(), 1);
+  EXPECT_EQ(shard.participants().MinClock(), 0);
+  // The late one has nothing to give any more.
+  Do(shard, AdvanceRecord{.who = Worker(1), .clock = 1});
+  EXPECT_EQ(shard.participants().MinClock(), 1);
+  EXPECT_EQ(shard.shard().version(), 1u);
+}
+
+TEST(ShardMachineTest, WhoSkipsAClockIsNotWaitedFor) {
+  ShardMachine shard = NewShard(2);
+  Do(shard, Held(0, 0, 4));
+  Do(shard, AdvanceRecord{.who = Worker(1), .clock = 3});
+  EXPECT_EQ(ValueOf(shard), -4);
+  EXPECT_EQ(shard.complete_clock(), 1);
+}
+
+TEST(ShardMachineTest, WhoLeavesIsNotWaitedForAndWhatItGaveCounts) {
+  ShardMachine shard = NewShard(3);
+  Do(shard, Held(0, 0, 2));
+  Do(shard, Held(1, 0, 4));
+  EXPECT_THAT(
+      Do(shard, LeaveRecord{.incarnations = {Worker(1).incarnation}}).updates,
+      IsEmpty());
+  EXPECT_THAT(shard.held(), SizeIs(2));
+  Do(shard, LeaveRecord{.incarnations = {Worker(2).incarnation, 99}});
+  EXPECT_EQ(ValueOf(shard), -3);
+  EXPECT_EQ(shard.participants().size(), 1u);
+}
+
+TEST(ShardMachineTest, AnInstallationBringsAllToItsClockAndSomeMore) {
+  ShardMachine shard = NewShard(2);
+  Do(shard, Held(0, 0, 2));
+  const ShardOutcome outcome =
+      Do(shard, InstallRecord{.who = Worker(1),
+                              .clock = 5,
+                              .version = 9,
+                              .values = Floats(42, kElements),
+                              .slots = {},
+                              .joining = {Worker(2)}});
+  EXPECT_EQ(outcome.replaced, 1);
+  EXPECT_EQ(ValueOf(shard), 42);
+  EXPECT_EQ(shard.shard().version(), 9u);
+  EXPECT_EQ(shard.complete_clock(), 5);
+  ASSERT_EQ(shard.participants().size(), 3u);
+  for (const Participant& who : shard.participants()) {
+    EXPECT_EQ(who.clock, 5);
+    EXPECT_EQ(who.next_seq, who.rank == Rank{2} ? 1u : 2u);
+  }
+}
+
+TEST(ShardMachineTest, AShardThatIsCutIsTwoWithTheSameWorkers) {
+  ShardMachine shard = NewShard(2);
+  Do(shard, Applied(0, 0, 2));
+  Do(shard, Applied(1, 0, 2));
+  GradientRecord held = Held(0, 1, 0);
+  const float gradient[kElements] = {1, 2, 3, 4};
+  held.gradient = Payload::Copy(gradient, sizeof(gradient));
+  Do(shard, held);
+  ShardOutcome outcome = Do(shard, SplitRecord{.at = 3, .part = ShardId{7}});
+  ShardMachine& part = *outcome.part;
+  EXPECT_EQ(shard.shard().range().elements(), 1);
+  EXPECT_EQ(part.shard().range().shard, ShardId{7});
+  EXPECT_EQ(part.shard().range().begin, 3);
+  EXPECT_EQ(part.shard().range().end, 6);
+  held.who = Worker(1);
+  held.gradient = Floats(1, 1);
+  Do(shard, held);
+  held.gradient = Floats(4, 3);
+  Do(part, held);
+  EXPECT_EQ(ValueOf(shard), -3);
+  EXPECT_EQ(ValueOf(part), -5);
+  for (const ShardMachine* const each : {&shard, &part}) {
+    EXPECT_EQ(each->shard().version(), 3u);
+    EXPECT_EQ(each->complete_clock(), 2);
+    EXPECT_EQ(each->participants().size(), 2u);
+  }
+}
+
+TEST(ShardMachineTest, ACopyGoesItsOwnWay) {
+  ShardMachine shard = NewShard(1);
+  ShardMachine copy(shard.rule(), shard.shard().range(), shard.Snapshot());
+  Do(copy, Applied(0, 0, 2));
+  EXPECT_EQ(ValueOf(shard), 0);
+  EXPECT_EQ(ValueOf(copy), -2);
+}
+
+TEST(ShardMachineTest, ARecordThatDoesNotFitChangesNothing) {
+  ShardMachine shard = NewShard(2);
+  Do(shard, Applied(0, 0, 2));
+  Do(shard, Applied(1, 0, 2));
+  Do(shard, Applied(0, 1, 2));
+  GradientRecord small = Applied(0, 2, 2);
+  small.gradient = Floats(1, kElements - 1);
+  const InstallRecord install{.who = Worker(0),
+                              .clock = 5,
+                              .version = 9,
+                              .values = Floats(1, kElements)};
+  const auto changed = [&](const std::function<void(InstallRecord&)>& change) {
+    InstallRecord record = install;
+    change(record);
+    return record;
+  };
+  const struct {
+    const char* what;
+    ShardRecord record;
+  } cases[] = {
+      {"a rank twice", JoinRecord{.who = {Rank{1}, 99}}},
+      {"a gradient of a stranger", Applied(2, 0, 1)},
+      {"a gradient once more", Applied(0, 1, 1)},
+      {"a gradient ahead", Applied(0, 3, 1)},
+      {"a gradient that is held out of turn", Held(0, 2, 1)},
+      {"a gradient of another size", small},
+      {"an advance of a stranger", AdvanceRecord{.who = {Rank{0}, 99}}},
+      {"an advance backwards", AdvanceRecord{.who = Worker(0), .clock = 1}},
+      {"an installation in the past",
+       changed([](InstallRecord& r) { r.clock = 1; })},
+      {"an installation by a stranger",
+       changed([](InstallRecord& r) { r.who = Worker(5); })},
+      {"an installation with a slot too many",
+       changed([](InstallRecord& r) { r.slots = {Floats(1, kElements)}; })},
+      {"an installation of another size",
+       changed([](InstallRecord& r) { r.values = Floats(1, 1); })},
+      {"an installation with a rank that is there",
+       changed([](InstallRecord& r) {
+         r.joining = {{Rank{1}, 99}};
+       })},
+      {"an installation with a rank twice", changed([](InstallRecord& r) {
+         r.joining = {Worker(4), Worker(4)};
+       })},
+      {"a split at its beginning", SplitRecord{.at = 2, .part = ShardId{7}}},
+      {"a split at its end", SplitRecord{.at = 6, .part = ShardId{7}}},
+  };
+  const std::vector<std::string> before = Portrait(shard);
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    EXPECT_EQ(shard.Apply(c.record).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(Portrait(shard), before);
+  }
+  Do(shard, install);
+}
+
+// As the header says it, with lists.
+struct Twin {
+  struct Worker {
+    Incarnation incarnation = 0;
+    Clock clock = 0;
+    uint64_t next_seq = 1;
+  };
+  struct Waiting {
+    Rank rank{};
+    Incarnation incarnation = 0;
+    float gradient = 0;
+  };
+  std::map<Rank, Worker> workers;
+  std::vector<Waiting> held;
+  int spare = 0;
+  Clock last_min = 0;
+  Clock complete = 0;
+  Version version = 0;
+  float value = 0;
+
+  Clock Min() {
+    if (workers.empty()) return last_min;
+    last_min = kClockMax;
+    for (const auto& [rank, worker] : workers)
+      last_min = std::min(last_min, worker.clock);
+    return last_min;
+  }
+  void Complete() {
+    const bool enough = !held.empty() && spare > 0 &&
+                        static_cast<int>(held.size()) >=
+                            static_cast<int>(workers.size()) - spare;
+    if (Min() <= complete && !enough) return;
+    if (!held.empty()) {
+      std::sort(held.begin(), held.end(), [](const auto& a, const auto& b) {
+        return std::tie(a.rank, a.incarnation) <
+               std::tie(b.rank, b.incarnation);
+      });
+      float sum = 0;
+      for (const Waiting& each : held) sum += each.gradient;
+      value -= sum * (1.0f / static_cast<float>(held.size()));
+      ++version;
+      held.clear();
+    }
+    complete = std::max(complete + (enough ? 1 : 0), Min());
+  }
+};
+
+TEST(ShardMachineTest, AgreesWithANaiveTwinUnderRandomRecords) {
+  int64_t updates = 0;
+  int64_t early = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Rng rng(seed);
+    const bool holds = rng.Chance(0.7);
+    const int spare = rng.Chance(0.5) ? static_cast<int>(rng.Below(3)) : 0;
+    ShardMachine shard = NewShard(0);
+    Twin twin;
+    twin.spare = spare;
+    Incarnation next_incarnation = 1;
+    for (int step = 0; step < 200; ++step) {
+      const Rank rank{static_cast<int32_t>(rng.Below(4))};
+      const auto found = twin.workers.find(rank);
+      if (found == twin.workers.end()) {
+        if (!rng.Chance(0.3)) continue;
+        const WorkerLife who{rank, next_incarnation++};
+        Do(shard, JoinRecord{.who = who, .clock = twin.complete});
+        const Clock clock = std::max(twin.complete, twin.Min());
+        twin.workers[rank] = {.incarnation = who.incarnation, .clock = clock};
+      } else if (rng.Chance(0.03)) {
+        Do(shard, LeaveRecord{.incarnations = {found->second.incarnation}});
+        twin.workers.erase(found);
+        twin.Complete();
+      } else {
+        Twin::Worker& worker = found->second;
+        const WorkerLife who{rank, worker.incarnation};
+        ++worker.next_seq;
+        if ((holds && worker.clock != twin.complete) || rng.Chance(0.1)) {
+          worker.clock += rng.Between(0, 2);
+          Do(shard, AdvanceRecord{.who = who, .clock = worker.clock});
+        } else {
+          const float gradient = static_cast<float>(12 * rng.Between(-5, 5));
+          Do(shard, GradientRecord{.who = who,
+                                   .clock = worker.clock++,
+                                   .gradient = Floats(gradient, kElements),
+                                   .held = holds,
+                                   .spare = spare});
+          if (holds) {
+            twin.held.push_back({rank, who.incarnation, gradient});
+          } else {
+            twin.value -= gradient / static_cast<float>(twin.workers.size());
+            ++twin.version;
+          }
+        }
+        early += twin.Min() < twin.complete;
+        twin.Complete();
+      }
+      ASSERT_EQ(shard.participants().MinClock(), twin.Min());
+      ASSERT_EQ(shard.complete_clock(), twin.complete);
+      ASSERT_EQ(shard.held().size(), twin.held.size());
+      ASSERT_EQ(shard.shard().version(), twin.version);
+      ASSERT_FLOAT_EQ(ValueOf(shard), twin.value);
+      ASSERT_EQ(shard.participants().size(), twin.workers.size());
+      for (const Participant& who : shard.participants()) {
+        const Twin::Worker& worker = twin.workers.at(who.rank);
+        ASSERT_EQ(who.incarnation, worker.incarnation);
+        ASSERT_EQ(who.clock, worker.clock);
+        ASSERT_EQ(who.next_seq, worker.next_seq);
+      }
+      // What any machine becomes, another one can be.
+      ASSERT_TRUE(CheckSnapshot(EncodeSnapshot(shard.Snapshot())).ok());
+    }
+    updates += static_cast<int64_t>(twin.version);
+  }
+  EXPECT_GT(updates, 5000);
+  EXPECT_GT(early, 500);
+}
+
+}  // namespace
+}  // namespace slackline

@@ -1,0 +1,608 @@
+// Goal: what a worker does when something goes wrong or comes to its end: whom
+// it believes, how long it waits, what it tries again, how it leaves, and what
+// it says of itself meanwhile.
+// Method: the coordinator and one shard thread are played by hand, on virtual
+// time. What happens when everything goes well, and in every mode, is the
+// simulation's (tests/sim), which drives the same core.
+#include "worker/core/worker_core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/modes.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr Clock kSteps = 10;
+constexpr Incarnation kSelf = 7;
+constexpr Incarnation kOther = 8;
+constexpr Owner kThread{0, 0};
+constexpr absl::Duration kLease = absl::Seconds(2);
+constexpr absl::Duration kWaitTimeout = absl::Seconds(60);
+constexpr absl::Duration kSaveTimeout = absl::Seconds(10);
+
+// One table of four elements in one shard on the only shard thread.
+wire::View RunningView(uint64_t number, absl::string_view mode = "asp") {
+  wire::View view;
+  view.set_number(number);
+  view.set_state(wire::RUNNING);
+  view.set_steps_total(kSteps);
+  view.set_steps_per_epoch(kSteps);
+  view.set_group(1);
+  *view.add_phase()->mutable_mode() = ModeOf(mode);
+  view.add_server()->add_thread()->set_tcp("tcp://here:1");
+  for (const auto& [rank, incarnation] :
+       {std::pair<int32_t, Incarnation>{0, kSelf}, {1, kOther}}) {
+    wire::WorkerMember& worker = *view.add_worker();
+    worker.set_rank(rank);
+    worker.set_incarnation(incarnation);
+    worker.set_founder(true);
+  }
+  wire::Table& table = *view.add_table();
+  table.set_name("weight");
+  table.add_shape(4);
+  table.set_shard_elements(4);
+  view.add_owner_server(0);
+  view.add_owner_thread(0);
+  return view;
+}
+
+class WorkerCoreTest : public ::testing::Test {
+ protected:
+  WorkerCoreTest() {
+    options_.member.join.set_role(wire::JoinRequest::WORKER);
+    options_.member.join.set_index(0);
+    options_.member.join.set_token(5);
+    options_.member.join.set_steps_total(kSteps);
+    options_.evaluate_every = kSteps;
+    options_.wait_timeout = kWaitTimeout;
+    options_.save_timeout = kSaveTimeout;
+    options_.save_retry = absl::Seconds(3);
+  }
+
+  // An event of the core; everything that it causes is kept until it is looked
+  // at.
+  template <typename Event>
+  void Tell(const Event& event) {
+    WorkerCore::Effects effects;
+    event(*core_, now_, &effects);
+    for (Message& message : effects.to_coordinator)
+      to_coordinator_.push_back(std::move(message));
+    for (ClientCore::Send& send : effects.to_shards)
+      to_shards_.push_back(std::move(send.message));
+    for (WorkerCore::Action& action : effects.actions)
+      actions_.push_back(std::move(action));
+    if (!effects.abort_group.ok()) abort_group_ = effects.abort_group;
+  }
+  void FromCoordinator(const Message& message) {
+    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnCoordinatorMessage(message, now, effects);
+    });
+  }
+  void FromShard(const Message& message) {
+    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnShardMessage(kThread, message, now, effects);
+    });
+  }
+  void Show(const wire::View& view) {
+    Message message;
+    *message.header.mutable_view() = view;
+    FromCoordinator(message);
+  }
+  // Time passes, in which the coordinator answers heartbeats and nothing else.
+  void Pass(absl::Duration time) {
+    const absl::Time end = now_ + time;
+    while (now_ < end && !core_->ended()) {
+      now_ = std::min(end, std::max(now_, core_->NextWakeup()));
+      Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnTick(now, effects);
+      });
+      if (!coordinator_answers_) continue;
+      Message reply;
+      reply.header.mutable_heartbeat_reply()->set_incarnation(kSelf);
+      reply.header.mutable_heartbeat_reply()->set_code(wire::OK);
+      FromCoordinator(reply);
+    }
+  }
+  // Joins a job of this mode and is about to do what comes first.
+  void Join(absl::string_view mode = "asp") {
+    core_.emplace(options_);
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.Start(now, effects);
+    });
+    Message reply;
+    wire::JoinReply& join = *reply.header.mutable_join_reply();
+    join.set_token(5);
+    join.set_code(wire::OK);
+    join.set_incarnation(kSelf);
+    join.set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(kLease)));
+    FromCoordinator(reply);
+    Show(RunningView(2, mode));
+  }
+  uint64_t LastPull() const {
+    uint64_t request = 0;
+    for (const Message& message : to_shards_) {
+      if (message.header.has_pull_request())
+        request = message.header.pull_request().pull(0).id();
+    }
+    return request;
+  }
+  // The last pull waits for the other worker, which is at `clock`.
+  void ParkPull(Clock clock) {
+    Message message;
+    wire::PullAnswer& answer =
+        *message.header.mutable_pull_reply()->add_answer();
+    answer.set_pull(LastPull());
+    answer.mutable_parked()->set_rank(1);
+    answer.mutable_parked()->set_clock(clock);
+    FromShard(message);
+  }
+  // The shard thread answers the last pull.
+  void AnswerPull() {
+    const uint64_t request = LastPull();
+    const std::vector<float> values(4, 1.0f);
+    Message message;
+    message.header.set_view_number(2);
+    wire::PullAnswer& answer =
+        *message.header.mutable_pull_reply()->add_answer();
+    answer.set_pull(request);
+    answer.mutable_values()->set_version(1);
+    message.payloads.push_back(
+        Payload::Copy(values.data(), values.size() * sizeof(float)));
+    FromShard(message);
+  }
+  void AnswerPush(uint64_t acked) {
+    Message message;
+    message.header.mutable_push_reply()->add_answer()->set_accepted_seq(acked);
+    FromShard(message);
+  }
+  void FencePush() {
+    Message message;
+    message.header.mutable_push_reply()
+        ->add_answer()
+        ->mutable_refusal()
+        ->mutable_fenced();
+    FromShard(message);
+  }
+  void Compute(double loss) {
+    const std::vector<float> gradient(4, 1.0f);
+    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      EXPECT_TRUE(core.OnGradient(TableId{0},
+                                  Payload::Copy(gradient.data(), 16), now,
+                                  effects)
+                      .ok());
+      core.OnComputed(loss, now, effects);
+    });
+  }
+  // Trains to the end; the other worker is done as well.
+  void TrainToTheFinalModel() {
+    Join();
+    AnswerPull();  // Of joining.
+    for (Clock clock = 0; clock < kSteps; ++clock) {
+      Compute(/*loss=*/1);
+      AnswerPush(static_cast<uint64_t>(clock) + 1);
+      if (clock + 1 < kSteps) AnswerPull();
+    }
+    wire::View done = RunningView(3);
+    for (wire::WorkerMember& worker : *done.mutable_worker())
+      worker.set_done(true);
+    Show(done);
+    AnswerPull();  // Of the final model.
+  }
+  template <typename Kind>
+  int Count() const {
+    return static_cast<int>(
+        std::count_if(actions_.begin(), actions_.end(), [](const auto& action) {
+          return std::holds_alternative<Kind>(action);
+        }));
+  }
+  std::vector<wire::Call> Calls() const {
+    std::vector<wire::Call> calls;
+    for (const Message& message : to_coordinator_) {
+      if (message.header.has_call()) calls.push_back(message.header.call());
+    }
+    return calls;
+  }
+  run::WorkerProgress Progress() const { return core_->Progress(now_); }
+  absl::Duration Elapsed() const { return now_ - absl::UnixEpoch(); }
+
+  WorkerCore::Options options_;
+  std::optional<WorkerCore> core_;
+  absl::Time now_ = absl::UnixEpoch();
+  bool coordinator_answers_ = true;
+  std::vector<Message> to_coordinator_;
+  std::vector<Message> to_shards_;
+  std::vector<WorkerCore::Action> actions_;
+  absl::Status abort_group_;
+};
+
+// ---- Whom it believes -------------------------------------------------------
+
+TEST_F(WorkerCoreTest, AJobThatHasFinishedEndsWellThoughAShardFencesFirst) {
+  Join();
+  AnswerPull();
+  Compute(1);
+  const size_t before = to_coordinator_.size();
+  FencePush();
+  EXPECT_FALSE(core_->ended()) << "the shard may know more than the worker";
+  ASSERT_GT(to_coordinator_.size(), before) << "so it asks the coordinator";
+  EXPECT_TRUE(to_coordinator_.back().header.has_heartbeat());
+  wire::View finished = RunningView(3);
+  finished.set_state(wire::FINISHED);
+  Show(finished);
+  EXPECT_TRUE(core_->ended());
+  EXPECT_TRUE(absl::IsOutOfRange(core_->ending())) << core_->ending();
+}
+
+TEST_F(WorkerCoreTest, WhoIsFencedByAShardAndHearsNothingJoinsAgain) {
+  Join();
+  AnswerPull();
+  Compute(1);
+  FencePush();
+  Pass(2 * kLease);
+  EXPECT_TRUE(core_->ended());
+  EXPECT_TRUE(absl::IsAborted(core_->ending())) << core_->ending();
+}
+
+TEST_F(WorkerCoreTest, AViewWithoutThisWorkerMeansThatItJoinsAgain) {
+  Join();
+  wire::View without = RunningView(3);
+  without.mutable_worker()->DeleteSubrange(0, 1);
+  Show(without);
+  EXPECT_TRUE(core_->ended());
+  EXPECT_TRUE(absl::IsAborted(core_->ending())) << core_->ending();
+}
+
+// ---- How long it waits ------------------------------------------------------
+
+TEST_F(WorkerCoreTest, AWaitEndsWithTheNameOfWhatWasWaitedFor) {
+  Join();
+  AnswerPull();
+  Compute(1);
+  AnswerPush(1);
+  Pass(kWaitTimeout - absl::Milliseconds(1));
+  EXPECT_TRUE(core_->ending().ok()) << core_->ending();
+  Pass(absl::Milliseconds(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(core_->ending())) << core_->ending();
+  EXPECT_THAT(std::string(core_->ending().message()),
+              HasSubstr("server 0 thread 0"));
+  ASSERT_THAT(Calls(), SizeIs(1));
+  EXPECT_EQ(Calls()[0].leave().failure(), core_->ending().message());
+}
+
+TEST_F(WorkerCoreTest, ANewerViewIsAReasonToWaitOn) {
+  Join();
+  AnswerPull();
+  Compute(1);
+  AnswerPush(1);
+  Pass(kWaitTimeout - absl::Seconds(1));
+  Show(RunningView(3));
+  Pass(kWaitTimeout - absl::Seconds(1));
+  EXPECT_TRUE(core_->ending().ok()) << core_->ending();
+}
+
+TEST_F(WorkerCoreTest, APhaseOfNoKnownModeIsTrainedOverServers) {
+  Join();
+  wire::View view = RunningView(3);
+  view.add_phase()->set_from(1);  // Without a mode.
+  Show(view);
+  for (const Clock clock : {0, 1}) {
+    AnswerPull();
+    Compute(1);
+    AnswerPush(static_cast<uint64_t>(clock) + 1);
+  }
+  EXPECT_EQ(Count<WorkerCore::Compute>(), 2);
+  EXPECT_TRUE(core_->ending().ok()) << core_->ending();
+}
+
+TEST_F(WorkerCoreTest, ThatTheOneItWaitsForGoesOnIsAReasonToWaitOn) {
+  Join("bsp");
+  AnswerPull();
+  Compute(1);
+  AnswerPush(1);
+  const auto wait = [&](Clock clock, absl::Duration time) {
+    for (absl::Duration t; t < time; t += absl::Seconds(1)) {
+      ParkPull(clock);
+      Pass(absl::Seconds(1));
+    }
+  };
+  // The other one is so slow that each of its steps takes most of the time-out.
+  // Who waits says how long ago it went on: else the coordinator would take it
+  // for one that stands still.
+  wait(0, kWaitTimeout - absl::Seconds(20));
+  wait(1, absl::Seconds(10));
+  EXPECT_EQ(Progress().rank(), 1);
+  EXPECT_LE(Progress().for_ms(), 11000);
+  for (Clock clock = 2; clock < 5; ++clock) {
+    wait(clock, kWaitTimeout - absl::Seconds(2));
+    ASSERT_TRUE(core_->ending().ok()) << core_->ending();
+  }
+  wait(4, absl::Seconds(3));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(core_->ending())) << core_->ending();
+}
+
+TEST_F(WorkerCoreTest, ItsOwnWorkHasNoDeadline) {
+  Join();
+  AnswerPull();
+  ASSERT_EQ(Count<WorkerCore::Compute>(), 1);
+  Pass(10 * kWaitTimeout);
+  EXPECT_TRUE(core_->ending().ok()) << core_->ending();
+}
+
+// ---- The end ----------------------------------------------------------------
+
+TEST_F(WorkerCoreTest, TheChiefConcludesWhenAllAreDone) {
+  TrainToTheFinalModel();
+  ASSERT_EQ(Count<WorkerCore::Conclude>(), 1);
+  run::Result result;
+  result.set_steps(kSteps);
+  result.set_model_sha256("abc");
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnConcluded(result, now, effects);
+  });
+  EXPECT_EQ(Calls().back().leave().result().model_sha256(), "abc");
+}
+
+TEST_F(WorkerCoreTest, AModelThatCannotBeWrittenIsTriedAgainUntilItIs) {
+  TrainToTheFinalModel();
+  const auto fail = [](WorkerCore& core, absl::Time now,
+                       WorkerCore::Effects* effects) {
+    core.OnSaveFailed(absl::ResourceExhaustedError("no space left"), now,
+                      effects);
+  };
+  Tell(fail);
+  EXPECT_EQ(Count<WorkerCore::Save>(), 0);
+  EXPECT_THAT(Progress().what(), HasSubstr("no space left"));
+  Pass(options_.save_retry);
+  EXPECT_EQ(Count<WorkerCore::Save>(), 1);
+  Tell(fail);
+  Pass(options_.save_retry);
+  EXPECT_EQ(Count<WorkerCore::Save>(), 2);
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnConcluded(run::Result(), now, effects);
+  });
+  EXPECT_TRUE(Calls().back().leave().has_result());
+  EXPECT_EQ(core_->counts().saves_failed, 2);
+}
+
+TEST_F(WorkerCoreTest, TheJobFailsIfThereIsNoRoomForTheModelForTooLong) {
+  TrainToTheFinalModel();
+  const absl::Time first = now_;
+  while (!Calls().back().has_stop()) {
+    ASSERT_LT(now_ - first, 2 * kSaveTimeout);
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnSaveFailed(absl::ResourceExhaustedError("no space left"), now,
+                        effects);
+    });
+    Pass(options_.save_retry);
+  }
+  EXPECT_GE(now_ - first, kSaveTimeout);
+  EXPECT_THAT(Calls().back().stop().reason(), HasSubstr("no space left"));
+  EXPECT_THAT(Calls().back().stop().reason(), HasSubstr("save_timeout_ms"));
+  wire::View failed = RunningView(4);
+  failed.set_state(wire::FAILED);
+  failed.mutable_end()->set_reason(Calls().back().stop().reason());
+  Show(failed);
+  EXPECT_TRUE(core_->ended());
+  EXPECT_TRUE(absl::IsFailedPrecondition(core_->ending())) << core_->ending();
+}
+
+TEST_F(WorkerCoreTest, AnInterruptedWorkerSaysSoAndEnds) {
+  Join();
+  AnswerPull();
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.Fail(absl::CancelledError("interrupted"), now, effects);
+  });
+  EXPECT_TRUE(absl::IsCancelled(core_->ending()));
+  EXPECT_FALSE(core_->ended()) << "the coordinator has to hear of it";
+  ASSERT_THAT(Calls(), SizeIs(1));
+  EXPECT_EQ(Calls()[0].leave().failure(), "interrupted");
+  Message reply;
+  reply.header.mutable_call_reply()->set_call_id(Calls()[0].call_id());
+  reply.header.mutable_call_reply()->set_code(wire::OK);
+  FromCoordinator(reply);
+  EXPECT_TRUE(core_->ended());
+  EXPECT_TRUE(absl::IsCancelled(core_->ending()));
+}
+
+TEST_F(WorkerCoreTest, WhoLeavesDoesNotWaitLongForACoordinatorThatIsSilent) {
+  Join();
+  coordinator_answers_ = false;
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.Fail(absl::CancelledError("interrupted"), now, effects);
+  });
+  Pass(absl::Seconds(2));
+  EXPECT_TRUE(core_->ended());
+  EXPECT_TRUE(absl::IsCancelled(core_->ending()));
+}
+
+TEST_F(WorkerCoreTest, NothingHappensAfterTheEnd) {
+  Join();
+  wire::View finished = RunningView(3);
+  finished.set_state(wire::FINISHED);
+  Show(finished);
+  const size_t sent = to_coordinator_.size();
+  AnswerPull();
+  Compute(1);
+  Show(RunningView(4));
+  Pass(kWaitTimeout * 2);
+  EXPECT_EQ(to_coordinator_.size(), sent);
+  EXPECT_THAT(actions_, IsEmpty());
+  EXPECT_TRUE(absl::IsOutOfRange(core_->ending()));
+}
+
+// ---- Losses and evaluations -------------------------------------------------
+
+TEST_F(WorkerCoreTest, ALossThatIsNoNumberEndsTheJob) {
+  Join();
+  AnswerPull();
+  Compute(std::numeric_limits<double>::quiet_NaN());
+  ASSERT_THAT(Calls(), SizeIs(1));
+  EXPECT_THAT(Calls()[0].stop().reason(), HasSubstr("worker 0"));
+  EXPECT_THAT(Calls()[0].stop().reason(), HasSubstr("learning rate"));
+}
+
+TEST_F(WorkerCoreTest, ALossThatIsNoNumberMayBeSkipped) {
+  options_.train.set_nonfinite(config::Train::SKIP);
+  Join();
+  AnswerPull();
+  Compute(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(Calls(), IsEmpty());
+  EXPECT_EQ(core_->clock(), 1);
+}
+
+TEST_F(WorkerCoreTest, OnlyTheFirstModelThatMeetsAStopRuleIsKept) {
+  options_.train.mutable_stop()->set_test_accuracy(0.9);
+  Join();
+  EXPECT_FALSE(core_->KeepsModel(0.5, 0.89));
+  EXPECT_TRUE(core_->KeepsModel(0.5, 0.91));
+  EXPECT_FALSE(core_->KeepsModel(0.5, 0.95));
+}
+
+TEST_F(WorkerCoreTest, TheChiefEvaluatesWhereItIsDueAndNobodyElse) {
+  options_.evaluate_every = 1;
+  Join();
+  AnswerPull();
+  Compute(1);
+  AnswerPush(1);
+  AnswerPull();
+  ASSERT_EQ(Count<WorkerCore::Evaluate>(), 1);
+  const auto evaluate =
+      std::find_if(actions_.begin(), actions_.end(), [](const auto& action) {
+        return std::holds_alternative<WorkerCore::Evaluate>(action);
+      });
+  EXPECT_EQ(std::get<WorkerCore::Evaluate>(*evaluate).clock, 1);
+}
+
+// ---- Groups -----------------------------------------------------------------
+
+TEST_F(WorkerCoreTest, WhoCannotConnectGivesUpAfterSomeAttempts) {
+  Join("allreduce");
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnInitialized(now, effects);
+  });
+  for (uint64_t attempt = 1; attempt <= 5; ++attempt) {
+    ASSERT_TRUE(core_->ending().ok()) << attempt;
+    ASSERT_EQ(Count<WorkerCore::Connect>(), static_cast<int>(attempt));
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnGroupLost(absl::UnavailableError("rank 1 refused"), now, effects);
+    });
+    wire::View next = RunningView(2 + attempt, "allreduce");
+    next.set_group(1 + attempt);
+    Show(next);
+  }
+  EXPECT_THAT(std::string(core_->ending().message()),
+              HasSubstr("worker 0 failed 5 times in a row"));
+  EXPECT_THAT(std::string(core_->ending().message()),
+              HasSubstr("rank 1 refused"));
+}
+
+TEST_F(WorkerCoreTest, WhatIsUnderWayInAGroupEndsWhenTheViewHasAnother) {
+  Join("allreduce");
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnInitialized(now, effects);
+  });
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnConnected(now, effects);
+  });
+  EXPECT_TRUE(abort_group_.ok());
+  wire::View next = RunningView(3, "allreduce");
+  next.set_group(2);
+  Show(next);
+  EXPECT_FALSE(abort_group_.ok());
+}
+
+// ---- What it says of itself -------------------------------------------------
+
+TEST_F(WorkerCoreTest, HeartbeatsTellWhatItDoesAndForHowLong) {
+  Join();
+  AnswerPull();
+  EXPECT_EQ(Progress().activity(), run::WorkerProgress::WORKING);
+  EXPECT_EQ(Progress().for_ms(), 0);
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(Progress().for_ms(), 5000) << "a trainer that stands still";
+  Show(RunningView(3));
+  EXPECT_EQ(Progress().for_ms(), 5000) << "that others move is no progress";
+  Compute(1);
+  EXPECT_EQ(Progress().activity(), run::WorkerProgress::WAITING_FOR_SERVER);
+  EXPECT_EQ(Progress().clock(), 1);
+  Pass(absl::Seconds(1));
+  const auto last = std::find_if(
+      to_coordinator_.rbegin(), to_coordinator_.rend(),
+      [](const Message& message) { return message.header.has_heartbeat(); });
+  ASSERT_NE(last, to_coordinator_.rend());
+  EXPECT_EQ(last->header.heartbeat().worker().progress().activity(),
+            run::WorkerProgress::WAITING_FOR_SERVER);
+}
+
+TEST_F(WorkerCoreTest, WhatCameAfterAPauseIsNotInTheFuture) {
+  Join();
+  Pass(absl::Seconds(2));
+  now_ += absl::Seconds(30);  // In which the process was stopped.
+  AnswerPull();
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnTick(now, effects);
+  });
+  EXPECT_EQ(Progress().for_ms(), 0);
+}
+
+TEST_F(WorkerCoreTest, HeartbeatsAreTrueAlsoWhenViewsComeAllTheTime) {
+  Join();
+  AnswerPull();
+  ASSERT_EQ(Progress().activity(), run::WorkerProgress::WORKING);
+  for (uint64_t number = 3; number < 103; ++number) {
+    Pass(absl::Milliseconds(100));
+    Show(RunningView(number));
+  }
+  const auto last = std::find_if(
+      to_coordinator_.rbegin(), to_coordinator_.rend(),
+      [](const Message& message) {
+        return message.header.heartbeat().has_worker();
+      });
+  ASSERT_NE(last, to_coordinator_.rend());
+  // The last one is at most a fifth of the lease old.
+  EXPECT_GE(last->header.heartbeat().worker().progress().for_ms(), 9000);
+}
+
+TEST_F(WorkerCoreTest, WhoHasReducedItsPartWaitsForTheOthers) {
+  Join("allreduce");
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnInitialized(now, effects);
+    core.OnConnected(now, effects);
+    core.OnCaughtUp(0, now, effects);
+  });
+  ASSERT_EQ(Count<WorkerCore::Reduce>(), 1);
+  EXPECT_EQ(Progress().activity(), run::WorkerProgress::WORKING);
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+    core.OnReducing(now);
+  });
+  EXPECT_EQ(Progress().activity(), run::WorkerProgress::WAITING_FOR_WORKERS);
+}
+
+TEST_F(WorkerCoreTest, AGradientWaitsForRoom) {
+  options_.unacknowledged_bytes_max = 20;
+  Join();
+  EXPECT_TRUE(core_->HasRoom(1000)) << "one always has";
+  AnswerPull();
+  Compute(1);
+  EXPECT_TRUE(core_->HasRoom(4));
+  EXPECT_FALSE(core_->HasRoom(5));
+  AnswerPush(1);
+  EXPECT_TRUE(core_->HasRoom(5));
+}
+
+}  // namespace
+}  // namespace slackline

@@ -1,0 +1,58 @@
+#include "tools/cli/job/job_connection.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
+#include "common/status.h"
+#include "job/job_config.h"
+#include "tools/cli/job/progress.h"
+
+namespace slackline {
+
+namespace fs = std::filesystem;
+
+bool IsRunFolder(const std::string& config) {
+  std::error_code error;
+  return fs::is_directory(config, error);
+}
+
+std::string ClusterFileOf(const std::string& config) {
+  if (!IsRunFolder(config)) return config;
+  return (fs::path(config) / "cluster.textproto").string();
+}
+
+absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
+  absl::StatusOr<config::ClusterConfig> config =
+      LoadJobConfig(ClusterFileOf(options.config));
+  if (!config.ok()) {
+    return absl::InvalidArgumentError(config.status().message());
+  }
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorClient> client,
+                      CoordinatorClient::Connect(CoordinatorEndpoint(*config)));
+  JobConnection job(options, *std::move(config), std::move(client));
+  SL_RETURN_IF_ERROR(job.Refresh());
+  return job;
+}
+
+absl::Status JobConnection::Refresh() {
+  SL_ASSIGN_OR_RETURN(wire::StatusReply status,
+                      client_->GetStatus(options_.wait_max));
+  if (status.view().job() != config_.job()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        CoordinatorEndpoint(config_), " is the coordinator of job '",
+        status.view().job(), "', not of '", config_.job(), "'"));
+  }
+  status_ = std::move(status);
+  return absl::OkStatus();
+}
+
+std::string EndText(const wire::View& view) {
+  return view.state() == wire::FAILED && !view.end().reason().empty()
+             ? absl::StrCat("failed: ", view.end().reason())
+             : StateName(view.state());
+}
+
+}  // namespace slackline

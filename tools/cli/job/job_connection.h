@@ -1,0 +1,59 @@
+// A running job, found by its config: its coordinator and its last status.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/cluster.pb.h"
+#include "proto/control.pb.h"
+#include "tools/cli/job/coordinator_client.h"
+
+namespace slackline {
+
+// Which job a subcommand is about.
+struct JobOptions {
+  std::string config;  // A cluster config, or the folder of a run, with one.
+  absl::Duration wait_max = absl::Seconds(3);  // For each answer.
+};
+
+bool IsRunFolder(const std::string& config);
+// The config itself, or the one that is in the folder.
+std::string ClusterFileOf(const std::string& config);
+
+// Thread-compatible.
+class JobConnection {
+ public:
+  // Asks for a first status, so that no other job at the same address is taken
+  // for this one. InvalidArgument: the config cannot be used.
+  // FailedPrecondition: the coordinator is another job's. Else as
+  // CoordinatorClient::GetStatus().
+  static absl::StatusOr<JobConnection> Open(const JobOptions& options);
+
+  // Asks for a new status; errors as above, and then the old one stays.
+  absl::Status Refresh();
+
+  const config::ClusterConfig& config() const { return config_; }
+  const wire::StatusReply& status() const { return status_; }
+  CoordinatorClient& client() { return *client_; }
+  absl::Duration wait_max() const { return options_.wait_max; }
+
+ private:
+  JobConnection(const JobOptions& options, config::ClusterConfig config,
+                std::unique_ptr<CoordinatorClient> client)
+      : options_(options),
+        config_(std::move(config)),
+        client_(std::move(client)) {}
+
+  JobOptions options_;
+  config::ClusterConfig config_;
+  std::unique_ptr<CoordinatorClient> client_;
+  wire::StatusReply status_;
+};
+
+// "finished", or "failed: " and why: for a job in one of these states.
+std::string EndText(const wire::View& view);
+
+}  // namespace slackline

@@ -1,0 +1,202 @@
+#include "tools/cli/job/job_flags.h"
+
+#include <cstdint>
+#include <memory>
+
+#include "tools/cli/job/mode_commands.h"
+#include "tools/cli/job/rebalance_commands.h"
+#include "tools/cli/job/servers_command.h"
+#include "tools/cli/job/status_command.h"
+#include "tools/cli/job/top_command.h"
+
+namespace slackline {
+namespace {
+
+void AddOutputFlags(CLI::App* command, const char* wait_help,
+                    MoveOutputOptions* options) {
+  command->add_flag("--wait,!--no-wait", options->wait, wait_help);
+  command->add_flag("--json", options->json,
+                    "Plan and moves as JSON instead of tables");
+}
+
+void AddWatchCommands(CLI::App* app, int* exit_code) {
+  const auto status = std::make_shared<StatusOptions>();
+  CLI::App* const status_command = app->add_subcommand(
+      "status", "Shows how a running job stands, member by member.");
+  AddJobFlags(status_command, &status->job);
+  AddTableFlags(status_command, &status->table);
+  status_command->add_flag("--json", status->json,
+                           "Everything the coordinator knows, as JSON");
+  status_command->get_option("--json")->excludes(
+      status_command->get_option("--shards"));
+  status_command->callback([=] { *exit_code = ShowStatus(*status); });
+
+  const auto top = std::make_shared<TopOptions>();
+  CLI::App* const top_command = app->add_subcommand(
+      "top",
+      "Shows the status of a running job again and again, until the job ends "
+      "or Ctrl-C.");
+  AddJobFlags(top_command, &top->job);
+  AddTableFlags(top_command, &top->table);
+  top_command
+      ->add_option_function<int>(
+          "--interval-ms",
+          [top](int ms) { top->interval = absl::Milliseconds(ms); },
+          "Time between two; default: 1000")
+      ->check(CLI::Range(50, 3600000));
+  top_command
+      ->add_option("--count", top->count,
+                   "Ends after so many; default: no such end")
+      ->check(CLI::Range(1, 1000000000));
+  top_command->callback([=] { *exit_code = ShowTop(*top); });
+
+  const auto stop = std::make_shared<StopOptions>();
+  CLI::App* const stop_command = app->add_subcommand(
+      "stop", "Ends a running job now; it counts as failed.");
+  AddJobFlags(stop_command, &stop->job);
+  stop_command->add_option("--reason", stop->reason,
+                           "What logs and status say about it; default: "
+                           "stopped by the user");
+  stop_command->callback([=] { *exit_code = StopJob(*stop); });
+}
+
+void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
+                          int* exit_code) {
+  const auto rebalance = std::make_shared<RebalanceOptions>();
+  CLI::App* const rebalance_command = app->add_subcommand(
+      "rebalance",
+      "Moves shards of a running job from busy servers to idle ones: shows the "
+      "plan and its reasons, waits until it is done, shows what it has cost.");
+  AddJobFlags(rebalance_command, &rebalance->job);
+  CLI::Option* const dry_run = rebalance_command->add_flag(
+      "--dry-run", rebalance->dry_run, "Only show the plan, move nothing");
+  AddOutputFlags(rebalance_command,
+                 "Until the moves are done, the default; with --no-wait only "
+                 "until they are ordered",
+                 &rebalance->output);
+  rebalance_command->get_option("--wait")->excludes(dry_run);
+  rebalance_command->callback(
+      [=] { *exit_code = RebalanceShards(*rebalance); });
+
+  const auto move = std::make_shared<MoveOptions>();
+  CLI::App* const move_command = app->add_subcommand(
+      "move", "Moves given shards of a running job to a server.");
+  AddJobFlags(move_command, &move->job);
+  move_command
+      ->add_option("SHARD", move->shards,
+                   "Shard ids (3), ranges of them (3-7), tables (all their "
+                   "shards) or shards as `slackline status --shards` shows "
+                   "them ('mlp.0.weight[0, 65536)')")
+      ->required();
+  move_command
+      ->add_option("--to", move->to,
+                   "SERVER or SERVER.THREAD; without a thread the one with the "
+                   "least load")
+      ->required();
+  AddOutputFlags(move_command,
+                 "Until the moves are done, the default; with --no-wait only "
+                 "until they are ordered",
+                 &move->output);
+  move_command->callback([=] { *exit_code = MoveShards(*move); });
+
+  const auto drain = std::make_shared<DrainOptions>();
+  CLI::App* const drain_command = app->add_subcommand(
+      "drain",
+      "Moves all shards of a server away; the server then leaves the job. Not "
+      "for server 0, which hosts the coordinator.");
+  AddJobFlags(drain_command, &drain->job);
+  drain_command->add_option("SERVER", drain->server, "Its index")
+      ->required()
+      ->check(CLI::Range(0, 1000000));
+  AddOutputFlags(drain_command,
+                 "Until the server has left, the default; with --no-wait only "
+                 "until the moves are ordered",
+                 &drain->output);
+  drain_command->callback([=] { *exit_code = DrainServer(*drain); });
+
+  CLI::App* const servers_command =
+      app->add_subcommand("servers", "Changes the servers of a running job.");
+  servers_command->require_subcommand(1);
+  const auto add = std::make_shared<AddServerOptions>();
+  add->bin_dir = bin_dir;
+  CLI::App* const add_command = servers_command->add_subcommand(
+      "add",
+      "Starts one more server on this machine, in the background, and waits "
+      "until it is in the job. It ends with the job.");
+  AddJobFlags(add_command, &add->job);
+  add_command->add_option(
+      "--host", add->host,
+      "Address of this machine to which workers connect; default: that of the "
+      "config's last server");
+  add_command
+      ->add_option("--threads", add->threads,
+                   "Shard threads; default: as the config's last server")
+      ->check(CLI::Range(1, 256));
+  add_command->add_option(
+      "--log", add->log,
+      "New file for its output; default: server-INDEX.log in the folder logs "
+      "of the run, or here");
+  add_command->add_option("--bin-dir", add->bin_dir,
+                          "Folder of slackline_server; default: that of "
+                          "slackline itself");
+  add_command->callback([=] { *exit_code = AddServer(*add); });
+}
+
+void AddModeCommands(CLI::App* app, int* exit_code) {
+  CLI::App* const mode_command = app->add_subcommand(
+      "mode", "Shows or changes how a running job synchronises.");
+  mode_command->require_subcommand(1);
+
+  const auto show = std::make_shared<JobOptions>();
+  CLI::App* const show_command = mode_command->add_subcommand(
+      "show",
+      "Shows the mode, the phases before and after it, what the policy sees, "
+      "and what the last changes have cost.");
+  AddJobFlags(show_command, show.get());
+  show_command->callback([=] { *exit_code = ShowModes(*show); });
+
+  const auto set = std::make_shared<ChangeModeOptions>();
+  CLI::App* const set_command = mode_command->add_subcommand(
+      "set",
+      "Changes the mode, without a restart: waits until all workers train in "
+      "the new one, shows since when and how long they stood still.");
+  AddJobFlags(set_command, &set->job);
+  set_command->add_option("MODE", set->mode, kModeHelp)->required();
+  set_command->add_flag("--wait,!--no-wait", set->wait,
+                        "Until the mode has changed, the default; with "
+                        "--no-wait only until that is ordered");
+  set_command->callback([=] { *exit_code = ChangeMode(*set); });
+}
+
+}  // namespace
+
+void AddJobFlags(CLI::App* command, JobOptions* options) {
+  command
+      ->add_option("CONFIG", options->config,
+                   "The cluster config, or the folder of a run")
+      ->required();
+  command
+      ->add_option_function<int64_t>(
+          "--timeout-ms",
+          [options](int64_t ms) { options->wait_max = absl::Milliseconds(ms); },
+          "How long to wait for an answer of the coordinator; default: 3000")
+      ->check(CLI::Range(1, 600000));
+}
+
+void AddTableFlags(CLI::App* command, StatusTableOptions* options) {
+  CLI::Option* const shards = command->add_flag(
+      "--shards", options->shards, "Also the shards with the most load");
+  command
+      ->add_option("--top", options->top,
+                   "How many shards, and how many moves; default: 20")
+      ->check(CLI::Range(1, 1000000))
+      ->needs(shards);
+}
+
+void AddJobCommands(const std::string& bin_dir, CLI::App* app, int* exit_code) {
+  AddWatchCommands(app, exit_code);
+  AddModeCommands(app, exit_code);
+  AddRebalanceCommands(bin_dir, app, exit_code);
+}
+
+}  // namespace slackline

@@ -1,0 +1,30 @@
+// The flags of the subcommands for a running job, and of more than one folder.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "tools/cli/job/job_connection.h"
+#include "tools/cli/job/status_table.h"
+
+namespace slackline {
+
+inline constexpr char kModeHelp[] =
+    "bsp (all workers in step), ssp:S (a worker leads by at most S steps), "
+    "dssp:MIN:MAX (by MIN steps, or up to MAX as the measured speeds advise), "
+    "asp (no bound), backup:B (as bsp without the B last gradients of a step), "
+    "allreduce (the workers without the servers) or auto (the coordinator "
+    "chooses between allreduce and ssp)";
+
+// CONFIG and --timeout-ms. `*options` must outlive the parsing.
+void AddJobFlags(CLI::App* command, JobOptions* options);
+
+// --shards and --top.
+void AddTableFlags(CLI::App* command, StatusTableOptions* options);
+
+// status, top, stop, mode, rebalance, move, drain and servers. `bin_dir` is the
+// default of --bin-dir. When one of them has run, its exit code is in
+// `*exit_code`.
+void AddJobCommands(const std::string& bin_dir, CLI::App* app, int* exit_code);
+
+}  // namespace slackline

@@ -1,0 +1,116 @@
+#include "tools/cli/job/load_tables.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/view/shard_map.h"
+#include "tools/cli/text.h"
+
+namespace slackline {
+namespace {
+
+std::string RateText(double per_second) {
+  // What decays never quite reaches zero.
+  return per_second < 0.005 ? "0" : CountText(per_second);
+}
+
+std::string MegabytesText(double bytes_per_second) {
+  return absl::StrFormat("%.2f", bytes_per_second / 1e6);
+}
+
+// By shard id. While a shard moves, both its threads report it.
+std::vector<run::ShardLoad> LoadsByShard(const wire::StatusReply& status,
+                                         int shards) {
+  std::vector<run::ShardLoad> loads(shards);
+  for (const run::ServerStats& server : status.server()) {
+    for (const run::ThreadLoad& thread : server.thread()) {
+      for (const run::ShardLoad& load : thread.shard()) {
+        // A server may know of a split before this reply's view does.
+        if (load.shard() < 0 || load.shard() >= shards) continue;
+        run::ShardLoad& sum = loads[load.shard()];
+        sum.set_pushes(sum.pushes() + load.pushes());
+        sum.set_pulls(sum.pulls() + load.pulls());
+        sum.set_bytes_in(sum.bytes_in() + load.bytes_in());
+        sum.set_bytes_out(sum.bytes_out() + load.bytes_out());
+        sum.set_busy(sum.busy() + load.busy());
+      }
+    }
+  }
+  for (int i = 0; i < shards; ++i) loads[i].set_shard(i);
+  return loads;
+}
+
+}  // namespace
+
+ServerLoad LoadOf(const wire::StatusReply& status,
+                  const run::ServerStats& server) {
+  double all = 0;
+  for (const run::ServerStats& other : status.server()) {
+    for (const run::ThreadLoad& thread : other.thread()) {
+      all += thread.utilisation();
+    }
+  }
+  ServerLoad load;
+  load.known = server.thread_size() > 0;
+  load.busiest = server.io_utilisation();
+  double own = 0;
+  for (const run::ThreadLoad& thread : server.thread()) {
+    own += thread.utilisation();
+    load.busiest = std::max(load.busiest, thread.utilisation());
+    load.queue_ms = std::max(load.queue_ms, thread.queue_ms());
+  }
+  if (all > 0) load.share = own / all;
+  return load;
+}
+
+std::string ShardsTable(const wire::StatusReply& status, int top) {
+  const absl::StatusOr<std::shared_ptr<const View>> created =
+      View::Create(status.view());
+  if (!created.ok()) {
+    return absl::StrCat("the coordinator's view cannot be read: ",
+                        std::string(created.status().message()), "\n");
+  }
+  const View& view = **created;
+  if (view.shard_count() == 0) return "";
+  std::vector<run::ShardLoad> loads = LoadsByShard(status, view.shard_count());
+  double all = 0;
+  for (const run::ShardLoad& load : loads) all += load.busy();
+  std::stable_sort(loads.begin(), loads.end(),
+                   [](const run::ShardLoad& a, const run::ShardLoad& b) {
+                     return a.busy() > b.busy();
+                   });
+  const int shown = std::min(top, view.shard_count());
+  std::vector<std::vector<std::string>> rows;
+  for (int i = 0; i < shown; ++i) {
+    const run::ShardLoad& load = loads[i];
+    const ShardId shard{load.shard()};
+    const Owner owner = view.OwnerOf(shard);
+    rows.push_back({absl::StrCat(load.shard()), view.ShardName(shard),
+                    absl::StrCat(owner.server, ".", owner.thread),
+                    BytesText(static_cast<double>(view.shard(shard).bytes())),
+                    RateText(load.pushes()), RateText(load.pulls()),
+                    MegabytesText(load.bytes_in()),
+                    MegabytesText(load.bytes_out()),
+                    all > 0 ? PercentText(load.busy() / all, 1) : "-"});
+  }
+  std::string text = TableText({{"shard"},
+                                {"name", /*left=*/true},
+                                {"at"},
+                                {"values"},
+                                {"pushes/s"},
+                                {"pulls/s"},
+                                {"MB/s in"},
+                                {"MB/s out"},
+                                {"load"}},
+                               rows);
+  if (shown < view.shard_count()) {
+    absl::StrAppend(&text, "and ", view.shard_count() - shown,
+                    " shards with less load; --top shows more\n");
+  }
+  return text;
+}
+
+}  // namespace slackline

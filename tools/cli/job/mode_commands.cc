@@ -1,0 +1,79 @@
+#include "tools/cli/job/mode_commands.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/config/cluster_config.h"
+#include "common/status.h"
+#include "common/time/time_source.h"
+#include "tools/cli/command_output.h"
+#include "tools/cli/display.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/job/mode_text.h"
+#include "tools/cli/job/mode_watch.h"
+
+namespace slackline {
+namespace {
+
+constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
+constexpr absl::Duration kLineEvery = absl::Seconds(5);
+
+// Asks how the job stands until the change is over, and shows `watch`
+// meanwhile.
+absl::Status Await(JobConnection* job, ModeWatch* watch) {
+  Display display;
+  absl::Time next_line = TimeSource().Now() + kLineEvery;
+  while (true) {
+    SL_RETURN_IF_ERROR(Annotate(
+        job->Refresh(), "the change is ordered, but how it ends is unknown"));
+    watch->Update(job->status());
+    if (watch->Over()) return absl::OkStatus();
+    const wire::View& view = job->status().view();
+    if (view.state() != wire::RUNNING) {
+      return absl::AbortedError(
+          absl::StrCat("the job has ended (", EndText(view),
+                       ") before the mode had changed; ", watch->Line()));
+    }
+    display.Redraw({watch->Line()});
+    if (!display.terminal() && TimeSource().Now() >= next_line) {
+      display.Print(watch->Line());
+      next_line = TimeSource().Now() + kLineEvery;
+    }
+    absl::SleepFor(kLookEvery);
+  }
+}
+
+absl::Status Change(const ChangeModeOptions& options) {
+  SL_ASSIGN_OR_RETURN(const wire::SetMode mode, ParseMode(options.mode));
+  SL_ASSIGN_OR_RETURN(JobConnection job, JobConnection::Open(options.job));
+  ModeWatch watch(mode.mode(), job.status());
+  SL_ASSIGN_OR_RETURN(const std::string text,
+                      job.client().SetMode(mode, job.wait_max()));
+  PrintResult(absl::StrCat("job ", job.config().job(), ": ", text, "\n"));
+  // The policy changes the mode when it sees fit.
+  if (!options.wait || mode.has_by_policy()) return absl::OkStatus();
+  SL_RETURN_IF_ERROR(Await(&job, &watch));
+  if (watch.state() == ModeWatch::State::kDropped) {
+    return absl::AbortedError(watch.Line());
+  }
+  PrintResult(absl::StrCat(watch.record().has_value()
+                               ? ModeChangeText(*watch.record())
+                               : watch.Line(),
+                           "\n"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int ShowModes(const JobOptions& options) {
+  const absl::StatusOr<JobConnection> job = JobConnection::Open(options);
+  if (!job.ok()) return Fail("mode show", job.status());
+  PrintResult(ModesText(job->status()));
+  return kExitDone;
+}
+
+int ChangeMode(const ChangeModeOptions& options) {
+  const absl::Status changed = Change(options);
+  return changed.ok() ? kExitDone : Fail("mode set", changed);
+}
+
+}  // namespace slackline

@@ -1,0 +1,134 @@
+#include "tools/cli/run/local_hosts.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/net/resolve.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+std::string AddressText(const in_addr& address) {
+  char text[INET_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET, &address, text, sizeof(text));
+  return text;
+}
+
+absl::Status SystemError(const std::string& what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+// A TCP socket bound to a port (0: any) of the host's address.
+absl::StatusOr<int> BindSocket(const std::string& host, int port,
+                               bool reuse_address) {
+  SL_ASSIGN_OR_RETURN(const std::string address, ResolveHost(host));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return SystemError("socket");
+  if (reuse_address) {
+    const int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  }
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, address.c_str(), &at.sin_addr);
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) != 0) {
+    const absl::Status failed = SystemError(
+        absl::StrCat("listening at ", host, ":", port == 0 ? "*" : "",
+                     port == 0 ? "" : std::to_string(port)));
+    close(fd);
+    return failed;
+  }
+  return fd;
+}
+
+}  // namespace
+
+std::vector<std::string> OwnAddresses() {
+  std::vector<std::string> own;
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return own;
+  for (const ifaddrs* i = interfaces; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
+    own.push_back(AddressText(
+        reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr));
+  }
+  freeifaddrs(interfaces);
+  return own;
+}
+
+bool IsOwnAddress(const std::string& address,
+                  const std::vector<std::string>& own) {
+  return absl::StartsWith(address, "127.") ||
+         std::find(own.begin(), own.end(), address) != own.end();
+}
+
+std::vector<std::string> HostsElsewhere(const config::ClusterConfig& config) {
+  std::vector<std::string> hosts = {config.coordinator().host()};
+  for (const config::ServerGroup& group : config.server()) {
+    hosts.push_back(group.host());
+  }
+  for (const config::WorkerGroup& group : config.worker()) {
+    hosts.push_back(group.host());
+  }
+  const std::vector<std::string> own = OwnAddresses();
+  std::vector<std::string> elsewhere;
+  for (const std::string& host : hosts) {
+    if (std::find(elsewhere.begin(), elsewhere.end(), host) !=
+        elsewhere.end()) {
+      continue;
+    }
+    const absl::StatusOr<std::string> address = ResolveHost(host);
+    if (address.ok() && IsOwnAddress(*address, own)) continue;
+    elsewhere.push_back(host);
+  }
+  return elsewhere;
+}
+
+absl::StatusOr<PortReservation> PortReservation::AnyFree(
+    const std::string& host) {
+  SL_ASSIGN_OR_RETURN(const int fd,
+                      BindSocket(host, 0, /*reuse_address=*/false));
+  // Set only now: bound without it, the port was surely nobody's; with it,
+  // Linux lets a server that sets it, too, bind and listen beside this silent
+  // socket.
+  const int on = 1;
+  sockaddr_in at = {};
+  socklen_t size = sizeof(at);
+  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) != 0) {
+    const absl::Status failed = SystemError("reserving a port");
+    close(fd);
+    return failed;
+  }
+  return PortReservation(fd, ntohs(at.sin_port));
+}
+
+PortReservation::PortReservation(PortReservation&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
+
+PortReservation::~PortReservation() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::Status CheckPortFree(const std::string& host, int port) {
+  // As a server binds: a port with connections that are still fading is free.
+  SL_ASSIGN_OR_RETURN(const int fd,
+                      BindSocket(host, port, /*reuse_address=*/true));
+  close(fd);
+  return absl::OkStatus();
+}
+
+}  // namespace slackline

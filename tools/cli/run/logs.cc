@@ -1,0 +1,81 @@
+#include "tools/cli/run/logs.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+
+namespace slackline {
+namespace {
+
+// As CoordinatorCore logs it.
+constexpr absl::string_view kJobFailed = "the job has failed: ";
+
+// What follows the first `marker` in `line`, looked for without regard to case;
+// empty if it does not occur or nothing follows.
+absl::string_view After(absl::string_view line, absl::string_view marker) {
+  const std::string lower = absl::AsciiStrToLower(line);
+  const size_t at = lower.find(std::string(marker));
+  if (at == std::string::npos) return "";
+  return absl::StripAsciiWhitespace(line.substr(at + marker.size()));
+}
+
+}  // namespace
+
+std::string ReadTail(const std::string& path, size_t bytes_max) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return "";
+  const std::streamoff size = file.tellg();
+  const std::streamoff begin = std::max<std::streamoff>(
+      0, size - static_cast<std::streamoff>(bytes_max));
+  file.seekg(begin);
+  std::string text(static_cast<size_t>(size - begin), '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (begin > 0) {
+    const size_t line_end = text.find('\n');
+    text.erase(0, line_end == std::string::npos ? 0 : line_end + 1);
+  }
+  return text;
+}
+
+std::vector<std::string> LastLines(absl::string_view text, int count) {
+  std::vector<std::string> lines;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (absl::StripAsciiWhitespace(line).empty()) continue;
+    lines.emplace_back(absl::StripTrailingAsciiWhitespace(line));
+  }
+  if (lines.size() > static_cast<size_t>(count)) {
+    lines.erase(lines.begin(), lines.end() - count);
+  }
+  return lines;
+}
+
+std::string ErrorLine(absl::string_view text) {
+  std::string found;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const absl::string_view reason = After(line, kJobFailed);
+    if (!reason.empty()) return std::string(reason);
+    bool marked = false;
+    for (const char* const marker :
+         {"[error] ", "[critical] ", "error: ", "critical: "}) {
+      const absl::string_view words = After(line, marker);
+      if (words.empty()) continue;
+      found = std::string(words);
+      marked = true;
+      break;
+    }
+    if (marked) continue;
+    for (const char* const word : {"check failed", "terminate called",
+                                   "Segmentation fault", "AddressSanitizer"}) {
+      if (!absl::StrContains(line, word)) continue;
+      found = std::string(absl::StripAsciiWhitespace(line));
+      break;
+    }
+  }
+  return found;
+}
+
+}  // namespace slackline

@@ -1,0 +1,320 @@
+#include "tools/cli/run/run.h"
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/config/field_origins.h"
+#include "common/config/overrides.h"
+#include "common/config/parse_text.h"
+#include "common/io/atomic_file.h"
+#include "common/status.h"
+#include "job/job_config.h"
+#include "tools/cli/data/find_data.h"
+#include "tools/cli/display.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/job/coordinator_client.h"
+#include "tools/cli/job/progress.h"
+#include "tools/cli/run/local_cluster.h"
+#include "tools/cli/run/local_hosts.h"
+#include "tools/cli/run/logs.h"
+#include "tools/cli/run/out_folder.h"
+#include "tools/cli/run/summary_table.h"
+#include "tools/cli/signals.h"
+
+namespace slackline {
+namespace {
+
+constexpr absl::Duration kWaitMax = absl::Milliseconds(50);
+constexpr absl::Duration kStatusEvery = absl::Milliseconds(250);
+// An answer that has not come by then is asked for again.
+constexpr absl::Duration kStatusAgain = absl::Seconds(1);
+constexpr absl::Duration kLineEvery = absl::Seconds(5);
+constexpr int kLogLines = 8;
+
+// Time that does not jump when somebody sets the clock.
+absl::Time SteadyNow() {
+  return absl::UnixEpoch() +
+         absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+// Whether file or flags name the coordinator's port, or leave it to us.
+bool PortIsGiven(const RunOptions& options) {
+  std::ifstream file(options.config_path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)),
+                         std::istreambuf_iterator<char>());
+  config::ClusterConfig config;
+  FieldOrigins origins(options.config_path);
+  return ParseConfigText(text, options.config_path, &config, &origins).ok() &&
+         ApplyOverrides(options.overrides, &config, &origins).ok() &&
+         config.coordinator().port() != 0 && config.coordinator().has_port();
+}
+
+// What to start by hand when the job needs more machines than this one.
+std::string ByHandText(const RunOptions& options,
+                       const config::ClusterConfig& config,
+                       const std::vector<std::string>& elsewhere) {
+  const LocalCluster::Options commands = {
+      .bin_dir = options.bin_dir,
+      .cluster_file = options.config_path,
+      .data_dir = options.data_dir.empty() ? "DATA" : options.data_dir,
+      .out_dir = options.out_dir.empty() ? "OUT" : options.out_dir};
+  std::string text = absl::StrCat(
+      absl::StrJoin(elsewhere, ", "), elsewhere.size() == 1 ? " is" : " are",
+      " not this machine, and `slackline run` starts processes on this machine "
+      "only; start these on their hosts, all with the same config:\n");
+  std::string overrides;
+  if (!options.overrides.mode.empty()) {
+    absl::StrAppend(&overrides, " --mode=", options.overrides.mode);
+  }
+  for (const std::string& set : options.overrides.sets) {
+    absl::StrAppend(&overrides, " '--set=", set, "'");
+  }
+  const auto add = [&](const std::string& host, const Member& member) {
+    absl::StrAppend(&text, "  ", host, ":  ",
+                    absl::StrJoin(LocalCluster::Command(commands, member), " "),
+                    overrides, "\n");
+  };
+  for (const ServerProcess& server : ServerProcesses(config)) {
+    add(server.host, {.worker = false, .index = server.index});
+  }
+  for (const WorkerProcess& worker : WorkerProcesses(config)) {
+    add(worker.host, {.worker = true, .index = worker.rank});
+  }
+  absl::StrAppend(&text, "and follow them with `slackline status ",
+                  options.config_path, "`");
+  return text;
+}
+
+// A job whose processes run, until none does.
+class RunningJob {
+ public:
+  RunningJob(const RunOptions& options, const config::ClusterConfig& config,
+             LocalCluster cluster, CoordinatorClient* client,
+             SignalWatch* signals, Display* display)
+      : options_(options),
+        lease_ms_(config.limits().lease_ms()),
+        cluster_(std::move(cluster)),
+        client_(client),
+        signals_(signals),
+        display_(display),
+        supervisor_(
+            {.servers = static_cast<int>(ServerProcesses(config).size()),
+             .workers = static_cast<int>(WorkerProcesses(config).size()),
+             .restarts_max = options.restart_workers,
+             .lease = absl::Milliseconds(lease_ms_),
+             .silence_max =
+                 absl::Milliseconds(config.limits().start_timeout_ms()) +
+                 absl::Seconds(10)},
+            SteadyNow()),
+        next_line_(SteadyNow() + kLineEvery) {}
+
+  // OK if the coordinator declared the job finished; else why not. Unavailable
+  // if the connection to it breaks for good.
+  absl::Status Await() {
+    while (!supervisor_.Over()) {
+      const int interrupts = signals_->Wait(kWaitMax);
+      for (int i = 0; i < interrupts; ++i) OnInterrupt();
+      for (const MemberExit& exit : cluster_.Reap()) {
+        supervisor_.OnExit(exit, SteadyNow());
+      }
+      SL_RETURN_IF_ERROR(PollStatus());
+      SL_RETURN_IF_ERROR(Perform(supervisor_.Tick(SteadyNow())));
+      ShowProgress();
+    }
+    display_->Redraw({});
+    if (supervisor_.finished()) return absl::OkStatus();
+    return absl::AbortedError(supervisor_.Reason());
+  }
+
+ private:
+  void OnInterrupt() {
+    ++interrupts_;
+    display_->Print(interrupts_ == 1
+                        ? "interrupted: stopping the job; once more to kill it"
+                        : "interrupted again: killing all processes");
+    supervisor_.OnInterrupt(SteadyNow());
+  }
+
+  absl::Status PollStatus() {
+    const absl::Time now = SteadyNow();
+    if (now >= next_ask_) {
+      // A full queue means that nobody is there to answer.
+      const absl::Status sent = client_->AskStatus();
+      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
+      next_ask_ = now + kStatusAgain;
+      asked_ = now;
+    }
+    while (true) {
+      SL_ASSIGN_OR_RETURN(const std::optional<wire::StatusReply> status,
+                          client_->Receive());
+      if (!status.has_value()) return absl::OkStatus();
+      state_ = status->view().state();
+      supervisor_.OnStatus(*status, now);
+      progress_.Update(*status, now);
+      known_ = true;
+      next_ask_ = std::min(next_ask_, asked_ + kStatusEvery);
+    }
+  }
+
+  absl::Status Perform(const Supervisor::Effects& effects) {
+    for (const MemberExit& death : effects.deaths) Report(death, effects);
+    for (const std::string& note : effects.notes) display_->Print(note);
+    for (const Member& worker : effects.restarts) {
+      const absl::Status started = cluster_.Restart(worker);
+      supervisor_.OnRestart(worker, started.ok());
+      display_->Print(started.ok()
+                          ? absl::StrCat("started ", worker.ToString(),
+                                         " again; it joins when the lease of "
+                                         "the old one has run out")
+                          : std::string(started.message()));
+    }
+    if (!effects.stop_reason.empty()) {
+      const absl::Status sent = client_->AskStop(effects.stop_reason);
+      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
+    }
+    if (effects.signal != 0) cluster_.SignalAll(effects.signal);
+    return absl::OkStatus();
+  }
+
+  void Report(const MemberExit& death, const Supervisor::Effects& effects) {
+    const std::string log = cluster_.LogPath(death.member);
+    std::string text = death.ToString();
+    if (death.member.worker && state_ == wire::RUNNING &&
+        effects.restarts.empty()) {
+      absl::StrAppend(&text,
+                      "; the others go on without it after its lease of ",
+                      lease_ms_, " ms");
+    }
+    absl::StrAppend(&text, "; the end of ", log, ":");
+    const std::vector<std::string> lines = LastLines(ReadTail(log), kLogLines);
+    for (const std::string& line : lines) {
+      absl::StrAppend(&text, "\n  | ", line);
+    }
+    if (lines.empty()) absl::StrAppend(&text, " it is empty");
+    display_->Print(text);
+  }
+
+  void ShowProgress() {
+    if (!options_.progress || !known_) return;
+    for (const std::string& evaluation : progress_.TakeEvaluations()) {
+      display_->Print(evaluation);
+    }
+    if (display_->terminal()) {
+      display_->Redraw(progress_.Block(display_->width()));
+      return;
+    }
+    const absl::Time now = SteadyNow();
+    if (now < next_line_) return;
+    next_line_ = now + kLineEvery;
+    display_->Print(progress_.Line());
+  }
+
+  const RunOptions& options_;
+  const int lease_ms_;
+  LocalCluster cluster_;
+  CoordinatorClient* const client_;
+  SignalWatch* const signals_;
+  Display* const display_;
+  Supervisor supervisor_;
+  Progress progress_;
+  bool known_ = false;  // A status has come.
+  wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
+  int interrupts_ = 0;
+  absl::Time asked_ = absl::InfinitePast();
+  absl::Time next_ask_ = absl::InfinitePast();
+  absl::Time next_line_;
+};
+
+// Everything after the checks of what the user asked for. The result goes to
+// stdout.
+absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
+                    Display* display) {
+  SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir));
+  const std::string host = config.coordinator().host();
+  std::optional<PortReservation> reservation;
+  if (PortIsGiven(options)) {
+    SL_RETURN_IF_ERROR(Annotate(
+        CheckPortFree(host, config.coordinator().port()),
+        "coordinator.port (choose another, or leave it out for any free one)"));
+  } else {
+    SL_ASSIGN_OR_RETURN(PortReservation free, PortReservation::AnyFree(host));
+    reservation.emplace(std::move(free));
+    config.mutable_coordinator()->set_port(reservation->port());
+  }
+  SL_ASSIGN_OR_RETURN(const std::string data_dir,
+                      FindData(config.data(), options.data_dir, display));
+  SL_ASSIGN_OR_RETURN(
+      const std::string out_dir,
+      MakeOutFolder(options.out_dir, config.job(), ModeText(config)));
+  const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
+  SL_RETURN_IF_ERROR(WriteFileAtomically(
+      cluster_file,
+      {absl::StrCat("# Written by `slackline run` from ", options.config_path,
+                    ": what was left out is filled in.\n"),
+       ToText(config)}));
+
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
+                      SignalWatch::Create());
+  const LocalCluster::Options cluster_options = {
+      .bin_dir = options.bin_dir,
+      .cluster_file = cluster_file,
+      .data_dir = data_dir,
+      .out_dir = out_dir,
+      .servers = static_cast<int>(ServerProcesses(config).size()),
+      .workers = static_cast<int>(WorkerProcesses(config).size())};
+  const std::string endpoint = CoordinatorEndpoint(config);
+  display->Print(absl::StrCat(
+      "job ", config.job(), ": mode ", ModeText(config), ", seed ",
+      config.train().seed(), ", ", config.train().epochs(), " epochs, ",
+      cluster_options.servers, " servers, ", cluster_options.workers,
+      " workers, coordinator at ", endpoint, "\ndata: ", data_dir,
+      "\nfolder: ", out_dir, " (logs in logs/; `slackline status ", out_dir,
+      "` shows details)"));
+  SL_ASSIGN_OR_RETURN(LocalCluster cluster,
+                      LocalCluster::Start(cluster_options));
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
+                      CoordinatorClient::Connect(endpoint));
+  RunningJob job(options, config, std::move(cluster), client.get(),
+                 signals.get(), display);
+  SL_RETURN_IF_ERROR(Annotate(
+      job.Await(), absl::StrCat("the job failed (logs: ", out_dir, "/logs)")));
+  SL_ASSIGN_OR_RETURN(const RunResult result, ReadRunResult(out_dir));
+  const std::string table = SummaryTable({result});
+  std::fwrite(table.data(), 1, table.size(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int Run(const RunOptions& options) {
+  Display display;
+  const auto complain = [&](absl::string_view text) {
+    display.Print(absl::StrCat("slackline run: ", text));
+  };
+  const absl::StatusOr<config::ClusterConfig> config =
+      LoadJobConfig(options.config_path, options.overrides);
+  if (!config.ok()) {
+    complain(config.status().message());
+    return kExitUsage;
+  }
+  const std::vector<std::string> elsewhere = HostsElsewhere(*config);
+  if (!elsewhere.empty()) {
+    complain(ByHandText(options, *config, elsewhere));
+    return kExitUsage;
+  }
+  const absl::Status done = RunJob(options, *config, &display);
+  if (done.ok()) return kExitDone;
+  complain(done.message());
+  return kExitFailed;
+}
+
+}  // namespace slackline

@@ -1,0 +1,91 @@
+#include "tools/cli/run/run_flags.h"
+
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/cli/job/job_flags.h"
+#include "tools/cli/run/run.h"
+#include "tools/cli/run/summary_command.h"
+
+namespace slackline {
+namespace {
+
+struct RunFlags {
+  RunOptions run;
+  std::vector<std::string> sets;
+  std::string seed;
+  std::string epochs;
+  bool no_progress = false;
+};
+
+}  // namespace
+
+void AddRunCommands(const std::string& bin_dir, CLI::App* app, int* exit_code) {
+  const auto flags = std::make_shared<RunFlags>();
+  RunOptions& run = flags->run;
+  run.bin_dir = bin_dir;
+  CLI::App* const run_command = app->add_subcommand(
+      "run",
+      "Runs a whole job on this machine: starts its servers and workers, shows "
+      "its progress, prints its results.\n"
+      "Ctrl-C stops the job, a second one kills it.");
+  run_command
+      ->add_option("CONFIG", run.config_path, "The cluster config, a text file")
+      ->required();
+  run_command->add_option(
+      "--mode", run.overrides.mode,
+      absl::StrCat(kModeHelp, "; replaces the config's mode or phases"));
+  run_command->add_option("--seed", flags->seed,
+                          "Same as --set train.seed=SEED");
+  run_command->add_option("--epochs", flags->epochs,
+                          "Same as --set train.epochs=EPOCHS");
+  run_command
+      ->add_option("--set", flags->sets,
+                   "PATH=VALUE changes one field of the config, for example "
+                   "worker[0].count=2; may be repeated")
+      ->allow_extra_args(false);
+  run_command->add_option(
+      "--data-dir", run.data_dir,
+      "Folder below which the data are; default: ~/.cache/slackline/data, into "
+      "which MNIST is downloaded (without a network: a generated stand-in)");
+  run_command->add_option(
+      "--out", run.out_dir,
+      "New or empty folder for config, logs, metrics, model and summary; "
+      "default: runs/JOB-MODE-TIME");
+  run_command
+      ->add_option("--restart-workers", run.restart_workers,
+                   "How often each worker that dies is started again; "
+                   "default: 0")
+      ->check(CLI::Range(0, 1000));
+  run_command->add_flag("--no-progress", flags->no_progress,
+                        "Only say when something is wrong");
+  run_command->add_option(
+      "--bin-dir", run.bin_dir,
+      "Folder of slackline_server and slackline_worker; default: that of "
+      "slackline itself");
+  run_command->callback([=] {
+    RunOptions options = flags->run;
+    options.overrides.sets = flags->sets;
+    if (!flags->seed.empty()) {
+      options.overrides.sets.push_back(
+          absl::StrCat("train.seed=", flags->seed));
+    }
+    if (!flags->epochs.empty()) {
+      options.overrides.sets.push_back(
+          absl::StrCat("train.epochs=", flags->epochs));
+    }
+    options.progress = !flags->no_progress;
+    *exit_code = Run(options);
+  });
+
+  const auto folders = std::make_shared<std::vector<std::string>>();
+  CLI::App* const summary_command = app->add_subcommand(
+      "summary", "Prints the results of finished runs in one table.");
+  summary_command
+      ->add_option("DIR", *folders, "Folders of runs, each with summary.json")
+      ->required();
+  summary_command->callback([=] { *exit_code = ShowSummaries(*folders); });
+}
+
+}  // namespace slackline

@@ -1,0 +1,143 @@
+#include "tools/cli/run/summary_table.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "google/protobuf/util/json_util.h"
+#include "proto/view.pb.h"
+#include "tools/cli/text.h"
+
+namespace slackline {
+namespace {
+
+// Enough to tell models apart at a glance; summary.json has the whole hash.
+constexpr size_t kHashDigits = 12;
+
+std::string NameOf(const RunResult& run) {
+  return absl::StrCat(run.summary.job(), " ", run.summary.mode());
+}
+
+std::string LossText(bool measured, double loss) {
+  return measured ? absl::StrFormat("%.4f", loss) : "-";
+}
+
+// Columns that only some tables need.
+struct Shown {
+  bool job = false;
+  bool changes = false;
+};
+
+std::vector<std::string> Row(const RunResult& run, const Shown& shown) {
+  const run::Summary& summary = run.summary;
+  const run::Percentiles& staleness = summary.staleness_clocks();
+  std::vector<std::string> row;
+  if (shown.job) row.push_back(summary.job());
+  row.push_back(summary.mode());
+  if (shown.changes) row.push_back(absl::StrCat(summary.mode_changes()));
+  row.insert(
+      row.end(),
+      {absl::StrCat(summary.steps()), DurationText(summary.wall_seconds()),
+       CountText(summary.examples_per_second()),
+       LossText(summary.has_train_loss(), summary.train_loss()),
+       LossText(summary.has_test_loss(), summary.test_loss()),
+       summary.has_test_accuracy() ? PercentText(summary.test_accuracy(), 2)
+                                   : "-",
+       summary.mode() == "allreduce"
+           ? "-"
+           : absl::StrCat(staleness.p50(), "/", staleness.p99(), "/",
+                          staleness.max()),
+       BytesText(static_cast<double>(summary.bytes_pushed() +
+                                     summary.bytes_pulled())),
+       absl::StrCat(summary.retries()),
+       BytesText(static_cast<double>(summary.bytes_resent())),
+       summary.model_sha256().substr(0, kHashDigits), run.folder});
+  return row;
+}
+
+}  // namespace
+
+absl::StatusOr<RunResult> ReadRunResult(const std::string& folder) {
+  const std::string path =
+      (std::filesystem::path(folder) / "summary.json").string();
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat(
+        path, " is not there; a run writes it when the job has ended"));
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  RunResult run{.folder = folder, .summary = {}};
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;  // A newer version's.
+  const auto parsed = google::protobuf::util::JsonStringToMessage(
+      text.str(), &run.summary, options);
+  if (!parsed.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(path, " is no run summary: ", parsed.ToString()));
+  }
+  return run;
+}
+
+std::string SummaryTable(const std::vector<RunResult>& runs) {
+  std::set<std::string> jobs, data;
+  Shown shown;
+  for (const RunResult& run : runs) {
+    jobs.insert(run.summary.job());
+    data.insert(run.summary.data());
+    if (run.summary.mode_changes() > 0) shown.changes = true;
+  }
+  shown.job = jobs.size() > 1;
+  std::vector<Column> columns;
+  if (shown.job) columns.push_back({.title = "job", .left = true});
+  columns.push_back({.title = "mode", .left = true});
+  if (shown.changes) columns.push_back({.title = "changes"});
+  columns.insert(columns.end(), {{.title = "steps"},
+                                 {.title = "time"},
+                                 {.title = "examples/s"},
+                                 {.title = "train loss"},
+                                 {.title = "test loss"},
+                                 {.title = "accuracy"},
+                                 {.title = "staleness"},
+                                 {.title = "traffic"},
+                                 {.title = "retries"},
+                                 {.title = "resent"},
+                                 {.title = "model", .left = true},
+                                 {.title = "folder", .left = true}});
+  std::vector<std::vector<std::string>> rows;
+  for (const RunResult& run : runs) rows.push_back(Row(run, shown));
+  std::string text = TableText(columns, rows);
+  absl::StrAppend(&text,
+                  "staleness: p50/p99/max in clocks; traffic: payload bytes "
+                  "pushed and pulled; resent: of pushes",
+                  shown.changes ? "; changes: of the mode, while it ran" : "",
+                  "\n");
+  for (const RunResult& run : runs) {
+    if (run.summary.state() == wire::JobState_Name(wire::FAILED)) {
+      absl::StrAppend(&text, "failed ", NameOf(run), ": ", run.summary.cause(),
+                      ": ", run.summary.reason(), "\n");
+    }
+    for (const std::string& lost : run.summary.workers_lost()) {
+      absl::StrAppend(&text, "lost in ", NameOf(run), ": ", lost, "\n");
+    }
+    if (!run.summary.files_incomplete().empty()) {
+      absl::StrAppend(&text, "incomplete in ", NameOf(run), ": ",
+                      run.summary.files_incomplete(), "\n");
+    }
+    if (!run.summary.stopped().empty()) {
+      absl::StrAppend(&text, "stopped ", NameOf(run), ": ",
+                      run.summary.stopped(), "\n");
+    }
+  }
+  data.erase("");
+  for (const std::string& source : data) {
+    absl::StrAppend(&text, "data: ", source, "\n");
+  }
+  return text;
+}
+
+}  // namespace slackline

@@ -1,0 +1,25 @@
+// The results of runs, for people.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/run.pb.h"
+
+namespace slackline {
+
+struct RunResult {
+  std::string folder;
+  run::Summary summary;
+};
+
+// Reads FOLDER/summary.json. NotFound: there is none, so the run has not
+// ended; DataLoss: it is no summary.
+absl::StatusOr<RunResult> ReadRunResult(const std::string& folder);
+
+// One table with a line for each run, then a note for each that has failed, for
+// each lost worker, and on the data. Lines end in "\n".
+std::string SummaryTable(const std::vector<RunResult>& runs);
+
+}  // namespace slackline

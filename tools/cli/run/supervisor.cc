@@ -1,0 +1,190 @@
+#include "tools/cli/run/supervisor.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace slackline {
+namespace {
+
+// When a job fails, its processes end too, perhaps before we hear of it. A
+// death counts as one of its own if the job still runs this much later.
+constexpr absl::Duration kJudgeAfter = absl::Milliseconds(400);
+// Without news from the coordinator a death counts after this.
+constexpr absl::Duration kJudgeUnheard = absl::Seconds(1);
+constexpr absl::Duration kStopRepeat = absl::Milliseconds(500);
+// What is left to do after the job's end, beyond the wait for lost members.
+constexpr absl::Duration kEndPatience = absl::Seconds(5);
+// Without a coordinator the others can only give up.
+constexpr absl::Duration kOrphanPatience = absl::Seconds(3);
+constexpr absl::Duration kUnheardPatience = absl::Seconds(1);
+// From SIGTERM to SIGKILL.
+constexpr absl::Duration kKillAfter = absl::Seconds(2);
+
+constexpr char kInterrupted[] = "interrupted by the user";
+
+}  // namespace
+
+std::string Member::ToString() const {
+  return absl::StrCat(worker ? "worker " : "server ", index);
+}
+
+std::string MemberExit::ToString() const {
+  return absl::StrCat(member.ToString(), " (pid ", pid, ") ",
+                      status.ToString());
+}
+
+Supervisor::Supervisor(const Options& options, absl::Time now)
+    : options_(options),
+      running_(options.servers + options.workers),
+      heard_(now) {}
+
+void Supervisor::BeginEnding(absl::Duration patience, absl::Time now) {
+  ending_ = true;
+  if (!killing_) terminate_at_ = std::min(terminate_at_, now + patience);
+}
+
+void Supervisor::OnStatus(const wire::StatusReply& status, absl::Time now) {
+  heard_ = now;
+  ever_heard_ = true;
+  if (job_ended()) return;
+  state_ = status.view().state();
+  if (state_ == wire::FAILED) failed_reason_ = status.view().end().reason();
+  if (job_ended()) {
+    // Server 0 waits up to a lease for members that are gone.
+    BeginEnding(options_.lease + kEndPatience, now);
+  }
+}
+
+void Supervisor::OnExit(const MemberExit& exit, absl::Time now) {
+  --running_;
+  const bool may_be_drained = exit.status.ok() && !exit.member.worker &&
+                              !exit.member.hosts_coordinator() &&
+                              state_ == wire::RUNNING && !ending_;
+  if (!exit.status.ok() || may_be_drained) suspects_.push_back({exit, now});
+  if (!exit.member.hosts_coordinator()) return;
+  coordinator_gone_ = true;
+  // It knows how the job has ended, and says so by its exit code.
+  if (exit.status.ok() && state_ != wire::FAILED) state_ = wire::FINISHED;
+  BeginEnding(kOrphanPatience, now);
+}
+
+void Supervisor::OnRestart(const Member& worker, bool running) {
+  ++restarts_[worker];
+  if (running) ++running_;
+}
+
+void Supervisor::OnInterrupt(absl::Time now) {
+  ++interrupts_;
+  if (interrupts_ > 1) {
+    terminate_at_ = absl::InfiniteFuture();
+    kill_at_ = now;
+    return;
+  }
+  next_stop_ = now;
+  BeginEnding(ever_heard_ ? kEndPatience : kUnheardPatience, now);
+}
+
+void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
+                            Effects* effects) {
+  dead_.push_back(exit);
+  if (killing_) return;
+  // A job that ends takes all its processes along. Then only a crash is worth
+  // a word, and a coordinator that has left none about why the others go.
+  const bool follows =
+      job_ended() || interrupts_ > 0 || !given_up_reason_.empty() ||
+      (coordinator_gone_ &&
+       (!exit.member.hosts_coordinator() || !exit.error_line.empty()));
+  if (follows && exit.status.signal == 0) return;
+  effects->deaths.push_back(exit);
+  if (ending_) return;
+  if (exit.member.worker && restarts_[exit.member] < options_.restarts_max) {
+    effects->restarts.push_back(exit.member);
+    return;
+  }
+  if (state_ == wire::RUNNING) return;  // The coordinator decides.
+  given_up_reason_ = absl::StrCat(
+      exit.ToString(), " before the job had started",
+      exit.error_line.empty() ? "" : absl::StrCat(": ", exit.error_line));
+  next_stop_ = now;
+  BeginEnding(ever_heard_ ? kEndPatience : kUnheardPatience, now);
+}
+
+void Supervisor::JudgeLeaver(const MemberExit& exit, Effects* effects) const {
+  if (ending_ || state_ != wire::RUNNING) return;
+  effects->notes.push_back(
+      absl::StrCat(exit.member.ToString(), " was drained and has left"));
+}
+
+void Supervisor::JudgeSuspects(absl::Time now, Effects* effects) {
+  std::vector<Suspect> undecided;
+  for (const Suspect& suspect : suspects_) {
+    const bool decided = job_ended() || ending_ ||
+                         heard_ >= suspect.at + kJudgeAfter ||
+                         now >= suspect.at + kJudgeUnheard;
+    if (decided && suspect.exit.status.ok()) {
+      JudgeLeaver(suspect.exit, effects);
+    } else if (decided) {
+      JudgeDeath(suspect.exit, now, effects);
+    } else {
+      undecided.push_back(suspect);
+    }
+  }
+  suspects_ = std::move(undecided);
+}
+
+Supervisor::Effects Supervisor::Tick(absl::Time now) {
+  Effects effects;
+  JudgeSuspects(now, &effects);
+  if (!ending_ && now - heard_ > options_.silence_max) {
+    given_up_reason_ =
+        absl::StrCat("server 0 runs, but its coordinator has not answered for ",
+                     absl::ToInt64Seconds(now - heard_), " s; look at its log");
+    BeginEnding(absl::ZeroDuration(), now);
+  }
+  if (now >= next_stop_ && !job_ended()) {
+    effects.stop_reason = interrupts_ > 0 ? kInterrupted : given_up_reason_;
+    next_stop_ = now + kStopRepeat;
+  }
+  if (running_ == 0) return effects;
+  if (now >= terminate_at_) {
+    effects.signal = SIGTERM;
+    effects.notes.push_back(absl::StrCat(
+        running_, running_ == 1 ? " process has" : " processes have",
+        " not ended yet; sending SIGTERM"));
+    terminate_at_ = absl::InfiniteFuture();
+    kill_at_ = now + kKillAfter;
+    killing_ = true;
+  } else if (now >= kill_at_) {
+    effects.signal = SIGKILL;
+    kill_at_ = now + kKillAfter;
+    killing_ = true;
+  }
+  return effects;
+}
+
+std::string Supervisor::Reason() const {
+  if (!failed_reason_.empty()) return failed_reason_;
+  if (interrupts_ > 0) return kInterrupted;
+  if (!given_up_reason_.empty()) return given_up_reason_;
+  // The coordinator may have failed the job and gone between two status
+  // replies; then its log says why.
+  for (const MemberExit& exit : dead_) {
+    if (exit.member.hosts_coordinator() && exit.status.signal == 0 &&
+        !exit.error_line.empty()) {
+      return exit.error_line;
+    }
+  }
+  if (dead_.empty()) {
+    return "all processes have ended, but the coordinator never said that the "
+           "job had finished; look at the logs";
+  }
+  const MemberExit& first = dead_.front();
+  return absl::StrCat(
+      first.ToString(),
+      first.error_line.empty() ? "" : absl::StrCat(": ", first.error_line));
+}
+
+}  // namespace slackline

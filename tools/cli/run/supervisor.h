@@ -1,0 +1,107 @@
+// Supervisor: what `slackline run` does about its processes, from their start
+// until none is left: who is reported dead, drained or started again, when the
+// job is given up, and why it has failed.
+//
+// Deterministic state machine: no processes, sockets or clocks. The time and
+// what happened go in, what to do comes out. Thread-compatible.
+#pragma once
+
+#include <compare>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "tools/cli/exit_status.h"
+
+namespace slackline {
+
+// A process of the job.
+struct Member {
+  bool worker = false;
+  int index = 0;  // Server index or rank.
+  bool hosts_coordinator() const { return !worker && index == 0; }
+  std::string ToString() const;  // "worker 2"
+  auto operator<=>(const Member&) const = default;
+};
+
+struct MemberExit {
+  Member member;
+  int pid = 0;
+  ExitStatus status;
+  std::string error_line;  // What its log says about it; may be empty.
+  // "worker 2 (pid 7) was killed by signal 9 (SIGKILL)"
+  std::string ToString() const;
+};
+
+class Supervisor {
+ public:
+  struct Options {
+    int servers = 1;  // All of them run when Start() is called.
+    int workers = 1;
+    int restarts_max = 0;  // Of each worker.
+    absl::Duration lease = absl::Seconds(5);
+    // A coordinator that does not answer for so long is given up.
+    absl::Duration silence_max = absl::Seconds(70);
+  };
+  struct Effects {
+    std::vector<MemberExit> deaths;  // To be reported, with the log.
+    std::vector<Member> restarts;    // Workers to be started again.
+    std::vector<std::string> notes;  // Sentences for people.
+    std::string stop_reason;         // Not empty: tell the coordinator to stop.
+    int signal = 0;                  // Not 0: send it to all that still run.
+  };
+
+  Supervisor(const Options& options, absl::Time now);
+
+  void OnStatus(const wire::StatusReply& status, absl::Time now);
+  void OnExit(const MemberExit& exit, absl::Time now);
+  // A worker of `restarts` could not be started, or runs again.
+  void OnRestart(const Member& worker, bool running);
+  // The first asks for an orderly stop, the second for an immediate one.
+  void OnInterrupt(absl::Time now);
+  // To be called every few hundredths of a second.
+  Effects Tick(absl::Time now);
+
+  // No process is left.
+  bool Over() const { return running_ == 0 && suspects_.empty(); }
+  // Once Over(): the coordinator has declared the job finished.
+  bool finished() const { return state_ == wire::FINISHED; }
+  // Once Over() and not finished(): the one sentence of why.
+  std::string Reason() const;
+
+ private:
+  struct Suspect {
+    MemberExit exit;
+    absl::Time at;
+  };
+  // Ends the wait for the job: whoever still runs has `patience` to go.
+  void BeginEnding(absl::Duration patience, absl::Time now);
+  void JudgeSuspects(absl::Time now, Effects* effects);
+  void JudgeDeath(const MemberExit& exit, absl::Time now, Effects* effects);
+  void JudgeLeaver(const MemberExit& exit, Effects* effects) const;
+  bool job_ended() const {
+    return state_ == wire::FINISHED || state_ == wire::FAILED;
+  }
+
+  const Options options_;
+  int running_ = 0;
+  wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
+  std::string failed_reason_;    // As the coordinator says it.
+  std::string given_up_reason_;  // As we say it.
+  absl::Time heard_;             // The last status, or the start.
+  bool ever_heard_ = false;
+  std::vector<Suspect> suspects_;  // Ended, not yet judged.
+  std::vector<MemberExit> dead_;   // Ended badly, in order.
+  std::map<Member, int> restarts_;
+  int interrupts_ = 0;
+  bool coordinator_gone_ = false;
+  bool ending_ = false;
+  bool killing_ = false;  // From the first signal that we send.
+  absl::Time next_stop_ = absl::InfiniteFuture();
+  absl::Time terminate_at_ = absl::InfiniteFuture();
+  absl::Time kill_at_ = absl::InfiniteFuture();
+};
+
+}  // namespace slackline

@@ -1,0 +1,13 @@
+// The sizes in the config's limits: how tables are cut, and how much is in
+// flight.
+#pragma once
+
+#include "common/config/config_problems.h"
+#include "proto/cluster.pb.h"
+
+namespace slackline {
+
+// Adds what is wrong with the fields that end in _kib.
+void CheckWindow(const config::Limits& limits, const ConfigProblems& problems);
+
+}  // namespace slackline

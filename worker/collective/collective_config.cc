@@ -1,0 +1,36 @@
+#include "worker/collective/collective_config.h"
+
+#include "common/config/bounds.h"
+
+namespace slackline {
+namespace {
+
+// As the schema says.
+constexpr int kNcclBucketKib = 25600;
+constexpr int kGlooBucketKib = 4096;
+
+}  // namespace
+
+void FillCollective(bool nccl, config::Collective* collective) {
+  if (collective->has_bucket_kib()) return;
+  collective->set_bucket_kib(nccl ? kNcclBucketKib : kGlooBucketKib);
+}
+
+void CheckCollective(const config::Collective& collective, bool nccl,
+                     const ConfigProblems& problems) {
+  problems.Range("bucket_kib", collective.bucket_kib(), 1, kKibMax);
+  const config::Collective::Algorithm algorithm = collective.algorithm();
+  if (algorithm == config::Collective::ALGORITHM_UNSPECIFIED) {
+    problems.Add("algorithm",
+                 "value is ALGORITHM_UNSPECIFIED; RING, TREE or ANY is "
+                 "required");
+  } else if (algorithm != config::Collective::RING && !nccl) {
+    problems.Add(
+        "algorithm",
+        absl::StrCat("value is ", config::Collective::Algorithm_Name(algorithm),
+                     "; without NCCL, which needs device: CUDA in all "
+                     "workers, only RING is there"));
+  }
+}
+
+}  // namespace slackline

@@ -1,0 +1,84 @@
+// PhaseFollower: what a worker does next, between two steps: step, change from
+// servers to all-reduce or back, connect, wait, or finish. The worker's side of
+// docs/protocol-mode-change.md.
+//
+// Deterministic state machine without I/O. Thread-compatible.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/view/shard_map.h"
+#include "proto/control.pb.h"
+
+namespace slackline {
+
+class PhaseFollower {
+ public:
+  struct Options {
+    Rank rank{};
+    Clock steps_total = 0;
+  };
+  enum class Do {
+    kStepOverServers,  // Pull for the clock, compute, push.
+    kStepByAllReduce,
+    kWait,       // For another view than this one; see Decision::waiting_for.
+    kTakeState,  // PullState() at the clock, then TookState().
+    kConnect,    // As the view's group, then Connected().
+    // Install Share() at the clock, then GaveState(). Until a pull of that
+    // clock is answered, install Share() of every newer view, too: somebody may
+    // die.
+    kGiveState,
+    kFinish,  // All steps are done, and nobody needs this worker.
+  };
+  struct Decision {
+    Do what{};
+    std::string waiting_for;  // Completes "waits for ...".
+    // For the coordinator; send them first. The caller may add its figures to
+    // an Entered.
+    std::vector<wire::Call> calls;
+  };
+
+  // A worker that starts over servers, or by all-reduce.
+  PhaseFollower(const Options& options, bool by_all_reduce);
+
+  // The worker has completed `clock` steps (-1: it has yet to ask its group how
+  // many there are), and would ask for the parameters of the next one. `view`
+  // is RUNNING and has the worker.
+  Decision Next(const View& view, Clock clock);
+  // For a worker that is held up in what Next() said last, and sees this view:
+  // what to tell the coordinator at once. Others may have stopped at their
+  // limits, so that the step cannot end before.
+  std::vector<wire::Call> Promise(const View& view);
+
+  void TookState();
+  void Connected(uint64_t group) { group_ = group; }
+  // An operation of the view's group, or connecting it, has failed. The call is
+  // for the coordinator.
+  wire::Call ConnectionLost(uint64_t group);
+  // Shards of the view that this worker has to install and has not yet.
+  std::vector<ShardId> Share(const View& view);
+  void GaveState();
+
+  bool by_all_reduce() const { return by_all_reduce_; }
+  uint64_t group() const { return group_; }  // 0: not connected.
+
+ private:
+  const Options options_;
+  bool by_all_reduce_;
+  uint64_t group_ = 0;
+  uint64_t lost_group_ = 0;
+  Clock clock_ = -1;  // Of the last Next().
+  uint64_t promised_change_ = 0;
+  Clock limit_ = 0;
+  Clock arrived_ = -1;       // Clock at which the coordinator was told.
+  Clock entered_ = 0;        // Beginning of the phase; likewise.
+  std::vector<bool> given_;  // By shard, since TookState().
+};
+
+// Whether a worker that the view has just got as a new member steps by
+// all-reduce, if it starts while the job runs, rather than over servers.
+bool JoinsByAllReduce(const View& view);
+
+}  // namespace slackline

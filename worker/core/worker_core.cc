@@ -1,0 +1,1013 @@
+#include "worker/core/worker_core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/config/stop_rules.h"
+#include "common/status.h"
+#include "common/sync/mode.h"
+#include "common/sync/phases.h"
+
+namespace slackline {
+namespace {
+
+constexpr int kFailedConnectsMax = 5;
+// How often somebody who waits is told for what.
+constexpr absl::Duration kTellEvery = absl::Seconds(10);
+// How long who leaves waits for the coordinator to hear of it.
+constexpr absl::Duration kLeaveWaitMax = absl::Seconds(2);
+// A shard has given us up: the coordinator is asked for so many leases.
+constexpr int kVerdictLeases = 2;
+// A worker is run at least so often, since heartbeats are due.
+constexpr absl::Duration kGapMax = absl::Seconds(1);
+
+std::string Milliseconds(absl::Duration time) {
+  return absl::StrCat(absl::ToInt64Milliseconds(time), " ms");
+}
+
+}  // namespace
+
+void WorkerCore::Counts::Add(const Counts& other) {
+  steps += other.steps;
+  reduced += other.reduced;
+  pulls_ahead += other.pulls_ahead;
+  late_starts += other.late_starts;
+  uneven_starts += other.uneven_starts;
+  skips += other.skips;
+  uneven_skips += other.uneven_skips;
+  skipped += other.skipped;
+  connects += other.connects;
+  regroups += other.regroups;
+  group_joins += other.group_joins;
+  states_taken += other.states_taken;
+  states_given += other.states_given;
+  shares_again += other.shares_again;
+  conclusions += other.conclusions;
+  saves_failed += other.saves_failed;
+}
+
+WorkerCore::WorkerCore(const Options& options)
+    : options_(options),
+      rank_(Rank{options.member.join.index()}),
+      member_(options.member),
+      awake_(kGapMax) {
+  stats_.set_rank(options.member.join.index());
+}
+
+void WorkerCore::Start(absl::Time now, Effects* effects) {
+  view_at_ = now;
+  progress_at_ = now;
+  MemberCore::Effects member;
+  member_.Start(now, &member);
+  Perform(&member, now, effects);
+}
+
+void WorkerCore::Enter(State state, absl::Time now) {
+  state_ = state;
+  progress_at_ = now;
+  tell_at_ =
+      state == State::kWaiting ? now + kTellEvery : absl::InfiniteFuture();
+}
+
+// ---- Messages and time ----------------------------------------------------
+
+void WorkerCore::OnCoordinatorMessage(const Message& message, absl::Time now,
+                                      Effects* effects) {
+  if (ended()) return;
+  // It may be answered with a heartbeat at once; and while many views come, no
+  // other heartbeat is ever due.
+  NoticeOthers(now);
+  member_.SetStats(Stats(now));
+  MemberCore::Effects member;
+  member_.OnMessage(message, now, &member);
+  Perform(&member, now, effects);
+}
+
+void WorkerCore::OnShardMessage(Owner from, const Message& message,
+                                absl::Time now, Effects* effects) {
+  if (ended() || !client_.has_value()) return;
+  ClientCore::Effects client;
+  client_->OnMessage(from, message, now, &client);
+  Perform(&client, now, effects);
+}
+
+void WorkerCore::Wake(absl::Time now) {
+  const absl::Duration missed = awake_.Run(now);
+  if (missed == absl::ZeroDuration()) return;
+  for (absl::Time* const moment : {&progress_at_, &view_at_, &fenced_until_,
+                                   &give_up_leaving_at_, &give_up_saving_at_}) {
+    *moment = std::max(*moment, *moment + missed);  // The future stays.
+  }
+  // What was handled just before, after the pause, was no earlier than it.
+  progress_at_ = std::min(progress_at_, now);
+  view_at_ = std::min(view_at_, now);
+}
+
+void WorkerCore::NoticeOthers(absl::Time now) {
+  if (!client_.has_value() || !WaitsForOthers()) return;
+  const ClientCore::Waiting waiting = client_->WaitingFor(now);
+  if (waiting.kind != ClientCore::Waiting::Kind::kWorkers) return;
+  const std::pair<std::optional<Rank>, Clock> seen{waiting.rank, waiting.clock};
+  if (seen.first == waited_for_.first && seen.second > waited_for_.second)
+    progress_at_ = now;
+  waited_for_ = seen;
+}
+
+void WorkerCore::OnTick(absl::Time now, Effects* effects) {
+  if (ended()) return;
+  Wake(now);
+  if (now >= member_.NextWakeup()) {
+    NoticeOthers(now);
+    member_.SetStats(Stats(now));
+    MemberCore::Effects member;
+    member_.OnTick(now, &member);
+    Perform(&member, now, effects);
+  }
+  if (ended()) return;
+  if (client_.has_value() && now >= client_->NextWakeup()) {
+    ClientCore::Effects client;
+    client_->OnTick(now, &client);
+    Perform(&client, now, effects);
+  }
+  if (ended()) return;
+  if (state_ == State::kLeaving) {
+    if (now >= give_up_leaving_at_) End(ending_);
+    return;
+  }
+  if (now >= fenced_until_) {
+    return End(absl::AbortedError(
+        "the servers gave this worker up, and the coordinator does not say "
+        "why: its lease ran out although it runs"));
+  }
+  if (state_ == State::kSaving && now >= save_again_at_) {
+    save_again_at_ = absl::InfiniteFuture();
+    Enter(State::kConcluding, now);
+    effects->actions.push_back(Save{});
+    return;
+  }
+  if (WaitsForOthers() && now >= Deadline() && client_.has_value()) {
+    // Whoever it waits for may have come nearer.
+    progress_at_ =
+        std::max(progress_at_, now - client_->WaitingFor(now).since_progress);
+  }
+  if (WaitsForOthers() && now >= Deadline()) {
+    return Fail(
+        absl::DeadlineExceededError(absl::StrCat(
+            "waited ", Milliseconds(options_.wait_timeout), " for ",
+            WaitingText(now),
+            "; look at the log of whoever is waited for, or raise limits "
+            "{ wait_timeout_ms: ... }")),
+        now, effects);
+  }
+  if (now >= tell_at_) {
+    tell_at_ = now + kTellEvery;
+    effects->log.push_back(
+        absl::StrCat("clock ", clock_, ": still waits for ", WaitingText(now)));
+  }
+}
+
+absl::Time WorkerCore::NextWakeup() const {
+  if (ended()) return absl::InfiniteFuture();
+  absl::Time next = std::min(
+      {member_.NextWakeup(), fenced_until_, tell_at_, awake_.NextRun()});
+  if (client_.has_value()) next = std::min(next, client_->NextWakeup());
+  if (state_ == State::kLeaving) next = std::min(next, give_up_leaving_at_);
+  if (state_ == State::kSaving) next = std::min(next, save_again_at_);
+  if (WaitsForOthers()) next = std::min(next, Deadline());
+  return next;
+}
+
+void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
+                         Effects* effects) {
+  // Handling a view may make a heartbeat or a call due.
+  for (Message& message : member->sends)
+    effects->to_coordinator.push_back(std::move(message));
+  std::move(member->log.begin(), member->log.end(),
+            std::back_inserter(effects->log));
+  if (member->joined) progress_at_ = now;
+  for (MemberCore::CallResult& answer : member->answers)
+    OnAnswer(std::move(answer), effects);
+  if (ended()) return;
+  if (member->view != nullptr) OnView(member->view, now, effects);
+  if (ended()) return;
+  if (member->fenced) {
+    return End(state_ == State::kLeaving
+                   ? ending_
+                   : absl::AbortedError(
+                         absl::StrCat("the coordinator gave this worker up: ",
+                                      member_.WhyFenced(now))));
+  }
+  if (!member->failure.ok())
+    End(state_ == State::kLeaving ? ending_ : member->failure);
+}
+
+void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
+                         Effects* effects) {
+  for (ClientCore::Send& send : client->sends)
+    effects->to_shards.push_back(std::move(send));
+  if (state_ == State::kLeaving) return;
+  if (!client->failure.ok()) return Fail(client->failure, now, effects);
+  if (client->fenced && fenced_until_ == absl::InfiniteFuture()) {
+    // A shard may know that the job is over, or that our lease ran out, before
+    // we do. The coordinator knows which.
+    fenced_until_ = now + member_.lease() * kVerdictLeases;
+    MemberCore::Effects member;
+    member_.SetStats(Stats(now));
+    member_.SendHeartbeat(now, &member);
+    Perform(&member, now, effects);
+    if (ended()) return;
+  }
+  const uint64_t progress =
+      client_->bytes_pulled() + client_->unacknowledged_bytes();
+  if (progress != client_progress_ || !client->pulled.empty())
+    progress_at_ = now;
+  client_progress_ = progress;
+  for (ClientCore::PullResult& result : client->pulled)
+    OnPulled(std::move(result), now, effects);
+  ActWhenAcknowledged(now, effects);
+}
+
+void WorkerCore::ActWhenAcknowledged(absl::Time now, Effects* effects) {
+  if (client_->unacknowledged_bytes() != 0) return;
+  if (state_ == State::kDraining) return Leave(now, effects);
+  if (state_ != State::kPushed) return;
+  Enter(State::kAskingState, now);
+  ClientCore::Effects client;
+  pull_id_ = client_->PullState(clock_, now, &client);
+  Perform(&client, now, effects);
+}
+
+void WorkerCore::OnAnswer(MemberCore::CallResult answer, Effects* effects) {
+  if (answer.call_id == leave_call_ && leave_call_ != 0) {
+    leave_call_ = 0;
+    if (state_ == State::kLeaving &&
+        give_up_leaving_at_ != absl::InfiniteFuture()) {
+      End(ending_);
+    }
+    return;
+  }
+  if (unheeded_.erase(answer.call_id) > 0) {
+    if (answer.reply.code() != wire::OK) {
+      effects->log.push_back(absl::StrCat("the coordinator refused a notice: ",
+                                          answer.reply.error()));
+    }
+    return;
+  }
+  effects->answers.push_back(std::move(answer));
+}
+
+// ---- Views ----------------------------------------------------------------
+
+void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
+                        Effects* effects) {
+  const wire::View& proto = view->proto();
+  effects->view = view;
+  if (proto.state() == wire::FINISHED || proto.state() == wire::FAILED) {
+    MemberCore::Effects last;  // The coordinator waits for this.
+    member_.SetStats(Stats(now));
+    member_.SendHeartbeat(now, &last);
+    for (Message& message : last.sends)
+      effects->to_coordinator.push_back(std::move(message));
+    return End(proto.state() == wire::FAILED
+                   ? absl::FailedPreconditionError(proto.end().reason())
+                   : absl::OutOfRangeError(absl::StrCat(
+                         "the job has finished: ", proto.end().reason())));
+  }
+  if (proto.state() != wire::RUNNING || Over()) return;
+  view_at_ = now;
+  if (view->FindWorker(rank_, member_.incarnation()) == nullptr) {
+    return End(absl::AbortedError(absl::StrCat(
+        "the coordinator gave this worker up: ", member_.WhyFenced(now))));
+  }
+  if (!client_.has_value()) return Begin(now, effects);
+  ClientCore::Effects client;
+  client_->OnView(view, now, &client);
+  Perform(&client, now, effects);
+  if (Over()) return;
+  AbortGroupIfOver(effects);
+  // Who is held up in a step tells where it will stop: the others may wait for
+  // that, and it for them.
+  if (state_ < State::kDraining)
+    Notify(follower_->Promise(*view), now, effects);
+  switch (state_) {
+    case State::kWaiting:
+      if (view->number() > waited_view_) Decide(now, effects);
+      return;
+    case State::kGiving:  // Who was to install the rest may have died.
+      return ReadShare(now, effects);
+    case State::kDone:
+      return BeChief(now, effects);
+    default:
+      return;
+  }
+}
+
+void WorkerCore::Begin(absl::Time now, Effects* effects) {
+  const View& view = *member_.view();
+  ClientCore::Options client = options_.client;
+  client.rank = rank_;
+  client.incarnation = member_.incarnation();
+  client.run = member_.run();
+  client_.emplace(client, member_.view());
+  const bool founder = view.FindWorker(rank_)->founder();
+  const bool by_all_reduce = founder ? !RuleAt(view.proto(), 0).over_servers()
+                                     : JoinsByAllReduce(view);
+  follower_.emplace(
+      PhaseFollower::Options{.rank = rank_, .steps_total = steps_total()},
+      by_all_reduce);
+  effects->log.push_back(
+      absl::StrCat("the job runs: ", view.workers().size(), " workers, ",
+                   steps_total(), " steps"));
+  if (by_all_reduce) {
+    clock_ = founder ? 0 : -1;
+    counts_.group_joins += !founder;
+    Enter(State::kInitializing, now);
+    effects->actions.push_back(Initialize{});
+    return;
+  }
+  Enter(State::kJoinPull, now);
+  ClientCore::Effects joining;
+  pull_id_ = client_->JoinPull(now, &joining);
+  Perform(&joining, now, effects);
+}
+
+void WorkerCore::OnInitialized(absl::Time now, Effects* effects) {
+  if (state_ == State::kInitializing) Decide(now, effects);
+}
+
+// ---- What next ------------------------------------------------------------
+
+void WorkerCore::Notify(std::vector<wire::Call> calls, absl::Time now,
+                        Effects* effects) {
+  for (wire::Call& call : calls) {
+    if (call.has_entered()) {
+      wire::Entered& entered = *call.mutable_entered();
+      if (change_.since != absl::InfiniteFuture()) {
+        entered.set_pause_micros(
+            absl::ToInt64Microseconds(now - change_.since));
+      }
+      entered.set_connect_micros(absl::ToInt64Microseconds(change_.connect));
+      entered.set_transfer_micros(absl::ToInt64Microseconds(change_.transfer));
+      entered.set_bytes(change_.moved.bytes);
+      entered.set_model_hash(change_.moved.model_hash);
+      effects->log.push_back(absl::StrFormat(
+          "%s from clock %d on, after %.1f ms",
+          ModeText(PhaseAt(view()->proto(), std::max<Clock>(clock_, 0)).mode()),
+          entered.from(), static_cast<double>(entered.pause_micros()) / 1000));
+    }
+    MemberCore::Effects member;
+    unheeded_.insert(member_.Call(std::move(call), Payload(), now, &member));
+    Perform(&member, now, effects);
+  }
+}
+
+void WorkerCore::Decide(absl::Time now, Effects* effects) {
+  using Do = PhaseFollower::Do;
+  // A skip to the others' clock asks again.
+  PhaseFollower::Decision decision = follower_->Next(*view(), clock_);
+  const bool steps = decision.what == Do::kStepOverServers ||
+                     decision.what == Do::kStepByAllReduce;
+  if (!steps && change_.since == absl::InfiniteFuture()) change_.since = now;
+  Notify(std::move(decision.calls), now, effects);
+  if (Over()) return;
+  if (steps) change_ = Change();
+  Act(decision, now, effects);
+}
+
+void WorkerCore::Act(const PhaseFollower::Decision& decision, absl::Time now,
+                     Effects* effects) {
+  using Do = PhaseFollower::Do;
+  switch (decision.what) {
+    case Do::kStepOverServers:
+      return StepOverServers(now, effects);
+    case Do::kStepByAllReduce:
+      reducing_ = false;
+      Enter(State::kReducing, now);
+      effects->actions.push_back(Reduce{.clock = clock_});
+      return;
+    case Do::kWait:
+      waiting_for_ = decision.waiting_for;
+      waited_view_ = view()->number();
+      return Enter(State::kWaiting, now);
+    case Do::kTakeState:
+      // Nothing was asked for ahead: the phases of the next clock were known.
+      parameters_ = nullptr;
+      change_.moving_since = now;
+      Enter(State::kPushed, now);
+      return ActWhenAcknowledged(now, effects);
+    case Do::kConnect:
+      return BeginConnecting(now, effects);
+    case Do::kGiveState:
+      effects->actions.push_back(LeaveGroup{});
+      ++counts_.states_given;
+      change_.moving_since = now;
+      Enter(State::kGiving, now);
+      return ReadShare(now, effects);
+    case Do::kFinish:
+      if (follower_->by_all_reduce()) {
+        effects->actions.push_back(LeaveGroup{});
+        return Leave(now, effects);
+      }
+      Enter(State::kDraining, now);
+      return ActWhenAcknowledged(now, effects);
+  }
+}
+
+// ---- Over servers ---------------------------------------------------------
+
+void WorkerCore::AskForParameters(Clock clock, absl::Time now,
+                                  Effects* effects) {
+  ClientCore::Effects client;
+  pull_id_ = client_->Pull(clock, clock_, now, &client);
+  Perform(&client, now, effects);
+}
+
+void WorkerCore::OnPulled(ClientCore::PullResult result, absl::Time now,
+                          Effects* effects) {
+  SL_CHECK(result.pull_id == pull_id_,
+           "an answer to a pull that was not asked for");
+  pull_id_ = 0;
+  Parameters pulled =
+      std::make_shared<const ClientCore::PullResult>(std::move(result));
+  effects->pulled.push_back(pulled);
+  switch (state_) {
+    case State::kJoinPull: {
+      ClientCore::Effects client;
+      clock_ = client_->StartAt(*pulled, now, &client);
+      const auto [smallest, largest] = pulled->ShardClocks();
+      counts_.late_starts += clock_ > 0;
+      counts_.uneven_starts += smallest < largest;
+      // What the join returned may be older than a later start clock.
+      if (clock_ == 0) parameters_ = std::move(pulled);
+      if (clock_ > 0) {
+        effects->log.push_back(
+            absl::StrCat("joining the running job at clock ", clock_));
+      }
+      Perform(&client, now, effects);
+      if (Over()) return;
+      return Decide(now, effects);
+    }
+    case State::kAskingState:
+      Enter(State::kTakingState, now);
+      effects->actions.push_back(TakeState{.state = std::move(pulled)});
+      return;
+    case State::kFinalPull:
+      Enter(State::kConcluding, now);
+      effects->actions.push_back(Conclude{.parameters = std::move(pulled)});
+      return;
+    default:
+      break;
+  }
+  parameters_ = std::move(pulled);
+  if (state_ == State::kPulling) StepOverServers(now, effects);
+  if (state_ == State::kGiving) GoOnAfterGiving(now, effects);
+}
+
+bool WorkerCore::SkipToTheOthers(absl::Time now, Effects* effects) {
+  if (skipped_.has_value() || !RuleAt(view()->proto(), clock_).skips_ahead()) {
+    return false;
+  }
+  const auto [smallest, largest] = parameters_->ShardClocks();
+  if (largest <= clock_) return false;
+  ++counts_.skips;
+  counts_.uneven_skips += smallest < largest;
+  counts_.skipped += largest - clock_;
+  ClientCore::Effects client;
+  client_->SkipTo(largest, now, &client);
+  // What shards that lag behind answered is older than that clock allows.
+  if (smallest < largest) parameters_ = nullptr;
+  skipped_ = {clock_, largest};
+  clock_ = largest;
+  Perform(&client, now, effects);
+  return true;
+}
+
+void WorkerCore::StepOverServers(absl::Time now, Effects* effects) {
+  if (parameters_ == nullptr) {
+    Enter(State::kPulling, now);
+    // One that runs ahead is still on its way.
+    if (pull_id_ == 0) AskForParameters(clock_, now, effects);
+    return;
+  }
+  if (SkipToTheOthers(now, effects)) {
+    if (Over()) return;
+    return Decide(now, effects);  // What comes next depends on the clock.
+  }
+  EvaluateIfDue(parameters_, effects);
+  versions_.clear();
+  for (const ClientCore::ShardValue& value : parameters_->shards)
+    versions_.push_back(value.version);
+  Enter(State::kComputing, now);
+  effects->actions.push_back(Compute{
+      .clock = clock_, .parameters = std::exchange(parameters_, nullptr)});
+  PullAhead(now, effects);
+}
+
+void WorkerCore::PullAhead(absl::Time now, Effects* effects) {
+  const Clock next = clock_ + 1;
+  if (!options_.pull_ahead || next >= steps_total()) return;
+  const sync::Mode& mode = PhaseAt(view()->proto(), next).mode();
+  const PullNeeds needs = RuleOf(mode).NeedsOf(mode, next);
+  PhaseFollower::Decision decision = follower_->Next(*view(), next);
+  Notify(std::move(decision.calls), now, effects);
+  // The next parameters may miss this very step if the mode lets them.
+  if (decision.what != PhaseFollower::Do::kStepOverServers ||
+      needs.of_all >= next || needs.complete >= next) {
+    return;
+  }
+  ++counts_.pulls_ahead;
+  AskForParameters(next, now, effects);
+}
+
+bool WorkerCore::HasRoom(size_t bytes) const {
+  if (!client_.has_value()) return true;
+  const size_t waiting = client_->unacknowledged_bytes();
+  return waiting == 0 || waiting + bytes <= options_.unacknowledged_bytes_max;
+}
+
+void WorkerCore::SetWaitsForRoom(bool waits, absl::Time now) {
+  waits_for_room_ = waits;
+  progress_at_ = now;
+}
+
+absl::Status WorkerCore::OnGradient(TableId table, const Payload& gradient,
+                                    absl::Time now, Effects* effects) {
+  if (state_ != State::kComputing) return absl::OkStatus();
+  ClientCore::Effects client;
+  SL_RETURN_IF_ERROR(
+      client_->Push(clock_, table, gradient, versions_, now, &client));
+  progress_at_ = now;
+  Perform(&client, now, effects);
+  return absl::OkStatus();
+}
+
+void WorkerCore::OnComputed(double loss, absl::Time now, Effects* effects) {
+  if (state_ == State::kComputing) StepDone(loss, now, effects);
+}
+
+void WorkerCore::StepDone(double loss, absl::Time now, Effects* effects) {
+  if (!std::isfinite(loss) && std::exchange(loss_was_finite_, false)) {
+    const std::string what =
+        absl::StrCat("the loss is ", loss, " at step ", clock_, " of worker ",
+                     static_cast<int32_t>(rank_),
+                     ": the training has diverged; lower the learning rate");
+    // No worker has a use for this model any more.
+    if (StopsAtNonfinite()) {
+      return StopJob(absl::InvalidArgumentError(absl::StrCat(
+                         what, ", or set train { nonfinite: SKIP }")),
+                     now, effects);
+    }
+    effects->log.push_back(what);
+  }
+  loss_was_finite_ = std::isfinite(loss);
+  ++clock_;
+  ++counts_.steps;
+  skipped_.reset();
+  if (by_all_reduce()) EvaluateIfDue(nullptr, effects);
+  Decide(now, effects);
+}
+
+void WorkerCore::EvaluateIfDue(const Parameters& parameters, Effects* effects) {
+  const Clock every = options_.evaluate_every;
+  const bool due = skipped_.has_value()
+                       ? skipped_->first / every < clock_ / every
+                       : clock_ % every == 0;
+  // The final model is evaluated at the end anyhow.
+  if (!due || clock_ == steps_total() || clock_ == evaluated_) return;
+  evaluated_ = clock_;
+  if (!IsChief()) return;
+  effects->actions.push_back(
+      Evaluate{.clock = clock_, .parameters = parameters});
+}
+
+bool WorkerCore::KeepsModel(double test_loss, double test_accuracy) {
+  if (kept_ ||
+      StopRuleMet(options_.train.stop(), test_loss, test_accuracy).empty()) {
+    return false;
+  }
+  kept_ = true;
+  return true;
+}
+
+// ---- From servers to all-reduce -------------------------------------------
+
+void WorkerCore::OnStateTaken(const Moved& moved, absl::Time now,
+                              Effects* effects) {
+  if (state_ != State::kTakingState) return;
+  ++counts_.states_taken;
+  follower_->TookState();
+  change_.transfer += now - change_.moving_since;
+  change_.moved = moved;
+  EvaluateIfDue(nullptr, effects);
+  Decide(now, effects);
+}
+
+// ---- By all-reduce --------------------------------------------------------
+
+void WorkerCore::BeginConnecting(absl::Time now, Effects* effects) {
+  Connect connect{.group = view()->proto().group(), .ranks = {}, .self = 0};
+  for (const wire::WorkerMember& worker : view()->workers())
+    connect.ranks.push_back(worker.rank());
+  std::sort(connect.ranks.begin(), connect.ranks.end());
+  connect.self =
+      static_cast<int32_t>(std::find(connect.ranks.begin(), connect.ranks.end(),
+                                     static_cast<int32_t>(rank_)) -
+                           connect.ranks.begin());
+  group_ = connect.group;
+  group_ranks_ = connect.ranks;
+  change_.connecting_since = now;
+  Enter(State::kConnecting, now);
+  effects->actions.push_back(std::move(connect));
+}
+
+void WorkerCore::AbortGroupIfOver(Effects* effects) const {
+  if (!InGroup() || view()->proto().group() == group_) return;
+  effects->abort_group =
+      absl::UnavailableError("the group of workers has changed");
+}
+
+void WorkerCore::OnConnected(absl::Time now, Effects* effects) {
+  if (state_ != State::kConnecting) return;
+  follower_->Connected(group_);
+  Enter(State::kCatchingUp, now);
+  effects->actions.push_back(CatchUp{.clock = clock_});
+  AbortGroupIfOver(effects);
+}
+
+void WorkerCore::OnCaughtUp(Clock clock, absl::Time now, Effects* effects) {
+  if (state_ != State::kCatchingUp) return;
+  if (clock_ != clock) {
+    effects->log.push_back(absl::StrCat("took the state of clock ", clock,
+                                        " from another worker"));
+  }
+  clock_ = clock;
+  failed_connects_ = 0;
+  ++counts_.connects;
+  change_.connect += now - change_.connecting_since;
+  Decide(now, effects);
+}
+
+void WorkerCore::OnReducing(absl::Time now) {
+  reducing_ = true;
+  progress_at_ = now;
+}
+
+void WorkerCore::OnReduced(const Reduced& step, absl::Time now,
+                           Effects* effects) {
+  if (state_ != State::kReducing) return;
+  if (step.nonfinite) {
+    std::vector<int32_t> workers;
+    for (const Rank culprit : step.culprits) {
+      const auto index = static_cast<size_t>(culprit);
+      if (index < group_ranks_.size()) workers.push_back(group_ranks_[index]);
+    }
+    std::string what = absl::StrCat("all-reduce at step ", clock_);
+    if (workers.empty()) {
+      absl::StrAppend(&what,
+                      ": the gradients are finite, and their sum is not");
+    } else {
+      absl::StrAppend(&what,
+                      ": a NaN or an infinity is in the gradient of worker ",
+                      absl::StrJoin(workers, ", "));
+    }
+    if (StopsAtNonfinite()) {
+      return StopJob(absl::InvalidArgumentError(absl::StrCat(
+                         what,
+                         "; lower the learning rate, look at the data, or set "
+                         "train { nonfinite: SKIP }")),
+                     now, effects);
+    }
+    effects->log.push_back(absl::StrCat(what, "; the step changes nothing"));
+  }
+  ++counts_.reduced;
+  StepDone(step.loss, now, effects);
+}
+
+void WorkerCore::OnGroupLost(const absl::Status& why, absl::Time now,
+                             Effects* effects) {
+  if (!InGroup()) return;
+  if (state_ == State::kConnecting) {
+    // A newer view says whom to connect to.
+    if (view()->proto().group() != group_) return Decide(now, effects);
+    if (++failed_connects_ == kFailedConnectsMax) {
+      return Fail(absl::ResourceExhaustedError(absl::StrCat(
+                      "worker ", options_.member.join.index(), " failed ",
+                      kFailedConnectsMax,
+                      " times in a row to connect to the other workers: ",
+                      why.message())),
+                  now, effects);
+    }
+  }
+  effects->log.push_back(absl::StrCat("clock ", clock_, ": all-reduce failed: ",
+                                      why.message(), "; connecting anew"));
+  ++counts_.regroups;
+  Notify({follower_->ConnectionLost(group_)}, now, effects);
+  if (Over()) return;
+  Decide(now, effects);
+}
+
+// ---- From all-reduce to servers -------------------------------------------
+
+void WorkerCore::ReadShare(absl::Time now, Effects* effects) {
+  std::vector<ShardId> share = follower_->Share(*view());
+  const bool asked = pull_id_ != 0;
+  if (share.empty() && asked) return;
+  counts_.shares_again += asked;
+  Enter(State::kReadingState, now);
+  effects->actions.push_back(
+      ReadState{.view = view(), .shards = std::move(share)});
+}
+
+void WorkerCore::OnStateRead(std::vector<ClientCore::InstalledShard> shards,
+                             const Moved& moved, absl::Time now,
+                             Effects* effects) {
+  if (state_ != State::kReadingState) return;
+  change_.moved.bytes += moved.bytes;
+  change_.moved.model_hash = moved.model_hash;
+  Enter(State::kGiving, now);
+  ClientCore::Effects client;
+  client_->Install(clock_, std::move(shards), now, &client);
+  Perform(&client, now, effects);
+  if (Over()) return;
+  // It may have been answered while the last shards were read.
+  if (parameters_ != nullptr) return GoOnAfterGiving(now, effects);
+  if (pull_id_ == 0) AskForParameters(clock_, now, effects);
+  // A view may have come meanwhile.
+  if (state_ == State::kGiving) ReadShare(now, effects);
+}
+
+void WorkerCore::GoOnAfterGiving(absl::Time now, Effects* effects) {
+  follower_->GaveState();
+  change_.transfer += now - change_.moving_since;
+  Decide(now, effects);
+}
+
+// ---- The end --------------------------------------------------------------
+
+bool WorkerCore::IsChief() const {
+  const wire::WorkerMember* const chief = ChiefOf(*view());
+  return chief != nullptr && chief->incarnation() == member_.incarnation();
+}
+
+bool WorkerCore::AllDone() const {
+  for (const wire::WorkerMember& worker : view()->workers()) {
+    if (!worker.done()) return false;
+  }
+  return true;
+}
+
+void WorkerCore::Leave(absl::Time now, Effects* effects) {
+  Enter(State::kDone, now);
+  effects->log.push_back(absl::StrCat("completed ", clock_, " steps"));
+  wire::Call leave;
+  leave.mutable_leave();
+  Notify({std::move(leave)}, now, effects);
+  if (state_ == State::kDone) BeChief(now, effects);
+}
+
+void WorkerCore::BeChief(absl::Time now, Effects* effects) {
+  if (!IsChief() || !AllDone()) return;
+  ++counts_.conclusions;
+  if (follower_->by_all_reduce()) {
+    Enter(State::kConcluding, now);
+    effects->actions.push_back(Conclude{});
+    return;
+  }
+  // Every push is acknowledged, so this will be the final model.
+  Enter(State::kFinalPull, now);
+  AskForParameters(clock_, now, effects);
+}
+
+void WorkerCore::OnConcluded(const run::Result& result, absl::Time now,
+                             Effects* effects) {
+  if (state_ != State::kConcluding) return;
+  Enter(State::kReported, now);
+  wire::Call leave;
+  *leave.mutable_leave()->mutable_result() = result;
+  Notify({std::move(leave)}, now, effects);
+}
+
+void WorkerCore::OnSaveFailed(const absl::Status& why, absl::Time now,
+                              Effects* effects) {
+  if (state_ != State::kConcluding) return;
+  ++counts_.saves_failed;
+  if (give_up_saving_at_ == absl::InfiniteFuture()) {
+    give_up_saving_at_ = now + options_.save_timeout;
+    effects->log.push_back(
+        absl::StrCat("the model cannot be written: ", why.message(),
+                     "; the servers keep it, and it is tried again for ",
+                     absl::FormatDuration(options_.save_timeout)));
+  }
+  save_failure_ = std::string(why.message());
+  if (now >= give_up_saving_at_) {
+    return StopJob(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "the final model could not be written within ",
+            absl::FormatDuration(options_.save_timeout), " by worker ",
+            static_cast<int32_t>(rank_), ": ", save_failure_,
+            "; make room there, or raise limits { save_timeout_ms: ... }")),
+        now, effects);
+  }
+  Enter(State::kSaving, now);
+  save_again_at_ = std::min(now + options_.save_retry, give_up_saving_at_);
+}
+
+void WorkerCore::StopJob(const absl::Status& why, absl::Time now,
+                         Effects* effects) {
+  wire::Call stop;
+  stop.mutable_stop()->set_reason(std::string(why.message()));
+  LeaveWith(std::move(stop), why, now, effects);
+}
+
+void WorkerCore::Fail(const absl::Status& why, absl::Time now,
+                      Effects* effects) {
+  wire::Call leave;
+  leave.mutable_leave()->set_failure(std::string(why.message()));
+  LeaveWith(std::move(leave), why, now, effects);
+}
+
+void WorkerCore::LeaveWith(wire::Call call, const absl::Status& why,
+                           absl::Time now, Effects* effects) {
+  if (Over()) return;
+  if (InGroup()) effects->abort_group = why;
+  if (member_.incarnation() == 0) return End(why);
+  ending_ = why;
+  // Who stops the job hears its end.
+  give_up_leaving_at_ =
+      now +
+      (call.has_stop() ? member_.lease() * kVerdictLeases : kLeaveWaitMax);
+  const bool stops = call.has_stop();
+  Enter(State::kLeaving, now);
+  MemberCore::Effects member;
+  const uint64_t id = member_.Call(std::move(call), Payload(), now, &member);
+  if (stops) {
+    unheeded_.insert(id);
+  } else {
+    leave_call_ = id;
+  }
+  Perform(&member, now, effects);
+}
+
+void WorkerCore::End(const absl::Status& why) {
+  if (ended()) return;
+  ending_ = why;
+  state_ = State::kEnded;
+}
+
+uint64_t WorkerCore::Call(wire::Call call, Payload value, absl::Time now,
+                          Effects* effects) {
+  MemberCore::Effects member;
+  const uint64_t id =
+      member_.Call(std::move(call), std::move(value), now, &member);
+  Perform(&member, now, effects);
+  return id;
+}
+
+// ---- Where it is ----------------------------------------------------------
+
+bool WorkerCore::WaitsForOthers() const {
+  switch (state_) {
+    case State::kJoinPull:
+    case State::kPulling:
+    case State::kWaiting:
+    case State::kPushed:
+    case State::kAskingState:
+    case State::kGiving:
+    case State::kDraining:
+    case State::kFinalPull:
+    case State::kReported:
+      return true;
+    case State::kComputing:
+      return waits_for_room_;
+    default:
+      return false;
+  }
+}
+
+std::string WorkerCore::WaitingText(absl::Time now) const {
+  const auto with_client = [&](const std::string& what) {
+    return client_.has_value()
+               ? absl::StrCat(what, ": ", client_->WaitingFor(now).text)
+               : what;
+  };
+  switch (state_) {
+    case State::kWaiting:
+      return waiting_for_;
+    case State::kPushed:
+    case State::kDraining:
+      return with_client("pushes to be acknowledged");
+    case State::kComputing:
+      return with_client("room to push");
+    case State::kReported:
+      return "the coordinator to end the job";
+    case State::kDone:
+      return "the other workers to finish";
+    default:
+      return with_client("parameters");
+  }
+}
+
+run::WorkerStats WorkerCore::Stats(absl::Time now) const {
+  run::WorkerStats stats = stats_;
+  stats.set_rank(static_cast<int32_t>(rank_));
+  if (client_.has_value()) {
+    stats.set_bytes_pushed(client_->bytes_pushed());
+    stats.set_bytes_resent(client_->bytes_resent());
+    stats.set_bytes_pulled(client_->bytes_pulled());
+    stats.set_retries(client_->retries());
+  }
+  *stats.mutable_progress() = Progress(now);
+  return stats;
+}
+
+run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
+  using P = run::WorkerProgress;
+  P progress;
+  progress.set_clock(std::max<Clock>(clock_, 0));
+  progress.set_for_ms(absl::ToInt64Milliseconds(now - progress_at_));
+  const auto is = [&](P::Activity activity, std::string what) {
+    progress.set_activity(activity);
+    progress.set_what(std::move(what));
+  };
+  const auto waits = [&] {
+    using Kind = ClientCore::Waiting::Kind;
+    const ClientCore::Waiting waiting = client_->WaitingFor(now);
+    is(waiting.kind == Kind::kWorkers ? P::WAITING_FOR_WORKERS
+                                      : P::WAITING_FOR_SERVER,
+       absl::StrCat("waiting for ", WaitingText(now)));
+    if (waiting.rank.has_value())
+      progress.set_rank(static_cast<int32_t>(*waiting.rank));
+    if (waiting.server.has_value()) progress.set_server(*waiting.server);
+    // That its shards move is no progress of those it waits for.
+    if (waiting.kind != Kind::kServer) return;
+    progress.set_for_ms(std::min(
+        progress.for_ms(), absl::ToInt64Milliseconds(waiting.since_progress)));
+  };
+  switch (state_) {
+    case State::kJoining:
+      is(P::ACTIVITY_UNSPECIFIED, "joining");
+      break;
+    case State::kInitializing:
+      is(P::WORKING, "making the initial values");
+      break;
+    case State::kComputing:
+      if (waits_for_room_) {
+        waits();
+      } else {
+        is(P::WORKING, absl::StrCat("computing step ", clock_));
+      }
+      break;
+    case State::kReducing:
+      if (reducing_) {
+        is(P::WAITING_FOR_WORKERS,
+           absl::StrCat("waiting for the others' gradients of step ", clock_));
+      } else {
+        is(P::WORKING, absl::StrCat("computing step ", clock_));
+      }
+      break;
+    case State::kConnecting:
+    case State::kCatchingUp:
+      is(P::WAITING_FOR_WORKERS, "connecting to the other workers");
+      break;
+    case State::kTakingState:
+      is(P::WORKING, "taking the state from the servers");
+      break;
+    case State::kReadingState:
+      is(P::WORKING, "giving the state to the servers");
+      break;
+    case State::kWaiting:
+      is(P::WAITING_FOR_WORKERS, absl::StrCat("waiting for ", waiting_for_));
+      break;
+    case State::kDone:
+      if (AllDone()) {
+        const wire::WorkerMember* const chief = ChiefOf(*view());
+        if (chief != nullptr) progress.set_rank(chief->rank());
+        is(P::WAITING_FOR_WORKERS,
+           "waiting for the chief to evaluate and write the model");
+      } else {
+        is(P::WAITING_FOR_WORKERS, "waiting for the other workers to finish");
+      }
+      break;
+    case State::kConcluding:
+      is(P::WORKING, "evaluating and writing the final model");
+      break;
+    case State::kSaving:
+      is(P::WORKING, absl::StrCat("trying again to write the final model: ",
+                                  save_failure_));
+      break;
+    case State::kReported:
+    case State::kLeaving:
+    case State::kEnded:
+      is(P::WAITING_FOR_COORDINATOR, "leaving");
+      break;
+    default:
+      waits();
+  }
+  return progress;
+}
+
+}  // namespace slackline

@@ -1,0 +1,393 @@
+// WorkerCore: everything that a worker decides between joining a job and
+// leaving it. What comes next (PhaseFollower), when to pull, pull ahead, skip,
+// push, take and give state, connect and regroup, what to evaluate and keep,
+// who concludes, how often something is tried again and how long it is waited
+// for. Stands over MemberCore (join, lease, calls) and ClientCore (routing,
+// windows, repetition).
+//
+// Deterministic state machine: messages, the time, and the ends of actions go
+// in; messages and actions come out. No sockets, threads, clocks, randomness,
+// tensors or models. Thread-compatible. The built-in trainer and the simulation
+// are drivers of this same class.
+//
+// A driver performs the actions in the order in which they come, one after the
+// other, each with its own event at the end. It goes on handing in messages and
+// the time meanwhile, and carries out everything else in Effects at once.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/membership/member_core.h"
+#include "common/time/awake_clock.h"
+#include "proto/cluster.pb.h"
+#include "worker/client/client_core.h"
+#include "worker/core/phase_follower.h"
+
+namespace slackline {
+
+class WorkerCore {
+ public:
+  struct Options {
+    MemberCore::Options member;  // Its join is a worker's.
+    ClientCore::Options client;  // Who we are is filled in.
+    Clock evaluate_every = 1;    // Steps from one evaluation to the next.
+    bool pull_ahead = false;     // As config::Sync.
+    config::Train train;         // Stop rules; what to do with NaN.
+    // A gradient has to wait while this much is not acknowledged.
+    size_t unacknowledged_bytes_max = 256 << 20;
+    // For others, without any sign of progress.
+    absl::Duration wait_timeout = absl::Seconds(120);
+    // How long writing the final model is tried again, and how often.
+    absl::Duration save_timeout = absl::Minutes(10);
+    absl::Duration save_retry = absl::Seconds(2);
+  };
+
+  using Parameters = std::shared_ptr<const ClientCore::PullResult>;
+
+  // ---- Actions --------------------------------------------------------------
+
+  // Begin with the initial values of all parameters, as every shard makes them.
+  // Ends with OnInitialized().
+  struct Initialize {};
+  // Gradients of step `clock` at `parameters`: OnGradient() once for each
+  // table, then OnComputed(). State of steps by all-reduce is not needed any
+  // more.
+  struct Compute {
+    Clock clock = 0;
+    Parameters parameters;
+  };
+  // Step `clock` by all-reduce in the group: OnReducing() when this worker has
+  // computed its own part, then OnReduced() or OnGroupLost(). A step that fails
+  // leaves no trace.
+  struct Reduce {
+    Clock clock = 0;
+  };
+  // Evaluate, beside what comes next, the model of `clock`: these parameters,
+  // or without them those of the steps by all-reduce. Has no event.
+  struct Evaluate {
+    Clock clock = 0;
+    Parameters parameters;
+  };
+  // Keep values, optimizer slots and versions. Ends with OnStateTaken().
+  struct TakeState {
+    Parameters state;
+  };
+  // Leave the group before, if there is one, and connect as `group` to the
+  // others. Ends with OnConnected() or OnGroupLost().
+  struct Connect {
+    uint64_t group = 0;
+    std::vector<int32_t> ranks;  // All, in order.
+    int32_t self = 0;            // Index of this worker in `ranks`.
+  };
+  // Tell the group this clock (-1: this worker has no state yet), and take the
+  // state of one who is ahead. Ends with OnCaughtUp() or OnGroupLost().
+  struct CatchUp {
+    Clock clock = 0;
+  };
+  // Take leave of the group in order. Has no event.
+  struct LeaveGroup {};
+  // Copy these shards out, as `view` cuts them. Ends with OnStateRead().
+  struct ReadState {
+    std::shared_ptr<const View> view;
+    std::vector<ShardId> shards;
+  };
+  // Evaluate the final model (these parameters, or without them those of the
+  // steps by all-reduce) and write it. Ends with OnConcluded() or
+  // OnSaveFailed().
+  struct Conclude {
+    Parameters parameters;
+  };
+  // Try once more to write the final model. Ends likewise.
+  struct Save {};
+  using Action =
+      std::variant<Initialize, Compute, Reduce, Evaluate, TakeState, Connect,
+                   CatchUp, LeaveGroup, ReadState, Conclude, Save>;
+
+  struct Effects {
+    std::vector<Message> to_coordinator;
+    // A newer view. The driver connects to its servers before it sends what is
+    // in to_shards.
+    std::shared_ptr<const View> view;
+    std::vector<ClientCore::Send> to_shards;
+    std::vector<Action> actions;
+    // What is under way in the group has to fail now, for this reason.
+    absl::Status abort_group;
+    // Answers to Call()s of the driver.
+    std::vector<MemberCore::CallResult> answers;
+    std::vector<std::string> log;  // Sentences for people.
+    // Everything that was pulled; the actions carry what the driver needs.
+    std::vector<Parameters> pulled;
+  };
+
+  explicit WorkerCore(const Options& options);
+
+  // ---- Events ---------------------------------------------------------------
+
+  void Start(absl::Time now, Effects* effects);
+  void OnCoordinatorMessage(const Message& message, absl::Time now,
+                            Effects* effects);
+  void OnShardMessage(Owner from, const Message& message, absl::Time now,
+                      Effects* effects);
+  // As MemberCore::OnLink().
+  void OnLink(LinkState link, absl::Time now) { member_.OnLink(link, now); }
+  // Repeats what has waited too long, and lets deadlines run out. Call it at
+  // NextWakeup() or later.
+  void OnTick(absl::Time now, Effects* effects);
+  absl::Time NextWakeup() const;
+
+  // Ends of actions. The driver drops the group before OnGroupLost().
+  void OnInitialized(absl::Time now, Effects* effects);
+  // InvalidArgument as ClientCore::Push().
+  absl::Status OnGradient(TableId table, const Payload& gradient,
+                          absl::Time now, Effects* effects);
+  void OnComputed(double loss, absl::Time now, Effects* effects);
+  void OnReducing(absl::Time now);
+  struct Reduced {
+    double loss = 0;
+    // The sum of the gradients has a NaN or an infinity, so nothing was
+    // applied; and whose it is, as indices into Connect::ranks. The same on all
+    // ranks.
+    bool nonfinite = false;
+    std::vector<Rank> culprits;
+  };
+  void OnReduced(const Reduced& step, absl::Time now, Effects* effects);
+  void OnGroupLost(const absl::Status& why, absl::Time now, Effects* effects);
+  // With the bytes of the state, and its ModelHash().
+  struct Moved {
+    int64_t bytes = 0;
+    uint64_t model_hash = 0;
+  };
+  void OnStateTaken(const Moved& moved, absl::Time now, Effects* effects);
+  void OnConnected(absl::Time now, Effects* effects);
+  // All of the group are at this clock.
+  void OnCaughtUp(Clock clock, absl::Time now, Effects* effects);
+  void OnStateRead(std::vector<ClientCore::InstalledShard> shards,
+                   const Moved& moved, absl::Time now, Effects* effects);
+  void OnConcluded(const run::Result& result, absl::Time now, Effects* effects);
+  void OnSaveFailed(const absl::Status& why, absl::Time now, Effects* effects);
+  // An action cannot be done at all, or the user interrupts: leaves the job and
+  // ends with this status.
+  void Fail(const absl::Status& why, absl::Time now, Effects* effects);
+
+  // ---- Beside the actions ---------------------------------------------------
+
+  // The figures of training so far; the rest is filled in.
+  void SetStats(const run::WorkerStats& stats) { stats_ = stats; }
+  // An action that takes long has come further.
+  void OnProgress(absl::Time now) { progress_at_ = now; }
+  // As MemberCore::AddRecord().
+  void AddRecord(const run::MetricRecord& record, absl::Time made_at) {
+    member_.AddRecord(record, made_at);
+  }
+  // Whether an evaluation's model is to be written, because it meets a stop
+  // rule: true at most once.
+  bool KeepsModel(double test_loss, double test_accuracy);
+  // As MemberCore::Call(), answered in Effects::answers.
+  uint64_t Call(wire::Call call, Payload value, absl::Time now,
+                Effects* effects);
+  // Nobody waits for the answer any more.
+  void CancelCall(uint64_t call) { member_.Cancel(call); }
+  // Whether OnGradient() may bring so many bytes now.
+  bool HasRoom(size_t bytes) const;
+  // Says that a gradient waits for room, or no longer.
+  void SetWaitsForRoom(bool waits, absl::Time now);
+
+  // ---- Where it is ----------------------------------------------------------
+
+  // Not OK from the moment in which the worker is to stop whatever it does,
+  // with the reason; a job that has finished is OutOfRange.
+  const absl::Status& ending() const { return ending_; }
+  // Nothing comes any more; ending() is how it ended:
+  //   Aborted            given up though it lives: join again with a new core
+  //   OutOfRange         the job has FINISHED
+  //   FailedPrecondition the coordinator refused us, or the job FAILED
+  //   DeadlineExceeded   names what was waited for
+  //   Unavailable        the coordinator is gone
+  //   others             what was handed to Fail()
+  bool ended() const { return state_ == State::kEnded; }
+  const std::shared_ptr<const View>& view() const { return member_.view(); }
+  Incarnation incarnation() const { return member_.incarnation(); }
+  Clock clock() const { return clock_; }
+  bool by_all_reduce() const {
+    return follower_.has_value() && follower_->by_all_reduce();
+  }
+  run::WorkerStats Stats(absl::Time now) const;
+  run::WorkerProgress Progress(absl::Time now) const;
+  const ClientCore* client() const {
+    return client_.has_value() ? &*client_ : nullptr;
+  }
+
+  const MemberCore& member() const { return member_; }
+
+  struct Counts {
+    int64_t steps = 0;
+    int64_t reduced = 0;  // Of the steps: by all-reduce.
+    int64_t pulls_ahead = 0;
+    int64_t late_starts = 0;    // Started at a clock above 0.
+    int64_t uneven_starts = 0;  // Some shard lagged behind the start clock.
+    int64_t skips = 0;          // To the others' clock.
+    int64_t uneven_skips = 0;   // Of those: some shard lagged behind.
+    int64_t skipped = 0;        // Clocks.
+    int64_t connects = 0;       // That succeeded.
+    int64_t regroups = 0;       // Calls.
+    int64_t group_joins = 0;    // Started in a group, while the job ran.
+    int64_t states_taken = 0;
+    int64_t states_given = 0;
+    int64_t shares_again = 0;  // Installed somebody else's part, too.
+    int64_t conclusions = 0;   // As the chief.
+    int64_t saves_failed = 0;
+
+    void Add(const Counts& other);
+  };
+  const Counts& counts() const { return counts_; }
+
+ private:
+  enum class State {
+    kJoining,       // Until a view in which the job runs.
+    kInitializing,  // Action.
+    kJoinPull,      // For the first parameters and the start clock.
+    kPulling,       // For the next step's parameters.
+    kComputing,     // Action.
+    kReducing,      // Action: computes, then waits for the sum.
+    kWaiting,       // For a newer view.
+    kPushed,        // For acknowledgements, before it takes the state.
+    kAskingState,   // For the state.
+    kTakingState,   // Action.
+    kConnecting,    // Action.
+    kCatchingUp,    // Action.
+    kReadingState,  // Action.
+    kGiving,        // Until the servers have the state of all.
+    kDraining,      // Until the last pushes are acknowledged.
+    kDone,          // Has left; perhaps as the chief it waits for the others.
+    kFinalPull,     // The chief reads the final model.
+    kConcluding,    // Action.
+    kSaving,        // Until it tries again to write the final model.
+    kReported,      // The chief has sent the result.
+    kLeaving,       // Has failed, and tells the coordinator.
+    kEnded,
+  };
+  // How long the worker has stood still for a change, and why.
+  struct Change {
+    absl::Time since = absl::InfiniteFuture();  // None is under way.
+    absl::Time connecting_since = absl::InfiniteFuture();
+    absl::Time moving_since = absl::InfiniteFuture();
+    absl::Duration connect;
+    absl::Duration transfer;
+    Moved moved;
+  };
+
+  void Enter(State state, absl::Time now);
+  void Perform(MemberCore::Effects* member, absl::Time now, Effects* effects);
+  void Perform(ClientCore::Effects* client, absl::Time now, Effects* effects);
+  void OnView(const std::shared_ptr<const View>& view, absl::Time now,
+              Effects* effects);
+  void OnAnswer(MemberCore::CallResult answer, Effects* effects);
+  void OnPulled(ClientCore::PullResult result, absl::Time now,
+                Effects* effects);
+  // The job runs.
+  void Begin(absl::Time now, Effects* effects);
+  // From one thing to do to the next.
+  void Decide(absl::Time now, Effects* effects);
+  void Act(const PhaseFollower::Decision& decision, absl::Time now,
+           Effects* effects);
+  void StepOverServers(absl::Time now, Effects* effects);
+  // In BACKUP, with parameters_: if the others are ahead, so that this worker's
+  // gradients would come too late, it skips the clocks until theirs, at most
+  // once for each step that it does. True if it has; then clock_ is another.
+  bool SkipToTheOthers(absl::Time now, Effects* effects);
+  void PullAhead(absl::Time now, Effects* effects);
+  void AskForParameters(Clock clock, absl::Time now, Effects* effects);
+  void StepDone(double loss, absl::Time now, Effects* effects);
+  bool StopsAtNonfinite() const {
+    return options_.train.nonfinite() != config::Train::SKIP;
+  }
+  // Ends the job, for everybody.
+  void StopJob(const absl::Status& why, absl::Time now, Effects* effects);
+  void EvaluateIfDue(const Parameters& parameters, Effects* effects);
+  void BeginConnecting(absl::Time now, Effects* effects);
+  void AbortGroupIfOver(Effects* effects) const;
+  void ReadShare(absl::Time now, Effects* effects);
+  void GoOnAfterGiving(absl::Time now, Effects* effects);
+  void ActWhenAcknowledged(absl::Time now, Effects* effects);
+  void Leave(absl::Time now, Effects* effects);
+  void BeChief(absl::Time now, Effects* effects);
+  void Notify(std::vector<wire::Call> calls, absl::Time now, Effects* effects);
+  // Tells the coordinator with this call, which is answered or not, and ends.
+  void LeaveWith(wire::Call call, const absl::Status& why, absl::Time now,
+                 Effects* effects);
+  void End(const absl::Status& why);
+  bool WaitsForOthers() const;
+  // When it gives up waiting for others, if it does wait.
+  absl::Time Deadline() const {
+    return std::max(progress_at_, view_at_) + options_.wait_timeout;
+  }
+  // At the beginning of OnTick(): time in which this worker itself did not run
+  // is no time in which it waited.
+  void Wake(absl::Time now);
+  // Whoever it waits for may have got on.
+  void NoticeOthers(absl::Time now);
+  bool Over() const { return ended() || state_ == State::kLeaving; }
+  std::string WaitingText(absl::Time now) const;
+  bool IsChief() const;
+  bool AllDone() const;
+  bool InGroup() const {
+    return state_ == State::kConnecting || state_ == State::kCatchingUp ||
+           state_ == State::kReducing;
+  }
+  Clock steps_total() const { return options_.member.join.steps_total(); }
+
+  const Options options_;
+  const Rank rank_;
+  MemberCore member_;
+  std::optional<ClientCore> client_;       // Once the job runs.
+  std::optional<PhaseFollower> follower_;  // Likewise.
+  State state_ = State::kJoining;
+  absl::Status ending_;
+  Clock clock_ = 0;        // Steps completed; -1: the group knows.
+  uint64_t pull_id_ = 0;   // The pull that is waited for, or runs ahead.
+  Parameters parameters_;  // Of clock_.
+  std::vector<Version> versions_;  // Of the parameters that it computes at.
+  // Between two steps: where it has skipped clocks from, and to.
+  std::optional<std::pair<Clock, Clock>> skipped_;
+  Clock evaluated_ = 0;  // The last clock whose model was evaluated.
+  bool kept_ = false;    // A model that meets a stop rule.
+  uint64_t group_ = 0;   // That it connects to, or is connected to.
+  std::vector<int32_t> group_ranks_;
+  bool loss_was_finite_ = true;  // Of the step before.
+  bool reducing_ = false;        // Has computed its part of the step.
+  int failed_connects_ = 0;      // In a row.
+  uint64_t waited_view_ = 0;     // A newer one is waited for.
+  std::string waiting_for_;      // Completes "waits for ...".
+  bool waits_for_room_ = false;
+  Change change_;
+  std::set<uint64_t> unheeded_;  // Calls whose answers do not matter.
+  uint64_t leave_call_ = 0;
+  run::Result result_;
+  absl::Time give_up_saving_at_ = absl::InfiniteFuture();
+  absl::Time save_again_at_ = absl::InfiniteFuture();
+  std::string save_failure_;
+  absl::Time give_up_leaving_at_ = absl::InfiniteFuture();
+  // A shard gave this incarnation up: the coordinator is asked, until then.
+  absl::Time fenced_until_ = absl::InfiniteFuture();
+  AwakeClock awake_;
+  absl::Time progress_at_;  // It came further itself.
+  absl::Time view_at_;      // It heard of something that changed.
+  uint64_t client_progress_ = 0;
+  // As a shard said last: for whom it waits, and that one's clock.
+  std::pair<std::optional<Rank>, Clock> waited_for_;
+  absl::Time tell_at_ = absl::InfiniteFuture();
+  run::WorkerStats stats_;
+  Counts counts_;
+};
+
+}  // namespace slackline

@@ -1,0 +1,311 @@
+#include "worker/session/worker_loop.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+PeerId SelfForCoordinator(const wire::JoinRequest& join) {
+  return {.kind = PeerId::Kind::kWorker,
+          .index = join.index(),
+          .instance = join.token()};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerLoop>> WorkerLoop::Start(
+    Transport& to_coordinator, Transport& to_shard_threads,
+    const Options& options) {
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> coordinator,
+                      to_coordinator.Connect(
+                          SelfForCoordinator(options.core.member.join),
+                          options.coordinator_endpoint, {.watch_link = true}));
+  std::unique_ptr<WorkerLoop> loop(
+      new WorkerLoop(std::move(coordinator), to_shard_threads, options));
+  loop->thread_ = std::thread(&WorkerLoop::Run, loop.get());
+  return loop;
+}
+
+WorkerLoop::WorkerLoop(std::unique_ptr<Channel> coordinator,
+                       Transport& to_shard_threads, const Options& options)
+    : options_(options),
+      coordinator_(std::move(coordinator)),
+      shard_threads_(to_shard_threads, poller_, options.transport),
+      core_(options.core) {}
+
+WorkerLoop::~WorkerLoop() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  waker_.Wake();
+  thread_.join();
+}
+
+// ---- Under the mutex --------------------------------------------------------
+
+absl::Status WorkerLoop::WhyGroupIsOver() const {
+  if (!core_.ending().ok()) return core_.ending();
+  if (core_.view() == nullptr || core_.view()->proto().group() == abort_group_)
+    return absl::OkStatus();
+  return absl::UnavailableError("the group of workers has changed");
+}
+
+void WorkerLoop::Take(WorkerCore::Effects* effects) {
+  for (const std::string& line : effects->log) spdlog::info(line);
+  std::move(effects->to_coordinator.begin(), effects->to_coordinator.end(),
+            std::back_inserter(to_coordinator_));
+  std::move(effects->to_shards.begin(), effects->to_shards.end(),
+            std::back_inserter(to_shards_));
+  if (effects->view != nullptr) new_view_ = effects->view;
+  // Waking a thread costs more than everything else here.
+  const bool news = waits_for_room_ || !effects->answers.empty() ||
+                    !effects->actions.empty() || !core_.ending().ok();
+  for (MemberCore::CallResult& answer : effects->answers) {
+    const auto call = calls_.find(answer.call_id);
+    if (call != calls_.end()) call->second = std::move(answer);
+  }
+  for (WorkerCore::Action& action : effects->actions) {
+    actions_.push_back(
+        std::make_unique<const WorkerCore::Action>(std::move(action)));
+  }
+  if (abort_) {
+    if (const absl::Status why = WhyGroupIsOver(); !why.ok()) abort_(why);
+  }
+  if (news) changed_.notify_all();
+}
+
+// ---- Trainer thread ---------------------------------------------------------
+
+std::unique_ptr<const WorkerCore::Action> WorkerLoop::Next() {
+  MutexLock lock(mutex_);
+  while (!core_.ended() && (!core_.ending().ok() || actions_.empty())) {
+    lock.Wait(changed_);
+  }
+  if (core_.ended()) return nullptr;
+  std::unique_ptr<const WorkerCore::Action> action =
+      std::move(actions_.front());
+  actions_.pop_front();
+  return action;
+}
+
+absl::Status WorkerLoop::Push(TableId table, const Payload& gradient) {
+  bool news = false;
+  {
+    MutexLock lock(mutex_);
+    while (core_.ending().ok() && !core_.HasRoom(gradient.size())) {
+      if (!waits_for_room_) core_.SetWaitsForRoom(true, Now());
+      waits_for_room_ = true;
+      lock.Wait(changed_);
+    }
+    if (waits_for_room_) core_.SetWaitsForRoom(false, Now());
+    waits_for_room_ = false;
+    if (!core_.ending().ok()) return core_.ending();
+    WorkerCore::Effects effects;
+    const absl::Status pushed =
+        core_.OnGradient(table, gradient, Now(), &effects);
+    Take(&effects);
+    SL_RETURN_IF_ERROR(pushed);
+    news = HasNews();
+  }
+  if (news) waker_.Wake();
+  return absl::OkStatus();
+}
+
+absl::Status WorkerLoop::Sleep(absl::Duration time) {
+  const auto end = SteadyDeadline(time);
+  MutexLock lock(mutex_);
+  while (core_.ending().ok() && lock.WaitUntil(changed_, end)) {
+  }
+  return core_.ending();
+}
+
+// ---- Any thread -------------------------------------------------------------
+
+uint64_t WorkerLoop::StartCall(wire::Call call, Payload value) {
+  uint64_t id = 0;
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects)
+           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+             id = core.Call(std::move(call), std::move(value), now, effects);
+             calls_[id] = std::nullopt;
+           });
+  return id;
+}
+
+absl::StatusOr<MemberCore::CallResult> WorkerLoop::WaitCall(
+    uint64_t call, absl::Duration wait_max) {
+  const auto end = SteadyDeadline(wait_max);
+  MutexLock lock(mutex_);
+  while (core_.ending().ok() && !calls_.at(call).has_value() &&
+         lock.WaitUntil(changed_, end)) {
+  }
+  if (!core_.ending().ok()) return core_.ending();
+  if (!calls_.at(call).has_value()) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("waited ", absl::ToInt64Milliseconds(wait_max),
+                     " ms for an answer of the coordinator"));
+  }
+  MemberCore::CallResult result = *std::move(calls_.at(call));
+  calls_.erase(call);
+  if (result.reply.code() != wire::OK) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator refused a call: ", result.reply.error()));
+  }
+  return result;
+}
+
+void WorkerLoop::ForgetCall(uint64_t call) {
+  const MutexLock lock(mutex_);
+  core_.CancelCall(call);
+  calls_.erase(call);
+}
+
+absl::StatusOr<MemberCore::CallResult> WorkerLoop::Call(
+    wire::Call call, Payload value, absl::Duration wait_max) {
+  const uint64_t id = StartCall(std::move(call), std::move(value));
+  absl::StatusOr<MemberCore::CallResult> result = WaitCall(id, wait_max);
+  if (!result.ok()) ForgetCall(id);
+  return result;
+}
+
+absl::Time WorkerLoop::Now() const { return options_.time.Now(); }
+
+absl::Status WorkerLoop::ending() const {
+  const MutexLock lock(mutex_);
+  return core_.ending();
+}
+
+std::shared_ptr<const View> WorkerLoop::view() const {
+  const MutexLock lock(mutex_);
+  return core_.view();
+}
+
+void WorkerLoop::AddRecord(const run::MetricRecord& record,
+                           absl::Time made_at) {
+  (void)Handle([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
+    core.AddRecord(record, made_at);
+  });
+  waker_.Wake();  // It may have to leave before anything else is due.
+}
+
+void WorkerLoop::Fail(const absl::Status& why) {
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.Fail(why, now, effects);
+  });
+}
+
+void WorkerLoop::Interrupt(const std::string& reason) {
+  Fail(absl::CancelledError(reason));
+}
+
+void WorkerLoop::SetAbort(uint64_t group,
+                          std::function<void(const absl::Status&)> abort) {
+  const MutexLock lock(mutex_);
+  abort_group_ = group;
+  abort_ = std::move(abort);
+  if (!abort_) return;
+  if (const absl::Status why = WhyGroupIsOver(); !why.ok()) abort_(why);
+}
+
+// ---- Communication thread ---------------------------------------------------
+
+void WorkerLoop::FollowServers(std::shared_ptr<const View> view) {
+  const int32_t rank = options_.core.member.join.index();
+  const wire::WorkerMember* const member = view->FindWorker(Rank{rank});
+  if (member == nullptr) return;
+  shard_threads_.Follow({.kind = PeerId::Kind::kWorker,
+                         .index = rank,
+                         .instance = member->incarnation()},
+                        std::move(view));
+}
+
+void WorkerLoop::SendAll() {
+  std::vector<Message> to_coordinator;
+  std::vector<ClientCore::Send> to_shards;
+  std::shared_ptr<const View> view;
+  {
+    const MutexLock lock(mutex_);
+    to_coordinator.swap(to_coordinator_);
+    to_shards.swap(to_shards_);
+    view.swap(new_view_);
+  }
+  for (const Message& message : to_coordinator)
+    (void)coordinator_->Send(message);
+  if (view != nullptr && view->proto().state() == wire::RUNNING)
+    FollowServers(std::move(view));
+  for (const ClientCore::Send& send : to_shards) {
+    const absl::Status sent = shard_threads_.Send(send.to, send.message);
+    if (!sent.ok()) Fail(sent);
+  }
+}
+
+void WorkerLoop::ReceiveFromCoordinator() {
+  const absl::StatusOr<std::optional<LinkState>> link =
+      coordinator_->ReceiveLinkState();
+  if (!link.ok()) return Fail(link.status());
+  if (link->has_value()) {
+    (void)Handle([&](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+      core.OnLink(**link, now);
+    });
+  }
+  while (true) {
+    absl::StatusOr<std::optional<Message>> message = coordinator_->Receive();
+    if (!message.ok()) return Fail(message.status());
+    if (!message->has_value()) return;
+    (void)Handle(
+        [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+          core.OnCoordinatorMessage(**message, now, effects);
+        });
+  }
+}
+
+void WorkerLoop::ReceiveFromShardThreads() {
+  const absl::Status received =
+      shard_threads_.Receive([&](Owner from, Message& message) {
+        (void)Handle([&](WorkerCore& core, absl::Time now,
+                         WorkerCore::Effects* effects) {
+          core.OnShardMessage(from, message, now, effects);
+        });
+      });
+  if (!received.ok()) Fail(received);
+}
+
+void WorkerLoop::Run() {
+  poller_.Add(*coordinator_);
+  poller_.Add(waker_);
+  (void)Handle([](WorkerCore& core, absl::Time now,
+                  WorkerCore::Effects* effects) { core.Start(now, effects); });
+  while (true) {
+    SendAll();
+    absl::Time wake;
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) break;
+      wake = core_.NextWakeup();
+      // The last messages have gone out; until the end comes there is no more.
+      if (core_.ended()) wake = absl::InfiniteFuture();
+    }
+    if (const absl::Status waited =
+            poller_.Wait(std::max(wake - Now(), absl::ZeroDuration()));
+        !waited.ok()) {
+      Fail(waited);
+      break;
+    }
+    waker_.Drain();
+    SendAll();
+    ReceiveFromCoordinator();
+    ReceiveFromShardThreads();
+    (void)Handle(
+        [](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+          core.OnTick(now, effects);
+        });
+  }
+  poller_.Remove(waker_);
+  poller_.Remove(*coordinator_);
+}
+
+}  // namespace slackline

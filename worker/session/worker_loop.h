@@ -1,0 +1,151 @@
+// WorkerLoop: the communication thread of a worker, and the way in which its
+// trainer thread gets at the WorkerCore. Owns the channels and the clock, and
+// decides nothing.
+//
+// The trainer thread performs one action after the other:
+//   while (const auto action = loop->Next()) ...
+// and says with Tell() how each has ended. The core runs under a mutex on
+// whichever thread has an event, so an action that follows from the end of
+// another one costs no hand-over between threads.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/mutex.h"
+#include "common/net/peer_links.h"
+#include "common/net/poller.h"
+#include "common/net/transport.h"
+#include "common/time/time_source.h"
+#include "proto/cluster.pb.h"
+#include "worker/core/worker_core.h"
+
+namespace slackline {
+
+class WorkerLoop {
+ public:
+  struct Options {
+    WorkerCore::Options core;
+    TimeSource time;
+    std::string coordinator_endpoint;
+    config::Limits::Transport transport = config::Limits::AUTO;
+  };
+
+  // The transports, which may be one, carry what goes to the coordinator and
+  // what goes to shard threads; they outlive the loop.
+  static absl::StatusOr<std::unique_ptr<WorkerLoop>> Start(
+      Transport& to_coordinator, Transport& to_shard_threads,
+      const Options& options);
+  ~WorkerLoop();
+
+  // ---- Trainer thread -------------------------------------------------------
+
+  // Waits for the next action. None when the worker has come to its end; then
+  // ending() says which.
+  std::unique_ptr<const WorkerCore::Action> Next();
+  // An event of the core: event(core, now, effects).
+  template <typename Event>
+  void Tell(const Event& event) {
+    if (Handle(event)) waker_.Wake();
+  }
+  // WorkerCore::OnGradient(), once there is room for it. Returns before it is
+  // sent. ending() if the worker is to stop.
+  absl::Status Push(TableId table, const Payload& gradient);
+  // Returns after that time, or as soon as the worker is to stop, with
+  // ending().
+  absl::Status Sleep(absl::Duration time);
+
+  // ---- Any thread -----------------------------------------------------------
+
+  // Waits for the answer of the coordinator. DeadlineExceeded after `wait_max`;
+  // FailedPrecondition if the coordinator refuses.
+  absl::StatusOr<MemberCore::CallResult> Call(wire::Call call, Payload value,
+                                              absl::Duration wait_max);
+  // The same in two steps; DeadlineExceeded allows to wait again.
+  uint64_t StartCall(wire::Call call, Payload value);
+  absl::StatusOr<MemberCore::CallResult> WaitCall(uint64_t call,
+                                                  absl::Duration wait_max);
+  // Nobody waits for the answer any more.
+  void ForgetCall(uint64_t call);
+
+  // The time by which the core lives. It is no time of day.
+  absl::Time Now() const;
+  // As WorkerCore::ending().
+  absl::Status ending() const;
+  std::shared_ptr<const View> view() const;
+  // As MemberCore::AddRecord(). One that may end the job is sent at once.
+  void AddRecord(const run::MetricRecord& record, absl::Time made_at);
+  // Leaves the job with this reason, and ends with Cancelled.
+  void Interrupt(const std::string& reason);
+  // Called when what is under way in the group has to fail, on any thread, and
+  // at once if that is so already: the view's group is not `group`, or the
+  // worker is to stop. Replaces the last one; nullptr clears it, and then no
+  // call is in progress. Must not call this object.
+  void SetAbort(uint64_t group, std::function<void(const absl::Status&)> abort);
+
+  const WorkerCore::Options& options() const { return options_.core; }
+
+ private:
+  WorkerLoop(std::unique_ptr<Channel> coordinator, Transport& to_shard_threads,
+             const Options& options);
+  // True if there is something to be sent.
+  template <typename Event>
+  bool Handle(const Event& event) {
+    const MutexLock lock(mutex_);
+    WorkerCore::Effects effects;
+    event(core_, Now(), &effects);
+    Take(&effects);
+    return HasNews();
+  }
+  void Take(WorkerCore::Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !to_coordinator_.empty() || !to_shards_.empty() ||
+           new_view_ != nullptr;
+  }
+  absl::Status WhyGroupIsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Communication thread.
+  void Run();
+  void SendAll();
+  void ReceiveFromCoordinator();
+  void ReceiveFromShardThreads();
+  void FollowServers(std::shared_ptr<const View> view);
+  void Fail(const absl::Status& why);
+
+  const Options options_;
+
+  // Of the communication thread.
+  std::unique_ptr<Channel> coordinator_;
+  Poller poller_;
+  PeerLinks shard_threads_;  // Uses poller_.
+
+  Waker waker_;
+  mutable Mutex mutex_;
+  std::condition_variable changed_;
+  WorkerCore core_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<const WorkerCore::Action>> actions_
+      ABSL_GUARDED_BY(mutex_);
+  std::vector<Message> to_coordinator_ ABSL_GUARDED_BY(mutex_);
+  // To be followed.
+  std::shared_ptr<const View> new_view_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ClientCore::Send> to_shards_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::optional<MemberCore::CallResult>> calls_
+      ABSL_GUARDED_BY(mutex_);
+  uint64_t abort_group_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::function<void(const absl::Status&)> abort_ ABSL_GUARDED_BY(mutex_);
+  bool waits_for_room_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::thread thread_;
+};
+
+}  // namespace slackline
