@@ -9,6 +9,7 @@
 #include "common/optim/finite.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "server/shard/request_faults.h"
 #include "server/shard/shard_codec.h"
 
 namespace slackline {
@@ -75,7 +76,8 @@ ShardCore::ShardCore(const Options& options, Optimizer optimizer,
                      config::LearningRateSchedule schedule)
     : options_(options),
       optimizer_(std::move(optimizer)),
-      schedule_config_(std::move(schedule)) {
+      schedule_config_(std::move(schedule)),
+      replies_(options.reply_bytes) {
   stats_.set_index(options.self.server);
 }
 
@@ -481,7 +483,7 @@ void ShardCore::TurnParkedAway(ShardId shard, StalenessGate& gate) {
     const PeerId to{.kind = PeerId::Kind::kWorker,
                     .index = static_cast<int32_t>(pull.rank),
                     .instance = pull.incarnation};
-    *AddAnswer(ReplyTo(to), pull.request_id, shard).mutable_refusal() =
+    *replies_.Add(to, pull.request_id, shard).mutable_refusal() =
         Moved(RelocationOf(shard));
   }
 }
@@ -618,38 +620,11 @@ void ShardCore::Sign(wire::Header* header) const {
   header->set_run(view_->proto().run());
 }
 
-size_t ShardCore::FramesOf(const wire::Push& push) const {
-  if (push.has_gradient()) return 1;
-  return push.has_installation()
-             ? 1 + static_cast<size_t>(optimizer_.slot_count())
-             : 0;
-}
-
-std::string ShardCore::FaultOf(const wire::PushRequest& request,
-                               size_t payloads) const {
-  if (request.push_size() == 0 || request.push_size() > kEntriesMax) {
-    return absl::StrCat("it has ", request.push_size(), " entries, from 1 to ",
-                        kEntriesMax, " are allowed");
-  }
-  size_t frames = 0;
-  for (const wire::Push& push : request.push()) {
-    if (push.what_case() == wire::Push::WHAT_NOT_SET)
-      return "an entry does not say what is pushed";
-    if (push.clock() < 0 || push.clock() >= kClockMax) {
-      return absl::StrCat("an entry is of clock ", push.clock(),
-                          ", outside [0, 2^60)");
-    }
-    frames += FramesOf(push);
-  }
-  if (frames == payloads) return "";
-  return absl::StrCat("it has ", payloads, " payload frames, its entries need ",
-                      frames);
-}
-
 void ShardCore::OnPush(const PeerId& from, const Message& message,
                        Effects* effects) {
   const wire::PushRequest& request = message.header.push_request();
-  const std::string fault = FaultOf(request, message.payloads.size());
+  const std::string fault = FaultOf(
+      request, message.payloads.size(), optimizer_.slot_count());
   if (!fault.empty())
     return Refuse(from, absl::StrCat("malformed push: ", fault), effects);
   Outgoing out{.to = from, .message = {}};
@@ -659,7 +634,7 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
   absl::Span<const Payload> left = message.payloads;
   bool rejected = false;
   for (const wire::Push& push : request.push()) {
-    const absl::Span<const Payload> frames = left.first(FramesOf(push));
+    const absl::Span<const Payload> frames = left.first(FramesOf(push, optimizer_.slot_count()));
     left.remove_prefix(frames.size());
     Admission admission = Admit(sender, push.shard());
     if (Message* const kept =
@@ -823,16 +798,9 @@ Message* ShardCore::Wait(Waiting* waiting, const PeerId& from,
 void ShardCore::OnProbe(const PeerId& from, const Message& message,
                         Effects* effects) {
   const wire::ProbeRequest& probe = message.header.probe_request();
-  if (probe.shard_size() == 0 || probe.shard_size() > kEntriesMax ||
-      !message.payloads.empty()) {
-    return Refuse(from,
-                  absl::StrCat("malformed probe ", probe.request_id(), " of ",
-                               probe.shard_size(), " shards with ",
-                               message.payloads.size(),
-                               " payload frames: it needs from 1 to ",
-                               kEntriesMax, " shards and no payload"),
-                  effects);
-  }
+  const std::string fault = FaultOf(probe, message.payloads.size());
+  if (!fault.empty())
+    return Refuse(from, absl::StrCat("malformed probe: ", fault), effects);
   // Whoever has this reply has every answer that was sent before it.
   Flush(effects);
   Outgoing out{.to = from, .message = {}};
@@ -1001,29 +969,6 @@ void ShardCore::CountNonfinite(ShardId shard, Rank rank, Clock clock,
   if (options_.nonfinite == config::Train::STOP) effects->report = true;
 }
 
-std::string ShardCore::FaultOf(const wire::PullRequest& request,
-                               size_t payloads) const {
-  if (payloads > 0) return "it has payload";
-  int64_t shards = 0;
-  for (const wire::Pull& pull : request.pull()) {
-    if (pull.what_case() == wire::Pull::WHAT_NOT_SET)
-      return "an entry does not say what is pulled";
-    const Clock clock =
-        pull.has_state() ? pull.state().clock() : pull.step().clock();
-    if (clock < 0 || clock >= kClockMax || pull.step().own_clock() < 0 ||
-        pull.step().own_clock() > std::max<Clock>(clock, 0)) {
-      return absl::StrCat("an entry is of clock ", clock, " and own clock ",
-                          pull.step().own_clock(),
-                          "; 0 <= own clock <= clock < 2^60 is required");
-    }
-    if (pull.shard_size() == 0) return "an entry has no shards";
-    shards += pull.shard_size();
-  }
-  if (shards > 0 && shards <= kEntriesMax) return "";
-  return absl::StrCat("it asks for ", shards, " shards, from 1 to ",
-                      kEntriesMax, " are allowed");
-}
-
 void ShardCore::OnPull(const PeerId& from, const Message& message,
                        Effects* effects) {
   const wire::PullRequest& request = message.header.pull_request();
@@ -1052,7 +997,7 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
               : OnAdmitted(*admission.place, sender, pull, effects);
       if (!refusal.has_value()) continue;
       if (refusal->has_rejected()) stats_.set_malformed(stats_.malformed() + 1);
-      *AddAnswer(ReplyTo(from), pull.id(), ShardId{shard}).mutable_refusal() =
+      *replies_.Add(from, pull.id(), ShardId{shard}).mutable_refusal() =
           *std::move(refusal);
     }
   }
@@ -1091,7 +1036,7 @@ std::optional<wire::Refusal> ShardCore::OnAdmitted(Place& place,
   } else if (!serving.gate.Park(gated)) {
     // Asked again: say what it waits for, so that a person can be told.
     wire::PullAnswer::Parked& parked =
-        *AddAnswer(ReplyTo(sender.peer), pull.id(), shard).mutable_parked();
+        *replies_.Add(sender.peer, pull.id(), shard).mutable_parked();
     if (const Participant* const slowest = machine.participants().Slowest()) {
       parked.set_rank(static_cast<int32_t>(slowest->rank));
       parked.set_clock(slowest->clock);
@@ -1147,27 +1092,20 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
   const PeerId to{.kind = PeerId::Kind::kWorker,
                   .index = static_cast<int32_t>(pull.rank),
                   .instance = pull.incarnation};
-  PendingReply& reply = ReplyTo(to);
   wire::PullAnswer& answer =
-      AddAnswer(reply, pull.request_id, shard.range().shard);
+      replies_.Add(to, pull.request_id, shard.range().shard);
   wire::PullAnswer::Values& values =
       pull.state ? *answer.mutable_state()->mutable_values()
                  : *answer.mutable_values();
   values.set_version(shard.version());
   values.set_shard_clock(reported_clock);
-  std::vector<Payload>& payloads = reply.message.payloads;
-  payloads.push_back(shard.values());
-  size_t bytes = shard.range().bytes();
+  size_t bytes = replies_.Attach(shard.values());
   if (pull.state) {
     answer.mutable_state()->set_hash(
         StateHash(shard.version(), shard.values(), shard.slots()));
-    for (const Payload& slot : shard.slots()) {
-      payloads.push_back(slot);
-      bytes += slot.size();
-    }
+    for (const Payload& slot : shard.slots())
+      bytes += replies_.Attach(slot);
   }
-  reply.bytes += bytes;
-  pending_reply_bytes_ += bytes;
   stats_.set_pulls(stats_.pulls() + 1);
   stats_.set_bytes_out(stats_.bytes_out() + bytes);
   effects->work.push_back(
@@ -1190,39 +1128,11 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
                             .workers = 0});
 }
 
-ShardCore::PendingReply& ShardCore::ReplyTo(const PeerId& to) {
-  const auto [at, added] = reply_of_.try_emplace(to, pending_replies_.size());
-  if (!added) {
-    PendingReply& reply = pending_replies_[at->second];
-    if (reply.bytes < options_.reply_bytes &&
-        reply.message.header.pull_reply().answer_size() < kReplyAnswers) {
-      return reply;
-    }
-    at->second = pending_replies_.size();
-  }
-  PendingReply& reply = pending_replies_.emplace_back();
-  reply.to = to;
-  return reply;
-}
-
-wire::PullAnswer& ShardCore::AddAnswer(PendingReply& reply, uint64_t pull,
-                                       ShardId shard) {
-  wire::PullAnswer& answer =
-      *reply.message.header.mutable_pull_reply()->add_answer();
-  answer.set_pull(pull);
-  answer.set_shard(static_cast<int32_t>(shard));
-  return answer;
-}
-
 void ShardCore::Flush(Effects* effects) {
-  for (PendingReply& pending : pending_replies_) {
-    Sign(&pending.message.header);
-    effects->sends.push_back(
-        {.to = pending.to, .message = std::move(pending.message)});
+  for (Outgoing& reply : replies_.Take()) {
+    Sign(&reply.message.header);
+    effects->sends.push_back(std::move(reply));
   }
-  pending_replies_.clear();
-  reply_of_.clear();
-  pending_reply_bytes_ = 0;
 }
 
 run::ServerStats ShardCore::Stats() const {

@@ -7,7 +7,6 @@
 // effects depends only on the order of events.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -27,6 +26,7 @@
 #include "common/view/shard_map.h"
 #include "proto/run.pb.h"
 #include "server/shard/hand_over.h"
+#include "server/shard/pull_replies.h"
 #include "server/shard/shard_machine.h"
 #include "server/shard/stale_pushes.h"
 
@@ -147,7 +147,7 @@ class ShardCore {
   size_t waiting_count() const;
   size_t waiting_bytes() const;  // Of payload.
   // Bytes of pull answers that wait for Flush().
-  size_t pending_reply_bytes() const { return pending_reply_bytes_; }
+  size_t pending_reply_bytes() const { return replies_.bytes(); }
 
  private:
   using Requests = std::vector<Outgoing>;  // `to` is who asked.
@@ -197,14 +197,6 @@ class ShardCore {
     Waiting* waiting = nullptr;
     std::optional<wire::Refusal> refusal;  // What it is told else.
   };
-  struct PendingReply {
-    PeerId to;
-    Message message;
-    size_t bytes = 0;  // Of payload.
-  };
-  // Entries of a request, or shards of a probe; and answers in one reply.
-  static constexpr int kEntriesMax = 4096;
-  static constexpr int kReplyAnswers = 256;
 
   void OnPush(const PeerId& from, const Message& message, Effects* effects);
   void OnPull(const PeerId& from, const Message& message, Effects* effects);
@@ -212,9 +204,6 @@ class ShardCore {
   void OnProbe(const PeerId& from, const Message& message, Effects* effects);
   // Counts the message as malformed, and tells a worker why.
   void Refuse(const PeerId& from, const std::string& error, Effects* effects);
-  // What is wrong with the request whoever owns its shards; empty: nothing.
-  std::string FaultOf(const wire::PushRequest& request, size_t payloads) const;
-  std::string FaultOf(const wire::PullRequest& request, size_t payloads) const;
   // What a message of ours says about us.
   void Sign(wire::Header* header) const;
   Sender SenderOf(const PeerId& from, const wire::Header& header,
@@ -291,8 +280,6 @@ class ShardCore {
                  const Payload& gradient, const Participant& participant,
                  Effects* effects);
   void CountNonfinite(ShardId shard, Rank rank, Clock clock, Effects* effects);
-  // The payload frames that belong to the entry.
-  size_t FramesOf(const wire::Push& push) const;
   // A worker hands a shard back, after steps by all-reduce. Answers as Accept()
   // does.
   std::optional<wire::Refusal> Install(Place& place, const wire::Push& push,
@@ -309,10 +296,6 @@ class ShardCore {
                             const wire::Pull& pull) const;
   void Answer(Serving& serving, const StalenessGate::Pull& pull,
               Clock reported_clock, Effects* effects);
-  // The message of answers to that worker which has room for one more.
-  PendingReply& ReplyTo(const PeerId& to);
-  static wire::PullAnswer& AddAnswer(PendingReply& reply, uint64_t pull,
-                                     ShardId shard);
 
   const Options options_;
   const Optimizer optimizer_;
@@ -328,9 +311,7 @@ class ShardCore {
   // Records from sources whose view is newer than ours. So who takes part at an
   // arriving shard is never newer than our view, which says who has left.
   Requests early_;
-  std::vector<PendingReply> pending_replies_;
-  std::map<PeerId, size_t> reply_of_;  // The last one to each worker.
-  size_t pending_reply_bytes_ = 0;
+  PullReplies replies_;  // Not yet flushed.
   run::ServerStats stats_;
   // Where the ranks are in stats_.nonfinite().
   absl::flat_hash_map<int32_t, int> nonfinite_entries_;

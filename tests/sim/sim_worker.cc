@@ -487,10 +487,12 @@ bool SimWorker::Perform(const WorkerCore::Reduce& action) {
 void SimWorker::StartReduce(Clock clock) {
   if (!alive()) return;
   if (Lingers(clock)) {
-    if (group_aborted_) return OnReduced(nullptr);
-    machine_->After(
-        absl::Milliseconds(20),
-        lifetime_.Guard([this, clock] { StartReduce(clock); }));
+    // The action ends later, never while it is being begun.
+    machine_->After(absl::Milliseconds(group_aborted_ ? 0 : 20),
+                    lifetime_.Guard([this, clock] {
+                      if (group_aborted_) return OnReduced(nullptr);
+                      StartReduce(clock);
+                    }));
     return;
   }
   context_->checker.OnStepBegun(rank_, incarnation(), clock,

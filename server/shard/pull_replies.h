@@ -1,0 +1,50 @@
+// PullReplies: answers to pulls, collected into few messages. The answers to one
+// worker share a message until it has enough of them.
+//
+// Pure bookkeeping. Thread-compatible.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/message.h"
+
+namespace slackline {
+
+class PullReplies {
+ public:
+  // A message takes no more answers at this payload; it may be beyond it by one
+  // answer.
+  explicit PullReplies(size_t bytes_max) : bytes_max_(bytes_max) {}
+
+  // One more answer to that worker, for the caller to fill in before the next.
+  wire::PullAnswer& Add(const PeerId& to, uint64_t pull, ShardId shard);
+  // Payload of the answer that was added last, of which there is one. Returns
+  // its bytes.
+  size_t Attach(const Payload& payload);
+
+  // Bytes of payload since the last Take().
+  size_t bytes() const { return bytes_; }
+  // The messages, in the order of their first answers. Nobody has signed them.
+  std::vector<Outgoing> Take();
+
+ private:
+  static constexpr int kAnswersMax = 256;  // In one message.
+  struct Reply {
+    Outgoing out;
+    size_t bytes = 0;  // Of payload.
+  };
+  // The message to that worker which has room for one more.
+  size_t ReplyTo(const PeerId& to);
+
+  const size_t bytes_max_;
+  std::vector<Reply> replies_;
+  std::map<PeerId, size_t> last_to_;  // Index in replies_.
+  size_t last_ = 0;  // That of the answer added last.
+  size_t bytes_ = 0;
+};
+
+}  // namespace slackline

@@ -1,0 +1,71 @@
+#include "server/shard/request_faults.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "common/sync/participants.h"
+
+namespace slackline {
+namespace {
+
+constexpr int kEntriesMax = 4096;  // Of a push; shards of a pull or a probe.
+
+}  // namespace
+
+size_t FramesOf(const wire::Push& push, int slot_count) {
+  if (push.has_gradient()) return 1;
+  return push.has_installation() ? 1 + static_cast<size_t>(slot_count) : 0;
+}
+
+std::string FaultOf(const wire::PushRequest& request, size_t payloads,
+                    int slot_count) {
+  if (request.push_size() == 0 || request.push_size() > kEntriesMax) {
+    return absl::StrCat("it has ", request.push_size(), " entries, from 1 to ",
+                        kEntriesMax, " are allowed");
+  }
+  size_t frames = 0;
+  for (const wire::Push& push : request.push()) {
+    if (push.what_case() == wire::Push::WHAT_NOT_SET)
+      return "an entry does not say what is pushed";
+    if (push.clock() < 0 || push.clock() >= kClockMax) {
+      return absl::StrCat("an entry is of clock ", push.clock(),
+                          ", outside [0, 2^60)");
+    }
+    frames += FramesOf(push, slot_count);
+  }
+  if (frames == payloads) return "";
+  return absl::StrCat("it has ", payloads, " payload frames, its entries need ",
+                      frames);
+}
+
+std::string FaultOf(const wire::PullRequest& request, size_t payloads) {
+  if (payloads > 0) return "it has payload";
+  int64_t shards = 0;
+  for (const wire::Pull& pull : request.pull()) {
+    if (pull.what_case() == wire::Pull::WHAT_NOT_SET)
+      return "an entry does not say what is pulled";
+    const Clock clock =
+        pull.has_state() ? pull.state().clock() : pull.step().clock();
+    if (clock < 0 || clock >= kClockMax || pull.step().own_clock() < 0 ||
+        pull.step().own_clock() > std::max<Clock>(clock, 0)) {
+      return absl::StrCat("an entry is of clock ", clock, " and own clock ",
+                          pull.step().own_clock(),
+                          "; 0 <= own clock <= clock < 2^60 is required");
+    }
+    if (pull.shard_size() == 0) return "an entry has no shards";
+    shards += pull.shard_size();
+  }
+  if (shards > 0 && shards <= kEntriesMax) return "";
+  return absl::StrCat("it asks for ", shards, " shards, from 1 to ",
+                      kEntriesMax, " are allowed");
+}
+
+std::string FaultOf(const wire::ProbeRequest& probe, size_t payloads) {
+  if (payloads > 0) return "it has payload";
+  if (probe.shard_size() > 0 && probe.shard_size() <= kEntriesMax) return "";
+  return absl::StrCat("it asks about ", probe.shard_size(),
+                      " shards, from 1 to ", kEntriesMax, " are allowed");
+}
+
+}  // namespace slackline
