@@ -151,7 +151,7 @@ class WorkerCoreTest : public ::testing::Test {
     FromShard(message);
   }
   // The shard thread answers the last pull.
-  void AnswerPull() {
+  void AnswerPull(Clock shard_clock = 0) {
     const uint64_t request = LastPull();
     const std::vector<float> values(4, 1.0f);
     Message message;
@@ -160,6 +160,7 @@ class WorkerCoreTest : public ::testing::Test {
         *message.header.mutable_pull_reply()->add_answer();
     answer.set_pull(request);
     answer.mutable_values()->set_version(1);
+    answer.mutable_values()->set_shard_clock(shard_clock);
     message.payloads.push_back(
         Payload::Copy(values.data(), values.size() * sizeof(float)));
     FromShard(message);
@@ -546,6 +547,20 @@ TEST_F(WorkerCoreTest, HeartbeatsTellWhatItDoesAndForHowLong) {
   ASSERT_NE(last, to_coordinator_.rend());
   EXPECT_EQ(last->header.heartbeat().worker().progress().activity(),
             run::WorkerProgress::WAITING_FOR_SERVER);
+}
+
+TEST_F(WorkerCoreTest, WhoSkipsTheLastStepsHasCompletedThem) {
+  Join("backup:1");
+  AnswerPull();  // Of joining.
+  Compute(/*loss=*/1);
+  AnswerPush(1);
+  AnswerPull(/*shard_clock=*/kSteps);
+  EXPECT_EQ(Count<WorkerCore::Compute>(), 1);
+  wire::View finished = RunningView(3, "backup:1");
+  finished.set_state(wire::FINISHED);
+  Show(finished);
+  const wire::Heartbeat& last = to_coordinator_.back().header.heartbeat();
+  EXPECT_EQ(last.worker().clock(), kSteps);
 }
 
 TEST_F(WorkerCoreTest, WhatCameAfterAPauseIsNotInTheFuture) {

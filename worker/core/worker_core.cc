@@ -921,6 +921,8 @@ run::WorkerStats WorkerCore::Stats(absl::Time now) const {
     stats.set_retries(client_->retries());
   }
   *stats.mutable_progress() = Progress(now);
+  // Of the core, which alone knows a step that was skipped at the end.
+  stats.set_clock(stats.progress().clock());
   return stats;
 }
 

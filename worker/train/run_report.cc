@@ -39,10 +39,8 @@ void RunReport::AddWaitSeconds(double seconds) {
 }
 
 void RunReport::SkippedTo(Clock clock) {
-  record_due_ =
-      record_due_ || stats_.clock() / record_every_ < clock / record_every_;
-  stats_.set_clock(clock);
-  Publish();
+  record_due_ = record_due_ || clock_ / record_every_ < clock / record_every_;
+  clock_ = clock;
 }
 
 void RunReport::AddNonfinite() { stats_.set_nonfinite(stats_.nonfinite() + 1); }
@@ -56,7 +54,7 @@ void RunReport::StepDone(Clock clock, double loss) {
     loss_sum_ += loss;
     ++loss_count_;
   }
-  stats_.set_clock(clock);
+  clock_ = clock;
   stats_.set_examples(stats_.examples() + options_.batch_size);
   Publish();
   ++steps_;

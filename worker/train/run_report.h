@@ -35,6 +35,7 @@ class RunReport {
   bool any_loss_ = false;
   Clock record_every_;
   bool record_due_ = false;  // Its clock was skipped.
+  Clock clock_ = 0;          // Steps that are complete, or count as such.
   // Since the last record: steps, those with a loss that is a number, and the
   // sum of these.
   int64_t steps_ = 0;
