@@ -39,6 +39,18 @@ std::string DoingText(const Progress& progress) {
   }
 }
 
+// Other servers to which it hands shards over, each with the first of these. A
+// shard lets requests wait where its target is far behind.
+std::map<int32_t, int32_t> ShardsByTarget(const wire::View& view,
+                                          int32_t server) {
+  std::map<int32_t, int32_t> shards;
+  for (const wire::Move& move : view.move()) {
+    if (view.owner_server(move.shard()) == server && move.server() != server)
+      shards.try_emplace(move.server(), move.shard());
+  }
+  return shards;
+}
+
 bool AllDone(const wire::View& view) {
   return std::all_of(
       view.worker().begin(), view.worker().end(),
@@ -64,10 +76,28 @@ void StallWatch::OnGone(Incarnation worker) {
   done_since_.erase(worker);
 }
 
+void StallWatch::NoticeMoves(const wire::View& view, absl::Time now) {
+  std::map<uint64_t, int32_t> moves;
+  for (const wire::Move& move : view.move())
+    moves[move.id()] = view.owner_server(move.shard());
+  for (const auto& [id, source] : moves_) {
+    if (moves.count(id) == 0) moved_[source] = now;
+  }
+  moves_ = std::move(moves);
+}
+
 absl::Duration StallWatch::StillOf(const Report& report, absl::Time now) const {
   // Who has not been heard of lately may have got on since.
   if (now - report.at > options_.lease / 2 || report.at < judged_from_) {
     return absl::ZeroDuration();
+  }
+  // What it waits for may have been with a shard on its way, and has arrived.
+  if (report.progress.has_server()) {
+    const auto moved = moved_.find(report.progress.server());
+    if (moved != moved_.end() &&
+        report.at < moved->second + options_.lease / 2) {
+      return absl::ZeroDuration();
+    }
   }
   return std::min(absl::Milliseconds(report.progress.for_ms()),
                   report.at - counted_from_);
@@ -133,6 +163,7 @@ std::optional<wire::JobEnd> StallWatch::EndIfAllWaitForServers(
     still[worker.server] = std::max(still[worker.server], worker.still);
   }
   std::vector<std::string> parts;
+  std::set<int32_t> silent;
   for (const auto& [server, waiting] : ranks) {
     std::vector<std::string> threads;
     for (const wire::ServerMember& member : view.server()) {
@@ -147,15 +178,19 @@ std::optional<wire::JobEnd> StallWatch::EndIfAllWaitForServers(
                                        absl::StrJoin(threads, ", "), ")"),
         " has not answered ", RanksText(waiting), " for ",
         SecondsText(still[server])));
+    for (const auto& [target, shard] : ShardsByTarget(view, server)) {
+      absl::StrAppend(&parts.back(), ", and hands shard ", shard,
+                      " over to server ", target);
+      silent.insert(target);
+    }
+    if (server >= 0) silent.insert(server);
   }
   wire::JobEnd end = JobEndOf(
       wire::JobEnd::SERVERS_SILENT,
       absl::StrCat(absl::StrJoin(parts, "; "),
                    ", and no other worker is left that goes on; look at the "
                    "log of that server and at the network between"));
-  for (const auto& [server, waiting] : ranks) {
-    if (server >= 0) end.add_server(server);
-  }
+  for (const int32_t server : silent) end.add_server(server);
   return end;
 }
 
@@ -190,6 +225,7 @@ void StallWatch::Say(const std::vector<Worker>& workers, Findings* findings) {
 
 StallWatch::Findings StallWatch::Look(const wire::View& view, absl::Time now) {
   Findings findings;
+  NoticeMoves(view, now);
   const std::vector<Worker> workers = WorkersOf(view, now);
   Say(workers, &findings);
   if (workers.empty()) return findings;

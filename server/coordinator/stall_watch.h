@@ -9,7 +9,9 @@
 // is to be removed: in all-reduce all of them at once, else those of the
 // smallest clock first, because the rest may not be in anybody's way. Nobody is
 // removed for whom nobody waits. If every live worker waits for a server, none
-// is to blame, and the job cannot go on.
+// is to blame, and the job cannot go on; the servers to which that one hands
+// shards over are named with it. A worker that waited for a server of which a
+// shard has just been taken over has a moment to go on.
 //
 // Time counts from what a worker says when its heartbeat arrives, and never
 // from before the coordinator itself stood still last: what is read then is
@@ -90,6 +92,7 @@ class StallWatch {
     bool Over() const { return still >= limit; }
   };
 
+  void NoticeMoves(const wire::View& view, absl::Time now);
   std::vector<Worker> WorkersOf(const wire::View& view, absl::Time now);
   absl::Duration StillOf(const Report& report, absl::Time now) const;
   static bool Blocks(const Worker& culprit, const Worker& waiter);
@@ -102,6 +105,8 @@ class StallWatch {
   absl::Time last_ = absl::InfinitePast();
   absl::Time counted_from_ = absl::InfinitePast();
   absl::Time judged_from_ = absl::InfinitePast();
+  std::map<uint64_t, int32_t> moves_;    // Sources, at the last look.
+  std::map<int32_t, absl::Time> moved_;  // By source: when one ended last.
   std::map<Incarnation, Report> reports_;
   std::map<Incarnation, absl::Time> done_since_;
   // What has been said: who, at which clock. Kept while it holds.

@@ -755,7 +755,7 @@ bool SimWorld::ServersWereAway(const wire::JobEnd& end) const {
       std::max(scenario.stall_timeout() - 2 * scenario.lease -
                    2 * scenario.retry_max,
                scenario.lease);
-  for (const int32_t server : end.server()) {
+  const auto was_away = [&](int32_t server) {
     absl::Duration away;
     for (const ShardStall& stall : scenario.shard_stalls) {
       if (stall.server == server) away += stall.duration;
@@ -767,9 +767,23 @@ bool SimWorld::ServersWereAway(const wire::JobEnd& end) const {
     for (const auto& [ends, duration] : cut_in_all_) {
       if (ends.first == node || ends.second == node) away += duration;
     }
-    if (away < enough) return false;
-  }
-  return true;
+    return away >= enough;
+  };
+  // Or the other server of a move was: a shard lets requests wait where its
+  // target is far behind, and both are named.
+  const wire::View& view = coordinator_->core().view();
+  const auto moves_with_one_that_was = [&](int32_t server) {
+    return std::any_of(view.move().begin(), view.move().end(),
+                       [&](const wire::Move& move) {
+                         const int32_t source = view.owner_server(move.shard());
+                         return (server == source && was_away(move.server())) ||
+                                (server == move.server() && was_away(source));
+                       });
+  };
+  return std::all_of(
+      end.server().begin(), end.server().end(), [&](int32_t server) {
+        return was_away(server) || moves_with_one_that_was(server);
+      });
 }
 
 void SimWorld::CheckOutcome() {

@@ -255,6 +255,37 @@ TEST_F(StallWatchTest, SeveralServersThatAnswerNobodyEndTheJobToo) {
                     HasSubstr("answered workers 1, 3 for")));
 }
 
+TEST_F(StallWatchTest, TheTargetOfAShardIsNamedWithItsSource) {
+  view_.add_owner_server(0);
+  wire::Move& move = *view_.add_move();
+  move.set_server(1);
+  move.set_id(7);
+  for (const int rank : {0, 1, 2, 3})
+    Says(rank, Progress::WAITING_FOR_SERVER, 17, /*server=*/0);
+  Pass(absl::Seconds(70));
+  ASSERT_TRUE(findings_.end.has_value());
+  EXPECT_THAT(findings_.end->server(), ElementsAre(0, 1));
+  EXPECT_THAT(findings_.end->reason(),
+              HasSubstr("has not answered workers 0, 1, 2, 3 for 60 s, and "
+                        "hands shard 0 over to server 1, and no other worker"));
+}
+
+TEST_F(StallWatchTest, WhoWaitedForAShardThatHasArrivedHasAMoment) {
+  view_.add_owner_server(0);
+  wire::Move& move = *view_.add_move();
+  move.set_server(1);
+  move.set_id(7);
+  for (const int rank : {0, 1, 2, 3})
+    Says(rank, Progress::WAITING_FOR_SERVER, 17, /*server=*/0);
+  Pass(absl::Seconds(59));
+  view_.clear_move();
+  view_.set_owner_server(0, 1);
+  Pass(absl::Seconds(2));  // It says the same, as it did not know yet.
+  EXPECT_FALSE(findings_.end.has_value());
+  Pass(absl::Seconds(2));
+  EXPECT_TRUE(findings_.end.has_value()) << "it does not go on";
+}
+
 TEST_F(StallWatchTest, WhoSaysNothingNeitherWaitsNorHoldsUp) {
   Says(0, Progress::WAITING_FOR_WORKERS, 0);
   EXPECT_THAT(Pass(absl::Seconds(1000)), IsEmpty());
