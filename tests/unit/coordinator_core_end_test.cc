@@ -1,0 +1,252 @@
+// Goal: what ends a job, what its summary says, and that all are told. Method:
+// a job of a few members, played by hand on virtual time.
+#include <cstdint>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/coordinator_core_fixture.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+// ---- The end ----------------------------------------------------------------
+
+TEST_F(CoordinatorCoreTest, FinishesWhenAllAreDoneAndTheChiefHasReported) {
+  StartJob();
+  Leave(0);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  EXPECT_TRUE(core_->Status(now_).view().worker(0).done());
+  Leave(1);
+  EXPECT_EQ(core_->state(), wire::RUNNING) << "the result is missing";
+  const CoordinatorCore::Effects effects = Leave(0, /*with_result=*/true);
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  ASSERT_NE(ViewFor(effects, Server(1)), nullptr);
+  EXPECT_EQ(core_->Summary().steps(), 7);
+}
+
+TEST_F(CoordinatorCoreTest, AUserMayStopTheJob) {
+  StartJob();
+  const PeerId user{.kind = PeerId::Kind::kObserver, .instance = 5};
+  EXPECT_THAT(
+      Answers(Call(user, 0, 1,
+                   [](wire::Call& call) {
+                     call.mutable_stop()->set_reason("stopped by the user");
+                   })),
+      ElementsAre("observer.0.5:1 OK"));
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_EQ(core_->reason(), "stopped by the user");
+  EXPECT_EQ(Join(Worker(0, 999)).code(), wire::REJECTED);
+}
+
+TEST_F(CoordinatorCoreTest, TheSummaryHasEachRanksLastIncarnation) {
+  StartJob();
+  const auto beat = [&](const PeerId& peer, Incarnation incarnation,
+                        int64_t clock, double wait_seconds) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(incarnation);
+    heartbeat.mutable_worker()->set_clock(clock);
+    heartbeat.mutable_worker()->set_wait_seconds(wait_seconds);
+    heartbeat.mutable_worker()->set_bytes_pushed(10 * clock);
+    Send(peer, message);
+  };
+  beat(Worker(0), workers_[0], 6, 0.5);
+  beat(Worker(1), workers_[1], 4, 1.5);
+  Pass(absl::Seconds(7), {Worker(1)});
+  const Incarnation again = Join(Worker(1, 999)).incarnation();
+  beat(Worker(1, 999), again, 5, 0.25);
+  Message message;
+  wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+  heartbeat.set_incarnation(servers_[1]);
+  heartbeat.mutable_server()->set_pushes(20);
+  heartbeat.mutable_server()->set_duplicates(1);
+  heartbeat.mutable_server()->set_applied(9);
+  heartbeat.mutable_server()->set_held(2);
+  heartbeat.mutable_server()->set_dropped(3);
+  for (const int rank : {0, 1}) {
+    run::NonfiniteGradients& count =
+        *heartbeat.mutable_server()->add_nonfinite();
+    count.set_rank(rank);
+    count.set_gradients(2 + 2 * rank);
+  }
+  heartbeat.mutable_server()->mutable_staleness_clocks()->add_bin(8);
+  Send(Server(1), message);
+
+  const run::Summary summary = core_->Summary();
+  ASSERT_EQ(summary.worker_size(), 2);
+  EXPECT_EQ(summary.worker(0).rank(), 0);
+  EXPECT_EQ(summary.worker(0).steps(), 6);
+  EXPECT_EQ(summary.worker(1).rank(), 1);
+  EXPECT_EQ(summary.worker(1).steps(), 5);
+  EXPECT_EQ(summary.worker(1).wait_seconds(), 0.25);
+  EXPECT_EQ(summary.bytes_pushed(), 60u + 40u + 50u) << "all incarnations";
+  EXPECT_EQ(summary.pushes(), 20u);
+  EXPECT_EQ(summary.duplicates(), 1u);
+  EXPECT_EQ(summary.applied(), 9u);
+  EXPECT_EQ(summary.held(), 2u);
+  EXPECT_EQ(summary.dropped(), 3u);
+  EXPECT_EQ(summary.nonfinite(), 6u);
+  EXPECT_EQ(summary.worker(0).nonfinite(), 2u);
+  EXPECT_EQ(summary.worker(1).nonfinite(), 4u);
+  EXPECT_THAT(summary.staleness_clocks_histogram(), ElementsAre(8));
+}
+
+// ---- Stop rules -------------------------------------------------------------
+
+class StopRuleTest : public CoordinatorCoreTest {
+ protected:
+  StopRuleTest() { steps_total_ = 1000; }
+
+  void StartWith(const config::Stop& stop) {
+    options_.stop = stop;
+    Restart();
+    now_ += absl::Seconds(3);
+    StartJob();
+  }
+  // A heartbeat of worker 0 with an evaluation that began `ago`.
+  CoordinatorCore::Effects Evaluate(int64_t step, double loss, double accuracy,
+                                    absl::Duration ago = absl::ZeroDuration()) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(workers_[0]);
+    heartbeat.set_first_record(records_++);
+    heartbeat.mutable_worker()->set_clock(step + 1);
+    run::MetricRecord& record = *heartbeat.add_record();
+    record.set_kind(run::MetricRecord::EVAL);
+    record.set_step(step);
+    record.set_loss(loss);
+    record.set_accuracy(accuracy);
+    record.set_seconds(absl::ToDoubleSeconds(ago));
+    record.set_model_sha256("abc");
+    return Send(Worker(0), message);
+  }
+
+ private:
+  uint64_t records_ = 0;
+};
+
+TEST_F(StopRuleTest, AnAccuracyThatIsReachedFinishesTheJob) {
+  config::Stop stop;
+  stop.set_test_accuracy(0.975);
+  StartWith(stop);
+  now_ += absl::Seconds(10);
+  Evaluate(100, 0.09, 0.9749);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  now_ += absl::Seconds(3);
+  const CoordinatorCore::Effects effects =
+      Evaluate(412, 0.08, 0.9756, absl::Milliseconds(500));
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  EXPECT_THAT(effects.records, SizeIs(1)) << "the evaluation is kept";
+  for (const PeerId& peer : {Server(0), Server(1), Worker(0), Worker(1)}) {
+    ASSERT_NE(ViewFor(effects, peer), nullptr);
+    EXPECT_EQ(ViewFor(effects, peer)->state(), wire::FINISHED);
+  }
+  const run::Summary summary = core_->Summary();
+  EXPECT_EQ(summary.stopped(),
+            "test accuracy 0.9756 reached 0.975 at step 412 after 12.5 s");
+  EXPECT_EQ(summary.steps(), 412);
+  EXPECT_DOUBLE_EQ(summary.test_accuracy(), 0.9756);
+  EXPECT_DOUBLE_EQ(summary.test_loss(), 0.08);
+  EXPECT_DOUBLE_EQ(summary.wall_seconds(), 12.5) << "when the model was there";
+  EXPECT_EQ(summary.model_sha256(), "abc");
+}
+
+TEST_F(StopRuleTest, ALossThatIsReachedFinishesTheJobOnce) {
+  config::Stop stop;
+  stop.set_test_loss(0.1);
+  StartWith(stop);
+  now_ += absl::Seconds(1);
+  Evaluate(10, 0.11, 0.99);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  Evaluate(20, 0.1, 0.5);
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  EXPECT_THAT(Evaluate(30, 0.01, 0.99).records, SizeIs(1));
+  EXPECT_EQ(core_->Summary().stopped(),
+            "test loss 0.1 reached 0.1 at step 20 after 1.0 s");
+  EXPECT_EQ(core_->Summary().steps(), 20);
+}
+
+TEST_F(StopRuleTest, TheTimeIsUpAtTheSmallestClock) {
+  config::Stop stop;
+  stop.set_wall_seconds(20);
+  stop.set_test_accuracy(1);
+  StartWith(stop);
+  const absl::Time start = now_;
+  Evaluate(40, 0.5, 0.75);
+  Message message;
+  wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+  heartbeat.set_incarnation(workers_[1]);
+  heartbeat.mutable_worker()->set_clock(33);
+  Send(Worker(1), message);
+  // Fast forward; NextWakeup() names the time by itself.
+  CoordinatorCore::Effects effects;
+  while (core_->state() == wire::RUNNING && now_ < start + absl::Hours(1)) {
+    for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+    for (int i : {0, 1}) Heartbeat(Worker(i), workers_[i]);
+    now_ = core_->NextWakeup();
+    core_->OnTick(now_, &effects);
+  }
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  EXPECT_LE(now_, start + absl::Milliseconds(20001));
+  const run::Summary summary = core_->Summary();
+  EXPECT_EQ(summary.stopped(),
+            "train.stop.wall_seconds 20 had passed, the last evaluation was "
+            "of step 40 after 20.0 s");
+  EXPECT_EQ(summary.steps(), 33);
+  heartbeat.mutable_worker()->set_clock(35);
+  Send(Worker(1), message);
+  EXPECT_EQ(core_->Summary().steps(), 35) << "known after the end only";
+  EXPECT_DOUBLE_EQ(summary.test_accuracy(), 0.75);
+  EXPECT_EQ(summary.model_sha256(), "");
+}
+
+TEST_F(StopRuleTest, NoRuleHoldsOnceAllStepsAreDone) {
+  config::Stop stop;
+  stop.set_wall_seconds(20);
+  stop.set_test_accuracy(0.9);
+  StartWith(stop);
+  Leave(0);
+  Leave(1);
+  Evaluate(1000, 0.1, 0.99);
+  Pass(absl::Seconds(30), {});
+  EXPECT_EQ(core_->state(), wire::RUNNING) << "the chief writes the model";
+  Leave(0, /*with_result=*/true);
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  EXPECT_EQ(core_->Summary().stopped(), "");
+}
+
+// ---- All know the end -------------------------------------------------------
+
+TEST_F(CoordinatorCoreTest, StaysUntilAllKnowTheEnd) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  core_->Fail("enough", now_, &effects);
+  EXPECT_FALSE(core_->Over(now_));
+  const uint64_t number = core_->Status(now_).view().number();
+  for (int i : {0, 1}) Heartbeat(Server(i), servers_[i], number);
+  Heartbeat(Worker(0), workers_[0], number);
+  EXPECT_FALSE(core_->Over(now_));
+  Heartbeat(Worker(1), workers_[1], number);
+  EXPECT_TRUE(core_->Over(now_));
+}
+
+TEST_F(CoordinatorCoreTest,
+       StaysForALeaseIfSomebodyDoesNotSayThatItKnowsTheEnd) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  core_->Fail("enough", now_, &effects);
+  EXPECT_FALSE(core_->Over(now_ + absl::Seconds(60)))
+      << "it did not run, and nobody could reach it";
+  absl::Time now = now_;
+  while (!core_->Over(now) && now < now_ + absl::Seconds(60)) {
+    now = core_->NextWakeup();
+    core_->OnTick(now, &effects);
+  }
+  EXPECT_EQ(now, now_ + absl::Milliseconds(5001)) << "they had their time";
+}
+
+}  // namespace
+}  // namespace slackline

@@ -1,0 +1,683 @@
+// Goal: who becomes a member and who remains one: joins, leases, restarts, and
+// members that hold others up. Method: a job of a few members, played by hand
+// on virtual time.
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/coordinator_core_fixture.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// ---- Start ------------------------------------------------------------------
+
+TEST_F(CoordinatorCoreTest, RunsWhenAllHaveJoinedAndTellsAll) {
+  for (const PeerId& peer : {Worker(1), Server(1), Worker(0)}) {
+    EXPECT_EQ(Join(peer).code(), wire::OK);
+    EXPECT_EQ(core_->state(), wire::FORMING);
+  }
+  const CoordinatorCore::Effects effects =
+      SendJoin(Server(0), JoinOf(Server(0)));
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  for (const PeerId& peer : {Worker(0), Worker(1), Server(0), Server(1)}) {
+    const wire::View* const view = ViewFor(effects, peer);
+    ASSERT_NE(view, nullptr) << peer.ToString();
+    EXPECT_TRUE(View::Create(*view).ok());
+    EXPECT_EQ(view->worker_size(), 2);
+    EXPECT_TRUE(view->worker(0).founder());
+    EXPECT_EQ(view->steps_total(), 7);
+  }
+}
+
+TEST_F(CoordinatorCoreTest, TheStartTimeoutNamesWhoIsMissing) {
+  options_.lease = absl::Hours(1);
+  Restart();
+  Join(Server(0));
+  Join(Worker(1));
+  EXPECT_THAT(core_->Status(now_).missing(),
+              ElementsAre("server 1", "worker 0"));
+  EXPECT_LE(core_->NextWakeup(), now_ + absl::Seconds(61));
+  now_ += absl::Seconds(61);
+  CoordinatorCore::Effects effects;
+  core_->OnTick(now_, &effects);
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(),
+              HasSubstr("server 1, worker 0 did not join within 60000 ms"));
+  const wire::View* const view = ViewFor(effects, Worker(1));
+  ASSERT_NE(view, nullptr) << "who did join is told";
+  EXPECT_EQ(view->end().cause(), wire::JobEnd::NOT_FORMED);
+  EXPECT_THAT(view->end().server(), ElementsAre(1));
+  EXPECT_THAT(view->end().worker(), ElementsAre(0));
+  EXPECT_EQ(view->end().reason(), core_->reason());
+}
+
+TEST_F(CoordinatorCoreTest, AJoinThatDoesNotFitIsRefusedWithTheReason) {
+  Join(Worker(0));
+  using Spoil = std::function<void(wire::JoinRequest&)>;
+  const std::vector<std::pair<Spoil, std::string>> cases = {
+      {[](auto& join) { join.set_job("other"); },
+       "worker 1 belongs to job 'other'"},
+      {[](auto& join) { join.set_config_hash("x"); },
+       "another config than the coordinator"},
+      {[](auto& join) { join.set_index(2); }, "the index must be in [0, 2)"},
+      {[](auto& join) { join.set_index(-1); }, "the index must be in [0, 2)"},
+      {[](auto& join) { join.clear_role(); }, "not in role 0"},
+      {[](auto& join) { join.clear_table(); }, "a model without tables"},
+      {[](auto& join) { join.set_steps_total(0); }, "0 steps to do"},
+      {[](auto& join) { join.set_steps_total(8); },
+       "must train on the same data"},
+      {[](auto& join) { join.mutable_table(0)->set_shape(0, 11); },
+       "worker 1 has weight[11] where worker 0"},
+      {[](auto& join) { join.mutable_table(0)->set_shape(0, 0); },
+       "extents of at least 1"},
+      {[](auto& join) {
+         for (int i = 0; i < 3; ++i) {
+           join.mutable_table(0)->add_shape(
+               std::numeric_limits<int64_t>::max());
+         }
+       },
+       "at most 1099511627776 elements"},
+      {[](auto& join) { join.mutable_table(0)->set_shard_elements(-4); },
+       "in shards of -4 elements"},
+      {[](auto& join) {
+         join.mutable_table(0)->set_shape(0, 1 << 30);
+         join.mutable_table(0)->set_shard_elements(1);
+       },
+       "more than 1048576 shards"},
+  };
+  for (const auto& [spoil, reason] : cases) {
+    wire::JoinRequest join = JoinOf(Worker(1));
+    spoil(join);
+    const wire::JoinReply reply = Join(Worker(1), join);
+    EXPECT_EQ(reply.code(), wire::REJECTED) << reason;
+    EXPECT_THAT(reply.error(), HasSubstr(reason));
+  }
+  wire::JoinRequest server = JoinOf(Server(0));
+  server.clear_thread();
+  EXPECT_THAT(Join(Server(0), server).error(),
+              HasSubstr("offers no shard threads"));
+  EXPECT_THAT(core_->Status(now_).missing(),
+              ElementsAre("server 0", "server 1", "worker 1"));
+}
+
+// What is in a join is kept, compared and shown to all.
+TEST_F(CoordinatorCoreTest, AJoinThatIsTooLargeOrHasNoFormIsRefusedInFewWords) {
+  using Spoil = std::function<void(wire::JoinRequest&)>;
+  const std::string large(1 << 20, 'x');
+  const std::vector<Spoil> of_anybody = {
+      [&](auto& join) { join.set_job(large); },
+      [&](auto& join) { join.set_config_hash(large); },
+      [&](auto& join) { join.set_host(large); },
+      [&](auto& join) { join.set_host_id(large); },
+      [&](auto& join) { join.set_data(large); },
+  };
+  std::vector<Spoil> of_workers = of_anybody;
+  of_workers.push_back(
+      [&](auto& join) { join.mutable_table(0)->set_name(large); });
+  of_workers.push_back([&](auto& join) {
+    for (int i = 0; i < 1 << 20; ++i) join.mutable_table(0)->add_shape(1);
+  });
+  of_workers.push_back([&](auto& join) {
+    for (int i = 0; i < 1 << 16; ++i) *join.add_table() = join.table(0);
+  });
+  std::vector<Spoil> of_servers = of_anybody;
+  of_servers.push_back([&](auto& join) {
+    for (int i = 0; i < 1 << 16; ++i) *join.add_thread() = join.thread(0);
+  });
+  for (const std::string& endpoint : std::vector<std::string>{
+           "", "garbage", "tcp://", "tcp://host", "tcp://host:", "tcp://:80",
+           "tcp://host:0", "tcp://host:65536", "tcp://host:-1",
+           "tcp://host:99999999999", "tcp://ho st:80", "tcp://host:80 ",
+           "tcp://*:80\n", "udp://host:80", "inproc://control", large}) {
+    of_servers.push_back(
+        [endpoint](auto& join) { join.mutable_thread(0)->set_tcp(endpoint); });
+  }
+  for (const std::string& endpoint :
+       {std::string("garbage"), std::string("ipc://"), "ipc://" + large}) {
+    of_servers.push_back(
+        [endpoint](auto& join) { join.mutable_thread(0)->set_ipc(endpoint); });
+  }
+  const auto expect_refused = [&](const PeerId& peer, const Spoil& spoil) {
+    wire::JoinRequest join = JoinOf(peer);
+    spoil(join);
+    const wire::JoinReply reply = Join(peer, join);
+    EXPECT_EQ(reply.code(), wire::REJECTED) << reply.error();
+    EXPECT_LT(reply.error().size(), 1000u);
+  };
+  for (const Spoil& spoil : of_workers) expect_refused(Worker(0), spoil);
+  for (const Spoil& spoil : of_servers) expect_refused(Server(0), spoil);
+  EXPECT_EQ(core_->sizes().members, 0u);
+  wire::JoinRequest join = JoinOf(Server(0));
+  join.mutable_thread(0)->set_tcp("tcp://[fe80::1%eth0]:65535");
+  join.mutable_thread(0)->set_ipc("ipc://@slackline-1");
+  EXPECT_EQ(Join(Server(0), join).code(), wire::OK);
+}
+
+TEST_F(CoordinatorCoreTest, AMemberThatFailsBeforeTheStartEndsTheJob) {
+  const Incarnation worker = Join(Worker(0)).incarnation();
+  Call(Worker(0), worker, 1, [](wire::Call& call) {
+    call.mutable_leave()->set_failure("no data folder");
+  });
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(),
+              AllOf(HasSubstr("worker 0"), HasSubstr("no data folder")));
+}
+
+// ---- Places -----------------------------------------------------------------
+
+TEST_F(CoordinatorCoreTest, ASecondCopyOfARankWaitsForTheFirstOnesLease) {
+  StartJob();
+  const wire::JoinReply copy = Join(Worker(1, 777));
+  EXPECT_EQ(copy.code(), wire::RETRY);
+  EXPECT_THAT(
+      copy.error(),
+      AllOf(HasSubstr("worker 1 (pid 4101 on somewhere) holds this place"),
+            HasSubstr("lease of 5000 ms")));
+  Pass(absl::Seconds(6), {Worker(1)});
+  const wire::JoinReply next = Join(Worker(1, 777));
+  EXPECT_EQ(next.code(), wire::OK);
+  EXPECT_GT(next.incarnation(), workers_[1]);
+}
+
+TEST_F(CoordinatorCoreTest,
+       ARepeatedJoinGetsTheSameIncarnationAndRenewsTheLease) {
+  StartJob();
+  now_ += absl::Seconds(4);
+  EXPECT_EQ(Join(Worker(0)).incarnation(), workers_[0]);
+  now_ += absl::Seconds(4);
+  Heartbeat(Server(0), servers_[0]);
+  CoordinatorCore::Effects effects;
+  core_->OnTick(now_, &effects);
+  EXPECT_THAT(effects.log, Not(testing::Contains(HasSubstr("worker 0"))));
+}
+
+// A late copy must not make a member that no process knows to be.
+TEST_F(CoordinatorCoreTest, AJoinOfAPastLifeMakesNoNewMember) {
+  StartJob();
+  Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_EQ(Join(Worker(1)).incarnation(), workers_[1]);
+  EXPECT_THAT(core_->Status(now_).worker(), SizeIs(1));
+  const CoordinatorCore::Effects effects = Heartbeat(Worker(1), workers_[1]);
+  EXPECT_EQ(effects.sends.at(0).message.header.heartbeat_reply().code(),
+            wire::FENCED);
+}
+
+TEST_F(CoordinatorCoreTest, WhoIsDoneAndStartedAgainWaitsForItsOldLease) {
+  StartJob();
+  Leave(1);
+  const wire::JoinReply reply = Join(Worker(1, 999));
+  EXPECT_EQ(reply.code(), wire::RETRY);
+  EXPECT_THAT(reply.error(), HasSubstr("has completed its work"));
+  Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_EQ(Join(Worker(1, 999)).code(), wire::OK);
+}
+
+TEST_F(CoordinatorCoreTest, AForgottenTokenThatKnocksIsANewProcess) {
+  StartJob();
+  workers_.pop_back();
+  const auto live_and_leave = [&](uint64_t token) {
+    const wire::JoinReply reply = Join(Worker(1, token));
+    Call(Worker(1, token), reply.incarnation(), 1,
+         [](wire::Call& call) { call.mutable_leave()->set_failure("enough"); });
+    return reply.incarnation();
+  };
+  Pass(absl::Seconds(6), {Worker(1)});
+  const Incarnation first = live_and_leave(5000);
+  EXPECT_EQ(Join(Worker(1, 5000)).incarnation(), first) << "a late copy";
+  for (uint64_t token = 5001; token < 5001 + 4096; ++token)
+    live_and_leave(token);
+  EXPECT_GT(Join(Worker(1, 5000)).incarnation(), first);
+}
+
+TEST_F(CoordinatorCoreTest, ALateWorkerTakesPartFromItsJoinPull) {
+  StartJob();
+  Pass(absl::Seconds(6), {Worker(1)});
+  const PeerId again = Worker(1, 777);
+  const CoordinatorCore::Effects effects = SendJoin(again, JoinOf(again));
+  const wire::View* const view = ViewFor(effects, again);
+  ASSERT_NE(view, nullptr);
+  ASSERT_EQ(view->worker_size(), 2);
+  EXPECT_TRUE(view->worker(0).founder());
+  EXPECT_FALSE(view->worker(1).founder());
+}
+
+// ---- Leases -----------------------------------------------------------------
+
+TEST_F(CoordinatorCoreTest, ASilentWorkerLeavesTheViewAndTheOthersGoOn) {
+  Restart();
+  StartJob();
+  const CoordinatorCore::Effects effects = Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  const wire::View* const view = ViewFor(effects, Server(1));
+  ASSERT_NE(view, nullptr);
+  ASSERT_EQ(view->worker_size(), 1);
+  EXPECT_EQ(view->worker(0).rank(), 0);
+  EXPECT_THAT(core_->Summary().workers_lost(),
+              ElementsAre(HasSubstr(
+                  "worker 1 (pid 4101 on somewhere) is dead or cut off")));
+}
+
+TEST_F(CoordinatorCoreTest, ALeaseLastsToItsEndAndNoLonger) {
+  StartJob();
+  const absl::Time end = now_ + absl::Seconds(5);
+  CoordinatorCore::Effects effects;
+  TickUntil(end, &effects);
+  EXPECT_THAT(effects.log, IsEmpty());
+  now_ = core_->NextWakeup();
+  EXPECT_EQ(now_, end + absl::Milliseconds(1));
+  core_->OnTick(now_, &effects);
+  EXPECT_THAT(effects.log, IsEmpty()) << "something may wait to be read";
+  now_ = core_->NextWakeup();
+  EXPECT_EQ(now_, end + absl::Milliseconds(2));
+  core_->OnTick(now_, &effects);
+  EXPECT_THAT(effects.log, Not(IsEmpty()));
+}
+
+// The coordinator stands still for too short a time to count, in which a lease
+// runs out and its member is heard: its driver may read that a moment later.
+TEST_F(CoordinatorCoreTest, WhatCameInAShortPauseKeepsALease) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  TickUntil(now_ + absl::Milliseconds(4900), &effects);
+  now_ += absl::Milliseconds(900);
+  core_->OnTick(now_, &effects);
+  for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+  for (int i : {0, 1}) Heartbeat(Worker(i), workers_[i]);
+  TickUntil(now_ + absl::Seconds(4), &effects);
+  EXPECT_THAT(effects.log, IsEmpty());
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+}
+
+TEST_F(CoordinatorCoreTest, WhoLostItsLeaseIsFenced) {
+  StartJob();
+  Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_THAT(Answers(Barrier(1, "b")), ElementsAre("worker.1.101:1 FENCED"));
+  // Nor may another process use a living one's incarnation.
+  const CoordinatorCore::Effects effects =
+      Heartbeat(Worker(0, 999), workers_[0]);
+  EXPECT_EQ(effects.sends.at(0).message.header.heartbeat_reply().code(),
+            wire::FENCED);
+}
+
+TEST_F(CoordinatorCoreTest, LeasesThatRunOutTogetherAreOneView) {
+  options_.workers = 3;
+  Restart();
+  StartJob();
+  const uint64_t number = core_->view().number();
+  const CoordinatorCore::Effects effects =
+      Pass(absl::Seconds(6), {Worker(1), Worker(2)});
+  EXPECT_EQ(core_->view().number(), number + 1);
+  EXPECT_EQ(core_->view().worker_size(), 1);
+  EXPECT_EQ(core_->view().group(), number + 1);
+}
+
+// ---- A coordinator that was stopped itself ----------------------------------
+
+TEST_F(CoordinatorCoreTest, AfterAPauseOfItsOwnEverybodyHasTheTimeItHadBefore) {
+  StartJob();
+  now_ += absl::Seconds(1);
+  for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+  for (int i : {0, 1}) Heartbeat(Worker(i), workers_[i]);
+  // Stopped for five leases; what was sent meanwhile is not here yet.
+  now_ += absl::Seconds(25);
+  CoordinatorCore::Effects effects;
+  core_->OnTick(now_, &effects);
+  EXPECT_THAT(effects.log, IsEmpty());
+  // Worker 1 has died meanwhile. Of its lease one second had passed, and the
+  // pause counts as one gap of a second.
+  for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+  Heartbeat(Worker(0), workers_[0]);
+  const absl::Time back = now_;
+  while (effects.log.empty() && now_ < back + absl::Seconds(10)) {
+    for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+    Heartbeat(Worker(0), workers_[0]);
+    now_ = core_->NextWakeup();
+    core_->OnTick(now_, &effects);
+  }
+  EXPECT_EQ(now_, back + absl::Milliseconds(4002));
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  ASSERT_THAT(effects.log, SizeIs(1));
+  EXPECT_THAT(effects.log[0], HasSubstr("worker 1 (pid 4101 on somewhere) is "
+                                        "dead or cut off: not heard for 5002 "
+                                        "ms"));
+}
+
+// It was cut off from the worker, and stopped before it could read what came
+// when the cut was over.
+TEST_F(CoordinatorCoreTest, APauseDoesNotUseUpTheRestOfALease) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  const auto others_live = [&](absl::Duration duration) {
+    for (const absl::Time end = now_ + duration; now_ < end;) {
+      now_ += absl::Milliseconds(100);
+      for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+      Heartbeat(Worker(0), workers_[0]);
+      core_->OnTick(now_, &effects);
+    }
+  };
+  others_live(absl::Milliseconds(4900));
+  now_ += absl::Seconds(25);
+  core_->OnTick(now_, &effects);
+  EXPECT_THAT(effects.log, IsEmpty());
+  Heartbeat(Worker(1), workers_[1]);
+  others_live(absl::Milliseconds(4900));
+  EXPECT_THAT(effects.log, IsEmpty());
+  // Nothing waits to be read this time.
+  now_ += absl::Seconds(25);
+  others_live(absl::Milliseconds(800));
+  EXPECT_THAT(effects.log, IsEmpty());
+  others_live(absl::Milliseconds(500));
+  ASSERT_THAT(effects.log, SizeIs(1));
+  EXPECT_THAT(effects.log[0], HasSubstr("worker 1"));
+}
+
+// Worker 1 is heard again during the second pause.
+TEST_F(CoordinatorCoreTest, NobodyIsDeadBeforeWhatCameInTheLastPauseIsRead) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  for (int pause = 0; pause < 2; ++pause) {
+    for (const absl::Time end = now_ + absl::Milliseconds(4900); now_ < end;) {
+      now_ += absl::Milliseconds(pause == 0 ? 100 : 700);
+      for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
+      Heartbeat(Worker(0), workers_[0]);
+      core_->OnTick(now_, &effects);
+      if (pause == 1) break;  // It has run for a moment only.
+    }
+    now_ += absl::Seconds(25);
+    core_->OnTick(now_, &effects);
+    EXPECT_THAT(effects.log, IsEmpty());
+  }
+  Heartbeat(Worker(1), workers_[1]);
+  now_ += absl::Milliseconds(900);
+  core_->OnTick(now_, &effects);
+  EXPECT_THAT(effects.log, IsEmpty());
+}
+
+TEST_F(CoordinatorCoreTest, APauseDoesNotUseUpTheTimeToJoin) {
+  Join(Server(0));
+  CoordinatorCore::Effects effects;
+  now_ += absl::Minutes(10);
+  core_->OnTick(now_, &effects);
+  EXPECT_EQ(core_->state(), wire::FORMING);
+}
+
+TEST_F(CoordinatorCoreTest, WhoIsRunTooRarelyStillFindsTheDead) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  for (int i = 0; i < 13; ++i) {
+    // Of the first five, one second counts; of the next eight nothing.
+    now_ += absl::Seconds(3);
+    core_->OnTick(now_, &effects);
+    EXPECT_EQ(core_->state(), wire::RUNNING);
+  }
+  now_ += absl::Seconds(3);
+  core_->OnTick(now_, &effects);
+  core_->OnTick(now_ + absl::Milliseconds(1), &effects);
+  EXPECT_EQ(core_->state(), wire::FAILED);
+}
+
+// ---- The identity of the run ------------------------------------------------
+
+TEST_F(CoordinatorCoreTest, EverythingItSaysCarriesTheRun) {
+  options_.run = 0xabc;
+  Restart();
+  CoordinatorCore::Effects effects = SendJoin(Server(0), JoinOf(Server(0)));
+  EXPECT_EQ(effects.sends.at(0).message.header.join_reply().run(), 0xabcu);
+  Join(Server(1));
+  Join(Worker(0));
+  effects = SendJoin(Worker(1), JoinOf(Worker(1)));
+  core_->Fail("enough", now_, &effects);
+  ASSERT_FALSE(effects.sends.empty());
+  for (const Outgoing& out : effects.sends) {
+    EXPECT_EQ(out.message.header.run(), 0xabcu);
+    if (!out.message.header.has_view()) continue;
+    EXPECT_EQ(out.message.header.view().run(), 0xabcu);
+  }
+}
+
+TEST_F(CoordinatorCoreTest, AProcessOfAnEarlierRunIsToldSo) {
+  options_.run = 0xabc;
+  Restart();
+  StartJob();
+  // It calls itself what worker 1 is called here.
+  Message message;
+  message.header.set_run(0xdef);
+  message.header.mutable_heartbeat()->set_incarnation(workers_[1]);
+  message.header.mutable_heartbeat()->mutable_worker()->set_clock(1000);
+  CoordinatorCore::Effects effects = Send(Worker(1), message);
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  EXPECT_EQ(effects.sends[0].message.header.wrong_run().job(), "job");
+  EXPECT_EQ(effects.sends[0].message.header.wrong_run().run(), 0xabcu);
+  message.header.mutable_call()->set_incarnation(workers_[1]);
+  message.header.mutable_call()->mutable_leave();
+  effects = Send(Worker(1), message);
+  EXPECT_TRUE(effects.sends.at(0).message.header.has_wrong_run());
+  EXPECT_THAT(core_->Status(now_).worker(),
+              testing::Each(testing::Property(&run::WorkerStats::clock, 0)));
+  // Who only asks belongs to none.
+  effects = Call(kObserver, 0, 1, [](auto& call) { call.mutable_status(); });
+  EXPECT_TRUE(effects.sends.at(0).message.header.call_reply().has_status());
+}
+
+// ---- What a death means for the job -----------------------------------------
+
+TEST_F(CoordinatorCoreTest, AnAllReduceJobGoesOnWithoutTheDeadWorker) {
+  options_.sync.mutable_allreduce();
+  Restart();
+  StartJob();
+  const uint64_t group = core_->Status(now_).view().group();
+  const CoordinatorCore::Effects effects = Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  const wire::View* const view = ViewFor(effects, Worker(0));
+  ASSERT_NE(view, nullptr);
+  EXPECT_EQ(view->worker_size(), 1);
+  EXPECT_EQ(view->group(), view->number()) << "the others connect anew";
+  EXPECT_GT(view->group(), group);
+  EXPECT_EQ(Join(Worker(1, 777)).code(), wire::OK) << "it may come again";
+}
+
+TEST_F(CoordinatorCoreTest, AnAllReduceJobSurvivesADoneWorkersDeath) {
+  options_.sync.mutable_allreduce();
+  Restart();
+  StartJob();
+  Leave(1);
+  Pass(absl::Seconds(6), {Worker(1)});
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  Leave(0, /*with_result=*/true);
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+}
+
+TEST_F(CoordinatorCoreTest, ASilentServerFailsTheJobAndAllAreTold) {
+  options_.shard_elements = 5;  // One shard for each server.
+  Restart();
+  StartJob();
+  const CoordinatorCore::Effects effects = Pass(absl::Seconds(6), {Server(1)});
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SERVER_LOST);
+  EXPECT_THAT(core_->view().end().server(), ElementsAre(1));
+  EXPECT_THAT(core_->reason(), AllOf(HasSubstr("server 1 (pid 4201"),
+                                     HasSubstr("its shards are lost")));
+  const wire::View* const view = ViewFor(effects, Worker(0));
+  ASSERT_NE(view, nullptr);
+  EXPECT_TRUE(View::Create(*view).ok()) << "the members can read it";
+}
+
+TEST_F(CoordinatorCoreTest, ASilentServerWithoutShardsLeavesTheViewOnly) {
+  StartJob();  // The only shard is on server 0.
+  const CoordinatorCore::Effects effects = Pass(absl::Seconds(6), {Server(1)});
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  const wire::View* const view = ViewFor(effects, Worker(0));
+  ASSERT_NE(view, nullptr);
+  ASSERT_EQ(view->server_size(), 1);
+  EXPECT_EQ(view->server(0).index(), 0);
+  EXPECT_EQ(Heartbeat(Server(1), servers_[1])
+                .sends.at(0)
+                .message.header.heartbeat_reply()
+                .code(),
+            wire::FENCED);
+}
+
+TEST_F(CoordinatorCoreTest, TheLastWorkersDeathFailsTheJob) {
+  StartJob();
+  Pass(absl::Seconds(6), {Worker(0), Worker(1)});
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::NO_WORKER_LEFT);
+}
+
+// ---- Restarts of the last worker --------------------------------------------
+
+class OneWorkerTest : public CoordinatorCoreTest {
+ protected:
+  OneWorkerTest() {
+    options_.workers = 1;
+    Restart();
+  }
+  // The worker dies; another process knocks every second from then on.
+  CoordinatorCore::Effects DieAndKnock() {
+    CoordinatorCore::Effects effects;
+    for (int second = 0; second < 7; ++second) {
+      const CoordinatorCore::Effects joined =
+          SendJoin(Worker(0, 999), JoinOf(Worker(0, 999)));
+      effects.sends.insert(effects.sends.end(), joined.sends.begin(),
+                           joined.sends.end());
+      const CoordinatorCore::Effects passed =
+          Pass(absl::Seconds(1), {Worker(0)});
+      effects.sends.insert(effects.sends.end(), passed.sends.begin(),
+                           passed.sends.end());
+    }
+    return effects;
+  }
+};
+
+TEST_F(OneWorkerTest, WhoKnocksForTheLastWorkersPlaceGetsIt) {
+  StartJob();
+  const CoordinatorCore::Effects effects = DieAndKnock();
+  EXPECT_EQ(core_->state(), wire::RUNNING) << core_->reason();
+  const wire::View* const view = ViewFor(effects, Worker(0, 999));
+  ASSERT_NE(view, nullptr);
+  ASSERT_EQ(view->worker_size(), 1);
+  EXPECT_GT(view->worker(0).incarnation(), workers_[0]);
+  EXPECT_FALSE(view->worker(0).founder());
+  const wire::View* const servers = ViewFor(effects, Server(0));
+  ASSERT_NE(servers, nullptr);
+  EXPECT_EQ(servers->worker_size(), 1) << "no view is without a worker";
+}
+
+TEST_F(OneWorkerTest, WhoKnockedLongAgoDoesNot) {
+  StartJob();
+  EXPECT_EQ(Join(Worker(0, 999)).code(), wire::RETRY);
+  Pass(absl::Seconds(4), {});
+  Pass(absl::Seconds(6), {Worker(0)});
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::NO_WORKER_LEFT);
+  EXPECT_THAT(core_->reason(), HasSubstr("no worker is left, and none that has "
+                                         "been started again waits to join"));
+}
+
+TEST_F(OneWorkerTest, InAllReduceTheModelIsLostWithTheLastWorker) {
+  options_.sync.mutable_allreduce();
+  Restart();
+  StartJob();
+  DieAndKnock();
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(),
+              AllOf(HasSubstr("the model is lost with it"),
+                    HasSubstr("worker 0, which has been started again")));
+}
+
+// ---- Who holds others up ----------------------------------------------------
+
+class StallTest : public CoordinatorCoreTest {
+ protected:
+  void Says(int rank, run::WorkerProgress::Activity activity, Clock clock) {
+    run::WorkerProgress progress;
+    progress.set_activity(activity);
+    progress.set_clock(clock);
+    progress.set_what("doing so");
+    says_[rank] = {progress, now_};
+  }
+  // As Pass(), with what the workers say of themselves.
+  CoordinatorCore::Effects PassSaying(absl::Duration time) {
+    CoordinatorCore::Effects all;
+    for (const absl::Time end = now_ + time; now_ < end;) {
+      now_ += absl::Seconds(1);
+      for (size_t i = 0; i < servers_.size(); ++i)
+        Heartbeat(Server(i), servers_[i]);
+      for (size_t i = 0; i < workers_.size(); ++i) {
+        Message message;
+        wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+        heartbeat.set_incarnation(workers_[i]);
+        run::WorkerProgress& progress =
+            *heartbeat.mutable_worker()->mutable_progress();
+        progress = says_[i].first;
+        progress.set_for_ms(absl::ToInt64Milliseconds(now_ - says_[i].second));
+        heartbeat.mutable_worker()->set_clock(progress.clock());
+        core_->OnMessage(Worker(i), message, now_, &all);
+      }
+      core_->OnTick(now_, &all);
+    }
+    return all;
+  }
+  std::map<int, std::pair<run::WorkerProgress, absl::Time>> says_;
+};
+
+TEST_F(StallTest, WhoHoldsOthersUpIsShownThenRemovedAndMayJoinAgain) {
+  StartJob();
+  Says(0, run::WorkerProgress::WAITING_FOR_WORKERS, 5);
+  Says(1, run::WorkerProgress::WORKING, 4);
+  CoordinatorCore::Effects effects = PassSaying(absl::Seconds(30));
+  const std::string sentence =
+      "worker 1 holds up worker 0: it is doing so, at "
+      "clock 4, without progress for ";
+  EXPECT_THAT(core_->Status(now_).held_up(), ElementsAre(HasSubstr(sentence)));
+  EXPECT_THAT(effects.log, ElementsAre(HasSubstr(sentence))) << "said once";
+  effects = PassSaying(absl::Seconds(40));
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  EXPECT_THAT(effects.removed, ElementsAre(workers_[1]));
+  const wire::View* const view = ViewFor(effects, Worker(0));
+  ASSERT_NE(view, nullptr);
+  ASSERT_EQ(view->worker_size(), 1);
+  EXPECT_EQ(view->worker(0).rank(), 0);
+  EXPECT_THAT(core_->Status(now_).held_up(), IsEmpty());
+  EXPECT_THAT(
+      core_->Summary().workers_lost(),
+      ElementsAre("worker 1 (pid 4101 on somewhere) was removed, and may join "
+                  "again, because it held up worker 0: without progress for "
+                  "60 s, it is doing so, at clock 4"));
+  EXPECT_EQ(Heartbeat(Worker(1), workers_[1])
+                .sends.at(0)
+                .message.header.heartbeat_reply()
+                .code(),
+            wire::FENCED);
+  EXPECT_EQ(Join(Worker(1, 999)).code(), wire::OK);
+}
+
+TEST_F(StallTest, AServerThatAnswersNobodyEndsTheJob) {
+  StartJob();
+  for (const int rank : {0, 1}) {
+    Says(rank, run::WorkerProgress::WAITING_FOR_SERVER, 4);
+    says_[rank].first.set_server(1);
+  }
+  PassSaying(absl::Seconds(70));
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(),
+              HasSubstr("server 1 (shard threads at tcp://somewhere:1) has not "
+                        "answered workers 0, 1 for 6"));
+}
+
+}  // namespace
+}  // namespace slackline
