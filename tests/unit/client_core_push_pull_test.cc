@@ -1,0 +1,408 @@
+// Goal: what a worker's client sends, where to, how much of it is on its way at
+// once, and what it makes of the answers. Method: the shard threads are played
+// by hand, on virtual time.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/data_messages.h"
+#include "tests/unit/client_core_fixture.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// ---- Push -------------------------------------------------------------------
+
+TEST_F(ClientCoreTest, ATableIsCutIntoItsShardsForTheirOwners) {
+  const ClientCore::Effects effects = Push(0, 0);
+  ASSERT_THAT(effects.sends, SizeIs(4));
+  for (const ClientCore::Send& send : effects.sends) {
+    const wire::PushRequest& push = send.message.header.push_request();
+    ASSERT_EQ(push.push_size(), 1);
+    EXPECT_EQ(send.to, (Owner{0, push.push(0).shard() % 2}));
+    EXPECT_EQ(push.push(0).seq(), 1u);
+    EXPECT_EQ(push.push(0).gradient(), 5u);
+    EXPECT_EQ(send.message.payloads.at(0).size(), kShardBytes);
+  }
+  EXPECT_EQ(client_->unacknowledged_bytes(), 4 * kShardBytes);
+}
+
+TEST_F(ClientCoreTest, AMessageIsClosedAtItsSizeOrAtTheEndOfTheClock) {
+  options_.message_bytes = 3 * kShardBytes;
+  Restart();
+  EXPECT_THAT(Push(0, 1).sends, IsEmpty())
+      << "two shards for each thread so far";
+  const ClientCore::Effects effects = Push(0, 0);
+  EXPECT_THAT(effects.sends, SizeIs(4));
+  EXPECT_THAT(slackline::ShardsOf(
+                  effects.sends.at(0).message.header.push_request().push()),
+              ElementsAre(4, 6, 0));
+}
+
+TEST_F(ClientCoreTest, TheWindowLimitsBytesInFlightToEachThread) {
+  options_.window_bytes = 2 * kShardBytes;
+  Restart();
+  EXPECT_THAT(ShardsOf(Push(0, 0)), ElementsAre(0, 2, 1, 3));
+  EXPECT_THAT(ShardsOf(Push(0, 1)), IsEmpty()) << "both windows are full";
+  EXPECT_THAT(ShardsOf(Reply(kThread0, 0, 1)), ElementsAre(4));
+  EXPECT_THAT(ShardsOf(Reply(kThread1, 1, 1)), ElementsAre(5));
+  EXPECT_EQ(client_->unacknowledged_bytes(), 6 * kShardBytes)
+      << "queued ones included";
+}
+
+TEST_F(ClientCoreTest, AMessageLargerThanTheWindowGoesAlone) {
+  options_.window_bytes = kShardBytes / 2;
+  Restart();
+  EXPECT_THAT(ShardsOf(Push(0, 0)), ElementsAre(0, 1));
+  EXPECT_THAT(ShardsOf(Reply(kThread0, 0, 1)), ElementsAre(2));
+}
+
+TEST_F(ClientCoreTest,
+       WhatIsAcknowledgedLeavesTheWindowThoughAnEarlierOneIsOpen) {
+  options_.window_bytes = 2 * kShardBytes;
+  Restart();
+  Push(0, 0);
+  Push(0, 1);
+  const ClientCore::Effects effects = Reply(kThread0, 2, 1);
+  EXPECT_THAT(ShardsOf(effects), ElementsAre(4))
+      << "besides the probe for the one that was overtaken";
+}
+
+TEST_F(ClientCoreTest, APushOutOfTurnIsRefusedAndSendsNothing) {
+  Push(0, 0);
+  EXPECT_THAT(std::string(TryPush(0, 0).message()),
+              HasSubstr("was pushed already"));
+  EXPECT_THAT(std::string(TryPush(1, 1).message()),
+              HasSubstr("expected clock 0"));
+  EXPECT_THAT(std::string(TryPush(0, 2).message()),
+              HasSubstr("the job has 2 tables"));
+  EXPECT_THAT(std::string(TryPush(0, 1, 60).message()),
+              HasSubstr("gradient of 60 bytes"));
+  versions_.pop_back();
+  EXPECT_THAT(std::string(TryPush(0, 1).message()),
+              HasSubstr("7 base versions"));
+  EXPECT_THAT(Take().sends, IsEmpty());
+  versions_.push_back(5);
+  EXPECT_THAT(Push(0, 1).sends, SizeIs(4));
+  EXPECT_EQ(Push(1, 0).sends.at(0).message.header.push_request().push(0).seq(),
+            2u);
+}
+
+// ---- Small pushes -----------------------------------------------------------
+
+TEST_F(ClientCoreTest, SmallPushesShareAMessageOnceSeveralAreUnanswered) {
+  options_.message_bytes = 4096;
+  options_.small_messages_max = 2;
+  Restart();
+  std::vector<uint64_t> requests;
+  for (Clock clock = 0; clock < 6; ++clock) {
+    Push(clock, 0);
+    for (const ClientCore::Send& send : Push(clock, 1).sends) {
+      if (send.to == kThread0)
+        requests.push_back(send.message.header.push_request().request_id());
+    }
+  }
+  ASSERT_THAT(requests, SizeIs(2)) << "an idle link delays nothing";
+  Message message;
+  message.header.mutable_push_reply()->set_request_id(requests[0]);
+  for (const int32_t shard : {0, 2, 4, 6}) {
+    wire::PushAnswer& answer =
+        *message.header.mutable_push_reply()->add_answer();
+    answer.set_shard(shard);
+    answer.set_accepted_seq(1);
+  }
+  const ClientCore::Effects effects = Receive(kThread0, message);
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  const auto& pushes = effects.sends[0].message.header.push_request().push();
+  ASSERT_EQ(pushes.size(), 4 * 4);
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(pushes[i].clock(), 2 + i / 4);
+}
+
+TEST_F(ClientCoreTest, AMessageIsFullAtSoManyEntries) {
+  options_.message_bytes = 4096;
+  options_.message_entries = 3;
+  Restart();
+  Push(0, 0);
+  const ClientCore::Effects effects = Push(0, 1);
+  ASSERT_THAT(effects.sends, SizeIs(4));
+  EXPECT_EQ(effects.sends[0].message.header.push_request().push_size(), 3);
+  EXPECT_EQ(effects.sends[1].message.header.push_request().push_size(), 1);
+}
+
+// ---- Pull -------------------------------------------------------------------
+
+TEST_F(ClientCoreTest, APullIsPutTogetherFromItsParts) {
+  options_.message_bytes = 4096;
+  Restart();
+  const uint64_t id = client_->Pull(3, 2, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  ASSERT_THAT(sent.sends, SizeIs(2));
+  EXPECT_EQ(sent.sends[0].message.header.pull_request().pull(0).step().clock(),
+            3);
+  EXPECT_EQ(
+      sent.sends[0].message.header.pull_request().pull(0).step().own_clock(),
+      2);
+  EXPECT_THAT(Receive(kThread0, AnswerTo(sent.sends[0], {0, 4})).pulled,
+              IsEmpty());
+  EXPECT_THAT(Receive(kThread1, AnswerTo(sent.sends[1], {1, 3, 5, 7})).pulled,
+              IsEmpty());
+  // Only what is missing is asked for again.
+  EXPECT_THAT(ShardsOf(Tick()), ElementsAre(2, 6));
+  const ClientCore::Effects done =
+      Receive(kThread0, AnswerTo(sent.sends[0], {6, 2}, 4));
+  ASSERT_THAT(done.pulled, SizeIs(1));
+  EXPECT_EQ(done.pulled[0].pull_id, id);
+  EXPECT_EQ(done.pulled[0].shards.at(0).version, 3u);
+  EXPECT_EQ(done.pulled[0].shards.at(2).version, 4u);
+  EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
+}
+
+// The replies to the pushes were lost.
+TEST_F(ClientCoreTest, AnAnswerShowsThatThePushesOfEarlierClocksAreAccepted) {
+  options_.message_bytes = 4096;
+  Restart();
+  for (const Clock clock : {0, 1}) {
+    for (const int table : {0, 1}) Push(clock, table);
+  }
+  EXPECT_EQ(client_->unacknowledged_bytes(), 2 * kShards * kShardBytes);
+  client_->Pull(1, 1, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  ASSERT_THAT(sent.sends, SizeIs(2));
+  Receive(kThread0, AnswerTo(sent.sends[0], {0, 2, 4, 6}));
+  Receive(kThread1, AnswerTo(sent.sends[1], {1, 3, 5, 7}));
+  EXPECT_EQ(client_->unacknowledged_bytes(), kShards * kShardBytes)
+      << "of clock 1 the answer says nothing";
+}
+
+TEST_F(ClientCoreTest, ARepeatedAnswerIsIgnored) {
+  options_.message_bytes = 4096;
+  Restart();
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Receive(kThread0, AnswerTo(sent.sends[0], {0, 2}, 3));
+  Receive(kThread0, AnswerTo(sent.sends[0], {0, 2}, 9));
+  Receive(kThread0, AnswerTo(sent.sends[0], {4, 6}, 3));
+  Receive(kThread0, AnswerTo(sent.sends[0], {4, 6}, 9));
+  const ClientCore::Effects done =
+      Receive(kThread1, AnswerTo(sent.sends[1], {1, 3, 5, 7}));
+  ASSERT_THAT(done.pulled, SizeIs(1));
+  for (const ClientCore::ShardValue& value : done.pulled[0].shards)
+    EXPECT_EQ(value.version, 3u);
+  EXPECT_EQ(client_->bytes_pulled(), kShards * kShardBytes);
+}
+
+TEST_F(ClientCoreTest, TheWindowLimitsPullsAskedFor) {
+  options_.window_bytes = 2 * kShardBytes;
+  Restart();
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  EXPECT_THAT(ShardsOf(sent), ElementsAre(0, 2, 1, 3));
+  EXPECT_THAT(ShardsOf(Receive(kThread0, AnswerTo(sent.sends[0], {0}))),
+              ElementsAre(4));
+}
+
+// ---- What is waited for -----------------------------------------------------
+
+TEST_F(ClientCoreTest, AParkedPullNamesForWhomItWaitsAndIsNoRetry) {
+  options_.message_bytes = 4096;
+  Restart();
+  client_->Pull(1, 1, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  now_ += absl::Milliseconds(30);
+  EXPECT_THAT(client_->WaitingFor(now_).text,
+              HasSubstr("weight[0, 4) at clock 1 from server 0 thread 0 "
+                        "(tcp://here:1) has no "
+                        "answer for 30ms"));
+  Receive(kThread1, AnswerTo(sent.sends[1], {1, 3, 5, 7}));
+  Tick();
+  EXPECT_EQ(client_->retries(), 1u);
+  Receive(kThread0, Parked(sent.sends[0], 0, 3));
+  EXPECT_EQ(client_->retries(), 0u);
+  EXPECT_THAT(client_->WaitingFor(now_).text,
+              HasSubstr("waits for rank 3, whose clock is 0"));
+}
+
+TEST_F(ClientCoreTest, AParkedPullAsksNowAndThenForWhomItWaits) {
+  options_.message_bytes = 4096;
+  options_.retry_max = absl::Seconds(4);
+  Restart();
+  client_->Pull(1, 1, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Receive(kThread1, AnswerTo(sent.sends.at(1), {1, 3, 5, 7}));
+  std::vector<absl::Duration> gaps;
+  for (int i = 0; i < 3; ++i) {
+    const absl::Time before = now_;
+    EXPECT_THAT(ShardsOf(Tick()), ElementsAre(0, 2, 4, 6));
+    gaps.push_back(now_ - before);
+    Receive(kThread0, Parked(sent.sends[0], 0, 3, i / 2));
+  }
+  EXPECT_THAT(gaps, ElementsAre(absl::Milliseconds(100), absl::Seconds(1),
+                                absl::Seconds(1)));
+  EXPECT_EQ(client_->retries(), 0u);
+  now_ += absl::Milliseconds(10);
+  const ClientCore::Waiting waiting = client_->WaitingFor(now_);
+  EXPECT_EQ(waiting.kind, ClientCore::Waiting::Kind::kWorkers);
+  EXPECT_EQ(waiting.rank, Rank{3});
+  EXPECT_EQ(waiting.clock, 1);
+  EXPECT_EQ(waiting.since_progress, absl::Milliseconds(10))
+      << "its clock has moved";
+}
+
+TEST_F(ClientCoreTest, AServerThatIsSilentForLongOutweighsAParkedPull) {
+  options_.message_bytes = 4096;
+  Restart();
+  EXPECT_EQ(client_->WaitingFor(now_).kind,
+            ClientCore::Waiting::Kind::kNothing);
+  client_->Pull(1, 1, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Receive(kThread0, Parked(sent.sends.at(0), 0, 3));
+  now_ += absl::Milliseconds(400);
+  EXPECT_EQ(client_->WaitingFor(now_).kind,
+            ClientCore::Waiting::Kind::kWorkers);
+  now_ += absl::Milliseconds(1);
+  const ClientCore::Waiting waiting = client_->WaitingFor(now_);
+  EXPECT_EQ(waiting.kind, ClientCore::Waiting::Kind::kServer);
+  EXPECT_EQ(waiting.server, 0);
+  EXPECT_EQ(waiting.clock, 1);
+  EXPECT_EQ(waiting.since_progress, absl::Milliseconds(401));
+  EXPECT_THAT(waiting.text, HasSubstr("weight[4, 8) at clock 1 from server 0 "
+                                      "thread 1 (tcp://here:2) has no answer"));
+}
+
+TEST_F(ClientCoreTest, PushesWithoutAnAnswerAreWaitedFor) {
+  Push(0, 0);
+  now_ += absl::Milliseconds(70);
+  const ClientCore::Waiting waiting = client_->WaitingFor(now_);
+  EXPECT_EQ(waiting.kind, ClientCore::Waiting::Kind::kServer);
+  EXPECT_EQ(waiting.server, 0);
+  EXPECT_EQ(waiting.rank, std::nullopt);
+  EXPECT_EQ(waiting.since_progress, absl::Milliseconds(70));
+  EXPECT_THAT(waiting.text, HasSubstr("pushes of clock 0"));
+}
+
+// ---- Start, views, failures -------------------------------------------------
+
+TEST_F(ClientCoreTest, StartsAtTheLargestClockAndDeclaresItWhereAShardLags) {
+  ClientCore::PullResult joined;
+  joined.shards.resize(kShards);
+  for (int shard = 0; shard < kShards; ++shard) {
+    joined.shards[shard].shard_clock = shard == 4 ? 6 : 7;
+  }
+  EXPECT_EQ(client_->StartAt(joined, now_, &effects_), 7);
+  const ClientCore::Effects effects = Take();
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  const wire::PushRequest& push =
+      effects.sends[0].message.header.push_request();
+  ASSERT_EQ(push.push_size(), 1);
+  EXPECT_TRUE(push.push(0).has_advance());
+  EXPECT_EQ(push.push(0).clock(), 7);
+  EXPECT_EQ(push.push(0).shard(), 4);
+  EXPECT_THAT(effects.sends[0].message.payloads, IsEmpty());
+  EXPECT_FALSE(TryPush(0, 0).ok());
+  Push(7, 0);
+  const ClientCore::Effects second = Push(7, 1);
+  EXPECT_EQ(second.sends.at(0).message.header.push_request().push(0).shard(),
+            4);
+  EXPECT_EQ(second.sends.at(0).message.header.push_request().push(0).seq(), 2u)
+      << "the declaration was the first";
+}
+
+TEST_F(ClientCoreTest, SkippedClocksAreDeclaredToAllShardsBehindThePushes) {
+  Push(0, 0);
+  Push(0, 1);
+  Take();
+  client_->SkipTo(4, now_, &effects_);
+  const ClientCore::Effects effects = Take();
+  int shards = 0;
+  for (const ClientCore::Send& send : effects.sends) {
+    const wire::PushRequest& push = send.message.header.push_request();
+    for (const wire::Push& fact : push.push()) {
+      EXPECT_TRUE(fact.has_advance());
+      EXPECT_EQ(fact.clock(), 4);
+      EXPECT_EQ(fact.seq(), 2u);
+    }
+    shards += push.push_size();
+  }
+  EXPECT_EQ(shards, kShards);
+  EXPECT_FALSE(TryPush(1, 0).ok());
+  EXPECT_TRUE(TryPush(4, 0).ok());
+}
+
+TEST_F(ClientCoreTest, AnswersOfAnotherRunAreIgnored) {
+  options_.run = 77;
+  Restart();
+  EXPECT_EQ(Push(0, 0).sends.at(0).message.header.run(), 77u);
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  EXPECT_EQ(sent.sends.at(0).message.header.run(), 77u);
+  Message answer = AnswerTo(sent.sends[0], {0});
+  answer.header.set_run(78);
+  Receive(kThread0, answer);
+  EXPECT_EQ(client_->bytes_pulled(), 0u);
+  answer.header.set_run(0);
+  Receive(kThread0, answer);
+  EXPECT_EQ(client_->bytes_pulled(), kShardBytes);
+  for (const ClientCore::Send& send : Wake().sends)
+    EXPECT_EQ(send.message.header.run(), 77u);
+}
+
+TEST_F(ClientCoreTest, WhoIsNoMemberAnyMoreIsFenced) {
+  Push(0, 0);
+  EXPECT_TRUE(Reply(kThread0, 0, 0, Outcome::kFenced).fenced);
+  wire::View without = TestView();
+  without.set_number(3);
+  without.clear_worker();
+  client_->OnView(*View::Create(without), absl::UnixEpoch(), &effects_);
+  EXPECT_TRUE(Take().fenced);
+}
+
+TEST_F(ClientCoreTest, ARefusalIsPassedOnWithTheServersReason) {
+  Push(0, 0);
+  const ClientCore::Effects effects =
+      Reply(kThread0, 2, 0, Outcome::kRejected, "its next clock is 4");
+  EXPECT_THAT(std::string(effects.failure.message()),
+              AllOf(HasSubstr("server 0 thread 0"), HasSubstr("weight[8, 12)"),
+                    HasSubstr("its next clock is 4")));
+}
+
+TEST_F(ClientCoreTest, AnAnswerOfTheWrongSizeIsAFailure) {
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Message answer = AnswerTo(sent.sends[0], {0});
+  answer.payloads[0] = Payload::Allocate(kShardBytes - 4);
+  EXPECT_THAT(std::string(Receive(kThread0, answer).failure.message()),
+              HasSubstr("with 12 bytes, the shard has 16"));
+}
+
+TEST_F(ClientCoreTest, AnswersThatMakeNoSenseAreSurvived) {
+  Push(0, 0);
+  client_->Pull(0, 0, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Message reply;
+  reply.header.mutable_push_reply()->add_answer();  // No number.
+  Receive(kThread0, reply);
+  Reply(kThread0, 99, 1);
+  Reply(kThread0, -1, 1);
+  Message answer = AnswerTo(sent.sends[0], {0});
+  answer.payloads.clear();
+  Receive(kThread0, answer);
+  answer = AnswerTo(sent.sends[0], {99});
+  Receive(kThread0, answer);
+  answer = AnswerTo(sent.sends[0], {0});
+  answer.header.mutable_pull_reply()->mutable_answer(0)->clear_what();
+  EXPECT_TRUE(Receive(kThread0, answer).failure.ok());
+  EXPECT_EQ(client_->unacknowledged_bytes(), 4 * kShardBytes);
+  EXPECT_EQ(client_->bytes_pulled(), 0u);
+}
+
+}  // namespace
+}  // namespace slackline
