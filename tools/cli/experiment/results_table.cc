@@ -16,7 +16,8 @@ using Json = nlohmann::json;
 
 std::string NumberText(double value, const std::string& unit) {
   if (unit == "share") return PercentText(value, 2);
-  return absl::StrFormat(unit == "s" ? "%.1f s" : "%.4f", value);
+  return unit == "s" ? absl::StrFormat("%.1f s", value)
+                     : absl::StrFormat("%.4f", value);
 }
 
 // Student's t of two runs says next to nothing: accuracies from -186 to 288 %.
