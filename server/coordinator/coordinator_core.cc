@@ -313,7 +313,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
       return editor_.End(std::move(end));
     }
     totals_.AddGone(member.server);
-    placement_.OnGone(member);
+    placement_.OnGone(member, effects);
     return modes_.NoteNews();
   }
   editor_.RemoveWorker(member.index());

@@ -72,9 +72,16 @@ std::string Placement::WhyMustStay(const Member& server) const {
   return "";
 }
 
-void Placement::OnGone(const Member& server) {
+void Placement::OnGone(const Member& server, CoordinatorEffects* effects) {
   rebalancer_.Forget(server.index(), editor_);
   news_ = true;
+  const auto& servers = members_->servers();
+  if (std::all_of(servers.begin(), servers.end(),
+                  [](const auto& entry) { return entry.second->draining; })) {
+    effects->log.push_back(
+        "no server is left that may take shards; those that are drained keep "
+        "theirs until another one joins: slackline servers add");
+  }
 }
 
 absl::StatusOr<run::Plan> Placement::OnCall(const wire::Call& call,

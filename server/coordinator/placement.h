@@ -41,7 +41,7 @@ class Placement {
   void PlanIfDue(absl::Time now, CoordinatorEffects* effects);
   absl::Time NextPlan() const { return next_plan_; }
   // A server without shards is gone.
-  void OnGone(const Member& server);
+  void OnGone(const Member& server, CoordinatorEffects* effects);
 
   // There may be room for a move that had to wait.
   void NoteNews() { news_ = true; }

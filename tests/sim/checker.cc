@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/metrics/histogram.h"
 #include "common/status.h"
+#include "common/sync/phases.h"
 #include "common/view/initializer.h"
 
 namespace slackline::sim {
@@ -138,16 +139,16 @@ void Checker::CheckPhases(const wire::View& before, const wire::View& view) {
 }
 
 const wire::Phase& Checker::PhaseOf(Clock clock) const {
-  int index = 0;
-  while (index + 1 < latest_view_.phase_size() &&
-         latest_view_.phase(index + 1).from() <= clock) {
-    ++index;
-  }
-  return latest_view_.phase(index);
+  return PhaseAt(latest_view_, clock);
 }
 
-Clock Checker::NeededClock(Clock clock, bool largest_bound) const {
-  const wire::Phase& phase = PhaseOf(clock);
+const wire::View& Checker::ViewOf(Owner owner) const {
+  return shard_threads_.at(owner).view->proto();
+}
+
+Clock Checker::NeededClock(const wire::View& view, Clock clock,
+                           bool largest_bound) {
+  const wire::Phase& phase = PhaseAt(view, clock);
   const sync::Mode& mode = phase.mode();
   Clock needed = clock;
   if (mode.has_ssp()) needed = clock - mode.ssp().staleness();
@@ -158,20 +159,20 @@ Clock Checker::NeededClock(Clock clock, bool largest_bound) const {
   if (mode.has_asp() || mode.has_backup()) needed = 0;
   if (phase.from() == 0) return needed;
   // No clock of these is left half done.
-  const sync::Mode& before = PhaseOf(phase.from() - 1).mode();
+  const sync::Mode& before = PhaseAt(view, phase.from() - 1).mode();
   if (before.has_bsp() || before.has_allreduce())
     needed = std::max<Clock>(needed, phase.from());
   return needed;
 }
 
-Clock Checker::NeededComplete(Clock clock) const {
-  const wire::Phase& phase = PhaseOf(clock);
+Clock Checker::NeededComplete(const wire::View& view, Clock clock) {
+  const wire::Phase& phase = PhaseAt(view, clock);
   if (phase.mode().has_backup()) return clock;
   if (phase.from() == 0) return 0;
-  return PhaseOf(phase.from() - 1).mode().has_backup() ? phase.from() : 0;
+  return PhaseAt(view, phase.from() - 1).mode().has_backup() ? phase.from() : 0;
 }
 
-bool Checker::HasEnough(const Twin& twin) const {
+bool Checker::HasEnough(const Twin& twin, const wire::View& view) {
   const Clock clock = twin.held.front().clock;
   int present = 0;
   bool may_come = false;  // Somebody's gradient of this clock.
@@ -179,7 +180,7 @@ bool Checker::HasEnough(const Twin& twin) const {
     present += participant.present;
     may_come = may_come || (participant.present && participant.clock <= clock);
   }
-  const sync::Mode& mode = PhaseOf(clock).mode();
+  const sync::Mode& mode = PhaseAt(view, clock).mode();
   const int spare = mode.has_backup() ? mode.backup().workers() : 0;
   return !may_come ||
          static_cast<int>(twin.held.size()) >= std::max(1, present - spare);
@@ -850,7 +851,7 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
   OnTrace(effects, served, owner);
   for (const int32_t id : served) {
     if (core.Owns(ShardId{id}))
-      CheckWaiting(twins_.at(id), *core.GateOf(ShardId{id}));
+      CheckWaiting(twins_.at(id), *core.GateOf(ShardId{id}), ViewOf(owner));
   }
   for (const int32_t id : cut) {
     if (const ShardMachine* const machine = core.MachineOf(ShardId{id})) {
@@ -936,7 +937,7 @@ void Checker::OnTrace(const ShardCore::Effects& effects,
         OnAdvanced(twin->second, record);
         break;
       case ShardTraceRecord::Kind::kUpdated:
-        OnUpdated(twin->second, record);
+        OnUpdated(twin->second, record, owner);
         break;
       case ShardTraceRecord::Kind::kPullAnswered:
         OnPullAnswered(twin->second, record, owner);
@@ -990,7 +991,8 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
   const std::string who =
       absl::StrCat(twin.name, " took over clock ", record.clock, " of ",
                    Name(record.rank, record.incarnation));
-  if (PhaseOf(record.clock).mode().has_allreduce()) {
+  const sync::Mode& mode = PhaseAt(ViewOf(owner), record.clock).mode();
+  if (mode.has_allreduce()) {
     return Report(Invariant::kMode,
                   absl::StrCat(who, ", whose step is by all-reduce"));
   }
@@ -1024,7 +1026,6 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
                                                    : Invariant::kOrder,
                   absl::StrCat(who, ", its next one is ", participant.clock));
   }
-  const sync::Mode& mode = PhaseOf(record.clock).mode();
   const bool holds = mode.has_bsp() || mode.has_backup();
   const bool too_stale = !holds && !JudgeStale(twin, missed);
   const bool discarded = record.kind == ShardTraceRecord::Kind::kPushDiscarded;
@@ -1059,7 +1060,8 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
   UpdateMinClock(twin);
 }
 
-void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
+void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record,
+                        Owner owner) {
   ++stats_.updates;
   if (record.version != twin.versions.size()) {
     return Report(
@@ -1073,14 +1075,14 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record) {
                   absl::StrCat(twin.name, " was updated to version ",
                                record.version, " without a push"));
   }
-  const bool enough = HasEnough(twin);
+  const bool enough = HasEnough(twin, ViewOf(owner));
   update.contributions = std::move(twin.held);
   update.clock = record.clock;
   twin.held.clear();
   int present = 0;
   for (const auto& [life, participant] : twin.participants)
     present += participant.present;
-  const sync::Mode& mode = PhaseOf(record.clock).mode();
+  const sync::Mode& mode = PhaseAt(ViewOf(owner), record.clock).mode();
   update.held = mode.has_bsp() || mode.has_backup();
   if (update.held) {
     update.divisor = static_cast<int>(update.contributions.size());
@@ -1163,18 +1165,19 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
            absl::StrCat(who(), " for its clock ", pull.own_clock,
                         ", but has only ", puller->second.clock, " of it"));
   }
-  const Clock complete = pull.join ? 0 : NeededComplete(pull.clock);
+  const wire::View& view = ViewOf(owner);
+  const Clock complete = pull.join ? 0 : NeededComplete(view, pull.clock);
   if (twin.complete < complete) {
     Report(Invariant::kStaleness,
            absl::StrCat(who(), " at clock ", pull.clock,
                         ", where clocks before ", complete,
                         " must be complete; it is at clock ", twin.complete));
   }
-  const Clock needed = pull.join ? 0 : NeededClock(pull.clock);
+  const Clock needed = pull.join ? 0 : NeededClock(view, pull.clock);
   if (needed <= 0 && complete <= 0) return;
   ++stats_.gated;
   stats_.beyond_low +=
-      twin.min_clock < NeededClock(pull.clock, /*largest_bound=*/false);
+      twin.min_clock < NeededClock(view, pull.clock, /*largest_bound=*/false);
   for (const auto& [other, participant] : twin.participants) {
     if (!Live(other)) continue;
     if (participant.clock < needed) {
@@ -1197,9 +1200,11 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
   }
 }
 
-void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate) {
+void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate,
+                           const wire::View& view) {
   if (!twin.held.empty() &&
-      PhaseOf(twin.held.front().clock).mode().has_backup() && HasEnough(twin)) {
+      PhaseAt(view, twin.held.front().clock).mode().has_backup() &&
+      HasEnough(twin, view)) {
     Report(Invariant::kSyncSum,
            absl::StrCat(twin.name, " holds ", twin.held.size(),
                         " gradients of clock ", twin.held.front().clock,
@@ -1214,9 +1219,9 @@ void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate) {
     }
     const bool may_go =
         pull.state ? twin.min_clock >= pull.clock
-                   : twin.min_clock >=
-                             NeededClock(pull.clock, /*largest_bound=*/false) &&
-                         twin.complete >= NeededComplete(pull.clock);
+                   : twin.min_clock >= NeededClock(view, pull.clock,
+                                                   /*largest_bound=*/false) &&
+                         twin.complete >= NeededComplete(view, pull.clock);
     if (!may_go) continue;
     Report(Invariant::kStaleness,
            absl::StrCat(twin.name, " parks pull ", pull.request_id, " of ",

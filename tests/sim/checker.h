@@ -256,12 +256,16 @@ class Checker {
                Versions* slots, const Update& update) const;
   // How the job synchronises at this clock, as far as anybody knows.
   const wire::Phase& PhaseOf(Clock clock) const;
+  // What a shard thread knows of the phases. Its view may lack the newest ones
+  // while requests of the dead are left.
+  const wire::View& ViewOf(Owner owner) const;
   // Clocks of every worker that a pull of this clock must contain, with the
   // smallest bound or with the largest one; and how many must be complete.
-  Clock NeededClock(Clock clock, bool largest_bound = true) const;
-  Clock NeededComplete(Clock clock) const;
+  static Clock NeededClock(const wire::View& view, Clock clock,
+                           bool largest_bound = true);
+  static Clock NeededComplete(const wire::View& view, Clock clock);
   // Whether a clock of BACKUP of which the twin holds gradients is complete.
-  bool HasEnough(const Twin& twin) const;
+  static bool HasEnough(const Twin& twin, const wire::View& view);
   void CheckPhases(const wire::View& before, const wire::View& view);
   // A live worker asks for, or pushes, something of `clock`, and knows so many
   // phases.
@@ -294,9 +298,10 @@ class Checker {
   void OnPushAccepted(Twin& twin, const ShardTraceRecord& record, Owner owner);
   // By the rule for stale gradients: false if the gradient is not applied.
   bool JudgeStale(Twin& twin, int64_t missed_updates);
-  void OnUpdated(Twin& twin, const ShardTraceRecord& record);
+  void OnUpdated(Twin& twin, const ShardTraceRecord& record, Owner owner);
   // What waits at the shard has to wait.
-  void CheckWaiting(const Twin& twin, const StalenessGate& gate);
+  void CheckWaiting(const Twin& twin, const StalenessGate& gate,
+                    const wire::View& view);
   void OnPullAnswered(Twin& twin, const ShardTraceRecord& record, Owner owner);
   void UpdateMinClock(Twin& twin);
   // Lives that the coordinator counts as members now.

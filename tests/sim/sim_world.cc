@@ -497,8 +497,15 @@ void SimWorld::CheckLinger() {
       absl::StrAppend(&open, " phase ", view.entered() + 1);
     // While the workers have the model nothing moves.
     const bool may_move = !view.phase(view.entered()).mode().has_allreduce();
+    const std::set<int32_t>& drained = user_->drained();
+    const auto is_drained = [&](const wire::ServerMember& server) {
+      return drained.count(server.index()) > 0;
+    };
+    // When the last of the others has gone, nobody can take the shards.
+    const bool can_leave =
+        !std::all_of(view.server().begin(), view.server().end(), is_drained);
     for (const wire::ServerMember& server : view.server()) {
-      if (may_move && user_->drained().count(server.index()) > 0)
+      if (may_move && can_leave && is_drained(server))
         absl::StrAppend(&open, " server ", server.index(), " to leave");
     }
     const bool automatic =
