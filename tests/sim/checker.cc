@@ -142,8 +142,16 @@ const wire::Phase& Checker::PhaseOf(Clock clock) const {
   return PhaseAt(latest_view_, clock);
 }
 
-const wire::View& Checker::ViewOf(Owner owner) const {
-  return shard_threads_.at(owner).view->proto();
+const wire::View& Checker::ViewFor(const Life& life, Owner owner) const {
+  return Live(life) ? latest_view_ : shard_threads_.at(owner).view->proto();
+}
+
+const wire::View& Checker::ViewForHeld(const Twin& twin, Owner owner) const {
+  const auto live =
+      std::find_if(twin.held.begin(), twin.held.end(),
+                   [&](const Contribution& held) { return Live(held.life); });
+  return ViewFor((live == twin.held.end() ? twin.held.begin() : live)->life,
+                 owner);
 }
 
 Clock Checker::NeededClock(const wire::View& view, Clock clock,
@@ -851,7 +859,7 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
   OnTrace(effects, served, owner);
   for (const int32_t id : served) {
     if (core.Owns(ShardId{id}))
-      CheckWaiting(twins_.at(id), *core.GateOf(ShardId{id}), ViewOf(owner));
+      CheckWaiting(twins_.at(id), *core.GateOf(ShardId{id}), owner);
   }
   for (const int32_t id : cut) {
     if (const ShardMachine* const machine = core.MachineOf(ShardId{id})) {
@@ -991,7 +999,9 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
   const std::string who =
       absl::StrCat(twin.name, " took over clock ", record.clock, " of ",
                    Name(record.rank, record.incarnation));
-  const sync::Mode& mode = PhaseAt(ViewOf(owner), record.clock).mode();
+  const sync::Mode& mode =
+      PhaseAt(ViewFor({record.rank, record.incarnation}, owner), record.clock)
+          .mode();
   if (mode.has_allreduce()) {
     return Report(Invariant::kMode,
                   absl::StrCat(who, ", whose step is by all-reduce"));
@@ -1075,14 +1085,15 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record,
                   absl::StrCat(twin.name, " was updated to version ",
                                record.version, " without a push"));
   }
-  const bool enough = HasEnough(twin, ViewOf(owner));
+  const wire::View& view = ViewForHeld(twin, owner);
+  const bool enough = HasEnough(twin, view);
   update.contributions = std::move(twin.held);
   update.clock = record.clock;
   twin.held.clear();
   int present = 0;
   for (const auto& [life, participant] : twin.participants)
     present += participant.present;
-  const sync::Mode& mode = PhaseAt(ViewOf(owner), record.clock).mode();
+  const sync::Mode& mode = PhaseAt(view, record.clock).mode();
   update.held = mode.has_bsp() || mode.has_backup();
   if (update.held) {
     update.divisor = static_cast<int>(update.contributions.size());
@@ -1165,7 +1176,7 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
            absl::StrCat(who(), " for its clock ", pull.own_clock,
                         ", but has only ", puller->second.clock, " of it"));
   }
-  const wire::View& view = ViewOf(owner);
+  const wire::View& view = ViewFor(life, owner);
   const Clock complete = pull.join ? 0 : NeededComplete(view, pull.clock);
   if (twin.complete < complete) {
     Report(Invariant::kStaleness,
@@ -1201,10 +1212,13 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
 }
 
 void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate,
-                           const wire::View& view) {
-  if (!twin.held.empty() &&
-      PhaseAt(view, twin.held.front().clock).mode().has_backup() &&
-      HasEnough(twin, view)) {
+                           Owner owner) {
+  const auto backup_has_enough = [&] {
+    const wire::View& view = ViewForHeld(twin, owner);
+    return PhaseAt(view, twin.held.front().clock).mode().has_backup() &&
+           HasEnough(twin, view);
+  };
+  if (!twin.held.empty() && backup_has_enough()) {
     Report(Invariant::kSyncSum,
            absl::StrCat(twin.name, " holds ", twin.held.size(),
                         " gradients of clock ", twin.held.front().clock,
@@ -1217,6 +1231,7 @@ void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate,
         puller->second.clock < pull.own_clock) {
       continue;
     }
+    const wire::View& view = ViewFor(puller->first, owner);
     const bool may_go =
         pull.state ? twin.min_clock >= pull.clock
                    : twin.min_clock >= NeededClock(view, pull.clock,

@@ -256,9 +256,12 @@ class Checker {
                Versions* slots, const Update& update) const;
   // How the job synchronises at this clock, as far as anybody knows.
   const wire::Phase& PhaseOf(Clock clock) const;
-  // What a shard thread knows of the phases. Its view may lack the newest ones
-  // while requests of the dead are left.
-  const wire::View& ViewOf(Owner owner) const;
+  // The view by which a shard thread has to treat requests of that worker. A
+  // live one waits until the shard knows the phases that it knows; what is left
+  // of a dead one may get there before these.
+  const wire::View& ViewFor(const Life& life, Owner owner) const;
+  // The same for a gradient that the twin holds, which are of one clock.
+  const wire::View& ViewForHeld(const Twin& twin, Owner owner) const;
   // Clocks of every worker that a pull of this clock must contain, with the
   // smallest bound or with the largest one; and how many must be complete.
   static Clock NeededClock(const wire::View& view, Clock clock,
@@ -300,8 +303,7 @@ class Checker {
   bool JudgeStale(Twin& twin, int64_t missed_updates);
   void OnUpdated(Twin& twin, const ShardTraceRecord& record, Owner owner);
   // What waits at the shard has to wait.
-  void CheckWaiting(const Twin& twin, const StalenessGate& gate,
-                    const wire::View& view);
+  void CheckWaiting(const Twin& twin, const StalenessGate& gate, Owner owner);
   void OnPullAnswered(Twin& twin, const ShardTraceRecord& record, Owner owner);
   void UpdateMinClock(Twin& twin);
   // Lives that the coordinator counts as members now.
