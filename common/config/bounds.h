@@ -6,6 +6,7 @@
 
 namespace slackline {
 
+inline constexpr int kWorkersMax = 4096;
 inline constexpr int kGroupsMax = 1024;  // Blocks of servers or of workers.
 inline constexpr int kSlowdownMax = 1000;
 inline constexpr int kKibMax = 1 << 20;  // 1 GiB, far from where int32 ends.

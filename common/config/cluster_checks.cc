@@ -26,7 +26,6 @@ using google::protobuf::Reflection;
 
 // Bounds on counts. They refuse slips of the keyboard, not real clusters.
 constexpr int kServersMax = 1024;
-constexpr int kWorkersMax = 4096;
 constexpr int kShardThreadsMax = 1024;  // Of a server.
 constexpr int kComputeThreadsMax = 256;
 constexpr int kJobLengthMax = 64;

@@ -137,6 +137,20 @@ std::string ErrorOf(const std::string& text) {
   return std::string(ReadRecordedTrace(folder.path()).status().message());
 }
 
+TEST(RecordedTrace, ANumberThatCannotBeIsRefusedByItsField) {
+  for (const char* const clock :
+       {"33333333333333333330", "1e30", "-1", "1.5", "9223372036854775807"}) {
+    EXPECT_THAT(
+        ErrorOf(absl::StrCat(R"({"event":"push","shard":0,"rank":0,"clock":)",
+                             clock, R"(,"version":0})")),
+        HasSubstr("clock: "))
+        << clock;
+  }
+  EXPECT_THAT(ErrorOf(Push(4096, 0, 0)),
+              HasSubstr("rank: 4096 is no whole number in [0, 4095]"));
+  EXPECT_THAT(ErrorOf(Update("0,-1", 2, 0, 1)), HasSubstr("rank: -1 is no"));
+}
+
 TEST(RecordedTrace, HasTheUpdatesOfAShardInTheOrderOfItsVersions) {
   // Shard 0 moved from server 1 to server 0.
   const TempFolder folder;

@@ -12,6 +12,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/config/bounds.h"
+#include "common/cut.h"
 #include "common/rng.h"
 #include "common/status.h"
 
@@ -19,6 +21,9 @@ namespace slackline {
 namespace {
 
 constexpr int64_t kDelayMax = 100000;  // Refuses slips of the keyboard.
+constexpr int64_t kShardMax = 10000000;
+constexpr int64_t kVersionMax = kStepsMax * kWorkersMax;
+constexpr size_t kShownBytes = 40;  // Of a value that is refused.
 
 int64_t DrawDelay(const SyntheticDelays& delays, bool last_worker, Rng& rng) {
   switch (delays.kind) {
@@ -42,6 +47,21 @@ int64_t DrawDelay(const SyntheticDelays& delays, bool last_worker, Rng& rng) {
   return 0;
 }
 
+// That field, or element of a list, as a whole number in [low, high].
+absl::StatusOr<int64_t> WholeNumber(const nlohmann::json& value,
+                                    const std::string& field, int64_t low,
+                                    int64_t high) {
+  // The two kinds of whole numbers in JSON; beyond both it is a fraction.
+  const bool fits = value.is_number_unsigned()
+                        ? value.get<uint64_t>() <= INT64_MAX
+                        : value.is_number_integer();
+  const int64_t number = fits ? value.get<int64_t>() : 0;
+  if (fits && number >= low && number <= high) return number;
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", Cut(value.dump(), kShownBytes),
+                   " is no whole number in [", low, ", ", high, "]"));
+}
+
 // Fills a trace from records, one after the other.
 class Recording {
  public:
@@ -53,20 +73,19 @@ class Recording {
           "without");
     }
     if (event != "push" && event != "update") return absl::OkStatus();
-    const auto id = record.at("shard").get<int64_t>();
-    if (id < 0 || id > 10000000) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("shard: ", id, " is no shard id"));
-    }
+    SL_ASSIGN_OR_RETURN(const int64_t id,
+                        WholeNumber(record.at("shard"), "shard", 0, kShardMax));
     if (id >= static_cast<int64_t>(trace_.shards.size())) {
       trace_.shards.resize(id + 1);
       versions_.resize(id + 1);
     }
-    const auto clock = record.at("clock").get<Clock>();
-    const auto version = record.at("version").get<int64_t>();
+    SL_ASSIGN_OR_RETURN(const Clock clock,
+                        WholeNumber(record.at("clock"), "clock", 0, kStepsMax));
+    SL_ASSIGN_OR_RETURN(
+        const int64_t version,
+        WholeNumber(record.at("version"), "version", 0, kVersionMax));
     if (event == "push") {
-      const auto rank = record.at("rank").get<int32_t>();
-      if (rank < 0) return absl::InvalidArgumentError("rank: below 0");
+      SL_ASSIGN_OR_RETURN(const int32_t rank, RankOf(record.at("rank")));
       trace_.workers = std::max(trace_.workers, rank + 1);
       trace_.shards[id].reads.push_back(
           {.rank = rank, .clock = clock, .version = version});
@@ -78,11 +97,16 @@ class Recording {
       }
       return absl::OkStatus();
     }
-    versions_[id].push_back(
-        {version, DelayTrace::Update{
-                      .clock = clock,
-                      .ranks = record.at("ranks").get<std::vector<int32_t>>(),
-                      .workers = record.at("workers").get<int>()}});
+    DelayTrace::Update update{.clock = clock, .ranks = {}, .workers = 0};
+    for (const nlohmann::json& value : record.at("ranks")) {
+      SL_ASSIGN_OR_RETURN(const int32_t rank, RankOf(value));
+      update.ranks.push_back(rank);
+    }
+    SL_ASSIGN_OR_RETURN(
+        const int64_t workers,
+        WholeNumber(record.at("workers"), "workers", 0, kWorkersMax));
+    update.workers = static_cast<int>(workers);
+    versions_[id].push_back({version, std::move(update)});
     return absl::OkStatus();
   }
 
@@ -105,6 +129,12 @@ class Recording {
   }
 
  private:
+  static absl::StatusOr<int32_t> RankOf(const nlohmann::json& value) {
+    SL_ASSIGN_OR_RETURN(const int64_t rank,
+                        WholeNumber(value, "rank", 0, kWorkersMax - 1));
+    return static_cast<int32_t>(rank);
+  }
+
   DelayTrace trace_;
   std::vector<std::vector<std::pair<int64_t, DelayTrace::Update>>> versions_;
   std::set<std::pair<std::pair<int64_t, int32_t>, Clock>> seen_;
