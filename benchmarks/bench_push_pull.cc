@@ -29,6 +29,7 @@
 #include "benchmarks/push_pull.h"
 #include "benchmarks/report.h"
 #include "common/process/freed_memory.h"
+#include "common/process/logging.h"
 #include "common/status.h"
 
 namespace slackline::bench {
@@ -309,6 +310,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  SetUpLogging("bench_push_pull", TimeSource());  // stdout is for the figures.
 
   PushPullSetup setup{.ipc = options.transport == "ipc",
                       .message_bytes = options.message_bytes,

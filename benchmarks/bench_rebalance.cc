@@ -39,6 +39,7 @@
 #include "common/mutex.h"
 #include "common/net/host_id.h"
 #include "common/net/zmq/zmq_transport.h"
+#include "common/process/logging.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "tools/cli/job/coordinator_client.h"
@@ -671,6 +672,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  SetUpLogging("bench_rebalance", TimeSource());  // stdout is for the figures.
   if (options.smoke) {
     options.shard_kib = {16};
     options.seconds = 0.5;
