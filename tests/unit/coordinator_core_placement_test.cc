@@ -393,6 +393,29 @@ TEST_F(PlacementTest, TheLastServerThatTakesShardsIsNotDrained) {
   EXPECT_EQ(ReplyIn(Ask(Draining(1))).code(), wire::OK) << "as it is already";
 }
 
+TEST_F(PlacementTest, ADrainWaitsForAServerWhenTheLastOfTheOthersHasGone) {
+  StartJob();
+  AddServer(2);
+  Ask(Moving({0, 2, 4}, 1));
+  for (const int32_t shard : {0, 2, 4}) Done(shard);
+  for (int server = 0; server < 3; ++server) Load(server, 0.1);
+  ASSERT_EQ(ReplyIn(Ask(Draining(1))).code(), wire::OK);
+  const CoordinatorCore::Effects gone =
+      Pass(options_.lease * 2, {Server(0), Server(2)});
+  ASSERT_EQ(core_->state(), wire::RUNNING);
+  EXPECT_THAT(
+      gone.log,
+      testing::Contains(HasSubstr("no server is left that may take shards")));
+  EXPECT_THAT(Owners(), testing::Each(1));
+  AddServer(3);
+  Load(1, 0.1);
+  Load(3, 0.1);
+  now_ += absl::Seconds(3);
+  CoordinatorCore::Effects effects;
+  core_->OnTick(now_, &effects);
+  EXPECT_GT(ViewNow().move_size(), 0) << "it goes on";
+}
+
 TEST_F(PlacementTest, AServerIsNotDrainedBeforeTheLoadsAreKnown) {
   StartJob();
   Load(1, 0.1);

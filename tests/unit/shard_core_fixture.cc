@@ -86,6 +86,22 @@ std::vector<std::string> Portrait(const ShardMachine& machine) {
   return portrait;
 }
 
+void AddWorker(wire::View* view, int rank, Incarnation incarnation,
+               bool founder) {
+  wire::WorkerMember& worker = *view->add_worker();
+  worker.set_rank(rank);
+  worker.set_incarnation(incarnation);
+  worker.set_founder(founder);
+}
+
+void RemoveWorker(wire::View* view, int rank) {
+  for (int i = 0; i < view->worker_size(); ++i) {
+    if (view->worker(i).rank() != rank) continue;
+    view->mutable_worker()->DeleteSubrange(i, 1);
+    return;
+  }
+}
+
 void ShardCoreTest::TearDown() {
   if (!core_.has_value()) return;
   EXPECT_EQ(UnaccountedGradients(core_->Stats()), 0);
@@ -125,21 +141,6 @@ void ShardCoreTest::AddPhase(absl::string_view mode, Clock from) {
   wire::Phase& phase = *view_.add_phase();
   *phase.mutable_mode() = ModeOf(mode);
   phase.set_from(from);
-}
-
-void ShardCoreTest::AddWorker(int rank, Incarnation incarnation, bool founder) {
-  wire::WorkerMember& worker = *view_.add_worker();
-  worker.set_rank(rank);
-  worker.set_incarnation(incarnation);
-  worker.set_founder(founder);
-}
-
-void ShardCoreTest::RemoveWorker(int rank) {
-  for (int i = 0; i < view_.worker_size(); ++i) {
-    if (view_.worker(i).rank() != rank) continue;
-    view_.mutable_worker()->DeleteSubrange(i, 1);
-    return;
-  }
 }
 
 ShardCore::Effects ShardCoreTest::Publish() {

@@ -45,6 +45,11 @@ std::string BytesOf(const Payload& payload);
 // Everything about a shard, to the last bit.
 std::vector<std::string> Portrait(const ShardMachine& machine);
 
+// Members of a view that is being made.
+void AddWorker(wire::View* view, int rank, Incarnation incarnation,
+               bool founder);
+void RemoveWorker(wire::View* view, int rank);
+
 class ShardCoreTest : public ::testing::Test {
  protected:
   // Whatever happened, the counters say what became of each gradient.
@@ -56,8 +61,10 @@ class ShardCoreTest : public ::testing::Test {
   // Of the next view.
   void AddPhase(absl::string_view mode, Clock from);
 
-  void AddWorker(int rank, Incarnation incarnation, bool founder);
-  void RemoveWorker(int rank);
+  void AddWorker(int rank, Incarnation incarnation, bool founder) {
+    slackline::AddWorker(&view_, rank, incarnation, founder);
+  }
+  void RemoveWorker(int rank) { slackline::RemoveWorker(&view_, rank); }
 
   ShardCore::Effects Publish();
 

@@ -72,21 +72,6 @@ void ShardMoveTest::Start(absl::string_view mode, int workers, bool adam) {
   Show();
 }
 
-void ShardMoveTest::AddWorker(int rank, Incarnation incarnation, bool founder) {
-  wire::WorkerMember& worker = *view_.add_worker();
-  worker.set_rank(rank);
-  worker.set_incarnation(incarnation);
-  worker.set_founder(founder);
-}
-
-void ShardMoveTest::RemoveWorker(int rank) {
-  for (int i = 0; i < view_.worker_size(); ++i) {
-    if (view_.worker(i).rank() != rank) continue;
-    view_.mutable_worker()->DeleteSubrange(i, 1);
-    return;
-  }
-}
-
 void ShardMoveTest::Move(int32_t shard, int server) {
   wire::Move& move = *view_.add_move();
   move.set_shard(shard);

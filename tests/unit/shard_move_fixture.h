@@ -38,8 +38,10 @@ class ShardMoveTest : public ::testing::Test {
 
   // ---- The view.
 
-  void AddWorker(int rank, Incarnation incarnation, bool founder = false);
-  void RemoveWorker(int rank);
+  void AddWorker(int rank, Incarnation incarnation, bool founder = false) {
+    slackline::AddWorker(&view_, rank, incarnation, founder);
+  }
+  void RemoveWorker(int rank) { slackline::RemoveWorker(&view_, rank); }
   // These change the next view.
   void Move(int32_t shard, int server);
   void Commit(int32_t shard);
