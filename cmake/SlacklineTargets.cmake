@@ -1,5 +1,5 @@
-# The two functions that make targets: libraries with the project's warnings,
-# and tests with their kind as CTest label.
+# The functions that make targets: libraries and programs with the project's
+# warnings, and tests with their kind as CTest label.
 
 # Below the prefix: headers keep their paths, "worker/session/worker_loop.h".
 set(SLACKLINE_INSTALL_HEADERS include/slackline)
@@ -34,6 +34,7 @@ function(slackline_options target)
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:${SLACKLINE_INSTALL_HEADERS}>)
+  slackline_use_precompiled(${target})
 endfunction()
 
 # slackline_library(<name> SOURCES ... [DEPS ...])
