@@ -54,11 +54,14 @@ function(slackline_binary name)
 endfunction()
 
 # slackline_add_test(<name> KIND unit|sim|net|gpu|e2e SOURCES ... [DEPS ...]
-#                    [TIMEOUT seconds] [ARGS ...] [SANITIZERS asan|tsan|none...])
+#                    [TIMEOUT seconds] [ARGS ...] [SANITIZERS asan|tsan|none...]
+#                    [PARTS count] [ALONE])
 # SANITIZERS: in which builds with a sanitizer it runs as well, and is of their
 # kind; asan unless something else is said, for a test of kind unit or sim.
+# PARTS: it is that many tests of CTest, each of which runs its part of the cases.
+# ALONE: nothing runs beside it, as nothing does beside a test of kind net or gpu.
 function(slackline_add_test name)
-  cmake_parse_arguments(ARG "" "KIND;TIMEOUT" "SOURCES;DEPS;ARGS;SANITIZERS" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "KIND;TIMEOUT;PARTS" "SOURCES;DEPS;ARGS;SANITIZERS" ${ARGN})
   if(NOT ARG_KIND MATCHES "^(unit|sim|net|gpu|e2e)$")
     message(FATAL_ERROR "slackline_add_test(${name}): KIND is '${ARG_KIND}', it must be unit, sim, net, gpu or e2e")
   endif()
@@ -68,29 +71,52 @@ function(slackline_add_test name)
   if(NOT ARG_SANITIZERS AND ARG_KIND MATCHES "^(unit|sim)$")
     set(ARG_SANITIZERS asan)
   endif()
+  set(label ${ARG_KIND})
   slackline_binary(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_KIND} TIMEOUT ${ARG_TIMEOUT})
   if(slackline_sanitizer IN_LIST ARG_SANITIZERS)
-    set_tests_properties(${name} PROPERTIES LABELS ${slackline_sanitizer})
+    set(label ${slackline_sanitizer})
     add_dependencies(slackline_sanitized ${name})
   endif()
-  if(slackline_sanitizer STREQUAL "tsan")
-    set_tests_properties(${name} PROPERTIES
-      ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp")
-  endif()
-  # What every test of such a program then says (tests/support/gpu.h).
   if(ARG_KIND STREQUAL "gpu")
-    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "no GPU to run on")
     if(NOT TARGET slackline_gpu_tests)
       add_custom_target(slackline_gpu_tests)  # All of them, for tools/gpu_check.sh.
     endif()
     add_dependencies(slackline_gpu_tests ${name})
   endif()
-  # Real processes and timed leases do not share two cores well, nor do tests a
-  # GPU.
-  if(ARG_KIND MATCHES "^(net|gpu|e2e)$")
-    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+
+  if(ARG_PARTS)
+    math(EXPR last "${ARG_PARTS} - 1")
+    foreach(part RANGE ${last})
+      list(APPEND tests ${name}.${part})
+    endforeach()
+  else()
+    set(tests ${name})
   endif()
+  foreach(test ${tests})
+    add_test(NAME ${test} COMMAND ${name} ${ARG_ARGS})
+    set_tests_properties(${test} PROPERTIES LABELS ${label} TIMEOUT ${ARG_TIMEOUT})
+    if(ARG_PARTS)
+      string(REGEX REPLACE ".*\\." "" part ${test})
+      set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT
+        GTEST_TOTAL_SHARDS=${ARG_PARTS} GTEST_SHARD_INDEX=${part})
+    endif()
+    if(slackline_sanitizer STREQUAL "tsan")
+      set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT
+        "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp")
+    endif()
+    # What every test of such a program then says (tests/support/gpu.h).
+    if(ARG_KIND STREQUAL "gpu")
+      set_tests_properties(${test} PROPERTIES SKIP_REGULAR_EXPRESSION "no GPU to run on")
+    endif()
+    # Whole jobs wait for most of the time, so that one for each core is not too
+    # much. They are long, and begin first. Peers with deadlines in milliseconds
+    # do not share two cores well, nor do tests a GPU.
+    if(ARG_KIND STREQUAL "e2e")
+      set_tests_properties(${test} PROPERTIES COST 100)
+    endif()
+    if(ARG_ALONE OR ARG_KIND MATCHES "^(net|gpu)$")
+      set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
+    endif()
+  endforeach()
 endfunction()
