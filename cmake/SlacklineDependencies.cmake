@@ -50,37 +50,20 @@ if(NOT HTTPLIB_INCLUDE_DIR)
 endif()
 find_library(HTTPLIB_LIBRARY cpp-httplib)
 
-# Gloo's CMake package does not name its include folder on every distribution.
-find_path(GLOO_INCLUDE_DIR gloo/allreduce.h)
-find_library(GLOO_LIBRARY gloo)
-if(NOT GLOO_INCLUDE_DIR OR NOT GLOO_LIBRARY)
-  slackline_missing(Gloo libgloo-dev)
-endif()
-if(NOT TARGET slackline_gloo)
-  add_library(slackline_gloo INTERFACE IMPORTED)
-  target_include_directories(slackline_gloo INTERFACE ${GLOO_INCLUDE_DIR})
-  target_link_libraries(slackline_gloo INTERFACE ${GLOO_LIBRARY})
-endif()
-
 include(SlacklineCuda)
 include(SlacklineTorch)
 
-# NCCL, optional: GPU workers all-reduce through it. Its runtime package has no
-# libnccl.so, only libnccl.so.2.
-find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2
-  HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT} PATH_SUFFIXES lib lib64)
+include(SlacklineGroups)
+if(NOT TARGET slackline_gloo)
+  slackline_missing(Gloo libgloo-dev)
+endif()
+# NCCL, optional: GPU workers all-reduce through it.
 if(NOT SLACKLINE_HAS_CUDA)
   message(STATUS "NCCL: not used without CUDA; all-reduce runs over Gloo")
-elseif(NOT NCCL_INCLUDE_DIR OR NOT NCCL_LIBRARY)
+elseif(NOT TARGET slackline_nccl)
   message(STATUS "NCCL: nccl.h or libnccl was not found, which is fine; GPU workers cannot all-reduce, "
     "they train through servers (install libnccl-dev, or name the files with -DNCCL_INCLUDE_DIR=... -DNCCL_LIBRARY=...)")
 else()
-  if(NOT TARGET slackline_nccl)
-    add_library(slackline_nccl INTERFACE IMPORTED)
-    target_include_directories(slackline_nccl INTERFACE ${NCCL_INCLUDE_DIR})
-    target_link_libraries(slackline_nccl INTERFACE ${NCCL_LIBRARY} CUDA::cudart)
-  endif()
   file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h nccl_version REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) [0-9]+$")
   list(TRANSFORM nccl_version REPLACE "^.* " "")
   list(JOIN nccl_version "." nccl_version)

@@ -6,11 +6,11 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# What a program needs that joins a job as a worker: the session, and how it reads
-# a job's config.
+# What a program needs that joins a job as a worker: the session, and the program
+# around it.
 add_library(slackline_client INTERFACE)
 target_link_libraries(slackline_client INTERFACE 
-  slackline_worker_loop slackline_net_zmq slackline_job_config slackline_version)
+  slackline_worker_program slackline_version)
 
 # Sets `result` to our targets among `roots` and all that they link.
 function(slackline_closure result)
@@ -21,6 +21,10 @@ function(slackline_closure result)
     string(REGEX REPLACE "^\\$<LINK_ONLY:(.*)>$" "\\1" target "${target}")
     if(target IN_LIST found OR NOT target MATCHES "^slackline_" OR NOT TARGET ${target})
       continue()
+    endif()
+    get_target_property(imported ${target} IMPORTED)
+    if(imported)
+      continue()  # Of SlacklineGroups.cmake.
     endif()
     list(APPEND found ${target})
     foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
@@ -57,6 +61,7 @@ configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/slackline-config.cmake.i
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/slackline-config-version.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/slackline-config.cmake ${CMAKE_BINARY_DIR}/slackline-config-version.cmake
+  ${CMAKE_SOURCE_DIR}/cmake/SlacklineGroups.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/slackline COMPONENT client)
 
 # The programs find each other in their own folder. Others than these are for

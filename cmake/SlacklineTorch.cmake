@@ -1,5 +1,5 @@
 # LibTorch: Debian's package, a PyTorch found through CMAKE_PREFIX_PATH, or the
-# one that python3 imports. Wants Protobuf, Gloo and CUDA to be found before.
+# one that python3 imports. Wants Protobuf and CUDA to be found before.
 
 # One with CUDA adds flags to all CUDA code and takes away its architectures:
 # ours hold. The list keeps it from asking the GPUs of this host.
@@ -39,8 +39,3 @@ if(EXISTS "${TORCH_INSTALL_PREFIX}/include/google/protobuf")
   file(CREATE_LINK ${protobuf_headers}/google ${CMAKE_BINARY_DIR}/headers_first/google SYMBOLIC)
   include_directories(BEFORE SYSTEM ${CMAKE_BINARY_DIR}/headers_first)
 endif()
-
-# It also has a Gloo of another version inside, whose symbols are visible: ours
-# has to be searched first, so it is linked before everything else.
-target_link_options(slackline_gloo INTERFACE
-  "LINKER:--push-state,--no-as-needed,${GLOO_LIBRARY},--pop-state")

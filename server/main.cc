@@ -7,6 +7,7 @@
 #include "common/config/cluster_config.h"
 #include "common/net/resolve.h"
 #include "common/net/zmq/zmq_transport.h"
+#include "common/process/join_request.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"

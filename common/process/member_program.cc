@@ -1,18 +1,15 @@
 #include "common/process/member_program.h"
 
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <random>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "common/net/host_id.h"
 #include "common/process/file_limit.h"
 #include "common/process/freed_memory.h"
 #include "common/process/logging.h"
@@ -156,26 +153,6 @@ absl::StatusOr<TimeSource::WallClockStep> ParseWallClockStep(
   }
   return TimeSource::WallClockStep{.by = absl::Seconds(by),
                                    .after = absl::Seconds(after)};
-}
-
-uint64_t RandomToken() {
-  std::random_device random;
-  return (uint64_t{random()} << 32 | random()) | 1;
-}
-
-wire::JoinRequest JoinRequestOf(wire::JoinRequest::Role role, int index,
-                                const std::string& host,
-                                const config::ClusterConfig& config) {
-  wire::JoinRequest join;
-  join.set_role(role);
-  join.set_index(index);
-  join.set_token(RandomToken());
-  join.set_job(config.job());
-  join.set_config_hash(ConfigHash(config));
-  join.set_host(host);
-  join.set_host_id(HostId());
-  join.set_pid(getpid());
-  return join;
 }
 
 std::string InterruptedBy(const std::string& role, int index, int signal) {

@@ -1,8 +1,7 @@
 // What slackline_server and slackline_worker have in common: flags, the config
-// with its checks, the log's first lines, the exit code, and who joins the job.
+// with its checks, the log's first lines and the exit code.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -11,7 +10,6 @@
 #include "common/config/cluster_config.h"
 #include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
-#include "proto/control.pb.h"
 
 namespace slackline {
 
@@ -51,14 +49,6 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv);
 // "SECONDS@AFTER_SECONDS", for example "-3600@5": what --wall-clock-step takes.
 absl::StatusOr<TimeSource::WallClockStep> ParseWallClockStep(
     const std::string& text);
-
-// Never 0, and not given to another process start in practice.
-uint64_t RandomToken();
-
-// The part of a join request that both roles fill in alike, with a new token.
-wire::JoinRequest JoinRequestOf(wire::JoinRequest::Role role, int index,
-                                const std::string& host,
-                                const config::ClusterConfig& config);
 
 // "worker 2 was interrupted by SIGINT".
 std::string InterruptedBy(const std::string& role, int index, int signal);

@@ -260,7 +260,7 @@ TEST_P(OnGpu, RoundedGradientsAreTheRoundedOnes) {
 TEST_P(OnGpu, GradientsThatStayOnTheGpuAreTheSame) {
   CudaModel* const model = gpu_->cuda();
   ASSERT_NE(model, nullptr);
-  EXPECT_EQ(model->gpu(), 0);
+  EXPECT_EQ(model->gpu()->index, 0);
   const Examples examples = DrawExamples(32, 8);
   const Step want = StepOf(*gpu_, examples.batch());
   std::vector<int> order;

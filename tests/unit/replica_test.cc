@@ -3,7 +3,7 @@
 // and a group that fails leaves it as it was.
 // Method: a small model cut into uneven shards, next to a ShardCore; groups in
 // memory, which fail where a test says.
-#include "worker/train/replica.h"
+#include "worker/session/replica.h"
 
 #include <algorithm>
 #include <cstring>
@@ -26,6 +26,7 @@
 #include "tests/support/fake_group.h"
 #include "tests/support/modes.h"
 #include "tests/support/optimizers.h"
+#include "worker/model/model.h"
 
 namespace slackline {
 namespace {
@@ -128,16 +129,19 @@ Gradients RandomGradients(Rng& rng, const Model& model) {
   return gradients;
 }
 
-// Hands them out as a model does, last table first.
-Replica::Compute Computing(const Gradients& gradients) {
-  return [&gradients](
-             const Model::GradientReady& ready) -> absl::StatusOr<double> {
-    for (int table = static_cast<int>(gradients.size()) - 1; table >= 0;
-         --table) {
-      ready(table, Floats(gradients[static_cast<size_t>(table)]));
-    }
-    return 0.5;
-  };
+// One step with these gradients, last table first.
+absl::StatusOr<Replica::StepResult> Step(Replica& replica, Collective& group,
+                                         const Gradients& gradients,
+                                         bool* group_failed) {
+  *group_failed = false;
+  replica.StartStep();
+  for (int table = static_cast<int>(gradients.size()) - 1; table >= 0;
+       --table) {
+    EXPECT_FALSE(replica.Complete());
+    SL_RETURN_IF_ERROR(replica.Add(
+        group, TableId{table}, Floats(gradients[static_cast<size_t>(table)])));
+  }
+  return replica.FinishStep(group, kLearningRate, group_failed);
 }
 
 // What PullState() would get.
@@ -313,10 +317,7 @@ TEST(ReplicaTest, HasTheHashThatTheServersWouldHave) {
   EXPECT_NE(copy.replica->Hash(*copy.seen).value(), servers.Hash());
   FakeGroup group(1);
   bool group_failed = false;
-  ASSERT_TRUE(copy.replica
-                  ->Step(group.of(0), Computing(gradients), kLearningRate,
-                         &group_failed)
-                  .ok());
+  ASSERT_TRUE(Step(*copy.replica, group.of(0), gradients, &group_failed).ok());
   EXPECT_EQ(copy.replica->Hash(*copy.seen).value(), servers.Hash());
 }
 
@@ -344,11 +345,10 @@ TEST(ReplicaTest, AStepAloneHasTheBitsOfAStepOverServers) {
     const Gradients gradients = RandomGradients(rng, *copy.model);
     servers.Push(0, clock, gradients);
     bool group_failed = true;
-    const absl::StatusOr<Replica::StepResult> step = copy.replica->Step(
-        group.of(0), Computing(gradients), kLearningRate, &group_failed);
+    const absl::StatusOr<Replica::StepResult> step =
+        Step(*copy.replica, group.of(0), gradients, &group_failed);
     ASSERT_TRUE(step.ok()) << step.status();
     EXPECT_FALSE(group_failed);
-    EXPECT_EQ(step->loss, 0.5);
     ASSERT_EQ(copy.Portraits(), servers.Portraits()) << "clock " << clock;
   }
 }
@@ -370,10 +370,7 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
   const Gradients gradients = RandomGradients(rng, *copy.model);
   FakeGroup group(1);
   bool group_failed = false;
-  ASSERT_TRUE(copy.replica
-                  ->Step(group.of(0), Computing(gradients), kLearningRate,
-                         &group_failed)
-                  .ok());
+  ASSERT_TRUE(Step(*copy.replica, group.of(0), gradients, &group_failed).ok());
   for (size_t s = 0; s < state.shards.size(); ++s) {
     const ShardRange& range = copy.seen->shard(ShardId{static_cast<int>(s)});
     Shard twin(range, state.shards[s].version, state.shards[s].values,
@@ -405,11 +402,9 @@ TEST(ReplicaTest, SeveralRanksApplyTheMeanAndStayEqual) {
     }
     group.Run([&](int rank, Collective& own) {
       bool group_failed = false;
-      EXPECT_TRUE(copies[rank]
-                      ->replica
-                      ->Step(own, Computing(gradients[rank]), kLearningRate,
-                             &group_failed)
-                      .ok());
+      EXPECT_TRUE(
+          Step(*copies[rank]->replica, own, gradients[rank], &group_failed)
+              .ok());
     });
   }
   EXPECT_GE(group.operations(), 5 * 2) << "a bucket for each table";
@@ -463,9 +458,8 @@ TEST(ReplicaTest, ASumThatIsNotFiniteIsAppliedNowhereAndTheCulpritsAreNamed) {
       group.Run([&](int rank, Collective& own) {
         bool group_failed = true;
         const absl::StatusOr<Replica::StepResult> step =
-            copies[rank]->replica->Step(
-                own, Computing(spoilt ? bad[rank] : good[rank]), kLearningRate,
-                &group_failed);
+            Step(*copies[rank]->replica, own, spoilt ? bad[rank] : good[rank],
+                 &group_failed);
         ASSERT_TRUE(step.ok()) << step.status();
         EXPECT_FALSE(group_failed);
         EXPECT_EQ(step->nonfinite, spoilt);
@@ -493,10 +487,7 @@ TEST(ReplicaTest, AGroupThatFailsWhileItLooksForTheCulpritHasFailed) {
   group.Run([&](int rank, Collective& own) {
     bool group_failed = false;
     const absl::Status stepped =
-        copies[rank]
-            ->replica
-            ->Step(own, Computing(gradients), kLearningRate, &group_failed)
-            .status();
+        Step(*copies[rank]->replica, own, gradients, &group_failed).status();
     EXPECT_EQ(group_failed, !stepped.ok());
     EXPECT_TRUE(group_failed || rank != 1);
   });
@@ -520,10 +511,7 @@ TEST(ReplicaTest, AGroupThatFailsLeavesEverythingAsItWas) {
     group.Run([&](int rank, Collective& own) {
       bool group_failed = false;
       const absl::Status stepped =
-          copies[rank]
-              ->replica
-              ->Step(own, Computing(gradients), kLearningRate, &group_failed)
-              .status();
+          Step(*copies[rank]->replica, own, gradients, &group_failed).status();
       ok[rank] = stepped.ok();
       EXPECT_EQ(group_failed, !stepped.ok()) << stepped;
     });
@@ -535,15 +523,13 @@ TEST(ReplicaTest, AGroupThatFailsLeavesEverythingAsItWas) {
     // Both go on with others.
     FakeGroup alone(1);
     bool group_failed = false;
-    EXPECT_TRUE(second.replica
-                    ->Step(alone.of(0), Computing(gradients), kLearningRate,
-                           &group_failed)
-                    .ok());
+    EXPECT_TRUE(
+        Step(*second.replica, alone.of(0), gradients, &group_failed).ok());
     EXPECT_NE(second.Portraits(), before);
   }
 }
 
-TEST(ReplicaTest, WhoCannotComputeTellsTheOthersByItsConnections) {
+TEST(ReplicaTest, WhoGivesUpInTheMiddleFailsTheStepOfTheOthers) {
   const wire::View view = NewView(2);
   Rng rng(2);
   FakeGroup group(2);
@@ -551,27 +537,53 @@ TEST(ReplicaTest, WhoCannotComputeTellsTheOthersByItsConnections) {
   Copy second(view);
   const auto before = first.Portraits();
   const Gradients gradients = RandomGradients(rng, *first.model);
-  const Replica::Compute diverges =
-      [&](const Model::GradientReady& ready) -> absl::StatusOr<double> {
-    ready(1, Floats(gradients[1]));
-    return absl::InvalidArgumentError("the loss is nan");
-  };
   group.Run([&](int rank, Collective& own) {
-    bool group_failed = false;
-    Copy& copy = rank == 0 ? first : second;
-    const absl::Status stepped =
-        copy.replica
-            ->Step(own, rank == 0 ? Computing(gradients) : diverges,
-                   kLearningRate, &group_failed)
-            .status();
-    EXPECT_FALSE(stepped.ok());
-    EXPECT_EQ(group_failed, rank == 0);
     if (rank == 1) {
-      EXPECT_THAT(std::string(stepped.message()), HasSubstr("the loss is nan"));
+      second.replica->StartStep();
+      EXPECT_TRUE(
+          second.replica->Add(own, TableId{1}, Floats(gradients[1])).ok());
+      own.Abort(absl::CancelledError("the loss is nan"));
+      return;
     }
+    bool group_failed = false;
+    EXPECT_FALSE(Step(*first.replica, own, gradients, &group_failed).ok());
+    EXPECT_TRUE(group_failed);
   });
   EXPECT_EQ(first.Portraits(), before);
   EXPECT_EQ(second.Portraits(), before);
+}
+
+TEST(ReplicaTest, AStepThatAGroupLostIsFinishedByAnotherWithTheSameGradients) {
+  const wire::View view = NewView(2);
+  Rng rng(2);
+  FakeGroup group(2);
+  group.FailAt(0, 1);
+  Copy first(view);
+  Copy second(view);
+  Copy never_failed(view);
+  Copy* const copies[] = {&first, &second};
+  const Gradients gradients = RandomGradients(rng, *first.model);
+  group.Run([&](int rank, Collective& own) {
+    bool group_failed = false;
+    EXPECT_FALSE(
+        Step(*copies[rank]->replica, own, gradients, &group_failed).ok());
+    EXPECT_TRUE(group_failed);
+  });
+  for (Copy* copy : copies) {
+    FakeGroup alone(1);
+    bool group_failed = false;
+    ASSERT_TRUE(copy->replica->AddAgain(alone.of(0)).ok());
+    ASSERT_TRUE(copy->replica->Complete());
+    ASSERT_TRUE(
+        copy->replica->FinishStep(alone.of(0), kLearningRate, &group_failed)
+            .ok());
+  }
+  FakeGroup alone(1);
+  bool group_failed = false;
+  ASSERT_TRUE(
+      Step(*never_failed.replica, alone.of(0), gradients, &group_failed).ok());
+  EXPECT_EQ(first.Portraits(), never_failed.Portraits());
+  EXPECT_EQ(second.Portraits(), never_failed.Portraits());
 }
 
 TEST(ReplicaTest, AGradientThatDoesNotFitIsAnErrorOfThisRank) {
@@ -583,9 +595,7 @@ TEST(ReplicaTest, AGradientThatDoesNotFitIsAnErrorOfThisRank) {
   Gradients gradients = RandomGradients(rng, *copy.model);
   gradients[0].pop_back();
   bool group_failed = true;
-  EXPECT_EQ(copy.replica
-                ->Step(group.of(0), Computing(gradients), kLearningRate,
-                       &group_failed)
+  EXPECT_EQ(Step(*copy.replica, group.of(0), gradients, &group_failed)
                 .status()
                 .code(),
             absl::StatusCode::kInvalidArgument);

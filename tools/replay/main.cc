@@ -13,8 +13,8 @@
 #include "common/process/logging.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
-#include "common/version.h"
 #include "common/time/time_source.h"
+#include "common/version.h"
 #include "job/job_config.h"
 #include "server/coordinator/run_files.h"
 #include "tools/replay/delay_trace.h"
@@ -22,7 +22,7 @@
 #include "worker/data/load_data.h"
 #include "worker/model/compute.h"
 #include "worker/model/model.h"
-#include "worker/model/model_file.h"
+#include "worker/session/model_file.h"
 
 namespace slackline {
 namespace {

@@ -9,7 +9,7 @@
 #include "common/config/stop_rules.h"
 #include "common/metrics/histogram.h"
 #include "common/status.h"
-#include "worker/train/metric_records.h"
+#include "worker/session/metric_records.h"
 #include "worker/train/trainer.h"
 
 namespace slackline {
@@ -173,21 +173,12 @@ absl::Status Replayer::Publish(size_t shard) {
   return absl::OkStatus();
 }
 
-Snapshot Replayer::SnapshotOf(const std::vector<Payload>& values) const {
-  Snapshot snapshot(model_.tables().size());
-  for (size_t table = 0; table < snapshot.size(); ++table) {
-    for (const ShardRange& range :
-         view_->ShardsOf(TableId{static_cast<int>(table)}))
-      snapshot[table].push_back(values[static_cast<size_t>(range.shard)]);
-  }
-  return snapshot;
-}
-
 absl::Status Replayer::Evaluate(const EvalPoint& point) {
-  LoadSnapshot(SnapshotOf(point.values), &model_);
+  LoadSnapshot(SnapshotOf(*view_, point.values), &model_);
   SL_ASSIGN_OR_RETURN(const DatasetLoss test,
                       EvaluateDataset(model_, *data_.test));
-  last_evaluation_ = EvalRecord(point.clock, steps_per_epoch_, test);
+  last_evaluation_ =
+      EvalRecord(point.clock, steps_per_epoch_, test.objective, test.accuracy);
   callbacks_.record(last_evaluation_);
   const std::string met =
       StopRuleMet(config_.train().stop(), test.objective, test.accuracy);
@@ -205,7 +196,7 @@ bool Replayer::Ready(const DelayTrace::Update& update) const {
 absl::Status Replayer::Compute(int32_t rank, Clock clock) {
   Step& step = steps_[StepId(rank, clock)];
   if (step.computed) return absl::OkStatus();
-  LoadSnapshot(SnapshotOf(step.values), &model_);
+  LoadSnapshot(SnapshotOf(*view_, step.values), &model_);
   const absl::Span<const int64_t> rows = samplers_[rank].Batch(clock);
   data_.train->Gather(rows, inputs_.data(), labels_.data());
   step.gradients.resize(model_.tables().size());
@@ -327,12 +318,13 @@ absl::StatusOr<run::Summary> Replayer::Run() {
 
   std::vector<Payload> values;
   for (const Shard& shard : shards_) values.push_back(shard.values());
-  LoadSnapshot(SnapshotOf(values), &model_);
+  LoadSnapshot(SnapshotOf(*view_, values), &model_);
   run::Summary summary;
   if (stopped_.empty()) {
     SL_ASSIGN_OR_RETURN(const DatasetLoss test,
                         EvaluateDataset(model_, *data_.test));
-    last_evaluation_ = EvalRecord(clocks_, steps_per_epoch_, test);
+    last_evaluation_ =
+        EvalRecord(clocks_, steps_per_epoch_, test.objective, test.accuracy);
     callbacks_.record(last_evaluation_);
   }
   SL_ASSIGN_OR_RETURN(const DatasetLoss train,

@@ -96,7 +96,6 @@ class Replayer {
   absl::Status Apply(size_t shard, const DelayTrace::Update& update);
   absl::Status Evaluate(const EvalPoint& point);
   void AddLoss(Clock clock, double loss);
-  Snapshot SnapshotOf(const std::vector<Payload>& values) const;
 
   const config::ClusterConfig config_;
   const DelayTrace trace_;

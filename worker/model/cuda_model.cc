@@ -89,7 +89,9 @@ class TorchCudaModel final : public CudaModel {
     (void)cudaStreamSynchronize(compute_stream());
   }
 
-  int gpu() const override { return options_.gpu; }
+  std::optional<Gpu> gpu() const override {
+    return Gpu{.index = options_.gpu, .stream = compute_stream()};
+  }
   CUstream_st* compute_stream() const override { return compute_.stream(); }
 
   absl::Span<const wire::Table> tables() const override {

@@ -12,19 +12,15 @@
 #include "absl/status/statusor.h"
 #include "worker/model/model.h"
 
-struct CUstream_st;  // What cudaStream_t points to.
-
 namespace slackline {
 
 class CudaModel : public Model {
  public:
   CudaModel* cuda() final { return this; }
 
-  virtual int gpu() const = 0;
-
-  // Passes use the parameters as the work on this stream before them leaves
-  // them, so this is the place for the optimizer's work. Load() and Read() come
-  // after what is on it when they are called. Valid as long as the model.
+  // Passes run on this stream, so it is the place for the optimizer's work.
+  // Load() and Read() come after what is on it when they are called. Valid as
+  // long as the model.
   virtual CUstream_st* compute_stream() const = 0;
 
   // Called once for each table, last table first, when the work that makes its

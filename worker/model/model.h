@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
-#include "proto/view.pb.h"
+#include "worker/session/parameter_memory.h"
 
 namespace slackline {
 
@@ -32,30 +32,11 @@ struct Batch {
 // it reports comes back from the call that notices it, and every wait for it
 // ends with DeadlineExceeded after ModelOptions::gpu_timeout, those inside
 // LibTorch excepted.
-class Model {
+class Model : public ParameterMemory {
  public:
-  virtual ~Model() = default;
-
-  // One for each parameter, first layer first: name, shape and initializer; the
-  // shard fields are not set. Valid and unchanged as long as the model.
-  virtual absl::Span<const wire::Table> tables() const = 0;
-
-  // The parameter's own memory, in the row-major order of its shape; zeros at
-  // first. What is written here counts from the next call on. Stays at one
-  // address as long as the model. For a model on a GPU this is the GPU's
-  // memory, which the host cannot read or write: there it is for work on
-  // CudaModel::compute_stream() only.
-  virtual absl::Span<float> parameter(int table) = 0;
-
-  // Replaces elements [first_element, first_element + values.size() / 4) of a
-  // table. Works on every device. Returns when `values` may be let go; on a GPU
-  // the transfer goes on beside the caller and beside the computation of layers
-  // that do not use the table. What fails of it, the next call below returns.
-  // Outside the table: fatal.
-  virtual void Load(int table, int64_t first_element,
-                    const Payload& values) = 0;
-  // Copies a whole table out, on every device. `out` has its size.
-  virtual absl::Status Read(int table, absl::Span<float> out) = 0;
+  // Parameters are zeros at first. On a GPU, what Load() starts goes on beside
+  // the caller and beside the computation of layers that do not use the table;
+  // what fails of it, the next call below returns.
 
   // Called once for each table as soon as its gradient is complete, last table
   // first, on the thread of ForwardBackward() and while the layers before it

@@ -4,43 +4,12 @@
 #include <numeric>
 
 #include "common/status.h"
-#include "common/view/shard_map.h"
 #include "worker/model/compute.h"
 
 namespace slackline {
 namespace {
 constexpr int64_t kEvaluationBatch = 500;
 }  // namespace
-
-void LoadSnapshot(const Snapshot& snapshot, Model* model) {
-  SL_CHECK(snapshot.size() == model->tables().size(),
-           "snapshot of another model");
-  for (size_t table = 0; table < snapshot.size(); ++table) {
-    int64_t element = 0;
-    for (const Payload& piece : snapshot[table]) {
-      model->Load(static_cast<int>(table), element, piece);
-      element += static_cast<int64_t>(piece.size() / sizeof(float));
-    }
-    SL_CHECK(element == TableElements(model->tables()[table]),
-             "snapshot is too small");
-  }
-}
-
-Snapshot TakeSnapshot(Model& model) {
-  Snapshot snapshot;
-  for (size_t table = 0; table < model.tables().size(); ++table) {
-    const int64_t elements = TableElements(model.tables()[table]);
-    Payload values =
-        Payload::Allocate(static_cast<size_t>(elements) * sizeof(float));
-    const absl::Status read = model.Read(
-        static_cast<int>(table),
-        absl::MakeSpan(reinterpret_cast<float*>(values.MutableData()),
-                       static_cast<size_t>(elements)));
-    SL_CHECK(read.ok(), read.ToString());
-    snapshot.push_back({std::move(values)});
-  }
-  return snapshot;
-}
 
 absl::StatusOr<DatasetLoss> EvaluateDataset(
     Model& model, const Dataset& data,

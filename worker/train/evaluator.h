@@ -12,21 +12,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/mutex.h"
-#include "common/payload.h"
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"
+#include "worker/session/snapshot.h"
 
 namespace slackline {
-
-// All tables of a model at one moment: for each table, its bytes in one or more
-// pieces in element order. Sharing pieces with others costs nothing.
-using Snapshot = std::vector<std::vector<Payload>>;
-
-// Loads a snapshot into the model's parameters, first table first. Sizes that
-// differ are fatal.
-void LoadSnapshot(const Snapshot& snapshot, Model* model);
-// Copies the model's parameters. A GPU that cannot be read any more is fatal.
-Snapshot TakeSnapshot(Model& model);
 
 struct DatasetLoss {
   double objective = 0;  // Mean loss plus the model's regulariser.

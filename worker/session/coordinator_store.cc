@@ -1,4 +1,4 @@
-#include "worker/train/coordinator_store.h"
+#include "worker/session/coordinator_store.h"
 
 #include "common/status.h"
 

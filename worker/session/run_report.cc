@@ -1,9 +1,9 @@
-#include "worker/train/run_report.h"
+#include "worker/session/run_report.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "worker/train/metric_records.h"
+#include "worker/session/metric_records.h"
 
 namespace slackline {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/model/model_file.h"
+#include "worker/session/model_file.h"
 
 #include <vector>
 
@@ -8,15 +8,15 @@
 namespace slackline {
 
 absl::StatusOr<std::string> WriteModelFile(
-    Model& model, const std::string& path,
+    ParameterMemory& parameters, const std::string& path,
     const std::map<std::string, std::string>& metadata) {
   std::vector<TensorView> tensors;
-  std::vector<std::vector<float>> values(model.tables().size());
+  std::vector<std::vector<float>> values(parameters.tables().size());
   for (size_t t = 0; t < values.size(); ++t) {
-    const wire::Table& table = model.tables()[t];
-    values[t].resize(model.parameter(static_cast<int>(t)).size());
+    const wire::Table& table = parameters.tables()[t];
+    values[t].resize(parameters.parameter(static_cast<int>(t)).size());
     SL_RETURN_IF_ERROR(
-        model.Read(static_cast<int>(t), absl::MakeSpan(values[t])));
+        parameters.Read(static_cast<int>(t), absl::MakeSpan(values[t])));
     tensors.push_back({.name = table.name(),
                        .shape = {table.shape().begin(), table.shape().end()},
                        .values = values[t]});

@@ -6,7 +6,6 @@
 #include "common/ids.h"
 #include "proto/cluster.pb.h"
 #include "proto/run.pb.h"
-#include "worker/train/evaluator.h"
 
 namespace slackline {
 
@@ -17,6 +16,6 @@ Clock EvaluationInterval(const config::Train& train, int64_t steps_per_epoch);
 
 // Without rank and time.
 run::MetricRecord EvalRecord(Clock step, int64_t steps_per_epoch,
-                             const DatasetLoss& test);
+                             double test_loss, double test_accuracy);
 
 }  // namespace slackline

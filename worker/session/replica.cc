@@ -1,4 +1,4 @@
-#include "worker/train/replica.h"
+#include "worker/session/replica.h"
 
 #include <algorithm>
 
@@ -29,19 +29,20 @@ uint64_t GetNumber(absl::Span<const float> digits) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Replica>> Replica::Create(
-    Model* model, const Optimizer& optimizer, int64_t bucket_bytes,
-    std::unique_ptr<FloatMemory> memory, std::shared_ptr<const View> view) {
+    ParameterMemory* parameters, const Optimizer& optimizer,
+    int64_t bucket_bytes, std::unique_ptr<FloatMemory> memory,
+    std::shared_ptr<const View> view) {
   GradientBuckets::Options options;
   options.bucket_bytes = bucket_bytes;
   options.memory = memory.get();
-  for (size_t t = 0; t < model->tables().size(); ++t) {
-    options.table_elements.push_back(
-        static_cast<int64_t>(model->parameter(static_cast<int>(t)).size()));
+  for (size_t t = 0; t < parameters->tables().size(); ++t) {
+    options.table_elements.push_back(static_cast<int64_t>(
+        parameters->parameter(static_cast<int>(t)).size()));
   }
   SL_ASSIGN_OR_RETURN(GradientBuckets buckets,
                       GradientBuckets::Create(options));
   std::unique_ptr<Replica> replica(
-      new Replica(model, optimizer, std::move(memory), std::move(buckets),
+      new Replica(parameters, optimizer, std::move(memory), std::move(buckets),
                   std::move(view)));
   for (const int64_t elements : options.table_elements) {
     std::vector<FloatMemory::Array>& slots = replica->slots_.emplace_back();
@@ -55,10 +56,10 @@ absl::StatusOr<std::unique_ptr<Replica>> Replica::Create(
   return replica;
 }
 
-Replica::Replica(Model* model, const Optimizer& optimizer,
+Replica::Replica(ParameterMemory* parameters, const Optimizer& optimizer,
                  std::unique_ptr<FloatMemory> memory, GradientBuckets buckets,
                  std::shared_ptr<const View> view)
-    : model_(*model),
+    : parameters_(*parameters),
       optimizer_(optimizer),
       memory_(std::move(memory)),
       buckets_(std::move(buckets)),
@@ -68,9 +69,11 @@ Replica::Replica(Model* model, const Optimizer& optimizer,
 absl::Status Replica::Initialize(uint64_t seed) {
   std::vector<float> initial;
   for (size_t t = 0; t < slots_.size(); ++t) {
-    const absl::Span<float> parameter = model_.parameter(static_cast<int>(t));
+    const absl::Span<float> parameter =
+        parameters_.parameter(static_cast<int>(t));
     initial.resize(parameter.size());
-    InitializeElements(model_.tables()[t], seed, 0, absl::MakeSpan(initial));
+    InitializeElements(parameters_.tables()[t], seed, 0,
+                       absl::MakeSpan(initial));
     SL_RETURN_IF_ERROR(memory_->CopyIn(initial.data(), parameter));
     std::fill(initial.begin(), initial.end(), 0.0f);
     for (const FloatMemory::Array& slot : slots_[t])
@@ -85,7 +88,8 @@ Replica::Range Replica::RangeOf(const ShardRange& range) {
   const size_t begin = static_cast<size_t>(range.begin);
   const size_t size = static_cast<size_t>(range.elements());
   Range part{
-      .values = model_.parameter(static_cast<int>(table)).subspan(begin, size),
+      .values =
+          parameters_.parameter(static_cast<int>(table)).subspan(begin, size),
       .slots = {}};
   for (const FloatMemory::Array& slot : slots_[table])
     part.slots.push_back(slot.values.subspan(begin, size));
@@ -159,43 +163,52 @@ absl::StatusOr<uint64_t> Replica::Hash(const View& view) {
 int64_t Replica::bytes() const {
   int64_t elements = 0;
   for (size_t t = 0; t < slots_.size(); ++t)
-    elements += model_.parameter(static_cast<int>(t)).size();
+    elements += parameters_.parameter(static_cast<int>(t)).size();
   return elements * static_cast<int64_t>(sizeof(float)) *
          (1 + optimizer_.slot_count());
 }
 
-absl::StatusOr<Replica::StepResult> Replica::Step(Collective& group,
-                                                  const Compute& compute,
-                                                  float learning_rate,
-                                                  bool* group_failed) {
-  *group_failed = false;
+void Replica::StartStep() {
   buckets_.BeginStep();
-  std::vector<Collective::Ticket> tickets;
-  absl::Status added;
-  std::vector<Payload> own;
-  const absl::StatusOr<double> loss = compute([&](int table, Payload gradient) {
-    std::vector<int> issue;
-    own.push_back(gradient);
-    added.Update(buckets_.Add(TableId{table}, gradient, &issue));
-    for (const int bucket : issue)
-      tickets.push_back(group.AllReduceAsync(buckets_.bucket(bucket)));
-  });
-  // The buckets are in use until the last operation is over.
+  own_.clear();
+  tickets_.clear();
+}
+
+absl::Status Replica::Add(Collective& group, TableId table,
+                          const Payload& gradient) {
+  std::vector<int> issue;
+  SL_RETURN_IF_ERROR(buckets_.Add(table, gradient, &issue));
+  own_.emplace_back(table, gradient);
+  for (const int bucket : issue)
+    tickets_.push_back(group.AllReduceAsync(buckets_.bucket(bucket)));
+  return absl::OkStatus();
+}
+
+absl::Status Replica::AddAgain(Collective& group) {
+  std::vector<std::pair<TableId, Payload>> own;
+  own.swap(own_);
+  StartStep();
+  for (const auto& [table, gradient] : own)
+    SL_RETURN_IF_ERROR(Add(group, table, gradient));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Replica::StepResult> Replica::FinishStep(Collective& group,
+                                                        float learning_rate,
+                                                        bool* group_failed) {
+  *group_failed = false;
+  SL_CHECK(Complete(), "a step without all of its gradients");
   const TimeSource time;
   const absl::Time computed = time.Now();
+  // The buckets are in use until the last operation is over.
   absl::Status reduced;
-  if (!loss.ok() && !tickets.empty())
-    group.Abort(absl::CancelledError("this rank cannot complete its step"));
-  for (const Collective::Ticket ticket : tickets)
+  for (const Collective::Ticket ticket : tickets_)
     reduced.Update(group.Wait(ticket));
-  SL_RETURN_IF_ERROR(loss.status());
-  SL_RETURN_IF_ERROR(added);
   if (!reduced.ok()) {
     *group_failed = true;
     return reduced;
   }
   StepResult result{
-      .loss = *loss,
       .wait_seconds = absl::ToDoubleSeconds(time.Now() - computed),
       .culprits = {}};
   std::vector<absl::Span<const float>> sums;
@@ -208,7 +221,7 @@ absl::StatusOr<Replica::StepResult> Replica::Step(Collective& group,
     return result;
   }
   result.nonfinite = true;
-  absl::StatusOr<std::vector<Rank>> culprits = FindCulprits(group, own);
+  absl::StatusOr<std::vector<Rank>> culprits = FindCulprits(group);
   if (!culprits.ok()) {
     *group_failed = true;
     return culprits.status();
@@ -217,10 +230,9 @@ absl::StatusOr<Replica::StepResult> Replica::Step(Collective& group,
   return result;
 }
 
-absl::StatusOr<std::vector<Rank>> Replica::FindCulprits(
-    Collective& group, const std::vector<Payload>& own) {
+absl::StatusOr<std::vector<Rank>> Replica::FindCulprits(Collective& group) {
   std::vector<absl::Span<const float>> gradients;
-  for (const Payload& gradient : own) {
+  for (const auto& [table, gradient] : own_) {
     gradients.emplace_back(reinterpret_cast<const float*>(gradient.data()),
                            gradient.size() / sizeof(float));
   }
@@ -325,7 +337,7 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
   // fails may spoil what it reads from.
   std::vector<absl::Span<float>> own;
   for (size_t t = 0; t < slots_.size(); ++t) {
-    own.push_back(model_.parameter(static_cast<int>(t)));
+    own.push_back(parameters_.parameter(static_cast<int>(t)));
     for (const FloatMemory::Array& slot : slots_[t]) own.push_back(slot.values);
   }
   std::vector<FloatMemory::Array> arrived;

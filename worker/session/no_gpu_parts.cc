@@ -1,4 +1,4 @@
-#include "worker/train/gpu_parts.h"
+#include "worker/session/gpu_parts.h"
 
 namespace slackline {
 namespace {
@@ -15,12 +15,13 @@ absl::Status Refused() {
 void PrepareGpuGroups(config::Collective::Algorithm /*algorithm*/) {}
 
 absl::StatusOr<std::unique_ptr<FloatMemory>> CreateGpuMemory(
-    CudaModel& /*model*/, absl::Duration /*timeout*/) {
+    const ParameterMemory::Gpu& /*gpu*/, absl::Duration /*timeout*/) {
   return Refused();
 }
 
 absl::StatusOr<std::unique_ptr<Collective>> ConnectGpuGroup(
-    CudaModel& /*model*/, const GlooCollective::Options& /*options*/) {
+    const ParameterMemory::Gpu& /*gpu*/,
+    const GlooCollective::Options& /*options*/) {
   return Refused();
 }
 

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,18 +15,19 @@
 #include "worker/client/client_core.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/gradient_buckets.h"
-#include "worker/model/model.h"
+#include "worker/session/parameter_memory.h"
 
 namespace slackline {
 
 class Replica {
  public:
-  // The parameters are those of `model`, which outlives the replica. Whatever
-  // is there counts until Initialize() or Take(). Everything lies in `memory`,
-  // like the model's parameters.
+  // The parameters are those of `parameters`, which outlive the replica.
+  // Whatever is there counts until Initialize() or Take(). Everything lies in
+  // `memory`, like the parameters.
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
-      Model* model, const Optimizer& optimizer, int64_t bucket_bytes,
-      std::unique_ptr<FloatMemory> memory, std::shared_ptr<const View> view);
+      ParameterMemory* parameters, const Optimizer& optimizer,
+      int64_t bucket_bytes, std::unique_ptr<FloatMemory> memory,
+      std::shared_ptr<const View> view);
 
   // The state at clock 0, as every shard makes it.
   absl::Status Initialize(uint64_t seed);
@@ -39,12 +41,22 @@ class Replica {
   // Bytes of parameters and optimizer state.
   int64_t bytes() const;
 
-  // Loss of the minibatch; hands out each table's gradient, in the replica's
-  // memory, in the order in which Model does.
-  using Compute =
-      std::function<absl::StatusOr<double>(const Model::GradientReady&)>;
+  // One step: StartStep(), Add() once for each table, FinishStep(). All or
+  // nothing: if the group fails, parameters and state are as before.
+
+  // Nothing of the step before is in flight any more.
+  void StartStep();
+  // The gradient of one table at the present parameters, in the replica's
+  // memory, tables in any order. Its sum over the group begins meanwhile.
+  // Errors as GradientBuckets::Add().
+  absl::Status Add(Collective& group, TableId table, const Payload& gradient);
+  // What was added to a step whose group has failed, once more, to another
+  // group: instead of StartStep() and Add().
+  absl::Status AddAgain(Collective& group);
+  // Whether every table was added to the step.
+  bool Complete() const { return own_.size() == slots_.size(); }
+
   struct StepResult {
-    double loss = 0;
     double wait_seconds = 0;  // For all-reduce, after the computation.
     // The sum of the gradients has a NaN or an infinity. It was applied
     // nowhere: parameters and state are as before. Every rank of the group is
@@ -53,13 +65,12 @@ class Replica {
     // Whose gradient has one; none if they are finite and their sum is not.
     std::vector<Rank> culprits;
   };
-  // One step: computes, sums the gradients over the group while they come, and
-  // applies their mean. All or nothing: if the group fails, which
-  // `*group_failed` tells, parameters and state are as before. The gradients
-  // are kept until the sum was looked at: who is to blame for a bad one is
-  // found out only then.
-  absl::StatusOr<StepResult> Step(Collective& group, const Compute& compute,
-                                  float learning_rate, bool* group_failed);
+  // Waits for the sums and applies their mean. With an error, `*group_failed`
+  // tells whether it is the group that failed. The gradients are kept until the
+  // next step: who is to blame for a bad one is found out only when the sum was
+  // looked at.
+  absl::StatusOr<StepResult> FinishStep(Collective& group, float learning_rate,
+                                        bool* group_failed);
 
   // Each rank tells its clock (-1 or more); those that are behind get the state
   // of one who is not. Returns the clock that all have then. After an error
@@ -67,7 +78,7 @@ class Replica {
   absl::StatusOr<Clock> CatchUp(Collective& group, Clock clock);
 
  private:
-  Replica(Model* model, const Optimizer& optimizer,
+  Replica(ParameterMemory* parameters, const Optimizer& optimizer,
           std::unique_ptr<FloatMemory> memory, GradientBuckets buckets,
           std::shared_ptr<const View> view);
   struct Range {  // Of one shard.
@@ -79,21 +90,23 @@ class Replica {
                                                 Version version);
   Version VersionOf(const View& view, ShardId shard) const;
   absl::Status Apply(float scale, float learning_rate);
-  // Which ranks have a gradient with a NaN or an infinity; `own` is this one's.
-  absl::StatusOr<std::vector<Rank>> FindCulprits(
-      Collective& group, const std::vector<Payload>& own);
+  // Which ranks have a gradient with a NaN or an infinity.
+  absl::StatusOr<std::vector<Rank>> FindCulprits(Collective& group);
   // Numbers of the host through the operation that `start` begins.
   absl::Status Exchange(
       Collective& group, absl::Span<float> numbers,
       const std::function<Collective::Ticket(absl::Span<float>)>& start);
 
-  Model& model_;
+  ParameterMemory& parameters_;
   const Optimizer optimizer_;
   const std::unique_ptr<FloatMemory> memory_;
   GradientBuckets buckets_;
   std::shared_ptr<const View> view_;  // How versions_ are cut.
   std::vector<std::vector<FloatMemory::Array>> slots_;  // By table, slot.
   std::vector<Version> versions_;                       // By shard.
+  // Of the present step: this worker's gradients, and what the group does.
+  std::vector<std::pair<TableId, Payload>> own_;
+  std::vector<Collective::Ticket> tickets_;
 };
 
 }  // namespace slackline

@@ -1,4 +1,4 @@
-#include "worker/train/gpu_parts.h"
+#include "worker/session/gpu_parts.h"
 
 #include "worker/collective/nccl_collective.h"
 #include "worker/gpu/cuda_memory.h"
@@ -10,16 +10,16 @@ void PrepareGpuGroups(config::Collective::Algorithm algorithm) {
 }
 
 absl::StatusOr<std::unique_ptr<FloatMemory>> CreateGpuMemory(
-    CudaModel& model, absl::Duration timeout) {
-  return CudaMemory::Create(model.compute_stream(), timeout);
+    const ParameterMemory::Gpu& gpu, absl::Duration timeout) {
+  return CudaMemory::Create(gpu.stream, timeout);
 }
 
 absl::StatusOr<std::unique_ptr<Collective>> ConnectGpuGroup(
-    CudaModel& model, const GlooCollective::Options& options) {
+    const ParameterMemory::Gpu& gpu, const GlooCollective::Options& options) {
   return NcclCollective::Create({.rank = options.rank,
                                  .world_size = options.world_size,
-                                 .gpu = model.gpu(),
-                                 .stream = model.compute_stream(),
+                                 .gpu = gpu.index,
+                                 .stream = gpu.stream,
                                  .group = options.group,
                                  .connect_timeout = options.connect_timeout,
                                  .timeout = options.timeout,

@@ -8,19 +8,19 @@
 #include "proto/cluster.pb.h"
 #include "worker/collective/float_memory.h"
 #include "worker/collective/gloo_collective.h"
-#include "worker/model/cuda_model.h"
+#include "worker/session/parameter_memory.h"
 
 namespace slackline {
 
 // For main(), before it starts a thread: see SetNcclAlgorithm().
 void PrepareGpuGroups(config::Collective::Algorithm algorithm);
 
-// The memory of the model's GPU; the model outlives it.
+// Memory of that GPU; the stream outlives it.
 absl::StatusOr<std::unique_ptr<FloatMemory>> CreateGpuMemory(
-    CudaModel& model, absl::Duration timeout);
+    const ParameterMemory::Gpu& gpu, absl::Duration timeout);
 
 // Connects over NCCL what Gloo's options describe.
 absl::StatusOr<std::unique_ptr<Collective>> ConnectGpuGroup(
-    CudaModel& model, const GlooCollective::Options& options);
+    const ParameterMemory::Gpu& gpu, const GlooCollective::Options& options);
 
 }  // namespace slackline

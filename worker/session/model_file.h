@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/model/model.h"
+#include "worker/session/parameter_memory.h"
 
 namespace slackline {
 
@@ -13,7 +13,7 @@ namespace slackline {
 // if `path` is empty. Returns the sha256 of the tensors, as in a summary. On
 // failure an older file stays.
 absl::StatusOr<std::string> WriteModelFile(
-    Model& model, const std::string& path,
+    ParameterMemory& parameters, const std::string& path,
     const std::map<std::string, std::string>& metadata);
 
 }  // namespace slackline

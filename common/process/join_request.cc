@@ -1,0 +1,32 @@
+#include "common/process/join_request.h"
+
+#include <unistd.h>
+
+#include <random>
+
+#include "common/config/cluster_config.h"
+#include "common/net/host_id.h"
+
+namespace slackline {
+
+uint64_t RandomToken() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
+
+wire::JoinRequest JoinRequestOf(wire::JoinRequest::Role role, int index,
+                                const std::string& host,
+                                const config::ClusterConfig& config) {
+  wire::JoinRequest join;
+  join.set_role(role);
+  join.set_index(index);
+  join.set_token(RandomToken());
+  join.set_job(config.job());
+  join.set_config_hash(ConfigHash(config));
+  join.set_host(host);
+  join.set_host_id(HostId());
+  join.set_pid(getpid());
+  return join;
+}
+
+}  // namespace slackline

@@ -1,0 +1,20 @@
+// How a process names itself when it joins a job.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "proto/cluster.pb.h"
+#include "proto/control.pb.h"
+
+namespace slackline {
+
+// Never 0, and not given to another process start in practice.
+uint64_t RandomToken();
+
+// The part of a join request that both roles fill in alike, with a new token.
+wire::JoinRequest JoinRequestOf(wire::JoinRequest::Role role, int index,
+                                const std::string& host,
+                                const config::ClusterConfig& config);
+
+}  // namespace slackline

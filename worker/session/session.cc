@@ -1,0 +1,765 @@
+#include "worker/session/session.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/config/cluster_config.h"
+#include "common/optim/optimizer.h"
+#include "common/optim/stale_rule.h"
+#include "common/process/join_request.h"
+#include "common/status.h"
+#include "common/view/shard_map.h"
+#include "worker/collective/gloo_collective.h"
+#include "worker/conditions/bad_gradient.h"
+#include "worker/conditions/pacer.h"
+#include "worker/session/coordinator_store.h"
+#include "worker/session/gpu_parts.h"
+#include "worker/session/metric_records.h"
+#include "worker/session/model_file.h"
+#include "worker/session/replica.h"
+#include "worker/session/run_report.h"
+#include "worker/session/worker_loop.h"
+
+namespace slackline {
+namespace {
+
+WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
+                                  const WorkerProcess& self,
+                                  const Optimizer& optimizer,
+                                  absl::Span<const wire::Table> tables) {
+  const config::ClusterConfig& config = options.config;
+  const config::Limits& limits = config.limits();
+  WorkerLoop::Options loop;
+  loop.time = options.time;
+  loop.coordinator_endpoint = absl::StrCat(
+      "tcp://", config.coordinator().host(), ":", config.coordinator().port());
+  loop.transport = limits.transport();
+  WorkerCore::Options& core = loop.core;
+  core.train = config.train();
+  core.pull_ahead = config.sync().pull_ahead();
+  core.evaluate_every =
+      EvaluationInterval(config.train(), options.length.steps_per_epoch);
+  core.wait_timeout = absl::Milliseconds(limits.wait_timeout_ms());
+  core.save_timeout = absl::Milliseconds(limits.save_timeout_ms());
+  core.client.window_bytes = size_t{1024} * limits.window_kib();
+  core.client.message_bytes = size_t{1024} * limits.message_kib();
+  core.client.slot_count = optimizer.slot_count();
+  MemberCore::Options& member = core.member;
+  member.coordinator_address = loop.coordinator_endpoint;
+  member.start_timeout = absl::Milliseconds(limits.start_timeout_ms());
+  member.coordinator_timeout =
+      absl::Milliseconds(limits.coordinator_timeout_ms());
+  member.join = JoinRequestOf(wire::JoinRequest::WORKER, self.rank, self.host,
+                              config);
+  for (const wire::Table& table : tables) *member.join.add_table() = table;
+  member.join.set_steps_total(options.length.steps_total);
+  member.join.set_steps_per_epoch(options.length.steps_per_epoch);
+  member.join.set_data(options.data);
+  return loop;
+}
+
+}  // namespace
+
+// What is made once of the options.
+struct Session::Parts {
+  WorkerProcess self;
+  Optimizer optimizer;
+  LearningRateSchedule schedule;
+  WorkerLoop::Options loop;
+};
+
+// One life of the worker, from joining to its end: performs the core's actions.
+// The session's thread is its only one.
+struct Session::Life {
+  struct OpenStep {
+    Clock clock = 0;
+    bool by_all_reduce = false;
+    bool on_device = false;
+    absl::Time begin;             // Sleeping included.
+    absl::Time computing;         // Without it.
+    std::vector<bool> has_gradient;  // By table.
+  };
+
+  Life(Session* owner, std::shared_ptr<WorkerLoop> to_loop)
+      : session(*owner),
+        options(owner->options_),
+        parts(*owner->parts_),
+        parameters(owner->parameters_),
+        loop_owner(std::move(to_loop)),
+        loop(*loop_owner),
+        store(&loop),
+        report({.rank = options.rank,
+                .batch_size = options.batch_size,
+                .steps_per_epoch = options.length.steps_per_epoch},
+               &loop),
+        pacer({.slowdown = parts.self.slowdown,
+               .conditions = parts.self.conditions,
+               .seed = static_cast<uint64_t>(options.config.train().seed()),
+               .rank = options.rank}) {}
+  ~Life() {
+    DropGroup(absl::CancelledError("the worker has ended"));
+    if (retired.joinable()) retired.join();
+  }
+
+  std::optional<Task> Next();
+  absl::Status Gradient(int table, Payload gradient);
+  absl::Status FinishStep(double loss);
+  void Save();
+
+  // What comes back, if it is not OK, is the worker's failure. `*task` is set
+  // if the caller has to do the rest.
+  absl::Status Perform(const WorkerCore::Initialize& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Compute& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Reduce& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Evaluate& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::TakeState& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Connect& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::CatchUp& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::LeaveGroup& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::ReadState& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Conclude& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Save& action,
+                       std::optional<Task>* task);
+
+  absl::Status BeginStep(Clock clock, bool by_all_reduce,
+                         std::optional<Task>* task);
+  absl::Status FinishReducing(Clock clock, double loss);
+  // So many steps are complete, however that came; the last ones were perhaps
+  // not done by this worker.
+  void ReachedClock(Clock reached);
+  void StepDone(Clock done, double loss);
+  absl::Status MakeReplica();
+  void GroupLost(const absl::Status& why);
+  void DropGroup(const absl::Status& why);
+  absl::Duration GroupWaitMax() const {
+    return absl::Milliseconds(options.config.limits().wait_timeout_ms());
+  }
+  template <typename Event>
+  void Tell(const Event& event) {
+    loop.Tell(event);
+  }
+
+  Session& session;
+  const Options& options;
+  const Parts& parts;
+  ParameterMemory& parameters;
+  const std::shared_ptr<WorkerLoop> loop_owner;
+  WorkerLoop& loop;
+  CoordinatorStore store;
+  RunReport report;
+  Pacer pacer;
+  std::optional<absl::Time>
+      running_since;            // As this worker has learned of it.
+  absl::Duration last_compute;  // Without sleeping.
+  absl::Duration waited;        // For the last action.
+  Clock clock = 0;              // The largest that was reported.
+  std::optional<OpenStep> step;
+  bool concluding = false;
+  // By all-reduce; the replica also until the servers have all of its state.
+  std::unique_ptr<Replica> replica;
+  std::unique_ptr<Collective> group;
+  std::thread retired;  // Ends with the end of the group before.
+  // A step that the replica has all gradients of, and whose group was lost.
+  struct Unreduced {
+    Clock clock = 0;
+    double loss = 0;
+  };
+  std::optional<Unreduced> unreduced;
+  run::Result result;  // Of the final model.
+};
+
+// ---- The session ------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Create(
+    const Options& options, ParameterMemory* parameters,
+    Transport& to_coordinator, Transport& to_shard_threads) {
+  const config::ClusterConfig& config = options.config;
+  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  const auto rank = static_cast<size_t>(options.rank);
+  if (rank >= workers.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", static_cast<int>(options.rank), " is outside [0, ",
+                     workers.size(), "), the workers of the config"));
+  }
+  SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
+                      Optimizer::Create(config.optimizer()));
+  SL_ASSIGN_OR_RETURN(
+      LearningRateSchedule schedule,
+      LearningRateSchedule::Create(config.schedule(), options.length));
+  SL_ASSIGN_OR_RETURN(const StaleRules stale,
+                      StaleRules::Create(config.sync()));
+  std::vector<std::string> names;
+  for (const wire::Table& table : parameters->tables())
+    names.push_back(table.name());
+  SL_RETURN_IF_ERROR(stale.CheckTables(names));
+  Parts parts = {.self = workers[rank],
+                 .optimizer = optimizer,
+                 .schedule = std::move(schedule),
+                 .loop = LoopOptionsOf(options, workers[rank], optimizer,
+                                       parameters->tables())};
+  return std::unique_ptr<Session>(new Session(options, parameters,
+                                              to_coordinator, to_shard_threads,
+                                              std::move(parts)));
+}
+
+Session::Session(const Options& options, ParameterMemory* parameters,
+                 Transport& to_coordinator, Transport& to_shard_threads,
+                 Parts parts)
+    : options_(options),
+      parameters_(*parameters),
+      to_coordinator_(to_coordinator),
+      to_shard_threads_(to_shard_threads),
+      parts_(std::make_unique<const Parts>(std::move(parts))) {}
+
+Session::~Session() {
+  if (life_ == nullptr) return;
+  Interrupt(absl::StrCat("worker ", static_cast<int>(options_.rank),
+                         " was closed before the end of the job"));
+  (void)Next();
+}
+
+std::shared_ptr<WorkerLoop> Session::loop() const {
+  const MutexLock lock(mutex_);
+  return loop_;
+}
+
+absl::Status Session::BeginLife() {
+  WorkerLoop::Options options = parts_->loop;
+  options.core.member.join.set_token(RandomToken());  // A new life each time.
+  SL_ASSIGN_OR_RETURN(
+      std::shared_ptr<WorkerLoop> loop,
+      WorkerLoop::Start(to_coordinator_, to_shard_threads_, options));
+  life_ = std::make_unique<Life>(this, loop);
+  const MutexLock lock(mutex_);
+  loop_ = std::move(loop);
+  if (!interrupted_.empty()) loop_->Interrupt(interrupted_);
+  return absl::OkStatus();
+}
+
+std::optional<Session::Task> Session::Next() {
+  while (!over_) {
+    if (life_ == nullptr) {
+      ending_ = BeginLife();
+      if (!ending_.ok()) {
+        over_ = true;
+        break;
+      }
+    }
+    if (std::optional<Task> task = life_->Next(); task.has_value()) return task;
+    const absl::Status ended = life_->loop.ending();
+    life_->DropGroup(ended);
+    {
+      const MutexLock lock(mutex_);
+      loop_ = nullptr;
+    }
+    life_ = nullptr;
+    if (absl::IsAborted(ended)) {
+      spdlog::warn("{}; joining again", std::string(ended.message()));
+      continue;
+    }
+    over_ = true;
+    // Whatever it broke off: a job that has finished needs nobody.
+    if (absl::IsOutOfRange(ended)) {
+      spdlog::info(std::string(ended.message()));
+    } else {
+      ending_ = ended;
+    }
+  }
+  return std::nullopt;
+}
+
+absl::Status Session::Gradient(int table, Payload gradient) {
+  if (life_ == nullptr) return absl::FailedPreconditionError("no step is open");
+  return life_->Gradient(table, std::move(gradient));
+}
+
+absl::Status Session::FinishStep(double loss) {
+  if (life_ == nullptr) return absl::FailedPreconditionError("no step is open");
+  return life_->FinishStep(loss);
+}
+
+void Session::AddRecord(const run::MetricRecord& record, absl::Time made_at) {
+  run::MetricRecord of_ours = record;
+  of_ours.set_rank(static_cast<int32_t>(options_.rank));
+  if (const auto to = loop(); to != nullptr) to->AddRecord(of_ours, made_at);
+}
+
+void Session::Evaluated(Clock clock, absl::Time since, const Scores& scores,
+                        ParameterMemory& parameters) {
+  const auto to = loop();
+  if (to == nullptr) return;
+  run::MetricRecord record = EvalRecord(clock, options_.length.steps_per_epoch,
+                                        scores.loss, scores.accuracy);
+  spdlog::info("step {}: test loss {:.4f}, accuracy {:.2f} %", clock,
+               scores.loss, 100 * scores.accuracy);
+  bool keeps = false;
+  to->Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
+    keeps = core.KeepsModel(scores.loss, scores.accuracy);
+  });
+  if (keeps) {
+    run::Result result;
+    const absl::StatusOr<std::string> sha256 = Write(parameters, &result);
+    if (sha256.ok()) {
+      record.set_model_sha256(*sha256);
+    } else {
+      spdlog::error("the model that met the stop rule is not kept: {}",
+                    std::string(sha256.status().message()));
+    }
+  }
+  AddRecord(record, since);
+}
+
+void Session::Conclude(const Scores& train, const Scores& test) {
+  if (life_ == nullptr || !life_->concluding) return;
+  AddRecord(EvalRecord(options_.length.steps_total, options_.length.steps_per_epoch,
+                  test.loss, test.accuracy),
+       Now());
+  run::Result& result = life_->result;
+  result.set_steps(options_.length.steps_total);
+  result.set_train_loss(train.loss);
+  result.set_test_loss(test.loss);
+  result.set_test_accuracy(test.accuracy);
+  life_->Save();
+}
+
+absl::Status Session::ReportProgress() {
+  const auto to = loop();
+  if (to == nullptr) return ending_;
+  to->Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+    core.OnProgress(now);
+  });
+  return to->ending();
+}
+
+void Session::Fail(const absl::Status& why) {
+  if (const auto to = loop(); to != nullptr) {
+    to->Tell(
+        [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+          core.Fail(why, now, effects);
+        });
+  }
+}
+
+void Session::Interrupt(const std::string& reason) {
+  const MutexLock lock(mutex_);
+  interrupted_ = reason;
+  if (loop_ != nullptr) loop_->Interrupt(reason);
+}
+
+absl::StatusOr<std::string> Session::Write(ParameterMemory& parameters,
+                                           run::Result* result) const {
+  if (!options_.out.empty())
+    result->set_model_file(absl::StrCat(options_.out, "/model.safetensors"));
+  SL_ASSIGN_OR_RETURN(*result->mutable_model_sha256(),
+                      WriteModelFile(parameters, result->model_file(),
+                                     {{"job", options_.config.job()},
+                                      {"mode", ModeText(options_.config)}}));
+  return result->model_sha256();
+}
+
+// ---- A life -----------------------------------------------------------------
+
+std::optional<Session::Task> Session::Life::Next() {
+  if (step.has_value() || concluding) {
+    session.Fail(absl::FailedPreconditionError(
+        step.has_value()
+            ? absl::StrCat("step ", step->clock, " was not finished")
+            : "the trained model was not evaluated"));
+    step.reset();
+    concluding = false;
+  }
+  while (true) {
+    const absl::Time asked = loop.Now();
+    const std::unique_ptr<const WorkerCore::Action> action = loop.Next();
+    if (action == nullptr) return std::nullopt;
+    const absl::Time now = loop.Now();
+    // Until then it waited for the job to start.
+    waited = running_since.has_value() ? now - asked : absl::ZeroDuration();
+    if (!running_since.has_value()) running_since = now;
+    std::optional<Task> task;
+    const absl::Status done = std::visit(
+        [&](const auto& what) { return Perform(what, &task); }, *action);
+    // Without effect if that is only what ends the worker anyhow.
+    if (!done.ok()) {
+      session.Fail(done);
+    } else if (task.has_value()) {
+      return task;
+    }
+  }
+}
+
+void Session::Life::ReachedClock(Clock reached) {
+  if (reached <= clock) return;
+  clock = reached;
+  report.SkippedTo(reached);
+}
+
+void Session::Life::StepDone(Clock done, double loss) {
+  clock = done + 1;
+  report.StepDone(clock, loss);
+}
+
+// ---- Steps
+
+absl::Status Session::Life::BeginStep(Clock of, bool by_all_reduce,
+                                      std::optional<Task>* task) {
+  const config::Conditions& conditions = parts.self.conditions;
+  const absl::Time begin = loop.Now();
+  const absl::Duration sleep =
+      pacer.SleepBefore(of, last_compute, begin - *running_since);
+  if (sleep > absl::ZeroDuration()) SL_RETURN_IF_ERROR(loop.Sleep(sleep));
+  if (conditions.has_stall_at_step() && of == conditions.stall_at_step()) {
+    spdlog::warn("stands still at step {}, as conditions.stall_at_step says",
+                 of);
+    absl::SleepFor(absl::InfiniteDuration());
+  }
+  step = OpenStep{
+      .clock = of,
+      .by_all_reduce = by_all_reduce,
+      .on_device = by_all_reduce && parameters.gpu().has_value(),
+      .begin = begin,
+      .computing = loop.Now(),
+      .has_gradient = std::vector<bool>(parameters.tables().size())};
+  *task = Step{.clock = of, .on_device = step->on_device};
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::Gradient(int table, Payload gradient) {
+  if (!step.has_value())
+    return absl::FailedPreconditionError("no step is open");
+  const absl::Span<const wire::Table> tables = parameters.tables();
+  if (table < 0 || static_cast<size_t>(table) >= tables.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "table ", table, " is outside [0, ", tables.size(), ")"));
+  }
+  const wire::Table& of = tables[static_cast<size_t>(table)];
+  const size_t bytes =
+      static_cast<size_t>(TableElements(of)) * sizeof(float);
+  if (gradient.size() != bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gradient of '", of.name(), "' has ", gradient.size(),
+                     " bytes; ", bytes, " are required"));
+  }
+  if (step->has_gradient[static_cast<size_t>(table)]) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", of.name(), "' has a gradient in step ", step->clock, " already"));
+  }
+  if (table == 0 && !step->on_device &&
+      HasBadGradient(parts.self.conditions, step->clock)) {
+    gradient = WithNan(gradient);
+  }
+  SL_RETURN_IF_ERROR(step->by_all_reduce
+                         ? replica->Add(*group, TableId{table}, gradient)
+                         : loop.Push(TableId{table}, gradient));
+  step->has_gradient[static_cast<size_t>(table)] = true;
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::FinishStep(double loss) {
+  if (!step.has_value())
+    return absl::FailedPreconditionError("no step is open");
+  std::vector<std::string> missing;
+  for (size_t table = 0; table < step->has_gradient.size(); ++table) {
+    if (!step->has_gradient[table])
+      missing.push_back(absl::StrCat("'", parameters.tables()[table].name(),
+                                     "'"));
+  }
+  if (!missing.empty()) {
+    constexpr size_t kNamedMax = 5;
+    const size_t more = missing.size() - std::min(missing.size(), kNamedMax);
+    missing.resize(missing.size() - more);
+    return absl::FailedPreconditionError(absl::StrCat(
+        "step ", step->clock, " has no gradient of ",
+        absl::StrJoin(missing, ", "),
+        more > 0 ? absl::StrCat(" and ", more, " more") : ""));
+  }
+  const OpenStep done = *std::move(step);
+  step.reset();
+  const absl::Time computed_at = loop.Now();
+  last_compute = computed_at - done.computing;
+  report.AddComputeSeconds(absl::ToDoubleSeconds(computed_at - done.begin));
+  if (done.by_all_reduce) return FinishReducing(done.clock, loss);
+  StepDone(done.clock, loss);
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnComputed(loss, now, effects);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::Perform(const WorkerCore::Compute& action,
+                                    std::optional<Task>* task) {
+  replica.reset();
+  unreduced.reset();
+  report.AddWaitSeconds(absl::ToDoubleSeconds(waited));
+  ReachedClock(action.clock);
+  LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
+  return BeginStep(action.clock, /*by_all_reduce=*/false, task);
+}
+
+// ---- By all-reduce
+
+absl::Status Session::Life::MakeReplica() {
+  const std::optional<ParameterMemory::Gpu> gpu = parameters.gpu();
+  for (const WorkerProcess& worker : WorkerProcesses(options.config)) {
+    if ((worker.gpu >= 0) == gpu.has_value()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", static_cast<int>(options.rank), " and worker ", worker.rank,
+        " cannot all-reduce, because one trains on a GPU and the other does "
+        "not; give all workers the same device, or use bsp, ssp or asp"));
+  }
+  std::unique_ptr<FloatMemory> memory;
+  if (gpu.has_value() && SlowestLink(options.config).has_value()) {
+    return absl::FailedPreconditionError(
+        "NCCL knows no links as in worker { conditions { link } }; leave them "
+        "out, or use bsp, ssp or asp");
+  }
+  if (!gpu.has_value()) {
+    memory = std::make_unique<HostMemory>();
+  } else {
+    SL_ASSIGN_OR_RETURN(memory, CreateGpuMemory(*gpu, GroupWaitMax()));
+  }
+  const int64_t bucket_kib = options.config.sync().collective().bucket_kib();
+  SL_ASSIGN_OR_RETURN(
+      replica, Replica::Create(&parameters, parts.optimizer, bucket_kib * 1024,
+                               std::move(memory), loop.view()));
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::Perform(const WorkerCore::Initialize&,
+                                    std::optional<Task>*) {
+  SL_RETURN_IF_ERROR(MakeReplica());
+  SL_RETURN_IF_ERROR(replica->Initialize(
+      static_cast<uint64_t>(options.config.train().seed())));
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnInitialized(now, effects);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::Perform(const WorkerCore::Reduce& action,
+                                    std::optional<Task>* task) {
+  ReachedClock(action.clock);
+  if (!unreduced.has_value() || unreduced->clock != action.clock) {
+    replica->StartStep();
+    return BeginStep(action.clock, /*by_all_reduce=*/true, task);
+  }
+  // A step that has failed leaves no trace: the parameters that its gradients
+  // were computed at are still there.
+  SL_RETURN_IF_ERROR(replica->AddAgain(*group));
+  return FinishReducing(action.clock, unreduced->loss);
+}
+
+absl::Status Session::Life::FinishReducing(Clock of, double loss) {
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+    core.OnReducing(now);
+  });
+  bool group_failed = false;
+  const absl::StatusOr<Replica::StepResult> summed = replica->FinishStep(
+      *group,
+      static_cast<float>(parts.optimizer.learning_rate() *
+                         parts.schedule.FactorAt(of)),
+      &group_failed);
+  if (!summed.ok() && !group_failed) return summed.status();
+  if (!summed.ok()) {
+    unreduced = Unreduced{.clock = of, .loss = loss};
+    GroupLost(summed.status());
+    return absl::OkStatus();
+  }
+  unreduced.reset();
+  report.AddWaitSeconds(summed->wait_seconds);
+  const WorkerCore::Reduced reduced{.loss = loss,
+                                    .nonfinite = summed->nonfinite,
+                                    .culprits = summed->culprits};
+  if (absl::c_linear_search(summed->culprits, group->rank()))
+    report.AddNonfinite();
+  StepDone(of, loss);
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnReduced(reduced, now, effects);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::Perform(const WorkerCore::TakeState& action,
+                                    std::optional<Task>*) {
+  unreduced.reset();
+  if (replica == nullptr) SL_RETURN_IF_ERROR(MakeReplica());
+  SL_RETURN_IF_ERROR(replica->Take(*action.state));
+  WorkerCore::Moved moved{.bytes = replica->bytes()};
+  SL_ASSIGN_OR_RETURN(moved.model_hash, replica->Hash(*action.state->view));
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnStateTaken(moved, now, effects);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::Perform(const WorkerCore::ReadState& action,
+                                    std::optional<Task>*) {
+  WorkerCore::Moved moved;
+  SL_ASSIGN_OR_RETURN(moved.model_hash, replica->Hash(*action.view));
+  std::vector<ClientCore::InstalledShard> shards;
+  for (const ShardId shard : action.shards) {
+    SL_ASSIGN_OR_RETURN(ClientCore::ShardValue state,
+                        replica->Give(*action.view, shard));
+    moved.bytes += static_cast<int64_t>(action.view->shard(shard).bytes() *
+                                        (1 + state.slots.size()));
+    shards.push_back({.shard = shard, .state = std::move(state)});
+  }
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnStateRead(std::move(shards), moved, now, effects);
+  });
+  return absl::OkStatus();
+}
+
+// ---- The group
+
+absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
+                                    std::optional<Task>*) {
+  const absl::Time start = loop.Now();
+  DropGroup(absl::CancelledError("the group of workers has changed"));
+  store.SetGroup(action.group);
+  const GlooCollective::Options group_options = {
+      .rank = Rank{action.self},
+      .world_size = static_cast<int32_t>(action.ranks.size()),
+      .host = parts.self.host,
+      .group = absl::StrCat("all-reduce/", action.group),
+      .connect_timeout = GroupWaitMax(),
+      .timeout = GroupWaitMax(),
+      .link = SlowestLink(options.config),
+      .keep_trying =
+          [&] {
+            SL_RETURN_IF_ERROR(loop.ending());
+            if (loop.view()->proto().group() == action.group)
+              return absl::OkStatus();
+            return absl::CancelledError("the group has changed");
+          },
+      .store = &store};
+  const std::optional<ParameterMemory::Gpu> gpu = parameters.gpu();
+  absl::StatusOr<std::unique_ptr<Collective>> connected =
+      gpu.has_value() ? ConnectGpuGroup(*gpu, group_options)
+                      : absl::StatusOr<std::unique_ptr<Collective>>(
+                            GlooCollective::Create(group_options));
+  if (!connected.ok()) {
+    GroupLost(connected.status());
+    return absl::OkStatus();
+  }
+  group = *std::move(connected);
+  // Members that die, or come, wake us through the coordinator as well.
+  loop.SetAbort(action.group,
+                [this](const absl::Status& why) { group->Abort(why); });
+  spdlog::info("connected to {} other workers in {:.1f} ms",
+               action.ranks.size() - 1,
+               absl::ToDoubleMilliseconds(loop.Now() - start));
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnConnected(now, effects);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::Perform(const WorkerCore::CatchUp& action,
+                                    std::optional<Task>*) {
+  const absl::StatusOr<Clock> reached = replica->CatchUp(*group, action.clock);
+  if (absl::IsFailedPrecondition(reached.status())) return reached.status();
+  if (!reached.ok()) {
+    GroupLost(reached.status());
+    return absl::OkStatus();
+  }
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnCaughtUp(*reached, now, effects);
+  });
+  return absl::OkStatus();
+}
+
+// The others may take their time to answer; that goes on beside what is next.
+absl::Status Session::Life::Perform(const WorkerCore::LeaveGroup&,
+                                    std::optional<Task>*) {
+  if (group == nullptr) return absl::OkStatus();
+  loop.SetAbort(0, nullptr);
+  if (retired.joinable()) retired.join();
+  if (parameters.gpu().has_value()) {  // That group is this thread's.
+    group.reset();
+  } else {
+    retired = std::thread([old = std::move(group)] {});
+  }
+  return absl::OkStatus();
+}
+
+void Session::Life::GroupLost(const absl::Status& why) {
+  spdlog::warn("all-reduce failed: {}", std::string(why.message()));
+  DropGroup(why);
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnGroupLost(why, now, effects);
+  });
+}
+
+// With an error the others notice that this worker goes.
+void Session::Life::DropGroup(const absl::Status& why) {
+  if (group == nullptr) return;
+  loop.SetAbort(0, nullptr);
+  if (!why.ok()) group->Abort(why);
+  group.reset();
+}
+
+// ---- Evaluation and the end
+
+absl::Status Session::Life::Perform(const WorkerCore::Evaluate& action,
+                                    std::optional<Task>* task) {
+  *task = Evaluation{.clock = action.clock,
+                     .since = loop.Now(),
+                     .parameters = action.parameters == nullptr
+                                       ? TakeSnapshot(parameters)
+                                       : SnapshotOf(*action.parameters)};
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::Perform(const WorkerCore::Conclude& action,
+                                    std::optional<Task>* task) {
+  if (action.parameters != nullptr)
+    LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
+  concluding = true;
+  *task = Conclusion{};
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::Perform(const WorkerCore::Save&,
+                                    std::optional<Task>*) {
+  Save();
+  return absl::OkStatus();
+}
+
+void Session::Life::Save() {
+  concluding = false;
+  const absl::Status written = session.Write(parameters, &result).status();
+  if (!written.ok()) {
+    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnSaveFailed(written, now, effects);
+    });
+    return;
+  }
+  spdlog::info(
+      "final model: train loss {:.6f}, test loss {:.6f}, accuracy {:.2f} %, "
+      "sha256 {}",
+      result.train_loss(), result.test_loss(), 100 * result.test_accuracy(),
+      result.model_sha256());
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnConcluded(result, now, effects);
+  });
+}
+
+}  // namespace slackline

@@ -1,0 +1,170 @@
+// Session: a worker's place in a job, for a program that has a model of its
+// own. Joins the job with the tables of the model, brings the parameters of
+// each step, takes the gradients as they are ready and the loss at the end, over
+// servers or by all-reduce as the job's mode says at that moment, and tells
+// what else is to be done:
+//
+//   while (const std::optional<Session::Task> task = session->Next()) {
+//     if (const auto* step = std::get_if<Session::Step>(&*task)) {
+//       ... for each table, as it is ready: session->Gradient(table, gradient)
+//       session->FinishStep(loss);
+//     } else ...
+//   }
+//   return session->ending();
+//
+// What a worker does is decided by a WorkerCore; the session performs it with
+// the parameters, a group of workers and the files of the run. It knows no
+// library for models. It joins again by itself when the job has given this
+// worker up though it lives.
+//
+// A job that ends, or cannot go on, shows in the next Next(); the errors of the
+// other calls in a step then say the same and may be ignored.
+//
+// Threads: one thread calls everything but what says "any thread".
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/ids.h"
+#include "common/mutex.h"
+#include "common/net/transport.h"
+#include "common/optim/schedule.h"
+#include "common/payload.h"
+#include "common/time/time_source.h"
+#include "proto/cluster.pb.h"
+#include "worker/session/parameter_memory.h"
+#include "worker/session/snapshot.h"
+
+namespace slackline {
+
+class WorkerLoop;
+
+class Session {
+ public:
+  struct Options {
+    config::ClusterConfig config;  // Of LoadJobConfig().
+    Rank rank{};                   // A worker of the config.
+    TimeSource time;
+    std::string out;  // Folder for the final model; empty: not written.
+    // The same on all workers, as the tables are.
+    LearningRateSchedule::JobLength length;
+    int64_t batch_size = 1;  // Examples in a step of this worker, for reports.
+    std::string data;        // What is trained on, for people.
+  };
+
+  // Everything handed over outlives the session. `to_coordinator` and
+  // `to_shard_threads`, which may be one, carry the messages. Nothing is sent
+  // before Next(). InvalidArgument: no such worker in the config, an optimizer
+  // that is none, rules for tables that the model does not have.
+  static absl::StatusOr<std::unique_ptr<Session>> Create(
+      const Options& options, ParameterMemory* parameters,
+      Transport& to_coordinator, Transport& to_shard_threads);
+  // Leaves the job if that is not over.
+  ~Session();
+
+  // ---- What is to be done ---------------------------------------------------
+
+  // The parameters are those of this step. Compute the gradients, call
+  // Gradient() once for each table, then FinishStep(). Steps come in order;
+  // some may be left out, when others have done them.
+  struct Step {
+    Clock clock = 0;  // Which minibatch: steps completed so far, from 0.
+    // Gradients are to stay on the GPU, as FloatMemory there; else they go to
+    // the host.
+    bool on_device = false;
+  };
+  // Evaluate these parameters, now or beside what comes next, and report them
+  // with Evaluated(). The chief alone is asked.
+  struct Evaluation {
+    Clock clock = 0;
+    absl::Time since;  // When they were the job's.
+    Snapshot parameters;
+  };
+  // The parameters are those of the trained model: evaluate them, then call
+  // Conclude(). The chief alone is asked.
+  struct Conclusion {};
+  using Task = std::variant<Step, Evaluation, Conclusion>;
+
+  // Waits for the next task. None when the job is over for this worker; then
+  // ending() says how. A step that was not finished ends the job for it.
+  std::optional<Task> Next();
+  // After Next() has returned none: OK if the job has FINISHED, else as
+  // WorkerCore::ended().
+  const absl::Status& ending() const { return ending_; }
+
+  // ---- In a step ------------------------------------------------------------
+
+  // The whole gradient of a table, float32, in the order of its parameter. It
+  // is sent or summed from this memory, so nobody may change it any more; a
+  // copy is made nowhere. May wait until there is room for it.
+  // InvalidArgument names the table and what does not fit; nothing happened.
+  absl::Status Gradient(int table, Payload gradient);
+  // FailedPrecondition names tables without a gradient; nothing happened.
+  absl::Status FinishStep(double loss);
+
+  // ---- Evaluations ----------------------------------------------------------
+
+  struct Scores {
+    double loss = 0;
+    double accuracy = 0;  // In [0, 1].
+  };
+  // Any thread. `parameters` has what was evaluated: it is written to the run's
+  // folder if it is the first that meets a stop rule.
+  void Evaluated(Clock clock, absl::Time since, const Scores& scores,
+                 ParameterMemory& parameters);
+  // Writes the trained model and reports it, on the training data and on the
+  // test data. Goes on to try in Next() if it cannot be written.
+  void Conclude(const Scores& train, const Scores& test);
+
+  // ---- Any thread -----------------------------------------------------------
+
+  // Says that something that takes long has come further; to be called at least
+  // every few seconds in an evaluation of the trained model. Not OK: the worker
+  // is to stop.
+  absl::Status ReportProgress();
+  // This worker cannot go on: leaves the job, which ends if it needs this
+  // worker, and ends with this status. Without effect when it ends already.
+  void Fail(const absl::Status& why);
+  // As a user's wish: Fail() with Cancelled, now and in every later life.
+  void Interrupt(const std::string& reason);
+  // The time by which the job lives. It is no time of day.
+  absl::Time Now() const { return options_.time.Now(); }
+
+  const Options& options() const { return options_; }
+
+ private:
+  struct Life;
+  struct Parts;
+  Session(const Options& options, ParameterMemory* parameters,
+          Transport& to_coordinator, Transport& to_shard_threads, Parts parts);
+
+  std::shared_ptr<WorkerLoop> loop() const;
+  absl::Status BeginLife();
+  void AddRecord(const run::MetricRecord& record, absl::Time made_at);
+  absl::StatusOr<std::string> Write(ParameterMemory& parameters,
+                                    run::Result* result) const;
+
+  const Options options_;
+  ParameterMemory& parameters_;
+  Transport& to_coordinator_;
+  Transport& to_shard_threads_;
+  const std::unique_ptr<const Parts> parts_;
+  std::unique_ptr<Life> life_;  // Null before the first Next() and at the end.
+  bool over_ = false;
+  absl::Status ending_;
+
+  mutable Mutex mutex_;
+  // Of life_; null without one.
+  std::shared_ptr<WorkerLoop> loop_ ABSL_GUARDED_BY(mutex_);
+  std::string interrupted_ ABSL_GUARDED_BY(mutex_);  // Why.
+};
+
+}  // namespace slackline

@@ -1,0 +1,72 @@
+// The program around a Session: flags, config, log, signals, transports. What
+// slackline_worker is, and what a program with a model of its own is.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/config/cluster_config.h"
+#include "common/mutex.h"
+#include "common/process/member_program.h"
+#include "common/process/stop_signal.h"
+#include "proto/cluster.pb.h"
+#include "worker/session/session.h"
+
+namespace slackline {
+
+// This process's place in the job.
+class WorkerPlace {
+ public:
+  WorkerPlace(const MemberFlags& flags, const config::ClusterConfig& config,
+              const TimeSource& time);
+
+  const config::ClusterConfig& config() const { return config_; }
+  const WorkerProcess& self() const { return workers_[index_]; }
+  int workers() const { return static_cast<int>(workers_.size()); }
+  const std::string& data_dir() const { return flags_.data_dir; }
+
+  // Has `train` run a session over ZeroMQ with these parameters, and returns
+  // what it returns. SIGINT and SIGTERM interrupt the session; those that came
+  // before do it at once.
+  struct Work {
+    LearningRateSchedule::JobLength length;
+    int64_t batch_size = 1;
+    std::string data;
+  };
+  absl::Status Train(const Work& work, ParameterMemory* parameters,
+                     const std::function<absl::Status(Session&)>& train);
+
+ private:
+  // The session that a signal is for.
+  class Interruptible {
+   public:
+    void Set(Session* session);
+    void Interrupt(const std::string& reason);
+
+   private:
+    Mutex mutex_;
+    Session* session_ ABSL_GUARDED_BY(mutex_) = nullptr;
+    std::string reason_ ABSL_GUARDED_BY(mutex_);
+  };
+
+  const MemberFlags& flags_;
+  const config::ClusterConfig& config_;
+  const TimeSource& time_;
+  const std::vector<WorkerProcess> workers_;
+  const size_t index_;
+  Interruptible interruptible_;
+  const StopSignal stop_signal_;
+};
+
+struct WorkerProgram {
+  std::string description;    // What --help begins with.
+  std::string data_dir_help;  // Of --data-dir; empty: there is no such flag.
+  std::function<absl::Status(WorkerPlace&)> run;
+};
+
+// The whole of main(), as RunMemberProgram().
+int RunWorkerProgram(const WorkerProgram& program, int argc, char** argv);
+
+}  // namespace slackline
