@@ -1,5 +1,7 @@
 #include "common/view/initializer.h"
 
+#include <algorithm>
+
 #include "common/rng.h"
 
 namespace slackline {
@@ -7,6 +9,10 @@ namespace slackline {
 void InitializeElements(const wire::Table& table, uint64_t seed, int64_t begin,
                         absl::Span<float> values) {
   const wire::Initializer& initializer = table.initializer();
+  if (initializer.kind() == wire::Initializer::OF_WORKER) {
+    std::fill(values.begin(), values.end(), 0.0f);
+    return;
+  }
   const Rng base = Rng(seed).Fork(table.name());
   const uint64_t table_seed = Rng(base).Next();
   for (size_t i = 0; i < values.size(); ++i) {
@@ -26,6 +32,13 @@ void InitializeElements(const wire::Table& table, uint64_t seed, int64_t begin,
         values[i] = static_cast<float>(initializer.a());
     }
   }
+}
+
+bool BeginsWithWorker(const wire::View& view) {
+  return std::any_of(
+      view.table().begin(), view.table().end(), [](const wire::Table& table) {
+        return table.initializer().kind() == wire::Initializer::OF_WORKER;
+      });
 }
 
 }  // namespace slackline

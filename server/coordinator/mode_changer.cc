@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "common/view/initializer.h"
 #include "server/coordinator/job_end.h"
 
 namespace slackline {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr size_t kLastChangesMax = 16;
 constexpr char kSchedule[] = "schedule";
+constexpr char kInitialValues[] = "initial values of a worker";
 
 int IndexOfLast(const wire::View& view) { return view.phase_size() - 1; }
 
@@ -63,9 +65,19 @@ std::vector<std::string> ModeChanger::Start(ViewEditor* editor) {
     *phase.mutable_mode() = mode;
     phase.set_from(from);
   };
+  sync::Mode allreduce;
+  allreduce.mutable_allreduce();
+  const sync::Mode first =
+      ConfiguredMode(sync_.phase_size() == 0
+                         ? static_cast<const google::protobuf::Message&>(sync_)
+                         : sync_.phase(0));
+  const bool from_worker = BeginsWithWorker(editor->view()) &&
+                           !sync_.has_auto_() && RuleOf(first).over_servers();
+  if (from_worker) {  // One step brings them to the others and the servers.
+    add(allreduce);
+    from = 1;
+  }
   if (sync_.has_auto_()) {
-    sync::Mode allreduce;
-    allreduce.mutable_allreduce();
     add(allreduce);
   } else if (sync_.phase_size() == 0) {
     add(ConfiguredMode(sync_));
@@ -78,6 +90,7 @@ std::vector<std::string> ModeChanger::Start(ViewEditor* editor) {
     from = std::max<Clock>(from, std::llround(std::min(end, total)));
   }
   reasons_.assign(phases.size(), kSchedule);
+  if (from_worker && phases.size() > 1) reasons_[1] = kInitialValues;
   editor->SetPhases(phases);
   return log;
 }

@@ -1287,13 +1287,16 @@ void Checker::CompareReplica(const Life& life, const Model& model,
 
 void Checker::OnInitial(Rank rank, Incarnation incarnation,
                         const SimReplica& state) {
-  if (initial_ == nullptr) {
+  // One for all, unless each worker has values of its own.
+  ModelPtr& initial =
+      initial_[scenario_.modes.begins_with_worker ? rank : Rank{0}];
+  if (initial == nullptr) {
     Model model;
-    model.state = SimReplica::Initial(scenario_, state.view);
-    initial_ = std::make_shared<const Model>(std::move(model));
+    model.state = SimReplica::Initial(scenario_, rank, state.view);
+    initial = std::make_shared<const Model>(std::move(model));
   }
-  CompareReplica({rank, incarnation}, *initial_, state, "to begin with");
-  replicas_[{rank, incarnation}] = initial_;
+  CompareReplica({rank, incarnation}, *initial, state, "to begin with");
+  replicas_[{rank, incarnation}] = initial;
 }
 
 void Checker::OnTookState(Rank rank, Incarnation incarnation, Clock clock,
@@ -1369,6 +1372,10 @@ void Checker::OnExchange(uint64_t group,
   for (const SimGroup::Share& share : shares) {
     if (share.clock != most) continue;
     const ModelPtr model = shared_[{group, {share.rank, share.incarnation}}];
+    if (most == 0 && scenario_.modes.begins_with_worker) {
+      base = model;  // Before the first step the first one's values count.
+      break;
+    }
     // Who has been removed, and has not heard of it, took a state of its own.
     if (model != nullptr && !Live({share.rank, share.incarnation})) {
       of_the_dead = model;

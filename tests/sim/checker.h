@@ -344,7 +344,7 @@ class Checker {
   std::map<Life, Clock> reached_;  // Largest clock asked for or begun.
   // The versions that a step over servers began with, by shard.
   std::map<std::pair<Life, Clock>, std::vector<Version>> begun_with_;
-  ModelPtr initial_;
+  std::map<Rank, ModelPtr> initial_;
   std::map<Clock, ModelPtr> taken_;      // From the servers.
   std::map<Clock, ModelPtr> installed_;  // And given back.
   std::map<uint64_t, ModelPtr> bases_;   // Of groups: where they began.

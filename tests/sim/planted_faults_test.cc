@@ -706,6 +706,8 @@ INSTANTIATE_TEST_SUITE_P(
         OfInstallations("InstalledTwice"),
         OfChanges("FailedStepKept", Invariant::kReplica, nullptr,
                   SimWorker::Plant::kKeepFailedStep),
+        OfChanges("BegunWithItsOwnValues", Invariant::kReplica, nullptr,
+                  SimWorker::Plant::kBeginAlone),
         OfChanges("NoHelpTaken", Invariant::kReplica, nullptr,
                   SimWorker::Plant::kTakeNoHelp),
         OfChanges("StepsAlone", Invariant::kReplica, nullptr,

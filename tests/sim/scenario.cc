@@ -515,6 +515,7 @@ Scenario Scenario::RandomModes(uint64_t seed) {
   Modes& modes = s.modes;
   modes.changes = true;
   Rng varying = Rng(seed).Fork("newer modes");
+  modes.begins_with_worker = Rng(seed).Fork("initial values").Chance(0.25);
   const auto random_mode = [&] {
     sync::Mode mode = RandomMode(rng);
     s.Vary(varying, &mode);
@@ -632,6 +633,8 @@ std::vector<wire::Table> Scenario::Tables() const {
     wire::Initializer& initializer = *table.mutable_initializer();
     initializer.set_kind(
         static_cast<wire::Initializer::Kind>(rng.Between(1, 3)));
+    if (modes.begins_with_worker)
+      initializer.set_kind(wire::Initializer::OF_WORKER);
     initializer.set_a(-100);
     initializer.set_b(100);
   }
@@ -661,6 +664,7 @@ std::string Scenario::ToString() const {
   std::string text = absl::StrCat(
       "seed ", seed, ": ", servers, " servers x ", threads, " threads, ",
       workers, " workers, ", ModeText(mode), phases,
+      modes.begins_with_worker ? ", from a worker's values" : "",
       pull_ahead ? " pulling ahead" : "", ", ", steps, " steps, momentum ",
       momentum, adam ? ", adam" : "", ", tables of ",
       absl::StrJoin(table_elements, "+"), " elements in shards of ",

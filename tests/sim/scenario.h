@@ -251,6 +251,7 @@ struct Modes {
     double late = 0;       // Chance of bad news to take long.
   };
   GroupFaults group_faults;
+  bool begins_with_worker = false;  // What the tables begin with.
 };
 
 struct Scenario {

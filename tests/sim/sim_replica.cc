@@ -26,13 +26,18 @@ bool Same(const SimReplica::Tensor& a, const SimReplica::Tensor& b) {
 
 }  // namespace
 
-SimReplica SimReplica::Initial(const Scenario& scenario,
+SimReplica SimReplica::Initial(const Scenario& scenario, Rank rank,
                                std::shared_ptr<const View> view) {
   SimReplica replica;
   for (int t = 0; t < view->proto().table_size(); ++t) {
-    const wire::Table& table = view->proto().table(t);
+    wire::Table table = view->proto().table(t);
     Tensor initial(static_cast<size_t>(TableElements(table)));
-    InitializeElements(table, scenario.seed, 0, absl::MakeSpan(initial));
+    uint64_t seed = scenario.seed;
+    if (table.initializer().kind() == wire::Initializer::OF_WORKER) {
+      table.mutable_initializer()->set_kind(wire::Initializer::UNIFORM);
+      seed += static_cast<uint64_t>(rank);
+    }
+    InitializeElements(table, seed, 0, absl::MakeSpan(initial));
     replica.slots.emplace_back(scenario.slot_count(),
                                Tensor(initial.size(), 0.0f));
     replica.values.push_back(std::move(initial));

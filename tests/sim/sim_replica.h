@@ -18,7 +18,9 @@ struct SimReplica {
   std::vector<Version> versions;           // By shard of `view`.
   std::shared_ptr<const View> view;
 
-  static SimReplica Initial(const Scenario& scenario,
+  // Of this worker: where tables begin with what a worker has, no two have the
+  // same.
+  static SimReplica Initial(const Scenario& scenario, Rank rank,
                             std::shared_ptr<const View> view);
   // `pulled` is of PullState().
   static SimReplica Of(const ClientCore::PullResult& pulled);

@@ -5,8 +5,10 @@
 #include <variant>
 
 #include "common/status.h"
+#include "common/view/initializer.h"
 #include "common/view/shard_map.h"
 #include "tests/sim/sim_server.h"
+#include "worker/core/catch_up.h"
 
 namespace slackline::sim {
 namespace {
@@ -332,7 +334,7 @@ void SimWorker::PushTable(Clock clock, int table) {
 // ---- By all-reduce ----------------------------------------------------------
 
 bool SimWorker::Perform(const WorkerCore::Initialize&) {
-  replica_ = SimReplica::Initial(context_->scenario, core_.view());
+  replica_ = SimReplica::Initial(context_->scenario, rank_, core_.view());
   if (core_.clock() == 0) {
     context_->checker.OnInitial(rank_, incarnation(), *replica_);
     context_->checker.OnStart(rank_, incarnation(), 0);
@@ -448,10 +450,11 @@ void SimWorker::OnCaughtUp(const std::vector<SimGroup::Share>* shares) {
     return Work();
   }
   context_->checker.OnExchange(group_number_, *shares);
-  const auto ahead = std::max_element(
-      shares->begin(), shares->end(),
-      [](const auto& a, const auto& b) { return a.clock < b.clock; });
-  if (ahead->clock < 0) {
+  std::vector<Clock> clocks;
+  for (const SimGroup::Share& share : *shares) clocks.push_back(share.clock);
+  const CatchUpPlan plan =
+      PlanCatchUp(clocks, BeginsWithWorker(core_.view()->proto()));
+  if (plan.clock < 0) {
     return Tell(
         [](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
           core.Fail(absl::NotFoundError(
@@ -459,13 +462,17 @@ void SimWorker::OnCaughtUp(const std::vector<SimGroup::Share>* shares) {
                     now, effects);
         });
   }
-  if (clock_ < ahead->clock && plant_ != Plant::kTakeNoHelp) {
-    ++counts_.helped;
-    replica_ = *ahead->state;
-    if (clock_ < 0)
-      context_->checker.OnStart(rank_, incarnation(), ahead->clock);
+  const auto self =
+      std::find_if(shares->begin(), shares->end(),
+                   [&](const auto& share) { return share.rank == rank_; });
+  if (plan.takes[static_cast<size_t>(self - shares->begin())] &&
+      plant_ != Plant::kTakeNoHelp &&
+      (plant_ != Plant::kBeginAlone || clock_ != plan.clock)) {
+    counts_.helped += clock_ < plan.clock;
+    replica_ = *(*shares)[static_cast<size_t>(plan.root)].state;
+    if (clock_ < 0) context_->checker.OnStart(rank_, incarnation(), plan.clock);
   }
-  clock_ = ahead->clock;
+  clock_ = plan.clock;
   At(PhaseStep::kCaughtUp);
   if (!alive()) return;
   context_->Log("worker ", control_peer_.index, "/", incarnation(),

@@ -29,6 +29,7 @@ class SimWorker {
     kNone,
     kIgnoreFence,     // Pulls on where it has promised to wait.
     kKeepFailedStep,  // Applies its own gradients of a step that has failed.
+    kBeginAlone,      // Keeps its own values where all begin with another's.
     kTakeNoHelp,      // Keeps its own state where another's is newer.
     kStepAlone,       // Goes on without the sum if the group fails.
     kNeverSkip,       // Is late for ever.

@@ -26,6 +26,9 @@ struct JobShape {
   int shard_elements = 1;
   absl::Duration lease = absl::Seconds(1);
   std::string coordinator;  // Its endpoint.
+  int workers = 1;
+  config::Sync sync;  // BSP if it has no mode.
+  std::string config_hash;
 };
 
 // In job "job", on this host. The token is that of a server, by index; the
@@ -42,20 +45,18 @@ inline wire::JoinRequest JoinOf(wire::JoinRequest::Role role, int index,
   return join;
 }
 
-// In BSP, with one worker.
 inline std::unique_ptr<CoordinatorThread> StartCoordinator(
     const JobShape& shape, Transport& transport) {
   CoordinatorThread::Options options;
   options.core = {.job = "job",
-                  .config_hash = "",
+                  .config_hash = shape.config_hash,
                   .servers = shape.servers,
-                  .workers = 1,
-                  .sync = {},
+                  .workers = shape.workers,
+                  .sync = shape.sync,
                   .shard_elements = shape.shard_elements,
                   .lease = shape.lease,
                   .rebalance = {},
                   .stop = {}};
-  options.core.sync.mutable_bsp();
   options.endpoint = shape.coordinator;
   return Must(CoordinatorThread::Start(transport, options));
 }
@@ -71,6 +72,7 @@ class ServerInProcess {
     control.shard_threads = shape.threads;
     control.core.member.join =
         JoinOf(wire::JoinRequest::SERVER, index, index + 1);
+    control.core.member.join.set_config_hash(shape.config_hash);
     for (int t = 0; t < shape.threads; ++t) {
       ShardThread::Options options;
       options.core = {.self = {.server = index, .thread = t}, .seed = 1};

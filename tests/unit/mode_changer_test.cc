@@ -147,6 +147,30 @@ TEST_F(ModeChangerTest, OneModeIsOnePhase) {
   EXPECT_EQ(Phases(), "allreduce@0");
 }
 
+TEST_F(ModeChangerTest, AStepByAllReduceBringsTheValuesOfAWorkerToTheServers) {
+  wire::Table& table = *view_.add_table();
+  table.mutable_initializer()->set_kind(wire::Initializer::OF_WORKER);
+  config::Sync sync;
+  sync.mutable_ssp()->set_staleness(2);
+  EXPECT_THAT(Start(sync), IsEmpty());
+  EXPECT_EQ(Phases(), "allreduce@0 ssp:2@1");
+
+  // As the first phase of several, too.
+  config::Sync phases;
+  AddPhase(&phases, Ssp(4), 0.5);
+  AddPhase(&phases, AllReduce(), 0);
+  EXPECT_THAT(Start(phases), IsEmpty());
+  EXPECT_EQ(Phases(), "allreduce@0 ssp:4@1 allreduce@20");
+
+  // Who steps by all-reduce anyhow needs no more.
+  StartAllReduce();
+  EXPECT_EQ(Phases(), "allreduce@0");
+  config::Sync automatic;
+  automatic.mutable_auto_();
+  EXPECT_THAT(Start(automatic), IsEmpty());
+  EXPECT_EQ(Phases(), "allreduce@0");
+}
+
 TEST_F(ModeChangerTest, PhasesBeginWhereTheOnesBeforeEnd) {
   config::Sync sync;
   AddPhase(&sync, AllReduce(), 0.51);

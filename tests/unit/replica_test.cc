@@ -607,10 +607,14 @@ TEST(ReplicaTest, AGradientThatDoesNotFitIsAnErrorOfThisRank) {
 
 // Ranks with states of their own, and the clocks that they tell.
 struct Group {
-  explicit Group(std::vector<Clock> own_clocks)
+  explicit Group(std::vector<Clock> own_clocks, bool of_worker = false)
       : clocks(std::move(own_clocks)), fake(static_cast<int>(clocks.size())) {
     Rng rng(8);
-    const wire::View view = NewView(static_cast<int>(clocks.size()));
+    wire::View view = NewView(static_cast<int>(clocks.size()));
+    if (of_worker) {
+      view.mutable_table(0)->mutable_initializer()->set_kind(
+          wire::Initializer::OF_WORKER);
+    }
     for (size_t rank = 0; rank < clocks.size(); ++rank) {
       copies.push_back(std::make_unique<Copy>(view));
       EXPECT_TRUE(copies.back()->replica->Take(RandomState(rng, view)).ok());
@@ -646,6 +650,18 @@ TEST(ReplicaTest, WhoIsBehindGetsTheStateOfOneWhoIsNot) {
       EXPECT_EQ(*group.results[rank], most);
       EXPECT_EQ(group.copies[rank]->Portraits(),
                 group.before[clocks[rank] == most ? rank : root]);
+    }
+  }
+}
+
+TEST(ReplicaTest, ValuesOfAWorkerAreThoseOfTheFirstUntilSomebodyHasStepped) {
+  for (const Clock clock : {0, 3}) {
+    Group group({clock, clock, clock}, /*of_worker=*/true);
+    group.CatchUp();
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(group.results[rank].value(), clock);
+      EXPECT_EQ(group.copies[rank]->Portraits(),
+                group.before[clock == 0 ? 0 : rank]);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "common/view/initializer.h"
+#include "worker/core/catch_up.h"
 
 namespace slackline {
 namespace {
@@ -72,9 +73,12 @@ absl::Status Replica::Initialize(uint64_t seed) {
     const absl::Span<float> parameter =
         parameters_.parameter(static_cast<int>(t));
     initial.resize(parameter.size());
-    InitializeElements(parameters_.tables()[t], seed, 0,
-                       absl::MakeSpan(initial));
-    SL_RETURN_IF_ERROR(memory_->CopyIn(initial.data(), parameter));
+    if (parameters_.tables()[t].initializer().kind() !=
+        wire::Initializer::OF_WORKER) {
+      InitializeElements(parameters_.tables()[t], seed, 0,
+                         absl::MakeSpan(initial));
+      SL_RETURN_IF_ERROR(memory_->CopyIn(initial.data(), parameter));
+    }
     std::fill(initial.begin(), initial.end(), 0.0f);
     for (const FloatMemory::Array& slot : slots_[t])
       SL_RETURN_IF_ERROR(memory_->CopyIn(initial.data(), slot.values));
@@ -312,15 +316,16 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
   std::vector<Clock> known;
   for (int r = 0; r < ranks; ++r)
     known.push_back(static_cast<Clock>(GetNumber(place(r, 0))) - 1);
-  const auto most = std::max_element(known.begin(), known.end());
-  if (*most == *std::min_element(known.begin(), known.end())) {
-    if (*most < 0) {
-      return absl::NotFoundError(
-          "no worker of the group knows the job's parameters");
-    }
+  const CatchUpPlan plan = PlanCatchUp(known, BeginsWithWorker(view_->proto()));
+  if (plan.clock < 0) {
+    return absl::NotFoundError(
+        "no worker of the group knows the job's parameters");
+  }
+  if (std::find(plan.takes.begin(), plan.takes.end(), true) ==
+      plan.takes.end()) {
     return clock;
   }
-  const Rank root{static_cast<int32_t>(most - known.begin())};
+  const Rank root{plan.root};
   const size_t shards = GetNumber(place(static_cast<int>(root), 1));
   std::vector<float> versions(shards * kDigits, 0.0f);
   if (group.rank() == root) {
@@ -354,7 +359,7 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
   for (const Collective::Ticket ticket : tickets)
     received.Update(group.Wait(ticket));
   SL_RETURN_IF_ERROR(received);
-  if (clock == *most) return clock;
+  if (!plan.takes[static_cast<size_t>(self)]) return clock;
   for (size_t i = 0; i < own.size(); ++i)
     SL_RETURN_IF_ERROR(memory_->Copy(arrived[i].values.data(), own[i]));
   versions_.resize(shards);
@@ -362,7 +367,7 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
     versions_[s] =
         GetNumber(absl::MakeConstSpan(versions).subspan(s * kDigits, kDigits));
   }
-  return *most;
+  return plan.clock;
 }
 
 }  // namespace slackline

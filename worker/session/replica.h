@@ -29,7 +29,8 @@ class Replica {
       int64_t bucket_bytes, std::unique_ptr<FloatMemory> memory,
       std::shared_ptr<const View> view);
 
-  // The state at clock 0, as every shard makes it.
+  // The state at clock 0, as every shard makes it; or tables that begin with
+  // what a worker has, as they are.
   absl::Status Initialize(uint64_t seed);
   // The state that the servers have. `pulled` is of PullState().
   absl::Status Take(const ClientCore::PullResult& pulled);
@@ -72,9 +73,10 @@ class Replica {
   absl::StatusOr<StepResult> FinishStep(Collective& group, float learning_rate,
                                         bool* group_failed);
 
-  // Each rank tells its clock (-1 or more); those that are behind get the state
-  // of one who is not. Returns the clock that all have then. After an error
-  // nothing has changed here, but the group has failed.
+  // Each rank tells its clock (-1 or more), and they do as PlanCatchUp() says:
+  // those that are behind get the state of one who is not. Returns the clock
+  // that all have then. After an error nothing has changed here, but the group
+  // has failed.
   absl::StatusOr<Clock> CatchUp(Collective& group, Clock clock);
 
  private:

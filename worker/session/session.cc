@@ -341,7 +341,8 @@ void Session::Conclude(const Scores& train, const Scores& test) {
 
 absl::Status Session::ReportProgress() {
   const auto to = loop();
-  if (to == nullptr) return ending_;
+  if (to == nullptr)
+    return absl::CancelledError("the job is over for this worker");
   to->Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
     core.OnProgress(now);
   });

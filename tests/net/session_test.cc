@@ -1,0 +1,306 @@
+// Goal: a program with parameters of its own gets through a job by the tasks of
+// its session, over servers and by all-reduce: it sees the parameters that the
+// gradients make, begins where the first worker begins, and is told by name what
+// it does wrong.
+// Method: a coordinator and servers in this process over memory, and a session
+// for each worker on a thread of its own. The optimizer is SGD with rate 1 and
+// all gradients are ones, so step c sees the initial values minus c.
+#include "worker/session/session.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
+#include "common/io/safetensors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "job/job_config.h"
+#include "tests/support/job_in_process.h"
+#include "tests/support/memory_transport.h"
+#include "tests/support/must.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int kWorkers = 2;
+constexpr Clock kSteps = 6;
+
+Payload Ones(size_t elements) {
+  const std::vector<float> ones(elements, 1.0f);
+  return Payload::Copy(ones.data(), ones.size() * sizeof(float));
+}
+
+// A worker's program: two parameters in memory of its own.
+struct Worker {
+  explicit Worker(float begins_with)
+      : weight(12, begins_with), bias(3, begins_with) {}
+
+  HostParameters Parameters(wire::Initializer::Kind kind) {
+    wire::Initializer initializer;
+    initializer.set_kind(kind);
+    initializer.set_a(10);
+    return Must(HostParameters::Create(
+        {{.table = {.name = "weight", .shape = {4, 3}, .initializer = initializer},
+          .values = weight.data()},
+         {.table = {.name = "bias", .shape = {3}, .initializer = initializer},
+          .values = bias.data()}}));
+  }
+
+  std::vector<float> weight;
+  std::vector<float> bias;
+  std::vector<Clock> steps;
+  std::vector<float> seen;  // One number for each step: all elements have it.
+  int conclusions = 0;
+};
+
+class SessionTest : public ::testing::Test {
+ protected:
+  SessionTest() : folder_(std::filesystem::temp_directory_path() /
+                          absl::StrCat("session_test.", getpid())) {
+    std::filesystem::create_directory(folder_);
+  }
+  ~SessionTest() override { std::filesystem::remove_all(folder_); }
+
+  void StartJob(const std::string& mode) {
+    config_ = Must(ParseJobConfig(
+        absl::StrCat(R"(
+job: "job"
+coordinator { host: "127.0.0.1" port: 7700 }
+server { host: "127.0.0.1" }
+worker { host: "127.0.0.1" count: )",
+                     kWorkers, R"( }
+model { softmax {} }
+data { teacher_student {} }
+optimizer { sgd { learning_rate: 1 } }
+limits { lease_ms: 2000 }
+sync { )",
+                     mode, " }\n"),
+        "test.textproto"));
+    shape_ = {.shard_elements = 5,
+              .lease = absl::Seconds(2),
+              .coordinator = "tcp://127.0.0.1:7700",
+              .workers = kWorkers,
+              .sync = config_.sync(),
+              .config_hash = ConfigHash(config_)};
+    coordinator_ = StartCoordinator(shape_, transport_);
+    server_ = std::make_unique<ServerInProcess>(shape_, 0, transport_);
+  }
+
+  Session::Options OptionsOf(int rank) {
+    return {.config = config_,
+            .rank = Rank{rank},
+            .time = {},
+            .out = folder_.string(),
+            .length = {.steps_total = kSteps, .steps_per_epoch = kSteps},
+            .batch_size = 8,
+            .data = "ones"};
+  }
+
+  // Runs these programs beside each other, by rank, to their ends.
+  using Program = std::function<absl::Status(Session&)>;
+  std::vector<absl::Status> Run(std::vector<Worker>& workers,
+                                wire::Initializer::Kind kind,
+                                const std::vector<Program>& programs) {
+    std::vector<absl::Status> ends(workers.size());
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < workers.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        HostParameters parameters = workers[rank].Parameters(kind);
+        const auto session =
+            Must(Session::Create(OptionsOf(static_cast<int>(rank)),
+                                 &parameters, transport_, transport_));
+        ends[rank] = programs[rank](*session);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return ends;
+  }
+
+  // What every program does that does nothing wrong.
+  static absl::Status Train(Worker& worker, Session& session) {
+    while (const std::optional<Session::Task> task = session.Next()) {
+      if (const auto* const step = std::get_if<Session::Step>(&*task)) {
+        worker.steps.push_back(step->clock);
+        worker.seen.push_back(worker.bias[0]);
+        EXPECT_THAT(worker.bias, Each(worker.bias[0]));
+        EXPECT_THAT(worker.weight, Each(worker.bias[0]));
+        EXPECT_TRUE(session.Gradient(1, Ones(3)).ok());
+        EXPECT_TRUE(session.Gradient(0, Ones(12)).ok());
+        EXPECT_TRUE(session.FinishStep(0.5).ok());
+      } else if (std::holds_alternative<Session::Conclusion>(*task)) {
+        ++worker.conclusions;
+        EXPECT_TRUE(session.ReportProgress().ok());
+        session.Conclude({.loss = 1, .accuracy = 0.5},
+                         {.loss = 2, .accuracy = 0.25});
+      }
+    }
+    return session.ending();
+  }
+  static Program Training(Worker& worker) {
+    return [&worker](Session& session) { return Train(worker, session); };
+  }
+
+  const std::filesystem::path folder_;
+  MemoryTransport transport_;
+  config::ClusterConfig config_;
+  JobShape shape_;
+  std::unique_ptr<CoordinatorThread> coordinator_;
+  std::unique_ptr<ServerInProcess> server_;
+};
+
+struct Case {
+  const char* mode;
+  wire::Initializer::Kind kind;
+  float begins_with;  // What all see in the first step.
+};
+class SessionModeTest : public SessionTest,
+                        public ::testing::WithParamInterface<Case> {};
+
+TEST_P(SessionModeTest, TrainsToTheEndAndWritesTheModel) {
+  StartJob(GetParam().mode);
+  std::vector<Worker> workers = {Worker(50), Worker(70)};
+  const std::vector<absl::Status> ends =
+      Run(workers, GetParam().kind,
+          {Training(workers[0]), Training(workers[1])});
+  std::vector<Clock> clocks;
+  std::vector<float> values;
+  for (Clock clock = 0; clock < kSteps; ++clock) {
+    clocks.push_back(clock);
+    values.push_back(GetParam().begins_with - static_cast<float>(clock));
+  }
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    SCOPED_TRACE(absl::StrCat("worker ", rank));
+    const Worker& worker = workers[static_cast<size_t>(rank)];
+    EXPECT_TRUE(ends[static_cast<size_t>(rank)].ok())
+        << ends[static_cast<size_t>(rank)];
+    EXPECT_EQ(worker.steps, clocks);
+    EXPECT_EQ(worker.seen, values);
+  }
+  EXPECT_EQ(workers[0].conclusions + workers[1].conclusions, 1);
+  const SafetensorsFile file =
+      Must(ReadSafetensors((folder_ / "model.safetensors").string()));
+  ASSERT_EQ(file.tensors.size(), 2u);
+  EXPECT_EQ(file.tensors[0].name, "weight");
+  EXPECT_EQ(file.tensors[0].shape, (std::vector<int64_t>{4, 3}));
+  for (const Tensor& tensor : file.tensors)
+    EXPECT_THAT(tensor.values, Each(GetParam().begins_with - kSteps));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, SessionModeTest,
+    ::testing::Values(Case{"bsp {}", wire::Initializer::CONSTANT, 10},
+                      Case{"allreduce {}", wire::Initializer::CONSTANT, 10},
+                      Case{"bsp {}", wire::Initializer::OF_WORKER, 50},
+                      Case{"allreduce {}", wire::Initializer::OF_WORKER, 50}),
+    [](const auto& info) {
+      return absl::StrCat(
+          info.param.mode[0] == 'b' ? "Bsp" : "AllReduce",
+          info.param.kind == wire::Initializer::CONSTANT ? "" : "OfAWorker");
+    });
+
+TEST_F(SessionTest, WhatAProgramDoesWrongInAStepIsNamedAndChangesNothing) {
+  StartJob("bsp {}");
+  std::vector<Worker> workers = {Worker(0), Worker(0)};
+  const auto clumsy = [&](Session& session) {
+    EXPECT_EQ(session.Gradient(0, Ones(12)).code(),
+              absl::StatusCode::kFailedPrecondition);
+    const std::optional<Session::Task> first = session.Next();
+    EXPECT_TRUE(first.has_value() &&
+                std::holds_alternative<Session::Step>(*first));
+    const absl::Status size = session.Gradient(0, Ones(3));
+    EXPECT_EQ(size.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(size.message(),
+                AllOf(HasSubstr("'weight'"), HasSubstr("12 bytes"),
+                      HasSubstr("48 are required")));
+    EXPECT_THAT(session.Gradient(2, Ones(3)).message(),
+                HasSubstr("table 2 is outside [0, 2)"));
+    EXPECT_TRUE(session.Gradient(0, Ones(12)).ok());
+    EXPECT_THAT(session.Gradient(0, Ones(12)).message(),
+                HasSubstr("'weight' has a gradient in step 0 already"));
+    const absl::Status missing = session.FinishStep(1);
+    EXPECT_EQ(missing.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(missing.message(),
+                HasSubstr("step 0 has no gradient of 'bias'"));
+    EXPECT_TRUE(session.Gradient(1, Ones(3)).ok());
+    EXPECT_TRUE(session.FinishStep(1).ok());
+    EXPECT_EQ(session.FinishStep(1).code(),
+              absl::StatusCode::kFailedPrecondition);
+    return Train(workers[0], session);
+  };
+  for (const absl::Status& end : Run(workers, wire::Initializer::CONSTANT,
+                                     {clumsy, Training(workers[1])})) {
+    EXPECT_TRUE(end.ok()) << end;
+  }
+  EXPECT_EQ(workers[1].seen.back(), 10 - (kSteps - 1));
+}
+
+TEST_F(SessionTest, AStepThatIsNotFinishedEndsTheWorker) {
+  StartJob("bsp {}");
+  std::vector<Worker> workers = {Worker(0), Worker(0)};
+  const auto forgetful = [](Session& session) {
+    EXPECT_TRUE(session.Next().has_value());
+    EXPECT_FALSE(session.Next().has_value());
+    EXPECT_FALSE(session.Next().has_value()) << "nor later";
+    return session.ending();
+  };
+  const std::vector<absl::Status> ends =
+      Run(workers, wire::Initializer::CONSTANT,
+          {Training(workers[0]), forgetful});
+  EXPECT_EQ(ends[1].code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(ends[1].message(), HasSubstr("step 0 was not finished"));
+}
+
+TEST_F(SessionTest, AWorkerThatIsInterruptedSaysSo) {
+  StartJob("bsp {}");
+  std::vector<Worker> workers = {Worker(0), Worker(0)};
+  const auto interrupted = [&](Session& session) {
+    EXPECT_TRUE(session.Next().has_value());
+    session.Interrupt("enough");
+    (void)session.Gradient(0, Ones(12));
+    (void)session.Gradient(1, Ones(3));
+    (void)session.FinishStep(1);
+    EXPECT_FALSE(session.Next().has_value());
+    return session.ending();
+  };
+  const std::vector<absl::Status> ends =
+      Run(workers, wire::Initializer::CONSTANT,
+          {interrupted, Training(workers[1])});
+  EXPECT_EQ(ends[0].code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(ends[0].message(), "enough");
+}
+
+TEST(HostParametersTest, RefusesWhatIsNoParameterByName) {
+  float memory = 0;
+  const auto create = [&](const std::vector<HostParameters::Parameter>& all) {
+    return std::string(HostParameters::Create(all).status().message());
+  };
+  EXPECT_THAT(create({}), HasSubstr("without parameters"));
+  EXPECT_THAT(create({{.table = {}, .values = &memory}}),
+              HasSubstr("has no name"));
+  const HostParameters::Parameter good = {
+      .table = {.name = "a", .shape = {1}, .initializer = {}},
+      .values = &memory};
+  EXPECT_THAT(create({good, good}), HasSubstr("'a': another parameter"));
+  HostParameters::Parameter bad = good;
+  bad.table.shape = {2, 0};
+  EXPECT_THAT(create({bad}), HasSubstr("shape is [2, 0]"));
+  bad = good;
+  bad.values = nullptr;
+  EXPECT_THAT(create({bad}), HasSubstr("has no memory"));
+}
+
+}  // namespace
+}  // namespace slackline
