@@ -31,7 +31,7 @@
 #include "tools/cli/run/local_cluster.h"
 #include "tools/cli/run/local_hosts.h"
 #include "tools/cli/run/logs.h"
-#include "tools/cli/shell_line.h"
+#include "common/config/shell_line.h"
 #include "tools/cli/signals.h"
 #include "tools/cli/text.h"
 #include "tools/experiment/estimate.h"

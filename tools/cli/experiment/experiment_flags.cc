@@ -10,7 +10,7 @@
 #include "tools/cli/experiment/replay_command.h"
 #include "tools/cli/experiment/report_command.h"
 #include "tools/cli/job/job_flags.h"
-#include "tools/cli/shell_line.h"
+#include "common/config/shell_line.h"
 #include "tools/experiment/ablation.h"
 
 namespace slackline {
