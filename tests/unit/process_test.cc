@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tools/cli/run/logs.h"
 #include "tools/cli/signals.h"
 
@@ -16,6 +18,7 @@ namespace slackline {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class ProcessTest : public ::testing::Test {
@@ -82,6 +85,44 @@ TEST_F(ProcessTest, SignalsReachTheWholeProcessGroupWithDefaultHandling) {
   EXPECT_EQ(getpgid(grandchild), child->pid());
   child->Signal(SIGTERM);
   EXPECT_EQ(Await(&*child).signal, SIGTERM);
+}
+
+TEST_F(ProcessTest, WhatAChildHasStartedEndsWithIt) {
+  auto child = StartShell("sleep 1000 & echo $!; exit 0");
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_TRUE(Await(&*child).ok());
+  const pid_t grandchild = std::stoi(ReadTail(Log()));
+  // Whoever inherits it has to wait for it, too.
+  while (kill(grandchild, 0) == 0 &&
+         !absl::StrContains(
+             ReadTail(absl::StrCat("/proc/", grandchild, "/stat")), ") Z")) {
+    signals_->Wait(absl::Milliseconds(5));
+  }
+}
+
+TEST_F(ProcessTest, TheEnvironmentIsOursWithSomeOfItsOwn) {
+  auto child = ChildProcess::Start(
+      {.command = {"/bin/sh", "-c",
+                   "echo $SLACKLINE_TEST $TZ; test -n \"$PATH\""},
+       .log_path = Log(),
+       .environment = {{"SLACKLINE_TEST", "a b"}, {"TZ", "UTC"}}});
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_TRUE(Await(&*child).ok());
+  EXPECT_EQ(ReadTail(Log()), "a b UTC\n");
+}
+
+TEST(FindProgramTest, LooksAsAShellDoes) {
+  const absl::StatusOr<std::string> shell = FindProgram("sh");
+  ASSERT_TRUE(shell.ok()) << shell.status();
+  EXPECT_THAT(*shell, EndsWith("/sh"));
+  EXPECT_EQ(*FindProgram("/bin/sh"), "/bin/sh");
+  const absl::Status unknown = FindProgram("no-such-program").status();
+  EXPECT_TRUE(absl::IsNotFound(unknown)) << unknown;
+  EXPECT_THAT(unknown.message(), HasSubstr("as in ./no-such-program"));
+  EXPECT_TRUE(absl::IsNotFound(FindProgram("./no/such").status()));
+  EXPECT_TRUE(absl::IsNotFound(FindProgram("/bin/sh/x").status()));
+  EXPECT_TRUE(absl::IsNotFound(FindProgram("/tmp").status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(FindProgram("/etc/passwd").status()));
 }
 
 TEST_F(ProcessTest, ADestroyedProcessIsGone) {

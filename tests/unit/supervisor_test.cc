@@ -225,6 +225,29 @@ TEST_F(SupervisorTest, AProcessThatDiesBeforeTheStartEndsTheJob) {
       << "who does not stop is stopped";
 }
 
+TEST_F(SupervisorTest, AWorkerThatExitsWellBeforeTheStartEndsTheJob) {
+  SetState(wire::FORMING);
+  Pass(absl::Seconds(1));
+  Exit(kWorker1, kGood);
+  const Supervisor::Effects effects = Pass(absl::Seconds(1));
+  EXPECT_THAT(effects.deaths, SizeIs(1));
+  EXPECT_THAT(effects.stop_reason,
+              HasSubstr("exited with code 0 before the job had started"));
+}
+
+TEST_F(SupervisorTest, AWorkerThatExitsWellAfterAShortJobHasDoneItsWork) {
+  SetState(wire::FORMING);
+  Pass(absl::Seconds(1));
+  Exit(kWorker1, kGood);
+  SetState(wire::FINISHED);
+  EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty());
+  for (const Member& member : {kServer0, kServer1, kWorker0})
+    Exit(member, kGood);
+  EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty());
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
 TEST_F(SupervisorTest, WithoutServer0TheOthersAreEnded) {
   SetState(wire::RUNNING);
   Pass(absl::Seconds(1));

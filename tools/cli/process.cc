@@ -4,14 +4,18 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -39,7 +43,8 @@ class FileDescriptor {
 
 // Runs in the child: only calls that are safe after fork() in a process with
 // threads. `log` may be -1. Ends with exec, or writes errno to `report`.
-[[noreturn]] void BecomeProgram(char* const* arguments, bool detached,
+[[noreturn]] void BecomeProgram(char* const* arguments,
+                                char* const* environment, bool detached,
                                 pid_t parent, int log, int report) {
   if (detached) {
     setsid();
@@ -60,12 +65,44 @@ class FileDescriptor {
   if (null >= 0 && dup2(null, 0) >= 0 &&
       (log < 0 || (dup2(log, 1) >= 0 && dup2(log, 2) >= 0))) {
     if (null > 2) close(null);
-    execv(arguments[0], arguments);
+    execve(arguments[0], arguments, environment);
   }
   const int error = errno;
   // Nobody is left to be told if this fails, too.
   [[maybe_unused]] const ssize_t written = write(report, &error, sizeof(error));
   _exit(127);
+}
+
+// As exec takes them; `texts` outlive the result.
+std::vector<char*> Pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts) {
+    pointers.push_back(const_cast<char*>(text.c_str()));
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// "NAME=value" of this program and, first, of `added`.
+std::vector<std::string> EnvironmentWith(
+    const std::map<std::string, std::string>& added) {
+  std::vector<std::string> texts;
+  for (const auto& [name, value] : added) {
+    texts.push_back(absl::StrCat(name, "=", value));
+  }
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (added.count(text.substr(0, text.find('='))) == 0) texts.push_back(text);
+  }
+  return texts;
+}
+
+// 0 if it can be executed, else why not.
+int ProgramError(const std::string& path) {
+  struct stat file;
+  if (stat(path.c_str(), &file) != 0) return errno;
+  if (S_ISDIR(file.st_mode)) return EISDIR;
+  return access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
 ExitStatus StatusOf(int wait_status) {
@@ -80,6 +117,35 @@ std::string ExitStatus::ToString() const {
   const char* const name = sigabbrev_np(signal);
   return absl::StrCat("was killed by signal ", signal,
                       name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
+}
+
+absl::StatusOr<std::string> FindProgram(const std::string& name) {
+  std::vector<std::string> paths = {name};
+  if (!absl::StrContains(name, '/')) {
+    // The system's variable, with the system's meaning.
+    const char* const folders = std::getenv("PATH");
+    paths.clear();
+    for (const absl::string_view folder :
+         absl::StrSplit(folders == nullptr ? "/usr/bin:/bin" : folders, ':')) {
+      paths.push_back(absl::StrCat(folder.empty() ? "." : folder, "/", name));
+    }
+  }
+  int error = ENOENT;
+  for (const std::string& path : paths) {
+    const int failed = ProgramError(path);
+    if (failed == 0) return path;
+    if (failed != ENOENT && failed != ENOTDIR) error = failed;
+  }
+  if (error == EACCES) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "program '", name, "' is not executable; chmod +x makes it so"));
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "program '", name, "' cannot be started: ", std::strerror(error),
+      paths.size() > 1 || paths[0] != name
+          ? "; it is in no folder of PATH, name its path, as in ./"
+          : "",
+      paths.size() > 1 || paths[0] != name ? name : ""));
 }
 
 absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
@@ -98,19 +164,18 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
   if (pipe2(ends, O_CLOEXEC) != 0) return SystemError("pipe", errno);
   const FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
-  std::vector<char*> arguments;
-  for (const std::string& argument : options.command) {
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  }
-  arguments.push_back(nullptr);
+  const std::vector<char*> arguments = Pointers(options.command);
+  const std::vector<std::string> environment_texts =
+      EnvironmentWith(options.environment);
+  const std::vector<char*> environment = Pointers(environment_texts);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) {
     return SystemError(absl::StrCat("starting ", options.command[0]), errno);
   }
   if (pid == 0) {
-    BecomeProgram(arguments.data(), options.detached, parent, log.get(),
-                  write_end.get());
+    BecomeProgram(arguments.data(), environment.data(), options.detached,
+                  parent, log.get(), write_end.get());
   }
   ChildProcess child(pid);
   write_end.Close();
@@ -140,26 +205,37 @@ ChildProcess::~ChildProcess() { KillAndWait(); }
 void ChildProcess::KillAndWait() {
   if (!running_) return;
   Signal(SIGKILL);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  running_ = false;
+  Wait();
 }
 
-std::optional<ExitStatus> ChildProcess::Poll() {
-  if (!running_) return std::nullopt;
-  int status = 0;
-  if (waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
-  running_ = false;
-  return StatusOf(status);
-}
-
-ExitStatus ChildProcess::Wait() {
-  SL_CHECK(running_, "a child to wait for");
+ExitStatus ChildProcess::KillGroupAndReap() {
+  kill(-pid_, SIGKILL);
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
   running_ = false;
   return StatusOf(status);
+}
+
+std::optional<ExitStatus> ChildProcess::Poll() {
+  if (!running_) return std::nullopt;
+  siginfo_t ended = {};
+  if (waitid(P_PID, static_cast<id_t>(pid_), &ended,
+             WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      ended.si_pid != pid_) {
+    return std::nullopt;
+  }
+  return KillGroupAndReap();
+}
+
+ExitStatus ChildProcess::Wait() {
+  SL_CHECK(running_, "a child to wait for");
+  siginfo_t ended = {};
+  while (waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOWAIT) <
+             0 &&
+         errno == EINTR) {
+  }
+  return KillGroupAndReap();
 }
 
 void ChildProcess::Signal(int signal) {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,10 @@
 #include "tools/cli/exit_status.h"
 
 namespace slackline {
+
+// The path of a program as a shell finds it: `name` itself if it has a '/',
+// else in the folders of PATH. NotFound or PermissionDenied names it.
+absl::StatusOr<std::string> FindProgram(const std::string& name);
 
 // Belongs to the thread that started it: the child dies with that thread,
 // however this program ends, unless it is detached. Move-only; the destructor
@@ -23,13 +28,17 @@ class ChildProcess {
     std::vector<std::string> command;
     // Its stdout and stderr, appended. Empty: those of this program.
     std::string log_path;
+    // Names and values that it finds in its environment beside, or in place of,
+    // those of this program.
+    std::map<std::string, std::string> environment = {};
     // In a session of its own, away from the terminal, so that it can be
     // Release()d.
     bool detached = false;
   };
   // The child runs in its own process group, so that the terminal's Ctrl-C
-  // does not reach it, with default signal handling and an empty stdin. The
-  // error names the program or the log and the reason.
+  // does not reach it, with default signal handling and an empty stdin. What it
+  // has started and left in its group is killed when it ends. The error names
+  // the program or the log and the reason.
   static absl::StatusOr<ChildProcess> Start(const Options& options);
 
   ChildProcess(ChildProcess&& other) noexcept;
@@ -50,6 +59,9 @@ class ChildProcess {
  private:
   explicit ChildProcess(pid_t pid) : pid_(pid), running_(true) {}
   void KillAndWait();
+  // After the end of the child, which has not been waited for: nobody else can
+  // have its number yet.
+  ExitStatus KillGroupAndReap();
 
   pid_t pid_ = 0;
   bool running_ = false;

@@ -63,7 +63,13 @@ void Supervisor::OnExit(const MemberExit& exit, absl::Time now) {
   const bool may_be_drained = exit.status.ok() && !exit.member.worker &&
                               !exit.member.hosts_coordinator() &&
                               state_ == wire::RUNNING && !ending_;
-  if (!exit.status.ok() || may_be_drained) suspects_.push_back({exit, now});
+  // A program of somebody else may end well without ever having joined.
+  const bool may_be_missing = exit.status.ok() && exit.member.worker &&
+                              state_ != wire::RUNNING && !job_ended() &&
+                              !ending_;
+  if (!exit.status.ok() || may_be_drained || may_be_missing) {
+    suspects_.push_back({exit, now});
+  }
   if (!exit.member.hosts_coordinator()) return;
   coordinator_gone_ = true;
   // It knows how the job has ended, and says so by its exit code.
@@ -113,7 +119,7 @@ void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
 }
 
 void Supervisor::JudgeLeaver(const MemberExit& exit, Effects* effects) const {
-  if (ending_ || state_ != wire::RUNNING) return;
+  if (ending_ || state_ != wire::RUNNING || exit.member.worker) return;
   effects->notes.push_back(
       absl::StrCat(exit.member.ToString(), " was drained and has left"));
 }
@@ -124,7 +130,10 @@ void Supervisor::JudgeSuspects(absl::Time now, Effects* effects) {
     const bool decided = job_ended() || ending_ ||
                          heard_ >= suspect.at + kJudgeAfter ||
                          now >= suspect.at + kJudgeUnheard;
-    if (decided && suspect.exit.status.ok()) {
+    const bool may_leave = suspect.exit.status.ok() &&
+                           (!suspect.exit.member.worker || job_ended() ||
+                            ending_ || state_ == wire::RUNNING);
+    if (decided && may_leave) {
       JudgeLeaver(suspect.exit, effects);
     } else if (decided) {
       JudgeDeath(suspect.exit, now, effects);
