@@ -63,6 +63,30 @@ void CheckPushType(const config::ClusterConfig& config,
   }
 }
 
+// Both are left out if the workers are programs of their own.
+void CheckModelAndData(const config::ClusterConfig& config,
+                       const ConfigProblems& problems) {
+  if (!config.has_model() && !config.has_data()) return;
+  const auto missing = [&](const char* field, const char* other) {
+    problems.Add(field,
+                 absl::StrCat("is missing, and ", other,
+                              " is there; write both for slackline_worker, or "
+                              "none for workers that are programs of their "
+                              "own"));
+  };
+  if (config.has_model()) {
+    CheckModel(config.model(), problems.In("model"));
+  } else {
+    missing("model", "data");
+  }
+  if (config.has_data()) {
+    CheckData(config.data(), problems.In("data"));
+  } else {
+    missing("data", "model");
+  }
+  CheckModelFitsData(config.model(), config.data(), problems);
+}
+
 void FillParts(config::ClusterConfig* config) {
   FillSchedule(config->mutable_schedule());
   FillModes(config->mutable_sync());
@@ -83,9 +107,7 @@ void CheckParts(const config::ClusterConfig& config,
                      .nccl = nccl && MayAllReduce(sync)},
                     problems.In("worker", i).In("conditions"));
   }
-  CheckModel(config.model(), problems.In("model"));
-  CheckData(config.data(), problems.In("data"));
-  CheckModelFitsData(config.model(), config.data(), problems);
+  CheckModelAndData(config, problems);
   CheckOptimizer(config.optimizer(), problems.In("optimizer"));
   CheckSchedule(config.schedule(), problems.In("schedule"));
   const ConfigProblems in_sync = problems.In("sync");
@@ -115,6 +137,17 @@ absl::StatusOr<config::ClusterConfig> ParseJobConfig(
     const std::string& text, const std::string& file_name,
     const ConfigOverrides& overrides) {
   return ParseClusterConfig(text, file_name, kJobConfigParts, overrides);
+}
+
+absl::Status CheckHasModel(const config::ClusterConfig& config,
+                           absl::string_view who) {
+  if (config.has_model()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "job ", config.job(),
+      " has no model and data: its workers are programs of their own, which ",
+      who,
+      " cannot stand in for; run it with these programs (slackline run CONFIG "
+      "-- PROGRAM), or add model and data to the config"));
 }
 
 }  // namespace slackline

@@ -5,7 +5,9 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/config/cluster_config.h"
 
 namespace slackline {
@@ -19,5 +21,11 @@ absl::StatusOr<config::ClusterConfig> LoadJobConfig(
 absl::StatusOr<config::ClusterConfig> ParseJobConfig(
     const std::string& text, const std::string& file_name,
     const ConfigOverrides& overrides = {});
+
+// OK if the workers of the job are slackline_worker's. FailedPrecondition, with
+// the ways out, if they are programs of their own, so that `who` cannot do
+// their work: "slackline_worker".
+absl::Status CheckHasModel(const config::ClusterConfig& config,
+                           absl::string_view who);
 
 }  // namespace slackline

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include "common/status.h"
+#include "job/job_config.h"
 #include "worker/data/load_data.h"
 #include "worker/data/sampler.h"
 #include "worker/model/compute.h"
@@ -16,6 +17,7 @@ namespace {
 
 absl::Status Work(WorkerPlace& place) {
   const config::ClusterConfig& config = place.config();
+  SL_RETURN_IF_ERROR(CheckHasModel(config, "slackline_worker"));
   const WorkerProcess& self = place.self();
   const ModelOptions model_options = {
       .gpu = self.gpu,

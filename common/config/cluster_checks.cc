@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
+#include "common/config/shell_line.h"
 #include "google/protobuf/descriptor.h"
 
 namespace slackline {
@@ -220,10 +221,24 @@ class ClusterChecks {
                       kComputeThreadsMax);
       problems_.Slowdown(path + ".slowdown", group.slowdown(),
                          "the worker's own speed");
+      if (group.has_command()) CheckCommand(path + ".command", group.command());
       total += group.count();
     }
     CheckTotal("worker", config_.worker_size(), total, kWorkersMax);
     if (gpus_ok && counts_ok && total <= kWorkersMax) CheckGpusDiffer();
+  }
+
+  void CheckCommand(const std::string& path, const std::string& command) const {
+    const absl::StatusOr<std::vector<std::string>> words =
+        SplitShellLine(command);
+    if (!words.ok()) {
+      problems_.Add(path, absl::StrCat("value is ", Printable(command), "; ",
+                                       words.status().message()));
+    } else if (words->empty() || words->front().empty()) {
+      problems_.Add(path,
+                    "names no program; write one with its arguments, as in "
+                    "command: \"python3 train.py\", or leave it out");
+    }
   }
 
   // Whether the list, if there is one, can be used.

@@ -142,6 +142,7 @@ std::vector<WorkerProcess> WorkerProcesses(
       process.threads = group.threads();
       process.slowdown = group.slowdown();
       process.conditions = group.conditions();
+      process.command = group.command();
       if (group.device() == config::WorkerGroup::CUDA) {
         const int number = gpus[MachineOf(group.host())]++;
         process.gpu = p < group.gpu_size() ? group.gpu(p) : number;

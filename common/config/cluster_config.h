@@ -23,6 +23,9 @@ namespace slackline {
 struct ConfigOverrides {
   std::string mode;               // As in ParseMode(); empty: the file's.
   std::vector<std::string> sets;  // As in SetField().
+  // What stands after "--": program and arguments of all workers, in place of
+  // worker[i].command. Empty: the file's.
+  std::vector<std::string> worker_command = {};
 };
 
 // The blocks of the config belong to the parts of Slackline that they are for.
@@ -112,6 +115,7 @@ struct WorkerProcess {
   double slowdown = 1;  // At least 1.
   int gpu = -1;         // Index of its CUDA device; -1: it trains on the CPU.
   config::Conditions conditions;
+  std::string command;  // As in SplitShellLine(); empty: slackline_worker.
 };
 
 // For a config from the functions above.

@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "common/config/field_names.h"
 #include "common/config/parse_text.h"
+#include "common/config/shell_line.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
 #include "common/sync/modes/mode_rule.h"
@@ -257,6 +258,17 @@ absl::Status AssignField(absl::string_view assignment,
                   origin);
 }
 
+// The program after "--", for all workers.
+void AssignCommand(const std::vector<std::string>& words,
+                   config::ClusterConfig* config, FieldOrigins* origins) {
+  const std::string line = ShellLine(words);
+  for (int i = 0; i < config->worker_size(); ++i) {
+    config->mutable_worker(i)->set_command(line);
+    origins->Set(absl::StrCat("worker[", i, "].command"),
+                 absl::StrCat("-- ", line));
+  }
+}
+
 // The path of what `mode` sets: a block, with its options in it.
 std::string PathOf(const wire::SetMode& mode) {
   return absl::StrCat("sync.",
@@ -339,11 +351,16 @@ absl::Status ApplyOverrides(const ConfigOverrides& overrides,
     given.push_back(
         {std::string(Split(assignment)->first), SetOrigin(assignment)});
   }
+  if (!overrides.worker_command.empty()) {
+    AssignCommand(overrides.worker_command, config, origins);
+  }
   for (const auto& [path, origin] : given) {
     if (origins->At(path) == origin) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(origin, ": contradicts a later --set that replaces ", path,
-                     "; keep one of them"));
+        absl::StrCat(origin,
+                     ": contradicts a later --set, or the program "
+                     "after --, that replaces ",
+                     path, "; keep one of them"));
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -13,6 +14,7 @@
 #include "common/process/file_limit.h"
 #include "common/process/freed_memory.h"
 #include "common/process/logging.h"
+#include "common/process/member_environment.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
 #include "common/version.h"
@@ -31,24 +33,38 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   // message is said in the answer to it.
   google::protobuf::SetLogHandler(nullptr);
   const absl::Status files = RaiseFileLimit();
-  const std::string name = absl::StrCat("slackline_", program.role);
+  // Workers may be programs of their own.
+  const std::string name =
+      argc > 0 ? std::filesystem::path(argv[0]).filename().string()
+               : absl::StrCat("slackline_", program.role);
   CLI::App app(absl::StrCat(program.description,
                             "\nExit code: 0 the job has finished, 1 it failed "
-                            "(the last line says why), 2 wrong usage."),
+                            "(the last line says why), 2 wrong usage.",
+                            program.environment
+                                ? "\n'slackline run' sets the environment "
+                                  "variables (Env:) below; a flag that is "
+                                  "given counts more."
+                                : ""),
                name);
   app.set_version_flag("--version", VersionText(name));
   MemberFlags flags;
-  app.add_option("--cluster", flags.cluster,
-                 "Cluster config, a text-format file")
-      ->required();
-  app.add_option(
-         "--index", flags.index,
-         absl::StrCat("Which ", program.role, " of the config this is, from 0"))
-      ->required();
+  const auto default_from = [&](CLI::Option* option, const char* variable) {
+    if (program.environment) option->envname(variable);
+  };
+  CLI::Option* const cluster = app.add_option(
+      "--cluster", flags.cluster, "Cluster config, a text-format file");
+  default_from(cluster->required(), kClusterVariable);
+  CLI::Option* const index = app.add_option(
+      "--index", flags.index,
+      absl::StrCat("Which ", program.role, " of the config this is, from 0"));
+  default_from(index->required(), kIndexVariable);
   if (!program.data_dir_help.empty()) {
-    app.add_option("--data-dir", flags.data_dir, program.data_dir_help);
+    default_from(
+        app.add_option("--data-dir", flags.data_dir, program.data_dir_help),
+        kDataDirVariable);
   }
-  app.add_option("--out", flags.out, program.out_help);
+  default_from(app.add_option("--out", flags.out, program.out_help),
+               kOutVariable);
   if (program.may_be_added) {
     app.add_flag("--add", flags.add,
                  "Joins a running job as one more server than its config has; "

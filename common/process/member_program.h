@@ -31,6 +31,9 @@ struct MemberProgram {
   std::string out_help;       // Of --out.
   std::string data_dir_help;  // Of --data-dir; empty: there is no such flag.
   bool may_be_added = false;  // There is --add, and what goes with it.
+  // The environment has defaults for --cluster, --index, --out and --data-dir
+  // (member_environment.h).
+  bool environment = false;
   // What completes and checks the config.
   ConfigParts config_parts;
   // How many processes of this role the config has.

@@ -212,6 +212,12 @@ INSTANTIATE_TEST_SUITE_P(
                   "c.txt:2:10: server[0].count: value is 2000; 1 to 1024", ""},
         ErrorCase{"NegativeWorkers", "count: 2", "count: -2",
                   "c.txt:3:28: worker[0].count: value is -2; 1 to 4096", ""},
+        ErrorCase{"EmptyCommand", "count: 2", "command: \" \"",
+                  "c.txt:3:28: worker[0].command: names no program",
+                  "python3 train.py"},
+        ErrorCase{"CommandForAShell", "count: 2", "command: \"train > log\"",
+                  "c.txt:3:28: worker[0].command: value is 'train > log'",
+                  "start a shell: sh -c '...'"},
         ErrorCase{"NoWorkerThreads", "count: 2", "threads: 0",
                   "c.txt:3:28: worker[0].threads: value is 0; 1 to 256", ""},
         ErrorCase{"UnspecifiedDevice", "count: 2", "device: DEVICE_UNSPECIFIED",
@@ -247,7 +253,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "already taken by server[1].port (c.txt:3:28)",
                   "choose another port"},
         ErrorCase{"NoModel", "model { mlp { hidden: 8 } }", "",
-                  "c.txt:1:1: model: is missing", "softmax, mlp, lenet"},
+                  "c.txt:1:1: model: is missing, and data is there",
+                  "or none for workers that are programs of their own"},
         ErrorCase{"EmptyModel", "model { mlp { hidden: 8 } }", "model {}",
                   "c.txt:4:1: model: is missing", "softmax, mlp, lenet"},
         ErrorCase{"NoHiddenLayer", "hidden: 8", "",
@@ -259,7 +266,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "c.txt:4:15: model.mlp.hidden[1]: value is 0; 1 to 65536",
                   ""},
         ErrorCase{"NoData", "data { teacher_student {} batch_size: 16 }", "",
-                  "c.txt:1:1: data: is missing", "idx, libsvm and"},
+                  "c.txt:1:1: data: is missing, and model is there",
+                  "or none for workers that are programs of their own"},
         ErrorCase{"NoDataSource", "teacher_student {}", "",
                   "c.txt:5:1: data: is missing", "idx, libsvm and"},
         ErrorCase{"EmptyBatch", "batch_size: 16", "batch_size: 0",
@@ -716,8 +724,6 @@ TEST(ConfigErrorsTest, EmptyFileNamesEverythingThatIsRequired) {
   EXPECT_THAT(Errors(""), ElementsAre(StartsWith("c.txt:1:1: job: "),
                                       StartsWith("c.txt:1:1: server: "),
                                       StartsWith("c.txt:1:1: worker: "),
-                                      StartsWith("c.txt:1:1: model: "),
-                                      StartsWith("c.txt:1:1: data: "),
                                       StartsWith("c.txt:1:1: optimizer: ")));
 }
 
@@ -1181,6 +1187,53 @@ TEST(ConfigSetTest, ContradictingFlagsAreRefused) {
                                   EndsWith("keep one of them"))))
         << overrides.sets.back();
   }
+}
+
+// Without model and data.
+std::string OwnProgramText(const std::string& worker) {
+  return absl::StrReplaceAll(
+      kMinimal, {{"model { mlp { hidden: 8 } }", ""},
+                 {"data { teacher_student {} batch_size: 16 }", ""},
+                 {"worker { host: \"127.0.0.1\" count: 2 }", worker}});
+}
+
+TEST(ConfigTest, WorkersMayBeProgramsOfTheirOwn) {
+  const config::ClusterConfig config = ParseOrDie(
+      OwnProgramText("worker { host: \"127.0.0.1\" count: 2 command: \"a b\" } "
+                     "worker { host: \"127.0.0.1\" }"));
+  EXPECT_FALSE(config.has_model());
+  EXPECT_FALSE(config.has_data());
+  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  ASSERT_EQ(workers.size(), 3u);
+  EXPECT_EQ(workers[0].command, "a b");
+  EXPECT_EQ(workers[1].command, "a b");
+  EXPECT_EQ(workers[2].command, "");
+  EXPECT_TRUE(Equal(ParseOrDie(ToText(config)), config));
+}
+
+TEST(ConfigTest, ConditionsOfWorkersWithProgramsOfTheirOwnAreChecked) {
+  EXPECT_THAT(
+      Errors(
+          OwnProgramText("worker { host: \"127.0.0.1\" conditions { step_ms: "
+                         "-1 } }")),
+      ElementsAre(HasSubstr("worker[0].conditions.step_ms: value is -1")));
+}
+
+TEST(ConfigSetTest, TheProgramOfTheCommandLineIsThatOfAllWorkers) {
+  const config::ClusterConfig config = ParseOrDie(
+      OwnProgramText("worker { host: \"127.0.0.1\" command: \"a\" } worker { "
+                     "host: \"127.0.0.1\" }"),
+      {.mode = "", .sets = {}, .worker_command = {"my program", "--x=$1"}});
+  for (const config::WorkerGroup& group : config.worker()) {
+    EXPECT_EQ(group.command(), "'my program' '--x=$1'");
+  }
+  EXPECT_THAT(Errors(kMinimal, {.mode = "",
+                                .sets = {"worker[0].command=a"},
+                                .worker_command = {"b"}}),
+              ElementsAre(HasSubstr("keep one of them")));
+  EXPECT_THAT(
+      Errors(kMinimal, {.mode = "", .sets = {}, .worker_command = {""}}),
+      ElementsAre(StartsWith("-- '': worker[0].command: names no ")));
 }
 
 TEST(ConfigSetTest, ModeAndItsOptionsGoTogether) {

@@ -297,6 +297,38 @@ TEST_F(ExperimentTest, TheModeIsSetInOnePlace) {
                                     "ssp:1")));
 }
 
+TEST_F(ExperimentTest, AJobOfProgramsOfItsOwnCannotBeReplayed) {
+  folder_.Write(
+      "base.textproto",
+      absl::StrReplaceAll(
+          kBase, {{"model { mlp { hidden: 8 } }", ""},
+                  {"data { teacher_student {} batch_size: 20 }", ""}}));
+  const char kVariants[] =
+      "name: \"x\" base: \"base.textproto\" variant { mode: \"bsp\" } ";
+  EXPECT_THAT(Errors(kVariants), IsEmpty());
+  EXPECT_THAT(
+      Errors(absl::StrCat(kVariants, "variant { replay: \"uniform:8\" }")),
+      ElementsAre(HasSubstr("variant 'uniform-8': job test has no model and "
+                            "data: its workers are programs of their own")));
+}
+
+TEST_F(ExperimentTest, TheWorkersProgramIsPartOfTheKey) {
+  const std::string path = folder_.Write(
+      "e.textproto",
+      "name: \"x\" base: \"base.textproto\" variant { mode: \"bsp\" }");
+  std::set<std::string> keys;
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{}, {"train", "1"}, {"train", "2"}}) {
+    absl::StatusOr<ExperimentSource> source = LoadExperiment(path);
+    ASSERT_TRUE(source.ok()) << source.status();
+    source->worker_command = command;
+    const absl::StatusOr<ExperimentPlan> plan = ExpandExperiment(*source);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    keys.insert(plan->runs[0].key);
+  }
+  EXPECT_THAT(keys, SizeIs(3));
+}
+
 TEST_F(ExperimentTest, ASeedAmongTheChangesIsRefused) {
   EXPECT_THAT(Errors(Header() + "variant { set: \"train.seed=9\" } seed: 1"),
               ElementsAre(HasSubstr("--set train.seed=9: contradicts")));

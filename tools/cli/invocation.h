@@ -11,6 +11,9 @@ struct Invocation {
   std::string program;                 // Path of its file.
   std::string bin_dir;                 // The folder of it and the others.
   std::vector<std::string> arguments;  // Without the program's name.
+  // What stands after the first "--": a program for the job's workers, and its
+  // arguments. Empty: there is no "--".
+  std::vector<std::string> worker_command;
 };
 
 }  // namespace slackline

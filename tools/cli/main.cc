@@ -1,6 +1,7 @@
 // slackline: the user's tool. Reads the command line and calls the subcommand.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -20,9 +21,32 @@ slackline::Invocation OwnInvocation(int argc, char** argv) {
   std::error_code error;
   const std::filesystem::path self =
       std::filesystem::read_symlink("/proc/self/exe", error);
-  return {.program = error ? argv[0] : self.string(),
-          .bin_dir = error ? "." : self.parent_path().string(),
-          .arguments = {argv + std::min(argc, 1), argv + argc}};
+  slackline::Invocation invocation = {
+      .program = error ? argv[0] : self.string(),
+      .bin_dir = error ? "." : self.parent_path().string(),
+      .arguments = {argv + std::min(argc, 1), argv + argc},
+      .worker_command = {}};
+  const std::vector<std::string>& all = invocation.arguments;
+  const auto dashes = std::find(all.begin(), all.end(), "--");
+  if (dashes != all.end()) invocation.worker_command = {dashes + 1, all.end()};
+  return invocation;
+}
+
+// What is wrong with a "--"; empty: nothing. What stands after it is not for
+// the parser: it would take words there for flags and subcommands.
+std::string DashesProblem(const slackline::Invocation& invocation) {
+  const std::vector<std::string>& all = invocation.arguments;
+  if (std::find(all.begin(), all.end(), "--") == all.end()) return "";
+  const std::string& subcommand = all.front();
+  if (subcommand != "run" && subcommand != "compare" &&
+      subcommand != "ablate") {
+    return "a program for the workers after -- is for slackline run, compare "
+           "and ablate";
+  }
+  if (!invocation.worker_command.empty()) return "";
+  return "no program follows --; write one with its arguments, as in -- "
+         "python3 "
+         "train.py, or leave out --";
 }
 
 }  // namespace
@@ -43,13 +67,18 @@ int main(int argc, char** argv) {
   int exit_code = slackline::kExitDone;
 
   const slackline::Invocation invocation = OwnInvocation(argc, argv);
-  slackline::AddRunCommands(invocation.bin_dir, &app, &exit_code);
+  if (const std::string problem = DashesProblem(invocation); !problem.empty()) {
+    std::fprintf(stderr, "slackline: %s\n", problem.c_str());
+    return slackline::kExitUsage;
+  }
+  slackline::AddRunCommands(invocation, &app, &exit_code);
   slackline::AddJobCommands(invocation.bin_dir, &app, &exit_code);
   slackline::AddExperimentCommands(invocation, &app, &exit_code);
   slackline::AddDataCommands(&app, &exit_code);
 
   try {
-    app.parse(argc, argv);
+    const auto end = std::find(argv, argv + argc, std::string("--"));
+    app.parse(static_cast<int>(end - argv), argv);
   } catch (const CLI::ParseError& error) {
     // --help and --version also come this way.
     return app.exit(error) == 0 ? slackline::kExitDone : slackline::kExitUsage;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,6 +18,8 @@ struct ExperimentSource {
   experiment::Experiment experiment;
   FieldOrigins origins;  // Of its fields.
   std::string folder;    // What `base` and `replay` are relative to.
+  // As in ConfigOverrides, for all variants.
+  std::vector<std::string> worker_command = {};
 };
 
 // NotFound: the file cannot be read. InvalidArgument: all problems, one in a

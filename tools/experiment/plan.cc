@@ -237,6 +237,10 @@ class Expansion {
         }
         continue;
       }
+      if (!draft.replay.empty()) {
+        const absl::Status has_model = CheckHasModel(*config, "a replay");
+        if (!has_model.ok()) problems.insert(std::string(has_model.message()));
+      }
       PlannedRun run;
       run.variant = index;
       run.seed = seed;
@@ -271,6 +275,7 @@ class Expansion {
           "train.stop={", experiment_.stop().ShortDebugString(), "}"));
     }
     overrides.sets.push_back(absl::StrCat("train.seed=", seed));
+    overrides.worker_command = source_.worker_command;
     return overrides;
   }
 

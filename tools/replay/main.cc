@@ -29,6 +29,7 @@ namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
+constexpr char kReplay[] = "a replay";
 constexpr absl::Duration kTellEvery = absl::Seconds(5);
 
 struct Flags {
@@ -53,6 +54,7 @@ absl::StatusOr<DelayTrace> TraceFor(const Flags& flags,
 }
 
 absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
+  SL_RETURN_IF_ERROR(CheckHasModel(config, kReplay));
   std::atomic<bool> interrupted{false};
   const StopSignal stop_signal([&](int) { interrupted.store(true); });
   SL_RETURN_IF_ERROR(SetComputeThreads(WorkerProcesses(config)[0].threads));

@@ -69,6 +69,7 @@ int RunWorkerProgram(const WorkerProgram& program, int argc, char** argv) {
        .description = program.description,
        .out_help = "Folder for the final model; none: not written",
        .data_dir_help = program.data_dir_help,
+       .environment = true,
        .config_parts = kJobConfigParts,
        .count =
            [](const config::ClusterConfig& config) {

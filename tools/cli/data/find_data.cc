@@ -1,5 +1,8 @@
 #include "tools/cli/data/find_data.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "tools/cli/data/data_location.h"
@@ -7,9 +10,18 @@
 
 namespace slackline {
 
-absl::StatusOr<std::string> FindData(const config::Data& data,
+absl::StatusOr<std::string> FindData(const config::ClusterConfig& config,
                                      const std::string& data_dir,
                                      Display* display) {
+  if (!config.has_data()) {
+    std::error_code ignored;
+    if (data_dir.empty() || std::filesystem::is_directory(data_dir, ignored)) {
+      return data_dir;
+    }
+    return absl::NotFoundError(
+        absl::StrCat("--data-dir: ", data_dir, " is no folder"));
+  }
+  const config::Data& data = config.data();
   // Generated data need no folder, but the workers' flag wants one.
   if (data.has_teacher_student()) return data_dir.empty() ? "." : data_dir;
   DataLocationOptions location;

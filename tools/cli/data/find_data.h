@@ -10,8 +10,8 @@
 namespace slackline {
 
 // The --data-dir for the workers of a job. `data_dir` is the user's choice;
-// empty: none.
-absl::StatusOr<std::string> FindData(const config::Data& data,
+// empty: none. A config without data gets that choice, even if it is none.
+absl::StatusOr<std::string> FindData(const config::ClusterConfig& config,
                                      const std::string& data_dir,
                                      Display* display);
 

@@ -69,10 +69,19 @@ std::string ErrorOf(const std::string& log, const ExitStatus& exit) {
 absl::Status CheckRunnable(const ExperimentPlan& plan,
                            const CompareOptions& options) {
   std::vector<std::string> problems;
-  bool jobs = false, replays = false;
+  const auto note = [&](const absl::Status& status) {
+    if (!status.ok()) problems.push_back(std::string(status.message()));
+  };
+  bool replays = false;
   for (const PlannedVariant& variant : plan.variants) {
-    (variant.replay.empty() ? jobs : replays) = true;
     const std::string prefix = absl::StrCat("variant '", variant.name, "': ");
+    if (variant.replay.empty()) {
+      note(
+          Annotate(LocalCluster::CheckPrograms(options.bin_dir, variant.config),
+                   absl::StrCat("variant '", variant.name, "'")));
+    } else {
+      replays = true;
+    }
     const std::vector<std::string> elsewhere = HostsElsewhere(variant.config);
     if (variant.replay.empty() && !elsewhere.empty()) {
       problems.push_back(absl::StrCat(
@@ -89,10 +98,6 @@ absl::Status CheckRunnable(const ExperimentPlan& plan,
           " runs at the same time need ports of their own; leave it out"));
     }
   }
-  const auto note = [&](const absl::Status& status) {
-    if (!status.ok()) problems.push_back(std::string(status.message()));
-  };
-  if (jobs) note(LocalCluster::CheckPrograms(options.bin_dir));
   if (replays) note(CheckInstalled(options.bin_dir, kReplayProgram));
   if (problems.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrJoin(problems, "\n"));
@@ -184,11 +189,11 @@ class Grid {
   // Finds the training data of all runs that are to be done.
   absl::Status FindAllData() {
     for (const int index : to_do_) {
-      const config::Data& data = plan_.runs[index].config.data();
-      const std::string id = data.SerializeAsString();
+      const config::ClusterConfig& config = plan_.runs[index].config;
+      const std::string id = config.data().SerializeAsString();
       if (data_dirs_.count(id) > 0) continue;
       SL_ASSIGN_OR_RETURN(data_dirs_[id],
-                          FindData(data, options_.data_dir, display_));
+                          FindData(config, options_.data_dir, display_));
     }
     return absl::OkStatus();
   }
@@ -286,8 +291,11 @@ class Grid {
     std::vector<std::string> arguments = {replay.empty() ? "run" : "replay",
                                           folder_.ConfigPath(run)};
     if (!replay.empty()) arguments.push_back(absl::StrCat("--delays=", replay));
-    arguments.push_back(absl::StrCat(
-        "--data-dir=", data_dirs_.at(run.config.data().SerializeAsString())));
+    const std::string& data_dir =
+        data_dirs_.at(run.config.data().SerializeAsString());
+    if (!data_dir.empty()) {
+      arguments.push_back(absl::StrCat("--data-dir=", data_dir));
+    }
     return arguments;
   }
 

@@ -23,10 +23,12 @@ constexpr char kDataDirHelp[] =
 // The command that goes on where this one was cut off.
 std::string ResumeCommand(const Invocation& invocation) {
   std::vector<std::string> words = {"slackline"};
+  bool of_worker = false;
   for (const std::string& argument : invocation.arguments) {
+    of_worker = of_worker || argument == "--";
     const bool once = argument == "--fresh" || argument == "--retry-failed" ||
                       argument == "--dry-run";
-    if (!once) words.push_back(argument);
+    if (!once || of_worker) words.push_back(argument);
   }
   return ShellLine(words);
 }
@@ -74,8 +76,13 @@ CompareOptions GridOptions(const Invocation& invocation,
   return options;
 }
 
+constexpr char kWorkerCommandHelp[] =
+    "\nWhat stands after -- is the program of all workers, as for slackline "
+    "run.";
+
 struct CompareFlags {
   CompareOptions grid;
+  std::vector<std::string> worker_command;
   std::string file;
   std::string seeds;
 };
@@ -83,6 +90,7 @@ struct CompareFlags {
 int RunCompare(const CompareFlags& flags) {
   absl::StatusOr<ExperimentSource> source = LoadExperiment(flags.file);
   if (!source.ok()) return Complain("compare", source.status());
+  source->worker_command = flags.worker_command;
   if (!flags.seeds.empty()) {
     const absl::StatusOr<std::vector<int64_t>> seeds = ParseSeeds(flags.seeds);
     if (!seeds.ok()) return Complain("compare", seeds.status());
@@ -95,12 +103,16 @@ int RunCompare(const CompareFlags& flags) {
 void AddCompare(const Invocation& invocation, CLI::App* app, int* exit_code) {
   const auto flags = std::make_shared<CompareFlags>();
   flags->grid = GridOptions(invocation, "compare");
+  flags->worker_command = invocation.worker_command;
   CLI::App* const command = app->add_subcommand(
       "compare",
-      "Runs an experiment: one config in several variants, each from several "
-      "seeds, one run after the other; then makes its report.\n"
-      "The same command again goes on where it was stopped: finished runs are "
-      "kept. Ctrl-C stops it, a second one kills it.");
+      absl::StrCat("Runs an experiment: one config in several variants, each "
+                   "from several seeds, one run after the other; then makes "
+                   "its report.\n"
+                   "The same command again goes on where it was stopped: "
+                   "finished runs are kept. Ctrl-C stops it, a second one "
+                   "kills it.",
+                   kWorkerCommandHelp));
   command
       ->add_option("EXPERIMENT", flags->file,
                    "The experiment, a text file (docs/experiments.md)")
@@ -116,6 +128,7 @@ void AddCompare(const Invocation& invocation, CLI::App* app, int* exit_code) {
 struct AblateFlags {
   CompareOptions grid;
   AblationOptions ablation;
+  std::vector<std::string> worker_command;
   std::string seeds = "3";
 };
 
@@ -123,19 +136,23 @@ int RunAblate(AblateFlags flags) {
   const absl::StatusOr<std::vector<int64_t>> seeds = ParseSeeds(flags.seeds);
   if (!seeds.ok()) return Complain("ablate", seeds.status());
   flags.ablation.seeds = *seeds;
-  const absl::StatusOr<ExperimentSource> source = MakeAblation(flags.ablation);
+  absl::StatusOr<ExperimentSource> source = MakeAblation(flags.ablation);
   if (!source.ok()) return Complain("ablate", source.status());
+  source->worker_command = flags.worker_command;
   return CompareVariants(*source, flags.grid);
 }
 
 void AddAblate(const Invocation& invocation, CLI::App* app, int* exit_code) {
   const auto flags = std::make_shared<AblateFlags>();
   flags->grid = GridOptions(invocation, "ablate");
+  flags->worker_command = invocation.worker_command;
   AblationOptions* const ablation = &flags->ablation;
   CLI::App* const command = app->add_subcommand(
       "ablate",
-      "Runs an experiment that is given by flags: a config with every "
-      "combination of values for one or more fields. Otherwise as compare.");
+      absl::StrCat("Runs an experiment that is given by flags: a config with "
+                   "every combination of values for one or more fields. "
+                   "Otherwise as compare.",
+                   kWorkerCommandHelp));
   command
       ->add_option("CONFIG", ablation->base, "The cluster config, a text file")
       ->required();

@@ -22,9 +22,10 @@ namespace {
 absl::StatusOr<int> RunReplay(const ReplayOptions& options,
                               const config::ClusterConfig& config,
                               const std::string& delays, Display* display) {
+  SL_RETURN_IF_ERROR(CheckHasModel(config, "a replay"));
   SL_RETURN_IF_ERROR(CheckInstalled(options.bin_dir, kReplayProgram));
   SL_ASSIGN_OR_RETURN(const std::string data_dir,
-                      FindData(config.data(), options.data_dir, display));
+                      FindData(config, options.data_dir, display));
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       MakeOutFolder(options.out_dir, config.job(),

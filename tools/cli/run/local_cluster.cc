@@ -6,6 +6,8 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/shell_line.h"
+#include "common/process/member_environment.h"
 #include "common/status.h"
 #include "tools/cli/run/logs.h"
 
@@ -17,29 +19,66 @@ std::string Program(const std::string& bin_dir, bool worker) {
                       worker ? "/slackline_worker" : "/slackline_server");
 }
 
-}  // namespace
-
-std::vector<std::string> LocalCluster::Command(const Options& options,
-                                               const Member& member) {
-  std::vector<std::string> command = {
-      Program(options.bin_dir, member.worker),
-      absl::StrCat("--cluster=", options.cluster_file),
-      absl::StrCat("--index=", member.index)};
-  if (member.worker) {
-    command.push_back(absl::StrCat("--data-dir=", options.data_dir));
-  }
-  command.push_back(absl::StrCat("--out=", options.out_dir));
-  return command;
+absl::Status CheckOwn(const std::string& bin_dir, bool worker) {
+  const std::string program = Program(bin_dir, worker);
+  if (access(program.c_str(), X_OK) == 0) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(program,
+                   " is not there; it is built and installed together with "
+                   "slackline, --bin-dir names another folder"));
 }
 
-absl::Status LocalCluster::CheckPrograms(const std::string& bin_dir) {
-  for (const bool worker : {false, true}) {
-    const std::string program = Program(bin_dir, worker);
-    if (access(program.c_str(), X_OK) == 0) continue;
-    return absl::NotFoundError(
-        absl::StrCat(program,
-                     " is not there; it is built and installed together with "
-                     "slackline, --bin-dir names another folder"));
+// A program may change its folder before it reads its environment.
+std::string Absolute(const std::string& path) {
+  std::error_code ignored;
+  return path.empty() ? path
+                      : std::filesystem::absolute(path, ignored).string();
+}
+
+}  // namespace
+
+LocalCluster::Launch LocalCluster::LaunchOf(const Options& options,
+                                            const Member& member) {
+  const std::string& own =
+      member.worker ? options.workers[member.index].command : std::string();
+  if (!own.empty()) {
+    const auto words = SplitShellLine(own);
+    SL_CHECK(words.ok(), "the config's checks have seen the command");
+    return {.command = *words,
+            .environment = {{kClusterVariable, Absolute(options.cluster_file)},
+                            {kIndexVariable, absl::StrCat(member.index)},
+                            {kOutVariable, Absolute(options.out_dir)},
+                            {kDataDirVariable, Absolute(options.data_dir)}}};
+  }
+  Launch launch = {.command = {Program(options.bin_dir, member.worker),
+                               absl::StrCat("--cluster=", options.cluster_file),
+                               absl::StrCat("--index=", member.index)},
+                   .environment = {}};
+  if (member.worker) {
+    launch.command.push_back(absl::StrCat("--data-dir=", options.data_dir));
+  }
+  launch.command.push_back(absl::StrCat("--out=", options.out_dir));
+  return launch;
+}
+
+absl::Status LocalCluster::CheckPrograms(const std::string& bin_dir,
+                                         const config::ClusterConfig& config) {
+  SL_RETURN_IF_ERROR(CheckOwn(bin_dir, false));
+  for (int i = 0; i < config.worker_size(); ++i) {
+    const std::string field = absl::StrCat("worker[", i, "].command");
+    if (config.worker(i).has_command()) {
+      const auto words = SplitShellLine(config.worker(i).command());
+      SL_CHECK(words.ok(), "the config's checks have seen the command");
+      SL_RETURN_IF_ERROR(Annotate(FindProgram(words->front()).status(), field));
+    } else if (config.has_model()) {
+      SL_RETURN_IF_ERROR(CheckOwn(bin_dir, true));
+    } else {
+      return absl::FailedPreconditionError(absl::StrCat(
+          field,
+          ": is missing; the config has no model and data, so its workers are "
+          "programs of their own: name the program there, or after --, as in "
+          "slackline run CONFIG -- python3 train.py"));
+    }
   }
   return absl::OkStatus();
 }
@@ -56,7 +95,7 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const Options& options) {
   for (int i = 0; i < options.servers; ++i) {
     SL_RETURN_IF_ERROR(cluster.StartMember({.worker = false, .index = i}));
   }
-  for (int i = 0; i < options.workers; ++i) {
+  for (int i = 0; i < static_cast<int>(options.workers.size()); ++i) {
     SL_RETURN_IF_ERROR(cluster.StartMember({.worker = true, .index = i}));
   }
   return cluster;
@@ -64,10 +103,13 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const Options& options) {
 
 absl::Status LocalCluster::StartMember(const Member& member) {
   ++starts_[member];
-  absl::StatusOr<ChildProcess> child = ChildProcess::Start(
-      {.command = Command(options_, member), .log_path = LogPath(member)});
-  if (!child.ok()) return child.status();
-  children_.insert_or_assign(member, *std::move(child));
+  Launch launch = LaunchOf(options_, member);
+  SL_ASSIGN_OR_RETURN(launch.command[0], FindProgram(launch.command[0]));
+  SL_ASSIGN_OR_RETURN(ChildProcess child,
+                      ChildProcess::Start({.command = launch.command,
+                                           .log_path = LogPath(member),
+                                           .environment = launch.environment}));
+  children_.insert_or_assign(member, std::move(child));
   return absl::OkStatus();
 }
 

@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/config/cluster_config.h"
+#include "proto/cluster.pb.h"
 #include "tools/cli/process.h"
 #include "tools/cli/run/supervisor.h"
 
@@ -18,17 +20,24 @@ class LocalCluster {
   struct Options {
     std::string bin_dir;       // Holds slackline_server and slackline_worker.
     std::string cluster_file;  // The resolved config.
-    std::string data_dir;
+    std::string data_dir;      // Empty: none.
     std::string out_dir;  // Exists; logs go to its folder logs/.
     int servers = 1;
-    int workers = 1;
+    // By rank.
+    std::vector<WorkerProcess> workers;
   };
-  // What starts a process, program first.
-  static std::vector<std::string> Command(const Options& options,
-                                          const Member& member);
+  // How a process is started: program and arguments, and for a worker with a
+  // program of its own what it is told in the environment.
+  struct Launch {
+    std::vector<std::string> command;
+    std::map<std::string, std::string> environment;
+  };
+  static Launch LaunchOf(const Options& options, const Member& member);
 
-  // NotFound, naming the program, if one of the two is not there.
-  static absl::Status CheckPrograms(const std::string& bin_dir);
+  // One of the programs that the job needs is not there, or the config names
+  // none for its workers: the error names it.
+  static absl::Status CheckPrograms(const std::string& bin_dir,
+                                    const config::ClusterConfig& config);
 
   // If one does not start, those before it are ended.
   static absl::StatusOr<LocalCluster> Start(const Options& options);

@@ -15,6 +15,7 @@
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"
+#include "common/config/shell_line.h"
 #include "common/io/atomic_file.h"
 #include "common/status.h"
 #include "job/job_config.h"
@@ -58,15 +59,28 @@ bool PortIsGiven(const RunOptions& options) {
          config.coordinator().port() != 0 && config.coordinator().has_port();
 }
 
+// What one types to start a process: with its environment, if it has one.
+std::string LaunchLine(const LocalCluster::Launch& launch) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : launch.environment) {
+    words.push_back(absl::StrCat(name, "=", value));
+  }
+  if (!words.empty()) words.insert(words.begin(), "env");
+  words.insert(words.end(), launch.command.begin(), launch.command.end());
+  return ShellLine(words);
+}
+
 // What to start by hand when the job needs more machines than this one.
 std::string ByHandText(const RunOptions& options,
                        const config::ClusterConfig& config,
                        const std::vector<std::string>& elsewhere) {
-  const LocalCluster::Options commands = {
+  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  const LocalCluster::Options launches = {
       .bin_dir = options.bin_dir,
       .cluster_file = options.config_path,
       .data_dir = options.data_dir.empty() ? "DATA" : options.data_dir,
-      .out_dir = options.out_dir.empty() ? "OUT" : options.out_dir};
+      .out_dir = options.out_dir.empty() ? "OUT" : options.out_dir,
+      .workers = workers};
   std::string text = absl::StrCat(
       absl::StrJoin(elsewhere, ", "), elsewhere.size() == 1 ? " is" : " are",
       " not this machine, and `slackline run` starts processes on this machine "
@@ -80,17 +94,29 @@ std::string ByHandText(const RunOptions& options,
   }
   const auto add = [&](const std::string& host, const Member& member) {
     absl::StrAppend(&text, "  ", host, ":  ",
-                    absl::StrJoin(LocalCluster::Command(commands, member), " "),
+                    LaunchLine(LocalCluster::LaunchOf(launches, member)),
                     overrides, "\n");
   };
   for (const ServerProcess& server : ServerProcesses(config)) {
     add(server.host, {.worker = false, .index = server.index});
   }
-  for (const WorkerProcess& worker : WorkerProcesses(config)) {
+  for (const WorkerProcess& worker : workers) {
     add(worker.host, {.worker = true, .index = worker.rank});
   }
   absl::StrAppend(&text, "and follow them with `slackline status ",
                   options.config_path, "`");
+  return text;
+}
+
+// "\nprogram of workers: ./train --fast", one for each group that has one.
+std::string OwnProgramsText(const config::ClusterConfig& config) {
+  std::string text;
+  std::string last;
+  for (const config::WorkerGroup& group : config.worker()) {
+    if (!group.has_command() || group.command() == last) continue;
+    last = group.command();
+    absl::StrAppend(&text, "\nprogram of workers: ", last);
+  }
   return text;
 }
 
@@ -238,7 +264,7 @@ class RunningJob {
 // stdout.
 absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
                     Display* display) {
-  SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir));
+  SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
   const std::string host = config.coordinator().host();
   std::optional<PortReservation> reservation;
   if (PortIsGiven(options)) {
@@ -251,7 +277,7 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
     config.mutable_coordinator()->set_port(reservation->port());
   }
   SL_ASSIGN_OR_RETURN(const std::string data_dir,
-                      FindData(config.data(), options.data_dir, display));
+                      FindData(config, options.data_dir, display));
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       MakeOutFolder(options.out_dir, config.job(), ModeText(config)));
@@ -270,13 +296,14 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
       .data_dir = data_dir,
       .out_dir = out_dir,
       .servers = static_cast<int>(ServerProcesses(config).size()),
-      .workers = static_cast<int>(WorkerProcesses(config).size())};
+      .workers = WorkerProcesses(config)};
   const std::string endpoint = CoordinatorEndpoint(config);
   display->Print(absl::StrCat(
       "job ", config.job(), ": mode ", ModeText(config), ", seed ",
       config.train().seed(), ", ", config.train().epochs(), " epochs, ",
-      cluster_options.servers, " servers, ", cluster_options.workers,
-      " workers, coordinator at ", endpoint, "\ndata: ", data_dir,
+      cluster_options.servers, " servers, ", cluster_options.workers.size(),
+      " workers, coordinator at ", endpoint, OwnProgramsText(config),
+      data_dir.empty() ? "" : absl::StrCat("\ndata: ", data_dir),
       "\nfolder: ", out_dir, " (logs in logs/; `slackline status ", out_dir,
       "` shows details)"));
   SL_ASSIGN_OR_RETURN(LocalCluster cluster,

@@ -21,15 +21,21 @@ struct RunFlags {
 
 }  // namespace
 
-void AddRunCommands(const std::string& bin_dir, CLI::App* app, int* exit_code) {
+void AddRunCommands(const Invocation& invocation, CLI::App* app,
+                    int* exit_code) {
   const auto flags = std::make_shared<RunFlags>();
   RunOptions& run = flags->run;
-  run.bin_dir = bin_dir;
+  run.bin_dir = invocation.bin_dir;
+  run.overrides.worker_command = invocation.worker_command;
   CLI::App* const run_command = app->add_subcommand(
       "run",
       "Runs a whole job on this machine: starts its servers and workers, shows "
       "its progress, prints its results.\n"
-      "Ctrl-C stops the job, a second one kills it.");
+      "Ctrl-C stops the job, a second one kills it.\n"
+      "What stands after -- is the program of all workers, with its arguments, "
+      "in place of worker.command and of slackline_worker. It is started once "
+      "for each worker, and finds its place in the environment variables "
+      "SLACKLINE_CLUSTER, _INDEX, _OUT and _DATA_DIR (docs/own-models.md).");
   run_command
       ->add_option("CONFIG", run.config_path, "The cluster config, a text file")
       ->required();
@@ -64,6 +70,10 @@ void AddRunCommands(const std::string& bin_dir, CLI::App* app, int* exit_code) {
       "--bin-dir", run.bin_dir,
       "Folder of slackline_server and slackline_worker; default: that of "
       "slackline itself");
+  run_command->footer(
+      "Examples:\n"
+      "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"
+      "  slackline run examples/cpp/own_model.textproto -- ./own_model");
   run_command->callback([=] {
     RunOptions options = flags->run;
     options.overrides.sets = flags->sets;

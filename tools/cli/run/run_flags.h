@@ -2,12 +2,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <string>
+
+#include "tools/cli/invocation.h"
 
 namespace slackline {
 
-// `bin_dir` is the default of --bin-dir. When one of the subcommands has run,
+// When one of the subcommands has run,
 // its exit code is in `*exit_code`.
-void AddRunCommands(const std::string& bin_dir, CLI::App* app, int* exit_code);
+void AddRunCommands(const Invocation& invocation, CLI::App* app,
+                    int* exit_code);
 
 }  // namespace slackline

@@ -1,0 +1,13 @@
+// What a worker with a program of its own is told by whoever starts it, in place
+// of the flags --cluster, --index, --out and --data-dir. `slackline run` sets
+// all four; a flag that is given counts more.
+#pragma once
+
+namespace slackline {
+
+inline constexpr char kClusterVariable[] = "SLACKLINE_CLUSTER";
+inline constexpr char kIndexVariable[] = "SLACKLINE_INDEX";
+inline constexpr char kOutVariable[] = "SLACKLINE_OUT";
+inline constexpr char kDataDirVariable[] = "SLACKLINE_DATA_DIR";  // May be "".
+
+}  // namespace slackline
