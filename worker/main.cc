@@ -9,6 +9,7 @@
 #include "worker/model/compute.h"
 #include "worker/model/model.h"
 #include "worker/session/gpu_parts.h"
+#include "worker/session/job_length.h"
 #include "worker/session/worker_program.h"
 #include "worker/train/trainer.h"
 
@@ -52,7 +53,8 @@ absl::Status Work(WorkerPlace& place) {
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                       CreateModel(config.model(), data.train->features(),
                                   data.train->classes(), model_options));
-  return place.Train({.length = JobLengthOf(config.train(), sampler),
+  return place.Train({.length = JobLengthOf(config.train(),
+                                            sampler.steps_per_epoch()),
                       .batch_size = config.data().batch_size(),
                       .data = data.description},
                      model.get(), [&](Session& session) {

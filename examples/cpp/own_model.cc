@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "worker/session/job_length.h"
 #include "worker/session/worker_program.h"
 
 namespace {
@@ -136,9 +137,7 @@ absl::Status Train(slackline::WorkerPlace& place) {
   };
 
   slackline::WorkerPlace::Work work;
-  work.length = {.steps_total = std::max<int64_t>(
-                     1, std::llround(train_config.epochs() * per_epoch)),
-                 .steps_per_epoch = per_epoch};
+  work.length = slackline::JobLengthOf(train_config, per_epoch);
   work.batch_size = kBatch;
   work.data = mnist ? "MNIST" : "points around ten centers";
   return place.Train(work, &*parameters, [&](Session& session) {

@@ -9,8 +9,9 @@
 #include "common/config/stop_rules.h"
 #include "common/metrics/histogram.h"
 #include "common/status.h"
+#include "worker/session/job_length.h"
 #include "worker/session/metric_records.h"
-#include "worker/train/trainer.h"
+#include "worker/train/evaluator.h"
 
 namespace slackline {
 namespace {
@@ -30,7 +31,7 @@ absl::StatusOr<Sampler> SamplerOf(const config::ClusterConfig& config,
 absl::StatusOr<LearningRateSchedule::JobLength> ReplayLength(
     const config::ClusterConfig& config, const DataSplit& data) {
   SL_ASSIGN_OR_RETURN(const Sampler sampler, SamplerOf(config, data, 0));
-  return JobLengthOf(config.train(), sampler);
+  return JobLengthOf(config.train(), sampler.steps_per_epoch());
 }
 
 absl::StatusOr<std::unique_ptr<Replayer>> Replayer::Create(

@@ -2,8 +2,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -19,16 +17,6 @@ Session::Scores ScoresOf(const DatasetLoss& loss) {
 }
 
 }  // namespace
-
-LearningRateSchedule::JobLength JobLengthOf(const config::Train& train,
-                                            const Sampler& sampler) {
-  int64_t steps = std::max<int64_t>(
-      1, std::llround(train.epochs() *
-                      static_cast<double>(sampler.steps_per_epoch())));
-  if (train.has_max_steps())
-    steps = std::min<int64_t>(steps, train.max_steps());
-  return {.steps_total = steps, .steps_per_epoch = sampler.steps_per_epoch()};
-}
 
 Trainer::Trainer(int compute_threads, const DataSplit* data, Sampler* sampler,
                  Model* model, Session* session)

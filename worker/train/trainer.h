@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/optim/schedule.h"
-#include "proto/cluster.pb.h"
 #include "worker/data/load_data.h"
 #include "worker/data/sampler.h"
 #include "worker/model/model.h"
@@ -15,10 +13,6 @@
 #include "worker/train/evaluator.h"
 
 namespace slackline {
-
-// Steps of one worker, over the job and in an epoch.
-LearningRateSchedule::JobLength JobLengthOf(const config::Train& train,
-                                            const Sampler& sampler);
 
 class Trainer {
  public:
