@@ -187,6 +187,7 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   const SimWorker::Counts& workers = counts.workers;
   EXPECT_GT(workers.regroups, 100);
   EXPECT_GT(workers.helped, 50);
+  EXPECT_GT(workers.reduced_again, 50);
   EXPECT_GT(workers.group_joins, 20);
   EXPECT_GT(workers.pulls_ahead, 500);
   EXPECT_GT(workers.skips, 50);

@@ -70,6 +70,7 @@ void RunCounts::Visit(
   see("worker.final_pulls", workers.final_pulls);
   see("worker.retries", workers.retries);
   see("worker.reduced", workers.reduced);
+  see("worker.reduced_again", workers.reduced_again);
   see("worker.connects", workers.connects);
   see("worker.regroups", workers.regroups);
   see("worker.helped", workers.helped);

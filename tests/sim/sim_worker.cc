@@ -465,8 +465,8 @@ void SimWorker::OnCaughtUp(const std::vector<SimGroup::Share>* shares) {
   const auto self =
       std::find_if(shares->begin(), shares->end(),
                    [&](const auto& share) { return share.rank == rank_; });
-  if (plan.takes[static_cast<size_t>(self - shares->begin())] &&
-      plant_ != Plant::kTakeNoHelp &&
+  const bool takes = plan.takes[static_cast<size_t>(self - shares->begin())];
+  if (takes && plant_ != Plant::kTakeNoHelp &&
       (plant_ != Plant::kBeginAlone || clock_ != plan.clock)) {
     counts_.helped += clock_ < plan.clock;
     replica_ = *(*shares)[static_cast<size_t>(plan.root)].state;
@@ -480,14 +480,27 @@ void SimWorker::OnCaughtUp(const std::vector<SimGroup::Share>* shares) {
   context_->checker.OnCaughtUp(rank_, incarnation(), group_number_, clock_,
                                *replica_);
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.OnCaughtUp(clock_, now, effects);
+    core.OnCaughtUp(clock_, takes, now, effects);
   });
   Work();
 }
 
 bool SimWorker::Perform(const WorkerCore::Reduce& action) {
   clock_ = action.clock;
-  StartReduce(action.clock);
+  if (!action.again) {
+    StartReduce(action.clock);
+    return true;
+  }
+  if (!computed_at_.has_value() || !computed_at_->SameBits(*replica_)) {
+    context_->checker.Report(
+        Invariant::kReplica,
+        absl::StrCat("worker ", control_peer_.index,
+                     " is to reduce gradients of step ", clock_,
+                     " that it has computed at another state"));
+  }
+  // The action ends later, never while it is being begun.
+  machine_->After(absl::ZeroDuration(),
+                  lifetime_.Guard([this] { SumGradients(); }));
   return true;
 }
 
@@ -519,6 +532,12 @@ std::vector<SimReplica::Tensor> SimWorker::Gradients() const {
 }
 
 void SimWorker::Reduce() {
+  if (!alive()) return;
+  computed_at_ = replica_;
+  SumGradients();
+}
+
+void SimWorker::SumGradients() {
   if (!alive()) return;
   At(PhaseStep::kReducing);
   if (!alive()) return;

@@ -94,6 +94,7 @@ class SimWorker {
   void OnCaughtUp(const std::vector<SimGroup::Share>* shares);
   void StartReduce(Clock clock);
   void Reduce();
+  void SumGradients();
   void OnReduced(const std::vector<SimGroup::Share>* shares);
   void LoseGroup();
   // What is under way in the group fails soon.
@@ -127,6 +128,7 @@ class SimWorker {
   bool working_ = false;
   Clock clock_ = 0;  // Of the step, or of the replica.
   std::optional<SimReplica> replica_;
+  std::optional<SimReplica> computed_at_;  // Gradients for all-reduce.
   absl::Time stalled_until_ = absl::InfinitePast();  // Its trainer.
   SimGroup* group_ = nullptr;
   uint64_t group_number_ = 0;

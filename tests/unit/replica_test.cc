@@ -624,7 +624,15 @@ struct Group {
   void CatchUp() {
     results.assign(clocks.size(), absl::UnknownError("did not run"));
     fake.Run([&](int rank, Collective& own) {
-      results[rank] = copies[rank]->replica->CatchUp(own, clocks[rank]);
+      const absl::StatusOr<Replica::CaughtUp> caught_up =
+          copies[rank]->replica->CatchUp(own, clocks[rank]);
+      if (!caught_up.ok()) {
+        results[rank] = caught_up.status();
+        return;
+      }
+      results[rank] = caught_up->clock;
+      EXPECT_EQ(caught_up->took_state,
+                copies[rank]->Portraits() != before[rank]);
     });
   }
 

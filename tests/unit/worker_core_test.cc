@@ -210,6 +210,16 @@ class WorkerCoreTest : public ::testing::Test {
           return std::holds_alternative<Kind>(action);
         }));
   }
+  // The last of these.
+  template <typename Kind>
+  Kind Last() const {
+    const auto last =
+        std::find_if(actions_.rbegin(), actions_.rend(),
+                     [](const WorkerCore::Action& action) {
+                       return std::holds_alternative<Kind>(action);
+                     });
+    return last == actions_.rend() ? Kind() : std::get<Kind>(*last);
+  }
   std::vector<wire::Call> Calls() const {
     std::vector<wire::Call> calls;
     for (const Message& message : to_coordinator_) {
@@ -597,7 +607,7 @@ TEST_F(WorkerCoreTest, WhoHasReducedItsPartWaitsForTheOthers) {
   Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnInitialized(now, effects);
     core.OnConnected(now, effects);
-    core.OnCaughtUp(0, now, effects);
+    core.OnCaughtUp(0, /*took_state=*/false, now, effects);
   });
   ASSERT_EQ(Count<WorkerCore::Reduce>(), 1);
   EXPECT_EQ(Progress().activity(), run::WorkerProgress::WORKING);
@@ -605,6 +615,38 @@ TEST_F(WorkerCoreTest, WhoHasReducedItsPartWaitsForTheOthers) {
     core.OnReducing(now);
   });
   EXPECT_EQ(Progress().activity(), run::WorkerProgress::WAITING_FOR_WORKERS);
+}
+
+TEST_F(WorkerCoreTest, GradientsOfAStepThatFailedCountWhereTheStateIsTheSame) {
+  for (const bool took_state : {false, true}) {
+    Join("allreduce");
+    const auto form = [&](bool took) {
+      Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnConnected(now, effects);
+        core.OnCaughtUp(0, took, now, effects);
+      });
+    };
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnInitialized(now, effects);
+    });
+    form(false);
+    EXPECT_FALSE(Last<WorkerCore::Reduce>().again);
+    // Before it has computed its part there is nothing to be summed again.
+    for (const bool computed : {false, true}) {
+      Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        if (computed) core.OnReducing(now);
+        core.OnGroupLost(absl::UnavailableError("gone"), now, effects);
+      });
+      wire::View view = core_->view()->proto();
+      view.set_number(view.number() + 1);
+      view.set_group(view.number());
+      Show(view);
+      form(computed && took_state);
+      EXPECT_EQ(Last<WorkerCore::Reduce>().clock, 0);
+      EXPECT_EQ(Last<WorkerCore::Reduce>().again, computed && !took_state);
+    }
+    EXPECT_EQ(core_->counts().reduced_again, took_state ? 0 : 1);
+  }
 }
 
 TEST_F(WorkerCoreTest, AGradientWaitsForRoom) {

@@ -34,6 +34,7 @@ std::string Milliseconds(absl::Duration time) {
 void WorkerCore::Counts::Add(const Counts& other) {
   steps += other.steps;
   reduced += other.reduced;
+  reduced_again += other.reduced_again;
   pulls_ahead += other.pulls_ahead;
   late_starts += other.late_starts;
   uneven_starts += other.uneven_starts;
@@ -387,7 +388,9 @@ void WorkerCore::Act(const PhaseFollower::Decision& decision, absl::Time now,
     case Do::kStepByAllReduce:
       reducing_ = false;
       Enter(State::kReducing, now);
-      effects->actions.push_back(Reduce{.clock = clock_});
+      counts_.reduced_again += computed_ == clock_;
+      effects->actions.push_back(
+          Reduce{.clock = clock_, .again = computed_ == clock_});
       return;
     case Do::kWait:
       waiting_for_ = decision.waiting_for;
@@ -599,6 +602,7 @@ void WorkerCore::OnStateTaken(const Moved& moved, absl::Time now,
                               Effects* effects) {
   if (state_ != State::kTakingState) return;
   ++counts_.states_taken;
+  computed_ = -1;
   follower_->TookState();
   change_.transfer += now - change_.moving_since;
   change_.moved = moved;
@@ -638,8 +642,10 @@ void WorkerCore::OnConnected(absl::Time now, Effects* effects) {
   AbortGroupIfOver(effects);
 }
 
-void WorkerCore::OnCaughtUp(Clock clock, absl::Time now, Effects* effects) {
+void WorkerCore::OnCaughtUp(Clock clock, bool took_state, absl::Time now,
+                            Effects* effects) {
   if (state_ != State::kCatchingUp) return;
+  if (took_state) computed_ = -1;
   if (clock_ != clock) {
     effects->log.push_back(absl::StrCat("took the state of clock ", clock,
                                         " from another worker"));
@@ -653,6 +659,7 @@ void WorkerCore::OnCaughtUp(Clock clock, absl::Time now, Effects* effects) {
 
 void WorkerCore::OnReducing(absl::Time now) {
   reducing_ = true;
+  computed_ = clock_;
   progress_at_ = now;
 }
 

@@ -71,6 +71,9 @@ class WorkerCore {
   // leaves no trace.
   struct Reduce {
     Clock clock = 0;
+    // This worker has computed its part already, at the state that it still
+    // has, and only the sum failed: the same gradients count.
+    bool again = false;
   };
   // Evaluate, beside what comes next, the model of `clock`: these parameters,
   // or without them those of the steps by all-reduce. Has no event.
@@ -169,8 +172,10 @@ class WorkerCore {
   };
   void OnStateTaken(const Moved& moved, absl::Time now, Effects* effects);
   void OnConnected(absl::Time now, Effects* effects);
-  // All of the group are at this clock.
-  void OnCaughtUp(Clock clock, absl::Time now, Effects* effects);
+  // All of the group are at this clock; whether this worker took another's
+  // state.
+  void OnCaughtUp(Clock clock, bool took_state, absl::Time now,
+                  Effects* effects);
   void OnStateRead(std::vector<ClientCore::InstalledShard> shards,
                    const Moved& moved, absl::Time now, Effects* effects);
   void OnConcluded(const run::Result& result, absl::Time now, Effects* effects);
@@ -232,6 +237,7 @@ class WorkerCore {
   struct Counts {
     int64_t steps = 0;
     int64_t reduced = 0;  // Of the steps: by all-reduce.
+    int64_t reduced_again = 0;  // Sums of gradients that were there already.
     int64_t pulls_ahead = 0;
     int64_t late_starts = 0;    // Started at a clock above 0.
     int64_t uneven_starts = 0;  // Some shard lagged behind the start clock.
@@ -365,6 +371,9 @@ class WorkerCore {
   std::vector<int32_t> group_ranks_;
   bool loss_was_finite_ = true;  // Of the step before.
   bool reducing_ = false;        // Has computed its part of the step.
+  // Its part of this step by all-reduce is computed, at the state that it has
+  // now; -1: of none.
+  Clock computed_ = -1;
   int failed_connects_ = 0;      // In a row.
   uint64_t waited_view_ = 0;     // A newer one is waited for.
   std::string waiting_for_;      // Completes "waits for ...".

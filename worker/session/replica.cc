@@ -298,7 +298,8 @@ absl::Status Replica::Exchange(
   return memory_->CopyOut(array.values, numbers.data());
 }
 
-absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
+absl::StatusOr<Replica::CaughtUp> Replica::CatchUp(Collective& group,
+                                                   Clock clock) {
   const int ranks = group.world_size();
   const int self = static_cast<int>(group.rank());
   // Each rank's clock + 1, and how many versions it has: shards may have been
@@ -323,7 +324,7 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
   }
   if (std::find(plan.takes.begin(), plan.takes.end(), true) ==
       plan.takes.end()) {
-    return clock;
+    return CaughtUp{.clock = clock};
   }
   const Rank root{plan.root};
   const size_t shards = GetNumber(place(static_cast<int>(root), 1));
@@ -359,7 +360,7 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
   for (const Collective::Ticket ticket : tickets)
     received.Update(group.Wait(ticket));
   SL_RETURN_IF_ERROR(received);
-  if (!plan.takes[static_cast<size_t>(self)]) return clock;
+  if (!plan.takes[static_cast<size_t>(self)]) return CaughtUp{.clock = clock};
   for (size_t i = 0; i < own.size(); ++i)
     SL_RETURN_IF_ERROR(memory_->Copy(arrived[i].values.data(), own[i]));
   versions_.resize(shards);
@@ -367,7 +368,7 @@ absl::StatusOr<Clock> Replica::CatchUp(Collective& group, Clock clock) {
     versions_[s] =
         GetNumber(absl::MakeConstSpan(versions).subspan(s * kDigits, kDigits));
   }
-  return plan.clock;
+  return CaughtUp{.clock = plan.clock, .took_state = true};
 }
 
 }  // namespace slackline

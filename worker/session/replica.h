@@ -74,10 +74,13 @@ class Replica {
                                         bool* group_failed);
 
   // Each rank tells its clock (-1 or more), and they do as PlanCatchUp() says:
-  // those that are behind get the state of one who is not. Returns the clock
-  // that all have then. After an error nothing has changed here, but the group
-  // has failed.
-  absl::StatusOr<Clock> CatchUp(Collective& group, Clock clock);
+  // those that are behind get the state of one who is not. After an error
+  // nothing has changed here, but the group has failed.
+  struct CaughtUp {
+    Clock clock = 0;  // That all have.
+    bool took_state = false;
+  };
+  absl::StatusOr<CaughtUp> CatchUp(Collective& group, Clock clock);
 
  private:
   Replica(ParameterMemory* parameters, const Optimizer& optimizer,

@@ -176,12 +176,7 @@ struct Session::Life {
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Collective> group;
   std::thread retired;  // Ends with the end of the group before.
-  // A step that the replica has all gradients of, and whose group was lost.
-  struct Unreduced {
-    Clock clock = 0;
-    double loss = 0;
-  };
-  std::optional<Unreduced> unreduced;
+  double reducing_loss = 0;  // Of the step that the replica has gradients of.
   run::Result result;  // Of the final model.
 };
 
@@ -507,7 +502,6 @@ absl::Status Session::Life::FinishStep(double loss) {
 absl::Status Session::Life::Perform(const WorkerCore::Compute& action,
                                     std::optional<Task>* task) {
   replica.reset();
-  unreduced.reset();
   report.AddWaitSeconds(absl::ToDoubleSeconds(waited));
   ReachedClock(action.clock);
   LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
@@ -557,17 +551,16 @@ absl::Status Session::Life::Perform(const WorkerCore::Initialize&,
 absl::Status Session::Life::Perform(const WorkerCore::Reduce& action,
                                     std::optional<Task>* task) {
   ReachedClock(action.clock);
-  if (!unreduced.has_value() || unreduced->clock != action.clock) {
+  if (!action.again) {
     replica->StartStep();
     return BeginStep(action.clock, /*by_all_reduce=*/true, task);
   }
-  // A step that has failed leaves no trace: the parameters that its gradients
-  // were computed at are still there.
   SL_RETURN_IF_ERROR(replica->AddAgain(*group));
-  return FinishReducing(action.clock, unreduced->loss);
+  return FinishReducing(action.clock, reducing_loss);
 }
 
 absl::Status Session::Life::FinishReducing(Clock of, double loss) {
+  reducing_loss = loss;
   Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
     core.OnReducing(now);
   });
@@ -579,11 +572,9 @@ absl::Status Session::Life::FinishReducing(Clock of, double loss) {
       &group_failed);
   if (!summed.ok() && !group_failed) return summed.status();
   if (!summed.ok()) {
-    unreduced = Unreduced{.clock = of, .loss = loss};
     GroupLost(summed.status());
     return absl::OkStatus();
   }
-  unreduced.reset();
   report.AddWaitSeconds(summed->wait_seconds);
   const WorkerCore::Reduced reduced{.loss = loss,
                                     .nonfinite = summed->nonfinite,
@@ -599,7 +590,6 @@ absl::Status Session::Life::FinishReducing(Clock of, double loss) {
 
 absl::Status Session::Life::Perform(const WorkerCore::TakeState& action,
                                     std::optional<Task>*) {
-  unreduced.reset();
   if (replica == nullptr) SL_RETURN_IF_ERROR(MakeReplica());
   SL_RETURN_IF_ERROR(replica->Take(*action.state));
   WorkerCore::Moved moved{.bytes = replica->bytes()};
@@ -675,14 +665,15 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
 
 absl::Status Session::Life::Perform(const WorkerCore::CatchUp& action,
                                     std::optional<Task>*) {
-  const absl::StatusOr<Clock> reached = replica->CatchUp(*group, action.clock);
+  const absl::StatusOr<Replica::CaughtUp> reached =
+      replica->CatchUp(*group, action.clock);
   if (absl::IsFailedPrecondition(reached.status())) return reached.status();
   if (!reached.ok()) {
     GroupLost(reached.status());
     return absl::OkStatus();
   }
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.OnCaughtUp(*reached, now, effects);
+    core.OnCaughtUp(reached->clock, reached->took_state, now, effects);
   });
   return absl::OkStatus();
 }
