@@ -29,3 +29,7 @@ run(${WORK}/consumer/consumer ${WORK}/prefix/share/slackline/examples/mnist_mlp.
 if(NOT output MATCHES "slackline ${VERSION}: .* has 4 workers")
   message(FATAL_ERROR "the consumer says '${output}'")
 endif()
+run(${WORK}/consumer/consumer --help)
+if(NOT output MATCHES "SLACKLINE_CLUSTER")
+  message(FATAL_ERROR "the consumer's --help says '${output}'")
+endif()
