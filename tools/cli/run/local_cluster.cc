@@ -45,10 +45,10 @@ LocalCluster::Launch LocalCluster::LaunchOf(const Options& options,
     const auto words = SplitShellLine(own);
     SL_CHECK(words.ok(), "the config's checks have seen the command");
     return {.command = *words,
-            .environment = {{kClusterVariable, Absolute(options.cluster_file)},
+            .environment = {{kClusterVariable, options.cluster_file},
                             {kIndexVariable, absl::StrCat(member.index)},
-                            {kOutVariable, Absolute(options.out_dir)},
-                            {kDataDirVariable, Absolute(options.data_dir)}}};
+                            {kOutVariable, options.out_dir},
+                            {kDataDirVariable, options.data_dir}}};
   }
   Launch launch = {.command = {Program(options.bin_dir, member.worker),
                                absl::StrCat("--cluster=", options.cluster_file),
@@ -104,6 +104,9 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const Options& options) {
 absl::Status LocalCluster::StartMember(const Member& member) {
   ++starts_[member];
   Launch launch = LaunchOf(options_, member);
+  for (auto& [name, value] : launch.environment) {
+    if (name != kIndexVariable) value = Absolute(value);
+  }
   SL_ASSIGN_OR_RETURN(launch.command[0], FindProgram(launch.command[0]));
   SL_ASSIGN_OR_RETURN(ChildProcess child,
                       ChildProcess::Start({.command = launch.command,
