@@ -27,8 +27,8 @@ struct JobShape {
   absl::Duration lease = absl::Seconds(1);
   std::string coordinator;  // Its endpoint.
   int workers = 1;
-  config::Sync sync;  // BSP if it has no mode.
-  std::string config_hash;
+  config::Sync sync = {};  // BSP if it has no mode.
+  std::string config_hash = {};
 };
 
 // In job "job", on this host. The token is that of a server, by index; the
