@@ -53,15 +53,14 @@ absl::Status Work(WorkerPlace& place) {
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                       CreateModel(config.model(), data.train->features(),
                                   data.train->classes(), model_options));
-  return place.Train({.length = JobLengthOf(config.train(),
-                                            sampler.steps_per_epoch()),
-                      .batch_size = config.data().batch_size(),
-                      .data = data.description},
-                     model.get(), [&](Session& session) {
-                       return Trainer(self.threads, &data, &sampler,
-                                      model.get(), &session)
-                           .Run();
-                     });
+  return place.Train(
+      {.length = JobLengthOf(config.train(), sampler.steps_per_epoch()),
+       .batch_size = config.data().batch_size(),
+       .data = data.description},
+      model.get(), [&](Session& session) {
+        return Trainer(self.threads, &data, &sampler, model.get(), &session)
+            .Run();
+      });
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // Goal: a program with parameters of its own gets through a job by the tasks of
 // its session, over servers and by all-reduce: it sees the parameters that the
-// gradients make, begins where the first worker begins, and is told by name what
-// it does wrong.
-// Method: a coordinator and servers in this process over memory, and a session
-// for each worker on a thread of its own. The optimizer is SGD with rate 1 and
-// all gradients are ones, so step c sees the initial values minus c.
+// gradients make, begins where the first worker begins, and is told by name
+// what it does wrong. Method: a coordinator and servers in this process over
+// memory, and a session for each worker on a thread of its own. The optimizer
+// is SGD with rate 1 and all gradients are ones, so step c sees the initial
+// values minus c.
 #include "worker/session/session.h"
 
 #include <unistd.h>
@@ -53,7 +53,9 @@ struct Worker {
     initializer.set_kind(kind);
     initializer.set_a(10);
     return Must(HostParameters::Create(
-        {{.table = {.name = "weight", .shape = {4, 3}, .initializer = initializer},
+        {{.table = {.name = "weight",
+                    .shape = {4, 3},
+                    .initializer = initializer},
           .values = weight.data()},
          {.table = {.name = "bias", .shape = {3}, .initializer = initializer},
           .values = bias.data()}}));
@@ -68,27 +70,27 @@ struct Worker {
 
 class SessionTest : public ::testing::Test {
  protected:
-  SessionTest() : folder_(std::filesystem::temp_directory_path() /
-                          absl::StrCat("session_test.", getpid())) {
+  SessionTest()
+      : folder_(std::filesystem::temp_directory_path() /
+                absl::StrCat("session_test.", getpid())) {
     std::filesystem::create_directory(folder_);
   }
   ~SessionTest() override { std::filesystem::remove_all(folder_); }
 
   void StartJob(const std::string& mode) {
-    config_ = Must(ParseJobConfig(
-        absl::StrCat(R"(
+    config_ = Must(ParseJobConfig(absl::StrCat(R"(
 job: "job"
 coordinator { host: "127.0.0.1" port: 7700 }
 server { host: "127.0.0.1" }
 worker { host: "127.0.0.1" count: )",
-                     kWorkers, R"( }
+                                               kWorkers, R"( }
 model { softmax {} }
 data { teacher_student {} }
 optimizer { sgd { learning_rate: 1 } }
 limits { lease_ms: 2000 }
 sync { )",
-                     mode, " }\n"),
-        "test.textproto"));
+                                               mode, " }\n"),
+                                  "test.textproto"));
     shape_ = {.shard_elements = 5,
               .lease = absl::Seconds(2),
               .coordinator = "tcp://127.0.0.1:7700",
@@ -120,8 +122,8 @@ sync { )",
       threads.emplace_back([&, rank] {
         HostParameters parameters = workers[rank].Parameters(kind);
         const auto session =
-            Must(Session::Create(OptionsOf(static_cast<int>(rank)),
-                                 &parameters, transport_, transport_));
+            Must(Session::Create(OptionsOf(static_cast<int>(rank)), &parameters,
+                                 transport_, transport_));
         ends[rank] = programs[rank](*session);
       });
     }
@@ -172,9 +174,8 @@ class SessionModeTest : public SessionTest,
 TEST_P(SessionModeTest, TrainsToTheEndAndWritesTheModel) {
   StartJob(GetParam().mode);
   std::vector<Worker> workers = {Worker(50), Worker(70)};
-  const std::vector<absl::Status> ends =
-      Run(workers, GetParam().kind,
-          {Training(workers[0]), Training(workers[1])});
+  const std::vector<absl::Status> ends = Run(
+      workers, GetParam().kind, {Training(workers[0]), Training(workers[1])});
   std::vector<Clock> clocks;
   std::vector<float> values;
   for (Clock clock = 0; clock < kSteps; ++clock) {
@@ -256,9 +257,8 @@ TEST_F(SessionTest, AStepThatIsNotFinishedEndsTheWorker) {
     EXPECT_FALSE(session.Next().has_value()) << "nor later";
     return session.ending();
   };
-  const std::vector<absl::Status> ends =
-      Run(workers, wire::Initializer::CONSTANT,
-          {Training(workers[0]), forgetful});
+  const std::vector<absl::Status> ends = Run(
+      workers, wire::Initializer::CONSTANT, {Training(workers[0]), forgetful});
   EXPECT_EQ(ends[1].code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(ends[1].message(), HasSubstr("step 0 was not finished"));
 }

@@ -13,8 +13,8 @@ struct CatchUpPlan {
   // That all have in the end; -1: nobody knows the job's parameters.
   Clock clock = -1;
   int root = 0;  // Index of the rank whose state counts.
-  // By rank, whether it takes that state: who has another clock does, and, where
-  // nobody has stepped yet and the parameters begin as a worker has them,
+  // By rank, whether it takes that state: who has another clock does, and,
+  // where nobody has stepped yet and the parameters begin as a worker has them,
   // everybody else.
   std::vector<bool> takes;
 };

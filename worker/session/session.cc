@@ -15,6 +15,7 @@
 #include "common/optim/stale_rule.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
+#include "common/view/initializer.h"
 #include "common/view/shard_map.h"
 #include "worker/collective/gloo_collective.h"
 #include "worker/conditions/bad_gradient.h"
@@ -56,8 +57,8 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   member.start_timeout = absl::Milliseconds(limits.start_timeout_ms());
   member.coordinator_timeout =
       absl::Milliseconds(limits.coordinator_timeout_ms());
-  member.join = JoinRequestOf(wire::JoinRequest::WORKER, self.rank, self.host,
-                              config);
+  member.join =
+      JoinRequestOf(wire::JoinRequest::WORKER, self.rank, self.host, config);
   for (const wire::Table& table : tables) *member.join.add_table() = table;
   member.join.set_steps_total(options.length.steps_total);
   member.join.set_steps_per_epoch(options.length.steps_per_epoch);
@@ -82,8 +83,8 @@ struct Session::Life {
     Clock clock = 0;
     bool by_all_reduce = false;
     bool on_device = false;
-    absl::Time begin;             // Sleeping included.
-    absl::Time computing;         // Without it.
+    absl::Time begin;                // Sleeping included.
+    absl::Time computing;            // Without it.
     std::vector<bool> has_gradient;  // By table.
   };
 
@@ -151,10 +152,6 @@ struct Session::Life {
   absl::Duration GroupWaitMax() const {
     return absl::Milliseconds(options.config.limits().wait_timeout_ms());
   }
-  template <typename Event>
-  void Tell(const Event& event) {
-    loop.Tell(event);
-  }
 
   Session& session;
   const Options& options;
@@ -165,19 +162,18 @@ struct Session::Life {
   CoordinatorStore store;
   RunReport report;
   Pacer pacer;
-  std::optional<absl::Time>
-      running_since;            // As this worker has learned of it.
-  absl::Duration last_compute;  // Without sleeping.
-  absl::Duration waited;        // For the last action.
-  Clock clock = 0;              // The largest that was reported.
+  std::optional<absl::Time> running_since;  // As this worker has learned of it.
+  absl::Duration last_compute;              // Without sleeping.
+  absl::Duration waited;                    // For the last action.
+  Clock clock = 0;                          // The largest that was reported.
   std::optional<OpenStep> step;
   bool concluding = false;
   // By all-reduce; the replica also until the servers have all of its state.
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Collective> group;
-  std::thread retired;  // Ends with the end of the group before.
+  std::thread retired;       // Ends with the end of the group before.
   double reducing_loss = 0;  // Of the step that the replica has gradients of.
-  run::Result result;  // Of the final model.
+  run::Result result;        // Of the final model.
 };
 
 // ---- The session ------------------------------------------------------------
@@ -189,9 +185,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(
   const std::vector<WorkerProcess> workers = WorkerProcesses(config);
   const auto rank = static_cast<size_t>(options.rank);
   if (rank >= workers.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", static_cast<int>(options.rank), " is outside [0, ",
-                     workers.size(), "), the workers of the config"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", static_cast<int>(options.rank), " is outside [0, ",
+        workers.size(), "), the workers of the config"));
   }
   SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
                       Optimizer::Create(config.optimizer()));
@@ -209,9 +205,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(
                  .schedule = std::move(schedule),
                  .loop = LoopOptionsOf(options, workers[rank], optimizer,
                                        parameters->tables())};
-  return std::unique_ptr<Session>(new Session(options, parameters,
-                                              to_coordinator, to_shard_threads,
-                                              std::move(parts)));
+  return std::unique_ptr<Session>(new Session(
+      options, parameters, to_coordinator, to_shard_threads, std::move(parts)));
 }
 
 Session::Session(const Options& options, ParameterMemory* parameters,
@@ -323,9 +318,10 @@ void Session::Evaluated(Clock clock, absl::Time since, const Scores& scores,
 
 void Session::Conclude(const Scores& train, const Scores& test) {
   if (life_ == nullptr || !life_->concluding) return;
-  AddRecord(EvalRecord(options_.length.steps_total, options_.length.steps_per_epoch,
-                  test.loss, test.accuracy),
-       Now());
+  AddRecord(
+      EvalRecord(options_.length.steps_total, options_.length.steps_per_epoch,
+                 test.loss, test.accuracy),
+      Now());
   run::Result& result = life_->result;
   result.set_steps(options_.length.steps_total);
   result.set_train_loss(train.loss);
@@ -426,13 +422,13 @@ absl::Status Session::Life::BeginStep(Clock of, bool by_all_reduce,
                  of);
     absl::SleepFor(absl::InfiniteDuration());
   }
-  step = OpenStep{
-      .clock = of,
-      .by_all_reduce = by_all_reduce,
-      .on_device = by_all_reduce && parameters.gpu().has_value(),
-      .begin = begin,
-      .computing = loop.Now(),
-      .has_gradient = std::vector<bool>(parameters.tables().size())};
+  step =
+      OpenStep{.clock = of,
+               .by_all_reduce = by_all_reduce,
+               .on_device = by_all_reduce && parameters.gpu().has_value(),
+               .begin = begin,
+               .computing = loop.Now(),
+               .has_gradient = std::vector<bool>(parameters.tables().size())};
   *task = Step{.clock = of, .on_device = step->on_device};
   return absl::OkStatus();
 }
@@ -442,12 +438,11 @@ absl::Status Session::Life::Gradient(int table, Payload gradient) {
     return absl::FailedPreconditionError("no step is open");
   const absl::Span<const wire::Table> tables = parameters.tables();
   if (table < 0 || static_cast<size_t>(table) >= tables.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "table ", table, " is outside [0, ", tables.size(), ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("table ", table, " is outside [0, ", tables.size(), ")"));
   }
   const wire::Table& of = tables[static_cast<size_t>(table)];
-  const size_t bytes =
-      static_cast<size_t>(TableElements(of)) * sizeof(float);
+  const size_t bytes = static_cast<size_t>(TableElements(of)) * sizeof(float);
   if (gradient.size() != bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the gradient of '", of.name(), "' has ", gradient.size(),
@@ -474,17 +469,17 @@ absl::Status Session::Life::FinishStep(double loss) {
   std::vector<std::string> missing;
   for (size_t table = 0; table < step->has_gradient.size(); ++table) {
     if (!step->has_gradient[table])
-      missing.push_back(absl::StrCat("'", parameters.tables()[table].name(),
-                                     "'"));
+      missing.push_back(
+          absl::StrCat("'", parameters.tables()[table].name(), "'"));
   }
   if (!missing.empty()) {
     constexpr size_t kNamedMax = 5;
     const size_t more = missing.size() - std::min(missing.size(), kNamedMax);
     missing.resize(missing.size() - more);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "step ", step->clock, " has no gradient of ",
-        absl::StrJoin(missing, ", "),
-        more > 0 ? absl::StrCat(" and ", more, " more") : ""));
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", step->clock, " has no gradient of ",
+                     absl::StrJoin(missing, ", "),
+                     more > 0 ? absl::StrCat(" and ", more, " more") : ""));
   }
   const OpenStep done = *std::move(step);
   step.reset();
@@ -493,9 +488,10 @@ absl::Status Session::Life::FinishStep(double loss) {
   report.AddComputeSeconds(absl::ToDoubleSeconds(computed_at - done.begin));
   if (done.by_all_reduce) return FinishReducing(done.clock, loss);
   StepDone(done.clock, loss);
-  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.OnComputed(loss, now, effects);
-  });
+  loop.Tell(
+      [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnComputed(loss, now, effects);
+      });
   return absl::OkStatus();
 }
 
@@ -512,18 +508,23 @@ absl::Status Session::Life::Perform(const WorkerCore::Compute& action,
 
 absl::Status Session::Life::MakeReplica() {
   const std::optional<ParameterMemory::Gpu> gpu = parameters.gpu();
+  // A job that begins with the values of a worker needs it in any mode.
+  const char* const instead =
+      BeginsWithWorker(loop.view()->proto()) ? "" : ", or use bsp, ssp or asp";
   for (const WorkerProcess& worker : WorkerProcesses(options.config)) {
     if ((worker.gpu >= 0) == gpu.has_value()) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", static_cast<int>(options.rank), " and worker ", worker.rank,
         " cannot all-reduce, because one trains on a GPU and the other does "
-        "not; give all workers the same device, or use bsp, ssp or asp"));
+        "not; give all workers the same device",
+        instead));
   }
   std::unique_ptr<FloatMemory> memory;
   if (gpu.has_value() && SlowestLink(options.config).has_value()) {
-    return absl::FailedPreconditionError(
+    return absl::FailedPreconditionError(absl::StrCat(
         "NCCL knows no links as in worker { conditions { link } }; leave them "
-        "out, or use bsp, ssp or asp");
+        "out",
+        instead));
   }
   if (!gpu.has_value()) {
     memory = std::make_unique<HostMemory>();
@@ -542,7 +543,7 @@ absl::Status Session::Life::Perform(const WorkerCore::Initialize&,
   SL_RETURN_IF_ERROR(MakeReplica());
   SL_RETURN_IF_ERROR(replica->Initialize(
       static_cast<uint64_t>(options.config.train().seed())));
-  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+  loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnInitialized(now, effects);
   });
   return absl::OkStatus();
@@ -561,15 +562,15 @@ absl::Status Session::Life::Perform(const WorkerCore::Reduce& action,
 
 absl::Status Session::Life::FinishReducing(Clock of, double loss) {
   reducing_loss = loss;
-  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+  loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
     core.OnReducing(now);
   });
   bool group_failed = false;
-  const absl::StatusOr<Replica::StepResult> summed = replica->FinishStep(
-      *group,
-      static_cast<float>(parts.optimizer.learning_rate() *
-                         parts.schedule.FactorAt(of)),
-      &group_failed);
+  const absl::StatusOr<Replica::StepResult> summed =
+      replica->FinishStep(*group,
+                          static_cast<float>(parts.optimizer.learning_rate() *
+                                             parts.schedule.FactorAt(of)),
+                          &group_failed);
   if (!summed.ok() && !group_failed) return summed.status();
   if (!summed.ok()) {
     GroupLost(summed.status());
@@ -582,9 +583,10 @@ absl::Status Session::Life::FinishReducing(Clock of, double loss) {
   if (absl::c_linear_search(summed->culprits, group->rank()))
     report.AddNonfinite();
   StepDone(of, loss);
-  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.OnReduced(reduced, now, effects);
-  });
+  loop.Tell(
+      [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnReduced(reduced, now, effects);
+      });
   return absl::OkStatus();
 }
 
@@ -594,9 +596,10 @@ absl::Status Session::Life::Perform(const WorkerCore::TakeState& action,
   SL_RETURN_IF_ERROR(replica->Take(*action.state));
   WorkerCore::Moved moved{.bytes = replica->bytes()};
   SL_ASSIGN_OR_RETURN(moved.model_hash, replica->Hash(*action.state->view));
-  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.OnStateTaken(moved, now, effects);
-  });
+  loop.Tell(
+      [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnStateTaken(moved, now, effects);
+      });
   return absl::OkStatus();
 }
 
@@ -612,9 +615,10 @@ absl::Status Session::Life::Perform(const WorkerCore::ReadState& action,
                                         (1 + state.slots.size()));
     shards.push_back({.shard = shard, .state = std::move(state)});
   }
-  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.OnStateRead(std::move(shards), moved, now, effects);
-  });
+  loop.Tell(
+      [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnStateRead(std::move(shards), moved, now, effects);
+      });
   return absl::OkStatus();
 }
 
@@ -657,7 +661,7 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
   spdlog::info("connected to {} other workers in {:.1f} ms",
                action.ranks.size() - 1,
                absl::ToDoubleMilliseconds(loop.Now() - start));
-  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+  loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnConnected(now, effects);
   });
   return absl::OkStatus();
@@ -672,9 +676,10 @@ absl::Status Session::Life::Perform(const WorkerCore::CatchUp& action,
     GroupLost(reached.status());
     return absl::OkStatus();
   }
-  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.OnCaughtUp(reached->clock, reached->took_state, now, effects);
-  });
+  loop.Tell(
+      [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnCaughtUp(reached->clock, reached->took_state, now, effects);
+      });
   return absl::OkStatus();
 }
 
@@ -695,9 +700,10 @@ absl::Status Session::Life::Perform(const WorkerCore::LeaveGroup&,
 void Session::Life::GroupLost(const absl::Status& why) {
   spdlog::warn("all-reduce failed: {}", std::string(why.message()));
   DropGroup(why);
-  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.OnGroupLost(why, now, effects);
-  });
+  loop.Tell(
+      [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnGroupLost(why, now, effects);
+      });
 }
 
 // With an error the others notice that this worker goes.
@@ -739,9 +745,10 @@ void Session::Life::Save() {
   concluding = false;
   const absl::Status written = session.Write(parameters, &result).status();
   if (!written.ok()) {
-    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-      core.OnSaveFailed(written, now, effects);
-    });
+    loop.Tell(
+        [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+          core.OnSaveFailed(written, now, effects);
+        });
     return;
   }
   spdlog::info(
@@ -749,9 +756,10 @@ void Session::Life::Save() {
       "sha256 {}",
       result.train_loss(), result.test_loss(), 100 * result.test_accuracy(),
       result.model_sha256());
-  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.OnConcluded(result, now, effects);
-  });
+  loop.Tell(
+      [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnConcluded(result, now, effects);
+      });
 }
 
 }  // namespace slackline

@@ -1,8 +1,8 @@
 // Session: a worker's place in a job, for a program that has a model of its
 // own. Joins the job with the tables of the model, brings the parameters of
-// each step, takes the gradients as they are ready and the loss at the end, over
-// servers or by all-reduce as the job's mode says at that moment, and tells
-// what else is to be done:
+// each step, takes the gradients as they are ready and the loss at the end,
+// over servers or by all-reduce as the job's mode says at that moment, and
+// tells what else is to be done:
 //
 //   while (const std::optional<Session::Task> task = session->Next()) {
 //     if (const auto* step = std::get_if<Session::Step>(&*task)) {
