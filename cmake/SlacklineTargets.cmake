@@ -50,6 +50,8 @@ function(slackline_binary name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   slackline_options(${name})
+  # As libraries are: the precompiled headers are those of both.
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
