@@ -162,8 +162,10 @@ class Job {
     join.set_config_hash("hash");
     join.set_host("10.0.0.1");
     if (worker) {
-      join.add_table()->set_name("weight");
-      join.mutable_table(0)->add_shape(int64_t{100} * size_.shards);
+      wire::Table& table = *join.add_table();
+      table.set_name("weight");
+      table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
+      table.add_shape(int64_t{100} * size_.shards);
       join.set_steps_total(1000);
       join.set_steps_per_epoch(100);
     } else {

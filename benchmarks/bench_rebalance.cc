@@ -113,6 +113,7 @@ class LoadWorker {
     join.set_host_id(HostId());
     join.set_pid(getpid());
     wire::Table& table = *join.add_table();
+    *table.mutable_optimizer() = config.optimizer();
     table.set_name("table");
     table.add_shape(setup.shard_bytes / static_cast<int64_t>(sizeof(float)) *
                     setup.shards);

@@ -91,6 +91,7 @@ wire::View ViewOf(const Case& c, const wire::Endpoints& server) {
   }
   const int64_t elements = c.shard_bytes / static_cast<int64_t>(sizeof(float));
   wire::Table& table = *view.add_table();
+  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
   table.set_name("table");
   table.add_shape(c.shards * elements);
   table.set_shard_elements(elements);
@@ -106,18 +107,14 @@ wire::View ViewOf(const Case& c, const wire::Endpoints& server) {
 // its endpoint and lives until it is killed.
 absl::Status Serve(const Case& c, int output) {
   ZmqTransport transport;
-  config::Optimizer sgd;
-  sgd.mutable_sgd()->set_learning_rate(0.1);
-  SL_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(sgd));
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Listener> control,
                       transport.Listen({}));
   SL_RETURN_IF_ERROR(control->Bind(kControlEndpoint).status());
   ShardThread::Options options;
   options.core.self = {.server = 0, .thread = 0};
   options.host = "127.0.0.1";
-  SL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ShardThread> thread,
-      ShardThread::Start(transport, options, std::move(optimizer), {}));
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<ShardThread> thread,
+                      ShardThread::Start(transport, options, {}));
   SL_ASSIGN_OR_RETURN(std::shared_ptr<const View> view,
                       View::Create(ViewOf(c, thread->endpoints())));
   thread->Follow(std::move(view));
@@ -308,8 +305,8 @@ class Workers {
       }
       ClientCore::Effects effects;
       SL_RETURN_IF_ERROR(worker.client.Push(worker.clock++, TableId{0},
-                                            gradient_, versions_, time_.Now(),
-                                            &effects));
+                                            gradient_, /*rate_factor=*/1,
+                                            versions_, time_.Now(), &effects));
       if (case_.in_flight == 0) {
         worker.client.Pull(worker.clock, worker.clock, time_.Now(), &effects);
         worker.pulling = true;

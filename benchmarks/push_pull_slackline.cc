@@ -31,6 +31,7 @@ wire::Table TableOf(const PushPullSetup& setup) {
   table.mutable_initializer()->set_kind(wire::Initializer::UNIFORM);
   table.mutable_initializer()->set_a(-1);
   table.mutable_initializer()->set_b(1);
+  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
   return table;
 }
 
@@ -139,16 +140,12 @@ class SlacklinePushPull : public PushPullSystem {
       SL_ASSIGN_OR_RETURN(coordinator,
                           CoordinatorThread::Start(transport, options));
     }
-    config::Optimizer sgd;
-    sgd.mutable_sgd()->set_learning_rate(0.1);
-    SL_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(sgd));
     ShardThread::Options options;
     options.core = {.self = {.server = server, .thread = 0},
                     .seed = setup.seed};
     options.host = "127.0.0.1";
-    SL_ASSIGN_OR_RETURN(
-        const std::unique_ptr<ShardThread> thread,
-        ShardThread::Start(transport, options, std::move(optimizer), {}));
+    SL_ASSIGN_OR_RETURN(const std::unique_ptr<ShardThread> thread,
+                        ShardThread::Start(transport, options, {}));
     ControlLoop::Options control;
     control.coordinator_endpoint = CoordinatorEndpoint();
     control.give_view = [&](const std::shared_ptr<const View>& view) {

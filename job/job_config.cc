@@ -108,7 +108,9 @@ void CheckParts(const config::ClusterConfig& config,
                     problems.In("worker", i).In("conditions"));
   }
   CheckModelAndData(config, problems);
-  CheckOptimizer(config.optimizer(), problems.In("optimizer"));
+  // Tables of workers that are programs of their own may bring theirs.
+  if (config.has_optimizer() || config.has_model() || config.has_data())
+    CheckOptimizer(config.optimizer(), problems.In("optimizer"));
   CheckSchedule(config.schedule(), problems.In("schedule"));
   const ConfigProblems in_sync = problems.In("sync");
   CheckModes(sync, WorkerCount(config), in_sync);

@@ -52,8 +52,6 @@ absl::Status Serve(const MemberFlags& flags,
   SL_ASSIGN_OR_RETURN(const std::string address, ResolveHost(self.host));
 
   // Everything that can be wrong at start is found before the first message.
-  SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
-                      Optimizer::Create(config.optimizer()));
   ZmqTransport transport;
   std::unique_ptr<CoordinatorThread> coordinator;
   if (flags.index == 0) {
@@ -67,10 +65,10 @@ absl::Status Serve(const MemberFlags& flags,
         .sync = config.sync(),
         .shard_elements = int64_t{config.limits().shard_kib()} * 1024 /
                           static_cast<int64_t>(sizeof(float)),
+        .optimizer = config.optimizer(),
         .lease = absl::Milliseconds(config.limits().lease_ms()),
         .start_timeout = absl::Milliseconds(config.limits().start_timeout_ms()),
-        .rebalance = {.config = config.rebalance(),
-                      .slot_count = optimizer.slot_count()},
+        .rebalance = {.config = config.rebalance()},
         .stop = config.train().stop(),
         .stall_timeout = absl::Milliseconds(config.limits().stall_timeout_ms()),
         .save_timeout = absl::Milliseconds(config.limits().save_timeout_ms()),
@@ -113,7 +111,7 @@ absl::Status Serve(const MemberFlags& flags,
     options.slowdown = self.slowdown;
     SL_ASSIGN_OR_RETURN(
         shard_threads.emplace_back(),
-        ShardThread::Start(transport, options, optimizer, config.schedule()));
+        ShardThread::Start(transport, options, config.schedule()));
     *join.add_thread() = shard_threads.back()->endpoints();
     spdlog::info("shard thread {} listens at {}", t,
                  shard_threads.back()->endpoints().tcp());

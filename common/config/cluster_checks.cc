@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
+#include "common/config/scalar_defaults.h"
 #include "common/config/shell_line.h"
 #include "google/protobuf/descriptor.h"
 
@@ -32,54 +33,6 @@ constexpr int kComputeThreadsMax = 256;
 constexpr int kJobLengthMax = 64;
 constexpr int kHostLengthMax = 253;  // RFC 1035's bound on names.
 constexpr int kGpuMax = 1023;        // The largest index.
-
-// Gives every scalar field with a default an explicit value, in this message
-// and in the blocks that are present in it.
-void WriteScalarDefaults(Message* message) {
-  const google::protobuf::Descriptor& type = *message->GetDescriptor();
-  const Reflection& reflection = *message->GetReflection();
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor* field = type.field(i);
-    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      if (field->is_repeated()) {
-        for (int k = 0; k < reflection.FieldSize(*message, field); ++k) {
-          WriteScalarDefaults(
-              reflection.MutableRepeatedMessage(message, field, k));
-        }
-      } else if (reflection.HasField(*message, field)) {
-        WriteScalarDefaults(reflection.MutableMessage(message, field));
-      }
-      continue;
-    }
-    if (field->is_repeated() || !field->has_default_value() ||
-        reflection.HasField(*message, field)) {
-      continue;
-    }
-    switch (field->cpp_type()) {
-      case FieldDescriptor::CPPTYPE_INT32:
-        reflection.SetInt32(message, field, field->default_value_int32());
-        break;
-      case FieldDescriptor::CPPTYPE_INT64:
-        reflection.SetInt64(message, field, field->default_value_int64());
-        break;
-      case FieldDescriptor::CPPTYPE_DOUBLE:
-        reflection.SetDouble(message, field, field->default_value_double());
-        break;
-      case FieldDescriptor::CPPTYPE_BOOL:
-        reflection.SetBool(message, field, field->default_value_bool());
-        break;
-      case FieldDescriptor::CPPTYPE_ENUM:
-        reflection.SetEnum(message, field, field->default_value_enum());
-        break;
-      case FieldDescriptor::CPPTYPE_STRING:
-        reflection.SetString(message, field,
-                             std::string(field->default_value_string()));
-        break;
-      default:
-        break;  // The schema has no fields of other types.
-    }
-  }
-}
 
 bool IsNumericAddress(absl::string_view host) {
   return !host.empty() &&

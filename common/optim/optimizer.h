@@ -21,11 +21,11 @@
 #include "absl/types/span.h"
 #include "common/config/config_problems.h"
 #include "common/optim/rules/rule_config.h"
-#include "proto/cluster.pb.h"
+#include "proto/optimizer.pb.h"
 
 namespace slackline {
 
-// Adds what is wrong with a job's optimizer.
+// Adds what is wrong with an optimizer, of a job or of a table.
 void CheckOptimizer(const config::Optimizer& config,
                     const ConfigProblems& problems);
 
@@ -36,6 +36,7 @@ class Optimizer {
   // InvalidArgument: what CheckOptimizer() says.
   static absl::StatusOr<Optimizer> Create(const config::Optimizer& config);
 
+  static constexpr int kSlotsMax = 2;
   // Floats of state per parameter: 0 (sgd), 2 (adam, adamw), 1 (the others).
   int slot_count() const;
   // The config's rate, to be multiplied by the schedule's factor.
@@ -48,7 +49,7 @@ class Optimizer {
     float* out = nullptr;
     // The first slot_count() are updated in place. Momentum and AdaGrad have
     // their v or s in the first; Adam has m in the first and v in the second.
-    std::array<float*, 2> slots = {};
+    std::array<float*, kSlotsMax> slots = {};
     // One per gradient, at least one: `elements` little-endian floats each, at
     // any alignment (frames from the network have none).
     absl::Span<const std::byte* const> gradients;

@@ -116,6 +116,23 @@ absl::Status View::AddSplits(
   return absl::OkStatus();
 }
 
+// ---- Optimizers -------------------------------------------------------------
+
+absl::StatusOr<std::vector<Optimizer>> View::OptimizersOf(
+    const wire::View& proto) {
+  std::vector<Optimizer> optimizers;
+  optimizers.reserve(static_cast<size_t>(proto.table_size()));
+  for (const wire::Table& table : proto.table()) {
+    absl::StatusOr<Optimizer> optimizer = Optimizer::Create(table.optimizer());
+    if (!optimizer.ok()) {
+      return Unfit(proto.number(), "table ", Cut(table.name(), kNameBytesShown),
+                   ": ", optimizer.status().message());
+    }
+    optimizers.push_back(*std::move(optimizer));
+  }
+  return optimizers;
+}
+
 // ---- Checks -----------------------------------------------------------------
 
 absl::Status View::CheckMembersAndPhases() const {
@@ -176,6 +193,9 @@ absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
   SL_ASSIGN_OR_RETURN(Ranges ranges, RangesOf(proto));
   std::shared_ptr<View> view(new View);
   view->ranges_ = std::make_shared<const Ranges>(std::move(ranges));
+  SL_ASSIGN_OR_RETURN(std::vector<Optimizer> optimizers, OptimizersOf(proto));
+  view->optimizers_ =
+      std::make_shared<const std::vector<Optimizer>>(std::move(optimizers));
   if (proto.owner_server_size() != view->shard_count() ||
       proto.owner_thread_size() != view->shard_count()) {
     return Unfit(proto.number(), proto.owner_server_size(), " owners for ",

@@ -1,6 +1,7 @@
-// Which elements of which table a shard holds, and which server thread owns it:
-// the immutable, indexed form of a wire::View. Every thread may read it
-// unlocked; whatever changes the cluster makes a new one with a larger number.
+// Which elements of which table a shard holds, which server thread owns it, and
+// which rule updates it: the immutable, indexed form of a wire::View. Every
+// thread may read it unlocked; whatever changes the cluster makes a new one
+// with a larger number.
 #pragma once
 
 #include <map>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
+#include "common/optim/optimizer.h"
 #include "common/view/member_list.h"
 #include "common/view/owners.h"
 #include "proto/view.pb.h"
@@ -37,11 +39,11 @@ struct ShardRange {
 class View {
  public:
   // InvalidArgument names what does not fit: shapes and shard sizes of at least
-  // 1, a number of shards within bounds, shards numbered in table order without
-  // gaps, splits inside their shards, at most one move for each shard, one
-  // owner for each shard, and owners and targets, while the job runs, threads
-  // of listed servers; members sorted by index and rank; phases in the order of
-  // their clocks, the first from 0.
+  // 1, an optimizer for each table, a number of shards within bounds, shards
+  // numbered in table order without gaps, splits inside their shards, at most
+  // one move for each shard, one owner for each shard, and owners and targets,
+  // while the job runs, threads of listed servers; members sorted by index and
+  // rank; phases in the order of their clocks, the first from 0.
   static absl::StatusOr<std::shared_ptr<const View>> Create(wire::View proto);
 
   // The view that the change makes of this one. They share what is the same:
@@ -90,6 +92,10 @@ class View {
   const wire::Table& table(TableId id) const {
     return proto_.table(static_cast<int>(id));
   }
+  // The rule that updates it, wherever that happens.
+  const Optimizer& optimizer(TableId id) const {
+    return (*optimizers_)[static_cast<size_t>(id)];
+  }
   // "mlp.0.weight[65536, 131072)" for messages to people.
   std::string ShardName(ShardId id) const;
 
@@ -114,6 +120,8 @@ class View {
   View(const View&) = default;
 
   static absl::StatusOr<Ranges> RangesOf(const wire::View& proto);
+  static absl::StatusOr<std::vector<Optimizer>> OptimizersOf(
+      const wire::View& proto);
   // Cuts shards as these splits of view `number` say.
   static absl::Status AddSplits(
       const google::protobuf::RepeatedPtrField<wire::Split>& splits,
@@ -128,6 +136,7 @@ class View {
   MemberList<wire::ServerMember> servers_;
   MemberList<wire::WorkerMember> workers_;
   std::shared_ptr<const Ranges> ranges_;
+  std::shared_ptr<const std::vector<Optimizer>> optimizers_;  // By table.
   uint64_t workers_since_ = 0;
   Owners owners_;
   std::map<int32_t, int> moves_;  // By shard: index into proto_.

@@ -45,6 +45,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                 .servers = options.servers,
                 .workers = options.workers,
                 .shard_elements = options.shard_elements,
+                .optimizer = options.optimizer,
                 .lease = options.lease}),
       modes_({.sync = options.sync,
               .workers = options.workers,

@@ -61,6 +61,8 @@ class CoordinatorCore {
     int workers = 1;
     config::Sync sync;
     int64_t shard_elements = 65536;
+    // Of tables that come without one; perhaps none.
+    config::Optimizer optimizer;
     absl::Duration lease = absl::Seconds(5);
     absl::Duration start_timeout = absl::Seconds(60);
     // The rendezvous store refuses more. An address of a collective is ~ 1 KiB.

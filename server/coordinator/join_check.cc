@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/config/scalar_defaults.h"
+#include "common/optim/optimizer.h"
 
 namespace slackline {
 namespace {
@@ -104,6 +106,38 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
 std::string TableText(const wire::Table& table) {
   return absl::StrCat(table.name(), "[", absl::StrJoin(table.shape(), ", "),
                       "]");
+}
+
+std::string OptimizerText(const wire::Table& table) {
+  return table.optimizer().ShortDebugString();
+}
+
+void CompleteOptimizers(const config::Optimizer& of_config,
+                        wire::JoinRequest* join) {
+  for (wire::Table& table : *join->mutable_table()) {
+    config::Optimizer& optimizer = *table.mutable_optimizer();
+    if (optimizer.kind_case() == config::Optimizer::KIND_NOT_SET)
+      optimizer = of_config;
+    WriteScalarDefaults(&optimizer);
+  }
+}
+
+std::string WhyOptimizersUnfit(const wire::JoinRequest& join) {
+  for (const wire::Table& table : join.table()) {
+    if (table.optimizer().kind_case() == config::Optimizer::KIND_NOT_SET) {
+      return absl::StrCat(
+          " has table ", TableText(table),
+          " without an optimizer, and the config has none; give the table one, "
+          "or write one in the config, as in optimizer { sgd { learning_rate: "
+          "0.05 } }");
+    }
+    const absl::Status made = Optimizer::Create(table.optimizer()).status();
+    if (!made.ok()) {
+      return absl::StrCat(" has table ", TableText(table), " with a wrong ",
+                          made.message());
+    }
+  }
+  return "";
 }
 
 std::string WhyTablesUnfit(const wire::JoinRequest& join,

@@ -206,6 +206,8 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
       !unfit.empty()) {
     return absl::StrCat(who, unfit);
   }
+  if (const std::string unfit = WhyOptimizersUnfit(join); !unfit.empty())
+    return absl::StrCat(who, unfit);
   if (join.steps_total() < 1 || join.steps_per_epoch() < 1) {
     return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",
                         join.steps_per_epoch(),
@@ -231,6 +233,13 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
       return absl::StrCat(
           who, " has ", ours, " where ", other, " has ", theirs,
           "; all workers must train the same model on the same data");
+    }
+    if (join.table(i).optimizer().SerializeAsString() !=
+        first.table(i).optimizer().SerializeAsString()) {
+      return absl::StrCat(who, " has ", ours, " with the optimizer ",
+                          OptimizerText(join.table(i)), " where ", other,
+                          " has it with ", OptimizerText(first.table(i)),
+                          "; all workers must give a table the same optimizer");
     }
   }
   return "";
@@ -272,7 +281,13 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
     return say(wire::OK, "");
   }
   std::string why = WhyNoJoin(join);
-  if (why.empty()) why = WhyRejected(join, view);
+  wire::JoinRequest complete;
+  if (why.empty()) {
+    complete = join;
+    complete.DiscardUnknownFields();
+    CompleteOptimizers(options_.optimizer, &complete);
+    why = WhyRejected(complete, view);
+  }
   if (!why.empty()) {
     return say(wire::REJECTED, why,
                view.has_end() ? wire::JoinReply::JOB_ENDED
@@ -297,12 +312,9 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
   const Incarnation incarnation = next_incarnation_++;
   Member& member = members_[incarnation];
   member.peer = from;
-  member.join = join;
-  member.join.DiscardUnknownFields();
-  if (is_worker) {
-    if (!model_.has_value()) model_ = member.join;
-    member.join.clear_table();  // As those of the model.
-  }
+  if (is_worker && !model_.has_value()) model_ = complete;
+  if (is_worker) complete.clear_table();  // As those of the model.
+  member.join = std::move(complete);
   member.incarnation = incarnation;
   member.founder = view.state() == wire::FORMING;
   Hear(&member, now);

@@ -19,6 +19,7 @@
 #include "common/ids.h"
 #include "common/time/awake_clock.h"
 #include "proto/control.pb.h"
+#include "proto/optimizer.pb.h"
 #include "proto/run.pb.h"
 
 namespace slackline {
@@ -60,6 +61,7 @@ class Membership {
     int servers = 1;  // Of the config.
     int workers = 1;
     int64_t shard_elements = 65536;
+    config::Optimizer optimizer;  // As in CoordinatorCore::Options.
     absl::Duration lease = absl::Seconds(5);
   };
   // As common/membership sends them.

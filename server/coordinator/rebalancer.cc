@@ -98,12 +98,18 @@ std::vector<ThreadSpeed> SpeedsOf(
   return speeds;
 }
 
-}  // namespace
-
-int64_t Rebalancer::BytesOf(const View& view, ShardId shard) const {
-  return static_cast<int64_t>(view.shard(shard).bytes()) *
-         (1 + options_.slot_count);
+// Of elements of the table, with their optimizer state.
+int64_t StateBytes(const View& view, TableId table, int64_t elements) {
+  return elements * static_cast<int64_t>(sizeof(float)) *
+         (1 + view.optimizer(table).slot_count());
 }
+
+int64_t BytesOf(const View& view, ShardId shard) {
+  const ShardRange& range = view.shard(shard);
+  return StateBytes(view, range.table, range.elements());
+}
+
+}  // namespace
 
 run::PlannedMove Rebalancer::Describe(const View& view, ShardId shard,
                                       Owner to) const {
@@ -266,9 +272,7 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
       const ShardRange& range = view.shard(ShardId{part.origin});
       message.set_name(absl::StrCat(view.table(range.table).name(), "[",
                                     part.begin, ", ", part.end, ")"));
-      message.set_bytes((part.end - part.begin) *
-                        static_cast<int64_t>(sizeof(float)) *
-                        (1 + options_.slot_count));
+      message.set_bytes(StateBytes(view, range.table, part.end - part.begin));
     }
     message.set_load(share * busy[static_cast<size_t>(part.origin)]);
     switch (move.reason) {

@@ -22,7 +22,6 @@ class Rebalancer {
  public:
   struct Options {
     config::Rebalance config;
-    int slot_count = 0;  // Optimizer state per parameter, which moves along.
     int64_t split_elements_min = 1024;  // No piece of a split has fewer.
   };
   // A server of the view, and what it said last of itself.
@@ -83,7 +82,6 @@ class Rebalancer {
     return found == capacities_.end() ? 1 : found->second;
   }
   run::PlannedMove Describe(const View& view, ShardId shard, Owner to) const;
-  int64_t BytesOf(const View& view, ShardId shard) const;
 
   const Options options_;
   std::map<Owner, double> capacities_;  // Relative to the median thread.

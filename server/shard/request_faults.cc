@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "common/optim/update_rule.h"
 #include "common/sync/participants.h"
 
 namespace slackline {
@@ -13,13 +14,13 @@ constexpr int kEntriesMax = 4096;  // Of a push; shards of a pull or a probe.
 
 }  // namespace
 
-size_t FramesOf(const wire::Push& push, int slot_count) {
+size_t FramesOf(const wire::Push& push) {
   if (push.has_gradient()) return 1;
-  return push.has_installation() ? 1 + static_cast<size_t>(slot_count) : 0;
+  if (!push.has_installation()) return 0;
+  return 1 + static_cast<size_t>(push.installation().slots());
 }
 
-std::string FaultOf(const wire::PushRequest& request, size_t payloads,
-                    int slot_count) {
+std::string FaultOf(const wire::PushRequest& request, size_t payloads) {
   if (request.push_size() == 0 || request.push_size() > kEntriesMax) {
     return absl::StrCat("it has ", request.push_size(), " entries, from 1 to ",
                         kEntriesMax, " are allowed");
@@ -32,7 +33,18 @@ std::string FaultOf(const wire::PushRequest& request, size_t payloads,
       return absl::StrCat("an entry is of clock ", push.clock(),
                           ", outside [0, 2^60)");
     }
-    frames += FramesOf(push, slot_count);
+    if (push.has_rate_factor() && !push.has_gradient())
+      return "an entry that is no gradient has a rate factor";
+    if (push.has_rate_factor() && !IsRateFactor(push.rate_factor())) {
+      return absl::StrCat("an entry has a rate factor of ", push.rate_factor(),
+                          ", outside [0, ", kRateFactorMax, "]");
+    }
+    if (push.installation().slots() < 0 ||
+        push.installation().slots() > Optimizer::kSlotsMax) {
+      return absl::StrCat("an entry has ", push.installation().slots(),
+                          " slots, outside [0, ", Optimizer::kSlotsMax, "]");
+    }
+    frames += FramesOf(push);
   }
   if (frames == payloads) return "";
   return absl::StrCat("it has ", payloads, " payload frames, its entries need ",

@@ -10,14 +10,13 @@
 
 namespace slackline {
 
-// The payload frames that belong to the entry; an installation has one for the
-// values and one for each slot of the optimizer.
-size_t FramesOf(const wire::Push& push, int slot_count);
+// The payload frames that belong to the entry of a request without a fault; an
+// installation has one for the values and one for each slot that it has.
+size_t FramesOf(const wire::Push& push);
 
 // A sentence without its beginning ("it has ..."), empty if nothing is wrong.
 // `payloads` is the number of payload frames that came with the request.
-std::string FaultOf(const wire::PushRequest& request, size_t payloads,
-                    int slot_count);
+std::string FaultOf(const wire::PushRequest& request, size_t payloads);
 std::string FaultOf(const wire::PullRequest& request, size_t payloads);
 std::string FaultOf(const wire::ProbeRequest& probe, size_t payloads);
 

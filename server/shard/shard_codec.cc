@@ -63,6 +63,18 @@ absl::Status CheckVersion(Version version) {
   return Bad("version ", version, " is above 2^60");
 }
 
+absl::Status CheckSpare(int spare) {
+  if (spare >= 0) return absl::OkStatus();
+  return Bad("spare is ", spare, "; at least 0 is required");
+}
+
+// With the part of a rule for stale gradients, which has no bound of its own.
+absl::Status CheckRateFactor(double factor) {
+  if (std::isfinite(factor) && factor >= 0) return absl::OkStatus();
+  return Bad("a rate factor is ", factor,
+             "; a finite one of at least 0 is required");
+}
+
 absl::Status CheckParticipants(const wire::ShardSnapshot& snapshot) {
   const wire::ShardParticipant* before = nullptr;
   Clock min_clock = kClockMax;
@@ -91,11 +103,12 @@ absl::Status CheckHeld(const wire::ShardSnapshot& snapshot) {
     return std::make_tuple(id.rank(), id.incarnation());
   };
   for (int i = 0; i < snapshot.held_size(); ++i) {
-    const wire::ShardParticipant::Id& id = snapshot.held(i);
+    const wire::ShardParticipant::Id& id = snapshot.held(i).who();
     SL_RETURN_IF_ERROR(CheckLife(id));
-    if (i > 0 && order(snapshot.held(i - 1)) >= order(id)) {
+    SL_RETURN_IF_ERROR(CheckRateFactor(snapshot.held(i).rate_factor()));
+    if (i > 0 && order(snapshot.held(i - 1).who()) >= order(id)) {
       return Bad("held gradients are not sorted, each worker once: rank ",
-                 snapshot.held(i - 1).rank(), " before ", id.rank());
+                 snapshot.held(i - 1).who().rank(), " before ", id.rank());
     }
     // Who has left cannot be looked up, and its gradient still counts.
     const auto who = std::lower_bound(
@@ -125,8 +138,11 @@ wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot) {
   message.set_spare(snapshot.spare);
   for (const Participant& participant : snapshot.participants)
     *message.add_participant() = ToWire(participant);
-  for (const HeldGradient& held : snapshot.held)
-    *message.add_held() = ToWire(held.who);
+  for (const HeldGradient& held : snapshot.held) {
+    wire::HeldGradient& gradient = *message.add_held();
+    *gradient.mutable_who() = ToWire(held.who);
+    gradient.set_rate_factor(held.rate_factor);
+  }
   return message;
 }
 
@@ -148,8 +164,7 @@ absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot) {
   SL_RETURN_IF_ERROR(CheckClock(snapshot.min_clock()));
   SL_RETURN_IF_ERROR(
       CheckClock(snapshot.complete_clock(), snapshot.min_clock()));
-  if (snapshot.spare() < 0)
-    return Bad("spare is ", snapshot.spare(), "; at least 0 is required");
+  SL_RETURN_IF_ERROR(CheckSpare(snapshot.spare()));
   SL_RETURN_IF_ERROR(CheckParticipants(snapshot));
   return CheckHeld(snapshot);
 }
@@ -169,8 +184,9 @@ ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
   for (const wire::ShardParticipant& who : snapshot.participant())
     decoded.participants.push_back(FromWire(who));
   for (int i = 0; i < snapshot.held_size(); ++i) {
-    decoded.held.push_back({.who = FromWire(snapshot.held(i)),
-                            .gradient = std::move(*(first_held + i))});
+    decoded.held.push_back({.who = FromWire(snapshot.held(i).who()),
+                            .gradient = std::move(*(first_held + i)),
+                            .rate_factor = snapshot.held(i).rate_factor()});
   }
   return decoded;
 }
@@ -231,11 +247,8 @@ absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Gradient& gradient,
   SL_RETURN_IF_ERROR(CheckLife(gradient.who()));
   SL_RETURN_IF_ERROR(CheckClock(gradient.clock()));
   SL_RETURN_IF_ERROR(CheckClock(gradient.clock() + 1));
-  if (gradient.spare() < 0 || !std::isfinite(gradient.rate_factor()) ||
-      gradient.rate_factor() < 0) {
-    return Bad("a gradient with spare ", gradient.spare(), " and rate factor ",
-               gradient.rate_factor(), "; none may be below 0");
-  }
+  SL_RETURN_IF_ERROR(CheckRateFactor(gradient.rate_factor()));
+  SL_RETURN_IF_ERROR(CheckSpare(gradient.spare()));
   return GradientRecord{.who = FromWire(gradient.who()),
                         .clock = gradient.clock(),
                         .gradient = frame,

@@ -72,10 +72,9 @@ const char* KindOf(const wire::Header& header) {
 
 }  // namespace
 
-ShardCore::ShardCore(const Options& options, Optimizer optimizer,
+ShardCore::ShardCore(const Options& options,
                      config::LearningRateSchedule schedule)
     : options_(options),
-      optimizer_(std::move(optimizer)),
       schedule_config_(std::move(schedule)),
       replies_(options.reply_bytes) {
   stats_.set_index(options.self.server);
@@ -182,16 +181,7 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   view_ = std::move(view);
   const wire::View& proto = view_->proto();
   if (proto.state() != wire::RUNNING) return;
-  if (rule_ == nullptr) {
-    absl::StatusOr<LearningRateSchedule> schedule =
-        LearningRateSchedule::Create(
-            schedule_config_, {.steps_total = proto.steps_total(),
-                               .steps_per_epoch = proto.steps_per_epoch()});
-    // The config was validated and the coordinator checked the steps.
-    SL_CHECK(schedule.ok(), schedule.status().ToString());
-    rule_ = std::make_shared<const UpdateRule>(
-        UpdateRule{.optimizer = optimizer_, .schedule = *std::move(schedule)});
-  }
+  if (rules_.empty()) MakeRules();
   Requests waiting = EndMoves(effects);
   if (!created_) {
     CreateShards();
@@ -202,6 +192,20 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   BeginMoves(effects);
   HandleWaiting(std::move(waiting), effects);
   HandleWaiting(std::exchange(early_, {}), effects);
+}
+
+void ShardCore::MakeRules() {
+  const wire::View& proto = view_->proto();
+  const absl::StatusOr<LearningRateSchedule> schedule =
+      LearningRateSchedule::Create(
+          schedule_config_, {.steps_total = proto.steps_total(),
+                             .steps_per_epoch = proto.steps_per_epoch()});
+  // The config was validated and the coordinator checked the steps.
+  SL_CHECK(schedule.ok(), schedule.status().ToString());
+  for (int table = 0; table < proto.table_size(); ++table) {
+    rules_.push_back(std::make_shared<const UpdateRule>(UpdateRule{
+        .optimizer = view_->optimizer(TableId{table}), .schedule = *schedule}));
+  }
 }
 
 StalePushes ShardCore::NewStalePushes(ShardId shard) const {
@@ -215,8 +219,9 @@ void ShardCore::CreateShards() {
     const ShardId id{i};
     if (view_->OwnerOf(id) != options_.self) continue;
     const ShardRange& range = view_->shard(id);
-    ShardMachine machine(rule_, Shard(view_->table(range.table), range,
-                                      options_.seed, optimizer_));
+    ShardMachine machine(RuleFor(range),
+                         Shard(view_->table(range.table), range, options_.seed,
+                               view_->optimizer(range.table)));
     for (const wire::WorkerMember& worker : view_->workers()) {
       if (!worker.founder()) continue;
       const absl::StatusOr<ShardOutcome> joined = machine.Apply(
@@ -447,10 +452,11 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
   }
   Place& place =
       places_
-          .try_emplace(shard, Arriving{.target = HandOverTarget(
-                                           from, hand_over.move(),
-                                           view_->shard(shard), rule_),
-                                       .waiting = {}})
+          .try_emplace(shard,
+                       Arriving{.target = HandOverTarget(
+                                    from, hand_over.move(), view_->shard(shard),
+                                    RuleFor(view_->shard(shard))),
+                                .waiting = {}})
           .first->second;
   Arriving* const arriving = std::get_if<Arriving>(&place);
   if (arriving == nullptr) return;  // Gone, and lost.
@@ -623,8 +629,7 @@ void ShardCore::Sign(wire::Header* header) const {
 void ShardCore::OnPush(const PeerId& from, const Message& message,
                        Effects* effects) {
   const wire::PushRequest& request = message.header.push_request();
-  const std::string fault = FaultOf(
-      request, message.payloads.size(), optimizer_.slot_count());
+  const std::string fault = FaultOf(request, message.payloads.size());
   if (!fault.empty())
     return Refuse(from, absl::StrCat("malformed push: ", fault), effects);
   Outgoing out{.to = from, .message = {}};
@@ -634,7 +639,7 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
   absl::Span<const Payload> left = message.payloads;
   bool rejected = false;
   for (const wire::Push& push : request.push()) {
-    const absl::Span<const Payload> frames = left.first(FramesOf(push, optimizer_.slot_count()));
+    const absl::Span<const Payload> frames = left.first(FramesOf(push));
     left.remove_prefix(frames.size());
     Admission admission = Admit(sender, push.shard());
     if (Message* const kept =
@@ -730,6 +735,11 @@ std::optional<wire::Refusal> ShardCore::Install(
     if (frame.size() == range.bytes()) continue;
     return reject(absl::StrCat("a tensor has ", frame.size(),
                                " bytes, the shard ", range.bytes()));
+  }
+  const size_t slots = machine.shard().slots().size();
+  if (frames.size() != 1 + slots) {
+    return reject(absl::StrCat("it has ", frames.size() - 1,
+                               " optimizer slots, the table ", slots));
   }
   if (version > kVersionMax) return reject("its version is above 2^60");
   if (StateHash(version, frames.front(), frames.subspan(1)) !=
@@ -898,6 +908,7 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
                         .gradient = gradient,
                         .held = rule.holds_gradients(),
                         .spare = rule.spare_workers(mode)};
+  if (push.has_rate_factor()) record.rate_factor = push.rate_factor();
   ShardTraceRecord cause{.kind = ShardTraceRecord::Kind::kPushAccepted,
                          .rank = participant.rank,
                          .incarnation = participant.incarnation,
@@ -927,7 +938,7 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
          .now = shard.version(),
          .values = &shard.values(),
          .workers = static_cast<int>(serving.machine.participants().size())});
-    record.rate_factor = verdict.rate_factor;
+    record.rate_factor *= verdict.rate_factor;
     dropped = verdict.drop;
     if (!verdict.gradient.empty()) {
       record.gradient = std::move(verdict.gradient);
@@ -1103,6 +1114,7 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
   if (pull.state) {
     answer.mutable_state()->set_hash(
         StateHash(shard.version(), shard.values(), shard.slots()));
+    answer.mutable_state()->set_slots(static_cast<int>(shard.slots().size()));
     for (const Payload& slot : shard.slots())
       bytes += replies_.Attach(slot);
   }

@@ -18,9 +18,8 @@
 #include "absl/container/node_hash_map.h"
 #include "absl/status/statusor.h"
 #include "common/message.h"
-#include "common/optim/optimizer.h"
-#include "common/optim/schedule.h"
 #include "common/optim/stale_rule.h"
+#include "common/optim/update_rule.h"
 #include "common/sync/dssp_controller.h"
 #include "common/sync/staleness_gate.h"
 #include "common/view/shard_map.h"
@@ -103,8 +102,7 @@ class ShardCore {
     bool report = false;
   };
 
-  ShardCore(const Options& options, Optimizer optimizer,
-            config::LearningRateSchedule schedule);
+  ShardCore(const Options& options, config::LearningRateSchedule schedule);
 
   // The time, for all that follows. Sends again what was not confirmed in time.
   // Call it before a batch of messages, and at NextWakeup() or later.
@@ -241,6 +239,11 @@ class ShardCore {
   Place* FindPlace(ShardId shard);
   const Place* FindPlace(ShardId shard) const;
   StalePushes NewStalePushes(ShardId shard) const;
+  void MakeRules();
+  const std::shared_ptr<const UpdateRule>& RuleFor(
+      const ShardRange& range) const {
+    return rules_[static_cast<size_t>(range.table)];
+  }
   void CreateShards();
   void SplitShards(const View& before, Effects* effects);
   // Whoever is in the view before and not in ours takes part nowhere any more.
@@ -298,10 +301,9 @@ class ShardCore {
               Clock reported_clock, Effects* effects);
 
   const Options options_;
-  const Optimizer optimizer_;
   const config::LearningRateSchedule schedule_config_;
-  // Once a view says how long the job is.
-  std::shared_ptr<const UpdateRule> rule_;
+  // By table, once a view says which there are, and how long the job is.
+  std::vector<std::shared_ptr<const UpdateRule>> rules_;
   std::shared_ptr<const View> view_;
   bool created_ = false;  // The shards that we own from the start.
   absl::Time now_;

@@ -94,7 +94,9 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push) {
   participants_.Advance(*who, push.clock + 1);
   if (push.held) {
     spare_ = push.spare;
-    held_.push_back({.who = push.who, .gradient = push.gradient});
+    held_.push_back({.who = push.who,
+                     .gradient = push.gradient,
+                     .rate_factor = push.rate_factor});
   } else {
     Update(absl::MakeConstSpan(&push.gradient, 1), {push.who.rank},
            static_cast<int>(participants_.size()), push.clock, push.rate_factor,
@@ -195,6 +197,7 @@ void ShardMachine::Complete(ShardOutcome* outcome) {
   // modes that hold nothing.
   if (!held_.empty()) {
     SortByWorker(&held_);
+    const double rate_factor = held_.front().rate_factor;
     std::vector<Payload> gradients;
     gradients.reserve(held_.size());
     absl::InlinedVector<Rank, 1> ranks;
@@ -204,7 +207,7 @@ void ShardMachine::Complete(ShardOutcome* outcome) {
     }
     held_.clear();
     Update(gradients, std::move(ranks), static_cast<int>(gradients.size()),
-           complete_clock_, 1, outcome);
+           complete_clock_, rate_factor, outcome);
   }
   complete_clock_ = complete;
 }
@@ -214,8 +217,7 @@ void ShardMachine::Update(absl::Span<const Payload> gradients,
                           Clock clock, double rate_factor,
                           ShardOutcome* outcome) {
   ApplyMean(shard_, rule_->optimizer, gradients, workers,
-            rule_->optimizer.learning_rate() * rule_->schedule.FactorAt(clock) *
-                rate_factor);
+            rule_->RateAt(clock, rate_factor));
   outcome->updates.push_back({.clock = clock,
                               .version = shard_.version(),
                               .ranks = std::move(ranks),

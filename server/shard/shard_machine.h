@@ -17,24 +17,18 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
-#include "common/optim/optimizer.h"
-#include "common/optim/schedule.h"
+#include "common/optim/update_rule.h"
 #include "common/sync/participants.h"
 #include "server/shard/shard.h"
 #include "server/shard/shard_record.h"
 
 namespace slackline {
 
-// How the gradients of a job are applied; equal for all of its shards.
-struct UpdateRule {
-  Optimizer optimizer;
-  LearningRateSchedule schedule;
-};
-
 // A gradient that waits for the rest of its clock.
 struct HeldGradient {
   WorkerLife who;
   Payload gradient;
+  double rate_factor = 1;
 };
 
 // Everything that a shard is, but its range. The tensors are references.
@@ -54,7 +48,8 @@ struct ShardOutcome;
 
 class ShardMachine {
  public:
-  // With nobody who takes part, at clock 0.
+  // `rule` is that of the shard's table. With nobody who takes part, at clock
+  // 0.
   ShardMachine(std::shared_ptr<const UpdateRule> rule, Shard shard);
   // As it was. The snapshot was checked: see shard_codec.h.
   ShardMachine(std::shared_ptr<const UpdateRule> rule, const ShardRange& range,
@@ -82,7 +77,8 @@ class ShardMachine {
   absl::StatusOr<ShardOutcome> Take(const InstallRecord& install);
   absl::StatusOr<ShardOutcome> Take(const LeaveRecord& leave);
   absl::StatusOr<ShardOutcome> Take(const SplitRecord& split);
-  // Applies the clock that is held if it is complete by now.
+  // Applies the clock that is held if it is complete by now. Its rate has the
+  // factor of the lowest rank whose gradient is held: one update has one rate.
   void Complete(ShardOutcome* outcome);
   // The gradients of `ranks`, some of the `workers` that take part.
   void Update(absl::Span<const Payload> gradients,

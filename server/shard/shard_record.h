@@ -36,7 +36,9 @@ struct GradientRecord {
   // complete, equal in all of a clock. 0: it takes all, but for those who skip
   // it.
   int spare = 0;
-  double rate_factor = 1;  // Of the other ones: times the usual rate.
+  // Times the usual rate: the worker's, and that of a rule for stale gradients.
+  // Of a clock of held ones, only the lowest rank's counts.
+  double rate_factor = 1;
 };
 
 // The worker's next push: it has nothing to give for the clocks below `clock`,

@@ -80,7 +80,7 @@ absl::Duration ThreadCpuTime() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
-    Transport& transport, const Options& options, Optimizer optimizer,
+    Transport& transport, const Options& options,
     const config::LearningRateSchedule& schedule) {
   SL_ASSIGN_OR_RETURN(
       std::unique_ptr<Listener> peers,
@@ -98,9 +98,8 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
   SL_ASSIGN_OR_RETURN(
       std::unique_ptr<Channel> control,
       transport.Connect(PeerOf(options.core.self), kControlEndpoint, {}));
-  std::unique_ptr<ShardThread> thread(
-      new ShardThread(transport, std::move(peers), std::move(control), options,
-                      std::move(optimizer), schedule));
+  std::unique_ptr<ShardThread> thread(new ShardThread(
+      transport, std::move(peers), std::move(control), options, schedule));
   thread->endpoints_ = std::move(endpoints);
   thread->thread_ = std::thread(&ShardThread::Run, thread.get());
   return thread;
@@ -108,12 +107,12 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
 
 ShardThread::ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
                          std::unique_ptr<Channel> control,
-                         const Options& options, Optimizer optimizer,
+                         const Options& options,
                          const config::LearningRateSchedule& schedule)
     : options_(options),
       peers_(std::move(peers)),
       control_(std::move(control)),
-      core_(options.core, std::move(optimizer), schedule),
+      core_(options.core, schedule),
       meter_(LoadMeter::Options(), options.time.Now()),
       links_(transport, poller_, options.transport) {}
 

@@ -16,7 +16,6 @@
 #include "common/net/peer_links.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
-#include "common/optim/optimizer.h"
 #include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
 #include "server/shard/load_meter.h"
@@ -40,7 +39,7 @@ class ShardThread {
   // Binds, then starts the thread. The error names the endpoint and the fix. A
   // transport is for the shard threads of one server (control_endpoint.h).
   static absl::StatusOr<std::unique_ptr<ShardThread>> Start(
-      Transport& transport, const Options& options, Optimizer optimizer,
+      Transport& transport, const Options& options,
       const config::LearningRateSchedule& schedule);
   // Ends the thread; what workers have sent and it has not read is dropped.
   ~ShardThread();
@@ -59,7 +58,6 @@ class ShardThread {
  private:
   ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
               std::unique_ptr<Channel> control, const Options& options,
-              Optimizer optimizer,
               const config::LearningRateSchedule& schedule);
   void Run();
   // What the batch from `begin` on cost: to be told to the meter.

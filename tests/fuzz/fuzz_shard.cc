@@ -16,17 +16,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::array<PeerId, 4> peers = {
       worker(0), worker(1), PeerId{PeerId::Kind::kShardThread, 0, 1},
       PeerId{PeerId::Kind::kWorker, 0, 300}};
-  static const Optimizer optimizer = [] {
-    config::Optimizer momentum;
-    momentum.mutable_momentum()->set_learning_rate(0.1);
-    auto made = Optimizer::Create(momentum);
-    SL_CHECK(made.ok(), made.status().ToString());
-    return *std::move(made);
-  }();
   fuzz::Input input(data, size);
   ShardCore::Options options;
   options.self = {.server = 0, .thread = 0};
-  ShardCore core(options, optimizer, {});
+  ShardCore core(options, {});
   ShardCore::Effects effects;
   absl::Time now = absl::UnixEpoch();
   core.OnTick(now, &effects);

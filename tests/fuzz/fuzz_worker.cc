@@ -14,23 +14,14 @@
 namespace slackline::fuzz {
 namespace {
 
-Optimizer Sgd() {
-  config::Optimizer sgd;
-  sgd.mutable_sgd()->set_learning_rate(0.1);
-  auto made = Optimizer::Create(sgd);
-  SL_CHECK(made.ok(), made.status().ToString());
-  return *std::move(made);
-}
-
 class World {
  public:
   World() : coordinator_(JobOptions()), worker_(WorkerOptions()) {
-    static const Optimizer optimizer = Sgd();
     for (int t = 0; t < kThreads; ++t) {
       ShardCore::Options options;
       options.self = {.server = 0, .thread = t};
-      threads_[static_cast<size_t>(t)] = std::make_unique<ShardCore>(
-          options, optimizer, config::LearningRateSchedule());
+      threads_[static_cast<size_t>(t)] =
+          std::make_unique<ShardCore>(options, config::LearningRateSchedule());
     }
     coordinator_.Start(now_);
     CoordinatorCore::Effects effects;
@@ -106,8 +97,8 @@ class World {
       static const std::vector<float> gradient(kElements, 1.0f);
       (void)worker_.OnGradient(
           TableId{0},
-          Payload::Copy(gradient.data(), gradient.size() * sizeof(float)), now_,
-          &effects_);
+          Payload::Copy(gradient.data(), gradient.size() * sizeof(float)),
+          /*rate_factor=*/1, now_, &effects_);
       if (!Over()) worker_.OnComputed(0.5, now_, &effects_);
     } else if (std::holds_alternative<WorkerCore::Conclude>(action)) {
       worker_.OnConcluded(run::Result(), now_, &effects_);

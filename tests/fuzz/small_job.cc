@@ -39,6 +39,7 @@ wire::JoinRequest WorkerJoin(int rank) {
   wire::Table& table = *join.add_table();
   table.set_name("weight");
   table.add_shape(kElements);
+  table.mutable_optimizer()->mutable_momentum()->set_learning_rate(0.1);
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
   join.set_steps_total(1000);
   join.set_steps_per_epoch(100);

@@ -88,8 +88,10 @@ wire::JoinRequest JoinOf(wire::JoinRequest::Role role, int index,
   join.set_job("job");
   join.set_config_hash("hash");
   if (role == wire::JoinRequest::WORKER) {
-    join.add_table()->set_name("weight");
-    join.mutable_table(0)->add_shape(10);
+    wire::Table& table = *join.add_table();
+    table.set_name("weight");
+    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
+    table.add_shape(10);
     join.set_steps_total(7);
     join.set_steps_per_epoch(7);
   } else {

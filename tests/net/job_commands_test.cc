@@ -101,6 +101,7 @@ class JobCommandsTest : public ::testing::Test {
     view.set_job("digits");
     view.set_state(wire::RUNNING);
     wire::Table& table = *view.add_table();
+    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
     table.set_name("weight");
     table.add_shape(400);
     table.set_shard_elements(100);

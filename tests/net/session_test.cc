@@ -4,7 +4,8 @@
 // what it does wrong. Method: a coordinator and servers in this process over
 // memory, and a session for each worker on a thread of its own. The optimizer
 // is SGD with rate 1 and all gradients are ones, so step c sees the initial
-// values minus c.
+// values minus c. Where tables have optimizers of their own, the test computes
+// with Optimizer what each step must see.
 #include "worker/session/session.h"
 
 #include <unistd.h>
@@ -38,10 +39,11 @@ using ::testing::HasSubstr;
 constexpr int kWorkers = 2;
 constexpr Clock kSteps = 6;
 
-Payload Ones(size_t elements) {
-  const std::vector<float> ones(elements, 1.0f);
-  return Payload::Copy(ones.data(), ones.size() * sizeof(float));
+Payload Filled(size_t elements, float value) {
+  const std::vector<float> values(elements, value);
+  return Payload::Copy(values.data(), values.size() * sizeof(float));
 }
+Payload Ones(size_t elements) { return Filled(elements, 1); }
 
 // A worker's program: two parameters in memory of its own.
 struct Worker {
@@ -52,15 +54,19 @@ struct Worker {
     wire::Initializer initializer;
     initializer.set_kind(kind);
     initializer.set_a(10);
-    return Must(HostParameters::Create(
-        {{.table = {.name = "weight",
-                    .shape = {4, 3},
-                    .initializer = initializer},
-          .values = weight.data()},
-         {.table = {.name = "bias", .shape = {3}, .initializer = initializer},
-          .values = bias.data()}}));
+    return Must(HostParameters::Create({{.table = {.name = "weight",
+                                                   .shape = {4, 3},
+                                                   .initializer = initializer,
+                                                   .optimizer = of_weight},
+                                         .values = weight.data()},
+                                        {.table = {.name = "bias",
+                                                   .shape = {3},
+                                                   .initializer = initializer,
+                                                   .optimizer = of_bias},
+                                         .values = bias.data()}}));
   }
 
+  std::optional<config::Optimizer> of_weight, of_bias;  // Of their own.
   std::vector<float> weight;
   std::vector<float> bias;
   std::vector<Clock> steps;
@@ -77,26 +83,26 @@ class SessionTest : public ::testing::Test {
   }
   ~SessionTest() override { std::filesystem::remove_all(folder_); }
 
-  void StartJob(const std::string& mode) {
+  void StartJob(
+      const std::string& mode,
+      const std::string& optimizer = "optimizer { sgd { learning_rate: 1 } }") {
     config_ = Must(ParseJobConfig(absl::StrCat(R"(
 job: "job"
 coordinator { host: "127.0.0.1" port: 7700 }
 server { host: "127.0.0.1" }
 worker { host: "127.0.0.1" count: )",
                                                kWorkers, R"( }
-model { softmax {} }
-data { teacher_student {} }
-optimizer { sgd { learning_rate: 1 } }
 limits { lease_ms: 2000 }
 sync { )",
-                                               mode, " }\n"),
+                                               mode, " }\n", optimizer),
                                   "test.textproto"));
     shape_ = {.shard_elements = 5,
               .lease = absl::Seconds(2),
               .coordinator = "tcp://127.0.0.1:7700",
               .workers = kWorkers,
               .sync = config_.sync(),
-              .config_hash = ConfigHash(config_)};
+              .config_hash = ConfigHash(config_),
+              .optimizer = config_.optimizer()};
     coordinator_ = StartCoordinator(shape_, transport_);
     server_ = std::make_unique<ServerInProcess>(shape_, 0, transport_);
   }
@@ -106,7 +112,7 @@ sync { )",
             .rank = Rank{rank},
             .time = {},
             .out = folder_.string(),
-            .length = {.steps_total = kSteps, .steps_per_epoch = kSteps},
+            .length = length_,
             .batch_size = 8,
             .data = "ones"};
   }
@@ -158,6 +164,8 @@ sync { )",
   const std::filesystem::path folder_;
   MemoryTransport transport_;
   config::ClusterConfig config_;
+  LearningRateSchedule::JobLength length_ = {.steps_total = kSteps,
+                                             .steps_per_epoch = kSteps};
   JobShape shape_;
   std::unique_ptr<CoordinatorThread> coordinator_;
   std::unique_ptr<ServerInProcess> server_;
@@ -212,6 +220,110 @@ INSTANTIATE_TEST_SUITE_P(
           info.param.kind == wire::Initializer::CONSTANT ? "" : "OfAWorker");
     });
 
+// One element of a table, computed step by step.
+class Element {
+ public:
+  explicit Element(const config::Optimizer& rule)
+      : rule_(Must(Optimizer::Create(rule))) {}
+  float value() const { return value_; }
+  void Update(float gradient, double rate_factor) {
+    const auto* const bytes = reinterpret_cast<const std::byte*>(&gradient);
+    Optimizer::ApplyArgs args;
+    args.in = args.out = &value_;
+    args.slots = {&slots_[0], &slots_[1]};
+    args.gradients = absl::MakeConstSpan(&bytes, 1);
+    args.elements = 1;
+    args.learning_rate =
+        static_cast<float>(rule_.learning_rate() * rate_factor);
+    args.update_count = ++count_;
+    rule_.Apply(args);
+  }
+
+ private:
+  const Optimizer rule_;
+  float value_ = 10;
+  float slots_[2] = {0, 0};
+  int64_t count_ = 0;
+};
+
+// Two steps over servers, two by all-reduce, and two over servers again. The
+// gradients are 1 and 3, whose mean is 2.
+TEST_F(SessionTest, EachTableIsTrainedByItsOwnRuleWhereverTheStepsAreDone) {
+  constexpr double kFactors[kSteps] = {1, 0.5, 2, 0.25, 0, 1.5};
+  length_.steps_per_epoch = 2;
+  StartJob(
+      "phase { bsp {} until_epoch: 1 } phase { allreduce {} until_epoch: 2 } "
+      "phase { bsp {} }",
+      /*optimizer=*/"");
+  std::vector<Worker> workers = {Worker(0), Worker(0)};
+  config::Optimizer of_weight, of_bias;
+  of_weight.mutable_adamw()->set_learning_rate(0.3);
+  of_bias.mutable_momentum()->set_learning_rate(0.7);
+  of_bias.mutable_momentum()->set_weight_decay(0.1);
+  for (Worker& worker : workers) {
+    worker.of_weight = of_weight;
+    worker.of_bias = of_bias;
+  }
+  Element weight(of_weight);
+  Element bias(of_bias);
+  std::vector<std::pair<float, float>> expected;
+  for (const double factor : kFactors) {
+    expected.push_back({weight.value(), bias.value()});
+    weight.Update(2, factor);
+    bias.Update(2, 2 * factor);
+  }
+  std::vector<std::vector<std::pair<float, float>>> seen(workers.size());
+  const auto program = [&](size_t rank) {
+    return [&, rank](Session& session) {
+      Worker& worker = workers[rank];
+      const float gradient = rank == 0 ? 1 : 3;
+      while (const std::optional<Session::Task> task = session.Next()) {
+        if (const auto* const step = std::get_if<Session::Step>(&*task)) {
+          EXPECT_THAT(worker.weight, Each(worker.weight[0]));
+          EXPECT_THAT(worker.bias, Each(worker.bias[0]));
+          seen[rank].push_back({worker.weight[0], worker.bias[0]});
+          double factor = kFactors[step->clock];
+          // Of a sum on the servers, only the factor of rank 0 counts.
+          if (rank == 1 && (step->clock < 2 || step->clock >= 4)) factor = 9;
+          EXPECT_TRUE(
+              session.Gradient(1, Filled(3, gradient), 2 * factor).ok());
+          EXPECT_TRUE(session.Gradient(0, Filled(12, gradient), factor).ok());
+          EXPECT_TRUE(session.FinishStep(0.5).ok());
+        } else if (std::holds_alternative<Session::Conclusion>(*task)) {
+          session.Conclude({.loss = 1, .accuracy = 0.5},
+                           {.loss = 2, .accuracy = 0.25});
+        }
+      }
+      return session.ending();
+    };
+  };
+  for (const absl::Status& end :
+       Run(workers, wire::Initializer::CONSTANT, {program(0), program(1)})) {
+    EXPECT_TRUE(end.ok()) << end;
+  }
+  EXPECT_EQ(seen[0], expected);
+  EXPECT_EQ(seen[1], expected);
+  const SafetensorsFile file =
+      Must(ReadSafetensors((folder_ / "model.safetensors").string()));
+  ASSERT_EQ(file.tensors.size(), 2u);
+  EXPECT_THAT(file.tensors[0].values, Each(weight.value()));
+  EXPECT_THAT(file.tensors[1].values, Each(bias.value()));
+}
+
+TEST_F(SessionTest, AModelOfWhichATableHasNoOptimizerAtAllIsRefused) {
+  StartJob("bsp {}", /*optimizer=*/"");
+  std::vector<Worker> workers = {Worker(0), Worker(0)};
+  for (Worker& worker : workers)
+    worker.of_weight.emplace().mutable_sgd()->set_learning_rate(1);
+  for (const absl::Status& end :
+       Run(workers, wire::Initializer::CONSTANT,
+           {Training(workers[0]), Training(workers[1])})) {
+    EXPECT_THAT(end.message(),
+                HasSubstr("table bias[3] without an optimizer, and the config "
+                          "has none; give the table one, or write one"));
+  }
+}
+
 TEST_F(SessionTest, WhatAProgramDoesWrongInAStepIsNamedAndChangesNothing) {
   StartJob("bsp {}");
   std::vector<Worker> workers = {Worker(0), Worker(0)};
@@ -228,6 +340,9 @@ TEST_F(SessionTest, WhatAProgramDoesWrongInAStepIsNamedAndChangesNothing) {
                       HasSubstr("48 are required")));
     EXPECT_THAT(session.Gradient(2, Ones(3)).message(),
                 HasSubstr("table 2 is outside [0, 2)"));
+    EXPECT_THAT(session.Gradient(0, Ones(12), -1).message(),
+                HasSubstr("the gradient of 'weight' has a rate factor of -1; 0 "
+                          "to 1e+06 is required"));
     EXPECT_TRUE(session.Gradient(0, Ones(12)).ok());
     EXPECT_THAT(session.Gradient(0, Ones(12)).message(),
                 HasSubstr("'weight' has a gradient in step 0 already"));
@@ -297,6 +412,10 @@ TEST(HostParametersTest, RefusesWhatIsNoParameterByName) {
   HostParameters::Parameter bad = good;
   bad.table.shape = {2, 0};
   EXPECT_THAT(create({bad}), HasSubstr("shape is [2, 0]"));
+  bad = good;
+  bad.table.optimizer.emplace().mutable_adam()->set_learning_rate(-1);
+  EXPECT_THAT(create({bad}),
+              HasSubstr("'a': optimizer.adam.learning_rate: value is -1"));
   bad = good;
   bad.values = nullptr;
   EXPECT_THAT(create({bad}), HasSubstr("has no memory"));

@@ -21,14 +21,11 @@ constexpr absl::Duration kDeadline = absl::Seconds(30);
 constexpr PeerId kControl = {PeerId::Kind::kServer, 0, 1};
 
 std::unique_ptr<ShardThread> StartThread(Transport& transport) {
-  config::Optimizer sgd;
-  sgd.mutable_sgd()->set_learning_rate(1);
   ShardThread::Options options;
   options.core = {.self = {.server = 0, .thread = 0}, .seed = 1};
   options.host = "127.0.0.1";
   options.transport = config::Limits::TCP;
-  return Must(
-      ShardThread::Start(transport, options, Must(Optimizer::Create(sgd)), {}));
+  return Must(ShardThread::Start(transport, options, {}));
 }
 
 Message ViewMessage(uint64_t number) {

@@ -68,6 +68,15 @@ const char* InvariantName(Invariant invariant) {
   return "?";
 }
 
+Checker::Checker(const Scenario& scenario) : scenario_(scenario) {
+  for (size_t t = 0; t < scenario.table_elements.size(); ++t) {
+    absl::StatusOr<Optimizer> optimizer = Optimizer::Create(
+        scenario.OptimizerOf(TableId{static_cast<int32_t>(t)}));
+    SL_CHECK(optimizer.ok(), optimizer.status().ToString());
+    optimizers_.push_back(*std::move(optimizer));
+  }
+}
+
 void Checker::Report(Invariant invariant, const std::string& what) {
   if (!violation_.has_value())
     violation_ = Violation{.invariant = invariant, .what = what};
@@ -404,7 +413,7 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
     stats_.relocations += answer.refusal().moved().has_to();
     if (answer.has_state()) {
       // States are looked at as a whole, when they are there.
-      next_payload += 1 + static_cast<size_t>(scenario_.slot_count());
+      next_payload += 1 + static_cast<size_t>(answer.state().slots());
     }
     if (!answer.has_values()) continue;
     const auto intent = pulls_.find({life, answer.pull()});
@@ -542,27 +551,36 @@ Checker::Tensor Checker::SumOf(const Twin& twin, const Update& update) const {
   return sum;
 }
 
-// SGD with learning rate 1 times what the schedule and the rule for stale
-// gradients make of it: values - n / divisor * step, where step is the mean of
-// the n gradients, and with momentum the sum of that and what the slot has.
-// Adam's arithmetic is the product's; other tests compare it with LibTorch's.
+// The rate is that of the table's optimizer times what the schedule, the first
+// of the gradients and the rule for stale ones make of it. Of SGD and momentum:
+// values - n / divisor * rate * step, where step is the mean of the n
+// gradients, and with momentum the sum of that and what the slot has. The
+// arithmetic of the other rules is the product's; other tests compare it with
+// LibTorch's.
 Checker::Tensor Checker::Apply(const Twin& twin, Version from,
                                const Tensor& values, Versions* slots,
                                const Update& update) const {
   const Tensor sum = SumOf(twin, update);
   const auto count = static_cast<double>(update.contributions.size());
   const float scale = 1.0f / static_cast<float>(count);
+  const Optimizer& optimizer = OptimizerOf(twin.range.table);
+  const Rank whose =
+      update.by_all_reduce ? Rank{0} : update.contributions.front().life.first;
+  const double factor =
+      scenario_.GradientFactor(whose, update.clock, twin.range.table) *
+      update.rate_factor;
   const double whole_rate =
-      scenario_.RateFactorAt(update.clock) * update.rate_factor;
+      optimizer.learning_rate() * scenario_.RateFactorAt(update.clock) * factor;
   const float rate = static_cast<float>(whole_rate * count / update.divisor);
-  const float momentum = static_cast<float>(scenario_.momentum);
+  const config::Optimizer& config = scenario_.OptimizerOf(twin.range.table);
   std::vector<float> next = values;
-  if (scenario_.adam) {
-    const Optimizer optimizer = scenario_.MakeOptimizer();
+  if (!config.has_momentum() &&
+      (!config.has_sgd() || config.sgd().weight_decay() != 0)) {
     const auto* const gradient = reinterpret_cast<const std::byte*>(sum.data());
     Optimizer::ApplyArgs args;
     args.in = args.out = next.data();
-    args.slots = {(*slots)[0].data(), (*slots)[1].data()};
+    for (size_t slot = 0; slot < slots->size(); ++slot)
+      args.slots[slot] = (*slots)[slot].data();
     args.gradients = absl::MakeConstSpan(&gradient, 1);
     args.elements = next.size();
     args.gradient_scale = scale;
@@ -571,9 +589,10 @@ Checker::Tensor Checker::Apply(const Twin& twin, Version from,
     optimizer.Apply(args);
     return next;
   }
+  const float momentum = static_cast<float>(config.momentum().momentum());
   for (size_t e = 0; e < next.size(); ++e) {
     float step = sum[e] * scale;
-    if (momentum > 0) {
+    if (config.has_momentum()) {
       const float decayed = momentum * slots->front()[e];
       step = decayed + step;
       slots->front()[e] = step;
@@ -610,8 +629,8 @@ void Checker::CreateTwins(Owner owner, const View& view) {
     std::vector<float> initial(static_cast<size_t>(twin.range.elements()));
     InitializeElements(view.table(twin.range.table), scenario_.seed,
                        twin.range.begin, absl::MakeSpan(initial));
-    twin.slots.push_back(
-        Versions(scenario_.slot_count(), Tensor(initial.size(), 0.0f)));
+    twin.slots.push_back(Versions(OptimizerOf(twin.range.table).slot_count(),
+                                  Tensor(initial.size(), 0.0f)));
     twin.versions.push_back(std::move(initial));
     for (const wire::WorkerMember& worker : view.workers()) {
       if (worker.founder())
@@ -711,10 +730,14 @@ std::optional<Violation> Checker::Difference(
   std::vector<float> values = FloatsOf(machine.shard().values());
   if (!SameBits(values, twin.versions.back()))
     return Explain(twin, version, values);
-  for (int slot = 0; slot < scenario_.slot_count(); ++slot) {
-    const size_t index = static_cast<size_t>(slot);
-    if (!SameBits(FloatsOf(machine.shard().slots()[index]),
-                  twin.slots.back()[index])) {
+  if (machine.shard().slots().size() != twin.slots.back().size()) {
+    return differs(Invariant::kValue,
+                   absl::StrCat("has ", machine.shard().slots().size(),
+                                " slots, not ", twin.slots.back().size()));
+  }
+  for (size_t slot = 0; slot < twin.slots.back().size(); ++slot) {
+    if (!SameBits(FloatsOf(machine.shard().slots()[slot]),
+                  twin.slots.back()[slot])) {
       return differs(Invariant::kValue,
                      absl::StrCat("has another state in slot ", slot));
     }
@@ -736,6 +759,13 @@ std::optional<Violation> Checker::Difference(
     if (!SameBits(FloatsOf(found->gradient), GradientOf(twin, contribution))) {
       return differs(Invariant::kSyncSum,
                      absl::StrCat("holds something else as ", what));
+    }
+    const double factor = scenario_.GradientFactor(
+        contribution.life.first, contribution.clock, twin.range.table);
+    if (found->rate_factor != factor) {
+      return differs(Invariant::kSyncSum,
+                     absl::StrCat("holds ", what, " with a rate factor of ",
+                                  found->rate_factor, ", not ", factor));
     }
     ++held;
   }
@@ -1468,6 +1498,7 @@ void Checker::OnReduced(Rank rank, Incarnation incarnation, uint64_t group,
           {.life = model.group.back(), .clock = clock - 1});
     }
     update.divisor = static_cast<int>(shares.size());
+    update.by_all_reduce = true;
     update.clock = clock - 1;
     const View& view = *model.state.view;
     for (int32_t id = 0; id < view.shard_count(); ++id) {
@@ -1556,6 +1587,7 @@ void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
     for (const Life& who : step->group)
       update.contributions.push_back({.life = who, .clock = step->clock - 1});
     update.divisor = static_cast<int>(step->group.size());
+    update.by_all_reduce = true;
     update.clock = step->clock - 1;
     Versions slots;
     for (const Tensor& slot : step->state.slots[table])
@@ -1790,6 +1822,7 @@ std::optional<Violation> Checker::ExplainAsOtherPushes(
         update.held ? (1u << update.contributions.size()) - 1 : 0;
     for (unsigned lost = 1; lost < subsets; ++lost) {
       Update other;
+      other.clock = update.clock;
       for (size_t i = 0; i < update.contributions.size(); ++i) {
         if ((lost >> i & 1) == 0)
           other.contributions.push_back(update.contributions[i]);

@@ -99,7 +99,7 @@ struct CheckerStats {
 
 class Checker {
  public:
-  explicit Checker(const Scenario& scenario) : scenario_(scenario) {}
+  explicit Checker(const Scenario& scenario);
 
   // The first thing that was wrong.
   const std::optional<Violation>& violation() const { return violation_; }
@@ -199,7 +199,8 @@ class Checker {
     std::vector<Contribution> contributions;  // In the order of the sum.
     int divisor = 1;
     bool held = false;  // It waited for the whole clock.
-    Clock clock = 0;    // Whose learning rate it has.
+    bool by_all_reduce = false;
+    Clock clock = 0;  // Whose learning rate it has.
     // What the rule for stale gradients made of a gradient and of its rate.
     float gradient_factor = 1;
     double rate_factor = 1;
@@ -316,7 +317,12 @@ class Checker {
       const Twin& twin, Version version,
       const std::vector<float>& actual) const;
 
+  const Optimizer& OptimizerOf(TableId table) const {
+    return optimizers_[static_cast<size_t>(table)];
+  }
+
   const Scenario& scenario_;
+  std::vector<Optimizer> optimizers_;  // By table, as the scenario has them.
   std::optional<Violation> violation_;
   CheckerStats stats_;
   std::map<uint64_t, std::string> published_;  // Views by number.

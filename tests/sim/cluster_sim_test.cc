@@ -134,6 +134,8 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(network.refused, 0);
   EXPECT_GT(counts.schedules, 20);
   EXPECT_GT(counts.stale_rules, 20);
+  EXPECT_GT(counts.own_optimizers, 50);
+  EXPECT_GT(counts.rate_factors, 50);
   EXPECT_GT(counts.stop_rules, 5);
   EXPECT_GT(counts.garbage.sent, 1000);
   EXPECT_GT(counts.garbage.answers, 500);
@@ -171,6 +173,8 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
                              counts.allreduce, counts.dssp, counts.backup}) {
     EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 25);
   }
+  EXPECT_GT(counts.own_optimizers, 50);
+  EXPECT_GT(counts.rate_factors, 50);
   EXPECT_GT(counts.user.modes, 200);
   EXPECT_GT(counts.user.modes_refused, 200);
   EXPECT_GT(counts.user.modes_after_moves, 0);

@@ -54,17 +54,16 @@ struct Plant {
 };
 
 // Calls `visit` with each push and its payload frames.
-void ForEachPush(const Plant& plant, Message* message,
+void ForEachPush(Message* message,
                  const std::function<void(wire::Push& push,
                                           absl::Span<Payload> frames)>& visit) {
-  const auto slots =
-      static_cast<size_t>(plant.world->context().scenario.slot_count());
   absl::Span<Payload> left = absl::MakeSpan(message->payloads);
   for (wire::Push& push :
        *message->header.mutable_push_request()->mutable_push()) {
-    const size_t frames = push.has_advance()        ? 0
-                          : push.has_installation() ? 1 + slots
-                                                    : 1;
+    const size_t frames =
+        push.has_advance()
+            ? 0
+            : 1 + static_cast<size_t>(push.installation().slots());
     visit(push, left.first(frames));
     left.remove_prefix(frames);
   }
@@ -148,6 +147,8 @@ RunReport RunPlanted(const Case& planted, uint64_t seed) {
       (scenario.mode.has_bsp() || scenario.mode.has_backup())) {
     scenario.pull_ahead = false;
   }
+  // A gradient that has the rate of another could be explained in two ways.
+  scenario.rate_factors = false;
   if (planted.change != nullptr) planted.change(&scenario);
   SimWorld world(scenario, /*keep_log=*/false);
   Plant plant;
@@ -179,7 +180,7 @@ bool RepeatAsNextPush(Plant& plant, const PeerId& from, const PeerId& to,
   if (plant.done || !IsPush(to, *message) || plant.rng.Chance(0.8)) return true;
   plant.done = true;
   Message again = *message;
-  ForEachPush(plant, &again, [](wire::Push& push, absl::Span<Payload>) {
+  ForEachPush(&again, [](wire::Push& push, absl::Span<Payload>) {
     push.set_clock(push.clock() + 1);
     push.set_seq(push.seq() + 1);
   });
@@ -194,7 +195,7 @@ bool SwapClocks(Plant& plant, const PeerId& from, const PeerId& to,
                 Message* message) {
   if (!IsPush(to, *message) || from.index != 0) return true;
   ForEachPush(
-      plant, message, [&](wire::Push& push, absl::Span<Payload> frames) {
+      message, [&](wire::Push& push, absl::Span<Payload> frames) {
         if (!push.has_gradient() || (push.clock() != 2 && push.clock() != 3))
           return;
         const ShardRange& range = plant.view->shard(ShardId{push.shard()});
@@ -322,10 +323,9 @@ bool NoCallReplies(Plant&, const PeerId&, const PeerId&, Message* message) {
 }
 
 // A push says that it was computed from the version before.
-bool OlderBase(Plant& plant, const PeerId&, const PeerId& to,
-               Message* message) {
+bool OlderBase(Plant&, const PeerId&, const PeerId& to, Message* message) {
   if (!IsPush(to, *message)) return true;
-  ForEachPush(plant, message, [](wire::Push& push, absl::Span<Payload>) {
+  ForEachPush(message, [](wire::Push& push, absl::Span<Payload>) {
     if (!push.has_gradient()) return;
     push.set_gradient(push.gradient() > 0 ? push.gradient() - 1 : 1);
   });
@@ -342,13 +342,43 @@ bool GarbleHeartbeats(Plant&, const PeerId& from, const PeerId&,
   return true;
 }
 
+// Of a shard, without the gradients that it holds.
+int TensorsOf(const Plant& plant, int32_t shard) {
+  const TableId table = plant.view->shard(ShardId{shard}).table;
+  return 1 + plant.view->optimizer(table).slot_count();
+}
+
+// A push asks for three times the rate.
+bool FasterPush(Plant&, const PeerId&, const PeerId& to, Message* message) {
+  if (!IsPush(to, *message)) return true;
+  ForEachPush(message, [](wire::Push& push, absl::Span<Payload>) {
+    if (!push.has_gradient()) return;
+    push.set_rate_factor(3 * (push.has_rate_factor() ? push.rate_factor() : 1));
+  });
+  return true;
+}
+
+// What is handed over forgets the factors of rates.
+bool ForgetFactors(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (!message->header.has_hand_over()) return true;
+  for (wire::HandOverRecord& entry :
+       *message->header.mutable_hand_over()->mutable_record()) {
+    if (entry.record().has_gradient())
+      entry.mutable_record()->mutable_gradient()->set_rate_factor(7);
+    if (!entry.has_snapshot()) continue;
+    for (wire::HeldGradient& held : *entry.mutable_snapshot()->mutable_held())
+      held.set_rate_factor(7);
+  }
+  return true;
+}
+
 // The last part of the snapshot says go as well.
 bool GoTooEarly(Plant& plant, const PeerId&, const PeerId&, Message* message) {
   if (!message->header.has_hand_over()) return true;
   wire::HandOver& hand_over = *message->header.mutable_hand_over();
   const wire::HandOverRecord& last =
       hand_over.record(hand_over.record_size() - 1);
-  const int tensors = plant.world->context().scenario.momentum > 0 ? 2 : 1;
+  const int tensors = TensorsOf(plant, hand_over.shard());
   if (!last.has_part() || last.part().tensor() != tensors - 1 ||
       last.part().offset() + message->payloads.back().size() !=
           plant.view->shard(ShardId{hand_over.shard()}).bytes()) {
@@ -404,7 +434,7 @@ bool ForgetHeld(Plant& plant, const PeerId&, const PeerId&, Message* message) {
   if (!message->header.has_hand_over()) return true;
   if (wire::ShardSnapshot* const snapshot = SnapshotIn(message))
     snapshot->clear_held();
-  const int tensors = plant.world->context().scenario.momentum > 0 ? 2 : 1;
+  const int tensors = TensorsOf(plant, message->header.hand_over().shard());
   std::ptrdiff_t payload = 0;
   for (wire::HandOverRecord& entry :
        *message->header.mutable_hand_over()->mutable_record()) {
@@ -445,7 +475,8 @@ bool ForgetClocks(Plant&, const PeerId&, const PeerId&, Message* message) {
 bool ChangeMomentum(Plant& plant, const PeerId&, const PeerId&,
                     Message* message) {
   if (!message->header.has_hand_over()) return true;
-  if (plant.world->context().scenario.momentum == 0) return true;
+  const int32_t shard = message->header.hand_over().shard();
+  if (TensorsOf(plant, shard) == 1) return true;
   const wire::HandOverRecord& record = message->header.hand_over().record(0);
   if (record.has_part() && record.part().tensor() == 1)
     message->payloads.front() = Changed(message->payloads.front());
@@ -517,10 +548,10 @@ bool ForgetPhases(Plant& plant, const PeerId&, const PeerId& to,
 }
 
 // What is given back changes on its way, and the hash as well.
-bool ChangeInstallation(Plant& plant, const PeerId&, const PeerId& to,
+bool ChangeInstallation(Plant&, const PeerId&, const PeerId& to,
                         Message* message) {
   if (!IsPush(to, *message)) return true;
-  ForEachPush(plant, message, [](wire::Push& push, absl::Span<Payload> frames) {
+  ForEachPush(message, [](wire::Push& push, absl::Span<Payload> frames) {
     if (!push.has_installation()) return;
     frames.front() = Changed(frames.front());
     push.mutable_installation()->set_hash(StateHash(
@@ -591,6 +622,14 @@ INSTANTIATE_TEST_SUITE_P(
              ChangeGradient},
         Case{
             "ChangedGradientInAsp", Invariant::kValue, {"asp"}, ChangeGradient},
+        Case{"AnotherRateInBsp", Invariant::kSyncSum, {"bsp"}, FasterPush},
+        Case{"AnotherRateInAsp", Invariant::kValue, {"asp"}, FasterPush},
+        Case{.name = "RatesChangeOnTheWay",
+             .expected = Invariant::kSyncSum,
+             .modes = {"bsp", "asp"},
+             .tamper = ForgetFactors,
+             // Of what the source did not hold.
+             .also = Invariant::kValue},
         Case{"AcknowledgedAndThrownAway",
              Invariant::kLostPush,
              {"bsp", "ssp", "asp"},

@@ -43,6 +43,8 @@ void RunCounts::Visit(
   see("bounded_links", bounded_links);
   see("schedules", schedules);
   see("stale_rules", stale_rules);
+  see("own_optimizers", own_optimizers);
+  see("rate_factors", rate_factors);
   see("stop_rules", stop_rules);
   see("disk_errors", disk_errors);
   see("requests_answered", requests_answered);

@@ -65,6 +65,8 @@ struct RunCounts {
   int64_t bounded_links = 0;  // Runs.
   int64_t schedules = 0;      // Likewise.
   int64_t stale_rules = 0;
+  int64_t own_optimizers = 0;  // Of tables.
+  int64_t rate_factors = 0;
   int64_t stop_rules = 0;
   int64_t disk_errors = 0;  // Attempts to write that failed.
   SimStranger::Counts garbage;

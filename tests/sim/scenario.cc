@@ -198,6 +198,25 @@ struct NamedPart {
   const char* name;
   bool Reality::*part;
 };
+config::Optimizer Sgd() {
+  config::Optimizer optimizer;
+  optimizer.mutable_sgd()->set_learning_rate(1);
+  return optimizer;
+}
+
+config::Optimizer Momentum(double momentum) {
+  config::Optimizer optimizer;
+  optimizer.mutable_momentum()->set_learning_rate(1);
+  optimizer.mutable_momentum()->set_momentum(momentum);
+  return optimizer;
+}
+
+config::Optimizer Adam() {
+  config::Optimizer optimizer;
+  optimizer.mutable_adam()->set_learning_rate(1);
+  return optimizer;
+}
+
 constexpr NamedPart kParts[] = {
     {"stand_still", &Reality::stand_still},
     {"clocks", &Reality::clocks},
@@ -495,7 +514,8 @@ Scenario Scenario::Random(uint64_t seed) {
       absl::Milliseconds(50);
   Rng placing = rng.Fork("placement");
   s.placement = RandomPlacement(s, faulty, last_start, end, placing);
-  if (placing.Chance(0.3)) s.momentum = 0.5;
+  s.optimizer = placing.Chance(0.3) ? Momentum(0.5) : Sgd();
+  s.DrawRates();
   s.heal_at = end;
   if (!faulty) return s;
   for (uint64_t left = rng.Below(4); left > 0; --left) {
@@ -525,8 +545,9 @@ Scenario Scenario::RandomModes(uint64_t seed) {
   s.pull_ahead = rng.Chance(0.5);
   s.steps = rng.Between(5, 40);
   const uint64_t optimizer = rng.Below(3);
-  s.momentum = optimizer == 1 ? 0.5 : 0;
-  s.adam = optimizer == 2;
+  s.optimizer = optimizer == 1   ? Momentum(0.5)
+                : optimizer == 2 ? Adam()
+                                 : Sgd();
   // Most of what happens is to be about modes.
   if (rng.Chance(0.7)) {
     s.placement.user.clear();
@@ -637,23 +658,60 @@ std::vector<wire::Table> Scenario::Tables() const {
       initializer.set_kind(wire::Initializer::OF_WORKER);
     initializer.set_a(-100);
     initializer.set_b(100);
+    if (t < own_optimizers.size() &&
+        own_optimizers[t].kind_case() != config::Optimizer::KIND_NOT_SET) {
+      *table.mutable_optimizer() = own_optimizers[t];
+    }
   }
   return tables;
 }
 
-Optimizer Scenario::MakeOptimizer() const {
-  config::Optimizer config;
-  if (adam) {
-    config.mutable_adam()->set_learning_rate(1);
-  } else if (momentum > 0) {
-    config.mutable_momentum()->set_learning_rate(1);
-    config.mutable_momentum()->set_momentum(momentum);
-  } else {
-    config.mutable_sgd()->set_learning_rate(1);
+const config::Optimizer& Scenario::OptimizerOf(TableId table) const {
+  const auto index = static_cast<size_t>(table);
+  if (index < own_optimizers.size() &&
+      own_optimizers[index].kind_case() != config::Optimizer::KIND_NOT_SET) {
+    return own_optimizers[index];
   }
-  absl::StatusOr<Optimizer> optimizer = Optimizer::Create(config);
-  SL_CHECK(optimizer.ok(), optimizer.status().ToString());
-  return *std::move(optimizer);
+  return optimizer;
+}
+
+double Scenario::GradientFactor(Rank rank, Clock clock, TableId table) const {
+  if (!rate_factors) return 1;
+  constexpr double kFactors[] = {1, 1, 1, 0, 0.1, 0.5, 2, 3};
+  const uint64_t bits = Mix64(Mix64(Mix64(seed ^ static_cast<uint64_t>(rank)) ^
+                                    static_cast<uint64_t>(clock)) ^
+                              static_cast<uint64_t>(table));
+  return kFactors[bits % std::size(kFactors)];
+}
+
+void Scenario::DrawRates() {
+  Rng rng = Rng(seed).Fork("rates");
+  rate_factors = rng.Chance(0.4);
+  if (!rng.Chance(0.5)) return;
+  for (size_t t = 0; t < table_elements.size(); ++t) {
+    config::Optimizer& own = own_optimizers.emplace_back();
+    switch (rng.Below(7)) {
+      case 0:
+        own = Sgd();
+        own.mutable_sgd()->set_weight_decay(0.01);
+        break;
+      case 1:
+        own = Momentum(0.75);
+        own.mutable_momentum()->set_learning_rate(0.5);
+        break;
+      case 2:
+        own = Adam();
+        break;
+      case 3:
+        own.mutable_adagrad()->set_learning_rate(0.1);
+        break;
+      case 4:
+        own.mutable_adamw()->set_learning_rate(0.3);
+        break;
+      default:
+        break;  // The job's.
+    }
+  }
 }
 
 std::string Scenario::ToString() const {
@@ -665,15 +723,18 @@ std::string Scenario::ToString() const {
       "seed ", seed, ": ", servers, " servers x ", threads, " threads, ",
       workers, " workers, ", ModeText(mode), phases,
       modes.begins_with_worker ? ", from a worker's values" : "",
-      pull_ahead ? " pulling ahead" : "", ", ", steps, " steps, momentum ",
-      momentum, adam ? ", adam" : "", ", tables of ",
-      absl::StrJoin(table_elements, "+"), " elements in shards of ",
-      shard_elements, ", window ", window_bytes, " B, messages of ",
-      message_bytes, " B, lease ", absl::FormatDuration(lease), ", retry ",
+      pull_ahead ? " pulling ahead" : "", ", ", steps, " steps, ",
+      optimizer.ShortDebugString(), rate_factors ? ", rate factors" : "",
+      ", tables of ", absl::StrJoin(table_elements, "+"),
+      " elements in shards of ", shard_elements, ", window ", window_bytes,
+      " B, messages of ", message_bytes, " B, lease ",
+      absl::FormatDuration(lease), ", retry ",
       absl::FormatDuration(retry_initial), " to ",
       absl::FormatDuration(retry_max), ", compute");
   for (const absl::Duration time : compute)
     absl::StrAppend(&text, " ", absl::FormatDuration(time));
+  for (const config::Optimizer& own : own_optimizers)
+    absl::StrAppend(&text, "; ", own.ShortDebugString());
   absl::StrAppend(
       &text, "; loss ", network.loss, ", duplicates ", network.duplicate,
       ", reordering ", network.reorder, ", slow ", network.slow, ", delay ",

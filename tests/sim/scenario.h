@@ -266,8 +266,11 @@ struct Scenario {
   // Where a shard lagged behind a late joiner's start, it pulls once more.
   bool even_pull = true;
   Clock steps = 5;
-  double momentum = 0;  // 0: plain SGD. The learning rate is 1.
-  bool adam = false;    // Instead.
+  config::Optimizer optimizer;  // With a learning rate of 1.
+  // Of the tables themselves, perhaps with another rate; empty: none has one.
+  // One without a kind: this table has none.
+  std::vector<config::Optimizer> own_optimizers;
+  bool rate_factors = false;  // Of gradients; else they are 1.
   size_t window_bytes = 1024;
   size_t message_bytes = 256;
   absl::Duration lease = absl::Milliseconds(500);
@@ -311,6 +314,9 @@ struct Scenario {
 
   // Of a phase: BSP, SSP, ASP or all-reduce.
   static sync::Mode RandomMode(Rng& rng);
+  // Draws tables' own optimizers and factors of rates, now and then; apart from
+  // all else, so that they do not change what a seed draws without them.
+  void DrawRates();
   // Makes BACKUP out of BSP, or DSSP out of SSP, now and then.
   void Vary(Rng& rng, sync::Mode* mode) const;
 
@@ -330,8 +336,10 @@ struct Scenario {
   double stall_leases = 8;
   // Longer than any step that is not stalled, shorter than a healing takes.
   absl::Duration stall_timeout() const { return stall_leases * lease; }
-  Optimizer MakeOptimizer() const;
-  int slot_count() const { return adam ? 2 : momentum > 0 ? 1 : 0; }
+  const config::Optimizer& OptimizerOf(TableId table) const;
+  // What a worker of this rank gives with its gradient. By all-reduce everybody
+  // gives what rank 0 would.
+  double GradientFactor(Rank rank, Clock clock, TableId table) const;
   std::string ToString() const;
 
   // What this incarnation pushes, for elements [begin, end) of the table:

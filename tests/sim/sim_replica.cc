@@ -38,7 +38,7 @@ SimReplica SimReplica::Initial(const Scenario& scenario, Rank rank,
       seed += static_cast<uint64_t>(rank);
     }
     InitializeElements(table, seed, 0, absl::MakeSpan(initial));
-    replica.slots.emplace_back(scenario.slot_count(),
+    replica.slots.emplace_back(view->optimizer(TableId{t}).slot_count(),
                                Tensor(initial.size(), 0.0f));
     replica.values.push_back(std::move(initial));
   }
@@ -50,11 +50,13 @@ SimReplica SimReplica::Initial(const Scenario& scenario, Rank rank,
 SimReplica SimReplica::Of(const ClientCore::PullResult& pulled) {
   SimReplica replica;
   replica.view = pulled.view;
-  const size_t slot_count = pulled.shards.front().slots.size();
-  for (const wire::Table& table : replica.view->proto().table()) {
-    const Tensor zeros(static_cast<size_t>(TableElements(table)), 0.0f);
+  for (int t = 0; t < replica.view->proto().table_size(); ++t) {
+    const TableId table{t};
+    const Tensor zeros(
+        static_cast<size_t>(TableElements(replica.view->table(table))), 0.0f);
     replica.values.push_back(zeros);
-    replica.slots.emplace_back(slot_count, zeros);
+    replica.slots.emplace_back(replica.view->optimizer(table).slot_count(),
+                               zeros);
   }
   for (size_t s = 0; s < pulled.shards.size(); ++s) {
     const ShardRange& range =
@@ -62,7 +64,7 @@ SimReplica SimReplica::Of(const ClientCore::PullResult& pulled) {
     const size_t table = static_cast<size_t>(range.table);
     const ClientCore::ShardValue& value = pulled.shards[s];
     CopyTo(value.values, range, &replica.values[table]);
-    for (size_t i = 0; i < slot_count; ++i)
+    for (size_t i = 0; i < replica.slots[table].size(); ++i)
       CopyTo(value.slots[i], range, &replica.slots[table][i]);
     replica.versions.push_back(value.version);
   }
@@ -110,10 +112,10 @@ uint64_t SimReplica::Hash(const View& in) const {
 
 void SimReplica::Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
                        int divisor, Clock clock) {
-  const Optimizer optimizer = scenario.MakeOptimizer();
   for (int32_t id = 0; id < view->shard_count(); ++id) {
     const ShardRange& range = view->shard(ShardId{id});
     const size_t table = static_cast<size_t>(range.table);
+    const Optimizer& optimizer = view->optimizer(range.table);
     const auto* const gradient =
         reinterpret_cast<const std::byte*>(sum[table].data() + range.begin);
     Optimizer::ApplyArgs args;
@@ -124,7 +126,8 @@ void SimReplica::Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
     args.elements = static_cast<size_t>(range.elements());
     args.gradient_scale = 1.0f / static_cast<float>(divisor);
     args.learning_rate = static_cast<float>(
-        optimizer.learning_rate() * scenario.RateFactorAt(clock));
+        optimizer.learning_rate() * scenario.RateFactorAt(clock) *
+        scenario.GradientFactor(Rank{0}, clock, range.table));
     args.update_count =
         static_cast<int64_t>(versions[static_cast<size_t>(id)]) + 1;
     optimizer.Apply(args);

@@ -20,7 +20,7 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
                     .hand_over = scenario.placement.hand_over,
                     .stale = scenario.MakeStaleRules(),
                     .waiting_max = scenario.placement.waiting_max},
-                   scenario.MakeOptimizer(), scenario.schedule);
+                   scenario.schedule);
 }
 
 // Changes a shard behind its core's back.
@@ -54,10 +54,10 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
     }
   }
   options.shard_elements = scenario.shard_elements;
+  options.optimizer = scenario.optimizer;
   options.lease = scenario.lease;
   options.start_timeout = scenario.start_timeout;
   options.rebalance.config = scenario.placement.rebalance;
-  options.rebalance.slot_count = scenario.slot_count();
   options.rebalance.split_elements_min = 2;
   options.stop = scenario.stop;
   options.stall_timeout = scenario.stall_timeout();

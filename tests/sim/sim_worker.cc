@@ -31,7 +31,6 @@ WorkerCore::Options WorkerOptions(const Scenario& scenario, Rank rank,
   options.client.message_bytes = scenario.message_bytes;
   options.client.retry_initial = scenario.retry_initial;
   options.client.retry_max = scenario.retry_max;
-  options.client.slot_count = scenario.slot_count();
   options.pull_ahead = scenario.pull_ahead;
   options.wait_timeout = kWaitTimeout;
   options.evaluate_every = 5;
@@ -321,7 +320,8 @@ void SimWorker::PushTable(Clock clock, int table) {
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     const absl::Status pushed = core.OnGradient(
         TableId{table},
-        Payload::Copy(gradient.data(), gradient.size() * sizeof(float)), now,
+        Payload::Copy(gradient.data(), gradient.size() * sizeof(float)),
+        context_->scenario.GradientFactor(rank_, clock, TableId{table}), now,
         effects);
     SL_CHECK(pushed.ok(), pushed.message());
   });

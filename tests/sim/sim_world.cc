@@ -198,6 +198,8 @@ void SimWorld::ScheduleReality() {
   counts_.clocks_apart = scenario.reality.clocks;
   counts_.bounded_links = scenario.links.queue_max > 0;
   counts_.schedules = !scenario.schedule.SerializeAsString().empty();
+  counts_.own_optimizers = !scenario.own_optimizers.empty();
+  counts_.rate_factors = scenario.rate_factors;
   counts_.stale_rules =
       scenario.stale.rule_case() != config::StaleGradients::RULE_NOT_SET;
   stranger_ = std::make_unique<SimStranger>(&context_);

@@ -29,6 +29,7 @@ struct JobShape {
   int workers = 1;
   config::Sync sync = {};  // BSP if it has no mode.
   std::string config_hash = {};
+  config::Optimizer optimizer = {};  // Of tables without one.
 };
 
 // In job "job", on this host. The token is that of a server, by index; the
@@ -54,6 +55,7 @@ inline std::unique_ptr<CoordinatorThread> StartCoordinator(
                   .workers = shape.workers,
                   .sync = shape.sync,
                   .shard_elements = shape.shard_elements,
+                  .optimizer = shape.optimizer,
                   .lease = shape.lease,
                   .rebalance = {},
                   .stop = {}};
@@ -65,8 +67,6 @@ class ServerInProcess {
  public:
   // `transport` outlives it.
   ServerInProcess(const JobShape& shape, int index, Transport& transport) {
-    config::Optimizer sgd;
-    sgd.mutable_sgd()->set_learning_rate(1);
     ControlLoop::Options control;
     control.coordinator_endpoint = shape.coordinator;
     control.shard_threads = shape.threads;
@@ -78,8 +78,7 @@ class ServerInProcess {
       options.core = {.self = {.server = index, .thread = t}, .seed = 1};
       options.host = "127.0.0.1";
       options.transport = config::Limits::TCP;
-      threads_.push_back(Must(ShardThread::Start(
-          transport, options, Must(Optimizer::Create(sgd)), {})));
+      threads_.push_back(Must(ShardThread::Start(transport, options, {})));
       *control.core.member.join.add_thread() = threads_.back()->endpoints();
     }
     control.give_view = [this](const std::shared_ptr<const View>& view) {
@@ -113,6 +112,7 @@ inline void ExpectTrains(const JobShape& shape, int steps,
   wire::JoinRequest& join = options.core.member.join;
   join = JoinOf(wire::JoinRequest::WORKER, 0, shape.servers + 1);
   wire::Table& table = *join.add_table();
+  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
   table.set_name("weight");
   table.add_shape(elements);
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);

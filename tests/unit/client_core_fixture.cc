@@ -19,6 +19,7 @@ wire::View TestView() {
   worker.set_incarnation(11);
   for (const char* const name : {"weight", "bias"}) {
     wire::Table& table = *view.add_table();
+    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
     table.set_name(name);
     table.add_shape(16);
     table.set_shard_elements(4);
@@ -120,7 +121,7 @@ ClientCore::Effects ClientMoveTest::PushNumbers(Clock clock, int table) {
   EXPECT_TRUE(client_
                   ->Push(clock, TableId{table},
                          Payload::Copy(gradient.data(), 4 * kShardBytes),
-                         versions_, now_, &effects_)
+                         /*rate_factor=*/1, versions_, now_, &effects_)
                   .ok());
   return Take();
 }

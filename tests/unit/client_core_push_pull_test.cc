@@ -31,9 +31,30 @@ TEST_F(ClientCoreTest, ATableIsCutIntoItsShardsForTheirOwners) {
     EXPECT_EQ(send.to, (Owner{0, push.push(0).shard() % 2}));
     EXPECT_EQ(push.push(0).seq(), 1u);
     EXPECT_EQ(push.push(0).gradient(), 5u);
+    EXPECT_FALSE(push.push(0).has_rate_factor());
     EXPECT_EQ(send.message.payloads.at(0).size(), kShardBytes);
   }
   EXPECT_EQ(client_->unacknowledged_bytes(), 4 * kShardBytes);
+}
+
+TEST_F(ClientCoreTest, EachShardOfATableIsToldTheFactorOfItsGradient) {
+  EXPECT_TRUE(client_
+                  ->Push(0, TableId{1}, Payload::Allocate(4 * kShardBytes),
+                         /*rate_factor=*/0.25, versions_, now_, &effects_)
+                  .ok());
+  const ClientCore::Effects effects = Push(0, 0);
+  std::vector<std::pair<int32_t, double>> told;
+  for (const ClientCore::Send& send : effects.sends) {
+    for (const wire::Push& push : send.message.header.push_request().push()) {
+      if (push.has_rate_factor())
+        told.push_back({push.shard(), push.rate_factor()});
+    }
+  }
+  for (const ClientCore::Send& send : Reply(kThread0, 4, 1).sends)
+    EXPECT_FALSE(send.message.header.push_request().push(0).has_advance());
+  EXPECT_THAT(told, ::testing::UnorderedElementsAre(
+                        std::pair(4, 0.25), std::pair(5, 0.25),
+                        std::pair(6, 0.25), std::pair(7, 0.25)));
 }
 
 TEST_F(ClientCoreTest, AMessageIsClosedAtItsSizeOrAtTheEndOfTheClock) {

@@ -34,7 +34,8 @@ using ::testing::SizeIs;
 class ClientStateTest : public ClientMoveTest {
  protected:
   ClientStateTest() {
-    options_.slot_count = 2;
+    for (wire::Table& table : *view_.mutable_table())
+      table.mutable_optimizer()->mutable_adam()->set_learning_rate(1);
     options_.message_bytes = 6 * kShardBytes;  // Two shards.
     *view_.add_phase()->mutable_mode() = ModeOf("allreduce");
     view_.mutable_phase(1)->set_from(5);
@@ -67,6 +68,7 @@ class ClientStateTest : public ClientMoveTest {
       answer.mutable_values()->set_version(state.version);
       answer.mutable_values()->set_shard_clock(2);
       answer.set_hash(StateHash(state.version, state.values, state.slots));
+      answer.set_slots(static_cast<int32_t>(state.slots.size()));
       message.payloads.push_back(state.values);
       message.payloads.insert(message.payloads.end(), state.slots.begin(),
                               state.slots.end());
@@ -223,6 +225,44 @@ TEST_F(ClientStateTest, ASlotOfTheWrongSizeIsAFailure) {
                            {answer.payloads[1], answer.payloads[2]}));
   EXPECT_THAT(std::string(Receive(kThread0, answer).failure.message()),
               HasSubstr("with 20 bytes, the shard has 16"));
+}
+
+TEST_F(ClientStateTest, AStateWithAnotherNumberOfSlotsThanItsTableIsAnError) {
+  client_->PullState(5, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  Message answer = StateAnswerTo(sent.sends.at(0), {0});
+  wire::PullAnswer::State& state =
+      *answer.header.mutable_pull_reply()->mutable_answer(0)->mutable_state();
+  state.set_slots(1);
+  EXPECT_THAT(std::string(Receive(kThread0, answer).failure.message()),
+              HasSubstr("with 1 optimizer slots, the table has 2"));
+}
+
+// Tables of different rules in one message: each answer says how many it has.
+TEST_F(ClientStateTest, TheBytesOfAStateAreThoseOfEachTablesSlots) {
+  view_.mutable_table(1)
+      ->mutable_optimizer()
+      ->mutable_momentum()
+      ->set_learning_rate(1);
+  Restart();
+  client_->PullState(5, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  std::vector<std::vector<int32_t>> asked;
+  for (const ClientCore::Send& send : sent.sends)
+    asked.push_back(slackline::ShardsOf(send.message.header.pull_request()));
+  // Up to 6 tensors: two shards of three, or three of two.
+  EXPECT_THAT(asked, ElementsAre(ElementsAre(0, 2), ElementsAre(4, 6),
+                                 ElementsAre(1, 3), ElementsAre(5, 7)));
+  Receive(kThread0, StateAnswerTo(sent.sends.at(0), {0, 2}));
+  EXPECT_EQ(client_->bytes_pulled(), 6 * kShardBytes);
+  Message answer = StateAnswerTo(sent.sends.at(1), {4});
+  answer.payloads.pop_back();
+  wire::PullAnswer::State& state =
+      *answer.header.mutable_pull_reply()->mutable_answer(0)->mutable_state();
+  state.set_slots(1);
+  state.set_hash(StateHash(9, answer.payloads[0], {answer.payloads[1]}));
+  EXPECT_TRUE(Receive(kThread0, answer).failure.ok());
+  EXPECT_EQ(client_->bytes_pulled(), 8 * kShardBytes);
 }
 
 TEST_F(ClientStateTest, AStateIsAskedForWhereTheShardHasGone) {

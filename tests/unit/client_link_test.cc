@@ -66,6 +66,7 @@ class LinkWorld {
     worker.set_incarnation(11);
     worker.set_founder(true);
     wire::Table& table = *view.add_table();
+    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
     table.set_name("weight");
     table.add_shape(static_cast<int64_t>(test.push_bytes / sizeof(float)));
     table.set_shard_elements(kShardElements);
@@ -76,12 +77,9 @@ class LinkWorld {
     }
     const absl::StatusOr<std::shared_ptr<const View>> made = View::Create(view);
     SL_CHECK(made.ok(), made.status().ToString());
-    config::Optimizer sgd;
-    sgd.mutable_sgd()->set_learning_rate(1);
     for (int i = 0; i < kThreads; ++i) {
       shards_.push_back(std::make_unique<ShardCore>(
-          ShardCore::Options{.self = {0, i}}, *Optimizer::Create(sgd),
-          config::LearningRateSchedule()));
+          ShardCore::Options{.self = {0, i}}, config::LearningRateSchedule()));
       ShardCore::Effects effects;
       shards_.back()->OnView(*made, &effects);
     }
@@ -132,7 +130,7 @@ class LinkWorld {
     ClientCore::Effects effects;
     const absl::Status pushed =
         client_->Push(step_, TableId{0}, Payload::Allocate(test_.push_bytes),
-                      versions_, now_, &effects);
+                      /*rate_factor=*/1, versions_, now_, &effects);
     SL_CHECK(pushed.ok(), pushed.ToString());
     client_->Pull(step_ + 1, step_ + 1, now_, &effects);
     Perform(std::move(effects));

@@ -723,8 +723,24 @@ TEST(ConfigErrorsTest, AllProblemsOfAFileAreReportedAtOnce) {
 TEST(ConfigErrorsTest, EmptyFileNamesEverythingThatIsRequired) {
   EXPECT_THAT(Errors(""), ElementsAre(StartsWith("c.txt:1:1: job: "),
                                       StartsWith("c.txt:1:1: server: "),
-                                      StartsWith("c.txt:1:1: worker: "),
-                                      StartsWith("c.txt:1:1: optimizer: ")));
+                                      StartsWith("c.txt:1:1: worker: ")));
+}
+
+TEST(ConfigErrorsTest, OnlyProgramsOfOnesOwnDoWithoutAnOptimizer) {
+  const std::string none = absl::StrReplaceAll(
+      kMinimal, {{"optimizer { sgd { learning_rate: 0.1 } }", ""}});
+  EXPECT_THAT(
+      Errors(none),
+      ElementsAre(StartsWith("c.txt:1:1: optimizer: is missing; one of")));
+  const std::string own =
+      "job: 'own' server { host: '127.0.0.1' } worker { "
+      "host: '127.0.0.1' command: 'true' }\n";
+  EXPECT_THAT(Errors(own), ElementsAre());
+  EXPECT_THAT(Errors(absl::StrCat(own, "optimizer {}")),
+              ElementsAre(StartsWith("c.txt:2:1: optimizer: is missing")));
+  EXPECT_THAT(
+      Errors(absl::StrCat(own, "optimizer { sgd { learning_rate: 0 } }")),
+      ElementsAre(StartsWith("c.txt:2:19: optimizer.sgd.learning_rate: ")));
 }
 
 TEST(ConfigErrorsTest, LogisticRegressionOnTenDigitsIsRefused) {

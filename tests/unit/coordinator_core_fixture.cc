@@ -19,6 +19,7 @@ wire::JoinRequest CoordinatorCoreTest::JoinOf(const PeerId& peer) {
   join.set_pid(4000 + static_cast<int64_t>(peer.instance));
   if (worker) {
     wire::Table& table = *join.add_table();
+    table.mutable_optimizer()->mutable_momentum()->set_learning_rate(1);
     table.set_name("weight");
     table.add_shape(10);
     join.set_steps_total(steps_total_);

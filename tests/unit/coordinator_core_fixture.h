@@ -130,7 +130,6 @@ class PlacementTest : public CoordinatorCoreTest {
  protected:
   PlacementTest() {
     options_.shard_elements = 2;
-    options_.rebalance.slot_count = 1;
     options_.rebalance.config.set_concurrent_moves(4);
     options_.rebalance.config.set_interval_ms(2000);
     options_.rebalance.config.set_rest_ms(10000);

@@ -1,6 +1,7 @@
 // Goal: who becomes a member and who remains one: joins, leases, restarts, and
 // members that hold others up. Method: a job of a few members, played by hand
 // on virtual time.
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -98,6 +99,37 @@ TEST_F(CoordinatorCoreTest, AJoinThatDoesNotFitIsRefusedWithTheReason) {
          join.mutable_table(0)->set_shard_elements(1);
        },
        "more than 1048576 shards"},
+      {[](auto& join) { join.mutable_table(0)->clear_optimizer(); },
+       "worker 1 has table weight[10] without an optimizer, and the config has "
+       "none; give the table one, or write one in the config, as in "
+       "optimizer { sgd { learning_rate: 0.05 } }"},
+      {[](auto& join) {
+         join.mutable_table(0)
+             ->mutable_optimizer()
+             ->mutable_momentum()
+             ->set_momentum(1);
+       },
+       "worker 1 has table weight[10] with a wrong "
+       "optimizer.momentum.momentum: value is 1; at least 0 and below 1"},
+      {[](auto& join) {
+         join.mutable_table(0)
+             ->mutable_optimizer()
+             ->mutable_adam()
+             ->set_learning_rate(std::nan(""));
+       },
+       "optimizer.adam.learning_rate: value is nan"},
+      {[](auto& join) {
+         join.mutable_table(0)
+             ->mutable_optimizer()
+             ->mutable_momentum()
+             ->set_weight_decay(0.5);
+       },
+       "worker 1 has weight[10] with the optimizer momentum { learning_rate: 1 "
+       "momentum: 0.9 weight_decay: 0.5 } where worker 0 has it with momentum "
+       "{ "
+       "learning_rate: 1 momentum: 0.9 weight_decay: 0 }; all workers must "
+       "give "
+       "a table the same optimizer"},
   };
   for (const auto& [spoil, reason] : cases) {
     wire::JoinRequest join = JoinOf(Worker(1));
@@ -112,6 +144,33 @@ TEST_F(CoordinatorCoreTest, AJoinThatDoesNotFitIsRefusedWithTheReason) {
               HasSubstr("offers no shard threads"));
   EXPECT_THAT(core_->Status(now_).missing(),
               ElementsAre("server 0", "server 1", "worker 1"));
+}
+
+TEST_F(CoordinatorCoreTest, ATableWithoutAnOptimizerHasTheConfigsInTheView) {
+  options_.optimizer.mutable_adamw()->set_learning_rate(0.25);
+  Restart();
+  for (const int index : {0, 1}) Join(Server(index));
+  wire::JoinRequest join = JoinOf(Worker(0));
+  join.mutable_table(0)->clear_optimizer();
+  *join.add_table() = JoinOf(Worker(0)).table(0);
+  join.mutable_table(1)->set_name("bias");
+  EXPECT_EQ(Join(Worker(0), join).code(), wire::OK);
+  // Who writes out what another leaves out says the same.
+  join.set_index(1);
+  join.set_token(JoinOf(Worker(1)).token());
+  *join.mutable_table(0)->mutable_optimizer() = options_.optimizer;
+  join.mutable_table(1)->mutable_optimizer()->mutable_momentum()->set_momentum(
+      0.9);
+  EXPECT_EQ(Join(Worker(1), join).code(), wire::OK);
+  const wire::View& view = core_->view();
+  ASSERT_EQ(view.state(), wire::RUNNING);
+  EXPECT_EQ(view.table(0).optimizer().adamw().learning_rate(), 0.25);
+  EXPECT_TRUE(view.table(0).optimizer().adamw().has_weight_decay())
+      << "with its defaults";
+  EXPECT_EQ(view.table(1).optimizer().momentum().learning_rate(), 1);
+  const std::shared_ptr<const View> seen = *View::Create(view);
+  EXPECT_EQ(seen->optimizer(TableId{0}).slot_count(), 2);
+  EXPECT_EQ(seen->optimizer(TableId{1}).slot_count(), 1);
 }
 
 // What is in a join is kept, compared and shown to all.

@@ -44,6 +44,7 @@ wire::StatusReply MakeStatus() {
   view.set_state(wire::RUNNING);
   *view.add_phase()->mutable_mode() = ModeOf("asp");
   wire::Table& table = *view.add_table();
+  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
   table.set_name("weight");
   table.add_shape(700);
   table.set_shard_elements(250);

@@ -149,6 +149,7 @@ TEST_F(ModeChangerTest, OneModeIsOnePhase) {
 
 TEST_F(ModeChangerTest, AStepByAllReduceBringsTheValuesOfAWorkerToTheServers) {
   wire::Table& table = *view_.add_table();
+  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
   table.mutable_initializer()->set_kind(wire::Initializer::OF_WORKER);
   config::Sync sync;
   sync.mutable_ssp()->set_staleness(2);

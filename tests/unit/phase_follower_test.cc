@@ -79,6 +79,7 @@ class PhaseFollowerTest : public ::testing::Test {
     view_.set_steps_total(kSteps);
     view_.add_server()->add_thread();
     wire::Table& table = *view_.add_table();
+    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
     table.set_name("weight");
     table.add_shape(kShards);
     table.set_shard_elements(1);

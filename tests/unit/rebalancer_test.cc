@@ -25,7 +25,6 @@ constexpr int kShardElements = 100;
 class RebalancerTest : public ::testing::Test {
  protected:
   RebalancerTest() {
-    options_.slot_count = 2;
     options_.split_elements_min = kShardElements;  // Nothing is split.
     view_.set_number(4);
     view_.set_state(wire::RUNNING);
@@ -53,9 +52,11 @@ class RebalancerTest : public ::testing::Test {
   // The next shard, which takes so much of its owner's time.
   void Shard(Owner owner, double busy = 0) {
     if (view_.table_size() == 0) {
-      view_.add_table()->set_name("weight");
-      view_.mutable_table(0)->add_shape(0);
-      view_.mutable_table(0)->set_shard_elements(kShardElements);
+      wire::Table& table = *view_.add_table();
+      table.set_name("weight");
+      table.mutable_optimizer()->mutable_adam()->set_learning_rate(1);
+      table.add_shape(0);
+      table.set_shard_elements(kShardElements);
     }
     view_.mutable_table(0)->set_shape(0,
                                       view_.table(0).shape(0) + kShardElements);

@@ -34,8 +34,9 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr uint64_t kSeed = 5;
+// Of the weights, and of the biases.
 constexpr char kAdam[] = "adam { learning_rate: 0.1 weight_decay: 0.01 }";
-constexpr float kLearningRate = 0.1f;
+constexpr char kMomentum[] = "momentum { learning_rate: 0.5 }";
 
 std::unique_ptr<Model> NewModel() {
   config::Model config;
@@ -62,7 +63,11 @@ wire::View NewView(int workers) {
     worker.set_founder(true);
   }
   const std::unique_ptr<Model> model = NewModel();
-  PlaceTables(model->tables(), {Owner{0, 0}}, /*shard_elements=*/4, &view);
+  std::vector<wire::Table> tables(model->tables().begin(),
+                                  model->tables().end());
+  *tables[0].mutable_optimizer() = ParseOptimizer(kAdam);
+  *tables[1].mutable_optimizer() = ParseOptimizer(kMomentum);
+  PlaceTables(tables, {Owner{0, 0}}, /*shard_elements=*/4, &view);
   return view;
 }
 
@@ -93,12 +98,17 @@ std::vector<std::string> Portrait(const ClientCore::ShardValue& state) {
   return Portrait(state.version, state.values, state.slots);
 }
 
+LearningRateSchedule NoSchedule() {
+  return *LearningRateSchedule::Create(
+      {}, {.steps_total = 100, .steps_per_epoch = 100});
+}
+
 // One worker's copy.
 struct Copy {
   explicit Copy(const wire::View& view, int64_t bucket_bytes = 40)
       : model(NewModel()), seen(Seen(view)) {
     absl::StatusOr<std::unique_ptr<Replica>> created =
-        Replica::Create(model.get(), MakeOptimizer(kAdam), bucket_bytes,
+        Replica::Create(model.get(), NoSchedule(), bucket_bytes,
                         std::make_unique<HostMemory>(), seen);
     SL_CHECK(created.ok(), created.status().ToString());
     replica = *std::move(created);
@@ -139,9 +149,10 @@ absl::StatusOr<Replica::StepResult> Step(Replica& replica, Collective& group,
        --table) {
     EXPECT_FALSE(replica.Complete());
     SL_RETURN_IF_ERROR(replica.Add(
-        group, TableId{table}, Floats(gradients[static_cast<size_t>(table)])));
+        group, TableId{table}, Floats(gradients[static_cast<size_t>(table)]),
+        /*rate_factor=*/1));
   }
-  return replica.FinishStep(group, kLearningRate, group_failed);
+  return replica.FinishStep(group, /*clock=*/0, group_failed);
 }
 
 // What PullState() would get.
@@ -160,7 +171,10 @@ ClientCore::PullResult RandomState(Rng& rng, const wire::View& view) {
     // Numbers that no float holds.
     state.version = (Version{1} << 40) + 12345678901 + rng.Below(1000);
     state.values = tensor();
-    state.slots = {tensor(), tensor()};
+    const int slots =
+        pulled.view->optimizer(pulled.view->shard(ShardId{shard}).table)
+            .slot_count();
+    for (int slot = 0; slot < slots; ++slot) state.slots.push_back(tensor());
   }
   return pulled;
 }
@@ -170,8 +184,7 @@ class Servers {
  public:
   explicit Servers(const wire::View& view)
       : seen_(Seen(view)),
-        core_({.self = {0, 0}, .seed = kSeed}, MakeOptimizer(kAdam),
-              config::LearningRateSchedule()) {
+        core_({.self = {0, 0}, .seed = kSeed}, config::LearningRateSchedule()) {
     ShardCore::Effects effects;
     core_.OnView(seen_, &effects);
   }
@@ -330,7 +343,7 @@ TEST(ReplicaTest, HasOneHashHoweverShardsAreCutInTwo) {
 }
 
 TEST(ReplicaTest, CountsParametersAndSlots) {
-  EXPECT_EQ(Copy(NewView(1)).replica->bytes(), 3 * (15 + 3) * 4);
+  EXPECT_EQ(Copy(NewView(1)).replica->bytes(), (3 * 15 + 2 * 3) * 4);
 }
 
 // ---- Steps ------------------------------------------------------------------
@@ -363,7 +376,7 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
   for (size_t s = 0; s < state.shards.size(); ++s) {
     state.shards[s].version = s == 1 ? 7 : 3;
     // Second moments are not negative.
-    state.shards[s].slots[1] =
+    state.shards[s].slots.back() =
         Floats(std::vector<float>(state.shards[s].values.size() / 4, 0.3f));
   }
   EXPECT_TRUE(copy.replica->Take(state).ok());
@@ -378,10 +391,49 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
     const Payload gradient = Payload::Copy(
         gradients[static_cast<size_t>(range.table)].data() + range.begin,
         range.bytes());
-    twin.Apply(MakeOptimizer(kAdam), {gradient}, 1, kLearningRate);
+    const Optimizer& rule = copy.seen->optimizer(range.table);
+    twin.Apply(rule, {gradient}, 1, static_cast<float>(rule.learning_rate()));
     EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, range.shard).value()),
               Portrait(twin.version(), twin.values(), twin.slots()))
         << "shard " << s;
+  }
+}
+
+TEST(ReplicaTest, EachTableHasItsRuleItsSlotsAndTheFactorOfItsGradient) {
+  const wire::View view = NewView(1);
+  Copy copy(view);
+  Rng rng(6);
+  const Gradients gradients = RandomGradients(rng, *copy.model);
+  const std::vector<double> factors = {0.5, 3};
+  std::vector<Shard> twins;
+  for (int shard = 0; shard < copy.seen->shard_count(); ++shard) {
+    const ShardRange& range = copy.seen->shard(ShardId{shard});
+    const Optimizer& rule = copy.seen->optimizer(range.table);
+    const auto table = static_cast<size_t>(range.table);
+    Shard& twin =
+        twins.emplace_back(copy.seen->table(range.table), range, kSeed, rule);
+    twin.Apply(
+        rule,
+        {Payload::Copy(gradients[table].data() + range.begin, range.bytes())},
+        1, static_cast<float>(rule.learning_rate() * factors[table]));
+  }
+  FakeGroup group(1);
+  copy.replica->StartStep();
+  for (const int table : {1, 0}) {
+    const auto index = static_cast<size_t>(table);
+    ASSERT_TRUE(copy.replica
+                    ->Add(group.of(0), TableId{table}, Floats(gradients[index]),
+                          factors[index])
+                    .ok());
+  }
+  // The same step, once more, for another group.
+  ASSERT_TRUE(copy.replica->AddAgain(group.of(0)).ok());
+  bool group_failed = false;
+  ASSERT_TRUE(copy.replica->FinishStep(group.of(0), 0, &group_failed).ok());
+  for (size_t s = 0; s < twins.size(); ++s) {
+    const Shard& twin = twins[s];
+    EXPECT_EQ(copy.Portraits()[s],
+              Portrait(twin.version(), twin.values(), twin.slots()));
   }
 }
 
@@ -541,7 +593,7 @@ TEST(ReplicaTest, WhoGivesUpInTheMiddleFailsTheStepOfTheOthers) {
     if (rank == 1) {
       second.replica->StartStep();
       EXPECT_TRUE(
-          second.replica->Add(own, TableId{1}, Floats(gradients[1])).ok());
+          second.replica->Add(own, TableId{1}, Floats(gradients[1]), 1).ok());
       own.Abort(absl::CancelledError("the loss is nan"));
       return;
     }
@@ -574,9 +626,7 @@ TEST(ReplicaTest, AStepThatAGroupLostIsFinishedByAnotherWithTheSameGradients) {
     bool group_failed = false;
     ASSERT_TRUE(copy->replica->AddAgain(alone.of(0)).ok());
     ASSERT_TRUE(copy->replica->Complete());
-    ASSERT_TRUE(
-        copy->replica->FinishStep(alone.of(0), kLearningRate, &group_failed)
-            .ok());
+    ASSERT_TRUE(copy->replica->FinishStep(alone.of(0), 0, &group_failed).ok());
   }
   FakeGroup alone(1);
   bool group_failed = false;
@@ -718,7 +768,7 @@ TEST(ReplicaTest, AFailureInTheMiddleChangesNothing) {
       }
     }
   }
-  EXPECT_EQ(operations, 1 + 1 + 2 * 3) << "clocks, versions, tensors";
+  EXPECT_EQ(operations, 1 + 1 + 3 + 2) << "clocks, versions, tensors";
 }
 
 }  // namespace

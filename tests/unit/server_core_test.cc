@@ -64,6 +64,7 @@ class ServerCoreTest : public ::testing::Test {
         server.add_thread()->set_tcp("tcp://x");
     }
     wire::Table& table = *view.add_table();
+    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
     table.set_name("w");
     table.add_shape(4);
     table.set_shard_elements(1);

@@ -3,6 +3,7 @@
 // Method: random snapshots and records there and back; tables of broken ones.
 #include "server/shard/shard_codec.h"
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -58,13 +59,15 @@ ShardSnapshot RandomSnapshot(Rng& rng) {
                     .next_seq = rng.Below(30) + 1};
     if (snapshot.participants.empty()) who.clock = snapshot.min_clock;
     if (who.clock > snapshot.complete_clock) {
-      snapshot.held.push_back(
-          {.who = {who.rank, who.incarnation}, .gradient = RandomTensor(rng)});
+      snapshot.held.push_back({.who = {who.rank, who.incarnation},
+                               .gradient = RandomTensor(rng),
+                               .rate_factor = rng.Uniform()});
     }
     // Of one that has left.
     if (rng.Chance(0.2)) {
       snapshot.held.push_back({.who = {who.rank, who.incarnation + 1},
-                               .gradient = RandomTensor(rng)});
+                               .gradient = RandomTensor(rng),
+                               .rate_factor = 3 * rng.Uniform()});
     }
     snapshot.participants.push_back(who);
   }
@@ -148,7 +151,8 @@ wire::ShardSnapshot GoodSnapshot() {
     who.set_clock(rank == 0 ? 4 : 5);
     who.set_next_seq(7);
   }
-  *snapshot.add_held() = snapshot.participant(1).id();
+  *snapshot.add_held()->mutable_who() = snapshot.participant(1).id();
+  snapshot.mutable_held(0)->set_rate_factor(0.5);
   return snapshot;
 }
 
@@ -191,9 +195,16 @@ TEST(ShardCodecTest, ASnapshotThatMakesNoSenseIsRefused) {
       {"ranks out of order",
        [](auto& s) { s.mutable_participant()->SwapElements(0, 1); }},
       {"a gradient of a worker that has not pushed it",
-       [](auto& s) { *s.mutable_held(0) = s.participant(0).id(); }},
+       [](auto& s) {
+         *s.mutable_held(0)->mutable_who() = s.participant(0).id();
+       }},
       {"a gradient twice", [](auto& s) { *s.add_held() = s.held(0); }},
-      {"a gradient of no worker", [](auto& s) { s.mutable_held(0)->Clear(); }},
+      {"a gradient of no worker",
+       [](auto& s) { s.mutable_held(0)->clear_who(); }},
+      {"a gradient that goes backwards",
+       [](auto& s) { s.mutable_held(0)->set_rate_factor(-1); }},
+      {"a gradient with a factor that is no number",
+       [](auto& s) { s.mutable_held(0)->set_rate_factor(std::nan("")); }},
   };
   ASSERT_TRUE(CheckSnapshot(GoodSnapshot()).ok());
   for (const auto& c : cases) {

@@ -39,6 +39,7 @@ Message InstallOf(uint64_t view_number, Clock clock, uint64_t seq,
   push.set_seq(seq);
   push.mutable_installation()->set_version(version);
   push.mutable_installation()->set_hash(StateHash(version, values, slots));
+  push.mutable_installation()->set_slots(static_cast<int32_t>(slots.size()));
   message.payloads.push_back(values);
   message.payloads.insert(message.payloads.end(), slots.begin(), slots.end());
   return message;
@@ -113,7 +114,7 @@ void ShardCoreTest::Start(absl::string_view mode, int workers) {
                                    .trace = true,
                                    .stale = StaleOf(stale_),
                                    .nonfinite = nonfinite_},
-                *Optimizer::Create(optimizer_), config::LearningRateSchedule());
+                config::LearningRateSchedule());
   view_.set_number(2);
   view_.set_state(wire::RUNNING);
   AddPhase(mode, 0);
@@ -127,6 +128,7 @@ void ShardCoreTest::Start(absl::string_view mode, int workers) {
   table.add_shape(3 * kElements);
   table.set_shard_elements(kElements);
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
+  *table.mutable_optimizer() = optimizer_;
   for (const int thread : {0, 0, 1}) {
     view_.add_owner_server(0);
     view_.add_owner_thread(thread);

@@ -4,6 +4,7 @@
 // values show what was applied.
 #include "server/shard/shard_core.h"
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -357,9 +358,7 @@ TEST_F(ShardCoreTest, ShardThreadsDoNotAnswerEachOthersRefusals) {
 }
 
 TEST_F(ShardCoreTest, BeforeTheFirstViewEverybodyIsAskedToComeAgain) {
-  config::Optimizer sgd;
-  sgd.mutable_sgd()->set_learning_rate(1);
-  core_.emplace(ShardCore::Options{.self = {0, 0}}, *Optimizer::Create(sgd),
+  core_.emplace(ShardCore::Options{.self = {0, 0}},
                 config::LearningRateSchedule());
   EXPECT_EQ(PushCode(Worker(0), PushOf(0, 1, 5)), Outcome::kRetry);
 }
@@ -453,6 +452,32 @@ TEST_F(ShardCoreTest, AMessageWhoseCountsDisagreeIsAnError) {
        }},
       {"no body", [](Message& m) { m.header.Clear(); }},
       {"a reply", [](Message& m) { m.header.mutable_push_reply(); }},
+      {"a rate factor below 0",
+       [](Message& m) { TheOnly(m).set_rate_factor(-0.5); }},
+      {"a rate factor that is no number",
+       [](Message& m) { TheOnly(m).set_rate_factor(std::nan("")); }},
+      {"an infinite rate factor",
+       [](Message& m) {
+         TheOnly(m).set_rate_factor(std::numeric_limits<double>::infinity());
+       }},
+      {"a rate factor that is too large",
+       [](Message& m) { TheOnly(m).set_rate_factor(kRateFactorMax * 1.01); }},
+      {"a rate factor of no gradient",
+       [](Message& m) {
+         TheOnly(m).mutable_advance();
+         TheOnly(m).set_rate_factor(1);
+         m.payloads.clear();
+       }},
+      {"more slots than any rule has",
+       [](Message& m) {
+         TheOnly(m).mutable_installation()->set_slots(3);
+         m.payloads.resize(4, Floats(1, kElements));
+       }},
+      {"fewer slots than none",
+       [](Message& m) {
+         TheOnly(m).mutable_installation()->set_slots(-1);
+         m.payloads.clear();
+       }},
   };
   for (const auto& [what, spoil] : pushes) {
     SCOPED_TRACE(what);
@@ -491,6 +516,70 @@ TEST_F(ShardCoreTest, AMessageWhoseCountsDisagreeIsAnError) {
   }
   EXPECT_EQ(core_->Stats().malformed(), pushes.size() + pulls.size());
   EXPECT_EQ(Value(Worker(0)), 0);
+}
+
+TEST_F(ShardCoreTest, AGradientIsAppliedAtItsFactorOfTheRate) {
+  Start("asp", 1);
+  const std::vector<std::pair<double, float>> factors = {
+      {0.5, -1}, {0, -1}, {4, -9}, {kRateFactorMax, -9 - 2e6f}};
+  uint64_t seq = 0;
+  for (const auto& [factor, value] : factors) {
+    Message push = PushOf(static_cast<Clock>(seq), seq + 1, 2);
+    TheOnly(push).set_rate_factor(factor);
+    EXPECT_EQ(PushCode(Worker(0), push), Outcome::kOk);
+    EXPECT_EQ(First(core_->MachineOf(ShardId{0})->shard().values()), value);
+    ++seq;
+  }
+}
+
+TEST_F(ShardCoreTest, ARateFactorMultipliesThatOfTheRuleForStaleGradients) {
+  stale_.add_stale()->mutable_staleness_aware_rate();
+  Start("asp", 1);
+  PushCode(Worker(0), PushOf(0, 1, 0));
+  PushCode(Worker(0), PushOf(1, 2, 0));
+  Message push = PushOf(2, 3, 8);  // Computed before the two: half the rate.
+  TheOnly(push).set_rate_factor(0.25);
+  EXPECT_EQ(PushCode(Worker(0), push), Outcome::kOk);
+  EXPECT_EQ(First(core_->MachineOf(ShardId{0})->shard().values()), -1);
+}
+
+// Two tables, in one shard each.
+TEST_F(ShardCoreTest, EachTableHasItsRuleAndItsSlots) {
+  Start("asp", 1);
+  wire::View two = view_;
+  two.clear_table();
+  two.clear_owner_server();
+  two.clear_owner_thread();
+  for (const auto& rule : {Sgd(), Adam()}) {
+    wire::Table& table = *two.add_table();
+    table.set_name(absl::StrCat("t", two.table_size()));
+    table.add_shape(kElements);
+    table.set_shard_elements(kElements);
+    table.set_first_shard(two.table_size() - 1);
+    table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
+    *table.mutable_optimizer() = rule;
+    two.add_owner_server(0);
+    two.add_owner_thread(0);
+  }
+  ShardCore core({.self = {0, 0}}, config::LearningRateSchedule());
+  ShardCore::Effects effects;
+  core.OnView(*View::Create(two), &effects);
+  Message push = PushOf(0, 1, 2, 0);
+  *push.header.mutable_push_request()->add_push() =
+      PushOf(0, 1, 2, 1).header.push_request().push(0);
+  push.payloads.push_back(Floats(2, kElements));
+  core.OnMessage(Worker(0), push, &effects);
+  const Shard& plain = core.MachineOf(ShardId{0})->shard();
+  const Shard& adam = core.MachineOf(ShardId{1})->shard();
+  EXPECT_THAT(plain.slots(), IsEmpty());
+  EXPECT_EQ(First(plain.values()), -2);
+  ASSERT_THAT(adam.slots(), SizeIs(2));
+  const Optimizer rule = *Optimizer::Create(Adam());
+  Shard twin(two.table(1), adam.range(), 0, rule);
+  twin.Apply(rule, {Floats(2, kElements)}, 1,
+             static_cast<float>(rule.learning_rate()));
+  EXPECT_EQ(BytesOf(adam.values()), BytesOf(twin.values()));
+  EXPECT_EQ(BytesOf(adam.slots()[1]), BytesOf(twin.slots()[1]));
 }
 
 TEST_F(ShardCoreTest, AnAbsurdBaseVersionOnlyCountsAsFresh) {

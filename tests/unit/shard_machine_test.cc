@@ -112,6 +112,29 @@ TEST(ShardMachineTest, HeldGradientsAreOneUpdateOnceAllHaveCome) {
   EXPECT_THAT(shard.held(), IsEmpty());
 }
 
+TEST(ShardMachineTest, AClockThatIsSummedHasTheRateFactorOfItsLowestRank) {
+  ShardMachine shard = NewShard(3);
+  GradientRecord gradient = Held(2, 0, 3);
+  gradient.rate_factor = 7;
+  Do(shard, gradient);
+  gradient = Held(1, 0, 6);
+  gradient.rate_factor = 0.5;
+  Do(shard, gradient);
+  // Also elsewhere, and though rank 0 has nothing to give.
+  ShardMachine copy(shard.rule(), shard.shard().range(), shard.Snapshot());
+  for (ShardMachine* const each : {&shard, &copy}) {
+    Do(*each, AdvanceRecord{.who = Worker(0), .clock = 1});
+    EXPECT_EQ(ValueOf(*each), -0.5f * (3 + 6) / 2);
+  }
+}
+
+TEST(ShardMachineTest, WithARateFactorOfZeroOnlyTheVersionChanges) {
+  ShardMachine shard = NewShard(1);
+  Do(shard, Applied(0, 0, 8, 0));
+  EXPECT_EQ(ValueOf(shard), 0);
+  EXPECT_EQ(shard.shard().version(), 1u);
+}
+
 TEST(ShardMachineTest, WithSpareWorkersTheFirstOnesAreEnough) {
   ShardMachine shard = NewShard(3);
   Do(shard, Held(2, 0, 4, /*spare=*/1));
@@ -270,6 +293,7 @@ struct Twin {
     Rank rank{};
     Incarnation incarnation = 0;
     float gradient = 0;
+    float rate_factor = 1;
   };
   std::map<Rank, Worker> workers;
   std::vector<Waiting> held;
@@ -298,7 +322,8 @@ struct Twin {
       });
       float sum = 0;
       for (const Waiting& each : held) sum += each.gradient;
-      value -= sum * (1.0f / static_cast<float>(held.size()));
+      value -= held.front().rate_factor * sum *
+               (1.0f / static_cast<float>(held.size()));
       ++version;
       held.clear();
     }
@@ -340,15 +365,18 @@ TEST(ShardMachineTest, AgreesWithANaiveTwinUnderRandomRecords) {
           Do(shard, AdvanceRecord{.who = who, .clock = worker.clock});
         } else {
           const float gradient = static_cast<float>(12 * rng.Between(-5, 5));
+          const float factor = 0.25f * static_cast<float>(rng.Below(9));
           Do(shard, GradientRecord{.who = who,
                                    .clock = worker.clock++,
                                    .gradient = Floats(gradient, kElements),
                                    .held = holds,
-                                   .spare = spare});
+                                   .spare = spare,
+                                   .rate_factor = factor});
           if (holds) {
-            twin.held.push_back({rank, who.incarnation, gradient});
+            twin.held.push_back({rank, who.incarnation, gradient, factor});
           } else {
-            twin.value -= gradient / static_cast<float>(twin.workers.size());
+            twin.value -=
+                factor * gradient / static_cast<float>(twin.workers.size());
             ++twin.version;
           }
         }

@@ -25,6 +25,7 @@ wire::Table TableOf(const std::string& name, std::vector<int64_t> shape,
   table.set_name(name);
   for (const int64_t extent : shape) table.add_shape(extent);
   table.set_shard_elements(shard_elements);
+  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
   return table;
 }
 
@@ -68,6 +69,22 @@ wire::Move& Move(int32_t shard, Owner to, wire::View* view) {
 
 std::string ErrorOf(const wire::View& view) {
   return std::string(View::Create(view).status().message());
+}
+
+TEST(ShardMapTest, EachTableNeedsAnOptimizerThatCanBeComputedWith) {
+  wire::View view = ViewOf({TableOf("a", {10}), TableOf("b", {10})}, 1, 100);
+  view.mutable_table(1)->mutable_optimizer()->mutable_adam()->set_learning_rate(
+      0.5);
+  const auto good = View::Create(view);
+  ASSERT_TRUE(good.ok()) << good.status();
+  EXPECT_EQ((*good)->optimizer(TableId{0}).slot_count(), 0);
+  EXPECT_EQ((*good)->optimizer(TableId{1}).slot_count(), 2);
+  EXPECT_EQ((*good)->optimizer(TableId{1}).learning_rate(), 0.5);
+  view.mutable_table(1)->mutable_optimizer()->mutable_adam()->set_beta2(2);
+  EXPECT_THAT(ErrorOf(view),
+              HasSubstr("view 7: table b: optimizer.adam.beta2: value is 2"));
+  view.mutable_table(1)->clear_optimizer();
+  EXPECT_THAT(ErrorOf(view), HasSubstr("table b: optimizer: is missing"));
 }
 
 TEST(ShardMapTest, ShardsCoverEachTableWithoutGaps) {

@@ -46,7 +46,6 @@ void ShardMoveTest::Start(absl::string_view mode, int workers, bool adam) {
                            .waiting_max = waiting_max_,
                            .waiting_bytes_max = waiting_bytes_max_,
                            .waiting_bytes_max_all = waiting_bytes_max_all_},
-        *Optimizer::Create(adam ? Adam() : Sgd()),
         config::LearningRateSchedule());
   }
   view_.set_number(2);
@@ -63,6 +62,7 @@ void ShardMoveTest::Start(absl::string_view mode, int workers, bool adam) {
   table.add_shape(3 * kElements);
   table.set_shard_elements(kElements);
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
+  *table.mutable_optimizer() = adam ? Adam() : Sgd();
   for (const int server : {0, 0, 1}) {
     view_.add_owner_server(server);
     view_.add_owner_thread(0);

@@ -659,9 +659,7 @@ TEST_F(ShardMoveTest, NoShardArrivesOnceTheJobHasEnded) {
   Show();
   Send(0, Worker(0), PushOf(0, 1, 5));
   // All that server 1 ever saw of the job is its end.
-  config::Optimizer sgd;
-  sgd.mutable_sgd()->set_learning_rate(1);
-  cores_[1].emplace(ShardCore::Options{.self = {1, 0}}, *Optimizer::Create(sgd),
+  cores_[1].emplace(ShardCore::Options{.self = {1, 0}},
                     config::LearningRateSchedule());
   view_.set_state(wire::FAILED);
   NextView();

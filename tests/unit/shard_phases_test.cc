@@ -230,6 +230,7 @@ TEST_F(ShardPhasesTest, TheStateIsThereOnceAllHaveReachedTheClock) {
   EXPECT_NE(First(answer.payloads[2]), 0) << "with what was held";
   EXPECT_EQ(reply.answer(0).state().hash(),
             StateHash(1, shard.values(), shard.slots()));
+  EXPECT_EQ(reply.answer(0).state().slots(), 2);
 }
 
 TEST_F(ShardPhasesTest, TheStateOfAClockIsWholeWhateverItsMode) {
@@ -392,6 +393,12 @@ TEST_F(ShardPhasesTest, AnInstallationWhosePartsDoNotFitTogetherIsRefused) {
     EXPECT_TRUE(effects.sends[0].message.header.has_error_reply());
     EXPECT_EQ(State().participants().MinClock(), 2);
   }
+  const wire::PushReply reply =
+      Push(Worker(0), InstallOf(view_.number(), 5, 3, 9, Floats(42, kElements),
+                                {Floats(1, kElements)}));
+  EXPECT_THAT(reply.answer(0).refusal().rejected(),
+              HasSubstr("it has 1 optimizer slots, the table 2"));
+  EXPECT_EQ(State().participants().MinClock(), 2);
   EXPECT_EQ(PushCode(Worker(0), good), Outcome::kOk);
   EXPECT_EQ(First(State().shard().slots()[1]), 2);
 }

@@ -22,6 +22,7 @@ std::shared_ptr<const View> MakeView() {
   const auto add_table = [&](const std::string& name, int64_t elements,
                              int64_t shard_elements, int first_shard) {
     wire::Table& table = *view.add_table();
+    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
     table.set_name(name);
     table.add_shape(elements);
     table.set_shard_elements(shard_elements);

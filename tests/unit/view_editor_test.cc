@@ -54,6 +54,7 @@ ViewEditor Job(int servers, int workers, int64_t shards) {
   wire::Table table;
   table.set_name("weight");
   table.add_shape(shards * 100);
+  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
   editor.PlaceTables({table}, threads, 100);
   editor.Run(/*steps_total=*/1000, /*steps_per_epoch=*/100);
   editor.SetPhases({wire::Phase()});

@@ -52,6 +52,7 @@ wire::View RunningView(uint64_t number, absl::string_view mode = "asp") {
     worker.set_founder(true);
   }
   wire::Table& table = *view.add_table();
+  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
   table.set_name("weight");
   table.add_shape(4);
   table.set_shard_elements(4);
@@ -182,8 +183,8 @@ class WorkerCoreTest : public ::testing::Test {
     const std::vector<float> gradient(4, 1.0f);
     Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
       EXPECT_TRUE(core.OnGradient(TableId{0},
-                                  Payload::Copy(gradient.data(), 16), now,
-                                  effects)
+                                  Payload::Copy(gradient.data(), 16),
+                                  /*rate_factor=*/1, now, effects)
                       .ok());
       core.OnComputed(loss, now, effects);
     });

@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<Replayer>> Replayer::Create(
                       LearningRateSchedule::Create(config.schedule(), length));
   std::unique_ptr<Replayer> replayer(
       new Replayer(config, std::move(trace), data, model, std::move(callbacks),
-                   std::move(optimizer), std::move(schedule)));
+                   UpdateRule{.optimizer = std::move(optimizer),
+                              .schedule = std::move(schedule)}));
   replayer->steps_per_epoch_ = length.steps_per_epoch;
   SL_RETURN_IF_ERROR(replayer->Prepare());
   return replayer;
@@ -53,14 +54,13 @@ absl::StatusOr<std::unique_ptr<Replayer>> Replayer::Create(
 
 Replayer::Replayer(const config::ClusterConfig& config, DelayTrace trace,
                    const DataSplit* data, Model* model, Callbacks callbacks,
-                   Optimizer optimizer, LearningRateSchedule schedule)
+                   UpdateRule rule)
     : config_(config),
       trace_(std::move(trace)),
       data_(*data),
       model_(*model),
       callbacks_(std::move(callbacks)),
-      optimizer_(std::move(optimizer)),
-      schedule_(std::move(schedule)),
+      update_rule_(std::move(rule)),
       inputs_(config.data().batch_size() * data->train->features()),
       labels_(config.data().batch_size()) {}
 
@@ -75,9 +75,13 @@ absl::Status Replayer::Prepare() {
     SL_ASSIGN_OR_RETURN(Sampler sampler, SamplerOf(config_, data_, rank));
     samplers_.push_back(std::move(sampler));
   }
+  std::vector<wire::Table> tables(model_.tables().begin(),
+                                  model_.tables().end());
+  for (wire::Table& table : tables)
+    *table.mutable_optimizer() = config_.optimizer();
   wire::View placed;
   const Owner owner{.server = 0, .thread = 0};
-  PlaceTables(model_.tables(), absl::MakeConstSpan(&owner, 1),
+  PlaceTables(tables, absl::MakeConstSpan(&owner, 1),
               int64_t{config_.limits().shard_kib()} * 1024 /
                   static_cast<int64_t>(sizeof(float)),
               &placed);
@@ -100,7 +104,7 @@ absl::Status Replayer::Prepare() {
     const wire::Table& table = view_->table(range.table);
     shards_.emplace_back(table, range,
                          static_cast<uint64_t>(config_.train().seed()),
-                         optimizer_);
+                         update_rule_.optimizer);
     rules_.push_back(rules.For(table.name()));
   }
   memories_.resize(count);
@@ -275,9 +279,8 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
   if (gradients.empty()) return absl::OkStatus();
   const bool compare = rules_[index].NeedsUpdates();
   const Payload before = compare ? shard.values() : Payload();
-  ApplyMean(shard, optimizer_, gradients, update.workers,
-            optimizer_.learning_rate() * schedule_.FactorAt(update.clock) *
-                rate_factor);
+  ApplyMean(shard, update_rule_.optimizer, gradients, update.workers,
+            update_rule_.RateAt(update.clock, rate_factor));
   if (compare) {
     rules_[index].Updated(reinterpret_cast<const float*>(before.data()),
                           reinterpret_cast<const float*>(shard.values().data()),

@@ -2,7 +2,9 @@
 // computed from exactly the version that the trace names, and every update made
 // of exactly those gradients, by the same code as in workers and servers. So
 // two optimizers, or two rules for stale gradients, meet the very same delays,
-// and a replay gives the same bits each time.
+// and a replay gives the same bits each time. A trace has delays and no
+// gradients: what else a recorded program of one's own chose, the optimizers of
+// its tables and the factors of its rates, is not replayed.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +14,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/optim/optimizer.h"
-#include "common/optim/schedule.h"
 #include "common/optim/stale_rule.h"
+#include "common/optim/update_rule.h"
 #include "common/view/shard_map.h"
 #include "proto/cluster.pb.h"
 #include "proto/run.pb.h"
@@ -82,7 +83,7 @@ class Replayer {
 
   Replayer(const config::ClusterConfig& config, DelayTrace trace,
            const DataSplit* data, Model* model, Callbacks callbacks,
-           Optimizer optimizer, LearningRateSchedule schedule);
+           UpdateRule rule);
 
   absl::Status Prepare();
   size_t TraceOf(size_t shard) const { return trace_.any_model ? 0 : shard; }
@@ -102,8 +103,7 @@ class Replayer {
   const DataSplit& data_;
   Model& model_;
   const Callbacks callbacks_;
-  const Optimizer optimizer_;
-  const LearningRateSchedule schedule_;
+  const UpdateRule update_rule_;  // Of all tables: built-in models have one.
   std::shared_ptr<const View> view_;
   std::vector<Sampler> samplers_;  // By rank.
   int64_t steps_per_epoch_ = 0;

@@ -344,7 +344,7 @@ void ClientCore::PumpTouched(absl::Time now, Effects* effects) {
 // ---- Push -----------------------------------------------------------------
 
 absl::Status ClientCore::Push(Clock clock, TableId table,
-                              const Payload& gradient,
+                              const Payload& gradient, double rate_factor,
                               absl::Span<const Version> base_versions,
                               absl::Time now, Effects* effects) {
   const int index = static_cast<int>(table);
@@ -381,6 +381,7 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
          .shard = shard,
          .clock = clock,
          .version = base_versions[static_cast<size_t>(versioned)],
+         .rate_factor = rate_factor,
          .values = gradient.Slice(
              static_cast<size_t>(range.begin) * sizeof(float), range.bytes()),
          .slots = {}});
@@ -501,6 +502,7 @@ size_t ClientCore::SendPush(Owner to, PushUnit& unit, absl::Time now,
     switch (entry.kind) {
       case PushEntry::Kind::kGradient:
         fact.set_gradient(entry.version);
+        if (entry.rate_factor != 1) fact.set_rate_factor(entry.rate_factor);
         break;
       case PushEntry::Kind::kAdvance:
         fact.mutable_advance();
@@ -508,6 +510,8 @@ size_t ClientCore::SendPush(Owner to, PushUnit& unit, absl::Time now,
       case PushEntry::Kind::kInstallation:
         fact.mutable_installation()->set_version(entry.version);
         fact.mutable_installation()->set_hash(entry.hash);
+        fact.mutable_installation()->set_slots(
+            static_cast<int32_t>(entry.slots.size()));
         break;
     }
     send.message.payloads.push_back(entry.values);
@@ -788,9 +792,9 @@ void ClientCore::OnPullReply(Owner from, const Message& message, absl::Time now,
   std::map<PullUnit*, const wire::PullAnswer::Parked*> parked;
   absl::Span<const Payload> frames = message.payloads;
   for (const wire::PullAnswer& answer : reply.answer()) {
-    size_t frame_count = 0;
-    if (answer.has_values()) frame_count = FramesOf(PullKind::kStep);
-    if (answer.has_state()) frame_count = FramesOf(PullKind::kState);
+    size_t frame_count = answer.has_values() ? 1 : 0;
+    if (answer.has_state())
+      frame_count = 1 + static_cast<size_t>(answer.state().slots());
     if (frame_count > frames.size()) break;
     const absl::Span<const Payload> tensors = frames.first(frame_count);
     frames.remove_prefix(frame_count);
@@ -861,6 +865,13 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
         OwnerName(*view_, from), " answered a pull of ",
         view_->ShardName(ShardId{shard}), " with",
         answer.has_state() ? "" : "out", " the state of the optimizer")));
+  }
+  const size_t slots = unit.kind == PullKind::kState ? SlotsOf(shard) : 0;
+  if (frames.size() != 1 + slots) {
+    return fail(absl::InternalError(absl::StrCat(
+        OwnerName(*view_, from), " answered a pull of ",
+        view_->ShardName(ShardId{shard}), " with ", frames.size() - 1,
+        " optimizer slots, the table has ", slots)));
   }
   const size_t bytes = view_->shard(ShardId{shard}).bytes();
   for (const Payload& tensor : frames) {

@@ -84,7 +84,6 @@ class ClientCore {
     absl::Duration refused_delay = absl::Milliseconds(2);
     // How often a parked pull asks whom it waits for; at most retry_max.
     absl::Duration parked_delay = absl::Seconds(1);
-    int slot_count = 0;  // Of the job's optimizer.
   };
   struct ShardValue {
     Version version = 0;
@@ -120,14 +119,15 @@ class ClientCore {
   void OnView(std::shared_ptr<const View> view, absl::Time now,
               Effects* effects);
 
-  // Pushes the gradient of one table for clock `clock`. Tables come in any
+  // Pushes the gradient of one table for clock `clock`, to be applied at
+  // `rate_factor` times the usual rate (IsRateFactor()). Tables come in any
   // order, each once per clock, and clocks without gaps from StartAt() on.
   // `base_versions` (by shard id) are the versions that it was computed from;
   // there may be fewer than shards if some were cut in two since.
   // InvalidArgument: wrong size, clock or repeated table; nothing was sent.
   absl::Status Push(Clock clock, TableId table, const Payload& gradient,
-                    absl::Span<const Version> base_versions, absl::Time now,
-                    Effects* effects);
+                    double rate_factor, absl::Span<const Version> base_versions,
+                    absl::Time now, Effects* effects);
 
   // Asks for all shards. `clock` and `own_clock` as in StalenessGate. The
   // answer comes in Effects::pulled under the id that is returned.
@@ -213,6 +213,7 @@ class ClientCore {
     uint64_t seq = 0;
     Clock clock = 0;
     Version version = 0;         // As in wire::Push; none of an advance.
+    double rate_factor = 1;      // Of a gradient.
     Payload values;              // The gradient, or what is installed.
     std::vector<Payload> slots;  // Of an installation.
     uint64_t hash = 0;           // Likewise.
@@ -303,12 +304,12 @@ class ClientCore {
                      absl::Time now, Effects* effects);
   // Payload bytes of the shard in an answer.
   size_t AnswerBytes(int32_t shard, PullKind kind) const {
-    return view_->shard(ShardId{shard}).bytes() * FramesOf(kind);
+    return view_->shard(ShardId{shard}).bytes() *
+           (1 + (kind == PullKind::kState ? SlotsOf(shard) : 0));
   }
-  size_t FramesOf(PullKind kind) const {
-    return kind == PullKind::kState
-               ? 1 + static_cast<size_t>(options_.slot_count)
-               : 1;
+  size_t SlotsOf(int32_t shard) const {
+    const TableId table = view_->shard(ShardId{shard}).table;
+    return static_cast<size_t>(view_->optimizer(table).slot_count());
   }
   void AddAdvance(int32_t shard, Clock clock);
   // Gives the entry its sequence number and a place in the message that is

@@ -538,11 +538,12 @@ void WorkerCore::SetWaitsForRoom(bool waits, absl::Time now) {
 }
 
 absl::Status WorkerCore::OnGradient(TableId table, const Payload& gradient,
-                                    absl::Time now, Effects* effects) {
+                                    double rate_factor, absl::Time now,
+                                    Effects* effects) {
   if (state_ != State::kComputing) return absl::OkStatus();
   ClientCore::Effects client;
-  SL_RETURN_IF_ERROR(
-      client_->Push(clock_, table, gradient, versions_, now, &client));
+  SL_RETURN_IF_ERROR(client_->Push(clock_, table, gradient, rate_factor,
+                                   versions_, now, &client));
   progress_at_ = now;
   Perform(&client, now, effects);
   return absl::OkStatus();

@@ -150,9 +150,9 @@ class WorkerCore {
 
   // Ends of actions. The driver drops the group before OnGroupLost().
   void OnInitialized(absl::Time now, Effects* effects);
-  // InvalidArgument as ClientCore::Push().
+  // `rate_factor` and InvalidArgument as of ClientCore::Push().
   absl::Status OnGradient(TableId table, const Payload& gradient,
-                          absl::Time now, Effects* effects);
+                          double rate_factor, absl::Time now, Effects* effects);
   void OnComputed(double loss, absl::Time now, Effects* effects);
   void OnReducing(absl::Time now);
   struct Reduced {

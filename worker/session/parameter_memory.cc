@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/optim/optimizer.h"
 #include "common/status.h"
 #include "common/view/shard_map.h"
 
@@ -32,10 +33,16 @@ absl::StatusOr<HostParameters> HostParameters::Create(
                                 "]; each size must be at least 1"));
     }
     if (parameter.values == nullptr) return wrong("it has no memory");
+    if (spec.optimizer.has_value()) {
+      const absl::Status made = Optimizer::Create(*spec.optimizer).status();
+      if (!made.ok()) return wrong(std::string(made.message()));
+    }
     wire::Table& table = created.tables_.emplace_back();
     table.set_name(spec.name);
     for (const int64_t size : spec.shape) table.add_shape(size);
     *table.mutable_initializer() = spec.initializer;
+    if (spec.optimizer.has_value())
+      *table.mutable_optimizer() = *spec.optimizer;
     created.values_.push_back(parameter.values);
   }
   return created;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/payload.h"
+#include "proto/optimizer.pb.h"
 #include "proto/view.pb.h"
 
 struct CUstream_st;  // What cudaStream_t points to.
@@ -23,8 +24,9 @@ class ParameterMemory {
  public:
   virtual ~ParameterMemory() = default;
 
-  // One for each parameter, first layer first: name, shape and initializer; the
-  // shard fields are not set. Valid and unchanged as long as this object.
+  // One for each parameter, first layer first: name, shape, initializer, and
+  // perhaps an optimizer; the shard fields are not set. Valid and unchanged as
+  // long as this object.
   virtual absl::Span<const wire::Table> tables() const = 0;
 
   // The parameter's own memory, in the row-major order of its shape. What is
@@ -57,6 +59,9 @@ struct TableSpec {
   std::vector<int64_t> shape;  // Each at least 1; empty for one number.
   // What the parameter is at clock 0; a function of train.seed and the name.
   wire::Initializer initializer;
+  // The rule that updates it, with its own learning rate; none: the config's.
+  // The same on all workers. The config's schedule holds for all parameters.
+  std::optional<config::Optimizer> optimizer = std::nullopt;
 };
 
 // Parameters in the memory of the host that somebody else owns, for example
@@ -70,7 +75,7 @@ class HostParameters final : public ParameterMemory {
     float* values = nullptr;
   };
   // InvalidArgument names the parameter, and what is wrong with its name, its
-  // shape or its address.
+  // shape, its optimizer or its address.
   static absl::StatusOr<HostParameters> Create(
       const std::vector<Parameter>& parameters);
 

@@ -30,7 +30,7 @@ uint64_t GetNumber(absl::Span<const float> digits) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Replica>> Replica::Create(
-    ParameterMemory* parameters, const Optimizer& optimizer,
+    ParameterMemory* parameters, const LearningRateSchedule& schedule,
     int64_t bucket_bytes, std::unique_ptr<FloatMemory> memory,
     std::shared_ptr<const View> view) {
   GradientBuckets::Options options;
@@ -42,26 +42,31 @@ absl::StatusOr<std::unique_ptr<Replica>> Replica::Create(
   }
   SL_ASSIGN_OR_RETURN(GradientBuckets buckets,
                       GradientBuckets::Create(options));
+  std::vector<UpdateRule> rules;
+  for (size_t t = 0; t < options.table_elements.size(); ++t) {
+    rules.push_back({.optimizer = view->optimizer(TableId{static_cast<int>(t)}),
+                     .schedule = schedule});
+  }
   std::unique_ptr<Replica> replica(
-      new Replica(parameters, optimizer, std::move(memory), std::move(buckets),
-                  std::move(view)));
-  for (const int64_t elements : options.table_elements) {
+      new Replica(parameters, std::move(rules), std::move(memory),
+                  std::move(buckets), std::move(view)));
+  for (size_t t = 0; t < options.table_elements.size(); ++t) {
     std::vector<FloatMemory::Array>& slots = replica->slots_.emplace_back();
-    for (int s = 0; s < optimizer.slot_count(); ++s) {
-      SL_ASSIGN_OR_RETURN(
-          FloatMemory::Array slot,
-          replica->memory_->Allocate(static_cast<size_t>(elements)));
+    for (int s = 0; s < replica->rules_[t].optimizer.slot_count(); ++s) {
+      SL_ASSIGN_OR_RETURN(FloatMemory::Array slot,
+                          replica->memory_->Allocate(
+                              static_cast<size_t>(options.table_elements[t])));
       slots.push_back(std::move(slot));
     }
   }
   return replica;
 }
 
-Replica::Replica(ParameterMemory* parameters, const Optimizer& optimizer,
+Replica::Replica(ParameterMemory* parameters, std::vector<UpdateRule> rules,
                  std::unique_ptr<FloatMemory> memory, GradientBuckets buckets,
                  std::shared_ptr<const View> view)
     : parameters_(*parameters),
-      optimizer_(optimizer),
+      rules_(std::move(rules)),
       memory_(std::move(memory)),
       buckets_(std::move(buckets)),
       view_(std::move(view)),
@@ -165,11 +170,12 @@ absl::StatusOr<uint64_t> Replica::Hash(const View& view) {
 }
 
 int64_t Replica::bytes() const {
-  int64_t elements = 0;
-  for (size_t t = 0; t < slots_.size(); ++t)
-    elements += parameters_.parameter(static_cast<int>(t)).size();
-  return elements * static_cast<int64_t>(sizeof(float)) *
-         (1 + optimizer_.slot_count());
+  size_t floats = 0;
+  for (size_t t = 0; t < slots_.size(); ++t) {
+    floats += parameters_.parameter(static_cast<int>(t)).size() *
+              (1 + slots_[t].size());
+  }
+  return static_cast<int64_t>(floats * sizeof(float));
 }
 
 void Replica::StartStep() {
@@ -179,26 +185,29 @@ void Replica::StartStep() {
 }
 
 absl::Status Replica::Add(Collective& group, TableId table,
-                          const Payload& gradient) {
+                          const Payload& gradient, double rate_factor) {
   std::vector<int> issue;
   SL_RETURN_IF_ERROR(buckets_.Add(table, gradient, &issue));
-  own_.emplace_back(table, gradient);
+  own_.push_back(
+      {.table = table, .values = gradient, .rate_factor = rate_factor});
   for (const int bucket : issue)
     tickets_.push_back(group.AllReduceAsync(buckets_.bucket(bucket)));
   return absl::OkStatus();
 }
 
 absl::Status Replica::AddAgain(Collective& group) {
-  std::vector<std::pair<TableId, Payload>> own;
+  std::vector<Gradient> own;
   own.swap(own_);
   StartStep();
-  for (const auto& [table, gradient] : own)
-    SL_RETURN_IF_ERROR(Add(group, table, gradient));
+  for (const Gradient& gradient : own) {
+    SL_RETURN_IF_ERROR(
+        Add(group, gradient.table, gradient.values, gradient.rate_factor));
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<Replica::StepResult> Replica::FinishStep(Collective& group,
-                                                        float learning_rate,
+                                                        Clock clock,
                                                         bool* group_failed) {
   *group_failed = false;
   SL_CHECK(Complete(), "a step without all of its gradients");
@@ -220,8 +229,10 @@ absl::StatusOr<Replica::StepResult> Replica::FinishStep(Collective& group,
     sums.push_back(buckets_.bucket(bucket));
   SL_ASSIGN_OR_RETURN(const bool finite, memory_->AllFinite(sums));
   if (finite) {
-    SL_RETURN_IF_ERROR(
-        Apply(1.0f / static_cast<float>(group.world_size()), learning_rate));
+    const float scale = 1.0f / static_cast<float>(group.world_size());
+    for (const Gradient& own : own_)
+      SL_RETURN_IF_ERROR(Apply(own, scale, clock));
+    for (Version& version : versions_) ++version;
     return result;
   }
   result.nonfinite = true;
@@ -236,9 +247,9 @@ absl::StatusOr<Replica::StepResult> Replica::FinishStep(Collective& group,
 
 absl::StatusOr<std::vector<Rank>> Replica::FindCulprits(Collective& group) {
   std::vector<absl::Span<const float>> gradients;
-  for (const auto& [table, gradient] : own_) {
-    gradients.emplace_back(reinterpret_cast<const float*>(gradient.data()),
-                           gradient.size() / sizeof(float));
+  for (const Gradient& own : own_) {
+    gradients.emplace_back(reinterpret_cast<const float*>(own.values.data()),
+                           own.values.size() / sizeof(float));
   }
   SL_ASSIGN_OR_RETURN(const bool finite, memory_->AllFinite(gradients));
   std::vector<float> guilty(static_cast<size_t>(group.world_size()), 0.0f);
@@ -254,37 +265,35 @@ absl::StatusOr<std::vector<Rank>> Replica::FindCulprits(Collective& group) {
   return culprits;
 }
 
-absl::Status Replica::Apply(float scale, float learning_rate) {
-  for (size_t t = 0; t < slots_.size(); ++t) {
-    const absl::Span<const ShardRange> ranges =
-        view_->ShardsOf(TableId{static_cast<int>(t)});
-    // Neighbouring shards of one version are one piece: the bits do not depend
-    // on where a table is cut.
-    for (size_t first = 0; first < ranges.size();) {
-      const Version version = VersionOf(*view_, ranges[first].shard);
-      ShardRange piece = ranges[first];
-      for (++first; first < ranges.size() &&
-                    VersionOf(*view_, ranges[first].shard) == version;
-           ++first) {
-        piece.end = ranges[first].end;
-      }
-      const Range range = RangeOf(piece);
-      const auto* const gradient = reinterpret_cast<const std::byte*>(
-          buckets_.Gradient(piece.table).data() + piece.begin);
-      Optimizer::ApplyArgs args;
-      args.in = range.values.data();
-      args.out = range.values.data();
-      for (size_t s = 0; s < range.slots.size(); ++s)
-        args.slots[s] = range.slots[s].data();
-      args.gradients = absl::MakeConstSpan(&gradient, 1);
-      args.elements = range.values.size();
-      args.gradient_scale = scale;
-      args.learning_rate = learning_rate;
-      args.update_count = static_cast<int64_t>(version) + 1;
-      SL_RETURN_IF_ERROR(memory_->Apply(optimizer_, args));
+absl::Status Replica::Apply(const Gradient& own, float scale, Clock clock) {
+  const UpdateRule& rule = rules_[static_cast<size_t>(own.table)];
+  const absl::Span<const ShardRange> ranges = view_->ShardsOf(own.table);
+  // Neighbouring shards of one version are one piece: the bits do not depend on
+  // where a table is cut.
+  for (size_t first = 0; first < ranges.size();) {
+    const Version version = VersionOf(*view_, ranges[first].shard);
+    ShardRange piece = ranges[first];
+    for (++first; first < ranges.size() &&
+                  VersionOf(*view_, ranges[first].shard) == version;
+         ++first) {
+      piece.end = ranges[first].end;
     }
+    const Range range = RangeOf(piece);
+    const auto* const gradient = reinterpret_cast<const std::byte*>(
+        buckets_.Gradient(piece.table).data() + piece.begin);
+    Optimizer::ApplyArgs args;
+    args.in = range.values.data();
+    args.out = range.values.data();
+    for (size_t s = 0; s < range.slots.size(); ++s)
+      args.slots[s] = range.slots[s].data();
+    args.gradients = absl::MakeConstSpan(&gradient, 1);
+    args.elements = range.values.size();
+    args.gradient_scale = scale;
+    args.learning_rate =
+        static_cast<float>(rule.RateAt(clock, own.rate_factor));
+    args.update_count = static_cast<int64_t>(version) + 1;
+    SL_RETURN_IF_ERROR(memory_->Apply(rule.optimizer, args));
   }
-  for (Version& version : versions_) ++version;
   return absl::OkStatus();
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/optim/optimizer.h"
+#include "common/optim/update_rule.h"
 #include "worker/client/client_core.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/gradient_buckets.h"
@@ -25,7 +25,7 @@ class Replica {
   // Whatever is there counts until Initialize() or Take(). Everything lies in
   // `memory`, like the parameters.
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
-      ParameterMemory* parameters, const Optimizer& optimizer,
+      ParameterMemory* parameters, const LearningRateSchedule& schedule,
       int64_t bucket_bytes, std::unique_ptr<FloatMemory> memory,
       std::shared_ptr<const View> view);
 
@@ -48,9 +48,12 @@ class Replica {
   // Nothing of the step before is in flight any more.
   void StartStep();
   // The gradient of one table at the present parameters, in the replica's
-  // memory, tables in any order. Its sum over the group begins meanwhile.
-  // Errors as GradientBuckets::Add().
-  absl::Status Add(Collective& group, TableId table, const Payload& gradient);
+  // memory, tables in any order. Its sum over the group begins meanwhile. Here,
+  // the mean is applied at `rate_factor` times the usual rate
+  // (IsRateFactor()); ranks stay equal if they give the same one. Errors as
+  // GradientBuckets::Add().
+  absl::Status Add(Collective& group, TableId table, const Payload& gradient,
+                   double rate_factor);
   // What was added to a step whose group has failed, once more, to another
   // group: instead of StartStep() and Add().
   absl::Status AddAgain(Collective& group);
@@ -66,11 +69,12 @@ class Replica {
     // Whose gradient has one; none if they are finite and their sum is not.
     std::vector<Rank> culprits;
   };
-  // Waits for the sums and applies their mean. With an error, `*group_failed`
+  // Waits for the sums and applies their mean, as the step of `clock`. With an
+  // error, `*group_failed`
   // tells whether it is the group that failed. The gradients are kept until the
   // next step: who is to blame for a bad one is found out only when the sum was
   // looked at.
-  absl::StatusOr<StepResult> FinishStep(Collective& group, float learning_rate,
+  absl::StatusOr<StepResult> FinishStep(Collective& group, Clock clock,
                                         bool* group_failed);
 
   // Each rank tells its clock (-1 or more), and they do as PlanCatchUp() says:
@@ -83,7 +87,13 @@ class Replica {
   absl::StatusOr<CaughtUp> CatchUp(Collective& group, Clock clock);
 
  private:
-  Replica(ParameterMemory* parameters, const Optimizer& optimizer,
+  // What was added to the present step.
+  struct Gradient {
+    TableId table{};
+    Payload values;
+    double rate_factor = 1;
+  };
+  Replica(ParameterMemory* parameters, std::vector<UpdateRule> rules,
           std::unique_ptr<FloatMemory> memory, GradientBuckets buckets,
           std::shared_ptr<const View> view);
   struct Range {  // Of one shard.
@@ -94,7 +104,7 @@ class Replica {
   absl::StatusOr<ClientCore::ShardValue> CopyOf(const ShardRange& of,
                                                 Version version);
   Version VersionOf(const View& view, ShardId shard) const;
-  absl::Status Apply(float scale, float learning_rate);
+  absl::Status Apply(const Gradient& own, float scale, Clock clock);
   // Which ranks have a gradient with a NaN or an infinity.
   absl::StatusOr<std::vector<Rank>> FindCulprits(Collective& group);
   // Numbers of the host through the operation that `start` begins.
@@ -103,14 +113,14 @@ class Replica {
       const std::function<Collective::Ticket(absl::Span<float>)>& start);
 
   ParameterMemory& parameters_;
-  const Optimizer optimizer_;
+  const std::vector<UpdateRule> rules_;  // By table.
   const std::unique_ptr<FloatMemory> memory_;
   GradientBuckets buckets_;
   std::shared_ptr<const View> view_;  // How versions_ are cut.
   std::vector<std::vector<FloatMemory::Array>> slots_;  // By table, slot.
   std::vector<Version> versions_;                       // By shard.
   // Of the present step: this worker's gradients, and what the group does.
-  std::vector<std::pair<TableId, Payload>> own_;
+  std::vector<Gradient> own_;
   std::vector<Collective::Ticket> tickets_;
 };
 

@@ -11,8 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
-#include "common/optim/optimizer.h"
 #include "common/optim/stale_rule.h"
+#include "common/optim/update_rule.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
@@ -33,7 +33,6 @@ namespace {
 
 WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
                                   const WorkerProcess& self,
-                                  const Optimizer& optimizer,
                                   absl::Span<const wire::Table> tables) {
   const config::ClusterConfig& config = options.config;
   const config::Limits& limits = config.limits();
@@ -51,7 +50,6 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   core.save_timeout = absl::Milliseconds(limits.save_timeout_ms());
   core.client.window_bytes = size_t{1024} * limits.window_kib();
   core.client.message_bytes = size_t{1024} * limits.message_kib();
-  core.client.slot_count = optimizer.slot_count();
   MemberCore::Options& member = core.member;
   member.coordinator_address = loop.coordinator_endpoint;
   member.start_timeout = absl::Milliseconds(limits.start_timeout_ms());
@@ -71,7 +69,6 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
 // What is made once of the options.
 struct Session::Parts {
   WorkerProcess self;
-  Optimizer optimizer;
   LearningRateSchedule schedule;
   WorkerLoop::Options loop;
 };
@@ -110,7 +107,7 @@ struct Session::Life {
   }
 
   std::optional<Task> Next();
-  absl::Status Gradient(int table, Payload gradient);
+  absl::Status Gradient(int table, Payload gradient, double rate_factor);
   absl::Status FinishStep(double loss);
   void Save();
 
@@ -189,8 +186,6 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(
         "rank ", static_cast<int>(options.rank), " is outside [0, ",
         workers.size(), "), the workers of the config"));
   }
-  SL_ASSIGN_OR_RETURN(const Optimizer optimizer,
-                      Optimizer::Create(config.optimizer()));
   SL_ASSIGN_OR_RETURN(
       LearningRateSchedule schedule,
       LearningRateSchedule::Create(config.schedule(), options.length));
@@ -200,11 +195,10 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(
   for (const wire::Table& table : parameters->tables())
     names.push_back(table.name());
   SL_RETURN_IF_ERROR(stale.CheckTables(names));
-  Parts parts = {.self = workers[rank],
-                 .optimizer = optimizer,
-                 .schedule = std::move(schedule),
-                 .loop = LoopOptionsOf(options, workers[rank], optimizer,
-                                       parameters->tables())};
+  Parts parts = {
+      .self = workers[rank],
+      .schedule = std::move(schedule),
+      .loop = LoopOptionsOf(options, workers[rank], parameters->tables())};
   return std::unique_ptr<Session>(new Session(
       options, parameters, to_coordinator, to_shard_threads, std::move(parts)));
 }
@@ -275,9 +269,10 @@ std::optional<Session::Task> Session::Next() {
   return std::nullopt;
 }
 
-absl::Status Session::Gradient(int table, Payload gradient) {
+absl::Status Session::Gradient(int table, Payload gradient,
+                               double rate_factor) {
   if (life_ == nullptr) return absl::FailedPreconditionError("no step is open");
-  return life_->Gradient(table, std::move(gradient));
+  return life_->Gradient(table, std::move(gradient), rate_factor);
 }
 
 absl::Status Session::FinishStep(double loss) {
@@ -433,7 +428,8 @@ absl::Status Session::Life::BeginStep(Clock of, bool by_all_reduce,
   return absl::OkStatus();
 }
 
-absl::Status Session::Life::Gradient(int table, Payload gradient) {
+absl::Status Session::Life::Gradient(int table, Payload gradient,
+                                     double rate_factor) {
   if (!step.has_value())
     return absl::FailedPreconditionError("no step is open");
   const absl::Span<const wire::Table> tables = parameters.tables();
@@ -448,6 +444,11 @@ absl::Status Session::Life::Gradient(int table, Payload gradient) {
         absl::StrCat("the gradient of '", of.name(), "' has ", gradient.size(),
                      " bytes; ", bytes, " are required"));
   }
+  if (!IsRateFactor(rate_factor)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gradient of '", of.name(), "' has a rate factor of ",
+                     rate_factor, "; 0 to ", kRateFactorMax, " is required"));
+  }
   if (step->has_gradient[static_cast<size_t>(table)]) {
     return absl::InvalidArgumentError(absl::StrCat(
         "'", of.name(), "' has a gradient in step ", step->clock, " already"));
@@ -456,9 +457,10 @@ absl::Status Session::Life::Gradient(int table, Payload gradient) {
       HasBadGradient(parts.self.conditions, step->clock)) {
     gradient = WithNan(gradient);
   }
-  SL_RETURN_IF_ERROR(step->by_all_reduce
-                         ? replica->Add(*group, TableId{table}, gradient)
-                         : loop.Push(TableId{table}, gradient));
+  SL_RETURN_IF_ERROR(
+      step->by_all_reduce
+          ? replica->Add(*group, TableId{table}, gradient, rate_factor)
+          : loop.Push(TableId{table}, gradient, rate_factor));
   step->has_gradient[static_cast<size_t>(table)] = true;
   return absl::OkStatus();
 }
@@ -533,7 +535,7 @@ absl::Status Session::Life::MakeReplica() {
   }
   const int64_t bucket_kib = options.config.sync().collective().bucket_kib();
   SL_ASSIGN_OR_RETURN(
-      replica, Replica::Create(&parameters, parts.optimizer, bucket_kib * 1024,
+      replica, Replica::Create(&parameters, parts.schedule, bucket_kib * 1024,
                                std::move(memory), loop.view()));
   return absl::OkStatus();
 }
@@ -567,10 +569,7 @@ absl::Status Session::Life::FinishReducing(Clock of, double loss) {
   });
   bool group_failed = false;
   const absl::StatusOr<Replica::StepResult> summed =
-      replica->FinishStep(*group,
-                          static_cast<float>(parts.optimizer.learning_rate() *
-                                             parts.schedule.FactorAt(of)),
-                          &group_failed);
+      replica->FinishStep(*group, of, &group_failed);
   if (!summed.ok() && !group_failed) return summed.status();
   if (!summed.ok()) {
     GroupLost(summed.status());

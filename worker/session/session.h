@@ -62,8 +62,8 @@ class Session {
 
   // Everything handed over outlives the session. `to_coordinator` and
   // `to_shard_threads`, which may be one, carry the messages. Nothing is sent
-  // before Next(). InvalidArgument: no such worker in the config, an optimizer
-  // that is none, rules for tables that the model does not have.
+  // before Next(). InvalidArgument: no such worker in the config, rules for
+  // tables that the model does not have.
   static absl::StatusOr<std::unique_ptr<Session>> Create(
       const Options& options, ParameterMemory* parameters,
       Transport& to_coordinator, Transport& to_shard_threads);
@@ -105,8 +105,15 @@ class Session {
   // The whole gradient of a table, float32, in the order of its parameter. It
   // is sent or summed from this memory, so nobody may change it any more; a
   // copy is made nowhere. May wait until there is room for it.
+  //
+  // `rate_factor`, from 0 to kRateFactorMax (common/optim/update_rule.h), is
+  // multiplied with the learning rate of the table's optimizer and the factor
+  // of the config's schedule. Where the gradients of several workers are summed
+  // into one update, that of the lowest rank among them counts; by all-reduce
+  // each worker goes by its own, so all have to give the same one for a step.
+  //
   // InvalidArgument names the table and what does not fit; nothing happened.
-  absl::Status Gradient(int table, Payload gradient);
+  absl::Status Gradient(int table, Payload gradient, double rate_factor = 1);
   // FailedPrecondition names tables without a gradient; nothing happened.
   absl::Status FinishStep(double loss);
 

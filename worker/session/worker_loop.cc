@@ -93,7 +93,8 @@ std::unique_ptr<const WorkerCore::Action> WorkerLoop::Next() {
   return action;
 }
 
-absl::Status WorkerLoop::Push(TableId table, const Payload& gradient) {
+absl::Status WorkerLoop::Push(TableId table, const Payload& gradient,
+                              double rate_factor) {
   bool news = false;
   {
     MutexLock lock(mutex_);
@@ -107,7 +108,7 @@ absl::Status WorkerLoop::Push(TableId table, const Payload& gradient) {
     if (!core_.ending().ok()) return core_.ending();
     WorkerCore::Effects effects;
     const absl::Status pushed =
-        core_.OnGradient(table, gradient, Now(), &effects);
+        core_.OnGradient(table, gradient, rate_factor, Now(), &effects);
     Take(&effects);
     SL_RETURN_IF_ERROR(pushed);
     news = HasNews();

@@ -59,7 +59,7 @@ class WorkerLoop {
   }
   // WorkerCore::OnGradient(), once there is room for it. Returns before it is
   // sent. ending() if the worker is to stop.
-  absl::Status Push(TableId table, const Payload& gradient);
+  absl::Status Push(TableId table, const Payload& gradient, double rate_factor);
   // Returns after that time, or as soon as the worker is to stop, with
   // ending().
   absl::Status Sleep(absl::Duration time);

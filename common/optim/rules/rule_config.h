@@ -6,7 +6,7 @@
 
 #include "common/config/config_problems.h"
 #include "common/optim/rules/rule.h"
-#include "proto/cluster.pb.h"
+#include "proto/optimizer.pb.h"
 
 namespace slackline::optim {
 
