@@ -88,6 +88,8 @@ void CheckModelAndData(const config::ClusterConfig& config,
 }
 
 void FillParts(config::ClusterConfig* config) {
+  if (config->has_model() && !config->train().has_epochs())
+    config->mutable_train()->set_epochs(1);
   FillSchedule(config->mutable_schedule());
   FillModes(config->mutable_sync());
   FillCollective(AllCuda(*config),

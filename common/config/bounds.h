@@ -2,6 +2,7 @@
 // keyboard, not real clusters.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace slackline {
@@ -12,6 +13,9 @@ inline constexpr int kSlowdownMax = 1000;
 inline constexpr int kKibMax = 1 << 20;  // 1 GiB, far from where int32 ends.
 inline constexpr int kHourMs = 3600 * 1000;
 inline constexpr int kTimeoutMsMax = 24 * kHourMs;
+// Figures of a program's own in one record of metrics, and of their names.
+inline constexpr size_t kMetricValuesMax = 64;
+inline constexpr size_t kMetricNameBytesMax = 64;
 inline constexpr int64_t kStepsMax = int64_t{1} << 40;
 
 }  // namespace slackline

@@ -55,8 +55,21 @@ std::optional<int64_t> Elements(const std::vector<int64_t>& shape) {
   return elements;
 }
 
+// Bytes of an element; 0: no type of the format.
+int64_t SizeOfType(absl::string_view type) {
+  static constexpr std::pair<absl::string_view, int64_t> kTypes[] = {
+      {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"U16", 2}, {"I16", 2},
+      {"F16", 2},  {"BF16", 2}, {"U32", 4}, {"I32", 4}, {"F32", 4},
+      {"U64", 8},  {"I64", 8},  {"F64", 8}};
+  for (const auto& [name, size] : kTypes) {
+    if (name == type) return size;
+  }
+  return 0;
+}
+
 absl::Status CheckTensors(const std::string& path,
-                          absl::Span<const TensorView> tensors) {
+                          absl::Span<const TensorView> tensors,
+                          absl::Span<const TypedTensor> others) {
   std::set<std::string> names;
   for (const TensorView& tensor : tensors) {
     const std::string where =
@@ -69,6 +82,28 @@ absl::Status CheckTensors(const std::string& path,
       return absl::InvalidArgumentError(absl::StrCat(
           where, ": shape ", ShapeText(tensor.shape), " does not make ",
           tensor.values.size(), " values; sizes of at least 1 are required"));
+    }
+  }
+  for (const TypedTensor& tensor : others) {
+    const std::string where =
+        absl::StrCat("write ", path, ": tensor '", tensor.name, "'");
+    if (tensor.name == kMetadataKey || !names.insert(tensor.name).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, ": the name is taken; each tensor needs one of its own"));
+    }
+    const int64_t size = SizeOfType(tensor.type);
+    if (size == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, ": type is '", tensor.type,
+          "', which is none of the format; F32, I64, BOOL are some"));
+    }
+    if (const auto elements = Elements(tensor.shape);
+        !elements.has_value() ||
+        *elements * size != static_cast<int64_t>(tensor.bytes.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": shape ", ShapeText(tensor.shape), " of ",
+                       tensor.type, " does not make ", tensor.bytes.size(),
+                       " bytes; sizes of at least 1 are required"));
     }
   }
   return absl::OkStatus();
@@ -212,14 +247,22 @@ absl::StatusOr<TensorMetadata> ParseMetadata(const Reader& reader,
 
 absl::Status WriteSafetensors(const std::string& path,
                               absl::Span<const TensorView> tensors,
-                              const TensorMetadata& metadata) {
-  SL_RETURN_IF_ERROR(CheckTensors(path, tensors));
+                              const TensorMetadata& metadata,
+                              absl::Span<const TypedTensor> others) {
+  SL_RETURN_IF_ERROR(CheckTensors(path, tensors, others));
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!metadata.empty()) json[kMetadataKey] = metadata;
   uint64_t offset = 0;
   for (const TensorView& tensor : tensors) {
     const uint64_t end = offset + tensor.values.size() * sizeof(float);
     json[tensor.name] = {{"dtype", "F32"},
+                         {"shape", tensor.shape},
+                         {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  for (const TypedTensor& tensor : others) {
+    const uint64_t end = offset + tensor.bytes.size();
+    json[tensor.name] = {{"dtype", tensor.type},
                          {"shape", tensor.shape},
                          {"data_offsets", {offset, end}}};
     offset = end;
@@ -238,6 +281,9 @@ absl::Status WriteSafetensors(const std::string& path,
   std::vector<absl::string_view> parts = {BytesOf(&header_bytes, 1), header};
   for (const TensorView& tensor : tensors) {
     parts.push_back(BytesOf(tensor.values.data(), tensor.values.size()));
+  }
+  for (const TypedTensor& tensor : others) {
+    parts.push_back(BytesOf(tensor.bytes.data(), tensor.bytes.size()));
   }
   return WriteFileAtomically(path, parts);
 }

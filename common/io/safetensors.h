@@ -1,9 +1,11 @@
 // Safetensors files (https://github.com/huggingface/safetensors, "Format"),
 // which PyTorch and others load: an 8-byte little-endian header size, a JSON
 // header with name, type, shape and place of each tensor, then the tensors'
-// bytes. Float32 only.
+// bytes. What is read has to be float32; what is written may have other types
+// beside it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/io/typed_tensor.h"
 
 namespace slackline {
 
@@ -30,12 +33,14 @@ struct Tensor {
 
 using TensorMetadata = std::map<std::string, std::string>;
 
-// Writes the tensors in the order given: the same content gives the same bytes.
-// As WriteFileAtomically() (atomic_file.h): on failure the old file stays.
-// InvalidArgument names the tensor whose name, shape or size does not fit.
+// Writes the tensors in the order given, then `others`: the same content gives
+// the same bytes. As WriteFileAtomically() (atomic_file.h): on failure the old
+// file stays. InvalidArgument names the tensor whose name, type, shape or size
+// does not fit.
 absl::Status WriteSafetensors(const std::string& path,
                               absl::Span<const TensorView> tensors,
-                              const TensorMetadata& metadata);
+                              const TensorMetadata& metadata,
+                              absl::Span<const TypedTensor> others = {});
 
 struct SafetensorsFile {
   std::vector<Tensor> tensors;  // In the order of the file.

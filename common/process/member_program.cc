@@ -26,13 +26,54 @@ constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 }  // namespace
 
-int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
-  StopSignal::Block();
+absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
+    const MemberProgram& program, const MemberFlags& flags) {
+  SL_ASSIGN_OR_RETURN(
+      config::ClusterConfig config,
+      LoadClusterConfig(flags.cluster, program.config_parts, flags.overrides));
+  const int count = program.count(config);
+  if (!flags.add && (!flags.host.empty() || flags.threads != 0)) {
+    return absl::InvalidArgumentError(
+        "--host and --threads are for --add; the config says them for its own "
+        "servers");
+  }
+  if (flags.add && flags.index < count) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--index: ", flags.index, " belongs to the config, which has ", count,
+        " servers; a server that is added takes a larger one ('slackline "
+        "servers add' finds it)"));
+  }
+  if (!flags.add && (flags.index < 0 || flags.index >= count)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--index: ", flags.index, " is outside [0, ", count,
+                     "); the config has ", count, " ", program.role, "s"));
+  }
+  if (config.coordinator().port() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flags.cluster,
+        ": coordinator.port: value is 0, which only 'slackline run' replaces; "
+        "choose a port that all processes know"));
+  }
+  return config;
+}
+
+void BeginMember(const std::string& name, const std::string& role,
+                 const MemberFlags& flags, const config::ClusterConfig& config,
+                 const TimeSource& time) {
   KeepFreedMemory();
   // Whoever sends garbage would write to our stderr; what is wrong with a
   // message is said in the answer to it.
   google::protobuf::SetLogHandler(nullptr);
   const absl::Status files = RaiseFileLimit();
+  SetUpLogging(absl::StrCat(role, " ", flags.index), time);
+  spdlog::info("{} --cluster={} --index={} --data-dir={} --out={} with\n{}",
+               name, flags.cluster, flags.index, flags.data_dir, flags.out,
+               ToText(config));
+  if (!files.ok()) spdlog::warn("{}", std::string(files.message()));
+}
+
+int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
+  StopSignal::Block();
   // Workers may be programs of their own.
   const std::string name =
       argc > 0 ? std::filesystem::path(argv[0]).filename().string()
@@ -95,38 +136,10 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
   const absl::StatusOr<config::ClusterConfig> config =
-      LoadClusterConfig(flags.cluster, program.config_parts, flags.overrides);
+      LoadMemberConfig(program, flags);
   if (!config.ok()) {
     std::fprintf(stderr, "%s\n",
                  std::string(config.status().message()).c_str());
-    return kExitUsage;
-  }
-  const int count = program.count(*config);
-  if (!flags.add && (!flags.host.empty() || flags.threads != 0)) {
-    std::fprintf(stderr,
-                 "--host and --threads are for --add; the config says them for "
-                 "its own servers\n");
-    return kExitUsage;
-  }
-  if (flags.add && flags.index < count) {
-    std::fprintf(stderr,
-                 "--index: %d belongs to the config, which has %d servers; a "
-                 "server that is added takes a larger one ('slackline servers "
-                 "add' finds it)\n",
-                 flags.index, count);
-    return kExitUsage;
-  }
-  if (!flags.add && (flags.index < 0 || flags.index >= count)) {
-    std::fprintf(stderr,
-                 "--index: %d is outside [0, %d); the config has %d %ss\n",
-                 flags.index, count, count, program.role.c_str());
-    return kExitUsage;
-  }
-  if (config->coordinator().port() == 0) {
-    std::fprintf(stderr,
-                 "%s: coordinator.port: value is 0, which only 'slackline run' "
-                 "replaces; choose a port that all processes know\n",
-                 flags.cluster.c_str());
     return kExitUsage;
   }
   TimeSource time;
@@ -139,11 +152,7 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
     }
     time = TimeSource(*step);
   }
-  SetUpLogging(absl::StrCat(program.role, " ", flags.index), time);
-  spdlog::info("{} --cluster={} --index={} --data-dir={} --out={} with\n{}",
-               name, flags.cluster, flags.index, flags.data_dir, flags.out,
-               ToText(*config));
-  if (!files.ok()) spdlog::warn("{}", std::string(files.message()));
+  BeginMember(name, program.role, flags, *config, time);
   const absl::Status status = program.run(flags, *config, time);
   if (!status.ok()) {
     spdlog::error("{}", std::string(status.message()));

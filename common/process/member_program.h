@@ -44,6 +44,19 @@ struct MemberProgram {
       run;
 };
 
+// The config of flags.cluster with the overrides, completed and checked, and
+// flags.index against it. InvalidArgument or NotFound says what to write into
+// which file or flag; count and config_parts alone are read of `program`.
+absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
+    const MemberProgram& program, const MemberFlags& flags);
+
+// What a process does first that is a member of a job: the log on stderr, which
+// begins with the flags and the config, limits and memory. `name` is the
+// program's. Call once.
+void BeginMember(const std::string& name, const std::string& role,
+                 const MemberFlags& flags, const config::ClusterConfig& config,
+                 const TimeSource& time);
+
 // The whole of main(): returns its exit code, 0 done, 1 failed, 2 wrong usage
 // or config. Stop signals are blocked when `run` is called: it makes a
 // StopSignal.

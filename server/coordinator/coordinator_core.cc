@@ -1,11 +1,14 @@
 #include "server/coordinator/coordinator_core.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/config/bounds.h"
 #include "common/cut.h"
 #include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
@@ -32,6 +35,14 @@ wire::View FirstView(const CoordinatorCore::Options& options) {
   view.set_run(options.run);
   view.set_state(wire::FORMING);
   return view;
+}
+
+bool HasBadValues(const run::MetricRecord& record) {
+  return static_cast<size_t>(record.value_size()) > kMetricValuesMax ||
+         absl::c_any_of(record.value(), [](const auto& value) {
+           return value.first.size() > kMetricNameBytesMax ||
+                  !std::isfinite(value.second);
+         });
 }
 
 }  // namespace
@@ -415,6 +426,7 @@ void CoordinatorCore::OnRecords(const wire::Heartbeat& heartbeat,
     record.set_rank(worker->index());
     record.set_model_sha256(Cut(record.model_sha256(), kHashBytesMax));
     record.DiscardUnknownFields();
+    if (HasBadValues(record)) record.clear_value();
     outcome_.OnRecord(std::move(record), now, effects);
   }
 }

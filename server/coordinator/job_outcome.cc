@@ -1,6 +1,7 @@
 #include "server/coordinator/job_outcome.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,27 @@
 #include "server/coordinator/job_end.h"
 
 namespace slackline {
+namespace {
+
+// What was not measured meets no rule.
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+double TestLossOf(const run::MetricRecord& evaluation) {
+  return evaluation.has_loss() ? evaluation.loss() : kNone;
+}
+double TestAccuracyOf(const run::MetricRecord& evaluation) {
+  return evaluation.has_accuracy() ? evaluation.accuracy() : kNone;
+}
+
+// To a Result or a Summary.
+template <typename Report>
+void PutEvaluation(const run::MetricRecord& evaluation, Report* report) {
+  if (evaluation.has_loss()) report->set_test_loss(evaluation.loss());
+  if (evaluation.has_accuracy())
+    report->set_test_accuracy(evaluation.accuracy());
+}
+
+}  // namespace
 
 void JobOutcome::OnEnded(absl::Time now) {
   trained_at_ = std::min(trained_at_, now);
@@ -46,12 +68,11 @@ absl::Time JobOutcome::StopTime() const {
 void JobOutcome::StopIfRuleMet(const run::MetricRecord& evaluation) {
   if (!MayStop()) return;
   const std::string rule =
-      StopRuleMet(stop_, evaluation.loss(), evaluation.accuracy());
+      StopRuleMet(stop_, TestLossOf(evaluation), TestAccuracyOf(evaluation));
   if (rule.empty()) return;
   run::Result result;
   result.set_steps(evaluation.step());
-  result.set_test_loss(evaluation.loss());
-  result.set_test_accuracy(evaluation.accuracy());
+  PutEvaluation(evaluation, &result);
   result.set_model_sha256(evaluation.model_sha256());
   StopByRule(absl::StrCat(rule, " at step ", evaluation.step()),
              evaluation.seconds(), result);
@@ -67,8 +88,7 @@ void JobOutcome::OnTime(absl::Time now) {
       evaluation == latest_.end()) {
     absl::StrAppend(&rule, ", nothing was evaluated");
   } else {
-    result.set_test_loss(evaluation->second.loss());
-    result.set_test_accuracy(evaluation->second.accuracy());
+    PutEvaluation(evaluation->second, &result);
     absl::StrAppend(&rule, ", the last evaluation was of step ",
                     evaluation->second.step());
   }
@@ -81,7 +101,7 @@ void JobOutcome::StopByRule(const std::string& rule, double seconds,
   stopped_seconds_ = seconds;
   result_ = result;
   if (const auto trained = latest_.find(run::MetricRecord::TRAIN);
-      trained != latest_.end()) {
+      trained != latest_.end() && trained->second.has_loss()) {
     result_->set_train_loss(trained->second.loss());
   }
   editor_->End(JobEndOf(wire::JobEnd::STOP_RULE, stopped_));
@@ -108,8 +128,12 @@ void JobOutcome::PutSummary(Clock steps, int64_t examples,
   if (result_.has_value()) {
     // What the last heartbeats said, after the end.
     summary->set_steps(stopped_by_time_ ? steps : result_->steps());
-    if (result_->has_train_loss())
+    if (result_->has_train_loss()) {
       summary->set_train_loss(result_->train_loss());
+    } else if (const auto trained = latest_.find(run::MetricRecord::TRAIN);
+               trained != latest_.end() && trained->second.has_loss()) {
+      summary->set_train_loss(trained->second.loss());
+    }
     if (result_->has_test_loss()) summary->set_test_loss(result_->test_loss());
     if (result_->has_test_accuracy())
       summary->set_test_accuracy(result_->test_accuracy());
@@ -117,13 +141,12 @@ void JobOutcome::PutSummary(Clock steps, int64_t examples,
   } else {
     summary->set_steps(steps);
     if (const auto trained = latest_.find(run::MetricRecord::TRAIN);
-        trained != latest_.end()) {
+        trained != latest_.end() && trained->second.has_loss()) {
       summary->set_train_loss(trained->second.loss());
     }
     if (const auto evaluation = latest_.find(run::MetricRecord::EVAL);
         evaluation != latest_.end()) {
-      summary->set_test_loss(evaluation->second.loss());
-      summary->set_test_accuracy(evaluation->second.accuracy());
+      PutEvaluation(evaluation->second, summary);
     }
   }
   summary->set_stopped(stopped_);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -115,12 +116,14 @@ absl::Status RunFiles::AppendMetric(const run::MetricRecord& record) {
       {"rank", record.rank()},
       {"step", record.step()},
       {"epoch", record.epoch()},
-      {"seconds", record.seconds()},
-      {"loss", record.loss()}};
-  if (record.kind() == run::MetricRecord::EVAL) {
-    line["accuracy"] = record.accuracy();
-  } else {
+      {"seconds", record.seconds()}};
+  if (record.has_loss()) line["loss"] = record.loss();
+  if (record.has_accuracy()) line["accuracy"] = record.accuracy();
+  if (record.kind() == run::MetricRecord::TRAIN)
     line["examples_per_second"] = record.examples_per_second();
+  for (const auto& [name, value] : std::map<std::string, double>(
+           record.value().begin(), record.value().end())) {
+    line["values"][name] = value;
   }
   return FirstLoss(*metrics_, metrics_->Append(line.dump()));
 }

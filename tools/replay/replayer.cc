@@ -26,6 +26,14 @@ absl::StatusOr<Sampler> SamplerOf(const config::ClusterConfig& config,
        .seed = static_cast<uint64_t>(config.train().seed())});
 }
 
+run::MetricRecord EvaluationRecord(Clock step, int64_t steps_per_epoch,
+                                   const DatasetLoss& test) {
+  run::MetricRecord record = EvalRecord(step, steps_per_epoch);
+  record.set_loss(test.objective);
+  record.set_accuracy(test.accuracy);
+  return record;
+}
+
 }  // namespace
 
 absl::StatusOr<LearningRateSchedule::JobLength> ReplayLength(
@@ -182,8 +190,7 @@ absl::Status Replayer::Evaluate(const EvalPoint& point) {
   LoadSnapshot(SnapshotOf(*view_, point.values), &model_);
   SL_ASSIGN_OR_RETURN(const DatasetLoss test,
                       EvaluateDataset(model_, *data_.test));
-  last_evaluation_ =
-      EvalRecord(point.clock, steps_per_epoch_, test.objective, test.accuracy);
+  last_evaluation_ = EvaluationRecord(point.clock, steps_per_epoch_, test);
   callbacks_.record(last_evaluation_);
   const std::string met =
       StopRuleMet(config_.train().stop(), test.objective, test.accuracy);
@@ -327,8 +334,7 @@ absl::StatusOr<run::Summary> Replayer::Run() {
   if (stopped_.empty()) {
     SL_ASSIGN_OR_RETURN(const DatasetLoss test,
                         EvaluateDataset(model_, *data_.test));
-    last_evaluation_ =
-        EvalRecord(clocks_, steps_per_epoch_, test.objective, test.accuracy);
+    last_evaluation_ = EvaluationRecord(clocks_, steps_per_epoch_, test);
     callbacks_.record(last_evaluation_);
   }
   SL_ASSIGN_OR_RETURN(const DatasetLoss train,

@@ -17,15 +17,12 @@ Clock EvaluationInterval(const config::Train& train, int64_t steps_per_epoch) {
                                          static_cast<double>(steps_per_epoch)));
 }
 
-run::MetricRecord EvalRecord(Clock step, int64_t steps_per_epoch,
-                             double test_loss, double test_accuracy) {
+run::MetricRecord EvalRecord(Clock step, int64_t steps_per_epoch) {
   run::MetricRecord record;
   record.set_kind(run::MetricRecord::EVAL);
   record.set_step(step);
   record.set_epoch(static_cast<double>(step) /
                    static_cast<double>(steps_per_epoch));
-  record.set_loss(test_loss);
-  record.set_accuracy(test_accuracy);
   return record;
 }
 

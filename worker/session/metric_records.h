@@ -14,8 +14,7 @@ namespace slackline {
 Clock TrainRecordInterval(int64_t steps_per_epoch);
 Clock EvaluationInterval(const config::Train& train, int64_t steps_per_epoch);
 
-// Without rank and time.
-run::MetricRecord EvalRecord(Clock step, int64_t steps_per_epoch,
-                             double test_loss, double test_accuracy);
+// Without rank, time and figures.
+run::MetricRecord EvalRecord(Clock step, int64_t steps_per_epoch);
 
 }  // namespace slackline

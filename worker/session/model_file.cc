@@ -22,7 +22,8 @@ absl::StatusOr<std::string> WriteModelFile(
                        .values = values[t]});
   }
   if (!path.empty())
-    SL_RETURN_IF_ERROR(WriteSafetensors(path, tensors, metadata));
+    SL_RETURN_IF_ERROR(
+        WriteSafetensors(path, tensors, metadata, parameters.companions()));
   return TensorsSha256(tensors);
 }
 

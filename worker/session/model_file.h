@@ -9,9 +9,9 @@
 
 namespace slackline {
 
-// Writes all tables to `path` in safetensors format, with `metadata`; nothing
-// if `path` is empty. Returns the sha256 of the tensors, as in a summary. On
-// failure an older file stays.
+// Writes all tables and the companions to `path` in safetensors format, with
+// `metadata`; nothing if `path` is empty. Returns the sha256 of the tables, as
+// in a summary. On failure an older file stays.
 absl::StatusOr<std::string> WriteModelFile(
     ParameterMemory& parameters, const std::string& path,
     const std::map<std::string, std::string>& metadata);

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/io/typed_tensor.h"
 #include "common/payload.h"
 #include "proto/optimizer.pb.h"
 #include "proto/view.pb.h"
@@ -42,6 +44,10 @@ class ParameterMemory {
                     const Payload& values) = 0;
   // Copies a whole table out, on every device. `out` has its size.
   virtual absl::Status Read(int table, absl::Span<float> out) = 0;
+
+  // What belongs to the model and is not trained here, for its file: for
+  // example the running means of a normalisation.
+  virtual absl::Span<const TypedTensor> companions() const { return {}; }
 
   // The GPU that the parameters are on; none: they are the host's.
   struct Gpu {
@@ -83,10 +89,17 @@ class HostParameters final : public ParameterMemory {
   absl::Span<float> parameter(int table) override;
   void Load(int table, int64_t first_element, const Payload& values) override;
   absl::Status Read(int table, absl::Span<float> out) override;
+  absl::Span<const TypedTensor> companions() const override {
+    return companions_;
+  }
+  void SetCompanions(std::vector<TypedTensor> companions) {
+    companions_ = std::move(companions);
+  }
 
  private:
   HostParameters() = default;
 
+  std::vector<TypedTensor> companions_;
   std::vector<wire::Table> tables_;
   std::vector<float*> values_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/config/bounds.h"
 #include "worker/session/metric_records.h"
 
 namespace slackline {
@@ -45,15 +46,27 @@ void RunReport::SkippedTo(Clock clock) {
 
 void RunReport::AddNonfinite() { stats_.set_nonfinite(stats_.nonfinite() + 1); }
 
-void RunReport::StepDone(Clock clock, double loss) {
-  if (std::isfinite(loss)) {  // A step with NaN is left out of the model, too.
-    stats_.set_train_loss(any_loss_ ? (1 - kLossWeight) * stats_.train_loss() +
-                                          kLossWeight * loss
-                                    : loss);
-    any_loss_ = true;
-    loss_sum_ += loss;
-    ++loss_count_;
-  }
+void RunReport::Mean::Add(double value) {
+  ++count;
+  sum += value;
+}
+
+void RunReport::AddLoss(double loss) {
+  if (!std::isfinite(loss)) return;  // Such a step is not in the model, either.
+  stats_.set_train_loss(any_loss_ ? (1 - kLossWeight) * stats_.train_loss() +
+                                        kLossWeight * loss
+                                  : loss);
+  any_loss_ = true;
+  loss_.Add(loss);
+}
+
+void RunReport::AddValue(const std::string& name, double value) {
+  if (!std::isfinite(value)) return;
+  if (values_.size() < kMetricValuesMax || values_.contains(name))
+    values_[name].Add(value);
+}
+
+void RunReport::StepDone(Clock clock) {
   clock_ = clock;
   stats_.set_examples(stats_.examples() + options_.batch_size);
   Publish();
@@ -61,20 +74,22 @@ void RunReport::StepDone(Clock clock, double loss) {
   if (clock % record_every_ != 0 && !record_due_) return;
   record_due_ = false;
   const absl::Time now = loop_->Now();
-  if (loss_count_ > 0) {
+  if (loss_.count > 0 || !values_.empty()) {
     run::MetricRecord record;
     record.set_kind(run::MetricRecord::TRAIN);
     record.set_rank(static_cast<int32_t>(options_.rank));
     record.set_step(clock);
     record.set_epoch(EpochOf(clock));
-    record.set_loss(loss_sum_ / static_cast<double>(loss_count_));
+    if (loss_.count > 0) record.set_loss(loss_.value());
+    for (const auto& [name, mean] : values_)
+      (*record.mutable_value())[name] = mean.value();
     record.set_examples_per_second(
         static_cast<double>(steps_ * options_.batch_size) /
         std::max(1e-9, absl::ToDoubleSeconds(now - last_record_)));
     loop_->AddRecord(record, now);
   }
-  loss_sum_ = 0;
-  loss_count_ = 0;
+  loss_ = {};
+  values_.clear();
   steps_ = 0;
   last_record_ = now;
 }

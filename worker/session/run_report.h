@@ -2,6 +2,9 @@
 // record from time to time. Thread-compatible; the trainer thread's.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "worker/session/worker_loop.h"
 
 namespace slackline {
@@ -15,9 +18,14 @@ class RunReport {
   };
   RunReport(const Options& options, WorkerLoop* loop);  // Not owned.
 
-  // `clock` steps are complete now; the last one had this minibatch loss, which
-  // is left out of the means if it is not finite.
-  void StepDone(Clock clock, double loss);
+  // The minibatch loss of a step. One that is not finite is left out of the
+  // means.
+  void AddLoss(double loss);
+  // A figure of the program's own, for the mean in the next record. Finite; at
+  // most kMetricValuesMax names, others are left out.
+  void AddValue(const std::string& name, double value);
+  // `clock` steps are complete now.
+  void StepDone(Clock clock);
   // `clock` steps count as complete, the last ones without having been done.
   void SkippedTo(Clock clock);
   void AddComputeSeconds(double seconds);
@@ -36,11 +44,16 @@ class RunReport {
   Clock record_every_;
   bool record_due_ = false;  // Its clock was skipped.
   Clock clock_ = 0;          // Steps that are complete, or count as such.
-  // Since the last record: steps, those with a loss that is a number, and the
-  // sum of these.
+  struct Mean {
+    int64_t count = 0;
+    double sum = 0;
+    void Add(double value);
+    double value() const { return sum / static_cast<double>(count); }
+  };
+  // Since the last record.
   int64_t steps_ = 0;
-  int64_t loss_count_ = 0;
-  double loss_sum_ = 0;
+  Mean loss_;
+  std::map<std::string, Mean> values_;
   absl::Time last_record_;
 };
 

@@ -3,13 +3,17 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/optim/stale_rule.h"
 #include "common/optim/update_rule.h"
@@ -64,6 +68,40 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   return loop;
 }
 
+// Meets no rule.
+constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+bool IsEmpty(const Session::Scores& scores) {
+  return !scores.loss.has_value() && !scores.accuracy.has_value() &&
+         scores.values.empty();
+}
+
+// "test loss 0.1234, accuracy 97.50 %".
+std::string TextOf(const Session::Scores& scores) {
+  std::vector<std::string> parts;
+  if (scores.loss.has_value())
+    parts.push_back(absl::StrFormat("test loss %.6f", *scores.loss));
+  if (scores.accuracy.has_value()) {
+    parts.push_back(
+        absl::StrFormat("accuracy %.2f %%", 100 * *scores.accuracy));
+  }
+  for (const auto& [name, value] : scores.values)
+    parts.push_back(absl::StrFormat("%s %.6g", name, value));
+  return parts.empty() ? "nothing was measured" : absl::StrJoin(parts, ", ");
+}
+
+run::MetricRecord EvaluationRecord(Clock step, int64_t steps_per_epoch,
+                                   const Session::Scores& scores) {
+  run::MetricRecord record = EvalRecord(step, steps_per_epoch);
+  if (scores.loss.has_value()) record.set_loss(*scores.loss);
+  if (scores.accuracy.has_value()) record.set_accuracy(*scores.accuracy);
+  for (const auto& [name, value] : scores.values) {
+    if (static_cast<size_t>(record.value_size()) == kMetricValuesMax) break;
+    if (std::isfinite(value)) (*record.mutable_value())[name] = value;
+  }
+  return record;
+}
+
 }  // namespace
 
 // What is made once of the options.
@@ -108,7 +146,7 @@ struct Session::Life {
 
   std::optional<Task> Next();
   absl::Status Gradient(int table, Payload gradient, double rate_factor);
-  absl::Status FinishStep(double loss);
+  absl::Status FinishStep(std::optional<double> loss);
   void Save();
 
   // What comes back, if it is not OK, is the worker's failure. `*task` is set
@@ -138,11 +176,11 @@ struct Session::Life {
 
   absl::Status BeginStep(Clock clock, bool by_all_reduce,
                          std::optional<Task>* task);
-  absl::Status FinishReducing(Clock clock, double loss);
+  absl::Status FinishReducing(Clock clock, std::optional<double> loss);
   // So many steps are complete, however that came; the last ones were perhaps
   // not done by this worker.
   void ReachedClock(Clock reached);
-  void StepDone(Clock done, double loss);
+  void StepDone(Clock done, std::optional<double> loss);
   absl::Status MakeReplica();
   void GroupLost(const absl::Status& why);
   void DropGroup(const absl::Status& why);
@@ -168,9 +206,11 @@ struct Session::Life {
   // By all-reduce; the replica also until the servers have all of its state.
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Collective> group;
-  std::thread retired;       // Ends with the end of the group before.
-  double reducing_loss = 0;  // Of the step that the replica has gradients of.
+  std::thread retired;  // Ends with the end of the group before.
+  // Of the step that the replica has gradients of.
+  std::optional<double> reducing_loss;
   run::Result result;        // Of the final model.
+  std::string final_scores;  // For people; ends with a comma if there are any.
 };
 
 // ---- The session ------------------------------------------------------------
@@ -275,9 +315,18 @@ absl::Status Session::Gradient(int table, Payload gradient,
   return life_->Gradient(table, std::move(gradient), rate_factor);
 }
 
-absl::Status Session::FinishStep(double loss) {
+absl::Status Session::FinishStep(std::optional<double> loss) {
   if (life_ == nullptr) return absl::FailedPreconditionError("no step is open");
   return life_->FinishStep(loss);
+}
+
+void Session::Log(const std::string& name, double value) {
+  if (life_ == nullptr) return;
+  if (name == "loss") {
+    life_->report.AddLoss(value);
+  } else {
+    life_->report.AddValue(name, value);
+  }
 }
 
 void Session::AddRecord(const run::MetricRecord& record, absl::Time made_at) {
@@ -290,13 +339,13 @@ void Session::Evaluated(Clock clock, absl::Time since, const Scores& scores,
                         ParameterMemory& parameters) {
   const auto to = loop();
   if (to == nullptr) return;
-  run::MetricRecord record = EvalRecord(clock, options_.length.steps_per_epoch,
-                                        scores.loss, scores.accuracy);
-  spdlog::info("step {}: test loss {:.4f}, accuracy {:.2f} %", clock,
-               scores.loss, 100 * scores.accuracy);
+  run::MetricRecord record =
+      EvaluationRecord(clock, options_.length.steps_per_epoch, scores);
+  spdlog::info("step {}: {}", clock, TextOf(scores));
   bool keeps = false;
   to->Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
-    keeps = core.KeepsModel(scores.loss, scores.accuracy);
+    keeps = core.KeepsModel(scores.loss.value_or(kNotMeasured),
+                            scores.accuracy.value_or(kNotMeasured));
   });
   if (keeps) {
     run::Result result;
@@ -313,15 +362,20 @@ void Session::Evaluated(Clock clock, absl::Time since, const Scores& scores,
 
 void Session::Conclude(const Scores& train, const Scores& test) {
   if (life_ == nullptr || !life_->concluding) return;
-  AddRecord(
-      EvalRecord(options_.length.steps_total, options_.length.steps_per_epoch,
-                 test.loss, test.accuracy),
-      Now());
+  if (!IsEmpty(test)) {
+    AddRecord(EvaluationRecord(options_.length.steps_total,
+                               options_.length.steps_per_epoch, test),
+              Now());
+  }
   run::Result& result = life_->result;
   result.set_steps(options_.length.steps_total);
-  result.set_train_loss(train.loss);
-  result.set_test_loss(test.loss);
-  result.set_test_accuracy(test.accuracy);
+  if (train.loss.has_value()) result.set_train_loss(*train.loss);
+  if (test.loss.has_value()) result.set_test_loss(*test.loss);
+  if (test.accuracy.has_value()) result.set_test_accuracy(*test.accuracy);
+  life_->final_scores = absl::StrCat(
+      train.loss.has_value() ? absl::StrFormat("train loss %.6f, ", *train.loss)
+                             : "",
+      IsEmpty(test) ? "" : absl::StrCat(TextOf(test), ", "));
   life_->Save();
 }
 
@@ -398,9 +452,10 @@ void Session::Life::ReachedClock(Clock reached) {
   report.SkippedTo(reached);
 }
 
-void Session::Life::StepDone(Clock done, double loss) {
+void Session::Life::StepDone(Clock done, std::optional<double> loss) {
   clock = done + 1;
-  report.StepDone(clock, loss);
+  if (loss.has_value()) report.AddLoss(*loss);
+  report.StepDone(clock);
 }
 
 // ---- Steps
@@ -465,7 +520,7 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
   return absl::OkStatus();
 }
 
-absl::Status Session::Life::FinishStep(double loss) {
+absl::Status Session::Life::FinishStep(std::optional<double> loss) {
   if (!step.has_value())
     return absl::FailedPreconditionError("no step is open");
   std::vector<std::string> missing;
@@ -492,7 +547,7 @@ absl::Status Session::Life::FinishStep(double loss) {
   StepDone(done.clock, loss);
   loop.Tell(
       [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-        core.OnComputed(loss, now, effects);
+        core.OnComputed(loss.value_or(0), now, effects);
       });
   return absl::OkStatus();
 }
@@ -562,7 +617,8 @@ absl::Status Session::Life::Perform(const WorkerCore::Reduce& action,
   return FinishReducing(action.clock, reducing_loss);
 }
 
-absl::Status Session::Life::FinishReducing(Clock of, double loss) {
+absl::Status Session::Life::FinishReducing(Clock of,
+                                           std::optional<double> loss) {
   reducing_loss = loss;
   loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
     core.OnReducing(now);
@@ -576,7 +632,7 @@ absl::Status Session::Life::FinishReducing(Clock of, double loss) {
     return absl::OkStatus();
   }
   report.AddWaitSeconds(summed->wait_seconds);
-  const WorkerCore::Reduced reduced{.loss = loss,
+  const WorkerCore::Reduced reduced{.loss = loss.value_or(0),
                                     .nonfinite = summed->nonfinite,
                                     .culprits = summed->culprits};
   if (absl::c_linear_search(summed->culprits, group->rank()))
@@ -750,11 +806,7 @@ void Session::Life::Save() {
         });
     return;
   }
-  spdlog::info(
-      "final model: train loss {:.6f}, test loss {:.6f}, accuracy {:.2f} %, "
-      "sha256 {}",
-      result.train_loss(), result.test_loss(), 100 * result.test_accuracy(),
-      result.model_sha256());
+  spdlog::info("final model: {}sha256 {}", final_scores, result.model_sha256());
   loop.Tell(
       [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
         core.OnConcluded(result, now, effects);

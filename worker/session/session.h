@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -115,13 +116,23 @@ class Session {
   // InvalidArgument names the table and what does not fit; nothing happened.
   absl::Status Gradient(int table, Payload gradient, double rate_factor = 1);
   // FailedPrecondition names tables without a gradient; nothing happened.
-  absl::Status FinishStep(double loss);
+  // Without a loss: nobody is told one, unless by Log().
+  absl::Status FinishStep(std::optional<double> loss);
+
+  // A figure of the step that was finished last or is open, for the records of
+  // the run; "loss" is the step's loss. Of any other name they have the mean.
+  // At any time between two calls of Next(); without effect when the job is
+  // over.
+  void Log(const std::string& name, double value);
 
   // ---- Evaluations ----------------------------------------------------------
 
+  // What is left out was not measured.
   struct Scores {
-    double loss = 0;
-    double accuracy = 0;  // In [0, 1].
+    std::optional<double> loss;
+    std::optional<double> accuracy;  // In [0, 1].
+    std::map<std::string, double> values =
+        {};  // Others, by the program's names.
   };
   // Any thread. `parameters` has what was evaluated: it is written to the run's
   // folder if it is the first that meets a stop rule.

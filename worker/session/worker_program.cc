@@ -2,14 +2,31 @@
 
 #include <spdlog/spdlog.h>
 
-#include <optional>
+#include <utility>
 
-#include "common/net/delayed/delayed_transport.h"
-#include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
 #include "job/job_config.h"
 
 namespace slackline {
+
+absl::StatusOr<std::unique_ptr<ConnectedSession>> ConnectedSession::Create(
+    const Session::Options& options, const WorkerProcess& self,
+    ParameterMemory* parameters) {
+  std::unique_ptr<ConnectedSession> connected(new ConnectedSession());
+  if (const auto link = LinkOf(self.conditions); link.has_value()) {
+    spdlog::info("traffic with the servers has to pass a link: {}",
+                 self.conditions.link().ShortDebugString());
+    connected->delayed_.emplace(connected->transport_, *link, options.time);
+  }
+  Transport& to_coordinator = connected->transport_;
+  SL_ASSIGN_OR_RETURN(
+      connected->session_,
+      Session::Create(options, parameters, to_coordinator,
+                      connected->delayed_.has_value()
+                          ? static_cast<Transport&>(*connected->delayed_)
+                          : to_coordinator));
+  return connected;
+}
 
 void WorkerPlace::Interruptible::Set(Session* session) {
   const MutexLock lock(mutex_);
@@ -38,27 +55,17 @@ WorkerPlace::WorkerPlace(const MemberFlags& flags,
 absl::Status WorkerPlace::Train(
     const Work& work, ParameterMemory* parameters,
     const std::function<absl::Status(Session&)>& train) {
-  ZmqTransport transport;
-  const std::optional<LinkModel> link = LinkOf(self().conditions);
-  std::optional<DelayedTransport> delayed;
-  if (link.has_value()) {
-    spdlog::info("traffic with the servers has to pass a link: {}",
-                 self().conditions.link().ShortDebugString());
-    delayed.emplace(transport, *link, time_);
-  }
-  SL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Session> session,
-      Session::Create({.config = config_,
-                       .rank = Rank{self().rank},
-                       .time = time_,
-                       .out = flags_.out,
-                       .length = work.length,
-                       .batch_size = work.batch_size,
-                       .data = work.data},
-                      parameters, transport,
-                      delayed ? static_cast<Transport&>(*delayed) : transport));
-  interruptible_.Set(session.get());
-  absl::Status trained = train(*session);
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<ConnectedSession> connected,
+                      ConnectedSession::Create({.config = config_,
+                                                .rank = Rank{self().rank},
+                                                .time = time_,
+                                                .out = flags_.out,
+                                                .length = work.length,
+                                                .batch_size = work.batch_size,
+                                                .data = work.data},
+                                               self(), parameters));
+  interruptible_.Set(&connected->session());
+  absl::Status trained = train(connected->session());
   interruptible_.Set(nullptr);
   return trained;
 }

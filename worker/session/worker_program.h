@@ -3,18 +3,41 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/config/cluster_config.h"
 #include "common/mutex.h"
+#include "common/net/delayed/delayed_transport.h"
+#include "common/net/zmq/zmq_transport.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "proto/cluster.pb.h"
 #include "worker/session/session.h"
 
 namespace slackline {
+
+// A session over ZeroMQ, with all that it needs.
+class ConnectedSession {
+ public:
+  // The link of worker { conditions } is between the session and the servers.
+  // Errors as of Session::Create().
+  static absl::StatusOr<std::unique_ptr<ConnectedSession>> Create(
+      const Session::Options& options, const WorkerProcess& self,
+      ParameterMemory* parameters);
+
+  Session& session() { return *session_; }
+
+ private:
+  ConnectedSession() = default;
+
+  ZmqTransport transport_;
+  std::optional<DelayedTransport> delayed_;
+  std::unique_ptr<Session> session_;
+};
 
 // This process's place in the job.
 class WorkerPlace {

@@ -6,7 +6,7 @@
 namespace slackline {
 
 void CheckTrain(const config::Train& train, const ConfigProblems& problems) {
-  problems.AboveZero("epochs", train.epochs());
+  if (train.has_epochs()) problems.AboveZero("epochs", train.epochs());
   problems.Require(train.seed() >= 0, "seed", train.seed(), "at least 0");
   if (train.has_max_steps()) {
     problems.Range("max_steps", train.max_steps(), 1, kStepsMax,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -103,11 +104,20 @@ void Progress::Update(const wire::StatusReply& status, absl::Time now) {
     return;
   }
   last_evaluation_step_ = evaluation->step();
+  std::vector<std::string> figures;
+  if (evaluation->has_loss())
+    figures.push_back(absl::StrFormat("test loss %.4f", evaluation->loss()));
+  if (evaluation->has_accuracy()) {
+    figures.push_back(
+        absl::StrCat("test accuracy ", PercentText(evaluation->accuracy(), 2)));
+  }
+  const std::map<std::string, double> others(evaluation->value().begin(),
+                                             evaluation->value().end());
+  for (const auto& [name, value] : others)
+    figures.push_back(absl::StrFormat("%s %.4g", name, value));
   evaluations_.push_back(absl::StrFormat(
-      "epoch %.4g, step %d: test loss %.4f, test accuracy %s (%s)",
-      evaluation->epoch(), evaluation->step(), evaluation->loss(),
-      PercentText(evaluation->accuracy(), 2),
-      DurationText(evaluation->seconds())));
+      "epoch %.4g, step %d: %s (%s)", evaluation->epoch(), evaluation->step(),
+      absl::StrJoin(figures, ", "), DurationText(evaluation->seconds())));
 }
 
 int64_t Progress::SlowestClock() const {
@@ -166,7 +176,7 @@ std::vector<std::string> Progress::Figures() const {
   std::vector<std::string> figures = MainFigures();
   if (view.state() == wire::FORMING) return figures;
   const run::MetricRecord* const evaluation = LatestEvaluation(status_);
-  if (evaluation != nullptr) {
+  if (evaluation != nullptr && evaluation->has_accuracy()) {
     figures.push_back(
         absl::StrCat("accuracy ", PercentText(evaluation->accuracy(), 2)));
   }

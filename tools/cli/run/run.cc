@@ -300,7 +300,10 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
   const std::string endpoint = CoordinatorEndpoint(config);
   display->Print(absl::StrCat(
       "job ", config.job(), ": mode ", ModeText(config), ", seed ",
-      config.train().seed(), ", ", config.train().epochs(), " epochs, ",
+      config.train().seed(), ", ",
+      config.train().has_epochs()
+          ? absl::StrCat(config.train().epochs(), " epochs, ")
+          : "",
       cluster_options.servers, " servers, ", cluster_options.workers.size(),
       " workers, coordinator at ", endpoint, OwnProgramsText(config),
       data_dir.empty() ? "" : absl::StrCat("\ndata: ", data_dir),
