@@ -1,0 +1,15 @@
+#include "python/bindings/errors.h"
+
+#include <string>
+
+namespace slackline::python {
+
+void ThrowIfBad(const absl::Status& status) {
+  if (status.ok()) return;
+  const std::string message(status.message());
+  if (absl::IsInvalidArgument(status) || absl::IsNotFound(status))
+    throw nanobind::value_error(message.c_str());
+  throw JobError(message);
+}
+
+}  // namespace slackline::python

@@ -1,0 +1,268 @@
+// slackline._core: what the Python package is made on. Nobody else uses it, and
+// it may change with any version.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
+#include "common/io/safetensors.h"
+#include "common/optim/optimizer.h"
+#include "common/version.h"
+#include "google/protobuf/text_format.h"
+#include "python/bindings/errors.h"
+#include "python/bindings/parameters.h"
+#include "python/bindings/worker.h"
+#include "worker/data/sampler.h"
+#include "worker/session/job_length.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace slackline::python {
+namespace {
+
+config::Optimizer ParseOptimizer(const std::string& text) {
+  config::Optimizer config;
+  if (!google::protobuf::TextFormat::ParseFromString(text, &config)) {
+    ThrowIfBad(absl::InvalidArgumentError(
+        absl::StrCat("optimizer: '", text, "' is none")));
+  }
+  return config;
+}
+
+// The rule of an optimizer, applied in this process.
+class Rule {
+ public:
+  explicit Rule(const std::string& text)
+      : optimizer_(ValueOrThrow(Optimizer::Create(ParseOptimizer(text)))) {}
+
+  int slots() const { return optimizer_.slot_count(); }
+  double learning_rate() const { return optimizer_.learning_rate(); }
+  void Apply(FloatArray values, FloatArray gradient,
+             std::vector<FloatArray> slots, double learning_rate,
+             int64_t update) const {
+    Optimizer::ApplyArgs args;
+    bool fits = slots.size() == static_cast<size_t>(this->slots()) &&
+                gradient.size() == values.size() && update >= 1;
+    for (size_t i = 0; i < slots.size() && fits; ++i) {
+      fits = slots[i].size() == values.size();
+      args.slots[i] = slots[i].data();
+    }
+    if (!fits) throw nb::value_error("sizes or number of slots do not fit");
+    args.in = values.data();
+    args.out = values.data();
+    const auto* const bytes =
+        reinterpret_cast<const std::byte*>(gradient.data());
+    args.gradients = absl::MakeConstSpan(&bytes, 1);
+    args.elements = values.size();
+    args.learning_rate = static_cast<float>(learning_rate);
+    args.update_count = update;
+    const nb::gil_scoped_release released;
+    optimizer_.Apply(args);
+  }
+
+ private:
+  const Optimizer optimizer_;
+};
+
+class PythonSampler {
+ public:
+  PythonSampler(int64_t examples, int64_t batch_size, int rank,
+                int64_t world_size, uint64_t seed)
+      : sampler_(ValueOrThrow(Sampler::Create({.examples = examples,
+                                               .batch_size = batch_size,
+                                               .rank = Rank{rank},
+                                               .world_size = world_size,
+                                               .seed = seed}))) {}
+  int64_t steps_per_epoch() const { return sampler_.steps_per_epoch(); }
+  std::vector<int64_t> Batch(Clock step) {
+    if (step < 0) throw nb::value_error("a step is at least 0");
+    const absl::Span<const int64_t> rows = sampler_.Batch(step);
+    return {rows.begin(), rows.end()};
+  }
+
+ private:
+  Sampler sampler_;
+};
+
+Session::Scores ScoresOf(const std::map<std::string, double>& values) {
+  Session::Scores scores;
+  scores.values = values;
+  const auto take = [&](const char* name) -> std::optional<double> {
+    const auto found = scores.values.find(name);
+    if (found == scores.values.end()) return std::nullopt;
+    const double value = found->second;
+    scores.values.erase(found);
+    return value;
+  };
+  scores.loss = take("loss");
+  scores.accuracy = take("accuracy");
+  return scores;
+}
+
+// As JobLengthOf(), of what is given.
+std::tuple<int64_t, int64_t> LengthOf(std::optional<double> epochs,
+                                      std::optional<int64_t> max_steps,
+                                      int64_t steps_per_epoch) {
+  config::Train train;
+  if (epochs.has_value()) train.set_epochs(*epochs);
+  if (max_steps.has_value()) train.set_max_steps(*max_steps);
+  const auto length = JobLengthOf(train, steps_per_epoch);
+  return {length.steps_total, length.steps_per_epoch};
+}
+
+std::string OptimizerText(const config::ClusterConfig& config) {
+  return config.has_optimizer() ? config.optimizer().ShortDebugString() : "";
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.doc() = "The part of slackline that is compiled.";
+  m.attr("version") = VersionNumber();
+  m.attr("commit") = BuildCommit();
+  nb::exception<JobError>(m, "JobError", PyExc_RuntimeError);
+
+  nb::class_<Table>(m, "Table")
+      .def(
+          "__init__",
+          [](Table* self, std::string name, std::vector<int64_t> shape,
+             FloatArray values) {
+            new (self)
+                Table{std::move(name), std::move(shape), std::move(values)};
+          },
+          "name"_a, "shape"_a, "values"_a);
+  nb::class_<TypedTensor>(m, "TypedTensor")
+      .def(
+          "__init__",
+          [](TypedTensor* self, const std::string& name,
+             const std::string& type, const std::vector<int64_t>& shape,
+             const ByteArray& bytes) {
+            new (self) TypedTensor(MakeTypedTensor(name, type, shape, bytes));
+          },
+          "name"_a, "type"_a, "shape"_a, "bytes"_a);
+  nb::class_<Parameters>(m, "Parameters")
+      .def(nb::init<std::vector<Table>>(), "tables"_a)
+      .def("__len__", &Parameters::size)
+      .def("load",
+           [](Parameters& self, const Session::Evaluation& evaluation) {
+             self.Load(evaluation.parameters);
+           })
+      .def("is_at", &Parameters::IsAt, "table"_a, "address"_a)
+      .def("set_companions", &Parameters::SetCompanions, "tensors"_a);
+
+  nb::class_<Session::Step>(m, "Step").def_ro("clock", &Session::Step::clock);
+  nb::class_<Session::Evaluation>(m, "Evaluation")
+      .def_ro("clock", &Session::Evaluation::clock);
+  nb::class_<Session::Conclusion>(m, "Conclusion");
+
+  nb::class_<Worker>(m, "Worker")
+      .def(
+          "__init__",
+          [](Worker* self, std::string cluster, int index, std::string out,
+             std::string data_dir, std::string program) {
+            new (self) Worker({.cluster = std::move(cluster),
+                               .index = index,
+                               .out = std::move(out),
+                               .data_dir = std::move(data_dir),
+                               .program = std::move(program)});
+          },
+          "cluster"_a, "index"_a, "out"_a, "data_dir"_a, "program"_a)
+      .def_prop_ro("job", [](Worker& w) { return w.config().job(); })
+      .def_prop_ro("rank", [](Worker& w) { return w.self().rank; })
+      .def_prop_ro("world_size", &Worker::workers)
+      .def_prop_ro("threads", [](Worker& w) { return w.self().threads; })
+      .def_prop_ro("gpu", [](Worker& w) { return w.self().gpu; })
+      .def_prop_ro("out", [](Worker& w) { return w.flags().out; })
+      .def_prop_ro("data_dir", [](Worker& w) { return w.flags().data_dir; })
+      .def_prop_ro("seed", [](Worker& w) { return w.config().train().seed(); })
+      .def_prop_ro("epochs",
+                   [](Worker& w) -> std::optional<double> {
+                     const config::Train& train = w.config().train();
+                     if (!train.has_epochs()) return std::nullopt;
+                     return train.epochs();
+                   })
+      .def_prop_ro("max_steps",
+                   [](Worker& w) -> std::optional<int64_t> {
+                     const config::Train& train = w.config().train();
+                     if (!train.has_max_steps()) return std::nullopt;
+                     return train.max_steps();
+                   })
+      .def_prop_ro("mode", [](Worker& w) { return ModeText(w.config()); })
+      .def_prop_ro("optimizer",
+                   [](Worker& w) { return OptimizerText(w.config()); })
+      .def(
+          "open",
+          [](Worker& w, std::shared_ptr<Parameters> parameters,
+             int64_t steps_total, int64_t steps_per_epoch, int64_t batch_size,
+             std::string data) {
+            w.Open(std::move(parameters), {.steps_total = steps_total,
+                                           .steps_per_epoch = steps_per_epoch,
+                                           .batch_size = batch_size,
+                                           .data = std::move(data)});
+          },
+          "parameters"_a, "steps_total"_a, "steps_per_epoch"_a, "batch_size"_a,
+          "data"_a)
+      .def("next", &Worker::Next)
+      .def("gradient", &Worker::Gradient, "table"_a, "gradient"_a)
+      .def("finish_step", &Worker::FinishStep, "gradients"_a)
+      .def("log", &Worker::Log, "name"_a, "value"_a)
+      .def(
+          "evaluated",
+          [](Worker& w, const Session::Evaluation& evaluation,
+             const std::map<std::string, double>& scores,
+             Parameters& parameters) {
+            const nb::gil_scoped_release released;
+            w.Evaluated(evaluation, ScoresOf(scores), parameters);
+          },
+          "evaluation"_a, "scores"_a, "parameters"_a)
+      .def(
+          "conclude",
+          [](Worker& w, const std::map<std::string, double>& train,
+             const std::map<std::string, double>& test) {
+            const nb::gil_scoped_release released;
+            w.Conclude(ScoresOf(train), ScoresOf(test));
+          },
+          "train"_a, "test"_a)
+      .def("report_progress", [](Worker& w) { ThrowIfBad(w.ReportProgress()); })
+      .def("fail", &Worker::Fail, "why"_a)
+      .def("interrupt", &Worker::Interrupt, "reason"_a);
+
+  nb::class_<Rule>(m, "Rule")
+      .def(nb::init<const std::string&>(), "text"_a)
+      .def_prop_ro("slots", &Rule::slots)
+      .def_prop_ro("learning_rate", &Rule::learning_rate)
+      .def("apply", &Rule::Apply, "values"_a, "gradient"_a, "slots"_a,
+           "learning_rate"_a, "update"_a);
+
+  nb::class_<PythonSampler>(m, "Sampler")
+      .def(nb::init<int64_t, int64_t, int, int64_t, uint64_t>(), "examples"_a,
+           "batch_size"_a, "rank"_a, "world_size"_a, "seed"_a)
+      .def_prop_ro("steps_per_epoch", &PythonSampler::steps_per_epoch)
+      .def("batch", &PythonSampler::Batch, "step"_a);
+
+  m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),
+        "steps_per_epoch"_a);
+  m.def(
+      "write_safetensors",
+      [](const std::string& path, const std::vector<TypedTensor>& tensors,
+         const std::map<std::string, std::string>& metadata) {
+        const nb::gil_scoped_release released;
+        ThrowIfBad(WriteSafetensors(path, {}, metadata, tensors));
+      },
+      "path"_a, "tensors"_a, "metadata"_a);
+}
+
+}  // namespace slackline::python

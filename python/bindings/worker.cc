@@ -1,0 +1,197 @@
+#include "python/bindings/worker.h"
+
+#include <nanobind/nanobind.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
+#include "common/payload.h"
+#include "job/job_config.h"
+#include "python/bindings/errors.h"
+
+namespace slackline::python {
+namespace {
+
+namespace nb = nanobind;
+
+MemberFlags FlagsOf(const Worker::Place& place) {
+  MemberFlags flags;
+  flags.cluster = place.cluster;
+  flags.index = place.index;
+  flags.out = place.out;
+  flags.data_dir = place.data_dir;
+  return flags;
+}
+
+config::ClusterConfig LoadConfig(const MemberFlags& flags) {
+  MemberProgram program;
+  program.role = "worker";
+  program.config_parts = kJobConfigParts;
+  program.count = [](const config::ClusterConfig& config) {
+    return static_cast<int>(WorkerProcesses(config).size());
+  };
+  config::ClusterConfig config = ValueOrThrow(LoadMemberConfig(program, flags));
+  if (config.has_model()) {
+    ThrowIfBad(absl::InvalidArgumentError(absl::StrCat(
+        flags.cluster,
+        ": model: is there, so the workers are slackline_worker's; leave model "
+        "and data out for workers that are programs of their own")));
+  }
+  return config;
+}
+
+}  // namespace
+
+// Any thread.
+class Worker::Released {
+ public:
+  void Add(FloatArray array) {
+    const MutexLock lock(mutex_);
+    arrays_.push_back(std::move(array));
+  }
+  // With the GIL.
+  void Drop() {
+    std::vector<FloatArray> dropped;
+    const MutexLock lock(mutex_);
+    dropped.swap(arrays_);
+  }
+
+  // Owns an array for a payload.
+  class Holder {
+   public:
+    Holder(std::shared_ptr<Released> to, FloatArray array)
+        : to_(std::move(to)), array_(std::move(array)) {}
+    Holder(Holder&&) = default;
+    ~Holder() {
+      if (to_ != nullptr) to_->Add(std::move(array_));
+    }
+
+   private:
+    std::shared_ptr<Released> to_;
+    FloatArray array_;
+  };
+
+ private:
+  Mutex mutex_;
+  std::vector<FloatArray> arrays_ ABSL_GUARDED_BY(mutex_);
+};
+
+Worker::Worker(const Place& place)
+    : process_(getpid()),
+      flags_(FlagsOf(place)),
+      config_(LoadConfig(flags_)),
+      workers_(static_cast<int>(WorkerProcesses(config_).size())),
+      self_(WorkerProcesses(config_)[static_cast<size_t>(place.index)]),
+      released_(std::make_shared<Released>()) {
+  BeginMember(place.program, "worker", flags_, config_, time_);
+}
+
+Worker::~Worker() {
+  if (getpid() != process_) {  // Its threads are not in this process.
+    (void)connected_.release();
+    return;
+  }
+  {
+    const nb::gil_scoped_release released;
+    connected_ = nullptr;
+  }
+  released_->Drop();
+}
+
+void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
+  parameters_ = std::move(parameters);
+  connected_ = ValueOrThrow(ConnectedSession::Create(
+      {.config = config_,
+       .rank = Rank{self_.rank},
+       .time = time_,
+       .out = flags_.out,
+       .length = {.steps_total = work.steps_total,
+                  .steps_per_epoch = work.steps_per_epoch},
+       .batch_size = work.batch_size,
+       .data = work.data},
+      self_, &parameters_->memory()));
+}
+
+Session& Worker::session() {
+  if (connected_ == nullptr)
+    throw JobError("the worker has not opened its session");
+  if (getpid() != process_) {
+    throw JobError(
+        "this is a child of the process that joined the job; call the job in "
+        "its own process only");
+  }
+  return connected_->session();
+}
+
+std::optional<Session::Task> Worker::Next() {
+  Session& open = session();
+  std::optional<Session::Task> task;
+  {
+    const nb::gil_scoped_release released;
+    task = open.Next();
+  }
+  released_->Drop();
+  if (!task.has_value()) ThrowIfBad(open.ending());
+  return task;
+}
+
+absl::Status Worker::HandOver(int table, FloatArray gradient) {
+  const float* const data = gradient.data();
+  const size_t bytes = gradient.nbytes();
+  return session().Gradient(
+      table, Payload::Wrap(data, bytes,
+                           Released::Holder(released_, std::move(gradient))));
+}
+
+void Worker::Gradient(int table, FloatArray gradient) {
+  const nb::gil_scoped_release released;
+  ThrowIfBad(HandOver(table, std::move(gradient)));
+}
+
+void Worker::FinishStep(std::vector<std::optional<FloatArray>> gradients) {
+  Session& open = session();
+  {
+    const nb::gil_scoped_release released;
+    absl::Status done;
+    for (size_t i = gradients.size(); i > 0 && done.ok(); --i) {
+      if (!gradients[i - 1].has_value()) continue;
+      done = HandOver(static_cast<int>(i - 1), *std::move(gradients[i - 1]));
+      gradients[i - 1].reset();
+    }
+    if (done.ok()) done = open.FinishStep(std::nullopt);
+    // A job that has ended, or cannot go on, shows in Next().
+    if (absl::IsInvalidArgument(done)) ThrowIfBad(done);
+  }
+}
+
+void Worker::Log(const std::string& name, double value) {
+  session().Log(name, value);
+}
+
+void Worker::Evaluated(const Session::Evaluation& evaluation,
+                       const Session::Scores& scores, Parameters& parameters) {
+  session().Evaluated(evaluation.clock, evaluation.since, scores,
+                      parameters.memory());
+}
+
+void Worker::Conclude(const Session::Scores& train,
+                      const Session::Scores& test) {
+  session().Conclude(train, test);
+}
+
+absl::Status Worker::ReportProgress() { return session().ReportProgress(); }
+
+void Worker::Fail(const std::string& why) {
+  if (connected_ == nullptr || getpid() != process_) return;
+  connected_->session().Fail(
+      absl::InternalError(absl::StrCat("worker ", self_.rank, ": ", why)));
+}
+
+void Worker::Interrupt(const std::string& reason) {
+  if (connected_ == nullptr || getpid() != process_) return;
+  connected_->session().Interrupt(reason);
+}
+
+}  // namespace slackline::python

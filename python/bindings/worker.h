@@ -1,0 +1,94 @@
+// A worker of a job, for a Python program: the config, and a session over
+// ZeroMQ.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/config/cluster_config.h"
+#include "common/mutex.h"
+#include "common/process/member_program.h"
+#include "proto/cluster.pb.h"
+#include "python/bindings/parameters.h"
+#include "worker/session/session.h"
+#include "worker/session/worker_program.h"
+
+namespace slackline::python {
+
+// Throws a ValueError for what the caller gave, a JobError for what the job
+// does. One thread calls everything but what says "any thread".
+class Worker {
+ public:
+  struct Place {
+    std::string cluster;  // Path of the config.
+    int index = 0;
+    std::string out;
+    std::string data_dir;
+    std::string program;  // For the log.
+  };
+  explicit Worker(const Place& place);
+  // Leaves the job. In a child of the process that made it: does nothing.
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  const config::ClusterConfig& config() const { return config_; }
+  const WorkerProcess& self() const { return self_; }
+  int workers() const { return workers_; }
+  const MemberFlags& flags() const { return flags_; }
+
+  struct Work {
+    int64_t steps_total = 0;
+    int64_t steps_per_epoch = 0;
+    int64_t batch_size = 0;
+    std::string data;
+  };
+  // Before everything below, once. Sends nothing.
+  void Open(std::shared_ptr<Parameters> parameters, const Work& work);
+
+  // Waits without the GIL. None when the job is over and has FINISHED.
+  std::optional<Session::Task> Next();
+
+  // Holds the array until it is sent.
+  void Gradient(int table, FloatArray gradient);
+  // Gradients of all tables that have none yet, the last table first, then the
+  // end of the step, without the GIL.
+  void FinishStep(std::vector<std::optional<FloatArray>> gradients);
+  void Log(const std::string& name, double value);
+
+  // Any thread.
+  void Evaluated(const Session::Evaluation& evaluation,
+                 const Session::Scores& scores, Parameters& parameters);
+  void Conclude(const Session::Scores& train, const Session::Scores& test);
+
+  // Any thread; without effect before Open(). Not OK: the worker is to stop.
+  absl::Status ReportProgress();
+  void Fail(const std::string& why);
+  void Interrupt(const std::string& reason);
+
+ private:
+  // Arrays that nobody reads any more, until the GIL is held.
+  class Released;
+
+  Session& session();
+  absl::Status HandOver(int table, FloatArray gradient);
+
+  const pid_t process_;
+  const MemberFlags flags_;
+  const config::ClusterConfig config_;
+  const TimeSource time_;
+  const int workers_;
+  const WorkerProcess self_;
+  const std::shared_ptr<Released> released_;
+  std::shared_ptr<Parameters> parameters_;
+  std::unique_ptr<ConnectedSession> connected_;
+};
+
+}  // namespace slackline::python

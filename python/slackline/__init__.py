@@ -1,0 +1,45 @@
+"""Slackline: train a PyTorch model with parameter servers, or by all-reduce.
+
+    import slackline
+
+    job = slackline.join()
+    net = job.model(Net())
+    opt = job.optimizer(torch.optim.Adam(net.parameters(), lr=0.001))
+    for epoch in job.epochs(5):
+        for x, y in job.loader(train_set, batch_size=64):
+            loss = F.cross_entropy(net(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            job.log(loss=loss)
+        job.evaluate(lambda net: accuracy(net, test_set))
+    job.save("model.safetensors")
+
+``python3 train.py`` alone runs in a world of one; ``slackline run
+cluster.textproto -- python3 train.py`` starts servers and workers.
+"""
+
+from slackline import _core
+from slackline._core import JobError
+from slackline._files import load, save
+from slackline._job import Job
+from slackline._join import join
+from slackline._loader import Loader
+from slackline._optimizer import Optimizer
+from slackline._rules import SGD, Adagrad, Adam, AdamW, Rule
+
+__version__ = _core.version
+__all__ = [
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Job",
+    "JobError",
+    "Loader",
+    "Optimizer",
+    "Rule",
+    "SGD",
+    "join",
+    "load",
+    "save",
+]

@@ -1,0 +1,99 @@
+"""Models as safetensors files."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from typing import Dict, Mapping, Union
+
+import torch
+
+from slackline import _core
+
+_TYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+_NAMES = {name: dtype for dtype, name in _TYPES.items()}
+# The format's own limit.
+_HEADER_BYTES_MAX = 100_000_000
+
+
+def typed_tensor(name: str, tensor: torch.Tensor) -> "_core.TypedTensor":
+    """A copy of the tensor for a file. Raises ValueError for a type that files do not have."""
+    if tensor.dtype not in _TYPES:
+        raise ValueError(f"tensor '{name}': {tensor.dtype} cannot be written to a safetensors file")
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return _core.TypedTensor(
+        name, _TYPES[tensor.dtype], list(tensor.shape), flat.view(torch.uint8)
+    )
+
+
+def save(
+    state: Mapping[str, torch.Tensor],
+    path: Union[str, "os.PathLike[str]"],
+    metadata: Mapping[str, str] = {},
+) -> None:
+    """Writes tensors to a safetensors file, atomically.
+
+    ``state`` is as of ``Module.state_dict()``. Raises ValueError naming a tensor
+    that cannot be written, and JobError when the file cannot.
+    """
+    tensors = [typed_tensor(name, tensor) for name, tensor in state.items() if tensor.numel() > 0]
+    _core.write_safetensors(os.fspath(path), tensors, dict(metadata))
+
+
+def load(path: Union[str, "os.PathLike[str]"]) -> Dict[str, torch.Tensor]:
+    """Reads a safetensors file: what ``Module.load_state_dict()`` takes.
+
+    Raises OSError if the file cannot be read, ValueError naming file and tensor
+    if it is damaged.
+    """
+
+    def damaged(what: str) -> ValueError:
+        return ValueError(f"{path}: {what}; the file is damaged or not a safetensors file")
+
+    with open(path, "rb") as file:
+        data = file.read()
+    if len(data) < 8:
+        raise damaged("it is shorter than its header")
+    (size,) = struct.unpack_from("<Q", data)
+    if size > min(_HEADER_BYTES_MAX, len(data) - 8):
+        raise damaged(f"the header size {size} is above {min(_HEADER_BYTES_MAX, len(data) - 8)}")
+    try:
+        header = json.loads(data[8 : 8 + size].decode("utf-8"))
+    except ValueError as error:
+        raise damaged(f"the header is not JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise damaged("the header is not a JSON map")
+    header.pop("__metadata__", None)
+    body = memoryview(data)[8 + size :]
+    result = {}
+    for name, entry in header.items():
+        try:
+            dtype = _NAMES[entry["dtype"]]
+            shape = [int(n) for n in entry["shape"]]
+            begin, end = (int(n) for n in entry["data_offsets"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(f"tensor '{name}': no dtype, shape and data_offsets ({error!r})") from None
+        if not 0 <= begin <= end <= len(body):
+            raise damaged(f"tensor '{name}': bytes [{begin}, {end}) are outside of [0, {len(body)})")
+        elements = 1
+        for n in shape:
+            elements *= n
+        if min(shape, default=0) < 0 or elements * torch.empty(0, dtype=dtype).element_size() != end - begin:
+            raise damaged(f"tensor '{name}': shape {shape} does not make {end - begin} bytes")
+        flat = torch.empty(elements, dtype=dtype)
+        if elements:
+            flat.view(torch.uint8).copy_(torch.frombuffer(bytearray(body[begin:end]), dtype=torch.uint8))
+        result[name] = flat.reshape(shape)
+    return result

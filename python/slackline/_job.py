@@ -1,0 +1,659 @@
+"""A script's place in a job: model, optimizer, data, evaluation, the end."""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import math
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Union
+
+import torch
+
+from slackline import _core, _files, _rules, _worlds
+from slackline._loader import Loader
+from slackline._optimizer import Optimizer, Source, make_optimizer
+from slackline._overlap import Overlap
+from slackline._rules import Rule
+from slackline._tables import Tables
+
+Scores = Union[None, float, torch.Tensor, Mapping[str, Union[float, torch.Tensor]]]
+# An evaluation that takes longer says so this often, in seconds.
+_PROGRESS_SECONDS = 2.0
+
+
+class Job:
+    """What ``slackline.join()`` returns.
+
+    In the order of a script: ``model()``, ``optimizer()``, ``loader()`` and the
+    loop over ``epochs()``, ``evaluate()``, ``save()``. The main thread calls all
+    of it. Errors of the job itself are ``slackline.JobError``: it was stopped,
+    or has lost a process that it needs; the message says which.
+    """
+
+    def __init__(self, world: Union[_worlds.Joined, _worlds.Alone], seed: bool) -> None:
+        self._world = world
+        self._pid = os.getpid()
+        self._tables: Optional[Tables] = None
+        self._copy: Optional[Tables] = None  # For evaluations beside the training.
+        self._optimizer: Optional[Optimizer] = None
+        self._overlap: Optional[Overlap] = None
+        self._epochs: Optional[float] = None  # As the script says.
+        self._loader: Optional[Loader] = None  # Whose steps the job has.
+        self._in_epochs = False
+        self._step: Optional[int] = None  # That was handed out and not finished.
+        self._ahead: Optional[int] = None  # The first of the next epoch, handed out.
+        self._steps_done = 0
+        self._over = False
+        self._concluding = False
+        self._evaluate: Optional[Callable[[torch.nn.Module], Scores]] = None
+        self._asked: Optional[Any] = None  # An evaluation, while nobody knows how.
+        self._evaluating: Optional[threading.Thread] = None
+        self._evaluation_error: Optional[BaseException] = None
+        self._final_scores: Optional[Dict[str, float]] = None
+        self._failed = False
+        if world.threads:
+            torch.set_num_threads(world.threads)
+        self._seeded = seed
+        if seed:
+            _seed(world.seed)
+        atexit.register(self._at_exit)
+        self._watch_errors()
+        self._watch_signals()
+
+    # ---- Who and where -------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """Which worker this is, in [0, world_size)."""
+        return self._world.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the config has. Some of them may be gone."""
+        return self._world.world_size
+
+    @property
+    def seed(self) -> int:
+        """The config's ``train.seed``; the same for all workers."""
+        return self._world.seed
+
+    @property
+    def data_dir(self) -> str:
+        """Folder of data sets, as ``slackline run --data-dir`` names it; may be empty."""
+        return self._world.data_dir
+
+    @property
+    def out(self) -> str:
+        """Folder of the run; empty if nothing is written."""
+        return self._world.out
+
+    @property
+    def mode(self) -> str:
+        """How the job begins to synchronise, as for ``--mode``; "alone" in a world of one."""
+        return self._world.mode
+
+    @property
+    def steps(self) -> int:
+        """Steps that are complete, as this worker knows."""
+        return self._steps_done
+
+    def __repr__(self) -> str:
+        return (
+            f"<slackline.Job '{self._world.job}' rank {self.rank} of {self.world_size}, {self.mode}>"
+        )
+
+    # ---- Model and optimizer -------------------------------------------------
+
+    def model(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Makes the module's parameters those of the job, and returns the module.
+
+        Every parameter with ``requires_grad`` becomes a table. The job begins
+        with the values that worker 0 has when the first batch is asked for, so
+        they may be loaded from a file until then. All workers have to give
+        modules with the same names and shapes; one that differs is refused by
+        name. Move and convert the module before. Buffers, such as the running
+        means of BatchNorm, stay each worker's own; in the file of the trained
+        model are those of the worker that writes it.
+
+        Raises ValueError naming a parameter that cannot be trained.
+        """
+        if self._tables is not None:
+            raise RuntimeError(
+                "job.model() was called before; put several models into one torch.nn.ModuleDict"
+            )
+        self._tables = Tables(module)
+        self._copy = Tables(copy.deepcopy(module))
+        register = getattr(module, "register_load_state_dict_post_hook", None)
+        if register is not None:
+            register(self._on_loaded)
+        return module
+
+    def optimizer(self, source: Source, rule: Optional[Rule] = None, overlap: Optional[bool] = None) -> Optimizer:
+        """The optimizer for the script's loop. The arithmetic is done by the servers.
+
+        Args:
+            source: an optimizer of ``torch.optim`` (SGD, Adagrad, Adam, AdamW), which
+                is then not used any more; or the module, its parameters, or parameter
+                groups, which may override options of the rule.
+            rule: with the latter, for example ``slackline.Adam(lr=0.001)``; default: the
+                config's ``optimizer``.
+            overlap: whether gradients leave while backward still runs. Default: if the
+                first steps show that each gradient is complete then. False for scripts
+                that sometimes change gradients between backward and ``step()``, or call
+                backward several times.
+
+        Raises ValueError for what servers cannot do, by name; for a parameter that
+        no group has; and if both the config and the script have an optimizer.
+        """
+        if self._tables is None:
+            raise RuntimeError("job.optimizer(): call job.model() first")
+        if self._optimizer is not None:
+            raise RuntimeError("job.optimizer() was called before; a job has one")
+        trained = {t.parameter: t.name for t in self._tables.tables}
+        text = self._world.optimizer_text
+        of_config = _rule_of_text(text) if text else None
+        self._optimizer = make_optimizer(self, source, rule, of_config, trained)
+        group_of = {
+            parameter: index
+            for index, group in enumerate(self._optimizer.param_groups)
+            for parameter in group["params"]
+        }
+        self._groups = [group_of[table.parameter] for table in self._tables.tables]
+        self._overlap = Overlap(
+            self._tables, self._hand_over, overlap if self._world.sends else False
+        )
+        return self._optimizer
+
+    # ---- Data ----------------------------------------------------------------
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        *,
+        shuffle: bool = True,
+        sampler: Optional[Iterable[int]] = None,
+        batch_sampler: Optional[Iterable[List[int]]] = None,
+        steps: Optional[int] = None,
+        accumulate: int = 1,
+        **loader_options: Any,
+    ) -> Loader:
+        """This worker's part of a data set, in the order of the job's steps.
+
+        Args:
+            dataset: a Dataset or an IterableDataset of PyTorch. Of the latter every
+                worker sees all, so let it take a part by ``job.rank``.
+            batch_size: examples of one worker in a batch. A step of the job has
+                ``world_size`` times ``accumulate`` times as many.
+            shuffle: another order in each epoch, from ``job.seed``; the few examples
+                that make no whole step are left out, others each time.
+            sampler, batch_sampler: one's own order, of the whole data set. Every worker
+                draws it with the same seed and takes its part.
+            steps: steps of an epoch, if that is less than the data have. Required for
+                an IterableDataset.
+            accumulate: batches whose gradients add up to one step.
+            loader_options: what else torch.utils.data.DataLoader takes (num_workers,
+                pin_memory, collate_fn, ...).
+
+        Raises ValueError if the data do not make one step.
+        """
+        return Loader(
+            self, dataset, batch_size, shuffle, sampler, batch_sampler, steps, accumulate, loader_options
+        )
+
+    def epochs(self, epochs: Optional[float] = None) -> Iterator[int]:
+        """Yields 0, 1, ... for each epoch of the job, and ends the job after the last.
+
+        The config's ``train.epochs`` (and ``--epochs``, ``max_steps``) count more than
+        the argument; without any it is one epoch.
+        """
+        if self._in_epochs:
+            raise RuntimeError("job.epochs() is for one loop")
+        self._in_epochs = True
+        self._epochs = epochs
+        epoch = 0
+        while not self._over:
+            done = self._steps_done
+            yield epoch
+            if self._loader is None or (self._steps_done == done and not self._over):
+                raise RuntimeError(
+                    "job.epochs(): no step was done in this epoch; iterate a job.loader() in it"
+                )
+            if self._ahead is not None:
+                epoch = self._ahead // self._loader.steps_per_epoch
+        self.finish()
+
+    # ---- What is measured ----------------------------------------------------
+
+    def log(self, **values: Union[float, torch.Tensor]) -> None:
+        """Figures of the step, for the records of the run; ``loss`` is the training loss.
+
+        They appear in ``slackline top`` and ``status`` (the loss) and in
+        ``metrics.jsonl`` as means over some steps.
+        """
+        if self._loader is None:
+            raise RuntimeError("job.log(): nothing was trained yet")
+        for name, value in values.items():
+            self._world.log(name, _number(name, value))
+
+    def evaluate(self, function: Callable[[torch.nn.Module], Scores]) -> None:
+        """Says how the model is evaluated, and does it if the job asks for it.
+
+        One worker is asked, at the end of each epoch unless the config's
+        ``train.eval_every_epochs`` says otherwise; there ``function`` runs in another
+        thread, with a copy of the module in eval mode and without autograd, while the
+        training goes on. On all others this returns at once. After the last step it
+        runs on the trained model.
+
+        ``function`` returns the accuracy, in [0, 1], or a dict of figures, in which
+        ``loss`` and ``accuracy`` are those of the reports and of ``train.stop``.
+        """
+        self._raise_evaluation_error()
+        self._evaluate = function
+        if self._concluding:
+            self._evaluate_final()
+        elif self._asked is not None:
+            task, self._asked = self._asked, None
+            self._start_evaluation(task)
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes the model to a safetensors file, on the worker that concludes the job.
+
+        After the last step that is the trained model. ``slackline.load(path)`` reads it
+        for ``load_state_dict()`` of the plain module; so do other libraries. The folder
+        of the run has ``model.safetensors`` in any case. Before the end, worker 0
+        writes the parameters as they are there.
+        """
+        if self._tables is None:
+            raise RuntimeError("job.save(): call job.model() first")
+        if self._in_epochs or self._concluding:
+            self.finish()
+        if self._over and not self._was_chief:
+            return
+        if not self._over and self.rank != 0:
+            return
+        state = {
+            name: tensor
+            for name, tensor in self._tables.module.state_dict().items()
+            if isinstance(tensor, torch.Tensor)
+        }
+        _files.save(state, path, {"job": self._world.job})
+
+    # ---- The end -------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Waits for the end of the job, after the last step. Called by ``epochs()``.
+
+        Raises RuntimeError before the last step.
+        """
+        if self._loader is None or (self._over and not self._concluding and self._finished):
+            return
+        if not self._over:
+            raise RuntimeError(
+                f"job.finish(): {self._steps_done} of {self._work.steps_total} steps are done"
+            )
+        self._wait_for_evaluation()
+        self._raise_evaluation_error()
+        if self._concluding:
+            if self._final_scores is None and self._evaluate is not None:
+                self._evaluate_final()
+            assert self._tables is not None
+            self._tables.parameters.set_companions(self._tables.companions())
+            self._world.conclude({}, self._final_scores or {})
+            self._concluding = False
+        while not self._finished:
+            self._take_task()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self._on_error(kind, error, trace)
+
+    # ---- Of the loader -------------------------------------------------------
+
+    _finished = False
+    _was_chief = False
+
+    def _begin_epoch(self, loader: Loader) -> Optional[int]:
+        """The first step of the epoch that begins; none when the job has no more."""
+        if self._optimizer is None:
+            raise RuntimeError("job.loader(): call job.model() and job.optimizer() first")
+        if self._step is not None:
+            raise RuntimeError("job.loader(): another pass over a loader has not ended")
+        if self._loader is None:
+            self._open(loader)
+        elif loader.steps_per_epoch != self._loader.steps_per_epoch:
+            raise ValueError(
+                f"job.loader(): this one has {loader.steps_per_epoch} steps in an epoch, the one "
+                f"before had {self._loader.steps_per_epoch}; the job's epochs have equal length"
+            )
+        if self._ahead is not None:
+            step, self._ahead = self._ahead, None
+            return self._begin_step(step)
+        if self._over:
+            return None
+        return self._begin_step(self._next_step())
+
+    def _after_step(self, step: int) -> Optional[int]:
+        """The next step. The one at hand has to be finished."""
+        if self._step is not None:
+            backward = "" if self._overlap is None or self._overlap.any() else (
+                "; backward() has not reached any parameter of job.model()"
+            )
+            raise RuntimeError(
+                f"step {step}: the next batch was asked for before optimizer.step(){backward}. For "
+                "gradients that add up over several batches give job.loader(accumulate=N)"
+            )
+        following = self._next_step()
+        if following is None:
+            return None
+        assert self._loader is not None
+        if following // self._loader.steps_per_epoch != step // self._loader.steps_per_epoch:
+            self._ahead = following
+            return None
+        return self._begin_step(following)
+
+    def _check_in_step(self, step: int) -> None:
+        if self._step is None:
+            raise RuntimeError(
+                f"step {step}: optimizer.step() was called before the last of the "
+                f"accumulate={self._loader.accumulate} batches"  # type: ignore[union-attr]
+            )
+
+    def _begin_step(self, step: Optional[int]) -> Optional[int]:
+        self._step = step
+        if step is not None and self._overlap is not None:
+            self._overlap.begin_step()
+        return step
+
+    def _next_step(self) -> Optional[int]:
+        while True:
+            task = self._take_task()
+            if task is None:
+                return None
+            if isinstance(task, _worlds.EVALUATION):
+                if self._evaluate is None:
+                    self._asked = task
+                else:
+                    self._start_evaluation(task)
+            elif not isinstance(task, _worlds.CONCLUSION):
+                return int(task.clock)
+
+    def _take_task(self) -> Any:
+        self._raise_evaluation_error()
+        task = self._world.next()
+        assert self._tables is not None
+        if task is None:
+            self._over = self._finished = True
+        elif isinstance(task, _worlds.CONCLUSION):
+            self._tables.refresh()
+            self._over = self._concluding = self._was_chief = True
+            return None
+        elif not isinstance(task, _worlds.EVALUATION):
+            self._tables.refresh()
+        return task
+
+    def _open(self, loader: Loader) -> None:
+        assert self._tables is not None and self._optimizer is not None
+        world = self._world
+        epochs = world.epochs if world.epochs is not None else self._epochs
+        if epochs is not None and not (epochs > 0 and math.isfinite(epochs)):
+            raise ValueError(f"job.epochs(): {epochs} epochs; a number above 0 is required")
+        total, per_epoch = _core.length(epochs, world.max_steps, loader.steps_per_epoch)
+        batch = loader.batch_size * loader.accumulate
+        self._work = _worlds.Work(total, per_epoch, batch, loader.description)
+        self._loader = loader
+        self._tables.fetch()
+        rules = [self._optimizer.rules[group].text() for group in self._groups]
+        if self.rank == 0:
+            print(
+                f"slackline: {len(self._tables)} tables, "
+                f"{sum(t.values.numel() for t in self._tables.tables)} parameters; {total} steps, "
+                f"{per_epoch} in an epoch; batch {batch} x {self.world_size} workers = "
+                f"{batch * self.world_size}",
+                file=sys.stderr,
+                flush=True,
+            )
+        world.open(self._tables, rules, self._work)
+        if self._seeded:  # Masks of dropout and the like differ between workers.
+            _seed(world.seed * 7919 + 1 + self.rank)
+
+    # ---- Of the optimizer ----------------------------------------------------
+
+    def _finish_step(self, loss: Any) -> None:
+        if self._step is None:
+            raise RuntimeError(
+                "optimizer.step(): no step is open; it is called once for each step of a job.loader()"
+            )
+        assert self._tables is not None and self._overlap is not None and self._optimizer is not None
+        self._tables.check_memory()
+        by_group = self._optimizer.rate_factors()
+        factors = [by_group[group] for group in self._groups]
+        handed = self._overlap.end_step()
+        gradients = [
+            None if gone else table.gradient() for gone, table in zip(handed, self._tables.tables)
+        ]
+        for table in self._tables.tables:
+            table.parameter.grad = None
+        self._world.finish_step(gradients, factors)
+        self._steps_done = self._step + 1
+        self._step = None
+        if loss is not None:
+            self._world.log("loss", _number("loss", loss))
+
+    def _hand_over(self, index: int) -> None:
+        """A gradient during backward. The factor is that of the group at this moment."""
+        assert self._tables is not None and self._optimizer is not None
+        factor = self._optimizer.rate_factors()[self._groups[index]]
+        self._world.gradient(index, self._tables.tables[index].gradient(), factor)
+
+    def _on_loaded(self, module: torch.nn.Module, keys: Any) -> None:
+        if self._loader is not None and not self._over:
+            raise RuntimeError(
+                "load_state_dict(): the job has begun, and its parameters are on the servers; load "
+                "before the first batch"
+            )
+
+    # ---- Evaluation ----------------------------------------------------------
+
+    def _start_evaluation(self, task: Any) -> None:
+        self._wait_for_evaluation()
+        self._raise_evaluation_error()
+        assert self._copy is not None and self._tables is not None
+        _worlds.load_evaluation(task, self._copy)
+        _copy_buffers(self._tables.module, self._copy.module)
+        self._copy.parameters.set_companions(self._tables.companions())
+        self._evaluating = threading.Thread(
+            target=self._evaluate_copy, args=(task, self._evaluate), name="slackline-evaluation", daemon=True
+        )
+        self._evaluating.start()
+
+    def _evaluate_copy(self, task: Any, function: Callable[[torch.nn.Module], Scores]) -> None:
+        assert self._copy is not None
+        if self._world.threads:
+            torch.set_num_threads(self._world.threads)
+        try:
+            scores = _run(function, self._copy.module)
+            self._world.evaluated(task, scores, self._copy)
+        except BaseException as error:  # The main thread raises it.
+            self._evaluation_error = error
+
+    def _evaluate_final(self) -> None:
+        assert self._copy is not None and self._tables is not None and self._evaluate is not None
+        self._wait_for_evaluation()
+        with torch.no_grad():
+            for mine, theirs in zip(self._tables.tables, self._copy.tables):
+                theirs.parameter.copy_(mine.parameter)
+        _copy_buffers(self._tables.module, self._copy.module)
+        done = threading.Event()
+
+        def report() -> None:
+            while not done.wait(_PROGRESS_SECONDS):
+                try:
+                    self._world.report_progress()
+                except _core.JobError:  # The end comes by itself.
+                    return
+
+        progress = threading.Thread(target=report, name="slackline-progress", daemon=True)
+        progress.start()
+        try:
+            self._final_scores = _run(self._evaluate, self._copy.module)
+        finally:
+            done.set()
+            progress.join()
+
+    def _wait_for_evaluation(self) -> None:
+        if self._evaluating is not None:
+            self._evaluating.join()
+            self._evaluating = None
+
+    def _raise_evaluation_error(self) -> None:
+        error, self._evaluation_error = self._evaluation_error, None
+        if error is not None:
+            raise error
+
+    # ---- Errors and signals --------------------------------------------------
+
+    def _watch_errors(self) -> None:
+        previous = sys.excepthook
+
+        def hook(kind: Any, error: Any, trace: Any) -> None:
+            self._on_error(kind, error, trace)
+            if issubclass(kind, _core.JobError):
+                print(f"slackline: {error}", file=sys.stderr)
+            else:
+                previous(kind, error, trace)
+
+        sys.excepthook = hook
+
+    def _on_error(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._failed or os.getpid() != self._pid:
+            return
+        self._failed = True
+        if issubclass(kind, KeyboardInterrupt):
+            self._world.interrupt(f"worker {self.rank} was interrupted by SIGINT")
+        elif not issubclass(kind, _core.JobError):
+            frames = traceback.extract_tb(trace)
+            own = [f for f in frames if not f.filename.startswith(os.path.dirname(__file__))]
+            where = own[-1] if own else (frames[-1] if frames else None)
+            place = f" ({os.path.basename(where.filename)}:{where.lineno})" if where else ""
+            said = traceback.format_exception_only(kind, error)[-1].strip()
+            self._world.fail(f"{said}{place}")
+
+    def _watch_signals(self) -> None:
+        """Has a signal end a wait for the others, which Python's own handlers cannot."""
+        if threading.current_thread() is not threading.main_thread() or self.world_size < 2 and isinstance(self._world, _worlds.Alone):
+            return
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _terminate)
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        if before != -1:  # Somebody else's, for example an event loop's.
+            signal.set_wakeup_fd(before)
+            os.close(read_end)
+            os.close(write_end)
+            return
+        os.register_at_fork(after_in_child=_forget_wakeup)
+
+        def watch() -> None:
+            while True:
+                for number in os.read(read_end, 64):
+                    if number in (signal.SIGINT, signal.SIGTERM):
+                        name = signal.Signals(number).name
+                        self._world.interrupt(f"worker {self.rank} was interrupted by {name}")
+
+        threading.Thread(target=watch, name="slackline-signals", daemon=True).start()
+
+    def _at_exit(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        try:
+            if self._loader is not None and not self._finished and not self._failed:
+                if self._over:
+                    self.finish()
+                else:
+                    self._world.fail(
+                        f"its script ended after {self._steps_done} of {self._work.steps_total} "
+                        "steps; iterate job.epochs() to its end"
+                    )
+        except _core.JobError as error:
+            print(f"slackline: {error}", file=sys.stderr)
+        finally:
+            self._world.close()
+
+
+def _terminate(number: int, frame: Any) -> None:
+    sys.exit(128 + number)
+
+
+def _forget_wakeup() -> None:
+    try:
+        signal.set_wakeup_fd(-1)
+    except ValueError:  # Not the main thread.
+        pass
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            raise ValueError(f"'{name}' has {value.numel()} values; one is required")
+        return float(value.detach())
+    return float(value)
+
+
+def _run(function: Callable[[torch.nn.Module], Scores], module: torch.nn.Module) -> Dict[str, float]:
+    module.eval()
+    with torch.no_grad():
+        scores = function(module)
+    if scores is None:
+        return {}
+    if not isinstance(scores, Mapping):
+        scores = {"accuracy": scores}
+    figures = {name: _number(name, value) for name, value in scores.items()}
+    accuracy = figures.get("accuracy", 0.0)
+    if not 0 <= accuracy <= 1:
+        raise ValueError(
+            f"job.evaluate(): the accuracy is {accuracy}, it has to be in [0, 1]; return a dict to "
+            "give other figures their names"
+        )
+    return figures
+
+
+def _copy_buffers(source: torch.nn.Module, target: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for mine, theirs in zip(source.buffers(), target.buffers()):
+            theirs.copy_(mine)
+
+
+def _rule_of_text(text: str) -> Rule:
+    """The rule of a config's optimizer, as its text."""
+    kind, body = text.split("{", 1)
+    words = body.rstrip("} ").split()
+    fields = {words[i].rstrip(":"): float(words[i + 1]) for i in range(0, len(words), 2)}
+    lr, decay = fields["learning_rate"], fields["weight_decay"]
+    kind = kind.strip()
+    if kind in ("sgd", "momentum", "nesterov"):
+        return _rules.SGD(lr, fields.get("momentum", 0.0), decay, kind == "nesterov")
+    if kind == "adagrad":
+        return _rules.Adagrad(lr, fields["epsilon"], decay)
+    make = _rules.Adam if kind == "adam" else _rules.AdamW
+    return make(lr, (fields["beta1"], fields["beta2"]), fields["epsilon"], decay)

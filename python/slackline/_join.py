@@ -1,0 +1,69 @@
+"""How a script finds its place: the config of a run, or a world of one."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional, Union
+
+from slackline import _worlds
+from slackline._job import Job
+
+# As `slackline run` sets them (docs/own-models.md).
+_CLUSTER, _INDEX, _OUT, _DATA_DIR = (
+    "SLACKLINE_CLUSTER",
+    "SLACKLINE_INDEX",
+    "SLACKLINE_OUT",
+    "SLACKLINE_DATA_DIR",
+)
+_joined: Optional[Job] = None
+
+
+def join(
+    cluster: Union[None, str, "os.PathLike[str]"] = None,
+    index: Optional[int] = None,
+    *,
+    out: Optional[str] = None,
+    data_dir: Optional[str] = None,
+    seed: bool = True,
+) -> Job:
+    """Takes this process's place in a job. Nothing is sent before the first batch.
+
+    What is not given comes from ``slackline run``, through the environment. If
+    there is neither, the process is a world of one: the same training in this
+    process alone, without servers and without a config.
+
+    Args:
+        cluster: path of the config.
+        index: which of its workers this is, from 0.
+        out: folder for the trained model.
+        data_dir: folder of data sets, for ``Job.data_dir``.
+        seed: seeds ``random``, NumPy and PyTorch: equally on all workers now, so that
+            they build equal models, and differently from the first batch on.
+
+    Raises ValueError naming what is wrong with the config.
+    """
+    global _joined
+    if _joined is not None:
+        raise RuntimeError("slackline.join() was called before; a process has one place in a job")
+    config = os.fspath(cluster) if cluster is not None else os.environ.get(_CLUSTER, "")
+    place = index if index is not None else os.environ.get(_INDEX, "")
+    world: Union[_worlds.Joined, _worlds.Alone]
+    if not config:
+        if index is not None:
+            raise ValueError(f"slackline.join(): index {index} of which config? Give cluster, too")
+        world = _worlds.Alone()
+        world.out = out or ""
+        world.data_dir = data_dir or ""
+    else:
+        if place == "":
+            raise ValueError(
+                f"slackline.join(): which worker of {config} is this? Give index, from 0"
+            )
+        world = _worlds.Joined(
+            config,
+            int(place),
+            out if out is not None else os.environ.get(_OUT, ""),
+            data_dir if data_dir is not None else os.environ.get(_DATA_DIR, ""),
+        )
+    _joined = Job(world, seed)
+    return _joined

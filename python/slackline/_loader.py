@@ -1,0 +1,188 @@
+"""Which examples a worker trains on, and in which step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, Optional
+
+import torch
+import torch.utils.data as data
+
+from slackline import _core
+
+if TYPE_CHECKING:
+    from slackline._job import Job
+
+
+class _Rest(data.Sampler):  # type: ignore[type-arg]
+    """The batches of this worker in an epoch, from some position on."""
+
+    def __init__(self) -> None:
+        self.batches: List[List[int]] = []
+        self.position = 0
+
+    def __iter__(self) -> Iterator[List[int]]:
+        return iter(self.batches[self.position :])
+
+    def __len__(self) -> int:
+        return len(self.batches) - self.position
+
+
+class Loader:
+    """This worker's batches. Each pass over it is one epoch of the job.
+
+    Made by ``Job.loader()``. A batch belongs to a step of the job, so a worker
+    that joins again, or leaves steps out, goes on with the right one.
+    """
+
+    def __init__(
+        self,
+        job: "Job",
+        dataset: Any,
+        batch_size: int,
+        shuffle: bool,
+        sampler: Optional[Iterable[int]],
+        batch_sampler: Optional[Iterable[List[int]]],
+        steps: Optional[int],
+        accumulate: int,
+        loader_options: dict,
+    ) -> None:
+        self._job = job
+        self._dataset = dataset
+        self.batch_size = batch_size
+        self.accumulate = accumulate
+        self._shuffle = shuffle
+        self._sampler = sampler
+        self._batch_sampler = batch_sampler
+        self._own: Optional[_core.Sampler] = None
+        self._epoch = -1  # Of the batches in _rest.
+        self._rest = _Rest()
+        if accumulate < 1 or batch_size < 1:
+            raise ValueError(
+                f"job.loader(): batch_size {batch_size} and accumulate {accumulate} must be at least 1"
+            )
+        for given in (sampler, batch_sampler):
+            if isinstance(given, data.distributed.DistributedSampler):
+                raise ValueError(
+                    "job.loader(): a DistributedSampler splits the data once more; leave it out, "
+                    "the loader gives every worker its own part"
+                )
+        if sampler is not None and batch_sampler is not None:
+            raise ValueError("job.loader(): give sampler or batch_sampler, not both")
+        if isinstance(dataset, data.IterableDataset):
+            if steps is None:
+                raise ValueError(
+                    "job.loader(): an IterableDataset has no length; say with steps=... how many "
+                    "steps of each worker are an epoch"
+                )
+            self.steps_per_epoch = steps
+            self._loader = data.DataLoader(dataset, batch_size=batch_size, **loader_options)
+            return
+        if batch_sampler is not None:
+            self.steps_per_epoch = self._steps_of(len(batch_sampler), steps)  # type: ignore[arg-type]
+        elif sampler is not None:
+            self.steps_per_epoch = self._steps_of(len(sampler) // batch_size, steps)  # type: ignore[arg-type]
+        else:
+            self._own = _core.Sampler(
+                len(dataset), batch_size * accumulate, job.rank, job.world_size, job.seed
+            )
+            self.steps_per_epoch = self._limited(self._own.steps_per_epoch, steps)
+        self._loader = data.DataLoader(dataset, batch_sampler=self._rest, **loader_options)
+
+    def _steps_of(self, batches: int, steps: Optional[int]) -> int:
+        share = self.accumulate * self._job.world_size
+        if batches < share:
+            raise ValueError(
+                f"job.loader(): {batches} batches do not make one step of {self._job.world_size} "
+                f"workers with {self.accumulate} each; use smaller batches or fewer workers"
+            )
+        return self._limited(batches // share, steps)
+
+    @staticmethod
+    def _limited(most: int, steps: Optional[int]) -> int:
+        if steps is not None and not 1 <= steps <= most:
+            raise ValueError(f"job.loader(): steps is {steps}, an epoch has 1 to {most}")
+        return most if steps is None else steps
+
+    @property
+    def description(self) -> str:
+        """What is trained on, for people."""
+        try:
+            return f"{type(self._dataset).__name__} of {len(self._dataset)} examples"
+        except TypeError:
+            return type(self._dataset).__name__
+
+    def __len__(self) -> int:
+        """Batches of this worker in an epoch."""
+        return self.steps_per_epoch * self.accumulate
+
+    @property
+    def dataset(self) -> Any:
+        """What the batches are made of."""
+        return self._dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        job = self._job
+        step = job._begin_epoch(self)
+        if step is None:
+            return
+        epoch, position = divmod(step, self.steps_per_epoch)
+        batches = self._batches(epoch, position)
+        while step is not None and step // self.steps_per_epoch == epoch:
+            while position < step % self.steps_per_epoch:  # Others did these steps.
+                for _ in range(self.accumulate):
+                    next(batches, None)
+                position += 1
+            for part in range(self.accumulate):
+                batch = next(batches, None)
+                if batch is None and isinstance(self._dataset, data.IterableDataset):
+                    batches = iter(self._loader)
+                    batch = next(batches, None)
+                if batch is None:
+                    raise RuntimeError(
+                        f"job.loader(): the data ended at step {position} of the epoch's "
+                        f"{self.steps_per_epoch}"
+                    )
+                yield batch
+                if part + 1 < self.accumulate:
+                    job._check_in_step(step)
+            position += 1
+            step = job._after_step(step)
+
+    def _batches(self, epoch: int, position: int) -> Iterator[Any]:
+        if not isinstance(self._dataset, data.IterableDataset):
+            if epoch != self._epoch:
+                self._rest.batches = self._deal(epoch)
+                self._epoch = epoch
+            self._rest.position = position * self.accumulate
+        return iter(self._loader)
+
+    def _deal(self, epoch: int) -> List[List[int]]:
+        job, size = self._job, self.batch_size
+        if self._own is not None and self._shuffle:
+            batches = []
+            for step in range(self.steps_per_epoch):
+                rows = self._own.batch(epoch * self._own.steps_per_epoch + step)
+                batches += [rows[i : i + size] for i in range(0, len(rows), size)]
+            return batches
+        if self._own is not None:
+            world = size * self.accumulate * job.world_size
+            begins = [
+                step * world + (job.rank * self.accumulate + part) * size
+                for step in range(self.steps_per_epoch)
+                for part in range(self.accumulate)
+            ]
+            return [list(range(begin, begin + size)) for begin in begins]
+        # All workers have to draw the same, to take different parts of it.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(job.seed * 1_000_003 + epoch)
+            if self._batch_sampler is not None:
+                drawn = [list(batch) for batch in self._batch_sampler]
+            else:
+                assert self._sampler is not None
+                rows = [int(row) for row in self._sampler]
+                drawn = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
+        mine = []
+        for step in range(self.steps_per_epoch):
+            first = (step * job.world_size + job.rank) * self.accumulate
+            mine += drawn[first : first + self.accumulate]
+        return mine

@@ -1,0 +1,103 @@
+"""Gradients that leave while backward still runs."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Tuple
+
+import torch
+
+from slackline._tables import Tables
+
+# Steps that have to show that gradients are complete when backward makes them.
+_STEPS_WATCHED = 3
+
+
+class Overlap:
+    """Sees each gradient as backward makes it, and hands it over where that is safe.
+
+    It is safe if nobody touches a gradient between backward and the end of the
+    step: no second backward, no clipping. The first steps show whether a script
+    does that; from then on it is checked in every step, because a gradient that
+    changes while it is sent would be wrong without a sign.
+    """
+
+    def __init__(
+        self, tables: Tables, hand_over: Callable[[int], None], wanted: Optional[bool]
+    ) -> None:
+        self._tables = tables
+        self._hand_over = hand_over
+        self._counts = [0] * len(tables)
+        # Of each gradient when backward made it: its memory and its version.
+        self._seen: List[Optional[Tuple[int, int]]] = [None] * len(tables)
+        self._handed = [False] * len(tables)
+        self._active = wanted is True
+        self._watched = 0 if wanted is None else _STEPS_WATCHED
+        self._open = False
+        self._nodes: List[Any] = []
+        for index, table in enumerate(tables.tables):
+            self._register(index, table.parameter)
+
+    def _register(self, index: int, parameter: torch.nn.Parameter) -> None:
+        register = getattr(parameter, "register_post_accumulate_grad_hook", None)
+        if register is not None:
+            register(lambda _: self._made(index))
+            return
+        # Before PyTorch 2.1: the node that adds to the gradient, which lives as
+        # long as somebody holds it.
+        with torch.enable_grad():
+            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        node.register_hook(lambda *_: self._made(index))
+        self._nodes.append(node)
+
+    def begin_step(self) -> None:
+        """A step is open from now on."""
+        self._open = True
+        self._counts = [0] * len(self._counts)
+
+    def any(self) -> bool:
+        """Whether backward has made any gradient in this step."""
+        return any(self._counts)
+
+    def _made(self, index: int) -> None:
+        if not self._open:
+            return
+        self._counts[index] += 1
+        table = self._tables.tables[index]
+        if self._counts[index] > 1 and self._handed[index]:
+            raise RuntimeError(
+                f"'{table.name}' has a second gradient in one step, and the first is on its way: "
+                "give job.optimizer(overlap=False), and job.loader(accumulate=N) for gradients that "
+                "add up"
+            )
+        gradient = table.parameter.grad
+        assert gradient is not None
+        self._seen[index] = (gradient.data_ptr(), gradient._version) if not gradient.is_sparse else None
+        if self._active:
+            self._hand_over(index)
+            self._handed[index] = True
+
+    def end_step(self) -> List[bool]:
+        """Which gradients are handed over. Raises RuntimeError if one has changed since."""
+        self._open = False
+        untouched = True
+        for index, table in enumerate(self._tables.tables):
+            if self._counts[index] == 0:
+                continue
+            gradient = table.parameter.grad
+            same = (
+                self._counts[index] == 1
+                and gradient is not None
+                and not gradient.is_sparse
+                and self._seen[index] == (gradient.data_ptr(), gradient._version)
+            )
+            untouched = untouched and same
+            if self._handed[index] and not same:
+                raise RuntimeError(
+                    f"the gradient of '{table.name}' was changed after backward, when it was on its "
+                    "way: give job.optimizer(overlap=False)"
+                )
+        handed, self._handed = self._handed, [False] * len(self._handed)
+        if self._watched < _STEPS_WATCHED:
+            self._watched = self._watched + 1 if untouched else _STEPS_WATCHED
+            self._active = untouched and self._watched == _STEPS_WATCHED
+        return handed

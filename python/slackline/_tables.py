@@ -1,0 +1,114 @@
+"""The parameters of a module as the tables of a job."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List, Optional
+
+import torch
+
+from slackline import _core, _files
+
+
+@dataclasses.dataclass
+class Table:
+    """A parameter and where the job writes its values."""
+
+    name: str
+    parameter: torch.nn.Parameter
+    # Float32 on the host, contiguous: the parameter's own memory, or, of a
+    # parameter of another kind, a copy.
+    values: torch.Tensor
+    own_memory: bool
+    # Why gradients were zero so far; reused while there is none.
+    zeros: Optional[torch.Tensor] = None
+
+    def gradient(self) -> torch.Tensor:
+        """The parameter's gradient, float32 on the host, contiguous; nobody may write to it."""
+        gradient = self.parameter.grad
+        if gradient is None:
+            if self.zeros is None:
+                self.zeros = torch.zeros_like(self.values)
+            return self.zeros
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        gradient = gradient.detach()
+        if not self.own_memory:
+            return gradient.to("cpu", torch.float32).contiguous()
+        return gradient if gradient.is_contiguous() else gradient.contiguous()
+
+
+class Tables:
+    """The trained parameters of a module, in its order, and their memory.
+
+    Raises ValueError naming a parameter that cannot be trained here.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.tables: List[Table] = []
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+                raise ValueError(
+                    f"parameter '{name}' has no shape yet; run the module once on an example "
+                    "before job.model()"
+                )
+            if not parameter.is_floating_point():
+                raise ValueError(
+                    f"parameter '{name}' is {parameter.dtype}; only real floating-point "
+                    "parameters are trained, freeze it with requires_grad_(False)"
+                )
+            if parameter.layout != torch.strided or parameter.numel() == 0:
+                raise ValueError(
+                    f"parameter '{name}' is {'empty' if parameter.numel() == 0 else parameter.layout}; "
+                    "freeze it with requires_grad_(False)"
+                )
+            data = parameter.detach()
+            own = (
+                data.device.type == "cpu" and data.dtype == torch.float32 and data.is_contiguous()
+            )
+            values = data if own else data.to("cpu", torch.float32).contiguous().clone()
+            self.tables.append(Table(name, parameter, values, own))
+        if not self.tables:
+            raise ValueError(
+                "the model has no parameter with requires_grad; there is nothing to train"
+            )
+        self.parameters = _core.Parameters(
+            [_core.Table(t.name, list(t.values.shape), t.values) for t in self.tables]
+        )
+        self.copied = [table for table in self.tables if not table.own_memory]
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def check_memory(self) -> None:
+        """Raises RuntimeError if a parameter was given other memory."""
+        for index, table in enumerate(self.tables):
+            if table.own_memory and not self.parameters.is_at(index, table.parameter.data_ptr()):
+                raise RuntimeError(
+                    f"parameter '{table.name}' lies in other memory than at job.model(); move or "
+                    "convert the model before that, and load values with load_state_dict()"
+                )
+
+    def refresh(self) -> None:
+        """Takes over what the job has written, where that is not the parameter's memory."""
+        with torch.no_grad():
+            for table in self.copied:
+                table.parameter.copy_(table.values)
+
+    def fetch(self) -> None:
+        """The other way: what the parameters are now is what the job begins with."""
+        with torch.no_grad():
+            for table in self.copied:
+                table.values.copy_(table.parameter)
+
+    def companions(self) -> "List[_core.TypedTensor]":
+        """What else belongs to the module's state: buffers, frozen parameters, other names."""
+        trained = {table.name for table in self.tables}
+        return [
+            _files.typed_tensor(name, tensor)
+            for name, tensor in self.module.state_dict().items()
+            if name not in trained and isinstance(tensor, torch.Tensor) and tensor.numel() > 0
+        ]

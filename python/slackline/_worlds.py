@@ -1,0 +1,199 @@
+"""Where the work of a job is done: with others, or in this process alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Dict, List, Optional, Union
+
+import torch
+
+from slackline import _core
+from slackline._tables import Tables
+
+
+@dataclasses.dataclass
+class Work:
+    """How long a job is."""
+
+    steps_total: int
+    steps_per_epoch: int
+    batch_size: int  # Of this worker, in a step.
+    data: str
+
+
+class Joined:
+    """A worker among others: the session of the C++ library."""
+
+    sends = True  # Gradients go elsewhere.
+
+    def __init__(self, cluster: str, index: int, out: str, data_dir: str) -> None:
+        program = sys.argv[0] or "python"
+        self._worker = _core.Worker(cluster, index, out, data_dir, program)
+        worker = self._worker
+        self.job: str = worker.job
+        self.rank: int = worker.rank
+        self.world_size: int = worker.world_size
+        self.threads: Optional[int] = worker.threads
+        self.seed: int = worker.seed
+        self.epochs: Optional[float] = worker.epochs
+        self.max_steps: Optional[int] = worker.max_steps
+        self.mode: str = worker.mode
+        self.out: str = out
+        self.data_dir: str = data_dir
+        self.optimizer_text: str = worker.optimizer
+
+    def open(self, tables: Tables, rules: List[str], work: Work) -> None:
+        self._worker.open(
+            tables.parameters, work.steps_total, work.steps_per_epoch, work.batch_size, work.data
+        )
+
+    def next(self) -> "Union[_core.Step, _core.Evaluation, _core.Conclusion, None]":
+        return self._worker.next()
+
+    def gradient(self, table: int, gradient: torch.Tensor, factor: float) -> None:
+        self._worker.gradient(table, gradient)
+
+    def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> None:
+        self._worker.finish_step(gradients)
+
+    def log(self, name: str, value: float) -> None:
+        self._worker.log(name, value)
+
+    def evaluated(self, task: "_core.Evaluation", scores: Dict[str, float], tables: Tables) -> None:
+        self._worker.evaluated(task, scores, tables.parameters)
+
+    def conclude(self, train: Dict[str, float], test: Dict[str, float]) -> None:
+        self._worker.conclude(train, test)
+
+    def report_progress(self) -> None:
+        self._worker.report_progress()
+
+    def fail(self, why: str) -> None:
+        self._worker.fail(why)
+
+    def interrupt(self, reason: str) -> None:
+        self._worker.interrupt(reason)
+
+    def close(self) -> None:
+        del self._worker
+
+
+@dataclasses.dataclass
+class _Step:
+    clock: int
+
+
+@dataclasses.dataclass
+class _Evaluation:
+    clock: int
+    values: List[torch.Tensor]
+
+
+class _Conclusion:
+    pass
+
+
+class Alone:
+    """A world of one: the same arithmetic, without servers and without a config."""
+
+    sends = False
+    job = "alone"
+    rank = 0
+    world_size = 1
+    threads: Optional[int] = None
+    seed = 1
+    epochs: Optional[float] = None
+    max_steps: Optional[int] = None
+    mode = "alone"
+    out = ""
+    data_dir = ""
+    optimizer_text = ""
+
+    def __init__(self) -> None:
+        self._clock = 0
+        self._evaluated = 0  # The clock of the last evaluation that was asked for.
+        self._concluded = False
+        self._interrupted = ""
+        self._means: Dict[str, List[float]] = {}
+
+    def open(self, tables: Tables, rules: List[str], work: Work) -> None:
+        self._tables = tables
+        self._work = work
+        self._rules = [_core.Rule(text) for text in rules]
+        self._slots = [
+            [torch.zeros_like(table.values) for _ in range(rule.slots)]
+            for table, rule in zip(tables.tables, self._rules)
+        ]
+
+    def next(self) -> object:
+        if self._interrupted:
+            raise _core.JobError(self._interrupted)
+        if self._clock >= self._work.steps_total:
+            if self._concluded:
+                return None
+            self._concluded = True
+            return _Conclusion()
+        at_epoch = self._clock % self._work.steps_per_epoch == 0
+        if at_epoch and self._clock > self._evaluated:
+            self._evaluated = self._clock
+            return _Evaluation(self._clock, [t.values.clone() for t in self._tables.tables])
+        return _Step(self._clock)
+
+    def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> None:
+        self._clock += 1
+        for i in reversed(range(len(gradients))):
+            rule = self._rules[i]
+            rule.apply(
+                self._tables.tables[i].values,
+                gradients[i],
+                self._slots[i],
+                rule.learning_rate * factors[i],
+                self._clock,
+            )
+        self._tables.refresh()
+
+    def log(self, name: str, value: float) -> None:
+        self._means.setdefault(name, []).append(value)
+
+    def evaluated(self, task: _Evaluation, scores: Dict[str, float], tables: Tables) -> None:
+        self._say(task.clock, scores)
+
+    def conclude(self, train: Dict[str, float], test: Dict[str, float]) -> None:
+        self._say(self._clock, test)
+
+    def _say(self, clock: int, scores: Dict[str, float]) -> None:
+        figures = {name: sum(values) / len(values) for name, values in self._means.items()}
+        self._means.clear()
+        figures.update({f"test {name}": value for name, value in scores.items()})
+        if figures:
+            text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            epoch = clock / self._work.steps_per_epoch
+            print(f"slackline: epoch {epoch:.4g}, step {clock}: {text}", file=sys.stderr)
+
+    def report_progress(self) -> None:
+        pass
+
+    def fail(self, why: str) -> None:
+        pass
+
+    def interrupt(self, reason: str) -> None:
+        self._interrupted = reason
+
+    def close(self) -> None:
+        pass
+
+
+EVALUATION = (_core.Evaluation, _Evaluation)
+CONCLUSION = (_core.Conclusion, _Conclusion)
+
+
+def load_evaluation(task: object, tables: Tables) -> None:
+    """Puts the parameters of an evaluation into the tables' module."""
+    if isinstance(task, _Evaluation):
+        with torch.no_grad():
+            for table, values in zip(tables.tables, task.values):
+                table.values.copy_(values)
+    else:
+        tables.parameters.load(task)
+    tables.refresh()
