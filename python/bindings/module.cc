@@ -21,6 +21,7 @@
 #include "common/optim/optimizer.h"
 #include "common/version.h"
 #include "google/protobuf/text_format.h"
+#include "python/bindings/blas.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/parameters.h"
 #include "python/bindings/worker.h"
@@ -131,6 +132,8 @@ std::string OptimizerText(const config::ClusterConfig& config) {
 
 NB_MODULE(_core, m) {
   m.doc() = "The part of slackline that is compiled.";
+  // A script keeps its job until the process ends.
+  nb::set_leak_warnings(false);
   m.attr("version") = VersionNumber();
   m.attr("commit") = BuildCommit();
   nb::exception<JobError>(m, "JobError", PyExc_RuntimeError);
@@ -237,7 +240,7 @@ NB_MODULE(_core, m) {
           },
           "train"_a, "test"_a)
       .def("report_progress", [](Worker& w) { ThrowIfBad(w.ReportProgress()); })
-      .def("fail", &Worker::Fail, "why"_a)
+      .def("fail", &Worker::Fail, "why"_a, "ends_job"_a)
       .def("interrupt", &Worker::Interrupt, "reason"_a);
 
   nb::class_<Rule>(m, "Rule")
@@ -253,6 +256,7 @@ NB_MODULE(_core, m) {
       .def_prop_ro("steps_per_epoch", &PythonSampler::steps_per_epoch)
       .def("batch", &PythonSampler::Batch, "step"_a);
 
+  m.def("set_blas_threads", &SetOpenBlasThreads, "threads"_a);
   m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),
         "steps_per_epoch"_a);
   m.def(

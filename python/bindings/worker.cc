@@ -183,10 +183,14 @@ void Worker::Conclude(const Session::Scores& train,
 
 absl::Status Worker::ReportProgress() { return session().ReportProgress(); }
 
-void Worker::Fail(const std::string& why) {
+void Worker::Fail(const std::string& why, bool ends_job) {
   if (connected_ == nullptr || getpid() != process_) return;
-  connected_->session().Fail(
-      absl::InternalError(absl::StrCat("worker ", self_.rank, ": ", why)));
+  if (ends_job) {
+    connected_->session().StopJob(absl::InternalError(
+        absl::StrCat("worker ", self_.rank, " has failed: ", why)));
+  } else {
+    connected_->session().Fail(absl::InternalError(why));
+  }
 }
 
 void Worker::Interrupt(const std::string& reason) {

@@ -25,6 +25,8 @@ from slackline._tables import Tables
 Scores = Union[None, float, torch.Tensor, Mapping[str, Union[float, torch.Tensor]]]
 # An evaluation that takes longer says so this often, in seconds.
 _PROGRESS_SECONDS = 2.0
+# Whose lines are not what a user asks for who looks where an error came from.
+_NOT_THE_SCRIPT = (os.path.dirname(__file__), os.path.dirname(torch.__file__), "<")
 
 
 class Job:
@@ -36,8 +38,11 @@ class Job:
     or has lost a process that it needs; the message says which.
     """
 
-    def __init__(self, world: Union[_worlds.Joined, _worlds.Alone], seed: bool) -> None:
+    def __init__(
+        self, world: Union[_worlds.Joined, _worlds.Alone], seed: bool, error_ends_job: bool
+    ) -> None:
         self._world = world
+        self._error_ends_job = error_ends_job
         self._pid = os.getpid()
         self._tables: Optional[Tables] = None
         self._copy: Optional[Tables] = None  # For evaluations beside the training.
@@ -58,6 +63,7 @@ class Job:
         self._final_scores: Optional[Dict[str, float]] = None
         self._failed = False
         if world.threads:
+            _core.set_blas_threads(world.threads)
             torch.set_num_threads(world.threads)
         self._seeded = seed
         if seed:
@@ -329,7 +335,10 @@ class Job:
         if self._optimizer is None:
             raise RuntimeError("job.loader(): call job.model() and job.optimizer() first")
         if self._step is not None:
-            raise RuntimeError("job.loader(): another pass over a loader has not ended")
+            raise RuntimeError(
+                f"step {self._step}: its batch was taken, and the loop was left before "
+                "optimizer.step(); leave it after that"
+            )
         if self._loader is None:
             self._open(loader)
         elif loader.steps_per_epoch != self._loader.steps_per_epoch:
@@ -544,11 +553,11 @@ class Job:
             self._world.interrupt(f"worker {self.rank} was interrupted by SIGINT")
         elif not issubclass(kind, _core.JobError):
             frames = traceback.extract_tb(trace)
-            own = [f for f in frames if not f.filename.startswith(os.path.dirname(__file__))]
+            own = [f for f in frames if not f.filename.startswith(_NOT_THE_SCRIPT)]
             where = own[-1] if own else (frames[-1] if frames else None)
             place = f" ({os.path.basename(where.filename)}:{where.lineno})" if where else ""
             said = traceback.format_exception_only(kind, error)[-1].strip()
-            self._world.fail(f"{said}{place}")
+            self._world.fail(f"{said}{place}", self._error_ends_job)
 
     def _watch_signals(self) -> None:
         """Has a signal end a wait for the others, which Python's own handlers cannot."""
@@ -585,7 +594,8 @@ class Job:
                 else:
                     self._world.fail(
                         f"its script ended after {self._steps_done} of {self._work.steps_total} "
-                        "steps; iterate job.epochs() to its end"
+                        "steps; iterate job.epochs() to its end",
+                        self._error_ends_job,
                     )
         except _core.JobError as error:
             print(f"slackline: {error}", file=sys.stderr)

@@ -25,6 +25,7 @@ def join(
     out: Optional[str] = None,
     data_dir: Optional[str] = None,
     seed: bool = True,
+    on_error: str = "stop job",
 ) -> Job:
     """Takes this process's place in a job. Nothing is sent before the first batch.
 
@@ -39,10 +40,16 @@ def join(
         data_dir: folder of data sets, for ``Job.data_dir``.
         seed: seeds ``random``, NumPy and PyTorch: equally on all workers now, so that
             they build equal models, and differently from the first batch on.
+        on_error: what an error of this script ends: "stop job", or "leave job", in which
+            the others go on if the mode allows it.
 
     Raises ValueError naming what is wrong with the config.
     """
     global _joined
+    if on_error not in ("stop job", "leave job"):
+        raise ValueError(
+            f"slackline.join(): on_error is '{on_error}'; 'stop job' or 'leave job' is required"
+        )
     if _joined is not None:
         raise RuntimeError("slackline.join() was called before; a process has one place in a job")
     config = os.fspath(cluster) if cluster is not None else os.environ.get(_CLUSTER, "")
@@ -65,5 +72,5 @@ def join(
             out if out is not None else os.environ.get(_OUT, ""),
             data_dir if data_dir is not None else os.environ.get(_DATA_DIR, ""),
         )
-    _joined = Job(world, seed)
+    _joined = Job(world, seed, on_error == "stop job")
     return _joined

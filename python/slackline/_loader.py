@@ -27,6 +27,19 @@ class _Rest(data.Sampler):  # type: ignore[type-arg]
         return len(self.batches) - self.position
 
 
+class _Rows:
+    """Batches of a TensorDataset: what a DataLoader makes, without a call for each row."""
+
+    def __init__(self, dataset: data.TensorDataset, batches: _Rest) -> None:
+        self._tensors = dataset.tensors
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[List[torch.Tensor]]:
+        for rows in self._batches:
+            index = torch.tensor(rows)
+            yield [tensor[index] for tensor in self._tensors]
+
+
 class Loader:
     """This worker's batches. Each pass over it is one epoch of the job.
 
@@ -86,7 +99,11 @@ class Loader:
                 len(dataset), batch_size * accumulate, job.rank, job.world_size, job.seed
             )
             self.steps_per_epoch = self._limited(self._own.steps_per_epoch, steps)
-        self._loader = data.DataLoader(dataset, batch_sampler=self._rest, **loader_options)
+        self._loader: Iterable[Any]
+        if type(dataset) is data.TensorDataset and not loader_options:
+            self._loader = _Rows(dataset, self._rest)
+        else:
+            self._loader = data.DataLoader(dataset, batch_sampler=self._rest, **loader_options)
 
     def _steps_of(self, batches: int, steps: Optional[int]) -> int:
         share = self.accumulate * self._job.world_size

@@ -69,8 +69,8 @@ class Joined:
     def report_progress(self) -> None:
         self._worker.report_progress()
 
-    def fail(self, why: str) -> None:
-        self._worker.fail(why)
+    def fail(self, why: str, ends_job: bool) -> None:
+        self._worker.fail(why, ends_job)
 
     def interrupt(self, reason: str) -> None:
         self._worker.interrupt(reason)
@@ -174,7 +174,7 @@ class Alone:
     def report_progress(self) -> None:
         pass
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, ends_job: bool) -> None:
         pass
 
     def interrupt(self, reason: str) -> None:

@@ -183,6 +183,8 @@ class WorkerCore {
   // An action cannot be done at all, or the user interrupts: leaves the job and
   // ends with this status.
   void Fail(const absl::Status& why, absl::Time now, Effects* effects);
+  // The same, and the job ends, whether or not it could do without this worker.
+  void StopJob(const absl::Status& why, absl::Time now, Effects* effects);
 
   // ---- Beside the actions ---------------------------------------------------
 
@@ -318,7 +320,6 @@ class WorkerCore {
     return options_.train.nonfinite() != config::Train::SKIP;
   }
   // Ends the job, for everybody.
-  void StopJob(const absl::Status& why, absl::Time now, Effects* effects);
   void EvaluateIfDue(const Parameters& parameters, Effects* effects);
   void BeginConnecting(absl::Time now, Effects* effects);
   void AbortGroupIfOver(Effects* effects) const;

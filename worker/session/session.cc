@@ -398,6 +398,15 @@ void Session::Fail(const absl::Status& why) {
   }
 }
 
+void Session::StopJob(const absl::Status& why) {
+  if (const auto to = loop(); to != nullptr) {
+    to->Tell(
+        [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+          core.StopJob(why, now, effects);
+        });
+  }
+}
+
 void Session::Interrupt(const std::string& reason) {
   const MutexLock lock(mutex_);
   interrupted_ = reason;

@@ -151,6 +151,8 @@ class Session {
   // This worker cannot go on: leaves the job, which ends if it needs this
   // worker, and ends with this status. Without effect when it ends already.
   void Fail(const absl::Status& why);
+  // The same, and the job ends, whether or not it could do without this worker.
+  void StopJob(const absl::Status& why);
   // As a user's wish: Fail() with Cancelled, now and in every later life.
   void Interrupt(const std::string& reason);
   // The time by which the job lives. It is no time of day.
