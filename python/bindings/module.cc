@@ -175,14 +175,15 @@ NB_MODULE(_core, m) {
       .def(
           "__init__",
           [](Worker* self, std::string cluster, int index, std::string out,
-             std::string data_dir, std::string program) {
+             std::string data_dir, std::string program, std::string mode) {
             new (self) Worker({.cluster = std::move(cluster),
                                .index = index,
                                .out = std::move(out),
                                .data_dir = std::move(data_dir),
-                               .program = std::move(program)});
+                               .program = std::move(program),
+                               .mode = std::move(mode)});
           },
-          "cluster"_a, "index"_a, "out"_a, "data_dir"_a, "program"_a)
+          "cluster"_a, "index"_a, "out"_a, "data_dir"_a, "program"_a, "mode"_a)
       .def_prop_ro("job", [](Worker& w) { return w.config().job(); })
       .def_prop_ro("rank", [](Worker& w) { return w.self().rank; })
       .def_prop_ro("world_size", &Worker::workers)

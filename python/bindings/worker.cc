@@ -22,6 +22,7 @@ MemberFlags FlagsOf(const Worker::Place& place) {
   flags.index = place.index;
   flags.out = place.out;
   flags.data_dir = place.data_dir;
+  flags.overrides.mode = place.mode;
   return flags;
 }
 

@@ -32,6 +32,7 @@ class Worker {
     std::string out;
     std::string data_dir;
     std::string program;  // For the log.
+    std::string mode;     // As for --mode; empty: the config's.
   };
   explicit Worker(const Place& place);
   // Leaves the job. In a child of the process that made it: does nothing.

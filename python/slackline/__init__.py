@@ -24,6 +24,7 @@ from slackline._core import JobError
 from slackline._files import load, save
 from slackline._job import Job
 from slackline._join import join
+from slackline._launch import launch
 from slackline._loader import Loader
 from slackline._optimizer import Optimizer
 from slackline._rules import SGD, Adagrad, Adam, AdamW, Rule
@@ -40,6 +41,7 @@ __all__ = [
     "Rule",
     "SGD",
     "join",
+    "launch",
     "load",
     "save",
 ]

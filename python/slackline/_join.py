@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Optional, Union
 
-from slackline import _worlds
+from slackline import _torchrun, _worlds
 from slackline._job import Job
 
 # As `slackline run` sets them (docs/own-models.md).
@@ -22,6 +22,8 @@ def join(
     cluster: Union[None, str, "os.PathLike[str]"] = None,
     index: Optional[int] = None,
     *,
+    mode: str = "",
+    servers: int = 1,
     out: Optional[str] = None,
     data_dir: Optional[str] = None,
     seed: bool = True,
@@ -29,13 +31,18 @@ def join(
 ) -> Job:
     """Takes this process's place in a job. Nothing is sent before the first batch.
 
-    What is not given comes from ``slackline run``, through the environment. If
-    there is neither, the process is a world of one: the same training in this
-    process alone, without servers and without a config.
+    The first of these that is there says which place: the arguments ``cluster`` and
+    ``index``; ``slackline run`` (and ``slackline.launch()``), through the environment;
+    torchrun, through the environment. Else the process is a world of one: the same
+    training in this process alone, without servers and without a config.
 
     Args:
-        cluster: path of the config.
-        index: which of its workers this is, from 0.
+        cluster: path of the config. Under torchrun it has no server, worker and
+            coordinator, and may be left out.
+        index: which of its workers this is, from 0. Not under torchrun.
+        mode: as for ``--mode``, for example "ssp:3"; under ``slackline run`` that is the
+            one to say it. Default: the config's, else "bsp".
+        servers: how many servers the first host runs under torchrun.
         out: folder for the trained model.
         data_dir: folder of data sets, for ``Job.data_dir``.
         seed: seeds ``random``, NumPy and PyTorch: equally on all workers now, so that
@@ -55,7 +62,16 @@ def join(
     config = os.fspath(cluster) if cluster is not None else os.environ.get(_CLUSTER, "")
     place = index if index is not None else os.environ.get(_INDEX, "")
     world: Union[_worlds.Joined, _worlds.Alone]
-    if not config:
+    started_by_run = cluster is None and bool(config)
+    if started_by_run and mode:
+        raise ValueError(
+            f"slackline.join(): mode is '{mode}', and 'slackline run' says the mode, too; leave it "
+            "out here"
+        )
+    if index is None and not started_by_run and _torchrun.is_here(os.environ):
+        path, rank = _torchrun.join(config or None, mode, servers)
+        world = _worlds.Joined(path, rank, out or "", data_dir or "", mode)
+    elif not config:
         if index is not None:
             raise ValueError(f"slackline.join(): index {index} of which config? Give cluster, too")
         world = _worlds.Alone()
@@ -71,6 +87,12 @@ def join(
             int(place),
             out if out is not None else os.environ.get(_OUT, ""),
             data_dir if data_dir is not None else os.environ.get(_DATA_DIR, ""),
+            mode,
         )
     _joined = Job(world, seed, on_error == "stop job")
+    return _joined
+
+
+def joined() -> Optional[Job]:
+    """The job of this process, if it has joined one."""
     return _joined

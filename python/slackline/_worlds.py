@@ -27,9 +27,9 @@ class Joined:
 
     sends = True  # Gradients go elsewhere.
 
-    def __init__(self, cluster: str, index: int, out: str, data_dir: str) -> None:
+    def __init__(self, cluster: str, index: int, out: str, data_dir: str, mode: str = "") -> None:
         program = sys.argv[0] or "python"
-        self._worker = _core.Worker(cluster, index, out, data_dir, program)
+        self._worker = _core.Worker(cluster, index, out, data_dir, program, mode)
         worker = self._worker
         self.job: str = worker.job
         self.rank: int = worker.rank

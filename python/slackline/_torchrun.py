@@ -1,0 +1,137 @@
+"""A place in a job whose processes torchrun has started.
+
+torchrun says who is who; the first worker's host runs the servers, which are
+started here. All processes agree over torchrun's own store.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import List, Mapping, Optional, Tuple
+
+import torch.distributed as distributed
+
+from slackline import _programs
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_PR_SET_PDEATHSIG = 1
+
+
+def is_here(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in environment and all(v in environment for v in _VARIABLES)
+
+
+def join(config: Optional[str], mode: str, servers: int) -> Tuple[str, int]:
+    """The path of this job's config, and the rank of this process.
+
+    ``config`` is a config without the blocks server, worker and coordinator, which
+    torchrun's processes make; or none. Raises ValueError if it has them.
+    """
+    given = ""
+    if config is not None:
+        with open(config) as file:
+            given = file.read()
+        extra = re.search(r"^\s*(server|worker|coordinator)\b", given, re.MULTILINE)
+        if extra:
+            raise ValueError(
+                f"{config}: {extra[1]}: torchrun says which processes there are; leave out server, "
+                "worker and coordinator"
+            )
+    store, rank, world_size = next(iter(distributed.rendezvous("env://")))
+    # torchrun may start all workers once more, with the same store.
+    prefix = f"slackline/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    store.set(f"{prefix}/host/{rank}", _own_address(os.environ["MASTER_ADDR"]))
+    folder = tempfile.mkdtemp(prefix="slackline-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = os.path.join(folder, "cluster.textproto")
+    if rank == 0:
+        hosts = [store.get(f"{prefix}/host/{r}").decode() for r in range(world_size)]
+        text = _config(given, servers, hosts)
+    else:
+        text = store.get(f"{prefix}/config").decode()
+    with open(path, "w") as file:
+        file.write(text)
+    if rank == 0:
+        _start_servers(path, mode, servers)
+        store.set(f"{prefix}/config", text)
+    # A process that has the store keeps it until all have read what they need.
+    store.add(f"{prefix}/read", 1)
+    while rank == 0 and store.add(f"{prefix}/read", 0) < world_size:
+        time.sleep(0.01)
+    return path, rank
+
+
+def _own_address(master: str) -> str:
+    """The address of this host on the way to the master; of loopback if that is this host."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((socket.gethostbyname(master), 9))
+        return str(probe.getsockname()[0])
+
+
+def _config(given: str, servers: int, hosts: List[str]) -> str:
+    one_host = len(set(hosts)) == 1
+    if one_host:
+        hosts = ["127.0.0.1"] * len(hosts)
+    with socket.socket() as free:
+        free.bind((hosts[0], 0))
+        port = free.getsockname()[1]
+    lines = [given or 'job: "torchrun"']
+    lines.append(f'coordinator {{ host: "{hosts[0]}" port: {port} }}')
+    lines.append(f'server {{ host: "{hosts[0]}" count: {servers} }}')
+    for host, ranks in itertools.groupby(hosts):
+        lines.append(f'worker {{ host: "{host}" count: {len(list(ranks))} }}')
+    if not one_host:
+        print(
+            "slackline: processes of several hosts talk without encryption, as torchrun's do",
+            file=sys.stderr,
+        )
+        lines.append("insecure: true")
+    return "\n".join(lines) + "\n"
+
+
+def _start_servers(path: str, mode: str, servers: int) -> None:
+    program = _programs.find("slackline_server")
+    started = []
+    for index in range(servers):
+        command = [program, "--cluster", path, "--index", str(index)]
+        if mode:
+            command += ["--mode", mode]
+        with open(os.path.join(os.path.dirname(path), f"server-{index}.log"), "wb") as log:
+            # Ctrl-C is for the workers; the servers end with them.
+            started.append(
+                subprocess.Popen(
+                    command,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
+            )
+    atexit.register(_end, started)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end(started: "List[subprocess.Popen[bytes]]") -> None:
+    for process in started:
+        for stop in (lambda: None, process.terminate, process.kill):
+            stop()
+            try:
+                process.wait(timeout=10)
+                break
+            except subprocess.TimeoutExpired:
+                continue
