@@ -1,0 +1,193 @@
+"""A script by itself: a world of one."""
+
+import pytest
+from support import LOOP, POINTS, USUAL, run_alone
+
+
+def test_trains_and_the_file_is_the_plain_module_s(tmp_path):
+    script = USUAL + """
+job.save("model.safetensors")
+plain = make()
+plain.load_state_dict(slackline.load("model.safetensors"))
+plain.eval()
+net.eval()
+assert torch.equal(plain(test_set.tensors[0]), net(test_set.tensors[0]))
+assert right(plain, test_set) > 0.8, right(plain, test_set)
+"""
+    ended = run_alone(tmp_path, script).succeeded()
+    assert "120 steps, 60 in an epoch; batch 20 x 1 workers = 20" in ended.output
+    assert "epoch 2, step 120: loss" in ended.output
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "SGD(net.parameters(), lr=0.1)",
+        "SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)",
+        "SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True)",
+        "Adagrad(net.parameters(), lr=0.05)",
+        "Adam(net.parameters(), lr=0.01, weight_decay=0.01)",
+        "AdamW([{'params': [net[0].weight], 'weight_decay': 0.2}, "
+        "{'params': [p for p in net.parameters() if p is not net[0].weight], 'lr': 0.003}])",
+    ],
+)
+def test_computes_what_torch_optim_computes(tmp_path, make):
+    # Without BatchNorm, behind which a bias has no gradient but rounding errors.
+    script = POINTS + f"""
+def trained(join):
+    torch.manual_seed(5)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    if join:
+        job = slackline.join(seed=False)
+        job.model(net)
+        opt = job.optimizer(torch.optim.{make})
+        batches = job.loader(train_set, batch_size=20, shuffle=False)
+    else:
+        opt = torch.optim.{make}
+        batches = torch.utils.data.DataLoader(train_set, batch_size=20)
+    schedule = torch.optim.lr_scheduler.StepLR(opt, 20, 0.5)
+    for x, y in batches:
+        loss = F.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        schedule.step()
+    return net
+for mine, theirs in zip(trained(True).parameters(), trained(False).parameters()):
+    assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-7), (mine - theirs).abs().max()
+"""
+    run_alone(tmp_path, script).succeeded()
+
+
+def test_gradients_add_up_over_accumulated_batches(tmp_path):
+    script = POINTS + """
+def trained(size, accumulate):
+    torch.manual_seed(5)
+    net = torch.nn.Linear(4, 3)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    return net, opt
+net, plain = trained(20, 1)
+for x, y in torch.utils.data.DataLoader(train_set, batch_size=40):
+    plain.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    plain.step()
+job = slackline.join(seed=False)
+mine, opt = trained(20, 2)
+job.model(mine)
+opt = job.optimizer(opt)
+for i, (x, y) in enumerate(job.loader(train_set, batch_size=20, accumulate=2, shuffle=False)):
+    (F.cross_entropy(mine(x), y) / 2).backward()
+    if i % 2:
+        opt.step()
+for a, b in zip(net.parameters(), mine.parameters()):
+    assert torch.allclose(a, b, rtol=1e-5, atol=1e-7)
+"""
+    run_alone(tmp_path, script).succeeded()
+
+
+def test_shared_frozen_unused_and_half_precision_parameters(tmp_path):
+    script = POINTS + """
+class Odd(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.same = torch.nn.Linear(4, 4)
+        self.same.weight = self.first.weight
+        self.frozen = torch.nn.Linear(4, 4)
+        self.frozen.requires_grad_(False)
+        self.unused = torch.nn.Linear(4, 4)
+        self.last = torch.nn.Linear(4, 3).bfloat16()
+    def forward(self, x):
+        return self.last(self.frozen(self.same(self.first(x))).bfloat16()).float()
+job = slackline.join()
+net = job.model(Odd())
+before = {name: value.clone() for name, value in net.state_dict().items()}
+opt = job.optimizer(net, slackline.SGD(lr=0.1))
+""" + LOOP + """
+job.save("model.safetensors")
+after = slackline.load("model.safetensors")
+same = {name for name in before if torch.equal(before[name], after[name])}
+assert same == {"frozen.weight", "frozen.bias", "unused.weight", "unused.bias"}, same
+assert torch.equal(after["first.weight"], after["same.weight"])
+assert after["last.weight"].dtype == torch.bfloat16
+plain = Odd()
+plain.load_state_dict(after)
+"""
+    run_alone(tmp_path, script).succeeded()
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (("opt.step()", "pass"), r"step 0: the next batch was asked for before optimizer.step\(\)"),
+        (("loss.backward()\n        opt.step()", "pass"), "backward.. has not reached any parameter"),
+        (("opt.step()", "opt.step(); opt.step()"), "no step is open"),
+        (("batch_size=20", "batch_size=2000"), "1200 training examples do not make one step"),
+        (("job.epochs(2)", "job.epochs(-1)"), "-1 epochs; a number above 0"),
+        (("right(net, test_set)", "97.5"), "the accuracy is 97.5, it has to be in"),
+        (("SGD(net.parameters()", "SGD([net[0].weight]"), "0.bias, 1.weight, 1.bias and 2 more would not be"),
+        (("SGD(net.parameters()", "SGD(make().parameters()"), "is not one of job.model"),
+        (("net = job.model(make())", "net = make()"), "call job.model.. first"),
+        (("momentum=0.9)", "momentum=0.9, maximize=True)"), "maximize=False is required"),
+    ],
+)
+def test_what_is_wrong_with_a_script_is_said(tmp_path, change, said):
+    import re
+
+    assert change[0] in USUAL
+    ended = run_alone(tmp_path, USUAL.replace(*change))
+    assert ended.code == 1 and re.search(said, ended.output), ended.output
+
+
+def test_schedulers_may_change_the_rate_only(tmp_path):
+    script = USUAL.replace("opt.step()", "opt.step(); opt.param_groups[0]['momentum'] = 0.5")
+    ended = run_alone(tmp_path, script)
+    assert "only lr may change" in ended.output and ended.code == 1
+
+
+def test_values_cannot_be_loaded_under_way(tmp_path):
+    ended = run_alone(tmp_path, USUAL.replace("opt.step()", "opt.step(); net.load_state_dict(make().state_dict())"))
+    assert "the job has begun, and its parameters are on the servers" in ended.output
+    assert ended.code == 1
+
+
+def test_data_sets_that_are_streams_and_own_orders(tmp_path):
+    script = POINTS + """
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter((train_set[i] for i in range(90)))
+job = slackline.join()
+net = job.model(make())
+opt = job.optimizer(net, slackline.SGD(lr=0.1))
+seen = 0
+for epoch in job.epochs(2):
+    for x, y in job.loader(Stream(), batch_size=10, steps=12):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        seen += len(x)
+assert seen == 240
+try:
+    job.loader(Stream(), batch_size=10)
+except ValueError as error:
+    assert "steps=" in str(error)
+sampler = torch.utils.data.WeightedRandomSampler([1.0] * 600 + [0.0] * 600, 1200)
+batches = list(job.loader(train_set, batch_size=20, sampler=sampler)._deal(0))
+assert len(batches) == 60 and max(max(b) for b in batches) < 600
+assert batches == list(job.loader(train_set, batch_size=20, sampler=sampler)._deal(0))
+"""
+    run_alone(tmp_path, script).succeeded()
+
+
+def test_data_loader_processes(tmp_path):
+    script = USUAL.replace("batch_size=20", "batch_size=20, num_workers=2").replace("epochs(2)", "epochs(1)")
+    run_alone(tmp_path, script).succeeded()
+
+
+def test_a_config_without_an_index_and_the_reverse_are_refused(tmp_path):
+    ended = run_alone(tmp_path, "import slackline\nslackline.join('c.textproto')")
+    assert "which worker of c.textproto is this? Give index" in ended.output
+    ended = run_alone(tmp_path, "import slackline\nslackline.join(index=1)")
+    assert "index 1 of which config?" in ended.output
+    ended = run_alone(tmp_path, "import slackline\nslackline.join('c.textproto', 0)")
+    assert "c.textproto" in ended.output and ended.code == 1

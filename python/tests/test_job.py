@@ -1,0 +1,257 @@
+"""Scripts as the workers of jobs with real processes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support import BIN, CONFIG, LOOP, POINTS, USUAL, run, run_job
+
+import slackline
+
+
+@pytest.mark.parametrize("mode", ["bsp", "ssp:3", "asp", "allreduce"])
+def test_trains_evaluates_logs_and_saves(tmp_path, mode):
+    script = USUAL + """
+job.save("mine.safetensors")
+if job.rank == 0:
+    plain = make()
+    plain.load_state_dict(slackline.load("mine.safetensors"))
+    plain.eval()
+    print("plain", float(right(plain, test_set)))
+"""
+    job = run_job(tmp_path, script, "--mode", mode)
+    job.succeeded()
+    assert job.summary["steps"] == 60 and job.summary["workers"] == 2
+    assert job.summary["test_accuracy"] > 0.8
+    evaluations = job.records("eval")
+    assert [record["step"] for record in evaluations] == [30, 60]
+    # The file holds the running means of BatchNorm, so the plain module is the same.
+    assert f"plain {job.summary['test_accuracy']}" in job.log(0)
+    own = slackline.load(tmp_path / "mine.safetensors")
+    of_run = slackline.load(job.folder / "model.safetensors")
+    assert own.keys() == of_run.keys()
+    assert all((own[name] == of_run[name]).all() for name in own)
+    losses = [record["loss"] for record in job.records("train")]
+    assert len(losses) >= 20 and losses[-1] < losses[0]
+
+
+def test_two_runs_of_bsp_and_one_by_all_reduce_end_with_the_same_bits(tmp_path):
+    shas = {
+        run_job(tmp_path, USUAL, "--mode", mode, name=name).summary["model_sha256"]
+        for name, mode in (("a", "bsp"), ("b", "bsp"), ("c", "allreduce"))
+    }
+    assert len(shas) == 1
+
+
+def test_figures_of_one_s_own_are_in_the_records(tmp_path):
+    script = USUAL.replace("job.log(loss=loss)", "job.log(loss=loss, size=float(len(x)))").replace(
+        "right(net, test_set))", "{'accuracy': right(net, test_set), 'spread': 2.5})"
+    )
+    job = run_job(tmp_path, script)
+    job.succeeded()
+    assert all(record["values"] == {"size": 20.0} for record in job.records("train"))
+    assert all(record["values"] == {"spread": 2.5} for record in job.records("eval"))
+
+
+def test_rules_and_rates_of_groups_are_those_of_the_servers(tmp_path):
+    # Two workers with the same data, so that the mean is what one alone has.
+    script = POINTS + """
+job = slackline.join(seed=False)
+torch.manual_seed(5)
+def linear():
+    torch.manual_seed(5)
+    return torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+def groups(net, make):
+    return make([{"params": [net[0].weight], "lr": 0.003}, {"params": [net[0].bias, *net[2].parameters()],
+        "weight_decay": 0.0}], lr=0.01, weight_decay=0.1)
+def train(net, opt, batches):
+    schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: min(1.0, step / 10))
+    for x, y in batches:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        schedule.step()
+    return net
+rows = torch.arange(600).repeat_interleave(2).reshape(30, 2, 20)
+class Same(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return (train_set[i] for i in range(600))
+mine = job.model(linear())
+train(mine, job.optimizer(groups(mine, torch.optim.AdamW)), job.loader(Same(), 20, steps=30))
+job.save("m.safetensors")
+if job.rank == 0:
+    net = linear()
+    train(net, groups(net, torch.optim.AdamW), torch.utils.data.DataLoader(Same(), 20))
+    for name, value in slackline.load("m.safetensors").items():
+        assert torch.allclose(value, net.state_dict()[name], rtol=1e-4, atol=1e-6), name
+    print("equal")
+"""
+    for mode in ("bsp", "allreduce"):
+        job = run_job(tmp_path, script, "--mode", mode, name=mode)
+        job.succeeded()
+        assert "equal" in job.log(0)
+
+
+def test_gradients_leave_during_backward_once_that_is_safe(tmp_path):
+    script = USUAL + "\nprint('active', job._overlap._active, 'watched', job._overlap._watched)"
+    job = run_job(tmp_path, script)
+    assert "active True" in job.log(0), job.output
+    clipped = script.replace(
+        "opt.step()", "torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0); opt.step()"
+    )
+    job = run_job(tmp_path, clipped, name="clipped")
+    assert "active False" in job.log(0), job.output
+    late = script.replace(
+        "opt.step()",
+        "\n        if job.steps == 20: torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)"
+        "\n        opt.step()",
+    )
+    job = run_job(tmp_path, late, name="late")
+    assert job.code == 1
+    assert re.search(r"the gradient of '0.weight' was changed after backward.*overlap=False", job.output)
+
+
+def test_an_error_of_one_script_ends_the_job_with_its_rank_and_place(tmp_path):
+    script = USUAL.replace(
+        "opt.step()", "opt.step()\n        if job.rank == 1 and job.steps == 9: raise KeyError('label 17')"
+    )
+    job = run_job(tmp_path, script, "--mode", "asp")
+    assert job.code == 1
+    assert re.search(r"worker 1 has failed: KeyError: 'label 17' \(run.py:\d+\)", job.output)
+    assert "worker 1 has failed: KeyError" in job.summary["reason"]
+    assert "Traceback" in job.log(1) and "Traceback" not in job.log(0)
+
+
+def test_or_only_that_worker_where_that_is_chosen(tmp_path):
+    script = USUAL.replace("join()", "join(on_error='leave job')").replace(
+        "opt.step()", "opt.step()\n        if job.rank == 1 and job.steps == 9: raise KeyError('label 17')"
+    )
+    job = run_job(tmp_path, script, "--mode", "asp")
+    job.succeeded()
+    assert "KeyError: 'label 17'" in job.summary["workers_lost"][0]
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (("Linear(4, 16)", "Linear(4, 16 + int(sys.argv[-1] == '1'))"), "all workers must train the same model"),
+        (("batch_size=20):", "batch_size=20):\n        if job.rank == 1 and job.steps == 3: sys.exit(0)"),
+         "worker 1 has failed: its script ended after 3 of 60 steps; iterate job.epochs"),
+        (("opt.step()", "opt.step() if job.rank == 0 else None"),
+         r"worker 1 has failed: RuntimeError: step 0: the next batch was asked for before optimizer.step"),
+        (("right(net, test_set)", "1 / 0"), r"worker 0 has failed: ZeroDivisionError: division by zero \(run.py:"),
+    ],
+)
+def test_what_one_rank_does_wrong_is_named(tmp_path, change, said):
+    assert change[0] in USUAL
+    script = "import os, sys\nsys.argv.append(os.environ['SLACKLINE_INDEX'])\n" + USUAL.replace(*change)
+    job = run_job(tmp_path, script)
+    assert job.code == 1 and re.search(said, job.output), job.output
+
+
+def test_an_evaluation_that_is_slow_does_not_hold_the_others_up(tmp_path):
+    script = USUAL.replace(
+        "right(net, test_set))", "[__import__('time').sleep(1), right(net, test_set)][1])"
+    )
+    job = run_job(tmp_path, script, "--mode", "ssp:3")
+    job.succeeded()
+    assert [record["step"] for record in job.records("eval")] == [30, 60]
+
+
+def test_a_killed_worker_is_survived_and_the_result_is_there(tmp_path):
+    script = USUAL.replace(
+        "opt.step()",
+        "opt.step()\n        if job.rank == 0 and job.steps == 9: __import__('os').kill(__import__('os').getpid(), 9)",
+    )
+    config = CONFIG + "limits { lease_ms: 1000 }"
+    job = run_job(tmp_path, script, "--mode", "asp", config=config)
+    job.succeeded()
+    assert job.summary["test_accuracy"] > 0.7
+    assert "worker 0" in job.summary["workers_lost"][0]
+
+
+def test_a_stop_signal_ends_waiting_processes_and_leaves_none(tmp_path):
+    script = USUAL.replace("opt.step()", "opt.step()\n        if job.rank == 1: __import__('time').sleep(0.2)")
+    (tmp_path / "run.py").write_text(script)
+    (tmp_path / "run.textproto").write_text(CONFIG)
+    process = subprocess.Popen(
+        [str(BIN / "slackline"), "run", "run.textproto", "--out", "run", "--", sys.executable, "run.py"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    log = tmp_path / "run" / "logs" / "worker-0.log"
+    while not (log.exists() and "the job runs" in log.read_text()):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode != 0 and "interrupted" in output
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], stdout=subprocess.PIPE, text=True).stdout
+    assert left.split() == []
+
+
+def test_torchrun_s_variables_make_a_job(tmp_path):
+    script = USUAL.replace("join()", "join(mode='ssp:1', out='.')")
+    (tmp_path / "run.py").write_text(script)
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "run.py"],
+            cwd=tmp_path,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_RANK": str(rank),
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(3)
+    ]
+    outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], outputs
+    assert "ssp:1 from clock 1 on" in outputs[1]
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_launch_returns_what_the_workers_return(tmp_path):
+    script = """
+import slackline
+def train(rate):
+    import torch
+    job = slackline.join()
+    net = job.model(torch.nn.Linear(4, 2))
+    opt = job.optimizer(net, slackline.Adam(lr=rate))
+    for (x,) in job.loader(torch.utils.data.TensorDataset(torch.randn(200, 4)), 10):
+        opt.zero_grad()
+        net(x).square().mean().backward()
+        opt.step()
+    return job.rank, job.world_size
+def fail():
+    slackline.join()
+    raise ValueError("not today")
+if __name__ == "__main__":
+    assert slackline.launch(train, 0.01, workers=3) == [(0, 3), (1, 3), (2, 3)]
+    try:
+        slackline.launch(fail)
+    except slackline.JobError as error:
+        assert "not today" in str(error), error
+        print("said")
+"""
+    (tmp_path / "script.py").write_text(script)
+    ended = run([sys.executable, "script.py"], tmp_path).succeeded()
+    assert "said" in ended.output
+
+
+def test_compare_and_ablate_take_scripts(tmp_path):
+    (tmp_path / "c.textproto").write_text(CONFIG)
+    (tmp_path / "script.py").write_text(USUAL)
+    ended = run(
+        [str(BIN / "slackline"), "ablate", "c.textproto", "--over", "mode=bsp,ssp:3", "--seeds", "1",
+         "--no-report", "--out", "out", "--", sys.executable, "script.py"],
+        tmp_path,
+    ).succeeded()
+    assert re.search(r"ssp:3 .* 60 ", ended.output), ended.output
