@@ -131,28 +131,31 @@ def run_ddp(args, world_size, bucket_view, folder):
     return json.loads(outputs[0][0].splitlines()[-1])
 
 
-def run_ours(args, world_size, folder):
+def run_ours(args, world_size, folder, mode="allreduce", script=None):
+    """Steps per second of a job: of slackline_worker, or of a script of Python that trains the same."""
     data = "idx { folder: 'mnist' }" if args.data_dir else (
         f"teacher_student {{ features: {FEATURES} classes: {CLASSES} train_examples: {EXAMPLES} "
         "test_examples: 100 }")
+    model = "" if script else (
+        f"model {{ mlp {{ hidden: [{HIDDEN}, {HIDDEN}] }} }}\ndata {{ {data} batch_size: {BATCH} }}")
     steps = args.warmup + args.steps
     config = folder / "config.textproto"
     config.write_text(f"""
 job: "compare-ddp"
 server {{ host: "127.0.0.1" }}
 worker {{ host: "127.0.0.1" count: {world_size} threads: 1 }}
-model {{ mlp {{ hidden: [{HIDDEN}, {HIDDEN}] }} }}
-data {{ {data} batch_size: {BATCH} }}
+{model}
 optimizer {{ momentum {{ learning_rate: {RATE} momentum: {MOMENTUM} }} }}
-sync {{ allreduce {{}} }}
 train {{ epochs: 1000 max_steps: {steps} seed: {args.seed} eval_every_epochs: 1000 }}
 """)
     out = folder / "run"
-    command = [args.bin_dir / "slackline", "run", config, "--out", out, "--no-progress"]
+    command = [args.bin_dir / "slackline", "run", config, "--mode", mode, "--out", out, "--no-progress"]
     for assignment in args.set:
         command += ["--set", assignment]
     if args.data_dir:
         command += ["--data-dir", args.data_dir]
+    if script:
+        command += ["--", args.python, script]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True,
                           env={**os.environ, **THREAD_SETTINGS}, timeout=args.timeout_seconds)
     if done.returncode != 0:

@@ -20,7 +20,6 @@
 #include "common/io/safetensors.h"
 #include "common/optim/optimizer.h"
 #include "common/version.h"
-#include "google/protobuf/text_format.h"
 #include "python/bindings/blas.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/parameters.h"
@@ -33,15 +32,6 @@ using nb::literals::operator""_a;
 
 namespace slackline::python {
 namespace {
-
-config::Optimizer ParseOptimizer(const std::string& text) {
-  config::Optimizer config;
-  if (!google::protobuf::TextFormat::ParseFromString(text, &config)) {
-    ThrowIfBad(absl::InvalidArgumentError(
-        absl::StrCat("optimizer: '", text, "' is none")));
-  }
-  return config;
-}
 
 // The rule of an optimizer, applied in this process.
 class Rule {
@@ -142,11 +132,11 @@ NB_MODULE(_core, m) {
       .def(
           "__init__",
           [](Table* self, std::string name, std::vector<int64_t> shape,
-             FloatArray values) {
-            new (self)
-                Table{std::move(name), std::move(shape), std::move(values)};
+             FloatArray values, const std::string& optimizer) {
+            new (self) Table{std::move(name), std::move(shape),
+                             std::move(values), ParseOptimizer(optimizer)};
           },
-          "name"_a, "shape"_a, "values"_a);
+          "name"_a, "shape"_a, "values"_a, "optimizer"_a);
   nb::class_<TypedTensor>(m, "TypedTensor")
       .def(
           "__init__",
@@ -158,12 +148,10 @@ NB_MODULE(_core, m) {
           "name"_a, "type"_a, "shape"_a, "bytes"_a);
   nb::class_<Parameters>(m, "Parameters")
       .def(nb::init<std::vector<Table>>(), "tables"_a)
-      .def("__len__", &Parameters::size)
       .def("load",
            [](Parameters& self, const Session::Evaluation& evaluation) {
              self.Load(evaluation.parameters);
            })
-      .def("is_at", &Parameters::IsAt, "table"_a, "address"_a)
       .def("set_companions", &Parameters::SetCompanions, "tensors"_a);
 
   nb::class_<Session::Step>(m, "Step").def_ro("clock", &Session::Step::clock);
@@ -220,8 +208,9 @@ NB_MODULE(_core, m) {
           "parameters"_a, "steps_total"_a, "steps_per_epoch"_a, "batch_size"_a,
           "data"_a)
       .def("next", &Worker::Next)
-      .def("gradient", &Worker::Gradient, "table"_a, "gradient"_a)
-      .def("finish_step", &Worker::FinishStep, "gradients"_a)
+      .def("gradient", &Worker::Gradient, "table"_a, "gradient"_a,
+           "rate_factor"_a)
+      .def("finish_step", &Worker::FinishStep, "gradients"_a, "rate_factors"_a)
       .def("log", &Worker::Log, "name"_a, "value"_a)
       .def(
           "evaluated",

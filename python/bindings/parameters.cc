@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/text_format.h"
 #include "python/bindings/errors.h"
 
 namespace slackline::python {
@@ -28,12 +29,22 @@ HostParameters MemoryOf(const std::vector<Table>& tables) {
     parameter.table.name = table.name;
     parameter.table.shape = table.shape;
     parameter.table.initializer.set_kind(wire::Initializer::OF_WORKER);
+    parameter.table.optimizer = table.optimizer;
     parameter.values = table.values.data();
   }
   return ValueOrThrow(HostParameters::Create(parameters));
 }
 
 }  // namespace
+
+config::Optimizer ParseOptimizer(const std::string& text) {
+  config::Optimizer config;
+  if (!google::protobuf::TextFormat::ParseFromString(text, &config)) {
+    ThrowIfBad(absl::InvalidArgumentError(
+        absl::StrCat("optimizer: '", text, "' is none")));
+  }
+  return config;
+}
 
 TypedTensor MakeTypedTensor(const std::string& name, const std::string& type,
                             const std::vector<int64_t>& shape,
@@ -47,10 +58,5 @@ TypedTensor MakeTypedTensor(const std::string& name, const std::string& type,
 
 Parameters::Parameters(std::vector<Table> tables)
     : tables_(std::move(tables)), memory_(MemoryOf(tables_)) {}
-
-bool Parameters::IsAt(size_t table, uintptr_t address) const {
-  return reinterpret_cast<uintptr_t>(tables_.at(table).values.data()) ==
-         address;
-}
 
 }  // namespace slackline::python

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/optimizer.pb.h"
 #include "worker/session/parameter_memory.h"
 #include "worker/session/snapshot.h"
 
@@ -25,7 +26,11 @@ struct Table {
   std::string name;
   std::vector<int64_t> shape;
   FloatArray values;  // As many as the shape says.
+  config::Optimizer optimizer;
 };
+
+// Throws a ValueError for text that is no optimizer of a config.
+config::Optimizer ParseOptimizer(const std::string& text);
 
 // One tensor of a file: name, type in the format's words, shape, bytes.
 TypedTensor MakeTypedTensor(const std::string& name, const std::string& type,
@@ -44,9 +49,6 @@ class Parameters {
   void SetCompanions(std::vector<TypedTensor> companions) {
     memory_.SetCompanions(std::move(companions));
   }
-  // Whether the tensor is still where the parameters of the job are written.
-  bool IsAt(size_t table, uintptr_t address) const;
-  size_t size() const { return tables_.size(); }
 
  private:
   std::vector<Table> tables_;

@@ -138,27 +138,39 @@ std::optional<Session::Task> Worker::Next() {
   return task;
 }
 
-absl::Status Worker::HandOver(int table, FloatArray gradient) {
+absl::Status Worker::HandOver(int table, FloatArray gradient,
+                              double rate_factor) {
   const float* const data = gradient.data();
   const size_t bytes = gradient.nbytes();
   return session().Gradient(
-      table, Payload::Wrap(data, bytes,
-                           Released::Holder(released_, std::move(gradient))));
+      table,
+      Payload::Wrap(data, bytes,
+                    Released::Holder(released_, std::move(gradient))),
+      rate_factor);
 }
 
-void Worker::Gradient(int table, FloatArray gradient) {
-  const nb::gil_scoped_release released;
-  ThrowIfBad(HandOver(table, std::move(gradient)));
+void Worker::Gradient(int table, FloatArray gradient, double rate_factor) {
+  absl::Status done;
+  {
+    const nb::gil_scoped_release released;
+    done = HandOver(table, std::move(gradient), rate_factor);
+  }
+  // A job that has ended, or cannot go on, shows in Next().
+  if (absl::IsInvalidArgument(done)) ThrowIfBad(done);
 }
 
-void Worker::FinishStep(std::vector<std::optional<FloatArray>> gradients) {
+void Worker::FinishStep(std::vector<std::optional<FloatArray>> gradients,
+                        const std::vector<double>& rate_factors) {
   Session& open = session();
+  if (gradients.size() != rate_factors.size())
+    throw nb::value_error("one factor for each gradient is required");
   {
     const nb::gil_scoped_release released;
     absl::Status done;
     for (size_t i = gradients.size(); i > 0 && done.ok(); --i) {
       if (!gradients[i - 1].has_value()) continue;
-      done = HandOver(static_cast<int>(i - 1), *std::move(gradients[i - 1]));
+      done = HandOver(static_cast<int>(i - 1), *std::move(gradients[i - 1]),
+                      rate_factors[i - 1]);
       gradients[i - 1].reset();
     }
     if (done.ok()) done = open.FinishStep(std::nullopt);

@@ -57,11 +57,12 @@ class Worker {
   // Waits without the GIL. None when the job is over and has FINISHED.
   std::optional<Session::Task> Next();
 
-  // Holds the array until it is sent.
-  void Gradient(int table, FloatArray gradient);
+  // Holds the array until it is sent. The factor is as of Session::Gradient().
+  void Gradient(int table, FloatArray gradient, double rate_factor);
   // Gradients of all tables that have none yet, the last table first, then the
   // end of the step, without the GIL.
-  void FinishStep(std::vector<std::optional<FloatArray>> gradients);
+  void FinishStep(std::vector<std::optional<FloatArray>> gradients,
+                  const std::vector<double>& rate_factors);
   void Log(const std::string& name, double value);
 
   // Any thread.
@@ -79,7 +80,7 @@ class Worker {
   class Released;
 
   Session& session();
-  absl::Status HandOver(int table, FloatArray gradient);
+  absl::Status HandOver(int table, FloatArray gradient, double rate_factor);
 
   const pid_t process_;
   const MemberFlags flags_;

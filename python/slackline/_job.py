@@ -310,7 +310,7 @@ class Job:
             if self._final_scores is None and self._evaluate is not None:
                 self._evaluate_final()
             assert self._tables is not None
-            self._tables.parameters.set_companions(self._tables.companions())
+            self._tables.set_companions(self._tables.companions())
             self._world.conclude({}, self._final_scores or {})
             self._concluding = False
         while not self._finished:
@@ -422,6 +422,7 @@ class Job:
         batch = loader.batch_size * loader.accumulate
         self._work = _worlds.Work(total, per_epoch, batch, loader.description)
         self._loader = loader
+        assert self._copy is not None
         self._tables.fetch()
         rules = [self._optimizer.rules[group].text() for group in self._groups]
         if self.rank == 0:
@@ -433,6 +434,7 @@ class Job:
                 file=sys.stderr,
                 flush=True,
             )
+        self._copy.bind(rules)
         world.open(self._tables, rules, self._work)
         if self._seeded:  # Masks of dropout and the like differ between workers.
             _seed(world.seed * 7919 + 1 + self.rank)
@@ -481,7 +483,7 @@ class Job:
         assert self._copy is not None and self._tables is not None
         _worlds.load_evaluation(task, self._copy)
         _copy_buffers(self._tables.module, self._copy.module)
-        self._copy.parameters.set_companions(self._tables.companions())
+        self._copy.set_companions(self._tables.companions())
         self._evaluating = threading.Thread(
             target=self._evaluate_copy, args=(task, self._evaluate), name="slackline-evaluation", daemon=True
         )

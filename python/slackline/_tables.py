@@ -75,18 +75,26 @@ class Tables:
             raise ValueError(
                 "the model has no parameter with requires_grad; there is nothing to train"
             )
-        self.parameters = _core.Parameters(
-            [_core.Table(t.name, list(t.values.shape), t.values) for t in self.tables]
-        )
+        self.memory: Optional[_core.Parameters] = None
         self.copied = [table for table in self.tables if not table.own_memory]
 
     def __len__(self) -> int:
         return len(self.tables)
 
+    def bind(self, rules: "List[str]") -> "_core.Parameters":
+        """The tables for a session: with the rule of each, as the text of a config's optimizer."""
+        self.memory = _core.Parameters(
+            [
+                _core.Table(table.name, list(table.values.shape), table.values, rule)
+                for table, rule in zip(self.tables, rules)
+            ]
+        )
+        return self.memory
+
     def check_memory(self) -> None:
         """Raises RuntimeError if a parameter was given other memory."""
-        for index, table in enumerate(self.tables):
-            if table.own_memory and not self.parameters.is_at(index, table.parameter.data_ptr()):
+        for table in self.tables:
+            if table.own_memory and table.parameter.data_ptr() != table.values.data_ptr():
                 raise RuntimeError(
                     f"parameter '{table.name}' lies in other memory than at job.model(); move or "
                     "convert the model before that, and load values with load_state_dict()"
@@ -103,6 +111,11 @@ class Tables:
         with torch.no_grad():
             for table in self.copied:
                 table.values.copy_(table.parameter)
+
+    def set_companions(self, companions: "List[_core.TypedTensor]") -> None:
+        """What else goes into the file of the model, next to the tables."""
+        if self.memory is not None:
+            self.memory.set_companions(companions)
 
     def companions(self) -> "List[_core.TypedTensor]":
         """What else belongs to the module's state: buffers, frozen parameters, other names."""

@@ -45,23 +45,23 @@ class Joined:
 
     def open(self, tables: Tables, rules: List[str], work: Work) -> None:
         self._worker.open(
-            tables.parameters, work.steps_total, work.steps_per_epoch, work.batch_size, work.data
+            tables.bind(rules), work.steps_total, work.steps_per_epoch, work.batch_size, work.data
         )
 
     def next(self) -> "Union[_core.Step, _core.Evaluation, _core.Conclusion, None]":
         return self._worker.next()
 
     def gradient(self, table: int, gradient: torch.Tensor, factor: float) -> None:
-        self._worker.gradient(table, gradient)
+        self._worker.gradient(table, gradient, factor)
 
     def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> None:
-        self._worker.finish_step(gradients)
+        self._worker.finish_step(gradients, factors)
 
     def log(self, name: str, value: float) -> None:
         self._worker.log(name, value)
 
     def evaluated(self, task: "_core.Evaluation", scores: Dict[str, float], tables: Tables) -> None:
-        self._worker.evaluated(task, scores, tables.parameters)
+        self._worker.evaluated(task, scores, tables.memory)
 
     def conclude(self, train: Dict[str, float], test: Dict[str, float]) -> None:
         self._worker.conclude(train, test)
@@ -195,5 +195,5 @@ def load_evaluation(task: object, tables: Tables) -> None:
             for table, values in zip(tables.tables, task.values):
                 table.values.copy_(values)
     else:
-        tables.parameters.load(task)
+        tables.memory.load(task)
     tables.refresh()
