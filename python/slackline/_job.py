@@ -231,6 +231,7 @@ class Job:
                 raise RuntimeError(
                     "job.epochs(): no step was done in this epoch; iterate a job.loader() in it"
                 )
+            self._look_ahead()
             if self._ahead is not None:
                 epoch = self._ahead // self._loader.steps_per_epoch
         self.finish()
@@ -298,8 +299,10 @@ class Job:
 
         Raises RuntimeError before the last step.
         """
-        if self._loader is None or (self._over and not self._concluding and self._finished):
+        if self._loader is None or self._finished:
             return
+        if self._steps_done >= self._work.steps_total:
+            self._look_ahead()
         if not self._over:
             raise RuntimeError(
                 f"job.finish(): {self._steps_done} of {self._work.steps_total} steps are done"
@@ -371,6 +374,11 @@ class Job:
             self._ahead = following
             return None
         return self._begin_step(following)
+
+    def _look_ahead(self) -> None:
+        """Learns what follows after a loop that took its last batch without asking for more."""
+        if self._step is None and self._ahead is None and not self._over:
+            self._ahead = self._next_step()
 
     def _check_in_step(self, step: int) -> None:
         if self._step is None:
@@ -591,7 +599,7 @@ class Job:
             return
         try:
             if self._loader is not None and not self._finished and not self._failed:
-                if self._over:
+                if self._over or self._steps_done >= self._work.steps_total:
                     self.finish()
                 else:
                     self._world.fail(

@@ -88,6 +88,7 @@ class _Step:
 class _Evaluation:
     clock: int
     values: List[torch.Tensor]
+    means: Dict[str, float]  # Of what was logged until then.
 
 
 class _Conclusion:
@@ -137,7 +138,8 @@ class Alone:
         at_epoch = self._clock % self._work.steps_per_epoch == 0
         if at_epoch and self._clock > self._evaluated:
             self._evaluated = self._clock
-            return _Evaluation(self._clock, [t.values.clone() for t in self._tables.tables])
+            values = [table.values.clone() for table in self._tables.tables]
+            return _Evaluation(self._clock, values, self._take_means())
         return _Step(self._clock)
 
     def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> None:
@@ -157,14 +159,17 @@ class Alone:
         self._means.setdefault(name, []).append(value)
 
     def evaluated(self, task: _Evaluation, scores: Dict[str, float], tables: Tables) -> None:
-        self._say(task.clock, scores)
+        self._say(task.clock, task.means, scores)
 
     def conclude(self, train: Dict[str, float], test: Dict[str, float]) -> None:
-        self._say(self._clock, test)
+        self._say(self._clock, self._take_means(), test)
 
-    def _say(self, clock: int, scores: Dict[str, float]) -> None:
-        figures = {name: sum(values) / len(values) for name, values in self._means.items()}
-        self._means.clear()
+    def _take_means(self) -> Dict[str, float]:
+        logged, self._means = self._means, {}
+        return {name: sum(values) / len(values) for name, values in logged.items()}
+
+    def _say(self, clock: int, means: Dict[str, float], scores: Dict[str, float]) -> None:
+        figures = dict(means)
         figures.update({f"test {name}": value for name, value in scores.items()})
         if figures:
             text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())

@@ -191,3 +191,14 @@ def test_a_config_without_an_index_and_the_reverse_are_refused(tmp_path):
     assert "index 1 of which config?" in ended.output
     ended = run_alone(tmp_path, "import slackline\nslackline.join('c.textproto', 0)")
     assert "c.textproto" in ended.output and ended.code == 1
+
+
+def test_a_loop_that_takes_just_as_many_batches_as_there_are(tmp_path):
+    script = USUAL.replace(
+        "for x, y in job.loader(train_set, batch_size=20):",
+        "loader = job.loader(train_set, batch_size=20)\n    print('epoch', epoch)\n"
+        "    for _, (x, y) in zip(range(len(loader)), loader):",
+    )
+    ended = run_alone(tmp_path, script + "\nassert job.steps == 120").succeeded()
+    assert ended.output.count("\nepoch ") + ended.output.startswith("epoch ") == 2, ended.output
+    assert "step 60: loss" in ended.output and "step 120: loss" in ended.output

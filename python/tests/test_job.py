@@ -254,4 +254,4 @@ def test_compare_and_ablate_take_scripts(tmp_path):
          "--no-report", "--out", "out", "--", sys.executable, "script.py"],
         tmp_path,
     ).succeeded()
-    assert re.search(r"ssp:3 .* 60 ", ended.output), ended.output
+    assert re.search(r"ssp-3 seed 1: accuracy \d", ended.output), ended.output

@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -173,9 +172,9 @@ std::string RunFiles::WhatIsMissing() const {
 }
 
 absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
-  // JSON has no NaN: what was not measured, or is no number, is null.
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  const nlohmann::ordered_json json = {
+  // JSON has no NaN: what is no number is null. What was not measured is left
+  // out.
+  nlohmann::ordered_json json = {
       {"job", summary.job()},
       {"state", summary.state()},
       {"cause", summary.cause()},
@@ -189,39 +188,40 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
       {"data", summary.data()},
       {"steps", summary.steps()},
       {"wall_seconds", summary.wall_seconds()},
-      {"examples_per_second", summary.examples_per_second()},
-      {"train_loss", summary.has_train_loss() ? summary.train_loss() : kNone},
-      {"test_loss", summary.has_test_loss() ? summary.test_loss() : kNone},
-      {"test_accuracy",
-       summary.has_test_accuracy() ? summary.test_accuracy() : kNone},
-      {"staleness_clocks", PercentilesJson(summary.staleness_clocks())},
-      {"staleness_updates", PercentilesJson(summary.staleness_updates())},
-      {"staleness_clocks_histogram",
-       std::vector<uint64_t>(summary.staleness_clocks_histogram().begin(),
-                             summary.staleness_clocks_histogram().end())},
-      {"staleness_updates_histogram",
-       std::vector<uint64_t>(summary.staleness_updates_histogram().begin(),
-                             summary.staleness_updates_histogram().end())},
-      {"pushes", summary.pushes()},
-      {"applied", summary.applied()},
-      {"held", summary.held()},
-      {"dropped", summary.dropped()},
-      {"nonfinite", summary.nonfinite()},
-      {"duplicates", summary.duplicates()},
-      {"bytes_pushed", summary.bytes_pushed()},
-      {"bytes_pulled", summary.bytes_pulled()},
-      {"bytes_resent", summary.bytes_resent()},
-      {"retries", summary.retries()},
-      {"shards_moved", summary.shards_moved()},
-      {"bytes_moved", summary.bytes_moved()},
-      {"move_pause_micros", PercentilesJson(summary.move_pause_micros())},
-      {"mode_changes", summary.mode_changes()},
-      {"workers_lost", std::vector<std::string>(summary.workers_lost().begin(),
-                                                summary.workers_lost().end())},
-      {"worker", WorkersJson(summary)},
-      {"files_incomplete", summary.files_incomplete()},
-      {"stopped", summary.stopped()},
-      {"model_sha256", summary.model_sha256()}};
+      {"examples_per_second", summary.examples_per_second()}};
+  if (summary.has_train_loss()) json["train_loss"] = summary.train_loss();
+  if (summary.has_test_loss()) json["test_loss"] = summary.test_loss();
+  if (summary.has_test_accuracy())
+    json["test_accuracy"] = summary.test_accuracy();
+  json.update(nlohmann::ordered_json(
+      {{"staleness_clocks", PercentilesJson(summary.staleness_clocks())},
+       {"staleness_updates", PercentilesJson(summary.staleness_updates())},
+       {"staleness_clocks_histogram",
+        std::vector<uint64_t>(summary.staleness_clocks_histogram().begin(),
+                              summary.staleness_clocks_histogram().end())},
+       {"staleness_updates_histogram",
+        std::vector<uint64_t>(summary.staleness_updates_histogram().begin(),
+                              summary.staleness_updates_histogram().end())},
+       {"pushes", summary.pushes()},
+       {"applied", summary.applied()},
+       {"held", summary.held()},
+       {"dropped", summary.dropped()},
+       {"nonfinite", summary.nonfinite()},
+       {"duplicates", summary.duplicates()},
+       {"bytes_pushed", summary.bytes_pushed()},
+       {"bytes_pulled", summary.bytes_pulled()},
+       {"bytes_resent", summary.bytes_resent()},
+       {"retries", summary.retries()},
+       {"shards_moved", summary.shards_moved()},
+       {"bytes_moved", summary.bytes_moved()},
+       {"move_pause_micros", PercentilesJson(summary.move_pause_micros())},
+       {"mode_changes", summary.mode_changes()},
+       {"workers_lost", std::vector<std::string>(summary.workers_lost().begin(),
+                                                 summary.workers_lost().end())},
+       {"worker", WorkersJson(summary)},
+       {"files_incomplete", summary.files_incomplete()},
+       {"stopped", summary.stopped()},
+       {"model_sha256", summary.model_sha256()}}));
   const std::string text = json.dump(2) + "\n";
   const absl::string_view part(text);
   return WriteFileAtomically(absl::StrCat(folder_, "/summary.json"),

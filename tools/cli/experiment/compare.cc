@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <map>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/config/shell_line.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "common/version.h"
@@ -31,7 +33,6 @@
 #include "tools/cli/run/local_cluster.h"
 #include "tools/cli/run/local_hosts.h"
 #include "tools/cli/run/logs.h"
-#include "common/config/shell_line.h"
 #include "tools/cli/signals.h"
 #include "tools/cli/text.h"
 #include "tools/experiment/estimate.h"
@@ -39,6 +40,18 @@
 
 namespace slackline {
 namespace {
+
+// "accuracy 97.50 %, test loss 0.0812", of what was measured.
+std::string FiguresText(const RunOutcome& outcome) {
+  std::vector<std::string> figures;
+  if (std::isfinite(outcome.test_accuracy)) {
+    figures.push_back(
+        absl::StrCat("accuracy ", PercentText(outcome.test_accuracy, 2)));
+  }
+  if (std::isfinite(outcome.test_loss))
+    figures.push_back(absl::StrFormat("test loss %.4f", outcome.test_loss));
+  return figures.empty() ? "done" : absl::StrJoin(figures, ", ");
+}
 
 using State = RunRecord::State;
 
@@ -348,9 +361,7 @@ class Grid {
     SL_RETURN_IF_ERROR(WriteState());
 
     const std::string what =
-        outcome.ok() ? absl::StrFormat("accuracy %s, test loss %.4f",
-                                       PercentText(outcome->test_accuracy, 2),
-                                       outcome->test_loss)
+        outcome.ok() ? FiguresText(*outcome)
                      : absl::StrCat("failed: ", record.error,
                                     " (log: ", folder_.LogPath(run), ")");
     std::vector<int> left(to_do_.begin(), to_do_.end());

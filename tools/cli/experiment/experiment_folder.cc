@@ -186,14 +186,15 @@ absl::StatusOr<RunOutcome> ExperimentFolder::ReadOutcome(
     return absl::FailedPreconditionError(
         absl::StrCat("the job has failed: ", TextOf(json, "reason")));
   }
-  // JSON has no NaN and no infinity; they are written as null.
+  // JSON has no NaN and no infinity; they are written as null. What the workers'
+  // program does not measure is left out.
   const auto number = [&](const char* name) {
     const auto it = json.find(name);
     return it != json.end() && it->is_number() ? it->get<double>()
                                                : std::nan("");
   };
   for (const char* const loss : {"train_loss", "test_loss"}) {
-    if (std::isfinite(number(loss))) continue;
+    if (!json.contains(loss) || std::isfinite(number(loss))) continue;
     return absl::OutOfRangeError(absl::StrCat(
         "diverged: ", loss, " is no finite number; lower the learning rate"));
   }

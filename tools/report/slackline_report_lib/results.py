@@ -313,8 +313,8 @@ def _variant_result(variant: load.Variant, metrics: list[Metric]) -> VariantResu
     diverged = [
         run.seed
         for run in variant.finished()
-        if not math.isfinite(load.number(run.summary.get("test_loss")))
-        or not math.isfinite(load.number(run.summary.get("train_loss")))
+        # What was not measured is left out of a summary.
+        if any(not math.isfinite(load.number(run.summary.get(loss, 0))) for loss in ("test_loss", "train_loss"))
     ]
     means = {}
     for metric in metrics:
