@@ -549,7 +549,7 @@ class Job:
         def hook(kind: Any, error: Any, trace: Any) -> None:
             self._on_error(kind, error, trace)
             if issubclass(kind, _core.JobError):
-                print(f"slackline: {error}", file=sys.stderr)
+                print(f"slackline: error: {error}", file=sys.stderr)
             else:
                 previous(kind, error, trace)
 
@@ -602,13 +602,14 @@ class Job:
                 if self._over or self._steps_done >= self._work.steps_total:
                     self.finish()
                 else:
-                    self._world.fail(
+                    early = (
                         f"its script ended after {self._steps_done} of {self._work.steps_total} "
-                        "steps; iterate job.epochs() to its end",
-                        self._error_ends_job,
+                        "steps; iterate job.epochs() to its end"
                     )
+                    print(f"slackline: error: worker {self.rank}: {early}", file=sys.stderr)
+                    self._world.fail(early, self._error_ends_job)
         except _core.JobError as error:
-            print(f"slackline: {error}", file=sys.stderr)
+            print(f"slackline: error: {error}", file=sys.stderr)
         finally:
             self._world.close()
 
