@@ -53,6 +53,7 @@ class Job:
         self._in_epochs = False
         self._step: Optional[int] = None  # That was handed out and not finished.
         self._ahead: Optional[int] = None  # The first of the next epoch, handed out.
+        self._sent_with: Optional[List[float]] = None  # Rate factors, by group.
         self._steps_done = 0
         self._over = False
         self._concluding = False
@@ -457,6 +458,13 @@ class Job:
         assert self._tables is not None and self._overlap is not None and self._optimizer is not None
         self._tables.check_memory()
         by_group = self._optimizer.rate_factors()
+        sent_with, self._sent_with = self._sent_with, None
+        if sent_with is not None and sent_with != by_group:
+            raise RuntimeError(
+                "a learning rate was changed between backward and optimizer.step(), when gradients "
+                "were on their way: let the scheduler step after the optimizer, or give "
+                "job.optimizer(overlap=False)"
+            )
         factors = [by_group[group] for group in self._groups]
         handed = self._overlap.end_step()
         gradients = [
@@ -471,9 +479,11 @@ class Job:
             self._world.log("loss", _number("loss", loss))
 
     def _hand_over(self, index: int) -> None:
-        """A gradient during backward. The factor is that of the group at this moment."""
+        """A gradient during backward, with the factor that its group has then."""
         assert self._tables is not None and self._optimizer is not None
-        factor = self._optimizer.rate_factors()[self._groups[index]]
+        if self._sent_with is None:
+            self._sent_with = self._optimizer.rate_factors()
+        factor = self._sent_with[self._groups[index]]
         self._world.gradient(index, self._tables.tables[index].gradient(), factor)
 
     def _on_loaded(self, module: torch.nn.Module, keys: Any) -> None:

@@ -255,3 +255,9 @@ def test_compare_and_ablate_take_scripts(tmp_path):
         tmp_path,
     ).succeeded()
     assert re.search(r"ssp-3 seed 1: accuracy \d", ended.output), ended.output
+
+
+def test_a_rate_that_changes_under_way_is_refused(tmp_path):
+    script = USUAL.replace("opt.step()", "opt.param_groups[0]['lr'] *= 0.99\n        opt.step()")
+    job = run_job(tmp_path, script)
+    assert job.code == 1 and "let the scheduler step after the optimizer" in job.output, job.output
