@@ -1,12 +1,10 @@
 #include "tools/cli/foreground.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <memory>
 #include <optional>
 
-#include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "tools/cli/process.h"
 #include "tools/cli/signals.h"
@@ -35,16 +33,6 @@ absl::StatusOr<ExitStatus> RunInForeground(
       child.Signal(++interrupts == 1 ? SIGINT : SIGKILL);
     }
   }
-}
-
-absl::Status CheckInstalled(const std::string& bin_dir,
-                            const std::string& name) {
-  const std::string path = absl::StrCat(bin_dir, "/", name);
-  if (access(path.c_str(), R_OK) == 0) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat(path,
-                   " is not there; it is built and installed together with "
-                   "slackline, --bin-dir names another folder"));
 }
 
 }  // namespace slackline

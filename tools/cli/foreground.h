@@ -16,8 +16,4 @@ namespace slackline {
 absl::StatusOr<ExitStatus> RunInForeground(
     const std::vector<std::string>& command);
 
-// NotFound, naming it, if the file `name` is not beside the other programs.
-absl::Status CheckInstalled(const std::string& bin_dir,
-                            const std::string& name);
-
 }  // namespace slackline

@@ -28,7 +28,7 @@
 #include "tools/cli/experiment/machine.h"
 #include "tools/cli/experiment/replay_command.h"
 #include "tools/cli/experiment/report_command.h"
-#include "tools/cli/foreground.h"
+#include "tools/cli/installed.h"
 #include "tools/cli/process.h"
 #include "tools/cli/run/local_cluster.h"
 #include "tools/cli/run/local_hosts.h"

@@ -9,6 +9,7 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/experiment/results_table.h"
 #include "tools/cli/foreground.h"
+#include "tools/cli/installed.h"
 #include "tools/cli/process.h"
 
 namespace slackline {

@@ -1,7 +1,5 @@
 #include "tools/cli/job/servers_command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/installed.h"
 #include "tools/cli/process.h"
 #include "tools/cli/run/logs.h"
 
@@ -23,11 +22,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kServerProgram[] = "slackline_server";
 constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
 
 std::vector<std::string> Command(const AddServerOptions& options, int index) {
   std::vector<std::string> command = {
-      absl::StrCat(options.bin_dir, "/slackline_server"),
+      absl::StrCat(options.bin_dir, "/", kServerProgram),
       absl::StrCat("--cluster=", ClusterFileOf(options.job.config)),
       absl::StrCat("--index=", index), "--add"};
   if (!options.host.empty()) {
@@ -122,14 +122,7 @@ std::string NextStep(const AddServerOptions& options,
 }
 
 absl::Status Add(const AddServerOptions& options) {
-  const std::string program =
-      absl::StrCat(options.bin_dir, "/slackline_server");
-  if (access(program.c_str(), X_OK) != 0) {
-    return absl::NotFoundError(absl::StrCat(
-        program,
-        " is not there; it is built and installed together with slackline, "
-        "--bin-dir names another folder"));
-  }
+  SL_RETURN_IF_ERROR(CheckInstalled(options.bin_dir, kServerProgram));
   SL_ASSIGN_OR_RETURN(JobConnection job, JobConnection::Open(options.job));
   const wire::View& view = job.status().view();
   if (view.state() != wire::RUNNING) {

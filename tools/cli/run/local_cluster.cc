@@ -1,7 +1,5 @@
 #include "tools/cli/run/local_cluster.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <system_error>
 
@@ -9,24 +7,14 @@
 #include "common/config/shell_line.h"
 #include "common/process/member_environment.h"
 #include "common/status.h"
+#include "tools/cli/installed.h"
 #include "tools/cli/run/logs.h"
 
 namespace slackline {
 namespace {
 
-std::string Program(const std::string& bin_dir, bool worker) {
-  return absl::StrCat(bin_dir,
-                      worker ? "/slackline_worker" : "/slackline_server");
-}
-
-absl::Status CheckOwn(const std::string& bin_dir, bool worker) {
-  const std::string program = Program(bin_dir, worker);
-  if (access(program.c_str(), X_OK) == 0) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat(program,
-                   " is not there; it is built and installed together with "
-                   "slackline, --bin-dir names another folder"));
-}
+constexpr char kServerProgram[] = "slackline_server";
+constexpr char kWorkerProgram[] = "slackline_worker";
 
 // A program may change its folder before it reads its environment.
 std::string Absolute(const std::string& path) {
@@ -50,10 +38,12 @@ LocalCluster::Launch LocalCluster::LaunchOf(const Options& options,
                             {kOutVariable, options.out_dir},
                             {kDataDirVariable, options.data_dir}}};
   }
-  Launch launch = {.command = {Program(options.bin_dir, member.worker),
-                               absl::StrCat("--cluster=", options.cluster_file),
-                               absl::StrCat("--index=", member.index)},
-                   .environment = {}};
+  Launch launch = {
+      .command = {absl::StrCat(options.bin_dir, "/",
+                               member.worker ? kWorkerProgram : kServerProgram),
+                  absl::StrCat("--cluster=", options.cluster_file),
+                  absl::StrCat("--index=", member.index)},
+      .environment = {}};
   if (member.worker) {
     launch.command.push_back(absl::StrCat("--data-dir=", options.data_dir));
   }
@@ -63,7 +53,7 @@ LocalCluster::Launch LocalCluster::LaunchOf(const Options& options,
 
 absl::Status LocalCluster::CheckPrograms(const std::string& bin_dir,
                                          const config::ClusterConfig& config) {
-  SL_RETURN_IF_ERROR(CheckOwn(bin_dir, false));
+  SL_RETURN_IF_ERROR(CheckInstalled(bin_dir, kServerProgram));
   for (int i = 0; i < config.worker_size(); ++i) {
     const std::string field = absl::StrCat("worker[", i, "].command");
     if (config.worker(i).has_command()) {
@@ -71,7 +61,7 @@ absl::Status LocalCluster::CheckPrograms(const std::string& bin_dir,
       SL_CHECK(words.ok(), "the config's checks have seen the command");
       SL_RETURN_IF_ERROR(Annotate(FindProgram(words->front()).status(), field));
     } else if (config.has_model()) {
-      SL_RETURN_IF_ERROR(CheckOwn(bin_dir, true));
+      SL_RETURN_IF_ERROR(CheckInstalled(bin_dir, kWorkerProgram));
     } else {
       return absl::FailedPreconditionError(absl::StrCat(
           field,

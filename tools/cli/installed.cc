@@ -1,0 +1,28 @@
+#include "tools/cli/installed.h"
+
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace slackline {
+
+absl::Status CheckInstalled(const std::string& bin_dir,
+                            absl::string_view name) {
+  const std::string path = absl::StrCat(bin_dir, "/", name);
+  if (access(path.c_str(), R_OK) == 0) return absl::OkStatus();
+  if (name == "slackline_worker" || name == "slackline_replay") {
+    return absl::NotFoundError(absl::StrCat(
+        path, " is not there; ", name,
+        " computes with LibTorch, and neither the Python package nor a build "
+        "with SLACKLINE_LIBTORCH=OFF has it: name the folder of a build with "
+        "LibTorch by --bin-dir, or train a model of your own (leave out model "
+        "and data in the config, and use slackline run CONFIG -- python3 "
+        "train.py)"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat(path,
+                   " is not there; it is built and installed together with "
+                   "slackline, --bin-dir names another folder"));
+}
+
+}  // namespace slackline
