@@ -1,12 +1,13 @@
 # Finds every library of the project. A missing one ends the configuration with
 # the name of its package and the command that installs it.
 
+# slackline_missing(<library> <Debian package> [another way out...])
 function(slackline_missing library package)
   message(FATAL_ERROR
     "${library} was not found. Install it with\n"
     "    sudo apt-get install ${package}\n"
     "or install everything that Slackline needs with\n"
-    "    tools/setup.sh")
+    "    tools/setup.sh\n" ${ARGN})
 endfunction()
 
 # slackline_require(<find_package name> <Debian package> [find_package arguments...])

@@ -66,8 +66,11 @@ install(FILES ${CMAKE_BINARY_DIR}/slackline-config.cmake ${CMAKE_BINARY_DIR}/sla
 
 # The programs find each other in their own folder. Others than these are for
 # development.
-install(TARGETS slackline slackline_server slackline_worker slackline_replay
-  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+set(programs slackline slackline_server)
+if(SLACKLINE_LIBTORCH)
+  list(APPEND programs slackline_worker slackline_replay)
+endif()
+install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 install(PROGRAMS ${CMAKE_SOURCE_DIR}/tools/report/slackline_report.py
   DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/tools/report/slackline_report_lib

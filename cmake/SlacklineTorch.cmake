@@ -1,5 +1,13 @@
 # LibTorch: Debian's package, a PyTorch found through CMAKE_PREFIX_PATH, or the
-# one that python3 imports. Wants Protobuf and CUDA to be found before.
+# one that python3 imports. Wants Protobuf and CUDA to be found before. Without it
+# there are no models of Slackline's own: slackline, slackline_server and the Python
+# package are built, slackline_worker, slackline_replay and what needs them are not.
+
+option(SLACKLINE_LIBTORCH "Build what trains models with LibTorch, slackline_worker above all" ON)
+if(NOT SLACKLINE_LIBTORCH)
+  message(STATUS "LibTorch: off (SLACKLINE_LIBTORCH=OFF); slackline_worker and slackline_replay are not built")
+  return()
+endif()
 
 # One with CUDA adds flags to all CUDA code and takes away its architectures:
 # ours hold. The list keeps it from asking the GPUs of this host.
@@ -18,7 +26,9 @@ if(NOT Torch_FOUND)
   endif()
 endif()
 if(NOT Torch_FOUND)
-  slackline_missing(LibTorch libtorch-dev)
+  slackline_missing(LibTorch libtorch-dev
+    "or build without slackline_worker, for workers in Python alone, with\n"
+    "    -DSLACKLINE_LIBTORCH=OFF")
 endif()
 if(SLACKLINE_HAS_CUDA)
   set(CMAKE_CUDA_FLAGS "${cuda_flags}")
