@@ -55,6 +55,18 @@ function(slackline_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
+# Whole jobs wait for most of the time, so that one for each core is not too
+# much. They are long, and begin first. Peers with deadlines in milliseconds
+# do not share two cores well, nor do tests a GPU.
+function(slackline_order_test test kind alone)
+  if(kind STREQUAL "e2e")
+    set_tests_properties(${test} PROPERTIES COST 100)
+  endif()
+  if(alone OR kind MATCHES "^(net|gpu)$")
+    set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
+  endif()
+endfunction()
+
 # slackline_add_test(<name> KIND unit|sim|net|gpu|e2e SOURCES ... [DEPS ...]
 #                    [TIMEOUT seconds] [ARGS ...] [SANITIZERS asan|tsan|none...]
 #                    [PARTS count] [ALONE])
@@ -111,14 +123,30 @@ function(slackline_add_test name)
     if(ARG_KIND STREQUAL "gpu")
       set_tests_properties(${test} PROPERTIES SKIP_REGULAR_EXPRESSION "no GPU to run on")
     endif()
-    # Whole jobs wait for most of the time, so that one for each core is not too
-    # much. They are long, and begin first. Peers with deadlines in milliseconds
-    # do not share two cores well, nor do tests a GPU.
-    if(ARG_KIND STREQUAL "e2e")
-      set_tests_properties(${test} PROPERTIES COST 100)
-    endif()
-    if(ARG_ALONE OR ARG_KIND MATCHES "^(net|gpu)$")
-      set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
-    endif()
+    slackline_order_test(${test} ${ARG_KIND} "${ARG_ALONE}")
   endforeach()
+endfunction()
+
+# slackline_add_python_test(<name> KIND unit|e2e SOURCE file.py [TIMEOUT seconds] [ALONE])
+# Runs the file with pytest: with the package of this build, and with the folder of
+# the programs in SLACKLINE_BIN_DIR. Where the package is missing, CTest counts the
+# test as skipped.
+function(slackline_add_python_test name)
+  cmake_parse_arguments(ARG "ALONE" "KIND;SOURCE;TIMEOUT" "" ${ARGN})
+  if(NOT ARG_KIND MATCHES "^(unit|e2e)$")
+    message(FATAL_ERROR "slackline_add_python_test(${name}): KIND is '${ARG_KIND}', it must be unit or e2e")
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  if(SLACKLINE_NO_PYTHON_TESTS)
+    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "${name}: skipped, ${SLACKLINE_NO_PYTHON_TESTS}")
+    set_tests_properties(${name} PROPERTIES LABELS ${ARG_KIND} SKIP_REGULAR_EXPRESSION "^${name}: skipped")
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${Python_EXECUTABLE} -m pytest -q -p no:cacheprovider
+    ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SOURCE})
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_KIND} TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT
+    "PYTHONPATH=${CMAKE_BINARY_DIR}/python;SLACKLINE_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};SLACKLINE_TEST_DATA_DIR=${SLACKLINE_TEST_DATA_DIR}")
+  slackline_order_test(${name} ${ARG_KIND} "${ARG_ALONE}")
 endfunction()
