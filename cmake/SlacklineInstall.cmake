@@ -64,6 +64,15 @@ install(FILES ${CMAKE_BINARY_DIR}/slackline-config.cmake ${CMAKE_BINARY_DIR}/sla
   ${CMAKE_SOURCE_DIR}/cmake/SlacklineGroups.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/slackline COMPONENT client)
 
+# The script of `slackline report`, into the folder of the program.
+# slackline_install_report(<folder> <component> [EXCLUDE_FROM_ALL])
+function(slackline_install_report folder component)
+  install(PROGRAMS ${CMAKE_SOURCE_DIR}/tools/report/slackline_report.py
+    DESTINATION ${folder} COMPONENT ${component} ${ARGN})
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/tools/report/slackline_report_lib
+    DESTINATION ${folder} COMPONENT ${component} ${ARGN} FILES_MATCHING PATTERN "*.py")
+endfunction()
+
 # The programs find each other in their own folder. Others than these are for
 # development.
 set(programs slackline slackline_server)
@@ -71,10 +80,7 @@ if(SLACKLINE_LIBTORCH)
   list(APPEND programs slackline_worker slackline_replay)
 endif()
 install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
-install(PROGRAMS ${CMAKE_SOURCE_DIR}/tools/report/slackline_report.py
-  DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/tools/report/slackline_report_lib
-  DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs FILES_MATCHING PATTERN "*.py")
+slackline_install_report(${CMAKE_INSTALL_BINDIR} programs)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md
   DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DATADIR}/slackline COMPONENT programs)

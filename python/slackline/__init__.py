@@ -19,6 +19,19 @@
 cluster.textproto -- python3 train.py`` starts servers and workers.
 """
 
+try:
+    # First: in a build with CUDA both bring libnccl.so.2, and PyTorch may need the newer one.
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "slackline needs PyTorch 1.13 or newer, and comes without it: install the one for your "
+        "hardware, for example with `pip install torch`",
+        name="torch",
+    ) from None
+del torch
+
 from slackline import _core
 from slackline._core import JobError
 from slackline._files import load, save
