@@ -40,6 +40,13 @@ config::ClusterConfig LoadConfig(const MemberFlags& flags) {
         ": model: is there, so the workers are slackline_worker's; leave model "
         "and data out for workers that are programs of their own")));
   }
+  for (const WorkerProcess& worker : WorkerProcesses(config)) {
+    if (worker.gpu < 0) continue;
+    ThrowIfBad(absl::InvalidArgumentError(absl::StrCat(
+        flags.cluster,
+        ": worker: device: value is CUDA, which is slackline_worker's; a "
+        "script puts its model on a device itself, leave it out")));
+  }
   return config;
 }
 

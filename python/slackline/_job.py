@@ -25,6 +25,8 @@ from slackline._tables import Tables
 Scores = Union[None, float, torch.Tensor, Mapping[str, Union[float, torch.Tensor]]]
 # An evaluation that takes longer says so this often, in seconds.
 _PROGRESS_SECONDS = 2.0
+# For an evaluation that nobody waits for any more, when the process ends.
+_PATIENCE_SECONDS = 10.0
 # Whose lines are not what a user asks for who looks where an error came from.
 _NOT_THE_SCRIPT = (os.path.dirname(__file__), os.path.dirname(torch.__file__), "<")
 
@@ -135,10 +137,6 @@ class Job:
                 "job.model() was called before; put several models into one torch.nn.ModuleDict"
             )
         self._tables = Tables(module)
-        self._copy = Tables(copy.deepcopy(module))
-        register = getattr(module, "register_load_state_dict_post_hook", None)
-        if register is not None:
-            register(self._on_loaded)
         return module
 
     def optimizer(self, source: Source, rule: Optional[Rule] = None, overlap: Optional[bool] = None) -> Optimizer:
@@ -310,14 +308,14 @@ class Job:
             )
         self._wait_for_evaluation()
         self._raise_evaluation_error()
-        if self._concluding:
-            if self._final_scores is None and self._evaluate is not None:
-                self._evaluate_final()
-            assert self._tables is not None
-            self._tables.set_companions(self._tables.companions())
-            self._world.conclude({}, self._final_scores or {})
-            self._concluding = False
         while not self._finished:
+            if self._concluding:
+                if self._final_scores is None and self._evaluate is not None:
+                    self._evaluate_final()
+                assert self._tables is not None
+                self._tables.set_companions(self._tables.companions())
+                self._world.conclude({}, self._final_scores or {})
+                self._concluding = False
             self._take_task()
 
     def __enter__(self) -> "Job":
@@ -431,9 +429,8 @@ class Job:
         batch = loader.batch_size * loader.accumulate
         self._work = _worlds.Work(total, per_epoch, batch, loader.description)
         self._loader = loader
-        assert self._copy is not None
         self._tables.fetch()
-        rules = [self._optimizer.rules[group].text() for group in self._groups]
+        rules = self._rules()
         if self.rank == 0:
             print(
                 f"slackline: {len(self._tables)} tables, "
@@ -443,10 +440,13 @@ class Job:
                 file=sys.stderr,
                 flush=True,
             )
-        self._copy.bind(rules)
         world.open(self._tables, rules, self._work)
         if self._seeded:  # Masks of dropout and the like differ between workers.
             _seed(world.seed * 7919 + 1 + self.rank)
+
+    def _rules(self) -> List[str]:
+        assert self._optimizer is not None
+        return [self._optimizer.rules[group].text() for group in self._groups]
 
     # ---- Of the optimizer ----------------------------------------------------
 
@@ -456,7 +456,7 @@ class Job:
                 "optimizer.step(): no step is open; it is called once for each step of a job.loader()"
             )
         assert self._tables is not None and self._overlap is not None and self._optimizer is not None
-        self._tables.check_memory()
+        self._tables.check_unchanged()
         by_group = self._optimizer.rate_factors()
         sent_with, self._sent_with = self._sent_with, None
         if sent_with is not None and sent_with != by_group:
@@ -486,22 +486,26 @@ class Job:
         factor = self._sent_with[self._groups[index]]
         self._world.gradient(index, self._tables.tables[index].gradient(), factor)
 
-    def _on_loaded(self, module: torch.nn.Module, keys: Any) -> None:
-        if self._loader is not None and not self._over:
-            raise RuntimeError(
-                "load_state_dict(): the job has begun, and its parameters are on the servers; load "
-                "before the first batch"
-            )
-
     # ---- Evaluation ----------------------------------------------------------
+
+    def _copy_of_model(self) -> Tables:
+        """A second module, with the buffers of the first."""
+        assert self._tables is not None
+        if self._copy is None:
+            self._copy = Tables(copy.deepcopy(self._tables.module))
+            self._copy.bind(self._rules())
+        with torch.no_grad():
+            for mine, theirs in zip(self._tables.module.buffers(), self._copy.module.buffers()):
+                theirs.copy_(mine)
+        return self._copy
 
     def _start_evaluation(self, task: Any) -> None:
         self._wait_for_evaluation()
         self._raise_evaluation_error()
-        assert self._copy is not None and self._tables is not None
-        _worlds.load_evaluation(task, self._copy)
-        _copy_buffers(self._tables.module, self._copy.module)
-        self._copy.set_companions(self._tables.companions())
+        assert self._tables is not None
+        model = self._copy_of_model()
+        _worlds.load_evaluation(task, model)
+        model.set_companions(self._tables.companions())
         self._evaluating = threading.Thread(
             target=self._evaluate_copy, args=(task, self._evaluate), name="slackline-evaluation", daemon=True
         )
@@ -518,12 +522,12 @@ class Job:
             self._evaluation_error = error
 
     def _evaluate_final(self) -> None:
-        assert self._copy is not None and self._tables is not None and self._evaluate is not None
+        assert self._tables is not None and self._evaluate is not None
         self._wait_for_evaluation()
+        model = self._copy_of_model()
         with torch.no_grad():
-            for mine, theirs in zip(self._tables.tables, self._copy.tables):
+            for mine, theirs in zip(self._tables.tables, model.tables):
                 theirs.parameter.copy_(mine.parameter)
-        _copy_buffers(self._tables.module, self._copy.module)
         done = threading.Event()
 
         def report() -> None:
@@ -536,7 +540,7 @@ class Job:
         progress = threading.Thread(target=report, name="slackline-progress", daemon=True)
         progress.start()
         try:
-            self._final_scores = _run(self._evaluate, self._copy.module)
+            self._final_scores = _run(self._evaluate, model.module)
         finally:
             done.set()
             progress.join()
@@ -581,7 +585,8 @@ class Job:
 
     def _watch_signals(self) -> None:
         """Has a signal end a wait for the others, which Python's own handlers cannot."""
-        if threading.current_thread() is not threading.main_thread() or self.world_size < 2 and isinstance(self._world, _worlds.Alone):
+        alone = isinstance(self._world, _worlds.Alone)
+        if alone or threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _terminate)
@@ -621,6 +626,8 @@ class Job:
         except _core.JobError as error:
             print(f"slackline: error: {error}", file=sys.stderr)
         finally:
+            if self._evaluating is not None:
+                self._evaluating.join(_PATIENCE_SECONDS)
             self._world.close()
 
 
@@ -667,12 +674,6 @@ def _run(function: Callable[[torch.nn.Module], Scores], module: torch.nn.Module)
             "give other figures their names"
         )
     return figures
-
-
-def _copy_buffers(source: torch.nn.Module, target: torch.nn.Module) -> None:
-    with torch.no_grad():
-        for mine, theirs in zip(source.buffers(), target.buffers()):
-            theirs.copy_(mine)
 
 
 def _rule_of_text(text: str) -> Rule:

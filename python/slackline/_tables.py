@@ -20,6 +20,8 @@ class Table:
     # parameter of another kind, a copy.
     values: torch.Tensor
     own_memory: bool
+    # PyTorch's count of changes, which those by the job are not among.
+    version: int = 0
     # Why gradients were zero so far; reused while there is none.
     zeros: Optional[torch.Tensor] = None
 
@@ -91,9 +93,14 @@ class Tables:
         )
         return self.memory
 
-    def check_memory(self) -> None:
-        """Raises RuntimeError if a parameter was given other memory."""
+    def check_unchanged(self) -> None:
+        """Raises RuntimeError if the script has changed a parameter, or given it other memory."""
         for table in self.tables:
+            if table.parameter._version != table.version:
+                raise RuntimeError(
+                    f"parameter '{table.name}' was changed by the script after the job had begun; its "
+                    "values are the servers', so load or change them before the first batch"
+                )
             if table.own_memory and table.parameter.data_ptr() != table.values.data_ptr():
                 raise RuntimeError(
                     f"parameter '{table.name}' lies in other memory than at job.model(); move or "
@@ -105,12 +112,15 @@ class Tables:
         with torch.no_grad():
             for table in self.copied:
                 table.parameter.copy_(table.values)
+                table.version = table.parameter._version
 
     def fetch(self) -> None:
         """The other way: what the parameters are now is what the job begins with."""
         with torch.no_grad():
             for table in self.copied:
                 table.values.copy_(table.parameter)
+        for table in self.tables:
+            table.version = table.parameter._version
 
     def set_companions(self, companions: "List[_core.TypedTensor]") -> None:
         """What else goes into the file of the model, next to the tables."""

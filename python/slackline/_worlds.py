@@ -174,7 +174,9 @@ class Alone:
         if figures:
             text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
             epoch = clock / self._work.steps_per_epoch
-            print(f"slackline: epoch {epoch:.4g}, step {clock}: {text}", file=sys.stderr)
+            # In one piece: others print, too.
+            sys.stderr.write(f"slackline: epoch {epoch:.4g}, step {clock}: {text}\n")
+            sys.stderr.flush()
 
     def report_progress(self) -> None:
         pass

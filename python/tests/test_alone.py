@@ -145,10 +145,20 @@ def test_schedulers_may_change_the_rate_only(tmp_path):
     assert "only lr may change" in ended.output and ended.code == 1
 
 
-def test_values_cannot_be_loaded_under_way(tmp_path):
-    ended = run_alone(tmp_path, USUAL.replace("opt.step()", "opt.step(); net.load_state_dict(make().state_dict())"))
-    assert "the job has begun, and its parameters are on the servers" in ended.output
+@pytest.mark.parametrize(
+    "change", ["net.load_state_dict(make().state_dict())", "torch.nn.init.zeros_(net[0].weight)"]
+)
+def test_values_cannot_be_changed_under_way(tmp_path, change):
+    ended = run_alone(tmp_path, USUAL.replace("opt.step()", f"opt.step(); {change}"))
+    assert "parameter '0.weight' was changed by the script after the job had begun" in ended.output
     assert ended.code == 1
+
+
+def test_the_model_can_be_copied_and_pickled(tmp_path):
+    script = USUAL.replace(
+        "    job.evaluate", "    import copy, io; copy.deepcopy(net); torch.save(net, io.BytesIO())\n    job.evaluate"
+    )
+    run_alone(tmp_path, script).succeeded()
 
 
 def test_data_sets_that_are_streams_and_own_orders(tmp_path):
@@ -196,9 +206,9 @@ def test_a_config_without_an_index_and_the_reverse_are_refused(tmp_path):
 def test_a_loop_that_takes_just_as_many_batches_as_there_are(tmp_path):
     script = USUAL.replace(
         "for x, y in job.loader(train_set, batch_size=20):",
-        "loader = job.loader(train_set, batch_size=20)\n    print('epoch', epoch)\n"
+        "loader = job.loader(train_set, batch_size=20)\n    epochs.append(epoch)\n"
         "    for _, (x, y) in zip(range(len(loader)), loader):",
     )
-    ended = run_alone(tmp_path, script + "\nassert job.steps == 120").succeeded()
-    assert ended.output.count("\nepoch ") + ended.output.startswith("epoch ") == 2, ended.output
+    script = "epochs = []\n" + script + "\nassert job.steps == 120 and epochs == [0, 1], epochs"
+    ended = run_alone(tmp_path, script).succeeded()
     assert "step 60: loss" in ended.output and "step 120: loss" in ended.output
