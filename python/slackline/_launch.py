@@ -38,11 +38,17 @@ def launch(
         data_dir: for ``Job.data_dir``.
 
     Returns what the function returned, by rank; None for a worker that was lost.
-    Raises JobError if the job fails.
+    Raises JobError if the job fails, ValueError for a function that cannot be carried
+    over.
     """
     try:
         import cloudpickle as pickler
     except ImportError:
+        if function.__module__ == "__main__":
+            raise ValueError(
+                f"launch(): {function.__name__} is defined in the script or notebook itself; install "
+                "cloudpickle (pip install cloudpickle), or put the function into a module"
+            ) from None
         pickler = pickle
     folder = tempfile.mkdtemp(prefix="slackline-")
     try:

@@ -112,6 +112,11 @@ def make_optimizer(
         if of_config is not None:
             raise ValueError(_two_rules(of_config))
         for group in source.param_groups:
+            if "initial_lr" in group:
+                raise ValueError(
+                    "job.optimizer(): a scheduler belongs to this optimizer, and would change nothing "
+                    "here; make it for the optimizer that job.optimizer() returns"
+                )
             rules.append(rule_of_group(source, group))
             groups.append({"params": list(group["params"])})
     else:

@@ -92,7 +92,7 @@ def AdamW(
 
 
 # Options of torch.optim that only change how fast it computes.
-_OF_SPEED = {"foreach", "fused", "capturable", "differentiable", "params", "initial_lr"}
+_OF_SPEED = {"foreach", "fused", "capturable", "differentiable", "params"}
 # Options that have to have this value.
 _FIXED = {
     "dampening": 0,
