@@ -1,6 +1,8 @@
 """Data sets of the examples: from files where there are some, else made from a seed."""
 
+import argparse
 import gzip
+import inspect
 import math
 import pathlib
 
@@ -51,7 +53,37 @@ def shapes(count, seed, classes=10, size=32):
     stripes = torch.sin((x * angle.cos() + y * angle.sin()) * (0.4 + 0.05 * (labels % 3))[:, None, None] + phase)
     tint = torch.stack([torch.cos(labels * k) for k in (1.0, 2.0, 3.0)], 1)[:, :, None, None]
     noise = torch.randn(count, 3, size, size, generator=generator)
-    return TensorDataset(stripes[:, None] * (1 + 0.3 * tint) + 0.8 * noise, labels)
+    return TensorDataset(stripes[:, None] * (1 + 0.3 * tint) + 3.0 * noise, labels)
+
+
+def ratings(count, seed, users=300, items=200, factors=4):
+    """Triples of user, item and rating, made from hidden factors and a little noise."""
+    generator = torch.Generator().manual_seed(1)
+    of_users = torch.randn(users, factors, generator=generator)
+    of_items = torch.randn(items, factors, generator=generator)
+    generator = torch.Generator().manual_seed(seed)
+    user = torch.randint(users, (count,), generator=generator)
+    item = torch.randint(items, (count,), generator=generator)
+    rating = (of_users[user] * of_items[item]).sum(1) / factors**0.5
+    return TensorDataset(user, item, rating + 0.1 * torch.randn(count, generator=generator))
+
+
+def characters(path=None, length=64):
+    """A text cut into pieces: a training set, a test set, and how many characters there are.
+
+    A piece has length + 1 characters, as numbers; what the text is without a path is Python's
+    own modules. The last tenth of the text is the test set.
+    """
+    if path is None:
+        modules = (argparse, gzip, inspect, pathlib)
+        text = "".join(inspect.getsource(module) for module in modules)
+    else:
+        text = pathlib.Path(path).read_text(errors="replace")
+    number_of = {character: number for number, character in enumerate(sorted(set(text)))}
+    numbers = torch.tensor([number_of[character] for character in text])
+    pieces = numbers.unfold(0, length + 1, length // 2).contiguous()
+    test = max(1, len(pieces) // 10)
+    return TensorDataset(pieces[:-test]), TensorDataset(pieces[-test:]), len(number_of)
 
 
 def accuracy(net, dataset, batch_size=500):
