@@ -39,7 +39,7 @@ parser.add_argument("--small", action="store_true", help="a few seconds, for tes
 small = parser.parse_args().small
 
 job = slackline.join()
-train_set, test_set = ratings(10000 if small else 40000, seed=2), ratings(2000, seed=3)
+train_set, test_set = ratings(20000 if small else 40000, seed=2), ratings(2000, seed=3)
 net = job.model(Factorisation(users=300, items=200))
 opt = job.optimizer(torch.optim.Adam(net.parameters(), lr=0.01))
 for epoch in job.epochs(3 if small else 5):

@@ -52,10 +52,10 @@ parser.add_argument("--small", action="store_true", help="a few seconds, for tes
 small = parser.parse_args().small
 
 job = slackline.join()
-train_set, test_set = shapes(1000 if small else 4000, seed=2), shapes(500 if small else 1000, seed=3)
+train_set, test_set = shapes(2000 if small else 4000, seed=2), shapes(500 if small else 1000, seed=3)
 net = job.model(ResNet())
 opt = job.optimizer(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4))
-for epoch in job.epochs(2 if small else 5):
+for epoch in job.epochs(3 if small else 5):
     for x, y in job.loader(train_set, batch_size=50):
         loss = F.cross_entropy(net(x), y)
         opt.zero_grad()

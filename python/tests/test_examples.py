@@ -1,0 +1,94 @@
+"""The scripts of examples/python, and those of docs/python.md, as a reader runs them."""
+
+import importlib.util
+import pathlib
+import re
+import sys
+
+import pytest
+from support import BIN, Run, run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "examples/own_program.textproto"
+
+# Of each script: the last accuracy has to be above this, or the last test loss below it.
+EXAMPLES = {
+    "mnist.py": {"accuracy": 0.9},
+    "resnet.py": {"accuracy": 0.3},
+    "transformer.py": {"accuracy": 0.2},
+    "factorisation.py": {"loss": 0.9},
+    "with_ignite.py": {"accuracy": 0.9},
+}
+
+
+def command_of(name):
+    if name == "with_ignite.py" and importlib.util.find_spec("ignite") is None:
+        pytest.skip("PyTorch-Ignite is not installed: pip install pytorch-ignite")
+    script = ROOT / "examples/python" / name
+    return [sys.executable, str(script)] + (["--small"] if "--small" in script.read_text() else [])
+
+
+def assert_good(name, figures):
+    for figure, bound in EXAMPLES[name].items():
+        if figure == "accuracy":
+            assert figures[figure] > bound
+        else:
+            assert figures[figure] < bound
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_alone(tmp_path, name):
+    ended = run(command_of(name), tmp_path).succeeded()
+    figures = {
+        figure: float(value)
+        for figure, value in re.findall(r"test (\w+) ([\d.e+-]+)", ended.output)  # The last one stays.
+    }
+    assert_good(name, figures)
+    assert (tmp_path / name.replace(".py", ".safetensors")).exists()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_in_a_job(tmp_path, name):
+    flags = ["--epochs", "1"] if name == "mnist.py" else []
+    ended = run(
+        [str(BIN / "slackline"), "run", str(CONFIG), "--out", "run", *flags, "--", *command_of(name)],
+        tmp_path,
+    ).succeeded()
+    summary = Run(ended, tmp_path / "run").summary
+    assert_good(name, {figure: summary[f"test_{figure}"] for figure in EXAMPLES[name]})
+    assert (tmp_path / name.replace(".py", ".safetensors")).exists()
+
+
+def test_ignite_that_is_absent_is_said(tmp_path):
+    if importlib.util.find_spec("ignite") is not None:
+        pytest.skip("PyTorch-Ignite is installed")
+    ended = run([sys.executable, str(ROOT / "examples/python/with_ignite.py")], tmp_path)
+    assert ended.code == 2
+    assert "pip install pytorch-ignite" in ended.output
+
+
+def blocks(document, language):
+    """The blocks of a document in a language. That of a whole script imports slackline."""
+    text = (ROOT / document).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+SCRIPTS = [block for block in blocks("docs/python.md", "python") if "import slackline" in block]
+
+
+def test_the_document_has_scripts():
+    assert len(SCRIPTS) >= 2
+
+
+@pytest.mark.parametrize("number", range(len(SCRIPTS)))
+def test_script_of_the_document(tmp_path, number):
+    launches = "launch(" in SCRIPTS[number]
+    if launches and importlib.util.find_spec("cloudpickle") is None:
+        pytest.skip("cloudpickle is not installed: pip install cloudpickle")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPTS[number])
+    run([sys.executable, str(script)], tmp_path).succeeded()
+    if launches:
+        return
+    flags = ["run", str(CONFIG), "--out", "run"]
+    run([str(BIN / "slackline"), *flags, "--", sys.executable, str(script)], tmp_path).succeeded()
