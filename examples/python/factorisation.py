@@ -1,7 +1,7 @@
 """Ratings as products of what is learned about users and items.
 
     python3 factorisation.py                                # alone
-    slackline run ../own_program.textproto -- python3 factorisation.py
+    slackline run own_program.textproto -- python3 factorisation.py
 """
 
 import argparse

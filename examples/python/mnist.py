@@ -1,7 +1,7 @@
 """A fully connected net on MNIST.
 
     python3 mnist.py                                        # alone
-    slackline run ../own_program.textproto --data-dir DATA -- python3 mnist.py
+    slackline run own_program.textproto --data-dir DATA -- python3 mnist.py
 """
 
 import torch

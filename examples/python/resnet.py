@@ -1,7 +1,7 @@
 """A small residual net with BatchNorm on colour images.
 
     python3 resnet.py                                       # alone
-    slackline run ../own_program.textproto -- python3 resnet.py
+    slackline run own_program.textproto -- python3 resnet.py
 """
 
 import argparse

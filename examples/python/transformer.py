@@ -1,7 +1,7 @@
 """A transformer that predicts the next character of a text.
 
     python3 transformer.py [TEXT]                           # alone; without a file: Python's own modules
-    slackline run ../own_program.textproto -- python3 transformer.py [TEXT]
+    slackline run own_program.textproto -- python3 transformer.py [TEXT]
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """The loop of PyTorch-Ignite instead of one's own.
 
     python3 with_ignite.py                                  # alone
-    slackline run ../own_program.textproto -- python3 with_ignite.py
+    slackline run own_program.textproto -- python3 with_ignite.py
 """
 
 import argparse

@@ -9,7 +9,7 @@ import pytest
 from support import BIN, Run, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CONFIG = ROOT / "examples/own_program.textproto"
+CONFIG = ROOT / "examples/python/own_program.textproto"
 
 # Of each script: the last accuracy has to be above this, or the last test loss below it.
 EXAMPLES = {
