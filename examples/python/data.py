@@ -53,7 +53,7 @@ def shapes(count, seed, classes=10, size=32):
     stripes = torch.sin((x * angle.cos() + y * angle.sin()) * (0.4 + 0.05 * (labels % 3))[:, None, None] + phase)
     tint = torch.stack([torch.cos(labels * k) for k in (1.0, 2.0, 3.0)], 1)[:, :, None, None]
     noise = torch.randn(count, 3, size, size, generator=generator)
-    return TensorDataset(stripes[:, None] * (1 + 0.3 * tint) + 2.0 * noise, labels)
+    return TensorDataset(stripes[:, None] * (1 + 0.3 * tint) + 4.0 * noise, labels)
 
 
 def ratings(count, seed, users=300, items=200, factors=4):
