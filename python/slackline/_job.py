@@ -273,16 +273,15 @@ class Job:
 
         After the last step that is the trained model. ``slackline.load(path)`` reads it
         for ``load_state_dict()`` of the plain module; so do other libraries. The folder
-        of the run has ``model.safetensors`` in any case. Before the end, worker 0
-        writes the parameters as they are there.
+        of the run has ``model.safetensors`` in any case. Before the last step, and in a
+        job that was stopped before it, worker 0 writes the parameters as they are there.
         """
         if self._tables is None:
             raise RuntimeError("job.save(): call job.model() first")
-        if self._in_epochs or self._concluding:
+        trained = self._loader is not None and self._steps_done >= self._work.steps_total
+        if trained or self._over:
             self.finish()
-        if self._over and not self._was_chief:
-            return
-        if not self._over and self.rank != 0:
+        if not self._was_chief and (trained or self.rank != 0):
             return
         state = {
             name: tensor

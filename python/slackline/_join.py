@@ -41,7 +41,7 @@ def join(
             coordinator, and may be left out.
         index: which of its workers this is, from 0. Not under torchrun.
         mode: as for ``--mode``, for example "ssp:3"; under ``slackline run`` that is the
-            one to say it. Default: the config's, else "bsp".
+            one to say it. Default: the config's, else "bsp". A world of one has none.
         servers: how many servers the first host runs under torchrun.
         out: folder for the trained model.
         data_dir: folder of data sets, for ``Job.data_dir``.

@@ -215,3 +215,9 @@ def test_a_loop_that_takes_just_as_many_batches_as_there_are(tmp_path):
     script = "epochs = []\n" + script + "\nassert job.steps == 120 and epochs == [0, 1], epochs"
     ended = run_alone(tmp_path, script).succeeded()
     assert "step 60: loss" in ended.output and "step 120: loss" in ended.output
+
+
+def test_the_model_is_saved_before_the_end_too(tmp_path):
+    script = USUAL.replace("    job.evaluate", "    job.save(f'epoch-{epoch}.safetensors')\n    job.evaluate")
+    run_alone(tmp_path, script).succeeded()
+    assert (tmp_path / "epoch-0.safetensors").exists() and (tmp_path / "epoch-1.safetensors").exists()

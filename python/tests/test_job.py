@@ -261,3 +261,13 @@ def test_a_rate_that_changes_under_way_is_refused(tmp_path):
     script = USUAL.replace("opt.step()", "opt.param_groups[0]['lr'] *= 0.99\n        opt.step()")
     job = run_job(tmp_path, script)
     assert job.code == 1 and "let the scheduler step after the optimizer" in job.output, job.output
+
+
+def test_a_job_that_meets_its_stop_rule_ends_the_loop_and_is_saved(tmp_path):
+    config = CONFIG.replace("seed: 1", "seed: 1 stop { test_accuracy: 0.6 }")
+    script = USUAL.replace("epochs(2)", "epochs(200)") + "\njob.save('stopped.safetensors')\n"
+    job = run_job(tmp_path, script, config=config)
+    job.succeeded()
+    assert "test accuracy" in job.summary["stopped"] and job.summary["steps"] < 6000
+    assert (tmp_path / "stopped.safetensors").exists()
+    assert (job.folder / "model.safetensors").exists()
