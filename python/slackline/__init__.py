@@ -32,7 +32,15 @@ except ModuleNotFoundError as error:
     ) from None
 del torch
 
-from slackline import _core
+try:
+    from slackline import _core
+except ImportError as error:
+    if "_core" not in str(error) or "partially initialized" not in str(error):
+        raise
+    raise ImportError(
+        "slackline's compiled module is not beside its files: build the target slackline_python with "
+        "this Python's version, or install the wheel"
+    ) from None
 from slackline._core import JobError
 from slackline._files import load, save
 from slackline._job import Job
