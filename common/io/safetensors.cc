@@ -56,8 +56,8 @@ std::optional<int64_t> Elements(const std::vector<int64_t>& shape) {
 }
 
 // Bytes of an element; 0: no type of the format.
-int64_t SizeOfType(absl::string_view type) {
-  static constexpr std::pair<absl::string_view, int64_t> kTypes[] = {
+size_t SizeOfType(absl::string_view type) {
+  static constexpr std::pair<absl::string_view, size_t> kTypes[] = {
       {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"U16", 2}, {"I16", 2},
       {"F16", 2},  {"BF16", 2}, {"U32", 4}, {"I32", 4}, {"F32", 4},
       {"U64", 8},  {"I64", 8},  {"F64", 8}};
@@ -71,40 +71,35 @@ absl::Status CheckTensors(const std::string& path,
                           absl::Span<const TensorView> tensors,
                           absl::Span<const TypedTensor> others) {
   std::set<std::string> names;
-  for (const TensorView& tensor : tensors) {
+  const auto check = [&](const std::string& name, const std::string& type,
+                         const std::vector<int64_t>& shape, size_t bytes) {
     const std::string where =
-        absl::StrCat("write ", path, ": tensor '", tensor.name, "'");
-    if (tensor.name == kMetadataKey || !names.insert(tensor.name).second) {
+        absl::StrCat("write ", path, ": tensor '", name, "'");
+    if (name == kMetadataKey || !names.insert(name).second) {
       return absl::InvalidArgumentError(absl::StrCat(
           where, ": the name is taken; each tensor needs one of its own"));
     }
-    if (Elements(tensor.shape) != static_cast<int64_t>(tensor.values.size())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          where, ": shape ", ShapeText(tensor.shape), " does not make ",
-          tensor.values.size(), " values; sizes of at least 1 are required"));
-    }
-  }
-  for (const TypedTensor& tensor : others) {
-    const std::string where =
-        absl::StrCat("write ", path, ": tensor '", tensor.name, "'");
-    if (tensor.name == kMetadataKey || !names.insert(tensor.name).second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          where, ": the name is taken; each tensor needs one of its own"));
-    }
-    const int64_t size = SizeOfType(tensor.type);
+    const size_t size = SizeOfType(type);
     if (size == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
-          where, ": type is '", tensor.type,
+          where, ": type is '", type,
           "', which is none of the format; F32, I64, BOOL are some"));
     }
-    if (const auto elements = Elements(tensor.shape);
-        !elements.has_value() ||
-        *elements * size != static_cast<int64_t>(tensor.bytes.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, ": shape ", ShapeText(tensor.shape), " of ",
-                       tensor.type, " does not make ", tensor.bytes.size(),
-                       " bytes; sizes of at least 1 are required"));
+    const std::optional<int64_t> elements = Elements(shape);
+    if (bytes % size != 0 || elements != static_cast<int64_t>(bytes / size)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, ": shape ", ShapeText(shape), " does not make ", bytes / size,
+          " values; sizes of at least 1 are required"));
     }
+    return absl::OkStatus();
+  };
+  for (const TensorView& tensor : tensors) {
+    SL_RETURN_IF_ERROR(check(tensor.name, "F32", tensor.shape,
+                             tensor.values.size() * sizeof(float)));
+  }
+  for (const TypedTensor& tensor : others) {
+    SL_RETURN_IF_ERROR(
+        check(tensor.name, tensor.type, tensor.shape, tensor.bytes.size()));
   }
   return absl::OkStatus();
 }

@@ -250,5 +250,25 @@ TEST(TensorsSha256, DependsOnNamesShapesValuesAndOrderOnly) {
   EXPECT_EQ(TensorsSha256(views), hash);
 }
 
+TEST(Safetensors, TensorsOfOtherTypesAreCheckedByNameTypeAndSize) {
+  const TempFolder folder;
+  const auto write = [&](const TypedTensor& other) {
+    const std::vector<TypedTensor> others = {other};
+    return std::string(
+        WriteSafetensors(folder.File("m"), TwoTensors(), {}, others).message());
+  };
+  const std::vector<std::byte> eight(8);
+  EXPECT_EQ(write({"count", "I64", {}, eight}), "");
+  EXPECT_EQ(write({"mask", "BOOL", {2, 4}, eight}), "");
+  EXPECT_THAT(write({std::string(TwoTensors()[0].name), "I64", {}, eight}),
+              HasSubstr("the name is taken"));
+  EXPECT_THAT(write({"count", "INT64", {}, eight}),
+              HasSubstr("type is 'INT64', which is none of the format"));
+  EXPECT_THAT(write({"count", "I64", {2}, eight}),
+              HasSubstr("shape [2] does not make 1 values"));
+  EXPECT_THAT(write({"count", "I64", {int64_t{1} << 60}, eight}),
+              HasSubstr("does not make 1 values"));
+}
+
 }  // namespace
 }  // namespace slackline
