@@ -82,10 +82,11 @@ class Loader:
         if sampler is not None and batch_sampler is not None:
             raise ValueError("job.loader(): give sampler or batch_sampler, not both")
         if isinstance(dataset, data.IterableDataset):
-            if steps is None:
+            if steps is None or steps < 1:
                 raise ValueError(
                     "job.loader(): an IterableDataset has no length; say with steps=... how many "
                     "steps of each worker are an epoch"
+                    + ("" if steps is None else f"; {steps} is too few, 1 is required")
                 )
             self.steps_per_epoch = steps
             self._loader = data.DataLoader(dataset, batch_size=batch_size, **loader_options)

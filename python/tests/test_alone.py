@@ -180,10 +180,12 @@ for epoch in job.epochs(2):
         opt.step()
         seen += len(x)
 assert seen == 240
-try:
-    job.loader(Stream(), batch_size=10)
-except ValueError as error:
-    assert "steps=" in str(error)
+for steps, said in ((None, "say with steps="), (0, "0 is too few")):
+    try:
+        job.loader(Stream(), batch_size=10, steps=steps)
+        assert False, steps
+    except ValueError as error:
+        assert said in str(error), error
 sampler = torch.utils.data.WeightedRandomSampler([1.0] * 600 + [0.0] * 600, 1200)
 batches = list(job.loader(train_set, batch_size=20, sampler=sampler)._deal(0))
 assert len(batches) == 60 and max(max(b) for b in batches) < 600
