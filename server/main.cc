@@ -52,6 +52,16 @@ absl::Status Serve(const MemberFlags& flags,
   SL_ASSIGN_OR_RETURN(const std::string address, ResolveHost(self.host));
 
   // Everything that can be wrong at start is found before the first message.
+  std::shared_ptr<const DelaySource> delays;
+  if (config.sync().has_delays()) {
+    absl::StatusOr<DelaySource> loaded =
+        DelaySource::Load(config.sync().delays().given());
+    if (!loaded.ok()) {
+      return Annotate(loaded.status(),
+                      "sync.delays.given (every server reads it, on its host)");
+    }
+    delays = std::make_shared<const DelaySource>(*std::move(loaded));
+  }
   ZmqTransport transport;
   std::unique_ptr<CoordinatorThread> coordinator;
   if (flags.index == 0) {
@@ -72,7 +82,9 @@ absl::Status Serve(const MemberFlags& flags,
         .stop = config.train().stop(),
         .stall_timeout = absl::Milliseconds(config.limits().stall_timeout_ms()),
         .save_timeout = absl::Milliseconds(config.limits().save_timeout_ms()),
-        .nonfinite = config.train().nonfinite()};
+        .nonfinite = config.train().nonfinite(),
+        .delays = delays,
+        .seed = static_cast<uint64_t>(config.train().seed())};
     options.time = time;
     options.endpoint = coordinator_endpoint;
     options.folder = flags.out;
@@ -93,6 +105,7 @@ absl::Status Serve(const MemberFlags& flags,
   wire::JoinRequest& join = control.core.member.join;
   join =
       JoinRequestOf(wire::JoinRequest::SERVER, flags.index, self.host, config);
+  if (delays != nullptr) join.set_delays_sha256(delays->sha256());
   SL_ASSIGN_OR_RETURN(const StaleRules stale,
                       StaleRules::Create(config.sync()));
   std::vector<std::unique_ptr<ShardThread>> shard_threads;
@@ -102,6 +115,7 @@ absl::Status Serve(const MemberFlags& flags,
                     .seed = static_cast<uint64_t>(config.train().seed()),
                     .trace = config.train().trace(),
                     .stale = stale,
+                    .delays = delays,
                     .nonfinite = config.train().nonfinite()};
     options.time = time;
     options.host = address;

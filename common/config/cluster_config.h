@@ -23,6 +23,8 @@ namespace slackline {
 struct ConfigOverrides {
   std::string mode;               // As in ParseMode(); empty: the file's.
   std::vector<std::string> sets;  // As in SetField().
+  // In place of the mode: as sync.delays.given has it; empty: none.
+  std::string delays = {};
   // What stands after "--": program and arguments of all workers, in place of
   // worker[i].command. Empty: the file's.
   std::vector<std::string> worker_command = {};

@@ -290,6 +290,7 @@ std::string ModeForms() {
   std::vector<std::string> forms;
   std::vector<std::string> bounds;
   for (const ModeRule* const rule : AllRules()) {
+    if (rule->follows_given_delays()) continue;
     std::string& form = forms.emplace_back(rule->name());
     const char* before = nullptr;
     for (const ModeRule::Parameter& parameter : rule->parameters()) {
@@ -330,6 +331,18 @@ absl::Status AssignMode(absl::string_view text, config::ClusterConfig* config,
   return absl::OkStatus();
 }
 
+// In place of the mode or the phases.
+void AssignDelays(const std::string& given, config::ClusterConfig* config,
+                  FieldOrigins* origins) {
+  config::Sync* const sync = config->mutable_sync();
+  for (int i = 0; i < sync->phase_size(); ++i) {
+    origins->Erase(absl::StrCat("sync.phase[", i, "]"));
+  }
+  sync->clear_phase();
+  sync->mutable_delays()->set_given(given);
+  origins->Set("sync.delays.given", absl::StrCat("--delays ", given));
+}
+
 }  // namespace
 
 absl::Status ApplyOverrides(const ConfigOverrides& overrides,
@@ -345,6 +358,17 @@ absl::Status ApplyOverrides(const ConfigOverrides& overrides,
     given.push_back({PathOf(mode), origin});
     for (const std::string& path : OptionPathsOf(mode))
       given.push_back({path, origin});
+  }
+  if (!overrides.delays.empty()) {
+    const std::string origin = absl::StrCat("--delays ", overrides.delays);
+    if (!overrides.mode.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(origin, ": contradicts --mode ", overrides.mode,
+                       "; a job with given delays has no other mode, keep one "
+                       "of them"));
+    }
+    AssignDelays(overrides.delays, config, origins);
+    given.push_back({"sync.delays.given", origin});
   }
   for (const std::string& assignment : overrides.sets) {
     SL_RETURN_IF_ERROR(AssignField(assignment, config, origins));

@@ -121,6 +121,10 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, dssp:MIN:MAX, asp, backup:B or allreduce; the "
                  "same for all processes");
+  app.add_option("--delays", flags.overrides.delays,
+                 "In place of a mode: as for 'slackline run'; the same for all "
+                 "processes. Servers read the folder of recorded ones, each on "
+                 "its host");
   app.add_option("--set", flags.overrides.sets,
                  "Change a field of the config: path=value; the same for all "
                  "processes")

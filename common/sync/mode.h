@@ -40,10 +40,11 @@ void PutConfiguredMode(const sync::Mode& mode,
                        google::protobuf::Message* block);
 
 // "bsp", "ssp:3", "dssp:3:15", "asp", "backup:1", "allreduce": as --mode has
-// it. "unknown" if it is no mode.
+// it. "delays:uniform:8" if delays are given. "unknown" if it is no mode.
 std::string ModeText(const sync::Mode& mode);
 // The mode of such a text, with its parameters written out; "ssp" has the
-// schema's default. nullopt: it is no mode.
+// schema's default. nullopt: it is no mode, or given delays, which are no mode
+// that one can change to.
 std::optional<sync::Mode> ModeFromText(absl::string_view text);
 // Whether they have the same text: a default that is written out makes no
 // difference.

@@ -57,7 +57,9 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                 .workers = options.workers,
                 .shard_elements = options.shard_elements,
                 .optimizer = options.optimizer,
-                .lease = options.lease}),
+                .lease = options.lease,
+                .delays_sha256 =
+                    options.delays == nullptr ? "" : options.delays->sha256()}),
       modes_({.sync = options.sync,
               .workers = options.workers,
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
@@ -260,6 +262,12 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   const wire::JoinRequest& model = members_.model();
   placement_.Start({model.table().begin(), model.table().end()},
                    options_.shard_elements, now);
+  if (modes_.follows_given_delays()) {
+    if (const std::string unfit = WhyDelaysUnfit(model, effects);
+        !unfit.empty()) {
+      return editor_.End(JobEndOf(wire::JobEnd::NOT_FORMED, unfit));
+    }
+  }
   data_ = members_.FindWorker(0)->join.data();
   editor_.Run(model.steps_total(), model.steps_per_epoch());
   modes_.Start(effects);
@@ -267,6 +275,32 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
                                       options_.workers,
                                       " workers have joined; the job runs"));
+}
+
+std::string CoordinatorCore::WhyDelaysUnfit(const wire::JoinRequest& model,
+                                            Effects* effects) const {
+  SL_CHECK(options_.delays != nullptr, "the delays of the job are not here");
+  const absl::StatusOr<std::shared_ptr<const DelayPlan>> plan =
+      options_.delays->PlanFor(options_.workers, model.steps_total(),
+                               options_.seed);
+  const absl::Status fits =
+      plan.ok() ? (*plan)->CheckShards(view().owner_server_size())
+                : plan.status();
+  if (!fits.ok()) {
+    return absl::StrCat("the job cannot follow the delays that are given: ",
+                        fits.message());
+  }
+  int64_t bytes = 0;
+  for (const wire::Table& table : view().table())
+    bytes += TableElements(table) * static_cast<int64_t>(sizeof(float));
+  const int64_t kept = (*plan)->kept_versions_max();
+  effects->log.push_back(absl::StrCat(
+      "delays are given: the servers keep up to ", kept,
+      " earlier versions of the model for gradients that are computed from "
+      "them, ",
+      (kept * bytes) >> 20,
+      " MiB in all, beside the gradients that wait for their turn"));
+  return "";
 }
 
 void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
@@ -336,6 +370,15 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
       absl::StrCat(sentence, ", at clock ", member.worker.clock());
   totals_.AddLost(lost);
   modes_.OnGone(member);
+  if (modes_.follows_given_delays() && !member.done) {
+    wire::JobEnd end = JobEndOf(
+        wire::JobEnd::WORKER_LOST,
+        absl::StrCat(lost,
+                     "; the job's delays are given, and the others cannot go "
+                     "on without its gradients: start the job again"));
+    PutWho(member, &end);
+    return editor_.End(std::move(end));
+  }
   if (!members_.workers().empty()) return;
   if (const std::string none = WhyNoneFollows(now, effects); !none.empty()) {
     wire::JobEnd end =

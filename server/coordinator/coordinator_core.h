@@ -28,10 +28,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/delays/delay_source.h"
 #include "common/message.h"
 #include "proto/cluster.pb.h"
 #include "server/coordinator/barriers.h"
@@ -74,6 +76,9 @@ class CoordinatorCore {
     absl::Duration stall_timeout = absl::Seconds(60);
     absl::Duration save_timeout = absl::Seconds(600);
     config::Train::Nonfinite nonfinite = config::Train::STOP;
+    // Of a job whose delays are given, with the seed that they are drawn from.
+    std::shared_ptr<const DelaySource> delays = nullptr;
+    uint64_t seed = 0;
   };
   using Effects = CoordinatorEffects;
 
@@ -143,6 +148,10 @@ class CoordinatorCore {
   void OnLeave(const wire::Leave& leave, Member* member, absl::Time now,
                Effects* effects);
   void StartIfComplete(absl::Time now, Effects* effects);
+  // Empty, or why the tables and steps of this job do not fit its delays. Says
+  // what it takes to keep to them.
+  std::string WhyDelaysUnfit(const wire::JoinRequest& model,
+                             Effects* effects) const;
   // Removes who holds others up, and ends the job if no worker can go on. Looks
   // at all workers, a few times in the time between two heartbeats of one.
   void EndStalls(absl::Time now, Effects* effects);

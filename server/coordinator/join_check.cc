@@ -73,6 +73,7 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
   } parts[] = {
       {"bytes of job name", join.job().size(), kNameBytesMax},
       {"bytes of config hash", join.config_hash().size(), kNameBytesMax},
+      {"bytes of delays' hash", join.delays_sha256().size(), kNameBytesMax},
       {"bytes of host name", join.host().size(), kNameBytesMax},
       {"bytes of host id", join.host_id().size(), kNameBytesMax},
       {"bytes about its data", join.data().size(), kDataBytesMax},

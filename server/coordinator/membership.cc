@@ -199,6 +199,11 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
   }
   if (!is_worker && join.thread_size() == 0)
     return absl::StrCat(who, " offers no shard threads");
+  if (!is_worker && join.delays_sha256() != options_.delays_sha256) {
+    return absl::StrCat(who,
+                        " has read other recorded delays than server 0; give "
+                        "all servers a copy of the same folder");
+  }
   if (!is_worker) return "";
   if (join.table_size() == 0)
     return absl::StrCat(who, " has a model without tables");

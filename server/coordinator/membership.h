@@ -63,6 +63,7 @@ class Membership {
     int64_t shard_elements = 65536;
     config::Optimizer optimizer;  // As in CoordinatorCore::Options.
     absl::Duration lease = absl::Seconds(5);
+    std::string delays_sha256;  // Of recorded delays, in every server.
   };
   // As common/membership sends them.
   static constexpr int kHeartbeatsPerLease = 5;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/sync/modes/mode_rule.h"
 
 namespace slackline {
 namespace {
@@ -102,6 +103,13 @@ absl::StatusOr<std::string> ModeControl::OnSetMode(
   if (!editor_->running())
     return absl::FailedPreconditionError("the job does not run");
   const wire::View& view = editor_->view();
+  if (follows_given_delays() ||
+      RuleOf(set_mode.mode()).follows_given_delays()) {
+    return absl::FailedPreconditionError(
+        "delays are given for a whole job, from its first to its last step; "
+        "start another job for another mode, or one with slackline run "
+        "--delays");
+  }
   const absl::Status may_change = changer_.MayChange(view, Workers());
   if (set_mode.has_by_policy()) {
     if (!policy_.has_value() && !may_change.ok()) return may_change;
@@ -177,11 +185,24 @@ absl::Time ModeControl::NextLook() const {
   return policy_.has_value() ? policy_->NextLook() : absl::InfiniteFuture();
 }
 
+bool ModeControl::follows_given_delays() const {
+  return RuleOf(ConfiguredMode(options_.sync)).follows_given_delays();
+}
+
 absl::Status ModeControl::MayMove() const {
+  if (follows_given_delays()) {
+    return absl::FailedPreconditionError(
+        "shards stay where they are in a job whose delays are given: what they "
+        "keep for late gradients does not move");
+  }
   return changer_.MayMove(editor_->view(), Workers());
 }
 
 std::string ModeControl::WhyNoneJoins() const {
+  if (editor_->running() && follows_given_delays()) {
+    return "the job's delays are given, and no worker joins it once it runs; "
+           "start the job again";
+  }
   return ModeChanger::WhyNoneJoins(editor_->view());
 }
 

@@ -55,6 +55,10 @@ class ModeControl {
   // view changed. `seconds`: since the job began to run.
   bool Advance(double seconds, CoordinatorEffects* effects);
 
+  // The job's delays are given: there is no other mode, every worker has to
+  // stay, none comes later, and no shard moves.
+  bool follows_given_delays() const;
+
   // As in ModeChanger.
   absl::Status MayMove() const;
   // Empty, or why no worker can join just now.

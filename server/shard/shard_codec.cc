@@ -242,6 +242,18 @@ void Encode(const SplitRecord& split, wire::ShardRecord* message,
   message->mutable_split()->set_part(static_cast<int32_t>(split.part));
 }
 
+void Encode(const UpdateRecord& record, wire::ShardRecord* message,
+            std::vector<Payload>* frames) {
+  wire::ShardRecord::Update& update = *message->mutable_update();
+  update.set_clock(record.clock);
+  for (const Rank rank : record.ranks)
+    update.add_rank(static_cast<int32_t>(rank));
+  update.set_workers(record.workers);
+  update.set_rate_factor(record.rate_factor);
+  frames->insert(frames->end(), record.gradients.begin(),
+                 record.gradients.end());
+}
+
 absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Gradient& gradient,
                                    const Payload& frame) {
   SL_RETURN_IF_ERROR(CheckLife(gradient.who()));
@@ -274,6 +286,22 @@ absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Install& install,
   return record;
 }
 
+absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Update& update,
+                                   absl::Span<const Payload> frames) {
+  SL_RETURN_IF_ERROR(CheckClock(update.clock()));
+  SL_RETURN_IF_ERROR(CheckRateFactor(update.rate_factor()));
+  UpdateRecord record{.clock = update.clock(),
+                      .ranks = {},
+                      .gradients = {frames.begin(), frames.end()},
+                      .workers = update.workers(),
+                      .rate_factor = update.rate_factor()};
+  for (const int32_t rank : update.rank()) {
+    if (rank < 0) return Bad("an update has a gradient of rank ", rank);
+    record.ranks.push_back(Rank{rank});
+  }
+  return record;
+}
+
 }  // namespace
 
 wire::ShardRecord EncodeRecord(const ShardRecord& record,
@@ -285,6 +313,8 @@ wire::ShardRecord EncodeRecord(const ShardRecord& record,
 
 size_t FrameCount(const wire::ShardRecord& record, int slot_count) {
   if (record.has_gradient()) return 1;
+  if (record.has_update())
+    return static_cast<size_t>(record.update().rank_size());
   return record.has_install() ? 1 + static_cast<size_t>(slot_count) : 0;
 }
 
@@ -313,6 +343,8 @@ absl::StatusOr<ShardRecord> DecodeRecord(const wire::ShardRecord& record,
         return Bad("a part with the id ", record.split().part());
       return SplitRecord{.at = record.split().at(),
                          .part = ShardId{record.split().part()}};
+    case wire::ShardRecord::kUpdate:
+      return Decode(record.update(), frames);
     case wire::ShardRecord::KIND_NOT_SET:
       break;
   }

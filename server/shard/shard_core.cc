@@ -130,6 +130,11 @@ const StalenessGate* ShardCore::GateOf(ShardId shard) const {
   return serving == nullptr ? nullptr : &serving->gate;
 }
 
+const GivenDelays* ShardCore::DelaysOf(ShardId shard) const {
+  const Serving* const serving = ServingOf(FindPlace(shard));
+  return serving == nullptr ? nullptr : &serving->delays;
+}
+
 ShardOutcome ShardCore::Commit(Place& place, const ShardRecord& record,
                                const std::optional<ShardTraceRecord>& cause,
                                Effects* effects) {
@@ -215,6 +220,16 @@ StalePushes ShardCore::NewStalePushes(ShardId shard) const {
 
 void ShardCore::CreateShards() {
   created_ = true;
+  std::shared_ptr<const DelayPlan> plan;
+  if (RuleAt(view_->proto(), 0).follows_given_delays()) {
+    SL_CHECK(options_.delays != nullptr, "the delays of the job are not here");
+    absl::StatusOr<std::shared_ptr<const DelayPlan>> made =
+        options_.delays->PlanFor(static_cast<int>(view_->workers().size()),
+                                 view_->proto().steps_total(), options_.seed);
+    // The coordinator has looked at the same ones.
+    SL_CHECK(made.ok(), made.status().ToString());
+    plan = *std::move(made);
+  }
   for (int i = 0; i < view_->shard_count(); ++i) {
     const ShardId id{i};
     if (view_->OwnerOf(id) != options_.self) continue;
@@ -228,10 +243,13 @@ void ShardCore::CreateShards() {
           JoinRecord{.who = {Rank{worker.rank()}, worker.incarnation()}});
       SL_CHECK(joined.ok(), joined.status().ToString());
     }
-    places_.emplace(id, Serving{.machine = std::move(machine),
-                                .gate = {},
-                                .stale = NewStalePushes(id),
-                                .dssp = {}});
+    places_.emplace(id,
+                    Serving{.machine = std::move(machine),
+                            .gate = {},
+                            .stale = NewStalePushes(id),
+                            .dssp = {},
+                            .delays = plan == nullptr ? GivenDelays()
+                                                      : GivenDelays(plan, id)});
   }
 }
 
@@ -858,6 +876,11 @@ std::optional<wire::Refusal> ShardCore::Accept(Place& place,
                         push.clock());
   };
   if (push.has_advance()) {
+    if (serving.delays.given()) {
+      return Rejected(absl::StrCat(
+          describe(),
+          ": it skips steps, and the job's delays have a gradient of each"));
+    }
     if (push.clock() < participant.clock) {
       return Rejected(absl::StrCat(describe(), ": its clock is already ",
                                    participant.clock));
@@ -885,6 +908,8 @@ std::optional<wire::Refusal> ShardCore::Accept(Place& place,
     return Rejected(absl::StrCat(
         describe(), ": the step of that clock is done by ", "all-reduce"));
   }
+  if (serving.delays.given())
+    return AcceptGiven(place, push, gradient, participant, effects);
   // One frame of each worker is held, so a worker that runs ahead has to wait.
   if (rule.holds_gradients() && push.clock() > machine.complete_clock()) {
     return Retry();
@@ -965,6 +990,118 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
   return {.record = std::move(record), .cause = cause};
 }
 
+std::optional<wire::Refusal> ShardCore::AcceptGiven(
+    Place& place, const wire::Push& push, const Payload& gradient,
+    const Participant& participant, Effects* effects) {
+  Serving& serving = *ServingOf(&place);
+  GivenDelays& delays = serving.delays;
+  const Shard& shard = serving.machine.shard();
+  const WorkerLife who{participant.rank, participant.incarnation};
+  const Clock clock = push.clock();
+  const auto reject = [&](const std::string& why) {
+    return Rejected(absl::StrCat(
+        "push to ", view_->ShardName(shard.range().shard), " by rank ",
+        static_cast<int>(who.rank), " of clock ", clock, ": ", why));
+  };
+  if (clock >= delays.plan().steps())
+    return reject(
+        absl::StrCat("the job has ", delays.plan().steps(), " steps"));
+  const std::optional<GivenDelays::Base> base =
+      delays.BaseOf(who.rank, clock, shard);
+  if (!base.has_value() || base->version != push.gradient()) {
+    return reject(absl::StrCat(
+        "it was computed from version ", push.gradient(),
+        ", and the delays of the job name the version after ",
+        delays.TurnsBefore(who.rank, clock), " updates",
+        base.has_value() ? absl::StrCat(", which is ", base->version)
+                         : ", which is not there yet"));
+  }
+  GivenDelays::Push given{.rank = who.rank,
+                          .clock = clock,
+                          .base = base->version,
+                          .base_values = {},
+                          .gradient = {}};
+  if (push.has_rate_factor()) given.rate_factor = push.rate_factor();
+  if (serving.stale.rule().NeedsBase()) given.base_values = base->values;
+  stats_.set_pushes(stats_.pushes() + 1);
+  stats_.set_bytes_in(stats_.bytes_in() + gradient.size());
+  effects->work.push_back(
+      {.shard = shard.range().shard, .pushes = 1, .bytes_in = gradient.size()});
+  if (!AllFinite(gradient)) {
+    CountNonfinite(shard.range().shard, who.rank, clock, effects);
+  } else if (!delays.Uses(who.rank, clock)) {
+    stats_.set_dropped(stats_.dropped() + 1);
+  } else {
+    given.gradient = gradient;
+  }
+  Commit(place, AdvanceRecord{.who = who, .clock = clock + 1},
+         ShardTraceRecord{.kind = ShardTraceRecord::Kind::kPushAccepted,
+                          .rank = who.rank,
+                          .incarnation = who.incarnation,
+                          .clock = clock,
+                          .version = base->version},
+         effects);
+  delays.Add(std::move(given));
+  TakeTurns(place, effects);
+  return std::nullopt;
+}
+
+void ShardCore::TakeTurns(Place& place, Effects* effects) {
+  Serving& serving = *ServingOf(&place);
+  const Shard& shard = serving.machine.shard();
+  while (serving.delays.Ready()) {
+    GivenDelays::Turn turn = serving.delays.Take(shard);
+    UpdateRecord update{.clock = turn.clock,
+                        .ranks = {},
+                        .gradients = {},
+                        .workers = turn.workers};
+    for (GivenDelays::Push& push : turn.pushes) {
+      const auto missed = static_cast<int64_t>(shard.version() - push.base);
+      AddToHistogram(missed, stats_.mutable_staleness_updates());
+      AddToHistogram(missed / serving.delays.plan().workers(),
+                     stats_.mutable_staleness_clocks());
+      if (push.gradient.empty()) continue;
+      double rate_factor = push.rate_factor;
+      if (!turn.mean) {
+        StaleRule::Verdict verdict =
+            serving.stale.OnPush({.rank = push.rank,
+                                  .base = push.base,
+                                  .base_values = &push.base_values,
+                                  .gradient = &push.gradient,
+                                  .now = shard.version(),
+                                  .values = &shard.values(),
+                                  .workers = turn.workers});
+        rate_factor *= verdict.rate_factor;
+        if (verdict.drop) {
+          stats_.set_dropped(stats_.dropped() + 1);
+          continue;
+        }
+        if (!verdict.gradient.empty())
+          push.gradient = std::move(verdict.gradient);
+        if (!AllFinite(push.gradient)) {  // Products may overflow.
+          CountNonfinite(shard.range().shard, push.rank, push.clock, effects);
+          continue;
+        }
+      }
+      // One update has one rate: that of its first gradient.
+      if (update.gradients.empty()) update.rate_factor = rate_factor;
+      update.ranks.push_back(push.rank);
+      update.gradients.push_back(std::move(push.gradient));
+    }
+    if (update.gradients.empty()) {
+      ReleaseParked(serving, std::nullopt, effects);
+      continue;
+    }
+    if (turn.mean) update.workers = static_cast<int>(update.gradients.size());
+    Commit(place, std::move(update), std::nullopt, effects);
+  }
+}
+
+Clock ShardCore::ProgressOf(const Serving& serving) {
+  return serving.delays.given() ? serving.delays.turns()
+                                : serving.machine.complete_clock();
+}
+
 void ShardCore::CountNonfinite(ShardId shard, Rank rank, Clock clock,
                                Effects* effects) {
   const auto number = static_cast<int32_t>(rank);
@@ -1038,8 +1175,14 @@ std::optional<wire::Refusal> ShardCore::OnAdmitted(Place& place,
            std::nullopt, effects);
     participant = machine.participants().Find(who.rank, who.incarnation);
   }
+  // A late copy: the worker has computed that step, and what it was computed
+  // from may be let go.
+  if (serving.delays.given() && !pull.has_state() &&
+      pull.step().clock() < participant->clock) {
+    return Retry();
+  }
   const StalenessGate::Pull gated = Gated(serving, sender.peer, pull);
-  if (StalenessGate::Admits(machine.participants(), machine.complete_clock(),
+  if (StalenessGate::Admits(machine.participants(), ProgressOf(serving),
                             gated)) {
     Answer(serving, gated,
            pull.has_join() ? participant->joined_at : machine.complete_clock(),
@@ -1048,7 +1191,13 @@ std::optional<wire::Refusal> ShardCore::OnAdmitted(Place& place,
     // Asked again: say what it waits for, so that a person can be told.
     wire::PullAnswer::Parked& parked =
         *replies_.Add(sender.peer, pull.id(), shard).mutable_parked();
-    if (const Participant* const slowest = machine.participants().Slowest()) {
+    if (serving.delays.given()) {
+      if (const auto missing = serving.delays.Missing()) {
+        parked.set_rank(static_cast<int32_t>(missing->first));
+        parked.set_clock(missing->second);
+      }
+    } else if (const Participant* const slowest =
+                   machine.participants().Slowest()) {
       parked.set_rank(static_cast<int32_t>(slowest->rank));
       parked.set_clock(slowest->clock);
     }
@@ -1064,6 +1213,12 @@ StalenessGate::Pull ShardCore::Gated(Serving& serving, const PeerId& from,
                             .state = pull.has_state()};
   if (pull.has_state()) {
     gated.clock = gated.own_clock = gated.needed = pull.state().clock();
+    return gated;
+  }
+  if (serving.delays.given()) {
+    gated.clock = pull.step().clock();  // 0 of a worker that joins.
+    gated.own_clock = pull.step().own_clock();
+    gated.complete = serving.delays.TurnsBefore(gated.rank, gated.clock);
     return gated;
   }
   // A worker that joins takes what is there.
@@ -1090,8 +1245,8 @@ void ShardCore::ReleaseParked(Serving& serving, std::optional<Rank> changed,
   if (serving.gate.parked_count() == 0) return;
   const ShardMachine& machine = serving.machine;
   std::vector<StalenessGate::Pull> admitted;
-  serving.gate.Release(machine.participants(), machine.complete_clock(),
-                       changed, &admitted);
+  serving.gate.Release(machine.participants(), ProgressOf(serving), changed,
+                       &admitted);
   for (const StalenessGate::Pull& pull : admitted)
     Answer(serving, pull, machine.complete_clock(), effects);
 }
@@ -1100,6 +1255,13 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
                        Clock reported_clock, Effects* effects) {
   const ShardMachine& machine = serving.machine;
   const Shard& shard = machine.shard();
+  GivenDelays::Base told{.version = shard.version(), .values = shard.values()};
+  if (serving.delays.given() && !pull.state) {
+    std::optional<GivenDelays::Base> named =
+        serving.delays.BaseOf(pull.rank, pull.clock, shard);
+    SL_CHECK(named.has_value(), "a pull is answered before its turn");
+    told = *std::move(named);
+  }
   const PeerId to{.kind = PeerId::Kind::kWorker,
                   .index = static_cast<int32_t>(pull.rank),
                   .instance = pull.incarnation};
@@ -1108,9 +1270,9 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
   wire::PullAnswer::Values& values =
       pull.state ? *answer.mutable_state()->mutable_values()
                  : *answer.mutable_values();
-  values.set_version(shard.version());
+  values.set_version(told.version);
   values.set_shard_clock(reported_clock);
-  size_t bytes = replies_.Attach(shard.values());
+  size_t bytes = replies_.Attach(told.values);
   if (pull.state) {
     answer.mutable_state()->set_hash(
         StateHash(shard.version(), shard.values(), shard.slots()));
@@ -1123,10 +1285,12 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
   effects->work.push_back(
       {.shard = shard.range().shard, .pulls = 1, .bytes_out = bytes});
   if (pull.state) return;  // For no step.
-  serving.stale.OnAnswer(pull.rank, pull.incarnation, shard.version(),
-                         shard.values());
-  AddToHistogram(std::max<Clock>(0, pull.clock - machine.complete_clock()),
-                 stats_.mutable_staleness_clocks());
+  if (!serving.delays.given()) {  // Else counted at its turn.
+    serving.stale.OnAnswer(pull.rank, pull.incarnation, told.version,
+                           told.values);
+    AddToHistogram(std::max<Clock>(0, pull.clock - machine.complete_clock()),
+                   stats_.mutable_staleness_clocks());
+  }
   if (!options_.trace) return;
   effects->trace.push_back({.kind = ShardTraceRecord::Kind::kPullAnswered,
                             .shard = shard.range().shard,
@@ -1134,7 +1298,7 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
                             .incarnation = pull.incarnation,
                             .clock = pull.clock,
                             .min_clock = machine.participants().MinClock(),
-                            .version = shard.version(),
+                            .version = told.version,
                             .request_id = pull.request_id,
                             .ranks = {},
                             .workers = 0});
@@ -1156,7 +1320,7 @@ run::ServerStats ShardCore::Stats() const {
   for (const auto& [shard, place] : places_) {
     if (const Serving* const serving = ServingOf(&place)) {
       ++shards;
-      held += serving->machine.held().size();
+      held += serving->machine.held().size() + serving->delays.waiting();
       reached = std::max(reached, serving->machine.complete_clock());
       parked += static_cast<int64_t>(serving->gate.parked_count());
     }

@@ -17,6 +17,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/status/statusor.h"
+#include "common/delays/delay_source.h"
 #include "common/message.h"
 #include "common/optim/stale_rule.h"
 #include "common/optim/update_rule.h"
@@ -24,6 +25,7 @@
 #include "common/sync/staleness_gate.h"
 #include "common/view/shard_map.h"
 #include "proto/run.pb.h"
+#include "server/shard/given_delays.h"
 #include "server/shard/hand_over.h"
 #include "server/shard/pull_replies.h"
 #include "server/shard/shard_machine.h"
@@ -76,6 +78,8 @@ class ShardCore {
     bool trace = false;
     HandOverOptions hand_over = {};
     StaleRules stale = {};
+    // Required if the job's mode follows given delays.
+    std::shared_ptr<const DelaySource> delays = nullptr;
     // What becomes of a gradient with a NaN or an infinity: it is discarded in
     // any case; with STOP the coordinator is told at once.
     config::Train::Nonfinite nonfinite = config::Train::STOP;
@@ -139,6 +143,7 @@ class ShardCore {
   // nullptr.
   const ShardMachine* MachineOf(ShardId shard) const;
   const StalenessGate* GateOf(ShardId shard) const;
+  const GivenDelays* DelaysOf(ShardId shard) const;
   // Shards on their way, to here and from here, those that are gone included.
   size_t moves_count() const { return moving_.size(); }
   // Requests that wait until it is clear who owns a shard.
@@ -162,6 +167,7 @@ class ShardCore {
     // These two measure anew wherever the shard gets.
     StalePushes stale;
     DsspController dssp;
+    GivenDelays delays = {};
   };
   struct Leaving {
     Serving serving;
@@ -282,6 +288,16 @@ class ShardCore {
   Accepted Judge(Serving& serving, const wire::Push& push,
                  const Payload& gradient, const Participant& participant,
                  Effects* effects);
+  // The same in a job whose delays are given: the gradient waits for its turn.
+  std::optional<wire::Refusal> AcceptGiven(Place& place, const wire::Push& push,
+                                           const Payload& gradient,
+                                           const Participant& participant,
+                                           Effects* effects);
+  // Applies the gradients whose turn has come.
+  void TakeTurns(Place& place, Effects* effects);
+  // What a pull waits for, beside clocks of participants: the shard's clock, or
+  // turns.
+  static Clock ProgressOf(const Serving& serving);
   void CountNonfinite(ShardId shard, Rank rank, Clock clock, Effects* effects);
   // A worker hands a shard back, after steps by all-reduce. Answers as Accept()
   // does.

@@ -184,6 +184,23 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split) {
   return outcome;
 }
 
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const UpdateRecord& update) {
+  if (update.gradients.empty() || update.workers < 1 ||
+      update.gradients.size() != update.ranks.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an update of ", update.gradients.size(), " gradients of ",
+        update.ranks.size(), " ranks, divided by ", update.workers,
+        " workers; at least 1 of each is required, and as many ranks as "
+        "gradients"));
+  }
+  for (const Payload& gradient : update.gradients)
+    SL_RETURN_IF_ERROR(CheckSize(gradient, shard_.range()));
+  ShardOutcome outcome;
+  Update(update.gradients, {update.ranks.begin(), update.ranks.end()},
+         update.workers, update.clock, update.rate_factor, &outcome);
+  return outcome;
+}
+
 void ShardMachine::Complete(ShardOutcome* outcome) {
   // Who has left counts with what it pushed, and is waited for no more.
   const auto count = static_cast<int64_t>(held_.size());

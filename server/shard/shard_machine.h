@@ -64,8 +64,9 @@ class ShardMachine {
   const std::shared_ptr<const UpdateRule>& rule() const { return rule_; }
   const Shard& shard() const { return shard_; }
   const Participants& participants() const { return participants_; }
-  // Clocks below it are complete and applied. The smallest clock of a
-  // participant; in BACKUP, and after it, perhaps a larger one.
+  // Clocks below it are complete and applied, but for gradients that wait for
+  // their turn because delays are given. The smallest clock of a participant;
+  // in BACKUP, and after it, perhaps a larger one.
   Clock complete_clock() const { return complete_clock_; }
   // Of complete_clock(), in the order in which they came.
   const std::vector<HeldGradient>& held() const { return held_; }
@@ -77,6 +78,7 @@ class ShardMachine {
   absl::StatusOr<ShardOutcome> Take(const InstallRecord& install);
   absl::StatusOr<ShardOutcome> Take(const LeaveRecord& leave);
   absl::StatusOr<ShardOutcome> Take(const SplitRecord& split);
+  absl::StatusOr<ShardOutcome> Take(const UpdateRecord& update);
   // Applies the clock that is held if it is complete by now. Its rate has the
   // factor of the lowest rank whose gradient is held: one update has one rate.
   void Complete(ShardOutcome* outcome);

@@ -71,7 +71,18 @@ struct SplitRecord {
   ShardId part{};
 };
 
-using ShardRecord = std::variant<JoinRecord, GradientRecord, AdvanceRecord,
-                                 InstallRecord, LeaveRecord, SplitRecord>;
+// An update from gradients whose senders have advanced before: in a job whose
+// delays are given they wait for their turn elsewhere.
+struct UpdateRecord {
+  Clock clock = 0;
+  std::vector<Rank> ranks;
+  std::vector<Payload> gradients;  // As many as ranks, at least one.
+  int workers = 1;                 // That one clock's movement is divided by.
+  double rate_factor = 1;
+};
+
+using ShardRecord =
+    std::variant<JoinRecord, GradientRecord, AdvanceRecord, InstallRecord,
+                 LeaveRecord, SplitRecord, UpdateRecord>;
 
 }  // namespace slackline

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/delays/delay_trace.h"
 #include "common/status.h"
 #include "tests/fuzz/input.h"
-#include "tools/replay/delay_trace.h"
 
 namespace {
 

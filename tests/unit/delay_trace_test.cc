@@ -1,4 +1,4 @@
-#include "tools/replay/delay_trace.h"
+#include "common/delays/delay_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

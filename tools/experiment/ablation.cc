@@ -104,10 +104,12 @@ absl::StatusOr<ExperimentSource> MakeAblation(const AblationOptions& options) {
     return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
   }
   *experiment.mutable_set() = {options.sets.begin(), options.sets.end()};
-  if (!options.mode.empty() || !options.replay.empty()) {
+  if (!options.mode.empty() || !options.replay.empty() ||
+      !options.delays.empty()) {
     experiment::Variant* const variant = experiment.add_variant();
     if (!options.mode.empty()) variant->set_mode(options.mode);
     if (!options.replay.empty()) variant->set_replay(options.replay);
+    if (!options.delays.empty()) variant->set_delays(options.delays);
     origins.Set("variant[0]", "ablate");
   }
   *experiment.mutable_seed() = {options.seeds.begin(), options.seeds.end()};

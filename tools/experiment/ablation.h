@@ -18,6 +18,7 @@ struct AblationOptions {
   std::vector<std::string> sets;
   std::string mode;    // Empty: the config's.
   std::string replay;  // Empty: jobs.
+  std::string delays;  // Empty: the config's mode.
   std::vector<int64_t> seeds;
   std::string name;  // Empty: made of the config's name and the fields.
   std::string title;

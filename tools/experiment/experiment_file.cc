@@ -88,7 +88,8 @@ class Checker {
     if (variant.has_name()) CheckName(path + ".name", variant.name());
     for (const experiment::Axis& axis : experiment_.over()) {
       if ((axis.field() == "mode" && variant.has_mode()) ||
-          (axis.field() == "replay" && variant.has_replay())) {
+          (axis.field() == "replay" && variant.has_replay()) ||
+          (axis.field() == "delays" && variant.has_delays())) {
         Problem(absl::StrCat(path, ".", axis.field()),
                 absl::StrCat("the axis over '", axis.field(),
                              "' sets it too; keep one of them"));
@@ -101,7 +102,8 @@ class Checker {
     const std::string path = absl::StrCat("over[", index, "]");
     if (axis.field().empty()) {
       Problem(path + ".field",
-              "is required: a field as for --set, or mode, replay or workers");
+              "is required: a field as for --set, or mode, replay, delays or "
+              "workers");
     }
     for (int i = 0; i < index; ++i) {
       if (experiment_.over(i).field() != axis.field()) continue;

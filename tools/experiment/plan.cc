@@ -32,6 +32,7 @@ struct Draft {
   std::string origin;  // Its place, for errors.
   std::string mode;
   std::string replay;
+  std::string delays;
   std::vector<std::string> sets;
   std::vector<std::pair<std::string, std::string>> axes;
 };
@@ -50,6 +51,9 @@ std::string DefaultName(const experiment::Variant& variant) {
   }
   if (variant.has_replay()) {
     parts.push_back(ReplayName(variant.replay()));
+  }
+  if (variant.has_delays()) {
+    parts.push_back(absl::StrCat("delays-", ReplayName(variant.delays())));
   }
   return absl::StrJoin(parts, "-");
 }
@@ -134,6 +138,7 @@ class Expansion {
       draft.name = variant.has_name() ? variant.name() : DefaultName(variant);
       draft.mode = variant.mode();
       draft.replay = variant.replay();
+      draft.delays = variant.delays();
       draft.sets.assign(variant.set().begin(), variant.set().end());
       // An axis of its own beside the others, for whoever shows the results.
       if (experiment_.variant_size() > 1 && experiment_.over_size() > 0) {
@@ -171,6 +176,9 @@ class Expansion {
       } else if (field == "replay") {
         next.replay = value;
         name = ReplayName(value);
+      } else if (field == "delays") {
+        next.delays = value;
+        name = absl::StrCat("delays-", ReplayName(value));
       } else if (field == "workers") {
         next.sets.push_back(
             absl::StrCat("worker[", last_worker_group_, "].count=", value));
@@ -216,20 +224,28 @@ class Expansion {
                            .config = {}};
     std::set<std::string> problems;
     std::string fingerprint;
-    if (!draft.replay.empty()) {
-      const absl::StatusOr<ReplaySpec> replay =
-          ParseReplaySpec(draft.replay, source_.folder);
-      if (replay.ok()) {
-        variant.replay = replay->text;
-        fingerprint = replay->fingerprint;
-      } else {
-        problems.insert(absl::StrCat("replay: ", replay.status().message()));
+    // Of what `field` has.
+    const auto resolve = [&](const char* field, const std::string& spec,
+                             const std::string& folder) {
+      absl::StatusOr<ReplaySpec> resolved = ParseReplaySpec(spec, folder);
+      if (!resolved.ok()) {
+        problems.insert(absl::StrCat(field, ": ", resolved.status().message()));
+        return std::string();
       }
+      absl::StrAppend(&fingerprint, resolved->fingerprint);
+      return resolved->text;
+    };
+    if (!draft.replay.empty())
+      variant.replay = resolve("replay", draft.replay, source_.folder);
+    std::string delays;
+    if (!draft.delays.empty()) {
+      delays = resolve("delays", draft.delays, source_.folder);
+      if (delays.empty()) delays = draft.delays;
     }
     const int index = static_cast<int>(plan_.variants.size());
     for (const int64_t seed : experiment_.seed()) {
-      const absl::StatusOr<config::ClusterConfig> config =
-          ParseJobConfig(plan_.base_text, base_path_, Overrides(draft, seed));
+      const absl::StatusOr<config::ClusterConfig> config = ParseJobConfig(
+          plan_.base_text, base_path_, Overrides(draft, delays, seed));
       if (!config.ok()) {
         for (const absl::string_view line :
              absl::StrSplit(config.status().message(), '\n')) {
@@ -264,9 +280,12 @@ class Expansion {
     }
   }
 
-  ConfigOverrides Overrides(const Draft& draft, int64_t seed) const {
+  // `delays`: those of the draft, with the whole path of a folder.
+  ConfigOverrides Overrides(const Draft& draft, const std::string& delays,
+                            int64_t seed) const {
     ConfigOverrides overrides;
     overrides.mode = draft.mode;
+    overrides.delays = delays;
     overrides.sets.assign(experiment_.set().begin(), experiment_.set().end());
     overrides.sets.insert(overrides.sets.end(), draft.sets.begin(),
                           draft.sets.end());
@@ -307,12 +326,17 @@ class Expansion {
                      });
     // What the experiment says, free of where it was.
     for (experiment::Variant& variant : *experiment_.mutable_variant()) {
-      if (!variant.has_replay()) continue;
-      variant.set_replay(
-          ParseReplaySpec(variant.replay(), source_.folder)->text);
+      if (variant.has_replay()) {
+        variant.set_replay(
+            ParseReplaySpec(variant.replay(), source_.folder)->text);
+      }
+      if (variant.has_delays()) {
+        variant.set_delays(
+            ParseReplaySpec(variant.delays(), source_.folder)->text);
+      }
     }
     for (experiment::Axis& axis : *experiment_.mutable_over()) {
-      if (axis.field() != "replay") continue;
+      if (axis.field() != "replay" && axis.field() != "delays") continue;
       for (std::string& value : *axis.mutable_value()) {
         value = ParseReplaySpec(value, source_.folder)->text;
       }

@@ -7,10 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/delays/delay_trace.h"
 #include "common/io/sha256.h"
 #include "common/status.h"
 #include "tools/experiment/variant_names.h"
-#include "tools/replay/delay_trace.h"
 
 namespace slackline {
 namespace {

@@ -78,7 +78,7 @@ std::vector<std::string> AxisValueNames(
         words_differ && IsBlock(value) && words.insert(FirstWord(value)).second;
   }
   for (const std::string& value : values) {
-    if (field == "mode" || field == "replay") {
+    if (field == "mode" || field == "replay" || field == "delays") {
       names.push_back(FileSafe(value));
     } else if (words_differ && !FirstWord(value).empty()) {
       names.push_back(FileSafe(FirstWord(value)));

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
+#include "common/delays/delay_trace.h"
 #include "common/process/logging.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
@@ -17,7 +18,6 @@
 #include "common/version.h"
 #include "job/job_config.h"
 #include "server/coordinator/run_files.h"
-#include "tools/replay/delay_trace.h"
 #include "tools/replay/replayer.h"
 #include "worker/data/load_data.h"
 #include "worker/model/compute.h"

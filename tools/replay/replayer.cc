@@ -247,8 +247,7 @@ void Replayer::AddLoss(Clock clock, double loss) {
 absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
   Shard& shard = shards_[index];
   const ShardRange& range = shard.range();
-  // The mean of a clock has no delay.
-  const bool mean = update.workers == static_cast<int>(update.ranks.size());
+  const bool mean = trace_.IsMean(update);
   double rate_factor = 1;
   std::vector<Payload> gradients;
   for (const int32_t rank : update.ranks) {

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/delays/delay_trace.h"
 #include "common/optim/stale_rule.h"
 #include "common/optim/update_rule.h"
 #include "common/view/shard_map.h"
 #include "proto/cluster.pb.h"
 #include "proto/run.pb.h"
 #include "server/shard/shard.h"
-#include "tools/replay/delay_trace.h"
 #include "worker/data/load_data.h"
 #include "worker/data/sampler.h"
 #include "worker/model/model.h"

@@ -7,9 +7,9 @@
 namespace slackline {
 
 absl::Span<const ModeRule* const> AllRules() {
-  static const std::array<const ModeRule*, 6> rules = {
-      &BspRule(), &SspRule(),    &DsspRule(),
-      &AspRule(), &BackupRule(), &AllReduceRule()};
+  static const std::array<const ModeRule*, 7> rules = {
+      &BspRule(),    &SspRule(),       &DsspRule(),  &AspRule(),
+      &BackupRule(), &AllReduceRule(), &DelaysRule()};
   return rules;
 }
 

@@ -52,6 +52,13 @@ class ModeRule {
   // ---- Where a step is done.
   virtual bool over_servers() const { return true; }
 
+  // The order of updates and the versions of pulls are given, from the first to
+  // the last clock of the job: it has no other mode before or after it, and
+  // --mode does not name it. What is below holds for the others.
+  virtual bool follows_given_delays() const { return false; }
+  // As --delays has them. Empty: none are given.
+  virtual std::string GivenDelaysOf(const sync::Mode&) const { return ""; }
+
   // ---- At a shard.
   // The gradients of a clock wait for each other and make one update. Else each
   // one is applied as it comes, after the rule for stale gradients.
@@ -88,6 +95,7 @@ const ModeRule& DsspRule();
 const ModeRule& AspRule();
 const ModeRule& BackupRule();
 const ModeRule& AllReduceRule();
+const ModeRule& DelaysRule();
 
 // For modes with a bound of staleness: appends a problem unless it is in
 // [0, kStalenessBoundMax].

@@ -159,8 +159,9 @@ void AddAblate(const Invocation& invocation, CLI::App* app, int* exit_code) {
   command
       ->add_option("--over", ablation->over,
                    "FIELD=VALUE,VALUE,... where FIELD is one as for --set, or "
-                   "mode, replay or workers (of the last group); commas in {} "
-                   "and [] do not separate, and 'inf' for a staleness is mode "
+                   "mode, replay, delays or workers (of the last group); "
+                   "commas in {} and [] do not separate, and 'inf' for a "
+                   "staleness is mode "
                    "asp. May be repeated: all combinations are run")
       ->required()
       ->allow_extra_args(false);
@@ -175,6 +176,8 @@ void AddAblate(const Invocation& invocation, CLI::App* app, int* exit_code) {
       "--replay", ablation->replay,
       "In all variants: not a job of processes, but the replay of these "
       "delays (see slackline replay --help)");
+  command->add_option("--delays", ablation->delays,
+                      absl::StrCat("In all variants: ", kDelaysHelp));
   command->add_option("--name", ablation->name,
                       "Of the experiment; default: made of config and fields");
   command->add_option("--title", ablation->title, "Of the report");

@@ -16,6 +16,12 @@ inline constexpr char kModeHelp[] =
     "allreduce (the workers without the servers) or auto (the coordinator "
     "chooses between allreduce and ssp)";
 
+inline constexpr char kDelaysHelp[] =
+    "In place of a mode, the delays that the job has to meet: constant:S, "
+    "uniform:S, geometric:S or straggler:S with the largest delay S in steps, "
+    "or the folder of a run with train.trace=true, whose delays are repeated. "
+    "The same delays and seed give the same bits";
+
 // CONFIG and --timeout-ms. `*options` must outlive the parsing.
 void AddJobFlags(CLI::App* command, JobOptions* options);
 

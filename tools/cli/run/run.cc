@@ -30,6 +30,7 @@
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/summary_table.h"
 #include "tools/cli/signals.h"
+#include "tools/experiment/replay_spec.h"
 
 namespace slackline {
 namespace {
@@ -88,6 +89,9 @@ std::string ByHandText(const RunOptions& options,
   std::string overrides;
   if (!options.overrides.mode.empty()) {
     absl::StrAppend(&overrides, " --mode=", options.overrides.mode);
+  }
+  if (!options.overrides.delays.empty()) {
+    absl::StrAppend(&overrides, " '--delays=", options.overrides.delays, "'");
   }
   for (const std::string& set : options.overrides.sets) {
     absl::StrAppend(&overrides, " '--set=", set, "'");
@@ -280,7 +284,12 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
                       FindData(config, options.data_dir, display));
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
-      MakeOutFolder(options.out_dir, config.job(), ModeText(config)));
+      MakeOutFolder(
+          options.out_dir, config.job(),
+          config.sync().has_delays()
+              ? absl::StrCat("delays-",
+                             ReplayName(config.sync().delays().given()))
+              : ModeText(config)));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   SL_RETURN_IF_ERROR(WriteFileAtomically(
       cluster_file,
@@ -323,6 +332,22 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
   return absl::OkStatus();
 }
 
+// Given delays: checks that they are there, and writes a folder out in full, so
+// that it is found from wherever a server is started.
+absl::Status PutWholePath(const RunOptions& options,
+                          config::ClusterConfig* config) {
+  if (options.restart_workers > 0) {
+    return absl::InvalidArgumentError(
+        "--restart-workers: a job whose delays are given ends when it loses a "
+        "worker, since every gradient has its turn; leave it out");
+  }
+  sync::Delays& delays = *config->mutable_sync()->mutable_delays();
+  const absl::StatusOr<ReplaySpec> found = ParseReplaySpec(delays.given(), "");
+  if (!found.ok()) return Annotate(found.status(), "--delays");
+  delays.set_given(found->text);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int Run(const RunOptions& options) {
@@ -330,11 +355,17 @@ int Run(const RunOptions& options) {
   const auto complain = [&](absl::string_view text) {
     display.Print(absl::StrCat("slackline run: ", text));
   };
-  const absl::StatusOr<config::ClusterConfig> config =
+  absl::StatusOr<config::ClusterConfig> config =
       LoadJobConfig(options.config_path, options.overrides);
   if (!config.ok()) {
     complain(config.status().message());
     return kExitUsage;
+  }
+  if (config->sync().has_delays()) {
+    if (const absl::Status fit = PutWholePath(options, &*config); !fit.ok()) {
+      complain(fit.message());
+      return kExitUsage;
+    }
   }
   const std::vector<std::string> elsewhere = HostsElsewhere(*config);
   if (!elsewhere.empty()) {

@@ -42,6 +42,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run_command->add_option(
       "--mode", run.overrides.mode,
       absl::StrCat(kModeHelp, "; replaces the config's mode or phases"));
+  run_command->add_option("--delays", run.overrides.delays, kDelaysHelp);
   run_command->add_option("--seed", flags->seed,
                           "Same as --set train.seed=SEED");
   run_command->add_option("--epochs", flags->epochs,
@@ -73,6 +74,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run_command->footer(
       "Examples:\n"
       "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"
+      "  slackline run examples/mnist_mlp.textproto --delays uniform:8\n"
       "  slackline run examples/cpp/own_model.textproto -- ./own_model");
   run_command->callback([=] {
     RunOptions options = flags->run;

@@ -1,4 +1,4 @@
-#include "tools/replay/delay_trace.h"
+#include "common/delays/delay_trace.h"
 
 #include <algorithm>
 #include <cmath>
@@ -226,6 +226,7 @@ absl::StatusOr<DelayTrace> ReadRecordedTrace(const std::string& folder) {
     return absl::InvalidArgumentError(
         absl::StrCat(folder, ": the trace has no pushes"));
   }
+  trace->files = files;
   return trace;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/ids.h"
@@ -16,7 +17,8 @@ namespace slackline {
 struct DelayTrace {
   struct Update {
     Clock clock = 0;
-    std::vector<int32_t> ranks;  // Whose gradients of that clock, in order.
+    // Whose gradients of that clock, in order.
+    absl::InlinedVector<int32_t, 2> ranks;
     // That one clock's movement is divided by: ranks.size() where it is the
     // mean of a clock, as in BSP.
     int workers = 1;
@@ -36,6 +38,14 @@ struct DelayTrace {
   // By shard id; or one that stands for every shard of whatever model.
   std::vector<Shard> shards;
   bool any_model = false;
+  int files = 0;  // That it was read from.
+
+  // The mean of a clock has no delay, so that no rule for stale gradients looks
+  // at it. By name, each update is one gradient.
+  bool IsMean(const Update& update) const {
+    return !any_model &&
+           update.workers == static_cast<int>(update.ranks.size());
+  }
 };
 
 // Delays by name, in clocks: a gradient of clock c misses all updates of the

@@ -1,0 +1,96 @@
+// What a delay trace means for a job: whose turn it is at a shard, and which
+// version each gradient is to be computed from. A turn is one update of the
+// trace; turns count from 0, and "after n turns" names a version of a shard.
+//
+// Immutable once made; any thread may call anything at any time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/delays/delay_trace.h"
+
+namespace slackline {
+
+class DelayPlan {
+ public:
+  // Gradients of one shard; a plan takes some 100 bytes for each.
+  static constexpr int64_t kGradientsMax = 4000000;
+
+  // For a job of so many workers and steps of each. InvalidArgument: the trace
+  // is of another number of workers or steps, lacks a gradient, has one twice,
+  // or contradicts itself, so that the job would stand still.
+  static absl::StatusOr<std::shared_ptr<const DelayPlan>> Create(
+      DelayTrace trace, int workers, Clock steps);
+
+  int workers() const { return trace_.workers; }
+  Clock steps() const { return steps_; }
+  // OK if it says what happens to a model of so many shards.
+  absl::Status CheckShards(int shards) const;
+  // Versions of a shard that have to be kept at the same time for gradients
+  // that are still to be computed from them, in the worst case; of the shard
+  // that needs most, the present one not counted.
+  int64_t kept_versions_max() const;
+
+  struct Reader {
+    int64_t turns = 0;  // It is computed from the version after so many.
+    int32_t rank = 0;
+    Clock clock = 0;
+  };
+  // Of one shard of the job.
+  class OfShard {
+   public:
+    int64_t turn_count() const {
+      return static_cast<int64_t>(shard_->updates.size());
+    }
+    const DelayTrace::Update& turn(int64_t index) const {
+      return shard_->updates[static_cast<size_t>(index)];
+    }
+    bool IsMean(const DelayTrace::Update& update) const {
+      return plan_->trace_.IsMean(update);
+    }
+    // The gradient of this worker and clock is computed from the version after
+    // so many turns. After the last step: after all.
+    int64_t TurnsBefore(int32_t rank, Clock clock) const;
+    // False: the shard drops it, whenever it comes.
+    bool Uses(int32_t rank, Clock clock) const;
+    // Who computes from the version after so many turns.
+    absl::Span<const Reader> ReadersAfter(int64_t turns) const;
+
+   private:
+    friend class DelayPlan;
+    OfShard(const DelayPlan* plan, size_t index);
+    const DelayPlan* plan_;
+    const DelayTrace::Shard* shard_;
+    size_t index_;
+  };
+  // `shard` is one of CheckShards(); the plan outlives what is returned.
+  OfShard Of(ShardId shard) const;
+
+ private:
+  // Beside a shard of the trace.
+  struct Index {
+    std::vector<int64_t> turns_before;  // By GradientId().
+    std::vector<bool> uses;             // By GradientId().
+    std::vector<Reader> readers;        // Sorted by turns.
+  };
+  explicit DelayPlan(DelayTrace trace, Clock steps)
+      : trace_(std::move(trace)), steps_(steps) {}
+
+  absl::Status MakeIndex(size_t shard);
+  // Follows the trace without a model.
+  absl::Status CheckFeasible() const;
+  size_t GradientId(int32_t rank, Clock clock) const {
+    return static_cast<size_t>(clock * trace_.workers + rank);
+  }
+
+  const DelayTrace trace_;
+  const Clock steps_;
+  std::vector<Index> index_;  // By shard of the trace.
+};
+
+}  // namespace slackline

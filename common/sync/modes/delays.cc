@@ -1,0 +1,34 @@
+// DELAYS: the order of updates at each shard, and the version that each
+// gradient is computed from, are given (common/delays). A shard applies a
+// gradient in its turn and answers a pull with the version that is named for
+// it, so every run of the job ends with the same bits. It holds for the whole
+// job; server/shard/given_delays.h is what a shard keeps for it.
+#include "common/delays/delay_source.h"
+#include "common/sync/modes/mode_rule.h"
+
+namespace slackline {
+namespace {
+
+class Delays : public ModeRule {
+ public:
+  sync::Mode::KindCase kind() const override { return sync::Mode::kDelays; }
+  bool follows_given_delays() const override { return true; }
+  std::string GivenDelaysOf(const sync::Mode& mode) const override {
+    return mode.delays().given();
+  }
+  void Check(const sync::Mode& mode, int,
+             std::vector<ModeProblem>* problems) const override {
+    const std::string why = WhyNoDelays(mode.delays().given());
+    if (!why.empty()) problems->push_back({.field = "given", .why = why});
+  }
+  PullNeeds NeedsOf(const sync::Mode&, Clock) const override { return {}; }
+};
+
+}  // namespace
+
+const ModeRule& DelaysRule() {
+  static const Delays rule;
+  return rule;
+}
+
+}  // namespace slackline
