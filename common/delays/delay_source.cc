@@ -47,6 +47,12 @@ absl::StatusOr<DelaySource> DelaySource::Load(const std::string& given) {
   return source;
 }
 
+DelaySource DelaySource::OfTrace(DelayTrace trace) {
+  DelaySource source;
+  source.recorded_ = std::make_shared<const DelayTrace>(std::move(trace));
+  return source;
+}
+
 absl::StatusOr<std::shared_ptr<const DelayPlan>> DelaySource::PlanFor(
     int workers, Clock steps, uint64_t seed) const {
   if (recorded_ != nullptr)

@@ -20,6 +20,8 @@ class DelaySource {
   // Reads a folder. NotFound: it has no recording; InvalidArgument: it is
   // damaged, or the text is neither a name nor a folder.
   static absl::StatusOr<DelaySource> Load(const std::string& given);
+  // As if it were recorded.
+  static DelaySource OfTrace(DelayTrace trace);
 
   // As DelayPlan::Create() has it. Of a name the same for the same seed.
   absl::StatusOr<std::shared_ptr<const DelayPlan>> PlanFor(int workers,

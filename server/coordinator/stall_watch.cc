@@ -142,7 +142,8 @@ std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
     // all have entered.
     const Clock clock =
         std::max<Clock>(worker.clock, view.phase(view.entered()).from());
-    worker.all_reduce = !RuleAt(view, clock).over_servers();
+    const ModeRule& rule = RuleAt(view, clock);
+    worker.needs_all = !rule.over_servers() || rule.follows_given_delays();
     workers.push_back(std::move(worker));
   }
   return workers;
@@ -150,7 +151,7 @@ std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
 
 bool StallWatch::Blocks(const Worker& culprit, const Worker& waiter) {
   return waiter.waits && culprit.blocks &&
-         (waiter.all_reduce || culprit.clock <= waiter.clock);
+         (waiter.needs_all || culprit.clock <= waiter.clock);
 }
 
 std::optional<wire::JobEnd> StallWatch::EndIfAllWaitForServers(
@@ -231,7 +232,7 @@ StallWatch::Findings StallWatch::Look(const wire::View& view, absl::Time now) {
   if (workers.empty()) return findings;
   findings.end = EndIfAllWaitForServers(view, workers);
   if (findings.end.has_value()) return findings;
-  bool by_all_reduce = false;
+  bool needs_all = false;
   std::vector<std::pair<const Worker*, std::vector<int32_t>>> blocking;
   Clock smallest = view.steps_total();
   for (const Worker& culprit : workers) {
@@ -240,14 +241,14 @@ StallWatch::Findings StallWatch::Look(const wire::View& view, absl::Time now) {
     for (const Worker& waiter : workers) {
       if (!Blocks(culprit, waiter) || waiter.still < options_.timeout) continue;
       waiting.push_back(waiter.rank);
-      by_all_reduce |= waiter.all_reduce;
+      needs_all |= waiter.needs_all;
     }
     if (waiting.empty()) continue;
     smallest = std::min(smallest, culprit.clock);
     blocking.emplace_back(&culprit, std::move(waiting));
   }
   for (const auto& [culprit, waiting] : blocking) {
-    if (!by_all_reduce && culprit->clock > smallest) continue;
+    if (!needs_all && culprit->clock > smallest) continue;
     findings.remove.push_back(
         {.rank = culprit->rank,
          .incarnation = culprit->incarnation,

@@ -84,7 +84,9 @@ class StallWatch {
     bool waits = false;   // For workers.
     bool blocks = false;  // Those who wait for it.
     bool at_server = false;
-    bool all_reduce = false;  // At its clock.
+    // Its step needs the others wherever they are: by all-reduce, or because
+    // delays are given.
+    bool needs_all = false;
     int32_t server = -1;
     absl::Duration still;  // Without progress, as far as that is known.
     absl::Duration limit;

@@ -294,6 +294,22 @@ void Checker::CheckFailure(const wire::View& before, const wire::View& view) {
     }
     return;
   }
+  if (end.cause() == wire::JobEnd::WORKER_LOST) {
+    const auto needed = [&](const wire::WorkerMember& worker) {
+      return worker.rank() == end.worker(0) && !worker.done() &&
+             std::none_of(view.worker().begin(), view.worker().end(),
+                          [&](const auto& other) {
+                            return other.rank() == worker.rank();
+                          });
+    };
+    if (!scenario_.mode.has_delays() ||
+        std::none_of(before.worker().begin(), before.worker().end(), needed)) {
+      Report(Invariant::kOutcome,
+             absl::StrCat("no worker was lost that the job's delays count on: ",
+                          end.reason()));
+    }
+    return;
+  }
   if (end.cause() != wire::JobEnd::SERVER_LOST) return;
   for (const wire::ServerMember& server : before.server()) {
     const bool gone = std::none_of(
@@ -473,7 +489,8 @@ void Checker::OnPulled(Rank rank, Incarnation incarnation,
   for (size_t shard = 0; shard < result.shards.size(); ++shard) {
     const int32_t id = static_cast<int32_t>(shard);
     Version& last = seen_[{{rank, incarnation}, id}];
-    if (result.shards[shard].version < last) {
+    // Given delays may name an older one than before.
+    if (result.shards[shard].version < last && !scenario_.mode.has_delays()) {
       Report(Invariant::kVersionOrder,
              absl::StrCat(Name(rank, incarnation), " pulled version ",
                           result.shards[shard].version, " of shard ", id,
@@ -891,6 +908,12 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
     if (core.Owns(ShardId{id}))
       CheckWaiting(twins_.at(id), *core.GateOf(ShardId{id}), owner);
   }
+  if (scenario_.mode.has_delays()) {
+    for (const ShardTraceRecord& record : effects.trace) {
+      if (const GivenDelays* const kept = core.DelaysOf(record.shard))
+        CheckKept(twins_.at(static_cast<int32_t>(record.shard)), *kept);
+    }
+  }
   for (const int32_t id : cut) {
     if (const ShardMachine* const machine = core.MachineOf(ShardId{id})) {
       ++stats_.parts_compared;
@@ -1003,13 +1026,17 @@ void Checker::OnAdvanced(Twin& twin, const ShardTraceRecord& record) {
   UpdateMinClock(twin);
 }
 
-bool Checker::JudgeStale(Twin& twin, int64_t missed_updates) {
+int Checker::PresentCount(const Twin& twin) const {
+  int count = 0;
+  for (const auto& [life, participant] : twin.participants)
+    count += participant.present;
+  return count;
+}
+
+bool Checker::JudgeStale(Twin& twin, int64_t missed_updates, int workers) {
   twin.gradient_factor = 1;
   twin.rate_factor = 1;
   const config::StaleGradients& rule = scenario_.stale;
-  int64_t workers = 0;
-  for (const auto& [life, participant] : twin.participants)
-    workers += participant.present;
   const double delay =
       static_cast<double>(missed_updates) / static_cast<double>(workers);
   if (rule.has_scale()) {
@@ -1055,6 +1082,8 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
                           "; the step began with version ", expected));
     }
   }
+  if (mode.has_delays())
+    return OnGivenPush(twin, found->first, participant, record, who, owner);
   const Version newest = twin.versions.size() - 1;
   const int64_t missed = record.version < newest
                              ? static_cast<int64_t>(newest - record.version)
@@ -1067,7 +1096,8 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
                   absl::StrCat(who, ", its next one is ", participant.clock));
   }
   const bool holds = mode.has_bsp() || mode.has_backup();
-  const bool too_stale = !holds && !JudgeStale(twin, missed);
+  const bool too_stale =
+      !holds && !JudgeStale(twin, missed, PresentCount(twin));
   const bool discarded = record.kind == ShardTraceRecord::Kind::kPushDiscarded;
   if (too_stale != discarded) {
     return Report(
@@ -1109,6 +1139,7 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record,
         absl::StrCat(twin.name, " went from version ", twin.versions.size() - 1,
                      " to version ", record.version));
   }
+  if (scenario_.mode.has_delays()) return OnGivenUpdate(twin, record, owner);
   Update update;
   if (twin.held.empty()) {
     return Report(Invariant::kExactlyOnce,
@@ -1120,9 +1151,7 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record,
   update.contributions = std::move(twin.held);
   update.clock = record.clock;
   twin.held.clear();
-  int present = 0;
-  for (const auto& [life, participant] : twin.participants)
-    present += participant.present;
+  const int present = PresentCount(twin);
   const sync::Mode& mode = PhaseAt(view, record.clock).mode();
   update.held = mode.has_bsp() || mode.has_backup();
   if (update.held) {
@@ -1163,11 +1192,188 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record,
     update.gradient_factor = twin.gradient_factor;
     update.rate_factor = twin.rate_factor;
   }
+  AddUpdate(twin, std::move(update));
+}
+
+void Checker::AddUpdate(Twin& twin, Update update) {
   Versions slots = twin.slots.back();
   twin.versions.push_back(Apply(twin, twin.versions.size() - 1,
                                 twin.versions.back(), &slots, update));
   twin.slots.push_back(std::move(slots));
   twin.updates.push_back(std::move(update));
+}
+
+// ---- Given delays -----------------------------------------------------------
+
+const DelayTrace::Shard& Checker::DelaysOf(const Twin& twin) const {
+  const DelayTrace& delays = scenario_.delays;
+  return delays
+      .shards[delays.any_model ? 0 : static_cast<size_t>(twin.range.shard)];
+}
+
+size_t Checker::TurnsBefore(const Twin& twin, Rank rank, Clock clock) const {
+  const DelayTrace::Shard& delays = DelaysOf(twin);
+  for (const DelayTrace::Read& read : delays.reads) {
+    if (Rank{read.rank} == rank && read.clock == clock)
+      return static_cast<size_t>(read.version);
+  }
+  return delays.updates.size();  // After the last step.
+}
+
+const DelayTrace::Update* Checker::ReadyTurn(const Twin& twin) const {
+  const auto& updates = DelaysOf(twin).updates;
+  const size_t turn = twin.after_turns.size() - 1;
+  if (turn == updates.size()) return nullptr;
+  for (const int32_t rank : updates[turn].ranks) {
+    if (twin.waiting.count({updates[turn].clock, Rank{rank}}) == 0)
+      return nullptr;
+  }
+  return &updates[turn];
+}
+
+void Checker::OnGivenPush(Twin& twin, const Life& life,
+                          Participant& participant,
+                          const ShardTraceRecord& record,
+                          const std::string& who, Owner owner) {
+  if (record.clock != participant.clock) {
+    return Report(record.clock < participant.clock ? Invariant::kExactlyOnce
+                                                   : Invariant::kOrder,
+                  absl::StrCat(who, ", its next one is ", participant.clock));
+  }
+  const size_t turns = TurnsBefore(twin, record.rank, record.clock);
+  if (turns >= twin.after_turns.size() ||
+      twin.after_turns[turns] != record.version) {
+    return Report(Invariant::kVersionOrder,
+                  absl::StrCat(who, ", computed from version ", record.version,
+                               ", not from that after ", turns, " turns"));
+  }
+  const int64_t newest = static_cast<int64_t>(twin.versions.size()) - 1;
+  stats_.bases_missed += static_cast<int64_t>(record.version) < newest;
+  ++participant.clock;
+  ++participant.next_seq;
+  const auto& updates = DelaysOf(twin).updates;
+  const bool used =
+      std::any_of(updates.begin(), updates.end(), [&](const auto& update) {
+        return update.clock == record.clock &&
+               std::find(update.ranks.begin(), update.ranks.end(),
+                         static_cast<int32_t>(record.rank)) !=
+                   update.ranks.end();
+      });
+  if (used) {
+    twin.waiting.insert({record.clock, record.rank});
+  } else {
+    ++stats_.dropped;
+    twin.too_stale.insert({.life = life, .clock = record.clock});
+  }
+  UpdateMinClock(twin);
+  PassDroppedTurns(twin, owner);
+}
+
+bool Checker::JudgeTurn(Twin& twin, const DelayTrace::Update& turn,
+                        Owner owner) {
+  ShardThread& thread = shard_threads_[owner];
+  const auto newest = static_cast<int64_t>(twin.versions.size()) - 1;
+  twin.gradient_factor = 1;
+  twin.rate_factor = 1;
+  bool applied = true;
+  for (const int32_t rank : turn.ranks) {
+    const size_t turns = TurnsBefore(twin, Rank{rank}, turn.clock);
+    const int64_t missed =
+        newest - static_cast<int64_t>(twin.after_turns[turns]);
+    AddToHistogram(missed, &thread.staleness_updates);
+    AddToHistogram(missed / scenario_.workers, &thread.staleness_clocks);
+    if (!scenario_.delays.IsMean(turn))
+      applied = JudgeStale(twin, missed, turn.workers);
+  }
+  return applied;
+}
+
+void Checker::PassDroppedTurns(Twin& twin, Owner owner) {
+  // Only by this rule; what it takes is counted with the update.
+  if (!scenario_.stale.has_drop()) return;
+  while (const DelayTrace::Update* const turn = ReadyTurn(twin)) {
+    const Rank rank{turn->ranks.front()};
+    const auto missed = static_cast<int64_t>(
+        twin.versions.size() - 1 -
+        twin.after_turns[TurnsBefore(twin, rank, turn->clock)]);
+    if (scenario_.delays.IsMean(*turn) ||
+        JudgeStale(twin, missed, turn->workers)) {
+      return;
+    }
+    JudgeTurn(twin, *turn, owner);
+    ++stats_.too_stale;
+    for (const auto& [life, participant] : twin.participants) {
+      if (life.first == rank)
+        twin.too_stale.insert({.life = life, .clock = turn->clock});
+    }
+    twin.waiting.erase({turn->clock, rank});
+    twin.after_turns.push_back(twin.after_turns.back());
+  }
+}
+
+void Checker::OnGivenUpdate(Twin& twin, const ShardTraceRecord& record,
+                            Owner owner) {
+  ++stats_.given_updates;
+  const DelayTrace::Update* const turn = ReadyTurn(twin);
+  const std::vector<int32_t> ranks =
+      turn == nullptr
+          ? std::vector<int32_t>()
+          : std::vector<int32_t>(turn->ranks.begin(), turn->ranks.end());
+  std::vector<int32_t> actual;
+  for (const Rank rank : record.ranks)
+    actual.push_back(static_cast<int32_t>(rank));
+  if (turn == nullptr || turn->clock != record.clock || ranks != actual) {
+    return Report(
+        Invariant::kOrder,
+        absl::StrCat(twin.name, " applied clock ", record.clock, " of rank ",
+                     actual.empty() ? -1 : actual.front(), " as turn ",
+                     twin.after_turns.size() - 1,
+                     turn == nullptr ? ", of which not all is there"
+                                     : absl::StrCat(", which is that of clock ",
+                                                    turn->clock, " of rank ",
+                                                    turn->ranks.front())));
+  }
+  if (!JudgeTurn(twin, *turn, owner)) {
+    return Report(Invariant::kExactlyOnce,
+                  absl::StrCat(twin.name, " applied clock ", record.clock,
+                               ", which is too stale"));
+  }
+  Update update;
+  update.clock = turn->clock;
+  update.held = scenario_.delays.IsMean(*turn);
+  update.divisor =
+      update.held ? static_cast<int>(turn->ranks.size()) : turn->workers;
+  update.gradient_factor = twin.gradient_factor;
+  update.rate_factor = twin.rate_factor;
+  for (const int32_t rank : turn->ranks) {
+    twin.waiting.erase({turn->clock, Rank{rank}});
+    for (const auto& [life, participant] : twin.participants) {
+      if (life.first == Rank{rank})
+        update.contributions.push_back({.life = life, .clock = turn->clock});
+    }
+  }
+  AddUpdate(twin, std::move(update));
+  twin.after_turns.push_back(twin.versions.size() - 1);
+  PassDroppedTurns(twin, owner);
+}
+
+void Checker::CheckKept(const Twin& twin, const GivenDelays& kept) {
+  const size_t turns = twin.after_turns.size() - 1;
+  std::set<size_t> needed;
+  for (const auto& [life, participant] : twin.participants) {
+    for (Clock clock = participant.clock; clock < scenario_.steps; ++clock) {
+      const size_t before = TurnsBefore(twin, life.first, clock);
+      if (before < turns) needed.insert(before);
+    }
+  }
+  if (kept.kept_versions() != needed.size() ||
+      kept.waiting() != twin.waiting.size()) {
+    Report(Invariant::kBoundedState,
+           absl::StrCat(twin.name, " keeps ", kept.kept_versions(),
+                        " versions and ", kept.waiting(),
+                        " gradients for their turn; ", needed.size(), " and ",
+                        twin.waiting.size(), " are needed"));
+  }
 }
 
 void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
@@ -1183,8 +1389,11 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
                   absl::StrCat(who(), ", which was never sent"));
   }
   PullIntent& pull = intent->second;
-  AddToHistogram(std::max<Clock>(0, pull.clock - twin.complete),
-                 &shard_threads_[owner].staleness_clocks);
+  const bool given = scenario_.mode.has_delays();
+  if (!given) {
+    AddToHistogram(std::max<Clock>(0, pull.clock - twin.complete),
+                   &shard_threads_[owner].staleness_clocks);
+  }
   auto puller = twin.participants.find(life);
   if (puller == twin.participants.end()) {
     if (!pull.join)
@@ -1196,7 +1405,18 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
     UpdateMinClock(twin);
   }
   pull.answered[static_cast<int32_t>(twin.range.shard)].insert(record.version);
-  if (record.version + 1 != twin.versions.size()) {
+  if (given) {
+    const size_t turns = TurnsBefore(twin, record.rank, pull.clock);
+    if (turns >= twin.after_turns.size() ||
+        twin.after_turns[turns] != record.version) {
+      return Report(
+          Invariant::kVersionOrder,
+          absl::StrCat(who(), " at clock ", pull.clock, " with version ",
+                       record.version, ", not with that after ", turns,
+                       " turns; ", twin.after_turns.size() - 1, " are over"));
+    }
+    stats_.given_answers += record.version + 1 != twin.versions.size();
+  } else if (record.version + 1 != twin.versions.size()) {
     return Report(Invariant::kVersionOrder,
                   absl::StrCat(who(), " with version ", record.version,
                                " while at ", twin.versions.size() - 1));
@@ -1206,6 +1426,7 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
            absl::StrCat(who(), " for its clock ", pull.own_clock,
                         ", but has only ", puller->second.clock, " of it"));
   }
+  if (given) return;
   const wire::View& view = ViewFor(life, owner);
   const Clock complete = pull.join ? 0 : NeededComplete(view, pull.clock);
   if (twin.complete < complete) {
@@ -1243,6 +1464,12 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
 
 void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate,
                            Owner owner) {
+  if (scenario_.mode.has_delays() && ReadyTurn(twin) != nullptr) {
+    Report(
+        Invariant::kLostPush,
+        absl::StrCat(twin.name, " has all gradients of turn ",
+                     twin.after_turns.size() - 1, " and has not applied them"));
+  }
   const auto backup_has_enough = [&] {
     const wire::View& view = ViewForHeld(twin, owner);
     return PhaseAt(view, twin.held.front().clock).mode().has_backup() &&
@@ -1263,10 +1490,12 @@ void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate,
     }
     const wire::View& view = ViewFor(puller->first, owner);
     const bool may_go =
-        pull.state ? twin.min_clock >= pull.clock
-                   : twin.min_clock >= NeededClock(view, pull.clock,
-                                                   /*largest_bound=*/false) &&
-                         twin.complete >= NeededComplete(view, pull.clock);
+        scenario_.mode.has_delays()
+            ? TurnsBefore(twin, pull.rank, pull.clock) < twin.after_turns.size()
+        : pull.state ? twin.min_clock >= pull.clock
+                     : twin.min_clock >= NeededClock(view, pull.clock,
+                                                     /*largest_bound=*/false) &&
+                           twin.complete >= NeededComplete(view, pull.clock);
     if (!may_go) continue;
     Report(Invariant::kStaleness,
            absl::StrCat(twin.name, " parks pull ", pull.request_id, " of ",
@@ -1751,6 +1980,11 @@ void Checker::OnShardFlush(Owner owner, const ShardCore& core) {
 
 void Checker::OnFinished() {
   for (const auto& [id, twin] : twins_) {
+    if (!twin.waiting.empty()) {
+      Report(Invariant::kLostPush,
+             absl::StrCat(twin.name, " has ", twin.waiting.size(),
+                          " gradients whose turn never came"));
+    }
     if (!twin.held.empty()) {
       Report(Invariant::kLostPush,
              absl::StrCat(twin.name, " still holds ", twin.held.size(),

@@ -62,6 +62,8 @@ struct CheckerStats {
   int64_t gated = 0;    // Of those: where the bound had something to say.
   int64_t pushes = 0;   // Shard pushes taken over.
   int64_t updates = 0;
+  int64_t given_updates = 0;  // Of those: in the turn that delays give.
+  int64_t given_answers = 0;  // With an earlier version than the present one.
   int64_t joins = 0;  // To a shard, after the start of the job.
   int64_t advances = 0;
   int64_t partial_sums = 0;  // BSP updates without a worker that had died.
@@ -238,6 +240,10 @@ class Checker {
     Clock min_clock = 0;
     Clock complete = 0;  // Clocks below it are complete.
     Clock installed_at = -1;
+    // If delays are given: by turns that are over, the version then; and the
+    // gradients that wait for their turn.
+    std::vector<Version> after_turns = {0};
+    std::set<std::pair<Clock, Rank>> waiting;
   };
   struct PullIntent {
     Clock clock = 0;
@@ -301,7 +307,25 @@ class Checker {
                    const View& view);
   void OnPushAccepted(Twin& twin, const ShardTraceRecord& record, Owner owner);
   // By the rule for stale gradients: false if the gradient is not applied.
-  bool JudgeStale(Twin& twin, int64_t missed_updates);
+  bool JudgeStale(Twin& twin, int64_t missed_updates, int workers);
+  int PresentCount(const Twin& twin) const;
+  // ---- If delays are given.
+  const DelayTrace::Shard& DelaysOf(const Twin& twin) const;
+  // How many turns there are before that gradient is computed.
+  size_t TurnsBefore(const Twin& twin, Rank rank, Clock clock) const;
+  // nullptr: no turn is left, or a gradient of it is missing.
+  const DelayTrace::Update* ReadyTurn(const Twin& twin) const;
+  void OnGivenPush(Twin& twin, const Life& life, Participant& participant,
+                   const ShardTraceRecord& record, const std::string& who,
+                   Owner owner);
+  // Counts the delay of each gradient of the next turn; false if a rule drops
+  // the only one.
+  bool JudgeTurn(Twin& twin, const DelayTrace::Update& turn, Owner owner);
+  void PassDroppedTurns(Twin& twin, Owner owner);
+  void OnGivenUpdate(Twin& twin, const ShardTraceRecord& record, Owner owner);
+  void AddUpdate(Twin& twin, Update update);
+  // What a shard keeps for delays, no more than what is needed.
+  void CheckKept(const Twin& twin, const GivenDelays& kept);
   void OnUpdated(Twin& twin, const ShardTraceRecord& record, Owner owner);
   // What waits at the shard has to wait.
   void CheckWaiting(const Twin& twin, const StalenessGate& gate, Owner owner);

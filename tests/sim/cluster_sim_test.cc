@@ -62,6 +62,9 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
        {counts.bsp, counts.ssp, counts.asp, counts.dssp, counts.backup}) {
     EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 12);
   }
+  EXPECT_GE(counts.delays, static_cast<int64_t>(kSeedsPerBlock) / 12);
+  EXPECT_GT(counts.checker.given_updates, 1000);
+  EXPECT_GT(counts.checker.given_answers, 100);
   const NetworkStats& network = counts.network;
   EXPECT_GT(network.lost, 1000);
   EXPECT_GT(network.repeated, 1000);

@@ -174,6 +174,48 @@ RunReport RunPlanted(const Case& planted, uint64_t seed) {
   return world.Run();
 }
 
+// Delays are given, and the servers have others than the checker. `also`: a
+// shard waits for the wrong thing.
+Case OfDelays(const std::string& name, Invariant expected, Invariant also,
+              void (*change)(Scenario* scenario)) {
+  return {.name = name,
+          .expected = expected,
+          .modes = {"asp"},  // Which they take the place of.
+          .tamper = nullptr,
+          .also = also,
+          .change = change};
+}
+
+// By name: a recording with two things exchanged may contradict itself.
+DelayTrace::Shard& PlantDelays(Scenario* scenario) {
+  Rng rng = Rng(scenario->seed).Fork("given delays");
+  do {
+    scenario->GiveDelays(rng);
+  } while (!scenario->delays.any_model);
+  scenario->planted_delays = scenario->delays;
+  return scenario->planted_delays->shards.front();
+}
+
+// Two workers of a clock change their turns.
+void SwapTurns(Scenario* scenario) {
+  DelayTrace::Shard& shard = PlantDelays(scenario);
+  for (size_t i = shard.updates.size() / 2; i + 1 < shard.updates.size(); ++i) {
+    if (shard.updates[i].clock != shard.updates[i + 1].clock) continue;
+    return std::swap(shard.updates[i].ranks, shard.updates[i + 1].ranks);
+  }
+}
+
+// Two workers of a clock change what they compute from.
+void SwapVersions(Scenario* scenario) {
+  DelayTrace::Shard& shard = PlantDelays(scenario);
+  for (size_t i = 0; i + 1 < shard.reads.size(); ++i) {
+    DelayTrace::Read& one = shard.reads[i];
+    DelayTrace::Read& other = shard.reads[i + 1];
+    if (one.clock == other.clock && one.version != other.version)
+      return std::swap(one.version, other.version);
+  }
+}
+
 // A push is sent once more, with the next sequence number and clock.
 bool RepeatAsNextPush(Plant& plant, const PeerId& from, const PeerId& to,
                       Message* message) {
@@ -659,6 +701,10 @@ INSTANTIATE_TEST_SUITE_P(
              .also = Invariant::kOutcome,
              .change =
                  [](Scenario* scenario) { scenario->stall_leases = 0.001; }},
+        OfDelays("TurnsInAnotherOrder", Invariant::kOrder, Invariant::kLostPush,
+                 SwapTurns),
+        OfDelays("AnotherVersionThanGiven", Invariant::kVersionOrder,
+                 Invariant::kStaleness, SwapVersions),
         OfChanges("CallsWithoutAnswers", Invariant::kLiveness, NoCallReplies),
         Case{"ComputedFromAnotherVersion",
              Invariant::kVersionOrder,

@@ -18,6 +18,7 @@ void RunCounts::Visit(
   see("allreduce", allreduce);
   see("dssp", dssp);
   see("backup", backup);
+  see("delays", delays);
   see("cuts", cuts);
   see("crashes", crashes);
   see("server_crashes", server_crashes);
@@ -89,6 +90,8 @@ void RunCounts::Visit(
   see("checker.gated", checker.gated);
   see("checker.pushes", checker.pushes);
   see("checker.updates", checker.updates);
+  see("checker.given_updates", checker.given_updates);
+  see("checker.given_answers", checker.given_answers);
   see("checker.joins", checker.joins);
   see("checker.advances", checker.advances);
   see("checker.partial_sums", checker.partial_sums);

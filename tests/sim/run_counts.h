@@ -27,7 +27,8 @@ struct RunCounts {
   int64_t coordinator_lost =
       0;  // Server 0 died or was cut off from all others.
   // At first.
-  int64_t bsp = 0, ssp = 0, asp = 0, allreduce = 0, dssp = 0, backup = 0;
+  int64_t bsp = 0, ssp = 0, asp = 0, allreduce = 0, dssp = 0, backup = 0,
+          delays = 0;
   int64_t cuts = 0;
   int64_t crashes = 0;
   int64_t server_crashes = 0;

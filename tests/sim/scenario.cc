@@ -217,17 +217,17 @@ config::Optimizer Adam() {
   return optimizer;
 }
 
-constexpr NamedPart kParts[] = {
-    {"stand_still", &Reality::stand_still},
-    {"clocks", &Reality::clocks},
-    {"trainer_stalls", &Reality::trainer_stalls},
-    {"shard_stalls", &Reality::shard_stalls},
-    {"inner_cuts", &Reality::inner_cuts},
-    {"links", &Reality::links},
-    {"rules", &Reality::rules},
-    {"stop_rules", &Reality::stop_rules},
-    {"disk_errors", &Reality::disk_errors},
-    {"garbage", &Reality::garbage}};
+constexpr NamedPart kParts[] = {{"stand_still", &Reality::stand_still},
+                                {"clocks", &Reality::clocks},
+                                {"trainer_stalls", &Reality::trainer_stalls},
+                                {"shard_stalls", &Reality::shard_stalls},
+                                {"inner_cuts", &Reality::inner_cuts},
+                                {"links", &Reality::links},
+                                {"rules", &Reality::rules},
+                                {"stop_rules", &Reality::stop_rules},
+                                {"disk_errors", &Reality::disk_errors},
+                                {"garbage", &Reality::garbage},
+                                {"given_delays", &Reality::given_delays}};
 
 // Mostly shorter than a lease.
 absl::Duration ForAWhile(Rng& rng, absl::Duration lease, double longest) {
@@ -323,6 +323,10 @@ void Scenario::Widen(const Reality& wanted) {
     return rng;
   };
   draws(&Reality::clocks, "clocks", 0.5);
+  if (!modes.changes) {
+    if (auto rng = draws(&Reality::given_delays, "given delays", 0.2))
+      GiveDelays(*rng);
+  }
   if (auto rng = draws(&Reality::rules, "rules", 0.3)) {
     if (rng->Chance(0.6)) schedule = RandomSchedule(*this, *rng);
     if (rng->Chance(0.6)) stale = RandomStaleRule(*rng);
@@ -401,6 +405,108 @@ void Scenario::Widen(const Reality& wanted) {
     heal_at = std::max(heal_at, fault.at + fault.duration);
   for (const InnerCut& cut : inner_cuts)
     heal_at = std::max(heal_at, cut.at + cut.duration);
+}
+
+namespace {
+
+// What a run of so many steps, in which everything takes its time, could have
+// left: gradients reach each shard by themselves, and now and then one is
+// dropped; or each shard makes one mean of a clock's.
+DelayTrace RandomRecording(int workers, Clock steps, size_t shards, Rng& rng) {
+  DelayTrace trace;
+  trace.workers = workers;
+  trace.shards.resize(shards);
+  const bool means = rng.Chance(0.3);
+  // By worker: its next step; by worker and shard: its gradients that are
+  // there.
+  std::vector<Clock> computed(static_cast<size_t>(workers), 0);
+  std::vector<std::vector<Clock>> arrived(static_cast<size_t>(workers),
+                                          std::vector<Clock>(shards, 0));
+  const auto complete = [&](size_t shard) {
+    Clock least = steps;
+    for (const std::vector<Clock>& of_worker : arrived)
+      least = std::min(least, of_worker[shard]);
+    return least;
+  };
+  const auto deliver = [&](int32_t rank, size_t shard) {
+    const Clock before = complete(shard);
+    const Clock clock = arrived[static_cast<size_t>(rank)][shard]++;
+    DelayTrace::Update update{
+        .clock = clock, .ranks = {rank}, .workers = workers};
+    if (means && complete(shard) == before) return;
+    if (means) {
+      update.ranks.clear();
+      for (int32_t other = 0; other < workers; ++other)
+        update.ranks.push_back(other);
+    } else if (workers > 1 && rng.Chance(0.05)) {
+      return;  // Dropped.
+    }
+    trace.shards[shard].updates.push_back(std::move(update));
+  };
+  const auto left = [&](size_t rank) {
+    return computed[rank] < steps ||
+           std::any_of(arrived[rank].begin(), arrived[rank].end(),
+                       [&](Clock clock) { return clock < steps; });
+  };
+  while (true) {
+    std::vector<int32_t> open;
+    for (int32_t rank = 0; rank < workers; ++rank) {
+      if (left(static_cast<size_t>(rank))) open.push_back(rank);
+    }
+    if (open.empty()) return trace;
+    const int32_t rank = open[rng.Below(open.size())];
+    const auto index = static_cast<size_t>(rank);
+    const size_t shard = rng.Below(shards);
+    if (arrived[index][shard] < computed[index]) {
+      deliver(rank, shard);
+      continue;
+    }
+    // A step begins with what is there; each shard has the worker's own before.
+    if (computed[index] == steps) continue;
+    const Clock clock = computed[index]++;
+    for (size_t s = 0; s < shards; ++s) {
+      while (arrived[index][s] < clock) deliver(rank, s);
+    }
+    for (DelayTrace::Shard& of_shard : trace.shards) {
+      const auto version = static_cast<int64_t>(of_shard.updates.size());
+      of_shard.reads.push_back(
+          {.rank = rank, .clock = clock, .version = version});
+    }
+  }
+}
+
+}  // namespace
+
+void Scenario::GiveDelays(Rng& rng) {
+  std::string& given = *mode.mutable_delays()->mutable_given();
+  if (rng.Chance(0.4)) {
+    given = "a recording";
+    size_t shards = 0;
+    for (const int64_t elements : table_elements) {
+      shards +=
+          static_cast<size_t>((elements + shard_elements - 1) / shard_elements);
+    }
+    delays = RandomRecording(workers, steps, shards, rng);
+  } else {
+    constexpr const char* kNames[] = {"constant", "uniform", "geometric",
+                                      "straggler"};
+    given = absl::StrCat(kNames[rng.Below(4)], ":", rng.Between(0, 6));
+    const absl::StatusOr<SyntheticDelays> named = ParseSyntheticDelays(given);
+    SL_CHECK(named.ok(), named.status().ToString());
+    delays = MakeTrace(*named, workers, steps, seed);
+  }
+  // Who dies ends the job; most runs are to go on.
+  if (rng.Chance(0.7)) {
+    faults.erase(std::remove_if(faults.begin(), faults.end(),
+                                [&](const FaultEvent& fault) {
+                                  return fault.kind == FaultEvent::Kind::kCrash;
+                                }),
+                 faults.end());
+  }
+  if (rng.Chance(0.3)) {  // It is refused.
+    placement.user.push_back({UserAction::Kind::kSetMode,
+                              Between(rng, absl::ZeroDuration(), heal_at)});
+  }
 }
 
 MachineClock Scenario::ClockOf(Node node) const {

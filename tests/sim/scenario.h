@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/delays/delay_trace.h"
 #include "common/ids.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/stale_rule.h"
@@ -62,6 +63,7 @@ struct Reality {
   bool stop_rules = false;   // The job ends by one.
   bool disk_errors = false;  // Files cannot be written for a while.
   bool garbage = false;      // Messages that make no sense, of strangers.
+  bool given_delays = false;  // In place of the mode.
 
   static Reality All();
   // What the tests have.
@@ -296,9 +298,15 @@ struct Scenario {
   config::LearningRateSchedule schedule;
   config::StaleGradients stale;  // Of all tables; perhaps none.
   config::Stop stop;
+  // If the mode is that of given delays.
+  DelayTrace delays;
+  std::optional<DelayTrace> planted_delays;  // That the servers have instead.
 
   // Draws what `reality` has.
   void Widen(const Reality& wanted);
+  // Gives the job delays in place of its mode: by name, or as they might have
+  // been recorded.
+  void GiveDelays(Rng& rng);
   MachineClock ClockOf(Node node) const;
   StaleRules MakeStaleRules() const;
   double RateFactorAt(Clock clock) const;  // Of the schedule.

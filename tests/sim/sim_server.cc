@@ -13,12 +13,20 @@ namespace {
 constexpr char kJob[] = "sim";
 constexpr char kConfigHash[] = "hash";
 
+// nullptr: none are given.
+std::shared_ptr<const DelaySource> DelaysOf(const Scenario& scenario) {
+  if (!scenario.mode.has_delays()) return nullptr;
+  return std::make_shared<const DelaySource>(
+      DelaySource::OfTrace(scenario.planted_delays.value_or(scenario.delays)));
+}
+
 ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
   return ShardCore({.self = self,
                     .seed = scenario.seed,
                     .trace = true,
                     .hand_over = scenario.placement.hand_over,
                     .stale = scenario.MakeStaleRules(),
+                    .delays = DelaysOf(scenario),
                     .waiting_max = scenario.placement.waiting_max},
                    scenario.schedule);
 }
@@ -61,6 +69,8 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
   options.rebalance.split_elements_min = 2;
   options.stop = scenario.stop;
   options.stall_timeout = scenario.stall_timeout();
+  options.delays = DelaysOf(scenario);
+  options.seed = scenario.seed;
   return options;
 }
 

@@ -840,6 +840,7 @@ void SimWorld::CheckOutcome() {
   const bool had_to = end.cause() == wire::JobEnd::SERVER_LOST ||
                       end.cause() == wire::JobEnd::SHARD_LOST ||
                       end.cause() == wire::JobEnd::NO_WORKER_LEFT ||
+                      end.cause() == wire::JobEnd::WORKER_LOST ||
                       end.cause() == wire::JobEnd::NOT_FORMED ||
                       ServersWereAway(end);
   if (!named || !had_to) {
@@ -952,6 +953,7 @@ RunReport SimWorld::Run() {
   counts_.allreduce = scenario.mode.has_allreduce();
   counts_.dssp = scenario.mode.has_dssp();
   counts_.backup = scenario.mode.has_backup();
+  counts_.delays = scenario.mode.has_delays();
   report.counts = counts_;
   report.log = std::move(context_.log);
   return report;
