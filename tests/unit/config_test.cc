@@ -1003,6 +1003,31 @@ TEST(ConfigModeTest, AModeReplacesThePhases) {
       ElementsAre(HasSubstr("'phase[0]' does not exist; the config has 0")));
 }
 
+TEST(ConfigModeTest, GivenDelaysTakeThePlaceOfTheMode) {
+  const std::string phases =
+      With("ssp { staleness: 3 }",
+           "phase { bsp {} until_epoch: 1 } phase { asp {} }");
+  for (const std::string& text : {std::string(kMinimal), phases}) {
+    const config::ClusterConfig config =
+        ParseOrDie(text, {.mode = "", .sets = {}, .delays = "uniform:8"});
+    EXPECT_EQ(ModeText(config), "delays:uniform:8");
+    EXPECT_EQ(config.sync().phase_size(), 0);
+  }
+  EXPECT_EQ(ModeText(ParseOrDie(
+                kMinimal, {.mode = "", .sets = {"sync.delays.given=run/1"}})),
+            "delays:run/1");
+  EXPECT_THAT(
+      Errors(kMinimal, {.mode = "asp", .sets = {}, .delays = "uniform:8"}),
+      ElementsAre(HasSubstr("--delays uniform:8: contradicts --mode asp")));
+  EXPECT_THAT(
+      Errors(kMinimal,
+             {.mode = "", .sets = {"sync.asp={}"}, .delays = "uniform:8"}),
+      ElementsAre(HasSubstr("--delays uniform:8: contradicts")));
+  EXPECT_THAT(Errors(kMinimal, {.mode = "", .sets = {}, .delays = "even:8"}),
+              ElementsAre(AllOf(HasSubstr("--delays even:8: sync.delays.given"),
+                                HasSubstr("uniform:S"))));
+}
+
 TEST(ConfigModeTest, AChangeOfModeIsParsedFromTheSameText) {
   const auto parse = [](absl::string_view text) {
     const absl::StatusOr<wire::SetMode> mode = ParseMode(text);

@@ -218,6 +218,27 @@ TEST_F(ExperimentTest, KeysOfRecordedDelaysFollowTheRecording) {
   EXPECT_NE(ExpandOrDie(text).runs[0].key, plan.runs[0].key);
 }
 
+TEST_F(ExperimentTest, GivenDelaysAreJobsAndTheirKeysFollowTheRecording) {
+  std::filesystem::create_directories(folder_.File("run"));
+  folder_.Write("run/trace-server-0.jsonl", "one\n");
+  const std::string text =
+      Header() +
+      "over { field: \"delays\" value: \"uniform:8\" value: \"run\" } "
+      "seed: 1";
+  const ExperimentPlan plan = ExpandOrDie(text);
+  ASSERT_THAT(plan.variants, SizeIs(2));
+  EXPECT_EQ(plan.variants[0].name, "delays-uniform-8");
+  EXPECT_EQ(plan.variants[0].mode, "delays:uniform:8");
+  EXPECT_EQ(plan.variants[0].replay, "");
+  EXPECT_EQ(plan.variants[1].name, "delays-run");
+  EXPECT_EQ(plan.runs[1].config.sync().delays().given(), folder_.File("run"));
+  EXPECT_EQ(plan.experiment.over(0).value(1), folder_.File("run"));
+  folder_.Write("run/trace-server-0.jsonl", "two\n");
+  const ExperimentPlan other = ExpandOrDie(text);
+  EXPECT_EQ(other.runs[0].key, plan.runs[0].key);
+  EXPECT_NE(other.runs[1].key, plan.runs[1].key);
+}
+
 // ---- Errors -----------------------------------------------------------------
 
 TEST_F(ExperimentTest, AllProblemsOfTheFileAreNamedWithTheirPlace) {
@@ -377,6 +398,8 @@ TEST(VariantNamesTest, OfAnAxisDiffer) {
   EXPECT_THAT(AxisValueNames("optimizer", {"{adam{learning_rate:1}}",
                                            "{adam{learning_rate:2}}"}),
               ElementsAre("adam-learning_rate-1", "adam-learning_rate-2"));
+  EXPECT_THAT(AxisValueNames("delays", {"uniform:8", "constant:0"}),
+              ElementsAre("uniform-8", "constant-0"));
   EXPECT_THAT(AxisValueNames("replay", {"uniform:8", "constant:0"}),
               ElementsAre("uniform-8", "constant-0"));
   EXPECT_THAT(AxisValueNames("train.x", {"-1", "1"}),

@@ -67,6 +67,7 @@ TEST(ModeTest, EveryModeHasARuleABlockInTheConfigAndAText) {
     ASSERT_NE(rule, nullptr) << kinds.field(i)->name();
     SCOPED_TRACE(rule->name());
     ASSERT_EQ(static_cast<int>(rule->kind()), kinds.field(i)->number());
+    if (rule->follows_given_delays()) continue;  // Below.
     EXPECT_EQ(kinds.field(i)->message_type()->field_count(),
               static_cast<int>(rule->parameters().size()))
         << "each parameter is in the text";
@@ -83,6 +84,28 @@ TEST(ModeTest, EveryModeHasARuleABlockInTheConfigAndAText) {
     PutConfiguredMode(mode, &phase);
     EXPECT_TRUE(SameMode(ConfiguredMode(phase), mode));
   }
+}
+
+TEST(ModeTest, GivenDelaysAreShownAndAreNoModeToChangeTo) {
+  config::Sync sync;
+  sync.mutable_delays()->set_given("uniform:8");
+  const sync::Mode mode = ConfiguredMode(sync);
+  EXPECT_EQ(&RuleOf(mode), &DelaysRule());
+  EXPECT_EQ(ModeText(mode), "delays:uniform:8");
+  EXPECT_EQ(WhyNoMode(mode, /*workers=*/5), "");
+  config::Sync put;
+  PutConfiguredMode(mode, &put);
+  EXPECT_TRUE(SameMode(ConfiguredMode(put), mode));
+  for (const char* text : {"delays", "delays:uniform:8", "delays:3"})
+    EXPECT_FALSE(ModeFromText(text).has_value()) << text;
+  sync.mutable_delays()->set_given("uniform:x/");
+  EXPECT_EQ(WhyNoMode(ConfiguredMode(sync), 5), "") << "a folder";
+  sync.mutable_delays()->set_given("even:8");
+  EXPECT_THAT(WhyNoMode(ConfiguredMode(sync), 5),
+              HasSubstr("delays:even:8: given: "));
+  sync.mutable_delays()->clear_given();
+  EXPECT_THAT(WhyNoMode(ConfiguredMode(sync), 5),
+              HasSubstr("given: is missing"));
 }
 
 TEST(ModeTest, WhatIsWithinBoundsIsAMode) {

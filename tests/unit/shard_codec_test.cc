@@ -75,7 +75,7 @@ ShardSnapshot RandomSnapshot(Rng& rng) {
 }
 
 ShardRecord RandomRecord(Rng& rng) {
-  switch (rng.Below(6)) {
+  switch (rng.Below(7)) {
     case 0:
       return JoinRecord{.who = RandomLife(rng), .clock = rng.Between(0, 9)};
     case 1:
@@ -96,6 +96,12 @@ ShardRecord RandomRecord(Rng& rng) {
                            .joining = {RandomLife(rng), RandomLife(rng)}};
     case 4:
       return LeaveRecord{.incarnations = {rng.Below(9), rng.Below(9)}};
+    case 5:
+      return UpdateRecord{.clock = rng.Between(0, 9),
+                          .ranks = {Rank{2}, Rank{0}},
+                          .gradients = {RandomTensor(rng), RandomTensor(rng)},
+                          .workers = 3,
+                          .rate_factor = rng.Uniform()};
     default:
       return SplitRecord{.at = rng.Between(1, 9), .part = ShardId{7}};
   }
@@ -241,6 +247,10 @@ TEST(ShardCodecTest, ARecordThatMakesNoSenseIsRefused) {
       InstallRecord{.who = who, .version = ~uint64_t{0}, .values = tensor},
       InstallRecord{.who = who, .values = tensor, .joining = {unborn}},
       SplitRecord{.at = 5, .part = ShardId{-1}},
+      UpdateRecord{.clock = -1, .ranks = {Rank{0}}, .gradients = {tensor}},
+      UpdateRecord{.ranks = {Rank{-1}}, .gradients = {tensor}},
+      UpdateRecord{
+          .ranks = {Rank{0}}, .gradients = {tensor}, .rate_factor = -1},
   };
   for (const ShardRecord& record : cases) {
     std::vector<Payload> frames;

@@ -113,12 +113,13 @@ void ShardCoreTest::Start(absl::string_view mode, int workers) {
                                    .seed = 1,
                                    .trace = true,
                                    .stale = StaleOf(stale_),
+                                   .delays = delays_,
                                    .nonfinite = nonfinite_},
                 config::LearningRateSchedule());
   view_.set_number(2);
   view_.set_state(wire::RUNNING);
   AddPhase(mode, 0);
-  view_.set_steps_total(100);
+  view_.set_steps_total(steps_total_);
   view_.set_steps_per_epoch(100);
   wire::ServerMember& server = *view_.add_server();
   server.add_thread();
@@ -141,7 +142,11 @@ void ShardCoreTest::Start(absl::string_view mode, int workers) {
 
 void ShardCoreTest::AddPhase(absl::string_view mode, Clock from) {
   wire::Phase& phase = *view_.add_phase();
-  *phase.mutable_mode() = ModeOf(mode);
+  if (delays_ != nullptr) {
+    phase.mutable_mode()->mutable_delays()->set_given("a recording");
+  } else {
+    *phase.mutable_mode() = ModeOf(mode);
+  }
   phase.set_from(from);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -85,6 +86,9 @@ class ShardCoreTest : public ::testing::Test {
   config::Optimizer optimizer_ = Sgd();
   config::Sync stale_;
   config::Train::Nonfinite nonfinite_ = config::Train::SKIP;
+  // Of a job that has these in place of a mode.
+  std::shared_ptr<const DelaySource> delays_;
+  Clock steps_total_ = 100;
   wire::View view_;
   std::optional<ShardCore> core_;
 };

@@ -271,6 +271,13 @@ TEST(ShardMachineTest, ARecordThatDoesNotFitChangesNothing) {
        })},
       {"a split at its beginning", SplitRecord{.at = 2, .part = ShardId{7}}},
       {"a split at its end", SplitRecord{.at = 6, .part = ShardId{7}}},
+      {"an update of nothing",
+       UpdateRecord{.clock = 0, .ranks = {}, .gradients = {}}},
+      {"an update of another size",
+       UpdateRecord{
+           .clock = 0, .ranks = {Rank{0}}, .gradients = {Floats(1, 3)}}},
+      {"an update of fewer ranks than gradients",
+       UpdateRecord{.clock = 0, .ranks = {}, .gradients = {Floats(1, 4)}}},
   };
   const std::vector<std::string> before = Portrait(shard);
   for (const auto& c : cases) {

@@ -122,6 +122,14 @@ TEST_F(StallWatchTest, WhoStandsStillWhileAllWaitIsRemovedOnceItsTimeIsUp) {
             "3: without progress for 60 s, it is computing step 17");
 }
 
+TEST_F(StallWatchTest, WithGivenDelaysOneWhoIsBehindMayWaitForOneAhead) {
+  view_.mutable_phase(0)->mutable_mode()->mutable_delays()->set_given(
+      "uniform:3");
+  Says(0, Progress::WAITING_FOR_WORKERS, 7);
+  Says(2, Progress::WORKING, 9);
+  EXPECT_THAT(Pass(absl::Seconds(62)), ElementsAre(2));
+}
+
 TEST_F(StallWatchTest, WhoGetsOnIsNotRemovedHoweverLongOthersWait) {
   Says(0, Progress::WAITING_FOR_WORKERS, 18);
   for (Clock clock = 10; clock < 17; ++clock) {

@@ -1,0 +1,227 @@
+// Goal: in a job whose delays are given, a shard applies each gradient in its
+// turn, answers each pull with the version that is named for it, and keeps no
+// more than that takes. Method: one core of a small job with delays written out
+// by hand; SGD with learning rate 1 from zeros, so that values show what was
+// applied.
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/shard/shard_core.h"
+#include "tests/support/data_messages.h"
+#include "tests/unit/shard_core_fixture.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ShardDelaysTest : public ShardPhasesTest {
+ protected:
+  ShardDelaysTest() {
+    trace_.workers = 2;
+    trace_.shards.resize(3);
+    for (DelayTrace::Shard& shard : trace_.shards) {
+      for (const auto& [clock, rank] : std::vector<std::pair<Clock, int32_t>>{
+               {0, 1}, {0, 0}, {1, 0}, {1, 1}}) {
+        shard.updates.push_back(
+            {.clock = clock, .ranks = {rank}, .workers = 2});
+      }
+      shard.reads = {{.rank = 0, .clock = 0, .version = 0},
+                     {.rank = 1, .clock = 0, .version = 0},
+                     {.rank = 0, .clock = 1, .version = 1},
+                     {.rank = 1, .clock = 1, .version = 2}};
+    }
+  }
+  void StartDelays() {
+    delays_ = std::make_shared<const DelaySource>(DelaySource::OfTrace(trace_));
+    steps_total_ = 2;
+    Start("", 2);
+  }
+  // The worker's gradient of that clock, computed from that version.
+  Message GivenPush(Clock clock, Version base, float gradient) {
+    Message message = PushOf(clock, static_cast<uint64_t>(clock) + 1, gradient);
+    TheOnly(message).set_gradient(base);
+    return message;
+  }
+  const GivenDelays& Kept() { return *core_->DelaysOf(ShardId{0}); }
+  std::string WhyRejected(int rank, const Message& message) {
+    const wire::PushReply reply = Push(Worker(rank), message);
+    EXPECT_EQ(OutcomeOf(reply.answer(0)), Outcome::kRejected);
+    return reply.answer(0).refusal().rejected();
+  }
+
+  DelayTrace trace_;
+};
+
+TEST_F(ShardDelaysTest, AGradientWaitsForItsTurn) {
+  StartDelays();
+  EXPECT_EQ(PushCode(Worker(0), GivenPush(0, 0, 2)), Outcome::kOk);
+  EXPECT_EQ(Now(), 0) << "acknowledged, and the other's turn is first";
+  EXPECT_EQ(core_->Stats().held(), 1u);
+  EXPECT_EQ(PushCode(Worker(0), GivenPush(0, 0, 2)), Outcome::kOk) << "again";
+  EXPECT_EQ(core_->Stats().duplicates(), 1u);
+  const ShardCore::Effects effects = Send(Worker(1), GivenPush(0, 0, 4));
+  EXPECT_EQ(Now(), -2 - 1);
+  std::vector<Rank> order;
+  for (const ShardTraceRecord& record : effects.trace) {
+    if (record.kind == ShardTraceRecord::Kind::kUpdated)
+      order.push_back(record.ranks.at(0));
+  }
+  EXPECT_EQ(order, (std::vector<Rank>{Rank{1}, Rank{0}}));
+  EXPECT_EQ(core_->Stats().held(), 0u);
+  EXPECT_EQ(core_->Stats().applied(), 2u);
+}
+
+TEST_F(ShardDelaysTest, APullIsAnsweredWithTheVersionThatIsNamed) {
+  StartDelays();
+  EXPECT_EQ(AnswerIn(Send(Worker(0), PullOf(0, 1, 0, /*join=*/true)), 1), 0);
+  PushCode(Worker(0), GivenPush(0, 0, 2));
+  EXPECT_EQ(AnswerIn(Send(Worker(0), PullAt(1, 2)), 2), std::nullopt);
+  const ShardCore::Effects effects = Send(Worker(1), GivenPush(0, 0, 4));
+  EXPECT_EQ(AnswerIn(effects, 2), -2) << "parked until its turn, and no later";
+  EXPECT_EQ(Now(), -3);
+  EXPECT_EQ(AnswerIn(Send(Worker(0), PullAt(1, 3)), 3), -2) << "asked again";
+  EXPECT_EQ(AnswerIn(Send(Worker(1), PullAt(1, 4)), 4), -3);
+}
+
+TEST_F(ShardDelaysTest, AVersionIsKeptUntilItsLastReaderHasPushed) {
+  StartDelays();
+  PushCode(Worker(0), GivenPush(0, 0, 2));
+  EXPECT_EQ(Kept().kept_versions(), 0u) << "the present one";
+  PushCode(Worker(1), GivenPush(0, 0, 4));
+  EXPECT_EQ(Kept().kept_versions(), 1u) << "of turn 1, for rank 0";
+  PushCode(Worker(0), GivenPush(1, 1, 6));
+  EXPECT_EQ(Kept().kept_versions(), 1u) << "of turn 2, for rank 1";
+  EXPECT_EQ(Now(), -6);
+  EXPECT_EQ(PullCode(Worker(0), PullAt(1, 9)), Outcome::kRetry)
+      << "a late copy of a pull whose step is done";
+  PushCode(Worker(1), GivenPush(1, 2, 8));
+  EXPECT_EQ(Kept().kept_versions(), 0u);
+  EXPECT_EQ(Kept().waiting(), 0u);
+  EXPECT_EQ(AnswerIn(Send(Worker(1), PullAt(2, 10)), 10), -10) << "at the end";
+}
+
+TEST_F(ShardDelaysTest, TheFinalModelIsToldAfterAllTurns) {
+  StartDelays();
+  PushCode(Worker(0), GivenPush(0, 0, 2));
+  PushCode(Worker(1), GivenPush(0, 0, 4));
+  PushCode(Worker(0), GivenPush(1, 1, 6));
+  EXPECT_EQ(PullCode(Worker(0), PullAt(2, 1)), Outcome::kNone) << "parked";
+  const ShardCore::Effects again = Send(Worker(0), PullAt(2, 1));
+  ASSERT_EQ(again.sends.size(), 1u);
+  const wire::PullAnswer::Parked& parked =
+      again.sends[0].message.header.pull_reply().answer(0).parked();
+  EXPECT_EQ(parked.rank(), 1) << "whose turn is next";
+  EXPECT_EQ(parked.clock(), 1);
+  EXPECT_EQ(AnswerIn(Send(Worker(1), GivenPush(1, 2, 8)), 1), -10);
+}
+
+TEST_F(ShardDelaysTest, StalenessIsCountedAtTheTurns) {
+  StartDelays();
+  PushCode(Worker(0), GivenPush(0, 0, 2));
+  PushCode(Worker(1), GivenPush(0, 0, 4));
+  PushCode(Worker(0), GivenPush(1, 1, 6));
+  PushCode(Worker(1), GivenPush(1, 2, 8));
+  const run::ServerStats stats = core_->Stats();
+  // 0, 1, 1 and 1 updates missed.
+  EXPECT_EQ(stats.staleness_updates().bin(0), 1u);
+  EXPECT_EQ(stats.staleness_updates().bin(1), 3u);
+  EXPECT_EQ(stats.staleness_clocks().bin_size(), 1) << "less than one clock";
+  EXPECT_EQ(stats.staleness_clocks().bin(0), 4u);
+}
+
+TEST_F(ShardDelaysTest, WhatTheDelaysHaveNoPlaceForIsRejected) {
+  StartDelays();
+  EXPECT_THAT(WhyRejected(0, GivenPush(0, 1, 2)),
+              HasSubstr("name the version after 0 updates, which is 0"));
+  PushCode(Worker(0), GivenPush(0, 0, 2));
+  EXPECT_THAT(WhyRejected(0, GivenPush(1, 1, 2)),
+              HasSubstr("after 1 updates, which is not there yet"));
+  EXPECT_THAT(WhyRejected(1, AdvanceOf(1, 1)), HasSubstr("skips steps"));
+  PushCode(Worker(1), GivenPush(0, 0, 4));
+  PushCode(Worker(0), GivenPush(1, 1, 6));
+  EXPECT_THAT(WhyRejected(0, GivenPush(2, 3, 2)),
+              HasSubstr("the job has 2 steps"));
+}
+
+TEST_F(ShardDelaysTest, AGradientThatNoUpdateHasIsDropped) {
+  for (DelayTrace::Shard& shard : trace_.shards) {
+    shard.updates.erase(shard.updates.begin() + 1);  // Of rank 0 and clock 0.
+    shard.reads[3].version = 1;
+  }
+  StartDelays();
+  EXPECT_EQ(PushCode(Worker(0), GivenPush(0, 0, 2)), Outcome::kOk);
+  EXPECT_EQ(core_->Stats().dropped(), 1u);
+  EXPECT_EQ(core_->Stats().held(), 0u);
+  PushCode(Worker(1), GivenPush(0, 0, 4));
+  EXPECT_EQ(Now(), -2);
+}
+
+TEST_F(ShardDelaysTest, AMeanOfAClockIsOneUpdateInTheGivenOrder) {
+  for (DelayTrace::Shard& shard : trace_.shards) {
+    shard.updates = {{.clock = 0, .ranks = {0, 1}, .workers = 2},
+                     {.clock = 1, .ranks = {0, 1}, .workers = 2}};
+    shard.reads[2].version = shard.reads[3].version = 1;
+  }
+  stale_.add_stale()->mutable_drop()->set_beyond_clocks(0);
+  StartDelays();
+  PushCode(Worker(1), GivenPush(0, 0, 4));
+  EXPECT_EQ(Now(), 0);
+  PushCode(Worker(0), GivenPush(0, 0, 2));
+  EXPECT_EQ(Now(), -3);
+  EXPECT_EQ(core_->Stats().updates(), 1u);
+}
+
+TEST_F(ShardDelaysTest, ARuleForStaleGradientsSeesTheGivenVersion) {
+  stale_.add_stale()->mutable_delay_compensation()->set_lambda(0.5);
+  StartDelays();
+  PushCode(Worker(0), GivenPush(0, 0, 2));
+  PushCode(Worker(1), GivenPush(0, 0, 4));
+  // -2 from rank 1; 2 + 0.5 * 4 * (-2 - 0) = -2 from rank 0.
+  EXPECT_EQ(Now(), -2 + 1);
+  // From version 1, which is -2: 2 + 0.5 * 4 * (-1 + 2) = 4.
+  PushCode(Worker(0), GivenPush(1, 1, 2));
+  EXPECT_EQ(Now(), -1 - 2);
+}
+
+TEST_F(ShardDelaysTest, ADroppedGradientPassesItsTurn) {
+  stale_.add_stale()->mutable_drop()->set_beyond_clocks(0.25);
+  StartDelays();
+  PushCode(Worker(0), GivenPush(0, 0, 2));
+  const ShardCore::Effects effects = Send(Worker(0), PullAt(1, 5));
+  EXPECT_EQ(AnswerIn(effects, 5), std::nullopt);
+  PushCode(Worker(1),
+           GivenPush(0, 0, 4));  // Rank 0's misses one: half a clock.
+  EXPECT_EQ(Now(), -2);
+  EXPECT_EQ(core_->Stats().dropped(), 1u);
+  // After two turns, of which one changed nothing.
+  EXPECT_EQ(AnswerIn(Send(Worker(1), PullAt(1, 6)), 6), -2);
+  EXPECT_EQ(PushCode(Worker(1), GivenPush(1, 1, 8)), Outcome::kOk);
+}
+
+TEST_F(ShardDelaysTest, AGradientThatIsNotFinitePassesItsTurn) {
+  StartDelays();
+  EXPECT_EQ(PushCode(Worker(1), GivenPush(0, 0, kNan)), Outcome::kOk);
+  EXPECT_EQ(core_->Stats().nonfinite(0).gradients(), 1);
+  PushCode(Worker(0), GivenPush(0, 0, 2));
+  EXPECT_EQ(Now(), -1);
+  EXPECT_EQ(core_->Stats().updates(), 1u);
+  EXPECT_EQ(PushCode(Worker(0), GivenPush(1, 0, 2)), Outcome::kOk)
+      << "after one turn, which is still version 0";
+}
+
+TEST_F(ShardDelaysTest, ARateFactorIsThatOfItsGradient) {
+  StartDelays();
+  Message slow = GivenPush(0, 0, 2);
+  TheOnly(slow).set_rate_factor(0.5);
+  PushCode(Worker(0), slow);
+  PushCode(Worker(1), GivenPush(0, 0, 4));
+  EXPECT_EQ(Now(), -2 - 0.5);
+}
+
+}  // namespace
+}  // namespace slackline
