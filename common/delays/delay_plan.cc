@@ -20,10 +20,16 @@ absl::Status Unfit(const Parts&... parts) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const DelayPlan>> DelayPlan::Create(
-    DelayTrace trace, int workers, Clock steps) {
+    DelayTrace trace, int workers, Clock first, Clock steps) {
   if (trace.workers != workers) {
     return Unfit("the delays are those of ", trace.workers,
                  " workers, the job has ", workers, "; give it as many");
+  }
+  if (trace.first != first) {
+    return Unfit("the delays begin at clock ", trace.first,
+                 ", the job's steps over servers at clock ", first,
+                 "; the tables of one of them begin with a worker's values, "
+                 "and those of the other do not");
   }
   if (steps > kGradientsMax / workers) {
     return Unfit("the job has ", steps, " steps of ", workers,
@@ -42,11 +48,13 @@ absl::StatusOr<std::shared_ptr<const DelayPlan>> DelayPlan::Create(
 absl::Status DelayPlan::MakeIndex(size_t shard) {
   const DelayTrace::Shard& trace = trace_.shards[shard];
   Index& index = index_[shard];
-  const auto gradients = static_cast<size_t>(steps_ * trace_.workers);
+  const Clock first = trace_.first;
+  const auto gradients =
+      static_cast<size_t>(std::max<Clock>(0, steps_ - first) * trace_.workers);
   index.turns_before.assign(gradients, kUnknown);
   index.uses.assign(gradients, false);
   const auto fits = [&](int32_t rank, Clock clock) {
-    return rank >= 0 && rank < trace_.workers && clock >= 0;
+    return rank >= 0 && rank < trace_.workers && clock >= first;
   };
   const auto place = [&](int32_t rank, Clock clock) {
     return absl::StrCat("shard ", shard,
@@ -75,8 +83,9 @@ absl::Status DelayPlan::MakeIndex(size_t shard) {
   for (size_t id = 0; id < gradients; ++id) {
     if (index.turns_before[id] != kUnknown) continue;
     return Unfit("shard ", shard, " of the delays has no gradient of rank ",
-                 id % trace_.workers, " and clock ", id / trace_.workers,
-                 "; a job of ", steps_,
+                 id % trace_.workers, " and clock ",
+                 first + static_cast<Clock>(id) / trace_.workers, "; a job of ",
+                 steps_,
                  " steps needs one of every worker and "
                  "step: the recorded run had another number of steps, or its "
                  "worker skipped some, came late or was lost");
@@ -107,7 +116,8 @@ absl::Status DelayPlan::MakeIndex(size_t shard) {
 
 absl::Status DelayPlan::CheckFeasible() const {
   std::vector<int64_t> turns(trace_.shards.size(), 0);
-  std::vector<Clock> computed(static_cast<size_t>(trace_.workers), 0);
+  std::vector<Clock> computed(static_cast<size_t>(trace_.workers),
+                              trace_.first);
   const auto compute = [&](int32_t rank) {
     Clock& clock = computed[static_cast<size_t>(rank)];
     const Clock before = clock;

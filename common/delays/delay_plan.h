@@ -21,13 +21,16 @@ class DelayPlan {
   // Gradients of one shard; a plan takes some 100 bytes for each.
   static constexpr int64_t kGradientsMax = 4000000;
 
-  // For a job of so many workers and steps of each. InvalidArgument: the trace
-  // is of another number of workers or steps, lacks a gradient, has one twice,
-  // or contradicts itself, so that the job would stand still.
+  // For a job of so many workers and steps of each, of which those from `first`
+  // on are over servers. InvalidArgument: the trace is of another number of
+  // workers or steps, lacks a gradient, has one twice, or contradicts itself,
+  // so that the job would stand still.
   static absl::StatusOr<std::shared_ptr<const DelayPlan>> Create(
-      DelayTrace trace, int workers, Clock steps);
+      DelayTrace trace, int workers, Clock first, Clock steps);
 
   int workers() const { return trace_.workers; }
+  // Turns begin with gradients of this clock.
+  Clock first() const { return trace_.first; }
   Clock steps() const { return steps_; }
   // OK if it says what happens to a model of so many shards.
   absl::Status CheckShards(int shards) const;
@@ -53,8 +56,8 @@ class DelayPlan {
     bool IsMean(const DelayTrace::Update& update) const {
       return plan_->trace_.IsMean(update);
     }
-    // The gradient of this worker and clock is computed from the version after
-    // so many turns. After the last step: after all.
+    // The gradient of this worker and clock, at least first(), is computed from
+    // the version after so many turns. After the last step: after all.
     int64_t TurnsBefore(int32_t rank, Clock clock) const;
     // False: the shard drops it, whenever it comes.
     bool Uses(int32_t rank, Clock clock) const;
@@ -85,7 +88,7 @@ class DelayPlan {
   // Follows the trace without a model.
   absl::Status CheckFeasible() const;
   size_t GradientId(int32_t rank, Clock clock) const {
-    return static_cast<size_t>(clock * trace_.workers + rank);
+    return static_cast<size_t>((clock - trace_.first) * trace_.workers + rank);
   }
 
   const DelayTrace trace_;

@@ -54,16 +54,17 @@ DelaySource DelaySource::OfTrace(DelayTrace trace) {
 }
 
 absl::StatusOr<std::shared_ptr<const DelayPlan>> DelaySource::PlanFor(
-    int workers, Clock steps, uint64_t seed) const {
+    int workers, Clock first, Clock steps, uint64_t seed) const {
   if (recorded_ != nullptr)
-    return DelayPlan::Create(*recorded_, workers, steps);
+    return DelayPlan::Create(*recorded_, workers, first, steps);
   // Before so many are drawn.
   DelayTrace trace;
   trace.workers = workers;
+  trace.first = first;
   trace.any_model = true;
   if (steps <= DelayPlan::kGradientsMax / workers)
-    trace = MakeTrace(synthetic_, workers, steps, seed);
-  return DelayPlan::Create(std::move(trace), workers, steps);
+    trace = MakeTrace(synthetic_, workers, steps, seed, first);
+  return DelayPlan::Create(std::move(trace), workers, first, steps);
 }
 
 }  // namespace slackline

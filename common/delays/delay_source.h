@@ -25,6 +25,7 @@ class DelaySource {
 
   // As DelayPlan::Create() has it. Of a name the same for the same seed.
   absl::StatusOr<std::shared_ptr<const DelayPlan>> PlanFor(int workers,
+                                                           Clock first,
                                                            Clock steps,
                                                            uint64_t seed) const;
   // Of a recording: the SHA-256 of its files; empty for a name.

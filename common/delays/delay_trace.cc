@@ -67,23 +67,33 @@ class Recording {
  public:
   absl::Status Add(const nlohmann::json& record) {
     const std::string event = record.at("event").get<std::string>();
-    if (event == "install") {
-      return absl::InvalidArgumentError(
-          "the run has steps by all-reduce, which no server sees; record one "
-          "without");
-    }
-    if (event != "push" && event != "update") return absl::OkStatus();
+    if (event != "push" && event != "update" && event != "install")
+      return absl::OkStatus();
     SL_ASSIGN_OR_RETURN(const int64_t id,
                         WholeNumber(record.at("shard"), "shard", 0, kShardMax));
     if (id >= static_cast<int64_t>(trace_.shards.size())) {
       trace_.shards.resize(id + 1);
       versions_.resize(id + 1);
+      installed_.resize(id + 1, 0);
     }
     SL_ASSIGN_OR_RETURN(const Clock clock,
                         WholeNumber(record.at("clock"), "clock", 0, kStepsMax));
     SL_ASSIGN_OR_RETURN(
         const int64_t version,
         WholeNumber(record.at("version"), "version", 0, kVersionMax));
+    if (event == "install") {
+      // Before all else at the shard, and at one clock at all of them.
+      if (!trace_.shards[id].reads.empty() || installed_[id] != 0 ||
+          (trace_.first != 0 && trace_.first != clock) || clock == 0 ||
+          version == 0) {
+        return absl::InvalidArgumentError(
+            "the run changed to all-reduce and back, and no server sees those "
+            "steps; record one without");
+      }
+      trace_.first = clock;
+      installed_[id] = version;
+      return absl::OkStatus();
+    }
     if (event == "push") {
       SL_ASSIGN_OR_RETURN(const int32_t rank, RankOf(record.at("rank")));
       trace_.workers = std::max(trace_.workers, rank + 1);
@@ -116,14 +126,23 @@ class Recording {
       // A shard that has moved has its records in several files.
       std::sort(updates.begin(), updates.end(),
                 [](const auto& a, const auto& b) { return a.first < b.first; });
+      const int64_t base = installed_[id];
+      if (trace_.first != 0 && base == 0) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "shard ", id, " lacks what it became by the steps before clock ",
+            trace_.first, "; a file of the recording is incomplete"));
+      }
       for (size_t i = 0; i < updates.size(); ++i) {
-        if (updates[i].first != static_cast<int64_t>(i) + 1) {
+        const int64_t version = base + static_cast<int64_t>(i) + 1;
+        if (updates[i].first != version) {
           return absl::InvalidArgumentError(absl::StrCat(
-              "shard ", id, ": the update to version ", i + 1,
+              "shard ", id, ": the update to version ", version,
               " is missing; a file of the recording is incomplete"));
         }
         trace_.shards[id].updates.push_back(std::move(updates[i].second));
       }
+      for (DelayTrace::Read& read : trace_.shards[id].reads)
+        read.version -= base;
     }
     return std::move(trace_);
   }
@@ -137,6 +156,7 @@ class Recording {
 
   DelayTrace trace_;
   std::vector<std::vector<std::pair<int64_t, DelayTrace::Update>>> versions_;
+  std::vector<int64_t> installed_;  // Versions by all-reduce; 0: none.
   std::set<std::pair<std::pair<int64_t, int32_t>, Clock>> seen_;
 };
 
@@ -171,24 +191,26 @@ absl::StatusOr<SyntheticDelays> ParseSyntheticDelays(absl::string_view spec) {
 }
 
 DelayTrace MakeTrace(const SyntheticDelays& delays, int workers, Clock steps,
-                     uint64_t seed) {
+                     uint64_t seed, Clock first) {
   Rng rng = Rng(seed).Fork("delays");
   DelayTrace trace;
   trace.workers = workers;
+  trace.first = first;
   trace.any_model = true;
   DelayTrace::Shard& shard = trace.shards.emplace_back();
   std::vector<int32_t> order(workers);
   for (int32_t rank = 0; rank < workers; ++rank) order[rank] = rank;
-  for (Clock clock = 0; clock < steps; ++clock) {
+  for (Clock clock = first; clock < steps; ++clock) {
     for (int i = workers - 1; i > 0; --i)
       std::swap(order[i], order[rng.Below(i + 1)]);
     for (const int32_t rank : order) {
       const int64_t delay =
-          std::min(clock, DrawDelay(delays, rank == workers - 1, rng));
+          std::min(clock - first, DrawDelay(delays, rank == workers - 1, rng));
       shard.updates.push_back(
           {.clock = clock, .ranks = {rank}, .workers = workers});
-      shard.reads.push_back(
-          {.rank = rank, .clock = clock, .version = (clock - delay) * workers});
+      shard.reads.push_back({.rank = rank,
+                             .clock = clock,
+                             .version = (clock - first - delay) * workers});
     }
   }
   return trace;

@@ -35,6 +35,9 @@ struct DelayTrace {
     std::vector<Read> reads;  // At most one for each worker and clock.
   };
   int workers = 0;
+  // Of the first gradients. The steps before were by all-reduce, as when tables
+  // begin with a worker's values; versions count from what they came to.
+  Clock first = 0;
   // By shard id; or one that stands for every shard of whatever model.
   std::vector<Shard> shards;
   bool any_model = false;
@@ -66,14 +69,15 @@ struct SyntheticDelays {
 bool IsSyntheticSpec(absl::string_view spec);
 // InvalidArgument lists the names.
 absl::StatusOr<SyntheticDelays> ParseSyntheticDelays(absl::string_view spec);
+// Gradients of the clocks from `first` to below `steps`.
 DelayTrace MakeTrace(const SyntheticDelays& delays, int workers, Clock steps,
-                     uint64_t seed);
+                     uint64_t seed, Clock first = 0);
 
 // What the servers of a run with train.trace have recorded in
 // trace-server-N.jsonl of its folder. NotFound: nothing recorded.
 // InvalidArgument with file and line: damaged, or the run had steps by
-// all-reduce, or more lives of a worker than one, which a trace cannot tell
-// apart.
+// all-reduce after some over servers, or more lives of a worker than one, which
+// a trace cannot tell apart.
 absl::StatusOr<DelayTrace> ReadRecordedTrace(const std::string& folder);
 
 }  // namespace slackline

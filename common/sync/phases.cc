@@ -33,6 +33,13 @@ const ModeRule& RuleAt(const wire::View& view, Clock clock) {
   return RuleOf(PhaseAt(view, clock).mode());
 }
 
+const wire::Phase* GivenDelaysPhase(const wire::View& view) {
+  for (const wire::Phase& phase : view.phase()) {
+    if (RuleOf(phase.mode()).follows_given_delays()) return &phase;
+  }
+  return nullptr;
+}
+
 PullNeeds NeedsAt(const wire::View& view, Clock clock, bool granted) {
   const int index = IndexAt(view, clock);
   const wire::Phase& phase = view.phase(index);

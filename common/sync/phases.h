@@ -24,6 +24,9 @@ const wire::Phase* PhaseAfter(const wire::View& view, Clock clock);
 // The rule of that phase.
 const ModeRule& RuleAt(const wire::View& view, Clock clock);
 
+// The phase of given delays; nullptr: the job has none.
+const wire::Phase* GivenDelaysPhase(const wire::View& view);
+
 // What a shard must have before it answers a pull of `clock`: what the mode of
 // the phase needs, and what the phase before leaves behind. `granted`: to a
 // worker that may do the mode's extra steps.

@@ -47,6 +47,20 @@ def test_two_runs_of_bsp_and_one_by_all_reduce_end_with_the_same_bits(tmp_path):
     assert len(shas) == 1
 
 
+def test_with_given_delays_every_run_ends_with_the_same_bits(tmp_path):
+    jobs = [
+        run_job(tmp_path, USUAL, "--delays", delays, name=name)
+        for name, delays in (("a", "uniform:4"), ("b", "uniform:4"), ("c", "uniform:2"))
+    ]
+    shas = [job.succeeded().summary["model_sha256"] for job in jobs]
+    assert shas[0] == shas[1] != shas[2]
+    assert jobs[0].summary["mode"] == "delays:uniform:4"
+    assert 2 <= jobs[0].summary["staleness_clocks"]["max"] <= 4
+    figures = ("step", "loss", "accuracy")
+    records = [[[r.get(f) for f in figures] for r in job.records("eval")] for job in jobs]
+    assert records[0] == records[1] and len(records[0]) == 2
+
+
 def test_figures_of_one_s_own_are_in_the_records(tmp_path):
     script = USUAL.replace("job.log(loss=loss)", "job.log(loss=loss, size=float(len(x)))").replace(
         "right(net, test_set))", "{'accuracy': right(net, test_set), 'spread': 2.5})"

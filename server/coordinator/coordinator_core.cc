@@ -12,6 +12,7 @@
 #include "common/cut.h"
 #include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
+#include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
 
 namespace slackline {
@@ -262,26 +263,25 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   const wire::JoinRequest& model = members_.model();
   placement_.Start({model.table().begin(), model.table().end()},
                    options_.shard_elements, now);
-  if (modes_.follows_given_delays()) {
-    if (const std::string unfit = WhyDelaysUnfit(model, effects);
-        !unfit.empty()) {
-      return editor_.End(JobEndOf(wire::JobEnd::NOT_FORMED, unfit));
-    }
-  }
   data_ = members_.FindWorker(0)->join.data();
   editor_.Run(model.steps_total(), model.steps_per_epoch());
   modes_.Start(effects);
+  if (const wire::Phase* const given = GivenDelaysPhase(view())) {
+    const std::string unfit = WhyDelaysUnfit(given->from(), effects);
+    if (!unfit.empty())
+      return editor_.End(JobEndOf(wire::JobEnd::NOT_FORMED, unfit));
+  }
   outcome_.OnRunning(now);
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
                                       options_.workers,
                                       " workers have joined; the job runs"));
 }
 
-std::string CoordinatorCore::WhyDelaysUnfit(const wire::JoinRequest& model,
+std::string CoordinatorCore::WhyDelaysUnfit(Clock from,
                                             Effects* effects) const {
   SL_CHECK(options_.delays != nullptr, "the delays of the job are not here");
   const absl::StatusOr<std::shared_ptr<const DelayPlan>> plan =
-      options_.delays->PlanFor(options_.workers, model.steps_total(),
+      options_.delays->PlanFor(options_.workers, from, view().steps_total(),
                                options_.seed);
   const absl::Status fits =
       plan.ok() ? (*plan)->CheckShards(view().owner_server_size())

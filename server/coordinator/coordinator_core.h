@@ -148,10 +148,9 @@ class CoordinatorCore {
   void OnLeave(const wire::Leave& leave, Member* member, absl::Time now,
                Effects* effects);
   void StartIfComplete(absl::Time now, Effects* effects);
-  // Empty, or why the tables and steps of this job do not fit its delays. Says
-  // what it takes to keep to them.
-  std::string WhyDelaysUnfit(const wire::JoinRequest& model,
-                             Effects* effects) const;
+  // Empty, or why the tables and steps of this job do not fit its delays, which
+  // hold from that clock on. Says what it takes to keep to them.
+  std::string WhyDelaysUnfit(Clock from, Effects* effects) const;
   // Removes who holds others up, and ends the job if no worker can go on. Looks
   // at all workers, a few times in the time between two heartbeats of one.
   void EndStalls(absl::Time now, Effects* effects);

@@ -7,7 +7,7 @@ namespace slackline {
 GivenDelays::GivenDelays(std::shared_ptr<const DelayPlan> plan, ShardId shard)
     : plan_(std::move(plan)),
       shard_(shard),
-      next_clock_(static_cast<size_t>(plan_->workers()), 0) {}
+      next_clock_(static_cast<size_t>(plan_->workers()), plan_->first()) {}
 
 int64_t GivenDelays::TurnsBefore(Rank rank, Clock clock) const {
   return plan_->Of(shard_).TurnsBefore(static_cast<int32_t>(rank), clock);

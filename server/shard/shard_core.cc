@@ -221,11 +221,12 @@ StalePushes ShardCore::NewStalePushes(ShardId shard) const {
 void ShardCore::CreateShards() {
   created_ = true;
   std::shared_ptr<const DelayPlan> plan;
-  if (RuleAt(view_->proto(), 0).follows_given_delays()) {
+  if (const wire::Phase* const given = GivenDelaysPhase(view_->proto())) {
     SL_CHECK(options_.delays != nullptr, "the delays of the job are not here");
     absl::StatusOr<std::shared_ptr<const DelayPlan>> made =
         options_.delays->PlanFor(static_cast<int>(view_->workers().size()),
-                                 view_->proto().steps_total(), options_.seed);
+                                 given->from(), view_->proto().steps_total(),
+                                 options_.seed);
     // The coordinator has looked at the same ones.
     SL_CHECK(made.ok(), made.status().ToString());
     plan = *std::move(made);
@@ -1178,7 +1179,8 @@ std::optional<wire::Refusal> ShardCore::OnAdmitted(Place& place,
   // A late copy: the worker has computed that step, and what it was computed
   // from may be let go.
   if (serving.delays.given() && !pull.has_state() &&
-      pull.step().clock() < participant->clock) {
+      pull.step().clock() <
+          std::max(participant->clock, serving.delays.plan().first())) {
     return Retry();
   }
   const StalenessGate::Pull gated = Gated(serving, sender.peer, pull);
@@ -1218,6 +1220,7 @@ StalenessGate::Pull ShardCore::Gated(Serving& serving, const PeerId& from,
   if (serving.delays.given()) {
     gated.clock = pull.step().clock();  // 0 of a worker that joins.
     gated.own_clock = pull.step().own_clock();
+    gated.needed = NeedsAt(view_->proto(), gated.clock).of_all;
     gated.complete = serving.delays.TurnsBefore(gated.rank, gated.clock);
     return gated;
   }

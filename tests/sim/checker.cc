@@ -1408,6 +1408,7 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
   if (given) {
     const size_t turns = TurnsBefore(twin, record.rank, pull.clock);
     if (turns >= twin.after_turns.size() ||
+        twin.min_clock < scenario_.delays.first ||
         twin.after_turns[turns] != record.version) {
       return Report(
           Invariant::kVersionOrder,
@@ -1491,7 +1492,9 @@ void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate,
     const wire::View& view = ViewFor(puller->first, owner);
     const bool may_go =
         scenario_.mode.has_delays()
-            ? TurnsBefore(twin, pull.rank, pull.clock) < twin.after_turns.size()
+            ? twin.min_clock >= scenario_.delays.first &&
+                  TurnsBefore(twin, pull.rank, pull.clock) <
+                      twin.after_turns.size()
         : pull.state ? twin.min_clock >= pull.clock
                      : twin.min_clock >= NeededClock(view, pull.clock,
                                                      /*largest_bound=*/false) &&
@@ -1773,6 +1776,7 @@ void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
     return Report(Invariant::kExactlyOnce, absl::StrCat(what, " once more"));
   }
   twin.installed_at = record.clock;
+  twin.after_turns = {record.version};  // Turns begin here.
   ++stats_.installs;
   const ModelPtr model = ModelOf(life, "installs shards");
   if (model == nullptr) return;

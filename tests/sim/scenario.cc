@@ -412,16 +412,18 @@ namespace {
 // What a run of so many steps, in which everything takes its time, could have
 // left: gradients reach each shard by themselves, and now and then one is
 // dropped; or each shard makes one mean of a clock's.
-DelayTrace RandomRecording(int workers, Clock steps, size_t shards, Rng& rng) {
+DelayTrace RandomRecording(int workers, Clock first, Clock steps, size_t shards,
+                           Rng& rng) {
   DelayTrace trace;
   trace.workers = workers;
+  trace.first = first;
   trace.shards.resize(shards);
   const bool means = rng.Chance(0.3);
   // By worker: its next step; by worker and shard: its gradients that are
   // there.
-  std::vector<Clock> computed(static_cast<size_t>(workers), 0);
+  std::vector<Clock> computed(static_cast<size_t>(workers), first);
   std::vector<std::vector<Clock>> arrived(static_cast<size_t>(workers),
-                                          std::vector<Clock>(shards, 0));
+                                          std::vector<Clock>(shards, first));
   const auto complete = [&](size_t shard) {
     Clock least = steps;
     for (const std::vector<Clock>& of_worker : arrived)
@@ -479,6 +481,9 @@ DelayTrace RandomRecording(int workers, Clock steps, size_t shards, Rng& rng) {
 
 void Scenario::GiveDelays(Rng& rng) {
   std::string& given = *mode.mutable_delays()->mutable_given();
+  // Then the first step is by all-reduce.
+  modes.begins_with_worker = rng.Chance(0.3);
+  const Clock first = modes.begins_with_worker ? 1 : 0;
   if (rng.Chance(0.4)) {
     given = "a recording";
     size_t shards = 0;
@@ -486,14 +491,14 @@ void Scenario::GiveDelays(Rng& rng) {
       shards +=
           static_cast<size_t>((elements + shard_elements - 1) / shard_elements);
     }
-    delays = RandomRecording(workers, steps, shards, rng);
+    delays = RandomRecording(workers, first, steps, shards, rng);
   } else {
     constexpr const char* kNames[] = {"constant", "uniform", "geometric",
                                       "straggler"};
     given = absl::StrCat(kNames[rng.Below(4)], ":", rng.Between(0, 6));
     const absl::StatusOr<SyntheticDelays> named = ParseSyntheticDelays(given);
     SL_CHECK(named.ok(), named.status().ToString());
-    delays = MakeTrace(*named, workers, steps, seed);
+    delays = MakeTrace(*named, workers, steps, seed, first);
   }
   // Who dies ends the job; most runs are to go on.
   if (rng.Chance(0.7)) {

@@ -36,13 +36,13 @@ DelayTrace Recorded() {
 }
 
 std::shared_ptr<const DelayPlan> PlanOf(const DelayTrace& trace) {
-  const auto plan = DelayPlan::Create(trace, 2, 2);
+  const auto plan = DelayPlan::Create(trace, 2, 0, 2);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
 
 std::string WhyNot(const DelayTrace& trace, int workers = 2, Clock steps = 2) {
-  const auto plan = DelayPlan::Create(trace, workers, steps);
+  const auto plan = DelayPlan::Create(trace, workers, 0, steps);
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(plan.status().message());
 }
@@ -74,7 +74,8 @@ TEST(DelayPlan, SaysHowManyVersionsHaveToBeKept) {
   const auto of_name = [](const std::string& given) {
     const absl::StatusOr<DelaySource> source = DelaySource::Load(given);
     EXPECT_TRUE(source.ok()) << source.status();
-    const auto plan = source->PlanFor(/*workers=*/4, /*steps=*/100, /*seed=*/1);
+    const auto plan =
+        source->PlanFor(/*workers=*/4, /*first=*/0, /*steps=*/100, /*seed=*/1);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return (*plan)->kept_versions_max();
   };
@@ -88,7 +89,7 @@ TEST(DelayPlan, ByNameIsTheTraceOfTheSameSeed) {
   const absl::StatusOr<DelaySource> source = DelaySource::Load("uniform:3");
   ASSERT_TRUE(source.ok());
   EXPECT_EQ(source->sha256(), "");
-  const auto plan = source->PlanFor(4, 50, 7);
+  const auto plan = source->PlanFor(4, 0, 50, 7);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const DelayTrace trace =
       MakeTrace(*ParseSyntheticDelays("uniform:3"), 4, 50, 7);
@@ -99,6 +100,24 @@ TEST(DelayPlan, ByNameIsTheTraceOfTheSameSeed) {
     EXPECT_FALSE(shard.IsMean(shard.turn(0)));
   }
   EXPECT_TRUE((*plan)->CheckShards(17).ok());
+}
+
+TEST(DelayPlan, BeginsWhereTheStepsOverServersDo) {
+  const absl::StatusOr<DelaySource> source = DelaySource::Load("constant:2");
+  ASSERT_TRUE(source.ok());
+  const auto plan = source->PlanFor(/*workers=*/3, /*first=*/1, /*steps=*/5, 7);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const DelayPlan::OfShard shard = (*plan)->Of(ShardId{0});
+  EXPECT_EQ(shard.turn_count(), 4 * 3);
+  EXPECT_EQ(shard.turn(0).clock, 1);
+  EXPECT_EQ(shard.TurnsBefore(0, 1), 0);
+  EXPECT_EQ(shard.TurnsBefore(0, 3), 0);
+  EXPECT_EQ(shard.TurnsBefore(0, 4), 3);
+  EXPECT_EQ(shard.TurnsBefore(0, 5), 12);
+  EXPECT_THAT(
+      std::string(DelayPlan::Create(Recorded(), 2, 1, 2).status().message()),
+      HasSubstr("the delays begin at clock 0, the job's steps over servers at "
+                "clock 1"));
 }
 
 TEST(DelayPlan, WhatAJobCannotFollowIsRefusedWithTheReason) {

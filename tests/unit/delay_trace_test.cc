@@ -176,6 +176,25 @@ TEST(RecordedTrace, HasTheUpdatesOfAShardInTheOrderOfItsVersions) {
   EXPECT_EQ(trace->shards[1].updates[0].workers, 2);
 }
 
+std::string Install(int shard, Clock clock, int version) {
+  return absl::StrCat(R"({"event":"install","shard":)", shard,
+                      R"(,"rank":0,"clock":)", clock,
+                      R"(,"min_clock":0,"version":)", version, "}\n");
+}
+
+TEST(RecordedTrace, VersionsCountFromWhatTheFirstStepsByAllReduceCameTo) {
+  const TempFolder folder;
+  folder.Write(
+      "trace-server-0.jsonl",
+      Install(0, 1, 1) + Push(0, 1, 1) + Update("0", 2, 1, 2) + Push(0, 2, 2));
+  const absl::StatusOr<DelayTrace> trace = ReadRecordedTrace(folder.path());
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->first, 1);
+  ASSERT_EQ(trace->shards[0].updates.size(), 1u);
+  EXPECT_EQ(trace->shards[0].reads[0].version, 0);
+  EXPECT_EQ(trace->shards[0].reads[1].version, 1);
+}
+
 TEST(RecordedTrace, WhatCannotBeReplayedIsRefusedWithItsPlace) {
   const TempFolder empty;
   EXPECT_TRUE(absl::IsNotFound(ReadRecordedTrace(empty.path()).status()));
@@ -184,9 +203,14 @@ TEST(RecordedTrace, WhatCannotBeReplayedIsRefusedWithItsPlace) {
               HasSubstr("trace-server-0.jsonl:2: no record"));
   EXPECT_THAT(ErrorOf(Push(0, 0, 0) + Push(0, 0, 1)),
               HasSubstr(":2: rank 0 pushed clock 0 to shard 0 a second time"));
-  EXPECT_THAT(ErrorOf(R"({"event":"install","shard":0,"rank":0,"clock":5,)"
-                      R"("min_clock":0,"version":9})"),
-              HasSubstr(":1: the run has steps by all-reduce"));
+  EXPECT_THAT(ErrorOf(Push(0, 0, 0) + Install(0, 5, 9)),
+              HasSubstr(":2: the run changed to all-reduce and back"));
+  EXPECT_THAT(ErrorOf(Install(0, 1, 1) + Install(0, 5, 9)),
+              HasSubstr(":2: the run changed to all-reduce and back"));
+  EXPECT_THAT(ErrorOf(Install(0, 1, 1) + Install(1, 5, 9)),
+              HasSubstr(":2: the run changed to all-reduce and back"));
+  EXPECT_THAT(ErrorOf(Install(1, 1, 1) + Push(0, 1, 0)),
+              HasSubstr("shard 0 lacks what it became by the steps before"));
   EXPECT_THAT(ErrorOf(Push(0, 0, 0) + Update("0", 1, 0, 2)),
               HasSubstr("shard 0: the update to version 1 is missing"));
   EXPECT_THAT(ErrorOf(""), HasSubstr("the trace has no pushes"));

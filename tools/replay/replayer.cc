@@ -73,6 +73,13 @@ Replayer::Replayer(const config::ClusterConfig& config, DelayTrace trace,
       labels_(config.data().batch_size()) {}
 
 absl::Status Replayer::Prepare() {
+  if (trace_.first != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the recorded run did its steps before clock ", trace_.first,
+        " by all-reduce, as programs of one's own do whose tables begin with a "
+        "worker's values; a replay does not: give the delays to a job of that "
+        "program, with slackline run --delays"));
+  }
   const auto workers = static_cast<int>(WorkerProcesses(config_).size());
   if (trace_.workers != workers) {
     return absl::InvalidArgumentError(absl::StrCat(
