@@ -31,10 +31,15 @@ absl::StatusOr<std::shared_ptr<const DelayPlan>> DelayPlan::Create(
                  "; the tables of one of them begin with a worker's values, "
                  "and those of the other do not");
   }
-  if (steps > kGradientsMax / workers) {
-    return Unfit("the job has ", steps, " steps of ", workers,
-                 " workers; with given delays at most ", kGradientsMax,
-                 " gradients are allowed, lower train { max_steps: ... }");
+  const auto shards = static_cast<int64_t>(trace.shards.size());
+  if (steps > kGradientsMax / workers / std::max<int64_t>(1, shards)) {
+    return Unfit("the job has ", steps, " steps of ", workers, " workers",
+                 shards > 1
+                     ? absl::StrCat(", and the recording ", shards, " shards")
+                     : "",
+                 "; with given delays at most ", kGradientsMax,
+                 " gradients are allowed, lower train { max_steps: ... }",
+                 shards > 1 ? " or raise limits { shard_kib: ... }" : "");
   }
   const bool by_name = trace.any_model;
   std::shared_ptr<DelayPlan> plan(new DelayPlan(std::move(trace), steps));

@@ -18,7 +18,8 @@ namespace slackline {
 
 class DelayPlan {
  public:
-  // Gradients of one shard; a plan takes some 100 bytes for each.
+  // Gradients of all shards that have delays of their own; a plan takes some
+  // 100 bytes for each.
   static constexpr int64_t kGradientsMax = 4000000;
 
   // For a job of so many workers and steps of each, of which those from `first`

@@ -1,10 +1,13 @@
 // What a run has recorded of its gradients, and the name of made-up delays.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/delays/delay_plan.h"
 #include "common/delays/delay_trace.h"
 #include "common/status.h"
 #include "tests/fuzz/input.h"
@@ -36,7 +39,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static slackline::fuzz::MemoryFile file;
   static const RunFolder folder(file.path());
   file.Write(data, size);
-  (void)slackline::ReadRecordedTrace(folder.path());
+  auto trace = slackline::ReadRecordedTrace(folder.path());
+  if (trace.ok()) {
+    slackline::Clock steps = 0;
+    for (const slackline::DelayTrace::Shard& shard : trace->shards) {
+      for (const slackline::DelayTrace::Read& read : shard.reads)
+        steps = std::max(steps, read.clock + 1);
+    }
+    const int workers = trace->workers;
+    const slackline::Clock first = trace->first;
+    const auto plan =
+        slackline::DelayPlan::Create(*std::move(trace), workers, first, steps);
+    if (plan.ok()) (void)(*plan)->kept_versions_max();
+  }
   (void)slackline::ParseSyntheticDelays(
       {reinterpret_cast<const char*>(data), size});
   return 0;
