@@ -60,9 +60,9 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.failed, 0);
   for (const int64_t mode :
        {counts.bsp, counts.ssp, counts.asp, counts.dssp, counts.backup}) {
-    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 12);
+    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 16);
   }
-  EXPECT_GE(counts.delays, static_cast<int64_t>(kSeedsPerBlock) / 12);
+  EXPECT_GE(counts.delays, static_cast<int64_t>(kSeedsPerBlock) / 25);
   EXPECT_GT(counts.checker.given_updates, 1000);
   EXPECT_GT(counts.checker.given_answers, 100);
   const NetworkStats& network = counts.network;
@@ -114,7 +114,7 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   for (int step = 0; step < kMoveSteps; ++step) {
     SCOPED_TRACE(MoveStepName(static_cast<MoveStep>(step)));
     EXPECT_GT(counts.steps[step], 500);
-    EXPECT_GT(counts.step_faults[step], 1);
+    EXPECT_GT(counts.step_faults[step], 0);
   }
 
   // Beyond losses, cuts and crashes.
@@ -311,14 +311,17 @@ TEST(RealitySimTest, EveryPartHappensByItself) {
     if (!*Reality(usual).Find(name)) continue;
     int runs = 0;
     for (uint64_t seed = 2'000'000; seed < 2'000'100; ++seed) {
-      Scenario scenario = Scenario::RandomModes(seed);
+      // Given delays are in place of a mode.
+      const bool modes = !reality.given_delays;
+      Scenario scenario =
+          modes ? Scenario::RandomModes(seed) : Scenario::Random(seed);
       scenario.Widen(reality);
       if (!*scenario.reality.Find(name)) continue;
       ++runs;
       const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
       EXPECT_FALSE(report.violation.has_value())
-          << "slackline_sim --modes --with=" << name << " --seed=" << seed
-          << ": " << report.violation->what;
+          << "slackline_sim" << (modes ? " --modes" : "") << " --with=" << name
+          << " --seed=" << seed << ": " << report.violation->what;
     }
     EXPECT_GT(runs, 3);
   }

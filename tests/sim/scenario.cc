@@ -324,7 +324,7 @@ void Scenario::Widen(const Reality& wanted) {
   };
   draws(&Reality::clocks, "clocks", 0.5);
   if (!modes.changes) {
-    if (auto rng = draws(&Reality::given_delays, "given delays", 0.2))
+    if (auto rng = draws(&Reality::given_delays, "given delays", 0.1))
       GiveDelays(*rng);
   }
   if (auto rng = draws(&Reality::rules, "rules", 0.3)) {
@@ -500,6 +500,9 @@ void Scenario::GiveDelays(Rng& rng) {
     SL_CHECK(named.ok(), named.status().ToString());
     delays = MakeTrace(*named, workers, steps, seed, first);
   }
+  // Nothing moves, so nobody waits for moves at the last step; others may wait
+  // for that step here.
+  placement.linger = false;
   // Who dies ends the job; most runs are to go on.
   if (rng.Chance(0.7)) {
     faults.erase(std::remove_if(faults.begin(), faults.end(),
