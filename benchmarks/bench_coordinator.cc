@@ -8,7 +8,8 @@
 // joining and leaving of a worker make a new view, which goes to all members as
 // a change: so they cost some microseconds for each member, and none for each
 // shard; change_bytes is the size of such a message, view_bytes that of the
-// whole view. A barrier costs a lookup for each call.
+// whole view. A collective of the workers' programs costs a look at all of
+// them for each call.
 //
 // Before anything is timed, a member follows all changes, and must have the
 // coordinator's view at the end.
@@ -113,14 +114,14 @@ class Job {
     workers_[Index(rank)] = Join(PeerId::Kind::kWorker, rank);
   }
   // Of all workers.
-  void Barrier() {
-    const std::string name = absl::StrCat("barrier ", ++calls_);
+  void Gather() {
+    ++calls_;
     for (int rank = 0; rank < size_.workers; ++rank) {
       Message message;
       wire::Call& call = *message.header.mutable_call();
       call.set_call_id(calls_);
       call.set_incarnation(workers_[Index(rank)].incarnation);
-      call.mutable_barrier()->set_name(name);
+      call.mutable_gather()->set_place(calls_);
       Send(workers_[Index(rank)].peer, message);
     }
   }
@@ -251,7 +252,7 @@ void Run(const Size& size, bool smoke) {
       MicrosOf(repeats, few, [&](int i) { job.Move(i % size.shards); });
   const Spread join = MicrosOf(
       repeats, few, [&](int i) { job.LeaveAndJoin(i % size.workers); });
-  const Spread barrier = MicrosOf(repeats, few, [&](int) { job.Barrier(); });
+  const Spread gather = MicrosOf(repeats, few, [&](int) { job.Gather(); });
   // What a member makes of one change.
   wire::ViewChange change;
   change.set_base(job.followed().number());
@@ -267,7 +268,7 @@ void Run(const Size& size, bool smoke) {
       "%7d %7d %7d | %9.2f %9.2f | %9.1f %9.1f %9.2f %9.1f | %8zu %8zu\n",
       size.servers, size.workers, size.shards, worker_beat.median,
       server_beat.median, move.median / 2, join.median / 2,
-      barrier.median / size.workers, with.median, job.change_bytes(),
+      gather.median / size.workers, with.median, job.change_bytes(),
       view_bytes);
   PrintJsonLine(
       "coordinator",
@@ -278,7 +279,7 @@ void Run(const Size& size, bool smoke) {
        {"server_heartbeat_us", ToJson(server_beat)},
        {"move_of_two_views_us", ToJson(move)},
        {"rejoin_of_two_views_us", ToJson(join)},
-       {"barrier_of_all_us", ToJson(barrier)},
+       {"gather_of_all_us", ToJson(gather)},
        {"member_applies_change_us", ToJson(with)},
        {"change_bytes", job.change_bytes()},
        {"view_bytes", view_bytes},
@@ -314,7 +315,7 @@ int Main(int argc, char** argv) {
       "servers workers  shards | heartbeat of    | new view  new view"
       "   call of  member's |    bytes of\n"
       "                        |   worker    server |   by move   by join"
-      "   barrier   change |   change     view\n",
+      "    gather   change |   change     view\n",
       "", "", "");
   for (const Size& size : sizes) Run(size, smoke);
   return 0;

@@ -16,6 +16,14 @@ inline constexpr int kTimeoutMsMax = 24 * kHourMs;
 // Figures of a program's own in one record of metrics, and of their names.
 inline constexpr size_t kMetricValuesMax = 64;
 inline constexpr size_t kMetricNameBytesMax = 64;
+// What a worker may bring to one collective of the workers' programs: all of
+// them together are kept by the coordinator.
+inline constexpr size_t GatherBytesMax(int workers) {
+  constexpr size_t kOfOne = size_t{1} << 20;
+  constexpr size_t kOfAll = size_t{64} << 20;
+  const size_t share = kOfAll / static_cast<size_t>(workers < 1 ? 1 : workers);
+  return share < kOfOne ? share : kOfOne;
+}
 inline constexpr int64_t kStepsMax = int64_t{1} << 40;
 
 }  // namespace slackline

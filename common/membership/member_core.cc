@@ -109,8 +109,14 @@ uint64_t MemberCore::Call(wire::Call kind, Payload value, absl::Time now,
   if (!value.empty()) message.payloads.push_back(std::move(value));
   effects->sends.push_back(message);
   calls_[id] = {.message = std::move(message),
-                .resend_at = now + options_.call_retry};
+                .resend_at = now + options_.call_retry,
+                .obstacle = {}};
   return id;
+}
+
+std::string MemberCore::ObstacleOf(uint64_t call_id) const {
+  const auto call = calls_.find(call_id);
+  return call == calls_.end() ? "" : call->second.obstacle;
 }
 
 void MemberCore::OnJoinReply(const wire::JoinReply& reply, absl::Time now,
@@ -219,8 +225,10 @@ void MemberCore::OnMessage(const Message& message, absl::Time now,
     case wire::Header::kCallReply: {
       const auto call = calls_.find(message.header.call_reply().call_id());
       if (call == calls_.end()) return;
-      if (message.header.call_reply().code() == wire::RETRY)
-        return;  // Not yet.
+      if (message.header.call_reply().code() == wire::RETRY) {  // Not yet.
+        call->second.obstacle = message.header.call_reply().error();
+        return;
+      }
       if (message.header.call_reply().code() == wire::FENCED) {
         effects->fenced = true;
         return;
@@ -229,8 +237,7 @@ void MemberCore::OnMessage(const Message& message, absl::Time now,
       effects->answers.push_back(
           {.call_id = message.header.call_reply().call_id(),
            .reply = message.header.call_reply(),
-           .value = message.payloads.empty() ? Payload()
-                                             : message.payloads.front()});
+           .values = message.payloads});
       return;
     }
     case wire::Header::kErrorReply:

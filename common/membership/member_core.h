@@ -43,7 +43,7 @@ class MemberCore {
   struct CallResult {
     uint64_t call_id = 0;
     wire::CallReply reply;
-    Payload value;  // Of a StoreGet.
+    std::vector<Payload> values;  // Of a StoreGet one, of a Gather each rank's.
   };
   struct Effects {
     std::vector<Message> sends;
@@ -96,6 +96,8 @@ class MemberCore {
   // Nobody waits for the answer any more: the call is not repeated, and its
   // answer is ignored. A call that is answered or unknown is not an error.
   void Cancel(uint64_t call_id) { calls_.erase(call_id); }
+  // Why a call has no answer yet, as the coordinator said last; may be empty.
+  std::string ObstacleOf(uint64_t call_id) const;
 
   Incarnation incarnation() const { return incarnation_; }
   // Of the coordinator that we have joined; 0 before.
@@ -115,6 +117,7 @@ class MemberCore {
   struct PendingCall {
     Message message;
     absl::Time resend_at;
+    std::string obstacle;
   };
   struct Record {
     run::MetricRecord record;

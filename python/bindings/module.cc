@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -212,6 +213,8 @@ NB_MODULE(_core, m) {
            "rate_factor"_a)
       .def("finish_step", &Worker::FinishStep, "gradients"_a, "rate_factors"_a)
       .def("log", &Worker::Log, "name"_a, "value"_a)
+      .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)
+      .def_prop_ro("gather_bytes_max", &Worker::gather_bytes_max)
       .def(
           "evaluated",
           [](Worker& w, const Session::Evaluation& evaluation,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/payload.h"
 #include "job/job_config.h"
@@ -190,6 +191,51 @@ void Worker::Log(const std::string& name, double value) {
   session().Log(name, value);
 }
 
+std::shared_ptr<EarlyGather> Worker::early() const {
+  const MutexLock lock(mutex_);
+  return early_;
+}
+
+size_t Worker::gather_bytes_max() const { return GatherBytesMax(workers_); }
+
+std::optional<Worker::Gathered> Worker::Gather(uint64_t place, uint32_t number,
+                                               nb::bytes payload) {
+  if (getpid() != process_) (void)session();
+  const Payload ours = Payload::Copy(payload.c_str(), payload.size());
+  absl::StatusOr<Session::Gathered> gathered;
+  {
+    const nb::gil_scoped_release released;
+    if (connected_ != nullptr) {
+      gathered = session().Gather({.place = place, .number = number}, ours);
+    } else {
+      std::shared_ptr<EarlyGather> by = early();
+      if (by == nullptr) {
+        by = ValueOrThrow(EarlyGather::Connect(
+            {.config = config_, .rank = Rank{self_.rank}, .time = time_}));
+        const MutexLock lock(mutex_);
+        early_ = by;
+        if (!interrupted_.empty()) early_->Interrupt(interrupted_);
+      }
+      gathered = by->Gather(number, ours);
+    }
+  }
+  if (absl::IsOutOfRange(gathered.status())) return std::nullopt;
+  if (absl::IsDeadlineExceeded(gathered.status())) {
+    PyErr_SetString(PyExc_TimeoutError,
+                    std::string(gathered.status().message()).c_str());
+    throw nb::python_error();
+  }
+  ThrowIfBad(gathered.status());
+  Gathered result;
+  for (size_t i = 0; i < gathered->ranks.size(); ++i) {
+    const Payload& of = gathered->payloads[i];
+    result.emplace_back(
+        gathered->ranks[i],
+        nb::bytes(reinterpret_cast<const char*>(of.data()), of.size()));
+  }
+  return result;
+}
+
 void Worker::Evaluated(const Session::Evaluation& evaluation,
                        const Session::Scores& scores, Parameters& parameters) {
   session().Evaluated(evaluation.clock, evaluation.since, scores,
@@ -214,8 +260,13 @@ void Worker::Fail(const std::string& why, bool ends_job) {
 }
 
 void Worker::Interrupt(const std::string& reason) {
-  if (connected_ == nullptr || getpid() != process_) return;
-  connected_->session().Interrupt(reason);
+  if (getpid() != process_) return;
+  {
+    const MutexLock lock(mutex_);
+    interrupted_ = reason;
+    if (early_ != nullptr) early_->Interrupt(reason);
+  }
+  if (connected_ != nullptr) connected_->session().Interrupt(reason);
 }
 
 }  // namespace slackline::python

@@ -2,6 +2,7 @@
 // ZeroMQ.
 #pragma once
 
+#include <nanobind/nanobind.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "common/process/member_program.h"
 #include "proto/cluster.pb.h"
 #include "python/bindings/parameters.h"
+#include "worker/session/early_gather.h"
 #include "worker/session/session.h"
 #include "worker/session/worker_program.h"
 
@@ -64,6 +67,14 @@ class Worker {
   void FinishStep(std::vector<std::optional<FloatArray>> gradients,
                   const std::vector<double>& rate_factors);
   void Log(const std::string& name, double value);
+  // A collective of the workers' programs, as of Session::Gather(); before
+  // Open() at place 0, with what has not joined yet. The ranks and what each
+  // has brought; none if the job has FINISHED. A TimeoutError names who has
+  // not come. Waits without the GIL.
+  using Gathered = std::vector<std::pair<int32_t, nanobind::bytes>>;
+  std::optional<Gathered> Gather(uint64_t place, uint32_t number,
+                                 nanobind::bytes payload);
+  size_t gather_bytes_max() const;
 
   // Any thread.
   void Evaluated(const Session::Evaluation& evaluation,
@@ -80,6 +91,7 @@ class Worker {
   class Released;
 
   Session& session();
+  std::shared_ptr<EarlyGather> early() const;
   absl::Status HandOver(int table, FloatArray gradient, double rate_factor);
 
   const pid_t process_;
@@ -91,6 +103,10 @@ class Worker {
   const std::shared_ptr<Released> released_;
   std::shared_ptr<Parameters> parameters_;
   std::unique_ptr<ConnectedSession> connected_;
+  mutable Mutex mutex_;
+  // From the first collective before Open() on.
+  std::shared_ptr<EarlyGather> early_ ABSL_GUARDED_BY(mutex_);
+  std::string interrupted_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace slackline::python

@@ -11,7 +11,8 @@ import torch
 
 from slackline import _core
 
-_TYPES = {
+# Of tensors, as files name them.
+TYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
     torch.int8: "I8",
@@ -23,18 +24,18 @@ _TYPES = {
     torch.float32: "F32",
     torch.float64: "F64",
 }
-_NAMES = {name: dtype for dtype, name in _TYPES.items()}
+NAMES = {name: dtype for dtype, name in TYPES.items()}
 # The format's own limit.
 _HEADER_BYTES_MAX = 100_000_000
 
 
 def typed_tensor(name: str, tensor: torch.Tensor) -> "_core.TypedTensor":
     """A copy of the tensor for a file. Raises ValueError for a type that files do not have."""
-    if tensor.dtype not in _TYPES:
+    if tensor.dtype not in TYPES:
         raise ValueError(f"tensor '{name}': {tensor.dtype} cannot be written to a safetensors file")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return _core.TypedTensor(
-        name, _TYPES[tensor.dtype], list(tensor.shape), flat.view(torch.uint8)
+        name, TYPES[tensor.dtype], list(tensor.shape), flat.view(torch.uint8)
     )
 
 
@@ -80,7 +81,7 @@ def load(path: Union[str, "os.PathLike[str]"]) -> Dict[str, torch.Tensor]:
     result = {}
     for name, entry in header.items():
         try:
-            dtype = _NAMES[entry["dtype"]]
+            dtype = NAMES[entry["dtype"]]
             shape = [int(n) for n in entry["shape"]]
             begin, end = (int(n) for n in entry["data_offsets"])
         except (KeyError, TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 
 import torch
 
-from slackline import _core, _files, _rules, _worlds
+from slackline import _collectives, _core, _files, _rules, _worlds
 from slackline._loader import Loader
 from slackline._optimizer import Optimizer, Source, make_optimizer
 from slackline._overlap import Overlap
@@ -65,6 +65,8 @@ class Job:
         self._evaluation_error: Optional[BaseException] = None
         self._final_scores: Optional[Dict[str, float]] = None
         self._failed = False
+        self._thread = threading.get_ident()
+        self._gathered_at = (0, 0)  # The next collective's place, and its number there.
         if world.threads:
             _core.set_blas_threads(world.threads)
             torch.set_num_threads(world.threads)
@@ -290,6 +292,104 @@ class Job:
         }
         _files.save(state, path, {"job": self._world.job})
 
+    # ---- Collectives ---------------------------------------------------------
+
+    def all_reduce(self, x: Union[float, torch.Tensor], op: str = "sum") -> Any:
+        """Sum, "mean", "min", "max" or "product" of what all workers give, on all of them.
+
+        ``x`` is a tensor, of the same type and shape on all workers, or a number. The
+        result is a new tensor of that type, or a number. It is computed in the order of
+        ranks, so that all have the same bits.
+
+        This and the other collectives are called by all workers at the same place of the
+        script: before the first batch, in a step, between two, or after the last one
+        within ``epochs()``. Each waits until all workers have come. One that is gone is
+        left out; one that joins later gets the results from where it begins. Each worker
+        gives at most 1 MiB, and less in jobs of more than 64 workers.
+
+        Raises ValueError, on all workers and naming them by rank, if they call different
+        things, and TimeoutError naming who has not come within the config's
+        ``limits.wait_timeout_ms`` (before the first batch ``start_timeout_ms``).
+        """
+        described = _collectives.describe_reduction(x, op)
+        values = [v for _, v in self._gather("job.all_reduce()", described, x)]
+        result = _collectives.reduce(values, op)
+        return result.to(x.device) if isinstance(x, torch.Tensor) else result
+
+    def all_gather(self, x: _collectives.Value) -> List[Any]:
+        """What all workers give, in the order of ranks, on all of them.
+
+        ``x`` is a tensor (of any shape on each worker), a number, a string, None, or a
+        list or dict of numbers, strings and the like. The list has one item for each
+        worker that took part: as many as ``world_size``, if none is gone. See
+        ``all_reduce()`` for where it may be called.
+        """
+        values = [v for _, v in self._gather("job.all_gather()", "all_gather()", x)]
+        return [v.to(x.device) if _are_tensors(x, v) else v for v in values]
+
+    def broadcast(self, x: _collectives.Value, src: int = 0) -> Any:
+        """What worker ``src`` gives, on all workers; the others may give None.
+
+        ``x`` is as for ``all_gather()``. Raises RuntimeError if that worker is gone. See
+        ``all_reduce()`` for where it may be called.
+        """
+        if not 0 <= src < self.world_size:
+            raise ValueError(f"job.broadcast(): src is {src}; 0 to {self.world_size - 1} is required")
+        call = "job.broadcast()"
+        mine = x if self.rank == src else None
+        values = dict(self._gather(call, f"broadcast(src={src})", mine))
+        if src not in values:
+            raise RuntimeError(f"{call}: worker {src} is gone, and nobody else has its value")
+        value = values[src]
+        return value.to(x.device) if _are_tensors(x, value) else value
+
+    def barrier(self) -> None:
+        """Waits until all workers have come here. See ``all_reduce()``."""
+        self._gather("job.barrier()", "barrier()", None)
+
+    def _gather(self, call: str, described: str, value: Any) -> Any:
+        if threading.get_ident() != self._thread or os.getpid() != self._pid:
+            raise RuntimeError(f"{call}: it is called by the script's main thread, in its own process")
+        stopped = self._over and self._steps_done < self._work.steps_total
+        if self._over and not stopped:
+            raise RuntimeError(
+                f"{call}: the job is over, and the other workers may be gone; call it before "
+                "job.epochs() ends, for example after the last batch of each epoch"
+            )
+        data = _collectives.pack(call, described, value)
+        if len(data) > self._world.gather_bytes_max:
+            raise ValueError(
+                f"{call}: {len(data)} bytes; {self._world.gather_bytes_max} of each worker are allowed. "
+                "Give less, or write a file"
+            )
+        place = self._place()
+        number = self._gathered_at[1] if place == self._gathered_at[0] else 0
+        brought = None if stopped else self._world.gather(place, number, data)
+        self._gathered_at = (place, number + 1)
+        if brought is None:
+            print(
+                f"slackline: {call}: the job has ended before the last step of this worker; the result is "
+                "this worker's alone",
+                file=sys.stderr,
+                flush=True,
+            )
+            brought = [(self.rank, data)]
+        return _collectives.unpack(call, described, brought)
+
+    def _place(self) -> int:
+        """Where the script is, in terms that are the same for all workers."""
+        if self._loader is None:
+            return 0
+        if self._step is not None:
+            return 2 * self._step + 1
+        done = self._steps_done
+        per_epoch = self._loader.steps_per_epoch
+        end = -(-done // per_epoch) * per_epoch
+        if self._ahead is not None and self._ahead >= end:
+            # The end of an epoch, whichever of its last steps this worker has done.
+            return 2 * end
+        return 2 * done
+
     # ---- The end -------------------------------------------------------------
 
     def finish(self) -> None:
@@ -364,6 +464,10 @@ class Job:
                 f"step {step}: the next batch was asked for before optimizer.step(){backward}. For "
                 "gradients that add up over several batches give job.loader(accumulate=N)"
             )
+        if self._steps_done >= self._work.steps_total:
+            # What follows is the end of the job. The script may have something to do
+            # before it, together with the others.
+            return None
         following = self._next_step()
         if following is None:
             return None
@@ -647,6 +751,10 @@ def _seed(seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % 2**32)
+
+
+def _are_tensors(x: Any, value: Any) -> bool:
+    return isinstance(x, torch.Tensor) and isinstance(value, torch.Tensor)
 
 
 def _number(name: str, value: Any) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Dict, List, Optional, Union
+from typing import Dict, List, Optional, Tuple, Union
 
 import torch
 
@@ -42,6 +42,7 @@ class Joined:
         self.out: str = out
         self.data_dir: str = data_dir
         self.optimizer_text: str = worker.optimizer
+        self.gather_bytes_max: int = worker.gather_bytes_max
 
     def open(self, tables: Tables, rules: List[str], work: Work) -> None:
         self._worker.open(
@@ -56,6 +57,9 @@ class Joined:
 
     def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> None:
         self._worker.finish_step(gradients, factors)
+
+    def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
+        return self._worker.gather(place, number, data)
 
     def log(self, name: str, value: float) -> None:
         self._worker.log(name, value)
@@ -110,6 +114,7 @@ class Alone:
     out = ""
     data_dir = ""
     optimizer_text = ""
+    gather_bytes_max = 1 << 20  # As in a job.
 
     def __init__(self) -> None:
         self._clock = 0
@@ -154,6 +159,11 @@ class Alone:
                 self._clock,
             )
         self._tables.refresh()
+
+    def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
+        if self._interrupted:
+            raise _core.JobError(self._interrupted)
+        return [(0, data)]
 
     def log(self, name: str, value: float) -> None:
         self._means.setdefault(name, []).append(value)

@@ -74,7 +74,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       nonfinite_(options.nonfinite),
       store_({.bytes_max = options.store_bytes_max,
               .waiting_max = options.parked_calls_max}),
-      barriers_(options.parked_calls_max) {}
+      gathers_({.workers = options.workers}) {}
 
 // ---- Events -----------------------------------------------------------------
 
@@ -199,7 +199,7 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
              behind != nullptr) {
     SendView(behind->view_known, behind, effects);
   }
-  if (news_.workers) barriers_.Complete(members_.workers(), effects);
+  if (news_.workers) gathers_.Complete(effects);
   for (size_t i = first_send; i < effects->sends.size(); ++i) {
     wire::Header& header = effects->sends[i].message.header;
     header.set_run(options_.run);
@@ -272,6 +272,7 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
       return editor_.End(JobEndOf(wire::JobEnd::NOT_FORMED, unfit));
   }
   outcome_.OnRunning(now);
+  gathers_.Start(members_.workers(), effects);
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
                                       options_.workers,
                                       " workers have joined; the job runs"));
@@ -341,7 +342,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   if (members_.Find(incarnation) == nullptr) return;
   const Member member = members_.Remove(incarnation, state() != wire::FORMING);
   store_.Forget(incarnation);
-  barriers_.Forget(incarnation);
+  gathers_.Forget(incarnation);
   stalls_.OnGone(incarnation);
   const std::string sentence = absl::StrCat(Describe(member), " ", why);
   effects->log.push_back(sentence);
@@ -541,6 +542,17 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
   } else if (call.has_stop()) {
     editor_.End(JobEndOf(wire::JobEnd::STOPPED,
                          Cut(call.stop().reason(), kReasonBytesMax)));
+  } else if (call.has_gather() && call.incarnation() == 0) {
+    if (editor_.ended()) {
+      reply.set_code(wire::REJECTED);
+      reply.set_error(absl::StrCat("the job has ended: ", reason()));
+    } else {
+      news_.workers = true;
+      return gathers_.EnterBeforeStart(
+          from, call,
+          message.payloads.empty() ? Payload() : message.payloads.front(),
+          effects);
+    }
   } else if (member == nullptr || member->peer != from) {
     reply.set_code(wire::FENCED);
   } else {
@@ -567,8 +579,11 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
   }
   std::vector<GroupStore::Answer> answers;
   switch (call.kind_case()) {
-    case wire::Call::kBarrier:
-      barriers_.Enter(*member, caller.call_id, call.barrier().name(), effects);
+    case wire::Call::kGather:
+      gathers_.Enter(
+          *member, call,
+          message.payloads.empty() ? Payload() : message.payloads.front(),
+          effects);
       news_.workers = true;
       return;
     case wire::Call::kStorePut:
@@ -610,9 +625,10 @@ CoordinatorCore::Sizes CoordinatorCore::sizes() const {
           .past_tokens = members_.past_tokens(),
           .store_keys = store_.keys(),
           .store_bytes = store_.bytes(),
-          .barriers = barriers_.open(),
+          .gathers = gathers_.open(),
+          .gathers_bytes = gathers_.bytes(),
           .parked_calls =
-              static_cast<size_t>(barriers_.waiting() + store_.waiting()),
+              gathers_.waiting() + static_cast<size_t>(store_.waiting()),
           .user_calls = user_calls_.kept(),
           .phases = static_cast<size_t>(view().phase_size())};
 }

@@ -21,7 +21,7 @@
 // | ModeControl | which mode holds from which clock: config, users, policy |
 // | ViewEditor | one view of all edits of the event, with one number |
 // | ViewFeed | what a member is sent of it: changes, or the whole |
-// | GroupStore, Barriers | whose calls are answered now |
+// | GroupStore, Gathers | whose calls are answered now |
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible.
@@ -36,8 +36,8 @@
 #include "common/delays/delay_source.h"
 #include "common/message.h"
 #include "proto/cluster.pb.h"
-#include "server/coordinator/barriers.h"
 #include "server/coordinator/effects.h"
+#include "server/coordinator/gathers.h"
 #include "server/coordinator/group_store.h"
 #include "server/coordinator/job_outcome.h"
 #include "server/coordinator/membership.h"
@@ -116,7 +116,8 @@ class CoordinatorCore {
     size_t past_tokens = 0;
     size_t store_keys = 0;
     size_t store_bytes = 0;
-    size_t barriers = 0;
+    size_t gathers = 0;
+    size_t gathers_bytes = 0;
     size_t parked_calls = 0;
     size_t user_calls = 0;
     size_t phases = 0;
@@ -175,7 +176,7 @@ class CoordinatorCore {
   StallWatch stalls_;
   NonfiniteWatch nonfinite_;
   GroupStore store_;
-  Barriers barriers_;
+  Gathers gathers_;
   RunTotals totals_;
   std::string data_;    // What is trained on.
   absl::Time started_;  // This one, and ended_at_, in awake time.
@@ -184,7 +185,7 @@ class CoordinatorCore {
   std::vector<std::string> held_up_;  // Who holds whom up, as of the last look.
   // What has happened in this event that conclusions are to be drawn from.
   struct News {
-    bool workers = false;    // One is gone or done, has a result or a barrier.
+    bool workers = false;    // One is gone or done, has a result or a gather.
     Incarnation behind = 0;  // Who has not seen the last view.
   } news_;
 };

@@ -1908,8 +1908,8 @@ void Checker::OnShardStats(Owner owner, const run::ServerStats& stats) {
 
 void Checker::OnCoordinator(const CoordinatorCore::Sizes& sizes) {
   // One place for each worker of the config, and for each server that there
-  // ever was; a life that is over leaves one token. A worker waits for one
-  // barrier, and for a few keys of the group that it belongs to; users and
+  // ever was; a life that is over leaves one token. A worker waits in one
+  // gather, and for a few keys of the group that it belongs to; users and
   // servers wait for nothing. Of users, the last calls are kept. A phase
   // without an end has to be entered before the next one can be asked for.
   constexpr size_t kUserCallsMax = 64;
@@ -1926,7 +1926,7 @@ void Checker::OnCoordinator(const CoordinatorCore::Sizes& sizes) {
   check("members", sizes.members, members);
   check("past tokens", sizes.past_tokens, joined_count_);
   check("keys", sizes.store_keys, workers * kGroupsKept);
-  check("barriers", sizes.barriers, workers);
+  check("gathers", sizes.gathers, workers);
   check("parked calls", sizes.parked_calls, workers * (workers + 1));
   check("calls of users", sizes.user_calls, kUserCallsMax);
 }

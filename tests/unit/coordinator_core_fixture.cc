@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace slackline {
 
@@ -90,6 +91,20 @@ std::vector<std::string> CoordinatorCoreTest::Answers(
                                    wire::Code_Name(reply.code())));
   }
   return answers;
+}
+
+std::string CoordinatorCoreTest::TextOf(const Outgoing& answer) {
+  std::vector<std::string> parts;
+  const auto& ranks = answer.message.header.call_reply().gathered().rank();
+  EXPECT_EQ(static_cast<size_t>(ranks.size()), answer.message.payloads.size());
+  for (int i = 0; i < ranks.size(); ++i) {
+    const Payload& payload = answer.message.payloads[static_cast<size_t>(i)];
+    parts.push_back(absl::StrCat(
+        ranks[i], ":",
+        absl::string_view(reinterpret_cast<const char*>(payload.data()),
+                          payload.size())));
+  }
+  return absl::StrJoin(parts, " ");
 }
 
 const wire::View* CoordinatorCoreTest::ViewFor(

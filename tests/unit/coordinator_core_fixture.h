@@ -92,12 +92,15 @@ class CoordinatorCoreTest : public ::testing::Test {
                                 uint64_t id,
                                 const std::function<void(wire::Call&)>& fill,
                                 Payload value = Payload());
-  CoordinatorCore::Effects Barrier(int rank, const std::string& name,
-                                   uint64_t id = 1) {
-    return Call(Worker(rank), workers_[rank], id, [&](wire::Call& call) {
-      call.mutable_barrier()->set_name(name);
-    });
+  CoordinatorCore::Effects Gather(int rank, uint64_t place,
+                                  const std::string& text, uint64_t id = 1) {
+    return Call(
+        Worker(rank), workers_[rank], id,
+        [&](wire::Call& call) { call.mutable_gather()->set_place(place); },
+        Payload::Copy(text.data(), text.size()));
   }
+  // What an answered gather has brought: "0:a 1:b".
+  static std::string TextOf(const Outgoing& answer);
   CoordinatorCore::Effects Leave(int rank, bool with_result = false) {
     return Call(Worker(rank), workers_[rank], 50, [&](wire::Call& call) {
       call.mutable_leave();

@@ -364,7 +364,7 @@ TEST_F(CoordinatorCoreTest, WhatCameInAShortPauseKeepsALease) {
 TEST_F(CoordinatorCoreTest, WhoLostItsLeaseIsFenced) {
   StartJob();
   Pass(absl::Seconds(6), {Worker(1)});
-  EXPECT_THAT(Answers(Barrier(1, "b")), ElementsAre("worker.1.101:1 FENCED"));
+  EXPECT_THAT(Answers(Gather(1, 3, "b")), ElementsAre("worker.1.101:1 FENCED"));
   // Nor may another process use a living one's incarnation.
   const CoordinatorCore::Effects effects =
       Heartbeat(Worker(0, 999), workers_[0]);

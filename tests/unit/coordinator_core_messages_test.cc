@@ -194,7 +194,7 @@ TEST_F(WrongWordsTest, AServerMayAskForNothingButToLeave) {
   StartJob();
   using Fill = std::function<void(wire::Call&)>;
   for (const Fill& fill : std::vector<Fill>{
-           [](auto& call) { call.mutable_barrier()->set_name("start"); },
+           [](auto& call) { call.mutable_gather()->set_place(1); },
            [](auto& call) { call.mutable_store_put()->set_key("k"); },
            [](auto& call) { call.mutable_store_get()->set_key("k"); },
            [](auto& call) { call.mutable_step_limit(); },
@@ -317,46 +317,50 @@ TEST_F(NonfiniteTest, WhereTheyAreSkippedTheyAreSaidOnceAndCounted) {
 
 // ---- Calls ------------------------------------------------------------------
 
-TEST_F(CoordinatorCoreTest, ABarrierOpensForAllWhenTheLastEnters) {
+TEST_F(CoordinatorCoreTest, AGatherIsAnsweredToAllWhenTheLastHasCome) {
   StartJob();
-  EXPECT_THAT(Answers(Barrier(0, "b", 7)), IsEmpty());
-  EXPECT_THAT(Answers(Barrier(0, "b", 7)), IsEmpty())
+  EXPECT_THAT(Answers(Gather(0, 3, "a", 7)), IsEmpty());
+  EXPECT_THAT(Answers(Gather(0, 3, "a", 7)),
+              ElementsAre("worker.0.100:7 RETRY"))
       << "repeated, still alone";
-  EXPECT_THAT(Answers(Barrier(1, "b", 9)),
+  const CoordinatorCore::Effects both = Gather(1, 3, "b", 9);
+  EXPECT_THAT(Answers(both),
               ElementsAre("worker.0.100:7 OK", "worker.1.101:9 OK"));
-  EXPECT_THAT(Answers(Barrier(0, "b", 7)), ElementsAre("worker.0.100:7 OK"))
+  for (const Outgoing& out : both.sends) EXPECT_EQ(TextOf(out), "0:a 1:b");
+  EXPECT_THAT(Answers(Gather(0, 3, "a", 7)), ElementsAre("worker.0.100:7 OK"))
       << "its answer was lost";
 }
 
-TEST_F(CoordinatorCoreTest, ABarrierDoesNotWaitForTheDead) {
+TEST_F(CoordinatorCoreTest, AGatherDoesNotWaitForTheDead) {
   StartJob();
-  Barrier(0, "b", 7);
+  Gather(0, 3, "a", 7);
   EXPECT_THAT(Answers(Pass(absl::Seconds(6), {Worker(1)})),
               ElementsAre("worker.0.100:7 OK"));
 }
 
-TEST_F(CoordinatorCoreTest, ABarrierDoesNotWaitForWhoIsDone) {
+TEST_F(CoordinatorCoreTest, AGatherWaitsForWhoHasDoneAllSteps) {
   StartJob();
-  Barrier(0, "b", 7);
-  EXPECT_THAT(Answers(Leave(1)),
-              ElementsAre("worker.1.101:50 OK", "worker.0.100:7 OK"));
+  Gather(0, 15, "a", 7);
+  EXPECT_THAT(Answers(Leave(1)), ElementsAre("worker.1.101:50 OK"));
+  EXPECT_THAT(Answers(Gather(1, 15, "b", 51)),
+              ElementsAre("worker.0.100:7 OK", "worker.1.101:51 OK"));
 }
 
-TEST_F(CoordinatorCoreTest, ALostAnswerOfTheLatestOfManyBarriersIsGivenAgain) {
+TEST_F(CoordinatorCoreTest, BeforeTheJobRunsAGatherWaitsForAllOfTheConfig) {
+  const auto early = [&](int32_t rank, const std::string& text) {
+    return Call(
+        {.kind = PeerId::Kind::kObserver, .index = rank, .instance = 9}, 0, 5,
+        [&](wire::Call& call) { call.mutable_gather()->set_rank(rank); },
+        Payload::Copy(text.data(), text.size()));
+  };
+  EXPECT_THAT(Answers(early(1, "b")), IsEmpty());
+  const CoordinatorCore::Effects both = early(0, "a");
+  ASSERT_THAT(Answers(both), SizeIs(2));
+  EXPECT_EQ(TextOf(both.sends[0]), "0:a 1:b");
   StartJob();
-  for (int i = 3000; i > 0; --i) {  // Names in falling order.
-    const std::string name = absl::StrCat("b", 1000 + i);
-    Barrier(0, name, i);
-    ASSERT_THAT(Answers(Barrier(1, name, i)), SizeIs(2));
-    ASSERT_THAT(Answers(Barrier(1, name, i)), SizeIs(1)) << name;
-  }
-}
-
-TEST_F(CoordinatorCoreTest, ABarriersNameHasABound) {
-  StartJob();
-  EXPECT_THAT(Answers(Barrier(0, std::string(256, 'b'), 1)), IsEmpty());
-  EXPECT_THAT(Answers(Barrier(0, std::string(257, 'b'), 2)),
-              ElementsAre("worker.0.100:2 REJECTED"));
+  const CoordinatorCore::Effects again = early(1, "other");
+  ASSERT_THAT(again.sends, SizeIs(1));
+  EXPECT_EQ(TextOf(again.sends[0]), "0:a 1:b") << "for one started again";
 }
 
 TEST_F(CoordinatorCoreTest, TheDeadLeaveNoCallsBehind) {

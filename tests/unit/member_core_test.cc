@@ -260,17 +260,19 @@ TEST_F(MemberCoreTest, TheCallerAcknowledgesTheLastView) {
 TEST_F(MemberCoreTest, ACallIsRepeatedUntilItIsAnswered) {
   Join();
   MemberCore::Effects effects;
-  wire::Call barrier;
-  barrier.mutable_barrier()->set_name("b");
+  wire::Call gather;
+  gather.mutable_gather()->set_place(3);
   const uint64_t id =
-      member_->Call(barrier, Payload::Copy("v", 1), now_, &effects);
+      member_->Call(gather, Payload::Copy("v", 1), now_, &effects);
   ASSERT_THAT(effects.sends, SizeIs(1));
   EXPECT_EQ(effects.sends[0].header.call().incarnation(), 7u);
 
   Message reply;
   reply.header.mutable_call_reply()->set_call_id(id);
   reply.header.mutable_call_reply()->set_code(wire::RETRY);
+  reply.header.mutable_call_reply()->set_error("waits for worker 1");
   EXPECT_THAT(Receive(reply).answers, IsEmpty());
+  EXPECT_EQ(member_->ObstacleOf(id), "waits for worker 1");
   effects = Tick();
   EXPECT_EQ(now_, absl::UnixEpoch() + absl::Milliseconds(500));
   ASSERT_THAT(effects.sends, SizeIs(1));
@@ -280,6 +282,7 @@ TEST_F(MemberCoreTest, ACallIsRepeatedUntilItIsAnswered) {
   reply.header.mutable_call_reply()->set_code(wire::OK);
   EXPECT_THAT(Receive(reply).answers, SizeIs(1));
   EXPECT_THAT(Receive(reply).answers, IsEmpty()) << "answered once";
+  EXPECT_EQ(member_->ObstacleOf(id), "");
 }
 
 TEST_F(MemberCoreTest, RecordsGoWithEveryHeartbeatUntilTheyAreAcknowledged) {

@@ -221,12 +221,26 @@ class WorkerCoreTest : public ::testing::Test {
                      });
     return last == actions_.rend() ? Kind() : std::get<Kind>(*last);
   }
+  // But those that say where it goes on.
   std::vector<wire::Call> Calls() const {
     std::vector<wire::Call> calls;
     for (const Message& message : to_coordinator_) {
-      if (message.header.has_call()) calls.push_back(message.header.call());
+      const wire::Call& call = message.header.call();
+      if (message.header.has_call() && !call.gather().passes())
+        calls.push_back(call);
     }
     return calls;
+  }
+  // What it has said of where it goes on, in order.
+  std::vector<uint64_t> Places() const {
+    std::vector<uint64_t> places;
+    for (const Message& message : to_coordinator_) {
+      const wire::Gather& gather = message.header.call().gather();
+      if (gather.passes() &&
+          (places.empty() || places.back() != gather.place()))
+        places.push_back(gather.place());
+    }
+    return places;
   }
   run::WorkerProgress Progress() const { return core_->Progress(now_); }
   absl::Duration Elapsed() const { return now_ - absl::UnixEpoch(); }
@@ -441,6 +455,16 @@ TEST_F(WorkerCoreTest, WhoLeavesDoesNotWaitLongForACoordinatorThatIsSilent) {
   EXPECT_TRUE(absl::IsCancelled(core_->ending()));
 }
 
+TEST_F(WorkerCoreTest, ItSaysOnceWhereItBegins) {
+  Join();
+  EXPECT_THAT(Places(), IsEmpty());
+  AnswerPull();
+  Compute(1);
+  AnswerPull();
+  Compute(1);
+  EXPECT_THAT(Places(), testing::ElementsAre(1));
+}
+
 TEST_F(WorkerCoreTest, NothingHappensAfterTheEnd) {
   Join();
   wire::View finished = RunningView(3);
@@ -593,11 +617,11 @@ TEST_F(WorkerCoreTest, HeartbeatsAreTrueAlsoWhenViewsComeAllTheTime) {
     Pass(absl::Milliseconds(100));
     Show(RunningView(number));
   }
-  const auto last = std::find_if(
-      to_coordinator_.rbegin(), to_coordinator_.rend(),
-      [](const Message& message) {
-        return message.header.heartbeat().has_worker();
-      });
+  const auto last =
+      std::find_if(to_coordinator_.rbegin(), to_coordinator_.rend(),
+                   [](const Message& message) {
+                     return message.header.heartbeat().has_worker();
+                   });
   ASSERT_NE(last, to_coordinator_.rend());
   // The last one is at most a fifth of the lease old.
   EXPECT_GE(last->header.heartbeat().worker().progress().for_ms(), 9000);

@@ -366,6 +366,15 @@ void WorkerCore::Notify(std::vector<wire::Call> calls, absl::Time now,
   }
 }
 
+void WorkerCore::SayWhereItGoesOn(absl::Time now, Effects* effects) {
+  has_begun_ = true;
+  wire::Call call;
+  // As wire::Gather says: in the step.
+  call.mutable_gather()->set_place(static_cast<uint64_t>(2 * clock_ + 1));
+  call.mutable_gather()->set_passes(true);
+  Notify({std::move(call)}, now, effects);
+}
+
 void WorkerCore::Decide(absl::Time now, Effects* effects) {
   using Do = PhaseFollower::Do;
   // A skip to the others' clock asks again.
@@ -387,6 +396,7 @@ void WorkerCore::Act(const PhaseFollower::Decision& decision, absl::Time now,
       return StepOverServers(now, effects);
     case Do::kStepByAllReduce:
       reducing_ = false;
+      if (!has_begun_) SayWhereItGoesOn(now, effects);
       Enter(State::kReducing, now);
       counts_.reduced_again += computed_ == clock_;
       effects->actions.push_back(
@@ -486,6 +496,7 @@ bool WorkerCore::SkipToTheOthers(absl::Time now, Effects* effects) {
   skipped_ = {clock_, largest};
   clock_ = largest;
   Perform(&client, now, effects);
+  SayWhereItGoesOn(now, effects);
   return true;
 }
 
@@ -504,6 +515,7 @@ void WorkerCore::StepOverServers(absl::Time now, Effects* effects) {
   versions_.clear();
   for (const ClientCore::ShardValue& value : parameters_->shards)
     versions_.push_back(value.version);
+  if (!has_begun_) SayWhereItGoesOn(now, effects);
   Enter(State::kComputing, now);
   effects->actions.push_back(Compute{
       .clock = clock_, .parameters = std::exchange(parameters_, nullptr)});

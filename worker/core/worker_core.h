@@ -204,6 +204,10 @@ class WorkerCore {
                 Effects* effects);
   // Nobody waits for the answer any more.
   void CancelCall(uint64_t call) { member_.Cancel(call); }
+  // As MemberCore::ObstacleOf().
+  std::string ObstacleOf(uint64_t call) const {
+    return member_.ObstacleOf(call);
+  }
   // Whether OnGradient() may bring so many bytes now.
   bool HasRoom(size_t bytes) const;
   // Says that a gradient waits for room, or no longer.
@@ -314,6 +318,9 @@ class WorkerCore {
   // once for each step that it does. True if it has; then clock_ is another.
   bool SkipToTheOthers(absl::Time now, Effects* effects);
   void PullAhead(absl::Time now, Effects* effects);
+  // To the coordinator, for collectives of the workers' programs: this one's
+  // comes to clock_ next, from elsewhere than the clock before.
+  void SayWhereItGoesOn(absl::Time now, Effects* effects);
   void AskForParameters(Clock clock, absl::Time now, Effects* effects);
   void StepDone(double loss, absl::Time now, Effects* effects);
   bool StopsAtNonfinite() const {
@@ -371,6 +378,7 @@ class WorkerCore {
   uint64_t group_ = 0;   // That it connects to, or is connected to.
   std::vector<int32_t> group_ranks_;
   bool loss_was_finite_ = true;  // Of the step before.
+  bool has_begun_ = false;       // With its first step.
   bool reducing_ = false;        // Has computed its part of the step.
   // Its part of this step by all-reduce is computed, at the state that it has
   // now; -1: of none.

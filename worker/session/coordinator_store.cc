@@ -50,9 +50,9 @@ absl::StatusOr<std::string> CoordinatorStore::Get(const std::string& key,
     pending_.erase(key);
   }
   SL_RETURN_IF_ERROR(waited.status());
-  const MemberCore::CallResult& result = *waited;
-  return std::string(reinterpret_cast<const char*>(result.value.data()),
-                     result.value.size());
+  if (waited->values.empty()) return std::string();
+  const Payload& value = waited->values.front();
+  return std::string(reinterpret_cast<const char*>(value.data()), value.size());
 }
 
 }  // namespace slackline

@@ -68,6 +68,8 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   return loop;
 }
 
+// How often a worker that waits for others in a collective looks around.
+constexpr absl::Duration kGatherLook = absl::Milliseconds(200);
 // Meets no rule.
 constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
@@ -147,6 +149,9 @@ struct Session::Life {
   std::optional<Task> Next();
   absl::Status Gradient(int table, Payload gradient, double rate_factor);
   absl::Status FinishStep(std::optional<double> loss);
+  absl::StatusOr<Gathered> Gather(const GatherCall& call,
+                                  const Payload& payload,
+                                  absl::Time give_up_at);
   void Save();
 
   // What comes back, if it is not OK, is the worker's failure. `*task` is set
@@ -287,26 +292,48 @@ std::optional<Session::Task> Session::Next() {
       }
     }
     if (std::optional<Task> task = life_->Next(); task.has_value()) return task;
-    const absl::Status ended = life_->loop.ending();
-    life_->DropGroup(ended);
-    {
-      const MutexLock lock(mutex_);
-      loop_ = nullptr;
-    }
-    life_ = nullptr;
-    if (absl::IsAborted(ended)) {
-      spdlog::warn("{}; joining again", std::string(ended.message()));
-      continue;
-    }
-    over_ = true;
-    // Whatever it broke off: a job that has finished needs nobody.
-    if (absl::IsOutOfRange(ended)) {
-      spdlog::info(std::string(ended.message()));
-    } else {
-      ending_ = ended;
-    }
+    over_ = !EndLife();
   }
   return std::nullopt;
+}
+
+bool Session::EndLife() {
+  const absl::Status ended = life_->loop.ending();
+  life_->DropGroup(ended);
+  {
+    const MutexLock lock(mutex_);
+    loop_ = nullptr;
+  }
+  life_ = nullptr;
+  if (absl::IsAborted(ended)) {
+    spdlog::warn("{}; joining again", std::string(ended.message()));
+    return true;
+  }
+  // Whatever it broke off: a job that has finished needs nobody.
+  if (absl::IsOutOfRange(ended)) {
+    spdlog::info(std::string(ended.message()));
+  } else {
+    ending_ = ended;
+  }
+  return false;
+}
+
+absl::StatusOr<Session::Gathered> Session::Gather(const GatherCall& call,
+                                                  const Payload& payload) {
+  const absl::Duration wait_max =
+      absl::Milliseconds(options_.config.limits().wait_timeout_ms());
+  const absl::Time give_up_at = Now() + wait_max;
+  while (true) {
+    if (over_) return absl::CancelledError("the job is over for this worker");
+    if (life_ == nullptr) SL_RETURN_IF_ERROR(BeginLife());
+    absl::StatusOr<Gathered> gathered =
+        life_->Gather(call, payload, give_up_at);
+    // Given up though it lives: in the next life it calls once more.
+    if (gathered.ok() || !absl::IsAborted(life_->loop.ending()))
+      return gathered;
+    (void)life_->Next();
+    over_ = !EndLife();
+  }
 }
 
 absl::Status Session::Gradient(int table, Payload gradient,
@@ -559,6 +586,53 @@ absl::Status Session::Life::FinishStep(std::optional<double> loss) {
         core.OnComputed(loss.value_or(0), now, effects);
       });
   return absl::OkStatus();
+}
+
+absl::StatusOr<Session::Gathered> Session::Life::Gather(const GatherCall& call,
+                                                        const Payload& payload,
+                                                        absl::Time give_up_at) {
+  const absl::Time asked = loop.Now();
+  // A life that has just begun: there are no calls before it has joined.
+  while (loop.view() == nullptr)
+    SL_RETURN_IF_ERROR(loop.Sleep(absl::Milliseconds(10)));
+  wire::Call message;
+  message.mutable_gather()->set_place(call.place);
+  message.mutable_gather()->set_number(call.number);
+  const uint64_t id = loop.StartCall(std::move(message), payload);
+  while (true) {
+    const absl::StatusOr<MemberCore::CallResult> waited =
+        loop.WaitCall(id, kGatherLook);
+    if (waited.ok()) {
+      report.AddWaitSeconds(absl::ToDoubleSeconds(loop.Now() - asked));
+      const auto& ranks = waited->reply.gathered().rank();
+      if (static_cast<size_t>(ranks.size()) != waited->values.size()) {
+        return absl::InternalError(
+            absl::StrCat("a collective has brought ", waited->values.size(),
+                         " payloads of ", ranks.size(), " workers"));
+      }
+      return Gathered{.ranks = {ranks.begin(), ranks.end()},
+                      .payloads = waited->values};
+    }
+    if (!absl::IsDeadlineExceeded(waited.status()) || !loop.ending().ok()) {
+      loop.ForgetCall(id);
+      return loop.ending().ok()
+                 ? absl::InvalidArgumentError(waited.status().message())
+                 : waited.status();
+    }
+    if (loop.Now() >= give_up_at) {
+      const std::string obstacle = loop.ObstacleOf(id);
+      loop.ForgetCall(id);
+      return absl::DeadlineExceededError(absl::StrCat(
+          "worker ", static_cast<int>(options.rank),
+          obstacle.empty() ? " heard nothing of the others"
+                           : absl::StrCat(" ", obstacle),
+          " for ", options.config.limits().wait_timeout_ms(), " ms"));
+    }
+    // It stands still for others, not by its own fault.
+    loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+      core.OnProgress(now);
+    });
+  }
 }
 
 absl::Status Session::Life::Perform(const WorkerCore::Compute& action,

@@ -125,6 +125,29 @@ class Session {
   // over.
   void Log(const std::string& name, double value);
 
+  // ---- Collectives of the workers' programs
+  // ----------------------------------
+
+  // Where a program calls: see wire::Gather. After the first Next(), so place
+  // is above 0.
+  struct GatherCall {
+    uint64_t place = 0;
+    uint32_t number = 0;  // Of several at one place, from 0.
+  };
+  struct Gathered {
+    std::vector<int32_t> ranks;  // Ascending: those that took part.
+    std::vector<Payload> payloads;
+  };
+  // Brings `payload`, and waits until all workers that live have called at this
+  // place. All get the same. Joins again if the job gives this worker up
+  // meanwhile: a step that is open is then lost, as Next() will tell.
+  //
+  // DeadlineExceeded names who has not come within limits.wait_timeout_ms; the
+  // same call may be made again. InvalidArgument: the coordinator refuses, and
+  // says why. Others: the job is over for this worker.
+  absl::StatusOr<Gathered> Gather(const GatherCall& call,
+                                  const Payload& payload);
+
   // ---- Evaluations ----------------------------------------------------------
 
   // What is left out was not measured.
@@ -168,6 +191,8 @@ class Session {
 
   std::shared_ptr<WorkerLoop> loop() const;
   absl::Status BeginLife();
+  // After Life::Next() has returned none. True if there can be another life.
+  bool EndLife();
   void AddRecord(const run::MetricRecord& record, absl::Time made_at);
   absl::StatusOr<std::string> Write(ParameterMemory& parameters,
                                     run::Result* result) const;

@@ -144,8 +144,9 @@ absl::StatusOr<MemberCore::CallResult> WorkerLoop::WaitCall(
   while (core_.ending().ok() && !calls_.at(call).has_value() &&
          lock.WaitUntil(changed_, end)) {
   }
-  if (!core_.ending().ok()) return core_.ending();
+  // An answer that has come counts, even if the end came after it.
   if (!calls_.at(call).has_value()) {
+    if (!core_.ending().ok()) return core_.ending();
     return absl::DeadlineExceededError(
         absl::StrCat("waited ", absl::ToInt64Milliseconds(wait_max),
                      " ms for an answer of the coordinator"));
@@ -163,6 +164,11 @@ void WorkerLoop::ForgetCall(uint64_t call) {
   const MutexLock lock(mutex_);
   core_.CancelCall(call);
   calls_.erase(call);
+}
+
+std::string WorkerLoop::ObstacleOf(uint64_t call) const {
+  const MutexLock lock(mutex_);
+  return core_.ObstacleOf(call);
 }
 
 absl::StatusOr<MemberCore::CallResult> WorkerLoop::Call(

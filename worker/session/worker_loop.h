@@ -76,6 +76,8 @@ class WorkerLoop {
                                                   absl::Duration wait_max);
   // Nobody waits for the answer any more.
   void ForgetCall(uint64_t call);
+  // As MemberCore::ObstacleOf().
+  std::string ObstacleOf(uint64_t call) const;
 
   // The time by which the core lives. It is no time of day.
   absl::Time Now() const;
