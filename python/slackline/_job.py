@@ -65,6 +65,7 @@ class Job:
         self._evaluation_error: Optional[BaseException] = None
         self._final_scores: Optional[Dict[str, float]] = None
         self._failed = False
+        self._scaled = ""  # What scale_lr has done, for people.
         self._thread = threading.get_ident()
         self._gathered_at = (0, 0)  # The next collective's place, and its number there.
         if world.threads:
@@ -141,7 +142,13 @@ class Job:
         self._tables = Tables(module)
         return module
 
-    def optimizer(self, source: Source, rule: Optional[Rule] = None, overlap: Optional[bool] = None) -> Optimizer:
+    def optimizer(
+        self,
+        source: Source,
+        rule: Optional[Rule] = None,
+        overlap: Optional[bool] = None,
+        scale_lr: Optional[str] = None,
+    ) -> Optimizer:
         """The optimizer for the script's loop. The arithmetic is done by the servers.
 
         Args:
@@ -154,6 +161,9 @@ class Job:
                 first steps show that each gradient is complete then. False for scripts
                 that sometimes change gradients between backward and ``step()``, or call
                 backward several times.
+            scale_lr: what learning rates are multiplied with at the start: "linear": the
+                number of workers; "sqrt": its square root; None: nothing. A scheduler that
+                has rates of its own, such as OneCycleLR, does not know of it.
 
         Raises ValueError for what servers cannot do, by name; for a parameter that
         no group has; and if both the config and the script have an optimizer.
@@ -165,7 +175,14 @@ class Job:
         trained = {t.parameter: t.name for t in self._tables.tables}
         text = self._world.optimizer_text
         of_config = _rule_of_text(text) if text else None
-        self._optimizer = make_optimizer(self, source, rule, of_config, trained)
+        factors = {None: 1.0, "linear": float(self.world_size), "sqrt": self.world_size**0.5}
+        if scale_lr not in factors:
+            raise ValueError(
+                f"job.optimizer(): scale_lr is {scale_lr!r}; 'linear', 'sqrt' or None is required"
+            )
+        self._optimizer = make_optimizer(self, source, rule, of_config, trained, factors[scale_lr])
+        if scale_lr is not None:
+            self._scaled = f"; learning rates x {factors[scale_lr]:.4g}, as scale_lr='{scale_lr}' says"
         group_of = {
             parameter: index
             for index, group in enumerate(self._optimizer.param_groups)
@@ -182,8 +199,9 @@ class Job:
     def loader(
         self,
         dataset: Any,
-        batch_size: int = 1,
+        batch_size: Optional[int] = None,
         *,
+        global_batch_size: Optional[int] = None,
         shuffle: bool = True,
         sampler: Optional[Iterable[int]] = None,
         batch_sampler: Optional[Iterable[List[int]]] = None,
@@ -196,8 +214,10 @@ class Job:
         Args:
             dataset: a Dataset or an IterableDataset of PyTorch. Of the latter every
                 worker sees all, so let it take a part by ``job.rank``.
-            batch_size: examples of one worker in a batch. A step of the job has
-                ``world_size`` times ``accumulate`` times as many.
+            batch_size: examples of one worker in a batch, 1 by default. A step of the job
+                has ``world_size`` times ``accumulate`` times as many.
+            global_batch_size: instead, the examples of all workers in a step, which have to
+                be a multiple of ``world_size`` times ``accumulate``.
             shuffle: another order in each epoch, from ``job.seed``; the few examples
                 that make no whole step are left out, others each time.
             sampler, batch_sampler: one's own order, of the whole data set. Every worker
@@ -211,8 +231,31 @@ class Job:
         Raises ValueError if the data do not make one step.
         """
         return Loader(
-            self, dataset, batch_size, shuffle, sampler, batch_sampler, steps, accumulate, loader_options
+            self,
+            dataset,
+            self._batch_size(batch_size, global_batch_size, accumulate),
+            shuffle,
+            sampler,
+            batch_sampler,
+            steps,
+            accumulate,
+            loader_options,
         )
+
+    def _batch_size(self, of_one: Optional[int], of_all: Optional[int], accumulate: int) -> int:
+        if of_all is None:
+            return 1 if of_one is None else of_one
+        if of_one is not None:
+            raise ValueError("job.loader(): give batch_size or global_batch_size, not both")
+        share = self.world_size * max(accumulate, 1)
+        if of_all < 1 or of_all % share != 0:
+            times = f" with accumulate={accumulate}" if accumulate > 1 else ""
+            raise ValueError(
+                f"job.loader(): global_batch_size is {of_all}, which {self.world_size} workers{times} "
+                f"cannot share equally; a multiple of {share} is required, for example "
+                f"{max(1, round(of_all / share)) * share}"
+            )
+        return of_all // share
 
     def epochs(self, epochs: Optional[float] = None) -> Iterator[int]:
         """Yields 0, 1, ... for each epoch of the job, and ends the job after the last.
@@ -530,7 +573,8 @@ class Job:
             raise ValueError(f"job.epochs(): {epochs} epochs; a number above 0 is required")
         total, per_epoch = _core.length(epochs, world.max_steps, loader.steps_per_epoch)
         batch = loader.batch_size * loader.accumulate
-        self._work = _worlds.Work(total, per_epoch, batch, loader.description)
+        described = f"{loader.description}, {batch * self.world_size} in a step"
+        self._work = _worlds.Work(total, per_epoch, batch, described)
         self._loader = loader
         self._tables.fetch()
         rules = self._rules()
@@ -539,7 +583,7 @@ class Job:
                 f"slackline: {len(self._tables)} tables, "
                 f"{sum(t.values.numel() for t in self._tables.tables)} parameters; {total} steps, "
                 f"{per_epoch} in an epoch; batch {batch} x {self.world_size} workers = "
-                f"{batch * self.world_size}",
+                f"{batch * self.world_size}{self._scaled}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -726,12 +770,31 @@ class Job:
                     )
                     print(f"slackline: error: worker {self.rank}: {early}", file=sys.stderr)
                     self._world.fail(early, self._error_ends_job)
+                    _at_last.fail = True
         except _core.JobError as error:
             print(f"slackline: error: {error}", file=sys.stderr)
+            _at_last.fail = True
         finally:
             if self._evaluating is not None:
                 self._evaluating.join(_PATIENCE_SECONDS)
             self._world.close()
+
+
+class _AtLast:
+    """Ends the process with code 1, if that is only found out when it ends."""
+
+    fail = False
+
+    def __call__(self) -> None:
+        if self.fail:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
+
+
+# Registered before all of a script's, so called after them.
+_at_last = _AtLast()
+atexit.register(_at_last)
 
 
 def _terminate(number: int, frame: Any) -> None:

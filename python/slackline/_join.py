@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Optional, Union
 
 from slackline import _torchrun, _worlds
@@ -41,7 +42,8 @@ def join(
             coordinator, and may be left out.
         index: which of its workers this is, from 0. Not under torchrun.
         mode: as for ``--mode``, for example "ssp:3"; under ``slackline run`` that is the
-            one to say it. Default: the config's, else "bsp". A world of one has none.
+            one to say it. Default: the config's, else "bsp". A world of one has none,
+            and says so.
         servers: how many servers the first host runs under torchrun.
         out: folder for the trained model.
         data_dir: folder of data sets, for ``Job.data_dir``.
@@ -74,6 +76,8 @@ def join(
     elif not config:
         if index is not None:
             raise ValueError(f"slackline.join(): index {index} of which config? Give cluster, too")
+        if mode:
+            print(f"slackline: alone, mode='{mode}' has no effect", file=sys.stderr, flush=True)
         world = _worlds.Alone()
         world.out = out or ""
         world.data_dir = data_dir or ""

@@ -61,6 +61,8 @@ class Loader:
     ) -> None:
         self._job = job
         self._dataset = dataset
+        if batch_sampler is not None:  # Those of torch.utils.data say it.
+            batch_size = getattr(batch_sampler, "batch_size", batch_size)
         self.batch_size = batch_size
         self.accumulate = accumulate
         self._shuffle = shuffle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Union
 
 import torch
@@ -34,6 +35,14 @@ class Optimizer(torch.optim.Optimizer):
             {option: group[option] for option in rule.options if option != "lr"}
             for group, rule in zip(self.param_groups, rules)
         ]
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # Asked for by the step() of a GradScaler that is enabled, and by nobody else.
+        raise RuntimeError(
+            "optimizer: an enabled GradScaler leaves steps out, which no worker of a job can; use "
+            "torch.autocast with torch.bfloat16, which needs none, or GradScaler(enabled=False)"
+        )
 
     @property
     def rules(self) -> List[Rule]:
@@ -102,8 +111,9 @@ def make_optimizer(
     rule: Optional[Rule],
     of_config: Optional[Rule],
     trained: Dict[torch.nn.Parameter, str],
+    factor: float,
 ) -> Optimizer:
-    """``Job.optimizer()``, for parameters with these names."""
+    """``Job.optimizer()``, for parameters with these names; rates are multiplied with ``factor``."""
     rules: List[Rule] = []
     groups: List[Dict[str, Any]] = []
     if isinstance(source, torch.optim.Optimizer):
@@ -157,7 +167,17 @@ def make_optimizer(
             f"job.optimizer(): {', '.join(missing[:3])}{more} would not be trained; put them into "
             "a group, or freeze them with requires_grad_(False) before job.model()"
         )
-    kept = [(group, r) for group, r in zip(groups, rules) if group["params"]]
+    kept = [
+        (group, r.with_options({"lr": r.lr * factor}))
+        for group, r in zip(groups, rules)
+        if group["params"]
+    ]
+    for index, (_, r) in enumerate(kept):
+        if not (r.lr > 0 and math.isfinite(r.lr)):
+            raise ValueError(
+                f"job.optimizer(): lr is {r.lr} in parameter group {index}; a rate above 0 is required at "
+                "the start, and a scheduler may change it for each step, to 0 as well"
+            )
     return Optimizer(job, [group for group, _ in kept], [r for _, r in kept])
 
 

@@ -49,6 +49,12 @@ class Tables:
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
         self.tables: List[Table] = []
+        for name, part in module.named_modules():
+            if isinstance(part, torch.nn.SyncBatchNorm):
+                raise ValueError(
+                    f"'{name}' is a SyncBatchNorm, which needs torch.distributed; use BatchNorm, whose "
+                    "means are then each worker's, or GroupNorm, which needs no others"
+                )
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 continue

@@ -132,6 +132,16 @@ plain.load_state_dict(after)
         (("opt = job.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))",
           "opt = torch.optim.SGD(net.parameters(), lr=0.1); torch.optim.lr_scheduler.StepLR(opt, 9); "
           "opt = job.optimizer(opt)"), "make it for the optimizer that job.optimizer.. returns"),
+        (("torch.nn.BatchNorm1d(16)", "torch.nn.SyncBatchNorm(16)"), "'1' is a SyncBatchNorm.*use BatchNorm"),
+        (("job.model(make())", "job.model(torch.nn.SyncBatchNorm.convert_sync_batchnorm(make()))"),
+         "'1' is a SyncBatchNorm"),
+        (("lr=0.1", "lr=0.0"), "lr is 0.0 in parameter group 0; a rate above 0 is required at the start"),
+        (("momentum=0.9)", "momentum=0.9), scale_lr='cubic'"), "scale_lr is 'cubic'; 'linear', 'sqrt' or None"),
+        (("batch_size=20", "batch_size=20, global_batch_size=20"), "give batch_size or global_batch_size"),
+        (("batch_size=20", "global_batch_size=21, accumulate=4"),
+         "21, which 1 workers with accumulate=4 cannot share equally; a multiple of 4 is required, .* 20"),
+        (("    job.evaluate", "    sys.exit(0)\n    job.evaluate"),
+         "its script ended after 60 of 120 steps"),
     ],
 )
 def test_what_is_wrong_with_a_script_is_said(tmp_path, change, said):
@@ -140,6 +150,31 @@ def test_what_is_wrong_with_a_script_is_said(tmp_path, change, said):
     assert change[0] in USUAL
     ended = run_alone(tmp_path, USUAL.replace(*change))
     assert ended.code == 1 and re.search(said, ended.output), ended.output
+
+
+def test_a_grad_scaler_that_is_off_changes_nothing_and_another_is_refused(tmp_path):
+    scaled = USUAL.replace("loss.backward()", "scaler.scale(loss).backward()").replace(
+        "opt.step()", "scaler.unscale_(opt); scaler.step(opt); scaler.update()"
+    )
+    script = "import warnings; warnings.simplefilter('ignore')\n" + scaled.replace(
+        "\nfor epoch", "\nscaler = torch.cuda.amp.GradScaler(enabled=False)\nfor epoch", 1
+    )
+    plain = run_alone(tmp_path, USUAL).succeeded().output
+    assert run_alone(tmp_path, script).succeeded().output == plain
+    # Without CUDA PyTorch 1.13 turns each scaler off, and scales nothing on a CPU.
+    script = USUAL.replace("opt.step()", "scaler.step(opt)").replace(
+        "\nfor epoch",
+        "\ntorch.cuda.is_available = lambda: True\nscaler = torch.cuda.amp.GradScaler()\n"
+        "scaler._lazy_init_scale_growth_tracker(torch.device('cpu'))\nfor epoch",
+        1,
+    )
+    ended = run_alone(tmp_path, script)
+    assert "an enabled GradScaler leaves steps out" in ended.output and ended.code == 1
+
+
+def test_a_mode_without_effect_is_said(tmp_path):
+    script = USUAL.replace("slackline.join()", "slackline.join(mode='ssp:3')")
+    assert "alone, mode='ssp:3' has no effect" in run_alone(tmp_path, script).succeeded().output
 
 
 def test_schedulers_may_change_the_rate_only(tmp_path):

@@ -110,6 +110,23 @@ if job.rank == 0:
         assert "equal" in job.log(0)
 
 
+def test_batch_and_rate_for_the_world(tmp_path):
+    script = USUAL.replace("batch_size=20", "global_batch_size=80, accumulate=2").replace(
+        "        opt.zero_grad()\n", ""
+    ).replace("        opt.step()", "        n += 1\n        n % 2 or opt.step()").replace(
+        "\nfor epoch", "\nn = 0\nfor epoch", 1
+    ).replace("momentum=0.9)", "momentum=0.9), scale_lr=SCALE")
+    for scale, times in (("'linear'", 2.0), ("'sqrt'", 2**0.5), ("None", 1.0)):
+        once = script.replace("SCALE", scale) + "\nprint('rate', opt.param_groups[0]['lr'])"
+        job = run_job(tmp_path, once, "--epochs", "1", name=scale.strip("'"))
+        job.succeeded()
+        assert f"rate {0.1 * times}" in job.log(1)
+        assert "batch 40 x 2 workers = 80" in job.log(0) and "batch 40" not in job.log(1)
+        assert (f"learning rates x {times:.4g}, as scale_lr={scale} says" in job.log(0)) == (scale != "None")
+        assert job.summary["data"] == "TensorDataset of 1200 examples, 80 in a step"
+        assert job.summary["steps"] == 15
+
+
 def test_gradients_leave_during_backward_once_that_is_safe(tmp_path):
     script = USUAL + "\nprint('active', job._overlap._active, 'watched', job._overlap._watched)"
     job = run_job(tmp_path, script)
