@@ -233,7 +233,7 @@ NB_MODULE(_core, m) {
           },
           "train"_a, "test"_a)
       .def("report_progress", [](Worker& w) { ThrowIfBad(w.ReportProgress()); })
-      .def("fail", &Worker::Fail, "why"_a, "ends_job"_a)
+      .def("fail", &Worker::Fail, "why"_a, "traceback"_a, "ends_job"_a)
       .def("interrupt", &Worker::Interrupt, "reason"_a);
 
   nb::class_<Rule>(m, "Rule")

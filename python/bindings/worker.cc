@@ -249,13 +249,16 @@ void Worker::Conclude(const Session::Scores& train,
 
 absl::Status Worker::ReportProgress() { return session().ReportProgress(); }
 
-void Worker::Fail(const std::string& why, bool ends_job) {
+void Worker::Fail(const std::string& why, const std::string& traceback,
+                  bool ends_job) {
   if (connected_ == nullptr || getpid() != process_) return;
   if (ends_job) {
-    connected_->session().StopJob(absl::InternalError(
-        absl::StrCat("worker ", self_.rank, " has failed: ", why)));
+    connected_->session().StopJob(
+        absl::InternalError(
+            absl::StrCat("worker ", self_.rank, " has failed: ", why)),
+        traceback);
   } else {
-    connected_->session().Fail(absl::InternalError(why));
+    connected_->session().Fail(absl::InternalError(why), traceback);
   }
 }
 

@@ -83,7 +83,8 @@ class Worker {
 
   // Any thread; without effect before Open(). Not OK: the worker is to stop.
   absl::Status ReportProgress();
-  void Fail(const std::string& why, bool ends_job);
+  void Fail(const std::string& why, const std::string& traceback,
+            bool ends_job);
   void Interrupt(const std::string& reason);
 
  private:

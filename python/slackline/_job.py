@@ -27,6 +27,8 @@ Scores = Union[None, float, torch.Tensor, Mapping[str, Union[float, torch.Tensor
 _PROGRESS_SECONDS = 2.0
 # For an evaluation that nobody waits for any more, when the process ends.
 _PATIENCE_SECONDS = 10.0
+# Of a traceback in the summary of the run.
+_TEXT_BYTES_MAX = 8192
 # Whose lines are not what a user asks for who looks where an error came from.
 _NOT_THE_SCRIPT = (os.path.dirname(__file__), os.path.dirname(torch.__file__), "<")
 
@@ -728,7 +730,8 @@ class Job:
             where = own[-1] if own else (frames[-1] if frames else None)
             place = f" ({os.path.basename(where.filename)}:{where.lineno})" if where else ""
             said = traceback.format_exception_only(kind, error)[-1].strip()
-            self._world.fail(f"{said}{place}", self._error_ends_job)
+            whole = "".join(traceback.format_exception(kind, error, trace))
+            self._world.fail(_cut(f"{said}{place}"), _cut(whole), self._error_ends_job)
 
     def _watch_signals(self) -> None:
         """Has a signal end a wait for the others, which Python's own handlers cannot."""
@@ -769,7 +772,7 @@ class Job:
                         "steps; iterate job.epochs() to its end"
                     )
                     print(f"slackline: error: worker {self.rank}: {early}", file=sys.stderr)
-                    self._world.fail(early, self._error_ends_job)
+                    self._world.fail(early, "", self._error_ends_job)
                     _at_last.fail = True
         except _core.JobError as error:
             print(f"slackline: error: {error}", file=sys.stderr)
@@ -795,6 +798,15 @@ class _AtLast:
 # Registered before all of a script's, so called after them.
 _at_last = _AtLast()
 atexit.register(_at_last)
+
+
+def _cut(text: str) -> str:
+    """A text of the script's for the records of the run: its begin and its end."""
+    data = text.encode("utf-8", "replace")
+    if len(data) > _TEXT_BYTES_MAX:
+        half = _TEXT_BYTES_MAX // 2 - 32
+        data = data[:half] + b"\n... (cut here) ...\n" + data[-half:]
+    return data.decode("utf-8", "ignore")
 
 
 def _terminate(number: int, frame: Any) -> None:

@@ -73,8 +73,8 @@ class Joined:
     def report_progress(self) -> None:
         self._worker.report_progress()
 
-    def fail(self, why: str, ends_job: bool) -> None:
-        self._worker.fail(why, ends_job)
+    def fail(self, why: str, trace: str, ends_job: bool) -> None:
+        self._worker.fail(why, trace, ends_job)
 
     def interrupt(self, reason: str) -> None:
         self._worker.interrupt(reason)
@@ -191,7 +191,7 @@ class Alone:
     def report_progress(self) -> None:
         pass
 
-    def fail(self, why: str, ends_job: bool) -> None:
+    def fail(self, why: str, trace: str, ends_job: bool) -> None:
         pass
 
     def interrupt(self, reason: str) -> None:

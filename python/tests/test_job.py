@@ -155,6 +155,23 @@ def test_an_error_of_one_script_ends_the_job_with_its_rank_and_place(tmp_path):
     assert re.search(r"worker 1 has failed: KeyError: 'label 17' \(run.py:\d+\)", job.output)
     assert "worker 1 has failed: KeyError" in job.summary["reason"]
     assert "Traceback" in job.log(1) and "Traceback" not in job.log(0)
+    [traceback] = job.summary["traceback"]
+    assert traceback["rank"] == 1
+    assert traceback["text"].startswith("Traceback (most recent call last):\n")
+    assert "raise KeyError('label 17')" in traceback["text"]
+    said = run([str(BIN / "slackline"), "summary", str(job.folder)], tmp_path).succeeded().output
+    assert "where worker 1 of script asp failed" in said
+    assert "\n  KeyError: 'label 17'\n" in said
+
+
+def test_a_long_error_is_cut_in_the_middle(tmp_path):
+    script = USUAL.replace("opt.step()", "opt.step()\n        raise KeyError('\u00e4' * 50000 + ' the end')")
+    job = run_job(tmp_path, script)
+    assert job.code == 1
+    for traceback in job.summary["traceback"]:
+        assert "Traceback" in traceback["text"] and "... (cut here) ..." in traceback["text"]
+        assert "the end" in traceback["text"] and len(traceback["text"].encode()) <= 8192
+    assert job.summary["traceback"] and len(job.summary["reason"].encode()) < 2000
 
 
 def test_or_only_that_worker_where_that_is_chosen(tmp_path):

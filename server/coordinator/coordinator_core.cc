@@ -315,6 +315,7 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
     return editor_.End(std::move(end));
   }
   if (!failure.empty()) {
+    totals_.AddTraceback(member->index(), leave.traceback());
     return Remove(member->incarnation, absl::StrCat("left: ", failure), now,
                   effects);
   }
@@ -540,6 +541,8 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
   if (call.has_status()) {
     *reply.mutable_status() = Status(now, call.status().moves_known());
   } else if (call.has_stop()) {
+    if (member != nullptr && member->peer == from && member->worker_role())
+      totals_.AddTraceback(member->index(), call.stop().traceback());
     editor_.End(JobEndOf(wire::JobEnd::STOPPED,
                          Cut(call.stop().reason(), kReasonBytesMax)));
   } else if (call.has_gather() && call.incarnation() == 0) {

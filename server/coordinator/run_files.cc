@@ -25,6 +25,15 @@ nlohmann::ordered_json PercentilesJson(const run::Percentiles& percentiles) {
           {"max", percentiles.max()}};
 }
 
+nlohmann::ordered_json TracebacksJson(const run::Summary& summary) {
+  nlohmann::ordered_json tracebacks = nlohmann::ordered_json::array();
+  for (const run::Traceback& traceback : summary.traceback()) {
+    tracebacks.push_back(
+        {{"rank", traceback.rank()}, {"text", traceback.text()}});
+  }
+  return tracebacks;
+}
+
 nlohmann::ordered_json WorkersJson(const run::Summary& summary) {
   nlohmann::ordered_json workers = nlohmann::ordered_json::array();
   for (const run::WorkerSummary& worker : summary.worker()) {
@@ -218,6 +227,7 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
        {"mode_changes", summary.mode_changes()},
        {"workers_lost", std::vector<std::string>(summary.workers_lost().begin(),
                                                  summary.workers_lost().end())},
+       {"traceback", TracebacksJson(summary)},
        {"worker", WorkersJson(summary)},
        {"files_incomplete", summary.files_incomplete()},
        {"stopped", summary.stopped()},

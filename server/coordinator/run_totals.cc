@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/cut.h"
 #include "common/metrics/histogram.h"
 #include "common/metrics/server_stats.h"
 
@@ -50,6 +51,13 @@ void RunTotals::AddLost(const std::string& sentence) {
   if (lost_.size() < kLostMax) lost_.push_back(sentence);
 }
 
+void RunTotals::AddTraceback(int32_t rank, const std::string& text) {
+  if (text.empty()) return;
+  if (tracebacks_.size() >= kTracebacksMax && tracebacks_.count(rank) == 0)
+    return;
+  tracebacks_[rank] = Cut(text, kTracebackBytesMax);
+}
+
 int64_t RunTotals::Put(const std::vector<Worker>& workers,
                        const std::vector<const run::ServerStats*>& servers,
                        run::Summary* summary) const {
@@ -90,6 +98,11 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
   if (lost_count_ > kLostMax) {
     summary->add_workers_lost(
         absl::StrCat("and ", lost_count_ - kLostMax, " more"));
+  }
+  for (const auto& [rank, text] : tracebacks_) {
+    run::Traceback& traceback = *summary->add_traceback();
+    traceback.set_rank(rank);
+    traceback.set_text(text);
   }
   return examples;
 }

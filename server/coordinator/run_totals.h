@@ -24,6 +24,10 @@ class RunTotals {
   // are kept.
   void AddLost(const std::string& sentence);
 
+  // Where a worker's program has failed. The last one of each of the first
+  // ranks is kept. Empty: nothing is known.
+  void AddTraceback(int32_t rank, const std::string& text);
+
   struct Worker {
     int32_t rank = 0;
     const run::WorkerStats* stats = nullptr;
@@ -35,6 +39,8 @@ class RunTotals {
               run::Summary* summary) const;
 
   static constexpr int kLostMax = 256;  // Sentences.
+  static constexpr size_t kTracebacksMax = 16;
+  static constexpr size_t kTracebackBytesMax = 8192;
 
  private:
   static void Add(int32_t rank, const run::WorkerStats& stats,
@@ -50,6 +56,7 @@ class RunTotals {
   std::map<int32_t, uint64_t> nonfinite_;  // Steps by all-reduce, by rank.
   std::vector<std::string> lost_;
   int64_t lost_count_ = 0;
+  std::map<int32_t, std::string> tracebacks_;  // By rank.
 };
 
 }  // namespace slackline

@@ -132,6 +132,17 @@ TEST(SummaryTest, TellsOfLostWorkersAndOfTheData) {
   EXPECT_THAT(table, HasSubstr("data: generated stand-in\n"));
 }
 
+TEST(SummaryTest, TellsTheEndOfATraceback) {
+  run::Summary summary = MakeSummary("asp");
+  run::Traceback& traceback = *summary.add_traceback();
+  traceback.set_rank(1);
+  traceback.set_text("Traceback\n 1\n 2\n 3\n 4\n 5\nKeyError: 'x'\n");
+  const std::string table = SummaryTable({{.folder = "a", .summary = summary}});
+  EXPECT_THAT(table, HasSubstr("where worker 1 of digits asp failed"));
+  EXPECT_THAT(table, HasSubstr("):\n   1\n   2\n"));
+  EXPECT_THAT(table, HasSubstr("  KeyError: 'x'\n"));
+}
+
 TEST(SummaryTest, TellsWhichRuleHasStoppedARun) {
   run::Summary summary = MakeSummary("asp");
   summary.set_stopped("test loss 0.08 reached 0.1 at step 9 after 2.0 s");

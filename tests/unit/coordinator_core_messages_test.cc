@@ -208,9 +208,16 @@ TEST_F(WrongWordsTest, AServerMayAskForNothingButToLeave) {
 
 TEST_F(WrongWordsTest, AReasonThatAllGetToSeeIsCut) {
   StartJob();
-  const std::string large(1 << 20, 'x');
-  Call(Worker(1), workers_[1], 3,
-       [&](auto& call) { call.mutable_leave()->set_failure(large); });
+  std::string large;  // Of characters of two bytes.
+  for (int i = 0; i < 1 << 19; ++i) large += "\u00e4";
+  Call(Worker(1), workers_[1], 3, [&](auto& call) {
+    call.mutable_leave()->set_failure("x" + large);
+    call.mutable_leave()->set_traceback("x" + large);
+  });
+  ASSERT_EQ(core_->Summary().traceback_size(), 1);
+  EXPECT_EQ(core_->Summary().traceback(0).rank(), 1);
+  EXPECT_EQ(core_->Summary().traceback(0).text(),
+            absl::StrCat("x", large.substr(0, 8190), "..."));
   EXPECT_LT(core_->Summary().workers_lost(0).size(), 2000u);
   Call(kObserver, 0, 4,
        [&](auto& call) { call.mutable_stop()->set_reason(large); });

@@ -837,15 +837,17 @@ void WorkerCore::OnSaveFailed(const absl::Status& why, absl::Time now,
 }
 
 void WorkerCore::StopJob(const absl::Status& why, absl::Time now,
-                         Effects* effects) {
+                         Effects* effects, const std::string& traceback) {
   wire::Call stop;
+  stop.mutable_stop()->set_traceback(traceback);
   stop.mutable_stop()->set_reason(std::string(why.message()));
   LeaveWith(std::move(stop), why, now, effects);
 }
 
-void WorkerCore::Fail(const absl::Status& why, absl::Time now,
-                      Effects* effects) {
+void WorkerCore::Fail(const absl::Status& why, absl::Time now, Effects* effects,
+                      const std::string& traceback) {
   wire::Call leave;
+  leave.mutable_leave()->set_traceback(traceback);
   leave.mutable_leave()->set_failure(std::string(why.message()));
   LeaveWith(std::move(leave), why, now, effects);
 }
@@ -861,8 +863,11 @@ void WorkerCore::LeaveWith(wire::Call call, const absl::Status& why,
       now +
       (call.has_stop() ? member_.lease() * kVerdictLeases : kLeaveWaitMax);
   const bool stops = call.has_stop();
-  Enter(State::kLeaving, now);
   MemberCore::Effects member;
+  // The last heartbeat may be older than the steps since.
+  member_.SetStats(Stats(now));
+  member_.SendHeartbeat(now, &member);
+  Enter(State::kLeaving, now);
   const uint64_t id = member_.Call(std::move(call), Payload(), now, &member);
   if (stops) {
     unheeded_.insert(id);

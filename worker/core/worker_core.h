@@ -182,9 +182,12 @@ class WorkerCore {
   void OnSaveFailed(const absl::Status& why, absl::Time now, Effects* effects);
   // An action cannot be done at all, or the user interrupts: leaves the job and
   // ends with this status.
-  void Fail(const absl::Status& why, absl::Time now, Effects* effects);
+  // `traceback`, of several lines, goes into the summary; may be empty.
+  void Fail(const absl::Status& why, absl::Time now, Effects* effects,
+            const std::string& traceback = "");
   // The same, and the job ends, whether or not it could do without this worker.
-  void StopJob(const absl::Status& why, absl::Time now, Effects* effects);
+  void StopJob(const absl::Status& why, absl::Time now, Effects* effects,
+               const std::string& traceback = "");
 
   // ---- Beside the actions ---------------------------------------------------
 

@@ -416,20 +416,20 @@ absl::Status Session::ReportProgress() {
   return to->ending();
 }
 
-void Session::Fail(const absl::Status& why) {
+void Session::Fail(const absl::Status& why, const std::string& traceback) {
   if (const auto to = loop(); to != nullptr) {
     to->Tell(
         [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-          core.Fail(why, now, effects);
+          core.Fail(why, now, effects, traceback);
         });
   }
 }
 
-void Session::StopJob(const absl::Status& why) {
+void Session::StopJob(const absl::Status& why, const std::string& traceback) {
   if (const auto to = loop(); to != nullptr) {
     to->Tell(
         [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-          core.StopJob(why, now, effects);
+          core.StopJob(why, now, effects, traceback);
         });
   }
 }

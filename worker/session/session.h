@@ -173,9 +173,11 @@ class Session {
   absl::Status ReportProgress();
   // This worker cannot go on: leaves the job, which ends if it needs this
   // worker, and ends with this status. Without effect when it ends already.
-  void Fail(const absl::Status& why);
+  // `traceback`, of several lines, goes into the summary of the run; may be
+  // empty.
+  void Fail(const absl::Status& why, const std::string& traceback = "");
   // The same, and the job ends, whether or not it could do without this worker.
-  void StopJob(const absl::Status& why);
+  void StopJob(const absl::Status& why, const std::string& traceback = "");
   // As a user's wish: Fail() with Cancelled, now and in every later life.
   void Interrupt(const std::string& reason);
   // The time by which the job lives. It is no time of day.

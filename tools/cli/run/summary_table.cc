@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/view.pb.h"
 #include "tools/cli/text.h"
@@ -20,6 +21,19 @@ constexpr size_t kHashDigits = 12;
 
 std::string NameOf(const RunResult& run) {
   return absl::StrCat(run.summary.job(), " ", run.summary.mode());
+}
+
+// Of a traceback, indented.
+std::string LastLines(const std::string& text) {
+  constexpr size_t kLinesMax = 6;
+  std::vector<std::string> lines =
+      absl::StrSplit(text, '\n', absl::SkipEmpty());
+  if (lines.size() > kLinesMax)
+    lines.erase(lines.begin(), lines.end() - kLinesMax);
+  std::string last;
+  for (const std::string& line : lines)
+    absl::StrAppend(&last, "  ", line, "\n");
+  return last;
 }
 
 std::string LossText(bool measured, double loss) {
@@ -123,6 +137,11 @@ std::string SummaryTable(const std::vector<RunResult>& runs) {
     }
     for (const std::string& lost : run.summary.workers_lost()) {
       absl::StrAppend(&text, "lost in ", NameOf(run), ": ", lost, "\n");
+    }
+    for (const run::Traceback& traceback : run.summary.traceback()) {
+      absl::StrAppend(&text, "where worker ", traceback.rank(), " of ",
+                      NameOf(run), " failed (the end of it; ", run.folder,
+                      "/summary.json has all):\n", LastLines(traceback.text()));
     }
     if (!run.summary.files_incomplete().empty()) {
       absl::StrAppend(&text, "incomplete in ", NameOf(run), ": ",
