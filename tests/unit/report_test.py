@@ -85,6 +85,7 @@ def evaluation(epoch, accuracy, loss=0.5, seconds=None):
     return {
         "kind": "eval", "rank": 0, "step": int(10 * epoch), "epoch": float(epoch),
         "seconds": 2.0 * epoch if seconds is None else seconds, "loss": loss, "accuracy": accuracy,
+        "values": {"spread": 2.5},
     }  # fmt: skip
 
 
@@ -92,6 +93,7 @@ def training(rank, step, loss, seconds):
     return {
         "kind": "train", "rank": rank, "step": step, "epoch": step / 10, "seconds": seconds,
         "loss": loss, "examples_per_second": 100.0,
+        "values": {"norm": float(rank)},
     }  # fmt: skip
 
 
@@ -446,7 +448,9 @@ class Reports(unittest.TestCase):
             for time, step, scalar, _ in events[1:]
             for tag, value in [scalar]
         }
-        self.assertEqual(len(scalars), 3 * 2 + 2)
+        self.assertEqual(len(scalars), 3 * 3 + 3)
+        self.assertEqual(scalars[b"test/spread", 10], (2.0, 2.5))
+        self.assertEqual(scalars[b"train/norm", 10], (3.0, 0.5))  # Of workers 0 and 1.
         self.assertEqual(scalars[b"test/loss", 10], (2.0, 0.5))
         self.assertAlmostEqual(scalars[b"test/accuracy", 30][1], 0.96, places=6)
         self.assertEqual(scalars[b"train/loss", 10], (3.0, 1.0))

@@ -37,6 +37,7 @@ class Record:
     loss: float
     accuracy: float  # Of "eval".
     examples_per_second: float  # Of "train".
+    values: dict[str, float]  # Figures by the names of the workers' program.
 
 
 @dataclasses.dataclass
@@ -238,6 +239,9 @@ def _read_metrics(path: pathlib.Path) -> list[Record]:
             step = int(data["step"])
             if not 0 <= step < 2**63:
                 raise ValueError(f"step is {step}, it must be in [0, 2^63)")
+            values = data.get("values", {})
+            if not isinstance(values, dict):
+                raise ValueError(f"values is a {type(values).__name__}, it must be a dict")
             records.append(
                 Record(
                     kind=kind,
@@ -248,6 +252,7 @@ def _read_metrics(path: pathlib.Path) -> list[Record]:
                     loss=number(data.get("loss")),
                     accuracy=number(data.get("accuracy")),
                     examples_per_second=number(data.get("examples_per_second")),
+                    values={name: number(value) for name, value in values.items()},
                 )
             )
         except (ValueError, TypeError, KeyError, OverflowError) as error:

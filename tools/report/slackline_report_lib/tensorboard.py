@@ -60,12 +60,14 @@ def event_file(run: load.Run) -> bytes:
 
 
 def _scalars(run: load.Run) -> Iterator[tuple[str, int, float, float]]:
-    """Tag, step, seconds, value. Train losses are means over the workers at one
-    step, rates are sums."""
+    """Tag, step, seconds, value. Train losses and a program's own figures are means
+    over the workers at one step, rates are sums."""
     for record in run.evaluations():
         yield "test/loss", record.step, _known(record.seconds), record.loss
         if math.isfinite(record.accuracy):
             yield "test/accuracy", record.step, _known(record.seconds), record.accuracy
+        for name, value in record.values.items():
+            yield f"test/{name}", record.step, _known(record.seconds), value
     by_step: dict[int, list[load.Record]] = {}
     for record in run.records:
         if record.kind == "train":
@@ -73,6 +75,9 @@ def _scalars(run: load.Run) -> Iterator[tuple[str, int, float, float]]:
     for step, same in by_step.items():
         seconds = max(_known(record.seconds) for record in same)
         yield "train/loss", step, seconds, sum(record.loss for record in same) / len(same)
+        for name in {name: None for record in same for name in record.values}:
+            known = [record.values[name] for record in same if name in record.values]
+            yield f"train/{name}", step, seconds, sum(known) / len(known)
         rate = sum(record.examples_per_second for record in same)
         if math.isfinite(rate) and run.has_wall_time():
             yield "examples_per_second", step, seconds, rate
