@@ -757,10 +757,12 @@ INSTANTIATE_TEST_SUITE_P(
              SimWorker::Plant::kNone,
              // On its way a gradient has the rate of a later clock.
              Invariant::kValue},
-        Case{"MomentumChangesOnTheWay",
-             Invariant::kValue,
-             {"bsp", "ssp", "asp"},
-             ChangeMomentum},
+        Case{.name = "MomentumChangesOnTheWay",
+             .expected = Invariant::kValue,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = ChangeMomentum,
+             // Of bsp, if the new owner's next answer is of a whole clock.
+             .also = Invariant::kSyncSum},
         Case{"SplitForgetsSequenceNumbers",
              Invariant::kExactlyOnce,
              {"bsp", "ssp", "asp"},
