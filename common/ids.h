@@ -15,6 +15,8 @@ enum class ShardId : int32_t {};      // Numbered over all tables of a job.
 
 // Steps completed. Clock c means: the pushes of steps 0 .. c-1 are done.
 using Clock = int64_t;
+// Clocks are at most this, so that a bound can be added and subtracted.
+inline constexpr Clock kClockMax = Clock{1} << 60;
 // Updates applied to a shard since its initial values.
 using Version = uint64_t;
 // One life of a member. The coordinator gives them out; never used again.

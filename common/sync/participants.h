@@ -18,9 +18,6 @@
 
 namespace slackline {
 
-// Clocks are at most this, so that a bound can be added and subtracted.
-inline constexpr Clock kClockMax = Clock{1} << 60;
-
 struct Participant {
   Rank rank{};
   Incarnation incarnation = 0;

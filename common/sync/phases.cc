@@ -20,6 +20,11 @@ int IndexAt(const wire::View& view, Clock clock) {
 
 }  // namespace
 
+Clock EndOf(const wire::View& view) {
+  if (!view.elastic()) return view.steps_total();
+  return view.end_clock() > 0 ? view.end_clock() : kClockMax;
+}
+
 const wire::Phase& PhaseAt(const wire::View& view, Clock clock) {
   return view.phase(IndexAt(view, clock));
 }

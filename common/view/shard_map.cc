@@ -235,6 +235,7 @@ absl::StatusOr<std::shared_ptr<const View>> View::With(
   proto.clear_change();
   if (change.has_change()) *proto.mutable_change() = change.change();
   proto.set_arrived(change.arrived());
+  proto.set_end_clock(change.end_clock());
   proto.set_group(change.group());
   proto.set_entered(change.entered());
   proto.mutable_phase()->MergeFrom(change.phase());

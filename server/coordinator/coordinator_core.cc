@@ -175,6 +175,8 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
       placement_.NoteNews();  // It may have waited for a change that is done.
       placement_.Order();
     }
+    // A change of the mode that waits for its clock is dropped then.
+    if (EndIfAllLeased(effects)) modes_.Advance(outcome_.Seconds(now), effects);
   }
   if (editor_.ended() && ended_at_ == absl::InfiniteFuture()) {
     ended_at_ = members_.AwakeTime(now);
@@ -264,7 +266,10 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   placement_.Start({model.table().begin(), model.table().end()},
                    options_.shard_elements, now);
   data_ = members_.FindWorker(0)->join.data();
-  editor_.Run(model.steps_total(), model.steps_per_epoch());
+  editor_.Run(model.steps_total(), model.steps_per_epoch(),
+              model.has_elastic());
+  leases_.Start(model.has_elastic() ? std::optional(model.elastic())
+                                    : std::nullopt);
   modes_.Start(effects);
   if (const wire::Phase* const given = GivenDelaysPhase(view())) {
     const std::string unfit = WhyDelaysUnfit(given->from(), effects);
@@ -281,6 +286,11 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
 std::string CoordinatorCore::WhyDelaysUnfit(Clock from,
                                             Effects* effects) const {
   SL_CHECK(options_.delays != nullptr, "the delays of the job are not here");
+  if (view().elastic()) {
+    return "the job cannot follow the delays that are given: with elastic "
+           "sampling nobody knows which worker does which step; take static "
+           "sampling";
+  }
   const absl::StatusOr<std::shared_ptr<const DelayPlan>> plan =
       options_.delays->PlanFor(options_.workers, from, view().steps_total(),
                                options_.seed);
@@ -344,6 +354,9 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   const Member member = members_.Remove(incarnation, state() != wire::FORMING);
   store_.Forget(incarnation);
   gathers_.Forget(incarnation);
+  std::vector<LeaseBook::Answer> leased;
+  leases_.Forget(incarnation, &leased);
+  Send(std::move(leased), effects);
   stalls_.OnGone(incarnation);
   const std::string sentence = absl::StrCat(Describe(member), " ", why);
   effects->log.push_back(sentence);
@@ -403,6 +416,26 @@ std::string CoordinatorCore::WhyNoneFollows(absl::Time now, Effects* effects) {
     if (!members_.workers().empty()) return "";
   }
   return ", and none that has been started again waits to join";
+}
+
+bool CoordinatorCore::EndIfAllLeased(Effects* effects) {
+  if (!leases_.on() || view().end_clock() > 0) return false;
+  std::vector<Incarnation> workers;
+  for (const auto& [rank, worker] : members_.workers())
+    workers.push_back(worker->incarnation);
+  const std::optional<Clock> end = leases_.EndOf(workers);
+  if (!end.has_value()) return false;
+  // Some of them may be on their way into a phase that begins there.
+  const int next = view().entered() + 1;
+  if (next < view().phase_size() && view().phase(next).from() <= *end)
+    return false;
+  leases_.End();
+  effects->log.push_back(absl::StrCat("all ", leases_.examples_done(),
+                                      " examples are done, after ", *end,
+                                      " steps"));
+  editor_.SetEndClock(*end);
+  modes_.NoteNews();
+  return true;
 }
 
 bool CoordinatorCore::AllDone() const {
@@ -492,8 +525,7 @@ void CoordinatorCore::OnWorkerStats(const run::WorkerStats& stats,
   worker->worker = stats;
   worker->worker.DiscardUnknownFields();
   // A job knows no other clocks than these.
-  worker->worker.set_clock(
-      std::clamp<Clock>(stats.clock(), 0, view().steps_total()));
+  worker->worker.set_clock(std::clamp<Clock>(stats.clock(), 0, EndOf(view())));
   stalls_.OnReport(worker->incarnation, worker->worker.progress(), now);
   modes_.AskPolicy(now, effects);
   EndStalls(now, effects);  // May remove it.
@@ -526,6 +558,19 @@ void CoordinatorCore::Send(std::vector<GroupStore::Answer> answers,
         AnswerTo(answer.to.peer, answer.to.call_id, answer.code, answer.error);
     if (answer.has_value)
       out.message.payloads.push_back(std::move(answer.value));
+    effects->sends.push_back(std::move(out));
+  }
+}
+
+void CoordinatorCore::Send(std::vector<LeaseBook::Answer> answers,
+                           Effects* effects) {
+  for (LeaseBook::Answer& answer : answers) {
+    Outgoing out =
+        AnswerTo(answer.to.peer, answer.to.call_id, answer.code, answer.error);
+    if (answer.code == wire::OK) {
+      *out.message.header.mutable_call_reply()->mutable_leased() =
+          std::move(answer.leased);
+    }
     effects->sends.push_back(std::move(out));
   }
 }
@@ -599,6 +644,14 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
       store_.Get(caller, call.store_get().group(), call.store_get().key(),
                  &answers);
       return Send(std::move(answers), effects);
+    case wire::Call::kLease: {
+      std::vector<LeaseBook::Answer> leased;
+      leases_.Ask({.peer = member->peer,
+                   .call_id = call.call_id(),
+                   .incarnation = member->incarnation},
+                  call.lease(), &leased);
+      return Send(std::move(leased), effects);
+    }
     case wire::Call::kLeave:
       if (call.leave().failure().empty() && !member->worker_role()) {
         if (const std::string why = placement_.WhyMustStay(*member);
@@ -644,7 +697,7 @@ run::Summary CoordinatorCore::Summary() const {
   summary.set_data(data_);
   std::vector<RunTotals::Worker> workers;
   std::vector<const run::ServerStats*> servers;
-  Clock smallest = view().steps_total();
+  Clock smallest = EndOf(view());
   for (const auto& [rank, worker] : members_.workers()) {
     workers.push_back({.rank = rank, .stats = &worker->worker});
     smallest = std::min<Clock>(smallest, worker->worker.clock());
@@ -659,6 +712,8 @@ run::Summary CoordinatorCore::Summary() const {
       smallest = std::min<Clock>(smallest, worker.steps());
   }
   outcome_.PutSummary(smallest, examples, &summary);
+  summary.set_examples_done(leases_.examples_done());
+  summary.set_examples_given_again(leases_.examples_given_again());
   const wire::JobEnd& end = view().end();
   summary.set_state(wire::JobState_Name(state()));
   summary.set_cause(wire::JobEnd::Cause_Name(end.cause()));

@@ -22,6 +22,7 @@
 // | ViewEditor | one view of all edits of the event, with one number |
 // | ViewFeed | what a member is sent of it: changes, or the whole |
 // | GroupStore, Gathers | whose calls are answered now |
+// | LeaseBook | who trains on which examples, with elastic sampling |
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible.
@@ -40,6 +41,7 @@
 #include "server/coordinator/gathers.h"
 #include "server/coordinator/group_store.h"
 #include "server/coordinator/job_outcome.h"
+#include "server/coordinator/lease_book.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
 #include "server/coordinator/nonfinite_watch.h"
@@ -164,6 +166,9 @@ class CoordinatorCore {
   bool AllDone() const;
   void SendView(uint64_t known, Member* member, Effects* effects) const;
   static void Send(std::vector<GroupStore::Answer> answers, Effects* effects);
+  static void Send(std::vector<LeaseBook::Answer> answers, Effects* effects);
+  // Elastic sampling: true once, when the view says where the job ends.
+  bool EndIfAllLeased(Effects* effects);
 
   const Options options_;
   ViewEditor editor_;
@@ -177,6 +182,7 @@ class CoordinatorCore {
   NonfiniteWatch nonfinite_;
   GroupStore store_;
   Gathers gathers_;
+  LeaseBook leases_;
   RunTotals totals_;
   std::string data_;    // What is trained on.
   absl::Time started_;  // This one, and ended_at_, in awake time.

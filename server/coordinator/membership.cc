@@ -6,9 +6,18 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "server/coordinator/join_check.h"
+#include "server/coordinator/lease_book.h"
 
 namespace slackline {
 namespace {
+
+std::string SamplingText(const wire::JoinRequest& join) {
+  if (!join.has_elastic()) return "static sampling";
+  const wire::Elastic& elastic = join.elastic();
+  return absl::StrCat("elastic sampling of ", elastic.total(), " examples, ",
+                      elastic.examples(), " in an epoch and up to ",
+                      elastic.batch_size(), " in a step");
+}
 
 constexpr int32_t kServersMax = 100000;
 constexpr size_t kPastTokensMax = 4096;
@@ -218,9 +227,20 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
                         join.steps_per_epoch(),
                         " in an epoch; at least 1 is required");
   }
+  if (join.has_elastic()) {
+    if (const std::string unfit = LeaseBook::WhyUnfit(join.elastic());
+        !unfit.empty()) {
+      return absl::StrCat(who, ": ", unfit);
+    }
+  }
   if (!model_.has_value()) return "";
   const wire::JoinRequest& first = *model_;
   const std::string other = absl::StrCat("worker ", first.index());
+  if (SamplingText(join) != SamplingText(first)) {
+    return absl::StrCat(who, " has ", SamplingText(join), ", but ", other,
+                        " has ", SamplingText(first),
+                        "; all workers must train on the same data");
+  }
   if (join.steps_total() != first.steps_total() ||
       join.steps_per_epoch() != first.steps_per_epoch()) {
     return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",

@@ -25,11 +25,17 @@ const wire::Phase& Last(const wire::View& view) {
   return view.phase(IndexOfLast(view));
 }
 
+// An elastic job may end before all phases of the config have begun.
+Clock EndOfPhase(const wire::View& view, int index) {
+  return index < IndexOfLast(view)
+             ? std::min<Clock>(view.phase(index + 1).from(), EndOf(view))
+             : EndOf(view);
+}
+
 // A phase by all-reduce, or the job in one, ends at this clock.
 bool AllReduceEndsAt(const wire::View& view, Clock clock) {
   for (int i = 0; i < view.phase_size(); ++i) {
-    const Clock end =
-        i < IndexOfLast(view) ? view.phase(i + 1).from() : view.steps_total();
+    const Clock end = EndOfPhase(view, i);
     const bool over_servers = RuleOf(view.phase(i).mode()).over_servers();
     if (!over_servers && end == clock) return true;
   }
@@ -118,10 +124,10 @@ absl::Status ModeChanger::MayChange(const wire::View& view,
                      ModeText(Last(view).mode())));
   }
   for (const Worker& worker : workers) {
-    if (worker.done || worker.clock + kStepLimitAhead >= view.steps_total()) {
+    if (worker.done || worker.clock + kStepLimitAhead >= EndOf(view)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the job is about to end: worker ", worker.rank, " has completed ",
-          worker.clock, " of ", view.steps_total(), " steps"));
+          worker.clock, " of ", EndOf(view), " steps"));
     }
   }
   return absl::OkStatus();
@@ -254,7 +260,7 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
   for (const Worker& worker : workers) {
     const auto limit = limits_.find(worker.incarnation);
     if (worker.done) {
-      from = view.steps_total();  // It is past any earlier clock.
+      from = EndOf(view);  // It is past any earlier clock.
     } else if (limit == limits_.end()) {
       all = false;
     } else {
@@ -263,10 +269,10 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
   }
   const std::string sentence = absl::StrCat(
       "from ", ModeText(Last(view).mode()), " to ", ModeText(wanted_->mode));
-  if (from >= view.steps_total()) {
-    news->log.push_back(absl::StrCat(
-        "the mode does not change ", sentence, ": the job ends at step ",
-        view.steps_total(), ", before all workers could"));
+  if (from >= EndOf(view)) {
+    news->log.push_back(absl::StrCat("the mode does not change ", sentence,
+                                     ": the job ends at step ", EndOf(view),
+                                     ", before all workers could"));
   } else if (all) {
     wire::Phase phase;
     *phase.mutable_mode() = wanted_->mode;
@@ -387,11 +393,10 @@ absl::Status ModeChanger::MayMove(const wire::View& view,
 std::string ModeChanger::WhyNoneJoins(const wire::View& view) {
   for (int i = view.entered(); i < view.phase_size(); ++i) {
     if (RuleOf(view.phase(i).mode()).over_servers()) continue;
-    if (i == IndexOfLast(view)) {
-      return view.arrived() < view.steps_total() ? ""
-                                                 : "the job is about to end";
-    }
-    if (view.arrived() < view.phase(i + 1).from()) continue;
+    const Clock end = EndOfPhase(view, i);
+    if (end == EndOf(view))
+      return view.arrived() < end ? "" : "the job is about to end";
+    if (view.arrived() < end) continue;
     return absl::StrCat("the mode is just changing from ",
                         ModeText(view.phase(i).mode()), " to ",
                         ModeText(view.phase(i + 1).mode()));

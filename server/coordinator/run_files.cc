@@ -232,6 +232,10 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
        {"files_incomplete", summary.files_incomplete()},
        {"stopped", summary.stopped()},
        {"model_sha256", summary.model_sha256()}}));
+  if (summary.examples_done() > 0) {  // Elastic sampling counts them.
+    json["examples_done"] = summary.examples_done();
+    json["examples_given_again"] = summary.examples_given_again();
+  }
   const std::string text = json.dump(2) + "\n";
   const absl::string_view part(text);
   return WriteFileAtomically(absl::StrCat(folder_, "/summary.json"),

@@ -111,7 +111,7 @@ std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
     Worker worker;
     worker.rank = member.rank();
     worker.incarnation = member.incarnation();
-    worker.clock = view.steps_total();
+    worker.clock = EndOf(view);
     worker.limit = options_.timeout;
     // The chief is the first in the view.
     const bool finishing = all_done && workers.empty();
@@ -125,7 +125,7 @@ std::vector<StallWatch::Worker> StallWatch::WorkersOf(const wire::View& view,
     }
     if (report != reports_.end() && (!member.done() || finishing)) {
       const Progress& progress = report->second.progress;
-      worker.clock = std::clamp<Clock>(progress.clock(), 0, view.steps_total());
+      worker.clock = std::clamp<Clock>(progress.clock(), 0, EndOf(view));
       worker.waits = progress.activity() == Progress::WAITING_FOR_WORKERS;
       worker.at_server = progress.activity() == Progress::WAITING_FOR_SERVER;
       worker.blocks = worker.at_server ||
@@ -234,7 +234,7 @@ StallWatch::Findings StallWatch::Look(const wire::View& view, absl::Time now) {
   if (findings.end.has_value()) return findings;
   bool needs_all = false;
   std::vector<std::pair<const Worker*, std::vector<int32_t>>> blocking;
-  Clock smallest = view.steps_total();
+  Clock smallest = EndOf(view);
   for (const Worker& culprit : workers) {
     if (!culprit.Over()) continue;
     std::vector<int32_t> waiting;

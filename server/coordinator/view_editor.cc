@@ -21,9 +21,11 @@ ViewEditor::ViewEditor(wire::View view) : view_(std::move(view)) {
   for (const int32_t server : view_.owner_server()) ++owned_[server];
 }
 
-void ViewEditor::Run(int64_t steps_total, int64_t steps_per_epoch) {
+void ViewEditor::Run(int64_t steps_total, int64_t steps_per_epoch,
+                     bool elastic) {
   view_.set_steps_total(steps_total);
   view_.set_steps_per_epoch(steps_per_epoch);
+  view_.set_elastic(elastic);
   view_.set_state(wire::RUNNING);
   edited_ = whole_ = true;
 }
@@ -184,6 +186,11 @@ void ViewEditor::CloseChange() {
   edited_ = true;
 }
 
+void ViewEditor::SetEndClock(Clock clock) {
+  view_.set_end_clock(clock);
+  edited_ = true;
+}
+
 void ViewEditor::SetArrived(Clock arrived) {
   view_.set_arrived(arrived);
   edited_ = true;
@@ -207,6 +214,7 @@ ViewEditor::Committed ViewEditor::Commit() {
   if (view_.has_end()) *pending_.mutable_end() = view_.end();
   if (view_.has_change()) *pending_.mutable_change() = view_.change();
   pending_.set_arrived(view_.arrived());
+  pending_.set_end_clock(view_.end_clock());
   pending_.set_group(view_.group());
   pending_.set_entered(view_.entered());
   change_ = std::exchange(pending_, {});

@@ -34,7 +34,9 @@ class ViewEditor {
   uint64_t next_number() const { return view_.number() + 1; }
 
   // ---- The job
-  void Run(int64_t steps_total, int64_t steps_per_epoch);
+  void Run(int64_t steps_total, int64_t steps_per_epoch, bool elastic = false);
+  // Of an elastic job: all examples are done.
+  void SetEndClock(Clock clock);
   // FINISHED or FAILED, as the cause is. Without effect once the job has ended.
   void End(wire::JobEnd end);
 

@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   absl::Time now = absl::UnixEpoch();
   CoordinatorCore::Effects effects;
   core.Start(now);
-  if (size > 0 && data[0] < 128) fuzz::JoinAll(&core, now, &effects);
+  if (size > 0 && data[0] < 128)
+    fuzz::JoinAll(&core, now, &effects, /*elastic=*/data[0] >= 64);
   while (!input.empty()) {
     const uint8_t what = input.Byte();
     now += absl::Milliseconds(what >> 3) * (what >> 3);

@@ -125,6 +125,14 @@ void AddMessages(Corpus* corpus) {
   // What a server and a worker begin with.
   Message join;
   *join.header.mutable_join_request() = WorkerJoin(0);
+  Message lease;
+  lease.header.set_run(kRun);
+  wire::Call& call = *lease.header.mutable_call();
+  call.set_call_id(1);
+  call.set_incarnation(2);
+  call.mutable_lease();
+  corpus->Add("coordinator", "lease",
+              absl::StrCat(std::string(1, '\x41'), BytesOf(lease)));
   corpus->Add("coordinator", "join",
               absl::StrCat(std::string(1, '\x81'), BytesOf(join)));
 }

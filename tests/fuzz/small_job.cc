@@ -59,15 +59,22 @@ CoordinatorCore::Options JobOptions() {
 }
 
 void JoinAll(CoordinatorCore* core, absl::Time now,
-             CoordinatorCore::Effects* effects) {
+             CoordinatorCore::Effects* effects, bool elastic) {
   const auto join = [&](const PeerId& peer, const wire::JoinRequest& request) {
     Message message;
     *message.header.mutable_join_request() = request;
     core->OnMessage(peer, message, now, effects);
   };
   join(ServerPeer(), ServerJoin());
-  for (int rank = 0; rank < kWorkers; ++rank)
-    join(WorkerPeer(rank), WorkerJoin(rank));
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    wire::JoinRequest request = WorkerJoin(rank);
+    if (elastic) {
+      request.mutable_elastic()->set_examples(50);
+      request.mutable_elastic()->set_batch_size(4);
+      request.mutable_elastic()->set_total(100);
+    }
+    join(WorkerPeer(rank), request);
+  }
 }
 
 std::shared_ptr<const View> RunningView() {

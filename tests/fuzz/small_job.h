@@ -26,7 +26,7 @@ CoordinatorCore::Options JobOptions();
 
 // The server and the workers join. The job then runs.
 void JoinAll(CoordinatorCore* core, absl::Time now,
-             CoordinatorCore::Effects* effects);
+             CoordinatorCore::Effects* effects, bool elastic = false);
 
 // The view of a job that all have just joined.
 std::shared_ptr<const View> RunningView();

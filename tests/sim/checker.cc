@@ -44,6 +44,8 @@ const char* InvariantName(Invariant invariant) {
       return "torn read";
     case Invariant::kVersionOrder:
       return "version order";
+    case Invariant::kExamples:
+      return "every example once";
     case Invariant::kSyncSum:
       return "sync sum";
     case Invariant::kValue:
@@ -526,7 +528,11 @@ void Checker::OnFinalPull(const ClientCore::PullResult& result) {
       }
       const auto start = pushed_from_.find(life);
       if (start == pushed_from_.end()) continue;
-      for (Clock clock = start->second; clock < scenario_.steps; ++clock) {
+      for (Clock clock = start->second; clock < EndOf(latest_view_); ++clock) {
+        if (scenario_.elastic.has_value() &&
+            examples_.count({.life = life, .clock = clock}) == 0) {
+          continue;  // It has left this one out.
+        }
         const sync::Mode& mode = PhaseOf(clock).mode();
         if (contained.count({life, clock}) > 0 ||
             twin.too_stale.count({life, clock}) > 0 || mode.has_allreduce() ||
@@ -538,6 +544,41 @@ void Checker::OnFinalPull(const ClientCore::PullResult& result) {
                             " by ", Name(life.first, life.second), " to ",
                             twin.name));
       }
+    }
+    contained.insert(twin.too_stale.begin(), twin.too_stale.end());
+    CheckExamples(contained, twin.name);
+  }
+}
+
+void Checker::CheckExamples(const std::set<Contribution>& contained,
+                            const std::string& where) {
+  if (!scenario_.elastic.has_value() || violation_.has_value()) return;
+  const wire::Elastic& elastic = *scenario_.elastic;
+  // By position: how often by those who live, and by those who do not.
+  std::vector<std::pair<int, int>> times(static_cast<size_t>(elastic.total()));
+  for (const auto& [step, examples] : examples_) {
+    if (contained.count(step) == 0 && !PhaseOf(step.clock).mode().has_backup())
+      continue;
+    const int64_t epoch = examples.epoch * elastic.examples();
+    for (int64_t at = epoch + examples.begin; at < epoch + examples.end; ++at) {
+      if (at < 0 || at >= elastic.total()) {
+        return Report(Invariant::kExamples,
+                      absl::StrCat("example ", at, " of ", elastic.total()));
+      }
+      auto& [living, dead] = times[static_cast<size_t>(at)];
+      ++(Live(step.life) ? living : dead);
+    }
+  }
+  for (size_t at = 0; at < times.size(); ++at) {
+    const auto [living, dead] = times[at];
+    ++stats_.examples;
+    stats_.examples_again += living > 0 && dead > 0;
+    if (living > 1 || living + dead == 0) {
+      return Report(
+          Invariant::kExamples,
+          absl::StrCat(where, " has example ", at, " of ", times.size(), " ",
+                       living, " times by workers that live, ", dead,
+                       " times by others"));
     }
   }
 }
@@ -1511,8 +1552,16 @@ void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate,
 // ---- By all-reduce ----------------------------------------------------------
 
 void Checker::OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
-                          const ClientCore::PullResult* parameters) {
+                          const ClientCore::PullResult* parameters,
+                          const std::optional<ExampleRange>& examples) {
   const Life life{rank, incarnation};
+  if (examples.has_value()) {
+    examples_[{.life = life, .clock = clock}] = *examples;
+  } else if (scenario_.elastic.has_value()) {
+    Report(Invariant::kExamples,
+           absl::StrCat(Name(rank, incarnation), " begins step ", clock,
+                        " without examples"));
+  }
   Clock& reached = reached_[life];
   reached = std::max(reached, clock);
   const bool by_all_reduce = parameters == nullptr;
@@ -1726,10 +1775,11 @@ void Checker::OnReduced(Rank rank, Incarnation incarnation, uint64_t group,
     Update update;
     for (const SimGroup::Share& share : shares) {
       model.group.push_back({share.rank, share.incarnation});
+      if (!share.counts) continue;
       update.contributions.push_back(
           {.life = model.group.back(), .clock = clock - 1});
     }
-    update.divisor = static_cast<int>(shares.size());
+    update.divisor = static_cast<int>(update.contributions.size());
     update.by_all_reduce = true;
     update.clock = clock - 1;
     const View& view = *model.state.view;
@@ -1817,9 +1867,12 @@ void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
   };
   for (const Model* const step : steps) {
     Update update;
-    for (const Life& who : step->group)
-      update.contributions.push_back({.life = who, .clock = step->clock - 1});
-    update.divisor = static_cast<int>(step->group.size());
+    for (const Life& who : step->group) {
+      const Contribution part{.life = who, .clock = step->clock - 1};
+      if (!scenario_.elastic.has_value() || examples_.count(part) > 0)
+        update.contributions.push_back(part);
+    }
+    update.divisor = static_cast<int>(update.contributions.size());
     update.by_all_reduce = true;
     update.clock = step->clock - 1;
     Versions slots;
@@ -1880,9 +1933,27 @@ void Checker::OnFinalReplica(Rank rank, Incarnation incarnation,
   if (model == nullptr) return;
   CompareReplica(life, *model, state, "as it reports it");
   CheckHistory(model);
+  std::set<Contribution> contained;
+  const Model* first = model.get();
+  for (; first->before != nullptr; first = first->before.get()) {
+    for (const Life& who : first->group)
+      contained.insert({.life = who, .clock = first->clock - 1});
+  }
+  // And what had led to the state that the workers took.
+  if (const auto found = twins_.find(0); found != twins_.end()) {
+    const Twin& twin = found->second;
+    const Version taken = first->state.versions.front();
+    for (Version v = 0; v < taken && v < twin.updates.size(); ++v) {
+      contained.insert(twin.updates[v].contributions.begin(),
+                       twin.updates[v].contributions.end());
+    }
+    contained.insert(twin.too_stale.begin(), twin.too_stale.end());
+  }
+  CheckExamples(contained, "the workers' model");
   for (const wire::WorkerMember& worker : latest_view_.worker()) {
     const Life other{Rank{worker.rank()}, worker.incarnation()};
-    if (ModelOf(other, "is done") == model && model->clock == scenario_.steps)
+    if (ModelOf(other, "is done") == model &&
+        model->clock == EndOf(latest_view_))
       continue;
     Report(Invariant::kReplica,
            absl::StrCat(Name(other.first, other.second), " is done at clock ",
@@ -2088,7 +2159,7 @@ std::optional<Violation> Checker::ExplainAsOtherPushes(
       if (becomes_actual(changed, whole ? nullptr : &other)) {
         return Violation{Invariant::kLostPush, absl::StrCat(" lacks", push)};
       }
-      for (Clock clock = 0; clock < scenario_.steps; ++clock) {
+      for (Clock clock = 0; clock < scenario_.StepsMax(); ++clock) {
         if (clock == contribution.clock) continue;
         other = update;
         other.contributions[i].clock = clock;

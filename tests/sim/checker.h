@@ -25,6 +25,7 @@
 #include "tests/sim/sim_group.h"
 #include "tests/sim/sim_replica.h"
 #include "worker/client/client_core.h"
+#include "worker/core/worker_core.h"
 
 namespace slackline::sim {
 
@@ -37,6 +38,8 @@ enum class Invariant {
   kTornRead,      // An answer is no single version of its shard.
   kVersionOrder,  // A worker was given another or an older version than is
                   // right.
+  kExamples,      // Elastic sampling: an example was left out, or done twice by
+                  // workers that live.
   kSyncSum,    // An update of BSP or BACKUP is not the mean over the gradients
                // of its clock that it has to be.
   kValue,      // Values that no sequence of the pushes gives.
@@ -97,6 +100,8 @@ struct CheckerStats {
   int64_t weakened = 0;         // Gradients or rates that a rule changed.
   int64_t histograms = 0;       // Compared.
   int64_t sizes = 0;            // Of coordinators and clients, compared.
+  int64_t examples = 0;         // Of elastic jobs, found where they belong.
+  int64_t examples_again = 0;   // Of those: of a worker that had died, too.
 };
 
 class Checker {
@@ -132,7 +137,8 @@ class Checker {
   // A worker begins the step of this clock with these parameters; nullptr: it
   // steps by all-reduce.
   void OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
-                   const ClientCore::PullResult* parameters);
+                   const ClientCore::PullResult* parameters,
+                   const std::optional<ExampleRange>& examples);
   // By all-reduce: a worker has the initial state; or that of the servers at
   // `clock`; or shares it with its group, which is about to find its clock from
   // these shares, and then has one; or it has done a step and is at `clock`.
@@ -290,6 +296,10 @@ class Checker {
   void CheckMoves(const wire::View& before, const wire::View& view);
   void CheckFailure(const wire::View& before, const wire::View& view);
   void CreateTwins(Owner owner, const View& view);
+  // All examples of the job are in what `contained` led to, once, but for those
+  // who died.
+  void CheckExamples(const std::set<Contribution>& contained,
+                     const std::string& where);
   // Cuts the twins of what this owner has. Appends their shards to `*changed`.
   void SplitTwins(Owner owner, const View& view, std::vector<int32_t>* changed);
   // Who takes part by now, after a view or a new owner.
@@ -374,6 +384,8 @@ class Checker {
   std::map<Life, Clock> reached_;  // Largest clock asked for or begun.
   // The versions that a step over servers began with, by shard.
   std::map<std::pair<Life, Clock>, std::vector<Version>> begun_with_;
+  // Elastic sampling: of a step.
+  std::map<Contribution, ExampleRange> examples_;
   std::map<Rank, ModelPtr> initial_;
   std::map<Clock, ModelPtr> taken_;      // From the servers.
   std::map<Clock, ModelPtr> installed_;  // And given back.

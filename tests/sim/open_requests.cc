@@ -38,6 +38,8 @@ void OpenRequests::OnSent(const PeerId& from, const Message& message,
       }
       return;
     case wire::Header::kCall:
+      // That one may wait for the others' last steps, and be given up.
+      if (header.call().has_lease()) return;
       return Begin(Kind::kCall, from, header.call().call_id(), now);
     case wire::Header::kJoinRequest:
       return Begin(Kind::kJoin, from, header.join_request().token(), now);

@@ -48,6 +48,7 @@ struct Plant {
   std::shared_ptr<const View> view;  // The last one sent in which the job runs.
   std::map<int32_t, std::pair<Version, Payload>> last_answer;  // By shard.
   std::set<std::string> seen;
+  std::optional<std::pair<PeerId, wire::Examples>> given;
   bool done = false;
 
   SimNetwork& network() { return world->context().network; }
@@ -115,6 +116,19 @@ Case OfEarlyState(const std::string& name, Tamper tamper) {
   Case planted = OfChanges(name, Invariant::kLostPush, std::move(tamper));
   planted.also = Invariant::kReplica;
   return planted;
+}
+
+Case OfSampling(const std::string& name, Invariant expected, Tamper tamper) {
+  return {.name = name,
+          .expected = expected,
+          .modes = {"bsp", "ssp", "asp"},
+          .tamper = std::move(tamper),
+          .change = [](Scenario* scenario) {
+            wire::Elastic& elastic = scenario->elastic.emplace();
+            elastic.set_batch_size(3);
+            elastic.set_examples(50);
+            elastic.set_total(100);
+          }};
 }
 
 Case OfInstallations(const std::string& name) {
@@ -602,6 +616,39 @@ bool ChangeInstallation(Plant&, const PeerId&, const PeerId& to,
   return true;
 }
 
+// The coordinator gives a worker what another one has.
+bool GiveTwice(Plant& plant, const PeerId&, const PeerId& to,
+               Message* message) {
+  if (!message->header.call_reply().leased().has_examples()) return true;
+  wire::Examples& examples = *message->header.mutable_call_reply()
+                                  ->mutable_leased()
+                                  ->mutable_examples();
+  if (!plant.given.has_value()) {
+    plant.given = {to, examples};
+  } else if (to != plant.given->first && !std::exchange(plant.done, true)) {
+    examples = plant.given->second;
+  }
+  return true;
+}
+
+// It gives fewer than it thinks.
+bool GiveLess(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (!message->header.call_reply().leased().has_examples()) return true;
+  wire::Examples& examples = *message->header.mutable_call_reply()
+                                  ->mutable_leased()
+                                  ->mutable_examples();
+  if (examples.end() - examples.begin() > 1)
+    examples.set_end(examples.end() - 1);
+  return true;
+}
+
+// Nobody hears that the examples are used up.
+bool NobodyIsDone(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (message->header.call().has_lease())
+    message->header.mutable_call()->mutable_lease()->set_done(0);
+  return true;
+}
+
 void PrintTo(const Case& planted, std::ostream* out) { *out << planted.name; }
 
 class PlantedFault : public ::testing::TestWithParam<Case> {};
@@ -780,6 +827,9 @@ INSTANTIATE_TEST_SUITE_P(
              Invariant::kOutcome,
              {"bsp", "ssp", "asp"},
              CryLost},
+        OfSampling("ExamplesGivenTwice", Invariant::kExamples, GiveTwice),
+        OfSampling("ExamplesNotGiven", Invariant::kExamples, GiveLess),
+        OfSampling("ExamplesNeverDone", Invariant::kLiveness, NobodyIsDone),
         OfChanges("StepBeyondTheFence", Invariant::kMode, nullptr,
                   SimWorker::Plant::kIgnoreFence),
         OfChanges("SmallestLimitInsteadOfTheLargest", Invariant::kMode,

@@ -86,6 +86,9 @@ void RunCounts::Visit(
   see("worker.skipped", workers.skipped);
   see("worker.conclusions", workers.conclusions);
   see("worker.saves_failed", workers.saves_failed);
+  see("worker.ranges", workers.ranges);
+  see("worker.empty_steps", workers.empty_steps);
+  see("worker.left_out", workers.left_out);
   see("checker.answers", checker.answers);
   see("checker.gated", checker.gated);
   see("checker.pushes", checker.pushes);
@@ -125,6 +128,8 @@ void RunCounts::Visit(
   see("checker.weakened", checker.weakened);
   see("checker.histograms", checker.histograms);
   see("checker.sizes", checker.sizes);
+  see("checker.examples", checker.examples);
+  see("checker.examples_again", checker.examples_again);
   see("user.asked", user.asked);
   see("user.accepted", user.accepted);
   see("user.refused", user.refused);

@@ -480,6 +480,7 @@ DelayTrace RandomRecording(int workers, Clock first, Clock steps, size_t shards,
 }  // namespace
 
 void Scenario::GiveDelays(Rng& rng) {
+  elastic.reset();  // They do not go together.
   std::string& given = *mode.mutable_delays()->mutable_given();
   // Then the first step is by all-reduce.
   modes.begins_with_worker = rng.Chance(0.3);
@@ -630,6 +631,7 @@ Scenario Scenario::Random(uint64_t seed) {
   s.placement = RandomPlacement(s, faulty, last_start, end, placing);
   s.optimizer = placing.Chance(0.3) ? Momentum(0.5) : Sgd();
   s.DrawRates();
+  s.DrawSampling();
   s.heal_at = end;
   if (!faulty) return s;
   for (uint64_t left = rng.Below(4); left > 0; --left) {
@@ -658,6 +660,7 @@ Scenario Scenario::RandomModes(uint64_t seed) {
   s.mode = random_mode();
   s.pull_ahead = rng.Chance(0.5);
   s.steps = rng.Between(5, 40);
+  s.DrawSampling();
   const uint64_t optimizer = rng.Below(3);
   s.optimizer = optimizer == 1   ? Momentum(0.5)
                 : optimizer == 2 ? Adam()
@@ -798,6 +801,18 @@ double Scenario::GradientFactor(Rank rank, Clock clock, TableId table) const {
   return kFactors[bits % std::size(kFactors)];
 }
 
+void Scenario::DrawSampling() {
+  Rng rng = Rng(seed).Fork("sampling");
+  elastic.reset();
+  if (!rng.Chance(0.3)) return;
+  wire::Elastic& drawn = elastic.emplace();
+  drawn.set_batch_size(rng.Between(1, 4));
+  // Some are left over, in an epoch and at the end.
+  drawn.set_total(std::max<int64_t>(
+      1, steps * workers * drawn.batch_size() - rng.Between(0, 6)));
+  drawn.set_examples(std::max<int64_t>(1, drawn.total() / rng.Between(1, 4)));
+}
+
 void Scenario::DrawRates() {
   Rng rng = Rng(seed).Fork("rates");
   rate_factors = rng.Chance(0.4);
@@ -838,6 +853,9 @@ std::string Scenario::ToString() const {
       workers, " workers, ", ModeText(mode), phases,
       modes.begins_with_worker ? ", from a worker's values" : "",
       pull_ahead ? " pulling ahead" : "", ", ", steps, " steps, ",
+      elastic.has_value()
+          ? absl::StrCat("elastic { ", elastic->ShortDebugString(), " }, ")
+          : "",
       optimizer.ShortDebugString(), rate_factors ? ", rate factors" : "",
       ", tables of ", absl::StrJoin(table_elements, "+"),
       " elements in shards of ", shard_elements, ", window ", window_bytes,

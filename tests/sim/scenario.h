@@ -273,6 +273,8 @@ struct Scenario {
   // One without a kind: this table has none.
   std::vector<config::Optimizer> own_optimizers;
   bool rate_factors = false;  // Of gradients; else they are 1.
+  // Elastic sampling. `steps` are then those of workers that keep pace.
+  std::optional<wire::Elastic> elastic;
   size_t window_bytes = 1024;
   size_t message_bytes = 256;
   absl::Duration lease = absl::Milliseconds(500);
@@ -312,7 +314,12 @@ struct Scenario {
   double RateFactorAt(Clock clock) const;  // Of the schedule.
   // Of the model of that clock: it only gets better.
   double AccuracyAt(Clock clock) const {
-    return static_cast<double>(clock) / static_cast<double>(steps);
+    return std::min(1.0,
+                    static_cast<double>(clock) / static_cast<double>(steps));
+  }
+  // More steps than any worker does, if a few of them die.
+  Clock StepsMax() const {
+    return elastic.has_value() ? 2 * workers * (steps + 2) : steps;
   }
 
   // Any cluster and job of one mode; about one in eight is without faults.
@@ -325,6 +332,8 @@ struct Scenario {
   // Draws tables' own optimizers and factors of rates, now and then; apart from
   // all else, so that they do not change what a seed draws without them.
   void DrawRates();
+  // Elastic sampling, now and then; likewise.
+  void DrawSampling();
   // Makes BACKUP out of BSP, or DSSP out of SSP, now and then.
   void Vary(Rng& rng, sync::Mode* mode) const;
 

@@ -32,6 +32,7 @@ class SimGroup {
     Clock clock = -1;
     std::shared_ptr<const SimReplica> state;
     std::vector<SimReplica::Tensor> gradients;  // By table.
+    bool counts = true;  // Else the gradients are zeros: it has no examples.
   };
   // All shares in the order of the ranks, or nullptr: the operation has failed.
   using Done = std::function<void(const std::vector<Share>* shares)>;

@@ -26,6 +26,7 @@ WorkerCore::Options WorkerOptions(const Scenario& scenario, Rank rank,
   join.set_token(token);
   join.set_steps_total(scenario.steps);
   join.set_steps_per_epoch(scenario.steps);
+  if (scenario.elastic.has_value()) *join.mutable_elastic() = *scenario.elastic;
   for (const wire::Table& table : scenario.Tables()) *join.add_table() = table;
   options.client.window_bytes = scenario.window_bytes;
   options.client.message_bytes = scenario.message_bytes;
@@ -287,6 +288,7 @@ bool SimWorker::Perform(const WorkerCore::Evaluate& action) {
 
 bool SimWorker::Perform(const WorkerCore::Compute& action) {
   replica_.reset();
+  examples_ = action.examples;
   StartStep(action);
   return true;
 }
@@ -299,7 +301,7 @@ void SimWorker::StartStep(const WorkerCore::Compute& step) {
     return;
   }
   context_->checker.OnStepBegun(rank_, incarnation(), step.clock,
-                                step.parameters.get());
+                                step.parameters.get(), examples_);
   // Backward: the last table's gradient is complete first.
   const int tables = static_cast<int>(context_->scenario.table_elements.size());
   const absl::Duration compute = ComputeTime(step.clock);
@@ -487,11 +489,14 @@ void SimWorker::OnCaughtUp(const std::vector<SimGroup::Share>* shares) {
 
 bool SimWorker::Perform(const WorkerCore::Reduce& action) {
   clock_ = action.clock;
-  if (!action.again) {
+  examples_ = action.examples;
+  if (action.empty) computed_at_.reset();
+  if (!action.again && !action.empty) {
     StartReduce(action.clock);
     return true;
   }
-  if (!computed_at_.has_value() || !computed_at_->SameBits(*replica_)) {
+  if (action.again &&
+      (!computed_at_.has_value() || !computed_at_->SameBits(*replica_))) {
     context_->checker.Report(
         Invariant::kReplica,
         absl::StrCat("worker ", control_peer_.index,
@@ -516,7 +521,7 @@ void SimWorker::StartReduce(Clock clock) {
     return;
   }
   context_->checker.OnStepBegun(rank_, incarnation(), clock,
-                                /*parameters=*/nullptr);
+                                /*parameters=*/nullptr, examples_);
   machine_->After(ComputeTime(clock), lifetime_.Guard([this] { Reduce(); }));
 }
 
@@ -548,6 +553,12 @@ void SimWorker::SumGradients() {
   reducing_ = true;
   SimGroup::Share share = ShareOf();
   share.gradients = Gradients();
+  share.counts =
+      !context_->scenario.elastic.has_value() || examples_.has_value();
+  if (!share.counts) {
+    for (SimReplica::Tensor& gradient : share.gradients)
+      std::fill(gradient.begin(), gradient.end(), 0.0f);
+  }
   group_->Begin(
       rank_, std::move(share),
       lifetime_.Guard([this](const std::vector<SimGroup::Share>* shares) {
@@ -579,7 +590,12 @@ void SimWorker::OnReduced(const std::vector<SimGroup::Share>* shares) {
         sum[t][e] += (*shares)[r].gradients[t][e];
     }
   }
-  replica_->Apply(scenario, sum, static_cast<int>(shares->size()), clock_);
+  replica_->Apply(
+      scenario, sum,
+      static_cast<int>(std::count_if(
+          shares->begin(), shares->end(),
+          [](const SimGroup::Share& share) { return share.counts; })),
+      clock_);
   ++clock_;
   At(PhaseStep::kReduced);
   if (!alive()) return;

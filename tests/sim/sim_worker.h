@@ -127,6 +127,7 @@ class SimWorker {
   bool busy_ = false;
   bool working_ = false;
   Clock clock_ = 0;  // Of the step, or of the replica.
+  std::optional<ExampleRange> examples_;  // Of the step.
   std::optional<SimReplica> replica_;
   std::optional<SimReplica> computed_at_;  // Gradients for all-reduce.
   absl::Time stalled_until_ = absl::InfinitePast();  // Its trainer.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "common/status.h"
+#include "common/sync/phases.h"
 
 namespace slackline::sim {
 namespace {
@@ -372,7 +373,7 @@ std::optional<std::pair<PhaseStep, int>> SimWorld::PhaseStepOf(
       if (view.has_change()) return Seen{PhaseStep::kAsked, to.index};
       const bool later = view.entered() + 1 < view.phase_size();
       const Clock end =
-          later ? view.phase(view.entered() + 1).from() : view.steps_total();
+          later ? view.phase(view.entered() + 1).from() : EndOf(view);
       if (view.phase(view.entered()).mode().has_allreduce() &&
           view.arrived() >= end) {
         return Seen{PhaseStep::kAllArrived, to.index};
@@ -553,7 +554,7 @@ void SimWorld::CheckRequests() {
   const absl::Duration slowest =
       *std::max_element(scenario.compute.begin(), scenario.compute.end());
   absl::Duration late = soon + 4 * retry +
-                        static_cast<double>(scenario.steps) *
+                        static_cast<double>(scenario.StepsMax()) *
                             (slowest * 1.2 + absl::Milliseconds(60));
   for (const TrainerStall& stall : scenario.trainer_stalls) {
     late += stall.duration == absl::InfiniteDuration() ? 20 * scenario.lease
@@ -883,7 +884,9 @@ RunReport SimWorld::Run() {
   bool never_ends = false;
   for (const TrainerStall& stall : scenario.trainer_stalls)
     never_ends |= stall.duration == absl::InfiniteDuration();
-  context_.linger_over = !scenario.placement.linger || never_ends;
+  // With elastic sampling nobody knows which step is the last.
+  context_.linger_over =
+      !scenario.placement.linger || never_ends || scenario.elastic.has_value();
   const absl::Duration slowest =
       *std::max_element(scenario.compute.begin(), scenario.compute.end());
   // Joining, leases, giving up; then the work that is left, done by one after
@@ -896,11 +899,11 @@ RunReport SimWorld::Run() {
                   : stall.duration;
   }
   const absl::Time deadline =
-      context_.queue.now() + stalls + scenario.heal_at + scenario.start_timeout * 3 +
-      scenario.lease * 20 +
+      context_.queue.now() + stalls + scenario.heal_at +
+      scenario.start_timeout * 3 + scenario.lease * 20 +
       (scenario.placement.linger ? kLingerMax : absl::ZeroDuration()) +
       scenario.retry_max * 20 +
-      4 * static_cast<double>(scenario.steps) *
+      4 * static_cast<double>(scenario.StepsMax()) *
           (slowest + absl::Milliseconds(100));
   while (!context_.checker.violation().has_value() &&
          context_.queue.RunNext()) {

@@ -63,6 +63,20 @@ TEST_F(CoordinatorDelaysTest, BeginsAndSaysWhatIsKept) {
               Contains(HasSubstr("keep up to 4 earlier versions")));
 }
 
+TEST_F(CoordinatorDelaysTest, ElasticSamplingHasNoStepsThatDelaysCouldName) {
+  Give("constant:3");
+  for (const PeerId& peer : {Server(0), Server(1)}) Join(peer);
+  for (const PeerId& peer : {Worker(0), Worker(1)}) {
+    wire::JoinRequest join = JoinOf(peer);
+    join.mutable_elastic()->set_examples(10);
+    join.mutable_elastic()->set_batch_size(2);
+    join.mutable_elastic()->set_total(20);
+    Join(peer, join);
+  }
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(), HasSubstr("elastic sampling"));
+}
+
 TEST_F(CoordinatorDelaysTest, DelaysThatDoNotFitEndTheJobBeforeItRuns) {
   options_.shard_elements = 10;
   options_.sync.mutable_delays()->set_given("a recording");

@@ -81,6 +81,16 @@ TEST_F(CoordinatorCoreTest, AJoinThatDoesNotFitIsRefusedWithTheReason) {
       {[](auto& join) { join.set_steps_total(0); }, "0 steps to do"},
       {[](auto& join) { join.set_steps_total(8); },
        "must train on the same data"},
+      {[](auto& join) { join.mutable_elastic(); },
+       "elastic sampling: examples is 0"},
+      {[](auto& join) {
+         join.mutable_elastic()->set_examples(10);
+         join.mutable_elastic()->set_batch_size(2);
+         join.mutable_elastic()->set_total(20);
+       },
+       "worker 1 has elastic sampling of 20 examples, 10 in an epoch and up to "
+       "2 in a step, but worker 0 has static sampling; all workers must train "
+       "on the same data"},
       {[](auto& join) { join.mutable_table(0)->set_shape(0, 11); },
        "worker 1 has weight[11] where worker 0"},
       {[](auto& join) { join.mutable_table(0)->set_shape(0, 0); },

@@ -120,8 +120,7 @@ class PhaseFollowerTest : public ::testing::Test {
   std::shared_ptr<const View> Seen() const { return *View::Create(view_); }
 
   PhaseFollower Follower(bool by_all_reduce = false, int rank = 4) const {
-    return PhaseFollower({.rank = Rank{rank}, .steps_total = kSteps},
-                         by_all_reduce);
+    return PhaseFollower({.rank = Rank{rank}}, by_all_reduce);
   }
   // One that is connected as the view's group.
   PhaseFollower Connected() const {

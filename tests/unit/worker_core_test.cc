@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -290,6 +291,121 @@ TEST_F(WorkerCoreTest, AViewWithoutThisWorkerMeansThatItJoinsAgain) {
   Show(without);
   EXPECT_TRUE(core_->ended());
   EXPECT_TRUE(absl::IsAborted(core_->ending())) << core_->ending();
+}
+
+// ---- Examples, with elastic sampling ----------------------------------------
+
+class ElasticWorkerTest : public WorkerCoreTest {
+ protected:
+  ElasticWorkerTest() { options_.member.join.mutable_elastic()->set_total(1); }
+  void Begin() {
+    Join();
+    wire::View view = RunningView(3);
+    view.set_elastic(true);
+    Show(view);
+    AnswerPull();
+  }
+  std::vector<wire::Call> Leases() const {
+    std::vector<wire::Call> leases;
+    for (const wire::Call& call : Calls()) {
+      if (call.has_lease() &&
+          (leases.empty() || leases.back().call_id() != call.call_id())) {
+        leases.push_back(call);
+      }
+    }
+    return leases;
+  }
+  void AnswerLease(const std::function<void(wire::CallReply&)>& fill) {
+    Message message;
+    wire::CallReply& reply = *message.header.mutable_call_reply();
+    reply.set_call_id(Leases().back().call_id());
+    reply.set_code(wire::OK);
+    fill(reply);
+    FromCoordinator(message);
+  }
+  void GiveExamples(int64_t begin) {
+    AnswerLease([&](wire::CallReply& reply) {
+      reply.mutable_leased()->mutable_examples()->set_begin(begin);
+      reply.mutable_leased()->mutable_examples()->set_end(begin + 4);
+    });
+  }
+};
+
+TEST_F(ElasticWorkerTest, NoStepBeginsWithoutExamples) {
+  Begin();
+  EXPECT_EQ(Count<WorkerCore::Compute>(), 0);
+  ASSERT_THAT(Leases(), SizeIs(1));
+  EXPECT_EQ(Progress().activity(), run::WorkerProgress::WAITING_FOR_WORKERS);
+  EXPECT_THAT(Progress().what(), HasSubstr("examples"));
+  GiveExamples(8);
+  ASSERT_EQ(Count<WorkerCore::Compute>(), 1);
+  EXPECT_EQ(Last<WorkerCore::Compute>().examples->begin, 8);
+  // The next are asked for with the next parameters, not after them.
+  Compute(1);
+  ASSERT_THAT(Leases(), SizeIs(2));
+  EXPECT_EQ(Leases()[1].lease().clock(), 1);
+  EXPECT_EQ(Leases()[1].lease().received(), 1);
+  EXPECT_EQ(Leases()[1].lease().done(), 0) << "the push is on its way";
+}
+
+TEST_F(ElasticWorkerTest, WhoWaitsSaysWhenItsLastPushHasArrived) {
+  Begin();
+  GiveExamples(0);
+  Compute(1);
+  ASSERT_THAT(Leases(), SizeIs(2));
+  AnswerLease([](wire::CallReply& reply) { reply.mutable_leased(); });
+  EXPECT_THAT(Leases(), SizeIs(2));
+  AnswerPull();  // It has the worker's own push.
+  ASSERT_THAT(Leases(), SizeIs(3));
+  EXPECT_EQ(Leases()[2].lease().received(), 1);
+  EXPECT_EQ(Leases()[2].lease().done(), 1);
+  Pass(kWaitTimeout / 2);
+  EXPECT_THAT(Leases(), SizeIs(3));
+}
+
+TEST_F(ElasticWorkerTest, WhoLeavesStepsOutSaysSoToTheShards) {
+  Begin();
+  AnswerLease(
+      [](wire::CallReply& reply) { reply.mutable_leased()->set_skip_to(5); });
+  EXPECT_EQ(core_->clock(), 5);
+  EXPECT_EQ(core_->counts().left_out, 5);
+  const auto advanced = std::find_if(
+      to_shards_.begin(), to_shards_.end(), [](const auto& message) {
+        return message.header.has_push_request() &&
+               message.header.push_request().push(0).has_advance();
+      });
+  ASSERT_NE(advanced, to_shards_.end());
+  EXPECT_EQ(advanced->header.push_request().push(0).clock(), 5);
+  AnswerPull(5);
+  ASSERT_THAT(Leases(), SizeIs(2));
+  EXPECT_EQ(Leases()[1].lease().clock(), 5);
+  EXPECT_EQ(Count<WorkerCore::Compute>(), 0);
+}
+
+TEST_F(ElasticWorkerTest, TheEndThatTheViewNamesIsTheEnd) {
+  Begin();
+  GiveExamples(0);
+  Compute(1);
+  AnswerPull();
+  AnswerPush(1);
+  wire::View view = RunningView(4);
+  view.set_elastic(true);
+  view.set_end_clock(3);
+  Show(view);
+  EXPECT_EQ(core_->clock(), 3) << "others have done two steps more";
+  AnswerPull(3);
+  EXPECT_TRUE(Calls().back().has_leave());
+  EXPECT_TRUE(Calls().back().leave().failure().empty());
+}
+
+TEST_F(ElasticWorkerTest, ACoordinatorThatRefusesEndsTheWorkerWithItsReason) {
+  Begin();
+  AnswerLease([](wire::CallReply& reply) {
+    reply.set_code(wire::REJECTED);
+    reply.set_error("no such thing");
+  });
+  EXPECT_THAT(std::string(core_->ending().message()),
+              HasSubstr("no such thing"));
 }
 
 // ---- How long it waits ------------------------------------------------------

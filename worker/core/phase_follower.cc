@@ -19,7 +19,7 @@ std::vector<wire::Call> PhaseFollower::Promise(const View& view) {
     return calls;
   }
   promised_change_ = proto.change().id();
-  limit_ = std::min(clock_ + kStepLimitAhead, options_.steps_total);
+  limit_ = std::min(clock_ + kStepLimitAhead, EndOf(proto));
   wire::StepLimit& limit = *calls.emplace_back().mutable_step_limit();
   limit.set_change(promised_change_);
   limit.set_clock(limit_);
@@ -36,7 +36,7 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
     decision.waiting_for = std::move(waiting_for);
     return decision;
   };
-  const bool all_steps = clock == options_.steps_total;
+  const bool all_steps = clock == EndOf(proto);
   // Nothing begins at the end of the job.
   const bool stays_by_all_reduce =
       clock >= 0 && !all_steps && !RuleAt(proto, clock).over_servers();
@@ -72,6 +72,17 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
     decision.calls.emplace_back().mutable_entered()->set_from(from);
   }
   return decide(by_all_reduce_ ? Do::kStepByAllReduce : Do::kStepOverServers);
+}
+
+Clock PhaseFollower::SkipLimit(const View& view, Clock clock) const {
+  const wire::View& proto = view.proto();
+  Clock limit = EndOf(proto);
+  if (const wire::Phase* const after = PhaseAfter(proto, clock))
+    limit = std::min<Clock>(limit, after->from());
+  // It has promised to stop there.
+  if (proto.has_change() && promised_change_ == proto.change().id())
+    limit = std::min(limit, limit_);
+  return std::max(limit, clock);
 }
 
 void PhaseFollower::TookState() {

@@ -18,7 +18,6 @@ class PhaseFollower {
  public:
   struct Options {
     Rank rank{};
-    Clock steps_total = 0;
   };
   enum class Do {
     kStepOverServers,  // Pull for the clock, compute, push.
@@ -51,6 +50,10 @@ class PhaseFollower {
   // what to tell the coordinator at once. Others may have stopped at their
   // limits, so that the step cannot end before.
   std::vector<wire::Call> Promise(const View& view);
+
+  // Over servers: the largest clock, at least `clock`, up to which the worker
+  // may leave steps out. Next() has to be asked there.
+  Clock SkipLimit(const View& view, Clock clock) const;
 
   void TookState();
   void Connected(uint64_t group) { group_ = group; }

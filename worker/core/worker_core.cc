@@ -49,6 +49,9 @@ void WorkerCore::Counts::Add(const Counts& other) {
   shares_again += other.shares_again;
   conclusions += other.conclusions;
   saves_failed += other.saves_failed;
+  ranges += other.ranges;
+  empty_steps += other.empty_steps;
+  left_out += other.left_out;
 }
 
 WorkerCore::WorkerCore(const Options& options)
@@ -190,8 +193,13 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
   std::move(member->log.begin(), member->log.end(),
             std::back_inserter(effects->log));
   if (member->joined) progress_at_ = now;
-  for (MemberCore::CallResult& answer : member->answers)
-    OnAnswer(std::move(answer), effects);
+  for (MemberCore::CallResult& answer : member->answers) {
+    if (answer.call_id == lease_call_ && lease_call_ != 0) {
+      OnLeased(answer, now, effects);
+    } else {
+      OnAnswer(std::move(answer), effects);
+    }
+  }
   if (ended()) return;
   if (member->view != nullptr) OnView(member->view, now, effects);
   if (ended()) return;
@@ -234,6 +242,7 @@ void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
 
 void WorkerCore::ActWhenAcknowledged(absl::Time now, Effects* effects) {
   if (client_->unacknowledged_bytes() != 0) return;
+  if (state_ == State::kLeasing) return AskForExamples(now, effects);
   if (state_ == State::kDraining) return Leave(now, effects);
   if (state_ != State::kPushed) return;
   Enter(State::kAskingState, now);
@@ -298,6 +307,8 @@ void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
     case State::kWaiting:
       if (view->number() > waited_view_) Decide(now, effects);
       return;
+    case State::kLeasing:  // The end, or by all-reduce another group.
+      return Decide(now, effects);
     case State::kGiving:  // Who was to install the rest may have died.
       return ReadShare(now, effects);
     case State::kDone:
@@ -317,12 +328,10 @@ void WorkerCore::Begin(absl::Time now, Effects* effects) {
   const bool founder = view.FindWorker(rank_)->founder();
   const bool by_all_reduce = founder ? !RuleAt(view.proto(), 0).over_servers()
                                      : JoinsByAllReduce(view);
-  follower_.emplace(
-      PhaseFollower::Options{.rank = rank_, .steps_total = steps_total()},
-      by_all_reduce);
-  effects->log.push_back(
-      absl::StrCat("the job runs: ", view.workers().size(), " workers, ",
-                   steps_total(), " steps"));
+  follower_.emplace(PhaseFollower::Options{.rank = rank_}, by_all_reduce);
+  effects->log.push_back(absl::StrCat("the job runs: ", view.workers().size(),
+                                      " workers, ", elastic() ? "about " : "",
+                                      view.proto().steps_total(), " steps"));
   if (by_all_reduce) {
     clock_ = founder ? 0 : -1;
     counts_.group_joins += !founder;
@@ -366,11 +375,12 @@ void WorkerCore::Notify(std::vector<wire::Call> calls, absl::Time now,
   }
 }
 
-void WorkerCore::SayWhereItGoesOn(absl::Time now, Effects* effects) {
+void WorkerCore::SayWhereItGoesOn(Clock step, absl::Time now,
+                                  Effects* effects) {
   has_begun_ = true;
   wire::Call call;
   // As wire::Gather says: in the step.
-  call.mutable_gather()->set_place(static_cast<uint64_t>(2 * clock_ + 1));
+  call.mutable_gather()->set_place(static_cast<uint64_t>(2 * step + 1));
   call.mutable_gather()->set_passes(true);
   Notify({std::move(call)}, now, effects);
 }
@@ -395,13 +405,7 @@ void WorkerCore::Act(const PhaseFollower::Decision& decision, absl::Time now,
     case Do::kStepOverServers:
       return StepOverServers(now, effects);
     case Do::kStepByAllReduce:
-      reducing_ = false;
-      if (!has_begun_) SayWhereItGoesOn(now, effects);
-      Enter(State::kReducing, now);
-      counts_.reduced_again += computed_ == clock_;
-      effects->actions.push_back(
-          Reduce{.clock = clock_, .again = computed_ == clock_});
-      return;
+      return StepByAllReduce(now, effects);
     case Do::kWait:
       waiting_for_ = decision.waiting_for;
       waited_view_ = view()->number();
@@ -489,16 +493,102 @@ bool WorkerCore::SkipToTheOthers(absl::Time now, Effects* effects) {
   ++counts_.skips;
   counts_.uneven_skips += smallest < largest;
   counts_.skipped += largest - clock_;
-  ClientCore::Effects client;
-  client_->SkipTo(largest, now, &client);
   // What shards that lag behind answered is older than that clock allows.
   if (smallest < largest) parameters_ = nullptr;
-  skipped_ = {clock_, largest};
-  clock_ = largest;
-  Perform(&client, now, effects);
-  SayWhereItGoesOn(now, effects);
+  SkipTo(largest, now, effects);
   return true;
 }
+
+void WorkerCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
+  ClientCore::Effects client;
+  client_->SkipTo(clock, now, &client);
+  skipped_ = {skipped_.has_value() ? skipped_->first : clock_, clock};
+  clock_ = clock;
+  Perform(&client, now, effects);
+  if (!Over()) SayWhereItGoesOn(clock_, now, effects);
+}
+
+// ---- Examples, with elastic sampling ----------------------------------------
+
+void WorkerCore::AskForExamples(absl::Time now, Effects* effects) {
+  if (!elastic() || examples_.has_value() || lease_call_ != 0 ||
+      skip_to_ > clock_ || view()->proto().end_clock() > 0) {
+    return;
+  }
+  if (!by_all_reduce()) {
+    const bool arrived = client_->unacknowledged_bytes() == 0;
+    if (arrived) NoteExamplesDone();
+    if (none_now_ && !arrived) return;
+  }
+  none_now_ = false;
+  asked_at_ = clock_;
+  wire::Call call;
+  wire::Lease& lease = *call.mutable_lease();
+  lease.set_clock(clock_);
+  lease.set_received(given_);
+  lease.set_done(done_);
+  lease.set_reduced(by_all_reduce());
+  MemberCore::Effects member;
+  lease_call_ = member_.Call(std::move(call), Payload(), now, &member);
+  Perform(&member, now, effects);
+}
+
+void WorkerCore::OnLeased(const MemberCore::CallResult& answer, absl::Time now,
+                          Effects* effects) {
+  lease_call_ = 0;
+  if (Over()) return;
+  const wire::CallReply& reply = answer.reply;
+  if (reply.code() != wire::OK) {
+    return Fail(absl::InternalError(absl::StrCat(
+                    "the coordinator gives no examples: ", reply.error())),
+                now, effects);
+  }
+  if (reply.leased().has_examples()) {
+    const wire::Examples& examples = reply.leased().examples();
+    examples_ = {.epoch = examples.epoch(),
+                 .begin = examples.begin(),
+                 .end = examples.end()};
+    ++given_;
+  } else if (!reply.leased().has_skip_to()) {
+    none_now_ = true;
+  } else {
+    skip_to_ = std::min(reply.leased().skip_to(), kClockMax - 1);
+  }
+  if (state_ == State::kLeasing) Decide(now, effects);
+}
+
+void WorkerCore::TellLaterClock(absl::Time now, Effects* effects) {
+  if (!examples_.has_value() || clock_ <= asked_at_) return;
+  asked_at_ = clock_;
+  wire::Call call;
+  call.mutable_lease()->set_clock(clock_);
+  call.mutable_lease()->set_busy(true);
+  Notify({std::move(call)}, now, effects);
+}
+
+bool WorkerCore::HasExamples(absl::Time now, Effects* effects) {
+  if (!elastic() || examples_.has_value()) return true;
+  const wire::View& proto = view()->proto();
+  const Clock wished = proto.end_clock() > 0 ? proto.end_clock() : skip_to_;
+  if (wished <= clock_) {
+    skip_to_ = 0;
+    Enter(State::kLeasing, now);
+    AskForExamples(now, effects);
+    return false;
+  }
+  skip_to_ = 0;
+  parameters_ = nullptr;
+  if (const Clock to = std::min(wished, follower_->SkipLimit(*view(), clock_));
+      to > clock_) {
+    counts_.left_out += to - clock_;
+    SkipTo(to, now, effects);
+    if (Over()) return false;
+  }
+  Decide(now, effects);
+  return false;
+}
+
+// ---- A step over servers ----------------------------------------------------
 
 void WorkerCore::StepOverServers(absl::Time now, Effects* effects) {
   if (parameters_ == nullptr) {
@@ -511,20 +601,26 @@ void WorkerCore::StepOverServers(absl::Time now, Effects* effects) {
     if (Over()) return;
     return Decide(now, effects);  // What comes next depends on the clock.
   }
+  if (clock_ == EndOf(view()->proto())) return Decide(now, effects);
+  if (!HasExamples(now, effects)) return;
+  TellLaterClock(now, effects);
+  if (Over()) return;
   EvaluateIfDue(parameters_, effects);
   versions_.clear();
   for (const ClientCore::ShardValue& value : parameters_->shards)
     versions_.push_back(value.version);
-  if (!has_begun_) SayWhereItGoesOn(now, effects);
+  if (!has_begun_) SayWhereItGoesOn(clock_, now, effects);
   Enter(State::kComputing, now);
-  effects->actions.push_back(Compute{
-      .clock = clock_, .parameters = std::exchange(parameters_, nullptr)});
+  effects->actions.push_back(
+      Compute{.clock = clock_,
+              .parameters = std::exchange(parameters_, nullptr),
+              .examples = examples_});
   PullAhead(now, effects);
 }
 
 void WorkerCore::PullAhead(absl::Time now, Effects* effects) {
   const Clock next = clock_ + 1;
-  if (!options_.pull_ahead || next >= steps_total()) return;
+  if (!options_.pull_ahead || next >= EndOf(view()->proto())) return;
   const sync::Mode& mode = PhaseAt(view()->proto(), next).mode();
   const PullNeeds needs = RuleOf(mode).NeedsOf(mode, next);
   PhaseFollower::Decision decision = follower_->Next(*view(), next);
@@ -582,7 +678,14 @@ void WorkerCore::StepDone(double loss, absl::Time now, Effects* effects) {
   loss_was_finite_ = std::isfinite(loss);
   ++clock_;
   ++counts_.steps;
+  counts_.ranges += examples_.has_value();
+  // Nobody is at this step any more, so all have the steps before it; this one
+  // may be lost with those who have it.
+  if (by_all_reduce()) NoteExamplesDone();
+  examples_.reset();
   skipped_.reset();
+  AskForExamples(now, effects);
+  if (Over()) return;
   if (by_all_reduce()) EvaluateIfDue(nullptr, effects);
   Decide(now, effects);
 }
@@ -593,7 +696,7 @@ void WorkerCore::EvaluateIfDue(const Parameters& parameters, Effects* effects) {
                        ? skipped_->first / every < clock_ / every
                        : clock_ % every == 0;
   // The final model is evaluated at the end anyhow.
-  if (!due || clock_ == steps_total() || clock_ == evaluated_) return;
+  if (!due || clock_ == EndOf(view()->proto()) || clock_ == evaluated_) return;
   evaluated_ = clock_;
   if (!IsChief()) return;
   effects->actions.push_back(
@@ -624,6 +727,25 @@ void WorkerCore::OnStateTaken(const Moved& moved, absl::Time now,
 }
 
 // ---- By all-reduce --------------------------------------------------------
+
+void WorkerCore::StepByAllReduce(absl::Time now, Effects* effects) {
+  const bool again = computed_ == clock_;
+  const bool empty = elastic() && !again && !examples_.has_value();
+  if (empty && skip_to_ <= clock_) {
+    Enter(State::kLeasing, now);
+    return AskForExamples(now, effects);
+  }
+  TellLaterClock(now, effects);
+  if (Over()) return;
+  if (empty || !has_begun_) SayWhereItGoesOn(clock_ + empty, now, effects);
+  skip_to_ = 0;  // Should this step fail, there may be examples by then.
+  reducing_ = false;
+  Enter(State::kReducing, now);
+  counts_.reduced_again += again;
+  counts_.empty_steps += empty;
+  effects->actions.push_back(Reduce{
+      .clock = clock_, .again = again, .examples = examples_, .empty = empty});
+}
 
 void WorkerCore::BeginConnecting(absl::Time now, Effects* effects) {
   Connect connect{.group = view()->proto().group(), .ranks = {}, .self = 0};
@@ -658,6 +780,10 @@ void WorkerCore::OnConnected(absl::Time now, Effects* effects) {
 void WorkerCore::OnCaughtUp(Clock clock, bool took_state, absl::Time now,
                             Effects* effects) {
   if (state_ != State::kCatchingUp) return;
+  if (took_state && computed_ == clock_ && clock > clock_ &&
+      std::exchange(examples_, std::nullopt).has_value()) {
+    NoteExamplesDone();  // The others could not have got there without it.
+  }
   if (took_state) computed_ = -1;
   if (clock_ != clock) {
     effects->log.push_back(absl::StrCat("took the state of clock ", clock,
@@ -672,7 +798,8 @@ void WorkerCore::OnCaughtUp(Clock clock, bool took_state, absl::Time now,
 
 void WorkerCore::OnReducing(absl::Time now) {
   reducing_ = true;
-  computed_ = clock_;
+  // Without examples it asks again if the sum fails: there may be some by then.
+  if (!elastic() || examples_.has_value()) computed_ = clock_;
   progress_at_ = now;
 }
 
@@ -898,6 +1025,7 @@ bool WorkerCore::WaitsForOthers() const {
   switch (state_) {
     case State::kJoinPull:
     case State::kPulling:
+    case State::kLeasing:
     case State::kWaiting:
     case State::kPushed:
     case State::kAskingState:
@@ -922,6 +1050,8 @@ std::string WorkerCore::WaitingText(absl::Time now) const {
   switch (state_) {
     case State::kWaiting:
       return waiting_for_;
+    case State::kLeasing:
+      return "examples: other workers have the last ones";
     case State::kPushed:
     case State::kDraining:
       return with_client("pushes to be acknowledged");
@@ -1007,7 +1137,9 @@ run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
       is(P::WORKING, "giving the state to the servers");
       break;
     case State::kWaiting:
-      is(P::WAITING_FOR_WORKERS, absl::StrCat("waiting for ", waiting_for_));
+    case State::kLeasing:
+      is(P::WAITING_FOR_WORKERS,
+         absl::StrCat("waiting for ", WaitingText(now)));
       break;
     case State::kDone:
       if (AllDone()) {

@@ -31,6 +31,7 @@
 #include "common/time/awake_clock.h"
 #include "proto/cluster.pb.h"
 #include "worker/client/client_core.h"
+#include "worker/core/example_range.h"
 #include "worker/core/phase_follower.h"
 
 namespace slackline {
@@ -65,6 +66,8 @@ class WorkerCore {
   struct Compute {
     Clock clock = 0;
     Parameters parameters;
+    // With elastic sampling: of these examples.
+    std::optional<ExampleRange> examples = {};
   };
   // Step `clock` by all-reduce in the group: OnReducing() when this worker has
   // computed its own part, then OnReduced() or OnGroupLost(). A step that fails
@@ -74,6 +77,10 @@ class WorkerCore {
     // This worker has computed its part already, at the state that it still
     // has, and only the sum failed: the same gradients count.
     bool again = false;
+    // As in Compute.
+    std::optional<ExampleRange> examples = {};
+    // There are no examples for this worker: it takes part without a gradient.
+    bool empty = false;
   };
   // Evaluate, beside what comes next, the model of `clock`: these parameters,
   // or without them those of the steps by all-reduce. Has no event.
@@ -261,6 +268,9 @@ class WorkerCore {
     int64_t shares_again = 0;  // Installed somebody else's part, too.
     int64_t conclusions = 0;   // As the chief.
     int64_t saves_failed = 0;
+    int64_t ranges = 0;       // Of examples: steps that were done with them.
+    int64_t empty_steps = 0;  // By all-reduce.
+    int64_t left_out = 0;     // Clocks over servers without examples.
 
     void Add(const Counts& other);
   };
@@ -274,6 +284,7 @@ class WorkerCore {
     kPulling,       // For the next step's parameters.
     kComputing,     // Action.
     kReducing,      // Action: computes, then waits for the sum.
+    kLeasing,       // For examples.
     kWaiting,       // For a newer view.
     kPushed,        // For acknowledgements, before it takes the state.
     kAskingState,   // For the state.
@@ -320,10 +331,23 @@ class WorkerCore {
   // gradients would come too late, it skips the clocks until theirs, at most
   // once for each step that it does. True if it has; then clock_ is another.
   bool SkipToTheOthers(absl::Time now, Effects* effects);
+  // Elastic sampling. Asks for the examples of the next step, unless there are
+  // some, or the answer is on its way.
+  void AskForExamples(absl::Time now, Effects* effects);
+  void OnLeased(const MemberCore::CallResult& answer, absl::Time now,
+                Effects* effects);
+  // The coordinator has to know how far it is, for those who find no examples.
+  void TellLaterClock(absl::Time now, Effects* effects);
+  // Every gradient so far is where it has to be: so are the examples.
+  void NoteExamplesDone() { done_ = given_ - examples_.has_value(); }
+  // Over servers, at the parameters of a step: true if there are examples for
+  // it. Else it waits for some, or does something else.
+  bool HasExamples(absl::Time now, Effects* effects);
+  void SkipTo(Clock clock, absl::Time now, Effects* effects);
   void PullAhead(absl::Time now, Effects* effects);
   // To the coordinator, for collectives of the workers' programs: this one's
-  // comes to clock_ next, from elsewhere than the clock before.
-  void SayWhereItGoesOn(absl::Time now, Effects* effects);
+  // comes to this step next, from elsewhere than the one before.
+  void SayWhereItGoesOn(Clock step, absl::Time now, Effects* effects);
   void AskForParameters(Clock clock, absl::Time now, Effects* effects);
   void StepDone(double loss, absl::Time now, Effects* effects);
   bool StopsAtNonfinite() const {
@@ -331,6 +355,7 @@ class WorkerCore {
   }
   // Ends the job, for everybody.
   void EvaluateIfDue(const Parameters& parameters, Effects* effects);
+  void StepByAllReduce(absl::Time now, Effects* effects);
   void BeginConnecting(absl::Time now, Effects* effects);
   void AbortGroupIfOver(Effects* effects) const;
   void ReadShare(absl::Time now, Effects* effects);
@@ -361,7 +386,7 @@ class WorkerCore {
     return state_ == State::kConnecting || state_ == State::kCatchingUp ||
            state_ == State::kReducing;
   }
-  Clock steps_total() const { return options_.member.join.steps_total(); }
+  bool elastic() const { return options_.member.join.has_elastic(); }
 
   const Options options_;
   const Rank rank_;
@@ -376,6 +401,14 @@ class WorkerCore {
   std::vector<Version> versions_;  // Of the parameters that it computes at.
   // Between two steps: where it has skipped clocks from, and to.
   std::optional<std::pair<Clock, Clock>> skipped_;
+  // Elastic sampling: of the next step, or of the one that is done now.
+  std::optional<ExampleRange> examples_;
+  uint64_t lease_call_ = 0;  // Is not answered yet.
+  Clock skip_to_ = 0;        // There are none before; 0: nobody said so.
+  Clock asked_at_ = 0;       // For these.
+  bool none_now_ = false;    // Not before our last gradients have arrived.
+  int64_t given_ = 0;        // Ranges of examples,
+  int64_t done_ = 0;         // and those whose gradients have arrived.
   Clock evaluated_ = 0;  // The last clock whose model was evaluated.
   bool kept_ = false;    // A model that meets a stop rule.
   uint64_t group_ = 0;   // That it connects to, or is connected to.

@@ -1,0 +1,207 @@
+#include "server/coordinator/lease_book.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace slackline {
+namespace {
+
+// So that sums of positions stay far from the end of 64 bits.
+constexpr int64_t kPositionMax = int64_t{1} << 60;
+
+}  // namespace
+
+std::string LeaseBook::WhyUnfit(const wire::Elastic& elastic) {
+  const auto wrong = [](const char* what, int64_t value) {
+    return absl::StrCat("elastic sampling: ", what, " is ", value,
+                        ", it must be in [1, ", kPositionMax, "]");
+  };
+  const auto bad = [](int64_t value) {
+    return value < 1 || value > kPositionMax;
+  };
+  if (bad(elastic.examples())) return wrong("examples", elastic.examples());
+  if (bad(elastic.batch_size()))
+    return wrong("batch_size", elastic.batch_size());
+  if (bad(elastic.total())) return wrong("total", elastic.total());
+  return "";
+}
+
+void LeaseBook::Start(const std::optional<wire::Elastic>& elastic) {
+  elastic_ = elastic;
+}
+
+void LeaseBook::Ask(const Caller& caller, const wire::Lease& lease,
+                    std::vector<Answer>* answers) {
+  const auto refuse = [&](std::string why) {
+    answers->push_back({.to = caller,
+                        .code = wire::REJECTED,
+                        .error = std::move(why),
+                        .leased = {}});
+  };
+  if (!elastic_.has_value()) return refuse("the job's sampling is not elastic");
+  if (lease.clock() < 0 || lease.clock() >= kClockMax)
+    return refuse(absl::StrCat("a lease at clock ", lease.clock()));
+  Worker& worker = workers_[caller.incarnation];
+  if (lease.busy()) {
+    // Who waits has come further since it said that.
+    if (!worker.waits)
+      worker.clock = std::max<Clock>(worker.clock, lease.clock() + 1);
+    answers->push_back(
+        {.to = caller, .code = wire::OK, .error = {}, .leased = {}});
+    return Settle(answers);
+  }
+  if (caller.call_id < worker.call.call_id) return;  // Of no use any more.
+  if (caller.call_id == worker.call.call_id) {       // Repeated.
+    if (!worker.waits)
+      answers->push_back(
+          {.to = caller, .code = wire::OK, .error = {}, .leased = worker.last});
+    return;
+  }
+  if (lease.done() < worker.done || lease.done() > lease.received() ||
+      lease.received() > worker.given) {
+    return refuse(absl::StrCat(
+        "a lease with ", lease.done(), " ranges done of ", lease.received(),
+        " received; ", worker.done, " were done of ", worker.given, " given"));
+  }
+  for (; worker.done < lease.done(); ++worker.done) {
+    const Range& range = worker.open.front();
+    examples_done_ += range.end - range.begin;
+    worker.open.pop_front();
+  }
+  const bool waited = worker.waits;
+  worker.call = caller;
+  worker.clock = lease.clock();
+  worker.reduced = lease.reduced();
+  worker.waits = true;
+  if (lease.received() < worker.given) {
+    // The answer to an earlier call never came, or was not waited for.
+    const int64_t lost = lease.received() - worker.done;
+    worker.last = LeasedOf(worker.open[static_cast<size_t>(lost)]);
+    worker.waits = false;
+    ++worker.clock;
+    if (waited)
+      queue_.erase(std::find(queue_.begin(), queue_.end(), caller.incarnation));
+    answers->push_back(
+        {.to = caller, .code = wire::OK, .error = {}, .leased = worker.last});
+  } else if (!waited) {
+    queue_.push_back(caller.incarnation);
+  }
+  Settle(answers);
+}
+
+void LeaseBook::Forget(Incarnation incarnation, std::vector<Answer>* answers) {
+  const auto found = workers_.find(incarnation);
+  if (found == workers_.end()) return;
+  if (found->second.waits)
+    queue_.erase(std::find(queue_.begin(), queue_.end(), incarnation));
+  for (const Range& range : found->second.open) {
+    examples_given_again_ += range.end - range.begin;
+    returned_.push_back(range);
+  }
+  workers_.erase(found);
+  Settle(answers);
+}
+
+std::optional<LeaseBook::Range> LeaseBook::Take() {
+  Range range;
+  if (!returned_.empty()) {
+    range = returned_.front();
+    returned_.pop_front();
+    return range;
+  }
+  if (next_ == elastic_->total()) return std::nullopt;
+  const int64_t in_epoch = next_ % elastic_->examples();
+  range.begin = next_;
+  range.end =
+      next_ + std::min({elastic_->batch_size(), elastic_->examples() - in_epoch,
+                        elastic_->total() - next_});
+  next_ = range.end;
+  return range;
+}
+
+wire::Leased LeaseBook::LeasedOf(const Range& range) const {
+  wire::Leased leased;
+  wire::Examples& examples = *leased.mutable_examples();
+  const int64_t epoch = range.begin / elastic_->examples();
+  examples.set_epoch(epoch);
+  examples.set_begin(range.begin - epoch * elastic_->examples());
+  examples.set_end(range.end - epoch * elastic_->examples());
+  return leased;
+}
+
+void LeaseBook::Settle(std::vector<Answer>* answers) {
+  const auto answer = [&](Worker& worker, wire::Leased leased) {
+    worker.waits = false;
+    worker.last = std::move(leased);
+    answers->push_back({.to = worker.call,
+                        .code = wire::OK,
+                        .error = {},
+                        .leased = worker.last});
+  };
+  std::deque<Incarnation> waiting;
+  for (const Incarnation incarnation : queue_) {
+    Worker& worker = workers_.at(incarnation);
+    std::optional<Range> range;
+    if (static_cast<int64_t>(worker.open.size()) < kOpenMax) range = Take();
+    if (!range.has_value()) {
+      waiting.push_back(incarnation);
+      continue;
+    }
+    worker.open.push_back(*range);
+    ++worker.given;
+    answer(worker, LeasedOf(*range));
+    ++worker.clock;
+  }
+  queue_ = std::move(waiting);
+  if (queue_.empty()) return;
+  // As far as anybody is, or will be after the step that it does now.
+  Clock furthest = 0;
+  for (const auto& [incarnation, worker] : workers_)
+    furthest = std::max(furthest, worker.clock);
+  waiting.clear();
+  for (const Incarnation incarnation : queue_) {
+    Worker& worker = workers_.at(incarnation);
+    wire::Leased leased;
+    if (worker.clock < furthest) {
+      leased.set_skip_to(furthest);
+      worker.clock = furthest;
+    } else if (worker.open.empty() || worker.reduced) {
+      waiting.push_back(incarnation);
+      continue;
+    }
+    answer(worker, std::move(leased));
+  }
+  queue_ = std::move(waiting);
+}
+
+std::optional<Clock> LeaseBook::EndOf(
+    const std::vector<Incarnation>& workers) const {
+  if (!elastic_.has_value() || next_ < elastic_->total() ||
+      !returned_.empty() || workers.empty()) {
+    return std::nullopt;
+  }
+  std::optional<Clock> end;
+  for (const Incarnation incarnation : workers) {
+    const auto worker = workers_.find(incarnation);
+    if (worker == workers_.end() || !worker->second.waits ||
+        (!worker->second.open.empty() && !worker->second.reduced)) {
+      return std::nullopt;
+    }
+    // Who is behind is told to skip as soon as it asks.
+    if (end.has_value() && *end != worker->second.clock) return std::nullopt;
+    end = worker->second.clock;
+  }
+  return end;
+}
+
+void LeaseBook::End() {
+  for (auto& [incarnation, worker] : workers_) {
+    for (const Range& range : worker.open)
+      examples_done_ += range.end - range.begin;
+    worker.done += static_cast<int64_t>(worker.open.size());
+    worker.open.clear();
+  }
+}
+
+}  // namespace slackline

@@ -1,0 +1,104 @@
+// LeaseBook: who trains on which examples, in a job with elastic sampling.
+//
+// Workers ask for the examples of one step after the other (wire::Lease). The
+// book gives out the places of each epoch's order from first to last, what a
+// worker had that is gone before all else, and the next epoch when one is used
+// up. So every place is done once, whoever is fast, slow, new or dead; only
+// what a worker was at when it died is done anew by another, perhaps after
+// servers have got a part of its gradients.
+//
+// A worker for which nothing is left waits: a range may come back. Should
+// others go on to clocks that it has not reached, it is told to leave out the
+// steps up to there, so that they do not wait for it in turn. When nothing is
+// left and nobody trains, all wait at one clock, and the job ends there.
+//
+// Deterministic state machine. Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "proto/control.pb.h"
+
+namespace slackline {
+
+class LeaseBook {
+ public:
+  struct Caller {
+    PeerId peer;
+    uint64_t call_id = 0;  // Later calls of an incarnation have larger ones.
+    Incarnation incarnation = 0;
+  };
+  struct Answer {
+    Caller to;
+    wire::Code code = wire::OK;
+    std::string error;
+    wire::Leased leased;
+  };
+  // A worker is given no more than so many ranges that are not done.
+  static constexpr int64_t kOpenMax = 64;
+
+  // InvalidArgument-like: empty, or why these numbers make no sense.
+  static std::string WhyUnfit(const wire::Elastic& elastic);
+
+  // The job begins. `elastic` makes sense; absent: every call is refused.
+  void Start(const std::optional<wire::Elastic>& elastic);
+  bool on() const { return elastic_.has_value(); }
+
+  // Appends the answers that are due now. Others wait.
+  void Ask(const Caller& caller, const wire::Lease& lease,
+           std::vector<Answer>* answers);
+  // The worker is gone: what it had goes to others.
+  void Forget(Incarnation incarnation, std::vector<Answer>* answers);
+
+  // The clock at which all `workers` wait while nothing is left to be done, if
+  // that is so.
+  std::optional<Clock> EndOf(const std::vector<Incarnation>& workers) const;
+
+  // The job ends there: the last ranges are done.
+  void End();
+
+  int64_t examples_done() const { return examples_done_; }
+  int64_t examples_given_again() const { return examples_given_again_; }
+  size_t workers() const { return workers_.size(); }
+
+ private:
+  // Positions of the job: epoch * examples + place.
+  struct Range {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  struct Worker {
+    Caller call;  // The last one.
+    // That one is not answered yet.
+    bool waits = false;
+    // As it said; after an answer, where its next call will come from.
+    Clock clock = 0;
+    int64_t given = 0;
+    int64_t done = 0;
+    std::deque<Range> open;  // Given and not done, oldest first.
+    // Those are done when all have come to its clock.
+    bool reduced = false;
+    wire::Leased last;  // Answer.
+  };
+
+  // Answers those for whom there is something.
+  void Settle(std::vector<Answer>* answers);
+  std::optional<Range> Take();
+  wire::Leased LeasedOf(const Range& range) const;
+
+  std::optional<wire::Elastic> elastic_;
+  int64_t next_ = 0;            // Position.
+  std::deque<Range> returned_;  // Given out before, and not done.
+  std::map<Incarnation, Worker> workers_;
+  std::deque<Incarnation> queue_;  // Who waits, the longest first.
+  int64_t examples_done_ = 0;
+  int64_t examples_given_again_ = 0;
+};
+
+}  // namespace slackline
