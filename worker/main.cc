@@ -43,24 +43,33 @@ absl::Status Work(WorkerPlace& place) {
   SL_ASSIGN_OR_RETURN(const DataSplit data,
                       LoadData(config.data(), place.data_dir()));
   spdlog::info("data: {}", data.description);
+  const bool elastic = config.data().sampling() == config::Data::ELASTIC;
   SL_ASSIGN_OR_RETURN(
       Sampler sampler,
       Sampler::Create({.examples = data.train->examples(),
                        .batch_size = config.data().batch_size(),
                        .rank = Rank{self.rank},
                        .world_size = place.workers(),
-                       .seed = static_cast<uint64_t>(config.train().seed())}));
+                       .seed = static_cast<uint64_t>(config.train().seed()),
+                       .elastic = elastic}));
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                       CreateModel(config.model(), data.train->features(),
                                   data.train->classes(), model_options));
-  return place.Train(
-      {.length = JobLengthOf(config.train(), sampler.steps_per_epoch()),
-       .batch_size = config.data().batch_size(),
-       .data = data.description},
-      model.get(), [&](Session& session) {
-        return Trainer(self.threads, &data, &sampler, model.get(), &session)
-            .Run();
-      });
+  WorkerPlace::Work work = {.length = {},
+                            .batch_size = config.data().batch_size(),
+                            .data = data.description};
+  if (elastic) {
+    const ElasticLength job =
+        ElasticLengthOf(config.train(), data.train->examples(),
+                        config.data().batch_size(), place.workers());
+    work.length = job.length;
+    work.elastic = job.elastic;
+  } else {
+    work.length = JobLengthOf(config.train(), sampler.steps_per_epoch());
+  }
+  return place.Train(work, model.get(), [&](Session& session) {
+    return Trainer(self.threads, &data, &sampler, model.get(), &session).Run();
+  });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 // without the data: configure with SLACKLINE_TEST_DATA_DIR, or use
 // tools/test.sh --data-dir DIR.
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/config/cluster_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -48,6 +49,24 @@ TEST_F(RealData, OneEpochOfTheMnistExampleReaches96Percent) {
                                        {"--mode=bsp", "--epochs=1"});
   EXPECT_GE(summary["test_accuracy"], 0.96);
   EXPECT_EQ(summary["steps"], 60000 / 256);
+}
+
+// Of docs/sampling.md, as it stands there.
+TEST_F(RealData, TheCommandOfThePageOnSamplingTrainsOnEveryExample) {
+  const std::string page =
+      ReadText(absl::StrCat(kSourceDir, "/docs/sampling.md"));
+  const std::string begin = "build/release/bin/slackline run ";
+  const size_t at = page.find(begin);
+  ASSERT_NE(at, std::string::npos);
+  const size_t from = at + begin.size();
+  std::vector<std::string> words =
+      absl::StrSplit(page.substr(from, page.find('\n', from) - from), ' ');
+  const std::string example = absl::StrCat(kSourceDir, "/", words.front());
+  words.erase(words.begin());
+  const nlohmann::json summary = Train("elastic", example, words);
+  EXPECT_EQ(summary["examples_done"], 2 * 60000);
+  EXPECT_EQ(summary["examples_given_again"], 0);
+  EXPECT_GE(summary["test_accuracy"], 0.95);
 }
 
 TEST_F(RealData, ChangingThroughAllModesCostsHardlyAnyAccuracyOnMnist) {

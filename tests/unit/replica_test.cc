@@ -525,6 +525,52 @@ TEST(ReplicaTest, ASumThatIsNotFiniteIsAppliedNowhereAndTheCulpritsAreNamed) {
   }
 }
 
+// The mean is over those who have a gradient, at the rate of the lowest of
+// them.
+TEST(ReplicaTest, RanksWithoutAGradientDoNotCount) {
+  const wire::View view = NewView(3);
+  Rng rng(2);
+  std::vector<std::unique_ptr<Copy>> copies;
+  for (int rank = 0; rank < 3; ++rank)
+    copies.push_back(std::make_unique<Copy>(view));
+  std::vector<Gradients> gradients;
+  for (int rank = 0; rank < 3; ++rank)
+    gradients.push_back(RandomGradients(rng, *copies[0]->model));
+  const std::vector<double> factors = {0.25, 0.5, 4};
+  const auto step = [&](Copy& copy, Collective& group, int rank, bool counts) {
+    copy.replica->StartStep();
+    if (counts) {
+      for (int table = 1; table >= 0; --table) {
+        ASSERT_TRUE(copy.replica
+                        ->Add(group, TableId{table},
+                              Floats(gradients[rank][table]), factors[rank])
+                        .ok());
+      }
+    } else {
+      ASSERT_TRUE(copy.replica->AddNothing(group).ok());
+    }
+    bool group_failed = true;
+    EXPECT_TRUE(
+        copy.replica
+            ->FinishStepOfSome(group, /*clock=*/0, counts, &group_failed)
+            .ok());
+    EXPECT_FALSE(group_failed);
+  };
+  FakeGroup group(3);
+  group.Run([&](int rank, Collective& own) {
+    step(*copies[rank], own, rank, /*counts=*/rank != 0);
+  });
+  // As two ranks would do it, of which the first has that rate.
+  Copy first(NewView(2)), second(NewView(2));
+  FakeGroup pair(2);
+  pair.Run([&](int rank, Collective& own) {
+    step(rank == 0 ? first : second, own, rank + 1, /*counts=*/true);
+  });
+  for (const auto& copy : copies)
+    EXPECT_EQ(copy->Portraits(), first.Portraits());
+  EXPECT_EQ(first.Portraits(), second.Portraits());
+}
+
 TEST(ReplicaTest, AGroupThatFailsWhileItLooksForTheCulpritHasFailed) {
   const wire::View view = NewView(2);
   Copy first(view);

@@ -56,6 +56,30 @@ TEST(Sampler, WorkersTogetherTakeTheBatchOfOneLargeWorker) {
   }
 }
 
+TEST(Sampler, PlacesOfAnEpochAreThoseThatWorkersShare) {
+  Sampler worker = Make(20, 4, 1, 2);
+  Sampler elastic = *Sampler::Create({.examples = 20,
+                                      .batch_size = 30,
+                                      .rank = Rank{0},
+                                      .world_size = 1,
+                                      .seed = 1,
+                                      .elastic = true});
+  for (const int64_t epoch : {3, 0}) {
+    const absl::Span<const int64_t> rows = elastic.At(epoch, 4, 8);
+    EXPECT_EQ(std::vector<int64_t>(rows.begin(), rows.end()),
+              Rows(&worker, epoch * worker.steps_per_epoch()));
+  }
+  EXPECT_EQ(elastic.At(1, 0, 20).size(), 20u);
+  EXPECT_EQ(elastic.At(1, 20, 20).size(), 0u);
+  EXPECT_FALSE(Sampler::Create({.examples = 0,
+                                .batch_size = 1,
+                                .rank = Rank{0},
+                                .world_size = 1,
+                                .seed = 1,
+                                .elastic = true})
+                   .ok());
+}
+
 TEST(Sampler, EachEpochTakesEveryExampleOnceInAnotherOrder) {
   Sampler sampler = Make(20, 4, 0, 1);
   ASSERT_EQ(sampler.steps_per_epoch(), 5);

@@ -23,6 +23,10 @@ absl::StatusOr<Sampler> Sampler::Create(const Options& options) {
         absl::StrCat("sampler: rank ", rank, " is outside [0, ",
                      options.world_size, "), the workers of the job"));
   }
+  if (options.elastic) {
+    if (options.examples >= 1) return Sampler(options);
+    return absl::InvalidArgumentError("data: there are no training examples");
+  }
   if (options.examples / options.batch_size / options.world_size < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data: ", options.examples,
@@ -38,9 +42,11 @@ Sampler::Sampler(const Options& options)
       steps_per_epoch_(options.examples /
                        (options.batch_size * options.world_size)) {}
 
-absl::Span<const int64_t> Sampler::Batch(Clock step) {
-  SL_CHECK(step >= 0, absl::StrCat("step ", step));
-  if (const int64_t epoch = step / steps_per_epoch_; epoch != epoch_) {
+absl::Span<const int64_t> Sampler::At(int64_t epoch, int64_t begin,
+                                      int64_t end) {
+  SL_CHECK(epoch >= 0 && begin >= 0 && begin <= end && end <= options_.examples,
+           absl::StrCat("places [", begin, ", ", end, ") of epoch ", epoch));
+  if (epoch != epoch_) {
     permutation_.resize(static_cast<size_t>(options_.examples));
     std::iota(permutation_.begin(), permutation_.end(), 0);
     Rng rng = Rng(options_.seed).Fork(absl::StrCat("sampler epoch ", epoch));
@@ -49,13 +55,17 @@ absl::Span<const int64_t> Sampler::Batch(Clock step) {
     }
     epoch_ = epoch;
   }
+  return absl::MakeConstSpan(permutation_)
+      .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+}
+
+absl::Span<const int64_t> Sampler::Batch(Clock step) {
+  SL_CHECK(step >= 0, absl::StrCat("step ", step));
   const int64_t global_batch = step % steps_per_epoch_;
   const int64_t begin = (global_batch * options_.world_size +
                          static_cast<int64_t>(options_.rank)) *
                         options_.batch_size;
-  return absl::MakeConstSpan(permutation_)
-      .subspan(static_cast<size_t>(begin),
-               static_cast<size_t>(options_.batch_size));
+  return At(step / steps_per_epoch_, begin, begin + options_.batch_size);
 }
 
 }  // namespace slackline

@@ -22,17 +22,24 @@ class Sampler {
     Rank rank{};             // In [0, world_size).
     int64_t world_size = 0;  // Workers. At least 1.
     uint64_t seed = 0;       // The same for all workers.
+    // The coordinator says which places of an epoch's order a step has: any
+    // number of examples will do.
+    bool elastic = false;
   };
   // InvalidArgument names the option, its value and its bound; among others
   // when the examples do not make one batch for every worker.
   static absl::StatusOr<Sampler> Create(const Options& options);
 
   // examples / (batch_size * world_size), rounded down: each epoch leaves out
-  // the few examples that would not make a full step, others each time.
+  // the few examples that would not make a full step, others each time. Not for
+  // elastic sampling.
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
 
   // The batch_size rows of step `step`, at least 0. Valid until the next call.
   absl::Span<const int64_t> Batch(Clock step);
+  // The rows at the places [begin, end) of this epoch's order, which are in [0,
+  // examples]. Likewise.
+  absl::Span<const int64_t> At(int64_t epoch, int64_t begin, int64_t end);
 
  private:
   explicit Sampler(const Options& options);

@@ -5,6 +5,7 @@
 
 #include "common/optim/schedule.h"
 #include "proto/cluster.pb.h"
+#include "worker/core/example_range.h"
 
 namespace slackline {
 
@@ -12,5 +13,15 @@ namespace slackline {
 // `steps_per_epoch`, at least 1: what epochs and max_steps make of it.
 LearningRateSchedule::JobLength JobLengthOf(const config::Train& train,
                                             int64_t steps_per_epoch);
+
+// The same with elastic sampling of `examples` in batches of up to
+// `batch_size` by so many workers, each at least 1: steps are those of workers
+// that keep pace.
+struct ElasticLength {
+  LearningRateSchedule::JobLength length;
+  ElasticSampling elastic;
+};
+ElasticLength ElasticLengthOf(const config::Train& train, int64_t examples,
+                              int64_t batch_size, int64_t workers);
 
 }  // namespace slackline

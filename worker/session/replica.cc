@@ -206,9 +206,60 @@ absl::Status Replica::AddAgain(Collective& group) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Replica::StepResult> Replica::FinishStep(Collective& group,
-                                                        Clock clock,
-                                                        bool* group_failed) {
+absl::Status Replica::AddNothing(Collective& group) {
+  if (nothing_.empty()) {
+    for (size_t t = 0; t < slots_.size(); ++t) {
+      const size_t size = parameters_.parameter(static_cast<int>(t)).size();
+      SL_ASSIGN_OR_RETURN(FloatMemory::Array zeros, memory_->Allocate(size));
+      const std::vector<float> values(size, 0.0f);
+      SL_RETURN_IF_ERROR(memory_->CopyIn(values.data(), zeros.values));
+      nothing_.push_back(std::move(zeros));
+    }
+  }
+  for (size_t t = 0; t < nothing_.size(); ++t) {
+    const absl::Span<float> zeros = nothing_[t].values;
+    SL_RETURN_IF_ERROR(
+        Add(group, TableId{static_cast<int32_t>(t)},
+            Payload::Wrap(zeros.data(), zeros.size() * sizeof(float), nullptr),
+            /*rate_factor=*/1));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts) {
+  // Of each rank: whether it counts, and its rate factor of each table.
+  const size_t row = 1 + own_.size();
+  const int ranks = group.world_size();
+  std::vector<float> told(static_cast<size_t>(ranks) * row, 0.0f);
+  const auto row_of = [&](int rank) {
+    return absl::MakeSpan(told).subspan(static_cast<size_t>(rank) * row, row);
+  };
+  if (counts) {
+    const absl::Span<float> ours = row_of(static_cast<int>(group.rank()));
+    ours[0] = 1;
+    for (const Gradient& own : own_) {
+      ours[1 + static_cast<size_t>(own.table)] =
+          static_cast<float>(own.rate_factor);
+    }
+  }
+  SL_RETURN_IF_ERROR(
+      Exchange(group, absl::MakeSpan(told), [&](absl::Span<float> numbers) {
+        return group.AllReduceAsync(numbers);
+      }));
+  int counted = 0;
+  for (int rank = ranks - 1; rank >= 0; --rank) {
+    if (row_of(rank)[0] == 0) continue;
+    ++counted;
+    for (Gradient& own : own_)
+      own.rate_factor = row_of(rank)[1 + static_cast<size_t>(own.table)];
+  }
+  return counted;
+}
+
+absl::StatusOr<Replica::StepResult> Replica::Finish(Collective& group,
+                                                    Clock clock,
+                                                    std::optional<bool> counts,
+                                                    bool* group_failed) {
   *group_failed = false;
   SL_CHECK(Complete(), "a step without all of its gradients");
   const TimeSource time;
@@ -221,6 +272,12 @@ absl::StatusOr<Replica::StepResult> Replica::FinishStep(Collective& group,
     *group_failed = true;
     return reduced;
   }
+  int counted = group.world_size();
+  if (counts.has_value()) {
+    const absl::StatusOr<int> agreed = AgreeWhoCounts(group, *counts);
+    *group_failed = !agreed.ok();
+    SL_ASSIGN_OR_RETURN(counted, agreed);
+  }
   StepResult result{
       .wait_seconds = absl::ToDoubleSeconds(time.Now() - computed),
       .culprits = {}};
@@ -229,7 +286,7 @@ absl::StatusOr<Replica::StepResult> Replica::FinishStep(Collective& group,
     sums.push_back(buckets_.bucket(bucket));
   SL_ASSIGN_OR_RETURN(const bool finite, memory_->AllFinite(sums));
   if (finite) {
-    const float scale = 1.0f / static_cast<float>(group.world_size());
+    const float scale = 1.0f / static_cast<float>(std::max(counted, 1));
     for (const Gradient& own : own_)
       SL_RETURN_IF_ERROR(Apply(own, scale, clock));
     for (Version& version : versions_) ++version;

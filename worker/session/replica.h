@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -75,7 +76,19 @@ class Replica {
   // next step: who is to blame for a bad one is found out only when the sum was
   // looked at.
   absl::StatusOr<StepResult> FinishStep(Collective& group, Clock clock,
-                                        bool* group_failed);
+                                        bool* group_failed) {
+    return Finish(group, clock, std::nullopt, group_failed);
+  }
+  // The same where not every rank has a gradient: the mean is over those that
+  // `count`, at the rate factors of the lowest one. The ranks tell each other.
+  absl::StatusOr<StepResult> FinishStepOfSome(Collective& group, Clock clock,
+                                              bool counts, bool* group_failed) {
+    return Finish(group, clock, counts, group_failed);
+  }
+
+  // A gradient of zeros of every table, for a step in which this rank does not
+  // count.
+  absl::Status AddNothing(Collective& group);
 
   // Each rank tells its clock (-1 or more), and they do as PlanCatchUp() says:
   // those that are behind get the state of one who is not. After an error
@@ -104,6 +117,11 @@ class Replica {
   absl::StatusOr<ClientCore::ShardValue> CopyOf(const ShardRange& of,
                                                 Version version);
   Version VersionOf(const View& view, ShardId shard) const;
+  absl::StatusOr<StepResult> Finish(Collective& group, Clock clock,
+                                    std::optional<bool> counts,
+                                    bool* group_failed);
+  // How many ranks count. Gives our gradients the lowest one's rate factors.
+  absl::StatusOr<int> AgreeWhoCounts(Collective& group, bool counts);
   absl::Status Apply(const Gradient& own, float scale, Clock clock);
   // Which ranks have a gradient with a NaN or an infinity.
   absl::StatusOr<std::vector<Rank>> FindCulprits(Collective& group);
@@ -119,6 +137,7 @@ class Replica {
   std::shared_ptr<const View> view_;  // How versions_ are cut.
   std::vector<std::vector<FloatMemory::Array>> slots_;  // By table, slot.
   std::vector<Version> versions_;                       // By shard.
+  std::vector<FloatMemory::Array> nothing_;  // Zeros, by table; made when used.
   // Of the present step: this worker's gradients, and what the group does.
   std::vector<Gradient> own_;
   std::vector<Collective::Ticket> tickets_;

@@ -66,11 +66,11 @@ void RunReport::AddValue(const std::string& name, double value) {
     values_[name].Add(value);
 }
 
-void RunReport::StepDone(Clock clock) {
+void RunReport::StepDone(Clock clock, int64_t examples) {
   clock_ = clock;
-  stats_.set_examples(stats_.examples() + options_.batch_size);
+  stats_.set_examples(stats_.examples() + examples);
   Publish();
-  ++steps_;
+  examples_ += examples;
   if (clock % record_every_ != 0 && !record_due_) return;
   record_due_ = false;
   const absl::Time now = loop_->Now();
@@ -84,13 +84,13 @@ void RunReport::StepDone(Clock clock) {
     for (const auto& [name, mean] : values_)
       (*record.mutable_value())[name] = mean.value();
     record.set_examples_per_second(
-        static_cast<double>(steps_ * options_.batch_size) /
+        static_cast<double>(examples_) /
         std::max(1e-9, absl::ToDoubleSeconds(now - last_record_)));
     loop_->AddRecord(record, now);
   }
   loss_ = {};
   values_.clear();
-  steps_ = 0;
+  examples_ = 0;
   last_record_ = now;
 }
 

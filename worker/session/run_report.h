@@ -13,7 +13,6 @@ class RunReport {
  public:
   struct Options {
     Rank rank{};
-    int64_t batch_size = 0;
     int64_t steps_per_epoch = 0;
   };
   RunReport(const Options& options, WorkerLoop* loop);  // Not owned.
@@ -24,8 +23,8 @@ class RunReport {
   // A figure of the program's own, for the mean in the next record. Finite; at
   // most kMetricValuesMax names, others are left out.
   void AddValue(const std::string& name, double value);
-  // `clock` steps are complete now.
-  void StepDone(Clock clock);
+  // `clock` steps are complete now, the last one of so many examples.
+  void StepDone(Clock clock, int64_t examples);
   // `clock` steps count as complete, the last ones without having been done.
   void SkippedTo(Clock clock);
   void AddComputeSeconds(double seconds);
@@ -51,7 +50,7 @@ class RunReport {
     double value() const { return sum / static_cast<double>(count); }
   };
   // Since the last record.
-  int64_t steps_ = 0;
+  int64_t examples_ = 0;
   Mean loss_;
   std::map<std::string, Mean> values_;
   absl::Time last_record_;

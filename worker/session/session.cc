@@ -19,6 +19,7 @@
 #include "common/optim/update_rule.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
+#include "common/sync/phases.h"
 #include "common/view/initializer.h"
 #include "common/view/shard_map.h"
 #include "worker/collective/gloo_collective.h"
@@ -65,6 +66,12 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   member.join.set_steps_total(options.length.steps_total);
   member.join.set_steps_per_epoch(options.length.steps_per_epoch);
   member.join.set_data(options.data);
+  if (options.elastic.has_value()) {
+    wire::Elastic& elastic = *member.join.mutable_elastic();
+    elastic.set_examples(options.elastic->examples);
+    elastic.set_batch_size(options.elastic->batch_size);
+    elastic.set_total(options.elastic->total);
+  }
   return loop;
 }
 
@@ -123,6 +130,7 @@ struct Session::Life {
     absl::Time begin;                // Sleeping included.
     absl::Time computing;            // Without it.
     std::vector<bool> has_gradient;  // By table.
+    int64_t examples = 0;
   };
 
   Life(Session* owner, std::shared_ptr<WorkerLoop> to_loop)
@@ -134,7 +142,6 @@ struct Session::Life {
         loop(*loop_owner),
         store(&loop),
         report({.rank = options.rank,
-                .batch_size = options.batch_size,
                 .steps_per_epoch = options.length.steps_per_epoch},
                &loop),
         pacer({.slowdown = parts.self.slowdown,
@@ -180,12 +187,16 @@ struct Session::Life {
                        std::optional<Task>* task);
 
   absl::Status BeginStep(Clock clock, bool by_all_reduce,
+                         const std::optional<ExampleRange>& examples,
                          std::optional<Task>* task);
-  absl::Status FinishReducing(Clock clock, std::optional<double> loss);
+  absl::Status FinishReducing(Clock clock, int64_t examples,
+                              std::optional<double> loss);
+  // Where all have come to, at the end of the job.
+  Clock end() const { return EndOf(loop.view()->proto()); }
   // So many steps are complete, however that came; the last ones were perhaps
   // not done by this worker.
   void ReachedClock(Clock reached);
-  void StepDone(Clock done, std::optional<double> loss);
+  void StepDone(Clock done, int64_t examples, std::optional<double> loss);
   absl::Status MakeReplica();
   void GroupLost(const absl::Status& why);
   void DropGroup(const absl::Status& why);
@@ -214,6 +225,7 @@ struct Session::Life {
   std::thread retired;  // Ends with the end of the group before.
   // Of the step that the replica has gradients of.
   std::optional<double> reducing_loss;
+  int64_t reducing_examples = 0;
   run::Result result;        // Of the final model.
   std::string final_scores;  // For people; ends with a comma if there are any.
 };
@@ -390,12 +402,12 @@ void Session::Evaluated(Clock clock, absl::Time since, const Scores& scores,
 void Session::Conclude(const Scores& train, const Scores& test) {
   if (life_ == nullptr || !life_->concluding) return;
   if (!IsEmpty(test)) {
-    AddRecord(EvaluationRecord(options_.length.steps_total,
-                               options_.length.steps_per_epoch, test),
-              Now());
+    AddRecord(
+        EvaluationRecord(life_->end(), options_.length.steps_per_epoch, test),
+        Now());
   }
   run::Result& result = life_->result;
-  result.set_steps(options_.length.steps_total);
+  result.set_steps(life_->end());
   if (train.loss.has_value()) result.set_train_loss(*train.loss);
   if (test.loss.has_value()) result.set_test_loss(*test.loss);
   if (test.accuracy.has_value()) result.set_test_accuracy(*test.accuracy);
@@ -488,16 +500,26 @@ void Session::Life::ReachedClock(Clock reached) {
   report.SkippedTo(reached);
 }
 
-void Session::Life::StepDone(Clock done, std::optional<double> loss) {
+void Session::Life::StepDone(Clock done, int64_t examples,
+                             std::optional<double> loss) {
   clock = done + 1;
   if (loss.has_value()) report.AddLoss(*loss);
-  report.StepDone(clock);
+  report.StepDone(clock, examples);
 }
 
 // ---- Steps
 
-absl::Status Session::Life::BeginStep(Clock of, bool by_all_reduce,
-                                      std::optional<Task>* task) {
+absl::Status Session::Life::BeginStep(
+    Clock of, bool by_all_reduce, const std::optional<ExampleRange>& examples,
+    std::optional<Task>* task) {
+  if (options.elastic.has_value() &&
+      (!examples.has_value() || examples->epoch < 0 || examples->begin < 0 ||
+       examples->begin >= examples->end ||
+       examples->end > options.elastic->examples ||
+       examples->size() > options.elastic->batch_size)) {
+    return absl::InternalError(absl::StrCat("the coordinator gave step ", of,
+                                            " examples that there are not"));
+  }
   const config::Conditions& conditions = parts.self.conditions;
   const absl::Time begin = loop.Now();
   const absl::Duration sleep =
@@ -508,14 +530,15 @@ absl::Status Session::Life::BeginStep(Clock of, bool by_all_reduce,
                  of);
     absl::SleepFor(absl::InfiniteDuration());
   }
-  step =
-      OpenStep{.clock = of,
-               .by_all_reduce = by_all_reduce,
-               .on_device = by_all_reduce && parameters.gpu().has_value(),
-               .begin = begin,
-               .computing = loop.Now(),
-               .has_gradient = std::vector<bool>(parameters.tables().size())};
-  *task = Step{.clock = of, .on_device = step->on_device};
+  step = OpenStep{
+      .clock = of,
+      .by_all_reduce = by_all_reduce,
+      .on_device = by_all_reduce && parameters.gpu().has_value(),
+      .begin = begin,
+      .computing = loop.Now(),
+      .has_gradient = std::vector<bool>(parameters.tables().size()),
+      .examples = examples.has_value() ? examples->size() : options.batch_size};
+  *task = Step{.clock = of, .on_device = step->on_device, .examples = examples};
   return absl::OkStatus();
 }
 
@@ -579,8 +602,9 @@ absl::Status Session::Life::FinishStep(std::optional<double> loss) {
   const absl::Time computed_at = loop.Now();
   last_compute = computed_at - done.computing;
   report.AddComputeSeconds(absl::ToDoubleSeconds(computed_at - done.begin));
-  if (done.by_all_reduce) return FinishReducing(done.clock, loss);
-  StepDone(done.clock, loss);
+  if (done.by_all_reduce)
+    return FinishReducing(done.clock, done.examples, loss);
+  StepDone(done.clock, done.examples, loss);
   loop.Tell(
       [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
         core.OnComputed(loss.value_or(0), now, effects);
@@ -641,7 +665,8 @@ absl::Status Session::Life::Perform(const WorkerCore::Compute& action,
   report.AddWaitSeconds(absl::ToDoubleSeconds(waited));
   ReachedClock(action.clock);
   LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
-  return BeginStep(action.clock, /*by_all_reduce=*/false, task);
+  return BeginStep(action.clock, /*by_all_reduce=*/false, action.examples,
+                   task);
 }
 
 // ---- By all-reduce
@@ -692,23 +717,31 @@ absl::Status Session::Life::Perform(const WorkerCore::Initialize&,
 absl::Status Session::Life::Perform(const WorkerCore::Reduce& action,
                                     std::optional<Task>* task) {
   ReachedClock(action.clock);
-  if (!action.again) {
-    replica->StartStep();
-    return BeginStep(action.clock, /*by_all_reduce=*/true, task);
+  if (action.again) {
+    SL_RETURN_IF_ERROR(replica->AddAgain(*group));
+    return FinishReducing(action.clock, reducing_examples, reducing_loss);
   }
-  SL_RETURN_IF_ERROR(replica->AddAgain(*group));
-  return FinishReducing(action.clock, reducing_loss);
+  replica->StartStep();
+  if (!action.empty) {
+    return BeginStep(action.clock, /*by_all_reduce=*/true, action.examples,
+                     task);
+  }
+  SL_RETURN_IF_ERROR(replica->AddNothing(*group));
+  return FinishReducing(action.clock, /*examples=*/0, std::nullopt);
 }
 
-absl::Status Session::Life::FinishReducing(Clock of,
+absl::Status Session::Life::FinishReducing(Clock of, int64_t examples,
                                            std::optional<double> loss) {
   reducing_loss = loss;
+  reducing_examples = examples;
   loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
     core.OnReducing(now);
   });
   bool group_failed = false;
   const absl::StatusOr<Replica::StepResult> summed =
-      replica->FinishStep(*group, of, &group_failed);
+      options.elastic.has_value()
+          ? replica->FinishStepOfSome(*group, of, examples > 0, &group_failed)
+          : replica->FinishStep(*group, of, &group_failed);
   if (!summed.ok() && !group_failed) return summed.status();
   if (!summed.ok()) {
     GroupLost(summed.status());
@@ -720,7 +753,7 @@ absl::Status Session::Life::FinishReducing(Clock of,
                                     .culprits = summed->culprits};
   if (absl::c_linear_search(summed->culprits, group->rank()))
     report.AddNonfinite();
-  StepDone(of, loss);
+  StepDone(of, examples, loss);
   loop.Tell(
       [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
         core.OnReduced(reduced, now, effects);

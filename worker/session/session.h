@@ -41,6 +41,7 @@
 #include "common/payload.h"
 #include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
+#include "worker/core/example_range.h"
 #include "worker/session/parameter_memory.h"
 #include "worker/session/snapshot.h"
 
@@ -59,6 +60,9 @@ class Session {
     LearningRateSchedule::JobLength length;
     int64_t batch_size = 1;  // Examples in a step of this worker, for reports.
     std::string data;        // What is trained on, for people.
+    // Each step is given its examples, of these; `length` is then that of
+    // workers that keep pace (job_length.h).
+    std::optional<ElasticSampling> elastic = {};
   };
 
   // Everything handed over outlives the session. `to_coordinator` and
@@ -81,6 +85,8 @@ class Session {
     // Gradients are to stay on the GPU, as FloatMemory there; else they go to
     // the host.
     bool on_device = false;
+    // With Options::elastic: of which examples. Else those of the clock.
+    std::optional<ExampleRange> examples = {};
   };
   // Evaluate these parameters, now or beside what comes next, and report them
   // with Evaluated(). The chief alone is asked.

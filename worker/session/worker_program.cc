@@ -62,7 +62,8 @@ absl::Status WorkerPlace::Train(
                                                 .out = flags_.out,
                                                 .length = work.length,
                                                 .batch_size = work.batch_size,
-                                                .data = work.data},
+                                                .data = work.data,
+                                                .elastic = work.elastic},
                                                self(), parameters));
   interruptible_.Set(&connected->session());
   absl::Status trained = train(connected->session());

@@ -57,6 +57,7 @@ class WorkerPlace {
     LearningRateSchedule::JobLength length;
     int64_t batch_size = 1;
     std::string data;
+    std::optional<ElasticSampling> elastic = {};  // As in Session::Options.
   };
   absl::Status Train(const Work& work, ParameterMemory* parameters,
                      const std::function<absl::Status(Session&)>& train);

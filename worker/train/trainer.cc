@@ -40,7 +40,11 @@ absl::Status Trainer::Run() {
 }
 
 absl::Status Trainer::Perform(const Session::Step& step) {
-  const absl::Span<const int64_t> rows = sampler_.Batch(step.clock);
+  const absl::Span<const int64_t> rows =
+      step.examples.has_value()
+          ? sampler_.At(step.examples->epoch, step.examples->begin,
+                        step.examples->end)
+          : sampler_.Batch(step.clock);
   data_.train->Gather(rows, inputs_.data(), labels_.data());
   const Batch batch = {.examples = static_cast<int64_t>(rows.size()),
                        .inputs = inputs_.data(),
