@@ -72,20 +72,29 @@ class Rule {
 class PythonSampler {
  public:
   PythonSampler(int64_t examples, int64_t batch_size, int rank,
-                int64_t world_size, uint64_t seed)
-      : sampler_(ValueOrThrow(Sampler::Create({.examples = examples,
+                int64_t world_size, uint64_t seed, bool elastic)
+      : examples_(examples),
+        sampler_(ValueOrThrow(Sampler::Create({.examples = examples,
                                                .batch_size = batch_size,
                                                .rank = Rank{rank},
                                                .world_size = world_size,
-                                               .seed = seed}))) {}
+                                               .seed = seed,
+                                               .elastic = elastic}))) {}
   int64_t steps_per_epoch() const { return sampler_.steps_per_epoch(); }
   std::vector<int64_t> Batch(Clock step) {
     if (step < 0) throw nb::value_error("a step is at least 0");
     const absl::Span<const int64_t> rows = sampler_.Batch(step);
     return {rows.begin(), rows.end()};
   }
+  std::vector<int64_t> At(int64_t epoch, int64_t begin, int64_t end) {
+    if (epoch < 0 || begin < 0 || begin > end || end > examples_)
+      throw nb::value_error("there are no such places in an epoch");
+    const absl::Span<const int64_t> rows = sampler_.At(epoch, begin, end);
+    return {rows.begin(), rows.end()};
+  }
 
  private:
+  const int64_t examples_;
   Sampler sampler_;
 };
 
@@ -104,15 +113,30 @@ Session::Scores ScoresOf(const std::map<std::string, double>& values) {
   return scores;
 }
 
+config::Train TrainOf(std::optional<double> epochs,
+                      std::optional<int64_t> max_steps) {
+  config::Train train;
+  if (epochs.has_value()) train.set_epochs(*epochs);
+  if (max_steps.has_value()) train.set_max_steps(*max_steps);
+  return train;
+}
+
 // As JobLengthOf(), of what is given.
 std::tuple<int64_t, int64_t> LengthOf(std::optional<double> epochs,
                                       std::optional<int64_t> max_steps,
                                       int64_t steps_per_epoch) {
-  config::Train train;
-  if (epochs.has_value()) train.set_epochs(*epochs);
-  if (max_steps.has_value()) train.set_max_steps(*max_steps);
-  const auto length = JobLengthOf(train, steps_per_epoch);
+  const auto length = JobLengthOf(TrainOf(epochs, max_steps), steps_per_epoch);
   return {length.steps_total, length.steps_per_epoch};
+}
+
+// As ElasticLengthOf(): steps in all and in an epoch, and examples in all.
+std::tuple<int64_t, int64_t, int64_t> ElasticLength(
+    std::optional<double> epochs, std::optional<int64_t> max_steps,
+    int64_t examples, int64_t batch_size, int64_t workers) {
+  const auto job = ElasticLengthOf(TrainOf(epochs, max_steps), examples,
+                                   batch_size, workers);
+  return {job.length.steps_total, job.length.steps_per_epoch,
+          job.elastic.total};
 }
 
 std::string OptimizerText(const config::ClusterConfig& config) {
@@ -155,7 +179,18 @@ NB_MODULE(_core, m) {
            })
       .def("set_companions", &Parameters::SetCompanions, "tensors"_a);
 
-  nb::class_<Session::Step>(m, "Step").def_ro("clock", &Session::Step::clock);
+  nb::class_<Session::Step>(m, "Step")
+      .def_ro("clock", &Session::Step::clock)
+      // Epoch and places [begin, end) in its order; None without elastic
+      // sampling.
+      .def_prop_ro("examples",
+                   [](const Session::Step& step)
+                       -> std::optional<std::tuple<int64_t, int64_t, int64_t>> {
+                     if (!step.examples.has_value()) return std::nullopt;
+                     return std::tuple(step.examples->epoch,
+                                       step.examples->begin,
+                                       step.examples->end);
+                   });
   nb::class_<Session::Evaluation>(m, "Evaluation")
       .def_ro("clock", &Session::Evaluation::clock);
   nb::class_<Session::Conclusion>(m, "Conclusion");
@@ -200,14 +235,21 @@ NB_MODULE(_core, m) {
           "open",
           [](Worker& w, std::shared_ptr<Parameters> parameters,
              int64_t steps_total, int64_t steps_per_epoch, int64_t batch_size,
-             std::string data) {
-            w.Open(std::move(parameters), {.steps_total = steps_total,
-                                           .steps_per_epoch = steps_per_epoch,
-                                           .batch_size = batch_size,
-                                           .data = std::move(data)});
+             std::string data,
+             std::optional<std::tuple<int64_t, int64_t>> elastic) {
+            Worker::Work work{.steps_total = steps_total,
+                              .steps_per_epoch = steps_per_epoch,
+                              .batch_size = batch_size,
+                              .data = std::move(data)};
+            if (elastic.has_value()) {
+              work.elastic = {.examples = std::get<0>(*elastic),
+                              .batch_size = batch_size,
+                              .total = std::get<1>(*elastic)};
+            }
+            w.Open(std::move(parameters), work);
           },
           "parameters"_a, "steps_total"_a, "steps_per_epoch"_a, "batch_size"_a,
-          "data"_a)
+          "data"_a, "elastic"_a = nb::none())
       .def("next", &Worker::Next)
       .def("gradient", &Worker::Gradient, "table"_a, "gradient"_a,
            "rate_factor"_a)
@@ -244,14 +286,18 @@ NB_MODULE(_core, m) {
            "learning_rate"_a, "update"_a);
 
   nb::class_<PythonSampler>(m, "Sampler")
-      .def(nb::init<int64_t, int64_t, int, int64_t, uint64_t>(), "examples"_a,
-           "batch_size"_a, "rank"_a, "world_size"_a, "seed"_a)
+      .def(nb::init<int64_t, int64_t, int, int64_t, uint64_t, bool>(),
+           "examples"_a, "batch_size"_a, "rank"_a, "world_size"_a, "seed"_a,
+           "elastic"_a)
       .def_prop_ro("steps_per_epoch", &PythonSampler::steps_per_epoch)
-      .def("batch", &PythonSampler::Batch, "step"_a);
+      .def("batch", &PythonSampler::Batch, "step"_a)
+      .def("at", &PythonSampler::At, "epoch"_a, "begin"_a, "end"_a);
 
   m.def("set_blas_threads", &SetOpenBlasThreads, "threads"_a);
   m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),
         "steps_per_epoch"_a);
+  m.def("elastic_length", &ElasticLength, "epochs"_a.none(),
+        "max_steps"_a.none(), "examples"_a, "batch_size"_a, "workers"_a);
   m.def(
       "write_safetensors",
       [](const std::string& path, const std::vector<TypedTensor>& tensors,

@@ -119,7 +119,8 @@ void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
        .length = {.steps_total = work.steps_total,
                   .steps_per_epoch = work.steps_per_epoch},
        .batch_size = work.batch_size,
-       .data = work.data},
+       .data = work.data,
+       .elastic = work.elastic},
       self_, &parameters_->memory()));
 }
 

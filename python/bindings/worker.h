@@ -53,6 +53,7 @@ class Worker {
     int64_t steps_per_epoch = 0;
     int64_t batch_size = 0;
     std::string data;
+    std::optional<ElasticSampling> elastic = {};
   };
   // Before everything below, once. Sends nothing.
   void Open(std::shared_ptr<Parameters> parameters, const Work& work);

@@ -57,6 +57,8 @@ class Job:
         self._in_epochs = False
         self._step: Optional[int] = None  # That was handed out and not finished.
         self._ahead: Optional[int] = None  # The first of the next epoch, handed out.
+        self._examples = (0, 0, 0)  # Elastic: epoch, begin, end of the step taken last.
+        self._epoch_seen = 0
         self._sent_with: Optional[List[float]] = None  # Rate factors, by group.
         self._steps_done = 0
         self._over = False
@@ -209,6 +211,7 @@ class Job:
         batch_sampler: Optional[Iterable[List[int]]] = None,
         steps: Optional[int] = None,
         accumulate: int = 1,
+        elastic: bool = False,
         **loader_options: Any,
     ) -> Loader:
         """This worker's part of a data set, in the order of the job's steps.
@@ -227,6 +230,10 @@ class Job:
             steps: steps of an epoch, if that is less than the data have. Required for
                 an IterableDataset.
             accumulate: batches whose gradients add up to one step.
+            elastic: workers take the next examples when they are ready for them. A fast
+                one does more steps than others, and what a lost one had goes to those
+                who are left: every example of an epoch is trained on once. The last
+                batch of an epoch may be smaller, and runs are not the same twice.
             loader_options: what else torch.utils.data.DataLoader takes (num_workers,
                 pin_memory, collate_fn, ...).
 
@@ -241,6 +248,7 @@ class Job:
             batch_sampler,
             steps,
             accumulate,
+            elastic,
             loader_options,
         )
 
@@ -279,7 +287,7 @@ class Job:
                 )
             self._look_ahead()
             if self._ahead is not None:
-                epoch = self._ahead // self._loader.steps_per_epoch
+                epoch = self._epoch_of(self._ahead)
         self.finish()
 
     # ---- What is measured ----------------------------------------------------
@@ -325,9 +333,14 @@ class Job:
         """
         if self._tables is None:
             raise RuntimeError("job.save(): call job.model() first")
-        trained = self._loader is not None and self._steps_done >= self._work.steps_total
-        if trained or self._over:
-            self.finish()
+        trained = False
+        if self._loader is not None:
+            at_end = self._is_over()
+            # Else a stop rule has ended it. Of an elastic job nobody knows before; there
+            # worker 0 is the one that concludes, if it lives.
+            trained = self._steps_done >= self._work.steps_total and not self._loader.elastic
+            if trained or at_end:
+                self.finish()
         if not self._was_chief and (trained or self.rank != 0):
             return
         state = {
@@ -395,6 +408,11 @@ class Job:
     def _gather(self, call: str, described: str, value: Any) -> Any:
         if threading.get_ident() != self._thread or os.getpid() != self._pid:
             raise RuntimeError(f"{call}: it is called by the script's main thread, in its own process")
+        if self._loader is not None and self._loader.elastic:
+            raise RuntimeError(
+                f"{call}: with elastic=True workers do different steps, and would wait for each other "
+                "for ever; call it before the first batch"
+            )
         stopped = self._over and self._steps_done < self._work.steps_total
         if self._over and not stopped:
             raise RuntimeError(
@@ -444,9 +462,7 @@ class Job:
         """
         if self._loader is None or self._finished:
             return
-        if self._steps_done >= self._work.steps_total:
-            self._look_ahead()
-        if not self._over:
+        if not self._is_over():
             raise RuntimeError(
                 f"job.finish(): {self._steps_done} of {self._work.steps_total} steps are done"
             )
@@ -487,6 +503,8 @@ class Job:
             )
         if self._loader is None:
             self._open(loader)
+        elif loader.elastic != self._loader.elastic:
+            raise ValueError("job.loader(): elastic is the same for all loaders of a job")
         elif loader.steps_per_epoch != self._loader.steps_per_epoch:
             raise ValueError(
                 f"job.loader(): this one has {loader.steps_per_epoch} steps in an epoch, the one "
@@ -509,7 +527,8 @@ class Job:
                 f"step {step}: the next batch was asked for before optimizer.step(){backward}. For "
                 "gradients that add up over several batches give job.loader(accumulate=N)"
             )
-        if self._steps_done >= self._work.steps_total:
+        epoch = self._epoch_of(step)
+        if self._steps_done >= self._work.steps_total and not self._loader.elastic:
             # What follows is the end of the job. The script may have something to do
             # before it, together with the others.
             return None
@@ -517,10 +536,26 @@ class Job:
         if following is None:
             return None
         assert self._loader is not None
-        if following // self._loader.steps_per_epoch != step // self._loader.steps_per_epoch:
+        if self._epoch_of(following) != epoch:
             self._ahead = following
             return None
         return self._begin_step(following)
+
+    def _epoch_of(self, step: int) -> int:
+        """The epoch of a step that was taken last."""
+        assert self._loader is not None
+        if not self._loader.elastic:
+            return step // self._loader.steps_per_epoch
+        # A lost worker's examples may be of an epoch that is over here.
+        self._epoch_seen = max(self._epoch_seen, self._examples[0])
+        return self._epoch_seen
+
+    def _is_over(self) -> bool:
+        """Whether the job has no more steps for this worker. May learn it now."""
+        assert self._loader is not None
+        if self._loader.elastic or self._steps_done >= self._work.steps_total:
+            self._look_ahead()
+        return self._over
 
     def _look_ahead(self) -> None:
         """Learns what follows after a loop that took its last batch without asking for more."""
@@ -551,6 +586,8 @@ class Job:
                 else:
                     self._start_evaluation(task)
             elif not isinstance(task, _worlds.CONCLUSION):
+                if task.examples is not None:
+                    self._examples = task.examples
                 return int(task.clock)
 
     def _take_task(self) -> Any:
@@ -573,18 +610,27 @@ class Job:
         epochs = world.epochs if world.epochs is not None else self._epochs
         if epochs is not None and not (epochs > 0 and math.isfinite(epochs)):
             raise ValueError(f"job.epochs(): {epochs} epochs; a number above 0 is required")
-        total, per_epoch = _core.length(epochs, world.max_steps, loader.steps_per_epoch)
         batch = loader.batch_size * loader.accumulate
+        elastic = None
+        if loader.elastic:
+            count = len(loader.dataset)
+            total, per_epoch, examples = _core.elastic_length(
+                epochs, world.max_steps, count, batch, self.world_size
+            )
+            elastic = (count, examples)
+        else:
+            total, per_epoch = _core.length(epochs, world.max_steps, loader.steps_per_epoch)
         described = f"{loader.description}, {batch * self.world_size} in a step"
-        self._work = _worlds.Work(total, per_epoch, batch, described)
+        self._work = _worlds.Work(total, per_epoch, batch, described, elastic)
         self._loader = loader
         self._tables.fetch()
         rules = self._rules()
         if self.rank == 0:
             print(
                 f"slackline: {len(self._tables)} tables, "
-                f"{sum(t.values.numel() for t in self._tables.tables)} parameters; {total} steps, "
-                f"{per_epoch} in an epoch; batch {batch} x {self.world_size} workers = "
+                f"{sum(t.values.numel() for t in self._tables.tables)} parameters; "
+                f"{'about ' if elastic else ''}{total} steps, {per_epoch} in an epoch; "
+                f"batch {batch} x {self.world_size} workers = "
                 f"{batch * self.world_size}{self._scaled}",
                 file=sys.stderr,
                 flush=True,
@@ -764,7 +810,7 @@ class Job:
             return
         try:
             if self._loader is not None and not self._finished and not self._failed:
-                if self._over or self._steps_done >= self._work.steps_total:
+                if self._over or self._is_over():
                     self.finish()
                 else:
                     early = (

@@ -57,9 +57,11 @@ class Loader:
         batch_sampler: Optional[Iterable[List[int]]],
         steps: Optional[int],
         accumulate: int,
+        elastic: bool,
         loader_options: dict,
     ) -> None:
         self._job = job
+        self.elastic = elastic
         self._dataset = dataset
         if batch_sampler is not None:  # Those of torch.utils.data say it.
             batch_size = getattr(batch_sampler, "batch_size", batch_size)
@@ -83,6 +85,9 @@ class Loader:
                 )
         if sampler is not None and batch_sampler is not None:
             raise ValueError("job.loader(): give sampler or batch_sampler, not both")
+        if elastic:
+            self._open_elastic(sampler, batch_sampler, steps, loader_options)
+            return
         if isinstance(dataset, data.IterableDataset):
             if steps is None or steps < 1:
                 raise ValueError(
@@ -99,7 +104,7 @@ class Loader:
             self.steps_per_epoch = self._steps_of(len(sampler) // batch_size, steps)  # type: ignore[arg-type]
         else:
             self._own = _core.Sampler(
-                len(dataset), batch_size * accumulate, job.rank, job.world_size, job.seed
+                len(dataset), batch_size * accumulate, job.rank, job.world_size, job.seed, False
             )
             self.steps_per_epoch = self._limited(self._own.steps_per_epoch, steps)
         self._loader: Iterable[Any]
@@ -107,6 +112,52 @@ class Loader:
             self._loader = _Rows(dataset, self._rest)
         else:
             self._loader = data.DataLoader(dataset, batch_sampler=self._rest, **loader_options)
+
+    def _open_elastic(
+        self,
+        sampler: Optional[Iterable[int]],
+        batch_sampler: Optional[Iterable[List[int]]],
+        steps: Optional[int],
+        loader_options: dict,
+    ) -> None:
+        options = dict(loader_options)
+        self._collate = options.pop("collate_fn", None) or data.default_collate
+        self._pin = bool(options.pop("pin_memory", False))
+        options = {name: value for name, value in options.items() if value}
+        unfit = [
+            name
+            for name, given in (
+                ("sampler", sampler),
+                ("batch_sampler", batch_sampler),
+                ("steps", steps),
+                ("accumulate", self.accumulate > 1),
+                *options.items(),
+            )
+            if given
+        ]
+        if isinstance(self._dataset, data.IterableDataset):
+            unfit.append("an IterableDataset")
+        if unfit:
+            raise ValueError(
+                f"job.loader(): elastic=True does not go with {', '.join(unfit)}, since which "
+                "examples are next is known only when a worker is ready for them"
+            )
+        job = self._job
+        self._own = _core.Sampler(
+            len(self._dataset), self.batch_size, job.rank, job.world_size, job.seed, True
+        )
+        world = self.batch_size * job.world_size
+        self.steps_per_epoch = -(-len(self._dataset) // world)
+
+    def _elastic_batch(self, epoch: int, begin: int, end: int) -> Any:
+        assert self._own is not None
+        rows = self._own.at(epoch, begin, end) if self._shuffle else list(range(begin, end))
+        if type(self._dataset) is data.TensorDataset and self._collate is data.default_collate:
+            index = torch.tensor(rows)
+            batch: Any = [tensor[index] for tensor in self._dataset.tensors]
+        else:
+            batch = self._collate([self._dataset[row] for row in rows])
+        return data._utils.pin_memory.pin_memory(batch) if self._pin else batch
 
     def _steps_of(self, batches: int, steps: Optional[int]) -> int:
         share = self.accumulate * self._job.world_size
@@ -132,7 +183,7 @@ class Loader:
             return type(self._dataset).__name__
 
     def __len__(self) -> int:
-        """Batches of this worker in an epoch."""
+        """Batches of this worker in an epoch; with ``elastic`` if all workers keep pace."""
         return self.steps_per_epoch * self.accumulate
 
     @property
@@ -143,6 +194,11 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         job = self._job
         step = job._begin_epoch(self)
+        if self.elastic:
+            while step is not None:
+                yield self._elastic_batch(*job._examples)
+                step = job._after_step(step)
+            return
         if step is None:
             return
         epoch, position = divmod(step, self.steps_per_epoch)

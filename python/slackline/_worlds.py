@@ -20,6 +20,9 @@ class Work:
     steps_per_epoch: int
     batch_size: int  # Of this worker, in a step.
     data: str
+    # Elastic sampling: examples of an epoch, and in all. Steps are then those of
+    # workers that keep pace.
+    elastic: Optional[Tuple[int, int]] = None
 
 
 class Joined:
@@ -46,7 +49,12 @@ class Joined:
 
     def open(self, tables: Tables, rules: List[str], work: Work) -> None:
         self._worker.open(
-            tables.bind(rules), work.steps_total, work.steps_per_epoch, work.batch_size, work.data
+            tables.bind(rules),
+            work.steps_total,
+            work.steps_per_epoch,
+            work.batch_size,
+            work.data,
+            work.elastic,
         )
 
     def next(self) -> "Union[_core.Step, _core.Evaluation, _core.Conclusion, None]":
@@ -86,6 +94,7 @@ class Joined:
 @dataclasses.dataclass
 class _Step:
     clock: int
+    examples: Optional[Tuple[int, int, int]] = None
 
 
 @dataclasses.dataclass
@@ -126,6 +135,10 @@ class Alone:
     def open(self, tables: Tables, rules: List[str], work: Work) -> None:
         self._tables = tables
         self._work = work
+        self._steps = work.steps_total
+        if work.elastic is not None:
+            epochs, rest = divmod(work.elastic[1], work.elastic[0])
+            self._steps = epochs * work.steps_per_epoch - (-rest // work.batch_size)
         self._rules = [_core.Rule(text) for text in rules]
         self._slots = [
             [torch.zeros_like(table.values) for _ in range(rule.slots)]
@@ -135,7 +148,7 @@ class Alone:
     def next(self) -> object:
         if self._interrupted:
             raise _core.JobError(self._interrupted)
-        if self._clock >= self._work.steps_total:
+        if self._clock >= self._steps:
             if self._concluded:
                 return None
             self._concluded = True
@@ -145,7 +158,13 @@ class Alone:
             self._evaluated = self._clock
             values = [table.values.clone() for table in self._tables.tables]
             return _Evaluation(self._clock, values, self._take_means())
-        return _Step(self._clock)
+        if self._work.elastic is None:
+            return _Step(self._clock)
+        epoch, step = divmod(self._clock, self._work.steps_per_epoch)
+        examples, total = self._work.elastic
+        begin = step * self._work.batch_size
+        end = min(begin + self._work.batch_size, examples, total - epoch * examples)
+        return _Step(self._clock, (epoch, begin, end))
 
     def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> None:
         self._clock += 1
