@@ -363,6 +363,17 @@ TEST_F(ElasticWorkerTest, WhoWaitsSaysWhenItsLastPushHasArrived) {
   EXPECT_THAT(Leases(), SizeIs(3));
 }
 
+TEST_F(ElasticWorkerTest, ANewerViewIsNoProgressOfWhoHasTheLastExamples) {
+  Begin();
+  for (uint64_t number = 4; number < 8; ++number) {
+    Pass(absl::Seconds(1));
+    wire::View view = RunningView(number);
+    view.set_elastic(true);
+    Show(view);
+  }
+  EXPECT_EQ(Progress().for_ms(), 4000);
+}
+
 TEST_F(ElasticWorkerTest, WhoLeavesStepsOutSaysSoToTheShards) {
   Begin();
   AnswerLease(

@@ -557,6 +557,12 @@ void WorkerCore::OnLeased(const MemberCore::CallResult& answer, absl::Time now,
   if (state_ == State::kLeasing) Decide(now, effects);
 }
 
+void WorkerCore::WaitForExamples(absl::Time now, Effects* effects) {
+  // A newer view is no progress of whoever it waits for.
+  if (state_ != State::kLeasing) Enter(State::kLeasing, now);
+  AskForExamples(now, effects);
+}
+
 void WorkerCore::TellLaterClock(absl::Time now, Effects* effects) {
   if (!examples_.has_value() || clock_ <= asked_at_) return;
   asked_at_ = clock_;
@@ -572,8 +578,7 @@ bool WorkerCore::HasExamples(absl::Time now, Effects* effects) {
   const Clock wished = proto.end_clock() > 0 ? proto.end_clock() : skip_to_;
   if (wished <= clock_) {
     skip_to_ = 0;
-    Enter(State::kLeasing, now);
-    AskForExamples(now, effects);
+    WaitForExamples(now, effects);
     return false;
   }
   skip_to_ = 0;
@@ -732,8 +737,7 @@ void WorkerCore::StepByAllReduce(absl::Time now, Effects* effects) {
   const bool again = computed_ == clock_;
   const bool empty = elastic() && !again && !examples_.has_value();
   if (empty && skip_to_ <= clock_) {
-    Enter(State::kLeasing, now);
-    return AskForExamples(now, effects);
+    return WaitForExamples(now, effects);
   }
   TellLaterClock(now, effects);
   if (Over()) return;

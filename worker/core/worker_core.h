@@ -334,6 +334,7 @@ class WorkerCore {
   // Elastic sampling. Asks for the examples of the next step, unless there are
   // some, or the answer is on its way.
   void AskForExamples(absl::Time now, Effects* effects);
+  void WaitForExamples(absl::Time now, Effects* effects);
   void OnLeased(const MemberCore::CallResult& answer, absl::Time now,
                 Effects* effects);
   // The coordinator has to know how far it is, for those who find no examples.
