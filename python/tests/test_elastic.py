@@ -11,7 +11,8 @@ import time
 import pytest
 from support import BIN, CONFIG, POINTS, Run, Ended, run_alone, run_job
 
-# Each worker writes down what it has trained on, step by step.
+# Each worker writes down what it trains on, step by step. Before the step, so that one
+# who is killed has not done a step that it did not write down.
 COUNTED = POINTS + """
 import time
 job = slackline.join()
@@ -23,8 +24,8 @@ with open(f"seen-{job.rank}-{os.getpid()}.txt", "w") as seen:
         for x, y, number in job.loader(numbered, batch_size=BATCH, elastic=True):
             opt.zero_grad()
             F.cross_entropy(net(x), y).backward()
-            opt.step()
             print(*number.tolist(), file=seen, flush=True)
+            opt.step()
             PACE
         job.evaluate(lambda net: right(net, test_set))
 """
