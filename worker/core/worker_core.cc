@@ -439,6 +439,7 @@ void WorkerCore::Act(const PhaseFollower::Decision& decision, absl::Time now,
 void WorkerCore::AskForParameters(Clock clock, absl::Time now,
                                   Effects* effects) {
   ClientCore::Effects client;
+  pulled_own_ = clock_;
   pull_id_ = client_->Pull(clock, clock_, now, &client);
   Perform(&client, now, effects);
 }
@@ -610,6 +611,9 @@ void WorkerCore::StepOverServers(absl::Time now, Effects* effects) {
   if (!HasExamples(now, effects)) return;
   TellLaterClock(now, effects);
   if (Over()) return;
+  // The parameters have this worker's steps before that clock.
+  done_ =
+      std::max(done_, given_ - examples_.has_value() - (pulled_own_ < clock_));
   EvaluateIfDue(parameters_, effects);
   versions_.clear();
   for (const ClientCore::ShardValue& value : parameters_->shards)

@@ -398,6 +398,7 @@ class WorkerCore {
   absl::Status ending_;
   Clock clock_ = 0;        // Steps completed; -1: the group knows.
   uint64_t pull_id_ = 0;   // The pull that is waited for, or runs ahead.
+  Clock pulled_own_ = 0;   // It has this worker's pushes before that clock.
   Parameters parameters_;  // Of clock_.
   std::vector<Version> versions_;  // Of the parameters that it computes at.
   // Between two steps: where it has skipped clocks from, and to.
