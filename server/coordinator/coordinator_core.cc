@@ -419,7 +419,7 @@ std::string CoordinatorCore::WhyNoneFollows(absl::Time now, Effects* effects) {
 }
 
 bool CoordinatorCore::EndIfAllLeased(Effects* effects) {
-  if (!leases_.on() || view().end_clock() > 0) return false;
+  if (!leases_.used_up() || view().end_clock() > 0) return false;
   std::vector<Incarnation> workers;
   for (const auto& [rank, worker] : members_.workers())
     workers.push_back(worker->incarnation);

@@ -177,10 +177,7 @@ void LeaseBook::Settle(std::vector<Answer>* answers) {
 
 std::optional<Clock> LeaseBook::EndOf(
     const std::vector<Incarnation>& workers) const {
-  if (!elastic_.has_value() || next_ < elastic_->total() ||
-      !returned_.empty() || workers.empty()) {
-    return std::nullopt;
-  }
+  if (!used_up()) return std::nullopt;
   std::optional<Clock> end;
   for (const Incarnation incarnation : workers) {
     const auto worker = workers_.find(incarnation);

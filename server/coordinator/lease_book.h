@@ -48,7 +48,11 @@ class LeaseBook {
 
   // The job begins. `elastic` makes sense; absent: every call is refused.
   void Start(const std::optional<wire::Elastic>& elastic);
-  bool on() const { return elastic_.has_value(); }
+  // All examples are given out, and none has come back.
+  bool used_up() const {
+    return elastic_.has_value() && next_ == elastic_->total() &&
+           returned_.empty();
+  }
 
   // Appends the answers that are due now. Others wait.
   void Ask(const Caller& caller, const wire::Lease& lease,

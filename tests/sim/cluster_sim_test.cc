@@ -60,7 +60,7 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.failed, 0);
   for (const int64_t mode :
        {counts.bsp, counts.ssp, counts.asp, counts.dssp, counts.backup}) {
-    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 16);
+    EXPECT_GE(mode, static_cast<int64_t>(kSeedsPerBlock) / 12);
   }
   EXPECT_GE(counts.delays, static_cast<int64_t>(kSeedsPerBlock) / 25);
   EXPECT_GT(counts.checker.given_updates, 1000);
@@ -114,7 +114,7 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   for (int step = 0; step < kMoveSteps; ++step) {
     SCOPED_TRACE(MoveStepName(static_cast<MoveStep>(step)));
     EXPECT_GT(counts.steps[step], 500);
-    EXPECT_GT(counts.step_faults[step], 0);
+    EXPECT_GT(counts.step_faults[step], 1);
   }
 
   // Beyond losses, cuts and crashes.

@@ -323,7 +323,8 @@ void Scenario::Widen(const Reality& wanted) {
     return rng;
   };
   draws(&Reality::clocks, "clocks", 0.5);
-  if (!modes.changes) {
+  // In place of a mode; of BACKUP there are few enough.
+  if (!modes.changes && !mode.has_backup()) {
     if (auto rng = draws(&Reality::given_delays, "given delays", 0.1))
       GiveDelays(*rng);
   }

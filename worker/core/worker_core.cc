@@ -917,6 +917,8 @@ bool WorkerCore::AllDone() const {
 
 void WorkerCore::Leave(absl::Time now, Effects* effects) {
   Enter(State::kDone, now);
+  member_.Cancel(
+      std::exchange(lease_call_, 0));  // Nothing is left to be given.
   effects->log.push_back(absl::StrCat("completed ", clock_, " steps"));
   wire::Call leave;
   leave.mutable_leave();
