@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """Is a job whose workers are Python scripts as fast as one of slackline_worker, and as DistributedDataParallel?
+What does elastic sampling cost?
 
 The MLP 784-512-512-10 with momentum, 64 examples per worker and step, one compute thread each, one server,
 everything on this machine; in BSP, SSP(3) and by all-reduce. "worker" is slackline_worker's built-in model,
-"script" the one below through the package slackline, "ddp" the ranks of compare_ddp.py, with the PyTorch of
-the same Python. The time counts from the end of the warm-up to the last step. Rounds alternate; ratios are
-the script's over the other's, round by round. Expected: 1 against the worker, because the same LibTorch
-computes and what Python adds is about 0.1 ms to a step of 10 ms; the targets are 0.9 against the worker and
-1.0 against DDP.
+"script" the one below through the package slackline, "elastic" the same with job.loader(elastic=True), "waiting"
+with job.model(overlap=False), whose steps begin when all parameters have come, "ddp"
+the ranks of compare_ddp.py, with the PyTorch of the same Python. The time counts from the end of the warm-up
+to the last step. Rounds alternate; ratios are the script's over the other's, round by round. Expected: 1
+against the worker, because the same LibTorch computes and what Python adds is about 0.1 ms to a step of 10 ms;
+the targets are 0.9 against the worker and 1.0 against DDP. A little above 1 against elastic sampling, which
+asks the coordinator in each step, over servers while the parameters are on their way. 1 against
+waiting on one host; above it over a link on which the parameters take long (--set
+'worker[0].conditions.link.bandwidth_mbit=500'), where forward goes on meanwhile.
 
 Then, in this process alone: what the package adds to a step of a script that is left without communication
 and arithmetic, in microseconds, for 10 and for 200 parameters.
@@ -45,10 +50,11 @@ else:
     labels = torch.randint({peer.CLASSES}, ({peer.EXAMPLES},))
 net = job.model(torch.nn.Sequential(
     torch.nn.Linear({peer.FEATURES}, {peer.HIDDEN}), torch.nn.ReLU(),
-    torch.nn.Linear({peer.HIDDEN}, {peer.HIDDEN}), torch.nn.ReLU(), torch.nn.Linear({peer.HIDDEN}, {peer.CLASSES})))
+    torch.nn.Linear({peer.HIDDEN}, {peer.HIDDEN}), torch.nn.ReLU(), torch.nn.Linear({peer.HIDDEN}, {peer.CLASSES})),
+    overlap=OVERLAP)
 opt = job.optimizer(net)
 for epoch in job.epochs():
-    for x, y in job.loader(torch.utils.data.TensorDataset(inputs, labels), batch_size={peer.BATCH}):
+    for x, y in job.loader(torch.utils.data.TensorDataset(inputs, labels), batch_size={peer.BATCH}, elastic=ELASTIC):
         loss = F.cross_entropy(net(x), y)
         opt.zero_grad()
         loss.backward()
@@ -100,18 +106,20 @@ def spread(samples):
 
 
 def compare(args, mode, ranks):
-    systems = ["script", "worker"] + (["ddp"] if mode == "allreduce" else [])
+    systems = [system for system in args.systems.split(",") if system != "ddp" or mode == "allreduce"]
     speeds = {system: [] for system in systems}
     for _ in range(args.rounds):
         for system in systems:
             with tempfile.TemporaryDirectory(prefix="python-speed-") as folder:
                 folder = pathlib.Path(folder)
                 script = folder / "script.py"
-                script.write_text(SCRIPT)
+                script.write_text(
+                    SCRIPT.replace("ELASTIC", str(system == "elastic"))
+                    .replace("OVERLAP", "False" if system == "waiting" else "None"))
                 if system == "ddp":
                     result = peer.run_ddp(args, ranks, False, folder)
                 else:
-                    result = peer.run_ours(args, ranks, folder, mode, script if system == "script" else None)
+                    result = peer.run_ours(args, ranks, folder, mode, None if system == "worker" else script)
             speeds[system].append(result["steps_per_second"])
     line = {"benchmark": "python_speed", "mode": mode, "workers": ranks, "steps": args.steps,
             "warmup": args.warmup, "rounds": args.rounds, "seed": args.seed,
@@ -130,6 +138,8 @@ def compare(args, mode, ranks):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modes", default="bsp,ssp:3,allreduce", help="default: %(default)s")
+    parser.add_argument("--systems", default="script,worker,elastic,ddp",
+                        help="some of these; script is always one (default: %(default)s)")
     parser.add_argument("--ranks", default="2", help="numbers of workers (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=300, help="timed, of each round (default: %(default)s)")
     parser.add_argument("--warmup", type=int, default=30, help="steps before that (default: %(default)s)")
@@ -142,8 +152,13 @@ def main():
     parser.add_argument("--timeout-seconds", type=float, default=120, help="of one round (default: %(default)s)")
     parser.add_argument("--smoke", action="store_true", help="one mode, one round, few steps")
     args = parser.parse_args()
+    unknown = set(args.systems.split(",")) - {"script", "worker", "elastic", "waiting", "ddp"}
+    if unknown or "script" not in args.systems.split(","):
+        parser.error(
+            f"--systems: {args.systems}; script, and some of worker, elastic, waiting and ddp, are required")
     if args.smoke:
         args.modes, args.rounds, args.steps, args.warmup = "allreduce", 1, 60, 5
+        args.systems += ",waiting"
     found = subprocess.run([args.python, "-c", "import slackline, torch; print(torch.__version__)"],
                            capture_output=True, text=True)
     if found.returncode != 0:

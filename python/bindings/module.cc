@@ -23,6 +23,7 @@
 #include "common/version.h"
 #include "python/bindings/blas.h"
 #include "python/bindings/errors.h"
+#include "python/bindings/gpu_parameters.h"
 #include "python/bindings/parameters.h"
 #include "python/bindings/worker.h"
 #include "worker/data/sampler.h"
@@ -139,6 +140,10 @@ std::tuple<int64_t, int64_t, int64_t> ElasticLength(
           job.elastic.total};
 }
 
+CUstream_st* StreamOf(uintptr_t handle) {
+  return reinterpret_cast<CUstream_st*>(handle);
+}
+
 std::string OptimizerText(const config::ClusterConfig& config) {
   return config.has_optimizer() ? config.optimizer().ShortDebugString() : "";
 }
@@ -151,13 +156,14 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);
   m.attr("version") = VersionNumber();
   m.attr("commit") = BuildCommit();
+  m.attr("has_gpu_code") = HasGpuCode();
   nb::exception<JobError>(m, "JobError", PyExc_RuntimeError);
 
   nb::class_<Table>(m, "Table")
       .def(
           "__init__",
           [](Table* self, std::string name, std::vector<int64_t> shape,
-             FloatArray values, const std::string& optimizer) {
+             TensorArray values, const std::string& optimizer) {
             new (self) Table{std::move(name), std::move(shape),
                              std::move(values), ParseOptimizer(optimizer)};
           },
@@ -172,7 +178,7 @@ NB_MODULE(_core, m) {
           },
           "name"_a, "type"_a, "shape"_a, "bytes"_a);
   nb::class_<Parameters>(m, "Parameters")
-      .def(nb::init<std::vector<Table>>(), "tables"_a)
+      .def(nb::new_(&MakeHostParameters), "tables"_a)
       .def("load",
            [](Parameters& self, const Session::Evaluation& evaluation) {
              self.Load(evaluation.parameters);
@@ -181,6 +187,7 @@ NB_MODULE(_core, m) {
 
   nb::class_<Session::Step>(m, "Step")
       .def_ro("clock", &Session::Step::clock)
+      .def_ro("by_table", &Session::Step::by_table)
       // Epoch and places [begin, end) in its order; None without elastic
       // sampling.
       .def_prop_ro("examples",
@@ -212,7 +219,12 @@ NB_MODULE(_core, m) {
       .def_prop_ro("rank", [](Worker& w) { return w.self().rank; })
       .def_prop_ro("world_size", &Worker::workers)
       .def_prop_ro("threads", [](Worker& w) { return w.self().threads; })
-      .def_prop_ro("gpu", [](Worker& w) { return w.self().gpu; })
+      .def_prop_ro("gpu",
+                   [](Worker& w) -> std::optional<int> {
+                     if (w.self().gpu < 0) return std::nullopt;
+                     return w.self().gpu;
+                   })
+      .def_prop_ro("all_on_gpus", &Worker::all_on_gpus)
       .def_prop_ro("out", [](Worker& w) { return w.flags().out; })
       .def_prop_ro("data_dir", [](Worker& w) { return w.flags().data_dir; })
       .def_prop_ro("seed", [](Worker& w) { return w.config().train().seed(); })
@@ -236,11 +248,13 @@ NB_MODULE(_core, m) {
           [](Worker& w, std::shared_ptr<Parameters> parameters,
              int64_t steps_total, int64_t steps_per_epoch, int64_t batch_size,
              std::string data,
-             std::optional<std::tuple<int64_t, int64_t>> elastic) {
+             std::optional<std::tuple<int64_t, int64_t>> elastic,
+             bool by_table) {
             Worker::Work work{.steps_total = steps_total,
                               .steps_per_epoch = steps_per_epoch,
                               .batch_size = batch_size,
-                              .data = std::move(data)};
+                              .data = std::move(data),
+                              .step_by_table = by_table};
             if (elastic.has_value()) {
               work.elastic = {.examples = std::get<0>(*elastic),
                               .batch_size = batch_size,
@@ -249,10 +263,24 @@ NB_MODULE(_core, m) {
             w.Open(std::move(parameters), work);
           },
           "parameters"_a, "steps_total"_a, "steps_per_epoch"_a, "batch_size"_a,
-          "data"_a, "elastic"_a = nb::none())
+          "data"_a, "elastic"_a = nb::none(), "by_table"_a = false)
+      // A stream is PyTorch's cuda_stream; 0 for tensors on the host.
+      .def(
+          "gpu_parameters",
+          [](Worker& w, std::vector<Table> tables, uintptr_t stream) {
+            return w.MakeGpuParameters(std::move(tables), StreamOf(stream));
+          },
+          "tables"_a, "stream"_a)
       .def("next", &Worker::Next)
-      .def("gradient", &Worker::Gradient, "table"_a, "gradient"_a,
-           "rate_factor"_a)
+      .def("wait_for", &Worker::WaitFor, "table"_a)
+      .def(
+          "gradient",
+          [](Worker& w, int table, TensorArray gradient, double rate_factor,
+             uintptr_t stream) {
+            w.Gradient(table, std::move(gradient), rate_factor,
+                       StreamOf(stream));
+          },
+          "table"_a, "gradient"_a, "rate_factor"_a, "stream"_a)
       .def("finish_step", &Worker::FinishStep, "gradients"_a, "rate_factors"_a)
       .def("log", &Worker::Log, "name"_a, "value"_a)
       .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)
@@ -294,6 +322,8 @@ NB_MODULE(_core, m) {
       .def("at", &PythonSampler::At, "epoch"_a, "begin"_a, "end"_a);
 
   m.def("set_blas_threads", &SetOpenBlasThreads, "threads"_a);
+  m.def(
+      "check_gpu", [](int gpu) { ThrowIfBad(CheckGpuIsThere(gpu)); }, "gpu"_a);
   m.def("length", &LengthOf, "epochs"_a.none(), "max_steps"_a.none(),
         "steps_per_epoch"_a);
   m.def("elastic_length", &ElasticLength, "epochs"_a.none(),

@@ -14,26 +14,33 @@ namespace slackline::python {
 namespace {
 
 HostParameters MemoryOf(const std::vector<Table>& tables) {
+  const std::vector<TableSpec> specs = SpecsOf(tables);
   std::vector<HostParameters::Parameter> parameters;
-  for (const Table& table : tables) {
-    const int64_t elements =
-        std::accumulate(table.shape.begin(), table.shape.end(), int64_t{1},
-                        std::multiplies<>());
-    if (static_cast<int64_t>(table.values.size()) != elements) {
-      ThrowIfBad(absl::InvalidArgumentError(
-          absl::StrCat("parameter '", table.name, "': shape [",
-                       absl::StrJoin(table.shape, ", "), "] does not make ",
-                       table.values.size(), " values")));
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (tables[i].values.device_type() != nanobind::device::cpu::value) {
+      ThrowIfBad(absl::InvalidArgumentError(absl::StrCat(
+          "parameter '", tables[i].name, "': it is not on the host")));
     }
-    HostParameters::Parameter& parameter = parameters.emplace_back();
-    parameter.table.name = table.name;
-    parameter.table.shape = table.shape;
-    parameter.table.initializer.set_kind(wire::Initializer::OF_WORKER);
-    parameter.table.optimizer = table.optimizer;
-    parameter.values = table.values.data();
+    parameters.push_back(
+        {.table = specs[i], .values = tables[i].values.data()});
   }
   return ValueOrThrow(HostParameters::Create(parameters));
 }
+
+class OnHost final : public Parameters {
+ public:
+  explicit OnHost(std::vector<Table> tables)
+      : tables_(std::move(tables)), memory_(MemoryOf(tables_)) {}
+
+  ParameterMemory& memory() override { return memory_; }
+  void SetCompanions(std::vector<TypedTensor> companions) override {
+    memory_.SetCompanions(std::move(companions));
+  }
+
+ private:
+  std::vector<Table> tables_;
+  HostParameters memory_;
+};
 
 }  // namespace
 
@@ -56,7 +63,29 @@ TypedTensor MakeTypedTensor(const std::string& name, const std::string& type,
   return tensor;
 }
 
-Parameters::Parameters(std::vector<Table> tables)
-    : tables_(std::move(tables)), memory_(MemoryOf(tables_)) {}
+std::vector<TableSpec> SpecsOf(const std::vector<Table>& tables) {
+  std::vector<TableSpec> specs;
+  for (const Table& table : tables) {
+    const int64_t elements =
+        std::accumulate(table.shape.begin(), table.shape.end(), int64_t{1},
+                        std::multiplies<>());
+    if (static_cast<int64_t>(table.values.size()) != elements) {
+      ThrowIfBad(absl::InvalidArgumentError(
+          absl::StrCat("parameter '", table.name, "': shape [",
+                       absl::StrJoin(table.shape, ", "), "] does not make ",
+                       table.values.size(), " values")));
+    }
+    TableSpec& spec = specs.emplace_back();
+    spec.name = table.name;
+    spec.shape = table.shape;
+    spec.initializer.set_kind(wire::Initializer::OF_WORKER);
+    spec.optimizer = table.optimizer;
+  }
+  return specs;
+}
+
+std::shared_ptr<Parameters> MakeHostParameters(std::vector<Table> tables) {
+  return std::make_shared<OnHost>(std::move(tables));
+}
 
 }  // namespace slackline::python

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,15 @@ namespace slackline::python {
 // holds the tensor.
 using FloatArray =
     nanobind::ndarray<float, nanobind::c_contig, nanobind::device::cpu>;
+// The same, of the host or of a GPU.
+using TensorArray = nanobind::ndarray<float, nanobind::c_contig>;
 using ByteArray = nanobind::ndarray<const uint8_t, nanobind::c_contig,
                                     nanobind::device::cpu, nanobind::ndim<1>>;
 
 struct Table {
   std::string name;
   std::vector<int64_t> shape;
-  FloatArray values;  // As many as the shape says.
+  TensorArray values;  // As many as the shape says.
   config::Optimizer optimizer;
 };
 
@@ -37,22 +40,25 @@ TypedTensor MakeTypedTensor(const std::string& name, const std::string& type,
                             const std::vector<int64_t>& shape,
                             const ByteArray& bytes);
 
+// What a job is told of the tables: it begins with what worker 0 has in them.
+// Throws a ValueError that names the first whose shape does not make its
+// values.
+std::vector<TableSpec> SpecsOf(const std::vector<Table>& tables);
+
+class GpuParameters;
+
 // Holds the tensors. Thread-compatible.
 class Parameters {
  public:
-  // The job begins with what worker 0 has in them. Throws a ValueError that
-  // names the table.
-  explicit Parameters(std::vector<Table> tables);
-
-  HostParameters& memory() { return memory_; }
-  void Load(const Snapshot& snapshot) { LoadSnapshot(snapshot, &memory_); }
-  void SetCompanions(std::vector<TypedTensor> companions) {
-    memory_.SetCompanions(std::move(companions));
-  }
-
- private:
-  std::vector<Table> tables_;
-  HostParameters memory_;
+  virtual ~Parameters() = default;
+  virtual ParameterMemory& memory() = 0;
+  virtual void SetCompanions(std::vector<TypedTensor> companions) = 0;
+  // Null for those on the host.
+  virtual GpuParameters* gpu() { return nullptr; }
+  void Load(const Snapshot& snapshot) { LoadSnapshot(snapshot, &memory()); }
 };
+
+// Of tensors on the host. Throws a ValueError that names the table.
+std::shared_ptr<Parameters> MakeHostParameters(std::vector<Table> tables);
 
 }  // namespace slackline::python

@@ -5,12 +5,15 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/payload.h"
+#include "common/status.h"
 #include "job/job_config.h"
 #include "python/bindings/errors.h"
+#include "worker/session/gpu_parts.h"
 
 namespace slackline::python {
 namespace {
@@ -41,13 +44,6 @@ config::ClusterConfig LoadConfig(const MemberFlags& flags) {
         ": model: is there, so the workers are slackline_worker's; leave model "
         "and data out for workers that are programs of their own")));
   }
-  for (const WorkerProcess& worker : WorkerProcesses(config)) {
-    if (worker.gpu < 0) continue;
-    ThrowIfBad(absl::InvalidArgumentError(absl::StrCat(
-        flags.cluster,
-        ": worker: device: value is CUDA, which is slackline_worker's; a "
-        "script puts its model on a device itself, leave it out")));
-  }
   return config;
 }
 
@@ -56,13 +52,13 @@ config::ClusterConfig LoadConfig(const MemberFlags& flags) {
 // Any thread.
 class Worker::Released {
  public:
-  void Add(FloatArray array) {
+  void Add(TensorArray array) {
     const MutexLock lock(mutex_);
     arrays_.push_back(std::move(array));
   }
   // With the GIL.
   void Drop() {
-    std::vector<FloatArray> dropped;
+    std::vector<TensorArray> dropped;
     const MutexLock lock(mutex_);
     dropped.swap(arrays_);
   }
@@ -70,7 +66,7 @@ class Worker::Released {
   // Owns an array for a payload.
   class Holder {
    public:
-    Holder(std::shared_ptr<Released> to, FloatArray array)
+    Holder(std::shared_ptr<Released> to, TensorArray array)
         : to_(std::move(to)), array_(std::move(array)) {}
     Holder(Holder&&) = default;
     ~Holder() {
@@ -79,12 +75,12 @@ class Worker::Released {
 
    private:
     std::shared_ptr<Released> to_;
-    FloatArray array_;
+    TensorArray array_;
   };
 
  private:
   Mutex mutex_;
-  std::vector<FloatArray> arrays_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TensorArray> arrays_ ABSL_GUARDED_BY(mutex_);
 };
 
 Worker::Worker(const Place& place)
@@ -95,6 +91,7 @@ Worker::Worker(const Place& place)
       self_(WorkerProcesses(config_)[static_cast<size_t>(place.index)]),
       released_(std::make_shared<Released>()) {
   BeginMember(place.program, "worker", flags_, config_, time_);
+  if (all_on_gpus()) PrepareGpuGroups(config_.sync().collective().algorithm());
 }
 
 Worker::~Worker() {
@@ -109,6 +106,22 @@ Worker::~Worker() {
   released_->Drop();
 }
 
+bool Worker::all_on_gpus() const {
+  return absl::c_all_of(
+      WorkerProcesses(config_),
+      [](const WorkerProcess& worker) { return worker.gpu >= 0; });
+}
+
+std::shared_ptr<Parameters> Worker::MakeGpuParameters(
+    std::vector<Table> tables, CUstream_st* stream) const {
+  return python::MakeGpuParameters(
+      std::move(tables),
+      {.gpu = self_.gpu,
+       .stream = stream,
+       .push_type = config_.sync().push_type(),
+       .timeout = absl::Milliseconds(config_.limits().wait_timeout_ms())});
+}
+
 void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
   parameters_ = std::move(parameters);
   connected_ = ValueOrThrow(ConnectedSession::Create(
@@ -120,7 +133,9 @@ void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
                   .steps_per_epoch = work.steps_per_epoch},
        .batch_size = work.batch_size,
        .data = work.data,
-       .elastic = work.elastic},
+       .elastic = work.elastic,
+       .step_by_table = work.step_by_table,
+       .host_parameters = parameters_->gpu() == nullptr},
       self_, &parameters_->memory()));
 }
 
@@ -140,49 +155,109 @@ std::optional<Session::Task> Worker::Next() {
   std::optional<Session::Task> task;
   {
     const nb::gil_scoped_release released;
-    task = open.Next();
+    GpuParameters* const gpu = parameters_->gpu();
+    do {
+      if (gpu != nullptr) gpu->Drop();  // Of a step that was not finished.
+      task = open.Next();
+    } while (gpu != nullptr && task.has_value() &&
+             !FailUnlessOk(gpu->UseLoaded()).ok());
+  }
+  if (task.has_value()) {
+    const auto* const step = std::get_if<Session::Step>(&*task);
+    on_device_ = step != nullptr && step->on_device;
   }
   released_->Drop();
   if (!task.has_value()) ThrowIfBad(open.ending());
   return task;
 }
 
-absl::Status Worker::HandOver(int table, FloatArray gradient,
-                              double rate_factor) {
-  const float* const data = gradient.data();
-  const size_t bytes = gradient.nbytes();
-  return session().Gradient(
-      table,
-      Payload::Wrap(data, bytes,
-                    Released::Holder(released_, std::move(gradient))),
-      rate_factor);
+void Worker::WaitFor(int table) {
+  Session& open = session();
+  const nb::gil_scoped_release released;
+  (void)open.WaitFor(table);
 }
 
-void Worker::Gradient(int table, FloatArray gradient, double rate_factor) {
+// Without effect if it is only what ends the worker anyhow.
+absl::Status Worker::FailUnlessOk(absl::Status status) {
+  // A step that was lost in a collective is FailedPrecondition.
+  if (!status.ok() && !absl::IsInvalidArgument(status) &&
+      !absl::IsFailedPrecondition(status)) {
+    session().Fail(status);
+  }
+  return status;
+}
+
+absl::Status Worker::HandOver(int table, TensorArray gradient,
+                              double rate_factor, CUstream_st* stream) {
+  Session& open = session();
+  GpuParameters* const gpu = parameters_->gpu();
+  const float* const data = gradient.data();
+  const size_t bytes = gradient.nbytes();
+  if (gradient.device_type() !=
+      (gpu == nullptr ? nb::device::cpu::value : nb::device::cuda::value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gradient of table ", table,
+                     " is on another device than the parameter"));
+  }
+  Released::Holder holder(released_, std::move(gradient));
+  if (gpu != nullptr && !on_device_) {
+    SL_RETURN_IF_ERROR(gpu->StartCopy(
+        {.table = table,
+         .values = data,
+         .elements = bytes / sizeof(float),
+         .stream = stream,
+         .owner = std::make_shared<Released::Holder>(std::move(holder))}));
+    rate_factors_[table] = rate_factor;
+    return PushCopied(/*wait=*/false);
+  }
+  if (gpu != nullptr) SL_RETURN_IF_ERROR(gpu->Follow(stream));
+  return open.Gradient(table, Payload::Wrap(data, bytes, std::move(holder)),
+                       rate_factor);
+}
+
+absl::Status Worker::PushCopied(bool wait) {
+  while (true) {
+    SL_ASSIGN_OR_RETURN(std::optional<GpuParameters::Copied> copied,
+                        parameters_->gpu()->NextCopied(wait));
+    if (!copied.has_value()) return absl::OkStatus();
+    SL_RETURN_IF_ERROR(session().Gradient(copied->table,
+                                          std::move(copied->values),
+                                          rate_factors_[copied->table]));
+  }
+}
+
+void Worker::Gradient(int table, TensorArray gradient, double rate_factor,
+                      CUstream_st* stream) {
   absl::Status done;
   {
     const nb::gil_scoped_release released;
-    done = HandOver(table, std::move(gradient), rate_factor);
+    done =
+        FailUnlessOk(HandOver(table, std::move(gradient), rate_factor, stream));
   }
   // A job that has ended, or cannot go on, shows in Next().
   if (absl::IsInvalidArgument(done)) ThrowIfBad(done);
 }
 
-void Worker::FinishStep(std::vector<std::optional<FloatArray>> gradients,
+void Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
                         const std::vector<double>& rate_factors) {
   Session& open = session();
   if (gradients.size() != rate_factors.size())
     throw nb::value_error("one factor for each gradient is required");
   {
     const nb::gil_scoped_release released;
+    const std::optional<ParameterMemory::Gpu> gpu = parameters_->memory().gpu();
     absl::Status done;
     for (size_t i = gradients.size(); i > 0 && done.ok(); --i) {
       if (!gradients[i - 1].has_value()) continue;
       done = HandOver(static_cast<int>(i - 1), *std::move(gradients[i - 1]),
-                      rate_factors[i - 1]);
+                      rate_factors[i - 1],
+                      gpu.has_value() ? gpu->stream : nullptr);
       gradients[i - 1].reset();
     }
+    if (done.ok() && gpu.has_value() && !on_device_)
+      done = PushCopied(/*wait=*/true);
     if (done.ok()) done = open.FinishStep(std::nullopt);
+    done = FailUnlessOk(std::move(done));
     // A job that has ended, or cannot go on, shows in Next().
     if (absl::IsInvalidArgument(done)) ThrowIfBad(done);
   }

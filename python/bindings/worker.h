@@ -18,6 +18,7 @@
 #include "common/mutex.h"
 #include "common/process/member_program.h"
 #include "proto/cluster.pb.h"
+#include "python/bindings/gpu_parameters.h"
 #include "python/bindings/parameters.h"
 #include "worker/session/early_gather.h"
 #include "worker/session/session.h"
@@ -46,6 +47,8 @@ class Worker {
   const config::ClusterConfig& config() const { return config_; }
   const WorkerProcess& self() const { return self_; }
   int workers() const { return workers_; }
+  // Whether the config gives each worker a GPU.
+  bool all_on_gpus() const;
   const MemberFlags& flags() const { return flags_; }
 
   struct Work {
@@ -54,18 +57,31 @@ class Worker {
     int64_t batch_size = 0;
     std::string data;
     std::optional<ElasticSampling> elastic = {};
+    bool step_by_table = false;
   };
-  // Before everything below, once. Sends nothing.
+  // Tensors on this worker's GPU, which is the calling thread's current one;
+  // the computation uses them on `stream`. Throws as MakeGpuParameters().
+  std::shared_ptr<Parameters> MakeGpuParameters(std::vector<Table> tables,
+                                                CUstream_st* stream) const;
+  // Before everything below, once. Sends nothing. All workers have their
+  // parameters on GPUs, or all on the host.
   void Open(std::shared_ptr<Parameters> parameters, const Work& work);
 
   // Waits without the GIL. None when the job is over and has FINISHED.
   std::optional<Session::Task> Next();
 
+  // As Session::WaitFor(), without the GIL. Returns if the step is lost, too:
+  // Next() will say so.
+  void WaitFor(int table);
   // Holds the array until it is sent. The factor is as of Session::Gradient().
-  void Gradient(int table, FloatArray gradient, double rate_factor);
+  // Of parameters on a GPU the gradient is there, too: what is on `stream` now
+  // makes it. Over servers it leaves through the host while the GPU computes.
+  void Gradient(int table, TensorArray gradient, double rate_factor,
+                CUstream_st* stream);
   // Gradients of all tables that have none yet, the last table first, then the
-  // end of the step, without the GIL.
-  void FinishStep(std::vector<std::optional<FloatArray>> gradients,
+  // end of the step, without the GIL. On a GPU the computation's stream makes
+  // them.
+  void FinishStep(std::vector<std::optional<TensorArray>> gradients,
                   const std::vector<double>& rate_factors);
   void Log(const std::string& name, double value);
   // A collective of the workers' programs, as of Session::Gather(); before
@@ -94,7 +110,12 @@ class Worker {
 
   Session& session();
   std::shared_ptr<EarlyGather> early() const;
-  absl::Status HandOver(int table, FloatArray gradient, double rate_factor);
+  absl::Status HandOver(int table, TensorArray gradient, double rate_factor,
+                        CUstream_st* stream);
+  // Hands over what has come from the GPU; with `wait`, all that was started.
+  absl::Status PushCopied(bool wait);
+  // What the session or a GPU cannot do ends this worker; Next() tells.
+  absl::Status FailUnlessOk(absl::Status status);
 
   const pid_t process_;
   const MemberFlags flags_;
@@ -105,6 +126,9 @@ class Worker {
   const std::shared_ptr<Released> released_;
   std::shared_ptr<Parameters> parameters_;
   std::unique_ptr<ConnectedSession> connected_;
+  bool on_device_ = false;  // Gradients of the open step stay on the GPU.
+  // Of gradients on their way to the host, by table.
+  std::map<int, double> rate_factors_;
   mutable Mutex mutex_;
   // From the first collective before Open() on.
   std::shared_ptr<EarlyGather> early_ ABSL_GUARDED_BY(mutex_);

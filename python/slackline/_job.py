@@ -15,7 +15,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 
 import torch
 
-from slackline import _collectives, _core, _files, _rules, _worlds
+from slackline import _collectives, _core, _device, _files, _rules, _worlds
+from slackline._arrivals import Arrivals
+from slackline._images import Images
 from slackline._loader import Loader
 from slackline._optimizer import Optimizer, Source, make_optimizer
 from slackline._overlap import Overlap
@@ -52,6 +54,7 @@ class Job:
         self._copy: Optional[Tables] = None  # For evaluations beside the training.
         self._optimizer: Optional[Optimizer] = None
         self._overlap: Optional[Overlap] = None
+        self._arrivals: Optional[Arrivals] = None
         self._epochs: Optional[float] = None  # As the script says.
         self._loader: Optional[Loader] = None  # Whose steps the job has.
         self._in_epochs = False
@@ -72,6 +75,7 @@ class Job:
         self._scaled = ""  # What scale_lr has done, for people.
         self._thread = threading.get_ident()
         self._gathered_at = (0, 0)  # The next collective's place, and its number there.
+        self._images = Images(self._world.out)
         if world.threads:
             _core.set_blas_threads(world.threads)
             torch.set_num_threads(world.threads)
@@ -105,6 +109,15 @@ class Job:
         return self._world.data_dir
 
     @property
+    def device(self) -> torch.device:
+        """Where the model belongs: the GPU that ``worker { device: CUDA }`` in the config gives.
+
+        Without that, and in a world of one, it is the CPU. ``net.to(job.device)`` before
+        ``job.model()``, and batches, put a script there. The GPU is PyTorch's current one.
+        """
+        return self._world.device
+
+    @property
     def out(self) -> str:
         """Folder of the run; empty if nothing is written."""
         return self._world.out
@@ -126,16 +139,26 @@ class Job:
 
     # ---- Model and optimizer -------------------------------------------------
 
-    def model(self, module: torch.nn.Module) -> torch.nn.Module:
+    def model(
+        self, module: torch.nn.Module, overlap: Optional[bool] = None
+    ) -> torch.nn.Module:
         """Makes the module's parameters those of the job, and returns the module.
 
         Every parameter with ``requires_grad`` becomes a table. The job begins
         with the values that worker 0 has when the first batch is asked for, so
         they may be loaded from a file until then. All workers have to give
         modules with the same names and shapes; one that differs is refused by
-        name. Move and convert the module before. Buffers, such as the running
+        name. Move and convert the module before; with ``device: CUDA`` in the config its
+        trained parameters have to be on ``job.device``. Buffers, such as the running
         means of BatchNorm, stay each worker's own; in the file of the trained
         model are those of the worker that writes it.
+
+        Args:
+            module: what is trained.
+            overlap: whether a step over servers may begin when its first parameters have
+                come; whatever uses one that has not waits for it. Default: if the first
+                steps show that all uses can be seen. False for scripts that read
+                parameters by other means than functions and modules of PyTorch.
 
         Raises ValueError naming a parameter that cannot be trained.
         """
@@ -143,7 +166,11 @@ class Job:
             raise RuntimeError(
                 "job.model() was called before; put several models into one torch.nn.ModuleDict"
             )
-        self._tables = Tables(module)
+        _device.check_model(module, self.device)
+        self._tables = Tables(module, _device.CPU if self._world.through_host else self.device)
+        self._arrivals = Arrivals(
+            self._tables, self._world.wait_for, overlap if self._world.sends else False
+        )
         return module
 
     def optimizer(
@@ -172,7 +199,7 @@ class Job:
         Raises ValueError for what servers cannot do, by name; for a parameter that
         no group has; and if both the config and the script have an optimizer.
         """
-        if self._tables is None:
+        if self._tables is None or self._arrivals is None:
             raise RuntimeError("job.optimizer(): call job.model() first")
         if self._optimizer is not None:
             raise RuntimeError("job.optimizer() was called before; a job has one")
@@ -194,7 +221,10 @@ class Job:
         }
         self._groups = [group_of[table.parameter] for table in self._tables.tables]
         self._overlap = Overlap(
-            self._tables, self._hand_over, overlap if self._world.sends else False
+            self._tables,
+            self._hand_over,
+            self._arrivals.gradient_made,
+            overlap if self._world.sends else False,
         )
         return self._optimizer
 
@@ -232,12 +262,16 @@ class Job:
             accumulate: batches whose gradients add up to one step.
             elastic: workers take the next examples when they are ready for them. A fast
                 one does more steps than others, and what a lost one had goes to those
-                who are left: every example of an epoch is trained on once. The last
-                batch of an epoch may be smaller, and runs are not the same twice.
+                who are left: every example of an epoch is trained on once. The batches
+                of an epoch's last step may be smaller, and runs are not the same twice.
+                Not with ``batch_sampler``, ``steps`` and an IterableDataset.
             loader_options: what else torch.utils.data.DataLoader takes (num_workers,
-                pin_memory, collate_fn, ...).
+                pin_memory, collate_fn, ...). With ``elastic`` the ``num_workers`` processes
+                load each batch together when its step begins, and nothing before, and
+                collate_fn runs in this process.
 
-        Raises ValueError if the data do not make one step.
+        Raises ValueError if the data do not make one step, and naming what does not go
+        with ``elastic``.
         """
         return Loader(
             self,
@@ -303,6 +337,27 @@ class Job:
         for name, value in values.items():
             self._world.log(name, _number(name, value))
 
+    def log_image(self, name: str, image: Any) -> None:
+        """Writes an image to ``images/NAME/STEP.png`` in the folder of the run.
+
+        The step is ``job.steps``; a second image of that name and step replaces the first.
+        Whoever calls it writes, so mostly it is called ``if job.rank == 0``.
+        ``slackline report`` puts the images of a run into its TensorBoard files.
+
+        Args:
+            name: letters, digits, ``_``, ``-`` and ``.``; at most 100 names of one worker.
+            image: a tensor or an array, height x width, or channels x height x width with 1
+                (grey), 3 (RGB) or 4 (RGB and alpha) channels; float in [0, 1], or uint8. At
+                most 2048 x 2048.
+
+        Of one name 1000 images are written; what comes then is left out, which is said
+        once. A script alone writes to the ``out`` of ``slackline.join()``; without one
+        nothing is written, which is said once.
+
+        Raises ValueError for a name or an image that is not so.
+        """
+        self._images.write(name, self._steps_done, image)
+
     def evaluate(self, function: Callable[[torch.nn.Module], Scores]) -> None:
         """Says how the model is evaluated, and does it if the job asks for it.
 
@@ -329,7 +384,8 @@ class Job:
         After the last step that is the trained model. ``slackline.load(path)`` reads it
         for ``load_state_dict()`` of the plain module; so do other libraries. The folder
         of the run has ``model.safetensors`` in any case. Before the last step, and in a
-        job that was stopped before it, worker 0 writes the parameters as they are there.
+        job that was stopped before it, worker 0 writes the parameters as they are there;
+        if a step had begun over servers, some may be those of the step before.
         """
         if self._tables is None:
             raise RuntimeError("job.save(): call job.model() first")
@@ -503,8 +559,17 @@ class Job:
             )
         if self._loader is None:
             self._open(loader)
-        elif loader.elastic != self._loader.elastic:
+        elif (loader.elastic is None) != (self._loader.elastic is None):
             raise ValueError("job.loader(): elastic is the same for all loaders of a job")
+        elif (
+            loader.elastic is not None
+            and self._loader.elastic is not None
+            and loader.elastic.examples != self._loader.elastic.examples
+        ):
+            raise ValueError(
+                f"job.loader(): this one has {loader.elastic.examples} examples in an epoch, the one "
+                f"before had {self._loader.elastic.examples}; the job's epochs have equal length"
+            )
         elif loader.steps_per_epoch != self._loader.steps_per_epoch:
             raise ValueError(
                 f"job.loader(): this one has {loader.steps_per_epoch} steps in an epoch, the one "
@@ -537,7 +602,7 @@ class Job:
             return None
         assert self._loader is not None
         if self._epoch_of(following) != epoch:
-            self._ahead = following
+            self._set_ahead(following)
             return None
         return self._begin_step(following)
 
@@ -560,7 +625,13 @@ class Job:
     def _look_ahead(self) -> None:
         """Learns what follows after a loop that took its last batch without asking for more."""
         if self._step is None and self._ahead is None and not self._over:
-            self._ahead = self._next_step()
+            self._set_ahead(self._next_step())
+
+    def _set_ahead(self, step: Optional[int]) -> None:
+        """The next step, before which the script does something else."""
+        assert self._arrivals is not None
+        self._arrivals.wait_for_all()
+        self._ahead = step
 
     def _check_in_step(self, step: int) -> None:
         if self._step is None:
@@ -574,6 +645,16 @@ class Job:
         if step is not None and self._overlap is not None:
             self._overlap.begin_step()
         return step
+
+    def _hands_out(self) -> None:
+        """The script begins with a step: its data set, or with the first batch itself."""
+        assert self._arrivals is not None
+        self._arrivals.watch()
+
+    def _left(self) -> None:
+        """The script's loop over batches ends, however that comes."""
+        if self._arrivals is not None:
+            self._arrivals.leave()
 
     def _next_step(self) -> Optional[int]:
         while True:
@@ -593,7 +674,7 @@ class Job:
     def _take_task(self) -> Any:
         self._raise_evaluation_error()
         task = self._world.next()
-        assert self._tables is not None
+        assert self._tables is not None and self._arrivals is not None
         if task is None:
             self._over = self._finished = True
         elif isinstance(task, _worlds.CONCLUSION):
@@ -601,37 +682,46 @@ class Job:
             self._over = self._concluding = self._was_chief = True
             return None
         elif not isinstance(task, _worlds.EVALUATION):
-            self._tables.refresh()
+            if not task.by_table:
+                self._tables.refresh()
+            self._arrivals.take(task.by_table)
         return task
 
     def _open(self, loader: Loader) -> None:
         assert self._tables is not None and self._optimizer is not None
+        assert self._arrivals is not None
         world = self._world
         epochs = world.epochs if world.epochs is not None else self._epochs
         if epochs is not None and not (epochs > 0 and math.isfinite(epochs)):
             raise ValueError(f"job.epochs(): {epochs} epochs; a number above 0 is required")
         batch = loader.batch_size * loader.accumulate
         elastic = None
-        if loader.elastic:
-            count = len(loader.dataset)
+        if loader.elastic is not None:
+            count = loader.elastic.examples
             total, per_epoch, examples = _core.elastic_length(
                 epochs, world.max_steps, count, batch, self.world_size
             )
+            loader.elastic.check(examples)
             elastic = (count, examples)
         else:
             total, per_epoch = _core.length(epochs, world.max_steps, loader.steps_per_epoch)
         described = f"{loader.description}, {batch * self.world_size} in a step"
-        self._work = _worlds.Work(total, per_epoch, batch, described, elastic)
+        by_table = self._arrivals.possible
+        self._work = _worlds.Work(total, per_epoch, batch, described, elastic, by_table)
         self._loader = loader
         self._tables.fetch()
         rules = self._rules()
+        if self._world.through_host:
+            where = f"; {self.device} through copies on the host, because {self._world.through_host}"
+        else:
+            where = "" if self.device == _device.CPU else f"; on {self.device}"
         if self.rank == 0:
             print(
                 f"slackline: {len(self._tables)} tables, "
                 f"{sum(t.values.numel() for t in self._tables.tables)} parameters; "
                 f"{'about ' if elastic else ''}{total} steps, {per_epoch} in an epoch; "
                 f"batch {batch} x {self.world_size} workers = "
-                f"{batch * self.world_size}{self._scaled}",
+                f"{batch * self.world_size}{self._scaled}{where}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -651,6 +741,8 @@ class Job:
                 "optimizer.step(): no step is open; it is called once for each step of a job.loader()"
             )
         assert self._tables is not None and self._overlap is not None and self._optimizer is not None
+        assert self._arrivals is not None
+        self._arrivals.end_step()
         self._tables.check_unchanged()
         by_group = self._optimizer.rate_factors()
         sent_with, self._sent_with = self._sent_with, None
@@ -676,10 +768,12 @@ class Job:
     def _hand_over(self, index: int) -> None:
         """A gradient during backward, with the factor that its group has then."""
         assert self._tables is not None and self._optimizer is not None
+        assert self._arrivals is not None
         if self._sent_with is None:
             self._sent_with = self._optimizer.rate_factors()
         factor = self._sent_with[self._groups[index]]
-        self._world.gradient(index, self._tables.tables[index].gradient(), factor)
+        with self._arrivals.lock:
+            self._world.gradient(index, self._tables.tables[index].gradient(), factor)
 
     # ---- Evaluation ----------------------------------------------------------
 
@@ -702,16 +796,22 @@ class Job:
         _worlds.load_evaluation(task, model)
         model.set_companions(self._tables.companions())
         self._evaluating = threading.Thread(
-            target=self._evaluate_copy, args=(task, self._evaluate), name="slackline-evaluation", daemon=True
+            target=self._evaluate_copy,
+            args=(task, self._evaluate, _device.like_here(self.device)),
+            name="slackline-evaluation",
+            daemon=True,
         )
         self._evaluating.start()
 
-    def _evaluate_copy(self, task: Any, function: Callable[[torch.nn.Module], Scores]) -> None:
+    def _evaluate_copy(
+        self, task: Any, function: Callable[[torch.nn.Module], Scores], device: Any
+    ) -> None:
         assert self._copy is not None
         if self._world.threads:
             torch.set_num_threads(self._world.threads)
         try:
-            scores = _run(function, self._copy.module)
+            with device:
+                scores = _run(function, self._copy.module)
             self._world.evaluated(task, scores, self._copy)
         except BaseException as error:  # The main thread raises it.
             self._evaluation_error = error

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, Optional
 import torch
 import torch.utils.data as data
 
-from slackline import _core
+from slackline import _core, _order
+from slackline._elastic import Elastic
 
 if TYPE_CHECKING:
     from slackline._job import Job
@@ -61,7 +62,7 @@ class Loader:
         loader_options: dict,
     ) -> None:
         self._job = job
-        self.elastic = elastic
+        self.elastic: Optional[Elastic] = None
         self._dataset = dataset
         if batch_sampler is not None:  # Those of torch.utils.data say it.
             batch_size = getattr(batch_sampler, "batch_size", batch_size)
@@ -120,44 +121,28 @@ class Loader:
         steps: Optional[int],
         loader_options: dict,
     ) -> None:
-        options = dict(loader_options)
-        self._collate = options.pop("collate_fn", None) or data.default_collate
-        self._pin = bool(options.pop("pin_memory", False))
-        options = {name: value for name, value in options.items() if value}
-        unfit = [
-            name
-            for name, given in (
-                ("sampler", sampler),
-                ("batch_sampler", batch_sampler),
-                ("steps", steps),
-                ("accumulate", self.accumulate > 1),
-                *options.items(),
-            )
-            if given
-        ]
-        if isinstance(self._dataset, data.IterableDataset):
-            unfit.append("an IterableDataset")
-        if unfit:
-            raise ValueError(
-                f"job.loader(): elastic=True does not go with {', '.join(unfit)}, since which "
-                "examples are next is known only when a worker is ready for them"
-            )
-        job = self._job
-        self._own = _core.Sampler(
-            len(self._dataset), self.batch_size, job.rank, job.world_size, job.seed, True
+        for name, given, instead in (
+            ("batch_sampler", batch_sampler is not None, "give sampler, from which batches are cut"),
+            ("steps", steps is not None, "an epoch has all examples; give sampler for fewer"),
+            (
+                "an IterableDataset",
+                isinstance(self._dataset, data.IterableDataset),
+                "examples are asked for by number; give a data set that has one for each",
+            ),
+        ):
+            if given:
+                raise ValueError(f"job.loader(): elastic=True does not go with {name}: {instead}")
+        self.elastic = Elastic(
+            self._job,
+            self._dataset,
+            self.batch_size,
+            self.accumulate,
+            self._shuffle,
+            sampler,
+            loader_options,
         )
-        world = self.batch_size * job.world_size
-        self.steps_per_epoch = -(-len(self._dataset) // world)
-
-    def _elastic_batch(self, epoch: int, begin: int, end: int) -> Any:
-        assert self._own is not None
-        rows = self._own.at(epoch, begin, end) if self._shuffle else list(range(begin, end))
-        if type(self._dataset) is data.TensorDataset and self._collate is data.default_collate:
-            index = torch.tensor(rows)
-            batch: Any = [tensor[index] for tensor in self._dataset.tensors]
-        else:
-            batch = self._collate([self._dataset[row] for row in rows])
-        return data._utils.pin_memory.pin_memory(batch) if self._pin else batch
+        world = self.batch_size * self.accumulate * self._job.world_size
+        self.steps_per_epoch = -(-self.elastic.examples // world)
 
     def _steps_of(self, batches: int, steps: Optional[int]) -> int:
         share = self.accumulate * self._job.world_size
@@ -192,11 +177,21 @@ class Loader:
         return self._dataset
 
     def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._steps(self._job._begin_epoch(self))
+        finally:
+            self._job._left()
+
+    def _steps(self, step: Optional[int]) -> Iterator[Any]:
         job = self._job
-        step = job._begin_epoch(self)
-        if self.elastic:
+        if self.elastic is not None:
+            loader = self.elastic.loader()
             while step is not None:
-                yield self._elastic_batch(*job._examples)
+                job._hands_out()  # Loading is the script's, too.
+                for part, batch in enumerate(self.elastic.batches(loader, *job._examples)):
+                    if part > 0:
+                        job._check_in_step(step)
+                    yield batch
                 step = job._after_step(step)
             return
         if step is None:
@@ -208,6 +203,7 @@ class Loader:
                 for _ in range(self.accumulate):
                     next(batches, None)
                 position += 1
+            job._hands_out()  # Loading is the script's, too.
             for part in range(self.accumulate):
                 batch = next(batches, None)
                 if batch is None and isinstance(self._dataset, data.IterableDataset):
@@ -249,14 +245,12 @@ class Loader:
             ]
             return [list(range(begin, begin + size)) for begin in begins]
         # All workers have to draw the same, to take different parts of it.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(job.seed * 1_000_003 + epoch)
-            if self._batch_sampler is not None:
-                drawn = [list(batch) for batch in self._batch_sampler]
-            else:
-                assert self._sampler is not None
-                rows = [int(row) for row in self._sampler]
-                drawn = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
+        if self._batch_sampler is not None:
+            drawn = [list(b) for b in _order.drawn(self._batch_sampler, job.seed, epoch)]
+        else:
+            assert self._sampler is not None
+            rows = [int(row) for row in _order.drawn(self._sampler, job.seed, epoch)]
+            drawn = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
         mine = []
         for step in range(self.steps_per_epoch):
             first = (step * job.world_size + job.rank) * self.accumulate

@@ -22,10 +22,16 @@ class Overlap:
     """
 
     def __init__(
-        self, tables: Tables, hand_over: Callable[[int], None], wanted: Optional[bool]
+        self,
+        tables: Tables,
+        hand_over: Callable[[int], None],
+        made: Callable[[int], None],
+        wanted: Optional[bool],
     ) -> None:
+        """``made`` hears of each gradient that backward makes in a step."""
         self._tables = tables
         self._hand_over = hand_over
+        self._on_made = made
         self._counts = [0] * len(tables)
         # Of each gradient when backward made it: its memory and its version.
         self._seen: List[Optional[Tuple[int, int]]] = [None] * len(tables)
@@ -61,6 +67,7 @@ class Overlap:
     def _made(self, index: int) -> None:
         if not self._open:
             return
+        self._on_made(index)
         self._counts[index] += 1
         table = self._tables.tables[index]
         if self._counts[index] > 1 and self._handed[index]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Optional
+from typing import Callable, List, Optional
 
 import torch
 
-from slackline import _core, _files
+from slackline import _core, _device, _files
 
 
 @dataclasses.dataclass
@@ -16,8 +16,8 @@ class Table:
 
     name: str
     parameter: torch.nn.Parameter
-    # Float32 on the host, contiguous: the parameter's own memory, or, of a
-    # parameter of another kind, a copy.
+    # Float32 where the tables are, contiguous: the parameter's own memory, or, of
+    # a parameter of another kind, a copy.
     values: torch.Tensor
     own_memory: bool
     # PyTorch's count of changes, which those by the job are not among.
@@ -26,7 +26,7 @@ class Table:
     zeros: Optional[torch.Tensor] = None
 
     def gradient(self) -> torch.Tensor:
-        """The parameter's gradient, float32 on the host, contiguous; nobody may write to it."""
+        """The parameter's gradient, float32, where the values are, contiguous; nobody may write to it."""
         gradient = self.parameter.grad
         if gradient is None:
             if self.zeros is None:
@@ -36,18 +36,21 @@ class Table:
             gradient = gradient.to_dense()
         gradient = gradient.detach()
         if not self.own_memory:
-            return gradient.to("cpu", torch.float32).contiguous()
+            return gradient.to(self.values.device, torch.float32).contiguous()
         return gradient if gradient.is_contiguous() else gradient.contiguous()
 
 
 class Tables:
     """The trained parameters of a module, in its order, and their memory.
 
+    The memory is on ``device``: the host, or the GPU on which all of them are.
     Raises ValueError naming a parameter that cannot be trained here.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, device: torch.device = _device.CPU) -> None:
         self.module = module
+        self.device = device
+        self._stream = 0  # Of the GPU: on which the script computes.
         self.tables: List[Table] = []
         for name, part in module.named_modules():
             if isinstance(part, torch.nn.SyncBatchNorm):
@@ -74,10 +77,8 @@ class Tables:
                     "freeze it with requires_grad_(False)"
                 )
             data = parameter.detach()
-            own = (
-                data.device.type == "cpu" and data.dtype == torch.float32 and data.is_contiguous()
-            )
-            values = data if own else data.to("cpu", torch.float32).contiguous().clone()
+            own = data.device == device and data.dtype == torch.float32 and data.is_contiguous()
+            values = data if own else data.to(device, torch.float32).contiguous().clone()
             self.tables.append(Table(name, parameter, values, own))
         if not self.tables:
             raise ValueError(
@@ -89,18 +90,34 @@ class Tables:
     def __len__(self) -> int:
         return len(self.tables)
 
-    def bind(self, rules: "List[str]") -> "_core.Parameters":
-        """The tables for a session: with the rule of each, as the text of a config's optimizer."""
-        self.memory = _core.Parameters(
-            [
-                _core.Table(table.name, list(table.values.shape), table.values, rule)
-                for table, rule in zip(self.tables, rules)
-            ]
-        )
+    def bind(
+        self,
+        rules: "List[str]",
+        on_gpu: "Optional[Callable[[List[_core.Table], int], _core.Parameters]]" = None,
+    ) -> "_core.Parameters":
+        """The tables for a session: with the rule of each, as the text of a config's optimizer.
+
+        ``on_gpu`` makes those that are on a GPU, where the script computes on the stream
+        that is current now.
+        """
+        tables = [
+            _core.Table(table.name, list(table.values.shape), table.values, rule)
+            for table, rule in zip(self.tables, rules)
+        ]
+        if self.device == _device.CPU:
+            self.memory = _core.Parameters(tables)
+        else:
+            assert on_gpu is not None
+            self._stream = _device.stream(self.device)
+            self.memory = on_gpu(tables, self._stream)
         return self.memory
 
     def check_unchanged(self) -> None:
-        """Raises RuntimeError if the script has changed a parameter, or given it other memory."""
+        """Raises RuntimeError if the script has changed what the job relies on.
+
+        That is a parameter's values or memory, and the stream on which a GPU computes.
+        """
+        self._check_stream()
         for table in self.tables:
             if table.parameter._version != table.version:
                 raise RuntimeError(
@@ -113,10 +130,25 @@ class Tables:
                     "convert the model before that, and load values with load_state_dict()"
                 )
 
-    def refresh(self) -> None:
+    def _check_stream(self) -> None:
+        if self.device == _device.CPU:
+            return
+        here = torch.cuda.current_device()
+        if here != self.device.index or _device.stream(self.device) != self._stream:
+            raise RuntimeError(
+                f"the current GPU is {here}, or its stream is another one than at the first batch; take "
+                f"batches and call optimizer.step() on {self.device} and on that stream"
+            )
+
+    def refresh(self, only: Optional[List[int]] = None) -> None:
         """Takes over what the job has written, where that is not the parameter's memory."""
+        if not self.copied:
+            return
+        chosen = self.copied if only is None else [self.tables[index] for index in only]
         with torch.no_grad():
-            for table in self.copied:
+            for table in chosen:
+                if table.own_memory:
+                    continue
                 table.parameter.copy_(table.values)
                 table.version = table.parameter._version
 

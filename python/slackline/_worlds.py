@@ -8,7 +8,7 @@ from typing import Dict, List, Optional, Tuple, Union
 
 import torch
 
-from slackline import _core
+from slackline import _core, _device
 from slackline._tables import Tables
 
 
@@ -23,6 +23,7 @@ class Work:
     # Elastic sampling: examples of an epoch, and in all. Steps are then those of
     # workers that keep pace.
     elastic: Optional[Tuple[int, int]] = None
+    by_table: bool = False  # Steps may begin before all parameters have come.
 
 
 class Joined:
@@ -46,22 +47,33 @@ class Joined:
         self.data_dir: str = data_dir
         self.optimizer_text: str = worker.optimizer
         self.gather_bytes_max: int = worker.gather_bytes_max
+        self.device: torch.device = _device.of_worker(self.rank, worker.gpu)
+        # Why parameters on a GPU go through copies on the host; empty: they do not.
+        self.through_host = ""
+        if worker.gpu is not None and not _core.has_gpu_code:
+            self.through_host = "this build of slackline has no GPU code"
+        elif worker.gpu is not None and not worker.all_on_gpus:
+            self.through_host = "not all workers have device: CUDA"
 
     def open(self, tables: Tables, rules: List[str], work: Work) -> None:
         self._worker.open(
-            tables.bind(rules),
+            tables.bind(rules, self._worker.gpu_parameters),
             work.steps_total,
             work.steps_per_epoch,
             work.batch_size,
             work.data,
             work.elastic,
+            work.by_table,
         )
 
     def next(self) -> "Union[_core.Step, _core.Evaluation, _core.Conclusion, None]":
         return self._worker.next()
 
+    def wait_for(self, table: int) -> None:
+        self._worker.wait_for(table)
+
     def gradient(self, table: int, gradient: torch.Tensor, factor: float) -> None:
-        self._worker.gradient(table, gradient, factor)
+        self._worker.gradient(table, gradient, factor, _device.stream(gradient.device))
 
     def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> None:
         self._worker.finish_step(gradients, factors)
@@ -95,6 +107,7 @@ class Joined:
 class _Step:
     clock: int
     examples: Optional[Tuple[int, int, int]] = None
+    by_table = False
 
 
 @dataclasses.dataclass
@@ -124,6 +137,8 @@ class Alone:
     data_dir = ""
     optimizer_text = ""
     gather_bytes_max = 1 << 20  # As in a job.
+    device = _device.CPU
+    through_host = ""
 
     def __init__(self) -> None:
         self._clock = 0
@@ -165,6 +180,9 @@ class Alone:
         begin = step * self._work.batch_size
         end = min(begin + self._work.batch_size, examples, total - epoch * examples)
         return _Step(self._clock, (epoch, begin, end))
+
+    def wait_for(self, table: int) -> None:
+        pass
 
     def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> None:
         self._clock += 1

@@ -210,6 +210,34 @@ for epoch in job.epochs(3):
     assert took[4] and set(took[4]) <= set(took[1]), took
 
 
+def test_a_worker_that_is_given_up_in_a_step_goes_on_after_it(tmp_path):
+    # It stands still for longer than its lease, with a step begun; the step is lost, the worker is not.
+    script = POINTS + """
+import os, signal, subprocess, time
+job = slackline.join()
+net = job.model(make())
+opt = job.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+steps = 0
+for epoch in job.epochs(2):
+    for x, y in job.loader(train_set, batch_size=20):
+        F.cross_entropy(net(x), y).backward()
+        if job.steps == 5:
+            if job.rank == 1 and steps == 5:
+                subprocess.Popen(["sh", "-c", f"sleep 4; kill -CONT {os.getpid()}"])
+                os.kill(os.getpid(), signal.SIGSTOP)
+            print("in step 5:", job.all_gather(job.rank), flush=True)
+        opt.step()
+        steps += 1
+        time.sleep(0.15)
+print("steps", steps)
+"""
+    config = CONFIG + "limits { lease_ms: 1000 }\n"
+    job = run_job(tmp_path, script, "--mode", "asp", config=config).succeeded()
+    assert "in step 5: [0]" in job.log(0), job.log(0)
+    assert "joining again" in job.log(1), job.log(1)
+    assert re.search(r"steps \d+", job.log(1)), job.log(1)
+
+
 def test_ctrl_c_ends_the_wait(tmp_path):
     (tmp_path / "run.py").write_text(
         USUAL.replace(

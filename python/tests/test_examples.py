@@ -1,6 +1,7 @@
-"""The scripts of examples/python, and those of docs/python.md, as a reader runs them."""
+"""The scripts of examples/python, and those of the documents, as a reader runs them."""
 
 import importlib.util
+import os
 import pathlib
 import re
 import sys
@@ -15,6 +16,7 @@ CONFIG = ROOT / "examples/python/own_program.textproto"
 EXAMPLES = {
     "mnist.py": {"accuracy": 0.9},
     "resnet.py": {"accuracy": 0.3},
+    "gpu.py": {"accuracy": 0.6},
     "transformer.py": {"accuracy": 0.2},
     "factorisation.py": {"loss": 0.9},
     "with_ignite.py": {"accuracy": 0.9},
@@ -76,15 +78,33 @@ def blocks(document, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-SCRIPTS = [block for block in blocks("docs/python.md", "python") if "import slackline" in block]
+SCRIPTS = [
+    block
+    for document in ("docs/python.md", "docs/sampling.md")
+    for block in blocks(document, "python")
+    if "import slackline" in block
+]
 
 
-def test_the_document_has_scripts():
-    assert len(SCRIPTS) >= 2
+def test_the_documents_have_scripts():
+    assert len(SCRIPTS) >= 4
+
+
+def test_tensorboard_files_as_the_document_makes_them(tmp_path):
+    (block,) = [block for block in blocks("docs/python.md", "sh") if "slackline report" in block]
+    commands, shown = block.strip().rsplit("\n", 1)
+    assert shown == "tensorboard --logdir runs"  # It is no part of this, and never ends.
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    path = f"{sys.prefix}/bin:{BIN}:{os.environ['PATH']}"
+    ended = run(["bash", "-euxc", commands], tmp_path, {"PATH": path}).succeeded()
+    assert ended.output.strip().endswith("runs/mnist/tensorboard")
+    (events,) = (tmp_path / "runs/mnist/tensorboard").iterdir()
+    data = events.read_bytes()
+    assert data.count(b"train/loss") > 5 and data.count(b"test/accuracy") == 1
 
 
 @pytest.mark.parametrize("number", range(len(SCRIPTS)))
-def test_script_of_the_document(tmp_path, number):
+def test_script_of_a_document(tmp_path, number):
     launches = "launch(" in SCRIPTS[number]
     if launches and importlib.util.find_spec("cloudpickle") is None:
         pytest.skip("cloudpickle is not installed: pip install cloudpickle")

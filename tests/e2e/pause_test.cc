@@ -125,7 +125,7 @@ TEST_P(ClockStep, ChangesNothingButPrintedTimes) {
   std::vector<std::string> arguments = Arguments("ssp:3");
   std::vector<std::string> stepped = arguments;
   stepped.push_back(
-      absl::StrCat("--wall-clock-step=", GetParam() * 3600, "@3"));
+      absl::StrCat("--wall-clock-step=", GetParam() * 7200, "@3"));
   std::vector<std::unique_ptr<Process>> members;
   for (int i = 0; i < 2; ++i) {
     members.push_back(StartMember(absl::StrCat("server-", i),
@@ -145,7 +145,8 @@ TEST_P(ClockStep, ChangesNothingButPrintedTimes) {
   EXPECT_THAT(summary["workers_lost"], IsEmpty());
   EXPECT_LT(summary["wall_seconds"], absl::ToDoubleSeconds(kJobMax));
   EXPECT_GT(summary["wall_seconds"], 0);
-  // The step did happen: the first and the last line are an hour apart.
+  // The step did happen. It is two hours, so that the lines are of different
+  // hours also where an hour begins between them.
   for (const size_t member : {0, 1, 3}) {
     const std::string log = members[member]->Output();
     const size_t last = log.rfind('\n', log.size() - 2) + 1;

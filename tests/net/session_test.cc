@@ -96,7 +96,7 @@ limits { lease_ms: 2000 }
 sync { )",
                                                mode, " }\n", optimizer),
                                   "test.textproto"));
-    shape_ = {.shard_elements = 5,
+    shape_ = {.shard_elements = shard_elements_,
               .lease = absl::Seconds(2),
               .coordinator = "tcp://127.0.0.1:7700",
               .workers = kWorkers,
@@ -166,6 +166,7 @@ sync { )",
   config::ClusterConfig config_;
   LearningRateSchedule::JobLength length_ = {.steps_total = kSteps,
                                              .steps_per_epoch = kSteps};
+  int shard_elements_ = 5;
   JobShape shape_;
   std::unique_ptr<CoordinatorThread> coordinator_;
   std::unique_ptr<ServerInProcess> server_;
@@ -361,6 +362,66 @@ TEST_F(SessionTest, WhatAProgramDoesWrongInAStepIsNamedAndChangesNothing) {
     EXPECT_TRUE(end.ok()) << end;
   }
   EXPECT_EQ(workers[1].seen.back(), 10 - (kSteps - 1));
+}
+
+// Tables of 400,000 bytes come in messages of their own. SGD with rate 1 and
+// gradients of ones: all elements of a table are the same number, and each of
+// the two workers' gradients takes one half.
+TEST_F(SessionTest, AStepMayBeginWithItsFirstTable) {
+  constexpr int kElements = 100'000;
+  shard_elements_ = kElements;
+  StartJob("asp {}");
+  std::vector<absl::Status> ends(kWorkers);
+  std::vector<int> by_table(kWorkers, 0);
+  const auto train = [&](size_t rank) {
+    std::vector<std::vector<float>> values(
+        3, std::vector<float>(size_t{kElements}));
+    std::vector<HostParameters::Parameter> tables;
+    for (const char* const name : {"first", "second", "third"}) {
+      HostParameters::Parameter& table = tables.emplace_back();
+      table.table.name = name;
+      table.table.shape = {kElements};
+      table.table.initializer.set_kind(wire::Initializer::CONSTANT);
+      table.table.initializer.set_a(10);
+      table.values = values[tables.size() - 1].data();
+    }
+    HostParameters parameters = Must(HostParameters::Create(tables));
+    Session::Options options = OptionsOf(static_cast<int>(rank));
+    options.step_by_table = true;
+    const auto session =
+        Must(Session::Create(options, &parameters, transport_, transport_));
+    while (const std::optional<Session::Task> task = session->Next()) {
+      if (std::holds_alternative<Session::Conclusion>(*task))
+        session->Conclude({}, {});
+      const auto* const step = std::get_if<Session::Step>(&*task);
+      if (step == nullptr) continue;
+      by_table[rank] += step->by_table;
+      EXPECT_EQ(session->WaitFor(3).code(), absl::StatusCode::kInvalidArgument);
+      // The first one is there. The step has at least this worker's gradients.
+      for (const int table : {0, 2, 1}) {
+        for (int times = table > 0 ? 2 : 0; times > 0; --times) {
+          EXPECT_TRUE(session->WaitFor(table).ok());
+        }
+        const std::vector<float>& has = values[static_cast<size_t>(table)];
+        EXPECT_THAT(has, Each(has[0]));
+        EXPECT_LE(has[0], 10 - static_cast<float>(step->clock) / kWorkers);
+      }
+      for (const int table : {2, 1, 0})
+        EXPECT_TRUE(session->Gradient(table, Ones(size_t{kElements})).ok());
+      EXPECT_TRUE(session->FinishStep(1).ok());
+    }
+    ends[rank] = session->ending();
+  };
+  std::thread other(train, 1);
+  train(0);
+  other.join();
+  for (int rank = 0; rank < kWorkers; ++rank)
+    EXPECT_TRUE(ends[static_cast<size_t>(rank)].ok());
+  EXPECT_GT(by_table[0] + by_table[1], 0);
+  const SafetensorsFile file =
+      Must(ReadSafetensors((folder_ / "model.safetensors").string()));
+  for (const Tensor& tensor : file.tensors)
+    EXPECT_THAT(tensor.values, Each(10 - kSteps));
 }
 
 TEST_F(SessionTest, AStepThatIsNotFinishedEndsTheWorker) {

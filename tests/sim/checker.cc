@@ -1110,17 +1110,21 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
                   absl::StrCat(who, ", which takes no part"));
   }
   Participant& participant = found->second;
-  const auto base = begun_with_.find({found->first, record.clock});
-  if (base != begun_with_.end()) {
+  const auto base = computed_from_.find({found->first, record.clock});
+  if (base != computed_from_.end()) {
     ++stats_.bases;
+    const std::map<int32_t, Version>& versions = base->second;
     int32_t id = static_cast<int32_t>(twin.range.shard);
-    while (static_cast<size_t>(id) >= base->second.size())
+    while (versions.count(id) == 0 && twins_.at(id).origin != id)
       id = twins_.at(id).origin;  // It was cut off since.
-    const Version expected = base->second[static_cast<size_t>(id)];
-    if (record.version != expected) {
+    const auto expected = versions.find(id);
+    if (expected == versions.end()) {
+      Report(Invariant::kVersionOrder,
+             absl::StrCat(who, ", before its parameters had come"));
+    } else if (record.version != expected->second) {
       Report(Invariant::kVersionOrder,
              absl::StrCat(who, ", computed from version ", record.version,
-                          "; the step began with version ", expected));
+                          "; the step has version ", expected->second));
     }
   }
   if (mode.has_delays())
@@ -1552,7 +1556,7 @@ void Checker::CheckWaiting(const Twin& twin, const StalenessGate& gate,
 // ---- By all-reduce ----------------------------------------------------------
 
 void Checker::OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
-                          const ClientCore::PullResult* parameters,
+                          bool by_all_reduce,
                           const std::optional<ExampleRange>& examples) {
   const Life life{rank, incarnation};
   if (examples.has_value()) {
@@ -1564,13 +1568,6 @@ void Checker::OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
   }
   Clock& reached = reached_[life];
   reached = std::max(reached, clock);
-  const bool by_all_reduce = parameters == nullptr;
-  if (!by_all_reduce) {
-    std::vector<Version>& versions = begun_with_[{life, clock}];
-    versions.clear();
-    for (const ClientCore::ShardValue& value : parameters->shards)
-      versions.push_back(value.version);
-  }
   if (!Live(life)) return;
   const sync::Mode& mode = PhaseOf(clock).mode();
   if (mode.has_allreduce() == by_all_reduce) return;
@@ -1578,6 +1575,19 @@ void Checker::OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
          absl::StrCat(Name(rank, incarnation), " begins step ", clock,
                       by_all_reduce ? " by all-reduce" : " over servers",
                       "; it is of mode ", ModeText(mode)));
+}
+
+void Checker::OnParameters(Rank rank, Incarnation incarnation, Clock clock,
+                           const ClientCore::TableValues& values) {
+  std::map<int32_t, Version>& versions =
+      computed_from_[{{rank, incarnation}, clock}];
+  for (const ClientCore::TableValues::Piece& piece : values.pieces) {
+    const auto shard = static_cast<int32_t>(piece.shard);
+    if (versions.emplace(shard, piece.version).second) continue;
+    Report(Invariant::kVersionOrder,
+           absl::StrCat(Name(rank, incarnation), " has shard ", shard,
+                        " twice for step ", clock));
+  }
 }
 
 Checker::ModelPtr Checker::ModelOf(const Life& life, const std::string& what) {

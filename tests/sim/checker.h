@@ -134,11 +134,13 @@ class Checker {
   // The chief has read the final model.
   void OnFinalPull(const ClientCore::PullResult& result);
 
-  // A worker begins the step of this clock with these parameters; nullptr: it
-  // steps by all-reduce.
+  // A worker begins the step of this clock.
   void OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
-                   const ClientCore::PullResult* parameters,
+                   bool by_all_reduce,
                    const std::optional<ExampleRange>& examples);
+  // A worker has the parameters of a table for the step of this clock.
+  void OnParameters(Rank rank, Incarnation incarnation, Clock clock,
+                    const ClientCore::TableValues& values);
   // By all-reduce: a worker has the initial state; or that of the servers at
   // `clock`; or shares it with its group, which is about to find its clock from
   // these shares, and then has one; or it has done a step and is at `clock`.
@@ -382,8 +384,8 @@ class Checker {
   std::map<Life, uint64_t> joined_in_;  // The first view with it.
   std::map<Life, Clock> pushed_from_;
   std::map<Life, Clock> reached_;  // Largest clock asked for or begun.
-  // The versions that a step over servers began with, by shard.
-  std::map<std::pair<Life, Clock>, std::vector<Version>> begun_with_;
+  // The versions that a step over servers is computed from.
+  std::map<std::pair<Life, Clock>, std::map<int32_t, Version>> computed_from_;
   // Elastic sampling: of a step.
   std::map<Contribution, ExampleRange> examples_;
   std::map<Rank, ModelPtr> initial_;

@@ -81,6 +81,7 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.fenced, 0);
   EXPECT_GT(counts.workers.retries, 1000);
   EXPECT_GT(counts.workers.pulls_ahead, 500);
+  EXPECT_GT(counts.workers.begun_by_table, 1000);
   EXPECT_GT(counts.workers.late_starts, 20);
   EXPECT_GT(counts.workers.uneven_starts, 0);
   EXPECT_GT(counts.checker.joins, 20);
@@ -197,6 +198,7 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   EXPECT_GT(workers.reduced_again, 50);
   EXPECT_GT(workers.group_joins, 20);
   EXPECT_GT(workers.pulls_ahead, 500);
+  EXPECT_GT(workers.begun_by_table, 200);
   EXPECT_GT(workers.skips, 50);
   EXPECT_GT(checker.beyond_low, 300);
   EXPECT_GT(checker.dropped, 1000);

@@ -827,6 +827,13 @@ INSTANTIATE_TEST_SUITE_P(
              Invariant::kOutcome,
              {"bsp", "ssp", "asp"},
              CryLost},
+        Case{.name = "ComputedBeforeTheParametersCame",
+             .expected = Invariant::kVersionOrder,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = nullptr,
+             .worker_plant = SimWorker::Plant::kComputeAtOnce,
+             .change =
+                 [](Scenario* scenario) { scenario->step_by_table = true; }},
         OfSampling("ExamplesGivenTwice", Invariant::kExamples, GiveTwice),
         OfSampling("ExamplesNotGiven", Invariant::kExamples, GiveLess),
         OfSampling("ExamplesNeverDone", Invariant::kLiveness, NobodyIsDone),

@@ -68,6 +68,7 @@ void RunCounts::Visit(
   see("network.while_still", network.while_still);
   see("worker.steps", workers.steps);
   see("worker.pulls_ahead", workers.pulls_ahead);
+  see("worker.begun_by_table", workers.begun_by_table);
   see("worker.uneven_starts", workers.uneven_starts);
   see("worker.late_starts", workers.late_starts);
   see("worker.final_pulls", workers.final_pulls);

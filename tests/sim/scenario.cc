@@ -587,6 +587,7 @@ Scenario Scenario::Random(uint64_t seed) {
   // A bound of 0 would make a worker wait for the push it has yet to make.
   const bool ahead = s.mode.has_asp() || bound >= 1;
   s.pull_ahead = ahead && rng.Chance(0.5);
+  s.step_by_table = Rng(seed).Fork("by table").Chance(0.5);
   s.even_pull = rng.Chance(0.5);
   s.steps = rng.Between(5, 30);
   s.window_bytes = static_cast<size_t>(rng.Between(16, 1024));
@@ -853,7 +854,8 @@ std::string Scenario::ToString() const {
       "seed ", seed, ": ", servers, " servers x ", threads, " threads, ",
       workers, " workers, ", ModeText(mode), phases,
       modes.begins_with_worker ? ", from a worker's values" : "",
-      pull_ahead ? " pulling ahead" : "", ", ", steps, " steps, ",
+      pull_ahead ? " pulling ahead" : "",
+      step_by_table ? " stepping by table" : "", ", ", steps, " steps, ",
       elastic.has_value()
           ? absl::StrCat("elastic { ", elastic->ShortDebugString(), " }, ")
           : "",

@@ -265,6 +265,7 @@ struct Scenario {
   int64_t shard_elements = 16;
   sync::Mode mode;  // Of the first phase.
   bool pull_ahead = false;
+  bool step_by_table = false;
   // Where a shard lagged behind a late joiner's start, it pulls once more.
   bool even_pull = true;
   Clock steps = 5;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/algorithm/container.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
 #include "common/view/shard_map.h"
@@ -33,6 +34,7 @@ WorkerCore::Options WorkerOptions(const Scenario& scenario, Rank rank,
   options.client.retry_initial = scenario.retry_initial;
   options.client.retry_max = scenario.retry_max;
   options.pull_ahead = scenario.pull_ahead;
+  options.step_by_table = scenario.step_by_table;
   options.wait_timeout = kWaitTimeout;
   options.evaluate_every = 5;
   options.save_retry = scenario.lease / 2;
@@ -172,8 +174,17 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
                            std::move(send.message));
     if (!alive()) return;
   }
-  for (WorkerCore::Action& action : effects->actions)
+  for (WorkerCore::Action& action : effects->actions) {
+    if (const auto* const step = std::get_if<WorkerCore::Compute>(&action)) {
+      has_come_.assign(context_->scenario.table_elements.size(), false);
+      for (size_t table = 0; step->parameters && table < has_come_.size();
+           ++table) {
+        Take(step->parameters->Of(TableId{static_cast<int32_t>(table)}));
+      }
+    }
     actions_.push_back(std::move(action));
+  }
+  for (const ClientCore::TableValues& values : effects->tables) Take(values);
   if (core_.ended()) {
     const absl::Status& why = core_.ending();
     ProcessEnd end{.kind = ProcessEnd::Kind::kGaveUp,
@@ -203,6 +214,17 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
                                core_.member(), *core_.view());
   }
   alarm_.SetAt(core_.NextWakeup());
+}
+
+void SimWorker::Take(const ClientCore::TableValues& values) {
+  if (plant_ != Plant::kComputeAtOnce || held_.empty()) {
+    context_->checker.OnParameters(rank_, incarnation(), core_.clock(), values);
+  }
+  has_come_[static_cast<size_t>(values.table)] = true;
+  if (held_.empty()) return;
+  // The trainer is another thread.
+  machine_->After(absl::Microseconds(rng_.Between(0, 100)),
+                  lifetime_.Guard([this] { ComputeHeld(); }));
 }
 
 void SimWorker::PullBeyondTheFence() {
@@ -301,21 +323,46 @@ void SimWorker::StartStep(const WorkerCore::Compute& step) {
     return;
   }
   context_->checker.OnStepBegun(rank_, incarnation(), step.clock,
-                                step.parameters.get(), examples_);
+                                /*by_all_reduce=*/false, examples_);
+  held_.clear();
+  pushed_ = 0;
+  uses_all_ = !context_->scenario.step_by_table || rng_.Chance(0.7);
   // Backward: the last table's gradient is complete first.
   const int tables = static_cast<int>(context_->scenario.table_elements.size());
   const absl::Duration compute = ComputeTime(step.clock);
   for (int table = tables - 1; table >= 0; --table) {
     const double part = static_cast<double>(tables - table) / tables;
     machine_->After(compute * (0.3 + 0.7 * part),
-                          lifetime_.Guard([this, clock = step.clock, table] {
-                            PushTable(clock, table);
-                          }));
+                    lifetime_.Guard([this, table] { PushTable(table); }));
   }
 }
 
-void SimWorker::PushTable(Clock clock, int table) {
+bool SimWorker::CanCompute(int table) const {
+  return uses_all_ ? absl::c_all_of(has_come_, [](bool come) { return come; })
+                   : has_come_[static_cast<size_t>(table)];
+}
+
+void SimWorker::ComputeHeld() {
   if (!alive()) return;
+  std::vector<int> held;
+  held.swap(held_);
+  if (absl::c_all_of(held, [&](int table) { return CanCompute(table); })) {
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+      core.SetNeed(WorkerCore::Need::kNothing, now);
+    });
+  }
+  for (const int table : held) PushTable(table);
+}
+
+void SimWorker::PushTable(int table) {
+  if (!alive()) return;
+  if (!CanCompute(table)) {
+    held_.push_back(table);
+    return Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+      core.SetNeed(WorkerCore::Need::kParameters, now);
+    });
+  }
+  const Clock clock = core_.clock();
   const std::vector<float> gradient =
       context_->scenario.Gradient(rank_, incarnation(), clock, TableId{table},
                                   0, context_->scenario.table_elements[table]);
@@ -327,7 +374,7 @@ void SimWorker::PushTable(Clock clock, int table) {
         effects);
     SL_CHECK(pushed.ok(), pushed.message());
   });
-  if (table != 0) return;
+  if (++pushed_ < static_cast<int>(has_come_.size())) return;
   Done([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnComputed(/*loss=*/1, now, effects);
   });
@@ -521,7 +568,7 @@ void SimWorker::StartReduce(Clock clock) {
     return;
   }
   context_->checker.OnStepBegun(rank_, incarnation(), clock,
-                                /*parameters=*/nullptr, examples_);
+                                /*by_all_reduce=*/true, examples_);
   machine_->After(ComputeTime(clock), lifetime_.Guard([this] { Reduce(); }));
 }
 

@@ -33,6 +33,7 @@ class SimWorker {
     kTakeNoHelp,      // Keeps its own state where another's is newer.
     kStepAlone,       // Goes on without the sum if the group fails.
     kNeverSkip,       // Is late for ever.
+    kComputeAtOnce,   // Takes old parameters for those that have not come.
   };
 
   SimWorker(SimContext* context, Rank rank, uint64_t token);
@@ -88,7 +89,10 @@ class SimWorker {
 
   // Over servers.
   void StartStep(const WorkerCore::Compute& step);
-  void PushTable(Clock clock, int table);
+  // A gradient is computed, as soon as it has the parameters for it.
+  void PushTable(int table);
+  bool CanCompute(int table) const;
+  void ComputeHeld();
   // By all-reduce.
   void OnConnected(bool connected);
   void OnCaughtUp(const std::vector<SimGroup::Share>* shares);
@@ -112,6 +116,8 @@ class SimWorker {
   SimGroup::Share ShareOf() const;
   std::vector<SimReplica::Tensor> Gradients() const;
   void PullBeyondTheFence();
+  // Parameters of the step that begins, or has begun.
+  void Take(const ClientCore::TableValues& values);
 
   SimContext* const context_;
   SimMachine* const machine_;
@@ -128,6 +134,11 @@ class SimWorker {
   bool working_ = false;
   Clock clock_ = 0;  // Of the step, or of the replica.
   std::optional<ExampleRange> examples_;  // Of the step.
+  // Of the step over servers, by table.
+  std::vector<bool> has_come_;  // Parameters.
+  std::vector<int> held_;       // Their gradients wait for parameters.
+  int pushed_ = 0;              // Gradients.
+  bool uses_all_ = true;        // Each gradient depends on all parameters.
   std::optional<SimReplica> replica_;
   std::optional<SimReplica> computed_at_;  // Gradients for all-reduce.
   absl::Time stalled_until_ = absl::InfinitePast();  // Its trainer.

@@ -187,6 +187,37 @@ TEST_F(ClientCoreTest, APullIsPutTogetherFromItsParts) {
   EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
 }
 
+// Table 0 has the shards 0 to 3, table 1 the others.
+TEST_F(ClientCoreTest, APullTellsWhenATableHasCome) {
+  options_.message_bytes = 4096;
+  Restart();
+  const uint64_t id = client_->Pull(3, 2, now_, &effects_);
+  const ClientCore::Effects sent = Take();
+  EXPECT_THAT(Receive(kThread0, AnswerTo(sent.sends[0], {0, 4, 6})).brought,
+              IsEmpty());
+  const ClientCore::Effects second =
+      Receive(kThread1, AnswerTo(sent.sends[1], {1, 5, 7}, 4));
+  ASSERT_THAT(second.brought, SizeIs(1));
+  EXPECT_EQ(second.brought[0].pull_id, id);
+  EXPECT_EQ(second.brought[0].table, TableId{1});
+  EXPECT_FALSE(client_->BroughtBy(id, TableId{0}).has_value());
+  EXPECT_FALSE(client_->BroughtBy(id + 1, TableId{1}).has_value());
+  const std::optional<ClientCore::TableValues> values =
+      client_->BroughtBy(id, TableId{1});
+  ASSERT_TRUE(values.has_value());
+  ASSERT_THAT(values->pieces, SizeIs(4));
+  EXPECT_EQ(values->pieces[0].shard, ShardId{4});
+  EXPECT_EQ(values->pieces[0].version, 3u);
+  EXPECT_EQ(values->pieces[3].version, 4u);
+  Receive(kThread0, AnswerTo(sent.sends[0], {2}));
+  const ClientCore::Effects last =
+      Receive(kThread1, AnswerTo(sent.sends[1], {3}));
+  EXPECT_THAT(last.brought, SizeIs(1));
+  ASSERT_THAT(last.pulled, SizeIs(1));
+  EXPECT_THAT(last.pulled[0].Of(TableId{0}).pieces, SizeIs(4));
+  EXPECT_FALSE(client_->BroughtBy(id, TableId{0}).has_value()) << "it is over";
+}
+
 // The replies to the pushes were lost.
 TEST_F(ClientCoreTest, AnAnswerShowsThatThePushesOfEarlierClocksAreAccepted) {
   options_.message_bytes = 4096;

@@ -105,11 +105,12 @@ LearningRateSchedule NoSchedule() {
 
 // One worker's copy.
 struct Copy {
-  explicit Copy(const wire::View& view, int64_t bucket_bytes = 40)
+  explicit Copy(
+      const wire::View& view, int64_t bucket_bytes = 40,
+      std::unique_ptr<FloatMemory> memory = std::make_unique<HostMemory>())
       : model(NewModel()), seen(Seen(view)) {
-    absl::StatusOr<std::unique_ptr<Replica>> created =
-        Replica::Create(model.get(), NoSchedule(), bucket_bytes,
-                        std::make_unique<HostMemory>(), seen);
+    absl::StatusOr<std::unique_ptr<Replica>> created = Replica::Create(
+        model.get(), NoSchedule(), bucket_bytes, std::move(memory), seen);
     SL_CHECK(created.ok(), created.status().ToString());
     replica = *std::move(created);
     EXPECT_TRUE(replica->Initialize(kSeed).ok());
@@ -720,9 +721,11 @@ struct Group {
   void CatchUp() {
     results.assign(clocks.size(), absl::UnknownError("did not run"));
     fake.Run([&](int rank, Collective& own) {
+      bool group_failed = true;
       const absl::StatusOr<Replica::CaughtUp> caught_up =
-          copies[rank]->replica->CatchUp(own, clocks[rank]);
+          copies[rank]->replica->CatchUp(own, clocks[rank], &group_failed);
       if (!caught_up.ok()) {
+        EXPECT_TRUE(group_failed);
         results[rank] = caught_up.status();
         return;
       }
@@ -792,6 +795,52 @@ TEST(ReplicaTest, WhereNobodyKnowsTheStateThereIsNone) {
   for (const absl::StatusOr<Clock>& result : group.results) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound);
   }
+}
+
+// A GPU that fails once it is told to.
+class FailingMemory final : public FloatMemory {
+ public:
+  explicit FailingMemory(const bool* fails) : fails_(*fails) {}
+
+  absl::StatusOr<Array> Allocate(size_t elements) override {
+    return host_.Allocate(elements);
+  }
+  absl::Status Copy(const void* from, absl::Span<float> to) override {
+    return host_.Copy(from, to);
+  }
+  absl::Status CopyIn(const void* from, absl::Span<float> to) override {
+    return fails_ ? absl::InternalError("a copy to the GPU")
+                  : host_.CopyIn(from, to);
+  }
+  absl::Status CopyOut(absl::Span<const float> from, void* to) override {
+    return host_.CopyOut(from, to);
+  }
+  absl::StatusOr<bool> AllFinite(
+      absl::Span<const absl::Span<const float>> arrays) override {
+    return host_.AllFinite(arrays);
+  }
+  absl::Status Apply(const Optimizer& optimizer,
+                     const Optimizer::ApplyArgs& args) override {
+    return host_.Apply(optimizer, args);
+  }
+
+ private:
+  const bool& fails_;
+  HostMemory host_;
+};
+
+// Else it would connect and fail again and again.
+TEST(ReplicaTest, AGpuThatFailsIsNoFailureOfTheGroup) {
+  bool fails = false;
+  Copy copy(NewView(1), /*bucket_bytes=*/40,
+            std::make_unique<FailingMemory>(&fails));
+  fails = true;
+  FakeGroup group(1);
+  bool group_failed = true;
+  EXPECT_EQ(
+      copy.replica->CatchUp(group.of(0), 3, &group_failed).status().code(),
+      absl::StatusCode::kInternal);
+  EXPECT_FALSE(group_failed);
 }
 
 TEST(ReplicaTest, AFailureInTheMiddleChangesNothing) {

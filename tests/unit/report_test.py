@@ -1,4 +1,4 @@
-"""Tests of the report of an experiment, on folders of experiments made up here.
+"""Tests of the report of an experiment or a run, on folders made up here.
 
 Usage: report_test.py FOLDER_OF_SLACKLINE_REPORT [unittest's arguments]
 """
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import zlib
 
 SCRIPT_FOLDER = pathlib.Path(sys.argv.pop(1))
 sys.path.insert(0, str(SCRIPT_FOLDER))
@@ -360,6 +361,8 @@ class Reports(unittest.TestCase):
         folder.run("lost", 1, state="failed", error="worker 2 exited with 1 & <more>")
         folder.run("lost", 2, [0.5, 0.6, 0.7])
         folder.run("lost", 3, state="to do")
+        (folder.path / "runs/bsp-1/images/digits").mkdir(parents=True)
+        (folder.path / "runs/bsp-1/images/digits/10.png").write_bytes(grey_png(2, 3))
         cls.status, cls.errors, cls.page = folder.report()
 
     def rows(self, name):
@@ -448,7 +451,8 @@ class Reports(unittest.TestCase):
             for time, step, scalar, _ in events[1:]
             for tag, value in [scalar]
         }
-        self.assertEqual(len(scalars), 3 * 3 + 3)
+        self.assertEqual(len(scalars), 3 * 3 + 3 + 1)
+        self.assertEqual(scalars[b"images/digits", 10][1], (2, 3, 1, grey_png(2, 3)))
         self.assertEqual(scalars[b"test/spread", 10], (2.0, 2.5))
         self.assertEqual(scalars[b"train/norm", 10], (3.0, 0.5))  # Of workers 0 and 1.
         self.assertEqual(scalars[b"test/loss", 10], (2.0, 0.5))
@@ -464,7 +468,8 @@ class Reports(unittest.TestCase):
 
 def read_events(data):
     """As the format has it, by its own code: (wall time, step, (tag, value) or
-    None, version) of each event. Fails on a wrong checksum."""
+    None, version) of each event. The value of an image is (height, width, channels,
+    PNG). Fails on a wrong checksum."""
     events = []
     while data:
         (length,) = struct.unpack("<Q", data[:8])
@@ -477,7 +482,11 @@ def read_events(data):
         scalar = None
         if 5 in fields:
             value = read_fields(read_fields(fields[5])[1])
-            scalar = (value[1], struct.unpack("<f", value[2])[0])
+            if 4 in value:
+                image = read_fields(value[4])
+                scalar = (value[1], (image[1], image[2], image[3], image[4]))
+            else:
+                scalar = (value[1], struct.unpack("<f", value[2])[0])
         events.append((struct.unpack("<d", fields[1])[0], fields.get(2, 0), scalar, fields.get(3)))
         data = data[16 + length :]
     return events
@@ -525,6 +534,112 @@ class EventFiles(unittest.TestCase):
         self.assertEqual(tensorboard.unix_seconds("1970-01-02T02:00:00+02:00"), 86400.0)
         self.assertEqual(tensorboard.unix_seconds(12.5), 12.5)
         self.assertEqual(tensorboard.unix_seconds(None), 0.0)
+
+
+def grey_png(height, width):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(height * (1 + width)))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+class SingleRuns(unittest.TestCase):
+    def setUp(self):
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.path = pathlib.Path(place.name) / "my-run"
+        (self.path / "images/digits").mkdir(parents=True)
+        (self.path / "images/digits/300.png").write_bytes(grey_png(5, 200))
+        (self.path / "images/digits/20.png").write_bytes(grey_png(2, 3))
+        (self.path / "cluster.textproto").write_text('job: "x"', encoding="utf-8")
+        self.metrics([evaluation(1, 0.5), training(0, 10, 0.5, 2.0), training(1, 10, 1.5, 3.0)])
+        (self.path / "summary.json").write_text(json.dumps(summary(0.5)), encoding="utf-8")
+
+    def metrics(self, records, end=""):
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (self.path / "metrics.jsonl").write_text(lines + end, encoding="utf-8")
+
+    def report(self):
+        """Exit status, errors, and what the event file holds, by tag and step."""
+        errors, output = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
+            status = main.main([str(self.path)])
+        if not (self.path / "tensorboard").exists():
+            return status, errors.getvalue(), None
+        self.assertEqual(output.getvalue(), f"{self.path / 'tensorboard'}\n")
+        (file,) = (self.path / "tensorboard").iterdir()
+        events = read_events(file.read_bytes())
+        self.assertEqual(events[0][3], b"brain.Event:2")
+        return status, errors.getvalue(), {(e[2][0], e[1]): (e[0], e[2][1]) for e in events[1:]}
+
+    def test_its_event_file_has_metrics_and_images(self):
+        status, errors, found = self.report()
+        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual(found[b"test/accuracy", 10][1], 0.5)
+        self.assertEqual(found[b"train/loss", 10][1], 1.0)
+        self.assertEqual(found[b"train/norm", 10][1], 0.5)
+        self.assertEqual(found[b"examples_per_second", 10][1], 200.0)
+        self.assertEqual(found[b"images/digits", 300][1], (5, 200, 1, grey_png(5, 200)))
+        self.assertEqual(found[b"images/digits", 20][1], (2, 3, 1, grey_png(2, 3)))
+        begun = (self.path / "cluster.textproto").stat().st_mtime
+        self.assertEqual(found[b"test/accuracy", 10][0], begun + 2.0)
+        self.assertEqual(
+            found[b"images/digits", 20][0], (self.path / "images/digits/20.png").stat().st_mtime
+        )
+        self.assertEqual({p.name for p in self.path.iterdir()} & {"report.html", "data", "plots"}, set())
+
+    def test_a_second_report_replaces_the_first(self):
+        first = self.report()
+        self.assertEqual(self.report(), first)
+
+    def test_a_run_that_goes_on_has_what_is_there(self):
+        (self.path / "summary.json").unlink()
+        self.metrics([evaluation(1, 0.5)], end='{"kind":"eval","st')
+        status, errors, found = self.report()
+        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual(found[b"test/accuracy", 10][1], 0.5)
+        self.metrics([evaluation(1, 0.5), evaluation(2, 0.75)])
+        self.assertEqual(self.report()[2][b"test/accuracy", 20][1], 0.75)
+
+    def test_a_loss_that_is_no_number_is_there_and_one_that_nobody_gave_is_not(self):
+        records = [evaluation(1, 0.5), training(0, 10, 0.5, 2.0)]
+        self.metrics([{**record, "loss": None} for record in records])
+        found = self.report()[2]
+        self.assertTrue(math.isnan(found[b"test/loss", 10][1]) and math.isnan(found[b"train/loss", 10][1]))
+        for record in records:
+            del record["loss"]
+        self.metrics(records)
+        self.assertEqual({tag for tag, _ in self.report()[2] if tag.endswith(b"loss")}, set())
+
+    def test_images_alone_will_do(self):
+        for name in ("summary.json", "metrics.jsonl", "cluster.textproto"):
+            (self.path / name).unlink()
+        status, errors, found = self.report()
+        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual(sorted(found), [(b"images/digits", 20), (b"images/digits", 300)])
+
+    def test_damaged_images_are_named_and_the_others_are_there(self):
+        (self.path / "images/digits/40.png").write_bytes(b"GIF89a")
+        (self.path / "images/digits/last.png").write_bytes(grey_png(2, 2))
+        (self.path / "images/digits/50.png.17.part").write_bytes(b"")
+        status, errors, found = self.report()
+        self.assertEqual(status, 1)
+        self.assertIn("digits/40.png: it is no PNG of grey or color", errors)
+        self.assertIn("digits/last.png: its name is no step", errors)
+        self.assertEqual(errors.count("\n"), 2)
+        self.assertEqual(len([tag for tag, _ in found if tag == b"images/digits"]), 2)
+
+    def test_damaged_metrics_are_named(self):
+        self.metrics([evaluation(1, 0.5)], end='{"kind":"eval","st')
+        status, errors, found = self.report()
+        self.assertEqual((status, found), (1, None))
+        self.assertRegex(errors, r"my-run/metrics\.jsonl:2: .*run this run again")
+
+    def test_one_of_an_experiment_has_its_start(self):
+        (self.path / "run.json").write_text('{"started": "2026-01-02T03:04:05Z"}', encoding="utf-8")
+        self.assertEqual(self.report()[2][b"test/accuracy", 10][0], 1767323047.0)
 
 
 class BadInput(unittest.TestCase):
@@ -615,20 +730,29 @@ class Command(unittest.TestCase):
     def test_help_and_exit_statuses(self):
         done = self.run_script("--help")
         self.assertEqual(done.returncode, 0)
-        self.assertIn("EXPERIMENT_DIR", done.stdout)
+        self.assertIn("folder with experiment.json and runs/, or that of a run", done.stdout)
         wrong = self.run_script()
         self.assertEqual(wrong.returncode, 2)
         missing = self.run_script("/nonexistent/experiment")
         self.assertEqual((missing.returncode, missing.stdout), (1, ""))
         self.assertIn("/nonexistent/experiment/experiment.json: there is no such file", missing.stderr)
+        self.assertIn("give the folder that `slackline compare` or `slackline run` wrote", missing.stderr)
 
     def test_without_matplotlib_it_says_what_to_install(self):
         # An interpreter without site packages: none of the three is found.
         script = str(SCRIPT_FOLDER / "slackline_report.py")
-        command = [sys.executable, "-B", "-I", "-S", script, "anything"]
+        command = [sys.executable, "-B", "-E", "-S", script, "anything"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 1)
         self.assertIn("apt-get install python3-matplotlib python3-numpy python3-scipy", done.stderr)
+
+    def test_of_a_run_nothing_needs_to_be_installed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "metrics.jsonl").write_text("", encoding="utf-8")
+            script = str(SCRIPT_FOLDER / "slackline_report.py")
+            command = [sys.executable, "-B", "-E", "-S", script, folder]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual((done.returncode, done.stdout), (0, f"{folder}/tensorboard\n"), done.stderr)
 
 
 if __name__ == "__main__":

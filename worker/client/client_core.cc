@@ -32,6 +32,17 @@ std::pair<Clock, Clock> ClientCore::PullResult::ShardClocks() const {
   return {smallest, largest};
 }
 
+ClientCore::TableValues ClientCore::PullResult::Of(TableId table) const {
+  TableValues values{.table = table, .pieces = {}};
+  for (const ShardRange& range : view->ShardsOf(table)) {
+    const ShardValue& shard = shards[static_cast<size_t>(range.shard)];
+    values.pieces.push_back({.shard = range.shard,
+                             .version = shard.version,
+                             .values = shard.values});
+  }
+  return values;
+}
+
 ClientCore::ClientCore(const Options& options, std::shared_ptr<const View> view)
     : options_(options),
       view_(std::move(view)),
@@ -202,7 +213,10 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
       return;
     }
     unit.shards.push_back(new_shard);
-    ++pending_pulls_[unit.pull_id].missing;
+    PendingPull& pending = pending_pulls_[unit.pull_id];
+    ++pending.missing;
+    ++pending
+          .missing_of[static_cast<size_t>(view_->shard(ShardId{kept}).table)];
   };
   for (auto& [owner, link] : links_) {
     cut_push(link.open);
@@ -411,6 +425,18 @@ Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
   push_clock_ = start;
   EndClock(now, effects);
   return start;
+}
+
+bool ClientCore::HasBrought(uint64_t pull_id, TableId table) const {
+  const auto pending = pending_pulls_.find(pull_id);
+  return pending != pending_pulls_.end() &&
+         pending->second.missing_of[static_cast<size_t>(table)] == 0;
+}
+
+std::optional<ClientCore::TableValues> ClientCore::BroughtBy(
+    uint64_t pull_id, TableId table) const {
+  if (!HasBrought(pull_id, table)) return std::nullopt;
+  return pending_pulls_.at(pull_id).result.Of(table);
 }
 
 void ClientCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
@@ -715,6 +741,10 @@ uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
   pending.result.shards.resize(next_seq_.size());
   pending.result.view = view_;
   pending.missing = view_->shard_count();
+  for (int table = 0; table < view_->proto().table_size(); ++table) {
+    pending.missing_of.push_back(
+        static_cast<int32_t>(view_->ShardsOf(TableId{table}).size()));
+  }
   std::map<Owner, PullUnit> open;
   const auto close = [&](Owner owner, PullUnit& unit) {
     if (unit.shards.empty()) return;
@@ -907,6 +937,9 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
   link.pull_heard = now;
   const auto pending = pending_pulls_.find(unit.pull_id);
   pending->second.result.shards[shard] = std::move(value);
+  const TableId table = view_->shard(ShardId{shard}).table;
+  if (--pending->second.missing_of[static_cast<size_t>(table)] == 0)
+    effects->brought.push_back({.pull_id = unit.pull_id, .table = table});
   if (--pending->second.missing > 0) return true;
   effects->pulled.push_back(std::move(pending->second.result));
   pending_pulls_.erase(pending);

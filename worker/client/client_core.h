@@ -91,12 +91,28 @@ class ClientCore {
     Payload values;
     std::vector<Payload> slots;  // Of PullState().
   };
+  // The parameters of one table, in the order of its elements.
+  struct TableValues {
+    struct Piece {
+      ShardId shard{};
+      Version version = 0;
+      Payload values;
+    };
+    TableId table{};
+    std::vector<Piece> pieces;
+  };
   struct PullResult {
     uint64_t pull_id = 0;
     std::vector<ShardValue> shards;    // By shard id.
     std::shared_ptr<const View> view;  // Whose shards these are.
     // The smallest and the largest clock of a shard.
     std::pair<Clock, Clock> ShardClocks() const;
+    TableValues Of(TableId table) const;
+  };
+  // All shards of a table have come, of a pull that may be under way.
+  struct Brought {
+    uint64_t pull_id = 0;
+    TableId table{};
   };
   struct Send {
     Owner to;
@@ -104,6 +120,7 @@ class ClientCore {
   };
   struct Effects {
     std::vector<Send> sends;
+    std::vector<Brought> brought;
     std::vector<PullResult> pulled;
     // The servers no longer know this incarnation: join again, with a new core.
     bool fenced = false;
@@ -137,6 +154,11 @@ class ClientCore {
   uint64_t JoinPull(absl::Time now, Effects* effects);
   // Declares the start clock at all shards that lag behind it, and returns it.
   Clock StartAt(const PullResult& joined, absl::Time now, Effects* effects);
+
+  // Whether the pull is under way and no shard of the table is missing; then,
+  // what it has brought of it.
+  bool HasBrought(uint64_t pull_id, TableId table) const;
+  std::optional<TableValues> BroughtBy(uint64_t pull_id, TableId table) const;
 
   // Declares at all shards that this worker has done with the clocks before
   // `clock`, which is none that it has pushed. The next push is of `clock`.
@@ -296,7 +318,8 @@ class ClientCore {
   };
   struct PendingPull {
     PullResult result;
-    int32_t missing = 0;
+    int32_t missing = 0;              // Shards.
+    std::vector<int32_t> missing_of;  // By table.
   };
 
   using Links = std::map<Owner, Link>;

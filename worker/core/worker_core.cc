@@ -36,6 +36,7 @@ void WorkerCore::Counts::Add(const Counts& other) {
   reduced += other.reduced;
   reduced_again += other.reduced_again;
   pulls_ahead += other.pulls_ahead;
+  begun_by_table += other.begun_by_table;
   late_starts += other.late_starts;
   uneven_starts += other.uneven_starts;
   skips += other.skips;
@@ -235,8 +236,18 @@ void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
   if (progress != client_progress_ || !client->pulled.empty())
     progress_at_ = now;
   client_progress_ = progress;
+  for (const ClientCore::Brought& brought : client->brought) {
+    if (brought.pull_id != pull_id_ || has_come_.empty()) continue;
+    // What has completed its pull comes with all of it.
+    std::optional<ClientCore::TableValues> values =
+        client_->BroughtBy(pull_id_, brought.table);
+    if (values.has_value()) TakeTable(*std::move(values), effects);
+  }
   for (ClientCore::PullResult& result : client->pulled)
     OnPulled(std::move(result), now, effects);
+  if (Over()) return;
+  if (state_ == State::kPulling && CanBeginByTable())
+    BeginComputing(nullptr, now, effects);
   ActWhenAcknowledged(now, effects);
 }
 
@@ -294,6 +305,13 @@ void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
         "the coordinator gave this worker up: ", member_.WhyFenced(now))));
   }
   if (!client_.has_value()) return Begin(now, effects);
+  if (!has_come_.empty()) {  // What has come counts for what is cut off it.
+    for (auto shard = static_cast<int32_t>(versions_.size());
+         shard < view->shard_count(); ++shard) {
+      versions_.push_back(
+          versions_[static_cast<size_t>(view->OriginOf(ShardId{shard}))]);
+    }
+  }
   ClientCore::Effects client;
   client_->OnView(view, now, &client);
   Perform(&client, now, effects);
@@ -480,6 +498,16 @@ void WorkerCore::OnPulled(ClientCore::PullResult result, absl::Time now,
     default:
       break;
   }
+  if (!has_come_.empty()) {
+    for (size_t table = 0; table < has_come_.size(); ++table) {
+      if (!has_come_[table])
+        TakeTable(pulled->Of(TableId{static_cast<int32_t>(table)}), effects);
+    }
+    has_come_.clear();
+    NoteExamplesPulled();
+    PullAhead(now, effects);
+    return;
+  }
   parameters_ = std::move(pulled);
   if (state_ == State::kPulling) StepOverServers(now, effects);
   if (state_ == State::kGiving) GoOnAfterGiving(now, effects);
@@ -555,7 +583,9 @@ void WorkerCore::OnLeased(const MemberCore::CallResult& answer, absl::Time now,
   } else {
     skip_to_ = std::min(reply.leased().skip_to(), kClockMax - 1);
   }
-  if (state_ == State::kLeasing) Decide(now, effects);
+  if (state_ == State::kLeasing) return Decide(now, effects);
+  if (state_ == State::kPulling && CanBeginByTable())
+    BeginComputing(nullptr, now, effects);
 }
 
 void WorkerCore::WaitForExamples(absl::Time now, Effects* effects) {
@@ -598,6 +628,7 @@ bool WorkerCore::HasExamples(absl::Time now, Effects* effects) {
 
 void WorkerCore::StepOverServers(absl::Time now, Effects* effects) {
   if (parameters_ == nullptr) {
+    if (CanBeginByTable()) return BeginComputing(nullptr, now, effects);
     Enter(State::kPulling, now);
     // One that runs ahead is still on its way.
     if (pull_id_ == 0) AskForParameters(clock_, now, effects);
@@ -609,22 +640,50 @@ void WorkerCore::StepOverServers(absl::Time now, Effects* effects) {
   }
   if (clock_ == EndOf(view()->proto())) return Decide(now, effects);
   if (!HasExamples(now, effects)) return;
+  BeginComputing(std::exchange(parameters_, nullptr), now, effects);
+}
+
+bool WorkerCore::CanBeginByTable() const {
+  return options_.step_by_table && pull_id_ != 0 &&
+         client_->HasBrought(pull_id_, TableId{0}) &&
+         clock_ != EndOf(view()->proto()) &&
+         // These look at all parameters before the step.
+         !RuleAt(view()->proto(), clock_).skips_ahead() &&
+         !(EvaluationIsDue() && IsChief()) &&
+         (!elastic() || examples_.has_value());
+}
+
+void WorkerCore::BeginComputing(Parameters parameters, absl::Time now,
+                                Effects* effects) {
   TellLaterClock(now, effects);
   if (Over()) return;
-  // The parameters have this worker's steps before that clock.
-  done_ =
-      std::max(done_, given_ - examples_.has_value() - (pulled_own_ < clock_));
-  EvaluateIfDue(parameters_, effects);
-  versions_.clear();
-  for (const ClientCore::ShardValue& value : parameters_->shards)
-    versions_.push_back(value.version);
+  EvaluateIfDue(parameters, effects);
   if (!has_begun_) SayWhereItGoesOn(clock_, now, effects);
   Enter(State::kComputing, now);
-  effects->actions.push_back(
-      Compute{.clock = clock_,
-              .parameters = std::exchange(parameters_, nullptr),
-              .examples = examples_});
-  PullAhead(now, effects);
+  versions_.clear();
+  effects->actions.push_back(Compute{
+      .clock = clock_, .parameters = parameters, .examples = examples_});
+  if (parameters != nullptr) {
+    for (const ClientCore::ShardValue& value : parameters->shards)
+      versions_.push_back(value.version);
+    NoteExamplesPulled();
+    return PullAhead(now, effects);
+  }
+  ++counts_.begun_by_table;
+  versions_.assign(static_cast<size_t>(view()->shard_count()), 0);
+  has_come_.assign(static_cast<size_t>(view()->proto().table_size()), false);
+  for (int32_t table = 0; table < view()->proto().table_size(); ++table) {
+    std::optional<ClientCore::TableValues> values =
+        client_->BroughtBy(pull_id_, TableId{table});
+    if (values.has_value()) TakeTable(*std::move(values), effects);
+  }
+}
+
+void WorkerCore::TakeTable(ClientCore::TableValues values, Effects* effects) {
+  has_come_[static_cast<size_t>(values.table)] = true;
+  for (const ClientCore::TableValues::Piece& piece : values.pieces)
+    versions_[static_cast<size_t>(piece.shard)] = piece.version;
+  effects->tables.push_back(std::move(values));
 }
 
 void WorkerCore::PullAhead(absl::Time now, Effects* effects) {
@@ -649,8 +708,8 @@ bool WorkerCore::HasRoom(size_t bytes) const {
   return waiting == 0 || waiting + bytes <= options_.unacknowledged_bytes_max;
 }
 
-void WorkerCore::SetWaitsForRoom(bool waits, absl::Time now) {
-  waits_for_room_ = waits;
+void WorkerCore::SetNeed(Need need, absl::Time now) {
+  need_ = need;
   progress_at_ = now;
 }
 
@@ -658,6 +717,8 @@ absl::Status WorkerCore::OnGradient(TableId table, const Payload& gradient,
                                     double rate_factor, absl::Time now,
                                     Effects* effects) {
   if (state_ != State::kComputing) return absl::OkStatus();
+  SL_CHECK(has_come_.empty() || has_come_.at(static_cast<size_t>(table)),
+           "a gradient of a table whose parameters have not come");
   ClientCore::Effects client;
   SL_RETURN_IF_ERROR(client_->Push(clock_, table, gradient, rate_factor,
                                    versions_, now, &client));
@@ -667,7 +728,9 @@ absl::Status WorkerCore::OnGradient(TableId table, const Payload& gradient,
 }
 
 void WorkerCore::OnComputed(double loss, absl::Time now, Effects* effects) {
-  if (state_ == State::kComputing) StepDone(loss, now, effects);
+  if (state_ != State::kComputing) return;
+  SL_CHECK(has_come_.empty(), "a step without all of its parameters");
+  StepDone(loss, now, effects);
 }
 
 void WorkerCore::StepDone(double loss, absl::Time now, Effects* effects) {
@@ -699,13 +762,17 @@ void WorkerCore::StepDone(double loss, absl::Time now, Effects* effects) {
   Decide(now, effects);
 }
 
-void WorkerCore::EvaluateIfDue(const Parameters& parameters, Effects* effects) {
+bool WorkerCore::EvaluationIsDue() const {
   const Clock every = options_.evaluate_every;
   const bool due = skipped_.has_value()
                        ? skipped_->first / every < clock_ / every
                        : clock_ % every == 0;
   // The final model is evaluated at the end anyhow.
-  if (!due || clock_ == EndOf(view()->proto()) || clock_ == evaluated_) return;
+  return due && clock_ != EndOf(view()->proto()) && clock_ != evaluated_;
+}
+
+void WorkerCore::EvaluateIfDue(const Parameters& parameters, Effects* effects) {
+  if (!EvaluationIsDue()) return;
   evaluated_ = clock_;
   if (!IsChief()) return;
   effects->actions.push_back(
@@ -1045,7 +1112,7 @@ bool WorkerCore::WaitsForOthers() const {
     case State::kReported:
       return true;
     case State::kComputing:
-      return waits_for_room_;
+      return need_ != Need::kNothing;
     default:
       return false;
   }
@@ -1066,7 +1133,7 @@ std::string WorkerCore::WaitingText(absl::Time now) const {
     case State::kDraining:
       return with_client("pushes to be acknowledged");
     case State::kComputing:
-      return with_client("room to push");
+      return with_client(need_ == Need::kRoom ? "room to push" : "parameters");
     case State::kReported:
       return "the coordinator to end the job";
     case State::kDone:
@@ -1122,7 +1189,7 @@ run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
       is(P::WORKING, "making the initial values");
       break;
     case State::kComputing:
-      if (waits_for_room_) {
+      if (need_ != Need::kNothing) {
         waits();
       } else {
         is(P::WORKING, absl::StrCat("computing step ", clock_));

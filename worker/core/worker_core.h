@@ -43,6 +43,9 @@ class WorkerCore {
     ClientCore::Options client;  // Who we are is filled in.
     Clock evaluate_every = 1;    // Steps from one evaluation to the next.
     bool pull_ahead = false;     // As config::Sync.
+    // Steps over servers begin when the first table has come; the driver waits
+    // for each of the others where it needs it (Effects::tables).
+    bool step_by_table = false;
     config::Train train;         // Stop rules; what to do with NaN.
     // A gradient has to wait while this much is not acknowledged.
     size_t unacknowledged_bytes_max = 256 << 20;
@@ -65,6 +68,8 @@ class WorkerCore {
   // more.
   struct Compute {
     Clock clock = 0;
+    // Null: they come in Effects::tables, from here on, each table once, and
+    // OnGradient() of a table after that.
     Parameters parameters;
     // With elastic sampling: of these examples.
     std::optional<ExampleRange> examples = {};
@@ -135,6 +140,8 @@ class WorkerCore {
     // Answers to Call()s of the driver.
     std::vector<MemberCore::CallResult> answers;
     std::vector<std::string> log;  // Sentences for people.
+    // Of the last Compute that came without its parameters.
+    std::vector<ClientCore::TableValues> tables;
     // Everything that was pulled; the actions carry what the driver needs.
     std::vector<Parameters> pulled;
   };
@@ -220,8 +227,9 @@ class WorkerCore {
   }
   // Whether OnGradient() may bring so many bytes now.
   bool HasRoom(size_t bytes) const;
-  // Says that a gradient waits for room, or no longer.
-  void SetWaitsForRoom(bool waits, absl::Time now);
+  // What the driver cannot go on without in a step.
+  enum class Need { kNothing, kRoom, kParameters };
+  void SetNeed(Need need, absl::Time now);
 
   // ---- Where it is ----------------------------------------------------------
 
@@ -255,6 +263,7 @@ class WorkerCore {
     int64_t reduced = 0;  // Of the steps: by all-reduce.
     int64_t reduced_again = 0;  // Sums of gradients that were there already.
     int64_t pulls_ahead = 0;
+    int64_t begun_by_table = 0;  // Of the steps: before all parameters came.
     int64_t late_starts = 0;    // Started at a clock above 0.
     int64_t uneven_starts = 0;  // Some shard lagged behind the start clock.
     int64_t skips = 0;          // To the others' clock.
@@ -327,6 +336,11 @@ class WorkerCore {
   void Act(const PhaseFollower::Decision& decision, absl::Time now,
            Effects* effects);
   void StepOverServers(absl::Time now, Effects* effects);
+  // The first table has come, and nothing but the computation needs the rest.
+  bool CanBeginByTable() const;
+  void BeginComputing(Parameters parameters, absl::Time now, Effects* effects);
+  // Of the step that has begun without all parameters.
+  void TakeTable(ClientCore::TableValues values, Effects* effects);
   // In BACKUP, with parameters_: if the others are ahead, so that this worker's
   // gradients would come too late, it skips the clocks until theirs, at most
   // once for each step that it does. True if it has; then clock_ is another.
@@ -339,6 +353,12 @@ class WorkerCore {
                 Effects* effects);
   // The coordinator has to know how far it is, for those who find no examples.
   void TellLaterClock(absl::Time now, Effects* effects);
+  // The parameters of the step have come, and with them this worker's steps
+  // before them.
+  void NoteExamplesPulled() {
+    done_ = std::max(done_,
+                     given_ - examples_.has_value() - (pulled_own_ < clock_));
+  }
   // Every gradient so far is where it has to be: so are the examples.
   void NoteExamplesDone() { done_ = given_ - examples_.has_value(); }
   // Over servers, at the parameters of a step: true if there are examples for
@@ -354,7 +374,7 @@ class WorkerCore {
   bool StopsAtNonfinite() const {
     return options_.train.nonfinite() != config::Train::SKIP;
   }
-  // Ends the job, for everybody.
+  bool EvaluationIsDue() const;
   void EvaluateIfDue(const Parameters& parameters, Effects* effects);
   void StepByAllReduce(absl::Time now, Effects* effects);
   void BeginConnecting(absl::Time now, Effects* effects);
@@ -401,6 +421,9 @@ class WorkerCore {
   Clock pulled_own_ = 0;   // It has this worker's pushes before that clock.
   Parameters parameters_;  // Of clock_.
   std::vector<Version> versions_;  // Of the parameters that it computes at.
+  // Of the step that has begun without all parameters: which tables have come.
+  // Empty: no such step, or they have all come.
+  std::vector<bool> has_come_;
   // Between two steps: where it has skipped clocks from, and to.
   std::optional<std::pair<Clock, Clock>> skipped_;
   // Elastic sampling: of the next step, or of the one that is done now.
@@ -424,7 +447,7 @@ class WorkerCore {
   int failed_connects_ = 0;      // In a row.
   uint64_t waited_view_ = 0;     // A newer one is waited for.
   std::string waiting_for_;      // Completes "waits for ...".
-  bool waits_for_room_ = false;
+  Need need_ = Need::kNothing;
   Change change_;
   std::set<uint64_t> unheeded_;  // Calls whose answers do not matter.
   uint64_t leave_call_ = 0;

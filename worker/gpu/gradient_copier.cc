@@ -25,7 +25,26 @@ PinnedPool::Allocator CudaAllocator() {
           .release = [](void* memory) { (void)cudaFreeHost(memory); }};
 }
 
+std::optional<HalfType> RoundingOf(config::Sync::PushType type) {
+  if (type == config::Sync::BFLOAT16) return HalfType::kBfloat16;
+  if (type == config::Sync::FLOAT16) return HalfType::kFloat16;
+  return std::nullopt;
+}
+
 }  // namespace
+
+GradientCopier::Options GradientCopier::OptionsFor(
+    absl::Span<const int64_t> table_elements, config::Sync::PushType push_type,
+    absl::Duration timeout) {
+  Options options{.round_to = RoundingOf(push_type), .timeout = timeout};
+  for (const int64_t elements : table_elements) {
+    options.elements_max = std::max(options.elements_max, elements);
+    // Of this step, of the last one, and on the way between.
+    options.pinned_bytes_max +=
+        3 * PinnedPool::SizeFor(static_cast<size_t>(elements) * sizeof(float));
+  }
+  return options;
+}
 
 absl::StatusOr<std::unique_ptr<GradientCopier>> GradientCopier::Create(
     const Options& options) {
@@ -85,6 +104,14 @@ absl::Status GradientCopier::StartAfter(cudaStream_t producer, Source source) {
                  absl::StrCat("copy of ", bytes, " bytes to the host")));
   return CudaStatus(cudaEventRecord(copy.done.get(), stream_.get()),
                     "record of an event");
+}
+
+bool GradientCopier::NextIsThere() const {
+  if (copies_.empty()) return false;
+  if (cudaEventQuery(copies_.front().done.get()) != cudaErrorNotReady)
+    return true;
+  (void)cudaGetLastError();  // "Not ready" counts as one.
+  return false;
 }
 
 absl::StatusOr<GradientCopier::Copy> GradientCopier::Next() {

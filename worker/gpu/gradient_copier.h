@@ -22,8 +22,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/floats/half.h"
 #include "common/payload.h"
+#include "proto/cluster.pb.h"
 #include "worker/gpu/cuda_handles.h"
 #include "worker/gpu/pinned_pool.h"
 
@@ -37,11 +39,15 @@ class GradientCopier {
     std::optional<HalfType> round_to;
     int64_t elements_max = 0;  // Of one copy.
     // Of pinned memory, kept until the end; beyond it copies use ordinary
-    // memory, and are slower. Three times the bytes of a step are enough if the
-    // gradients of at most two steps are held.
+    // memory, and are slower.
     size_t pinned_bytes_max = 0;
     absl::Duration timeout;  // Of Next().
   };
+  // For the gradients of tables of so many elements. Their pinned memory is
+  // enough if those of at most two steps are held.
+  static Options OptionsFor(absl::Span<const int64_t> table_elements,
+                            config::Sync::PushType push_type,
+                            absl::Duration timeout);
   static absl::StatusOr<std::unique_ptr<GradientCopier>> Create(
       const Options& options);
   // Waits for the copies in flight.
@@ -61,6 +67,9 @@ class GradientCopier {
 
   // True if no copy was started that Next() has not returned.
   bool empty() const { return copies_.empty(); }
+
+  // Whether Next() would not wait. False if it may not be called.
+  bool NextIsThere() const;
 
   struct Copy {
     int id = 0;

@@ -4,9 +4,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <algorithm>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +14,7 @@
 #include "common/status.h"
 #include "worker/gpu/cuda_handles.h"
 #include "worker/gpu/gradient_copier.h"
+#include "worker/gpu/parameter_transfers.h"
 #include "worker/model/network.h"
 
 namespace slackline {
@@ -28,12 +27,6 @@ constexpr size_t kAlignment = 64;
 
 size_t RoundUp(size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-std::optional<HalfType> RoundingOf(config::Sync::PushType type) {
-  if (type == config::Sync::BFLOAT16) return HalfType::kBfloat16;
-  if (type == config::Sync::FLOAT16) return HalfType::kFloat16;
-  return std::nullopt;
 }
 
 // The same sums on every run and in every mode, in float32 throughout: products
@@ -52,40 +45,36 @@ class TorchCudaModel final : public CudaModel {
   static absl::StatusOr<std::unique_ptr<Model>> Create(
       std::unique_ptr<Network> network, const ModelOptions& options,
       const c10::cuda::CUDAStream& compute) {
-    GradientCopier::Options copier_options;
-    copier_options.round_to = RoundingOf(options.push_type);
-    copier_options.timeout = options.gpu_timeout;
-    copier_options.pinned_bytes_max = PinnedPool::SizeFor(sizeof(float));
-    size_t staging_bytes = 0;
-    std::vector<Table> tables;
+    std::vector<absl::Span<float>> parameters;
+    std::vector<int64_t> elements;
+    std::vector<std::string> gradient_names;
     for (const Tensor& tensor : network->tensors()) {
-      Table& table = tables.emplace_back();
-      table.gradient_name = absl::StrCat(
-          "gradient of ", network->tables()[tables.size() - 1].name());
-      table.staging_offset = staging_bytes;
-      SL_ASSIGN_OR_RETURN(table.loaded, CreateCudaEvent());
-      staging_bytes += RoundUp(tensor.nbytes());
-      copier_options.elements_max =
-          std::max<int64_t>(copier_options.elements_max, tensor.numel());
-      // Of this step, of the last one, and on the way between.
-      copier_options.pinned_bytes_max +=
-          3 * PinnedPool::SizeFor(tensor.nbytes());
+      gradient_names.push_back(absl::StrCat(
+          "gradient of ", network->tables()[elements.size()].name()));
+      elements.push_back(tensor.numel());
+      parameters.emplace_back(tensor.data_ptr<float>(),
+                              static_cast<size_t>(tensor.numel()));
     }
+    GradientCopier::Options copier_options = GradientCopier::OptionsFor(
+        elements, options.push_type, options.gpu_timeout);
+    // And for the loss.
+    copier_options.pinned_bytes_max += PinnedPool::SizeFor(sizeof(float));
     auto model = std::unique_ptr<TorchCudaModel>(
         new TorchCudaModel(std::move(network), options, compute));
-    model->tables_ = std::move(tables);
+    model->gradient_names_ = std::move(gradient_names);
     SL_ASSIGN_OR_RETURN(model->copier_, GradientCopier::Create(copier_options));
-    SL_ASSIGN_OR_RETURN(model->load_stream_, CreateCudaStream());
-    SL_ASSIGN_OR_RETURN(model->order_, CreateCudaEvent());
-    SL_ASSIGN_OR_RETURN(model->read_, CreateCudaEvent());
+    SL_ASSIGN_OR_RETURN(
+        model->transfers_,
+        ParameterTransfers::Create(std::move(parameters),
+                                   {.gpu = options.gpu,
+                                    .compute = compute.stream(),
+                                    .timeout = options.gpu_timeout}));
     SL_ASSIGN_OR_RETURN(model->batch_loaded_, CreateCudaEvent());
-    SL_ASSIGN_OR_RETURN(model->staging_, AllocatePinned(staging_bytes));
     return std::unique_ptr<Model>(std::move(model));
   }
 
   ~TorchCudaModel() override {
     // What is freed after this is no longer in use.
-    (void)cudaStreamSynchronize(load_stream_.get());
     (void)cudaStreamSynchronize(compute_stream());
   }
 
@@ -99,53 +88,23 @@ class TorchCudaModel final : public CudaModel {
   }
 
   absl::Span<float> parameter(int table) override {
-    const Tensor& tensor = network_->tensor(table);
-    UseLoaded(table);
-    return {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())};
+    transfers_->UseLoaded(table);
+    return transfers_->parameter(table);
   }
 
   void Load(int table, int64_t first_element, const Payload& values) override {
-    const Tensor& tensor = network_->tensor(table);
-    CheckLoad(table, tensor.numel(), first_element, values);
-    if (values.empty() || !failure_.ok()) return;
-    failure_ = StartLoad(tables_[static_cast<size_t>(table)],
-                         tensor.data_ptr<float>(), first_element, values);
+    transfers_->Load(table, first_element, values);
   }
 
   absl::Status Read(int table, absl::Span<float> out) override {
-    const Tensor& tensor = network_->tensor(table);
-    SL_CHECK(
-        static_cast<int64_t>(out.size()) == tensor.numel(),
-        absl::StrCat("read of ", out.size(), " elements of ", tensor.numel()));
-    SL_RETURN_IF_ERROR(failure_);
-    try {
-      const c10::cuda::CUDAGuard device(gpu_index());
-      // Behind the loads, and in their memory: they are done with it by then.
-      std::byte* const staged =
-          Staging(tables_[static_cast<size_t>(table)].staging_offset);
-      SL_RETURN_IF_ERROR(
-          MakeFollow(compute_stream(), load_stream_.get(), order_.get()));
-      SL_RETURN_IF_ERROR(CudaStatus(
-          cudaMemcpyAsync(staged, tensor.data_ptr<float>(), tensor.nbytes(),
-                          cudaMemcpyDeviceToHost, load_stream_.get()),
-          "copy of parameters to the host"));
-      SL_RETURN_IF_ERROR(
-          CudaStatus(cudaEventRecord(read_.get(), load_stream_.get()),
-                     "record of an event"));
-      SL_RETURN_IF_ERROR(WaitForEvent(read_.get(), options_.gpu_timeout,
-                                      "copy of parameters to the host"));
-      std::memcpy(out.data(), staged, tensor.nbytes());
-      return absl::OkStatus();
-    } catch (const std::exception& error) {
-      return LibTorchError("copy of parameters to the host", error);
-    }
+    return transfers_->Read(table, out);
   }
 
   absl::StatusOr<double> ForwardBackward(const Batch& batch,
                                          const GradientReady& ready) override {
     const Parameters::GradientSink sink = [&](int table, Tensor gradient) {
       failure_.Update(StartCopy(
-          table, tables_[static_cast<size_t>(table)].gradient_name, gradient));
+          table, gradient_names_[static_cast<size_t>(table)], gradient));
     };
     return Pass(batch, sink, ready);
   }
@@ -172,7 +131,7 @@ class TorchCudaModel final : public CudaModel {
           .loss_sum = network_->LossSum(scores, labels).item<double>(),
           .correct = network_->Classes(scores).eq(labels).sum().item<int64_t>(),
           .examples = batch.examples};
-      SL_RETURN_IF_ERROR(failure_);
+      SL_RETURN_IF_ERROR(transfers_->status());
       return evaluation;
     } catch (const std::exception& error) {
       return LibTorchError("evaluation", error);
@@ -186,14 +145,6 @@ class TorchCudaModel final : public CudaModel {
   }
 
  private:
-  struct Table {
-    std::string gradient_name;
-    size_t staging_offset = 0;  // Of its part of staging_.
-    CudaEvent loaded;           // Behind its last load.
-    bool load_pending = false;  // compute_ does not wait for `loaded` yet.
-    // Elements of its part of staging_ before this one may be on their way.
-    int64_t staged_end = 0;
-  };
   struct BatchOnDevice {
     Tensor inputs;
     Tensor labels;
@@ -203,55 +154,11 @@ class TorchCudaModel final : public CudaModel {
                  const c10::cuda::CUDAStream& compute)
       : options_(options),
         compute_(compute),
-        before_use_([this](int table) { UseLoaded(table); }),
+        before_use_([this](int table) { transfers_->UseLoaded(table); }),
         network_(std::move(network)) {}
 
   c10::DeviceIndex gpu_index() const {
     return static_cast<c10::DeviceIndex>(options_.gpu);
-  }
-  std::byte* Staging(size_t offset) const {
-    return static_cast<std::byte*>(staging_.get()) + offset;
-  }
-
-  // Makes what comes on compute_ come after the loads of the table so far.
-  void UseLoaded(int table_index) {
-    Table& table = tables_[static_cast<size_t>(table_index)];
-    if (!table.load_pending) return;
-    table.load_pending = false;
-    failure_.Update(
-        CudaStatus(cudaStreamWaitEvent(compute_stream(), table.loaded.get(), 0),
-                   "wait for loaded parameters"));
-  }
-
-  absl::Status StartLoad(Table& table, float* parameter, int64_t first_element,
-                         const Payload& values) {
-    const int64_t count = static_cast<int64_t>(values.size() / sizeof(float));
-    if (first_element < table.staged_end) {
-      SL_RETURN_IF_ERROR(WaitForEvent(table.loaded.get(), options_.gpu_timeout,
-                                      "copy of parameters to the GPU"));
-      table.staged_end = 0;
-    }
-    table.staged_end = std::max(table.staged_end, first_element + count);
-    std::byte* const staged =
-        Staging(table.staging_offset +
-                static_cast<size_t>(first_element) * sizeof(float));
-    std::memcpy(staged, values.data(), values.size());
-    try {
-      const c10::cuda::CUDAGuard device(gpu_index());
-      SL_RETURN_IF_ERROR(
-          MakeFollow(compute_stream(), load_stream_.get(), order_.get()));
-      SL_RETURN_IF_ERROR(CudaStatus(
-          cudaMemcpyAsync(parameter + first_element, staged, values.size(),
-                          cudaMemcpyHostToDevice, load_stream_.get()),
-          "copy of parameters to the GPU"));
-      SL_RETURN_IF_ERROR(
-          CudaStatus(cudaEventRecord(table.loaded.get(), load_stream_.get()),
-                     "record of an event"));
-      table.load_pending = true;
-      return absl::OkStatus();
-    } catch (const std::exception& error) {
-      return LibTorchError("copy of parameters to the GPU", error);
-    }
   }
 
   // With compute_ current.
@@ -312,8 +219,9 @@ class TorchCudaModel final : public CudaModel {
                               const Parameters::GradientSink& sink,
                               const GradientReady& ready) {
     SL_RETURN_IF_ERROR(network_->Check(batch));
-    gradients_.assign(tables_.size(), Tensor());
+    gradients_.assign(gradient_names_.size(), Tensor());
     SL_RETURN_IF_ERROR(failure_);
+    SL_RETURN_IF_ERROR(transfers_->status());
     try {
       const c10::cuda::CUDAStreamGuard on_compute(compute_);
       absl::StatusOr<double> loss = ForwardThenBackward(batch, sink, ready);
@@ -337,6 +245,7 @@ class TorchCudaModel final : public CudaModel {
     SL_RETURN_IF_ERROR(StartCopy(kLoss, "loss", objective.detach()));
     objective.backward();
     SL_RETURN_IF_ERROR(failure_);
+    SL_RETURN_IF_ERROR(transfers_->status());
     double loss = 0;
     while (!copier_->empty()) {
       SL_ASSIGN_OR_RETURN(GradientCopier::Copy copy, copier_->Next());
@@ -355,20 +264,16 @@ class TorchCudaModel final : public CudaModel {
   const c10::cuda::CUDAStream compute_;
   const std::function<void(int table)> before_use_;
   const std::unique_ptr<Network> network_;
-  std::vector<Table> tables_;
+  std::vector<std::string> gradient_names_;  // By table, for errors.
+  std::unique_ptr<ParameterTransfers> transfers_;
   std::unique_ptr<GradientCopier> copier_;
   std::vector<Tensor> gradients_;  // Of ForwardBackwardOnDevice().
-
-  CudaStream load_stream_;
-  CudaEvent order_;  // Free again after each use.
-  CudaEvent read_;
-  PinnedMemory staging_;  // As large as the parameters, for their transfers.
 
   PinnedMemory batch_staging_;
   size_t batch_staging_bytes_ = 0;
   CudaEvent batch_loaded_;
 
-  // The first one outside LibTorch. A GPU rarely works again after one.
+  // The first one of copies of gradients. A GPU rarely works again after one.
   absl::Status failure_;
 };
 

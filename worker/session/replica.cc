@@ -226,7 +226,8 @@ absl::Status Replica::AddNothing(Collective& group) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts) {
+absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts,
+                                            bool* group_failed) {
   // Of each rank: whether it counts, and its rate factor of each table.
   const size_t row = 1 + own_.size();
   const int ranks = group.world_size();
@@ -242,10 +243,10 @@ absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts) {
           static_cast<float>(own.rate_factor);
     }
   }
-  SL_RETURN_IF_ERROR(
-      Exchange(group, absl::MakeSpan(told), [&](absl::Span<float> numbers) {
-        return group.AllReduceAsync(numbers);
-      }));
+  SL_RETURN_IF_ERROR(Exchange(group, absl::MakeSpan(told), group_failed,
+                              [&](absl::Span<float> numbers) {
+                                return group.AllReduceAsync(numbers);
+                              }));
   int counted = 0;
   for (int rank = ranks - 1; rank >= 0; --rank) {
     if (row_of(rank)[0] == 0) continue;
@@ -264,19 +265,10 @@ absl::StatusOr<Replica::StepResult> Replica::Finish(Collective& group,
   SL_CHECK(Complete(), "a step without all of its gradients");
   const TimeSource time;
   const absl::Time computed = time.Now();
-  // The buckets are in use until the last operation is over.
-  absl::Status reduced;
-  for (const Collective::Ticket ticket : tickets_)
-    reduced.Update(group.Wait(ticket));
-  if (!reduced.ok()) {
-    *group_failed = true;
-    return reduced;
-  }
+  SL_RETURN_IF_ERROR(Wait(group, tickets_, group_failed));
   int counted = group.world_size();
   if (counts.has_value()) {
-    const absl::StatusOr<int> agreed = AgreeWhoCounts(group, *counts);
-    *group_failed = !agreed.ok();
-    SL_ASSIGN_OR_RETURN(counted, agreed);
+    SL_ASSIGN_OR_RETURN(counted, AgreeWhoCounts(group, *counts, group_failed));
   }
   StepResult result{
       .wait_seconds = absl::ToDoubleSeconds(time.Now() - computed),
@@ -293,16 +285,12 @@ absl::StatusOr<Replica::StepResult> Replica::Finish(Collective& group,
     return result;
   }
   result.nonfinite = true;
-  absl::StatusOr<std::vector<Rank>> culprits = FindCulprits(group);
-  if (!culprits.ok()) {
-    *group_failed = true;
-    return culprits.status();
-  }
-  result.culprits = *std::move(culprits);
+  SL_ASSIGN_OR_RETURN(result.culprits, FindCulprits(group, group_failed));
   return result;
 }
 
-absl::StatusOr<std::vector<Rank>> Replica::FindCulprits(Collective& group) {
+absl::StatusOr<std::vector<Rank>> Replica::FindCulprits(Collective& group,
+                                                        bool* group_failed) {
   std::vector<absl::Span<const float>> gradients;
   for (const Gradient& own : own_) {
     gradients.emplace_back(reinterpret_cast<const float*>(own.values.data()),
@@ -311,10 +299,10 @@ absl::StatusOr<std::vector<Rank>> Replica::FindCulprits(Collective& group) {
   SL_ASSIGN_OR_RETURN(const bool finite, memory_->AllFinite(gradients));
   std::vector<float> guilty(static_cast<size_t>(group.world_size()), 0.0f);
   guilty[static_cast<size_t>(group.rank())] = finite ? 0.0f : 1.0f;
-  SL_RETURN_IF_ERROR(
-      Exchange(group, absl::MakeSpan(guilty), [&](absl::Span<float> numbers) {
-        return group.AllReduceAsync(numbers);
-      }));
+  SL_RETURN_IF_ERROR(Exchange(group, absl::MakeSpan(guilty), group_failed,
+                              [&](absl::Span<float> numbers) {
+                                return group.AllReduceAsync(numbers);
+                              }));
   std::vector<Rank> culprits;
   for (size_t rank = 0; rank < guilty.size(); ++rank) {
     if (guilty[rank] > 0) culprits.push_back(Rank{static_cast<int32_t>(rank)});
@@ -355,17 +343,32 @@ absl::Status Replica::Apply(const Gradient& own, float scale, Clock clock) {
 }
 
 absl::Status Replica::Exchange(
-    Collective& group, absl::Span<float> numbers,
+    Collective& group, absl::Span<float> numbers, bool* group_failed,
     const std::function<Collective::Ticket(absl::Span<float>)>& start) {
   SL_ASSIGN_OR_RETURN(const FloatMemory::Array array,
                       memory_->Allocate(numbers.size()));
   SL_RETURN_IF_ERROR(memory_->CopyIn(numbers.data(), array.values));
-  SL_RETURN_IF_ERROR(group.Wait(start(array.values)));
+  const Collective::Ticket ticket = start(array.values);
+  SL_RETURN_IF_ERROR(
+      Wait(group, absl::MakeConstSpan(&ticket, 1), group_failed));
   return memory_->CopyOut(array.values, numbers.data());
 }
 
+absl::Status Replica::Wait(Collective& group,
+                           absl::Span<const Collective::Ticket> tickets,
+                           bool* group_failed) {
+  // Their memory is in use until the last one is over.
+  absl::Status done;
+  for (const Collective::Ticket ticket : tickets)
+    done.Update(group.Wait(ticket));
+  if (!done.ok()) *group_failed = true;
+  return done;
+}
+
 absl::StatusOr<Replica::CaughtUp> Replica::CatchUp(Collective& group,
-                                                   Clock clock) {
+                                                   Clock clock,
+                                                   bool* group_failed) {
+  *group_failed = false;
   const int ranks = group.world_size();
   const int self = static_cast<int>(group.rank());
   // Each rank's clock + 1, and how many versions it has: shards may have been
@@ -376,15 +379,16 @@ absl::StatusOr<Replica::CaughtUp> Replica::CatchUp(Collective& group,
   };
   PutNumber(static_cast<uint64_t>(clock + 1), place(self, 0));
   PutNumber(versions_.size(), place(self, 1));
-  SL_RETURN_IF_ERROR(
-      Exchange(group, absl::MakeSpan(told), [&](absl::Span<float> numbers) {
-        return group.AllReduceAsync(numbers);
-      }));
+  SL_RETURN_IF_ERROR(Exchange(group, absl::MakeSpan(told), group_failed,
+                              [&](absl::Span<float> numbers) {
+                                return group.AllReduceAsync(numbers);
+                              }));
   std::vector<Clock> known;
   for (int r = 0; r < ranks; ++r)
     known.push_back(static_cast<Clock>(GetNumber(place(r, 0))) - 1);
   const CatchUpPlan plan = PlanCatchUp(known, BeginsWithWorker(view_->proto()));
   if (plan.clock < 0) {
+    *group_failed = true;
     return absl::NotFoundError(
         "no worker of the group knows the job's parameters");
   }
@@ -401,10 +405,10 @@ absl::StatusOr<Replica::CaughtUp> Replica::CatchUp(Collective& group,
                 absl::MakeSpan(versions).subspan(s * kDigits, kDigits));
     }
   }
-  SL_RETURN_IF_ERROR(
-      Exchange(group, absl::MakeSpan(versions), [&](absl::Span<float> numbers) {
-        return group.BroadcastAsync(numbers, root);
-      }));
+  SL_RETURN_IF_ERROR(Exchange(group, absl::MakeSpan(versions), group_failed,
+                              [&](absl::Span<float> numbers) {
+                                return group.BroadcastAsync(numbers, root);
+                              }));
   // What arrives counts only once all of it is there; and a broadcast that
   // fails may spoil what it reads from.
   std::vector<absl::Span<float>> own;
@@ -422,10 +426,7 @@ absl::StatusOr<Replica::CaughtUp> Replica::CatchUp(Collective& group,
   std::vector<Collective::Ticket> tickets;
   for (const FloatMemory::Array& tensor : arrived)
     tickets.push_back(group.BroadcastAsync(tensor.values, root));
-  absl::Status received;
-  for (const Collective::Ticket ticket : tickets)
-    received.Update(group.Wait(ticket));
-  SL_RETURN_IF_ERROR(received);
+  SL_RETURN_IF_ERROR(Wait(group, tickets, group_failed));
   if (!plan.takes[static_cast<size_t>(self)]) return CaughtUp{.clock = clock};
   for (size_t i = 0; i < own.size(); ++i)
     SL_RETURN_IF_ERROR(memory_->Copy(arrived[i].values.data(), own[i]));

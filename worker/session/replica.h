@@ -92,12 +92,14 @@ class Replica {
 
   // Each rank tells its clock (-1 or more), and they do as PlanCatchUp() says:
   // those that are behind get the state of one who is not. After an error
-  // nothing has changed here, but the group has failed.
+  // `*group_failed` tells whether it is the group that failed, and then nothing
+  // has changed here.
   struct CaughtUp {
     Clock clock = 0;  // That all have.
     bool took_state = false;
   };
-  absl::StatusOr<CaughtUp> CatchUp(Collective& group, Clock clock);
+  absl::StatusOr<CaughtUp> CatchUp(Collective& group, Clock clock,
+                                   bool* group_failed);
 
  private:
   // What was added to the present step.
@@ -121,14 +123,20 @@ class Replica {
                                     std::optional<bool> counts,
                                     bool* group_failed);
   // How many ranks count. Gives our gradients the lowest one's rate factors.
-  absl::StatusOr<int> AgreeWhoCounts(Collective& group, bool counts);
+  absl::StatusOr<int> AgreeWhoCounts(Collective& group, bool counts,
+                                     bool* group_failed);
   absl::Status Apply(const Gradient& own, float scale, Clock clock);
   // Which ranks have a gradient with a NaN or an infinity.
-  absl::StatusOr<std::vector<Rank>> FindCulprits(Collective& group);
+  absl::StatusOr<std::vector<Rank>> FindCulprits(Collective& group,
+                                                 bool* group_failed);
   // Numbers of the host through the operation that `start` begins.
   absl::Status Exchange(
-      Collective& group, absl::Span<float> numbers,
+      Collective& group, absl::Span<float> numbers, bool* group_failed,
       const std::function<Collective::Ticket(absl::Span<float>)>& start);
+  // Not OK: the group has failed.
+  static absl::Status Wait(Collective& group,
+                           absl::Span<const Collective::Ticket> tickets,
+                           bool* group_failed);
 
   ParameterMemory& parameters_;
   const std::vector<UpdateRule> rules_;  // By table.

@@ -49,6 +49,7 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   WorkerCore::Options& core = loop.core;
   core.train = config.train();
   core.pull_ahead = config.sync().pull_ahead();
+  core.step_by_table = options.step_by_table;
   core.evaluate_every =
       EvaluationInterval(config.train(), options.length.steps_per_epoch);
   core.wait_timeout = absl::Milliseconds(limits.wait_timeout_ms());
@@ -129,7 +130,9 @@ struct Session::Life {
     bool on_device = false;
     absl::Time begin;                // Sleeping included.
     absl::Time computing;            // Without it.
-    std::vector<bool> has_gradient;  // By table.
+    std::vector<bool> has_parameters;  // By table.
+    std::vector<bool> has_gradient;    // By table.
+    absl::Duration waited;             // For parameters, since it began.
     int64_t examples = 0;
   };
 
@@ -154,6 +157,7 @@ struct Session::Life {
   }
 
   std::optional<Task> Next();
+  absl::Status WaitFor(int table);
   absl::Status Gradient(int table, Payload gradient, double rate_factor);
   absl::Status FinishStep(std::optional<double> loss);
   absl::StatusOr<Gathered> Gather(const GatherCall& call,
@@ -186,6 +190,7 @@ struct Session::Life {
   absl::Status Perform(const WorkerCore::Save& action,
                        std::optional<Task>* task);
 
+  absl::Status CheckTable(int table) const;
   absl::Status BeginStep(Clock clock, bool by_all_reduce,
                          const std::optional<ExampleRange>& examples,
                          std::optional<Task>* task);
@@ -346,6 +351,10 @@ absl::StatusOr<Session::Gathered> Session::Gather(const GatherCall& call,
     (void)life_->Next();
     over_ = !EndLife();
   }
+}
+
+absl::Status Session::WaitFor(int table) {
+  return life_ == nullptr ? absl::OkStatus() : life_->WaitFor(table);
 }
 
 absl::Status Session::Gradient(int table, Payload gradient,
@@ -536,9 +545,38 @@ absl::Status Session::Life::BeginStep(
       .on_device = by_all_reduce && parameters.gpu().has_value(),
       .begin = begin,
       .computing = loop.Now(),
+      .has_parameters = std::vector<bool>(parameters.tables().size(), true),
       .has_gradient = std::vector<bool>(parameters.tables().size()),
+      .waited = absl::ZeroDuration(),
       .examples = examples.has_value() ? examples->size() : options.batch_size};
   *task = Step{.clock = of, .on_device = step->on_device, .examples = examples};
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::CheckTable(int table) const {
+  const size_t tables = parameters.tables().size();
+  if (table >= 0 && static_cast<size_t>(table) < tables)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("table ", table, " is outside [0, ", tables, ")"));
+}
+
+absl::Status Session::Life::WaitFor(int table) {
+  SL_RETURN_IF_ERROR(CheckTable(table));
+  const auto index = static_cast<size_t>(table);
+  if (!step.has_value() || step->has_parameters[index]) return absl::OkStatus();
+  const absl::Time asked = loop.Now();
+  SL_ASSIGN_OR_RETURN(const ClientCore::TableValues values,
+                      loop.WaitForTable(TableId{table}));
+  const absl::Duration waited_for_it = loop.Now() - asked;
+  step->waited += waited_for_it;
+  report.AddWaitSeconds(absl::ToDoubleSeconds(waited_for_it));
+  int64_t element = 0;
+  for (const ClientCore::TableValues::Piece& piece : values.pieces) {
+    parameters.Load(table, element, piece.values);
+    element += static_cast<int64_t>(piece.values.size() / sizeof(float));
+  }
+  step->has_parameters[index] = true;
   return absl::OkStatus();
 }
 
@@ -546,12 +584,8 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
                                      double rate_factor) {
   if (!step.has_value())
     return absl::FailedPreconditionError("no step is open");
-  const absl::Span<const wire::Table> tables = parameters.tables();
-  if (table < 0 || static_cast<size_t>(table) >= tables.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("table ", table, " is outside [0, ", tables.size(), ")"));
-  }
-  const wire::Table& of = tables[static_cast<size_t>(table)];
+  SL_RETURN_IF_ERROR(CheckTable(table));
+  const wire::Table& of = parameters.tables()[static_cast<size_t>(table)];
   const size_t bytes = static_cast<size_t>(TableElements(of)) * sizeof(float);
   if (gradient.size() != bytes) {
     return absl::InvalidArgumentError(
@@ -567,6 +601,7 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
     return absl::InvalidArgumentError(absl::StrCat(
         "'", of.name(), "' has a gradient in step ", step->clock, " already"));
   }
+  SL_RETURN_IF_ERROR(WaitFor(table));
   if (table == 0 && !step->on_device &&
       HasBadGradient(parts.self.conditions, step->clock)) {
     gradient = WithNan(gradient);
@@ -600,8 +635,9 @@ absl::Status Session::Life::FinishStep(std::optional<double> loss) {
   const OpenStep done = *std::move(step);
   step.reset();
   const absl::Time computed_at = loop.Now();
-  last_compute = computed_at - done.computing;
-  report.AddComputeSeconds(absl::ToDoubleSeconds(computed_at - done.begin));
+  last_compute = computed_at - done.computing - done.waited;
+  report.AddComputeSeconds(
+      absl::ToDoubleSeconds(computed_at - done.begin - done.waited));
   if (done.by_all_reduce)
     return FinishReducing(done.clock, done.examples, loss);
   StepDone(done.clock, done.examples, loss);
@@ -664,9 +700,14 @@ absl::Status Session::Life::Perform(const WorkerCore::Compute& action,
   replica.reset();
   report.AddWaitSeconds(absl::ToDoubleSeconds(waited));
   ReachedClock(action.clock);
-  LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
-  return BeginStep(action.clock, /*by_all_reduce=*/false, action.examples,
-                   task);
+  const bool by_table = action.parameters == nullptr;
+  if (!by_table) LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
+  SL_RETURN_IF_ERROR(
+      BeginStep(action.clock, /*by_all_reduce=*/false, action.examples, task));
+  if (!by_table) return absl::OkStatus();
+  step->has_parameters.assign(step->has_parameters.size(), false);
+  std::get<Step>(**task).by_table = true;
+  return WaitFor(0);  // It has come.
 }
 
 // ---- By all-reduce
@@ -677,7 +718,8 @@ absl::Status Session::Life::MakeReplica() {
   const char* const instead =
       BeginsWithWorker(loop.view()->proto()) ? "" : ", or use bsp, ssp or asp";
   for (const WorkerProcess& worker : WorkerProcesses(options.config)) {
-    if ((worker.gpu >= 0) == gpu.has_value()) continue;
+    if (options.host_parameters || (worker.gpu >= 0) == gpu.has_value())
+      continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", static_cast<int>(options.rank), " and worker ", worker.rank,
         " cannot all-reduce, because one trains on a GPU and the other does "
@@ -840,9 +882,10 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
 
 absl::Status Session::Life::Perform(const WorkerCore::CatchUp& action,
                                     std::optional<Task>*) {
+  bool group_failed = false;
   const absl::StatusOr<Replica::CaughtUp> reached =
-      replica->CatchUp(*group, action.clock);
-  if (absl::IsFailedPrecondition(reached.status())) return reached.status();
+      replica->CatchUp(*group, action.clock, &group_failed);
+  if (!reached.ok() && !group_failed) return reached.status();
   if (!reached.ok()) {
     GroupLost(reached.status());
     return absl::OkStatus();

@@ -63,6 +63,12 @@ class Session {
     // Each step is given its examples, of these; `length` is then that of
     // workers that keep pace (job_length.h).
     std::optional<ElasticSampling> elastic = {};
+    // Steps over servers begin when the first table's parameters are there, and
+    // the program calls WaitFor() before it reads another's.
+    bool step_by_table = false;
+    // The parameters of all workers are the host's, also of those with
+    // device: CUDA. Else they are where the config says.
+    bool host_parameters = false;
   };
 
   // Everything handed over outlives the session. `to_coordinator` and
@@ -87,6 +93,9 @@ class Session {
     bool on_device = false;
     // With Options::elastic: of which examples. Else those of the clock.
     std::optional<ExampleRange> examples = {};
+    // The parameters come table by table: see WaitFor(). Only with
+    // Options::step_by_table, and where that is of use.
+    bool by_table = false;
   };
   // Evaluate these parameters, now or beside what comes next, and report them
   // with Evaluated(). The chief alone is asked.
@@ -109,9 +118,19 @@ class Session {
 
   // ---- In a step ------------------------------------------------------------
 
+  // Returns when the parameters of a table are those of this step. Until then
+  // its memory is not to be read or written, and what it has is of no use.
+  // Returns at once for the first table, for tables that were waited for, in
+  // steps that are not `by_table`, and between two steps.
+  //
+  // InvalidArgument: no such table. Other errors: the step is lost, as Next()
+  // will tell, and the memory may have parameters of two steps.
+  absl::Status WaitFor(int table);
+
   // The whole gradient of a table, float32, in the order of its parameter. It
   // is sent or summed from this memory, so nobody may change it any more; a
-  // copy is made nowhere. May wait until there is room for it.
+  // copy is made nowhere. May wait until there is room for it; and for the
+  // table's parameters, as WaitFor() does.
   //
   // `rate_factor`, from 0 to kRateFactorMax (common/optim/update_rule.h), is
   // multiplied with the learning rate of the table's optimizer and the factor

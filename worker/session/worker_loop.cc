@@ -63,12 +63,17 @@ void WorkerLoop::Take(WorkerCore::Effects* effects) {
             std::back_inserter(to_shards_));
   if (effects->view != nullptr) new_view_ = effects->view;
   // Waking a thread costs more than everything else here.
-  const bool news = waits_for_room_ || !effects->answers.empty() ||
-                    !effects->actions.empty() || !core_.ending().ok();
+  using Need = WorkerCore::Need;
+  const bool news = need_ == Need::kRoom ||
+                    (need_ == Need::kParameters && !effects->tables.empty()) ||
+                    !effects->answers.empty() || !effects->actions.empty() ||
+                    !core_.ending().ok();
   for (MemberCore::CallResult& answer : effects->answers) {
     const auto call = calls_.find(answer.call_id);
     if (call != calls_.end()) call->second = std::move(answer);
   }
+  for (ClientCore::TableValues& values : effects->tables)
+    tables_[values.table] = std::move(values);
   for (WorkerCore::Action& action : effects->actions) {
     actions_.push_back(
         std::make_unique<const WorkerCore::Action>(std::move(action)));
@@ -98,13 +103,10 @@ absl::Status WorkerLoop::Push(TableId table, const Payload& gradient,
   bool news = false;
   {
     MutexLock lock(mutex_);
-    while (core_.ending().ok() && !core_.HasRoom(gradient.size())) {
-      if (!waits_for_room_) core_.SetWaitsForRoom(true, Now());
-      waits_for_room_ = true;
-      lock.Wait(changed_);
-    }
-    if (waits_for_room_) core_.SetWaitsForRoom(false, Now());
-    waits_for_room_ = false;
+    WaitUntil(lock, WorkerCore::Need::kRoom,
+              [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                return core_.HasRoom(gradient.size());
+              });
     if (!core_.ending().ok()) return core_.ending();
     WorkerCore::Effects effects;
     const absl::Status pushed =
@@ -115,6 +117,17 @@ absl::Status WorkerLoop::Push(TableId table, const Payload& gradient,
   }
   if (news) waker_.Wake();
   return absl::OkStatus();
+}
+
+absl::StatusOr<ClientCore::TableValues> WorkerLoop::WaitForTable(
+    TableId table) {
+  MutexLock lock(mutex_);
+  WaitUntil(lock, WorkerCore::Need::kParameters,
+            [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+              return tables_.count(table) > 0;
+            });
+  if (!core_.ending().ok()) return core_.ending();
+  return std::move(tables_.extract(table).mapped());
 }
 
 absl::Status WorkerLoop::Sleep(absl::Duration time) {

@@ -60,6 +60,9 @@ class WorkerLoop {
   // WorkerCore::OnGradient(), once there is room for it. Returns before it is
   // sent. ending() if the worker is to stop.
   absl::Status Push(TableId table, const Payload& gradient, double rate_factor);
+  // The parameters of a table in a step that has begun without them; once for
+  // each. Waits for them. ending() if the worker is to stop.
+  absl::StatusOr<ClientCore::TableValues> WaitForTable(TableId table);
   // Returns after that time, or as soon as the worker is to stop, with
   // ending().
   absl::Status Sleep(absl::Duration time);
@@ -114,6 +117,17 @@ class WorkerLoop {
            new_view_ != nullptr;
   }
   absl::Status WhyGroupIsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The trainer thread needs something to go on in a step, until `there`.
+  template <typename There>
+  void WaitUntil(MutexLock& lock, WorkerCore::Need need, const There& there)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!core_.ending().ok() || there()) return;
+    core_.SetNeed(need, Now());
+    need_ = need;
+    while (core_.ending().ok() && !there()) lock.Wait(changed_);
+    need_ = WorkerCore::Need::kNothing;
+    core_.SetNeed(need_, Now());
+  }
 
   // Communication thread.
   void Run();
@@ -144,7 +158,10 @@ class WorkerLoop {
       ABSL_GUARDED_BY(mutex_);
   uint64_t abort_group_ ABSL_GUARDED_BY(mutex_) = 0;
   std::function<void(const absl::Status&)> abort_ ABSL_GUARDED_BY(mutex_);
-  bool waits_for_room_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of the step that the trainer is at; those that it has not waited for yet.
+  std::map<TableId, ClientCore::TableValues> tables_ ABSL_GUARDED_BY(mutex_);
+  // What the trainer thread waits for in a step.
+  WorkerCore::Need need_ ABSL_GUARDED_BY(mutex_) = WorkerCore::Need::kNothing;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;

@@ -55,16 +55,18 @@ WorkerPlace::WorkerPlace(const MemberFlags& flags,
 absl::Status WorkerPlace::Train(
     const Work& work, ParameterMemory* parameters,
     const std::function<absl::Status(Session&)>& train) {
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<ConnectedSession> connected,
-                      ConnectedSession::Create({.config = config_,
-                                                .rank = Rank{self().rank},
-                                                .time = time_,
-                                                .out = flags_.out,
-                                                .length = work.length,
-                                                .batch_size = work.batch_size,
-                                                .data = work.data,
-                                                .elastic = work.elastic},
-                                               self(), parameters));
+  SL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ConnectedSession> connected,
+      ConnectedSession::Create({.config = config_,
+                                .rank = Rank{self().rank},
+                                .time = time_,
+                                .out = flags_.out,
+                                .length = work.length,
+                                .batch_size = work.batch_size,
+                                .data = work.data,
+                                .elastic = work.elastic,
+                                .step_by_table = work.step_by_table},
+                               self(), parameters));
   interruptible_.Set(&connected->session());
   absl::Status trained = train(connected->session());
   interruptible_.Set(nullptr);

@@ -57,7 +57,9 @@ class WorkerPlace {
     LearningRateSchedule::JobLength length;
     int64_t batch_size = 1;
     std::string data;
-    std::optional<ElasticSampling> elastic = {};  // As in Session::Options.
+    // As in Session::Options.
+    std::optional<ElasticSampling> elastic = {};
+    bool step_by_table = false;
   };
   absl::Status Train(const Work& work, ParameterMemory* parameters,
                      const std::function<absl::Status(Session&)>& train);

@@ -252,15 +252,19 @@ void AddReport(const Invocation& invocation, CLI::App* app, int* exit_code) {
   report->bin_dir = invocation.bin_dir;
   CLI::App* const command = app->add_subcommand(
       "report",
-      "Makes the report of an experiment again, from what its folder has.");
+      "Makes the report of an experiment again, from what its folder has. Of "
+      "a single run, TensorBoard files of its metrics and images, also while "
+      "it goes on.");
   command
       ->add_option("DIR", report->folder,
-                   "Folder that compare or ablate has written")
+                   "Folder that compare, ablate or run has written")
       ->required();
   command->add_option("--bin-dir", report->bin_dir,
                       "Folder of slackline_report.py; default: that of "
                       "slackline itself");
-  command->footer("Example: slackline report experiments/modes");
+  command->footer(
+      "Examples: slackline report experiments/modes\n"
+      "          slackline report runs/mine && tensorboard --logdir runs");
   command->callback([=] { *exit_code = MakeReport(*report); });
 }
 

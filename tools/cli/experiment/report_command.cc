@@ -1,6 +1,7 @@
 #include "tools/cli/experiment/report_command.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -61,6 +62,10 @@ int MakeReport(const ReportOptions& options) {
     return kExitFailed;
   }
   if (exit->ok()) {
+    std::error_code error;
+    // Of a run there are only TensorBoard files.
+    if (!std::filesystem::exists(options.folder + "/experiment.json", error))
+      return kExitDone;
     const absl::StatusOr<std::string> table = ResultsTable(options.folder);
     if (table.ok()) {
       std::fwrite(table->data(), 1, table->size(), stdout);

@@ -1,6 +1,7 @@
 """The parts of slackline_report.py, each with one reason to exist.
 
-load        the folder of an experiment, checked, as values
+load        the folder of an experiment or of a run, checked, as values
+files       files that are whole at every time
 statistics  intervals, tests, corrections: numbers in, numbers out
 curves      the metrics of several seeds as one curve with a band
 results     what the report says in numbers, and the files of them

@@ -1,5 +1,6 @@
 """Reads the folder of an experiment: experiment.json, and of each run run.json,
-summary.json, metrics.jsonl and cluster.textproto.
+summary.json, metrics.jsonl, cluster.textproto and images/NAME/STEP.png. Reads
+the folder of a single run, too, which has no run.json.
 
 What is optional and missing is None or empty. A file that is damaged costs its
 run, which then has state DAMAGED, and leaves one line in Experiment.problems;
@@ -11,6 +12,7 @@ import json
 import math
 import pathlib
 import re
+import struct
 from typing import Any
 
 FINISHED = "finished"
@@ -26,8 +28,8 @@ class LoadError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A line of metrics.jsonl. What the line has not is NaN: a loss that is not
-    a number is written as null."""
+    """A line of metrics.jsonl. What the line has not is NaN, and so is a loss that is
+    not a number, which is written as null."""
 
     kind: str  # "eval" or "train"
     rank: int
@@ -35,9 +37,23 @@ class Record:
     epoch: float
     seconds: float  # Since the job started to run.
     loss: float
+    has_loss: bool  # A program of one's own may have none.
     accuracy: float  # Of "eval".
     examples_per_second: float  # Of "train".
     values: dict[str, float]  # Figures by the names of the workers' program.
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """What a worker's program gave to job.log_image()."""
+
+    name: str
+    step: int
+    written: float  # Seconds since 1970.
+    height: int
+    width: int
+    channels: int
+    png: bytes
 
 
 @dataclasses.dataclass
@@ -53,6 +69,7 @@ class Run:
     config: str = ""  # Cluster config as text.
     summary: dict = dataclasses.field(default_factory=dict)
     records: list[Record] = dataclasses.field(default_factory=list)
+    images: list[Image] = dataclasses.field(default_factory=list)
 
     def evaluations(self) -> list[Record]:
         """By step; of two at one step the later one."""
@@ -129,10 +146,37 @@ def number(value: Any) -> float:
     return float(value)
 
 
+def is_run(folder: pathlib.Path) -> bool:
+    """Of a single run, not of an experiment."""
+    if (folder / "experiment.json").exists():
+        return False
+    return (folder / "metrics.jsonl").exists() or (folder / "images").is_dir()
+
+
+def load_run(folder: pathlib.Path, problems: list[str]) -> Run:
+    """A run that has ended or goes on. An image that is damaged is left out, and a line in problems."""
+    ended = (folder / "summary.json").exists()
+    config = folder / "cluster.textproto"
+    run = Run(variant=folder.name, seed=0, folder=folder.name, state=FINISHED if ended else TO_DO)
+    if (folder / "run.json").exists():  # Of an experiment.
+        run.started = _read_object(folder / "run.json").get("started")
+    elif config.exists():  # `slackline run` writes it at the start.
+        run.started = config.stat().st_mtime
+    if (folder / "metrics.jsonl").exists():
+        run.records = _read_metrics(folder / "metrics.jsonl", ended)
+    if ended:
+        run.summary = _read_summary(folder / "summary.json")
+    run.images = _read_images(folder / "images", problems)
+    return run
+
+
 def load_experiment(folder: pathlib.Path) -> Experiment:
     path = folder / "experiment.json"
     if not path.exists():
-        raise LoadError(f"{path}: there is no such file; give the folder that `slackline compare` wrote")
+        raise LoadError(
+            f"{path}: there is no such file, and no metrics.jsonl or images of a run; give the folder "
+            "that `slackline compare` or `slackline run` wrote"
+        )
     data = _read_object(path)
     problems: list[str] = []
     variants: list[Variant] = []
@@ -207,7 +251,8 @@ def _load_run(folder: pathlib.Path, entry: dict, problems: list[str]) -> Run:
             run.config = _read_text(place / "cluster.textproto")
         if run.state == FINISHED:
             run.summary = _read_summary(place / "summary.json")
-            run.records = _read_metrics(place / "metrics.jsonl")
+            run.records = _read_metrics(place / "metrics.jsonl", ended=True)
+            run.images = _read_images(place / "images", problems)
     except LoadError as error:
         problems.append(str(error))
         run.state, run.error, run.summary, run.records = DAMAGED, str(error), {}, []
@@ -228,9 +273,12 @@ def _read_summary(path: pathlib.Path) -> dict:
     return summary
 
 
-def _read_metrics(path: pathlib.Path) -> list[Record]:
+def _read_metrics(path: pathlib.Path, ended: bool) -> list[Record]:
     records = []
-    for line_number, line in enumerate(_read_text(path).splitlines(), start=1):
+    text = _read_text(path)
+    if not ended:  # Up to the line that is being written.
+        text = text[: text.rfind("\n") + 1]
+    for line_number, line in enumerate(text.splitlines(), start=1):
         try:
             data = json.loads(line)
             kind = data["kind"]
@@ -250,6 +298,7 @@ def _read_metrics(path: pathlib.Path) -> list[Record]:
                     epoch=number(data.get("epoch")),
                     seconds=number(data.get("seconds")),
                     loss=number(data.get("loss")),
+                    has_loss="loss" in data,
                     accuracy=number(data.get("accuracy")),
                     examples_per_second=number(data.get("examples_per_second")),
                     values={name: number(value) for name, value in values.items()},
@@ -259,6 +308,31 @@ def _read_metrics(path: pathlib.Path) -> list[Record]:
             reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
             raise LoadError(f"{path}:{line_number}: {reason}; run this run again") from error
     return records
+
+
+def _read_images(folder: pathlib.Path, problems: list[str]) -> list[Image]:
+    """By name and step."""
+    images = []
+    for path in folder.glob("*/*.png"):
+        try:
+            images.append(_read_image(path))
+        except LoadError as error:
+            problems.append(str(error))
+    return sorted(images, key=lambda image: (image.name, image.step))
+
+
+def _read_image(path: pathlib.Path) -> Image:
+    if re.fullmatch(r"[0-9]{1,18}", path.stem) is None:
+        raise LoadError(f"{path}: its name is no step; move it elsewhere")
+    try:
+        png, written = path.read_bytes(), path.stat().st_mtime
+    except OSError as error:
+        raise LoadError(f"{path}: {error.strerror}") from error
+    channels_of = {0: 1, 2: 3, 6: 4}  # Of color types.
+    if len(png) < 29 or png[:8] != b"\x89PNG\r\n\x1a\n" or png[25] not in channels_of:
+        raise LoadError(f"{path}: it is no PNG of grey or color; remove it")
+    width, height = struct.unpack_from(">II", png, 16)
+    return Image(path.parent.name, int(path.stem), written, height, width, channels_of[png[25]], png)
 
 
 def _read_text(path: pathlib.Path) -> str:

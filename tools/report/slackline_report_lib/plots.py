@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
 
-from . import curves, load, results, statistics, words
+from . import curves, files, load, results, statistics, words
 
 # Okabe and Ito, for all eyes; grey in place of their yellow, which is too faint
 # for a line on white.
@@ -186,7 +186,7 @@ def _finish(drawing: _Drawing, folder: pathlib.Path) -> Picture:
         metadata = {"Date": None} if ending == "svg" else {"Software": None}
         drawing.figure.savefig(out, format=ending, dpi=160, metadata=metadata, facecolor="white")
         data[ending] = out.getvalue()
-        results.write_bytes(folder / f"{drawing.name}.{ending}", data[ending])
+        files.write_bytes(folder / f"{drawing.name}.{ending}", data[ending])
     return Picture(drawing.name, drawing.title, drawing.caption, data["png"], data["svg"])
 
 

@@ -8,12 +8,11 @@ import dataclasses
 import io
 import json
 import math
-import os
 import pathlib
 import re
 from typing import Callable, Optional
 
-from . import load, statistics
+from . import files, load, statistics
 
 Value = Optional[float]  # None: the run has none, or it is no finite number.
 
@@ -180,21 +179,10 @@ def histogram(runs: list[load.Run], key: str) -> list[float]:
 def write(results: Results, folder: pathlib.Path) -> None:
     """results.json, results.csv, runs.csv and metrics.csv."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "results.json", json.dumps(_as_json(results), indent=2) + "\n")
-    write_text(folder / "results.csv", _csv(_result_rows(results)))
-    write_text(folder / "runs.csv", _csv(_run_rows(results)))
-    write_text(folder / "metrics.csv", _csv(_metric_rows(results.experiment)))
-
-
-def write_text(path: pathlib.Path, text: str) -> None:
-    """So that a reader finds the old file or the new one, never half of one."""
-    write_bytes(path, text.encode("utf-8"))
-
-
-def write_bytes(path: pathlib.Path, data: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    os.replace(part, path)
+    files.write_text(folder / "results.json", json.dumps(_as_json(results), indent=2) + "\n")
+    files.write_text(folder / "results.csv", _csv(_result_rows(results)))
+    files.write_text(folder / "runs.csv", _csv(_run_rows(results)))
+    files.write_text(folder / "metrics.csv", _csv(_metric_rows(results.experiment)))
 
 
 # ---- Metrics of a run

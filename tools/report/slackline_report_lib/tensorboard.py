@@ -6,7 +6,9 @@ little endian. The CRC is CRC-32C (RFC 3720, appendix B.4); masked it is rotated
 right by 15 bits plus 0xa282ead8 (tensorflow/tsl/lib/hash/crc32c.h). The data are
 Protocol Buffers, tensorflow.Event of event.proto: wall_time = 1 (double),
 step = 2 (int64), file_version = 3 (string), summary = 5; tensorflow.Summary of
-summary.proto: value = 1, in it tag = 1 (string), simple_value = 2 (float).
+summary.proto: value = 1, in it tag = 1 (string), simple_value = 2 (float) or
+image = 4, in it height = 1, width = 2, colorspace = 3 (channels; int32 all),
+encoded_image_string = 4 (bytes).
 """
 
 import datetime
@@ -15,24 +17,25 @@ import pathlib
 import struct
 from typing import Any, Iterator
 
-from . import load, results
+from . import files, load
 
 
 def write_event_files(experiment: load.Experiment, folder: pathlib.Path) -> int:
     """One file in folder/<last part of the run's folder>/ for each run with
-    metrics; in place of one that an earlier report left there. Returns how many."""
-    count = 0
-    for run in experiment.runs():
-        if not run.records:
-            continue
-        place = folder / pathlib.PurePath(run.folder).name
-        place.mkdir(parents=True, exist_ok=True)
-        for old in place.glob("events.out.tfevents.*.slackline"):
-            old.unlink()
-        name = f"events.out.tfevents.{int(unix_seconds(run.started)):010d}.slackline"
-        results.write_bytes(place / name, event_file(run))
-        count += 1
-    return count
+    metrics or images. Returns how many."""
+    runs = [run for run in experiment.runs() if run.records or run.images]
+    for run in runs:
+        write_event_file(run, folder / pathlib.PurePath(run.folder).name)
+    return len(runs)
+
+
+def write_event_file(run: load.Run, place: pathlib.Path) -> None:
+    """In place of one that an earlier report left there."""
+    place.mkdir(parents=True, exist_ok=True)
+    for old in place.glob("events.out.tfevents.*.slackline"):
+        old.unlink()
+    name = f"events.out.tfevents.{int(unix_seconds(run.started)):010d}.slackline"
+    files.write_bytes(place / name, event_file(run))
 
 
 def unix_seconds(started: Any) -> float:
@@ -53,9 +56,16 @@ def unix_seconds(started: Any) -> float:
 
 def event_file(run: load.Run) -> bytes:
     started = unix_seconds(run.started)
-    parts = [_record(_event(started, version="brain.Event:2"))]
-    for tag, step, seconds, value in sorted(_scalars(run), key=lambda scalar: scalar[2]):
-        parts.append(_record(_event(started + seconds, step=step, tag=tag, value=value)))
+    summaries = [
+        (started + seconds, step, _value(tag, _scalar(value)))
+        for tag, step, seconds, value in _scalars(run)
+    ] + [
+        (image.written, image.step, _value(f"images/{image.name}", _image(image))) for image in run.images
+    ]
+    parts = [_record(_event(started) + b"\x1a" + _sized(b"brain.Event:2"))]  # Field 3, sized.
+    for wall_time, step, value in sorted(summaries, key=lambda summary: summary[0]):
+        # Field 5, in it field 1.
+        parts.append(_record(_event(wall_time, step) + b"\x2a" + _sized(b"\x0a" + _sized(value))))
     return b"".join(parts)
 
 
@@ -63,7 +73,8 @@ def _scalars(run: load.Run) -> Iterator[tuple[str, int, float, float]]:
     """Tag, step, seconds, value. Train losses and a program's own figures are means
     over the workers at one step, rates are sums."""
     for record in run.evaluations():
-        yield "test/loss", record.step, _known(record.seconds), record.loss
+        if record.has_loss:
+            yield "test/loss", record.step, _known(record.seconds), record.loss
         if math.isfinite(record.accuracy):
             yield "test/accuracy", record.step, _known(record.seconds), record.accuracy
         for name, value in record.values.items():
@@ -74,7 +85,9 @@ def _scalars(run: load.Run) -> Iterator[tuple[str, int, float, float]]:
             by_step.setdefault(record.step, []).append(record)
     for step, same in by_step.items():
         seconds = max(_known(record.seconds) for record in same)
-        yield "train/loss", step, seconds, sum(record.loss for record in same) / len(same)
+        losses = [record.loss for record in same if record.has_loss]
+        if losses:
+            yield "train/loss", step, seconds, sum(losses) / len(losses)
         for name in {name: None for record in same for name in record.values}:
             known = [record.values[name] for record in same if name in record.values]
             yield f"train/{name}", step, seconds, sum(known) / len(known)
@@ -90,16 +103,23 @@ def _known(seconds: float) -> float:
 # ---- Protocol Buffers
 
 
-def _event(wall_time: float, step: int = 0, version: str = "", tag: str = "", value: float = 0.0) -> bytes:
+def _event(wall_time: float, step: int = 0) -> bytes:
     event = b"\x09" + struct.pack("<d", wall_time)  # Field 1, 64 bits.
-    if step:
-        event += b"\x10" + _varint(step)  # Field 2, varint.
-    if version:
-        event += b"\x1a" + _sized(version.encode())  # Field 3, sized.
-    if tag:
-        scalar = b"\x0a" + _sized(tag.encode()) + b"\x15" + struct.pack("<f", _single(value))
-        event += b"\x2a" + _sized(b"\x0a" + _sized(scalar))  # Field 5, in it field 1.
-    return event
+    return event + b"\x10" + _varint(step) if step else event  # Field 2, varint.
+
+
+def _value(tag: str, content: bytes) -> bytes:
+    return b"\x0a" + _sized(tag.encode()) + content
+
+
+def _scalar(value: float) -> bytes:
+    return b"\x15" + struct.pack("<f", _single(value))  # Field 2, 32 bits.
+
+
+def _image(image: load.Image) -> bytes:
+    content = b"\x08" + _varint(image.height) + b"\x10" + _varint(image.width)
+    content += b"\x18" + _varint(image.channels) + b"\x22" + _sized(image.png)
+    return b"\x22" + _sized(content)  # Field 4, sized.
 
 
 def _single(value: float) -> float:

@@ -1,0 +1,255 @@
+// For the tests of WorkerCore: a worker whose coordinator and only shard thread
+// are played by hand, on virtual time.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/modes.h"
+#include "worker/core/worker_core.h"
+
+namespace slackline {
+
+inline constexpr Clock kSteps = 10;
+inline constexpr Incarnation kSelf = 7;
+inline constexpr Incarnation kOther = 8;
+inline constexpr Owner kThread{0, 0};
+inline constexpr absl::Duration kLease = absl::Seconds(2);
+inline constexpr absl::Duration kWaitTimeout = absl::Seconds(60);
+inline constexpr absl::Duration kSaveTimeout = absl::Seconds(10);
+
+// One table of four elements in one shard on the only shard thread.
+inline wire::View RunningView(uint64_t number, absl::string_view mode = "asp") {
+  wire::View view;
+  view.set_number(number);
+  view.set_state(wire::RUNNING);
+  view.set_steps_total(kSteps);
+  view.set_steps_per_epoch(kSteps);
+  view.set_group(1);
+  *view.add_phase()->mutable_mode() = ModeOf(mode);
+  view.add_server()->add_thread()->set_tcp("tcp://here:1");
+  for (const auto& [rank, incarnation] :
+       {std::pair<int32_t, Incarnation>{0, kSelf}, {1, kOther}}) {
+    wire::WorkerMember& worker = *view.add_worker();
+    worker.set_rank(rank);
+    worker.set_incarnation(incarnation);
+    worker.set_founder(true);
+  }
+  wire::Table& table = *view.add_table();
+  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
+  table.set_name("weight");
+  table.add_shape(4);
+  table.set_shard_elements(4);
+  view.add_owner_server(0);
+  view.add_owner_thread(0);
+  return view;
+}
+
+class WorkerCoreTest : public ::testing::Test {
+ protected:
+  WorkerCoreTest() {
+    options_.member.join.set_role(wire::JoinRequest::WORKER);
+    options_.member.join.set_index(0);
+    options_.member.join.set_token(5);
+    options_.member.join.set_steps_total(kSteps);
+    options_.evaluate_every = kSteps;
+    options_.wait_timeout = kWaitTimeout;
+    options_.save_timeout = kSaveTimeout;
+    options_.save_retry = absl::Seconds(3);
+  }
+
+  // An event of the core; everything that it causes is kept until it is looked
+  // at.
+  template <typename Event>
+  void Tell(const Event& event) {
+    WorkerCore::Effects effects;
+    event(*core_, now_, &effects);
+    for (Message& message : effects.to_coordinator)
+      to_coordinator_.push_back(std::move(message));
+    for (ClientCore::Send& send : effects.to_shards)
+      to_shards_.push_back(std::move(send.message));
+    for (WorkerCore::Action& action : effects.actions)
+      actions_.push_back(std::move(action));
+    for (ClientCore::TableValues& values : effects.tables)
+      tables_.push_back(std::move(values));
+    if (!effects.abort_group.ok()) abort_group_ = effects.abort_group;
+  }
+  void FromCoordinator(const Message& message) {
+    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnCoordinatorMessage(message, now, effects);
+    });
+  }
+  void FromShard(const Message& message) {
+    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnShardMessage(kThread, message, now, effects);
+    });
+  }
+  void Show(const wire::View& view) {
+    Message message;
+    *message.header.mutable_view() = view;
+    FromCoordinator(message);
+  }
+  // Time passes, in which the coordinator answers heartbeats and nothing else.
+  void Pass(absl::Duration time) {
+    const absl::Time end = now_ + time;
+    while (now_ < end && !core_->ended()) {
+      now_ = std::min(end, std::max(now_, core_->NextWakeup()));
+      Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnTick(now, effects);
+      });
+      if (!coordinator_answers_) continue;
+      Message reply;
+      reply.header.mutable_heartbeat_reply()->set_incarnation(kSelf);
+      reply.header.mutable_heartbeat_reply()->set_code(wire::OK);
+      FromCoordinator(reply);
+    }
+  }
+  // Joins a job of this mode and is about to do what comes first.
+  void Join(absl::string_view mode = "asp") {
+    Join([&](uint64_t number) { return RunningView(number, mode); });
+  }
+  void Join(const std::function<wire::View(uint64_t number)>& view) {
+    core_.emplace(options_);
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.Start(now, effects);
+    });
+    Message reply;
+    wire::JoinReply& join = *reply.header.mutable_join_reply();
+    join.set_token(5);
+    join.set_code(wire::OK);
+    join.set_incarnation(kSelf);
+    join.set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(kLease)));
+    FromCoordinator(reply);
+    Show(view(2));
+  }
+  uint64_t LastPull() const {
+    uint64_t request = 0;
+    for (const Message& message : to_shards_) {
+      if (message.header.has_pull_request())
+        request = message.header.pull_request().pull(0).id();
+    }
+    return request;
+  }
+  // The last pull waits for the other worker, which is at `clock`.
+  void ParkPull(Clock clock) {
+    Message message;
+    wire::PullAnswer& answer =
+        *message.header.mutable_pull_reply()->add_answer();
+    answer.set_pull(LastPull());
+    answer.mutable_parked()->set_rank(1);
+    answer.mutable_parked()->set_clock(clock);
+    FromShard(message);
+  }
+  // The shard thread answers the last pull.
+  void AnswerPull(Clock shard_clock = 0) {
+    const uint64_t request = LastPull();
+    const std::vector<float> values(4, 1.0f);
+    Message message;
+    message.header.set_view_number(2);
+    wire::PullAnswer& answer =
+        *message.header.mutable_pull_reply()->add_answer();
+    answer.set_pull(request);
+    answer.mutable_values()->set_version(1);
+    answer.mutable_values()->set_shard_clock(shard_clock);
+    message.payloads.push_back(
+        Payload::Copy(values.data(), values.size() * sizeof(float)));
+    FromShard(message);
+  }
+  void AnswerPush(uint64_t acked) {
+    Message message;
+    message.header.mutable_push_reply()->add_answer()->set_accepted_seq(acked);
+    FromShard(message);
+  }
+  void FencePush() {
+    Message message;
+    message.header.mutable_push_reply()
+        ->add_answer()
+        ->mutable_refusal()
+        ->mutable_fenced();
+    FromShard(message);
+  }
+  void Compute(double loss) {
+    const std::vector<float> gradient(4, 1.0f);
+    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      EXPECT_TRUE(core.OnGradient(TableId{0},
+                                  Payload::Copy(gradient.data(), 16),
+                                  /*rate_factor=*/1, now, effects)
+                      .ok());
+      core.OnComputed(loss, now, effects);
+    });
+  }
+  // Trains to the end; the other worker is done as well.
+  void TrainToTheFinalModel() {
+    Join();
+    AnswerPull();  // Of joining.
+    for (Clock clock = 0; clock < kSteps; ++clock) {
+      Compute(/*loss=*/1);
+      AnswerPush(static_cast<uint64_t>(clock) + 1);
+      if (clock + 1 < kSteps) AnswerPull();
+    }
+    wire::View done = RunningView(3);
+    for (wire::WorkerMember& worker : *done.mutable_worker())
+      worker.set_done(true);
+    Show(done);
+    AnswerPull();  // Of the final model.
+  }
+  template <typename Kind>
+  int Count() const {
+    return static_cast<int>(
+        std::count_if(actions_.begin(), actions_.end(), [](const auto& action) {
+          return std::holds_alternative<Kind>(action);
+        }));
+  }
+  // The last of these.
+  template <typename Kind>
+  Kind Last() const {
+    const auto last =
+        std::find_if(actions_.rbegin(), actions_.rend(),
+                     [](const WorkerCore::Action& action) {
+                       return std::holds_alternative<Kind>(action);
+                     });
+    return last == actions_.rend() ? Kind() : std::get<Kind>(*last);
+  }
+  // But those that say where it goes on.
+  std::vector<wire::Call> Calls() const {
+    std::vector<wire::Call> calls;
+    for (const Message& message : to_coordinator_) {
+      const wire::Call& call = message.header.call();
+      if (message.header.has_call() && !call.gather().passes())
+        calls.push_back(call);
+    }
+    return calls;
+  }
+  // What it has said of where it goes on, in order.
+  std::vector<uint64_t> Places() const {
+    std::vector<uint64_t> places;
+    for (const Message& message : to_coordinator_) {
+      const wire::Gather& gather = message.header.call().gather();
+      if (gather.passes() &&
+          (places.empty() || places.back() != gather.place()))
+        places.push_back(gather.place());
+    }
+    return places;
+  }
+  run::WorkerProgress Progress() const { return core_->Progress(now_); }
+  absl::Duration Elapsed() const { return now_ - absl::UnixEpoch(); }
+
+  WorkerCore::Options options_;
+  std::optional<WorkerCore> core_;
+  absl::Time now_ = absl::UnixEpoch();
+  bool coordinator_answers_ = true;
+  std::vector<Message> to_coordinator_;
+  std::vector<Message> to_shards_;
+  std::vector<WorkerCore::Action> actions_;
+  std::vector<ClientCore::TableValues> tables_;
+  absl::Status abort_group_;
+};
+
+}  // namespace slackline
