@@ -164,6 +164,39 @@ TEST_F(DataFetchTest, AMirrorThatDoesNotListenIsNamed) {
   EXPECT_THAT(Message(fetched), HasSubstr("http://127.0.0.1:1/good/file.gz"));
 }
 
+// A mirror with a certificate that nobody on this machine trusts.
+TEST_F(DataFetchTest, HttpsTrustsTheCertificatesThatItIsGiven) {
+  fs::create_directories(folder_);
+  const std::string key = folder_ / "key.pem",
+                    certificate = folder_ / "own.pem";
+  ASSERT_EQ(std::system(absl::StrCat(
+                            "openssl req -x509 -newkey rsa:2048 -nodes -days 2 "
+                            "-subj /CN=127.0.0.1 -addext "
+                            "subjectAltName=IP:127.0.0.1 -keyout ",
+                            key, " -out ", certificate, " 2>/dev/null")
+                            .c_str()),
+            0);
+  httplib::SSLServer server(certificate.c_str(), key.c_str());
+  server.Get("/file.gz",
+             [this](const httplib::Request&, httplib::Response& response) {
+               response.set_content(content_, "application/gzip");
+             });
+  const int port = server.bind_to_any_port("127.0.0.1");
+  std::thread thread([&] { server.listen_after_bind(); });
+  while (!server.is_running()) std::this_thread::yield();
+  FetchOptions options;
+  options.mirrors = {absl::StrCat("https://127.0.0.1:", port, "/")};
+  options.files = {{.name = "file.gz", .sha256 = Sha256Hex(content_)}};
+  options.folder = (folder_ / "data").string();
+  EXPECT_THAT(Message(FetchFiles(options)),
+              HasSubstr("file.gz: its certificate is not trusted here"));
+  options.certificates = {folder_ / "of another distribution", certificate};
+  EXPECT_EQ(FetchFiles(options), absl::OkStatus());
+  EXPECT_EQ(ReadFile(folder_ / "data/file.gz"), content_);
+  server.stop();
+  thread.join();
+}
+
 TEST_F(DataFetchTest, AFileThatIsThereIsKeptWithoutADownload) {
   EXPECT_EQ(Fetch({"/good/"}), absl::OkStatus());
   EXPECT_EQ(Fetch({"/good/"}), absl::OkStatus());

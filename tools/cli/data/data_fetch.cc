@@ -2,6 +2,8 @@
 
 #include <httplib.h>
 #include <netdb.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <signal.h>
 
 #include <chrono>
@@ -76,6 +78,11 @@ absl::StatusOr<std::string> Download(const std::string& mirror,
   }
   httplib::Client client(url.origin);
   client.set_follow_location(true);
+  if (SSL_CTX* const trust = client.ssl_context(); trust != nullptr) {
+    for (const std::string& file : options.certificates)
+      (void)SSL_CTX_load_verify_locations(trust, file.c_str(), nullptr);
+    ERR_clear_error();
+  }
   client.set_connection_timeout(std::chrono::milliseconds(
       absl::ToInt64Milliseconds(options.connect_max)));
   client.set_read_timeout(std::chrono::milliseconds(
@@ -91,6 +98,12 @@ absl::StatusOr<std::string> Download(const std::string& mirror,
   if (too_large) {
     return absl::UnavailableError(
         absl::StrCat(address, ": has more than ", kFileBytesMax, " bytes"));
+  }
+  if (result.error() == httplib::Error::SSLServerVerification) {
+    return absl::UnavailableError(absl::StrCat(
+        address,
+        ": its certificate is not trusted here; the environment variable "
+        "SSL_CERT_FILE may name a file of certificates that are"));
   }
   if (!result) {
     return absl::UnavailableError(
@@ -146,6 +159,13 @@ absl::Status FetchFile(const FetchOptions::File& file,
 }
 
 }  // namespace
+
+std::vector<std::string> SystemCertificates() {
+  return {"/etc/ssl/certs/ca-certificates.crt",  // Debian, Ubuntu, Arch
+          "/etc/pki/tls/certs/ca-bundle.crt",    // Fedora, Red Hat
+          "/etc/ssl/ca-bundle.pem",              // openSUSE
+          "/etc/ssl/cert.pem"};                  // Alpine
+}
 
 FetchOptions MnistFetchOptions(const std::string& folder) {
   FetchOptions options;

@@ -10,6 +10,10 @@
 
 namespace slackline {
 
+// Where distributions keep the certificates that they trust. OpenSSL knows the
+// place of the one for which it was built; a wheel brings it to others.
+std::vector<std::string> SystemCertificates();
+
 struct FetchOptions {
   struct File {
     std::string name;
@@ -19,6 +23,9 @@ struct FetchOptions {
   std::vector<std::string> mirrors;
   std::vector<File> files;
   std::string folder;  // Where they go; created if need be.
+  // Whom HTTPS trusts, besides those that OpenSSL was built to trust: files of
+  // certificates, of which some may not be there.
+  std::vector<std::string> certificates = SystemCertificates();
   // To look up a name and connect, and for silence while data come.
   absl::Duration connect_max = absl::Seconds(5);
   absl::Duration silence_max = absl::Seconds(30);
