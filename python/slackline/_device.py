@@ -13,6 +13,13 @@ from slackline import _core
 CPU = torch.device("cpu")
 
 
+def in_config(device: str, call: str) -> str:
+    """What the block ``worker`` of a config needs for "cpu" or "cuda". Raises ValueError for others."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"{call}: device is {device!r}; 'cpu' or 'cuda' is required")
+    return " device: CUDA" if device == "cuda" else ""
+
+
 def of_worker(rank: int, gpu: Optional[int]) -> torch.device:
     """That of ``worker { device }`` in the config; a GPU becomes PyTorch's current one.
 

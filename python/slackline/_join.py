@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Optional, Union
 
-from slackline import _torchrun, _worlds
+from slackline import _device, _torchrun, _worlds
 from slackline._job import Job
 
 # As `slackline run` sets them (docs/own-models.md).
@@ -28,6 +28,7 @@ def join(
     out: Optional[str] = None,
     data_dir: Optional[str] = None,
     seed: bool = True,
+    device: Optional[str] = None,
     on_error: str = "stop job",
 ) -> Job:
     """Takes this process's place in a job. Nothing is sent before the first batch.
@@ -49,6 +50,8 @@ def join(
         data_dir: folder of data sets, for ``Job.data_dir``.
         seed: seeds ``random``, NumPy and PyTorch: equally on all workers now, so that
             they build equal models, and differently from the first batch on.
+        device: under torchrun: "cuda" gives each worker a GPU of its host, which is
+            ``Job.device``; "cpu", the default, gives none. Worker 0's counts. Else the config says it.
         on_error: what an error of this script ends: "stop job", or "leave job", in which
             the others go on if the mode allows it.
 
@@ -70,8 +73,15 @@ def join(
             f"slackline.join(): mode is '{mode}', and 'slackline run' says the mode, too; leave it "
             "out here"
         )
-    if index is None and not started_by_run and _torchrun.is_here(os.environ):
-        path, rank = _torchrun.join(config or None, mode, servers)
+    under_torchrun = index is None and not started_by_run and _torchrun.is_here(os.environ)
+    if device is not None and not under_torchrun:
+        raise ValueError(
+            f"slackline.join(): device is '{device}', and that is for torchrun; in a config it is "
+            "worker { device: CUDA }, and launch() takes it"
+        )
+    if under_torchrun:
+        of_device = _device.in_config(device or "cpu", "slackline.join()")
+        path, rank = _torchrun.join(config or None, mode, servers, of_device)
         world = _worlds.Joined(path, rank, out or "", data_dir or "", mode)
     elif not config:
         if index is not None:

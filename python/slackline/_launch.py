@@ -11,7 +11,7 @@ import sys
 import tempfile
 from typing import Any, Callable, List, Optional, Union
 
-from slackline import _core, _programs
+from slackline import _core, _device, _programs
 
 
 def launch(
@@ -24,6 +24,7 @@ def launch(
     out: Union[None, str, "os.PathLike[str]"] = None,
     data_dir: Union[None, str, "os.PathLike[str]"] = None,
     seed: int = 1,
+    device: str = "cpu",
 ) -> List[Any]:
     """Runs ``function(*args)`` in each worker of a job on this machine.
 
@@ -33,6 +34,7 @@ def launch(
 
     Args:
         workers, servers, mode, seed: of the job, unless ``cluster`` says them.
+        device: likewise ("cpu", or the config's); with "cuda" each worker has a GPU, which is ``Job.device``.
         cluster: path of a config, in place of these.
         out: folder of the run; default: one that is gone after the call.
         data_dir: for ``Job.data_dir``.
@@ -41,6 +43,11 @@ def launch(
     Raises JobError if the job fails, ValueError for a function that cannot be carried
     over.
     """
+    of_device = _device.in_config(device, "launch()")
+    if of_device and cluster is not None:
+        raise ValueError(
+            f"launch(): device is '{device}', and the config says it: worker {{ device: CUDA }}"
+        )
     try:
         import cloudpickle as pickler
     except ImportError:
@@ -58,7 +65,7 @@ def launch(
                 file.write(
                     'job: "notebook"\n'
                     f'server {{ host: "127.0.0.1" count: {int(servers)} }}\n'
-                    f'worker {{ host: "127.0.0.1" count: {int(workers)} }}\n'
+                    f'worker {{ host: "127.0.0.1" count: {int(workers)}{of_device} }}\n'
                     f"train {{ seed: {int(seed)} }}\n"
                 )
             mode_flags = ["--mode", mode]

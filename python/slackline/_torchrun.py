@@ -33,11 +33,12 @@ def is_here(environment: Mapping[str, str]) -> bool:
     return "TORCHELASTIC_RUN_ID" in environment and all(v in environment for v in _VARIABLES)
 
 
-def join(config: Optional[str], mode: str, servers: int) -> Tuple[str, int]:
+def join(config: Optional[str], mode: str, servers: int, of_device: str) -> Tuple[str, int]:
     """The path of this job's config, and the rank of this process.
 
     ``config`` is a config without the blocks server, worker and coordinator, which
-    torchrun's processes make; or none. Raises ValueError if it has them.
+    torchrun's processes make; or none. Raises ValueError if it has them. ``of_device``
+    is of _device.in_config().
     """
     given = ""
     if config is not None:
@@ -58,7 +59,7 @@ def join(config: Optional[str], mode: str, servers: int) -> Tuple[str, int]:
     path = os.path.join(folder, "cluster.textproto")
     if rank == 0:
         hosts = [store.get(f"{prefix}/host/{r}").decode() for r in range(world_size)]
-        text = _config(given, servers, hosts)
+        text = _config(given, servers, hosts, of_device)
     else:
         text = store.get(f"{prefix}/config").decode()
     with open(path, "w") as file:
@@ -80,7 +81,7 @@ def _own_address(master: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _config(given: str, servers: int, hosts: List[str]) -> str:
+def _config(given: str, servers: int, hosts: List[str], of_device: str) -> str:
     one_host = len(set(hosts)) == 1
     if one_host:
         hosts = ["127.0.0.1"] * len(hosts)
@@ -91,7 +92,7 @@ def _config(given: str, servers: int, hosts: List[str]) -> str:
     lines.append(f'coordinator {{ host: "{hosts[0]}" port: {port} }}')
     lines.append(f'server {{ host: "{hosts[0]}" count: {servers} }}')
     for host, ranks in itertools.groupby(hosts):
-        lines.append(f'worker {{ host: "{host}" count: {len(list(ranks))} }}')
+        lines.append(f'worker {{ host: "{host}" count: {len(list(ranks))}{of_device} }}')
     if not one_host:
         print(
             "slackline: processes of several hosts talk without encryption, as torchrun's do",

@@ -8,7 +8,8 @@ import sys
 import time
 
 import pytest
-from support import BIN, CONFIG, LOOP, POINTS, USUAL, run, run_job
+import torch
+from support import BIN, CONFIG, LOOP, POINTS, USUAL, run, run_alone, run_job
 
 import slackline
 
@@ -241,8 +242,8 @@ def test_a_stop_signal_ends_waiting_processes_and_leaves_none(tmp_path):
     assert left.split() == []
 
 
-def test_torchrun_s_variables_make_a_job(tmp_path):
-    script = USUAL.replace("join()", "join(mode='ssp:1', out='.')")
+def as_torchrun(tmp_path, script):
+    """Ends of three processes that torchrun has started, and their outputs."""
     (tmp_path / "run.py").write_text(script)
     import socket
 
@@ -260,9 +261,44 @@ def test_torchrun_s_variables_make_a_job(tmp_path):
         for rank in range(3)
     ]
     outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0, 0], outputs
+    return [rank.returncode for rank in ranks], outputs
+
+
+def test_torchrun_s_variables_make_a_job(tmp_path):
+    ends, outputs = as_torchrun(tmp_path, USUAL.replace("join()", "join(mode='ssp:1', out='.')"))
+    assert ends == [0, 0, 0], outputs
     assert "ssp:1 from clock 1 on" in outputs[1]
     assert (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="PyTorch has CUDA")
+def test_the_device_of_torchrun_and_launch_is_that_of_the_workers(tmp_path):
+    (tmp_path / "torchrun").mkdir()
+    ends, outputs = as_torchrun(
+        tmp_path / "torchrun", USUAL.replace("join()", "join(device='cuda')")
+    )
+    for rank in range(3):
+        assert f"worker {rank}: the config gives it GPU {rank} (device: CUDA)" in outputs[rank]
+    assert 0 not in ends
+    script = """
+import slackline
+def train():
+    slackline.join()
+if __name__ == "__main__":
+    for device in "cuda", "gpu":
+        try:
+            slackline.launch(train, device=device)
+        except (slackline.JobError, ValueError) as error:
+            print(error)
+    try:
+        slackline.join(device="cuda")
+    except ValueError as error:
+        print(error)
+"""
+    ended = run_alone(tmp_path, script).succeeded()
+    assert "worker 0: the config gives it GPU 0 (device: CUDA)" in ended.output
+    assert "launch(): device is 'gpu'; 'cpu' or 'cuda' is required" in ended.output
+    assert "slackline.join(): device is 'cuda', and that is for torchrun" in ended.output
 
 
 def test_launch_returns_what_the_workers_return(tmp_path):
