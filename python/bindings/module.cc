@@ -114,6 +114,20 @@ Session::Scores ScoresOf(const std::map<std::string, double>& values) {
   return scores;
 }
 
+using StateBytes = std::pair<int64_t, std::vector<nb::bytearray>>;
+std::optional<std::vector<StateBytes>> StatesOf(Worker& worker) {
+  const std::optional<std::vector<TableState>> states = worker.OptimizerState();
+  if (!states.has_value()) return std::nullopt;
+  std::vector<StateBytes> all;
+  for (const TableState& state : *states) {
+    auto& [updates, slots] = all.emplace_back();
+    updates = state.updates;
+    for (const Payload& slot : state.slots)
+      slots.emplace_back(slot.data(), slot.size());
+  }
+  return all;
+}
+
 config::Train TrainOf(std::optional<double> epochs,
                       std::optional<int64_t> max_steps) {
   config::Train train;
@@ -283,6 +297,10 @@ NB_MODULE(_core, m) {
           "table"_a, "gradient"_a, "rate_factor"_a, "stream"_a)
       .def("finish_step", &Worker::FinishStep, "gradients"_a, "rate_factors"_a)
       .def("log", &Worker::Log, "name"_a, "value"_a)
+      // Of each table: updates, and slots as tensors on the host.
+      .def("begin_with", &Worker::BeginWith, "states"_a)
+      // The same with slots as bytes; None if the job has finished.
+      .def("optimizer_state", &StatesOf)
       .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)
       .def_prop_ro("gather_bytes_max", &Worker::gather_bytes_max)
       .def(

@@ -238,7 +238,7 @@ void Worker::Gradient(int table, TensorArray gradient, double rate_factor,
   if (absl::IsInvalidArgument(done)) ThrowIfBad(done);
 }
 
-void Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
+bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
                         const std::vector<double>& rate_factors) {
   Session& open = session();
   if (gradients.size() != rate_factors.size())
@@ -260,11 +260,43 @@ void Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
     done = FailUnlessOk(std::move(done));
     // A job that has ended, or cannot go on, shows in Next().
     if (absl::IsInvalidArgument(done)) ThrowIfBad(done);
+    return done.ok();
   }
 }
 
 void Worker::Log(const std::string& name, double value) {
   session().Log(name, value);
+}
+
+void Worker::BeginWith(std::vector<TableSlots> states) {
+  std::vector<TableState> of_tables;
+  for (auto& [updates, slots] : states) {
+    TableState& state = of_tables.emplace_back();
+    state.updates = updates;
+    for (TensorArray& slot : slots) {
+      const float* const data = slot.data();
+      const size_t bytes = slot.nbytes();
+      state.slots.push_back(Payload::Wrap(
+          data, bytes, Released::Holder(released_, std::move(slot))));
+    }
+  }
+  ThrowIfBad(session().BeginWith(std::move(of_tables)));
+}
+
+std::optional<std::vector<TableState>> Worker::OptimizerState() {
+  Session& open = session();
+  absl::StatusOr<std::vector<TableState>> states;
+  {
+    const nb::gil_scoped_release released;
+    states = open.OptimizerState();
+    GpuParameters* const gpu = parameters_->gpu();
+    if (states.ok() && gpu != nullptr) {
+      const absl::Status used = FailUnlessOk(gpu->UseLoaded());
+      if (!used.ok()) states = used;
+    }
+  }
+  if (absl::IsOutOfRange(states.status())) return std::nullopt;
+  return ValueOrThrow(std::move(states));
 }
 
 std::shared_ptr<EarlyGather> Worker::early() const {

@@ -80,10 +80,18 @@ class Worker {
                 CUstream_st* stream);
   // Gradients of all tables that have none yet, the last table first, then the
   // end of the step, without the GIL. On a GPU the computation's stream makes
-  // them.
-  void FinishStep(std::vector<std::optional<TensorArray>> gradients,
+  // them. False if the step is lost, as Next() will tell.
+  bool FinishStep(std::vector<std::optional<TensorArray>> gradients,
                   const std::vector<double>& rate_factors);
   void Log(const std::string& name, double value);
+  // As Session::BeginWith(): of each table the updates and, as the optimizer
+  // has them, the slots. After Open(), before the first Next(). Holds the
+  // arrays.
+  using TableSlots = std::pair<int64_t, std::vector<TensorArray>>;
+  void BeginWith(std::vector<TableSlots> states);
+  // As Session::OptimizerState(), without the GIL; none if the job has
+  // FINISHED.
+  std::optional<std::vector<TableState>> OptimizerState();
   // A collective of the workers' programs, as of Session::Gather(); before
   // Open() at place 0, with what has not joined yet. The ranks and what each
   // has brought; none if the job has FINISHED. A TimeoutError names who has

@@ -20,6 +20,7 @@ from slackline._arrivals import Arrivals
 from slackline._images import Images
 from slackline._loader import Loader
 from slackline._optimizer import Optimizer, Source, make_optimizer
+from slackline._optimizer_state import TableState
 from slackline._overlap import Overlap
 from slackline._rules import Rule
 from slackline._tables import Tables
@@ -71,6 +72,9 @@ class Job:
         self._evaluating: Optional[threading.Thread] = None
         self._evaluation_error: Optional[BaseException] = None
         self._final_scores: Optional[Dict[str, float]] = None
+        # Of the optimizer, by table: what the job begins with, and what it ended with.
+        self._first_state: Optional[List[TableState]] = None
+        self._last_state: Optional[List[TableState]] = None
         self._failed = False
         self._scaled = ""  # What scale_lr has done, for people.
         self._thread = threading.get_ident()
@@ -642,6 +646,9 @@ class Job:
 
     def _begin_step(self, step: Optional[int]) -> Optional[int]:
         self._step = step
+        self._gathered_at = (0, 0)  # One that comes again has its collectives again.
+        if step is not None:
+            self._steps_done = max(self._steps_done, step)
         if step is not None and self._overlap is not None:
             self._overlap.begin_step()
         return step
@@ -679,6 +686,7 @@ class Job:
             self._over = self._finished = True
         elif isinstance(task, _worlds.CONCLUSION):
             self._tables.refresh()
+            self._last_state = self._fetch_state()
             self._over = self._concluding = self._was_chief = True
             return None
         elif not isinstance(task, _worlds.EVALUATION):
@@ -726,6 +734,8 @@ class Job:
                 flush=True,
             )
         world.open(self._tables, rules, self._work)
+        if self._first_state is not None:
+            world.begin_with(self._first_state)
         if self._seeded:  # Masks of dropout and the like differ between workers.
             _seed(world.seed * 7919 + 1 + self.rank)
 
@@ -734,6 +744,48 @@ class Job:
         return [self._optimizer.rules[group].text() for group in self._groups]
 
     # ---- Of the optimizer ----------------------------------------------------
+
+    def _names_of_parameters(self) -> Dict[torch.nn.Parameter, str]:
+        assert self._tables is not None
+        return {table.parameter: table.name for table in self._tables.tables}
+
+    def _begin_with(self, states: Dict[torch.nn.Parameter, TableState]) -> None:
+        if self._loader is not None:
+            raise RuntimeError(
+                "optimizer.load_state_dict(): the job has begun; load before the first batch"
+            )
+        assert self._tables is not None
+        ordered = [states[table.parameter] for table in self._tables.tables]
+        new = all(state.updates == 0 and not any(map(torch.any, state.slots)) for state in ordered)
+        self._first_state = None if new else ordered
+
+    def _fetch_state(self) -> Optional[List[TableState]]:
+        assert self._tables is not None
+        states = self._world.optimizer_state()
+        if self._step is None:
+            self._tables.refresh()
+        return states
+
+    def _optimizer_state(self) -> Dict[torch.nn.Parameter, TableState]:
+        """By parameter; empty before the job has begun, if it begins with none."""
+        if threading.get_ident() != self._thread or os.getpid() != self._pid:
+            raise RuntimeError(
+                "optimizer.state_dict(): it is called by the script's main thread, in its own process"
+            )
+        states: Optional[List[TableState]]
+        if self._loader is None:
+            states = self._first_state
+            if states is None:
+                return {}
+        else:
+            states = self._last_state if self._over else self._fetch_state()
+            if states is None:
+                raise RuntimeError(
+                    f"optimizer.state_dict(): the job is over, and worker {self.rank} is not the one that "
+                    "concluded it; call it on that one (mostly worker 0), or before the last step"
+                )
+        assert self._tables is not None
+        return {table.parameter: state for table, state in zip(self._tables.tables, states)}
 
     def _finish_step(self, loss: Any) -> None:
         if self._step is None:
@@ -759,8 +811,8 @@ class Job:
         ]
         for table in self._tables.tables:
             table.parameter.grad = None
-        self._world.finish_step(gradients, factors)
-        self._steps_done = self._step + 1
+        if self._world.finish_step(gradients, factors):
+            self._steps_done = self._step + 1
         self._step = None
         if loss is not None:
             self._world.log("loss", _number("loss", loss))

@@ -199,6 +199,11 @@ class Loader:
         epoch, position = divmod(step, self.steps_per_epoch)
         batches = self._batches(epoch, position)
         while step is not None and step // self.steps_per_epoch == epoch:
+            if step % self.steps_per_epoch < position:  # It was lost, and comes again.
+                position = step % self.steps_per_epoch
+                batches = self._batches(epoch, position)
+                if isinstance(self._dataset, data.IterableDataset):
+                    position = 0  # From the first one on.
             while position < step % self.steps_per_epoch:  # Others did these steps.
                 for _ in range(self.accumulate):
                     next(batches, None)

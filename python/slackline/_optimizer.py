@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 import torch
 
+from slackline._optimizer_state import (
+    from_torch,
+    to_torch,
+    with_options_of_torch,
+    without_options_of_torch,
+)
 from slackline._rules import Rule, rule_of_group
 
 if TYPE_CHECKING:
@@ -20,8 +26,8 @@ class Optimizer(torch.optim.Optimizer):
 
     ``step()`` hands the gradients over; the parameters of the next step come with
     the next batch of the job's loader. Learning-rate schedulers of PyTorch work
-    on it. Moments and other state are where the arithmetic is, so
-    ``state_dict()`` has the groups alone.
+    on it. Moments and other state are where the arithmetic is: ``state`` is empty,
+    and ``state_dict()`` fetches them.
     """
 
     def __init__(self, job: "Job", groups: List[Dict[str, Any]], rules: List[Rule]) -> None:
@@ -77,14 +83,81 @@ class Optimizer(torch.optim.Optimizer):
             )
         super().add_param_group(param_group)
 
+    def state_dict(self) -> Dict[str, Any]:
+        """As of the optimizer of torch.optim with the same rule, which can load it.
+
+        The state of each parameter is float32 on the host. Between two steps the parameters
+        become those that belong to it; in a step it is that of the step's parameters, and
+        with SSP and ASP it may be a little younger. It is fetched with each call, by this
+        worker alone: the others need not call it. After the end of the job the worker that
+        has concluded it has the last one.
+
+        Raises RuntimeError on another worker then, and in another thread or process than
+        the script's.
+        """
+        packed = dict(super().state_dict())
+        states = self._job._optimizer_state()
+        packed["state"] = {}
+        groups = packed["param_groups"]
+        packed["param_groups"] = [
+            with_options_of_torch(rule, group) for group, rule in zip(groups, self._rules)
+        ]
+        for group, live, rule in zip(groups, self.param_groups, self._rules):
+            for number, parameter in zip(group["params"], live["params"]):
+                named = to_torch(rule, states[parameter]) if states else {}
+                if named:
+                    packed["state"][number] = named
+        return packed
+
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Loads the groups. Raises ValueError if there is more: the servers have the rest."""
-        if state_dict.get("state"):
+        """Goes on with what ``state_dict()`` gave, here or of an optimizer of torch.optim.
+
+        Before the first batch, on all workers: groups are each worker's, and of the state
+        that of worker 0 counts, as its parameters do. Options other than lr have to be
+        those of this optimizer. torch.optim numbers parameters in the order of its groups:
+        of a model with frozen ones its optimizer has to be given those that are trained.
+
+        Raises ValueError naming the parameter whose state does not fit, and RuntimeError
+        after the first batch.
+        """
+        if not {"state", "param_groups"} <= state_dict.keys():
+            raise ValueError("optimizer.load_state_dict(): state and param_groups are required")
+        if len(state_dict["param_groups"]) != len(self.param_groups):
             raise ValueError(
-                "optimizer.load_state_dict(): the state of each parameter belongs to the servers; "
-                "only param_groups can be loaded"
+                f"optimizer.load_state_dict(): {len(state_dict['param_groups'])} parameter groups; "
+                f"{len(self.param_groups)} are required"
             )
-        super().load_state_dict(state_dict)
+        groups = [
+            without_options_of_torch(rule, group)
+            for group, rule in zip(state_dict["param_groups"], self._rules)
+        ]
+        had = [dict(group) for group in self.param_groups]
+        super().load_state_dict({**state_dict, "state": {}, "param_groups": groups})
+        try:
+            self.rate_factors()
+            given = state_dict["state"]
+            states = {}
+            for group, live in zip(groups, self.param_groups):
+                for number, parameter in zip(group["params"], live["params"]):
+                    states[parameter] = given.get(number, {})
+            self._begin_with(states)
+        except BaseException:
+            for group, before in zip(self.param_groups, had):
+                group.clear()
+                group.update(before)
+            raise
+
+    def _begin_with(self, states: Dict[torch.nn.Parameter, Dict[str, Any]]) -> None:
+        names = self._job._names_of_parameters()
+        self._job._begin_with(
+            {
+                parameter: from_torch(
+                    rule, names[parameter], parameter.shape, states.get(parameter, {})
+                )
+                for group, rule in zip(self.param_groups, self._rules)
+                for parameter in group["params"]
+            }
+        )
 
     def rate_factors(self) -> List[float]:
         """For each group, its present learning rate as a multiple of that at first.
@@ -178,7 +251,10 @@ def make_optimizer(
                 f"job.optimizer(): lr is {r.lr} in parameter group {index}; a rate above 0 is required at "
                 "the start, and a scheduler may change it for each step, to 0 as well"
             )
-    return Optimizer(job, [group for group, _ in kept], [r for _, r in kept])
+    made = Optimizer(job, [group for group, _ in kept], [r for _, r in kept])
+    if isinstance(source, torch.optim.Optimizer) and source.state:
+        made._begin_with(dict(source.state))
+    return made
 
 
 def _two_rules(of_config: Rule) -> str:

@@ -92,9 +92,9 @@ def AdamW(
 
 
 # Options of torch.optim that only change how fast it computes.
-_OF_SPEED = {"foreach", "fused", "capturable", "differentiable", "params"}
+OF_SPEED = {"foreach", "fused", "capturable", "differentiable", "params"}
 # Options that have to have this value.
-_FIXED = {
+FIXED = {
     "dampening": 0,
     "maximize": False,
     "amsgrad": False,
@@ -123,12 +123,12 @@ def rule_of_group(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Ru
     for option, value in group.items():
         if option in rule.options:
             changes[option] = float(value) if option == "lr" else value
-        elif option in _FIXED:
-            if value != _FIXED[option]:
+        elif option in FIXED:
+            if value != FIXED[option]:
                 raise ValueError(
                     f"optimizer: {name}({option}={value!r}) cannot run on servers; "
-                    f"{option}={_FIXED[option]!r} is required"
+                    f"{option}={FIXED[option]!r} is required"
                 )
-        elif option not in _OF_SPEED:
+        elif option not in OF_SPEED:
             raise ValueError(f"optimizer: {name} has an option '{option}' that is not known here")
     return rule.with_options(changes)

@@ -9,6 +9,7 @@ from typing import Dict, List, Optional, Tuple, Union
 import torch
 
 from slackline import _core, _device
+from slackline._optimizer_state import TableState
 from slackline._tables import Tables
 
 
@@ -56,6 +57,7 @@ class Joined:
             self.through_host = "not all workers have device: CUDA"
 
     def open(self, tables: Tables, rules: List[str], work: Work) -> None:
+        self._tables = tables
         self._worker.open(
             tables.bind(rules, self._worker.gpu_parameters),
             work.steps_total,
@@ -75,11 +77,31 @@ class Joined:
     def gradient(self, table: int, gradient: torch.Tensor, factor: float) -> None:
         self._worker.gradient(table, gradient, factor, _device.stream(gradient.device))
 
-    def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> None:
-        self._worker.finish_step(gradients, factors)
+    def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> bool:
+        """False if the step is lost, and comes again."""
+        return self._worker.finish_step(gradients, factors)
 
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
         return self._worker.gather(place, number, data)
+
+    def begin_with(self, states: List[TableState]) -> None:
+        self._worker.begin_with([(state.updates, state.slots) for state in states])
+
+    def optimizer_state(self) -> Optional[List[TableState]]:
+        """By table; None if the job has finished. Between two steps the tables become its, too."""
+        states = self._worker.optimizer_state()
+        if states is None:
+            return None
+        return [
+            TableState(
+                updates,
+                [
+                    torch.frombuffer(slot, dtype=torch.float32).reshape(table.values.shape)
+                    for slot in slots
+                ],
+            )
+            for (updates, slots), table in zip(states, self._tables.tables)
+        ]
 
     def log(self, name: str, value: float) -> None:
         self._worker.log(name, value)
@@ -159,6 +181,17 @@ class Alone:
             [torch.zeros_like(table.values) for _ in range(rule.slots)]
             for table, rule in zip(tables.tables, self._rules)
         ]
+        self._updates = [0 for _ in tables.tables]
+
+    def begin_with(self, states: List[TableState]) -> None:
+        self._slots = [[slot.clone() for slot in state.slots] for state in states]
+        self._updates = [state.updates for state in states]
+
+    def optimizer_state(self) -> Optional[List[TableState]]:
+        return [
+            TableState(updates, [slot.clone() for slot in slots])
+            for updates, slots in zip(self._updates, self._slots)
+        ]
 
     def next(self) -> object:
         if self._interrupted:
@@ -184,18 +217,20 @@ class Alone:
     def wait_for(self, table: int) -> None:
         pass
 
-    def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> None:
+    def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> bool:
         self._clock += 1
         for i in reversed(range(len(gradients))):
             rule = self._rules[i]
+            self._updates[i] += 1
             rule.apply(
                 self._tables.tables[i].values,
                 gradients[i],
                 self._slots[i],
                 rule.learning_rate * factors[i],
-                self._clock,
+                self._updates[i],
             )
         self._tables.refresh()
+        return True
 
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
         if self._interrupted:

@@ -85,7 +85,7 @@ def finish_step(self, gradients, factors):
     # The script has let its gradients go: memory that slackline does not hold is overwritten.
     _ = [torch.full((size,), math.nan) for size in sizes for _ in range(4)]
     sizes.clear()
-    self._worker.finish_step([None if g is None else OnGpu(g) for g in gradients], factors)
+    return self._worker.finish_step([None if g is None else OnGpu(g) for g in gradients], factors)
 
 
 sizes = []

@@ -258,3 +258,37 @@ def test_the_model_is_saved_before_the_end_too(tmp_path):
     script = USUAL.replace("    job.evaluate", "    job.save(f'epoch-{epoch}.safetensors')\n    job.evaluate")
     run_alone(tmp_path, script).succeeded()
     assert (tmp_path / "epoch-0.safetensors").exists() and (tmp_path / "epoch-1.safetensors").exists()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_step_that_is_lost_comes_again_with_its_batch_and_its_collectives(tmp_path, num_workers):
+    script = f"""
+    import torch, slackline
+    from slackline import _worlds
+    lost, called = [2, 3], []
+    finish_step, gather = _worlds.Alone.finish_step, _worlds.Alone.gather
+    def lose(self, gradients, factors):
+        if lost and self._clock == lost[0]:
+            lost.pop(0)
+            return False
+        return finish_step(self, gradients, factors)
+    def note(self, place, number, data):
+        called.append((place, number))
+        return gather(self, place, number, data)
+    _worlds.Alone.finish_step, _worlds.Alone.gather = lose, note
+    job = slackline.join()
+    net = job.model(torch.nn.Linear(1, 1))
+    opt = job.optimizer(net, slackline.SGD(lr=0.1))
+    seen = []
+    numbers = torch.arange(8.0).reshape(8, 1)
+    for epoch in job.epochs(1):
+        for x in job.loader(numbers, batch_size=2, shuffle=False, num_workers={num_workers}):
+            seen.append(int(x[0]))
+            job.all_reduce(1)
+            net(x).sum().backward()
+            opt.step()
+    print(seen, called, job.steps)
+    """
+    ended = run_alone(tmp_path, script).succeeded()
+    places = "[(1, 0), (3, 0), (5, 0), (5, 0), (7, 0), (7, 0)]"
+    assert f"[0, 2, 4, 4, 6, 6] {places} 4" in ended.output

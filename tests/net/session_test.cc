@@ -364,6 +364,106 @@ TEST_F(SessionTest, WhatAProgramDoesWrongInAStepIsNamedAndChangesNothing) {
   EXPECT_EQ(workers[1].seen.back(), 10 - (kSteps - 1));
 }
 
+// Gradients of ones, and two for the bias: by momentum 0.5 the slot of a table
+// that begins with s becomes s / 2 + gradient in each step.
+class SessionStateTest : public SessionTest,
+                         public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(SessionStateTest, AJobGoesOnWithTheOptimizerOfAnother) {
+  StartJob(GetParam(),
+           "optimizer { momentum { learning_rate: 1 momentum: 0.5 } }");
+  std::vector<Worker> workers = {Worker(50), Worker(70)};
+  const auto expect = [](Session& session, float weight, float bias,
+                         int64_t updates) {
+    const std::vector<TableState> states = Must(session.OptimizerState());
+    ASSERT_EQ(states.size(), 2u);
+    for (const auto& [table, slot] :
+         {std::pair<size_t, float>{0, weight}, {1, bias}}) {
+      EXPECT_EQ(states[table].updates, updates);
+      ASSERT_EQ(states[table].slots.size(), 1u);
+      std::vector<float> values(table == 0 ? 12 : 3);
+      ASSERT_EQ(states[table].slots[0].size(), values.size() * sizeof(float));
+      std::memcpy(values.data(), states[table].slots[0].data(),
+                  values.size() * sizeof(float));
+      EXPECT_THAT(values, Each(slot));
+    }
+  };
+  const auto program = [&](size_t rank) {
+    return [&, rank](Session& session) {
+      Worker& worker = workers[rank];
+      EXPECT_EQ(session.OptimizerState().status().code(),
+                absl::StatusCode::kFailedPrecondition);
+      std::vector<TableState> states(2);
+      states[0] = {.updates = 7, .slots = {Filled(12, rank == 0 ? 8 : 99)}};
+      states[1] = {.updates = 7, .slots = {Filled(3, rank == 0 ? 16 : 99)}};
+      EXPECT_TRUE(session.BeginWith(states).ok());
+      float weight = 8, bias = 16;
+      float value = 50;
+      while (const std::optional<Session::Task> task = session.Next()) {
+        if (const auto* const step = std::get_if<Session::Step>(&*task)) {
+          EXPECT_THAT(worker.weight, Each(value));
+          expect(session, weight, bias, 7 + step->clock);
+          EXPECT_TRUE(session.Gradient(0, Ones(12)).ok());
+          // In the middle of a step, and after it, with nothing in between.
+          expect(session, weight, bias, 7 + step->clock);
+          EXPECT_TRUE(session.Gradient(1, Filled(3, 2)).ok());
+          EXPECT_TRUE(session.FinishStep(0.5).ok());
+          weight = weight / 2 + 1;
+          bias = bias / 2 + 2;
+          value -= weight;
+          if (step->clock + 1 < kSteps)
+            expect(session, weight, bias, 8 + step->clock);
+        } else if (std::holds_alternative<Session::Conclusion>(*task)) {
+          expect(session, weight, bias, 7 + kSteps);
+          session.Conclude({}, {});
+        }
+      }
+      EXPECT_FALSE(session.OptimizerState().ok());
+      return session.ending();
+    };
+  };
+  for (const absl::Status& end :
+       Run(workers, wire::Initializer::OF_WORKER, {program(0), program(1)})) {
+    EXPECT_TRUE(end.ok()) << end;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, SessionStateTest,
+    ::testing::Values("bsp {}", "allreduce {}",
+                      "phase { bsp {} until_epoch: 0.5 } phase { allreduce {} "
+                      "until_epoch: 0.8 } phase { bsp {} }"),
+    [](const auto& info) {
+      return std::string(info.param[0] == 'b'   ? "Bsp"
+                         : info.param[0] == 'a' ? "AllReduce"
+                                                : "Changing");
+    });
+
+TEST_F(SessionTest, AStateThatDoesNotFitIsNamed) {
+  StartJob("bsp {}", "optimizer { adam { learning_rate: 1 } }");
+  Worker worker(0);
+  const auto why = [&](wire::Initializer::Kind kind,
+                       std::vector<TableState> states) {
+    HostParameters parameters = worker.Parameters(kind);
+    const auto session = Must(
+        Session::Create(OptionsOf(0), &parameters, transport_, transport_));
+    const absl::Status status = session->BeginWith(std::move(states));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  const auto of = wire::Initializer::OF_WORKER;
+  const TableState good = {.updates = 1, .slots = {Ones(12), Ones(12)}};
+  EXPECT_THAT(why(of, {good}), HasSubstr("of 1 tables; 2 are required"));
+  EXPECT_THAT(why(of, {good, good}),
+              HasSubstr("'bias' has a tensor of 48 bytes; 12 are required"));
+  EXPECT_THAT(why(of, {{.updates = 1, .slots = {Ones(12)}}, good}),
+              HasSubstr("'weight' has 1 tensors; 2 are required"));
+  EXPECT_THAT(why(of, {{.updates = -1, .slots = good.slots}, good}),
+              HasSubstr("'weight' is of -1 updates; 0 to"));
+  EXPECT_THAT(why(wire::Initializer::CONSTANT, {good, good}),
+              HasSubstr("'weight' has no use"));
+}
+
 // Tables of 400,000 bytes come in messages of their own. SGD with rate 1 and
 // gradients of ones: all elements of a table are the same number, and each of
 // the two workers' gradients takes one half.

@@ -64,6 +64,8 @@ const char* InvariantName(Invariant invariant) {
       return "liveness";
     case Invariant::kGaveUp:
       return "gave up";
+    case Invariant::kGathers:
+      return "gathers";
     case Invariant::kOutcome:
       return "outcome";
   }
@@ -1865,6 +1867,15 @@ void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
   const auto version_in = [&](const Model& of) {
     return of.state.VersionOf(view, twin.range.shard);
   };
+  if (scenario_.modes.begins_with_worker && first.clock == 0) {
+    // The first worker's optimizer has a past that the shard knows nothing of.
+    while (twin.updates.empty() || twin.updates.back().contributions.empty()) {
+      if (twin.versions.size() > version_in(first)) break;
+      twin.versions.push_back(twin.versions.back());
+      twin.slots.push_back(twin.slots.back());
+      twin.updates.emplace_back();
+    }
+  }
   if (version_in(first) + 1 != twin.versions.size()) {
     return Report(Invariant::kLostPush,
                   absl::StrCat(what, " from version ", version_in(first),

@@ -51,6 +51,7 @@ enum class Invariant {
                   // much.
   kLiveness,      // Somebody still waits long after the last fault.
   kGaveUp,        // A healthy worker gave up, and no fault explains it.
+  kGathers,       // A collective gave workers different results, or wrong ones.
   kOutcome,       // The job ended otherwise than it had to.
 };
 const char* InvariantName(Invariant invariant);

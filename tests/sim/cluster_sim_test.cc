@@ -195,6 +195,10 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   const SimWorker::Counts& workers = counts.workers;
   EXPECT_GT(workers.regroups, 100);
   EXPECT_GT(workers.helped, 50);
+  EXPECT_GT(workers.gathered, 200);
+  EXPECT_GT(workers.steps_lost, 0);
+  EXPECT_GT(workers.states_asked, 50);
+  EXPECT_GT(workers.states_compared, 10);
   EXPECT_GT(workers.reduced_again, 50);
   EXPECT_GT(workers.group_joins, 20);
   EXPECT_GT(workers.pulls_ahead, 500);

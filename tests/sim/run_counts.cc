@@ -78,6 +78,10 @@ void RunCounts::Visit(
   see("worker.connects", workers.connects);
   see("worker.regroups", workers.regroups);
   see("worker.helped", workers.helped);
+  see("worker.gathered", workers.gathered);
+  see("worker.steps_lost", workers.steps_lost);
+  see("worker.states_asked", workers.states_asked);
+  see("worker.states_compared", workers.states_compared);
   see("worker.group_joins", workers.group_joins);
   see("worker.states_taken", workers.states_taken);
   see("worker.states_given", workers.states_given);

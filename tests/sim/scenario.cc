@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/status.h"
 #include "common/optim/schedule.h"
+#include "common/status.h"
 #include "common/sync/phases.h"
 
 namespace slackline::sim {
@@ -588,6 +589,8 @@ Scenario Scenario::Random(uint64_t seed) {
   const bool ahead = s.mode.has_asp() || bound >= 1;
   s.pull_ahead = ahead && rng.Chance(0.5);
   s.step_by_table = Rng(seed).Fork("by table").Chance(0.5);
+  if (Rng(seed).Fork("gathers").Chance(0.3)) s.gathers = 0.4;
+  if (Rng(seed).Fork("asks state").Chance(0.3)) s.asks_state = 0.05;
   s.even_pull = rng.Chance(0.5);
   s.steps = rng.Between(5, 30);
   s.window_bytes = static_cast<size_t>(rng.Between(16, 1024));
@@ -794,6 +797,19 @@ const config::Optimizer& Scenario::OptimizerOf(TableId table) const {
   return optimizer;
 }
 
+bool Scenario::GathersAt(Clock clock) const {
+  // With elastic sampling scripts do different steps, and may not; a recording
+  // may have been made without them. For who stands still without end a driver
+  // has a time limit of its own.
+  return gathers > 0 && !elastic.has_value() &&
+         mode.delays().given() != "a recording" &&
+         absl::c_none_of(trainer_stalls,
+                         [](const TrainerStall& stall) {
+                           return stall.duration == absl::InfiniteDuration();
+                         }) &&
+         Rng(seed).Fork(absl::StrCat("gather ", clock)).Chance(gathers);
+}
+
 double Scenario::GradientFactor(Rank rank, Clock clock, TableId table) const {
   if (!rate_factors) return 1;
   constexpr double kFactors[] = {1, 1, 1, 0, 0.1, 0.5, 2, 3};
@@ -855,7 +871,9 @@ std::string Scenario::ToString() const {
       workers, " workers, ", ModeText(mode), phases,
       modes.begins_with_worker ? ", from a worker's values" : "",
       pull_ahead ? " pulling ahead" : "",
-      step_by_table ? " stepping by table" : "", ", ", steps, " steps, ",
+      step_by_table ? " stepping by table" : "",
+      asks_state > 0 ? " asking for the state" : "",
+      gathers > 0 ? " with collectives" : "", ", ", steps, " steps, ",
       elastic.has_value()
           ? absl::StrCat("elastic { ", elastic->ShortDebugString(), " }, ")
           : "",

@@ -266,6 +266,8 @@ struct Scenario {
   sync::Mode mode;  // Of the first phase.
   bool pull_ahead = false;
   bool step_by_table = false;
+  double gathers = 0;  // In what part of its steps a script calls collectives.
+  double asks_state = 0;  // How often a script asks for the optimizer's state.
   // Where a shard lagged behind a late joiner's start, it pulls once more.
   bool even_pull = true;
   Clock steps = 5;
@@ -357,6 +359,9 @@ struct Scenario {
   const config::Optimizer& OptimizerOf(TableId table) const;
   // What a worker of this rank gives with its gradient. By all-reduce everybody
   // gives what rank 0 would.
+  // Whether scripts call a collective in the step of this clock, or before that
+  // of -clock.
+  bool GathersAt(Clock clock) const;
   double GradientFactor(Rank rank, Clock clock, TableId table) const;
   std::string ToString() const;
 

@@ -12,6 +12,7 @@
 #include "tests/sim/checker.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/scenario.h"
+#include "tests/sim/sim_gathers.h"
 #include "tests/sim/sim_group.h"
 #include "tests/sim/sim_machine.h"
 #include "tests/sim/sim_network.h"
@@ -26,6 +27,9 @@ struct SimContext {
         network(&queue, &machines, scenario, Rng(s.seed).Fork("network")),
         groups(scenario, &queue, &network),
         checker(scenario),
+        gathers([this](const std::string& what) {
+          checker.Report(Invariant::kGathers, what);
+        }),
         logging(keep_log) {
     if (logging) network.log = [this](const std::string& line) { Log(line); };
   }
@@ -46,6 +50,7 @@ struct SimContext {
   SimNetwork network;
   SimGroups groups;
   Checker checker;
+  SimGathers gathers;
   const bool logging;
   std::vector<std::string> log;
   // Workers may do the last step of all.

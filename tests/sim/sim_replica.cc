@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/io/state_hash.h"
 #include "common/view/initializer.h"
 
@@ -29,20 +30,30 @@ bool Same(const SimReplica::Tensor& a, const SimReplica::Tensor& b) {
 SimReplica SimReplica::Initial(const Scenario& scenario, Rank rank,
                                std::shared_ptr<const View> view) {
   SimReplica replica;
+  replica.versions.assign(static_cast<size_t>(view->shard_count()), 0);
+  // Of a worker's values the optimizer may have some past, too.
+  Rng past =
+      Rng(scenario.seed).Fork(absl::StrCat("past of ", static_cast<int>(rank)));
   for (int t = 0; t < view->proto().table_size(); ++t) {
     wire::Table table = view->proto().table(t);
     Tensor initial(static_cast<size_t>(TableElements(table)));
     uint64_t seed = scenario.seed;
+    std::vector<Tensor>& slots = replica.slots.emplace_back(
+        view->optimizer(TableId{t}).slot_count(), Tensor(initial.size(), 0.0f));
     if (table.initializer().kind() == wire::Initializer::OF_WORKER) {
       table.mutable_initializer()->set_kind(wire::Initializer::UNIFORM);
       seed += static_cast<uint64_t>(rank);
+      const auto updates = static_cast<Version>(past.Between(0, 20));
+      for (const ShardRange& range : view->ShardsOf(TableId{t}))
+        replica.versions[static_cast<size_t>(range.shard)] = updates;
+      for (Tensor& slot : slots) {
+        for (float& value : slot)
+          value = static_cast<float>(updates > 0 ? past.Uniform() : 0);
+      }
     }
     InitializeElements(table, seed, 0, absl::MakeSpan(initial));
-    replica.slots.emplace_back(view->optimizer(TableId{t}).slot_count(),
-                               Tensor(initial.size(), 0.0f));
     replica.values.push_back(std::move(initial));
   }
-  replica.versions.assign(static_cast<size_t>(view->shard_count()), 0);
   replica.view = std::move(view);
   return replica;
 }

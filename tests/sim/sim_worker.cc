@@ -6,6 +6,8 @@
 
 #include "absl/algorithm/container.h"
 #include "common/status.h"
+#include "common/sync/modes/mode_rule.h"
+#include "common/sync/phases.h"
 #include "common/view/initializer.h"
 #include "common/view/shard_map.h"
 #include "tests/sim/sim_server.h"
@@ -50,6 +52,10 @@ void SimWorker::Counts::Add(const Counts& other) {
   final_pulls += other.final_pulls;
   retries += other.retries;
   helped += other.helped;
+  gathered += other.gathered;
+  steps_lost += other.steps_lost;
+  states_asked += other.states_asked;
+  states_compared += other.states_compared;
 }
 
 SimWorker::SimWorker(SimContext* context, Rank rank, uint64_t token)
@@ -62,6 +68,7 @@ SimWorker::SimWorker(SimContext* context, Rank rank, uint64_t token)
                     .instance = token},
       core_(WorkerOptions(context->scenario, rank, token)),
       rng_(Rng(token).Fork("trainer")),
+      asking_(Rng(token).Fork("asking")),
       alarm_(machine_, [this] {
         Tell([](WorkerCore& core, absl::Time now,
                 WorkerCore::Effects* effects) { core.OnTick(now, effects); });
@@ -185,6 +192,10 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
     actions_.push_back(std::move(action));
   }
   for (const ClientCore::TableValues& values : effects->tables) Take(values);
+  if (effects->state != nullptr) OnState(effects->state);
+  for (const MemberCore::CallResult& answer : effects->answers) {
+    if (answer.call_id == gather_ && gather_ != 0) OnGathered(answer);
+  }
   if (core_.ended()) {
     const absl::Status& why = core_.ending();
     ProcessEnd end{.kind = ProcessEnd::Kind::kGaveUp,
@@ -247,6 +258,19 @@ void SimWorker::Work() {
   if (working_) return;
   working_ = true;
   while (alive() && !busy_ && !actions_.empty()) {
+    if (gathering_ && WorkerCore::NeedsProgram(actions_.front())) {
+      if (!group_aborted_ ||
+          !std::holds_alternative<WorkerCore::Reduce>(actions_.front()))
+        break;
+      actions_.pop_front();
+      LoseGroup();
+      continue;
+    }
+    if (!gathering_ && AsksState()) {
+      busy_ = true;
+      AskState();
+      break;
+    }
     const WorkerCore::Action action = std::move(actions_.front());
     actions_.pop_front();
     // The trainer and the communication are threads: things come in between.
@@ -266,6 +290,138 @@ void SimWorker::Work() {
         std::visit([this](const auto& what) { return Perform(what); }, action);
   }
   working_ = false;
+}
+
+bool SimWorker::GathersFirst(Clock clock, std::function<void()> next) {
+  if (!context_->scenario.GathersAt(clock) || gathered_ == clock) return false;
+  gathered_ = clock;
+  Gather(2 * static_cast<uint64_t>(clock) + 1, std::move(next));
+  return true;
+}
+
+void SimWorker::LeaveStep() {
+  if (!alive() || !script_step_.has_value()) return;
+  const Clock after = *std::exchange(script_step_, std::nullopt) + 1;
+  in_group_step_ = false;
+  // Not after the last step: others may have left the job by then.
+  if (after < context_->scenario.steps && context_->scenario.GathersAt(-after))
+    Gather(2 * static_cast<uint64_t>(after), [this] { Work(); });
+}
+
+void SimWorker::Gather(uint64_t place, std::function<void()> next) {
+  gathering_ = true;
+  gather_place_ = place;
+  after_gather_ = std::move(next);
+  wire::Call call;
+  call.mutable_gather()->set_place(gather_place_);
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    gather_ =
+        core.Call(std::move(call), SimGathers::Brought(rank_, gather_place_),
+                  now, effects);
+  });
+  machine_->After(absl::Milliseconds(200),
+                  lifetime_.Guard([this] { WaitForGather(); }));
+}
+
+// It stands still for others, not by its own fault, and says so now and then.
+void SimWorker::WaitForGather() {
+  if (!alive() || gather_ == 0) return;
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+    core.OnProgress(now);
+  });
+  FollowGroup();
+  if (!alive()) return;
+  machine_->After(absl::Milliseconds(200),
+                  lifetime_.Guard([this] { WaitForGather(); }));
+}
+
+void SimWorker::FollowGroup() {
+  if (in_group_step_ && group_aborted_) {
+    ++counts_.steps_lost;
+    in_group_step_ = false;
+    script_step_.reset();
+    after_gather_ = [this] {
+      gathered_ = -1;  // The step comes again, with its collective.
+      Work();
+    };
+    busy_ = false;
+    LoseGroup();
+  }
+  Work();
+}
+
+void SimWorker::OnGathered(const MemberCore::CallResult& answer) {
+  gather_ = 0;
+  if (answer.reply.code() != wire::OK) {
+    // Who is no member any more is told so, and begins anew.
+    context_->Log("worker ", control_peer_.index,
+                  " was refused a collective: ", answer.reply.error());
+    return;
+  }
+  ++counts_.gathered;
+  const wire::WorkerMember* const self = core_.view()->FindWorker(rank_);
+  context_->gathers.OnAnswer(rank_, gather_place_,
+                             self != nullptr && self->founder() &&
+                                 self->incarnation() == incarnation(),
+                             answer);
+  machine_->After(absl::Microseconds(asking_.Between(0, 100)),
+                  lifetime_.Guard([this] {
+                    if (!alive()) return;
+                    gathering_ = false;
+                    std::exchange(after_gather_, nullptr)();
+                  }));
+}
+
+bool SimWorker::AsksState() {
+  return has_stepped_ && !replica_.has_value() && core_.ending().ok() &&
+         asking_.Chance(context_->scenario.asks_state);
+}
+
+void SimWorker::AskState() {
+  asks_ = true;
+  ++counts_.states_asked;
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.AskState(now, effects);
+    core.SetNeed(WorkerCore::Need::kState, now);
+  });
+}
+
+void SimWorker::OnState(const WorkerCore::Parameters& state) {
+  std::vector<Version> versions;
+  for (const ClientCore::ShardValue& shard : state->shards)
+    versions.push_back(shard.version);
+  told_ = {core_.clock(), std::move(versions)};
+  // The trainer is another thread.
+  machine_->After(
+      absl::Microseconds(rng_.Between(0, 100)), lifetime_.Guard([this] {
+        if (!alive() || !asks_) return;
+        asks_ = false;
+        Done([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+          core.SetNeed(WorkerCore::Need::kNothing, now);
+        });
+      }));
+}
+
+void SimWorker::CompareWithState(const WorkerCore::Compute& step) {
+  const wire::View& view = core_.view()->proto();
+  const sync::Mode& mode = PhaseAt(view, step.clock).mode();
+  if (!told_.has_value() || told_->first != step.clock ||
+      step.parameters == nullptr ||
+      told_->second.size() != step.parameters->shards.size() ||
+      !RuleOf(mode).holds_gradients() || RuleOf(mode).follows_given_delays() ||
+      RuleOf(mode).spare_workers(mode) > 0) {
+    return;
+  }
+  ++counts_.states_compared;
+  for (size_t s = 0; s < told_->second.size(); ++s) {
+    const Version had = step.parameters->shards[s].version;
+    if (told_->second[s] == had) continue;
+    context_->checker.Report(
+        Invariant::kVersionOrder,
+        absl::StrCat("worker ", control_peer_.index, " was told the state ",
+                     told_->second[s], " of shard ", s, " at clock ",
+                     step.clock, ", whose parameters are of version ", had));
+  }
 }
 
 bool SimWorker::Lingers(Clock clock) const {
@@ -311,6 +467,8 @@ bool SimWorker::Perform(const WorkerCore::Evaluate& action) {
 bool SimWorker::Perform(const WorkerCore::Compute& action) {
   replica_.reset();
   examples_ = action.examples;
+  has_stepped_ = true;
+  CompareWithState(action);
   StartStep(action);
   return true;
 }
@@ -322,6 +480,9 @@ void SimWorker::StartStep(const WorkerCore::Compute& step) {
                           lifetime_.Guard([this, step] { StartStep(step); }));
     return;
   }
+  in_group_step_ = false;
+  script_step_ = step.clock;
+  if (GathersFirst(step.clock, [this, step] { StartStep(step); })) return;
   context_->checker.OnStepBegun(rank_, incarnation(), step.clock,
                                 /*by_all_reduce=*/false, examples_);
   held_.clear();
@@ -375,9 +536,12 @@ void SimWorker::PushTable(int table) {
     SL_CHECK(pushed.ok(), pushed.message());
   });
   if (++pushed_ < static_cast<int>(has_come_.size())) return;
-  Done([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+  busy_ = false;
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnComputed(/*loss=*/1, now, effects);
   });
+  LeaveStep();
+  Work();
 }
 
 // ---- By all-reduce ----------------------------------------------------------
@@ -567,6 +731,9 @@ void SimWorker::StartReduce(Clock clock) {
                     }));
     return;
   }
+  in_group_step_ = true;
+  script_step_ = clock;
+  if (GathersFirst(clock, [this, clock] { StartReduce(clock); })) return;
   context_->checker.OnStepBegun(rank_, incarnation(), clock,
                                 /*by_all_reduce=*/true, examples_);
   machine_->After(ComputeTime(clock), lifetime_.Guard([this] { Reduce(); }));
@@ -628,6 +795,7 @@ void SimWorker::OnReduced(const std::vector<SimGroup::Share>* shares) {
     } else {
       LoseGroup();
     }
+    LeaveStep();  // A driver tries the sum again by itself.
     return Work();
   }
   std::vector<SimReplica::Tensor> sum = shares->front().gradients;
@@ -653,6 +821,7 @@ void SimWorker::OnReduced(const std::vector<SimGroup::Share>* shares) {
   Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnReduced({.loss = 1, .nonfinite = false, .culprits = {}}, now, effects);
   });
+  LeaveStep();
   Work();
 }
 

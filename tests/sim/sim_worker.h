@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,10 @@ class SimWorker {
     int64_t final_pulls = 0;
     int64_t retries = 0;
     int64_t helped = 0;  // Took the state of another worker.
+    int64_t gathered = 0;
+    int64_t steps_lost = 0;  // To a new group, while a collective waited.
+    int64_t states_asked = 0;
+    int64_t states_compared = 0;  // With the parameters of a step.
 
     void Add(const Counts& other);
   };
@@ -78,6 +83,22 @@ class SimWorker {
   bool Perform(const WorkerCore::ReadState& action);
   bool Perform(const WorkerCore::Conclude& action);
   bool Perform(const WorkerCore::Save& action);
+  // True if the script calls a collective first, in the step of `clock`; then
+  // it goes on with `next`.
+  bool GathersFirst(Clock clock, std::function<void()> next);
+  // The script is past its step, and may call a collective before the next.
+  void LeaveStep();
+  void Gather(uint64_t place, std::function<void()> next);
+  void WaitForGather();
+  // The others may wait for it in a new group meanwhile.
+  void FollowGroup();
+  void OnGathered(const MemberCore::CallResult& answer);
+  // A script that wants the state of the optimizer stands still meanwhile.
+  bool AsksState();
+  void AskState();
+  void OnState(const WorkerCore::Parameters& state);
+  // In BSP it is that of the parameters of the step.
+  void CompareWithState(const WorkerCore::Compute& step);
   // The action that was under way is over; `event` tells the core how.
   template <typename Event>
   void Done(const Event& event) {
@@ -139,6 +160,18 @@ class SimWorker {
   std::vector<int> held_;       // Their gradients wait for parameters.
   int pushed_ = 0;              // Gradients.
   bool uses_all_ = true;        // Each gradient depends on all parameters.
+  Clock gathered_ = -1;         // The last step with a collective that is done.
+  bool gathering_ = false;
+  uint64_t gather_ = 0;  // The call that waits; its place, and what then.
+  uint64_t gather_place_ = 0;
+  std::function<void()> after_gather_;
+  std::optional<Clock> script_step_;  // That the script is in.
+  bool in_group_step_ = false;  // The collective is in a step by all-reduce.
+  Rng asking_;
+  bool has_stepped_ = false;  // Over servers.
+  bool asks_ = false;
+  // The clock and the versions of the state that it was told last.
+  std::optional<std::pair<Clock, std::vector<Version>>> told_;
   std::optional<SimReplica> replica_;
   std::optional<SimReplica> computed_at_;  // Gradients for all-reduce.
   absl::Time stalled_until_ = absl::InfinitePast();  // Its trainer.

@@ -113,7 +113,7 @@ struct Copy {
         model.get(), NoSchedule(), bucket_bytes, std::move(memory), seen);
     SL_CHECK(created.ok(), created.status().ToString());
     replica = *std::move(created);
-    EXPECT_TRUE(replica->Initialize(kSeed).ok());
+    EXPECT_TRUE(replica->Initialize(kSeed, {}).ok());
   }
   std::vector<std::vector<std::string>> Portraits() const {
     std::vector<std::vector<std::string>> portraits;
@@ -262,7 +262,7 @@ TEST(ReplicaTest, InitializingForgetsEverything) {
   const wire::View view = NewView(1);
   Copy copy(view);
   EXPECT_TRUE(copy.replica->Take(RandomState(rng, view)).ok());
-  EXPECT_TRUE(copy.replica->Initialize(kSeed).ok());
+  EXPECT_TRUE(copy.replica->Initialize(kSeed, {}).ok());
   EXPECT_EQ(copy.Portraits(), Servers(view).Portraits());
 }
 
@@ -275,6 +275,53 @@ TEST(ReplicaTest, GivesWhatItTookToTheLastBit) {
   for (int shard = 0; shard < copy.seen->shard_count(); ++shard) {
     EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, ShardId{shard}).value()),
               Portrait(state.shards[static_cast<size_t>(shard)]));
+  }
+}
+
+TEST(ReplicaTest, BeginsWithWhatAnotherOptimizerHad) {
+  Rng rng(1);
+  const wire::View view = NewView(1);
+  Copy of(view);
+  const ClientCore::PullResult state = RandomState(rng, view);
+  EXPECT_TRUE(of.replica->Take(state).ok());
+  const std::vector<TableState> had = of.replica->State().value();
+  // One number of updates for each table, that of its newest shard.
+  ASSERT_EQ(had.size(), 2u);
+  Version newest = 0;
+  for (const ShardRange& range : of.seen->ShardsOf(TableId{0})) {
+    newest = std::max(newest,
+                      state.shards[static_cast<size_t>(range.shard)].version);
+  }
+  EXPECT_EQ(had[0].updates, static_cast<int64_t>(newest));
+  ASSERT_EQ(had[0].slots.size(), 2u) << "Adam has two";
+  ASSERT_EQ(had[1].slots.size(), 1u) << "momentum has one";
+
+  Copy copy(view);
+  EXPECT_TRUE(copy.replica->Initialize(kSeed, had).ok());
+  const std::vector<TableState> has = copy.replica->State().value();
+  for (size_t t = 0; t < had.size(); ++t) {
+    EXPECT_EQ(has[t].updates, had[t].updates);
+    EXPECT_EQ(Portrait(0, {}, has[t].slots), Portrait(0, {}, had[t].slots));
+  }
+  for (const ShardRange& range : copy.seen->ShardsOf(TableId{0})) {
+    EXPECT_EQ(copy.replica->Give(*copy.seen, range.shard).value().version,
+              newest);
+  }
+}
+
+TEST(ReplicaTest, ServersAndReplicasTellTheSameState) {
+  Rng rng(1);
+  const wire::View view = NewView(1);
+  Copy copy(view);
+  const ClientCore::PullResult pulled = RandomState(rng, view);
+  EXPECT_TRUE(copy.replica->Take(pulled).ok());
+  const std::vector<TableState> of_replica = copy.replica->State().value();
+  const std::vector<TableState> of_servers = TableStatesOf(pulled);
+  ASSERT_EQ(of_replica.size(), of_servers.size());
+  for (size_t t = 0; t < of_replica.size(); ++t) {
+    EXPECT_EQ(of_replica[t].updates, of_servers[t].updates);
+    EXPECT_EQ(Portrait(0, {}, of_replica[t].slots),
+              Portrait(0, {}, of_servers[t].slots));
   }
 }
 

@@ -79,6 +79,7 @@ class WorkerCoreTest : public ::testing::Test {
       actions_.push_back(std::move(action));
     for (ClientCore::TableValues& values : effects.tables)
       tables_.push_back(std::move(values));
+    if (effects.state != nullptr) state_ = effects.state;
     if (!effects.abort_group.ok()) abort_group_ = effects.abort_group;
   }
   void FromCoordinator(const Message& message) {
@@ -249,6 +250,7 @@ class WorkerCoreTest : public ::testing::Test {
   std::vector<Message> to_shards_;
   std::vector<WorkerCore::Action> actions_;
   std::vector<ClientCore::TableValues> tables_;
+  WorkerCore::Parameters state_;
   absl::Status abort_group_;
 };
 

@@ -16,6 +16,8 @@
 #include <variant>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "common/io/state_hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker_core_fixture.h"
@@ -582,6 +584,129 @@ TEST_F(WorkerCoreTest, AGradientWaitsForRoom) {
   EXPECT_FALSE(core_->HasRoom(5));
   AnswerPush(1);
   EXPECT_TRUE(core_->HasRoom(5));
+}
+
+// ---- The optimizer's state --------------------------------------------------
+
+class AskStateTest : public WorkerCoreTest {
+ protected:
+  // Computes the step of clock 2.
+  void BeginStepTwo(absl::string_view mode) {
+    Join(mode);
+    AnswerPull();
+    for (const Clock clock : {0, 1}) {
+      Compute(/*loss=*/1);
+      AnswerPush(static_cast<uint64_t>(clock) + 1);
+      AnswerPull(clock + 1);
+    }
+    ASSERT_EQ(Last<WorkerCore::Compute>().clock, 2);
+    to_shards_.clear();
+    Ask();
+  }
+  int Pulls() const {
+    return static_cast<int>(absl::c_count_if(to_shards_, [](const Message& m) {
+      return m.header.has_pull_request();
+    }));
+  }
+  void Ask() {
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.AskState(now, effects);
+      core.SetNeed(WorkerCore::Need::kState, now);
+    });
+  }
+  void AnswerWithState(Version version) {
+    const std::vector<float> values(4, 1.0f);
+    const Payload frame = Payload::Copy(values.data(), 16);
+    Message message;
+    message.header.set_view_number(2);
+    wire::PullAnswer& answer =
+        *message.header.mutable_pull_reply()->add_answer();
+    answer.set_pull(LastPull());
+    answer.mutable_state()->mutable_values()->set_version(version);
+    answer.mutable_state()->set_hash(StateHash(version, frame, {}));
+    message.payloads.push_back(frame);
+    FromShard(message);
+  }
+};
+
+TEST_F(AskStateTest, ItWaitsForWhomAPullWouldWait) {
+  for (const auto& [mode, clock] : {std::pair<const char*, Clock>{"bsp", 2},
+                                    {"ssp:1", 1},
+                                    {"ssp:3", 0},
+                                    {"asp", 0}}) {
+    SCOPED_TRACE(mode);
+    BeginStepTwo(mode);
+    ASSERT_EQ(to_shards_.size(), 1u);
+    const wire::PullRequest& request = to_shards_[0].header.pull_request();
+    ASSERT_TRUE(request.pull(0).has_state());
+    EXPECT_EQ(request.pull(0).state().clock(), clock);
+  }
+}
+
+TEST_F(AskStateTest, TheAnswerIsForTheDriverAndBeginsNothing) {
+  BeginStepTwo("bsp");
+  ParkPull(1);
+  EXPECT_EQ(Progress().activity(), run::WorkerProgress::WAITING_FOR_WORKERS);
+  EXPECT_THAT(Progress().what(), HasSubstr("the optimizer's state"));
+  EXPECT_EQ(Progress().rank(), 1);
+  const int steps = Count<WorkerCore::Compute>();
+  EXPECT_EQ(state_, nullptr);
+  AnswerWithState(4);
+  ASSERT_NE(state_, nullptr);
+  EXPECT_EQ(state_->shards[0].version, 4u);
+  EXPECT_EQ(Count<WorkerCore::Compute>(), steps);
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+    core.SetNeed(WorkerCore::Need::kNothing, now);
+  });
+  EXPECT_EQ(Progress().activity(), run::WorkerProgress::WORKING);
+  // And once more.
+  state_ = nullptr;
+  Ask();
+  AnswerWithState(4);
+  EXPECT_NE(state_, nullptr);
+}
+
+TEST_F(AskStateTest, OnePullIsUnderWayAtATime) {
+  options_.pull_ahead = true;
+  Join("ssp:3");
+  AnswerPull();
+  ASSERT_EQ(Pulls(), 2) << "of joining, and ahead for step 1";
+  Ask();
+  EXPECT_EQ(Pulls(), 2);
+  AnswerPull(1);
+  ASSERT_EQ(Pulls(), 3);
+  EXPECT_TRUE(to_shards_.back().header.pull_request().pull(0).has_state());
+  AnswerWithState(1);
+  EXPECT_NE(state_, nullptr);
+  EXPECT_EQ(Pulls(), 3) << "the parameters of step 1 are there";
+  Compute(/*loss=*/1);
+  EXPECT_EQ(Last<WorkerCore::Compute>().clock, 1);
+  EXPECT_EQ(Pulls(), 4) << "ahead for step 2";
+}
+
+TEST_F(AskStateTest, TheFirstPullOfAPhaseIsNotAhead) {
+  options_.pull_ahead = true;
+  Join([](uint64_t number) {
+    wire::View view = RunningView(number, "asp");
+    wire::Phase& next = *view.add_phase();
+    next.set_from(1);
+    *next.mutable_mode() = ModeOf("ssp:3");
+    return view;
+  });
+  AnswerPull();
+  ASSERT_EQ(Count<WorkerCore::Compute>(), 1);
+  EXPECT_EQ(Pulls(), 1);
+  Ask();
+  EXPECT_EQ(Pulls(), 2);
+}
+
+TEST_F(AskStateTest, WhoseAnswerDoesNotComeNamesWhomItWaitsFor) {
+  BeginStepTwo("bsp");
+  ParkPull(1);
+  Pass(kWaitTimeout + kLease);
+  EXPECT_EQ(core_->ending().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(core_->ending().message(), HasSubstr("the optimizer's state"));
+  EXPECT_THAT(core_->ending().message(), HasSubstr("waits for rank 1"));
 }
 
 }  // namespace

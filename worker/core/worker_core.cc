@@ -243,11 +243,22 @@ void WorkerCore::Perform(ClientCore::Effects* client, absl::Time now,
         client_->BroughtBy(pull_id_, brought.table);
     if (values.has_value()) TakeTable(*std::move(values), effects);
   }
-  for (ClientCore::PullResult& result : client->pulled)
-    OnPulled(std::move(result), now, effects);
+  for (ClientCore::PullResult& result : client->pulled) {
+    if (result.pull_id != asked_state_) {
+      OnPulled(std::move(result), now, effects);
+      continue;
+    }
+    asked_state_ = 0;
+    effects->state =
+        std::make_shared<const ClientCore::PullResult>(std::move(result));
+    // Which has waited for this.
+    if (state_ == State::kComputing && pull_id_ == 0 && parameters_ == nullptr)
+      PullAhead(now, effects);
+  }
   if (Over()) return;
   if (state_ == State::kPulling && CanBeginByTable())
     BeginComputing(nullptr, now, effects);
+  AskStateIfFree(now, effects);
   ActWhenAcknowledged(now, effects);
 }
 
@@ -689,7 +700,12 @@ void WorkerCore::TakeTable(ClientCore::TableValues values, Effects* effects) {
 void WorkerCore::PullAhead(absl::Time now, Effects* effects) {
   const Clock next = clock_ + 1;
   if (!options_.pull_ahead || next >= EndOf(view()->proto())) return;
-  const sync::Mode& mode = PhaseAt(view()->proto(), next).mode();
+  if (wants_state_ || asked_state_ != 0) return;
+  const wire::Phase& phase = PhaseAt(view()->proto(), next);
+  const sync::Mode& mode = phase.mode();
+  // The first pull of a phase, and one whose turn is given, may have to wait
+  // for this very step, whose program may want the state first.
+  if (phase.from() == next || RuleOf(mode).follows_given_delays()) return;
   const PullNeeds needs = RuleOf(mode).NeedsOf(mode, next);
   PhaseFollower::Decision decision = follower_->Next(*view(), next);
   Notify(std::move(decision.calls), now, effects);
@@ -706,6 +722,29 @@ bool WorkerCore::HasRoom(size_t bytes) const {
   if (!client_.has_value()) return true;
   const size_t waiting = client_->unacknowledged_bytes();
   return waiting == 0 || waiting + bytes <= options_.unacknowledged_bytes_max;
+}
+
+void WorkerCore::AskState(absl::Time now, Effects* effects) {
+  SL_CHECK(client_.has_value() && !wants_state_ && asked_state_ == 0,
+           "the state is asked for once, by a worker that has joined");
+  if (Over()) return;
+  wants_state_ = true;
+  AskStateIfFree(now, effects);
+}
+
+void WorkerCore::AskStateIfFree(absl::Time now, Effects* effects) {
+  // One pull at a time: a shard parks one of each worker.
+  if (!wants_state_ || pull_id_ != 0 || Over()) return;
+  wants_state_ = false;
+  const wire::View& view = this->view()->proto();
+  // What a pull may not be without, so this waits for nobody for whom that
+  // would not.
+  const PullNeeds needs =
+      RuleAt(view, clock_).NeedsOf(PhaseAt(view, clock_).mode(), clock_);
+  ClientCore::Effects client;
+  asked_state_ =
+      client_->PullState(std::max<Clock>(needs.of_all, 0), now, &client);
+  Perform(&client, now, effects);
 }
 
 void WorkerCore::SetNeed(Need need, absl::Time now) {
@@ -1099,6 +1138,7 @@ uint64_t WorkerCore::Call(wire::Call call, Payload value, absl::Time now,
 // ---- Where it is ----------------------------------------------------------
 
 bool WorkerCore::WaitsForOthers() const {
+  if (need_ == Need::kState) return true;
   switch (state_) {
     case State::kJoinPull:
     case State::kPulling:
@@ -1124,6 +1164,7 @@ std::string WorkerCore::WaitingText(absl::Time now) const {
                ? absl::StrCat(what, ": ", client_->WaitingFor(now).text)
                : what;
   };
+  if (need_ == Need::kState) return with_client("the optimizer's state");
   switch (state_) {
     case State::kWaiting:
       return waiting_for_;
@@ -1181,6 +1222,10 @@ run::WorkerProgress WorkerCore::Progress(absl::Time now) const {
     progress.set_for_ms(std::min(
         progress.for_ms(), absl::ToInt64Milliseconds(waiting.since_progress)));
   };
+  if (need_ == Need::kState) {
+    waits();
+    return progress;
+  }
   switch (state_) {
     case State::kJoining:
       is(P::ACTIVITY_UNSPECIFIED, "joining");

@@ -128,6 +128,17 @@ class WorkerCore {
       std::variant<Initialize, Compute, Reduce, Evaluate, TakeState, Connect,
                    CatchUp, LeaveGroup, ReadState, Conclude, Save>;
 
+  // Whether the driver's program has a part in an action. Others a driver may
+  // perform while its program waits for something else.
+  static bool NeedsProgram(const Action& action) {
+    const auto* const reduce = std::get_if<Reduce>(&action);
+    return reduce != nullptr ? !reduce->again && !reduce->empty
+                             : std::holds_alternative<Compute>(action) ||
+                                   std::holds_alternative<Evaluate>(action) ||
+                                   std::holds_alternative<Conclude>(action) ||
+                                   std::holds_alternative<Save>(action);
+  }
+
   struct Effects {
     std::vector<Message> to_coordinator;
     // A newer view. The driver connects to its servers before it sends what is
@@ -142,7 +153,9 @@ class WorkerCore {
     std::vector<std::string> log;  // Sentences for people.
     // Of the last Compute that came without its parameters.
     std::vector<ClientCore::TableValues> tables;
-    // Everything that was pulled; the actions carry what the driver needs.
+    // To AskState().
+    Parameters state;
+    // Everything else that was pulled; the actions carry what the driver needs.
     std::vector<Parameters> pulled;
   };
 
@@ -227,8 +240,13 @@ class WorkerCore {
   }
   // Whether OnGradient() may bring so many bytes now.
   bool HasRoom(size_t bytes) const;
-  // What the driver cannot go on without in a step.
-  enum class Need { kNothing, kRoom, kParameters };
+  // Asks the servers for parameters and optimizer slots as they are when a pull
+  // of the next step, or of the open one, is answered. The answer comes in
+  // Effects::state, unless the worker ends before. One question at a time, by a
+  // worker that has joined and whose state is on the servers.
+  void AskState(absl::Time now, Effects* effects);
+  // What the driver cannot go on without.
+  enum class Need { kNothing, kRoom, kParameters, kState };
   void SetNeed(Need need, absl::Time now);
 
   // ---- Where it is ----------------------------------------------------------
@@ -365,6 +383,7 @@ class WorkerCore {
   // it. Else it waits for some, or does something else.
   bool HasExamples(absl::Time now, Effects* effects);
   void SkipTo(Clock clock, absl::Time now, Effects* effects);
+  void AskStateIfFree(absl::Time now, Effects* effects);
   void PullAhead(absl::Time now, Effects* effects);
   // To the coordinator, for collectives of the workers' programs: this one's
   // comes to this step next, from elsewhere than the one before.
@@ -418,6 +437,8 @@ class WorkerCore {
   absl::Status ending_;
   Clock clock_ = 0;        // Steps completed; -1: the group knows.
   uint64_t pull_id_ = 0;   // The pull that is waited for, or runs ahead.
+  bool wants_state_ = false;  // As soon as no other pull is under way.
+  uint64_t asked_state_ = 0;  // The pull for that, while it is not answered.
   Clock pulled_own_ = 0;   // It has this worker's pushes before that clock.
   Parameters parameters_;  // Of clock_.
   std::vector<Version> versions_;  // Of the parameters that it computes at.

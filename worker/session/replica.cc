@@ -72,7 +72,8 @@ Replica::Replica(ParameterMemory* parameters, std::vector<UpdateRule> rules,
       view_(std::move(view)),
       versions_(view_->shard_count(), 0) {}
 
-absl::Status Replica::Initialize(uint64_t seed) {
+absl::Status Replica::Initialize(uint64_t seed,
+                                 absl::Span<const TableState> states) {
   std::vector<float> initial;
   for (size_t t = 0; t < slots_.size(); ++t) {
     const absl::Span<float> parameter =
@@ -85,11 +86,37 @@ absl::Status Replica::Initialize(uint64_t seed) {
       SL_RETURN_IF_ERROR(memory_->CopyIn(initial.data(), parameter));
     }
     std::fill(initial.begin(), initial.end(), 0.0f);
-    for (const FloatMemory::Array& slot : slots_[t])
-      SL_RETURN_IF_ERROR(memory_->CopyIn(initial.data(), slot.values));
+    for (size_t s = 0; s < slots_[t].size(); ++s) {
+      const void* const from = states.empty()
+                                   ? static_cast<const void*>(initial.data())
+                                   : states[t].slots[s].data();
+      SL_RETURN_IF_ERROR(memory_->CopyIn(from, slots_[t][s].values));
+    }
+    for (const ShardRange& range :
+         view_->ShardsOf(TableId{static_cast<int32_t>(t)})) {
+      versions_[static_cast<size_t>(range.shard)] =
+          states.empty() ? 0 : static_cast<Version>(states[t].updates);
+    }
   }
-  std::fill(versions_.begin(), versions_.end(), 0);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TableState>> Replica::State() {
+  std::vector<TableState> states;
+  for (size_t t = 0; t < slots_.size(); ++t) {
+    TableState& state = states.emplace_back();
+    for (const ShardRange& range :
+         view_->ShardsOf(TableId{static_cast<int32_t>(t)})) {
+      state.updates = std::max(
+          state.updates, static_cast<int64_t>(VersionOf(*view_, range.shard)));
+    }
+    for (const FloatMemory::Array& slot : slots_[t]) {
+      Payload copy = Payload::Allocate(slot.values.size() * sizeof(float));
+      SL_RETURN_IF_ERROR(memory_->CopyOut(slot.values, copy.MutableData()));
+      state.slots.push_back(std::move(copy));
+    }
+  }
+  return states;
 }
 
 Replica::Range Replica::RangeOf(const ShardRange& range) {

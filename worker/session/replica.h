@@ -17,6 +17,7 @@
 #include "worker/collective/collective.h"
 #include "worker/collective/gradient_buckets.h"
 #include "worker/session/parameter_memory.h"
+#include "worker/session/table_state.h"
 
 namespace slackline {
 
@@ -31,10 +32,13 @@ class Replica {
       std::shared_ptr<const View> view);
 
   // The state at clock 0, as every shard makes it; or tables that begin with
-  // what a worker has, as they are.
-  absl::Status Initialize(uint64_t seed);
+  // what a worker has, as they are, with the optimizer at `states` if there are
+  // any, one for each table and fit for it (CheckTableStates()).
+  absl::Status Initialize(uint64_t seed, absl::Span<const TableState> states);
   // The state that the servers have. `pulled` is of PullState().
   absl::Status Take(const ClientCore::PullResult& pulled);
+  // A copy of what the optimizer keeps of each table.
+  absl::StatusOr<std::vector<TableState>> State();
   // A copy of one shard, as `view` cuts it.
   absl::StatusOr<ClientCore::ShardValue> Give(const View& view, ShardId shard);
   // ModelHash() over the shards as they were before any was cut in two: ranks

@@ -163,6 +163,8 @@ struct Session::Life {
   absl::StatusOr<Gathered> Gather(const GatherCall& call,
                                   const Payload& payload,
                                   absl::Time give_up_at);
+  absl::StatusOr<std::vector<TableState>> OptimizerState();
+  absl::Status FollowGroup();
   void Save();
 
   // What comes back, if it is not OK, is the worker's failure. `*task` is set
@@ -227,6 +229,9 @@ struct Session::Life {
   // By all-reduce; the replica also until the servers have all of its state.
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Collective> group;
+  uint64_t group_number = 0;  // That one's, or the last one's.
+  // To be performed by Next(): a collective has met it.
+  std::unique_ptr<const WorkerCore::Action> held;
   std::thread retired;  // Ends with the end of the group before.
   // Of the step that the replica has gradients of.
   std::optional<double> reducing_loss;
@@ -279,6 +284,13 @@ Session::~Session() {
   Interrupt(absl::StrCat("worker ", static_cast<int>(options_.rank),
                          " was closed before the end of the job"));
   (void)Next();
+}
+
+absl::Status Session::BeginWith(std::vector<TableState> states) {
+  SL_RETURN_IF_ERROR(
+      CheckTableStates(states, parameters_.tables(), options_.config));
+  initial_state_ = std::move(states);
+  return absl::OkStatus();
 }
 
 std::shared_ptr<WorkerLoop> Session::loop() const {
@@ -366,6 +378,14 @@ absl::Status Session::Gradient(int table, Payload gradient,
 absl::Status Session::FinishStep(std::optional<double> loss) {
   if (life_ == nullptr) return absl::FailedPreconditionError("no step is open");
   return life_->FinishStep(loss);
+}
+
+absl::StatusOr<std::vector<TableState>> Session::OptimizerState() {
+  if (life_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "the job has not begun for this worker, or is over");
+  }
+  return life_->OptimizerState();
 }
 
 void Session::Log(const std::string& name, double value) {
@@ -485,7 +505,9 @@ std::optional<Session::Task> Session::Life::Next() {
   }
   while (true) {
     const absl::Time asked = loop.Now();
-    const std::unique_ptr<const WorkerCore::Action> action = loop.Next();
+    if (!loop.ending().ok()) held = nullptr;  // As all that is not begun.
+    const std::unique_ptr<const WorkerCore::Action> action =
+        held != nullptr ? std::move(held) : loop.Next();
     if (action == nullptr) return std::nullopt;
     const absl::Time now = loop.Now();
     // Until then it waited for the job to start.
@@ -512,6 +534,7 @@ void Session::Life::ReachedClock(Clock reached) {
 void Session::Life::StepDone(Clock done, int64_t examples,
                              std::optional<double> loss) {
   clock = done + 1;
+  session.initial_state_.clear();
   if (loss.has_value()) report.AddLoss(*loss);
   report.StepDone(clock, examples);
 }
@@ -692,7 +715,51 @@ absl::StatusOr<Session::Gathered> Session::Life::Gather(const GatherCall& call,
     loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
       core.OnProgress(now);
     });
+    if (const absl::Status done = FollowGroup(); !done.ok()) session.Fail(done);
   }
+}
+
+// The others may wait for this worker in a new group before they come to where
+// it waits for them. A step that is open in the old one is lost: the program
+// goes on with it for nothing, and Next() hands it out again.
+absl::Status Session::Life::FollowGroup() {
+  while (loop.ending().ok()) {
+    const bool in_group =
+        step.has_value()
+            ? step->by_all_reduce
+            : held != nullptr &&
+                  std::holds_alternative<WorkerCore::Reduce>(*held);
+    if (in_group && loop.view()->proto().group() != group_number) {
+      step.reset();
+      held = nullptr;
+      GroupLost(absl::UnavailableError("the group of workers has changed"));
+    }
+    if (step.has_value() || held != nullptr) return absl::OkStatus();
+    std::unique_ptr<const WorkerCore::Action> action = loop.TryNext();
+    if (action == nullptr) return absl::OkStatus();
+    if (WorkerCore::NeedsProgram(*action)) {
+      held = std::move(action);
+      continue;
+    }
+    std::optional<Task> none;
+    SL_RETURN_IF_ERROR(std::visit(
+        [&](const auto& what) { return Perform(what, &none); }, *action));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TableState>> Session::Life::OptimizerState() {
+  if (replica != nullptr) return replica->State();
+  const absl::Time asked = loop.Now();
+  SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters pulled, loop.AskState());
+  const absl::Duration waited_for_it = loop.Now() - asked;
+  report.AddWaitSeconds(absl::ToDoubleSeconds(waited_for_it));
+  if (step.has_value()) {
+    step->waited += waited_for_it;
+  } else {
+    LoadSnapshot(SnapshotOf(*pulled), &parameters);
+  }
+  return TableStatesOf(*pulled);
 }
 
 absl::Status Session::Life::Perform(const WorkerCore::Compute& action,
@@ -748,8 +815,9 @@ absl::Status Session::Life::MakeReplica() {
 absl::Status Session::Life::Perform(const WorkerCore::Initialize&,
                                     std::optional<Task>*) {
   SL_RETURN_IF_ERROR(MakeReplica());
-  SL_RETURN_IF_ERROR(replica->Initialize(
-      static_cast<uint64_t>(options.config.train().seed())));
+  SL_RETURN_IF_ERROR(
+      replica->Initialize(static_cast<uint64_t>(options.config.train().seed()),
+                          session.initial_state_));
   loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnInitialized(now, effects);
   });
@@ -842,6 +910,7 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
   const absl::Time start = loop.Now();
   DropGroup(absl::CancelledError("the group of workers has changed"));
   store.SetGroup(action.group);
+  group_number = action.group;
   const GlooCollective::Options group_options = {
       .rank = Rank{action.self},
       .world_size = static_cast<int32_t>(action.ranks.size()),
@@ -942,8 +1011,10 @@ absl::Status Session::Life::Perform(const WorkerCore::Evaluate& action,
 
 absl::Status Session::Life::Perform(const WorkerCore::Conclude& action,
                                     std::optional<Task>* task) {
-  if (action.parameters != nullptr)
+  if (action.parameters != nullptr) {
+    replica.reset();
     LoadSnapshot(SnapshotOf(*action.parameters), &parameters);
+  }
   concluding = true;
   *task = Conclusion{};
   return absl::OkStatus();

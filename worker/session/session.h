@@ -44,6 +44,7 @@
 #include "worker/core/example_range.h"
 #include "worker/session/parameter_memory.h"
 #include "worker/session/snapshot.h"
+#include "worker/session/table_state.h"
 
 namespace slackline {
 
@@ -80,6 +81,15 @@ class Session {
       Transport& to_coordinator, Transport& to_shard_threads);
   // Leaves the job if that is not over.
   ~Session();
+
+  // The optimizer does not begin anew, but with what OptimizerState() gave
+  // elsewhere. Before the first Next(). The first worker's counts, as its
+  // parameters do: for tables that begin with what a worker has
+  // (wire::Initializer::OF_WORKER).
+  //
+  // InvalidArgument names the table and what does not fit, or the mode: with
+  // given delays the versions of parameters are given, too.
+  absl::Status BeginWith(std::vector<TableState> states);
 
   // ---- What is to be done ---------------------------------------------------
 
@@ -143,6 +153,16 @@ class Session {
   // FailedPrecondition names tables without a gradient; nothing happened.
   // Without a loss: nobody is told one, unless by Log().
   absl::Status FinishStep(std::optional<double> loss);
+
+  // A copy of what the optimizer keeps of each table. Over servers it is asked
+  // of them. In a step it is that of the step's parameters; where these may
+  // miss gradients (SSP, ASP) it may be a little younger. Between two steps the
+  // parameters become those of this state. Between two calls of Next() after
+  // the first, and before Conclude().
+  //
+  // FailedPrecondition: not now. Others: the worker is to stop, as Next() will
+  // tell.
+  absl::StatusOr<std::vector<TableState>> OptimizerState();
 
   // A figure of the step that was finished last or is open, for the records of
   // the run; "loss" is the step's loss. Of any other name they have the mean.
@@ -232,6 +252,7 @@ class Session {
   std::unique_ptr<Life> life_;  // Null before the first Next() and at the end.
   bool over_ = false;
   absl::Status ending_;
+  std::vector<TableState> initial_state_;  // Until a step is done.
 
   mutable Mutex mutex_;
   // Of life_; null without one.

@@ -66,14 +66,15 @@ void WorkerLoop::Take(WorkerCore::Effects* effects) {
   using Need = WorkerCore::Need;
   const bool news = need_ == Need::kRoom ||
                     (need_ == Need::kParameters && !effects->tables.empty()) ||
-                    !effects->answers.empty() || !effects->actions.empty() ||
-                    !core_.ending().ok();
+                    effects->state != nullptr || !effects->answers.empty() ||
+                    !effects->actions.empty() || !core_.ending().ok();
   for (MemberCore::CallResult& answer : effects->answers) {
     const auto call = calls_.find(answer.call_id);
     if (call != calls_.end()) call->second = std::move(answer);
   }
   for (ClientCore::TableValues& values : effects->tables)
     tables_[values.table] = std::move(values);
+  if (effects->state != nullptr) state_ = std::move(effects->state);
   for (WorkerCore::Action& action : effects->actions) {
     actions_.push_back(
         std::make_unique<const WorkerCore::Action>(std::move(action)));
@@ -92,6 +93,15 @@ std::unique_ptr<const WorkerCore::Action> WorkerLoop::Next() {
     lock.Wait(changed_);
   }
   if (core_.ended()) return nullptr;
+  std::unique_ptr<const WorkerCore::Action> action =
+      std::move(actions_.front());
+  actions_.pop_front();
+  return action;
+}
+
+std::unique_ptr<const WorkerCore::Action> WorkerLoop::TryNext() {
+  const MutexLock lock(mutex_);
+  if (actions_.empty()) return nullptr;
   std::unique_ptr<const WorkerCore::Action> action =
       std::move(actions_.front());
   actions_.pop_front();
@@ -128,6 +138,24 @@ absl::StatusOr<ClientCore::TableValues> WorkerLoop::WaitForTable(
             });
   if (!core_.ending().ok()) return core_.ending();
   return std::move(tables_.extract(table).mapped());
+}
+
+absl::StatusOr<WorkerCore::Parameters> WorkerLoop::AskState() {
+  bool may_ask = false;
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    may_ask = core.client() != nullptr && core.ending().ok();
+    if (may_ask) core.AskState(now, effects);
+  });
+  MutexLock lock(mutex_);
+  if (!core_.ending().ok()) return core_.ending();
+  if (!may_ask)
+    return absl::FailedPreconditionError("the worker has not joined yet");
+  WaitUntil(lock, WorkerCore::Need::kState,
+            [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+              return state_ != nullptr;
+            });
+  if (!core_.ending().ok()) return core_.ending();
+  return std::exchange(state_, nullptr);
 }
 
 absl::Status WorkerLoop::Sleep(absl::Duration time) {

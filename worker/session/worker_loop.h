@@ -52,6 +52,8 @@ class WorkerLoop {
   // Waits for the next action. None when the worker has come to its end; then
   // ending() says which.
   std::unique_ptr<const WorkerCore::Action> Next();
+  // The next action, if there is one by now.
+  std::unique_ptr<const WorkerCore::Action> TryNext();
   // An event of the core: event(core, now, effects).
   template <typename Event>
   void Tell(const Event& event) {
@@ -63,6 +65,9 @@ class WorkerLoop {
   // The parameters of a table in a step that has begun without them; once for
   // each. Waits for them. ending() if the worker is to stop.
   absl::StatusOr<ClientCore::TableValues> WaitForTable(TableId table);
+  // What the servers answer to WorkerCore::AskState(). Waits for it. ending()
+  // if the worker is to stop.
+  absl::StatusOr<WorkerCore::Parameters> AskState();
   // Returns after that time, or as soon as the worker is to stop, with
   // ending().
   absl::Status Sleep(absl::Duration time);
@@ -117,7 +122,7 @@ class WorkerLoop {
            new_view_ != nullptr;
   }
   absl::Status WhyGroupIsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The trainer thread needs something to go on in a step, until `there`.
+  // The trainer thread needs something to go on, until `there`.
   template <typename There>
   void WaitUntil(MutexLock& lock, WorkerCore::Need need, const There& there)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -160,7 +165,9 @@ class WorkerLoop {
   std::function<void(const absl::Status&)> abort_ ABSL_GUARDED_BY(mutex_);
   // Of the step that the trainer is at; those that it has not waited for yet.
   std::map<TableId, ClientCore::TableValues> tables_ ABSL_GUARDED_BY(mutex_);
-  // What the trainer thread waits for in a step.
+  // What was answered to AskState().
+  WorkerCore::Parameters state_ ABSL_GUARDED_BY(mutex_);
+  // What the trainer thread waits for.
   WorkerCore::Need need_ ABSL_GUARDED_BY(mutex_) = WorkerCore::Need::kNothing;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
