@@ -1687,16 +1687,21 @@ void Checker::OnExchange(uint64_t group,
                          const std::vector<SimGroup::Share>& shares) {
   if (bases_.count(group) > 0) return;
   Clock most = -1;
-  for (const SimGroup::Share& share : shares)
-    most = std::max(most, share.clock);
+  bool agreed = false;  // On whose values count, before the first step.
+  for (const SimGroup::Share& share : shares) {
+    most = std::max(most, share.standing.clock);
+    agreed =
+        agreed || (share.standing.clock >= 0 && !share.standing.own_values);
+  }
   if (most < 0) return;
   ModelPtr base;
   ModelPtr of_the_dead;
   for (const SimGroup::Share& share : shares) {
-    if (share.clock != most) continue;
+    if (share.standing.clock != most) continue;
     const ModelPtr model = shared_[{group, {share.rank, share.incarnation}}];
-    if (most == 0 && scenario_.modes.begins_with_worker) {
-      base = model;  // Before the first step the first one's values count.
+    if (share.standing.own_values) {
+      if (agreed) continue;
+      base = model;  // The first one's count.
       break;
     }
     // Who has been removed, and has not heard of it, took a state of its own.
@@ -1718,8 +1723,8 @@ void Checker::OnExchange(uint64_t group,
   ++stats_.groups;
   bool apart = false;
   for (const SimGroup::Share& share : shares) {
-    apart = apart || share.clock != most;
-    if (share.clock == most || share.clock < 0) continue;
+    apart = apart || share.standing.clock != most;
+    if (share.standing.clock == most || share.standing.clock < 0) continue;
     const ModelPtr behind = shared_[{group, {share.rank, share.incarnation}}];
     // Steps of groups that knew nothing of it yet are no business of its.
     int64_t missed = 0;
@@ -1738,7 +1743,7 @@ void Checker::OnExchange(uint64_t group,
     if (missed > 1) {
       Report(Invariant::kReplica,
              absl::StrCat(Name(share.rank, share.incarnation), " is at clock ",
-                          share.clock, ", its group at ", most));
+                          share.standing.clock, ", its group at ", most));
     }
   }
   stats_.groups_apart += apart;
@@ -1766,11 +1771,12 @@ void Checker::OnReduced(Rank rank, Incarnation incarnation, uint64_t group,
   const ModelPtr before = ModelOf(life, "did a step by all-reduce");
   if (before == nullptr) return;
   for (const SimGroup::Share& share : shares) {
-    if (share.clock + 1 == clock && before->clock + 1 == clock) continue;
+    if (share.standing.clock + 1 == clock && before->clock + 1 == clock)
+      continue;
     return Report(
         Invariant::kReplica,
         absl::StrCat(Name(rank, incarnation), " of clock ", before->clock,
-                     " sums a gradient of clock ", share.clock, " by ",
+                     " sums a gradient of clock ", share.standing.clock, " by ",
                      Name(share.rank, share.incarnation)));
   }
   ModelPtr& after = reduced_[{group, clock}];

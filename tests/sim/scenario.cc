@@ -588,7 +588,7 @@ Scenario Scenario::Random(uint64_t seed) {
   // A bound of 0 would make a worker wait for the push it has yet to make.
   const bool ahead = s.mode.has_asp() || bound >= 1;
   s.pull_ahead = ahead && rng.Chance(0.5);
-  s.step_by_table = Rng(seed).Fork("by table").Chance(0.5);
+  s.step_by_table = Rng(seed).Fork("by table").Chance(0.7);
   if (Rng(seed).Fork("gathers").Chance(0.3)) s.gathers = 0.4;
   if (Rng(seed).Fork("asks state").Chance(0.3)) s.asks_state = 0.05;
   s.even_pull = rng.Chance(0.5);

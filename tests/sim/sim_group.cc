@@ -114,6 +114,7 @@ SimGroup* SimGroups::Of(const View& view) {
     for (const wire::WorkerMember& worker : view.workers()) {
       members.push_back({.rank = Rank{worker.rank()},
                          .incarnation = worker.incarnation(),
+                         .standing = {},
                          .state = nullptr,
                          .gradients = {}});
     }

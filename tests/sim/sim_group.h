@@ -20,6 +20,7 @@
 #include "tests/sim/scenario.h"
 #include "tests/sim/sim_network.h"
 #include "tests/sim/sim_replica.h"
+#include "worker/core/catch_up.h"
 
 namespace slackline::sim {
 
@@ -29,7 +30,7 @@ class SimGroup {
   struct Share {
     Rank rank{};
     Incarnation incarnation = 0;
-    Clock clock = -1;
+    Standing standing;
     std::shared_ptr<const SimReplica> state;
     std::vector<SimReplica::Tensor> gradients;  // By table.
     bool counts = true;  // Else the gradients are zeros: it has no examples.

@@ -8,7 +8,6 @@
 #include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
-#include "common/view/initializer.h"
 #include "common/view/shard_map.h"
 #include "tests/sim/sim_server.h"
 #include "worker/core/catch_up.h"
@@ -588,7 +587,7 @@ bool SimWorker::Perform(const WorkerCore::ReadState& action) {
 SimGroup::Share SimWorker::ShareOf() const {
   return {.rank = rank_,
           .incarnation = incarnation(),
-          .clock = clock_,
+          .standing = {.clock = clock_},
           .state = nullptr,
           .gradients = {}};
 }
@@ -640,9 +639,10 @@ void SimWorker::OnConnected(bool connected) {
 }
 
 bool SimWorker::Perform(const WorkerCore::CatchUp& action) {
-  clock_ = action.clock;
+  clock_ = action.standing.clock;
   catching_up_ = true;
   SimGroup::Share share = ShareOf();
+  share.standing = action.standing;
   share.state = std::make_shared<const SimReplica>(*replica_);
   context_->checker.OnShared(rank_, incarnation(), group_number_);
   group_->Begin(
@@ -663,10 +663,10 @@ void SimWorker::OnCaughtUp(const std::vector<SimGroup::Share>* shares) {
     return Work();
   }
   context_->checker.OnExchange(group_number_, *shares);
-  std::vector<Clock> clocks;
-  for (const SimGroup::Share& share : *shares) clocks.push_back(share.clock);
-  const CatchUpPlan plan =
-      PlanCatchUp(clocks, BeginsWithWorker(core_.view()->proto()));
+  std::vector<Standing> standings;
+  for (const SimGroup::Share& share : *shares)
+    standings.push_back(share.standing);
+  const CatchUpPlan plan = PlanCatchUp(standings);
   if (plan.clock < 0) {
     return Tell(
         [](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {

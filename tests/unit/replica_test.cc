@@ -11,6 +11,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -751,14 +752,12 @@ TEST(ReplicaTest, AGradientThatDoesNotFitIsAnErrorOfThisRank) {
 
 // Ranks with states of their own, and the clocks that they tell.
 struct Group {
-  explicit Group(std::vector<Clock> own_clocks, bool of_worker = false)
-      : clocks(std::move(own_clocks)), fake(static_cast<int>(clocks.size())) {
+  explicit Group(std::vector<Clock> own_clocks, std::set<int> own_values = {})
+      : clocks(std::move(own_clocks)),
+        own(std::move(own_values)),
+        fake(static_cast<int>(clocks.size())) {
     Rng rng(8);
-    wire::View view = NewView(static_cast<int>(clocks.size()));
-    if (of_worker) {
-      view.mutable_table(0)->mutable_initializer()->set_kind(
-          wire::Initializer::OF_WORKER);
-    }
+    const wire::View view = NewView(static_cast<int>(clocks.size()));
     for (size_t rank = 0; rank < clocks.size(); ++rank) {
       copies.push_back(std::make_unique<Copy>(view));
       EXPECT_TRUE(copies.back()->replica->Take(RandomState(rng, view)).ok());
@@ -767,10 +766,13 @@ struct Group {
   }
   void CatchUp() {
     results.assign(clocks.size(), absl::UnknownError("did not run"));
-    fake.Run([&](int rank, Collective& own) {
+    fake.Run([&](int rank, Collective& member) {
       bool group_failed = true;
       const absl::StatusOr<Replica::CaughtUp> caught_up =
-          copies[rank]->replica->CatchUp(own, clocks[rank], &group_failed);
+          copies[rank]->replica->CatchUp(
+              member,
+              {.clock = clocks[rank], .own_values = own.count(rank) > 0},
+              &group_failed);
       if (!caught_up.ok()) {
         EXPECT_TRUE(group_failed);
         results[rank] = caught_up.status();
@@ -783,6 +785,7 @@ struct Group {
   }
 
   std::vector<Clock> clocks;
+  std::set<int> own;  // Ranks whose values nobody has agreed on.
   FakeGroup fake;
   std::vector<std::unique_ptr<Copy>> copies;
   std::vector<std::vector<std::vector<std::string>>> before;
@@ -808,14 +811,13 @@ TEST(ReplicaTest, WhoIsBehindGetsTheStateOfOneWhoIsNot) {
   }
 }
 
-TEST(ReplicaTest, ValuesOfAWorkerAreThoseOfTheFirstUntilSomebodyHasStepped) {
-  for (const Clock clock : {0, 3}) {
-    Group group({clock, clock, clock}, /*of_worker=*/true);
+TEST(ReplicaTest, ValuesOfAWorkerAreThoseOfTheFirstUntilAGroupHasAgreed) {
+  for (const bool agreed : {false, true}) {
+    Group group({0, 0, 0}, agreed ? std::set<int>{0, 2} : std::set{0, 1, 2});
     group.CatchUp();
     for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(group.results[rank].value(), clock);
-      EXPECT_EQ(group.copies[rank]->Portraits(),
-                group.before[clock == 0 ? 0 : rank]);
+      EXPECT_EQ(group.results[rank].value(), 0);
+      EXPECT_EQ(group.copies[rank]->Portraits(), group.before[agreed ? 1 : 0]);
     }
   }
 }
@@ -884,9 +886,10 @@ TEST(ReplicaTest, AGpuThatFailsIsNoFailureOfTheGroup) {
   fails = true;
   FakeGroup group(1);
   bool group_failed = true;
-  EXPECT_EQ(
-      copy.replica->CatchUp(group.of(0), 3, &group_failed).status().code(),
-      absl::StatusCode::kInternal);
+  EXPECT_EQ(copy.replica->CatchUp(group.of(0), {.clock = 3}, &group_failed)
+                .status()
+                .code(),
+            absl::StatusCode::kInternal);
   EXPECT_FALSE(group_failed);
 }
 

@@ -548,7 +548,7 @@ TEST_F(WorkerCoreTest, GradientsOfAStepThatFailedCountWhereTheStateIsTheSame) {
     const auto form = [&](bool took) {
       Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
         core.OnConnected(now, effects);
-        core.OnCaughtUp(0, took, now, effects);
+        core.OnCaughtUp(took ? 1 : 0, took, now, effects);
       });
     };
     Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
@@ -571,6 +571,37 @@ TEST_F(WorkerCoreTest, GradientsOfAStepThatFailedCountWhereTheStateIsTheSame) {
       EXPECT_EQ(Last<WorkerCore::Reduce>().again, computed && !took_state);
     }
     EXPECT_EQ(core_->counts().reduced_again, took_state ? 0 : 1);
+  }
+}
+
+TEST_F(WorkerCoreTest, ValuesOfAWorkerAreItsOwnUntilAGroupHasAgreed) {
+  for (const bool of_worker : {false, true}) {
+    wire::View view;
+    Join([&](uint64_t number) {
+      view = RunningView(number, "allreduce");
+      for (wire::Table& table : *view.mutable_table()) {
+        if (of_worker)
+          table.mutable_initializer()->set_kind(wire::Initializer::OF_WORKER);
+      }
+      return view;
+    });
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnInitialized(now, effects);
+      core.OnConnected(now, effects);
+    });
+    EXPECT_EQ(Last<WorkerCore::CatchUp>().standing.own_values, of_worker);
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnCaughtUp(0, /*took_state=*/false, now, effects);
+      core.OnGroupLost(absl::UnavailableError("gone"), now, effects);
+    });
+    view.set_number(3);
+    view.set_group(3);
+    Show(view);
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnConnected(now, effects);
+    });
+    EXPECT_EQ(Last<WorkerCore::CatchUp>().standing.clock, 0);
+    EXPECT_FALSE(Last<WorkerCore::CatchUp>().standing.own_values);
   }
 }
 

@@ -1,19 +1,29 @@
 #include "worker/core/catch_up.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace slackline {
+namespace {
 
-CatchUpPlan PlanCatchUp(absl::Span<const Clock> clocks, bool of_worker) {
-  const auto most = std::max_element(clocks.begin(), clocks.end());  // First.
-  CatchUpPlan plan{.clock = *most,
-                   .root = static_cast<int>(most - clocks.begin()),
-                   .takes = std::vector<bool>(clocks.size(), false)};
+auto How(const Standing& rank) {
+  return std::make_tuple(rank.clock, !rank.own_values);
+}
+
+}  // namespace
+
+CatchUpPlan PlanCatchUp(absl::Span<const Standing> ranks) {
+  const auto root = std::max_element(  // The first.
+      ranks.begin(), ranks.end(),
+      [](const Standing& a, const Standing& b) { return How(a) < How(b); });
+  CatchUpPlan plan{.clock = root->clock,
+                   .root = static_cast<int>(root - ranks.begin()),
+                   .takes = std::vector<bool>(ranks.size(), false)};
   if (plan.clock < 0) return plan;
-  for (size_t rank = 0; rank < clocks.size(); ++rank) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
     plan.takes[rank] =
         static_cast<int>(rank) != plan.root &&
-        (clocks[rank] != plan.clock || (of_worker && plan.clock == 0));
+        (ranks[rank].clock != plan.clock || ranks[rank].own_values);
   }
   return plan;
 }

@@ -1,5 +1,4 @@
-// What the ranks of a new group make of the clocks that they tell each other.
-// Pure function.
+// What the ranks of a new group make of where they are. Pure function.
 #pragma once
 
 #include <vector>
@@ -9,16 +8,23 @@
 
 namespace slackline {
 
+// Where a rank is, as it tells its group.
+struct Standing {
+  Clock clock = -1;  // -1: it does not know the job's parameters.
+  // The parameters begin as a worker has them (BeginsWithWorker()), and these
+  // are its own: no group has agreed on whose count. Only at clock 0.
+  bool own_values = false;
+};
+
 struct CatchUpPlan {
   // That all have in the end; -1: nobody knows the job's parameters.
   Clock clock = -1;
   int root = 0;  // Index of the rank whose state counts.
-  // By rank, whether it takes that state: who has another clock does, and,
-  // where nobody has stepped yet and the parameters begin as a worker has them,
-  // everybody else.
-  std::vector<bool> takes;
+  std::vector<bool> takes;  // By rank, whether it takes that state.
 };
-// By rank; at least one. `of_worker`: BeginsWithWorker().
-CatchUpPlan PlanCatchUp(absl::Span<const Clock> clocks, bool of_worker);
+// By rank; at least one. The state of the first rank that is farthest counts;
+// values that a group has agreed on are farther than one's own, so nobody
+// takes a state under which a gradient of this clock was computed already.
+CatchUpPlan PlanCatchUp(absl::Span<const Standing> ranks);
 
 }  // namespace slackline

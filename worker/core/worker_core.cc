@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "common/sync/mode.h"
 #include "common/sync/phases.h"
+#include "common/view/initializer.h"
 
 namespace slackline {
 namespace {
@@ -363,6 +364,7 @@ void WorkerCore::Begin(absl::Time now, Effects* effects) {
                                       view.proto().steps_total(), " steps"));
   if (by_all_reduce) {
     clock_ = founder ? 0 : -1;
+    own_values_ = founder && BeginsWithWorker(view.proto());
     counts_.group_joins += !founder;
     Enter(State::kInitializing, now);
     effects->actions.push_back(Initialize{});
@@ -887,7 +889,8 @@ void WorkerCore::OnConnected(absl::Time now, Effects* effects) {
   if (state_ != State::kConnecting) return;
   follower_->Connected(group_);
   Enter(State::kCatchingUp, now);
-  effects->actions.push_back(CatchUp{.clock = clock_});
+  effects->actions.push_back(
+      CatchUp{{.clock = clock_, .own_values = own_values_}});
   AbortGroupIfOver(effects);
 }
 
@@ -898,12 +901,12 @@ void WorkerCore::OnCaughtUp(Clock clock, bool took_state, absl::Time now,
       std::exchange(examples_, std::nullopt).has_value()) {
     NoteExamplesDone();  // The others could not have got there without it.
   }
-  if (took_state) computed_ = -1;
   if (clock_ != clock) {
     effects->log.push_back(absl::StrCat("took the state of clock ", clock,
                                         " from another worker"));
   }
   clock_ = clock;
+  own_values_ = false;
   failed_connects_ = 0;
   ++counts_.connects;
   change_.connect += now - change_.connecting_since;

@@ -31,6 +31,7 @@
 #include "common/time/awake_clock.h"
 #include "proto/cluster.pb.h"
 #include "worker/client/client_core.h"
+#include "worker/core/catch_up.h"
 #include "worker/core/example_range.h"
 #include "worker/core/phase_follower.h"
 
@@ -104,10 +105,10 @@ class WorkerCore {
     std::vector<int32_t> ranks;  // All, in order.
     int32_t self = 0;            // Index of this worker in `ranks`.
   };
-  // Tell the group this clock (-1: this worker has no state yet), and take the
-  // state of one who is ahead. Ends with OnCaughtUp() or OnGroupLost().
+  // Tell the group where this worker is, and take the state of one who is
+  // ahead. Ends with OnCaughtUp() or OnGroupLost().
   struct CatchUp {
-    Clock clock = 0;
+    Standing standing;
   };
   // Take leave of the group in order. Has no event.
   struct LeaveGroup {};
@@ -461,6 +462,7 @@ class WorkerCore {
   std::vector<int32_t> group_ranks_;
   bool loss_was_finite_ = true;  // Of the step before.
   bool has_begun_ = false;       // With its first step.
+  bool own_values_ = false;      // As in Standing.
   bool reducing_ = false;        // Has computed its part of the step.
   // Its part of this step by all-reduce is computed, at the state that it has
   // now; -1: of none.

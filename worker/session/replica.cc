@@ -6,7 +6,6 @@
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "common/view/initializer.h"
-#include "worker/core/catch_up.h"
 
 namespace slackline {
 namespace {
@@ -393,27 +392,34 @@ absl::Status Replica::Wait(Collective& group,
 }
 
 absl::StatusOr<Replica::CaughtUp> Replica::CatchUp(Collective& group,
-                                                   Clock clock,
+                                                   const Standing& standing,
                                                    bool* group_failed) {
   *group_failed = false;
   const int ranks = group.world_size();
   const int self = static_cast<int>(group.rank());
-  // Each rank's clock + 1, and how many versions it has: shards may have been
-  // cut in two between the views in which two ranks took the state.
-  std::vector<float> told(static_cast<size_t>(ranks) * 2 * kDigits, 0.0f);
+  // Each rank's clock + 1, how many versions it has (shards may have been cut
+  // in two between the views in which two ranks took the state), and whether
+  // the values are its own.
+  constexpr int kNumbers = 3;
+  std::vector<float> told(static_cast<size_t>(ranks) * kNumbers * kDigits,
+                          0.0f);
   const auto place = [&](int rank, int which) {
-    return absl::MakeSpan(told).subspan((2 * rank + which) * kDigits, kDigits);
+    return absl::MakeSpan(told).subspan((kNumbers * rank + which) * kDigits,
+                                        kDigits);
   };
-  PutNumber(static_cast<uint64_t>(clock + 1), place(self, 0));
+  PutNumber(static_cast<uint64_t>(standing.clock + 1), place(self, 0));
   PutNumber(versions_.size(), place(self, 1));
+  PutNumber(standing.own_values ? 1 : 0, place(self, 2));
   SL_RETURN_IF_ERROR(Exchange(group, absl::MakeSpan(told), group_failed,
                               [&](absl::Span<float> numbers) {
                                 return group.AllReduceAsync(numbers);
                               }));
-  std::vector<Clock> known;
-  for (int r = 0; r < ranks; ++r)
-    known.push_back(static_cast<Clock>(GetNumber(place(r, 0))) - 1);
-  const CatchUpPlan plan = PlanCatchUp(known, BeginsWithWorker(view_->proto()));
+  std::vector<Standing> known;
+  for (int r = 0; r < ranks; ++r) {
+    known.push_back({.clock = static_cast<Clock>(GetNumber(place(r, 0))) - 1,
+                     .own_values = GetNumber(place(r, 2)) != 0});
+  }
+  const CatchUpPlan plan = PlanCatchUp(known);
   if (plan.clock < 0) {
     *group_failed = true;
     return absl::NotFoundError(
@@ -421,7 +427,7 @@ absl::StatusOr<Replica::CaughtUp> Replica::CatchUp(Collective& group,
   }
   if (std::find(plan.takes.begin(), plan.takes.end(), true) ==
       plan.takes.end()) {
-    return CaughtUp{.clock = clock};
+    return CaughtUp{.clock = plan.clock};
   }
   const Rank root{plan.root};
   const size_t shards = GetNumber(place(static_cast<int>(root), 1));
@@ -454,7 +460,8 @@ absl::StatusOr<Replica::CaughtUp> Replica::CatchUp(Collective& group,
   for (const FloatMemory::Array& tensor : arrived)
     tickets.push_back(group.BroadcastAsync(tensor.values, root));
   SL_RETURN_IF_ERROR(Wait(group, tickets, group_failed));
-  if (!plan.takes[static_cast<size_t>(self)]) return CaughtUp{.clock = clock};
+  if (!plan.takes[static_cast<size_t>(self)])
+    return CaughtUp{.clock = plan.clock};
   for (size_t i = 0; i < own.size(); ++i)
     SL_RETURN_IF_ERROR(memory_->Copy(arrived[i].values.data(), own[i]));
   versions_.resize(shards);

@@ -16,6 +16,7 @@
 #include "worker/client/client_core.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/gradient_buckets.h"
+#include "worker/core/catch_up.h"
 #include "worker/session/parameter_memory.h"
 #include "worker/session/table_state.h"
 
@@ -94,7 +95,7 @@ class Replica {
   // count.
   absl::Status AddNothing(Collective& group);
 
-  // Each rank tells its clock (-1 or more), and they do as PlanCatchUp() says:
+  // Each rank tells where it is, and they do as PlanCatchUp() says:
   // those that are behind get the state of one who is not. After an error
   // `*group_failed` tells whether it is the group that failed, and then nothing
   // has changed here.
@@ -102,7 +103,7 @@ class Replica {
     Clock clock = 0;  // That all have.
     bool took_state = false;
   };
-  absl::StatusOr<CaughtUp> CatchUp(Collective& group, Clock clock,
+  absl::StatusOr<CaughtUp> CatchUp(Collective& group, const Standing& standing,
                                    bool* group_failed);
 
  private:

@@ -953,7 +953,7 @@ absl::Status Session::Life::Perform(const WorkerCore::CatchUp& action,
                                     std::optional<Task>*) {
   bool group_failed = false;
   const absl::StatusOr<Replica::CaughtUp> reached =
-      replica->CatchUp(*group, action.clock, &group_failed);
+      replica->CatchUp(*group, action.standing, &group_failed);
   if (!reached.ok() && !group_failed) return reached.status();
   if (!reached.ok()) {
     GroupLost(reached.status());
