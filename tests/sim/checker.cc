@@ -1797,11 +1797,13 @@ void Checker::OnReduced(Rank rank, Incarnation incarnation, uint64_t group,
       update.contributions.push_back(
           {.life = model.group.back(), .clock = clock - 1});
     }
+    const bool nobody = update.contributions.empty();
+    stats_.steps_of_nobody += nobody;
     update.divisor = static_cast<int>(update.contributions.size());
     update.by_all_reduce = true;
     update.clock = clock - 1;
     const View& view = *model.state.view;
-    for (int32_t id = 0; id < view.shard_count(); ++id) {
+    for (int32_t id = 0; id < view.shard_count() && !nobody; ++id) {
       Twin part;  // Of which only the range counts.
       part.range = view.shard(ShardId{id});
       const size_t table = static_cast<size_t>(part.range.table);
@@ -1899,6 +1901,7 @@ void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
       if (!scenario_.elastic.has_value() || examples_.count(part) > 0)
         update.contributions.push_back(part);
     }
+    if (update.contributions.empty()) continue;  // It changed nothing.
     update.divisor = static_cast<int>(update.contributions.size());
     update.by_all_reduce = true;
     update.clock = step->clock - 1;

@@ -90,6 +90,7 @@ struct CheckerStats {
   int64_t phases_entered = 0;   // By all.
   int64_t states_taken = 0;     // Compared with the twins.
   int64_t steps_reduced = 0;    // By all-reduce: in the job's model.
+  int64_t steps_of_nobody = 0;  // Of them, without examples for anybody.
   int64_t steps_repeated = 0;   // Done anew by those who are left.
   int64_t groups = 0;           // That came to one clock.
   int64_t groups_apart = 0;     // Of those: some members were behind.

@@ -297,7 +297,10 @@ TEST(ModesSimTest, SeedsThatFoundSomethingPass) {
   const std::map<uint64_t, std::string> seeds = {
       {8, "the second phase by all-reduce had the group of the first"},
       {157, "a failed attempt to connect named the group before"},
+      {1592, "a first step that failed was computed at other values again"},
       {2499, "who was held up in a step did not promise where it stops"},
+      {4884, "a step for which nobody had examples was applied"},
+      {46805, "steps for which nobody had examples before an installation"},
       {2014987, "a shard was cut in two while workers took the state"}};
   for (const auto& [seed, what] : seeds) {
     const RunReport report =

@@ -122,6 +122,7 @@ void RunCounts::Visit(
   see("checker.phases_entered", checker.phases_entered);
   see("checker.states_taken", checker.states_taken);
   see("checker.steps_reduced", checker.steps_reduced);
+  see("checker.steps_of_nobody", checker.steps_of_nobody);
   see("checker.steps_repeated", checker.steps_repeated);
   see("checker.groups", checker.groups);
   see("checker.groups_apart", checker.groups_apart);

@@ -123,6 +123,7 @@ uint64_t SimReplica::Hash(const View& in) const {
 
 void SimReplica::Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
                        int divisor, Clock clock) {
+  if (divisor == 0) return;
   for (int32_t id = 0; id < view->shard_count(); ++id) {
     const ShardRange& range = view->shard(ShardId{id});
     const size_t table = static_cast<size_t>(range.table);

@@ -620,6 +620,30 @@ TEST(ReplicaTest, RanksWithoutAGradientDoNotCount) {
   EXPECT_EQ(first.Portraits(), second.Portraits());
 }
 
+// Momentum would go on without a gradient.
+TEST(ReplicaTest, AStepInWhichNobodyCountsChangesNothing) {
+  const wire::View view = NewView(2);
+  Copy first(view), second(view);
+  Copy* const copies[] = {&first, &second};
+  Rng rng(2);
+  const ClientCore::PullResult state = RandomState(rng, view);
+  for (Copy* const copy : copies) ASSERT_TRUE(copy->replica->Take(state).ok());
+  const auto before = first.Portraits();
+  FakeGroup group(2);
+  group.Run([&](int rank, Collective& own) {
+    Replica& replica = *copies[rank]->replica;
+    replica.StartStep();
+    ASSERT_TRUE(replica.AddNothing(own).ok());
+    bool group_failed = true;
+    const absl::StatusOr<Replica::StepResult> step = replica.FinishStepOfSome(
+        own, /*clock=*/0, /*counts=*/false, &group_failed);
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_FALSE(step->nonfinite);
+    EXPECT_FALSE(group_failed);
+  });
+  for (const Copy* const copy : copies) EXPECT_EQ(copy->Portraits(), before);
+}
+
 TEST(ReplicaTest, AGroupThatFailsWhileItLooksForTheCulpritHasFailed) {
   const wire::View view = NewView(2);
   Copy first(view);

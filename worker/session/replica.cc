@@ -299,12 +299,13 @@ absl::StatusOr<Replica::StepResult> Replica::Finish(Collective& group,
   StepResult result{
       .wait_seconds = absl::ToDoubleSeconds(time.Now() - computed),
       .culprits = {}};
+  if (counted == 0) return result;
   std::vector<absl::Span<const float>> sums;
   for (int bucket = 0; bucket < buckets_.bucket_count(); ++bucket)
     sums.push_back(buckets_.bucket(bucket));
   SL_ASSIGN_OR_RETURN(const bool finite, memory_->AllFinite(sums));
   if (finite) {
-    const float scale = 1.0f / static_cast<float>(std::max(counted, 1));
+    const float scale = 1.0f / static_cast<float>(counted);
     for (const Gradient& own : own_)
       SL_RETURN_IF_ERROR(Apply(own, scale, clock));
     for (Version& version : versions_) ++version;

@@ -85,7 +85,8 @@ class Replica {
     return Finish(group, clock, std::nullopt, group_failed);
   }
   // The same where not every rank has a gradient: the mean is over those that
-  // `count`, at the rate factors of the lowest one. The ranks tell each other.
+  // `count`, at the rate factors of the lowest one; without any the step
+  // changes nothing. The ranks tell each other.
   absl::StatusOr<StepResult> FinishStepOfSome(Collective& group, Clock clock,
                                               bool counts, bool* group_failed) {
     return Finish(group, clock, counts, group_failed);
