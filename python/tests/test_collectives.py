@@ -153,9 +153,10 @@ def test_a_worker_that_dies_is_left_out(tmp_path):
 
 
 def test_a_worker_that_is_started_again_takes_part(tmp_path):
-    # Started by hand: worker 1 is killed in the first epoch and started once more.
+    # Started by hand: worker 1 is killed in the first epoch and started once more. The
+    # others have a step left when it is back, however long that takes.
     script = POINTS + """
-import os, signal, time
+import os, pathlib, signal, time
 job = slackline.join()
 words = job.broadcast(f"of process {job.rank}")
 net = job.model(make())
@@ -164,9 +165,12 @@ for epoch in job.epochs(3):
     for x, y in job.loader(train_set, batch_size=20):
         F.cross_entropy(net(x), y).backward()
         opt.step()
-        time.sleep(0.1)
         if 'dies' in sys.argv and job.steps == 5:
             os.kill(os.getpid(), signal.SIGKILL)
+        if 'again' in sys.argv:
+            pathlib.Path('back').touch()
+        while job.steps == 12 and not pathlib.Path('back').exists():
+            time.sleep(0.05)
     print("took part", epoch, words, job.all_gather(job.rank), flush=True)
 """
     (tmp_path / "job.py").write_text(script)
@@ -194,8 +198,8 @@ for epoch in job.epochs(3):
         start(server)
         first = [start(python, "0"), start(python, "2")]
         dies = start([*python, "dies"], "1")
-        assert dies.wait(timeout=60) == -signal.SIGKILL, logs[-1].read_text()
-        again = start(python, "1")
+        assert dies.wait(timeout=100) == -signal.SIGKILL, logs[-1].read_text()
+        again = start([*python, "again"], "1")
         ends = [process.wait(timeout=100) for process in (*first, again)]
     finally:
         for process in processes:
