@@ -59,17 +59,17 @@ def main():
     print(f"{args.config.name}, seeds {args.seeds}; data: {rows[0][1][0]['data']}")
     print()
     print("| mode | test accuracy, mean (min to max) | train loss, mean (min to max) | test loss, mean "
-          "| examples/s, median | staleness max, clocks |")
+          "| examples/s, median | lead max, clocks |")
     print("| --- | --- | --- | --- | --- | --- |")
     for mode, summaries in rows:
         accuracy = [100 * s["test_accuracy"] for s in summaries]
         train = [s["train_loss"] for s in summaries]
         test = [s["test_loss"] for s in summaries]
         speed = statistics.median(s["examples_per_second"] for s in summaries)
-        stale = max(s["staleness_clocks"]["max"] for s in summaries)
+        lead = max(s["lead"]["max"] for s in summaries)
         print(f"| {mode} | {statistics.mean(accuracy):.2f} % ({min(accuracy):.2f} to {max(accuracy):.2f}) "
               f"| {statistics.mean(train):.6f} ({min(train):.6f} to {max(train):.6f}) "
-              f"| {statistics.mean(test):.4f} | {speed:,.0f} | {stale} |")
+              f"| {statistics.mean(test):.4f} | {speed:,.0f} | {lead} |")
 
 
 if __name__ == "__main__":

@@ -111,6 +111,7 @@ absl::Status DelayPlan::MakeIndex(size_t shard) {
                    update.workers, " workers; at least 1 of both is required");
     }
   }
+  index.complete = CompleteClocks(trace_, trace);
   std::sort(index.readers.begin(), index.readers.end(),
             [](const Reader& a, const Reader& b) {
               return std::tie(a.turns, a.clock, a.rank) <
@@ -227,6 +228,11 @@ DelayPlan::OfShard DelayPlan::Of(ShardId shard) const {
 int64_t DelayPlan::OfShard::TurnsBefore(int32_t rank, Clock clock) const {
   if (clock >= plan_->steps_) return turn_count();
   return plan_->index_[index_].turns_before[plan_->GradientId(rank, clock)];
+}
+
+Clock DelayPlan::OfShard::CompleteFor(int32_t rank, Clock clock) const {
+  return plan_->index_[index_]
+      .complete[static_cast<size_t>(TurnsBefore(rank, clock))];
 }
 
 bool DelayPlan::OfShard::Uses(int32_t rank, Clock clock) const {

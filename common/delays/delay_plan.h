@@ -60,6 +60,8 @@ class DelayPlan {
     // The gradient of this worker and clock, at least first(), is computed from
     // the version after so many turns. After the last step: after all.
     int64_t TurnsBefore(int32_t rank, Clock clock) const;
+    // As CompleteClocks() has it for what that gradient is computed from.
+    Clock CompleteFor(int32_t rank, Clock clock) const;
     // False: the shard drops it, whenever it comes.
     bool Uses(int32_t rank, Clock clock) const;
     // Who computes from the version after so many turns.
@@ -79,6 +81,7 @@ class DelayPlan {
   // Beside a shard of the trace.
   struct Index {
     std::vector<int64_t> turns_before;  // By GradientId().
+    std::vector<Clock> complete;        // By turns that are over.
     std::vector<bool> uses;             // By GradientId().
     std::vector<Reader> readers;        // Sorted by turns.
   };

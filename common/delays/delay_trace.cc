@@ -162,6 +162,34 @@ class Recording {
 
 }  // namespace
 
+std::vector<Clock> CompleteClocks(const DelayTrace& trace,
+                                  const DelayTrace::Shard& shard) {
+  std::vector<Clock> next(static_cast<size_t>(trace.workers), trace.first);
+  std::vector<Clock> complete = {trace.first};
+  complete.reserve(shard.updates.size() + 1);
+  auto last = trace.workers;  // Those whose next clock is the complete one.
+  for (const DelayTrace::Update& update : shard.updates) {
+    Clock now = complete.back();
+    if (trace.IsMean(update)) {
+      now = std::max(now, update.clock + 1);
+      std::fill(next.begin(), next.end(), now);
+      last = trace.workers;
+    } else {
+      for (const int32_t rank : update.ranks) {
+        Clock& of_rank = next[static_cast<size_t>(rank)];
+        last -= of_rank == now && update.clock >= now;
+        of_rank = std::max(of_rank, update.clock + 1);
+      }
+      if (last == 0) {
+        now = *std::min_element(next.begin(), next.end());
+        last = static_cast<int>(std::count(next.begin(), next.end(), now));
+      }
+    }
+    complete.push_back(now);
+  }
+  return complete;
+}
+
 bool IsSyntheticSpec(absl::string_view spec) {
   const std::vector<std::string> parts = absl::StrSplit(spec, ':');
   int64_t clocks = 0;

@@ -51,6 +51,11 @@ struct DelayTrace {
   }
 };
 
+// By the number of a shard's updates that are over, none to all: the clock
+// before which every worker's gradients are in it, or their clocks' means.
+std::vector<Clock> CompleteClocks(const DelayTrace& trace,
+                                  const DelayTrace::Shard& shard);
+
 // Delays by name, in clocks: a gradient of clock c misses all updates of the
 // last d clocks before c (and those of its own clock that come before its own),
 // where d is, for each worker and clock, at most c and

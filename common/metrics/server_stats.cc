@@ -37,8 +37,9 @@ void FoldServerStats(const run::ServerStats& from, run::ServerStats* to) {
   to->set_dropped(to->dropped() + from.dropped());
   to->set_applied(to->applied() + from.applied());
   to->set_held(to->held() + from.held());
-  MergeHistogram(from.staleness_clocks(), to->mutable_staleness_clocks());
-  MergeHistogram(from.staleness_updates(), to->mutable_staleness_updates());
+  MergeHistogram(from.missed_clocks(), to->mutable_missed_clocks());
+  MergeHistogram(from.missed_updates(), to->mutable_missed_updates());
+  MergeHistogram(from.lead(), to->mutable_lead());
   for (const run::NonfiniteGradients& nonfinite : from.nonfinite())
     FoldNonfinite(nonfinite, to);
   to->mutable_thread()->MergeFrom(from.thread());

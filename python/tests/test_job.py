@@ -56,7 +56,7 @@ def test_with_given_delays_every_run_ends_with_the_same_bits(tmp_path):
     shas = [job.succeeded().summary["model_sha256"] for job in jobs]
     assert shas[0] == shas[1] != shas[2]
     assert jobs[0].summary["mode"] == "delays:uniform:4"
-    assert 2 <= jobs[0].summary["staleness_clocks"]["max"] <= 4
+    assert 2 <= jobs[0].summary["missed_clocks"]["max"] <= 4
     figures = ("step", "loss", "accuracy")
     records = [[[r.get(f) for f in figures] for r in job.records("eval")] for job in jobs]
     assert records[0] == records[1] and len(records[0]) == 2

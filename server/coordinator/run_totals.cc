@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/cut.h"
-#include "common/metrics/histogram.h"
 #include "common/metrics/server_stats.h"
+#include "common/metrics/staleness.h"
 
 namespace slackline {
 
@@ -86,14 +86,7 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
   summary->set_dropped(server_sums.dropped());
   summary->set_held(server_sums.held());
   summary->set_applied(server_sums.applied());
-  *summary->mutable_staleness_clocks() =
-      PercentilesOf(server_sums.staleness_clocks());
-  *summary->mutable_staleness_updates() =
-      PercentilesOf(server_sums.staleness_updates());
-  *summary->mutable_staleness_clocks_histogram() =
-      server_sums.staleness_clocks().bin();
-  *summary->mutable_staleness_updates_histogram() =
-      server_sums.staleness_updates().bin();
+  PutStaleness(server_sums, summary);
   for (const std::string& sentence : lost_) summary->add_workers_lost(sentence);
   if (lost_count_ > kLostMax) {
     summary->add_workers_lost(

@@ -62,7 +62,7 @@ std::string WhyUnfit(const run::ServerStats& stats, int threads,
   if (stats.nonfinite_size() > kRanksMax)
     return TooMany("workers", stats.nonfinite_size(), kRanksMax);
   for (const run::Histogram* const histogram :
-       {&stats.staleness_clocks(), &stats.staleness_updates()}) {
+       {&stats.missed_clocks(), &stats.missed_updates(), &stats.lead()}) {
     if (histogram->bin_size() > kHistogramBinsMax)
       return TooMany("bins", histogram->bin_size(), kHistogramBinsMax);
   }

@@ -13,6 +13,10 @@ int64_t GivenDelays::TurnsBefore(Rank rank, Clock clock) const {
   return plan_->Of(shard_).TurnsBefore(static_cast<int32_t>(rank), clock);
 }
 
+Clock GivenDelays::CompleteFor(Rank rank, Clock clock) const {
+  return plan_->Of(shard_).CompleteFor(static_cast<int32_t>(rank), clock);
+}
+
 bool GivenDelays::Uses(Rank rank, Clock clock) const {
   return plan_->Of(shard_).Uses(static_cast<int32_t>(rank), clock);
 }

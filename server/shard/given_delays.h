@@ -35,6 +35,8 @@ class GivenDelays {
   // So many turns have to be over before this worker is told the values of its
   // step.
   int64_t TurnsBefore(Rank rank, Clock clock) const;
+  // The clock that all workers have completed by then.
+  Clock CompleteFor(Rank rank, Clock clock) const;
   // False: the delays have no update with that gradient.
   bool Uses(Rank rank, Clock clock) const;
   // What the step is computed from. `present` is the shard. nullopt: it is not

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/io/state_hash.h"
-#include "common/metrics/histogram.h"
+#include "common/metrics/staleness.h"
 #include "common/optim/finite.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
@@ -944,26 +944,32 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
   stats_.set_bytes_in(stats_.bytes_in() + gradient.size());
   effects->work.push_back(
       {.shard = shard.range().shard, .pushes = 1, .bytes_in = gradient.size()});
-  // How many updates it misses.
-  AddToHistogram(
-      base < shard.version() ? static_cast<int64_t>(shard.version() - base) : 0,
-      stats_.mutable_staleness_updates());
   if (rule.extra_steps(mode) > 0) {
     serving.dssp.OnPush(participant.rank, participant.incarnation, push.clock(),
                         now_);
   }
+  const auto workers = static_cast<int>(serving.machine.participants().size());
+  // The others' mean is in the model already.
+  const bool late =
+      record.held && push.clock() < serving.machine.complete_clock();
   // Also what a rule remembers must not come from such a gradient.
   bool finite = AllFinite(gradient);
   bool dropped = false;
+  if (finite && !late) {
+    CountMissed(base < shard.version()
+                    ? static_cast<int64_t>(shard.version() - base)
+                    : 0,
+                record.held ? 1 : workers, &stats_);
+  }
   if (finite && !record.held) {
-    StaleRule::Verdict verdict = serving.stale.OnPush(
-        {.rank = participant.rank,
-         .incarnation = participant.incarnation,
-         .base = base,
-         .gradient = &gradient,
-         .now = shard.version(),
-         .values = &shard.values(),
-         .workers = static_cast<int>(serving.machine.participants().size())});
+    StaleRule::Verdict verdict =
+        serving.stale.OnPush({.rank = participant.rank,
+                              .incarnation = participant.incarnation,
+                              .base = base,
+                              .gradient = &gradient,
+                              .now = shard.version(),
+                              .values = &shard.values(),
+                              .workers = workers});
     record.rate_factor *= verdict.rate_factor;
     dropped = verdict.drop;
     if (!verdict.gradient.empty()) {
@@ -983,8 +989,7 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
     }
     return {.record = nothing, .cause = cause};
   }
-  if (record.held && push.clock() < serving.machine.complete_clock()) {
-    // Late: the others' mean is in the model already.
+  if (late) {
     stats_.set_dropped(stats_.dropped() + 1);
     return {.record = nothing, .cause = cause};
   }
@@ -1057,11 +1062,9 @@ void ShardCore::TakeTurns(Place& place, Effects* effects) {
                         .gradients = {},
                         .workers = turn.workers};
     for (GivenDelays::Push& push : turn.pushes) {
-      const auto missed = static_cast<int64_t>(shard.version() - push.base);
-      AddToHistogram(missed, stats_.mutable_staleness_updates());
-      AddToHistogram(missed / serving.delays.plan().workers(),
-                     stats_.mutable_staleness_clocks());
       if (push.gradient.empty()) continue;
+      CountMissed(static_cast<int64_t>(shard.version() - push.base),
+                  turn.mean ? 1 : turn.workers, &stats_);
       double rate_factor = push.rate_factor;
       if (!turn.mean) {
         StaleRule::Verdict verdict =
@@ -1288,11 +1291,16 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
   effects->work.push_back(
       {.shard = shard.range().shard, .pulls = 1, .bytes_out = bytes});
   if (pull.state) return;  // For no step.
-  if (!serving.delays.given()) {  // Else counted at its turn.
+  if (!serving.delays.given()) {
     serving.stale.OnAnswer(pull.rank, pull.incarnation, told.version,
                            told.values);
-    AddToHistogram(std::max<Clock>(0, pull.clock - machine.complete_clock()),
-                   stats_.mutable_staleness_clocks());
+  }
+  if (pull.clock < EndOf(view_->proto())) {  // Not of the final model.
+    CountLead(pull.clock,
+              serving.delays.given()
+                  ? serving.delays.CompleteFor(pull.rank, pull.clock)
+                  : machine.complete_clock(),
+              &stats_);
   }
   if (!options_.trace) return;
   effects->trace.push_back({.kind = ShardTraceRecord::Kind::kPullAnswered,

@@ -71,7 +71,7 @@ TEST_F(Staleness, NoPullIsAheadOfThePushesThatItMustSee) {
   EXPECT_EQ(fast_lead_max, kStaleness);
 
   const nlohmann::json summary = ReadJson(Path("run/summary.json"));
-  EXPECT_EQ(summary["staleness_clocks"]["max"], kStaleness);
+  EXPECT_EQ(summary["lead"]["max"], kStaleness);
   EXPECT_GT(summary["test_accuracy"], 0.7);
 }
 

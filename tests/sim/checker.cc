@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/metrics/histogram.h"
+#include "common/metrics/staleness.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
 #include "common/view/initializer.h"
@@ -1136,13 +1136,16 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
                              ? static_cast<int64_t>(newest - record.version)
                              : 0;
   stats_.bases_missed += missed > 0;
-  AddToHistogram(missed, &shard_threads_[owner].staleness_updates);
   if (record.clock != participant.clock) {
     return Report(record.clock < participant.clock ? Invariant::kExactlyOnce
                                                    : Invariant::kOrder,
                   absl::StrCat(who, ", its next one is ", participant.clock));
   }
   const bool holds = mode.has_bsp() || mode.has_backup();
+  if (!holds || record.clock >= twin.complete) {
+    CountMissed(missed, holds ? 1 : PresentCount(twin),
+                &shard_threads_[owner].staleness);
+  }
   const bool too_stale =
       !holds && !JudgeStale(twin, missed, PresentCount(twin));
   const bool discarded = record.kind == ShardTraceRecord::Kind::kPushDiscarded;
@@ -1267,6 +1270,21 @@ size_t Checker::TurnsBefore(const Twin& twin, Rank rank, Clock clock) const {
   return delays.updates.size();  // After the last step.
 }
 
+Clock Checker::CompleteAfter(const Twin& twin, size_t turns) const {
+  Clock complete = EndOf(latest_view_);
+  for (int32_t rank = 0; rank < scenario_.workers; ++rank) {
+    Clock next = scenario_.delays.first;
+    for (size_t turn = 0; turn < turns; ++turn) {
+      const DelayTrace::Update& update = DelaysOf(twin).updates[turn];
+      const bool has = std::find(update.ranks.begin(), update.ranks.end(),
+                                 rank) != update.ranks.end();
+      if (has || scenario_.delays.IsMean(update)) next = update.clock + 1;
+    }
+    complete = std::min(complete, next);
+  }
+  return complete;
+}
+
 const DelayTrace::Update* Checker::ReadyTurn(const Twin& twin) const {
   const auto& updates = DelaysOf(twin).updates;
   const size_t turn = twin.after_turns.size() - 1;
@@ -1327,10 +1345,9 @@ bool Checker::JudgeTurn(Twin& twin, const DelayTrace::Update& turn,
     const size_t turns = TurnsBefore(twin, Rank{rank}, turn.clock);
     const int64_t missed =
         newest - static_cast<int64_t>(twin.after_turns[turns]);
-    AddToHistogram(missed, &thread.staleness_updates);
-    AddToHistogram(missed / scenario_.workers, &thread.staleness_clocks);
-    if (!scenario_.delays.IsMean(turn))
-      applied = JudgeStale(twin, missed, turn.workers);
+    const bool mean = scenario_.delays.IsMean(turn);
+    CountMissed(missed, mean ? 1 : turn.workers, &thread.staleness);
+    if (!mean) applied = JudgeStale(twin, missed, turn.workers);
   }
   return applied;
 }
@@ -1437,9 +1454,13 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
   }
   PullIntent& pull = intent->second;
   const bool given = scenario_.mode.has_delays();
-  if (!given) {
-    AddToHistogram(std::max<Clock>(0, pull.clock - twin.complete),
-                   &shard_threads_[owner].staleness_clocks);
+  ShardThread& thread = shard_threads_[owner];
+  if (pull.clock < EndOf(thread.view->proto())) {
+    CountLead(
+        pull.clock,
+        given ? CompleteAfter(twin, TurnsBefore(twin, record.rank, pull.clock))
+              : twin.complete,
+        &thread.staleness);
   }
   auto puller = twin.participants.find(life);
   if (puller == twin.participants.end()) {
@@ -2003,8 +2024,10 @@ void Checker::OnShardStats(Owner owner, const run::ServerStats& stats) {
                         actual.ShortDebugString(), ", not ",
                         expected.ShortDebugString()));
   };
-  compare("updates", stats.staleness_updates(), thread.staleness_updates);
-  compare("clocks", stats.staleness_clocks(), thread.staleness_clocks);
+  const run::ServerStats& expected = thread.staleness;
+  compare("updates", stats.missed_updates(), expected.missed_updates());
+  compare("clocks", stats.missed_clocks(), expected.missed_clocks());
+  compare("clocks of lead", stats.lead(), expected.lead());
 }
 
 void Checker::OnCoordinator(const CoordinatorCore::Sizes& sizes) {

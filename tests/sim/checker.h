@@ -327,6 +327,7 @@ class Checker {
   const DelayTrace::Shard& DelaysOf(const Twin& twin) const;
   // How many turns there are before that gradient is computed.
   size_t TurnsBefore(const Twin& twin, Rank rank, Clock clock) const;
+  Clock CompleteAfter(const Twin& twin, size_t turns) const;
   // nullptr: no turn is left, or a gradient of it is missing.
   const DelayTrace::Update* ReadyTurn(const Twin& twin) const;
   void OnGivenPush(Twin& twin, const Life& life, Participant& participant,
@@ -375,8 +376,7 @@ class Checker {
     bool created = false;              // Has seen that the job runs.
     size_t waiting = 0;                // Requests, last time.
     // How stale gradients and answers were, as the twins have it.
-    run::Histogram staleness_updates;
-    run::Histogram staleness_clocks;
+    run::ServerStats staleness;
   };
   std::map<Owner, ShardThread> shard_threads_;
   std::map<std::pair<int32_t, uint64_t>, Move> moves_;  // By shard and id.

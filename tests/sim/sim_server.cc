@@ -286,7 +286,7 @@ void SimServer::Stop(ProcessEnd end, bool drop_sent) {
 
 run::ServerStats SimServer::Stats(int t) const {
   run::ServerStats stats = threads_[t].core->Stats();
-  if (plant_ == Plant::kMiscount) stats.clear_staleness_updates();
+  if (plant_ == Plant::kMiscount) stats.clear_missed_updates();
   // One that stands still has not done yet what the checker saw come.
   if (threads_[t].waiting.empty())
     context_->checker.OnShardStats({index_, t}, stats);

@@ -59,6 +59,21 @@ double RelativeDifference(const Tensor& tensor, const Tensor& reference) {
   return difference / largest;
 }
 
+void ExpectSameStaleness(const nlohmann::json& job,
+                         const nlohmann::json& other) {
+  for (const char* const measure :
+       {"missed_updates", "missed_clocks", "lead"}) {
+    if (std::string(measure) == "lead" &&
+        (job["retries"] != 0 || job["dropped"] != 0)) {
+      continue;
+    }
+    const std::string bins = absl::StrCat(measure, "_histogram");
+    EXPECT_EQ(job[measure], other[measure]) << measure;
+    EXPECT_EQ(job[bins], other[bins]) << bins;
+    EXPECT_FALSE(job[bins].empty()) << bins;
+  }
+}
+
 std::string ModelSha256(const std::vector<Tensor>& tensors) {
   std::vector<TensorView> views;
   for (const Tensor& tensor : tensors) views.push_back(tensor.view());

@@ -18,6 +18,11 @@ std::vector<nlohmann::json> ReadJsonLines(const std::string& path);
 std::vector<Tensor> ReadModel(const std::string& run_folder);
 // Largest difference of two elements, relative to the reference's largest one.
 double RelativeDifference(const Tensor& tensor, const Tensor& reference);
+// The summaries of two equal runs, of which the first is a job, have the same
+// figures of staleness. Left out is the lead where an answer may have been
+// given twice, or to a step that was left out.
+void ExpectSameStaleness(const nlohmann::json& job,
+                         const nlohmann::json& other);
 // As in the summary.
 std::string ModelSha256(const std::vector<Tensor>& tensors);
 

@@ -42,9 +42,9 @@ run::Summary MakeSummary(const std::string& mode) {
   summary.set_train_loss(0.0123);
   summary.set_test_loss(0.0678);
   summary.set_test_accuracy(0.9804);
-  summary.mutable_staleness_clocks()->set_p50(1);
-  summary.mutable_staleness_clocks()->set_p99(3);
-  summary.mutable_staleness_clocks()->set_max(4);
+  summary.mutable_missed_clocks()->set_p50(1);
+  summary.mutable_missed_clocks()->set_p99(3);
+  summary.mutable_missed_clocks()->set_max(4);
   summary.set_bytes_pushed(1000000000);
   summary.set_bytes_pulled(1500000000);
   summary.set_retries(2);

@@ -72,7 +72,7 @@ TEST_F(CoordinatorCoreTest, TheSummaryHasEachRanksLastIncarnation) {
     count.set_rank(rank);
     count.set_gradients(2 + 2 * rank);
   }
-  heartbeat.mutable_server()->mutable_staleness_clocks()->add_bin(8);
+  heartbeat.mutable_server()->mutable_missed_clocks()->add_bin(8);
   Send(Server(1), message);
 
   const run::Summary summary = core_->Summary();
@@ -91,7 +91,7 @@ TEST_F(CoordinatorCoreTest, TheSummaryHasEachRanksLastIncarnation) {
   EXPECT_EQ(summary.nonfinite(), 6u);
   EXPECT_EQ(summary.worker(0).nonfinite(), 2u);
   EXPECT_EQ(summary.worker(1).nonfinite(), 4u);
-  EXPECT_THAT(summary.staleness_clocks_histogram(), ElementsAre(8));
+  EXPECT_THAT(summary.missed_clocks_histogram(), ElementsAre(8));
 }
 
 // ---- Stop rules -------------------------------------------------------------

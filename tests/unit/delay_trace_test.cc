@@ -137,6 +137,37 @@ std::string ErrorOf(const std::string& text) {
   return std::string(ReadRecordedTrace(folder.path()).status().message());
 }
 
+TEST(CompleteClocks, AreTheOnesThatEveryWorkerHasPassed) {
+  DelayTrace trace;
+  trace.workers = 3;
+  trace.first = 1;
+  DelayTrace::Shard shard;
+  const auto add = [&](Clock clock, absl::InlinedVector<int32_t, 2> ranks) {
+    shard.updates.push_back({.clock = clock, .ranks = ranks, .workers = 3});
+  };
+  add(1, {0});
+  add(2, {0});
+  add(1, {2});
+  add(1, {1});
+  add(2, {2});
+  add(2, {1});
+  EXPECT_THAT(CompleteClocks(trace, shard), ElementsAre(1, 1, 1, 1, 2, 2, 3));
+  add(3, {0, 1, 2});  // A mean.
+  add(4, {1});
+  EXPECT_THAT(CompleteClocks(trace, shard),
+              ElementsAre(1, 1, 1, 1, 2, 2, 3, 4, 4));
+}
+
+TEST(CompleteClocks, OfAMeanOfSomeAreThoseOfAll) {
+  DelayTrace trace;
+  trace.workers = 3;
+  const DelayTrace::Shard shard = {
+      .updates = {{.clock = 0, .ranks = {0, 2}, .workers = 2},
+                  {.clock = 1, .ranks = {0, 1}, .workers = 2}},
+      .reads = {}};
+  EXPECT_THAT(CompleteClocks(trace, shard), ElementsAre(0, 1, 2));
+}
+
 TEST(RecordedTrace, ANumberThatCannotBeIsRefusedByItsField) {
   for (const char* const clock :
        {"33333333333333333330", "1e30", "-1", "1.5", "9223372036854775807"}) {

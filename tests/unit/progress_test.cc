@@ -37,7 +37,7 @@ wire::StatusReply RunningStatus() {
     worker.set_bytes_pulled(6000);
     worker.set_alive(true);
   }
-  run::Histogram& staleness = *status.add_server()->mutable_staleness_clocks();
+  run::Histogram& staleness = *status.add_server()->mutable_missed_clocks();
   AddToHistogram(1, &staleness);
   AddToHistogram(2, &staleness);
   AddToHistogram(2, &staleness);

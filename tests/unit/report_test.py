@@ -60,12 +60,30 @@ class Statistics(unittest.TestCase):
         half = scipy.stats.t.ppf(0.975, 3.0625 / ((5 / 12) ** 2 / 3 + (4 / 3) ** 2 / 2)) * math.sqrt(1.75)
         self.assertAlmostEqual(found.high - found.difference, half)
 
-    def test_without_spread_or_with_one_seed_there_is_no_test(self):
-        self.assertIsNone(statistics.compare({1: 2.0}, {1: 1.0}).p_value)
-        self.assertIsNone(statistics.compare({1: 0.97, 2: 0.98}, {1: 0.96, 2: 0.97}).p_value)
-        equal = statistics.compare({1: 0.97, 2: 0.98}, {1: 0.97, 2: 0.98})
+    def test_without_spread_or_with_fewer_than_three_seeds_there_is_no_test(self):
+        for a, b in (({1: 2.0}, {1: 1.0}), ({1: 2.0, 2: 2.5}, {1: 1.0, 2: 1.9}), ({1: 2.0, 2: 2.5}, {3: 1.0, 4: 1.1})):
+            found = statistics.compare(a, b)
+            self.assertEqual((found.low, found.p_value), (None, None))
+            self.assertEqual(found.test, "fewer than 3 seeds: no test")
+            self.assertIsNone(statistics.detectable(found, 1))
+        self.assertIsNone(statistics.mean_with_interval([1.0, 2.0]).low)
+        values = {1: 0.97, 2: 0.98, 3: 0.975}
+        shifted = {seed: value - 0.01 for seed, value in values.items()}
+        self.assertIsNone(statistics.compare(values, shifted).p_value)
+        equal = statistics.compare(values, dict(values))
         self.assertEqual((equal.difference, equal.p_value), (0.0, 1.0))
         self.assertIsNone(statistics.compare({}, {1: 1.0}))
+
+    def test_the_smallest_difference_that_would_count(self):
+        a, b = {1: 2.0, 2: 2.5, 3: 2.2}, {1: 1.9, 2: 2.3, 3: 2.3}
+        found = statistics.compare(a, b)
+        smallest = statistics.detectable(found, 1)
+        # Moved to just beyond it, the difference counts, and just before it does not.
+        for beyond, counts in ((1.001, True), (0.999, False)):
+            move = beyond * smallest - found.difference
+            moved = statistics.compare({seed: value + move for seed, value in a.items()}, b)
+            self.assertEqual(moved.p_value <= 0.05, counts)
+        self.assertGreater(statistics.detectable(found, 3), smallest)
 
     def test_holms_correction(self):
         for found, expected in zip(statistics.holm([0.01, 0.04, 0.03, 0.9]), [0.04, 0.09, 0.09, 0.9]):
@@ -103,8 +121,9 @@ def summary(accuracy, wall_seconds=8.0, **more):
         "steps": 40, "wall_seconds": wall_seconds, "examples_per_second": 500.0, "train_loss": 0.1,
         "test_loss": 0.2, "test_accuracy": accuracy, "data": "made up: 1000 training and 100 test examples",
         "bytes_pushed": 4000000, "bytes_pulled": 8000000,
-        "staleness_clocks": {"p50": 0, "p99": 2, "max": 3}, "staleness_clocks_histogram": [50, 30, 15, 5],
-        "staleness_updates": {"p50": 1, "p99": 3, "max": 3}, "staleness_updates_histogram": [10, 60, 20, 10],
+        "missed_clocks": {"p50": 0, "p99": 2, "max": 3}, "missed_clocks_histogram": [50, 30, 15, 5],
+        "missed_updates": {"p50": 1, "p99": 3, "max": 3}, "missed_updates_histogram": [10, 60, 20, 10],
+        "lead": {"p50": 0, "p99": 1, "max": 1}, "lead_histogram": [60, 40],
         "worker": [
             {"rank": 1, "compute_seconds": 4.0, "wait_seconds": 4.0},
             {"rank": 0, "compute_seconds": 6.0, "wait_seconds": 2.0},
@@ -180,6 +199,18 @@ class Results(unittest.TestCase):
         self.assertEqual(found.values["seconds_to_test_accuracy"], {1: 4.0, 2: 8.0})
         self.assertEqual(found.values["examples_to_test_accuracy"], {1: 2000.0, 2: 4000.0})
         self.assertEqual((found.reached("test_accuracy"), found.reached("test_loss")), (2, 0))
+
+    def test_percentiles_of_staleness_are_those_of_all_seeds_together(self):
+        folder = Folder(self)
+        folder.variant("a")
+        # Percentiles of the seeds: 0 and 7, of which the mean is not a percentile.
+        for seed, bins, top in ((1, [90], 0), (2, [0] * 7 + [30], 7)):
+            figures = {"p50": top, "p99": top, "max": top}
+            folder.run("a", seed, [0.9], missed_clocks=figures, missed_clocks_histogram=bins)
+        status, errors, page = folder.report()
+        self.assertEqual(status, 0, errors)
+        self.assertIn("missed clocks: p50 / p99 / max", page)
+        self.assertIn("<td>0 / 7 / 7</td>", page)
 
     def test_times_to_target_are_compared_only_where_every_run_reached_it(self):
         folder = Folder(self)
@@ -304,7 +335,11 @@ class Sentences(unittest.TestCase):
         self.assertRegex(
             text, r"Better than the baseline in test accuracy, beyond noise: better \(\+5\.00 points"
         )
-        self.assertRegex(text, r"Within noise of the baseline in test accuracy: same\. .* −.* and \+.* agree")
+        self.assertRegex(
+            text,
+            r"No difference from the baseline in test accuracy was found for same \(one of 2\.80 points would "
+            r"have been\)\. That does not make them the same",
+        )
 
     def test_what_only_the_correction_takes_away_is_undecided(self):
         # One comparison with p of about 0.04 among three.
@@ -320,28 +355,34 @@ class Sentences(unittest.TestCase):
     def test_along_an_axis_what_is_worse_and_what_failed_is_said(self):
         folder = Folder(self)
         for value, accuracies in (
-            ("0", [0.90, 0.92]),
-            ("4", [0.901, 0.922]),
-            ("16", [0.80, 0.8201]),
+            ("0", [0.90, 0.92, 0.91]),
+            ("4", [0.901, 0.922, 0.908]),
+            ("8", [0.95, 0.971, 0.961]),
+            ("16", [0.80, 0.8201, 0.81]),
             ("64", []),
         ):
             folder.variant(value, axes={"staleness": value})
-            for seed in (1, 2):
+            for seed in (1, 2, 3):
                 if accuracies:
                     folder.run(value, seed, [accuracies[seed - 1]])
                 else:
                     folder.run(value, seed, state="failed", error="the loss is nan" + 200 * "!")
         text = "\n".join(sentences.summary(folder.results())).replace(words.SPACE, " ")
         self.assertRegex(
-            text, r"Along staleness, test accuracy is worse, beyond noise, than at 0: at 16 \(−9\.99 points"
+            text, r"Along staleness, test accuracy: worse, beyond noise, than at 0: at 16 \(−\d+\.\d\d points"
         )
-        self.assertRegex(text, r"not so at 4; runs failed at 64\.")
+        self.assertRegex(text, r"better, beyond noise, than at 0: at 8 \(\+5\.\d\d points")
+        self.assertRegex(
+            text,
+            r"no difference from 0 was found at 4 \(one of \d\.\d\d points would have been\); runs failed at 64\.",
+        )
         self.assertRegex(text, r"Failed: 64, seed 2: the loss is nan!+… \(in full under the runs\)\.")
 
-    def test_one_seed_shows_no_difference(self):
-        text = self.summary({"base": [0.5], "other": [0.9]})
-        self.assertIn("no intervals and no tests", text)
-        self.assertNotRegex(text, "beyond noise|[Ww]ithin noise")
+    def test_fewer_than_three_seeds_show_no_difference(self):
+        for base, other in (([0.5], [0.9]), ([0.5, 0.51], [0.9, 0.91])):
+            text = self.summary({"base": base, "other": other})
+            self.assertIn("Intervals and tests take 3, so there are none", text)
+            self.assertNotRegex(text, "beyond noise|was found|p =|p <|interval [0-9]")
 
 
 class Reports(unittest.TestCase):
@@ -408,7 +449,7 @@ class Reports(unittest.TestCase):
         for metric in ("test_loss", "test_accuracy", "train_loss"):
             for x_name in ("seconds", "examples", "steps"):
                 self.assertLessEqual({f"{metric}_by_{x_name}.png", f"{metric}_by_{x_name}.svg"}, names)
-        expected = "seconds_to_test_accuracy epochs_to_test_accuracy staleness_clocks staleness_updates"
+        expected = "seconds_to_test_accuracy epochs_to_test_accuracy missed_clocks missed_updates lead"
         for name in (expected + " waiting traffic final_test_accuracy final_test_loss").split():
             self.assertLessEqual({name + ".png", name + ".svg"}, names)
         self.assertEqual({name for name in names if name.endswith(".part")}, set())
@@ -425,7 +466,7 @@ class Reports(unittest.TestCase):
             (rows["lost"]["runs"], rows["lost"]["failed"], rows["lost"]["to_do"]), ("3", "1", "1")
         )
         self.assertEqual((rows["lost"]["test_accuracy_sd"], rows["lost"]["reached_test_accuracy"]), ("", "0"))
-        self.assertEqual(rows["lost"]["test_accuracy_test"], "one seed: no test")
+        self.assertEqual(rows["lost"]["test_accuracy_test"], "fewer than 3 seeds: no test")
         data = json.loads((self.folder.path / "data/results.json").read_text(encoding="utf-8"))
         mean = data["variants"][0]["metrics"]["test_accuracy"]["mean"]
         self.assertAlmostEqual(mean, float(rows["bsp"]["test_accuracy_mean"]))
@@ -659,7 +700,7 @@ class BadInput(unittest.TestCase):
     def test_fields_of_a_wrong_kind_are_named(self):
         for field, value, message in (
             ("worker", [{"compute_seconds": 1.0}], r"worker\[0\] has no rank"),
-            ("staleness_clocks", 5, "staleness_clocks is a int, it must be a dict"),
+            ("missed_clocks", 5, "missed_clocks is a int, it must be a dict"),
             ("workers_lost", "all", "workers_lost is a str, it must be a list"),
         ):
             folder = Folder(self)
@@ -699,7 +740,7 @@ class BadInput(unittest.TestCase):
             folder.run(name, 1, [0.5, 0.9], wall_seconds=0, examples_per_second=0)
         status, _, page = folder.report()
         self.assertEqual(status, 0)
-        self.assertIn("Each variant has one finished run, so there are no intervals", page)
+        self.assertIn("No variant has more than 1 finished run. Intervals and tests take 3", page)
         names = {path.stem for path in (folder.path / "plots").iterdir()}
         self.assertIn("test_accuracy_by_steps", names)
         for name in ("test_accuracy_by_seconds", "waiting", "traffic"):

@@ -587,7 +587,7 @@ TEST_F(ShardCoreTest, AnAbsurdBaseVersionOnlyCountsAsFresh) {
   Message push = PushOf(0, 1, 5);
   TheOnly(push).set_gradient(uint64_t{1} << 63);
   EXPECT_EQ(PushCode(Worker(0), push), Outcome::kOk);
-  EXPECT_EQ(core_->Stats().staleness_updates().max(), 0);
+  EXPECT_EQ(core_->Stats().missed_updates().max(), 0);
 }
 
 TEST_F(ShardCoreTest, AMemberThatHasNotJoinedTheShardIsToldTo) {

@@ -124,14 +124,21 @@ TEST_F(ShardDelaysTest, StalenessIsCountedAtTheTurns) {
   StartDelays();
   PushCode(Worker(0), GivenPush(0, 0, 2));
   PushCode(Worker(1), GivenPush(0, 0, 4));
+  Send(Worker(0), PullAt(1, 1));
+  Send(Worker(1), PullAt(1, 2));
   PushCode(Worker(0), GivenPush(1, 1, 6));
   PushCode(Worker(1), GivenPush(1, 2, 8));
+  Send(Worker(0), PullAt(2, 3));
   const run::ServerStats stats = core_->Stats();
   // 0, 1, 1 and 1 updates missed.
-  EXPECT_EQ(stats.staleness_updates().bin(0), 1u);
-  EXPECT_EQ(stats.staleness_updates().bin(1), 3u);
-  EXPECT_EQ(stats.staleness_clocks().bin_size(), 1) << "less than one clock";
-  EXPECT_EQ(stats.staleness_clocks().bin(0), 4u);
+  EXPECT_EQ(stats.missed_updates().bin(0), 1u);
+  EXPECT_EQ(stats.missed_updates().bin(1), 3u);
+  EXPECT_EQ(stats.missed_clocks().bin_size(), 1) << "less than one clock";
+  EXPECT_EQ(stats.missed_clocks().bin(0), 4u);
+  // Rank 0 is told a version without its own first gradient. The final model
+  // is for no step.
+  EXPECT_EQ(stats.lead().bin(0), 1u);
+  EXPECT_EQ(stats.lead().bin(1), 1u);
 }
 
 TEST_F(ShardDelaysTest, WhatTheDelaysHaveNoPlaceForIsRejected) {

@@ -182,7 +182,7 @@ TEST_F(ShardDsspTest, MeasuredSpeedsCarryTheLeaderBeyondTheSmallestBound) {
   ShardCore::Effects effects;
   core_->OnTick(absl::UnixEpoch() + absl::Milliseconds(75), &effects);
   EXPECT_TRUE(AnswerIn(Send(Worker(1), PushOf(2, 3, 2)), 57).has_value());
-  EXPECT_EQ(core_->Stats().staleness_clocks().max(), 4);
+  EXPECT_EQ(core_->Stats().lead().max(), 4);
 }
 
 TEST_F(ShardDsspTest, APullWithinTheSmallestBoundGoesAtOnce) {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
 #include "common/config/stop_rules.h"
-#include "common/metrics/histogram.h"
+#include "common/metrics/staleness.h"
 #include "common/status.h"
 #include "worker/session/job_length.h"
 #include "worker/session/metric_records.h"
@@ -151,6 +151,7 @@ absl::Status Replayer::Prepare() {
         steps_[StepId(rank, update.clock)].uses += shards_per_trace;
       }
     }
+    complete_.push_back(CompleteClocks(trace_, trace_.shards[t]));
   }
 
   const Clock every = EvaluationInterval(config_.train(), steps_per_epoch_);
@@ -177,6 +178,8 @@ absl::Status Replayer::Publish(size_t shard) {
   const auto found = waiters.find(static_cast<int64_t>(done_[shard]));
   if (found == waiters.end()) return absl::OkStatus();
   for (const int64_t id : found->second.steps) {
+    CountLead(id / trace_.workers, complete_[TraceOf(shard)][done_[shard]],
+              &stats_);
     Step& step = steps_[id];
     if (step.uses == 0) continue;  // Every server has dropped it.
     step.values[shard] = shards_[shard].values();
@@ -264,8 +267,7 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
         static_cast<size_t>(range.begin) * sizeof(float), range.bytes());
     const auto missed =
         static_cast<int64_t>(shard.version() - step.versions[index]);
-    AddToHistogram(missed, &staleness_);
-    AddToHistogram(missed / trace_.workers, &staleness_clocks_);
+    CountMissed(missed, mean ? 1 : update.workers, &stats_);
     bool drop = false;
     if (!mean) {
       StaleRule::Verdict verdict = rules_[index].Judge(
@@ -356,10 +358,7 @@ absl::StatusOr<run::Summary> Replayer::Run() {
   summary.set_data(data_.description);
   summary.set_workers(trace_.workers);
   summary.set_servers(1);
-  *summary.mutable_staleness_clocks() = PercentilesOf(staleness_clocks_);
-  *summary.mutable_staleness_updates() = PercentilesOf(staleness_);
-  *summary.mutable_staleness_clocks_histogram() = staleness_clocks_.bin();
-  *summary.mutable_staleness_updates_histogram() = staleness_.bin();
+  PutStaleness(stats_, &summary);
   summary.set_dropped(dropped_);
   summary.set_stopped(stopped_);
   return summary;

@@ -117,6 +117,7 @@ class Replayer {
   std::vector<EvalPoint> evaluations_;
   std::vector<std::unordered_map<int64_t, Waiters>>
       waiters_;  // By trace shard.
+  std::vector<std::vector<Clock>> complete_;  // Likewise: CompleteClocks().
 
   std::vector<float> inputs_;
   std::vector<int64_t> labels_;
@@ -126,8 +127,7 @@ class Replayer {
   };
   Clock window_ = 1;  // Clocks in one TRAIN record.
   std::vector<LossWindow> losses_;
-  run::Histogram staleness_;
-  run::Histogram staleness_clocks_;
+  run::ServerStats stats_;  // Staleness.
   int64_t dropped_ = 0;
   std::string stopped_;
   run::MetricRecord last_evaluation_;

@@ -21,7 +21,7 @@ constexpr char kBetween[] = "  ";
 run::Histogram StalenessOf(const wire::StatusReply& status) {
   run::Histogram all;
   for (const run::ServerStats& server : status.server()) {
-    MergeHistogram(server.staleness_clocks(), &all);
+    MergeHistogram(server.missed_clocks(), &all);
   }
   return all;
 }

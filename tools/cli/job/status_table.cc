@@ -88,7 +88,7 @@ std::string ServersText(const wire::StatusReply& status) {
             });
   std::vector<std::vector<std::string>> rows;
   for (const run::ServerStats& server : servers) {
-    const run::Histogram& staleness = server.staleness_clocks();
+    const run::Histogram& staleness = server.missed_clocks();
     const ServerLoad load = LoadOf(status, server);
     rows.push_back(
         {absl::StrCat(server.index()), absl::StrCat(server.pid()),

@@ -48,7 +48,7 @@ struct Shown {
 
 std::vector<std::string> Row(const RunResult& run, const Shown& shown) {
   const run::Summary& summary = run.summary;
-  const run::Percentiles& staleness = summary.staleness_clocks();
+  const run::Percentiles& staleness = summary.missed_clocks();
   std::vector<std::string> row;
   if (shown.job) row.push_back(summary.job());
   row.push_back(summary.mode());
@@ -125,11 +125,11 @@ std::string SummaryTable(const std::vector<RunResult>& runs) {
   std::vector<std::vector<std::string>> rows;
   for (const RunResult& run : runs) rows.push_back(Row(run, shown));
   std::string text = TableText(columns, rows);
-  absl::StrAppend(&text,
-                  "staleness: p50/p99/max in clocks; traffic: payload bytes "
-                  "pushed and pulled; resent: of pushes",
-                  shown.changes ? "; changes: of the mode, while it ran" : "",
-                  "\n");
+  absl::StrAppend(
+      &text,
+      "staleness: p50/p99/max of the clocks that a gradient missed; "
+      "traffic: payload bytes pushed and pulled; resent: of pushes",
+      shown.changes ? "; changes: of the mode, while it ran" : "", "\n");
   for (const RunResult& run : runs) {
     if (run.summary.state() == wire::JobState_Name(wire::FAILED)) {
       absl::StrAppend(&text, "failed ", NameOf(run), ": ", run.summary.cause(),

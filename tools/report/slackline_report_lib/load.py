@@ -262,7 +262,7 @@ def _load_run(folder: pathlib.Path, entry: dict, problems: list[str]) -> Run:
 def _read_summary(path: pathlib.Path) -> dict:
     """Only the shapes are checked: what is no number there is one unknown."""
     summary = _read_object(path)
-    for name in ("staleness_clocks", "staleness_updates"):
+    for name in ("missed_clocks", "missed_updates", "lead"):
         _field(path, summary, name, dict)
         _field(path, summary, name + "_histogram", list)
     _field(path, summary, "workers_lost", list)

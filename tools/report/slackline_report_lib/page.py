@@ -5,7 +5,7 @@ import html
 import json
 from typing import Optional
 
-from . import load, plots, results, sentences, words
+from . import load, plots, results, sentences, statistics, words
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1b1b1b; --soft: #5a5a5a; --page: #ffffff; --box: #f4f4f2;
@@ -114,18 +114,18 @@ def _results_table(of: results.Results) -> str:
     metrics = [
         metric
         for metric in of.metrics
-        if not metric.key.startswith(("staleness", "examples_to"))
+        if not metric.key.startswith((*results.STALENESS, "examples_to"))
         and (metric.key != "test_accuracy" or accuracy_measured)
         and (metric.key != "dropped" or any(any(r.values["dropped"].values()) for r in of.variants))
         and (not metric.key.startswith("seconds_to") or any(r.values[metric.key] for r in of.variants))
     ]
     head = ["variant", "runs"] + [_escaped(_head(metric)) for metric in metrics]
-    stale = {
-        unit: [of.metric(f"staleness_{unit}_{name}") for name in ("p50", "p99", "max")]
-        for unit in ("clocks", "updates")
-    }
-    stale = {unit: found for unit, found in stale.items() if all(found)}
-    head += [f"staleness in {unit}: p50 / p99 / max" for unit in stale]
+    stale = [
+        key
+        for key in results.STALENESS
+        if any(sum(results.histogram(result.variant.finished(), key)) for result in of.variants)
+    ]
+    head += [f"{results.STALENESS[key][0]}: p50 / p99 / max" for key in stale]
     rows = []
     for result in of.variants:
         name = _escaped(result.variant.name)
@@ -142,12 +142,13 @@ def _results_table(of: results.Results) -> str:
                 if reached < finished and timed:
                     cell += f' <span class="bad">({reached} of {finished} reached it)</span>'
             row.append(cell)
-        for found in stale.values():
-            cells = [result.means[metric.key] for metric in found]
-            # The largest value of all seeds, not their mean.
-            largest = max(result.values[found[2].key].values(), default=None)
-            texts = [f"{mean.mean:.3g}" if mean else "–" for mean in cells[:2]]
-            row.append(" / ".join(texts + [f"{largest:.0f}" if largest is not None else "–"]))
+        for key in stale:
+            # Of all seeds together, as in the plots.
+            bins = results.histogram(result.variant.finished(), key)
+            percentiles = [statistics.histogram_percentile(bins, fraction) for fraction in (0.5, 0.99)]
+            largest = max(result.values.get(f"{key}_max", {}).values(), default=None)
+            values = [*percentiles, largest]
+            row.append(" / ".join("–" if value is None else f"{value:.0f}" for value in values))
         rows.append(row)
     return _table(head, rows)
 
@@ -276,11 +277,11 @@ def _method(of: results.Results) -> list[str]:
             "A variant with other seeds than the baseline, because runs failed or are missing, is "
             "compared by Welch's t test."
         )
-    if "one seed: no test" in kinds:
-        lines.append("With one seed on a side there is no interval and no test.")
+    if statistics.TOO_FEW in kinds:
+        lines.append(f"With fewer than {statistics.SEEDS_MIN} seeds on a side there is no interval and no test.")
     lines.append(
-        "p values are corrected by Holm over the variants. 'Within noise' means p above 0.05: the runs "
-        "do not show a difference, which is no proof that there is none."
+        "p values are corrected by Holm over the variants. 'No difference found' means p above 0.05: one as large as "
+        "the size beside it would have been found with the spread that these runs have, a smaller one perhaps not."
     )
     if of.experiment.target:
         distance = results.evaluation_interval(of.experiment)

@@ -95,8 +95,7 @@ def draw_all(of: results.Results, folder: pathlib.Path) -> list[Picture]:
     for metric in ("test_accuracy", "test_loss", "train_loss"):
         for x_name in curves.X_NAMES:
             drawings.append(_curves(of, panels, styles, metric, x_name))
-    drawings.append(_staleness(of, "staleness_clocks", "clocks", styles))
-    drawings.append(_staleness(of, "staleness_updates", "updates", styles))
+    drawings += [_staleness(of, key, styles) for key in results.STALENESS]
     drawings.append(_waiting(of))
     drawings.append(_traffic(of))
     folder.mkdir(parents=True, exist_ok=True)
@@ -835,7 +834,18 @@ def _traffic(of: results.Results) -> Optional[_Drawing]:
 # ---- Staleness
 
 
-def _staleness(of: results.Results, key: str, unit: str, styles: dict[str, Style]) -> Optional[_Drawing]:
+_STALENESS = {
+    "missed_clocks": "How many clocks of the other workers a gradient missed when it reached its shard: updates "
+    "since the version that it was computed from, of which a clock has as many as there are workers, or one "
+    "where gradients are applied as the mean of a clock.",
+    "missed_updates": "How many updates of the shard a gradient missed when it reached it: those since the "
+    "version that it was computed from.",
+    "lead": "How far a step was ahead of the slowest worker when it read its parameters: its clock less the "
+    "clock that all workers had completed. This is what a bound of staleness bounds.",
+}
+
+
+def _staleness(of: results.Results, key: str, styles: dict[str, Style]) -> Optional[_Drawing]:
     shown = [(r.variant.name, results.histogram(r.variant.finished(), key)) for r in of.variants]
     shown = [(name, bins) for name, bins in shown if sum(bins) > 0]
     if not shown:
@@ -869,19 +879,20 @@ def _staleness(of: results.Results, key: str, unit: str, styles: dict[str, Style
         axes.tick_params(axis="y", labelsize=FONT - 2)
         axes.set_ylim(bottom=0)
         axes.grid(False, axis="x")
-    figure.text(0.5, 0.08 / total, f"staleness of a gradient ({unit})", ha="center", va="bottom")
-    figure.text(0.02, 0.5, "share of the gradients (%)", rotation=90, va="center", ha="left")
+    words, unit = results.STALENESS[key]
+    axis = f"{words} of a step ({unit})" if key == "lead" else f"{words} of a gradient"
+    counted = "reads" if key == "lead" else "gradients"
+    figure.text(0.5, 0.08 / total, axis, ha="center", va="bottom")
+    figure.text(0.02, 0.5, f"share of the {counted} (%)", rotation=90, va="center", ha="left")
     caption = (
-        f"How many {unit} a gradient missed when it reached its shard, over all shards and seeds; p50 and "
-        "p99 are percentiles. The heights have scales of their own."
+        f"{_STALENESS[key]} Over all shards and seeds; p50 and p99 are percentiles. The heights have scales "
+        "of their own."
     )
-    if unit == "updates":
-        caption = caption.replace("How many updates", "How many updates of the shard")
     if any(low != high for low, high in groups):
         caption += " A bar counts the values above the bar to its left, up to its number."
     if largest >= 1023:
         caption += " The last bar holds everything beyond as well."
-    return _Drawing(key, f"Staleness in {unit}", caption, figure)
+    return _Drawing(key, f"Staleness: {words}", caption, figure)
 
 
 def _groups(largest: int) -> list[tuple[int, int]]:

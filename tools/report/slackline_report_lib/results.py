@@ -31,6 +31,8 @@ class Metric:
 class Comparison:
     difference: statistics.Difference
     p_holm: Optional[float]  # Corrected over all variants compared.
+    # The smallest difference that would have counted as one beyond noise.
+    detectable: Optional[float]
 
     def significant(self) -> bool:
         return self.p_holm is not None and self.p_holm <= statistics.SIGNIFICANCE
@@ -165,6 +167,14 @@ def waiting_shares(run: load.Run) -> dict[int, float]:
     return shares
 
 
+# As docs/modes.md defines them: of each, its words and its unit.
+STALENESS = {
+    "missed_clocks": ("missed clocks", "clocks"),
+    "missed_updates": ("missed updates", "updates"),
+    "lead": ("lead", "clocks"),
+}
+
+
 def histogram(runs: list[load.Run], key: str) -> list[float]:
     """Counts of all runs together; empty if none has any."""
     total: list[float] = []
@@ -214,44 +224,16 @@ def _metrics(target: dict[str, float]) -> list[Metric]:
                 f"examples_to_{kind}", f"examples to {text}", "examples", -1, _examples_to(kind, value), False
             ),
         ]
-    return metrics + [
+    metrics += [
         Metric("steps", "steps per worker", "", 0, summary("steps"), False),
         Metric("bytes_per_example", "traffic", "bytes/example", -1, _bytes_per_example, False),
         Metric("wait_share", "waiting", "share", -1, _wait_share, False),
-        Metric(
-            "staleness_clocks_p50", "staleness p50", "clocks", 0, percentile("staleness_clocks", "p50"), False
-        ),
-        Metric(
-            "staleness_clocks_p99", "staleness p99", "clocks", 0, percentile("staleness_clocks", "p99"), False
-        ),
-        Metric(
-            "staleness_clocks_max", "staleness max", "clocks", 0, percentile("staleness_clocks", "max"), False
-        ),
-        Metric(
-            "staleness_updates_p50",
-            "staleness p50",
-            "updates",
-            0,
-            percentile("staleness_updates", "p50"),
-            False,
-        ),
-        Metric(
-            "staleness_updates_p99",
-            "staleness p99",
-            "updates",
-            0,
-            percentile("staleness_updates", "p99"),
-            False,
-        ),
-        Metric(
-            "staleness_updates_max",
-            "staleness max",
-            "updates",
-            0,
-            percentile("staleness_updates", "max"),
-            False,
-        ),
         Metric("dropped", "gradients dropped", "", 0, summary("dropped"), False),
+    ]
+    return metrics + [
+        Metric(f"{key}_{name}", f"{words} {name}", unit, 0, percentile(key, name), False)
+        for key, (words, unit) in STALENESS.items()
+        for name in ("p50", "p99", "max")
     ]
 
 
@@ -335,7 +317,10 @@ def _compare(
         found.append(statistics.compare(result.values[key], baseline.values[key]) if complete else None)
     tested = [i for i, one in enumerate(found) if one is not None and one.p_value is not None]
     corrected = dict(zip(tested, statistics.holm([found[i].p_value for i in tested])))
-    return [Comparison(one, corrected.get(i)) if one is not None else None for i, one in enumerate(found)]
+    return [
+        Comparison(one, corrected.get(i), statistics.detectable(one, len(tested))) if one is not None else None
+        for i, one in enumerate(found)
+    ]
 
 
 # ---- Axes
@@ -460,6 +445,7 @@ def _comparison_json(comparison: Comparison) -> dict:
         "high95": one.high,
         "p_value": one.p_value,
         "p_holm": comparison.p_holm,
+        "detectable": comparison.detectable,
         "test": one.test,
     }
 

@@ -78,10 +78,10 @@ def _coverage(of: results.Results) -> str:
 def _not_comparable(of: results.Results) -> list[str]:
     sentences = []
     counts = [len(result.variant.finished()) for result in of.variants]
-    if max(counts, default=0) == 1:
+    if 0 < max(counts, default=0) < statistics.SEEDS_MIN:
         sentences.append(
-            "Each variant has one finished run, so there are no intervals and no tests: any "
-            "difference may be chance."
+            f"No variant has more than {words.times(max(counts), 'finished run')}. Intervals and tests take "
+            f"{statistics.SEEDS_MIN}, so there are none: any difference may be chance."
         )
     if of.experiment.parallel > 1:
         sentences.append(
@@ -126,7 +126,7 @@ def _against_baseline(of: results.Results, metric: results.Metric) -> list[str]:
     else:
         sentence += f"; the baseline {of.experiment.baseline} has {_with_interval(metric, own)}"
         one = best.compared.get(metric.key)
-        sentence += f" ({_verdict(one)})." if one is not None else "."
+        sentence += f" ({_verdict(metric, one)})." if one is not None else "."
     sentences = [sentence]
     groups: dict[str, list[results.VariantResult]] = {"better": [], "worse": [], "open": [], "noise": []}
     for result in measured:
@@ -164,13 +164,12 @@ def _against_baseline(of: results.Results, metric: results.Metric) -> list[str]:
             "More seeds would tell."
         )
     if groups["noise"]:
-        low = min(result.compared[metric.key].difference.low for result in groups["noise"])
-        high = max(result.compared[metric.key].difference.high for result in groups["noise"])
-        listed = words.names([result.variant.name for result in groups["noise"]])
+        listed = [
+            result.variant.name + _could_find(metric, result.compared[metric.key]) for result in groups["noise"]
+        ]
         sentences.append(
-            f"Within noise of the baseline in {metric.label}: {listed}. That is no proof of being "
-            f"equal: differences between {words.points(metric, low)} and "
-            f"{words.points(metric, high)} agree with these runs."
+            f"No difference from the baseline in {metric.label} was found for {words.names(listed)}. That "
+            "does not make them the same: a smaller one would not have been seen."
         )
     return sentences
 
@@ -199,26 +198,28 @@ def _along(of: results.Results, axis: results.Axis, line: str, metric: results.M
         ]
     diverged = [p for p in points[1:] if of.of(p.variant).diverged]
     steady = [p for p in tested if p not in diverged]
-    worse = [
-        p
-        for p in steady
-        if compared[p.variant].significant() and metric.better * compared[p.variant].difference.difference < 0
-    ]
-    listed = [
-        f"{p.label} ({words.points(metric, compared[p.variant].difference.difference)}, "
-        f"{words.p_value(compared[p.variant].p_holm)})"
-        for p in worse
-    ]
-    undecided = [p for p in steady if compared[p.variant].significant_alone()]
-    rest = [p for p in steady if p not in worse and p not in undecided]
-    text = f"{where}, {metric.label} is "
-    if worse:
-        text += f"worse, beyond noise, than at {first.label}: at {words.names(listed, 12)}"
-        text += f"; not so at {_labels(rest)}" if rest else ""
-    elif rest:
-        text += f"not worse, beyond noise, than at {first.label}: at {_labels(rest)}"
-    else:
-        text += f"compared with that at {first.label}"
+    found: dict[str, list[results.AxisPoint]] = {"worse": [], "better": []}
+    undecided, rest = [], []
+    for point in steady:
+        one = compared[point.variant]
+        if one.significant():
+            found["better" if metric.better * one.difference.difference > 0 else "worse"].append(point)
+        else:
+            (undecided if one.significant_alone() else rest).append(point)
+    parts = []
+    for word, there in found.items():
+        listed = [
+            f"{p.label} ({words.points(metric, compared[p.variant].difference.difference)}, "
+            f"{words.p_value(compared[p.variant].p_holm)})"
+            for p in there
+        ]
+        if listed:
+            parts.append(f"{word}, beyond noise, than at {first.label}: at {words.names(listed, 12)}")
+    if rest:
+        sizes = [compared[p.variant].detectable for p in rest if compared[p.variant].detectable is not None]
+        would = f" (one of {words.size(metric, max(sizes))} would have been)" if sizes else ""
+        parts.append(f"no difference from {first.label} was found at {_labels(rest)}{would}")
+    text = f"{where}, {metric.label}: " + "; ".join(parts or [f"compared with that at {first.label}"])
     if undecided:
         text += f"; undecided, after the correction for {len(tested)} comparisons, at {_labels(undecided)}"
     if diverged:
@@ -254,7 +255,7 @@ def _target(of: results.Results, kind: str) -> list[str]:
         if best is baseline:
             text += ", the baseline itself"
         elif one is not None:
-            text += f"; the baseline needed {_amount(metric, baseline)} " f"({_verdict(one)})"
+            text += f"; the baseline needed {_amount(metric, baseline)} " f"({_verdict(metric, one)})"
         elif baseline in none:
             text += "; the baseline did not reach it"
         sentences.append(text + ".")
@@ -303,10 +304,18 @@ def _amount(metric: results.Metric, result: results.VariantResult) -> str:
     return text + " epochs" if metric.unit == "epochs" else text
 
 
-def _verdict(one: results.Comparison) -> str:
+def _verdict(metric: results.Metric, one: results.Comparison) -> str:
     if one.p_holm is None:
         return one.difference.test
-    return words.p_value(one.p_holm) + ("" if one.significant() else ", within noise")
+    if one.significant():
+        return words.p_value(one.p_holm)
+    return f"{words.p_value(one.p_holm)}: no difference found{_could_find(metric, one)}"
+
+
+def _could_find(metric: results.Metric, one: results.Comparison) -> str:
+    if one.detectable is None:
+        return " (equal in every seed)" if one.difference.difference == 0 else ""
+    return f" (one of {words.size(metric, one.detectable)} would have been)"
 
 
 def _speed(of: results.Results) -> list[str]:
@@ -328,7 +337,7 @@ def _speed(of: results.Results) -> list[str]:
         ratio = best.means[metric.key].mean / own
         text += f", {ratio:.2f} times the baseline's"
         one = best.compared.get(metric.key)
-        text += f" ({_verdict(one)})" if one is not None else ""
+        text += f" ({_verdict(metric, one)})" if one is not None else ""
     sentences = [text + "."]
     waits = _measured(of, "wait_share") if of.metric("wait_share") is not None else []
     if len(waits) >= 2:

@@ -16,6 +16,10 @@ import scipy.stats
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
+# Of two seeds the spread is hardly known: their intervals are huge or, by chance,
+# tiny, and both mislead.
+SEEDS_MIN = 3
+TOO_FEW = f"fewer than {SEEDS_MIN} seeds: no test"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Mean:
     count: int
     mean: float
     standard_deviation: Optional[float]  # With count - 1 in the denominator.
-    low: Optional[float]  # Ends of the interval.
+    low: Optional[float]  # Ends of the interval; of fewer than SEEDS_MIN none.
     high: Optional[float]
 
 
@@ -39,6 +43,9 @@ class Difference:
     p_value: Optional[float]
     # "paired t" over common seeds, "Welch", or why there is no test.
     test: str
+    # Standard error of the difference and its degrees of freedom, where tested.
+    error: Optional[float] = None
+    degrees: Optional[float] = None
 
 
 def mean_with_interval(values: Sequence[float]) -> Optional[Mean]:
@@ -49,6 +56,8 @@ def mean_with_interval(values: Sequence[float]) -> Optional[Mean]:
     if count == 1:
         return Mean(1, mean, None, None, None)
     deviation = float(np.std(values, ddof=1))
+    if count < SEEDS_MIN:
+        return Mean(count, mean, deviation, None, None)
     half = _quantile(count - 1) * deviation / math.sqrt(count)
     return Mean(count, mean, deviation, mean - half, mean + half)
 
@@ -61,6 +70,15 @@ def compare(variant: dict[int, float], baseline: dict[int, float]) -> Optional[D
     if variant.keys() == baseline.keys():
         return _paired([variant[seed] - baseline[seed] for seed in sorted(variant)])
     return _welch(list(variant.values()), list(baseline.values()))
+
+
+def detectable(of: Difference, tests: int) -> Optional[float]:
+    """The smallest difference, up to its sign, that counts as one beyond noise with
+    the spread that was found, whatever the other tests of so many say (Holm's first
+    step, which is Bonferroni's correction). None without a test."""
+    if of.error is None or of.degrees is None:
+        return None
+    return _quantile(of.degrees, 1 - SIGNIFICANCE / tests) * of.error
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -87,21 +105,21 @@ def histogram_percentile(bins: Sequence[float], fraction: float) -> Optional[int
 
 def _paired(differences: list[float]) -> Difference:
     mean = mean_with_interval(differences)
-    if mean.count == 1:
-        return Difference(mean.mean, None, None, None, "one seed: no test")
+    if mean.count < SEEDS_MIN:
+        return Difference(mean.mean, None, None, None, TOO_FEW)
     if _is_zero(mean.standard_deviation, differences):
         if _is_zero(mean.mean, differences):
             return Difference(0.0, 0.0, 0.0, 1.0, "equal in every seed")
         return Difference(mean.mean, None, None, None, "no spread over seeds: no test")
-    t = mean.mean / (mean.standard_deviation / math.sqrt(mean.count))
-    p_value = float(2 * scipy.stats.t.sf(abs(t), mean.count - 1))
-    return Difference(mean.mean, mean.low, mean.high, p_value, "paired t")
+    error, degrees = mean.standard_deviation / math.sqrt(mean.count), mean.count - 1
+    p_value = float(2 * scipy.stats.t.sf(abs(mean.mean / error), degrees))
+    return Difference(mean.mean, mean.low, mean.high, p_value, "paired t", error, degrees)
 
 
 def _welch(a: list[float], b: list[float]) -> Difference:
     difference = float(np.mean(a) - np.mean(b))
-    if len(a) == 1 or len(b) == 1:
-        return Difference(difference, None, None, None, "one seed: no test")
+    if min(len(a), len(b)) < SEEDS_MIN:
+        return Difference(difference, None, None, None, TOO_FEW)
     error_a = float(np.var(a, ddof=1)) / len(a)
     error_b = float(np.var(b, ddof=1)) / len(b)
     error = error_a + error_b
@@ -110,12 +128,13 @@ def _welch(a: list[float], b: list[float]) -> Difference:
     degrees = error**2 / (error_a**2 / (len(a) - 1) + error_b**2 / (len(b) - 1))
     half = _quantile(degrees) * math.sqrt(error)
     p_value = float(2 * scipy.stats.t.sf(abs(difference) / math.sqrt(error), degrees))
-    return Difference(difference, difference - half, difference + half, p_value, "Welch")
+    low, high = difference - half, difference + half
+    return Difference(difference, low, high, p_value, "Welch", math.sqrt(error), degrees)
 
 
 @functools.lru_cache(maxsize=None)  # SciPy takes long, and curves ask often.
-def _quantile(degrees: float) -> float:
-    return float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, degrees))
+def _quantile(degrees: float, confidence: float = CONFIDENCE) -> float:
+    return float(scipy.stats.t.ppf(0.5 + confidence / 2, degrees))
 
 
 def _is_zero(value: float, of: Sequence[float]) -> bool:

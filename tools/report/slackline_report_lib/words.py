@@ -94,6 +94,11 @@ def points(metric: results.Metric, number: float) -> str:
     return difference(metric, statistics.Difference(number, None, None, None, ""))
 
 
+def size(metric: results.Metric, number: float) -> str:
+    """Of a difference, whichever sign it has."""
+    return points(metric, abs(number)).lstrip("+")
+
+
 def p_value(number: Optional[float]) -> str:
     if number is None:
         return "–"
