@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
@@ -13,6 +14,10 @@ namespace slackline {
 namespace {
 
 constexpr absl::Duration kRepeat = absl::Milliseconds(300);
+// What a coordinator is busy with is mostly over in a second: a heartbeat of a
+// server that has just joined, the change before.
+constexpr absl::Duration kBusyMax = absl::Seconds(10);
+constexpr absl::Duration kBusyPause = absl::Milliseconds(200);
 
 uint64_t RandomInstance() {
   std::random_device device;
@@ -170,9 +175,15 @@ absl::StatusOr<run::Plan> CoordinatorClient::AskPlan(wire::Call call,
 
 absl::StatusOr<wire::CallReply> CoordinatorClient::Order(
     wire::Call call, absl::Duration wait_max) {
-  call.set_call_id(++last_call_id_);
-  SL_ASSIGN_OR_RETURN(wire::CallReply reply, Call(call, wait_max));
-  if (reply.code() == wire::OK) return reply;
+  const absl::Time patience = TimeSource().Now() + kBusyMax;
+  wire::CallReply reply;
+  while (true) {
+    call.set_call_id(++last_call_id_);
+    SL_ASSIGN_OR_RETURN(reply, Call(call, wait_max));
+    if (reply.code() == wire::OK) return reply;
+    if (reply.code() != wire::BUSY || TimeSource().Now() >= patience) break;
+    absl::SleepFor(kBusyPause);
+  }
   return absl::FailedPreconditionError(
       reply.error().empty()
           ? absl::StrCat("the coordinator at ", endpoint_, " answered ",

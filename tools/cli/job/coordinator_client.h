@@ -57,7 +57,8 @@ class CoordinatorClient {
   // Repeats `call` until it is answered.
   absl::StatusOr<wire::CallReply> Call(const wire::Call& call,
                                        absl::Duration wait_max);
-  // Like Call(), with a number for it. FailedPrecondition if it is refused.
+  // Like Call(), with a number for it, and again for a while if the coordinator
+  // is busy. FailedPrecondition if it is refused.
   absl::StatusOr<wire::CallReply> Order(wire::Call call,
                                         absl::Duration wait_max);
   absl::StatusOr<run::Plan> AskPlan(wire::Call call, absl::Duration wait_max);
