@@ -114,8 +114,10 @@ class Recording {
     }
     SL_ASSIGN_OR_RETURN(
         const int64_t workers,
-        WholeNumber(record.at("workers"), "workers", 0, kWorkersMax));
+        WholeNumber(record.at("workers"), "workers", 1, kWorkersMax));
     update.workers = static_cast<int>(workers);
+    if (update.ranks.empty())
+      return absl::InvalidArgumentError("an update without ranks");
     versions_[id].push_back({version, std::move(update)});
     return absl::OkStatus();
   }
@@ -164,29 +166,11 @@ class Recording {
 
 std::vector<Clock> CompleteClocks(const DelayTrace& trace,
                                   const DelayTrace::Shard& shard) {
-  std::vector<Clock> next(static_cast<size_t>(trace.workers), trace.first);
-  std::vector<Clock> complete = {trace.first};
-  complete.reserve(shard.updates.size() + 1);
-  auto last = trace.workers;  // Those whose next clock is the complete one.
-  for (const DelayTrace::Update& update : shard.updates) {
-    Clock now = complete.back();
-    if (trace.IsMean(update)) {
-      now = std::max(now, update.clock + 1);
-      std::fill(next.begin(), next.end(), now);
-      last = trace.workers;
-    } else {
-      for (const int32_t rank : update.ranks) {
-        Clock& of_rank = next[static_cast<size_t>(rank)];
-        last -= of_rank == now && update.clock >= now;
-        of_rank = std::max(of_rank, update.clock + 1);
-      }
-      if (last == 0) {
-        now = *std::min_element(next.begin(), next.end());
-        last = static_cast<int>(std::count(next.begin(), next.end(), now));
-      }
-    }
-    complete.push_back(now);
-  }
+  std::vector<Clock> complete(shard.updates.size() + 1, trace.first);
+  for (const DelayTrace::Update& update : shard.updates)
+    complete.back() = std::max(complete.back(), update.clock + 1);
+  for (size_t i = shard.updates.size(); i-- > 0;)
+    complete[i] = std::min(complete[i + 1], shard.updates[i].clock);
   return complete;
 }
 

@@ -52,7 +52,7 @@ struct DelayTrace {
 };
 
 // By the number of a shard's updates that are over, none to all: the clock
-// before which every worker's gradients are in it, or their clocks' means.
+// before which all gradients are in it that are in any update.
 std::vector<Clock> CompleteClocks(const DelayTrace& trace,
                                   const DelayTrace::Shard& shard);
 

@@ -949,18 +949,9 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
                         now_);
   }
   const auto workers = static_cast<int>(serving.machine.participants().size());
-  // The others' mean is in the model already.
-  const bool late =
-      record.held && push.clock() < serving.machine.complete_clock();
   // Also what a rule remembers must not come from such a gradient.
   bool finite = AllFinite(gradient);
   bool dropped = false;
-  if (finite && !late) {
-    CountMissed(base < shard.version()
-                    ? static_cast<int64_t>(shard.version() - base)
-                    : 0,
-                record.held ? 1 : workers, &stats_);
-  }
   if (finite && !record.held) {
     StaleRule::Verdict verdict =
         serving.stale.OnPush({.rank = participant.rank,
@@ -989,10 +980,14 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
     }
     return {.record = nothing, .cause = cause};
   }
-  if (late) {
+  if (record.held && push.clock() < serving.machine.complete_clock()) {
+    // Late: the others' mean is in the model already.
     stats_.set_dropped(stats_.dropped() + 1);
     return {.record = nothing, .cause = cause};
   }
+  CountMissed(
+      base < shard.version() ? static_cast<int64_t>(shard.version() - base) : 0,
+      record.held ? 1 : workers, &stats_);
   return {.record = std::move(record), .cause = cause};
 }
 
@@ -1063,8 +1058,6 @@ void ShardCore::TakeTurns(Place& place, Effects* effects) {
                         .workers = turn.workers};
     for (GivenDelays::Push& push : turn.pushes) {
       if (push.gradient.empty()) continue;
-      CountMissed(static_cast<int64_t>(shard.version() - push.base),
-                  turn.mean ? 1 : turn.workers, &stats_);
       double rate_factor = push.rate_factor;
       if (!turn.mean) {
         StaleRule::Verdict verdict =
@@ -1087,6 +1080,8 @@ void ShardCore::TakeTurns(Place& place, Effects* effects) {
           continue;
         }
       }
+      CountMissed(static_cast<int64_t>(shard.version() - push.base),
+                  turn.mean ? 1 : turn.workers, &stats_);
       // One update has one rate: that of its first gradient.
       if (update.gradients.empty()) update.rate_factor = rate_factor;
       update.ranks.push_back(push.rank);
@@ -1295,7 +1290,13 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
     serving.stale.OnAnswer(pull.rank, pull.incarnation, told.version,
                            told.values);
   }
-  if (pull.clock < EndOf(view_->proto())) {  // Not of the final model.
+  // Not of the final model; and once for each step, though who has not heard
+  // the answer asks again.
+  LeadCounted& counted = serving.leads[pull.rank];
+  if (counted.incarnation != pull.incarnation)
+    counted = {.incarnation = pull.incarnation};
+  if (pull.clock > counted.clock && pull.clock < EndOf(view_->proto())) {
+    counted.clock = pull.clock;
     CountLead(pull.clock,
               serving.delays.given()
                   ? serving.delays.CompleteFor(pull.rank, pull.clock)

@@ -160,13 +160,19 @@ class ShardCore {
     size_t bytes = 0;  // Of payload.
   };
 
+  // The last step of a worker whose lead was counted.
+  struct LeadCounted {
+    Incarnation incarnation = 0;
+    Clock clock = -1;
+  };
   // A shard's place in its life here. Serving and Leaving serve it.
   struct Serving {
     ShardMachine machine;
     StalenessGate gate;
-    // These two measure anew wherever the shard gets.
+    // These three measure anew wherever the shard gets.
     StalePushes stale;
     DsspController dssp;
+    absl::flat_hash_map<Rank, LeadCounted> leads = {};
     GivenDelays delays = {};
   };
   struct Leaving {

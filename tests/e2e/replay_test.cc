@@ -63,7 +63,8 @@ TEST_F(Replay, OfARecordedRunIsThatRunToTheBit) {
 TEST_F(Replay, OfARunWithRulesForStaleGradientsIsThatRunToTheBit) {
   for (const char* const rule :
        {"scale{}", "staleness_aware_rate{}", "gap_aware{}",
-        "delay_compensation{lambda:0.5}", "adaptive_delay_compensation{}"}) {
+        "delay_compensation{lambda:0.5}", "adaptive_delay_compensation{}",
+        "drop{beyond_clocks:0.5}"}) {
     SCOPED_TRACE(rule);
     const std::string run =
         std::string(rule).substr(0, std::string(rule).find('{'));

@@ -712,6 +712,7 @@ void Checker::SplitTwins(Owner owner, const View& view,
     }
     Twin& whole = kept->second;
     Twin rest = whole;
+    rest.leads.clear();
     rest.before_split.clear();
     whole.before_split.push_back({split.since(), whole.versions});
     const int64_t length = split.at() - whole.range.begin;
@@ -936,6 +937,7 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
     const ShardThread& before = shard_threads_[*twin.last_owner];
     twin.newest_view = std::max(twin.newest_view, before.view->number());
     twin.owner = twin.last_owner = owner;
+    twin.leads.clear();
     gained.push_back(id);
   }
   for (const int32_t id : served) {
@@ -1142,13 +1144,13 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
                   absl::StrCat(who, ", its next one is ", participant.clock));
   }
   const bool holds = mode.has_bsp() || mode.has_backup();
-  if (!holds || record.clock >= twin.complete) {
+  const bool discarded = record.kind == ShardTraceRecord::Kind::kPushDiscarded;
+  if (holds ? record.clock >= twin.complete : !discarded) {
     CountMissed(missed, holds ? 1 : PresentCount(twin),
                 &shard_threads_[owner].staleness);
   }
   const bool too_stale =
       !holds && !JudgeStale(twin, missed, PresentCount(twin));
-  const bool discarded = record.kind == ShardTraceRecord::Kind::kPushDiscarded;
   if (too_stale != discarded) {
     return Report(
         Invariant::kExactlyOnce,
@@ -1271,18 +1273,16 @@ size_t Checker::TurnsBefore(const Twin& twin, Rank rank, Clock clock) const {
 }
 
 Clock Checker::CompleteAfter(const Twin& twin, size_t turns) const {
-  Clock complete = EndOf(latest_view_);
-  for (int32_t rank = 0; rank < scenario_.workers; ++rank) {
-    Clock next = scenario_.delays.first;
-    for (size_t turn = 0; turn < turns; ++turn) {
-      const DelayTrace::Update& update = DelaysOf(twin).updates[turn];
-      const bool has = std::find(update.ranks.begin(), update.ranks.end(),
-                                 rank) != update.ranks.end();
-      if (has || scenario_.delays.IsMean(update)) next = update.clock + 1;
+  const auto& updates = DelaysOf(twin).updates;
+  for (Clock clock = scenario_.delays.first;; ++clock) {
+    bool over = true;
+    bool last = true;
+    for (size_t turn = 0; turn < updates.size(); ++turn) {
+      over = over && (turn < turns || updates[turn].clock != clock);
+      last = last && updates[turn].clock < clock;
     }
-    complete = std::min(complete, next);
+    if (last || !over) return clock;
   }
-  return complete;
 }
 
 const DelayTrace::Update* Checker::ReadyTurn(const Twin& twin) const {
@@ -1346,8 +1346,9 @@ bool Checker::JudgeTurn(Twin& twin, const DelayTrace::Update& turn,
     const int64_t missed =
         newest - static_cast<int64_t>(twin.after_turns[turns]);
     const bool mean = scenario_.delays.IsMean(turn);
-    CountMissed(missed, mean ? 1 : turn.workers, &thread.staleness);
-    if (!mean) applied = JudgeStale(twin, missed, turn.workers);
+    applied = mean || JudgeStale(twin, missed, turn.workers);
+    if (applied)
+      CountMissed(missed, mean ? 1 : turn.workers, &thread.staleness);
   }
   return applied;
 }
@@ -1455,7 +1456,12 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
   PullIntent& pull = intent->second;
   const bool given = scenario_.mode.has_delays();
   ShardThread& thread = shard_threads_[owner];
-  if (pull.clock < EndOf(thread.view->proto())) {
+  const auto counted = twin.leads.find(record.rank);
+  const bool again = counted != twin.leads.end() &&
+                     counted->second.first == record.incarnation &&
+                     counted->second.second >= pull.clock;
+  if (!again && pull.clock < EndOf(thread.view->proto())) {
+    twin.leads[record.rank] = {record.incarnation, pull.clock};
     CountLead(
         pull.clock,
         given ? CompleteAfter(twin, TurnsBefore(twin, record.rank, pull.clock))

@@ -254,6 +254,8 @@ class Checker {
     // gradients that wait for their turn.
     std::vector<Version> after_turns = {0};
     std::set<std::pair<Clock, Rank>> waiting;
+    // By rank: the life and the last step whose lead its server has counted.
+    std::map<Rank, std::pair<Incarnation, Clock>> leads;
   };
   struct PullIntent {
     Clock clock = 0;

@@ -137,7 +137,7 @@ std::string ErrorOf(const std::string& text) {
   return std::string(ReadRecordedTrace(folder.path()).status().message());
 }
 
-TEST(CompleteClocks, AreTheOnesThatEveryWorkerHasPassed) {
+TEST(CompleteClocks, AreThoseWhoseGradientsAreAllThere) {
   DelayTrace trace;
   trace.workers = 3;
   trace.first = 1;
@@ -145,6 +145,7 @@ TEST(CompleteClocks, AreTheOnesThatEveryWorkerHasPassed) {
   const auto add = [&](Clock clock, absl::InlinedVector<int32_t, 2> ranks) {
     shard.updates.push_back({.clock = clock, .ranks = ranks, .workers = 3});
   };
+  EXPECT_THAT(CompleteClocks(trace, shard), ElementsAre(1));
   add(1, {0});
   add(2, {0});
   add(1, {2});
@@ -153,19 +154,12 @@ TEST(CompleteClocks, AreTheOnesThatEveryWorkerHasPassed) {
   add(2, {1});
   EXPECT_THAT(CompleteClocks(trace, shard), ElementsAre(1, 1, 1, 1, 2, 2, 3));
   add(3, {0, 1, 2});  // A mean.
+  // Only rank 1 has gradients in updates from here on: the others were dropped,
+  // or have gone.
   add(4, {1});
+  add(6, {1});
   EXPECT_THAT(CompleteClocks(trace, shard),
-              ElementsAre(1, 1, 1, 1, 2, 2, 3, 4, 4));
-}
-
-TEST(CompleteClocks, OfAMeanOfSomeAreThoseOfAll) {
-  DelayTrace trace;
-  trace.workers = 3;
-  const DelayTrace::Shard shard = {
-      .updates = {{.clock = 0, .ranks = {0, 2}, .workers = 2},
-                  {.clock = 1, .ranks = {0, 1}, .workers = 2}},
-      .reads = {}};
-  EXPECT_THAT(CompleteClocks(trace, shard), ElementsAre(0, 1, 2));
+              ElementsAre(1, 1, 1, 1, 2, 2, 3, 4, 6, 7));
 }
 
 TEST(RecordedTrace, ANumberThatCannotBeIsRefusedByItsField) {
@@ -180,6 +174,8 @@ TEST(RecordedTrace, ANumberThatCannotBeIsRefusedByItsField) {
   EXPECT_THAT(ErrorOf(Push(4096, 0, 0)),
               HasSubstr("rank: 4096 is no whole number in [0, 4095]"));
   EXPECT_THAT(ErrorOf(Update("0,-1", 2, 0, 1)), HasSubstr("rank: -1 is no"));
+  EXPECT_THAT(ErrorOf(Update("0", 0, 0, 1)), HasSubstr("workers: 0 is no"));
+  EXPECT_THAT(ErrorOf(Update("", 2, 0, 1)), HasSubstr("update without ranks"));
 }
 
 TEST(RecordedTrace, HasTheUpdatesOfAShardInTheOrderOfItsVersions) {

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import pathlib
+import random
 import struct
 import subprocess
 import sys
@@ -21,7 +22,7 @@ SCRIPT_FOLDER = pathlib.Path(sys.argv.pop(1))
 sys.path.insert(0, str(SCRIPT_FOLDER))
 try:
     import scipy.stats
-    from slackline_report_lib import curves, load, main, results, sentences, statistics, tensorboard, words
+    from slackline_report_lib import curves, load, main, plots, results, sentences, statistics, tensorboard, words
 except ModuleNotFoundError as error:
     # Said aloud; CMake counts it as skipped where the module was missing before.
     print(f"report_test: skipped, as there is no module {error.name}")
@@ -74,16 +75,19 @@ class Statistics(unittest.TestCase):
         self.assertEqual((equal.difference, equal.p_value), (0.0, 1.0))
         self.assertIsNone(statistics.compare({}, {1: 1.0}))
 
-    def test_the_smallest_difference_that_would_count(self):
-        a, b = {1: 2.0, 2: 2.5, 3: 2.2}, {1: 1.9, 2: 2.3, 3: 2.3}
-        found = statistics.compare(a, b)
-        smallest = statistics.detectable(found, 1)
-        # Moved to just beyond it, the difference counts, and just before it does not.
-        for beyond, counts in ((1.001, True), (0.999, False)):
-            move = beyond * smallest - found.difference
-            moved = statistics.compare({seed: value + move for seed, value in a.items()}, b)
-            self.assertEqual(moved.p_value <= 0.05, counts)
-        self.assertGreater(statistics.detectable(found, 3), smallest)
+    def test_a_detectable_difference_is_found_four_times_in_five(self):
+        found = statistics.compare({1: 2.0, 2: 2.5, 3: 2.2}, {1: 1.9, 2: 2.3, 3: 2.3})
+        # Differences 0.1, 0.2, -0.1: error 0.0882 with 2 degrees, whose quantiles are 4.3027 and 1.0607.
+        self.assertAlmostEqual(statistics.detectable(found, 1), 0.08819 * (4.3027 + 1.0607), places=4)
+        self.assertGreater(statistics.detectable(found, 3), statistics.detectable(found, 1))
+        # In experiments where that is the true difference, of a known spread.
+        draw, trials, times = random.Random(1), 2000, 0
+        error = 1 / math.sqrt(10)
+        true = statistics.detectable(statistics.Difference(0, 0, 0, 1, "", error, 9), 1)
+        for _ in range(trials):
+            values = {seed: draw.gauss(true, 1) for seed in range(10)}
+            times += statistics.compare(values, dict.fromkeys(values, 0.0)).p_value <= 0.05
+        self.assertTrue(0.76 < times / trials < 0.86, times / trials)
 
     def test_holms_correction(self):
         for found, expected in zip(statistics.holm([0.01, 0.04, 0.03, 0.9]), [0.04, 0.09, 0.09, 0.9]):
@@ -211,6 +215,32 @@ class Results(unittest.TestCase):
         self.assertEqual(status, 0, errors)
         self.assertIn("missed clocks: p50 / p99 / max", page)
         self.assertIn("<td>0 / 7 / 7</td>", page)
+        with open(folder.path / "data" / "results.csv", newline="", encoding="utf-8") as file:
+            (row,) = csv.DictReader(file)
+        self.assertEqual([row[f"missed_clocks_{name}"] for name in ("p50", "p99", "max")], ["0", "7", "7.0"])
+        self.assertNotIn("missed_clocks_p50_mean", row)
+
+    def test_a_run_of_an_older_version_is_said_to_have_no_staleness(self):
+        folder = Folder(self)
+        folder.variant("a")
+        place = folder.run("a", 1, [0.9])
+        old = summary(0.9)
+        for key in ("missed_clocks", "missed_updates", "lead"):
+            del old[key], old[key + "_histogram"]
+        old["staleness_clocks"] = {"p50": 1, "p99": 2, "max": 3}
+        (place / "summary.json").write_text(json.dumps(old), encoding="utf-8")
+        status, errors, page = folder.report()
+        self.assertEqual(status, 1)
+        for said in (errors, page):
+            self.assertIn("without missed clocks, missed updates and lead; run this run again", said)
+        self.assertNotIn("p50 / p99 / max", page)
+
+    def test_two_seeds_have_a_line_from_one_value_to_the_other(self):
+        folder = Folder(self)
+        folder.variant("a")
+        folder.run("a", 1, [0.5])
+        folder.run("a", 2, [0.9])
+        self.assertEqual(plots._span(folder.results().of("a"), "test_accuracy"), (0.5, 0.9))
 
     def test_times_to_target_are_compared_only_where_every_run_reached_it(self):
         folder = Folder(self)
@@ -337,8 +367,8 @@ class Sentences(unittest.TestCase):
         )
         self.assertRegex(
             text,
-            r"No difference from the baseline in test accuracy was found for same \(one of 2\.80 points would "
-            r"have been\)\. That does not make them the same",
+            r"No difference from the baseline in test accuracy was found for same \(one of 3\.37 points would "
+            r"have been, four times in five\)\. That does not make them the same",
         )
 
     def test_what_only_the_correction_takes_away_is_undecided(self):
@@ -347,6 +377,7 @@ class Sentences(unittest.TestCase):
         text = self.summary(
             {"base": base, "a": [0.88, 0.885, 0.887], "b": [0.90, 0.92, 0.91], "c": [0.91, 0.91, 0.91]}
         )
+        self.assertNotRegex(text, "no difference found")
         self.assertRegex(
             text, r"Undecided: a \(−2\.60 points\)\..*after the correction for 3 comparisons it does not"
         )
@@ -374,7 +405,7 @@ class Sentences(unittest.TestCase):
         self.assertRegex(text, r"better, beyond noise, than at 0: at 8 \(\+5\.\d\d points")
         self.assertRegex(
             text,
-            r"no difference from 0 was found at 4 \(one of \d\.\d\d points would have been\); runs failed at 64\.",
+            r"no difference from 0 was found at 4 \(one of \d\.\d\d points would have been, four times in five\); runs failed at 64\.",
         )
         self.assertRegex(text, r"Failed: 64, seed 2: the loss is nan!+… \(in full under the runs\)\.")
 

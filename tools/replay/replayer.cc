@@ -267,7 +267,6 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
         static_cast<size_t>(range.begin) * sizeof(float), range.bytes());
     const auto missed =
         static_cast<int64_t>(shard.version() - step.versions[index]);
-    CountMissed(missed, mean ? 1 : update.workers, &stats_);
     bool drop = false;
     if (!mean) {
       StaleRule::Verdict verdict = rules_[index].Judge(
@@ -285,6 +284,7 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
     if (drop) {
       ++dropped_;
     } else {
+      CountMissed(missed, mean ? 1 : update.workers, &stats_);
       gradients.push_back(std::move(gradient));
     }
     // The version is let go, so that the update may write in its place.

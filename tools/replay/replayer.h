@@ -55,8 +55,7 @@ class Replayer {
 
   // To the end of the trace, or until train.stop is met. The model then has the
   // final parameters. In the summary, what a replay does not have is 0: times,
-  // bytes, waits. Staleness in clocks is that in updates divided by the number
-  // of workers, rounded down. InvalidArgument: the loss is not finite any more,
+  // bytes, waits. InvalidArgument: the loss is not finite any more,
   // or the trace contradicts itself.
   absl::StatusOr<run::Summary> Run();
 

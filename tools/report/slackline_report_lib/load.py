@@ -251,6 +251,11 @@ def _load_run(folder: pathlib.Path, entry: dict, problems: list[str]) -> Run:
             run.config = _read_text(place / "cluster.textproto")
         if run.state == FINISHED:
             run.summary = _read_summary(place / "summary.json")
+            if "missed_clocks" not in run.summary and "staleness_clocks" in run.summary:
+                problems.append(
+                    f"{place / 'summary.json'}: an older slackline made it, without missed clocks, missed updates "
+                    "and lead; run this run again to have them"
+                )
             run.records = _read_metrics(place / "metrics.jsonl", ended=True)
             run.images = _read_images(place / "images", problems)
     except LoadError as error:

@@ -123,7 +123,7 @@ def _results_table(of: results.Results) -> str:
     stale = [
         key
         for key in results.STALENESS
-        if any(sum(results.histogram(result.variant.finished(), key)) for result in of.variants)
+        if any(results.staleness(result, key) for result in of.variants)
     ]
     head += [f"{results.STALENESS[key][0]}: p50 / p99 / max" for key in stale]
     rows = []
@@ -143,12 +143,8 @@ def _results_table(of: results.Results) -> str:
                     cell += f' <span class="bad">({reached} of {finished} reached it)</span>'
             row.append(cell)
         for key in stale:
-            # Of all seeds together, as in the plots.
-            bins = results.histogram(result.variant.finished(), key)
-            percentiles = [statistics.histogram_percentile(bins, fraction) for fraction in (0.5, 0.99)]
-            largest = max(result.values.get(f"{key}_max", {}).values(), default=None)
-            values = [*percentiles, largest]
-            row.append(" / ".join("–" if value is None else f"{value:.0f}" for value in values))
+            values = results.staleness(result, key) or ()
+            row.append(" / ".join(f"{value:.0f}" for value in values) or "–")
         rows.append(row)
     return _table(head, rows)
 
@@ -280,8 +276,9 @@ def _method(of: results.Results) -> list[str]:
     if statistics.TOO_FEW in kinds:
         lines.append(f"With fewer than {statistics.SEEDS_MIN} seeds on a side there is no interval and no test.")
     lines.append(
-        "p values are corrected by Holm over the variants. 'No difference found' means p above 0.05: one as large as "
-        "the size beside it would have been found with the spread that these runs have, a smaller one perhaps not."
+        "p values are corrected by Holm over the variants. 'No difference found' means p above 0.05. The size beside "
+        f"it is that of a difference which runs with this spread find in {100 * statistics.POWER:.0f} of 100 "
+        "experiments; a smaller one is missed more often."
     )
     if of.experiment.target:
         distance = results.evaluation_interval(of.experiment)

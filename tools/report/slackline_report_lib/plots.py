@@ -606,15 +606,15 @@ def _axis_label(axis: results.Axis) -> str:
 
 
 def _span(result: results.VariantResult, key: str) -> Optional[tuple[float, float]]:
-    """What the plots show around a mean: its interval; with two seeds, whose
-    interval is wide beyond use, their values; None with one."""
+    """What the plots show around a mean: its interval; with two seeds, which have
+    none, their values; None with one."""
     mean = result.means[key]
-    if mean is None or mean.low is None:
+    if mean is None:
         return None
     if mean.count == 2:
         values = result.values[key].values()
         return min(values), max(values)
-    return mean.low, mean.high
+    return None if mean.low is None else (mean.low, mean.high)
 
 
 def _span_words(shown: list[results.VariantResult], key: str) -> str:

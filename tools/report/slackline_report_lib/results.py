@@ -31,8 +31,7 @@ class Metric:
 class Comparison:
     difference: statistics.Difference
     p_holm: Optional[float]  # Corrected over all variants compared.
-    # The smallest difference that would have counted as one beyond noise.
-    detectable: Optional[float]
+    detectable: Optional[float]  # As statistics.detectable().
 
     def significant(self) -> bool:
         return self.p_holm is not None and self.p_holm <= statistics.SIGNIFICANCE
@@ -184,6 +183,21 @@ def histogram(runs: list[load.Run], key: str) -> list[float]:
         for value, count in enumerate(counts):
             total[value] += count if math.isfinite(count) else 0.0
     return total
+
+
+def staleness(result: VariantResult, key: str) -> Optional[tuple[int, int, float]]:
+    """Of a measure in STALENESS: p50, p99 and the largest value, of all seeds
+    together. None if nothing was counted."""
+    bins = histogram(result.variant.finished(), key)
+    p50, p99 = (statistics.histogram_percentile(bins, fraction) for fraction in (0.5, 0.99))
+    if p50 is None or p99 is None:
+        return None
+    # The last bin holds everything beyond.
+    return p50, p99, max(result.values.get(f"{key}_max", {}).values(), default=len(bins) - 1)
+
+
+def _of_staleness(metric: Metric) -> bool:
+    return metric.key.startswith(tuple(STALENESS))
 
 
 def write(results: Results, folder: pathlib.Path) -> None:
@@ -476,8 +490,14 @@ def _as_json(results: Results) -> dict:
                 "damaged": result.count(load.DAMAGED),
                 "diverged_seeds": result.diverged,
                 "reached_target": {kind: result.reached(kind) for kind in experiment.target},
+                "staleness": {
+                    key: dict(zip(("p50", "p99", "max"), staleness(result, key) or (None, None, None)))
+                    for key in STALENESS
+                },
                 "metrics": {
-                    m.key: _mean_json(result.means[m.key], result.values[m.key]) for m in results.metrics
+                    m.key: _mean_json(result.means[m.key], result.values[m.key])
+                    for m in results.metrics
+                    if not _of_staleness(m)
                 },
                 "compared_with_baseline": {
                     key: _comparison_json(one) for key, one in result.compared.items()
@@ -525,7 +545,12 @@ def _result_rows(results: Results) -> list[dict]:
         row["diverged"] = len(result.diverged)
         for kind in results.experiment.target:
             row[f"reached_{kind}"] = result.reached(kind)
+        for key in STALENESS:
+            values = staleness(result, key) or (None, None, None)
+            row.update(zip((f"{key}_p50", f"{key}_p99", f"{key}_max"), values))
         for metric in results.metrics:
+            if _of_staleness(metric):
+                continue
             mean = result.means[metric.key]
             row[f"{metric.key}_mean"] = mean.mean if mean else None
             row[f"{metric.key}_sd"] = mean.standard_deviation if mean else None
@@ -538,6 +563,7 @@ def _result_rows(results: Results) -> list[dict]:
                 row[f"{metric.key}_minus_baseline_high95"] = one.difference.high if one else None
                 row[f"{metric.key}_p_value"] = one.difference.p_value if one else None
                 row[f"{metric.key}_p_holm"] = one.p_holm if one else None
+                row[f"{metric.key}_detectable"] = one.detectable if one else None
                 row[f"{metric.key}_test"] = one.difference.test if one else None
         rows.append(row)
     return rows

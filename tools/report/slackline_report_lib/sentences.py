@@ -169,7 +169,7 @@ def _against_baseline(of: results.Results, metric: results.Metric) -> list[str]:
         ]
         sentences.append(
             f"No difference from the baseline in {metric.label} was found for {words.names(listed)}. That "
-            "does not make them the same: a smaller one would not have been seen."
+            "does not make them the same: smaller ones are missed more often."
         )
     return sentences
 
@@ -217,7 +217,7 @@ def _along(of: results.Results, axis: results.Axis, line: str, metric: results.M
             parts.append(f"{word}, beyond noise, than at {first.label}: at {words.names(listed, 12)}")
     if rest:
         sizes = [compared[p.variant].detectable for p in rest if compared[p.variant].detectable is not None]
-        would = f" (one of {words.size(metric, max(sizes))} would have been)" if sizes else ""
+        would = f" (one of {words.size(metric, max(sizes))} would have been, four times in five)" if sizes else ""
         parts.append(f"no difference from {first.label} was found at {_labels(rest)}{would}")
     text = f"{where}, {metric.label}: " + "; ".join(parts or [f"compared with that at {first.label}"])
     if undecided:
@@ -309,13 +309,15 @@ def _verdict(metric: results.Metric, one: results.Comparison) -> str:
         return one.difference.test
     if one.significant():
         return words.p_value(one.p_holm)
+    if one.significant_alone():
+        return f"{words.p_value(one.p_holm)}: undecided after the correction"
     return f"{words.p_value(one.p_holm)}: no difference found{_could_find(metric, one)}"
 
 
 def _could_find(metric: results.Metric, one: results.Comparison) -> str:
     if one.detectable is None:
         return " (equal in every seed)" if one.difference.difference == 0 else ""
-    return f" (one of {words.size(metric, one.detectable)} would have been)"
+    return f" (one of {words.size(metric, one.detectable)} would have been, four times in five)"
 
 
 def _speed(of: results.Results) -> list[str]:
