@@ -26,14 +26,16 @@ constexpr int64_t kStallAt = 30;
 
 class Stall : public JobTest {
  protected:
-  // The victim is in a group of its own.
+  // The victim is in a group of its own. Steps take a while, so that in BACKUP
+  // the others are not done before it gets there.
   std::string Config(const std::string& name) const {
     return Write(
         name,
         absl::StrReplaceAll(
             SmallJob(), {{R"(worker { host: "127.0.0.1" count: 4 })",
-                          absl::StrCat(R"(worker { host: "127.0.0.1" count: 3 }
-worker { host: "127.0.0.1" conditions { stall_at_step: )",
+                          absl::StrCat(R"(worker { host: "127.0.0.1" count: 3
+  conditions { step_ms: 10 } }
+worker { host: "127.0.0.1" conditions { step_ms: 10 stall_at_step: )",
                                        kStallAt, " } }")},
                          {"lease_ms: 5000", "lease_ms: 1000"}}));
   }

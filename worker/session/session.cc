@@ -557,7 +557,7 @@ absl::Status Session::Life::BeginStep(
   const absl::Duration sleep =
       pacer.SleepBefore(of, last_compute, begin - *running_since);
   if (sleep > absl::ZeroDuration()) SL_RETURN_IF_ERROR(loop.Sleep(sleep));
-  if (conditions.has_stall_at_step() && of == conditions.stall_at_step()) {
+  if (conditions.has_stall_at_step() && of >= conditions.stall_at_step()) {
     spdlog::warn("stands still at step {}, as conditions.stall_at_step says",
                  of);
     absl::SleepFor(absl::InfiniteDuration());
