@@ -100,6 +100,13 @@ TEST(SummaryTest, ManyRunsMakeOneTable) {
   EXPECT_THAT(table, Not(HasSubstr("digits"))) << "one job needs no column";
 }
 
+TEST(SummaryTest, WhatARunDidNotMeasureIsNoZero) {
+  run::Summary older = MakeSummary("asp");
+  older.clear_missed_clocks();
+  EXPECT_THAT(SummaryTable({{.folder = "a", .summary = older}}),
+              HasSubstr("98.04 %          -  2.50 GB"));
+}
+
 TEST(SummaryTest, RunsOfSeveralJobsAreNamed) {
   run::Summary other = MakeSummary("bsp");
   other.set_job("letters");

@@ -61,7 +61,8 @@ std::vector<std::string> Row(const RunResult& run, const Shown& shown) {
        LossText(summary.has_test_loss(), summary.test_loss()),
        summary.has_test_accuracy() ? PercentText(summary.test_accuracy(), 2)
                                    : "-",
-       summary.mode() == "allreduce"
+       // An older version's run has another measure.
+       summary.mode() == "allreduce" || !summary.has_missed_clocks()
            ? "-"
            : absl::StrCat(staleness.p50(), "/", staleness.p99(), "/",
                           staleness.max()),
