@@ -217,7 +217,7 @@ def _along(of: results.Results, axis: results.Axis, line: str, metric: results.M
             parts.append(f"{word}, beyond noise, than at {first.label}: at {words.names(listed, 12)}")
     if rest:
         sizes = [compared[p.variant].detectable for p in rest if compared[p.variant].detectable is not None]
-        would = f" (one of {words.size(metric, max(sizes))} would have been, four times in five)" if sizes else ""
+        would = f" (one of {words.size(metric, max(sizes))} would have been, {statistics.POWER_WORDS})" if sizes else ""
         parts.append(f"no difference from {first.label} was found at {_labels(rest)}{would}")
     text = f"{where}, {metric.label}: " + "; ".join(parts or [f"compared with that at {first.label}"])
     if undecided:
@@ -317,7 +317,7 @@ def _verdict(metric: results.Metric, one: results.Comparison) -> str:
 def _could_find(metric: results.Metric, one: results.Comparison) -> str:
     if one.detectable is None:
         return " (equal in every seed)" if one.difference.difference == 0 else ""
-    return f" (one of {words.size(metric, one.detectable)} would have been, four times in five)"
+    return f" (one of {words.size(metric, one.detectable)} would have been, {statistics.POWER_WORDS})"
 
 
 def _speed(of: results.Results) -> list[str]:

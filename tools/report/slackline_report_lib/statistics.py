@@ -17,6 +17,7 @@ import scipy.stats
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 POWER = 0.8
+POWER_WORDS = "four times in five"
 # Of two seeds the spread is hardly known: their intervals are huge or, by chance,
 # tiny, and both mislead.
 SEEDS_MIN = 3
