@@ -11,6 +11,7 @@ import json
 import math
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -22,7 +23,17 @@ SCRIPT_FOLDER = pathlib.Path(sys.argv.pop(1))
 sys.path.insert(0, str(SCRIPT_FOLDER))
 try:
     import scipy.stats
-    from slackline_report_lib import curves, load, main, plots, results, sentences, statistics, tensorboard, words
+    from slackline_report_lib import (
+        curves,
+        load,
+        main,
+        plots,
+        results,
+        sentences,
+        statistics,
+        tensorboard,
+        words,
+    )
 except ModuleNotFoundError as error:
     # Said aloud; CMake counts it as skipped where the module was missing before.
     print(f"report_test: skipped, as there is no module {error.name}")
@@ -62,7 +73,11 @@ class Statistics(unittest.TestCase):
         self.assertAlmostEqual(found.high - found.difference, half)
 
     def test_without_spread_or_with_fewer_than_three_seeds_there_is_no_test(self):
-        for a, b in (({1: 2.0}, {1: 1.0}), ({1: 2.0, 2: 2.5}, {1: 1.0, 2: 1.9}), ({1: 2.0, 2: 2.5}, {3: 1.0, 4: 1.1})):
+        for a, b in (
+            ({1: 2.0}, {1: 1.0}),
+            ({1: 2.0, 2: 2.5}, {1: 1.0, 2: 1.9}),
+            ({1: 2.0, 2: 2.5}, {3: 1.0, 4: 1.1}),
+        ):
             found = statistics.compare(a, b)
             self.assertEqual((found.low, found.p_value), (None, None))
             self.assertEqual(found.test, "fewer than 3 seeds: no test")
@@ -152,7 +167,10 @@ class Folder:
     def variant(self, name, **more):
         self.experiment["variants"].append({"name": name, "mode": "bsp", "set": [], "replay": "", **more})
 
-    def run(self, variant, seed, accuracies=(), state="finished", error="", **summary_fields):
+    def run(
+        self, variant, seed, accuracies=(), state="finished", error="", elapsed_seconds=10.0, **summary_fields
+    ):
+        """With a summary if there are accuracies."""
         folder = f"runs/{variant}-{seed}".replace(":", "-")
         self.experiment["runs"].append({"variant": variant, "seed": seed, "folder": folder, "state": state})
         if state == "to do":
@@ -161,8 +179,9 @@ class Folder:
         self._json(folder + "/run.json", {
             "variant": variant, "seed": seed, "state": state, "error": error, "commit": "0123abcd",
             "started": "2026-01-02T03:04:05Z", "command": f"slackline run --set train.seed={seed}",
+            "elapsed_seconds": elapsed_seconds,
         })  # fmt: skip
-        if state == "finished":
+        if accuracies:
             records = [evaluation(i + 1, accuracy) for i, accuracy in enumerate(accuracies)]
             records += [training(rank, 10, 0.5 + rank, 2.0 + rank) for rank in (0, 1)]
             lines = "".join(json.dumps(record) + "\n" for record in records)
@@ -172,6 +191,12 @@ class Folder:
 
     def _json(self, name, data):
         (self.path / name).write_text(json.dumps(data), encoding="utf-8")
+
+    def diverged(self, variant, seed, step, accuracies=(0.5, 0.4)):
+        """As a job leaves it."""
+        error = "the loss of worker 1 is no finite number"
+        more = {"cause": "DIVERGED", "reason": error, "diverged_at_step": step}
+        return self.run(variant, seed, accuracies, "failed", error, **more)
 
     def load(self):
         self._json("experiment.json", self.experiment)
@@ -214,7 +239,7 @@ class Results(unittest.TestCase):
         status, errors, page = folder.report()
         self.assertEqual(status, 0, errors)
         self.assertIn("missed clocks: p50 / p99 / max", page)
-        self.assertIn("<td>0 / 7 / 7</td>", page)
+        self.assertIn("<td>0 / 7 / 7</td>", page.replace(words.SPACE, " "))
         with open(folder.path / "data" / "results.csv", newline="", encoding="utf-8") as file:
             (row,) = csv.DictReader(file)
         self.assertEqual([row[f"missed_clocks_{name}"] for name in ("p50", "p99", "max")], ["0", "7", "7.0"])
@@ -273,15 +298,96 @@ class Results(unittest.TestCase):
         self.assertAlmostEqual(other.means["bytes_per_example"].mean, 12e6 / (500 * 8))
         self.assertEqual(found.baseline().compared, {})
 
-    def test_a_run_that_diverged_takes_the_mean_of_the_loss_away(self):
+    def test_how_a_run_says_that_it_has_diverged(self):
+        nan = "the loss is nan at step 12 of worker 3: the training has diverged; lower the learning rate"
+        gradient = "worker 1 has pushed a gradient with a NaN or an infinity for a/b at clock 0; it is not in the model"
+        cases = [
+            (dict(state="failed", accuracies=[0.5], cause="DIVERGED", reason="x", diverged_at_step=7), 7),
+            (dict(state="failed", accuracies=[0.5], cause="DIVERGED", diverged_at_step=0), 0),
+            (
+                dict(
+                    state="failed",
+                    accuracies=[0.5],
+                    cause="NONFINITE_GRADIENT",
+                    reason=gradient,
+                    error=gradient,
+                ),
+                None,
+            ),
+            (dict(state="failed", error=nan), 12),
+            (
+                dict(
+                    state="failed",
+                    accuracies=[0.5],
+                    cause="STOPPED",
+                    reason=nan,
+                    error="the job failed: " + nan,
+                ),
+                12,
+            ),
+            (dict(state="failed", error=gradient), None),
+            (dict(state="diverged", accuracies=[0.5], cause="DIVERGED", diverged_at_step=7), 7),
+            (dict(accuracies=[0.5], test_loss=None), None),
+            (dict(accuracies=[0.5], train_loss=None), None),
+        ]
+        others = [
+            dict(state="failed", error="worker 2 exited with 1"),
+            dict(state="failed", accuracies=[0.5], cause="STOPPED", reason="by a user"),
+            dict(state="failed", accuracies=[0.5], cause="WORKER_LOST", reason=nan),
+            dict(accuracies=[0.5]),
+            dict(state="to do"),
+        ]
         folder = Folder(self)
         folder.variant("a")
-        folder.run("a", 1, [0.9])
-        folder.run("a", 2, [0.1], test_loss=None, train_loss=None)
-        found = folder.results().of("a")
-        self.assertEqual(found.diverged, [2])
-        self.assertIsNone(found.means["test_loss"])
-        self.assertAlmostEqual(found.means["test_accuracy"].mean, 0.5)
+        for seed, case in enumerate([case for case, _ in cases] + others):
+            folder.run("a", seed, **case)
+        runs = folder.load().runs()
+        for run, (case, step) in zip(runs, cases):
+            self.assertEqual((run.state, run.diverged_at_step), (load.DIVERGED, step), case)
+            self.assertNotIn("at clock", run.error)
+        self.assertEqual(
+            [run.state for run in runs[len(cases) :]], [load.FAILED] * 3 + [load.FINISHED, load.TO_DO]
+        )
+
+    def test_runs_that_diverged_are_counted_beside_the_mean_of_the_others(self):
+        folder = Folder(self)
+        folder.experiment["target"] = {"test_accuracy": 0.45}
+        for name in ("base", "some", "all"):
+            folder.variant(name)
+        for seed in (1, 2, 3):
+            folder.run("base", seed, [0.5, 0.9 + seed / 100])
+            if seed == 1:
+                folder.run("some", seed, [0.5, 0.97])
+            else:
+                folder.diverged("some", seed, 10 * seed)
+            folder.diverged("all", seed, 5)
+        status, errors, _ = folder.report()
+        self.assertEqual((status, errors), (0, ""))
+        found = folder.results()
+        some, everyone = found.of("some"), found.of("all")
+        # The last accuracy before a run diverged is none that it has reached.
+        self.assertEqual(some.values["test_accuracy"], {1: 0.97})
+        self.assertEqual(some.means["test_accuracy"].mean, 0.97)
+        self.assertEqual((some.all_diverged(), everyone.all_diverged()), (False, True))
+        self.assertEqual(everyone.means["test_accuracy"], None)
+        # Times to a target: never, also where it had been reached before.
+        self.assertEqual((some.reached("test_accuracy"), everyone.reached("test_accuracy")), (1, 0))
+        self.assertFalse(some.all_reached("test_accuracy"))
+        # The runs that are left are a selection; how fast they were says something.
+        self.assertEqual(set(some.compared), set(results.SPEEDS))
+        with open(folder.path / "data/results.csv", newline="", encoding="utf-8") as file:
+            rows = {row["variant"]: row for row in csv.DictReader(file)}
+        self.assertEqual((rows["some"]["diverged"], rows["some"]["diverged_at_steps"]), ("2", "20 30"))
+        self.assertEqual(
+            (rows["all"]["diverged"], rows["all"]["failed"], rows["all"]["finished"]), ("3", "0", "0")
+        )
+        with open(folder.path / "data/runs.csv", newline="", encoding="utf-8") as file:
+            row = list(csv.DictReader(file))[4]
+        self.assertEqual(
+            (row["state"], row["diverged_at_step"], row["test_accuracy"]), ("diverged", "20", "")
+        )
+        data = json.loads((folder.path / "data/results.json").read_text(encoding="utf-8"))
+        self.assertEqual(data["variants"][1]["diverged_at_step"], {"2": 20, "3": 30})
 
     def test_axes_with_numbers_are_found_in_their_order(self):
         folder = Folder(self)
@@ -344,7 +450,7 @@ class Sentences(unittest.TestCase):
             folder.variant(name)
             for seed, value in enumerate(values, start=1):
                 folder.run(name, seed, [value])
-        return "\n".join(sentences.summary(folder.results())).replace(words.SPACE, " ")
+        return "\n".join(sentences.findings(folder.results())).replace(words.SPACE, " ")
 
     def test_differences_beyond_noise_are_told_from_the_others(self):
         base = [0.90, 0.92, 0.91, 0.93]
@@ -367,7 +473,7 @@ class Sentences(unittest.TestCase):
         )
         self.assertRegex(
             text,
-            r"No difference from the baseline in test accuracy was found for same \(one of 3\.37 points would "
+            r"No difference from the baseline in test accuracy was found for same \(one of 3\.4 points would "
             r"have been, four times in five\)\. That does not make them the same",
         )
 
@@ -398,22 +504,282 @@ class Sentences(unittest.TestCase):
                     folder.run(value, seed, [accuracies[seed - 1]])
                 else:
                     folder.run(value, seed, state="failed", error="the loss is nan" + 200 * "!")
-        text = "\n".join(sentences.summary(folder.results())).replace(words.SPACE, " ")
+        text = "\n".join(sentences.findings(folder.results())).replace(words.SPACE, " ")
         self.assertRegex(
             text, r"Along staleness, test accuracy: worse, beyond noise, than at 0: at 16 \(−\d+\.\d\d points"
         )
         self.assertRegex(text, r"better, beyond noise, than at 0: at 8 \(\+5\.\d\d points")
         self.assertRegex(
             text,
-            r"no difference from 0 was found at 4 \(one of \d\.\d\d points would have been, four times in five\); runs failed at 64\.",
+            r"no difference from 0 was found at 4 \(one of \d\.\d points would have been, four times in five\); runs failed at 64\.",
         )
         self.assertRegex(text, r"Failed: 64, seed 2: the loss is nan!+… \(in full under the runs\)\.")
+
+    def opening(self, folder):
+        told = sentences.opening(folder.results())
+        self.assertLessEqual(len(told), 5)
+        return [text.replace(words.SPACE, " ").replace(words.THIN_SPACE, " ") for text in told]
+
+    def test_the_opening_says_what_was_asked_compared_found_how_sure_and_at_what_cost(self):
+        folder = Folder(self)
+        folder.experiment["machine"] = {"cpus": 2}
+        for name in ("base", "other", "third"):
+            folder.variant(name)
+            for seed in (1, 2, 3):
+                folder.run(
+                    name, seed, [{"base": 0.9, "other": 0.8, "third": 0.9}[name] + seed / 1000 * len(name)]
+                )
+        asked, compared, came_out, sure, cost = self.opening(folder)
+        self.assertEqual(asked, "The question: Does <b>it</b> work?")
+        self.assertEqual(
+            compared,
+            "A model was trained on 1 000 examples in 3 ways (variants: base, other and third; base is the baseline that "
+            "the others are held against), each from 3 random starts (seeds).",
+        )
+        self.assertEqual(
+            came_out,
+            "Variant third had the largest mean share of test examples that the model gets right (test accuracy), "
+            "91.00 %; the baseline base had 90.80 %.",
+        )
+        self.assertRegex(
+            sure,
+            r"^1 of 2 differences from the baseline is beyond what chance explains \(p at most 0\.05\); of",
+        )
+        self.assertEqual(
+            cost, "The 9 runs together took 2 minutes on one machine with 2 processors, 10 seconds each."
+        )
+
+    def test_the_opening_names_what_diverged_and_what_is_not_done(self):
+        folder = Folder(self)
+        folder.experiment["question"] = []
+        for value in ("0", "4"):
+            folder.variant(value, axes={"delays": "uniform:" + value})
+        folder.run("0", 1, [0.9])
+        folder.run("0", 2, state="to do")
+        folder.diverged("4", 1, 12)
+        asked, _, came_out, sure, cost = self.opening(folder)
+        self.assertEqual(
+            asked,
+            "The question: what does the largest delay of a gradient change in the test accuracy of the trained model?",
+        )
+        self.assertRegex(
+            came_out,
+            r"of 0 was 90\.00 %; 1 of 3 runs diverged, all of 4: the loss grew until it was no number any more\.",
+        )
+        self.assertIn("nobody can tell a difference from chance", sure)
+        self.assertTrue(
+            cost.startswith("So far 2 of 3 runs are done; the 2 runs together took 20 seconds"), cost
+        )
+
+    def test_what_diverged_is_told_with_its_steps(self):
+        folder = Folder(self)
+        for value in ("0", "4", "8"):
+            folder.variant(value, axes={"delays": "uniform:" + value})
+            for seed in (1, 2, 3):
+                if value == "8" or (value == "4" and seed == 2):
+                    folder.diverged(value, seed, 10 * seed)
+                else:
+                    folder.run(value, seed, [0.9 + seed / 100])
+        text = "\n".join(sentences.findings(folder.results())).replace(words.SPACE, " ")
+        self.assertIn("5 of 9 runs finished, 4 diverged", text)
+        self.assertIn(
+            "No run came to an end without diverging: 8 (3 of 3 diverged, at steps 10 to 30).", text
+        )
+        self.assertIn("which flatters: 4 (1 of 3 diverged, at step 20).", text)
+        self.assertIn(
+            "Along largest delay of a gradient, test accuracy: 92.00 % at 0; runs diverged at 4 (1 of 3) and 8 (3 of 3).",
+            text,
+        )
+        self.assertNotIn("Failed", text)
+
+    def test_only_of_finished_runs_is_it_said_that_workers_were_lost(self):
+        folder = Folder(self)
+        folder.variant("a")
+        folder.run("a", 1, [0.9], workers_lost=["worker 3"])
+        folder.run(
+            "a",
+            2,
+            [0.9],
+            state="failed",
+            error="no worker left",
+            cause="NO_WORKER_LEFT",
+            workers_lost=["all"],
+        )
+        text = "\n".join(sentences.findings(folder.results()))
+        self.assertIn("Failed: a, seed 2: no worker left.", text)
+        self.assertIn("Finished without some of their workers: a, seed 1.", text)
 
     def test_fewer_than_three_seeds_show_no_difference(self):
         for base, other in (([0.5], [0.9]), ([0.5, 0.51], [0.9, 0.91])):
             text = self.summary({"base": base, "other": other})
             self.assertIn("Intervals and tests take 3, so there are none", text)
             self.assertNotRegex(text, "beyond noise|was found|p =|p <|interval [0-9]")
+
+
+def metric(key):
+    return next(one for one in results.all_metrics({}) if one.key == key)
+
+
+class Words(unittest.TestCase):
+    def mean(self, key, values):
+        text = words.mean(metric(key), statistics.mean_with_interval(values))
+        return text.replace(words.SPACE, " ").replace(words.THIN_SPACE, " ")
+
+    def test_numbers_are_rounded_to_what_is_known(self):
+        self.assertEqual(self.mean("bytes_per_example", [83757.968616] * 3), "83.8 kB (equal in all seeds)")
+        self.assertEqual(self.mean("steps", [47, 47]), "47 (equal in all seeds)")
+        self.assertEqual(
+            self.mean("bytes_per_example", [83757.968, 83757.969, 83757.97]), "83.758 ± < 0.001 kB"
+        )
+        self.assertEqual(self.mean("test_accuracy", [0.97, 0.98, 0.99]), "98.00 ± 2.48 %")
+        self.assertEqual(self.mean("test_accuracy", [0.970001, 0.970002, 0.970003]), "97.00 ± < 0.01 %")
+        self.assertEqual(self.mean("test_loss", [0.1234, 0.1243, 0.1239]), "0.1239 ± 0.0011")
+        self.assertEqual(self.mean("test_loss", [1.0, 40.0, 100.0]), "50 ± 120")
+        self.assertEqual(self.mean("examples_per_second", [15312, 14870, 16001]), "15 400 ± 1 400 /s")
+        self.assertEqual(self.mean("wall_seconds", [61.234, 71.9]), "66.6 s")
+
+    def test_differences_are_rounded_likewise(self):
+        def text(key, a, b):
+            found = statistics.compare(dict(enumerate(a)), dict(enumerate(b)))
+            return words.difference(metric(key), found).replace(words.SPACE, " ")
+
+        self.assertEqual(text("test_loss", [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]), "equal in all seeds")
+        self.assertEqual(
+            text("test_accuracy", [0.5, 0.6, 0.7], [0.50001, 0.6, 0.69999]), "+0.00 points [+0.00, +0.00]"
+        )
+        self.assertEqual(
+            text("wall_seconds", [10.0, 12.0, 11.0], [20.0, 24.0, 25.0]), "−12.0 s [−17.0, −7.0]"
+        )
+        self.assertEqual(
+            words.size(metric("test_accuracy"), -0.03372).replace(words.SPACE, " "), "3.4 points"
+        )
+
+    def test_fields_are_told_in_words_with_units(self):
+        for field, label in (
+            ("replay", "largest delay of a gradient (clocks)"),
+            ("optimizer.momentum.learning_rate", "learning rate"),
+            ("limits.lease_ms", "lease (milliseconds)"),
+            ("sync.dssp.max_staleness", "max staleness (clocks)"),
+            ("workers", "number of workers"),
+        ):
+            self.assertEqual(words.field_label(field), label)
+
+    def test_durations(self):
+        self.assertEqual(
+            [words.duration(s) for s in (0.2, 40, 720, 12600)],
+            ["1 second", "40 seconds", "12 minutes", "3.5 hours"],
+        )
+
+
+class Diverged(unittest.TestCase):
+    """On the page and in the plots."""
+
+    @classmethod
+    def setUpClass(cls):
+        case = unittest.TestCase()
+        cls.addClassCleanup(case.doCleanups)
+        folder = cls.folder = Folder(case)
+        folder.experiment["target"] = {"test_accuracy": 0.9}
+        for value in ("0", "4", "8"):
+            folder.variant("d" + value, axes={"delays": "uniform:" + value})
+            for seed in (1, 2, 3):
+                if value == "8" or (value == "4" and seed == 2):
+                    folder.diverged("d" + value, seed, 10 * seed)
+                else:
+                    folder.run("d" + value, seed, [0.5, 0.9 + seed / 100])
+        cls.status, cls.errors, cls.page = folder.report()
+        cls.page = cls.page.replace(words.SPACE, " ")
+
+    def marks(self, draw):
+        """Of the crosses in the picture: (x, height as a share)."""
+        (axes,) = draw.figure.axes
+        self.assertIn("diverged", [text.get_text() for text in axes.texts])
+        return [
+            (float(x), float(y))
+            for line in axes.lines
+            if line.get_marker() == "x"
+            for x, y in zip(line.get_xdata(), line.get_ydata())
+        ]
+
+    def test_the_tables_say_so_at_the_variant(self):
+        self.assertEqual((self.status, self.errors), (0, ""))
+        # Along the axis and in the table of variants, whose losses need no step.
+        self.assertEqual(self.page.count('<span class="bad">diverged (at steps 10 to 30)</span>'), 2)
+        self.assertEqual(self.page.count('<span class="bad">diverged</span>'), 2)
+        self.assertEqual(self.page.count('92.00 % <span class="bad">(1 of 3 diverged, at step 20)</span>'), 2)
+        self.assertIn('<td>0 of 3 <span class="bad">(3 diverged)</span></td>', self.page)
+        self.assertIn('<span class="bad">(2 of 3 reached it)</span>', self.page)
+        self.assertIn('<span class="bad">never</span>', self.page)
+        self.assertIn("seed 1: diverged (at step 10)", self.page)
+        self.assertNotIn("at clock", self.page)
+
+    def test_the_plot_along_the_axis_has_a_mark_at_the_bottom(self):
+        found = self.folder.results()
+        drawing = plots._along_axis(found, found.axes[0], "test_accuracy")
+        ((x, height),) = self.marks(drawing)
+        self.assertEqual(x, 2.0)
+        self.assertLess(height, 0.1)
+        self.assertIn(
+            "d4 (1 of 3 diverged, at step 20) and d8 (3 of 3 diverged, at steps 10 to 30).",
+            drawing.caption.replace(words.SPACE, " "),
+        )
+        hollow = [
+            line.get_xdata()
+            for line in drawing.figure.axes[0].lines
+            if line.get_markerfacecolor() == plots.PAPER
+        ]
+        self.assertEqual([list(x) for x in hollow if len(x)], [[1.0]])
+
+    def test_curves_have_a_mark_where_each_run_diverged(self):
+        found = self.folder.results()
+        panels = plots._panels(found)
+        for metric_key, at_bottom in (("test_accuracy", True), ("test_loss", False)):
+            drawing = plots._curves(found, panels, plots._styles(panels), metric_key, "steps")
+            marks = self.marks(drawing)
+            self.assertEqual([x for x, _ in marks], [20, 10, 20, 30])
+            for _, height in marks:
+                self.assertEqual(height < 0.1, at_bottom)
+                self.assertEqual(height > 0.9, not at_bottom)
+
+    def test_when_all_variants_diverged_the_page_says_so(self):
+        folder = Folder(self)
+        for name in ("a", "b"):
+            folder.variant(name)
+            folder.diverged(name, 1, 7)
+        status, errors, page = folder.report()
+        self.assertEqual((status, errors), (0, ""))
+        page = page.replace(words.SPACE, " ")
+        self.assertIn(
+            "<p>All runs that have ended diverged: the loss grew until it was no number any more.</p>", page
+        )
+        self.assertEqual(page.count('<span class="bad">diverged (at step 7)</span>'), 2)
+
+    def test_where_a_run_diverged_is_told_by_time_and_examples_too(self):
+        runs = self.folder.load().variant("d8").runs
+        # Evaluations, 2 s an epoch of 10 steps; the last records are of step 20 and of step 10.
+        self.assertEqual(curves.places_of_divergence(runs, "examples", 1000), [1000, 2000, 3000])
+        self.assertEqual(curves.places_of_divergence(runs, "seconds", 1000), [4.0, 4.0, 4.0])
+        empty = load.Run("a", 1, "a", load.DIVERGED)
+        self.assertEqual(curves.places_of_divergence([empty], "examples", 1000), [0.0])
+
+
+class Colors(unittest.TestCase):
+    def luminance(self, color):
+        """WCAG 2.1, relative luminance."""
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    def contrast(self, a, b):
+        low, high = sorted((self.luminance(a), self.luminance(b)))
+        return (high + 0.05) / (low + 0.05)
+
+    def test_every_color_has_one_for_the_dark_that_stands_out(self):
+        for light, dark in plots.DARK.items():
+            if light not in (plots.PAPER, plots.GRID):
+                self.assertGreater(self.contrast(dark, plots.DARK[plots.PAPER]), 5, light)
+                self.assertGreater(self.contrast(light, plots.PAPER), 2, light)
+        self.assertLessEqual(set(plots.COLORS), set(plots.DARK))
 
 
 class Reports(unittest.TestCase):
@@ -458,7 +824,7 @@ class Reports(unittest.TestCase):
                 found.extend((tag, "", "") for _ in [0] if tag in ("script", "link", "iframe"))
 
         Reader().feed(self.page)
-        self.assertGreater(len(found), 8)
+        self.assertGreater(len(found), 5)
         for tag, name, value in found:
             self.assertTrue(tag == "img" and value.startswith("data:image/"), (tag, name, value[:40]))
         self.assertNotRegex(self.page, r"https?://|@import|url\(")
@@ -477,13 +843,26 @@ class Reports(unittest.TestCase):
 
     def test_every_plot_is_there_in_both_forms(self):
         names = {path.name for path in (self.folder.path / "plots").iterdir()}
-        for metric in ("test_loss", "test_accuracy", "train_loss"):
-            for x_name in ("seconds", "examples", "steps"):
-                self.assertLessEqual({f"{metric}_by_{x_name}.png", f"{metric}_by_{x_name}.svg"}, names)
-        expected = "seconds_to_test_accuracy epochs_to_test_accuracy missed_clocks missed_updates lead"
-        for name in (expected + " waiting traffic final_test_accuracy final_test_loss").split():
-            self.assertLessEqual({name + ".png", name + ".svg"}, names)
-        self.assertEqual({name for name in names if name.endswith(".part")}, set())
+        # One for each fact: steps are examples in another unit, and missed clocks are missed updates.
+        expected = "test_accuracy_by_examples test_accuracy_by_seconds seconds_to_test_accuracy missed_updates lead waiting"
+        self.assertEqual(names, {name + form for name in expected.split() for form in (".png", ".svg")})
+
+    def test_tables_say_when_they_scroll(self):
+        self.assertEqual(self.page.count("<table>"), 4)
+        self.assertEqual(self.page.count('<div class="scroll"><div class="wide"><div class="hint"'), 4)
+
+    def test_plots_follow_dark_colors(self):
+        for path in (self.folder.path / "plots").glob("*.svg"):
+            text = path.read_text(encoding="utf-8")
+            self.assertEqual(text.count("@media (prefers-color-scheme: dark)"), 1, path.name)
+            rules, _, body = text.partition("</defs>")
+            used = set(re.findall(r"(fill|stroke): (#[0-9a-f]+)", body))
+            self.assertGreater(len(used), 4, path.name)
+            for what, color in used:
+                self.assertIn(
+                    f'[style*="{what}: {color}"]{{{what}:{plots.DARK[color]} !important}}', rules, path.name
+                )
+        self.assertEqual(self.page.count("data:image/svg+xml;base64,"), 6)
 
     def test_the_table_of_variants_parses_and_agrees(self):
         rows = {row["variant"]: row for row in self.rows("results.csv")}
@@ -657,9 +1036,7 @@ class SingleRuns(unittest.TestCase):
         self.assertEqual(found[b"images/digits", 20][1], (2, 3, 1, grey_png(2, 3)))
         begun = (self.path / "cluster.textproto").stat().st_mtime
         self.assertEqual(found[b"test/accuracy", 10][0], begun + 2.0)
-        self.assertEqual(
-            found[b"images/digits", 20][0], (self.path / "images/digits/20.png").stat().st_mtime
-        )
+        self.assertEqual(found[b"images/digits", 20][0], (self.path / "images/digits/20.png").stat().st_mtime)
         self.assertEqual({p.name for p in self.path.iterdir()} & {"report.html", "data", "plots"}, set())
 
     def test_a_second_report_replaces_the_first(self):
@@ -773,7 +1150,7 @@ class BadInput(unittest.TestCase):
         self.assertEqual(status, 0)
         self.assertIn("No variant has more than 1 finished run. Intervals and tests take 3", page)
         names = {path.stem for path in (folder.path / "plots").iterdir()}
-        self.assertIn("test_accuracy_by_steps", names)
+        self.assertIn("test_accuracy_by_examples", names)
         for name in ("test_accuracy_by_seconds", "waiting", "traffic"):
             self.assertNotIn(name, names)
         self.assertNotIn("±", page.split("How to read the numbers")[0].split("<h2>Results")[1].split("<p")[0])
@@ -792,6 +1169,137 @@ class BadInput(unittest.TestCase):
         (folder.path / "experiment.json").write_text("[]", encoding="utf-8")
         with self.assertRaisesRegex(load.LoadError, r"experiment\.json: it holds a list"):
             load.load_experiment(folder.path)
+
+
+class Tuned(unittest.TestCase):
+    def folder(self, **more):
+        folder = Folder(self)
+        for name in ("adam", "sgd"):
+            folder.variant(name)
+            folder.run(name, 1, [0.9])
+
+        def tried(value, result, diverged=0):
+            runs = [f"{value}-tune-{seed}" for seed in (1001, 1002)]
+            return {"values": {"rate_factor": value}, "result": result, "diverged": diverged, "runs": runs}
+
+        folder.experiment["tune"] = {
+            "fields": ["rate_factor"], "seeds": [1001, 1002], "measure": "test_accuracy",
+            "variants": [
+                {"variant": "adam", "tried": [tried("0.5", 0.91), tried("10", 0.97), tried("2", 0.95)],
+                 "chosen": {"rate_factor": "10"}, "at_edge": True},
+                {"variant": "sgd", "tried": [tried("0.5", 0.9), tried("2", None, 1), tried("10", None, 2), tried("20", None)],
+                 "chosen": {"rate_factor": "0.5"}, "at_edge": False},
+            ], **more,
+        }  # fmt: skip
+        return folder
+
+    def test_the_page_shows_what_was_tried_and_chosen(self):
+        folder = self.folder()
+        status, errors, page = folder.report()
+        self.assertEqual((status, errors), (0, ""))
+        page = page.replace(words.SPACE, " ")
+        self.assertIn("<h3>The search for the factor on the learning rate</h3>", page)
+        heads = re.search(r"The search for the.*?<tr>(.*?)</tr>", page, re.DOTALL)[1]
+        self.assertEqual(re.findall(r">([^<>]+)<", heads), ["variant", "0.5", "2", "10", "20"])
+        rows = dict(
+            re.findall(r'<th scope="row">(adam|sgd)</th>(.*?)</tr>', page.split("The search for the")[1])[:2]
+        )
+        cells = {name: re.findall(r"<td>(.*?)</td>", row) for name, row in rows.items()}
+        bad = '<span class="bad">{}</span>'.format
+        self.assertEqual(cells["adam"], ["91.00 %", "95.00 %", "<b>97.00 %</b> " + bad("at the edge"), "–"])
+        self.assertEqual(
+            cells["sgd"], ["<b>90.00 %</b>", bad("1 of 2 diverged"), bad("diverged"), bad("no result")]
+        )
+        self.assertIn("from 2 seeds (1001 and 1002) that are used for nothing else", page)
+        self.assertIn("the smallest or largest that was tried for adam; a better one may lie beyond.", page)
+        self.assertIn(
+            "with the factor on the learning rate that had done best for the variant in a search", page
+        )
+        with open(folder.path / "data/tune.csv", newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual(len(rows), 7)
+        self.assertEqual(
+            rows[1],
+            {"variant": "adam", "rate_factor": "10", "test_accuracy": "0.97", "runs": "2", "diverged": "0", "chosen": "1",
+             "chosen_at_edge": "1"},
+        )  # fmt: skip
+
+    def test_a_variant_that_diverges_with_each_value_stays_in_tables_and_plots(self):
+        folder = self.folder()
+        for name in ("adam", "sgd"):
+            folder.variant(name + " late")
+        for index, variant in enumerate(folder.experiment["variants"]):
+            variant["axes"] = {
+                "delays": ["uniform:0", "uniform:8"][index // 2],
+                "optimizer": variant["name"].split()[0],
+            }
+        folder.run("adam late", 1, [0.8])
+        folder.experiment["runs"].append(
+            {"variant": "sgd late", "seed": 1, "folder": "", "state": "not tuned"}
+        )
+        tried = [{"values": {"rate_factor": "0.5"}, "result": None, "diverged": 1, "runs": ["x"]}]
+        folder.experiment["tune"]["variants"].append(
+            {
+                "variant": "sgd late",
+                "tried": tried,
+                "chosen": {},
+                "at_edge": False,
+                "left_out": "it diverged with all",
+            }
+        )
+        status, errors, page = folder.report()
+        self.assertEqual((status, errors), (0, ""))
+        page = page.replace(words.SPACE, " ")
+        self.assertIn("3 of 4 runs finished, 1 not made, as no value of the search was good.", page)
+        self.assertIn("No run was made of sgd late: it diverged with all.", page)
+        self.assertEqual(page.count('<span class="bad">diverged (with each value tried)</span>'), 2)
+        self.assertIn('0 of 1 <span class="bad">(1 not tuned)</span>', page)
+        found = folder.results()
+        drawing = plots._along_axis(found, found.axes[0], "test_accuracy")
+        crosses = [line for line in drawing.figure.axes[0].lines if line.get_marker() == "x"]
+        self.assertEqual(len(crosses), 1)
+        self.assertIn("sgd late (diverged with each value tried)", drawing.caption)
+
+    def test_what_the_search_took_is_told(self):
+        folder = self.folder()
+        for name in ("0.5-tune-1001", "2-tune-1002"):
+            (folder.path / "runs" / name).mkdir(parents=True)
+            (folder.path / "runs" / name / "run.json").write_text(
+                '{"elapsed_seconds": 60.5}', encoding="utf-8"
+            )
+        # Both variants have tries of these names.
+        self.assertIn("each; the search before them took 4 minutes.", sentences.opening(folder.results())[-1])
+
+    def test_values_of_two_fields_are_one_column(self):
+        folder = self.folder()
+        tune = folder.experiment["tune"]
+        tune["fields"] = ["rate_factor", "optimizer.momentum.momentum"]
+        for variant in tune["variants"]:
+            for trial in variant["tried"]:
+                trial["values"]["optimizer.momentum.momentum"] = "0.9"
+        _, _, page = folder.report()
+        self.assertIn('<th scope="col">0.5, 0.9</th>', page)
+        self.assertIn("The values of a column: rate_factor, optimizer.momentum.momentum.", page)
+
+    def test_without_a_search_there_is_no_word_of_one(self):
+        folder = self.folder()
+        del folder.experiment["tune"]
+        _, _, page = folder.report()
+        self.assertNotIn("The search for", page)
+        self.assertFalse((folder.path / "data/tune.csv").exists())
+
+    def test_what_is_wrong_is_named(self):
+        for more, message in (
+            ({"measure": "speed"}, "tune.measure is 'speed', it must be test_accuracy or test_loss"),
+            ({"variants": [{"variant": "lion"}]}, r"tune\.variants\[0\] names no variant"),
+            (
+                {"variants": [{"variant": "sgd", "tried": [{}]}]},
+                r"tune\.variants\[0\]\.tried\[0\] has no values",
+            ),
+            ({"fields": "x"}, "fields is a str, it must be a list"),
+        ):
+            with self.assertRaisesRegex(load.LoadError, message):
+                self.folder(**more).load()
 
 
 class Command(unittest.TestCase):

@@ -75,6 +75,18 @@ def course_of(run: load.Run, metric: str, x_name: str) -> tuple[np.ndarray, np.n
     return np.array(x, dtype=float), np.array([by_x[value] for value in x], dtype=float)
 
 
+def places_of_divergence(runs: list[load.Run], x_name: str, examples_per_epoch: float) -> list[float]:
+    """Of runs that diverged, as near as their records tell; 0 if they tell nothing."""
+    places = []
+    for run in runs:
+        last = max(run.records, key=lambda record: record.step, default=None)
+        step = run.diverged_at_step if run.diverged_at_step is not None else last.step if last else 0
+        examples = last.epoch / last.step * step * examples_per_epoch if last and last.step else 0.0
+        place = {"steps": step, "examples": examples, "seconds": last.seconds if last else 0.0}[x_name]
+        places.append(place if math.isfinite(place) else 0.0)
+    return places
+
+
 def _train_losses(run: load.Run, by_time: bool) -> list[tuple[float, float, float, float]]:
     """Means over the workers, as (step, epoch, seconds, loss): of the records of
     one step, or, by time, of the newest record of each."""

@@ -2,6 +2,9 @@
 summary.json, metrics.jsonl, cluster.textproto and images/NAME/STEP.png. Reads
 the folder of a single run, too, which has no run.json.
 
+A run has diverged when a loss or a gradient was no finite number. Whoever made it
+says that it has failed; here it is no failure but an outcome, with its step.
+
 What is optional and missing is None or empty. A file that is damaged costs its
 run, which then has state DAMAGED, and leaves one line in Experiment.problems;
 only without a readable experiment.json is there nothing to report.
@@ -13,13 +16,20 @@ import math
 import pathlib
 import re
 import struct
-from typing import Any
+from typing import Any, Optional
 
 FINISHED = "finished"
 FAILED = "failed"
+DIVERGED = "diverged"
 TO_DO = "to do"
 DAMAGED = "damaged"
+NOT_TUNED = "not tuned"  # Not made, as no value of the search was good.
 TARGET_KINDS = ("test_accuracy", "test_loss")
+LOSSES = ("test_loss", "train_loss")
+# What a run says that has diverged: causes in its summary.json, and, of programs
+# that wrote none or one that says less, words.
+DIVERGED_CAUSES = ("DIVERGED", "NONFINITE_GRADIENT")
+DIVERGED_WORDS = re.compile(r"\bdiverged\b|gradient with a NaN or an infinity")
 
 
 class LoadError(Exception):
@@ -61,11 +71,13 @@ class Run:
     variant: str
     seed: int
     folder: str  # Relative to the experiment's.
-    state: str  # FINISHED, FAILED, TO_DO or DAMAGED.
+    state: str  # FINISHED, DIVERGED, FAILED, TO_DO, DAMAGED or NOT_TUNED.
     error: str = ""
+    diverged_at_step: Optional[int] = None  # Of DIVERGED, where it is known.
     command: str = ""
     commit: str = ""
     started: Any = None
+    elapsed_seconds: float = math.nan  # From start to end of the command.
     config: str = ""  # Cluster config as text.
     summary: dict = dataclasses.field(default_factory=dict)
     records: list[Record] = dataclasses.field(default_factory=list)
@@ -111,9 +123,45 @@ class Variant:
     axes: dict[str, str]
     config: str
     runs: list[Run] = dataclasses.field(default_factory=list)  # By seed.
+    all_tries_diverged: bool = False  # So that it has no runs.
 
     def finished(self) -> list[Run]:
         return [run for run in self.runs if run.state == FINISHED]
+
+    def diverged(self) -> list[Run]:
+        return [run for run in self.runs if run.state == DIVERGED]
+
+    def ended(self) -> list[Run]:
+        """Those that tell something about the variant."""
+        return [run for run in self.runs if run.state in (FINISHED, DIVERGED)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """Of values that were tried for a variant before its runs."""
+
+    values: dict[str, str]  # By field.
+    result: Optional[float]  # Mean over the seeds; None: not all of its runs have one.
+    diverged: int  # So many of its runs.
+    runs: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class TunedVariant:
+    variant: str
+    tried: list[Trial]
+    chosen: dict[str, str]  # By field; empty: nothing could be chosen.
+    at_edge: bool  # A better value may lie beyond those that were tried.
+    left_out: str  # Why nothing was chosen, and no run made.
+
+
+@dataclasses.dataclass(frozen=True)
+class Tune:
+    fields: list[str]
+    seeds: list[int]
+    measure: str  # One of TARGET_KINDS.
+    elapsed_seconds: float  # Of all tries together, as far as it is known.
+    variants: list[TunedVariant]
 
 
 @dataclasses.dataclass
@@ -131,6 +179,7 @@ class Experiment:
     variants: list[Variant]
     problems: list[str]  # One sentence for each damaged file.
     parallel: int = 1  # So many runs at the same time.
+    tune: Optional[Tune] = None
 
     def runs(self) -> list[Run]:
         return [run for variant in self.variants for run in variant.runs]
@@ -228,7 +277,67 @@ def load_experiment(folder: pathlib.Path) -> Experiment:
         variants=variants,
         problems=problems,
         parallel=max(1, int(parallel)) if math.isfinite(parallel) else 1,
+        tune=_tune(path, data["tune"], by_name) if data.get("tune") is not None else None,
     )
+
+
+def _tune(path: pathlib.Path, data: Any, variants: dict[str, Variant]) -> Tune:
+    if not isinstance(data, dict):
+        raise LoadError(f"{path}: tune is a {type(data).__name__}, it must be a dict")
+    measure = str(data.get("measure"))
+    if measure not in TARGET_KINDS:
+        raise LoadError(f"{path}: tune.measure is '{measure}', it must be {' or '.join(TARGET_KINDS)}")
+    tuned = []
+    for index, entry in enumerate(_field(path, data, "variants", list)):
+        name = str(entry.get("variant")) if isinstance(entry, dict) else ""
+        if name not in variants:
+            raise LoadError(
+                f"{path}: tune.variants[{index}] names no variant of the experiment; write it again"
+            )
+        trials = []
+        for place, trial in enumerate(_field(path, entry, "tried", list)):
+            if not isinstance(trial, dict) or not _field(path, trial, "values", dict):
+                raise LoadError(
+                    f"{path}: tune.variants[{index}].tried[{place}] has no values; write it again"
+                )
+            result, diverged = number(trial.get("result")), number(trial.get("diverged"))
+            trials.append(
+                Trial(
+                    values={field: _text(value) for field, value in trial["values"].items()},
+                    result=result if math.isfinite(result) else None,
+                    diverged=int(diverged) if math.isfinite(diverged) else 0,
+                    runs=[str(run) for run in _field(path, trial, "runs", list)],
+                )
+            )
+        chosen = {field: _text(value) for field, value in _field(path, entry, "chosen", dict).items()}
+        left_out = str(entry.get("left_out") or "")
+        variants[name].all_tries_diverged = bool(left_out) and all(trial.diverged > 0 for trial in trials)
+        tuned.append(TunedVariant(name, trials, chosen, entry.get("at_edge") is True, left_out))
+    return Tune(
+        fields=[str(field) for field in _field(path, data, "fields", list)],
+        seeds=[int(seed) for seed in map(number, _field(path, data, "seeds", list)) if math.isfinite(seed)],
+        measure=measure,
+        elapsed_seconds=_elapsed_seconds(
+            path.parent, [name for t in tuned for trial in t.tried for name in trial.runs]
+        ),
+        variants=tuned,
+    )
+
+
+def _elapsed_seconds(folder: pathlib.Path, runs: list[str]) -> float:
+    """What is missing or damaged costs no more than its time here."""
+    total = 0.0
+    for name in runs:
+        try:
+            seconds = number(
+                _read_object(folder / "runs" / pathlib.PurePath(name).name / "run.json").get(
+                    "elapsed_seconds"
+                )
+            )
+        except LoadError:
+            continue
+        total += seconds if seconds > 0 else 0.0
+    return total
 
 
 def _load_run(folder: pathlib.Path, entry: dict, problems: list[str]) -> Run:
@@ -247,10 +356,21 @@ def _load_run(folder: pathlib.Path, entry: dict, problems: list[str]) -> Run:
             run.command = str(info.get("command") or "")
             run.commit = str(info.get("commit") or "")
             run.started = info.get("started")
+            run.elapsed_seconds = number(info.get("elapsed_seconds"))
         if (place / "cluster.textproto").exists():
             run.config = _read_text(place / "cluster.textproto")
-        if run.state == FINISHED:
+        # What has failed may have left nothing, or no more than a part.
+        if run.state == FINISHED or (run.state in (FAILED, DIVERGED) and (place / "summary.json").exists()):
             run.summary = _read_summary(place / "summary.json")
+        if run.state in (FINISHED, FAILED) and _has_diverged(run):
+            run.state = DIVERGED
+        if run.state == DIVERGED:
+            run.diverged_at_step = _step_of_divergence(run)
+            if run.diverged_at_step is None:  # Nor is the clock in older words the step.
+                run.error = re.sub(r" at clock \d+", "", run.error)
+            if (place / "metrics.jsonl").exists():
+                run.records = _read_metrics(place / "metrics.jsonl", ended=False)
+        if run.state == FINISHED:
             if "missed_clocks" not in run.summary and "staleness_clocks" in run.summary:
                 problems.append(
                     f"{place / 'summary.json'}: an older slackline made it, without missed clocks, missed updates "
@@ -262,6 +382,23 @@ def _load_run(folder: pathlib.Path, entry: dict, problems: list[str]) -> Run:
         problems.append(str(error))
         run.state, run.error, run.summary, run.records = DAMAGED, str(error), {}, []
     return run
+
+
+def _has_diverged(run: Run) -> bool:
+    if run.state == FINISHED:  # What was not measured is left out of a summary.
+        return any(not math.isfinite(number(run.summary.get(loss, 0))) for loss in LOSSES)
+    if run.summary.get("cause") not in (None, "", "STOPPED"):
+        return run.summary["cause"] in DIVERGED_CAUSES
+    return DIVERGED_WORDS.search(f"{run.summary.get('reason')} {run.error}") is not None
+
+
+def _step_of_divergence(run: Run) -> Optional[int]:
+    step = number(run.summary.get("diverged_at_step"))
+    if math.isfinite(step):
+        return int(step)
+    # Of a program that did not write it.
+    match = re.search(r"\bat step (\d{1,18})\b", f"{run.summary.get('reason')} {run.error}")
+    return int(match.group(1)) if match else None
 
 
 def _read_summary(path: pathlib.Path) -> dict:

@@ -11,15 +11,16 @@ DESCRIPTION = """\
 Makes the report of an experiment from the folder that `slackline compare` wrote:
 
   report.html     the report, one file that needs no other
-  data/           results.json, results.csv (per variant), runs.csv, metrics.csv
-  plots/          every plot as .png and .svg
+  data/           results.json, results.csv (per variant), runs.csv, metrics.csv,
+                  and tune.csv where values were searched
+  plots/          every plot as .png and .svg; the .svg follow dark colours
   tensorboard/    event files; tensorboard --logdir DIR/tensorboard
 
 In the folder of a single run, which `slackline run` wrote or is writing, it makes
 tensorboard/ with the metrics and images that are there.
 
-Earlier reports in the folder are replaced. Runs that failed or are still to do
-are named in the report.
+Earlier reports in the folder are replaced. Runs that diverged, failed or are
+still to do are named in the report.
 
 Exit status: 0 done; 1 failed, or a run's files are damaged (the report of all
 else is there); 2 wrong usage."""
@@ -48,9 +49,7 @@ def main(arguments: list[str]) -> int:
     except load.LoadError as error:
         _complain(str(error))
     except OSError as error:
-        _complain(
-            f"cannot write {error.filename}: {error.strerror}; make room or make the folder writable"
-        )
+        _complain(f"cannot write {error.filename}: {error.strerror}; make room or make the folder writable")
     return 1
 
 

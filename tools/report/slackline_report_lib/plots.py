@@ -1,4 +1,9 @@
-"""The pictures of the report, each as PNG and SVG.
+"""The pictures of the report, each as PNG and SVG. A fact has one picture, and none
+that a table says as well.
+
+An SVG follows the colours of whoever looks at it: where dark ones are preferred,
+rules in it replace each colour by one that reads well on a dark page. A viewer that
+knows no such rules shows the light ones.
 
 Sizes are laid out in inches by hand: legends stand below their axes with a
 height that follows from their labels, so nothing overlaps whatever the names
@@ -20,23 +25,40 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
 
-from . import curves, files, load, results, statistics, words
+from . import curves, files, results, sentences, statistics, words
 
+INK, PAPER, GREY, GRID = "#1b1b1b", "#ffffff", "#666666", "#dddddd"
 # Okabe and Ito, for all eyes; grey in place of their yellow, which is too faint
 # for a line on white.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#777777")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK, "#777777")
+# Of each colour the one for dark pages.
+DARK = {
+    INK: "#e8e8e6",
+    PAPER: "#161616",
+    GREY: "#b0b0ae",
+    GRID: "#3a3a39",
+    "#0072b2": "#4f9fe0",
+    "#d55e00": "#ff8b45",
+    "#009e73": "#35c795",
+    "#cc79a7": "#e69fc6",
+    "#e69f00": "#f5c451",
+    "#56b4e9": "#a3dcff",
+    "#777777": "#9c9c9a",
+}
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-GREY = "#666666"
 CURVES_MAX = 12  # In one pair of axes.
 WIDTH = 5.5  # Inches, of every picture.
 FONT = 11  # Points.
+BARS_MAX = 25  # Of a histogram, one for each number; beyond they hold several.
 X_LABELS = {
-    "seconds": "wall time (s)",
-    "examples": "training examples seen",
-    "steps": "steps per worker",
+    "seconds": "wall time (seconds)",
+    "examples": "training examples seen by all workers",
+    "steps": "steps of each worker",
 }
 X_WORDS = {"seconds": "wall time", "examples": "examples seen", "steps": "steps"}
+UNIT_WORDS = {"share": "%", "s": "seconds", "examples/s": "training examples per second"}
+DIVERGED_CAPTION = "A run has diverged when its loss or a gradient is no finite number."
 Y_LABELS = {"test_loss": "test loss", "test_accuracy": "test accuracy (%)", "train_loss": "train loss"}
 
 
@@ -74,7 +96,10 @@ def draw_all(of: results.Results, folder: pathlib.Path) -> list[Picture]:
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
-            "grid.color": "#DDDDDD",
+            "grid.color": GRID,
+            **{f"{part}.color": INK for part in ("text", "xtick", "ytick")},
+            "axes.labelcolor": INK,
+            "axes.edgecolor": INK,
             "grid.linewidth": 0.6,
             "axes.axisbelow": True,
             # The same data make the same file.
@@ -87,17 +112,19 @@ def draw_all(of: results.Results, folder: pathlib.Path) -> list[Picture]:
     for axis in of.axes:
         for key in _axis_metrics(of):
             drawings.append(_along_axis(of, axis, key))
-    for key in ("test_accuracy", "test_loss"):
-        drawings.append(_final(of, key, styles))
-    for kind in of.experiment.target:
-        for what in ("seconds", "epochs"):
-            drawings.append(_to_target(of, kind, what, styles))
-    for metric in ("test_accuracy", "test_loss", "train_loss"):
-        for x_name in curves.X_NAMES:
-            drawings.append(_curves(of, panels, styles, metric, x_name))
-    drawings += [_staleness(of, key, styles) for key in results.STALENESS]
+    # A plot along an axis that all are on says it already.
+    if not any(len(axis.points) == len(of.variants) for axis in of.axes):
+        for kind in of.experiment.target:
+            drawings.append(_to_target(of, kind, styles))
+    headline = sentences.headline_metric(of)
+    for key in ([headline.key] if headline is not None else []) + ["train_loss"]:
+        drawings.append(
+            _curves(of, panels, styles, key, "examples") or _curves(of, panels, styles, key, "steps")
+        )
+        if key != "train_loss":
+            drawings.append(_curves(of, panels, styles, key, "seconds"))
+    drawings += [_staleness(of, key, styles) for key in _staleness_drawn(of)]
     drawings.append(_waiting(of))
-    drawings.append(_traffic(of))
     folder.mkdir(parents=True, exist_ok=True)
     for old in [*folder.glob("*.png"), *folder.glob("*.svg")]:
         old.unlink()
@@ -124,7 +151,9 @@ def _panels(of: results.Results) -> list[Panel]:
         fits = all(len(group) <= CURVES_MAX for group in by_value.values())
         if fits and (best is None or len(by_value) < len(best)):
             shown = results.value_names(list(by_value))
-            best = [Panel(f"{field} = {shown[v]}", group, field) for v, group in by_value.items()]
+            best = [
+                Panel(f"{words.field_name(field)} {shown[v]}", group, field) for v, group in by_value.items()
+            ]
     if best is not None:
         return best
     chunks = [of.variants[i : i + CURVES_MAX] for i in range(0, len(of.variants), CURVES_MAX)]
@@ -183,10 +212,21 @@ def _finish(drawing: _Drawing, folder: pathlib.Path) -> Picture:
     for ending in ("png", "svg"):
         out = io.BytesIO()
         metadata = {"Date": None} if ending == "svg" else {"Software": None}
-        drawing.figure.savefig(out, format=ending, dpi=160, metadata=metadata, facecolor="white")
-        data[ending] = out.getvalue()
+        drawing.figure.savefig(out, format=ending, dpi=160, metadata=metadata, facecolor=PAPER)
+        data[ending] = out.getvalue() if ending == "png" else _with_dark_colors(out.getvalue())
         files.write_bytes(folder / f"{drawing.name}.{ending}", data[ending])
     return Picture(drawing.name, drawing.title, drawing.caption, data["png"], data["svg"])
+
+
+def _with_dark_colors(svg: bytes) -> bytes:
+    """Each element keeps its own light colours, which such a rule overrides."""
+    rules = "".join(
+        f'[style*="{what}: {light}"]{{{what}:{dark} !important}}'
+        for light, dark in DARK.items()
+        for what in ("fill", "stroke")
+    )
+    style = f'<style type="text/css">@media (prefers-color-scheme: dark){{{rules}}}</style></defs>'
+    return svg.replace(b"</defs>", style.encode("ascii"), 1)
 
 
 def _text_width(text: str, size: float = FONT) -> float:
@@ -305,6 +345,44 @@ class _Rows:
         self.axes.grid(False, axis="y")
 
 
+def _edge(axes, at_top: bool, label: str) -> float:
+    """Makes room at the worse edge for what has no place on the scale; returns the
+    height of its middle, as a share of that of the axes."""
+    ends = axes.get_ylim()
+    ticks = [tick for tick in axes.get_yticks() if min(ends) <= tick <= max(ends)]
+    transform = axes.yaxis.get_transform()
+    low, high = transform.transform(ends)
+    room = 0.14 * (high - low)
+    placed = (low, high + room) if at_top else (low - room, high)
+    outer, inner = transform.inverted().transform((placed[1], high) if at_top else (placed[0], low))
+    # Covers what goes beyond the scale.
+    axes.axhspan(outer, inner, facecolor=PAPER, edgecolor="none", zorder=2.5)
+    axes.axhline(inner, color=GREY, linewidth=0.8, linestyle=":", zorder=2.6)
+    axes.set_ylim(transform.inverted().transform(placed))
+    axes.set_yticks(ticks)
+    middle = 1 - 0.07 / 1.14 if at_top else 0.07 / 1.14
+    axes.text(
+        -0.02, middle, label, transform=axes.transAxes, ha="right", va="center", fontsize=FONT - 1, color=GREY
+    )
+    return middle
+
+
+def _crosses(axes, x: list[float], height: float, color: str) -> None:
+    """At that share of the height of the axes."""
+    axes.plot(
+        x,
+        [height] * len(x),
+        transform=axes.get_xaxis_transform(),
+        linestyle="",
+        marker="x",
+        markersize=7,
+        markeredgewidth=2,
+        color=color,
+        clip_on=False,
+        zorder=4,
+    )
+
+
 def _plain_log_ticks(axis, low: float, high: float, shown: Callable[[float], str]) -> None:
     """Ticks at 1, 2, 5 of each decade, fewer or more as the range asks, written
     out in full."""
@@ -399,30 +477,45 @@ def _scale(metric: str, values: list, label: str):
 def _curves(
     of: results.Results, panels: list[Panel], styles: dict[str, Style], metric: str, x_name: str
 ) -> Optional[_Drawing]:
-    found: list[tuple[Panel, dict[str, curves.Curve]]] = []
+    found: list[tuple[Panel, dict[str, Optional[curves.Curve]]]] = []
     for panel in panels:
         by_name = {}
         for result in panel.variants:
             curve = curves.curve_of(result.variant.finished(), metric, x_name)
-            if curve is not None:
+            if curve is not None or result.all_diverged():
                 by_name[result.variant.name] = curve
         if by_name:
             found.append((panel, by_name))
-    if not found:
+    every = [curve for _, by_name in found for curve in by_name.values() if curve is not None]
+    # Single points are in the tables.
+    if not any(len(curve.x) > 1 for curve in every):
         return None
-    every = [curve for _, by_name in found for curve in by_name.values()]
     if metric == "test_accuracy" and not any((curve.mean > 0).any() for curve in every):
         return None  # Not measured.
+    sizes = [run.examples_per_epoch() for run in of.experiment.runs()]
+    per_epoch = max((size for size in sizes if math.isfinite(size)), default=0.0)
+    places = {
+        result.variant.name: curves.places_of_divergence(result.variant.diverged(), x_name, per_epoch)
+        for panel, by_name in found
+        for result in panel.variants
+        if result.variant.name in by_name
+    }
+    last = max([curve.x[-1] for curve in every] + [place for of_one in places.values() for place in of_one])
     stack = _Stack(
         3.1 if len(found) == 1 else 2.6,
         [panel.title for panel, _ in found],
-        [[(_labels(panel, of)[name], styles[name]) for name in by_name] for panel, by_name in found],
+        [
+            [(_labels(panel, of)[name] + _diverged_note(of, name), styles[name]) for name in by_name]
+            for panel, by_name in found
+        ],
     )
     scale = _scale(metric, [curve.mean for curve in every], Y_LABELS[metric])
     draw_style = "steps-post" if x_name == "seconds" else "default"
     for axes, (_, by_name) in zip(stack.axes, found):
         for name, curve in by_name.items():
             style = styles[name]
+            if curve is None:
+                continue
             axes.plot(
                 curve.x,
                 scale.place(curve.mean),
@@ -446,7 +539,7 @@ def _curves(
                 )
         axes.set_xlabel(X_LABELS[x_name])
         scale.apply(axes, "y")
-        axes.set_xlim(0, (max(curve.x[-1] for curve in every) or 1.0) * 1.02)
+        axes.set_xlim(0, (last or 1.0) * 1.02)
         if x_name != "seconds":
             axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_big_number))
     # The same range in all panels, so that they can be compared.
@@ -456,16 +549,26 @@ def _curves(
         low, high = min(map(min, limits)), max(map(max, limits))
         for axes in stack.axes:
             axes.set_ylim((high, low) if inverted else (low, high))
+    if any(places.values()):
+        for axes, (_, by_name) in zip(stack.axes, found):
+            height = _edge(axes, metric != "test_accuracy", "diverged")
+            for name in by_name:
+                _crosses(axes, places[name], height, styles[name].color)
     name = metric.replace("_", " ")
     return _Drawing(
         f"{metric}_by_{x_name}",
         f"{name[0].upper()}{name[1:]} against {X_WORDS[x_name]}",
-        _curve_caption(every, metric, x_name),
+        _curve_caption(every, metric, x_name, any(places.values())),
         stack.figure,
     )
 
 
-def _curve_caption(every: list[curves.Curve], metric: str, x_name: str) -> str:
+def _diverged_note(of: results.Results, name: str) -> str:
+    note = words.diverged_of(of.of(name).variant)
+    return f" – {note}" if note else ""
+
+
+def _curve_caption(every: list[curves.Curve], metric: str, x_name: str, diverged: bool) -> str:
     seeds = sorted({curve.seeds for curve in every})
     parts = []
     if metric == "train_loss":
@@ -487,8 +590,10 @@ def _curve_caption(every: list[curves.Curve], metric: str, x_name: str) -> str:
             "Seeds reach a point at different times: each keeps its last value until the next one, and "
             "to the end once it has ended."
         )
-    if any(not np.isfinite(curve.mean).all() for curve in every):
-        parts.append("A line has a gap where a seed's loss is no finite number.")
+    if diverged:
+        parts.append(
+            f"Crosses at the edge: where runs diverged. {DIVERGED_CAPTION} The lines are those of the other runs."
+        )
     if x_name == "seconds":
         parts.append("An evaluation stands at the time when its result was known.")
     return " ".join(parts)
@@ -506,31 +611,44 @@ def _big_number(value: float, _) -> str:
 
 
 def _axis_metrics(of: results.Results) -> list[str]:
-    keys = ["test_accuracy", "test_loss", "examples_per_second"]
-    keys += [f"{what}_to_{kind}" for kind in of.experiment.target for what in ("seconds", "epochs")]
+    headline = sentences.headline_metric(of)
+    keys = ([headline.key] if headline is not None else []) + ["examples_per_second"]
+    keys += [_key_to(of, kind) for kind in of.experiment.target]
     return [key for key in keys if of.metric(key) is not None]
 
 
+def _key_to(of: results.Results, kind: str) -> str:
+    """Time where there is one, else epochs."""
+    return f"seconds_to_{kind}" if of.metric(f"seconds_to_{kind}") is not None else f"epochs_to_{kind}"
+
+
 def _label(metric: results.Metric) -> str:
-    unit = "%" if metric.unit == "share" else metric.unit
+    unit = UNIT_WORDS.get(metric.unit, metric.unit)
     return metric.label + (f" ({unit})" if unit and unit != metric.label.split()[0] else "")
 
 
 def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_Drawing]:
     metric = of.metric(key)
+    target = results.target_of(key)
     means = {
-        result.variant.name: (
-            result.means[key]
-            # The mean over some of the runs would flatter.
-            if "_to_" not in key or len(result.values[key]) == len(result.variant.finished())
-            else None
-        )
+        # The mean over those that reached it would flatter.
+        result.variant.name: result.means[key] if not target or result.all_reached(target) else None
         for result in of.variants
     }
     present = [means[p.variant] for p in axis.points if means[p.variant] is not None]
     if not present or (key == "test_accuracy" and not any(mean.mean > 0 for mean in present)):
         return None
-    lines = [line for line in axis.lines() if any(means[p.variant] for p in axis.of_line(line))]
+    at_edge = {  # Without a place on the scale.
+        result.variant.name
+        for result in of.variants
+        if means[result.variant.name] is None
+        and (result.all_diverged() or (target and result.variant.ended()))
+    }
+    lines = [
+        line
+        for line in axis.lines()
+        if any(means[p.variant] is not None or p.variant in at_edge for p in axis.of_line(line))
+    ]
     chunks = [lines[i : i + CURVES_MAX] for i in range(0, len(lines), CURVES_MAX)]
     order = sorted({(point.number, point.label) for point in axis.points})
     places = {place: i for i, place in enumerate(order)}
@@ -541,8 +659,9 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
         [[(line, style_of[line]) for line in chunk] if len(lines) > 1 else [] for chunk in chunks],
     )
     scale = _scale(key, [[mean.mean for mean in present]], _label(metric))
-    missing = False
+    partly = False
     for axes, chunk in zip(stack.axes, chunks):
+        crosses: list[tuple[float, str]] = []
         for index, line in enumerate(chunk):
             style = style_of[line]
             shift = (index - (len(chunk) - 1) / 2) * min(0.16, 0.6 / len(chunk))
@@ -563,46 +682,49 @@ def _along_axis(of: results.Results, axis: results.Axis, key: str) -> Optional[_
                 zorder=3,
             )
             axes.vlines(x, scale.place(low), scale.place(high), color=style.color, linewidth=1.4, alpha=0.75)
-            for point in points:
-                result = of.of(point.variant)
-                if means[point.variant] is None and (result.variant.finished() or result.count(load.FAILED)):
-                    missing = True
-                    axes.plot(
-                        [places[point.number, point.label] + shift],
-                        [0.03 if metric.better > 0 else 0.97],
-                        transform=axes.get_xaxis_transform(),
-                        marker="x",
-                        markersize=7,
-                        markeredgewidth=2,
-                        color=style.color,
-                        clip_on=False,
-                        zorder=4,
-                    )
+            some = [i for i, p in enumerate(shown) if of.of(p.variant).variant.diverged()]
+            partly = partly or bool(some)
+            axes.plot(
+                x[some],
+                scale.place(y[some]),
+                linestyle="",
+                marker=style.marker,
+                markersize=6,
+                markerfacecolor=PAPER,
+                markeredgecolor=style.color,
+                zorder=4,
+            )
+            crosses += [
+                (places[p.number, p.label] + shift, style.color) for p in points if p.variant in at_edge
+            ]
         scale.apply(axes, "y")
+        if crosses:
+            height = _edge(axes, metric.better < 0, "not\nreached" if target else "diverged")
+            for x_place, color in crosses:
+                _crosses(axes, [x_place], height, color)
         axes.set_xlim(-0.5, len(order) - 0.5)
         axes.set_xticks(range(len(order)))
         axes.set_xticklabels([label for _, label in order])
-        axes.set_xlabel(_axis_label(axis))
+        axes.set_xlabel(words.field_label(axis.field))
         axes.grid(False, axis="x")
     drawn = [of.of(p.variant) for p in axis.points if means[p.variant] is not None]
     caption = "Means over the seeds." + _span_words(drawn, key)
     caption += " The values of the axis stand at equal distances."
-    if missing:
-        caption += " A cross at the edge: no mean, as "
-        caption += "not every run reached the target." if "_to_" in key else "runs diverged or failed."
-    title = f"{metric.label[0].upper()}{metric.label[1:]} along {axis.field}"
-    if key.startswith("seconds_to_") or key.startswith("epochs_to_"):
-        title += f" ({results.target_texts(of.experiment)[key.split('_to_')[1]]})"
+    if any(p.variant in at_edge for p in axis.points):
+        caption += " A cross at the edge: "
+        caption += (
+            "not every run reached the target." if target else "all of its runs diverged. " + DIVERGED_CAPTION
+        )
+    if partly:
+        caption += " Hollow: some of its runs diverged, and the mean is that of the others, which flatters."
+    notes = {p.variant: words.diverged_of(of.of(p.variant).variant) for p in axis.points}
+    listed = [f"{name} ({note})" for name, note in notes.items() if note]
+    if listed:
+        caption += f" Diverged: {words.names(listed, 12)}."
+    title = f"{metric.label[0].upper()}{metric.label[1:]} by {words.field_name(axis.field)}"
+    if target:
+        title += f" ({results.target_texts(of.experiment)[target]})"
     return _Drawing(f"{key}_along_{_file_name(axis.field)}", title, caption, stack.figure)
-
-
-def _axis_label(axis: results.Axis) -> str:
-    unit = ""
-    if "staleness" in axis.field:
-        unit = " (clocks)"
-    elif axis.field == "replay":
-        unit = ": largest delay (clocks)"
-    return axis.field + unit
 
 
 def _span(result: results.VariantResult, key: str) -> Optional[tuple[float, float]]:
@@ -639,50 +761,14 @@ def _file_name(text: str) -> str:
 # ---- One row for each variant
 
 
-def _final(of: results.Results, key: str, styles: dict[str, Style]) -> Optional[_Drawing]:
-    metric = of.metric(key)
-    if metric is None:
-        return None
-    shown = [result for result in of.variants if result.values[key]]
-    if not shown or (
-        key == "test_accuracy" and not any(v > 0 for r in shown for v in r.values[key].values())
-    ):
-        return None
-    values = [v for result in shown for v in result.values[key].values()]
-    rows = _Rows([result.variant.name for result in shown], 0.34)
-    axes = rows.axes
-    scale = _scale(key, [values], f"final {_label(metric)}")
-    baseline = of.baseline().means[key]
-    if baseline is not None:
-        axes.axvline(scale.place(baseline.mean), color=GREY, linestyle="--", linewidth=1, zorder=1)
-    for row, result in enumerate(shown):
-        style, mean, span = styles[result.variant.name], result.means[key], _span(result, key)
-        own = list(result.values[key].values())
-        axes.plot(scale.place(own), [row + 0.22] * len(own), "o", markersize=3, color=style.color, alpha=0.55)
-        if span is not None:
-            axes.plot(scale.place(span), [row - 0.05] * 2, color=style.color, linewidth=2.2)
-        if mean is not None:
-            axes.plot(scale.place([mean.mean]), [row - 0.05], style.marker, markersize=7, color=style.color)
-    if not scale.log:
-        # Intervals of wild seeds would push all others together.
-        placed = scale.place(values)
-        room = max(np.ptp(placed) * 0.35, 1e-3 * np.abs(placed).max(), 1e-12)
-        axes.set_xlim(placed.min() - room, placed.max() + room)
-        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
-    scale.apply(axes, "x")
-    caption = "Large marks are means over the seeds, small dots single seeds." + _span_words(shown, key)
-    if len(shown) > 1 and baseline is not None:
-        caption += f" Dashed: the mean of the baseline, {of.experiment.baseline}."
-    if any(result.means[key] is None for result in shown):
-        caption += " A variant with a run that diverged has no mean."
-    return _Drawing(f"final_{key}", f"Final {metric.label} of each variant", caption, rows.figure)
-
-
-def _to_target(of: results.Results, kind: str, what: str, styles: dict[str, Style]) -> Optional[_Drawing]:
-    metric = of.metric(f"{what}_to_{kind}")
-    shown = [result for result in of.variants if result.variant.finished()]
-    if what == "seconds":
-        shown = [r for r in shown if any(run.has_wall_time() for run in r.variant.finished())]
+def _to_target(of: results.Results, kind: str, styles: dict[str, Style]) -> Optional[_Drawing]:
+    metric = of.metric(_key_to(of, kind))
+    timed = metric is not None and metric.unit == "s"
+    shown = [result for result in of.variants if result.variant.ended() or result.all_diverged()]
+    if timed:
+        shown = [
+            r for r in shown if r.all_diverged() or any(run.has_wall_time() for run in r.variant.ended())
+        ]
     if metric is None or not any(result.values[metric.key] for result in shown):
         return None
     rows = _Rows([result.variant.name for result in shown], 0.34)
@@ -691,7 +777,7 @@ def _to_target(of: results.Results, kind: str, what: str, styles: dict[str, Styl
     for row, result in enumerate(shown):
         style, mean = styles[result.variant.name], result.means[metric.key]
         span = _span(result, metric.key)
-        reached, of_runs = len(result.values[metric.key]), len(result.variant.finished())
+        reached, of_runs = len(result.values[metric.key]), len(result.variant.ended())
         end = 0.0
         if mean is not None:
             complete = reached == of_runs
@@ -702,14 +788,18 @@ def _to_target(of: results.Results, kind: str, what: str, styles: dict[str, Styl
                 color=style.color,
                 alpha=0.85 if complete else 0.35,
                 hatch=None if complete else "///",
-                edgecolor="white",
+                edgecolor=PAPER,
             )
             end = mean.mean
             if span is not None:
                 end = max(end, min(span[1], longest * 1.3))
-                axes.plot([max(0.0, span[0]), end], [row, row], color="black", linewidth=1.4)
+                axes.plot([max(0.0, span[0]), end], [row, row], color=INK, linewidth=1.4)
         if reached < of_runs:
             text = f"reached by {reached} of {of_runs}" if reached else f"not reached (0 of {of_runs})"
+            if result.all_diverged():
+                text = words.diverged(result.variant)
+            elif result.variant.diverged():
+                text += f", {len(result.variant.diverged())} diverged"
             axes.annotate(
                 text,
                 (end, row),
@@ -720,19 +810,19 @@ def _to_target(of: results.Results, kind: str, what: str, styles: dict[str, Styl
                 fontsize=FONT - 1,
             )
     # Room for the words beside a bar.
-    partly = any(0 < result.reached(kind) < len(result.variant.finished()) for result in shown)
+    partly = any(0 < result.reached(kind) < len(result.variant.ended()) for result in shown)
     axes.set_xlim(0, (longest or 1.0) * (1.8 if partly else 1.3))
     target = results.target_texts(of.experiment)[kind]
-    word = "wall time (s)" if what == "seconds" else "epochs"
+    word = "wall time in seconds" if timed else "epochs"
     axes.set_xlabel(f"{word} until a {target}")
     caption = (
         f"First evaluation with a {target}, or better; nothing is interpolated between evaluations, "
         "so a bar is up to one interval between evaluations too long."
     )
     caption += _span_words(shown, metric.key)
-    if any(0 < r.reached(kind) < len(r.variant.finished()) for r in shown):
+    if partly:
         caption += " Pale and hatched: the mean of the runs that reached it, which flatters."
-    name = "Wall time" if what == "seconds" else "Epochs"
+    name = "Wall time" if timed else "Epochs"
     return _Drawing(f"{metric.key}", f"{name} until a {target}", caption, rows.figure)
 
 
@@ -793,56 +883,14 @@ def _waiting(of: results.Results) -> Optional[_Drawing]:
     return _Drawing("waiting", "Waiting of each worker", caption, rows.figure)
 
 
-def _traffic(of: results.Results) -> Optional[_Drawing]:
-    shown = []
-    for result in of.variants:
-        pairs = [
-            (results.traffic(run, "bytes_pushed"), results.traffic(run, "bytes_pulled"))
-            for run in result.variant.finished()
-        ]
-        pairs = [pair for pair in pairs if math.isfinite(sum(pair))]
-        if pairs:
-            shown.append((result.variant.name, np.mean(pairs, axis=0)))
-    if not shown or not any(pair.sum() > 0 for _, pair in shown):
-        return None
-    rows = _Rows([name for name, _ in shown], 0.34, legend=True)
-    axes = rows.axes
-    for row, (_, (pushed, pulled)) in enumerate(shown):
-        axes.barh(row, pushed, height=0.62, color=COLORS[0])
-        axes.barh(row, pulled, left=pushed, height=0.62, color=COLORS[4])
-    handles = [Patch(color=color) for color in (COLORS[0], COLORS[4])]
-    rows.figure.legend(
-        handles,
-        ["pushed by workers", "pulled by workers"],
-        loc="upper center",
-        ncol=2,
-        frameon=False,
-        handlelength=1,
-    )
-    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
-    axes.xaxis.set_major_formatter(
-        matplotlib.ticker.FuncFormatter(lambda value, _: words.byte_text(value, 0))
-    )
-    axes.set_xlabel("payload for each training example")
-    caption = (
-        "Bytes of gradients or updates pushed and of parameters pulled, first sends only, divided by the "
-        "examples trained on; means over the seeds."
-    )
-    return _Drawing("traffic", "Traffic", caption, rows.figure)
-
-
 # ---- Staleness
 
 
-_STALENESS = {
-    "missed_clocks": "How many clocks of the other workers a gradient missed when it reached its shard: updates "
-    "since the version that it was computed from, of which a clock has as many as there are workers, or one "
-    "where gradients are applied as the mean of a clock.",
-    "missed_updates": "How many updates of the shard a gradient missed when it reached it: those since the "
-    "version that it was computed from.",
-    "lead": "How far a step was ahead of the slowest worker when it read its parameters: its clock less the "
-    "clock that all workers had completed. This is what a bound of staleness bounds.",
-}
+def _staleness_drawn(of: results.Results) -> list[str]:
+    """Of missed updates and missed clocks, which are the same in two units, the finer
+    one as long as each number has a bar of its own."""
+    updates = [len(results.histogram(result.variant.finished(), "missed_updates")) for result in of.variants]
+    return ["missed_updates" if max(updates, default=0) <= BARS_MAX else "missed_clocks", "lead"]
 
 
 def _staleness(of: results.Results, key: str, styles: dict[str, Style]) -> Optional[_Drawing]:
@@ -851,6 +899,8 @@ def _staleness(of: results.Results, key: str, styles: dict[str, Style]) -> Optio
     if not shown:
         return None
     largest = max(max(i for i, count in enumerate(bins) if count) for _, bins in shown)
+    if largest == 0:
+        return None  # The table says it.
     groups = _groups(largest)
     columns = 1 if len(shown) == 1 else 2 if len(shown) <= 6 else 3
     rows = math.ceil(len(shown) / columns)
@@ -879,25 +929,25 @@ def _staleness(of: results.Results, key: str, styles: dict[str, Style]) -> Optio
         axes.tick_params(axis="y", labelsize=FONT - 2)
         axes.set_ylim(bottom=0)
         axes.grid(False, axis="x")
-    words, unit = results.STALENESS[key]
-    axis = f"{words} of a step ({unit})" if key == "lead" else f"{words} of a gradient"
+    name, unit, meaning = results.STALENESS[key]
+    axis = f"{name} of a {'step' if key == 'lead' else 'gradient'} ({unit})"
     counted = "reads" if key == "lead" else "gradients"
     figure.text(0.5, 0.08 / total, axis, ha="center", va="bottom")
     figure.text(0.02, 0.5, f"share of the {counted} (%)", rotation=90, va="center", ha="left")
     caption = (
-        f"{_STALENESS[key]} Over all shards and seeds; p50 and p99 are percentiles. The heights have scales "
+        f"{name.capitalize()}: {meaning} Over all shards and seeds; p50 and p99 are percentiles. The heights have scales "
         "of their own."
     )
     if any(low != high for low, high in groups):
         caption += " A bar counts the values above the bar to its left, up to its number."
     if largest >= 1023:
         caption += " The last bar holds everything beyond as well."
-    return _Drawing(key, f"Staleness: {words}", caption, figure)
+    return _Drawing(key, f"Staleness: {name}", caption, figure)
 
 
 def _groups(largest: int) -> list[tuple[int, int]]:
     """Bars: first and last value of each. Single values as long as that can be read."""
-    if largest <= 24:
+    if largest < BARS_MAX:
         return [(value, value) for value in range(max(largest, 3) + 1)]
     groups = [(0, 0), (1, 1), (2, 2)]
     while groups[-1][1] < largest:

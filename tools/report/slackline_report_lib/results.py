@@ -1,6 +1,10 @@
 """What the report says in numbers: a value of each metric for each run, its mean
 and interval for each variant, the comparison with the baseline, the course along
 each axis with numbers; and the files that hold them.
+
+A run that has diverged has no values. It is counted beside the mean of the others,
+and never reaches a target; a variant that has one is not compared in what the
+others reached, as they are a selection.
 """
 
 import csv
@@ -15,6 +19,9 @@ from typing import Callable, Optional
 from . import files, load, statistics
 
 Value = Optional[float]  # None: the run has none, or it is no finite number.
+
+# Metrics that a run has whatever it learns.
+SPEEDS = ("wall_seconds", "examples_per_second")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +52,20 @@ class Comparison:
 @dataclasses.dataclass
 class VariantResult:
     variant: load.Variant
-    values: dict[str, dict[int, float]]  # By metric and seed, finite ones only.
+    values: dict[str, dict[int, float]]  # By metric and seed of a finished run; finite ones only.
     means: dict[str, Optional[statistics.Mean]]
-    # Finished runs whose final loss is no finite number.
-    diverged: list[int]
     compared: dict[str, Comparison]  # With the baseline; empty for itself.
 
     def reached(self, target: str) -> int:
         return len(self.values[f"epochs_to_{target}"])
+
+    def all_reached(self, target: str) -> bool:
+        return 0 < self.reached(target) == len(self.variant.ended())
+
+    def all_diverged(self) -> bool:
+        """Of those that ended, or of all that were tried. Then no metric has a mean."""
+        some = bool(self.variant.diverged()) or self.variant.all_tries_diverged
+        return some and not self.variant.finished()
 
     def count(self, state: str) -> int:
         return sum(run.state == state for run in self.variant.runs)
@@ -102,7 +115,7 @@ class Results:
 def compute(experiment: load.Experiment) -> Results:
     metrics = [
         metric
-        for metric in _metrics(experiment.target)
+        for metric in all_metrics(experiment.target)
         if any(math.isfinite(metric.of(run)) for variant in experiment.variants for run in variant.finished())
         # Whether a target was reached is told even if none did.
         or metric.key.startswith("epochs_to_")
@@ -116,6 +129,11 @@ def compute(experiment: load.Experiment) -> Results:
                 if comparison is not None:
                     result.compared[metric.key] = comparison
     return Results(experiment, metrics, variants, _axes(experiment, metrics, variants))
+
+
+def target_of(key: str) -> str:
+    """Which of load.TARGET_KINDS a metric is the way to; empty: it is none."""
+    return key.partition("_to_")[2]
 
 
 def target_texts(experiment: load.Experiment) -> dict[str, str]:
@@ -166,11 +184,27 @@ def waiting_shares(run: load.Run) -> dict[int, float]:
     return shares
 
 
-# As docs/modes.md defines them: of each, its words and its unit.
+# As docs/modes.md defines them: of each, its words, its unit, and what it means.
 STALENESS = {
-    "missed_clocks": ("missed clocks", "clocks"),
-    "missed_updates": ("missed updates", "updates"),
-    "lead": ("lead", "clocks"),
+    "missed_clocks": (
+        "missed clocks",
+        "clocks",
+        "how many clocks of the other workers a gradient missed when it reached its shard: updates since the version "
+        "that it was computed from, of which a clock has as many as there are workers, or one where gradients are "
+        "applied as the mean of a clock.",
+    ),
+    "missed_updates": (
+        "missed updates",
+        "updates",
+        "how many updates of the shard a gradient missed when it reached it: those since the version that it was "
+        "computed from.",
+    ),
+    "lead": (
+        "lead",
+        "clocks",
+        "how far a step was ahead of the slowest worker when it read its parameters: its clock less the clock that "
+        "all workers had completed. This is what a bound of staleness bounds.",
+    ),
 }
 
 
@@ -201,18 +235,22 @@ def _of_staleness(metric: Metric) -> bool:
 
 
 def write(results: Results, folder: pathlib.Path) -> None:
-    """results.json, results.csv, runs.csv and metrics.csv."""
+    """results.json, results.csv, runs.csv, metrics.csv, and with a search of values tune.csv."""
     folder.mkdir(parents=True, exist_ok=True)
     files.write_text(folder / "results.json", json.dumps(_as_json(results), indent=2) + "\n")
     files.write_text(folder / "results.csv", _csv(_result_rows(results)))
     files.write_text(folder / "runs.csv", _csv(_run_rows(results)))
     files.write_text(folder / "metrics.csv", _csv(_metric_rows(results.experiment)))
+    if results.experiment.tune is not None:
+        files.write_text(folder / "tune.csv", _csv(_tune_rows(results.experiment.tune)))
 
 
 # ---- Metrics of a run
 
 
-def _metrics(target: dict[str, float]) -> list[Metric]:
+def all_metrics(target: dict[str, float]) -> list[Metric]:
+    """Whether or not a run has them."""
+
     def summary(key: str) -> Callable[[load.Run], float]:
         return lambda run: load.number(run.summary.get(key))
 
@@ -241,12 +279,14 @@ def _metrics(target: dict[str, float]) -> list[Metric]:
     metrics += [
         Metric("steps", "steps per worker", "", 0, summary("steps"), False),
         Metric("bytes_per_example", "traffic", "bytes/example", -1, _bytes_per_example, False),
+        Metric("bytes_pushed_per_example", "pushed", "bytes/example", -1, _traffic("bytes_pushed"), False),
+        Metric("bytes_pulled_per_example", "pulled", "bytes/example", -1, _traffic("bytes_pulled"), False),
         Metric("wait_share", "waiting", "share", -1, _wait_share, False),
         Metric("dropped", "gradients dropped", "", 0, summary("dropped"), False),
     ]
     return metrics + [
         Metric(f"{key}_{name}", f"{words} {name}", unit, 0, percentile(key, name), False)
-        for key, (words, unit) in STALENESS.items()
+        for key, (words, unit, _) in STALENESS.items()
         for name in ("p50", "p99", "max")
     ]
 
@@ -271,17 +311,21 @@ def _examples_to(kind: str, target: float) -> Callable[[load.Run], float]:
     return lambda run: _epochs_to(kind, target)(run) * run.examples_per_epoch()
 
 
-def traffic(run: load.Run, key: str) -> float:
+def _traffic(key: str) -> Callable[[load.Run], float]:
     """Bytes per example in one direction ("bytes_pushed" or "bytes_pulled"). NaN
     for a replay, whose pushes cross no network."""
-    examples = run.examples_trained()
-    if not run.has_wall_time() or not examples > 0:
-        return math.nan
-    return load.number(run.summary.get(key)) / examples
+
+    def of(run: load.Run) -> float:
+        examples = run.examples_trained()
+        if not run.has_wall_time() or not examples > 0:
+            return math.nan
+        return load.number(run.summary.get(key)) / examples
+
+    return of
 
 
 def _bytes_per_example(run: load.Run) -> float:
-    return traffic(run, "bytes_pushed") + traffic(run, "bytes_pulled")
+    return _traffic("bytes_pushed")(run) + _traffic("bytes_pulled")(run)
 
 
 def _wait_share(run: load.Run) -> float:
@@ -294,45 +338,36 @@ def _wait_share(run: load.Run) -> float:
 
 def _variant_result(variant: load.Variant, metrics: list[Metric]) -> VariantResult:
     values: dict[str, dict[int, float]] = {}
-    diverged = [
-        run.seed
-        for run in variant.finished()
-        # What was not measured is left out of a summary.
-        if any(not math.isfinite(load.number(run.summary.get(loss, 0))) for loss in ("test_loss", "train_loss"))
-    ]
     means = {}
     for metric in metrics:
         by_seed = {run.seed: metric.of(run) for run in variant.finished()}
         values[metric.key] = {s: value for s, value in by_seed.items() if math.isfinite(value)}
-        # The mean loss of the runs that did not diverge would flatter the variant.
-        flatters = metric.key in ("test_loss", "train_loss") and diverged
-        means[metric.key] = (
-            None if flatters else statistics.mean_with_interval(list(values[metric.key].values()))
-        )
-    return VariantResult(variant, values, means, diverged, {})
+        means[metric.key] = statistics.mean_with_interval(list(values[metric.key].values()))
+    return VariantResult(variant, values, means, {})
 
 
 def _compare(
     others: list[VariantResult], baseline: VariantResult, metric: Metric
 ) -> list[Optional[Comparison]]:
-    """With `baseline`, in the order of `others`. Times to a target are compared
-    only where every finished run of both sides reached it: the others' times are
-    not known, and leaving them out would flatter."""
+    """With `baseline`, in the order of `others`. What runs reached is compared only
+    where no run of both sides diverged, and times to a target where all of them
+    reached it: leaving the others out would flatter."""
     key = metric.key
     found: list[Optional[statistics.Difference]] = []
     for result in others:
-        complete = True
-        if re.match("(seconds|epochs)_to_", key):
-            complete = all(
-                len(side.values[key]) == len(side.variant.finished()) for side in (result, baseline)
-            )
-        if key in ("test_loss", "train_loss"):
-            complete = not (result.diverged or baseline.diverged)
+        sides = (result, baseline)
+        complete = key in SPEEDS or not any(side.variant.diverged() for side in sides)
+        if target_of(key):
+            complete = all(len(side.values[key]) == len(side.variant.ended()) for side in sides)
         found.append(statistics.compare(result.values[key], baseline.values[key]) if complete else None)
     tested = [i for i, one in enumerate(found) if one is not None and one.p_value is not None]
     corrected = dict(zip(tested, statistics.holm([found[i].p_value for i in tested])))
     return [
-        Comparison(one, corrected.get(i), statistics.detectable(one, len(tested))) if one is not None else None
+        (
+            Comparison(one, corrected.get(i), statistics.detectable(one, len(tested)))
+            if one is not None
+            else None
+        )
         for i, one in enumerate(found)
     ]
 
@@ -488,7 +523,10 @@ def _as_json(results: Results) -> dict:
                 "failed": result.count(load.FAILED),
                 "to_do": result.count(load.TO_DO),
                 "damaged": result.count(load.DAMAGED),
-                "diverged_seeds": result.diverged,
+                "diverged": result.count(load.DIVERGED),
+                "not_tuned": result.count(load.NOT_TUNED),
+                # By seed; null: the step is not known.
+                "diverged_at_step": {str(r.seed): r.diverged_at_step for r in result.variant.diverged()},
                 "reached_target": {kind: result.reached(kind) for kind in experiment.target},
                 "staleness": {
                     key: dict(zip(("p50", "p99", "max"), staleness(result, key) or (None, None, None)))
@@ -528,6 +566,7 @@ def _as_json(results: Results) -> dict:
             }
             for axis in results.axes
         ],
+        "tune": dataclasses.asdict(experiment.tune) if experiment.tune is not None else None,
         "problems": experiment.problems,
     }
 
@@ -540,9 +579,10 @@ def _result_rows(results: Results) -> list[dict]:
         row["replay"] = result.variant.replay
         row.update({field: result.variant.axes.get(field, "") for field in fields})
         row["runs"] = len(result.variant.runs)
-        for state in (load.FINISHED, load.FAILED, load.TO_DO, load.DAMAGED):
+        for state in (load.FINISHED, load.FAILED, load.TO_DO, load.DAMAGED, load.NOT_TUNED, load.DIVERGED):
             row[state.replace(" ", "_")] = result.count(state)
-        row["diverged"] = len(result.diverged)
+        steps = [run.diverged_at_step for run in result.variant.diverged()]
+        row["diverged_at_steps"] = " ".join(str(step) for step in steps if step is not None)
         for kind in results.experiment.target:
             row[f"reached_{kind}"] = result.reached(kind)
         for key in STALENESS:
@@ -574,6 +614,7 @@ def _run_rows(results: Results) -> list[dict]:
     for result in results.variants:
         for run in result.variant.runs:
             row: dict = {"variant": run.variant, "seed": run.seed, "state": run.state}
+            row["diverged_at_step"] = run.diverged_at_step
             row.update({"error": run.error, "folder": run.folder, "commit": run.commit})
             for metric in results.metrics:
                 row[metric.key] = result.values[metric.key].get(run.seed)
@@ -593,6 +634,19 @@ def _metric_rows(experiment: load.Experiment) -> list[dict]:
             for name, value in dataclasses.asdict(record).items():
                 row[name] = None if isinstance(value, float) and not math.isfinite(value) else value
             row["examples"] = record.epoch * scale if math.isfinite(record.epoch * scale) else None
+            rows.append(row)
+    return rows
+
+
+def _tune_rows(tune: load.Tune) -> list[dict]:
+    rows = []
+    for tuned in tune.variants:
+        for trial in tuned.tried:
+            row: dict = {"variant": tuned.variant}
+            row.update({field: trial.values.get(field) for field in tune.fields})
+            row.update({tune.measure: trial.result, "runs": len(trial.runs), "diverged": trial.diverged})
+            row["chosen"] = int(trial.values == tuned.chosen)
+            row["chosen_at_edge"] = int(trial.values == tuned.chosen and tuned.at_edge)
             rows.append(row)
     return rows
 

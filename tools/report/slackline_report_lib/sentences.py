@@ -1,6 +1,7 @@
-"""The summary in plain words. Every sentence is made from the numbers: what is
+"""What came out in plain words. Every sentence is made from the numbers: what is
 not in them is not said, and what a test does not show is called noise."""
 
+import math
 from typing import Optional
 
 from . import load, results, statistics, words
@@ -8,7 +9,157 @@ from . import load, results, statistics, words
 REASON_MAX = 160  # Characters of why a run failed.
 
 
-def summary(of: results.Results) -> list[str]:
+def opening(of: results.Results) -> list[str]:
+    """For a reader who knows nothing of this project: what was asked, what was
+    compared, what came out, how sure that is, and what it cost. A sentence for each;
+    that of which nothing is known is left out."""
+    headline = headline_metric(of)
+    told = [_asked(of, headline), _compared(of)]
+    if headline is not None and _measured(of, headline.key):
+        told += [_came_out(of, headline), _how_sure(of, headline)]
+    elif any(result.all_diverged() for result in of.variants):
+        told.append("All runs that have ended diverged: the loss grew until it was no number any more.")
+    else:
+        told.append("No run has been finished, so there is nothing to compare yet.")
+    told.append(_cost(of))
+    return [text for text in told if text]
+
+
+def _asked(of: results.Results, headline: Optional[results.Metric]) -> str:
+    if of.experiment.question:
+        return "The question: " + " ".join(of.experiment.question)
+    what = (
+        "how well the trained model does"
+        if headline is None
+        else f"the {headline.label} of the trained model"
+    )
+    fields = list(
+        dict.fromkeys(field for v in of.experiment.variants for field in v.axes if field != "variant")
+    )
+    if not fields:
+        return f"The question: which of these ways to train is best for {what}?"
+    named = words.names([f"the {words.field_name(field)}" for field in fields])
+    return f"The question: what {'does' if len(fields) == 1 else 'do'} {named} change in {what}?"
+
+
+def _compared(of: results.Results) -> str:
+    sizes = {run.examples_per_epoch() for run in of.experiment.runs()}
+    known = {round(size) for size in sizes if size > 0}
+    examples = f" on {words.count(known.pop())} examples" if len(known) == 1 else ""
+    text = f"A model was trained{examples} in {words.times(len(of.variants), 'way')} (variants: "
+    text += words.names([result.variant.name for result in of.variants])
+    if len(of.variants) > 1:
+        text += f"; {of.experiment.baseline} is the baseline that the others are held against"
+    seeds = len(of.experiment.seeds)
+    text += f"), {'each ' if len(of.variants) > 1 else ''}from {words.times(seeds, 'random start')} (seeds)"
+    if of.experiment.tune is not None:
+        fields = words.names([f"the {words.field_name(field)}" for field in of.experiment.tune.fields])
+        text += f", with {fields} that had done best for the variant in a search with other seeds"
+    return text + "."
+
+
+def _came_out(of: results.Results, metric: results.Metric) -> str:
+    what = (
+        "share of test examples that the model gets right (test accuracy)"
+        if metric.key == "test_accuracy"
+        else f"error of the model ({metric.label}; smaller is better)"
+    )
+    measured = _measured(of, metric.key)
+    points = [p for p in of.axes[0].points if of.of(p.variant) in measured] if _is_one_line(of) else []
+    if len(measured) == 1:
+        own = words.value(metric, measured[0].means[metric.key].mean)
+        text = f"The mean {what} of {measured[0].variant.name} was {own}"
+    elif points:
+        field = of.axes[0].field
+        ends = [words.value(metric, of.of(p.variant).means[metric.key].mean) for p in (points[0], points[-1])]
+        text = (
+            f"With a {words.field_name(field)} of {words.field_value(field, points[0].label)} the mean {what} was {ends[0]}, "
+            f"with one of {words.field_value(field, points[-1].label)} it was {ends[1]}"
+        )
+    else:
+        best, baseline = _best(of, metric), of.baseline()
+        last = min(measured, key=lambda r: metric.better * r.means[metric.key].mean)
+        other = baseline if baseline in measured and baseline is not best else last
+        text = (
+            f"{_named(of, best)} had the {'largest' if metric.better > 0 else 'smallest'} mean {what}, "
+            f"{words.value(metric, best.means[metric.key].mean)}; {_named(of, other)} had "
+            f"{words.value(metric, other.means[metric.key].mean)}"
+        )
+    text = text[0].upper() + text[1:]
+    runs = _to_be_made(of)
+    diverged = [run for run in runs if run.state == load.DIVERGED]
+    if not diverged:
+        return text + "."
+    lost = [result.variant.name for result in of.variants if result.all_diverged()]
+    text += f"; {len(diverged)} of {words.times(len(runs), 'run')} diverged"
+    return (
+        text
+        + (f", all of {words.names(lost)}" if lost else "")
+        + ": the loss grew until it was no number any more."
+    )
+
+
+def _to_be_made(of: results.Results) -> list[load.Run]:
+    return [run for run in of.experiment.runs() if run.state != load.NOT_TUNED]
+
+
+def _named(of: results.Results, result: results.VariantResult) -> str:
+    return f"{'the baseline' if result is of.baseline() else 'variant'} {result.variant.name}"
+
+
+def _how_sure(of: results.Results, metric: results.Metric) -> str:
+    if max(len(result.variant.finished()) for result in of.variants) < statistics.SEEDS_MIN:
+        return (
+            f"That is not sure at all: with fewer than {statistics.SEEDS_MIN} runs of each variant nobody can tell a "
+            "difference from chance."
+        )
+    compared = [result for result in of.variants if metric.key in result.compared]
+    tested = [result for result in compared if result.compared[metric.key].p_holm is not None]
+    if not tested:
+        return (
+            ""
+            if len(of.variants) == 1
+            else "How sure that is cannot be told: no variant could be compared by a test."
+        )
+    beyond = [result for result in tested if result.compared[metric.key].significant()]
+    rest = [result.compared[metric.key].detectable for result in tested if result not in beyond]
+    sizes = [size for size in rest if size is not None]
+    own = "from the baseline" if len(tested) > 1 else f"of {tested[0].variant.name} from the baseline"
+    chance = "beyond what chance explains (p at most 0.05)"
+    missed = f"below {words.size(metric, max(sizes))} would often have been missed" if sizes else ""
+    if not beyond:
+        return f"No difference {own} is {chance}" + (
+            f"; one {missed}, so they need not be the same." if missed else "."
+        )
+    if len(tested) == 1:
+        return f"The difference {own} is {chance}."
+    text = f"{len(beyond)} of {len(tested)} differences {own} {'are' if len(beyond) > 1 else 'is'} {chance}"
+    return text + (f"; of the others, one {missed}." if missed else ".")
+
+
+def _cost(of: results.Results) -> str:
+    runs = _to_be_made(of)
+    seconds = [run.elapsed_seconds for run in runs if math.isfinite(run.elapsed_seconds)]
+    if not seconds:
+        return ""
+    done = sum(run.state in (load.FINISHED, load.DIVERGED) for run in runs)
+    text = "" if done == len(runs) else f"So far {done} of {words.times(len(runs), 'run')} are done; "
+    text += f"the {words.times(len(seconds), 'run')} together took {words.duration(sum(seconds))}"
+    text = text[0].upper() + text[1:]
+    cpus = load.number(of.experiment.machine.get("cpus"))
+    if cpus > 0:
+        text += f" on one machine with {words.times(int(cpus), 'processor')}"
+    if len(seconds) > 1:
+        low, high = words.duration(min(seconds)), words.duration(max(seconds))
+        text += f", {low if low == high else f'{low} to {high}'} each"
+    tune = of.experiment.tune
+    if tune is not None and tune.elapsed_seconds > 0:
+        text += f"; the search before them took {words.duration(tune.elapsed_seconds)}"
+    return text + "."
+
+
+def findings(of: results.Results) -> list[str]:
+    """All that the numbers say, for those who want to know it exactly."""
     sentences = [_coverage(of)]
     sentences += _not_comparable(of)
     headline = headline_metric(of)
@@ -24,6 +175,7 @@ def summary(of: results.Results) -> list[str]:
         sentences += _target(of, kind)
     sentences += _speed(of)
     sentences += _divergence(of)
+    sentences += of_search(of)
     sentences += _failures(of)
     return sentences
 
@@ -46,7 +198,9 @@ def headline_metric(of: results.Results) -> Optional[results.Metric]:
 
 def tests_used(of: results.Results) -> list[str]:
     """How the comparisons with the baseline were made, in words."""
-    kinds = sorted({one.difference.test for v in of.variants for one in v.compared.values()})
+    kinds = sorted(
+        {one.difference.test for v in of.variants for one in v.compared.values()} - {statistics.EQUAL}
+    )
     named = {
         "paired t": "paired t test over the common seeds",
         "Welch": "Welch's t test, as the two sides have different seeds",
@@ -63,9 +217,11 @@ def _coverage(of: results.Results) -> str:
         f"{finished} of {words.times(len(runs), 'run')} finished"
     )
     for state, word in (
+        (load.DIVERGED, "diverged"),
         (load.FAILED, "failed"),
         (load.DAMAGED, "left damaged files"),
         (load.TO_DO, "still to do"),
+        (load.NOT_TUNED, "not made, as no value of the search was good"),
     ):
         count = sum(run.state == state for run in runs)
         if count:
@@ -95,9 +251,18 @@ def _measured(of: results.Results, key: str) -> list[results.VariantResult]:
     return [result for result in of.variants if result.means.get(key) is not None]
 
 
+def _best(of: results.Results, metric: results.Metric) -> results.VariantResult:
+    """Of those with a mean, and without a run that diverged where there are such."""
+    measured = _measured(of, metric.key)
+    steady = [result for result in measured if not result.variant.diverged()]
+    return max(steady or measured, key=lambda result: metric.better * result.means[metric.key].mean)
+
+
 def _with_interval(metric: results.Metric, mean: statistics.Mean) -> str:
     if mean.low is None:
         return words.value(metric, mean.mean)
+    if mean.equal():
+        return f"{words.value(metric, mean.mean)}, {words.EQUAL}"
     low, high = mean.low, mean.high
     if metric.unit == "share":  # An interval of Student's knows no bounds.
         low, high = max(0.0, low), min(1.0, high)
@@ -111,7 +276,7 @@ def _against_baseline(of: results.Results, metric: results.Metric) -> list[str]:
     measured = _measured(of, metric.key)
     if not measured:
         return [f"No variant has a final {metric.label}."]
-    best = max(measured, key=lambda result: metric.better * result.means[metric.key].mean)
+    best = _best(of, metric)
     word = "Highest" if metric.better > 0 else "Lowest"
     baseline = of.baseline()
     sentence = (
@@ -131,8 +296,7 @@ def _against_baseline(of: results.Results, metric: results.Metric) -> list[str]:
     groups: dict[str, list[results.VariantResult]] = {"better": [], "worse": [], "open": [], "noise": []}
     for result in measured:
         one = result.compared.get(metric.key)
-        # What diverged has a sentence of its own.
-        if one is None or one.p_holm is None or result.diverged:
+        if one is None or one.p_holm is None:
             continue
         if one.significant_alone():
             groups["open"].append(result)
@@ -165,7 +329,8 @@ def _against_baseline(of: results.Results, metric: results.Metric) -> list[str]:
         )
     if groups["noise"]:
         listed = [
-            result.variant.name + _could_find(metric, result.compared[metric.key]) for result in groups["noise"]
+            result.variant.name + _could_find(metric, result.compared[metric.key])
+            for result in groups["noise"]
         ]
         sentences.append(
             f"No difference from the baseline in {metric.label} was found for {words.names(listed)}. That "
@@ -184,23 +349,24 @@ def _difference_text(metric: results.Metric, result: results.VariantResult) -> s
 
 def _along(of: results.Results, axis: results.Axis, line: str, metric: results.Metric) -> list[str]:
     points = [point for point in axis.of_line(line) if of.of(point.variant).means.get(metric.key) is not None]
-    if len(points) < 2 or points[0] is not axis.of_line(line)[0]:
+    if not points or points[0] is not axis.of_line(line)[0]:
         return []
     compared = axis.compared[line, metric.key]
-    where = f"Along {axis.field}" + (f" ({line})" if len(axis.lines()) > 1 else "")
+    diverged = [p for p in axis.of_line(line) if words.diverged_of(of.of(p.variant).variant)]
+    where = f"Along {words.field_name(axis.field)}" + (f" ({line})" if len(axis.lines()) > 1 else "")
     first = points[0]
     tested = [p for p in points[1:] if p.variant in compared and compared[p.variant].p_holm is not None]
-    if not tested:
+    if not tested and not diverged:
+        if len(points) < 2:
+            return []
         ends = [words.value(metric, of.of(p.variant).means[metric.key].mean) for p in (first, points[-1])]
         return [
             f"{where}, mean {metric.label} goes from {ends[0]} at {first.label} to {ends[1]} at "
             f"{points[-1].label}; there is no test."
         ]
-    diverged = [p for p in points[1:] if of.of(p.variant).diverged]
-    steady = [p for p in tested if p not in diverged]
     found: dict[str, list[results.AxisPoint]] = {"worse": [], "better": []}
     undecided, rest = [], []
-    for point in steady:
+    for point in tested:
         one = compared[point.variant]
         if one.significant():
             found["better" if metric.better * one.difference.difference > 0 else "worse"].append(point)
@@ -217,13 +383,19 @@ def _along(of: results.Results, axis: results.Axis, line: str, metric: results.M
             parts.append(f"{word}, beyond noise, than at {first.label}: at {words.names(listed, 12)}")
     if rest:
         sizes = [compared[p.variant].detectable for p in rest if compared[p.variant].detectable is not None]
-        would = f" (one of {words.size(metric, max(sizes))} would have been, {statistics.POWER_WORDS})" if sizes else ""
+        would = (
+            f" (one of {words.size(metric, max(sizes))} would have been, {statistics.POWER_WORDS})"
+            if sizes
+            else ""
+        )
         parts.append(f"no difference from {first.label} was found at {_labels(rest)}{would}")
-    text = f"{where}, {metric.label}: " + "; ".join(parts or [f"compared with that at {first.label}"])
+    own = words.value(metric, of.of(first.variant).means[metric.key].mean)
+    text = f"{where}, {metric.label}: " + "; ".join(parts or [f"{own} at {first.label}"])
     if undecided:
         text += f"; undecided, after the correction for {len(tested)} comparisons, at {_labels(undecided)}"
     if diverged:
-        text += f"; runs diverged at {_labels(diverged)}"
+        listed = [f"{p.label} ({_share_diverged(of.of(p.variant))})" for p in diverged]
+        text += f"; runs diverged at {words.names(listed, 12)}"
     # The mean of those that are left may flatter.
     failed = [p for p in axis.of_line(line) if of.of(p.variant).count(load.FAILED)]
     if failed:
@@ -239,10 +411,10 @@ def _target(of: results.Results, kind: str) -> list[str]:
     target = results.target_texts(of.experiment)[kind]
     timed = of.metric(f"seconds_to_{kind}")
     metric = timed or of.metric(f"epochs_to_{kind}")
-    finished = [result for result in of.variants if result.variant.finished()]
-    full = [result for result in finished if result.reached(kind) == len(result.variant.finished())]
-    part = [result for result in finished if result not in full and result.reached(kind)]
-    none = [result for result in finished if not result.reached(kind)]
+    ended = [result for result in of.variants if result.variant.ended()]
+    full = [result for result in ended if result.all_reached(kind)]
+    part = [result for result in ended if result not in full and result.reached(kind)]
+    none = [result for result in ended if not result.reached(kind)]
     sentences = []
     measured = [result for result in full if result.means.get(metric.key) is not None]
     if measured:
@@ -262,7 +434,7 @@ def _target(of: results.Results, kind: str) -> list[str]:
         sentences += _other_times(of, metric, [result for result in measured if result is not best])
     if part:
         listed = [
-            f"{result.variant.name} ({result.reached(kind)} of {len(result.variant.finished())})"
+            f"{result.variant.name} ({result.reached(kind)} of {len(result.variant.ended())})"
             for result in part
         ]
         sentences.append(f"Only some runs reached a {target}: {words.names(listed)}.")
@@ -270,7 +442,7 @@ def _target(of: results.Results, kind: str) -> list[str]:
         listed = words.names([result.variant.name for result in none])
         sentences.append(
             f"No variant reached a {target}."
-            if len(none) == len(finished)
+            if len(none) == len(ended)
             else f"A {target} was reached in no run of {listed}."
         )
     return sentences
@@ -356,15 +528,50 @@ def _speed(of: results.Results) -> list[str]:
     return sentences
 
 
+def _share_diverged(result: results.VariantResult) -> str:
+    if result.variant.all_tries_diverged:
+        return "with each value tried"
+    return f"{len(result.variant.diverged())} of {len(result.variant.runs)}"
+
+
 def _divergence(of: results.Results) -> list[str]:
-    diverged = [result for result in of.variants if result.diverged]
-    if not diverged:
+    sentences = []
+    for whole, what in (
+        (True, "No run came to an end without diverging"),
+        (False, "Some runs diverged, and the means are those of the others, which flatters"),
+    ):
+        listed = [
+            f"{result.variant.name} ({words.diverged_of(result.variant)})"
+            for result in of.variants
+            if words.diverged_of(result.variant) and result.all_diverged() == whole
+        ]
+        if listed:
+            sentences.append(f"{what}: {words.names(listed, 12)}.")
+    if sentences:
+        sentences.append(
+            "A run has diverged when its loss or a gradient is no finite number; it reaches no target."
+        )
+    return sentences
+
+
+def of_search(of: results.Results) -> list[str]:
+    """What is to be known before the values that were chosen are relied on."""
+    tune = of.experiment.tune
+    if tune is None:
         return []
-    listed = [
-        f"{result.variant.name} ({len(result.diverged)} of {len(result.variant.finished())} runs)"
-        for result in diverged
-    ]
-    return [f"Diverged, with a final loss that is no finite number: {words.names(listed)}."]
+    reasons = dict.fromkeys(tuned.left_out for tuned in tune.variants if tuned.left_out)
+    told = []
+    for reason in reasons:
+        left_out = [tuned.variant for tuned in tune.variants if tuned.left_out == reason]
+        told.append(f"No run was made of {words.names(left_out, 12)}: {reason.rstrip('.')}.")
+    at_edge = [tuned.variant for tuned in tune.variants if tuned.at_edge]
+    if at_edge:
+        fields = words.names([words.field_name(field) for field in tune.fields])
+        told.append(
+            f"Warning: the chosen {fields} is the smallest or largest that was tried for {words.names(at_edge, 12)}; "
+            "a better one may lie beyond. Try more values there."
+        )
+    return told
 
 
 def _failures(of: results.Results) -> list[str]:
@@ -377,7 +584,7 @@ def _failures(of: results.Results) -> list[str]:
         sentences.append(f"Failed: {run.variant}, seed {run.seed}: {reason}.")
     if len(failed) > 6:
         sentences.append(f"{len(failed) - 6} more runs failed; they are listed under the runs.")
-    lost = [run for run in of.experiment.runs() if run.summary.get("workers_lost")]
+    lost = [run for v in of.variants for run in v.variant.finished() if run.summary.get("workers_lost")]
     if lost:
         listed = words.names([f"{run.variant}, seed {run.seed}" for run in lost])
         sentences.append(f"Finished without some of their workers: {listed}.")

@@ -21,6 +21,7 @@ POWER_WORDS = "four times in five"
 # Of two seeds the spread is hardly known: their intervals are huge or, by chance,
 # tiny, and both mislead.
 SEEDS_MIN = 3
+EQUAL = "equal in every seed"
 TOO_FEW = f"fewer than {SEEDS_MIN} seeds: no test"
 
 
@@ -33,6 +34,10 @@ class Mean:
     standard_deviation: Optional[float]  # With count - 1 in the denominator.
     low: Optional[float]  # Ends of the interval; of fewer than SEEDS_MIN none.
     high: Optional[float]
+
+    def equal(self) -> bool:
+        """All values, up to rounding. Of one value that says nothing."""
+        return self.standard_deviation is not None and _is_zero(self.standard_deviation, [self.mean])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +119,7 @@ def _paired(differences: list[float]) -> Difference:
         return Difference(mean.mean, None, None, None, TOO_FEW)
     if _is_zero(mean.standard_deviation, differences):
         if _is_zero(mean.mean, differences):
-            return Difference(0.0, 0.0, 0.0, 1.0, "equal in every seed")
+            return Difference(0.0, 0.0, 0.0, 1.0, EQUAL)
         return Difference(mean.mean, None, None, None, "no spread over seeds: no test")
     error, degrees = mean.standard_deviation / math.sqrt(mean.count), mean.count - 1
     p_value = float(2 * scipy.stats.t.sf(abs(mean.mean / error), degrees))
