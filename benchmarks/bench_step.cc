@@ -93,7 +93,7 @@ absl::StatusOr<Round> RunAlone(const Options& options) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(go[1]);
     (void)SetComputeThreads(1);
-    const DataSplit data = *LoadData(config.data(), "");
+    const DataSplit data = *LoadData(config.data(), config.model(), "");
     Sampler sampler = *Sampler::Create({.examples = data.train->examples(),
                                         .batch_size = 64,
                                         .rank = Rank{rank},

@@ -85,6 +85,12 @@ void CheckModelAndData(const config::ClusterConfig& config,
     missing("data", "model");
   }
   CheckModelFitsData(config.model(), config.data(), problems);
+  if (config.model().has_linear() &&
+      config.train().stop().has_test_accuracy()) {
+    problems.Add("train.stop.test_accuracy",
+                 "model.linear predicts numbers and has no accuracy; use "
+                 "test_loss");
+  }
 }
 
 void FillParts(config::ClusterConfig* config) {

@@ -40,8 +40,9 @@ absl::Status Work(WorkerPlace& place) {
         "install libopenblas0-pthread",
         blas.name);
   }
-  SL_ASSIGN_OR_RETURN(const DataSplit data,
-                      LoadData(config.data(), place.data_dir()));
+  SL_ASSIGN_OR_RETURN(
+      const DataSplit data,
+      LoadData(config.data(), config.model(), place.data_dir()));
   spdlog::info("data: {}", data.description);
   const bool elastic = config.data().sampling() == config::Data::ELASTIC;
   SL_ASSIGN_OR_RETURN(
@@ -57,7 +58,8 @@ absl::Status Work(WorkerPlace& place) {
                                   data.train->classes(), model_options));
   WorkerPlace::Work work = {.length = {},
                             .batch_size = config.data().batch_size(),
-                            .data = data.description};
+                            .data = data.description,
+                            .data_hash = data.hash};
   if (elastic) {
     const ElasticLength job =
         ElasticLengthOf(config.train(), data.train->examples(),

@@ -12,6 +12,9 @@ namespace slackline {
 // Never 0, and not given to another process start in practice.
 uint64_t RandomToken();
 
+// This program, by the name of its executable file.
+wire::Build ThisBuild();
+
 // The part of a join request that both roles fill in alike, with a new token.
 wire::JoinRequest JoinRequestOf(wire::JoinRequest::Role role, int index,
                                 const std::string& host,

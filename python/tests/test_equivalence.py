@@ -14,7 +14,11 @@ job: "built-in"
 server { host: "127.0.0.1" }
 worker { host: "127.0.0.1" count: 2 }
 model { mlp { hidden: [64, 32] } }
-data { idx { folder: "mnist" } batch_size: 32 }
+data {
+  idx { folder: "mnist" }
+  batch_size: 32
+  normalisation { given { mean: 0.1307 deviation: 0.3081 } }
+}
 optimizer { momentum { learning_rate: 0.05 momentum: 0.9 } }
 train { seed: 3 max_steps: 100 }
 """

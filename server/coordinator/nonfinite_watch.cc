@@ -35,12 +35,13 @@ NonfiniteWatch::News NonfiniteWatch::OnReport(const run::ServerStats& stats,
           sentence, "; it is not applied, and further ones are only counted"));
     } else if (!news.end.has_value()) {
       news.end = JobEndOf(
-          wire::JobEnd::NONFINITE_GRADIENT,
+          wire::JobEnd::DIVERGED,
           absl::StrCat(
               sentence,
               "; it is not in the model; lower the learning rate, look at the "
               "data, or skip such gradients with train { nonfinite: SKIP }"));
       news.end->add_worker(bad.rank());
+      news.end->set_clock(bad.last_clock());
     }
   }
   return news;

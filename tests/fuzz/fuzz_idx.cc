@@ -1,4 +1,5 @@
 // IDX: the images and the labels, plain or gzip, one after the other.
+#include "tests/fuzz/data_split.h"
 #include "tests/fuzz/input.h"
 #include "worker/data/idx.h"
 
@@ -10,6 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto chunk = input.Chunk();
     file->Write(chunk.data(), chunk.size());
   }
-  (void)slackline::ReadIdx({.images = images.path(), .labels = labels.path()});
+  const auto read =
+      slackline::ReadIdx({.images = images.path(), .labels = labels.path()});
+  if (read.ok()) slackline::fuzz::SplitInEveryWay(*read);
   return 0;
 }

@@ -141,6 +141,17 @@ std::string Idx(const std::vector<uint8_t>& header_and_data) {
   return {header_and_data.begin(), header_and_data.end()};
 }
 
+std::string Npy(const std::string& type, const std::string& shape,
+                const std::vector<uint8_t>& numbers) {
+  const std::string header =
+      absl::StrCat("{'descr': '", type,
+                   "', 'fortran_order': False, 'shape': ", shape, ", }\n");
+  return absl::StrCat("\x93NUMPY\1", std::string(1, '\0'),
+                      std::string(1, static_cast<char>(header.size())),
+                      std::string(1, '\0'), header,
+                      std::string(numbers.begin(), numbers.end()));
+}
+
 std::string Gzip(const std::string& bytes) {
   const MemoryFile memory;
   gzFile file = gzopen(memory.path().c_str(), "wb9");
@@ -165,6 +176,21 @@ void AddFiles(Corpus* corpus) {
   const std::string labels = Idx({0, 0, 8, 1, 0, 0, 0, 2, 3, 9});
   corpus->Add("idx", "plain", Chunk(images) + Chunk(labels));
   corpus->Add("idx", "gzip", Chunk(Gzip(images)) + Chunk(Gzip(labels)));
+  const std::string colours =
+      Idx({0, 0, 8, 4, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0,  1,
+           0, 0, 0, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  const std::string integers =
+      Idx({0, 0, 12, 1, 0, 0, 0, 2, 0, 0, 1, 0, 0, 0, 0, 0});
+  corpus->Add("idx", "channels", Chunk(colours) + Chunk(integers));
+  const std::string bytes = Npy("|u1", "(2, 2, 2)", {0, 1, 2, 3, 4, 5, 6, 7});
+  const std::string floats =
+      Npy("<f4", "(2, 1)", {0, 0, 128, 63, 0, 0, 0, 192});
+  const std::string classes = Npy("<i2", "(2,)", {3, 0, 255, 255});
+  corpus->Add("npy", "images", Chunk(bytes) + Chunk(classes));
+  corpus->Add("npy", "floats", Chunk(floats) + Chunk(Gzip(classes)));
+  const std::string csv = "\"a \"\"b\"\"\", y,c\r\n1,2,3\n -1.5e3 ,\"0\",4\n";
+  corpus->Add("csv", "plain", Chunk(csv) + Chunk(csv));
+  corpus->Add("csv", "gzip", Chunk(Gzip(csv)) + Chunk("a,y\n1,0\n"));
   const std::string svm = "+1 1:1 3:0.5\n-1 2:1e-3 123:4\n\n+1\n";
   corpus->Add("libsvm", "plain", svm);
   corpus->Add("libsvm", "gzip", Gzip(svm));

@@ -106,10 +106,12 @@ class OnGpu : public testing::TestWithParam<Case> {
   struct Examples {
     Floats inputs;
     std::vector<int64_t> labels;
+    Floats numbers;  // For linear regression.
     Batch batch() const {
       return {.examples = static_cast<int64_t>(labels.size()),
               .inputs = inputs.data(),
-              .labels = labels.data()};
+              .labels = labels.data(),
+              .numbers = numbers.data()};
     }
   };
   Examples DrawExamples(int64_t count, uint64_t seed) const {
@@ -118,7 +120,9 @@ class OnGpu : public testing::TestWithParam<Case> {
         Draw(static_cast<size_t>(count * GetParam().features), 1, seed);
     Rng rng(seed + 1000);
     for (int64_t i = 0; i < count; ++i)
-      examples.labels.push_back(rng.Between(0, GetParam().classes - 1));
+      examples.labels.push_back(
+          rng.Between(0, std::max<int64_t>(GetParam().classes, 1) - 1));
+    examples.numbers = Draw(static_cast<size_t>(count), 1, seed + 2000);
     return examples;
   }
 
@@ -333,7 +337,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Softmax", "softmax {}", 7, 4, 1e-5},
         Case{"Mlp", "mlp { hidden: 300 hidden: 50 }", 100, 10, 1e-5},
         Case{"Lenet", "lenet {}", 784, 10, 1e-4},
-        Case{"LogisticWithPenalty", "logistic { l2: 0.3 }", 80, 2, 1e-5}),
+        Case{"LogisticWithPenalty", "logistic { l2: 0.3 }", 80, 2, 1e-5},
+        Case{"LinearWithPenalty", "linear { l2: 0.3 }", 80, 0, 1e-5}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 }  // namespace

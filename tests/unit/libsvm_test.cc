@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/dataset_rows.h"
 #include "tests/unit/temp_folder.h"
 #include "worker/data/load_data.h"
 
@@ -18,8 +19,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-absl::StatusOr<std::shared_ptr<const Dataset>> Read(const std::string& text,
-                                                    int32_t features = 4) {
+absl::StatusOr<RawData> Read(const std::string& text, int32_t features = 4) {
   const TempFolder folder;
   return ReadLibsvm(folder.Write("data.txt", text), features);
 }
@@ -30,30 +30,81 @@ std::string ErrorOf(const std::string& text) {
   return std::string(data.status().message());
 }
 
-std::vector<int64_t> LabelsOf(const Dataset& data) {
-  std::vector<int64_t> labels;
-  for (int64_t i = 0; i < data.examples(); ++i) labels.push_back(data.label(i));
-  return labels;
+// Both files, for that model.
+absl::StatusOr<DataSplit> Load(const std::string& train,
+                               const std::string& test,
+                               const config::Model& model = {}) {
+  const TempFolder folder;
+  folder.Write("train.txt", train);
+  folder.Write("test.txt", test);
+  config::Data data;
+  data.mutable_libsvm()->set_train("train.txt");
+  data.mutable_libsvm()->set_test("test.txt");
+  data.mutable_libsvm()->set_features(4);
+  return LoadData(data, model, folder.path());
+}
+
+std::string LoadErrorOf(const std::string& train, const std::string& test) {
+  return std::string(Load(train, test).status().message());
 }
 
 TEST(Libsvm, RowsBecomeDenseWithIndicesFromOne) {
-  const auto data = Read("1 1:0.5 4:-2e1\n0\n\n1 2:3 \r\n");
+  const std::string text = "1 1:0.5 4:-2e1\n0\n\n1 2:3 \r\n";
+  const auto data = Load(text, text);
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ((*data)->features(), 4);
-  EXPECT_EQ((*data)->classes(), 2);
-  EXPECT_THAT(LabelsOf(**data), ElementsAre(1, 0, 1));
+  EXPECT_EQ(data->train->features(), 4);
+  EXPECT_EQ(data->train->classes(), 2);
   std::vector<float> inputs(16, 99);
   std::vector<int64_t> labels(4);
-  (*data)->Gather({2, 0, 1, 2}, inputs.data(), labels.data());
+  data->train->Gather({2, 0, 1, 2}, inputs.data(), labels.data());
   EXPECT_THAT(labels, ElementsAre(1, 1, 0, 1));
   EXPECT_THAT(inputs,
               ElementsAre(0, 3, 0, 0, 0.5f, 0, 0, -20, 0, 0, 0, 0, 0, 3, 0, 0));
 }
 
 TEST(Libsvm, SignedLabelsBecomeZeroAndOne) {
-  const auto data = Read("+1 1:1\n-1 1:1\n1 1:1");
+  const auto data = Load("+1 1:1\n-1 1:1\n1 1:1", "-1 1:1");
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_THAT(LabelsOf(**data), ElementsAre(1, 0, 1));
+  EXPECT_THAT(RowsOf(*data->train).labels, ElementsAre(1, 0, 1));
+  EXPECT_THAT(RowsOf(*data->test).labels, ElementsAre(0));
+}
+
+TEST(Libsvm, DistinctLabelsOfTheTrainingDataAreTheClassesInTheirOrder) {
+  const auto data = Load("7 1:1\n-3 1:1\n20 1:1\n7.0 1:2", "20\n-3\n7e0\n");
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->train->classes(), 3);
+  EXPECT_THAT(RowsOf(*data->train).labels, ElementsAre(1, 0, 2, 1));
+  EXPECT_THAT(RowsOf(*data->test).labels, ElementsAre(2, 0, 1));
+}
+
+TEST(Libsvm, TestLabelThatTrainingLacksNamesItsLine) {
+  EXPECT_THAT(LoadErrorOf("1\n2\n5\n", "2\n\n3 1:1\n"),
+              HasSubstr("test.txt:3: label 3 is none of the 3 labels of the "
+                        "training data, 1 to 5"));
+  EXPECT_THAT(LoadErrorOf("-1\n1\n", "0\n"),
+              HasSubstr("test.txt:1: label 0 is none of the 2 labels"));
+}
+
+TEST(Libsvm, LabelsOfOneClassOrNoneAreRefused) {
+  EXPECT_THAT(LoadErrorOf("1 1:1\n1 2:1\n", "1\n"),
+              HasSubstr("all have the label 1; at least two classes"));
+  EXPECT_THAT(LoadErrorOf("1\n2.5 1:1\n", "1\n"),
+              AllOf(HasSubstr("train.txt:2: label 2.5 is no integer"),
+                    HasSubstr("model { linear {} }")));
+}
+
+TEST(Libsvm, LinearRegressionHasRealNumbersAsLabels) {
+  config::Model model;
+  model.mutable_linear();
+  const auto data = Load("1.5 1:1\n-2e3 1:1\n", "0.25\n", model);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->train->classes(), 0);
+  EXPECT_THAT(RowsOf(*data->train).numbers, ElementsAre(1.5f, -2000));
+  EXPECT_THAT(RowsOf(*data->test).numbers, ElementsAre(0.25f));
+  EXPECT_THAT(data->description, HasSubstr("real numbers as labels"));
+  const auto too_large = Load("1.5 1:1\n1e300 1:1\n", "0.25\n", model);
+  EXPECT_THAT(std::string(too_large.status().message()),
+              HasSubstr("train.txt:2: label 1e+300 is too large for a float"));
 }
 
 TEST(Libsvm, GzipReadsAsPlain) {
@@ -64,10 +115,8 @@ TEST(Libsvm, GzipReadsAsPlain) {
   ASSERT_EQ(gzclose(file), Z_OK);
   const auto data = ReadLibsvm(path, 2);
   ASSERT_TRUE(data.ok()) << data.status();
-  std::vector<float> inputs(2);
-  int64_t label = 0;
-  (*data)->Gather({0}, inputs.data(), &label);
-  EXPECT_THAT(inputs, ElementsAre(0, 7));
+  EXPECT_THAT(std::get<SparseRows>(data->inputs).column, ElementsAre(1));
+  EXPECT_THAT(std::get<SparseRows>(data->inputs).value, ElementsAre(7));
 }
 
 TEST(Libsvm, IndexOutOfRangeNamesTheLineAndTheBound) {
@@ -94,17 +143,17 @@ TEST(Libsvm, EntryThatIsNotTwoNumbersIsRefused) {
   }
 }
 
-TEST(Libsvm, OtherLabelsAreRefused) {
-  EXPECT_THAT(ErrorOf("2 1:1"), HasSubstr("label '2' is none of"));
-  EXPECT_THAT(ErrorOf("yes 1:1"), HasSubstr("label 'yes' is none of"));
-  EXPECT_THAT(ErrorOf("1:1"), HasSubstr("label '1:1' is none of"));
-  EXPECT_THAT(ErrorOf("0 1:1\n1 1:1\n-1 1:1"),
-              HasSubstr("data.txt:3: label 0 and label -1 in one file"));
+TEST(Libsvm, LabelsThatAreNoNumbersAreRefused) {
+  for (const char* const label : {"yes", "1:1", "nan", "inf", "1e999"}) {
+    EXPECT_THAT(ErrorOf(std::string("1 1:1\n") + label + " 1:1"),
+                HasSubstr(std::string("data.txt:2: label '") + label +
+                          "' is no finite number"));
+  }
 }
 
 TEST(Libsvm, BinaryRubbishIsShownPrintably) {
   EXPECT_THAT(ErrorOf(std::string("\x01\xff\x00z", 4)),
-              HasSubstr("label '???z' is none of"));
+              HasSubstr("label '???z' is no finite number"));
 }
 
 TEST(Libsvm, EmptyFileIsRefused) {
@@ -119,13 +168,13 @@ TEST(Libsvm, LoadDataNamesTheMissingFile) {
   data.mutable_libsvm()->set_test("test.txt");
   data.mutable_libsvm()->set_features(2);
   folder.Write("train.txt", "1 1:1\n0 2:1\n");
-  auto split = LoadData(data, folder.path());
+  auto split = LoadData(data, {}, folder.path());
   EXPECT_EQ(split.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(
       std::string(split.status().message()),
       AllOf(HasSubstr(folder.File("test.txt")), HasSubstr("--data-dir")));
   folder.Write("test.txt", "1 1:1\n");
-  split = LoadData(data, folder.path());
+  split = LoadData(data, {}, folder.path());
   ASSERT_TRUE(split.ok()) << split.status();
   EXPECT_THAT(
       split->description,
@@ -135,12 +184,12 @@ TEST(Libsvm, LoadDataNamesTheMissingFile) {
 TEST(Libsvm, LoadDataNeedsAFeatureCountAndASource) {
   const TempFolder folder;
   config::Data data;
-  EXPECT_THAT(std::string(LoadData(data, folder.path()).status().message()),
+  EXPECT_THAT(std::string(LoadData(data, {}, folder.path()).status().message()),
               HasSubstr("data: is missing"));
   folder.Write("train.txt", "1 1:1\n");
   data.mutable_libsvm()->set_train("train.txt");
   data.mutable_libsvm()->set_test("train.txt");
-  EXPECT_THAT(std::string(LoadData(data, folder.path()).status().message()),
+  EXPECT_THAT(std::string(LoadData(data, {}, folder.path()).status().message()),
               HasSubstr("data.libsvm.features: is missing"));
 }
 

@@ -34,27 +34,38 @@ config::Model Parse(const std::string& text) {
   return config;
 }
 
+// With classes or with numbers to predict.
 struct Examples {
   std::vector<float> inputs;
   std::vector<int64_t> labels;
-  Batch Part(int64_t begin, int64_t count) const {
-    const int64_t features =
-        static_cast<int64_t>(inputs.size() / labels.size());
-    return {.examples = count,
-            .inputs = inputs.data() + begin * features,
-            .labels = labels.data() + begin};
+  std::vector<float> numbers;
+  int64_t count() const {
+    return static_cast<int64_t>(labels.size() + numbers.size());
   }
-  Batch All() const { return Part(0, static_cast<int64_t>(labels.size())); }
+  Batch Part(int64_t begin, int64_t examples) const {
+    const int64_t features = static_cast<int64_t>(inputs.size()) / count();
+    return {.examples = examples,
+            .inputs = inputs.data() + begin * features,
+            .labels = labels.empty() ? nullptr : labels.data() + begin,
+            .numbers = numbers.empty() ? nullptr : numbers.data() + begin};
+  }
+  Batch All() const { return Part(0, count()); }
 };
 
+// classes 0: with numbers.
 Examples RandomExamples(int64_t count, int64_t features, int64_t classes,
                         uint64_t seed) {
   Rng rng(seed);
   Examples examples;
   for (int64_t i = 0; i < count * features; ++i)
     examples.inputs.push_back(static_cast<float>(rng.Normal()));
-  for (int64_t i = 0; i < count; ++i)
-    examples.labels.push_back(rng.Between(0, classes - 1));
+  for (int64_t i = 0; i < count; ++i) {
+    if (classes > 0) {
+      examples.labels.push_back(rng.Between(0, classes - 1));
+    } else {
+      examples.numbers.push_back(static_cast<float>(rng.Normal()));
+    }
+  }
   return examples;
 }
 
@@ -116,9 +127,13 @@ double CrossEntropy(const Doubles& scores, int64_t label) {
   return std::log(sum);
 }
 
-// Loss of one example.
+// Loss of example `row`.
 double NaiveLoss(const config::Model& config, const std::vector<Doubles>& p,
-                 const Doubles& inputs, int64_t label) {
+                 const Doubles& inputs, const Batch& batch, int64_t row) {
+  if (config.has_linear()) {
+    return std::pow(Linear(p[0], p[1], inputs)[0] - batch.numbers[row], 2) / 2;
+  }
+  const int64_t label = batch.labels[row];
   switch (config.kind_case()) {
     case config::Model::kMlp: {
       Doubles values = inputs;
@@ -148,12 +163,12 @@ double NaiveObjective(const config::Model& config,
   double sum = 0;
   for (int64_t i = 0; i < batch.examples; ++i) {
     const float* const inputs = batch.inputs + i * features;
-    sum += NaiveLoss(config, p, Doubles(inputs, inputs + features),
-                     batch.labels[i]);
+    sum += NaiveLoss(config, p, Doubles(inputs, inputs + features), batch, i);
   }
+  const double l2 =
+      config.has_linear() ? config.linear().l2() : config.logistic().l2();
   double penalty = 0;
-  for (const double weight : p[0])
-    penalty += config.logistic().l2() / 2 * weight * weight;
+  for (const double weight : p[0]) penalty += l2 / 2 * weight * weight;
   return sum / static_cast<double>(batch.examples) + penalty;
 }
 
@@ -382,12 +397,14 @@ TEST_P(EveryModel, EvaluationSumsOverExamples) {
     ASSERT_TRUE(one.ok()) << one.status();
     EXPECT_EQ(one->examples, 1);
     sum.loss_sum += one->loss_sum;
-    sum.correct += one->correct;
+    if (one->correct.has_value())
+      sum.correct = sum.correct.value_or(0) + *one->correct;
   }
   const auto all = model_->Evaluate(examples.All());
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_EQ(all->examples, 6);
   EXPECT_EQ(all->correct, sum.correct);
+  EXPECT_EQ(all->correct.has_value(), GetParam().classes > 0);
   EXPECT_NEAR(all->loss_sum, sum.loss_sum, 1e-4);
 }
 
@@ -396,6 +413,13 @@ TEST_P(EveryModel, BatchThatDoesNotFitIsAnError) {
   const auto ignore = [](int, const Payload&) {};
   EXPECT_EQ(model_->ForwardBackward({}, ignore).status().code(),
             absl::StatusCode::kInvalidArgument);
+  // The other kind of labels.
+  Examples others = examples;
+  others.labels.assign(GetParam().classes > 0 ? 0 : 2, 0);
+  others.numbers.assign(GetParam().classes > 0 ? 2 : 0, 0);
+  EXPECT_EQ(model_->ForwardBackward(others.All(), ignore).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  if (GetParam().classes == 0) return;
   examples.labels[1] = GetParam().classes;
   EXPECT_THAT(
       std::string(
@@ -411,7 +435,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"Mlp", "mlp { hidden: 9 hidden: 5 }", 6, 3},
                     Case{"Lenet", "lenet {}", 784, 10},
                     Case{"Logistic", "logistic {}", 8, 2},
-                    Case{"LogisticWithPenalty", "logistic { l2: 0.3 }", 8, 2}),
+                    Case{"LogisticWithPenalty", "logistic { l2: 0.3 }", 8, 2},
+                    Case{"Linear", "linear {}", 8, 0},
+                    Case{"LinearWithPenalty", "linear { l2: 0.3 }", 8, 0}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 // Two classes, one input; the score of class c is weight c times the input.
@@ -437,6 +463,22 @@ TEST(Logistic, PenaltyLeavesTheBiasAlone) {
   (*model)->parameter(0)[1] = -1;
   (*model)->parameter(1)[0] = 100;
   EXPECT_DOUBLE_EQ((*model)->Regularizer().value(), 0.25 * 10);
+}
+
+// Errors 2 - 1 and -3 - 1, and a penalty on the weight alone.
+TEST(Linear, LossIsHalfTheSquareOfTheError) {
+  auto model = CreateModel(Parse("linear { l2: 0.5 }"), 1, 0);
+  ASSERT_TRUE(model.ok()) << model.status();
+  (*model)->parameter(0)[0] = 2;
+  (*model)->parameter(1)[0] = 1;
+  const std::vector<float> inputs = {0.5f, -2};
+  const std::vector<float> numbers = {1, 1};
+  const auto evaluation = (*model)->Evaluate(
+      {.examples = 2, .inputs = inputs.data(), .numbers = numbers.data()});
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+  EXPECT_DOUBLE_EQ(evaluation->loss_sum, 0.5 * (1 * 1 + 4 * 4));
+  EXPECT_FALSE(evaluation->correct.has_value());
+  EXPECT_DOUBLE_EQ((*model)->Regularizer().value(), 0.25 * 4);
 }
 
 TEST(Lenet, HasTheShapesOfItsDescription) {
@@ -485,6 +527,8 @@ TEST(CreateModel, ImpossibleConfigsNameFieldValueAndBound) {
   EXPECT_THAT(error("logistic {}", 4, 10), HasSubstr("10 classes, exactly 2"));
   EXPECT_THAT(error("logistic { l2: -1 }", 4, 2),
               HasSubstr("model.logistic.l2: value is -1"));
+  EXPECT_THAT(error("linear { l2: -1 }", 4, 0),
+              HasSubstr("model.linear.l2: value is -1"));
   EXPECT_THAT(error("softmax {}", 0, 2), HasSubstr("0 features, at least 1"));
   EXPECT_THAT(error("softmax {}", 4, 1), HasSubstr("1 classes, at least 2"));
 }

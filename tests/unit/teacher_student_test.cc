@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/dataset_rows.h"
 #include "worker/data/load_data.h"
 
 namespace slackline {
@@ -26,35 +26,27 @@ config::TeacherStudentData Small(int64_t seed) {
   return config;
 }
 
-struct Dense {
-  std::vector<float> inputs;
-  std::vector<int64_t> labels;
-};
-
-Dense All(const Dataset& data) {
-  std::vector<int64_t> rows(data.examples());
-  std::iota(rows.begin(), rows.end(), 0);
-  Dense dense{std::vector<float>(data.examples() * data.features()),
-              std::vector<int64_t>(data.examples())};
-  data.Gather(rows, dense.inputs.data(), dense.labels.data());
-  return dense;
+absl::StatusOr<DataSplit> Generated(const config::TeacherStudentData& config) {
+  config::Data data;
+  *data.mutable_teacher_student() = config;
+  return LoadData(data, {}, "");
 }
 
 TEST(TeacherStudent, SameSeedGivesSameDataAndAnotherSeedOther) {
-  const auto first = GenerateTeacherStudent(Small(1));
-  const auto again = GenerateTeacherStudent(Small(1));
-  const auto other = GenerateTeacherStudent(Small(2));
+  const auto first = Generated(Small(1));
+  const auto again = Generated(Small(1));
+  const auto other = Generated(Small(2));
   ASSERT_TRUE(first.ok() && again.ok() && other.ok());
-  EXPECT_EQ(All(*first->train).inputs, All(*again->train).inputs);
-  EXPECT_EQ(All(*first->train).labels, All(*again->train).labels);
-  EXPECT_NE(All(*first->train).inputs, All(*other->train).inputs);
+  EXPECT_EQ(RowsOf(*first->train).inputs, RowsOf(*again->train).inputs);
+  EXPECT_EQ(RowsOf(*first->train).labels, RowsOf(*again->train).labels);
+  EXPECT_NE(RowsOf(*first->train).inputs, RowsOf(*other->train).inputs);
 }
 
 TEST(TeacherStudent, TestSetIsNotAPartOfTheTrainingSet) {
-  const auto split = GenerateTeacherStudent(Small(1));
+  const auto split = Generated(Small(1));
   ASSERT_TRUE(split.ok()) << split.status();
-  std::vector<float> train = All(*split->train).inputs;
-  const std::vector<float> test = All(*split->test).inputs;
+  std::vector<float> train = RowsOf(*split->train).inputs;
+  const std::vector<float> test = RowsOf(*split->test).inputs;
   EXPECT_EQ(
       std::search(train.begin(), train.end(), test.begin(), test.begin() + 20),
       train.end());
@@ -62,9 +54,9 @@ TEST(TeacherStudent, TestSetIsNotAPartOfTheTrainingSet) {
 
 // 40,000 inputs: the mean has deviation 0.005, the variance 0.007.
 TEST(TeacherStudent, InputsAreStandardNormal) {
-  const auto split = GenerateTeacherStudent(Small(1));
+  const auto split = Generated(Small(1));
   ASSERT_TRUE(split.ok()) << split.status();
-  const std::vector<float> inputs = All(*split->train).inputs;
+  const std::vector<float> inputs = RowsOf(*split->train).inputs;
   double sum = 0;
   double squares = 0;
   int beyond_two = 0;
@@ -81,10 +73,10 @@ TEST(TeacherStudent, InputsAreStandardNormal) {
 
 TEST(TeacherStudent, NoClassIsRareOrDominates) {
   for (int64_t seed = 1; seed <= 5; ++seed) {
-    const auto split = GenerateTeacherStudent(Small(seed));
+    const auto split = Generated(Small(seed));
     ASSERT_TRUE(split.ok()) << split.status();
     std::vector<int> count(5);
-    for (const int64_t label : All(*split->train).labels) ++count.at(label);
+    for (const int64_t label : RowsOf(*split->train).labels) ++count.at(label);
     EXPECT_GT(*std::min_element(count.begin(), count.end()), 100)
         << "seed " << seed;  // Of 2000.
     EXPECT_LT(*std::max_element(count.begin(), count.end()), 900)
@@ -95,9 +87,9 @@ TEST(TeacherStudent, NoClassIsRareOrDominates) {
 // The direction of each class's mean input, from the training set, predicts the
 // test labels far better than chance (0.2): inputs and labels belong together.
 TEST(TeacherStudent, LabelsCanBeLearnedFromInputs) {
-  const auto split = GenerateTeacherStudent(Small(1));
+  const auto split = Generated(Small(1));
   ASSERT_TRUE(split.ok()) << split.status();
-  const Dense train = All(*split->train);
+  const DatasetRows train = RowsOf(*split->train);
   std::vector<std::vector<double>> mean(5, std::vector<double>(20));
   std::vector<int> count(5);
   for (size_t row = 0; row < train.labels.size(); ++row) {
@@ -105,7 +97,7 @@ TEST(TeacherStudent, LabelsCanBeLearnedFromInputs) {
     for (int i = 0; i < 20; ++i)
       mean[train.labels[row]][i] += train.inputs[row * 20 + i];
   }
-  const Dense test = All(*split->test);
+  const DatasetRows test = RowsOf(*split->test);
   int correct = 0;
   for (size_t row = 0; row < test.labels.size(); ++row) {
     std::vector<double> score(5);
@@ -136,9 +128,7 @@ TEST(TeacherStudent, ImpossibleSizesAreRefused) {
 }
 
 TEST(TeacherStudent, LoadDataNeedsNoFolder) {
-  config::Data data;
-  *data.mutable_teacher_student() = Small(7);
-  const auto split = LoadData(data, "");
+  const auto split = Generated(Small(7));
   ASSERT_TRUE(split.ok()) << split.status();
   EXPECT_EQ(split->train->classes(), 5);
   EXPECT_THAT(split->description, HasSubstr("generated from seed 7"));

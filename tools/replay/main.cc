@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/config/cluster_config.h"
 #include "common/delays/delay_trace.h"
 #include "common/process/logging.h"
@@ -40,6 +41,10 @@ struct Flags {
   ConfigOverrides overrides;
 };
 
+std::string AccuracyText(double accuracy) {
+  return absl::StrFormat(", accuracy %.2f %%", 100 * accuracy);
+}
+
 absl::StatusOr<DelayTrace> TraceFor(const Flags& flags,
                                     const config::ClusterConfig& config,
                                     const DataSplit& data) {
@@ -59,7 +64,7 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
   const StopSignal stop_signal([&](int) { interrupted.store(true); });
   SL_RETURN_IF_ERROR(SetComputeThreads(WorkerProcesses(config)[0].threads));
   SL_ASSIGN_OR_RETURN(const DataSplit data,
-                      LoadData(config.data(), flags.data_dir));
+                      LoadData(config.data(), config.model(), flags.data_dir));
   spdlog::info("data: {}", data.description);
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                       CreateModel(config.model(), data.train->features(),
@@ -73,8 +78,8 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
   callbacks.record = [&](const run::MetricRecord& record) {
     written.Update(files->AppendMetric(record));
     if (record.kind() != run::MetricRecord::EVAL) return;
-    spdlog::info("step {}: test loss {:.4f}, accuracy {:.2f} %", record.step(),
-                 record.loss(), 100 * record.accuracy());
+    spdlog::info("step {}: test loss {:.4f}{}", record.step(), record.loss(),
+                 record.has_accuracy() ? AccuracyText(record.accuracy()) : "");
   };
   callbacks.proceed = [&](Clock done, Clock total) {
     if (interrupted.load()) {
@@ -90,17 +95,28 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Replayer> replayer,
                       Replayer::Create(config, std::move(trace), &data,
                                        model.get(), std::move(callbacks)));
-  SL_ASSIGN_OR_RETURN(run::Summary summary, replayer->Run());
+  absl::StatusOr<run::Summary> done = replayer->Run();
+  run::Summary summary =
+      done.ok() ? *done : replayer->SummaryOfFailure(done.status());
   summary.set_mode(absl::StrCat("replay of ", flags.delays));
+  run::Program& self = *summary.add_program();
+  self.set_program("slackline_replay");
+  self.set_version(VersionNumber());
+  self.set_commit(BuildCommit());
+  self.set_build_id(BuildId());
+  if (!done.ok()) {
+    const absl::Status kept = files->WriteSummary(summary);
+    return kept.ok() ? done.status() : kept;
+  }
   SL_ASSIGN_OR_RETURN(
       *summary.mutable_model_sha256(),
       WriteModelFile(*model, absl::StrCat(flags.out, "/model.safetensors"),
                      {{"job", config.job()}, {"delays", flags.delays}}));
   SL_RETURN_IF_ERROR(files->WriteSummary(summary));
   spdlog::info(
-      "final model: train loss {:.6f}, test loss {:.6f}, accuracy {:.2f} %, "
-      "sha256 {}",
-      summary.train_loss(), summary.test_loss(), 100 * summary.test_accuracy(),
+      "final model: train loss {:.6f}, test loss {:.6f}{}, sha256 {}",
+      summary.train_loss(), summary.test_loss(),
+      summary.has_test_accuracy() ? AccuracyText(summary.test_accuracy()) : "",
       summary.model_sha256());
   return absl::OkStatus();
 }

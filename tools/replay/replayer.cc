@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,7 @@ run::MetricRecord EvaluationRecord(Clock step, int64_t steps_per_epoch,
                                    const DatasetLoss& test) {
   run::MetricRecord record = EvalRecord(step, steps_per_epoch);
   record.set_loss(test.objective);
-  record.set_accuracy(test.accuracy);
+  if (test.accuracy.has_value()) record.set_accuracy(*test.accuracy);
   return record;
 }
 
@@ -69,8 +70,7 @@ Replayer::Replayer(const config::ClusterConfig& config, DelayTrace trace,
       model_(*model),
       callbacks_(std::move(callbacks)),
       update_rule_(std::move(rule)),
-      inputs_(config.data().batch_size() * data->train->features()),
-      labels_(config.data().batch_size()) {}
+      memory_(config.data().batch_size(), *data->train) {}
 
 absl::Status Replayer::Prepare() {
   if (trace_.first != 0) {
@@ -202,8 +202,9 @@ absl::Status Replayer::Evaluate(const EvalPoint& point) {
                       EvaluateDataset(model_, *data_.test));
   last_evaluation_ = EvaluationRecord(point.clock, steps_per_epoch_, test);
   callbacks_.record(last_evaluation_);
-  const std::string met =
-      StopRuleMet(config_.train().stop(), test.objective, test.accuracy);
+  const std::string met = StopRuleMet(
+      config_.train().stop(), test.objective,
+      test.accuracy.value_or(std::numeric_limits<double>::quiet_NaN()));
   if (!met.empty()) stopped_ = absl::StrCat(met, " at step ", point.clock);
   return absl::OkStatus();
 }
@@ -220,17 +221,15 @@ absl::Status Replayer::Compute(int32_t rank, Clock clock) {
   if (step.computed) return absl::OkStatus();
   LoadSnapshot(SnapshotOf(*view_, step.values), &model_);
   const absl::Span<const int64_t> rows = samplers_[rank].Batch(clock);
-  data_.train->Gather(rows, inputs_.data(), labels_.data());
   step.gradients.resize(model_.tables().size());
-  SL_ASSIGN_OR_RETURN(
-      const double loss,
-      model_.ForwardBackward({.examples = static_cast<int64_t>(rows.size()),
-                              .inputs = inputs_.data(),
-                              .labels = labels_.data()},
-                             [&](int table, Payload gradient) {
-                               step.gradients[table] = std::move(gradient);
-                             }));
+  SL_ASSIGN_OR_RETURN(const double loss,
+                      model_.ForwardBackward(memory_.Fill(*data_.train, rows),
+                                             [&](int table, Payload gradient) {
+                                               step.gradients[table] =
+                                                   std::move(gradient);
+                                             }));
   if (!std::isfinite(loss)) {
+    diverged_ = {rank, clock};
     return absl::InvalidArgumentError(absl::StrCat(
         "the loss is ", loss, " at step ", clock, " of rank ", rank,
         ": the training has diverged; lower the learning rate"));
@@ -251,6 +250,7 @@ void Replayer::AddLoss(Clock clock, double loss) {
   record.set_epoch(static_cast<double>(end) /
                    static_cast<double>(steps_per_epoch_));
   record.set_loss(window.sum / static_cast<double>(window.count));
+  last_loss_ = record.loss();
   callbacks_.record(record);
 }
 
@@ -347,20 +347,52 @@ absl::StatusOr<run::Summary> Replayer::Run() {
   }
   SL_ASSIGN_OR_RETURN(const DatasetLoss train,
                       EvaluateDataset(model_, *data_.train));
-  summary.set_job(config_.job());
+  PutSummary(&summary);
   summary.set_state(wire::JobState_Name(wire::FINISHED));
   summary.set_cause(wire::JobEnd::Cause_Name(wire::JobEnd::COMPLETED));
-  summary.set_seed(config_.train().seed());
   summary.set_steps(last_evaluation_.step());
   summary.set_train_loss(train.objective);
   summary.set_test_loss(last_evaluation_.loss());
-  summary.set_test_accuracy(last_evaluation_.accuracy());
-  summary.set_data(data_.description);
-  summary.set_workers(trace_.workers);
-  summary.set_servers(1);
-  PutStaleness(stats_, &summary);
-  summary.set_dropped(dropped_);
+  if (last_evaluation_.has_accuracy())
+    summary.set_test_accuracy(last_evaluation_.accuracy());
   summary.set_stopped(stopped_);
+  return summary;
+}
+
+void Replayer::PutSummary(run::Summary* summary) const {
+  summary->set_job(config_.job());
+  summary->set_seed(config_.train().seed());
+  summary->set_data(data_.description);
+  summary->set_data_hash(data_.hash);
+  summary->set_workers(trace_.workers);
+  summary->set_servers(1);
+  PutStaleness(stats_, summary);
+  summary->set_dropped(dropped_);
+}
+
+run::Summary Replayer::SummaryOfFailure(const absl::Status& why) const {
+  run::Summary summary;
+  PutSummary(&summary);
+  summary.set_state(wire::JobState_Name(wire::FAILED));
+  summary.set_cause(wire::JobEnd::Cause_Name(
+      diverged_.has_value() ? wire::JobEnd::DIVERGED : wire::JobEnd::STOPPED));
+  summary.set_reason(std::string(why.message()));
+  if (diverged_.has_value()) {
+    summary.add_about(absl::StrCat("worker ", diverged_->first));
+    summary.set_diverged_at_step(diverged_->second);
+  }
+  Clock done = clocks_;
+  for (size_t shard = 0; shard < done_.size(); ++shard) {
+    const auto& updates = trace_.shards[TraceOf(shard)].updates;
+    if (done_[shard] < updates.size())
+      done = std::min(done, updates[done_[shard]].clock);
+  }
+  summary.set_steps(done);
+  if (last_loss_.has_value()) summary.set_train_loss(*last_loss_);
+  if (last_evaluation_.has_loss())
+    summary.set_test_loss(last_evaluation_.loss());
+  if (last_evaluation_.has_accuracy())
+    summary.set_test_accuracy(last_evaluation_.accuracy());
   return summary;
 }
 

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,6 +26,7 @@
 #include "worker/data/load_data.h"
 #include "worker/data/sampler.h"
 #include "worker/model/model.h"
+#include "worker/train/batch_memory.h"
 #include "worker/train/evaluator.h"
 
 namespace slackline {
@@ -58,6 +61,9 @@ class Replayer {
   // bytes, waits. InvalidArgument: the loss is not finite any more,
   // or the trace contradicts itself.
   absl::StatusOr<run::Summary> Run();
+
+  // Of a replay whose Run() has returned this error: what is known by then.
+  run::Summary SummaryOfFailure(const absl::Status& why) const;
 
  private:
   // A worker's step: from reading until its last shard is used up.
@@ -96,6 +102,7 @@ class Replayer {
   absl::Status Apply(size_t shard, const DelayTrace::Update& update);
   absl::Status Evaluate(const EvalPoint& point);
   void AddLoss(Clock clock, double loss);
+  void PutSummary(run::Summary* summary) const;
 
   const config::ClusterConfig config_;
   const DelayTrace trace_;
@@ -118,8 +125,7 @@ class Replayer {
       waiters_;  // By trace shard.
   std::vector<std::vector<Clock>> complete_;  // Likewise: CompleteClocks().
 
-  std::vector<float> inputs_;
-  std::vector<int64_t> labels_;
+  BatchMemory memory_;
   struct LossWindow {
     double sum = 0;
     int64_t count = 0;
@@ -129,6 +135,8 @@ class Replayer {
   run::ServerStats stats_;  // Staleness.
   int64_t dropped_ = 0;
   std::string stopped_;
+  std::optional<std::pair<int32_t, Clock>> diverged_;  // Rank and step.
+  std::optional<double> last_loss_;  // Of the last TRAIN record.
   run::MetricRecord last_evaluation_;
 };
 

@@ -7,14 +7,16 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 
 namespace slackline {
 
-GzipReader::GzipReader(std::string path, gzFile_s* file, int64_t file_bytes)
-    : path_(std::move(path)), file_(file), file_bytes_(file_bytes) {}
+GzipReader::GzipReader(std::string path, gzFile_s* file, int64_t bytes_max)
+    : path_(std::move(path)), file_(file), bytes_max_(bytes_max) {}
 
 void GzipReader::Close::operator()(gzFile_s* file) const { gzclose(file); }
 
@@ -33,7 +35,9 @@ absl::StatusOr<GzipReader> GzipReader::Open(const std::string& path) {
         path, ": cannot open: ", std::generic_category().message(errno)));
   }
   gzbuffer(file, 1 << 17);
-  return GzipReader(path, file, file_bytes);
+  // 1032 to 1 is deflate's limit.
+  return GzipReader(path, file,
+                    gzdirect(file) == 1 ? file_bytes : file_bytes * 1032);
 }
 
 absl::StatusOr<int64_t> GzipReader::Read(void* to, int64_t bytes) {
@@ -58,6 +62,32 @@ absl::StatusOr<int64_t> GzipReader::Read(void* to, int64_t bytes) {
     offset_ += got;
   }
   return total;
+}
+
+absl::Status GzipReader::ReadRest(int64_t bytes, absl::string_view content,
+                                  const Take& take) {
+  const auto promise = [&](absl::string_view but) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, ": its header promises ", content, ", ", bytes,
+                     " bytes, ", but, "; fetch the file again"));
+  };
+  if (bytes > bytes_max_)
+    return promise("more than a file of this size can hold");
+  std::vector<uint8_t> piece(
+      static_cast<size_t>(std::min<int64_t>(bytes, 1 << 20)));
+  for (int64_t left = bytes; left > 0;) {
+    SL_ASSIGN_OR_RETURN(
+        const int64_t got,
+        Read(piece.data(), std::min(left, static_cast<int64_t>(piece.size()))));
+    if (got == 0)
+      return promise(absl::StrCat("but only ", bytes - left, " follow"));
+    left -= got;
+    take(absl::MakeConstSpan(piece).first(static_cast<size_t>(got)));
+  }
+  uint8_t beyond = 0;
+  SL_ASSIGN_OR_RETURN(const int64_t more, Read(&beyond, 1));
+  if (more != 0) return promise("but more follow");
+  return absl::OkStatus();
 }
 
 }  // namespace slackline

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 struct gzFile_s;  // zlib's.
 
@@ -22,19 +24,28 @@ class GzipReader {
   // DataLoss if the compressed data are cut off or damaged.
   absl::StatusOr<int64_t> Read(void* to, int64_t bytes);
 
+  // Reads the rest of the file, which has to be `bytes` long, at least 0, and
+  // hands it to `take` in pieces that, but for the last one, are a multiple of
+  // 4096 bytes. InvalidArgument if it is not: before anything is read if so
+  // much does not fit into the file. `content` completes "its header promises
+  // ...".
+  using Take = std::function<void(absl::Span<const uint8_t> piece)>;
+  absl::Status ReadRest(int64_t bytes, absl::string_view content,
+                        const Take& take);
+
   const std::string& path() const { return path_; }
   int64_t offset() const { return offset_; }
-  // The most that the file can decompress to; 1032 to 1 is deflate's limit.
-  int64_t bytes_max() const { return file_bytes_ * 1032; }
+  // The most that the file can decompress to.
+  int64_t bytes_max() const { return bytes_max_; }
 
  private:
-  GzipReader(std::string path, gzFile_s* file, int64_t file_bytes);
+  GzipReader(std::string path, gzFile_s* file, int64_t bytes_max);
   struct Close {
     void operator()(gzFile_s* file) const;
   };
   std::string path_;
   std::unique_ptr<gzFile_s, Close> file_;
-  int64_t file_bytes_;
+  int64_t bytes_max_;
   int64_t offset_ = 0;
 };
 

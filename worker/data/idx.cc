@@ -1,5 +1,6 @@
 #include "worker/data/idx.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
@@ -8,15 +9,36 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "worker/data/gzip_reader.h"
+#include "worker/data/image_dimensions.h"
 
 namespace slackline {
 namespace {
 
-constexpr uint32_t kImagesMagic = 0x803;  // Unsigned bytes, three dimensions.
-constexpr uint32_t kLabelsMagic = 0x801;  // Unsigned bytes, one dimension.
+constexpr uint8_t kUnsignedByte = 0x08;
+constexpr uint8_t kInt32 = 0x0c;
+
+// What the format calls its types.
+std::string TypeText(uint8_t type) {
+  constexpr std::pair<uint8_t, const char*> kNames[] = {
+      {kUnsignedByte, "unsigned bytes"},
+      {0x09, "signed bytes"},
+      {0x0b, "16-bit integers"},
+      {kInt32, "32-bit integers"},
+      {0x0d, "floats"},
+      {0x0e, "doubles"}};
+  for (const auto& [known, name] : kNames) {
+    if (known == type) return name;
+  }
+  return "an unknown type";
+}
 
 absl::Status Bad(const GzipReader& reader, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(reader.path(), ": ", what));
+}
+
+uint32_t BigEndian(const uint8_t* bytes) {
+  return uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 |
+         uint32_t{bytes[2]} << 8 | bytes[3];
 }
 
 absl::StatusOr<uint32_t> ReadNumber(GzipReader* reader,
@@ -29,111 +51,143 @@ absl::StatusOr<uint32_t> ReadNumber(GzipReader* reader,
                absl::StrCat("ends at offset ", reader->offset(), " inside ",
                             name, " of its header; fetch the file again"));
   }
-  return uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 |
-         uint32_t{bytes[2]} << 8 | bytes[3];
+  return BigEndian(bytes.data());
 }
 
-absl::Status CheckMagic(GzipReader* reader, uint32_t want,
-                        absl::string_view content) {
+struct Header {
+  uint8_t type = 0;
+  std::vector<int64_t> dimensions;
+};
+
+// `content` is "images" or "labels", of `types` and with `dimensions_min` to
+// `dimensions_max`; `allowed` says the same for people.
+struct Wanted {
+  absl::string_view content;
+  std::vector<uint8_t> types;
+  int dimensions_min = 1;
+  int dimensions_max = 1;
+  absl::string_view allowed;
+};
+
+absl::StatusOr<Header> ReadHeader(GzipReader* reader, const Wanted& wanted) {
   SL_ASSIGN_OR_RETURN(const uint32_t magic,
                       ReadNumber(reader, "the magic number"));
-  if (magic == want) return absl::OkStatus();
-  return Bad(*reader,
-             absl::StrCat("starts with magic number 0x",
-                          absl::Hex(magic, absl::kZeroPad8), ", IDX ", content,
-                          " start with 0x", absl::Hex(want, absl::kZeroPad8),
-                          "; are the images' and labels' files mixed up?"));
+  const std::string starts = absl::StrCat("starts with magic number 0x",
+                                          absl::Hex(magic, absl::kZeroPad8));
+  if (magic >> 16 != 0) {
+    return Bad(*reader, absl::StrCat(starts,
+                                     ", and IDX files with two zero bytes; is "
+                                     "this another kind of file?"));
+  }
+  Header header;
+  header.type = static_cast<uint8_t>(magic >> 8 & 0xff);
+  const auto count = static_cast<int>(magic & 0xff);
+  if (count < wanted.dimensions_min || count > wanted.dimensions_max ||
+      std::find(wanted.types.begin(), wanted.types.end(), header.type) ==
+          wanted.types.end()) {
+    return Bad(*reader,
+               absl::StrCat(starts, ": ", TypeText(header.type), " in ", count,
+                            count == 1 ? " dimension" : " dimensions", ", but ",
+                            wanted.content, " are ", wanted.allowed,
+                            "; are the images' and labels' files mixed up?"));
+  }
+  for (int i = 0; i < count; ++i) {
+    SL_ASSIGN_OR_RETURN(
+        const uint32_t size,
+        ReadNumber(reader,
+                   i == 0 ? "the count" : absl::StrCat("dimension ", i + 1)));
+    header.dimensions.push_back(size);
+  }
+  if (header.dimensions[0] == 0) {
+    return Bad(*reader, absl::StrCat("holds no ", wanted.content,
+                                     ", at least 1 is required"));
+  }
+  return header;
 }
 
-// Reads the rest of the file, which has to be `bytes` long.
 absl::StatusOr<std::vector<uint8_t>> ReadBody(GzipReader* reader, int64_t bytes,
                                               absl::string_view content) {
-  if (bytes > reader->bytes_max()) {
-    return Bad(*reader,
-               absl::StrCat("its header promises ", content, ", ", bytes,
-                            " bytes, more than a file of this size can hold; "
-                            "fetch the file again"));
-  }
-  std::vector<uint8_t> body(static_cast<size_t>(bytes));
-  SL_ASSIGN_OR_RETURN(const int64_t got, reader->Read(body.data(), bytes));
-  uint8_t beyond = 0;
-  SL_ASSIGN_OR_RETURN(const int64_t more, reader->Read(&beyond, 1));
-  if (got != bytes || more != 0) {
-    return Bad(*reader,
-               absl::StrCat("its header promises ", content, ", ", bytes,
-                            " bytes, but ",
-                            more != 0 ? "more" : absl::StrCat("only ", got),
-                            " follow; fetch the file again"));
-  }
+  std::vector<uint8_t> body;
+  SL_RETURN_IF_ERROR(
+      reader->ReadRest(bytes, content, [&](absl::Span<const uint8_t> piece) {
+        if (body.empty()) body.reserve(static_cast<size_t>(bytes));
+        body.insert(body.end(), piece.begin(), piece.end());
+      }));
   return body;
 }
 
-struct Images {
-  int64_t count = 0;
-  int64_t features = 0;
-  std::vector<uint8_t> pixels;
-};
-
-absl::StatusOr<Images> ReadImages(const std::string& path) {
+// Into everything of `data` but the labels. Returns the number of images.
+absl::StatusOr<int64_t> ReadImages(const std::string& path, RawData* data) {
   SL_ASSIGN_OR_RETURN(GzipReader reader, GzipReader::Open(path));
-  SL_RETURN_IF_ERROR(CheckMagic(&reader, kImagesMagic, "images"));
-  SL_ASSIGN_OR_RETURN(const uint32_t count, ReadNumber(&reader, "the count"));
-  SL_ASSIGN_OR_RETURN(const uint32_t rows,
-                      ReadNumber(&reader, "the number of rows"));
-  SL_ASSIGN_OR_RETURN(const uint32_t columns,
-                      ReadNumber(&reader, "the number of columns"));
-  const std::string content =
-      absl::StrCat(count, " images of ", rows, "x", columns);
-  if (count == 0) return Bad(reader, "holds no images, at least 1 is required");
-  if (rows < 1 || rows > 4096 || columns < 1 || columns > 4096) {
-    return Bad(reader, absl::StrCat("its header promises ", content,
-                                    "; rows and columns must be in [1, 4096]"));
-  }
-  Images images{
-      .count = count, .features = int64_t{rows} * columns, .pixels = {}};
   SL_ASSIGN_OR_RETURN(
-      images.pixels,
-      ReadBody(&reader, images.count * images.features, content));
-  return images;
+      const Header header,
+      ReadHeader(&reader, {.content = "images",
+                           .types = {kUnsignedByte},
+                           .dimensions_min = 3,
+                           .dimensions_max = 4,
+                           .allowed = "unsigned bytes in 3 dimensions "
+                                      "(0x00000803) or 4 (0x00000804)"}));
+  const absl::StatusOr<ImageDimensions> image =
+      ImageDimensionsOf(header.dimensions);
+  if (!image.ok()) return Annotate(image.status(), path);
+  data->image = image->shape;
+  data->features =
+      data->image.channels * data->image.rows * data->image.columns;
+  const int64_t count = header.dimensions[0];
+  // At most 2^32 images of 2^26 bytes.
+  SL_ASSIGN_OR_RETURN(
+      std::vector<uint8_t> pixels,
+      ReadBody(&reader, count * data->features,
+               absl::StrCat(
+                   count, " images of ",
+                   DimensionsText(
+                       absl::MakeConstSpan(header.dimensions).subspan(1)))));
+  if (image->channels_last) PutChannelsFirst(data->image, &pixels);
+  data->inputs =
+      CodedRows{.codes = std::move(pixels), .values = {ByteValues()}};
+  data->source = path;
+  data->description = absl::StrCat(count, " images from ", path);
+  return count;
 }
 
-absl::StatusOr<std::vector<int32_t>> ReadLabels(const std::string& path) {
+absl::Status ReadLabels(const std::string& path, RawData* data) {
   SL_ASSIGN_OR_RETURN(GzipReader reader, GzipReader::Open(path));
-  SL_RETURN_IF_ERROR(CheckMagic(&reader, kLabelsMagic, "labels"));
-  SL_ASSIGN_OR_RETURN(const uint32_t count, ReadNumber(&reader, "the count"));
+  SL_ASSIGN_OR_RETURN(
+      const Header header,
+      ReadHeader(&reader, {.content = "labels",
+                           .types = {kUnsignedByte, kInt32},
+                           .allowed = "unsigned bytes (0x00000801) or 32-bit "
+                                      "integers (0x00000c01) in 1 dimension"}));
+  const int64_t count = header.dimensions[0];
+  const int64_t size = header.type == kInt32 ? 4 : 1;
   const int64_t start = reader.offset();
-  SL_ASSIGN_OR_RETURN(const std::vector<uint8_t> body,
-                      ReadBody(&reader, count, absl::StrCat(count, " labels")));
-  for (size_t i = 0; i < body.size(); ++i) {
-    if (body[i] >= kIdxClasses) {
-      return Bad(reader,
-                 absl::StrCat("label ", body[i], " at offset ", start + i,
-                              " is outside [0, ", kIdxClasses, ")"));
-    }
+  SL_ASSIGN_OR_RETURN(
+      const std::vector<uint8_t> body,
+      ReadBody(&reader, count * size, absl::StrCat(count, " labels")));
+  data->labels.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    data->labels.push_back(
+        size == 1 ? body[i]
+                  : static_cast<int32_t>(BigEndian(body.data() + 4 * i)));
   }
-  return std::vector<int32_t>(body.begin(), body.end());
+  data->label_place = [path, start, size](int64_t row) {
+    return absl::StrCat(path, ", offset ", start + row * size);
+  };
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Dataset>> ReadIdx(const IdxFiles& files) {
-  SL_ASSIGN_OR_RETURN(Images images, ReadImages(files.images));
-  SL_ASSIGN_OR_RETURN(std::vector<int32_t> labels, ReadLabels(files.labels));
-  if (images.count != static_cast<int64_t>(labels.size())) {
+absl::StatusOr<RawData> ReadIdx(const IdxFiles& files) {
+  RawData data;
+  SL_ASSIGN_OR_RETURN(const int64_t images, ReadImages(files.images, &data));
+  SL_RETURN_IF_ERROR(ReadLabels(files.labels, &data));
+  if (images != static_cast<int64_t>(data.labels.size())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        files.images, " holds ", images.count, " images, but ", files.labels,
-        " ", labels.size(), " labels; fetch both files again"));
+        files.images, " holds ", images, " images, but ", files.labels, " ",
+        data.labels.size(), " labels; fetch both files again"));
   }
-  CodedRows rows{.codes = std::move(images.pixels), .value = {}};
-  for (size_t x = 0; x < rows.value.size(); ++x) {
-    rows.value[x] = (static_cast<float>(x) / 255.0f - 0.1307f) / 0.3081f;
-  }
-  return std::make_shared<const Dataset>(
-      Dataset::Options{.features = images.features,
-                       .classes = kIdxClasses,
-                       .description = absl::StrCat(
-                           images.count, " images from ", files.images)},
-      std::move(rows), std::move(labels));
+  return data;
 }
 
 }  // namespace slackline

@@ -1,26 +1,25 @@
 // IDX files of pictures and labels, the format of MNIST
-// (http://yann.lecun.com/exdb/mnist, "File formats"): big-endian header, then
-// bytes.
+// (http://yann.lecun.com/exdb/mnist, "File formats"): two zero bytes, the type
+// of the numbers, how many dimensions, their sizes, then the numbers; all
+// big-endian.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/data/dataset.h"
+#include "worker/data/raw_data.h"
 
 namespace slackline {
 
-inline constexpr int32_t kIdxClasses = 10;
-
 struct IdxFiles {
-  std::string images;  // Magic 0x00000803: count, rows, columns, pixels.
-  std::string labels;  // Magic 0x00000801: count, labels in [0, kIdxClasses).
+  // Unsigned bytes of 3 or 4 dimensions: see ImageDimensionsOf().
+  std::string images;
+  // Unsigned bytes or 32-bit integers of one dimension.
+  std::string labels;
 };
 
-// Reads both, plain or gzip. Pixels are normalised with MNIST's usual mean and
-// deviation, (x / 255 - 0.1307) / 0.3081. InvalidArgument or DataLoss name
-// file, offset, value and bound; NotFound the file.
-absl::StatusOr<std::shared_ptr<const Dataset>> ReadIdx(const IdxFiles& files);
+// Reads both, plain or gzip. InvalidArgument or DataLoss name file, offset,
+// value and bound; NotFound the file.
+absl::StatusOr<RawData> ReadIdx(const IdxFiles& files);
 
 }  // namespace slackline

@@ -1,6 +1,5 @@
 #include "worker/data/libsvm.h"
 
-#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -11,32 +10,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/status.h"
-#include "worker/data/gzip_reader.h"
+#include "worker/data/line_reader.h"
 
 namespace slackline {
 namespace {
-
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  SL_ASSIGN_OR_RETURN(GzipReader reader, GzipReader::Open(path));
-  std::string text;
-  std::vector<char> buffer(1 << 20);
-  while (true) {
-    SL_ASSIGN_OR_RETURN(
-        const int64_t got,
-        reader.Read(buffer.data(), static_cast<int64_t>(buffer.size())));
-    if (got == 0) return text;
-    text.append(buffer.data(), static_cast<size_t>(got));
-  }
-}
-
-// Text from a file as it goes into a message: short, and nothing unprintable.
-std::string Shown(absl::string_view text) {
-  std::string shown(text.substr(0, 40));
-  for (char& c : shown) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return absl::StrCat("'", shown, text.size() > 40 ? "..." : "", "'");
-}
 
 // Collects the examples line by line. Errors say what is wrong with the line.
 class Parser {
@@ -57,26 +34,16 @@ class Parser {
   }
 
   SparseRows& rows() { return rows_; }
-  std::vector<int32_t>& labels() { return labels_; }
+  std::vector<double>& labels() { return labels_; }
 
  private:
   absl::Status AddLabel(absl::string_view word) {
     double label = 0;
-    if (!absl::SimpleAtod(word, &label) ||
-        (label != -1 && label != 0 && label != 1)) {
+    if (!absl::SimpleAtod(word, &label) || !std::isfinite(label)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("label ", Shown(word),
-                       " is none of 0, 1, -1, +1; only problems with two "
-                       "classes are supported"));
+          absl::StrCat("label ", Shown(word), " is no finite number"));
     }
-    if (label != 1) {
-      if (labels_of_zero_class_ != 1 && labels_of_zero_class_ != label) {
-        return absl::InvalidArgumentError(
-            "label 0 and label -1 in one file; use one of them");
-      }
-      labels_of_zero_class_ = label;
-    }
-    labels_.push_back(label == 1 ? 1 : 0);
+    labels_.push_back(label);
     return absl::OkStatus();
   }
 
@@ -109,38 +76,45 @@ class Parser {
 
   const int32_t features_;
   SparseRows rows_;
-  std::vector<int32_t> labels_;
-  double labels_of_zero_class_ = 1;  // 0 or -1 once one of them was seen.
+  std::vector<double> labels_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Dataset>> ReadLibsvm(
-    const std::string& path, int32_t features) {
+absl::StatusOr<RawData> ReadLibsvm(const std::string& path, int32_t features) {
   if (features < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data.libsvm.features: ", features,
         " is too small, at least 1 is required: the largest feature index"));
   }
-  SL_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  SL_ASSIGN_OR_RETURN(LineReader reader, LineReader::Open(path));
   Parser parser(features);
-  int64_t line_number = 0;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++line_number;
-    SL_RETURN_IF_ERROR(
-        Annotate(parser.AddLine(line), absl::StrCat(path, ":", line_number)));
+  std::vector<int64_t> lines;  // By example.
+  while (true) {
+    absl::string_view line;
+    SL_ASSIGN_OR_RETURN(const bool more, reader.Next(&line));
+    if (!more) break;
+    SL_RETURN_IF_ERROR(Annotate(parser.AddLine(line),
+                                absl::StrCat(path, ":", reader.line_number())));
+    if (parser.labels().size() > lines.size())
+      lines.push_back(reader.line_number());
   }
   const size_t examples = parser.labels().size();
   if (examples == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": holds no examples, at least 1 is required"));
   }
-  return std::make_shared<const Dataset>(
-      Dataset::Options{
-          .features = features,
-          .classes = 2,
-          .description = absl::StrCat(examples, " examples from ", path)},
-      std::move(parser.rows()), std::move(parser.labels()));
+  return RawData{
+      .inputs = std::move(parser.rows()),
+      .features = features,
+      .image = {},
+      .labels = std::move(parser.labels()),
+      .label_place =
+          [path, lines = std::move(lines)](int64_t row) {
+            return absl::StrCat(path, ":", lines[static_cast<size_t>(row)]);
+          },
+      .source = path,
+      .description = absl::StrCat(examples, " examples from ", path)};
 }
 
 }  // namespace slackline

@@ -3,131 +3,157 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "worker/data/csv.h"
 #include "worker/data/data_config.h"
+#include "worker/data/data_files.h"
 #include "worker/data/idx.h"
 #include "worker/data/libsvm.h"
+#include "worker/data/npy.h"
 #include "worker/data/stand_in.h"
 #include "worker/data/teacher_student.h"
+#include "worker/model/model_config.h"
 
 namespace slackline {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool Exists(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
+struct RawSplit {
+  RawData train;
+  RawData test;
+  std::string from;  // For people.
+};
 
-// `name` in `folder`, plain or else with .gz.
-absl::StatusOr<std::string> FindIdxFile(const fs::path& folder,
-                                        const std::string& name) {
-  const fs::path plain = folder / name;
-  const fs::path gzip = folder / (name + ".gz");
-  if (Exists(plain)) return plain.string();
-  if (Exists(gzip)) return gzip.string();
-  return absl::NotFoundError(
-      absl::StrCat("data.idx: neither ", plain.string(), " nor ", gzip.string(),
-                   " is there; run `slackline data fetch mnist`, or name the "
-                   "folder that holds '",
-                   folder.filename().string(), "' with --data-dir"));
-}
+using Paths = std::vector<std::string>;  // In the order of DataFilesOf().
 
-absl::StatusOr<std::shared_ptr<const Dataset>> ReadIdxPart(
-    const fs::path& folder, const std::string& part) {
-  IdxFiles files;
-  SL_ASSIGN_OR_RETURN(files.images,
-                      FindIdxFile(folder, part + "-images-idx3-ubyte"));
-  SL_ASSIGN_OR_RETURN(files.labels,
-                      FindIdxFile(folder, part + "-labels-idx1-ubyte"));
-  return ReadIdx(files);
-}
-
-absl::StatusOr<DataSplit> LoadIdx(const config::IdxData& config,
-                                  const std::string& data_dir) {
+absl::StatusOr<RawSplit> ReadIdxSplit(const config::IdxData& config,
+                                      const std::string& data_dir,
+                                      const Paths& paths) {
+  RawSplit split;
+  SL_ASSIGN_OR_RETURN(split.train,
+                      ReadIdx({.images = paths[0], .labels = paths[1]}));
+  SL_ASSIGN_OR_RETURN(split.test,
+                      ReadIdx({.images = paths[2], .labels = paths[3]}));
   const fs::path folder = fs::path(data_dir) / config.folder();
-  DataSplit split;
-  SL_ASSIGN_OR_RETURN(split.train, ReadIdxPart(folder, "train"));
-  SL_ASSIGN_OR_RETURN(split.test, ReadIdxPart(folder, "t10k"));
-  split.description = absl::StrCat("IDX images from ", folder.string());
-  if (Exists(folder / kStandInMarker)) {
-    absl::StrAppend(&split.description, " (generated stand-in, not MNIST)");
-  }
+  split.from = absl::StrCat("IDX images from ", folder.string());
+  std::error_code error;
+  if (fs::exists(folder / kStandInMarker, error))
+    absl::StrAppend(&split.from, " (generated stand-in, not MNIST)");
   return split;
 }
 
-absl::StatusOr<std::shared_ptr<const Dataset>> ReadLibsvmPart(
-    const std::string& path, absl::string_view field,
-    const config::LibsvmData& config, const std::string& data_dir) {
-  const fs::path file = fs::path(data_dir) / path;
-  if (!Exists(file)) {
-    return absl::NotFoundError(
-        absl::StrCat("data.libsvm.", field, ": ", file.string(),
-                     " is not there; name the folder that holds ", path,
-                     " with --data-dir"));
-  }
-  return ReadLibsvm(file.string(), config.features());
-}
-
-absl::StatusOr<DataSplit> LoadLibsvm(const config::LibsvmData& config,
-                                     const std::string& data_dir) {
-  DataSplit split;
-  SL_ASSIGN_OR_RETURN(
-      split.train, ReadLibsvmPart(config.train(), "train", config, data_dir));
-  SL_ASSIGN_OR_RETURN(split.test,
-                      ReadLibsvmPart(config.test(), "test", config, data_dir));
-  split.description =
+absl::StatusOr<RawSplit> ReadLibsvmSplit(const config::LibsvmData& config,
+                                         const Paths& paths) {
+  RawSplit split;
+  SL_ASSIGN_OR_RETURN(split.train, ReadLibsvm(paths[0], config.features()));
+  SL_ASSIGN_OR_RETURN(split.test, ReadLibsvm(paths[1], config.features()));
+  split.from =
       absl::StrCat("LIBSVM data from ", config.train(), " and ", config.test());
   return split;
 }
 
-absl::StatusOr<DataSplit> LoadTeacherStudent(
-    const config::TeacherStudentData& config) {
-  SL_ASSIGN_OR_RETURN(TeacherStudentSplit split,
-                      GenerateTeacherStudent(config));
-  return DataSplit{
-      std::move(split.train), std::move(split.test),
-      absl::StrCat("teacher-student data generated from seed ", config.seed())};
+absl::StatusOr<RawSplit> ReadCsvSplit(const config::CsvData& config,
+                                      const Paths& paths) {
+  SL_ASSIGN_OR_RETURN(CsvTable train, ReadCsv(paths[0], config.label()));
+  SL_ASSIGN_OR_RETURN(CsvTable test, ReadCsv(paths[1], config.label()));
+  SL_RETURN_IF_ERROR(CheckSameColumns(train, test));
+  return RawSplit{.train = std::move(train.data),
+                  .test = std::move(test.data),
+                  .from = absl::StrCat("CSV data from ", config.train(),
+                                       " and ", config.test())};
 }
 
-absl::StatusOr<DataSplit> LoadSource(const config::Data& data,
-                                     const std::string& data_dir) {
+absl::StatusOr<RawSplit> ReadNpySplit(const config::NpyData& config,
+                                      const Paths& paths) {
+  RawSplit split;
+  SL_ASSIGN_OR_RETURN(split.train,
+                      ReadNpy({.inputs = paths[0], .labels = paths[1]}));
+  SL_ASSIGN_OR_RETURN(split.test,
+                      ReadNpy({.inputs = paths[2], .labels = paths[3]}));
+  split.from = absl::StrCat("arrays from ", config.train_inputs(), " and ",
+                            config.test_inputs());
+  return split;
+}
+
+absl::StatusOr<RawSplit> Generate(const config::TeacherStudentData& config) {
+  SL_ASSIGN_OR_RETURN(TeacherStudentSplit split,
+                      GenerateTeacherStudent(config));
+  return RawSplit{
+      .train = std::move(split.train),
+      .test = std::move(split.test),
+      .from = absl::StrCat("teacher-student data generated from seed ",
+                           config.seed())};
+}
+
+absl::StatusOr<RawSplit> Read(const config::Data& data,
+                              const std::string& data_dir) {
+  Paths paths;
+  for (const DataFile& file : DataFilesOf(data)) {
+    SL_ASSIGN_OR_RETURN(std::string path, FindDataFile(file, data_dir));
+    paths.push_back(std::move(path));
+  }
   switch (data.source_case()) {
     case config::Data::kIdx:
-      return LoadIdx(data.idx(), data_dir);
+      return ReadIdxSplit(data.idx(), data_dir, paths);
     case config::Data::kLibsvm:
-      return LoadLibsvm(data.libsvm(), data_dir);
+      return ReadLibsvmSplit(data.libsvm(), paths);
     case config::Data::kTeacherStudent:
-      return LoadTeacherStudent(data.teacher_student());
+      return Generate(data.teacher_student());
+    case config::Data::kCsv:
+      return ReadCsvSplit(data.csv(), paths);
+    case config::Data::kNpy:
+      return ReadNpySplit(data.npy(), paths);
     case config::Data::SOURCE_NOT_SET:
       break;
   }
   SL_CHECK(false, "the config has been checked");
 }
 
+LabelRule LabelRuleOf(const config::Data& data, const config::Model& model) {
+  if (model.has_linear()) return {.kind = LabelRule::Kind::kRealNumbers};
+  if (data.has_teacher_student())
+    return {.classes = data.teacher_student().classes()};
+  if (data.has_idx()) return {};
+  return {.kind = LabelRule::Kind::kDistinct};
+}
+
+// What is done to inputs if the config does not say.
+config::Normalisation DefaultNormalisation(const config::Data& data,
+                                           const RawData& train) {
+  config::Normalisation normalisation;
+  if (!data.has_teacher_student() &&
+      std::holds_alternative<CodedRows>(train.inputs)) {
+    normalisation.mutable_over_all();
+  } else {
+    normalisation.mutable_none();
+  }
+  return normalisation;
+}
+
 }  // namespace
 
 absl::StatusOr<DataSplit> LoadData(const config::Data& data,
+                                   const config::Model& model,
                                    const std::string& data_dir) {
   const ConfigProblems problems;
   CheckData(data, problems.In("data"));
+  CheckModelFitsData(model, data, problems);
   SL_RETURN_IF_ERROR(problems.ToStatus());
-  SL_ASSIGN_OR_RETURN(DataSplit split, LoadSource(data, data_dir));
-  if (split.train->features() != split.test->features()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data: ", split.train->description(), " have ",
-                     split.train->features(), " features each, ",
-                     split.test->description(), " ", split.test->features(),
-                     "; training and test data must be of one kind"));
-  }
-  absl::StrAppend(&split.description, ": ", split.train->examples(),
-                  " training and ", split.test->examples(), " test examples, ",
-                  split.train->features(), " features, ",
-                  split.train->classes(), " classes");
+  SL_ASSIGN_OR_RETURN(RawSplit raw, Read(data, data_dir));
+  const std::string source = raw.train.source;
+  const config::Normalisation normalisation =
+      data.has_normalisation() ? data.normalisation()
+                               : DefaultNormalisation(data, raw.train);
+  SL_ASSIGN_OR_RETURN(DataSplit split,
+                      MakeSplit(std::move(raw.train), std::move(raw.test),
+                                LabelRuleOf(data, model), normalisation));
+  SL_RETURN_IF_ERROR(CheckModelTakes(model, split.train->shape(), source));
+  split.description = absl::StrCat(raw.from, ": ", split.description);
   return split;
 }
 

@@ -12,13 +12,13 @@
 #include "common/io/atomic_file.h"
 #include "common/rng.h"
 #include "common/status.h"
-#include "worker/data/idx.h"
 
 namespace slackline {
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kClasses = 10;
 constexpr int kSide = 28;
 constexpr int kPixels = kSide * kSide;
 constexpr int kShapesPerClass = 3;  // A class is not just one picture.
@@ -58,7 +58,7 @@ Picture DrawShape(Rng* rng) {
   return picture;
 }
 
-using Shapes = std::array<std::array<Picture, kShapesPerClass>, kIdxClasses>;
+using Shapes = std::array<std::array<Picture, kShapesPerClass>, kClasses>;
 
 Shapes DrawShapes(Rng rng) {
   Shapes shapes{};
@@ -110,8 +110,8 @@ void AppendPicture(const Shapes& shapes, uint64_t label, Rng* rng,
       static_cast<float>(kBackgroundMax * rng->Uniform()) * brightness;
   Overlay(shapes[label][rng->Below(kShapesPerClass)], brightness, rng,
           &picture);
-  Overlay(shapes[rng->Below(kIdxClasses)][rng->Below(kShapesPerClass)],
-          background, rng, &picture);
+  Overlay(shapes[rng->Below(kClasses)][rng->Below(kShapesPerClass)], background,
+          rng, &picture);
   AppendWithNoise(picture, rng, bytes);
 }
 
@@ -127,7 +127,7 @@ absl::Status WritePart(const fs::path& folder, const std::string& part,
   AppendBigEndian(0x801, &labels);
   AppendBigEndian(static_cast<uint32_t>(examples), &labels);
   for (int64_t i = 0; i < examples; ++i) {
-    const uint64_t label = rng.Below(kIdxClasses);
+    const uint64_t label = rng.Below(kClasses);
     labels.push_back(static_cast<char>(label));
     AppendPicture(shapes, label, &rng, &images);
   }

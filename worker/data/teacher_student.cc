@@ -91,13 +91,13 @@ class Teacher {
   std::vector<std::array<float, kHidden>> second_;  // [classes, kHidden]
 };
 
-std::shared_ptr<const Dataset> Generate(
-    const config::TeacherStudentData& config, const Teacher& teacher,
-    std::string_view part, int64_t examples) {
+RawData Generate(const config::TeacherStudentData& config,
+                 const Teacher& teacher, std::string_view part,
+                 int64_t examples) {
   const int64_t features = config.features();
   CodedRows rows{
       .codes = std::vector<uint8_t>(static_cast<size_t>(examples * features)),
-      .value = NormalValues()};
+      .values = {NormalValues()}};
   Rng rng = Rng(static_cast<uint64_t>(config.seed())).Fork(part);
   for (size_t i = 0; i < rows.codes.size(); i += sizeof(uint64_t)) {
     uint64_t random = rng.Next();
@@ -105,19 +105,22 @@ std::shared_ptr<const Dataset> Generate(
     for (size_t j = i; j < end; ++j, random >>= 8)
       rows.codes[j] = static_cast<uint8_t>(random);
   }
-  std::vector<int32_t> labels(static_cast<size_t>(examples));
+  std::vector<double> labels(static_cast<size_t>(examples));
   for (int64_t i = 0; i < examples; ++i) {
     labels[static_cast<size_t>(i)] =
-        teacher.Label(rows.codes.data() + i * features, rows.value);
+        teacher.Label(rows.codes.data() + i * features, rows.values[0]);
   }
-  return std::make_shared<const Dataset>(
-      Dataset::Options{
-          .features = features,
-          .classes = config.classes(),
-          .description = absl::StrCat(
-              examples, " generated teacher-student examples (seed ",
-              config.seed(), ")")},
-      std::move(rows), std::move(labels));
+  return RawData{
+      .inputs = std::move(rows),
+      .features = features,
+      .image = {},
+      .labels = std::move(labels),
+      .label_place =
+          [](int64_t row) { return absl::StrCat("generated example ", row); },
+      .source = "generated data",
+      .description =
+          absl::StrCat(examples, " generated teacher-student examples (seed ",
+                       config.seed(), ")")};
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ class TorchCudaModel final : public CudaModel {
       const Tensor& labels = on_device.labels;
       const Evaluation evaluation = {
           .loss_sum = network_->LossSum(scores, labels).item<double>(),
-          .correct = network_->Classes(scores).eq(labels).sum().item<int64_t>(),
+          .correct = network_->Correct(scores, labels),
           .examples = batch.examples};
       SL_RETURN_IF_ERROR(transfers_->status());
       return evaluation;
@@ -166,8 +166,9 @@ class TorchCudaModel final : public CudaModel {
     const size_t input_bytes =
         static_cast<size_t>(batch.examples * network_->features()) *
         sizeof(float);
+    const Network::Labels labels = network_->LabelsOf(batch);
     const size_t label_bytes =
-        static_cast<size_t>(batch.examples) * sizeof(int64_t);
+        static_cast<size_t>(batch.examples) * c10::elementSize(labels.type);
     const size_t bytes = RoundUp(input_bytes) + label_bytes;
     // The last batch has been read: the loss that was waited for needs it. Only
     // after a failure is there something to wait for.
@@ -179,13 +180,13 @@ class TorchCudaModel final : public CudaModel {
     }
     auto* const staged = static_cast<std::byte*>(batch_staging_.get());
     std::memcpy(staged, batch.inputs, input_bytes);
-    std::memcpy(staged + RoundUp(input_bytes), batch.labels, label_bytes);
+    std::memcpy(staged + RoundUp(input_bytes), labels.values, label_bytes);
     const at::Device device(at::kCUDA, gpu_index());
     const BatchOnDevice on_device = {
         .inputs = at::empty({batch.examples, network_->features()},
                             at::TensorOptions(at::kFloat).device(device)),
         .labels = at::empty({batch.examples},
-                            at::TensorOptions(at::kLong).device(device))};
+                            at::TensorOptions(labels.type).device(device))};
     SL_RETURN_IF_ERROR(CudaStatus(
         cudaMemcpyAsync(on_device.inputs.data_ptr(), staged, input_bytes,
                         cudaMemcpyHostToDevice, compute_stream()),

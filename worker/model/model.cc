@@ -71,7 +71,7 @@ class CpuModel final : public Model {
       const Tensor scores = network_->Scores(Inputs(batch), parameters);
       return Evaluation{
           .loss_sum = network_->LossSum(scores, labels).item<double>(),
-          .correct = network_->Classes(scores).eq(labels).sum().item<int64_t>(),
+          .correct = network_->Correct(scores, labels),
           .examples = batch.examples};
     } catch (const std::exception& error) {
       return LibTorchError("evaluation", error);
@@ -87,9 +87,10 @@ class CpuModel final : public Model {
     return at::from_blob(const_cast<float*>(batch.inputs),
                          {batch.examples, network_->features()}, at::kFloat);
   }
-  static Tensor Labels(const Batch& batch) {
-    return at::from_blob(const_cast<int64_t*>(batch.labels), {batch.examples},
-                         at::kLong);
+  Tensor Labels(const Batch& batch) const {
+    const Network::Labels labels = network_->LabelsOf(batch);
+    return at::from_blob(const_cast<void*>(labels.values), {batch.examples},
+                         labels.type);
   }
 
   const std::unique_ptr<Network> network_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,9 +22,11 @@ class CudaModel;
 
 // A minibatch. The memory is the caller's and stays unchanged during the call.
 struct Batch {
-  int64_t examples = 0;             // At least 1.
-  const float* inputs = nullptr;    // [examples, features], row-major.
-  const int64_t* labels = nullptr;  // [examples], each in [0, classes).
+  int64_t examples = 0;           // At least 1.
+  const float* inputs = nullptr;  // [examples, features], row-major.
+  // Of models of classes: [examples], each in [0, classes).
+  const int64_t* labels = nullptr;
+  const float* numbers = nullptr;  // What linear has to predict: [examples].
 };
 
 // Thread-compatible; one trainer thread is its only caller. No call throws:
@@ -52,13 +55,15 @@ class Model : public ParameterMemory {
 
   struct Evaluation {
     double loss_sum = 0;  // Sum over the examples, without Regularizer().
-    int64_t correct = 0;  // Examples whose most likely class is the label.
+    // Examples whose most likely class is the label; nothing for models of
+    // numbers.
+    std::optional<int64_t> correct;
     int64_t examples = 0;
   };
   virtual absl::StatusOr<Evaluation> Evaluate(const Batch& batch) = 0;
 
   // The objective's own penalty at the present parameters: l2 / 2 * |weights|^2
-  // for logistic regression, 0 for the others.
+  // for logistic and linear regression, 0 for the others.
   virtual absl::StatusOr<double> Regularizer() = 0;
 
   // This model with what only a GPU has; null for one on the CPU.
@@ -80,9 +85,10 @@ struct ModelOptions {
 absl::Status CheckModelDevice(const ModelOptions& options);
 
 // The model that `config` describes, for inputs of `features` numbers and
-// labels in [0, classes). InvalidArgument names the field, its value and its
-// bound; CheckModelDevice()'s errors; ResourceExhausted: too little memory on
-// the GPU, or for transfers on the host.
+// labels in [0, classes), which linear does not look at. InvalidArgument names
+// the field, its value and its bound; CheckModelDevice()'s errors;
+// ResourceExhausted: too little memory on the GPU, or for transfers on the
+// host.
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(
     const config::Model& config, int64_t features, int64_t classes,
     const ModelOptions& options = {});

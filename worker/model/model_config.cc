@@ -48,26 +48,31 @@ void CheckModel(const config::Model& model, const ConfigProblems& problems) {
     case config::Model::kLogistic:
       problems.AtLeastZero("logistic.l2", model.logistic().l2());
       break;
+    case config::Model::kLinear:
+      problems.AtLeastZero("linear.l2", model.linear().l2());
+      break;
     case config::Model::KIND_NOT_SET:
-      problems.Add("",
-                   "is missing; one of softmax, mlp, lenet and logistic is "
-                   "required, as in model { softmax {} }");
+      problems.Add(
+          "",
+          "is missing; one of softmax, mlp, lenet, logistic and linear "
+          "is required, as in model { softmax {} }");
   }
 }
 
 void CheckModelFitsData(const config::Model& model, const config::Data& data,
                         const ConfigProblems& problems) {
   if (model.has_logistic()) {
-    if (data.has_idx()) {
-      problems.Add("model.logistic",
-                   "separates two classes, data.idx has ten; use softmax {}");
-    }
     if (data.has_teacher_student() && data.teacher_student().classes() != 2) {
       problems.Add("data.teacher_student.classes",
                    absl::StrCat("value is ", data.teacher_student().classes(),
                                 "; model.logistic separates two classes, write "
                                 "2 or use softmax {}"));
     }
+  }
+  if (model.has_linear() && data.has_teacher_student()) {
+    problems.Add("model.linear",
+                 "predicts real numbers, data.teacher_student has classes; use "
+                 "softmax {}");
   }
   if (model.has_lenet()) {
     if (data.libsvm().has_features()) {
@@ -79,6 +84,25 @@ void CheckModelFitsData(const config::Model& model, const config::Data& data,
                          data.teacher_student().features(), problems);
     }
   }
+}
+
+absl::Status CheckModelTakes(const config::Model& model, const DataShape& shape,
+                             absl::string_view source) {
+  constexpr ImageShape kLenetImage = {
+      .channels = 1, .rows = kLenetSide, .columns = kLenetSide};
+  if (model.has_lenet() &&
+      (shape.image.is_image() ? shape.image != kLenetImage
+                              : shape.features != kLenetSide * kLenetSide)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.lenet takes images of 1x28x28; ", source, " has ",
+        InputText(shape), "; use mlp {} or softmax {}, which take any inputs"));
+  }
+  if (model.has_logistic() && shape.classes != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.logistic separates two classes; ", source, " has ",
+                     shape.classes, "; use softmax {}"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace slackline

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "common/config/config_problems.h"
 #include "proto/cluster.pb.h"
+#include "worker/data/data_shape.h"
 
 namespace slackline {
 
@@ -19,5 +22,10 @@ void CheckModel(const config::Model& model, const ConfigProblems& problems);
 // `problems` is the whole config.
 void CheckModelFitsData(const config::Model& model, const config::Data& data,
                         const ConfigProblems& problems);
+
+// The same for what the data turn out to be. InvalidArgument names the model,
+// what it takes, and what `source` (a file) has.
+absl::Status CheckModelTakes(const config::Model& model, const DataShape& shape,
+                             absl::string_view source);
 
 }  // namespace slackline

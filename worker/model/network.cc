@@ -114,50 +114,90 @@ class Lenet final : public Network {
   }
 };
 
-class Logistic final : public Network {
+// One linear layer with one output, and a penalty on its weights.
+class OneOutput : public Network {
  public:
-  Logistic(const at::Device& device, int64_t features, double l2)
-      : Network(device, features, 2), l2_(l2) {
-    AddTable("logistic.weight", {1, features}, 0);
-    AddTable("logistic.bias", {1}, 0);
-  }
-
   double Penalty(absl::Span<const float> weights) const override {
     double squares = 0;
     for (const float weight : weights)
       squares += static_cast<double>(weight) * weight;
     return l2_ / 2 * squares;
   }
-
   Tensor Scores(const Tensor& inputs, Parameters& parameters) const override {
     return Linear(inputs, parameters, 0).squeeze(1);
   }
   Tensor Objective(const Tensor& scores, const Tensor& labels,
                    Parameters& parameters) const override {
-    const Tensor loss =
-        at::binary_cross_entropy_with_logits(scores, labels.to(at::kFloat));
+    const Tensor loss = Loss(scores, labels, at::Reduction::Mean);
     if (l2_ == 0) return loss;
     return loss + parameters.Take(0).square().sum() * (l2_ / 2);
   }
   Tensor LossSum(const Tensor& scores, const Tensor& labels) const override {
-    return at::binary_cross_entropy_with_logits(scores, labels.to(at::kFloat),
-                                                {}, {}, at::Reduction::Sum);
+    return Loss(scores, labels, at::Reduction::Sum);
   }
-  Tensor Classes(const Tensor& scores) const override {
-    return scores.gt(0).to(at::kLong);
+
+ protected:
+  OneOutput(const at::Device& device, absl::string_view name, int64_t features,
+            int64_t classes, double l2)
+      : Network(device, features, classes), l2_(l2) {
+    AddTable(absl::StrCat(name, ".weight"), {1, features}, 0);
+    AddTable(absl::StrCat(name, ".bias"), {1}, 0);
   }
+  virtual Tensor Loss(const Tensor& scores, const Tensor& labels,
+                      at::Reduction::Reduction reduction) const = 0;
 
  private:
   const double l2_;
 };
 
+class Logistic final : public OneOutput {
+ public:
+  Logistic(const at::Device& device, int64_t features, double l2)
+      : OneOutput(device, "logistic", features, /*classes=*/2, l2) {}
+
+  std::optional<int64_t> Correct(const Tensor& scores,
+                                 const Tensor& labels) const override {
+    return scores.gt(0).to(at::kLong).eq(labels).sum().item<int64_t>();
+  }
+
+ private:
+  Tensor Loss(const Tensor& scores, const Tensor& labels,
+              at::Reduction::Reduction reduction) const override {
+    return at::binary_cross_entropy_with_logits(scores, labels.to(at::kFloat),
+                                                {}, {}, reduction);
+  }
+};
+
+class LinearRegression final : public OneOutput {
+ public:
+  LinearRegression(const at::Device& device, int64_t features, double l2)
+      : OneOutput(device, "linear", features, /*classes=*/0, l2) {}
+
+  absl::Status Check(const Batch& batch) const override {
+    return CheckPresent(batch, batch.numbers);
+  }
+  Labels LabelsOf(const Batch& batch) const override {
+    return {.values = batch.numbers, .type = at::kFloat};
+  }
+  std::optional<int64_t> Correct(const Tensor&, const Tensor&) const override {
+    return std::nullopt;
+  }
+
+ private:
+  Tensor Loss(const Tensor& scores, const Tensor& labels,
+              at::Reduction::Reduction reduction) const override {
+    return at::mse_loss(scores, labels, reduction) / 2;
+  }
+};
+
 // What CreateModel checks before it builds anything.
-absl::Status CheckSizes(int64_t features, int64_t classes) {
+absl::Status CheckSizes(const config::Model& config, int64_t features,
+                        int64_t classes) {
   if (features < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "model: the data has ", features, " features, at least 1 is required"));
   }
-  if (classes < 2) {
+  if (classes < 2 && !config.has_linear()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "model: the data has ", classes, " classes, at least 2 are required"));
   }
@@ -229,13 +269,16 @@ void CheckLoad(int table, int64_t elements, int64_t first_element,
                    first_element, " of ", elements));
 }
 
+absl::Status Network::CheckPresent(const Batch& batch, const void* labels) {
+  if (batch.examples >= 1 && batch.inputs != nullptr && labels != nullptr)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "batch: ", batch.examples,
+      " examples; at least 1 is required, with inputs and labels"));
+}
+
 absl::Status Network::Check(const Batch& batch) const {
-  if (batch.examples < 1 || batch.inputs == nullptr ||
-      batch.labels == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "batch: ", batch.examples,
-        " examples; at least 1 is required, with inputs and labels"));
-  }
+  SL_RETURN_IF_ERROR(CheckPresent(batch, batch.labels));
   for (int64_t i = 0; i < batch.examples; ++i) {
     if (batch.labels[i] < 0 || batch.labels[i] >= classes_) {
       return absl::InvalidArgumentError(
@@ -278,7 +321,7 @@ absl::StatusOr<std::unique_ptr<Network>> CreateNetwork(
   const ConfigProblems problems;
   CheckModel(config, problems.In("model"));
   SL_RETURN_IF_ERROR(problems.ToStatus());
-  SL_RETURN_IF_ERROR(CheckSizes(features, classes));
+  SL_RETURN_IF_ERROR(CheckSizes(config, features, classes));
   try {
     switch (config.kind_case()) {
       case config::Model::kSoftmax:
@@ -293,6 +336,9 @@ absl::StatusOr<std::unique_ptr<Network>> CreateNetwork(
         return CreateLenet(device, features, classes);
       case config::Model::kLogistic:
         return CreateLogistic(config.logistic(), device, features, classes);
+      case config::Model::kLinear:
+        return std::make_unique<LinearRegression>(device, features,
+                                                  config.linear().l2());
       case config::Model::KIND_NOT_SET:
         break;
     }

@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,9 +62,19 @@ class Network {
   const at::Tensor& tensor(int table) const;
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   int64_t features() const { return features_; }
-  absl::Status Check(const Batch& batch) const;
+  virtual absl::Status Check(const Batch& batch) const;
 
-  // [examples, classes] scores before the softmax ([examples] for logistic).
+  // What a batch has to predict, and of which type: labels, in most models.
+  struct Labels {
+    const void* values = nullptr;  // [examples].
+    at::ScalarType type = at::kLong;
+  };
+  virtual Labels LabelsOf(const Batch& batch) const {
+    return {.values = batch.labels, .type = at::kLong};
+  }
+
+  // [examples, classes] scores before the softmax ([examples] for logistic and
+  // linear).
   virtual at::Tensor Scores(const at::Tensor& inputs,
                             Parameters& parameters) const = 0;
   virtual at::Tensor Objective(const at::Tensor& scores,
@@ -74,8 +85,10 @@ class Network {
                              const at::Tensor& labels) const {
     return at::cross_entropy_loss(scores, labels, {}, at::Reduction::Sum);
   }
-  virtual at::Tensor Classes(const at::Tensor& scores) const {
-    return scores.argmax(1);
+  // As Model::Evaluation::correct.
+  virtual std::optional<int64_t> Correct(const at::Tensor& scores,
+                                         const at::Tensor& labels) const {
+    return scores.argmax(1).eq(labels).sum().item<int64_t>();
   }
   // As Model::Regularizer(), given the values of table 0.
   virtual double Penalty(absl::Span<const float>) const { return 0; }
@@ -92,6 +105,7 @@ class Network {
   // 1 / sqrt(inputs of one output).
   void AddLayer(const std::string& name,
                 const std::vector<int64_t>& weight_shape);
+  static absl::Status CheckPresent(const Batch& batch, const void* labels);
 
  private:
   const at::Device device_;

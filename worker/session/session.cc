@@ -67,6 +67,7 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   member.join.set_steps_total(options.length.steps_total);
   member.join.set_steps_per_epoch(options.length.steps_per_epoch);
   member.join.set_data(options.data);
+  member.join.set_data_hash(options.data_hash);
   if (options.elastic.has_value()) {
     wire::Elastic& elastic = *member.join.mutable_elastic();
     elastic.set_examples(options.elastic->examples);

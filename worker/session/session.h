@@ -61,6 +61,9 @@ class Session {
     LearningRateSchedule::JobLength length;
     int64_t batch_size = 1;  // Examples in a step of this worker, for reports.
     std::string data;        // What is trained on, for people.
+    // Of the examples; all workers of a job have the same (DataHash). Empty: it
+    // is not known, and not compared.
+    std::string data_hash = {};
     // Each step is given its examples, of these; `length` is then that of
     // workers that keep pace (job_length.h).
     std::optional<ElasticSampling> elastic = {};

@@ -64,6 +64,7 @@ absl::Status WorkerPlace::Train(
                                 .length = work.length,
                                 .batch_size = work.batch_size,
                                 .data = work.data,
+                                .data_hash = work.data_hash,
                                 .elastic = work.elastic,
                                 .step_by_table = work.step_by_table},
                                self(), parameters));

@@ -58,6 +58,7 @@ class WorkerPlace {
     int64_t batch_size = 1;
     std::string data;
     // As in Session::Options.
+    std::string data_hash = {};
     std::optional<ElasticSampling> elastic = {};
     bool step_by_table = false;
   };

@@ -5,6 +5,7 @@
 
 #include "common/status.h"
 #include "worker/model/compute.h"
+#include "worker/train/batch_memory.h"
 
 namespace slackline {
 namespace {
@@ -14,28 +15,27 @@ constexpr int64_t kEvaluationBatch = 500;
 absl::StatusOr<DatasetLoss> EvaluateDataset(
     Model& model, const Dataset& data,
     const std::function<absl::Status()>& go_on) {
-  std::vector<float> inputs(kEvaluationBatch * data.features());
-  std::vector<int64_t> labels(kEvaluationBatch);
+  BatchMemory memory(kEvaluationBatch, data);
   std::vector<int64_t> rows(kEvaluationBatch);
   double loss_sum = 0;
-  int64_t correct = 0;
+  std::optional<int64_t> correct;
   for (int64_t begin = 0; begin < data.examples(); begin += kEvaluationBatch) {
     if (go_on) SL_RETURN_IF_ERROR(go_on());
     rows.resize(std::min(kEvaluationBatch, data.examples() - begin));
     std::iota(rows.begin(), rows.end(), begin);
-    data.Gather(rows, inputs.data(), labels.data());
-    SL_ASSIGN_OR_RETURN(
-        const Model::Evaluation batch,
-        model.Evaluate({.examples = static_cast<int64_t>(rows.size()),
-                        .inputs = inputs.data(),
-                        .labels = labels.data()}));
+    SL_ASSIGN_OR_RETURN(const Model::Evaluation batch,
+                        model.Evaluate(memory.Fill(data, rows)));
     loss_sum += batch.loss_sum;
-    correct += batch.correct;
+    if (batch.correct.has_value())
+      correct = correct.value_or(0) + *batch.correct;
   }
   const double examples = static_cast<double>(data.examples());
   SL_ASSIGN_OR_RETURN(const double penalty, model.Regularizer());
-  return DatasetLoss{.objective = loss_sum / examples + penalty,
-                     .accuracy = static_cast<double>(correct) / examples};
+  DatasetLoss loss{.objective = loss_sum / examples + penalty,
+                   .accuracy = std::nullopt};
+  if (correct.has_value())
+    loss.accuracy = static_cast<double>(*correct) / examples;
+  return loss;
 }
 
 Evaluator::Evaluator(std::unique_ptr<Model> model,

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -19,8 +20,8 @@
 namespace slackline {
 
 struct DatasetLoss {
-  double objective = 0;  // Mean loss plus the model's regulariser.
-  double accuracy = 0;   // In [0, 1].
+  double objective = 0;            // Mean loss plus the model's regulariser.
+  std::optional<double> accuracy;  // In [0, 1]; nothing without classes.
 };
 // Asks `go_on`, unless it is null, before each part; what it returns if that is
 // not OK ends the evaluation.

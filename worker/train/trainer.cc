@@ -25,9 +25,7 @@ Trainer::Trainer(int compute_threads, const DataSplit* data, Sampler* sampler,
       sampler_(*sampler),
       model_(*model),
       session_(*session),
-      inputs_(session->options().config.data().batch_size() *
-              data->train->features()),
-      labels_(session->options().config.data().batch_size()) {}
+      memory_(session->options().config.data().batch_size(), *data->train) {}
 
 absl::Status Trainer::Run() {
   while (const std::optional<Session::Task> task = session_.Next()) {
@@ -45,10 +43,7 @@ absl::Status Trainer::Perform(const Session::Step& step) {
           ? sampler_.At(step.examples->epoch, step.examples->begin,
                         step.examples->end)
           : sampler_.Batch(step.clock);
-  data_.train->Gather(rows, inputs_.data(), labels_.data());
-  const Batch batch = {.examples = static_cast<int64_t>(rows.size()),
-                       .inputs = inputs_.data(),
-                       .labels = labels_.data()};
+  const Batch batch = memory_.Fill(*data_.train, rows);
   absl::Status handed_over;
   const auto hand_over = [&](int table, Payload gradient) {
     handed_over.Update(session_.Gradient(table, std::move(gradient)));

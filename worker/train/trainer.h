@@ -3,13 +3,13 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "worker/data/load_data.h"
 #include "worker/data/sampler.h"
 #include "worker/model/model.h"
 #include "worker/session/session.h"
+#include "worker/train/batch_memory.h"
 #include "worker/train/evaluator.h"
 
 namespace slackline {
@@ -36,8 +36,7 @@ class Trainer {
   Sampler& sampler_;
   Model& model_;
   Session& session_;
-  std::vector<float> inputs_;
-  std::vector<int64_t> labels_;
+  BatchMemory memory_;
   std::unique_ptr<Evaluator> evaluator_;  // Made when this worker is the chief.
 };
 

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "common/status.h"
 #include "tools/cli/data/data_fetch.h"
+#include "worker/data/data_files.h"
 #include "worker/data/stand_in.h"
 
 namespace slackline {
@@ -86,22 +87,13 @@ absl::StatusOr<std::string> CacheDataDir() {
 
 std::vector<std::string> MissingDataFiles(const config::Data& data,
                                           const std::string& data_dir) {
-  const fs::path base(data_dir);
   std::vector<std::string> missing;
-  if (data.has_idx()) {
-    for (const char* const name :
-         {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
-          "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
-      const fs::path plain = base / data.idx().folder() / name;
-      const std::string packed = absl::StrCat(plain.string(), ".gz");
-      if (!Exists(plain) && !Exists(packed)) missing.push_back(packed);
-    }
-  }
-  if (data.has_libsvm()) {
-    for (const std::string& name :
-         {data.libsvm().train(), data.libsvm().test()}) {
-      if (!Exists(base / name)) missing.push_back((base / name).string());
-    }
+  for (const DataFile& file : DataFilesOf(data)) {
+    if (FindDataFile(file, data_dir).ok()) continue;
+    // Of names that differ in how they end, the one that is downloaded.
+    const std::string& name =
+        file.names.size() > 1 ? file.names[1] : file.names[0];
+    missing.push_back(fs::path(data_dir) / name);
   }
   return missing;
 }

@@ -21,7 +21,7 @@ inline constexpr char kMnistFolder[] = "mnist";
 absl::StatusOr<std::string> CacheDataDir();
 
 // The files that `data` needs and that are not in `data_dir`; those of IDX may
-// also be there without ".gz".
+// also be there without ".gz", or with what else DataFilesOf() allows.
 std::vector<std::string> MissingDataFiles(const config::Data& data,
                                           const std::string& data_dir);
 
