@@ -11,6 +11,7 @@
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
+#include "common/version.h"
 #include "job/job_config.h"
 #include "server/control_loop.h"
 #include "server/coordinator/coordinator_thread.h"
@@ -70,6 +71,8 @@ absl::Status Serve(const MemberFlags& flags,
         .job = config.job(),
         .run = RandomToken(),
         .config_hash = ConfigHash(config),
+        .protocol = kProtocol,
+        .build = ThisBuild(),
         .servers = static_cast<int>(servers.size()),
         .workers = static_cast<int>(WorkerProcesses(config).size()),
         .sync = config.sync(),

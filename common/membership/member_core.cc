@@ -131,6 +131,12 @@ void MemberCore::OnJoinReply(const wire::JoinReply& reply, absl::Time now,
     effects->joined = true;
     SendHeartbeat(now, effects);
   } else if (reply.code() == wire::RETRY) {
+    // The place is held, mostly: somebody may wonder what this process does.
+    if (join_obstacle_.empty()) {
+      effects->log.push_back(
+          absl::StrCat("cannot join yet, tries again for up to ",
+                       Text(options_.start_timeout), ": ", reply.error()));
+    }
     join_obstacle_ = reply.error();
   } else {
     effects->failure = absl::FailedPreconditionError(absl::StrCat(

@@ -46,4 +46,16 @@ void FoldServerStats(const run::ServerStats& from, run::ServerStats* to) {
   to->mutable_hand_over()->MergeFrom(from.hand_over());
 }
 
+double ThreadsBusy(const run::ServerStats& server) {
+  double busy = 0;
+  for (const run::ThreadLoad& thread : server.thread())
+    busy += thread.utilisation();
+  return busy;
+}
+
+double IoFactor(const run::ServerStats& server) {
+  const double threads = ThreadsBusy(server);
+  return threads > 0 ? std::max(1.0, server.io_utilisation() / threads) : 1;
+}
+
 }  // namespace slackline

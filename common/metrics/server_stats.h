@@ -11,4 +11,11 @@ namespace slackline {
 // process.
 void FoldServerStats(const run::ServerStats& from, run::ServerStats* to);
 
+// The sum over the server's shard threads of the part of the time in which they
+// were busy.
+double ThreadsBusy(const run::ServerStats& server);
+// How many times busier these threads count as they are, because moving the
+// server's bytes takes longer than handling them. At least 1.
+double IoFactor(const run::ServerStats& server);
+
 }  // namespace slackline

@@ -21,8 +21,8 @@ int IndexAt(const wire::View& view, Clock clock) {
 }  // namespace
 
 Clock EndOf(const wire::View& view) {
-  if (!view.elastic()) return view.steps_total();
-  return view.end_clock() > 0 ? view.end_clock() : kClockMax;
+  if (view.end_clock() > 0) return view.end_clock();
+  return view.elastic() ? kClockMax : view.steps_total();
 }
 
 const wire::Phase& PhaseAt(const wire::View& view, Clock clock) {

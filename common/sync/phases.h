@@ -14,8 +14,9 @@ namespace slackline {
 // the messages; more would only put the change off.
 inline constexpr Clock kStepLimitAhead = 4;
 
-// The clock at which all workers have completed their steps. kClockMax: nobody
-// knows it yet, since the job is elastic.
+// The clock at which all workers have completed their steps, as far as it is
+// known: a job may be ended early. kClockMax: nobody knows it yet, since the
+// job is elastic.
 Clock EndOf(const wire::View& view);
 
 // The phase that steps of `clock` obey. `clock` is at least 0 and there is a

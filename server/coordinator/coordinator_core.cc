@@ -7,9 +7,9 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/config/bounds.h"
 #include "common/cut.h"
+#include "common/some_names.h"
 #include "common/status.h"
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
@@ -24,6 +24,16 @@ constexpr size_t kHashBytesMax = 64;
 constexpr size_t kFileBytesMax = 4096;
 // Of one heartbeat; members send a quarter of it.
 constexpr int kRecordsMax = 1024;
+constexpr int kCulpritsMax = 256;
+
+// What a worker says of its training.
+void PutDiverged(const wire::Diverged& diverged, wire::JobEnd* end) {
+  end->set_clock(std::clamp<Clock>(diverged.clock(), 0, kClockMax));
+  for (const int32_t worker : diverged.worker()) {
+    if (worker < 0 || end->worker_size() == kCulpritsMax) continue;
+    end->add_worker(worker);
+  }
+}
 
 std::string Milliseconds(absl::Duration duration) {
   return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
@@ -54,6 +64,8 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       feed_(&editor_),
       members_({.job = options.job,
                 .config_hash = options.config_hash,
+                .protocol = options.protocol,
+                .build = options.build,
                 .servers = options.servers,
                 .workers = options.workers,
                 .shard_elements = options.shard_elements,
@@ -74,7 +86,8 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       nonfinite_(options.nonfinite),
       store_({.bytes_max = options.store_bytes_max,
               .waiting_max = options.parked_calls_max}),
-      gathers_({.workers = options.workers}) {}
+      gathers_({.workers = options.workers}),
+      programs_(options.build) {}
 
 // ---- Events -----------------------------------------------------------------
 
@@ -135,7 +148,7 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
     wire::JobEnd end = JobEndOf(
         wire::JobEnd::NOT_FORMED,
         absl::StrCat(
-            absl::StrJoin(missing.Names(), ", "), " did not join within ",
+            SomeNames(missing.Names()), " did not join within ",
             Milliseconds(options_.start_timeout),
             "; look at their logs, or raise limits { start_timeout_ms: ... }"));
     end.mutable_server()->Add(missing.servers.begin(), missing.servers.end());
@@ -168,7 +181,10 @@ void CoordinatorCore::Fail(const std::string& reason, absl::Time now,
 
 void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
                                Effects* effects) {
-  if (news_.workers && editor_.running() && AllDone()) outcome_.OnAllDone(now);
+  if (news_.workers && editor_.running() && AllDone()) {
+    if (!modes_.ended_early().empty()) leases_.Ended();
+    outcome_.OnAllDone(now, modes_.ended_early());
+  }
   if (editor_.running()) {
     placement_.Order();
     if (modes_.Advance(outcome_.Seconds(now), effects)) {
@@ -177,14 +193,21 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
     }
     // A change of the mode that waits for its clock is dropped then.
     if (EndIfAllLeased(effects)) modes_.Advance(outcome_.Seconds(now), effects);
+    if (view().end_clock() > 0) {
+      std::vector<LeaseBook::Answer> leased;
+      leases_.EndAt(view().end_clock(), &leased);
+      Send(std::move(leased), effects);
+    }
   }
   if (editor_.ended() && ended_at_ == absl::InfiniteFuture()) {
     ended_at_ = members_.AwakeTime(now);
     outcome_.OnEnded(now);
-    effects->log.push_back(absl::StrCat(state() == wire::FINISHED
-                                            ? "the job has finished: "
-                                            : "the job has failed: ",
-                                        reason()));
+    if (state() == wire::FINISHED) {
+      effects->log.push_back(absl::StrCat("the job has finished: ", reason()));
+    } else {
+      effects->warnings.push_back(
+          absl::StrCat("the job has failed: ", reason()));
+    }
   }
   const auto committed = state() == wire::FORMING
                              ? ViewEditor::Committed::kNothing
@@ -251,6 +274,8 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
   if (answer.joined == nullptr) return;
   const Member& member = *answer.joined;
   effects->log.push_back(absl::StrCat(Describe(member), " has joined"));
+  if (std::string differs = programs_.OnJoin(member.join); !differs.empty())
+    effects->warnings.push_back(std::move(differs));
   if (member.worker_role()) {
     editor_.PutWorker(WorkerOf(member));
     editor_.Regroup();
@@ -266,6 +291,7 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   placement_.Start({model.table().begin(), model.table().end()},
                    options_.shard_elements, now);
   data_ = members_.FindWorker(0)->join.data();
+  data_hash_ = model.data_hash();
   editor_.Run(model.steps_total(), model.steps_per_epoch(),
               model.has_elastic());
   leases_.Start(model.has_elastic() ? std::optional(model.elastic())
@@ -359,7 +385,8 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   Send(std::move(leased), effects);
   stalls_.OnGone(incarnation);
   const std::string sentence = absl::StrCat(Describe(member), " ", why);
-  effects->log.push_back(sentence);
+  const bool expected = editor_.ended() || member.draining;
+  (expected ? effects->log : effects->warnings).push_back(sentence);
   if (editor_.ended()) return;
   news_.workers = true;
   if (!member.worker_role()) {
@@ -429,7 +456,9 @@ bool CoordinatorCore::EndIfAllLeased(Effects* effects) {
   const int next = view().entered() + 1;
   if (next < view().phase_size() && view().phase(next).from() <= *end)
     return false;
-  leases_.End();
+  std::vector<LeaseBook::Answer> none;  // All are at this clock.
+  leases_.EndAt(*end, &none);
+  leases_.Ended();
   effects->log.push_back(absl::StrCat("all ", leases_.examples_done(),
                                       " examples are done, after ", *end,
                                       " steps"));
@@ -588,8 +617,13 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
   } else if (call.has_stop()) {
     if (member != nullptr && member->peer == from && member->worker_role())
       totals_.AddTraceback(member->index(), call.stop().traceback());
-    editor_.End(JobEndOf(wire::JobEnd::STOPPED,
-                         Cut(call.stop().reason(), kReasonBytesMax)));
+    const std::string why = Cut(call.stop().reason(), kReasonBytesMax);
+    const bool diverged = call.stop().has_diverged() && member != nullptr &&
+                          member->peer == from && member->worker_role();
+    wire::JobEnd end = JobEndOf(
+        diverged ? wire::JobEnd::DIVERGED : wire::JobEnd::STOPPED, why);
+    if (diverged) PutDiverged(call.stop().diverged(), &end);
+    editor_.End(std::move(end));
   } else if (call.has_gather() && call.incarnation() == 0) {
     if (editor_.ended()) {
       reply.set_code(wire::REJECTED);
@@ -695,6 +729,8 @@ run::Summary CoordinatorCore::Summary() const {
   summary.set_workers(options_.workers);
   summary.set_servers(options_.servers);
   summary.set_data(data_);
+  summary.set_data_hash(data_hash_);
+  programs_.PutSummary(&summary);
   std::vector<RunTotals::Worker> workers;
   std::vector<const run::ServerStats*> servers;
   Clock smallest = EndOf(view());
@@ -718,6 +754,8 @@ run::Summary CoordinatorCore::Summary() const {
   summary.set_state(wire::JobState_Name(state()));
   summary.set_cause(wire::JobEnd::Cause_Name(end.cause()));
   summary.set_reason(end.reason());
+  if (end.cause() == wire::JobEnd::DIVERGED)
+    summary.set_diverged_at_step(end.clock());
   for (const int32_t server : end.server())
     summary.add_about(absl::StrCat("server ", server));
   for (const int32_t worker : end.worker())

@@ -46,6 +46,7 @@
 #include "server/coordinator/mode_control.h"
 #include "server/coordinator/nonfinite_watch.h"
 #include "server/coordinator/placement.h"
+#include "server/coordinator/programs.h"
 #include "server/coordinator/run_totals.h"
 #include "server/coordinator/stall_watch.h"
 #include "server/coordinator/stats_check.h"
@@ -61,6 +62,8 @@ class CoordinatorCore {
     std::string job;
     uint64_t run = 0;  // Drawn for this run; 0 only in tests.
     std::string config_hash;
+    int protocol = 0;  // As members must have it (common/version.h).
+    wire::Build build;
     int servers = 1;
     int workers = 1;
     config::Sync sync;
@@ -184,7 +187,9 @@ class CoordinatorCore {
   Gathers gathers_;
   LeaseBook leases_;
   RunTotals totals_;
-  std::string data_;    // What is trained on.
+  Programs programs_;
+  std::string data_;       // What is trained on.
+  std::string data_hash_;  // As of JoinRequest.
   absl::Time started_;  // This one, and ended_at_, in awake time.
   absl::Time ended_at_ = absl::InfiniteFuture();
   absl::Time next_look_ = absl::InfinitePast();  // At who holds others up.

@@ -116,6 +116,8 @@ void CoordinatorThread::WriteSummary(Poller* poller) {
 void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
   for (const std::string& line : effects->log)
     spdlog::info("coordinator: {}", line);
+  for (const std::string& line : effects->warnings)
+    spdlog::warn("coordinator: {}", line);
   for (const Outgoing& outgoing : effects->sends) {
     // Who is not connected asks again, or loses its lease.
     (void)listener_->Send(outgoing.to, outgoing.message);

@@ -17,6 +17,7 @@ struct CoordinatorEffects {
   std::vector<run::MoveRecord> moves;      // Done ones, to be kept.
   std::vector<run::ModeRecord> modes;      // As above, changes of the mode.
   std::vector<std::string> log;            // Sentences for people.
+  std::vector<std::string> warnings;       // Likewise: of what should not be.
   // Workers that were removed although they are heard: they held others up.
   std::vector<Incarnation> removed;
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/stop_rules.h"
+#include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
 
 namespace slackline {
@@ -36,11 +37,19 @@ void JobOutcome::OnEnded(absl::Time now) {
   trained_at_ = std::min(trained_at_, now);
 }
 
-void JobOutcome::OnAllDone(absl::Time now) {
+void JobOutcome::OnAllDone(absl::Time now, const std::string& ended_early) {
   trained_at_ = std::min(trained_at_, now);
-  if (result_.has_value())
-    editor_->End(JobEndOf(wire::JobEnd::COMPLETED,
-                          "all workers have completed their steps"));
+  if (!result_.has_value()) return;
+  if (ended_early.empty()) {
+    return editor_->End(JobEndOf(wire::JobEnd::COMPLETED,
+                                 "all workers have completed their steps"));
+  }
+  const wire::View& view = editor_->view();
+  stopped_early_ = absl::StrCat("at step ", EndOf(view), " of ",
+                                view.elastic() ? "about " : "",
+                                view.steps_total(), ": ", ended_early);
+  editor_->End(JobEndOf(wire::JobEnd::FINISHED_EARLY,
+                        absl::StrCat("ended early, ", stopped_early_)));
 }
 
 void JobOutcome::OnRecord(run::MetricRecord record, absl::Time now,
@@ -149,7 +158,7 @@ void JobOutcome::PutSummary(Clock steps, int64_t examples,
       PutEvaluation(evaluation->second, summary);
     }
   }
-  summary->set_stopped(stopped_);
+  summary->set_stopped(stopped_early_.empty() ? stopped_ : stopped_early_);
 }
 
 }  // namespace slackline

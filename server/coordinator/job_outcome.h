@@ -31,8 +31,9 @@ class JobOutcome {
   void OnRecord(run::MetricRecord record, absl::Time now,
                 CoordinatorEffects* effects);
   void OnResult(const run::Result& result) { result_ = result; }
-  // No worker has steps left to do.
-  void OnAllDone(absl::Time now);
+  // No worker has steps left to do. `ended_early`: why that is before the job's
+  // last step; empty: it is not.
+  void OnAllDone(absl::Time now, const std::string& ended_early);
   void OnTime(absl::Time now);
   // When the job's time is up. InfiniteFuture: never.
   absl::Time StopTime() const;
@@ -60,6 +61,7 @@ class JobOutcome {
   std::map<int, run::MetricRecord> latest_;  // By kind.
   std::optional<run::Result> result_;
   std::string stopped_;  // By which rule.
+  std::string stopped_early_;  // By a user: where and why.
   bool stopped_by_time_ = false;
   double stopped_seconds_ = 0;  // When it came true, since running_since_.
 };

@@ -77,6 +77,11 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
       {"bytes of host name", join.host().size(), kNameBytesMax},
       {"bytes of host id", join.host_id().size(), kNameBytesMax},
       {"bytes about its data", join.data().size(), kDataBytesMax},
+      {"bytes of data hash", join.data_hash().size(), kNameBytesMax},
+      {"bytes of program name", join.build().program().size(), kNameBytesMax},
+      {"bytes of version", join.build().version().size(), kNameBytesMax},
+      {"bytes of commit", join.build().commit().size(), kNameBytesMax},
+      {"bytes of build id", join.build().build_id().size(), kNameBytesMax},
       {"shard threads", static_cast<size_t>(join.thread_size()), kThreadsMax},
       {"tables", static_cast<size_t>(join.table_size()), kTablesMax},
   };

@@ -45,8 +45,10 @@ void LeaseBook::Ask(const Caller& caller, const wire::Lease& lease,
   Worker& worker = workers_[caller.incarnation];
   if (lease.busy()) {
     // Who waits has come further since it said that.
-    if (!worker.waits)
+    if (!worker.waits) {
       worker.clock = std::max<Clock>(worker.clock, lease.clock() + 1);
+      if (!worker.open.empty()) worker.open.back().clock = lease.clock();
+    }
     answers->push_back(
         {.to = caller, .code = wire::OK, .error = {}, .leased = {}});
     return Settle(answers);
@@ -148,6 +150,7 @@ void LeaseBook::Settle(std::vector<Answer>* answers) {
       waiting.push_back(incarnation);
       continue;
     }
+    range->clock = worker.clock;
     worker.open.push_back(*range);
     ++worker.given;
     answer(worker, LeasedOf(*range));
@@ -156,7 +159,7 @@ void LeaseBook::Settle(std::vector<Answer>* answers) {
   queue_ = std::move(waiting);
   if (queue_.empty()) return;
   // As far as anybody is, or will be after the step that it does now.
-  Clock furthest = 0;
+  Clock furthest = end_;
   for (const auto& [incarnation, worker] : workers_)
     furthest = std::max(furthest, worker.clock);
   waiting.clear();
@@ -192,12 +195,20 @@ std::optional<Clock> LeaseBook::EndOf(
   return end;
 }
 
-void LeaseBook::End() {
+void LeaseBook::EndAt(Clock end, std::vector<Answer>* answers) {
+  if (end_ > 0 || !elastic_.has_value()) return;
+  end_ = end;
+  Settle(answers);
+}
+
+void LeaseBook::Ended() {
   for (auto& [incarnation, worker] : workers_) {
-    for (const Range& range : worker.open)
+    while (!worker.open.empty() && worker.open.front().clock < end_) {
+      const Range& range = worker.open.front();
       examples_done_ += range.end - range.begin;
-    worker.done += static_cast<int64_t>(worker.open.size());
-    worker.open.clear();
+      ++worker.done;
+      worker.open.pop_front();
+    }
   }
 }
 

@@ -10,7 +10,8 @@
 // A worker for which nothing is left waits: a range may come back. Should
 // others go on to clocks that it has not reached, it is told to leave out the
 // steps up to there, so that they do not wait for it in turn. When nothing is
-// left and nobody trains, all wait at one clock, and the job ends there.
+// left and nobody trains, all wait at one clock, and the job ends there. Of a
+// job that is ended early, examples are left over.
 //
 // Deterministic state machine. Thread-compatible.
 #pragma once
@@ -64,8 +65,11 @@ class LeaseBook {
   // that is so.
   std::optional<Clock> EndOf(const std::vector<Incarnation>& workers) const;
 
-  // The job ends there: the last ranges are done.
-  void End();
+  // The job ends at this clock, now or when all have come there. Nobody waits
+  // before it any more. Once: a later call changes nothing.
+  void EndAt(Clock end, std::vector<Answer>* answers);
+  // All have come to that clock: what was for steps before it is done.
+  void Ended();
 
   int64_t examples_done() const { return examples_done_; }
   int64_t examples_given_again() const { return examples_given_again_; }
@@ -76,6 +80,7 @@ class LeaseBook {
   struct Range {
     int64_t begin = 0;
     int64_t end = 0;
+    Clock clock = 0;  // Of the step that it was given for.
   };
   struct Worker {
     Caller call;  // The last one.
@@ -99,6 +104,7 @@ class LeaseBook {
   std::optional<wire::Elastic> elastic_;
   int64_t next_ = 0;            // Position.
   std::deque<Range> returned_;  // Given out before, and not done.
+  Clock end_ = 0;               // Of the job; 0: not known.
   std::map<Incarnation, Worker> workers_;
   std::deque<Incarnation> queue_;  // Who waits, the longest first.
   int64_t examples_done_ = 0;

@@ -19,6 +19,11 @@ std::string SamplingText(const wire::JoinRequest& join) {
                       elastic.batch_size(), " in a step");
 }
 
+// "IDX images from data/mnist: 60000 ... (hash 5d41402abc4b2a76)".
+std::string DataText(const wire::JoinRequest& join) {
+  return absl::StrCat(join.data(), " (hash ", join.data_hash(), ")");
+}
+
 constexpr int32_t kServersMax = 100000;
 constexpr size_t kPastTokensMax = 4096;
 // Pauses after which a lease is made longer, one after the other.
@@ -129,6 +134,7 @@ Member Membership::Remove(Incarnation incarnation, bool running) {
   Member member = std::move(found->second);
   members_.erase(found);
   (member.worker_role() ? workers_ : servers_).erase(member.index());
+  waiters_.erase({member.worker_role(), member.index()});
   // Until the job runs, the next first worker may bring another model.
   if (!running && workers_.empty()) model_.reset();
   past_tokens_[member.join.token()] = incarnation;
@@ -184,6 +190,14 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
     return absl::StrCat(who, " belongs to job '", join.job(),
                         "', the coordinator at this address to '", options_.job,
                         "'; give each job its own coordinator { port: ... }");
+  }
+  // Before all else that it says: it may mean something else by it.
+  if (join.protocol() != options_.protocol) {
+    return absl::StrCat(
+        who, " (", join.build().program(), " ", join.build().version(),
+        ") speaks protocol ", join.protocol(), ", the coordinator (",
+        options_.build.program(), " ", options_.build.version(), ") ",
+        options_.protocol, "; install the same version on all hosts");
   }
   if (join.config_hash() != options_.config_hash) {
     return absl::StrCat(
@@ -248,6 +262,13 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
                         " has ", first.steps_total(), " and ",
                         first.steps_per_epoch(),
                         "; all workers must train on the same data");
+  }
+  if (!join.data_hash().empty() && !first.data_hash().empty() &&
+      join.data_hash() != first.data_hash()) {
+    return absl::StrCat(
+        who, " has other examples than ", other, ": ", DataText(join), ", ",
+        other, " has ", DataText(first),
+        "; give all workers the same files (--data-dir of each host)");
   }
   for (int i = 0; i < std::max(join.table_size(), first.table_size()); ++i) {
     const std::string ours =
@@ -320,6 +341,18 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
   }
   if (present != nullptr) {
     // Perhaps a restart after a crash, perhaps a second copy: the lease tells.
+    // Who is heard a lease after the other has come is no process that died.
+    Waiter& waiter = waiters_[{is_worker, join.index()}];
+    if (waiter.token != join.token())
+      waiter = {.token = join.token(), .since = now};
+    if (present->heard - waiter.since >= options_.lease) {
+      return say(wire::REJECTED,
+                 absl::StrCat(Describe(*present),
+                              " holds this place and lives: this is a second "
+                              "process with its --index; end one of the two, "
+                              "or give this one an index of its own"),
+                 wire::JoinReply::PLACE_HELD);
+    }
     if (is_worker)
       knocks_[join.index()] = {.from = from, .join = join, .at = now};
     return say(

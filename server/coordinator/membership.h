@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -58,6 +59,8 @@ class Membership {
   struct Options {
     std::string job;
     std::string config_hash;
+    int protocol = 0;
+    wire::Build build;  // Of the coordinator.
     int servers = 1;  // Of the config.
     int workers = 1;
     int64_t shard_elements = 65536;
@@ -156,6 +159,13 @@ class Membership {
   std::map<uint64_t, Incarnation> past_tokens_;
   std::deque<uint64_t> past_token_order_;
   std::map<int32_t, Knock> knocks_;  // By rank.
+  // Who wants a place that a member holds: the last one for each, and since
+  // when. By role (true: worker) and index.
+  struct Waiter {
+    uint64_t token = 0;
+    absl::Time since;
+  };
+  std::map<std::pair<bool, int32_t>, Waiter> waiters_;
   // The join of the first worker: all others bring the same tables, and the
   // same length of the job.
   std::optional<wire::JoinRequest> model_;

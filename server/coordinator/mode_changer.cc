@@ -105,10 +105,15 @@ std::vector<std::string> ModeChanger::Start(ViewEditor* editor) {
 
 absl::Status ModeChanger::MayChange(const wire::View& view,
                                     const std::vector<Worker>& workers) const {
+  if (want_end_.has_value() || !ended_early_.empty() ||
+      (wanted_.has_value() && !wanted_->mode.has_value())) {
+    return absl::FailedPreconditionError(
+        "the job is just being ended early, by a user");
+  }
   if (wanted_.has_value()) {
     return absl::UnavailableError(absl::StrCat(
         "the mode is just changing from ", ModeText(Last(view).mode()), " to ",
-        ModeText(wanted_->mode), "; try again when it has"));
+        ModeText(*wanted_->mode), "; try again when it has"));
   }
   if (view.entered() < IndexOfLast(view)) {
     const int next = view.entered() + 1;
@@ -137,6 +142,32 @@ void ModeChanger::Want(const sync::Mode& mode, const std::string& reason) {
   SL_CHECK(!wanted_.has_value(), "a change of mode is under way already");
   wanted_ = {.mode = mode, .reason = reason};
   limits_.clear();
+}
+
+absl::Status ModeChanger::MayEndEarly(
+    const wire::View& view, const std::vector<Worker>& workers) const {
+  for (const Worker& worker : workers) {
+    if (worker.done || worker.clock + kStepLimitAhead >= EndOf(view)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the job is about to end by itself: worker ", worker.rank,
+          " has completed ", worker.clock, " of ", EndOf(view), " steps"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ModeChanger::WantEnd(const std::string& reason) {
+  if (!ended_early_.empty() || want_end_.has_value()) return;
+  if (wanted_.has_value() && !wanted_->mode.has_value()) return;
+  want_end_ = reason;
+}
+
+std::string ModeChanger::TextOf(const Wanted& wanted,
+                                const wire::View& view) const {
+  if (!wanted.mode.has_value()) return "the job does not end early";
+  return absl::StrCat("the mode does not change from ",
+                      ModeText(Last(view).mode()), " to ",
+                      ModeText(*wanted.mode));
 }
 
 void ModeChanger::OnStepLimit(Incarnation incarnation,
@@ -210,21 +241,31 @@ void ModeChanger::OnGone(const Worker& worker, uint64_t view_number) {
 ModeChanger::News ModeChanger::Advance(const std::vector<Worker>& workers,
                                        double seconds, ViewEditor* editor) {
   News news;
-  const bool opened = Open(editor);
+  bool opened = Open(editor);
   const bool settled = Settle(workers, editor, &news);
+  if (settled) opened |= Open(editor);  // What has waited for that.
   const bool gathered = Gather(workers, editor);
   const bool entered = Enter(workers, seconds, editor, &news);
   news.view_changed = opened || settled || gathered || entered;
   return news;
 }
 
-bool ModeChanger::Open(ViewEditor* editor) const {
+bool ModeChanger::Open(ViewEditor* editor) {
   const wire::View& view = editor->view();
+  if (!wanted_.has_value() && want_end_.has_value()) {
+    wanted_ = {.mode = std::nullopt, .reason = *want_end_};
+    want_end_.reset();
+    limits_.clear();
+  }
   if (!wanted_.has_value() || view.has_change() || view.move_size() > 0) {
     return false;
   }
   wire::ModeChange change;
-  *change.mutable_mode() = wanted_->mode;
+  if (wanted_->mode.has_value()) {
+    *change.mutable_mode() = *wanted_->mode;
+  } else {
+    change.mutable_ending();
+  }
   editor->OpenChange(std::move(change));
   return true;
 }
@@ -236,7 +277,13 @@ bool ModeChanger::Open(ViewEditor* editor) const {
 std::optional<Clock> ModeChanger::ReachedByTheGone(
     const wire::View& view) const {
   Clock reached = 0;
-  if (!RuleOf(Last(view).mode()).skips_ahead() || gone_in_ == 0) return reached;
+  // An early end comes in any phase; a change only once the last has begun.
+  const bool skips_ahead =
+      std::any_of(view.phase().begin() + view.entered(), view.phase().end(),
+                  [](const wire::Phase& phase) {
+                    return RuleOf(phase.mode()).skips_ahead();
+                  });
+  if (!skips_ahead || gone_in_ == 0) return reached;
   for (const wire::ServerMember& server : view.server()) {
     const bool owns =
         std::find(view.owner_server().begin(), view.owner_server().end(),
@@ -255,7 +302,7 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
   const wire::View& view = editor->view();
   if (!view.has_change()) return false;
   const std::optional<Clock> reached = ReachedByTheGone(view);
-  Clock from = std::max(Last(view).from() + 1, reached.value_or(0));
+  Clock from = reached.value_or(0);
   bool all = reached.has_value();
   for (const Worker& worker : workers) {
     const auto limit = limits_.find(worker.incarnation);
@@ -267,21 +314,19 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
       from = std::max(from, limit->second);
     }
   }
-  const std::string sentence = absl::StrCat(
-      "from ", ModeText(Last(view).mode()), " to ", ModeText(wanted_->mode));
+  if (wanted_->mode.has_value()) {
+    from = std::max<Clock>(from, Last(view).from() + 1);
+  } else {
+    // Where a phase begins, some may have left the one before, and would have
+    // to come into the next to end.
+    for (const wire::Phase& phase : view.phase()) from += phase.from() == from;
+  }
   if (from >= EndOf(view)) {
-    news->log.push_back(absl::StrCat("the mode does not change ", sentence,
+    news->log.push_back(absl::StrCat(TextOf(*wanted_, view),
                                      ": the job ends at step ", EndOf(view),
                                      ", before all workers could"));
   } else if (all) {
-    wire::Phase phase;
-    *phase.mutable_mode() = wanted_->mode;
-    phase.set_from(from);
-    editor->AddPhase(phase);
-    gone_in_ = 0;
-    reasons_.push_back(wanted_->reason);
-    news->log.push_back(absl::StrCat("the mode changes ", sentence, " at step ",
-                                     from, ": ", wanted_->reason));
+    SettleAt(from, editor, news);
   } else {
     return false;
   }
@@ -289,6 +334,26 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
   wanted_.reset();
   limits_.clear();
   return true;
+}
+
+void ModeChanger::SettleAt(Clock from, ViewEditor* editor, News* news) {
+  const wire::View& view = editor->view();
+  if (!wanted_->mode.has_value()) {
+    news->log.push_back(absl::StrCat("the job ends early, at step ", from,
+                                     " of ", view.steps_total(), ": ",
+                                     wanted_->reason));
+    ended_early_ = wanted_->reason;
+    return editor->SetEndClock(from);
+  }
+  news->log.push_back(absl::StrCat(
+      "the mode changes from ", ModeText(Last(view).mode()), " to ",
+      ModeText(*wanted_->mode), " at step ", from, ": ", wanted_->reason));
+  wire::Phase phase;
+  *phase.mutable_mode() = *wanted_->mode;
+  phase.set_from(from);
+  editor->AddPhase(phase);
+  gone_in_ = 0;
+  reasons_.push_back(wanted_->reason);
 }
 
 bool ModeChanger::Gather(const std::vector<Worker>& workers,

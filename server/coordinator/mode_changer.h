@@ -1,10 +1,12 @@
 // ModeChanger: what the coordinator knows of the job's phases: which are
 // planned, which change is wanted or under way, and how far each worker has
-// come with it (docs/protocol-mode-change.md).
+// come with it (docs/protocol-mode-change.md). And when the job ends, if a user
+// ends it early: that is a change to nothing.
 //
 // A change is wanted (perhaps until moves of shards are done), then open (the
 // view has `change`, workers promise where they stop), then it has a clock (the
-// view has the phase), then all workers have entered it. One at a time.
+// view has the phase, or the end), then all workers have entered it. One at a
+// time; an early end waits for a change that has begun.
 //
 // What workers say is taken down when it comes, in any order and any number of
 // times; Advance() draws the conclusions, as edits of the view. Deterministic
@@ -56,6 +58,15 @@ class ModeChanger {
   // OK. `reason` says who wants it and why.
   void Want(const sync::Mode& mode, const std::string& reason);
 
+  // OK, or why the job cannot be ended early.
+  absl::Status MayEndEarly(const wire::View& view,
+                           const std::vector<Worker>& workers) const;
+  // The job is to end as soon as all workers can complete the same steps. Only
+  // if MayEndEarly() is OK. Once more: without effect.
+  void WantEnd(const std::string& reason);
+  // Who has ended the job early and why; empty: nobody has.
+  const std::string& ended_early() const { return ended_early_; }
+
   // Calls of workers. What is repeated, late or of another change is no error
   // and changes nothing.
   void OnStepLimit(Incarnation incarnation, const wire::StepLimit& limit,
@@ -95,7 +106,7 @@ class ModeChanger {
 
  private:
   struct Wanted {
-    sync::Mode mode;
+    std::optional<sync::Mode> mode;  // nullopt: the end of the job.
     std::string reason;
   };
   struct Report {
@@ -104,11 +115,16 @@ class ModeChanger {
     wire::Entered entered;
   };
 
+  // Completes "the mode changes ".
+  std::string TextOf(const Wanted& wanted, const wire::View& view) const;
+  // The job ends, or the wanted phase begins, at this clock.
+  void SettleAt(Clock from, ViewEditor* editor, News* news);
+
   // No shard is beyond this clock because of a worker that has gone. nullopt:
   // that is not known yet.
   std::optional<Clock> ReachedByTheGone(const wire::View& view) const;
   // Each true if the view changed.
-  bool Open(ViewEditor* editor) const;
+  bool Open(ViewEditor* editor);
   bool Settle(const std::vector<Worker>& workers, ViewEditor* editor,
               News* news);
   bool Gather(const std::vector<Worker>& workers, ViewEditor* editor) const;
@@ -118,7 +134,9 @@ class ModeChanger {
                            const wire::View& view) const;
 
   const config::Sync sync_;
-  std::optional<Wanted> wanted_;         // Until the phase is in the view.
+  std::optional<Wanted> wanted_;         // Until the view has its clock.
+  std::optional<std::string> want_end_;  // After that one. Why.
+  std::string ended_early_;
   std::vector<std::string> reasons_;     // Of each phase of the view.
   std::map<Incarnation, Clock> limits_;  // For the change that is open.
   // The first view without whoever has gone last; 0: nobody has in this phase.

@@ -5,10 +5,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/cut.h"
 #include "common/sync/modes/mode_rule.h"
 
 namespace slackline {
 namespace {
+
+constexpr size_t kReasonBytesMax = 1024;
 
 // Numbers that a worker says of itself, and that are summed up.
 wire::Entered Bounded(wire::Entered entered) {
@@ -135,6 +138,31 @@ absl::StatusOr<std::string> ModeControl::OnSetMode(
   }
   if (same) return absl::StrCat("stays ", ModeText(present));
   return Change(mode, "asked for by a user", effects);
+}
+
+absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
+                                                  CoordinatorEffects* effects) {
+  const wire::View& view = editor_->view();
+  if (!editor_->running())
+    return absl::FailedPreconditionError("the job does not run");
+  if (follows_given_delays()) {
+    return absl::FailedPreconditionError(
+        "the job's delays are given, from its first to its last step, so it "
+        "cannot end early; it can only be stopped at once, without a model");
+  }
+  if (const absl::Status may_end = changer_.MayEndEarly(view, Workers());
+      !may_end.ok()) {
+    return may_end;
+  }
+  const std::string reason = Cut(finish.reason(), kReasonBytesMax);
+  changer_.WantEnd(reason);
+  news_ = true;
+  effects->log.push_back(absl::StrCat("the job is to end early: ", reason));
+  return absl::StrCat(
+      "ends as soon as all workers have completed the same "
+      "steps, of ",
+      view.elastic() ? "about " : "", view.steps_total(),
+      "; the model is evaluated and kept");
 }
 
 std::string ModeControl::Change(const sync::Mode& mode,

@@ -1,6 +1,6 @@
 // ModeControl: who decides on the job's mode: the config's phases, users, and
-// the policy while it is on. How a change is made is the ModeChanger's
-// (mode_changer.h).
+// the policy while it is on; and on an early end. How a change is made is the
+// ModeChanger's (mode_changer.h).
 //
 // Deterministic state machine: the time goes in. Thread-compatible.
 #pragma once
@@ -42,6 +42,10 @@ class ModeControl {
   // Answers what will happen.
   absl::StatusOr<std::string> OnSetMode(const wire::SetMode& set_mode,
                                         CoordinatorEffects* effects);
+  absl::StatusOr<std::string> OnFinish(const wire::Finish& finish,
+                                       CoordinatorEffects* effects);
+  // Who has ended the job early and why; empty: nobody has.
+  const std::string& ended_early() const { return changer_.ended_early(); }
   void OnServerStats(const Member& server);
   void OnGone(const Member& worker);
   // A worker is gone or done, or moves are done.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/metrics/server_stats.h"
 #include "server/coordinator/planner.h"
 
 namespace slackline {
@@ -32,16 +33,6 @@ constexpr absl::Duration kObserveEvery = absl::Milliseconds(400);
 // else its load would go to and fro.
 constexpr absl::Duration kSlowsWithin = absl::Seconds(1);
 constexpr absl::Duration kRecoversWithin = absl::Minutes(5);
-
-// How many times busier the server is than its shard threads show, because
-// moving the bytes takes longer than handling them. At least 1.
-double IoFactor(const run::ServerStats& stats) {
-  double threads = 0;
-  for (const run::ThreadLoad& load : stats.thread()) {
-    threads += load.utilisation();
-  }
-  return threads > 0 ? std::max(1.0, stats.io_utilisation() / threads) : 1;
-}
 
 // Smaller differences in speed are noise.
 constexpr double kSameSpeed = 1.35;

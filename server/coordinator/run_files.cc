@@ -50,6 +50,19 @@ nlohmann::ordered_json WorkersJson(const run::Summary& summary) {
   return workers;
 }
 
+nlohmann::ordered_json ProgramsJson(const run::Summary& summary) {
+  nlohmann::ordered_json programs = nlohmann::ordered_json::array();
+  for (const run::Program& program : summary.program()) {
+    programs.push_back({{"program", program.program()},
+                        {"version", program.version()},
+                        {"commit", program.commit()},
+                        {"build_id", program.build_id()},
+                        {"servers", program.servers()},
+                        {"workers", program.workers()}});
+  }
+  return programs;
+}
+
 std::string ErrorText(int error_number) {
   return std::generic_category().message(error_number);
 }
@@ -108,6 +121,8 @@ absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
                                                     ": ", error.message(),
                                                     "; choose another --out"));
   }
+  // An earlier run's would say that this one has ended.
+  (void)unlink(absl::StrCat(folder, "/summary.json").c_str());
   std::unique_ptr<RunFiles> run(new RunFiles(folder));
   for (const auto& [file, name] :
        {std::pair(&run->metrics_, "metrics"), std::pair(&run->moves_, "moves"),
@@ -180,7 +195,8 @@ std::string RunFiles::WhatIsMissing() const {
   return absl::StrJoin(parts, "; ");
 }
 
-absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
+absl::Status WriteSummaryFile(const std::string& folder,
+                              const run::Summary& summary) {
   // JSON has no NaN: what is no number is null. What was not measured is left
   // out.
   nlohmann::ordered_json json = {
@@ -195,9 +211,12 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
       {"workers", summary.workers()},
       {"servers", summary.servers()},
       {"data", summary.data()},
+      {"data_hash", summary.data_hash()},
       {"steps", summary.steps()},
       {"wall_seconds", summary.wall_seconds()},
       {"examples_per_second", summary.examples_per_second()}};
+  if (summary.has_diverged_at_step())
+    json["diverged_at_step"] = summary.diverged_at_step();
   if (summary.has_train_loss()) json["train_loss"] = summary.train_loss();
   if (summary.has_test_loss()) json["test_loss"] = summary.test_loss();
   if (summary.has_test_accuracy())
@@ -233,6 +252,7 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
                                                  summary.workers_lost().end())},
        {"traceback", TracebacksJson(summary)},
        {"worker", WorkersJson(summary)},
+       {"program", ProgramsJson(summary)},
        {"files_incomplete", summary.files_incomplete()},
        {"stopped", summary.stopped()},
        {"model_sha256", summary.model_sha256()}}));
@@ -242,7 +262,7 @@ absl::Status RunFiles::WriteSummary(const run::Summary& summary) {
   }
   const std::string text = json.dump(2) + "\n";
   const absl::string_view part(text);
-  return WriteFileAtomically(absl::StrCat(folder_, "/summary.json"),
+  return WriteFileAtomically(absl::StrCat(folder, "/summary.json"),
                              absl::MakeConstSpan(&part, 1));
 }
 

@@ -38,9 +38,14 @@ class LineFile {
   absl::Status why_;
 };
 
+// Writes summary.json into the folder, whole or not at all.
+absl::Status WriteSummaryFile(const std::string& folder,
+                              const run::Summary& summary);
+
 class RunFiles {
  public:
-  // Creates `folder` if need be and starts the files of records, empty.
+  // Creates `folder` if need be, starts the files of records, empty, and
+  // removes an earlier run's summary.
   static absl::StatusOr<std::unique_ptr<RunFiles>> Create(
       const std::string& folder);
 
@@ -52,8 +57,9 @@ class RunFiles {
   // "run/metrics.jsonl lacks 12 records: write ...: No space left on device";
   // empty: every record is in its file.
   std::string WhatIsMissing() const;
-  // Writes summary.json, whole or not at all.
-  absl::Status WriteSummary(const run::Summary& summary);
+  absl::Status WriteSummary(const run::Summary& summary) {
+    return WriteSummaryFile(folder_, summary);
+  }
 
  private:
   explicit RunFiles(std::string folder) : folder_(std::move(folder)) {}

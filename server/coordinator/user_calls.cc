@@ -11,7 +11,7 @@ constexpr size_t kKeptMax = 64;
 
 bool UserCalls::Takes(const wire::Call& call) {
   return call.has_rebalance() || call.has_move_shards() || call.has_drain() ||
-         call.has_set_mode();
+         call.has_set_mode() || call.has_finish();
 }
 
 void UserCalls::OnCall(const PeerId& from, const wire::Call& call,
@@ -28,9 +28,10 @@ void UserCalls::OnCall(const PeerId& from, const wire::Call& call,
     reply.set_code(absl::IsUnavailable(status) ? wire::BUSY : wire::REJECTED);
     reply.set_error(std::string(status.message()));
   };
-  if (call.has_set_mode()) {
+  if (call.has_set_mode() || call.has_finish()) {
     absl::StatusOr<std::string> text =
-        modes_->OnSetMode(call.set_mode(), effects);
+        call.has_finish() ? modes_->OnFinish(call.finish(), effects)
+                          : modes_->OnSetMode(call.set_mode(), effects);
     if (text.ok()) {
       reply.set_text(*std::move(text));
     } else {

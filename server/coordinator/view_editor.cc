@@ -33,7 +33,8 @@ void ViewEditor::Run(int64_t steps_total, int64_t steps_per_epoch,
 void ViewEditor::End(wire::JobEnd end) {
   if (ended()) return;
   const bool finished = end.cause() == wire::JobEnd::COMPLETED ||
-                        end.cause() == wire::JobEnd::STOP_RULE;
+                        end.cause() == wire::JobEnd::STOP_RULE ||
+                        end.cause() == wire::JobEnd::FINISHED_EARLY;
   view_.set_state(finished ? wire::FINISHED : wire::FAILED);
   *view_.mutable_end() = std::move(end);
   edited_ = true;

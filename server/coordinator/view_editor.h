@@ -35,7 +35,7 @@ class ViewEditor {
 
   // ---- The job
   void Run(int64_t steps_total, int64_t steps_per_epoch, bool elastic = false);
-  // Of an elastic job: all examples are done.
+  // Of an elastic job: all examples are done. Of any: it is ended early.
   void SetEndClock(Clock clock);
   // FINISHED or FAILED, as the cause is. Without effect once the job has ended.
   void End(wire::JobEnd end);
@@ -77,7 +77,8 @@ class ViewEditor {
   // The phases of the job's start.
   void SetPhases(const std::vector<wire::Phase>& phases);
   void AddPhase(const wire::Phase& phase);
-  // A change whose clock is not known yet. Its id is set here.
+  // A change, or an early end, whose clock is not known yet. Its id is set
+  // here.
   void OpenChange(wire::ModeChange change);
   void CloseChange();
   void SetArrived(Clock arrived);

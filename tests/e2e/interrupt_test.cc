@@ -19,12 +19,46 @@ constexpr absl::Duration kStopMax = absl::Seconds(20);
 
 class Interrupt : public JobTest {};
 
-TEST_F(Interrupt, EndsTheWholeRunInOrder) {
+// A job that was ended early has all that one has at its last step.
+void ExpectEndedEarly(const std::string& folder, const std::string& reason) {
+  const nlohmann::json summary = ReadJson(folder + "/summary.json");
+  EXPECT_EQ(summary["state"], "FINISHED");
+  EXPECT_EQ(summary["cause"], "FINISHED_EARLY");
+  EXPECT_THAT(summary["reason"].get<std::string>(), HasSubstr(reason));
+  EXPECT_THAT(summary["stopped"].get<std::string>(), HasSubstr(reason));
+  EXPECT_GT(summary["test_accuracy"].get<double>(), 0);
+  EXPECT_GT(summary["train_loss"].get<double>(), 0);
+  ASSERT_THAT(summary["worker"], SizeIs(4));
+  for (const nlohmann::json& worker : summary["worker"])
+    EXPECT_EQ(worker["steps"], summary["steps"]);
+  EXPECT_EQ(ModelSha256(ReadModel(folder)), summary["model_sha256"]);
+}
+
+TEST_F(Interrupt, EndsTheWholeRunEarlyWithItsModel) {
+  for (const char* const mode : {"ssp:3", "allreduce"}) {
+    SCOPED_TRACE(mode);
+    const std::string name = mode[0] == 's' ? "over-servers" : "allreduce";
+    const std::string folder = Path(name);
+    const std::unique_ptr<Process> run =
+        StartRun(name, Write("job.textproto", SmallJob()),
+                 {absl::StrCat("--mode=", mode), "--epochs=1000"});
+    ASSERT_TRUE(AwaitProgress(folder + "/cluster.textproto").has_value())
+        << run->Output();
+    run->Signal(SIGINT);
+    EXPECT_EQ(run->WaitText(kStopMax), kEndedWell) << run->Output();
+    ExpectNoProcessLeft();
+    EXPECT_THAT(run->Output(),
+                HasSubstr("interrupted: ending the job early, with its model"));
+    ExpectEndedEarly(folder, "interrupted by the user");
+  }
+}
+
+TEST_F(Interrupt, OnceMoreStopsTheWholeRunAtOnce) {
   const std::unique_ptr<Process> run =
       StartRun("run", Write("job.textproto", SmallJob()), {"--epochs=1000"});
   ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
       << run->Output();
-  run->Signal(SIGINT);
+  run->Signal(SIGTERM);  // As at the second Ctrl-C, which might come late.
   EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
   ExpectNoProcessLeft();
   EXPECT_THAT(run->Output(), HasSubstr("interrupted: stopping the job"));
@@ -51,10 +85,43 @@ TEST_F(Interrupt, StopEndsAJobFromOutside) {
   const std::unique_ptr<Process> stop =
       StartTool("stop", {"stop", Path("run"), "--reason=enough for today"});
   EXPECT_EQ(stop->WaitText(kStopMax), kEndedWell) << stop->Output();
-  EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
+  EXPECT_THAT(stop->Output(), HasSubstr("has finished: ended early, at step"));
+  EXPECT_EQ(run->WaitText(kStopMax), kEndedWell) << run->Output();
   ExpectNoProcessLeft();
   EXPECT_THAT(run->Output(), HasSubstr("enough for today"));
-  EXPECT_EQ(ReadJson(Path("run/summary.json"))["reason"], "enough for today");
+  ExpectEndedEarly(Path("run"), "enough for today");
+}
+
+TEST_F(Interrupt, StopNowEndsAJobWithoutItsModel) {
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", SmallJob()), {"--epochs=1000"});
+  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
+      << run->Output();
+  const std::unique_ptr<Process> stop = StartTool(
+      "stop", {"stop", Path("run"), "--now", "--reason=enough for today"});
+  EXPECT_EQ(stop->WaitText(kStopMax), kEndedWell) << stop->Output();
+  EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+  const nlohmann::json summary = ReadJson(Path("run/summary.json"));
+  EXPECT_EQ(summary["cause"], "STOPPED");
+  EXPECT_EQ(summary["reason"], "enough for today");
+}
+
+TEST_F(Interrupt, AJobWithGivenDelaysIsStoppedAtOnce) {
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", SmallJob()),
+               {"--epochs=1000", "--delays=constant:2"});
+  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
+      << run->Output();
+  const std::unique_ptr<Process> stop =
+      StartTool("stop", {"stop", Path("run")});
+  EXPECT_EQ(stop->WaitText(kStopMax), kFailed) << stop->Output();
+  EXPECT_THAT(stop->Output(), HasSubstr("slackline stop --now"));
+  run->Signal(SIGINT);
+  EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_THAT(run->Output(), HasSubstr("stopping it at once"));
+  EXPECT_EQ(ReadJson(Path("run/summary.json"))["cause"], "STOPPED");
 }
 
 TEST_F(Interrupt, OfOneWorkerLetsItLeaveAndTheOthersComplete) {

@@ -91,6 +91,7 @@ void CheckCounters(const nlohmann::json& summary, const ModeCase& mode) {
 void CheckWorkers(const nlohmann::json& summary, const ModeCase& mode) {
   ASSERT_THAT(summary["worker"], SizeIs(kWorkers));
   uint64_t pushed = 0;
+  uint64_t pulled = 0;
   for (int rank = 0; rank < kWorkers; ++rank) {
     const nlohmann::json& worker = summary["worker"][rank];
     EXPECT_EQ(worker["rank"], rank);
@@ -107,8 +108,10 @@ void CheckWorkers(const nlohmann::json& summary, const ModeCase& mode) {
                   worker["wait_seconds"].get<double>(),
               summary["wall_seconds"].get<double>());
     pushed += worker["bytes_pushed"].get<uint64_t>();
+    pulled += worker["bytes_pulled"].get<uint64_t>();
   }
   EXPECT_EQ(pushed, summary["bytes_pushed"].get<uint64_t>());
+  EXPECT_EQ(pulled, summary["bytes_pulled"].get<uint64_t>());
 }
 
 void CheckSummary(const nlohmann::json& summary, const ModeCase& mode) {
@@ -152,6 +155,14 @@ void CheckSummary(const nlohmann::json& summary, const ModeCase& mode) {
   EXPECT_EQ(summary["steps"], kSteps);
   EXPECT_EQ(summary["workers"], kWorkers);
   EXPECT_EQ(summary["servers"], kServers);
+  ASSERT_THAT(summary["program"], SizeIs(2));
+  EXPECT_EQ(summary["program"][0]["program"], "slackline_server");
+  EXPECT_EQ(summary["program"][0]["servers"], kServers);
+  EXPECT_EQ(summary["program"][1]["program"], "slackline_worker");
+  EXPECT_EQ(summary["program"][1]["workers"], kWorkers);
+  for (const nlohmann::json& program : summary["program"])
+    EXPECT_THAT(program["build_id"].get<std::string>(), SizeIs(testing::Ge(8)));
+  EXPECT_THAT(summary["data_hash"].get<std::string>(), SizeIs(16));
   EXPECT_THAT(summary["workers_lost"], SizeIs(0));
   EXPECT_GT(summary["wall_seconds"], 0.0);
   int64_t examples = 0;

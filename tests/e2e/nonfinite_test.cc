@@ -59,6 +59,14 @@ TEST_P(NonfiniteInMode, SkipGoesOnAndCounts) {
             summary["applied"].get<int64_t>() + 3);
 }
 
+void ExpectDiverged(const std::string& folder, int64_t step_max) {
+  const nlohmann::json summary = ReadJson(folder + "/summary.json");
+  EXPECT_EQ(summary["state"], "FAILED");
+  EXPECT_EQ(summary["cause"], "DIVERGED");
+  EXPECT_EQ(summary["about"], nlohmann::json({"worker 3"}));
+  EXPECT_LE(summary["diverged_at_step"], step_max);
+}
+
 class Nonfinite : public JobTest {};
 
 TEST_F(Nonfinite, StopEndsAJobByAllReduceAndNamesTheWorker) {
@@ -69,18 +77,20 @@ TEST_F(Nonfinite, StopEndsAJobByAllReduceAndNamesTheWorker) {
   EXPECT_THAT(run->Output(),
               HasSubstr("all-reduce at step 0: a NaN or an infinity is in the "
                         "gradient of worker 3"));
+  ExpectDiverged(Path("run"), 0);
 }
 
-// TODO(test): enable once the coordinator ends jobs for ServerStats.nonfinite.
 TEST_F(Nonfinite, StopEndsAJobOverServersAndNamesWorkerTableAndClock) {
   for (const char* const mode : {"bsp", "ssp:2", "asp"}) {
-    const std::unique_ptr<Process> run = StartRun(
-        std::string(mode).substr(0, 3), Write("job.textproto", JobWithNans()),
-        {absl::StrCat("--mode=", mode), "--epochs=1000"});
+    const std::string name = std::string(mode).substr(0, 3);
+    const std::unique_ptr<Process> run =
+        StartRun(name, Write("job.textproto", JobWithNans()),
+                 {absl::StrCat("--mode=", mode), "--epochs=1000"});
     EXPECT_EQ(run->WaitText(kJobMax), kFailed) << run->Output();
     EXPECT_THAT(run->Output(),
                 ContainsRegex("worker 3 has pushed a gradient with a NaN or an "
                               "infinity for .*\\[0, .*\\) at clock "));
+    ExpectDiverged(Path(name), 40);
   }
 }
 

@@ -165,7 +165,7 @@ TEST_F(Rebalance, WhatCannotBeDoneIsRefusedWithAReason) {
               HasSubstr("server 7 is not in the job"));
   EXPECT_THAT(refused({"move", Job(), "100000", "--to", "1"}),
               HasSubstr("100000"));
-  Tool("stop", {"stop", Job()});
+  Tool("stop", {"stop", "--now", Job()});
   EXPECT_EQ(run->WaitText(kJobMax), kFailed);
   ExpectNoProcessLeft();
 }

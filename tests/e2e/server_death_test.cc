@@ -70,6 +70,10 @@ TEST_F(ServerDeath, Server0IsNamedByTheRun) {
               HasSubstr(absl::StrCat("the job failed (logs: ", Path("run"),
                                      "/logs): server 0 (pid ", pid,
                                      ") was killed by signal 9 (SIGKILL)")));
+  const nlohmann::json summary = ReadJson(Path("run/summary.json"));
+  EXPECT_EQ(summary["state"], "FAILED");
+  EXPECT_EQ(summary["cause"], "SERVER_LOST");
+  EXPECT_EQ(summary["about"], nlohmann::json({"server 0"}));
 }
 
 TEST_F(ServerDeath, WithoutARunTheOthersNoticeTheSilenceOfServer0) {

@@ -1,6 +1,8 @@
 // Goal: a job that cannot start says so soon, with a sentence that names the
 // culprit and what to do.
 // Method: one mistake at a time, with the real programs.
+#include <filesystem>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
@@ -55,6 +57,42 @@ TEST_F(StartFailure, AWorkerWithAnotherConfigIsRefused) {
                       "coordinator"),
             HasSubstr("start all processes with one file and the same")));
   EXPECT_TRUE(server->running()) << server->Output();
+}
+
+TEST_F(StartFailure, AWorkerWithOtherLabelsIsRefused) {
+  const std::string config = WriteWithPort("job.textproto",
+                                           R"(job: "labels"
+         server { host: "127.0.0.1" }
+         worker { host: "127.0.0.1" count: 2 }
+         model { logistic {} }
+         data { libsvm { train: "train" test: "test" features: 2 } batch_size: 1 }
+         optimizer { sgd { learning_rate: 0.1 } })");
+  std::filesystem::create_directories(Path("mine"));
+  std::filesystem::create_directories(Path("theirs"));
+  for (const char* const folder : {"mine", "theirs"}) {
+    Write(absl::StrCat(folder, "/test"), "+1 1:1\n-1 2:1\n");
+    Write(absl::StrCat(folder, "/train"),
+          absl::StrCat("+1 1:1\n", folder[0] == 'm' ? "-1" : "+1",
+                       " 2:1\n-1 1:0.5\n"));
+  }
+  const std::unique_ptr<Process> server =
+      StartMember("server", "slackline_server", 0, config, "by-hand");
+  const std::unique_ptr<Process> first =
+      StartMember("first", "slackline_worker", 0, config, "by-hand",
+                  {absl::StrCat("--data-dir=", Path("mine"))});
+  const auto joined = AwaitStatus(
+      config, kPromptly,
+      [](const wire::StatusReply& now) { return now.worker_size() == 1; });
+  ASSERT_TRUE(joined.has_value()) << first->Output();
+  const std::unique_ptr<Process> second =
+      StartMember("second", "slackline_worker", 1, config, "by-hand",
+                  {absl::StrCat("--data-dir=", Path("theirs"))});
+  EXPECT_EQ(second->WaitText(kPromptly), kFailed);
+  EXPECT_THAT(second->Output(),
+              AllOf(HasSubstr("worker 1 has other examples than worker 0"),
+                    HasSubstr("give all workers the same files")));
+  EXPECT_TRUE(server->running()) << server->Output();
+  EXPECT_TRUE(first->running()) << first->Output();
 }
 
 TEST_F(StartFailure, AMissingDataFolderIsNamed) {

@@ -127,8 +127,26 @@ void Checker::OnJoined(bool server, int32_t index) {
 void Checker::CheckPhases(const wire::View& before, const wire::View& view) {
   if (view.state() != wire::RUNNING || before.state() != wire::RUNNING) return;
   stats_.changes_opened += view.has_change() && !before.has_change();
+  const bool ends_early = before.change().has_ending() && !view.has_change() &&
+                          view.end_clock() > 0 && before.end_clock() == 0;
+  stats_.ended_early += ends_early;
   stats_.changes_dropped += before.has_change() && !view.has_change() &&
-                            view.phase_size() == before.phase_size();
+                            view.phase_size() == before.phase_size() &&
+                            !ends_early;
+  if (before.end_clock() > 0 && view.end_clock() != before.end_clock()) {
+    Report(Invariant::kMode,
+           absl::StrCat("view ", view.number(), " ends the job at ",
+                        view.end_clock(), ", not at ", before.end_clock()));
+  }
+  // An elastic job may end by itself meanwhile: all wait at its last clock.
+  const Clock beyond = view.end_clock() + view.elastic();
+  for (const auto& [life, clock] : reached_) {
+    if (!ends_early || !Live(life) || clock < beyond) continue;
+    Report(Invariant::kMode,
+           absl::StrCat("view ", view.number(), " ends the job at clock ",
+                        view.end_clock(), "; ", Name(life.first, life.second),
+                        " has reached clock ", clock, " already"));
+  }
   stats_.phases_entered += view.entered() - before.entered();
   for (int i = 0; i < before.phase_size(); ++i) {
     if (i < view.phase_size() && before.phase(i).SerializeAsString() ==
@@ -575,7 +593,8 @@ void Checker::CheckExamples(const std::set<Contribution>& contained,
     const auto [living, dead] = times[at];
     ++stats_.examples;
     stats_.examples_again += living > 0 && dead > 0;
-    if (living > 1 || living + dead == 0) {
+    const bool left_out = living + dead == 0 && stats_.ended_early == 0;
+    if (living > 1 || left_out) {
       return Report(
           Invariant::kExamples,
           absl::StrCat(where, " has example ", at, " of ", times.size(), " ",
@@ -1598,6 +1617,11 @@ void Checker::OnStepBegun(Rank rank, Incarnation incarnation, Clock clock,
   Clock& reached = reached_[life];
   reached = std::max(reached, clock);
   if (!Live(life)) return;
+  if (clock >= EndOf(latest_view_)) {
+    Report(Invariant::kMode,
+           absl::StrCat(Name(rank, incarnation), " begins step ", clock,
+                        "; the job ends at ", EndOf(latest_view_)));
+  }
   const sync::Mode& mode = PhaseOf(clock).mode();
   if (mode.has_allreduce() == by_all_reduce) return;
   Report(Invariant::kMode,

@@ -87,6 +87,7 @@ struct CheckerStats {
   int64_t dropped_server = 0;   // Views without a server that just died.
   int64_t changes_opened = 0;   // Without a clock at first.
   int64_t changes_dropped = 0;  // They never had one.
+  int64_t ended_early = 0;      // Jobs that were given an earlier last clock.
   int64_t phases_entered = 0;   // By all.
   int64_t states_taken = 0;     // Compared with the twins.
   int64_t steps_reduced = 0;    // By all-reduce: in the job's model.

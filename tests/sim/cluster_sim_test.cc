@@ -112,6 +112,9 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.servers_added, 100);
   EXPECT_GT(counts.servers_drained, 20);
   EXPECT_GT(counts.lingered, 50);
+  EXPECT_GT(counts.user.early_ends, 100);
+  EXPECT_GT(counts.user.early_ends_refused, 5);
+  EXPECT_GT(checker.ended_early, 100);
   for (int step = 0; step < kMoveSteps; ++step) {
     SCOPED_TRACE(MoveStepName(static_cast<MoveStep>(step)));
     EXPECT_GT(counts.steps[step], 500);
@@ -185,6 +188,7 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   const CheckerStats& checker = counts.checker;
   EXPECT_GT(checker.changes_opened, 200);
   EXPECT_GT(checker.changes_dropped, 10);
+  EXPECT_GT(checker.ended_early, 100);
   EXPECT_GT(checker.phases_entered, 300);
   EXPECT_GT(checker.states_taken, 100);
   EXPECT_GT(checker.steps_reduced, 1000);

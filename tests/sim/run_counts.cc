@@ -143,6 +143,9 @@ void RunCounts::Visit(
   see("user.modes", user.modes);
   see("user.modes_refused", user.modes_refused);
   see("user.modes_after_moves", user.modes_after_moves);
+  see("user.early_ends", user.early_ends);
+  see("user.early_ends_refused", user.early_ends_refused);
+  see("checker.ended_early", checker.ended_early);
   see("garbage.sent", garbage.sent);
   see("garbage.unreadable", garbage.unreadable);
   see("garbage.answers", garbage.answers);

@@ -638,6 +638,7 @@ Scenario Scenario::Random(uint64_t seed) {
   s.DrawRates();
   s.DrawSampling();
   s.heal_at = end;
+  s.DrawEarlyEnd();
   if (!faulty) return s;
   for (uint64_t left = rng.Below(4); left > 0; --left) {
     s.faults.push_back(RandomPartition(s, end, rng));
@@ -679,6 +680,7 @@ Scenario Scenario::RandomModes(uint64_t seed) {
       s.placement.rebalance.set_mode(config::Rebalance::MANUAL);
     }
   }
+  s.DrawEarlyEnd();
   if (rng.Chance(0.5)) {
     for (Clock from = rng.Between(1, 10); from < s.steps;
          from += rng.Between(1, 15)) {
@@ -829,6 +831,18 @@ void Scenario::DrawSampling() {
   drawn.set_total(std::max<int64_t>(
       1, steps * workers * drawn.batch_size() - rng.Between(0, 6)));
   drawn.set_examples(std::max<int64_t>(1, drawn.total() / rng.Between(1, 4)));
+}
+
+void Scenario::DrawEarlyEnd() {
+  Rng rng = Rng(seed).Fork("early end");
+  const bool wanted = rng.Chance(modes.changes ? 0.2 : 0.1);
+  UserAction action{UserAction::Kind::kFinish,
+                    Between(rng, absl::ZeroDuration(), heal_at)};
+  if (!wanted) return;
+  placement.user.push_back(action);
+  if (rng.Chance(0.8)) return;  // Else somebody asks once more.
+  action.at = Between(rng, absl::ZeroDuration(), heal_at);
+  placement.user.push_back(action);
 }
 
 void Scenario::DrawRates() {

@@ -138,7 +138,15 @@ struct GarbageFault {
 // What a user asks for while the job runs. Whom it concerns is drawn when the
 // user has looked at the state of the job.
 struct UserAction {
-  enum class Kind { kMove, kMoveAll, kRebalance, kDrain, kAddServer, kSetMode };
+  enum class Kind {
+    kMove,
+    kMoveAll,
+    kRebalance,
+    kDrain,
+    kAddServer,
+    kSetMode,
+    kFinish,  // Ends the job early.
+  };
   Kind kind{};
   absl::Duration at;
   int32_t shard = -1;  // To be moved; -1: any.
@@ -335,6 +343,7 @@ struct Scenario {
   // Draws tables' own optimizers and factors of rates, now and then; apart from
   // all else, so that they do not change what a seed draws without them.
   void DrawRates();
+  void DrawEarlyEnd();
   // Elastic sampling, now and then; likewise.
   void DrawSampling();
   // Makes BACKUP out of BSP, or DSSP out of SSP, now and then.

@@ -356,7 +356,9 @@ std::string Describe(const Message& message) {
       }
       if (view.has_change()) {
         absl::StrAppend(&text, " change ", view.change().id(), " to ",
-                        ModeText(view.change().mode()));
+                        view.change().has_ending()
+                            ? "the end"
+                            : ModeText(view.change().mode()));
       }
       absl::StrAppend(&text, " group ", view.group(), " arrived ",
                       view.arrived(), " entered ", view.entered(), " ",

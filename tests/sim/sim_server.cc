@@ -143,6 +143,8 @@ void SimCoordinator::OnMessage(const PeerId& from, const Message& message) {
 }
 
 void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
+  for (const std::string& line : effects->warnings)
+    context_->Log("coordinator: ", line);
   for (const std::string& line : effects->log)
     context_->Log("coordinator: ", line);
   for (const Incarnation incarnation : effects->removed) {

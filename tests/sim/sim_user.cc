@@ -15,6 +15,8 @@ void SimUser::Counts::Add(const Counts& other) {
   modes += other.modes;
   modes_refused += other.modes_refused;
   modes_after_moves += other.modes_after_moves;
+  early_ends += other.early_ends;
+  early_ends_refused += other.early_ends_refused;
 }
 
 SimUser::SimUser(SimContext* context,
@@ -66,6 +68,7 @@ void SimUser::OnMessage(const Message& message) {
   if (reply.code() == wire::OK) {
     ++counts_.accepted;
     counts_.modes += pending.call.has_set_mode();
+    counts_.early_ends += pending.call.has_finish();
     counts_.modes_after_moves +=
         pending.call.has_set_mode() && pending.while_moving;
     if (pending.call.has_drain()) {
@@ -76,6 +79,7 @@ void SimUser::OnMessage(const Message& message) {
   }
   ++counts_.refused;
   counts_.modes_refused += pending.call.has_set_mode();
+  counts_.early_ends_refused += pending.call.has_finish();
   const bool busy = reply.code() == wire::BUSY;
   if ((!busy && reply.code() != wire::REJECTED) || reply.error().empty()) {
     context_->checker.Report(
@@ -117,6 +121,9 @@ void SimUser::Decide(const UserAction& action,
     case UserAction::Kind::kAddServer:
       if (add_server_(status.next_server())) ++counts_.accepted;
       return;
+    case UserAction::Kind::kFinish:
+      call.mutable_finish()->set_reason("a user has seen enough");
+      break;
     case UserAction::Kind::kRebalance:
       call.mutable_rebalance()->set_dry_run(rng_.Chance(0.2));
       break;

@@ -1,6 +1,6 @@
 // A simulated user: looks at the job and asks the coordinator to move shards,
-// to drain servers, to plan and to change the mode, and starts servers. Repeats
-// what is not answered.
+// to drain servers, to plan, to change the mode and to end early, and starts
+// servers. Repeats what is not answered.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,8 @@ class SimUser {
     int64_t modes = 0;   // Likewise: changes of the mode.
     int64_t modes_refused = 0;
     int64_t modes_after_moves = 0;  // Accepted, to wait until they are done.
+    int64_t early_ends = 0;         // Accepted.
+    int64_t early_ends_refused = 0;
 
     void Add(const Counts& other);
   };

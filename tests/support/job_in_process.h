@@ -11,6 +11,7 @@
 
 #include "benchmarks/step_worker.h"
 #include "common/net/transport.h"
+#include "common/version.h"
 #include "gtest/gtest.h"
 #include "server/control_loop.h"
 #include "server/coordinator/coordinator_thread.h"
@@ -43,6 +44,7 @@ inline wire::JoinRequest JoinOf(wire::JoinRequest::Role role, int index,
   join.set_job("job");
   join.set_host("127.0.0.1");
   join.set_host_id("here");
+  join.set_protocol(kProtocol);
   return join;
 }
 
@@ -51,6 +53,8 @@ inline std::unique_ptr<CoordinatorThread> StartCoordinator(
   CoordinatorThread::Options options;
   options.core = {.job = "job",
                   .config_hash = shape.config_hash,
+                  .protocol = kProtocol,
+                  .build = {},
                   .servers = shape.servers,
                   .workers = shape.workers,
                   .sync = shape.sync,

@@ -10,6 +10,7 @@ namespace slackline {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 // ---- The end ----------------------------------------------------------------
@@ -39,6 +40,106 @@ TEST_F(CoordinatorCoreTest, AUserMayStopTheJob) {
   EXPECT_EQ(core_->state(), wire::FAILED);
   EXPECT_EQ(core_->reason(), "stopped by the user");
   EXPECT_EQ(Join(Worker(0, 999)).code(), wire::REJECTED);
+}
+
+TEST_F(CoordinatorCoreTest, AUserMayEndTheJobEarly) {
+  steps_total_ = 100;
+  StartJob();
+  const auto finish = [](wire::Call& call) {
+    call.mutable_finish()->set_reason("enough");
+  };
+  EXPECT_THAT(Answers(Call(kUser, 0, 1, finish)),
+              ElementsAre("observer.0.5:1 OK"));
+  ASSERT_TRUE(core_->view().change().has_ending());
+  for (const int rank : {0, 1}) {
+    Call(Worker(rank), workers_[rank], 40, [&](wire::Call& call) {
+      call.mutable_step_limit()->set_change(core_->view().change().id());
+      call.mutable_step_limit()->set_clock(7 - rank);
+    });
+  }
+  EXPECT_EQ(core_->view().end_clock(), 7);
+  Leave(0);
+  Leave(1);
+  Leave(0, /*with_result=*/true);
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  const run::Summary summary = core_->Summary();
+  EXPECT_EQ(summary.cause(), "FINISHED_EARLY");
+  EXPECT_EQ(summary.reason(), "ended early, at step 7 of 100: enough");
+  EXPECT_EQ(summary.stopped(), "at step 7 of 100: enough");
+  EXPECT_EQ(summary.steps(), 7);
+  EXPECT_FALSE(summary.has_diverged_at_step());
+}
+
+TEST_F(CoordinatorCoreTest, AJobThatDoesNotRunIsNotEndedEarly) {
+  Join(Server(0));
+  const CoordinatorCore::Effects effects =
+      Call(kUser, 0, 1, [](wire::Call& call) { call.mutable_finish(); });
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  EXPECT_EQ(effects.sends[0].message.header.call_reply().error(),
+            "the job does not run");
+}
+
+TEST_F(CoordinatorCoreTest, AWorkersTrainingThatDivergesIsACauseOfItsOwn) {
+  StartJob();
+  const auto stop = [](wire::Call& call) {
+    call.mutable_stop()->set_reason("the loss is nan");
+    wire::Diverged& diverged = *call.mutable_stop()->mutable_diverged();
+    diverged.set_clock(41);
+    diverged.add_worker(1);
+    diverged.add_worker(-1);  // There is none.
+  };
+  Call(Worker(1), workers_[1], 40, stop);
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  const run::Summary summary = core_->Summary();
+  EXPECT_EQ(summary.cause(), "DIVERGED");
+  EXPECT_EQ(summary.diverged_at_step(), 41);
+  EXPECT_THAT(summary.about(), ElementsAre("worker 1"));
+}
+
+TEST_F(CoordinatorCoreTest, WhoIsNoWorkerDoesNotSayThatTheTrainingDiverged) {
+  StartJob();
+  Call(kUser, 0, 1, [](wire::Call& call) {
+    call.mutable_stop()->mutable_diverged()->set_clock(41);
+  });
+  EXPECT_EQ(core_->Summary().cause(), "STOPPED");
+  EXPECT_FALSE(core_->Summary().has_diverged_at_step());
+}
+
+TEST_F(CoordinatorCoreTest, TheSummaryListsProgramsAndTheHashOfTheExamples) {
+  options_.build.set_version("1.2.0");
+  options_.build.set_commit("abc");
+  Restart();
+  const auto build = [](const std::string& program, const std::string& commit) {
+    wire::Build built;
+    built.set_program(program);
+    built.set_version("1.2.0");
+    built.set_commit(commit);
+    built.set_build_id("0123");
+    return built;
+  };
+  std::vector<std::string> warnings;
+  for (const PeerId& peer : {Server(0), Server(1), Worker(0), Worker(1)}) {
+    wire::JoinRequest join = JoinOf(peer);
+    const bool worker = join.role() == wire::JoinRequest::WORKER;
+    *join.mutable_build() =
+        worker ? build("python3", "abc")
+               : build("slackline_server", peer.index == 1 ? "def" : "abc");
+    if (worker) join.set_data_hash("5d41");
+    const CoordinatorCore::Effects effects = SendJoin(peer, join);
+    warnings.insert(warnings.end(), effects.warnings.begin(),
+                    effects.warnings.end());
+  }
+  ASSERT_EQ(core_->state(), wire::RUNNING);
+  EXPECT_THAT(warnings,
+              ElementsAre(HasSubstr("server 1 is slackline_server 1.2.0 (def), "
+                                    "the coordinator")));
+  const run::Summary summary = core_->Summary();
+  EXPECT_EQ(summary.data_hash(), "5d41");
+  ASSERT_THAT(summary.program(), SizeIs(3));
+  EXPECT_EQ(summary.program(2).program(), "python3");
+  EXPECT_EQ(summary.program(2).workers(), 2);
+  EXPECT_EQ(summary.program(2).servers(), 0);
+  EXPECT_EQ(summary.program(2).build_id(), "0123");
 }
 
 TEST_F(CoordinatorCoreTest, TheSummaryHasEachRanksLastIncarnation) {

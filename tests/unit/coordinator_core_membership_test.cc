@@ -66,14 +66,38 @@ TEST_F(CoordinatorCoreTest, TheStartTimeoutNamesWhoIsMissing) {
   EXPECT_EQ(view->end().reason(), core_->reason());
 }
 
+TEST_F(CoordinatorCoreTest, AWorkerThatDoesNotKnowItsExamplesMayJoin) {
+  wire::JoinRequest knows = JoinOf(Worker(0));
+  knows.set_data_hash("a");
+  EXPECT_EQ(Join(Worker(0), knows).code(), wire::OK);
+  EXPECT_EQ(Join(Worker(1)).code(), wire::OK);
+}
+
 TEST_F(CoordinatorCoreTest, AJoinThatDoesNotFitIsRefusedWithTheReason) {
-  Join(Worker(0));
+  wire::JoinRequest first = JoinOf(Worker(0));
+  first.set_data("digits");
+  first.set_data_hash("a");
+  Join(Worker(0), first);
   using Spoil = std::function<void(wire::JoinRequest&)>;
   const std::vector<std::pair<Spoil, std::string>> cases = {
       {[](auto& join) { join.set_job("other"); },
        "worker 1 belongs to job 'other'"},
       {[](auto& join) { join.set_config_hash("x"); },
        "another config than the coordinator"},
+      {[](auto& join) {
+         join.set_protocol(7);
+         join.mutable_build()->set_program("slackline_worker");
+         join.mutable_build()->set_version("9.0.0");
+       },
+       "worker 1 (slackline_worker 9.0.0) speaks protocol 7, the coordinator"},
+      {[](auto& join) {
+         join.set_data("digits of another pen");
+         join.set_data_hash("b");
+       },
+       "worker 1 has other examples than worker 0: digits of another pen (hash "
+       "b), worker 0 has digits (hash a); give all workers the same files"},
+      {[](auto& join) { join.set_data_hash(std::string(1000, 'x')); },
+       "1000 bytes of data hash; at most 256"},
       {[](auto& join) { join.set_index(2); }, "the index must be in [0, 2)"},
       {[](auto& join) { join.set_index(-1); }, "the index must be in [0, 2)"},
       {[](auto& join) { join.clear_role(); }, "not in role 0"},
@@ -262,6 +286,25 @@ TEST_F(CoordinatorCoreTest, ASecondCopyOfARankWaitsForTheFirstOnesLease) {
   EXPECT_GT(next.incarnation(), workers_[1]);
 }
 
+// The first one lives: it is heard a lease after the copy has come.
+TEST_F(CoordinatorCoreTest, ASecondCopyOfAMemberThatLivesIsRefused) {
+  StartJob();
+  EXPECT_EQ(Join(Worker(1, 777)).code(), wire::RETRY);
+  Pass(absl::Seconds(4), {});
+  EXPECT_EQ(Join(Worker(1, 777)).code(), wire::RETRY) << "it may have died now";
+  Pass(absl::Seconds(2), {});
+  const wire::JoinReply copy = Join(Worker(1, 777));
+  EXPECT_EQ(copy.code(), wire::REJECTED);
+  EXPECT_EQ(copy.obstacle(), wire::JoinReply::PLACE_HELD);
+  EXPECT_THAT(copy.error(),
+              AllOf(HasSubstr("worker 1 (pid 4101 on somewhere) holds this "
+                              "place and lives"),
+                    HasSubstr("--index")));
+  EXPECT_EQ(Join(Worker(1, 999)).code(), wire::RETRY)
+      << "another process may be a restart";
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+}
+
 TEST_F(CoordinatorCoreTest,
        ARepeatedJoinGetsTheSameIncarnationAndRenewsTheLease) {
   StartJob();
@@ -271,7 +314,7 @@ TEST_F(CoordinatorCoreTest,
   Heartbeat(Server(0), servers_[0]);
   CoordinatorCore::Effects effects;
   core_->OnTick(now_, &effects);
-  EXPECT_THAT(effects.log, Not(testing::Contains(HasSubstr("worker 0"))));
+  EXPECT_THAT(effects.warnings, Not(testing::Contains(HasSubstr("worker 0"))));
 }
 
 // A late copy must not make a member that no process knows to be.
@@ -345,15 +388,15 @@ TEST_F(CoordinatorCoreTest, ALeaseLastsToItsEndAndNoLonger) {
   const absl::Time end = now_ + absl::Seconds(5);
   CoordinatorCore::Effects effects;
   TickUntil(end, &effects);
-  EXPECT_THAT(effects.log, IsEmpty());
+  EXPECT_THAT(effects.warnings, IsEmpty());
   now_ = core_->NextWakeup();
   EXPECT_EQ(now_, end + absl::Milliseconds(1));
   core_->OnTick(now_, &effects);
-  EXPECT_THAT(effects.log, IsEmpty()) << "something may wait to be read";
+  EXPECT_THAT(effects.warnings, IsEmpty()) << "something may wait to be read";
   now_ = core_->NextWakeup();
   EXPECT_EQ(now_, end + absl::Milliseconds(2));
   core_->OnTick(now_, &effects);
-  EXPECT_THAT(effects.log, Not(IsEmpty()));
+  EXPECT_THAT(effects.warnings, Not(IsEmpty()));
 }
 
 // The coordinator stands still for too short a time to count, in which a lease
@@ -367,7 +410,7 @@ TEST_F(CoordinatorCoreTest, WhatCameInAShortPauseKeepsALease) {
   for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
   for (int i : {0, 1}) Heartbeat(Worker(i), workers_[i]);
   TickUntil(now_ + absl::Seconds(4), &effects);
-  EXPECT_THAT(effects.log, IsEmpty());
+  EXPECT_THAT(effects.warnings, IsEmpty());
   EXPECT_EQ(core_->state(), wire::RUNNING);
 }
 
@@ -405,13 +448,13 @@ TEST_F(CoordinatorCoreTest, AfterAPauseOfItsOwnEverybodyHasTheTimeItHadBefore) {
   now_ += absl::Seconds(25);
   CoordinatorCore::Effects effects;
   core_->OnTick(now_, &effects);
-  EXPECT_THAT(effects.log, IsEmpty());
+  EXPECT_THAT(effects.warnings, IsEmpty());
   // Worker 1 has died meanwhile. Of its lease one second had passed, and the
   // pause counts as one gap of a second.
   for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
   Heartbeat(Worker(0), workers_[0]);
   const absl::Time back = now_;
-  while (effects.log.empty() && now_ < back + absl::Seconds(10)) {
+  while (effects.warnings.empty() && now_ < back + absl::Seconds(10)) {
     for (int i : {0, 1}) Heartbeat(Server(i), servers_[i]);
     Heartbeat(Worker(0), workers_[0]);
     now_ = core_->NextWakeup();
@@ -419,10 +462,11 @@ TEST_F(CoordinatorCoreTest, AfterAPauseOfItsOwnEverybodyHasTheTimeItHadBefore) {
   }
   EXPECT_EQ(now_, back + absl::Milliseconds(4002));
   EXPECT_EQ(core_->state(), wire::RUNNING);
-  ASSERT_THAT(effects.log, SizeIs(1));
-  EXPECT_THAT(effects.log[0], HasSubstr("worker 1 (pid 4101 on somewhere) is "
-                                        "dead or cut off: not heard for 5002 "
-                                        "ms"));
+  ASSERT_THAT(effects.warnings, SizeIs(1));
+  EXPECT_THAT(effects.warnings[0],
+              HasSubstr("worker 1 (pid 4101 on somewhere) is "
+                        "dead or cut off: not heard for 5002 "
+                        "ms"));
 }
 
 // It was cut off from the worker, and stopped before it could read what came
@@ -441,17 +485,17 @@ TEST_F(CoordinatorCoreTest, APauseDoesNotUseUpTheRestOfALease) {
   others_live(absl::Milliseconds(4900));
   now_ += absl::Seconds(25);
   core_->OnTick(now_, &effects);
-  EXPECT_THAT(effects.log, IsEmpty());
+  EXPECT_THAT(effects.warnings, IsEmpty());
   Heartbeat(Worker(1), workers_[1]);
   others_live(absl::Milliseconds(4900));
-  EXPECT_THAT(effects.log, IsEmpty());
+  EXPECT_THAT(effects.warnings, IsEmpty());
   // Nothing waits to be read this time.
   now_ += absl::Seconds(25);
   others_live(absl::Milliseconds(800));
-  EXPECT_THAT(effects.log, IsEmpty());
+  EXPECT_THAT(effects.warnings, IsEmpty());
   others_live(absl::Milliseconds(500));
-  ASSERT_THAT(effects.log, SizeIs(1));
-  EXPECT_THAT(effects.log[0], HasSubstr("worker 1"));
+  ASSERT_THAT(effects.warnings, SizeIs(1));
+  EXPECT_THAT(effects.warnings[0], HasSubstr("worker 1"));
 }
 
 // Worker 1 is heard again during the second pause.
@@ -468,12 +512,12 @@ TEST_F(CoordinatorCoreTest, NobodyIsDeadBeforeWhatCameInTheLastPauseIsRead) {
     }
     now_ += absl::Seconds(25);
     core_->OnTick(now_, &effects);
-    EXPECT_THAT(effects.log, IsEmpty());
+    EXPECT_THAT(effects.warnings, IsEmpty());
   }
   Heartbeat(Worker(1), workers_[1]);
   now_ += absl::Milliseconds(900);
   core_->OnTick(now_, &effects);
-  EXPECT_THAT(effects.log, IsEmpty());
+  EXPECT_THAT(effects.warnings, IsEmpty());
 }
 
 TEST_F(CoordinatorCoreTest, APauseDoesNotUseUpTheTimeToJoin) {

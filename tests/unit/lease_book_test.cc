@@ -73,6 +73,10 @@ class LeaseBookTest : public ::testing::Test {
     book_.Forget(10u + rank, &answers_);
     return Take();
   }
+  std::vector<std::string> EndAt(Clock end) {
+    book_.EndAt(end, &answers_);
+    return Take();
+  }
   // Takes all that there is, as worker 0 at clocks 0, 1, ...; the last range is
   // not done.
   void TakeAll() {
@@ -181,8 +185,29 @@ TEST_F(LeaseBookTest, ByAllReduceTheLastRangesAreDoneWhenAllHaveThem) {
   EXPECT_EQ(book_.EndOf({10, 11}), std::nullopt) << "1 may have failed there";
   EXPECT_THAT(Ask(1, 2, {.clock = 6, .reduced = true}), IsEmpty());
   EXPECT_EQ(book_.EndOf({10, 11}), 6);
-  book_.End();
+  EXPECT_THAT(EndAt(6), IsEmpty());
+  book_.Ended();
   EXPECT_EQ(book_.examples_done(), 20);
+}
+
+TEST_F(LeaseBookTest, WhoWaitsWhenTheJobIsEndedEarlyGoesToItsEnd) {
+  TakeAll();
+  EXPECT_THAT(Ask(1, 1, {.clock = 6, .reduced = true}), IsEmpty());
+  EXPECT_THAT(EndAt(8), ElementsAre("1.1 skip to 8"));
+  EXPECT_THAT(EndAt(9), IsEmpty()) << "it has an end already";
+  EXPECT_THAT(Ask(2, 1, {.clock = 3, .reduced = true}),
+              ElementsAre("2.1 skip to 8"));
+}
+
+TEST_F(LeaseBookTest, WhatWasGivenForStepsBeforeAnEarlyEndIsDone) {
+  book_.Start(Sampling(100, 4, 100));
+  for (int64_t i = 0; i < 3; ++i) {
+    Ask(0, static_cast<uint64_t>(i) + 1,
+        {.clock = i, .received = i, .reduced = true});
+  }
+  EXPECT_THAT(EndAt(2), IsEmpty());
+  book_.Ended();
+  EXPECT_EQ(book_.examples_done(), 8) << "not those of step 2";
 }
 
 TEST_F(LeaseBookTest, NobodyIsGivenMoreThanItMayHaveOpen) {

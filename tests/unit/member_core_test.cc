@@ -152,10 +152,15 @@ TEST_F(MemberCoreTest, WithoutACoordinatorItSaysWhereItLooked) {
                     HasSubstr("10s")));
 }
 
-TEST_F(MemberCoreTest, WhatKeptItWaitingIsTheReasonForGivingUp) {
-  EXPECT_TRUE(Receive(JoinReply(wire::RETRY, "worker 0 holds this place"))
-                  .failure.ok());
-  MemberCore::Effects effects;
+TEST_F(MemberCoreTest, WhatKeepsItWaitingIsSaidOnceAndTheReasonForGivingUp) {
+  MemberCore::Effects effects =
+      Receive(JoinReply(wire::RETRY, "worker 0 holds this place"));
+  EXPECT_TRUE(effects.failure.ok());
+  EXPECT_THAT(effects.log, testing::ElementsAre(HasSubstr(
+                               "tries again for up to 10s: worker 0 holds "
+                               "this place")));
+  EXPECT_THAT(Receive(JoinReply(wire::RETRY, "worker 0 holds this place")).log,
+              testing::IsEmpty());
   while (effects.failure.ok()) effects = Tick();
   EXPECT_THAT(std::string(effects.failure.message()),
               HasSubstr("worker 0 holds this place"));

@@ -109,16 +109,28 @@ class ModeChangerTest : public ::testing::Test {
     return Advance();
   }
 
-  // "bsp@0 ssp:3@12", and "asp?" for a change without a clock.
+  // A user wants the job to end early.
+  ModeChanger::News WantEnd() {
+    EXPECT_TRUE(changer_->MayEndEarly(view_, workers_).ok());
+    changer_->WantEnd("enough");
+    return Advance();
+  }
+
+  // "bsp@0 ssp:3@12", "asp?" for a change without a clock, and "end@14" or
+  // "end?" for an early end.
   std::string Phases() const {
     std::string text;
     for (const wire::Phase& phase : view_.phase()) {
       absl::StrAppend(&text, text.empty() ? "" : " ", ModeText(phase.mode()),
                       "@", phase.from());
     }
-    if (view_.has_change()) {
+    if (view_.change().has_ending()) {
+      absl::StrAppend(&text, " end?");
+    } else if (view_.has_change()) {
       absl::StrAppend(&text, " ", ModeText(view_.change().mode()), "?");
     }
+    if (view_.end_clock() > 0)
+      absl::StrAppend(&text, " end@", view_.end_clock());
     return text;
   }
 
@@ -340,6 +352,87 @@ TEST_F(ModeChangerTest, AChangeWaitsUntilNoShardMoves) {
   view_.clear_move();
   EXPECT_TRUE(Advance().view_changed);
   EXPECT_EQ(Phases(), "bsp@0 allreduce?");
+}
+
+// ---- An early end -----------------------------------------------------------
+
+TEST_F(ModeChangerTest, AJobEndsEarlyAtTheLargestLimit) {
+  StartBsp();
+  EXPECT_TRUE(WantEnd().view_changed);
+  EXPECT_EQ(Phases(), "bsp@0 end?");
+  EXPECT_FALSE(Promise(0, 12).view_changed);
+  EXPECT_EQ(changer_->ended_early(), "") << "it may still end by itself";
+  const ModeChanger::News news = Promise(1, 14);
+  EXPECT_EQ(Phases(), "bsp@0 end@14");
+  EXPECT_EQ(EndOf(view_), 14);
+  EXPECT_EQ(changer_->ended_early(), "enough");
+  EXPECT_THAT(news.log,
+              ElementsAre("the job ends early, at step 14 of 100: enough"));
+  EXPECT_EQ(changer_->changes(), 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(changer_->MayChange(view_, workers_)));
+  // Asked for once more, it stays what it is.
+  changer_->WantEnd("more than enough");
+  EXPECT_FALSE(Advance().view_changed);
+  EXPECT_EQ(changer_->ended_early(), "enough");
+}
+
+TEST_F(ModeChangerTest, AnEarlyEndIsNotWherePhasesBegin) {
+  config::Sync sync;
+  AddPhase(&sync, AllReduce(), 0.35);
+  AddPhase(&sync, Ssp(2), 0.375);
+  AddPhase(&sync, Bsp(), 0);
+  Start(sync);
+  ASSERT_EQ(Phases(), "allreduce@0 ssp:2@14 bsp@15");
+  WantEnd();
+  Promise(0, 14);
+  Promise(1, 12);
+  // At 14 some would have given their share of the model to the servers, and
+  // others would have ended with theirs.
+  EXPECT_EQ(EndOf(view_), 16);
+}
+
+TEST_F(ModeChangerTest, AnEarlyEndWaitsForTheChangeBeforeIt) {
+  StartBsp();
+  Want("asp");
+  WantEnd();
+  EXPECT_EQ(Phases(), "bsp@0 asp?");
+  Promise(0, 12);
+  Promise(1, 14);
+  EXPECT_EQ(Phases(), "bsp@0 asp@14 end?");
+  Promise(0, 15);
+  Promise(1, 18);
+  EXPECT_EQ(Phases(), "bsp@0 asp@14 end@18");
+}
+
+TEST_F(ModeChangerTest, AnEarlyEndForWhichNoStepIsLeftIsDropped) {
+  StartBsp();
+  WantEnd();
+  Promise(0, 96);
+  EXPECT_THAT(Promise(1, 100).log,
+              ElementsAre("the job does not end early: the job ends at step "
+                          "100, before all workers could"));
+  EXPECT_EQ(Phases(), "bsp@0");
+  EXPECT_EQ(changer_->ended_early(), "");
+  workers_[0].clock = 97;
+  EXPECT_THAT(std::string(changer_->MayEndEarly(view_, workers_).message()),
+              HasSubstr("worker 0 has completed 97 of 100 steps"));
+}
+
+TEST_F(ModeChangerTest, AnEarlyEndIsBeyondClocksThatTheDeadReachedInBackup) {
+  config::Sync sync;
+  sync.mutable_backup()->set_workers(1);
+  Start(sync);
+  view_.add_server()->set_index(0);
+  view_.add_owner_server(0);
+  workers_.push_back({.rank = 2, .incarnation = 12});
+  WantEnd();
+  Promise(0, 12);
+  Promise(1, 9);
+  Lose(2);
+  EXPECT_EQ(EndOf(view_), 100) << "the shard may be further";
+  changer_->OnServer(0, gone_in_, 20);
+  Advance();
+  EXPECT_EQ(EndOf(view_), 20);
 }
 
 TEST_F(ModeChangerTest, AJobHasNoMorePhasesThanAViewLists) {

@@ -62,9 +62,11 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
     return decide(Do::kFinish);
   }
   if (proto.has_change() && clock >= limit_) {
-    return decide(Do::kWait,
-                  absl::StrCat("the clock from which ",
-                               ModeText(proto.change().mode()), " holds"));
+    return decide(Do::kWait, proto.change().has_ending()
+                                 ? "the clock at which the job ends early"
+                                 : absl::StrCat("the clock from which ",
+                                                ModeText(proto.change().mode()),
+                                                " holds"));
   }
   if (!by_all_reduce_ && stays_by_all_reduce) return decide(Do::kTakeState);
   if (const Clock from = PhaseAt(proto, clock).from(); from != entered_) {

@@ -126,6 +126,7 @@ void WorkerCore::NoticeOthers(absl::Time now) {
 void WorkerCore::OnTick(absl::Time now, Effects* effects) {
   if (ended()) return;
   Wake(now);
+  SayWhereItGoesOnIfDue(now, effects);  // A collective was given up.
   if (now >= member_.NextWakeup()) {
     NoticeOthers(now);
     member_.SetStats(Stats(now));
@@ -199,7 +200,7 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
     if (answer.call_id == lease_call_ && lease_call_ != 0) {
       OnLeased(answer, now, effects);
     } else {
-      OnAnswer(std::move(answer), effects);
+      OnAnswer(std::move(answer), now, effects);
     }
   }
   if (ended()) return;
@@ -274,7 +275,12 @@ void WorkerCore::ActWhenAcknowledged(absl::Time now, Effects* effects) {
   Perform(&client, now, effects);
 }
 
-void WorkerCore::OnAnswer(MemberCore::CallResult answer, Effects* effects) {
+void WorkerCore::OnAnswer(MemberCore::CallResult answer, absl::Time now,
+                          Effects* effects) {
+  if (answer.call_id == gather_call_) {
+    gather_call_ = 0;
+    SayWhereItGoesOnIfDue(now, effects);
+  }
   if (answer.call_id == leave_call_ && leave_call_ != 0) {
     leave_call_ = 0;
     if (state_ == State::kLeaving &&
@@ -409,6 +415,13 @@ void WorkerCore::Notify(std::vector<wire::Call> calls, absl::Time now,
 void WorkerCore::SayWhereItGoesOn(Clock step, absl::Time now,
                                   Effects* effects) {
   has_begun_ = true;
+  goes_on_at_ = step;
+  SayWhereItGoesOnIfDue(now, effects);
+}
+
+void WorkerCore::SayWhereItGoesOnIfDue(absl::Time now, Effects* effects) {
+  if (gather_call_ != 0 || !goes_on_at_.has_value() || Over()) return;
+  const Clock step = *std::exchange(goes_on_at_, std::nullopt);
   wire::Call call;
   // As wire::Gather says: in the step.
   call.mutable_gather()->set_place(static_cast<uint64_t>(2 * step + 1));
@@ -554,7 +567,7 @@ void WorkerCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
 
 void WorkerCore::AskForExamples(absl::Time now, Effects* effects) {
   if (!elastic() || examples_.has_value() || lease_call_ != 0 ||
-      skip_to_ > clock_ || view()->proto().end_clock() > 0) {
+      skip_to_ > clock_ || clock_ >= EndOf(view()->proto())) {
     return;
   }
   if (!by_all_reduce()) {
@@ -618,8 +631,7 @@ void WorkerCore::TellLaterClock(absl::Time now, Effects* effects) {
 
 bool WorkerCore::HasExamples(absl::Time now, Effects* effects) {
   if (!elastic() || examples_.has_value()) return true;
-  const wire::View& proto = view()->proto();
-  const Clock wished = proto.end_clock() > 0 ? proto.end_clock() : skip_to_;
+  const Clock wished = skip_to_;
   if (wished <= clock_) {
     skip_to_ = 0;
     WaitForExamples(now, effects);
@@ -782,9 +794,9 @@ void WorkerCore::StepDone(double loss, absl::Time now, Effects* effects) {
                      ": the training has diverged; lower the learning rate");
     // No worker has a use for this model any more.
     if (StopsAtNonfinite()) {
-      return StopJob(absl::InvalidArgumentError(absl::StrCat(
-                         what, ", or set train { nonfinite: SKIP }")),
-                     now, effects);
+      return StopDiverged(
+          absl::StrCat(what, ", or set train { nonfinite: SKIP }"),
+          {static_cast<int32_t>(rank_)}, now, effects);
     }
     effects->log.push_back(what);
   }
@@ -939,11 +951,11 @@ void WorkerCore::OnReduced(const Reduced& step, absl::Time now,
                       absl::StrJoin(workers, ", "));
     }
     if (StopsAtNonfinite()) {
-      return StopJob(absl::InvalidArgumentError(absl::StrCat(
-                         what,
-                         "; lower the learning rate, look at the data, or set "
-                         "train { nonfinite: SKIP }")),
-                     now, effects);
+      return StopDiverged(
+          absl::StrCat(what,
+                       "; lower the learning rate, look at the data, or set "
+                       "train { nonfinite: SKIP }"),
+          workers, now, effects);
     }
     effects->log.push_back(absl::StrCat(what, "; the step changes nothing"));
   }
@@ -1090,6 +1102,17 @@ void WorkerCore::StopJob(const absl::Status& why, absl::Time now,
   LeaveWith(std::move(stop), why, now, effects);
 }
 
+void WorkerCore::StopDiverged(const std::string& why,
+                              const std::vector<int32_t>& workers,
+                              absl::Time now, Effects* effects) {
+  wire::Call call;
+  call.mutable_stop()->set_reason(why);
+  wire::Diverged& diverged = *call.mutable_stop()->mutable_diverged();
+  diverged.set_clock(clock_);
+  for (const int32_t worker : workers) diverged.add_worker(worker);
+  LeaveWith(std::move(call), absl::InvalidArgumentError(why), now, effects);
+}
+
 void WorkerCore::Fail(const absl::Status& why, absl::Time now, Effects* effects,
                       const std::string& traceback) {
   wire::Call leave;
@@ -1132,8 +1155,10 @@ void WorkerCore::End(const absl::Status& why) {
 uint64_t WorkerCore::Call(wire::Call call, Payload value, absl::Time now,
                           Effects* effects) {
   MemberCore::Effects member;
+  const bool gathers = call.has_gather();
   const uint64_t id =
       member_.Call(std::move(call), std::move(value), now, &member);
+  if (gathers) gather_call_ = id;
   Perform(&member, now, effects);
   return id;
 }

@@ -234,7 +234,10 @@ class WorkerCore {
   uint64_t Call(wire::Call call, Payload value, absl::Time now,
                 Effects* effects);
   // Nobody waits for the answer any more.
-  void CancelCall(uint64_t call) { member_.Cancel(call); }
+  void CancelCall(uint64_t call) {
+    member_.Cancel(call);
+    if (call == gather_call_) gather_call_ = 0;
+  }
   // As MemberCore::ObstacleOf().
   std::string ObstacleOf(uint64_t call) const {
     return member_.ObstacleOf(call);
@@ -345,7 +348,8 @@ class WorkerCore {
   void Perform(ClientCore::Effects* client, absl::Time now, Effects* effects);
   void OnView(const std::shared_ptr<const View>& view, absl::Time now,
               Effects* effects);
-  void OnAnswer(MemberCore::CallResult answer, Effects* effects);
+  void OnAnswer(MemberCore::CallResult answer, absl::Time now,
+                Effects* effects);
   void OnPulled(ClientCore::PullResult result, absl::Time now,
                 Effects* effects);
   // The job runs.
@@ -389,6 +393,7 @@ class WorkerCore {
   // To the coordinator, for collectives of the workers' programs: this one's
   // comes to this step next, from elsewhere than the one before.
   void SayWhereItGoesOn(Clock step, absl::Time now, Effects* effects);
+  void SayWhereItGoesOnIfDue(absl::Time now, Effects* effects);
   void AskForParameters(Clock clock, absl::Time now, Effects* effects);
   void StepDone(double loss, absl::Time now, Effects* effects);
   bool StopsAtNonfinite() const {
@@ -405,6 +410,9 @@ class WorkerCore {
   void Leave(absl::Time now, Effects* effects);
   void BeChief(absl::Time now, Effects* effects);
   void Notify(std::vector<wire::Call> calls, absl::Time now, Effects* effects);
+  // The training of these workers has diverged, at this clock: the job ends.
+  void StopDiverged(const std::string& why, const std::vector<int32_t>& workers,
+                    absl::Time now, Effects* effects);
   // Tells the coordinator with this call, which is answered or not, and ends.
   void LeaveWith(wire::Call call, const absl::Status& why, absl::Time now,
                  Effects* effects);
@@ -462,6 +470,10 @@ class WorkerCore {
   std::vector<int32_t> group_ranks_;
   bool loss_was_finite_ = true;  // Of the step before.
   bool has_begun_ = false;       // With its first step.
+  uint64_t gather_call_ = 0;     // Of the program, without an answer so far.
+  // Of the step that is to be said once there is one: until then the program is
+  // where it called.
+  std::optional<Clock> goes_on_at_;
   bool own_values_ = false;      // As in Standing.
   bool reducing_ = false;        // Has computed its part of the step.
   // Its part of this step by all-reduce is computed, at the state that it has
