@@ -1,5 +1,6 @@
 #include "common/config/parse_text.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -100,6 +101,9 @@ struct TokenContext {
   std::string path;                        // Of the field, else of the message.
   bool is_name = false;                    // It names the field.
   int block_line = -1;  // Line on which `message` opened; -1: the file itself.
+  // It names no field of `message` but one of a message around that, in a file
+  // that lacks a '}'.
+  bool is_outside = false;
 };
 
 // Retells the grammar just far enough to know the field around each token.
@@ -112,6 +116,9 @@ class ContextScanner {
     Tokens tokens(text);
     while (tokens.Next()) Visit(tokens.current());
     Visit(tokens.current());  // The end, so that errors there have a place.
+    if (blocks_.size() == 1) {  // Every block is closed.
+      for (TokenContext& context : tokens_) context.is_outside = false;
+    }
     return std::move(tokens_);
   }
 
@@ -186,7 +193,18 @@ class ContextScanner {
     const bool in_field = block.in_value && !block.field_path.empty();
     tokens_.push_back({token, block.message, in_field ? block.field : nullptr,
                        in_field ? block.field_path : block.path, is_name,
-                       block.line});
+                       block.line,
+                       is_name && block.message != nullptr &&
+                           block.field == nullptr && IsOutside(token.text)});
+  }
+
+  // A field of a message around the innermost one has this name.
+  bool IsOutside(const std::string& name) const {
+    return std::any_of(blocks_.begin(), blocks_.end() - 1,
+                       [&](const Block& block) {
+                         return block.message != nullptr &&
+                                block.message->FindFieldByName(name) != nullptr;
+                       });
   }
 
   std::vector<Block> blocks_;
@@ -233,6 +251,12 @@ std::string DiagnosticText(const TokenContext& context,
     return absl::StrCat("the file ends inside this block; close the block of ",
                         "line ", context.block_line + 1, " with '}'");
   }
+  if (context.is_outside) {
+    return absl::StrCat("'", token,
+                        "' is no field of this block but of one around it; "
+                        "the block of line ",
+                        context.block_line + 1, " lacks its '}'");
+  }
   if (context.is_name && context.message != nullptr &&
       context.field == nullptr) {
     return UnknownFieldText(*context.message, token);
@@ -263,6 +287,7 @@ absl::Status ToStatus(const std::string& file_name, const std::string& text,
         absl::StrCat(Place(file_name, context.token.line, context.token.column),
                      ": ", context.path, context.path.empty() ? "" : ": ",
                      DiagnosticText(context, diagnostic.text)));
+    if (context.is_outside) break;  // The rest follows from the missing '}'.
   }
   return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
 }

@@ -17,8 +17,8 @@ class WallTime : public spdlog::custom_flag_formatter {
   explicit WallTime(const TimeSource& time) : time_(time) {}
   void format(const spdlog::details::log_msg& /*message*/,
               const std::tm& /*local*/, spdlog::memory_buf_t& line) override {
-    const std::string text =
-        absl::FormatTime("%H:%M:%E3S", time_.WallNow(), absl::LocalTimeZone());
+    const std::string text = absl::FormatTime(
+        "%Y-%m-%d %H:%M:%E3S", time_.WallNow(), absl::LocalTimeZone());
     line.append(text.data(), text.data() + text.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {

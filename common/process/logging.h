@@ -1,4 +1,5 @@
-// One line per event on stderr, with time, level and process name.
+// One line per event on stderr, with date and time, process name and level:
+// "2026-01-02 03:04:05.678 worker 2 info: joined".
 #pragma once
 
 #include <string>

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -10,12 +11,16 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/config/shell_line.h"
+#include "common/io/atomic_file.h"
 #include "common/process/file_limit.h"
 #include "common/process/freed_memory.h"
 #include "common/process/logging.h"
 #include "common/process/member_environment.h"
 #include "common/process/stop_signal.h"
+#include "common/process/usage_error.h"
 #include "common/status.h"
 #include "common/version.h"
 #include "google/protobuf/stubs/logging.h"
@@ -24,6 +29,50 @@ namespace slackline {
 namespace {
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
+
+namespace fs = std::filesystem;
+
+// Those that were given, as one would type them.
+std::string FlagsText(const MemberFlags& flags) {
+  std::vector<std::string> words;
+  const auto add = [&](absl::string_view name, const std::string& value) {
+    if (!value.empty()) words.push_back(absl::StrCat("--", name, "=", value));
+  };
+  add("cluster", flags.cluster);
+  add("index", absl::StrCat(flags.index));
+  add("data-dir", flags.data_dir);
+  add("out", flags.out);
+  add("mode", flags.overrides.mode);
+  add("delays", flags.overrides.delays);
+  for (const std::string& set : flags.overrides.sets) add("set", set);
+  if (flags.add) words.push_back("--add");
+  add("host", flags.host);
+  if (flags.threads > 0) add("threads", absl::StrCat(flags.threads));
+  return ShellLine(words);
+}
+
+// A job that cannot keep its config runs all the same.
+void KeepConfig(const MemberFlags& flags, const config::ClusterConfig& config) {
+  const std::string kept = (fs::path(flags.out) / "cluster.textproto").string();
+  const ConfigOverrides& changes = flags.overrides;
+  const bool changed =
+      !changes.mode.empty() || !changes.delays.empty() || !changes.sets.empty();
+  std::error_code error;
+  const bool is_given = fs::equivalent(kept, flags.cluster, error);
+  if (is_given && !changed) return;
+  if (is_given || flags.out.empty()) {  // What was given stays as it is.
+    spdlog::info("the config with its defaults:\n{}", ToText(config));
+    return;
+  }
+  fs::create_directories(flags.out, error);
+  const absl::Status written = WriteFileAtomically(
+      kept, {absl::StrCat("# Written by server 0 from ", flags.cluster,
+                          " and its flags: what was left out is filled in.\n"),
+             ToText(config)});
+  if (!written.ok()) {
+    spdlog::warn("the config is not kept: {}", std::string(written.message()));
+  }
+}
 }  // namespace
 
 absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
@@ -66,9 +115,9 @@ void BeginMember(const std::string& name, const std::string& role,
   google::protobuf::SetLogHandler(nullptr);
   const absl::Status files = RaiseFileLimit();
   SetUpLogging(absl::StrCat(role, " ", flags.index), time);
-  spdlog::info("{} --cluster={} --index={} --data-dir={} --out={} with\n{}",
-               name, flags.cluster, flags.index, flags.data_dir, flags.out,
-               ToText(config));
+  spdlog::info("{} {} ({}), config {}: {}", name, VersionNumber(),
+               BuildCommit(), ConfigHash(config), FlagsText(flags));
+  if (role == "server" && flags.index == 0) KeepConfig(flags, config);
   if (!files.ok()) spdlog::warn("{}", std::string(files.message()));
 }
 
@@ -137,7 +186,8 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
+    return ExitOnParseError(app, error,
+                            {argv + std::min(argc, 1), argv + argc});
   }
   const absl::StatusOr<config::ClusterConfig> config =
       LoadMemberConfig(program, flags);

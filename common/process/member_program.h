@@ -51,8 +51,10 @@ absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
     const MemberProgram& program, const MemberFlags& flags);
 
 // What a process does first that is a member of a job: the log on stderr, which
-// begins with the flags and the config, limits and memory. `name` is the
-// program's. Call once.
+// begins with the flags and the hash of the config, limits and memory. The
+// config, with all of its defaults, is left in one place: server 0 writes
+// OUT/cluster.textproto, or logs it if it has no folder, or if it was started
+// with that file and changes to it. `name` is the program's. Call once.
 void BeginMember(const std::string& name, const std::string& role,
                  const MemberFlags& flags, const config::ClusterConfig& config,
                  const TimeSource& time);

@@ -1,5 +1,6 @@
 // Goal: a grid of runs comes to its end over interruptions, makes each run
-// once, and starts none when one variant is wrong. Method: `slackline compare`
+// once, and starts none when one variant is wrong; so do the tries before it,
+// and their best values are those of the runs. Method: `slackline compare`
 // and `ablate` on small jobs, with SIGINT in the midst; the folder of the
 // experiment says what was made.
 #include <signal.h>
@@ -8,6 +9,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/job_test.h"
@@ -80,7 +82,7 @@ TEST_F(Experiments, MakeEveryRunOnceAndKeepItWhenCalledAgain) {
                                     testing::Pair("bsp/2", "finished"),
                                     testing::Pair("ssp-2/1", "finished"),
                                     testing::Pair("ssp-2/2", "finished")));
-  EXPECT_THAT(first->Output(), HasSubstr("4 of 4 done"));
+  EXPECT_THAT(first->Output(), HasSubstr("4 of 4 runs done"));
   const auto started = Started();
   ASSERT_THAT(started, SizeIs(4));
   for (const auto& [run, time] : started) {
@@ -202,6 +204,135 @@ seed: 1
   EXPECT_EQ(Started(), started);
 }
 
+// Replays of one delay, so that equal tries have equal results.
+constexpr char kTuned[] = R"(
+name: "tuned"
+base: "job.textproto"
+set: "train.epochs=2"
+variant { name: "some" replay: "uniform:2" }
+seed: 1
+seed: 2
+tune {
+  over { field: "rate_factor" value: "0.0001" value: "1" value: "1e30" }
+  set: "train.epochs=1"
+}
+)";
+
+TEST_F(Experiments, TheBestOfTheTriesGivesTheValuesOfTheRuns) {
+  const std::string file = Write("tuned.textproto", kTuned);
+  const auto look = Start("look", file, {"--dry-run"});
+  EXPECT_EQ(look->WaitText(kJobMax), kEndedWell) << look->Output();
+  EXPECT_THAT(
+      look->Output(),
+      AllOf(HasSubstr("some-rate_factor-0.0001"), HasSubstr("3 of 3 tries to"),
+            HasSubstr("then the runs with the values that the tries give: "
+                      "some; seeds: 1, 2")));
+  EXPECT_FALSE(fs::exists(Path("out")));
+
+  const auto first = Start("first", file);
+  EXPECT_EQ(first->WaitText(kJobMax), kEndedWell) << first->Output();
+  EXPECT_THAT(first->Output(), AllOf(HasSubstr("3 of 3 tries done"),
+                                     HasSubstr("tuned: some: rate_factor=1 ("),
+                                     HasSubstr("2 of 2 runs done")));
+  EXPECT_THAT(States(), ElementsAre(testing::Pair("some/1", "finished"),
+                                    testing::Pair("some/2", "finished")));
+  const nlohmann::json tune = ReadJson(Path("out/experiment.json"))["tune"];
+  EXPECT_EQ(tune["fields"], nlohmann::json({"rate_factor"}));
+  EXPECT_EQ(tune["seeds"], nlohmann::json({1001}));
+  EXPECT_EQ(tune["measure"], "test_accuracy");
+  const nlohmann::json& some = tune["variants"][0];
+  EXPECT_EQ(some["variant"], "some");
+  EXPECT_EQ(some["chosen"], nlohmann::json({{"rate_factor", "1"}}));
+  EXPECT_EQ(some["at_edge"], false);
+  ASSERT_THAT(some["tried"], SizeIs(3));
+  EXPECT_LT(some["tried"][0]["result"], some["tried"][1]["result"]);
+  EXPECT_TRUE(some["tried"][2]["result"].is_null());
+  EXPECT_EQ(some["tried"][2]["diverged"], 1);
+  const std::string best = some["tried"][1]["runs"][0];
+  EXPECT_EQ(ReadJson(Path(absl::StrCat("out/runs/", best,
+                                       "/summary.json")))["test_accuracy"],
+            some["tried"][1]["result"]);
+
+  const auto started = Started();
+  EXPECT_THAT(started, SizeIs(5));
+  const auto again = Start("again", file);
+  EXPECT_EQ(again->WaitText(kJobMax), kEndedWell) << again->Output();
+  EXPECT_THAT(again->Output(),
+              AllOf(HasSubstr("3 of 3 tries are done already"),
+                    HasSubstr("2 of 2 runs are done already")));
+  EXPECT_EQ(Started(), started);
+}
+
+TEST_F(Experiments, AVariantWhoseTriesAllDivergeIsLeftOut) {
+  const std::string file = Write("grid.textproto", R"(
+name: "grid"
+base: "job.textproto"
+set: "train.epochs=1"
+variant {
+  name: "wild" replay: "uniform:2" set: "optimizer.momentum.learning_rate=1e20"
+}
+variant { name: "tame" replay: "uniform:2" }
+seed: 1
+tune { over { field: "rate_factor" value: "0.5" value: "1" } }
+)");
+  const auto first = Start("first", file);
+  EXPECT_EQ(first->WaitText(kJobMax), kFailed) << first->Output();
+  EXPECT_THAT(
+      first->Output(),
+      AllOf(HasSubstr("not tuned: wild has no runs: it diverged with all 2"),
+            HasSubstr("value that was tried; try"),
+            HasSubstr("1 of 2 runs were not made")));
+  EXPECT_THAT(States(), ElementsAre(testing::Pair("tame/1", "finished"),
+                                    testing::Pair("wild/1", "not tuned")));
+  const nlohmann::json tune = ReadJson(Path("out/experiment.json"))["tune"];
+  EXPECT_TRUE(tune["variants"][0]["chosen"].empty());
+  EXPECT_EQ(tune["variants"][1]["at_edge"], true);
+
+  const auto look = Start("look", file, {"--dry-run"});
+  EXPECT_EQ(look->WaitText(kJobMax), kEndedWell) << look->Output();
+  EXPECT_THAT(look->Output(), AllOf(HasSubstr("0 of 4 tries to do"),
+                                    HasSubstr("not tuned: wild has no runs"),
+                                    Not(HasSubstr("then the runs"))));
+
+  const auto only = Start("only", file, {"--only=tame"});
+  EXPECT_EQ(only->WaitText(kJobMax), kEndedWell) << only->Output();
+  EXPECT_THAT(only->Output(), AllOf(HasSubstr("2 of 2 tries are done already"),
+                                    Not(HasSubstr("wild"))));
+}
+
+TEST_F(Experiments, TriesGoOnAfterAnInterruptWhereTheyWere) {
+  // One try is soon done, the other one would take very long.
+  const std::string text = R"(
+name: "tuned"
+base: "job.textproto"
+variant { name: "some" }
+seed: 1
+tune { over { field: "train.epochs" value: "1" value: "1000" } }
+)";
+  const auto first = Start("first", Write("tuned.textproto", text));
+  ASSERT_TRUE(WaitUntil(kJobMax, [&] { return Started().size() == 1; }))
+      << first->Output();
+  first->Signal(SIGINT);
+  EXPECT_EQ(first->WaitText(kJobMax), kFailed) << first->Output();
+  ExpectNoProcessLeft();
+  EXPECT_THAT(first->Output(),
+              HasSubstr("1 of 2 tries and 0 of 1 runs are finished, and "
+                        "slackline compare"));
+  const auto started = Started();
+  EXPECT_EQ(States()["some/1"], "to do");
+
+  // The same try is kept with another one beside it.
+  const auto rest = Start(
+      "rest",
+      Write("tuned.textproto", absl::StrReplaceAll(text, {{"1000", "2"}})));
+  EXPECT_EQ(rest->WaitText(kJobMax), kEndedWell) << rest->Output();
+  EXPECT_THAT(rest->Output(), HasSubstr("1 of 2 tries are done already"));
+  EXPECT_EQ(States()["some/1"], "finished");
+  auto now = Started();
+  EXPECT_THAT(now, SizeIs(3));
+  for (const auto& [run, time] : started) EXPECT_EQ(now[run], time) << run;
+}
+
 TEST_F(Experiments, AnAblationListsItsRunsWithoutMakingAny) {
   const auto ablate =
       StartTool("ablate", {"ablate", Path("job.textproto"),
@@ -212,6 +343,15 @@ TEST_F(Experiments, AnAblationListsItsRunsWithoutMakingAny) {
   EXPECT_THAT(ablate->Output(), AllOf(HasSubstr("asp-workers-4"),
                                       HasSubstr("12 of 12 runs to do"),
                                       HasSubstr("unknown until a run")));
+  const auto tuned = StartTool(
+      "tuned", {"ablate", Path("job.textproto"), "--over=mode=bsp,asp",
+                "--tune=rate_factor=0.5,1", "--tune-seeds=2",
+                "--tune-set=train.epochs=1", "--seeds=2", "--dry-run",
+                absl::StrCat("--out=", Path("out"))});
+  EXPECT_EQ(tuned->WaitText(kJobMax), kEndedWell) << tuned->Output();
+  EXPECT_THAT(tuned->Output(), AllOf(HasSubstr("asp-rate_factor-0.5"),
+                                     HasSubstr("8 of 8 tries to do"),
+                                     HasSubstr("bsp, asp; seeds: 1, 2")));
   EXPECT_FALSE(fs::exists(Path("out")));
 }
 

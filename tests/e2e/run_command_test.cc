@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
+#include "common/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "job/job_config.h"
@@ -16,6 +17,7 @@ namespace slackline {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr absl::Duration kSoon = absl::Seconds(60);
 constexpr char kWrongUsage[] = "exited with code 2";
@@ -50,8 +52,118 @@ TEST_F(RunCommand, StatusShowsTheMembersOfARunningJob) {
   EXPECT_THAT(show->Output(), HasSubstr("job small is running"));
   EXPECT_THAT(show->Output(), HasSubstr("worker "));
   EXPECT_THAT(show->Output(), HasSubstr("server "));
-  run->Signal(SIGINT);
+  run->Signal(SIGTERM);
   EXPECT_EQ(run->WaitText(kSoon), kFailed) << run->Output();
+}
+
+// Of docs/commands.md: each with --json, on a job that runs and on one that has
+// ended.
+TEST_F(RunCommand, EveryCommandPrintsJson) {
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", SmallJob()),
+               {"--epochs=1000", "--mode=asp"});
+  ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
+      << run->Output();
+  int tools = 0;
+  const auto json_of = [&](std::vector<std::string> command) {
+    command.push_back("--json");
+    const std::unique_ptr<Process> tool =
+        StartTool(absl::StrCat("tool-", ++tools), command);
+    EXPECT_EQ(tool->WaitText(kSoon), kEndedWell) << tool->Output();
+    // Of stdout and stderr together: a line of progress may precede.
+    const std::string output = tool->Output();
+    const size_t begin = output.find_first_of("{[");
+    auto json = nlohmann::json::parse(
+        begin == std::string::npos ? "" : output.substr(begin), nullptr, false);
+    EXPECT_FALSE(json.is_discarded()) << output;
+    return json.is_discarded() ? nlohmann::json() : json;
+  };
+  const std::string folder = Path("run");
+  const nlohmann::json status = json_of({"status", folder});
+  EXPECT_EQ(status["view"]["state"], "RUNNING");
+  EXPECT_GT(status["worker"][3]["clock"], 0);
+  EXPECT_EQ(status["worker"][0]["retries"], 0);
+  EXPECT_EQ(status["gone"], nlohmann::json::array());
+  EXPECT_EQ(json_of({"top", folder, "--count=1"})["view"]["job"], "small");
+  const nlohmann::json moved =
+      json_of({"move", folder, "mlp.0.weight", "--to=1"});
+  EXPECT_EQ(moved["plan"]["move"].size(), moved["moved"].size());
+  EXPECT_GT(moved["moved"].size(), 0);
+  EXPECT_EQ(moved["abandoned"], nlohmann::json::array());
+  EXPECT_TRUE(json_of({"rebalance", folder, "--dry-run"}).contains("plan"));
+  EXPECT_EQ(json_of({"mode", "set", folder, "ssp:3"})["changed"]["to"],
+            "ssp:3");
+  EXPECT_EQ(json_of({"mode", "show", folder})["mode"], "ssp:3");
+  EXPECT_EQ(json_of({"servers", "add", folder})["server"], 2);
+  EXPECT_TRUE(json_of({"drain", folder, "1"}).contains("moved"));
+  run->Signal(SIGTERM);
+  EXPECT_EQ(run->WaitText(kSoon), kFailed) << run->Output();
+  EXPECT_EQ(json_of({"status", folder})["summary"]["state"], "FAILED");
+  EXPECT_EQ(json_of({"top", folder})["summary"]["job"], "small");
+  const nlohmann::json summary = json_of({"summary", folder, folder});
+  ASSERT_EQ(summary.size(), 2);
+  EXPECT_EQ(summary[1]["folder"], folder);
+  EXPECT_EQ(summary[1]["summary"]["duplicates"], 0);
+  EXPECT_EQ(json_of({"data", "stand-in", "--data-dir", Path("data")})["folder"],
+            Path("data/mnist"));
+}
+
+TEST_F(RunCommand, WordsForAWrongCommandLine) {
+  const struct {
+    const char* name;
+    std::vector<std::string> arguments;
+    const char* words;
+  } cases[] = {
+      {"subcommand", {"statu", "run"}, "did you mean 'status'?"},
+      {"flag",
+       {"run", "job.textproto", "--epoch", "3"},
+       "did you mean --epochs?"},
+      {"field",
+       {"run", "job.textproto", "--batch-size=3"},
+       "did you mean --set data.batch_size=3?"},
+  };
+  for (const auto& c : cases) {
+    const std::unique_ptr<Process> tool = StartTool(c.name, c.arguments);
+    EXPECT_EQ(tool->WaitText(kSoon), kWrongUsage) << c.name;
+    EXPECT_THAT(tool->Output(), HasSubstr(c.words));
+  }
+}
+
+TEST_F(RunCommand, EveryProgramTellsItsVersion) {
+  for (const std::string name : {"slackline", "slackline_server",
+                                 "slackline_worker", "slackline_replay"}) {
+    Process program({absl::StrCat(SLACKLINE_BIN_DIR, "/", name), "--version"},
+                    Path(name + ".log"));
+    EXPECT_EQ(program.WaitText(kSoon), kEndedWell);
+    EXPECT_EQ(program.Output(), VersionText(name) + "\n");
+  }
+}
+
+TEST_F(RunCommand, RefusesWhatTheMemoryDoesNotHold) {
+  const std::string config = Write("job.textproto", SmallJob());
+  const std::unique_ptr<Process> run = StartRun(
+      "run", config,
+      {"--set=model.mlp.hidden=[65536, 65536, 65536, 65536, 65536, 65536, "
+       "65536, 65536, 65536]"});
+  EXPECT_EQ(run->WaitText(kSoon), kFailed);
+  EXPECT_THAT(run->Output(), HasSubstr("of memory, and "));
+  EXPECT_THAT(run->Output(), HasSubstr("4 workers with 550 GB each"));
+  EXPECT_FALSE(std::filesystem::exists(Path("run/cluster.textproto")));
+}
+
+// The config is where `slackline run` puts it, and not in every log.
+TEST_F(RunCommand, ByHandServerZeroKeepsTheConfig) {
+  const std::string config = WriteWithPort("job.textproto", SmallJob());
+  const std::vector<std::unique_ptr<Process>> members =
+      StartSmallJobByHand(config, "by-hand", {"--set=train.epochs=1"});
+  for (const std::unique_ptr<Process>& member : members) {
+    EXPECT_EQ(member->WaitText(kJobMax), kEndedWell) << member->Output();
+    EXPECT_THAT(member->Output(), HasSubstr("--set=train.epochs=1\n"));
+    EXPECT_THAT(member->Output(), Not(HasSubstr("lease_ms")));
+  }
+  const auto kept = LoadJobConfig(Path("by-hand/cluster.textproto"));
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(kept->train().epochs(), 1);
 }
 
 TEST_F(RunCommand, ItsProcessesDoNotOutliveItsOwnDeath) {
@@ -63,6 +175,10 @@ TEST_F(RunCommand, ItsProcessesDoNotOutliveItsOwnDeath) {
   EXPECT_EQ(run->WaitText(kSoon), "was killed by signal 9 (SIGKILL)");
   EXPECT_TRUE(WaitUntil(
       kSoon, [&] { return ProcessesMentioning(Path("run")).empty(); }));
+  const std::unique_ptr<Process> show =
+      StartTool("status", {"status", Path("run"), "--timeout-ms=100"});
+  EXPECT_EQ(show->WaitText(kSoon), kFailed);
+  EXPECT_THAT(show->Output(), HasSubstr("has no summary.json"));
 }
 
 TEST_F(RunCommand, NeverOverwritesARun) {

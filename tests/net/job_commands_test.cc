@@ -9,6 +9,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,6 +27,7 @@
 #include "tools/cli/job/rebalance_commands.h"
 #include "tools/cli/job/servers_command.h"
 #include "tools/cli/job/status_command.h"
+#include "tools/cli/job/stop_command.h"
 #include "tools/cli/job/top_command.h"
 
 namespace slackline {
@@ -157,6 +159,14 @@ class JobCommandsTest : public ::testing::Test {
       reply.set_text("will change, said the coordinator");
       mode_ = call.set_mode();
       if (mode_.has_mode()) mode_states_ = 3;
+      return reply;
+    }
+    if (call.has_finish()) {
+      wire::View& view = *status_.mutable_view();
+      view.set_state(wire::FINISHED);
+      view.mutable_end()->set_reason(
+          absl::StrCat("ended early, at step 12: ", call.finish().reason()));
+      reply.set_text("ends soon");
       return reply;
     }
     if (call.has_stop()) stop_reason_ = call.stop().reason();
@@ -293,9 +303,11 @@ TEST_F(JobCommandsTest, JsonIsOneDocumentWithPlanAndMoves) {
             }),
             kExitDone)
       << error_;
-  EXPECT_EQ(out_.substr(0, 2), "{\n");
-  EXPECT_THAT(out_, HasSubstr("\"summary\": \"that is the plan\""));
-  EXPECT_THAT(out_, HasSubstr("\"pause_micros\": \"1501\""));
+  const nlohmann::json json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["plan"]["summary"], "that is the plan");
+  EXPECT_EQ(json["plan"]["move"][0]["from_thread"], 0);
+  EXPECT_EQ(json["moved"][1]["pause_micros"], 1501);
+  EXPECT_EQ(json["abandoned"], nlohmann::json::array());
 }
 
 TEST_F(JobCommandsTest, ARefusalIsTheCoordinatorsSentence) {
@@ -438,17 +450,122 @@ TEST_F(JobCommandsTest, AJobThatEndsBeforeItsModeChangesIsAFailure) {
 }
 
 TEST_F(JobCommandsTest, ModeShowTellsThePhases) {
-  ASSERT_EQ(Run([&] { return ShowModes(job_); }), kExitDone) << error_;
+  ASSERT_EQ(Run([&] { return ShowModes({.job = job_}); }), kExitDone) << error_;
   EXPECT_THAT(out_, HasSubstr("job digits: mode bsp"));
   EXPECT_THAT(out_, HasSubstr("         0  bsp   now\n"));
 }
 
-TEST_F(JobCommandsTest, StopTellsTheReason) {
+TEST_F(JobCommandsTest, StopEndsTheJobEarlyAndWaits) {
   ASSERT_EQ(Run([&] { return StopJob({.job = job_, .reason = "enough"}); }),
             kExitDone)
       << error_;
+  EXPECT_EQ(out_,
+            "job digits ends soon\n"
+            "job digits has finished: ended early, at step 12: enough\n");
+}
+
+TEST_F(JobCommandsTest, WhatCannotEndEarlyCanBeStoppedAtOnce) {
+  refusal_ = "its delays are given";
+  EXPECT_EQ(Run([&] { return StopJob({.job = job_}); }), kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("slackline stop --now ends it at once, without "
+                                "a model): its delays are given"));
+}
+
+TEST_F(JobCommandsTest, StopIsToldAsJson) {
+  ASSERT_EQ(Run([&] {
+              return StopJob({.job = job_, .reason = "enough", .json = true});
+            }),
+            kExitDone)
+      << error_;
+  EXPECT_EQ(nlohmann::json::parse(out_),
+            nlohmann::json({{"job", "digits"},
+                            {"text", "ends soon"},
+                            {"end", "ended early, at step 12: enough"}}));
+}
+
+TEST_F(JobCommandsTest, StopAtOnceTellsTheReason) {
+  ASSERT_EQ(
+      Run([&] {
+        return StopJob({.job = job_, .reason = "enough", .at_once = true});
+      }),
+      kExitDone)
+      << error_;
   EXPECT_EQ(out_, "job digits stops: enough\n");
   EXPECT_EQ(stop_reason_, "enough");
+}
+
+TEST_F(JobCommandsTest, ModesAreToldAsJson) {
+  status_.mutable_view()->mutable_change()->mutable_ending();
+  ASSERT_EQ(Run([&] { return ShowModes({.job = job_, .json = true}); }),
+            kExitDone)
+      << error_;
+  EXPECT_EQ(nlohmann::json::parse(out_),
+            nlohmann::json::parse(
+                R"({"job": "digits", "mode": "bsp", "policy": "",
+                    "phases": [{"from_clock": 0, "mode": "bsp", "state": "now"}],
+                    "changing_to": "the job's end", "steps_total": 1000,
+                    "changed": []})"));
+}
+
+TEST_F(JobCommandsTest, AChangeOfTheModeIsToldAsJson) {
+  ASSERT_EQ(Run([&] {
+              return ChangeMode({.job = job_, .mode = "ssp:4", .json = true});
+            }),
+            kExitDone)
+      << error_;
+  const nlohmann::json json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["text"], "will change, said the coordinator");
+  EXPECT_EQ(json["changed"]["to"], "ssp:4");
+  EXPECT_EQ(json["changed"]["pause_micros"], 2750);
+}
+
+// A run that has ended is answered from its folder; nobody is asked.
+class EndedRunTest : public JobCommandsTest {
+ protected:
+  EndedRunTest() {
+    folder_.Write("summary.json",
+                  R"({"job": "digits", "mode": "bsp", "state": "FAILED",
+                      "cause": "SERVER_LOST", "reason": "server 1 is dead",
+                      "steps": 12, "retries": 0})");
+    job_.config = folder_.path();
+    before_answer_ = [this](const wire::Call&) { asked_ = true; };
+  }
+  std::atomic<bool> asked_ = false;
+};
+
+TEST_F(EndedRunTest, StatusAndTopShowItsResult) {
+  ASSERT_EQ(Run([&] { return ShowStatus({.job = job_, .table = {}}); }),
+            kExitDone)
+      << error_;
+  EXPECT_THAT(out_, ::testing::StartsWith(
+                        "job digits has ended: failed: server 1 is dead\n"));
+  EXPECT_THAT(out_, HasSubstr("bsp      12"));
+  const std::string status = out_;
+  ASSERT_EQ(Run([&] { return ShowTop({.job = job_, .table = {}}); }), kExitDone)
+      << error_;
+  EXPECT_EQ(out_, status);
+  EXPECT_FALSE(asked_);
+}
+
+TEST_F(EndedRunTest, JsonIsItsSummary) {
+  ASSERT_EQ(
+      Run([&] { return ShowStatus({.job = job_, .table = {}, .json = true}); }),
+      kExitDone)
+      << error_;
+  const nlohmann::json json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["folder"], folder_.path());
+  EXPECT_EQ(json["summary"]["steps"], 12);
+  EXPECT_EQ(json["summary"]["state"], "FAILED");
+}
+
+TEST_F(EndedRunTest, WhatNeedsARunningJobSaysHowItHasEnded) {
+  EXPECT_EQ(Run([&] {
+              return DrainServer({.job = job_, .output = {}, .server = 1});
+            }),
+            kExitFailed);
+  EXPECT_EQ(error_, absl::StrCat("slackline drain: the run in ", folder_.path(),
+                                 " has ended: failed: server 1 is dead\n"));
+  EXPECT_FALSE(asked_);
 }
 
 TEST_F(JobCommandsTest, AnotherJobAtTheAddressIsLeftAlone) {
@@ -474,6 +591,23 @@ TEST_F(JobCommandsTest, TopShowsABlockAfterTheOther) {
       absl::StrSplit(out_, "job digits is running");
   EXPECT_EQ(blocks.size(), 4);
   EXPECT_THAT(out_, Not(HasSubstr("\x1b"))) << "no terminal";
+}
+
+TEST_F(JobCommandsTest, TopAsJsonIsAnObjectInEachLine) {
+  TopOptions options{.job = job_, .table = {}};
+  options.interval = absl::Milliseconds(1);
+  options.count = 3;
+  options.json = true;
+  ASSERT_EQ(Run([&] { return ShowTop(options); }), kExitDone) << error_;
+  const std::vector<std::string> lines =
+      absl::StrSplit(out_, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 3);
+  for (const std::string& line : lines) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["view"]["job"], "digits");
+    EXPECT_EQ(json["server"][0]["pulls_parked"], 0);
+    EXPECT_EQ(json["gone"], nlohmann::json({"worker 0"}));
+  }
 }
 
 TEST_F(JobCommandsTest, TopSaysHowTheJobHasEnded) {
@@ -565,13 +699,18 @@ TEST_F(AddServerTest, OfARunFolderItGetsTheFolderAndALogInIt) {
   AddServerOptions options = Options();
   options.job.config = folder_.path();
   options.log.clear();
+  options.json = true;
   ASSERT_EQ(Run([&] { return slackline::AddServer(options); }), kExitDone)
       << error_;
   EXPECT_EQ(ReadWholeFile(folder_.File("arguments")),
             absl::StrCat("--cluster=", job_.config,
                          " --index=2 --add --out=", folder_.path(), "\n"));
-  EXPECT_EQ(ReadWholeFile(folder_.File("logs/server-2.log")), "");
-  EXPECT_THAT(out_, HasSubstr("by itself"));
+  const std::string log = folder_.File("logs/server-2.log");
+  EXPECT_EQ(ReadWholeFile(log), "");
+  EXPECT_EQ(
+      nlohmann::json::parse(out_),
+      nlohmann::json(
+          {{"job", "digits"}, {"server", 2}, {"pid", pid_}, {"log", log}}));
 }
 
 TEST_F(AddServerTest, AServerThatEndsAtOnceIsAFailureWithItsReason) {

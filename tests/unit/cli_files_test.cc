@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/modes.h"
 #include "tools/cli/job/status_table.h"
+#include "tools/cli/json.h"
 #include "tools/cli/run/logs.h"
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/summary_table.h"
@@ -60,7 +63,7 @@ TEST(LogsTest, TheLastLinesSkipBlankOnes) {
 
 TEST(LogsTest, TheErrorIsTheLastLineThatLooksLikeOne) {
   EXPECT_EQ(ErrorLine("10:00:00.000 worker 1 info: joined\n"), "");
-  EXPECT_EQ(ErrorLine("10:00:00.000 worker 1 error: first\n"
+  EXPECT_EQ(ErrorLine("2026-01-02 10:00:00.000 worker 1 error: first\n"
                       "10:00:01.000 worker 1 error: data: error: gone\n"
                       "10:00:02.000 worker 1 info: bye\n"),
             "data: error: gone");
@@ -183,6 +186,35 @@ TEST(SummaryTest, ReadsTheJsonOfARun) {
   EXPECT_FALSE(run->summary.has_test_loss());
 }
 
+TEST(SummaryTest, TheJsonOfARunIsItsFile) {
+  const fs::path folder = TestFolder();
+  WriteFile(folder / "summary.json",
+            "{\"steps\": 1170, \"retries\": 0, \"from_a_newer\": [1]}");
+  const auto json = ReadRunJson(folder.string());
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(json->dump(), "{\"folder\":\"" + folder.string() +
+                              "\",\"summary\":{\"steps\":1170,\"retries\":"
+                              "0,\"from_a_newer\":[1]}}");
+  WriteFile(folder / "summary.json", "[1]");
+  EXPECT_TRUE(absl::IsDataLoss(ReadRunJson(folder.string()).status()));
+}
+
+TEST(SummaryTest, TellsHowARunHasEnded) {
+  run::Summary summary = MakeSummary("asp");
+  EXPECT_EQ(EndText(summary), "finished") << "an older version's";
+  summary.set_state("FINISHED");
+  summary.set_cause("COMPLETED");
+  summary.set_reason("all workers have completed their steps");
+  EXPECT_EQ(EndText(summary), "finished");
+  summary.set_cause("STOP_RULE");
+  summary.set_reason("test loss 0.08");
+  EXPECT_EQ(EndText(summary), "finished: test loss 0.08");
+  summary.set_state("FAILED");
+  summary.set_cause("SERVER_LOST");
+  summary.set_reason("server 1 is dead");
+  EXPECT_EQ(EndText(summary), "failed: server 1 is dead");
+}
+
 TEST(SummaryTest, NamesTheFileThatIsMissingOrBroken) {
   const fs::path folder = TestFolder();
   const absl::Status missing = ReadRunResult(folder.string()).status();
@@ -222,8 +254,8 @@ TEST(StatusTest, ShowsWorkersByRankAndServers) {
   const std::string table = StatusTable(MakeStatus());
   EXPECT_THAT(table, HasSubstr("job digits is running"));
   EXPECT_THAT(table, HasSubstr("step 20/100 20 %"));
-  const std::string worker0 = "0  4711  alive  120 ms ago     20";
-  const std::string worker1 = "1  4711  alive  120 ms ago     21";
+  const std::string worker0 = "0  4711  alive  0.1 s ago     20";
+  const std::string worker1 = "1  4711  alive  0.1 s ago     21";
   ASSERT_THAT(table, HasSubstr(worker0));
   ASSERT_THAT(table, HasSubstr(worker1));
   EXPECT_LT(table.find(worker0), table.find(worker1));
@@ -240,7 +272,7 @@ TEST(StatusTest, ShowsThePolicyAndTheChangesOfTheMode) {
     *record.mutable_from() = ModeOf("allreduce");
     *record.mutable_to() = ModeOf(mode);
   }
-  const std::string table = StatusTable(status, {.top = 1});
+  const std::string table = StatusTable(status, {}, {.top = 1});
   EXPECT_THAT(table, HasSubstr("asp (auto)  step 20/100"));
   EXPECT_THAT(table, HasSubstr("mode policy: worker 3 takes 3.1 times"));
   EXPECT_THAT(table, HasSubstr("last changes of the mode:\n"));
@@ -252,17 +284,117 @@ TEST(StatusTest, ShowsWhoIsMissingAndWhyAJobHasFailed) {
   wire::StatusReply status;
   status.mutable_view()->set_state(wire::FAILED);
   status.mutable_view()->mutable_end()->set_reason("nobody came");
-  status.add_missing("worker 3");
   const std::string table = StatusTable(status);
   EXPECT_THAT(table, HasSubstr("is failed"));
   EXPECT_THAT(table, HasSubstr("reason: nobody came\n"));
-  EXPECT_THAT(table, HasSubstr("missing: worker 3\n"));
 }
 
-TEST(StatusTest, JsonHasTheNamesOfTheSchema) {
-  const std::string json = StatusJson(MakeStatus());
-  EXPECT_THAT(json, HasSubstr("\"pulls_parked\""));
-  EXPECT_THAT(json, HasSubstr("\"RUNNING\""));
+ConfiguredMembers LocalMembers(int servers, int workers) {
+  return {.servers = std::vector<std::string>(servers, "127.0.0.1"),
+          .workers = std::vector<std::string>(workers, "127.0.0.1")};
+}
+
+TEST(StatusTest, CountsTheMembersThatAreThere) {
+  EXPECT_THAT(StatusTable(MakeStatus(), LocalMembers(1, 2)),
+              HasSubstr("\nmembers: 1 server, 2 workers\n"));
+  EXPECT_THAT(StatusTable(MakeStatus()),
+              HasSubstr("\nmembers: 1 server, 2 workers\n"));
+}
+
+TEST(StatusTest, AMemberThatIsNotThereHasALine) {
+  const std::string table = StatusTable(MakeStatus(), LocalMembers(2, 3));
+  EXPECT_THAT(table, HasSubstr("\nmembers: 1 of 2 servers (server 1: gone), 2 "
+                               "of 3 workers (worker 2: gone)\n"));
+  EXPECT_THAT(table, HasSubstr("\n     2        gone\n"));
+  wire::StatusReply forming = MakeStatus();
+  forming.mutable_view()->set_state(wire::FORMING);
+  EXPECT_THAT(StatusTable(forming, LocalMembers(1, 3)),
+              HasSubstr("2 of 3 workers (worker 2: missing)\n"));
+}
+
+TEST(StatusTest, OfManyAbsentMembersTheFirstOnesAreNamed) {
+  wire::StatusReply status;
+  status.mutable_view()->set_state(wire::FORMING);
+  const std::string table = StatusTable(status, LocalMembers(1, 500));
+  EXPECT_THAT(table, HasSubstr("0 of 500 workers (worker 0, worker 1, worker 2 "
+                               "and 497 more: missing)\n"));
+  EXPECT_LT(table.size(), 2000u) << table;
+}
+
+TEST(StatusTest, HostsAreShownWhereTheyAreNotThisMachine) {
+  EXPECT_THAT(StatusTable(MakeStatus(), LocalMembers(1, 2)),
+              Not(HasSubstr("host")));
+  ConfiguredMembers configured = LocalMembers(1, 3);
+  configured.workers[2] = "10.0.0.7";
+  wire::StatusReply status = MakeStatus();
+  wire::ServerMember& added = *status.mutable_view()->add_server();
+  added.set_index(4);
+  added.add_thread()->set_tcp("tcp://10.0.0.8:4711");
+  status.add_server()->set_index(4);
+  const std::string table = StatusTable(status, configured);
+  EXPECT_THAT(table, HasSubstr("worker  host        pid"));
+  EXPECT_THAT(table, HasSubstr("     0  127.0.0.1  4711  alive"));
+  EXPECT_THAT(table, HasSubstr("     2  10.0.0.7         gone\n"));
+  EXPECT_THAT(table, HasSubstr("     4  10.0.0.8     0  alive"));
+}
+
+// Two heartbeats of different ages look like a lead that the mode forbids: what
+// the servers have measured stands beside the clocks.
+TEST(StatusTest, TellsTheLeadThatTheServersHaveMeasured) {
+  wire::StatusReply status = MakeStatus();
+  EXPECT_THAT(StatusTable(status),
+              HasSubstr("two clocks are not of one moment\n"));
+  run::Histogram& lead = *status.mutable_server(0)->mutable_lead();
+  for (const int count : {6, 2, 1, 1}) lead.add_bin(count);
+  lead.set_max(3);
+  EXPECT_THAT(StatusTable(status),
+              HasSubstr("lead over the slowest when servers answered: "
+                        "p50/p99/max 0/3/3 clocks\n"));
+}
+
+TEST(StatusTest, JsonHasTheNamesOfTheSchemaAndZeros) {
+  const nlohmann::ordered_json json =
+      StatusJson(MakeStatus(), LocalMembers(1, 3));
+  EXPECT_EQ(json["view"]["state"], "RUNNING");
+  EXPECT_EQ(json["server"][0]["pulls_parked"], 3);
+  EXPECT_EQ(json["server"][0]["index"], 0);
+  EXPECT_EQ(json["worker"][0]["retries"], 0);
+  EXPECT_EQ(json["worker"][1]["clock"], 20);
+  EXPECT_EQ(json["moved"], nlohmann::ordered_json::array());
+  EXPECT_EQ(json["gone"], nlohmann::ordered_json({"worker 2"}));
+}
+
+TEST(JsonTest, NumbersAreNumbersAndModesAreAsForTheFlag) {
+  run::ModeRecord record;
+  record.set_from_clock(int64_t{1} << 40);
+  *record.mutable_to() = ModeOf("ssp:3");
+  record.set_model_hash(0xabc);
+  const nlohmann::ordered_json json = ToJson(record);
+  EXPECT_EQ(json["from_clock"], int64_t{1} << 40);
+  EXPECT_EQ(json["to"], "ssp:3");
+  EXPECT_TRUE(json["from"].is_null());
+  EXPECT_EQ(json["bytes"], 0);
+  EXPECT_EQ(json["model_hash"], "0000000000000abc");
+  EXPECT_EQ(json.begin().key(), "seconds") << "in the order of the schema";
+}
+
+TEST(JsonTest, WhatIsOptionalOrNoNumberIsNull) {
+  run::MetricRecord record;
+  record.set_accuracy(std::nan(""));
+  (*record.mutable_value())["b"] = 0;
+  (*record.mutable_value())["a"] = 1.5;
+  const nlohmann::ordered_json json = ToJson(record);
+  EXPECT_TRUE(json["loss"].is_null());
+  EXPECT_EQ(json["value"].dump(), "{\"a\":1.5,\"b\":0.0}");
+  EXPECT_EQ(nlohmann::json::parse(json.dump())["accuracy"], nullptr);
+}
+
+TEST(JsonTest, OfAChoiceOnlyTheBranchThatIsTakenIsThere) {
+  config::Optimizer optimizer;
+  optimizer.mutable_sgd()->set_learning_rate(0.5);
+  const nlohmann::ordered_json json = ToJson(optimizer);
+  EXPECT_EQ(json["sgd"]["learning_rate"], 0.5);
+  EXPECT_FALSE(json.contains("adam"));
 }
 
 TEST(RunNameTest, IsAFileNameForEveryMode) {

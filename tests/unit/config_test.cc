@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -148,11 +149,23 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{"MissingBrace", "limits { }", "limits {",
                   "c.txt:10:1: limits: the file ends inside this block; ",
                   "close the block of line 9 with '}'"},
+        ErrorCase{"MissingBraceBeforeAnotherBlock", "limits { }",
+                  "limits {\nrebalance { }\njob: \"x\"",
+                  "c.txt:10:1: limits.rebalance: 'rebalance' is no field of "
+                  "this block but of one around it; ",
+                  "the block of line 9 lacks its '}'"},
         ErrorCase{"StrayBrace", "limits { }", "limits { } }",
                   "c.txt:9:12: ", "xpected"},
         ErrorCase{"UnterminatedString", "\"test\"", "\"test",
                   "c.txt:1:11: job: ", "tring"}),
     CaseName);
+
+// Whatever follows is taken for the block's, and would be a line each.
+TEST(ConfigParseTest, AMissingBraceIsOneProblem) {
+  EXPECT_THAT(Errors(absl::StrReplaceAll(kMinimal, {{"host: \"127.0.0.1\" }",
+                                                     "host: \"127.0.0.1\""}})),
+              ElementsAre(HasSubstr("lacks its '}'")));
+}
 
 TEST(ConfigParseTest, EveryUnknownFieldIsReported) {
   EXPECT_THAT(Errors(absl::StrReplaceAll(
@@ -257,6 +270,39 @@ INSTANTIATE_TEST_SUITE_P(
                   "or none for workers that are programs of their own"},
         ErrorCase{"EmptyModel", "model { mlp { hidden: 8 } }", "model {}",
                   "c.txt:4:1: model: is missing", "softmax, mlp, lenet"},
+        ErrorCase{"LinearOnClasses", "mlp { hidden: 8 }", "linear {}",
+                  "c.txt:4:9: model.linear: predicts real numbers, "
+                  "data.teacher_student has classes",
+                  "softmax {}"},
+        ErrorCase{"NoTestCsv", "teacher_student {}", "csv { train: \"t\" }",
+                  "c.txt:5:8: data.csv.test: is missing", "wine/test.csv"},
+        ErrorCase{"EmptyCsvLabel", "teacher_student {}",
+                  "csv { train: \"t\" test: \"t\" label: \"\" }",
+                  "c.txt:5:35: data.csv.label: value is ''", "leave it out"},
+        ErrorCase{"NoNpyLabels", "teacher_student {}",
+                  "npy { train_inputs: \"t\" test_inputs: \"t\" test_labels: "
+                  "\"t\" }",
+                  "c.txt:5:8: data.npy.train_labels: is missing",
+                  "faces/y_train.npy"},
+        ErrorCase{"EmptyNormalisation", "teacher_student {}",
+                  "teacher_student {} normalisation {}",
+                  "c.txt:5:27: data.normalisation: is empty", "over_all {}"},
+        ErrorCase{"GivenMeanWithoutDeviation", "teacher_student {}",
+                  "idx {} normalisation { given { mean: 1 } }",
+                  "c.txt:5:31: data.normalisation.given: there are 1 means and "
+                  "0 deviations",
+                  "deviation: 0.3081"},
+        ErrorCase{"ZeroDeviation", "teacher_student {}",
+                  "idx {} normalisation { given { mean: 1 deviation: 0 } }",
+                  "c.txt:5:47: data.normalisation.given.deviation[0]: value is "
+                  "0; above 0 is required",
+                  ""},
+        ErrorCase{"ChannelsOfText", "teacher_student {}",
+                  "csv { train: \"t\" test: \"t\" } normalisation { "
+                  "per_channel {} }",
+                  "c.txt:5:53: data.normalisation.per_channel: only images "
+                  "have channels",
+                  "per_feature {}"},
         ErrorCase{"NoHiddenLayer", "hidden: 8", "",
                   "c.txt:4:9: model.mlp.hidden: is missing", "softmax {}"},
         ErrorCase{"EmptyHiddenLayer", "hidden: 8", "hidden: 8 hidden: 0",
@@ -269,7 +315,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "c.txt:1:1: data: is missing, and model is there",
                   "or none for workers that are programs of their own"},
         ErrorCase{"NoDataSource", "teacher_student {}", "",
-                  "c.txt:5:1: data: is missing", "idx, libsvm and"},
+                  "c.txt:5:1: data: is missing", "idx, libsvm, csv, npy and"},
         ErrorCase{"EmptyBatch", "batch_size: 16", "batch_size: 0",
                   "c.txt:5:27: data.batch_size: value is 0; 1 to 1048576", ""},
         ErrorCase{"AbsoluteFolder", "teacher_student {}",
@@ -743,12 +789,22 @@ TEST(ConfigErrorsTest, OnlyProgramsOfOnesOwnDoWithoutAnOptimizer) {
       ElementsAre(StartsWith("c.txt:2:19: optimizer.sgd.learning_rate: ")));
 }
 
-TEST(ConfigErrorsTest, LogisticRegressionOnTenDigitsIsRefused) {
+TEST(ConfigErrorsTest, LogisticRegressionOfTenClassesIsRefused) {
   EXPECT_THAT(
-      Errors(absl::StrReplaceAll(kMinimal, {{"mlp { hidden: 8 }", "logistic{}"},
-                                            {"teacher_student {}", "idx {}"}})),
-      ElementsAre(AllOf(StartsWith("c.txt:4:9: model.logistic: "),
+      Errors(
+          absl::StrReplaceAll(kMinimal, {{"mlp { hidden: 8 }", "logistic{}"}})),
+      ElementsAre(AllOf(StartsWith("c.txt:5:8: data.teacher_student.classes: "),
                         HasSubstr("softmax {}"))));
+}
+
+TEST(ConfigErrorsTest, LinearRegressionHasNoAccuracyToStopAt) {
+  EXPECT_THAT(
+      Errors(absl::StrCat(absl::StrReplaceAll(
+          kMinimal, {{"mlp { hidden: 8 }", "linear {}"},
+                     {"teacher_student {}", "csv { train: 'a' test: 'b' }"},
+                     {"train {", "train { stop { test_accuracy: 0.5 } "}}))),
+      ElementsAre(AllOf(HasSubstr("train.stop.test_accuracy: model.linear"),
+                        HasSubstr("test_loss"))));
 }
 
 // ---- Hosts ------------------------------------------------------------------
@@ -1448,6 +1504,29 @@ TEST(ConfigFileTest, EveryExampleLoads) {
     ++examples;
   }
   EXPECT_GE(examples, 5);
+}
+
+TEST(ConfigFileTest, EveryDataBlockOfTheDocumentsLoads) {
+  std::ifstream page(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/training.md"));
+  std::string block;
+  int depth = 0;
+  int blocks = 0;
+  bool fenced = false;
+  for (std::string line; std::getline(page, line);) {
+    if (absl::StartsWith(line, "```")) fenced = !fenced;
+    if (!fenced || (depth == 0 && !absl::StartsWith(line, "data {"))) continue;
+    absl::StrAppend(&block, line, "\n");
+    depth += static_cast<int>(std::count(line.begin(), line.end(), '{') -
+                              std::count(line.begin(), line.end(), '}'));
+    if (depth > 0) continue;
+    EXPECT_THAT(
+        Errors(With("data { teacher_student {} batch_size: 16 }", block)),
+        ElementsAre())
+        << block;
+    ++blocks;
+    block.clear();
+  }
+  EXPECT_GE(blocks, 5);
 }
 
 TEST(ConfigFileTest, MissingFileAndFolderAreNamed) {

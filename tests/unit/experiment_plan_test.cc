@@ -12,7 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/config/cluster_config.h"
-#include "tests/unit/temp_folder.h"
+#include "tests/unit/experiment_fixture.h"
 #include "tools/experiment/ablation.h"
 #include "tools/experiment/estimate.h"
 #include "tools/experiment/experiment_file.h"
@@ -31,68 +31,6 @@ using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
-
-constexpr char kBase[] =
-    "job: \"test\"\n"                                  // 1
-    "server { host: \"127.0.0.1\" }\n"                 // 2
-    "worker { host: \"127.0.0.1\" count: 1 }\n"        // 3
-    "worker { host: \"127.0.0.1\" count: 2 }\n"        // 4
-    "model { mlp { hidden: 8 } }\n"                    // 5
-    "data { teacher_student {} batch_size: 20 }\n"     // 6
-    "optimizer { momentum { learning_rate: 0.1 } }\n"  // 7
-    "train { epochs: 2 }\n";                           // 8
-
-class ExperimentTest : public ::testing::Test {
- protected:
-  ExperimentTest() { folder_.Write("base.textproto", kBase); }
-
-  absl::StatusOr<ExperimentPlan> Expand(const std::string& text) {
-    const absl::StatusOr<ExperimentSource> source =
-        LoadExperiment(folder_.Write("e.textproto", text));
-    if (!source.ok()) return source.status();
-    return ExpandExperiment(*source);
-  }
-  ExperimentPlan ExpandOrDie(const std::string& text) {
-    absl::StatusOr<ExperimentPlan> plan = Expand(text);
-    EXPECT_TRUE(plan.ok()) << plan.status();
-    return plan.ok() ? *std::move(plan) : ExperimentPlan();
-  }
-  // The lines of the error, without the test's folder; none if there is none.
-  std::vector<std::string> Errors(const std::string& text) {
-    const absl::StatusOr<ExperimentPlan> plan = Expand(text);
-    if (plan.ok()) return {};
-    std::vector<std::string> lines =
-        absl::StrSplit(plan.status().message(), '\n');
-    for (std::string& line : lines) {
-      for (size_t at;
-           (at = line.find(folder_.path() + "/")) != std::string::npos;) {
-        line.erase(at, folder_.path().size() + 1);
-      }
-    }
-    return lines;
-  }
-
-  TempFolder folder_;
-};
-
-std::vector<std::string> Names(const ExperimentPlan& plan) {
-  std::vector<std::string> names;
-  for (const PlannedVariant& variant : plan.variants) {
-    names.push_back(variant.name);
-  }
-  return names;
-}
-
-std::vector<std::string> Runs(const ExperimentPlan& plan) {
-  std::vector<std::string> runs;
-  for (const PlannedRun& run : plan.runs) {
-    runs.push_back(
-        absl::StrCat(plan.variants[run.variant].name, "/", run.seed));
-  }
-  return runs;
-}
-
-std::string Header() { return "name: \"e\" base: \"base.textproto\"\n"; }
 
 // ---- Variants and runs ------------------------------------------------------
 
@@ -415,13 +353,13 @@ TEST(SplitValuesTest, CommasInBracketsDoNotSeparate) {
 }
 
 TEST(ParseSeedsTest, ACountAListOrRanges) {
-  EXPECT_THAT(*ParseSeeds("3"), ElementsAre(1, 2, 3));
-  EXPECT_THAT(*ParseSeeds("8,4"), ElementsAre(8, 4));
-  EXPECT_THAT(*ParseSeeds("7-9,12"), ElementsAre(7, 8, 9, 12));
-  EXPECT_THAT(*ParseSeeds("7-7"), ElementsAre(7));
+  EXPECT_THAT(*ParseSeeds("--seeds", "3"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(*ParseSeeds("--seeds", "8,4"), ElementsAre(8, 4));
+  EXPECT_THAT(*ParseSeeds("--seeds", "7-9,12"), ElementsAre(7, 8, 9, 12));
+  EXPECT_THAT(*ParseSeeds("--seeds", "7-7"), ElementsAre(7));
   for (const char* const wrong :
        {"", "0", "-1", "3-1", "1,,2", "x", "0-5000", "1-99999999999"}) {
-    EXPECT_FALSE(ParseSeeds(wrong).ok()) << wrong;
+    EXPECT_FALSE(ParseSeeds("--seeds", wrong).ok()) << wrong;
   }
 }
 
@@ -525,8 +463,11 @@ TEST(ExampleExperimentsTest, AllCanBeRun) {
     ASSERT_TRUE(source.ok()) << source.status();
     const absl::StatusOr<ExperimentPlan> plan = ExpandExperiment(*source);
     EXPECT_TRUE(plan.ok()) << plan.status();
+    if (!source->experiment.has_tune()) continue;
+    const absl::StatusOr<ExperimentPlan> tries = ExpandTries(*source);
+    EXPECT_TRUE(tries.ok()) << tries.status();
   }
-  EXPECT_GE(experiments, 7);
+  EXPECT_GE(experiments, 11);
 }
 
 }  // namespace

@@ -54,6 +54,15 @@ TEST(ModeOutlookTest, SaysThatAPolicyDecidesAndWhatItHasChosen) {
   EXPECT_EQ(ModeOutlook(status), "allreduce (auto)");
   *status.mutable_view()->mutable_change()->mutable_mode() = ModeOf("ssp:4");
   EXPECT_EQ(ModeOutlook(status), "allreduce (auto), changing to ssp:4");
+  status.mutable_view()->mutable_change()->mutable_ending();
+  EXPECT_EQ(ModeOutlook(status), "allreduce (auto), ending early");
+}
+
+TEST(ModeOutlookTest, SaysThatTheJobIsToEndEarly) {
+  wire::StatusReply status = MakeStatus();
+  status.mutable_view()->mutable_change()->mutable_ending();
+  EXPECT_EQ(ModeOutlook(status), "allreduce, ending early");
+  EXPECT_THAT(ModesText(status), HasSubstr("?  the job's end"));
 }
 
 TEST(ModeOutlookTest, BeforeTheJobRunsThereIsNone) {

@@ -39,7 +39,7 @@ run::Plan MakePlan() {
 
 TEST(PlanTextTest, ShowsMovesReasonsAndWhatTheyAreGoodFor) {
   EXPECT_EQ(PlanText(MakePlan()),
-            "shard  name         from   to    size    load  reason\n"
+            "shard  name         from   to    size    busy  reason\n"
             "-----  -----------  ----  ---  ------  ------  -----------\n"
             "    3  w[0, 65536)   0.1  2.0  524 kB  12.5 %  0.1 is busy\n"
             "524 kB to move\n"

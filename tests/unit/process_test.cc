@@ -69,6 +69,25 @@ TEST_F(ProcessTest, TellsTheExitCodeOnceAndKeepsTheOutput) {
   EXPECT_EQ(ReadTail(Log()), "out\nerr\n");
 }
 
+TEST_F(ProcessTest, AKilledProcessIsNotOutOfMemoryUnlessTheKernelSaysSo) {
+  auto child = StartShell("kill -KILL $$");
+  ASSERT_TRUE(child.ok()) << child.status();
+  const ExitStatus status = Await(&*child);
+  EXPECT_EQ(status.ToString(), "was killed by signal 9 (SIGKILL)");
+  EXPECT_FALSE(status.maybe_out_of_memory);
+  EXPECT_GT(status.memory_bytes_max, 0);
+}
+
+TEST(ExitStatusTest, NamesTheMemoryOfAProcessThatMayHaveBeenTooLarge) {
+  const ExitStatus status{.signal = SIGKILL,
+                          .memory_bytes_max = 3'200'000'000,
+                          .maybe_out_of_memory = true};
+  EXPECT_EQ(status.ToString(),
+            "was killed by signal 9 (SIGKILL), probably because the machine is "
+            "out of memory: the kernel has killed a process for that "
+            "meanwhile, and this one had 3.20 GB");
+}
+
 TEST_F(ProcessTest, TellsTheSignalThatKilled) {
   auto child = StartShell("kill -SEGV $$");
   ASSERT_TRUE(child.ok()) << child.status();
@@ -187,8 +206,8 @@ TEST_F(ProcessTest, AMissingProgramOrLogIsNamed) {
 
 TEST_F(ProcessTest, InterruptsAreCountedAndDoNotKill) {
   ASSERT_EQ(kill(getpid(), SIGINT), 0);
-  EXPECT_EQ(signals_->Wait(absl::Seconds(10)), 1);
-  EXPECT_EQ(signals_->Wait(absl::ZeroDuration()), 0);
+  EXPECT_EQ(signals_->Wait(absl::Seconds(10)).all(), 1);
+  EXPECT_EQ(signals_->Wait(absl::ZeroDuration()).all(), 0);
 }
 
 }  // namespace

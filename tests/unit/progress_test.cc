@@ -221,7 +221,7 @@ TEST(ProgressTest, WhenAllWorkersAreDoneItEvaluates) {
   EXPECT_THAT(progress.Line(), HasSubstr("step 400/400 100 %"));
   EXPECT_THAT(progress.Line(), HasSubstr("evaluating"));
   EXPECT_THAT(progress.Line(), Not(HasSubstr("left")));
-  EXPECT_EQ(progress.Block(80).back(), "clocks  0:done  1:done");
+  EXPECT_EQ(progress.Block(80).back(), "clocks as last heard  0:done  1:done");
 }
 
 TEST(ProgressTest, ANarrowTerminalLosesTheLeastImportantFigures) {
@@ -236,7 +236,7 @@ TEST(ProgressTest, ANarrowTerminalLosesTheLeastImportantFigures) {
             "ssp:3  step 100/400 25 %  loss 0.5000  1:00 left");
   EXPECT_EQ(progress.Block(30).front(), "ssp:3  step 100/400 25 %");
   EXPECT_EQ(progress.Block(10).front(), "ssp:3  ...");
-  EXPECT_EQ(progress.Block(80).back(), "clocks  0:103  1:100");
+  EXPECT_EQ(progress.Block(80).back(), "clocks as last heard  0:103  1:100");
 }
 
 TEST(ProgressTest, EachEvaluationIsToldOnce) {

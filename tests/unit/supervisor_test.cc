@@ -68,6 +68,7 @@ class SupervisorTest : public ::testing::Test {
       append(some.restarts, &all.restarts);
       append(some.notes, &all.notes);
       if (!some.stop_reason.empty()) all.stop_reason = some.stop_reason;
+      if (!some.finish_reason.empty()) all.finish_reason = some.finish_reason;
       if (some.signal != 0) all.signal = some.signal;
       for (const Member& worker : some.restarts) {
         supervisor_->OnRestart(worker, true);
@@ -278,10 +279,43 @@ TEST_F(SupervisorTest, TheLogOfServer0SaysWhyWhenNoStatusDid) {
   EXPECT_EQ(supervisor_->Reason(), "worker 0 left: out of memory");
 }
 
-TEST_F(SupervisorTest, AnInterruptStopsTheJobThenItsProcesses) {
+TEST_F(SupervisorTest, AnInterruptEndsARunningJobEarly) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(supervisor_->OnInterrupt(now_), HasSubstr("with its model"));
+  Supervisor::Effects effects = Pass(absl::Seconds(60));
+  EXPECT_EQ(effects.finish_reason, "interrupted by the user");
+  EXPECT_EQ(effects.stop_reason, "");
+  EXPECT_EQ(effects.signal, 0) << "an evaluation may take its time";
+  SetState(wire::FINISHED);
+  EXPECT_EQ(Pass(absl::Seconds(1)).finish_reason, "");
+  ExitAll(kGood);
+  Pass(absl::Milliseconds(50));
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
+TEST_F(SupervisorTest, AJobThatCannotEndEarlyIsStopped) {
   SetState(wire::RUNNING);
   Pass(absl::Seconds(1));
   supervisor_->OnInterrupt(now_);
+  EXPECT_THAT(supervisor_->OnFinishRefused("its delays are given", now_),
+              HasSubstr("its delays are given; stopping it at once"));
+  const Supervisor::Effects effects = Pass(absl::Seconds(1));
+  EXPECT_EQ(effects.stop_reason, "interrupted by the user");
+  EXPECT_EQ(effects.finish_reason, "");
+}
+
+TEST_F(SupervisorTest, BeforeItRunsAJobIsStoppedByTheFirstInterrupt) {
+  supervisor_->OnInterrupt(now_);
+  EXPECT_EQ(Pass(absl::Milliseconds(50)).stop_reason,
+            "interrupted by the user");
+}
+
+TEST_F(SupervisorTest, ATerminationStopsTheJobThenItsProcesses) {
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  supervisor_->OnTermination(now_);
   Supervisor::Effects effects = Pass(absl::Seconds(4));
   EXPECT_EQ(effects.stop_reason, "interrupted by the user");
   EXPECT_EQ(effects.signal, 0);
@@ -294,10 +328,13 @@ TEST_F(SupervisorTest, AnInterruptStopsTheJobThenItsProcesses) {
   EXPECT_EQ(supervisor_->Reason(), "interrupted by the user");
 }
 
-TEST_F(SupervisorTest, ASecondInterruptKillsAtOnce) {
+TEST_F(SupervisorTest, ASecondInterruptStopsAndAThirdKillsAtOnce) {
   SetState(wire::RUNNING);
   Pass(absl::Seconds(1));
   supervisor_->OnInterrupt(now_);
+  supervisor_->OnInterrupt(now_);
+  EXPECT_EQ(Pass(absl::Milliseconds(50)).stop_reason,
+            "interrupted by the user");
   supervisor_->OnInterrupt(now_);
   EXPECT_EQ(Pass(absl::Milliseconds(50)).signal, SIGKILL);
 }

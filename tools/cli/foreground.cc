@@ -29,7 +29,7 @@ absl::StatusOr<ExitStatus> RunInForeground(
     if (const std::optional<ExitStatus> exit = child.Poll(); exit.has_value()) {
       return *exit;
     }
-    for (int i = signals->Wait(kWaitMax); i > 0; --i) {
+    for (int i = signals->Wait(kWaitMax).all(); i > 0; --i) {
       child.Signal(++interrupts == 1 ? SIGINT : SIGKILL);
     }
   }

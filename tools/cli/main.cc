@@ -6,6 +6,7 @@
 #include <string>
 #include <system_error>
 
+#include "common/process/usage_error.h"
 #include "common/version.h"
 #include "tools/cli/data/data_flags.h"
 #include "tools/cli/exit_code.h"
@@ -81,7 +82,7 @@ int main(int argc, char** argv) {
     app.parse(static_cast<int>(end - argv), argv);
   } catch (const CLI::ParseError& error) {
     // --help and --version also come this way.
-    return app.exit(error) == 0 ? slackline::kExitDone : slackline::kExitUsage;
+    return slackline::ExitOnParseError(app, error, invocation.arguments);
   }
   return exit_code;
 }

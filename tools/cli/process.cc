@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,12 +12,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/status.h"
+#include "tools/cli/text.h"
 
 namespace slackline {
 namespace {
@@ -105,9 +108,16 @@ int ProgramError(const std::string& path) {
   return access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
-ExitStatus StatusOf(int wait_status) {
-  if (WIFSIGNALED(wait_status)) return {.signal = WTERMSIG(wait_status)};
-  return {.code = WEXITSTATUS(wait_status)};
+// How often the kernel has killed a process for lack of memory, on the whole
+// machine, so far. 0 where it does not say.
+int64_t OutOfMemoryKills() {
+  std::ifstream file("/proc/vmstat");
+  std::string name;
+  int64_t count = 0;
+  while (file >> name >> count) {
+    if (name == "oom_kill") return count;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -115,8 +125,15 @@ ExitStatus StatusOf(int wait_status) {
 std::string ExitStatus::ToString() const {
   if (signal == 0) return absl::StrCat("exited with code ", code);
   const char* const name = sigabbrev_np(signal);
-  return absl::StrCat("was killed by signal ", signal,
-                      name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
+  const std::string text =
+      absl::StrCat("was killed by signal ", signal,
+                   name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
+  if (!maybe_out_of_memory) return text;
+  return absl::StrCat(text,
+                      ", probably because the machine is out of memory: "
+                      "the kernel has killed a process for that meanwhile, "
+                      "and this one had ",
+                      BytesText(static_cast<double>(memory_bytes_max)));
 }
 
 absl::StatusOr<std::string> FindProgram(const std::string& name) {
@@ -169,6 +186,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
       EnvironmentWith(options.environment);
   const std::vector<char*> environment = Pointers(environment_texts);
   const pid_t parent = getpid();
+  const int64_t kills_before = OutOfMemoryKills();
   const pid_t pid = fork();
   if (pid < 0) {
     return SystemError(absl::StrCat("starting ", options.command[0]), errno);
@@ -177,7 +195,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
     BecomeProgram(arguments.data(), environment.data(), options.detached,
                   parent, log.get(), write_end.get());
   }
-  ChildProcess child(pid);
+  ChildProcess child(pid, kills_before);
   write_end.Close();
   // The pipe closes with exec; until then only a failure writes to it.
   int error = 0;
@@ -190,13 +208,18 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : pid_(other.pid_), running_(std::exchange(other.running_, false)) {}
+    : pid_(other.pid_),
+      running_(std::exchange(other.running_, false)),
+      killed_(other.killed_),
+      kills_before_(other.kills_before_) {}
 
 ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   if (this == &other) return *this;
   KillAndWait();
   pid_ = other.pid_;
   running_ = std::exchange(other.running_, false);
+  killed_ = other.killed_;
+  kills_before_ = other.kills_before_;
   return *this;
 }
 
@@ -211,10 +234,19 @@ void ChildProcess::KillAndWait() {
 ExitStatus ChildProcess::KillGroupAndReap() {
   kill(-pid_, SIGKILL);
   int status = 0;
-  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  rusage used = {};
+  while (wait4(pid_, &status, 0, &used) < 0 && errno == EINTR) {
   }
   running_ = false;
-  return StatusOf(status);
+  ExitStatus exit = {.memory_bytes_max = int64_t{1024} * used.ru_maxrss};
+  if (!WIFSIGNALED(status)) {
+    exit.code = WEXITSTATUS(status);
+    return exit;
+  }
+  exit.signal = WTERMSIG(status);
+  exit.maybe_out_of_memory =
+      exit.signal == SIGKILL && !killed_ && OutOfMemoryKills() > kills_before_;
+  return exit;
 }
 
 std::optional<ExitStatus> ChildProcess::Poll() {
@@ -239,7 +271,9 @@ ExitStatus ChildProcess::Wait() {
 }
 
 void ChildProcess::Signal(int signal) {
-  if (running_) kill(-pid_, signal);
+  if (!running_) return;
+  if (signal == SIGKILL) killed_ = true;
+  kill(-pid_, signal);
 }
 
 }  // namespace slackline

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -57,7 +58,8 @@ class ChildProcess {
   void Release() { running_ = false; }
 
  private:
-  explicit ChildProcess(pid_t pid) : pid_(pid), running_(true) {}
+  ChildProcess(pid_t pid, int64_t kills_before)
+      : pid_(pid), running_(true), kills_before_(kills_before) {}
   void KillAndWait();
   // After the end of the child, which has not been waited for: nobody else can
   // have its number yet.
@@ -65,6 +67,8 @@ class ChildProcess {
 
   pid_t pid_ = 0;
   bool running_ = false;
+  bool killed_ = false;       // By us.
+  int64_t kills_before_ = 0;  // Of the kernel, for lack of memory.
 };
 
 }  // namespace slackline

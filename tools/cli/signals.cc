@@ -45,13 +45,17 @@ SignalWatch::~SignalWatch() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-int SignalWatch::Wait(absl::Duration wait_max) {
+SignalWatch::Requests SignalWatch::Wait(absl::Duration wait_max) {
   pollfd ready = {.fd = fd_, .events = POLLIN, .revents = 0};
   poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(wait_max)));
-  int requests = 0;
+  Requests requests;
   signalfd_siginfo info;
   while (read(fd_, &info, sizeof(info)) == sizeof(info)) {
-    if (info.ssi_signo != SIGCHLD) ++requests;
+    if (info.ssi_signo == SIGINT) {
+      ++requests.interrupts;
+    } else if (info.ssi_signo != SIGCHLD) {
+      ++requests.terminations;
+    }
   }
   return requests;
 }

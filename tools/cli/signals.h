@@ -20,9 +20,15 @@ class SignalWatch {
   SignalWatch& operator=(const SignalWatch&) = delete;
   ~SignalWatch();
 
-  // Returns at a signal, at the latest after `wait_max`. How often the user has
-  // asked to stop since the last call; ended children only end the wait.
-  int Wait(absl::Duration wait_max);
+  // How often somebody has asked to stop since the last call.
+  struct Requests {
+    int interrupts = 0;    // SIGINT: Ctrl-C.
+    int terminations = 0;  // SIGTERM, SIGHUP: at once.
+    int all() const { return interrupts + terminations; }
+  };
+  // Returns at a signal, at the latest after `wait_max`. Ended children only
+  // end the wait.
+  Requests Wait(absl::Duration wait_max);
 
  private:
   SignalWatch(int fd, const sigset_t& before) : fd_(fd), before_(before) {}

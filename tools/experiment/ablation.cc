@@ -20,6 +20,24 @@ std::string LastPart(absl::string_view field) {
   return FileSafe(field.substr(field.rfind('.') + 1));
 }
 
+// "FIELD=VALUE,VALUE" of a flag, which `origin` shows in full.
+void ReadAxis(const std::string& origin, const std::string& text,
+              experiment::Axis* axis, std::vector<std::string>* problems) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    problems->push_back(
+        absl::StrCat(origin, ": is not of the form FIELD=VALUE,VALUE, as in ",
+                     "sync.ssp.staleness=0,3,inf"));
+    return;
+  }
+  axis->set_field(std::string(
+      absl::StripAsciiWhitespace(absl::string_view(text).substr(0, equals))));
+  for (const std::string& value :
+       SplitValues(absl::string_view(text).substr(equals + 1))) {
+    axis->add_value(value);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> SplitValues(absl::string_view text) {
@@ -40,17 +58,19 @@ std::vector<std::string> SplitValues(absl::string_view text) {
   return values;
 }
 
-absl::StatusOr<std::vector<int64_t>> ParseSeeds(absl::string_view text) {
+absl::StatusOr<std::vector<int64_t>> ParseSeeds(absl::string_view flag,
+                                                absl::string_view text,
+                                                int64_t first_seed) {
   const auto wrong = [&] {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--seeds: value is '", text, "'; a number of seeds (3), a list (4,8) ",
+        flag, ": value is '", text, "'; a number of seeds (3), a list (4,8) ",
         "or ranges (7-9), at most ", kSeedsMax, " seeds, are required"));
   };
   std::vector<int64_t> seeds;
   int64_t count = 0;
   if (absl::SimpleAtoi(text, &count)) {
     if (count < 1 || count > kSeedsMax) return wrong();
-    for (int64_t seed = 1; seed <= count; ++seed) seeds.push_back(seed);
+    for (int64_t i = 0; i < count; ++i) seeds.push_back(first_seed + i);
     return seeds;
   }
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
@@ -82,26 +102,36 @@ absl::StatusOr<ExperimentSource> MakeAblation(const AblationOptions& options) {
   std::vector<std::string> fields;
   for (const std::string& over : options.over) {
     const std::string origin = absl::StrCat("--over ", over);
-    const size_t equals = over.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      problems.push_back(
-          absl::StrCat(origin, ": is not of the form FIELD=VALUE,VALUE, as in ",
-                       "sync.ssp.staleness=0,3,inf"));
-      continue;
-    }
     origins.Set(absl::StrCat("over[", experiment.over_size(), "]"), origin);
-    experiment::Axis* const axis = experiment.add_over();
-    axis->set_field(std::string(
-        absl::StripAsciiWhitespace(absl::string_view(over).substr(0, equals))));
-    for (const std::string& value :
-         SplitValues(absl::string_view(over).substr(equals + 1))) {
-      axis->add_value(value);
-    }
-    fields.push_back(axis->field());
+    ReadAxis(origin, over, experiment.add_over(), &problems);
+    fields.push_back(experiment.over().rbegin()->field());
   }
   origins.Set("over", "--over");
+  for (const std::string& over : options.tune) {
+    const std::string origin = absl::StrCat("--tune ", over);
+    origins.Set(absl::StrCat("tune.over[", experiment.tune().over_size(), "]"),
+                origin);
+    ReadAxis(origin, over, experiment.mutable_tune()->add_over(), &problems);
+  }
+  origins.Set("tune", "--tune");
+  if (options.tune.empty() &&
+      !(options.tune_seeds.empty() && options.tune_sets.empty())) {
+    problems.push_back(absl::StrCat(
+        options.tune_seeds.empty() ? "--tune-set" : "--tune-seeds",
+        ": is for --tune, which is not there; give what is to be tuned, as in "
+        "--tune rate_factor=0.25,0.5,1,2"));
+  }
   if (!problems.empty()) {
     return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+  }
+  if (experiment.has_tune()) {
+    experiment::Tune* const tune = experiment.mutable_tune();
+    *tune->mutable_seed() = {options.tune_seeds.begin(),
+                             options.tune_seeds.end()};
+    for (int i = 0; i < tune->seed_size(); ++i) {
+      origins.Set(absl::StrCat("tune.seed[", i, "]"), "--tune-seeds");
+    }
+    *tune->mutable_set() = {options.tune_sets.begin(), options.tune_sets.end()};
   }
   *experiment.mutable_set() = {options.sets.begin(), options.sets.end()};
   if (!options.mode.empty() || !options.replay.empty() ||

@@ -16,6 +16,9 @@ struct AblationOptions {
   std::string base;               // Path of the cluster config.
   std::vector<std::string> over;  // "FIELD=VALUE,VALUE"; at least one.
   std::vector<std::string> sets;
+  std::vector<std::string> tune;       // As `over`; none: nothing is tuned.
+  std::vector<int64_t> tune_seeds;     // Only with tune. Empty: the default.
+  std::vector<std::string> tune_sets;  // Only with tune.
   std::string mode;    // Empty: the config's.
   std::string replay;  // Empty: jobs.
   std::string delays;  // Empty: the config's mode.
@@ -37,8 +40,10 @@ absl::StatusOr<ExperimentSource> MakeAblation(const AblationOptions& options);
 // blanks around the pieces.
 std::vector<std::string> SplitValues(absl::string_view text);
 
-// "3" are 1, 2, 3; otherwise a list of seeds and ranges: "7-9,12". A single
-// seed is a range, "7-7".
-absl::StatusOr<std::vector<int64_t>> ParseSeeds(absl::string_view text);
+// Of `flag`. "3" are 1, 2, 3, or three from `first` on; otherwise a list of
+// seeds and ranges: "7-9,12". A single seed is a range, "7-7".
+absl::StatusOr<std::vector<int64_t>> ParseSeeds(absl::string_view flag,
+                                                absl::string_view text,
+                                                int64_t first = 1);
 
 }  // namespace slackline

@@ -34,7 +34,10 @@ class Checker {
   absl::Status Check() {
     CheckTop();
     for (int i = 0; i < experiment_.variant_size(); ++i) CheckVariant(i);
-    for (int i = 0; i < experiment_.over_size(); ++i) CheckAxis(i);
+    for (int i = 0; i < experiment_.over_size(); ++i) {
+      CheckAxis(absl::StrCat("over[", i, "]"), experiment_.over(i));
+    }
+    if (experiment_.has_tune()) CheckTune();
     CheckTarget();
     if (problems_.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));
@@ -68,13 +71,7 @@ class Checker {
               "there is none; at least one 'variant {}' or 'over {}' "
               "is required");
     }
-    std::set<int64_t> seeds;
-    for (int i = 0; i < experiment_.seed_size(); ++i) {
-      if (seeds.insert(experiment_.seed(i)).second) continue;
-      Problem(absl::StrCat("seed[", i, "]"),
-              absl::StrCat("value is ", experiment_.seed(i),
-                           " for the second time; each seed is run once"));
-    }
+    CheckSeeds("seed", experiment_.seed());
     if (experiment_.parallel() < 1 || experiment_.parallel() > kParallelMax) {
       Problem("parallel",
               absl::StrCat("value is ", experiment_.parallel(), "; 1 to ",
@@ -82,11 +79,23 @@ class Checker {
     }
   }
 
+  void CheckSeeds(
+      const std::string& path,
+      const google::protobuf::RepeatedField<google::protobuf::int64>& seeds) {
+    std::set<int64_t> seen;
+    for (int i = 0; i < seeds.size(); ++i) {
+      if (seen.insert(seeds[i]).second) continue;
+      Problem(absl::StrCat(path, "[", i, "]"),
+              absl::StrCat("value is ", seeds[i],
+                           " for the second time; each seed is run once"));
+    }
+  }
+
   void CheckVariant(int index) {
     const experiment::Variant& variant = experiment_.variant(index);
     const std::string path = absl::StrCat("variant[", index, "]");
     if (variant.has_name()) CheckName(path + ".name", variant.name());
-    for (const experiment::Axis& axis : experiment_.over()) {
+    const auto check = [&](const experiment::Axis& axis) {
       if ((axis.field() == "mode" && variant.has_mode()) ||
           (axis.field() == "replay" && variant.has_replay()) ||
           (axis.field() == "delays" && variant.has_delays())) {
@@ -94,19 +103,31 @@ class Checker {
                 absl::StrCat("the axis over '", axis.field(),
                              "' sets it too; keep one of them"));
       }
-    }
+    };
+    for (const experiment::Axis& axis : experiment_.over()) check(axis);
+    for (const experiment::Axis& axis : experiment_.tune().over()) check(axis);
   }
 
-  void CheckAxis(int index) {
-    const experiment::Axis& axis = experiment_.over(index);
-    const std::string path = absl::StrCat("over[", index, "]");
+  void CheckTune() {
+    const experiment::Tune& tune = experiment_.tune();
+    if (tune.over_size() == 0) {
+      Problem("tune.over",
+              "there is none; at least one axis with the values to try is "
+              "required");
+    }
+    for (int i = 0; i < tune.over_size(); ++i) {
+      CheckAxis(absl::StrCat("tune.over[", i, "]"), tune.over(i));
+    }
+    CheckSeeds("tune.seed", tune.seed());
+  }
+
+  // After the axes that stand before it, those of `over` before the tune's.
+  void CheckAxis(const std::string& path, const experiment::Axis& axis) {
     if (axis.field().empty()) {
       Problem(path + ".field",
-              "is required: a field as for --set, or mode, replay, delays or "
-              "workers");
-    }
-    for (int i = 0; i < index; ++i) {
-      if (experiment_.over(i).field() != axis.field()) continue;
+              "is required: a field as for --set, or mode, replay, delays, "
+              "workers or rate_factor");
+    } else if (!axis_fields_.insert(axis.field()).second) {
       Problem(path + ".field", absl::StrCat("'", axis.field(),
                                             "' has an axis already; give all "
                                             "its values there"));
@@ -139,6 +160,7 @@ class Checker {
 
   const experiment::Experiment& experiment_;
   const FieldOrigins& origins_;
+  std::set<std::string> axis_fields_;  // Of the axes so far.
   std::vector<std::string> problems_;
 };
 

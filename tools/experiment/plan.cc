@@ -14,6 +14,7 @@
 #include "common/io/sha256.h"
 #include "common/status.h"
 #include "job/job_config.h"
+#include "tools/experiment/rate_factor.h"
 #include "tools/experiment/replay_spec.h"
 #include "tools/experiment/variant_names.h"
 
@@ -33,14 +34,28 @@ struct Draft {
   std::string mode;
   std::string replay;
   std::string delays;
+  std::optional<std::string> rate_factor;
   std::vector<std::string> sets;
-  std::vector<std::pair<std::string, std::string>> axes;
+  std::vector<std::string> tuned_sets;  // Of the values of the tune's axes.
+  AxisValues axes;
+  AxisValues tuned;
+  int experiment_variant = 0;
+  bool has_runs = true;
 };
 
 // "inf" stands for what SSP cannot say.
 bool MeansAsp(absl::string_view field, absl::string_view value) {
   return value == "inf" &&
          (field == "sync.ssp.staleness" || field == "sync.dssp.max_staleness");
+}
+
+// Of a value of an axis whose AxisValueNames() has `name` for it.
+std::string NameOf(const std::string& field, const std::string& value,
+                   const std::string& name) {
+  if (MeansAsp(field, value)) return "asp";
+  if (field == "replay") return ReplayName(value);
+  if (field == "delays") return absl::StrCat("delays-", ReplayName(value));
+  return name;
 }
 
 std::string DefaultName(const experiment::Variant& variant) {
@@ -60,11 +75,19 @@ std::string DefaultName(const experiment::Variant& variant) {
 
 class Expansion {
  public:
+  // The runs of an experiment.
+  Expansion(const ExperimentSource& source,
+            const std::vector<std::optional<AxisValues>>& tuned)
+      : source_(source), experiment_(source.experiment), tuned_(tuned) {}
+  // Its tries.
   explicit Expansion(const ExperimentSource& source)
-      : source_(source), experiment_(source.experiment) {}
+      : source_(source), experiment_(source.experiment), tries_(true) {}
 
   absl::StatusOr<ExperimentPlan> Run() {
+    axes_end_ = experiment_.over_size();
     FillDefaults();
+    CheckTuneSeeds();
+    if (tries_) TakeTuneAsExperiment();
     base_path_ = (fs::path(source_.folder) / experiment_.base()).string();
     const absl::StatusOr<std::string> base =
         ReadTextFile("cluster config", base_path_);
@@ -101,6 +124,39 @@ class Expansion {
       if (stop.has_test_loss()) target->set_test_loss(stop.test_loss());
     }
     experiment_.set_parallel(experiment_.parallel());
+    if (experiment_.has_tune() && experiment_.tune().seed_size() == 0) {
+      experiment_.mutable_tune()->add_seed(kFirstTuneSeed);
+    }
+  }
+
+  // Values that are chosen by the luck of a seed would do well on it again.
+  void CheckTuneSeeds() {
+    for (int i = 0; i < experiment_.tune().seed_size(); ++i) {
+      const int64_t seed = experiment_.tune().seed(i);
+      if (std::count(experiment_.seed().begin(), experiment_.seed().end(),
+                     seed) == 0) {
+        continue;
+      }
+      const std::string path = absl::StrCat("tune.seed[", i, "]");
+      problems_.push_back(absl::StrCat(
+          source_.origins.Nearest(path), ": ", path, ": value is ", seed,
+          ", which is a seed of the runs, too; tune with other seeds, or run "
+          "with others"));
+    }
+  }
+
+  void TakeTuneAsExperiment() {
+    first_run_seed_ = experiment_.seed(0);
+    *experiment_.mutable_seed() = experiment_.tune().seed();
+    axes_end_ += experiment_.tune().over_size();
+    // Its name is none of those of the tries.
+    experiment_.clear_baseline();
+  }
+
+  const experiment::Axis& AxisAt(int index) const {
+    return index < experiment_.over_size()
+               ? experiment_.over(index)
+               : experiment_.tune().over(index - experiment_.over_size());
   }
 
   // A base that does not parse is reported with the variants.
@@ -115,14 +171,15 @@ class Expansion {
   // Every variant times every combination; the last axis changes fastest.
   void Draw() {
     size_t combinations = 1;
-    for (const experiment::Axis& axis : experiment_.over()) {
-      combinations *= static_cast<size_t>(axis.value_size());
+    for (int i = 0; i < axes_end_; ++i) {
+      combinations *= static_cast<size_t>(AxisAt(i).value_size());
       const size_t runs = combinations *
                           std::max<size_t>(1, experiment_.variant_size()) *
                           static_cast<size_t>(experiment_.seed_size());
       if (runs <= kRunsMax) continue;
-      problems_.push_back(absl::StrCat(source_.origins.Nearest("over"),
-                                       ": over: more than ", kRunsMax,
+      const char* const field = i < experiment_.over_size() ? "over" : "tune";
+      problems_.push_back(absl::StrCat(source_.origins.Nearest(field), ": ",
+                                       field, ": more than ", kRunsMax,
                                        " runs; take out values or axes"));
       return;
     }
@@ -151,42 +208,61 @@ class Expansion {
   void AddCombinations(Draft draft, int axis_index) {
     if (axis_index == experiment_.over_size()) {
       if (draft.name.empty()) draft.name = "base";
+      draft.experiment_variant = experiment_variants_++;
+      if (experiment_.has_tune() && !tries_) TakeTuned(&draft);
+    }
+    if (axis_index == axes_end_) {
       drafts_.push_back(std::move(draft));
       return;
     }
-    const experiment::Axis& axis = experiment_.over(axis_index);
-    const std::string& field = axis.field();
+    const experiment::Axis& axis = AxisAt(axis_index);
+    const bool of_tune = axis_index >= experiment_.over_size();
     const std::vector<std::string> values(axis.value().begin(),
                                           axis.value().end());
-    const std::vector<std::string> names = AxisValueNames(field, values);
+    const std::vector<std::string> names = AxisValueNames(axis.field(), values);
     for (size_t i = 0; i < values.size(); ++i) {
-      const std::string& value = values[i];
       Draft next = draft;
-      next.axes.push_back({field, value});
-      std::string name = names[i];
-      if (field == "mode" || MeansAsp(field, value)) {
-        const std::string mode = field == "mode" ? value : "asp";
-        if (!next.mode.empty()) {
-          problems_.push_back(absl::StrCat(
-              draft.origin, ": ", field, "=", value, " means mode ", mode,
-              ", but the mode is set to ", next.mode, "; keep one of them"));
-        }
-        next.mode = mode;
-        name = FileSafe(mode);
-      } else if (field == "replay") {
-        next.replay = value;
-        name = ReplayName(value);
-      } else if (field == "delays") {
-        next.delays = value;
-        name = absl::StrCat("delays-", ReplayName(value));
-      } else if (field == "workers") {
-        next.sets.push_back(
-            absl::StrCat("worker[", last_worker_group_, "].count=", value));
-      } else {
-        next.sets.push_back(absl::StrCat(field, "=", value));
-      }
-      absl::StrAppend(&next.name, next.name.empty() ? "" : "-", name);
+      (of_tune ? next.tuned : next.axes).push_back({axis.field(), values[i]});
+      Assign(axis.field(), values[i], &next,
+             of_tune ? &next.tuned_sets : &next.sets);
+      absl::StrAppend(&next.name, next.name.empty() ? "" : "-",
+                      NameOf(axis.field(), values[i], names[i]));
       AddCombinations(std::move(next), axis_index + 1);
+    }
+  }
+
+  // The values that its tries have given, or no runs.
+  void TakeTuned(Draft* draft) {
+    const size_t index = static_cast<size_t>(draft->experiment_variant);
+    draft->has_runs = index < tuned_.size() && tuned_[index].has_value();
+    if (!draft->has_runs) return;
+    draft->tuned = *tuned_[index];
+    for (const auto& [field, value] : draft->tuned)
+      Assign(field, value, draft, &draft->tuned_sets);
+  }
+
+  // One value of an axis. `sets`: those of the draft for it.
+  void Assign(const std::string& field, const std::string& value, Draft* draft,
+              std::vector<std::string>* sets) {
+    if (field == "mode" || MeansAsp(field, value)) {
+      const std::string mode = field == "mode" ? value : "asp";
+      if (!draft->mode.empty()) {
+        problems_.push_back(absl::StrCat(
+            draft->origin, ": ", field, "=", value, " means mode ", mode,
+            ", but the mode is set to ", draft->mode, "; keep one of them"));
+      }
+      draft->mode = mode;
+    } else if (field == "replay") {
+      draft->replay = value;
+    } else if (field == "delays") {
+      draft->delays = value;
+    } else if (field == kRateFactor) {
+      draft->rate_factor = value;
+    } else if (field == "workers") {
+      sets->push_back(
+          absl::StrCat("worker[", last_worker_group_, "].count=", value));
+    } else {
+      sets->push_back(absl::StrCat(field, "=", value));
     }
   }
 
@@ -221,8 +297,17 @@ class Expansion {
                            .sets = draft.sets,
                            .replay = "",
                            .axes = draft.axes,
+                           .tuned = draft.tuned,
+                           .experiment_variant = draft.experiment_variant,
                            .config = {}};
     std::set<std::string> problems;
+    const auto note = [&](const absl::Status& status) {
+      if (status.ok()) return;
+      for (const absl::string_view line :
+           absl::StrSplit(status.message(), '\n')) {
+        problems.insert(std::string(line));
+      }
+    };
     std::string fingerprint;
     // Of what `field` has.
     const auto resolve = [&](const char* field, const std::string& spec,
@@ -244,19 +329,11 @@ class Expansion {
     }
     const int index = static_cast<int>(plan_.variants.size());
     for (const int64_t seed : experiment_.seed()) {
-      const absl::StatusOr<config::ClusterConfig> config = ParseJobConfig(
-          plan_.base_text, base_path_, Overrides(draft, delays, seed));
-      if (!config.ok()) {
-        for (const absl::string_view line :
-             absl::StrSplit(config.status().message(), '\n')) {
-          problems.insert(std::string(line));
-        }
-        continue;
-      }
-      if (!draft.replay.empty()) {
-        const absl::Status has_model = CheckHasModel(*config, "a replay");
-        if (!has_model.ok()) problems.insert(std::string(has_model.message()));
-      }
+      const absl::StatusOr<config::ClusterConfig> config =
+          ConfigOf(draft, delays, seed, tries_);
+      note(config.status());
+      if (!config.ok()) continue;
+      if (!draft.replay.empty()) note(CheckHasModel(*config, "a replay"));
       PlannedRun run;
       run.variant = index;
       run.seed = seed;
@@ -272,30 +349,60 @@ class Expansion {
         variant.mode = ModeText(run.config);
         variant.config = run.config;
       }
-      plan_.runs.push_back(std::move(run));
+      if (draft.has_runs) plan_.runs.push_back(std::move(run));
     }
+    // The runs that may follow from a try, before hours of tries.
+    if (tries_) note(ConfigOf(draft, delays, first_run_seed_, false).status());
     plan_.variants.push_back(std::move(variant));
     for (const std::string& problem : problems) {
       by_problem_[problem].push_back(&draft);
     }
   }
 
-  // `delays`: those of the draft, with the whole path of a folder.
-  ConfigOverrides Overrides(const Draft& draft, const std::string& delays,
-                            int64_t seed) const {
+  // `delays`: those of the draft, with the whole path of a folder. Of a run
+  // that tries, or of one that does not.
+  absl::StatusOr<config::ClusterConfig> ConfigOf(const Draft& draft,
+                                                 const std::string& delays,
+                                                 int64_t seed,
+                                                 bool tries) const {
     ConfigOverrides overrides;
     overrides.mode = draft.mode;
     overrides.delays = delays;
     overrides.sets.assign(experiment_.set().begin(), experiment_.set().end());
     overrides.sets.insert(overrides.sets.end(), draft.sets.begin(),
                           draft.sets.end());
+    overrides.sets.insert(overrides.sets.end(), draft.tuned_sets.begin(),
+                          draft.tuned_sets.end());
     if (experiment_.has_stop()) {
       overrides.sets.push_back(absl::StrCat(
           "train.stop={", experiment_.stop().ShortDebugString(), "}"));
     }
-    overrides.sets.push_back(absl::StrCat("train.seed=", seed));
+    const std::string with_seed = absl::StrCat("train.seed=", seed);
+    overrides.sets.push_back(with_seed);
     overrides.worker_command = source_.worker_command;
-    return overrides;
+    SL_ASSIGN_OR_RETURN(config::ClusterConfig config,
+                        ParseJobConfig(plan_.base_text, base_path_, overrides));
+    // Flags of one call must not contradict each other; these go over the
+    // others.
+    const auto set_over = [&](const std::vector<std::string>& sets) {
+      absl::StatusOr<config::ClusterConfig> changed = ParseJobConfig(
+          ToText(config), absl::StrCat("the config of ", draft.name),
+          {.mode = "", .sets = sets});
+      if (changed.ok()) config = *std::move(changed);
+      return changed.status();
+    };
+    const experiment::Tune& tune = experiment_.tune();
+    if (tries && tune.set_size() > 0) {
+      std::vector<std::string> sets(tune.set().begin(), tune.set().end());
+      sets.push_back(with_seed);
+      SL_RETURN_IF_ERROR(set_over(sets));
+    }
+    if (draft.rate_factor.has_value()) {
+      SL_ASSIGN_OR_RETURN(const std::string assignment,
+                          RateAssignment(*draft.rate_factor, config));
+      SL_RETURN_IF_ERROR(set_over({assignment}));
+    }
+    return config;
   }
 
   absl::Status Problems() {
@@ -335,16 +442,27 @@ class Expansion {
             ParseReplaySpec(variant.delays(), source_.folder)->text);
       }
     }
-    for (experiment::Axis& axis : *experiment_.mutable_over()) {
-      if (axis.field() != "replay" && axis.field() != "delays") continue;
-      for (std::string& value : *axis.mutable_value()) {
-        value = ParseReplaySpec(value, source_.folder)->text;
-      }
+    for (experiment::Axis& axis : *experiment_.mutable_over()) MakeFree(&axis);
+    if (!experiment_.has_tune()) return;
+    for (experiment::Axis& axis : *experiment_.mutable_tune()->mutable_over()) {
+      MakeFree(&axis);
+    }
+  }
+  void MakeFree(experiment::Axis* axis) const {
+    if (axis->field() != "replay" && axis->field() != "delays") return;
+    for (std::string& value : *axis->mutable_value()) {
+      value = ParseReplaySpec(value, source_.folder)->text;
     }
   }
 
   const ExperimentSource& source_;
   experiment::Experiment experiment_;
+  // Of an expansion into runs.
+  std::vector<std::optional<AxisValues>> tuned_ = {};
+  const bool tries_ = false;
+  int64_t first_run_seed_ = 0;   // Of an expansion into tries.
+  int axes_end_ = 0;             // Those of `over` and, for tries, of the tune.
+  int experiment_variants_ = 0;  // Of the drafts so far.
   std::string base_path_;
   int last_worker_group_ = 0;
   std::vector<Draft> drafts_;
@@ -356,7 +474,12 @@ class Expansion {
 }  // namespace
 
 absl::StatusOr<ExperimentPlan> ExpandExperiment(
-    const ExperimentSource& source) {
+    const ExperimentSource& source,
+    const std::vector<std::optional<AxisValues>>& tuned) {
+  return Expansion(source, tuned).Run();
+}
+
+absl::StatusOr<ExperimentPlan> ExpandTries(const ExperimentSource& source) {
   return Expansion(source).Run();
 }
 

@@ -5,8 +5,12 @@
 
 namespace slackline {
 
+struct DataOptions {
+  std::string data_dir;
+  bool json = false;
+};
 // An empty `data_dir` is the cache.
-int FetchDataSet(const std::string& name, const std::string& data_dir);
-int WriteStandIn(const std::string& data_dir);
+int FetchDataSet(const std::string& name, const DataOptions& options);
+int WriteStandIn(const DataOptions& options);
 
 }  // namespace slackline

@@ -1,82 +1,35 @@
 #include "tools/cli/experiment/compare.h"
 
 #include <fnmatch.h>
-#include <signal.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <deque>
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/config/shell_line.h"
 #include "common/status.h"
-#include "common/time/time_source.h"
-#include "common/version.h"
-#include "tools/cli/data/find_data.h"
 #include "tools/cli/display.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/experiment/experiment_folder.h"
-#include "tools/cli/experiment/machine.h"
+#include "tools/cli/experiment/grid.h"
 #include "tools/cli/experiment/replay_command.h"
 #include "tools/cli/experiment/report_command.h"
 #include "tools/cli/installed.h"
-#include "tools/cli/process.h"
 #include "tools/cli/run/local_cluster.h"
 #include "tools/cli/run/local_hosts.h"
-#include "tools/cli/run/logs.h"
 #include "tools/cli/signals.h"
 #include "tools/cli/text.h"
-#include "tools/experiment/estimate.h"
 #include "tools/experiment/plan.h"
+#include "tools/experiment/tune.h"
 
 namespace slackline {
 namespace {
 
-// "accuracy 97.50 %, test loss 0.0812", of what was measured.
-std::string FiguresText(const RunOutcome& outcome) {
-  std::vector<std::string> figures;
-  if (std::isfinite(outcome.test_accuracy)) {
-    figures.push_back(
-        absl::StrCat("accuracy ", PercentText(outcome.test_accuracy, 2)));
-  }
-  if (std::isfinite(outcome.test_loss))
-    figures.push_back(absl::StrFormat("test loss %.4f", outcome.test_loss));
-  return figures.empty() ? "done" : absl::StrJoin(figures, ", ");
-}
-
 using State = RunRecord::State;
-
-// The end of a run is a signal, too, and ends the wait earlier.
-constexpr absl::Duration kWaitMax = absl::Milliseconds(500);
-constexpr int kErrorLines = 20;
-
-std::string RunTitle(const ExperimentPlan& plan, int index) {
-  const PlannedRun& run = plan.runs[index];
-  return absl::StrCat(plan.variants[run.variant].name, " seed ", run.seed);
-}
-
-// Why a run has failed, as its own output says.
-std::string ErrorOf(const std::string& log, const ExitStatus& exit) {
-  const std::string tail = ReadTail(log);
-  const std::vector<std::string> lines = LastLines(tail, kErrorLines);
-  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
-    const size_t colon = line->find(": ");
-    if (absl::StartsWith(*line, "slackline") && colon != std::string::npos) {
-      return line->substr(colon + 2);
-    }
-  }
-  const std::string error = ErrorLine(tail);
-  return error.empty() ? exit.ToString() : error;
-}
 
 // What stands in the way of running this plan here, one problem in a line.
 absl::Status CheckRunnable(const ExperimentPlan& plan,
@@ -116,313 +69,210 @@ absl::Status CheckRunnable(const ExperimentPlan& plan,
   return absl::FailedPreconditionError(absl::StrJoin(problems, "\n"));
 }
 
-// All runs of a plan that are to be done, until they are or the user stops
-// them.
-class Grid {
+// An experiment that the user has asked for, in its folder: first its tries, if
+// it has any, then its runs.
+class Comparison {
  public:
-  Grid(const ExperimentPlan& plan, const CompareOptions& options,
-       const ExperimentFolder& folder, Display* display)
-      : plan_(plan), options_(options), folder_(folder), display_(display) {}
+  Comparison(const ExperimentSource& source, const CompareOptions& options,
+             const ExperimentFolder& folder, Display* display)
+      : source_(source),
+        options_(options),
+        folder_(folder),
+        display_(display) {}
 
-  // Which runs there are, which of them are done, and which are to be done now.
-  void Look() {
-    records_ = folder_.ReadRecords(plan_);
-    for (int i = 0; i < static_cast<int>(plan_.runs.size()); ++i) {
-      if (!IsSelected(i)) continue;
-      ++selected_;
-      const State state = records_[i].state;
-      const bool keep = !options_.fresh &&
-                        (state == State::kFinished ||
-                         (state == State::kFailed && !options_.retry_failed));
-      if (!keep) to_do_.push_back(i);
-    }
+  // InvalidArgument: all that is wrong with it.
+  absl::Status Expand() {
+    SL_ASSIGN_OR_RETURN(plan_, ExpandExperiment(source_));
+    if (!source_.experiment.has_tune()) return absl::OkStatus();
+    SL_ASSIGN_OR_RETURN(tries_, ExpandTries(source_));
+    return absl::OkStatus();
   }
-  int selected() const { return selected_; }
-  const std::deque<int>& to_do() const { return to_do_; }
+  const ExperimentPlan& plan() const { return plan_; }
+  bool SelectsNone() const {
+    for (const PlannedVariant& variant : plan_.variants) {
+      if (IsSelected(variant)) return false;
+    }
+    return true;
+  }
 
   // What --dry-run prints.
-  std::string PlanText() const {
-    std::vector<std::vector<std::string>> rows;
-    const std::vector<int> to_do(to_do_.begin(), to_do_.end());
-    for (int i = 0; i < static_cast<int>(plan_.runs.size()); ++i) {
-      if (!IsSelected(i)) continue;
-      const PlannedVariant& variant = plan_.variants[plan_.runs[i].variant];
-      rows.push_back({variant.name, variant.mode,
-                      variant.replay.empty() ? "-" : variant.replay,
-                      absl::StrCat(plan_.runs[i].seed), StateWords(i)});
+  absl::StatusOr<std::string> PlanText() {
+    SL_RETURN_IF_ERROR(TakeTries());
+    std::string text;
+    if (tries_.has_value()) absl::StrAppend(&text, TriesGrid().PlanText());
+    const Grid runs = RunsGrid();
+    if (runs.selected() > 0) absl::StrAppend(&text, runs.PlanText());
+    std::vector<std::string> waiting;
+    for (const int variant : Untuned()) {
+      if (tuning_.variants[variant].left_out.empty()) {
+        waiting.push_back(plan_.variants[variant].name);
+      } else {
+        absl::StrAppend(&text, NotTunedText(variant), "\n");
+      }
     }
-    return absl::StrCat(
-        TableText({{.title = "variant", .left = true},
-                   {.title = "mode", .left = true},
-                   {.title = "replay", .left = true},
-                   {.title = "seed"},
-                   {.title = "state", .left = true}},
-                  rows),
-        to_do.size(), " of ", selected_, " runs to do",
-        to_do.empty()
-            ? ""
-            : absl::StrCat(", which takes ", EstimateText(Estimate(to_do))),
-        "\n");
+    if (waiting.empty()) return text;
+    absl::StrAppend(
+        &text, "then the runs with the values that the tries give: ",
+        absl::StrJoin(waiting, ", "),
+        "; seeds: ", absl::StrJoin(plan_.experiment.seed(), ", "), "\n");
+    return text;
   }
 
-  // What is reused, and what that means.
-  void SayWhatIsThere() const {
-    const int kept = selected_ - static_cast<int>(to_do_.size());
-    int failed = 0;
-    std::string other_commit;
-    for (int i = 0; i < static_cast<int>(plan_.runs.size()); ++i) {
-      if (!IsSelected(i) || IsToDo(i)) continue;
-      if (records_[i].state == State::kFailed) ++failed;
-      if (records_[i].commit != BuildCommit())
-        other_commit = records_[i].commit;
+  // Makes what is to be done. Errors as of Grid::Run().
+  absl::Status Run() {
+    SL_RETURN_IF_ERROR(folder_.WriteInputs(plan_));
+    if (tries_.has_value()) {
+      SL_RETURN_IF_ERROR(TakeTries());
+      SL_RETURN_IF_ERROR(folder_.WriteConfigs(*tries_));
+      Grid tries = TriesGrid();
+      SL_RETURN_IF_ERROR(RunGrid(*tries_, &tries, [&] {
+        ReadTuning();
+        return WriteState(folder_.ReadRecords(plan_));
+      }));
+      SL_RETURN_IF_ERROR(TakeTries());
+      SayWhatIsChosen();
     }
-    if (kept > 0) {
-      display_->Print(absl::StrCat(
-          kept, " of ", selected_, " runs are done already and are kept",
-          failed == 0 ? ""
-                      : absl::StrCat("; ", failed,
-                                     " of them failed (--retry-failed makes "
-                                     "these again)")));
-    }
-    if (!other_commit.empty()) {
-      display_->Print(absl::StrCat("warning: kept runs are of commit ",
-                                   other_commit, ", this program is of ",
-                                   BuildCommit(),
-                                   "; --fresh makes them again"));
-    }
-    const std::vector<std::string> others = folder_.OtherRuns(plan_);
+    const std::vector<std::string> others = folder_.OtherRuns(
+        tries_.has_value()
+            ? std::vector<const ExperimentPlan*>{&plan_, &*tries_}
+            : std::vector<const ExperimentPlan*>{&plan_});
     if (!others.empty()) {
       display_->Print(absl::StrCat(
           others.size(), " folders in ", folder_.path(),
           "/runs are of other settings and stay as they are, for example ",
           others[0]));
     }
+    SL_RETURN_IF_ERROR(folder_.WriteConfigs(plan_));
+    Grid runs = RunsGrid();
+    return RunGrid(plan_, &runs, [&] { return WriteState(runs.records()); });
   }
 
-  // Finds the training data of all runs that are to be done.
-  absl::Status FindAllData() {
-    for (const int index : to_do_) {
-      const config::ClusterConfig& config = plan_.runs[index].config;
-      const std::string id = config.data().SerializeAsString();
-      if (data_dirs_.count(id) > 0) continue;
-      SL_ASSIGN_OR_RETURN(data_dirs_[id],
-                          FindData(config, options_.data_dir, display_));
-    }
-    return absl::OkStatus();
-  }
-
-  // Errors are those of this machine: a run that fails is a result. Aborted:
-  // the user has interrupted it.
-  absl::Status Run(SignalWatch* signals) {
-    for (const int index : to_do_) {
-      SL_RETURN_IF_ERROR(folder_.RemoveRun(plan_.runs[index]));
-      records_[index] = RunRecord();
-    }
-    SL_RETURN_IF_ERROR(WriteState());
-    while (!active_.empty() || (!to_do_.empty() && interrupts_ == 0)) {
-      while (interrupts_ == 0 && !to_do_.empty() &&
-             static_cast<int>(active_.size()) < plan_.experiment.parallel()) {
-        SL_RETURN_IF_ERROR(Start(to_do_.front()));
-        to_do_.pop_front();
-      }
-      for (int i = signals->Wait(kWaitMax); i > 0; --i) OnInterrupt();
-      for (size_t i = 0; i < active_.size();) {
-        const std::optional<ExitStatus> exit = active_[i].process.Poll();
-        if (!exit.has_value()) {
-          ++i;
-          continue;
-        }
-        const Active ended = std::move(active_[i]);
-        active_.erase(active_.begin() + static_cast<int>(i));
-        SL_RETURN_IF_ERROR(OnEnd(ended, *exit));
-      }
-      ShowProgress();
-    }
-    display_->Redraw({});
-    if (interrupts_ == 0) return absl::OkStatus();
-    return absl::AbortedError("interrupted by the user");
-  }
-
-  absl::Status WriteState() const {
-    return folder_.WriteState(plan_, records_, options_.command);
-  }
-
-  // Selected runs in this state.
-  int Count(State state) const {
-    int count = 0;
-    for (int i = 0; i < static_cast<int>(plan_.runs.size()); ++i) {
-      if (IsSelected(i) && records_[i].state == state) ++count;
-    }
-    return count;
+  // After Run(), however it ended: of the runs that were asked for, also those
+  // of variants that are not tuned.
+  struct Counts {
+    int selected = 0;
+    int finished = 0;
+    int failed = 0;
+    int without_values = 0;  // Tries are missing, or none was good.
+    int tries = 0;
+    int tries_done = 0;
+  };
+  Counts Count() const {
+    Counts counts;
+    const Grid runs = RunsGrid();
+    counts.without_values = static_cast<int>(Untuned().size()) * SeedCount();
+    counts.selected = runs.selected() + counts.without_values;
+    counts.finished = runs.Count(State::kFinished);
+    counts.failed = runs.Count(State::kFailed);
+    if (!tries_.has_value()) return counts;
+    const Grid tries = TriesGrid();
+    counts.tries = tries.selected();
+    counts.tries_done =
+        tries.Count(State::kFinished) + tries.Count(State::kFailed);
+    return counts;
   }
 
  private:
-  struct Active {
-    int index;
-    ChildProcess process;
-    absl::Time started;
-  };
-
-  bool IsSelected(int index) const {
-    const std::string& name = plan_.variants[plan_.runs[index].variant].name;
+  bool IsSelected(const PlannedVariant& variant) const {
+    const std::string& name = plan_.variants[variant.experiment_variant].name;
     return options_.only.empty() ||
            fnmatch(options_.only.c_str(), name.c_str(), 0) == 0;
   }
-  bool IsToDo(int index) const {
-    return std::find(to_do_.begin(), to_do_.end(), index) != to_do_.end();
+  std::vector<bool> SelectedOf(const ExperimentPlan& plan) const {
+    std::vector<bool> selected;
+    for (const PlannedRun& run : plan.runs)
+      selected.push_back(IsSelected(plan.variants[run.variant]));
+    return selected;
+  }
+  Grid TriesGrid() const {
+    return Grid(*tries_, {.nouns = "tries", .selected = SelectedOf(*tries_)},
+                options_, folder_, display_);
+  }
+  Grid RunsGrid() const {
+    return Grid(plan_, {.nouns = "runs", .selected = SelectedOf(plan_)},
+                options_, folder_, display_);
+  }
+  int SeedCount() const { return plan_.experiment.seed_size(); }
+  // Selected variants whose runs have no values.
+  std::vector<int> Untuned() const {
+    std::vector<int> untuned;
+    for (size_t i = 0; tries_.has_value() && i < plan_.variants.size(); ++i) {
+      const PlannedVariant& variant = plan_.variants[i];
+      if (variant.tuned.empty() && IsSelected(variant))
+        untuned.push_back(static_cast<int>(i));
+    }
+    return untuned;
+  }
+  std::string NotTunedText(int variant) const {
+    return absl::StrCat("not tuned: ", plan_.variants[variant].name,
+                        " has no runs: ", tuning_.variants[variant].left_out);
   }
 
-  std::string StateWords(int index) const {
-    const RunRecord& record = records_[index];
-    const std::string again = IsToDo(index) ? ", to do again" : "";
-    switch (record.state) {
-      case State::kFinished:
-        return absl::StrCat("done in ", DurationText(record.elapsed_seconds),
-                            again);
-      case State::kFailed:
-        return absl::StrCat("failed: ", record.error, again);
-      case State::kCutOff:
-        return "cut off, to do again";
-      default:
-        return "to do";
-    }
+  void ReadTuning() {
+    tuning_ = Tune(*tries_, folder_.ReadTries(*tries_),
+                   static_cast<int>(plan_.variants.size()));
   }
-
-  std::optional<double> Estimate(const std::vector<int>& to_do) const {
-    std::map<int, double> done;
-    for (size_t i = 0; i < records_.size(); ++i) {
-      if (records_[i].state != State::kFinished) continue;
-      done[static_cast<int>(i)] = records_[i].elapsed_seconds;
-    }
-    return EstimateSeconds(plan_, to_do, done);
-  }
-
-  // Without the program and, as it may be repeated, without a folder.
-  std::vector<std::string> Arguments(int index) const {
-    const PlannedRun& run = plan_.runs[index];
-    const std::string& replay = plan_.variants[run.variant].replay;
-    std::vector<std::string> arguments = {replay.empty() ? "run" : "replay",
-                                          folder_.ConfigPath(run)};
-    if (!replay.empty()) arguments.push_back(absl::StrCat("--delays=", replay));
-    const std::string& data_dir =
-        data_dirs_.at(run.config.data().SerializeAsString());
-    if (!data_dir.empty()) {
-      arguments.push_back(absl::StrCat("--data-dir=", data_dir));
-    }
-    return arguments;
-  }
-
-  absl::Status Start(int index) {
-    std::vector<std::string> command = {options_.program};
-    for (const std::string& argument : Arguments(index)) {
-      command.push_back(argument);
-    }
-    command.push_back(
-        absl::StrCat("--out=", folder_.RunPath(plan_.runs[index])));
-    command.push_back(absl::StrCat("--bin-dir=", options_.bin_dir));
-    const absl::Time now = TimeSource().Now();
-    SL_ASSIGN_OR_RETURN(
-        ChildProcess process,
-        ChildProcess::Start({.command = command,
-                             .log_path = folder_.LogPath(plan_.runs[index])}));
-    active_.push_back({index, std::move(process), now});
+  // Gives the runs the values that tries in the folder have found.
+  absl::Status TakeTries() {
+    if (!tries_.has_value()) return absl::OkStatus();
+    ReadTuning();
+    SL_ASSIGN_OR_RETURN(plan_, ExpandExperiment(source_, tuning_.Chosen()));
     return absl::OkStatus();
   }
 
-  void OnInterrupt() {
-    ++interrupts_;
-    display_->Print(
-        interrupts_ == 1
-            ? "interrupted: stopping what runs; once more to kill it"
-            : "interrupted again: killing what runs");
-    // `slackline run` takes the second one as this program does.
-    for (Active& run : active_) run.process.Signal(SIGINT);
+  absl::Status WriteState(const std::vector<RunRecord>& records) const {
+    return folder_.WriteState(plan_, records, options_.command,
+                              tries_.has_value() ? &*tries_ : nullptr,
+                              tries_.has_value() ? &tuning_ : nullptr);
   }
 
-  absl::Status OnEnd(const Active& ended, const ExitStatus& exit) {
-    // What the user has stopped says nothing about the run; it stays cut off.
-    if (interrupts_ > 0 && !exit.ok()) return absl::OkStatus();
-    const PlannedRun& run = plan_.runs[ended.index];
-    RunRecord& record = records_[ended.index];
-    std::vector<std::string> words = Arguments(ended.index);
-    words.insert(words.begin(), "slackline");
-    record.command = ShellLine(words);
-    record.commit = BuildCommit();
-    record.started = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", ended.started,
-                                      absl::UTCTimeZone());
-    record.elapsed_seconds =
-        absl::ToDoubleSeconds(TimeSource().Now() - ended.started);
-    absl::StatusOr<RunOutcome> outcome =
-        exit.ok() ? folder_.ReadOutcome(run)
-                  : absl::UnknownError(ErrorOf(folder_.LogPath(run), exit));
-    record.state = outcome.ok() ? State::kFinished : State::kFailed;
-    if (!outcome.ok()) record.error = std::string(outcome.status().message());
-    SL_RETURN_IF_ERROR(folder_.WriteRecord(plan_, run, record));
-    SL_RETURN_IF_ERROR(WriteState());
-
-    const std::string what =
-        outcome.ok() ? FiguresText(*outcome)
-                     : absl::StrCat("failed: ", record.error,
-                                    " (log: ", folder_.LogPath(run), ")");
-    std::vector<int> left(to_do_.begin(), to_do_.end());
-    for (const Active& active : active_) left.push_back(active.index);
-    const std::optional<double> rest = Estimate(left);
-    display_->Print(absl::StrCat(
-        RunTitle(plan_, ended.index), ": ", what, ", ",
-        DurationText(record.elapsed_seconds), "; ",
-        selected_ - static_cast<int>(left.size()), " of ", selected_, " done",
-        rest.has_value() && !left.empty()
-            ? absl::StrCat(", ", EstimateText(rest), " left")
-            : ""));
-    return absl::OkStatus();
-  }
-
-  void ShowProgress() {
-    if (!display_->terminal()) return;
-    std::vector<std::string> lines;
-    for (const Active& run : active_) {
-      const std::vector<std::string> last =
-          LastLines(ReadTail(folder_.LogPath(plan_.runs[run.index]), 4096), 1);
-      lines.push_back(FitToWidth(
-          absl::StrCat(RunTitle(plan_, run.index), " (",
-                       DurationText(absl::ToDoubleSeconds(TimeSource().Now() -
-                                                          run.started)),
-                       "): ", last.empty() ? "starting" : last[0]),
-          display_->width()));
+  absl::Status RunGrid(const ExperimentPlan& plan, Grid* grid,
+                       const std::function<absl::Status()>& write_state) {
+    grid->SayWhatIsKept();
+    if (grid->to_do().empty()) return write_state();
+    SL_RETURN_IF_ERROR(CheckRunnable(plan, options_));
+    if (plan.experiment.parallel() > 1) {
+      display_->Print(
+          absl::StrCat(plan.experiment.parallel(),
+                       " runs at the same time: they share this "
+                       "machine, so wall times are not comparable"));
     }
-    display_->Redraw(lines);
+    SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
+                        SignalWatch::Create());
+    return grid->Run(signals.get(), write_state);
   }
 
-  const ExperimentPlan& plan_;
+  void SayWhatIsChosen() const {
+    for (size_t i = 0; i < plan_.variants.size(); ++i) {
+      if (!IsSelected(plan_.variants[i])) continue;
+      const std::string& name = plan_.variants[i].name;
+      const TunedVariant& tuned = tuning_.variants[i];
+      if (!tuned.chosen.has_value()) {
+        display_->Print(NotTunedText(static_cast<int>(i)));
+        continue;
+      }
+      const TriedValues& chosen = tuned.tried[*tuned.chosen];
+      display_->Print(absl::StrCat(
+          "tuned: ", name, ": ",
+          absl::StrJoin(chosen.values, ", ", absl::PairFormatter("=")), " (",
+          tuning_.by_accuracy
+              ? absl::StrCat("accuracy ", PercentText(*chosen.result, 2))
+              : absl::StrFormat("test loss %.4f", *chosen.result),
+          ")"));
+      for (const std::string& edge : EdgeTexts(tuned))
+        display_->Print(absl::StrCat("warning: ", name, ": ", edge));
+    }
+  }
+
+  const ExperimentSource& source_;
   const CompareOptions& options_;
   const ExperimentFolder& folder_;
   Display* const display_;
-  std::map<std::string, std::string> data_dirs_;  // By serialized config::Data.
-  std::vector<RunRecord> records_;                // By index into plan_.runs.
-  int selected_ = 0;
-  std::deque<int> to_do_;
-  std::vector<Active> active_;
-  int interrupts_ = 0;
+  // With the values that its tries have given, when it was expanded last.
+  ExperimentPlan plan_;
+  std::optional<ExperimentPlan> tries_;  // Of an experiment with `tune`.
+  Tuning tuning_;                        // Of those, as last read.
 };
-
-// Everything after the checks of what the user asked for.
-absl::Status RunGrid(const ExperimentPlan& plan, const CompareOptions& options,
-                     const ExperimentFolder& folder, Grid* grid,
-                     Display* display) {
-  grid->SayWhatIsThere();
-  SL_RETURN_IF_ERROR(folder.WriteInputs(plan));
-  if (grid->to_do().empty()) return grid->WriteState();
-  SL_RETURN_IF_ERROR(CheckRunnable(plan, options));
-  SL_RETURN_IF_ERROR(grid->FindAllData());
-  if (plan.experiment.parallel() > 1) {
-    display->Print(absl::StrCat(plan.experiment.parallel(),
-                                " runs at the same time: they share this "
-                                "machine, so wall times are not comparable"));
-  }
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
-                      SignalWatch::Create());
-  return grid->Run(signals.get());
-}
 
 }  // namespace
 
@@ -432,17 +282,17 @@ int CompareVariants(const ExperimentSource& source,
   const auto complain = [&](absl::string_view text) {
     display.Print(absl::StrCat("slackline ", options.subcommand, ": ", text));
   };
-  const absl::StatusOr<ExperimentPlan> plan = ExpandExperiment(source);
-  if (!plan.ok()) {
-    complain(plan.status().message());
+  const std::string& name = source.experiment.name();
+  ExperimentFolder folder(options.out_dir.empty()
+                              ? absl::StrCat("experiments/", name)
+                              : options.out_dir);
+  Comparison comparison(source, options, folder, &display);
+  if (const absl::Status valid = comparison.Expand(); !valid.ok()) {
+    complain(valid.message());
     return kExitUsage;
   }
-  ExperimentFolder folder(
-      options.out_dir.empty()
-          ? absl::StrCat("experiments/", plan->experiment.name())
-          : options.out_dir);
-  if (const absl::Status fits = folder.CheckIsOf(plan->experiment.name());
-      !fits.ok()) {
+  const ExperimentPlan& plan = comparison.plan();
+  if (const absl::Status fits = folder.CheckIsOf(name); !fits.ok()) {
     complain(fits.message());
     return kExitUsage;
   }
@@ -452,39 +302,44 @@ int CompareVariants(const ExperimentSource& source,
       return kExitFailed;
     }
   }
-  Grid grid(*plan, options, folder, &display);
-  grid.Look();
-  if (grid.selected() == 0) {
+  if (comparison.SelectsNone()) {
     complain(absl::StrCat(
         "--only: no variant is like '", options.only, "'; there are ",
-        absl::StrJoin(plan->variants, ", ",
+        absl::StrJoin(plan.variants, ", ",
                       [](std::string* text, const PlannedVariant& variant) {
                         absl::StrAppend(text, variant.name);
                       })));
     return kExitUsage;
   }
   if (options.dry_run) {
-    const std::string text = grid.PlanText();
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    const absl::StatusOr<std::string> text = comparison.PlanText();
+    if (!text.ok()) {
+      complain(text.status().message());
+      return kExitFailed;
+    }
+    std::fwrite(text->data(), 1, text->size(), stdout);
     return kExitDone;
   }
-  display.Print(absl::StrCat("experiment ", plan->experiment.name(), ": ",
-                             plan->variants.size(), " variants, ",
-                             plan->experiment.seed_size(),
+  display.Print(absl::StrCat("experiment ", name, ": ", plan.variants.size(),
+                             " variants, ", plan.experiment.seed_size(),
                              " seeds\nfolder: ", folder.path()));
-  const absl::Status done = RunGrid(*plan, options, folder, &grid, &display);
-  const int finished = grid.Count(State::kFinished);
+  const absl::Status done = comparison.Run();
+  const Comparison::Counts counts = comparison.Count();
   if (absl::IsAborted(done)) {
-    complain(absl::StrCat(done.message(), "; ", finished, " of ",
-                          grid.selected(), " runs are finished, and ",
-                          options.command, " goes on from here"));
+    complain(absl::StrCat(
+        done.message(), "; ",
+        counts.tries == 0 ? ""
+                          : absl::StrCat(counts.tries_done, " of ",
+                                         counts.tries, " tries and "),
+        counts.finished, " of ", counts.selected, " runs are finished, and ",
+        options.command, " goes on from here"));
     return kExitFailed;
   }
   if (!done.ok()) {
     complain(done.message());
     return kExitFailed;
   }
-  if (options.report && finished > 0 &&
+  if (options.report && counts.finished > 0 &&
       MakeReport({.folder = folder.path(), .bin_dir = options.bin_dir}) !=
           kExitDone) {
     complain(
@@ -492,10 +347,16 @@ int CompareVariants(const ExperimentSource& source,
                      "`slackline report ",
                      folder.path(), "` makes it"));
   }
-  if (finished == grid.selected()) return kExitDone;
-  complain(absl::StrCat(grid.Count(State::kFailed), " of ", grid.selected(),
-                        " runs have failed; run.json in their folders says "
-                        "why, --retry-failed makes them again"));
+  if (counts.finished == counts.selected) return kExitDone;
+  if (counts.failed > 0) {
+    complain(absl::StrCat(counts.failed, " of ", counts.selected,
+                          " runs have failed; run.json in their folders says "
+                          "why, --retry-failed makes them again"));
+  }
+  if (counts.without_values > 0) {
+    complain(absl::StrCat(counts.without_values, " of ", counts.selected,
+                          " runs were not made: their variants are not tuned"));
+  }
   return kExitFailed;
 }
 

@@ -4,14 +4,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/config/shell_line.h"
 #include "tools/cli/display.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/experiment/compare.h"
 #include "tools/cli/experiment/replay_command.h"
 #include "tools/cli/experiment/report_command.h"
 #include "tools/cli/job/job_flags.h"
-#include "common/config/shell_line.h"
 #include "tools/experiment/ablation.h"
+#include "tools/experiment/plan.h"
 
 namespace slackline {
 namespace {
@@ -92,7 +93,8 @@ int RunCompare(const CompareFlags& flags) {
   if (!source.ok()) return Complain("compare", source.status());
   source->worker_command = flags.worker_command;
   if (!flags.seeds.empty()) {
-    const absl::StatusOr<std::vector<int64_t>> seeds = ParseSeeds(flags.seeds);
+    const absl::StatusOr<std::vector<int64_t>> seeds =
+        ParseSeeds("--seeds", flags.seeds);
     if (!seeds.ok()) return Complain("compare", seeds.status());
     *source->experiment.mutable_seed() = {seeds->begin(), seeds->end()};
     source->origins.Set("seed", "--seeds");
@@ -130,12 +132,20 @@ struct AblateFlags {
   AblationOptions ablation;
   std::vector<std::string> worker_command;
   std::string seeds = "3";
+  std::string tune_seeds;
 };
 
 int RunAblate(AblateFlags flags) {
-  const absl::StatusOr<std::vector<int64_t>> seeds = ParseSeeds(flags.seeds);
+  const absl::StatusOr<std::vector<int64_t>> seeds =
+      ParseSeeds("--seeds", flags.seeds);
   if (!seeds.ok()) return Complain("ablate", seeds.status());
   flags.ablation.seeds = *seeds;
+  if (!flags.tune_seeds.empty()) {
+    const absl::StatusOr<std::vector<int64_t>> tune_seeds =
+        ParseSeeds("--tune-seeds", flags.tune_seeds, kFirstTuneSeed);
+    if (!tune_seeds.ok()) return Complain("ablate", tune_seeds.status());
+    flags.ablation.tune_seeds = *tune_seeds;
+  }
   absl::StatusOr<ExperimentSource> source = MakeAblation(flags.ablation);
   if (!source.ok()) return Complain("ablate", source.status());
   source->worker_command = flags.worker_command;
@@ -159,7 +169,8 @@ void AddAblate(const Invocation& invocation, CLI::App* app, int* exit_code) {
   command
       ->add_option("--over", ablation->over,
                    "FIELD=VALUE,VALUE,... where FIELD is one as for --set, or "
-                   "mode, replay, delays or workers (of the last group); "
+                   "mode, replay, delays, workers (of the last group) or "
+                   "rate_factor (of the learning rate of any optimizer); "
                    "commas in {} and [] do not separate, and 'inf' for a "
                    "staleness is mode "
                    "asp. May be repeated: all combinations are run")
@@ -169,6 +180,21 @@ void AddAblate(const Invocation& invocation, CLI::App* app, int* exit_code) {
       ->add_option("--set", ablation->sets,
                    "PATH=VALUE changes one field of the config in all "
                    "variants, for example train.epochs=3; may be repeated")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--tune", ablation->tune,
+                   "FIELD=VALUE,VALUE,... as for --over: every variant is "
+                   "tried with these values first, and its runs have the best "
+                   "of them, for example rate_factor=0.25,0.5,1,2; may be "
+                   "repeated: all combinations are tried")
+      ->allow_extra_args(false);
+  command->add_option("--tune-seeds", flags->tune_seeds,
+                      "Of the tries, as for --seeds; how many are counted "
+                      "from 1001. Default: 1001 alone");
+  command
+      ->add_option("--tune-set", ablation->tune_sets,
+                   "PATH=VALUE changes one field in the tries, for example "
+                   "train.epochs=1; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--mode", ablation->mode,
                       absl::StrCat("In all variants: ", kModeHelp));
@@ -205,7 +231,10 @@ void AddAblate(const Invocation& invocation, CLI::App* app, int* exit_code) {
       "--over 'optimizer={sgd{learning_rate:0.1}},{adam{learning_rate:0.001}}'"
       "\n"
       "  slackline ablate examples/mnist_mlp.textproto --over "
-      "replay=constant:0,uniform:8,geometric:8 --stop-accuracy 0.97");
+      "replay=constant:0,uniform:8,geometric:8 --stop-accuracy 0.97\n"
+      "  slackline ablate examples/mnist_mlp.textproto --over "
+      "mode=bsp,ssp:3,asp --tune rate_factor=0.25,0.5,1,2 --tune-set "
+      "train.epochs=1");
   command->callback([=] { *exit_code = RunAblate(*flags); });
 }
 

@@ -58,6 +58,47 @@ absl::Status MakeFolder(const std::string& path) {
                    "; choose another with --out"));
 }
 
+Json ValuesJson(const AxisValues& values) {
+  Json json = Json::object();
+  for (const auto& [field, value] : values) json[field] = value;
+  return json;
+}
+
+Json TriedJson(const TriedValues& tried, const ExperimentPlan& tries) {
+  Json runs = Json::array();
+  for (const int run : tried.runs) runs.push_back(tries.runs[run].name);
+  return {{"values", ValuesJson(tried.values)},
+          {"result", tried.result.has_value() ? Json(*tried.result) : Json()},
+          {"diverged", tried.diverged},
+          {"runs", runs}};
+}
+
+Json TuneJson(const ExperimentPlan& plan, const ExperimentPlan& tries,
+              const Tuning& tuning) {
+  Json fields = Json::array();
+  for (const experiment::Axis& axis : plan.experiment.tune().over())
+    fields.push_back(axis.field());
+  Json variants = Json::array();
+  for (size_t i = 0; i < tuning.variants.size(); ++i) {
+    const TunedVariant& variant = tuning.variants[i];
+    Json tried = Json::array();
+    for (const TriedValues& values : variant.tried)
+      tried.push_back(TriedJson(values, tries));
+    Json json = {
+        {"variant", plan.variants[i].name},
+        {"tried", tried},
+        {"chosen", ValuesJson(tuning.Chosen()[i].value_or(AxisValues()))},
+        {"at_edge", variant.at_edge}};
+    if (!variant.left_out.empty()) json["left_out"] = variant.left_out;
+    variants.push_back(std::move(json));
+  }
+  return {{"fields", fields},
+          {"seeds", std::vector<int64_t>(tries.experiment.seed().begin(),
+                                         tries.experiment.seed().end())},
+          {"measure", tuning.by_accuracy ? "test_accuracy" : "test_loss"},
+          {"variants", variants}};
+}
+
 Json TargetJson(const experiment::Target& target) {
   Json json = Json::object();
   if (target.has_test_accuracy()) {
@@ -163,14 +204,16 @@ std::vector<RunRecord> ExperimentFolder::ReadRecords(
 }
 
 std::vector<std::string> ExperimentFolder::OtherRuns(
-    const ExperimentPlan& plan) const {
+    absl::Span<const ExperimentPlan* const> plans) const {
   std::set<std::string> others;
   std::error_code error;
   for (const fs::directory_entry& entry :
        fs::directory_iterator(path_ + "/runs", error)) {
     others.insert(entry.path().filename().string());
   }
-  for (const PlannedRun& run : plan.runs) others.erase(run.name);
+  for (const ExperimentPlan* const plan : plans) {
+    for (const PlannedRun& run : plan->runs) others.erase(run.name);
+  }
   return {others.begin(), others.end()};
 }
 
@@ -182,6 +225,8 @@ absl::StatusOr<RunOutcome> ExperimentFolder::ReadOutcome(
     return absl::NotFoundError(
         absl::StrCat(path, " is not there, or no JSON object"));
   }
+  if (TextOf(json, "cause") == "DIVERGED")
+    return absl::OutOfRangeError(TextOf(json, "reason"));
   if (TextOf(json, "state") != "FINISHED") {
     return absl::FailedPreconditionError(
         absl::StrCat("the job has failed: ", TextOf(json, "reason")));
@@ -202,6 +247,29 @@ absl::StatusOr<RunOutcome> ExperimentFolder::ReadOutcome(
                     .test_loss = number("test_loss")};
 }
 
+std::vector<TryOutcome> ExperimentFolder::ReadTries(
+    const ExperimentPlan& tries) const {
+  using State = TryOutcome::State;
+  std::vector<TryOutcome> outcomes;
+  const std::vector<RunRecord> records = ReadRecords(tries);
+  for (size_t i = 0; i < records.size(); ++i) {
+    outcomes.emplace_back();
+    const bool ended = records[i].state == RunRecord::State::kFinished ||
+                       records[i].state == RunRecord::State::kFailed;
+    if (!ended) continue;
+    const absl::StatusOr<RunOutcome> read = ReadOutcome(tries.runs[i]);
+    if (read.ok()) {
+      outcomes.back() = {.state = State::kFinished,
+                         .test_accuracy = read->test_accuracy,
+                         .test_loss = read->test_loss};
+    } else {
+      outcomes.back().state =
+          absl::IsOutOfRange(read.status()) ? State::kDiverged : State::kFailed;
+    }
+  }
+  return outcomes;
+}
+
 absl::Status ExperimentFolder::WriteInputs(const ExperimentPlan& plan) const {
   for (const char* const folder : {"runs", "logs", "configs"}) {
     SL_RETURN_IF_ERROR(MakeFolder(absl::StrCat(path_, "/", folder)));
@@ -218,6 +286,10 @@ absl::Status ExperimentFolder::WriteInputs(const ExperimentPlan& plan) const {
       {absl::StrCat("# Written by slackline, with its defaults; the base was ",
                     plan.experiment.base(), ".\n"),
        text}));
+  return absl::OkStatus();
+}
+
+absl::Status ExperimentFolder::WriteConfigs(const ExperimentPlan& plan) const {
   for (const PlannedRun& run : plan.runs) {
     SL_RETURN_IF_ERROR(
         WriteFileAtomically(ConfigPath(run), {ToText(run.config)}));
@@ -227,7 +299,9 @@ absl::Status ExperimentFolder::WriteInputs(const ExperimentPlan& plan) const {
 
 absl::Status ExperimentFolder::WriteState(const ExperimentPlan& plan,
                                           const std::vector<RunRecord>& records,
-                                          const std::string& command) const {
+                                          const std::string& command,
+                                          const ExperimentPlan* tries,
+                                          const Tuning* tuning) const {
   const experiment::Experiment& experiment = plan.experiment;
   const Machine machine = ThisMachine();
   Json json = {
@@ -250,13 +324,11 @@ absl::Status ExperimentFolder::WriteState(const ExperimentPlan& plan,
       {"variants", Json::array()},
       {"runs", Json::array()}};
   for (const PlannedVariant& variant : plan.variants) {
-    Json axes = Json::object();
-    for (const auto& [field, value] : variant.axes) axes[field] = value;
     json["variants"].push_back({{"name", variant.name},
                                 {"mode", variant.mode},
                                 {"set", variant.sets},
                                 {"replay", variant.replay},
-                                {"axes", axes},
+                                {"axes", ValuesJson(variant.axes)},
                                 {"config", ToText(variant.config)}});
   }
   for (size_t i = 0; i < plan.runs.size(); ++i) {
@@ -265,6 +337,22 @@ absl::Status ExperimentFolder::WriteState(const ExperimentPlan& plan,
          {"seed", plan.runs[i].seed},
          {"folder", absl::StrCat("runs/", plan.runs[i].name)},
          {"state", StateText(records[i].state)}});
+  }
+  if (tries != nullptr) {
+    json["tune"] = TuneJson(plan, *tries, *tuning);
+    // Of runs without values: tries are missing, or none was good.
+    for (size_t i = 0; i < plan.variants.size(); ++i) {
+      if (!plan.variants[i].tuned.empty()) continue;
+      for (const int64_t seed : experiment.seed()) {
+        json["runs"].push_back(
+            {{"variant", plan.variants[i].name},
+             {"seed", seed},
+             {"folder", ""},
+             {"state", tuning->variants[i].left_out.empty()
+                           ? StateText(RunRecord::State::kToDo)
+                           : "not tuned"}});
+      }
+    }
   }
   return WriteJson(path_ + "/experiment.json", json);
 }

@@ -16,7 +16,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "tools/experiment/plan.h"
+#include "tools/experiment/tune.h"
 
 namespace slackline {
 
@@ -66,22 +68,30 @@ class ExperimentFolder {
   // By index into plan.runs. A record with another key than the plan's counts
   // as cut off.
   std::vector<RunRecord> ReadRecords(const ExperimentPlan& plan) const;
-  // Names of folders of runs that are not in the plan, sorted.
-  std::vector<std::string> OtherRuns(const ExperimentPlan& plan) const;
+  // Names of folders of runs that are in none of the plans, sorted.
+  std::vector<std::string> OtherRuns(
+      absl::Span<const ExperimentPlan* const> plans) const;
 
   // From summary.json. NotFound: there is none. FailedPrecondition: the job has
-  // failed. OutOfRange: the run diverged, a loss is not finite.
+  // failed. OutOfRange: the run diverged.
   absl::StatusOr<RunOutcome> ReadOutcome(const PlannedRun& run) const;
+  // By index into the runs of a plan of tries.
+  std::vector<TryOutcome> ReadTries(const ExperimentPlan& tries) const;
 
-  // experiment.textproto, base.textproto and configs/.
+  // experiment.textproto and base.textproto.
   absl::Status WriteInputs(const ExperimentPlan& plan) const;
-  // experiment.json. `command` is what repeats the whole.
+  // configs/ of its runs.
+  absl::Status WriteConfigs(const ExperimentPlan& plan) const;
+  // experiment.json. `command` is what repeats the whole. Of an experiment with
+  // `tune`: `tries`, and what they have given; otherwise null.
   absl::Status WriteState(const ExperimentPlan& plan,
                           const std::vector<RunRecord>& records,
-                          const std::string& command) const;
+                          const std::string& command,
+                          const ExperimentPlan* tries,
+                          const Tuning* tuning) const;
   absl::Status WriteRecord(const ExperimentPlan& plan, const PlannedRun& run,
                            const RunRecord& record) const;
-  // Removes the folder and the log of a run of this plan.
+  // Removes the folder and the log of a run.
   absl::Status RemoveRun(const PlannedRun& run) const;
 
  private:

@@ -72,11 +72,24 @@ absl::Status CoordinatorClient::AskStop(const std::string& reason) {
   return Send(std::move(call));
 }
 
+absl::Status CoordinatorClient::AskFinish(const std::string& reason) {
+  if (finish_call_id_ == 0) finish_call_id_ = ++last_call_id_;
+  wire::Call call;
+  call.set_call_id(finish_call_id_);
+  call.mutable_finish()->set_reason(reason);
+  return Send(std::move(call));
+}
+
 absl::StatusOr<std::optional<wire::StatusReply>> CoordinatorClient::Receive() {
   while (true) {
     SL_ASSIGN_OR_RETURN(std::optional<Message> message, channel_->Receive());
     if (!message.has_value()) return std::nullopt;
-    if (message->header.call_reply().has_status()) {
+    const wire::CallReply& reply = message->header.call_reply();
+    if (reply.call_id() == finish_call_id_ && finish_call_id_ != 0 &&
+        reply.code() == wire::REJECTED) {
+      finish_refused_ = reply.error();
+    }
+    if (reply.has_status()) {
       return std::move(*message->header.mutable_call_reply()->mutable_status());
     }
   }
@@ -105,12 +118,9 @@ absl::StatusOr<wire::CallReply> CoordinatorClient::Call(
       if (reply.call_id() == call.call_id()) return reply;
     }
   }
-  return absl::DeadlineExceededError(absl::StrCat(
-      "no coordinator answered at ", endpoint_, " within ",
-      absl::ToInt64Milliseconds(wait_max),
-      " ms; either the job does not run, or it runs at another address: one "
-      "that `slackline run` has started has its config in the run's folder, "
-      "as in `slackline status runs/NAME`"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("no coordinator answered at ", endpoint_, " within ",
+                   absl::ToInt64Milliseconds(wait_max), " ms"));
 }
 
 absl::StatusOr<wire::StatusReply> CoordinatorClient::GetStatus(
@@ -162,6 +172,15 @@ absl::StatusOr<std::string> CoordinatorClient::SetMode(
     const wire::SetMode& mode, absl::Duration wait_max) {
   wire::Call call;
   *call.mutable_set_mode() = mode;
+  SL_ASSIGN_OR_RETURN(const wire::CallReply reply,
+                      Order(std::move(call), wait_max));
+  return reply.text();
+}
+
+absl::StatusOr<std::string> CoordinatorClient::Finish(const std::string& reason,
+                                                      absl::Duration wait_max) {
+  wire::Call call;
+  call.mutable_finish()->set_reason(reason);
   SL_ASSIGN_OR_RETURN(const wire::CallReply reply,
                       Order(std::move(call), wait_max));
   return reply.text();

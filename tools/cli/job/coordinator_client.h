@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,11 @@ class CoordinatorClient {
   // These send without waiting; what is lost is not repeated.
   absl::Status AskStatus();
   absl::Status AskStop(const std::string& reason);
+  // However often, it is one call.
+  absl::Status AskFinish(const std::string& reason);
+  // Why the coordinator refuses that, as far as Receive() has met its answer;
+  // empty: it does not. Once.
+  std::string TakeFinishRefused() { return std::exchange(finish_refused_, {}); }
   // The next answer to AskStatus(); nullopt if none is there.
   absl::StatusOr<std::optional<wire::StatusReply>> Receive();
 
@@ -47,7 +53,9 @@ class CoordinatorClient {
   absl::StatusOr<run::Plan> MoveShards(const wire::MoveShards& move,
                                        absl::Duration wait_max);
   absl::StatusOr<run::Plan> Drain(int server, absl::Duration wait_max);
-  // Answered, with a sentence on what will happen, when the change is ordered.
+  // Answered, with a sentence on what will happen, when it is on its way.
+  absl::StatusOr<std::string> Finish(const std::string& reason,
+                                     absl::Duration wait_max);
   absl::StatusOr<std::string> SetMode(const wire::SetMode& mode,
                                       absl::Duration wait_max);
 
@@ -68,6 +76,8 @@ class CoordinatorClient {
   std::unique_ptr<Channel> channel_;
   Poller poller_;
   uint64_t last_call_id_ = 0;
+  uint64_t finish_call_id_ = 0;  // Of AskFinish().
+  std::string finish_refused_;
 };
 
 }  // namespace slackline

@@ -9,6 +9,7 @@
 #include "common/status.h"
 #include "job/job_config.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/run/summary_table.h"
 
 namespace slackline {
 
@@ -24,7 +25,17 @@ std::string ClusterFileOf(const std::string& config) {
   return (fs::path(config) / "cluster.textproto").string();
 }
 
+bool HasEnded(const std::string& config) {
+  return IsRunFolder(config) &&
+         !absl::IsNotFound(ReadRunResult(config).status());
+}
+
 absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
+  if (HasEnded(options.config)) {
+    SL_ASSIGN_OR_RETURN(const RunResult run, ReadRunResult(options.config));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the run in ", options.config, " has ended: ", EndText(run.summary)));
+  }
   absl::StatusOr<config::ClusterConfig> config =
       LoadJobConfig(ClusterFileOf(options.config));
   if (!config.ok()) {
@@ -33,7 +44,21 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
   SL_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorClient> client,
                       CoordinatorClient::Connect(CoordinatorEndpoint(*config)));
   JobConnection job(options, *std::move(config), std::move(client));
-  SL_RETURN_IF_ERROR(job.Refresh());
+  const absl::Status asked = job.Refresh();
+  if (absl::IsDeadlineExceeded(asked)) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        asked.message(),
+        IsRunFolder(options.config)
+            ? absl::StrCat(
+                  ", and ", options.config,
+                  " has no summary.json: the job has not begun, or its "
+                  "processes were killed; see the logs in ",
+                  (fs::path(options.config) / "logs").string())
+            : ": the job does not run there; one that `slackline run` has "
+              "started has its address in the folder of the run, as in "
+              "`slackline status runs/NAME`"));
+  }
+  SL_RETURN_IF_ERROR(asked);
   return job;
 }
 

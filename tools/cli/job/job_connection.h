@@ -23,13 +23,16 @@ bool IsRunFolder(const std::string& config);
 // The config itself, or the one that is in the folder.
 std::string ClusterFileOf(const std::string& config);
 
+// A folder whose run has ended: nobody needs to be asked, the summary is there.
+bool HasEnded(const std::string& config);
+
 // Thread-compatible.
 class JobConnection {
  public:
   // Asks for a first status, so that no other job at the same address is taken
   // for this one. InvalidArgument: the config cannot be used.
-  // FailedPrecondition: the coordinator is another job's. Else as
-  // CoordinatorClient::GetStatus().
+  // FailedPrecondition: HasEnded(), or the coordinator is another job's. Else
+  // as CoordinatorClient::GetStatus().
   static absl::StatusOr<JobConnection> Open(const JobOptions& options);
 
   // Asks for a new status; errors as above, and then the old one stays.

@@ -7,6 +7,7 @@
 #include "tools/cli/job/rebalance_commands.h"
 #include "tools/cli/job/servers_command.h"
 #include "tools/cli/job/status_command.h"
+#include "tools/cli/job/stop_command.h"
 #include "tools/cli/job/top_command.h"
 
 namespace slackline {
@@ -21,12 +22,16 @@ void AddOutputFlags(CLI::App* command, const char* wait_help,
 
 void AddWatchCommands(CLI::App* app, int* exit_code) {
   const auto status = std::make_shared<StatusOptions>();
-  CLI::App* const status_command = app->add_subcommand(
-      "status", "Shows how a running job stands, member by member.");
+  CLI::App* const status_command =
+      app->add_subcommand("status",
+                          "Shows how a running job stands, member by member; "
+                          "of the folder of a run "
+                          "that has ended: how, with its results.");
   AddJobFlags(status_command, &status->job);
   AddTableFlags(status_command, &status->table);
   status_command->add_flag("--json", status->json,
-                           "Everything the coordinator knows, as JSON");
+                           "Everything the coordinator knows, as JSON; of a "
+                           "run that has ended: its summary.json");
   status_command->get_option("--json")->excludes(
       status_command->get_option("--shards"));
   status_command->callback([=] { *exit_code = ShowStatus(*status); });
@@ -48,15 +53,31 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
       ->add_option("--count", top->count,
                    "Ends after so many; default: no such end")
       ->check(CLI::Range(1, 1000000000));
+  top_command->add_flag("--json", top->json,
+                        "As status --json does, each in one line");
+  top_command->get_option("--json")->excludes(
+      top_command->get_option("--shards"));
   top_command->callback([=] { *exit_code = ShowTop(*top); });
 
   const auto stop = std::make_shared<StopOptions>();
   CLI::App* const stop_command = app->add_subcommand(
-      "stop", "Ends a running job now; it counts as failed.");
+      "stop",
+      "Ends a running job early, as at its last step: all workers complete the "
+      "same number of steps, and the model is evaluated and kept. Waits for "
+      "it.");
   AddJobFlags(stop_command, &stop->job);
   stop_command->add_option("--reason", stop->reason,
                            "What logs and status say about it; default: "
                            "stopped by the user");
+  CLI::Option* const at_once = stop_command->add_flag(
+      "--now", stop->at_once,
+      "At once: no model is kept, and the job counts as failed");
+  stop_command
+      ->add_flag("!--no-wait", stop->wait, "Only order it, do not wait for it")
+      ->excludes(at_once);
+  stop_command->add_flag("--json", stop->json,
+                         "What the coordinator says and how it has ended, as "
+                         "JSON");
   stop_command->callback([=] { *exit_code = StopJob(*stop); });
 }
 
@@ -139,6 +160,8 @@ void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
   add_command->add_option("--bin-dir", add->bin_dir,
                           "Folder of slackline_server; default: that of "
                           "slackline itself");
+  add_command->add_flag("--json", add->json,
+                        "Its index, process id and log as JSON");
   add_command->callback([=] { *exit_code = AddServer(*add); });
 }
 
@@ -147,12 +170,13 @@ void AddModeCommands(CLI::App* app, int* exit_code) {
       "mode", "Shows or changes how a running job synchronises.");
   mode_command->require_subcommand(1);
 
-  const auto show = std::make_shared<JobOptions>();
+  const auto show = std::make_shared<ShowModesOptions>();
   CLI::App* const show_command = mode_command->add_subcommand(
       "show",
       "Shows the mode, the phases before and after it, what the policy sees, "
       "and what the last changes have cost.");
-  AddJobFlags(show_command, show.get());
+  AddJobFlags(show_command, &show->job);
+  show_command->add_flag("--json", show->json, "The same as JSON");
   show_command->callback([=] { *exit_code = ShowModes(*show); });
 
   const auto set = std::make_shared<ChangeModeOptions>();
@@ -165,6 +189,9 @@ void AddModeCommands(CLI::App* app, int* exit_code) {
   set_command->add_flag("--wait,!--no-wait", set->wait,
                         "Until the mode has changed, the default; with "
                         "--no-wait only until that is ordered");
+  set_command->add_flag("--json", set->json,
+                        "What the coordinator says and, once it is done, the "
+                        "change, as JSON");
   set_command->callback([=] { *exit_code = ChangeMode(*set); });
 }
 
@@ -184,8 +211,8 @@ void AddJobFlags(CLI::App* command, JobOptions* options) {
 }
 
 void AddTableFlags(CLI::App* command, StatusTableOptions* options) {
-  CLI::Option* const shards = command->add_flag(
-      "--shards", options->shards, "Also the shards with the most load");
+  CLI::Option* const shards =
+      command->add_flag("--shards", options->shards, "Also the busiest shards");
   command
       ->add_option("--top", options->top,
                    "How many shards, and how many moves; default: 20")

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/metrics/server_stats.h"
 #include "common/view/shard_map.h"
 #include "tools/cli/text.h"
 
@@ -26,6 +27,7 @@ std::vector<run::ShardLoad> LoadsByShard(const wire::StatusReply& status,
                                          int shards) {
   std::vector<run::ShardLoad> loads(shards);
   for (const run::ServerStats& server : status.server()) {
+    const double factor = IoFactor(server);
     for (const run::ThreadLoad& thread : server.thread()) {
       for (const run::ShardLoad& load : thread.shard()) {
         // A server may know of a split before this reply's view does.
@@ -35,7 +37,7 @@ std::vector<run::ShardLoad> LoadsByShard(const wire::StatusReply& status,
         sum.set_pulls(sum.pulls() + load.pulls());
         sum.set_bytes_in(sum.bytes_in() + load.bytes_in());
         sum.set_bytes_out(sum.bytes_out() + load.bytes_out());
-        sum.set_busy(sum.busy() + load.busy());
+        sum.set_busy(static_cast<float>(sum.busy() + factor * load.busy()));
       }
     }
   }
@@ -48,21 +50,17 @@ std::vector<run::ShardLoad> LoadsByShard(const wire::StatusReply& status,
 ServerLoad LoadOf(const wire::StatusReply& status,
                   const run::ServerStats& server) {
   double all = 0;
-  for (const run::ServerStats& other : status.server()) {
-    for (const run::ThreadLoad& thread : other.thread()) {
-      all += thread.utilisation();
-    }
-  }
+  for (const run::ServerStats& other : status.server())
+    all += IoFactor(other) * ThreadsBusy(other);
+  const double factor = IoFactor(server);
   ServerLoad load;
   load.known = server.thread_size() > 0;
-  load.busiest = server.io_utilisation();
-  double own = 0;
   for (const run::ThreadLoad& thread : server.thread()) {
-    own += thread.utilisation();
-    load.busiest = std::max(load.busiest, thread.utilisation());
+    load.busiest = std::max(load.busiest, factor * thread.utilisation());
     load.queue_ms = std::max(load.queue_ms, thread.queue_ms());
   }
-  if (all > 0) load.share = own / all;
+  // What decays never quite reaches zero.
+  if (all >= 0.005) load.share = factor * ThreadsBusy(server) / all;
   return load;
 }
 
@@ -76,8 +74,6 @@ std::string ShardsTable(const wire::StatusReply& status, int top) {
   const View& view = **created;
   if (view.shard_count() == 0) return "";
   std::vector<run::ShardLoad> loads = LoadsByShard(status, view.shard_count());
-  double all = 0;
-  for (const run::ShardLoad& load : loads) all += load.busy();
   std::stable_sort(loads.begin(), loads.end(),
                    [](const run::ShardLoad& a, const run::ShardLoad& b) {
                      return a.busy() > b.busy();
@@ -94,7 +90,7 @@ std::string ShardsTable(const wire::StatusReply& status, int top) {
                     RateText(load.pushes()), RateText(load.pulls()),
                     MegabytesText(load.bytes_in()),
                     MegabytesText(load.bytes_out()),
-                    all > 0 ? PercentText(load.busy() / all, 1) : "-"});
+                    PercentText(load.busy(), 1)});
   }
   std::string text = TableText({{"shard"},
                                 {"name", /*left=*/true},
@@ -104,13 +100,13 @@ std::string ShardsTable(const wire::StatusReply& status, int top) {
                                 {"pulls/s"},
                                 {"MB/s in"},
                                 {"MB/s out"},
-                                {"load"}},
+                                {"busy"}},
                                rows);
   if (shown < view.shard_count()) {
     absl::StrAppend(&text, "and ", view.shard_count() - shown,
-                    " shards with less load; --top shows more\n");
+                    " shards that are less busy; --top shows more\n");
   }
-  return text;
+  return absl::StrCat(text, "busy: part of the time of the shard's thread\n");
 }
 
 }  // namespace slackline

@@ -1,5 +1,7 @@
 #include "tools/cli/job/mode_commands.h"
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
@@ -10,6 +12,7 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/job/mode_text.h"
 #include "tools/cli/job/mode_watch.h"
+#include "tools/cli/json.h"
 
 namespace slackline {
 namespace {
@@ -48,26 +51,44 @@ absl::Status Change(const ChangeModeOptions& options) {
   ModeWatch watch(mode.mode(), job.status());
   SL_ASSIGN_OR_RETURN(const std::string text,
                       job.client().SetMode(mode, job.wait_max()));
-  PrintResult(absl::StrCat("job ", job.config().job(), ": ", text, "\n"));
+  if (!options.json)
+    PrintResult(absl::StrCat("job ", job.config().job(), ": ", text, "\n"));
+  const auto print_json = [&] {
+    if (!options.json) return;
+    nlohmann::ordered_json json = {
+        {"job", job.config().job()}, {"text", text}, {"changed", nullptr}};
+    if (watch.record().has_value()) json["changed"] = ToJson(*watch.record());
+    PrintJson(json);
+  };
   // The policy changes the mode when it sees fit.
-  if (!options.wait || mode.has_by_policy()) return absl::OkStatus();
+  if (!options.wait || mode.has_by_policy()) {
+    print_json();
+    return absl::OkStatus();
+  }
   SL_RETURN_IF_ERROR(Await(&job, &watch));
   if (watch.state() == ModeWatch::State::kDropped) {
     return absl::AbortedError(watch.Line());
   }
-  PrintResult(absl::StrCat(watch.record().has_value()
-                               ? ModeChangeText(*watch.record())
-                               : watch.Line(),
-                           "\n"));
+  if (!options.json) {
+    PrintResult(absl::StrCat(watch.record().has_value()
+                                 ? ModeChangeText(*watch.record())
+                                 : watch.Line(),
+                             "\n"));
+  }
+  print_json();
   return absl::OkStatus();
 }
 
 }  // namespace
 
-int ShowModes(const JobOptions& options) {
-  const absl::StatusOr<JobConnection> job = JobConnection::Open(options);
+int ShowModes(const ShowModesOptions& options) {
+  const absl::StatusOr<JobConnection> job = JobConnection::Open(options.job);
   if (!job.ok()) return Fail("mode show", job.status());
-  PrintResult(ModesText(job->status()));
+  if (options.json) {
+    PrintJson(ModesJson(job->status()));
+  } else {
+    PrintResult(ModesText(job->status()));
+  }
   return kExitDone;
 }
 

@@ -8,12 +8,17 @@
 
 namespace slackline {
 
-int ShowModes(const JobOptions& options);
+struct ShowModesOptions {
+  JobOptions job;
+  bool json = false;
+};
+int ShowModes(const ShowModesOptions& options);
 
 struct ChangeModeOptions {
   JobOptions job;
   std::string mode;  // As in ParseMode().
   bool wait = true;  // Until all workers train in it, else until it is ordered.
+  bool json = false;
 };
 int ChangeMode(const ChangeModeOptions& options);
 

@@ -1,18 +1,27 @@
 #include "tools/cli/job/mode_text.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/sync/mode.h"
+#include "tools/cli/json.h"
 #include "tools/cli/text.h"
 
 namespace slackline {
 namespace {
 
 std::string NextText(const wire::View& view) {
-  return ModeText(view.change().mode());
+  return view.change().has_ending() ? "the job's end"
+                                    : ModeText(view.change().mode());
+}
+
+std::string PhaseState(const wire::View& view, int phase) {
+  return phase < view.entered()    ? "over"
+         : phase == view.entered() ? "now"
+                                   : "to come";
 }
 
 // "the workers have completed 480 to 483 of 1170 steps"
@@ -36,9 +45,7 @@ std::string PhasesTable(const wire::View& view) {
   for (int i = 0; i < view.phase_size(); ++i) {
     const wire::Phase& phase = view.phase(i);
     rows.push_back({absl::StrCat(phase.from()), ModeText(phase.mode()),
-                    i < view.entered()    ? "over"
-                    : i == view.entered() ? "now"
-                                          : "to come"});
+                    PhaseState(view, i)});
   }
   if (view.has_change()) {
     rows.push_back({"?", NextText(view), "the workers settle its clock"});
@@ -66,6 +73,8 @@ std::string ModeOutlook(const wire::StatusReply& status) {
     const wire::Phase& next = view.phase(view.entered() + 1);
     absl::StrAppend(&text, ", ", ModeText(next.mode()), " from clock ",
                     next.from());
+  } else if (view.change().has_ending()) {
+    absl::StrAppend(&text, ", ending early");
   } else if (view.has_change()) {
     absl::StrAppend(&text, ", changing to ", NextText(view));
   }
@@ -113,6 +122,28 @@ std::string ModeChangesTable(const wire::StatusReply& status, int max) {
                     {.title = "moved"},
                     {.title = "reason", .left = true}},
                    rows);
+}
+
+nlohmann::ordered_json ModesJson(const wire::StatusReply& status) {
+  const wire::View& view = status.view();
+  nlohmann::ordered_json phases = nlohmann::ordered_json::array();
+  for (int i = 0; i < view.phase_size(); ++i) {
+    phases.push_back({{"from_clock", view.phase(i).from()},
+                      {"mode", ModeText(view.phase(i).mode())},
+                      {"state", PhaseState(view, i)}});
+  }
+  nlohmann::ordered_json changed = nlohmann::ordered_json::array();
+  for (const run::ModeRecord& record : status.mode_changed())
+    changed.push_back(ToJson(record));
+  nlohmann::ordered_json json = {{"job", view.job()},
+                                 {"mode", ModeName(view)},
+                                 {"policy", status.mode_policy()},
+                                 {"phases", std::move(phases)},
+                                 {"changing_to", nullptr},
+                                 {"steps_total", view.steps_total()},
+                                 {"changed", std::move(changed)}};
+  if (view.has_change()) json["changing_to"] = NextText(view);
+  return json;
 }
 
 std::string ModesText(const wire::StatusReply& status) {

@@ -1,6 +1,7 @@
 // The modes of a running job, for people: docs/modes.md.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "proto/control.pb.h"
@@ -22,6 +23,9 @@ std::string ModeChangeText(const run::ModeRecord& record);
 
 // A line for each change that is done, at most the last `max`. Empty without.
 std::string ModeChangesTable(const wire::StatusReply& status, int max);
+
+// For programs: docs/commands.md.
+nlohmann::ordered_json ModesJson(const wire::StatusReply& status);
 
 // All phases, the change that is open, what the policy says, and the changes
 // that are done.

@@ -26,7 +26,7 @@ std::vector<std::string> PlannedCells(const run::PlannedMove& move) {
 
 std::vector<Column> PlannedColumns(const std::string& last) {
   return {{"shard"}, {"name", /*left=*/true}, {"from"}, {"to"}, {"size"},
-          {"load"},  {last, /*left=*/true}};
+          {"busy"},  {last, /*left=*/true}};
 }
 
 // "81 %, 1.62 times the mean"

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/metrics/histogram.h"
+#include "common/some_names.h"
 #include "tools/cli/job/mode_text.h"
 #include "tools/cli/text.h"
 
@@ -135,14 +136,17 @@ std::vector<std::string> Progress::MainFigures() const {
   if (!mode.empty()) figures.push_back(mode);
   if (view.state() == wire::FORMING) {
     const int missing = status_.missing_size();
-    figures.push_back(
-        missing == 0 ? "starting"
-                     : absl::StrCat("waiting for ",
-                                    absl::StrJoin(status_.missing(), ", ")));
+    figures.push_back(missing == 0
+                          ? "starting"
+                          : absl::StrCat("waiting for ",
+                                         SomeNames({status_.missing().begin(),
+                                                    status_.missing().end()})));
     return figures;
   }
   const int64_t step = SlowestClock();
-  const int64_t total = view.steps_total();
+  // Of a job that is ended early, where it ends.
+  const int64_t total =
+      view.end_clock() > 0 ? view.end_clock() : view.steps_total();
   if (total > 0) {
     figures.push_back(absl::StrCat(
         "step ", step, "/", total, " ",
@@ -219,7 +223,7 @@ std::vector<std::string> Progress::Block(int width) const {
             [](const run::WorkerStats* a, const run::WorkerStats* b) {
               return a->rank() < b->rank();
             });
-  std::string clocks = "clocks";
+  std::string clocks = "clocks as last heard";
   for (const run::WorkerStats* worker : workers) {
     absl::StrAppend(&clocks, kBetween, worker->rank(), ":");
     if (worker->done()) {

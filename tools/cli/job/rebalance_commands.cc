@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -17,7 +18,7 @@
 #include "tools/cli/job/move_watch.h"
 #include "tools/cli/job/plan_tables.h"
 #include "tools/cli/job/shard_selection.h"
-#include "tools/cli/job/status_table.h"
+#include "tools/cli/json.h"
 
 namespace slackline {
 namespace {
@@ -57,14 +58,23 @@ absl::Status Await(JobConnection* job, MoveWatch* watch,
   }
 }
 
+// What was planned, what of it is done, and sentences on what will not be.
+nlohmann::ordered_json PlanJson(const run::Plan& plan,
+                                const std::vector<run::MoveRecord>& moved,
+                                const std::vector<std::string>& abandoned) {
+  nlohmann::ordered_json json = {{"plan", ToJson(plan)},
+                                 {"moved", nlohmann::ordered_json::array()},
+                                 {"abandoned", abandoned}};
+  for (const run::MoveRecord& record : moved)
+    json["moved"].push_back(ToJson(record));
+  return json;
+}
+
 // What the plan has come to; Aborted if some of it was not done.
 absl::Status Report(const MoveOutputOptions& output, const run::Plan& plan,
                     const MoveWatch& watch) {
   if (output.json) {
-    wire::StatusReply result;
-    *result.mutable_plan() = plan;
-    result.mutable_moved()->Add(watch.moved().begin(), watch.moved().end());
-    PrintResult(StatusJson(result));
+    PrintJson(PlanJson(plan, watch.moved(), watch.Abandoned()));
   } else if (plan.move_size() > 0) {
     if (!watch.moved().empty()) {
       PrintResult(absl::StrCat("\n", MovesTable(watch.moved())));
@@ -89,11 +99,7 @@ absl::Status Follow(const MoveOutputOptions& output, JobConnection* job,
   MoveWatch watch(plan, job->status());
   const bool anything = plan.move_size() > 0 || server >= 0;
   if (!output.wait || !anything) {
-    if (output.json) {
-      wire::StatusReply result;
-      *result.mutable_plan() = plan;
-      PrintResult(StatusJson(result));
-    }
+    if (output.json) PrintJson(PlanJson(plan, {}, {}));
     return absl::OkStatus();
   }
   SL_RETURN_IF_ERROR(Await(job, &watch, [&] {

@@ -12,7 +12,7 @@ namespace slackline {
 // What they have in common.
 struct MoveOutputOptions {
   bool wait = true;   // Until the moves are done, else until they are ordered.
-  bool json = false;  // A StatusReply with only `plan` and `moved`.
+  bool json = false;  // One object with `plan` and `moved`.
 };
 
 struct RebalanceOptions {

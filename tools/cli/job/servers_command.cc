@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "tools/cli/command_output.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/installed.h"
+#include "tools/cli/json.h"
 #include "tools/cli/process.h"
 #include "tools/cli/run/logs.h"
 
@@ -138,6 +140,13 @@ absl::Status Add(const AddServerOptions& options) {
                                            .detached = true}));
   SL_RETURN_IF_ERROR(AwaitMember(&job, index, log, &child));
   child.Release();
+  if (options.json) {
+    PrintJson({{"job", job.config().job()},
+               {"server", index},
+               {"pid", child.pid()},
+               {"log", log}});
+    return absl::OkStatus();
+  }
   PrintResult(
       absl::StrCat("server ", index, " (pid ", child.pid(), ") is in job ",
                    job.config().job(), "; log: ", log, "\n",

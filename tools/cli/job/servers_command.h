@@ -14,6 +14,7 @@ struct AddServerOptions {
       host;  // Under which workers reach it; empty: the server's own choice.
   int threads = 0;  // Shard threads; 0: the server's own choice.
   std::string log;  // Empty: in the folder of the run, or the present one.
+  bool json = false;
 };
 // Starts the server on this machine and waits until the coordinator lists it.
 // It then lives on without this program and ends with the job. Returns the

@@ -1,28 +1,48 @@
 #include "tools/cli/job/status_command.h"
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/json.h"
+#include "tools/cli/run/summary_table.h"
 
 namespace slackline {
+namespace {
 
-int ShowStatus(const StatusOptions& options) {
-  const absl::StatusOr<JobConnection> job = JobConnection::Open(options.job);
-  if (!job.ok()) return Fail("status", job.status());
-  PrintResult(options.json ? StatusJson(job->status())
-                           : StatusTable(job->status(), options.table));
-  return kExitDone;
+absl::Status Show(const StatusOptions& options) {
+  const std::string& config = options.job.config;
+  if (HasEnded(config)) return ShowEnd(config, options.json);
+  SL_ASSIGN_OR_RETURN(const JobConnection job,
+                      JobConnection::Open(options.job));
+  const ConfiguredMembers configured = MembersOf(job.config());
+  if (options.json) {
+    PrintJson(StatusJson(job.status(), configured));
+  } else {
+    PrintResult(StatusTable(job.status(), configured, options.table));
+  }
+  return absl::OkStatus();
 }
 
-int StopJob(const StopOptions& options) {
-  absl::StatusOr<JobConnection> job = JobConnection::Open(options.job);
-  if (!job.ok()) return Fail("stop", job.status());
-  const absl::Status stopped =
-      job->client().Stop(options.reason, job->wait_max());
-  if (!stopped.ok()) return Fail("stop", stopped);
-  PrintResult(absl::StrCat("job ", job->config().job(),
-                           " stops: ", options.reason, "\n"));
-  return kExitDone;
+}  // namespace
+
+absl::Status ShowEnd(const std::string& folder, bool json, bool in_a_line) {
+  if (json) {
+    SL_ASSIGN_OR_RETURN(const nlohmann::ordered_json run, ReadRunJson(folder));
+    in_a_line ? PrintJsonLine(run) : PrintJson(run);
+    return absl::OkStatus();
+  }
+  SL_ASSIGN_OR_RETURN(const RunResult run, ReadRunResult(folder));
+  PrintResult(absl::StrCat("job ", run.summary.job(), " has ended: ",
+                           EndText(run.summary), "\n\n", SummaryTable({run})));
+  return absl::OkStatus();
+}
+
+int ShowStatus(const StatusOptions& options) {
+  const absl::Status shown = Show(options);
+  return shown.ok() ? kExitDone : Fail("status", shown);
 }
 
 }  // namespace slackline

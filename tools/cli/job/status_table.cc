@@ -1,25 +1,136 @@
 #include "tools/cli/job/status_table.h"
 
 #include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "common/config/cluster_config.h"
 #include "common/metrics/histogram.h"
-#include "common/status.h"
-#include "google/protobuf/util/json_util.h"
+#include "common/some_names.h"
 #include "tools/cli/job/load_tables.h"
 #include "tools/cli/job/mode_text.h"
 #include "tools/cli/job/plan_tables.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/json.h"
 #include "tools/cli/text.h"
 
 namespace slackline {
 namespace {
 
+// A line of a table: of a member that is there, or has been.
+template <typename Stats>
+struct Line {
+  int index = 0;
+  std::string host;
+  const Stats* stats = nullptr;  // nullptr: it is not there.
+};
+using WorkerLine = Line<run::WorkerStats>;
+using ServerLine = Line<run::ServerStats>;
+
+// By index; `hosts` and `stats` have them in any order.
+template <typename Stats>
+std::vector<Line<Stats>> LinesOf(const std::map<int, std::string>& hosts,
+                                 const std::map<int, const Stats*>& stats) {
+  std::map<int, Line<Stats>> lines;
+  for (const auto& [index, host] : hosts)
+    lines[index] = {.index = index, .host = host};
+  for (const auto& [index, of_member] : stats) {
+    lines[index].index = index;
+    lines[index].stats = of_member;
+  }
+  std::vector<Line<Stats>> sorted;
+  for (const auto& [index, line] : lines) sorted.push_back(line);
+  return sorted;
+}
+
+std::map<int, std::string> HostsOf(const std::vector<std::string>& configured) {
+  std::map<int, std::string> hosts;
+  for (const std::string& host : configured)
+    hosts[static_cast<int>(hosts.size())] = host;
+  return hosts;
+}
+
+// "10.0.0.7" of "tcp://10.0.0.7:4711"; empty if it is of another form.
+std::string HostOf(const std::string& endpoint) {
+  const size_t begin = endpoint.find("//");
+  const size_t end = endpoint.rfind(':');
+  if (begin == std::string::npos || end < begin + 2) return "";
+  return endpoint.substr(begin + 2, end - begin - 2);
+}
+
+std::vector<WorkerLine> WorkersOf(const wire::StatusReply& status,
+                                  const ConfiguredMembers& configured) {
+  std::map<int, std::string> hosts = HostsOf(configured.workers);
+  for (const wire::WorkerMember& worker : status.view().worker()) {
+    if (!worker.host().empty()) hosts[worker.rank()] = worker.host();
+  }
+  std::map<int, const run::WorkerStats*> stats;
+  for (const run::WorkerStats& worker : status.worker())
+    stats[worker.rank()] = &worker;
+  return LinesOf(hosts, stats);
+}
+
+std::vector<ServerLine> ServersOf(const wire::StatusReply& status,
+                                  const ConfiguredMembers& configured) {
+  std::map<int, std::string> hosts = HostsOf(configured.servers);
+  for (const wire::ServerMember& server : status.view().server()) {
+    const std::string host =
+        server.thread_size() > 0 ? HostOf(server.thread(0).tcp()) : "";
+    // One that was added is not in the config.
+    if (!host.empty() && hosts.count(server.index()) == 0)
+      hosts[server.index()] = host;
+  }
+  std::map<int, const run::ServerStats*> stats;
+  for (const run::ServerStats& server : status.server())
+    stats[server.index()] = &server;
+  return LinesOf(hosts, stats);
+}
+
+// Who does not need to be told where it is.
+bool AllHere(const std::vector<WorkerLine>& workers,
+             const std::vector<ServerLine>& servers) {
+  const auto here = [](const auto& line) {
+    return line.host.empty() || IsLoopback(line.host);
+  };
+  return std::all_of(workers.begin(), workers.end(), here) &&
+         std::all_of(servers.begin(), servers.end(), here);
+}
+
+// Why a member of the config is not there.
+std::string AbsenceText(const wire::View& view) {
+  return view.state() == wire::FORMING ? "missing" : "gone";
+}
+
+template <typename Stats>
+std::vector<std::string> AbsentNames(const std::string& role,
+                                     const std::vector<Line<Stats>>& lines) {
+  std::vector<std::string> names;
+  for (const Line<Stats>& line : lines) {
+    if (line.stats == nullptr)
+      names.push_back(absl::StrCat(role, " ", line.index));
+  }
+  return names;
+}
+
+// "2 servers", "1 of 2 servers (server 1: gone)"
+template <typename Stats>
+std::string PresenceText(const wire::View& view, const std::string& role,
+                         const std::vector<Line<Stats>>& lines) {
+  const std::vector<std::string> absent = AbsentNames(role, lines);
+  const size_t there = lines.size() - absent.size();
+  const std::string roles = absl::StrCat(role, lines.size() == 1 ? "" : "s");
+  if (absent.empty()) return absl::StrCat(there, " ", roles);
+  return absl::StrCat(there, " of ", lines.size(), " ", roles, " (",
+                      SomeNames(absent), ": ", AbsenceText(view), ")");
+}
+
 std::string HeardText(int64_t heard_ms_ago) {
-  return absl::StrCat(heard_ms_ago, " ms ago");
+  return absl::StrFormat("%.1f s ago",
+                         static_cast<double>(heard_ms_ago) / 1000);
 }
 
 // "computing step 17", and since when if that is long.
@@ -33,22 +144,62 @@ std::string DoingText(const run::WorkerStats& worker) {
                             " s");
 }
 
-std::string WorkersText(const wire::StatusReply& status) {
-  std::vector<run::WorkerStats> workers(status.worker().begin(),
-                                        status.worker().end());
-  std::sort(workers.begin(), workers.end(),
-            [](const run::WorkerStats& a, const run::WorkerStats& b) {
-              return a.rank() < b.rank();
-            });
+std::string PercentilesText(const run::Histogram& histogram) {
+  return absl::StrCat(HistogramPercentile(histogram, 0.5), "/",
+                      HistogramPercentile(histogram, 0.99), "/",
+                      histogram.max());
+}
+
+// Without the lines of absent members where these are many: the headline says
+// how many they are.
+template <typename Stats>
+std::vector<Line<Stats>> LinesShown(const std::string& role,
+                                    std::vector<Line<Stats>> lines) {
+  constexpr size_t kAbsentMax = 20;
+  if (AbsentNames(role, lines).size() > kAbsentMax)
+    std::erase_if(lines, [](const auto& line) { return !line.stats; });
+  return lines;
+}
+
+// The cells of a member that is not there: `beside`, no pid, its state, and
+// nothing in the rest of `columns`.
+std::vector<std::string> AbsentCells(std::vector<std::string> beside,
+                                     const wire::View& view, size_t columns) {
+  beside.insert(beside.end(), {"", AbsenceText(view)});
+  beside.resize(columns);
+  return beside;
+}
+
+std::string WorkersText(const wire::StatusReply& status,
+                        const std::vector<WorkerLine>& lines, bool with_hosts) {
+  std::vector<Column> columns = {{"worker"}};
+  if (with_hosts) columns.push_back({"host", /*left=*/true});
+  columns.insert(columns.end(), {{"pid"},
+                                 {"state", /*left=*/true},
+                                 {"heard"},
+                                 {"clock"},
+                                 {"loss"},
+                                 {"examples/s"},
+                                 {"waiting"},
+                                 {"pushed"},
+                                 {"pulled"},
+                                 {"retries"},
+                                 {"doing", /*left=*/true}});
   std::vector<std::vector<std::string>> rows;
-  for (const run::WorkerStats& worker : workers) {
+  for (const WorkerLine& line : LinesShown("worker", lines)) {
+    std::vector<std::string> cells = {absl::StrCat(line.index)};
+    if (with_hosts) cells.push_back(line.host);
+    if (line.stats == nullptr) {
+      rows.push_back(
+          AbsentCells(std::move(cells), status.view(), columns.size()));
+      continue;
+    }
+    const run::WorkerStats& worker = *line.stats;
     const double seconds = worker.compute_seconds() + worker.wait_seconds();
     const double examples = static_cast<double>(worker.examples());
-    rows.push_back(
-        {absl::StrCat(worker.rank()), absl::StrCat(worker.pid()),
-         !worker.alive() ? "lost"
-         : worker.done() ? "done"
-                         : "alive",
+    cells.insert(
+        cells.end(),
+        {absl::StrCat(worker.pid()), worker.done() ? "done" : "alive",
          HeardText(worker.heard_ms_ago()), absl::StrCat(worker.clock()),
          absl::StrFormat("%.4f", worker.train_loss()),
          seconds > 0 ? CountText(examples / seconds) : "-",
@@ -56,20 +207,9 @@ std::string WorkersText(const wire::StatusReply& status) {
          BytesText(static_cast<double>(worker.bytes_pushed())),
          BytesText(static_cast<double>(worker.bytes_pulled())),
          absl::StrCat(worker.retries()), DoingText(worker)});
+    rows.push_back(std::move(cells));
   }
-  return TableText({{"worker"},
-                    {"pid"},
-                    {"state", /*left=*/true},
-                    {"heard"},
-                    {"clock"},
-                    {"loss"},
-                    {"examples/s"},
-                    {"waiting"},
-                    {"pushed"},
-                    {"pulled"},
-                    {"retries"},
-                    {"doing", /*left=*/true}},
-                   rows);
+  return TableText(columns, rows);
 }
 
 bool IsDraining(const wire::View& view, int server) {
@@ -79,22 +219,39 @@ bool IsDraining(const wire::View& view, int server) {
                      });
 }
 
-std::string ServersText(const wire::StatusReply& status) {
-  std::vector<run::ServerStats> servers(status.server().begin(),
-                                        status.server().end());
-  std::sort(servers.begin(), servers.end(),
-            [](const run::ServerStats& a, const run::ServerStats& b) {
-              return a.index() < b.index();
-            });
+std::string ServersText(const wire::StatusReply& status,
+                        const std::vector<ServerLine>& lines, bool with_hosts) {
+  std::vector<Column> columns = {{"server"}};
+  if (with_hosts) columns.push_back({"host", /*left=*/true});
+  columns.insert(columns.end(), {{"pid"},
+                                 {"state", /*left=*/true},
+                                 {"heard"},
+                                 {"shards"},
+                                 {"busy"},
+                                 {"share"},
+                                 {"queue"},
+                                 {"pushes"},
+                                 {"pulls"},
+                                 {"parked"},
+                                 {"staleness"},
+                                 {"in"},
+                                 {"out"},
+                                 {"malformed"}});
   std::vector<std::vector<std::string>> rows;
-  for (const run::ServerStats& server : servers) {
-    const run::Histogram& staleness = server.missed_clocks();
+  for (const ServerLine& line : LinesShown("server", lines)) {
+    std::vector<std::string> cells = {absl::StrCat(line.index)};
+    if (with_hosts) cells.push_back(line.host);
+    if (line.stats == nullptr) {
+      rows.push_back(
+          AbsentCells(std::move(cells), status.view(), columns.size()));
+      continue;
+    }
+    const run::ServerStats& server = *line.stats;
     const ServerLoad load = LoadOf(status, server);
-    rows.push_back(
-        {absl::StrCat(server.index()), absl::StrCat(server.pid()),
-         !server.alive()                             ? "lost"
-         : IsDraining(status.view(), server.index()) ? "draining"
-                                                     : "alive",
+    cells.insert(
+        cells.end(),
+        {absl::StrCat(server.pid()),
+         IsDraining(status.view(), line.index) ? "draining" : "alive",
          HeardText(server.heard_ms_ago()), absl::StrCat(server.shards()),
          load.known ? PercentText(load.busiest, 0) : "-",
          load.known ? PercentText(load.share, 0) : "-",
@@ -102,29 +259,31 @@ std::string ServersText(const wire::StatusReply& status) {
          CountText(static_cast<double>(server.pushes())),
          CountText(static_cast<double>(server.pulls())),
          absl::StrCat(server.pulls_parked()),
-         absl::StrCat(HistogramPercentile(staleness, 0.5), "/",
-                      HistogramPercentile(staleness, 0.99), "/",
-                      staleness.max()),
+         PercentilesText(server.missed_clocks()),
          BytesText(static_cast<double>(server.bytes_in())),
          BytesText(static_cast<double>(server.bytes_out())),
          absl::StrCat(server.malformed())});
+    rows.push_back(std::move(cells));
   }
-  return TableText({{"server"},
-                    {"pid"},
-                    {"state", /*left=*/true},
-                    {"heard"},
-                    {"shards"},
-                    {"busy"},
-                    {"load"},
-                    {"queue"},
-                    {"pushes"},
-                    {"pulls"},
-                    {"parked"},
-                    {"staleness"},
-                    {"in"},
-                    {"out"},
-                    {"malformed"}},
-                   rows);
+  return TableText(columns, rows);
+}
+
+// How far apart the workers are. Their clocks are those of their last
+// heartbeats, of different moments: the difference of two of them says little.
+// What the servers have measured when they answered does.
+std::string ClocksText(const wire::StatusReply& status) {
+  std::string text =
+      "clock: as of when the worker was heard, so two clocks are not of one "
+      "moment\n";
+  run::Histogram lead;
+  for (const run::ServerStats& server : status.server())
+    MergeHistogram(server.lead(), &lead);
+  if (lead.bin_size() > 0) {
+    absl::StrAppend(&text,
+                    "lead over the slowest when servers answered: p50/p99/max ",
+                    PercentilesText(lead), " clocks\n");
+  }
+  return text;
 }
 
 // The last `max` moves that are done.
@@ -135,9 +294,22 @@ std::string LastMovesText(const wire::StatusReply& status, int max) {
 
 }  // namespace
 
+ConfiguredMembers MembersOf(const config::ClusterConfig& config) {
+  ConfiguredMembers members;
+  for (const ServerProcess& server : ServerProcesses(config))
+    members.servers.push_back(server.host);
+  for (const WorkerProcess& worker : WorkerProcesses(config))
+    members.workers.push_back(worker.host);
+  return members;
+}
+
 std::string StatusTable(const wire::StatusReply& status,
+                        const ConfiguredMembers& configured,
                         const StatusTableOptions& options) {
   const wire::View& view = status.view();
+  const std::vector<WorkerLine> workers = WorkersOf(status, configured);
+  const std::vector<ServerLine> servers = ServersOf(status, configured);
+  const bool with_hosts = !AllHere(workers, servers);
   Progress progress;
   progress.Update(status, absl::UnixEpoch());
   std::string text =
@@ -146,10 +318,8 @@ std::string StatusTable(const wire::StatusReply& status,
   if (!view.end().reason().empty()) {
     absl::StrAppend(&text, "reason: ", view.end().reason(), "\n");
   }
-  if (status.missing_size() > 0) {
-    absl::StrAppend(&text, "missing: ", absl::StrJoin(status.missing(), ", "),
-                    "\n");
-  }
+  absl::StrAppend(&text, "members: ", PresenceText(view, "server", servers),
+                  ", ", PresenceText(view, "worker", workers), "\n");
   for (const std::string& sentence : status.held_up()) {
     absl::StrAppend(&text, "held up: ", sentence, "\n");
   }
@@ -159,10 +329,13 @@ std::string StatusTable(const wire::StatusReply& status,
   for (const std::string& evaluation : progress.TakeEvaluations()) {
     absl::StrAppend(&text, "last evaluation: ", evaluation, "\n");
   }
-  absl::StrAppend(&text, "\n", WorkersText(status), "\n", ServersText(status),
-                  "busy: the server's busiest thread; load: the server's "
-                  "share of all work; queue: the longest mean wait at a "
-                  "thread\n");
+  absl::StrAppend(&text, "\n", WorkersText(status, workers, with_hosts),
+                  ClocksText(status), "\n",
+                  ServersText(status, servers, with_hosts),
+                  "busy: part of the time, of the server's busiest shard "
+                  "thread; share: of the busy time of all servers\n"
+                  "queue: the longest mean wait at a thread; staleness: "
+                  "p50/p99/max of the clocks that a gradient missed\n");
   const std::string pending = PendingMovesText(status.plan(), options.top);
   if (!pending.empty()) absl::StrAppend(&text, "\nmoves to come:\n", pending);
   if (status.moved_size() > 0) {
@@ -180,15 +353,16 @@ std::string StatusTable(const wire::StatusReply& status,
   return text;
 }
 
-std::string StatusJson(const wire::StatusReply& status) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  const auto printed =
-      google::protobuf::util::MessageToJsonString(status, &text, options);
-  SL_CHECK(printed.ok(), "a message in memory prints");
-  return text;
+nlohmann::ordered_json StatusJson(const wire::StatusReply& status,
+                                  const ConfiguredMembers& configured) {
+  nlohmann::ordered_json json = ToJson(status);
+  std::vector<std::string> gone =
+      AbsentNames("server", ServersOf(status, configured));
+  const std::vector<std::string> workers =
+      AbsentNames("worker", WorkersOf(status, configured));
+  gone.insert(gone.end(), workers.begin(), workers.end());
+  json["gone"] = gone;
+  return json;
 }
 
 }  // namespace slackline

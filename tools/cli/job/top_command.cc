@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@
 #include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/exit_code.h"
-#include "tools/cli/run/summary_table.h"
+#include "tools/cli/job/status_command.h"
+#include "tools/cli/json.h"
 #include "tools/cli/signals.h"
 #include "tools/cli/text.h"
 
@@ -41,51 +43,59 @@ std::string FitToScreen(const std::string& text) {
   return fitting;
 }
 
-bool HasEnded(const JobConnection& job) {
+bool IsOver(const JobConnection& job) {
   const wire::JobState state = job.status().view().state();
   return state == wire::FINISHED || state == wire::FAILED;
 }
 
-// A coordinator that is gone leaves the summary, if the job has finished.
-std::string GoneText(const TopOptions& options, const JobConnection& job) {
-  const std::string name = absl::StrCat("job ", job.config().job());
-  if (IsRunFolder(options.job.config) &&
-      ReadRunResult(options.job.config).ok()) {
-    return absl::StrCat(name, " has ended: finished");
-  }
-  return absl::StrCat(name,
-                      " has ended: its coordinator no longer answers; the log "
-                      "of server 0 says why");
+void Say(const TopOptions& options, const JobConnection& job,
+         const std::string& end) {
+  if (options.json) return;  // The last status, or the summary, has it.
+  PrintResult(
+      absl::StrCat("job ", job.config().job(), " has ended: ", end, "\n"));
+}
+
+// A coordinator that is gone leaves the summary.
+absl::Status OnGone(const TopOptions& options, const JobConnection& job) {
+  const std::string& config = options.job.config;
+  if (HasEnded(config)) return ShowEnd(config, options.json, true);
+  Say(options, job,
+      "its coordinator no longer answers; the log of server 0 says why");
+  return absl::OkStatus();
 }
 
 absl::Status Watch(const TopOptions& options) {
+  if (HasEnded(options.job.config))
+    return ShowEnd(options.job.config, options.json, true);
   // Before the connection, whose threads must not take the signals.
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
                       SignalWatch::Create());
   SL_ASSIGN_OR_RETURN(JobConnection job, JobConnection::Open(options.job));
+  const ConfiguredMembers configured = MembersOf(job.config());
   const bool terminal = isatty(STDOUT_FILENO) == 1;
   for (int shown = 0;;) {
-    const std::string text = StatusTable(job.status(), options.table);
-    PrintResult(terminal ? absl::StrCat(kClearAndHome, FitToScreen(text))
-                         : absl::StrCat(shown == 0 ? "" : "\n", text));
+    if (options.json) {
+      PrintJsonLine(StatusJson(job.status(), configured));
+    } else {
+      const std::string text =
+          StatusTable(job.status(), configured, options.table);
+      PrintResult(terminal ? absl::StrCat(kClearAndHome, FitToScreen(text))
+                           : absl::StrCat(shown == 0 ? "" : "\n", text));
+    }
     ++shown;
-    if (HasEnded(job)) {
-      PrintResult(absl::StrCat("job ", job.config().job(), " has ended: ",
-                               EndText(job.status().view()), "\n"));
+    if (IsOver(job)) {
+      Say(options, job, EndText(job.status().view()));
       return absl::OkStatus();
     }
     if (shown == options.count) return absl::OkStatus();
     const absl::Time next = TimeSource().Now() + options.interval;
     do {
-      if (signals->Wait(next - TimeSource().Now()) > 0) {
-        if (terminal) PrintResult("\n");
+      if (signals->Wait(next - TimeSource().Now()).all() > 0) {
+        if (terminal && !options.json) PrintResult("\n");
         return absl::OkStatus();
       }
     } while (TimeSource().Now() < next);
-    if (!job.Refresh().ok()) {
-      PrintResult(absl::StrCat(GoneText(options, job), "\n"));
-      return absl::OkStatus();
-    }
+    if (!job.Refresh().ok()) return OnGone(options, job);
   }
 }
 

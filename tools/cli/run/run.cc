@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -19,11 +20,13 @@
 #include "common/io/atomic_file.h"
 #include "common/status.h"
 #include "job/job_config.h"
+#include "server/coordinator/run_files.h"
 #include "tools/cli/data/find_data.h"
 #include "tools/cli/display.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/run/capacity.h"
 #include "tools/cli/run/local_cluster.h"
 #include "tools/cli/run/local_hosts.h"
 #include "tools/cli/run/logs.h"
@@ -151,8 +154,11 @@ class RunningJob {
   // if the connection to it breaks for good.
   absl::Status Await() {
     while (!supervisor_.Over()) {
-      const int interrupts = signals_->Wait(kWaitMax);
-      for (int i = 0; i < interrupts; ++i) OnInterrupt();
+      const SignalWatch::Requests requests = signals_->Wait(kWaitMax);
+      for (int i = 0; i < requests.interrupts; ++i)
+        Say(supervisor_.OnInterrupt(SteadyNow()));
+      for (int i = 0; i < requests.terminations; ++i)
+        Say(supervisor_.OnTermination(SteadyNow()));
       for (const MemberExit& exit : cluster_.Reap()) {
         supervisor_.OnExit(exit, SteadyNow());
       }
@@ -166,12 +172,8 @@ class RunningJob {
   }
 
  private:
-  void OnInterrupt() {
-    ++interrupts_;
-    display_->Print(interrupts_ == 1
-                        ? "interrupted: stopping the job; once more to kill it"
-                        : "interrupted again: killing all processes");
-    supervisor_.OnInterrupt(SteadyNow());
+  void Say(const std::string& text) {
+    if (!text.empty()) display_->Print(text);
   }
 
   absl::Status PollStatus() {
@@ -186,6 +188,10 @@ class RunningJob {
     while (true) {
       SL_ASSIGN_OR_RETURN(const std::optional<wire::StatusReply> status,
                           client_->Receive());
+      if (const std::string refused = client_->TakeFinishRefused();
+          !refused.empty()) {
+        Say(supervisor_.OnFinishRefused(refused, SteadyNow()));
+      }
       if (!status.has_value()) return absl::OkStatus();
       state_ = status->view().state();
       supervisor_.OnStatus(*status, now);
@@ -206,6 +212,10 @@ class RunningJob {
                                          " again; it joins when the lease of "
                                          "the old one has run out")
                           : std::string(started.message()));
+    }
+    if (!effects.finish_reason.empty()) {
+      const absl::Status sent = client_->AskFinish(effects.finish_reason);
+      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
     }
     if (!effects.stop_reason.empty()) {
       const absl::Status sent = client_->AskStop(effects.stop_reason);
@@ -258,11 +268,30 @@ class RunningJob {
   Progress progress_;
   bool known_ = false;  // A status has come.
   wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
-  int interrupts_ = 0;
   absl::Time asked_ = absl::InfinitePast();
   absl::Time next_ask_ = absl::InfinitePast();
   absl::Time next_line_;
 };
+
+// Server 0 writes the summary of a run; if it has died, nobody has. Then there
+// is one at least of how the job has ended.
+absl::Status WriteSummaryIfNone(const std::string& folder,
+                                const config::ClusterConfig& config,
+                                const absl::Status& why) {
+  if (std::filesystem::exists(folder + "/summary.json"))
+    return absl::OkStatus();
+  run::Summary summary;
+  summary.set_job(config.job());
+  summary.set_state(wire::JobState_Name(wire::FAILED));
+  summary.set_cause(wire::JobEnd::Cause_Name(wire::JobEnd::SERVER_LOST));
+  summary.set_reason(std::string(why.message()));
+  summary.add_about("server 0");
+  summary.set_mode(ModeText(config));
+  summary.set_seed(config.train().seed());
+  summary.set_workers(static_cast<int32_t>(WorkerProcesses(config).size()));
+  summary.set_servers(static_cast<int32_t>(ServerProcesses(config).size()));
+  return WriteSummaryFile(folder, summary);
+}
 
 // Everything after the checks of what the user asked for. The result goes to
 // stdout.
@@ -282,6 +311,11 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
   }
   SL_ASSIGN_OR_RETURN(const std::string data_dir,
                       FindData(config, options.data_dir, display));
+  const Demand demand = DemandOf(config, data_dir);
+  const Capacity here = CapacityHere();
+  if (options.check_memory) SL_RETURN_IF_ERROR(CheckMemory(demand, here));
+  if (const std::string warning = CoresWarning(demand, here); !warning.empty())
+    display->Print(warning);
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       MakeOutFolder(
@@ -324,8 +358,15 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
                       CoordinatorClient::Connect(endpoint));
   RunningJob job(options, config, std::move(cluster), client.get(),
                  signals.get(), display);
-  SL_RETURN_IF_ERROR(Annotate(
-      job.Await(), absl::StrCat("the job failed (logs: ", out_dir, "/logs)")));
+  if (const absl::Status ended = job.Await(); !ended.ok()) {
+    SL_RETURN_IF_ERROR(WriteSummaryIfNone(out_dir, config, ended));
+    // A job may begin and end between two looks at it; the summary knows.
+    const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
+    const bool says_why = result.ok() && !result->summary.reason().empty();
+    return Annotate(
+        says_why ? absl::AbortedError(result->summary.reason()) : ended,
+        absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
+  }
   SL_ASSIGN_OR_RETURN(const RunResult result, ReadRunResult(out_dir));
   const std::string table = SummaryTable({result});
   std::fwrite(table.data(), 1, table.size(), stdout);

@@ -13,6 +13,7 @@ struct RunOptions {
   std::string data_dir;     // Empty: see LocateData().
   std::string out_dir;      // Empty: runs/JOB-MODE-TIME.
   std::string bin_dir;      // Of slackline_server and slackline_worker.
+  bool check_memory = true;  // Whether it holds the job, before the start.
   int restart_workers = 0;  // Times that each worker is started again.
   bool progress = true;
 };

@@ -65,6 +65,9 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
                    "How often each worker that dies is started again; "
                    "default: 0")
       ->check(CLI::Range(0, 1000));
+  run_command->add_flag("!--no-memory-check", run.check_memory,
+                        "Starts the job also if it seems to need more memory "
+                        "than this machine has free");
   run_command->add_flag("--no-progress", flags->no_progress,
                         "Only say when something is wrong");
   run_command->add_option(
@@ -91,13 +94,16 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
     *exit_code = Run(options);
   });
 
-  const auto folders = std::make_shared<std::vector<std::string>>();
+  const auto summary = std::make_shared<SummaryOptions>();
   CLI::App* const summary_command = app->add_subcommand(
-      "summary", "Prints the results of finished runs in one table.");
+      "summary", "Prints the results of runs that have ended in one table.");
   summary_command
-      ->add_option("DIR", *folders, "Folders of runs, each with summary.json")
+      ->add_option("DIR", summary->folders,
+                   "Folders of runs, each with summary.json")
       ->required();
-  summary_command->callback([=] { *exit_code = ShowSummaries(*folders); });
+  summary_command->add_flag("--json", summary->json,
+                            "A list of folders, each with its summary.json");
+  summary_command->callback([=] { *exit_code = ShowSummaries(*summary); });
 }
 
 }  // namespace slackline

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/view.pb.h"
 #include "tools/cli/text.h"
@@ -34,6 +37,31 @@ std::string LastLines(const std::string& text) {
   for (const std::string& line : lines)
     absl::StrAppend(&last, "  ", line, "\n");
   return last;
+}
+
+std::string SummaryPath(const std::string& folder) {
+  return (std::filesystem::path(folder) / "summary.json").string();
+}
+
+absl::StatusOr<std::string> ReadSummary(const std::string& path) {
+  // A summary has some KiB; a file that somebody else has put there may not.
+  constexpr std::streamoff kBytesMax = 64 << 20;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat(
+        path, " is not there; a run writes it when the job has ended"));
+  }
+  const std::streamoff size = file.tellg();
+  if (size < 0 || size > kBytesMax) {
+    return absl::DataLossError(absl::StrCat(path, " is no run summary: it has ",
+                                            size, " bytes, at most ", kBytesMax,
+                                            " are read"));
+  }
+  file.seekg(0);
+  std::string text(static_cast<size_t>(size), '\0');
+  file.read(text.data(), size);
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
 }
 
 std::string LossText(bool measured, double loss) {
@@ -77,25 +105,40 @@ std::vector<std::string> Row(const RunResult& run, const Shown& shown) {
 }  // namespace
 
 absl::StatusOr<RunResult> ReadRunResult(const std::string& folder) {
-  const std::string path =
-      (std::filesystem::path(folder) / "summary.json").string();
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat(
-        path, " is not there; a run writes it when the job has ended"));
-  }
-  std::ostringstream text;
-  text << file.rdbuf();
+  const std::string path = SummaryPath(folder);
+  SL_ASSIGN_OR_RETURN(const std::string text, ReadSummary(path));
   RunResult run{.folder = folder, .summary = {}};
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;  // A newer version's.
-  const auto parsed = google::protobuf::util::JsonStringToMessage(
-      text.str(), &run.summary, options);
+  const auto parsed =
+      google::protobuf::util::JsonStringToMessage(text, &run.summary, options);
   if (!parsed.ok()) {
     return absl::DataLossError(
         absl::StrCat(path, " is no run summary: ", parsed.ToString()));
   }
   return run;
+}
+
+absl::StatusOr<nlohmann::ordered_json> ReadRunJson(const std::string& folder) {
+  const std::string path = SummaryPath(folder);
+  SL_ASSIGN_OR_RETURN(const std::string text, ReadSummary(path));
+  nlohmann::ordered_json summary =
+      nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!summary.is_object()) {
+    return absl::DataLossError(
+        absl::StrCat(path, " is no run summary: it is no JSON object"));
+  }
+  return nlohmann::ordered_json(
+      {{"folder", folder}, {"summary", std::move(summary)}});
+}
+
+std::string EndText(const run::Summary& summary) {
+  const std::string state = absl::AsciiStrToLower(summary.state());
+  const bool as_planned =
+      summary.cause() == wire::JobEnd::Cause_Name(wire::JobEnd::COMPLETED);
+  if (state.empty() || as_planned || summary.reason().empty())
+    return state.empty() ? "finished" : state;  // Older versions' have none.
+  return absl::StrCat(state, ": ", summary.reason());
 }
 
 std::string SummaryTable(const std::vector<RunResult>& runs) {

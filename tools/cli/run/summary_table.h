@@ -1,6 +1,7 @@
 // The results of runs, for people.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,11 @@ struct RunResult {
 // Reads FOLDER/summary.json. NotFound: there is none, so the run has not
 // ended; DataLoss: it is no summary.
 absl::StatusOr<RunResult> ReadRunResult(const std::string& folder);
+// The same as {"folder": FOLDER, "summary": all that the file holds}.
+absl::StatusOr<nlohmann::ordered_json> ReadRunJson(const std::string& folder);
+
+// "finished", or how and why else: "failed: server 1 is dead".
+std::string EndText(const run::Summary& summary);
 
 // One table with a line for each run, then a note for each that has failed, for
 // each lost worker, and on the data. Lines end in "\n".

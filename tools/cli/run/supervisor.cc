@@ -82,13 +82,35 @@ void Supervisor::OnRestart(const Member& worker, bool running) {
   if (running) ++running_;
 }
 
-void Supervisor::OnInterrupt(absl::Time now) {
-  ++interrupts_;
-  if (interrupts_ > 1) {
+std::string Supervisor::OnInterrupt(absl::Time now) {
+  // Before it runs, there is nothing to keep.
+  if (state_ != wire::RUNNING || finishing_ || stopping_)
+    return OnTermination(now);
+  finishing_ = true;
+  next_finish_ = now;
+  return "interrupted: ending the job early, with its model; once more to stop "
+         "it at once, without";
+}
+
+std::string Supervisor::OnTermination(absl::Time now) {
+  if (stopping_) {
     terminate_at_ = absl::InfiniteFuture();
     kill_at_ = now;
-    return;
+    return "interrupted again: killing all processes";
   }
+  StopAtOnce(now);
+  return "interrupted: stopping the job; once more to kill it";
+}
+
+std::string Supervisor::OnFinishRefused(const std::string& why,
+                                        absl::Time now) {
+  if (!finishing_ || stopping_ || job_ended()) return "";
+  StopAtOnce(now);
+  return absl::StrCat(why, "; stopping it at once; once more to kill it");
+}
+
+void Supervisor::StopAtOnce(absl::Time now) {
+  stopping_ = true;
   next_stop_ = now;
   BeginEnding(ever_heard_ ? kEndPatience : kUnheardPatience, now);
 }
@@ -100,7 +122,7 @@ void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
   // A job that ends takes all its processes along. Then only a crash is worth
   // a word, and a coordinator that has left none about why the others go.
   const bool follows =
-      job_ended() || interrupts_ > 0 || !given_up_reason_.empty() ||
+      job_ended() || stopping_ || !given_up_reason_.empty() ||
       (coordinator_gone_ &&
        (!exit.member.hosts_coordinator() || !exit.error_line.empty()));
   if (follows && exit.status.signal == 0) return;
@@ -153,8 +175,12 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
                      absl::ToInt64Seconds(now - heard_), " s; look at its log");
     BeginEnding(absl::ZeroDuration(), now);
   }
+  if (now >= next_finish_ && !stopping_ && !job_ended()) {
+    effects.finish_reason = kInterrupted;
+    next_finish_ = now + kStopRepeat;
+  }
   if (now >= next_stop_ && !job_ended()) {
-    effects.stop_reason = interrupts_ > 0 ? kInterrupted : given_up_reason_;
+    effects.stop_reason = stopping_ ? kInterrupted : given_up_reason_;
     next_stop_ = now + kStopRepeat;
   }
   if (running_ == 0) return effects;
@@ -176,7 +202,7 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
 
 std::string Supervisor::Reason() const {
   if (!failed_reason_.empty()) return failed_reason_;
-  if (interrupts_ > 0) return kInterrupted;
+  if (stopping_) return kInterrupted;
   if (!given_up_reason_.empty()) return given_up_reason_;
   // The coordinator may have failed the job and gone between two status
   // replies; then its log says why.

@@ -49,7 +49,9 @@ class Supervisor {
     std::vector<MemberExit> deaths;  // To be reported, with the log.
     std::vector<Member> restarts;    // Workers to be started again.
     std::vector<std::string> notes;  // Sentences for people.
-    std::string stop_reason;         // Not empty: tell the coordinator to stop.
+    // Not empty: ask the coordinator to end the job early, or at once.
+    std::string finish_reason;
+    std::string stop_reason;
     int signal = 0;                  // Not 0: send it to all that still run.
   };
 
@@ -59,8 +61,13 @@ class Supervisor {
   void OnExit(const MemberExit& exit, absl::Time now);
   // A worker of `restarts` could not be started, or runs again.
   void OnRestart(const Member& worker, bool running);
-  // The first asks for an orderly stop, the second for an immediate one.
-  void OnInterrupt(absl::Time now);
+  // The first ends a running job early, with its model; the next stops it at
+  // once, without; the next kills. Returns what the user should know.
+  std::string OnInterrupt(absl::Time now);
+  // As the second interrupt, or the one after it.
+  std::string OnTermination(absl::Time now);
+  // The coordinator does not end the job early, and says why.
+  std::string OnFinishRefused(const std::string& why, absl::Time now);
   // To be called every few hundredths of a second.
   Effects Tick(absl::Time now);
 
@@ -78,6 +85,7 @@ class Supervisor {
   };
   // Ends the wait for the job: whoever still runs has `patience` to go.
   void BeginEnding(absl::Duration patience, absl::Time now);
+  void StopAtOnce(absl::Time now);
   void JudgeSuspects(absl::Time now, Effects* effects);
   void JudgeDeath(const MemberExit& exit, absl::Time now, Effects* effects);
   void JudgeLeaver(const MemberExit& exit, Effects* effects) const;
@@ -95,10 +103,12 @@ class Supervisor {
   std::vector<Suspect> suspects_;  // Ended, not yet judged.
   std::vector<MemberExit> dead_;   // Ended badly, in order.
   std::map<Member, int> restarts_;
-  int interrupts_ = 0;
+  bool finishing_ = false;  // The job is to end early.
+  bool stopping_ = false;   // At once.
   bool coordinator_gone_ = false;
   bool ending_ = false;
   bool killing_ = false;  // From the first signal that we send.
+  absl::Time next_finish_ = absl::InfiniteFuture();
   absl::Time next_stop_ = absl::InfiniteFuture();
   absl::Time terminate_at_ = absl::InfiniteFuture();
   absl::Time kill_at_ = absl::InfiniteFuture();

@@ -1,0 +1,109 @@
+#include "tools/cli/job/stop_command.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/status.h"
+#include "common/sync/phases.h"
+#include "common/time/time_source.h"
+#include "tools/cli/command_output.h"
+#include "tools/cli/display.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/json.h"
+#include "tools/cli/run/summary_table.h"
+
+namespace slackline {
+namespace {
+
+constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
+constexpr absl::Duration kLineEvery = absl::Seconds(5);
+
+// "the workers end at step 480 of 1170; 2 of 4 are there"
+std::string LineOf(const wire::View& view) {
+  if (view.end_clock() == 0) return "the workers agree on the last step";
+  int done = 0;
+  for (const wire::WorkerMember& worker : view.worker()) done += worker.done();
+  return absl::StrCat("the workers end at step ", EndOf(view), " of ",
+                      view.elastic() ? "about " : "", view.steps_total(), "; ",
+                      done, " of ", view.worker_size(),
+                      " are there, then the model is evaluated and written");
+}
+
+// How the job has ended, from the folder of its run, if that is known here.
+absl::StatusOr<std::string> EndFromFolder(const std::string& folder) {
+  SL_ASSIGN_OR_RETURN(const RunResult result, ReadRunResult(folder));
+  const std::string& reason = result.summary.reason();
+  if (result.summary.state() == wire::JobState_Name(wire::FINISHED))
+    return reason;
+  return absl::AbortedError(absl::StrCat("the job has failed: ", reason));
+}
+
+// Until the job is over; returns how. Once its members know, nobody is left to
+// be asked.
+absl::StatusOr<std::string> Await(const std::string& config,
+                                  JobConnection* job) {
+  Display display;
+  absl::Time next_line = TimeSource().Now() + kLineEvery;
+  while (true) {
+    if (const absl::Status status = job->Refresh(); !status.ok()) {
+      if (IsRunFolder(config)) return EndFromFolder(config);
+      return Annotate(status,
+                      "the end is ordered, and summary.json in the folder of "
+                      "the run says how it has come");
+    }
+    const wire::View& view = job->status().view();
+    if (view.state() == wire::FINISHED) return view.end().reason();
+    if (view.state() == wire::FAILED)
+      return absl::AbortedError(absl::StrCat("the job has ", EndText(view)));
+    display.Redraw({LineOf(view)});
+    if (!display.terminal() && TimeSource().Now() >= next_line) {
+      display.Print(LineOf(view));
+      next_line = TimeSource().Now() + kLineEvery;
+    }
+    absl::SleepFor(kLookEvery);
+  }
+}
+
+absl::Status Stop(const StopOptions& options) {
+  SL_ASSIGN_OR_RETURN(JobConnection job, JobConnection::Open(options.job));
+  const std::string name = absl::StrCat("job ", job.config().job());
+  const auto say = [&](const std::string& text) {
+    if (!options.json) PrintResult(absl::StrCat(name, " ", text, "\n"));
+  };
+  nlohmann::ordered_json json = {
+      {"job", job.config().job()}, {"text", nullptr}, {"end", nullptr}};
+  if (options.at_once) {
+    SL_RETURN_IF_ERROR(job.client().Stop(options.reason, job.wait_max()));
+    const std::string text = absl::StrCat("stops: ", options.reason);
+    say(text);
+    json["text"] = text;
+    if (options.json) PrintJson(json);
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<std::string> text =
+      job.client().Finish(options.reason, job.wait_max());
+  if (!text.ok()) {
+    return Annotate(text.status(),
+                    "the job cannot be ended early (slackline stop --now ends "
+                    "it at once, without a model)");
+  }
+  say(*text);
+  json["text"] = *text;
+  if (options.wait) {
+    SL_ASSIGN_OR_RETURN(const std::string end, Await(options.job.config, &job));
+    say(absl::StrCat("has finished: ", end));
+    json["end"] = end;
+  }
+  if (options.json) PrintJson(json);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int StopJob(const StopOptions& options) {
+  const absl::Status stopped = Stop(options);
+  return stopped.ok() ? kExitDone : Fail("stop", stopped);
+}
+
+}  // namespace slackline
