@@ -261,13 +261,14 @@ NB_MODULE(_core, m) {
           "open",
           [](Worker& w, std::shared_ptr<Parameters> parameters,
              int64_t steps_total, int64_t steps_per_epoch, int64_t batch_size,
-             std::string data,
+             std::string data, std::string data_hash,
              std::optional<std::tuple<int64_t, int64_t>> elastic,
              bool by_table) {
             Worker::Work work{.steps_total = steps_total,
                               .steps_per_epoch = steps_per_epoch,
                               .batch_size = batch_size,
                               .data = std::move(data),
+                              .data_hash = std::move(data_hash),
                               .step_by_table = by_table};
             if (elastic.has_value()) {
               work.elastic = {.examples = std::get<0>(*elastic),
@@ -277,7 +278,8 @@ NB_MODULE(_core, m) {
             w.Open(std::move(parameters), work);
           },
           "parameters"_a, "steps_total"_a, "steps_per_epoch"_a, "batch_size"_a,
-          "data"_a, "elastic"_a = nb::none(), "by_table"_a = false)
+          "data"_a, "data_hash"_a = "", "elastic"_a = nb::none(),
+          "by_table"_a = false)
       // A stream is PyTorch's cuda_stream; 0 for tensors on the host.
       .def(
           "gpu_parameters",

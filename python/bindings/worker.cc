@@ -133,6 +133,7 @@ void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
                   .steps_per_epoch = work.steps_per_epoch},
        .batch_size = work.batch_size,
        .data = work.data,
+       .data_hash = work.data_hash,
        .elastic = work.elastic,
        .step_by_table = work.step_by_table,
        .host_parameters = parameters_->gpu() == nullptr},

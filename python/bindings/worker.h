@@ -56,6 +56,7 @@ class Worker {
     int64_t steps_per_epoch = 0;
     int64_t batch_size = 0;
     std::string data;
+    std::string data_hash = {};  // As in Session::Options.
     std::optional<ElasticSampling> elastic = {};
     bool step_by_table = false;
   };

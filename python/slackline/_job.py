@@ -714,8 +714,11 @@ class Job:
         else:
             total, per_epoch = _core.length(epochs, world.max_steps, loader.steps_per_epoch)
         described = f"{loader.description}, {batch * self.world_size} in a step"
+        data_hash = loader.data_hash if self.world_size > 1 else ""
         by_table = self._arrivals.possible
-        self._work = _worlds.Work(total, per_epoch, batch, described, elastic, by_table)
+        self._work = _worlds.Work(
+            total, per_epoch, batch, described, data_hash, elastic, by_table
+        )
         self._loader = loader
         self._tables.fetch()
         rules = self._rules()

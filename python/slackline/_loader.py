@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, Optional
 
 import torch
@@ -166,6 +167,22 @@ class Loader:
             return f"{type(self._dataset).__name__} of {len(self._dataset)} examples"
         except TypeError:
             return type(self._dataset).__name__
+
+    @property
+    def data_hash(self) -> str:
+        """Of the examples, if they are there as tensors; all workers have the same.
+
+        Of other data sets nothing is known but their length: to read them all would take
+        long, and they may give other examples each time.
+        """
+        if not isinstance(self._dataset, data.TensorDataset):
+            return ""
+        digest = hashlib.blake2b(digest_size=8)
+        for tensor in self._dataset.tensors:
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+            values = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(memoryview(values.view(torch.uint8).numpy()))
+        return digest.hexdigest()
 
     def __len__(self) -> int:
         """Batches of this worker in an epoch; with ``elastic`` if all workers keep pace."""

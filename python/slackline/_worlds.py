@@ -21,6 +21,7 @@ class Work:
     steps_per_epoch: int
     batch_size: int  # Of this worker, in a step.
     data: str
+    data_hash: str  # Of the examples; empty: it is not known.
     # Elastic sampling: examples of an epoch, and in all. Steps are then those of
     # workers that keep pace.
     elastic: Optional[Tuple[int, int]] = None
@@ -64,6 +65,7 @@ class Joined:
             work.steps_per_epoch,
             work.batch_size,
             work.data,
+            work.data_hash,
             work.elastic,
             work.by_table,
         )

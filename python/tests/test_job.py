@@ -202,6 +202,34 @@ def test_what_one_rank_does_wrong_is_named(tmp_path, change, said):
     assert job.code == 1 and re.search(said, job.output), job.output
 
 
+def test_a_worker_with_other_labels_is_refused(tmp_path):
+    script = USUAL.replace("job = slackline.join()", "job = slackline.join()\ntrain_set.tensors[1][7] += job.rank")
+    job = run_job(tmp_path, script)
+    assert job.code == 1, job.output
+    assert re.search(r"worker [01] has other examples than worker [01]: TensorDataset", job.output), job.output
+
+
+@pytest.mark.parametrize("mode", ["bsp", "asp", "allreduce"])
+def test_slackline_stop_ends_the_loop_with_the_model(tmp_path, mode):
+    stop = f"""
+        if job.rank == 0 and epoch == 1:
+            import os, subprocess
+            subprocess.run(["{BIN}/slackline", "stop", "--no-wait", os.environ["SLACKLINE_CLUSTER"]], check=False)
+"""
+    script = USUAL.replace("epochs(2)", "epochs(500)").replace(
+        "        opt.step()\n", "        opt.step()\n" + stop
+    )
+    script += "\njob.save('early.safetensors')\nprint(f'rank {job.rank} has come to its end')\n"
+    job = run_job(tmp_path, script, "--mode", mode)
+    job.succeeded()
+    assert job.summary["cause"] == "FINISHED_EARLY", job.summary
+    assert {worker["steps"] for worker in job.summary["worker"]} == {job.summary["steps"]}
+    assert (tmp_path / "early.safetensors").exists()
+    assert (job.folder / "model.safetensors").exists()
+    for rank in (0, 1):
+        assert f"rank {rank} has come to its end" in job.log(rank)
+
+
 def test_an_evaluation_that_is_slow_does_not_hold_the_others_up(tmp_path):
     script = USUAL.replace(
         "right(net, test_set))", "[__import__('time').sleep(1), right(net, test_set)][1])"

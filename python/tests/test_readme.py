@@ -11,7 +11,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_the_commands_of_the_readme_work_as_printed(tmp_path):
-    section = (SOURCE / "README.md").read_text().split("### Your own PyTorch script")[1].split("###")[0]
+    section = (SOURCE / "README.md").read_text().split("## Your own PyTorch script")[1].split("\n## ")[0]
     script, commands = re.findall(r"```(?:python|sh)\n(.*?)```", section, re.DOTALL)
     # The script of the README is the example's.
     example = (SOURCE / "examples/python/mnist.py").read_text()
