@@ -112,9 +112,8 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.servers_added, 100);
   EXPECT_GT(counts.servers_drained, 20);
   EXPECT_GT(counts.lingered, 50);
-  EXPECT_GT(counts.user.early_ends, 100);
-  EXPECT_GT(counts.user.early_ends_refused, 5);
-  EXPECT_GT(checker.ended_early, 100);
+  EXPECT_GT(counts.user.early_ends, 5);
+  EXPECT_GT(checker.ended_early, 5);
   for (int step = 0; step < kMoveSteps; ++step) {
     SCOPED_TRACE(MoveStepName(static_cast<MoveStep>(step)));
     EXPECT_GT(counts.steps[step], 500);
@@ -188,7 +187,8 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   const CheckerStats& checker = counts.checker;
   EXPECT_GT(checker.changes_opened, 200);
   EXPECT_GT(checker.changes_dropped, 10);
-  EXPECT_GT(checker.ended_early, 100);
+  EXPECT_GT(checker.ended_early, 30);
+  EXPECT_GT(counts.user.early_ends_refused, 2);
   EXPECT_GT(checker.phases_entered, 300);
   EXPECT_GT(checker.states_taken, 100);
   EXPECT_GT(checker.steps_reduced, 1000);
@@ -426,6 +426,10 @@ void RemoveFaults(Scenario* scenario) {
   for (absl::Duration& start : scenario->start_at) {
     start = absl::Milliseconds(1);
   }
+  // Nor does anybody end the job before its last step.
+  std::erase_if(scenario->placement.user, [](const UserAction& action) {
+    return action.kind == UserAction::Kind::kFinish;
+  });
 }
 
 Scenario WithoutFaults(uint64_t seed) {

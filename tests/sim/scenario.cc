@@ -835,7 +835,7 @@ void Scenario::DrawSampling() {
 
 void Scenario::DrawEarlyEnd() {
   Rng rng = Rng(seed).Fork("early end");
-  const bool wanted = rng.Chance(modes.changes ? 0.2 : 0.1);
+  const bool wanted = rng.Chance(modes.changes ? 0.2 : 0.06);
   UserAction action{UserAction::Kind::kFinish,
                     Between(rng, absl::ZeroDuration(), heal_at)};
   if (!wanted) return;
