@@ -8,8 +8,10 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -60,13 +62,19 @@ void KeepConfig(const MemberFlags& flags, const config::ClusterConfig& config) {
   std::error_code error;
   const bool is_given = fs::equivalent(kept, flags.cluster, error);
   if (is_given && !changed) return;
-  if (is_given || flags.out.empty()) {  // What was given stays as it is.
+  constexpr char kOurs[] = "# Written by ";
+  std::string first;
+  std::ifstream before(kept);
+  std::getline(before, first);
+  const bool of_somebody = !first.empty() && !absl::StartsWith(first, kOurs);
+  // What was given, or is not ours, stays as it is.
+  if (is_given || of_somebody || flags.out.empty()) {
     spdlog::info("the config with its defaults:\n{}", ToText(config));
     return;
   }
   fs::create_directories(flags.out, error);
   const absl::Status written = WriteFileAtomically(
-      kept, {absl::StrCat("# Written by server 0 from ", flags.cluster,
+      kept, {absl::StrCat(kOurs, "server 0 from ", flags.cluster,
                           " and its flags: what was left out is filled in.\n"),
              ToText(config)});
   if (!written.ok()) {

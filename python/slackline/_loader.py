@@ -179,8 +179,10 @@ class Loader:
             return ""
         digest = hashlib.blake2b(digest_size=8)
         for tensor in self._dataset.tensors:
+            if tensor.layout != torch.strided or tensor.is_quantized:
+                return ""
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-            values = tensor.detach().cpu().contiguous().reshape(-1)
+            values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             digest.update(memoryview(values.view(torch.uint8).numpy()))
         return digest.hexdigest()
 

@@ -268,7 +268,8 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
     return absl::StrCat(
         who, " has other examples than ", other, ": ", DataText(join), ", ",
         other, " has ", DataText(first),
-        "; give all workers the same files (--data-dir of each host)");
+        "; give all workers the same files (--data-dir of each host), or draw "
+        "them from one seed");
   }
   for (int i = 0; i < std::max(join.table_size(), first.table_size()); ++i) {
     const std::string ours =
@@ -371,6 +372,8 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
   Member& member = members_[incarnation];
   member.peer = from;
   if (is_worker && !model_.has_value()) model_ = complete;
+  if (is_worker && model_->data_hash().empty())
+    model_->set_data_hash(complete.data_hash());
   if (is_worker) complete.clear_table();  // As those of the model.
   member.join = std::move(complete);
   member.incarnation = incarnation;

@@ -105,8 +105,7 @@ std::vector<std::string> ModeChanger::Start(ViewEditor* editor) {
 
 absl::Status ModeChanger::MayChange(const wire::View& view,
                                     const std::vector<Worker>& workers) const {
-  if (want_end_.has_value() || !ended_early_.empty() ||
-      (wanted_.has_value() && !wanted_->mode.has_value())) {
+  if (IsEnding()) {
     return absl::FailedPreconditionError(
         "the job is just being ended early, by a user");
   }
@@ -144,22 +143,15 @@ void ModeChanger::Want(const sync::Mode& mode, const std::string& reason) {
   limits_.clear();
 }
 
-absl::Status ModeChanger::MayEndEarly(
-    const wire::View& view, const std::vector<Worker>& workers) const {
-  for (const Worker& worker : workers) {
-    if (worker.done || worker.clock + kStepLimitAhead >= EndOf(view)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the job is about to end by itself: worker ", worker.rank,
-          " has completed ", worker.clock, " of ", EndOf(view), " steps"));
-    }
-  }
-  return absl::OkStatus();
+bool ModeChanger::EndsSoon(const wire::View& view,
+                           const std::vector<Worker>& workers) {
+  return std::any_of(workers.begin(), workers.end(), [&](const Worker& worker) {
+    return worker.done || worker.clock + kStepLimitAhead >= EndOf(view);
+  });
 }
 
 void ModeChanger::WantEnd(const std::string& reason) {
-  if (!ended_early_.empty() || want_end_.has_value()) return;
-  if (wanted_.has_value() && !wanted_->mode.has_value()) return;
-  want_end_ = reason;
+  if (!IsEnding()) want_end_ = reason;
 }
 
 std::string ModeChanger::TextOf(const Wanted& wanted,

@@ -58,11 +58,16 @@ class ModeChanger {
   // OK. `reason` says who wants it and why.
   void Want(const sync::Mode& mode, const std::string& reason);
 
-  // OK, or why the job cannot be ended early.
-  absl::Status MayEndEarly(const wire::View& view,
-                           const std::vector<Worker>& workers) const;
-  // The job is to end as soon as all workers can complete the same steps. Only
-  // if MayEndEarly() is OK. Once more: without effect.
+  // The job ends by itself before it could be ended early.
+  static bool EndsSoon(const wire::View& view,
+                       const std::vector<Worker>& workers);
+  // Somebody has ended it early, or is about to.
+  bool IsEnding() const {
+    return want_end_.has_value() || !ended_early_.empty() ||
+           (wanted_.has_value() && !wanted_->mode.has_value());
+  }
+  // The job is to end as soon as all workers can complete the same steps. Once
+  // more: without effect.
   void WantEnd(const std::string& reason);
   // Who has ended the job early and why; empty: nobody has.
   const std::string& ended_early() const { return ended_early_; }

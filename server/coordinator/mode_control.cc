@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/cut.h"
 #include "common/sync/modes/mode_rule.h"
+#include "common/sync/phases.h"
 
 namespace slackline {
 namespace {
@@ -143,26 +144,40 @@ absl::StatusOr<std::string> ModeControl::OnSetMode(
 absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
                                                   CoordinatorEffects* effects) {
   const wire::View& view = editor_->view();
+  const std::vector<ModeChanger::Worker> workers = Workers();
+  if (view.state() == wire::FINISHED) return "has finished already";
   if (!editor_->running())
     return absl::FailedPreconditionError("the job does not run");
+  if (changer_.IsEnding()) return "is being ended early already";
+  // Who asks twice, or late, must not lose the model by that.
+  if (ModeChanger::EndsSoon(view, workers)) {
+    return absl::StrCat("ends by itself at step ", EndOf(view),
+                        ", which is near; the model is evaluated and kept");
+  }
   if (follows_given_delays()) {
     return absl::FailedPreconditionError(
         "the job's delays are given, from its first to its last step, so it "
         "cannot end early; it can only be stopped at once, without a model");
   }
-  if (const absl::Status may_end = changer_.MayEndEarly(view, Workers());
-      !may_end.ok()) {
-    return may_end;
-  }
   const std::string reason = Cut(finish.reason(), kReasonBytesMax);
   changer_.WantEnd(reason);
   news_ = true;
   effects->log.push_back(absl::StrCat("the job is to end early: ", reason));
-  return absl::StrCat(
-      "ends as soon as all workers have completed the same "
-      "steps, of ",
+  std::string text = absl::StrCat(
+      "ends as soon as all workers have completed the same steps, "
+      "of ",
       view.elastic() ? "about " : "", view.steps_total(),
       "; the model is evaluated and kept");
+  const auto [slowest, fastest] = std::minmax_element(
+      workers.begin(), workers.end(),
+      [](const auto& a, const auto& b) { return a.clock < b.clock; });
+  if (slowest == workers.end()) return text;
+  if (const Clock behind = fastest->clock - slowest->clock;
+      behind > kStepLimitAhead) {
+    absl::StrAppend(&text, "; worker ", slowest->rank, " has to do about ",
+                    behind, " more steps for that");
+  }
+  return text;
 }
 
 std::string ModeControl::Change(const sync::Mode& mode,

@@ -1,6 +1,9 @@
 #include "server/coordinator/nonfinite_watch.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "common/ids.h"
 #include "server/coordinator/job_end.h"
 
 namespace slackline {
@@ -22,7 +25,7 @@ NonfiniteWatch::News NonfiniteWatch::OnReport(const run::ServerStats& stats,
                                               const wire::View& view) {
   News news;
   for (const run::NonfiniteGradients& bad : stats.nonfinite()) {
-    if (bad.gradients() == 0 || said_.size() >= kSaidMax ||
+    if (bad.gradients() == 0 || bad.rank() < 0 || said_.size() >= kSaidMax ||
         !said_.insert(bad.rank()).second) {
       continue;
     }
@@ -41,7 +44,7 @@ NonfiniteWatch::News NonfiniteWatch::OnReport(const run::ServerStats& stats,
               "; it is not in the model; lower the learning rate, look at the "
               "data, or skip such gradients with train { nonfinite: SKIP }"));
       news.end->add_worker(bad.rank());
-      news.end->set_clock(bad.last_clock());
+      news.end->set_clock(std::clamp<Clock>(bad.last_clock(), 0, kClockMax));
     }
   }
   return news;

@@ -14,6 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
+constexpr char kInterrupted[] = "exited with code 130";
 constexpr int64_t kSteps = 4000;
 constexpr absl::Duration kStopMax = absl::Seconds(20);
 
@@ -45,7 +46,7 @@ TEST_F(Interrupt, EndsTheWholeRunEarlyWithItsModel) {
     ASSERT_TRUE(AwaitProgress(folder + "/cluster.textproto").has_value())
         << run->Output();
     run->Signal(SIGINT);
-    EXPECT_EQ(run->WaitText(kStopMax), kEndedWell) << run->Output();
+    EXPECT_EQ(run->WaitText(kStopMax), kInterrupted) << run->Output();
     ExpectNoProcessLeft();
     EXPECT_THAT(run->Output(),
                 HasSubstr("interrupted: ending the job early, with its model"));

@@ -171,7 +171,7 @@ TEST_F(OwnProgram, AnInterruptEndsWhatItHasStarted) {
   ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
       << run->Output();
   run->Signal(SIGINT);
-  EXPECT_EQ(run->WaitText(kPromptly), kFailed) << run->Output();
+  EXPECT_EQ(run->WaitText(kPromptly), "exited with code 130") << run->Output();
   EXPECT_THAT(run->Output(), AllOf(HasSubstr("interrupted by the user"),
                                    Not(HasSubstr("SIGTERM"))));
   ExpectNoProcessLeft();
@@ -185,7 +185,7 @@ TEST_F(OwnProgram, ExperimentsTakeItAndReplaysDoNot) {
                            absl::StrCat("--out=", Path("grid")), "--",
                            SLACKLINE_OWN_MODEL});
   EXPECT_EQ(ablate->WaitText(kJobMax), kEndedWell) << ablate->Output();
-  EXPECT_THAT(ablate->Output(), HasSubstr("2 of 2 done"));
+  EXPECT_THAT(ablate->Output(), HasSubstr("2 of 2 runs done"));
   const std::unique_ptr<Process> replay =
       StartTool("replay", {"replay", config, "--delays=uniform:2",
                            absl::StrCat("--out=", Path("replay"))});

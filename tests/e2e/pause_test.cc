@@ -150,8 +150,9 @@ TEST_P(ClockStep, ChangesNothingButPrintedTimes) {
   for (const size_t member : {0, 1, 3}) {
     const std::string log = members[member]->Output();
     const size_t last = log.rfind('\n', log.size() - 2) + 1;
-    const int first_hour = std::stoi(log.substr(0, 2));
-    const int last_hour = std::stoi(log.substr(last, 2));
+    constexpr size_t kHourAt = sizeof("2026-01-02 ") - 1;
+    const int first_hour = std::stoi(log.substr(kHourAt, 2));
+    const int last_hour = std::stoi(log.substr(last + kHourAt, 2));
     EXPECT_NE(first_hour, last_hour) << log;
   }
 }

@@ -58,6 +58,9 @@ TEST_F(CoordinatorCoreTest, AUserMayEndTheJobEarly) {
     });
   }
   EXPECT_EQ(core_->view().end_clock(), 7);
+  // Whoever asks once more, or when the end is near, is told that it comes.
+  EXPECT_THAT(Answers(Call(kUser, 0, 2, finish)),
+              ElementsAre("observer.0.5:2 OK"));
   Leave(0);
   Leave(1);
   Leave(0, /*with_result=*/true);
@@ -68,6 +71,18 @@ TEST_F(CoordinatorCoreTest, AUserMayEndTheJobEarly) {
   EXPECT_EQ(summary.stopped(), "at step 7 of 100: enough");
   EXPECT_EQ(summary.steps(), 7);
   EXPECT_FALSE(summary.has_diverged_at_step());
+}
+
+TEST_F(CoordinatorCoreTest, AJobThatEndsSoonAnywayIsNotEndedEarly) {
+  StartJob();  // It has few steps.
+  Leave(0);
+  const CoordinatorCore::Effects effects =
+      Call(kUser, 0, 1, [](wire::Call& call) { call.mutable_finish(); });
+  ASSERT_THAT(effects.sends, SizeIs(1));
+  const wire::CallReply& reply = effects.sends[0].message.header.call_reply();
+  EXPECT_EQ(reply.code(), wire::OK) << "nobody should stop it for that";
+  EXPECT_THAT(reply.text(), HasSubstr("ends by itself at step "));
+  EXPECT_FALSE(core_->view().has_change());
 }
 
 TEST_F(CoordinatorCoreTest, AJobThatDoesNotRunIsNotEndedEarly) {

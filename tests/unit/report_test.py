@@ -329,6 +329,7 @@ class Results(unittest.TestCase):
             (dict(state="diverged", accuracies=[0.5], cause="DIVERGED", diverged_at_step=7), 7),
             (dict(accuracies=[0.5], test_loss=None), None),
             (dict(accuracies=[0.5], train_loss=None), None),
+            (dict(state="failed", accuracies=[0.5], cause="COMPLETED", test_loss=None), None),
         ]
         others = [
             dict(state="failed", error="worker 2 exited with 1"),

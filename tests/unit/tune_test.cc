@@ -288,13 +288,24 @@ TEST_F(ChoiceTest, ARunThatDivergesIsWorseThanAnyOther) {
   Finish(1, 1, 1);
   Finish(2, 1, 1);
   outcomes_[1].state = State::kDiverged;
-  outcomes_[5].state = State::kFailed;
+  outcomes_[5].state = State::kDiverged;
   const TunedVariant variant = Choose();
   EXPECT_EQ(variant.chosen, 0);
   EXPECT_EQ(variant.tried[1].diverged, 1);
   EXPECT_EQ(variant.tried[1].result, std::nullopt);
+  EXPECT_EQ(variant.tried[2].result, std::nullopt);
+}
+
+TEST_F(ChoiceTest, WhereATryFailsOtherwiseNothingIsChosen) {
+  Finish(0, 0.125, 0.125);
+  Finish(1, 1, 1);
+  Finish(2, 1, 1);
+  outcomes_[5].state = State::kFailed;
+  const TunedVariant variant = Choose();
+  EXPECT_EQ(variant.chosen, std::nullopt) << "it might have been the best";
   EXPECT_EQ(variant.tried[2].failed, 1);
   EXPECT_EQ(variant.tried[2].result, std::nullopt);
+  EXPECT_THAT(variant.left_out, HasSubstr("--retry-failed"));
 }
 
 TEST_F(ChoiceTest, WhereAllDivergeNothingIsChosenAndTheReasonIsSaid) {
@@ -303,8 +314,8 @@ TEST_F(ChoiceTest, WhereAllDivergeNothingIsChosenAndTheReasonIsSaid) {
   EXPECT_EQ(Choose().left_out,
             "it diverged with all 3 values that were tried; try smaller ones");
   outcomes_[0].state = State::kFailed;
-  EXPECT_THAT(Choose().left_out, HasSubstr("it failed with 1 and diverged "
-                                           "with 2"));
+  EXPECT_THAT(Choose().left_out, HasSubstr("with 1 of 3 values its tries "
+                                           "failed, and not by diverging"));
   EXPECT_EQ(Tune(tries_, outcomes_, 1).Chosen()[0], std::nullopt);
 }
 

@@ -55,7 +55,7 @@ std::string DashesProblem(const slackline::Invocation& invocation) {
 int main(int argc, char** argv) {
   CLI::App app(
       "Trains models with sharded parameter servers or all-reduce.\n"
-      "Exit code: 0 done, 1 failed, 2 wrong usage. Results go to stdout, the "
+      "Exit code: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C. Results go to stdout, the "
       "rest to stderr.");
   app.name("slackline");
   app.set_version_flag("--version", slackline::VersionText("slackline"));

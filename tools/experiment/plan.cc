@@ -373,7 +373,7 @@ class Expansion {
                           draft.sets.end());
     overrides.sets.insert(overrides.sets.end(), draft.tuned_sets.begin(),
                           draft.tuned_sets.end());
-    if (experiment_.has_stop()) {
+    if (experiment_.has_stop() && !tries) {
       overrides.sets.push_back(absl::StrCat(
           "train.stop={", experiment_.stop().ShortDebugString(), "}"));
     }
@@ -392,6 +392,10 @@ class Expansion {
       return changed.status();
     };
     const experiment::Tune& tune = experiment_.tune();
+    if (tries) {
+      // All would end just where the rule comes true: no measure of the values.
+      config.mutable_train()->clear_stop();
+    }
     if (tries && tune.set_size() > 0) {
       std::vector<std::string> sets(tune.set().begin(), tune.set().end());
       sets.push_back(with_seed);

@@ -56,12 +56,10 @@ std::string ReasonOf(const std::vector<TriedValues>& tried) {
     return absl::StrCat("it diverged with all ", tried.size(),
                         " values that were tried; try smaller ones");
   }
-  return absl::StrCat("of ", tried.size(),
-                      " values that were tried, it failed "
-                      "with ",
-                      failed, " and diverged with ", diverged,
-                      "; run.json of the tries says why, and --retry-failed "
-                      "makes them again");
+  return absl::StrCat("with ", failed, " of ", tried.size(),
+                      " values its tries failed, and not by diverging, so the "
+                      "best is not known; run.json of the tries says why, and "
+                      "--retry-failed makes them again");
 }
 
 // What was tried in one axis, as far as it is numbers.
@@ -115,6 +113,13 @@ Tuning Tune(const ExperimentPlan& tries, absl::Span<const TryOutcome> outcomes,
         variant.tried.begin(), variant.tried.end(),
         [](const TriedValues& values) { return values.missing == 0; });
     if (!complete) continue;
+    const bool any_failed = std::any_of(
+        variant.tried.begin(), variant.tried.end(),
+        [](const TriedValues& values) { return values.failed > 0; });
+    if (any_failed) {  // By bad luck, perhaps, and of the best.
+      variant.left_out = ReasonOf(variant.tried);
+      continue;
+    }
     std::optional<double> best;
     for (size_t i = 0; i < variant.tried.size(); ++i) {
       const std::optional<double>& result = variant.tried[i].result;

@@ -52,8 +52,8 @@ struct Tuning {
 // For each of `variants` variants of the experiment. The highest mean of the
 // test accuracy is the best, or the lowest of the test loss if a finished try
 // of any variant has no accuracy; of equal ones the first. Values of which a
-// run has diverged or failed are not chosen. `outcomes`: by index into
-// tries.runs.
+// run has diverged are not chosen; where one has failed otherwise, nothing is.
+// `outcomes`: by index into tries.runs.
 Tuning Tune(const ExperimentPlan& tries, absl::Span<const TryOutcome> outcomes,
             int variants);
 

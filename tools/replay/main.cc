@@ -105,8 +105,9 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
   self.set_commit(BuildCommit());
   self.set_build_id(BuildId());
   if (!done.ok()) {
-    const absl::Status kept = files->WriteSummary(summary);
-    return kept.ok() ? done.status() : kept;
+    if (const absl::Status kept = files->WriteSummary(summary); !kept.ok())
+      spdlog::error("{}", std::string(kept.message()));
+    return done.status();
   }
   SL_ASSIGN_OR_RETURN(
       *summary.mutable_model_sha256(),

@@ -87,6 +87,12 @@ absl::StatusOr<std::vector<std::string>> ParseHeader(absl::string_view line) {
   while (!cells.done()) {
     SL_ASSIGN_OR_RETURN(const absl::string_view cell, cells.Next());
     columns.emplace_back(cell);
+    if (cell.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "column ", columns.size(),
+          " has no name in the header; a table written by pandas has its row "
+          "numbers there, unless it is written with index=False"));
+    }
     double number = 0;
     words |= !cell.empty() && !absl::SimpleAtod(cell, &number);
     if (columns.size() > kColumnsMax) {

@@ -231,6 +231,10 @@ absl::StatusOr<RunOutcome> ExperimentFolder::ReadOutcome(
     return absl::FailedPreconditionError(
         absl::StrCat("the job has failed: ", TextOf(json, "reason")));
   }
+  if (TextOf(json, "cause") == "FINISHED_EARLY") {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job was ", TextOf(json, "reason"), "; that is no whole run"));
+  }
   // JSON has no NaN and no infinity; they are written as null. What the workers'
   // program does not measure is left out.
   const auto number = [&](const char* name) {
@@ -258,7 +262,7 @@ std::vector<TryOutcome> ExperimentFolder::ReadTries(
                        records[i].state == RunRecord::State::kFailed;
     if (!ended) continue;
     const absl::StatusOr<RunOutcome> read = ReadOutcome(tries.runs[i]);
-    if (read.ok()) {
+    if (read.ok() && records[i].state == RunRecord::State::kFinished) {
       outcomes.back() = {.state = State::kFinished,
                          .test_accuracy = read->test_accuracy,
                          .test_loss = read->test_loss};

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/sync/mode.h"
+#include "common/sync/phases.h"
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"
 
@@ -37,7 +38,10 @@ std::string ClocksText(const wire::StatusReply& status) {
   if (fastest->clock() > slowest->clock()) {
     absl::StrAppend(&text, " to ", fastest->clock());
   }
-  return absl::StrCat(text, " of ", status.view().steps_total(), " steps");
+  const wire::View& view = status.view();
+  return absl::StrCat(
+      text, " of ",
+      view.end_clock() > 0 ? view.end_clock() : view.steps_total(), " steps");
 }
 
 std::string PhasesTable(const wire::View& view) {
@@ -69,7 +73,10 @@ std::string ModeOutlook(const wire::StatusReply& status) {
   std::string text = ModeName(view);
   if (text.empty()) return text;
   if (!status.mode_policy().empty()) absl::StrAppend(&text, " (auto)");
-  if (view.entered() + 1 < view.phase_size()) {
+  // A phase from there on never comes.
+  const bool next_comes = view.entered() + 1 < view.phase_size() &&
+                          view.phase(view.entered() + 1).from() < EndOf(view);
+  if (next_comes && !view.change().has_ending()) {
     const wire::Phase& next = view.phase(view.entered() + 1);
     absl::StrAppend(&text, ", ", ModeText(next.mode()), " from clock ",
                     next.from());

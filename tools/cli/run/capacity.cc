@@ -94,6 +94,17 @@ int64_t FirstNumberIn(const std::string& path) {
   return file >> word && absl::SimpleAtoi(word, &number) ? number : -1;
 }
 
+// The number behind a name in a file of such lines; 0: there is none.
+int64_t NumberOf(const std::string& name, const std::string& path) {
+  std::ifstream file(path);
+  std::string word;
+  int64_t number = 0;
+  while (file >> word >> number) {
+    if (word == name) return number;
+  }
+  return 0;
+}
+
 // What the machine has left, or 0.
 int64_t MemoryAvailable() {
   std::ifstream file("/proc/meminfo");
@@ -114,7 +125,11 @@ int64_t LeftInContainer() {
   const int64_t limit = FirstNumberIn("/sys/fs/cgroup/memory.max");
   const int64_t used = FirstNumberIn("/sys/fs/cgroup/memory.current");
   if (limit < 0 || used < 0) return std::numeric_limits<int64_t>::max();
-  return std::max<int64_t>(limit - used, 0);
+  // Files that are cached count as used, and are given up when need be.
+  const char* const kStat = "/sys/fs/cgroup/memory.stat";
+  const int64_t cached =
+      NumberOf("inactive_file", kStat) + NumberOf("active_file", kStat);
+  return std::max<int64_t>(limit - used + cached, 1);
 }
 
 }  // namespace
@@ -174,8 +189,8 @@ absl::Status CheckMemory(const Demand& demand, const Capacity& capacity) {
       "the job needs about ", text(demand.memory_bytes()), " of memory, and ",
       text(capacity.memory_bytes), " are free on this machine: ",
       Count(demand.workers, "worker"), " with ", text(demand.worker_bytes),
-      " each (", text(demand.data_bytes), " of it data) and ", demand.servers,
-      " servers with ", text(demand.server_bytes),
+      " each (", text(demand.data_bytes), " of it data) and ",
+      Count(demand.servers, "server"), " with ", text(demand.server_bytes),
       "; start fewer, or --no-memory-check if that is too careful"));
 }
 

@@ -171,6 +171,10 @@ class RunningJob {
     return absl::AbortedError(supervisor_.Reason());
   }
 
+  // Once Await() has failed: why, as far as this process knows.
+  wire::JobEnd::Cause cause() const { return supervisor_.Cause(); }
+  bool interrupted() const { return supervisor_.interrupted(); }
+
  private:
   void Say(const std::string& text) {
     if (!text.empty()) display_->Print(text);
@@ -277,15 +281,16 @@ class RunningJob {
 // is one at least of how the job has ended.
 absl::Status WriteSummaryIfNone(const std::string& folder,
                                 const config::ClusterConfig& config,
+                                wire::JobEnd::Cause cause,
                                 const absl::Status& why) {
   if (std::filesystem::exists(folder + "/summary.json"))
     return absl::OkStatus();
   run::Summary summary;
   summary.set_job(config.job());
   summary.set_state(wire::JobState_Name(wire::FAILED));
-  summary.set_cause(wire::JobEnd::Cause_Name(wire::JobEnd::SERVER_LOST));
+  summary.set_cause(wire::JobEnd::Cause_Name(cause));
   summary.set_reason(std::string(why.message()));
-  summary.add_about("server 0");
+  if (cause == wire::JobEnd::SERVER_LOST) summary.add_about("server 0");
   summary.set_mode(ModeText(config));
   summary.set_seed(config.train().seed());
   summary.set_workers(static_cast<int32_t>(WorkerProcesses(config).size()));
@@ -293,10 +298,10 @@ absl::Status WriteSummaryIfNone(const std::string& folder,
   return WriteSummaryFile(folder, summary);
 }
 
-// Everything after the checks of what the user asked for. The result goes to
-// stdout.
-absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
-                    Display* display) {
+// Everything after the checks of what the user asked for. Returns the exit code
+// of a job that has finished; its result goes to stdout.
+absl::StatusOr<int> RunJob(const RunOptions& options,
+                           config::ClusterConfig config, Display* display) {
   SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
   const std::string host = config.coordinator().host();
   std::optional<PortReservation> reservation;
@@ -359,10 +364,14 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
   RunningJob job(options, config, std::move(cluster), client.get(),
                  signals.get(), display);
   if (const absl::Status ended = job.Await(); !ended.ok()) {
-    SL_RETURN_IF_ERROR(WriteSummaryIfNone(out_dir, config, ended));
+    SL_RETURN_IF_ERROR(WriteSummaryIfNone(out_dir, config, job.cause(), ended));
     // A job may begin and end between two looks at it; the summary knows.
     const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
-    const bool says_why = result.ok() && !result->summary.reason().empty();
+    const bool says_why =
+        result.ok() &&
+        result->summary.state() == wire::JobState_Name(wire::FAILED) &&
+        result->summary.cause() !=
+            wire::JobEnd::Cause_Name(wire::JobEnd::STOPPED);
     return Annotate(
         says_why ? absl::AbortedError(result->summary.reason()) : ended,
         absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
@@ -370,7 +379,7 @@ absl::Status RunJob(const RunOptions& options, config::ClusterConfig config,
   SL_ASSIGN_OR_RETURN(const RunResult result, ReadRunResult(out_dir));
   const std::string table = SummaryTable({result});
   std::fwrite(table.data(), 1, table.size(), stdout);
-  return absl::OkStatus();
+  return job.interrupted() ? kExitInterrupted : kExitDone;
 }
 
 // Given delays: checks that they are there, and writes a folder out in full, so
@@ -413,9 +422,9 @@ int Run(const RunOptions& options) {
     complain(ByHandText(options, *config, elsewhere));
     return kExitUsage;
   }
-  const absl::Status done = RunJob(options, *config, &display);
-  if (done.ok()) return kExitDone;
-  complain(done.message());
+  const absl::StatusOr<int> done = RunJob(options, *config, &display);
+  if (done.ok()) return *done;
+  complain(done.status().message());
   return kExitFailed;
 }
 

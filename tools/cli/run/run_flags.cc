@@ -31,7 +31,8 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "run",
       "Runs a whole job on this machine: starts its servers and workers, shows "
       "its progress, prints its results.\n"
-      "Ctrl-C stops the job, a second one kills it.\n"
+      "Ctrl-C ends the job early, with its model; a second one stops it at "
+      "once, without; a third kills it.\n"
       "What stands after -- is the program of all workers, with its arguments, "
       "in place of worker.command and of slackline_worker. It is started once "
       "for each worker, and finds its place in the environment variables "

@@ -222,4 +222,10 @@ std::string Supervisor::Reason() const {
       first.error_line.empty() ? "" : absl::StrCat(": ", first.error_line));
 }
 
+wire::JobEnd::Cause Supervisor::Cause() const {
+  if (stopping_) return wire::JobEnd::STOPPED;
+  return state_ == wire::RUNNING || job_ended() ? wire::JobEnd::SERVER_LOST
+                                                : wire::JobEnd::NOT_FORMED;
+}
+
 }  // namespace slackline

@@ -71,12 +71,16 @@ class Supervisor {
   // To be called every few hundredths of a second.
   Effects Tick(absl::Time now);
 
+  // The user has asked for an end.
+  bool interrupted() const { return finishing_ || stopping_; }
   // No process is left.
   bool Over() const { return running_ == 0 && suspects_.empty(); }
   // Once Over(): the coordinator has declared the job finished.
   bool finished() const { return state_ == wire::FINISHED; }
   // Once Over() and not finished(): the one sentence of why.
   std::string Reason() const;
+  // The same in a word, of a job whose coordinator has not said it.
+  wire::JobEnd::Cause Cause() const;
 
  private:
   struct Suspect {

@@ -384,8 +384,13 @@ def _load_run(folder: pathlib.Path, entry: dict, problems: list[str]) -> Run:
     return run
 
 
+# The job was at its end, whatever is to be said of its result.
+FINISHED_CAUSES = ("COMPLETED", "STOP_RULE", "FINISHED_EARLY")
+
+
 def _has_diverged(run: Run) -> bool:
-    if run.state == FINISHED:  # What was not measured is left out of a summary.
+    # What was not measured is left out of a summary.
+    if run.state == FINISHED or run.summary.get("cause") in FINISHED_CAUSES:
         return any(not math.isfinite(number(run.summary.get(loss, 0))) for loss in LOSSES)
     if run.summary.get("cause") not in (None, "", "STOPPED"):
         return run.summary["cause"] in DIVERGED_CAUSES
