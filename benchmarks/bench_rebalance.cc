@@ -37,8 +37,8 @@
 #include "benchmarks/step_worker.h"
 #include "common/config/cluster_config.h"
 #include "common/mutex.h"
-#include "common/net/host_id.h"
 #include "common/net/zmq/zmq_transport.h"
+#include "common/process/join_request.h"
 #include "common/process/logging.h"
 #include "common/status.h"
 #include "job/job_config.h"
@@ -104,14 +104,7 @@ class LoadWorker {
       const Setup& setup, int rank) {
     WorkerLoop::Options options;
     wire::JoinRequest& join = options.core.member.join;
-    join.set_role(wire::JoinRequest::WORKER);
-    join.set_index(rank);
-    join.set_token(static_cast<uint64_t>(getpid()) << 16 | (rank + 1));
-    join.set_job(config.job());
-    join.set_config_hash(ConfigHash(config));
-    join.set_host("127.0.0.1");
-    join.set_host_id(HostId());
-    join.set_pid(getpid());
+    join = JoinRequestOf(wire::JoinRequest::WORKER, rank, "127.0.0.1", config);
     wire::Table& table = *join.add_table();
     *table.mutable_optimizer() = config.optimizer();
     table.set_name("table");

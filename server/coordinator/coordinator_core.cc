@@ -181,10 +181,8 @@ void CoordinatorCore::Fail(const std::string& reason, absl::Time now,
 
 void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
                                Effects* effects) {
-  if (news_.workers && editor_.running() && AllDone()) {
-    if (!modes_.ended_early().empty()) leases_.Ended();
+  if (news_.workers && editor_.running() && AllDone())
     outcome_.OnAllDone(now, modes_.ended_early());
-  }
   if (editor_.running()) {
     placement_.Order();
     if (modes_.Advance(outcome_.Seconds(now), effects)) {

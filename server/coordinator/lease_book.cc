@@ -45,10 +45,8 @@ void LeaseBook::Ask(const Caller& caller, const wire::Lease& lease,
   Worker& worker = workers_[caller.incarnation];
   if (lease.busy()) {
     // Who waits has come further since it said that.
-    if (!worker.waits) {
+    if (!worker.waits)
       worker.clock = std::max<Clock>(worker.clock, lease.clock() + 1);
-      if (!worker.open.empty()) worker.open.back().clock = lease.clock();
-    }
     answers->push_back(
         {.to = caller, .code = wire::OK, .error = {}, .leased = {}});
     return Settle(answers);
@@ -150,7 +148,6 @@ void LeaseBook::Settle(std::vector<Answer>* answers) {
       waiting.push_back(incarnation);
       continue;
     }
-    range->clock = worker.clock;
     worker.open.push_back(*range);
     ++worker.given;
     answer(worker, LeasedOf(*range));
@@ -203,12 +200,10 @@ void LeaseBook::EndAt(Clock end, std::vector<Answer>* answers) {
 
 void LeaseBook::Ended() {
   for (auto& [incarnation, worker] : workers_) {
-    while (!worker.open.empty() && worker.open.front().clock < end_) {
-      const Range& range = worker.open.front();
+    for (const Range& range : worker.open)
       examples_done_ += range.end - range.begin;
-      ++worker.done;
-      worker.open.pop_front();
-    }
+    worker.done += static_cast<int64_t>(worker.open.size());
+    worker.open.clear();
   }
 }
 

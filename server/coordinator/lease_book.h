@@ -68,7 +68,8 @@ class LeaseBook {
   // The job ends at this clock, now or when all have come there. Nobody waits
   // before it any more. Once: a later call changes nothing.
   void EndAt(Clock end, std::vector<Answer>* answers);
-  // All have come to that clock: what was for steps before it is done.
+  // All examples are given out, and all have come to that clock: the last ranges
+  // are done. Of a job that is ended early nobody knows it of the last ones.
   void Ended();
 
   int64_t examples_done() const { return examples_done_; }
@@ -80,7 +81,6 @@ class LeaseBook {
   struct Range {
     int64_t begin = 0;
     int64_t end = 0;
-    Clock clock = 0;  // Of the step that it was given for.
   };
   struct Worker {
     Caller call;  // The last one.

@@ -604,6 +604,20 @@ void Checker::CheckExamples(const std::set<Contribution>& contained,
   }
 }
 
+void Checker::CheckExamplesDone(int64_t done) {
+  if (!scenario_.elastic.has_value()) return;
+  int64_t begun = 0;
+  for (const auto& [step, examples] : examples_) {
+    if (!Live(step.life)) return;
+    begun += examples.end - examples.begin;
+  }
+  ++stats_.examples_counted;
+  if (begun == done || (stats_.ended_early > 0 && begun > done)) return;
+  Report(Invariant::kExamples,
+         absl::StrCat("the workers have trained on ", begun,
+                      " examples, and the coordinator has counted ", done));
+}
+
 void Checker::OnStart(Rank rank, Incarnation incarnation, Clock clock) {
   pushed_from_[{rank, incarnation}] = clock;
 }

@@ -105,6 +105,7 @@ struct CheckerStats {
   int64_t sizes = 0;            // Of coordinators and clients, compared.
   int64_t examples = 0;         // Of elastic jobs, found where they belong.
   int64_t examples_again = 0;   // Of those: of a worker that had died, too.
+  int64_t examples_counted = 0;  // Jobs whose coordinator's count was compared.
 };
 
 class Checker {
@@ -179,6 +180,10 @@ class Checker {
 
   // The job has finished and every message has arrived.
   void OnFinished();
+  // With elastic sampling: as many examples are done as the coordinator says, if
+  // nobody has died, whose last ones nobody knows; of a job that is ended early
+  // not fewer.
+  void CheckExamplesDone(int64_t done);
 
   struct Move {
     Owner source;

@@ -146,6 +146,7 @@ void RunCounts::Visit(
   see("user.early_ends", user.early_ends);
   see("user.early_ends_refused", user.early_ends_refused);
   see("checker.ended_early", checker.ended_early);
+  see("checker.examples_counted", checker.examples_counted);
   see("garbage.sent", garbage.sent);
   see("garbage.unreadable", garbage.unreadable);
   see("garbage.answers", garbage.answers);

@@ -835,9 +835,10 @@ void Scenario::DrawSampling() {
 
 void Scenario::DrawEarlyEnd() {
   Rng rng = Rng(seed).Fork("early end");
-  const bool wanted = rng.Chance(modes.changes ? 0.2 : 0.06);
+  const bool wanted = rng.Chance(modes.changes ? 0.12 : 0.06);
+  // Late, so that there is something to end.
   UserAction action{UserAction::Kind::kFinish,
-                    Between(rng, absl::ZeroDuration(), heal_at)};
+                    Between(rng, heal_at * 0.3, heal_at)};
   if (!wanted) return;
   placement.user.push_back(action);
   if (rng.Chance(0.8)) return;  // Else somebody asks once more.

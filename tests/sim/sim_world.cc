@@ -822,7 +822,10 @@ void SimWorld::CheckOutcome() {
     const bool stopped =
         coordinator_->core().view().end().cause() == wire::JobEnd::STOP_RULE;
     counts_.stop_rules += stopped;
-    if (!stopped) checker.OnFinished();  // Else steps are under way.
+    if (!stopped) {  // Else steps are under way.
+      checker.OnFinished();
+      checker.CheckExamplesDone(coordinator_->core().Summary().examples_done());
+    }
     return;
   }
   if (state != wire::FAILED) {

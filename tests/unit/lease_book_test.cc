@@ -199,17 +199,6 @@ TEST_F(LeaseBookTest, WhoWaitsWhenTheJobIsEndedEarlyGoesToItsEnd) {
               ElementsAre("2.1 skip to 8"));
 }
 
-TEST_F(LeaseBookTest, WhatWasGivenForStepsBeforeAnEarlyEndIsDone) {
-  book_.Start(Sampling(100, 4, 100));
-  for (int64_t i = 0; i < 3; ++i) {
-    Ask(0, static_cast<uint64_t>(i) + 1,
-        {.clock = i, .received = i, .reduced = true});
-  }
-  EXPECT_THAT(EndAt(2), IsEmpty());
-  book_.Ended();
-  EXPECT_EQ(book_.examples_done(), 8) << "not those of step 2";
-}
-
 TEST_F(LeaseBookTest, NobodyIsGivenMoreThanItMayHaveOpen) {
   book_.Start(Sampling(1000, 1, 1000));
   for (int64_t i = 0; i < LeaseBook::kOpenMax; ++i)

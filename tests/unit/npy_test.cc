@@ -40,7 +40,8 @@ std::string Header(const std::string& type, const std::string& shape) {
 template <typename Number>
 std::string Bytes(const std::vector<Number>& numbers) {
   std::string bytes(numbers.size() * sizeof(Number), '\0');
-  std::memcpy(bytes.data(), numbers.data(), bytes.size());
+  if (!numbers.empty())  // Else data() may be null.
+    std::memcpy(bytes.data(), numbers.data(), bytes.size());
   return bytes;
 }
 
