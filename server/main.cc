@@ -102,6 +102,7 @@ absl::Status Serve(const MemberFlags& flags,
     }
     coordinator = *std::move(started);
     spdlog::info("coordinator listens at {}", coordinator_endpoint);
+    KeepConfig(flags, config);
   }
 
   ControlLoop::Options control;

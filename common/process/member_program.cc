@@ -53,6 +53,8 @@ std::string FlagsText(const MemberFlags& flags) {
   return ShellLine(words);
 }
 
+}  // namespace
+
 // A job that cannot keep its config runs all the same.
 void KeepConfig(const MemberFlags& flags, const config::ClusterConfig& config) {
   const std::string kept = (fs::path(flags.out) / "cluster.textproto").string();
@@ -81,7 +83,6 @@ void KeepConfig(const MemberFlags& flags, const config::ClusterConfig& config) {
     spdlog::warn("the config is not kept: {}", std::string(written.message()));
   }
 }
-}  // namespace
 
 absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
     const MemberProgram& program, const MemberFlags& flags) {
@@ -125,7 +126,6 @@ void BeginMember(const std::string& name, const std::string& role,
   SetUpLogging(absl::StrCat(role, " ", flags.index), time);
   spdlog::info("{} {} ({}), config {}: {}", name, VersionNumber(),
                BuildCommit(), ConfigHash(config), FlagsText(flags));
-  if (role == "server" && flags.index == 0) KeepConfig(flags, config);
   if (!files.ok()) spdlog::warn("{}", std::string(files.message()));
 }
 

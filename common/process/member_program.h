@@ -51,13 +51,17 @@ absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
     const MemberProgram& program, const MemberFlags& flags);
 
 // What a process does first that is a member of a job: the log on stderr, which
-// begins with the flags and the hash of the config, limits and memory. The
-// config, with all of its defaults, is left in one place: server 0 writes
-// OUT/cluster.textproto, or logs it if it has no folder, or if it was started
-// with that file and changes to it. `name` is the program's. Call once.
+// begins with the flags and the hash of the config, limits and memory. `name`
+// is the program's. Call once.
 void BeginMember(const std::string& name, const std::string& role,
                  const MemberFlags& flags, const config::ClusterConfig& config,
                  const TimeSource& time);
+
+// Leaves the config, with all of its defaults, in one place:
+// OUT/cluster.textproto, or the log if there is no folder, or a file there that
+// is not of this program, or if it was started with that file and changes to
+// it. For server 0, once the job is its own.
+void KeepConfig(const MemberFlags& flags, const config::ClusterConfig& config);
 
 // The whole of main(): returns its exit code, 0 done, 1 failed, 2 wrong usage
 // or config. Stop signals are blocked when `run` is called: it makes a

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/job_test.h"
+#include "tests/support/run_files.h"
 
 namespace slackline {
 namespace {
@@ -35,9 +36,14 @@ TEST_F(StartFailure, APortThatIsTakenIsNamed) {
               AllOf(HasSubstr("coordinator.port (choose another, or leave it "
                               "out for any free one): listening at 127.0.0.1:"),
                     HasSubstr("Address already in use")));
+  // Nor does it put its config in the place of the running job's.
+  const std::string kept = ReadText(Path("holder/cluster.textproto"));
+  EXPECT_THAT(kept, HasSubstr("job: \"small\""));
   const std::unique_ptr<Process> server =
-      StartMember("second", "slackline_server", 0, config, "second");
+      StartMember("second", "slackline_server", 0, config, "holder",
+                  {"--set=train.seed=9"});
   EXPECT_EQ(server->WaitText(kPromptly), kFailed);
+  EXPECT_EQ(ReadText(Path("holder/cluster.textproto")), kept);
   EXPECT_THAT(server->Output(),
               AllOf(HasSubstr("cannot start the coordinator: "),
                     HasSubstr("tcp://127.0.0.1:"), HasSubstr("in use")));

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/modes.h"
+#include "tools/cli/experiment/results_table.h"
 #include "tools/cli/job/status_table.h"
 #include "tools/cli/json.h"
 #include "tools/cli/run/logs.h"
@@ -54,6 +55,25 @@ run::Summary MakeSummary(const std::string& mode) {
   summary.set_bytes_resent(3000000);
   summary.set_model_sha256("0123456789abcdef0123");
   return summary;
+}
+
+TEST(ResultsTableTest, RunsThatDivergedAreCountedAsSuch) {
+  const fs::path folder = TestFolder();
+  fs::create_directories(folder / "data");
+  WriteFile(folder / "data" / "results.json", R"({
+    "metrics": [{"key": "test_loss", "label": "test loss", "unit": ""}],
+    "variants": [
+      {"name": "tame", "runs": 3, "finished": 3, "diverged": 0,
+       "metrics": {"test_loss": {"mean": 0.5, "low95": 0.4, "high95": 0.6,
+                                 "count": 3}}},
+      {"name": "wild", "runs": 3, "finished": 1, "diverged": 2,
+       "metrics": {"test_loss": {"mean": 0.75, "low95": null, "high95": null,
+                                 "count": 1}}}]})");
+  const absl::StatusOr<std::string> table = ResultsTable(folder.string());
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("0.5000 [0.4000, 0.6000]"));
+  EXPECT_THAT(*table, HasSubstr("1/3, 2 diverged"));
+  EXPECT_THAT(*table, Not(HasSubstr("0 diverged")));
 }
 
 TEST(LogsTest, TheLastLinesSkipBlankOnes) {

@@ -52,10 +52,13 @@ std::string TableOf(const Json& results) {
   }
   std::vector<std::vector<std::string>> rows;
   for (const Json& variant : results.at("variants")) {
+    const int finished = variant.at("finished").get<int>();
+    const int diverged = variant.value("diverged", 0);
     std::vector<std::string> row = {
         variant.at("name").get<std::string>(),
-        absl::StrCat(variant.at("finished").get<int>(), "/",
-                     variant.at("runs").get<int>())};
+        absl::StrCat(
+            finished, "/", variant.at("runs").get<int>(),
+            diverged > 0 ? absl::StrCat(", ", diverged, " diverged") : "")};
     for (const Json& metric : results.at("metrics")) {
       const std::string key = metric.at("key").get<std::string>();
       if (!IsShown(key)) continue;
@@ -66,8 +69,8 @@ std::string TableOf(const Json& results) {
   }
   return absl::StrCat(
       TableText(columns, rows),
-      "runs: finished/all; means over seeds with their 95 % intervals, from "
-      "3 runs on\n");
+      "runs: finished/all; means over the runs that finished, with their 95 % "
+      "intervals from 3 runs on\n");
 }
 
 }  // namespace

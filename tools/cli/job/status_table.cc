@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/cluster_config.h"
@@ -161,55 +162,64 @@ std::vector<Line<Stats>> LinesShown(const std::string& role,
   return lines;
 }
 
-// The cells of a member that is not there: `beside`, no pid, its state, and
-// nothing in the rest of `columns`.
-std::vector<std::string> AbsentCells(std::vector<std::string> beside,
-                                     const wire::View& view, size_t columns) {
-  beside.insert(beside.end(), {"", AbsenceText(view)});
-  beside.resize(columns);
-  return beside;
+// A line for each member: who and where it is, and what `cells` says of one
+// that is there, under `columns`.
+template <typename Stats>
+std::string MembersTable(
+    const std::string& role, const wire::View& view,
+    const std::vector<Line<Stats>>& lines, bool with_hosts,
+    const std::vector<Column>& columns,
+    absl::FunctionRef<std::vector<std::string>(const Line<Stats>&)> cells) {
+  std::vector<Column> all = {{role}};
+  if (with_hosts) all.push_back({"host", /*left=*/true});
+  all.insert(all.end(), columns.begin(), columns.end());
+  std::vector<std::vector<std::string>> rows;
+  for (const Line<Stats>& line : LinesShown(role, lines)) {
+    std::vector<std::string>& row = rows.emplace_back();
+    row.push_back(absl::StrCat(line.index));
+    if (with_hosts) row.push_back(line.host);
+    const std::vector<std::string> rest =
+        line.stats == nullptr ? std::vector<std::string>{"", AbsenceText(view)}
+                              // No pid.
+                              : cells(line);
+    row.insert(row.end(), rest.begin(), rest.end());
+    row.resize(all.size());
+  }
+  return TableText(all, rows);
 }
 
 std::string WorkersText(const wire::StatusReply& status,
                         const std::vector<WorkerLine>& lines, bool with_hosts) {
-  std::vector<Column> columns = {{"worker"}};
-  if (with_hosts) columns.push_back({"host", /*left=*/true});
-  columns.insert(columns.end(), {{"pid"},
-                                 {"state", /*left=*/true},
-                                 {"heard"},
-                                 {"clock"},
-                                 {"loss"},
-                                 {"examples/s"},
-                                 {"waiting"},
-                                 {"pushed"},
-                                 {"pulled"},
-                                 {"retries"},
-                                 {"doing", /*left=*/true}});
-  std::vector<std::vector<std::string>> rows;
-  for (const WorkerLine& line : LinesShown("worker", lines)) {
-    std::vector<std::string> cells = {absl::StrCat(line.index)};
-    if (with_hosts) cells.push_back(line.host);
-    if (line.stats == nullptr) {
-      rows.push_back(
-          AbsentCells(std::move(cells), status.view(), columns.size()));
-      continue;
-    }
+  const auto cells = [](const WorkerLine& line) -> std::vector<std::string> {
     const run::WorkerStats& worker = *line.stats;
     const double seconds = worker.compute_seconds() + worker.wait_seconds();
     const double examples = static_cast<double>(worker.examples());
-    cells.insert(
-        cells.end(),
-        {absl::StrCat(worker.pid()), worker.done() ? "done" : "alive",
-         HeardText(worker.heard_ms_ago()), absl::StrCat(worker.clock()),
-         absl::StrFormat("%.4f", worker.train_loss()),
-         seconds > 0 ? CountText(examples / seconds) : "-",
-         seconds > 0 ? PercentText(worker.wait_seconds() / seconds, 0) : "-",
-         BytesText(static_cast<double>(worker.bytes_pushed())),
-         BytesText(static_cast<double>(worker.bytes_pulled())),
-         absl::StrCat(worker.retries()), DoingText(worker)});
-    rows.push_back(std::move(cells));
-  }
-  return TableText(columns, rows);
+    return {absl::StrCat(worker.pid()),
+            worker.done() ? "done" : "alive",
+            HeardText(worker.heard_ms_ago()),
+            absl::StrCat(worker.clock()),
+            absl::StrFormat("%.4f", worker.train_loss()),
+            seconds > 0 ? CountText(examples / seconds) : "-",
+            seconds > 0 ? PercentText(worker.wait_seconds() / seconds, 0) : "-",
+            BytesText(static_cast<double>(worker.bytes_pushed())),
+            BytesText(static_cast<double>(worker.bytes_pulled())),
+            absl::StrCat(worker.retries()),
+            DoingText(worker)};
+  };
+  return MembersTable<run::WorkerStats>("worker", status.view(), lines,
+                                        with_hosts,
+                                        {{"pid"},
+                                         {"state", /*left=*/true},
+                                         {"heard"},
+                                         {"clock"},
+                                         {"loss"},
+                                         {"examples/s"},
+                                         {"waiting"},
+                                         {"pushed"},
+                                         {"pulled"},
+                                         {"retries"},
+                                         {"doing", /*left=*/true}},
+                                        cells);
 }
 
 bool IsDraining(const wire::View& view, int server) {
@@ -221,51 +231,42 @@ bool IsDraining(const wire::View& view, int server) {
 
 std::string ServersText(const wire::StatusReply& status,
                         const std::vector<ServerLine>& lines, bool with_hosts) {
-  std::vector<Column> columns = {{"server"}};
-  if (with_hosts) columns.push_back({"host", /*left=*/true});
-  columns.insert(columns.end(), {{"pid"},
-                                 {"state", /*left=*/true},
-                                 {"heard"},
-                                 {"shards"},
-                                 {"busy"},
-                                 {"share"},
-                                 {"queue"},
-                                 {"pushes"},
-                                 {"pulls"},
-                                 {"parked"},
-                                 {"staleness"},
-                                 {"in"},
-                                 {"out"},
-                                 {"malformed"}});
-  std::vector<std::vector<std::string>> rows;
-  for (const ServerLine& line : LinesShown("server", lines)) {
-    std::vector<std::string> cells = {absl::StrCat(line.index)};
-    if (with_hosts) cells.push_back(line.host);
-    if (line.stats == nullptr) {
-      rows.push_back(
-          AbsentCells(std::move(cells), status.view(), columns.size()));
-      continue;
-    }
+  const auto cells =
+      [&status](const ServerLine& line) -> std::vector<std::string> {
     const run::ServerStats& server = *line.stats;
     const ServerLoad load = LoadOf(status, server);
-    cells.insert(
-        cells.end(),
-        {absl::StrCat(server.pid()),
-         IsDraining(status.view(), line.index) ? "draining" : "alive",
-         HeardText(server.heard_ms_ago()), absl::StrCat(server.shards()),
-         load.known ? PercentText(load.busiest, 0) : "-",
-         load.known ? PercentText(load.share, 0) : "-",
-         load.known ? absl::StrFormat("%.2f ms", load.queue_ms) : "-",
-         CountText(static_cast<double>(server.pushes())),
-         CountText(static_cast<double>(server.pulls())),
-         absl::StrCat(server.pulls_parked()),
-         PercentilesText(server.missed_clocks()),
-         BytesText(static_cast<double>(server.bytes_in())),
-         BytesText(static_cast<double>(server.bytes_out())),
-         absl::StrCat(server.malformed())});
-    rows.push_back(std::move(cells));
-  }
-  return TableText(columns, rows);
+    return {absl::StrCat(server.pid()),
+            IsDraining(status.view(), line.index) ? "draining" : "alive",
+            HeardText(server.heard_ms_ago()),
+            absl::StrCat(server.shards()),
+            load.known ? PercentText(load.busiest, 0) : "-",
+            load.known ? PercentText(load.share, 0) : "-",
+            load.known ? absl::StrFormat("%.2f ms", load.queue_ms) : "-",
+            CountText(static_cast<double>(server.pushes())),
+            CountText(static_cast<double>(server.pulls())),
+            absl::StrCat(server.pulls_parked()),
+            PercentilesText(server.missed_clocks()),
+            BytesText(static_cast<double>(server.bytes_in())),
+            BytesText(static_cast<double>(server.bytes_out())),
+            absl::StrCat(server.malformed())};
+  };
+  return MembersTable<run::ServerStats>("server", status.view(), lines,
+                                        with_hosts,
+                                        {{"pid"},
+                                         {"state", /*left=*/true},
+                                         {"heard"},
+                                         {"shards"},
+                                         {"busy"},
+                                         {"share"},
+                                         {"queue"},
+                                         {"pushes"},
+                                         {"pulls"},
+                                         {"parked"},
+                                         {"staleness"},
+                                         {"in"},
+                                         {"out"},
+                                         {"malformed"}},
+                                        cells);
 }
 
 // How far apart the workers are. Their clocks are those of their last
