@@ -19,6 +19,8 @@ using Clock = int64_t;
 inline constexpr Clock kClockMax = Clock{1} << 60;
 // Updates applied to a shard since its initial values.
 using Version = uint64_t;
+// Versions are at most this, so that updates can be counted on.
+inline constexpr Version kVersionMax = Version{1} << 60;
 // One life of a member. The coordinator gives them out; never used again.
 using Incarnation = uint64_t;
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "common/checkpoint/checkpoint_config.h"
 #include "common/config/bounds.h"
 #include "common/membership/timeouts.h"
 #include "common/optim/optimizer.h"
@@ -131,6 +132,11 @@ void CheckParts(const config::ClusterConfig& config,
   CheckTimeouts(config.limits(), problems.In("limits"));
   CheckWindow(config.limits(), problems.In("limits"));
   CheckRebalance(config.rebalance(), problems.In("rebalance"));
+  CheckCheckpoint(
+      config.checkpoint(),
+      {.given_delays = sync.has_delays(),
+       .elastic = config.data().sampling() == config::Data::ELASTIC},
+      problems.In("checkpoint"));
 }
 
 }  // namespace

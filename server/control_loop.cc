@@ -57,6 +57,24 @@ void ControlLoop::Interrupt(const std::string& reason) {
   waker_.Wake();
 }
 
+void ControlLoop::CutPartDone(wire::CutPart part) {
+  {
+    const MutexLock lock(cut_parts_mutex_);
+    cut_parts_.push_back(std::move(part));
+  }
+  waker_.Wake();
+}
+
+void ControlLoop::TakeCutParts() {
+  std::vector<wire::CutPart> parts;
+  {
+    const MutexLock lock(cut_parts_mutex_);
+    parts.swap(cut_parts_);
+  }
+  for (const wire::CutPart& part : parts)
+    core_.OnCutPart(part, options_.time.Now(), &effects_);
+}
+
 absl::Status ControlLoop::Run() {
   core_.Start(options_.time.Now(), &effects_);
   while (!end_.has_value()) {
@@ -86,6 +104,7 @@ absl::Status ControlLoop::RunOnce() {
     core_.OnMessage(*message, time.Now(), &effects_);
   }
   SL_RETURN_IF_ERROR(ReceiveFromShardThreads());
+  TakeCutParts();
   if (interrupted_.load(std::memory_order_acquire))
     core_.Interrupt(interrupt_reason_, time.Now(), &effects_);
   core_.OnTick(time.Now(), &effects_);

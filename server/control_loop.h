@@ -10,8 +10,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "common/mutex.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
 #include "common/time/time_source.h"
@@ -44,6 +46,8 @@ class ControlLoop {
 
   // Any thread: the process is asked to end.
   void Interrupt(const std::string& reason);
+  // Any thread: ServerCore::OnCutPart().
+  void CutPartDone(wire::CutPart part);
 
  private:
   ControlLoop(const Options& options, std::unique_ptr<Channel> coordinator,
@@ -51,6 +55,7 @@ class ControlLoop {
   // Waits, and hands the core everything that has arrived.
   absl::Status RunOnce();
   absl::Status ReceiveFromShardThreads();
+  void TakeCutParts();
   void Perform();
   void SendToShardThreads(const Message& message);
 
@@ -66,6 +71,9 @@ class ControlLoop {
   IoLoad io_load_;
   std::atomic<bool> interrupted_{false};
   std::string interrupt_reason_;  // Written before interrupted_, read after.
+  Mutex cut_parts_mutex_;
+  // The core has not been told yet.
+  std::vector<wire::CutPart> cut_parts_ ABSL_GUARDED_BY(cut_parts_mutex_);
 };
 
 }  // namespace slackline

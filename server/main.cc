@@ -3,7 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
 
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/cluster_config.h"
 #include "common/net/resolve.h"
 #include "common/net/zmq/zmq_transport.h"
@@ -15,6 +20,7 @@
 #include "job/job_config.h"
 #include "server/control_loop.h"
 #include "server/coordinator/coordinator_thread.h"
+#include "server/cut_parts.h"
 #include "server/shard/shard_thread.h"
 
 namespace slackline {
@@ -63,6 +69,30 @@ absl::Status Serve(const MemberFlags& flags,
     }
     delays = std::make_shared<const DelaySource>(*std::move(loaded));
   }
+  std::shared_ptr<const StoredCheckpoint> stored;
+  if (!flags.resume.empty()) {
+    if (delays != nullptr) {
+      return absl::InvalidArgumentError(
+          "--resume: the job has given delays (sync.delays), which begin at "
+          "its first step; give it a mode");
+    }
+    absl::StatusOr<std::unique_ptr<StoredCheckpoint>> opened =
+        StoredCheckpoint::Open(flags.resume);
+    if (!opened.ok()) {
+      return Annotate(opened.status(),
+                      "--resume (every server reads it, on its host)");
+    }
+    stored = *std::move(opened);
+    spdlog::info("goes on from {}, which is whole: {} tables, {} bytes",
+                 stored->folder(), stored->manifest().table_size(),
+                 stored->bytes());
+  }
+  const std::string checkpoint_root = CheckpointRoot(config, flags.out);
+  // What the run that is gone on with was writing when it ended.
+  if (stored != nullptr && flags.index == 0 && !checkpoint_root.empty()) {
+    RemovePartial(checkpoint_root, stored->manifest().run(),
+                  std::numeric_limits<int32_t>::max());
+  }
   ZmqTransport transport;
   std::unique_ptr<CoordinatorThread> coordinator;
   if (flags.index == 0) {
@@ -87,7 +117,19 @@ absl::Status Serve(const MemberFlags& flags,
         .save_timeout = absl::Milliseconds(config.limits().save_timeout_ms()),
         .nonfinite = config.train().nonfinite(),
         .delays = delays,
-        .seed = static_cast<uint64_t>(config.train().seed())};
+        .seed = static_cast<uint64_t>(config.train().seed()),
+        .checkpoint = config.checkpoint(),
+        .checkpoint_root = checkpoint_root,
+        .mode = ModeText(config),
+        .resume = nullptr,
+        .resume_sha256 = {},
+        .resume_folder = {}};
+    if (stored != nullptr) {
+      options.core.resume = std::shared_ptr<const checkpoint::Manifest>(
+          stored, &stored->manifest());
+      options.core.resume_sha256 = stored->sha256();
+      options.core.resume_folder = stored->folder();
+    }
     options.time = time;
     options.endpoint = coordinator_endpoint;
     options.folder = flags.out;
@@ -110,8 +152,18 @@ absl::Status Serve(const MemberFlags& flags,
   join =
       JoinRequestOf(wire::JoinRequest::SERVER, flags.index, self.host, config);
   if (delays != nullptr) join.set_delays_sha256(delays->sha256());
+  if (stored != nullptr) join.set_checkpoint_sha256(stored->sha256());
   SL_ASSIGN_OR_RETURN(const StaleRules stale,
                       StaleRules::Create(config.sync()));
+  // Shard threads give parts of cuts to be written, and the loop is told of
+  // them: so the threads end first, and the loop last. It is there by then,
+  // since it gives the views that have cuts.
+  std::unique_ptr<ControlLoop> loop;
+  const auto told = [&loop](wire::CutPart part) {
+    loop->CutPartDone(std::move(part));
+  };
+  CutParts cut_parts(
+      {.server = flags.index, .root = checkpoint_root, .told = told});
   std::vector<std::unique_ptr<ShardThread>> shard_threads;
   for (int t = 0; t < self.threads; ++t) {
     ShardThread::Options options;
@@ -120,6 +172,7 @@ absl::Status Serve(const MemberFlags& flags,
                     .trace = config.train().trace(),
                     .stale = stale,
                     .delays = delays,
+                    .stored = stored,
                     .nonfinite = config.train().nonfinite()};
     options.time = time;
     options.host = address;
@@ -127,6 +180,9 @@ absl::Status Serve(const MemberFlags& flags,
     options.transport = config.limits().transport();
     options.unread_bytes_max = UnreadBytesMax(config.limits());
     options.slowdown = self.slowdown;
+    options.on_cut = [&cut_parts, t](ShardCore::CutState state) {
+      cut_parts.OnCut(t, std::move(state));
+    };
     SL_ASSIGN_OR_RETURN(
         shard_threads.emplace_back(),
         ShardThread::Start(transport, options, config.schedule()));
@@ -156,8 +212,7 @@ absl::Status Serve(const MemberFlags& flags,
     control.trace_file =
         absl::StrCat(flags.out, "/trace-server-", flags.index, ".jsonl");
   }
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<ControlLoop> loop,
-                      ControlLoop::Create(transport, control));
+  SL_ASSIGN_OR_RETURN(loop, ControlLoop::Create(transport, control));
   const StopSignal stop_signal([&](int signal) {
     loop->Interrupt(InterruptedBy("server", flags.index, signal));
     if (coordinator != nullptr) coordinator->StopSaving();
@@ -181,6 +236,7 @@ int main(int argc, char** argv) {
                    "summary.json and traces; none: not written",
        .data_dir_help = "",
        .may_be_added = true,
+       .may_resume = true,
        .config_parts = slackline::kJobConfigParts,
        .count =
            [](const slackline::config::ClusterConfig& config) {

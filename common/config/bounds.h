@@ -24,6 +24,11 @@ inline constexpr size_t GatherBytesMax(int workers) {
   const size_t share = kOfAll / static_cast<size_t>(workers < 1 ? 1 : workers);
   return share < kOfOne ? share : kOfOne;
 }
+// Of a table: 4 TiB of float32.
+inline constexpr int64_t kTableElementsMax = int64_t{1} << 40;
+inline constexpr size_t kTableExtentsMax = 16;
+inline constexpr size_t kTableNameBytesMax = 256;
+inline constexpr size_t kTablesOfJobMax = 16384;
 inline constexpr int64_t kStepsMax = int64_t{1} << 40;
 
 }  // namespace slackline

@@ -406,6 +406,7 @@ void FillDefaults(config::ClusterConfig* config, const ConfigParts& parts) {
   config->mutable_train();
   config->mutable_limits();
   config->mutable_rebalance();
+  config->mutable_checkpoint();
   parts.fill_defaults(config);
   WriteScalarDefaults(config);
 }

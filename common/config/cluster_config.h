@@ -43,8 +43,8 @@ struct ConfigParts {
 
 // Reads and checks a config. In the result every default is written out: all
 // scalar fields that have one, coordinator (with its host), schedule, sync
-// (with its collective), train, limits and rebalance. Values are in the ranges
-// that the schema's comments and the checks of the parts name;
+// (with its collective), train, limits, rebalance and checkpoint. Values are in
+// the ranges that the schema's comments and the checks of the parts name;
 // coordinator.port may be 0, which whoever starts the processes must replace.
 //
 // NotFound: the file cannot be read. InvalidArgument: all problems found, one

@@ -29,7 +29,6 @@ static_assert(
     "tensors are written as they lie in memory; the format is little-endian");
 
 constexpr char kMetadataKey[] = "__metadata__";
-constexpr size_t kSizeBytes = sizeof(uint64_t);
 // The format's own limit for a header.
 constexpr uint64_t kHeaderBytesMax = 100'000'000;
 
@@ -67,41 +66,41 @@ size_t SizeOfType(absl::string_view type) {
   return 0;
 }
 
-absl::Status CheckTensors(const std::string& path,
-                          absl::Span<const TensorView> tensors,
-                          absl::Span<const TypedTensor> others) {
-  std::set<std::string> names;
-  const auto check = [&](const std::string& name, const std::string& type,
-                         const std::vector<int64_t>& shape, size_t bytes) {
+absl::Status CheckHeadings(const std::string& path,
+                           absl::Span<const TensorHeading> tensors) {
+  std::set<absl::string_view> names;
+  for (const TensorHeading& tensor : tensors) {
     const std::string where =
-        absl::StrCat("write ", path, ": tensor '", name, "'");
-    if (name == kMetadataKey || !names.insert(name).second) {
+        absl::StrCat("write ", path, ": tensor '", tensor.name, "'");
+    if (tensor.name == kMetadataKey || !names.insert(tensor.name).second) {
       return absl::InvalidArgumentError(absl::StrCat(
           where, ": the name is taken; each tensor needs one of its own"));
     }
-    const size_t size = SizeOfType(type);
+    const size_t size = SizeOfType(tensor.type);
     if (size == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
-          where, ": type is '", type,
+          where, ": type is '", tensor.type,
           "', which is none of the format; F32, I64, BOOL are some"));
     }
-    const std::optional<int64_t> elements = Elements(shape);
-    if (bytes % size != 0 || elements != static_cast<int64_t>(bytes / size)) {
+    const std::optional<int64_t> elements = Elements(tensor.shape);
+    if (tensor.bytes % size != 0 ||
+        elements != static_cast<int64_t>(tensor.bytes / size)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          where, ": shape ", ShapeText(shape), " does not make ", bytes / size,
-          " values; sizes of at least 1 are required"));
+          where, ": shape ", ShapeText(tensor.shape), " does not make ",
+          tensor.bytes / size, " values; sizes of at least 1 are required"));
     }
-    return absl::OkStatus();
-  };
-  for (const TensorView& tensor : tensors) {
-    SL_RETURN_IF_ERROR(check(tensor.name, "F32", tensor.shape,
-                             tensor.values.size() * sizeof(float)));
-  }
-  for (const TypedTensor& tensor : others) {
-    SL_RETURN_IF_ERROR(
-        check(tensor.name, tensor.type, tensor.shape, tensor.bytes.size()));
   }
   return absl::OkStatus();
+}
+
+// Text that is not UTF-8 would make dump() throw; such bytes are replaced.
+std::string JsonText(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+absl::Status Corrupt(const std::string& path, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat(
+      path, ": ", what, "; the file is damaged or not a safetensors file"));
 }
 
 // A file that is being read, and what to say about it.
@@ -110,10 +109,6 @@ struct Reader {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file;
   uint64_t bytes = 0;  // Size of the file.
 
-  absl::Status Corrupt(absl::string_view what) const {
-    return absl::DataLossError(absl::StrCat(
-        path, ": ", what, "; the file is damaged or not a safetensors file"));
-  }
   absl::Status Read(void* to, size_t size, absl::string_view what) const {
     if (std::fread(to, 1, size, file.get()) == size) return absl::OkStatus();
     if (std::ferror(file.get()) != 0) {
@@ -121,7 +116,7 @@ struct Reader {
           absl::StrCat("read ", path, ": ", what, ": ",
                        std::generic_category().message(errno)));
     }
-    return Corrupt(absl::StrCat("ends inside ", what));
+    return Corrupt(path, absl::StrCat("ends inside ", what));
   }
 };
 
@@ -142,17 +137,10 @@ absl::StatusOr<Reader> OpenReader(const std::string& path) {
   return reader;
 }
 
-// A tensor as the header describes it.
-struct Entry {
-  std::string name;
-  std::vector<int64_t> shape;
-  uint64_t begin = 0;  // Bytes from the start of the data.
-  uint64_t end = 0;
-};
-
-absl::StatusOr<Entry> ParseEntry(const Reader& reader, const std::string& name,
-                                 const nlohmann::json& json,
-                                 uint64_t data_bytes) {
+absl::StatusOr<TensorPlace> ParsePlace(const std::string& path,
+                                       const std::string& name,
+                                       const nlohmann::json& json,
+                                       uint64_t data_bytes) {
   const std::string tensor = absl::StrCat("tensor '", name, "'");
   const auto is_list_of_counts = [&json](const char* key) {
     return json.contains(key) && json[key].is_array() &&
@@ -165,73 +153,80 @@ absl::StatusOr<Entry> ParseEntry(const Reader& reader, const std::string& name,
   if (!json.is_object() || !json.contains("dtype") ||
       !json["dtype"].is_string() || !is_list_of_counts("shape") ||
       !is_list_of_counts("data_offsets") || json["data_offsets"].size() != 2) {
-    return reader.Corrupt(absl::StrCat(
-        tensor,
-        ": the header does not give dtype, shape and two data_offsets"));
+    return Corrupt(
+        path,
+        absl::StrCat(
+            tensor,
+            ": the header does not give dtype, shape and two data_offsets"));
   }
   const auto dtype = json["dtype"].get<std::string>();
   if (dtype != "F32") {
     return absl::UnimplementedError(
-        absl::StrCat(reader.path, ": ", tensor, ": type ", dtype,
+        absl::StrCat(path, ": ", tensor, ": type ", dtype,
                      " is not supported, only F32 is; convert it first"));
   }
-  Entry entry{name, json["shape"].get<std::vector<int64_t>>(),
-              json["data_offsets"][0].get<uint64_t>(),
-              json["data_offsets"][1].get<uint64_t>()};
-  if (entry.begin > entry.end || entry.end > data_bytes) {
-    return reader.Corrupt(
-        absl::StrCat(tensor, ": bytes [", entry.begin, ", ", entry.end,
+  TensorPlace place{name, json["shape"].get<std::vector<int64_t>>(),
+                    json["data_offsets"][0].get<uint64_t>(),
+                    json["data_offsets"][1].get<uint64_t>()};
+  if (place.begin > place.end || place.end > data_bytes) {
+    return Corrupt(
+        path,
+        absl::StrCat(tensor, ": bytes [", place.begin, ", ", place.end,
                      ") are not within the data's [0, ", data_bytes, ")"));
   }
-  const std::optional<int64_t> elements = Elements(entry.shape);
+  const std::optional<int64_t> elements = Elements(place.shape);
   if (!elements || static_cast<uint64_t>(*elements) * sizeof(float) !=
-                       entry.end - entry.begin) {
-    return reader.Corrupt(
-        absl::StrCat(tensor, ": shape ", ShapeText(entry.shape),
-                     " of float32 does not make the ", entry.end - entry.begin,
-                     " bytes at offset ", entry.begin));
+                       place.end - place.begin) {
+    return Corrupt(
+        path,
+        absl::StrCat(tensor, ": shape ", ShapeText(place.shape),
+                     " of float32 does not make the ", place.end - place.begin,
+                     " bytes at offset ", place.begin));
   }
-  return entry;
+  return place;
 }
 
-absl::StatusOr<std::vector<Entry>> ParseEntries(const Reader& reader,
-                                                const nlohmann::json& header,
-                                                uint64_t data_bytes) {
-  std::vector<Entry> entries;
+absl::StatusOr<std::vector<TensorPlace>> ParsePlaces(
+    const std::string& path, const nlohmann::json& header,
+    uint64_t data_bytes) {
+  std::vector<TensorPlace> places;
   for (const auto& [name, json] : header.items()) {
     if (name == kMetadataKey) continue;
-    SL_ASSIGN_OR_RETURN(Entry entry,
-                        ParseEntry(reader, name, json, data_bytes));
-    entries.push_back(std::move(entry));
+    SL_ASSIGN_OR_RETURN(TensorPlace place,
+                        ParsePlace(path, name, json, data_bytes));
+    places.push_back(std::move(place));
   }
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+  std::sort(places.begin(), places.end(),
+            [](const TensorPlace& a, const TensorPlace& b) {
+              return a.begin < b.begin;
+            });
   uint64_t offset = 0;
-  for (const Entry& entry : entries) {
-    if (entry.begin != offset) {
-      return reader.Corrupt(
-          absl::StrCat("tensor '", entry.name, "': starts at offset ",
-                       entry.begin, ", the tensors before it end at ", offset));
+  for (const TensorPlace& place : places) {
+    if (place.begin != offset) {
+      return Corrupt(
+          path,
+          absl::StrCat("tensor '", place.name, "': starts at offset ",
+                       place.begin, ", the tensors before it end at ", offset));
     }
-    offset = entry.end;
+    offset = place.end;
   }
   if (offset != data_bytes) {
-    return reader.Corrupt(absl::StrCat("the tensors end at offset ", offset,
-                                       ", the data at ", data_bytes));
+    return Corrupt(path, absl::StrCat("the tensors end at offset ", offset,
+                                      ", the data at ", data_bytes));
   }
-  return entries;
+  return places;
 }
 
-absl::StatusOr<TensorMetadata> ParseMetadata(const Reader& reader,
+absl::StatusOr<TensorMetadata> ParseMetadata(const std::string& path,
                                              const nlohmann::json& header) {
   TensorMetadata metadata;
   if (!header.contains(kMetadataKey)) return metadata;
   const nlohmann::json& json = header[kMetadataKey];
-  if (!json.is_object()) return reader.Corrupt("__metadata__ is not a map");
+  if (!json.is_object()) return Corrupt(path, "__metadata__ is not a map");
   for (const auto& [key, value] : json.items()) {
     if (!value.is_string()) {
-      return reader.Corrupt(
-          absl::StrCat("__metadata__: the value of '", key, "' is not text"));
+      return Corrupt(path, absl::StrCat("__metadata__: the value of '", key,
+                                        "' is not text"));
     }
     metadata[key] = value.get<std::string>();
   }
@@ -240,78 +235,107 @@ absl::StatusOr<TensorMetadata> ParseMetadata(const Reader& reader,
 
 }  // namespace
 
-absl::Status WriteSafetensors(const std::string& path,
-                              absl::Span<const TensorView> tensors,
-                              const TensorMetadata& metadata,
-                              absl::Span<const TypedTensor> others) {
-  SL_RETURN_IF_ERROR(CheckTensors(path, tensors, others));
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  if (!metadata.empty()) json[kMetadataKey] = metadata;
+absl::StatusOr<std::string> MakeSafetensorsHeader(
+    const std::string& path, absl::Span<const TensorHeading> tensors,
+    const TensorMetadata& metadata) {
+  SL_RETURN_IF_ERROR(CheckHeadings(path, tensors));
+  // Not as an object of the JSON library: those that keep an order take time
+  // with the square of the number of tensors.
+  std::string text(kSafetensorsSizeBytes, '\0');
+  text += '{';
+  const char* comma = "";
+  if (!metadata.empty()) {
+    absl::StrAppend(&text, "\"", kMetadataKey, "\":", JsonText(metadata));
+    comma = ",";
+  }
   uint64_t offset = 0;
-  for (const TensorView& tensor : tensors) {
-    const uint64_t end = offset + tensor.values.size() * sizeof(float);
-    json[tensor.name] = {{"dtype", "F32"},
-                         {"shape", tensor.shape},
-                         {"data_offsets", {offset, end}}};
+  for (const TensorHeading& tensor : tensors) {
+    const uint64_t end = offset + tensor.bytes;
+    absl::StrAppend(&text, comma, JsonText(tensor.name), ":{\"dtype\":\"",
+                    tensor.type, "\",\"shape\":[",
+                    absl::StrJoin(tensor.shape, ","), "],\"data_offsets\":[",
+                    offset, ",", end, "]}");
+    comma = ",";
     offset = end;
   }
-  for (const TypedTensor& tensor : others) {
-    const uint64_t end = offset + tensor.bytes.size();
-    json[tensor.name] = {{"dtype", tensor.type},
-                         {"shape", tensor.shape},
-                         {"data_offsets", {offset, end}}};
-    offset = end;
-  }
-  // Text that is not UTF-8 would make dump() throw; such bytes are replaced.
-  std::string header = json.dump(
-      -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  const uint64_t header_bytes = header.size();
+  text += '}';
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t header_bytes = text.size() - kSafetensorsSizeBytes;
   if (header_bytes > kHeaderBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("write ", path, ": the header of ", header_bytes,
                      " bytes is above the format's limit of ", kHeaderBytesMax,
-                     "; shorten the metadata"));
+                     "; fewer tensors, or less metadata, are required"));
   }
-  std::vector<absl::string_view> parts = {BytesOf(&header_bytes, 1), header};
+  std::memcpy(text.data(), &header_bytes, sizeof(header_bytes));
+  return text;
+}
+
+absl::Status WriteSafetensors(const std::string& path,
+                              absl::Span<const TensorView> tensors,
+                              const TensorMetadata& metadata,
+                              absl::Span<const TypedTensor> others) {
+  std::vector<TensorHeading> headings;
+  std::vector<absl::string_view> parts = {""};
   for (const TensorView& tensor : tensors) {
     parts.push_back(BytesOf(tensor.values.data(), tensor.values.size()));
+    headings.push_back({tensor.name, "F32", tensor.shape, parts.back().size()});
   }
   for (const TypedTensor& tensor : others) {
     parts.push_back(BytesOf(tensor.bytes.data(), tensor.bytes.size()));
+    headings.push_back(
+        {tensor.name, tensor.type, tensor.shape, parts.back().size()});
   }
+  SL_ASSIGN_OR_RETURN(const std::string header,
+                      MakeSafetensorsHeader(path, headings, metadata));
+  parts.front() = header;
   return WriteFileAtomically(path, parts);
+}
+
+absl::Status CheckSafetensorsHeaderSize(const std::string& path,
+                                        uint64_t header_bytes,
+                                        uint64_t file_bytes) {
+  const uint64_t most = std::min(
+      kHeaderBytesMax,
+      file_bytes - std::min<uint64_t>(file_bytes, kSafetensorsSizeBytes));
+  if (header_bytes <= most) return absl::OkStatus();
+  return Corrupt(
+      path, absl::StrCat("the header size ", header_bytes, " is above ", most));
+}
+
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
+    const std::string& path, absl::string_view json, uint64_t data_bytes) {
+  const auto header = nlohmann::json::parse(json.begin(), json.end(), nullptr,
+                                            /*allow_exceptions=*/false);
+  if (!header.is_object()) return Corrupt(path, "the header is not a JSON map");
+  SafetensorsHeader result;
+  SL_ASSIGN_OR_RETURN(result.metadata, ParseMetadata(path, header));
+  SL_ASSIGN_OR_RETURN(result.tensors, ParsePlaces(path, header, data_bytes));
+  return result;
 }
 
 absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
   SL_ASSIGN_OR_RETURN(const Reader reader, OpenReader(path));
   uint64_t header_bytes = 0;
-  SL_RETURN_IF_ERROR(reader.Read(&header_bytes, kSizeBytes, "the header size"));
-  if (header_bytes > kHeaderBytesMax ||
-      header_bytes > reader.bytes - kSizeBytes) {
-    return reader.Corrupt(
-        absl::StrCat("the header size ", header_bytes, " is above ",
-                     std::min(kHeaderBytesMax, reader.bytes - kSizeBytes)));
-  }
+  SL_RETURN_IF_ERROR(
+      reader.Read(&header_bytes, kSafetensorsSizeBytes, "the header size"));
+  SL_RETURN_IF_ERROR(
+      CheckSafetensorsHeaderSize(path, header_bytes, reader.bytes));
   std::string text(header_bytes, '\0');
   SL_RETURN_IF_ERROR(reader.Read(text.data(), text.size(), "the header"));
-  const auto header =
-      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!header.is_object())
-    return reader.Corrupt("the header is not a JSON map");
+  SL_ASSIGN_OR_RETURN(
+      SafetensorsHeader header,
+      ParseSafetensorsHeader(
+          path, text, reader.bytes - kSafetensorsSizeBytes - header_bytes));
 
   SafetensorsFile result;
-  SL_ASSIGN_OR_RETURN(result.metadata, ParseMetadata(reader, header));
-  SL_ASSIGN_OR_RETURN(
-      const std::vector<Entry> entries,
-      ParseEntries(reader, header, reader.bytes - kSizeBytes - header_bytes));
-  for (const Entry& entry : entries) {
-    Tensor tensor{
-        entry.name, entry.shape,
-        std::vector<float>((entry.end - entry.begin) / sizeof(float))};
-    SL_RETURN_IF_ERROR(reader.Read(tensor.values.data(),
-                                   entry.end - entry.begin,
-                                   absl::StrCat("tensor '", entry.name, "'")));
+  result.metadata = std::move(header.metadata);
+  for (TensorPlace& place : header.tensors) {
+    const uint64_t bytes = place.end - place.begin;
+    Tensor tensor{std::move(place.name), std::move(place.shape),
+                  std::vector<float>(bytes / sizeof(float))};
+    SL_RETURN_IF_ERROR(reader.Read(tensor.values.data(), bytes,
+                                   absl::StrCat("tensor '", tensor.name, "'")));
     result.tensors.push_back(std::move(tensor));
   }
   return result;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/io/typed_tensor.h"
 
@@ -51,6 +52,47 @@ struct SafetensorsFile {
 // names the file, the tensor, the offset and the bound; Unimplemented a type
 // other than F32.
 absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path);
+
+// ---- Files that are written and read in pieces ------------------------------
+
+// What a header says of a tensor that is written.
+struct TensorHeading {
+  std::string name;            // Unique in its file, not "__metadata__".
+  std::string type;            // As in TypedTensor.
+  std::vector<int64_t> shape;  // Each at least 1; empty for one number.
+  size_t bytes = 0;            // What type and shape make.
+};
+// All bytes of a file before its first tensor, if the tensors follow in this
+// order without a gap. `path` is for errors: InvalidArgument names the tensor
+// whose name, type, shape or size does not fit.
+absl::StatusOr<std::string> MakeSafetensorsHeader(
+    const std::string& path, absl::Span<const TensorHeading> tensors,
+    const TensorMetadata& metadata);
+
+// A file begins with the size of its JSON header, in so many bytes.
+inline constexpr size_t kSafetensorsSizeBytes = sizeof(uint64_t);
+
+// A tensor of float32 as a header describes it.
+struct TensorPlace {
+  std::string name;
+  std::vector<int64_t> shape;
+  // Of the bytes after the header. As many as the shape says.
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+struct SafetensorsHeader {
+  std::vector<TensorPlace> tensors;  // In the order of the file.
+  TensorMetadata metadata;
+};
+// What is wrong with a header of so many bytes in a file of so many: DataLoss
+// names the file and the bound. To be asked before memory is made for it.
+absl::Status CheckSafetensorsHeaderSize(const std::string& path,
+                                        uint64_t header_bytes,
+                                        uint64_t file_bytes);
+// The JSON header of a file with `data_bytes` after it; errors as those of
+// ReadSafetensors().
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
+    const std::string& path, absl::string_view json, uint64_t data_bytes);
 
 // Hash over names, shapes and values in the order given, and nothing else.
 std::string TensorsSha256(absl::Span<const TensorView> tensors);

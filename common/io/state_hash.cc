@@ -7,17 +7,35 @@
 
 namespace slackline {
 
+struct StateHasher::State {
+  XXH3_state_t* const xxh3 = XXH3_createState();
+  ~State() { XXH3_freeState(xxh3); }
+};
+
+StateHasher::StateHasher(Version version) : state_(std::make_unique<State>()) {
+  XXH3_64bits_reset(state_->xxh3);
+  const uint64_t number = version;  // Little-endian, like all of our machines.
+  Add(&number, sizeof(number));
+}
+
+StateHasher::~StateHasher() = default;
+
+void StateHasher::Add(const void* data, size_t bytes) {
+  XXH3_64bits_update(state_->xxh3, data, bytes);
+}
+
+uint64_t StateHasher::Hash() const { return XXH3_64bits_digest(state_->xxh3); }
+
 uint64_t StateHash(Version version, const Payload& values,
                    absl::Span<const Payload> slots) {
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(
-      XXH3_createState(), &XXH3_freeState);
-  XXH3_64bits_reset(state.get());
-  const uint64_t number = version;  // Little-endian, like all of our machines.
-  XXH3_64bits_update(state.get(), &number, sizeof(number));
-  XXH3_64bits_update(state.get(), values.data(), values.size());
-  for (const Payload& slot : slots)
-    XXH3_64bits_update(state.get(), slot.data(), slot.size());
-  return XXH3_64bits_digest(state.get());
+  StateHasher hasher(version);
+  hasher.Add(values.data(), values.size());
+  for (const Payload& slot : slots) hasher.Add(slot.data(), slot.size());
+  return hasher.Hash();
+}
+
+uint64_t BytesHash(const void* data, size_t bytes) {
+  return XXH3_64bits(data, bytes);
 }
 
 uint64_t ModelHash(absl::Span<const uint64_t> shard_hashes) {

@@ -50,6 +50,7 @@ std::string FlagsText(const MemberFlags& flags) {
   if (flags.add) words.push_back("--add");
   add("host", flags.host);
   if (flags.threads > 0) add("threads", absl::StrCat(flags.threads));
+  add("resume", flags.resume);
   return ShellLine(words);
 }
 
@@ -94,6 +95,12 @@ absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
     return absl::InvalidArgumentError(
         "--host and --threads are for --add; the config says them for its own "
         "servers");
+  }
+  if (flags.add && !flags.resume.empty()) {
+    return absl::InvalidArgumentError(
+        "--resume: a server that is added to a running job gets its shards "
+        "from "
+        "the others; leave it out");
   }
   if (flags.add && flags.index < count) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -174,6 +181,12 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                    "With --add: shard threads; default: as the config's last "
                    "server")
         ->check(CLI::Range(1, 1024));
+  }
+  if (program.may_resume) {
+    app.add_option("--resume", flags.resume,
+                   "The job goes on from this checkpoint, a folder such as "
+                   "RUN/checkpoints/step-00001200; the same for all servers of "
+                   "the config, each of which reads it");
   }
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, dssp:MIN:MAX, asp, backup:B or allreduce; the "

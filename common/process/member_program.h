@@ -23,6 +23,8 @@ struct MemberFlags {
   bool add = false;
   std::string host;  // Empty: as the last server of the config.
   int threads = 0;   // 0: as the last server of the config.
+  // Servers: the checkpoint from which the job goes on; empty: it begins anew.
+  std::string resume;
 };
 
 struct MemberProgram {
@@ -31,6 +33,7 @@ struct MemberProgram {
   std::string out_help;       // Of --out.
   std::string data_dir_help;  // Of --data-dir; empty: there is no such flag.
   bool may_be_added = false;  // There is --add, and what goes with it.
+  bool may_resume = false;    // There is --resume.
   // The environment has defaults for --cluster, --index, --out and --data-dir
   // (member_environment.h).
   bool environment = false;

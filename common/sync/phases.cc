@@ -5,9 +5,8 @@
 #include "common/status.h"
 
 namespace slackline {
-namespace {
 
-int IndexAt(const wire::View& view, Clock clock) {
+int PhaseIndexAt(const wire::View& view, Clock clock) {
   SL_CHECK(clock >= 0 && view.phase_size() > 0,
            "a clock below 0, or a view without phases");
   const auto after =
@@ -18,19 +17,17 @@ int IndexAt(const wire::View& view, Clock clock) {
   return static_cast<int>(after - view.phase().begin()) - 1;
 }
 
-}  // namespace
-
 Clock EndOf(const wire::View& view) {
   if (view.end_clock() > 0) return view.end_clock();
   return view.elastic() ? kClockMax : view.steps_total();
 }
 
 const wire::Phase& PhaseAt(const wire::View& view, Clock clock) {
-  return view.phase(IndexAt(view, clock));
+  return view.phase(PhaseIndexAt(view, clock));
 }
 
 const wire::Phase* PhaseAfter(const wire::View& view, Clock clock) {
-  const int next = IndexAt(view, clock) + 1;
+  const int next = PhaseIndexAt(view, clock) + 1;
   return next < view.phase_size() ? &view.phase(next) : nullptr;
 }
 
@@ -46,7 +43,7 @@ const wire::Phase* GivenDelaysPhase(const wire::View& view) {
 }
 
 PullNeeds NeedsAt(const wire::View& view, Clock clock, bool granted) {
-  const int index = IndexAt(view, clock);
+  const int index = PhaseIndexAt(view, clock);
   const wire::Phase& phase = view.phase(index);
   const ModeRule& rule = RuleOf(phase.mode());
   PullNeeds needs = rule.NeedsOf(phase.mode(), clock);

@@ -19,9 +19,10 @@ inline constexpr Clock kStepLimitAhead = 4;
 // job is elastic.
 Clock EndOf(const wire::View& view);
 
-// The phase that steps of `clock` obey. `clock` is at least 0 and there is a
-// phase: else fatal.
+// The phase that steps of `clock` obey, and its index. `clock` is at least 0
+// and there is a phase: else fatal.
 const wire::Phase& PhaseAt(const wire::View& view, Clock clock);
+int PhaseIndexAt(const wire::View& view, Clock clock);
 
 // The phase after the one of `clock`, or nullptr.
 const wire::Phase* PhaseAfter(const wire::View& view, Clock clock);

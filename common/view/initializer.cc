@@ -9,7 +9,8 @@ namespace slackline {
 void InitializeElements(const wire::Table& table, uint64_t seed, int64_t begin,
                         absl::Span<float> values) {
   const wire::Initializer& initializer = table.initializer();
-  if (initializer.kind() == wire::Initializer::OF_WORKER) {
+  if (initializer.kind() == wire::Initializer::OF_WORKER ||
+      initializer.kind() == wire::Initializer::OF_CHECKPOINT) {
     std::fill(values.begin(), values.end(), 0.0f);
     return;
   }
@@ -34,11 +35,23 @@ void InitializeElements(const wire::Table& table, uint64_t seed, int64_t begin,
   }
 }
 
+namespace {
+
+bool SomeTableBeginsWith(const wire::View& view, wire::Initializer::Kind kind) {
+  return std::any_of(view.table().begin(), view.table().end(),
+                     [&](const wire::Table& table) {
+                       return table.initializer().kind() == kind;
+                     });
+}
+
+}  // namespace
+
 bool BeginsWithWorker(const wire::View& view) {
-  return std::any_of(
-      view.table().begin(), view.table().end(), [](const wire::Table& table) {
-        return table.initializer().kind() == wire::Initializer::OF_WORKER;
-      });
+  return SomeTableBeginsWith(view, wire::Initializer::OF_WORKER);
+}
+
+bool BeginsWithCheckpoint(const wire::View& view) {
+  return SomeTableBeginsWith(view, wire::Initializer::OF_CHECKPOINT);
 }
 
 }  // namespace slackline

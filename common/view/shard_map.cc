@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/bounds.h"
 #include "common/cut.h"
 #include "common/status.h"
 #include "common/view/member_lists.h"
@@ -17,7 +18,6 @@ namespace {
 // More than any job has, so that a view that says more is refused before
 // anything is made of it.
 constexpr int64_t kShardsMax = 1 << 22;
-constexpr int64_t kTableElementsMax = int64_t{1} << 40;
 constexpr size_t kNameBytesShown = 64;  // In errors.
 
 template <typename... Args>
@@ -33,6 +33,8 @@ bool AreSorted(const Members& members) {
                               return MemberKey(a) >= MemberKey(b);
                             }) == members.end();
 }
+
+bool IsClock(Clock clock) { return clock >= 0 && clock <= kClockMax; }
 
 }  // namespace
 
@@ -138,6 +140,12 @@ absl::StatusOr<std::vector<Optimizer>> View::OptimizersOf(
 absl::Status View::CheckMembersAndPhases() const {
   if (!AreSorted(servers_) || !AreSorted(workers_))
     return Unfit(number(), "its members are not sorted, or one is there twice");
+  for (const wire::WorkerMember& worker : workers_) {
+    if (!IsClock(worker.begins_at())) {
+      return Unfit(number(), "worker ", worker.rank(), " begins at clock ",
+                   worker.begins_at(), "; it must be in [0, ", kClockMax, "]");
+    }
+  }
   for (int i = 0; i < proto_.phase_size(); ++i) {
     if (i == 0 ? proto_.phase(i).from() != 0
                : proto_.phase(i).from() <= proto_.phase(i - 1).from()) {
@@ -151,6 +159,29 @@ absl::Status View::CheckMembersAndPhases() const {
       proto_.entered() >= std::max(proto_.phase_size(), 1)) {
     return Unfit(number(), "phase ", proto_.entered(), " is entered; it has ",
                  proto_.phase_size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status View::CheckCut() const {
+  const wire::Cut& cut = proto_.cut();
+  if (cut.number() < 0 || !IsClock(cut.clock()) ||
+      (cut.until_size() > 0 && (cut.clock() > 0 || cut.by_worker()))) {
+    return Unfit(number(), "cut ", cut.number(), " is at clock ", cut.clock(),
+                 " and has ", cut.until_size(),
+                 " workers with their own clocks; it has one clock from 0 to ",
+                 kClockMax, ", or those of workers over servers");
+  }
+  int64_t before = -1;
+  for (const wire::Cut::Until& until : cut.until()) {
+    if (until.rank() <= before || !IsClock(until.clock())) {
+      return Unfit(number(), "cut ", cut.number(), " has worker ", until.rank(),
+                   " until clock ", until.clock(),
+                   "; workers must be sorted by rank, each there once, with "
+                   "clocks from 0 to ",
+                   kClockMax);
+    }
+    before = until.rank();
   }
   return absl::OkStatus();
 }
@@ -212,6 +243,7 @@ absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
       std::exchange(*view->proto_.mutable_worker(), {}));
   view->workers_since_ = view->number();
   SL_RETURN_IF_ERROR(view->CheckMembersAndPhases());
+  SL_RETURN_IF_ERROR(view->CheckCut());
   for (int32_t i = 0; i < view->shard_count(); ++i)
     SL_RETURN_IF_ERROR(view->CheckOwner(i));
   SL_RETURN_IF_ERROR(view->IndexMoves());
@@ -239,6 +271,14 @@ absl::StatusOr<std::shared_ptr<const View>> View::With(
   proto.set_group(change.group());
   proto.set_entered(change.entered());
   proto.mutable_phase()->MergeFrom(change.phase());
+  if (change.has_cut()) {
+    if (change.cut().number() <= proto.cut().number()) {
+      return Unfit(change.number(), "cut ", change.cut().number(),
+                   " comes after cut ", proto.cut().number());
+    }
+    *proto.mutable_cut() = change.cut();
+    SL_RETURN_IF_ERROR(view->CheckCut());
+  }
 
   // Owners that are not named below have to be looked at again.
   bool threads_gone = false;

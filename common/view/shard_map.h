@@ -43,7 +43,8 @@ class View {
   // numbered in table order without gaps, splits inside their shards, at most
   // one move for each shard, one owner for each shard, and owners and targets,
   // while the job runs, threads of listed servers; members sorted by index and
-  // rank; phases in the order of their clocks, the first from 0.
+  // rank; phases in the order of their clocks, the first from 0; a cut with one
+  // clock, or with those of workers that are sorted by rank.
   static absl::StatusOr<std::shared_ptr<const View>> Create(wire::View proto);
 
   // The view that the change makes of this one. They share what is the same:
@@ -127,6 +128,7 @@ class View {
       const google::protobuf::RepeatedPtrField<wire::Split>& splits,
       uint64_t number, Ranges* ranges);
   absl::Status CheckMembersAndPhases() const;
+  absl::Status CheckCut() const;
   bool HasThread(Owner owner) const;
   absl::Status CheckOwner(int32_t shard) const;
   // Looks up the moves, and checks them.

@@ -231,6 +231,17 @@ void ServerCore::OnStats(int thread, uint64_t view_number,
   Follow(&member, now, effects);
 }
 
+void ServerCore::OnCutPart(const wire::CutPart& part, absl::Time now,
+                           Effects* effects) {
+  if (ended_ || Ended(view()) || member_.incarnation() == 0) return;
+  wire::Call call;
+  *call.mutable_cut_part() = part;
+  MemberCore::Effects member;
+  member_.Call(std::move(call), Payload(), now, &member);
+  std::move(member.sends.begin(), member.sends.end(),
+            std::back_inserter(effects->sends));
+}
+
 void ServerCore::EndWithTheJob(absl::Time now, Effects* effects) {
   FoldStats();
   MemberCore::Effects last;

@@ -72,6 +72,10 @@ class ServerCore {
   // that it had taken in. Threads may also send these without being asked.
   void OnStats(int thread, uint64_t view_number, const run::ServerStats& stats,
                absl::Time now, Effects* effects);
+  // What a shard thread has of a cut, written and synced, or why it has not.
+  // The coordinator is told until it answers. A part for which it is too late,
+  // or that the coordinator does not want any more, is no error.
+  void OnCutPart(const wire::CutPart& part, absl::Time now, Effects* effects);
   // A thread of this server has stopped with this error.
   void OnFailure(const absl::Status& failure, absl::Time now, Effects* effects);
   // The process is asked to end.

@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint/manifest.h"
 #include "common/config/bounds.h"
 #include "common/cut.h"
 #include "common/some_names.h"
@@ -14,6 +15,7 @@
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
+#include "server/coordinator/resume.h"
 
 namespace slackline {
 namespace {
@@ -48,6 +50,23 @@ wire::View FirstView(const CoordinatorCore::Options& options) {
   return view;
 }
 
+// What every manifest of the job says.
+checkpoint::Manifest ManifestOf(const CoordinatorCore::Options& options) {
+  checkpoint::Manifest manifest;
+  manifest.set_format(kCheckpointFormat);
+  manifest.set_job(options.job);
+  manifest.set_run(options.run);
+  const bool goes_on =
+      options.resume != nullptr && options.resume->lineage() != 0;
+  manifest.set_lineage(goes_on ? options.resume->lineage() : options.run);
+  manifest.set_version(options.build.version());
+  manifest.set_commit(options.build.commit());
+  manifest.set_mode(options.mode);
+  manifest.set_seed(static_cast<int64_t>(options.seed));
+  manifest.set_workers(options.workers);
+  return manifest;
+}
+
 bool HasBadValues(const run::MetricRecord& record) {
   return static_cast<size_t>(record.value_size()) > kMetricValuesMax ||
          absl::c_any_of(record.value(), [](const auto& value) {
@@ -72,13 +91,20 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                 .optimizer = options.optimizer,
                 .lease = options.lease,
                 .delays_sha256 =
-                    options.delays == nullptr ? "" : options.delays->sha256()}),
+                    options.delays == nullptr ? "" : options.delays->sha256(),
+                .checkpoint_sha256 = options.resume_sha256}),
       modes_({.sync = options.sync,
               .workers = options.workers,
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
              &members_, &editor_),
       placement_(options.rebalance, &members_, &modes_, &editor_),
-      user_calls_(&placement_, &modes_),
+      checkpointer_(
+          {.config = options.checkpoint,
+           .root = options.checkpoint_root,
+           .part_timeout = options.stall_timeout + options.save_timeout,
+           .manifest = ManifestOf(options)},
+          &members_, &modes_, &editor_),
+      user_calls_(&placement_, &modes_, &checkpointer_),
       outcome_(options.stop, &editor_),
       stalls_({.timeout = options.stall_timeout,
                .finish_timeout = options.save_timeout + options.stall_timeout,
@@ -171,6 +197,15 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
   Conclude(first, now, effects);
 }
 
+void CoordinatorCore::OnCheckpoint(int32_t cut,
+                                   const absl::StatusOr<std::string>& folder,
+                                   absl::Time now, Effects* effects) {
+  Begin(now);
+  const size_t first = effects->sends.size();
+  checkpointer_.OnCompleted(cut, folder, now, effects);
+  Conclude(first, now, effects);
+}
+
 void CoordinatorCore::Fail(const std::string& reason, absl::Time now,
                            Effects* effects) {
   Begin(now);
@@ -184,11 +219,14 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
   if (news_.workers && editor_.running() && AllDone())
     outcome_.OnAllDone(now, modes_.ended_early());
   if (editor_.running()) {
+    const absl::Time awake = members_.AwakeTime(now);
+    if (checkpointer_.Advance(now, awake, effects)) placement_.NoteNews();
     placement_.Order();
     if (modes_.Advance(outcome_.Seconds(now), effects)) {
       placement_.NoteNews();  // It may have waited for a change that is done.
       placement_.Order();
     }
+    checkpointer_.FollowCut(outcome_.Seconds(now), awake);
     // A change of the mode that waits for its clock is dropped then.
     if (EndIfAllLeased(effects)) modes_.Advance(outcome_.Seconds(now), effects);
     if (view().end_clock() > 0) {
@@ -200,6 +238,7 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
   if (editor_.ended() && ended_at_ == absl::InfiniteFuture()) {
     ended_at_ = members_.AwakeTime(now);
     outcome_.OnEnded(now);
+    checkpointer_.OnEnded(effects);
     if (state() == wire::FINISHED) {
       effects->log.push_back(absl::StrCat("the job has finished: ", reason()));
     } else {
@@ -223,6 +262,7 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
     SendView(behind->view_known, behind, effects);
   }
   if (news_.workers) gathers_.Complete(effects);
+  user_calls_.AnswerCheckpoints(effects);
   for (size_t i = first_send; i < effects->sends.size(); ++i) {
     wire::Header& header = effects->sends[i].message.header;
     header.set_run(options_.run);
@@ -235,10 +275,11 @@ absl::Time CoordinatorCore::NextWakeup() const {
   if (state() == wire::FORMING)
     awake = std::min(awake, started_ + options_.start_timeout);
   awake = std::min(awake, ended_at_ + options_.lease);
+  if (editor_.running()) awake = std::min(awake, checkpointer_.GivesUpAt());
   absl::Time next = members_.awake().RealTimeOf(awake);
   if (editor_.running()) {
-    next = std::min(
-        {next, placement_.NextPlan(), outcome_.StopTime(), modes_.NextLook()});
+    next = std::min({next, placement_.NextPlan(), outcome_.StopTime(),
+                     modes_.NextLook(), checkpointer_.NextDue()});
   }
   return std::min(next + absl::Milliseconds(1), members_.awake().NextRun());
 }
@@ -274,6 +315,7 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
   effects->log.push_back(absl::StrCat(Describe(member), " has joined"));
   if (std::string differs = programs_.OnJoin(member.join); !differs.empty())
     effects->warnings.push_back(std::move(differs));
+  checkpointer_.NoteMembers();
   if (member.worker_role()) {
     editor_.PutWorker(WorkerOf(member));
     editor_.Regroup();
@@ -286,8 +328,13 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
 void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   if (state() != wire::FORMING || !members_.WhoIsMissing().empty()) return;
   const wire::JoinRequest& model = members_.model();
-  placement_.Start({model.table().begin(), model.table().end()},
-                   options_.shard_elements, now);
+  std::vector<wire::Table> tables(model.table().begin(), model.table().end());
+  for (wire::Table& table : tables) {
+    if (options_.resume == nullptr) break;
+    table.clear_initializer();
+    table.mutable_initializer()->set_kind(wire::Initializer::OF_CHECKPOINT);
+  }
+  placement_.Start(tables, options_.shard_elements, now);
   data_ = members_.FindWorker(0)->join.data();
   data_hash_ = model.data_hash();
   editor_.Run(model.steps_total(), model.steps_per_epoch(),
@@ -295,16 +342,60 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   leases_.Start(model.has_elastic() ? std::optional(model.elastic())
                                     : std::nullopt);
   modes_.Start(effects);
+  if (options_.resume != nullptr) GoOnFromCheckpoint(effects);
+  if (editor_.ended()) return;
   if (const wire::Phase* const given = GivenDelaysPhase(view())) {
     const std::string unfit = WhyDelaysUnfit(given->from(), effects);
     if (!unfit.empty())
       return editor_.End(JobEndOf(wire::JobEnd::NOT_FORMED, unfit));
   }
-  outcome_.OnRunning(now);
+  outcome_.OnRunning(
+      now, options_.resume == nullptr ? 0 : options_.resume->seconds());
+  Clock begins_at = view().steps_total();
+  for (const wire::WorkerMember& worker : view().worker())
+    begins_at = std::min<Clock>(begins_at, worker.begins_at());
+  checkpointer_.OnRunning(data_, data_hash_, begins_at, now, effects);
   gathers_.Start(members_.workers(), effects);
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
                                       options_.workers,
                                       " workers have joined; the job runs"));
+}
+
+void CoordinatorCore::GoOnFromCheckpoint(Effects* effects) {
+  const checkpoint::Manifest& manifest = *options_.resume;
+  const std::string& folder = options_.resume_folder;
+  if (const std::string why = WhyNotFrom(manifest, view()); !why.empty()) {
+    return editor_.End(
+        JobEndOf(wire::JobEnd::NOT_FORMED,
+                 absl::StrCat("the job cannot go on from checkpoint ", folder,
+                              ": ", why)));
+  }
+  if (!manifest.data_hash().empty() && !data_hash_.empty() &&
+      manifest.data_hash() != data_hash_) {
+    effects->warnings.push_back(absl::StrCat(
+        "the checkpoint was trained on other examples: ", manifest.data(),
+        ", and the job trains on ", data_));
+  }
+  const Clock end = view().steps_total();
+  Clock smallest = end;
+  Clock largest = 0;
+  for (const auto& [rank, clock] : BeginningsOf(manifest, view())) {
+    Member* const worker = members_.FindWorker(rank);
+    worker->begins_at = clock;
+    worker->worker.set_clock(clock);
+    editor_.PutWorker(WorkerOf(*worker));
+    smallest = std::min(smallest, clock);
+    largest = std::max(largest, clock);
+  }
+  editor_.SetEntered(PhaseIndexAt(view(), smallest));
+  // The servers have the model, so nobody steps by all-reduce to its end: who
+  // joins such a phase would wait for the others for ever.
+  if (smallest == end) editor_.SetArrived(end);
+  effects->log.push_back(absl::StrCat(
+      "the job goes on from checkpoint ", folder, ", at ",
+      largest > smallest ? absl::StrCat("steps ", smallest, " to ", largest)
+                         : absl::StrCat("step ", smallest),
+      " of ", end, smallest == end ? ": nothing is left to do" : ""));
 }
 
 std::string CoordinatorCore::WhyDelaysUnfit(Clock from,
@@ -400,6 +491,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
     }
     totals_.AddGone(member.server);
     placement_.OnGone(member, effects);
+    checkpointer_.NoteMembers();
     return modes_.NoteNews();
   }
   editor_.RemoveWorker(member.index());
@@ -410,6 +502,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
       absl::StrCat(sentence, ", at clock ", member.worker.clock());
   totals_.AddLost(lost);
   modes_.OnGone(member);
+  checkpointer_.NoteMembers();
   if (modes_.follows_given_delays() && !member.done) {
     wire::JobEnd end = JobEndOf(
         wire::JobEnd::WORKER_LOST,
@@ -554,6 +647,7 @@ void CoordinatorCore::OnWorkerStats(const run::WorkerStats& stats,
   // A job knows no other clocks than these.
   worker->worker.set_clock(std::clamp<Clock>(stats.clock(), 0, EndOf(view())));
   stalls_.OnReport(worker->incarnation, worker->worker.progress(), now);
+  checkpointer_.OnClock(worker->worker.clock());
   modes_.AskPolicy(now, effects);
   EndStalls(now, effects);  // May remove it.
 }
@@ -652,10 +746,15 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
     effects->sends.push_back(
         AnswerTo(caller.peer, caller.call_id, code, error));
   };
+  if (call.has_cut_part()) {
+    checkpointer_.OnPart(*member, call.cut_part(), members_.AwakeTime(now));
+    return answer(wire::OK);
+  }
   if (!member->worker_role() && !call.has_leave()) {
     return answer(wire::REJECTED,
                   absl::StrCat(Describe(*member),
-                               " is a server; all it may ask for is to leave"));
+                               " is a server; all it may ask for is to leave, "
+                               "and that a part of a checkpoint is written"));
   }
   std::vector<GroupStore::Answer> answers;
   switch (call.kind_case()) {
@@ -718,6 +817,7 @@ CoordinatorCore::Sizes CoordinatorCore::sizes() const {
           .parked_calls =
               gathers_.waiting() + static_cast<size_t>(store_.waiting()),
           .user_calls = user_calls_.kept(),
+          .checkpoint_calls = checkpointer_.waiting(),
           .phases = static_cast<size_t>(view().phase_size())};
 }
 
@@ -740,6 +840,15 @@ run::Summary CoordinatorCore::Summary() const {
     servers.push_back(&server->server);
   const int64_t examples = totals_.Put(workers, servers, &summary);
   placement_.PutSummary(&summary);
+  checkpointer_.PutSummary(&summary);
+  if (options_.resume != nullptr) {
+    run::CheckpointRecord& from = *summary.mutable_resumed_from();
+    from.set_folder(options_.resume_folder);
+    from.set_clock(options_.resume->clock());
+    from.set_seconds(options_.resume->seconds());
+    for (const checkpoint::Part& part : options_.resume->part())
+      from.set_bytes(from.bytes() + part.bytes());
+  }
   summary.set_mode_changes(modes_.changes());
   if (workers.empty()) {  // All are gone: what they had done.
     for (const run::WorkerSummary& worker : summary.worker())
@@ -795,6 +904,7 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   outcome_.PutStatus(now, &status);
   placement_.PutStatus(moves_known, &status);
   modes_.PutStatus(now, &status);
+  checkpointer_.PutStatus(&status);
   for (const std::string& sentence : held_up_) status.add_held_up(sentence);
   return status;
 }

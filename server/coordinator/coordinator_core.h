@@ -18,6 +18,7 @@
 // | NonfiniteWatch | what becomes of gradients with a NaN |
 // | JobOutcome | when the job has come to its end |
 // | Placement | which shard moves where: users, the planner |
+// | Checkpointer | when a checkpoint is taken, and what of it is there |
 // | ModeControl | which mode holds from which clock: config, users, policy |
 // | ViewEditor | one view of all edits of the event, with one number |
 // | ViewFeed | what a member is sent of it: changes, or the whole |
@@ -33,10 +34,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/delays/delay_source.h"
 #include "common/message.h"
+#include "proto/checkpoint.pb.h"
 #include "proto/cluster.pb.h"
+#include "server/coordinator/checkpointer.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/gathers.h"
 #include "server/coordinator/group_store.h"
@@ -84,6 +88,14 @@ class CoordinatorCore {
     // Of a job whose delays are given, with the seed that they are drawn from.
     std::shared_ptr<const DelaySource> delays = nullptr;
     uint64_t seed = 0;
+    config::Checkpoint checkpoint = {};
+    std::string checkpoint_root = {};  // Empty: none can be written.
+    std::string mode = {};             // As in --mode: for manifests.
+    // The checkpoint that the job goes on from; nullptr: it begins anew. As the
+    // servers have read it: checked whole.
+    std::shared_ptr<const checkpoint::Manifest> resume = nullptr;
+    std::string resume_sha256 = {};
+    std::string resume_folder = {};
   };
   using Effects = CoordinatorEffects;
 
@@ -100,6 +112,9 @@ class CoordinatorCore {
   // there to hear a heartbeat.
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;
+  // What has become of CoordinatorEffects::complete: the folder that it is in.
+  void OnCheckpoint(int32_t cut, const absl::StatusOr<std::string>& folder,
+                    absl::Time now, Effects* effects);
   // A user or the driver ends the job. Without effect once it has ended.
   void Fail(const std::string& reason, absl::Time now, Effects* effects);
 
@@ -125,6 +140,7 @@ class CoordinatorCore {
     size_t gathers_bytes = 0;
     size_t parked_calls = 0;
     size_t user_calls = 0;
+    size_t checkpoint_calls = 0;  // That wait for one.
     size_t phases = 0;
   };
   Sizes sizes() const;
@@ -154,6 +170,8 @@ class CoordinatorCore {
   void OnLeave(const wire::Leave& leave, Member* member, absl::Time now,
                Effects* effects);
   void StartIfComplete(absl::Time now, Effects* effects);
+  // The view of a job that goes on from a checkpoint, or its end if it cannot.
+  void GoOnFromCheckpoint(Effects* effects);
   // Empty, or why the tables and steps of this job do not fit its delays, which
   // hold from that clock on. Says what it takes to keep to them.
   std::string WhyDelaysUnfit(Clock from, Effects* effects) const;
@@ -179,6 +197,7 @@ class CoordinatorCore {
   Membership members_;
   ModeControl modes_;
   Placement placement_;
+  Checkpointer checkpointer_;
   UserCalls user_calls_;
   JobOutcome outcome_;
   StallWatch stalls_;

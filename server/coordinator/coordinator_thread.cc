@@ -3,10 +3,29 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
 
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/status.h"
 
 namespace slackline {
+namespace {
+
+// The run goes on in the folder in which it was.
+bool GoesOnThere(const CoordinatorCore::Options& options) {
+  namespace fs = std::filesystem;
+  if (options.resume == nullptr || options.checkpoint_root.empty())
+    return false;
+  std::error_code error;
+  const fs::path folder = fs::canonical(options.resume_folder, error);
+  return !error &&
+         fs::equivalent(folder.parent_path(), options.checkpoint_root, error) &&
+         !error;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorThread>> CoordinatorThread::Start(
     Transport& transport, const Options& options) {
@@ -14,7 +33,15 @@ absl::StatusOr<std::unique_ptr<CoordinatorThread>> CoordinatorThread::Start(
   SL_RETURN_IF_ERROR(listener->Bind(options.endpoint).status());
   std::unique_ptr<RunFiles> files;
   if (!options.folder.empty()) {
-    SL_ASSIGN_OR_RETURN(files, RunFiles::Create(options.folder));
+    const bool goes_on = GoesOnThere(options.core);
+    if (goes_on) {
+      SL_RETURN_IF_ERROR(
+          DropRecordsAfter(options.folder, *options.core.resume));
+    }
+    SL_ASSIGN_OR_RETURN(
+        files, RunFiles::Create(options.folder,
+                                goes_on ? RunFiles::Earlier::kKept
+                                        : RunFiles::Earlier::kDropped));
   }
   std::unique_ptr<CoordinatorThread> thread(
       new CoordinatorThread(std::move(listener), std::move(files), options));
@@ -28,7 +55,14 @@ CoordinatorThread::CoordinatorThread(std::unique_ptr<Listener> listener,
     : options_(options),
       listener_(std::move(listener)),
       files_(std::move(files)),
-      core_(options.core) {}
+      core_(options.core) {
+  if (options.core.checkpoint_root.empty()) return;
+  checkpoints_ = std::make_unique<CheckpointThread>(
+      CheckpointThread::Options{.root = options.core.checkpoint_root,
+                                .run = options.core.run,
+                                .keep = options.core.checkpoint.keep(),
+                                .on_result = [this] { waker_.Wake(); }});
+}
 
 CoordinatorThread::~CoordinatorThread() { (void)Finish(); }
 
@@ -65,11 +99,22 @@ void CoordinatorThread::Run() {
       core_.OnMessage((*incoming)->from, (*incoming)->message,
                       options_.time.Now(), &effects);
     }
+    TakeCheckpoints(&effects);
     core_.OnTick(options_.time.Now(), &effects);
     if (stopping_.load())
       core_.Fail("server 0, which hosts the coordinator, stops",
                  options_.time.Now(), &effects);
     Perform(&effects);
+  }
+  if (checkpoints_ != nullptr) {
+    // What is on the disk by now becomes a checkpoint; the job has ended. Parts
+    // of one that was given up may have come since then.
+    checkpoints_->Finish();
+    CoordinatorCore::Effects effects;
+    TakeCheckpoints(&effects);
+    Perform(&effects);
+    RemovePartial(options_.core.checkpoint_root, options_.core.run,
+                  core_.view().cut().number());
   }
   poller.Remove(*listener_);
   if (files_ != nullptr && core_.view().has_end()) WriteSummary(&poller);
@@ -113,7 +158,21 @@ void CoordinatorThread::WriteSummary(Poller* poller) {
   }
 }
 
+void CoordinatorThread::TakeCheckpoints(CoordinatorCore::Effects* effects) {
+  if (checkpoints_ == nullptr) return;
+  for (const CheckpointThread::Result& result : checkpoints_->TakeResults())
+    core_.OnCheckpoint(result.cut, result.folder, options_.time.Now(), effects);
+}
+
 void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
+  // Without a folder for checkpoints the core begins none.
+  if (checkpoints_ != nullptr && effects->give_up.has_value()) {
+    checkpoints_->Remove(*effects->give_up);
+  }
+  if (checkpoints_ != nullptr && effects->complete.has_value()) {
+    checkpoints_->Complete(effects->complete->cut,
+                           std::move(effects->complete->manifest));
+  }
   for (const std::string& line : effects->log)
     spdlog::info("coordinator: {}", line);
   for (const std::string& line : effects->warnings)

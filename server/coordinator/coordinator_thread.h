@@ -1,9 +1,11 @@
 // CoordinatorThread: the driver of the CoordinatorCore. Owns the thread, the
-// listener at the coordinator's address, and the files of the run.
+// listener at the coordinator's address, the files of the run, and the thread
+// that completes checkpoints.
 #pragma once
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -13,6 +15,7 @@
 #include "common/net/poller.h"
 #include "common/net/transport.h"
 #include "common/time/time_source.h"
+#include "server/coordinator/checkpoint_thread.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/coordinator/run_files.h"
 
@@ -24,7 +27,10 @@ class CoordinatorThread {
     CoordinatorCore::Options core;
     TimeSource time;
     std::string endpoint;  // "tcp://host:port".
-    std::string folder;    // For the files of the run; empty: none.
+    // For the files of the run; empty: none. If the checkpoint that the job
+    // goes on from is in this run's folder of checkpoints, the records of the
+    // run that wrote it are kept, and come before this one's.
+    std::string folder;
     std::string mode;      // As in --mode, and the seed: for the summary.
     int64_t seed = 0;
     // A summary that cannot be written is tried again for so long.
@@ -49,6 +55,7 @@ class CoordinatorThread {
   void Run();
   void WriteSummary(Poller* poller);
   void Perform(CoordinatorCore::Effects* effects);
+  void TakeCheckpoints(CoordinatorCore::Effects* effects);
 
   const Options options_;
   std::atomic<bool> stopping_{false};
@@ -58,6 +65,7 @@ class CoordinatorThread {
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<RunFiles> files_;
   CoordinatorCore core_;
+  std::unique_ptr<CheckpointThread> checkpoints_;  // nullptr: none can be.
   std::thread thread_;
 };
 

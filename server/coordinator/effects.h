@@ -2,11 +2,14 @@
 // these; the driver (coordinator_thread.h) carries it out.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/ids.h"
 #include "common/message.h"
+#include "proto/checkpoint.pb.h"
 #include "proto/run.pb.h"
 
 namespace slackline {
@@ -20,6 +23,16 @@ struct CoordinatorEffects {
   std::vector<std::string> warnings;       // Likewise: of what should not be.
   // Workers that were removed although they are heard: they held others up.
   std::vector<Incarnation> removed;
+  // All parts of this cut are on the disk: CompleteCheckpoint(), on a thread
+  // that nobody waits for, and then CoordinatorCore::OnCheckpoint(). After what
+  // is given up.
+  struct Complete {
+    int32_t cut = 0;
+    checkpoint::Manifest manifest;
+  };
+  std::optional<Complete> complete;
+  // A cut: RemovePartial(), on that thread.
+  std::optional<int32_t> give_up;
 };
 
 // The answer to a call. The core stamps it with the run and the view's number.

@@ -57,7 +57,7 @@ void JobOutcome::OnRecord(run::MetricRecord record, absl::Time now,
   const absl::Time made_at = now - absl::Seconds(record.seconds());
   record.set_seconds(running_since_ == absl::InfiniteFuture()
                          ? 0.0
-                         : std::max(0.0, Seconds(made_at)));
+                         : std::max(seconds_before_, Seconds(made_at)));
   latest_[record.kind()] = record;
   effects->records.push_back(record);
   if (record.kind() == run::MetricRecord::EVAL) StopIfRuleMet(record);
@@ -84,7 +84,7 @@ void JobOutcome::StopIfRuleMet(const run::MetricRecord& evaluation) {
   PutEvaluation(evaluation, &result);
   result.set_model_sha256(evaluation.model_sha256());
   StopByRule(absl::StrCat(rule, " at step ", evaluation.step()),
-             evaluation.seconds(), result);
+             evaluation.seconds() - seconds_before_, result);
 }
 
 void JobOutcome::OnTime(absl::Time now) {
@@ -101,7 +101,7 @@ void JobOutcome::OnTime(absl::Time now) {
     absl::StrAppend(&rule, ", the last evaluation was of step ",
                     evaluation->second.step());
   }
-  StopByRule(rule, Seconds(now), result);
+  StopByRule(rule, SecondsHere(now), result);
 }
 
 void JobOutcome::StopByRule(const std::string& rule, double seconds,
@@ -121,14 +121,14 @@ void JobOutcome::StopByRule(const std::string& rule, double seconds,
 void JobOutcome::PutStatus(absl::Time now, wire::StatusReply* status) const {
   for (const auto& [kind, record] : latest_) *status->add_latest() = record;
   if (running_since_ != absl::InfiniteFuture())
-    status->set_run_seconds(Seconds(std::min(now, trained_at_)));
+    status->set_run_seconds(SecondsHere(std::min(now, trained_at_)));
 }
 
 void JobOutcome::PutSummary(Clock steps, int64_t examples,
                             run::Summary* summary) const {
   if (running_since_ != absl::InfiniteFuture() &&
       trained_at_ != absl::InfiniteFuture()) {
-    const double seconds = Seconds(trained_at_);
+    const double seconds = SecondsHere(trained_at_);
     summary->set_wall_seconds(stopped_.empty() ? seconds : stopped_seconds_);
     // Who was stopped went on until it heard of it.
     if (seconds > 0)

@@ -23,7 +23,12 @@ class JobOutcome {
   JobOutcome(const config::Stop& stop, ViewEditor* editor)
       : stop_(stop), editor_(editor) {}
 
-  void OnRunning(absl::Time now) { running_since_ = now; }
+  // `seconds_before`: how long the job has run in earlier runs, if it goes on
+  // from one.
+  void OnRunning(absl::Time now, double seconds_before) {
+    running_since_ = now;
+    seconds_before_ = seconds_before;
+  }
   // The job has ended, however.
   void OnEnded(absl::Time now);
   // A record that has not been seen before. Its time is its age; the one that
@@ -38,9 +43,9 @@ class JobOutcome {
   // When the job's time is up. InfiniteFuture: never.
   absl::Time StopTime() const;
 
-  // Since the job began to run, which it has.
+  // Since the job began to run, which it has; in all of its runs.
   double Seconds(absl::Time now) const {
-    return absl::ToDoubleSeconds(now - running_since_);
+    return seconds_before_ + SecondsHere(now);
   }
   void PutStatus(absl::Time now, wire::StatusReply* status) const;
   // `steps`: what all workers have done, for a job without a result of its own.
@@ -50,6 +55,10 @@ class JobOutcome {
  private:
   // Stop rules hold while workers train.
   bool MayStop() const;
+  // In this run.
+  double SecondsHere(absl::Time now) const {
+    return absl::ToDoubleSeconds(now - running_since_);
+  }
   void StopIfRuleMet(const run::MetricRecord& evaluation);
   void StopByRule(const std::string& rule, double seconds,
                   const run::Result& result);
@@ -57,6 +66,7 @@ class JobOutcome {
   const config::Stop stop_;
   ViewEditor* const editor_;
   absl::Time running_since_ = absl::InfiniteFuture();
+  double seconds_before_ = 0;
   absl::Time trained_at_ = absl::InfiniteFuture();
   std::map<int, run::MetricRecord> latest_;  // By kind.
   std::optional<run::Result> result_;

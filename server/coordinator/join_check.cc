@@ -7,19 +7,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/config/bounds.h"
 #include "common/config/scalar_defaults.h"
 #include "common/optim/optimizer.h"
 
 namespace slackline {
 namespace {
 
-// 4 TiB of float32; and owners of shards that a view of some MiB can list.
-constexpr int64_t kTableElementsMax = int64_t{1} << 40;
+// Owners that a view of some MiB can list.
 constexpr int64_t kShardsMax = 1 << 20;
 
 constexpr size_t kThreadsMax = 4096;
-constexpr size_t kTablesMax = 16384;
-constexpr size_t kExtentsMax = 16;  // Of one table.
 constexpr size_t kNameBytesMax = 256;
 constexpr size_t kDataBytesMax = 4096;
 constexpr size_t kIpcBytesMax = 108;  // As of a sockaddr_un.
@@ -74,6 +72,8 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
       {"bytes of job name", join.job().size(), kNameBytesMax},
       {"bytes of config hash", join.config_hash().size(), kNameBytesMax},
       {"bytes of delays' hash", join.delays_sha256().size(), kNameBytesMax},
+      {"bytes of checkpoint's hash", join.checkpoint_sha256().size(),
+       kNameBytesMax},
       {"bytes of host name", join.host().size(), kNameBytesMax},
       {"bytes of host id", join.host_id().size(), kNameBytesMax},
       {"bytes about its data", join.data().size(), kDataBytesMax},
@@ -83,7 +83,7 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
       {"bytes of commit", join.build().commit().size(), kNameBytesMax},
       {"bytes of build id", join.build().build_id().size(), kNameBytesMax},
       {"shard threads", static_cast<size_t>(join.thread_size()), kThreadsMax},
-      {"tables", static_cast<size_t>(join.table_size()), kTablesMax},
+      {"tables", static_cast<size_t>(join.table_size()), kTablesOfJobMax},
   };
   for (const auto& part : parts) {
     if (part.count > part.most)
@@ -99,12 +99,13 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
   }
   for (const wire::Table& table : join.table()) {
     const size_t extents = static_cast<size_t>(table.shape_size());
-    if (table.name().size() > kNameBytesMax) {
+    if (table.name().size() > kTableNameBytesMax) {
       return TooMany("bytes in the name of a table", table.name().size(),
-                     kNameBytesMax);
+                     kTableNameBytesMax);
     }
-    if (extents > kExtentsMax)
-      return TooMany("extents in the shape of a table", extents, kExtentsMax);
+    if (extents > kTableExtentsMax)
+      return TooMany("extents in the shape of a table", extents,
+                     kTableExtentsMax);
   }
   return "";
 }
@@ -158,6 +159,11 @@ std::string WhyTablesUnfit(const wire::JoinRequest& join,
                             kTableElementsMax, " elements are required");
       }
       elements *= extent;
+    }
+    if (table.initializer().kind() == wire::Initializer::OF_CHECKPOINT) {
+      return absl::StrCat(" has table ", TableText(table),
+                          ", which begins with a checkpoint: only the "
+                          "coordinator says so");
     }
     if (table.shard_elements() < 0) {
       return absl::StrCat(" has table ", TableText(table), " in shards of ",

@@ -66,6 +66,7 @@ wire::WorkerMember WorkerOf(const Member& worker) {
   listed.set_founder(worker.founder);
   listed.set_done(worker.done);
   listed.set_host(worker.join.host());
+  listed.set_begins_at(worker.begins_at);
   return listed;
 }
 
@@ -176,6 +177,22 @@ std::vector<Membership::Knock> Membership::RecentKnocks(absl::Time now) const {
 
 // ---- Joins ------------------------------------------------------------------
 
+std::string Membership::WhyOtherCheckpoint(
+    const wire::JoinRequest& join) const {
+  const std::string& ours = options_.checkpoint_sha256;
+  if (join.checkpoint_sha256() == ours) return "";
+  if (join.checkpoint_sha256().empty()) {
+    return " begins anew, and server 0 goes on from a checkpoint; give all "
+           "servers the same --resume";
+  }
+  if (ours.empty()) {
+    return " goes on from a checkpoint, and server 0 begins anew; give all "
+           "servers the same --resume, or none of them";
+  }
+  return " has read another checkpoint than server 0; give all servers a "
+         "--resume of the same folder";
+}
+
 std::string Membership::WhyRejected(const wire::JoinRequest& join,
                                     const wire::View& view) const {
   const bool is_worker = join.role() == wire::JoinRequest::WORKER;
@@ -226,6 +243,10 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
     return absl::StrCat(who,
                         " has read other recorded delays than server 0; give "
                         "all servers a copy of the same folder");
+  }
+  if (!is_worker && !new_server) {
+    if (const std::string other = WhyOtherCheckpoint(join); !other.empty())
+      return absl::StrCat(who, other);
   }
   if (!is_worker) return "";
   if (join.table_size() == 0)

@@ -39,6 +39,7 @@ struct Member {
   run::ServerStats server;  // or a server.
   bool done = false;        // Workers: has left its work finished.
   bool founder = false;
+  Clock begins_at = 0;    // Of a founder.
   bool refused = false;   // Something that it said; that has been logged.
   bool draining = false;  // Servers: gives its shards away, then leaves.
 
@@ -67,6 +68,8 @@ class Membership {
     config::Optimizer optimizer;  // As in CoordinatorCore::Options.
     absl::Duration lease = absl::Seconds(5);
     std::string delays_sha256;  // Of recorded delays, in every server.
+    // Of the checkpoint that the job goes on from, likewise; empty: of none.
+    std::string checkpoint_sha256;
   };
   // As common/membership sends them.
   static constexpr int kHeartbeatsPerLease = 5;
@@ -146,6 +149,9 @@ class Membership {
   // Empty if the request fits the job and the members so far.
   std::string WhyRejected(const wire::JoinRequest& join,
                           const wire::View& view) const;
+  // Empty, or completes "server 1" of a job that forms: it goes on from another
+  // checkpoint than the others.
+  std::string WhyOtherCheckpoint(const wire::JoinRequest& join) const;
 
   const Options options_;
   AwakeClock awake_;

@@ -42,6 +42,11 @@ bool AllReduceEndsAt(const wire::View& view, Clock clock) {
   return false;
 }
 
+absl::Status CheckpointUnderWay() {
+  return absl::UnavailableError(
+      "a checkpoint is just being taken; try again when it is there");
+}
+
 }  // namespace
 
 std::vector<std::string> ModeChanger::Start(ViewEditor* editor) {
@@ -109,10 +114,11 @@ absl::Status ModeChanger::MayChange(const wire::View& view,
     return absl::FailedPreconditionError(
         "the job is just being ended early, by a user");
   }
+  if (IsCutting()) return CheckpointUnderWay();
   if (wanted_.has_value()) {
     return absl::UnavailableError(absl::StrCat(
         "the mode is just changing from ", ModeText(Last(view).mode()), " to ",
-        ModeText(*wanted_->mode), "; try again when it has"));
+        ModeText(wanted_->to.mode()), "; try again when it has"));
   }
   if (view.entered() < IndexOfLast(view)) {
     const int next = view.entered() + 1;
@@ -139,7 +145,9 @@ absl::Status ModeChanger::MayChange(const wire::View& view,
 
 void ModeChanger::Want(const sync::Mode& mode, const std::string& reason) {
   SL_CHECK(!wanted_.has_value(), "a change of mode is under way already");
-  wanted_ = {.mode = mode, .reason = reason};
+  wanted_.emplace();
+  *wanted_->to.mutable_mode() = mode;
+  wanted_->reason = reason;
   limits_.clear();
 }
 
@@ -154,20 +162,54 @@ void ModeChanger::WantEnd(const std::string& reason) {
   if (!IsEnding()) want_end_ = reason;
 }
 
-std::string ModeChanger::TextOf(const Wanted& wanted,
-                                const wire::View& view) const {
-  if (!wanted.mode.has_value()) return "the job does not end early";
-  return absl::StrCat("the mode does not change from ",
-                      ModeText(Last(view).mode()), " to ",
-                      ModeText(*wanted.mode));
+absl::Status ModeChanger::MayCut(const wire::View& view,
+                                 const std::vector<Worker>& workers) const {
+  if (view.elastic()) {
+    return absl::FailedPreconditionError(
+        "the job has elastic sampling, and a checkpoint does not have which "
+        "examples are done; take static sampling");
+  }
+  if (IsEnding()) {
+    return absl::FailedPreconditionError(
+        "the job is just being ended early, by a user");
+  }
+  const bool near =
+      std::all_of(workers.begin(), workers.end(), [&](const Worker& worker) {
+        return worker.done || worker.clock + kStepLimitAhead >= EndOf(view);
+      });
+  if (near) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job is about to end by itself, at step ", EndOf(view)));
+  }
+  return absl::OkStatus();
+}
+
+void ModeChanger::WantCut(const std::string& reason) {
+  SL_CHECK(!IsCutting(), "a checkpoint is under way already");
+  want_cut_ = reason;
+}
+
+std::string ModeChanger::DroppedText(const Wanted& wanted,
+                                     const wire::View& view) {
+  switch (wanted.to.to_case()) {
+    case wire::ModeChange::kEnding:
+      return "the job does not end early";
+    case wire::ModeChange::kCutting:
+      return "no checkpoint is taken";
+    default:
+      return absl::StrCat("the mode does not change from ",
+                          ModeText(Last(view).mode()), " to ",
+                          ModeText(wanted.to.mode()));
+  }
 }
 
 void ModeChanger::OnStepLimit(Incarnation incarnation,
                               const wire::StepLimit& limit,
                               const wire::View& view) {
   if (!view.has_change() || view.change().id() != limit.change()) return;
-  Clock& known = limits_.try_emplace(incarnation, limit.clock()).first->second;
-  known = std::max(known, limit.clock());
+  const Clock clock = std::clamp<Clock>(limit.clock(), 0, kClockMax);
+  Clock& known = limits_.try_emplace(incarnation, clock).first->second;
+  known = std::max(known, clock);
 }
 
 void ModeChanger::OnArrive(Incarnation incarnation, const wire::Arrive& arrive,
@@ -242,23 +284,30 @@ ModeChanger::News ModeChanger::Advance(const std::vector<Worker>& workers,
   return news;
 }
 
+std::optional<ModeChanger::Wanted> ModeChanger::NextWanted() {
+  std::optional<Wanted> next;
+  // Shards have the one cut or the other.
+  if (shards_cut_) return next;
+  if (want_cut_.has_value()) {
+    next.emplace().to.mutable_cutting();
+    next->reason = *std::exchange(want_cut_, std::nullopt);
+  } else if (want_end_.has_value()) {
+    next.emplace().to.mutable_ending();
+    next->reason = *std::exchange(want_end_, std::nullopt);
+  }
+  return next;
+}
+
 bool ModeChanger::Open(ViewEditor* editor) {
   const wire::View& view = editor->view();
-  if (!wanted_.has_value() && want_end_.has_value()) {
-    wanted_ = {.mode = std::nullopt, .reason = *want_end_};
-    want_end_.reset();
+  if (!wanted_.has_value()) {
+    wanted_ = NextWanted();
     limits_.clear();
   }
   if (!wanted_.has_value() || view.has_change() || view.move_size() > 0) {
     return false;
   }
-  wire::ModeChange change;
-  if (wanted_->mode.has_value()) {
-    *change.mutable_mode() = *wanted_->mode;
-  } else {
-    change.mutable_ending();
-  }
-  editor->OpenChange(std::move(change));
+  editor->OpenChange(wanted_->to);
   return true;
 }
 
@@ -289,35 +338,57 @@ std::optional<Clock> ModeChanger::ReachedByTheGone(
   return reached;
 }
 
+ModeChanger::Limits ModeChanger::LimitsOf(const std::vector<Worker>& workers,
+                                          const wire::View& view) const {
+  const std::optional<Clock> reached = ReachedByTheGone(view);
+  Limits limits{
+      .of = {}, .largest = reached.value_or(0), .all = reached.has_value()};
+  for (const Worker& worker : workers) {
+    const auto limit = limits_.find(worker.incarnation);
+    if (!worker.done && limit == limits_.end()) {
+      limits.all = false;
+      continue;
+    }
+    // Who is done is past any earlier clock.
+    limits.of.push_back(worker.done ? EndOf(view)
+                                    : std::min(limit->second, EndOf(view)));
+    limits.largest = std::max(limits.largest, limits.of.back());
+  }
+  return limits;
+}
+
+Clock ModeChanger::ClockOf(const Limits& limits, const wire::View& view) const {
+  Clock clock = limits.largest;
+  if (wanted_->to.has_mode())
+    return std::max<Clock>(clock, Last(view).from() + 1);
+  // Where a phase begins, some may have left the one before. To end there they
+  // would have to come into the next; and a cut there would be in two phases.
+  for (const wire::Phase& phase : view.phase()) clock += phase.from() == clock;
+  return clock;
+}
+
 bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
                          News* news) {
   const wire::View& view = editor->view();
   if (!view.has_change()) return false;
-  const std::optional<Clock> reached = ReachedByTheGone(view);
-  Clock from = reached.value_or(0);
-  bool all = reached.has_value();
-  for (const Worker& worker : workers) {
-    const auto limit = limits_.find(worker.incarnation);
-    if (worker.done) {
-      from = EndOf(view);  // It is past any earlier clock.
-    } else if (limit == limits_.end()) {
-      all = false;
+  const Limits limits = LimitsOf(workers, view);
+  std::string dropped;
+  if (wanted_->to.has_cutting()) {
+    if (!limits.all || workers.empty()) return false;
+    const std::optional<wire::Cut> cut = CutOf(workers, limits, view);
+    if (cut.has_value()) {
+      SettleCut(*cut, editor, news);
     } else {
-      from = std::max(from, limit->second);
+      news->cut_dropped = absl::StrCat("the job ends by itself, at step ",
+                                       EndOf(view), ", before it");
+      news->log.push_back(
+          absl::StrCat(DroppedText(*wanted_, view), ": ", news->cut_dropped));
     }
-  }
-  if (wanted_->mode.has_value()) {
-    from = std::max<Clock>(from, Last(view).from() + 1);
-  } else {
-    // Where a phase begins, some may have left the one before, and would have
-    // to come into the next to end.
-    for (const wire::Phase& phase : view.phase()) from += phase.from() == from;
-  }
-  if (from >= EndOf(view)) {
-    news->log.push_back(absl::StrCat(TextOf(*wanted_, view),
+  } else if (const Clock from = ClockOf(limits, view); from >= EndOf(view)) {
+    news->log.push_back(absl::StrCat(DroppedText(*wanted_, view),
                                      ": the job ends at step ", EndOf(view),
                                      ", before all workers could"));
-  } else if (all) {
+  } else if (limits.all) {
     SettleAt(from, editor, news);
   } else {
     return false;
@@ -330,22 +401,73 @@ bool ModeChanger::Settle(const std::vector<Worker>& workers, ViewEditor* editor,
 
 void ModeChanger::SettleAt(Clock from, ViewEditor* editor, News* news) {
   const wire::View& view = editor->view();
-  if (!wanted_->mode.has_value()) {
+  if (wanted_->to.has_ending()) {
     news->log.push_back(absl::StrCat("the job ends early, at step ", from,
                                      " of ", view.steps_total(), ": ",
                                      wanted_->reason));
     ended_early_ = wanted_->reason;
     return editor->SetEndClock(from);
   }
+  const sync::Mode& mode = wanted_->to.mode();
   news->log.push_back(absl::StrCat(
       "the mode changes from ", ModeText(Last(view).mode()), " to ",
-      ModeText(*wanted_->mode), " at step ", from, ": ", wanted_->reason));
+      ModeText(mode), " at step ", from, ": ", wanted_->reason));
   wire::Phase phase;
-  *phase.mutable_mode() = *wanted_->mode;
+  *phase.mutable_mode() = mode;
   phase.set_from(from);
   editor->AddPhase(phase);
   gone_in_ = 0;
   reasons_.push_back(wanted_->reason);
+}
+
+std::optional<wire::Cut> ModeChanger::CutOf(const std::vector<Worker>& workers,
+                                            const Limits& limits,
+                                            const wire::View& view) const {
+  wire::Cut cut;
+  cut.set_number(view.cut().number() + 1);
+  const wire::Phase& phase = view.phase(view.entered());
+  const Clock end = EndOfPhase(view, view.entered());
+  const ModeRule& rule = RuleOf(phase.mode());
+  // Gradients that wait for each other make one update, so all of a clock are
+  // before the cut or none of them; and one phase has all of the limits.
+  const bool each_for_itself =
+      rule.over_servers() && !rule.holds_gradients() &&
+      limits.largest <= (end == EndOf(view) ? end : end - 1) &&
+      std::all_of(limits.of.begin(), limits.of.end(),
+                  [&](Clock limit) { return limit >= phase.from(); });
+  if (each_for_itself) {
+    const Clock smallest =
+        *std::min_element(limits.of.begin(), limits.of.end());
+    if (smallest >= EndOf(view)) return std::nullopt;
+    for (size_t i = 0; i < workers.size(); ++i) {
+      wire::Cut::Until& until = *cut.add_until();
+      until.set_rank(workers[i].rank);
+      until.set_incarnation(workers[i].incarnation);
+      until.set_clock(limits.of[i]);
+    }
+    return cut;
+  }
+  const Clock clock = ClockOf(limits, view);
+  if (clock >= EndOf(view)) return std::nullopt;
+  cut.set_clock(clock);
+  cut.set_by_worker(!RuleAt(view, clock - 1).over_servers());
+  return cut;
+}
+
+void ModeChanger::SettleCut(const wire::Cut& cut, ViewEditor* editor,
+                            News* news) {
+  std::string where = absl::StrCat("at step ", cut.clock());
+  if (cut.until_size() > 0) {
+    const auto [first, last] = std::minmax_element(
+        cut.until().begin(), cut.until().end(),
+        [](const auto& a, const auto& b) { return a.clock() < b.clock(); });
+    where = absl::StrCat("at the workers' own steps, ", first->clock(), " to ",
+                         last->clock());
+  }
+  news->log.push_back(
+      absl::StrCat("a checkpoint is taken ", where, ": ", wanted_->reason));
+  editor->SetCut(cut);
+  shards_cut_ = true;
 }
 
 bool ModeChanger::Gather(const std::vector<Worker>& workers,
@@ -433,6 +555,7 @@ absl::Status ModeChanger::MayMove(const wire::View& view,
         "the workers hold the model while they all-reduce; shards can move "
         "once the mode has changed");
   }
+  if (IsCutting()) return CheckpointUnderWay();
   if (wanted_.has_value()) return MayChange(view, workers);
   if (entered == IndexOfLast(view)) return absl::OkStatus();
   // A scheduled phase may lie far ahead. How far the workers are is known with

@@ -1,12 +1,14 @@
 // ModeChanger: what the coordinator knows of the job's phases: which are
 // planned, which change is wanted or under way, and how far each worker has
 // come with it (docs/protocol-mode-change.md). And when the job ends, if a user
-// ends it early: that is a change to nothing.
+// ends it early: that is a change to nothing. And which gradients a checkpoint
+// has (wire::Cut): that is a change after which the mode is as before.
 //
 // A change is wanted (perhaps until moves of shards are done), then open (the
 // view has `change`, workers promise where they stop), then it has a clock (the
-// view has the phase, or the end), then all workers have entered it. One at a
-// time; an early end waits for a change that has begun.
+// view has the phase, the end, or the cut), then all workers have entered the
+// phase, or all shards have made the cut. One at a time; an early end and a cut
+// wait for a change that has begun, and an early end for a cut.
 //
 // What workers say is taken down when it comes, in any order and any number of
 // times; Advance() draws the conclusions, as edits of the view. Deterministic
@@ -42,6 +44,8 @@ class ModeChanger {
     bool view_changed = false;
     std::vector<run::ModeRecord> changes;  // Done ones, to be kept.
     std::vector<std::string> log;          // Sentences for people.
+    // Why the cut that was wanted will not be; empty: it will, or it is none.
+    std::string cut_dropped;
   };
 
   explicit ModeChanger(const config::Sync& sync) : sync_(sync) {}
@@ -64,13 +68,27 @@ class ModeChanger {
   // Somebody has ended it early, or is about to.
   bool IsEnding() const {
     return want_end_.has_value() || !ended_early_.empty() ||
-           (wanted_.has_value() && !wanted_->mode.has_value());
+           (wanted_.has_value() && wanted_->to.has_ending());
   }
   // The job is to end as soon as all workers can complete the same steps. Once
   // more: without effect.
   void WantEnd(const std::string& reason);
   // Who has ended the job early and why; empty: nobody has.
   const std::string& ended_early() const { return ended_early_; }
+
+  // OK, or why no cut can be made any more.
+  absl::Status MayCut(const wire::View& view,
+                      const std::vector<Worker>& workers) const;
+  // The view is to get a cut as soon as no shard moves. Only if MayCut() is OK,
+  // and the cut before is done.
+  void WantCut(const std::string& reason);
+  // A cut is wanted, open, or not yet made by all shards.
+  bool IsCutting() const {
+    return want_cut_.has_value() || shards_cut_ ||
+           (wanted_.has_value() && wanted_->to.has_cutting());
+  }
+  // No shard needs to make the view's cut any more.
+  void CutDone() { shards_cut_ = false; }
 
   // Calls of workers. What is repeated, late or of another change is no error
   // and changes nothing.
@@ -111,8 +129,15 @@ class ModeChanger {
 
  private:
   struct Wanted {
-    std::optional<sync::Mode> mode;  // nullopt: the end of the job.
+    wire::ModeChange to;  // Another mode, the end of the job, or a cut.
     std::string reason;
+  };
+  // Where the workers stop that the open change waits for.
+  struct Limits {
+    std::vector<Clock> of;  // Of each worker; of one that is done, the end.
+    // And of those who are gone, as far as somebody has to get there.
+    Clock largest = 0;
+    bool all = true;  // Else some are not known yet.
   };
   struct Report {
     int32_t rank = 0;
@@ -120,14 +145,28 @@ class ModeChanger {
     wire::Entered entered;
   };
 
-  // Completes "the mode changes ".
-  std::string TextOf(const Wanted& wanted, const wire::View& view) const;
+  // Completes "...: the job ends".
+  static std::string DroppedText(const Wanted& wanted, const wire::View& view);
+  // nullopt: nothing is wanted that may begin now.
+  std::optional<Wanted> NextWanted();
+  // The clock at which the open change can be, which is none that exists if it
+  // is not below the job's end.
+  Clock ClockOf(const Limits& limits, const wire::View& view) const;
   // The job ends, or the wanted phase begins, at this clock.
   void SettleAt(Clock from, ViewEditor* editor, News* news);
+  // The cut of workers that do not wait for each other is where each of them
+  // has promised to stop; else it is at one clock for all. nullopt: it would be
+  // at the end of the job.
+  std::optional<wire::Cut> CutOf(const std::vector<Worker>& workers,
+                                 const Limits& limits,
+                                 const wire::View& view) const;
+  void SettleCut(const wire::Cut& cut, ViewEditor* editor, News* news);
 
   // No shard is beyond this clock because of a worker that has gone. nullopt:
   // that is not known yet.
   std::optional<Clock> ReachedByTheGone(const wire::View& view) const;
+  Limits LimitsOf(const std::vector<Worker>& workers,
+                  const wire::View& view) const;
   // Each true if the view changed.
   bool Open(ViewEditor* editor);
   bool Settle(const std::vector<Worker>& workers, ViewEditor* editor,
@@ -140,7 +179,10 @@ class ModeChanger {
 
   const config::Sync sync_;
   std::optional<Wanted> wanted_;         // Until the view has its clock.
-  std::optional<std::string> want_end_;  // After that one. Why.
+  // After that one, the cut before the end. Why.
+  std::optional<std::string> want_cut_;
+  std::optional<std::string> want_end_;
+  bool shards_cut_ = false;  // Shards may still have to make the view's cut.
   std::string ended_early_;
   std::vector<std::string> reasons_;     // Of each phase of the view.
   std::map<Incarnation, Clock> limits_;  // For the change that is open.

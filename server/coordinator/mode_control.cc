@@ -96,6 +96,7 @@ bool ModeControl::Advance(double seconds, CoordinatorEffects* effects) {
   // They part now. Should they all-reduce once more, what they told each other
   // to connect is out of date.
   if (editor_->view().arrived() != arrived) editor_->Regroup();
+  if (!news.cut_dropped.empty()) cut_dropped_ = std::move(news.cut_dropped);
   std::move(news.log.begin(), news.log.end(), std::back_inserter(effects->log));
   std::move(news.changes.begin(), news.changes.end(),
             std::back_inserter(effects->modes));
@@ -178,6 +179,26 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
                     behind, " more steps for that");
   }
   return text;
+}
+
+absl::Status ModeControl::MayCut() const {
+  if (follows_given_delays()) {
+    return absl::FailedPreconditionError(
+        "the job's delays are given, from its first to its last step, and "
+        "gradients of early steps may have their turn late; it has no "
+        "checkpoints");
+  }
+  return changer_.MayCut(editor_->view(), Workers());
+}
+
+void ModeControl::WantCut(const std::string& reason) {
+  changer_.WantCut(reason);
+  news_ = true;
+}
+
+void ModeControl::CutDone() {
+  changer_.CutDone();
+  news_ = true;
 }
 
 std::string ModeControl::Change(const sync::Mode& mode,

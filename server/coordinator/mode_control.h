@@ -1,12 +1,13 @@
 // ModeControl: who decides on the job's mode: the config's phases, users, and
-// the policy while it is on; and on an early end. How a change is made is the
-// ModeChanger's (mode_changer.h).
+// the policy while it is on; on an early end; and on cuts for the Checkpointer.
+// How a change is made is the ModeChanger's (mode_changer.h).
 //
 // Deterministic state machine: the time goes in. Thread-compatible.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,6 +47,13 @@ class ModeControl {
                                        CoordinatorEffects* effects);
   // Who has ended the job early and why; empty: nobody has.
   const std::string& ended_early() const { return changer_.ended_early(); }
+  // As in ModeChanger.
+  absl::Status MayCut() const;
+  void WantCut(const std::string& reason);
+  void CutDone();
+  // Why the cut that was wanted will not be; empty: that has not happened.
+  // Once.
+  std::string TakeCutDropped() { return std::exchange(cut_dropped_, {}); }
   void OnServerStats(const Member& server);
   void OnGone(const Member& worker);
   // A worker is gone or done, or moves are done.
@@ -84,6 +92,7 @@ class ModeControl {
   ModeChanger changer_;
   std::optional<ModePolicy> policy_;  // While it chooses the mode.
   bool news_ = false;                 // For Advance().
+  std::string cut_dropped_;
 };
 
 }  // namespace slackline

@@ -3,10 +3,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -63,6 +67,33 @@ nlohmann::ordered_json ProgramsJson(const run::Summary& summary) {
   return programs;
 }
 
+// How many bytes of the file its whole lines have.
+int64_t WholeLines(int file) {
+  std::array<char, 4096> block;
+  const int64_t size = std::max<int64_t>(lseek(file, 0, SEEK_END), 0);
+  int64_t end = size;
+  while (end > 0) {
+    const int64_t begin =
+        std::max<int64_t>(0, end - static_cast<int64_t>(block.size()));
+    const ssize_t got =
+        pread(file, block.data(), static_cast<size_t>(end - begin), begin);
+    if (got < 0) return size;  // Nothing is cut off that cannot be read.
+    for (ssize_t i = got; i > 0; --i) {
+      if (block[static_cast<size_t>(i) - 1] == '\n') return begin + i;
+    }
+    end = begin;
+  }
+  return 0;
+}
+
+nlohmann::ordered_json CheckpointJson(const run::CheckpointRecord& record) {
+  return {{"folder", record.folder()},
+          {"clock", record.clock()},
+          {"bytes", record.bytes()},
+          {"seconds", record.seconds()},
+          {"took_seconds", record.took_seconds()}};
+}
+
 std::string ErrorText(int error_number) {
   return std::generic_category().message(error_number);
 }
@@ -77,15 +108,18 @@ absl::Status FirstLoss(const LineFile& file, const absl::Status& appended) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Create(
-    const std::string& path) {
-  const int file =
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    const std::string& path, bool keep) {
+  const int file = open(
+      path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (keep ? 0 : O_TRUNC), 0644);
   if (file < 0) {
     return absl::PermissionDeniedError(absl::StrCat("cannot write ", path, ": ",
                                                     ErrorText(errno),
                                                     "; choose another --out"));
   }
-  return std::unique_ptr<LineFile>(new LineFile(path, file));
+  const int64_t bytes = keep ? WholeLines(file) : 0;
+  // Who wrote it may have died in the middle of a line.
+  if (keep) (void)ftruncate(file, static_cast<off_t>(bytes));
+  return std::unique_ptr<LineFile>(new LineFile(path, file, bytes));
 }
 
 LineFile::~LineFile() { close(file_); }
@@ -112,8 +146,48 @@ absl::Status LineFile::Append(const std::string& line) {
   return absl::OkStatus();
 }
 
+absl::Status DropRecordsAfter(const std::string& folder,
+                              const checkpoint::Manifest& checkpoint) {
+  std::map<int64_t, int64_t> clocks;  // By rank.
+  for (const checkpoint::WorkerClock& worker : checkpoint.worker())
+    clocks[worker.rank()] = worker.clock();
+  const auto is_lost = [&](const nlohmann::json& line) {
+    // What somebody else has written there stays.
+    const auto number = [&](const char* field) -> std::optional<int64_t> {
+      const auto found = line.find(field);
+      if (found == line.end() || !found->is_number_integer())
+        return std::nullopt;
+      return found->get<int64_t>();
+    };
+    if (!line.is_object()) return false;
+    if (const auto from = number("from_clock"); from.has_value())
+      return *from > checkpoint.clock();
+    const auto own = line.contains("kind") && line["kind"] == "train"
+                         ? clocks.find(number("rank").value_or(-1))
+                         : clocks.end();
+    return number("step").value_or(0) >
+           (own == clocks.end() ? checkpoint.clock() : own->second);
+  };
+  for (const char* const name : {"metrics", "modes"}) {
+    const std::string path = absl::StrCat(folder, "/", name, ".jsonl");
+    std::ifstream file(path, std::ios::binary);
+    std::string kept;
+    bool lost = false;
+    for (std::string line; std::getline(file, line);) {
+      const bool whole = !file.eof();  // Else its writer has died in it.
+      if (whole && !is_lost(nlohmann::json::parse(line, nullptr, false))) {
+        absl::StrAppend(&kept, line, "\n");
+      } else {
+        lost = true;
+      }
+    }
+    if (lost) SL_RETURN_IF_ERROR(WriteFileAtomically(path, {kept}));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
-    const std::string& folder) {
+    const std::string& folder, Earlier earlier) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
@@ -128,7 +202,8 @@ absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
        {std::pair(&run->metrics_, "metrics"), std::pair(&run->moves_, "moves"),
         std::pair(&run->modes_, "modes")}) {
     SL_ASSIGN_OR_RETURN(
-        *file, LineFile::Create(absl::StrCat(folder, "/", name, ".jsonl")));
+        *file, LineFile::Create(absl::StrCat(folder, "/", name, ".jsonl"),
+                                earlier == Earlier::kKept));
   }
   return run;
 }
@@ -260,6 +335,12 @@ absl::Status WriteSummaryFile(const std::string& folder,
     json["examples_done"] = summary.examples_done();
     json["examples_given_again"] = summary.examples_given_again();
   }
+  json["checkpoints"] = summary.checkpoints();
+  json["checkpoints_failed"] = summary.checkpoints_failed();
+  if (summary.has_last_checkpoint())
+    json["last_checkpoint"] = CheckpointJson(summary.last_checkpoint());
+  if (summary.has_resumed_from())
+    json["resumed_from"] = CheckpointJson(summary.resumed_from());
   const std::string text = json.dump(2) + "\n";
   const absl::string_view part(text);
   return WriteFileAtomically(absl::StrCat(folder, "/summary.json"),

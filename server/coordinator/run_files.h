@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "proto/checkpoint.pb.h"
 #include "proto/run.pb.h"
 
 namespace slackline {
@@ -14,9 +15,9 @@ namespace slackline {
 // A file of lines, each there whole or not at all.
 class LineFile {
  public:
-  // Starts `path` empty.
+  // Starts `path` empty; or, to `keep` it, after its last whole line.
   static absl::StatusOr<std::unique_ptr<LineFile>> Create(
-      const std::string& path);
+      const std::string& path, bool keep = false);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
@@ -30,7 +31,8 @@ class LineFile {
   const absl::Status& why() const { return why_; }
 
  private:
-  LineFile(std::string path, int file) : path_(std::move(path)), file_(file) {}
+  LineFile(std::string path, int file, int64_t bytes)
+      : path_(std::move(path)), file_(file), bytes_(bytes) {}
   const std::string path_;
   const int file_;
   int64_t bytes_ = 0;  // Of whole lines.
@@ -42,12 +44,20 @@ class LineFile {
 absl::Status WriteSummaryFile(const std::string& folder,
                               const run::Summary& summary);
 
+// Of the run in `folder`, which goes on from this checkpoint of its own:
+// removes the records of steps that it had done since then and does anew. Files
+// that are not there are none of them; errors name path, call and reason.
+absl::Status DropRecordsAfter(const std::string& folder,
+                              const checkpoint::Manifest& checkpoint);
+
 class RunFiles {
  public:
-  // Creates `folder` if need be, starts the files of records, empty, and
-  // removes an earlier run's summary.
+  // What becomes of the records of an earlier run.
+  enum class Earlier { kDropped, kKept };
+  // Creates `folder` if need be, starts the files of records, empty or after
+  // what is kept, and removes an earlier run's summary.
   static absl::StatusOr<std::unique_ptr<RunFiles>> Create(
-      const std::string& folder);
+      const std::string& folder, Earlier earlier = Earlier::kDropped);
 
   // Appends a line. A failure is returned for the first line of a file that
   // cannot be written, and only then: it is to be said once.

@@ -1,17 +1,26 @@
 #include "server/coordinator/user_calls.h"
 
 #include <string>
+#include <utility>
 
 namespace slackline {
 namespace {
 
 constexpr size_t kKeptMax = 64;
 
+// BUSY: it may be asked for again.
+void Refuse(const absl::Status& why, wire::CallReply* reply) {
+  const bool passes =
+      absl::IsUnavailable(why) || absl::IsResourceExhausted(why);
+  reply->set_code(passes ? wire::BUSY : wire::REJECTED);
+  reply->set_error(std::string(why.message()));
+}
+
 }  // namespace
 
 bool UserCalls::Takes(const wire::Call& call) {
   return call.has_rebalance() || call.has_move_shards() || call.has_drain() ||
-         call.has_set_mode() || call.has_finish();
+         call.has_set_mode() || call.has_finish() || call.has_checkpoint();
 }
 
 void UserCalls::OnCall(const PeerId& from, const wire::Call& call,
@@ -24,30 +33,49 @@ void UserCalls::OnCall(const PeerId& from, const wire::Call& call,
   }
   Outgoing out = AnswerTo(from, call.call_id(), wire::OK);
   wire::CallReply& reply = *out.message.header.mutable_call_reply();
-  const auto reject = [&](const absl::Status& status) {
-    reply.set_code(absl::IsUnavailable(status) ? wire::BUSY : wire::REJECTED);
-    reply.set_error(std::string(status.message()));
-  };
-  if (call.has_set_mode() || call.has_finish()) {
+  if (call.has_checkpoint()) {
+    const absl::Status asked =
+        checkpointer_->Ask({.peer = from, .call_id = call.call_id()});
+    if (asked.ok()) return;  // Answered later.
+    Refuse(asked, &reply);
+  } else if (call.has_set_mode() || call.has_finish()) {
     absl::StatusOr<std::string> text =
         call.has_finish() ? modes_->OnFinish(call.finish(), effects)
                           : modes_->OnSetMode(call.set_mode(), effects);
     if (text.ok()) {
       reply.set_text(*std::move(text));
     } else {
-      reject(text.status());
+      Refuse(text.status(), &reply);
     }
   } else {
     absl::StatusOr<run::Plan> plan = placement_->OnCall(call, now, effects);
     if (plan.ok()) {
       *reply.mutable_plan() = *std::move(plan);
     } else {
-      reject(plan.status());
+      Refuse(plan.status(), &reply);
     }
   }
+  Answer(std::move(out), effects);
+}
+
+void UserCalls::AnswerCheckpoints(CoordinatorEffects* effects) {
+  for (const Checkpointer::Answer& answer : checkpointer_->TakeAnswers()) {
+    Outgoing out = AnswerTo(answer.to.peer, answer.to.call_id, wire::OK);
+    wire::CallReply& reply = *out.message.header.mutable_call_reply();
+    if (answer.text.ok()) {
+      reply.set_text(*answer.text);
+    } else {
+      Refuse(answer.text.status(), &reply);
+    }
+    Answer(std::move(out), effects);
+  }
+}
+
+void UserCalls::Answer(Outgoing answer, CoordinatorEffects* effects) {
   if (past_.size() == kKeptMax) past_.pop_front();
-  past_.push_back({id, out});
-  effects->sends.push_back(std::move(out));
+  past_.push_back(
+      {{answer.to, answer.message.header.call_reply().call_id()}, answer});
+  effects->sends.push_back(std::move(answer));
 }
 
 }  // namespace slackline

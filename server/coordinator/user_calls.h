@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "server/coordinator/checkpointer.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/mode_control.h"
 #include "server/coordinator/placement.h"
@@ -17,20 +18,27 @@ namespace slackline {
 
 class UserCalls {
  public:
-  // Both outlive it.
-  UserCalls(Placement* placement, ModeControl* modes)
-      : placement_(placement), modes_(modes) {}
+  // All outlive it.
+  UserCalls(Placement* placement, ModeControl* modes,
+            Checkpointer* checkpointer)
+      : placement_(placement), modes_(modes), checkpointer_(checkpointer) {}
 
-  // Rebalance, move_shards, drain and set_mode.
+  // Rebalance, move_shards, drain, set_mode, finish and checkpoint.
   static bool Takes(const wire::Call& call);
   void OnCall(const PeerId& from, const wire::Call& call, absl::Time now,
               CoordinatorEffects* effects);
 
+  // Answers those whose checkpoint has come, or will not.
+  void AnswerCheckpoints(CoordinatorEffects* effects);
+
   size_t kept() const { return past_.size(); }
 
  private:
+  void Answer(Outgoing answer, CoordinatorEffects* effects);
+
   Placement* const placement_;
   ModeControl* const modes_;
+  Checkpointer* const checkpointer_;
   // The last calls, oldest first, and their answers.
   std::deque<std::pair<std::pair<PeerId, uint64_t>, Outgoing>> past_;
 };

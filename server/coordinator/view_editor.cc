@@ -202,6 +202,12 @@ void ViewEditor::SetEntered(int phase) {
   edited_ = true;
 }
 
+void ViewEditor::SetCut(const wire::Cut& cut) {
+  *view_.mutable_cut() = cut;
+  *pending_.mutable_cut() = cut;
+  edited_ = true;
+}
+
 ViewEditor::Committed ViewEditor::Commit() {
   if (!edited_) return Committed::kNothing;
   pending_.set_base(view_.number());

@@ -77,12 +77,13 @@ class ViewEditor {
   // The phases of the job's start.
   void SetPhases(const std::vector<wire::Phase>& phases);
   void AddPhase(const wire::Phase& phase);
-  // A change, or an early end, whose clock is not known yet. Its id is set
+  // A change, an early end or a cut whose clock is not known yet. Its id is set
   // here.
   void OpenChange(wire::ModeChange change);
   void CloseChange();
   void SetArrived(Clock arrived);
   void SetEntered(int phase);
+  void SetCut(const wire::Cut& cut);
 
   enum class Committed {
     kNothing,  // Nothing was edited.

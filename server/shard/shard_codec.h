@@ -14,9 +14,6 @@
 
 namespace slackline {
 
-// Versions are at most this, so that updates can be counted on.
-inline constexpr Version kVersionMax = Version{1} << 60;
-
 // The snapshot without its tensors.
 wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot);
 // All of the shard's size: the values, the slots, the held gradients.

@@ -1,7 +1,9 @@
 #include "server/shard/shard_core.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "common/io/state_hash.h"
@@ -70,6 +72,47 @@ const char* KindOf(const wire::Header& header) {
   }
 }
 
+// What a checkpoint has of the shard as what the shard begins with, in memory
+// of its own.
+absl::StatusOr<ShardSnapshot> Restored(const ShardState& stored,
+                                       const ShardRange& range,
+                                       const Optimizer& optimizer) {
+  const auto slot_count = static_cast<size_t>(optimizer.slot_count());
+  if (stored.version > kVersionMax) {
+    return absl::DataLossError(absl::StrCat("the checkpoint has version ",
+                                            stored.version, ", above 2^60"));
+  }
+  if (!stored.slots.empty() && stored.slots.size() != slot_count) {
+    return absl::DataLossError(absl::StrCat(
+        "the checkpoint has ", stored.slots.size(),
+        " optimizer slots, and the table's optimizer has ", slot_count));
+  }
+  const auto own = [&](const Payload& tensor) -> absl::StatusOr<Payload> {
+    if (tensor.size() != range.bytes()) {
+      return absl::DataLossError(
+          absl::StrCat("the checkpoint has a tensor of ", tensor.size(),
+                       " bytes, and the shard has ", range.bytes()));
+    }
+    return Payload::Copy(tensor.data(), tensor.size());
+  };
+  ShardSnapshot snapshot;
+  SL_ASSIGN_OR_RETURN(snapshot.values, own(stored.values));
+  for (const Payload& slot : stored.slots) {
+    SL_ASSIGN_OR_RETURN(Payload tensor, own(slot));
+    snapshot.slots.push_back(std::move(tensor));
+  }
+  // A rule that corrects its young moments by the number of updates they have
+  // seen counts anew with moments that begin anew.
+  const bool anew = snapshot.slots.size() < slot_count;
+  snapshot.version = anew ? 0 : stored.version;
+  while (snapshot.slots.size() < slot_count) {
+    Payload& zeros =
+        snapshot.slots.emplace_back(Payload::Allocate(range.bytes()));
+    std::memset(zeros.MutableData(), 0, range.bytes());
+  }
+  return snapshot;
+}
+
 }  // namespace
 
 ShardCore::ShardCore(const Options& options,
@@ -130,6 +173,12 @@ const StalenessGate* ShardCore::GateOf(ShardId shard) const {
   return serving == nullptr ? nullptr : &serving->gate;
 }
 
+const ShardCut* ShardCore::CutOf(ShardId shard) const {
+  const Serving* const serving = ServingOf(FindPlace(shard));
+  return serving == nullptr || !serving->cut.has_value() ? nullptr
+                                                         : &*serving->cut;
+}
+
 const GivenDelays* ShardCore::DelaysOf(ShardId shard) const {
   const Serving* const serving = ServingOf(FindPlace(shard));
   return serving == nullptr ? nullptr : &serving->delays;
@@ -143,8 +192,15 @@ ShardOutcome ShardCore::Commit(Place& place, const ShardRecord& record,
   // Holding the old values makes an update write elsewhere.
   const bool compare = serving.stale.rule().NeedsUpdates();
   const Payload before = compare ? machine.shard().values() : Payload();
+  if (serving.cut.has_value()) {
+    if (const absl::Status cut = serving.cut->OnRecord(record, machine);
+        !cut.ok()) {
+      FailCut(machine.shard().range().shard, cut, effects);
+    }
+  }
   absl::StatusOr<ShardOutcome> applied = machine.Apply(record);
   SL_CHECK(applied.ok(), applied.status().ToString());
+  if (serving.cut.has_value()) LookAtCut(serving, effects);
   if (Leaving* const leaving = std::get_if<Leaving>(&place)) {
     leaving->source.OnRecord(record);
     Pump(leaving->source, effects);
@@ -185,16 +241,20 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   const std::shared_ptr<const View> before = std::move(view_);
   view_ = std::move(view);
   const wire::View& proto = view_->proto();
+  if (proto.cut().number() > cut_seen_ || proto.state() != wire::RUNNING)
+    DropCut();
   if (proto.state() != wire::RUNNING) return;
   if (rules_.empty()) MakeRules();
   Requests waiting = EndMoves(effects);
   if (!created_) {
-    CreateShards();
+    CreateShards(effects);
+    if (!effects->failure.ok()) return;
   } else {
     SplitShards(*before, effects);
     RemoveGone(*before, effects);
   }
   BeginMoves(effects);
+  BeginCut(effects);  // Before anybody who knows of it.
   HandleWaiting(std::move(waiting), effects);
   HandleWaiting(std::exchange(early_, {}), effects);
 }
@@ -218,7 +278,7 @@ StalePushes ShardCore::NewStalePushes(ShardId shard) const {
       options_.stale.For(view_->table(view_->shard(shard).table).name()));
 }
 
-void ShardCore::CreateShards() {
+void ShardCore::CreateShards(Effects* effects) {
   created_ = true;
   std::shared_ptr<const DelayPlan> plan;
   if (const wire::Phase* const given = GivenDelaysPhase(view_->proto())) {
@@ -234,24 +294,54 @@ void ShardCore::CreateShards() {
   for (int i = 0; i < view_->shard_count(); ++i) {
     const ShardId id{i};
     if (view_->OwnerOf(id) != options_.self) continue;
-    const ShardRange& range = view_->shard(id);
-    ShardMachine machine(RuleFor(range),
-                         Shard(view_->table(range.table), range, options_.seed,
-                               view_->optimizer(range.table)));
-    for (const wire::WorkerMember& worker : view_->workers()) {
-      if (!worker.founder()) continue;
-      const absl::StatusOr<ShardOutcome> joined = machine.Apply(
-          JoinRecord{.who = {Rank{worker.rank()}, worker.incarnation()}});
-      SL_CHECK(joined.ok(), joined.status().ToString());
+    absl::StatusOr<ShardMachine> machine = NewMachine(view_->shard(id));
+    if (!machine.ok()) {
+      effects->failure = Annotate(
+          machine.status(),
+          absl::StrCat("cannot begin with shard ", view_->ShardName(id)));
+      return;
     }
     places_.emplace(id,
-                    Serving{.machine = std::move(machine),
+                    Serving{.machine = *std::move(machine),
                             .gate = {},
                             .stale = NewStalePushes(id),
                             .dssp = {},
                             .delays = plan == nullptr ? GivenDelays()
                                                       : GivenDelays(plan, id)});
   }
+}
+
+absl::StatusOr<ShardMachine> ShardCore::NewMachine(
+    const ShardRange& range) const {
+  const wire::Table& table = view_->table(range.table);
+  const Optimizer& optimizer = view_->optimizer(range.table);
+  ShardSnapshot snapshot;
+  if (options_.stored != nullptr) {
+    SL_ASSIGN_OR_RETURN(
+        const ShardState stored,
+        options_.stored->Read(table.name(), range.begin, range.end));
+    SL_ASSIGN_OR_RETURN(snapshot, Restored(stored, range, optimizer));
+  } else if (table.initializer().kind() == wire::Initializer::OF_CHECKPOINT) {
+    return absl::FailedPreconditionError(
+        "the job goes on from a checkpoint, and this server was started "
+        "without one: start every server with the same --resume");
+  } else {
+    const Shard initial(table, range, options_.seed, optimizer);
+    snapshot.values = initial.values();
+    snapshot.slots = initial.slots();
+  }
+  for (const wire::WorkerMember& worker : view_->workers()) {
+    if (!worker.founder()) continue;
+    snapshot.participants.push_back({.rank = Rank{worker.rank()},
+                                     .incarnation = worker.incarnation(),
+                                     .joined_at = worker.begins_at(),
+                                     .clock = worker.begins_at()});
+  }
+  if (!snapshot.participants.empty()) {
+    snapshot.min_clock = snapshot.complete_clock =
+        std::ranges::min(snapshot.participants, {}, &Participant::clock).clock;
+  }
+  return ShardMachine(RuleFor(range), range, std::move(snapshot));
 }
 
 void ShardCore::SplitShards(const View& before, Effects* effects) {
@@ -380,6 +470,81 @@ void ShardCore::BeginMoves(Effects* effects) {
   }
 }
 
+// ---- Cuts -----------------------------------------------------------------
+
+void ShardCore::BeginCut(Effects* effects) {
+  const wire::Cut& cut = view_->proto().cut();
+  if (cut.number() <= cut_seen_) return;
+  cut_seen_ = cut.number();
+  if (cut.by_worker()) return;
+  PendingCut& pending = cut_.emplace();
+  pending.state.number = cut.number();
+  pending.state.run = view_->proto().run();
+  const auto limits = std::make_shared<const CutLimits>(cut);
+  std::vector<Serving*> served;
+  for (auto& [shard, place] : places_) {
+    Serving* const serving = ServingOf(&place);
+    if (serving == nullptr) continue;
+    serving->cut.emplace(limits);
+    served.push_back(serving);
+  }
+  pending.missing = served.size();
+  for (Serving* const serving : served) {
+    if (!serving->delays.given()) continue;
+    return FailCut(serving->machine.shard().range().shard,
+                   absl::FailedPreconditionError("it follows given delays"),
+                   effects);
+  }
+  // Some may be there already.
+  for (Serving* const serving : served) LookAtCut(*serving, effects);
+  EndCutIfComplete(effects);
+}
+
+void ShardCore::LookAtCut(Serving& serving, Effects* effects) {
+  const Shard* const shard = serving.cut->Complete(serving.machine);
+  if (shard == nullptr) return;
+  const ShardRange& range = shard->range();
+  cut_->state.shards.push_back({.table = view_->table(range.table).name(),
+                                .begin = range.begin,
+                                .end = range.end,
+                                .version = shard->version(),
+                                .values = shard->values(),
+                                .slots = shard->slots()});
+  serving.cut.reset();
+  --cut_->missing;
+  EndCutIfComplete(effects);
+}
+
+void ShardCore::EndCutIfComplete(Effects* effects) {
+  if (!cut_.has_value() || cut_->missing > 0) return;
+  std::vector<ShardState>& shards = cut_->state.shards;
+  std::sort(shards.begin(), shards.end(),
+            [](const ShardState& a, const ShardState& b) {
+              return std::tie(a.table, a.begin) < std::tie(b.table, b.begin);
+            });
+  effects->cut = std::move(cut_->state);
+  cut_.reset();
+}
+
+void ShardCore::DropCut() {
+  if (!cut_.has_value()) return;
+  cut_.reset();
+  for (auto& [shard, place] : places_) {
+    if (Serving* const serving = ServingOf(&place)) serving->cut.reset();
+  }
+}
+
+void ShardCore::FailCut(ShardId shard, const absl::Status& why,
+                        Effects* effects) {
+  CutState state{
+      .number = cut_->state.number,
+      .run = cut_->state.run,
+      .error = absl::StrCat("shard ", view_->ShardName(shard),
+                            " has no state at the cut: ", why.message())};
+  DropCut();
+  effects->cut = std::move(state);
+}
+
 // ---- Moves ----------------------------------------------------------------
 
 void ShardCore::OnTick(absl::Time now, Effects* effects) {
@@ -434,6 +599,11 @@ void ShardCore::GoIfCaughtUp(ShardId shard, Place& place, Effects* effects) {
   Requests waiting = std::move(leaving->waiting.requests);
   HandOverSource source = std::move(leaving->source);
   source.Go(now_);
+  if (leaving->serving.cut.has_value()) {
+    FailCut(shard,
+            absl::FailedPreconditionError("it has moved to another thread"),
+            effects);
+  }
   place.emplace<Gone>(Gone{.source = std::move(source)});
   TurnParkedAway(shard, gate);
   HandleWaiting(std::move(waiting), effects);
@@ -542,13 +712,13 @@ void ShardCore::HandleWaiting(Requests requests, Effects* effects) {
 
 ShardCore::Sender ShardCore::SenderOf(const PeerId& from,
                                       const wire::Header& header,
-                                      int phases) const {
+                                      Known known) const {
   const bool running =
       view_ != nullptr && view_->proto().state() == wire::RUNNING;
   Sender sender{.peer = from,
                 .rank = Rank{from.index},
                 .view_number = header.view_number(),
-                .phases = phases};
+                .known = known};
   sender.member = running && from.kind == PeerId::Kind::kWorker &&
                   view_->FindWorker(Rank{from.index}, from.instance) != nullptr;
   // Only a view of a running job says who is no member any more. Who has not
@@ -564,9 +734,12 @@ ShardCore::Admission ShardCore::Admit(const Sender& sender, int32_t shard) {
     fenced.mutable_fenced();
     return {.refusal = std::move(fenced)};
   }
-  // A phase that we have not seen may have begun.
-  if (!sender.member || sender.phases > view_->proto().phase_size())
+  // A phase that we have not seen may have begun, or a gradient be after a cut
+  // that we have not seen.
+  if (!sender.member || sender.known.phases > view_->proto().phase_size() ||
+      sender.known.cuts > view_->proto().cut().number()) {
     return {.refusal = Retry()};
+  }
   const ShardId id{shard};
   Place* const place = FindPlace(id);
   const Leaving* const leaving = std::get_if<Leaving>(place);
@@ -654,7 +827,9 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
   Outgoing out{.to = from, .message = {}};
   wire::PushReply& reply = *out.message.header.mutable_push_reply();
   reply.set_request_id(request.request_id());
-  const Sender sender = SenderOf(from, message.header, request.phases());
+  const Sender sender =
+      SenderOf(from, message.header,
+               {.phases = request.phases(), .cuts = request.cuts()});
   absl::Span<const Payload> left = message.payloads;
   bool rejected = false;
   for (const wire::Push& push : request.push()) {
@@ -666,6 +841,7 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
       wire::PushRequest& later = *kept->header.mutable_push_request();
       later.set_request_id(request.request_id());
       later.set_phases(request.phases());
+      later.set_cuts(request.cuts());
       *later.add_push() = push;
       continue;
     }
@@ -835,7 +1011,7 @@ void ShardCore::OnProbe(const PeerId& from, const Message& message,
   Outgoing out{.to = from, .message = {}};
   wire::ProbeReply& reply = *out.message.header.mutable_probe_reply();
   reply.set_request_id(probe.request_id());
-  const Sender sender = SenderOf(from, message.header, /*phases=*/0);
+  const Sender sender = SenderOf(from, message.header, Known());
   for (const int32_t shard : probe.shard()) {
     Admission admission = Admit(sender, shard);
     wire::ProbeAnswer& answer = *reply.add_answer();
@@ -1122,7 +1298,9 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
   const std::string fault = FaultOf(request, message.payloads.size());
   if (!fault.empty())
     return Refuse(from, absl::StrCat("malformed pull: ", fault), effects);
-  const Sender sender = SenderOf(from, message.header, request.phases());
+  const Sender sender =
+      SenderOf(from, message.header,
+               {.phases = request.phases(), .cuts = request.cuts()});
   for (const wire::Pull& pull : request.pull()) {
     for (const int32_t shard : pull.shard()) {
       Admission admission = Admit(sender, shard);
@@ -1130,6 +1308,7 @@ void ShardCore::OnPull(const PeerId& from, const Message& message,
               Wait(admission.waiting, from, message.header, {})) {
         wire::PullRequest& later = *kept->header.mutable_pull_request();
         later.set_phases(request.phases());
+        later.set_cuts(request.cuts());
         wire::Pull& part = *later.add_pull();
         part.set_id(pull.id());
         part.add_shard(shard);

@@ -1,6 +1,7 @@
 // ShardCore: what one shard thread decides. Admits pushes and pulls, makes of
 // each push the record that the shard applies (ShardMachine), gates pulls,
-// answers, counts, and hands shards over as the view orders.
+// answers, counts, hands shards over as the view orders, and says what they are
+// at the cut that the view has (ShardCut).
 //
 // Deterministic state machine: messages and the time go in, effects come out;
 // no sockets, threads, clocks or randomness. Thread-compatible. The order of
@@ -16,7 +17,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/checkpoint/shard_state.h"
 #include "common/delays/delay_source.h"
 #include "common/message.h"
 #include "common/optim/stale_rule.h"
@@ -28,6 +31,7 @@
 #include "server/shard/given_delays.h"
 #include "server/shard/hand_over.h"
 #include "server/shard/pull_replies.h"
+#include "server/shard/shard_cut.h"
 #include "server/shard/shard_machine.h"
 #include "server/shard/stale_pushes.h"
 
@@ -80,6 +84,8 @@ class ShardCore {
     StaleRules stale = {};
     // Required if the job's mode follows given delays.
     std::shared_ptr<const DelaySource> delays = nullptr;
+    // Required if the job goes on from a checkpoint: what shards begin as.
+    std::shared_ptr<const StoredShards> stored = nullptr;
     // What becomes of a gradient with a NaN or an infinity: it is discarded in
     // any case; with STOP the coordinator is told at once.
     config::Train::Nonfinite nonfinite = config::Train::STOP;
@@ -96,6 +102,16 @@ class ShardCore {
     size_t early_max = 64;
     size_t early_bytes_max = 16 << 20;
   };
+  // What the shards of this thread are at a cut.
+  struct CutState {
+    int32_t number = 0;  // As in wire::Cut.
+    // Sorted by table and elements; none if the thread serves none. The tensors
+    // are references to versions that do not change any more.
+    std::vector<ShardState> shards = {};
+    uint64_t run = 0;  // As in wire::Header.
+    // Not empty: why there is no such state. Names the shard.
+    std::string error = {};
+  };
   struct Effects {
     // To workers, and to other shard threads.
     std::vector<Outgoing> sends;
@@ -104,6 +120,11 @@ class ShardCore {
     // Stats() has news that the coordinator waits for: of a hand-over, or a
     // gradient that ends the job.
     bool report = false;
+    // The present cut is complete in all shards that are served here, or will
+    // not be; once for each cut.
+    std::optional<CutState> cut;
+    // The thread cannot go on: its shards could not be read. Names the shard.
+    absl::Status failure;
   };
 
   ShardCore(const Options& options, config::LearningRateSchedule schedule);
@@ -120,7 +141,8 @@ class ShardCore {
 
   // A newer view: creates its shards when the job starts to run, forgets
   // workers that are gone and answers pulls that this unblocks, splits shards,
-  // and begins, ends and gives up moves. An older one is ignored.
+  // begins, ends and gives up moves, and begins a newer cut, which replaces one
+  // that is not complete. An older view is ignored.
   void OnView(std::shared_ptr<const View> view, Effects* effects);
 
   // Ends a batch of messages: pull answers collected since the last call go
@@ -146,6 +168,8 @@ class ShardCore {
   const GivenDelays* DelaysOf(ShardId shard) const;
   // Shards on their way, to here and from here, those that are gone included.
   size_t moves_count() const { return moving_.size(); }
+  // For tests: nullptr if no cut of this shard is under way.
+  const ShardCut* CutOf(ShardId shard) const;
   // Requests that wait until it is clear who owns a shard.
   size_t waiting_count() const;
   size_t waiting_bytes() const;  // Of payload.
@@ -174,6 +198,8 @@ class ShardCore {
     DsspController dssp;
     absl::flat_hash_map<Rank, LeadCounted> leads = {};
     GivenDelays delays = {};
+    // As long as the present cut is not complete here.
+    std::optional<ShardCut> cut = {};
   };
   struct Leaving {
     Serving serving;
@@ -190,6 +216,11 @@ class ShardCore {
   };
   using Place = std::variant<Serving, Leaving, Gone, Arriving>;
 
+  // How many phases, and how many cuts, the view of a sender has.
+  struct Known {
+    int32_t phases = 0;
+    int32_t cuts = 0;
+  };
   // Who asks, and what its view knows.
   struct Sender {
     PeerId peer;
@@ -197,7 +228,7 @@ class ShardCore {
     bool member = false;  // A worker of our view, and the job runs.
     bool fenced = false;  // It is certainly none.
     uint64_t view_number = 0;
-    int phases = 0;
+    Known known;
   };
   // What an entry for one shard meets before the shard looks at it.
   struct Admission {
@@ -217,7 +248,7 @@ class ShardCore {
   // What a message of ours says about us.
   void Sign(wire::Header* header) const;
   Sender SenderOf(const PeerId& from, const wire::Header& header,
-                  int phases) const;
+                  Known known) const;
   // For pushes, pulls and probes alike.
   Admission Admit(const Sender& sender, int32_t shard);
   // Where the shard is, if that is known.
@@ -256,7 +287,10 @@ class ShardCore {
       const ShardRange& range) const {
     return rules_[static_cast<size_t>(range.table)];
   }
-  void CreateShards();
+  void CreateShards(Effects* effects);
+  // What the shard begins as: with the founders of the view, and the values
+  // that its table's initializer names.
+  absl::StatusOr<ShardMachine> NewMachine(const ShardRange& range) const;
   void SplitShards(const View& before, Effects* effects);
   // Whoever is in the view before and not in ours takes part nowhere any more.
   void RemoveGone(const View& before, Effects* effects);
@@ -270,6 +304,14 @@ class ShardCore {
   void OnHandOverReply(const Message& message, Effects* effects);
   void GoIfCaughtUp(ShardId shard, Place& place, Effects* effects);
   void Pump(HandOverSource& source, Effects* effects);
+  // Of the view's cut, if it is a newer one.
+  void BeginCut(Effects* effects);
+  // Nobody waits for the cut that is under way any more, if one is.
+  void DropCut();
+  void FailCut(ShardId shard, const absl::Status& why, Effects* effects);
+  // The shard, whose cut is under way, may be complete.
+  void LookAtCut(Serving& serving, Effects* effects);
+  void EndCutIfComplete(Effects* effects);
   // Answers the parked pulls of a shard with MOVED.
   void TurnParkedAway(ShardId shard, StalenessGate& gate);
 
@@ -335,6 +377,13 @@ class ShardCore {
   // Records from sources whose view is newer than ours. So who takes part at an
   // arriving shard is never newer than our view, which says who has left.
   Requests early_;
+  int32_t cut_seen_ = 0;  // The number of the last cut of a view.
+  // That one, until it is complete in all shards.
+  struct PendingCut {
+    CutState state;
+    size_t missing = 0;  // Places with a cut.
+  };
+  std::optional<PendingCut> cut_;
   PullReplies replies_;  // Not yet flushed.
   run::ServerStats stats_;
   // Where the ranks are in stats_.nonfinite().

@@ -281,7 +281,10 @@ void ShardThread::SendHandOver(const Outgoing& outgoing) {
 }
 
 void ShardThread::Perform() {
+  if (!effects_.failure.ok()) Stop(effects_.failure);
   if (effects_.report) SendStats();
+  if (effects_.cut.has_value() && options_.on_cut)
+    options_.on_cut(*std::move(effects_.cut));
   for (const Outgoing& outgoing : effects_.sends) {
     if (outgoing.message.header.has_hand_over()) {
       SendHandOver(outgoing);
@@ -308,6 +311,8 @@ void ShardThread::Perform() {
   effects_.trace.clear();
   effects_.work.clear();
   effects_.report = false;
+  effects_.cut.reset();
+  effects_.failure = absl::OkStatus();
 }
 
 }  // namespace slackline

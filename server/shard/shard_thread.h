@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,9 @@ class ShardThread {
     int64_t unread_bytes_max = ChannelOptions().unread_bytes_max;
     // For experiments: works this many times slower than it could. At least 1.
     double slowdown = 1;
+    // Called on this thread with the state of its shards at each cut, which
+    // ends there if this is null. What it does here holds up the shards.
+    std::function<void(ShardCore::CutState)> on_cut = nullptr;
   };
   // Binds, then starts the thread. The error names the endpoint and the fix. A
   // transport is for the shard threads of one server (control_endpoint.h).

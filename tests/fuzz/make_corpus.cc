@@ -5,11 +5,15 @@
 #include <zlib.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/part_file.h"
 #include "common/config/cluster_config.h"
 #include "common/io/safetensors.h"
 #include "common/rng.h"
@@ -170,6 +174,50 @@ std::string Chunk(const std::string& bytes) {
                       bytes);
 }
 
+// A manifest and its part: a table without a state, and one with two slots.
+void AddCheckpoint(Corpus* corpus) {
+  std::string folder = "/tmp/slackline-corpus-XXXXXX";
+  SL_CHECK(mkdtemp(folder.data()) != nullptr, folder);
+  const std::vector<float> values = {1, 2, 3};
+  const Payload floats = Payload::Copy(values.data(), 12);
+  const auto part =
+      WritePart(folder, "part",
+                {{.table = "a", .begin = 0, .end = 3, .values = floats},
+                 {.table = "b.weight[0, 1)",
+                  .begin = 3,
+                  .end = 6,
+                  .version = 7,
+                  .values = floats,
+                  .slots = {floats, floats}}});
+  SL_CHECK(part.ok(), part.status().ToString());
+  checkpoint::Manifest manifest;
+  manifest.set_format(kCheckpointFormat);
+  manifest.set_job("digits");
+  manifest.set_workers(2);
+  manifest.set_steps_per_epoch(10);
+  manifest.set_clock(4);
+  manifest.add_worker()->set_clock(5);
+  manifest.add_table()->set_name("a");
+  manifest.mutable_table(0)->add_shape(3);
+  manifest.add_table()->set_name("b.weight[0, 1)");
+  manifest.mutable_table(1)
+      ->mutable_optimizer()
+      ->mutable_adam()
+      ->set_learning_rate(0.001);
+  for (const int64_t extent : {2, 3})
+    manifest.mutable_table(1)->add_shape(extent);
+  *manifest.add_part() = *part;
+  const absl::Status written = WriteManifest(folder, manifest);
+  SL_CHECK(written.ok(), written.ToString());
+  std::string input(1, '\1');  // Two shards.
+  for (const char* const name : {kManifestFile, "part"}) {
+    std::ifstream file(absl::StrCat(folder, "/", name), std::ios::binary);
+    input += Chunk({std::istreambuf_iterator<char>(file), {}});
+  }
+  corpus->Add("checkpoint", "two", input);
+  std::filesystem::remove_all(folder);
+}
+
 void AddFiles(Corpus* corpus) {
   const std::string images = Idx(
       {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 1, 2, 3, 4, 5, 6, 7});
@@ -203,6 +251,7 @@ void AddFiles(Corpus* corpus) {
        {.name = "b", .shape = {}, .values = {values.data(), 1}}},
       {{"job", "mnist"}});
   SL_CHECK(written.ok(), written.ToString());
+  AddCheckpoint(corpus);
   corpus->Add("delay_trace", "bsp",
               "{\"ns\":1,\"event\":\"pull\",\"shard\":0,\"rank\":0,\"clock\":0,"
               "\"min_clock\":0,\"version\":0}\n"

@@ -19,6 +19,9 @@
 #include <sstream>
 #include <string>
 
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/part_file.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "gmock/gmock.h"
@@ -67,19 +70,31 @@ class CoordinatorThreadTest : public ::testing::Test {
 
   // From its start to the end of the job.
   void RunJob() {
+    StartJob();
+    FinishJob();
+  }
+  void StartJob() {
     absl::StatusOr<std::unique_ptr<CoordinatorThread>> thread =
         CoordinatorThread::Start(transport_, options_);
     ASSERT_TRUE(thread.ok()) << thread.status();
     thread_ = *std::move(thread);
-    const Incarnation server = Join(wire::JoinRequest::SERVER);
-    const Incarnation worker = Join(wire::JoinRequest::WORKER);
-    ASSERT_GT(server, 0);
-    Message leave;
-    wire::Call& call = *leave.header.mutable_call();
-    call.set_call_id(1);
-    call.set_incarnation(worker);
-    call.mutable_leave()->mutable_result()->set_steps(7);
-    ASSERT_TRUE(worker_->Send(leave).ok());
+    server_life_ = Join(wire::JoinRequest::SERVER);
+    worker_life_ = Join(wire::JoinRequest::WORKER);
+    ASSERT_GT(server_life_, 0);
+  }
+  void Call(Channel& from, Incarnation incarnation,
+            const std::function<void(wire::Call&)>& fill) {
+    Message message;
+    wire::Call& call = *message.header.mutable_call();
+    call.set_call_id(++call_id_);
+    call.set_incarnation(incarnation);
+    fill(call);
+    ASSERT_TRUE(from.Send(message).ok());
+  }
+  void FinishJob() {
+    Call(*worker_, worker_life_, [](wire::Call& call) {
+      call.mutable_leave()->mutable_result()->set_steps(7);
+    });
     Await(*worker_, [](const Message& message) {
       return message.header.view().state() == wire::FINISHED ||
              message.header.view_change().state() == wire::FINISHED;
@@ -148,6 +163,9 @@ class CoordinatorThreadTest : public ::testing::Test {
   std::unique_ptr<CoordinatorThread> thread_;
   std::unique_ptr<Channel> server_;
   std::unique_ptr<Channel> worker_;
+  Incarnation server_life_ = 0;
+  Incarnation worker_life_ = 0;
+  uint64_t call_id_ = 0;
 };
 
 TEST_F(CoordinatorThreadTest, AFinishedJobHasASummary) {
@@ -166,6 +184,78 @@ TEST_F(CoordinatorThreadTest, AJobThatFailsHasOneToo) {
                     HasSubstr("\"cause\": \"STOPPED\""),
                     HasSubstr("\"reason\": \"server 0, which hosts"),
                     Not(HasSubstr("test_accuracy"))));
+}
+
+TEST_F(CoordinatorThreadTest, ACheckpointGetsItsFolder) {
+  const std::string root = folder_.path() + "/checkpoints";
+  options_.core.checkpoint_root = root;
+  options_.core.run = 9;
+  StartJob();
+  Call(*worker_, 0, [](wire::Call& call) { call.mutable_checkpoint(); });
+  const Message wanted = Await(*worker_, [](const Message& message) {
+    return message.header.view_change().change().has_cutting();
+  });
+  Call(*worker_, worker_life_, [&](wire::Call& call) {
+    wire::StepLimit& limit = *call.mutable_step_limit();
+    limit.set_change(wanted.header.view_change().change().id());
+    limit.set_clock(4);
+  });
+  Await(*server_, [](const Message& message) {
+    return message.header.view_change().cut().clock() == 4;
+  });
+  const std::vector<float> values(10, 1.5f);
+  const ShardState shard{
+      .table = "weight",
+      .begin = 0,
+      .end = 10,
+      .version = 4,
+      .values = Payload::Copy(values.data(), values.size() * sizeof(float))};
+  const absl::StatusOr<checkpoint::Part> part =
+      WritePart(PartialFolder(root, 9, 1), "server-0-thread-0.safetensors",
+                absl::MakeConstSpan(&shard, 1));
+  ASSERT_TRUE(part.ok()) << part.status();
+  Call(*server_, server_life_, [&](wire::Call& call) {
+    call.mutable_cut_part()->set_cut(1);
+    *call.mutable_cut_part()->mutable_part() = *part;
+  });
+  const Message answer = Await(*worker_, [](const Message& message) {
+    return !message.header.call_reply().text().empty();
+  });
+  const std::string folder = root + "/step-00000004";
+  EXPECT_THAT(answer.header.call_reply().text(),
+              HasSubstr("step 4 is in " + folder));
+  const absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(folder);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->clock(), 4);
+  EXPECT_FALSE(std::filesystem::exists(PartialFolder(root, 9, 1)));
+  FinishJob();
+  EXPECT_EQ(thread_->Finish(), absl::OkStatus());
+  EXPECT_THAT(ReadAll(summary_), AllOf(HasSubstr("\"checkpoints\": 1"),
+                                       HasSubstr("\"last_checkpoint\"")));
+}
+
+TEST_F(CoordinatorThreadTest, AnEndGivesUpWhatIsUnderWayAndRemovesIt) {
+  const std::string root = folder_.path() + "/checkpoints";
+  options_.core.checkpoint_root = root;
+  options_.core.run = 9;
+  StartJob();
+  Call(*worker_, 0, [](wire::Call& call) { call.mutable_checkpoint(); });
+  const Message wanted = Await(*worker_, [](const Message& message) {
+    return message.header.view_change().change().has_cutting();
+  });
+  Call(*worker_, worker_life_, [&](wire::Call& call) {
+    wire::StepLimit& limit = *call.mutable_step_limit();
+    limit.set_change(wanted.header.view_change().change().id());
+    limit.set_clock(4);
+  });
+  Await(*server_, [](const Message& message) {
+    return message.header.view_change().cut().clock() == 4;
+  });
+  std::filesystem::create_directories(PartialFolder(root, 9, 1));
+  FinishJob();
+  EXPECT_EQ(thread_->Finish(), absl::OkStatus());
+  EXPECT_FALSE(std::filesystem::exists(PartialFolder(root, 9, 1)));
+  EXPECT_THAT(ReadAll(summary_), HasSubstr("\"checkpoints_failed\": 1"));
 }
 
 TEST_F(CoordinatorThreadTest, ASummaryThatCannotBeWrittenIsAnError) {
@@ -219,6 +309,58 @@ class FileSizeLimit {
  private:
   rlimit before_{};
 };
+
+TEST(RunFilesTest, ARunThatGoesOnKeepsWholeLinesOfTheOneBefore) {
+  const TempFolder folder;
+  run::MetricRecord record;
+  record.set_kind(run::MetricRecord::TRAIN);
+  const std::string metrics = folder.path() + "/metrics.jsonl";
+  {
+    const auto files = RunFiles::Create(folder.path());
+    ASSERT_TRUE(files.ok()) << files.status();
+    ASSERT_TRUE((*files)->AppendMetric(record).ok());
+  }
+  const std::string line = ReadAll(metrics);
+  // It died in the middle of a line, of more than a block.
+  std::ofstream(metrics, std::ios::app) << std::string(10000, 'x');
+  {
+    const auto files =
+        RunFiles::Create(folder.path(), RunFiles::Earlier::kKept);
+    ASSERT_TRUE(files.ok()) << files.status();
+    EXPECT_EQ(ReadAll(metrics), line);
+    ASSERT_TRUE((*files)->AppendMetric(record).ok());
+    EXPECT_EQ(ReadAll(metrics), line + line);
+  }
+  const auto files = RunFiles::Create(folder.path());
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(ReadAll(metrics), "");
+}
+
+TEST(RunFilesTest, RecordsOfStepsThatAreDoneAnewAreDropped) {
+  const TempFolder folder;
+  checkpoint::Manifest checkpoint;
+  checkpoint.set_clock(20);
+  checkpoint::WorkerClock& worker = *checkpoint.add_worker();
+  worker.set_rank(1);
+  worker.set_clock(24);
+  ASSERT_TRUE(DropRecordsAfter(folder.path(), checkpoint).ok()) << "no files";
+  const std::string metrics = folder.path() + "/metrics.jsonl";
+  const std::string kept =
+      "{\"kind\":\"train\",\"rank\":0,\"step\":20}\n"
+      "{\"kind\":\"train\",\"rank\":1,\"step\":24}\n"
+      "{\"kind\":\"eval\",\"rank\":1,\"step\":20}\n"
+      "not of ours\n{\"step\":\"x\"}\n";
+  const std::string modes = folder.path() + "/modes.jsonl";
+  std::ofstream(metrics) << kept
+                         << "{\"kind\":\"train\",\"rank\":0,\"step\":21}\n"
+                            "{\"kind\":\"train\",\"rank\":1,\"step\":25}\n"
+                            "{\"kind\":\"eval\",\"rank\":1,\"step\":22}\n"
+                            "{\"kind\":\"eval\",\"ra";
+  std::ofstream(modes) << "{\"from_clock\":5}\n{\"from_clock\":21}\n";
+  ASSERT_TRUE(DropRecordsAfter(folder.path(), checkpoint).ok());
+  EXPECT_EQ(ReadAll(metrics), kept);
+  EXPECT_EQ(ReadAll(modes), "{\"from_clock\":5}\n");
+}
 
 TEST(RunFilesTest, AFullDiskLosesWholeRecordsAndIsSaidOnce) {
   const TempFolder folder;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "tests/support/modes.h"
 #include "tests/unit/temp_folder.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/job/checkpoint_command.h"
 #include "tools/cli/job/mode_commands.h"
 #include "tools/cli/job/rebalance_commands.h"
 #include "tools/cli/job/servers_command.h"
@@ -75,6 +77,8 @@ class FakeCoordinator {
         const wire::Call& call = (*incoming)->message.header.call();
         Message reply;
         *reply.header.mutable_call_reply() = answer_(call);
+        if (reply.header.call_reply().code() == wire::CODE_UNSPECIFIED)
+          continue;  // Not yet.
         reply.header.mutable_call_reply()->set_call_id(call.call_id());
         EXPECT_TRUE(listener_->Send((*incoming)->from, reply).ok());
       }
@@ -159,6 +163,17 @@ class JobCommandsTest : public ::testing::Test {
       reply.set_text("will change, said the coordinator");
       mode_ = call.set_mode();
       if (mode_.has_mode()) mode_states_ = 3;
+      return reply;
+    }
+    if (call.has_checkpoint()) {
+      checkpoint_ids_.insert(call.call_id());
+      if (++checkpoint_calls_ < checkpoint_at_call_) {
+        reply.set_code(wire::CODE_UNSPECIFIED);
+        status_.set_checkpoint("step 14: 0 of 1 parts are written");
+        return reply;
+      }
+      status_.mutable_last_checkpoint()->set_clock(14);
+      reply.set_text("step 14 is in runs/a/checkpoints/step-00000014");
       return reply;
     }
     if (call.has_finish()) {
@@ -255,6 +270,9 @@ class JobCommandsTest : public ::testing::Test {
   wire::SetMode mode_;
   int mode_states_ = 0;  // To come.
   bool drop_change_ = false;
+  int checkpoint_calls_ = 0;
+  int checkpoint_at_call_ = 3;  // Answered then.
+  std::set<uint64_t> checkpoint_ids_;
 
   std::string out_;
   std::string error_;
@@ -378,6 +396,41 @@ TEST_F(JobCommandsTest, DrainOfAnUnknownServerIsWrongUsage) {
   EXPECT_EQ(error_,
             "slackline drain: server 2 is not in the job; its servers are 0, "
             "1\n");
+}
+
+TEST_F(JobCommandsTest, CheckpointWaitsUntilItIsThereAndIsOneCall) {
+  ASSERT_EQ(Run([&] { return CheckpointJob({.job = job_}); }), kExitDone)
+      << error_;
+  EXPECT_EQ(out_,
+            "job digits: step 14 is in runs/a/checkpoints/step-00000014\n");
+  EXPECT_EQ(checkpoint_calls_, 3);
+  EXPECT_EQ(checkpoint_ids_.size(), 1u);
+}
+
+TEST_F(JobCommandsTest, CheckpointSaysWhatIsUnderWayWhenItsTimeIsOver) {
+  checkpoint_at_call_ = 1 << 20;
+  EXPECT_EQ(Run([&] {
+              return CheckpointJob(
+                  {.job = job_, .deadline = absl::Milliseconds(900)});
+            }),
+            kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("is not there after 900ms (the checkpoint: "
+                                "step 14: 0 of 1 parts are written)"));
+  EXPECT_EQ(out_, "");
+}
+
+TEST_F(JobCommandsTest, CheckpointAsJsonHasItsRecord) {
+  ASSERT_EQ(Run([&] { return CheckpointJob({.job = job_, .json = true}); }),
+            kExitDone)
+      << error_;
+  const nlohmann::json json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["checkpoint"]["clock"], 14);
+}
+
+TEST_F(JobCommandsTest, ARefusedCheckpointIsTheCoordinatorsSentence) {
+  refusal_ = "the job is about to end";
+  EXPECT_EQ(Run([&] { return CheckpointJob({.job = job_}); }), kExitFailed);
+  EXPECT_EQ(error_, "slackline checkpoint: the job is about to end\n");
 }
 
 TEST_F(JobCommandsTest, ModeSetWaitsForTheChangeAndTellsItsCost) {

@@ -9,27 +9,10 @@
 #include "common/status.h"
 #include "common/sync/phases.h"
 #include "common/view/initializer.h"
+#include "tests/sim/checker_bits.h"
+#include "tests/sim/sim_checkpoint.h"
 
 namespace slackline::sim {
-namespace {
-
-std::string Name(Rank rank, Incarnation incarnation) {
-  return absl::StrCat("rank ", static_cast<int>(rank), "/", incarnation);
-}
-
-std::vector<float> FloatsOf(const Payload& payload) {
-  std::vector<float> values(payload.size() / sizeof(float));
-  std::memcpy(values.data(), payload.data(), values.size() * sizeof(float));
-  return values;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-}  // namespace
-
 const char* InvariantName(Invariant invariant) {
   switch (invariant) {
     case Invariant::kStaleness:
@@ -66,6 +49,8 @@ const char* InvariantName(Invariant invariant) {
       return "gave up";
     case Invariant::kGathers:
       return "gathers";
+    case Invariant::kCheckpoint:
+      return "checkpoint";
     case Invariant::kOutcome:
       return "outcome";
   }
@@ -113,8 +98,11 @@ void Checker::OnPublished(const wire::View& view) {
     joined_in_.try_emplace({Rank{worker.rank()}, worker.incarnation()},
                            view.number());
   }
+  CheckCut(before, view);
   CheckMoves(before, view);
   CheckPhases(before, view);
+  if (before.state() != wire::RUNNING && view.state() == wire::RUNNING)
+    CheckBegin(view);
   if (view.state() == wire::FAILED && before.state() == wire::RUNNING)
     CheckFailure(before, view);
 }
@@ -132,6 +120,7 @@ void Checker::CheckPhases(const wire::View& before, const wire::View& view) {
   stats_.ended_early += ends_early;
   stats_.changes_dropped += before.has_change() && !view.has_change() &&
                             view.phase_size() == before.phase_size() &&
+                            view.cut().number() == before.cut().number() &&
                             !ends_early;
   if (before.end_clock() > 0 && view.end_clock() != before.end_clock()) {
     Report(Invariant::kMode,
@@ -243,6 +232,10 @@ void Checker::CheckMoves(const wire::View& before, const wire::View& view) {
   if (view.state() != wire::RUNNING) return;
   stats_.splits += view.split_size() - before.split_size();
   if (before.state() == wire::RUNNING &&
+      view.split_size() > before.split_size()) {
+    CheckNoCutPending("cuts a shard in two");
+  }
+  if (before.state() == wire::RUNNING &&
       view.server_size() < before.server_size())
     ++stats_.dropped_server;
   const auto owner_in = [](const wire::View& in, int32_t shard) {
@@ -255,7 +248,10 @@ void Checker::CheckMoves(const wire::View& before, const wire::View& view) {
         moves_.try_emplace({move.shard(), move.id()},
                            Move{.source = owner_in(view, move.shard()),
                                 .target = {move.server(), move.thread()}});
-    if (inserted) ++stats_.moves_ordered;
+    if (inserted) {
+      ++stats_.moves_ordered;
+      CheckNoCutPending("orders a move");
+    }
     if (at->second.source != owner_in(view, move.shard())) {
       Report(Invariant::kOwnership,
              absl::StrCat("view ", view.number(), " moves shard ", move.shard(),
@@ -523,12 +519,19 @@ void Checker::OnPulled(Rank rank, Incarnation incarnation,
 }
 
 void Checker::OnFinalPull(const ClientCore::PullResult& result) {
+  final_model_.clear();
+  for (const int64_t elements : scenario_.table_elements)
+    final_model_.emplace_back(static_cast<size_t>(elements));
   for (auto& [id, twin] : twins_) {
     int32_t pulled_as = id;  // It may have been cut off since.
     while (static_cast<size_t>(pulled_as) >= result.shards.size())
       pulled_as = twins_.at(pulled_as).origin;
     const Version version =
         result.shards[static_cast<size_t>(pulled_as)].version;
+    const Tensor& values = twin.versions[version];
+    std::copy(values.begin(), values.end(),
+              final_model_[static_cast<size_t>(twin.range.table)].begin() +
+                  twin.range.begin);
     std::set<Contribution> contained;
     for (Version v = 0; v < version; ++v) {
       for (const Contribution& contribution : twin.updates[v].contributions) {
@@ -725,10 +728,14 @@ void Checker::CreateTwins(Owner owner, const View& view) {
     twin.slots.push_back(Versions(OptimizerOf(twin.range.table).slot_count(),
                                   Tensor(initial.size(), 0.0f)));
     twin.versions.push_back(std::move(initial));
+    if (scenario_.resume != nullptr) Resume(twin);
     for (const wire::WorkerMember& worker : view.workers()) {
-      if (worker.founder())
-        twin.participants[{Rank{worker.rank()}, worker.incarnation()}] = {};
+      if (!worker.founder()) continue;
+      Participant& founder =
+          twin.participants[{Rank{worker.rank()}, worker.incarnation()}];
+      founder.joined_at = founder.clock = BeginsAt(worker.rank());
     }
+    UpdateMinClock(twin);
   }
 }
 
@@ -937,12 +944,13 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
       (thread.view == nullptr || view->number() > thread.view->number());
   if (newer) thread.view = view;
   if (thread.view == nullptr) return;
+  bool created = false;
   std::vector<int32_t> cut;
   std::vector<int32_t> gained;
   std::set<int32_t> served;  // Before or after the event.
   if (newer && view->proto().state() == wire::RUNNING) {
     if (!thread.created) {
-      thread.created = true;
+      thread.created = created = true;
       CreateTwins(owner, *view);
       for (auto& [id, twin] : twins_) {
         if (!twin.owner.has_value() && !twin.last_owner.has_value())
@@ -992,6 +1000,11 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
         CheckKept(twins_.at(static_cast<int32_t>(record.shard)), *kept);
     }
   }
+  if (created && scenario_.resume != nullptr) {
+    for (const int32_t id : served) CheckResumed(twins_.at(id), core);
+  }
+  for (const int32_t id : served) FollowCopy(twins_.at(id), core);
+  if (effects.cut.has_value()) OnCut(owner, *effects.cut);
   for (const int32_t id : cut) {
     if (const ShardMachine* const machine = core.MachineOf(ShardId{id})) {
       ++stats_.parts_compared;
@@ -1209,6 +1222,7 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
     }
   }
   const Contribution contribution{.life = found->first, .clock = record.clock};
+  CheckCutFence(twin, contribution, who, owner);
   twin.held.insert(
       std::upper_bound(twin.held.begin(), twin.held.end(), contribution),
       contribution);
@@ -1274,6 +1288,9 @@ void Checker::OnUpdated(Twin& twin, const ShardTraceRecord& record,
     if (update.divisor < scenario_.workers) ++stats_.partial_sums;
   } else {
     update.divisor = present;
+    for (const auto& [life, participant] : twin.participants) {
+      if (participant.present) update.present.push_back(life);
+    }
     update.gradient_factor = twin.gradient_factor;
     update.rate_factor = twin.rate_factor;
   }
@@ -1675,9 +1692,13 @@ void Checker::CompareReplica(const Life& life, const Model& model,
 
 void Checker::OnInitial(Rank rank, Incarnation incarnation,
                         const SimReplica& state) {
+  if (scenario_.resume != nullptr) {
+    return Report(
+        Invariant::kCheckpoint,
+        absl::StrCat(Name(rank, incarnation), " begins anew; the job goes on"));
+  }
   // One for all, unless each worker has values of its own.
-  ModelPtr& initial =
-      initial_[scenario_.modes.begins_with_worker ? rank : Rank{0}];
+  ModelPtr& initial = initial_[scenario_.BeginsWithWorker() ? rank : Rank{0}];
   if (initial == nullptr) {
     Model model;
     model.state = SimReplica::Initial(scenario_, rank, state.view);
@@ -1940,7 +1961,7 @@ void Checker::OnInstalled(Twin& twin, const ShardTraceRecord& record,
   const auto version_in = [&](const Model& of) {
     return of.state.VersionOf(view, twin.range.shard);
   };
-  if (scenario_.modes.begins_with_worker && first.clock == 0) {
+  if (scenario_.BeginsWithWorker() && first.clock == 0) {
     // The first worker's optimizer has a past that the shard knows nothing of.
     while (twin.updates.empty() || twin.updates.back().contributions.empty()) {
       if (twin.versions.size() > version_in(first)) break;
@@ -2027,6 +2048,7 @@ void Checker::OnFinalReplica(Rank rank, Incarnation incarnation,
   const ModelPtr model = ModelOf(life, "reports the final model");
   if (model == nullptr) return;
   CompareReplica(life, *model, state, "as it reports it");
+  final_model_ = state.values;
   CheckHistory(model);
   std::set<Contribution> contained;
   const Model* first = model.get();

@@ -17,8 +17,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "common/checkpoint/shard_state.h"
 #include "common/membership/member_core.h"
 #include "common/view/shard_map.h"
+#include "proto/checkpoint.pb.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/shard/shard_core.h"
 #include "tests/sim/scenario.h"
@@ -52,6 +55,8 @@ enum class Invariant {
   kLiveness,      // Somebody still waits long after the last fault.
   kGaveUp,        // A healthy worker gave up, and no fault explains it.
   kGathers,       // A collective gave workers different results, or wrong ones.
+  kCheckpoint,    // One has other gradients than those before its cut, or is
+                  // not whole; or the job begins otherwise than it says.
   kOutcome,       // The job ended otherwise than it had to.
 };
 const char* InvariantName(Invariant invariant);
@@ -106,6 +111,21 @@ struct CheckerStats {
   int64_t examples = 0;         // Of elastic jobs, found where they belong.
   int64_t examples_again = 0;   // Of those: of a worker that had died, too.
   int64_t examples_counted = 0;  // Jobs whose coordinator's count was compared.
+  int64_t cuts = 0;              // In views.
+  int64_t cuts_of_each = 0;      // Of those: of each worker's own clock,
+  int64_t cuts_by_worker = 0;    // or of the workers' state.
+  int64_t cuts_dropped = 0;      // Opened, and not for this job any more.
+  int64_t cut_shards = 0;        // Compared with the twin.
+  int64_t cut_copies = 0;        // Shards that went on beside their cut.
+  int64_t cut_late = 0;     // Shards with updates before the cut behind others.
+  int64_t states_kept = 0;  // By all-reduce, compared.
+  int64_t parts_written = 0;
+  int64_t checkpoints = 0;  // Completed.
+  int64_t checkpoints_of_each = 0;
+  int64_t checkpoints_by_worker = 0;
+  int64_t checkpoints_given_up = 0;
+  int64_t checkpoints_failed = 0;  // All parts were there.
+  int64_t resumed_shards = 0;      // Compared.
 };
 
 class Checker {
@@ -178,6 +198,28 @@ class Checker {
   // The source of a move has sent the last record.
   void OnGo(int32_t shard, uint64_t move);
 
+  // Bytes of the shards of a thread at this cut have got to the disk; or those
+  // of a worker, which has kept `state` at `clock` for it.
+  void OnPartWritten(Owner owner, const ShardCore::CutState& state);
+  void OnKept(Rank rank, Incarnation incarnation, int32_t cut, Clock clock,
+              const SimReplica& state);
+  void OnKeptWritten(Rank rank, int32_t cut, const SimReplica& state);
+  // All parts of the cut are one checkpoint; or it could not be written.
+  void OnCheckpoint(
+      int32_t cut,
+      const absl::StatusOr<std::shared_ptr<const SimCheckpoint>>& made);
+  // The coordinator has given the cut up. `excuse` is why it had to; nullptr:
+  // nothing has gone wrong.
+  void OnGivenUp(int32_t cut, const char* excuse);
+  // A user was told that there will be no checkpoint.
+  void OnCheckpointRefused(const std::string& why);
+  // The view that has the cut; 0: none has.
+  uint64_t ViewOfCut(int32_t cut) const;
+  // By table: what the chief has read or reported. Empty: nothing.
+  const std::vector<std::vector<float>>& final_model() const {
+    return final_model_;
+  }
+
   // The job has finished and every message has arrived.
   void OnFinished();
   // With elastic sampling: as many examples are done as the coordinator says, if
@@ -222,6 +264,7 @@ class Checker {
     // What the rule for stale gradients made of a gradient and of its rate.
     float gradient_factor = 1;
     double rate_factor = 1;
+    std::vector<Life> present = {};  // Unless held: the divisor counts them.
   };
   using Tensor = std::vector<float>;
   using Versions = std::vector<Tensor>;
@@ -262,6 +305,27 @@ class Checker {
     std::set<std::pair<Clock, Rank>> waiting;
     // By rank: the life and the last step whose lead its server has counted.
     std::map<Rank, std::pair<Incarnation, Clock>> leads;
+    int32_t cut_done = 0;     // The last cut of which its owner has a state.
+    bool cut_copied = false;  // Its owner has a copy for a cut just now.
+  };
+  // What a shard is at a cut.
+  struct CutShard {
+    std::string table;
+    int64_t begin = 0;
+    int64_t end = 0;
+    Version version = 0;
+    Tensor values = {};
+    Versions slots = {};
+    bool late = false;  // With updates that came behind some after the cut.
+  };
+  struct Cut {
+    wire::Cut proto;
+    uint64_t view_number = 0;  // The first view with it.
+    std::set<Life> gone;       // By then: what they have pushed stays.
+    bool given_up = false;
+    bool completed = false;
+    std::map<Owner, std::vector<CutShard>> parts;
+    std::map<Rank, ModelPtr> kept;
   };
   struct PullIntent {
     Clock clock = 0;
@@ -353,6 +417,34 @@ class Checker {
   // What waits at the shard has to wait.
   void CheckWaiting(const Twin& twin, const StalenessGate& gate, Owner owner);
   void OnPullAnswered(Twin& twin, const ShardTraceRecord& record, Owner owner);
+  // ---- Checkpoints.
+  void CheckCut(const wire::View& before, const wire::View& view);
+  // No shard moves or is cut in two before all have their state at the cut.
+  void CheckNoCutPending(const std::string& what);
+  bool IsBefore(const Cut& cut, const Contribution& contribution) const;
+  bool IsBefore(const Cut& cut, const Update& update) const;
+  // The shard counts its gradients as those of so many workers at the cut.
+  int PresentAt(const Cut& cut, const Twin& twin, const Update& update) const;
+  // Everything before the cut has been pushed.
+  bool IsComplete(const Cut& cut, const Twin& twin) const;
+  CutShard StateAt(const Cut& cut, const Twin& twin) const;
+  void CompareCut(const CutShard& expected, const ShardState& actual,
+                  const std::string& when);
+  void CheckCutFence(const Twin& twin, const Contribution& contribution,
+                     const std::string& who, Owner owner);
+  void FollowCopy(Twin& twin, const ShardCore& core);
+  void OnCut(Owner owner, const ShardCore::CutState& state);
+  using StoredByName =
+      std::map<std::pair<std::string, int64_t>, const ShardState*>;
+  void CheckKept(const Cut& cut, const StoredByName& shards);
+  // The shard is the model's, to the last bit.
+  bool IsOf(const Model& model, const ShardState& shard) const;
+  void CheckManifest(const Cut& cut, const checkpoint::Manifest& manifest);
+  // ---- If the job goes on from a checkpoint.
+  Clock BeginsAt(int32_t rank) const;
+  void CheckBegin(const wire::View& view);
+  void Resume(Twin& twin);
+  void CheckResumed(const Twin& twin, const ShardCore& core);
   void UpdateMinClock(Twin& twin);
   // Lives that the coordinator counts as members now.
   bool Live(const Life& life) const { return live_.count(life) > 0; }
@@ -396,6 +488,8 @@ class Checker {
   std::map<Life, Clock> reached_;  // Largest clock asked for or begun.
   // The versions that a step over servers is computed from.
   std::map<std::pair<Life, Clock>, std::map<int32_t, Version>> computed_from_;
+  std::map<int32_t, Cut> cuts_;  // By number.
+  std::vector<Tensor> final_model_;
   // Elastic sampling: of a step.
   std::map<Contribution, ExampleRange> examples_;
   std::map<Rank, ModelPtr> initial_;

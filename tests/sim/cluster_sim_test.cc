@@ -4,7 +4,7 @@
 // comes to its end.
 // Method: one thread, virtual time. One seed draws cluster, job, faults and
 // every later choice, so it alone replays a failure: slackline_sim --seed=N,
-// with --modes for the tests of that name.
+// with --modes or --resume for the tests of that name.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -35,6 +35,20 @@ std::string Trace(uint64_t seed, bool modes = false) {
     absl::StrAppend(&text, report.log[i], "\n");
   }
   return text;
+}
+
+// Jobs of one mode and of several: so many cuts, and what belongs to them.
+void ExpectCheckpoints(const RunCounts& counts, int64_t least) {
+  const CheckerStats& checker = counts.checker;
+  EXPECT_GT(checker.cuts, least);
+  EXPECT_GT(checker.cuts_dropped, 2);
+  EXPECT_GT(checker.cut_shards, 3 * least);
+  EXPECT_GT(checker.parts_written, 2 * least);
+  EXPECT_GT(checker.checkpoints, least * 8 / 10);
+  EXPECT_GT(checker.checkpoints_given_up, 2);
+  EXPECT_GT(counts.user.checkpoints, least / 2);
+  EXPECT_GT(counts.user.checkpoints_refused, least / 2);
+  EXPECT_GT(counts.slow_files, 3);
 }
 
 class ClusterSim : public ::testing::TestWithParam<uint64_t> {};
@@ -152,6 +166,10 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(checker.weakened, 500);
   EXPECT_GT(checker.histograms, 5000);
   EXPECT_GT(checker.sizes, 50000);
+  ExpectCheckpoints(counts, 70);
+  EXPECT_GT(checker.checkpoints_of_each, 30);
+  EXPECT_GT(checker.cut_copies, 80);
+  EXPECT_GT(checker.cut_late, 80);
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 30));
@@ -214,9 +232,36 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
     SCOPED_TRACE(PhaseStepName(static_cast<PhaseStep>(step)));
     EXPECT_GT(counts.phase_steps[step], 300);
   }
+  ExpectCheckpoints(counts, 80);
+  EXPECT_GT(checker.checkpoints_by_worker, 25);
+  EXPECT_GT(checker.states_kept, 25);
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, ModesSim, ::testing::Range<uint64_t>(0, 21));
+
+class ResumeSim : public ::testing::TestWithParam<uint64_t> {};
+
+TEST_P(ResumeSim, AJobGoesOnFromWhatAnotherHasLeft) {
+  RunCounts counts;
+  for (uint64_t i = 0; i < kSeedsPerBlock; ++i) {
+    const uint64_t seed = GetParam() * kSeedsPerBlock + i;
+    const RunReport report = RunResumeSeed(seed, /*keep_log=*/false);
+    ASSERT_FALSE(report.violation.has_value())
+        << InvariantName(report.violation->invariant) << ": "
+        << report.violation->what << "\n"
+        << report.outcome << "\n"
+        << "replay with: slackline_sim --resume --seed=" << seed;
+    counts.Add(report.counts);
+  }
+  std::cout << counts.ToString() << "\n";
+  EXPECT_GE(counts.finished, static_cast<int64_t>(kSeedsPerBlock) * 6 / 10);
+  EXPECT_GT(counts.resumed, 250);
+  EXPECT_GT(counts.resumed_same, 70);
+  EXPECT_GT(counts.checker.resumed_shards, 1000);
+  EXPECT_GT(counts.workers.resumed_starts, 500);
+}
+
+INSTANTIATE_TEST_SUITE_P(Blocks, ResumeSim, ::testing::Range<uint64_t>(0, 6));
 
 // As above: too rare for every block.
 TEST(ModesSimTest, SomebodyDiesAtEveryStepOfAChange) {
@@ -312,6 +357,14 @@ TEST(ModesSimTest, SeedsThatFoundSomethingPass) {
     EXPECT_FALSE(report.violation.has_value())
         << what << "; seed " << seed << ": " << report.violation->what;
   }
+}
+
+TEST(ResumeSimTest, SeedsThatFoundSomethingPass) {
+  const RunReport report = RunResumeSeed(305056, /*keep_log=*/false);
+  EXPECT_FALSE(report.violation.has_value())
+      << "who joined a job by all-reduce with nothing left to do waited for "
+         "the others for ever: "
+      << report.violation->what;
 }
 
 // Each by itself, so that what one of them breaks is found with it alone.
@@ -417,24 +470,9 @@ TEST(ClusterSimTest, OneSeedIsOneRun) {
   }
 }
 
-void RemoveFaults(Scenario* scenario) {
-  scenario->network = NetworkFaults();
-  scenario->faults.clear();
-  scenario->placement.faults.clear();
-  scenario->modes.faults.clear();
-  scenario->modes.group_faults = Modes::GroupFaults();
-  for (absl::Duration& start : scenario->start_at) {
-    start = absl::Milliseconds(1);
-  }
-  // Nor does anybody end the job before its last step.
-  std::erase_if(scenario->placement.user, [](const UserAction& action) {
-    return action.kind == UserAction::Kind::kFinish;
-  });
-}
-
 Scenario WithoutFaults(uint64_t seed) {
   Scenario scenario = Scenario::Random(seed);
-  RemoveFaults(&scenario);
+  scenario.RemoveFaults();
   return scenario;
 }
 
@@ -474,7 +512,7 @@ TEST(ModesSimTest, WithoutFaultsEveryWorkerDoesOrSkipsEveryStepOnce) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Scenario scenario = Scenario::RandomModes(seed);
-    RemoveFaults(&scenario);
+    scenario.RemoveFaults();
     const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
     ASSERT_FALSE(report.violation.has_value()) << report.violation->what;
     EXPECT_EQ(report.counts.finished, 1) << report.outcome;

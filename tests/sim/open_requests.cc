@@ -6,7 +6,7 @@ namespace slackline::sim {
 
 const char* OpenRequests::KindName(Kind kind) {
   constexpr const char* kNames[] = {"pull of shard", "push to shard", "call",
-                                    "join"};
+                                    "join", "checkpoint"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -40,7 +40,9 @@ void OpenRequests::OnSent(const PeerId& from, const Message& message,
     case wire::Header::kCall:
       // That one may wait for the others' last steps, and be given up.
       if (header.call().has_lease()) return;
-      return Begin(Kind::kCall, from, header.call().call_id(), now);
+      return Begin(
+          header.call().has_checkpoint() ? Kind::kCheckpoint : Kind::kCall,
+          from, header.call().call_id(), now);
     case wire::Header::kJoinRequest:
       return Begin(Kind::kJoin, from, header.join_request().token(), now);
     default:
@@ -79,6 +81,7 @@ void OpenRequests::OnReached(const PeerId& to, const Message& message,
       if (to.kind == PeerId::Kind::kWorker) OnGone(to);
       return;
     case wire::Header::kCallReply:
+      End(Kind::kCheckpoint, to, header.call_reply().call_id());
       return End(Kind::kCall, to, header.call_reply().call_id());
     case wire::Header::kJoinReply:
       return End(Kind::kJoin, to, header.join_reply().token());

@@ -22,6 +22,7 @@ class OpenRequests {
     kPush,  // Likewise; an acknowledgement of earlier ones is progress.
     kCall,  // To the coordinator.
     kJoin,
+    kCheckpoint,  // Waits for the workers' steps, and for files.
   };
   static const char* KindName(Kind kind);
 
@@ -36,8 +37,8 @@ class OpenRequests {
     uint64_t what = 0;  // A shard, a call, a token.
     absl::Time since;
   };
-  // The longest one that waits since before `before`, and is of a kind that
-  // answers soon (calls and joins), or of one that may wait for other workers.
+  // The longest one that waits since before `before`, and is of a kind that is
+  // answered soon (calls and joins), or of one that may wait for other workers.
   std::optional<Waiting> Oldest(bool soon, absl::Time before) const;
 
   int64_t answered() const { return answered_; }

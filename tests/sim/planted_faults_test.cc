@@ -87,6 +87,11 @@ struct Case {
   std::optional<Invariant> also = std::nullopt;
   void (*tamper_sizes)(CoordinatorCore::Sizes* sizes) = nullptr;
   void (*change)(Scenario* scenario) = nullptr;
+  // About checkpoints, of which the others have none; or about jobs that go on
+  // from one.
+  bool checkpoints = false;
+  bool resumes = false;
+  void (*tamper_manifest)(checkpoint::Manifest* manifest) = nullptr;
 };
 
 Case OfSizes(const std::string& name,
@@ -131,6 +136,17 @@ Case OfSampling(const std::string& name, Invariant expected, Tamper tamper) {
           }};
 }
 
+Case OfCheckpoints(const std::string& name,
+                   const std::vector<std::string>& modes,
+                   SimServer::Plant plant, Tamper tamper = nullptr) {
+  return {.name = name,
+          .expected = Invariant::kCheckpoint,
+          .modes = modes,
+          .tamper = std::move(tamper),
+          .plant = plant,
+          .checkpoints = true};
+}
+
 Case OfInstallations(const std::string& name) {
   Case planted = OfChanges(name, Invariant::kExactlyOnce, nullptr);
   planted.plant = SimServer::Plant::kInstallAgain;
@@ -152,9 +168,28 @@ sync::Mode ModeNamed(const std::string& name, const Scenario& scenario) {
   return mode;
 }
 
+// nullptr: the job of this seed has left none.
+std::shared_ptr<const SimCheckpoint> CheckpointOf(Scenario scenario) {
+  scenario.elastic.reset();
+  scenario.checkpoints.config.set_every_steps(2);
+  const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
+  return report.checkpoints.empty() ? nullptr : report.checkpoints.back();
+}
+
 RunReport RunPlanted(const Case& planted, uint64_t seed) {
   Scenario scenario =
       planted.changes ? Scenario::RandomModes(seed) : Scenario::Random(seed);
+  scenario.RemoveCheckpoints();
+  if (planted.checkpoints) {
+    scenario.elastic.reset();
+    scenario.checkpoints.wanted = true;
+    scenario.checkpoints.config.set_every_steps(2);
+  }
+  if (planted.resumes) {
+    const auto checkpoint = CheckpointOf(scenario);
+    if (checkpoint == nullptr) return {};
+    scenario.Resume(checkpoint);
+  }
   scenario.mode =
       ModeNamed(planted.modes[seed % planted.modes.size()], scenario);
   if (!planted.changes &&
@@ -179,6 +214,8 @@ RunReport RunPlanted(const Case& planted, uint64_t seed) {
   };
   if (planted.tamper_sizes != nullptr)
     world.context().tamper_sizes = planted.tamper_sizes;
+  if (planted.tamper_manifest != nullptr)
+    world.context().tamper_manifest = planted.tamper_manifest;
   world.on_server_started = [&](SimServer* server) {
     server->SetPlant(planted.plant);
   };
@@ -603,6 +640,27 @@ bool ForgetPhases(Plant& plant, const PeerId&, const PeerId& to,
   return true;
 }
 
+// The same for cuts.
+bool ForgetCuts(Plant& plant, const PeerId&, const PeerId& to,
+                Message* message) {
+  const std::optional<wire::View> view =
+      plant.world->context().checker.ViewIn(message->header);
+  if (view.has_value() && to.kind == PeerId::Kind::kServer &&
+      view->cut().number() > 0 && plant.rng.Chance(0.8)) {
+    return false;
+  }
+  if (!ToShard(to)) return true;
+  if (message->header.has_pull_request())
+    message->header.mutable_pull_request()->set_cuts(0);
+  if (message->header.has_push_request())
+    message->header.mutable_push_request()->set_cuts(0);
+  return true;
+}
+
+bool NoParts(Plant&, const PeerId&, const PeerId&, Message* message) {
+  return !message->header.call().has_cut_part();
+}
+
 // What is given back changes on its way, and the hash as well.
 bool ChangeInstallation(Plant&, const PeerId&, const PeerId& to,
                         Message* message) {
@@ -837,6 +895,56 @@ INSTANTIATE_TEST_SUITE_P(
         OfSampling("ExamplesGivenTwice", Invariant::kExamples, GiveTwice),
         OfSampling("ExamplesNotGiven", Invariant::kExamples, GiveLess),
         OfSampling("ExamplesNeverDone", Invariant::kLiveness, NobodyIsDone),
+        OfCheckpoints("LateGradientsLeftOutOfACut", {"ssp", "asp"},
+                      SimServer::Plant::kCutTooEarly),
+        OfCheckpoints("LaterGradientsInACut", {"ssp", "asp"},
+                      SimServer::Plant::kCutTooLate),
+        OfCheckpoints("ChangedWhileItIsWritten", {"bsp", "asp"},
+                      SimServer::Plant::kWriteLater),
+        OfCheckpoints("ShardsIgnoreTheCutsOfOthers", {"ssp", "asp"},
+                      SimServer::Plant::kNone, ForgetCuts),
+        OfCheckpoints("PartOfAnotherCutCounted", {"bsp", "asp"},
+                      SimServer::Plant::kOldPart),
+        Case{.name = "PartsNeverArrive",
+             .expected = Invariant::kCheckpoint,
+             .modes = {"bsp", "asp"},
+             .tamper = NoParts,
+             .change =
+                 [](Scenario* scenario) {
+                   scenario->RemoveFaults();
+                   scenario->steps = 1000;
+                   scenario->stall_leases = 2;
+                   scenario->save_leases = 1;
+                 },
+             .checkpoints = true},
+        Case{.name = "AnotherClockInTheManifest",
+             .expected = Invariant::kCheckpoint,
+             .modes = {"bsp", "asp"},
+             .tamper = nullptr,
+             .checkpoints = true,
+             .tamper_manifest =
+                 [](checkpoint::Manifest* manifest) {
+                   manifest->set_clock(manifest->clock() + 1);
+                 }},
+        Case{.name = "KeptTooLate",
+             .expected = Invariant::kCheckpoint,
+             .modes = {"allreduce"},
+             .tamper = nullptr,
+             .changes = true,
+             .worker_plant = SimWorker::Plant::kKeepLater,
+             .change =
+                 [](Scenario* scenario) {
+                   scenario->checkpoints.slow = 1;
+                   scenario->checkpoints.slow_max = scenario->lease;
+                 },
+             .checkpoints = true},
+        Case{.name = "BegunAtAnotherClock",
+             .expected = Invariant::kCheckpoint,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = nullptr,
+             .plant = SimServer::Plant::kBeginLate,
+             .checkpoints = true,
+             .resumes = true},
         OfChanges("StepBeyondTheFence", Invariant::kMode, nullptr,
                   SimWorker::Plant::kIgnoreFence),
         OfChanges("SmallestLimitInsteadOfTheLargest", Invariant::kMode,

@@ -9,6 +9,7 @@
 #include "common/optim/schedule.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "tests/sim/sim_checkpoint.h"
 
 namespace slackline::sim {
 namespace {
@@ -393,6 +394,13 @@ void Scenario::Widen(const Reality& wanted) {
                     .at = Between(*rng, absl::ZeroDuration(), last),
                     .duration = ForAWhile(*rng, lease, 12)});
   }
+  if (checkpoints.wanted) {
+    if (auto rng = draws(&Reality::disk_errors, "checkpoint disk errors", 0.3))
+      disk.push_back({.file = rng->Chance(0.7) ? DiskFault::File::kPart
+                                               : DiskFault::File::kManifest,
+                      .at = Between(*rng, absl::ZeroDuration(), last),
+                      .duration = ForAWhile(*rng, lease, 3)});
+  }
   if (auto rng = draws(&Reality::garbage, "garbage", 0.3)) {
     for (int64_t left = rng->Between(5, 60); left > 0; --left) {
       garbage.push_back({.at = Between(*rng, absl::ZeroDuration(), last * 1.2),
@@ -639,6 +647,7 @@ Scenario Scenario::Random(uint64_t seed) {
   s.DrawSampling();
   s.heal_at = end;
   s.DrawEarlyEnd();
+  s.DrawCheckpoints();
   if (!faulty) return s;
   for (uint64_t left = rng.Below(4); left > 0; --left) {
     s.faults.push_back(RandomPartition(s, end, rng));
@@ -681,6 +690,7 @@ Scenario Scenario::RandomModes(uint64_t seed) {
     }
   }
   s.DrawEarlyEnd();
+  s.DrawCheckpoints();
   if (rng.Chance(0.5)) {
     for (Clock from = rng.Between(1, 10); from < s.steps;
          from += rng.Between(1, 15)) {
@@ -815,9 +825,11 @@ bool Scenario::GathersAt(Clock clock) const {
 double Scenario::GradientFactor(Rank rank, Clock clock, TableId table) const {
   if (!rate_factors) return 1;
   constexpr double kFactors[] = {1, 1, 1, 0, 0.1, 0.5, 2, 3};
-  const uint64_t bits = Mix64(Mix64(Mix64(seed ^ static_cast<uint64_t>(rank)) ^
-                                    static_cast<uint64_t>(clock)) ^
-                              static_cast<uint64_t>(table));
+  const uint64_t drawn_by = gradient_seed.value_or(seed);
+  const uint64_t bits =
+      Mix64(Mix64(Mix64(drawn_by ^ static_cast<uint64_t>(rank)) ^
+                  static_cast<uint64_t>(clock)) ^
+            static_cast<uint64_t>(table));
   return kFactors[bits % std::size(kFactors)];
 }
 
@@ -844,6 +856,63 @@ void Scenario::DrawEarlyEnd() {
   if (rng.Chance(0.8)) return;  // Else somebody asks once more.
   action.at = Between(rng, absl::ZeroDuration(), heal_at);
   placement.user.push_back(action);
+}
+
+void Scenario::RemoveCheckpoints() {
+  checkpoints = {};
+  std::erase_if(placement.user, [](const UserAction& action) {
+    return action.kind == UserAction::Kind::kCheckpoint;
+  });
+}
+
+void Scenario::DrawCheckpoints() {
+  Rng rng = Rng(seed).Fork("checkpoints");
+  RemoveCheckpoints();
+  checkpoints.wanted = rng.Chance(0.35);
+  if (!checkpoints.wanted) return;
+  const bool by_config = rng.Chance(0.6);
+  if (by_config && rng.Chance(0.5)) {
+    checkpoints.config.set_every_steps(rng.Between(2, 10));
+  } else if (by_config && rng.Chance(0.5)) {
+    checkpoints.config.set_every_epochs(0.1 + 0.3 * rng.Uniform());
+  } else if (by_config) {
+    checkpoints.config.set_every_seconds(absl::ToDoubleSeconds(lease) *
+                                         (0.1 + rng.Uniform()));
+  }
+  for (int64_t left = rng.Between(by_config ? 0 : 1, 3); left > 0; --left) {
+    UserAction action{UserAction::Kind::kCheckpoint,
+                      Between(rng, absl::ZeroDuration(), heal_at)};
+    placement.user.push_back(action);
+    if (rng.Chance(0.7)) continue;  // Else somebody asks once more at once.
+    action.at += Between(rng, absl::ZeroDuration(), absl::Milliseconds(50));
+    placement.user.push_back(action);
+  }
+  checkpoints.late = rng.Chance(0.5);
+  checkpoints.slow = rng.Chance(0.5) ? 0.2 * rng.Uniform() : 0;
+  checkpoints.slow_max = lease * 3;
+}
+
+void Scenario::RemoveFaults() {
+  network = NetworkFaults();
+  faults.clear();
+  placement.faults.clear();
+  modes.faults.clear();
+  modes.group_faults = Modes::GroupFaults();
+  for (absl::Duration& start : start_at) start = absl::Milliseconds(1);
+  std::erase_if(placement.user, [](const UserAction& action) {
+    return action.kind == UserAction::Kind::kFinish;
+  });
+}
+
+void Scenario::Resume(std::shared_ptr<const SimCheckpoint> checkpoint) {
+  resume = std::move(checkpoint);
+  elastic.reset();
+  table_elements.clear();
+  own_optimizers.clear();
+  for (const checkpoint::Table& table : resume->manifest.table()) {
+    table_elements.push_back(table.shape(0));
+    own_optimizers.push_back(table.optimizer());
+  }
 }
 
 void Scenario::DrawRates() {
@@ -937,15 +1006,23 @@ std::string Scenario::ToString() const {
       absl::StrCat(schedule.ShortDebugString(), stale.ShortDebugString(),
                    stop.ShortDebugString());
   if (!rules.empty()) absl::StrAppend(&text, ", rules ", rules);
+  if (checkpoints.wanted) {
+    absl::StrAppend(&text, ", checkpoints { ",
+                    checkpoints.config.ShortDebugString(), " }, ",
+                    checkpoints.slow, " of the files slow");
+  }
+  if (resume != nullptr)
+    absl::StrAppend(&text, ", from ", resume->manifest.ShortDebugString());
   return text;
 }
 
 std::vector<float> Scenario::Gradient(Rank rank, Incarnation incarnation,
                                       Clock clock, TableId table, int64_t begin,
                                       int64_t end) const {
-  uint64_t hash = seed;
+  uint64_t hash = gradient_seed.value_or(seed);
+  const Incarnation life = gradient_seed.has_value() ? 0 : incarnation;
   for (const uint64_t part :
-       {static_cast<uint64_t>(rank), static_cast<uint64_t>(incarnation),
+       {static_cast<uint64_t>(rank), static_cast<uint64_t>(life),
         static_cast<uint64_t>(clock), static_cast<uint64_t>(table)}) {
     hash = Mix64(hash ^ part);
   }

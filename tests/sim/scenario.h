@@ -2,6 +2,9 @@
 // what goes wrong when. The same seed is the same run, event by event.
 #pragma once
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -123,7 +126,8 @@ struct LinkBounds {
 };
 
 struct DiskFault {
-  enum class File { kModel, kSummary };
+  // The last two: of checkpoints.
+  enum class File { kModel, kSummary, kPart, kManifest };
   File file{};
   absl::Duration at;
   absl::Duration duration;
@@ -146,6 +150,7 @@ struct UserAction {
     kAddServer,
     kSetMode,
     kFinish,  // Ends the job early.
+    kCheckpoint,
   };
   Kind kind{};
   absl::Duration at;
@@ -264,6 +269,20 @@ struct Modes {
   bool begins_with_worker = false;  // What the tables begin with.
 };
 
+// Checkpoints that the config asks for, and how long their files take. Users
+// ask for some, too.
+struct Checkpoints {
+  bool wanted = false;        // By anybody.
+  config::Checkpoint config;  // Without `every_...`: none.
+  // A user asks for one when nothing goes wrong any more.
+  bool late = false;
+  double slow = 0;  // Chance of a file to take up to `slow_max`.
+  absl::Duration slow_max;
+};
+
+// A checkpoint that a run has left; see sim_checkpoint.h.
+struct SimCheckpoint;
+
 struct Scenario {
   uint64_t seed = 0;
   int servers = 1;
@@ -299,6 +318,12 @@ struct Scenario {
   absl::Duration heal_at;  // From here on nothing goes wrong any more.
   Placement placement;
   Modes modes;
+  Checkpoints checkpoints;
+  // The job goes on from it; nullptr: it begins anew.
+  std::shared_ptr<const SimCheckpoint> resume;
+  // What a worker computes depends on its rank and the clock alone, and is the
+  // same in all jobs with this seed.
+  std::optional<uint64_t> gradient_seed;
   // Beyond the above: see Reality.
   Reality reality;
   std::vector<StandStillFault> stand_still;
@@ -344,8 +369,25 @@ struct Scenario {
   // all else, so that they do not change what a seed draws without them.
   void DrawRates();
   void DrawEarlyEnd();
+  // Checkpoints, now and then; likewise. What an earlier call has drawn goes.
+  void DrawCheckpoints();
   // Elastic sampling, now and then; likewise.
   void DrawSampling();
+  void RemoveCheckpoints();
+  // Nothing goes wrong, and nobody ends the job before its last step. Of a
+  // scenario that was not widened.
+  void RemoveFaults();
+  // The job goes on from `checkpoint`, which another one has left: it has that
+  // one's tables.
+  void Resume(std::shared_ptr<const SimCheckpoint> checkpoint);
+  // The tables begin with what a worker has: of a job that begins anew.
+  bool BeginsWithWorker() const {
+    return modes.begins_with_worker && resume == nullptr;
+  }
+  // No checkpoint can be taken, whoever asks.
+  bool RefusesCheckpoints() const {
+    return elastic.has_value() || mode.has_delays();
+  }
   // Makes BACKUP out of BSP, or DSSP out of SSP, now and then.
   void Vary(Rng& rng, sync::Mode* mode) const;
 
@@ -363,6 +405,7 @@ struct Scenario {
     return node >= servers && node < UserNode() ? node - servers : -1;
   }
   double stall_leases = 8;
+  double save_leases = 24;  // For a file to get to the disk.
   // Longer than any step that is not stalled, shorter than a healing takes.
   absl::Duration stall_timeout() const { return stall_leases * lease; }
   const config::Optimizer& OptimizerOf(TableId table) const;

@@ -12,6 +12,7 @@
 #include "tests/sim/checker.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/scenario.h"
+#include "tests/sim/sim_checkpoint.h"
 #include "tests/sim/sim_gathers.h"
 #include "tests/sim/sim_group.h"
 #include "tests/sim/sim_machine.h"
@@ -51,6 +52,19 @@ struct SimContext {
   SimGroups groups;
   Checker checker;
   SimGathers gathers;
+  SimFolder folder;  // Of checkpoints.
+  // How long the next file of a checkpoint takes to get to the disk.
+  absl::Duration WriteTime() {
+    const Checkpoints& checkpoints = scenario.checkpoints;
+    const double part = files_.Uniform();
+    if (!files_.Chance(checkpoints.slow)) return part * absl::Milliseconds(5);
+    ++slow_files;
+    return part * checkpoints.slow_max;
+  }
+  // From the thread that writes it to the one that tells the coordinator.
+  absl::Duration WriteHop() {
+    return absl::Microseconds(files_.Between(0, 1000));
+  }
   const bool logging;
   std::vector<std::string> log;
   // Workers may do the last step of all.
@@ -88,14 +102,19 @@ struct SimContext {
   int64_t trainer_stalls = 0;
   int64_t trainer_stalls_for_ever = 0;
   int64_t disk_errors = 0;  // Attempts to write that failed.
+  int64_t slow_files = 0;   // Of checkpoints.
+  std::set<int32_t> failed_cuts;  // A file of these could not be written.
 
   // For planted faults: what the coordinator is said to keep.
   std::function<void(CoordinatorCore::Sizes* sizes)> tamper_sizes;
+  // Likewise, what it says of a checkpoint.
+  std::function<void(checkpoint::Manifest* manifest)> tamper_manifest;
   // A worker is at a step of a change that no message shows.
   std::function<void(PhaseStep step, Rank rank)> on_phase_step;
 
  private:
   std::set<size_t> stalled_;  // Trainer stalls that have happened.
+  Rng files_{Rng(scenario.seed).Fork("files of checkpoints")};
 };
 
 inline constexpr PeerId kCoordinatorPeer{.kind = PeerId::Kind::kCoordinator};

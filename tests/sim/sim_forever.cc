@@ -4,7 +4,9 @@
 //   slackline_sim --first=7 --seeds=1000 --jobs=1
 //   slackline_sim --seed=42           one seed, with its whole event trace
 //   slackline_sim --modes             with changes of the mode
-//   slackline_sim --with=all          with everything that reality has, or
+//   slackline_sim --resume            jobs that go on from a checkpoint of
+//   another slackline_sim --with=all          with everything that reality has,
+//   or
 //                                     --with=clocks,garbage; else as usual
 //   slackline_sim --go-on             lists all failing seeds, without traces
 //   slackline_sim --state=FILE        goes on where FILE says, and keeps it
@@ -42,6 +44,7 @@ struct Options {
   uint64_t seeds = 0;
   std::optional<uint64_t> seed;
   bool modes = false;
+  bool resume = false;
   bool go_on = false;
   int jobs = 1;
   std::string with;
@@ -51,8 +54,9 @@ struct Options {
 };
 
 RunReport Run(uint64_t seed, const Options& options, bool keep_log) {
-  return options.modes ? RunModesSeed(seed, keep_log, options.reality)
-                       : RunSeed(seed, keep_log, options.reality);
+  return options.resume  ? RunResumeSeed(seed, keep_log, options.reality)
+         : options.modes ? RunModesSeed(seed, keep_log, options.reality)
+                         : RunSeed(seed, keep_log, options.reality);
 }
 
 void PrintRun(uint64_t seed, const Options& options) {
@@ -94,7 +98,9 @@ int RunMany(const Options& options) {
   LongRun run({.first = options.first,
                .seeds = options.seeds,
                .chunk = 50,
-               .what = absl::StrCat(options.modes ? "modes" : "one mode",
+               .what = absl::StrCat(options.resume  ? "resume"
+                                    : options.modes ? "modes"
+                                                    : "one mode",
                                     " with ", options.with)});
   if (std::ifstream file(options.state); !options.state.empty() && file) {
     std::stringstream text;
@@ -163,6 +169,7 @@ int RunMany(const Options& options) {
     if (!options.go_on) PrintRun(*failed, options);
     std::cout << "replay with: slackline_sim --seed=" << *failed
               << (options.modes ? " --modes" : "")
+              << (options.resume ? " --resume" : "")
               << (options.with.empty() ? "" : " --with=" + options.with)
               << "\n";
     return 1;
@@ -202,6 +209,9 @@ int Main(int argc, char** argv) {
   CLI::Option* const one =
       app.add_option("--seed", seed, "one seed, with its event trace");
   app.add_flag("--modes", options.modes, "with changes of the mode");
+  app.add_flag("--resume", options.resume,
+               "jobs that go on from a checkpoint that another job has left")
+      ->excludes("--modes");
   app.add_flag("--go-on", options.go_on,
                "lists all seeds that break an invariant, without traces");
   app.add_option("--jobs", options.jobs, "seeds that run at the same time")

@@ -12,12 +12,19 @@ namespace {
 
 constexpr char kJob[] = "sim";
 constexpr char kConfigHash[] = "hash";
+constexpr char kFolder[] = "checkpoints";
 
 // nullptr: none are given.
 std::shared_ptr<const DelaySource> DelaysOf(const Scenario& scenario) {
   if (!scenario.mode.has_delays()) return nullptr;
   return std::make_shared<const DelaySource>(
       DelaySource::OfTrace(scenario.planted_delays.value_or(scenario.delays)));
+}
+
+// nullptr: the job begins anew.
+std::shared_ptr<const StoredShards> StoredOf(const Scenario& scenario) {
+  if (scenario.resume == nullptr) return nullptr;
+  return std::make_shared<const SimStoredShards>(scenario.resume);
 }
 
 ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
@@ -27,6 +34,7 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
                     .hand_over = scenario.placement.hand_over,
                     .stale = scenario.MakeStaleRules(),
                     .delays = DelaysOf(scenario),
+                    .stored = StoredOf(scenario),
                     .waiting_max = scenario.placement.waiting_max},
                    scenario.schedule);
 }
@@ -71,6 +79,17 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
   options.stall_timeout = scenario.stall_timeout();
   options.delays = DelaysOf(scenario);
   options.seed = scenario.seed;
+  options.save_timeout = scenario.lease * scenario.save_leases;
+  if (!scenario.RefusesCheckpoints())
+    options.checkpoint = scenario.checkpoints.config;
+  options.checkpoint_root = kFolder;
+  options.mode = ModeText(scenario.mode);
+  if (scenario.resume != nullptr) {
+    options.resume =
+        std::make_shared<const checkpoint::Manifest>(scenario.resume->manifest);
+    options.resume_sha256 = scenario.resume->Name();
+    options.resume_folder = kFolder;
+  }
   return options;
 }
 
@@ -82,6 +101,8 @@ ServerCore::Options ServerOptions(const Scenario& scenario, int index,
   join.set_role(wire::JoinRequest::SERVER);
   join.set_index(index);
   join.set_token(token);
+  if (scenario.resume != nullptr)
+    join.set_checkpoint_sha256(scenario.resume->Name());
   for (int t = 0; t < scenario.threads; ++t) {
     join.add_thread()->set_tcp(absl::StrCat("tcp://server", index, ":", 1 + t));
   }
@@ -151,6 +172,13 @@ void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
     gave_up_.insert(incarnation);
     removed_.push_back(joined_[incarnation].index);
   }
+  if (const int32_t cut = core_.view().cut().number(); cut > 0)
+    cuts_.try_emplace(cut,
+                      CutBegun{.at = machine_->now(), .members = members_});
+  if (effects->give_up.has_value()) {
+    context_->checker.OnGivenUp(*effects->give_up, ExcuseOf(*effects->give_up));
+    context_->folder.Remove(*effects->give_up);
+  }
   for (Outgoing& out : effects->sends) {
     if (out.message.header.has_join_reply() &&
         out.message.header.join_reply().code() == wire::OK) {
@@ -164,6 +192,9 @@ void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
     }
     context_->network.Send(kCoordinatorPeer, out.to, std::move(out.message));
   }
+  if (effects->complete.has_value()) {
+    Complete(effects->complete->cut, std::move(effects->complete->manifest));
+  }
   CoordinatorCore::Sizes sizes = core_.sizes();
   if (context_->tamper_sizes) context_->tamper_sizes(&sizes);
   context_->checker.OnCoordinator(sizes);
@@ -173,6 +204,57 @@ void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
     return;
   }
   alarm_.SetAt(core_.NextWakeup());
+}
+
+void SimCoordinator::Complete(int32_t cut, checkpoint::Manifest manifest) {
+  if (context_->tamper_manifest) context_->tamper_manifest(&manifest);
+  // A thread of its own writes it.
+  machine_->After(context_->WriteTime(), lifetime_.Guard([this, cut, manifest] {
+    if (over_) return;
+    absl::StatusOr<std::string> folder = absl::ResourceExhaustedError(
+        "the manifest cannot be written: the disk is full");
+    if (context_->CanWrite(DiskFault::File::kManifest)) {
+      const auto made = context_->folder.Complete(cut, manifest);
+      context_->checker.OnCheckpoint(cut, made);
+      if (made.ok()) folder = absl::StrCat(kFolder, "/", manifest.clock());
+    } else {
+      context_->failed_cuts.insert(cut);
+      context_->checker.OnCheckpoint(cut, folder.status());
+    }
+    CoordinatorCore::Effects effects;
+    core_.OnCheckpoint(cut, folder, machine_->now(), &effects);
+    Perform(&effects);
+  }));
+}
+
+const char* SimCoordinator::ExcuseOf(int32_t cut) const {
+  if (core_.state() != wire::RUNNING) return "the job has ended";
+  if (context_->failed_cuts.count(cut) > 0) return "a file was not written";
+  const auto begun = cuts_.find(cut);
+  if (begun == cuts_.end()) return nullptr;
+  for (const auto& [incarnation, peer] : begun->second.members) {
+    const auto is_it = [&](const auto& member) {
+      return member.incarnation() == incarnation;
+    };
+    const wire::View& view = core_.view();
+    if (std::none_of(view.worker().begin(), view.worker().end(), is_it) &&
+        std::none_of(view.server().begin(), view.server().end(), is_it)) {
+      return "a member is gone";
+    }
+  }
+  // Who joins with a lower rank becomes the chief.
+  const wire::View& view = core_.view();
+  if (view.cut().by_worker() && view.worker_size() > 0 &&
+      begun->second.members.count(view.worker(0).incarnation()) == 0) {
+    return "another worker is the chief";
+  }
+  const Scenario& scenario = context_->scenario;
+  const bool faulty =
+      !scenario.trainer_stalls.empty() || !scenario.stand_still.empty() ||
+      !scenario.shard_stalls.empty() || !scenario.faults.empty();
+  if (faulty && machine_->now() - begun->second.at >= scenario.stall_timeout())
+    return "its parts did not come";
+  return nullptr;
 }
 
 void SimCoordinator::CheckRemovals(const wire::View& view) {
@@ -389,6 +471,7 @@ void SimServer::TakeView(int t) {
 
 void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
   Thread& thread = threads_[t];
+  const std::shared_ptr<const View> before = thread.shown;
   if (plant_ == Plant::kHideLosses && thread.shown != nullptr) {
     wire::View proto = view->ToProto();
     for (const wire::WorkerMember& worker : thread.shown->workers()) {
@@ -408,15 +491,24 @@ void SimServer::OnShardView(int t, const std::shared_ptr<const View>& view) {
       }
     }
     thread.shown = *View::Create(std::move(proto));
+  } else if (plant_ == Plant::kBeginLate) {
+    wire::View proto = view->ToProto();
+    wire::WorkerMember& worker = *proto.mutable_worker()->begin();
+    worker.set_begins_at(worker.begins_at() + 1);
+    thread.shown = *View::Create(std::move(proto));
   } else {
     thread.shown = view;
   }
+  const bool cut =
+      plant_ == Plant::kCutTooEarly && before != nullptr &&
+      view->proto().cut().number() > before->proto().cut().number();
   OnShard(t, view, [&](ShardCore& core, ShardCore::Effects* effects) {
     const int32_t shards = view->shard_count();
     const int32_t splits = view->proto().split_size();
     int32_t owned = 0;
     for (int32_t id = shards - splits; id < shards; ++id)
       owned += core.Owns(ShardId{id});
+    if (cut) thread.at_cut = ShardsOf(t);
     core.OnView(thread.shown, effects);
     thread.view_number = view->number();
     if (plant_ != Plant::kForgetSequence) return;
@@ -505,8 +597,19 @@ void SimServer::OnShard(
   ShardCore::Effects effects;
   thread.core->OnTick(machine_->now(), &effects);
   event(*thread.core, &effects);
+  if (effects.cut.has_value() && plant_ == Plant::kCutTooLate)
+    effects.cut->shards = ShardsOf(t);
+  if (effects.cut.has_value() && plant_ == Plant::kCutTooEarly &&
+      effects.cut->shards.size() == thread.at_cut.size())
+    effects.cut->shards = thread.at_cut;
   context_->checker.OnShardEvent({index_, t}, view, *thread.core, effects);
   Send(t, &effects);
+  if (!effects.failure.ok()) {
+    context_->checker.Report(Invariant::kCheckpoint,
+                             absl::StrCat("server ", index_, " thread ", t,
+                                          ": ", effects.failure.message()));
+  }
+  if (effects.cut.has_value()) WritePart(t, *std::move(effects.cut));
   if (effects.report) Report(t);
   thread.alarm->SetAt(thread.core->NextWakeup());
 }
@@ -533,6 +636,81 @@ void SimServer::Send(int t, ShardCore::Effects* effects) {
     context_->network.Send(ThreadPeer(t), out.to, std::move(out.message));
   }
   FlushSoon(t);
+}
+
+std::vector<ShardState> SimServer::ShardsOf(int t) const {
+  const ShardCore& core = *threads_[t].core;
+  const View& view = *threads_[t].shown;
+  std::vector<ShardState> shards;
+  for (int32_t id = 0; id < view.shard_count(); ++id) {
+    const ShardMachine* const machine = core.MachineOf(ShardId{id});
+    if (machine == nullptr) continue;
+    const ShardRange& range = machine->shard().range();
+    shards.push_back({.table = view.table(range.table).name(),
+                      .begin = range.begin,
+                      .end = range.end,
+                      .version = machine->shard().version(),
+                      .values = machine->shard().values(),
+                      .slots = machine->shard().slots()});
+  }
+  return shards;
+}
+
+void SimServer::WritePart(int t, ShardCore::CutState state) {
+  context_->Log("thread ", t, " of server ", index_, " has ",
+                state.shards.size(), " shards of cut ", state.number);
+  if (plant_ == Plant::kOldPart && state.number > 1 && !state.shards.empty()) {
+    // Counted without having been written.
+    checkpoint::Part part;
+    part.set_file("server.safetensors");
+    part.set_bytes(1);
+    part.set_shards(static_cast<int32_t>(state.shards.size()));
+    return Tell(t, state.number, part, "");
+  }
+  machine_->After(context_->WriteTime(), lifetime_.Guard([this, t, state] {
+    if (end_.kind == ProcessEnd::Kind::kAlive) OnWritten(t, state);
+  }));
+}
+
+void SimServer::OnWritten(int t, const ShardCore::CutState& state) {
+  std::string error = state.error;
+  checkpoint::Part part;
+  if (error.empty() && !context_->CanWrite(DiskFault::File::kPart))
+    error = "the disk is full";
+  if (error.empty()) {
+    ShardCore::CutState written = state;
+    if (plant_ == Plant::kWriteLater) {
+      const std::vector<ShardState> later = ShardsOf(t);
+      if (later.size() == written.shards.size()) written.shards = later;
+    }
+    context_->checker.OnPartWritten({index_, t}, written);
+    part = context_->folder.Write(
+        state.number,
+        absl::StrCat("server-", index_, "-thread-", t, ".safetensors"),
+        written.shards);
+  } else {
+    context_->failed_cuts.insert(state.number);
+  }
+  Tell(t, state.number, part, error);
+}
+
+void SimServer::Tell(int t, int32_t cut, const checkpoint::Part& part,
+                     const std::string& error) {
+  wire::CutPart said;
+  said.set_cut(cut);
+  said.set_thread(t);
+  if (error.empty()) {
+    *said.mutable_part() = part;
+  } else {
+    said.set_error(error);
+  }
+  // A hop from thread to thread.
+  machine_->After(context_->WriteHop(), lifetime_.Guard([this, said] {
+    if (end_.kind != ProcessEnd::Kind::kAlive) return;
+    ServerCore::Effects effects;
+    core_.OnCutPart(said, machine_->now(), &effects);
+    Perform(&effects);
+  }));
 }
 
 // A real thread takes what has arrived meanwhile into the same batch.

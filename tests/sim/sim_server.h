@@ -38,6 +38,10 @@ class SimCoordinator {
  private:
   void OnMessage(const PeerId& from, const Message& message);
   void Perform(CoordinatorCore::Effects* effects);
+  // All parts of a cut are there; its manifest is to be written.
+  void Complete(int32_t cut, checkpoint::Manifest manifest);
+  // Why the cut had to be given up; nullptr: nothing has gone wrong.
+  const char* ExcuseOf(int32_t cut) const;
   // Nobody leaves the view who was heard within the lease.
   void CheckRemovals(const wire::View& view);
 
@@ -52,6 +56,12 @@ class SimCoordinator {
   std::map<Incarnation, PeerId> joined_;  // All that ever were told so.
   std::set<Incarnation> gave_up_;  // And said so, or held others up.
   std::vector<int> removed_;
+  // When the view got the cut, and who was a member then.
+  struct CutBegun {
+    absl::Time at;
+    std::map<Incarnation, PeerId> members;
+  };
+  std::map<int32_t, CutBegun> cuts_;
   bool over_ = false;
   Alarm alarm_;
   Lifetime lifetime_;
@@ -75,6 +85,11 @@ class SimServer {
     kLooseBounds,     // They take those of DSSP and BACKUP for larger.
     kMiscount,        // They forget how stale gradients were.
     kTakeLate,        // They take late gradients of BACKUP as if in time.
+    kCutTooEarly,     // Of a cut they have what they were when they knew it.
+    kCutTooLate,      // ... what they are when it is complete.
+    kWriteLater,      // The part of a cut changes before it is on the disk.
+    kOldPart,         // It is said to be there, of the cut before.
+    kBeginLate,       // A job that goes on begins with a worker too far.
   };
   void SetPlant(Plant plant) { plant_ = plant; }
   // A shard thread does nothing for so long. What comes for it waits.
@@ -98,6 +113,7 @@ class SimServer {
     std::shared_ptr<const View> offered;  // By the control thread.
     uint64_t view_number = 0;  // Of the last view that it has taken in.
     std::shared_ptr<const View> shown;  // With kHideLosses, the last one.
+    std::vector<ShardState> at_cut;     // With kCutTooEarly: when it knew it.
   };
 
   void Perform(ServerCore::Effects* effects);
@@ -118,6 +134,14 @@ class SimServer {
   void FlushSoon(int thread);
   void Flush(int thread);
   void Send(int thread, ShardCore::Effects* effects);
+  // The part of a cut gets to the disk while the thread goes on.
+  void WritePart(int thread, ShardCore::CutState state);
+  void OnWritten(int thread, const ShardCore::CutState& state);
+  // The control thread hears of it, and tells the coordinator.
+  void Tell(int thread, int32_t cut, const checkpoint::Part& part,
+            const std::string& error);
+  // What the thread serves at present.
+  std::vector<ShardState> ShardsOf(int thread) const;
   // What a shard thread has counted reaches the control thread, a hop later.
   void Report(int thread);
   run::ServerStats Stats(int thread) const;

@@ -17,6 +17,8 @@ void SimUser::Counts::Add(const Counts& other) {
   modes_after_moves += other.modes_after_moves;
   early_ends += other.early_ends;
   early_ends_refused += other.early_ends_refused;
+  checkpoints += other.checkpoints;
+  checkpoints_refused += other.checkpoints_refused;
 }
 
 SimUser::SimUser(SimContext* context,
@@ -32,6 +34,11 @@ SimUser::SimUser(SimContext* context,
     context_->queue.After(action.at,
                           lifetime_.Guard([this, action] { Begin(action); }));
   }
+  if (!context_->scenario.checkpoints.late) return;
+  context_->queue.After(context_->scenario.heal_at + absl::Milliseconds(1),
+                        lifetime_.Guard([this] {
+                          Begin({UserAction::Kind::kCheckpoint, {}});
+                        }));
 }
 
 void SimUser::Begin(const UserAction& action) {
@@ -69,6 +76,7 @@ void SimUser::OnMessage(const Message& message) {
     ++counts_.accepted;
     counts_.modes += pending.call.has_set_mode();
     counts_.early_ends += pending.call.has_finish();
+    counts_.checkpoints += pending.call.has_checkpoint();
     counts_.modes_after_moves +=
         pending.call.has_set_mode() && pending.while_moving;
     if (pending.call.has_drain()) {
@@ -81,6 +89,10 @@ void SimUser::OnMessage(const Message& message) {
   counts_.modes_refused += pending.call.has_set_mode();
   counts_.early_ends_refused += pending.call.has_finish();
   const bool busy = reply.code() == wire::BUSY;
+  if (pending.call.has_checkpoint() && !busy) {
+    ++counts_.checkpoints_refused;
+    context_->checker.OnCheckpointRefused(reply.error());
+  }
   if ((!busy && reply.code() != wire::REJECTED) || reply.error().empty()) {
     context_->checker.Report(
         Invariant::kOutcome,
@@ -121,6 +133,9 @@ void SimUser::Decide(const UserAction& action,
     case UserAction::Kind::kAddServer:
       if (add_server_(status.next_server())) ++counts_.accepted;
       return;
+    case UserAction::Kind::kCheckpoint:
+      call.mutable_checkpoint();
+      break;
     case UserAction::Kind::kFinish:
       call.mutable_finish()->set_reason("a user has seen enough");
       break;

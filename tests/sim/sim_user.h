@@ -1,6 +1,6 @@
 // A simulated user: looks at the job and asks the coordinator to move shards,
-// to drain servers, to plan, to change the mode and to end early, and starts
-// servers. Repeats what is not answered.
+// to drain servers, to plan, to change the mode, to take checkpoints and to end
+// early, and starts servers. Repeats what is not answered.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,8 @@ class SimUser {
     int64_t modes_after_moves = 0;  // Accepted, to wait until they are done.
     int64_t early_ends = 0;         // Accepted.
     int64_t early_ends_refused = 0;
+    int64_t checkpoints = 0;  // That they were told of.
+    int64_t checkpoints_refused = 0;
 
     void Add(const Counts& other);
   };

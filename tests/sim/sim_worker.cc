@@ -424,7 +424,16 @@ void SimWorker::CompareWithState(const WorkerCore::Compute& step) {
 }
 
 bool SimWorker::Lingers(Clock clock) const {
-  return clock + 1 == context_->scenario.steps && !context_->linger_over;
+  if (clock + 1 != context_->scenario.steps || context_->linger_over)
+    return false;
+  // A checkpoint with its last step waits for that; then the others cannot
+  // wait with theirs.
+  const auto& limits = core_.view()->proto().cut().until();
+  const bool cut = absl::c_any_of(limits, [&](const wire::Cut::Until& until) {
+    return until.incarnation() == incarnation() && until.clock() > clock;
+  });
+  if (cut) context_->linger_over = true;
+  return !cut;
 }
 
 absl::Duration SimWorker::ComputeTime(Clock clock) {
@@ -582,6 +591,50 @@ bool SimWorker::Perform(const WorkerCore::ReadState& action) {
     core.OnStateRead(std::move(shards), moved, now, effects);
   });
   return false;
+}
+
+bool SimWorker::Perform(const WorkerCore::KeepState& action) {
+  context_->checker.OnKept(rank_, incarnation(), action.cut, action.clock,
+                           *replica_);
+  // The shards are those of the view that has the cut, not of when it took the
+  // state.
+  machine_->After(context_->WriteTime() + context_->WriteHop(),
+                  lifetime_.Guard([this, cut = action.cut, kept = *replica_,
+                                   view = core_.view()] {
+                    if (alive()) OnKept(cut, kept, *view);
+                  }));
+  return false;
+}
+
+void SimWorker::OnKept(int32_t cut, const SimReplica& kept, const View& view) {
+  wire::CutPart part;
+  part.set_cut(cut);
+  if (context_->CanWrite(DiskFault::File::kPart)) {
+    const bool later = plant_ == Plant::kKeepLater && replica_.has_value();
+    const SimReplica& state = later ? *replica_ : kept;
+    context_->checker.OnKeptWritten(rank_, cut, state);
+    std::vector<ShardState> shards;
+    for (int32_t id = 0; id < view.shard_count(); ++id) {
+      const ShardRange& range = view.shard(ShardId{id});
+      ClientCore::ShardValue value = state.Give(view, ShardId{id});
+      shards.push_back({.table = view.table(range.table).name(),
+                        .begin = range.begin,
+                        .end = range.end,
+                        .version = value.version,
+                        .values = std::move(value.values),
+                        .slots = std::move(value.slots)});
+    }
+    *part.mutable_part() = context_->folder.Write(
+        cut, absl::StrCat("worker-", control_peer_.index, ".safetensors"),
+        shards);
+  } else {
+    context_->failed_cuts.insert(cut);
+    part.set_error("the disk is full");
+  }
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnCutPart(part, now, effects);
+  });
+  Work();
 }
 
 SimGroup::Share SimWorker::ShareOf() const {

@@ -39,6 +39,7 @@ class SimWorker {
     kStepAlone,       // Goes on without the sum if the group fails.
     kNeverSkip,       // Is late for ever.
     kComputeAtOnce,   // Takes old parameters for those that have not come.
+    kKeepLater,       // Of a cut it writes what it has by then.
   };
 
   SimWorker(SimContext* context, Rank rank, uint64_t token);
@@ -81,6 +82,7 @@ class SimWorker {
   bool Perform(const WorkerCore::CatchUp& action);
   bool Perform(const WorkerCore::LeaveGroup& action);
   bool Perform(const WorkerCore::ReadState& action);
+  bool Perform(const WorkerCore::KeepState& action);
   bool Perform(const WorkerCore::Conclude& action);
   bool Perform(const WorkerCore::Save& action);
   // True if the script calls a collective first, in the step of `clock`; then
@@ -107,6 +109,8 @@ class SimWorker {
     Tell(event);
     Work();
   }
+
+  void OnKept(int32_t cut, const SimReplica& kept, const View& view);
 
   // Over servers.
   void StartStep(const WorkerCore::Compute& step);

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
+#include "tests/sim/checker_bits.h"
 
 namespace slackline::sim {
 namespace {
@@ -560,6 +561,8 @@ void SimWorld::CheckRequests() {
     late += stall.duration == absl::InfiniteDuration() ? 20 * scenario.lease
                                                        : stall.duration;
   }
+  // The checkpoint that is under way, and the next one.
+  if (scenario.checkpoints.wanted) late += 4 * scenario.checkpoints.slow_max;
   for (const bool is_soon : {true, false}) {
     const absl::Duration bound = is_soon ? soon : late;
     const std::optional<OpenRequests::Waiting> oldest =
@@ -901,6 +904,7 @@ RunReport SimWorld::Run() {
                   ? 4 * scenario.stall_timeout()
                   : stall.duration;
   }
+  if (scenario.checkpoints.wanted) stalls += scenario.checkpoints.slow_max;
   const absl::Time deadline =
       context_.queue.now() + stalls + scenario.heal_at +
       scenario.start_timeout * 3 + scenario.lease * 20 +
@@ -946,6 +950,7 @@ RunReport SimWorld::Run() {
   counts_.trainer_stalls = context_.trainer_stalls;
   counts_.trainer_stalls_for_ever = context_.trainer_stalls_for_ever;
   counts_.disk_errors = context_.disk_errors;
+  counts_.slow_files = context_.slow_files;
   for (size_t index = 0; index < servers_.size(); ++index) {
     if (servers_[index] == nullptr) continue;
     counts_.servers_drained +=
@@ -962,6 +967,8 @@ RunReport SimWorld::Run() {
   counts_.delays = scenario.mode.has_delays();
   report.counts = counts_;
   report.log = std::move(context_.log);
+  report.checkpoints = context_.folder.completed();
+  report.model = context_.checker.final_model();
   return report;
 }
 
@@ -975,6 +982,88 @@ RunReport RunModesSeed(uint64_t seed, bool keep_log, const Reality& reality) {
   Scenario scenario = Scenario::RandomModes(seed);
   scenario.Widen(reality);
   return SimWorld(scenario, keep_log).Run();
+}
+
+namespace {
+
+// What a seed draws for a job that leaves a checkpoint, or begins with one.
+Scenario OneOrOther(uint64_t seed, bool modes) {
+  Scenario scenario =
+      modes ? Scenario::RandomModes(seed) : Scenario::Random(seed);
+  scenario.elastic.reset();
+  return scenario;
+}
+
+// Nothing goes wrong, and the model depends on the steps alone.
+void MakePlain(Scenario* scenario, uint64_t gradient_seed, Rng& rng) {
+  scenario->RemoveFaults();
+  scenario->gradient_seed = gradient_seed;
+  scenario->pull_ahead = false;
+  const auto draw = [&](sync::Mode* mode) {
+    if (rng.Chance(0.6)) {
+      mode->mutable_bsp();
+    } else {
+      mode->mutable_allreduce();
+    }
+  };
+  draw(&scenario->mode);
+  for (Modes::Phase& phase : scenario->modes.later) draw(&phase.mode);
+  std::erase_if(scenario->placement.user, [](const UserAction& action) {
+    return action.kind == UserAction::Kind::kSetMode;
+  });
+}
+
+void CompareModels(const RunReport& first, RunReport* second) {
+  if (first.counts.finished == 0 || second->violation.has_value()) return;
+  ++second->counts.resumed_same;
+  bool same = first.model.size() == second->model.size();
+  for (size_t t = 0; same && t < first.model.size(); ++t)
+    same = SameBits(first.model[t], second->model[t]);
+  if (same) return;
+  second->violation =
+      Violation{.invariant = Invariant::kCheckpoint,
+                .what = "the job that went on has another model in the end"};
+}
+
+}  // namespace
+
+RunReport RunResumeSeed(uint64_t seed, bool keep_log, const Reality& reality) {
+  Rng rng = Rng(seed).Fork("resume");
+  Reality without_delays = reality;  // They are refused with checkpoints.
+  without_delays.given_delays = false;
+  const bool plain = rng.Chance(0.3);
+  const bool same_length = plain || rng.Chance(0.5);
+  Scenario first = OneOrOther(seed, rng.Chance(0.5));
+  first.checkpoints.wanted = true;
+  first.checkpoints.config.Clear();
+  first.checkpoints.config.set_every_steps(rng.Between(1, 6));
+  if (plain) {
+    MakePlain(&first, seed, rng);
+  } else {
+    first.Widen(without_delays);
+  }
+  RunReport before = SimWorld(first, keep_log).Run();
+  if (before.violation.has_value() || before.checkpoints.empty()) return before;
+  const auto& checkpoint =
+      before.checkpoints[rng.Below(before.checkpoints.size())];
+
+  Scenario second;
+  do {
+    second = OneOrOther(rng.Next(), rng.Chance(0.5));
+  } while (same_length && second.workers != first.workers);
+  second.Resume(checkpoint);
+  if (same_length) second.steps = first.steps;
+  second.rate_factors = first.rate_factors;
+  if (plain) {
+    MakePlain(&second, seed, rng);
+  } else {
+    second.Widen(without_delays);
+  }
+  RunReport report = SimWorld(second, keep_log).Run();
+  report.counts.resumed = 1;
+  if (plain) CompareModels(before, &report);
+  report.log.insert(report.log.begin(), before.log.begin(), before.log.end());
+  return report;
 }
 
 }  // namespace slackline::sim

@@ -26,6 +26,8 @@ struct RunReport {
   RunCounts counts;
   std::string outcome;           // For people: state of the job and its reason.
   std::vector<std::string> log;  // Empty unless it was asked for.
+  std::vector<std::shared_ptr<const SimCheckpoint>> checkpoints;
+  std::vector<std::vector<float>> model;  // By table; empty: there is none.
 };
 
 class SimWorld {
@@ -129,5 +131,11 @@ RunReport RunSeed(uint64_t seed, bool keep_log,
                   const Reality& reality = Reality::Usual());
 RunReport RunModesSeed(uint64_t seed, bool keep_log,
                        const Reality& reality = Reality::Usual());
+// A job that leaves checkpoints, and one that goes on from one of them, with
+// other servers, and perhaps other workers, steps and modes: the report of the
+// second. In some runs nothing goes wrong, and all that the model depends on is
+// the same: then it is to be that of the first job, to the last bit.
+RunReport RunResumeSeed(uint64_t seed, bool keep_log,
+                        const Reality& reality = Reality::Usual());
 
 }  // namespace slackline::sim

@@ -62,7 +62,8 @@ inline std::unique_ptr<CoordinatorThread> StartCoordinator(
                   .optimizer = shape.optimizer,
                   .lease = shape.lease,
                   .rebalance = {},
-                  .stop = {}};
+                  .stop = {},
+                  .checkpoint = {}};
   options.endpoint = shape.coordinator;
   return Must(CoordinatorThread::Start(transport, options));
 }

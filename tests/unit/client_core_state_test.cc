@@ -409,14 +409,18 @@ TEST_F(ClientStateTest, AnInstallationOfASplitShardIsCutAsItIs) {
   EXPECT_EQ(client_->unacknowledged_bytes(), 0u);
 }
 
-TEST_F(ClientStateTest, WhatIsSentSaysHowManyPhasesTheWorkerKnows) {
+TEST_F(ClientStateTest, WhatIsSentSaysHowManyPhasesAndCutsTheWorkerKnows) {
   PushNumbers(0, 0);
-  EXPECT_EQ(
-      PushNumbers(0, 1).sends.at(0).message.header.push_request().phases(), 2);
+  const wire::Header pushed = PushNumbers(0, 1).sends.at(0).message.header;
+  EXPECT_EQ(pushed.push_request().phases(), 2);
+  EXPECT_EQ(pushed.push_request().cuts(), 0);
   view_.add_phase()->set_from(9);
+  view_.mutable_cut()->set_number(4);
   Show();
   client_->Pull(1, 1, now_, &effects_);
-  EXPECT_EQ(Take().sends.at(0).message.header.pull_request().phases(), 3);
+  const wire::Header pulled = Take().sends.at(0).message.header;
+  EXPECT_EQ(pulled.pull_request().phases(), 3);
+  EXPECT_EQ(pulled.pull_request().cuts(), 4);
 }
 
 }  // namespace

@@ -754,6 +754,72 @@ TEST(ConfigRebalanceTest, TheEdgesOfTheRangesPass) {
   }
 }
 
+// A bad field of a checkpoint block in the last line.
+ErrorCase CheckpointCase(const std::string& name, const std::string& fields,
+                         const std::string& problem,
+                         const std::string& contains) {
+  return {name, "limits { }", absl::StrCat("checkpoint { ", fields, " }"),
+          absl::StrCat("c.txt:9:14: checkpoint.", problem), contains};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Checkpoint, ConfigErrorTest,
+    ::testing::Values(
+        CheckpointCase("NoSteps", "every_steps: 0",
+                       "every_steps: value is 0; 1 to 1099511627776 is",
+                       "leave it out"),
+        CheckpointCase("TooManySteps", "every_steps: 1099511627777",
+                       "every_steps: value is 1099511627777; ", ""),
+        CheckpointCase("NoEpochs", "every_epochs: 0",
+                       "every_epochs: value is 0; above 0 is", "leave it out"),
+        CheckpointCase("EpochsThatAreNoNumber", "every_epochs: nan",
+                       "every_epochs: value is nan; above 0 is", ""),
+        CheckpointCase("NoSeconds", "every_seconds: -1",
+                       "every_seconds: value is -1; above 0 is",
+                       "leave it out"),
+        CheckpointCase("EndlessSeconds", "every_seconds: inf",
+                       "every_seconds: value is inf; above 0 is", ""),
+        CheckpointCase("NoneKept", "keep: 0", "keep: value is 0; 1 to 1000 is",
+                       ""),
+        CheckpointCase("TooManyKept", "keep: 1001",
+                       "keep: value is 1001; 1 to 1000 is", ""),
+        CheckpointCase("NoFolder", "folder: ''", "folder: is empty; ",
+                       "leave it out for checkpoints")),
+    CaseName);
+
+TEST(ConfigCheckpointTest, SeveralIntervalsAndTheEdgesPass) {
+  for (const char* const fields :
+       {"", "every_steps: 1 every_epochs: 0.01 every_seconds: 0.1 keep: 1",
+        "every_steps: 1099511627776 keep: 1000 folder: '/shared/run'"}) {
+    EXPECT_THAT(Errors(absl::StrCat(kMinimal, "checkpoint { ", fields, " }\n")),
+                ElementsAre())
+        << fields;
+  }
+  EXPECT_EQ(ParseOrDie(kMinimal).checkpoint().keep(), 3);
+}
+
+TEST(ConfigCheckpointTest, JobsThatCannotHaveThemMayNotAskForThem) {
+  const std::string delays =
+      With("ssp { staleness: 3 }", "delays { given: \"uniform:2\" }");
+  const std::string elastic =
+      With("batch_size: 16", "batch_size: 16 sampling: ELASTIC");
+  const std::string checkpoint = "checkpoint { every_steps: 9 }\n";
+  EXPECT_THAT(Errors(absl::StrCat(delays, checkpoint)),
+              ElementsAre(AllOf(
+                  StartsWith("c.txt:10:14: checkpoint.every_steps: there are "
+                             "no checkpoints with given delays"),
+                  HasSubstr("leave it out, or choose another mode"))));
+  EXPECT_THAT(Errors(absl::StrCat(elastic, checkpoint)),
+              ElementsAre(AllOf(
+                  StartsWith("c.txt:10:14: checkpoint.every_steps: there are "
+                             "no checkpoints with data.sampling: ELASTIC"),
+                  HasSubstr("write sampling: STATIC"))));
+  for (const std::string& text : {delays, elastic}) {
+    EXPECT_THAT(Errors(absl::StrCat(text, "checkpoint { keep: 1 }\n")),
+                ElementsAre());
+  }
+}
+
 TEST(ConfigErrorsTest, AllProblemsOfAFileAreReportedAtOnce) {
   EXPECT_THAT(
       Errors(absl::StrReplaceAll(kMinimal, {{"job: \"test\"", ""},

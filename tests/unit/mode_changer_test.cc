@@ -116,8 +116,27 @@ class ModeChangerTest : public ::testing::Test {
     return Advance();
   }
 
-  // "bsp@0 ssp:3@12", "asp?" for a change without a clock, and "end@14" or
-  // "end?" for an early end.
+  // A checkpoint is wanted.
+  ModeChanger::News WantCut() {
+    EXPECT_TRUE(changer_->MayCut(view_, workers_).ok());
+    changer_->WantCut("for tests");
+    return Advance();
+  }
+  // Of the last cut: "1@14", "2@14 by worker", "3@0:12 1:15", or "none".
+  std::string Cut() const {
+    const wire::Cut& cut = view_.cut();
+    if (cut.number() == 0) return "none";
+    std::string text = absl::StrCat(cut.number(), "@");
+    if (cut.until_size() == 0) absl::StrAppend(&text, cut.clock());
+    for (int i = 0; i < cut.until_size(); ++i) {
+      absl::StrAppend(&text, i == 0 ? "" : " ", cut.until(i).rank(), ":",
+                      cut.until(i).clock());
+    }
+    return absl::StrCat(text, cut.by_worker() ? " by worker" : "");
+  }
+
+  // "bsp@0 ssp:3@12", "asp?" for a change without a clock, "end@14" or "end?"
+  // for an early end, and "cut?" for a checkpoint.
   std::string Phases() const {
     std::string text;
     for (const wire::Phase& phase : view_.phase()) {
@@ -126,6 +145,8 @@ class ModeChangerTest : public ::testing::Test {
     }
     if (view_.change().has_ending()) {
       absl::StrAppend(&text, " end?");
+    } else if (view_.change().has_cutting()) {
+      absl::StrAppend(&text, " cut?");
     } else if (view_.has_change()) {
       absl::StrAppend(&text, " ", ModeText(view_.change().mode()), "?");
     }
@@ -731,6 +752,229 @@ TEST_F(ModeChangerTest, TheLastSixteenChangesAreKept) {
   ASSERT_EQ(changer_->last_changes().size(), 16u);
   EXPECT_EQ(ModeText(changer_->last_changes().front().to()), "ssp:3");
   EXPECT_EQ(ModeText(changer_->last_changes().back().to()), "ssp:18");
+}
+
+// ---- Cuts -------------------------------------------------------------------
+
+TEST_F(ModeChangerTest, ACutIsAtTheLargestLimitWhereWorkersShareClocks) {
+  StartBsp();
+  EXPECT_TRUE(WantCut().view_changed);
+  EXPECT_EQ(Phases(), "bsp@0 cut?");
+  Promise(0, 12);
+  const ModeChanger::News news = Promise(1, 9);
+  EXPECT_EQ(Phases(), "bsp@0");
+  EXPECT_EQ(Cut(), "1@12");
+  EXPECT_THAT(news.log,
+              ElementsAre("a checkpoint is taken at step 12: for tests"));
+  EXPECT_THAT(news.changes, IsEmpty()) << "the mode is as it was";
+}
+
+TEST_F(ModeChangerTest, EachWorkerHasItsOwnWhereTheyShareNone) {
+  for (const absl::string_view mode : {"ssp:3", "asp"}) {
+    config::Sync sync;
+    if (mode == "asp") {
+      sync.mutable_asp();
+    } else {
+      sync.mutable_ssp()->set_staleness(3);
+    }
+    view_.clear_cut();
+    Start(sync);
+    WantCut();
+    Promise(0, 12);
+    const ModeChanger::News news = Promise(1, 9);
+    EXPECT_EQ(Cut(), "1@0:12 1:9");
+    EXPECT_THAT(news.log,
+                ElementsAre("a checkpoint is taken at the workers' own steps, "
+                            "9 to 12: for tests"));
+  }
+}
+
+TEST_F(ModeChangerTest, OfAWorkerThatIsDoneACutHasAllSteps) {
+  config::Sync sync;
+  sync.mutable_asp();
+  Start(sync);
+  workers_[1].done = true;
+  WantCut();
+  Promise(0, 12);
+  EXPECT_EQ(Cut(), "1@0:12 1:100");
+}
+
+TEST_F(ModeChangerTest, ACutIsTheChiefsWhereWorkersAllReduce) {
+  StartAllReduce();
+  WantCut();
+  Promise(0, 12);
+  Promise(1, 13);
+  EXPECT_EQ(Cut(), "1@13 by worker");
+}
+
+TEST_F(ModeChangerTest, ACutIsNeverWhereAPhaseBegins) {
+  config::Sync sync;
+  AddPhase(&sync, AllReduce(), 0.5);
+  AddPhase(&sync, Bsp(), 0);
+  Start(sync);
+  WantCut();
+  Promise(0, 20);
+  Promise(1, 19);
+  EXPECT_EQ(Cut(), "1@21") << "where the servers have it";
+  changer_->CutDone();
+  config::Sync other;
+  AddPhase(&other, Ssp(3), 0.5);
+  AddPhase(&other, AllReduce(), 0);
+  Start(other);
+  WantCut();
+  Promise(0, 20);
+  Promise(1, 17);
+  EXPECT_EQ(Cut(), "2@21 by worker");
+}
+
+TEST_F(ModeChangerTest, ACutInTwoPhasesHasOneClock) {
+  config::Sync sync;
+  AddPhase(&sync, Ssp(3), 0.5);
+  AddPhase(&sync, Ssp(5), 0);
+  for (const Clock limit : {20, 22}) {
+    view_.clear_cut();
+    Start(sync);
+    WantCut();
+    Promise(0, limit);
+    Promise(1, 17);
+    EXPECT_EQ(Cut(), limit == 20 ? "1@21" : "1@22");
+  }
+  view_.clear_cut();
+  Start(sync);
+  WantCut();
+  Promise(0, 19);
+  Promise(1, 17);
+  EXPECT_EQ(Cut(), "1@0:19 1:17") << "all are before it";
+}
+
+TEST_F(ModeChangerTest, ACutWaitsForTheChangeBeforeItAndTheEndForTheCut) {
+  config::Sync sync;
+  sync.mutable_asp();
+  Start(sync);
+  Want("ssp:3");
+  WantCut();
+  changer_->WantEnd("enough");
+  EXPECT_EQ(Phases(), "asp@0 ssp:3?");
+  Promise(0, 12);
+  EXPECT_TRUE(Promise(1, 9).view_changed);
+  EXPECT_EQ(Phases(), "asp@0 ssp:3@12 cut?") << "at once";
+  // Not all have entered the phase.
+  Promise(0, 16);
+  Promise(1, 15);
+  EXPECT_EQ(Cut(), "1@16");
+  EXPECT_EQ(Phases(), "asp@0 ssp:3@12") << "until shards have made it";
+  EXPECT_FALSE(Advance().view_changed);
+  changer_->CutDone();
+  EXPECT_TRUE(Advance().view_changed);
+  EXPECT_EQ(Phases(), "asp@0 ssp:3@12 end?");
+}
+
+TEST_F(ModeChangerTest, NothingElseChangesUntilACutIsDone) {
+  StartBsp();
+  const auto expect_busy = [&](bool busy) {
+    for (const absl::Status& may : {changer_->MayChange(view_, workers_),
+                                    changer_->MayMove(view_, workers_)}) {
+      EXPECT_EQ(absl::IsUnavailable(may), busy) << may;
+    }
+    EXPECT_EQ(changer_->IsCutting(), busy);
+  };
+  expect_busy(false);
+  wire::Move& move = *view_.add_move();
+  move.set_shard(0);
+  EXPECT_FALSE(WantCut().view_changed) << "a shard moves";
+  expect_busy(true);
+  view_.clear_move();
+  EXPECT_TRUE(Advance().view_changed);
+  expect_busy(true);
+  Promise(0, 12);
+  Promise(1, 9);
+  expect_busy(true);
+  changer_->CutDone();
+  expect_busy(false);
+  WantCut();
+  Promise(0, 22);
+  Promise(1, 19);
+  EXPECT_EQ(Cut(), "2@22");
+}
+
+TEST_F(ModeChangerTest, ACutForWhichNoStepIsLeftIsDropped) {
+  StartBsp();
+  WantCut();
+  Promise(0, 60);
+  const ModeChanger::News news = Promise(1, 100);
+  EXPECT_TRUE(news.view_changed);
+  EXPECT_EQ(news.cut_dropped, "the job ends by itself, at step 100, before it");
+  EXPECT_EQ(Cut(), "none");
+  EXPECT_EQ(Phases(), "bsp@0");
+  EXPECT_FALSE(changer_->IsCutting());
+
+  // Each for itself, those who have steps left have a cut.
+  config::Sync sync;
+  sync.mutable_asp();
+  Start(sync);
+  WantCut();
+  Promise(0, 60);
+  EXPECT_EQ(Promise(1, 100).cut_dropped, "");
+  EXPECT_EQ(Cut(), "1@0:60 1:100");
+}
+
+TEST_F(ModeChangerTest, WhoDiesOrJoinsIsTreatedAsInAChange) {
+  StartBsp();
+  WantCut();
+  Promise(0, 12);
+  workers_.push_back({.rank = 2, .incarnation = 12});
+  EXPECT_FALSE(Lose(1).view_changed);
+  Promise(1, 15);
+  EXPECT_EQ(Cut(), "1@15");
+}
+
+TEST_F(ModeChangerTest, ACutIsBeyondClocksThatTheDeadReachedInBackup) {
+  config::Sync sync;
+  sync.mutable_backup();
+  Start(sync);
+  workers_.push_back({.rank = 2, .incarnation = 12});
+  view_.add_server();
+  view_.add_owner_server(0);
+  WantCut();
+  Lose(2);
+  Promise(0, 12);
+  EXPECT_FALSE(Promise(1, 14).view_changed) << "where the shards are is open";
+  changer_->OnServer(0, gone_in_, 33);
+  EXPECT_TRUE(Advance().view_changed);
+  EXPECT_EQ(Cut(), "1@33");
+}
+
+TEST_F(ModeChangerTest, LimitsThatCannotBeMakeNoCutThatCannotBe) {
+  config::Sync sync;
+  sync.mutable_asp();
+  Start(sync);
+  WantCut();
+  Promise(0, -5);
+  Promise(1, 9);
+  EXPECT_EQ(Cut(), "1@0:0 1:9");
+  StartBsp();
+  WantCut();
+  Promise(0, -5);
+  Promise(1, -7);
+  EXPECT_EQ(Cut(), "2@1");
+}
+
+TEST_F(ModeChangerTest, NoCutIsMadeAtTheEndOrInAnElasticJob) {
+  StartBsp();
+  view_.set_elastic(true);
+  EXPECT_THAT(changer_->MayCut(view_, workers_).message(),
+              HasSubstr("elastic sampling"));
+  view_.set_elastic(false);
+  workers_[0].clock = 97;
+  EXPECT_TRUE(changer_->MayCut(view_, workers_).ok()) << "another one is not";
+  workers_[1].done = true;
+  EXPECT_THAT(changer_->MayCut(view_, workers_).message(),
+              HasSubstr("about to end by itself, at step 100"));
+  workers_[0].clock = workers_[1].clock = 50;
+  workers_[1].done = false;
+  changer_->WantEnd("enough");
+  EXPECT_THAT(changer_->MayCut(view_, workers_).message(),
+              HasSubstr("ended early"));
 }
 
 }  // namespace

@@ -56,6 +56,8 @@ TEST(ModeOutlookTest, SaysThatAPolicyDecidesAndWhatItHasChosen) {
   EXPECT_EQ(ModeOutlook(status), "allreduce (auto), changing to ssp:4");
   status.mutable_view()->mutable_change()->mutable_ending();
   EXPECT_EQ(ModeOutlook(status), "allreduce (auto), ending early");
+  status.mutable_view()->mutable_change()->mutable_cutting();
+  EXPECT_EQ(ModeOutlook(status), "allreduce (auto)") << "it stays";
 }
 
 TEST(ModeOutlookTest, SaysThatTheJobIsToEndEarly) {

@@ -170,6 +170,20 @@ TEST_F(PhaseFollowerTest, TellsOnceThatAPhaseIsEntered) {
   EXPECT_EQ(Next(follower, 8), "entered 8, step over servers");
 }
 
+TEST_F(PhaseFollowerTest, ForACheckpointItWaitsAtItsLimitAndGoesOn) {
+  AddPhase("bsp", 0);
+  PhaseFollower follower = Follower();
+  view_.mutable_change()->set_id(9);
+  view_.mutable_change()->mutable_cutting();
+  EXPECT_EQ(Next(follower, 3), "limit 7 for 9, step over servers");
+  EXPECT_EQ(Next(follower, 6), "step over servers");
+  EXPECT_EQ(Next(follower, 7), "wait for the clock of the checkpoint");
+  view_.clear_change();
+  view_.mutable_cut()->set_number(1);
+  view_.mutable_cut()->set_clock(9);
+  EXPECT_EQ(Next(follower, 7), "step over servers");
+}
+
 TEST_F(PhaseFollowerTest, WhoJoinsInALaterPhaseEntersItAtOnce) {
   AddPhase("bsp", 0);
   AddPhase("asp", 5);

@@ -159,6 +159,18 @@ TEST(ProgressTest, ShowsTheSlowestWorkerAndTheMeanLoss) {
             "staleness 2 max 2  5.00 kB/s  0:20 elapsed");
 }
 
+TEST(ProgressTest, StepsBeforeACheckpointSayNothingOfTheSpeed) {
+  wire::StatusReply status = RunningStatus();
+  status.mutable_view()->add_worker()->set_begins_at(50);
+  Progress progress;
+  progress.Update(status, kStart);
+  EXPECT_THAT(progress.Line(), HasSubstr("step 100/400 25 %"));
+  EXPECT_THAT(progress.Line(), HasSubstr("2:00 left")) << "50 in 20 s";
+  status.mutable_worker(1)->set_clock(50);
+  progress.Update(status, kStart);
+  EXPECT_THAT(progress.Line(), Not(HasSubstr("left")));
+}
+
 TEST(ProgressTest, BeforeTheFirstStepTheTimeLeftIsUnknown) {
   wire::StatusReply status = RunningStatus();
   status.mutable_worker(1)->set_clock(0);

@@ -205,6 +205,53 @@ TEST(AtomicFile, ReplacesTheContent) {
   EXPECT_EQ(ReadWholeFile(path), "new content");
 }
 
+TEST(AtomicFile, HasItsNameOnceItIsCommitted) {
+  const TempFolder folder;
+  const std::string path = folder.Write("file", "old");
+  for (const bool commit : {false, true}) {
+    {
+      auto file = AtomicFile::Create(path);
+      ASSERT_TRUE(file.ok()) << file.status();
+      EXPECT_TRUE((*file)->Append("new ").ok());
+      EXPECT_TRUE((*file)->Append("content").ok());
+      EXPECT_EQ(ReadWholeFile(path), "old");
+      if (commit) {
+        EXPECT_TRUE((*file)->Commit().ok());
+      }
+    }
+    EXPECT_EQ(ReadWholeFile(path), commit ? "new content" : "old");
+    const std::filesystem::directory_iterator files(folder.path());
+    EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+  }
+}
+
+TEST(AtomicFile, AFolderIsSyncedOrNamed) {
+  const TempFolder folder;
+  EXPECT_TRUE(SyncFolder(folder.path()).ok());
+  EXPECT_THAT(std::string(SyncFolder(folder.File("none")).message()),
+              HasSubstr(folder.File("none")));
+}
+
+// Of as many tensors as a part of a checkpoint may have: in time that grows
+// with their number alone.
+TEST(Safetensors, AHeaderOfManyTensorsIsMadeAndReadAgain) {
+  std::vector<TensorHeading> headings;
+  for (int i = 0; i < 50000; ++i)
+    headings.push_back({"t\"" + std::to_string(i), "F32", {2, 1}, 8});
+  const auto header = MakeSafetensorsHeader("f", headings, {{"a", "b"}});
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->size() % 8, 0);
+  const auto read = ParseSafetensorsHeader(
+      "f", absl::string_view(*header).substr(kSafetensorsSizeBytes), 50000 * 8);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->metadata, (TensorMetadata{{"a", "b"}}));
+  ASSERT_EQ(read->tensors.size(), headings.size());
+  for (size_t i = 0; i < headings.size(); ++i) {
+    ASSERT_EQ(read->tensors[i].name, headings[i].name);
+    ASSERT_EQ(read->tensors[i].begin, i * 8);
+  }
+}
+
 // FIPS 180-2, appendix B.1, and the hash of nothing.
 TEST(Sha256, KnownAnswers) {
   EXPECT_EQ(Sha256Hex("abc"),

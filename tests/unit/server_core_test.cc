@@ -299,6 +299,72 @@ TEST_F(ServerCoreTest, StoppedForTooLongAndTheCoordinatorIsGoneByThen) {
                     HasSubstr("this process itself was stopped for 15s")));
 }
 
+wire::CutPart PartOf(int32_t cut, int thread) {
+  wire::CutPart part;
+  part.set_cut(cut);
+  part.set_thread(thread);
+  part.mutable_part()->set_file("server-1-thread-0.safetensors");
+  part.mutable_part()->set_shards(2);
+  return part;
+}
+
+TEST_F(ServerCoreTest, APartOfACutIsToldUntilItIsAnswered) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  ServerCore::Effects told;
+  core_->OnCutPart(PartOf(3, 1), now_, &told);
+  ASSERT_TRUE(CallIn(told).has_cut_part());
+  EXPECT_EQ(CallIn(told).incarnation(), 7u);
+  const auto times_told_again = [&] {
+    int times = 0;
+    for (int tick = 0; tick < 10; ++tick) {
+      const ServerCore::Effects again = Tick();
+      if (!CallIn(again).has_cut_part()) continue;
+      EXPECT_EQ(CallIn(again).call_id(), CallIn(told).call_id());
+      EXPECT_EQ(CallIn(again).cut_part().cut(), 3);
+      EXPECT_EQ(CallIn(again).cut_part().thread(), 1);
+      EXPECT_EQ(CallIn(again).cut_part().part().shards(), 2);
+      ++times;
+    }
+    return times;
+  };
+  EXPECT_GT(times_told_again(), 0);
+  // Whatever the answer is: it has been heard.
+  EXPECT_FALSE(Answer(told, wire::REJECTED).end.has_value());
+  EXPECT_EQ(times_told_again(), 0);
+}
+
+TEST_F(ServerCoreTest, ItIsToldBesideALeaveAndDoesNotAnswerIt) {
+  Join();
+  draining_ = true;
+  const ServerCore::Effects leaves = Receive(ViewOf(wire::RUNNING, 0));
+  ASSERT_TRUE(CallIn(leaves).has_leave());
+  ServerCore::Effects told;
+  core_->OnCutPart(PartOf(1, 0), now_, &told);
+  ASSERT_TRUE(CallIn(told).has_cut_part());
+  EXPECT_FALSE(Answer(told, wire::OK).end.has_value());
+  EXPECT_EQ(Answer(leaves, wire::OK).end->kind, End::Kind::kLeft);
+}
+
+TEST_F(ServerCoreTest, APartForAJobThatHasEndedOrIsNotJoinedIsDropped) {
+  ServerCore::Effects effects;
+  core_->OnCutPart(PartOf(1, 0), now_, &effects);
+  EXPECT_TRUE(effects.sends.empty());
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  ServerCore::Effects told;
+  core_->OnCutPart(PartOf(1, 0), now_, &told);
+  EXPECT_TRUE(CallIn(told).has_cut_part());
+  Receive(ViewOf(wire::FINISHED, 2));
+  core_->OnCutPart(PartOf(1, 1), now_, &effects);
+  EXPECT_TRUE(effects.sends.empty());
+  while (!effects.end.has_value()) {
+    effects = Tick();
+    EXPECT_FALSE(CallIn(effects).has_cut_part()) << "nor is the first one";
+  }
+  core_->OnCutPart(PartOf(1, 1), now_, &effects);
+}
+
 TEST_F(ServerCoreTest, CollectsStatisticsAndTellsNewsOfMovesAtOnce) {
   Join();
   Receive(ViewOf(wire::RUNNING, 2));

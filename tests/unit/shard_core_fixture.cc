@@ -108,12 +108,13 @@ void ShardCoreTest::TearDown() {
   EXPECT_EQ(UnaccountedGradients(core_->Stats()), 0);
 }
 
-void ShardCoreTest::Start(absl::string_view mode, int workers) {
+ShardCore::Effects ShardCoreTest::Start(absl::string_view mode, int workers) {
   core_.emplace(ShardCore::Options{.self = {0, 0},
                                    .seed = 1,
                                    .trace = true,
                                    .stale = StaleOf(stale_),
                                    .delays = delays_,
+                                   .stored = stored_,
                                    .nonfinite = nonfinite_},
                 config::LearningRateSchedule());
   view_.set_number(2);
@@ -128,7 +129,9 @@ void ShardCoreTest::Start(absl::string_view mode, int workers) {
   table.set_name("weight");
   table.add_shape(3 * kElements);
   table.set_shard_elements(kElements);
-  table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
+  table.mutable_initializer()->set_kind(stored_ == nullptr
+                                            ? wire::Initializer::CONSTANT
+                                            : wire::Initializer::OF_CHECKPOINT);
   *table.mutable_optimizer() = optimizer_;
   for (const int thread : {0, 0, 1}) {
     view_.add_owner_server(0);
@@ -136,8 +139,12 @@ void ShardCoreTest::Start(absl::string_view mode, int workers) {
   }
   for (int rank = 0; rank < workers; ++rank) {
     AddWorker(rank, 10 + rank, /*founder=*/true);
+    if (static_cast<size_t>(rank) < begins_at_.size()) {
+      view_.mutable_worker(rank)->set_begins_at(
+          begins_at_[static_cast<size_t>(rank)]);
+    }
   }
-  Publish();
+  return Publish();
 }
 
 void ShardCoreTest::AddPhase(absl::string_view mode, Clock from) {

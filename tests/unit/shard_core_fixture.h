@@ -56,8 +56,9 @@ class ShardCoreTest : public ::testing::Test {
   // Whatever happened, the counters say what became of each gradient.
   void TearDown() override;
 
-  // A running job with these founders, rank r in incarnation 10 + r.
-  void Start(absl::string_view mode, int workers);
+  // A running job with these founders, rank r in incarnation 10 + r. Returns
+  // what its first view does.
+  ShardCore::Effects Start(absl::string_view mode, int workers);
 
   // Of the next view.
   void AddPhase(absl::string_view mode, Clock from);
@@ -88,6 +89,10 @@ class ShardCoreTest : public ::testing::Test {
   config::Train::Nonfinite nonfinite_ = config::Train::SKIP;
   // Of a job that has these in place of a mode.
   std::shared_ptr<const DelaySource> delays_;
+  // Of a job that goes on from a checkpoint, and where its founders begin, by
+  // rank; of those that are not there, 0.
+  std::shared_ptr<const StoredShards> stored_;
+  std::vector<Clock> begins_at_;
   Clock steps_total_ = 100;
   wire::View view_;
   std::optional<ShardCore> core_;

@@ -65,6 +65,15 @@ TEST(StateHashTest, IsXxh3OfVersionValuesAndSlotsInThisOrder) {
             XXH3_64bits(all.data(), all.size()));
 }
 
+TEST(StateHashTest, IsTheSameInPieces) {
+  const Payload values = Floats({1, 2, 3});
+  StateHasher hasher(4);
+  hasher.Add(values.data(), 5);
+  hasher.Add(values.data() + 5, 7);
+  for (const Payload& slot : kSlots) hasher.Add(slot.data(), slot.size());
+  EXPECT_EQ(hasher.Hash(), StateHash(4, values, kSlots));
+}
+
 TEST(ModelHashTest, DependsOnEachShardAndTheirOrder) {
   const std::set<uint64_t> hashes = {ModelHash({1, 2}), ModelHash({2, 1}),
                                      ModelHash({1, 3}), ModelHash({1}),

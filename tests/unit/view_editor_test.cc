@@ -104,7 +104,7 @@ void EditAtRandom(Rng* rng, uint64_t* life, ViewEditor* editor) {
     return view.server(
         static_cast<int>(rng->Between(0, view.server_size() - 1)));
   };
-  switch (rng->Between(0, 11)) {
+  switch (rng->Between(0, 12)) {
     case 0:
       return editor->PutWorker(
           WorkerOf(static_cast<int32_t>(rng->Between(0, 9)), ++*life));
@@ -153,6 +153,22 @@ void EditAtRandom(Rng* rng, uint64_t* life, ViewEditor* editor) {
         editor->OpenChange(wire::ModeChange());
       }
       return;
+    }
+    case 11: {
+      wire::Cut cut;
+      cut.set_number(view.cut().number() + 1);
+      if (rng->Chance(0.5)) {
+        cut.set_clock(rng->Between(0, 100));
+        cut.set_by_worker(rng->Chance(0.5));
+      }
+      for (const wire::WorkerMember& worker : view.worker()) {
+        if (cut.clock() > 0 || cut.by_worker()) break;
+        wire::Cut::Until& until = *cut.add_until();
+        until.set_rank(worker.rank());
+        until.set_incarnation(worker.incarnation());
+        until.set_clock(rng->Between(0, 100));
+      }
+      return editor->SetCut(cut);
     }
     default:
       editor->SetArrived(static_cast<Clock>(rng->Between(0, 100)));
@@ -258,6 +274,12 @@ TEST(ViewChangeTest, WhatDoesNotFitIsRefused) {
       split.set_at(at);
     };
   };
+  const auto cut = [](int32_t number, int64_t clock) {
+    return [=](wire::ViewChange& change) {
+      change.mutable_cut()->set_number(number);
+      change.mutable_cut()->set_clock(clock);
+    };
+  };
   const std::vector<Spoil> cases = {
       [](auto& change) { change.set_number(change.base()); },
       [](auto& change) { change.set_entered(-1); },
@@ -278,6 +300,30 @@ TEST(ViewChangeTest, WhatDoesNotFitIsRefused) {
         move(0, 0, 0)(change);
         move(0, 1, 0)(change);
       },
+      cut(0, 5),  // Not a newer one.
+      cut(-1, 5),
+      cut(1, -1),
+      cut(1, std::numeric_limits<int64_t>::max()),
+      [](auto& change) {
+        change.mutable_cut()->set_number(1);
+        change.mutable_cut()->set_clock(3);
+        change.mutable_cut()->add_until();
+      },
+      [](auto& change) {
+        change.mutable_cut()->set_number(1);
+        change.mutable_cut()->set_by_worker(true);
+        change.mutable_cut()->add_until();
+      },
+      [](auto& change) {
+        change.mutable_cut()->set_number(1);
+        change.mutable_cut()->add_until();
+        change.mutable_cut()->add_until();  // The same rank again.
+      },
+      [](auto& change) {
+        change.mutable_cut()->set_number(1);
+        change.mutable_cut()->add_until()->set_clock(-1);
+      },
+      [](auto& change) { change.add_worker()->set_begins_at(-1); },
       split(-1, 50),
       split(8, 850),
       split(1, 100),

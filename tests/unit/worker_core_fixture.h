@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/io/state_hash.h"
 #include "gtest/gtest.h"
 #include "tests/support/modes.h"
 #include "worker/core/worker_core.h"
@@ -79,6 +80,7 @@ class WorkerCoreTest : public ::testing::Test {
       actions_.push_back(std::move(action));
     for (ClientCore::TableValues& values : effects.tables)
       tables_.push_back(std::move(values));
+    for (std::string& line : effects.log) log_.push_back(std::move(line));
     if (effects.state != nullptr) state_ = effects.state;
     if (!effects.abort_group.ok()) abort_group_ = effects.abort_group;
   }
@@ -161,6 +163,20 @@ class WorkerCoreTest : public ::testing::Test {
     answer.mutable_values()->set_shard_clock(shard_clock);
     message.payloads.push_back(
         Payload::Copy(values.data(), values.size() * sizeof(float)));
+    FromShard(message);
+  }
+  // The same, of PullState().
+  void AnswerWithState(Version version) {
+    const std::vector<float> values(4, 1.0f);
+    const Payload frame = Payload::Copy(values.data(), 16);
+    Message message;
+    message.header.set_view_number(2);
+    wire::PullAnswer& answer =
+        *message.header.mutable_pull_reply()->add_answer();
+    answer.set_pull(LastPull());
+    answer.mutable_state()->mutable_values()->set_version(version);
+    answer.mutable_state()->set_hash(StateHash(version, frame, {}));
+    message.payloads.push_back(frame);
     FromShard(message);
   }
   void AnswerPush(uint64_t acked) {
@@ -252,6 +268,7 @@ class WorkerCoreTest : public ::testing::Test {
   std::vector<ClientCore::TableValues> tables_;
   WorkerCore::Parameters state_;
   absl::Status abort_group_;
+  std::vector<std::string> log_;
 };
 
 }  // namespace slackline

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "common/io/state_hash.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker_core_fixture.h"
@@ -27,6 +27,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // ---- Whom it believes -------------------------------------------------------
@@ -671,19 +672,6 @@ class AskStateTest : public WorkerCoreTest {
       core.SetNeed(WorkerCore::Need::kState, now);
     });
   }
-  void AnswerWithState(Version version) {
-    const std::vector<float> values(4, 1.0f);
-    const Payload frame = Payload::Copy(values.data(), 16);
-    Message message;
-    message.header.set_view_number(2);
-    wire::PullAnswer& answer =
-        *message.header.mutable_pull_reply()->add_answer();
-    answer.set_pull(LastPull());
-    answer.mutable_state()->mutable_values()->set_version(version);
-    answer.mutable_state()->set_hash(StateHash(version, frame, {}));
-    message.payloads.push_back(frame);
-    FromShard(message);
-  }
 };
 
 TEST_F(AskStateTest, ItWaitsForWhomAPullWouldWait) {
@@ -764,6 +752,237 @@ TEST_F(AskStateTest, WhoseAnswerDoesNotComeNamesWhomItWaitsFor) {
   EXPECT_EQ(core_->ending().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(core_->ending().message(), HasSubstr("the optimizer's state"));
   EXPECT_THAT(core_->ending().message(), HasSubstr("waits for rank 1"));
+}
+
+// ---- Checkpoints ------------------------------------------------------------
+
+class KeepStateTest : public WorkerCoreTest {
+ protected:
+  void BeginByAllReduce() {
+    Join([&](uint64_t number) { return ViewOf(number); });
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnInitialized(now, effects);
+      core.OnConnected(now, effects);
+      core.OnCaughtUp(0, /*took_state=*/false, now, effects);
+    });
+  }
+  wire::View ViewOf(uint64_t number) const {
+    wire::View view = RunningView(number, "allreduce");
+    if (!other_is_chief_) return view;
+    view.mutable_worker(0)->set_incarnation(kOther);
+    view.mutable_worker(1)->set_incarnation(kSelf);
+    return view;
+  }
+  wire::View WithCut(uint64_t number, Clock clock) const {
+    wire::View view = ViewOf(number);
+    view.mutable_cut()->set_number(1);
+    view.mutable_cut()->set_clock(clock);
+    view.mutable_cut()->set_by_worker(true);
+    return view;
+  }
+  // The step that is under way.
+  void Reduce() {
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnReducing(now);
+      core.OnReduced({.loss = 1, .culprits = {}}, now, effects);
+    });
+  }
+  void BeOtherThanChief() {
+    other_is_chief_ = true;
+    options_.member.join.set_index(1);
+  }
+  // "reduce 4", "keep 5": what was to be done with a clock, in order.
+  std::vector<std::string> Steps() const {
+    std::vector<std::string> steps;
+    for (const WorkerCore::Action& action : actions_) {
+      if (const auto* const reduce = std::get_if<WorkerCore::Reduce>(&action))
+        steps.push_back(absl::StrCat("reduce ", reduce->clock));
+      if (const auto* const keep = std::get_if<WorkerCore::KeepState>(&action))
+        steps.push_back(absl::StrCat("keep ", keep->clock));
+    }
+    return steps;
+  }
+
+  bool other_is_chief_ = false;
+};
+
+TEST_F(KeepStateTest, TheChiefKeepsTheStateOfTheCutOnceAndGoesOn) {
+  BeginByAllReduce();
+  Reduce();
+  wire::View wanted = ViewOf(3);
+  wanted.mutable_change()->set_id(9);
+  wanted.mutable_change()->mutable_cutting();
+  Show(wanted);
+  ASSERT_THAT(Calls(), SizeIs(1));
+  EXPECT_EQ(Calls()[0].step_limit().change(), 9);
+  EXPECT_EQ(Calls()[0].step_limit().clock(), 5);
+  for (Clock clock = 1; clock < 5; ++clock) Reduce();
+  EXPECT_EQ(core_->clock(), 5);
+  EXPECT_THAT(Progress().what(), HasSubstr("the clock of the checkpoint"));
+  actions_.clear();
+  // The other one was one step ahead when it promised.
+  Show(WithCut(4, 6));
+  EXPECT_THAT(Steps(), testing::ElementsAre("reduce 5"));
+  Reduce();
+  EXPECT_THAT(Steps(), testing::ElementsAre("reduce 5", "keep 6", "reduce 6"));
+  EXPECT_EQ(Last<WorkerCore::KeepState>().cut, 1);
+  // The step fails, so the worker is at that clock once more.
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnGroupLost(absl::UnavailableError("gone"), now, effects);
+  });
+  wire::View next = WithCut(5, 6);
+  next.set_group(5);
+  Show(next);
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnConnected(now, effects);
+    core.OnCaughtUp(6, /*took_state=*/false, now, effects);
+  });
+  EXPECT_EQ(Steps().back(), "reduce 6");
+  EXPECT_EQ(Count<WorkerCore::KeepState>(), 1);
+  EXPECT_EQ(core_->counts().states_kept, 1);
+}
+
+TEST_F(KeepStateTest, NobodyElseKeepsItNorWhatServersHave) {
+  BeOtherThanChief();
+  BeginByAllReduce();
+  Show(WithCut(3, 2));
+  for (int step = 0; step < 4; ++step) Reduce();
+  EXPECT_EQ(Count<WorkerCore::KeepState>(), 0);
+  other_is_chief_ = false;
+  options_.member.join.set_index(0);
+  actions_.clear();
+  BeginByAllReduce();
+  wire::View of_servers = WithCut(3, 2);
+  of_servers.mutable_cut()->set_by_worker(false);
+  Show(of_servers);
+  for (int step = 0; step < 4; ++step) Reduce();
+  EXPECT_EQ(Count<WorkerCore::KeepState>(), 0);
+}
+
+TEST_F(KeepStateTest, WhoBecomesTheChiefBeyondTheCutHasNotGotItsState) {
+  BeOtherThanChief();
+  BeginByAllReduce();
+  Show(WithCut(3, 2));
+  for (int step = 0; step < 3; ++step) Reduce();
+  ASSERT_EQ(core_->clock(), 3);
+  wire::View alone = WithCut(4, 2);
+  alone.mutable_worker()->DeleteSubrange(0, 1);
+  Show(alone);
+  Reduce();
+  EXPECT_EQ(core_->clock(), 4);
+  EXPECT_EQ(Count<WorkerCore::KeepState>(), 0);
+}
+
+TEST_F(KeepStateTest, TheCoordinatorHearsWhatHasBecomeOfIt) {
+  BeginByAllReduce();
+  Show(WithCut(3, 1));
+  Reduce();
+  ASSERT_EQ(Count<WorkerCore::KeepState>(), 1);
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    wire::CutPart part;
+    part.set_cut(1);
+    part.set_error("no space left");
+    core.OnCutPart(part, now, effects);
+  });
+  ASSERT_THAT(Calls(), SizeIs(1));
+  EXPECT_EQ(Calls()[0].cut_part().cut(), 1);
+  EXPECT_EQ(Calls()[0].cut_part().error(), "no space left");
+  // It is given up, perhaps; the worker goes on.
+  Message reply;
+  reply.header.mutable_call_reply()->set_call_id(Calls()[0].call_id());
+  reply.header.mutable_call_reply()->set_code(wire::REJECTED);
+  reply.header.mutable_call_reply()->set_error("it was given up");
+  FromCoordinator(reply);
+  EXPECT_TRUE(core_->ending().ok()) << core_->ending();
+  Reduce();
+  EXPECT_EQ(core_->clock(), 2);
+}
+
+// A job whose tables begin with what a checkpoint has; all begin at clock 6.
+class GoOnTest : public WorkerCoreTest {
+ protected:
+  void Begin(absl::string_view mode) {
+    options_.evaluate_every = 3;
+    Join([&](uint64_t number) {
+      wire::View view = RunningView(number, mode);
+      view.mutable_table(0)->mutable_initializer()->set_kind(
+          wire::Initializer::OF_CHECKPOINT);
+      for (wire::WorkerMember& worker : *view.mutable_worker())
+        worker.set_begins_at(6);
+      return view;
+    });
+    ASSERT_THAT(to_shards_, SizeIs(1));
+    EXPECT_TRUE(to_shards_[0].header.pull_request().pull(0).has_join());
+    AnswerPull(6);
+    EXPECT_EQ(core_->clock(), 6);
+    EXPECT_THAT(log_, testing::Contains("goes on at clock 6"));
+    EXPECT_EQ(core_->counts().resumed_starts, 1);
+    EXPECT_EQ(core_->counts().late_starts, 0) << "that is who joins later";
+  }
+};
+
+TEST_F(GoOnTest, OverServersItBeginsWhereTheServersSay) {
+  Begin("bsp");
+  const wire::Pull& pull = to_shards_.back().header.pull_request().pull(0);
+  EXPECT_EQ(pull.step().clock(), 6);
+  EXPECT_EQ(pull.step().own_clock(), 6);
+  AnswerPull(6);
+  EXPECT_EQ(Last<WorkerCore::Compute>().clock, 6);
+  EXPECT_EQ(Count<WorkerCore::Evaluate>(), 0) << "the job before has done it";
+  Compute(/*loss=*/1);
+  const auto pushed = absl::c_find_if(to_shards_, [](const Message& message) {
+    return message.header.has_push_request();
+  });
+  ASSERT_NE(pushed, to_shards_.end());
+  EXPECT_EQ(pushed->header.push_request().push(0).clock(), 6);
+  EXPECT_EQ(pushed->header.push_request().push(0).seq(), 1);
+}
+
+// Others may begin at earlier steps and wait for it at a collective there,
+// while it waits for their pushes.
+TEST_F(GoOnTest, ItSaysWhereItGoesOnBeforeItHasParameters) {
+  Begin("bsp");
+  EXPECT_THAT(Places(), testing::ElementsAre(2 * 6 + 1));
+}
+
+TEST_F(GoOnTest, ByAllReduceItTakesTheStateFromTheServers) {
+  Begin("allreduce");
+  EXPECT_EQ(Count<WorkerCore::Initialize>(), 0);
+  const wire::Pull& pull = to_shards_.back().header.pull_request().pull(0);
+  ASSERT_TRUE(pull.has_state());
+  EXPECT_EQ(pull.state().clock(), 6);
+  AnswerWithState(41);
+  ASSERT_EQ(Count<WorkerCore::TakeState>(), 1);
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnStateTaken({}, now, effects);
+    core.OnConnected(now, effects);
+  });
+  EXPECT_EQ(Last<WorkerCore::CatchUp>().standing.clock, 6);
+  EXPECT_FALSE(Last<WorkerCore::CatchUp>().standing.own_values);
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnCaughtUp(6, /*took_state=*/false, now, effects);
+  });
+  EXPECT_EQ(Last<WorkerCore::Reduce>().clock, 6);
+  EXPECT_EQ(Count<WorkerCore::Evaluate>(), 0);
+}
+
+TEST_F(GoOnTest, WhereNothingIsLeftToDoItFinishes) {
+  for (const char* const mode : {"bsp", "allreduce"}) {
+    SCOPED_TRACE(mode);
+    to_shards_.clear();
+    to_coordinator_.clear();
+    Join([&](uint64_t number) {
+      wire::View view = RunningView(number, mode);
+      view.mutable_table(0)->mutable_initializer()->set_kind(
+          wire::Initializer::OF_CHECKPOINT);
+      return view;
+    });
+    AnswerPull(kSteps);
+    EXPECT_EQ(Count<WorkerCore::Compute>() + Count<WorkerCore::Reduce>(), 0);
+    ASSERT_THAT(Calls(), Not(IsEmpty()));
+    EXPECT_TRUE(Calls().back().has_leave());
+    EXPECT_TRUE(core_->ending().ok()) << core_->ending();
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "common/process/usage_error.h"
 #include "common/version.h"
+#include "tools/cli/checkpoint/checkpoint_flags.h"
 #include "tools/cli/data/data_flags.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/experiment/experiment_flags.h"
@@ -75,6 +76,7 @@ int main(int argc, char** argv) {
   slackline::AddRunCommands(invocation, &app, &exit_code);
   slackline::AddJobCommands(invocation.bin_dir, &app, &exit_code);
   slackline::AddExperimentCommands(invocation, &app, &exit_code);
+  slackline::AddCheckpointCommands(&app, &exit_code);
   slackline::AddDataCommands(&app, &exit_code);
 
   try {

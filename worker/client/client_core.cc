@@ -517,6 +517,7 @@ size_t ClientCore::SendPush(Owner to, PushUnit& unit, absl::Time now,
   wire::PushRequest& push = *send.message.header.mutable_push_request();
   push.set_request_id(unit.request_id);
   push.set_phases(view_->proto().phase_size());
+  push.set_cuts(view_->proto().cut().number());
   size_t bytes = 0;
   for (const PushEntry& entry : unit.entries) {
     if (Acknowledged(entry)) continue;
@@ -783,6 +784,7 @@ void ClientCore::SendPull(Owner to, Link& link, PullUnit& unit, absl::Time now,
   Send send = NewSend(to);
   wire::PullRequest& request = *send.message.header.mutable_pull_request();
   request.set_phases(view_->proto().phase_size());
+  request.set_cuts(view_->proto().cut().number());
   wire::Pull& pull = *request.add_pull();
   pull.set_id(unit.id);
   pull.mutable_shard()->Assign(unit.shards.begin(), unit.shards.end());

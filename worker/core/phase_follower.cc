@@ -7,6 +7,17 @@
 #include "common/sync/phases.h"
 
 namespace slackline {
+namespace {
+
+// Completes "waits for ...".
+std::string WantedClock(const wire::ModeChange& change) {
+  if (change.has_ending()) return "the clock at which the job ends early";
+  if (change.has_cutting()) return "the clock of the checkpoint";
+  return absl::StrCat("the clock from which ", ModeText(change.mode()),
+                      " holds");
+}
+
+}  // namespace
 
 PhaseFollower::PhaseFollower(const Options& options, bool by_all_reduce)
     : options_(options), by_all_reduce_(by_all_reduce) {}
@@ -61,13 +72,8 @@ PhaseFollower::Decision PhaseFollower::Next(const View& view, Clock clock) {
   } else if (all_steps) {
     return decide(Do::kFinish);
   }
-  if (proto.has_change() && clock >= limit_) {
-    return decide(Do::kWait, proto.change().has_ending()
-                                 ? "the clock at which the job ends early"
-                                 : absl::StrCat("the clock from which ",
-                                                ModeText(proto.change().mode()),
-                                                " holds"));
-  }
+  if (proto.has_change() && clock >= limit_)
+    return decide(Do::kWait, WantedClock(proto.change()));
   if (!by_all_reduce_ && stays_by_all_reduce) return decide(Do::kTakeState);
   if (const Clock from = PhaseAt(proto, clock).from(); from != entered_) {
     entered_ = from;

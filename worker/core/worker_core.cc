@@ -39,6 +39,7 @@ void WorkerCore::Counts::Add(const Counts& other) {
   pulls_ahead += other.pulls_ahead;
   begun_by_table += other.begun_by_table;
   late_starts += other.late_starts;
+  resumed_starts += other.resumed_starts;
   uneven_starts += other.uneven_starts;
   skips += other.skips;
   uneven_skips += other.uneven_skips;
@@ -54,6 +55,7 @@ void WorkerCore::Counts::Add(const Counts& other) {
   ranges += other.ranges;
   empty_steps += other.empty_steps;
   left_out += other.left_out;
+  states_kept += other.states_kept;
 }
 
 WorkerCore::WorkerCore(const Options& options)
@@ -362,8 +364,11 @@ void WorkerCore::Begin(absl::Time now, Effects* effects) {
   client.run = member_.run();
   client_.emplace(client, member_.view());
   const bool founder = view.FindWorker(rank_)->founder();
-  const bool by_all_reduce = founder ? !RuleAt(view.proto(), 0).over_servers()
-                                     : JoinsByAllReduce(view);
+  // A job that goes on has its state on the servers: all begin over them.
+  const bool by_all_reduce = founder
+                                 ? !BeginsWithCheckpoint(view.proto()) &&
+                                       !RuleAt(view.proto(), 0).over_servers()
+                                 : JoinsByAllReduce(view);
   follower_.emplace(PhaseFollower::Options{.rank = rank_}, by_all_reduce);
   effects->log.push_back(absl::StrCat("the job runs: ", view.workers().size(),
                                       " workers, ", elastic() ? "about " : "",
@@ -429,8 +434,30 @@ void WorkerCore::SayWhereItGoesOnIfDue(absl::Time now, Effects* effects) {
   Notify({std::move(call)}, now, effects);
 }
 
+void WorkerCore::KeepStateIfDue(Effects* effects) {
+  const wire::Cut& cut = view()->proto().cut();
+  // Whoever becomes the chief beyond that clock has not got that state any
+  // more, and the coordinator does not wait for it.
+  if (!cut.by_worker() || cut.number() <= kept_cut_ || clock_ != cut.clock() ||
+      !by_all_reduce() || !IsChief()) {
+    return;
+  }
+  kept_cut_ = cut.number();
+  ++counts_.states_kept;
+  effects->actions.push_back(KeepState{.cut = cut.number(), .clock = clock_});
+}
+
+void WorkerCore::OnCutPart(const wire::CutPart& part, absl::Time now,
+                           Effects* effects) {
+  if (Over()) return;
+  wire::Call call;
+  *call.mutable_cut_part() = part;
+  Notify({std::move(call)}, now, effects);
+}
+
 void WorkerCore::Decide(absl::Time now, Effects* effects) {
   using Do = PhaseFollower::Do;
+  KeepStateIfDue(effects);
   // A skip to the others' clock asks again.
   PhaseFollower::Decision decision = follower_->Next(*view(), clock_);
   const bool steps = decision.what == Do::kStepOverServers ||
@@ -501,16 +528,28 @@ void WorkerCore::OnPulled(ClientCore::PullResult result, absl::Time now,
       ClientCore::Effects client;
       clock_ = client_->StartAt(*pulled, now, &client);
       const auto [smallest, largest] = pulled->ShardClocks();
-      counts_.late_starts += clock_ > 0;
+      const wire::WorkerMember* const self = view()->FindWorker(rank_);
+      const bool founder = self != nullptr && self->founder();
+      counts_.late_starts += clock_ > 0 && !founder;
+      counts_.resumed_starts += clock_ > 0 && founder;
       counts_.uneven_starts += smallest < largest;
       // What the join returned may be older than a later start clock.
       if (clock_ == 0) parameters_ = std::move(pulled);
       if (clock_ > 0) {
-        effects->log.push_back(
-            absl::StrCat("joining the running job at clock ", clock_));
+        effects->log.push_back(absl::StrCat(founder
+                                                ? "goes on at clock "
+                                                : "joining the running job at "
+                                                  "clock ",
+                                            clock_));
       }
+      // The job before has evaluated that model, as no job does that of clock
+      // 0.
+      if (founder) evaluated_ = clock_;
       Perform(&client, now, effects);
       if (Over()) return;
+      // Others may begin at earlier steps, and wait for it at a collective
+      // there, while it waits for their pushes.
+      if (founder && clock_ > 0) SayWhereItGoesOn(clock_, now, effects);
       return Decide(now, effects);
     }
     case State::kAskingState:

@@ -117,6 +117,13 @@ class WorkerCore {
     std::shared_ptr<const View> view;
     std::vector<ShardId> shards;
   };
+  // The state of the steps by all-reduce is that of a checkpoint: copy it out,
+  // and keep the copy beside what comes next. Has no event; once the part is on
+  // the disk, or cannot be there, OnCutPart() says so.
+  struct KeepState {
+    int32_t cut = 0;  // Its number.
+    Clock clock = 0;
+  };
   // Evaluate the final model (these parameters, or without them those of the
   // steps by all-reduce) and write it. Ends with OnConcluded() or
   // OnSaveFailed().
@@ -127,7 +134,7 @@ class WorkerCore {
   struct Save {};
   using Action =
       std::variant<Initialize, Compute, Reduce, Evaluate, TakeState, Connect,
-                   CatchUp, LeaveGroup, ReadState, Conclude, Save>;
+                   CatchUp, LeaveGroup, ReadState, KeepState, Conclude, Save>;
 
   // Whether the driver's program has a part in an action. Others a driver may
   // perform while its program waits for something else.
@@ -208,6 +215,8 @@ class WorkerCore {
                    const Moved& moved, absl::Time now, Effects* effects);
   void OnConcluded(const run::Result& result, absl::Time now, Effects* effects);
   void OnSaveFailed(const absl::Status& why, absl::Time now, Effects* effects);
+  // What has become of a KeepState: for the coordinator. At any time.
+  void OnCutPart(const wire::CutPart& part, absl::Time now, Effects* effects);
   // An action cannot be done at all, or the user interrupts: leaves the job and
   // ends with this status.
   // `traceback`, of several lines, goes into the summary; may be empty.
@@ -286,7 +295,8 @@ class WorkerCore {
     int64_t reduced_again = 0;  // Sums of gradients that were there already.
     int64_t pulls_ahead = 0;
     int64_t begun_by_table = 0;  // Of the steps: before all parameters came.
-    int64_t late_starts = 0;    // Started at a clock above 0.
+    int64_t late_starts = 0;     // Joined while the job ran, above clock 0.
+    int64_t resumed_starts = 0;  // Founders of a job that goes on, likewise.
     int64_t uneven_starts = 0;  // Some shard lagged behind the start clock.
     int64_t skips = 0;          // To the others' clock.
     int64_t uneven_skips = 0;   // Of those: some shard lagged behind.
@@ -302,6 +312,7 @@ class WorkerCore {
     int64_t ranges = 0;       // Of examples: steps that were done with them.
     int64_t empty_steps = 0;  // By all-reduce.
     int64_t left_out = 0;     // Clocks over servers without examples.
+    int64_t states_kept = 0;  // Of checkpoints.
 
     void Add(const Counts& other);
   };
@@ -354,6 +365,8 @@ class WorkerCore {
                 Effects* effects);
   // The job runs.
   void Begin(absl::Time now, Effects* effects);
+  // The chief, by all-reduce, is at the clock of a checkpoint.
+  void KeepStateIfDue(Effects* effects);
   // From one thing to do to the next.
   void Decide(absl::Time now, Effects* effects);
   void Act(const PhaseFollower::Decision& decision, absl::Time now,
@@ -465,6 +478,7 @@ class WorkerCore {
   int64_t given_ = 0;        // Ranges of examples,
   int64_t done_ = 0;         // and those whose gradients have arrived.
   Clock evaluated_ = 0;  // The last clock whose model was evaluated.
+  int32_t kept_cut_ = 0;  // The last one whose state was kept.
   bool kept_ = false;    // A model that meets a stop rule.
   uint64_t group_ = 0;   // That it connects to, or is connected to.
   std::vector<int32_t> group_ranks_;

@@ -40,7 +40,10 @@ void RunReport::AddWaitSeconds(double seconds) {
 }
 
 void RunReport::SkippedTo(Clock clock) {
-  record_due_ = record_due_ || clock_ / record_every_ < clock / record_every_;
+  // Who only begins there has nothing to record.
+  const bool begins = stats_.examples() == 0;
+  record_due_ = record_due_ ||
+                (!begins && clock_ / record_every_ < clock / record_every_);
   clock_ = clock;
 }
 

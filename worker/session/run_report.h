@@ -25,7 +25,8 @@ class RunReport {
   void AddValue(const std::string& name, double value);
   // `clock` steps are complete now, the last one of so many examples.
   void StepDone(Clock clock, int64_t examples);
-  // `clock` steps count as complete, the last ones without having been done.
+  // `clock` steps count as complete, the last ones without having been done; or
+  // this worker begins there.
   void SkippedTo(Clock clock);
   void AddComputeSeconds(double seconds);
   void AddWaitSeconds(double seconds);

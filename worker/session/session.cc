@@ -13,6 +13,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/part_writer.h"
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/optim/stale_rule.h"
@@ -188,6 +190,8 @@ struct Session::Life {
                        std::optional<Task>* task);
   absl::Status Perform(const WorkerCore::ReadState& action,
                        std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::KeepState& action,
+                       std::optional<Task>* task);
   absl::Status Perform(const WorkerCore::Conclude& action,
                        std::optional<Task>* task);
   absl::Status Perform(const WorkerCore::Save& action,
@@ -239,6 +243,8 @@ struct Session::Life {
   int64_t reducing_examples = 0;
   run::Result result;        // Of the final model.
   std::string final_scores;  // For people; ends with a comma if there are any.
+  // Of checkpoints; none yet. Ends first: it tells the loop.
+  std::unique_ptr<PartWriter> part_writer;
 };
 
 // ---- The session ------------------------------------------------------------
@@ -901,6 +907,63 @@ absl::Status Session::Life::Perform(const WorkerCore::ReadState& action,
       [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
         core.OnStateRead(std::move(shards), moved, now, effects);
       });
+  return absl::OkStatus();
+}
+
+// The steps go on while the copy is written.
+absl::Status Session::Life::Perform(const WorkerCore::KeepState& action,
+                                    std::optional<Task>*) {
+  const auto tell = [this, cut = action.cut](
+                        const absl::StatusOr<checkpoint::Part>& written) {
+    wire::CutPart part;
+    part.set_cut(cut);
+    if (written.ok()) {
+      *part.mutable_part() = *written;
+    } else {
+      part.set_error(std::string(written.status().message()));
+    }
+    loop.Tell(
+        [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+          core.OnCutPart(part, now, effects);
+        });
+  };
+  const std::string root = CheckpointRoot(options.config, options.out);
+  if (root.empty()) {
+    tell(absl::FailedPreconditionError(absl::StrCat(
+        "worker ", static_cast<int>(options.rank),
+        " has no folder for checkpoints; start it with --out, or name one in "
+        "checkpoint { folder: ... }")));
+    return absl::OkStatus();
+  }
+  const absl::Time begin = loop.Now();
+  const std::shared_ptr<const View> view = loop.view();
+  std::vector<ShardState> shards;
+  for (int32_t shard = 0; shard < view->shard_count(); ++shard) {
+    const ShardRange& range = view->shard(ShardId{shard});
+    absl::StatusOr<ClientCore::ShardValue> state =
+        replica->Give(*view, ShardId{shard});
+    if (!state.ok()) {
+      tell(state.status());
+      return absl::OkStatus();
+    }
+    shards.push_back({.table = view->table(range.table).name(),
+                      .begin = range.begin,
+                      .end = range.end,
+                      .version = state->version,
+                      .values = std::move(state->values),
+                      .slots = std::move(state->slots)});
+  }
+  spdlog::info(
+      "checkpoint: copied the state of step {}, {:.1f} MB, in {:.1f} ms",
+      action.clock, static_cast<double>(replica->bytes()) / 1e6,
+      absl::ToDoubleMilliseconds(loop.Now() - begin));
+  if (part_writer == nullptr) part_writer = std::make_unique<PartWriter>();
+  part_writer->Write(
+      {.folder = PartialFolder(root, view->proto().run(), action.cut),
+       .file = absl::StrCat("worker-", static_cast<int>(options.rank),
+                            ".safetensors"),
+       .shards = std::move(shards),
+       .done = tell});
   return absl::OkStatus();
 }
 

@@ -186,6 +186,21 @@ absl::StatusOr<std::string> CoordinatorClient::Finish(const std::string& reason,
   return reply.text();
 }
 
+absl::StatusOr<std::optional<std::string>> CoordinatorClient::Checkpoint(
+    absl::Duration wait_max) {
+  if (checkpoint_call_id_ == 0) checkpoint_call_id_ = ++last_call_id_;
+  wire::Call call;
+  call.set_call_id(checkpoint_call_id_);
+  call.mutable_checkpoint();
+  const absl::StatusOr<wire::CallReply> reply = Call(call, wait_max);
+  // Whether anybody is there is for others to find out.
+  if (absl::IsDeadlineExceeded(reply.status())) return std::nullopt;
+  if (!reply.ok()) return reply.status();
+  checkpoint_call_id_ = 0;
+  if (reply->code() == wire::OK) return reply->text();
+  return Refused(*reply);
+}
+
 absl::StatusOr<run::Plan> CoordinatorClient::AskPlan(wire::Call call,
                                                      absl::Duration wait_max) {
   SL_ASSIGN_OR_RETURN(wire::CallReply reply, Order(std::move(call), wait_max));
@@ -203,6 +218,10 @@ absl::StatusOr<wire::CallReply> CoordinatorClient::Order(
     if (reply.code() != wire::BUSY || TimeSource().Now() >= patience) break;
     absl::SleepFor(kBusyPause);
   }
+  return Refused(reply);
+}
+
+absl::Status CoordinatorClient::Refused(const wire::CallReply& reply) const {
   return absl::FailedPreconditionError(
       reply.error().empty()
           ? absl::StrCat("the coordinator at ", endpoint_, " answered ",

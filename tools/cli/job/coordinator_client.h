@@ -1,5 +1,5 @@
 // Asks the coordinator of a running job how it stands, to move shards, to
-// change the mode, or to stop.
+// change the mode, to take a checkpoint, or to stop.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +58,12 @@ class CoordinatorClient {
                                      absl::Duration wait_max);
   absl::StatusOr<std::string> SetMode(const wire::SetMode& mode,
                                       absl::Duration wait_max);
+  // However often, it is one call, until it is answered: with where the
+  // checkpoint is, once it is there. nullopt: that has not come within
+  // `wait_max`. FailedPrecondition, with the coordinator's own sentence, if
+  // there is none.
+  absl::StatusOr<std::optional<std::string>> Checkpoint(
+      absl::Duration wait_max);
 
  private:
   CoordinatorClient(std::string endpoint, std::unique_ptr<Transport> transport);
@@ -69,6 +75,7 @@ class CoordinatorClient {
   // is busy. FailedPrecondition if it is refused.
   absl::StatusOr<wire::CallReply> Order(wire::Call call,
                                         absl::Duration wait_max);
+  absl::Status Refused(const wire::CallReply& reply) const;
   absl::StatusOr<run::Plan> AskPlan(wire::Call call, absl::Duration wait_max);
 
   const std::string endpoint_;
@@ -76,7 +83,8 @@ class CoordinatorClient {
   std::unique_ptr<Channel> channel_;
   Poller poller_;
   uint64_t last_call_id_ = 0;
-  uint64_t finish_call_id_ = 0;  // Of AskFinish().
+  uint64_t finish_call_id_ = 0;      // Of AskFinish().
+  uint64_t checkpoint_call_id_ = 0;  // Of Checkpoint().
   std::string finish_refused_;
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "tools/cli/job/checkpoint_command.h"
 #include "tools/cli/job/mode_commands.h"
 #include "tools/cli/job/rebalance_commands.h"
 #include "tools/cli/job/servers_command.h"
@@ -58,6 +59,30 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
   top_command->get_option("--json")->excludes(
       top_command->get_option("--shards"));
   top_command->callback([=] { *exit_code = ShowTop(*top); });
+
+  const auto checkpoint = std::make_shared<CheckpointOptions>();
+  CLI::App* const checkpoint_command = app->add_subcommand(
+      "checkpoint",
+      "Has a running job take a checkpoint while it goes on, and waits until "
+      "it "
+      "is on the disk: `slackline run --resume` goes on from it "
+      "(docs/checkpoints.md).");
+  AddJobFlags(checkpoint_command, &checkpoint->job);
+  checkpoint_command
+      ->add_option_function<int64_t>(
+          "--deadline-ms",
+          [checkpoint](int64_t ms) {
+            checkpoint->deadline = absl::Milliseconds(ms);
+          },
+          "How long to wait until it is there; default: 600000. It is taken "
+          "all "
+          "the same")
+      ->check(CLI::Range(1, 86400000));
+  checkpoint_command->add_flag("--json", checkpoint->json,
+                               "What the coordinator says and the checkpoint, "
+                               "as JSON");
+  checkpoint_command->callback(
+      [=] { *exit_code = CheckpointJob(*checkpoint); });
 
   const auto stop = std::make_shared<StopOptions>();
   CLI::App* const stop_command = app->add_subcommand(

@@ -28,8 +28,9 @@ void AddJobFlags(CLI::App* command, JobOptions* options);
 // --shards and --top.
 void AddTableFlags(CLI::App* command, StatusTableOptions* options);
 
-// status, top, stop, mode, rebalance, move, drain and servers. `bin_dir` is the
-// default of --bin-dir. When one of them has run, its exit code is in
+// status, top, checkpoint, stop, mode, rebalance, move, drain and servers.
+// `bin_dir` is the default of --bin-dir. When one of them has run, its exit
+// code is in
 // `*exit_code`.
 void AddJobCommands(const std::string& bin_dir, CLI::App* app, int* exit_code);
 

@@ -15,8 +15,14 @@ namespace slackline {
 namespace {
 
 std::string NextText(const wire::View& view) {
-  return view.change().has_ending() ? "the job's end"
-                                    : ModeText(view.change().mode());
+  switch (view.change().to_case()) {
+    case wire::ModeChange::kEnding:
+      return "the job's end";
+    case wire::ModeChange::kCutting:
+      return "a checkpoint";
+    default:
+      return ModeText(view.change().mode());
+  }
 }
 
 std::string PhaseState(const wire::View& view, int phase) {
@@ -82,7 +88,7 @@ std::string ModeOutlook(const wire::StatusReply& status) {
                     next.from());
   } else if (view.change().has_ending()) {
     absl::StrAppend(&text, ", ending early");
-  } else if (view.has_change()) {
+  } else if (view.change().has_mode()) {
     absl::StrAppend(&text, ", changing to ", NextText(view));
   }
   return text;
@@ -149,7 +155,8 @@ nlohmann::ordered_json ModesJson(const wire::StatusReply& status) {
                                  {"changing_to", nullptr},
                                  {"steps_total", view.steps_total()},
                                  {"changed", std::move(changed)}};
-  if (view.has_change()) json["changing_to"] = NextText(view);
+  if (view.has_change() && !view.change().has_cutting())
+    json["changing_to"] = NextText(view);
   return json;
 }
 

@@ -22,9 +22,9 @@ void ModeWatch::Update(const wire::StatusReply& status) {
   }
   if (index == view.phase_size()) {
     // A change is open as soon as no moves hold it back.
-    state_ = view.has_change() ? State::kOpen
-             : moves_ > 0      ? State::kWaitsForMoves
-                               : State::kDropped;
+    state_ = view.change().has_mode() ? State::kOpen
+             : moves_ > 0             ? State::kWaitsForMoves
+                                      : State::kDropped;
     return;
   }
   phase_ = view.phase(index);

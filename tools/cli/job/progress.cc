@@ -144,6 +144,10 @@ std::vector<std::string> Progress::MainFigures() const {
     return figures;
   }
   const int64_t step = SlowestClock();
+  // Of a job that goes on from a checkpoint, where that is.
+  int64_t begun = 0;
+  for (const wire::WorkerMember& worker : view.worker())
+    begun = std::max(begun, worker.begins_at());
   // Of a job that is ended early, where it ends.
   const int64_t total =
       view.end_clock() > 0 ? view.end_clock() : view.steps_total();
@@ -167,10 +171,11 @@ std::vector<std::string> Progress::MainFigures() const {
     figures.push_back(StateName(view.state()));
   } else if (trained || (total > 0 && step >= total)) {
     figures.push_back("evaluating");
-  } else if (step > 0 && total > 0) {
-    figures.push_back(absl::StrCat(
-        DurationText(SecondsLeft(step, total, status_.run_seconds())),
-        " left"));
+  } else if (step > begun && total > 0) {
+    figures.push_back(
+        absl::StrCat(DurationText(SecondsLeft(step - begun, total - begun,
+                                              status_.run_seconds())),
+                     " left"));
   }
   return figures;
 }

@@ -287,6 +287,17 @@ std::string ClocksText(const wire::StatusReply& status) {
   return text;
 }
 
+// What is under way, and the last one. Empty: there is none of either.
+std::string CheckpointText(const wire::StatusReply& status) {
+  std::string text = status.checkpoint();
+  if (text.empty()) text = status.checkpoint_failed();
+  if (!status.has_last_checkpoint()) return text;
+  const run::CheckpointRecord& last = status.last_checkpoint();
+  return absl::StrCat(text, text.empty() ? "" : "; the last one: ", "step ",
+                      last.clock(), " is in ", last.folder(), " (",
+                      BytesText(static_cast<double>(last.bytes())), ")");
+}
+
 // The last `max` moves that are done.
 std::string LastMovesText(const wire::StatusReply& status, int max) {
   const int count = std::min(max, status.moved_size());
@@ -326,6 +337,10 @@ std::string StatusTable(const wire::StatusReply& status,
   }
   if (!status.mode_policy().empty()) {
     absl::StrAppend(&text, "mode policy: ", status.mode_policy(), "\n");
+  }
+  if (const std::string checkpoint = CheckpointText(status);
+      !checkpoint.empty()) {
+    absl::StrAppend(&text, "checkpoint: ", checkpoint, "\n");
   }
   for (const std::string& evaluation : progress.TakeEvaluations()) {
     absl::StrAppend(&text, "last evaluation: ", evaluation, "\n");

@@ -46,6 +46,8 @@ LocalCluster::Launch LocalCluster::LaunchOf(const Options& options,
       .environment = {}};
   if (member.worker) {
     launch.command.push_back(absl::StrCat("--data-dir=", options.data_dir));
+  } else if (!options.resume.empty()) {
+    launch.command.push_back(absl::StrCat("--resume=", options.resume));
   }
   launch.command.push_back(absl::StrCat("--out=", options.out_dir));
   return launch;
@@ -92,7 +94,9 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const Options& options) {
 }
 
 absl::Status LocalCluster::StartMember(const Member& member) {
-  ++starts_[member];
+  do {
+    ++starts_[member];
+  } while (std::filesystem::exists(LogPath(member)));
   Launch launch = LaunchOf(options_, member);
   for (auto& [name, value] : launch.environment) {
     if (name != kIndexVariable) value = Absolute(value);

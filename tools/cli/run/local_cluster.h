@@ -22,6 +22,8 @@ class LocalCluster {
     std::string cluster_file;  // The resolved config.
     std::string data_dir;      // Empty: none.
     std::string out_dir;  // Exists; logs go to its folder logs/.
+    // The checkpoint from which the job goes on; empty: it begins anew.
+    std::string resume = {};
     int servers = 1;
     // By rank.
     std::vector<WorkerProcess> workers;
@@ -39,7 +41,8 @@ class LocalCluster {
   static absl::Status CheckPrograms(const std::string& bin_dir,
                                     const config::ClusterConfig& config);
 
-  // If one does not start, those before it are ended.
+  // If one does not start, those before it are ended. Logs that the folder has
+  // of an earlier run stay.
   static absl::StatusOr<LocalCluster> Start(const Options& options);
 
   // Those that have ended since the last call.

@@ -6,7 +6,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/status.h"
 #include "common/time/time_source.h"
+#include "job/job_config.h"
+#include "tools/cli/run/local_hosts.h"
 
 namespace slackline {
 
@@ -51,6 +55,33 @@ absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
                      "another or remove it"));
   }
   return out_dir;
+}
+
+absl::Status CheckFolderOfRun(const std::string& out_dir,
+                              const std::string& checkpoint) {
+  const std::string kept = absl::StrCat(out_dir, "/cluster.textproto");
+  const absl::StatusOr<config::ClusterConfig> config = LoadJobConfig(kept);
+  if (!config.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--out: folder ", out_dir, " is not empty, and not that of a run: ",
+        config.status().message(), "; choose a new one"));
+  }
+  std::error_code error;
+  const fs::path root = fs::canonical(checkpoint, error).parent_path();
+  if (error || !fs::equivalent(root, CheckpointRoot(*config, out_dir), error) ||
+      error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out: folder ", out_dir,
+                     " is not empty, and its run has not written ", checkpoint,
+                     "; choose that run's folder, or a new one"));
+  }
+  const config::Coordinator& coordinator = config->coordinator();
+  return Annotate(coordinator.port() == 0
+                      ? absl::OkStatus()
+                      : CheckPortFree(coordinator.host(), coordinator.port()),
+                  absl::StrCat("--out: the job in ", out_dir,
+                               " seems to run still (`slackline status ",
+                               out_dir, "`); two cannot write there"));
 }
 
 }  // namespace slackline

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -18,5 +19,11 @@ std::string RunName(const std::string& job, const std::string& mode,
 absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
                                           const std::string& job,
                                           const std::string& mode);
+
+// Whether `out_dir` is the folder of the run that has written the checkpoint:
+// then a job that goes on from it may have it, too. FailedPrecondition says why
+// not: it is another run's, or its job still runs.
+absl::Status CheckFolderOfRun(const std::string& out_dir,
+                              const std::string& checkpoint);
 
 }  // namespace slackline

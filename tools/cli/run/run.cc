@@ -13,6 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"
@@ -84,6 +86,7 @@ std::string ByHandText(const RunOptions& options,
       .cluster_file = options.config_path,
       .data_dir = options.data_dir.empty() ? "DATA" : options.data_dir,
       .out_dir = options.out_dir.empty() ? "OUT" : options.out_dir,
+      .resume = options.resume,
       .workers = workers};
   std::string text = absl::StrCat(
       absl::StrJoin(elsewhere, ", "), elsewhere.size() == 1 ? " is" : " are",
@@ -199,9 +202,20 @@ class RunningJob {
       if (!status.has_value()) return absl::OkStatus();
       state_ = status->view().state();
       supervisor_.OnStatus(*status, now);
+      SayFailedCheckpoint(*status);
       progress_.Update(*status, now);
       known_ = true;
       next_ask_ = std::min(next_ask_, asked_ + kStatusEvery);
+    }
+  }
+
+  // Each once: only the log of server 0 would have it else.
+  void SayFailedCheckpoint(const wire::StatusReply& status) {
+    if (status.checkpoint_failed() == checkpoint_failed_) return;
+    checkpoint_failed_ = status.checkpoint_failed();
+    if (!checkpoint_failed_.empty()) {
+      display_->Print(
+          absl::StrCat("warning: no checkpoint: ", checkpoint_failed_));
     }
   }
 
@@ -270,7 +284,8 @@ class RunningJob {
   Display* const display_;
   Supervisor supervisor_;
   Progress progress_;
-  bool known_ = false;  // A status has come.
+  bool known_ = false;             // A status has come.
+  std::string checkpoint_failed_;  // As of the last one.
   wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
   absl::Time asked_ = absl::InfinitePast();
   absl::Time next_ask_ = absl::InfinitePast();
@@ -298,11 +313,89 @@ absl::Status WriteSummaryIfNone(const std::string& folder,
   return WriteSummaryFile(folder, summary);
 }
 
+// The checkpoint that the job goes on from. Says which one, and what is other
+// than it was.
+absl::StatusOr<std::string> TakeCheckpoint(const std::string& path,
+                                           const config::ClusterConfig& config,
+                                           Display* display) {
+  std::vector<std::string> passed_over;
+  const absl::StatusOr<std::unique_ptr<StoredCheckpoint>> stored =
+      OpenCheckpoint(path, &passed_over);
+  for (const std::string& why : passed_over)
+    display->Print(absl::StrCat("warning: passed over: ", why));
+  if (!stored.ok()) return Annotate(stored.status(), "--resume");
+  const checkpoint::Manifest& manifest = (*stored)->manifest();
+  display->Print(absl::StrCat("goes on from step ", manifest.clock(), " of ",
+                              (*stored)->folder()));
+  if (manifest.run() == 0) return (*stored)->folder();  // Of `import`.
+  if (manifest.seed() != config.train().seed()) {
+    display->Print(absl::StrCat(
+        "warning: train.seed is ", config.train().seed(),
+        ", and that of the checkpoint is ", manifest.seed(),
+        ": the examples come in another order than they would have"));
+  }
+  if (manifest.job() != config.job()) {
+    display->Print(absl::StrCat("note: the checkpoint is of the job '",
+                                manifest.job(), "'"));
+  }
+  return (*stored)->folder();
+}
+
+// Copies what an earlier run says of itself into a folder beside it, so that it
+// is there whatever becomes of the one that goes on.
+absl::Status KeepEarlier(const std::string& out_dir) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::string folder;
+  for (int number = 1; folder.empty() || fs::exists(folder, error); ++number)
+    folder = absl::StrCat(out_dir, "/earlier-", number);
+  fs::create_directory(folder, error);
+  for (const char* const name :
+       {"cluster.textproto", "summary.json", "metrics.jsonl", "moves.jsonl",
+        "modes.jsonl"}) {
+    const std::string file = absl::StrCat(out_dir, "/", name);
+    if (error) break;
+    if (!fs::exists(file, error)) continue;
+    fs::copy_file(file, absl::StrCat(folder, "/", name), error);
+  }
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("--out: the files of the earlier run could not be copied "
+                   "into ",
+                   folder, ": ", error.message()));
+}
+
+// The folder of the run; see MakeOutFolder() and CheckFolderOfRun().
+absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
+                                            const config::ClusterConfig& config,
+                                            const std::string& resume) {
+  std::error_code error;
+  if (!resume.empty() && !options.out_dir.empty() &&
+      std::filesystem::exists(options.out_dir, error) &&
+      !std::filesystem::is_empty(options.out_dir, error)) {
+    SL_RETURN_IF_ERROR(CheckFolderOfRun(options.out_dir, resume));
+    SL_RETURN_IF_ERROR(KeepEarlier(options.out_dir));
+    // It would say that this job has ended.
+    std::filesystem::remove(options.out_dir + "/summary.json", error);
+    return options.out_dir;
+  }
+  return MakeOutFolder(
+      options.out_dir, config.job(),
+      config.sync().has_delays()
+          ? absl::StrCat("delays-", ReplayName(config.sync().delays().given()))
+          : ModeText(config));
+}
+
 // Everything after the checks of what the user asked for. Returns the exit code
 // of a job that has finished; its result goes to stdout.
 absl::StatusOr<int> RunJob(const RunOptions& options,
                            config::ClusterConfig config, Display* display) {
   SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
+  std::string resume;
+  if (!options.resume.empty()) {
+    SL_ASSIGN_OR_RETURN(resume,
+                        TakeCheckpoint(options.resume, config, display));
+  }
   const std::string host = config.coordinator().host();
   std::optional<PortReservation> reservation;
   if (PortIsGiven(options)) {
@@ -321,14 +414,8 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
   if (options.check_memory) SL_RETURN_IF_ERROR(CheckMemory(demand, here));
   if (const std::string warning = CoresWarning(demand, here); !warning.empty())
     display->Print(warning);
-  SL_ASSIGN_OR_RETURN(
-      const std::string out_dir,
-      MakeOutFolder(
-          options.out_dir, config.job(),
-          config.sync().has_delays()
-              ? absl::StrCat("delays-",
-                             ReplayName(config.sync().delays().given()))
-              : ModeText(config)));
+  SL_ASSIGN_OR_RETURN(const std::string out_dir,
+                      ChooseOutFolder(options, config, resume));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   SL_RETURN_IF_ERROR(WriteFileAtomically(
       cluster_file,
@@ -343,6 +430,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
       .cluster_file = cluster_file,
       .data_dir = data_dir,
       .out_dir = out_dir,
+      .resume = resume,
       .servers = static_cast<int>(ServerProcesses(config).size()),
       .workers = WorkerProcesses(config)};
   const std::string endpoint = CoordinatorEndpoint(config);
@@ -409,6 +497,13 @@ int Run(const RunOptions& options) {
       LoadJobConfig(options.config_path, options.overrides);
   if (!config.ok()) {
     complain(config.status().message());
+    return kExitUsage;
+  }
+  if (config->sync().has_delays() && !options.resume.empty()) {
+    complain(
+        "--resume: a job whose delays are given cannot go on from a "
+        "checkpoint, "
+        "since every gradient has its turn; leave it out");
     return kExitUsage;
   }
   if (config->sync().has_delays()) {

@@ -12,6 +12,9 @@ struct RunOptions {
   ConfigOverrides overrides;
   std::string data_dir;     // Empty: see LocateData().
   std::string out_dir;      // Empty: runs/JOB-MODE-TIME.
+  // Where the checkpoint is from which the job goes on, as for
+  // OpenCheckpoint(); empty: it begins anew.
+  std::string resume = {};
   std::string bin_dir;      // Of slackline_server and slackline_worker.
   bool check_memory = true;  // Whether it holds the job, before the start.
   int restart_workers = 0;  // Times that each worker is started again.

@@ -60,7 +60,15 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run_command->add_option(
       "--out", run.out_dir,
       "New or empty folder for config, logs, metrics, model and summary; "
-      "default: runs/JOB-MODE-TIME");
+      "default: runs/JOB-MODE-TIME. With --resume also the folder of the run "
+      "that wrote the checkpoint, whose records are then continued");
+  run_command->add_option(
+      "--resume", run.resume,
+      "Goes on from a checkpoint: its folder, or the newest whole one of a "
+      "run's "
+      "folder or of a folder of checkpoints. CONFIG may have other numbers of "
+      "servers, threads and workers, another mode and another length "
+      "(docs/checkpoints.md)");
   run_command
       ->add_option("--restart-workers", run.restart_workers,
                    "How often each worker that dies is started again; "
@@ -79,6 +87,8 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "Examples:\n"
       "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"
       "  slackline run examples/mnist_mlp.textproto --delays uniform:8\n"
+      "  slackline run runs/a/cluster.textproto --resume runs/a\n"
+      "  slackline run runs/a/cluster.textproto --resume runs/a --out runs/a\n"
       "  slackline run examples/cpp/own_model.textproto -- ./own_model");
   run_command->callback([=] {
     RunOptions options = flags->run;

@@ -1,0 +1,52 @@
+#include "common/checkpoint/checkpoint_config.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/config/bounds.h"
+
+namespace slackline {
+namespace {
+
+constexpr int kKeepMax = 1000;
+
+}  // namespace
+
+void CheckCheckpoint(const config::Checkpoint& checkpoint,
+                     const CheckpointContext& context,
+                     const ConfigProblems& problems) {
+  const struct {
+    const char* field;
+    bool given;
+  } intervals[] = {{"every_steps", checkpoint.has_every_steps()},
+                   {"every_epochs", checkpoint.has_every_epochs()},
+                   {"every_seconds", checkpoint.has_every_seconds()}};
+  for (const auto& [field, given] : intervals) {
+    if (given && context.given_delays) {
+      problems.Add(field,
+                   "there are no checkpoints with given delays, which need "
+                   "older versions of the parameters than a checkpoint has; "
+                   "leave it out, or choose another mode than sync.delays");
+    }
+    if (given && context.elastic) {
+      problems.Add(field,
+                   "there are no checkpoints with data.sampling: ELASTIC, "
+                   "where a checkpoint does not know which examples are "
+                   "trained on; leave it out, or write sampling: STATIC");
+    }
+  }
+  const char* const fix = "leave it out for none of these";
+  if (checkpoint.has_every_steps()) {
+    problems.Range("every_steps", checkpoint.every_steps(), 1, kStepsMax, fix);
+  }
+  if (checkpoint.has_every_epochs())
+    problems.AboveZero("every_epochs", checkpoint.every_epochs(), fix);
+  if (checkpoint.has_every_seconds())
+    problems.AboveZero("every_seconds", checkpoint.every_seconds(), fix);
+  problems.Range("keep", checkpoint.keep(), 1, kKeepMax);
+  if (checkpoint.has_folder() && checkpoint.folder().empty()) {
+    problems.Add("folder",
+                 "is empty; name a folder, or leave it out for checkpoints, in "
+                 "the folder of the run");
+  }
+}
+
+}  // namespace slackline

@@ -1,0 +1,20 @@
+// What the config may say about checkpoints.
+#pragma once
+
+#include "common/config/config_problems.h"
+#include "proto/cluster.pb.h"
+
+namespace slackline {
+
+// What decides, beside the block itself, whether checkpoints can be taken.
+struct CheckpointContext {
+  bool given_delays = false;  // sync.delays
+  bool elastic = false;       // data.sampling is ELASTIC.
+};
+
+// Adds what is wrong with the block.
+void CheckCheckpoint(const config::Checkpoint& checkpoint,
+                     const CheckpointContext& context,
+                     const ConfigProblems& problems);
+
+}  // namespace slackline

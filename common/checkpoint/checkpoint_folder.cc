@@ -1,0 +1,291 @@
+#include "common/checkpoint/checkpoint_folder.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/checkpoint/manifest.h"
+#include "common/io/atomic_file.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kStepPrefix[] = "step-";
+constexpr char kFolderOfRun[] = "checkpoints";
+
+std::string StepName(int64_t clock) {
+  return absl::StrFormat("%s%08d", kStepPrefix, clock);
+}
+
+// Of step-<digits>; nothing for other names.
+std::optional<int64_t> StepOf(absl::string_view name) {
+  int64_t step = 0;
+  if (!absl::ConsumePrefix(&name, kStepPrefix) || name.empty() ||
+      name.find_first_not_of("0123456789") != absl::string_view::npos ||
+      !absl::SimpleAtoi(name, &step)) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+std::string PartialPrefix(uint64_t run) {
+  return absl::StrFormat(".partial-%016x-", run);
+}
+
+absl::Status PathError(absl::string_view attempt, const std::string& path,
+                       const std::error_code& error) {
+  return absl::UnavailableError(
+      absl::StrCat(attempt, " ", path, ": ", error.message()));
+}
+
+// Names in a folder; those that cannot be read any more are left out.
+std::vector<std::string> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    names.push_back(at->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool IsFolder(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(fs::symlink_status(path, error));
+}
+
+// A folder step-* of a root.
+struct Candidate {
+  std::string path;
+  int64_t step = 0;
+  absl::StatusOr<checkpoint::Manifest> manifest;
+};
+
+// The newest first; behind them those without a manifest that can be read.
+std::vector<Candidate> CandidatesIn(const std::string& root) {
+  std::vector<Candidate> all;
+  for (const std::string& name : NamesIn(root)) {
+    const std::optional<int64_t> step = StepOf(name);
+    std::string path = absl::StrCat(root, "/", name);
+    if (!step.has_value() || !IsFolder(path)) continue;
+    absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(path);
+    all.push_back({std::move(path), *step, std::move(manifest)});
+  }
+  const auto age = [](const Candidate& candidate) {
+    const bool ok = candidate.manifest.ok();
+    return std::tuple(ok, ok ? candidate.manifest->sequence() : 0,
+                      candidate.step);
+  };
+  std::stable_sort(
+      all.begin(), all.end(),
+      [&](const Candidate& a, const Candidate& b) { return age(a) > age(b); });
+  return all;
+}
+
+// The parts that a manifest names, as far as can be seen without reading them.
+absl::Status CheckPartsThere(const std::string& folder,
+                             const checkpoint::Manifest& manifest) {
+  for (const checkpoint::Part& part : manifest.part()) {
+    const std::string path = absl::StrCat(folder, "/", part.file());
+    std::error_code error;
+    const uintmax_t bytes = fs::file_size(path, error);
+    if (error) {
+      return absl::UnavailableError(absl::StrCat(
+          "look for ", path, ": ", error.message(),
+          "; all processes that write parts need the same folder: on several "
+          "hosts, let checkpoint { folder: ... } be one that they share"));
+    }
+    if (bytes != static_cast<uintmax_t>(part.bytes())) {
+      return absl::DataLossError(absl::StrCat(path, " has ", bytes, " bytes; ",
+                                              part.bytes(), " were written"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Gives `from` the name `to`. A folder that is there already is put aside in
+// one step where the file system can do that, and removed.
+absl::Status MoveInto(const std::string& from, const std::string& to,
+                      const std::string& aside) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  const int error_number = errno;
+  if (error_number != EEXIST && error_number != ENOTEMPTY)
+    return PathError(absl::StrCat("rename ", from, " to"), to,
+                     {error_number, std::generic_category()});
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(),
+                  RENAME_EXCHANGE) == 0) {
+    return absl::OkStatus();
+  }
+  std::error_code error;
+  fs::remove_all(aside, error);
+  fs::rename(to, aside, error);
+  if (error) return PathError(absl::StrCat("rename ", to, " to"), aside, error);
+  fs::rename(from, to, error);
+  if (error) {
+    std::error_code ignored;
+    fs::rename(aside, to, ignored);
+    return PathError(absl::StrCat("rename ", from, " to"), to, error);
+  }
+  return absl::OkStatus();
+}
+
+// What a run has left behind, but for what is of later cuts.
+void RemoveRemains(const std::string& root, uint64_t run, int32_t cut) {
+  std::error_code ignored;
+  for (const std::string& name : NamesIn(root)) {
+    absl::string_view rest(name);
+    if (!absl::ConsumePrefix(&rest, PartialPrefix(run))) continue;
+    int32_t number = 0;
+    if (!absl::SimpleAtoi(rest, &number) || number <= cut)
+      fs::remove_all(absl::StrCat(root, "/", name), ignored);
+  }
+}
+
+void RemoveOld(const std::string& root, uint64_t run, int32_t cut,
+               uint64_t lineage, const std::string& written, int keep) {
+  const std::string prefix = absl::StrCat(root, "/", PartialPrefix(run));
+  std::error_code ignored;
+  int kept = 1;
+  for (const Candidate& candidate : CandidatesIn(root)) {
+    if (candidate.path == written || !candidate.manifest.ok() ||
+        candidate.manifest->lineage() != lineage) {
+      continue;
+    }
+    if (kept < keep) {
+      ++kept;
+      continue;
+    }
+    // A folder without some of its files must not look like a checkpoint.
+    const std::string aside =
+        absl::StrCat(prefix, "old-", StepName(candidate.step));
+    std::error_code error;
+    fs::rename(candidate.path, aside, error);
+    if (!error) fs::remove_all(aside, ignored);
+  }
+  RemoveRemains(root, run, cut);
+}
+
+}  // namespace
+
+std::string CheckpointRoot(const config::ClusterConfig& config,
+                           const std::string& out) {
+  if (!config.checkpoint().folder().empty())
+    return config.checkpoint().folder();
+  return out.empty() ? "" : absl::StrCat(out, "/", kFolderOfRun);
+}
+
+std::string PartialFolder(const std::string& root, uint64_t run, int32_t cut) {
+  return absl::StrCat(root, "/", PartialPrefix(run), cut);
+}
+
+absl::StatusOr<std::string> CompleteCheckpoint(
+    const std::string& root, uint64_t run, int32_t cut,
+    const checkpoint::Manifest& manifest, int keep) {
+  const std::string partial = PartialFolder(root, run, cut);
+  SL_RETURN_IF_ERROR(CheckPartsThere(partial, manifest));
+  checkpoint::Manifest numbered = manifest;
+  numbered.set_sequence(1);
+  for (const Candidate& candidate : CandidatesIn(root)) {
+    if (!candidate.manifest.ok()) continue;
+    numbered.set_sequence(
+        std::max(numbered.sequence(), candidate.manifest->sequence() + 1));
+  }
+  const std::string folder =
+      absl::StrCat(root, "/", StepName(manifest.clock()));
+  if (const auto there = ReadManifest(folder);
+      there.ok() && there->lineage() != manifest.lineage()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, " is a checkpoint of another run, of job ", there->job(),
+        "; give each run a folder of its own in checkpoint { folder: ... }"));
+  }
+  SL_RETURN_IF_ERROR(WriteManifest(partial, numbered));
+  SL_RETURN_IF_ERROR(SyncFolder(partial));
+  SL_RETURN_IF_ERROR(
+      MoveInto(partial, folder,
+               absl::StrCat(root, "/", PartialPrefix(run), "replaced")));
+  SL_RETURN_IF_ERROR(SyncFolder(root));
+  SyncFolder(fs::path(root).parent_path().string()).IgnoreError();
+  RemoveOld(root, run, cut, manifest.lineage(), folder, keep);
+  return folder;
+}
+
+void RemovePartial(const std::string& root, uint64_t run, int32_t cut) {
+  RemoveRemains(root, run, cut);
+}
+
+absl::StatusOr<std::unique_ptr<StoredCheckpoint>> OpenCheckpoint(
+    const std::string& given, std::vector<std::string>* passed_over) {
+  std::string path = given;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  std::error_code error;
+  const std::string manifest = absl::StrCat(path, "/", kManifestFile);
+  if (fs::exists(manifest, error)) return StoredCheckpoint::Open(path);
+  if (!fs::is_directory(path, error)) {
+    return absl::NotFoundError(
+        absl::StrCat(path,
+                     " is no folder; a checkpoint, a folder of checkpoints, or "
+                     "that of a run is required"));
+  }
+  std::string root = path;
+  std::vector<Candidate> candidates = CandidatesIn(root);
+  if (candidates.empty()) {
+    root = absl::StrCat(path, "/", kFolderOfRun);
+    candidates = CandidatesIn(root);
+  }
+  if (candidates.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        "there is no checkpoint at ", path, ": neither ", manifest,
+        ", nor a folder ", kStepPrefix, "* in ", path, " or ", root,
+        "; a run with checkpoint { folder: ... } has them there"));
+  }
+  std::unique_ptr<StoredCheckpoint> found;
+  std::vector<std::string> bad;
+  for (const Candidate& candidate : candidates) {
+    absl::Status status = candidate.manifest.status();
+    if (status.ok()) {
+      // Older than the one that is found.
+      if (found != nullptr) continue;
+      auto stored = StoredCheckpoint::Open(candidate.path);
+      status = stored.status();
+      if (status.ok()) found = *std::move(stored);
+    }
+    // Without a manifest nobody knows when it was completed.
+    if (!status.ok()) {
+      bad.push_back(absl::StrCat("checkpoint ", candidate.path,
+                                 " cannot be used: ", status.message()));
+    }
+  }
+  if (found == nullptr) {
+    return absl::DataLossError(
+        absl::StrCat("none of the ", candidates.size(), " checkpoints in ",
+                     root, " can be used; ", absl::StrJoin(bad, "; ")));
+  }
+  passed_over->insert(passed_over->end(), bad.begin(), bad.end());
+  return found;
+}
+
+absl::StatusOr<std::string> FindCheckpoint(
+    const std::string& path, std::vector<std::string>* passed_over) {
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<StoredCheckpoint> stored,
+                      OpenCheckpoint(path, passed_over));
+  return stored->folder();
+}
+
+}  // namespace slackline

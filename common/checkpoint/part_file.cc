@@ -1,0 +1,364 @@
+#include "common/checkpoint/part_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/config/bounds.h"
+#include "common/cut.h"
+#include "common/io/atomic_file.h"
+#include "common/io/safetensors.h"
+#include "common/io/state_hash.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+constexpr size_t kFileNameBytesMax = 255;
+constexpr size_t kNameBytesShown = 96;  // Of a tensor, in errors.
+constexpr size_t kCheckBytes = 1 << 20;
+constexpr int64_t kFloatBytes = sizeof(float);
+
+absl::string_view BytesOf(const Payload& payload) {
+  return {reinterpret_cast<const char*>(payload.data()), payload.size()};
+}
+
+std::string PieceName(absl::string_view table, int64_t begin, int64_t end) {
+  return absl::StrCat(table, "[", begin, ", ", end, ")");
+}
+
+std::string TensorName(absl::string_view piece, int slot) {
+  return absl::StrCat(piece, "/", slot);
+}
+
+std::string PieceName(const PartFile::Piece& piece) {
+  return PieceName(piece.table, piece.begin, piece.end);
+}
+
+std::string MetadataText(Version version, uint64_t hash) {
+  return absl::StrFormat("version %d, hash %016x", version, hash);
+}
+
+// Reads from the front what MetadataText() has written, and nothing else.
+bool ParseMetadataText(const std::string& text, Version* version,
+                       uint64_t* hash) {
+  absl::string_view rest = text;
+  if (!absl::ConsumePrefix(&rest, "version ")) return false;
+  const size_t comma = rest.find(',');
+  if (comma == absl::string_view::npos ||
+      !absl::SimpleAtoi(rest.substr(0, comma), version)) {
+    return false;
+  }
+  rest.remove_prefix(comma);
+  return absl::ConsumePrefix(&rest, ", hash ") &&
+         absl::SimpleHexAtoi(rest, hash) &&
+         text == MetadataText(*version, *hash);
+}
+
+// The table and the elements of "<table>[<begin>, <end>)"; nothing if the name
+// is written in any other way.
+std::optional<PartFile::Piece> ParsePieceName(const std::string& name) {
+  const size_t bracket = name.rfind('[');
+  if (bracket == std::string::npos) return std::nullopt;
+  PartFile::Piece piece;
+  piece.table = name.substr(0, bracket);
+  absl::string_view range(name);
+  range.remove_prefix(bracket + 1);
+  const size_t comma = range.find(',');
+  if (comma == absl::string_view::npos ||
+      !absl::SimpleAtoi(range.substr(0, comma), &piece.begin)) {
+    return std::nullopt;
+  }
+  range.remove_prefix(comma);
+  if (!absl::ConsumePrefix(&range, ", ") || !absl::ConsumeSuffix(&range, ")") ||
+      !absl::SimpleAtoi(range, &piece.end) || PieceName(piece) != name) {
+    return std::nullopt;
+  }
+  return piece;
+}
+
+// What is wrong with a piece by itself; empty: nothing.
+std::string WhyNoPiece(const PartFile::Piece& piece) {
+  if (piece.table.size() > kTableNameBytesMax) {
+    return absl::StrCat("its table's name has ", piece.table.size(),
+                        " bytes, above ", kTableNameBytesMax);
+  }
+  if (piece.begin < 0 || piece.begin >= piece.end ||
+      piece.end > kTableElementsMax) {
+    return absl::StrCat("[", piece.begin, ", ", piece.end,
+                        ") are no elements of [0, ", kTableElementsMax, ")");
+  }
+  return "";
+}
+
+absl::Status OpenError(const std::string& path, int error_number) {
+  const std::string message = absl::StrCat(
+      "open ", path, ": ", std::generic_category().message(error_number));
+  // The manifest says that it is there.
+  return error_number == ENOENT ? absl::DataLossError(message)
+                                : absl::UnavailableError(message);
+}
+
+}  // namespace
+
+absl::StatusOr<checkpoint::Part> WritePart(
+    const std::string& folder, const std::string& file,
+    absl::Span<const ShardState> shards) {
+  checkpoint::Part part;
+  if (shards.empty()) return part;
+  const std::string path = absl::StrCat(folder, "/", file);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("create ", folder, ": ", error.message()));
+  }
+  std::vector<TensorHeading> headings;
+  TensorMetadata metadata;
+  for (const ShardState& shard : shards) {
+    const std::string name = PieceName(shard.table, shard.begin, shard.end);
+    if (const std::string why = WhyNoPiece(
+            {.table = shard.table, .begin = shard.begin, .end = shard.end});
+        !why.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("write ", path, ": shard ", name, ": ", why));
+    }
+    const std::vector<int64_t> shape = {shard.end - shard.begin};
+    headings.push_back({name, "F32", shape, shard.values.size()});
+    for (size_t s = 0; s < shard.slots.size(); ++s) {
+      headings.push_back({TensorName(name, static_cast<int>(s)), "F32", shape,
+                          shard.slots[s].size()});
+    }
+    metadata[name] = MetadataText(
+        shard.version, StateHash(shard.version, shard.values, shard.slots));
+  }
+  SL_ASSIGN_OR_RETURN(const std::string header,
+                      MakeSafetensorsHeader(path, headings, metadata));
+  std::vector<absl::string_view> bytes = {header};
+  for (const ShardState& shard : shards) {
+    bytes.push_back(BytesOf(shard.values));
+    for (const Payload& slot : shard.slots) bytes.push_back(BytesOf(slot));
+  }
+  SL_RETURN_IF_ERROR(WriteFileAtomically(path, bytes));
+  int64_t total = 0;
+  for (const absl::string_view some : bytes)
+    total += static_cast<int64_t>(some.size());
+  part.set_file(file);
+  part.set_bytes(total);
+  part.set_header_hash(BytesHash(header.data(), header.size()));
+  part.set_shards(static_cast<int32_t>(shards.size()));
+  return part;
+}
+
+std::string WhyNoPart(const checkpoint::Part& part) {
+  const std::string& file = part.file();
+  const std::string name = absl::StrCat("part '", Cut(file, kNameBytesShown));
+  if (file.empty() || file.size() > kFileNameBytesMax || file == "." ||
+      file == ".." || file.find_first_of({"/\0", 2}) != std::string::npos) {
+    return absl::StrCat(name, "': the name of a file in the folder, of 1 to ",
+                        kFileNameBytesMax, " bytes, is required");
+  }
+  if (part.shards() < 1) {
+    return absl::StrCat(name, "' has ", part.shards(),
+                        " shards; at least 1 is required");
+  }
+  // Each shard has a tensor of at least one number.
+  if (part.bytes() < part.shards() * kFloatBytes) {
+    return absl::StrCat(name, "' has ", part.bytes(), " bytes for ",
+                        part.shards(), " shards; at least ",
+                        part.shards() * kFloatBytes, " are required");
+  }
+  return "";
+}
+
+absl::StatusOr<std::unique_ptr<PartFile>> PartFile::Open(
+    const std::string& folder, const checkpoint::Part& part) {
+  if (const std::string why = WhyNoPart(part); !why.empty())
+    return absl::DataLossError(absl::StrCat(folder, ": ", why));
+  const std::string path = absl::StrCat(folder, "/", part.file());
+  // A pipe of that name must not make anybody wait.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return OpenError(path, errno);
+  std::unique_ptr<PartFile> result(new PartFile(path, file));
+  struct stat status {};
+  if (fstat(file, &status) != 0) return OpenError(path, errno);
+  if (!S_ISREG(status.st_mode))
+    return absl::DataLossError(absl::StrCat(path, " is not a file"));
+  if (status.st_size != part.bytes()) {
+    return absl::DataLossError(absl::StrCat(
+        path, " has ", status.st_size, " bytes, and the manifest says ",
+        part.bytes(), "; the file is torn or of another checkpoint"));
+  }
+  SL_RETURN_IF_ERROR(result->ReadHeader(part));
+  return result;
+}
+
+PartFile::~PartFile() { close(file_); }
+
+absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
+  if (part.bytes() < static_cast<int64_t>(kSafetensorsSizeBytes)) {
+    return absl::DataLossError(
+        absl::StrCat(path_, " has ", part.bytes(), " bytes; at least ",
+                     kSafetensorsSizeBytes, " are required"));
+  }
+  uint64_t json_bytes = 0;
+  SL_RETURN_IF_ERROR(ReadAt(0, kSafetensorsSizeBytes, &json_bytes));
+  SL_RETURN_IF_ERROR(CheckSafetensorsHeaderSize(
+      path_, json_bytes, static_cast<uint64_t>(part.bytes())));
+  std::string bytes(kSafetensorsSizeBytes + json_bytes, '\0');
+  SL_RETURN_IF_ERROR(ReadAt(0, bytes.size(), bytes.data()));
+  const uint64_t hash = BytesHash(bytes.data(), bytes.size());
+  if (hash != part.header_hash()) {
+    return absl::DataLossError(absl::StrFormat(
+        "%s: bytes [0, %d) have the hash %016x, and the manifest says %016x; "
+        "the header is damaged or of another checkpoint",
+        path_, bytes.size(), hash, part.header_hash()));
+  }
+  SL_ASSIGN_OR_RETURN(
+      const SafetensorsHeader header,
+      ParseSafetensorsHeader(
+          path_, absl::string_view(bytes).substr(kSafetensorsSizeBytes),
+          static_cast<uint64_t>(part.bytes()) - bytes.size()));
+
+  std::string name;  // Of the last piece.
+  for (const TensorPlace& tensor : header.tensors) {
+    const int64_t offset = static_cast<int64_t>(bytes.size() + tensor.begin);
+    const auto bad = [&](absl::string_view what) {
+      return absl::DataLossError(
+          absl::StrCat(path_, ": offset ", offset, ": tensor '",
+                       Cut(tensor.name, kNameBytesShown), "': ", what));
+    };
+    if (pieces_.empty() ||
+        tensor.name != TensorName(name, pieces_.back().slots)) {
+      std::optional<Piece> piece = ParsePieceName(tensor.name);
+      if (!piece.has_value()) {
+        return bad(
+            "is neither a shard, as in 'table[0, 100)', nor the next slot of "
+            "the one before it");
+      }
+      if (const std::string why = WhyNoPiece(*piece); !why.empty())
+        return bad(why);
+      const auto metadata = header.metadata.find(tensor.name);
+      if (metadata == header.metadata.end() ||
+          !ParseMetadataText(metadata->second, &piece->version, &piece->hash)) {
+        return bad("the metadata does not give its version and hash");
+      }
+      if (piece->version > kVersionMax) {
+        return bad(
+            absl::StrCat("its version ", piece->version, " is above 2^60"));
+      }
+      piece->offset = offset;
+      name = tensor.name;
+      pieces_.push_back(*std::move(piece));
+    } else {
+      ++pieces_.back().slots;
+    }
+    const int64_t elements = pieces_.back().end - pieces_.back().begin;
+    if (tensor.shape != std::vector<int64_t>{elements}) {
+      return bad(absl::StrCat("its shape is not [", elements, "]"));
+    }
+  }
+  if (pieces_.size() != static_cast<size_t>(part.shards()) ||
+      header.metadata.size() != pieces_.size()) {
+    return absl::DataLossError(absl::StrCat(
+        path_, ": has ", pieces_.size(), " shards and metadata of ",
+        header.metadata.size(), ", and the manifest says ", part.shards()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PartFile::ReadAt(int64_t offset, size_t bytes, void* to) const {
+  auto* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t some = pread(file_, at, bytes, offset);
+    if (some < 0 && errno == EINTR) continue;
+    if (some < 0) {
+      return absl::UnavailableError(
+          absl::StrCat("read ", path_, " at offset ", offset, ": ",
+                       std::generic_category().message(errno)));
+    }
+    if (some == 0) {
+      return absl::DataLossError(absl::StrCat(
+          path_, ": ends at offset ", offset, ", ", bytes, " bytes too early"));
+    }
+    at += some;
+    offset += some;
+    bytes -= static_cast<size_t>(some);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PartFile::Damaged(const Piece& piece, uint64_t hash) const {
+  const int64_t bytes =
+      (piece.end - piece.begin) * kFloatBytes * (1 + piece.slots);
+  return absl::DataLossError(absl::StrFormat(
+      "%s: bytes [%d, %d), shard %s: have the hash %016x, and the header says "
+      "%016x; the file is damaged",
+      path_, piece.offset, piece.offset + bytes,
+      Cut(PieceName(piece), kNameBytesShown), hash, piece.hash));
+}
+
+absl::Status PartFile::Check(const Piece& piece) const {
+  int64_t left = (piece.end - piece.begin) * kFloatBytes * (1 + piece.slots);
+  int64_t offset = piece.offset;
+  std::vector<std::byte> buffer(
+      std::min(static_cast<size_t>(left), kCheckBytes));
+  StateHasher hasher(piece.version);
+  while (left > 0) {
+    const size_t bytes = std::min(static_cast<size_t>(left), buffer.size());
+    SL_RETURN_IF_ERROR(ReadAt(offset, bytes, buffer.data()));
+    hasher.Add(buffer.data(), bytes);
+    offset += static_cast<int64_t>(bytes);
+    left -= static_cast<int64_t>(bytes);
+  }
+  if (hasher.Hash() != piece.hash) return Damaged(piece, hasher.Hash());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ShardState> PartFile::Read(const Piece& piece) const {
+  ShardState shard = {.table = piece.table,
+                      .begin = piece.begin,
+                      .end = piece.end,
+                      .version = piece.version,
+                      .values = {}};
+  const size_t bytes =
+      static_cast<size_t>((piece.end - piece.begin) * kFloatBytes);
+  for (int tensor = 0; tensor <= piece.slots; ++tensor) {
+    Payload payload = Payload::Allocate(bytes);
+    SL_RETURN_IF_ERROR(ReadTensor(piece, tensor, piece.begin, piece.end,
+                                  payload.MutableData()));
+    if (tensor == 0) {
+      shard.values = std::move(payload);
+    } else {
+      shard.slots.push_back(std::move(payload));
+    }
+  }
+  const uint64_t hash = StateHash(shard.version, shard.values, shard.slots);
+  if (hash != piece.hash) return Damaged(piece, hash);
+  return shard;
+}
+
+absl::Status PartFile::ReadTensor(const Piece& piece, int tensor, int64_t begin,
+                                  int64_t end, std::byte* to) const {
+  SL_CHECK(tensor >= 0 && tensor <= piece.slots && begin >= piece.begin &&
+               begin <= end && end <= piece.end,
+           PieceName(piece));
+  const int64_t before =
+      tensor * (piece.end - piece.begin) + (begin - piece.begin);
+  return ReadAt(piece.offset + before * kFloatBytes,
+                static_cast<size_t>((end - begin) * kFloatBytes), to);
+}
+
+}  // namespace slackline

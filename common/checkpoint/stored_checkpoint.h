@@ -1,0 +1,66 @@
+// A checkpoint that is read: checked whole, then its shards, cut in any way.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/checkpoint/part_file.h"
+#include "common/checkpoint/shard_state.h"
+#include "proto/checkpoint.pb.h"
+
+namespace slackline {
+
+class StoredCheckpoint final : public StoredShards {
+ public:
+  // Reads the manifest and all bytes of all parts once. DataLoss names the file
+  // and the offset of what is missing, torn or changed; the tables are there
+  // whole, once. NotFound: there is no manifest. The files stay open, so that
+  // they are there when others remove the checkpoint.
+  static absl::StatusOr<std::unique_ptr<StoredCheckpoint>> Open(
+      const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  const checkpoint::Manifest& manifest() const { return manifest_; }
+  // As ManifestSha256().
+  const std::string& sha256() const { return sha256_; }
+  int64_t bytes() const;  // Of all parts.
+
+  // Shards that are read whole are checked again. NotFound: there is no such
+  // table, or it has no such elements.
+  absl::StatusOr<ShardState> Read(const std::string& table, int64_t begin,
+                                  int64_t end) const override;
+  // The same without the slots.
+  absl::StatusOr<Payload> ReadValues(const std::string& table, int64_t begin,
+                                     int64_t end) const;
+
+ private:
+  struct Place {
+    const PartFile* file = nullptr;
+    const PartFile::Piece* piece = nullptr;
+  };
+  // Of one table, by the first element of each.
+  struct Pieces {
+    int64_t elements = 0;  // Of the table.
+    int slots = 0;
+    std::map<int64_t, Place> by_begin = {};
+  };
+  StoredCheckpoint() = default;
+  absl::Status PlacePieces(const PartFile& file);
+  absl::Status CheckWhole() const;
+  absl::StatusOr<ShardState> ReadTensors(const std::string& table,
+                                         int64_t begin, int64_t end,
+                                         bool with_slots) const;
+
+  std::string folder_;
+  checkpoint::Manifest manifest_;
+  std::string sha256_;
+  std::vector<std::unique_ptr<PartFile>> parts_;
+  std::map<std::string, Pieces> tables_;
+};
+
+}  // namespace slackline

@@ -1,0 +1,474 @@
+#include "server/coordinator/checkpointer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/cut.h"
+#include "common/some_names.h"
+#include "common/sync/phases.h"
+
+namespace slackline {
+namespace {
+
+constexpr size_t kFileBytesMax = 256;
+constexpr size_t kErrorBytesMax = 1024;
+constexpr int64_t kPartBytesMax = int64_t{1} << 60;
+
+std::string SizeText(int64_t bytes) {
+  const double size = static_cast<double>(bytes);
+  if (bytes >= 1000 * 1000) return absl::StrFormat("%.1f MB", size / 1e6);
+  return absl::StrFormat("%.1f kB", size / 1e3);
+}
+
+// A file in the checkpoint's own folder, and none that is there for another
+// reason.
+bool IsFileName(const std::string& name) {
+  return !name.empty() && name.size() <= kFileBytesMax && name[0] != '.' &&
+         name != "manifest.json" &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return c > ' ' && c < 0x7f && c != '/' && c != '\\';
+         });
+}
+
+// How many shards each thread owns.
+std::map<Owner, int32_t> ShardCounts(const wire::View& view) {
+  std::map<Owner, int32_t> counts;
+  for (int i = 0; i < view.owner_server_size(); ++i)
+    ++counts[{.server = view.owner_server(i), .thread = view.owner_thread(i)}];
+  return counts;
+}
+
+// Of steps, as the config says it.
+Clock StrideOf(const config::Checkpoint& config, const wire::View& view) {
+  Clock stride = 0;
+  if (config.has_every_steps()) stride = config.every_steps();
+  if (config.has_every_epochs()) {
+    const double steps =
+        config.every_epochs() * static_cast<double>(view.steps_per_epoch());
+    const Clock of_epochs =
+        std::max<Clock>(1, std::llround(std::min(steps, 1e15)));
+    stride = stride == 0 ? of_epochs : std::min(stride, of_epochs);
+  }
+  return stride;
+}
+
+}  // namespace
+
+Checkpointer::Checkpointer(Options options, const Membership* members,
+                           ModeControl* modes, ViewEditor* editor)
+    : options_(std::move(options)),
+      members_(members),
+      modes_(modes),
+      editor_(editor) {}
+
+// ---- When one is taken ------------------------------------------------------
+
+absl::Status Checkpointer::MayBegin() const {
+  if (!editor_->running())
+    return absl::FailedPreconditionError("the job does not run");
+  if (options_.root.empty()) {
+    return absl::FailedPreconditionError(
+        "there is no folder for checkpoints: start the job with --out, or set "
+        "checkpoint { folder: ... }");
+  }
+  return modes_->MayCut();
+}
+
+void Checkpointer::OnRunning(const std::string& data,
+                             const std::string& data_hash, Clock begins_at,
+                             absl::Time now, CoordinatorEffects* effects) {
+  data_ = data;
+  data_hash_ = data_hash;
+  const config::Checkpoint& config = options_.config;
+  stride_ = StrideOf(config, editor_->view());
+  if (stride_ == 0 && !config.has_every_seconds()) return;
+  const bool never = options_.root.empty() || editor_->view().elastic() ||
+                     modes_->follows_given_delays();
+  if (never) {
+    stride_ = 0;
+    effects->warnings.push_back(
+        absl::StrCat("no checkpoints are taken, which the config asks for: ",
+                     MayBegin().message()));
+    return;
+  }
+  Schedule(begins_at, now);
+}
+
+void Checkpointer::Schedule(Clock clock, absl::Time now) {
+  // At multiples, so that what one takes does not put off the next.
+  if (stride_ > 0) due_clock_ = (clock / stride_ + 1) * stride_;
+  const config::Checkpoint& config = options_.config;
+  if (config.has_every_seconds())
+    due_time_ = now + absl::Seconds(config.every_seconds());
+}
+
+void Checkpointer::OnClock(Clock clock) {
+  if (clock >= due_clock_) came_ = true;
+  if (state_ == State::kCollecting && clock < last_clock_) comes_nearer_ = true;
+}
+
+bool Checkpointer::AllHaveComeTo(Clock clock) {
+  const auto before = [&](const Member& worker) {
+    return !worker.done && worker.worker.clock() < clock;
+  };
+  const auto& workers = members_->workers();
+  const auto laggard = workers.find(laggard_);
+  if (laggard != workers.end() && before(*laggard->second)) return false;
+  bool any = false;
+  for (const auto& [rank, worker] : workers) {
+    if (before(*worker)) {
+      laggard_ = rank;
+      return false;
+    }
+    any |= !worker->done;
+  }
+  return any;
+}
+
+std::string Checkpointer::WhyDue(absl::Time now) {
+  if (!callers_.empty()) return "asked for by a user";
+  if (now >= due_time_) {
+    return absl::StrCat("due every ", options_.config.every_seconds(), " s");
+  }
+  if (std::exchange(came_, false)) {
+    if (AllHaveComeTo(due_clock_)) {
+      return absl::StrCat("due every ", stride_,
+                          stride_ == 1 ? " step" : " steps");
+    }
+    came_ = true;  // The others may be heard any time.
+  }
+  return "";
+}
+
+void Checkpointer::BeginIfDue(absl::Time now) {
+  const std::string why = WhyDue(now);
+  if (why.empty()) return;
+  Clock slowest = EndOf(editor_->view());
+  for (const auto& [rank, worker] : members_->workers()) {
+    if (!worker->done)
+      slowest = std::min<Clock>(slowest, worker->worker.clock());
+  }
+  came_ = false;
+  if (const absl::Status may = MayBegin(); !may.ok()) {
+    Schedule(slowest, now);
+    return AnswerAll(cut_ + 1, may);
+  }
+  Schedule(slowest, now);
+  modes_->WantCut(why);
+  wanted_at_ = now;
+  state_ = State::kWanted;
+}
+
+absl::Status Checkpointer::Ask(const Caller& caller) {
+  for (const Waiting& waiting : callers_) {
+    if (waiting.caller == caller) return absl::OkStatus();  // Repeated.
+  }
+  if (const absl::Status may = MayBegin(); !may.ok()) return may;
+  if (callers_.size() >= kCallersMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(callers_.size(), " calls wait for a checkpoint already"));
+  }
+  callers_.push_back(
+      {.caller = caller, .cut = editor_->view().cut().number() + 1});
+  return absl::OkStatus();
+}
+
+absl::Time Checkpointer::NextDue() const {
+  return state_ == State::kIdle ? due_time_ : absl::InfiniteFuture();
+}
+
+absl::Time Checkpointer::GivesUpAt() const {
+  return state_ == State::kCollecting ? heard_ + options_.part_timeout
+                                      : absl::InfiniteFuture();
+}
+
+// ---- Its parts --------------------------------------------------------------
+
+void Checkpointer::FollowCut(double seconds, absl::Time awake_now) {
+  if (state_ != State::kWanted) return;
+  const wire::View& view = editor_->view();
+  if (const std::string dropped = modes_->TakeCutDropped(); !dropped.empty()) {
+    state_ = State::kIdle;
+    return AnswerAll(cut_ + 1, absl::FailedPreconditionError(absl::StrCat(
+                                   "no checkpoint was taken: ", dropped)));
+  }
+  const wire::Cut& cut = view.cut();
+  if (cut.number() == cut_) return;
+  cut_ = cut.number();
+  state_ = State::kCollecting;
+  heard_ = awake_now;
+  failure_.clear();
+  manifest_ = options_.manifest;
+  manifest_.set_data(data_);
+  manifest_.set_data_hash(data_hash_);
+  manifest_.set_steps_total(view.steps_total());
+  manifest_.set_steps_per_epoch(view.steps_per_epoch());
+  manifest_.set_seconds(seconds);
+  manifest_.set_clock(cut.clock());
+  last_clock_ = cut.clock();
+  for (const wire::Cut::Until& until : cut.until()) {
+    last_clock_ = std::max<Clock>(last_clock_, until.clock());
+    checkpoint::WorkerClock& worker = *manifest_.add_worker();
+    worker.set_rank(until.rank());
+    worker.set_clock(until.clock());
+    if (manifest_.worker_size() == 1 || until.clock() < manifest_.clock())
+      manifest_.set_clock(until.clock());
+  }
+  for (const wire::Table& table : view.table()) {
+    checkpoint::Table& kept = *manifest_.add_table();
+    kept.set_name(table.name());
+    *kept.mutable_shape() = table.shape();
+    *kept.mutable_optimizer() = table.optimizer();
+  }
+  ExpectParts();
+  if (stride_ == 0) return;
+  // It is later than the workers were when it was wanted.
+  due_clock_ =
+      std::max(due_clock_, (manifest_.clock() / stride_ + 1) * stride_);
+}
+
+void Checkpointer::ExpectParts() {
+  const wire::View& view = editor_->view();
+  parts_.clear();
+  here_ = 0;
+  if (view.cut().by_worker()) {
+    if (view.worker_size() == 0) return;
+    const wire::WorkerMember& chief = view.worker(0);
+    parts_[{chief.rank(), 0}] = {.incarnation = chief.incarnation(),
+                                 .shards = view.owner_server_size()};
+    return;
+  }
+  const std::map<Owner, int32_t> counts = ShardCounts(view);
+  for (const wire::ServerMember& server : view.server()) {
+    for (int32_t thread = 0; thread < server.thread_size(); ++thread) {
+      const auto count =
+          counts.find({.server = server.index(), .thread = thread});
+      parts_[{server.index(), thread}] = {
+          .incarnation = server.incarnation(),
+          .shards = count == counts.end() ? 0 : count->second};
+    }
+  }
+}
+
+std::string Checkpointer::WhyUnfit(const Part& expected,
+                                   const checkpoint::Part& part) const {
+  if (part.shards() != expected.shards) {
+    return absl::StrCat("has ", part.shards(), " shards in its part, where ",
+                        expected.shards, " are its");
+  }
+  if (part.shards() == 0) return "";  // Without a file.
+  if (part.bytes() < 1 || part.bytes() > kPartBytesMax) {
+    return absl::StrCat("has a part of ", part.bytes(), " bytes");
+  }
+  if (!IsFileName(part.file())) return "has a part with a wrong file name";
+  for (const auto& [key, other] : parts_) {
+    if (other.here && other.part.file() == part.file())
+      return "has a part with the file name of another one";
+  }
+  return "";
+}
+
+void Checkpointer::OnPart(const Member& member, const wire::CutPart& part,
+                          absl::Time awake_now) {
+  if (state_ != State::kCollecting || part.cut() != cut_) return;
+  const auto found = parts_.find({member.index(), part.thread()});
+  if (found == parts_.end()) return;
+  Part& expected = found->second;
+  if (expected.here || expected.incarnation != member.incarnation) return;
+  news_ = true;
+  if (!part.has_part()) {
+    failure_ =
+        absl::StrCat(Describe(member), " could not write its part: ",
+                     part.error().empty() ? "without a reason"
+                                          : Cut(part.error(), kErrorBytesMax));
+    return;
+  }
+  if (const std::string unfit = WhyUnfit(expected, part.part());
+      !unfit.empty()) {
+    failure_ = absl::StrCat(Describe(member), " ", unfit);
+    return;
+  }
+  expected.here = true;
+  expected.part = part.part();
+  expected.part.DiscardUnknownFields();
+  ++here_;
+  heard_ = awake_now;
+}
+
+std::vector<std::string> Checkpointer::Missing() const {
+  const bool by_worker = editor_->view().cut().by_worker();
+  std::vector<std::string> names;
+  for (const auto& [key, part] : parts_) {
+    if (part.here) continue;
+    names.push_back(by_worker ? absl::StrCat("worker ", key.first)
+                              : absl::StrCat("server ", key.first, ", thread ",
+                                             key.second));
+  }
+  return names;
+}
+
+std::string Checkpointer::WhyNoneComes(absl::Time awake_now) {
+  if (!failure_.empty()) return failure_;
+  const wire::View& view = editor_->view();
+  if (view.cut().by_worker()) {
+    if (parts_.empty()) return "there is no worker that could write it";
+    const auto& [key, part] = *parts_.begin();
+    if (!part.here && (view.worker_size() == 0 ||
+                       view.worker(0).incarnation() != part.incarnation)) {
+      return absl::StrCat("worker ", key.first,
+                          ", which was to write it, is gone, or is no longer "
+                          "the one of the lowest rank");
+    }
+  } else {
+    // A server that goes has no shards, and so nothing to give: no shard moves
+    // meanwhile, and a server with shards ends the job when it goes.
+    std::erase_if(parts_, [&](const auto& entry) {
+      const auto& servers = members_->servers();
+      const auto server = servers.find(entry.first.first);
+      return !entry.second.here && entry.second.shards == 0 &&
+             (server == servers.end() ||
+              server->second->incarnation != entry.second.incarnation);
+    });
+  }
+  const std::vector<std::string> missing = Missing();
+  if (awake_now < GivesUpAt() || missing.empty()) return "";
+  return absl::StrCat(
+      "no part has come for ", absl::ToInt64Seconds(options_.part_timeout),
+      " s; what is missing is that of ", SomeNames(missing),
+      ": look at the logs there, or raise limits { save_timeout_ms: ... }");
+}
+
+bool Checkpointer::Advance(absl::Time now, absl::Time awake_now,
+                           CoordinatorEffects* effects) {
+  if (!editor_->running()) return false;
+  bool done = false;
+  if (std::exchange(comes_nearer_, false)) heard_ = awake_now;
+  if (state_ == State::kCollecting &&
+      (std::exchange(news_, false) || awake_now >= GivesUpAt())) {
+    if (const std::string why = WhyNoneComes(awake_now); !why.empty()) {
+      effects->warnings.push_back(GiveUp(why, effects));
+      done = true;
+    } else if (here_ == static_cast<int>(parts_.size())) {
+      Complete(effects);
+      done = true;
+    }
+  }
+  if (state_ == State::kIdle) BeginIfDue(now);
+  return done;
+}
+
+// ---- How it ends ------------------------------------------------------------
+
+void Checkpointer::Complete(CoordinatorEffects* effects) {
+  for (const auto& [key, part] : parts_) {
+    if (part.part.shards() > 0) *manifest_.add_part() = part.part;
+  }
+  parts_.clear();
+  here_ = 0;
+  state_ = State::kCompleting;
+  effects->complete = {.cut = cut_, .manifest = manifest_};
+  modes_->CutDone();
+}
+
+std::string Checkpointer::GiveUp(const std::string& why,
+                                 CoordinatorEffects* effects) {
+  ++failed_;
+  std::string text = absl::StrCat("the checkpoint of step ", manifest_.clock(),
+                                  " was given up: ", why);
+  last_failure_ = text;
+  effects->give_up = cut_;
+  parts_.clear();
+  here_ = 0;
+  state_ = State::kIdle;
+  AnswerAll(cut_, absl::AbortedError(text));
+  modes_->CutDone();
+  return text;
+}
+
+void Checkpointer::OnCompleted(int32_t cut,
+                               const absl::StatusOr<std::string>& folder,
+                               absl::Time now, CoordinatorEffects* effects) {
+  if (state_ != State::kCompleting || cut != cut_) return;
+  if (!folder.ok()) {
+    return effects->warnings.push_back(
+        GiveUp(std::string(folder.status().message()), effects));
+  }
+  state_ = State::kIdle;
+  ++completed_;
+  last_failure_.clear();
+  last_.set_folder(*folder);
+  last_.set_clock(manifest_.clock());
+  last_.set_bytes(0);
+  for (const checkpoint::Part& part : manifest_.part())
+    last_.set_bytes(last_.bytes() + part.bytes());
+  last_.set_seconds(manifest_.seconds());
+  last_.set_took_seconds(absl::ToDoubleSeconds(now - wanted_at_));
+  const std::string text = absl::StrCat(
+      "step ", last_.clock(), " is in ", *folder, " (", SizeText(last_.bytes()),
+      absl::StrFormat(", after %.2f s)", last_.took_seconds()));
+  effects->log.push_back(absl::StrCat("checkpoint: ", text));
+  AnswerAll(cut_, text);
+}
+
+void Checkpointer::OnEnded(CoordinatorEffects* effects) {
+  const std::string why = "the job has ended before it was there";
+  if (state_ == State::kCollecting)
+    effects->log.push_back(GiveUp(why, effects));
+  if (state_ == State::kWanted) state_ = State::kIdle;
+  // The one that the driver completes answers those who wait for it.
+  const int32_t last = state_ == State::kCompleting ? cut_ : 0;
+  for (const Waiting& waiting : callers_) {
+    if (waiting.cut <= last) continue;
+    answers_.push_back({.to = waiting.caller,
+                        .text = absl::AbortedError(
+                            absl::StrCat("no checkpoint was taken: ", why))});
+  }
+  std::erase_if(callers_,
+                [&](const Waiting& waiting) { return waiting.cut > last; });
+}
+
+void Checkpointer::AnswerAll(int32_t cut,
+                             const absl::StatusOr<std::string>& text) {
+  std::erase_if(callers_, [&](const Waiting& waiting) {
+    if (waiting.cut > cut) return false;
+    answers_.push_back({.to = waiting.caller, .text = text});
+    return true;
+  });
+}
+
+// ---- Reports ----------------------------------------------------------------
+
+void Checkpointer::PutStatus(wire::StatusReply* status) const {
+  if (completed_ > 0) *status->mutable_last_checkpoint() = last_;
+  status->set_checkpoint_failed(last_failure_);
+  switch (state_) {
+    case State::kIdle:
+      return;
+    case State::kWanted:
+      return status->set_checkpoint(
+          editor_->view().change().has_cutting()
+              ? "the workers agree on its steps"
+              : "it waits until shards that move have come, or the mode has "
+                "changed");
+    case State::kCollecting:
+      return status->set_checkpoint(absl::StrCat(
+          "step ", manifest_.clock(), ": ", here_, " of ", parts_.size(),
+          " parts are written; ", SomeNames(Missing()), " to come"));
+    case State::kCompleting:
+      return status->set_checkpoint(
+          absl::StrCat("step ", manifest_.clock(),
+                       ": all parts are written; its folder gets its name"));
+  }
+}
+
+void Checkpointer::PutSummary(run::Summary* summary) const {
+  if (completed_ > 0) *summary->mutable_last_checkpoint() = last_;
+  summary->set_checkpoints(completed_);
+  summary->set_checkpoints_failed(failed_);
+}
+
+}  // namespace slackline

@@ -1,0 +1,180 @@
+// Checkpointer: when a checkpoint is taken, of whom its parts have come, and
+// who waits for it (docs/checkpoints.md). At which clocks it is, is the
+// ModeChanger's (mode_changer.h).
+//
+// A checkpoint is wanted, because the config's time has come or a user asks;
+// then it is cut, when the view has the clocks; then its parts come, one of
+// each shard thread, or one of the chief that steps by all-reduce; then the
+// driver completes it, which gives its folder a name. One at a time. It is
+// given up if a part cannot come any more, is not what it should be, or does
+// not come.
+//
+// Deterministic state machine: the time goes in. Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/ids.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/cluster.pb.h"
+#include "proto/control.pb.h"
+#include "proto/run.pb.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/membership.h"
+#include "server/coordinator/mode_control.h"
+#include "server/coordinator/view_editor.h"
+
+namespace slackline {
+
+class Checkpointer {
+ public:
+  struct Options {
+    config::Checkpoint config;
+    std::string root;  // Empty: no checkpoint can be written.
+    // Since a cut, or the last part of it, before it is given up.
+    absl::Duration part_timeout = absl::Seconds(660);
+    // What each manifest says of the job: all but what is of one checkpoint.
+    checkpoint::Manifest manifest;
+  };
+  struct Caller {
+    PeerId peer;
+    uint64_t call_id = 0;
+    auto operator<=>(const Caller&) const = default;
+  };
+  struct Answer {
+    Caller to;
+    absl::StatusOr<std::string> text;  // For people.
+  };
+  static constexpr size_t kCallersMax = 64;
+
+  // `members`, `modes` and `editor` outlive it.
+  Checkpointer(Options options, const Membership* members, ModeControl* modes,
+               ViewEditor* editor);
+
+  // The job begins to run, from `begins_at` on: the view has its length.
+  void OnRunning(const std::string& data, const std::string& data_hash,
+                 Clock begins_at, absl::Time now, CoordinatorEffects* effects);
+  // A user wants a checkpoint. OK: the caller gets an Answer, of the checkpoint
+  // that is under way if that has no clocks yet, else of the next one. However
+  // often the same call comes, it is one. Else why there is none;
+  // ResourceExhausted: too many wait.
+  absl::Status Ask(const Caller& caller);
+  // What is repeated, late, or from whom no part is expected is no error, and
+  // changes nothing.
+  void OnPart(const Member& member, const wire::CutPart& part,
+              absl::Time awake_now);
+  // A worker has come so far.
+  void OnClock(Clock clock);
+  // One has come or is gone.
+  void NoteMembers() { news_ = true; }
+  // What the driver has made of CoordinatorEffects::complete.
+  void OnCompleted(int32_t cut, const absl::StatusOr<std::string>& folder,
+                   absl::Time now, CoordinatorEffects* effects);
+
+  // Draws the conclusions of an event: before the modes' part does so. True if
+  // what waited for the cut may go on.
+  bool Advance(absl::Time now, absl::Time awake_now,
+               CoordinatorEffects* effects);
+  // Likewise, after that part: the view may have the cut. `seconds`: since the
+  // job began to run, in all of its runs.
+  void FollowCut(double seconds, absl::Time awake_now);
+  // The job has ended. What is on the disk is still completed.
+  void OnEnded(CoordinatorEffects* effects);
+  std::vector<Answer> TakeAnswers() { return std::exchange(answers_, {}); }
+
+  // When Advance() has something to do, if nothing happens before: in real
+  // time, and in awake time.
+  absl::Time NextDue() const;
+  absl::Time GivesUpAt() const;
+
+  void PutStatus(wire::StatusReply* status) const;
+  void PutSummary(run::Summary* summary) const;
+  size_t waiting() const { return callers_.size(); }
+
+ private:
+  enum class State {
+    kIdle,
+    kWanted,      // The view is to get the cut.
+    kCollecting,  // It has; parts are to come.
+    kCompleting,  // All have; the driver has it.
+  };
+  struct Waiting {
+    Caller caller;
+    int32_t cut = 0;  // Answered with this one, or a later one.
+  };
+  // One that is to come, or has.
+  struct Part {
+    Incarnation incarnation = 0;
+    int32_t shards = 0;  // As the view has them.
+    bool here = false;
+    checkpoint::Part part = {};
+  };
+
+  // Why no checkpoint can be taken, now or later; OK: one can.
+  absl::Status MayBegin() const;
+  // Empty, or who wants one now and why.
+  std::string WhyDue(absl::Time now);
+  bool AllHaveComeTo(Clock clock);
+  // The next one is due as the config says, counted from here.
+  void Schedule(Clock clock, absl::Time now);
+  void BeginIfDue(absl::Time now);
+  void ExpectParts();
+  // Empty, or why the part is not what was expected.
+  std::string WhyUnfit(const Part& expected,
+                       const checkpoint::Part& part) const;
+  // Empty, or why the parts that lack do not come.
+  std::string WhyNoneComes(absl::Time awake_now);
+  std::vector<std::string> Missing() const;
+  void Complete(CoordinatorEffects* effects);
+  // Returns a sentence about it.
+  std::string GiveUp(const std::string& why, CoordinatorEffects* effects);
+  // Those who wait for this cut, or an earlier one.
+  void AnswerAll(int32_t cut, const absl::StatusOr<std::string>& text);
+
+  const Options options_;
+  const Membership* const members_;
+  ModeControl* const modes_;
+  ViewEditor* const editor_;
+
+  State state_ = State::kIdle;
+  bool news_ = false;             // Of parts that have come, or will not.
+  std::vector<Waiting> callers_;  // In their order.
+  std::vector<Answer> answers_;
+
+  // When the next one is due.
+  Clock stride_ = 0;  // In steps; 0: not by steps.
+  Clock due_clock_ = kClockMax;
+  absl::Time due_time_ = absl::InfiniteFuture();
+  int32_t laggard_ = 0;  // Rank of a worker that was last seen before it.
+  bool came_ = false;    // Some worker has come to it.
+
+  // The present one.
+  absl::Time wanted_at_;
+  int32_t cut_ = 0;  // Of the last one, if it is over.
+  checkpoint::Manifest manifest_;
+  // By index and thread of the server; of the chief by rank, and thread 0.
+  std::map<std::pair<int32_t, int32_t>, Part> parts_;
+  int here_ = 0;
+  // In awake time: of the cut, or a part of it, or a worker that has yet to
+  // come to it.
+  absl::Time heard_;
+  Clock last_clock_ = 0;       // The largest of the cut.
+  bool comes_nearer_ = false;  // A worker that is before it was heard.
+  std::string last_failure_;   // Empty: the last one that was over is there.
+  std::string failure_;        // Of a part.
+
+  std::string data_, data_hash_;
+  run::CheckpointRecord last_;  // Completed one.
+  int32_t completed_ = 0;
+  int32_t failed_ = 0;
+};
+
+}  // namespace slackline

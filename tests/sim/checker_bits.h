@@ -1,0 +1,29 @@
+// What the files of the checker share.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/ids.h"
+#include "common/payload.h"
+
+namespace slackline::sim {
+
+inline std::string Name(Rank rank, Incarnation incarnation) {
+  return absl::StrCat("rank ", static_cast<int>(rank), "/", incarnation);
+}
+
+inline std::vector<float> FloatsOf(const Payload& payload) {
+  std::vector<float> values(payload.size() / sizeof(float));
+  std::memcpy(values.data(), payload.data(), values.size() * sizeof(float));
+  return values;
+}
+
+inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace slackline::sim

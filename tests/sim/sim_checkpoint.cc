@@ -1,0 +1,105 @@
+#include "tests/sim/sim_checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/rng.h"
+
+namespace slackline::sim {
+namespace {
+
+Payload CopyOf(const Payload& payload) {
+  return Payload::Copy(payload.data(), payload.size());
+}
+
+}  // namespace
+
+std::string SimCheckpoint::Name() const {
+  return absl::StrCat("checkpoint ", manifest.run(), " at ", manifest.clock());
+}
+
+checkpoint::Part SimFolder::Write(int32_t cut, const std::string& file,
+                                  const std::vector<ShardState>& shards) {
+  Part part;
+  part.said.set_shards(static_cast<int32_t>(shards.size()));
+  if (shards.empty()) return part.said;  // There is no file.
+  for (const ShardState& shard : shards) {
+    ShardState& copy = part.shards.emplace_back(shard);
+    copy.values = CopyOf(shard.values);
+    for (Payload& slot : copy.slots) slot = CopyOf(slot);
+    part.said.set_bytes(
+        part.said.bytes() +
+        static_cast<int64_t>(shard.values.size() * (1 + shard.slots.size())));
+  }
+  part.said.set_file(file);
+  part.said.set_header_hash(Mix64(++written_));
+  return (parts_[cut][file] = std::move(part)).said;
+}
+
+absl::StatusOr<std::shared_ptr<const SimCheckpoint>> SimFolder::Complete(
+    int32_t cut, const checkpoint::Manifest& manifest) {
+  const auto parts = parts_.find(cut);
+  SimCheckpoint made;
+  made.manifest = manifest;
+  for (const checkpoint::Part& said : manifest.part()) {
+    if (said.shards() == 0) continue;
+    const Part* found = nullptr;
+    if (parts != parts_.end() && parts->second.count(said.file()) > 0)
+      found = &parts->second.at(said.file());
+    if (found == nullptr ||
+        found->said.SerializeAsString() != said.SerializeAsString()) {
+      return absl::NotFoundError(absl::StrCat(
+          "part { ", said.ShortDebugString(), " } of cut ", cut,
+          found == nullptr
+              ? " was never written"
+              : absl::StrCat(" is { ", found->said.ShortDebugString(), " }")));
+    }
+    made.shards.insert(made.shards.end(), found->shards.begin(),
+                       found->shards.end());
+  }
+  if (parts != parts_.end()) parts_.erase(parts);
+  return completed_.emplace_back(
+      std::make_shared<const SimCheckpoint>(std::move(made)));
+}
+
+absl::StatusOr<ShardState> SimStoredShards::Read(const std::string& table,
+                                                 int64_t begin,
+                                                 int64_t end) const {
+  ShardState state;
+  state.table = table;
+  state.begin = begin;
+  state.end = end;
+  const auto bytes_of = [](int64_t elements) {
+    return static_cast<size_t>(elements) * sizeof(float);
+  };
+  std::vector<Payload> tensors;  // Values, then slots.
+  int64_t read = 0;
+  for (const ShardState& stored : checkpoint_->shards) {
+    const int64_t from = std::max(begin, stored.begin);
+    const int64_t to = std::min(end, stored.end);
+    if (stored.table != table || from >= to) continue;
+    if (tensors.empty()) {
+      for (size_t t = 0; t < 1 + stored.slots.size(); ++t)
+        tensors.push_back(Payload::Allocate(bytes_of(end - begin)));
+    }
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const Payload& source = t == 0 ? stored.values : stored.slots[t - 1];
+      std::memcpy(tensors[t].MutableData() + bytes_of(from - begin),
+                  source.data() + bytes_of(from - stored.begin),
+                  bytes_of(to - from));
+    }
+    state.version = std::max(state.version, stored.version);
+    read += to - from;
+  }
+  if (read != end - begin) {
+    return absl::NotFoundError(absl::StrCat("of ", table, "[", begin, ", ", end,
+                                            ") ", read, " elements are there"));
+  }
+  state.values = tensors.front();
+  state.slots.assign(tensors.begin() + 1, tensors.end());
+  return state;
+}
+
+}  // namespace slackline::sim

@@ -1,0 +1,1060 @@
+// Goal: a checkpoint is read back bit by bit however it is cut, and nothing
+// that is torn, changed, mixed up or out of its bounds is believed; the newest
+// whole one is found, and no other is removed than those that are too many.
+// Method: small checkpoints against the tensors they were made of; every bit of
+// one flipped, every file cut at every length; folders as crashes leave them.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/part_file.h"
+#include "common/checkpoint/stored_checkpoint.h"
+#include "common/io/safetensors.h"
+#include "common/io/state_hash.h"
+#include "common/rng.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+#include "tests/support/must.h"
+#include "tests/unit/temp_folder.h"
+
+namespace slackline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+constexpr uint64_t kRun = 0xabcdef;
+
+std::string Text(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+Payload Floats(const std::vector<float>& values) {
+  return Payload::Copy(values.data(), values.size() * sizeof(float));
+}
+
+std::string Bits(const Payload& payload) {
+  return {reinterpret_cast<const char*>(payload.data()), payload.size()};
+}
+
+// What a job has: tables whole, in one place.
+struct Model {
+  struct Table {
+    std::vector<std::vector<float>> tensors;  // Values, then slots.
+  };
+  checkpoint::Manifest manifest;  // Without parts.
+  std::map<std::string, Table> tables;
+};
+
+void AddTable(Rng& rng, const std::string& name,
+              const std::vector<int64_t>& shape, const std::string& optimizer,
+              Model* model) {
+  checkpoint::Table& table = *model->manifest.add_table();
+  table.set_name(name);
+  size_t elements = 1;
+  for (const int64_t extent : shape) {
+    table.add_shape(extent);
+    elements *= static_cast<size_t>(extent);
+  }
+  int slots = 0;
+  if (optimizer == "momentum") {
+    slots = 1;
+    table.mutable_optimizer()->mutable_momentum()->set_learning_rate(0.1);
+  } else if (optimizer == "adam") {
+    slots = 2;
+    table.mutable_optimizer()->mutable_adam()->set_learning_rate(1e-3);
+  } else if (optimizer == "sgd") {
+    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
+  }
+  for (int i = 0; i <= slots; ++i) {
+    std::vector<float>& values = model->tables[name].tensors.emplace_back();
+    for (size_t k = 0; k < elements; ++k)
+      values.push_back(static_cast<float>(rng.Uniform() - 0.5));
+  }
+}
+
+Model MakeModel(uint64_t seed, int64_t clock = 1200) {
+  Rng rng(seed);
+  Model model;
+  checkpoint::Manifest& manifest = model.manifest;
+  manifest.set_format(kCheckpointFormat);
+  manifest.set_job("digits");
+  manifest.set_run(kRun);
+  manifest.set_mode("ssp:3");
+  manifest.set_workers(2);
+  manifest.set_steps_total(5000);
+  manifest.set_steps_per_epoch(100);
+  manifest.set_clock(clock);
+  manifest.set_seconds(0.1 * static_cast<double>(clock));
+  AddTable(rng, "net.0.weight", {6, 5}, "momentum", &model);
+  AddTable(rng, "net.0.bias", {7}, "adam", &model);
+  AddTable(rng, "scale", {}, "sgd", &model);
+  AddTable(rng, "a \"b\"[0, 1)/0 \xc3\xa4", {2}, "", &model);
+  return model;
+}
+
+ShardState ShardOf(const Model& model, const std::string& table, int64_t begin,
+                   int64_t end, Version version = 12) {
+  const auto& tensors = model.tables.at(table).tensors;
+  ShardState shard = {.table = table,
+                      .begin = begin,
+                      .end = end,
+                      .version = version,
+                      .values = {}};
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Payload payload =
+        Floats({tensors[i].begin() + begin, tensors[i].begin() + end});
+    if (i == 0) {
+      shard.values = std::move(payload);
+    } else {
+      shard.slots.push_back(std::move(payload));
+    }
+  }
+  return shard;
+}
+
+// All tables, in shards of at most so many elements.
+std::vector<ShardState> Shards(const Model& model, int64_t size) {
+  std::vector<ShardState> shards;
+  for (const auto& [name, table] : model.tables) {
+    const int64_t elements = static_cast<int64_t>(table.tensors.front().size());
+    for (int64_t begin = 0; begin < elements; begin += size) {
+      shards.push_back(
+          ShardOf(model, name, begin, std::min(begin + size, elements)));
+    }
+  }
+  return shards;
+}
+
+// Shards dealt out to the parts in turn.
+checkpoint::Manifest WriteParts(const std::string& folder, const Model& model,
+                                const std::vector<ShardState>& shards,
+                                int parts) {
+  checkpoint::Manifest manifest = model.manifest;
+  std::vector<std::vector<ShardState>> of_part(parts);
+  for (size_t i = 0; i < shards.size(); ++i)
+    of_part[i % parts].push_back(shards[i]);
+  for (int p = 0; p < parts; ++p) {
+    *manifest.add_part() = Must(
+        WritePart(folder, absl::StrCat("server-", p, "-thread-0.safetensors"),
+                  of_part[p]));
+  }
+  return manifest;
+}
+
+std::string Write(const std::string& folder, const Model& model,
+                  int64_t shard_size = 4, int parts = 2) {
+  Must(WriteManifest(
+      folder, WriteParts(folder, model, Shards(model, shard_size), parts)));
+  return folder;
+}
+
+// As a run does it, in cut number `cut`.
+absl::StatusOr<std::string> Complete(const std::string& root,
+                                     const Model& model, int32_t cut,
+                                     int keep = 100, uint64_t run = kRun) {
+  const std::string partial = PartialFolder(root, run, cut);
+  return CompleteCheckpoint(
+      root, run, cut, WriteParts(partial, model, Shards(model, 4), 2), keep);
+}
+
+absl::Status OpenError(const std::string& folder) {
+  return StoredCheckpoint::Open(folder).status();
+}
+
+void ExpectEqual(const ShardState& read, const ShardState& expected) {
+  EXPECT_EQ(read.table, expected.table);
+  EXPECT_EQ(read.begin, expected.begin);
+  EXPECT_EQ(read.end, expected.end);
+  EXPECT_EQ(read.version, expected.version);
+  EXPECT_EQ(Bits(read.values), Bits(expected.values));
+  ASSERT_EQ(read.slots.size(), expected.slots.size());
+  for (size_t s = 0; s < read.slots.size(); ++s)
+    EXPECT_EQ(Bits(read.slots[s]), Bits(expected.slots[s]));
+}
+
+bool HasContentOf(const StoredCheckpoint& stored, const Model& model) {
+  for (const auto& [name, table] : model.tables) {
+    const ShardState expected = ShardOf(
+        model, name, 0, static_cast<int64_t>(table.tensors.front().size()));
+    const auto read = stored.Read(name, 0, expected.end);
+    if (!read.ok() || Bits(read->values) != Bits(expected.values) ||
+        read->version != expected.version ||
+        read->slots.size() != expected.slots.size()) {
+      return false;
+    }
+    for (size_t s = 0; s < expected.slots.size(); ++s) {
+      if (Bits(read->slots[s]) != Bits(expected.slots[s])) return false;
+    }
+  }
+  return true;
+}
+
+std::vector<std::string> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  return names;
+}
+
+// Writes over a file without a sync, which would take most of a test's time.
+void Overwrite(const std::string& path, const std::string& content) {
+  std::ofstream file(path, std::ios::binary);
+  file << content;
+  ASSERT_TRUE(file.flush().good()) << path;
+}
+
+void FlipLastBit(const std::string& path) {
+  std::string content = ReadWholeFile(path);
+  content.back() = static_cast<char>(content.back() ^ 1);
+  Overwrite(path, content);
+}
+
+// ---- Parts ------------------------------------------------------------------
+
+TEST(PartFileTest, ShardsAreReadBackBitByBit) {
+  const TempFolder folder;
+  Model model = MakeModel(1);
+  model.tables["net.0.bias"].tensors[0] = {
+      -0.0f,
+      1,
+      std::numeric_limits<float>::infinity(),
+      std::numeric_limits<float>::quiet_NaN(),
+      1e-45f,
+      3,
+      4};
+  const std::vector<ShardState> shards = {
+      ShardOf(model, "net.0.weight", 5, 30, kVersionMax),
+      ShardOf(model, "net.0.bias", 0, 7, 0),
+      ShardOf(model, "a \"b\"[0, 1)/0 \xc3\xa4", 1, 2)};
+  const checkpoint::Part part =
+      Must(WritePart(folder.File("new/folder"), "p.safetensors", shards));
+  EXPECT_EQ(part.file(), "p.safetensors");
+  EXPECT_EQ(part.shards(), 3);
+  EXPECT_EQ(part.bytes(), static_cast<int64_t>(fs::file_size(
+                              folder.File("new/folder/p.safetensors"))));
+  EXPECT_THAT(NamesIn(folder.File("new/folder")), ElementsAre("p.safetensors"));
+  const auto file = Must(PartFile::Open(folder.File("new/folder"), part));
+  ASSERT_THAT(file->pieces(), SizeIs(3));
+  for (size_t i = 0; i < shards.size(); ++i) {
+    EXPECT_EQ(file->pieces()[i].slots,
+              static_cast<int>(shards[i].slots.size()));
+    EXPECT_TRUE(file->Check(file->pieces()[i]).ok());
+    ExpectEqual(Must(file->Read(file->pieces()[i])), shards[i]);
+  }
+}
+
+TEST(PartFileTest, OthersReadItAsSafetensors) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  const std::vector<ShardState> shards = {
+      ShardOf(model, "net.0.weight", 5, 30, 12)};
+  Must(WritePart(folder.path(), "p", shards));
+  const SafetensorsFile file = Must(ReadSafetensors(folder.File("p")));
+  ASSERT_THAT(file.tensors, SizeIs(2));
+  EXPECT_EQ(file.tensors[0].name, "net.0.weight[5, 30)");
+  EXPECT_EQ(file.tensors[1].name, "net.0.weight[5, 30)/0");
+  EXPECT_THAT(file.tensors[1].shape, ElementsAre(25));
+  EXPECT_EQ(Bits(Floats(file.tensors[0].values)), Bits(shards[0].values));
+  EXPECT_EQ(Bits(Floats(file.tensors[1].values)), Bits(shards[0].slots[0]));
+  ASSERT_THAT(file.metadata, SizeIs(1));
+  EXPECT_EQ(file.metadata.at("net.0.weight[5, 30)"),
+            absl::StrFormat("version 12, hash %016x",
+                            StateHash(12, shards[0].values, shards[0].slots)));
+}
+
+TEST(PartFileTest, TensorsMayLieAtAnyAddress) {
+  const TempFolder folder;
+  std::string memory = "x";
+  const std::vector<float> values = {1, 2, 3};
+  memory.append(reinterpret_cast<const char*>(values.data()), 12);
+  const ShardState shard = {.table = "t",
+                            .begin = 4,
+                            .end = 7,
+                            .values = Payload::Wrap(memory.data() + 1, 12, 0)};
+  const checkpoint::Part part = Must(WritePart(folder.path(), "p", {shard}));
+  const auto file = Must(PartFile::Open(folder.path(), part));
+  ExpectEqual(Must(file->Read(file->pieces()[0])), shard);
+}
+
+TEST(PartFileTest, WithoutShardsThereIsNoFile) {
+  const TempFolder folder;
+  const checkpoint::Part part = Must(WritePart(folder.path(), "p", {}));
+  EXPECT_EQ(part.shards(), 0);
+  EXPECT_THAT(NamesIn(folder.path()), IsEmpty());
+}
+
+TEST(PartFileTest, AShardThatIsNotOfItsSizeIsNotWritten) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  const auto why = [&](const std::function<void(ShardState*)>& change) {
+    ShardState shard = ShardOf(model, "net.0.bias", 0, 7);
+    change(&shard);
+    return Text(WritePart(folder.path(), "p", {shard}).status());
+  };
+  EXPECT_THAT(why([](ShardState* shard) { shard->end = 8; }),
+              HasSubstr("net.0.bias[0, 8)"));
+  EXPECT_THAT(why([](ShardState* shard) { shard->slots[1] = Floats({1}); }),
+              HasSubstr("'net.0.bias[0, 7)/1'"));
+  EXPECT_THAT(why([](ShardState* shard) {
+                shard->begin = shard->end = 0;
+                shard->values = {};
+              }),
+              HasSubstr("are no elements of"));
+  EXPECT_THAT(why([](ShardState* shard) {
+                shard->begin = -1;
+                shard->end = 6;
+              }),
+              HasSubstr("[-1, 6) are no elements of"));
+  EXPECT_THAT(why([](ShardState* shard) { shard->table.resize(257, 'x'); }),
+              HasSubstr("257 bytes, above 256"));
+  EXPECT_THAT(Text(WritePart(folder.path(), "p",
+                             {ShardOf(model, "scale", 0, 1),
+                              ShardOf(model, "scale", 0, 1)})
+                       .status()),
+              HasSubstr("the name is taken"));
+  EXPECT_THAT(NamesIn(folder.path()), IsEmpty());
+}
+
+// A header that fits its hash and says something else than WritePart() would.
+TEST(PartFileTest, HeadersThatSayOtherThingsAreRefused) {
+  const TempFolder folder;
+  const std::string good = "version 1, hash 0000000000000001";
+  const auto why = [&](const std::vector<TensorHeading>& tensors,
+                       const TensorMetadata& metadata, int shards = 1) {
+    std::string content = Must(MakeSafetensorsHeader("p", tensors, metadata));
+    checkpoint::Part part;
+    part.set_file("p");
+    part.set_header_hash(BytesHash(content.data(), content.size()));
+    for (const TensorHeading& tensor : tensors)
+      content.append(tensor.bytes, '\0');
+    part.set_bytes(static_cast<int64_t>(content.size()));
+    part.set_shards(shards);
+    Overwrite(folder.File("p"), content);
+    return Text(PartFile::Open(folder.path(), part).status());
+  };
+  const TensorHeading values = {"t[0, 2)", "F32", {2}, 8};
+  const TensorHeading slot = {"t[0, 2)/0", "F32", {2}, 8};
+  EXPECT_EQ(why({values, slot}, {{"t[0, 2)", good}}), "");
+  EXPECT_THAT(why({values}, {{"t[0, 2)", good}}, 2),
+              HasSubstr("has 1 shards and metadata of 1, and the manifest "
+                        "says 2"));
+  EXPECT_THAT(why({values}, {{"t[0, 2)", good}, {"x", ""}}),
+              HasSubstr("metadata of 2"));
+  EXPECT_THAT(why({values}, {}), HasSubstr("does not give its version"));
+  for (const char* const text :
+       {"", "version 1", "version -1, hash 0000000000000001",
+        "version 01, hash 0000000000000001", "version 1, hash 1",
+        "version 1, hash 000000000000000A",
+        "version 1, hash 0000000000000001 "}) {
+    EXPECT_THAT(why({values}, {{"t[0, 2)", text}}),
+                HasSubstr("does not give its version"))
+        << text;
+  }
+  EXPECT_THAT(why({values}, {{"t[0, 2)",
+                              "version 1152921504606846977, hash "
+                              "0000000000000001"}}),
+              HasSubstr("is above 2^60"));
+  EXPECT_THAT(why({slot, values}, {{"t[0, 2)", good}}),
+              AllOf(HasSubstr("'t[0, 2)/0'"), HasSubstr("is neither a shard")));
+  EXPECT_THAT(why({values, {"t[0, 2)/1", "F32", {2}, 8}}, {{"t[0, 2)", good}}),
+              HasSubstr("is neither a shard"));
+  EXPECT_THAT(why({values, {"u[0, 2)/0", "F32", {2}, 8}}, {{"t[0, 2)", good}}),
+              HasSubstr("is neither a shard"));
+  EXPECT_THAT(
+      why({{"t[0, 2)", "F32", {1, 2}, 8}}, {{"t[0, 2)", good}}),
+      AllOf(HasSubstr("/p: offset "), HasSubstr("its shape is not [2]")));
+  EXPECT_THAT(why({values, {"t[0, 2)/0", "F32", {1}, 4}}, {{"t[0, 2)", good}}),
+              HasSubstr("its shape is not [2]"));
+  EXPECT_THAT(why({{"t[0, 2)", "I32", {2}, 8}}, {{"t[0, 2)", good}}),
+              HasSubstr("only F32"));
+  for (const char* const name :
+       {"t", "t[0, 2", "t[0,2)", "t[00, 2)", "t[0, +2)", "t[0, 2) ", "t[, 2)",
+        "t[0, 99999999999999999999)"}) {
+    EXPECT_THAT(why({{name, "F32", {2}, 8}}, {{name, good}}),
+                HasSubstr("is neither a shard"))
+        << name;
+  }
+  for (const char* const name :
+       {"t[-1, 1)", "t[2, 2)", "t[3, 1)", "t[1099511627775, 1099511627777)"}) {
+    EXPECT_THAT(why({{name, "F32", {2}, 8}}, {{name, good}}),
+                HasSubstr("are no elements of"))
+        << name;
+  }
+}
+
+TEST(PartFileTest, AHeaderThatIsLargerThanTheFileIsNotRead) {
+  const TempFolder folder;
+  folder.Write("p", "\xff\xff\xff\xff\xff\xff\xff\x7f{}");
+  checkpoint::Part part;
+  part.set_file("p");
+  part.set_bytes(10);
+  part.set_shards(1);
+  EXPECT_THAT(Text(PartFile::Open(folder.path(), part).status()),
+              AllOf(HasSubstr("/p: the header size"), HasSubstr("above 2")));
+  folder.Write("p", "1234");
+  part.set_bytes(4);
+  EXPECT_THAT(Text(PartFile::Open(folder.path(), part).status()),
+              HasSubstr("at least 8"));
+}
+
+// ---- Disks ------------------------------------------------------------------
+
+TEST(PartFileTest, AFolderThatCannotBeMadeIsNamed) {
+  const TempFolder folder;
+  folder.Write("file", "");
+  const absl::Status status =
+      WritePart(folder.File("file/x"), "p", Shards(MakeModel(1), 4)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Text(status), HasSubstr("create " + folder.File("file/x")));
+}
+
+// Files may have so many bytes as long as it lives: a full disk, for a test.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    old_handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit = {bytes, old_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &old_);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+
+ private:
+  rlimit old_ = {};
+  void (*old_handler_)(int) = nullptr;
+};
+
+TEST(PartFileTest, APartThatCannotBeWrittenWholeLeavesNothing) {
+  const TempFolder folder;
+  const std::vector<ShardState> shards = Shards(MakeModel(1), 4);
+  Must(WritePart(folder.path(), "old", shards));
+  const std::string old = ReadWholeFile(folder.File("old"));
+  absl::Status status;
+  {
+    const FileSizeLimit limit(100);
+    status = WritePart(folder.path(), "old", shards).status();
+  }
+  EXPECT_THAT(Text(status), HasSubstr("write " + folder.File("old")));
+  EXPECT_THAT(NamesIn(folder.path()), ElementsAre("old"));
+  EXPECT_EQ(ReadWholeFile(folder.File("old")), old);
+}
+
+TEST(CheckpointFolderTest, WhatCannotBeWrittenIsNoCheckpoint) {
+  const TempFolder folder;
+  const std::string root = folder.File("root");
+  const Model model = MakeModel(1);
+  const std::string partial = PartialFolder(root, kRun, 1);
+  const checkpoint::Manifest manifest =
+      WriteParts(partial, model, Shards(model, 4), 2);
+  absl::StatusOr<std::string> done;
+  {
+    const FileSizeLimit limit(100);
+    done = CompleteCheckpoint(root, kRun, 1, manifest, 3);
+  }
+  EXPECT_THAT(Text(done.status()), HasSubstr("manifest.json"));
+  EXPECT_THAT(NamesIn(root), ElementsAre(".partial-0000000000abcdef-1"));
+  std::vector<std::string> passed_over;
+  EXPECT_TRUE(absl::IsNotFound(FindCheckpoint(root, &passed_over).status()));
+  // There is room again.
+  EXPECT_EQ(Must(CompleteCheckpoint(root, kRun, 1, manifest, 3)),
+            root + "/step-00001200");
+}
+
+// ---- Whole checkpoints ------------------------------------------------------
+
+TEST(StoredCheckpointTest, AnyCutReadsWhatWasWrittenInAnyOther) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const TempFolder folder;
+    Rng rng(seed);
+    const Model model = MakeModel(seed);
+    Write(folder.path(), model, rng.Between(1, 31),
+          static_cast<int>(rng.Between(1, 4)));
+    const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+    EXPECT_TRUE(HasContentOf(*stored, model));
+    for (const auto& [name, table] : model.tables) {
+      const int64_t elements =
+          static_cast<int64_t>(table.tensors.front().size());
+      for (int i = 0; i < 10; ++i) {
+        const int64_t begin = rng.Between(0, elements - 1);
+        const int64_t end = rng.Between(begin + 1, elements);
+        const ShardState expected = ShardOf(model, name, begin, end);
+        ExpectEqual(Must(stored->Read(name, begin, end)), expected);
+        EXPECT_EQ(Bits(Must(stored->ReadValues(name, begin, end))),
+                  Bits(expected.values));
+      }
+    }
+  }
+}
+
+TEST(StoredCheckpointTest, KnowsItsManifestAndSize) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  Write(folder.path(), model);
+  const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+  EXPECT_EQ(stored->folder(), folder.path());
+  EXPECT_EQ(stored->manifest().clock(), 1200);
+  EXPECT_EQ(stored->sha256(), ManifestSha256(stored->manifest()));
+  EXPECT_THAT(stored->sha256(), SizeIs(64));
+  int64_t bytes = 0;
+  for (const std::string& name : NamesIn(folder.path())) {
+    if (name != kManifestFile)
+      bytes += static_cast<int64_t>(fs::file_size(folder.File(name)));
+  }
+  EXPECT_EQ(stored->bytes(), bytes);
+}
+
+TEST(StoredCheckpointTest, OfSeveralVersionsTheLargestCounts) {
+  const TempFolder folder;
+  Model model = MakeModel(1);
+  std::vector<ShardState> shards = Shards(model, 4);
+  for (ShardState& shard : shards) {
+    if (shard.table == "net.0.bias") shard.version = shard.begin == 0 ? 9 : 7;
+  }
+  Must(WriteManifest(folder.path(),
+                     WriteParts(folder.path(), model, shards, 1)));
+  const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+  EXPECT_EQ(Must(stored->Read("net.0.bias", 0, 7)).version, 9u);
+  EXPECT_EQ(Must(stored->Read("net.0.bias", 5, 7)).version, 7u);
+}
+
+TEST(StoredCheckpointTest, WhatIsNotThereIsNamed) {
+  const TempFolder folder;
+  Write(folder.path(), MakeModel(1));
+  const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+  EXPECT_THAT(Text(stored->Read("net.1", 0, 1).status()),
+              HasSubstr("has no table net.1"));
+  EXPECT_THAT(Text(stored->Read("net.0.bias", 3, 8).status()),
+              HasSubstr("net.0.bias[3, 8); the table has 7 elements"));
+  for (const auto& [begin, end] :
+       std::vector<std::pair<int64_t, int64_t>>{{-1, 3}, {3, 3}, {4, 3}}) {
+    EXPECT_TRUE(
+        absl::IsNotFound(stored->Read("net.0.bias", begin, end).status()));
+  }
+}
+
+TEST(StoredCheckpointTest, IsReadAlthoughOthersRemoveIt) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  const std::string path = Write(folder.File("c"), model);
+  const auto stored = Must(StoredCheckpoint::Open(path));
+  fs::remove_all(path);
+  EXPECT_TRUE(HasContentOf(*stored, model));
+}
+
+TEST(StoredCheckpointTest, EveryFlippedBitIsFound) {
+  const TempFolder folder;
+  Model model = MakeModel(3);
+  // Small, for there is a check for each bit.
+  model.manifest.mutable_table()->RemoveLast();
+  model.tables.erase("a \"b\"[0, 1)/0 \xc3\xa4");
+  Write(folder.path(), model, 16, 1);
+  const std::string sha256 =
+      Must(StoredCheckpoint::Open(folder.path()))->sha256();
+  int found = 0;
+  for (const std::string& name : NamesIn(folder.path())) {
+    const std::string path = folder.File(name);
+    const std::string content = ReadWholeFile(path);
+    for (size_t bit = 0; bit < content.size() * 8; ++bit) {
+      std::string changed = content;
+      changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << (bit % 8)));
+      Overwrite(path, changed);
+      const auto stored = StoredCheckpoint::Open(folder.path());
+      if (!stored.ok()) {
+        ++found;
+        ASSERT_THAT(Text(stored.status()), HasSubstr(folder.path()));
+        continue;
+      }
+      // It is written in another way and says the same.
+      ASSERT_EQ((*stored)->sha256(), sha256) << name << " bit " << bit;
+      ASSERT_TRUE(HasContentOf(**stored, model)) << name << " bit " << bit;
+      ASSERT_EQ(name, kManifestFile) << "bit " << bit;
+    }
+    Overwrite(path, content);
+  }
+  EXPECT_GT(found, 10000);
+  EXPECT_TRUE(OpenError(folder.path()).ok());
+}
+
+TEST(StoredCheckpointTest, EveryTornFileIsFound) {
+  const TempFolder folder;
+  Write(folder.path(), MakeModel(3), 16, 1);
+  for (const std::string& name : NamesIn(folder.path())) {
+    const std::string path = folder.File(name);
+    const std::string content = ReadWholeFile(path);
+    // The last byte of the manifest ends its line.
+    const size_t needed = content.size() - (name == kManifestFile ? 1 : 0);
+    for (size_t size = 0; size < needed; ++size) {
+      Overwrite(path, content.substr(0, size));
+      const absl::Status status = OpenError(folder.path());
+      ASSERT_TRUE(absl::IsDataLoss(status)) << name << " " << size << status;
+      ASSERT_THAT(Text(status), HasSubstr(path));
+    }
+    Overwrite(path, content + "x");
+    EXPECT_TRUE(absl::IsDataLoss(OpenError(folder.path()))) << name;
+    // Blocks that were never written.
+    Overwrite(path, std::string(content.size(), '\0'));
+    EXPECT_TRUE(absl::IsDataLoss(OpenError(folder.path()))) << name;
+    fs::remove(path);
+    const absl::Status missing = OpenError(folder.path());
+    EXPECT_EQ(missing.code(), name == kManifestFile
+                                  ? absl::StatusCode::kNotFound
+                                  : absl::StatusCode::kDataLoss);
+    EXPECT_THAT(Text(missing), HasSubstr(path));
+    fs::create_directory(path);
+    EXPECT_FALSE(OpenError(folder.path()).ok());
+    fs::remove(path);
+    Overwrite(path, content);
+  }
+  EXPECT_TRUE(OpenError(folder.path()).ok());
+}
+
+TEST(StoredCheckpointTest, DamageIsNamedWithItsPlace) {
+  const TempFolder folder;
+  Write(folder.path(), MakeModel(3), 16, 1);
+  const std::string path = folder.File("server-0-thread-0.safetensors");
+  FlipLastBit(path);
+  EXPECT_THAT(
+      Text(OpenError(folder.path())),
+      AllOf(HasSubstr(path + ": bytes ["), HasSubstr("shard scale[0, 1)"),
+            HasSubstr("the file is damaged")));
+}
+
+TEST(StoredCheckpointTest, APartOfAnotherCheckpointIsRefused) {
+  const TempFolder folder;
+  const std::string a = Write(folder.File("a"), MakeModel(1));
+  const std::string b = Write(folder.File("b"), MakeModel(2));
+  const std::string name = "/server-1-thread-0.safetensors";
+  fs::copy_file(b + name, a + name, fs::copy_options::overwrite_existing);
+  EXPECT_THAT(Text(OpenError(a)), HasSubstr("of another checkpoint"));
+}
+
+// Shards that are fine by themselves and do not make the tables.
+TEST(StoredCheckpointTest, TheTablesAreThereWholeAndOnce) {
+  const Model model = MakeModel(1);
+  const auto why =
+      [&](const std::function<void(std::vector<ShardState>*)>& change) {
+        const TempFolder folder;
+        std::vector<ShardState> shards = {
+            ShardOf(model, "a \"b\"[0, 1)/0 \xc3\xa4", 0, 2),
+            ShardOf(model, "net.0.bias", 0, 4),
+            ShardOf(model, "net.0.bias", 4, 7),
+            ShardOf(model, "net.0.weight", 0, 30),
+            ShardOf(model, "scale", 0, 1)};
+        change(&shards);
+        Must(WriteManifest(folder.path(),
+                           WriteParts(folder.path(), model, shards, 2)));
+        return Text(OpenError(folder.path()));
+      };
+  EXPECT_EQ(why([](auto*) {}), "");
+  EXPECT_THAT(why([](auto* shards) { shards->erase(shards->begin() + 1); }),
+              HasSubstr("no part has net.0.bias[0, 4)"));
+  EXPECT_THAT(why([](auto* shards) { shards->erase(shards->begin() + 2); }),
+              HasSubstr("no part has net.0.bias[4, 7)"));
+  EXPECT_THAT(why([&](auto* shards) {
+                (*shards)[1] = ShardOf(model, "net.0.bias", 0, 3);
+              }),
+              HasSubstr("no part has net.0.bias[3, 4)"));
+  EXPECT_THAT(why([](auto* shards) { shards->pop_back(); }),
+              HasSubstr("no part has scale[0, 1)"));
+  EXPECT_THAT(why([&](auto* shards) {
+                (*shards)[1] = ShardOf(model, "net.0.bias", 0, 5);
+              }),
+              AllOf(HasSubstr("overlaps with"), HasSubstr("net.0.bias[0, 5)"),
+                    HasSubstr("net.0.bias[4, 7)")));
+  EXPECT_THAT(why([&](auto* shards) {
+                shards->push_back(ShardOf(model, "net.0.bias", 2, 3));
+              }),
+              HasSubstr("net.0.bias[2, 3) overlaps with net.0.bias[0, 4)"));
+  EXPECT_THAT(why([&](auto* shards) {
+                shards->insert(shards->begin() + 2,
+                               ShardOf(model, "net.0.bias", 0, 4));
+              }),
+              HasSubstr("net.0.bias[0, 4) overlaps with net.0.bias[0, 4)"));
+  EXPECT_THAT(
+      why([](auto* shards) {
+        shards->back() = {
+            .table = "scale", .begin = 0, .end = 2, .values = Floats({1, 2})};
+      }),
+      HasSubstr("outside of the table, which has 1 elements"));
+  EXPECT_THAT(why([](auto* shards) { shards->back().table = "other"; }),
+              HasSubstr("other[0, 1) is of a table that the manifest does not "
+                        "have"));
+  EXPECT_THAT(why([](auto* shards) { (*shards)[2].slots.pop_back(); }),
+              HasSubstr("has 1 optimizer slots; 2 are required"));
+  EXPECT_THAT(
+      why([](auto* shards) { shards->back().slots.push_back(Floats({1})); }),
+      HasSubstr("has 1 optimizer slots; 0 are required"));
+}
+
+// ---- Manifests --------------------------------------------------------------
+
+checkpoint::Manifest ManifestOf(const Model& model) {
+  checkpoint::Manifest manifest = model.manifest;
+  checkpoint::Part& part = *manifest.add_part();
+  part.set_file("p");
+  part.set_bytes(1000);
+  part.set_shards(4);
+  return manifest;
+}
+
+TEST(ManifestTest, IsReadBackAsItWas) {
+  const TempFolder folder;
+  checkpoint::Manifest manifest = ManifestOf(MakeModel(1));
+  manifest.set_job("job \"\xc3\xa4\"\n");
+  manifest.set_seconds(0.1 + 0.2);
+  manifest.set_clock(kClockMax);
+  manifest.mutable_part(0)->set_header_hash(~uint64_t{0});
+  checkpoint::WorkerClock& worker = *manifest.add_worker();
+  worker.set_rank(7);
+  worker.set_clock(kClockMax);
+  Must(WriteManifest(folder.path(), manifest));
+  const checkpoint::Manifest read = Must(ReadManifest(folder.path()));
+  EXPECT_TRUE(
+      google::protobuf::util::MessageDifferencer::Equals(read, manifest));
+  EXPECT_EQ(ManifestSha256(read), ManifestSha256(manifest));
+  EXPECT_THAT(NamesIn(folder.path()), ElementsAre(kManifestFile));
+  EXPECT_THAT(ReadWholeFile(folder.File(kManifestFile)),
+              AllOf(HasSubstr("\"steps_per_epoch\": \"100\""),
+                    HasSubstr("\"learning_rate\": 0.1"),
+                    HasSubstr("\"sha256\": \"" + ManifestSha256(manifest))));
+}
+
+TEST(ManifestTest, WhatIsOutOfItsBoundsIsNeitherWrittenNorRead) {
+  using Change = std::function<void(checkpoint::Manifest*)>;
+  const auto part_file = [](const std::string& name) -> Change {
+    return [=](auto* m) { m->mutable_part(0)->set_file(name); };
+  };
+  const struct {
+    Change change;
+    const char* words;
+  } cases[] = {
+      {[](auto* m) { m->set_format(2); },
+       "format is 2, and this version reads"},
+      {[](auto* m) { m->set_clock(-1); }, "clock is -1; 0 to"},
+      {[](auto* m) { m->set_clock(kClockMax + 1); },
+       "clock is 1152921504606846977"},
+      {[](auto* m) { m->set_workers(-1); }, "workers is -1; 0 to 4096"},
+      {[](auto* m) { m->set_workers(4097); }, "workers is 4097"},
+      {[](auto* m) { m->set_steps_total(-1); }, "steps_total is -1"},
+      {[](auto* m) { m->set_steps_per_epoch(0); },
+       "steps_per_epoch is 0; 1 to"},
+      {[](auto* m) { m->set_sequence(-1); }, "sequence is -1"},
+      {[](auto* m) { m->set_seconds(-1); }, "seconds is -1"},
+      {[](auto* m) { m->set_seconds(std::nan("")); }, "seconds is nan"},
+      {[](auto* m) { m->add_worker()->set_rank(-1); }, "worker rank -1"},
+      {[](auto* m) { m->add_worker()->set_rank(4096); }, "worker rank 4096"},
+      {[](auto* m) { m->add_worker()->set_clock(1199); },
+       "worker 0 has clock 1199; 1200, the smallest"},
+      {[](auto* m) {
+         for (int i = 0; i < 2; ++i) m->add_worker()->set_clock(1200);
+       },
+       "worker rank 0 is there twice"},
+      {[](auto* m) { m->clear_table(); }, "there are 0 tables"},
+      {[](auto* m) { m->mutable_table(1)->set_name("net.0.weight"); },
+       "table 'net.0.weight' is there twice"},
+      {[](auto* m) { m->mutable_table(0)->set_name(std::string(257, 'x')); },
+       "a name of 257 bytes; at most 256"},
+      {[](auto* m) { m->mutable_table(0)->add_shape(0); }, "shape [6, 5, 0]"},
+      {[](auto* m) { m->mutable_table(0)->add_shape(-30); }, "[6, 5, -30]"},
+      {[](auto* m) { m->mutable_table(0)->add_shape(int64_t{1} << 38); },
+       "at most 1099511627776 elements"},
+      {[](auto* m) { m->mutable_table(0)->add_shape(int64_t{1} << 62); },
+       "at most 1099511627776 elements"},
+      {[](auto* m) {
+         for (int i = 0; i < 17; ++i) m->mutable_table(2)->add_shape(1);
+       },
+       "has 17 extents; at most 16"},
+      {[](auto* m) { m->mutable_table(0)->mutable_optimizer()->Clear(); },
+       "table 'net.0.weight': "},
+      {[](auto* m) {
+         m->mutable_table(0)
+             ->mutable_optimizer()
+             ->mutable_momentum()
+             ->set_momentum(2);
+       },
+       "momentum"},
+      {[](auto* m) { m->clear_part(); }, "there are no parts"},
+      {[](auto* m) { *m->add_part() = m->part(0); }, "part 'p': the name is"},
+      {part_file(""), "part '': the name of a file"},
+      {part_file("."), "part '.': the name of a file"},
+      {part_file(".."), "part '..': the name of a file"},
+      {part_file("../p"), "part '../p': the name of a file"},
+      {part_file("/etc/passwd"), "the name of a file"},
+      {part_file(std::string("p\0q", 3)), "the name of a file"},
+      {part_file(std::string(256, 'x')), "of 1 to 255 bytes"},
+      {part_file(kManifestFile), "part 'manifest.json': the name is taken"},
+      {[](auto* m) { m->mutable_part(0)->set_shards(0); }, "has 0 shards"},
+      {[](auto* m) { m->mutable_part(0)->set_shards(-1); }, "has -1 shards"},
+      {[](auto* m) { m->mutable_part(0)->set_bytes(15); },
+       "has 15 bytes for 4 shards"},
+      {[](auto* m) { m->mutable_part(0)->set_bytes(-1); }, "has -1 bytes"},
+  };
+  for (const auto& [change, words] : cases) {
+    const TempFolder folder;
+    checkpoint::Manifest manifest = ManifestOf(MakeModel(1));
+    EXPECT_EQ(WhyNoManifest(manifest), "");
+    change(&manifest);
+    EXPECT_THAT(WhyNoManifest(manifest), HasSubstr(words));
+    const absl::Status written = WriteManifest(folder.path(), manifest);
+    EXPECT_TRUE(absl::IsInvalidArgument(written)) << words;
+    EXPECT_THAT(Text(written),
+                AllOf(HasSubstr(kManifestFile), HasSubstr(words)));
+    EXPECT_THAT(NamesIn(folder.path()), IsEmpty());
+  }
+}
+
+TEST(ManifestTest, TextThatIsNotUtf8IsRefused) {
+  const TempFolder folder;
+  checkpoint::Manifest manifest = ManifestOf(MakeModel(1));
+  manifest.mutable_table(0)->set_name("\xff");
+  EXPECT_FALSE(WriteManifest(folder.path(), manifest).ok());
+  EXPECT_THAT(NamesIn(folder.path()), IsEmpty());
+}
+
+TEST(ManifestTest, WhatIsWrongIsSaid) {
+  const TempFolder folder;
+  Must(WriteManifest(folder.path(), ManifestOf(MakeModel(1))));
+  const std::string path = folder.File(kManifestFile);
+  const std::string text = ReadWholeFile(path);
+  const auto why = [&](const std::string& content) {
+    Overwrite(path, content);
+    const absl::Status status = ReadManifest(folder.path()).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(Text(status), StartsWith(path));
+    return Text(status);
+  };
+  EXPECT_THAT(why(""), HasSubstr("not a JSON map"));
+  EXPECT_THAT(why("[]"), HasSubstr("not a JSON map"));
+  EXPECT_THAT(why("{}"), HasSubstr("has no sha256"));
+  EXPECT_THAT(why(std::string(100000, '[')), HasSubstr("not a JSON map"));
+  EXPECT_THAT(why("{\"sha256\": \"\", \"x\": " + std::string(100000, '[') +
+                  std::string(100000, ']') + "}"),
+              HasSubstr("damaged"));
+  EXPECT_THAT(why("{\"format\": 2}"),
+              HasSubstr("format is 2, and this version reads 1"));
+  std::string edited = text;
+  edited.replace(edited.find("\"1200\""), 6, "\"1300\"");
+  EXPECT_THAT(why(edited), HasSubstr("is damaged or has been edited"));
+  edited = text;
+  edited.replace(edited.find("\"clock\""), 7, "\"clack\"");
+  EXPECT_THAT(why(edited), HasSubstr("is damaged or has been edited"));
+  std::ofstream(path).close();
+  fs::resize_file(path, (64 << 20) + 1);
+  EXPECT_THAT(Text(ReadManifest(folder.path()).status()),
+              HasSubstr("at most 67108864 are read"));
+}
+
+// ---- Folders ----------------------------------------------------------------
+
+TEST(CheckpointFolderTest, TheRootIsOfTheConfigOrOfTheRun) {
+  config::ClusterConfig config;
+  EXPECT_EQ(CheckpointRoot(config, ""), "");
+  EXPECT_EQ(CheckpointRoot(config, "runs/a"), "runs/a/checkpoints");
+  config.mutable_checkpoint()->set_folder("/shared");
+  EXPECT_EQ(CheckpointRoot(config, ""), "/shared");
+  EXPECT_EQ(CheckpointRoot(config, "runs/a"), "/shared");
+}
+
+TEST(CheckpointFolderTest, GetsItsNameWhenItIsWhole) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  EXPECT_EQ(Must(Complete(folder.path(), model, 1)),
+            folder.File("step-00001200"));
+  EXPECT_THAT(NamesIn(folder.path()), ElementsAre("step-00001200"));
+  const auto stored =
+      Must(StoredCheckpoint::Open(folder.File("step-00001200")));
+  EXPECT_TRUE(HasContentOf(*stored, model));
+  EXPECT_EQ(stored->manifest().sequence(), 1);
+}
+
+TEST(CheckpointFolderTest, APartThatIsNotThereIsNamed) {
+  const TempFolder folder;
+  const Model model = MakeModel(1);
+  const std::string partial = PartialFolder(folder.path(), kRun, 1);
+  const checkpoint::Manifest manifest =
+      WriteParts(partial, model, Shards(model, 4), 2);
+  const std::string part = partial + "/server-1-thread-0.safetensors";
+  const std::string content = ReadWholeFile(part);
+  fs::remove(part);
+  EXPECT_THAT(
+      Text(CompleteCheckpoint(folder.path(), kRun, 1, manifest, 3).status()),
+      AllOf(HasSubstr(part), HasSubstr("on several hosts")));
+  Overwrite(part, content.substr(1));
+  EXPECT_THAT(
+      Text(CompleteCheckpoint(folder.path(), kRun, 1, manifest, 3).status()),
+      HasSubstr("were written"));
+  EXPECT_THAT(NamesIn(folder.path()), SizeIs(1));
+  RemovePartial(folder.path(), kRun, 1);
+  EXPECT_THAT(NamesIn(folder.path()), IsEmpty());
+  RemovePartial(folder.path(), kRun, 1);  // It need not be there.
+}
+
+TEST(CheckpointFolderTest, AnotherOneOfTheSameStepIsReplaced) {
+  const TempFolder folder;
+  const Model other = MakeModel(2);
+  Must(Complete(folder.path(), MakeModel(1), 1));
+  folder.Write("step-00001200/more", "of an older one");
+  Must(Complete(folder.path(), other, 2));
+  EXPECT_THAT(NamesIn(folder.path()), ElementsAre("step-00001200"));
+  EXPECT_THAT(NamesIn(folder.File("step-00001200")), SizeIs(3));
+  EXPECT_TRUE(HasContentOf(
+      *Must(StoredCheckpoint::Open(folder.File("step-00001200"))), other));
+}
+
+TEST(CheckpointFolderTest, TheNewestAreKept) {
+  const TempFolder folder;
+  int cut = 0;
+  for (const int64_t clock : {100, 200, 300, 400})
+    Must(Complete(folder.path(), MakeModel(1, clock), ++cut, 2));
+  EXPECT_THAT(NamesIn(folder.path()),
+              UnorderedElementsAre("step-00000300", "step-00000400"));
+  // A run that began anew: what it has written is newer than larger steps.
+  Must(Complete(folder.path(), MakeModel(1, 50), 1, 2, kRun + 1));
+  EXPECT_THAT(NamesIn(folder.path()),
+              UnorderedElementsAre("step-00000050", "step-00000400"));
+  Must(Complete(folder.path(), MakeModel(1, 60), 2, 1, kRun + 1));
+  EXPECT_THAT(NamesIn(folder.path()), ElementsAre("step-00000060"));
+}
+
+TEST(CheckpointFolderTest, OnlyCheckpointsAndOwnRemainsAreRemoved) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  Must(Complete(root, MakeModel(1, 100), 1));
+  for (const char* const name :
+       {"step-", "step-1x", "step-00000007", "stepp-00000001", "data",
+        ".partial-0000000000abcdee-1"}) {
+    fs::create_directory(folder.File(name));
+  }
+  folder.Write("step-00000008", "a file");
+  fs::create_directory_symlink(folder.File("data"),
+                               folder.File("step-00000009"));
+  for (const int32_t cut : {1, 2, 4})
+    fs::create_directories(PartialFolder(root, kRun, cut));
+  Must(Complete(root, MakeModel(1, 300), 3, 1));
+  EXPECT_THAT(NamesIn(root),
+              UnorderedElementsAre("step-", "step-1x", "step-00000007",
+                                   "stepp-00000001", "data", "step-00000008",
+                                   "step-00000009", "step-00000300",
+                                   ".partial-0000000000abcdee-1",
+                                   ".partial-0000000000abcdef-4"));
+}
+
+TEST(CheckpointFolderTest, ThoseOfAnotherLineageAreLeftAlone) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  const Model model = MakeModel(1, 100);
+  Must(Complete(root, model, 1));
+  const auto complete = [&](int32_t cut, int64_t clock) {
+    const Model other = MakeModel(2, clock);
+    checkpoint::Manifest manifest = WriteParts(
+        PartialFolder(root, kRun + 1, cut), other, Shards(other, 4), 2);
+    manifest.set_lineage(7);
+    return CompleteCheckpoint(root, kRun + 1, cut, manifest, 1).status();
+  };
+  EXPECT_THAT(Text(complete(1, 100)),
+              AllOf(HasSubstr("step-00000100 is a checkpoint of another run"),
+                    HasSubstr("checkpoint { folder")));
+  RemovePartial(root, kRun + 1, 1);
+  EXPECT_TRUE(complete(2, 200).ok());
+  EXPECT_TRUE(complete(3, 300).ok());
+  EXPECT_THAT(NamesIn(root),
+              UnorderedElementsAre("step-00000100", "step-00000300"));
+  EXPECT_TRUE(HasContentOf(
+      *Must(StoredCheckpoint::Open(folder.File("step-00000100"))), model));
+}
+
+TEST(FindCheckpointTest, TakesOneItselfARootOrARun) {
+  const TempFolder folder;
+  const std::string root = folder.File("run/checkpoints");
+  const std::string older = Must(Complete(root, MakeModel(1, 100), 1));
+  const std::string newer = Must(Complete(root, MakeModel(1, 200), 2));
+  std::vector<std::string> passed_over;
+  EXPECT_EQ(Must(FindCheckpoint(older, &passed_over)), older);
+  EXPECT_EQ(Must(FindCheckpoint(older + "/", &passed_over)), older);
+  EXPECT_EQ(Must(FindCheckpoint(root, &passed_over)), newer);
+  EXPECT_EQ(Must(FindCheckpoint(folder.File("run"), &passed_over)), newer);
+  EXPECT_EQ(Must(FindCheckpoint(folder.File("run//"), &passed_over)), newer);
+  EXPECT_THAT(passed_over, IsEmpty());
+}
+
+TEST(FindCheckpointTest, TheOneThatWasCompletedLastIsTheNewest) {
+  const TempFolder folder;
+  Must(Complete(folder.path(), MakeModel(1, 900), 1));
+  const std::string last =
+      Must(Complete(folder.path(), MakeModel(1, 100), 1, 100, kRun + 1));
+  std::vector<std::string> passed_over;
+  EXPECT_EQ(Must(FindCheckpoint(folder.path(), &passed_over)), last);
+}
+
+TEST(FindCheckpointTest, PassesOverNewerOnesThatAreDamaged) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  std::vector<std::string> all;
+  for (const int cut : {1, 2, 3, 4})
+    all.push_back(Must(Complete(root, MakeModel(1, 100 * cut), cut)));
+  FlipLastBit(all[0] + "/server-0-thread-0.safetensors");  // Nobody looks.
+  FlipLastBit(all[2] + "/server-0-thread-0.safetensors");
+  fs::remove(all[3] + "/manifest.json");
+  std::vector<std::string> passed_over;
+  EXPECT_EQ(Must(FindCheckpoint(root, &passed_over)), all[1]);
+  EXPECT_THAT(passed_over,
+              UnorderedElementsAre(
+                  AllOf(HasSubstr("checkpoint " + all[2] + " cannot be used: "),
+                        HasSubstr("the file is damaged")),
+                  AllOf(HasSubstr("checkpoint " + all[3] + " cannot be used: "),
+                        HasSubstr("manifest.json"))));
+  // Who names one gets this one or none.
+  const absl::Status named = FindCheckpoint(all[2], &passed_over).status();
+  EXPECT_TRUE(absl::IsDataLoss(named)) << named;
+}
+
+TEST(FindCheckpointTest, SaysWhatItHasLookedFor) {
+  const TempFolder folder;
+  std::vector<std::string> passed_over;
+  absl::Status status = FindCheckpoint(folder.path(), &passed_over).status();
+  EXPECT_TRUE(absl::IsNotFound(status));
+  EXPECT_THAT(Text(status),
+              AllOf(HasSubstr(folder.File("manifest.json")),
+                    HasSubstr(folder.File("checkpoints")), HasSubstr("step-")));
+  status = FindCheckpoint(folder.File("none"), &passed_over).status();
+  EXPECT_TRUE(absl::IsNotFound(status));
+  EXPECT_THAT(Text(status), HasSubstr(folder.File("none") + " is no folder"));
+  EXPECT_TRUE(absl::IsNotFound(FindCheckpoint("", &passed_over).status()));
+  // What was never completed is none.
+  const Model model = MakeModel(1);
+  WriteParts(PartialFolder(folder.path(), kRun, 1), model, Shards(model, 4), 2);
+  EXPECT_TRUE(
+      absl::IsNotFound(FindCheckpoint(folder.path(), &passed_over).status()));
+  FlipLastBit(Must(Complete(folder.path(), MakeModel(1), 1)) +
+              "/server-1-thread-0.safetensors");
+  status = FindCheckpoint(folder.path(), &passed_over).status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("none of the 1 checkpoints"),
+                                  HasSubstr("the file is damaged")));
+  EXPECT_THAT(passed_over, IsEmpty());
+}
+
+}  // namespace
+}  // namespace slackline
