@@ -477,7 +477,7 @@ void ShardCore::BeginCut(Effects* effects) {
   if (cut.number() <= cut_seen_) return;
   cut_seen_ = cut.number();
   if (cut.by_worker()) return;
-  PendingCut& pending = cut_.emplace();
+  PendingCut& pending = cut_.emplace(PendingCut());
   pending.state.number = cut.number();
   pending.state.run = view_->proto().run();
   const auto limits = std::make_shared<const CutLimits>(cut);

@@ -136,8 +136,8 @@ class Checkpoints : public JobTest {
     return SummaryOf(run)["model_sha256"].get<std::string>();
   }
   // A run of the job that is killed at `clock`.
-  void RunAndKill(const std::string& name, const std::string& mode,
-                  Clock clock, size_t checkpoints = 1) {
+  void RunAndKill(const std::string& name, const std::string& mode, Clock clock,
+                  size_t checkpoints = 1) {
     const std::unique_ptr<Process> run = StartRun(name, Job(), Slowly(mode));
     KillAt(*run, name, clock, checkpoints);
   }

@@ -233,8 +233,8 @@ const char* SimCoordinator::ExcuseOf(int32_t cut) const {
   const auto begun = cuts_.find(cut);
   if (begun == cuts_.end()) return nullptr;
   for (const auto& [incarnation, peer] : begun->second.members) {
-    const auto is_it = [&](const auto& member) {
-      return member.incarnation() == incarnation;
+    const auto is_it = [life = incarnation](const auto& member) {
+      return member.incarnation() == life;
     };
     const wire::View& view = core_.view();
     if (std::none_of(view.worker().begin(), view.worker().end(), is_it) &&
