@@ -24,38 +24,28 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <thread>
-#include <utility>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "benchmarks/load_worker.h"
 #include "benchmarks/report.h"
-#include "benchmarks/step_worker.h"
 #include "common/checkpoint/stored_checkpoint.h"
-#include "common/config/cluster_config.h"
-#include "common/mutex.h"
-#include "common/net/zmq/zmq_transport.h"
-#include "common/process/join_request.h"
 #include "common/process/logging.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
 #include "job/job_config.h"
-#include "tools/cli/job/coordinator_client.h"
-#include "tools/cli/process.h"
-#include "tools/cli/run/local_hosts.h"
 
 namespace slackline::bench {
 namespace {
 
 constexpr absl::Duration kWaitMax = absl::Minutes(2);
-constexpr char kTable[] = "table";
 
 struct Options {
   int64_t mib = 96;  // Of parameters.
@@ -68,22 +58,16 @@ struct Options {
   std::vector<std::string> modes = {"bsp", "asp"};
   std::string folder;  // Empty: the system's for temporary files.
   bool smoke = false;
-  size_t elements() const {
-    return static_cast<size_t>(mib) * (1 << 20) / sizeof(float);
+  int64_t elements() const {
+    return mib * (1 << 20) / static_cast<int64_t>(sizeof(float));
   }
 };
 
-struct Interval {
-  absl::Time begin;
-  absl::Time end;
-  double ms() const { return absl::ToDoubleMilliseconds(end - begin); }
-};
-
-config::ClusterConfig ConfigOf(const Options& options, const std::string& mode,
-                               int port) {
+config::ClusterConfig ConfigOf(const Options& options,
+                               const std::string& mode) {
   const std::string text = absl::StrCat(
-      "job: 'bench-checkpoint' coordinator { host: '127.0.0.1' port: ", port,
-      " }\n", "server { host: '127.0.0.1' count: ", options.servers, " }\n",
+      "job: 'bench-checkpoint' coordinator { host: '127.0.0.1' }\n",
+      "server { host: '127.0.0.1' count: ", options.servers, " }\n",
       "worker { host: '127.0.0.1' count: ", options.workers, " }\n",
       "model { softmax {} } data { teacher_student {} }\n", "optimizer { ",
       options.optimizer, " { learning_rate: 0.0001 } }\n",
@@ -93,75 +77,6 @@ config::ClusterConfig ConfigOf(const Options& options, const std::string& mode,
   SL_CHECK(config.ok(), config.status().ToString());
   return *config;
 }
-
-// One worker: push everything, pull everything, again and again.
-class LoadWorker {
- public:
-  static absl::StatusOr<std::unique_ptr<LoadWorker>> Start(
-      Transport& transport, const config::ClusterConfig& config,
-      const Options& bench, int rank) {
-    WorkerLoop::Options options;
-    wire::JoinRequest& join = options.core.member.join;
-    join = JoinRequestOf(wire::JoinRequest::WORKER, rank, "127.0.0.1", config);
-    wire::Table& table = *join.add_table();
-    *table.mutable_optimizer() = config.optimizer();
-    table.set_name(kTable);
-    table.add_shape(static_cast<int64_t>(bench.elements()));
-    table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
-    join.set_steps_total(kManySteps);
-    join.set_steps_per_epoch(kManySteps);
-    options.coordinator_endpoint = CoordinatorEndpoint(config);
-    SL_ASSIGN_OR_RETURN(std::unique_ptr<StepWorker> worker,
-                        StepWorker::Start(transport, transport, options));
-    return std::unique_ptr<LoadWorker>(
-        new LoadWorker(std::move(worker), bench));
-  }
-  ~LoadWorker() { (void)Stop(); }
-
-  absl::Status Stop() {
-    stopping_ = true;
-    if (thread_.joinable()) thread_.join();
-    return status_;
-  }
-  std::vector<Interval> TakeSteps() {
-    const MutexLock lock(mutex_);
-    return std::exchange(steps_, {});
-  }
-
- private:
-  LoadWorker(std::unique_ptr<StepWorker> worker, const Options& bench)
-      : pace_(absl::Milliseconds(bench.pace_ms)),
-        worker_(std::move(worker)),
-        gradient_(Payload::Allocate(bench.elements() * sizeof(float))) {
-    auto* const values = reinterpret_cast<float*>(gradient_.MutableData());
-    std::fill(values, values + bench.elements(), 1.0f);
-    thread_ = std::thread([this] { status_ = Work(); });
-  }
-
-  absl::Status Work() {
-    SL_RETURN_IF_ERROR(worker_->Pull().status());
-    while (!stopping_) {
-      const absl::Time begin = absl::Now();
-      SL_RETURN_IF_ERROR(worker_->Push(gradient_));
-      SL_RETURN_IF_ERROR(worker_->Pull().status());
-      {
-        const MutexLock lock(mutex_);
-        steps_.push_back({.begin = begin, .end = absl::Now()});
-      }
-      absl::SleepFor(pace_);
-    }
-    return absl::OkStatus();
-  }
-
-  const absl::Duration pace_;
-  const std::unique_ptr<StepWorker> worker_;
-  Payload gradient_;
-  std::atomic<bool> stopping_{false};
-  Mutex mutex_;
-  std::vector<Interval> steps_ ABSL_GUARDED_BY(mutex_);
-  absl::Status status_;
-  std::thread thread_;
-};
 
 // A folder of this program, which goes with it.
 class Folder {
@@ -184,101 +99,41 @@ class Folder {
   const std::filesystem::path path_;
 };
 
-// Servers, workers and a line to the coordinator.
-class Cluster {
- public:
-  static absl::StatusOr<std::unique_ptr<Cluster>> Start(const Options& options,
-                                                        const std::string& mode,
-                                                        const Folder& folder) {
-    auto cluster = std::make_unique<Cluster>();
-    SL_ASSIGN_OR_RETURN(PortReservation port,
-                        PortReservation::AnyFree("127.0.0.1"));
-    const config::ClusterConfig config = ConfigOf(options, mode, port.port());
-    const std::string file = folder.Path(mode + ".textproto");
-    std::ofstream(file) << ToText(config);
-    const std::string program =
-        (std::filesystem::read_symlink("/proc/self/exe").parent_path() /
-         "slackline_server")
-            .string();
-    for (int s = 0; s < options.servers; ++s) {
-      SL_ASSIGN_OR_RETURN(
-          ChildProcess server,
-          ChildProcess::Start(
-              {.command = {program, "--cluster", file, "--index",
-                           absl::StrCat(s), "--out", folder.Path(mode)},
-               .log_path = folder.Path(absl::StrCat(mode, "-", s, ".log")),
-               .environment = {}}));
-      cluster->servers_.push_back(std::move(server));
-    }
-    for (int w = 0; w < options.workers; ++w) {
-      SL_ASSIGN_OR_RETURN(
-          cluster->workers_.emplace_back(),
-          LoadWorker::Start(cluster->transport_, config, options, w));
-    }
-    SL_ASSIGN_OR_RETURN(
-        cluster->coordinator_,
-        CoordinatorClient::Connect(CoordinatorEndpoint(config)));
-    while (true) {
-      SL_ASSIGN_OR_RETURN(const wire::StatusReply status, cluster->Status());
-      if (status.view().state() == wire::RUNNING) break;
-      absl::SleepFor(absl::Milliseconds(20));
-    }
-    return cluster;
-  }
-  ~Cluster() {
-    StopWorkers();
-    servers_.clear();
-  }
+absl::StatusOr<std::unique_ptr<LoadCluster>> StartCluster(
+    const Options& options, const std::string& mode, const Folder& folder) {
+  const std::string own = folder.Path(mode);
+  std::filesystem::create_directories(own);
+  return LoadCluster::Start(
+      {.config = ConfigOf(options, mode),
+       .load = {.elements = options.elements(),
+                .pace = absl::Milliseconds(options.pace_ms)},
+       .folder = own,
+       .server_flags = {"--out", own + "/run"}});
+}
 
-  absl::StatusOr<wire::StatusReply> Status() {
-    return coordinator_->GetStatus(kWaitMax);
-  }
-  // Returns once it is on the disk.
-  absl::StatusOr<run::CheckpointRecord> TakeCheckpoint() {
-    SL_ASSIGN_OR_RETURN(const std::optional<std::string> text,
-                        coordinator_->Checkpoint(kWaitMax));
-    if (!text.has_value())
-      return absl::DeadlineExceededError("no checkpoint within two minutes");
-    SL_ASSIGN_OR_RETURN(const wire::StatusReply status, Status());
-    return status.last_checkpoint();
-  }
-  std::vector<Interval> TakeSteps() {
-    std::vector<Interval> all;
-    for (const auto& worker : workers_) {
-      const std::vector<Interval> some = worker->TakeSteps();
-      all.insert(all.end(), some.begin(), some.end());
-    }
-    return all;
-  }
-  // They are not of use any more: the checkpoint is there.
-  void StopWorkers() {
-    const std::unique_ptr<CoordinatorClient> coordinator =
-        std::move(coordinator_);
-    if (coordinator != nullptr)
-      (void)coordinator->Stop("the benchmark is done", absl::Seconds(10));
-    workers_.clear();
-  }
-
- private:
-  ZmqTransport transport_;
-  std::vector<ChildProcess> servers_;
-  std::vector<std::unique_ptr<LoadWorker>> workers_;
-  std::unique_ptr<CoordinatorClient> coordinator_;
-};
+// Returns once it is on the disk.
+absl::StatusOr<run::CheckpointRecord> TakeCheckpoint(LoadCluster& cluster) {
+  SL_ASSIGN_OR_RETURN(const std::optional<std::string> text,
+                      cluster.coordinator().Checkpoint(kWaitMax));
+  if (!text.has_value())
+    return absl::DeadlineExceededError("no checkpoint within two minutes");
+  SL_ASSIGN_OR_RETURN(const wire::StatusReply status,
+                      cluster.coordinator().GetStatus(kWaitMax));
+  return status.last_checkpoint();
+}
 
 // Elements that are not as the first one of its kind (values, slots).
 absl::StatusOr<int64_t> CountUneven(const std::string& checkpoint,
                                     const Options& options) {
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<StoredCheckpoint> stored,
                       StoredCheckpoint::Open(checkpoint));
-  SL_ASSIGN_OR_RETURN(
-      const ShardState state,
-      stored->Read(kTable, 0, static_cast<int64_t>(options.elements())));
+  SL_ASSIGN_OR_RETURN(const ShardState state,
+                      stored->Read(kLoadTable, 0, options.elements()));
   std::vector<Payload> tensors = state.slots;
   tensors.push_back(state.values);
   int64_t uneven = 0;
   for (const Payload& tensor : tensors) {
-    std::vector<float> values(options.elements());
+    std::vector<float> values(static_cast<size_t>(options.elements()));
     std::memcpy(values.data(), tensor.data(), tensor.size());
     uneven += std::count_if(values.begin(), values.end(),
                             [&](float value) { return value != values[0]; });
@@ -312,18 +167,10 @@ absl::StatusOr<double> PlainWrite(const std::string& path, int64_t bytes) {
   return seconds;
 }
 
-nlohmann::ordered_json PercentilesOf(const std::vector<double>& samples) {
-  if (samples.empty()) return nullptr;
-  return {{"p50", Percentile(samples, 50)},
-          {"p99", Percentile(samples, 99)},
-          {"max", Percentile(samples, 100)},
-          {"count", samples.size()}};
-}
-
 absl::Status BenchMode(const Options& options, const std::string& mode,
                        const Folder& folder) {
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster,
-                      Cluster::Start(options, mode, folder));
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<LoadCluster> cluster,
+                      StartCluster(options, mode, folder));
   const absl::Duration quiet = absl::Seconds(options.seconds);
   absl::SleepFor(quiet);
   (void)cluster->TakeSteps();  // Warming up.
@@ -333,7 +180,7 @@ absl::Status BenchMode(const Options& options, const std::string& mode,
   for (int round = 0; round < options.rounds; ++round) {
     absl::SleepFor(quiet);
     const absl::Time begin = absl::Now();
-    SL_ASSIGN_OR_RETURN(last, cluster->TakeCheckpoint());
+    SL_ASSIGN_OR_RETURN(last, TakeCheckpoint(*cluster));
     checkpoints.push_back({.begin = begin, .end = absl::Now()});
     seconds.push_back(absl::ToDoubleSeconds(checkpoints.back().end - begin));
   }
@@ -346,7 +193,7 @@ absl::Status BenchMode(const Options& options, const std::string& mode,
         });
     (meets ? beside : without).push_back(step.ms());
   }
-  cluster->StopWorkers();
+  cluster->Stop();  // Of no more use: the checkpoint is there.
   SL_ASSIGN_OR_RETURN(const int64_t uneven,
                       CountUneven(last.folder(), options));
   std::vector<double> plain;

@@ -26,25 +26,20 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "benchmarks/load_worker.h"
 #include "benchmarks/report.h"
-#include "benchmarks/step_worker.h"
-#include "common/config/cluster_config.h"
-#include "common/mutex.h"
-#include "common/net/zmq/zmq_transport.h"
-#include "common/process/join_request.h"
 #include "common/process/logging.h"
 #include "common/status.h"
 #include "job/job_config.h"
-#include "tools/cli/job/coordinator_client.h"
-#include "tools/cli/process.h"
-#include "tools/cli/run/local_hosts.h"
 
 namespace slackline::bench {
 namespace {
@@ -74,10 +69,10 @@ struct Setup {
   double pace_ms = 0;
 };
 
-config::ClusterConfig ConfigOf(const Setup& setup, int port) {
+config::ClusterConfig ConfigOf(const Setup& setup) {
   const std::string text = absl::StrCat(
-      "job: 'bench-rebalance' coordinator { host: '127.0.0.1' port: ", port,
-      " }\n", "server { host: '127.0.0.1' count: ", setup.servers,
+      "job: 'bench-rebalance' coordinator { host: '127.0.0.1' }\n",
+      "server { host: '127.0.0.1' count: ", setup.servers,
       " slowdown: ", setup.slowdown, " }\n",
       "worker { host: '127.0.0.1' count: ", setup.workers, " }\n",
       "model { softmax {} } data { teacher_student {} }\n", "optimizer { ",
@@ -91,139 +86,26 @@ config::ClusterConfig ConfigOf(const Setup& setup, int port) {
   return *config;
 }
 
-struct Sample {
-  absl::Time at;
-  double ms = 0;
-};
-
-// One worker: push everything, pull everything, again and again.
-class LoadWorker {
- public:
-  static absl::StatusOr<std::unique_ptr<LoadWorker>> Start(
-      Transport& transport, const config::ClusterConfig& config,
-      const Setup& setup, int rank) {
-    WorkerLoop::Options options;
-    wire::JoinRequest& join = options.core.member.join;
-    join = JoinRequestOf(wire::JoinRequest::WORKER, rank, "127.0.0.1", config);
-    wire::Table& table = *join.add_table();
-    *table.mutable_optimizer() = config.optimizer();
-    table.set_name("table");
-    table.add_shape(setup.shard_bytes / static_cast<int64_t>(sizeof(float)) *
-                    setup.shards);
-    table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
-    join.set_steps_total(kManySteps);
-    join.set_steps_per_epoch(kManySteps);
-    options.coordinator_endpoint = CoordinatorEndpoint(config);
-    SL_ASSIGN_OR_RETURN(std::unique_ptr<StepWorker> worker,
-                        StepWorker::Start(transport, transport, options));
-    return std::unique_ptr<LoadWorker>(
-        new LoadWorker(std::move(worker), setup));
-  }
-  ~LoadWorker() { (void)Stop(); }
-
-  absl::Status Stop() {
-    stopping_ = true;
-    if (thread_.joinable()) thread_.join();
-    return status_;
-  }
-  std::vector<Sample> TakeSamples() {
-    const MutexLock lock(mutex_);
-    return std::exchange(samples_, {});
-  }
-  int64_t pushes() const { return pushes_; }
-  // After Stop(), once all workers have stopped: everything that they pushed.
-  absl::StatusOr<WorkerCore::Parameters> PullAll() {
-    Payload zeros = Payload::Allocate(gradient_.size());
-    std::memset(zeros.MutableData(), 0, zeros.size());
-    SL_RETURN_IF_ERROR(worker_->Push(zeros));
-    return worker_->Pull();
-  }
-
- private:
-  LoadWorker(std::unique_ptr<StepWorker> worker, const Setup& setup)
-      : setup_(setup),
-        worker_(std::move(worker)),
-        gradient_(Payload::Allocate(static_cast<size_t>(setup.shard_bytes) *
-                                    setup.shards)) {
-    auto* const values = reinterpret_cast<float*>(gradient_.MutableData());
-    std::fill(values, values + gradient_.size() / sizeof(float), 1.0f);
-    thread_ = std::thread([this] { status_ = Work(); });
-  }
-
-  absl::Status Work() {
-    SL_RETURN_IF_ERROR(worker_->Pull().status());
-    while (!stopping_) {
-      const absl::Time start = absl::Now();
-      SL_RETURN_IF_ERROR(worker_->Push(gradient_));
-      ++pushes_;
-      SL_RETURN_IF_ERROR(worker_->Pull().status());
-      const absl::Time end = absl::Now();
-      {
-        const MutexLock lock(mutex_);
-        samples_.push_back(
-            {.at = end, .ms = absl::ToDoubleMilliseconds(end - start)});
-      }
-      absl::SleepFor(absl::Milliseconds(setup_.pace_ms));
-    }
-    return absl::OkStatus();
-  }
-
-  const Setup setup_;
-  const std::unique_ptr<StepWorker> worker_;
-  Payload gradient_;
-  std::atomic<bool> stopping_{false};
-  std::atomic<int64_t> pushes_{0};
-  Mutex mutex_;
-  std::vector<Sample> samples_ ABSL_GUARDED_BY(mutex_);
-  absl::Status status_;
-  std::thread thread_;
-};
-
-// Servers, workers and a line to the coordinator.
+// The load, what moves meanwhile, and a folder that goes with it.
 class Cluster {
  public:
   static absl::StatusOr<std::unique_ptr<Cluster>> Start(const Setup& setup) {
     auto cluster = std::unique_ptr<Cluster>(new Cluster(setup));
-    SL_ASSIGN_OR_RETURN(PortReservation port,
-                        PortReservation::AnyFree("127.0.0.1"));
-    const config::ClusterConfig config = ConfigOf(setup, port.port());
-    const std::string file = (cluster->folder_ / "cluster.textproto").string();
-    std::ofstream(file) << ToText(config);
-    const std::string program =
-        (std::filesystem::read_symlink("/proc/self/exe").parent_path() /
-         "slackline_server")
-            .string();
-    for (int s = 0; s < setup.servers; ++s) {
-      SL_ASSIGN_OR_RETURN(
-          ChildProcess server,
-          ChildProcess::Start(
-              {.command = {program, "--cluster", file, "--index",
-                           absl::StrCat(s)},
-               .log_path =
-                   (cluster->folder_ / absl::StrCat(s, ".log")).string()}));
-      cluster->servers_.push_back(std::move(server));
-    }
-    for (int w = 0; w < setup.workers; ++w) {
-      SL_ASSIGN_OR_RETURN(
-          cluster->workers_.emplace_back(),
-          LoadWorker::Start(cluster->transport_, config, setup, w));
-    }
     SL_ASSIGN_OR_RETURN(
-        cluster->coordinator_,
-        CoordinatorClient::Connect(CoordinatorEndpoint(config)));
-    while (true) {
-      SL_ASSIGN_OR_RETURN(const wire::StatusReply status, cluster->Status());
-      if (status.view().state() == wire::RUNNING) break;
-      absl::SleepFor(absl::Milliseconds(20));
-    }
+        cluster->load_,
+        LoadCluster::Start(
+            {.config = ConfigOf(setup),
+             .load = {.elements = setup.shard_bytes /
+                                  static_cast<int64_t>(sizeof(float)) *
+                                  setup.shards,
+                      .pace = absl::Milliseconds(setup.pace_ms)},
+             .folder = cluster->folder_.string(),
+             .server_flags = {}}));
+    cluster->failed_ = false;
     return cluster;
   }
   ~Cluster() {
-    workers_.clear();
-    if (coordinator_ != nullptr) {
-      (void)coordinator_->Stop("the benchmark is done", kWaitMax);
-    }
-    servers_.clear();
+    load_ = nullptr;
     if (failed_) {
       std::fprintf(stderr, "bench_rebalance: logs of the servers: %s\n",
                    folder_.c_str());
@@ -236,7 +118,7 @@ class Cluster {
   // With the moves that are new since the last call.
   absl::StatusOr<wire::StatusReply> Status() {
     absl::StatusOr<wire::StatusReply> status =
-        coordinator_->GetStatus(kWaitMax, moves_);
+        load_->coordinator().GetStatus(kWaitMax, moves_);
     failed_ = failed_ || !status.ok();
     if (status.ok()) moves_ = status->moves();
     return status;
@@ -246,10 +128,10 @@ class Cluster {
     for (const int32_t shard : shards) move.add_shard(shard);
     move.set_server(server);
     move.set_thread(-1);
-    return coordinator_->MoveShards(move, kWaitMax).status();
+    return load_->coordinator().MoveShards(move, kWaitMax).status();
   }
   absl::StatusOr<run::Plan> Rebalance(bool dry_run = false) {
-    return coordinator_->Rebalance(dry_run, kWaitMax);
+    return load_->coordinator().Rebalance(dry_run, kWaitMax);
   }
   // The records of all that has moved since the last Status().
   absl::StatusOr<std::vector<run::MoveRecord>> WaitMoved() {
@@ -261,28 +143,22 @@ class Cluster {
       absl::SleepFor(absl::Milliseconds(5));
     }
   }
-  std::vector<Sample> TakeSamples() {
-    std::vector<Sample> all;
-    for (const auto& worker : workers_) {
-      const std::vector<Sample> some = worker->TakeSamples();
-      all.insert(all.end(), some.begin(), some.end());
-    }
-    return all;
-  }
+  std::vector<Interval> TakeSteps() { return load_->TakeSteps(); }
   // Ends the workers; how many of them a failed push or pull had ended before.
   int CountFailed() {
     int failed = 0;
-    for (const auto& worker : workers_) failed += !worker->Stop().ok();
+    for (const auto& worker : load_->workers()) failed += !worker->Stop().ok();
     return failed;
   }
   // Ends the workers; how many elements of the final model are not the sum of
   // all pushes.
   absl::StatusOr<int64_t> CountWrong() {
     int64_t pushes = 0;
-    for (const auto& worker : workers_) SL_RETURN_IF_ERROR(worker->Stop());
-    for (const auto& worker : workers_) pushes += worker->pushes();
+    for (const auto& worker : load_->workers())
+      SL_RETURN_IF_ERROR(worker->Stop());
+    for (const auto& worker : load_->workers()) pushes += worker->pushes();
     SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters model,
-                        workers_.front()->PullAll());
+                        load_->workers().front()->PullAll());
     // Learning rate 1, each push divided by the number of workers: exact in
     // float up to 2^24 / workers pushes.
     const float expected =
@@ -297,7 +173,7 @@ class Cluster {
     }
     return wrong;
   }
-  const std::vector<ChildProcess>& servers() const { return servers_; }
+  const std::vector<ChildProcess>& servers() const { return load_->servers(); }
 
  private:
   explicit Cluster(const Setup& setup)
@@ -308,27 +184,10 @@ class Cluster {
   }
   const Setup setup_;
   const std::filesystem::path folder_;
-  std::vector<ChildProcess> servers_;
-  ZmqTransport transport_;
-  std::vector<std::unique_ptr<LoadWorker>> workers_;
-  std::unique_ptr<CoordinatorClient> coordinator_;
+  std::unique_ptr<LoadCluster> load_;
   int64_t moves_ = 0;
-  bool failed_ = false;
+  bool failed_ = true;  // Until it runs.
 };
-
-std::vector<double> MillisecondsOf(const std::vector<Sample>& samples) {
-  std::vector<double> ms;
-  for (const Sample& sample : samples) ms.push_back(sample.ms);
-  return ms;
-}
-
-nlohmann::ordered_json PercentilesOf(const std::vector<double>& samples) {
-  if (samples.empty()) return nullptr;
-  return {{"p50", Percentile(samples, 50)},
-          {"p99", Percentile(samples, 99)},
-          {"max", Percentile(samples, 100)},
-          {"count", samples.size()}};
-}
 
 // ---- Moves ----------------------------------------------------------------
 
@@ -343,9 +202,9 @@ absl::Status BenchMoves(const Options& options, int64_t shard_kib) {
                       Cluster::Start(setup));
   const auto phase = absl::Seconds(options.seconds);
   absl::SleepFor(absl::Seconds(options.smoke ? 0.1 : 1));
-  (void)cluster->TakeSamples();
+  (void)cluster->TakeSteps();
   absl::SleepFor(phase);
-  const std::vector<double> before = MillisecondsOf(cluster->TakeSamples());
+  const std::vector<double> before = MillisecondsOf(cluster->TakeSteps());
 
   std::vector<double> pauses_ms, copies_ms;
   double bytes = 0;
@@ -368,9 +227,9 @@ absl::Status BenchMoves(const Options& options, int64_t shard_kib) {
              static_cast<double>(record.shard_bytes());
     shard = (shard + 1) % setup.shards;
   }
-  const std::vector<double> during = MillisecondsOf(cluster->TakeSamples());
+  const std::vector<double> during = MillisecondsOf(cluster->TakeSteps());
   absl::SleepFor(phase);
-  const std::vector<double> after = MillisecondsOf(cluster->TakeSamples());
+  const std::vector<double> after = MillisecondsOf(cluster->TakeSteps());
   const int failed = cluster->CountFailed();
   std::optional<int64_t> wrong;
   if (failed == 0 && options.optimizer == "sgd") {
@@ -440,7 +299,7 @@ absl::Status Watch(Cluster& cluster, double seconds,
     absl::SleepFor(kPointEvery);
     Point& point = course->emplace_back();
     point.at = absl::Now();
-    point.steps_per_second = static_cast<double>(cluster.TakeSamples().size()) /
+    point.steps_per_second = static_cast<double>(cluster.TakeSteps().size()) /
                              absl::ToDoubleSeconds(point.at - begin);
     SL_ASSIGN_OR_RETURN(const wire::StatusReply status, cluster.Status());
     double sum = 0;
@@ -515,7 +374,7 @@ absl::Status BenchScenario(const Options& options) {
                       Cluster::Start(setup));
   const double seconds = smoke ? 1 : options.seconds;
   absl::SleepFor(absl::Seconds(smoke ? 0.3 : 3));
-  (void)cluster->TakeSamples();
+  (void)cluster->TakeSteps();
   std::vector<Point> course;
   SL_RETURN_IF_ERROR(Watch(*cluster, seconds, &course));
   const double ideal = MeanRate(course, seconds);
@@ -545,7 +404,7 @@ absl::Status BenchScenario(const Options& options) {
     competitor.emplace(0, 1);
   }
   // Long enough for the decayed means to show it.
-  (void)cluster->TakeSamples();
+  (void)cluster->TakeSteps();
   SL_RETURN_IF_ERROR(Watch(*cluster, (smoke ? 1 : 4) + seconds, &course));
   const double disturbed = MeanRate(course, seconds);
   const Point before = course.back();

@@ -60,6 +60,14 @@ nlohmann::ordered_json ToJson(const Spread& spread) {
           {"max", spread.max}};
 }
 
+nlohmann::ordered_json PercentilesOf(const std::vector<double>& samples) {
+  if (samples.empty()) return nullptr;
+  return {{"p50", Percentile(samples, 50)},
+          {"p99", Percentile(samples, 99)},
+          {"max", Percentile(samples, 100)},
+          {"count", samples.size()}};
+}
+
 std::string Checksum(const void* data, size_t bytes) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   const auto* byte = static_cast<const unsigned char*>(data);

@@ -25,6 +25,8 @@ double Percentile(std::vector<double> samples, double percent);
 
 // {"median": ..., "mad": ..., "min": ..., "max": ...}
 nlohmann::ordered_json ToJson(const Spread& spread);
+// {"p50": ..., "p99": ..., "max": ..., "count": ...}; null without samples.
+nlohmann::ordered_json PercentilesOf(const std::vector<double>& samples);
 
 // FNV-1a over the bytes, as 16 hexadecimal digits.
 std::string Checksum(const void* data, size_t bytes);

@@ -104,6 +104,12 @@ void FillParts(config::ClusterConfig* config) {
   FillTimeouts(config->mutable_limits());
 }
 
+// Programs of their own may say how long the job is.
+bool EvaluatesBeforeEnd(const config::ClusterConfig& config) {
+  const config::Train& train = config.train();
+  return !train.has_epochs() || train.eval_every_epochs() < train.epochs();
+}
+
 void CheckParts(const config::ClusterConfig& config,
                 const ConfigProblems& problems) {
   const config::Sync& sync = config.sync();
@@ -132,11 +138,11 @@ void CheckParts(const config::ClusterConfig& config,
   CheckTimeouts(config.limits(), problems.In("limits"));
   CheckWindow(config.limits(), problems.In("limits"));
   CheckRebalance(config.rebalance(), problems.In("rebalance"));
-  CheckCheckpoint(
-      config.checkpoint(),
-      {.given_delays = sync.has_delays(),
-       .elastic = config.data().sampling() == config::Data::ELASTIC},
-      problems.In("checkpoint"));
+  CheckCheckpoint(config.checkpoint(),
+                  {.given_delays = sync.has_delays(),
+                   .elastic = config.data().sampling() == config::Data::ELASTIC,
+                   .evaluates = EvaluatesBeforeEnd(config)},
+                  problems.In("checkpoint"));
 }
 
 }  // namespace

@@ -50,6 +50,24 @@ ControlLoop::ControlLoop(const Options& options,
     trace_.open(options_.trace_file, std::ios::trunc);
 }
 
+void ControlLoop::Suspend(const std::string& reason) {
+  {
+    const MutexLock lock(suspend_mutex_);
+    suspend_ = reason;
+  }
+  waker_.Wake();
+}
+
+void ControlLoop::TakeSuspension() {
+  std::optional<std::string> reason;
+  {
+    const MutexLock lock(suspend_mutex_);
+    reason.swap(suspend_);
+  }
+  if (reason.has_value())
+    core_.Suspend(*reason, options_.time.Now(), &effects_);
+}
+
 void ControlLoop::Interrupt(const std::string& reason) {
   if (interrupted_.load(std::memory_order_acquire)) return;
   interrupt_reason_ = reason;
@@ -105,6 +123,7 @@ absl::Status ControlLoop::RunOnce() {
   }
   SL_RETURN_IF_ERROR(ReceiveFromShardThreads());
   TakeCutParts();
+  TakeSuspension();
   if (interrupted_.load(std::memory_order_acquire))
     core_.Interrupt(interrupt_reason_, time.Now(), &effects_);
   core_.OnTick(time.Now(), &effects_);

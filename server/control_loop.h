@@ -44,6 +44,8 @@ class ControlLoop {
   // not.
   absl::Status Run();
 
+  // Any thread: as of ServerCore.
+  void Suspend(const std::string& reason);
   // Any thread: the process is asked to end.
   void Interrupt(const std::string& reason);
   // Any thread: ServerCore::OnCutPart().
@@ -56,6 +58,7 @@ class ControlLoop {
   absl::Status RunOnce();
   absl::Status ReceiveFromShardThreads();
   void TakeCutParts();
+  void TakeSuspension();
   void Perform();
   void SendToShardThreads(const Message& message);
 
@@ -71,6 +74,9 @@ class ControlLoop {
   IoLoad io_load_;
   std::atomic<bool> interrupted_{false};
   std::string interrupt_reason_;  // Written before interrupted_, read after.
+  Mutex suspend_mutex_;
+  // Why; the core has not been told yet.
+  std::optional<std::string> suspend_ ABSL_GUARDED_BY(suspend_mutex_);
   Mutex cut_parts_mutex_;
   // The core has not been told yet.
   std::vector<wire::CutPart> cut_parts_ ABSL_GUARDED_BY(cut_parts_mutex_);

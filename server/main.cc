@@ -3,9 +3,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <memory>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/stored_checkpoint.h"
@@ -25,6 +29,47 @@
 
 namespace slackline {
 namespace {
+
+// The checkpoint that the flags ask for; nullptr: none, the job begins anew.
+absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenAskedFor(
+    const MemberFlags& flags, const config::ClusterConfig& config,
+    const std::string& root) {
+  if (flags.resume.empty() && !flags.restore) return nullptr;
+  const std::string flag = flags.restore ? "--restore" : "--resume";
+  if (config.sync().has_delays()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag,
+        ": the job has given delays (sync.delays), which begin at its first "
+        "step; give it a mode"));
+  }
+  if (flags.restore && root.empty()) {
+    return absl::InvalidArgumentError(
+        "--restore: the job has no folder of checkpoints; name one in "
+        "checkpoint { folder }, or one of the run with --out");
+  }
+  const auto of_job = [&](const checkpoint::Manifest& manifest) {
+    return manifest.job() == config.job();
+  };
+  std::vector<std::string> passed_over;
+  absl::StatusOr<std::unique_ptr<StoredCheckpoint>> opened =
+      flags.restore ? NewestCheckpoint(root, of_job, &passed_over)
+                    : OpenCheckpoint(flags.resume, &passed_over);
+  for (const std::string& why : passed_over)
+    spdlog::warn("passed over: {}", why);
+  if (!opened.ok()) {
+    return Annotate(
+        opened.status(),
+        absl::StrCat(flag, " (every server reads it, on its host)"));
+  }
+  if (*opened == nullptr) {
+    spdlog::info("begins anew: {} has no checkpoint of the job yet", root);
+    return nullptr;
+  }
+  spdlog::info("goes on from {}, which is whole: step {}, {} tables, {} bytes",
+               (*opened)->folder(), (*opened)->manifest().clock(),
+               (*opened)->manifest().table_size(), (*opened)->bytes());
+  return *std::move(opened);
+}
 
 // What a peer of a shard thread may have under way. Pushes are within the
 // window; each may be sent again once before the first one is read. A shard
@@ -69,25 +114,9 @@ absl::Status Serve(const MemberFlags& flags,
     }
     delays = std::make_shared<const DelaySource>(*std::move(loaded));
   }
-  std::shared_ptr<const StoredCheckpoint> stored;
-  if (!flags.resume.empty()) {
-    if (delays != nullptr) {
-      return absl::InvalidArgumentError(
-          "--resume: the job has given delays (sync.delays), which begin at "
-          "its first step; give it a mode");
-    }
-    absl::StatusOr<std::unique_ptr<StoredCheckpoint>> opened =
-        StoredCheckpoint::Open(flags.resume);
-    if (!opened.ok()) {
-      return Annotate(opened.status(),
-                      "--resume (every server reads it, on its host)");
-    }
-    stored = *std::move(opened);
-    spdlog::info("goes on from {}, which is whole: {} tables, {} bytes",
-                 stored->folder(), stored->manifest().table_size(),
-                 stored->bytes());
-  }
   const std::string checkpoint_root = CheckpointRoot(config, flags.out);
+  SL_ASSIGN_OR_RETURN(const std::shared_ptr<const StoredCheckpoint> stored,
+                      OpenAskedFor(flags, config, checkpoint_root));
   // What the run that is gone on with was writing when it ended.
   if (stored != nullptr && flags.index == 0 && !checkpoint_root.empty()) {
     RemovePartial(checkpoint_root, stored->manifest().run(),
@@ -128,7 +157,12 @@ absl::Status Serve(const MemberFlags& flags,
       options.core.resume = std::shared_ptr<const checkpoint::Manifest>(
           stored, &stored->manifest());
       options.core.resume_sha256 = stored->sha256();
-      options.core.resume_folder = stored->folder();
+      // Workers are told where it is, and may run elsewhere.
+      std::error_code error;
+      const std::filesystem::path folder =
+          std::filesystem::absolute(stored->folder(), error);
+      options.core.resume_folder =
+          error ? stored->folder() : folder.lexically_normal().string();
     }
     options.time = time;
     options.endpoint = coordinator_endpoint;
@@ -213,8 +247,11 @@ absl::Status Serve(const MemberFlags& flags,
         absl::StrCat(flags.out, "/trace-server-", flags.index, ".jsonl");
   }
   SL_ASSIGN_OR_RETURN(loop, ControlLoop::Create(transport, control));
+  SignalWishes wishes(config.has_checkpoint());
   const StopSignal stop_signal([&](int signal) {
-    loop->Interrupt(InterruptedBy("server", flags.index, signal));
+    const std::string reason = InterruptedBy("server", flags.index, signal);
+    if (wishes.Of(signal) == SignalWish::kSuspend) return loop->Suspend(reason);
+    loop->Interrupt(reason);
     if (coordinator != nullptr) coordinator->StopSaving();
   });
   SL_RETURN_IF_ERROR(loop->Run());

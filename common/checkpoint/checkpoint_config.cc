@@ -18,7 +18,8 @@ void CheckCheckpoint(const config::Checkpoint& checkpoint,
     bool given;
   } intervals[] = {{"every_steps", checkpoint.has_every_steps()},
                    {"every_epochs", checkpoint.has_every_epochs()},
-                   {"every_seconds", checkpoint.has_every_seconds()}};
+                   {"every_seconds", checkpoint.has_every_seconds()},
+                   {"best_by", checkpoint.has_best_by()}};
   for (const auto& [field, given] : intervals) {
     if (given && context.given_delays) {
       problems.Add(field,
@@ -32,6 +33,29 @@ void CheckCheckpoint(const config::Checkpoint& checkpoint,
                    "where a checkpoint does not know which examples are "
                    "trained on; leave it out, or write sampling: STATIC");
     }
+  }
+  if (checkpoint.best_by() == config::Checkpoint::MEASURE_UNSPECIFIED &&
+      checkpoint.has_best_by()) {
+    problems.Add("best_by",
+                 "value is MEASURE_UNSPECIFIED; ACCURACY or LOSS is required");
+  } else if (checkpoint.has_best_by() && !context.evaluates) {
+    problems.Add("best_by",
+                 "the job evaluates its model at its end only, where no "
+                 "checkpoint is taken; set train { eval_every_epochs: ... } to "
+                 "less than train { epochs: ... }, or leave best_by out");
+  }
+  if (checkpoint.on_server_loss() == config::Checkpoint::LOSS_UNSPECIFIED) {
+    problems.Add("on_server_loss",
+                 "value is LOSS_UNSPECIFIED; FAIL or RESTORE is required");
+  }
+  if (checkpoint.on_server_loss() == config::Checkpoint::RESTORE &&
+      (context.given_delays || context.elastic)) {
+    problems.Add("on_server_loss",
+                 absl::StrCat("there are no checkpoints with ",
+                              context.elastic ? "data.sampling: ELASTIC"
+                                              : "given delays",
+                              ", so no job can be restored from one; leave it "
+                              "out"));
   }
   const char* const fix = "leave it out for none of these";
   if (checkpoint.has_every_steps()) {

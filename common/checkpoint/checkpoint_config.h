@@ -10,6 +10,8 @@ namespace slackline {
 struct CheckpointContext {
   bool given_delays = false;  // sync.delays
   bool elastic = false;       // data.sampling is ELASTIC.
+  // The job evaluates its model before its end. True if that is not known.
+  bool evaluates = true;
 };
 
 // Adds what is wrong with the block.

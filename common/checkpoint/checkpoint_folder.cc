@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <system_error>
 #include <tuple>
@@ -17,7 +19,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/checkpoint/best_checkpoint.h"
 #include "common/checkpoint/manifest.h"
+#include "common/config/field_origins.h"
+#include "common/config/parse_text.h"
 #include "common/io/atomic_file.h"
 #include "common/status.h"
 
@@ -99,24 +104,32 @@ std::vector<Candidate> CandidatesIn(const std::string& root) {
   return all;
 }
 
-// The parts that a manifest names, as far as can be seen without reading them.
-absl::Status CheckPartsThere(const std::string& folder,
-                             const checkpoint::Manifest& manifest) {
-  for (const checkpoint::Part& part : manifest.part()) {
-    const std::string path = absl::StrCat(folder, "/", part.file());
-    std::error_code error;
-    const uintmax_t bytes = fs::file_size(path, error);
-    if (error) {
-      return absl::UnavailableError(absl::StrCat(
-          "look for ", path, ": ", error.message(),
-          "; all processes that write parts need the same folder: on several "
-          "hosts, let checkpoint { folder: ... } be one that they share"));
-    }
-    if (bytes != static_cast<uintmax_t>(part.bytes())) {
-      return absl::DataLossError(absl::StrCat(path, " has ", bytes, " bytes; ",
-                                              part.bytes(), " were written"));
-    }
+// A file that a manifest names, as far as can be seen without reading it.
+// `File` is checkpoint::Part or checkpoint::Kept.
+template <typename File>
+absl::Status CheckThere(const std::string& folder, const File& file) {
+  const std::string path = absl::StrCat(folder, "/", file.file());
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (error) {
+    return absl::UnavailableError(absl::StrCat(
+        "look for ", path, ": ", error.message(),
+        "; all processes that write to it need the same folder: on several "
+        "hosts, let checkpoint { folder: ... } be one that they share"));
   }
+  if (bytes != static_cast<uintmax_t>(file.bytes())) {
+    return absl::DataLossError(absl::StrCat(path, " has ", bytes, " bytes; ",
+                                            file.bytes(), " were written"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFilesThere(const std::string& folder,
+                             const checkpoint::Manifest& manifest) {
+  for (const checkpoint::Part& part : manifest.part())
+    SL_RETURN_IF_ERROR(CheckThere(folder, part));
+  for (const checkpoint::Kept& kept : manifest.kept())
+    SL_RETURN_IF_ERROR(CheckThere(folder, kept));
   return absl::OkStatus();
 }
 
@@ -159,7 +172,8 @@ void RemoveRemains(const std::string& root, uint64_t run, int32_t cut) {
 }
 
 void RemoveOld(const std::string& root, uint64_t run, int32_t cut,
-               uint64_t lineage, const std::string& written, int keep) {
+               uint64_t lineage, const std::string& written, int keep,
+               const std::string& best) {
   const std::string prefix = absl::StrCat(root, "/", PartialPrefix(run));
   std::error_code ignored;
   int kept = 1;
@@ -172,6 +186,7 @@ void RemoveOld(const std::string& root, uint64_t run, int32_t cut,
       ++kept;
       continue;
     }
+    if (candidate.path == best) continue;
     // A folder without some of its files must not look like a checkpoint.
     const std::string aside =
         absl::StrCat(prefix, "old-", StepName(candidate.step));
@@ -180,6 +195,51 @@ void RemoveOld(const std::string& root, uint64_t run, int32_t cut,
     if (!error) fs::remove_all(aside, ignored);
   }
   RemoveRemains(root, run, cut);
+}
+
+// The first of `candidates`, the newest ones first, that is `of_ours` and can
+// be used; nullptr: there is none. `*bad` gets a sentence for each newer one.
+std::unique_ptr<StoredCheckpoint> FirstUsable(
+    const std::vector<Candidate>& candidates, const CheckpointFilter& of_ours,
+    std::vector<std::string>* bad) {
+  std::unique_ptr<StoredCheckpoint> found;
+  for (const Candidate& candidate : candidates) {
+    absl::Status status = candidate.manifest.status();
+    if (status.ok()) {
+      // Older than the one that is found, or somebody else's.
+      if (found != nullptr || !of_ours(*candidate.manifest)) continue;
+      auto stored = StoredCheckpoint::Open(candidate.path);
+      status = stored.status();
+      if (status.ok()) found = *std::move(stored);
+    }
+    // Without a manifest nobody knows when it was completed.
+    if (!status.ok()) {
+      bad->push_back(absl::StrCat("checkpoint ", candidate.path,
+                                  " cannot be used: ", status.message()));
+    }
+  }
+  return found;
+}
+
+absl::Status NoneUsable(const std::string& root,
+                        const std::vector<std::string>& bad) {
+  return absl::DataLossError(
+      absl::StrCat("none of the ", bad.size(), " checkpoints in ", root,
+                   " can be used; ", absl::StrJoin(bad, "; ")));
+}
+
+// The folder of checkpoints that the config of a run names, which stands in the
+// run's folder; empty: it names none, or there is no such config.
+std::string FolderOfConfigIn(const std::string& path) {
+  const std::string file = absl::StrCat(path, "/cluster.textproto");
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(stream)),
+                         std::istreambuf_iterator<char>());
+  config::ClusterConfig config;
+  FieldOrigins origins(file);
+  if (text.empty() || !ParseConfigText(text, file, &config, &origins).ok())
+    return "";
+  return config.checkpoint().folder();
 }
 
 }  // namespace
@@ -197,9 +257,9 @@ std::string PartialFolder(const std::string& root, uint64_t run, int32_t cut) {
 
 absl::StatusOr<std::string> CompleteCheckpoint(
     const std::string& root, uint64_t run, int32_t cut,
-    const checkpoint::Manifest& manifest, int keep) {
+    const checkpoint::Manifest& manifest, int keep, BestKeeper* best) {
   const std::string partial = PartialFolder(root, run, cut);
-  SL_RETURN_IF_ERROR(CheckPartsThere(partial, manifest));
+  SL_RETURN_IF_ERROR(CheckFilesThere(partial, manifest));
   checkpoint::Manifest numbered = manifest;
   numbered.set_sequence(1);
   for (const Candidate& candidate : CandidatesIn(root)) {
@@ -222,12 +282,39 @@ absl::StatusOr<std::string> CompleteCheckpoint(
                absl::StrCat(root, "/", PartialPrefix(run), "replaced")));
   SL_RETURN_IF_ERROR(SyncFolder(root));
   SyncFolder(fs::path(root).parent_path().string()).IgnoreError();
-  RemoveOld(root, run, cut, manifest.lineage(), folder, keep);
+  std::string best_folder;
+  if (best != nullptr) {
+    best->Update();
+    if (best->best().has_value()) best_folder = best->best()->folder();
+  }
+  RemoveOld(root, run, cut, manifest.lineage(), folder, keep, best_folder);
   return folder;
 }
 
 void RemovePartial(const std::string& root, uint64_t run, int32_t cut) {
   RemoveRemains(root, run, cut);
+}
+
+bool IsCheckpointName(const std::string& name) {
+  return StepOf(name).has_value();
+}
+
+std::vector<CheckpointEntry> CheckpointsIn(const std::string& root,
+                                           uint64_t lineage) {
+  std::vector<CheckpointEntry> entries;
+  for (const Candidate& candidate : CandidatesIn(root)) {
+    if (candidate.manifest.ok() && candidate.manifest->lineage() == lineage)
+      entries.push_back({candidate.path, candidate.manifest->clock()});
+  }
+  return entries;
+}
+
+std::vector<std::string> RootsAt(const std::string& path) {
+  std::vector<std::string> roots = {path,
+                                    absl::StrCat(path, "/", kFolderOfRun)};
+  if (std::string named = FolderOfConfigIn(path); !named.empty())
+    roots.push_back(std::move(named));
+  return roots;
 }
 
 absl::StatusOr<std::unique_ptr<StoredCheckpoint>> OpenCheckpoint(
@@ -243,40 +330,39 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> OpenCheckpoint(
                      " is no folder; a checkpoint, a folder of checkpoints, or "
                      "that of a run is required"));
   }
-  std::string root = path;
-  std::vector<Candidate> candidates = CandidatesIn(root);
-  if (candidates.empty()) {
-    root = absl::StrCat(path, "/", kFolderOfRun);
+  const std::vector<std::string> roots = RootsAt(path);
+  std::string root;
+  std::vector<Candidate> candidates;
+  for (size_t i = 0; i < roots.size() && candidates.empty(); ++i) {
+    root = roots[i];
     candidates = CandidatesIn(root);
   }
   if (candidates.empty()) {
     return absl::NotFoundError(absl::StrCat(
         "there is no checkpoint at ", path, ": neither ", manifest,
-        ", nor a folder ", kStepPrefix, "* in ", path, " or ", root,
+        ", nor a folder ", kStepPrefix, "* in ", absl::StrJoin(roots, " or "),
         "; a run with checkpoint { folder: ... } has them there"));
   }
-  std::unique_ptr<StoredCheckpoint> found;
   std::vector<std::string> bad;
-  for (const Candidate& candidate : candidates) {
-    absl::Status status = candidate.manifest.status();
-    if (status.ok()) {
-      // Older than the one that is found.
-      if (found != nullptr) continue;
-      auto stored = StoredCheckpoint::Open(candidate.path);
-      status = stored.status();
-      if (status.ok()) found = *std::move(stored);
-    }
-    // Without a manifest nobody knows when it was completed.
-    if (!status.ok()) {
-      bad.push_back(absl::StrCat("checkpoint ", candidate.path,
-                                 " cannot be used: ", status.message()));
-    }
-  }
-  if (found == nullptr) {
-    return absl::DataLossError(
-        absl::StrCat("none of the ", candidates.size(), " checkpoints in ",
-                     root, " can be used; ", absl::StrJoin(bad, "; ")));
-  }
+  std::unique_ptr<StoredCheckpoint> found = FirstUsable(
+      candidates, [](const auto&) { return true; }, &bad);
+  if (found == nullptr) return NoneUsable(root, bad);
+  passed_over->insert(passed_over->end(), bad.begin(), bad.end());
+  return found;
+}
+
+absl::StatusOr<std::unique_ptr<StoredCheckpoint>> NewestCheckpoint(
+    const std::string& root, const CheckpointFilter& of_ours,
+    std::vector<std::string>* passed_over) {
+  std::vector<Candidate> candidates = CandidatesIn(root);
+  const bool any = std::any_of(
+      candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
+        return candidate.manifest.ok() && of_ours(*candidate.manifest);
+      });
+  std::vector<std::string> bad;
+  std::unique_ptr<StoredCheckpoint> found =
+      FirstUsable(candidates, of_ours, &bad);
+  if (found == nullptr && any) return NoneUsable(root, bad);
   passed_over->insert(passed_over->end(), bad.begin(), bad.end());
   return found;
 }

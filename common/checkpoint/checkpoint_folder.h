@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@
 
 namespace slackline {
 
+class BestKeeper;  // best_checkpoint.h
+
 // The root of a run whose files are in `out`. Empty: there is none, since the
 // config names no folder and the run has none.
 std::string CheckpointRoot(const config::ClusterConfig& config,
@@ -25,25 +28,47 @@ std::string PartialFolder(const std::string& root, uint64_t run, int32_t cut);
 
 // All parts are in the partial folder: adds the manifest, with its sequence in
 // the root, syncs, and gives the folder its name, which is returned; another
-// checkpoint of that step is replaced. Then removes all but the newest `keep`
-// checkpoints, and what earlier cuts of this run have left; what cannot be
+// checkpoint of that step is replaced. Then removes all checkpoints but the
+// newest `keep` and the best one, which `best` chooses before that (nullptr:
+// there is none), and what earlier cuts of this run have left; what cannot be
 // removed, or has no manifest that can be read, stays. Errors name path, call
 // and reason; then the parts stay where they are.
 absl::StatusOr<std::string> CompleteCheckpoint(
     const std::string& root, uint64_t run, int32_t cut,
-    const checkpoint::Manifest& manifest, int keep);
+    const checkpoint::Manifest& manifest, int keep, BestKeeper* best = nullptr);
 // The cut was given up, or the run is over: removes what there is of it, and of
 // earlier cuts of the run.
 void RemovePartial(const std::string& root, uint64_t run, int32_t cut);
 
+// Whether a folder of that name in a root is a checkpoint: step-<digits>.
+bool IsCheckpointName(const std::string& name);
+struct CheckpointEntry {
+  std::string folder;
+  int64_t clock = 0;
+};
+// Those of a lineage with a manifest that can be read, the newest first.
+std::vector<CheckpointEntry> CheckpointsIn(const std::string& root,
+                                           uint64_t lineage);
+// Where checkpoints may be, if `path` is a root or the folder of a run: itself,
+// the folder in it, and the one that its config names. As OpenCheckpoint().
+std::vector<std::string> RootsAt(const std::string& path);
+
 // The checkpoint that `path` names: one itself, or the newest one of a root, or
-// of the folder of a run: the one that was completed last. `*passed_over` gets
-// a sentence for each newer one that cannot be used (StoredCheckpoint::Open()).
-// NotFound says what was looked for, DataLoss that none of those which are
-// there can be used.
+// of the folder of a run: the one that was completed last. A run whose own
+// folder has none has them where its config says, cluster.textproto there.
+// `*passed_over` gets a sentence for each newer one that cannot be used
+// (StoredCheckpoint::Open()). NotFound says what was looked for, DataLoss that
+// none of those which are there can be used.
 absl::StatusOr<std::unique_ptr<StoredCheckpoint>> OpenCheckpoint(
     const std::string& path, std::vector<std::string>* passed_over);
-// Its folder.
+// Whether a checkpoint counts.
+using CheckpointFilter = std::function<bool(const checkpoint::Manifest&)>;
+// The newest one of a root among those that are `of_ours`; nullptr: there is
+// none. `*passed_over` as above. DataLoss: none of those that are can be used.
+absl::StatusOr<std::unique_ptr<StoredCheckpoint>> NewestCheckpoint(
+    const std::string& root, const CheckpointFilter& of_ours,
+    std::vector<std::string>* passed_over);
+// The folder of the one that `path` names.
 absl::StatusOr<std::string> FindCheckpoint(
     const std::string& path, std::vector<std::string>* passed_over);
 

@@ -1,24 +1,20 @@
 #include "common/checkpoint/manifest.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/part_file.h"
 #include "common/config/bounds.h"
 #include "common/cut.h"
 #include "common/ids.h"
 #include "common/io/atomic_file.h"
+#include "common/io/regular_file.h"
 #include "common/io/sha256.h"
 #include "common/optim/optimizer.h"
 #include "common/status.h"
@@ -108,48 +104,6 @@ std::string WhyNoNumbers(const checkpoint::Manifest& manifest) {
   return "";
 }
 
-// A file that is read whole, of at most kFileBytesMax.
-absl::StatusOr<std::string> ReadWhole(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  const int error_number = errno;
-  struct stat status {};
-  if (file < 0) {
-    const std::string message = absl::StrCat(
-        "open ", path, ": ", std::generic_category().message(error_number));
-    return error_number == ENOENT || error_number == ENOTDIR
-               ? absl::NotFoundError(message)
-               : absl::UnavailableError(message);
-  }
-  std::string text;
-  absl::Status read;
-  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
-    read = absl::DataLossError(absl::StrCat(path, " is not a file"));
-  } else if (status.st_size > kFileBytesMax) {
-    read = absl::DataLossError(absl::StrCat(path, " has ", status.st_size,
-                                            " bytes; at most ", kFileBytesMax,
-                                            " are read"));
-  } else {
-    text.resize(static_cast<size_t>(status.st_size));
-  }
-  size_t done = 0;
-  while (read.ok() && done < text.size()) {
-    const ssize_t some = pread(file, text.data() + done, text.size() - done,
-                               static_cast<off_t>(done));
-    if (some < 0 && errno == EINTR) continue;
-    if (some < 0) {
-      read = absl::UnavailableError(absl::StrCat(
-          "read ", path, ": ", std::generic_category().message(errno)));
-    } else if (some == 0) {
-      text.resize(done);
-    } else {
-      done += static_cast<size_t>(some);
-    }
-  }
-  close(file);
-  if (!read.ok()) return read;
-  return text;
-}
-
 absl::StatusOr<checkpoint::Manifest> ParseManifest(const std::string& path,
                                                    const std::string& text) {
   const auto bad = [&path](absl::string_view what) {
@@ -216,6 +170,16 @@ std::string WhyNoManifest(const checkpoint::Manifest& manifest) {
                           "': the name is taken");
     }
   }
+  std::set<int32_t> ranks;
+  for (const checkpoint::Kept& kept : manifest.kept()) {
+    if (std::string why = WhyNoKept(kept); !why.empty()) return why;
+    const std::string name =
+        absl::StrCat("state '", Cut(kept.file(), kNameBytesShown), "'");
+    if (!files.insert(kept.file()).second)
+      return absl::StrCat(name, ": the name is taken");
+    if (!ranks.insert(kept.rank()).second)
+      return absl::StrCat(name, ": rank ", kept.rank(), " has one already");
+  }
   return "";
 }
 
@@ -256,7 +220,8 @@ absl::Status WriteManifest(const std::string& folder,
 
 absl::StatusOr<checkpoint::Manifest> ReadManifest(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/", kManifestFile);
-  SL_ASSIGN_OR_RETURN(const std::string text, ReadWhole(path));
+  SL_ASSIGN_OR_RETURN(const std::string text,
+                      ReadRegularFile(path, kFileBytesMax));
   return ParseManifest(path, text);
 }
 

@@ -15,7 +15,7 @@ inline constexpr int kCheckpointFormat = 1;
 inline constexpr char kManifestFile[] = "manifest.json";
 
 // What is wrong with a manifest by itself; empty: it makes sense. Names,
-// shapes, optimizers, clocks and part files are within their bounds, and unique
+// shapes, optimizers, clocks and files are within their bounds, and unique
 // where they have to be; there are at least one table and one part.
 std::string WhyNoManifest(const checkpoint::Manifest& manifest);
 // Of all shapes of a manifest that makes sense, in its order.

@@ -152,6 +152,8 @@ absl::StatusOr<checkpoint::Part> WritePart(
     for (const Payload& slot : shard.slots) bytes.push_back(BytesOf(slot));
   }
   SL_RETURN_IF_ERROR(WriteFileAtomically(path, bytes));
+  // Its name has to be there, too, when the machine stops.
+  SL_RETURN_IF_ERROR(SyncFolder(folder));
   int64_t total = 0;
   for (const absl::string_view some : bytes)
     total += static_cast<int64_t>(some.size());

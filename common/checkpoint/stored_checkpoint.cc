@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/manifest.h"
 #include "common/cut.h"
 #include "common/io/state_hash.h"
@@ -51,6 +52,8 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> StoredCheckpoint::Open(
     for (const PartFile::Piece& piece : file->pieces())
       SL_RETURN_IF_ERROR(file->Check(piece));
   }
+  for (const checkpoint::Kept& kept : manifest.kept())
+    SL_RETURN_IF_ERROR(ReadKept(folder, kept).status());
   return stored;
 }
 
@@ -109,6 +112,7 @@ absl::Status StoredCheckpoint::CheckWhole() const {
 int64_t StoredCheckpoint::bytes() const {
   int64_t bytes = 0;
   for (const checkpoint::Part& part : manifest_.part()) bytes += part.bytes();
+  for (const checkpoint::Kept& kept : manifest_.kept()) bytes += kept.bytes();
   return bytes;
 }
 

@@ -17,9 +17,9 @@ namespace slackline {
 
 class StoredCheckpoint final : public StoredShards {
  public:
-  // Reads the manifest and all bytes of all parts once. DataLoss names the file
+  // Reads the manifest and all bytes of all files once. DataLoss names the file
   // and the offset of what is missing, torn or changed; the tables are there
-  // whole, once. NotFound: there is no manifest. The files stay open, so that
+  // whole, once. NotFound: there is no manifest. The parts stay open, so that
   // they are there when others remove the checkpoint.
   static absl::StatusOr<std::unique_ptr<StoredCheckpoint>> Open(
       const std::string& folder);
@@ -28,7 +28,7 @@ class StoredCheckpoint final : public StoredShards {
   const checkpoint::Manifest& manifest() const { return manifest_; }
   // As ManifestSha256().
   const std::string& sha256() const { return sha256_; }
-  int64_t bytes() const;  // Of all parts.
+  int64_t bytes() const;  // Of all parts, and of what programs keep.
 
   // Shards that are read whole are checked again. NotFound: there is no such
   // table, or it has no such elements.

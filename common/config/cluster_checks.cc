@@ -406,7 +406,8 @@ void FillDefaults(config::ClusterConfig* config, const ConfigParts& parts) {
   config->mutable_train();
   config->mutable_limits();
   config->mutable_rebalance();
-  config->mutable_checkpoint();
+  // Not the checkpoint block: that it is there, perhaps empty, has a meaning
+  // (SignalWishes).
   parts.fill_defaults(config);
   WriteScalarDefaults(config);
 }

@@ -1,11 +1,15 @@
 #include "common/io/safetensors.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstdio>
+#include <cmath>
 #include <cstring>
-#include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -16,6 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/cut.h"
+#include "common/floats/half.h"
 #include "common/io/atomic_file.h"
 #include "common/io/sha256.h"
 #include "common/status.h"
@@ -31,6 +37,8 @@ static_assert(
 constexpr char kMetadataKey[] = "__metadata__";
 // The format's own limit for a header.
 constexpr uint64_t kHeaderBytesMax = 100'000'000;
+constexpr size_t kTypeBytesShown = 16;  // In errors.
+constexpr size_t kBytesAtOnce = 1 << 20;
 
 template <typename T>
 absl::string_view BytesOf(const T* values, size_t count) {
@@ -49,7 +57,7 @@ std::optional<int64_t> Elements(const std::vector<int64_t>& shape) {
     if (size < 1 || __builtin_mul_overflow(elements, size, &elements))
       return std::nullopt;
   }
-  if (elements > INT64_MAX / static_cast<int64_t>(sizeof(float)))
+  if (elements > INT64_MAX / static_cast<int64_t>(sizeof(double)))
     return std::nullopt;
   return elements;
 }
@@ -103,40 +111,6 @@ absl::Status Corrupt(const std::string& path, absl::string_view what) {
       path, ": ", what, "; the file is damaged or not a safetensors file"));
 }
 
-// A file that is being read, and what to say about it.
-struct Reader {
-  std::string path;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file;
-  uint64_t bytes = 0;  // Size of the file.
-
-  absl::Status Read(void* to, size_t size, absl::string_view what) const {
-    if (std::fread(to, 1, size, file.get()) == size) return absl::OkStatus();
-    if (std::ferror(file.get()) != 0) {
-      return absl::UnavailableError(
-          absl::StrCat("read ", path, ": ", what, ": ",
-                       std::generic_category().message(errno)));
-    }
-    return Corrupt(path, absl::StrCat("ends inside ", what));
-  }
-};
-
-absl::StatusOr<Reader> OpenReader(const std::string& path) {
-  Reader reader{path, {std::fopen(path.c_str(), "rb"), &std::fclose}};
-  const int error_number = errno;
-  std::error_code error;
-  if (reader.file != nullptr)
-    reader.bytes = std::filesystem::file_size(path, error);
-  if (reader.file == nullptr || error) {
-    const std::string message =
-        absl::StrCat("open ", path, ": ",
-                     error ? error.message()
-                           : std::generic_category().message(error_number));
-    return error_number == ENOENT ? absl::NotFoundError(message)
-                                  : absl::UnavailableError(message);
-  }
-  return reader;
-}
-
 absl::StatusOr<TensorPlace> ParsePlace(const std::string& path,
                                        const std::string& name,
                                        const nlohmann::json& json,
@@ -159,13 +133,8 @@ absl::StatusOr<TensorPlace> ParsePlace(const std::string& path,
             tensor,
             ": the header does not give dtype, shape and two data_offsets"));
   }
-  const auto dtype = json["dtype"].get<std::string>();
-  if (dtype != "F32") {
-    return absl::UnimplementedError(
-        absl::StrCat(path, ": ", tensor, ": type ", dtype,
-                     " is not supported, only F32 is; convert it first"));
-  }
-  TensorPlace place{name, json["shape"].get<std::vector<int64_t>>(),
+  TensorPlace place{name, json["dtype"].get<std::string>(),
+                    json["shape"].get<std::vector<int64_t>>(),
                     json["data_offsets"][0].get<uint64_t>(),
                     json["data_offsets"][1].get<uint64_t>()};
   if (place.begin > place.end || place.end > data_bytes) {
@@ -174,14 +143,15 @@ absl::StatusOr<TensorPlace> ParsePlace(const std::string& path,
         absl::StrCat(tensor, ": bytes [", place.begin, ", ", place.end,
                      ") are not within the data's [0, ", data_bytes, ")"));
   }
+  const size_t size = SizeOfType(place.type);
   const std::optional<int64_t> elements = Elements(place.shape);
-  if (!elements || static_cast<uint64_t>(*elements) * sizeof(float) !=
-                       place.end - place.begin) {
+  if (size != 0 && (!elements || static_cast<uint64_t>(*elements) * size !=
+                                     place.end - place.begin)) {
     return Corrupt(
-        path,
-        absl::StrCat(tensor, ": shape ", ShapeText(place.shape),
-                     " of float32 does not make the ", place.end - place.begin,
-                     " bytes at offset ", place.begin));
+        path, absl::StrCat(tensor, ": shape ", ShapeText(place.shape), " of ",
+                           Cut(place.type, kTypeBytesShown),
+                           " does not make the ", place.end - place.begin,
+                           " bytes at offset ", place.begin));
   }
   return place;
 }
@@ -231,6 +201,61 @@ absl::StatusOr<TensorMetadata> ParseMetadata(const std::string& path,
     metadata[key] = value.get<std::string>();
   }
   return metadata;
+}
+
+// Of tensors of whatever type.
+absl::StatusOr<SafetensorsHeader> ParseHeader(const std::string& path,
+                                              absl::string_view json,
+                                              uint64_t data_bytes) {
+  const auto header = nlohmann::json::parse(json.begin(), json.end(), nullptr,
+                                            /*allow_exceptions=*/false);
+  if (!header.is_object()) return Corrupt(path, "the header is not a JSON map");
+  SafetensorsHeader result;
+  SL_ASSIGN_OR_RETURN(result.metadata, ParseMetadata(path, header));
+  SL_ASSIGN_OR_RETURN(result.tensors, ParsePlaces(path, header, data_bytes));
+  return result;
+}
+
+absl::Status CheckFloat32(const std::string& path,
+                          const std::vector<TensorPlace>& tensors) {
+  for (const TensorPlace& tensor : tensors) {
+    if (tensor.type == "F32") continue;
+    return absl::UnimplementedError(
+        absl::StrCat(path, ": tensor '", tensor.name, "': type ",
+                     Cut(tensor.type, kTypeBytesShown),
+                     " is not supported, only F32 is; convert it first"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadError(const std::string& path, absl::string_view attempt,
+                       int error_number) {
+  const std::string message = absl::StrCat(
+      attempt, " ", path, ": ", std::generic_category().message(error_number));
+  return error_number == ENOENT ? absl::NotFoundError(message)
+                                : absl::UnavailableError(message);
+}
+
+// Of F16, BF16 or F64. False, with the value, if one is finite and beyond the
+// largest float.
+bool ExpandFloats(absl::string_view type, const std::byte* bytes,
+                  size_t elements, float* out, double* too_large) {
+  if (type == "F16" || type == "BF16") {
+    ExpandHalf(type == "F16" ? HalfType::kFloat16 : HalfType::kBfloat16, bytes,
+               elements, out);
+    return true;
+  }
+  for (size_t i = 0; i < elements; ++i) {
+    double value = 0;
+    std::memcpy(&value, bytes + i * sizeof(value), sizeof(value));
+    if (std::isfinite(value) &&
+        std::fabs(value) > std::numeric_limits<float>::max()) {
+      *too_large = value;
+      return false;
+    }
+    out[i] = static_cast<float>(value);
+  }
+  return true;
 }
 
 }  // namespace
@@ -305,38 +330,106 @@ absl::Status CheckSafetensorsHeaderSize(const std::string& path,
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
     const std::string& path, absl::string_view json, uint64_t data_bytes) {
-  const auto header = nlohmann::json::parse(json.begin(), json.end(), nullptr,
-                                            /*allow_exceptions=*/false);
-  if (!header.is_object()) return Corrupt(path, "the header is not a JSON map");
-  SafetensorsHeader result;
-  SL_ASSIGN_OR_RETURN(result.metadata, ParseMetadata(path, header));
-  SL_ASSIGN_OR_RETURN(result.tensors, ParsePlaces(path, header, data_bytes));
-  return result;
+  SL_ASSIGN_OR_RETURN(SafetensorsHeader header,
+                      ParseHeader(path, json, data_bytes));
+  SL_RETURN_IF_ERROR(CheckFloat32(path, header.tensors));
+  return header;
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
+    const std::string& path) {
+  // A pipe of that name must not make anybody wait.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return ReadError(path, "open", errno);
+  std::unique_ptr<SafetensorsReader> reader(new SafetensorsReader(path, file));
+  SL_RETURN_IF_ERROR(reader->ReadHeader());
+  return reader;
+}
+
+SafetensorsReader::~SafetensorsReader() { close(file_); }
+
+bool SafetensorsReader::IsFloat(absl::string_view type) {
+  return type == "F32" || type == "F16" || type == "BF16" || type == "F64";
+}
+
+absl::Status SafetensorsReader::ReadHeader() {
+  struct stat status {};
+  if (fstat(file_, &status) != 0) return ReadError(path_, "stat", errno);
+  if (!S_ISREG(status.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path_, " is no regular file; a safetensors file is required"));
+  }
+  const auto file_bytes = static_cast<uint64_t>(status.st_size);
+  uint64_t header_bytes = 0;
+  SL_RETURN_IF_ERROR(
+      ReadAt(0, kSafetensorsSizeBytes, &header_bytes, "the header size"));
+  SL_RETURN_IF_ERROR(
+      CheckSafetensorsHeaderSize(path_, header_bytes, file_bytes));
+  std::string text(header_bytes, '\0');
+  SL_RETURN_IF_ERROR(
+      ReadAt(kSafetensorsSizeBytes, text.size(), text.data(), "the header"));
+  data_begin_ = kSafetensorsSizeBytes + header_bytes;
+  SL_ASSIGN_OR_RETURN(header_,
+                      ParseHeader(path_, text, file_bytes - data_begin_));
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsReader::ReadAt(uint64_t offset, size_t bytes, void* to,
+                                       absl::string_view what) const {
+  auto* out = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t got = pread(file_, out, bytes, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ReadError(path_, "read", errno);
+    if (got == 0) return Corrupt(path_, absl::StrCat("ends inside ", what));
+    out += got;
+    offset += static_cast<uint64_t>(got);
+    bytes -= static_cast<size_t>(got);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> SafetensorsReader::ReadFloats(
+    const TensorPlace& place) const {
+  const std::string name = absl::StrCat("tensor '", place.name, "'");
+  if (!IsFloat(place.type)) {
+    return absl::UnimplementedError(absl::StrCat(
+        path_, ": ", name, ": type ", Cut(place.type, kTypeBytesShown),
+        " cannot be read as float32; F32, F16, BF16 and F64 can"));
+  }
+  const size_t size = SizeOfType(place.type);
+  const size_t elements = (place.end - place.begin) / size;
+  Tensor tensor{place.name, place.shape, std::vector<float>(elements)};
+  if (place.type == "F32") {
+    SL_RETURN_IF_ERROR(ReadAt(data_begin_ + place.begin, elements * size,
+                              tensor.values.data(), name));
+    return tensor;
+  }
+  std::vector<std::byte> some(std::min(elements * size, kBytesAtOnce));
+  for (size_t begin = 0; begin < elements; begin += some.size() / size) {
+    const size_t count = std::min(elements - begin, some.size() / size);
+    SL_RETURN_IF_ERROR(ReadAt(data_begin_ + place.begin + begin * size,
+                              count * size, some.data(), name));
+    double too_large = 0;
+    if (!ExpandFloats(place.type, some.data(), count,
+                      tensor.values.data() + begin, &too_large)) {
+      return absl::OutOfRangeError(absl::StrCat(
+          path_, ": ", name, ": its value ", too_large,
+          " of F64 is beyond float32, whose largest is about 3.4e38"));
+    }
+  }
+  return tensor;
 }
 
 absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
-  SL_ASSIGN_OR_RETURN(const Reader reader, OpenReader(path));
-  uint64_t header_bytes = 0;
-  SL_RETURN_IF_ERROR(
-      reader.Read(&header_bytes, kSafetensorsSizeBytes, "the header size"));
-  SL_RETURN_IF_ERROR(
-      CheckSafetensorsHeaderSize(path, header_bytes, reader.bytes));
-  std::string text(header_bytes, '\0');
-  SL_RETURN_IF_ERROR(reader.Read(text.data(), text.size(), "the header"));
-  SL_ASSIGN_OR_RETURN(
-      SafetensorsHeader header,
-      ParseSafetensorsHeader(
-          path, text, reader.bytes - kSafetensorsSizeBytes - header_bytes));
-
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader,
+                      SafetensorsReader::Open(path));
+  SL_RETURN_IF_ERROR(CheckFloat32(path, reader->header().tensors));
   SafetensorsFile result;
-  result.metadata = std::move(header.metadata);
-  for (TensorPlace& place : header.tensors) {
-    const uint64_t bytes = place.end - place.begin;
-    Tensor tensor{std::move(place.name), std::move(place.shape),
-                  std::vector<float>(bytes / sizeof(float))};
-    SL_RETURN_IF_ERROR(reader.Read(tensor.values.data(), bytes,
-                                   absl::StrCat("tensor '", tensor.name, "'")));
-    result.tensors.push_back(std::move(tensor));
+  result.metadata = reader->header().metadata;
+  for (const TensorPlace& place : reader->header().tensors) {
+    SL_ASSIGN_OR_RETURN(result.tensors.emplace_back(),
+                        reader->ReadFloats(place));
   }
   return result;
 }

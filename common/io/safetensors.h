@@ -1,16 +1,19 @@
 // Safetensors files (https://github.com/huggingface/safetensors, "Format"),
 // which PyTorch and others load: an 8-byte little-endian header size, a JSON
 // header with name, type, shape and place of each tensor, then the tensors'
-// bytes. What is read has to be float32; what is written may have other types
-// beside it.
+// bytes. What is read as a model has to be float32; what is written may have
+// other types beside it, and a SafetensorsReader reads other floats, too.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -72,11 +75,13 @@ absl::StatusOr<std::string> MakeSafetensorsHeader(
 // A file begins with the size of its JSON header, in so many bytes.
 inline constexpr size_t kSafetensorsSizeBytes = sizeof(uint64_t);
 
-// A tensor of float32 as a header describes it.
+// A tensor as a header describes it.
 struct TensorPlace {
   std::string name;
+  std::string type;  // As in TypedTensor, or one that the format has not had.
   std::vector<int64_t> shape;
-  // Of the bytes after the header. As many as the shape says.
+  // Of the bytes after the header. As many as type and shape say, if the type
+  // is known.
   uint64_t begin = 0;
   uint64_t end = 0;
 };
@@ -89,10 +94,42 @@ struct SafetensorsHeader {
 absl::Status CheckSafetensorsHeaderSize(const std::string& path,
                                         uint64_t header_bytes,
                                         uint64_t file_bytes);
-// The JSON header of a file with `data_bytes` after it; errors as those of
-// ReadSafetensors().
+// The JSON header of a file with `data_bytes` after it, whose tensors are all
+// float32; errors as those of ReadSafetensors().
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
     const std::string& path, absl::string_view json, uint64_t data_bytes);
+
+// A file that is read tensor by tensor.
+class SafetensorsReader {
+ public:
+  // Reads the header, whatever the types. Errors as those of ReadSafetensors();
+  // FailedPrecondition: there is something that is no regular file.
+  static absl::StatusOr<std::unique_ptr<SafetensorsReader>> Open(
+      const std::string& path);
+  ~SafetensorsReader();
+  SafetensorsReader(const SafetensorsReader&) = delete;
+  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
+
+  const SafetensorsHeader& header() const { return header_; }
+  // Whether ReadFloats() has a tensor of this type: F32, F16, BF16 and F64.
+  static bool IsFloat(absl::string_view type);
+  // The tensor, which is one of the header's, as float32. F16 and BF16 are
+  // exact, F64 is rounded to the nearest. Unimplemented: it is of another type;
+  // OutOfRange: a value of F64 is finite and beyond the largest float.
+  absl::StatusOr<Tensor> ReadFloats(const TensorPlace& place) const;
+
+ private:
+  SafetensorsReader(std::string path, int file)
+      : path_(std::move(path)), file_(file) {}
+  absl::Status ReadHeader();
+  absl::Status ReadAt(uint64_t offset, size_t bytes, void* to,
+                      absl::string_view what) const;
+
+  const std::string path_;
+  const int file_;
+  uint64_t data_begin_ = 0;  // In the file.
+  SafetensorsHeader header_;
+};
 
 // Hash over names, shapes and values in the order given, and nothing else.
 std::string TensorsSha256(absl::Span<const TensorView> tensors);

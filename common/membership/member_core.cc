@@ -127,6 +127,8 @@ void MemberCore::OnJoinReply(const wire::JoinReply& reply, absl::Time now,
   if (reply.code() == wire::OK) {
     incarnation_ = reply.incarnation();
     run_ = reply.run();
+    checkpoint_ = reply.checkpoint();
+    checkpoint_sha256_ = reply.checkpoint_sha256();
     awake_.SetGapMax(lease_ / kHeartbeatsPerLease);
     effects->joined = true;
     SendHeartbeat(now, effects);
@@ -256,6 +258,10 @@ void MemberCore::OnMessage(const Message& message, absl::Time now,
   }
 }
 
+bool MemberCore::HearsCoordinator(absl::Time now) const {
+  return incarnation_ != 0 && Silence(now) <= lease_ * kSilentLeases;
+}
+
 void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
   const absl::Duration silence = Silence(now);
   if (lease_ == absl::ZeroDuration() || silence <= lease_ * kSilentLeases)
@@ -342,6 +348,19 @@ absl::Time MemberCore::NextWakeup() const {
   absl::Time next = next_heartbeat_;
   for (const auto& [id, call] : calls_) next = std::min(next, call.resend_at);
   return next;
+}
+
+wire::Call SuspendCall(const std::string& reason) {
+  wire::Call call;
+  call.mutable_stop()->set_checkpoint(true);
+  call.mutable_stop()->set_reason(reason);
+  return call;
+}
+
+std::string SuspendingText(const std::string& reason) {
+  return absl::StrCat(reason,
+                      ": a checkpoint is to be taken, then the job ends; a "
+                      "second signal ends this process at once");
 }
 
 }  // namespace slackline

@@ -102,8 +102,13 @@ class MemberCore {
   Incarnation incarnation() const { return incarnation_; }
   // Of the coordinator that we have joined; 0 before.
   uint64_t run() const { return run_; }
+  // As in JoinReply; empty before, and if the job began anew.
+  const std::string& checkpoint() const { return checkpoint_; }
+  const std::string& checkpoint_sha256() const { return checkpoint_sha256_; }
   const std::shared_ptr<const View>& view() const { return view_; }
   absl::Duration lease() const { return lease_; }
+  // It has joined, and the coordinator is not silent.
+  bool HearsCoordinator(absl::Time now) const;
   // Why the coordinator had no place for us when it last said so; unspecified
   // once we have joined.
   wire::JoinReply::Obstacle obstacle() const { return obstacle_; }
@@ -152,6 +157,8 @@ class MemberCore {
   wire::JoinReply::Obstacle obstacle_ = {};
   Incarnation incarnation_ = 0;
   uint64_t run_ = 0;
+  std::string checkpoint_;
+  std::string checkpoint_sha256_;
   absl::Duration lease_;  // Zero until the coordinator has said something.
   absl::Time next_heartbeat_;
   LinkState link_ = LinkState::kGone;
@@ -171,5 +178,10 @@ class MemberCore {
   uint64_t next_call_id_ = 1;
   std::map<uint64_t, PendingCall> calls_;
 };
+
+// What a member asks for whose process will have to end soon, and what its log
+// says of that.
+wire::Call SuspendCall(const std::string& reason);
+std::string SuspendingText(const std::string& reason);
 
 }  // namespace slackline

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "common/config/shell_line.h"
 #include "common/io/atomic_file.h"
+#include "common/membership/end_status.h"
 #include "common/process/file_limit.h"
 #include "common/process/freed_memory.h"
 #include "common/process/logging.h"
@@ -51,6 +52,7 @@ std::string FlagsText(const MemberFlags& flags) {
   add("host", flags.host);
   if (flags.threads > 0) add("threads", absl::StrCat(flags.threads));
   add("resume", flags.resume);
+  if (flags.restore) words.push_back("--restore");
   return ShellLine(words);
 }
 
@@ -96,11 +98,16 @@ absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
         "--host and --threads are for --add; the config says them for its own "
         "servers");
   }
-  if (flags.add && !flags.resume.empty()) {
+  if (flags.add && (!flags.resume.empty() || flags.restore)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flags.restore ? "--restore" : "--resume",
+        ": a server that is added to a running job gets its shards from the "
+        "others; leave it out"));
+  }
+  if (flags.restore && !flags.resume.empty()) {
     return absl::InvalidArgumentError(
-        "--resume: a server that is added to a running job gets its shards "
-        "from "
-        "the others; leave it out");
+        "--restore and --resume: the one finds the checkpoint that the other "
+        "names; leave one out");
   }
   if (flags.add && flags.index < count) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -144,7 +151,11 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                : absl::StrCat("slackline_", program.role);
   CLI::App app(absl::StrCat(program.description,
                             "\nExit code: 0 the job has finished, 1 it failed "
-                            "(the last line says why), 2 wrong usage.",
+                            "(the last line says why), 2 wrong usage, 75 it "
+                            "was suspended: it can go on from its last "
+                            "checkpoint.\nSIGTERM suspends a job whose config "
+                            "has a checkpoint block; a second one ends this "
+                            "process at once.",
                             program.environment
                                 ? "\n'slackline run' sets the environment "
                                   "variables (Env:) below; a flag that is "
@@ -185,8 +196,14 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   if (program.may_resume) {
     app.add_option("--resume", flags.resume,
                    "The job goes on from this checkpoint, a folder such as "
-                   "RUN/checkpoints/step-00001200; the same for all servers of "
-                   "the config, each of which reads it");
+                   "RUN/checkpoints/step-00001200, or the newest whole one of "
+                   "a run's folder or a folder of checkpoints; the same for "
+                   "all servers of the config, each of which reads it");
+    app.add_flag("--restore", flags.restore,
+                 "The job goes on from the newest whole checkpoint in its own "
+                 "folder (checkpoint { folder } of the config, or checkpoints "
+                 "in --out), and begins anew if there is none; for a job that "
+                 "is started again as a whole with the same commands");
   }
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, dssp:MIN:MAX, asp, backup:B or allreduce; the "
@@ -229,6 +246,10 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   }
   BeginMember(name, program.role, flags, *config, time);
   const absl::Status status = program.run(flags, *config, time);
+  if (IsSuspended(status)) {
+    spdlog::warn("the job is suspended: {}", std::string(status.message()));
+    return kExitSuspended;
+  }
   if (!status.ok()) {
     spdlog::error("{}", std::string(status.message()));
     return kExitFailed;

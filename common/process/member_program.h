@@ -24,7 +24,10 @@ struct MemberFlags {
   std::string host;  // Empty: as the last server of the config.
   int threads = 0;   // 0: as the last server of the config.
   // Servers: the checkpoint from which the job goes on; empty: it begins anew.
+  // Or a folder of checkpoints, or of a run.
   std::string resume;
+  // Servers: from the newest one in the job's own folder, if there is one.
+  bool restore = false;
 };
 
 struct MemberProgram {
@@ -33,7 +36,7 @@ struct MemberProgram {
   std::string out_help;       // Of --out.
   std::string data_dir_help;  // Of --data-dir; empty: there is no such flag.
   bool may_be_added = false;  // There is --add, and what goes with it.
-  bool may_resume = false;    // There is --resume.
+  bool may_resume = false;    // There are --resume and --restore.
   // The environment has defaults for --cluster, --index, --out and --data-dir
   // (member_environment.h).
   bool environment = false;
@@ -67,8 +70,8 @@ void BeginMember(const std::string& name, const std::string& role,
 void KeepConfig(const MemberFlags& flags, const config::ClusterConfig& config);
 
 // The whole of main(): returns its exit code, 0 done, 1 failed, 2 wrong usage
-// or config. Stop signals are blocked when `run` is called: it makes a
-// StopSignal.
+// or config, kExitSuspended (end_status.h). Stop signals are blocked when `run`
+// is called: it makes a StopSignal.
 int RunMemberProgram(const MemberProgram& program, int argc, char** argv);
 
 // "SECONDS@AFTER_SECONDS", for example "-3600@5": what --wall-clock-step takes.

@@ -9,6 +9,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <utility>
 
 #include "common/status.h"
 
@@ -35,6 +36,11 @@ void BlockHereAndGiveBack(int signal, siginfo_t*, void* context) {
 }
 
 }  // namespace
+
+SignalWish SignalWishes::Of(int signal) {
+  const bool first = std::exchange(may_suspend_, false);
+  return first && signal == SIGTERM ? SignalWish::kSuspend : SignalWish::kEnd;
+}
 
 void StopSignal::Block() {
   const sigset_t signals = StopSignals();

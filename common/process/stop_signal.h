@@ -6,6 +6,25 @@
 
 namespace slackline {
 
+// What a signal asks a member of a job for.
+enum class SignalWish {
+  kSuspend,  // A checkpoint, then the end of the job.
+  kEnd,      // To end at once.
+};
+
+// The first signal asks for a checkpoint, if it is SIGTERM and the job is one
+// with checkpoints; every other to end at once. Whoever takes machines away
+// sends SIGTERM some time before.
+class SignalWishes {
+ public:
+  explicit SignalWishes(bool with_checkpoints)
+      : may_suspend_(with_checkpoints) {}
+  SignalWish Of(int signal);
+
+ private:
+  bool may_suspend_;
+};
+
 // Calls `on_signal` with the signal's number on a thread of its own, each time.
 // A process has one.
 class StopSignal {

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "common/membership/end_status.h"
+
 namespace slackline::python {
 
 void ThrowIfBad(const absl::Status& status) {
@@ -9,6 +11,7 @@ void ThrowIfBad(const absl::Status& status) {
   const std::string message(status.message());
   if (absl::IsInvalidArgument(status) || absl::IsNotFound(status))
     throw nanobind::value_error(message.c_str());
+  if (IsSuspended(status)) throw JobSuspended(message);
   throw JobError(message);
 }
 

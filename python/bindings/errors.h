@@ -15,6 +15,11 @@ class JobError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// slackline.JobSuspended: it has ended after a checkpoint and can go on.
+class JobSuspended : public JobError {
+  using JobError::JobError;
+};
+
 // InvalidArgument and NotFound become a ValueError, all others a JobError. May
 // be called without the GIL.
 void ThrowIfBad(const absl::Status& status);

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
 #include "common/io/safetensors.h"
+#include "common/membership/end_status.h"
 #include "common/optim/optimizer.h"
 #include "common/version.h"
 #include "python/bindings/blas.h"
@@ -172,6 +173,8 @@ NB_MODULE(_core, m) {
   m.attr("commit") = BuildCommit();
   m.attr("has_gpu_code") = HasGpuCode();
   nb::exception<JobError>(m, "JobError", PyExc_RuntimeError);
+  nb::exception<JobSuspended>(m, "JobSuspended", m.attr("JobError"));
+  m.attr("exit_code_suspended") = kExitSuspended;
 
   nb::class_<Table>(m, "Table")
       .def(
@@ -215,6 +218,13 @@ NB_MODULE(_core, m) {
   nb::class_<Session::Evaluation>(m, "Evaluation")
       .def_ro("clock", &Session::Evaluation::clock);
   nb::class_<Session::Conclusion>(m, "Conclusion");
+  nb::class_<Session::Keep>(m, "Keep")
+      .def_ro("cut", &Session::Keep::cut)
+      .def_ro("last", &Session::Keep::last);
+  nb::class_<Session::Restore>(m, "Restore")
+      .def_prop_ro("state", [](const Session::Restore& restore) {
+        return nb::bytes(restore.state.data(), restore.state.size());
+      });
 
   nb::class_<Worker>(m, "Worker")
       .def(
@@ -303,6 +313,7 @@ NB_MODULE(_core, m) {
       .def("begin_with", &Worker::BeginWith, "states"_a)
       // The same with slots as bytes; None if the job has finished.
       .def("optimizer_state", &StatesOf)
+      .def("kept", &Worker::Kept, "cut"_a, "state"_a.none(), "error"_a)
       .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)
       .def_prop_ro("gather_bytes_max", &Worker::gather_bytes_max)
       .def(
@@ -324,6 +335,8 @@ NB_MODULE(_core, m) {
           "train"_a, "test"_a)
       .def("report_progress", [](Worker& w) { ThrowIfBad(w.ReportProgress()); })
       .def("fail", &Worker::Fail, "why"_a, "traceback"_a, "ends_job"_a)
+      .def("suspend", &Worker::Suspend, "reason"_a)
+      .def_prop_ro("may_suspend", &Worker::may_suspend)
       .def("interrupt", &Worker::Interrupt, "reason"_a);
 
   nb::class_<Rule>(m, "Rule")

@@ -136,7 +136,8 @@ void Worker::Open(std::shared_ptr<Parameters> parameters, const Work& work) {
        .data_hash = work.data_hash,
        .elastic = work.elastic,
        .step_by_table = work.step_by_table,
-       .host_parameters = parameters_->gpu() == nullptr},
+       .host_parameters = parameters_->gpu() == nullptr,
+       .keeps_state = true},
       self_, &parameters_->memory()));
 }
 
@@ -300,6 +301,15 @@ std::optional<std::vector<TableState>> Worker::OptimizerState() {
   return ValueOrThrow(std::move(states));
 }
 
+void Worker::Kept(int32_t cut, std::optional<nb::bytes> state,
+                  const std::string& error) {
+  if (state.has_value()) {
+    session().Kept(cut, std::string(state->c_str(), state->size()));
+  } else {
+    session().Kept(cut, absl::InternalError(error));
+  }
+}
+
 std::shared_ptr<EarlyGather> Worker::early() const {
   const MutexLock lock(mutex_);
   return early_;
@@ -369,6 +379,16 @@ void Worker::Fail(const std::string& why, const std::string& traceback,
   } else {
     connected_->session().Fail(absl::InternalError(why), traceback);
   }
+}
+
+bool Worker::may_suspend() const {
+  return config_.has_checkpoint() && connected_ != nullptr &&
+         getpid() == process_;
+}
+
+void Worker::Suspend(const std::string& reason) {
+  if (!may_suspend()) return Interrupt(reason);
+  connected_->session().Suspend(reason);
 }
 
 void Worker::Interrupt(const std::string& reason) {

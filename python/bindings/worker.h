@@ -93,6 +93,9 @@ class Worker {
   // As Session::OptimizerState(), without the GIL; none if the job has
   // FINISHED.
   std::optional<std::vector<TableState>> OptimizerState();
+  // As Session::Kept(); without a state: why there is none.
+  void Kept(int32_t cut, std::optional<nanobind::bytes> state,
+            const std::string& error);
   // A collective of the workers' programs, as of Session::Gather(); before
   // Open() at place 0, with what has not joined yet. The ranks and what each
   // has brought; none if the job has FINISHED. A TimeoutError names who has
@@ -111,6 +114,10 @@ class Worker {
   absl::Status ReportProgress();
   void Fail(const std::string& why, const std::string& traceback,
             bool ends_job);
+  // The session is open, and its job has checkpoints.
+  bool may_suspend() const;
+  // As Session::Suspend(), or Interrupt() if it may not.
+  void Suspend(const std::string& reason);
   void Interrupt(const std::string& reason);
 
  private:

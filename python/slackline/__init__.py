@@ -41,7 +41,7 @@ except ImportError as error:
         "slackline's compiled module is not beside its files: build the target slackline_python with "
         "this Python's version, or install the wheel"
     ) from None
-from slackline._core import JobError
+from slackline._core import JobError, JobSuspended
 from slackline._files import load, save
 from slackline._job import Job
 from slackline._join import join
@@ -57,6 +57,7 @@ __all__ = [
     "AdamW",
     "Job",
     "JobError",
+    "JobSuspended",
     "Loader",
     "Optimizer",
     "Rule",

@@ -18,6 +18,7 @@ import torch
 from slackline import _collectives, _core, _device, _files, _rules, _worlds
 from slackline._arrivals import Arrivals
 from slackline._images import Images
+from slackline._kept import Kept
 from slackline._loader import Loader
 from slackline._optimizer import Optimizer, Source, make_optimizer
 from slackline._optimizer_state import TableState
@@ -75,7 +76,10 @@ class Job:
         # Of the optimizer, by table: what the job begins with, and what it ended with.
         self._first_state: Optional[List[TableState]] = None
         self._last_state: Optional[List[TableState]] = None
+        self._kept = Kept()
+        self._keep: Optional[int] = None  # A checkpoint that waits for what the script has now.
         self._failed = False
+        self._sigterm_came = False  # The first, in a job with checkpoints.
         self._scaled = ""  # What scale_lr has done, for people.
         self._thread = threading.get_ident()
         self._gathered_at = (0, 0)  # The next collective's place, and its number there.
@@ -327,6 +331,27 @@ class Job:
             if self._ahead is not None:
                 epoch = self._epoch_of(self._ahead)
         self.finish()
+
+    def keep(self, **objects: Any) -> None:
+        """Has objects of the script go into checkpoints, and come back in a job that goes on.
+
+            job.keep(scheduler=scheduler, ema=ema)
+
+        Each has ``state_dict()`` and ``load_state_dict()``: schedulers of ``torch.optim``, an
+        averaged model, a GradScaler, one's own. They are asked when the script asks for a
+        batch, so between two steps, by this worker for itself. A job that goes on from a
+        checkpoint (``slackline run --resume``) gives each its state back, by its name, when
+        the first batch is asked for. Call it before that, on all workers.
+
+        Kept in any case are the model's buffers, such as the running means of BatchNorm, the
+        learning rates of the optimizer's groups, and the random numbers of PyTorch, NumPy and
+        Python. Alone, and without checkpoints in the config, it has no effect.
+
+        Raises ValueError naming what cannot be kept, and RuntimeError after the first batch.
+        """
+        if self._loader is not None:
+            raise RuntimeError("job.keep(): the job has begun; call it before the first batch")
+        self._kept.add(objects)
 
     # ---- What is measured ----------------------------------------------------
 
@@ -645,6 +670,8 @@ class Job:
             )
 
     def _begin_step(self, step: Optional[int]) -> Optional[int]:
+        if step is not None:
+            self._keep_now()  # The script is done with all before this step.
         self._step = step
         self._gathered_at = (0, 0)  # One that comes again has its collectives again.
         if step is not None:
@@ -680,8 +707,16 @@ class Job:
 
     def _take_task(self) -> Any:
         self._raise_evaluation_error()
-        task = self._world.next()
         assert self._tables is not None and self._arrivals is not None
+        task = self._world.next()
+        while isinstance(task, (_worlds.KEEP, _worlds.RESTORE)):
+            if isinstance(task, _worlds.RESTORE):
+                self._kept.restore(task.state, self._tables.module, self._optimizer, self._warn)
+            else:
+                self._keep = task.cut
+                if task.last:
+                    self._keep_now()
+            task = self._world.next()
         if task is None:
             self._over = self._finished = True
         elif isinstance(task, _worlds.CONCLUSION):
@@ -694,6 +729,20 @@ class Job:
                 self._tables.refresh()
             self._arrivals.take(task.by_table)
         return task
+
+    def _keep_now(self) -> None:
+        """A checkpoint that cannot have the script's state is given up; the training goes on."""
+        cut, self._keep = self._keep, None
+        if cut is None:
+            return
+        assert self._tables is not None
+        try:
+            self._world.kept(cut, self._kept.state(self._tables.module, self._optimizer), "")
+        except Exception as error:
+            self._world.kept(cut, None, _cut(f"{type(error).__name__}: {error}"))
+
+    def _warn(self, text: str) -> None:
+        print(f"slackline: warning: worker {self.rank}: {text}", file=sys.stderr, flush=True)
 
     def _open(self, loader: Loader) -> None:
         assert self._tables is not None and self._optimizer is not None
@@ -912,7 +961,10 @@ class Job:
 
         def hook(kind: Any, error: Any, trace: Any) -> None:
             self._on_error(kind, error, trace)
-            if issubclass(kind, _core.JobError):
+            if issubclass(kind, _core.JobSuspended):
+                print(f"slackline: the job is suspended: {error}", file=sys.stderr)
+                _at_last.code = _core.exit_code_suspended
+            elif issubclass(kind, _core.JobError):
                 print(f"slackline: error: {error}", file=sys.stderr)
             else:
                 previous(kind, error, trace)
@@ -935,12 +987,16 @@ class Job:
             self._world.fail(_cut(f"{said}{place}"), _cut(whole), self._error_ends_job)
 
     def _watch_signals(self) -> None:
-        """Has a signal end a wait for the others, which Python's own handlers cannot."""
+        """Has a signal end a wait for the others, which Python's own handlers cannot.
+
+        In a job with checkpoints the first SIGTERM asks for one, after which the job ends,
+        and the script goes on until then; unless the script has a handler of its own.
+        """
         alone = isinstance(self._world, _worlds.Alone)
         if alone or threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _terminate)
+            signal.signal(signal.SIGTERM, self._on_sigterm)
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -952,13 +1008,30 @@ class Job:
         os.register_at_fork(after_in_child=_forget_wakeup)
 
         def watch() -> None:
+            first = True
             while True:
                 for number in os.read(read_end, 64):
-                    if number in (signal.SIGINT, signal.SIGTERM):
-                        name = signal.Signals(number).name
-                        self._world.interrupt(f"worker {self.rank} was interrupted by {name}")
+                    if number not in (signal.SIGINT, signal.SIGTERM):
+                        continue
+                    reason = f"worker {self.rank} was interrupted by {signal.Signals(number).name}"
+                    ours = signal.getsignal(signal.SIGTERM) == self._on_sigterm
+                    if first and number == signal.SIGTERM and ours and self._may_suspend():
+                        self._world.suspend(reason)
+                    else:
+                        self._world.interrupt(reason)
+                    first = False
 
         threading.Thread(target=watch, name="slackline-signals", daemon=True).start()
+
+    def _may_suspend(self) -> bool:
+        return self._world.may_suspend and not (self._over or self._finished or self._failed)
+
+    def _on_sigterm(self, number: int, frame: Any) -> None:
+        # The thread of _watch_signals() has asked for a checkpoint.
+        if not self._sigterm_came and self._may_suspend():
+            self._sigterm_came = True
+            return
+        sys.exit(128 + number)
 
     def _at_exit(self) -> None:
         if os.getpid() != self._pid:
@@ -974,10 +1047,13 @@ class Job:
                     )
                     print(f"slackline: error: worker {self.rank}: {early}", file=sys.stderr)
                     self._world.fail(early, "", self._error_ends_job)
-                    _at_last.fail = True
+                    _at_last.code = 1
+        except _core.JobSuspended as error:
+            print(f"slackline: the job is suspended: {error}", file=sys.stderr)
+            _at_last.code = _core.exit_code_suspended
         except _core.JobError as error:
             print(f"slackline: error: {error}", file=sys.stderr)
-            _at_last.fail = True
+            _at_last.code = 1
         finally:
             if self._evaluating is not None:
                 self._evaluating.join(_PATIENCE_SECONDS)
@@ -985,15 +1061,15 @@ class Job:
 
 
 class _AtLast:
-    """Ends the process with code 1, if that is only found out when it ends."""
+    """Ends the process with this code, if that is only found out when it ends."""
 
-    fail = False
+    code = 0
 
     def __call__(self) -> None:
-        if self.fail:
+        if self.code != 0:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(1)
+            os._exit(self.code)
 
 
 # Registered before all of a script's, so called after them.
@@ -1008,10 +1084,6 @@ def _cut(text: str) -> str:
         half = _TEXT_BYTES_MAX // 2 - 32
         data = data[:half] + b"\n... (cut here) ...\n" + data[-half:]
     return data.decode("utf-8", "ignore")
-
-
-def _terminate(number: int, frame: Any) -> None:
-    sys.exit(128 + number)
 
 
 def _forget_wakeup() -> None:

@@ -40,7 +40,7 @@ def launch(
         data_dir: for ``Job.data_dir``.
 
     Returns what the function returned, by rank; None for a worker that was lost.
-    Raises JobError if the job fails, ValueError for a function that cannot be carried
+    Raises JobError if the job fails (JobSuspended if it can go on from a checkpoint), ValueError for a function that cannot be carried
     over.
     """
     of_device = _device.in_config(device, "launch()")
@@ -86,16 +86,14 @@ def launch(
         command += ["--", sys.executable, "-m", "slackline._launched", folder]
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        last = _run(command, environment)
-        if last is not None:
-            raise _core.JobError(last)
+        _run(command, environment)
         return [_result(folder, rank) for rank in range(_ranks(folder))]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(command: List[str], environment: "dict[str, str]") -> Optional[str]:
-    """Prints what the program says. The last line, if the program fails."""
+def _run(command: List[str], environment: "dict[str, str]") -> None:
+    """Prints what the program says. Raises JobError with the last line, if the program fails."""
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -111,7 +109,11 @@ def _run(command: List[str], environment: "dict[str, str]") -> Optional[str]:
             print(line, end="", flush=True)
         process.wait()
         raise
-    return None if process.wait() == 0 else last
+    code = process.wait()
+    if code == _core.exit_code_suspended:
+        raise _core.JobSuspended(last)
+    if code != 0:
+        raise _core.JobError(last)
 
 
 def _ranks(folder: str) -> int:

@@ -250,7 +250,13 @@ class Loader:
                 self._rest.batches = self._deal(epoch)
                 self._epoch = epoch
             self._rest.position = position * self.accumulate
-        return iter(self._loader)
+        if position == 0:
+            return iter(self._loader)
+        # A DataLoader draws a number when it begins, and this epoch has begun before.
+        random_state = torch.get_rng_state()
+        batches = iter(self._loader)
+        torch.set_rng_state(random_state)
+        return batches
 
     def _deal(self, epoch: int) -> List[List[int]]:
         job, size = self._job, self.batch_size

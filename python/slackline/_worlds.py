@@ -70,8 +70,14 @@ class Joined:
             work.by_table,
         )
 
-    def next(self) -> "Union[_core.Step, _core.Evaluation, _core.Conclusion, None]":
+    def next(
+        self,
+    ) -> "Union[_core.Step, _core.Evaluation, _core.Conclusion, _core.Keep, _core.Restore, None]":
         return self._worker.next()
+
+    def kept(self, cut: int, state: Optional[bytes], error: str) -> None:
+        """The script's state for a checkpoint, or why there is none."""
+        self._worker.kept(cut, state, error)
 
     def wait_for(self, table: int) -> None:
         self._worker.wait_for(table)
@@ -119,6 +125,13 @@ class Joined:
 
     def fail(self, why: str, trace: str, ends_job: bool) -> None:
         self._worker.fail(why, trace, ends_job)
+
+    @property
+    def may_suspend(self) -> bool:
+        return self._worker.may_suspend
+
+    def suspend(self, reason: str) -> None:
+        self._worker.suspend(reason)
 
     def interrupt(self, reason: str) -> None:
         self._worker.interrupt(reason)
@@ -277,6 +290,9 @@ class Alone:
 
 EVALUATION = (_core.Evaluation, _Evaluation)
 CONCLUSION = (_core.Conclusion, _Conclusion)
+# Only of a worker among others.
+KEEP = _core.Keep
+RESTORE = _core.Restore
 
 
 def load_evaluation(task: object, tables: Tables) -> None:

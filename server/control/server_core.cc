@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/membership/end_status.h"
 #include "common/metrics/server_stats.h"
 
 namespace slackline {
@@ -184,6 +185,17 @@ void ServerCore::OnFailure(const absl::Status& failure, absl::Time now,
   Leave({.status = failure, .failure = true, .deadline = {}}, now, effects);
 }
 
+void ServerCore::Suspend(const std::string& reason, absl::Time now,
+                         Effects* effects) {
+  if (ended_ || Ended(view()) || exit_.has_value()) return;
+  if (!member_.HearsCoordinator(now)) return Interrupt(reason, now, effects);
+  effects->log.push_back(SuspendingText(reason));
+  MemberCore::Effects member;
+  member_.Call(SuspendCall(reason), Payload(), now, &member);
+  std::move(member.sends.begin(), member.sends.end(),
+            std::back_inserter(effects->sends));
+}
+
 void ServerCore::Interrupt(const std::string& reason, absl::Time now,
                            Effects* effects) {
   if (exit_.has_value()) return;
@@ -253,7 +265,7 @@ void ServerCore::EndWithTheJob(absl::Time now, Effects* effects) {
   EndWith(End::Kind::kFailed,
           exit_.has_value() && exit_->failure
               ? exit_->status
-              : absl::AbortedError(view()->proto().end().reason()),
+              : EndStatus(absl::StatusCode::kAborted, view()->proto().end()),
           effects);
 }
 

@@ -78,6 +78,10 @@ class ServerCore {
   void OnCutPart(const wire::CutPart& part, absl::Time now, Effects* effects);
   // A thread of this server has stopped with this error.
   void OnFailure(const absl::Status& failure, absl::Time now, Effects* effects);
+  // The process will have to end soon: asks for a checkpoint, after which the
+  // job ends, and goes on until then. As Interrupt() if nobody is there to be
+  // asked.
+  void Suspend(const std::string& reason, absl::Time now, Effects* effects);
   // The process is asked to end.
   void Interrupt(const std::string& reason, absl::Time now, Effects* effects);
   // The driver reads everything that has arrived before it calls this.

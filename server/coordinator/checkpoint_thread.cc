@@ -1,68 +1,131 @@
 #include "server/coordinator/checkpoint_thread.h"
 
+#include <condition_variable>
+#include <deque>
+#include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/mutex.h"
 
 namespace slackline {
 
+struct CheckpointThread::Shared {
+  explicit Shared(const Options& options)
+      : keeper(options.root, options.lineage, options.best) {}
+
+  BestKeeper keeper;  // The thread's own.
+  Mutex mutex;
+  std::condition_variable changed;
+  std::deque<Task> tasks ABSL_GUARDED_BY(mutex);
+  std::string doing ABSL_GUARDED_BY(mutex);
+  News news ABSL_GUARDED_BY(mutex);
+  std::function<void()> on_news ABSL_GUARDED_BY(mutex);
+  bool ending ABSL_GUARDED_BY(mutex) = false;
+};
+
 CheckpointThread::CheckpointThread(Options options)
-    : options_(std::move(options)) {
-  thread_ = std::thread([this] { Run(); });
+    : options_(std::move(options)),
+      shared_(std::make_shared<Shared>(options_)) {
+  {
+    const MutexLock lock(shared_->mutex);
+    shared_->on_news = options_.on_news;
+  }
+  thread_ = std::thread([shared = shared_] { Run(shared); });
 }
 
-CheckpointThread::~CheckpointThread() { Finish(); }
+CheckpointThread::~CheckpointThread() {
+  bool idle = false;
+  {
+    const MutexLock lock(shared_->mutex);
+    shared_->ending = true;
+    shared_->on_news = nullptr;
+    idle = shared_->tasks.empty() && shared_->doing.empty();
+    shared_->tasks.clear();
+  }
+  shared_->changed.notify_one();
+  if (idle) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
 
 void CheckpointThread::Complete(int32_t cut, checkpoint::Manifest manifest) {
-  Add({.cut = cut, .manifest = std::move(manifest)});
+  const auto complete = [root = options_.root, run = options_.run,
+                         keep = options_.keep, cut,
+                         manifest](BestKeeper* keeper, News* news) {
+    news->results.push_back(
+        {.cut = cut,
+         .folder = CompleteCheckpoint(root, run, cut, manifest, keep, keeper)});
+  };
+  Add({.what = absl::StrCat("completing the checkpoint of step ",
+                            manifest.clock(), " in ", options_.root),
+       .perform = complete});
 }
 
 void CheckpointThread::Remove(int32_t cut) {
-  Add({.cut = cut, .manifest = std::nullopt});
+  Add({.what = absl::StrCat("removing parts from ", options_.root),
+       .perform = [root = options_.root, run = options_.run, cut](
+                      BestKeeper*, News*) { RemovePartial(root, run, cut); }});
+}
+
+void CheckpointThread::KeepBest(run::BestCheckpoint evaluation) {
+  Add({.what = absl::StrCat("writing ", options_.root, "/", kBestFile),
+       .perform = [evaluation = std::move(evaluation)](BestKeeper* keeper,
+                                                       News*) {
+         keeper->Keep(evaluation);
+       }});
 }
 
 void CheckpointThread::Add(Task task) {
   {
-    const MutexLock lock(mutex_);
-    tasks_.push_back(std::move(task));
+    const MutexLock lock(shared_->mutex);
+    shared_->tasks.push_back(std::move(task));
   }
-  changed_.notify_one();
+  shared_->changed.notify_one();
 }
 
-std::vector<CheckpointThread::Result> CheckpointThread::TakeResults() {
-  const MutexLock lock(mutex_);
-  return std::exchange(results_, {});
+CheckpointThread::News CheckpointThread::TakeNews() {
+  const MutexLock lock(shared_->mutex);
+  return std::exchange(shared_->news, {});
 }
 
-void CheckpointThread::Finish() {
-  {
-    const MutexLock lock(mutex_);
-    finishing_ = true;
-  }
-  changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
+std::string CheckpointThread::Doing() const {
+  const MutexLock lock(shared_->mutex);
+  if (!shared_->doing.empty()) return shared_->doing;
+  return shared_->tasks.empty() ? "" : shared_->tasks.front().what;
 }
 
-void CheckpointThread::Run() {
-  MutexLock lock(mutex_);
+void CheckpointThread::Run(const std::shared_ptr<Shared>& shared) {
+  BestKeeper& keeper = shared->keeper;
+  MutexLock lock(shared->mutex);
   while (true) {
-    while (!finishing_ && tasks_.empty()) lock.Wait(changed_);
-    if (tasks_.empty()) return;
-    const Task task = std::move(tasks_.front());
-    tasks_.pop_front();
+    while (!shared->ending && shared->tasks.empty()) lock.Wait(shared->changed);
+    if (shared->tasks.empty()) return;
+    const Task task = std::move(shared->tasks.front());
+    shared->tasks.pop_front();
+    shared->doing = task.what;
     lock.Unlock();
-    if (task.manifest.has_value()) {
-      absl::StatusOr<std::string> folder = CompleteCheckpoint(
-          options_.root, options_.run, task.cut, *task.manifest, options_.keep);
-      {
-        const MutexLock again(mutex_);
-        results_.push_back({.cut = task.cut, .folder = std::move(folder)});
-      }
-      if (options_.on_result) options_.on_result();
-    } else {
-      RemovePartial(options_.root, options_.run, task.cut);
+    const std::string before =
+        keeper.best().has_value() ? keeper.best()->SerializeAsString() : "";
+    News news;
+    task.perform(&keeper, &news);
+    if (keeper.best().has_value() &&
+        keeper.best()->SerializeAsString() != before) {
+      news.best = keeper.best();
+      if (!keeper.error().ok())
+        news.warnings.emplace_back(keeper.error().message());
     }
     lock.Lock();
+    std::move(news.results.begin(), news.results.end(),
+              std::back_inserter(shared->news.results));
+    std::move(news.warnings.begin(), news.warnings.end(),
+              std::back_inserter(shared->news.warnings));
+    if (news.best.has_value()) shared->news.best = std::move(news.best);
+    shared->doing.clear();
+    if (shared->on_news) shared->on_news();
   }
 }
 

@@ -1,19 +1,20 @@
-// CheckpointThread: completes checkpoints and removes what is left of those
-// that were given up, on a thread of its own: a disk may take its time.
+// CheckpointThread: completes checkpoints, keeps the best one, and removes what
+// is left of those that were given up, on a thread of its own: a disk may take
+// its time.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/mutex.h"
+#include "common/checkpoint/best_checkpoint.h"
 #include "proto/checkpoint.pb.h"
+#include "proto/run.pb.h"
 
 namespace slackline {
 
@@ -23,40 +24,51 @@ class CheckpointThread {
     std::string root;
     uint64_t run = 0;
     int keep = 3;
-    // Called on its thread when there is a result to be taken.
-    std::function<void()> on_result;
+    // As BestKeeper has them; KeepBest() needs them.
+    uint64_t lineage = 0;
+    std::optional<run::BestCheckpoint> best = std::nullopt;
+    // Called on its thread when there is news to be taken, or nothing is left
+    // to do. It waits for nothing.
+    std::function<void()> on_news;
   };
   struct Result {
     int32_t cut = 0;
     absl::StatusOr<std::string> folder;
   };
+  // What has not been taken yet.
+  struct News {
+    std::vector<Result> results;              // Of Complete().
+    std::optional<run::BestCheckpoint> best;  // Another one than before.
+    std::vector<std::string> warnings;        // Sentences.
+  };
   explicit CheckpointThread(Options options);
-  ~CheckpointThread();  // As Finish().
+  // If something is left to do, the thread is left behind with it, for as long
+  // as the process lives.
+  ~CheckpointThread();
   CheckpointThread(const CheckpointThread&) = delete;
   CheckpointThread& operator=(const CheckpointThread&) = delete;
 
   // These wait for nothing; what they ask for is done in that order.
   void Complete(int32_t cut, checkpoint::Manifest manifest);
   void Remove(int32_t cut);
-  // Those of Complete() that have not been taken yet.
-  std::vector<Result> TakeResults();
-  // Waits until all that was asked for is done.
-  void Finish();
+  void KeepBest(run::BestCheckpoint evaluation);
+
+  News TakeNews();
+  // What is under way, as in "completing the checkpoint of step 12 in ROOT".
+  // Empty: nothing is left to do.
+  std::string Doing() const;
 
  private:
   struct Task {
-    int32_t cut = 0;
-    std::optional<checkpoint::Manifest> manifest;  // nullopt: to be removed.
+    std::string what;  // As in Doing().
+    std::function<void(BestKeeper*, News*)> perform;
   };
+  struct Shared;  // With the thread, which may outlive this.
   void Add(Task task);
-  void Run();
+  static void Run(const std::shared_ptr<Shared>& shared);
 
   const Options options_;
-  Mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Result> results_ ABSL_GUARDED_BY(mutex_);
-  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  const std::shared_ptr<Shared> shared_;
   std::thread thread_;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/checkpoint/kept_file.h"
 #include "common/cut.h"
 #include "common/some_names.h"
 #include "common/sync/phases.h"
@@ -63,7 +64,11 @@ Checkpointer::Checkpointer(Options options, const Membership* members,
     : options_(std::move(options)),
       members_(members),
       modes_(modes),
-      editor_(editor) {}
+      editor_(editor),
+      keeps_best_(options_.config.has_best_by() && !options_.root.empty()),
+      best_evaluation_(options_.best),
+      best_is_of_earlier_run_(options_.best.has_value()),
+      best_(options_.best.value_or(run::BestCheckpoint())) {}
 
 // ---- When one is taken ------------------------------------------------------
 
@@ -85,11 +90,13 @@ void Checkpointer::OnRunning(const std::string& data,
   data_hash_ = data_hash;
   const config::Checkpoint& config = options_.config;
   stride_ = StrideOf(config, editor_->view());
-  if (stride_ == 0 && !config.has_every_seconds()) return;
+  if (stride_ == 0 && !config.has_every_seconds() && !config.has_best_by())
+    return;
   const bool never = options_.root.empty() || editor_->view().elastic() ||
                      modes_->follows_given_delays();
   if (never) {
     stride_ = 0;
+    keeps_best_ = false;
     effects->warnings.push_back(
         absl::StrCat("no checkpoints are taken, which the config asks for: ",
                      MayBegin().message()));
@@ -131,6 +138,12 @@ bool Checkpointer::AllHaveComeTo(Clock clock) {
 
 std::string Checkpointer::WhyDue(absl::Time now) {
   if (!callers_.empty()) return "asked for by a user";
+  if (now < rests_until_) return "";
+  if (best_due_.has_value()) {
+    return absl::StrCat("the evaluation of step ", *best_due_,
+                        " is the best so far: ", best_evaluation_->measure(),
+                        " ", best_evaluation_->value());
+  }
   if (now >= due_time_) {
     return absl::StrCat("due every ", options_.config.every_seconds(), " s");
   }
@@ -153,6 +166,7 @@ void Checkpointer::BeginIfDue(absl::Time now) {
       slowest = std::min<Clock>(slowest, worker->worker.clock());
   }
   came_ = false;
+  best_due_.reset();
   if (const absl::Status may = MayBegin(); !may.ok()) {
     Schedule(slowest, now);
     return AnswerAll(cut_ + 1, may);
@@ -178,12 +192,62 @@ absl::Status Checkpointer::Ask(const Caller& caller) {
 }
 
 absl::Time Checkpointer::NextDue() const {
-  return state_ == State::kIdle ? due_time_ : absl::InfiniteFuture();
+  if (state_ != State::kIdle) return absl::InfiniteFuture();
+  return rests_until_ == absl::InfinitePast() ? due_time_ : rests_until_;
 }
 
 absl::Time Checkpointer::GivesUpAt() const {
   return state_ == State::kCollecting ? heard_ + options_.part_timeout
                                       : absl::InfiniteFuture();
+}
+
+// ---- The best one -----------------------------------------------------------
+
+bool Checkpointer::IsBest(double value) const {
+  if (!best_evaluation_.has_value()) return true;
+  const double best = best_evaluation_->value();
+  // A run that goes on may do the same evaluation anew.
+  if (best_is_of_earlier_run_ && value == best) return true;
+  return options_.config.best_by() == config::Checkpoint::LOSS ? value < best
+                                                               : value > best;
+}
+
+void Checkpointer::OnEvaluation(const run::MetricRecord& evaluation,
+                                CoordinatorEffects* effects) {
+  if (!keeps_best_ || evaluation.step() < 0 || evaluation.step() > kClockMax)
+    return;
+  const bool by_loss = options_.config.best_by() == config::Checkpoint::LOSS;
+  if (by_loss ? !evaluation.has_loss() : !evaluation.has_accuracy()) {
+    if (std::exchange(warned_of_measure_, true)) return;
+    return effects->warnings.push_back(absl::StrCat(
+        "checkpoint.best_by is ", by_loss ? "LOSS" : "ACCURACY",
+        ", and the evaluation of step ", evaluation.step(), " has no ",
+        by_loss ? "loss" : "accuracy", "; no checkpoint is kept for it: take ",
+        by_loss ? "ACCURACY" : "LOSS", ", or have it measured"));
+  }
+  const double value = by_loss ? evaluation.loss() : evaluation.accuracy();
+  if (!std::isfinite(value) || !IsBest(value)) return;
+  best_is_of_earlier_run_ = false;
+  best_evaluation_.emplace();
+  best_evaluation_->set_evaluated_at(evaluation.step());
+  best_evaluation_->set_measure(by_loss ? "loss" : "accuracy");
+  best_evaluation_->set_value(value);
+  effects->best = best_evaluation_;
+  const bool has_clock =
+      state_ == State::kCollecting || state_ == State::kCompleting;
+  const bool comes = has_clock && manifest_.clock() >= evaluation.step();
+  const bool is_there = completed_ > 0 && last_.clock() >= evaluation.step();
+  best_due_.reset();
+  if (!comes && !is_there) best_due_ = evaluation.step();
+}
+
+void Checkpointer::OnBest(const run::BestCheckpoint& best,
+                          CoordinatorEffects* effects) {
+  best_ = best;
+  effects->log.push_back(absl::StrCat(
+      "checkpoint: the one of step ", best.clock(),
+      " is the nearest to the best evaluation so far, ", best.measure(), " ",
+      best.value(), " at step ", best.evaluated_at()));
 }
 
 // ---- Its parts --------------------------------------------------------------
@@ -193,7 +257,7 @@ void Checkpointer::FollowCut(double seconds, absl::Time awake_now) {
   const wire::View& view = editor_->view();
   if (const std::string dropped = modes_->TakeCutDropped(); !dropped.empty()) {
     state_ = State::kIdle;
-    return AnswerAll(cut_ + 1, absl::FailedPreconditionError(absl::StrCat(
+    return AnswerAll(cut_ + 1, absl::OutOfRangeError(absl::StrCat(
                                    "no checkpoint was taken: ", dropped)));
   }
   const wire::Cut& cut = view.cut();
@@ -224,6 +288,8 @@ void Checkpointer::FollowCut(double seconds, absl::Time awake_now) {
     *kept.mutable_shape() = table.shape();
     *kept.mutable_optimizer() = table.optimizer();
   }
+  if (best_due_.has_value() && manifest_.clock() >= *best_due_)
+    best_due_.reset();
   ExpectParts();
   if (stride_ == 0) return;
   // It is later than the workers were when it was wanted.
@@ -234,7 +300,12 @@ void Checkpointer::FollowCut(double seconds, absl::Time awake_now) {
 void Checkpointer::ExpectParts() {
   const wire::View& view = editor_->view();
   parts_.clear();
+  kept_.clear();
   here_ = 0;
+  for (const wire::WorkerMember& worker : view.worker()) {
+    if (worker.keeps_state() && !worker.done())
+      kept_[worker.rank()] = {.incarnation = worker.incarnation()};
+  }
   if (view.cut().by_worker()) {
     if (view.worker_size() == 0) return;
     const wire::WorkerMember& chief = view.worker(0);
@@ -265,16 +336,43 @@ std::string Checkpointer::WhyUnfit(const Part& expected,
     return absl::StrCat("has a part of ", part.bytes(), " bytes");
   }
   if (!IsFileName(part.file())) return "has a part with a wrong file name";
-  for (const auto& [key, other] : parts_) {
-    if (other.here && other.part.file() == part.file())
-      return "has a part with the file name of another one";
-  }
+  if (IsTaken(part.file()))
+    return "has a part with the file name of another one";
   return "";
+}
+
+std::string Checkpointer::WhyUnfit(const Member& member,
+                                   const checkpoint::Kept& kept) const {
+  if (kept.rank() != member.index())
+    return absl::StrCat("has the program's state of worker ", kept.rank());
+  if (kept.bytes() < 0 || kept.bytes() > kKeptBytesMax) {
+    return absl::StrCat("has ", kept.bytes(),
+                        " bytes of its program's state; 0 to ", kKeptBytesMax,
+                        " are allowed");
+  }
+  if (!IsFileName(kept.file()))
+    return "has its program's state under a wrong file name";
+  if (IsTaken(kept.file()))
+    return "has its program's state under the file name of another one";
+  return "";
+}
+
+bool Checkpointer::IsTaken(const std::string& file) const {
+  const auto has_it = [&](const auto& entry) {
+    return entry.second.here && entry.second.part.file() == file;
+  };
+  const auto keeps_it = [&](const auto& entry) {
+    return entry.second.here && entry.second.kept.file() == file;
+  };
+  return std::any_of(parts_.begin(), parts_.end(), has_it) ||
+         std::any_of(kept_.begin(), kept_.end(), keeps_it);
 }
 
 void Checkpointer::OnPart(const Member& member, const wire::CutPart& part,
                           absl::Time awake_now) {
   if (state_ != State::kCollecting || part.cut() != cut_) return;
+  if (part.has_kept() || part.has_kept_error())
+    return OnKept(member, part, awake_now);
   const auto found = parts_.find({member.index(), part.thread()});
   if (found == parts_.end()) return;
   Part& expected = found->second;
@@ -299,6 +397,32 @@ void Checkpointer::OnPart(const Member& member, const wire::CutPart& part,
   heard_ = awake_now;
 }
 
+void Checkpointer::OnKept(const Member& member, const wire::CutPart& part,
+                          absl::Time awake_now) {
+  if (!member.worker_role()) return;
+  const auto found = kept_.find(member.index());
+  if (found == kept_.end()) return;
+  Kept& expected = found->second;
+  if (expected.here || expected.incarnation != member.incarnation) return;
+  news_ = true;
+  if (!part.has_kept()) {
+    failure_ = absl::StrCat(
+        Describe(member), " could not keep its program's state: ",
+        part.kept_error().empty() ? "without a reason"
+                                  : Cut(part.kept_error(), kErrorBytesMax));
+    return;
+  }
+  if (const std::string unfit = WhyUnfit(member, part.kept()); !unfit.empty()) {
+    failure_ = absl::StrCat(Describe(member), " ", unfit);
+    return;
+  }
+  expected.here = true;
+  expected.kept = part.kept();
+  expected.kept.DiscardUnknownFields();
+  ++here_;
+  heard_ = awake_now;
+}
+
 std::vector<std::string> Checkpointer::Missing() const {
   const bool by_worker = editor_->view().cut().by_worker();
   std::vector<std::string> names;
@@ -307,6 +431,10 @@ std::vector<std::string> Checkpointer::Missing() const {
     names.push_back(by_worker ? absl::StrCat("worker ", key.first)
                               : absl::StrCat("server ", key.first, ", thread ",
                                              key.second));
+  }
+  for (const auto& [rank, kept] : kept_) {
+    if (!kept.here)
+      names.push_back(absl::StrCat("the program of worker ", rank));
   }
   return names;
 }
@@ -334,6 +462,14 @@ std::string Checkpointer::WhyNoneComes(absl::Time awake_now) {
               server->second->incarnation != entry.second.incarnation);
     });
   }
+  // Of who is gone nothing comes any more.
+  std::erase_if(kept_, [&](const auto& entry) {
+    const auto& workers = members_->workers();
+    const auto worker = workers.find(entry.first);
+    return !entry.second.here &&
+           (worker == workers.end() ||
+            worker->second->incarnation != entry.second.incarnation);
+  });
   const std::vector<std::string> missing = Missing();
   if (awake_now < GivesUpAt() || missing.empty()) return "";
   return absl::StrCat(
@@ -352,11 +488,13 @@ bool Checkpointer::Advance(absl::Time now, absl::Time awake_now,
     if (const std::string why = WhyNoneComes(awake_now); !why.empty()) {
       effects->warnings.push_back(GiveUp(why, effects));
       done = true;
-    } else if (here_ == static_cast<int>(parts_.size())) {
+    } else if (here_ == static_cast<int>(parts_.size() + kept_.size())) {
       Complete(effects);
       done = true;
     }
   }
+  if (done) rests_until_ = now + (now - wanted_at_);
+  if (now >= rests_until_) rests_until_ = absl::InfinitePast();
   if (state_ == State::kIdle) BeginIfDue(now);
   return done;
 }
@@ -367,7 +505,9 @@ void Checkpointer::Complete(CoordinatorEffects* effects) {
   for (const auto& [key, part] : parts_) {
     if (part.part.shards() > 0) *manifest_.add_part() = part.part;
   }
+  for (const auto& [rank, kept] : kept_) *manifest_.add_kept() = kept.kept;
   parts_.clear();
+  kept_.clear();
   here_ = 0;
   state_ = State::kCompleting;
   effects->complete = {.cut = cut_, .manifest = manifest_};
@@ -382,6 +522,7 @@ std::string Checkpointer::GiveUp(const std::string& why,
   last_failure_ = text;
   effects->give_up = cut_;
   parts_.clear();
+  kept_.clear();
   here_ = 0;
   state_ = State::kIdle;
   AnswerAll(cut_, absl::AbortedError(text));
@@ -405,6 +546,8 @@ void Checkpointer::OnCompleted(int32_t cut,
   last_.set_bytes(0);
   for (const checkpoint::Part& part : manifest_.part())
     last_.set_bytes(last_.bytes() + part.bytes());
+  for (const checkpoint::Kept& kept : manifest_.kept())
+    last_.set_bytes(last_.bytes() + kept.bytes());
   last_.set_seconds(manifest_.seconds());
   last_.set_took_seconds(absl::ToDoubleSeconds(now - wanted_at_));
   const std::string text = absl::StrCat(
@@ -440,10 +583,22 @@ void Checkpointer::AnswerAll(int32_t cut,
   });
 }
 
+std::optional<absl::StatusOr<std::string>> Checkpointer::TakeAnswerTo(
+    const Caller& caller) {
+  const auto answer =
+      std::find_if(answers_.begin(), answers_.end(),
+                   [&](const Answer& waiting) { return waiting.to == caller; });
+  if (answer == answers_.end()) return std::nullopt;
+  absl::StatusOr<std::string> text = std::move(answer->text);
+  answers_.erase(answer);
+  return text;
+}
+
 // ---- Reports ----------------------------------------------------------------
 
 void Checkpointer::PutStatus(wire::StatusReply* status) const {
   if (completed_ > 0) *status->mutable_last_checkpoint() = last_;
+  if (!best_.folder().empty()) *status->mutable_best_checkpoint() = best_;
   status->set_checkpoint_failed(last_failure_);
   switch (state_) {
     case State::kIdle:
@@ -455,9 +610,10 @@ void Checkpointer::PutStatus(wire::StatusReply* status) const {
               : "it waits until shards that move have come, or the mode has "
                 "changed");
     case State::kCollecting:
-      return status->set_checkpoint(absl::StrCat(
-          "step ", manifest_.clock(), ": ", here_, " of ", parts_.size(),
-          " parts are written; ", SomeNames(Missing()), " to come"));
+      return status->set_checkpoint(
+          absl::StrCat("step ", manifest_.clock(), ": ", here_, " of ",
+                       parts_.size() + kept_.size(), " parts are written; ",
+                       SomeNames(Missing()), " to come"));
     case State::kCompleting:
       return status->set_checkpoint(
           absl::StrCat("step ", manifest_.clock(),
@@ -467,6 +623,7 @@ void Checkpointer::PutStatus(wire::StatusReply* status) const {
 
 void Checkpointer::PutSummary(run::Summary* summary) const {
   if (completed_ > 0) *summary->mutable_last_checkpoint() = last_;
+  if (!best_.folder().empty()) *summary->mutable_best_checkpoint() = best_;
   summary->set_checkpoints(completed_);
   summary->set_checkpoints_failed(failed_);
 }

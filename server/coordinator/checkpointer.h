@@ -4,8 +4,9 @@
 //
 // A checkpoint is wanted, because the config's time has come or a user asks;
 // then it is cut, when the view has the clocks; then its parts come, one of
-// each shard thread, or one of the chief that steps by all-reduce; then the
-// driver completes it, which gives its folder a name. One at a time. It is
+// each shard thread, or one of the chief that steps by all-reduce, and what the
+// workers' programs keep, of each worker that has such a thing; then the driver
+// completes it, which gives its folder a name. One at a time. It is
 // given up if a part cannot come any more, is not what it should be, or does
 // not come.
 //
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +45,9 @@ class Checkpointer {
     absl::Duration part_timeout = absl::Seconds(660);
     // What each manifest says of the job: all but what is of one checkpoint.
     checkpoint::Manifest manifest;
+    // The best one of the runs whose checkpoints are in the root and that this
+    // one goes on from. Only with config.best_by, and of its measure.
+    std::optional<run::BestCheckpoint> best = std::nullopt;
   };
   struct Caller {
     PeerId peer;
@@ -64,7 +69,8 @@ class Checkpointer {
                  Clock begins_at, absl::Time now, CoordinatorEffects* effects);
   // A user wants a checkpoint. OK: the caller gets an Answer, of the checkpoint
   // that is under way if that has no clocks yet, else of the next one. However
-  // often the same call comes, it is one. Else why there is none;
+  // often the same call comes, it is one. Else, here and in an Answer, why
+  // there is none; OutOfRange: the job ends by itself before it could be;
   // ResourceExhausted: too many wait.
   absl::Status Ask(const Caller& caller);
   // What is repeated, late, or from whom no part is expected is no error, and
@@ -75,6 +81,12 @@ class Checkpointer {
   void OnClock(Clock clock);
   // One has come or is gone.
   void NoteMembers() { news_ = true; }
+  // With config.best_by: one that is better than all before it makes a
+  // checkpoint due at once, unless a later one than it is there already.
+  void OnEvaluation(const run::MetricRecord& evaluation,
+                    CoordinatorEffects* effects);
+  // What the driver has made of CoordinatorEffects::best.
+  void OnBest(const run::BestCheckpoint& best, CoordinatorEffects* effects);
   // What the driver has made of CoordinatorEffects::complete.
   void OnCompleted(int32_t cut, const absl::StatusOr<std::string>& folder,
                    absl::Time now, CoordinatorEffects* effects);
@@ -89,6 +101,8 @@ class Checkpointer {
   // The job has ended. What is on the disk is still completed.
   void OnEnded(CoordinatorEffects* effects);
   std::vector<Answer> TakeAnswers() { return std::exchange(answers_, {}); }
+  // Of those, the one to this caller.
+  std::optional<absl::StatusOr<std::string>> TakeAnswerTo(const Caller& caller);
 
   // When Advance() has something to do, if nothing happens before: in real
   // time, and in awake time.
@@ -97,6 +111,10 @@ class Checkpointer {
 
   void PutStatus(wire::StatusReply* status) const;
   void PutSummary(run::Summary* summary) const;
+  // The last one that is whole; nullptr: none was completed.
+  const run::CheckpointRecord* last() const {
+    return completed_ > 0 ? &last_ : nullptr;
+  }
   size_t waiting() const { return callers_.size(); }
 
  private:
@@ -118,15 +136,29 @@ class Checkpointer {
     checkpoint::Part part = {};
   };
 
+  // What a worker's program keeps; of one that is there when the view has the
+  // cut, and says that its program keeps something.
+  struct Kept {
+    Incarnation incarnation = 0;
+    bool here = false;
+    checkpoint::Kept kept = {};
+  };
+
   // Why no checkpoint can be taken, now or later; OK: one can.
   absl::Status MayBegin() const;
   // Empty, or who wants one now and why.
   std::string WhyDue(absl::Time now);
+  bool IsBest(double value) const;
   bool AllHaveComeTo(Clock clock);
   // The next one is due as the config says, counted from here.
   void Schedule(Clock clock, absl::Time now);
   void BeginIfDue(absl::Time now);
   void ExpectParts();
+  void OnKept(const Member& member, const wire::CutPart& part,
+              absl::Time awake_now);
+  std::string WhyUnfit(const Member& member,
+                       const checkpoint::Kept& kept) const;
+  bool IsTaken(const std::string& file) const;
   // Empty, or why the part is not what was expected.
   std::string WhyUnfit(const Part& expected,
                        const checkpoint::Part& part) const;
@@ -155,6 +187,18 @@ class Checkpointer {
   absl::Time due_time_ = absl::InfiniteFuture();
   int32_t laggard_ = 0;  // Rank of a worker that was last seen before it.
   bool came_ = false;    // Some worker has come to it.
+  // What waits for cuts has the time until then: as much as the last one took.
+  // Users' do not wait.
+  absl::Time rests_until_ = absl::InfinitePast();
+
+  // With best_by. Without a folder: the evaluation alone.
+  bool keeps_best_ = false;
+  std::optional<run::BestCheckpoint> best_evaluation_;
+  bool best_is_of_earlier_run_ = false;
+  std::optional<Clock>
+      best_due_;  // No checkpoint of that or a later clock yet.
+  bool warned_of_measure_ = false;
+  run::BestCheckpoint best_;  // Without a folder: there is none yet.
 
   // The present one.
   absl::Time wanted_at_;
@@ -162,7 +206,8 @@ class Checkpointer {
   checkpoint::Manifest manifest_;
   // By index and thread of the server; of the chief by rank, and thread 0.
   std::map<std::pair<int32_t, int32_t>, Part> parts_;
-  int here_ = 0;
+  std::map<int32_t, Kept> kept_;  // By rank; of those who are there.
+  int here_ = 0;                  // Of both.
   // In awake time: of the cut, or a part of it, or a worker that has yet to
   // come to it.
   absl::Time heard_;

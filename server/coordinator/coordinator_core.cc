@@ -56,15 +56,27 @@ checkpoint::Manifest ManifestOf(const CoordinatorCore::Options& options) {
   manifest.set_format(kCheckpointFormat);
   manifest.set_job(options.job);
   manifest.set_run(options.run);
-  const bool goes_on =
-      options.resume != nullptr && options.resume->lineage() != 0;
-  manifest.set_lineage(goes_on ? options.resume->lineage() : options.run);
+  manifest.set_lineage(CoordinatorCore::LineageOf(options));
   manifest.set_version(options.build.version());
   manifest.set_commit(options.build.commit());
   manifest.set_mode(options.mode);
   manifest.set_seed(static_cast<int64_t>(options.seed));
   manifest.set_workers(options.workers);
   return manifest;
+}
+
+// Without a folder: from none.
+run::CheckpointRecord ResumedFrom(const CoordinatorCore::Options& options) {
+  run::CheckpointRecord from;
+  if (options.resume == nullptr) return from;
+  from.set_folder(options.resume_folder);
+  from.set_clock(options.resume->clock());
+  from.set_seconds(options.resume->seconds());
+  for (const checkpoint::Part& part : options.resume->part())
+    from.set_bytes(from.bytes() + part.bytes());
+  for (const checkpoint::Kept& kept : options.resume->kept())
+    from.set_bytes(from.bytes() + kept.bytes());
+  return from;
 }
 
 bool HasBadValues(const run::MetricRecord& record) {
@@ -92,7 +104,8 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                 .lease = options.lease,
                 .delays_sha256 =
                     options.delays == nullptr ? "" : options.delays->sha256(),
-                .checkpoint_sha256 = options.resume_sha256}),
+                .checkpoint_sha256 = options.resume_sha256,
+                .checkpoint_folder = options.resume_folder}),
       modes_({.sync = options.sync,
               .workers = options.workers,
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
@@ -102,8 +115,12 @@ CoordinatorCore::CoordinatorCore(const Options& options)
           {.config = options.checkpoint,
            .root = options.checkpoint_root,
            .part_timeout = options.stall_timeout + options.save_timeout,
-           .manifest = ManifestOf(options)},
+           .manifest = ManifestOf(options),
+           .best = options.best_checkpoint},
           &members_, &modes_, &editor_),
+      suspension_({.timeout = options.stall_timeout + options.save_timeout,
+                   .resumed_from = ResumedFrom(options)},
+                  &checkpointer_, &editor_),
       user_calls_(&placement_, &modes_, &checkpointer_),
       outcome_(options.stop, &editor_),
       stalls_({.timeout = options.stall_timeout,
@@ -206,6 +223,20 @@ void CoordinatorCore::OnCheckpoint(int32_t cut,
   Conclude(first, now, effects);
 }
 
+void CoordinatorCore::OnBestCheckpoint(const run::BestCheckpoint& best,
+                                       absl::Time now, Effects* effects) {
+  Begin(now);
+  const size_t first = effects->sends.size();
+  checkpointer_.OnBest(best, effects);
+  Conclude(first, now, effects);
+}
+
+uint64_t CoordinatorCore::LineageOf(const Options& options) {
+  const bool goes_on =
+      options.resume != nullptr && options.resume->lineage() != 0;
+  return goes_on ? options.resume->lineage() : options.run;
+}
+
 void CoordinatorCore::Fail(const std::string& reason, absl::Time now,
                            Effects* effects) {
   Begin(now);
@@ -218,8 +249,9 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
                                Effects* effects) {
   if (news_.workers && editor_.running() && AllDone())
     outcome_.OnAllDone(now, modes_.ended_early());
+  const absl::Time awake = members_.AwakeTime(now);
+  suspension_.Advance(awake);
   if (editor_.running()) {
-    const absl::Time awake = members_.AwakeTime(now);
     if (checkpointer_.Advance(now, awake, effects)) placement_.NoteNews();
     placement_.Order();
     if (modes_.Advance(outcome_.Seconds(now), effects)) {
@@ -234,13 +266,17 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
       leases_.EndAt(view().end_clock(), &leased);
       Send(std::move(leased), effects);
     }
+    suspension_.Advance(awake);
   }
   if (editor_.ended() && ended_at_ == absl::InfiniteFuture()) {
-    ended_at_ = members_.AwakeTime(now);
+    ended_at_ = awake;
     outcome_.OnEnded(now);
     checkpointer_.OnEnded(effects);
+    suspension_.Advance(awake);
     if (state() == wire::FINISHED) {
       effects->log.push_back(absl::StrCat("the job has finished: ", reason()));
+    } else if (view().end().cause() == wire::JobEnd::SUSPENDED) {
+      effects->log.push_back(absl::StrCat("the job is suspended: ", reason()));
     } else {
       effects->warnings.push_back(
           absl::StrCat("the job has failed: ", reason()));
@@ -275,7 +311,10 @@ absl::Time CoordinatorCore::NextWakeup() const {
   if (state() == wire::FORMING)
     awake = std::min(awake, started_ + options_.start_timeout);
   awake = std::min(awake, ended_at_ + options_.lease);
-  if (editor_.running()) awake = std::min(awake, checkpointer_.GivesUpAt());
+  if (editor_.running()) {
+    awake =
+        std::min({awake, checkpointer_.GivesUpAt(), suspension_.GivesUpAt()});
+  }
   absl::Time next = members_.awake().RealTimeOf(awake);
   if (editor_.running()) {
     next = std::min({next, placement_.NextPlan(), outcome_.StopTime(),
@@ -625,6 +664,8 @@ void CoordinatorCore::OnRecords(const wire::Heartbeat& heartbeat,
     record.set_model_sha256(Cut(record.model_sha256(), kHashBytesMax));
     record.DiscardUnknownFields();
     if (HasBadValues(record)) record.clear_value();
+    if (record.kind() == run::MetricRecord::EVAL)
+      checkpointer_.OnEvaluation(record, effects);
     outcome_.OnRecord(std::move(record), now, effects);
   }
 }
@@ -707,15 +748,8 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
   if (call.has_status()) {
     *reply.mutable_status() = Status(now, call.status().moves_known());
   } else if (call.has_stop()) {
-    if (member != nullptr && member->peer == from && member->worker_role())
-      totals_.AddTraceback(member->index(), call.stop().traceback());
-    const std::string why = Cut(call.stop().reason(), kReasonBytesMax);
-    const bool diverged = call.stop().has_diverged() && member != nullptr &&
-                          member->peer == from && member->worker_role();
-    wire::JobEnd end = JobEndOf(
-        diverged ? wire::JobEnd::DIVERGED : wire::JobEnd::STOPPED, why);
-    if (diverged) PutDiverged(call.stop().diverged(), &end);
-    editor_.End(std::move(end));
+    const bool is_member = member != nullptr && member->peer == from;
+    OnStop(call.stop(), is_member ? member : nullptr, now, effects);
   } else if (call.has_gather() && call.incarnation() == 0) {
     if (editor_.ended()) {
       reply.set_code(wire::REJECTED);
@@ -734,6 +768,20 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
     return OnMemberCall(member, message, now, effects);
   }
   effects->sends.push_back(std::move(out));
+}
+
+void CoordinatorCore::OnStop(const wire::Stop& stop, const Member* member,
+                             absl::Time now, Effects* effects) {
+  const std::string why = Cut(stop.reason(), kReasonBytesMax);
+  if (stop.checkpoint())
+    return suspension_.Ask(why, members_.AwakeTime(now), effects);
+  const bool of_worker = member != nullptr && member->worker_role();
+  if (of_worker) totals_.AddTraceback(member->index(), stop.traceback());
+  const bool diverged = of_worker && stop.has_diverged();
+  wire::JobEnd end =
+      JobEndOf(diverged ? wire::JobEnd::DIVERGED : wire::JobEnd::STOPPED, why);
+  if (diverged) PutDiverged(stop.diverged(), &end);
+  editor_.End(std::move(end));
 }
 
 void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
@@ -841,14 +889,8 @@ run::Summary CoordinatorCore::Summary() const {
   const int64_t examples = totals_.Put(workers, servers, &summary);
   placement_.PutSummary(&summary);
   checkpointer_.PutSummary(&summary);
-  if (options_.resume != nullptr) {
-    run::CheckpointRecord& from = *summary.mutable_resumed_from();
-    from.set_folder(options_.resume_folder);
-    from.set_clock(options_.resume->clock());
-    from.set_seconds(options_.resume->seconds());
-    for (const checkpoint::Part& part : options_.resume->part())
-      from.set_bytes(from.bytes() + part.bytes());
-  }
+  if (options_.resume != nullptr)
+    *summary.mutable_resumed_from() = ResumedFrom(options_);
   summary.set_mode_changes(modes_.changes());
   if (workers.empty()) {  // All are gone: what they had done.
     for (const run::WorkerSummary& worker : summary.worker())

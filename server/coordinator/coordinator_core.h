@@ -19,6 +19,7 @@
 // | JobOutcome | when the job has come to its end |
 // | Placement | which shard moves where: users, the planner |
 // | Checkpointer | when a checkpoint is taken, and what of it is there |
+// | Suspension | when a job ends from which it can go on |
 // | ModeControl | which mode holds from which clock: config, users, policy |
 // | ViewEditor | one view of all edits of the event, with one number |
 // | ViewFeed | what a member is sent of it: changes, or the whole |
@@ -31,6 +32,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +56,7 @@
 #include "server/coordinator/run_totals.h"
 #include "server/coordinator/stall_watch.h"
 #include "server/coordinator/stats_check.h"
+#include "server/coordinator/suspension.h"
 #include "server/coordinator/user_calls.h"
 #include "server/coordinator/view_editor.h"
 #include "server/coordinator/view_feed.h"
@@ -96,6 +99,8 @@ class CoordinatorCore {
     std::shared_ptr<const checkpoint::Manifest> resume = nullptr;
     std::string resume_sha256 = {};
     std::string resume_folder = {};
+    // As in Checkpointer::Options.
+    std::optional<run::BestCheckpoint> best_checkpoint = std::nullopt;
   };
   using Effects = CoordinatorEffects;
 
@@ -115,6 +120,10 @@ class CoordinatorCore {
   // What has become of CoordinatorEffects::complete: the folder that it is in.
   void OnCheckpoint(int32_t cut, const absl::StatusOr<std::string>& folder,
                     absl::Time now, Effects* effects);
+  // Likewise, of CoordinatorEffects::best or of a checkpoint since then: the
+  // nearest one.
+  void OnBestCheckpoint(const run::BestCheckpoint& best, absl::Time now,
+                        Effects* effects);
   // A user or the driver ends the job. Without effect once it has ended.
   void Fail(const std::string& reason, absl::Time now, Effects* effects);
 
@@ -124,6 +133,8 @@ class CoordinatorCore {
   const wire::View& view() const { return editor_.view(); }
   // The job has ended and every living member knows (or had time to).
   bool Over(absl::Time now) const;
+  // As in checkpoint::Manifest.
+  static uint64_t LineageOf(const Options& options);
 
   // Everything known of the run, with totals over all members that ever were.
   run::Summary Summary() const;
@@ -165,6 +176,9 @@ class CoordinatorCore {
   static void Refuse(const std::string& why, Member* member, Effects* effects);
   void OnCall(const PeerId& from, const Message& message, absl::Time now,
               Effects* effects);
+  // The answer is OK.
+  void OnStop(const wire::Stop& stop, const Member* member, absl::Time now,
+              Effects* effects);
   void OnMemberCall(Member* member, const Message& message, absl::Time now,
                     Effects* effects);
   void OnLeave(const wire::Leave& leave, Member* member, absl::Time now,
@@ -198,6 +212,7 @@ class CoordinatorCore {
   ModeControl modes_;
   Placement placement_;
   Checkpointer checkpointer_;
+  Suspension suspension_;
   UserCalls user_calls_;
   JobOutcome outcome_;
   StallWatch stalls_;

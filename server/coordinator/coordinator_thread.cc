@@ -3,46 +3,70 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
+#include <iterator>
+#include <map>
 #include <utility>
 
-#include "common/checkpoint/checkpoint_folder.h"
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/best_checkpoint.h"
 #include "common/status.h"
 
 namespace slackline {
 namespace {
 
-// The run goes on in the folder in which it was.
-bool GoesOnThere(const CoordinatorCore::Options& options) {
-  namespace fs = std::filesystem;
-  if (options.resume == nullptr || options.checkpoint_root.empty())
-    return false;
-  std::error_code error;
-  const fs::path folder = fs::canonical(options.resume_folder, error);
-  return !error &&
-         fs::equivalent(folder.parent_path(), options.checkpoint_root, error) &&
-         !error;
+// What earlier runs have left in the folder of the checkpoints: the best one,
+// to be kept, or a reason to keep none.
+void TakeBestCheckpoint(CoordinatorCore::Options* options) {
+  if (!options->checkpoint.has_best_by() || options->checkpoint_root.empty())
+    return;
+  absl::StatusOr<run::BestCheckpoint> best =
+      ReadBestOf(options->checkpoint_root, CoordinatorCore::LineageOf(*options),
+                 options->checkpoint.best_by());
+  if (best.ok()) {
+    options->best_checkpoint = *std::move(best);
+  } else if (absl::IsFailedPrecondition(best.status())) {
+    spdlog::warn("coordinator: {}; no best checkpoint is kept",
+                 std::string(best.status().message()));
+    options->checkpoint.clear_best_by();
+  } else if (!absl::IsNotFound(best.status())) {
+    spdlog::warn("coordinator: {}; the best evaluation is sought anew",
+                 std::string(best.status().message()));
+  }
+}
+
+// Which steps of the run that took the checkpoint a job does not do anew that
+// begins as its view says: each worker's own, where it goes on from them.
+LastSteps LastStepsBefore(const checkpoint::Manifest& manifest,
+                          const wire::View& view) {
+  std::map<int32_t, Clock> beginnings;
+  for (const wire::WorkerMember& worker : view.worker())
+    beginnings[worker.rank()] = worker.begins_at();
+  LastSteps last = {.all = manifest.clock()};
+  for (const checkpoint::WorkerClock& worker : manifest.worker()) {
+    const auto begins = beginnings.find(worker.rank());
+    if (begins != beginnings.end() && begins->second == worker.clock())
+      last.own[worker.rank()] = worker.clock();
+  }
+  return last;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorThread>> CoordinatorThread::Start(
-    Transport& transport, const Options& options) {
+    Transport& transport, const Options& given) {
+  Options options = given;
   SL_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, transport.Listen({}));
   SL_RETURN_IF_ERROR(listener->Bind(options.endpoint).status());
   std::unique_ptr<RunFiles> files;
   if (!options.folder.empty()) {
-    const bool goes_on = GoesOnThere(options.core);
-    if (goes_on) {
-      SL_RETURN_IF_ERROR(
-          DropRecordsAfter(options.folder, *options.core.resume));
-    }
+    const checkpoint::Manifest* const resume = options.core.resume.get();
     SL_ASSIGN_OR_RETURN(
-        files, RunFiles::Create(options.folder,
-                                goes_on ? RunFiles::Earlier::kKept
-                                        : RunFiles::Earlier::kDropped));
+        files, RunFiles::Create(
+                   options.folder,
+                   {.run = options.core.run,
+                    .goes_on_from = resume == nullptr ? 0 : resume->run()}));
   }
+  TakeBestCheckpoint(&options.core);
   std::unique_ptr<CoordinatorThread> thread(
       new CoordinatorThread(std::move(listener), std::move(files), options));
   thread->thread_ = std::thread(&CoordinatorThread::Run, thread.get());
@@ -55,13 +79,16 @@ CoordinatorThread::CoordinatorThread(std::unique_ptr<Listener> listener,
     : options_(options),
       listener_(std::move(listener)),
       files_(std::move(files)),
+      drops_records_(files_ != nullptr && options.core.resume != nullptr),
       core_(options.core) {
   if (options.core.checkpoint_root.empty()) return;
-  checkpoints_ = std::make_unique<CheckpointThread>(
-      CheckpointThread::Options{.root = options.core.checkpoint_root,
-                                .run = options.core.run,
-                                .keep = options.core.checkpoint.keep(),
-                                .on_result = [this] { waker_.Wake(); }});
+  checkpoints_ = std::make_unique<CheckpointThread>(CheckpointThread::Options{
+      .root = options.core.checkpoint_root,
+      .run = options.core.run,
+      .keep = options.core.checkpoint.keep(),
+      .lineage = CoordinatorCore::LineageOf(options.core),
+      .best = options.core.best_checkpoint,
+      .on_news = [this] { waker_.Wake(); }});
 }
 
 CoordinatorThread::~CoordinatorThread() { (void)Finish(); }
@@ -74,7 +101,7 @@ absl::Status CoordinatorThread::Finish() {
 }
 
 void CoordinatorThread::StopSaving() {
-  saving_.store(false);
+  stops_saving_.fetch_add(1);
   waker_.Wake();
 }
 
@@ -106,18 +133,48 @@ void CoordinatorThread::Run() {
                  options_.time.Now(), &effects);
     Perform(&effects);
   }
-  if (checkpoints_ != nullptr) {
-    // What is on the disk by now becomes a checkpoint; the job has ended. Parts
-    // of one that was given up may have come since then.
-    checkpoints_->Finish();
-    CoordinatorCore::Effects effects;
-    TakeCheckpoints(&effects);
-    Perform(&effects);
-    RemovePartial(options_.core.checkpoint_root, options_.core.run,
-                  core_.view().cut().number());
-  }
+  if (checkpoints_ != nullptr) EndCheckpoints(&poller);
   poller.Remove(*listener_);
   if (files_ != nullptr && core_.view().has_end()) WriteSummary(&poller);
+}
+
+// What is on the disk by now becomes a checkpoint, although the job has ended.
+// A disk that hangs does not take the summary along.
+void CoordinatorThread::EndCheckpoints(Poller* poller) {
+  constexpr absl::Duration kWorthSaying = absl::Seconds(1);
+  const int32_t cut = core_.view().cut().number();
+  // Parts of one that was given up may have come since then.
+  checkpoints_->Remove(cut);
+  const int stops = stops_saving_.load();
+  const absl::Time begin = options_.time.Now();
+  const absl::Time give_up = begin + options_.save_timeout;
+  bool said = false;
+  for (std::string doing; !(doing = checkpoints_->Doing()).empty();) {
+    const absl::Time now = options_.time.Now();
+    if (now >= give_up || stops_saving_.load() != stops) {
+      const std::string why =
+          absl::StrCat("the disk has not answered since the job ended, while ",
+                       doing, "; what is there is left as it is");
+      spdlog::error("coordinator: {}", why);
+      CoordinatorCore::Effects effects;
+      core_.OnCheckpoint(cut, absl::DeadlineExceededError(why), now, &effects);
+      Perform(&effects);
+      break;
+    }
+    if (now >= begin + kWorthSaying && !std::exchange(said, true)) {
+      spdlog::warn(
+          "coordinator: the job has ended, and the disk of its checkpoints is "
+          "waited for: {}; for at most {} (limits {{ save_timeout_ms: ... }}), "
+          "or until server 0 is interrupted again",
+          doing, absl::FormatDuration(options_.save_timeout));
+    }
+    const absl::Time next = said ? give_up : begin + kWorthSaying;
+    if (!poller->Wait(std::min(next, give_up) - now).ok()) break;
+    waker_.Drain();
+  }
+  CoordinatorCore::Effects effects;
+  TakeCheckpoints(&effects);
+  Perform(&effects);
 }
 
 // There may be room on the disk again.
@@ -136,7 +193,7 @@ void CoordinatorThread::WriteSummary(Poller* poller) {
     const absl::Status written = files_->WriteSummary(summary);
     if (written.ok()) return;
     const absl::Time now = options_.time.Now();
-    if (now >= give_up || !saving_.load()) {
+    if (now >= give_up || stops_saving_.load() > 0) {
       saved_ = Annotate(
           written, absl::StrCat("the job has ended, but its summary could not "
                                 "be written in ",
@@ -151,7 +208,7 @@ void CoordinatorThread::WriteSummary(Poller* poller) {
           absl::FormatDuration(options_.save_timeout));
     }
     const absl::Time next = std::min(now + kTryEvery, give_up);
-    while (saving_.load() && options_.time.Now() < next) {
+    while (stops_saving_.load() == 0 && options_.time.Now() < next) {
       if (!poller->Wait(next - options_.time.Now()).ok()) break;
       waker_.Drain();
     }
@@ -160,8 +217,13 @@ void CoordinatorThread::WriteSummary(Poller* poller) {
 
 void CoordinatorThread::TakeCheckpoints(CoordinatorCore::Effects* effects) {
   if (checkpoints_ == nullptr) return;
-  for (const CheckpointThread::Result& result : checkpoints_->TakeResults())
-    core_.OnCheckpoint(result.cut, result.folder, options_.time.Now(), effects);
+  CheckpointThread::News news = checkpoints_->TakeNews();
+  const absl::Time now = options_.time.Now();
+  for (const CheckpointThread::Result& result : news.results)
+    core_.OnCheckpoint(result.cut, result.folder, now, effects);
+  if (news.best.has_value()) core_.OnBestCheckpoint(*news.best, now, effects);
+  std::move(news.warnings.begin(), news.warnings.end(),
+            std::back_inserter(effects->warnings));
 }
 
 void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
@@ -169,6 +231,8 @@ void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
   if (checkpoints_ != nullptr && effects->give_up.has_value()) {
     checkpoints_->Remove(*effects->give_up);
   }
+  if (checkpoints_ != nullptr && effects->best.has_value())
+    checkpoints_->KeepBest(*std::move(effects->best));
   if (checkpoints_ != nullptr && effects->complete.has_value()) {
     checkpoints_->Complete(effects->complete->cut,
                            std::move(effects->complete->manifest));
@@ -186,6 +250,11 @@ void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
     if (!written.ok())
       spdlog::error("coordinator: {}", std::string(written.message()));
   };
+  if (drops_records_ && core_.state() == wire::RUNNING) {
+    drops_records_ = false;
+    say(files_->DropAfter(
+        LastStepsBefore(*options_.core.resume, core_.view())));
+  }
   for (const run::MoveRecord& record : effects->moves)
     say(files_->AppendMove(record));
   for (const run::ModeRecord& record : effects->modes)

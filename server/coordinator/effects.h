@@ -33,6 +33,9 @@ struct CoordinatorEffects {
   std::optional<Complete> complete;
   // A cut: RemovePartial(), on that thread.
   std::optional<int32_t> give_up;
+  // An evaluation that is better than all before it, without a folder: on that
+  // thread BestKeeper::Keep(), and then CoordinatorCore::OnBestCheckpoint().
+  std::optional<run::BestCheckpoint> best;
 };
 
 // The answer to a call. The core stamps it with the run and the view's number.

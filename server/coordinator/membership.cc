@@ -67,6 +67,7 @@ wire::WorkerMember WorkerOf(const Member& worker) {
   listed.set_done(worker.done);
   listed.set_host(worker.join.host());
   listed.set_begins_at(worker.begins_at);
+  listed.set_keeps_state(worker.join.keeps_state());
   return listed;
 }
 
@@ -324,6 +325,13 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
   answer.reply.set_run(view.run());
   answer.reply.set_lease_ms(
       static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
+  // Who comes later begins with the others' parameters, and what its program
+  // has beside them is not of the checkpoint's clock any more.
+  const auto name_checkpoint = [&](const Member& member) {
+    if (!member.worker_role() || !member.founder) return;
+    answer.reply.set_checkpoint(options_.checkpoint_folder);
+    answer.reply.set_checkpoint_sha256(options_.checkpoint_sha256);
+  };
   const auto say = [&](wire::Code code, const std::string& error,
                        wire::JoinReply::Obstacle obstacle = {}) {
     answer.reply.set_code(code);
@@ -339,6 +347,7 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
     Hear(present, now);  // It asks again because our reply was lost.
     answer.reply.set_incarnation(present->incarnation);
     answer.repeated = present;
+    name_checkpoint(*present);
     return say(wire::OK, "");
   }
   if (const auto past = past_tokens_.find(join.token());
@@ -409,6 +418,7 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
     servers_[join.index()] = &member;
   }
   answer.reply.set_incarnation(incarnation);
+  name_checkpoint(member);
   answer.joined = &member;
   return say(wire::OK, "");
 }

@@ -70,6 +70,7 @@ class Membership {
     std::string delays_sha256;  // Of recorded delays, in every server.
     // Of the checkpoint that the job goes on from, likewise; empty: of none.
     std::string checkpoint_sha256;
+    std::string checkpoint_folder = {};  // For workers.
   };
   // As common/membership sends them.
   static constexpr int kHeartbeatsPerLease = 5;

@@ -170,7 +170,7 @@ absl::Status ModeChanger::MayCut(const wire::View& view,
         "examples are done; take static sampling");
   }
   if (IsEnding()) {
-    return absl::FailedPreconditionError(
+    return absl::OutOfRangeError(
         "the job is just being ended early, by a user");
   }
   const bool near =
@@ -178,7 +178,7 @@ absl::Status ModeChanger::MayCut(const wire::View& view,
         return worker.done || worker.clock + kStepLimitAhead >= EndOf(view);
       });
   if (near) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::OutOfRangeError(absl::StrCat(
         "the job is about to end by itself, at step ", EndOf(view)));
   }
   return absl::OkStatus();

@@ -94,8 +94,42 @@ nlohmann::ordered_json CheckpointJson(const run::CheckpointRecord& record) {
           {"took_seconds", record.took_seconds()}};
 }
 
+nlohmann::ordered_json BestCheckpointJson(const run::BestCheckpoint& best) {
+  return {{"folder", best.folder()},
+          {"clock", best.clock()},
+          {"evaluated_at", best.evaluated_at()},
+          {"measure", best.measure()},
+          {"value", best.value()}};
+}
+
 std::string ErrorText(int error_number) {
   return std::generic_category().message(error_number);
+}
+
+std::string RunsPath(const std::string& folder) {
+  return absl::StrCat(folder, "/runs.txt");
+}
+
+std::string RunName(uint64_t run) { return absl::StrFormat("%016x", run); }
+
+// Whether a record is of a later step. What somebody else has written there is
+// not.
+bool IsAfter(const nlohmann::json& record, const LastSteps& last) {
+  if (!record.is_object()) return false;
+  const auto number = [&](const char* field) -> std::optional<int64_t> {
+    const auto found = record.find(field);
+    if (found == record.end() || !found->is_number_integer())
+      return std::nullopt;
+    return found->get<int64_t>();
+  };
+  if (const auto from = number("from_clock"); from.has_value())
+    return *from > last.all;
+  const auto own =
+      record.contains("kind") && record["kind"] == "train"
+          ? last.own.find(static_cast<int32_t>(number("rank").value_or(-1)))
+          : last.own.end();
+  return number("step").value_or(0) >
+         (own == last.own.end() ? last.all : own->second);
 }
 
 // To be said for the first record that a file lacks.
@@ -146,48 +180,17 @@ absl::Status LineFile::Append(const std::string& line) {
   return absl::OkStatus();
 }
 
-absl::Status DropRecordsAfter(const std::string& folder,
-                              const checkpoint::Manifest& checkpoint) {
-  std::map<int64_t, int64_t> clocks;  // By rank.
-  for (const checkpoint::WorkerClock& worker : checkpoint.worker())
-    clocks[worker.rank()] = worker.clock();
-  const auto is_lost = [&](const nlohmann::json& line) {
-    // What somebody else has written there stays.
-    const auto number = [&](const char* field) -> std::optional<int64_t> {
-      const auto found = line.find(field);
-      if (found == line.end() || !found->is_number_integer())
-        return std::nullopt;
-      return found->get<int64_t>();
-    };
-    if (!line.is_object()) return false;
-    if (const auto from = number("from_clock"); from.has_value())
-      return *from > checkpoint.clock();
-    const auto own = line.contains("kind") && line["kind"] == "train"
-                         ? clocks.find(number("rank").value_or(-1))
-                         : clocks.end();
-    return number("step").value_or(0) >
-           (own == clocks.end() ? checkpoint.clock() : own->second);
-  };
-  for (const char* const name : {"metrics", "modes"}) {
-    const std::string path = absl::StrCat(folder, "/", name, ".jsonl");
-    std::ifstream file(path, std::ios::binary);
-    std::string kept;
-    bool lost = false;
-    for (std::string line; std::getline(file, line);) {
-      const bool whole = !file.eof();  // Else its writer has died in it.
-      if (whole && !is_lost(nlohmann::json::parse(line, nullptr, false))) {
-        absl::StrAppend(&kept, line, "\n");
-      } else {
-        lost = true;
-      }
-    }
-    if (lost) SL_RETURN_IF_ERROR(WriteFileAtomically(path, {kept}));
+bool HasRecordsOf(const std::string& folder, uint64_t run) {
+  if (run == 0) return false;
+  std::ifstream file(RunsPath(folder));
+  for (std::string line; std::getline(file, line);) {
+    if (line == RunName(run)) return true;
   }
-  return absl::OkStatus();
+  return false;
 }
 
 absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
-    const std::string& folder, Earlier earlier) {
+    const std::string& folder, const Origin& origin) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
@@ -195,17 +198,42 @@ absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
                                                     ": ", error.message(),
                                                     "; choose another --out"));
   }
+  const bool keep = HasRecordsOf(folder, origin.goes_on_from);
   // An earlier run's would say that this one has ended.
   (void)unlink(absl::StrCat(folder, "/summary.json").c_str());
-  std::unique_ptr<RunFiles> run(new RunFiles(folder));
+  std::unique_ptr<RunFiles> run(new RunFiles(folder, keep));
   for (const auto& [file, name] :
        {std::pair(&run->metrics_, "metrics"), std::pair(&run->moves_, "moves"),
         std::pair(&run->modes_, "modes")}) {
     SL_ASSIGN_OR_RETURN(
-        *file, LineFile::Create(absl::StrCat(folder, "/", name, ".jsonl"),
-                                earlier == Earlier::kKept));
+        *file,
+        LineFile::Create(absl::StrCat(folder, "/", name, ".jsonl"), keep));
   }
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<LineFile> runs,
+                      LineFile::Create(RunsPath(folder), keep));
+  if (origin.run != 0) SL_RETURN_IF_ERROR(runs->Append(RunName(origin.run)));
   return run;
+}
+
+absl::Status RunFiles::DropAfter(const LastSteps& last) {
+  if (!kept_) return absl::OkStatus();
+  for (std::unique_ptr<LineFile>* const records : {&metrics_, &modes_}) {
+    const std::string path = (*records)->path();
+    std::ifstream file(path, std::ios::binary);
+    std::string kept;
+    bool drops = false;
+    for (std::string line; std::getline(file, line);) {
+      if (IsAfter(nlohmann::json::parse(line, nullptr, false), last)) {
+        drops = true;
+      } else {
+        absl::StrAppend(&kept, line, "\n");
+      }
+    }
+    if (!drops) continue;
+    SL_RETURN_IF_ERROR(WriteFileAtomically(path, {kept}));
+    SL_ASSIGN_OR_RETURN(*records, LineFile::Create(path, /*keep=*/true));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunFiles::AppendMetric(const run::MetricRecord& record) {
@@ -339,6 +367,8 @@ absl::Status WriteSummaryFile(const std::string& folder,
   json["checkpoints_failed"] = summary.checkpoints_failed();
   if (summary.has_last_checkpoint())
     json["last_checkpoint"] = CheckpointJson(summary.last_checkpoint());
+  if (summary.has_best_checkpoint())
+    json["best_checkpoint"] = BestCheckpointJson(summary.best_checkpoint());
   if (summary.has_resumed_from())
     json["resumed_from"] = CheckpointJson(summary.resumed_from());
   const std::string text = json.dump(2) + "\n";

@@ -1,13 +1,17 @@
 // What a run leaves behind beside the model: metrics.jsonl, moves.jsonl and
-// modes.jsonl, one JSON object per record, and summary.json. Field names are
-// those of proto/run.proto.
+// modes.jsonl, one JSON object per record, summary.json, and runs.txt, which
+// names the runs that the records are of. Field names are those of
+// proto/run.proto.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
-#include "proto/checkpoint.pb.h"
+#include "common/ids.h"
 #include "proto/run.pb.h"
 
 namespace slackline {
@@ -44,20 +48,33 @@ class LineFile {
 absl::Status WriteSummaryFile(const std::string& folder,
                               const run::Summary& summary);
 
-// Of the run in `folder`, which goes on from this checkpoint of its own:
-// removes the records of steps that it had done since then and does anew. Files
-// that are not there are none of them; errors name path, call and reason.
-absl::Status DropRecordsAfter(const std::string& folder,
-                              const checkpoint::Manifest& checkpoint);
+// Whether the records in this folder are those of the run, alone or with runs
+// that it went on from or that went on from it. Never of run 0.
+bool HasRecordsOf(const std::string& folder, uint64_t run);
+
+// Of a run that another one goes on from: which of its steps are not done anew.
+struct LastSteps {
+  Clock all = 0;
+  std::map<int32_t, Clock> own = {};  // Of these ranks instead.
+};
 
 class RunFiles {
  public:
-  // What becomes of the records of an earlier run.
-  enum class Earlier { kDropped, kKept };
-  // Creates `folder` if need be, starts the files of records, empty or after
-  // what is kept, and removes an earlier run's summary.
+  struct Origin {
+    uint64_t run = 0;  // As in wire.Header; 0: nobody will go on from it.
+    // Has taken the checkpoint that this one goes on from; 0: none.
+    uint64_t goes_on_from = 0;
+  };
+  // Creates `folder` if need be, starts the files of records, and removes an
+  // earlier run's summary. If the folder HasRecordsOf() the run that this one
+  // goes on from, all of these are kept, and come before this one's.
   static absl::StatusOr<std::unique_ptr<RunFiles>> Create(
-      const std::string& folder, Earlier earlier = Earlier::kDropped);
+      const std::string& folder, const Origin& origin);
+
+  // To be called before this run's first record: of those which were kept,
+  // removes the records of steps that are done anew. Errors name path, call and
+  // reason; then they stay.
+  absl::Status DropAfter(const LastSteps& last);
 
   // Appends a line. A failure is returned for the first line of a file that
   // cannot be written, and only then: it is to be said once.
@@ -72,8 +89,10 @@ class RunFiles {
   }
 
  private:
-  explicit RunFiles(std::string folder) : folder_(std::move(folder)) {}
+  RunFiles(std::string folder, bool kept)
+      : folder_(std::move(folder)), kept_(kept) {}
   const std::string folder_;
+  const bool kept_;  // Records of an earlier run.
   std::unique_ptr<LineFile> metrics_;
   std::unique_ptr<LineFile> moves_;
   std::unique_ptr<LineFile> modes_;

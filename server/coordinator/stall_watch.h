@@ -10,8 +10,8 @@
 // smallest clock first, because the rest may not be in anybody's way. Nobody is
 // removed for whom nobody waits. If every live worker waits for a server, none
 // is to blame, and the job cannot go on; the servers to which that one hands
-// shards over are named with it. A worker that waited for a server of which a
-// shard has just been taken over has a moment to go on.
+// shards over are named with it. A worker that waited for a server from which a
+// shard has just gone to another one has a moment to go on.
 //
 // Time counts from what a worker says when its heartbeat arrives, and never
 // from before the coordinator itself stood still last: what is read then is

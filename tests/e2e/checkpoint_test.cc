@@ -17,7 +17,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/checkpoint/manifest.h"
 #include "common/ids.h"
 #include "common/io/safetensors.h"
@@ -32,6 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -46,25 +46,11 @@ constexpr Clock kEvery = 20;
 constexpr double kAccuracyFloor = 0.7;
 
 // 2 servers and 2 workers, and a small net that learns in 300 steps, one epoch
-// and a half.
+// and a half. Heartbeats, by which checkpoints are due, come often.
 std::string SomeJob() {
-  return R"(
-job: "small"
-server { host: "127.0.0.1" count: 2 }
-worker { host: "127.0.0.1" count: 2 }
-model { mlp { hidden: 32 } }
-data {
-  teacher_student {
-    features: 16 classes: 4 train_examples: 8000 test_examples: 1000
-  }
-  batch_size: 20
-}
-optimizer { momentum { learning_rate: 0.1 momentum: 0.9 } }
-train { epochs: 1.5 seed: 1 eval_every_epochs: 0.5 }
-# Small shards, so that there are some; and heartbeats, by which checkpoints are
-# due, that come often.
-limits { shard_kib: 1 lease_ms: 2000 }
-)";
+  return SmallJob({.workers = kWorkers,
+                   .train = "epochs: 1.5 seed: 1 eval_every_epochs: 0.5",
+                   .lease_ms = 2000});
 }
 
 class Checkpoints : public JobTest {
@@ -242,6 +228,27 @@ TEST_P(SameBits, InTheFolderOfTheRunItsRecordsAreContinued) {
               Not(HasSubstr("--resume=")));
 }
 
+// What counts is whose folder it is, not where checkpoints lie.
+TEST_F(Checkpoints, ARunGoesOnInItsFolderWithCheckpointsElsewhere) {
+  RunAndKill("run", "bsp", 110);
+  const Clock clock = Must(ReadManifest(Newest("run"))).clock();
+  std::vector<nlohmann::json> before;
+  for (const nlohmann::json& line : ReadJsonLines(Path("run/metrics.jsonl"))) {
+    if (line["step"].get<Clock>() <= clock) before.push_back(line);
+  }
+  ASSERT_THAT(before, Not(IsEmpty()));
+  std::vector<std::string> flags = Slowly("bsp");
+  flags.push_back(absl::StrCat("--set=checkpoint.folder=", Path("ck")));
+  Resume("run", Path("run"), flags);
+  const std::vector<nlohmann::json> after =
+      ReadJsonLines(Path("run/metrics.jsonl"));
+  ASSERT_GT(after.size(), before.size());
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i], before[i]);
+  // The newest one is elsewhere now, and of a run in the same folder.
+  Resume("run", Path("ck"), flags);
+  EXPECT_EQ(ReadJsonLines(Path("run/metrics.jsonl")).front(), before.front());
+}
+
 // ---- Other modes, other clusters --------------------------------------------
 
 class EveryServerMode : public Checkpoints,
@@ -312,6 +319,61 @@ TEST_F(Checkpoints, AJobThatIsDoneHasNothingLeftToDo) {
     EXPECT_EQ(SummaryOf(mode)["steps"], clock);
   }
   EXPECT_EQ(HashOf("bsp"), HashOf("allreduce"));
+}
+
+// ---- The best one -----------------------------------------------------------
+
+TEST_F(Checkpoints, TheBestStaysAndIsGoneOnFrom) {
+  // No schedule: the evaluations make them due.
+  const std::string job =
+      Write("best.textproto",
+            absl::StrCat("checkpoint { best_by: ACCURACY keep: 1 }\n",
+                         SmallJob({.workers = kWorkers,
+                                   .train = "epochs: 3 seed: 1 "
+                                            "eval_every_epochs: 0.25",
+                                   .lease_ms = 2000})));
+  const std::unique_ptr<Process> run = StartRun("run", job, Slowly("bsp"));
+  const std::optional<wire::StatusReply> status =
+      AwaitStatus(Path("run/cluster.textproto"), kJobMax,
+                  [](const wire::StatusReply& reply) {
+                    return reply.best_checkpoint().value() > kAccuracyFloor;
+                  });
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  EXPECT_THAT(Tool("status", {"status", Path("run")}),
+              HasSubstr("best checkpoint: step "));
+  run->Signal(SIGKILL);
+  run->WaitText(kSoon);
+  ExpectNoProcessLeft();
+  const nlohmann::json best = ReadJson(RootOf("run") + "/best.json");
+  const std::string folder =
+      absl::StrCat(RootOf("run"), "/", best["checkpoint"].get<std::string>());
+  EXPECT_EQ(Must(ReadManifest(folder)).clock(), best["clock"]);
+
+  // In its folder, by a rate that ruins the model: the best stays what it was.
+  std::vector<std::string> flags = Slowly("bsp");
+  flags.insert(flags.end(), {absl::StrCat("--resume=", Path("run")), "--best",
+                             "--set=optimizer.momentum.learning_rate=20",
+                             "--set=train.nonfinite=SKIP",
+                             "--set=checkpoint.every_steps=20"});
+  const std::unique_ptr<Process> ruined = StartRun("run", job, flags);
+  EXPECT_EQ(ruined->WaitText(kJobMax), kEndedWell) << ruined->Output();
+  EXPECT_THAT(ruined->Output(),
+              HasSubstr(absl::StrCat("goes on from step ",
+                                     best["clock"].get<Clock>(), " of ")));
+  EXPECT_THAT(CheckpointsOf("run"), ElementsAre(folder, Newest("run")));
+  EXPECT_GT(Must(ReadManifest(Newest("run"))).clock(), best["clock"]);
+  EXPECT_EQ(ReadJson(RootOf("run") + "/best.json"), best);
+  EXPECT_EQ(SummaryOf("run")["best_checkpoint"]["value"], best["value"]);
+
+  const std::string model = Path("best.safetensors");
+  const std::string text =
+      Tool("export", {"export", Path("run"), model, "--best"});
+  EXPECT_THAT(text, HasSubstr(folder));
+  EXPECT_THAT(Tool("plain", {"export", Newest("run"), Path("x"), "--best"},
+                   kWrongUsage),
+              HasSubstr("is one checkpoint"));
+  EXPECT_THAT(Tool("alone", {"run", job, "--best"}, kWrongUsage),
+              HasSubstr("--resume"));
 }
 
 // ---- What a checkpoint has --------------------------------------------------
@@ -451,22 +513,7 @@ TEST_F(Checkpoints, WhereNoneCanBeWrittenTrainingGoesOn) {
 
 // Of docs/checkpoints.md, as they stand there.
 TEST_F(Checkpoints, CommandsOfThePageWork) {
-  const std::string page =
-      ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/checkpoints.md"));
-  int commands = 0;
-  for (const absl::string_view line : absl::StrSplit(page, '\n')) {
-    if (!absl::StartsWith(line, "slackline ")) continue;
-    const std::string log = Path(absl::StrCat("page-", commands++, ".log"));
-    Process command(
-        {"/bin/sh", "-c",
-         absl::StrCat("cd ", Path(""), " && ln -sfn ", SLACKLINE_SOURCE_DIR,
-                      "/examples examples && PATH=", SLACKLINE_BIN_DIR,
-                      ":$PATH && ", line)},
-        log);
-    EXPECT_EQ(command.WaitText(kJobMax), kEndedWell)
-        << line << ": " << command.Output();
-  }
-  EXPECT_GE(commands, 5);
+  EXPECT_GE(RunCommandsOfPage("checkpoints.md"), 5);
 }
 
 }  // namespace

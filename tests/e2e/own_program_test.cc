@@ -5,9 +5,7 @@
 
 #include <filesystem>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/job_test.h"
@@ -201,22 +199,7 @@ TEST_F(OwnProgram, ExperimentsTakeItAndReplaysDoNot) {
 
 // Of docs/own-models.md, as they stand there.
 TEST_F(OwnProgram, CommandsOfThePageWork) {
-  const std::string page =
-      ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/own-models.md"));
-  int commands = 0;
-  for (const absl::string_view line : absl::StrSplit(page, '\n')) {
-    if (!absl::StartsWith(line, "slackline ")) continue;
-    const std::string log = Path(absl::StrCat("page-", commands++, ".log"));
-    Process command(
-        {"/bin/sh", "-c",
-         absl::StrCat("cd ", Path(""), " && ln -sfn ", SLACKLINE_SOURCE_DIR,
-                      "/examples examples && PATH=", SLACKLINE_BIN_DIR,
-                      ":$PATH && ", line)},
-        log);
-    EXPECT_EQ(command.WaitText(kJobMax), kEndedWell)
-        << line << ": " << command.Output();
-  }
-  EXPECT_EQ(commands, 3);
+  EXPECT_EQ(RunCommandsOfPage("own-models.md"), 3);
 }
 
 TEST_F(OwnProgram, DashesAreForWhatStartsWorkers) {

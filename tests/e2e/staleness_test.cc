@@ -2,7 +2,7 @@
 // bound promises, and the bound is used, not only kept. Method: SSP(3) with one
 // slow worker. Each server writes what its shard thread did, in order; from its
 // push events alone the test counts for each shard how many clocks of each rank
-// were taken over, and holds every answered pull against these counts. What the
+// were accepted, and holds every answered pull against these counts. What the
 // server itself believes is not looked at.
 #include <algorithm>
 #include <array>

@@ -207,6 +207,9 @@ void AddCheckpoint(Corpus* corpus) {
   for (const int64_t extent : {2, 3})
     manifest.mutable_table(1)->add_shape(extent);
   *manifest.add_part() = *part;
+  manifest.add_kept()->set_rank(1);
+  manifest.mutable_kept(0)->set_file("worker-1.state");
+  manifest.mutable_kept(0)->set_bytes(5);
   const absl::Status written = WriteManifest(folder, manifest);
   SL_CHECK(written.ok(), written.ToString());
   std::string input(1, '\1');  // Two shards.

@@ -539,7 +539,9 @@ TEST_F(JobCommandsTest, StopIsToldAsJson) {
 TEST_F(JobCommandsTest, StopAtOnceTellsTheReason) {
   ASSERT_EQ(
       Run([&] {
-        return StopJob({.job = job_, .reason = "enough", .at_once = true});
+        return StopJob({.job = job_,
+                        .reason = "enough",
+                        .how = StopOptions::How::kAtOnce});
       }),
       kExitDone)
       << error_;

@@ -379,13 +379,13 @@ void Checker::OnMemberView(const PeerId& member, const wire::View& view) {
   if (published == published_.end() ||
       published->second != view.SerializeAsString()) {
     return Report(Invariant::kView,
-                  absl::StrCat(member.ToString(), " took over a view ",
+                  absl::StrCat(member.ToString(), " follows a view ",
                                view.number(), " that nobody published"));
   }
   uint64_t& last = member_view_[member];
   if (view.number() <= last) {
     return Report(Invariant::kView,
-                  absl::StrCat(member.ToString(), " took over view ",
+                  absl::StrCat(member.ToString(), " follows view ",
                                view.number(), " after view ", last));
   }
   last = view.number();
@@ -437,7 +437,7 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
         Report(Invariant::kLostPush,
                absl::StrCat(Name(rank, incarnation), " was told that its push ",
                             answer.accepted_seq(), " to ", twin->second.name,
-                            " is taken over; the shard has ", taken));
+                            " is accepted; the shard has ", taken));
       }
     }
   }
@@ -1037,10 +1037,10 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
       if (participant == twin->second.participants.end()) continue;
       if (answer.accepted_seq() > participant->second.next_seq - 1) {
         Report(Invariant::kLostPush,
-               absl::StrCat(
-                   twin->second.name, " acknowledges push ",
-                   answer.accepted_seq(), " of ", Name(life.first, life.second),
-                   " and has taken over ", participant->second.next_seq - 1));
+               absl::StrCat(twin->second.name, " acknowledges push ",
+                            answer.accepted_seq(), " of ",
+                            Name(life.first, life.second), " and has accepted ",
+                            participant->second.next_seq - 1));
       }
     }
   }
@@ -1145,7 +1145,7 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
                               Owner owner) {
   ++stats_.pushes;
   const std::string who =
-      absl::StrCat(twin.name, " took over clock ", record.clock, " of ",
+      absl::StrCat(twin.name, " accepted clock ", record.clock, " of ",
                    Name(record.rank, record.incarnation));
   const sync::Mode& mode =
       PhaseAt(ViewFor({record.rank, record.incarnation}, owner), record.clock)

@@ -69,7 +69,7 @@ struct Violation {
 struct CheckerStats {
   int64_t answers = 0;  // Shard answers compared with the twin.
   int64_t gated = 0;    // Of those: where the bound had something to say.
-  int64_t pushes = 0;   // Shard pushes taken over.
+  int64_t pushes = 0;   // Shard pushes accepted.
   int64_t updates = 0;
   int64_t given_updates = 0;  // Of those: in the turn that delays give.
   int64_t given_answers = 0;  // With an earlier version than the present one.
@@ -119,6 +119,8 @@ struct CheckerStats {
   int64_t cut_copies = 0;        // Shards that went on beside their cut.
   int64_t cut_late = 0;     // Shards with updates before the cut behind others.
   int64_t states_kept = 0;  // By all-reduce, compared.
+  int64_t programs_kept = 0;   // In checkpoints, compared,
+  int64_t programs_begun = 0;  // and with those that jobs go on from.
   int64_t parts_written = 0;
   int64_t checkpoints = 0;  // Completed.
   int64_t checkpoints_of_each = 0;
@@ -204,6 +206,11 @@ class Checker {
   void OnKept(Rank rank, Incarnation incarnation, int32_t cut, Clock clock,
               const SimReplica& state);
   void OnKeptWritten(Rank rank, int32_t cut, const SimReplica& state);
+  // A worker's program begins, with this of the checkpoint from which the job
+  // goes on; and it is done with a step.
+  void OnProgramBegins(Rank rank, Incarnation incarnation, bool founder,
+                       const std::string& state);
+  void OnProgramStep(Rank rank, Incarnation incarnation, Clock clock);
   // All parts of the cut are one checkpoint; or it could not be written.
   void OnCheckpoint(
       int32_t cut,
@@ -213,6 +220,9 @@ class Checker {
   void OnGivenUp(int32_t cut, const char* excuse);
   // A user was told that there will be no checkpoint.
   void OnCheckpointRefused(const std::string& why);
+  // The job has ended so, although a checkpoint was to be taken before, or
+  // because it was.
+  void OnSuspended(const wire::JobEnd& end);
   // The view that has the cut; 0: none has.
   uint64_t ViewOfCut(int32_t cut) const;
   // By table: what the chief has read or reported. Empty: nothing.
@@ -290,9 +300,9 @@ class Checker {
     std::optional<Owner> last_owner;
     uint64_t newest_view = 0;                  // That an owner of it has had.
     std::map<Life, Participant> participants;  // Those that are gone, too.
-    // BSP and BACKUP: taken over in time, not applied yet.
+    // BSP and BACKUP: accepted in time, not applied yet.
     std::vector<Contribution> held;
-    // What the last gradient that was taken over becomes.
+    // What the last gradient that was accepted becomes.
     float gradient_factor = 1;
     double rate_factor = 1;
     std::set<Contribution> too_stale;  // Not applied, by the rule.
@@ -324,8 +334,12 @@ class Checker {
     std::set<Life> gone;       // By then: what they have pushed stays.
     bool given_up = false;
     bool completed = false;
+    Clock clock = 0;  // Of the manifest, once it is completed.
     std::map<Owner, std::vector<CutShard>> parts;
     std::map<Rank, ModelPtr> kept;
+    // Workers whose programs have to be in it, unless they die, and until
+    // where.
+    std::map<Life, Clock> programs;
   };
   struct PullIntent {
     Clock clock = 0;
@@ -440,6 +454,7 @@ class Checker {
   // The shard is the model's, to the last bit.
   bool IsOf(const Model& model, const ShardState& shard) const;
   void CheckManifest(const Cut& cut, const checkpoint::Manifest& manifest);
+  void CheckPrograms(const Cut& cut, const SimCheckpoint& checkpoint);
   // ---- If the job goes on from a checkpoint.
   Clock BeginsAt(int32_t rank) const;
   void CheckBegin(const wire::View& view);
@@ -489,6 +504,9 @@ class Checker {
   // The versions that a step over servers is computed from.
   std::map<std::pair<Life, Clock>, std::map<int32_t, Version>> computed_from_;
   std::map<int32_t, Cut> cuts_;  // By number.
+  // Of programs: what they had at first, and the steps that they have done.
+  std::map<Life, std::string> program_began_;
+  std::map<Life, std::set<Clock>> program_steps_;
   std::vector<Tensor> final_model_;
   // Elastic sampling: of a step.
   std::map<Contribution, ExampleRange> examples_;

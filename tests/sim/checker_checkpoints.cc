@@ -74,6 +74,21 @@ void Checker::CheckCut(const wire::View& before, const wire::View& view) {
                           ", where there can be none"));
     }
   }
+  for (const wire::WorkerMember& worker : view.worker()) {
+    const bool keeps = scenario_.checkpoints.programs.count(worker.rank()) > 0;
+    if (keeps != worker.keeps_state()) {
+      Report(Invariant::kCheckpoint,
+             absl::StrCat(name, "; worker ", worker.rank(),
+                          " keeps something: ", keeps));
+    }
+    if (keeps && !worker.done())
+      known.programs[{Rank{worker.rank()}, worker.incarnation()}] = cut.clock();
+  }
+  for (const wire::Cut::Until& until : cut.until()) {
+    const auto program =
+        known.programs.find({Rank{until.rank()}, until.incarnation()});
+    if (program != known.programs.end()) program->second = until.clock();
+  }
   std::set<Life> named;
   for (const wire::Cut::Until& until : cut.until()) {
     named.insert({Rank{until.rank()}, until.incarnation()});
@@ -439,6 +454,59 @@ void Checker::CheckManifest(const Cut& cut,
   }
 }
 
+void Checker::OnProgramBegins(Rank rank, Incarnation incarnation, bool founder,
+                              const std::string& state) {
+  std::string expected;
+  if (founder && scenario_.resume != nullptr &&
+      scenario_.checkpoints.programs.count(static_cast<int32_t>(rank)) > 0) {
+    const auto& programs = scenario_.resume->programs;
+    const auto found = programs.find(static_cast<int32_t>(rank));
+    if (found != programs.end()) expected = found->second;
+  }
+  stats_.programs_begun += !expected.empty();
+  program_began_[{rank, incarnation}] = expected;
+  if (state == expected) return;
+  Report(Invariant::kCheckpoint,
+         absl::StrCat("the program of ", Name(rank, incarnation),
+                      " begins with '", state, "', not with '", expected, "'"));
+}
+
+void Checker::OnProgramStep(Rank rank, Incarnation incarnation, Clock clock) {
+  program_steps_[{rank, incarnation}].insert(clock);
+}
+
+void Checker::CheckPrograms(const Cut& cut, const SimCheckpoint& checkpoint) {
+  std::set<int32_t> ranks;
+  for (const auto& [life, until] : cut.programs) {
+    const auto rank = static_cast<int32_t>(life.first);
+    ranks.insert(rank);
+    const std::string who =
+        absl::StrCat("in the checkpoint of cut ", cut.proto.number(),
+                     ", the program of ", Name(life.first, life.second));
+    const auto kept = checkpoint.programs.find(rank);
+    if (kept == checkpoint.programs.end()) {
+      if (Live(life))
+        Report(Invariant::kCheckpoint, absl::StrCat(who, " is missing"));
+      continue;
+    }
+    ++stats_.programs_kept;
+    std::string expected = program_began_[life];
+    const std::set<Clock>& steps = program_steps_[life];
+    if (const auto next = steps.lower_bound(until); next != steps.begin())
+      expected = ProgramAfter(rank, *std::prev(next));
+    if (kept->second == expected) continue;
+    Report(Invariant::kCheckpoint,
+           absl::StrCat(who, " is '", kept->second, "', not '", expected,
+                        "', as it is before clock ", until));
+  }
+  for (const auto& [rank, state] : checkpoint.programs) {
+    if (ranks.count(rank) > 0) continue;
+    Report(Invariant::kCheckpoint,
+           absl::StrCat("the checkpoint of cut ", cut.proto.number(), " has '",
+                        state, "', which nobody was asked for"));
+  }
+}
+
 void Checker::OnCheckpoint(
     int32_t number,
     const absl::StatusOr<std::shared_ptr<const SimCheckpoint>>& made) {
@@ -465,6 +533,7 @@ void Checker::OnCheckpoint(
   stats_.checkpoints_of_each += cut.proto.until_size() > 0;
   stats_.checkpoints_by_worker += cut.proto.by_worker();
   const SimCheckpoint& checkpoint = **made;
+  cut.clock = checkpoint.manifest.clock();
   CheckManifest(cut, checkpoint.manifest);
   // Each element once.
   StoredByName shards;
@@ -494,6 +563,7 @@ void Checker::OnCheckpoint(
         absl::StrCat("the checkpoint of cut ", number, " has a shard of ",
                      next->first.first, ", which is no table"));
   }
+  CheckPrograms(cut, checkpoint);
   if (cut.proto.by_worker()) return CheckKept(cut, shards);
   for (const auto& [owner, part] : cut.parts) {
     for (const CutShard& expected : part) {
@@ -519,6 +589,35 @@ void Checker::OnGivenUp(int32_t number, const char* excuse) {
                   absl::StrCat("cut ", number, " is given up without need"));
   }
   found->second.given_up = true;
+}
+
+void Checker::OnSuspended(const wire::JobEnd& end) {
+  if (!scenario_.suspends()) {
+    return Report(Invariant::kOutcome,
+                  absl::StrCat("nobody has stopped the job: ", end.reason()));
+  }
+  if (end.cause() == wire::JobEnd::SUSPENDED) {
+    // A cut that was given up is not completed, and the last one is not older.
+    const bool whole = !cuts_.empty() && cuts_.rbegin()->second.completed &&
+                       cuts_.rbegin()->second.clock == end.clock();
+    if (whole) return;
+    return Report(
+        Invariant::kOutcome,
+        absl::StrCat("the job is suspended without a whole checkpoint: ",
+                     end.reason()));
+  }
+  const bool says_why =
+      absl::StrContains(end.reason(), "; without a checkpoint: ");
+  const bool failed =
+      scenario_.RefusesCheckpoints() ||
+      stats_.checkpoints_given_up + stats_.checkpoints_failed > 0 ||
+      absl::StrContains(end.reason(), "the job does not run") ||
+      absl::StrContains(end.reason(), "it was not there within");
+  if (says_why && failed) return;
+  Report(Invariant::kOutcome,
+         absl::StrCat("the job was stopped without a checkpoint, and without "
+                      "need: ",
+                      end.reason()));
 }
 
 void Checker::OnCheckpointRefused(const std::string& why) {

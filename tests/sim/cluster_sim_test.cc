@@ -49,6 +49,7 @@ void ExpectCheckpoints(const RunCounts& counts, int64_t least) {
   EXPECT_GT(counts.user.checkpoints, least / 2);
   EXPECT_GT(counts.user.checkpoints_refused, least / 2);
   EXPECT_GT(counts.slow_files, 3);
+  EXPECT_GT(counts.suspensions, 0);
 }
 
 class ClusterSim : public ::testing::TestWithParam<uint64_t> {};
@@ -314,7 +315,7 @@ TEST(ClusterSimTest, SeedsThatFoundSomethingPass) {
       {1'000'000, "a push was sent again without a shard"},
       {1'000'704, "a shard that had moved on was taken for lost"},
       {1'001'404, "an answer of before a split had the view after it"},
-      {1'003'208, "a target took over from a source with a newer view"},
+      {1'003'208, "a target got the shard from a source with a newer view"},
       {1'010'549, "moves behind one to a dead server were never ordered"}};
   for (const auto& [seed, what] : seeds) {
     const RunReport report = RunSeed(seed, /*keep_log=*/false, Reality());

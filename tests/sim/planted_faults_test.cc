@@ -92,6 +92,7 @@ struct Case {
   bool checkpoints = false;
   bool resumes = false;
   void (*tamper_manifest)(checkpoint::Manifest* manifest) = nullptr;
+  bool completes_without_files = false;
 };
 
 Case OfSizes(const std::string& name,
@@ -216,6 +217,7 @@ RunReport RunPlanted(const Case& planted, uint64_t seed) {
     world.context().tamper_sizes = planted.tamper_sizes;
   if (planted.tamper_manifest != nullptr)
     world.context().tamper_manifest = planted.tamper_manifest;
+  world.context().completes_without_files = planted.completes_without_files;
   world.on_server_started = [&](SimServer* server) {
     server->SetPlant(planted.plant);
   };
@@ -576,7 +578,7 @@ bool ChangeMomentum(Plant& plant, const PeerId&, const PeerId&,
   return true;
 }
 
-// A source never hears that the target has taken over.
+// A source never hears that the target owns the shard.
 bool NoConfirmations(Plant&, const PeerId&, const PeerId&, Message* message) {
   return !message->header.hand_over_reply().owned();
 }
@@ -938,6 +940,32 @@ INSTANTIATE_TEST_SUITE_P(
                    scenario->checkpoints.slow_max = scenario->lease;
                  },
              .checkpoints = true},
+        Case{.name = "ProgramKeptAStepLater",
+             .expected = Invariant::kCheckpoint,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = nullptr,
+             .worker_plant = SimWorker::Plant::kKeepProgramLater,
+             .change =
+                 [](Scenario* scenario) {
+                   for (int32_t rank = 0; rank < scenario->workers; ++rank)
+                     scenario->checkpoints.programs.insert(rank);
+                   scenario->checkpoints.slow = 1;
+                   scenario->checkpoints.slow_max = scenario->lease;
+                 },
+             .checkpoints = true},
+        Case{.name = "SuspendedBeforeTheCheckpointWasThere",
+             .expected = Invariant::kOutcome,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = nullptr,
+             .change =
+                 [](Scenario* scenario) {
+                   scenario->RemoveFaults();
+                   scenario->checkpoints.config.Clear();
+                   scenario->placement.user.push_back(
+                       {UserAction::Kind::kSuspend, scenario->heal_at / 4});
+                 },
+             .checkpoints = true,
+             .completes_without_files = true},
         Case{.name = "BegunAtAnotherClock",
              .expected = Invariant::kCheckpoint,
              .modes = {"bsp", "ssp", "asp"},

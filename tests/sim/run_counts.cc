@@ -49,6 +49,7 @@ void RunCounts::Visit(
   see("stop_rules", stop_rules);
   see("disk_errors", disk_errors);
   see("slow_files", slow_files);
+  see("suspensions", suspensions);
   see("resumed", resumed);
   see("resumed_same", resumed_same);
   see("requests_answered", requests_answered);
@@ -99,6 +100,8 @@ void RunCounts::Visit(
   see("worker.left_out", workers.left_out);
   see("worker.resumed_starts", workers.resumed_starts);
   see("worker.states_kept", workers.states_kept);
+  see("worker.programs_kept", workers.programs_kept);
+  see("worker.programs_restored", workers.programs_restored);
   see("checker.answers", checker.answers);
   see("checker.gated", checker.gated);
   see("checker.pushes", checker.pushes);
@@ -150,6 +153,7 @@ void RunCounts::Visit(
   see("user.modes_after_moves", user.modes_after_moves);
   see("user.early_ends", user.early_ends);
   see("user.early_ends_refused", user.early_ends_refused);
+  see("user.suspensions", user.suspensions);
   see("user.checkpoints", user.checkpoints);
   see("user.checkpoints_refused", user.checkpoints_refused);
   see("checker.ended_early", checker.ended_early);
@@ -162,6 +166,8 @@ void RunCounts::Visit(
   see("checker.cut_copies", checker.cut_copies);
   see("checker.cut_late", checker.cut_late);
   see("checker.states_kept", checker.states_kept);
+  see("checker.programs_kept", checker.programs_kept);
+  see("checker.programs_begun", checker.programs_begun);
   see("checker.parts_written", checker.parts_written);
   see("checker.checkpoints", checker.checkpoints);
   see("checker.checkpoints_of_each", checker.checkpoints_of_each);

@@ -71,6 +71,7 @@ struct RunCounts {
   int64_t stop_rules = 0;
   int64_t disk_errors = 0;  // Attempts to write that failed.
   int64_t slow_files = 0;   // Of checkpoints.
+  int64_t suspensions = 0;  // Jobs that ended after one.
   int64_t resumed = 0;      // Jobs that went on from a checkpoint,
   int64_t resumed_same = 0;  // and those that ended as if nothing had happened.
   SimStranger::Counts garbage;

@@ -861,13 +861,19 @@ void Scenario::DrawEarlyEnd() {
 void Scenario::RemoveCheckpoints() {
   checkpoints = {};
   std::erase_if(placement.user, [](const UserAction& action) {
-    return action.kind == UserAction::Kind::kCheckpoint;
+    return action.kind == UserAction::Kind::kCheckpoint ||
+           action.kind == UserAction::Kind::kSuspend;
   });
 }
 
 void Scenario::DrawCheckpoints() {
   Rng rng = Rng(seed).Fork("checkpoints");
   RemoveCheckpoints();
+  if (Rng keeps = Rng(seed).Fork("kept programs"); keeps.Chance(0.5)) {
+    for (int32_t rank = 0; rank < workers; ++rank) {
+      if (keeps.Chance(0.8)) checkpoints.programs.insert(rank);
+    }
+  }
   checkpoints.wanted = rng.Chance(0.35);
   if (!checkpoints.wanted) return;
   const bool by_config = rng.Chance(0.6);
@@ -890,6 +896,27 @@ void Scenario::DrawCheckpoints() {
   checkpoints.late = rng.Chance(0.5);
   checkpoints.slow = rng.Chance(0.5) ? 0.2 * rng.Uniform() : 0;
   checkpoints.slow_max = lease * 3;
+  DrawSuspension();
+}
+
+void Scenario::DrawSuspension() {
+  Rng rng = Rng(seed).Fork("suspension");
+  if (!rng.Chance(0.15)) return;
+  const absl::Duration at = Between(rng, absl::ZeroDuration(), heal_at);
+  const bool by_user = rng.Chance(0.5);
+  if (by_user || rng.Chance(0.3))
+    placement.user.push_back({UserAction::Kind::kSuspend, at});
+  if (!by_user) {
+    checkpoints.notice = {.rank = static_cast<int32_t>(rng.Below(workers)),
+                          .at = at};
+  }
+}
+
+bool Scenario::suspends() const {
+  return checkpoints.notice.has_value() ||
+         absl::c_any_of(placement.user, [](const UserAction& action) {
+           return action.kind == UserAction::Kind::kSuspend;
+         });
 }
 
 void Scenario::RemoveFaults() {
@@ -900,8 +927,10 @@ void Scenario::RemoveFaults() {
   modes.group_faults = Modes::GroupFaults();
   for (absl::Duration& start : start_at) start = absl::Milliseconds(1);
   std::erase_if(placement.user, [](const UserAction& action) {
-    return action.kind == UserAction::Kind::kFinish;
+    return action.kind == UserAction::Kind::kFinish ||
+           action.kind == UserAction::Kind::kSuspend;
   });
+  checkpoints.notice.reset();
 }
 
 void Scenario::Resume(std::shared_ptr<const SimCheckpoint> checkpoint) {
@@ -1009,7 +1038,9 @@ std::string Scenario::ToString() const {
   if (checkpoints.wanted) {
     absl::StrAppend(&text, ", checkpoints { ",
                     checkpoints.config.ShortDebugString(), " }, ",
-                    checkpoints.slow, " of the files slow");
+                    checkpoints.slow, " of the files slow, with programs { ",
+                    absl::StrJoin(checkpoints.programs, " "), " }",
+                    suspends() ? ", and is to be suspended" : "");
   }
   if (resume != nullptr)
     absl::StrAppend(&text, ", from ", resume->manifest.ShortDebugString());

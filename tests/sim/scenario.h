@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -151,6 +152,7 @@ struct UserAction {
     kSetMode,
     kFinish,  // Ends the job early.
     kCheckpoint,
+    kSuspend,  // Ends the job after a checkpoint.
   };
   Kind kind{};
   absl::Duration at;
@@ -163,10 +165,10 @@ enum class MoveStep {
   kOrderedThere,  // ... to the target.
   kSnapshot,      // The first record.
   kRecord,        // A later one.
-  kPush,          // A push that the source took over meanwhile.
+  kPush,          // A push that the source accepted meanwhile.
   kConfirmed,     // The target has some records.
   kGo,            // The last record.
-  kOwned,         // The target has taken over.
+  kOwned,         // The target owns the shard.
   kDone,          // The source tells the coordinator.
   kPublished,     // The view with the new owner, on its way to anybody.
 };
@@ -278,6 +280,13 @@ struct Checkpoints {
   bool late = false;
   double slow = 0;  // Chance of a file to take up to `slow_max`.
   absl::Duration slow_max;
+  std::set<int32_t> programs;  // Ranks whose programs keep something, too.
+  // A worker is told that its time is over.
+  struct Notice {
+    int32_t rank = 0;
+    absl::Duration at;
+  };
+  std::optional<Notice> notice;
 };
 
 // A checkpoint that a run has left; see sim_checkpoint.h.
@@ -384,6 +393,9 @@ struct Scenario {
   bool BeginsWithWorker() const {
     return modes.begins_with_worker && resume == nullptr;
   }
+  // A user or a worker asks for an end after a checkpoint; likewise.
+  void DrawSuspension();
+  bool suspends() const;
   // No checkpoint can be taken, whoever asks.
   bool RefusesCheckpoints() const {
     return elastic.has_value() || mode.has_delays();

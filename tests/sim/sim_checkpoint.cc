@@ -20,6 +20,20 @@ std::string SimCheckpoint::Name() const {
   return absl::StrCat("checkpoint ", manifest.run(), " at ", manifest.clock());
 }
 
+std::string ProgramAfter(int32_t rank, int64_t clock) {
+  return absl::StrCat("worker ", rank, " after step ", clock);
+}
+
+checkpoint::Kept SimFolder::WriteKept(int32_t cut, int32_t rank,
+                                      const std::string& bytes) {
+  checkpoint::Kept kept;
+  kept.set_rank(rank);
+  kept.set_file(absl::StrCat("worker-", rank, ".state"));
+  kept.set_bytes(static_cast<int64_t>(bytes.size()));
+  programs_[cut][kept.file()] = bytes;
+  return kept;
+}
+
 checkpoint::Part SimFolder::Write(int32_t cut, const std::string& file,
                                   const std::vector<ShardState>& shards) {
   Part part;
@@ -59,6 +73,16 @@ absl::StatusOr<std::shared_ptr<const SimCheckpoint>> SimFolder::Complete(
     made.shards.insert(made.shards.end(), found->shards.begin(),
                        found->shards.end());
   }
+  for (const checkpoint::Kept& kept : manifest.kept()) {
+    const auto found = programs_[cut].find(kept.file());
+    if (found == programs_[cut].end() ||
+        !made.programs.emplace(kept.rank(), found->second).second) {
+      return absl::NotFoundError(
+          absl::StrCat("state { ", kept.ShortDebugString(), " } of cut ", cut,
+                       " was never written, or there are two of its rank"));
+    }
+  }
+  programs_.erase(cut);
   if (parts != parts_.end()) parts_.erase(parts);
   return completed_.emplace_back(
       std::make_shared<const SimCheckpoint>(std::move(made)));

@@ -20,10 +20,14 @@ namespace slackline::sim {
 struct SimCheckpoint {
   checkpoint::Manifest manifest;
   std::vector<ShardState> shards;  // Of all parts.
+  std::map<int32_t, std::string> programs;  // By rank.
 
   // Stands for the hash that the servers tell each other.
   std::string Name() const;
 };
+
+// What a worker's program keeps after its step of this clock.
+std::string ProgramAfter(int32_t rank, int64_t clock);
 
 // The folder that all processes of a run share.
 class SimFolder {
@@ -32,12 +36,18 @@ class SimFolder {
   // What it is to say to the coordinator.
   checkpoint::Part Write(int32_t cut, const std::string& file,
                          const std::vector<ShardState>& shards);
+  // The same of what a program keeps.
+  checkpoint::Kept WriteKept(int32_t cut, int32_t rank,
+                             const std::string& bytes);
   // All parts of the manifest are there: they are a checkpoint now. NotFound
   // names a part that is not there, or is another one.
   absl::StatusOr<std::shared_ptr<const SimCheckpoint>> Complete(
       int32_t cut, const checkpoint::Manifest& manifest);
   // The cut was given up.
-  void Remove(int32_t cut) { parts_.erase(cut); }
+  void Remove(int32_t cut) {
+    parts_.erase(cut);
+    programs_.erase(cut);
+  }
 
   const std::vector<std::shared_ptr<const SimCheckpoint>>& completed() const {
     return completed_;
@@ -49,6 +59,8 @@ class SimFolder {
     std::vector<ShardState> shards;
   };
   std::map<int32_t, std::map<std::string, Part>> parts_;  // By cut and file.
+  // Likewise.
+  std::map<int32_t, std::map<std::string, std::string>> programs_;
   uint64_t written_ = 0;
   std::vector<std::shared_ptr<const SimCheckpoint>> completed_;
 };

@@ -109,6 +109,8 @@ struct SimContext {
   std::function<void(CoordinatorCore::Sizes* sizes)> tamper_sizes;
   // Likewise, what it says of a checkpoint.
   std::function<void(checkpoint::Manifest* manifest)> tamper_manifest;
+  // Likewise: it takes a checkpoint for whole of which no file is there.
+  bool completes_without_files = false;
   // A worker is at a step of a change that no message shows.
   std::function<void(PhaseStep step, Rank rank)> on_phase_step;
 

@@ -208,6 +208,14 @@ void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
 
 void SimCoordinator::Complete(int32_t cut, checkpoint::Manifest manifest) {
   if (context_->tamper_manifest) context_->tamper_manifest(&manifest);
+  if (context_->completes_without_files) {
+    return machine_->After(absl::ZeroDuration(), lifetime_.Guard([this, cut] {
+      if (over_) return;
+      CoordinatorCore::Effects effects;
+      core_.OnCheckpoint(cut, std::string(kFolder), machine_->now(), &effects);
+      Perform(&effects);
+    }));
+  }
   // A thread of its own writes it.
   machine_->After(context_->WriteTime(), lifetime_.Guard([this, cut, manifest] {
     if (over_) return;

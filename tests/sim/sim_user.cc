@@ -19,6 +19,7 @@ void SimUser::Counts::Add(const Counts& other) {
   early_ends_refused += other.early_ends_refused;
   checkpoints += other.checkpoints;
   checkpoints_refused += other.checkpoints_refused;
+  suspensions += other.suspensions;
 }
 
 SimUser::SimUser(SimContext* context,
@@ -77,6 +78,7 @@ void SimUser::OnMessage(const Message& message) {
     counts_.modes += pending.call.has_set_mode();
     counts_.early_ends += pending.call.has_finish();
     counts_.checkpoints += pending.call.has_checkpoint();
+    counts_.suspensions += pending.call.has_stop();
     counts_.modes_after_moves +=
         pending.call.has_set_mode() && pending.while_moving;
     if (pending.call.has_drain()) {
@@ -135,6 +137,10 @@ void SimUser::Decide(const UserAction& action,
       return;
     case UserAction::Kind::kCheckpoint:
       call.mutable_checkpoint();
+      break;
+    case UserAction::Kind::kSuspend:
+      call.mutable_stop()->set_checkpoint(true);
+      call.mutable_stop()->set_reason("a user's time is over");
       break;
     case UserAction::Kind::kFinish:
       call.mutable_finish()->set_reason("a user has seen enough");

@@ -26,6 +26,7 @@ class SimUser {
     int64_t early_ends_refused = 0;
     int64_t checkpoints = 0;  // That they were told of.
     int64_t checkpoints_refused = 0;
+    int64_t suspensions = 0;  // Asked for.
 
     void Add(const Counts& other);
   };

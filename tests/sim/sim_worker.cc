@@ -26,6 +26,8 @@ WorkerCore::Options WorkerOptions(const Scenario& scenario, Rank rank,
   join.set_role(wire::JoinRequest::WORKER);
   join.set_index(static_cast<int32_t>(rank));
   join.set_token(token);
+  join.set_keeps_state(
+      scenario.checkpoints.programs.count(static_cast<int32_t>(rank)) > 0);
   join.set_steps_total(scenario.steps);
   join.set_steps_per_epoch(scenario.steps);
   if (scenario.elastic.has_value()) *join.mutable_elastic() = *scenario.elastic;
@@ -55,6 +57,7 @@ void SimWorker::Counts::Add(const Counts& other) {
   steps_lost += other.steps_lost;
   states_asked += other.states_asked;
   states_compared += other.states_compared;
+  programs_restored += other.programs_restored;
 }
 
 SimWorker::SimWorker(SimContext* context, Rank rank, uint64_t token)
@@ -67,6 +70,7 @@ SimWorker::SimWorker(SimContext* context, Rank rank, uint64_t token)
                     .instance = token},
       core_(WorkerOptions(context->scenario, rank, token)),
       rng_(Rng(token).Fork("trainer")),
+      keeping_(Rng(token).Fork("keeping")),
       asking_(Rng(token).Fork("asking")),
       alarm_(machine_, [this] {
         Tell([](WorkerCore& core, absl::Time now,
@@ -99,6 +103,16 @@ SimWorker::~SimWorker() {
 
 void SimWorker::Crash(bool drop_sent) {
   Stop({.kind = ProcessEnd::Kind::kCrashed, .what = "crashed"}, drop_sent);
+}
+
+void SimWorker::Suspend() {
+  machine_->After(absl::ZeroDuration(), lifetime_.Guard([this] {
+    if (!alive() || !core_.member().HearsCoordinator(now())) return;
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.Suspend("its time is over", now, effects);
+    });
+    Work();
+  }));
 }
 
 void SimWorker::Stop(ProcessEnd end, bool drop_sent) {
@@ -270,10 +284,13 @@ void SimWorker::Work() {
       AskState();
       break;
     }
+    BeginProgram();
     const WorkerCore::Action action = std::move(actions_.front());
     actions_.pop_front();
     // The trainer and the communication are threads: things come in between.
-    if (context_->scenario.modes.changes && rng_.Chance(0.3)) {
+    if (context_->scenario.modes.changes &&
+        !std::holds_alternative<WorkerCore::KeepProgram>(action) &&
+        rng_.Chance(0.3)) {
       busy_ = true;
       machine_->After(
           absl::Microseconds(rng_.Between(0, 2000)),
@@ -545,6 +562,7 @@ void SimWorker::PushTable(int table) {
   });
   if (++pushed_ < static_cast<int>(has_come_.size())) return;
   busy_ = false;
+  FinishInProgram(clock);
   Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnComputed(/*loss=*/1, now, effects);
   });
@@ -630,6 +648,59 @@ void SimWorker::OnKept(int32_t cut, const SimReplica& kept, const View& view) {
   } else {
     context_->failed_cuts.insert(cut);
     part.set_error("the disk is full");
+  }
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnCutPart(part, now, effects);
+  });
+  Work();
+}
+
+void SimWorker::BeginProgram() {
+  if (std::exchange(program_begun_, true)) return;
+  const std::shared_ptr<const SimCheckpoint>& resume =
+      context_->scenario.resume;
+  if (resume != nullptr &&
+      context_->scenario.checkpoints.programs.count(control_peer_.index) > 0 &&
+      core_.member().checkpoint_sha256() == resume->Name()) {
+    const auto found = resume->programs.find(control_peer_.index);
+    if (found != resume->programs.end()) {
+      program_ = found->second;
+      ++counts_.programs_restored;
+    }
+  }
+  const wire::WorkerMember* const self = core_.view()->FindWorker(rank_);
+  context_->checker.OnProgramBegins(
+      rank_, incarnation(), self != nullptr && self->founder(), program_);
+}
+
+void SimWorker::FinishInProgram(Clock clock) {
+  program_ = ProgramAfter(control_peer_.index, clock);
+  context_->checker.OnProgramStep(rank_, incarnation(), clock);
+}
+
+bool SimWorker::Perform(const WorkerCore::KeepProgram& action) {
+  const Checkpoints& checkpoints = context_->scenario.checkpoints;
+  const double part = keeping_.Uniform();
+  const absl::Duration time =
+      part * (keeping_.Chance(checkpoints.slow) ? checkpoints.slow_max
+                                                : absl::Milliseconds(5));
+  machine_->After(time,
+                  lifetime_.Guard([this, cut = action.cut, kept = program_] {
+                    if (alive()) OnProgramKept(cut, kept);
+                  }));
+  return false;
+}
+
+void SimWorker::OnProgramKept(int32_t cut, const std::string& kept) {
+  wire::CutPart part;
+  part.set_cut(cut);
+  if (context_->CanWrite(DiskFault::File::kPart)) {
+    *part.mutable_kept() = context_->folder.WriteKept(
+        cut, control_peer_.index,
+        plant_ == Plant::kKeepProgramLater ? program_ : kept);
+  } else {
+    context_->failed_cuts.insert(cut);
+    part.set_kept_error("the disk is full");
   }
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnCutPart(part, now, effects);
@@ -864,6 +935,7 @@ void SimWorker::OnReduced(const std::vector<SimGroup::Share>* shares) {
           shares->begin(), shares->end(),
           [](const SimGroup::Share& share) { return share.counts; })),
       clock_);
+  FinishInProgram(clock_);
   ++clock_;
   At(PhaseStep::kReduced);
   if (!alive()) return;

@@ -26,25 +26,30 @@ class SimWorker {
     int64_t steps_lost = 0;  // To a new group, while a collective waited.
     int64_t states_asked = 0;
     int64_t states_compared = 0;  // With the parameters of a step.
+    int64_t programs_restored = 0;
 
     void Add(const Counts& other);
   };
   // What may be broken on purpose.
   enum class Plant {
     kNone,
-    kIgnoreFence,     // Pulls on where it has promised to wait.
-    kKeepFailedStep,  // Applies its own gradients of a step that has failed.
-    kBeginAlone,      // Keeps its own values where all begin with another's.
-    kTakeNoHelp,      // Keeps its own state where another's is newer.
-    kStepAlone,       // Goes on without the sum if the group fails.
-    kNeverSkip,       // Is late for ever.
-    kComputeAtOnce,   // Takes old parameters for those that have not come.
-    kKeepLater,       // Of a cut it writes what it has by then.
+    kIgnoreFence,       // Pulls on where it has promised to wait.
+    kKeepFailedStep,    // Applies its own gradients of a step that has failed.
+    kBeginAlone,        // Keeps its own values where all begin with another's.
+    kTakeNoHelp,        // Keeps its own state where another's is newer.
+    kStepAlone,         // Goes on without the sum if the group fails.
+    kNeverSkip,         // Is late for ever.
+    kComputeAtOnce,     // Takes old parameters for those that have not come.
+    kKeepLater,         // Of a cut it writes what it has by then.
+    kKeepProgramLater,  // Likewise, of its program.
   };
 
   SimWorker(SimContext* context, Rank rank, uint64_t token);
   ~SimWorker();
 
+  // Its process is told that its time is over; without effect if nobody can be
+  // told of that.
+  void Suspend();
   void SetPlant(Plant plant) { plant_ = plant; }
   void Crash(bool drop_sent);
   const ProcessEnd& end() const { return end_; }
@@ -83,6 +88,7 @@ class SimWorker {
   bool Perform(const WorkerCore::LeaveGroup& action);
   bool Perform(const WorkerCore::ReadState& action);
   bool Perform(const WorkerCore::KeepState& action);
+  bool Perform(const WorkerCore::KeepProgram& action);
   bool Perform(const WorkerCore::Conclude& action);
   bool Perform(const WorkerCore::Save& action);
   // True if the script calls a collective first, in the step of `clock`; then
@@ -111,6 +117,11 @@ class SimWorker {
   }
 
   void OnKept(int32_t cut, const SimReplica& kept, const View& view);
+  // The program begins, with what it has in the checkpoint.
+  void BeginProgram();
+  // It is done with the step of this clock.
+  void FinishInProgram(Clock clock);
+  void OnProgramKept(int32_t cut, const std::string& kept);
 
   // Over servers.
   void StartStep(const WorkerCore::Compute& step);
@@ -151,6 +162,9 @@ class SimWorker {
   PeerId data_peer_;
   WorkerCore core_;
   Rng rng_;
+  Rng keeping_;
+  bool program_begun_ = false;
+  std::string program_;  // What it keeps.
   Plant plant_ = Plant::kNone;
   bool attached_ = false;  // The data peer.
   bool started_ = false;   // Its start clock is known.

@@ -842,6 +842,11 @@ void SimWorld::CheckOutcome() {
   ++counts_.failed;
   const wire::JobEnd& end = coordinator_->core().view().end();
   counts_.lost_on_the_way += end.cause() == wire::JobEnd::SHARD_LOST;
+  counts_.suspensions += end.cause() == wire::JobEnd::SUSPENDED;
+  if (end.cause() == wire::JobEnd::SUSPENDED ||
+      end.cause() == wire::JobEnd::STOPPED) {
+    return checker.OnSuspended(end);
+  }
   // Every removal was checked when it happened, so these reasons are true ones.
   const bool named = end.server_size() + end.worker_size() > 0;
   const bool had_to = end.cause() == wire::JobEnd::SERVER_LOST ||
@@ -867,6 +872,14 @@ RunReport SimWorld::Run() {
         StartServer(node);
       } else {
         StartWorker(node - context_.scenario.servers);
+      }
+    });
+  }
+  if (const auto& notice = scenario.checkpoints.notice; notice.has_value()) {
+    context_.queue.After(notice->at, [this, rank = notice->rank] {
+      if (SimWorker* const worker = workers_[static_cast<size_t>(rank)].get();
+          worker != nullptr) {
+        worker->Suspend();
       }
     });
   }

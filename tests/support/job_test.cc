@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -15,6 +16,7 @@
 #include "common/config/cluster_config.h"
 #include "common/status.h"
 #include "job/job_config.h"
+#include "tests/support/run_files.h"
 #include "tools/cli/job/coordinator_client.h"
 
 namespace slackline {
@@ -31,11 +33,12 @@ std::string Program(const std::string& name) {
 
 }  // namespace
 
-std::string SmallJob() {
-  return R"(
+std::string SmallJob(const SmallJobOptions& options) {
+  return absl::StrCat(R"(
 job: "small"
 server { host: "127.0.0.1" count: 2 }
-worker { host: "127.0.0.1" count: 4 }
+worker { host: "127.0.0.1" count: )",
+                      options.workers, R"( }
 model { mlp { hidden: 32 } }
 data {
   teacher_student {
@@ -44,10 +47,11 @@ data {
   batch_size: 20
 }
 optimizer { momentum { learning_rate: 0.1 momentum: 0.9 } }
-train { epochs: 3 seed: 1 }
-# Small shards, so that there are some; time for a machine that is busy.
-limits { shard_kib: 1 lease_ms: 5000 }
-)";
+train { )",
+                      options.train, R"( }
+# Small shards, so that there are some.
+limits { shard_kib: 1 lease_ms: )",
+                      options.lease_ms, " }\n");
 }
 
 JobTest::JobTest() {
@@ -190,6 +194,24 @@ std::optional<wire::StatusReply> JobTest::AwaitProgress(
                              return worker.clock() >= 10;
                            });
       });
+}
+
+int JobTest::RunCommandsOfPage(const std::string& page) {
+  const std::string text =
+      ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/", page));
+  int commands = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StartsWith(line, "slackline ")) continue;
+    Process command(
+        {"/bin/sh", "-c",
+         absl::StrCat("cd ", folder_, " && ln -sfn ", SLACKLINE_SOURCE_DIR,
+                      "/examples examples && PATH=", SLACKLINE_BIN_DIR,
+                      ":$PATH && ", line)},
+        Path(absl::StrCat("page-", commands++, ".log")));
+    EXPECT_EQ(command.WaitText(kJobMax), kEndedWell)
+        << line << ": " << command.Output();
+  }
+  return commands;
 }
 
 void JobTest::ExpectNoProcessLeft() const {

@@ -22,9 +22,14 @@ inline constexpr absl::Duration kJobMax = absl::Seconds(90);
 inline constexpr char kEndedWell[] = "exited with code 0";
 inline constexpr char kFailed[] = "exited with code 1";
 
-// Text of a config: 2 servers and 4 workers, a small net on generated data,
-// 100 steps per epoch. Without a coordinator port, which `slackline run` picks.
-std::string SmallJob();
+struct SmallJobOptions {
+  int workers = 4;
+  std::string train = "epochs: 3 seed: 1";  // The block's text.
+  int lease_ms = 5000;                      // Time for a machine that is busy.
+};
+// Text of a config: 2 servers, a small net on generated data, 400 / workers
+// steps per epoch. Without a coordinator port, which `slackline run` picks.
+std::string SmallJob(const SmallJobOptions& options = {});
 
 class JobTest : public ::testing::Test {
  protected:
@@ -73,6 +78,11 @@ class JobTest : public ::testing::Test {
   // midst.
   std::optional<wire::StatusReply> AwaitProgress(
       const std::string& cluster_file);
+
+  // Runs the commands of a page of docs/ that begin with `slackline `, in the
+  // test's folder, with examples/ beside it; each must end well. How many there
+  // are.
+  int RunCommandsOfPage(const std::string& page);
 
   // None of the processes that mention the test's folder may be left shortly
   // after this call.

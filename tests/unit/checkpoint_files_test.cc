@@ -4,6 +4,8 @@
 // Method: small checkpoints against the tensors they were made of; every bit of
 // one flipped, every file cut at every length; folders as crashes leave them.
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
 #include "common/checkpoint/stored_checkpoint.h"
@@ -163,6 +166,16 @@ std::string Write(const std::string& folder, const Model& model,
                   int64_t shard_size = 4, int parts = 2) {
   Must(WriteManifest(
       folder, WriteParts(folder, model, Shards(model, shard_size), parts)));
+  return folder;
+}
+
+// With what two programs keep.
+std::string WriteWithPrograms(const std::string& folder, const Model& model) {
+  checkpoint::Manifest manifest =
+      WriteParts(folder, model, Shards(model, 16), 1);
+  *manifest.add_kept() = Must(WriteKept(folder, 0, "what a program keeps"));
+  *manifest.add_kept() = Must(WriteKept(folder, 3, "x"));
+  Must(WriteManifest(folder, manifest));
   return folder;
 }
 
@@ -460,6 +473,28 @@ TEST(PartFileTest, APartThatCannotBeWrittenWholeLeavesNothing) {
   EXPECT_EQ(ReadWholeFile(folder.File("old")), old);
 }
 
+// The file is there, but nobody knows whether its name would be after a crash.
+TEST(PartFileTest, AFolderThatCannotBeSyncedIsNamed) {
+  const TempFolder folder;
+  // To sync a folder is to read it, which is forbidden here; not for root.
+  const std::string parts = folder.File("parts");
+  std::filesystem::create_directory(parts);
+  constexpr uid_t kNobody = 65534;
+  const bool root = geteuid() == 0;
+  if (root) {
+    ASSERT_EQ(chown(parts.c_str(), kNobody, gid_t(-1)), 0);
+    ASSERT_EQ(seteuid(kNobody), 0);
+  }
+  EXPECT_EQ(chmod(parts.c_str(), 0300), 0);
+  const absl::Status status =
+      WritePart(parts, "p", Shards(MakeModel(1), 4)).status();
+  EXPECT_EQ(chmod(parts.c_str(), 0700), 0);
+  if (root) {
+    ASSERT_EQ(seteuid(0), 0);
+  }
+  EXPECT_THAT(Text(status), HasSubstr("open " + parts + ": Permission denied"));
+}
+
 TEST(CheckpointFolderTest, WhatCannotBeWrittenIsNoCheckpoint) {
   const TempFolder folder;
   const std::string root = folder.File("root");
@@ -569,7 +604,7 @@ TEST(StoredCheckpointTest, EveryFlippedBitIsFound) {
   // Small, for there is a check for each bit.
   model.manifest.mutable_table()->RemoveLast();
   model.tables.erase("a \"b\"[0, 1)/0 \xc3\xa4");
-  Write(folder.path(), model, 16, 1);
+  WriteWithPrograms(folder.path(), model);
   const std::string sha256 =
       Must(StoredCheckpoint::Open(folder.path()))->sha256();
   int found = 0;
@@ -599,7 +634,7 @@ TEST(StoredCheckpointTest, EveryFlippedBitIsFound) {
 
 TEST(StoredCheckpointTest, EveryTornFileIsFound) {
   const TempFolder folder;
-  Write(folder.path(), MakeModel(3), 16, 1);
+  WriteWithPrograms(folder.path(), MakeModel(3));
   for (const std::string& name : NamesIn(folder.path())) {
     const std::string path = folder.File(name);
     const std::string content = ReadWholeFile(path);
@@ -628,6 +663,47 @@ TEST(StoredCheckpointTest, EveryTornFileIsFound) {
     Overwrite(path, content);
   }
   EXPECT_TRUE(OpenError(folder.path()).ok());
+}
+
+TEST(KeptFileTest, AWorkerFindsWhatItsProgramKept) {
+  const TempFolder folder;
+  WriteWithPrograms(folder.path(), MakeModel(3));
+  const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+  const std::string sha256 = stored->sha256();
+  EXPECT_EQ(stored->bytes(), stored->manifest().part(0).bytes() + 21);
+  const FoundKept first = Must(FindKept(folder.path(), sha256, 0));
+  EXPECT_TRUE(first.found);
+  EXPECT_EQ(first.bytes, "what a program keeps");
+  EXPECT_EQ(Must(FindKept(folder.path(), sha256, 3)).bytes, "x");
+  EXPECT_FALSE(Must(FindKept(folder.path(), sha256, 1)).found);
+  EXPECT_THAT(Text(FindKept(folder.path(), "0", 0).status()),
+              AllOf(HasSubstr("has the sha256"),
+                    HasSubstr("that of the servers has 0")));
+  FlipLastBit(folder.File("worker-3.state"));
+  EXPECT_THAT(Text(FindKept(folder.path(), sha256, 3).status()),
+              AllOf(StartsWith("worker 3 cannot read"),
+                    HasSubstr("worker-3.state: bytes [0, 1) have the hash"),
+                    HasSubstr("seen under the same name")));
+  EXPECT_THAT(Text(FindKept(folder.File("elsewhere"), sha256, 0).status()),
+              AllOf(HasSubstr("elsewhere/manifest.json"),
+                    HasSubstr("seen under the same name")));
+}
+
+TEST(CheckpointFolderTest, WhatAProgramKeepsHasToBeThere) {
+  const TempFolder folder;
+  const std::string partial = PartialFolder(folder.path(), kRun, 1);
+  const Model model = MakeModel(1);
+  checkpoint::Manifest manifest =
+      WriteParts(partial, model, Shards(model, 4), 2);
+  *manifest.add_kept() = Must(WriteKept(partial, 1, "kept"));
+  Overwrite(partial + "/worker-1.state", "kep");
+  EXPECT_THAT(
+      Text(CompleteCheckpoint(folder.path(), kRun, 1, manifest, 3).status()),
+      HasSubstr("worker-1.state has 3 bytes; 4 were written"));
+  fs::remove(partial + "/worker-1.state");
+  EXPECT_THAT(
+      Text(CompleteCheckpoint(folder.path(), kRun, 1, manifest, 3).status()),
+      HasSubstr("worker-1.state"));
 }
 
 TEST(StoredCheckpointTest, DamageIsNamedWithItsPlace) {
@@ -771,6 +847,29 @@ TEST(ManifestTest, WhatIsOutOfItsBoundsIsNeitherWrittenNorRead) {
          for (int i = 0; i < 2; ++i) m->add_worker()->set_clock(1200);
        },
        "worker rank 0 is there twice"},
+      {[](auto* m) { m->add_kept(); },
+       "state '': the name of a file in the folder, of 1 to 255 bytes"},
+      {[](auto* m) { m->add_kept()->set_file("a/b"); },
+       "state 'a/b': the name"},
+      {[](auto* m) { m->add_kept()->set_file("manifest.json"); },
+       "state 'manifest.json': the name is taken"},
+      {[](auto* m) { m->add_kept()->set_file(m->part(0).file()); },
+       "the name is taken"},
+      {[](auto* m) {
+         m->add_kept()->set_file("a");
+         m->add_kept()->set_file("b");
+       },
+       "state 'b': rank 0 has one already"},
+      {[](auto* m) {
+         m->add_kept()->set_file("a");
+         m->mutable_kept(0)->set_rank(4096);
+       },
+       "state 'a' is of rank 4096, outside [0, 4096)"},
+      {[](auto* m) {
+         m->add_kept()->set_file("a");
+         m->mutable_kept(0)->set_bytes((1 << 30) + 1);
+       },
+       "state 'a' has 1073741825 bytes; 0 to 1073741824 are allowed"},
       {[](auto* m) { m->clear_table(); }, "there are 0 tables"},
       {[](auto* m) { m->mutable_table(1)->set_name("net.0.weight"); },
        "table 'net.0.weight' is there twice"},
@@ -1054,6 +1153,56 @@ TEST(FindCheckpointTest, SaysWhatItHasLookedFor) {
   EXPECT_THAT(Text(status), AllOf(HasSubstr("none of the 1 checkpoints"),
                                   HasSubstr("the file is damaged")));
   EXPECT_THAT(passed_over, IsEmpty());
+}
+
+TEST(FindCheckpointTest, OfARunWhoseConfigNamesTheFolder) {
+  const TempFolder folder;
+  const std::string shared = folder.File("shared");
+  const std::string newest = Must(Complete(shared, MakeModel(1, 100), 1));
+  fs::create_directories(folder.File("run"));
+  std::vector<std::string> passed_over;
+  EXPECT_TRUE(absl::IsNotFound(
+      FindCheckpoint(folder.File("run"), &passed_over).status()));
+  folder.Write("run/cluster.textproto",
+               absl::StrCat("checkpoint { folder: '", shared, "' }"));
+  EXPECT_EQ(Must(FindCheckpoint(folder.File("run"), &passed_over)), newest);
+  // What the run's own folder has comes first.
+  const std::string own =
+      Must(Complete(folder.File("run/checkpoints"), MakeModel(1, 50), 1));
+  EXPECT_EQ(Must(FindCheckpoint(folder.File("run"), &passed_over)), own);
+  EXPECT_THAT(passed_over, IsEmpty());
+}
+
+TEST(NewestCheckpointTest, OnlyThoseThatAreOursCount) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  const auto newest_of = [&](uint64_t run) {
+    std::vector<std::string> passed_over;
+    auto found = NewestCheckpoint(
+        root,
+        [run](const checkpoint::Manifest& manifest) {
+          return manifest.run() == run;
+        },
+        &passed_over);
+    EXPECT_THAT(passed_over, IsEmpty());
+    return found;
+  };
+  const auto complete = [&](int64_t clock, int cut, uint64_t run) {
+    Model model = MakeModel(1, clock);
+    model.manifest.set_run(run);
+    return Must(Complete(root, model, cut));
+  };
+  EXPECT_EQ(Must(newest_of(7)), nullptr) << "there is no such folder yet";
+  const std::string first = complete(100, 1, 7);
+  const std::string ours = complete(200, 2, 7);
+  complete(300, 3, 8);
+  EXPECT_EQ(Must(newest_of(7))->folder(), ours);
+  EXPECT_EQ(Must(newest_of(9)), nullptr);
+  for (const std::string& bad : {first, ours})
+    FlipLastBit(bad + "/server-0-thread-0.safetensors");
+  const absl::Status none = newest_of(7).status();
+  EXPECT_TRUE(absl::IsDataLoss(none)) << none;
+  EXPECT_THAT(Text(none), AllOf(HasSubstr(first), HasSubstr(ours)));
 }
 
 }  // namespace

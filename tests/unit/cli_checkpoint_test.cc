@@ -2,8 +2,11 @@
 // others read it; what `slackline import` makes is a checkpoint of these
 // parameters; neither overwrites anything, and both say what is wrong.
 // Method: the commands' functions, on small files.
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_folder.h"
@@ -54,7 +57,21 @@ Output Export(const std::string& checkpoint, const std::string& file,
 
 Output Import(const std::string& file, const std::string& out,
               bool json = false) {
-  return Captured([&] { return ImportCheckpoint({file, out, json}); });
+  return Captured([&] {
+    return ImportCheckpoint({.file = file, .out = out, .json = json});
+  });
+}
+
+// Two tensors of float32, one of F16 and a counter of BatchNorm.
+std::string WriteMixedModel(const TempFolder& folder) {
+  const std::string file = folder.File("mixed");
+  const std::vector<TypedTensor> others = {
+      {"net.half", "F16", {1}, {std::byte{0x00}, std::byte{0xC1}}},
+      {"net.batches", "I64", {}, std::vector<std::byte>(8)}};
+  Must(WriteSafetensors(
+      file, {{"net.weight", {2, 3}, kWeight}, {"a.scale", {}, kScale}}, {},
+      others));
+  return file;
 }
 
 ShardState Shard(const std::string& table, const std::vector<float>& of,
@@ -219,6 +236,62 @@ TEST(ImportTest, WhatIsExportedComesBack) {
     EXPECT_EQ(b.tensors[t].shape, a.tensors[t].shape);
     EXPECT_EQ(b.tensors[t].values, a.tensors[t].values);
   }
+}
+
+TEST(ImportTest, TakesOtherFloatsAndLeavesOutWhatIsNotWanted) {
+  const TempFolder folder;
+  const std::string file = WriteMixedModel(folder);
+  const auto take = [&](const std::string& out, std::vector<std::string> only,
+                        std::vector<std::string> skip, bool json = false) {
+    return Captured([&] {
+      return ImportCheckpoint({.file = file,
+                               .out = folder.File(out),
+                               .only = std::move(only),
+                               .skip = std::move(skip),
+                               .json = json});
+    });
+  };
+  Output done = take("all", {}, {});
+  EXPECT_EQ(done.exit_code, kExitFailed);
+  EXPECT_THAT(done.err, AllOf(HasSubstr("'net.batches' is of type I64"),
+                              HasSubstr("--skip net.batches")));
+  EXPECT_FALSE(fs::exists(folder.File("all")));
+
+  done = take("floats", {}, {"net.batches"});
+  EXPECT_EQ(done.exit_code, kExitDone) << done.err;
+  EXPECT_THAT(done.out, AllOf(HasSubstr("3 tables of 8 floats"),
+                              HasSubstr("; to float32: 1 tensor of F16"),
+                              HasSubstr("; left out: 1 tensor;")));
+  std::vector<std::string> passed_over;
+  const auto stored = Must(OpenCheckpoint(folder.File("floats"), &passed_over));
+  const Payload half = Must(stored->ReadValues("net.half", 0, 1));
+  float value = 0;
+  std::memcpy(&value, half.data(), sizeof(value));
+  EXPECT_EQ(value, -2.5f);
+
+  done = take("net", {"net.w", "net.h"}, {}, /*json=*/true);
+  EXPECT_EQ(done.exit_code, kExitDone) << done.err;
+  const nlohmann::json json = nlohmann::json::parse(done.out);
+  EXPECT_EQ(json["tables"], 2);
+  EXPECT_EQ(json["converted"], nlohmann::json({{"F16", 1}}));
+  EXPECT_EQ(json["left_out"], nlohmann::json({"a.scale", "net.batches"}));
+
+  const struct {
+    std::vector<std::string> only, skip;
+    std::string why;
+  } cases[] = {
+      {{}, {"net.batch"}, "--skip: no tensor of " + file + " is 'net.batch'"},
+      {{"b."}, {}, "--only: no tensor of " + file + " begins with 'b.'"},
+      {{"a."}, {"a.scale"}, "leave no tensor of " + file}};
+  for (const auto& c : cases) {
+    done = take("none", c.only, c.skip);
+    EXPECT_EQ(done.exit_code, kExitFailed) << c.why;
+    EXPECT_THAT(done.err, HasSubstr(c.why));
+    EXPECT_FALSE(fs::exists(folder.File("none")));
+  }
+  EXPECT_THAT(
+      take("none", {}, {"x"}).err,
+      HasSubstr("there are net.weight, a.scale, net.half, net.batches"));
 }
 
 TEST(ImportTest, OverwritesNothingAndLeavesNothing) {

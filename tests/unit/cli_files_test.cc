@@ -153,6 +153,19 @@ TEST(SummaryTest, ChangesOfTheModeAreCountedWhereThereWereAny) {
               Not(HasSubstr("changes")));
 }
 
+TEST(SummaryTest, NamesTheBestCheckpoint) {
+  run::Summary summary = MakeSummary("bsp");
+  run::BestCheckpoint& best = *summary.mutable_best_checkpoint();
+  best.set_folder("ck/step-00000120");
+  best.set_clock(120);
+  best.set_evaluated_at(118);
+  best.set_measure("accuracy");
+  best.set_value(0.97312);
+  EXPECT_THAT(SummaryTable({{.folder = "a", .summary = summary}}),
+              HasSubstr("best checkpoint of digits bsp: step 120 is in "
+                        "ck/step-00000120 (accuracy 0.9731 at step 118)\n"));
+}
+
 TEST(SummaryTest, TellsOfLostWorkersAndOfTheData) {
   run::Summary summary = MakeSummary("asp");
   summary.add_workers_lost("worker 2 is dead");
@@ -233,6 +246,46 @@ TEST(SummaryTest, TellsHowARunHasEnded) {
   summary.set_cause("SERVER_LOST");
   summary.set_reason("server 1 is dead");
   EXPECT_EQ(EndText(summary), "failed: server 1 is dead");
+}
+
+TEST(SummaryTest, TellsWhatWasDoneAnewInItsFolder) {
+  const fs::path folder = TestFolder();
+  const auto write = [&](const std::string& where, int64_t from,
+                         int64_t steps) {
+    fs::create_directories(folder / where);
+    WriteFile(folder / where / "summary.json",
+              "{\"steps\": " + std::to_string(steps) +
+                  ", \"resumed_from\": {\"clock\": " + std::to_string(from) +
+                  "}}");
+  };
+  write("", 0, 1000);
+  EXPECT_EQ(ReadRunResult(folder).value().earlier, 0);
+  EXPECT_THAT(SummaryTable({ReadRunResult(folder).value()}),
+              Not(HasSubstr("went on")));
+  write("earlier-1", 0, 340);
+  write("earlier-2", 300, 555);
+  fs::create_directories(folder / "earlier-3");  // Nobody wrote its summary.
+  write("earlier-4", 600, 700);
+  write("", 650, 1000);
+  const RunResult run = ReadRunResult(folder).value();
+  EXPECT_EQ(run.earlier, 4);
+  EXPECT_EQ(run.steps_anew, 40 + 50);
+  EXPECT_THAT(SummaryTable({run}), HasSubstr("4 times"));
+  EXPECT_THAT(SummaryTable({run}), HasSubstr("steps done anew: 90\n"));
+}
+
+TEST(OutFolderTest, AnEarlierRunIsPutAsideAndItsSummaryIsGone) {
+  const fs::path folder = TestFolder();
+  WriteFile(folder / "summary.json", "{}");
+  WriteFile(folder / "metrics.jsonl", "line\n");
+  ASSERT_TRUE(KeepEarlier(folder).ok());
+  EXPECT_FALSE(fs::exists(folder / "summary.json"));
+  EXPECT_TRUE(fs::exists(folder / "metrics.jsonl"));
+  EXPECT_TRUE(fs::exists(folder / "earlier-1/summary.json"));
+  EXPECT_TRUE(fs::exists(folder / "earlier-1/metrics.jsonl"));
+  ASSERT_TRUE(KeepEarlier(folder).ok());
+  EXPECT_TRUE(fs::exists(folder / "earlier-2/metrics.jsonl"));
+  EXPECT_FALSE(fs::exists(folder / "earlier-2/summary.json"));
 }
 
 TEST(SummaryTest, NamesTheFileThatIsMissingOrBroken) {

@@ -784,7 +784,13 @@ INSTANTIATE_TEST_SUITE_P(
         CheckpointCase("TooManyKept", "keep: 1001",
                        "keep: value is 1001; 1 to 1000 is", ""),
         CheckpointCase("NoFolder", "folder: ''", "folder: is empty; ",
-                       "leave it out for checkpoints")),
+                       "leave it out for checkpoints"),
+        CheckpointCase("NoLoss", "on_server_loss: LOSS_UNSPECIFIED",
+                       "on_server_loss: value is LOSS_UNSPECIFIED; ",
+                       "FAIL or RESTORE"),
+        CheckpointCase("NoMeasure", "best_by: MEASURE_UNSPECIFIED",
+                       "best_by: value is MEASURE_UNSPECIFIED; ",
+                       "ACCURACY or LOSS")),
     CaseName);
 
 TEST(ConfigCheckpointTest, SeveralIntervalsAndTheEdgesPass) {
@@ -796,6 +802,39 @@ TEST(ConfigCheckpointTest, SeveralIntervalsAndTheEdgesPass) {
         << fields;
   }
   EXPECT_EQ(ParseOrDie(kMinimal).checkpoint().keep(), 3);
+}
+
+TEST(ConfigCheckpointTest, TheBestNeedsEvaluationsBeforeTheEnd) {
+  const auto errors = [](const std::string& train) {
+    return Errors(absl::StrCat(With("epochs: 2", train),
+                               "checkpoint { best_by: ACCURACY }\n"));
+  };
+  EXPECT_THAT(errors("epochs: 2"), ElementsAre());
+  EXPECT_THAT(errors("epochs: 1 eval_every_epochs: 0.5"), ElementsAre());
+  for (const char* const train :
+       {"", "epochs: 1", "epochs: 2 eval_every_epochs: 2"}) {
+    EXPECT_THAT(errors(train),
+                ElementsAre(AllOf(HasSubstr("checkpoint.best_by: the job "
+                                            "evaluates its model at its end"),
+                                  HasSubstr("eval_every_epochs"))))
+        << train;
+  }
+}
+
+TEST(ConfigCheckpointTest, OnlyJobsWithCheckpointsCanBeRestored) {
+  const std::string restore = "checkpoint { on_server_loss: RESTORE }\n";
+  EXPECT_THAT(Errors(absl::StrCat(kMinimal, restore)), ElementsAre());
+  for (const std::string& config :
+       {With("ssp { staleness: 3 }", "delays { given: \"uniform:2\" }"),
+        With("batch_size: 16", "batch_size: 16 sampling: ELASTIC")}) {
+    EXPECT_THAT(
+        Errors(absl::StrCat(config, restore)),
+        ElementsAre(HasSubstr("checkpoint.on_server_loss: there are no ")))
+        << config;
+    EXPECT_THAT(
+        Errors(absl::StrCat(config, "checkpoint { on_server_loss: FAIL }\n")),
+        ElementsAre());
+  }
 }
 
 TEST(ConfigCheckpointTest, JobsThatCannotHaveThemMayNotAskForThem) {

@@ -2,8 +2,10 @@
 // is whole or given up with a reason, and who asks for one gets one answer; a
 // job that goes on from one begins where it was, or says why it cannot. Method:
 // a job of a few members, played by hand on virtual time.
+#include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -339,6 +341,216 @@ TEST_F(CheckpointTest, WithoutAFolderTheConfigIsAnsweredByAWarning) {
               ElementsAre(HasSubstr("there is no folder for checkpoints")));
 }
 
+TEST_F(CheckpointTest, AScheduledOneLeavesAsMuchTimeFreeAsTheLastOneTook) {
+  options_.checkpoint.set_every_steps(10);
+  Restart();
+  StartJob();
+  TellClocks(10, 10);
+  ASSERT_TRUE(Cutting());
+  PromiseBoth(14, 14);
+  Pass(absl::Seconds(20), {});
+  TellClocks(25, 25);
+  GiveAllParts();
+  Complete();
+  EXPECT_FALSE(Cutting()) << "it is due, and has taken 20 s";
+  EXPECT_EQ(ReplyIn(Ask(Moving({0}, 1))).code(), wire::OK);
+  Done(0);
+  Pass(absl::Seconds(19), {});
+  EXPECT_FALSE(Cutting());
+  Effects effects;
+  TickUntil(now_ + absl::Seconds(1), &effects);
+  EXPECT_TRUE(Cutting()) << "without any message";
+}
+
+TEST_F(CheckpointTest, OneThatWasGivenUpLeavesTimeFreeToo) {
+  options_.checkpoint.set_every_seconds(5);
+  Restart();
+  StartJob();
+  Pass(absl::Seconds(5), {});
+  PromiseBoth(14, 14);
+  Pass(absl::Seconds(20), {});
+  Call(Server(1), servers_[1], ++call_id_, [](wire::Call& call) {
+    call.mutable_cut_part()->set_cut(1);
+    call.mutable_cut_part()->set_error("no space left on device");
+  });
+  EXPECT_FALSE(Cutting());
+  Pass(absl::Seconds(19), {});
+  EXPECT_FALSE(Cutting());
+  Pass(absl::Seconds(2), {});
+  EXPECT_TRUE(Cutting());
+}
+
+TEST_F(CheckpointTest, AUserNeedNotWaitForThatTime) {
+  StartJob();
+  AskCheckpoint(7);
+  PromiseBoth(12, 14);
+  Pass(absl::Seconds(20), {});
+  GiveAllParts();
+  Complete();
+  AskCheckpoint(8);
+  EXPECT_TRUE(Cutting());
+}
+
+// ---- The best one -----------------------------------------------------------
+
+class BestCheckpointTest : public CheckpointTest {
+ protected:
+  void StartBy(config::Checkpoint::Measure measure) {
+    options_.checkpoint.set_best_by(measure);
+    Restart();
+    StartJob();
+  }
+  // As the chief tells it.
+  Effects Evaluate(Clock step, std::optional<double> loss,
+                   std::optional<double> accuracy) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(workers_.at(0));
+    heartbeat.set_first_record(records_++);
+    run::MetricRecord& record = *heartbeat.add_record();
+    record.set_kind(run::MetricRecord::EVAL);
+    record.set_step(step);
+    if (loss.has_value()) record.set_loss(*loss);
+    if (accuracy.has_value()) record.set_accuracy(*accuracy);
+    return Send(Worker(0), message);
+  }
+  void TakeIt(Clock clock, int cut) {
+    PromiseBoth(clock, clock);
+    GiveAllParts(cut);
+    Complete(cut);
+  }
+  void TellBest(Clock clock) {
+    run::BestCheckpoint best;
+    best.set_folder(absl::StrCat("step-", clock));
+    best.set_clock(clock);
+    best.set_evaluated_at(10);
+    best.set_measure("accuracy");
+    best.set_value(0.5);
+    Effects effects;
+    core_->OnBestCheckpoint(best, now_, &effects);
+  }
+  int64_t records_ = 0;
+};
+
+TEST_F(BestCheckpointTest, ABetterEvaluationMakesOneDueAtOnce) {
+  StartBy(config::Checkpoint::ACCURACY);
+  const Effects first = Evaluate(10, 1.0, 0.5);
+  ASSERT_TRUE(first.best.has_value());
+  EXPECT_EQ(first.best->evaluated_at(), 10);
+  EXPECT_EQ(first.best->measure(), "accuracy");
+  EXPECT_DOUBLE_EQ(first.best->value(), 0.5);
+  ASSERT_TRUE(Cutting());
+  TakeIt(14, 1);
+  EXPECT_FALSE(Cutting());
+  EXPECT_FALSE(Evaluate(20, 0.1, 0.5).best.has_value()) << "no better";
+  EXPECT_FALSE(Evaluate(30, 0.1, 0.4).best.has_value());
+  EXPECT_FALSE(Cutting());
+  EXPECT_TRUE(Evaluate(40, 2.0, 0.6).best.has_value());
+  EXPECT_TRUE(Cutting());
+}
+
+TEST_F(BestCheckpointTest, OfLossesTheSmallestIsTheBest) {
+  StartBy(config::Checkpoint::LOSS);
+  EXPECT_TRUE(Evaluate(10, 1.0, 0.5).best.has_value());
+  TakeIt(14, 1);
+  EXPECT_FALSE(Evaluate(20, 1.5, 0.9).best.has_value());
+  EXPECT_FALSE(Cutting());
+  EXPECT_EQ(Evaluate(30, 0.5, 0.1).best->measure(), "loss");
+  EXPECT_TRUE(Cutting());
+}
+
+TEST_F(BestCheckpointTest, NoneIsDueWhereALaterOneIsThereOrComes) {
+  StartBy(config::Checkpoint::ACCURACY);
+  AskCheckpoint(7);
+  EXPECT_TRUE(Evaluate(10, 1.0, 0.5).best.has_value());
+  TakeIt(14, 1);
+  EXPECT_FALSE(Cutting()) << "that one was under way";
+  EXPECT_TRUE(Evaluate(12, 1.0, 0.6).best.has_value()) << "it took long";
+  EXPECT_FALSE(Cutting()) << "there is that of step 14";
+  AskCheckpoint(8);
+  PromiseBoth(24, 24);
+  EXPECT_TRUE(Evaluate(20, 1.0, 0.7).best.has_value());
+  GiveAllParts(2);
+  Complete(2);
+  EXPECT_FALSE(Cutting());
+}
+
+TEST_F(BestCheckpointTest, ItWaitsForTheFreeTimeToo) {
+  StartBy(config::Checkpoint::ACCURACY);
+  Evaluate(10, 1.0, 0.5);
+  PromiseBoth(14, 14);
+  Pass(absl::Seconds(20), {});
+  GiveAllParts();
+  Complete();
+  Evaluate(20, 1.0, 0.6);
+  EXPECT_FALSE(Cutting());
+  Effects effects;
+  for (int i = 0; i < 20; ++i) Pass(absl::Seconds(1), {});
+  EXPECT_TRUE(Cutting());
+}
+
+TEST_F(BestCheckpointTest, WhatWasNotMeasuredIsWarnedOfOnce) {
+  StartBy(config::Checkpoint::ACCURACY);
+  const Effects first = Evaluate(10, 1.0, std::nullopt);
+  EXPECT_THAT(first.warnings,
+              ElementsAre(AllOf(HasSubstr("best_by is ACCURACY"),
+                                HasSubstr("of step 10 has no accuracy"),
+                                HasSubstr("take LOSS"))));
+  EXPECT_FALSE(first.best.has_value());
+  EXPECT_THAT(Evaluate(20, 1.0, std::nullopt).warnings, IsEmpty());
+  EXPECT_FALSE(Cutting());
+}
+
+TEST_F(BestCheckpointTest, NumbersThatAreNoneAreNeverTheBest) {
+  StartBy(config::Checkpoint::LOSS);
+  EXPECT_FALSE(Evaluate(10, std::nan(""), 0.5).best.has_value());
+  EXPECT_FALSE(Evaluate(11, -HUGE_VAL, 0.5).best.has_value());
+  EXPECT_FALSE(Evaluate(-1, 1.0, 0.5).best.has_value());
+  EXPECT_FALSE(Cutting());
+}
+
+TEST_F(BestCheckpointTest, WithoutBestByEvaluationsAskForNone) {
+  StartJob();
+  EXPECT_FALSE(Evaluate(10, 1.0, 0.5).best.has_value());
+  EXPECT_FALSE(Cutting());
+}
+
+TEST_F(BestCheckpointTest, NearTheEndNoneIsTakenAndTheEvaluationCounts) {
+  StartBy(config::Checkpoint::ACCURACY);
+  TellClocks(98, 98);
+  EXPECT_TRUE(Evaluate(98, 1.0, 0.5).best.has_value());
+  EXPECT_FALSE(Cutting());
+}
+
+TEST_F(BestCheckpointTest, ThatOfARunBeforeHasToBeBeatenOrRepeated) {
+  run::BestCheckpoint before;
+  before.set_folder("root/step-00000040");
+  before.set_clock(40);
+  before.set_evaluated_at(38);
+  before.set_measure("accuracy");
+  before.set_value(0.7);
+  options_.best_checkpoint = before;
+  StartBy(config::Checkpoint::ACCURACY);
+  EXPECT_EQ(core_->Status(now_).best_checkpoint().clock(), 40);
+  EXPECT_EQ(SummaryNow().best_checkpoint().evaluated_at(), 38);
+  EXPECT_FALSE(Evaluate(50, 1.0, 0.6).best.has_value());
+  EXPECT_FALSE(Cutting());
+  EXPECT_TRUE(Evaluate(60, 1.0, 0.7).best.has_value());
+  EXPECT_TRUE(Cutting());
+  EXPECT_FALSE(Evaluate(70, 1.0, 0.7).best.has_value());
+}
+
+TEST_F(BestCheckpointTest, StatusAndSummarySayWhichOneItIs) {
+  StartBy(config::Checkpoint::ACCURACY);
+  Evaluate(10, 1.0, 0.5);
+  EXPECT_FALSE(core_->Status(now_).has_best_checkpoint());
+  EXPECT_FALSE(SummaryNow().has_best_checkpoint());
+  TakeIt(14, 1);
+  TellBest(14);
+  EXPECT_EQ(core_->Status(now_).best_checkpoint().folder(), "step-14");
+  EXPECT_EQ(SummaryNow().best_checkpoint().clock(), 14);
+}
+
 // ---- Workers that do not wait for each other --------------------------------
 
 TEST_F(CheckpointTest, WithoutCommonClocksEachWorkerHasItsOwn) {
@@ -392,6 +604,127 @@ TEST_F(CheckpointTest, IsGivenUpWhenTheChiefIsGone) {
               HasSubstr("the checkpoint of step 14 was given up: worker 0, "
                         "which was to write it, is gone"));
   EXPECT_EQ(SummaryNow().checkpoints_failed(), 1);
+}
+
+// ---- What programs keep -----------------------------------------------------
+
+class KeptTest : public CheckpointTest {
+ protected:
+  void StartJobOfKeepers() {
+    servers_.clear();
+    workers_.clear();
+    Restart();
+    for (int i = 0; i < options_.servers; ++i)
+      servers_.push_back(Join(Server(i)).incarnation());
+    for (int i = 0; i < options_.workers; ++i) {
+      wire::JoinRequest join = JoinOf(Worker(i));
+      join.set_keeps_state(true);
+      workers_.push_back(Join(Worker(i), join).incarnation());
+    }
+    AskCheckpoint(7);
+    PromiseBoth(12, 14);
+  }
+  Effects GiveKept(int rank,
+                   const std::function<void(wire::CutPart&)>& change = {}) {
+    return Call(Worker(rank), workers_.at(rank), ++call_id_,
+                [&](wire::Call& call) {
+                  wire::CutPart& part = *call.mutable_cut_part();
+                  part.set_cut(1);
+                  part.mutable_kept()->set_rank(rank);
+                  part.mutable_kept()->set_file(
+                      absl::StrCat("worker-", rank, ".state"));
+                  part.mutable_kept()->set_bytes(1000);
+                  part.mutable_kept()->set_hash(99);
+                  if (change) change(part);
+                });
+  }
+};
+
+TEST_F(KeptTest, ItIsThereWhenAllPartsAndProgramsAre) {
+  StartJobOfKeepers();
+  EXPECT_TRUE(ViewNow().worker(1).keeps_state());
+  GiveAllParts();
+  EXPECT_THAT(core_->Status(now_).checkpoint(),
+              HasSubstr("2 of 4 parts are written; the program of worker 0, "
+                        "the program of worker 1 to come"));
+  EXPECT_FALSE(GiveKept(1).complete.has_value());
+  EXPECT_FALSE(GiveKept(1).complete.has_value()) << "repeated";
+  const Effects all = GiveKept(0);
+  ASSERT_TRUE(all.complete.has_value());
+  const checkpoint::Manifest& manifest = all.complete->manifest;
+  ASSERT_EQ(manifest.kept_size(), 2);
+  EXPECT_EQ(manifest.kept(0).file(), "worker-0.state");
+  EXPECT_EQ(manifest.kept(1).rank(), 1);
+  EXPECT_EQ(manifest.kept(1).bytes(), 1000);
+  EXPECT_EQ(manifest.kept(1).hash(), 99u);
+  Complete();
+  EXPECT_EQ(SummaryNow().last_checkpoint().bytes(), 2002000);
+}
+
+TEST_F(KeptTest, WhoIsGoneIsNotWaitedForAndWhoJoinsThenIsNotExpected) {
+  StartJobOfKeepers();
+  GiveAllParts();
+  GiveKept(1);
+  const Effects gone =
+      Call(Worker(0), workers_[0], ++call_id_, [](wire::Call& call) {
+        call.mutable_leave()->set_failure("it has no memory");
+      });
+  ASSERT_TRUE(gone.complete.has_value());
+  EXPECT_EQ(gone.complete->manifest.kept_size(), 1);
+
+  StartJobOfKeepers();
+  Call(Worker(0), workers_[0], ++call_id_, [](wire::Call& call) {
+    call.mutable_leave()->set_failure("it has no memory");
+  });
+  wire::JoinRequest again = JoinOf(Worker(0, 999));
+  again.set_keeps_state(true);
+  again.set_token(999);
+  Join(Worker(0, 999), again);
+  GiveAllParts();
+  const Effects rest = GiveKept(1);
+  ASSERT_TRUE(rest.complete.has_value());
+  EXPECT_EQ(rest.complete->manifest.kept_size(), 1);
+}
+
+TEST_F(KeptTest, IsGivenUpWithTheErrorOfAProgram) {
+  StartJobOfKeepers();
+  GiveAllParts();
+  GiveKept(0);
+  const Effects effects = GiveKept(
+      1, [](wire::CutPart& part) { part.set_kept_error("TypeError: no"); });
+  EXPECT_EQ(effects.give_up, std::optional<int32_t>(1));
+  EXPECT_THAT(ReplyIn(effects).error(),
+              HasSubstr("could not keep its program's state: TypeError: no"));
+}
+
+TEST_F(KeptTest, WhatDoesNotFitEndsIt) {
+  const std::vector<std::function<void(wire::CutPart&)>> wrong = {
+      [](auto& part) { part.mutable_kept()->set_rank(1); },
+      [](auto& part) { part.mutable_kept()->set_bytes(-1); },
+      [](auto& part) { part.mutable_kept()->set_bytes((1 << 30) + 1); },
+      [](auto& part) { part.mutable_kept()->set_file(""); },
+      [](auto& part) { part.mutable_kept()->set_file("../x"); },
+      [](auto& part) { part.mutable_kept()->set_file("manifest.json"); },
+      [](auto& part) { part.mutable_kept()->set_file(FileOf(0)); },
+      [](auto& part) { part.mutable_kept()->set_file("worker-1.state"); },
+  };
+  for (size_t i = 0; i < wrong.size(); ++i) {
+    SCOPED_TRACE(i);
+    StartJobOfKeepers();
+    GivePart(0, 3);
+    GiveKept(1);
+    EXPECT_TRUE(GiveKept(0, wrong[i]).give_up.has_value());
+  }
+}
+
+TEST_F(KeptTest, OfServersAndOfProgramsThatKeepNothingNoneCounts) {
+  StartJob();
+  AskCheckpoint(7);
+  PromiseBoth(12, 14);
+  const Effects foreign = GiveKept(0);
+  EXPECT_FALSE(foreign.give_up.has_value());
+  GiveAllParts(1);
+  EXPECT_EQ(SummaryNow().checkpoints_failed(), 0);
 }
 
 // ---- What has to wait -------------------------------------------------------
@@ -648,6 +981,254 @@ TEST_F(CheckpointTest, WhatIsOnTheDiskAtTheEndIsStillCompleted) {
   EXPECT_EQ(SummaryNow().checkpoints(), 1);
 }
 
+// ---- An end after a checkpoint ----------------------------------------------
+
+class SuspendTest : public CheckpointTest {
+ protected:
+  static std::function<void(wire::Call&)> Suspending(
+      const std::string& reason) {
+    return [=](wire::Call& call) {
+      call.mutable_stop()->set_checkpoint(true);
+      call.mutable_stop()->set_reason(reason);
+    };
+  }
+  Effects Suspend(const std::string& reason = "time is over") {
+    return Ask(Suspending(reason));
+  }
+  // The job has failed for this cause, and says so.
+  void ExpectEnd(wire::JobEnd::Cause cause, const std::string& reason) {
+    EXPECT_EQ(core_->state(), wire::FAILED);
+    EXPECT_EQ(core_->view().end().cause(), cause)
+        << wire::JobEnd::Cause_Name(core_->view().end().cause());
+    EXPECT_EQ(core_->reason(), reason);
+  }
+  void ExpectRuns() {
+    EXPECT_EQ(core_->state(), wire::RUNNING) << core_->reason();
+  }
+};
+
+TEST_F(SuspendTest, EndsWhenTheCheckpointIsThere) {
+  StartJob();
+  const Effects asked = Suspend();
+  EXPECT_EQ(ReplyIn(asked).code(), wire::OK);
+  EXPECT_THAT(asked.log, ::testing::Contains(HasSubstr("time is over")));
+  ASSERT_TRUE(Cutting());
+  PromiseBoth(12, 14);
+  EXPECT_TRUE(GiveAllParts().complete.has_value());
+  ExpectRuns();
+  const Effects done = Complete();
+  ExpectEnd(wire::JobEnd::SUSPENDED,
+            "time is over; step 14 is in runs/a/checkpoints/step-00000014 (2.0 "
+            "MB, after 0.21 s), and `slackline run CONFIG --resume "
+            "runs/a/checkpoints/step-00000014` goes on from there");
+  EXPECT_EQ(core_->view().end().clock(), 14);
+  EXPECT_THAT(done.warnings, IsEmpty()) << "nothing is wrong";
+  EXPECT_THAT(done.log, ::testing::Contains(HasSubstr("the job is suspended")));
+  EXPECT_THAT(Answers(done), IsEmpty()) << "nobody waits";
+  const wire::View* const last = ViewFor(done, Worker(0));
+  ASSERT_NE(last, nullptr) << "members are told at once";
+  EXPECT_EQ(last->end().cause(), wire::JobEnd::SUSPENDED);
+  EXPECT_EQ(SummaryNow().state(), "FAILED");
+  EXPECT_EQ(SummaryNow().cause(), "SUSPENDED");
+  EXPECT_EQ(SummaryNow().checkpoints(), 1);
+}
+
+TEST_F(SuspendTest, AMemberMayAskAndMoreOfThemJoinTheFirst) {
+  StartJob();
+  EXPECT_THAT(Answers(Call(Worker(1), workers_[1], 900,
+                           Suspending("worker 1 has got SIGTERM"))),
+              ElementsAre("worker.1.101:900 OK"));
+  EXPECT_THAT(Answers(Call(Server(0), servers_[0], 901,
+                           Suspending("server 0 has got SIGTERM"))),
+              ElementsAre("server.0.200:901 OK"));
+  // Repeated, as its answer was lost.
+  EXPECT_THAT(Answers(Call(Worker(1), workers_[1], 900,
+                           Suspending("worker 1 has got SIGTERM"))),
+              ElementsAre("worker.1.101:900 OK"));
+  EXPECT_EQ(core_->sizes().checkpoint_calls, 1u);
+  PromiseBoth(12, 14);
+  GiveAllParts();
+  Complete();
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SUSPENDED);
+  EXPECT_THAT(core_->reason(), ::testing::StartsWith("worker 1 has got"));
+}
+
+TEST_F(SuspendTest, AUserWhoWaitsForTheCheckpointGetsIt) {
+  StartJob();
+  AskCheckpoint(7);
+  Suspend();
+  PromiseBoth(12, 14);
+  GiveAllParts();
+  EXPECT_THAT(Answers(Complete()), ElementsAre("observer.0.5:7 OK"));
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SUSPENDED);
+}
+
+TEST_F(SuspendTest, OneThatHasItsClocksAlreadyIsNotTheLast) {
+  StartJob();
+  AskCheckpoint(7);
+  PromiseBoth(12, 14);
+  Suspend();
+  GiveAllParts();
+  Complete();
+  ExpectRuns();
+  ASSERT_TRUE(Cutting()) << "the next one begins";
+  PromiseBoth(20, 22);
+  GiveAllParts(2);
+  Complete(2);
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SUSPENDED);
+}
+
+TEST_F(SuspendTest, AStopMeanwhileEndsItAtOnce) {
+  StartJob();
+  Suspend();
+  PromiseBoth(12, 14);
+  GiveAllParts();
+  const Effects stopped =
+      Ask([](wire::Call& call) { call.mutable_stop()->set_reason("enough"); });
+  ExpectEnd(wire::JobEnd::STOPPED, "enough");
+  EXPECT_EQ(Answers(stopped).size(), 1u) << "only the one who has stopped it";
+  // What is on the disk still becomes a checkpoint; the end stays what it is.
+  EXPECT_THAT(Answers(Complete()), IsEmpty());
+  ExpectEnd(wire::JobEnd::STOPPED, "enough");
+}
+
+TEST_F(SuspendTest, AnEndForAnotherReasonMeanwhileIsThat) {
+  StartJob();
+  Suspend();
+  PromiseBoth(12, 14);
+  const Effects lost = Pass(absl::Seconds(7), {Server(1)});
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SERVER_LOST);
+  EXPECT_THAT(Answers(lost), IsEmpty());
+}
+
+TEST_F(SuspendTest, WithoutACheckpointItEndsAllTheSame) {
+  options_.checkpoint_root.clear();
+  Restart();
+  StartJob();
+  EXPECT_EQ(ReplyIn(Suspend()).code(), wire::OK);
+  ExpectEnd(wire::JobEnd::STOPPED,
+            "time is over; without a checkpoint: there is no folder for "
+            "checkpoints: start the job with --out, or set checkpoint { "
+            "folder: ... }; there is no earlier one");
+}
+
+TEST_F(SuspendTest, WhileItFormsItEndsAllTheSame) {
+  Suspend();
+  ExpectEnd(wire::JobEnd::STOPPED,
+            "time is over; without a checkpoint: the job does not run; there "
+            "is no earlier one");
+}
+
+TEST_F(SuspendTest, AFailedCheckpointEndsItAndTheLastOneIsNamed) {
+  StartJob();
+  AskCheckpoint(7);
+  PromiseBoth(12, 14);
+  GiveAllParts();
+  Complete();
+  Suspend();
+  PromiseBoth(20, 22);
+  Call(Server(0), servers_[0], ++call_id_, [](wire::Call& call) {
+    call.mutable_cut_part()->set_cut(2);
+    call.mutable_cut_part()->set_error("no space left on device");
+  });
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::STOPPED);
+  EXPECT_THAT(
+      core_->reason(),
+      AllOf(HasSubstr("time is over; without a checkpoint: the checkpoint of "
+                      "step 22 was given up: server 0"),
+            HasSubstr("no space left on device; the last one is of step 14, in "
+                      "runs/a/checkpoints/step-00000014")));
+}
+
+TEST_F(SuspendTest, NearItsEndItFinishes) {
+  StartJob();
+  TellClocks(98, 97);
+  Suspend();
+  ExpectRuns();
+  EXPECT_FALSE(Cutting());
+  Leave(1);
+  Leave(0, true);
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::COMPLETED);
+}
+
+TEST_F(SuspendTest, ACutThatTheEndOvertakesLetsItFinish) {
+  StartJob();
+  Suspend();
+  ASSERT_TRUE(Cutting());
+  TellClocks(98, 97);
+  PromiseBoth(100, 100);
+  ExpectRuns();
+  EXPECT_FALSE(ViewNow().has_cut());
+  Leave(1);
+  Leave(0, true);
+  EXPECT_EQ(core_->state(), wire::FINISHED);
+}
+
+TEST_F(SuspendTest, AnEarlyEndThatIsUnderWayIsLeftToFinish) {
+  StartJob();
+  Ask([](wire::Call& call) { call.mutable_finish()->set_reason("enough"); });
+  Suspend();
+  ExpectRuns();
+  ASSERT_TRUE(ViewNow().change().has_ending());
+}
+
+TEST_F(SuspendTest, WaitsForMovesButNotForEver) {
+  options_.stall_timeout = absl::Seconds(20);
+  options_.save_timeout = absl::Seconds(10);
+  Restart();
+  StartJob();
+  Ask(Moving({0}, 1));
+  Suspend();
+  EXPECT_FALSE(Cutting());
+  Pass(absl::Seconds(29), {});
+  ExpectRuns();
+  Pass(absl::Seconds(2), {});
+  ExpectEnd(wire::JobEnd::STOPPED,
+            "time is over; without a checkpoint: it was not there within 30 "
+            "s; raise limits { save_timeout_ms: ... }; there is no earlier "
+            "one");
+  EXPECT_EQ(core_->sizes().checkpoint_calls, 0u);
+}
+
+TEST_F(SuspendTest, WhenMovesAreDoneItsCheckpointBegins) {
+  StartJob();
+  Ask(Moving({0}, 1));
+  Suspend();
+  EXPECT_FALSE(Cutting());
+  Done(0);
+  ASSERT_TRUE(Cutting());
+  PromiseBoth(12, 14);
+  GivePart(0, 2);
+  GivePart(1, 3);
+  Complete();
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SUSPENDED);
+}
+
+TEST_F(SuspendTest, UsersWhoWaitDoNotKeepItFromBeginning) {
+  StartJob();
+  for (uint64_t id = 100; id < 100 + Checkpointer::kCallersMax; ++id)
+    AskCheckpoint(id);
+  Suspend();
+  ExpectRuns();
+  PromiseBoth(12, 14);
+  GiveAllParts();
+  Complete();
+  ExpectRuns();
+  ASSERT_TRUE(Cutting()) << "its own";
+  PromiseBoth(20, 22);
+  GiveAllParts(2);
+  Complete(2);
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SUSPENDED);
+}
+
+TEST_F(SuspendTest, AJobThatHasEndedStaysAsItIs) {
+  StartJob();
+  Ask([](wire::Call& call) { call.mutable_stop()->set_reason("enough"); });
+  EXPECT_EQ(ReplyIn(Suspend()).code(), wire::OK);
+  ExpectEnd(wire::JobEnd::STOPPED, "enough");
+}
+
 // ---- Going on from one ------------------------------------------------------
 
 class ResumeTest : public CheckpointTest {
@@ -665,6 +1246,42 @@ class ResumeTest : public CheckpointTest {
     manifest_.add_part()->set_bytes(1234);
   }
 };
+
+TEST_F(ResumeTest, AStopWithoutACheckpointNamesTheOneItWentOnFrom) {
+  GoOn();
+  JoinAllFromCheckpoint();
+  Ask([](wire::Call& call) {
+    call.mutable_stop()->set_checkpoint(true);
+    call.mutable_stop()->set_reason("time is over");
+  });
+  PromiseBoth(50, 50);
+  Call(Server(0), servers_[0], ++call_id_, [](wire::Call& call) {
+    call.mutable_cut_part()->set_cut(1);
+    call.mutable_cut_part()->set_error("no space left on device");
+  });
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::STOPPED);
+  EXPECT_THAT(core_->reason(), HasSubstr("the last one is of step 40, in "
+                                         "runs/a/checkpoints/step-00000040"));
+}
+
+TEST_F(ResumeTest, FoundersAreToldWhereTheirProgramsGoOn) {
+  GoOn();
+  for (int i = 0; i < options_.servers; ++i)
+    EXPECT_EQ(Join(Server(i), JoinFrom(Server(i))).checkpoint(), "");
+  EXPECT_EQ(Join(Worker(0)).checkpoint(), options_.resume_folder);
+  const wire::JoinReply last = Join(Worker(1));
+  EXPECT_EQ(last.checkpoint(), options_.resume_folder);
+  EXPECT_EQ(last.checkpoint_sha256(), "sha");
+  ASSERT_EQ(core_->state(), wire::RUNNING);
+  // It has lost the answer.
+  EXPECT_EQ(Join(Worker(1)).checkpoint(), options_.resume_folder);
+  Call(Worker(1), last.incarnation(), ++call_id_, [](wire::Call& call) {
+    call.mutable_leave()->set_failure("it has no memory");
+  });
+  wire::JoinRequest later = JoinOf(Worker(1, 999));
+  later.set_token(999);
+  EXPECT_EQ(Join(Worker(1, 999), later).checkpoint(), "");
+}
 
 TEST_F(ResumeTest, WorkersBeginWhereTheyWere) {
   GoOn();

@@ -475,7 +475,7 @@ TEST_F(HandOverTest, RepliesThatMakeNoSenseAreIgnored) {
   other.set_move(kMove + 1);
   source_->OnReply(other, now_);
   source_->OnReply(ReplyOf(0, /*owned=*/true), now_);
-  EXPECT_FALSE(source_->owned_by_target()) << "it was not told to take over";
+  EXPECT_FALSE(source_->owned_by_target()) << "it was not told to own it";
   now_ = source_->NextWakeup();
   EXPECT_EQ(PositionsOf(Pump()), sent) << "as if nothing had been heard";
   Confirm(uint64_t{1} << 60);

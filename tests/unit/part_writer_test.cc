@@ -2,8 +2,16 @@
 // for one hears what has become of it. Method: small parts on a real disk.
 #include "common/checkpoint/part_writer.h"
 
-#include <future>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <future>
+#include <string>
+
+#include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/part_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -47,6 +55,27 @@ TEST(PartWriterTest, WritesInOrderAndTellsWhatHasBecomeOfEach) {
     EXPECT_TRUE(PartFile::Open(folder.path(), *done[i]).ok());
 }
 
+TEST(PartWriterTest, WritesWhatProgramsKeepBehindParts) {
+  const TempFolder folder;
+  std::vector<std::string> done;
+  std::promise<void> last;
+  PartWriter writer;
+  writer.Write({.folder = folder.path(),
+                .file = "a",
+                .shards = {Shard(Floats({1, 2}))},
+                .done = [&](const auto&) { done.push_back("part"); }});
+  writer.Write(PartWriter::KeptJob{
+      .folder = folder.path(),
+      .rank = 3,
+      .bytes = "kept",
+      .done = [&](const absl::StatusOr<checkpoint::Kept>& kept) {
+        done.push_back(kept.ok() ? *ReadKept(folder.path(), *kept) : "");
+        last.set_value();
+      }});
+  last.get_future().wait();
+  EXPECT_THAT(done, ElementsAre("part", "kept"));
+}
+
 TEST(PartWriterTest, DropsWhatWaitsForAnotherFolder) {
   const TempFolder folder;
   std::promise<void> begun;
@@ -88,6 +117,30 @@ TEST(PartWriterTest, LetsGoOfTheTensorsBeforeItTells) {
        .shards = {Shard(values)},
        .done = [&](const auto&) { unique.set_value(values.unique()); }});
   EXPECT_TRUE(unique.get_future().get());
+}
+
+// A pipe that nobody reads from stands for a disk that hangs.
+TEST(PartWriterTest, ADiskThatHangsIsNotWaitedForWithoutBound) {
+  signal(SIGPIPE, SIG_IGN);
+  const TempFolder folder;
+  const std::string pipe = folder.File("p.partial-" + std::to_string(getpid()));
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  ShardState shard = Shard(Floats(std::vector<float>(1 << 20)));
+  shard.end = 1 << 20;  // More than the pipe takes.
+  bool done = false;
+  {
+    PartWriter writer(absl::Milliseconds(1));
+    writer.Write({.folder = folder.path(),
+                  .file = "p",
+                  .shards = {std::move(shard)},
+                  .done = [&](const auto&) { done = true; }});
+    pollfd begun{.fd = reader, .events = POLLIN, .revents = 0};
+    ASSERT_EQ(poll(&begun, 1, -1), 1);
+  }
+  EXPECT_FALSE(done);
+  close(reader);  // Ends the write.
 }
 
 TEST(PartWriterTest, DropsWhatHasNotBegunWhenItEnds) {

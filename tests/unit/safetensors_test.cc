@@ -2,9 +2,12 @@
 // damaged file is believed or crashes the reader.
 #include "common/io/safetensors.h"
 
+#include <sys/stat.h>
+
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <vector>
 
 #include "common/io/atomic_file.h"
@@ -174,7 +177,7 @@ TEST(Safetensors, HeaderThatContradictsItselfOrTheFileIsRefused) {
   EXPECT_THAT(
       ReadError(RawFile(
           R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8)),
-      HasSubstr("shape [3] of float32 does not make the 8 bytes at offset 0"));
+      HasSubstr("shape [3] of F32 does not make the 8 bytes at offset 0"));
   EXPECT_THAT(
       ReadError(RawFile(
           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8)),
@@ -196,6 +199,82 @@ TEST(Safetensors, HeaderThatContradictsItselfOrTheFileIsRefused) {
               HasSubstr("value of 'a' is not text"));
   EXPECT_THAT(ReadError("\xff\xff\xff\xff\xff\xff\xff\x7f{}"),
               HasSubstr("the header size"));
+}
+
+TEST(Safetensors, APipeOrAFolderIsNotWaitedFor) {
+  const TempFolder folder;
+  ASSERT_EQ(mkfifo(folder.File("pipe").c_str(), 0600), 0);
+  for (const std::string& path : {folder.File("pipe"), folder.path()}) {
+    const absl::Status status = ReadSafetensors(path).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(path + " is no regular file"));
+  }
+}
+
+// 1, -2.5 and a value that only F64 has, each in the bits of its type.
+TEST(Safetensors, OtherFloatsAreReadAsFloat32) {
+  const TempFolder folder;
+  const auto bytes_of = [](const auto& values) {
+    const auto* const begin = reinterpret_cast<const std::byte*>(values.data());
+    return std::vector<std::byte>(begin,
+                                  begin + values.size() * sizeof(values[0]));
+  };
+  const std::vector<uint16_t> halves = {0x3C00, 0xC100};
+  const std::vector<uint16_t> brains = {0x3F80, 0xC020};
+  // More than are read at once.
+  std::vector<double> doubles(300'000, -2.5);
+  doubles[0] = 1;
+  doubles.back() = 0.1;
+  const std::vector<int64_t> counts = {7};
+  const std::vector<TypedTensor> others = {
+      {"h", "F16", {2}, bytes_of(halves)},
+      {"b", "BF16", {2, 1}, bytes_of(brains)},
+      {"d", "F64", {300'000}, bytes_of(doubles)},
+      {"n", "I64", {}, bytes_of(counts)}};
+  const std::string path = folder.File("m");
+  ASSERT_TRUE(WriteSafetensors(path, TwoTensors(), {{"a", "b"}}, others).ok());
+  EXPECT_THAT(std::string(ReadSafetensors(path).status().message()),
+              HasSubstr("tensor 'h': type F16 is not supported"));
+  const auto reader = SafetensorsReader::Open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  std::map<std::string, TensorPlace> places;
+  for (const TensorPlace& place : (*reader)->header().tensors)
+    places[place.name] = place;
+  const auto read = [&](const std::string& name) {
+    const auto tensor = (*reader)->ReadFloats(places.at(name));
+    EXPECT_TRUE(tensor.ok()) << tensor.status();
+    return tensor.ok() ? tensor->values : std::vector<float>();
+  };
+  EXPECT_EQ(read("net.bias"), kBias);
+  EXPECT_THAT(read("h"), ElementsAre(1, -2.5f));
+  EXPECT_THAT(read("b"), ElementsAre(1, -2.5f));
+  const std::vector<float> floats = read("d");
+  ASSERT_EQ(floats.size(), doubles.size());
+  for (size_t i = 0; i < floats.size(); ++i)
+    ASSERT_EQ(floats[i], static_cast<float>(doubles[i])) << i;
+  EXPECT_THAT(
+      std::string((*reader)->ReadFloats(places.at("n")).status().message()),
+      AllOf(HasSubstr("'n'"), HasSubstr("type I64 cannot be read")));
+}
+
+TEST(Safetensors, AValueThatNoFloat32HasIsAnError) {
+  const TempFolder folder;
+  const double values[] = {std::numeric_limits<double>::infinity(), 1e300};
+  for (const double value : values) {
+    std::vector<std::byte> bytes(sizeof(value));
+    std::memcpy(bytes.data(), &value, sizeof(value));
+    const std::vector<TypedTensor> others = {{"d", "F64", {1}, bytes}};
+    ASSERT_TRUE(WriteSafetensors(folder.File("m"), {}, {}, others).ok());
+    const auto reader = SafetensorsReader::Open(folder.File("m"));
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    const auto read = (*reader)->ReadFloats((*reader)->header().tensors[0]);
+    EXPECT_EQ(read.ok(), value != 1e300) << read.status();
+    if (!read.ok()) {
+      EXPECT_THAT(std::string(read.status().message()),
+                  HasSubstr("'d': its value 1e+300 of F64"));
+    }
+  }
 }
 
 TEST(AtomicFile, ReplacesTheContent) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/membership/end_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/modes.h"
@@ -84,6 +85,11 @@ class ServerCoreTest : public ::testing::Test {
   ServerCore::Effects Interrupt() {
     ServerCore::Effects effects;
     core_->Interrupt("server 1 was interrupted", now_, &effects);
+    return effects;
+  }
+  ServerCore::Effects Suspend() {
+    ServerCore::Effects effects;
+    core_->Suspend("server 1 was interrupted", now_, &effects);
     return effects;
   }
   ServerCore::Effects Break() {
@@ -208,6 +214,47 @@ TEST_F(ServerCoreTest, InterruptedWithShardsItStopsTheJob) {
   const ServerCore::Effects end = OnStats(1, view_number_);
   ASSERT_TRUE(end.end.has_value());
   EXPECT_EQ(end.end->kind, End::Kind::kFailed);
+}
+
+TEST_F(ServerCoreTest, SuspendedItAsksForACheckpointAndGoesOn) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  const ServerCore::Effects asks = Suspend();
+  EXPECT_TRUE(CallIn(asks).stop().checkpoint());
+  EXPECT_EQ(CallIn(asks).stop().reason(), "server 1 was interrupted");
+  EXPECT_EQ(asks.log.size(), 1u);
+  EXPECT_FALSE(Answer(asks, wire::OK).end.has_value());
+  Message last = ViewOf(wire::FAILED, 2);
+  last.header.mutable_view()->mutable_end()->set_cause(wire::JobEnd::SUSPENDED);
+  Receive(last);
+  OnStats(0, view_number_);
+  const ServerCore::Effects end = OnStats(1, view_number_);
+  ASSERT_TRUE(end.end.has_value());
+  EXPECT_EQ(end.end->kind, End::Kind::kFailed);
+  EXPECT_TRUE(IsSuspended(end.end->status));
+}
+
+TEST_F(ServerCoreTest, SuspendedAndThenInterruptedItStopsTheJob) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  Suspend();
+  EXPECT_FALSE(CallIn(Interrupt()).stop().checkpoint());
+}
+
+TEST_F(ServerCoreTest, SuspendedBeforeItHasJoinedItJustEnds) {
+  const ServerCore::Effects end = Suspend();
+  ASSERT_TRUE(end.end.has_value());
+  EXPECT_TRUE(end.sends.empty());
+}
+
+TEST_F(ServerCoreTest, SuspendedWhileTheCoordinatorIsSilentItEnds) {
+  Join();
+  Receive(ViewOf(wire::RUNNING, 2));
+  for (int i = 0; i < 30; ++i) {
+    now_ += absl::Seconds(1);
+    Tick();
+  }
+  EXPECT_FALSE(CallIn(Suspend()).stop().checkpoint());
 }
 
 TEST_F(ServerCoreTest, InterruptedWithoutShardsItLeavesAndTheJobGoesOn) {

@@ -22,34 +22,12 @@
 #include "tests/support/floats.h"
 #include "tests/support/optimizers.h"
 #include "tests/unit/shard_core_fixture.h"
+#include "tests/unit/shard_machine_fixture.h"
 
 namespace slackline {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr char kPlainSgd[] = "sgd { learning_rate: 1 }";
-
-WorkerLife Life(int rank, Incarnation incarnation = 0) {
-  return {.rank = Rank{rank},
-          .incarnation = incarnation == 0 ? static_cast<Incarnation>(10 + rank)
-                                          : incarnation};
-}
-
-ShardMachine NewShard(const std::string& optimizer, int workers) {
-  const auto rule = std::make_shared<const UpdateRule>(
-      UpdateRule{.optimizer = MakeOptimizer(optimizer),
-                 .schedule = *LearningRateSchedule::Create(
-                     {}, {.steps_total = 100, .steps_per_epoch = 100})});
-  wire::Table table;
-  table.add_shape(10);
-  table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
-  const ShardRange range{.shard = ShardId{3}, .begin = 2, .end = 2 + kElements};
-  ShardMachine shard(rule, Shard(table, range, 1, rule->optimizer));
-  for (int rank = 0; rank < workers; ++rank)
-    SL_CHECK(shard.Apply(JoinRecord{.who = Life(rank)}).ok(), "no join");
-  return shard;
-}
 
 wire::Cut UniformAt(Clock clock) {
   wire::Cut cut;
@@ -69,18 +47,6 @@ wire::Cut Until(const std::vector<Clock>& clocks) {
     until.set_clock(clocks[rank]);
   }
   return cut;
-}
-
-GradientRecord Applied(int rank, Clock clock, float gradient) {
-  return {.who = Life(rank),
-          .clock = clock,
-          .gradient = Floats(gradient, kElements)};
-}
-GradientRecord Held(int rank, Clock clock, float gradient, int spare = 0) {
-  GradientRecord record = Applied(rank, clock, gradient);
-  record.held = true;
-  record.spare = spare;
-  return record;
 }
 
 // A shard and its cut.
@@ -107,12 +73,8 @@ struct Cutting {
   ShardCut cut;
 };
 
-float ValueOf(const ShardMachine& shard) {
-  return First(shard.shard().values());
-}
-
 TEST(ShardCutTest, WhatComesAfterItIsInTheLiveShardAlone) {
-  Cutting shard(NewShard(kPlainSgd, 2), UniformAt(2));
+  Cutting shard(NewMachine(kPlainSgd, 2), UniformAt(2));
   ASSERT_TRUE(shard.Do(Applied(0, 0, 2)).ok());
   ASSERT_TRUE(shard.Do(Applied(0, 1, 4)).ok());
   EXPECT_FALSE(shard.cut.copied());
@@ -127,7 +89,7 @@ TEST(ShardCutTest, WhatComesAfterItIsInTheLiveShardAlone) {
 }
 
 TEST(ShardCutTest, WithHeldGradientsTheLiveShardIsTheCuts) {
-  Cutting shard(NewShard(kPlainSgd, 2), UniformAt(1));
+  Cutting shard(NewMachine(kPlainSgd, 2), UniformAt(1));
   ASSERT_TRUE(shard.Do(Held(1, 0, 2)).ok());
   EXPECT_EQ(shard.Value(), std::nullopt);
   ASSERT_TRUE(shard.Do(Held(0, 0, 4)).ok());
@@ -137,7 +99,7 @@ TEST(ShardCutTest, WithHeldGradientsTheLiveShardIsTheCuts) {
 }
 
 TEST(ShardCutTest, InBackupALateGradientIsNothingBeforeTheCut) {
-  Cutting shard(NewShard(kPlainSgd, 3), UniformAt(2));
+  Cutting shard(NewMachine(kPlainSgd, 3), UniformAt(2));
   for (const int rank : {0, 1}) ASSERT_TRUE(shard.Do(Held(rank, 0, 2, 1)).ok());
   EXPECT_EQ(shard.live.complete_clock(), 1);
   ASSERT_TRUE(shard.Do(AdvanceRecord{.who = Life(2), .clock = 1}).ok());
@@ -149,14 +111,14 @@ TEST(ShardCutTest, InBackupALateGradientIsNothingBeforeTheCut) {
 }
 
 TEST(ShardCutTest, ACutThatWasReachedBeforeItWasKnownIsThere) {
-  ShardMachine there = NewShard(kPlainSgd, 1);
+  ShardMachine there = NewMachine(kPlainSgd, 1);
   ASSERT_TRUE(there.Apply(Applied(0, 0, 2)).ok());
   Cutting shard(std::move(there), UniformAt(1));
   EXPECT_EQ(shard.Value(), -2);
 }
 
 TEST(ShardCutTest, EachWorkerHasItsOwnClockAndWaitsForNobody) {
-  Cutting shard(NewShard(kPlainSgd, 2), Until({3, 1}));
+  Cutting shard(NewMachine(kPlainSgd, 2), Until({3, 1}));
   ASSERT_TRUE(shard.Do(Applied(1, 0, 2)).ok());
   ASSERT_TRUE(shard.Do(Applied(1, 1, 100)).ok()) << "after its clock";
   for (const Clock clock : {0, 1}) {
@@ -168,7 +130,7 @@ TEST(ShardCutTest, EachWorkerHasItsOwnClockAndWaitsForNobody) {
 }
 
 TEST(ShardCutTest, WhoHasLeftOrIsNotNamedDoesNotCount) {
-  Cutting shard(NewShard(kPlainSgd, 2), Until({1, 1}));
+  Cutting shard(NewMachine(kPlainSgd, 2), Until({1, 1}));
   ASSERT_TRUE(shard.Do(Applied(0, 0, 4)).ok());
   ASSERT_TRUE(shard.Do(JoinRecord{.who = Life(2)}).ok());
   ASSERT_TRUE(shard.Do(Applied(2, 0, 300)).ok());
@@ -180,7 +142,7 @@ TEST(ShardCutTest, WhoHasLeftOrIsNotNamedDoesNotCount) {
 }
 
 TEST(ShardCutTest, AnotherLifeOfANamedWorkerIsNotNamed) {
-  Cutting shard(NewShard(kPlainSgd, 2), Until({1, 1}));
+  Cutting shard(NewMachine(kPlainSgd, 2), Until({1, 1}));
   ASSERT_TRUE(
       shard.Do(LeaveRecord{.incarnations = {Life(1).incarnation}}).ok());
   ASSERT_TRUE(shard.Do(JoinRecord{.who = Life(1, 99)}).ok());
@@ -192,7 +154,7 @@ TEST(ShardCutTest, AnotherLifeOfANamedWorkerIsNotNamed) {
 }
 
 TEST(ShardCutTest, WhoJoinsBeforeAClockOfAllHasItsGradientsIn) {
-  Cutting shard(NewShard(kPlainSgd, 1), UniformAt(1));
+  Cutting shard(NewMachine(kPlainSgd, 1), UniformAt(1));
   ASSERT_TRUE(shard.Do(JoinRecord{.who = Life(1)}).ok());
   ASSERT_TRUE(shard.Do(Applied(0, 0, 4)).ok());
   EXPECT_EQ(shard.Value(), std::nullopt);
@@ -201,7 +163,7 @@ TEST(ShardCutTest, WhoJoinsBeforeAClockOfAllHasItsGradientsIn) {
 }
 
 TEST(ShardCutTest, WhoSkipsPastTheCutIsThere) {
-  Cutting shard(NewShard(kPlainSgd, 2), UniformAt(2));
+  Cutting shard(NewMachine(kPlainSgd, 2), UniformAt(2));
   ASSERT_TRUE(shard.Do(AdvanceRecord{.who = Life(0), .clock = 7}).ok());
   EXPECT_FALSE(shard.cut.copied()) << "it was before the cut";
   ASSERT_TRUE(shard.Do(Applied(1, 0, 4)).ok());
@@ -216,17 +178,17 @@ TEST(ShardCutTest, AnInstallationUpToTheCutIsInIt) {
                          .version = 9,
                          .values = Floats(42, kElements)};
   };
-  Cutting shard(NewShard(kPlainSgd, 2), UniformAt(6));
+  Cutting shard(NewMachine(kPlainSgd, 2), UniformAt(6));
   ASSERT_TRUE(shard.Do(install_at(5)).ok());
   for (const int rank : {0, 1}) {
     EXPECT_EQ(shard.Value(), std::nullopt);
     ASSERT_TRUE(shard.Do(Applied(rank, 5, 2)).ok());
   }
   EXPECT_EQ(shard.Value(), 40);
-  Cutting late(NewShard(kPlainSgd, 2), UniformAt(6));
+  Cutting late(NewMachine(kPlainSgd, 2), UniformAt(6));
   EXPECT_THAT(late.Do(install_at(7)).ToString(),
               HasSubstr("until clock 7, which is after the cut at clock 6"));
-  Cutting own(NewShard(kPlainSgd, 2), Until({6, 6}));
+  Cutting own(NewMachine(kPlainSgd, 2), Until({6, 6}));
   EXPECT_THAT(own.Do(install_at(5)).ToString(), HasSubstr("its own limit"));
 }
 
@@ -241,7 +203,7 @@ TEST(ShardCutTest, AShardThatIsCutInTwoOrFollowsGivenDelaysHasNone) {
        "given delays"},
   };
   for (const auto& c : cases) {
-    Cutting shard(NewShard(kPlainSgd, 2), UniformAt(1));
+    Cutting shard(NewMachine(kPlainSgd, 2), UniformAt(1));
     EXPECT_THAT(shard.Do(c.record).ToString(), HasSubstr(c.why));
   }
 }
@@ -250,10 +212,10 @@ TEST(ShardCutTest, AShardThatIsCutInTwoOrFollowsGivenDelaysHasNone) {
 TEST(ShardCutTest, StrangeLimitsMakeAnErrorOrNothingButNeverACrash) {
   for (const Clock clock : {Clock{-5}, Clock{0}, kClockMax}) {
     SCOPED_TRACE(clock);
-    Cutting uniform(NewShard(kPlainSgd, 2), UniformAt(clock));
+    Cutting uniform(NewMachine(kPlainSgd, 2), UniformAt(clock));
     EXPECT_EQ(uniform.Value().has_value(), clock <= 0);
     EXPECT_TRUE(uniform.Do(Applied(0, 0, 2)).ok());
-    Cutting own(NewShard(kPlainSgd, 2), Until({clock, clock, clock}));
+    Cutting own(NewMachine(kPlainSgd, 2), Until({clock, clock, clock}));
     EXPECT_EQ(own.Value().has_value(), clock <= 0) << "rank 2 is unknown";
     EXPECT_TRUE(own.Do(Applied(0, 0, 2)).ok());
   }
@@ -261,7 +223,7 @@ TEST(ShardCutTest, StrangeLimitsMakeAnErrorOrNothingButNeverACrash) {
   // its own limit: then what comes before the cut cannot be made sense of.
   wire::Cut cut = Until({1, 3});
   *cut.add_until() = cut.until(0);
-  Cutting held(NewShard(kPlainSgd, 2), cut);
+  Cutting held(NewMachine(kPlainSgd, 2), cut);
   ASSERT_TRUE(held.Do(Held(0, 0, 2)).ok());
   ASSERT_TRUE(held.Do(Held(1, 0, 2)).ok());
   ASSERT_TRUE(held.Do(Held(0, 1, 2)).ok());
@@ -288,9 +250,9 @@ struct History {
         uniform(uniform),
         rng(seed),
         optimizer(OptimizerTexts()[rng.Below(OptimizerTexts().size())]),
-        live(NewShard(optimizer, 0)),
-        untouched(NewShard(optimizer, 0)),
-        twin(NewShard(optimizer, 0)) {}
+        live(NewMachine(optimizer, 0)),
+        untouched(NewMachine(optimizer, 0)),
+        twin(NewMachine(optimizer, 0)) {}
 
   bool HoldsAt(Clock clock) const {
     return clock < mode.changes_at ? mode.holds : !mode.holds;

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "server/shard/shard_codec.h"
 #include "tests/support/floats.h"
+#include "tests/unit/shard_machine_fixture.h"
 
 namespace slackline {
 namespace {
@@ -25,49 +26,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-constexpr int kElements = 4;
-
-WorkerLife Worker(int rank) {
-  return {.rank = Rank{rank},
-          .incarnation = static_cast<Incarnation>(10 + rank)};
-}
-
-ShardMachine NewShard(int workers) {
-  config::Optimizer sgd;
-  sgd.mutable_sgd()->set_learning_rate(1);
-  const auto rule = std::make_shared<const UpdateRule>(
-      UpdateRule{.optimizer = *Optimizer::Create(sgd),
-                 .schedule = *LearningRateSchedule::Create(
-                     {}, {.steps_total = 100, .steps_per_epoch = 100})});
-  wire::Table table;
-  table.add_shape(10);
-  table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
-  const ShardRange range{.shard = ShardId{3}, .begin = 2, .end = 2 + kElements};
-  ShardMachine shard(rule, Shard(table, range, 1, rule->optimizer));
-  for (int rank = 0; rank < workers; ++rank)
-    SL_CHECK(shard.Apply(JoinRecord{.who = Worker(rank)}).ok(), "no join");
-  return shard;
-}
-
-GradientRecord Applied(int rank, Clock clock, float gradient,
-                       double rate_factor = 1) {
-  return {.who = Worker(rank),
-          .clock = clock,
-          .gradient = Floats(gradient, kElements),
-          .rate_factor = rate_factor};
-}
-GradientRecord Held(int rank, Clock clock, float gradient, int spare = 0) {
-  return {.who = Worker(rank),
-          .clock = clock,
-          .gradient = Floats(gradient, kElements),
-          .held = true,
-          .spare = spare};
-}
-
-float ValueOf(const ShardMachine& shard) {
-  return First(shard.shard().values());
-}
 
 std::vector<std::string> Portrait(const ShardMachine& shard) {
   const ShardSnapshot snapshot = shard.Snapshot();
@@ -87,7 +45,7 @@ ShardOutcome Do(ShardMachine& shard, const ShardRecord& record) {
 }
 
 TEST(ShardMachineTest, AGradientIsAppliedAsOneOfAClockAtItsRate) {
-  ShardMachine shard = NewShard(4);
+  ShardMachine shard = NewMachine(kPlainSgd, 4);
   const ShardOutcome outcome = Do(shard, Applied(1, 0, 8, 0.5));
   EXPECT_EQ(ValueOf(shard), -1);
   ASSERT_THAT(outcome.updates, SizeIs(1));
@@ -100,7 +58,7 @@ TEST(ShardMachineTest, AGradientIsAppliedAsOneOfAClockAtItsRate) {
 }
 
 TEST(ShardMachineTest, HeldGradientsAreOneUpdateOnceAllHaveCome) {
-  ShardMachine shard = NewShard(3);
+  ShardMachine shard = NewMachine(kPlainSgd, 3);
   EXPECT_THAT(Do(shard, Held(2, 0, 3)).updates, IsEmpty());
   EXPECT_THAT(Do(shard, Held(0, 0, 6)).updates, IsEmpty());
   EXPECT_EQ(ValueOf(shard), 0);
@@ -113,7 +71,7 @@ TEST(ShardMachineTest, HeldGradientsAreOneUpdateOnceAllHaveCome) {
 }
 
 TEST(ShardMachineTest, AClockThatIsSummedHasTheRateFactorOfItsLowestRank) {
-  ShardMachine shard = NewShard(3);
+  ShardMachine shard = NewMachine(kPlainSgd, 3);
   GradientRecord gradient = Held(2, 0, 3);
   gradient.rate_factor = 7;
   Do(shard, gradient);
@@ -123,62 +81,62 @@ TEST(ShardMachineTest, AClockThatIsSummedHasTheRateFactorOfItsLowestRank) {
   // Also elsewhere, and though rank 0 has nothing to give.
   ShardMachine copy(shard.rule(), shard.shard().range(), shard.Snapshot());
   for (ShardMachine* const each : {&shard, &copy}) {
-    Do(*each, AdvanceRecord{.who = Worker(0), .clock = 1});
+    Do(*each, AdvanceRecord{.who = Life(0), .clock = 1});
     EXPECT_EQ(ValueOf(*each), -0.5f * (3 + 6) / 2);
   }
 }
 
 TEST(ShardMachineTest, WithARateFactorOfZeroOnlyTheVersionChanges) {
-  ShardMachine shard = NewShard(1);
+  ShardMachine shard = NewMachine(kPlainSgd, 1);
   Do(shard, Applied(0, 0, 8, 0));
   EXPECT_EQ(ValueOf(shard), 0);
   EXPECT_EQ(shard.shard().version(), 1u);
 }
 
 TEST(ShardMachineTest, WithSpareWorkersTheFirstOnesAreEnough) {
-  ShardMachine shard = NewShard(3);
+  ShardMachine shard = NewMachine(kPlainSgd, 3);
   Do(shard, Held(2, 0, 4, /*spare=*/1));
   EXPECT_THAT(Do(shard, Held(0, 0, 2, 1)).updates, SizeIs(1));
   EXPECT_EQ(ValueOf(shard), -3);
   EXPECT_EQ(shard.complete_clock(), 1);
   EXPECT_EQ(shard.participants().MinClock(), 0);
   // The late one has nothing to give any more.
-  Do(shard, AdvanceRecord{.who = Worker(1), .clock = 1});
+  Do(shard, AdvanceRecord{.who = Life(1), .clock = 1});
   EXPECT_EQ(shard.participants().MinClock(), 1);
   EXPECT_EQ(shard.shard().version(), 1u);
 }
 
 TEST(ShardMachineTest, WhoSkipsAClockIsNotWaitedFor) {
-  ShardMachine shard = NewShard(2);
+  ShardMachine shard = NewMachine(kPlainSgd, 2);
   Do(shard, Held(0, 0, 4));
-  Do(shard, AdvanceRecord{.who = Worker(1), .clock = 3});
+  Do(shard, AdvanceRecord{.who = Life(1), .clock = 3});
   EXPECT_EQ(ValueOf(shard), -4);
   EXPECT_EQ(shard.complete_clock(), 1);
 }
 
 TEST(ShardMachineTest, WhoLeavesIsNotWaitedForAndWhatItGaveCounts) {
-  ShardMachine shard = NewShard(3);
+  ShardMachine shard = NewMachine(kPlainSgd, 3);
   Do(shard, Held(0, 0, 2));
   Do(shard, Held(1, 0, 4));
   EXPECT_THAT(
-      Do(shard, LeaveRecord{.incarnations = {Worker(1).incarnation}}).updates,
+      Do(shard, LeaveRecord{.incarnations = {Life(1).incarnation}}).updates,
       IsEmpty());
   EXPECT_THAT(shard.held(), SizeIs(2));
-  Do(shard, LeaveRecord{.incarnations = {Worker(2).incarnation, 99}});
+  Do(shard, LeaveRecord{.incarnations = {Life(2).incarnation, 99}});
   EXPECT_EQ(ValueOf(shard), -3);
   EXPECT_EQ(shard.participants().size(), 1u);
 }
 
 TEST(ShardMachineTest, AnInstallationBringsAllToItsClockAndSomeMore) {
-  ShardMachine shard = NewShard(2);
+  ShardMachine shard = NewMachine(kPlainSgd, 2);
   Do(shard, Held(0, 0, 2));
   const ShardOutcome outcome =
-      Do(shard, InstallRecord{.who = Worker(1),
+      Do(shard, InstallRecord{.who = Life(1),
                               .clock = 5,
                               .version = 9,
-                              .values = Floats(42, kElements),
+                              .values = Floats(42, kMachineElements),
                               .slots = {},
-                              .joining = {Worker(2)}});
+                              .joining = {Life(2)}});
   EXPECT_EQ(outcome.replaced, 1);
   EXPECT_EQ(ValueOf(shard), 42);
   EXPECT_EQ(shard.shard().version(), 9u);
@@ -191,11 +149,11 @@ TEST(ShardMachineTest, AnInstallationBringsAllToItsClockAndSomeMore) {
 }
 
 TEST(ShardMachineTest, AShardThatIsCutIsTwoWithTheSameWorkers) {
-  ShardMachine shard = NewShard(2);
+  ShardMachine shard = NewMachine(kPlainSgd, 2);
   Do(shard, Applied(0, 0, 2));
   Do(shard, Applied(1, 0, 2));
   GradientRecord held = Held(0, 1, 0);
-  const float gradient[kElements] = {1, 2, 3, 4};
+  const float gradient[kMachineElements] = {1, 2, 3, 4};
   held.gradient = Payload::Copy(gradient, sizeof(gradient));
   Do(shard, held);
   ShardOutcome outcome = Do(shard, SplitRecord{.at = 3, .part = ShardId{7}});
@@ -204,7 +162,7 @@ TEST(ShardMachineTest, AShardThatIsCutIsTwoWithTheSameWorkers) {
   EXPECT_EQ(part.shard().range().shard, ShardId{7});
   EXPECT_EQ(part.shard().range().begin, 3);
   EXPECT_EQ(part.shard().range().end, 6);
-  held.who = Worker(1);
+  held.who = Life(1);
   held.gradient = Floats(1, 1);
   Do(shard, held);
   held.gradient = Floats(4, 3);
@@ -219,7 +177,7 @@ TEST(ShardMachineTest, AShardThatIsCutIsTwoWithTheSameWorkers) {
 }
 
 TEST(ShardMachineTest, ACopyGoesItsOwnWay) {
-  ShardMachine shard = NewShard(1);
+  ShardMachine shard = NewMachine(kPlainSgd, 1);
   ShardMachine copy(shard.rule(), shard.shard().range(), shard.Snapshot());
   Do(copy, Applied(0, 0, 2));
   EXPECT_EQ(ValueOf(shard), 0);
@@ -227,16 +185,16 @@ TEST(ShardMachineTest, ACopyGoesItsOwnWay) {
 }
 
 TEST(ShardMachineTest, ARecordThatDoesNotFitChangesNothing) {
-  ShardMachine shard = NewShard(2);
+  ShardMachine shard = NewMachine(kPlainSgd, 2);
   Do(shard, Applied(0, 0, 2));
   Do(shard, Applied(1, 0, 2));
   Do(shard, Applied(0, 1, 2));
   GradientRecord small = Applied(0, 2, 2);
-  small.gradient = Floats(1, kElements - 1);
-  const InstallRecord install{.who = Worker(0),
+  small.gradient = Floats(1, kMachineElements - 1);
+  const InstallRecord install{.who = Life(0),
                               .clock = 5,
                               .version = 9,
-                              .values = Floats(1, kElements)};
+                              .values = Floats(1, kMachineElements)};
   const auto changed = [&](const std::function<void(InstallRecord&)>& change) {
     InstallRecord record = install;
     change(record);
@@ -253,13 +211,14 @@ TEST(ShardMachineTest, ARecordThatDoesNotFitChangesNothing) {
       {"a gradient that is held out of turn", Held(0, 2, 1)},
       {"a gradient of another size", small},
       {"an advance of a stranger", AdvanceRecord{.who = {Rank{0}, 99}}},
-      {"an advance backwards", AdvanceRecord{.who = Worker(0), .clock = 1}},
+      {"an advance backwards", AdvanceRecord{.who = Life(0), .clock = 1}},
       {"an installation in the past",
        changed([](InstallRecord& r) { r.clock = 1; })},
       {"an installation by a stranger",
-       changed([](InstallRecord& r) { r.who = Worker(5); })},
-      {"an installation with a slot too many",
-       changed([](InstallRecord& r) { r.slots = {Floats(1, kElements)}; })},
+       changed([](InstallRecord& r) { r.who = Life(5); })},
+      {"an installation with a slot too many", changed([](InstallRecord& r) {
+         r.slots = {Floats(1, kMachineElements)};
+       })},
       {"an installation of another size",
        changed([](InstallRecord& r) { r.values = Floats(1, 1); })},
       {"an installation with a rank that is there",
@@ -267,7 +226,7 @@ TEST(ShardMachineTest, ARecordThatDoesNotFitChangesNothing) {
          r.joining = {{Rank{1}, 99}};
        })},
       {"an installation with a rank twice", changed([](InstallRecord& r) {
-         r.joining = {Worker(4), Worker(4)};
+         r.joining = {Life(4), Life(4)};
        })},
       {"a split at its beginning", SplitRecord{.at = 2, .part = ShardId{7}}},
       {"a split at its end", SplitRecord{.at = 6, .part = ShardId{7}}},
@@ -346,7 +305,7 @@ TEST(ShardMachineTest, AgreesWithANaiveTwinUnderRandomRecords) {
     Rng rng(seed);
     const bool holds = rng.Chance(0.7);
     const int spare = rng.Chance(0.5) ? static_cast<int>(rng.Below(3)) : 0;
-    ShardMachine shard = NewShard(0);
+    ShardMachine shard = NewMachine(kPlainSgd, 0);
     Twin twin;
     twin.spare = spare;
     Incarnation next_incarnation = 1;
@@ -373,12 +332,13 @@ TEST(ShardMachineTest, AgreesWithANaiveTwinUnderRandomRecords) {
         } else {
           const float gradient = static_cast<float>(12 * rng.Between(-5, 5));
           const float factor = 0.25f * static_cast<float>(rng.Below(9));
-          Do(shard, GradientRecord{.who = who,
-                                   .clock = worker.clock++,
-                                   .gradient = Floats(gradient, kElements),
-                                   .held = holds,
-                                   .spare = spare,
-                                   .rate_factor = factor});
+          Do(shard,
+             GradientRecord{.who = who,
+                            .clock = worker.clock++,
+                            .gradient = Floats(gradient, kMachineElements),
+                            .held = holds,
+                            .spare = spare,
+                            .rate_factor = factor});
           if (holds) {
             twin.held.push_back({rank, who.incarnation, gradient, factor});
           } else {

@@ -765,7 +765,7 @@ TEST_F(ShardInstallMoveTest, AStatePullFollowsAShardThatMoves) {
 
 // Two workers push, and push again until they are answered, while shard 0 goes
 // back and forth over a link that loses and delays. A twin that never moves
-// gets the same pushes in the order in which they were taken over.
+// gets the same pushes in the order in which they were accepted.
 TEST_F(ShardMoveTest, AShardThatMovesAllTheTimeHasTheBitsOfOneThatStays) {
   int moves = 0;
   int followed = 0;

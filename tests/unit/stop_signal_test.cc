@@ -50,5 +50,16 @@ TEST_F(StopSignalTest, ThatCameBeforeIsDeliveredLater) {
   EXPECT_EQ(Received(&received), SIGTERM);
 }
 
+TEST(SignalWishesTest, TheFirstSigtermSuspendsAJobWithCheckpoints) {
+  SignalWishes wishes(/*with_checkpoints=*/true);
+  EXPECT_EQ(wishes.Of(SIGTERM), SignalWish::kSuspend);
+  EXPECT_EQ(wishes.Of(SIGTERM), SignalWish::kEnd);
+  SignalWishes interrupted(/*with_checkpoints=*/true);
+  EXPECT_EQ(interrupted.Of(SIGINT), SignalWish::kEnd);
+  EXPECT_EQ(interrupted.Of(SIGTERM), SignalWish::kEnd) << "the second signal";
+  SignalWishes without(/*with_checkpoints=*/false);
+  EXPECT_EQ(without.Of(SIGTERM), SignalWish::kEnd);
+}
+
 }  // namespace
 }  // namespace slackline

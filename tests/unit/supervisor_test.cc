@@ -69,6 +69,8 @@ class SupervisorTest : public ::testing::Test {
       append(some.notes, &all.notes);
       if (!some.stop_reason.empty()) all.stop_reason = some.stop_reason;
       if (!some.finish_reason.empty()) all.finish_reason = some.finish_reason;
+      if (!some.suspend_reason.empty())
+        all.suspend_reason = some.suspend_reason;
       if (some.signal != 0) all.signal = some.signal;
       for (const Member& worker : some.restarts) {
         supervisor_->OnRestart(worker, true);
@@ -326,6 +328,90 @@ TEST_F(SupervisorTest, ATerminationStopsTheJobThenItsProcesses) {
   EXPECT_TRUE(supervisor_->Over());
   EXPECT_FALSE(supervisor_->finished());
   EXPECT_EQ(supervisor_->Reason(), "interrupted by the user");
+}
+
+TEST_F(SupervisorTest, ATerminationSuspendsAJobWithCheckpoints) {
+  Start({.suspends = true});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(supervisor_->OnTermination(now_),
+              HasSubstr("taking a checkpoint, then ending the job"));
+  Supervisor::Effects effects = Pass(absl::Seconds(60));
+  EXPECT_EQ(effects.suspend_reason, "slackline run was interrupted by SIGTERM");
+  EXPECT_EQ(effects.stop_reason, "");
+  EXPECT_EQ(effects.signal, 0) << "a checkpoint may take its time";
+  EXPECT_TRUE(supervisor_->interrupted());
+  status_.mutable_view()->mutable_end()->set_cause(wire::JobEnd::SUSPENDED);
+  SetState(wire::FAILED, "time is over");
+  EXPECT_EQ(Pass(absl::Seconds(1)).suspend_reason, "");
+  ExitAll({.code = 75});
+  EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty());
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_FALSE(supervisor_->finished());
+  EXPECT_EQ(supervisor_->Cause(), wire::JobEnd::SUSPENDED);
+  EXPECT_EQ(supervisor_->Reason(), "time is over");
+}
+
+TEST_F(SupervisorTest, ServerZeroSaysByItsExitCodeThatTheJobIsSuspended) {
+  Start({.suspends = true});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kWorker0, {.code = 75});
+  Exit(kWorker1, {.code = 75});
+  Exit(kServer1, {.code = 75});
+  Exit(kServer0, {.code = 75});
+  EXPECT_THAT(Pass(absl::Seconds(2)).deaths, IsEmpty());
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_FALSE(supervisor_->finished());
+  EXPECT_EQ(supervisor_->Cause(), wire::JobEnd::SUSPENDED);
+}
+
+TEST_F(SupervisorTest, ASecondTerminationStopsASuspensionAtOnce) {
+  Start({.suspends = true});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  supervisor_->OnTermination(now_);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(supervisor_->OnTermination(now_), HasSubstr("stopping the job"));
+  const Supervisor::Effects effects = Pass(absl::Seconds(1));
+  EXPECT_EQ(effects.suspend_reason, "");
+  EXPECT_EQ(effects.stop_reason, "interrupted by the user");
+}
+
+TEST_F(SupervisorTest, CtrlCOrAHangupStopsASuspensionAtOnce) {
+  for (const bool hangup : {true, false}) {
+    Start({.suspends = true});
+    SetState(wire::RUNNING);
+    Pass(absl::Seconds(1));
+    supervisor_->OnTermination(now_);
+    if (hangup) {
+      supervisor_->OnHangup(now_);
+    } else {
+      supervisor_->OnInterrupt(now_);
+    }
+    EXPECT_EQ(Pass(absl::Milliseconds(50)).stop_reason,
+              "interrupted by the user");
+  }
+}
+
+TEST_F(SupervisorTest, BeforeItRunsAJobWithCheckpointsIsStoppedAtOnce) {
+  Start({.suspends = true});
+  supervisor_->OnTermination(now_);
+  EXPECT_EQ(Pass(absl::Milliseconds(50)).stop_reason,
+            "interrupted by the user");
+}
+
+// Told once, a member would go on until its job has a checkpoint.
+TEST_F(SupervisorTest, MembersOfAJobWithCheckpointsAreToldTwiceToEnd) {
+  Start({.suspends = true});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  supervisor_->OnHangup(now_);
+  int terminations = 0;
+  for (int i = 0; i < 130; ++i)
+    terminations += Pass(absl::Milliseconds(50)).signal == SIGTERM;
+  EXPECT_EQ(terminations, 2);
+  EXPECT_EQ(Pass(absl::Seconds(2)).signal, SIGKILL);
 }
 
 TEST_F(SupervisorTest, ASecondInterruptStopsAndAThirdKillsAtOnce) {

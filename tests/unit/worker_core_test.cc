@@ -18,6 +18,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "common/membership/end_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker_core_fixture.h"
@@ -347,6 +348,36 @@ TEST_F(WorkerCoreTest, AnInterruptedWorkerSaysSoAndEnds) {
   reply.header.mutable_call_reply()->set_call_id(Calls()[0].call_id());
   reply.header.mutable_call_reply()->set_code(wire::OK);
   FromCoordinator(reply);
+  EXPECT_TRUE(core_->ended());
+  EXPECT_TRUE(absl::IsCancelled(core_->ending()));
+}
+
+TEST_F(WorkerCoreTest, ASuspendedWorkerAsksForACheckpointAndGoesOn) {
+  Join();
+  AnswerPull();
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.Suspend("its time is over", now, effects);
+  });
+  EXPECT_TRUE(core_->ending().ok());
+  ASSERT_THAT(Calls(), SizeIs(1));
+  EXPECT_TRUE(Calls()[0].stop().checkpoint());
+  EXPECT_EQ(Calls()[0].stop().reason(), "its time is over");
+  wire::View last = RunningView(4);
+  last.set_state(wire::FAILED);
+  last.mutable_end()->set_cause(wire::JobEnd::SUSPENDED);
+  Show(last);
+  EXPECT_TRUE(core_->ended());
+  EXPECT_TRUE(IsSuspended(core_->ending())) << core_->ending();
+}
+
+TEST_F(WorkerCoreTest, ASuspendedWorkerThatHasNotJoinedEnds) {
+  core_.emplace(options_);
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.Start(now, effects);
+  });
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.Suspend("its time is over", now, effects);
+  });
   EXPECT_TRUE(core_->ended());
   EXPECT_TRUE(absl::IsCancelled(core_->ending()));
 }
@@ -871,6 +902,89 @@ TEST_F(KeepStateTest, WhoBecomesTheChiefBeyondTheCutHasNotGotItsState) {
   Reduce();
   EXPECT_EQ(core_->clock(), 4);
   EXPECT_EQ(Count<WorkerCore::KeepState>(), 0);
+}
+
+// ---- What programs keep ----
+
+class KeepProgramTest : public WorkerCoreTest {
+ protected:
+  KeepProgramTest() { options_.member.join.set_keeps_state(true); }
+
+  // Each worker has its own limit; the other one's is larger.
+  static wire::View WithLimit(uint64_t number, Clock own,
+                              const std::string& mode = "asp") {
+    wire::View view = RunningView(number, mode);
+    view.mutable_cut()->set_number(1);
+    for (const wire::WorkerMember& worker : view.worker()) {
+      wire::Cut::Until& until = *view.mutable_cut()->add_until();
+      until.set_rank(worker.rank());
+      until.set_incarnation(worker.incarnation());
+      until.set_clock(worker.rank() == 0 ? own : own + 3);
+    }
+    return view;
+  }
+  // "compute 4", "keep 5".
+  std::vector<std::string> Steps() const {
+    std::vector<std::string> steps;
+    for (const WorkerCore::Action& action : actions_) {
+      if (const auto* const step = std::get_if<WorkerCore::Compute>(&action))
+        steps.push_back(absl::StrCat("compute ", step->clock));
+      if (const auto* const keep =
+              std::get_if<WorkerCore::KeepProgram>(&action))
+        steps.push_back(absl::StrCat("keep ", keep->clock));
+    }
+    return steps;
+  }
+  void StepOnce() {
+    Compute(/*loss=*/1);
+    AnswerPull(core_->clock());
+  }
+};
+
+TEST_F(KeepProgramTest, ItIsKeptOnceBetweenTheStepsAtItsOwnLimit) {
+  Join("asp");
+  AnswerPull();
+  Show(WithLimit(9, 2));
+  StepOnce();
+  StepOnce();
+  StepOnce();
+  EXPECT_THAT(Steps(), testing::ElementsAre("compute 0", "compute 1", "keep 2",
+                                            "compute 2", "compute 3"));
+  EXPECT_EQ(Last<WorkerCore::KeepProgram>().cut, 1);
+  EXPECT_EQ(core_->counts().programs_kept, 1);
+}
+
+TEST_F(KeepProgramTest, ItIsKeptAtACommonClockThatOthersTookItBeyond) {
+  Join("bsp");
+  AnswerPull();
+  wire::View view = RunningView(9, "bsp");
+  view.mutable_cut()->set_number(1);
+  view.mutable_cut()->set_clock(1);
+  Show(view);
+  StepOnce();
+  EXPECT_THAT(Steps(),
+              testing::ElementsAre("compute 0", "keep 1", "compute 1"));
+}
+
+TEST_F(KeepProgramTest, WhoHasNothingOrJoinsAfterTheCutKeepsNothing) {
+  options_.member.join.set_keeps_state(false);
+  Join("asp");
+  AnswerPull();
+  Show(WithLimit(9, 1));
+  StepOnce();
+  EXPECT_EQ(Count<WorkerCore::KeepProgram>(), 0);
+
+  actions_.clear();
+  options_.member.join.set_keeps_state(true);
+  Join([](uint64_t number) {
+    wire::View view = RunningView(number, "bsp");
+    view.mutable_cut()->set_number(1);
+    view.mutable_cut()->set_clock(1);
+    return view;
+  });
+  AnswerPull();
+  StepOnce();
+  EXPECT_EQ(Count<WorkerCore::KeepProgram>(), 0);
 }
 
 TEST_F(KeepStateTest, TheCoordinatorHearsWhatHasBecomeOfIt) {

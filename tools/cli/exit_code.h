@@ -1,6 +1,9 @@
 // What every subcommand returns to the shell.
 #pragma once
 
+// kExitSuspended: a job that can go on from its last checkpoint.
+#include "common/membership/end_status.h"
+
 namespace slackline {
 
 inline constexpr int kExitDone = 0;

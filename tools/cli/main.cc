@@ -61,11 +61,6 @@ int main(int argc, char** argv) {
   app.name("slackline");
   app.set_version_flag("--version", slackline::VersionText("slackline"));
   app.require_subcommand(1);
-  app.footer(
-      "Examples:\n"
-      "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"
-      "  slackline ablate examples/mnist_mlp.textproto --over "
-      "sync.ssp.staleness=0,3,inf");
   int exit_code = slackline::kExitDone;
 
   const slackline::Invocation invocation = OwnInvocation(argc, argv);
@@ -78,6 +73,12 @@ int main(int argc, char** argv) {
   slackline::AddExperimentCommands(invocation, &app, &exit_code);
   slackline::AddCheckpointCommands(&app, &exit_code);
   slackline::AddDataCommands(&app, &exit_code);
+  // After them: a command begins with the footer that is there then.
+  app.footer(
+      "Examples:\n"
+      "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"
+      "  slackline ablate examples/mnist_mlp.textproto --over "
+      "sync.ssp.staleness=0,3,inf");
 
   try {
     const auto end = std::find(argv, argv + argc, std::string("--"));

@@ -53,8 +53,10 @@ SignalWatch::Requests SignalWatch::Wait(absl::Duration wait_max) {
   while (read(fd_, &info, sizeof(info)) == sizeof(info)) {
     if (info.ssi_signo == SIGINT) {
       ++requests.interrupts;
-    } else if (info.ssi_signo != SIGCHLD) {
+    } else if (info.ssi_signo == SIGTERM) {
       ++requests.terminations;
+    } else if (info.ssi_signo != SIGCHLD) {
+      ++requests.hangups;
     }
   }
   return requests;

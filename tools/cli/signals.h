@@ -23,8 +23,9 @@ class SignalWatch {
   // How often somebody has asked to stop since the last call.
   struct Requests {
     int interrupts = 0;    // SIGINT: Ctrl-C.
-    int terminations = 0;  // SIGTERM, SIGHUP: at once.
-    int all() const { return interrupts + terminations; }
+    int terminations = 0;  // SIGTERM: the process will have to end soon.
+    int hangups = 0;       // SIGHUP: the terminal is gone.
+    int all() const { return interrupts + terminations + hangups; }
   };
   // Returns at a signal, at the latest after `wait_max`. Ended children only
   // end the wait.

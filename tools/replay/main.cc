@@ -71,7 +71,7 @@ absl::Status Replay(const Flags& flags, const config::ClusterConfig& config) {
                                   data.train->classes()));
   SL_ASSIGN_OR_RETURN(DelayTrace trace, TraceFor(flags, config, data));
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<RunFiles> files,
-                      RunFiles::Create(flags.out));
+                      RunFiles::Create(flags.out, {}));
   absl::Status written;
   absl::Time next_line = TimeSource().Now() + kTellEvery;
   Replayer::Callbacks callbacks;

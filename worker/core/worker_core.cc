@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/config/stop_rules.h"
+#include "common/membership/end_status.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
 #include "common/sync/phases.h"
@@ -56,6 +57,7 @@ void WorkerCore::Counts::Add(const Counts& other) {
   empty_steps += other.empty_steps;
   left_out += other.left_out;
   states_kept += other.states_kept;
+  programs_kept += other.programs_kept;
 }
 
 WorkerCore::WorkerCore(const Options& options)
@@ -313,10 +315,11 @@ void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
     member_.SendHeartbeat(now, &last);
     for (Message& message : last.sends)
       effects->to_coordinator.push_back(std::move(message));
-    return End(proto.state() == wire::FAILED
-                   ? absl::FailedPreconditionError(proto.end().reason())
-                   : absl::OutOfRangeError(absl::StrCat(
-                         "the job has finished: ", proto.end().reason())));
+    return End(
+        proto.state() == wire::FAILED
+            ? EndStatus(absl::StatusCode::kFailedPrecondition, proto.end())
+            : absl::OutOfRangeError(absl::StrCat("the job has finished: ",
+                                                 proto.end().reason())));
   }
   if (proto.state() != wire::RUNNING || Over()) return;
   view_at_ = now;
@@ -350,8 +353,11 @@ void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
     case State::kGiving:  // Who was to install the rest may have died.
       return ReadShare(now, effects);
     case State::kDone:
+      KeepProgramIfDue(effects);
       return BeChief(now, effects);
     default:
+      // One that is at the end decides nothing any more.
+      if (state_ >= State::kDraining) KeepProgramIfDue(effects);
       return;
   }
 }
@@ -363,6 +369,8 @@ void WorkerCore::Begin(absl::Time now, Effects* effects) {
   client.incarnation = member_.incarnation();
   client.run = member_.run();
   client_.emplace(client, member_.view());
+  // Who joins after a cut has promised nothing, and nobody waits for its state.
+  program_cut_ = view.proto().cut().number();
   const bool founder = view.FindWorker(rank_)->founder();
   // A job that goes on has its state on the servers: all begin over them.
   const bool by_all_reduce = founder
@@ -447,6 +455,28 @@ void WorkerCore::KeepStateIfDue(Effects* effects) {
   effects->actions.push_back(KeepState{.cut = cut.number(), .clock = clock_});
 }
 
+void WorkerCore::KeepProgramIfDue(Effects* effects) {
+  const wire::Cut& cut = view()->proto().cut();
+  if (!options_.member.join.keeps_state() || cut.number() <= program_cut_)
+    return;
+  Clock limit = cut.clock();
+  if (cut.until_size() > 0) {
+    const auto own =
+        std::find_if(cut.until().begin(), cut.until().end(),
+                     [&](const wire::Cut::Until& until) {
+                       return until.incarnation() == member_.incarnation();
+                     });
+    if (own == cut.until().end()) return;
+    limit = own->clock();
+  }
+  // It has begun no step at its limit before it knew the cut, so beyond it only
+  // others' steps have taken it, and the program is as it was.
+  if (clock_ < limit) return;
+  program_cut_ = cut.number();
+  ++counts_.programs_kept;
+  effects->actions.push_back(KeepProgram{.cut = cut.number(), .clock = limit});
+}
+
 void WorkerCore::OnCutPart(const wire::CutPart& part, absl::Time now,
                            Effects* effects) {
   if (Over()) return;
@@ -458,6 +488,7 @@ void WorkerCore::OnCutPart(const wire::CutPart& part, absl::Time now,
 void WorkerCore::Decide(absl::Time now, Effects* effects) {
   using Do = PhaseFollower::Do;
   KeepStateIfDue(effects);
+  KeepProgramIfDue(effects);
   // A skip to the others' clock asks again.
   PhaseFollower::Decision decision = follower_->Next(*view(), clock_);
   const bool steps = decision.what == Do::kStepOverServers ||
@@ -1131,6 +1162,15 @@ void WorkerCore::OnSaveFailed(const absl::Status& why, absl::Time now,
   }
   Enter(State::kSaving, now);
   save_again_at_ = std::min(now + options_.save_retry, give_up_saving_at_);
+}
+
+void WorkerCore::Suspend(const std::string& reason, absl::Time now,
+                         Effects* effects) {
+  if (Over()) return;
+  if (!member_.HearsCoordinator(now))
+    return Fail(absl::CancelledError(reason), now, effects);
+  effects->log.push_back(SuspendingText(reason));
+  Notify({SuspendCall(reason)}, now, effects);
 }
 
 void WorkerCore::StopJob(const absl::Status& why, absl::Time now,

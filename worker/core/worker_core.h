@@ -124,6 +124,14 @@ class WorkerCore {
     int32_t cut = 0;  // Its number.
     Clock clock = 0;
   };
+  // The program is where a checkpoint has it, between two steps: write down
+  // what it has beside the parameters, before the next step begins in it, and
+  // beside what comes next in the core. Has no event; OnCutPart() says what has
+  // become of it. Only with join.keeps_state.
+  struct KeepProgram {
+    int32_t cut = 0;  // Its number.
+    Clock clock = 0;  // Of this worker.
+  };
   // Evaluate the final model (these parameters, or without them those of the
   // steps by all-reduce) and write it. Ends with OnConcluded() or
   // OnSaveFailed().
@@ -132,9 +140,9 @@ class WorkerCore {
   };
   // Try once more to write the final model. Ends likewise.
   struct Save {};
-  using Action =
-      std::variant<Initialize, Compute, Reduce, Evaluate, TakeState, Connect,
-                   CatchUp, LeaveGroup, ReadState, KeepState, Conclude, Save>;
+  using Action = std::variant<Initialize, Compute, Reduce, Evaluate, TakeState,
+                              Connect, CatchUp, LeaveGroup, ReadState,
+                              KeepState, KeepProgram, Conclude, Save>;
 
   // Whether the driver's program has a part in an action. Others a driver may
   // perform while its program waits for something else.
@@ -215,14 +223,20 @@ class WorkerCore {
                    const Moved& moved, absl::Time now, Effects* effects);
   void OnConcluded(const run::Result& result, absl::Time now, Effects* effects);
   void OnSaveFailed(const absl::Status& why, absl::Time now, Effects* effects);
-  // What has become of a KeepState: for the coordinator. At any time.
+  // What has become of a KeepState or KeepProgram: for the coordinator. At any
+  // time.
   void OnCutPart(const wire::CutPart& part, absl::Time now, Effects* effects);
   // An action cannot be done at all, or the user interrupts: leaves the job and
   // ends with this status.
   // `traceback`, of several lines, goes into the summary; may be empty.
   void Fail(const absl::Status& why, absl::Time now, Effects* effects,
             const std::string& traceback = "");
-  // The same, and the job ends, whether or not it could do without this worker.
+  // The process will have to end soon: asks for a checkpoint, after which the
+  // job ends, and goes on until then. Fail() with Cancelled if nobody is there
+  // to be asked.
+  void Suspend(const std::string& reason, absl::Time now, Effects* effects);
+  // As Fail(), and the job ends, whether or not it could do without this
+  // worker.
   void StopJob(const absl::Status& why, absl::Time now, Effects* effects,
                const std::string& traceback = "");
 
@@ -313,6 +327,7 @@ class WorkerCore {
     int64_t empty_steps = 0;  // By all-reduce.
     int64_t left_out = 0;     // Clocks over servers without examples.
     int64_t states_kept = 0;  // Of checkpoints.
+    int64_t programs_kept = 0;  // Likewise, of this worker's program.
 
     void Add(const Counts& other);
   };
@@ -367,6 +382,9 @@ class WorkerCore {
   void Begin(absl::Time now, Effects* effects);
   // The chief, by all-reduce, is at the clock of a checkpoint.
   void KeepStateIfDue(Effects* effects);
+  // It is at its limit in a checkpoint, or was taken beyond it since its last
+  // step.
+  void KeepProgramIfDue(Effects* effects);
   // From one thing to do to the next.
   void Decide(absl::Time now, Effects* effects);
   void Act(const PhaseFollower::Decision& decision, absl::Time now,
@@ -479,6 +497,8 @@ class WorkerCore {
   int64_t done_ = 0;         // and those whose gradients have arrived.
   Clock evaluated_ = 0;  // The last clock whose model was evaluated.
   int32_t kept_cut_ = 0;  // The last one whose state was kept.
+  // The last one of which the program's state was kept, or is not wanted.
+  int32_t program_cut_ = 0;
   bool kept_ = false;    // A model that meets a stop rule.
   uint64_t group_ = 0;   // That it connects to, or is connected to.
   std::vector<int32_t> group_ranks_;

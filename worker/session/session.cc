@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/part_writer.h"
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
@@ -70,6 +71,7 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   member.join.set_steps_per_epoch(options.length.steps_per_epoch);
   member.join.set_data(options.data);
   member.join.set_data_hash(options.data_hash);
+  member.join.set_keeps_state(options.keeps_state);
   if (options.elastic.has_value()) {
     wire::Elastic& elastic = *member.join.mutable_elastic();
     elastic.set_examples(options.elastic->examples);
@@ -192,10 +194,25 @@ struct Session::Life {
                        std::optional<Task>* task);
   absl::Status Perform(const WorkerCore::KeepState& action,
                        std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::KeepProgram& action,
+                       std::optional<Task>* task);
   absl::Status Perform(const WorkerCore::Conclude& action,
                        std::optional<Task>* task);
   absl::Status Perform(const WorkerCore::Save& action,
                        std::optional<Task>* task);
+
+  // The task before the first one of the session, if there is one.
+  absl::Status BeginProgram(std::optional<Task>* task);
+  void Kept(int32_t cut, absl::StatusOr<std::string> state);
+  void TellPart(const wire::CutPart& part) {
+    loop.Tell(
+        [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+          core.OnCutPart(part, now, effects);
+        });
+  }
+  // In which the parts of a cut are collected.
+  absl::StatusOr<std::string> FolderOf(int32_t cut) const;
+  PartWriter& writer();
 
   absl::Status CheckTable(int table) const;
   absl::Status BeginStep(Clock clock, bool by_all_reduce,
@@ -235,7 +252,12 @@ struct Session::Life {
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Collective> group;
   uint64_t group_number = 0;  // That one's, or the last one's.
-  // To be performed by Next(): a collective has met it.
+  // Of a checkpoint that waits for the program's state, and whether the program
+  // has been asked for it.
+  std::optional<int32_t> keep_cut;
+  bool keep_asked = false;
+  // To be performed by Next(): a collective has met it, or the program has
+  // something to do before it.
   std::unique_ptr<const WorkerCore::Action> held;
   std::thread retired;  // Ends with the end of the group before.
   // Of the step that the replica has gradients of.
@@ -464,6 +486,10 @@ absl::Status Session::ReportProgress() {
   return to->ending();
 }
 
+void Session::Kept(int32_t cut, absl::StatusOr<std::string> state) {
+  if (life_ != nullptr) life_->Kept(cut, std::move(state));
+}
+
 void Session::Fail(const absl::Status& why, const std::string& traceback) {
   if (const auto to = loop(); to != nullptr) {
     to->Tell(
@@ -480,6 +506,12 @@ void Session::StopJob(const absl::Status& why, const std::string& traceback) {
           core.StopJob(why, now, effects, traceback);
         });
   }
+}
+
+void Session::Suspend(const std::string& reason) {
+  const MutexLock lock(mutex_);
+  if (loop_ != nullptr) return loop_->Suspend(reason);
+  interrupted_ = reason;
 }
 
 void Session::Interrupt(const std::string& reason) {
@@ -511,11 +543,27 @@ std::optional<Session::Task> Session::Life::Next() {
     concluding = false;
   }
   while (true) {
+    if (keep_cut.has_value() && !keep_asked) {
+      keep_asked = true;
+      bool last = false;
+      loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
+        last = core.clock() >= EndOf(core.view()->proto());
+      });
+      return Keep{.cut = *keep_cut, .last = last};
+    }
     const absl::Time asked = loop.Now();
     if (!loop.ending().ok()) held = nullptr;  // As all that is not begun.
-    const std::unique_ptr<const WorkerCore::Action> action =
+    std::unique_ptr<const WorkerCore::Action> action =
         held != nullptr ? std::move(held) : loop.Next();
     if (action == nullptr) return std::nullopt;
+    if (!std::exchange(session.begun_, true)) {
+      std::optional<Task> first;
+      if (const absl::Status begun = BeginProgram(&first); !begun.ok())
+        session.StopJob(begun);
+      held = std::move(action);
+      if (first.has_value()) return first;
+      continue;
+    }
     const absl::Time now = loop.Now();
     // Until then it waited for the job to start.
     waited = running_since.has_value() ? now - asked : absl::ZeroDuration();
@@ -910,6 +958,24 @@ absl::Status Session::Life::Perform(const WorkerCore::ReadState& action,
   return absl::OkStatus();
 }
 
+// ---- Checkpoints
+
+absl::StatusOr<std::string> Session::Life::FolderOf(int32_t cut) const {
+  const std::string root = CheckpointRoot(options.config, options.out);
+  if (root.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", static_cast<int>(options.rank),
+        " has no folder for checkpoints; start it with --out, or name one in "
+        "checkpoint { folder: ... }"));
+  }
+  return PartialFolder(root, loop.view()->proto().run(), cut);
+}
+
+PartWriter& Session::Life::writer() {
+  if (part_writer == nullptr) part_writer = std::make_unique<PartWriter>();
+  return *part_writer;
+}
+
 // The steps go on while the copy is written.
 absl::Status Session::Life::Perform(const WorkerCore::KeepState& action,
                                     std::optional<Task>*) {
@@ -922,17 +988,11 @@ absl::Status Session::Life::Perform(const WorkerCore::KeepState& action,
     } else {
       part.set_error(std::string(written.status().message()));
     }
-    loop.Tell(
-        [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-          core.OnCutPart(part, now, effects);
-        });
+    TellPart(part);
   };
-  const std::string root = CheckpointRoot(options.config, options.out);
-  if (root.empty()) {
-    tell(absl::FailedPreconditionError(absl::StrCat(
-        "worker ", static_cast<int>(options.rank),
-        " has no folder for checkpoints; start it with --out, or name one in "
-        "checkpoint { folder: ... }")));
+  const absl::StatusOr<std::string> folder = FolderOf(action.cut);
+  if (!folder.ok()) {
+    tell(folder.status());
     return absl::OkStatus();
   }
   const absl::Time begin = loop.Now();
@@ -957,13 +1017,69 @@ absl::Status Session::Life::Perform(const WorkerCore::KeepState& action,
       "checkpoint: copied the state of step {}, {:.1f} MB, in {:.1f} ms",
       action.clock, static_cast<double>(replica->bytes()) / 1e6,
       absl::ToDoubleMilliseconds(loop.Now() - begin));
-  if (part_writer == nullptr) part_writer = std::make_unique<PartWriter>();
-  part_writer->Write(
-      {.folder = PartialFolder(root, view->proto().run(), action.cut),
+  writer().Write(
+      {.folder = *folder,
        .file = absl::StrCat("worker-", static_cast<int>(options.rank),
                             ".safetensors"),
        .shards = std::move(shards),
        .done = tell});
+  return absl::OkStatus();
+}
+
+// The program is asked when it asks for its next task: until then it may be at
+// the end of the step before.
+absl::Status Session::Life::Perform(const WorkerCore::KeepProgram& action,
+                                    std::optional<Task>*) {
+  keep_cut = action.cut;
+  keep_asked = false;
+  return absl::OkStatus();
+}
+
+void Session::Life::Kept(int32_t cut, absl::StatusOr<std::string> state) {
+  if (keep_cut != cut || !keep_asked) return;
+  keep_cut.reset();
+  const auto tell = [this,
+                     cut](const absl::StatusOr<checkpoint::Kept>& written) {
+    wire::CutPart part;
+    part.set_cut(cut);
+    if (written.ok()) {
+      *part.mutable_kept() = *written;
+    } else {
+      part.set_kept_error(std::string(written.status().message()));
+    }
+    TellPart(part);
+  };
+  const absl::StatusOr<std::string> folder = FolderOf(cut);
+  if (!folder.ok()) return tell(folder.status());
+  if (!state.ok()) return tell(state.status());
+  writer().Write(PartWriter::KeptJob{.folder = *folder,
+                                     .rank = static_cast<int32_t>(options.rank),
+                                     .bytes = *std::move(state),
+                                     .done = tell});
+}
+
+absl::Status Session::Life::BeginProgram(std::optional<Task>* task) {
+  if (!options.keeps_state) return absl::OkStatus();
+  std::string folder;
+  std::string sha256;
+  loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
+    folder = core.member().checkpoint();
+    sha256 = core.member().checkpoint_sha256();
+  });
+  if (folder.empty()) return absl::OkStatus();
+  SL_ASSIGN_OR_RETURN(
+      FoundKept found,
+      FindKept(folder, sha256, static_cast<int32_t>(options.rank)));
+  if (!found.found) {
+    spdlog::info(
+        "checkpoint {} has nothing of the program of worker {}, which begins "
+        "anew beside its parameters",
+        folder, static_cast<int>(options.rank));
+    return absl::OkStatus();
+  }
+  spdlog::info("the program goes on with {} bytes of its own from {}",
+               found.bytes.size(), folder);
+  *task = Restore{.state = std::move(found.bytes)};
   return absl::OkStatus();
 }
 

@@ -73,6 +73,9 @@ class Session {
     // The parameters of all workers are the host's, also of those with
     // device: CUDA. Else they are where the config says.
     bool host_parameters = false;
+    // The program has state of its own, which goes into checkpoints: Next()
+    // asks for it (Keep), and gives it back (Restore).
+    bool keeps_state = false;
   };
 
   // Everything handed over outlives the session. `to_coordinator` and
@@ -120,7 +123,19 @@ class Session {
   // The parameters are those of the trained model: evaluate them, then call
   // Conclude(). The chief alone is asked.
   struct Conclusion {};
-  using Task = std::variant<Step, Evaluation, Conclusion>;
+  // A checkpoint has the program where it is now, between two steps: call
+  // Kept() with its state before it begins the next one. Other tasks may come
+  // before that.
+  struct Keep {
+    int32_t cut = 0;
+    bool last = false;  // No step comes after it: call Kept() before Next().
+  };
+  // The job goes on from a checkpoint, and this is what Kept() was given for
+  // it: the program is to be as it was then. Before all other tasks.
+  struct Restore {
+    std::string state;
+  };
+  using Task = std::variant<Step, Evaluation, Conclusion, Keep, Restore>;
 
   // Waits for the next task. None when the job is over for this worker; then
   // ending() says how. A step that was not finished ends the job for it.
@@ -213,6 +228,13 @@ class Session {
   // test data. Goes on to try in Next() if it cannot be written.
   void Conclude(const Scores& train, const Scores& test);
 
+  // ---- Checkpoints ----------------------------------------------------------
+
+  // The program's state, of any bytes up to kKeptBytesMax, or why there is
+  // none: then there will be no checkpoint, and all else goes on. It is written
+  // beside what comes next. Without effect if nobody waits for it any more.
+  void Kept(int32_t cut, absl::StatusOr<std::string> state);
+
   // ---- Any thread -----------------------------------------------------------
 
   // Says that something that takes long has come further; to be called at least
@@ -226,6 +248,10 @@ class Session {
   void Fail(const absl::Status& why, const std::string& traceback = "");
   // The same, and the job ends, whether or not it could do without this worker.
   void StopJob(const absl::Status& why, const std::string& traceback = "");
+  // The process will have to end soon: asks for a checkpoint, after which the
+  // job ends (docs/checkpoints.md), and goes on until then. As Interrupt()
+  // before the job is joined, and if its coordinator is not heard.
+  void Suspend(const std::string& reason);
   // As a user's wish: Fail() with Cancelled, now and in every later life.
   void Interrupt(const std::string& reason);
   // The time by which the job lives. It is no time of day.
@@ -256,6 +282,7 @@ class Session {
   bool over_ = false;
   absl::Status ending_;
   std::vector<TableState> initial_state_;  // Until a step is done.
+  bool begun_ = false;                     // With the first action of a life.
 
   mutable Mutex mutex_;
   // Of life_; null without one.

@@ -246,6 +246,12 @@ void WorkerLoop::Fail(const absl::Status& why) {
   });
 }
 
+void WorkerLoop::Suspend(const std::string& reason) {
+  Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.Suspend(reason, now, effects);
+  });
+}
+
 void WorkerLoop::Interrupt(const std::string& reason) {
   Fail(absl::CancelledError(reason));
 }

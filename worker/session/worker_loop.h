@@ -94,6 +94,8 @@ class WorkerLoop {
   std::shared_ptr<const View> view() const;
   // As MemberCore::AddRecord(). One that may end the job is sent at once.
   void AddRecord(const run::MetricRecord& record, absl::Time made_at);
+  // As WorkerCore::Suspend().
+  void Suspend(const std::string& reason);
   // Leaves the job with this reason, and ends with Cancelled.
   void Interrupt(const std::string& reason);
   // Called when what is under way in the group has to fail, on any thread, and

@@ -34,6 +34,12 @@ void WorkerPlace::Interruptible::Set(Session* session) {
   if (session_ != nullptr && !reason_.empty()) session_->Interrupt(reason_);
 }
 
+void WorkerPlace::Interruptible::Suspend(const std::string& reason) {
+  const MutexLock lock(mutex_);
+  if (session_ != nullptr) return session_->Suspend(reason);
+  reason_ = reason;
+}
+
 void WorkerPlace::Interruptible::Interrupt(const std::string& reason) {
   const MutexLock lock(mutex_);
   reason_ = reason;
@@ -48,8 +54,13 @@ WorkerPlace::WorkerPlace(const MemberFlags& flags,
       time_(time),
       workers_(WorkerProcesses(config)),
       index_(static_cast<size_t>(flags.index)),
+      wishes_(config.has_checkpoint()),
       stop_signal_([this](int signal) {
-        interruptible_.Interrupt(InterruptedBy("worker", flags_.index, signal));
+        const std::string reason =
+            InterruptedBy("worker", flags_.index, signal);
+        if (wishes_.Of(signal) == SignalWish::kSuspend)
+          return interruptible_.Suspend(reason);
+        interruptible_.Interrupt(reason);
       }) {}
 
 absl::Status WorkerPlace::Train(
@@ -66,7 +77,8 @@ absl::Status WorkerPlace::Train(
                                 .data = work.data,
                                 .data_hash = work.data_hash,
                                 .elastic = work.elastic,
-                                .step_by_table = work.step_by_table},
+                                .step_by_table = work.step_by_table,
+                                .keeps_state = work.keeps_state},
                                self(), parameters));
   interruptible_.Set(&connected->session());
   absl::Status trained = train(connected->session());

@@ -52,7 +52,8 @@ class WorkerPlace {
 
   // Has `train` run a session over ZeroMQ with these parameters, and returns
   // what it returns. SIGINT and SIGTERM interrupt the session; those that came
-  // before do it at once.
+  // before do it at once. In a job with checkpoints the first SIGTERM suspends
+  // it.
   struct Work {
     LearningRateSchedule::JobLength length;
     int64_t batch_size = 1;
@@ -61,6 +62,7 @@ class WorkerPlace {
     std::string data_hash = {};
     std::optional<ElasticSampling> elastic = {};
     bool step_by_table = false;
+    bool keeps_state = false;
   };
   absl::Status Train(const Work& work, ParameterMemory* parameters,
                      const std::function<absl::Status(Session&)>& train);
@@ -70,6 +72,7 @@ class WorkerPlace {
   class Interruptible {
    public:
     void Set(Session* session);
+    void Suspend(const std::string& reason);
     void Interrupt(const std::string& reason);
 
    private:
@@ -84,6 +87,7 @@ class WorkerPlace {
   const std::vector<WorkerProcess> workers_;
   const size_t index_;
   Interruptible interruptible_;
+  SignalWishes wishes_;  // Of stop_signal_'s thread.
   const StopSignal stop_signal_;
 };
 

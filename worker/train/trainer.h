@@ -30,6 +30,12 @@ class Trainer {
   absl::Status Perform(const Session::Step& step);
   absl::Status Perform(const Session::Evaluation& evaluation);
   absl::Status Perform(const Session::Conclusion& conclusion);
+  // All that it has is parameters, so it is never asked for anything else.
+  static absl::Status Perform(const Session::Keep&) { return NoState(); }
+  static absl::Status Perform(const Session::Restore&) { return NoState(); }
+  static absl::Status NoState() {
+    return absl::InternalError("this program keeps nothing in checkpoints");
+  }
 
   const int compute_threads_;
   const DataSplit& data_;

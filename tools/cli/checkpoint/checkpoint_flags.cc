@@ -23,11 +23,16 @@ void AddCheckpointCommands(CLI::App* app, int* exit_code) {
       ->add_option("FILE", to_file->file,
                    "The file to write, as in model.safetensors")
       ->required();
+  export_command->add_flag(
+      "--best", to_file->best,
+      "Not the newest but the best one, of a job with checkpoint { best_by: "
+      "... }");
   export_command->add_flag("--json", to_file->json,
                            "What was written, as JSON");
   export_command->footer(
       "Examples:\n"
       "  slackline export runs/digits model.safetensors\n"
+      "  slackline export runs/digits best.safetensors --best\n"
       "  slackline export runs/digits/checkpoints/step-00001200 "
       "model.safetensors");
   export_command->callback([=] { *exit_code = ExportCheckpoint(*to_file); });
@@ -40,20 +45,32 @@ void AddCheckpointCommands(CLI::App* app, int* exit_code) {
       "those of the job's tables; optimizers begin anew.");
   import_command
       ->add_option("FILE", from_file->file,
-                   "A safetensors file of float32, as slackline and PyTorch "
-                   "write them")
+                   "A safetensors file, as slackline and PyTorch write them; "
+                   "F16, BF16 and F64 become float32")
       ->required();
   import_command
       ->add_option("--out", from_file->out,
                    "The checkpoint goes into the folder step-00000000 in this "
                    "one, which is made if need be and has to be empty")
       ->required();
+  import_command
+      ->add_option("--only", from_file->only,
+                   "PREFIX: only tensors whose names begin so; may be repeated")
+      ->allow_extra_args(false);
+  import_command
+      ->add_option("--skip", from_file->skip,
+                   "NAME of a tensor to leave out, such as a counter of "
+                   "BatchNorm, whose integers no table can have; may be "
+                   "repeated")
+      ->allow_extra_args(false);
   import_command->add_flag("--json", from_file->json,
                            "What was written, as JSON");
   import_command->footer(
-      "Example:\n"
+      "Examples:\n"
       "  slackline import model.safetensors --out start\n"
-      "  slackline run examples/mnist_mlp.textproto --resume start");
+      "  slackline run examples/mnist_mlp.textproto --resume start\n"
+      "  slackline import resnet.safetensors --out start "
+      "--skip bn1.num_batches_tracked");
   import_command->callback([=] { *exit_code = ImportCheckpoint(*from_file); });
 }
 

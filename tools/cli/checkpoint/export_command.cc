@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/checkpoint/best_checkpoint.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/io/atomic_file.h"
@@ -48,9 +49,13 @@ absl::StatusOr<Exported> Export(const ExportOptions& options) {
     return absl::AlreadyExistsError(absl::StrCat(
         options.file, " is there already; choose another name, or remove it"));
   }
+  std::string path = options.checkpoint;
+  if (options.best) {
+    SL_ASSIGN_OR_RETURN(path, FindBestCheckpoint(options.checkpoint));
+  }
   std::vector<std::string> passed_over;
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<StoredCheckpoint> stored,
-                      OpenCheckpoint(options.checkpoint, &passed_over));
+                      OpenCheckpoint(path, &passed_over));
   for (const std::string& sentence : passed_over) Say(sentence);
 
   const checkpoint::Manifest& manifest = stored->manifest();

@@ -3,16 +3,22 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
+#include "common/config/shell_line.h"
 #include "common/io/safetensors.h"
 #include "common/status.h"
 #include "common/version.h"
@@ -30,12 +36,16 @@ constexpr int64_t kShardElements = 65536;
 constexpr char kPartFile[] = "values.safetensors";
 // No job has this one.
 constexpr uint64_t kRun = 0;
+constexpr size_t kNamesShown = 20;  // Of tensors, in errors.
 
 struct Imported {
   std::string folder = {};  // Of the checkpoint.
   int tables = 0;
   int64_t floats = 0;
   int64_t bytes = 0;  // Of its part.
+  // Tensors of other types, which are float32 now: how many, by type.
+  std::map<std::string, int> converted = {};
+  std::vector<std::string> left_out = {};  // Names of tensors.
 };
 
 absl::Status CheckOut(const std::string& out) {
@@ -47,6 +57,91 @@ absl::Status CheckOut(const std::string& out) {
       absl::StrCat("--out: ", out,
                    " is there and not an empty folder, and checkpoints are not "
                    "overwritten; choose another or remove it"));
+}
+
+std::string NamesText(const SafetensorsHeader& header) {
+  std::vector<std::string> names;
+  for (const TensorPlace& tensor : header.tensors) {
+    if (names.size() == kNamesShown) break;
+    names.push_back(tensor.name);
+  }
+  const size_t more = header.tensors.size() - names.size();
+  return absl::StrCat(absl::StrJoin(names, ", "),
+                      more == 0 ? "" : absl::StrCat(" and ", more, " more"));
+}
+
+// Every word of the flags is of use.
+absl::Status CheckChoice(const ImportOptions& options,
+                         const SafetensorsHeader& header) {
+  const auto check = [&](const std::string& flag, const std::string& word,
+                         auto fits, absl::string_view what) {
+    if (absl::c_any_of(header.tensors, fits)) return absl::OkStatus();
+    return absl::NotFoundError(
+        absl::StrCat(flag, ": no tensor of ", options.file, what, "'", word,
+                     "'; there are ", NamesText(header)));
+  };
+  for (const std::string& prefix : options.only) {
+    const auto fits = [&](const TensorPlace& tensor) {
+      return absl::StartsWith(tensor.name, prefix);
+    };
+    SL_RETURN_IF_ERROR(check("--only", prefix, fits, " begins with "));
+  }
+  for (const std::string& name : options.skip) {
+    const auto fits = [&](const TensorPlace& tensor) {
+      return tensor.name == name;
+    };
+    SL_RETURN_IF_ERROR(check("--skip", name, fits, " is "));
+  }
+  return absl::OkStatus();
+}
+
+bool IsChosen(const ImportOptions& options, const std::string& name) {
+  const bool wanted =
+      options.only.empty() ||
+      absl::c_any_of(options.only, [&](const std::string& prefix) {
+        return absl::StartsWith(name, prefix);
+      });
+  return wanted && !absl::c_linear_search(options.skip, name);
+}
+
+// The tensors that are chosen, as float32.
+absl::StatusOr<std::shared_ptr<const SafetensorsFile>> ReadChosen(
+    const ImportOptions& options, Imported* imported) {
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader,
+                      SafetensorsReader::Open(options.file));
+  const SafetensorsHeader& header = reader->header();
+  if (header.tensors.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options.file, " has no tensors"));
+  }
+  SL_RETURN_IF_ERROR(CheckChoice(options, header));
+  std::vector<const TensorPlace*> chosen;
+  for (const TensorPlace& tensor : header.tensors) {
+    if (!IsChosen(options, tensor.name)) {
+      imported->left_out.push_back(tensor.name);
+      continue;
+    }
+    if (!SafetensorsReader::IsFloat(tensor.type)) {
+      return absl::UnimplementedError(absl::StrCat(
+          options.file, ": tensor '", tensor.name, "' is of type ", tensor.type,
+          ", and tables are of float32, which F32, F16, BF16 and F64 can "
+          "become; leave it out with --skip ",
+          ShellLine({tensor.name})));
+    }
+    if (tensor.type != "F32") ++imported->converted[tensor.type];
+    chosen.push_back(&tensor);
+  }
+  if (chosen.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--only and --skip leave no tensor of ", options.file));
+  }
+  auto file = std::make_shared<SafetensorsFile>();
+  file->metadata = header.metadata;
+  for (const TensorPlace* const tensor : chosen) {
+    SL_ASSIGN_OR_RETURN(file->tensors.emplace_back(),
+                        reader->ReadFloats(*tensor));
+  }
+  return file;
 }
 
 // Shares the tensors' memory.
@@ -71,12 +166,9 @@ std::vector<ShardState> CutIntoShards(
 
 absl::StatusOr<Imported> Import(const ImportOptions& options) {
   SL_RETURN_IF_ERROR(CheckOut(options.out));
-  SL_ASSIGN_OR_RETURN(SafetensorsFile read, ReadSafetensors(options.file));
-  const auto file = std::make_shared<const SafetensorsFile>(std::move(read));
-  if (file->tensors.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(options.file, " has no tensors"));
-  }
+  Imported imported;
+  SL_ASSIGN_OR_RETURN(const std::shared_ptr<const SafetensorsFile> file,
+                      ReadChosen(options, &imported));
   checkpoint::Manifest manifest;
   manifest.set_format(kCheckpointFormat);
   manifest.set_version(VersionNumber());
@@ -84,7 +176,7 @@ absl::StatusOr<Imported> Import(const ImportOptions& options) {
   const auto job = file->metadata.find("job");
   if (job != file->metadata.end()) manifest.set_job(job->second);
   manifest.set_steps_per_epoch(1);  // Of none that were done.
-  Imported imported = {.tables = static_cast<int>(file->tensors.size())};
+  imported.tables = static_cast<int>(file->tensors.size());
   for (const Tensor& tensor : file->tensors) {
     checkpoint::Table& table = *manifest.add_table();
     table.set_name(tensor.name);
@@ -101,6 +193,23 @@ absl::StatusOr<Imported> Import(const ImportOptions& options) {
   return imported;
 }
 
+// "; to float32: 2 tensors of F16, 1 tensor of F64"
+std::string ConvertedText(const Imported& imported) {
+  std::string text;
+  for (const auto& [type, count] : imported.converted) {
+    absl::StrAppend(&text, text.empty() ? "; to float32: " : ", ", count,
+                    count == 1 ? " tensor of " : " tensors of ", type);
+  }
+  return text;
+}
+
+std::string LeftOutText(const Imported& imported) {
+  const size_t count = imported.left_out.size();
+  if (count == 0) return "";
+  return absl::StrCat("; left out: ", count,
+                      count == 1 ? " tensor" : " tensors");
+}
+
 }  // namespace
 
 int ImportCheckpoint(const ImportOptions& options) {
@@ -113,12 +222,15 @@ int ImportCheckpoint(const ImportOptions& options) {
     PrintJson({{"checkpoint", done->folder},
                {"tables", done->tables},
                {"floats", done->floats},
-               {"bytes", done->bytes}});
+               {"bytes", done->bytes},
+               {"converted", done->converted},
+               {"left_out", done->left_out}});
   } else {
     PrintResult(absl::StrCat(
         "wrote ", done->folder, ": ", done->tables,
         done->tables == 1 ? " table" : " tables", " of ", done->floats,
         " floats in all, ", BytesText(static_cast<double>(done->bytes)),
+        ConvertedText(*done), LeftOutText(*done),
         "; begin with it: slackline run CONFIG --resume ", options.out, "\n"));
   }
   return kExitDone;

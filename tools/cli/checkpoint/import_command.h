@@ -3,12 +3,16 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace slackline {
 
 struct ImportOptions {
-  std::string file;  // As ReadSafetensors() takes it.
+  std::string file;  // Safetensors. F16, BF16 and F64 become float32.
   std::string out;   // Is made; must be empty if it is there.
+  // Only tensors whose names begin with one of these; empty: all.
+  std::vector<std::string> only = {};
+  std::vector<std::string> skip = {};  // Names of tensors that are left out.
   bool json = false;
 };
 // Returns its exit code. On failure there is no checkpoint.

@@ -247,8 +247,8 @@ void Grid::OnInterrupt() {
                       ? "interrupted: stopping what runs; once more to kill it"
                       : "interrupted again: killing what runs");
   // `slackline run` stops at the first, without a model, and kills at the
-  // second.
-  for (Active& run : active_) run.process.Signal(SIGTERM);
+  // second. SIGTERM would have it take a checkpoint, and the run is done anew.
+  for (Active& run : active_) run.process.Signal(SIGHUP);
 }
 
 absl::Status Grid::OnEnd(const Active& ended, const ExitStatus& exit) {

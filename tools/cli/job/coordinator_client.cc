@@ -72,6 +72,14 @@ absl::Status CoordinatorClient::AskStop(const std::string& reason) {
   return Send(std::move(call));
 }
 
+absl::Status CoordinatorClient::AskSuspend(const std::string& reason) {
+  wire::Call call;
+  call.set_call_id(++last_call_id_);
+  call.mutable_stop()->set_checkpoint(true);
+  call.mutable_stop()->set_reason(reason);
+  return Send(std::move(call));
+}
+
 absl::Status CoordinatorClient::AskFinish(const std::string& reason) {
   if (finish_call_id_ == 0) finish_call_id_ = ++last_call_id_;
   wire::Call call;
@@ -138,9 +146,24 @@ absl::StatusOr<wire::StatusReply> CoordinatorClient::GetStatus(
 
 absl::Status CoordinatorClient::Stop(const std::string& reason,
                                      absl::Duration wait_max) {
+  wire::Stop stop;
+  stop.set_reason(reason);
+  return Stop(stop, wait_max);
+}
+
+absl::Status CoordinatorClient::Suspend(const std::string& reason,
+                                        absl::Duration wait_max) {
+  wire::Stop stop;
+  stop.set_checkpoint(true);
+  stop.set_reason(reason);
+  return Stop(stop, wait_max);
+}
+
+absl::Status CoordinatorClient::Stop(const wire::Stop& stop,
+                                     absl::Duration wait_max) {
   wire::Call call;
   call.set_call_id(++last_call_id_);
-  call.mutable_stop()->set_reason(reason);
+  *call.mutable_stop() = stop;
   SL_ASSIGN_OR_RETURN(const wire::CallReply reply, Call(call, wait_max));
   if (reply.code() == wire::OK) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("the coordinator at ", endpoint_,

@@ -32,6 +32,7 @@ class CoordinatorClient {
   // These send without waiting; what is lost is not repeated.
   absl::Status AskStatus();
   absl::Status AskStop(const std::string& reason);
+  absl::Status AskSuspend(const std::string& reason);
   // However often, it is one call.
   absl::Status AskFinish(const std::string& reason);
   // Why the coordinator refuses that, as far as Receive() has met its answer;
@@ -47,6 +48,8 @@ class CoordinatorClient {
   absl::StatusOr<wire::StatusReply> GetStatus(absl::Duration wait_max,
                                               int64_t moves_known = 0);
   absl::Status Stop(const std::string& reason, absl::Duration wait_max);
+  // The job ends after a checkpoint. Answered at once.
+  absl::Status Suspend(const std::string& reason, absl::Duration wait_max);
   // These are answered with what will be moved, before it is. In addition
   // FailedPrecondition, with the coordinator's own sentence, if it refuses.
   absl::StatusOr<run::Plan> Rebalance(bool dry_run, absl::Duration wait_max);
@@ -75,6 +78,7 @@ class CoordinatorClient {
   // is busy. FailedPrecondition if it is refused.
   absl::StatusOr<wire::CallReply> Order(wire::Call call,
                                         absl::Duration wait_max);
+  absl::Status Stop(const wire::Stop& stop, absl::Duration wait_max);
   absl::Status Refused(const wire::CallReply& reply) const;
   absl::StatusOr<run::Plan> AskPlan(wire::Call call, absl::Duration wait_max);
 

@@ -75,6 +75,8 @@ absl::Status JobConnection::Refresh() {
 }
 
 std::string EndText(const wire::View& view) {
+  if (view.end().cause() == wire::JobEnd::SUSPENDED)
+    return absl::StrCat("suspended: ", view.end().reason());
   return view.state() == wire::FAILED && !view.end().reason().empty()
              ? absl::StrCat("failed: ", view.end().reason())
              : StateName(view.state());

@@ -56,7 +56,8 @@ class JobConnection {
   wire::StatusReply status_;
 };
 
-// "finished", or "failed: " and why: for a job in one of these states.
+// "finished", or "failed: " or "suspended: " and why: for a job in one of these
+// states.
 std::string EndText(const wire::View& view);
 
 }  // namespace slackline

@@ -81,6 +81,11 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
   checkpoint_command->add_flag("--json", checkpoint->json,
                                "What the coordinator says and the checkpoint, "
                                "as JSON");
+  checkpoint_command->footer(
+      "Examples:\n"
+      "  slackline checkpoint runs/digits\n"
+      "  slackline run runs/digits/cluster.textproto --resume runs/digits "
+      "--out runs/more");
   checkpoint_command->callback(
       [=] { *exit_code = CheckpointJob(*checkpoint); });
 
@@ -94,16 +99,29 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
   stop_command->add_option("--reason", stop->reason,
                            "What logs and status say about it; default: "
                            "stopped by the user");
-  CLI::Option* const at_once = stop_command->add_flag(
-      "--now", stop->at_once,
+  using How = StopOptions::How;
+  const auto at_once = std::make_shared<bool>(false);
+  const auto suspended = std::make_shared<bool>(false);
+  CLI::Option* const now = stop_command->add_flag(
+      "--now", *at_once,
       "At once: no model is kept, and the job counts as failed");
   stop_command
+      ->add_flag("--checkpoint", *suspended,
+                 "After a checkpoint, from which `slackline run --resume` goes "
+                 "on; says where it is. The job's processes end with exit code "
+                 "75")
+      ->excludes(now);
+  stop_command
       ->add_flag("!--no-wait", stop->wait, "Only order it, do not wait for it")
-      ->excludes(at_once);
+      ->excludes(now);
   stop_command->add_flag("--json", stop->json,
                          "What the coordinator says and how it has ended, as "
                          "JSON");
-  stop_command->callback([=] { *exit_code = StopJob(*stop); });
+  stop_command->callback([=] {
+    if (*at_once) stop->how = How::kAtOnce;
+    if (*suspended) stop->how = How::kSuspended;
+    *exit_code = StopJob(*stop);
+  });
 }
 
 void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,

@@ -17,6 +17,7 @@
 #include "tools/cli/job/plan_tables.h"
 #include "tools/cli/job/progress.h"
 #include "tools/cli/json.h"
+#include "tools/cli/run/summary_table.h"
 #include "tools/cli/text.h"
 
 namespace slackline {
@@ -341,6 +342,10 @@ std::string StatusTable(const wire::StatusReply& status,
   if (const std::string checkpoint = CheckpointText(status);
       !checkpoint.empty()) {
     absl::StrAppend(&text, "checkpoint: ", checkpoint, "\n");
+  }
+  if (status.has_best_checkpoint()) {
+    absl::StrAppend(&text, "best checkpoint: ",
+                    BestCheckpointText(status.best_checkpoint()), "\n");
   }
   for (const std::string& evaluation : progress.TakeEvaluations()) {
     absl::StrAppend(&text, "last evaluation: ", evaluation, "\n");

@@ -22,7 +22,13 @@ constexpr int kSilencesMax = 3;
 constexpr absl::Duration kLineEvery = absl::Seconds(5);
 
 // "the workers end at step 480 of 1170; 2 of 4 are there"
-std::string LineOf(const wire::View& view) {
+std::string LineOf(const wire::StatusReply& status, StopOptions::How how) {
+  const wire::View& view = status.view();
+  if (how == StopOptions::How::kSuspended) {
+    return status.checkpoint().empty()
+               ? "the job ends as soon as it has a checkpoint"
+               : absl::StrCat("the checkpoint: ", status.checkpoint());
+  }
   if (view.end_clock() == 0) return "the workers agree on the last step";
   int done = 0;
   for (const wire::WorkerMember& worker : view.worker()) done += worker.done();
@@ -38,13 +44,18 @@ absl::StatusOr<std::string> EndFromFolder(const std::string& folder) {
   const std::string& reason = result.summary.reason();
   if (result.summary.state() == wire::JobState_Name(wire::FINISHED))
     return reason;
+  if (result.summary.cause() ==
+      wire::JobEnd::Cause_Name(wire::JobEnd::SUSPENDED)) {
+    return reason;
+  }
   return absl::AbortedError(absl::StrCat("the job has failed: ", reason));
 }
 
 // Until the job is over; returns how. Once its members know, nobody is left to
 // be asked.
-absl::StatusOr<std::string> Await(const std::string& config,
+absl::StatusOr<std::string> Await(const StopOptions& options,
                                   JobConnection* job) {
+  const std::string& config = options.job.config;
   Display display;
   absl::Time next_line = TimeSource().Now() + kLineEvery;
   int silences = 0;
@@ -53,7 +64,10 @@ absl::StatusOr<std::string> Await(const std::string& config,
     const wire::View& view = job->status().view();
     if (status.ok()) {
       silences = 0;
-      if (view.state() == wire::FINISHED) return view.end().reason();
+      if (view.state() == wire::FINISHED ||
+          view.end().cause() == wire::JobEnd::SUSPENDED) {
+        return view.end().reason();
+      }
       if (view.state() == wire::FAILED)
         return absl::AbortedError(absl::StrCat("the job has ", EndText(view)));
     } else if (IsRunFolder(config) && ReadRunResult(config).ok()) {
@@ -68,9 +82,10 @@ absl::StatusOr<std::string> Await(const std::string& config,
                       "the end is ordered, and summary.json in the folder of "
                       "the run says how it has come");
     }
-    display.Redraw({LineOf(view)});
+    const std::string line = LineOf(job->status(), options.how);
+    display.Redraw({line});
     if (!display.terminal() && TimeSource().Now() >= next_line) {
-      display.Print(LineOf(view));
+      display.Print(line);
       next_line = TimeSource().Now() + kLineEvery;
     }
     absl::SleepFor(kLookEvery);
@@ -85,7 +100,7 @@ absl::Status Stop(const StopOptions& options) {
   };
   nlohmann::ordered_json json = {
       {"job", job.config().job()}, {"text", nullptr}, {"end", nullptr}};
-  if (options.at_once) {
+  if (options.how == StopOptions::How::kAtOnce) {
     SL_RETURN_IF_ERROR(job.client().Stop(options.reason, job.wait_max()));
     const std::string text = absl::StrCat("stops: ", options.reason);
     say(text);
@@ -93,8 +108,13 @@ absl::Status Stop(const StopOptions& options) {
     if (options.json) PrintJson(json);
     return absl::OkStatus();
   }
-  const absl::StatusOr<std::string> text =
-      job.client().Finish(options.reason, job.wait_max());
+  const bool suspends = options.how == StopOptions::How::kSuspended;
+  absl::StatusOr<std::string> text = "takes a checkpoint, then it ends";
+  if (suspends) {
+    SL_RETURN_IF_ERROR(job.client().Suspend(options.reason, job.wait_max()));
+  } else {
+    text = job.client().Finish(options.reason, job.wait_max());
+  }
   if (!text.ok()) {
     return Annotate(text.status(),
                     "the job cannot be ended early (slackline stop --now ends "
@@ -103,8 +123,8 @@ absl::Status Stop(const StopOptions& options) {
   say(*text);
   json["text"] = *text;
   if (options.wait) {
-    SL_ASSIGN_OR_RETURN(const std::string end, Await(options.job.config, &job));
-    say(absl::StrCat("has finished: ", end));
+    SL_ASSIGN_OR_RETURN(const std::string end, Await(options, &job));
+    say(absl::StrCat(suspends ? "has ended: " : "has finished: ", end));
     json["end"] = end;
   }
   if (options.json) PrintJson(json);

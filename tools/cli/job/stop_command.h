@@ -11,8 +11,10 @@ namespace slackline {
 struct StopOptions {
   JobOptions job;
   std::string reason = "stopped by the user";
-  // The job ends as at its last step, with its model; else at once, as failed.
-  bool at_once = false;
+  // The job ends as at its last step, with its model; or at once, as failed; or
+  // after a checkpoint, from which it can go on.
+  enum class How { kEarly, kAtOnce, kSuspended };
+  How how = How::kEarly;
   bool wait = true;  // For its end.
   bool json = false;
 };

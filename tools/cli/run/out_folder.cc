@@ -6,10 +6,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/manifest.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "job/job_config.h"
+#include "server/coordinator/run_files.h"
 #include "tools/cli/run/local_hosts.h"
 
 namespace slackline {
@@ -66,10 +67,9 @@ absl::Status CheckFolderOfRun(const std::string& out_dir,
         "--out: folder ", out_dir, " is not empty, and not that of a run: ",
         config.status().message(), "; choose a new one"));
   }
-  std::error_code error;
-  const fs::path root = fs::canonical(checkpoint, error).parent_path();
-  if (error || !fs::equivalent(root, CheckpointRoot(*config, out_dir), error) ||
-      error) {
+  SL_ASSIGN_OR_RETURN(const checkpoint::Manifest manifest,
+                      ReadManifest(checkpoint));
+  if (!HasRecordsOf(out_dir, manifest.run())) {
     return absl::FailedPreconditionError(
         absl::StrCat("--out: folder ", out_dir,
                      " is not empty, and its run has not written ", checkpoint,
@@ -82,6 +82,28 @@ absl::Status CheckFolderOfRun(const std::string& out_dir,
                   absl::StrCat("--out: the job in ", out_dir,
                                " seems to run still (`slackline status ",
                                out_dir, "`); two cannot write there"));
+}
+
+absl::Status KeepEarlier(const std::string& out_dir) {
+  std::error_code error;
+  std::string folder;
+  for (int number = 1; folder.empty() || fs::exists(folder, error); ++number)
+    folder = absl::StrCat(out_dir, "/earlier-", number);
+  fs::create_directory(folder, error);
+  for (const char* const name :
+       {"cluster.textproto", "summary.json", "metrics.jsonl", "moves.jsonl",
+        "modes.jsonl"}) {
+    const std::string file = absl::StrCat(out_dir, "/", name);
+    if (error) break;
+    if (!fs::exists(file, error)) continue;
+    fs::copy_file(file, absl::StrCat(folder, "/", name), error);
+  }
+  if (!error) fs::remove(absl::StrCat(out_dir, "/summary.json"), error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("--out: the files of the earlier run could not be copied "
+                   "into ",
+                   folder, ": ", error.message()));
 }
 
 }  // namespace slackline

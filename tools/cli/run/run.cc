@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -11,8 +12,10 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/checkpoint/best_checkpoint.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/field_origins.h"
@@ -33,6 +36,7 @@
 #include "tools/cli/run/local_hosts.h"
 #include "tools/cli/run/logs.h"
 #include "tools/cli/run/out_folder.h"
+#include "tools/cli/run/restorer.h"
 #include "tools/cli/run/summary_table.h"
 #include "tools/cli/signals.h"
 #include "tools/experiment/replay_spec.h"
@@ -46,6 +50,11 @@ constexpr absl::Duration kStatusEvery = absl::Milliseconds(250);
 constexpr absl::Duration kStatusAgain = absl::Seconds(1);
 constexpr absl::Duration kLineEvery = absl::Seconds(5);
 constexpr int kLogLines = 8;
+constexpr char kInterruptedBetween[] =
+    "interrupted by the user before the job was restored";
+// In a config that was written here: its port is none that somebody has chosen.
+constexpr char kAnyPort[] =
+    "# coordinator.port was any free one, and is again when this is run.\n";
 
 // Time that does not jump when somebody sets the clock.
 absl::Time SteadyNow() {
@@ -60,8 +69,11 @@ bool PortIsGiven(const RunOptions& options) {
                          std::istreambuf_iterator<char>());
   config::ClusterConfig config;
   FieldOrigins origins(options.config_path);
-  return ParseConfigText(text, options.config_path, &config, &origins).ok() &&
-         ApplyOverrides(options.overrides, &config, &origins).ok() &&
+  if (!ParseConfigText(text, options.config_path, &config, &origins).ok())
+    return false;
+  if (absl::StrContains(text, kAnyPort))
+    config.mutable_coordinator()->clear_port();
+  return ApplyOverrides(options.overrides, &config, &origins).ok() &&
          config.coordinator().port() != 0 && config.coordinator().has_port();
 }
 
@@ -147,10 +159,12 @@ class RunningJob {
              .workers = static_cast<int>(WorkerProcesses(config).size()),
              .restarts_max = options.restart_workers,
              .lease = absl::Milliseconds(lease_ms_),
+             .suspends = config.has_checkpoint(),
              .silence_max =
                  absl::Milliseconds(config.limits().start_timeout_ms()) +
                  absl::Seconds(10)},
             SteadyNow()),
+        step_at_(SteadyNow()),
         next_line_(SteadyNow() + kLineEvery) {}
 
   // OK if the coordinator declared the job finished; else why not. Unavailable
@@ -162,6 +176,8 @@ class RunningJob {
         Say(supervisor_.OnInterrupt(SteadyNow()));
       for (int i = 0; i < requests.terminations; ++i)
         Say(supervisor_.OnTermination(SteadyNow()));
+      for (int i = 0; i < requests.hangups; ++i)
+        Say(supervisor_.OnHangup(SteadyNow()));
       for (const MemberExit& exit : cluster_.Reap()) {
         supervisor_.OnExit(exit, SteadyNow());
       }
@@ -174,9 +190,14 @@ class RunningJob {
     return absl::AbortedError(supervisor_.Reason());
   }
 
-  // Once Await() has failed: why, as far as this process knows.
-  wire::JobEnd::Cause cause() const { return supervisor_.Cause(); }
-  bool interrupted() const { return supervisor_.interrupted(); }
+  // Once Await() has returned: how the job has ended, as far as this process
+  // knows.
+  const Supervisor& supervisor() const { return supervisor_; }
+  uint64_t run() const { return run_; }            // View.run; 0: not known.
+  int64_t steps() const { return steps_; }         // Of the fastest worker.
+  bool ends_early() const { return ends_early_; }  // A user has asked for it.
+  // When the last step was seen; if none was, the start.
+  absl::Time step_at() const { return step_at_; }
 
  private:
   void Say(const std::string& text) {
@@ -201,11 +222,23 @@ class RunningJob {
       }
       if (!status.has_value()) return absl::OkStatus();
       state_ = status->view().state();
+      Note(*status, now);
       supervisor_.OnStatus(*status, now);
       SayFailedCheckpoint(*status);
       progress_.Update(*status, now);
       known_ = true;
       next_ask_ = std::min(next_ask_, asked_ + kStatusEvery);
+    }
+  }
+
+  void Note(const wire::StatusReply& status, absl::Time now) {
+    const wire::View& view = status.view();
+    run_ = view.run();
+    ends_early_ = view.end_clock() > 0 || view.change().has_ending();
+    for (const run::WorkerStats& worker : status.worker()) {
+      if (worker.clock() <= steps_) continue;
+      steps_ = worker.clock();
+      step_at_ = now;
     }
   }
 
@@ -233,6 +266,10 @@ class RunningJob {
     }
     if (!effects.finish_reason.empty()) {
       const absl::Status sent = client_->AskFinish(effects.finish_reason);
+      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
+    }
+    if (!effects.suspend_reason.empty()) {
+      const absl::Status sent = client_->AskSuspend(effects.suspend_reason);
       if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
     }
     if (!effects.stop_reason.empty()) {
@@ -284,6 +321,10 @@ class RunningJob {
   Display* const display_;
   Supervisor supervisor_;
   Progress progress_;
+  uint64_t run_ = 0;
+  int64_t steps_ = 0;
+  bool ends_early_ = false;
+  absl::Time step_at_;
   bool known_ = false;             // A status has come.
   std::string checkpoint_failed_;  // As of the last one.
   wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
@@ -296,7 +337,7 @@ class RunningJob {
 // is one at least of how the job has ended.
 absl::Status WriteSummaryIfNone(const std::string& folder,
                                 const config::ClusterConfig& config,
-                                wire::JobEnd::Cause cause,
+                                wire::JobEnd::Cause cause, int64_t steps,
                                 const absl::Status& why) {
   if (std::filesystem::exists(folder + "/summary.json"))
     return absl::OkStatus();
@@ -306,6 +347,7 @@ absl::Status WriteSummaryIfNone(const std::string& folder,
   summary.set_cause(wire::JobEnd::Cause_Name(cause));
   summary.set_reason(std::string(why.message()));
   if (cause == wire::JobEnd::SERVER_LOST) summary.add_about("server 0");
+  summary.set_steps(steps);
   summary.set_mode(ModeText(config));
   summary.set_seed(config.train().seed());
   summary.set_workers(static_cast<int32_t>(WorkerProcesses(config).size()));
@@ -313,11 +355,23 @@ absl::Status WriteSummaryIfNone(const std::string& folder,
   return WriteSummaryFile(folder, summary);
 }
 
+// The checkpoint that the job begins with; none: it begins anew.
+struct Beginning {
+  std::string folder;
+  int64_t clock = 0;
+};
+
 // The checkpoint that the job goes on from. Says which one, and what is other
 // than it was.
-absl::StatusOr<std::string> TakeCheckpoint(const std::string& path,
-                                           const config::ClusterConfig& config,
-                                           Display* display) {
+absl::StatusOr<Beginning> TakeCheckpoint(const RunOptions& options,
+                                         const config::ClusterConfig& config,
+                                         Display* display) {
+  std::string path = options.resume;
+  if (options.best) {
+    absl::StatusOr<std::string> best = FindBestCheckpoint(path);
+    if (!best.ok()) return Annotate(best.status(), "--best");
+    path = *std::move(best);
+  }
   std::vector<std::string> passed_over;
   const absl::StatusOr<std::unique_ptr<StoredCheckpoint>> stored =
       OpenCheckpoint(path, &passed_over);
@@ -327,7 +381,9 @@ absl::StatusOr<std::string> TakeCheckpoint(const std::string& path,
   const checkpoint::Manifest& manifest = (*stored)->manifest();
   display->Print(absl::StrCat("goes on from step ", manifest.clock(), " of ",
                               (*stored)->folder()));
-  if (manifest.run() == 0) return (*stored)->folder();  // Of `import`.
+  const Beginning beginning = {.folder = (*stored)->folder(),
+                               .clock = manifest.clock()};
+  if (manifest.run() == 0) return beginning;  // Of `import`.
   if (manifest.seed() != config.train().seed()) {
     display->Print(absl::StrCat(
         "warning: train.seed is ", config.train().seed(),
@@ -338,31 +394,7 @@ absl::StatusOr<std::string> TakeCheckpoint(const std::string& path,
     display->Print(absl::StrCat("note: the checkpoint is of the job '",
                                 manifest.job(), "'"));
   }
-  return (*stored)->folder();
-}
-
-// Copies what an earlier run says of itself into a folder beside it, so that it
-// is there whatever becomes of the one that goes on.
-absl::Status KeepEarlier(const std::string& out_dir) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  std::string folder;
-  for (int number = 1; folder.empty() || fs::exists(folder, error); ++number)
-    folder = absl::StrCat(out_dir, "/earlier-", number);
-  fs::create_directory(folder, error);
-  for (const char* const name :
-       {"cluster.textproto", "summary.json", "metrics.jsonl", "moves.jsonl",
-        "modes.jsonl"}) {
-    const std::string file = absl::StrCat(out_dir, "/", name);
-    if (error) break;
-    if (!fs::exists(file, error)) continue;
-    fs::copy_file(file, absl::StrCat(folder, "/", name), error);
-  }
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("--out: the files of the earlier run could not be copied "
-                   "into ",
-                   folder, ": ", error.message()));
+  return beginning;
 }
 
 // The folder of the run; see MakeOutFolder() and CheckFolderOfRun().
@@ -375,8 +407,6 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
       !std::filesystem::is_empty(options.out_dir, error)) {
     SL_RETURN_IF_ERROR(CheckFolderOfRun(options.out_dir, resume));
     SL_RETURN_IF_ERROR(KeepEarlier(options.out_dir));
-    // It would say that this job has ended.
-    std::filesystem::remove(options.out_dir + "/summary.json", error);
     return options.out_dir;
   }
   return MakeOutFolder(
@@ -386,15 +416,64 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
           : ModeText(config));
 }
 
+// Once no process of it is left: OK if the job has finished and its summary is
+// there. Else why not, and there is a summary with that; `*lost` is what else
+// is known of it.
+absl::Status EndOfRun(const std::string& out_dir,
+                      const config::ClusterConfig& config,
+                      const RunningJob& job, absl::Status ended,
+                      Restorer::Lost* lost) {
+  const Supervisor& supervisor = job.supervisor();
+  // A server that was killed with its summary on its lips.
+  const bool unsaid = ended.ok() && supervisor.lost_a_process() &&
+                      absl::IsNotFound(ReadRunResult(out_dir).status());
+  if (unsaid) ended = absl::AbortedError("server 0 died at the job's end");
+  if (ended.ok()) return ended;
+  const wire::JobEnd::Cause cause =
+      unsaid ? wire::JobEnd::SERVER_LOST : supervisor.Cause();
+  const bool coordinator_says =
+      !absl::IsNotFound(ReadRunResult(out_dir).status());
+  SL_RETURN_IF_ERROR(
+      WriteSummaryIfNone(out_dir, config, cause, job.steps(), ended));
+  // A job may begin and end between two looks at it; the summary knows.
+  const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
+  const bool says_why =
+      result.ok() &&
+      result->summary.state() == wire::JobState_Name(wire::FAILED) &&
+      result->summary.cause() !=
+          wire::JobEnd::Cause_Name(wire::JobEnd::STOPPED);
+  const absl::Status why =
+      says_why ? absl::AbortedError(result->summary.reason()) : ended;
+  *lost = {
+      .end = {.cause = cause,
+              .about = {},
+              .coordinator_says = coordinator_says && !supervisor.gave_up(),
+              .asked_for = supervisor.interrupted() || job.ends_early(),
+              .ran = supervisor.ran(),
+              .lost_a_process = supervisor.lost_a_process(),
+              .dead = supervisor.dead()},
+      .why = std::string(why.message()),
+      .run = job.run(),
+      .steps = job.steps(),
+      .since = SteadyNow() - job.step_at()};
+  if (result.ok()) {
+    const run::Summary& summary = result->summary;
+    wire::JobEnd::Cause_Parse(summary.cause(), &lost->end.cause);
+    lost->end.about = {summary.about().begin(), summary.about().end()};
+    lost->steps = std::max(lost->steps, summary.steps());
+  }
+  return Annotate(why,
+                  absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
+}
+
 // Everything after the checks of what the user asked for. Returns the exit code
-// of a job that has finished; its result goes to stdout.
+// of a job that has finished, whose result goes to stdout, or is suspended.
 absl::StatusOr<int> RunJob(const RunOptions& options,
                            config::ClusterConfig config, Display* display) {
   SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
-  std::string resume;
+  Beginning beginning;
   if (!options.resume.empty()) {
-    SL_ASSIGN_OR_RETURN(resume,
-                        TakeCheckpoint(options.resume, config, display));
+    SL_ASSIGN_OR_RETURN(beginning, TakeCheckpoint(options, config, display));
   }
   const std::string host = config.coordinator().host();
   std::optional<PortReservation> reservation;
@@ -415,22 +494,23 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
   if (const std::string warning = CoresWarning(demand, here); !warning.empty())
     display->Print(warning);
   SL_ASSIGN_OR_RETURN(const std::string out_dir,
-                      ChooseOutFolder(options, config, resume));
+                      ChooseOutFolder(options, config, beginning.folder));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   SL_RETURN_IF_ERROR(WriteFileAtomically(
       cluster_file,
       {absl::StrCat("# Written by `slackline run` from ", options.config_path,
-                    ": what was left out is filled in.\n"),
+                    ": what was left out is filled in.\n",
+                    reservation.has_value() ? kAnyPort : ""),
        ToText(config)}));
 
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
                       SignalWatch::Create());
-  const LocalCluster::Options cluster_options = {
+  LocalCluster::Options cluster_options = {
       .bin_dir = options.bin_dir,
       .cluster_file = cluster_file,
       .data_dir = data_dir,
       .out_dir = out_dir,
-      .resume = resume,
+      .resume = beginning.folder,
       .servers = static_cast<int>(ServerProcesses(config).size()),
       .workers = WorkerProcesses(config)};
   const std::string endpoint = CoordinatorEndpoint(config);
@@ -445,29 +525,64 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
       data_dir.empty() ? "" : absl::StrCat("\ndata: ", data_dir),
       "\nfolder: ", out_dir, " (logs in logs/; `slackline status ", out_dir,
       "` shows details)"));
-  SL_ASSIGN_OR_RETURN(LocalCluster cluster,
-                      LocalCluster::Start(cluster_options));
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
-                      CoordinatorClient::Connect(endpoint));
-  RunningJob job(options, config, std::move(cluster), client.get(),
-                 signals.get(), display);
-  if (const absl::Status ended = job.Await(); !ended.ok()) {
-    SL_RETURN_IF_ERROR(WriteSummaryIfNone(out_dir, config, job.cause(), ended));
-    // A job may begin and end between two looks at it; the summary knows.
-    const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
-    const bool says_why =
-        result.ok() &&
-        result->summary.state() == wire::JobState_Name(wire::FAILED) &&
-        result->summary.cause() !=
-            wire::JobEnd::Cause_Name(wire::JobEnd::STOPPED);
-    return Annotate(
-        says_why ? absl::AbortedError(result->summary.reason()) : ended,
-        absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
+  Restorer restorer({.enabled = config.checkpoint().on_server_loss() ==
+                                config::Checkpoint::RESTORE,
+                     .out_dir = out_dir,
+                     .checkpoint_root = CheckpointRoot(config, out_dir),
+                     .began_with = beginning.folder,
+                     .began_at = beginning.clock},
+                    display);
+  const auto suspended = [&](const std::string& why) -> absl::StatusOr<int> {
+    display->Print(absl::StrCat(
+        "the job is suspended: ", why, "\nto go on: ",
+        ShellLine({"slackline", "run", cluster_file, "--resume",
+                   CheckpointRoot(config, out_dir), "--out", out_dir})));
+    return kExitSuspended;
+  };
+  // Runs of the job, until one is not to be followed by another. The port of
+  // the coordinator stays, so that who follows the job still finds it.
+  while (true) {
+    SL_ASSIGN_OR_RETURN(LocalCluster cluster,
+                        LocalCluster::Start(cluster_options));
+    SL_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
+                        CoordinatorClient::Connect(endpoint));
+    Restorer::Lost lost;
+    absl::Status ended;
+    {
+      RunningJob job(options, config, std::move(cluster), client.get(),
+                     signals.get(), display);
+      ended = job.Await();
+      ended = EndOfRun(out_dir, config, job, std::move(ended), &lost);
+      if (ended.ok()) {
+        SL_ASSIGN_OR_RETURN(const RunResult result, ReadRunResult(out_dir));
+        const std::string table = SummaryTable({result});
+        std::fwrite(table.data(), 1, table.size(), stdout);
+        return job.supervisor().interrupted() ? kExitInterrupted : kExitDone;
+      }
+    }  // No process is left.
+    SL_ASSIGN_OR_RETURN(const std::optional<std::string> from,
+                        restorer.OnLost(lost));
+    if (!from.has_value()) {
+      if (const std::string text = restorer.Text(); !text.empty())
+        display->Print(text);
+      return lost.end.cause == wire::JobEnd::SUSPENDED ? suspended(lost.why)
+                                                       : ended;
+    }
+    // What comes after this look is met by the next run.
+    if (const SignalWatch::Requests requests =
+            signals->Wait(absl::ZeroDuration());
+        requests.all() > 0) {
+      const absl::Status stopped = absl::AbortedError(kInterruptedBetween);
+      const bool goes_on = requests.interrupts == 0 && !from->empty() &&
+                           *from != beginning.folder;
+      SL_RETURN_IF_ERROR(WriteSummaryIfNone(
+          out_dir, config,
+          goes_on ? wire::JobEnd::SUSPENDED : wire::JobEnd::STOPPED, lost.steps,
+          stopped));
+      return goes_on ? suspended(kInterruptedBetween) : stopped;
+    }
+    cluster_options.resume = *from;
   }
-  SL_ASSIGN_OR_RETURN(const RunResult result, ReadRunResult(out_dir));
-  const std::string table = SummaryTable({result});
-  std::fwrite(table.data(), 1, table.size(), stdout);
-  return job.interrupted() ? kExitInterrupted : kExitDone;
 }
 
 // Given delays: checks that they are there, and writes a folder out in full, so

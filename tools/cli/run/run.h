@@ -15,6 +15,7 @@ struct RunOptions {
   // Where the checkpoint is from which the job goes on, as for
   // OpenCheckpoint(); empty: it begins anew.
   std::string resume = {};
+  bool best = false;        // Of those at `resume`: FindBestCheckpoint().
   std::string bin_dir;      // Of slackline_server and slackline_worker.
   bool check_memory = true;  // Whether it holds the job, before the start.
   int restart_workers = 0;  // Times that each worker is started again.

@@ -32,7 +32,13 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "Runs a whole job on this machine: starts its servers and workers, shows "
       "its progress, prints its results.\n"
       "Ctrl-C ends the job early, with its model; a second one stops it at "
-      "once, without; a third kills it.\n"
+      "once, without; a third kills it. SIGTERM stops it at once, too, unless "
+      "the "
+      "config has a checkpoint block: then the first one takes a checkpoint "
+      "and "
+      "ends the job, with exit code 75.\n"
+      "A job whose config has checkpoint { on_server_loss: RESTORE } begins "
+      "again from its last checkpoint when a server dies.\n"
       "What stands after -- is the program of all workers, with its arguments, "
       "in place of worker.command and of slackline_worker. It is started once "
       "for each worker, and finds its place in the environment variables "
@@ -62,13 +68,18 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "New or empty folder for config, logs, metrics, model and summary; "
       "default: runs/JOB-MODE-TIME. With --resume also the folder of the run "
       "that wrote the checkpoint, whose records are then continued");
-  run_command->add_option(
+  CLI::Option* const resume = run_command->add_option(
       "--resume", run.resume,
       "Goes on from a checkpoint: its folder, or the newest whole one of a "
       "run's "
       "folder or of a folder of checkpoints. CONFIG may have other numbers of "
       "servers, threads and workers, another mode and another length "
       "(docs/checkpoints.md)");
+  run_command
+      ->add_flag("--best", run.best,
+                 "Goes on from the best checkpoint there, not the newest: of a "
+                 "job with checkpoint { best_by: ... }")
+      ->needs(resume);
   run_command
       ->add_option("--restart-workers", run.restart_workers,
                    "How often each worker that dies is started again; "

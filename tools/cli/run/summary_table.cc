@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -64,6 +65,47 @@ absl::StatusOr<std::string> ReadSummary(const std::string& path) {
   return text;
 }
 
+absl::StatusOr<run::Summary> ParseSummary(const std::string& path) {
+  SL_ASSIGN_OR_RETURN(const std::string text, ReadSummary(path));
+  run::Summary summary;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;  // A newer version's.
+  const auto parsed =
+      google::protobuf::util::JsonStringToMessage(text, &summary, options);
+  if (!parsed.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(path, " is no run summary: ", parsed.ToString()));
+  }
+  return summary;
+}
+
+// Without a summary nobody knows how far an earlier run came, or where it
+// began.
+void PutEarlier(RunResult* run) {
+  bool known = false;
+  int64_t came_to = 0;
+  const auto follow = [&](const run::Summary& next) {
+    const int64_t from = next.resumed_from().clock();
+    if (known) run->steps_anew += std::max<int64_t>(0, came_to - from);
+    known = true;
+    came_to = next.steps();
+  };
+  std::error_code error;
+  while (true) {
+    const std::string folder =
+        absl::StrCat(run->folder, "/earlier-", run->earlier + 1);
+    if (!std::filesystem::is_directory(folder, error)) break;
+    ++run->earlier;
+    const auto summary = ParseSummary(SummaryPath(folder));
+    if (summary.ok()) {
+      follow(*summary);
+    } else {
+      known = false;
+    }
+  }
+  follow(run->summary);
+}
+
 std::string LossText(bool measured, double loss) {
   return measured ? absl::StrFormat("%.4f", loss) : "-";
 }
@@ -105,17 +147,10 @@ std::vector<std::string> Row(const RunResult& run, const Shown& shown) {
 }  // namespace
 
 absl::StatusOr<RunResult> ReadRunResult(const std::string& folder) {
-  const std::string path = SummaryPath(folder);
-  SL_ASSIGN_OR_RETURN(const std::string text, ReadSummary(path));
-  RunResult run{.folder = folder, .summary = {}};
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;  // A newer version's.
-  const auto parsed =
-      google::protobuf::util::JsonStringToMessage(text, &run.summary, options);
-  if (!parsed.ok()) {
-    return absl::DataLossError(
-        absl::StrCat(path, " is no run summary: ", parsed.ToString()));
-  }
+  RunResult run;
+  run.folder = folder;
+  SL_ASSIGN_OR_RETURN(run.summary, ParseSummary(SummaryPath(folder)));
+  PutEarlier(&run);
   return run;
 }
 
@@ -133,12 +168,20 @@ absl::StatusOr<nlohmann::ordered_json> ReadRunJson(const std::string& folder) {
 }
 
 std::string EndText(const run::Summary& summary) {
-  const std::string state = absl::AsciiStrToLower(summary.state());
+  std::string state = absl::AsciiStrToLower(summary.state());
+  if (summary.cause() == wire::JobEnd::Cause_Name(wire::JobEnd::SUSPENDED))
+    state = "suspended";
   const bool as_planned =
       summary.cause() == wire::JobEnd::Cause_Name(wire::JobEnd::COMPLETED);
   if (state.empty() || as_planned || summary.reason().empty())
     return state.empty() ? "finished" : state;  // Older versions' have none.
   return absl::StrCat(state, ": ", summary.reason());
+}
+
+std::string BestCheckpointText(const run::BestCheckpoint& best) {
+  return absl::StrFormat("step %d is in %s (%s %.4f at step %d)", best.clock(),
+                         best.folder(), best.measure(), best.value(),
+                         best.evaluated_at());
 }
 
 std::string SummaryTable(const std::vector<RunResult>& runs) {
@@ -194,6 +237,17 @@ std::string SummaryTable(const std::vector<RunResult>& runs) {
     if (!run.summary.stopped().empty()) {
       absl::StrAppend(&text, "stopped ", NameOf(run), ": ",
                       run.summary.stopped(), "\n");
+    }
+    if (run.earlier > 0) {
+      absl::StrAppend(
+          &text, "went on ", NameOf(run), ": ",
+          run.earlier == 1 ? "once" : absl::StrCat(run.earlier, " times"),
+          ", from a checkpoint or anew; steps done anew: ", run.steps_anew,
+          "\n");
+    }
+    if (run.summary.has_best_checkpoint()) {
+      absl::StrAppend(&text, "best checkpoint of ", NameOf(run), ": ",
+                      BestCheckpointText(run.summary.best_checkpoint()), "\n");
     }
   }
   data.erase("");

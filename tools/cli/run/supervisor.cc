@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/membership/end_status.h"
 
 namespace slackline {
 namespace {
@@ -14,16 +15,22 @@ namespace {
 constexpr absl::Duration kJudgeAfter = absl::Milliseconds(400);
 // Without news from the coordinator a death counts after this.
 constexpr absl::Duration kJudgeUnheard = absl::Seconds(1);
+// Exit code 75 says that the job has ended; server 0 may take its time to say
+// so, too.
+constexpr absl::Duration kJudgeSuspended = absl::Seconds(10);
 constexpr absl::Duration kStopRepeat = absl::Milliseconds(500);
 // What is left to do after the job's end, beyond the wait for lost members.
 constexpr absl::Duration kEndPatience = absl::Seconds(5);
 // Without a coordinator the others can only give up.
 constexpr absl::Duration kOrphanPatience = absl::Seconds(3);
 constexpr absl::Duration kUnheardPatience = absl::Seconds(1);
-// From SIGTERM to SIGKILL.
+// From SIGTERM to the second one, without which a member would go on until its
+// job has a checkpoint, and to SIGKILL.
+constexpr absl::Duration kTerminateAgainAfter = absl::Milliseconds(500);
 constexpr absl::Duration kKillAfter = absl::Seconds(2);
 
 constexpr char kInterrupted[] = "interrupted by the user";
+constexpr char kTerminated[] = "slackline run was interrupted by SIGTERM";
 
 }  // namespace
 
@@ -51,7 +58,8 @@ void Supervisor::OnStatus(const wire::StatusReply& status, absl::Time now) {
   ever_heard_ = true;
   if (job_ended()) return;
   state_ = status.view().state();
-  if (state_ == wire::FAILED) failed_reason_ = status.view().end().reason();
+  ran_ = ran_ || state_ == wire::RUNNING;
+  if (state_ == wire::FAILED) end_ = status.view().end();
   if (job_ended()) {
     // Server 0 waits up to a lease for members that are gone.
     BeginEnding(options_.lease + kEndPatience, now);
@@ -60,6 +68,7 @@ void Supervisor::OnStatus(const wire::StatusReply& status, absl::Time now) {
 
 void Supervisor::OnExit(const MemberExit& exit, absl::Time now) {
   --running_;
+  lost_a_process_ |= exit.status.signal != 0 && !killing_;
   const bool may_be_drained = exit.status.ok() && !exit.member.worker &&
                               !exit.member.hosts_coordinator() &&
                               state_ == wire::RUNNING && !ending_;
@@ -74,6 +83,10 @@ void Supervisor::OnExit(const MemberExit& exit, absl::Time now) {
   coordinator_gone_ = true;
   // It knows how the job has ended, and says so by its exit code.
   if (exit.status.ok() && state_ != wire::FAILED) state_ = wire::FINISHED;
+  if (exit.status.signal == 0 && exit.status.code == kExitSuspended) {
+    state_ = wire::FAILED;
+    end_.set_cause(wire::JobEnd::SUSPENDED);
+  }
   BeginEnding(kOrphanPatience, now);
 }
 
@@ -84,8 +97,8 @@ void Supervisor::OnRestart(const Member& worker, bool running) {
 
 std::string Supervisor::OnInterrupt(absl::Time now) {
   // Before it runs, there is nothing to keep.
-  if (state_ != wire::RUNNING || finishing_ || stopping_)
-    return OnTermination(now);
+  if (state_ != wire::RUNNING || finishing_ || suspending_ || stopping_)
+    return OnHangup(now);
   finishing_ = true;
   next_finish_ = now;
   return "interrupted: ending the job early, with its model; once more to stop "
@@ -93,6 +106,17 @@ std::string Supervisor::OnInterrupt(absl::Time now) {
 }
 
 std::string Supervisor::OnTermination(absl::Time now) {
+  const bool may_suspend = options_.suspends && state_ == wire::RUNNING &&
+                           !suspending_ && !stopping_ && !ending_;
+  if (!may_suspend) return OnHangup(now);
+  suspending_ = true;
+  next_suspend_ = now;
+  return "SIGTERM: taking a checkpoint, then ending the job; a second one "
+         "stops "
+         "it at once";
+}
+
+std::string Supervisor::OnHangup(absl::Time now) {
   if (stopping_) {
     terminate_at_ = absl::InfiniteFuture();
     kill_at_ = now;
@@ -149,9 +173,12 @@ void Supervisor::JudgeLeaver(const MemberExit& exit, Effects* effects) const {
 void Supervisor::JudgeSuspects(absl::Time now, Effects* effects) {
   std::vector<Suspect> undecided;
   for (const Suspect& suspect : suspects_) {
+    const ExitStatus& status = suspect.exit.status;
+    const bool suspended = status.signal == 0 && status.code == kExitSuspended;
     const bool decided = job_ended() || ending_ ||
-                         heard_ >= suspect.at + kJudgeAfter ||
-                         now >= suspect.at + kJudgeUnheard;
+                         (suspended ? now >= suspect.at + kJudgeSuspended
+                                    : heard_ >= suspect.at + kJudgeAfter ||
+                                          now >= suspect.at + kJudgeUnheard);
     const bool may_leave = suspect.exit.status.ok() &&
                            (!suspect.exit.member.worker || job_ended() ||
                             ending_ || state_ == wire::RUNNING);
@@ -179,6 +206,10 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
     effects.finish_reason = kInterrupted;
     next_finish_ = now + kStopRepeat;
   }
+  if (now >= next_suspend_ && !stopping_ && !job_ended()) {
+    effects.suspend_reason = kTerminated;
+    next_suspend_ = now + kStopRepeat;
+  }
   if (now >= next_stop_ && !job_ended()) {
     effects.stop_reason = stopping_ ? kInterrupted : given_up_reason_;
     next_stop_ = now + kStopRepeat;
@@ -190,8 +221,12 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
         running_, running_ == 1 ? " process has" : " processes have",
         " not ended yet; sending SIGTERM"));
     terminate_at_ = absl::InfiniteFuture();
+    if (options_.suspends) terminate_again_at_ = now + kTerminateAgainAfter;
     kill_at_ = now + kKillAfter;
     killing_ = true;
+  } else if (now >= terminate_again_at_ && now < kill_at_) {
+    effects.signal = SIGTERM;
+    terminate_again_at_ = absl::InfiniteFuture();
   } else if (now >= kill_at_) {
     effects.signal = SIGKILL;
     kill_at_ = now + kKillAfter;
@@ -201,7 +236,7 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
 }
 
 std::string Supervisor::Reason() const {
-  if (!failed_reason_.empty()) return failed_reason_;
+  if (!end_.reason().empty()) return end_.reason();
   if (stopping_) return kInterrupted;
   if (!given_up_reason_.empty()) return given_up_reason_;
   // The coordinator may have failed the job and gone between two status
@@ -223,6 +258,7 @@ std::string Supervisor::Reason() const {
 }
 
 wire::JobEnd::Cause Supervisor::Cause() const {
+  if (end_.cause() != wire::JobEnd::CAUSE_UNSPECIFIED) return end_.cause();
   if (stopping_) return wire::JobEnd::STOPPED;
   return state_ == wire::RUNNING || job_ended() ? wire::JobEnd::SERVER_LOST
                                                 : wire::JobEnd::NOT_FORMED;

@@ -42,6 +42,8 @@ class Supervisor {
     int workers = 1;
     int restarts_max = 0;  // Of each worker.
     absl::Duration lease = absl::Seconds(5);
+    // The job has checkpoints: the first SIGTERM suspends it.
+    bool suspends = false;
     // A coordinator that does not answer for so long is given up.
     absl::Duration silence_max = absl::Seconds(70);
   };
@@ -49,8 +51,10 @@ class Supervisor {
     std::vector<MemberExit> deaths;  // To be reported, with the log.
     std::vector<Member> restarts;    // Workers to be started again.
     std::vector<std::string> notes;  // Sentences for people.
-    // Not empty: ask the coordinator to end the job early, or at once.
+    // Not empty: ask the coordinator to end the job early, after a checkpoint,
+    // or at once.
     std::string finish_reason;
+    std::string suspend_reason;
     std::string stop_reason;
     int signal = 0;                  // Not 0: send it to all that still run.
   };
@@ -64,23 +68,32 @@ class Supervisor {
   // The first ends a running job early, with its model; the next stops it at
   // once, without; the next kills. Returns what the user should know.
   std::string OnInterrupt(absl::Time now);
-  // As the second interrupt, or the one after it.
+  // The first suspends a running job with checkpoints; else as OnHangup().
   std::string OnTermination(absl::Time now);
+  // As the second interrupt, or the one after it.
+  std::string OnHangup(absl::Time now);
   // The coordinator does not end the job early, and says why.
   std::string OnFinishRefused(const std::string& why, absl::Time now);
   // To be called every few hundredths of a second.
   Effects Tick(absl::Time now);
 
   // The user has asked for an end.
-  bool interrupted() const { return finishing_ || stopping_; }
+  bool interrupted() const { return finishing_ || suspending_ || stopping_; }
   // No process is left.
   bool Over() const { return running_ == 0 && suspects_.empty(); }
   // Once Over(): the coordinator has declared the job finished.
   bool finished() const { return state_ == wire::FINISHED; }
   // Once Over() and not finished(): the one sentence of why.
   std::string Reason() const;
-  // The same in a word, of a job whose coordinator has not said it.
+  // The same in a word, of a job without a summary.
   wire::JobEnd::Cause Cause() const;
+  // Whether the job was seen to run, or was given up by this program.
+  bool ran() const { return ran_; }
+  bool gave_up() const { return !given_up_reason_.empty(); }
+  // Processes that have ended badly, in order.
+  const std::vector<MemberExit>& dead() const { return dead_; }
+  // A signal has ended one of them, and it was not of this program.
+  bool lost_a_process() const { return lost_a_process_; }
 
  private:
   struct Suspect {
@@ -100,21 +113,26 @@ class Supervisor {
   const Options options_;
   int running_ = 0;
   wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
-  std::string failed_reason_;    // As the coordinator says it.
+  wire::JobEnd end_;             // As the coordinator says it, of a failed job.
   std::string given_up_reason_;  // As we say it.
   absl::Time heard_;             // The last status, or the start.
   bool ever_heard_ = false;
+  bool ran_ = false;
+  bool lost_a_process_ = false;
   std::vector<Suspect> suspects_;  // Ended, not yet judged.
   std::vector<MemberExit> dead_;   // Ended badly, in order.
   std::map<Member, int> restarts_;
   bool finishing_ = false;  // The job is to end early.
+  bool suspending_ = false;  // After a checkpoint.
   bool stopping_ = false;   // At once.
   bool coordinator_gone_ = false;
   bool ending_ = false;
   bool killing_ = false;  // From the first signal that we send.
   absl::Time next_finish_ = absl::InfiniteFuture();
+  absl::Time next_suspend_ = absl::InfiniteFuture();
   absl::Time next_stop_ = absl::InfiniteFuture();
   absl::Time terminate_at_ = absl::InfiniteFuture();
+  absl::Time terminate_again_at_ = absl::InfiniteFuture();
   absl::Time kill_at_ = absl::InfiniteFuture();
 };
 

@@ -1,0 +1,167 @@
+#include "common/checkpoint/kept_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/checkpoint/manifest.h"
+#include "common/config/bounds.h"
+#include "common/cut.h"
+#include "common/io/atomic_file.h"
+#include "common/io/state_hash.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+constexpr size_t kFileNameBytesMax = 255;
+constexpr size_t kNameBytesShown = 96;  // In errors.
+
+std::string Reason(int error_number) {
+  return std::generic_category().message(error_number);
+}
+
+// `path` is open as `file`.
+absl::StatusOr<std::string> ReadOpen(const std::string& path, int file,
+                                     const checkpoint::Kept& kept) {
+  struct stat status {};
+  if (fstat(file, &status) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("look at ", path, ": ", Reason(errno)));
+  }
+  if (!S_ISREG(status.st_mode))
+    return absl::DataLossError(absl::StrCat(path, " is not a file"));
+  if (status.st_size != kept.bytes()) {
+    return absl::DataLossError(absl::StrCat(
+        path, " has ", status.st_size, " bytes, and the manifest says ",
+        kept.bytes(), "; the file is torn or of another checkpoint"));
+  }
+  std::string bytes(static_cast<size_t>(kept.bytes()), '\0');
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t some = pread(file, bytes.data() + done, bytes.size() - done,
+                               static_cast<off_t>(done));
+    if (some < 0 && errno == EINTR) continue;
+    if (some < 0) {
+      return absl::UnavailableError(absl::StrCat("read ", path, " at offset ",
+                                                 done, ": ", Reason(errno)));
+    }
+    if (some == 0) {
+      return absl::DataLossError(absl::StrCat(path, ": ends at offset ", done,
+                                              ", ", bytes.size() - done,
+                                              " bytes too early"));
+    }
+    done += static_cast<size_t>(some);
+  }
+  if (const uint64_t hash = BytesHash(bytes.data(), bytes.size());
+      hash != kept.hash()) {
+    return absl::DataLossError(absl::StrFormat(
+        "%s: bytes [0, %d) have the hash %016x, and the manifest says %016x; "
+        "the file is damaged",
+        path, bytes.size(), hash, kept.hash()));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string KeptFileName(int32_t rank) {
+  return absl::StrCat("worker-", rank, ".state");
+}
+
+absl::StatusOr<checkpoint::Kept> WriteKept(const std::string& folder,
+                                           int32_t rank,
+                                           absl::string_view bytes) {
+  checkpoint::Kept kept;
+  kept.set_rank(rank);
+  kept.set_file(KeptFileName(rank));
+  kept.set_bytes(static_cast<int64_t>(bytes.size()));
+  kept.set_hash(BytesHash(bytes.data(), bytes.size()));
+  const std::string path = absl::StrCat(folder, "/", kept.file());
+  if (const std::string why = WhyNoKept(kept); !why.empty())
+    return absl::InvalidArgumentError(absl::StrCat("write ", path, ": ", why));
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("create ", folder, ": ", error.message()));
+  }
+  SL_RETURN_IF_ERROR(WriteFileAtomically(path, {bytes}));
+  return kept;
+}
+
+std::string WhyNoKept(const checkpoint::Kept& kept) {
+  const std::string& file = kept.file();
+  const std::string name =
+      absl::StrCat("state '", Cut(file, kNameBytesShown), "'");
+  if (file.empty() || file.size() > kFileNameBytesMax || file == "." ||
+      file == ".." || file.find_first_of({"/\0", 2}) != std::string::npos) {
+    return absl::StrCat(name, ": the name of a file in the folder, of 1 to ",
+                        kFileNameBytesMax, " bytes, is required");
+  }
+  if (kept.rank() < 0 || kept.rank() >= kWorkersMax) {
+    return absl::StrCat(name, " is of rank ", kept.rank(), ", outside [0, ",
+                        kWorkersMax, ")");
+  }
+  if (kept.bytes() < 0 || kept.bytes() > kKeptBytesMax) {
+    return absl::StrCat(name, " has ", kept.bytes(), " bytes; 0 to ",
+                        kKeptBytesMax, " are allowed");
+  }
+  return "";
+}
+
+absl::StatusOr<std::string> ReadKept(const std::string& folder,
+                                     const checkpoint::Kept& kept) {
+  if (const std::string why = WhyNoKept(kept); !why.empty())
+    return absl::DataLossError(absl::StrCat(folder, ": ", why));
+  const std::string path = absl::StrCat(folder, "/", kept.file());
+  // A pipe of that name must not make anybody wait.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int error_number = errno;
+  if (file < 0) {
+    const std::string message =
+        absl::StrCat("open ", path, ": ", Reason(error_number));
+    // The manifest says that it is there.
+    return error_number == ENOENT ? absl::DataLossError(message)
+                                  : absl::UnavailableError(message);
+  }
+  absl::StatusOr<std::string> bytes = ReadOpen(path, file, kept);
+  close(file);
+  return bytes;
+}
+
+absl::StatusOr<FoundKept> FindKept(const std::string& folder,
+                                   const std::string& manifest_sha256,
+                                   int32_t rank) {
+  const auto failed = [&](const auto&... why) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", rank,
+        " cannot read what its program has in the checkpoint from which the "
+        "job goes on: ",
+        why...,
+        "; the folder has to be seen under the same name by the hosts of all "
+        "servers and workers"));
+  };
+  const absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(folder);
+  if (!manifest.ok()) return failed(manifest.status().message());
+  if (const std::string sha256 = ManifestSha256(*manifest);
+      sha256 != manifest_sha256) {
+    return failed(folder, "/", kManifestFile, " has the sha256 ", sha256,
+                  ", and that of the servers has ", Cut(manifest_sha256, 64));
+  }
+  for (const checkpoint::Kept& kept : manifest->kept()) {
+    if (kept.rank() != rank) continue;
+    absl::StatusOr<std::string> bytes = ReadKept(folder, kept);
+    if (!bytes.ok()) return failed(bytes.status().message());
+    return FoundKept{.found = true, .bytes = *std::move(bytes)};
+  }
+  return FoundKept{};
+}
+
+}  // namespace slackline

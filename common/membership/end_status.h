@@ -1,0 +1,21 @@
+// How a job that has failed shows in its processes: as a status, and by that as
+// an exit code.
+#pragma once
+
+#include "absl/status/status.h"
+#include "proto/view.pb.h"
+
+namespace slackline {
+
+// Of a job that ended after a checkpoint, from which it can go on: EX_TEMPFAIL
+// of sysexits.h, so that whoever has started it starts it again.
+inline constexpr int kExitSuspended = 75;
+
+// With the reason of the end.
+absl::Status EndStatus(absl::StatusCode code, const wire::JobEnd& end);
+
+// Whether it is the EndStatus() of a job that was SUSPENDED. A copy still
+// knows; a status that is made anew from code and message does not.
+bool IsSuspended(const absl::Status& status);
+
+}  // namespace slackline

@@ -1,0 +1,76 @@
+#include "server/coordinator/suspension.h"
+
+#include "absl/strings/str_cat.h"
+#include "server/coordinator/job_end.h"
+
+namespace slackline {
+namespace {
+
+// Whom the Checkpointer answers: no peer.
+const Checkpointer::Caller kSelf = {};
+
+bool Passes(const absl::Status& why) {
+  // The job ends by itself, or too many users wait for the checkpoint before.
+  return absl::IsOutOfRange(why) || absl::IsResourceExhausted(why);
+}
+
+}  // namespace
+
+void Suspension::Ask(const std::string& reason, absl::Time awake_now,
+                     CoordinatorEffects* effects) {
+  if (editor_->ended() || reason_.has_value()) return;
+  reason_ = reason;
+  gives_up_at_ = awake_now + options_.timeout;
+  effects->log.push_back(
+      absl::StrCat("a checkpoint is to be taken, then the job ends: ", reason));
+}
+
+void Suspension::Advance(absl::Time awake_now) {
+  if (!reason_.has_value()) return;
+  const std::optional<absl::StatusOr<std::string>> answer =
+      checkpointer_->TakeAnswerTo(kSelf);
+  if (editor_->ended()) return;
+  if (answer.has_value()) OnAnswer(*answer);
+  if (editor_->ended()) return;
+  if (awake_now >= gives_up_at_) {
+    return StopBecause(absl::StrCat(
+        "it was not there within ", absl::ToInt64Seconds(options_.timeout),
+        " s; raise limits { save_timeout_ms: ... }"));
+  }
+  if (asked_) return;
+  const absl::Status asked = checkpointer_->Ask(kSelf);
+  asked_ = asked.ok();
+  if (asked.ok() || Passes(asked)) return;
+  StopBecause(asked.message());
+}
+
+void Suspension::OnAnswer(const absl::StatusOr<std::string>& text) {
+  asked_ = false;
+  if (!text.ok()) {
+    if (!Passes(text.status())) StopBecause(text.status().message());
+    return;
+  }
+  const run::CheckpointRecord& last = *checkpointer_->last();
+  wire::JobEnd end =
+      JobEndOf(wire::JobEnd::SUSPENDED,
+               absl::StrCat(*reason_, "; ", *text,
+                            ", and `slackline run CONFIG --resume ",
+                            last.folder(), "` goes on from there"));
+  end.set_clock(last.clock());
+  editor_->End(std::move(end));
+}
+
+void Suspension::StopBecause(absl::string_view why) {
+  const run::CheckpointRecord* last = checkpointer_->last();
+  if (last == nullptr && !options_.resumed_from.folder().empty())
+    last = &options_.resumed_from;
+  editor_->End(JobEndOf(
+      wire::JobEnd::STOPPED,
+      absl::StrCat(*reason_, "; without a checkpoint: ", why,
+                   last == nullptr ? "; there is no earlier one"
+                                   : absl::StrCat("; the last one is of step ",
+                                                  last->clock(), ", in ",
+                                                  last->folder()))));
+}
+
+}  // namespace slackline

@@ -1,0 +1,69 @@
+// Suspension: an end of the job from which it can go on. Somebody's time is
+// over: a checkpoint is taken first, and when it is whole the job ends as
+// SUSPENDED.
+//
+// | meanwhile | the job ends as |
+// | --- | --- |
+// | the checkpoint is whole | SUSPENDED |
+// | none can be taken, it is given up, or not there in time | STOPPED |
+// | the job ends by itself, so that none is taken | it does: FINISHED |
+// | anything else that ends a job | that says |
+//
+// Deterministic state machine: the time goes in. Thread-compatible.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/run.pb.h"
+#include "server/coordinator/checkpointer.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/view_editor.h"
+
+namespace slackline {
+
+class Suspension {
+ public:
+  struct Options {
+    // From the wish to the end of the job, in awake time.
+    absl::Duration timeout = absl::Seconds(660);
+    // That the job has gone on from; without a folder: none.
+    run::CheckpointRecord resumed_from;
+  };
+  // Both outlive it.
+  Suspension(Options options, Checkpointer* checkpointer, ViewEditor* editor)
+      : options_(std::move(options)),
+        checkpointer_(checkpointer),
+        editor_(editor) {}
+
+  // `reason` says who wants it and why. The first one's counts; a later one
+  // joins it.
+  void Ask(const std::string& reason, absl::Time awake_now,
+           CoordinatorEffects* effects);
+  // Ends the job if it is time: before and after the Checkpointer draws its
+  // conclusions, and once the job has ended.
+  void Advance(absl::Time awake_now);
+  // In awake time.
+  absl::Time GivesUpAt() const {
+    return reason_.has_value() ? gives_up_at_ : absl::InfiniteFuture();
+  }
+  bool under_way() const { return reason_.has_value() && !editor_->ended(); }
+
+ private:
+  void OnAnswer(const absl::StatusOr<std::string>& text);
+  // Without a checkpoint.
+  void StopBecause(absl::string_view why);
+
+  const Options options_;
+  Checkpointer* const checkpointer_;
+  ViewEditor* const editor_;
+  std::optional<std::string> reason_;
+  bool asked_ = false;  // The Checkpointer; its answer is to come.
+  absl::Time gives_up_at_;
+};
+
+}  // namespace slackline

@@ -1,0 +1,239 @@
+// Goal: a job with checkpoints whose time is over takes one, ends with exit
+// code 75, and goes on to the same bits, whichever of its processes is told;
+// told twice it ends at once, and without a checkpoint block as ever. Method:
+// SIGTERM to the real programs in the midst of a small job.
+#include <signal.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/job_test.h"
+#include "tests/support/run_files.h"
+
+namespace slackline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kSuspended[] = "exited with code 75";
+constexpr int64_t kSteps = 300;
+constexpr absl::Duration kStopMax = absl::Seconds(20);
+
+class Suspend : public JobTest {
+ protected:
+  static std::string SomeJob() {
+    return SmallJob({.workers = 2,
+                     .train = "epochs: 1.5 seed: 1 eval_every_epochs: 0.5",
+                     .lease_ms = 2000});
+  }
+  // Without that nobody asks for a checkpoint.
+  static std::string WithBlock(const std::string& job) {
+    return absl::StrCat("checkpoint { }\n", job);
+  }
+  std::string Job() const {
+    return Write("job.textproto", WithBlock(SomeJob()));
+  }
+  // A run in whose midst the test is.
+  std::unique_ptr<Process> StartInMidst(const std::string& name,
+                                        const std::string& config,
+                                        std::vector<std::string> flags = {}) {
+    flags.push_back("--set=worker[0].conditions.step_ms=10");
+    std::unique_ptr<Process> run = StartRun(name, config, flags);
+    status_ = AwaitProgress(Path(name + "/cluster.textproto"));
+    EXPECT_TRUE(status_.has_value()) << run->Output();
+    return run;
+  }
+  nlohmann::json SummaryOf(const std::string& name) const {
+    return ReadJson(Path(name + "/summary.json"));
+  }
+  int CheckpointsOf(const std::string& name) const {
+    int count = 0;
+    std::error_code error;
+    for (fs::directory_iterator at(Path(name + "/checkpoints"), error), end;
+         !error && at != end; at.increment(error)) {
+      count += absl::StartsWith(at->path().filename().string(), "step-");
+    }
+    return count;
+  }
+  // The run has ended so, and its output says it.
+  void ExpectSuspended(Process& run, const std::string& name,
+                       const std::string& who) {
+    EXPECT_EQ(run.WaitText(kJobMax), kSuspended) << run.Output();
+    ExpectNoProcessLeft();
+    const nlohmann::json summary = SummaryOf(name);
+    EXPECT_EQ(summary["state"], "FAILED");
+    EXPECT_EQ(summary["cause"], "SUSPENDED") << summary["reason"];
+    EXPECT_THAT(summary["reason"].get<std::string>(),
+                AllOf(HasSubstr(who), HasSubstr("--resume")));
+    EXPECT_EQ(summary["checkpoints"], 1);
+    EXPECT_EQ(CheckpointsOf(name), 1);
+    EXPECT_THAT(run.Output(), AllOf(HasSubstr("the job is suspended: "),
+                                    HasSubstr("to go on: slackline run")));
+  }
+  static void ExpectNoDeaths(const Process& run) {
+    EXPECT_THAT(run.Output(), Not(HasSubstr("the end of")));
+  }
+  // Goes on from it, and has the bits of the run `undisturbed`.
+  void ExpectGoesOn(const std::string& name) {
+    Run(name + "-more", Job(), {"--resume=" + Path(name), "--mode=bsp"});
+    const nlohmann::json summary = SummaryOf(name + "-more");
+    EXPECT_EQ(summary["steps"], kSteps);
+    EXPECT_EQ(summary["model_sha256"],
+              SummaryOf("undisturbed")["model_sha256"]);
+  }
+
+  std::optional<wire::StatusReply> status_;
+};
+
+TEST_F(Suspend, WhicheverProcessIsToldTheJobGoesOnToTheSameBits) {
+  Run("undisturbed", Job(), {"--mode=bsp"});
+  struct Case {
+    std::string name;
+    std::string who;
+    bool run, worker, server, all;
+  };
+  const std::vector<Case> cases = {
+      {"run", "slackline run was interrupted", true, false, false, false},
+      {"worker", "worker 1 was interrupted", false, true, false, false},
+      {"server", "server 1 was interrupted", false, false, true, false},
+      {"everybody", "was interrupted by SIGTERM", true, true, true, true},
+  };
+  for (const Case& told : cases) {
+    SCOPED_TRACE(told.name);
+    const std::unique_ptr<Process> run =
+        StartInMidst(told.name, Job(), {"--mode=bsp"});
+    ASSERT_TRUE(status_.has_value());
+    if (told.run) run->Signal(SIGTERM);
+    if (told.worker) SignalProcess(WorkerPid(*status_, 1), SIGTERM);
+    if (told.server) SignalProcess(ServerPid(*status_, 1), SIGTERM);
+    if (told.all) {
+      SignalProcess(WorkerPid(*status_, 0), SIGTERM);
+      SignalProcess(ServerPid(*status_, 0), SIGTERM);
+    }
+    ExpectSuspended(*run, told.name, told.who);
+    ExpectNoDeaths(*run);
+    if (HasFailure()) return;
+    ExpectGoesOn(told.name);
+  }
+}
+
+TEST_F(Suspend, EveryProcessEndsWithItsExitCode) {
+  const std::string cluster =
+      WriteWithPort("job.textproto", WithBlock(SmallJob()));
+  const std::vector<std::string> flags = {
+      "--set=train.epochs=1000", "--set=worker[0].conditions.step_ms=10"};
+  std::vector<std::unique_ptr<Process>> members =
+      StartSmallJobByHand(cluster, "out", flags);
+  ASSERT_TRUE(AwaitProgress(cluster).has_value());
+  members.back()->Signal(SIGTERM);
+  for (const auto& member : members)
+    EXPECT_EQ(member->WaitText(kJobMax), kSuspended) << member->Output();
+  EXPECT_THAT(members.back()->Output(),
+              HasSubstr("was interrupted by SIGTERM: a checkpoint is to be "
+                        "taken, then the job ends; a second signal ends this "
+                        "process at once"));
+  EXPECT_EQ(SummaryOf("out")["cause"], "SUSPENDED");
+}
+
+TEST_F(Suspend, InEveryModeThereIsACheckpoint) {
+  for (const char* const mode : {"asp", "allreduce"}) {
+    SCOPED_TRACE(mode);
+    const std::unique_ptr<Process> run =
+        StartInMidst(mode, Job(), {absl::StrCat("--mode=", mode)});
+    run->Signal(SIGTERM);
+    ExpectSuspended(*run, mode, "slackline run was interrupted by SIGTERM");
+    Run(absl::StrCat(mode, "-more"), Job(),
+        {"--resume=" + Path(mode), absl::StrCat("--mode=", mode)});
+  }
+}
+
+TEST_F(Suspend, AUserAsksForItAndIsToldWhereItIs) {
+  const std::unique_ptr<Process> run = StartInMidst("run", Job());
+  const std::unique_ptr<Process> stop = StartTool(
+      "stop",
+      {"stop", Path("run"), "--checkpoint", "--reason=I need the node"});
+  EXPECT_EQ(stop->WaitText(kJobMax), kEndedWell) << stop->Output();
+  EXPECT_THAT(stop->Output(),
+              AllOf(HasSubstr("takes a checkpoint, then it ends"),
+                    HasSubstr("has ended: I need the node; step "),
+                    HasSubstr(Path("run/checkpoints/step-"))));
+  ExpectSuspended(*run, "run", "I need the node");
+  const std::unique_ptr<Process> status =
+      StartTool("status", {"status", Path("run")});
+  EXPECT_EQ(status->WaitText(kJobMax), kEndedWell);
+  EXPECT_THAT(status->Output(), HasSubstr("suspended: I need the node"));
+}
+
+TEST_F(Suspend, ASecondOneEndsItAtOnce) {
+  const std::unique_ptr<Process> run =
+      StartInMidst("run", Job(), {"--epochs=1000"});
+  ASSERT_TRUE(status_.has_value());
+  // Its worker cannot come to the checkpoint's step.
+  SignalProcess(WorkerPid(*status_, 1), SIGSTOP);
+  run->Signal(SIGTERM);
+  ASSERT_TRUE(WaitUntil(kStopMax, [&] {
+    return absl::StrContains(run->Output(), "SIGTERM: taking a checkpoint");
+  })) << run->Output();
+  run->Signal(SIGTERM);
+  EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_EQ(SummaryOf("run")["cause"], "STOPPED");
+  EXPECT_EQ(CheckpointsOf("run"), 0);
+}
+
+TEST_F(Suspend, AWorkerThatIsToldTwiceLeavesAtOnce) {
+  const std::unique_ptr<Process> run =
+      StartInMidst("run", Job(), {"--epochs=1000"});
+  ASSERT_TRUE(status_.has_value());
+  SignalProcess(WorkerPid(*status_, 0), SIGSTOP);
+  const pid_t pid = WorkerPid(*status_, 1);
+  const std::string log = Path("run/logs/worker-1.log");
+  SignalProcess(pid, SIGTERM);
+  ASSERT_TRUE(WaitUntil(kStopMax, [&] {
+    return absl::StrContains(ReadText(log), "a checkpoint is to be taken");
+  })) << ReadText(log);
+  SignalProcess(pid, SIGTERM);
+  EXPECT_TRUE(WaitUntil(kStopMax, [&] {
+    return absl::StrContains(run->Output(), "worker 1");
+  })) << run->Output();
+  EXPECT_THAT(ReadText(log), HasSubstr("error: worker 1 was interrupted"));
+  SignalProcess(WorkerPid(*status_, 0), SIGCONT);
+  ExpectSuspended(*run, "run", "worker 1 was interrupted by SIGTERM");
+}
+
+TEST_F(Suspend, WithoutABlockItEndsAtOnceAsEver) {
+  const std::unique_ptr<Process> run = StartInMidst(
+      "run", Write("plain.textproto", SomeJob()), {"--epochs=1000"});
+  run->Signal(SIGTERM);
+  EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_THAT(run->Output(), HasSubstr("interrupted: stopping the job"));
+  EXPECT_EQ(SummaryOf("run")["cause"], "STOPPED");
+  EXPECT_EQ(CheckpointsOf("run"), 0);
+}
+
+TEST_F(Suspend, WhereNoCheckpointCanBeItSaysWhy) {
+  const std::unique_ptr<Process> run = StartInMidst(
+      "run", Job(),
+      {"--epochs=1000", absl::StrCat("--set=checkpoint.folder=",
+                                     Write("a-file", "no folder"), "/in-it")});
+  run->Signal(SIGTERM);
+  EXPECT_EQ(run->WaitText(kStopMax), kFailed) << run->Output();
+  EXPECT_EQ(SummaryOf("run")["cause"], "STOPPED");
+  EXPECT_THAT(SummaryOf("run")["reason"].get<std::string>(),
+              AllOf(HasSubstr("without a checkpoint: "),
+                    HasSubstr("could not write its part"),
+                    HasSubstr("there is no earlier one")));
+}
+
+}  // namespace
+}  // namespace slackline

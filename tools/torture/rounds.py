@@ -1,0 +1,582 @@
+"""One round: a job, what befalls it, and what has to be true afterwards."""
+import dataclasses
+import json
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import faults
+
+MODES = {"bsp": "bsp", "ssp": "ssp:2", "asp": "asp", "backup": "backup:1", "dssp": "dssp:1:4",
+         "allreduce": "allreduce"}
+EXACT_MODES = ("bsp", "allreduce")
+LEASE = 2.0
+LOOK_EVERY = 0.15
+# A command of a user may wait for what is under way, but not beyond the job.
+COMMAND_PATIENCE = 20
+SUSPENDED = 75  # Exit code.
+ROUND_MAX = 400
+
+JOB = """job: "torture"
+server {{ host: "127.0.0.1" count: {servers} threads: {threads} }}
+worker {{ host: "127.0.0.1" count: {workers} conditions {{ step_ms: {step_ms} }} }}
+model {{ mlp {{ hidden: 32 }} }}
+data {{
+  {data}
+  batch_size: 20
+}}
+optimizer {{ momentum {{ learning_rate: 0.05 momentum: 0.9 }} }}
+train {{ epochs: 1000 max_steps: {steps} seed: 1 eval_every_epochs: 1000 }}
+limits {{
+  shard_kib: 1 lease_ms: {lease_ms} start_timeout_ms: 30000 wait_timeout_ms: 40000
+  stall_timeout_ms: 15000
+}}
+"""
+MADE_DATA = ("teacher_student { features: 16 classes: 4 train_examples: 4000 "
+             "test_examples: 500 }")
+
+
+def kill_all_below(folder):
+    """For as long as there are any: those that are killed may have started others."""
+    for _ in range(50):
+        found = [pid for role, _, pid in faults.processes_of(folder)]
+        if not found:
+            return
+        for pid in found:
+            faults.send(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+@dataclasses.dataclass
+class Outcome:
+    number: int
+    mode: str
+    shape: str
+    folder: pathlib.Path
+    seconds: float = 0
+    faults: list = dataclasses.field(default_factory=list)    # What was done, in order.
+    kills: dict = dataclasses.field(default_factory=dict)     # By role.
+    stops: int = 0
+    suspended: int = 0
+    damaged: int = 0
+    full_disks: int = 0
+    commands: dict = dataclasses.field(default_factory=dict)  # By name: done, refused.
+    restores: int = 0   # By `slackline run`,
+    resumes: int = 0    # and by --resume.
+    anew: list = dataclasses.field(default_factory=list)      # Steps, of each of both.
+    recovery: list = dataclasses.field(default_factory=list)  # (kind, seconds).
+    compared: bool = False  # With an undisturbed run.
+    workers_removed: int = 0
+    failures: list = dataclasses.field(default_factory=list)
+
+    def line(self):
+        slowest = max((s for _, s in self.recovery), default=0)
+        what = ", ".join(self.faults) or "nothing"
+        return (f"round {self.number}: {self.mode}, {self.shape}: {what}; "
+                f"{self.restores} restored, "
+                f"{self.resumes} resumed, {sum(self.anew)} steps anew, recovered within "
+                f"{slowest:.1f} s; {self.seconds:.0f} s, "
+                f"{'FAILED' if self.failures else 'same bits' if self.compared else 'well'}")
+
+
+@dataclasses.dataclass
+class Loss:
+    kind: str
+    at: float
+    life: str       # View.run then.
+    members: set    # Incarnations of those who were lost.
+    clock: int      # The largest that is known from before.
+
+
+class Failed(Exception):
+    """What must not be."""
+
+
+class Undisturbed:
+    """Hashes of models of runs that nobody disturbs, each made once."""
+
+    def __init__(self, args, folder):
+        self.args = args
+        self.folder = folder
+        self.hashes = {}
+
+    def sha256(self, key, text, mode):
+        if key not in self.hashes:
+            folder = self.folder / "-".join(str(k) for k in key).replace(":", "-")
+            folder.mkdir(parents=True)
+            config = folder / "job.textproto"
+            config.write_text(text)
+            done = subprocess.run(
+                command(self.args, "run", config, "--mode", mode, "--out", folder / "run",
+                        "--no-progress") + data_flags(self.args),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+            if done.returncode != 0:
+                raise Failed(f"an undisturbed run failed, in {folder}: "
+                             f"{done.stdout.decode(errors='replace')}")
+            summary = json.loads((folder / "run/summary.json").read_text())
+            self.hashes[key] = summary["model_sha256"]
+        return self.hashes[key]
+
+
+def command(args, *words):
+    return [str(args.bin_dir / "slackline")] + [str(w) for w in words]
+
+
+def data_flags(args):
+    return ["--data-dir", str(args.data_dir)] if args.data_dir else []
+
+
+class Round:
+    def __init__(self, args, number, folder, disk, undisturbed):
+        self.args = args
+        self.number = number
+        self.folder = folder
+        self.undisturbed = undisturbed
+        rng = random.Random(f"{args.seed}/{number}")
+        self.mode_name = args.modes[(number - 1) % len(args.modes)]
+        self.mode = MODES[self.mode_name]
+        self.servers = rng.randint(1, 3)
+        self.threads = rng.randint(1, 2)
+        self.workers = rng.randint(2, 4)
+        self.steps = rng.choice((500, 800))
+        self.restarts = rng.choice((0, 3))
+        self.gentle = rng.random() < 0.6 and self.mode_name in EXACT_MODES
+        restores = rng.random() < 0.7
+        self.restores = {"both": restores, "restore": True, "fail": False}[args.on_server_loss]
+        self.plan = faults.draw(rng, self.mode, self.gentle, LEASE)
+        self.out = folder / "run"
+        wants_disk = any(f.kind == "disk full" for f in self.plan)
+        self.disk = disk if wants_disk else None
+        self.root = disk.folder / "checkpoints" if self.disk else self.out / "checkpoints"
+        self.config = folder / "job.textproto"
+        self.job = self.job_text()
+        self.outcome = Outcome(
+            number, self.mode,
+            f"{self.servers}x{self.threads} servers, {self.workers} workers", folder)
+        # Of the `slackline run` of the moment.
+        self.process = None
+        self.lives = 0
+        self.log = None
+        self.log_read = 0
+        self.ran = False           # It was seen to train.
+        self.killed = False        # By us,
+        self.suspended = False     # or asked to end after a checkpoint.
+        self.harmed = False        # Something that may end a job has been done to it.
+        # Of the job.
+        self.mode_changed = False  # Or may have.
+        self.clock = -1            # The largest of a worker that was seen.
+        self.furthest = -1
+        self.progressed_at = 0.0
+        self.waiting = []          # Losses after which it has not gone on yet.
+        self.life = ""             # View.run, as last seen,
+        self.members = {}          # and (role, index) to incarnation.
+        self.users = []            # [(name, process, log)].
+
+    def job_text(self):
+        data = "idx { }" if self.args.data_dir else MADE_DATA
+        return JOB.format(servers=self.servers, threads=self.threads, workers=self.workers,
+                          steps=self.steps, lease_ms=int(LEASE * 1000), step_ms=8, data=data)
+
+    # ---- The round ----------------------------------------------------------
+
+    def run(self):
+        begun = time.monotonic()
+        self.begun = begun
+        self.folder.mkdir()
+        text = self.job
+        text += (f"checkpoint {{ every_steps: 20 keep: 4 on_server_loss: "
+                 f"{'RESTORE' if self.restores else 'FAIL'}")
+        text += f' folder: "{self.root}" }}\n' if self.disk else " }\n"
+        self.config.write_text(text)
+        try:
+            if self.disk:
+                self.disk.clear()
+            self.start(resume=False)
+            for fault in self.plan:
+                if not self.befall(fault):
+                    break
+            self.await_end()
+            self.check()
+        except Failed as failure:
+            self.outcome.failures.append(str(failure))
+            self.keep_what_explains()
+        finally:
+            kill_all_below(self.folder)
+            if self.disk:
+                self.disk.empty()
+                if self.outcome.failures and self.root.is_dir():
+                    shutil.copytree(self.root, self.folder / "checkpoints-of-disk")
+                self.disk.clear()
+        self.outcome.seconds = time.monotonic() - begun
+        return self.outcome
+
+    def keep_what_explains(self):
+        (self.folder / "stacks.txt").write_text(faults.stacks(self.folder))
+        (self.folder / "plan.txt").write_text(
+            "".join(f"{fault}\n" for fault in self.plan) + "\ndone:\n" +
+            "".join(f"{what}\n" for what in self.outcome.faults))
+
+    # ---- The job ------------------------------------------------------------
+
+    def start(self, resume):
+        self.lives += 1
+        words = ["run", self.config, "--mode", self.mode, "--out", self.out, "--no-progress",
+                 "--restart-workers", self.restarts]
+        if resume:
+            words += ["--resume", self.root]
+        self.log = self.folder / f"run-{self.lives}.log"
+        self.log_read = 0
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                command(self.args, *words) + data_flags(self.args), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT)
+        self.ran = self.killed = self.suspended = self.harmed = False
+        self.progressed_at = time.monotonic()
+
+    def output(self):
+        return self.log.read_text(errors="replace")
+
+    def look(self):
+        """Takes in how far the job is. Raises if it hangs. True while `slackline run` lives."""
+        now = time.monotonic()
+        time.sleep(LOOK_EVERY)
+        try:
+            done = subprocess.run(
+                command(self.args, "status", self.out, "--json", "--timeout-ms", 500),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                timeout=30)
+        except subprocess.TimeoutExpired as late:
+            raise Failed("`slackline status --timeout-ms 500` has not ended within 30 s") from late
+        if done.returncode == 0:
+            self.take_in(json.loads(done.stdout))
+        for line in self.output()[self.log_read:].splitlines():
+            self.take_in_line(line)
+        self.log_read = len(self.output())
+        now = time.monotonic()
+        if now - self.progressed_at > self.args.patience_seconds:
+            raise Failed(f"no progress for {self.args.patience_seconds:.0f} s; the largest clock "
+                         f"is {self.clock}")
+        if now - self.begun > ROUND_MAX:
+            raise Failed(f"not at its end after {ROUND_MAX} s")
+        return self.process.poll() is None
+
+    def take_in(self, status):
+        clocks = [w["clock"] for w in status.get("worker", []) if w["alive"]]
+        if not clocks or status["view"]["state"] != "RUNNING":
+            return
+        clock = max(clocks)
+        view = status["view"]
+        if (clock, view["run"]) != (self.clock, self.life):
+            self.progressed_at = time.monotonic()
+        self.life = view["run"]
+        self.members = {("server", s["index"]): s["incarnation"] for s in view["server"]}
+        self.members.update({("worker", w["rank"]): w["incarnation"] for w in view["worker"]})
+        if clock > 0:
+            self.ran = True
+        self.clock = clock
+        self.furthest = max(self.furthest, clock)
+        self.recovered(clock)
+
+    def wait_for_recovery(self, kind, victims):
+        self.waiting.append(Loss(kind=kind, at=time.monotonic(), life=self.life,
+                                 members={self.members.get(v[:2]) for v in victims},
+                                 clock=self.furthest))
+
+    def recovered(self, clock):
+        """A step beyond all that were done before the loss, without those who were lost."""
+        now = time.monotonic()
+        still = []
+        for loss in self.waiting:
+            if loss.life == self.life and loss.members & set(self.members.values()):
+                loss.clock = max(loss.clock, clock)
+                unknown = now - loss.at < 30
+            else:
+                unknown = clock <= loss.clock
+                if not unknown:
+                    self.outcome.recovery.append((loss.kind, now - loss.at))
+            if unknown:
+                still.append(loss)
+        self.waiting = still
+
+    def take_in_line(self, line):
+        found = re.match(r"restoring the job: .* ([0-9]+) steps? (?:is|are) done anew", line)
+        if found:
+            self.outcome.restores += 1
+            self.outcome.anew.append(int(found.group(1)))
+            self.progressed_at = time.monotonic()
+
+    # ---- What befalls it ----------------------------------------------------
+
+    def befall(self, fault):
+        """False: the job was over before."""
+        while not self.ran or (fault.waits and self.waiting):
+            if not self.go_on():
+                return False
+        until = time.monotonic() + fault.after
+        while time.monotonic() < until:
+            if not self.go_on():
+                return False
+        here = faults.processes_of(self.folder)
+        act = getattr(self, "_" + fault.kind.replace(" ", "_"))
+        what = act(fault, here)
+        if what:
+            self.outcome.faults.append(what)
+        return True
+
+    def go_on(self):
+        """Looks, and has a job that was brought down by us go on. False if it has ended well."""
+        if self.look():
+            return True
+        code = self.process.returncode
+        if not self.killed and code == 0:
+            return False
+        text = self.output()
+        if not self.killed and not (self.suspended and code in (1, SUSPENDED)):
+            if code != 1:
+                raise Failed(f"`slackline run` ended with exit code {code}: {tail(text)}")
+            no_progress = "in a row without a newer checkpoint" in text
+            if not self.harmed or (self.restores and self.ran and not no_progress):
+                raise Failed(f"`slackline run` failed: {tail(text)}")
+        self.resume("")
+        return True
+
+    def resume(self, damage, where=0.0):
+        """Nothing of the job is to be left; then it goes on by hand."""
+        self.await_none_left()
+        there = faults.checkpoints_in(self.root)
+        before = max(self.clock, 0)
+        if not there:
+            self.outcome.anew.append(before)
+            self.outcome.resumes += 1
+            if self.out.exists():
+                self.out.rename(self.folder / f"run-{self.lives}-without-checkpoint")
+            self.start(resume=False)
+            return
+        harmed = None
+        if damage and len(there) >= 2:
+            harmed = there[0]
+            self.outcome.faults.append(faults.damage(harmed, damage, where).replace(
+                f"{self.root}/", ""))
+            self.outcome.damaged += 1
+        self.start(resume=True)
+        self.outcome.resumes += 1
+        while "goes on from step" not in self.output():
+            if self.process.poll() is not None:
+                raise Failed(f"--resume failed: {tail(self.output())}")
+            if time.monotonic() - self.progressed_at > 30:
+                raise Failed("--resume has not found its checkpoint within 30 s")
+            time.sleep(0.02)
+        text = self.output()
+        taken = re.search(r"goes on from step ([0-9]+) of (\S+)", text)
+        expected = there[1] if harmed else there[0]
+        if pathlib.Path(taken.group(2)) != expected:
+            raise Failed(f"--resume went on from {taken.group(2)}, not from {expected}: {text}")
+        if harmed and ("passed over" not in text or str(harmed) not in text):
+            raise Failed(f"--resume did not say that {harmed} is damaged: {text}")
+        self.outcome.anew.append(max(0, before - int(taken.group(1))))
+
+    def await_none_left(self):
+        until = time.monotonic() + 15
+        while True:
+            left = [p for p in faults.processes_of(self.folder) if p[0] in ("server", "worker")]
+            if not left:
+                return
+            if time.monotonic() > until:
+                raise Failed(f"`slackline run` has ended, and these are left: {left}")
+            time.sleep(0.05)
+
+    def _kill(self, victims, kind):
+        """All at once."""
+        killed = [v for v in victims if faults.send(v[2], signal.SIGKILL)]
+        for role, index, _ in killed:
+            role = "server 0" if (role, index) == ("server", 0) else role
+            self.outcome.kills[role] = self.outcome.kills.get(role, 0) + 1
+        if killed:
+            self.wait_for_recovery(kind, killed)
+        return killed
+
+    def _of(self, here, role, who, without=()):
+        those = [p for p in here if p[0] == role and p[1] not in without]
+        return those[int(who * len(those))] if those else None
+
+    def _kill_server(self, fault, here):
+        return self._kill_one(self._of(here, "server", fault.who))
+
+    def _kill_server_0(self, fault, here):
+        return self._kill_one(next((p for p in here if p[:2] == ("server", 0)), None))
+
+    def _kill_worker(self, fault, here):
+        return self._kill_one(self._of(here, "worker", fault.who))
+
+    def _kill_one(self, victim):
+        if victim is None:
+            return ""
+        self.harmed = True  # Of workers it may be the last one.
+        role = "server 0" if victim[:2] == ("server", 0) else victim[0]
+        return f"{victim[0]} {victim[1]} killed" if self._kill([victim], role) else ""
+
+    def _kill_all_workers(self, fault, here):
+        self.harmed = True
+        workers = [p for p in here if p[0] == "worker"]
+        return "all workers killed" if self._kill(workers, "all workers") else ""
+
+    def _kill_everything(self, fault, here):
+        if self.process.poll() is not None:
+            return ""
+        self.killed = True
+        members = [p for p in here if p[0] in ("server", "worker")]
+        self._kill([("run", -1, self.process.pid)] + members, "everything")
+        self.process.wait()
+        self.outcome.faults.append("everything killed")
+        self.resume(fault.damage, fault.where)
+        return ""
+
+    def _suspend(self, fault, here):
+        """As machines are taken away: SIGTERM, to `slackline run` or a member."""
+        here = [p for p in here if p[0] in ("server", "worker")] + [("run", -1, self.process.pid)]
+        role, index, pid = here[int(fault.who * len(here))]
+        if not faults.send(pid, signal.SIGTERM):
+            return ""
+        self.suspended = True
+        self.outcome.suspended += 1
+        self.wait_for_recovery("SIGTERM", [p for p in here if p[0] != "run"])
+        return f"SIGTERM to {role if role == 'run' else f'{role} {index}'}"
+
+    def _stop(self, victim, fault):
+        if victim is None or not faults.send(victim[2], signal.SIGSTOP):
+            return ""
+        self.outcome.stops += 1
+        kind = f"{'server 0' if victim[:2] == ('server', 0) else victim[0]} stopped"
+        if fault.seconds > LEASE:
+            self.harmed = True
+            # Who stops server 0 stops the time of leases, and loses nobody.
+            lost = [] if victim[:2] == ("server", 0) else [victim]
+            self.wait_for_recovery(kind, lost)
+        until = time.monotonic() + fault.seconds
+        try:
+            while time.monotonic() < until and self.process.poll() is None:
+                time.sleep(0.02)
+        finally:
+            faults.send(victim[2], signal.SIGCONT)
+        return f"{victim[0]} {victim[1]} stopped for {fault.seconds:.1f} s"
+
+    def _stop_server(self, fault, here):
+        return self._stop(self._of(here, "server", fault.who, without=(0,)), fault)
+
+    def _stop_server_0(self, fault, here):
+        return self._stop(next((p for p in here if p[:2] == ("server", 0)), None), fault)
+
+    def _stop_worker(self, fault, here):
+        return self._stop(self._of(here, "worker", fault.who), fault)
+
+    def _stop_worker_for_long(self, fault, here):
+        return self._stop(self._of(here, "worker", fault.who), fault)
+
+    def _disk_full(self, fault, here):
+        disk = self.disk or faults.NoFolder(self.root)
+        disk.fill()
+        self.outcome.full_disks += 1
+        try:
+            until = time.monotonic() + max(fault.seconds, LEASE)
+            over = False
+            while time.monotonic() < until and not over:
+                over = not self.look()
+        finally:
+            disk.empty()
+        return "disk full"
+
+    def _checkpoint(self, fault, here):
+        return self.user("checkpoint", self.out, "--deadline-ms", 10000)
+
+    def _move(self, fault, here):
+        if self.servers == 1:
+            return ""
+        return self.user("move", self.out, "0-1", "--to", int(fault.who * self.servers))
+
+    def _drain(self, fault, here):
+        if self.servers == 1:
+            return ""
+        self.harmed = True  # Who is about to leave may be killed.
+        return self.user("drain", self.out, 1 + int(fault.who * (self.servers - 1)))
+
+    def _change_mode(self, fault, here):
+        self.mode_changed = True
+        return self.user("mode", "set", self.out, fault.mode)
+
+    def user(self, *words):
+        name = " ".join(str(w) for w in words if w != self.out)
+        log = self.folder / f"user-{len(self.users)}.log"
+        with open(log, "wb") as file:
+            process = subprocess.Popen(command(self.args, *words), stdin=subprocess.DEVNULL,
+                                       stdout=file, stderr=subprocess.STDOUT)
+        self.users.append((str(words[0]), name, process, log))
+        return name
+
+    # ---- Its end ------------------------------------------------------------
+
+    def await_end(self):
+        while self.go_on():
+            pass
+        until = time.monotonic() + COMMAND_PATIENCE
+        for word, name, process, log in self.users:
+            try:
+                process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired as late:
+                raise Failed(f"`slackline {name}` has not ended {COMMAND_PATIENCE} s after the "
+                             f"job: {tail(log.read_text(errors='replace'))}") from late
+            done = self.outcome.commands.setdefault(word, [0, 0])
+            done[process.returncode != 0] += 1
+            if process.returncode < 0 or process.returncode > 2:
+                raise Failed(f"`slackline {name}` ended with {process.returncode}: "
+                             f"{tail(log.read_text(errors='replace'))}")
+
+    def check(self):
+        self.await_none_left()
+        summary = json.loads((self.out / "summary.json").read_text())
+        if summary["state"] != "FINISHED" or summary["steps"] != self.steps:
+            raise Failed(f"exit code 0, and the summary says {summary['state']} after "
+                         f"{summary['steps']} of {self.steps} steps")
+        if not (self.out / "model.safetensors").exists():
+            raise Failed("there is no model.safetensors")
+        sums = [summary[name] for name in ("applied", "held", "dropped", "nonfinite")]
+        if summary["pushes"] != sum(sums):
+            raise Failed(f"pushes {summary['pushes']} are not applied + held + dropped + nonfinite "
+                         f"= {' + '.join(map(str, sums))}")
+        partial = ([p.name for p in self.root.iterdir() if p.name.startswith(".partial-")]
+                   if self.root.is_dir() else [])
+        if partial:
+            raise Failed(f"left in {self.root}: {', '.join(partial)}")
+        # What the coordinator says of each worker that leaves before it is done.
+        removed = sum(len(re.findall(r"warning: coordinator: worker [0-9]+ \(pid",
+                                     log.read_text(errors="replace")))
+                      for log in self.out.glob("logs/server-0*.log"))
+        self.outcome.workers_removed = removed
+        self.check_records(removed)
+        if self.mode_name not in EXACT_MODES or removed or self.mode_changed:
+            return
+        key = (self.mode, self.workers, self.steps)
+        expected = self.undisturbed.sha256(key, self.job, self.mode)
+        if summary["model_sha256"] != expected:
+            raise Failed(f"the model is {summary['model_sha256']}, and that of an undisturbed run "
+                         f"{expected}")
+        self.outcome.compared = True
+
+    def check_records(self, removed):
+        """Of each worker, and of the evaluations, every step at most once and in order, unless
+        workers have come back, who may do steps once more."""
+        last = {}
+        for line in (self.out / "metrics.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            of = record["kind"], record["rank"] if record["kind"] == "train" else 0
+            if record["step"] <= last.get(of, -1) and not removed:
+                raise Failed(f"metrics.jsonl: step {record['step']} of {of} comes after "
+                             f"{last[of]}")
+            last[of] = record["step"]
+
+
+def tail(text):
+    return " | ".join(text.strip().splitlines()[-4:])[-900:]
