@@ -24,7 +24,6 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -90,7 +89,7 @@ config::ClusterConfig ConfigOf(const Setup& setup) {
 class Cluster {
  public:
   static absl::StatusOr<std::unique_ptr<Cluster>> Start(const Setup& setup) {
-    auto cluster = std::unique_ptr<Cluster>(new Cluster(setup));
+    auto cluster = std::unique_ptr<Cluster>(new Cluster);
     SL_ASSIGN_OR_RETURN(
         cluster->load_,
         LoadCluster::Start(
@@ -152,37 +151,15 @@ class Cluster {
   }
   // Ends the workers; how many elements of the final model are not the sum of
   // all pushes.
-  absl::StatusOr<int64_t> CountWrong() {
-    int64_t pushes = 0;
-    for (const auto& worker : load_->workers())
-      SL_RETURN_IF_ERROR(worker->Stop());
-    for (const auto& worker : load_->workers()) pushes += worker->pushes();
-    SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters model,
-                        load_->workers().front()->PullAll());
-    // Learning rate 1, each push divided by the number of workers: exact in
-    // float up to 2^24 / workers pushes.
-    const float expected =
-        -static_cast<float>(pushes) / static_cast<float>(setup_.workers);
-    int64_t wrong = 0;
-    for (const ClientCore::ShardValue& shard : model->shards) {
-      for (size_t at = 0; at < shard.values.size(); at += sizeof(float)) {
-        float value = 0;
-        std::memcpy(&value, shard.values.data() + at, sizeof(value));
-        wrong += value != expected;
-      }
-    }
-    return wrong;
-  }
+  absl::StatusOr<int64_t> CountWrong() { return load_->CountWrong(); }
   const std::vector<ChildProcess>& servers() const { return load_->servers(); }
 
  private:
-  explicit Cluster(const Setup& setup)
-      : setup_(setup),
-        folder_(std::filesystem::temp_directory_path() /
+  Cluster()
+      : folder_(std::filesystem::temp_directory_path() /
                 absl::StrCat("slackline-bench-rebalance-", getpid())) {
     std::filesystem::create_directories(folder_);
   }
-  const Setup setup_;
   const std::filesystem::path folder_;
   std::unique_ptr<LoadCluster> load_;
   int64_t moves_ = 0;

@@ -1,5 +1,7 @@
 #include "benchmarks/load_worker.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -137,6 +139,30 @@ std::vector<Interval> LoadCluster::TakeSteps() {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;
+}
+
+void LoadCluster::KillServer(int index) {
+  servers_[static_cast<size_t>(index)].Signal(SIGKILL);
+}
+
+absl::StatusOr<int64_t> LoadCluster::CountWrong() {
+  int64_t pushes = 0;
+  for (const auto& worker : workers_) SL_RETURN_IF_ERROR(worker->Stop());
+  for (const auto& worker : workers_) pushes += worker->pushes();
+  SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters model,
+                      workers_.front()->PullAll());
+  // Each push is divided by the number of workers: exact in float.
+  const float expected =
+      -static_cast<float>(pushes) / static_cast<float>(workers_.size());
+  int64_t wrong = 0;
+  for (const ClientCore::ShardValue& shard : model->shards) {
+    for (size_t at = 0; at < shard.values.size(); at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, shard.values.data() + at, sizeof(value));
+      wrong += value != expected;
+    }
+  }
+  return wrong;
 }
 
 void LoadCluster::Stop() {

@@ -85,11 +85,16 @@ class LoadCluster {
 
   CoordinatorClient& coordinator() { return *coordinator_; }
   const std::vector<ChildProcess>& servers() const { return servers_; }
+  // As `kill -9` does.
+  void KillServer(int index);
   const std::vector<std::unique_ptr<LoadWorker>>& workers() const {
     return workers_;
   }
   // Of all workers.
   std::vector<Interval> TakeSteps();
+  // Ends the workers; how many elements of the final model are not the sum of
+  // all pushes. For sgd with a learning rate of 1, up to 2^24 / workers pushes.
+  absl::StatusOr<int64_t> CountWrong();
   // Ends the job, and all of its processes.
   void Stop();
 

@@ -29,6 +29,7 @@ slackline_require(nlohmann_json nlohmann-json3-dev CONFIG)
 slackline_require(GTest "libgtest-dev libgmock-dev" CONFIG)
 slackline_require(ZLIB zlib1g-dev)
 slackline_require(OpenSSL libssl-dev)
+slackline_require(CURL libcurl4-openssl-dev)
 
 # Highway ships a CMake package on Debian 12 and only pkg-config on older ones.
 find_package(PkgConfig QUIET)

@@ -112,6 +112,8 @@ absl::Status ControlLoop::RunOnce() {
   const TimeSource& time = options_.time;
   SL_RETURN_IF_ERROR(poller_.Wait(core_.NextWakeup() - time.Now()));
   waker_.Drain();
+  if (options_.coordinator_failure)
+    SL_RETURN_IF_ERROR(options_.coordinator_failure());
   SL_ASSIGN_OR_RETURN(const std::optional<LinkState> link,
                       coordinator_->ReceiveLinkState());
   if (link.has_value()) core_.OnLink(*link, time.Now());
@@ -155,8 +157,8 @@ void ControlLoop::Perform() {
     Message request;
     request.header.mutable_stats_request();
     SendToShardThreads(request);
-    if (options_.shard_thread_failure) {
-      if (const absl::Status failure = options_.shard_thread_failure();
+    if (options_.thread_failure) {
+      if (const absl::Status failure = options_.thread_failure();
           !failure.ok()) {
         core_.OnFailure(failure, options_.time.Now(), &effects_);
       }

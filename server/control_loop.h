@@ -31,9 +31,13 @@ class ControlLoop {
     int shard_threads = 1;  // Of this process, made with the same transport.
     // Gives a view to all shard threads: ShardThread::Follow().
     std::function<void(const std::shared_ptr<const View>&)> give_view;
-    // The error with which a shard thread has stopped; OK as long as none has.
-    // Looked at whenever statistics are collected.
-    std::function<absl::Status()> shard_thread_failure;
+    // The error with which a thread of this server has stopped; OK as long as
+    // none has. Looked at whenever statistics are collected.
+    std::function<absl::Status()> thread_failure;
+    // Why the coordinator in this process has ended before the job; OK as long
+    // as it has not. nullptr: there is none. Nobody is left then to be told
+    // that this server leaves: the loop ends with that at once.
+    std::function<absl::Status()> coordinator_failure;
     std::string trace_file;  // Empty: no trace.
   };
   static absl::StatusOr<std::unique_ptr<ControlLoop>> Create(

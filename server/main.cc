@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -23,6 +22,7 @@
 #include "common/version.h"
 #include "job/job_config.h"
 #include "server/control_loop.h"
+#include "server/coordinator/coordinator_keeping.h"
 #include "server/coordinator/coordinator_thread.h"
 #include "server/cut_parts.h"
 #include "server/shard/shard_thread.h"
@@ -52,8 +52,9 @@ absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenAskedFor(
   };
   std::vector<std::string> passed_over;
   absl::StatusOr<std::unique_ptr<StoredCheckpoint>> opened =
-      flags.restore ? NewestCheckpoint(root, of_job, &passed_over)
-                    : OpenCheckpoint(flags.resume, &passed_over);
+      flags.restore
+          ? CheckpointToGoOnFrom(root, of_job, /*began_with=*/"", &passed_over)
+          : OpenCheckpoint(flags.resume, &passed_over);
   for (const std::string& why : passed_over)
     spdlog::warn("passed over: {}", why);
   if (!opened.ok()) {
@@ -69,6 +70,30 @@ absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenAskedFor(
                (*opened)->folder(), (*opened)->manifest().clock(),
                (*opened)->manifest().table_size(), (*opened)->bytes());
   return *std::move(opened);
+}
+
+// The checkpoint that a recovered job begins with; nullptr: none. One that runs
+// needs it no more, and a server that joins it begins empty.
+absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenKept(
+    const CoordinatorCore::Kept& job) {
+  if (job.resume == nullptr || job.formed) return nullptr;
+  absl::StatusOr<std::unique_ptr<StoredCheckpoint>> opened =
+      StoredCheckpoint::Open(job.resume_folder);
+  if (!opened.ok()) return Annotate(opened.status(), "--recover");
+  return *std::move(opened);
+}
+
+// Whoever does not know yet how the job has ended is told, and its summary is
+// written if that has not been done.
+absl::Status ReportEnd(CoordinatorThread* coordinator) {
+  const StopSignal stop_signal([&](int) { coordinator->StopSaving(); });
+  SL_RETURN_IF_ERROR(coordinator->Finish());
+  const absl::Status end = coordinator->JobEnd();
+  spdlog::info(
+      "--recover: the job there has ended before this: {}; to begin anew, "
+      "leave out --recover",
+      end.ok() ? "it has finished" : std::string(end.message()));
+  return end;
 }
 
 // What a peer of a shard thread may have under way. Pushes are within the
@@ -115,12 +140,17 @@ absl::Status Serve(const MemberFlags& flags,
     delays = std::make_shared<const DelaySource>(*std::move(loaded));
   }
   const std::string checkpoint_root = CheckpointRoot(config, flags.out);
-  SL_ASSIGN_OR_RETURN(const std::shared_ptr<const StoredCheckpoint> stored,
-                      OpenAskedFor(flags, config, checkpoint_root));
-  // What the run that is gone on with was writing when it ended.
-  if (stored != nullptr && flags.index == 0 && !checkpoint_root.empty()) {
-    RemovePartial(checkpoint_root, stored->manifest().run(),
-                  std::numeric_limits<int32_t>::max());
+  const KeepingOptions keeping = {
+      .config = config, .out = flags.out, .endpoint = coordinator_endpoint};
+  RecoveredJob recovered;
+  if (flags.recover) {
+    SL_ASSIGN_OR_RETURN(recovered, RecoverJob(keeping));
+  }
+  std::shared_ptr<const StoredCheckpoint> stored;
+  if (recovered.job.has_value()) {
+    SL_ASSIGN_OR_RETURN(stored, OpenKept(*recovered.job));
+  } else {
+    SL_ASSIGN_OR_RETURN(stored, OpenAskedFor(flags, config, checkpoint_root));
   }
   ZmqTransport transport;
   std::unique_ptr<CoordinatorThread> coordinator;
@@ -128,12 +158,13 @@ absl::Status Serve(const MemberFlags& flags,
     CoordinatorThread::Options options;
     options.core = {
         .job = config.job(),
-        .run = RandomToken(),
+        .run = recovered.job.has_value() ? recovered.job->run : RandomToken(),
         .config_hash = ConfigHash(config),
         .protocol = kProtocol,
         .build = ThisBuild(),
         .servers = static_cast<int>(servers.size()),
         .workers = static_cast<int>(WorkerProcesses(config).size()),
+        .replicas = config.replicas(),
         .sync = config.sync(),
         .shard_elements = int64_t{config.limits().shard_kib()} * 1024 /
                           static_cast<int64_t>(sizeof(float)),
@@ -153,7 +184,11 @@ absl::Status Serve(const MemberFlags& flags,
         .resume = nullptr,
         .resume_sha256 = {},
         .resume_folder = {}};
-    if (stored != nullptr) {
+    if (recovered.job.has_value()) {
+      options.core.resume = recovered.job->resume;
+      options.core.resume_sha256 = recovered.job->resume_sha256;
+      options.core.resume_folder = recovered.job->resume_folder;
+    } else if (stored != nullptr) {
       options.core.resume = std::shared_ptr<const checkpoint::Manifest>(
           stored, &stored->manifest());
       options.core.resume_sha256 = stored->sha256();
@@ -167,17 +202,28 @@ absl::Status Serve(const MemberFlags& flags,
     options.time = time;
     options.endpoint = coordinator_endpoint;
     options.folder = flags.out;
+    options.folder_token = RandomToken();
     options.mode = ModeText(config);
     options.seed = config.train().seed();
     options.save_timeout =
         absl::Milliseconds(config.limits().save_timeout_ms());
+    if (recovered.keeping.store == nullptr) {
+      SL_ASSIGN_OR_RETURN(recovered.keeping, KeepNewJob(keeping));
+    }
+    options.core.coordinator_may_return = recovered.keeping.store != nullptr;
     absl::StatusOr<std::unique_ptr<CoordinatorThread>> started =
-        CoordinatorThread::Start(transport, options);
+        CoordinatorThread::Start(transport, options,
+                                 std::move(recovered.keeping));
     if (!started.ok()) {
       return Annotate(started.status(), "cannot start the coordinator");
     }
     coordinator = *std::move(started);
     spdlog::info("coordinator listens at {}", coordinator_endpoint);
+    if (recovered.job.has_value()) {
+      if (recovered.job->ended) return ReportEnd(coordinator.get());
+      spdlog::info("--recover: goes on with the job that is in {}",
+                   KeepingPlace(keeping));
+    }
     KeepConfig(flags, config);
   }
 
@@ -231,10 +277,17 @@ absl::Status Serve(const MemberFlags& flags,
       absl::Milliseconds(config.limits().coordinator_timeout_ms());
   control.time = time;
   control.shard_threads = self.threads;
-  control.give_view = [&shard_threads](const std::shared_ptr<const View>& view) {
-    for (const auto& shard_thread : shard_threads) shard_thread->Follow(view);
-  };
-  control.shard_thread_failure = [&shard_threads] {
+  control.give_view =
+      [&shard_threads](const std::shared_ptr<const View>& view) {
+        for (const auto& shard_thread : shard_threads)
+          shard_thread->Follow(view);
+      };
+  if (coordinator != nullptr) {
+    control.coordinator_failure = [&coordinator] {
+      return coordinator->failure();
+    };
+  }
+  control.thread_failure = [&shard_threads] {
     for (const auto& shard_thread : shard_threads) {
       if (const absl::Status failure = shard_thread->failure(); !failure.ok())
         return failure;

@@ -33,7 +33,7 @@ make_deps() {
   local folder=$1 packages frontier known debs archive
   packages=(libzmq3-dev cppzmq-dev libprotobuf-dev protobuf-compiler libabsl-dev libgtest-dev libgmock-dev
     libgloo-dev libhwy-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libxxhash-dev
-    libcpp-httplib-dev libbrotli-dev zlib1g-dev libssl-dev pkg-config)
+    libcpp-httplib-dev libbrotli-dev libcurl4-openssl-dev zlib1g-dev libssl-dev pkg-config)
   # And the libraries that these load, but for those that every machine has.
   frontier=("${packages[@]}")
   while ((${#frontier[@]})); do

@@ -13,7 +13,7 @@ packages=(
   libzmq3-dev cppzmq-dev libprotobuf-dev protobuf-compiler libabsl-dev
   libgtest-dev libgmock-dev
   libgloo-dev libhwy-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
-  libcpp-httplib-dev zlib1g-dev libssl-dev
+  libcpp-httplib-dev libcurl4-openssl-dev zlib1g-dev libssl-dev
   # Debian's LibTorch falls back to reference BLAS, 15 times slower, without this.
   libtorch-dev libopenblas0-pthread
   # The independent solver that the a9a test compares with.
@@ -21,6 +21,8 @@ packages=(
   # The Python package, and what benchmarks/compare_ddp.py compares with; 17 MB to
   # load beside LibTorch.
   python3-torch python3-dev python3-venv
+  # What etcd_state_store_test and coordinator_etcd_test keep a state in.
+  etcd-server
   # The pictures in docs/.
   python3-matplotlib
 )
@@ -36,8 +38,9 @@ check_only=0
 for argument in "$@"; do
   case "$argument" in
     --check) check_only=1 ;;
-    # Its sanitizers are in a package of their own on some distributions.
-    --clang) packages+=(clang libclang-rt-dev) ;;
+    # Its sanitizers are in a package of their own on some distributions. lld links
+    # the tests, and they are many, in a fifth of the time.
+    --clang) packages+=(clang libclang-rt-dev lld) ;;
     *) echo "setup.sh: unknown argument '$argument'; --check and --clang are known" >&2; exit 2 ;;
   esac
 done
@@ -73,11 +76,15 @@ NOTE
   fi
   for i in "${!missing[@]}"; do
     case "${missing[i]}" in
-      libtorch-dev|python3-torch|libclang-rt-dev)
+      libtorch-dev|python3-torch|libclang-rt-dev|etcd-server)
         apt-cache show "${missing[i]}" >/dev/null 2>&1 || unset 'missing[i]' ;;
     esac
   done
   "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+  # The tests start their own; the package has started one for everybody.
+  if [[ " ${missing[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then
+    "${as_root[@]}" systemctl disable --now etcd >&2 || true
+  fi
 fi
 echo "setup: all packages present" >&2
 

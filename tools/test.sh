@@ -7,6 +7,7 @@
 # DIR/a9a, are skipped without --data-dir. asan and tsan: tests of the other kinds,
 # in builds with sanitizers. Fuzzers run for 10 s each. --werror: warnings of the
 # release build are errors, as clang's are in any case; for the g++ that CI has.
+# Exit status 1: a test has failed; those of the other builds have run as well.
 set -euo pipefail
 
 labels=()
@@ -21,11 +22,14 @@ while (($#)); do
       ;;
     --data-dir) data_dir="$(realpath -e -- "${2:?--data-dir needs a folder}")" || exit 2; shift 2 ;;
     --werror) werror=ON; shift ;;
-    --help|-h) sed -n '2,9p' "$0" | cut -c3-; exit 0 ;;
+    --help|-h) sed -n '2,10p' "$0" | cut -c3-; exit 0 ;;
     *) echo "test.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done
 cd "$(dirname "$0")/.."
+
+# Without a second look by the preprocessor at each file that ccache does not have.
+export CCACHE_DEPEND=1
 
 # Those of the given kinds that are asked for, as a regular expression.
 wanted() {
@@ -36,13 +40,13 @@ wanted() {
   [[ -z $found ]] || echo "^(${found#|})$"
 }
 
-# run PRESET LABELS [CMAKE-OPTION...]: one test for each core at a time; those that
-# others would disturb run alone (RUN_SERIAL).
-run() {
-  cmake --preset "$1" "${@:3}"
-  cmake --build --preset "$1"
-  ctest --preset "$1" --parallel "$(nproc)" --label-regex "$2"
-}
+# build PRESET [CMAKE-OPTION...]
+build() { cmake --preset "$1" "${@:2}" && cmake --build --preset "$1"; }
+
+# check PRESET LABELS: one test for each core at a time; those that others would
+# disturb run alone (RUN_SERIAL).
+failed=0
+check() { ctest --preset "$1" --parallel "$(nproc)" --label-regex "$2" || failed=1; }
 
 release="$(wanted unit sim net gpu e2e)"
 asan="$(wanted asan fuzz)"
@@ -51,17 +55,50 @@ tsan="$(wanted tsan)"
 tools/setup.sh
 if [[ -n $asan ]]; then tools/setup.sh --clang || true; fi
 
+sanitized=()
+if [[ -n $tsan ]]; then sanitized+=(tsan); fi
+if [[ -n $asan ]]; then
+  if command -v clang++ >/dev/null; then
+    sanitized+=(asan)
+  else
+    echo "test.sh: there is no clang++, so tests of kind asan and fuzz are SKIPPED" >&2
+    asan=""
+  fi
+fi
+
+# build_aside PRESET...: in the background, with what the tests leave of the cores.
+# The processes of a job have sessions of their own, and Linux shares the cores
+# among sessions first: this one has the lowest priority of these, too.
+aside=""
+build_aside() {
+  mkdir -p build
+  # shellcheck disable=SC2016 # The inner shell expands it.
+  setsid nice -n 19 bash -c '
+    { echo 19 >/proc/self/autogroup; } 2>/dev/null
+    for preset; do cmake --preset "$preset" && cmake --build --preset "$preset" --parallel "$(nproc)" || exit 1; done
+  ' build_aside "$@" >build/aside.log 2>&1 &
+  aside=$!
+  trap stop_aside EXIT
+}
+# What is missing is for whoever builds next. Says what the compilers have said.
+stop_aside() {
+  trap - EXIT
+  kill -- "-$aside" 2>/dev/null || true
+  wait "$aside" || true
+  while kill -0 -- "-$aside" 2>/dev/null; do sleep 0.1; done
+  cat build/aside.log
+}
+
 if [[ -n $release ]]; then
-  run release "$release" -DSLACKLINE_TEST_DATA_DIR="$data_dir" -DSLACKLINE_WERROR="$werror"
+  build release -DSLACKLINE_TEST_DATA_DIR="$data_dir" -DSLACKLINE_WERROR="$werror"
   if ! ctest --preset release -N --label-regex '^gpu$' | grep 'Test *#' >/dev/null; then
     echo "test.sh: CUDA is not installed, so there are no tests of kind gpu" >&2
   fi
+  if ((${#sanitized[@]})); then build_aside "${sanitized[@]}"; fi
+  check release "$release"
 fi
-if [[ -n $tsan ]]; then run tsan "$tsan"; fi
-if [[ -n $asan ]]; then
-  if command -v clang++ >/dev/null; then
-    run asan "$asan"
-  else
-    echo "test.sh: there is no clang++, so tests of kind asan and fuzz are SKIPPED" >&2
-  fi
-fi
+if [[ -n $aside ]]; then stop_aside; fi
+for preset in "${sanitized[@]}"; do build "$preset"; done
+if [[ -n $tsan ]]; then check tsan "$tsan"; fi
+if [[ -n $asan ]]; then check asan "$asan"; fi
+((failed == 0)) || { echo "test.sh: tests have failed, see above" >&2; exit 1; }

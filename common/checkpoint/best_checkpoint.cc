@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <tuple>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -151,7 +152,8 @@ absl::StatusOr<std::string> FindBestCheckpoint(const std::string& given) {
         "a best one"));
   }
   std::string looked;
-  for (const std::string& root : RootsAt(path)) {
+  SL_ASSIGN_OR_RETURN(const std::vector<std::string> roots, RootsAt(path));
+  for (const std::string& root : roots) {
     absl::StatusOr<run::BestCheckpoint> best = ReadBest(root);
     if (best.ok()) return best->folder();
     if (!absl::IsNotFound(best.status())) return best.status();

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <system_error>
 #include <tuple>
@@ -21,9 +19,11 @@
 #include "absl/strings/strip.h"
 #include "common/checkpoint/best_checkpoint.h"
 #include "common/checkpoint/manifest.h"
+#include "common/config/cluster_config.h"
 #include "common/config/field_origins.h"
 #include "common/config/parse_text.h"
 #include "common/io/atomic_file.h"
+#include "common/io/regular_file.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -59,21 +59,26 @@ absl::Status PathError(absl::string_view attempt, const std::string& path,
       absl::StrCat(attempt, " ", path, ": ", error.message()));
 }
 
-// Names in a folder; those that cannot be read any more are left out.
-std::vector<std::string> NamesIn(const std::string& folder) {
+// Names in a folder; none if there is no such folder.
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end;
+  fs::directory_iterator at(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return names;
+  for (const fs::directory_iterator end; !error && at != end;
        at.increment(error)) {
     names.push_back(at->path().filename().string());
   }
+  if (error) return PathError("list", folder, error);
   std::sort(names.begin(), names.end());
   return names;
 }
 
-bool IsFolder(const std::string& path) {
+// A folder, or something that cannot be looked at.
+bool MayBeFolder(const std::string& path) {
   std::error_code error;
-  return fs::is_directory(fs::symlink_status(path, error));
+  const fs::file_type type = fs::symlink_status(path, error).type();
+  return type == fs::file_type::directory || type == fs::file_type::none;
 }
 
 // A folder step-* of a root.
@@ -84,12 +89,13 @@ struct Candidate {
 };
 
 // The newest first; behind them those without a manifest that can be read.
-std::vector<Candidate> CandidatesIn(const std::string& root) {
+absl::StatusOr<std::vector<Candidate>> CandidatesIn(const std::string& root) {
+  SL_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(root));
   std::vector<Candidate> all;
-  for (const std::string& name : NamesIn(root)) {
+  for (const std::string& name : names) {
     const std::optional<int64_t> step = StepOf(name);
     std::string path = absl::StrCat(root, "/", name);
-    if (!step.has_value() || !IsFolder(path)) continue;
+    if (!step.has_value() || !MayBeFolder(path)) continue;
     absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(path);
     all.push_back({std::move(path), *step, std::move(manifest)});
   }
@@ -162,7 +168,9 @@ absl::Status MoveInto(const std::string& from, const std::string& to,
 // What a run has left behind, but for what is of later cuts.
 void RemoveRemains(const std::string& root, uint64_t run, int32_t cut) {
   std::error_code ignored;
-  for (const std::string& name : NamesIn(root)) {
+  const absl::StatusOr<std::vector<std::string>> names = NamesIn(root);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
     absl::string_view rest(name);
     if (!absl::ConsumePrefix(&rest, PartialPrefix(run))) continue;
     int32_t number = 0;
@@ -177,7 +185,9 @@ void RemoveOld(const std::string& root, uint64_t run, int32_t cut,
   const std::string prefix = absl::StrCat(root, "/", PartialPrefix(run));
   std::error_code ignored;
   int kept = 1;
-  for (const Candidate& candidate : CandidatesIn(root)) {
+  const absl::StatusOr<std::vector<Candidate>> candidates = CandidatesIn(root);
+  if (!candidates.ok()) return;
+  for (const Candidate& candidate : *candidates) {
     if (candidate.path == written || !candidate.manifest.ok() ||
         candidate.manifest->lineage() != lineage) {
       continue;
@@ -221,24 +231,33 @@ std::unique_ptr<StoredCheckpoint> FirstUsable(
   return found;
 }
 
-absl::Status NoneUsable(const std::string& root,
+// `where` completes "the checkpoints".
+absl::Status NoneUsable(absl::string_view where,
                         const std::vector<std::string>& bad) {
-  return absl::DataLossError(
-      absl::StrCat("none of the ", bad.size(), " checkpoints in ", root,
-                   " can be used; ", absl::StrJoin(bad, "; ")));
+  return absl::DataLossError(absl::StrCat(
+      bad.size() == 1
+          ? "the only checkpoint "
+          : absl::StrCat("none of the ", bad.size(), " checkpoints "),
+      where, bad.size() == 1 ? " cannot be used; " : " can be used; ",
+      absl::StrJoin(bad, "; ")));
 }
 
 // The folder of checkpoints that the config of a run names, which stands in the
 // run's folder; empty: it names none, or there is no such config.
-std::string FolderOfConfigIn(const std::string& path) {
+absl::StatusOr<std::string> FolderOfConfigIn(const std::string& path) {
   const std::string file = absl::StrCat(path, "/cluster.textproto");
-  std::ifstream stream(file, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(stream)),
-                         std::istreambuf_iterator<char>());
+  const absl::StatusOr<std::string> text =
+      ReadRegularFile(file, kConfigFileBytesMax);
+  if (absl::IsNotFound(text.status())) return "";
+  if (!text.ok()) {
+    return Annotate(text.status(),
+                    absl::StrCat("the config of the run in ", path,
+                                 " may name the folder of its checkpoints (or "
+                                 "name that folder itself)"));
+  }
   config::ClusterConfig config;
   FieldOrigins origins(file);
-  if (text.empty() || !ParseConfigText(text, file, &config, &origins).ok())
-    return "";
+  if (!ParseConfigText(*text, file, &config, &origins).ok()) return "";
   return config.checkpoint().folder();
 }
 
@@ -262,7 +281,9 @@ absl::StatusOr<std::string> CompleteCheckpoint(
   SL_RETURN_IF_ERROR(CheckFilesThere(partial, manifest));
   checkpoint::Manifest numbered = manifest;
   numbered.set_sequence(1);
-  for (const Candidate& candidate : CandidatesIn(root)) {
+  SL_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates,
+                      CandidatesIn(root));
+  for (const Candidate& candidate : candidates) {
     if (!candidate.manifest.ok()) continue;
     numbered.set_sequence(
         std::max(numbered.sequence(), candidate.manifest->sequence() + 1));
@@ -302,18 +323,20 @@ bool IsCheckpointName(const std::string& name) {
 std::vector<CheckpointEntry> CheckpointsIn(const std::string& root,
                                            uint64_t lineage) {
   std::vector<CheckpointEntry> entries;
-  for (const Candidate& candidate : CandidatesIn(root)) {
+  const absl::StatusOr<std::vector<Candidate>> candidates = CandidatesIn(root);
+  if (!candidates.ok()) return entries;
+  for (const Candidate& candidate : *candidates) {
     if (candidate.manifest.ok() && candidate.manifest->lineage() == lineage)
       entries.push_back({candidate.path, candidate.manifest->clock()});
   }
   return entries;
 }
 
-std::vector<std::string> RootsAt(const std::string& path) {
+absl::StatusOr<std::vector<std::string>> RootsAt(const std::string& path) {
   std::vector<std::string> roots = {path,
                                     absl::StrCat(path, "/", kFolderOfRun)};
-  if (std::string named = FolderOfConfigIn(path); !named.empty())
-    roots.push_back(std::move(named));
+  SL_ASSIGN_OR_RETURN(std::string named, FolderOfConfigIn(path));
+  if (!named.empty()) roots.push_back(std::move(named));
   return roots;
 }
 
@@ -330,12 +353,12 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> OpenCheckpoint(
                      " is no folder; a checkpoint, a folder of checkpoints, or "
                      "that of a run is required"));
   }
-  const std::vector<std::string> roots = RootsAt(path);
+  SL_ASSIGN_OR_RETURN(const std::vector<std::string> roots, RootsAt(path));
   std::string root;
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < roots.size() && candidates.empty(); ++i) {
     root = roots[i];
-    candidates = CandidatesIn(root);
+    SL_ASSIGN_OR_RETURN(candidates, CandidatesIn(root));
   }
   if (candidates.empty()) {
     return absl::NotFoundError(absl::StrCat(
@@ -346,23 +369,35 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> OpenCheckpoint(
   std::vector<std::string> bad;
   std::unique_ptr<StoredCheckpoint> found = FirstUsable(
       candidates, [](const auto&) { return true; }, &bad);
-  if (found == nullptr) return NoneUsable(root, bad);
+  if (found == nullptr) return NoneUsable(absl::StrCat("in ", root), bad);
   passed_over->insert(passed_over->end(), bad.begin(), bad.end());
   return found;
 }
 
-absl::StatusOr<std::unique_ptr<StoredCheckpoint>> NewestCheckpoint(
+absl::StatusOr<std::unique_ptr<StoredCheckpoint>> CheckpointToGoOnFrom(
     const std::string& root, const CheckpointFilter& of_ours,
-    std::vector<std::string>* passed_over) {
-  std::vector<Candidate> candidates = CandidatesIn(root);
-  const bool any = std::any_of(
-      candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
-        return candidate.manifest.ok() && of_ours(*candidate.manifest);
-      });
+    const std::string& began_with, std::vector<std::string>* passed_over) {
+  SL_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates,
+                      CandidatesIn(root));
   std::vector<std::string> bad;
   std::unique_ptr<StoredCheckpoint> found =
       FirstUsable(candidates, of_ours, &bad);
-  if (found == nullptr && any) return NoneUsable(root, bad);
+  if (found == nullptr && !began_with.empty()) {
+    auto stored = StoredCheckpoint::Open(began_with);
+    if (stored.ok()) {
+      found = *std::move(stored);
+    } else {
+      bad.push_back(absl::StrCat("checkpoint ", began_with,
+                                 ", with which the job began, cannot be used: ",
+                                 stored.status().message()));
+    }
+  }
+  if (found == nullptr && !bad.empty()) {
+    return Annotate(
+        NoneUsable(absl::StrCat("of the job in ", root), bad),
+        "the job does not begin anew by itself, since it had checkpoints (to "
+        "begin anew, move their folders away, or choose another --out)");
+  }
   passed_over->insert(passed_over->end(), bad.begin(), bad.end());
   return found;
 }

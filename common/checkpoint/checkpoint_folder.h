@@ -46,12 +46,15 @@ struct CheckpointEntry {
   std::string folder;
   int64_t clock = 0;
 };
-// Those of a lineage with a manifest that can be read, the newest first.
+// Those of a lineage with a manifest that can be read, the newest first; none
+// if the root cannot be read.
 std::vector<CheckpointEntry> CheckpointsIn(const std::string& root,
                                            uint64_t lineage);
 // Where checkpoints may be, if `path` is a root or the folder of a run: itself,
 // the folder in it, and the one that its config names. As OpenCheckpoint().
-std::vector<std::string> RootsAt(const std::string& path);
+// Fails if there is such a config that is larger than kConfigFileBytesMax, or
+// cannot be read.
+absl::StatusOr<std::vector<std::string>> RootsAt(const std::string& path);
 
 // The checkpoint that `path` names: one itself, or the newest one of a root, or
 // of the folder of a run: the one that was completed last. A run whose own
@@ -63,11 +66,17 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> OpenCheckpoint(
     const std::string& path, std::vector<std::string>* passed_over);
 // Whether a checkpoint counts.
 using CheckpointFilter = std::function<bool(const checkpoint::Manifest&)>;
-// The newest one of a root among those that are `of_ours`; nullptr: there is
-// none. `*passed_over` as above. DataLoss: none of those that are can be used.
-absl::StatusOr<std::unique_ptr<StoredCheckpoint>> NewestCheckpoint(
+// From which a job goes on by itself, that is, without a user who names one:
+// the newest one of a root that is `of_ours` and can be used; else the one in
+// the folder `began_with`, if the job has begun with one; else nullptr, so that
+// the job begins anew, but only if it never had a checkpoint. `*passed_over` as
+// above. DataLoss: there are some, and none of them can be used; names each
+// with its fault, and says what to do. One without a manifest that can be read
+// may be of ours, and so counts. Other errors: nobody knows what is in the
+// root.
+absl::StatusOr<std::unique_ptr<StoredCheckpoint>> CheckpointToGoOnFrom(
     const std::string& root, const CheckpointFilter& of_ours,
-    std::vector<std::string>* passed_over);
+    const std::string& began_with, std::vector<std::string>* passed_over);
 // The folder of the one that `path` names.
 absl::StatusOr<std::string> FindCheckpoint(
     const std::string& path, std::vector<std::string>* passed_over);

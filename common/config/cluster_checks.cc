@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/config/scalar_defaults.h"
@@ -22,17 +23,16 @@
 namespace slackline {
 namespace {
 
-using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
-using google::protobuf::Reflection;
-
 // Bounds on counts. They refuse slips of the keyboard, not real clusters.
 constexpr int kServersMax = 1024;
+constexpr int kReplicasMax = 2;
 constexpr int kShardThreadsMax = 1024;  // Of a server.
 constexpr int kComputeThreadsMax = 256;
 constexpr int kJobLengthMax = 64;
 constexpr int kHostLengthMax = 253;  // RFC 1035's bound on names.
 constexpr int kGpuMax = 1023;        // The largest index.
+constexpr int kEtcdEndpointsMax = 16;
+constexpr size_t kEtcdPrefixLengthMax = 200;
 
 bool IsNumericAddress(absl::string_view host) {
   return !host.empty() &&
@@ -91,6 +91,49 @@ std::string HostProblem(const std::string& host) {
                               "255, as in 10.0.0.5");
 }
 
+std::string InsecureProblem(const std::string& host) {
+  return absl::StrCat("value is ", host,
+                      "; nothing on the wire is encrypted or authenticated, "
+                      "set insecure: true to accept that on a network that "
+                      "you trust");
+}
+
+// Empty if the endpoint is "http://HOST:PORT" of a host that may be used.
+std::string EtcdEndpointProblem(const std::string& endpoint, bool insecure) {
+  if (absl::StartsWith(endpoint, "https://")) {
+    return absl::StrCat("value is ", Printable(endpoint),
+                        "; https is not supported, let etcd listen at an "
+                        "address with http:// on a network that you trust");
+  }
+  absl::string_view rest = endpoint;
+  const bool is_http = absl::ConsumePrefix(&rest, "http://");
+  const size_t colon = rest.rfind(':');
+  int port = 0;
+  if (!is_http || colon == absl::string_view::npos ||
+      rest.size() - colon - 1 > 5 ||
+      !std::all_of(rest.begin() + static_cast<int64_t>(colon) + 1, rest.end(),
+                   absl::ascii_isdigit) ||
+      !absl::SimpleAtoi(rest.substr(colon + 1), &port) || port < 1 ||
+      port > 65535) {
+    return absl::StrCat("value is ", Printable(endpoint),
+                        "; http://, a host, a colon and a port from 1 to 65535 "
+                        "are required, as in \"http://127.0.0.1:2379\"");
+  }
+  const std::string host(rest.substr(0, colon));
+  if (const std::string problem = HostProblem(host); !problem.empty())
+    return absl::StrCat("the host's ", problem);
+  return insecure || IsLoopback(host) ? "" : InsecureProblem(host);
+}
+
+bool IsEtcdPrefix(absl::string_view prefix) {
+  return prefix.size() >= 2 && prefix.size() <= kEtcdPrefixLengthMax &&
+         prefix.front() == '/' && prefix.back() != '/' &&
+         std::all_of(prefix.begin(), prefix.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' ||
+                  c == '/';
+         });
+}
+
 class ClusterChecks {
  public:
   ClusterChecks(const config::ClusterConfig& config,
@@ -100,6 +143,7 @@ class ClusterChecks {
   void Run() const {
     CheckJob();
     CheckServers();
+    CheckEtcd();
     CheckWorkers();
     CheckHosts();
     CheckPorts();
@@ -148,6 +192,55 @@ class ClusterChecks {
       total += group.count();
     }
     CheckTotal("server", config_.server_size(), total, kServersMax);
+    CheckReplicas(total);
+  }
+
+  void CheckEtcd() const {
+    if (!config_.coordinator().has_etcd()) return;
+    const config::Etcd& etcd = config_.coordinator().etcd();
+    const ConfigProblems problems = problems_.In("coordinator").In("etcd");
+    if (etcd.endpoint_size() == 0) {
+      problems.Add("endpoint",
+                   "is missing; write the address of each member of the etcd "
+                   "cluster, as in endpoint: \"http://127.0.0.1:2379\"");
+    }
+    problems.Require(etcd.endpoint_size() <= kEtcdEndpointsMax, "endpoint",
+                     etcd.endpoint_size(),
+                     absl::StrCat("a list of at most ", kEtcdEndpointsMax));
+    for (int i = 0; i < std::min(etcd.endpoint_size(), kEtcdEndpointsMax);
+         ++i) {
+      const std::string problem =
+          EtcdEndpointProblem(etcd.endpoint(i), config_.insecure());
+      if (!problem.empty())
+        problems.Add(absl::StrCat("endpoint[", i, "]"), problem);
+    }
+    // The default is as good as the job's name, which is checked.
+    if (origins_.At("coordinator.etcd.prefix").empty()) return;
+    if (!IsEtcdPrefix(etcd.prefix())) {
+      problems.Add("prefix",
+                   absl::StrCat("value is ", Printable(etcd.prefix()),
+                                "; a slash and 1 to ", kEtcdPrefixLengthMax - 1,
+                                " letters, digits, '-', '_', '.' or '/' are "
+                                "required, no slash at the end, as in "
+                                "\"/slackline/mnist\""));
+    }
+  }
+
+  void CheckReplicas(int64_t servers) const {
+    const int replicas = config_.replicas();
+    if (!problems_.Range("replicas", replicas, 0, kReplicasMax)) return;
+    problems_.Require(
+        replicas == 0 || replicas < servers, "replicas", replicas,
+        absl::StrCat("less than the number of servers (", servers, ")"),
+        "each copy of a shard is on a server of its own");
+    if (replicas > 0 && config_.sync().has_delays()) {
+      problems_.Add("replicas",
+                    absl::StrCat("value is ", replicas,
+                                 "; 0 is required with given delays, whose "
+                                 "older versions of the parameters have no "
+                                 "copies; or choose another mode than "
+                                 "sync.delays"));
+    }
   }
 
   void CheckWorkers() const {
@@ -309,12 +402,7 @@ class ClusterChecks {
       if (remote == nullptr) remote = &field;
       const bool first = remote_hosts.insert(SameHostKey(field.host)).second;
       if (first && !config_.insecure()) {
-        problems_.Add(
-            field.path,
-            absl::StrCat("value is ", field.host,
-                         "; nothing on the wire is encrypted or "
-                         "authenticated, set insecure: true to accept that "
-                         "on a network that you trust"));
+        problems_.Add(field.path, InsecureProblem(field.host));
       }
     }
     if (loopback != nullptr && remote != nullptr) {
@@ -400,6 +488,10 @@ void FillDefaults(config::ClusterConfig* config, const ConfigParts& parts) {
   if (!coordinator->has_host() && config->server_size() > 0 &&
       config->server(0).has_host()) {
     coordinator->set_host(config->server(0).host());
+  }
+  if (coordinator->has_etcd() && !coordinator->etcd().has_prefix()) {
+    coordinator->mutable_etcd()->set_prefix(
+        absl::StrCat("/slackline/", config->job()));
   }
   config->mutable_schedule();
   config->mutable_sync()->mutable_collective();

@@ -22,9 +22,6 @@
 namespace slackline {
 namespace {
 
-// Somebody who names the wrong file should hear so, not wait for it.
-constexpr size_t kFileBytesMax = 1 << 20;
-
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const std::string what = absl::StrCat("cluster config '", path, "'");
   std::error_code ignored;
@@ -39,7 +36,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
         absl::StrCat(what, " cannot be opened: ",
                      errno == 0 ? "unknown reason" : std::strerror(errno)));
   }
-  std::string text(kFileBytesMax + 1, '\0');
+  std::string text(kConfigFileBytesMax + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) {
     return absl::NotFoundError(absl::StrCat(what, " cannot be read"));
@@ -60,10 +57,10 @@ absl::StatusOr<config::ClusterConfig> LoadClusterConfig(
 absl::StatusOr<config::ClusterConfig> ParseClusterConfig(
     const std::string& text, const std::string& file_name,
     const ConfigParts& parts, const ConfigOverrides& overrides) {
-  if (text.size() > kFileBytesMax) {
+  if (text.size() > kConfigFileBytesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat(file_name, ":1:1: the file is larger than ", kFileBytesMax,
-                     " bytes; is this a cluster config?"));
+        absl::StrCat(file_name, ":1:1: the file is larger than ",
+                     kConfigFileBytesMax, " bytes; is this a cluster config?"));
   }
   config::ClusterConfig config;
   FieldOrigins origins(file_name);

@@ -18,6 +18,10 @@
 
 namespace slackline {
 
+// A config of a thousand hosts has less than that. Somebody who names the wrong
+// file should hear so, not wait for it.
+inline constexpr int64_t kConfigFileBytesMax = 1 << 20;
+
 // What the command line changes in the file. Flags that contradict each other
 // are refused: two values for one field, or for two branches of one choice.
 struct ConfigOverrides {

@@ -124,6 +124,7 @@ void MemberCore::OnJoinReply(const wire::JoinReply& reply, absl::Time now,
   if (incarnation_ != 0 || reply.token() != options_.join.token()) return;
   lease_ = absl::Milliseconds(reply.lease_ms());
   obstacle_ = reply.obstacle();
+  coordinator_may_return_ = reply.coordinator_may_return();
   if (reply.code() == wire::OK) {
     incarnation_ = reply.incarnation();
     run_ = reply.run();
@@ -269,7 +270,8 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
   const std::string who = absl::StrCat("the coordinator in server 0 at ",
                                        options_.coordinator_address,
                                        " has been silent for ", Text(silence));
-  if (link_ == LinkState::kGone) {
+  const bool gone = link_ == LinkState::kGone;
+  if (gone && !coordinator_may_return_) {
     effects->failure = absl::UnavailableError(absl::StrCat(
         who,
         " and nobody listens there any more; that server died or the job "
@@ -284,8 +286,11 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
   if (silence > options_.coordinator_timeout) {
     effects->failure = absl::UnavailableError(absl::StrCat(
         who,
-        "; its process is there or cannot be reached, but says nothing, "
-        "and limits { coordinator_timeout_ms } is ",
+        gone ? "; nobody listens there any more, nobody has gone on with the "
+               "job (slackline_server --index=0 --recover), and "
+             : "; its process is there or cannot be reached, but says nothing, "
+               "and ",
+        "limits { coordinator_timeout_ms } is ",
         absl::ToInt64Milliseconds(options_.coordinator_timeout)));
     return;
   }
@@ -293,7 +298,10 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
   said_silent_ = true;
   effects->log.push_back(absl::StrCat(
       who,
-      "; nothing says that it is dead, so this process waits for it, up to ",
+      gone ? "; nobody listens there any more, and this process waits for "
+             "another one that goes on with the job, up to "
+           : "; nothing says that it is dead, so this process waits for it, up "
+             "to ",
       Text(options_.coordinator_timeout)));
 }
 

@@ -3,8 +3,9 @@
 // are answered.
 //
 // A silent coordinator is not a dead one. Two leases of silence end the member
-// if nobody listens at the coordinator's address any more; else it waits, up to
-// coordinator_timeout. Time in which this member itself did not run does not
+// if nobody listens at the coordinator's address any more, unless the
+// coordinator has said that another one may come in its place; else it waits,
+// up to coordinator_timeout. Time in which this member itself did not run does not
 // count as silence (common/time/awake_clock.h).
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
@@ -33,7 +34,8 @@ class MemberCore {
     wire::JoinRequest join;           // Who we are. token != 0.
     std::string coordinator_address;  // For messages to people.
     absl::Duration start_timeout = absl::Seconds(60);
-    // How long a coordinator may be silent while its process is there.
+    // How long a coordinator may be silent while its process is there, or
+    // another one may come.
     absl::Duration coordinator_timeout = absl::Seconds(120);
     absl::Duration join_retry = absl::Milliseconds(200);
     absl::Duration call_retry = absl::Milliseconds(500);
@@ -162,6 +164,7 @@ class MemberCore {
   absl::Duration lease_;  // Zero until the coordinator has said something.
   absl::Time next_heartbeat_;
   LinkState link_ = LinkState::kGone;
+  bool coordinator_may_return_ = false;  // As it said last.
   absl::Time heard_;  // Last sign of life of the coordinator; in awake time.
   bool said_silent_ = false;
   absl::Duration

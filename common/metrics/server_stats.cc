@@ -37,6 +37,10 @@ void FoldServerStats(const run::ServerStats& from, run::ServerStats* to) {
   to->set_dropped(to->dropped() + from.dropped());
   to->set_applied(to->applied() + from.applied());
   to->set_held(to->held() + from.held());
+  to->set_copies(to->copies() + from.copies());
+  to->set_answers_held(to->answers_held() + from.answers_held());
+  to->set_bytes_to_followers(to->bytes_to_followers() +
+                             from.bytes_to_followers());
   MergeHistogram(from.missed_clocks(), to->mutable_missed_clocks());
   MergeHistogram(from.missed_updates(), to->mutable_missed_updates());
   MergeHistogram(from.lead(), to->mutable_lead());
@@ -44,6 +48,7 @@ void FoldServerStats(const run::ServerStats& from, run::ServerStats* to) {
     FoldNonfinite(nonfinite, to);
   to->mutable_thread()->MergeFrom(from.thread());
   to->mutable_hand_over()->MergeFrom(from.hand_over());
+  to->mutable_follower()->MergeFrom(from.follower());
 }
 
 double ThreadsBusy(const run::ServerStats& server) {

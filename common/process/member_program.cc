@@ -53,6 +53,7 @@ std::string FlagsText(const MemberFlags& flags) {
   if (flags.threads > 0) add("threads", absl::StrCat(flags.threads));
   add("resume", flags.resume);
   if (flags.restore) words.push_back("--restore");
+  if (flags.recover) words.push_back("--recover");
   return ShellLine(words);
 }
 
@@ -68,10 +69,11 @@ void KeepConfig(const MemberFlags& flags, const config::ClusterConfig& config) {
   const bool is_given = fs::equivalent(kept, flags.cluster, error);
   if (is_given && !changed) return;
   constexpr char kOurs[] = "# Written by ";
-  std::string first;
+  std::string first(sizeof(kOurs) - 1, '\0');
   std::ifstream before(kept);
-  std::getline(before, first);
-  const bool of_somebody = !first.empty() && !absl::StartsWith(first, kOurs);
+  before.read(first.data(), static_cast<std::streamsize>(first.size()));
+  first.resize(static_cast<size_t>(before.gcount()));
+  const bool of_somebody = !first.empty() && first != kOurs;
   // What was given, or is not ours, stays as it is.
   if (is_given || of_somebody || flags.out.empty()) {
     spdlog::info("the config with its defaults:\n{}", ToText(config));
@@ -108,6 +110,17 @@ absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
     return absl::InvalidArgumentError(
         "--restore and --resume: the one finds the checkpoint that the other "
         "names; leave one out");
+  }
+  if (flags.recover && (flags.add || flags.index != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--recover: ", program.role, " ", flags.index,
+        " has no coordinator, which is in server 0; it joins a running job "
+        "again without the flag"));
+  }
+  if (flags.recover && flags.out.empty() && !config.coordinator().has_etcd()) {
+    return absl::InvalidArgumentError(
+        "--recover: the state of the coordinator is in the folder of --out, "
+        "which is missing; give the one that the job has had");
   }
   if (flags.add && flags.index < count) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -184,7 +197,9 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   if (program.may_be_added) {
     app.add_flag("--add", flags.add,
                  "Joins a running job as one more server than its config has; "
-                 "--index is then one that no other server had");
+                 "--index is then one that no other server has. A server of "
+                 "the config that has died joins again without it: start it "
+                 "as the first time");
     app.add_option("--host", flags.host,
                    "With --add: address that others connect to; default: that "
                    "of the config's last server");
@@ -202,8 +217,16 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
     app.add_flag("--restore", flags.restore,
                  "The job goes on from the newest whole checkpoint in its own "
                  "folder (checkpoint { folder } of the config, or checkpoints "
-                 "in --out), and begins anew if there is none; for a job that "
-                 "is started again as a whole with the same commands");
+                 "in --out), and begins anew if there has never been one; if "
+                 "none of those that are there can be used, it ends; for a job "
+                 "that is started again as a whole with the same commands");
+    app.add_flag("--recover", flags.recover,
+                 "Server 0: the coordinator of a job that runs has died, and "
+                 "this one goes on in its place with what it has kept in "
+                 "--out (coordinator.state), or in etcd if the config has "
+                 "coordinator { etcd }. Without a job there the flag "
+                 "changes nothing; if the job there has ended, this says how "
+                 "and ends. docs/coordinator.md");
   }
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, dssp:MIN:MAX, asp, backup:B or allreduce; the "

@@ -140,6 +140,10 @@ absl::StatusOr<std::vector<Optimizer>> View::OptimizersOf(
 absl::Status View::CheckMembersAndPhases() const {
   if (!AreSorted(servers_) || !AreSorted(workers_))
     return Unfit(number(), "its members are not sorted, or one is there twice");
+  if (!IsClock(proto_.begins_at())) {
+    return Unfit(number(), "the job begins at clock ", proto_.begins_at(),
+                 "; it must be in [0, ", kClockMax, "]");
+  }
   for (const wire::WorkerMember& worker : workers_) {
     if (!IsClock(worker.begins_at())) {
       return Unfit(number(), "worker ", worker.rank(), " begins at clock ",
@@ -201,6 +205,35 @@ absl::Status View::CheckOwner(int32_t shard) const {
                " of server ", owner.server, ", which the view does not list");
 }
 
+absl::Status View::CheckFollowers(int32_t shard) const {
+  if (proto_.state() != wire::RUNNING) return absl::OkStatus();
+  for (const wire::Follower& follower : followers_[shard]) {
+    if (!HasThread({follower.server(), follower.thread()})) {
+      return Unfit(number(), "shard ", shard, " is followed by thread ",
+                   follower.thread(), " of server ", follower.server(),
+                   ", which the view does not list");
+    }
+    if (follower.server() == owners_[shard].server) {
+      return Unfit(number(), "shard ", shard, " belongs to server ",
+                   follower.server(), " and is followed there, too");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status View::CheckPlacement() const {
+  for (int32_t i = 0; i < shard_count(); ++i) {
+    SL_RETURN_IF_ERROR(CheckOwner(i));
+    SL_RETURN_IF_ERROR(CheckFollowers(i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status View::UnlessShard(int32_t shard) const {
+  if (HasShard(shard)) return absl::OkStatus();
+  return Unfit(number(), "there is no shard ", shard);
+}
+
 absl::Status View::IndexMoves() {
   moves_.clear();
   for (int i = 0; i < proto_.move_size(); ++i) {
@@ -235,6 +268,23 @@ absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
   for (int32_t i = 0; i < view->shard_count(); ++i)
     view->owners_.Add({proto.owner_server(i), proto.owner_thread(i)});
   view->proto_ = std::move(proto);
+  view->followers_.AddShards(view->shard_count());
+  const wire::Follower* before = nullptr;
+  for (const wire::Follower& follower : view->proto_.follower()) {
+    SL_RETURN_IF_ERROR(view->UnlessShard(follower.shard()));
+    if (before != nullptr &&
+        std::pair(before->shard(), before->server()) >=
+            std::pair(follower.shard(), follower.server())) {
+      return Unfit(view->number(), "the follower of shard ", follower.shard(),
+                   " on server ", follower.server(),
+                   " comes after that of shard ", before->shard(),
+                   " on server ", before->server(),
+                   "; followers must be sorted, each there once");
+    }
+    view->followers_.Put(follower);
+    before = &follower;
+  }
+  view->proto_.clear_follower();
   view->proto_.clear_owner_server();
   view->proto_.clear_owner_thread();
   view->servers_ = MemberList<wire::ServerMember>(
@@ -244,8 +294,7 @@ absl::StatusOr<std::shared_ptr<const View>> View::Create(wire::View proto) {
   view->workers_since_ = view->number();
   SL_RETURN_IF_ERROR(view->CheckMembersAndPhases());
   SL_RETURN_IF_ERROR(view->CheckCut());
-  for (int32_t i = 0; i < view->shard_count(); ++i)
-    SL_RETURN_IF_ERROR(view->CheckOwner(i));
+  SL_RETURN_IF_ERROR(view->CheckPlacement());
   SL_RETURN_IF_ERROR(view->IndexMoves());
   return std::shared_ptr<const View>(std::move(view));
 }
@@ -280,7 +329,7 @@ absl::StatusOr<std::shared_ptr<const View>> View::With(
     SL_RETURN_IF_ERROR(view->CheckCut());
   }
 
-  // Owners that are not named below have to be looked at again.
+  // Owners and followers that are not named below have to be looked at again.
   bool threads_gone = false;
   for (const int32_t index : change.server_gone()) {
     view->servers_.Remove(index);
@@ -304,18 +353,34 @@ absl::StatusOr<std::shared_ptr<const View>> View::With(
     SL_RETURN_IF_ERROR(
         AddSplits(change.split(), change.number(), ranges.get()));
     view->ranges_ = std::move(ranges);
-    for (const wire::Split& split : change.split())
+    for (const wire::Split& split : change.split()) {
       view->owners_.Add(view->owners_[split.shard()]);
+      view->followers_.AddShardLike(split.shard());
+    }
     proto.mutable_split()->MergeFrom(change.split());
   }
   for (const wire::ShardOwner& owner : change.owner()) {
-    if (!view->HasShard(owner.shard()))
-      return Unfit(change.number(), "there is no shard ", owner.shard());
+    SL_RETURN_IF_ERROR(view->UnlessShard(owner.shard()));
     view->owners_.Set(owner.shard(), {owner.server(), owner.thread()});
-    SL_RETURN_IF_ERROR(view->CheckOwner(owner.shard()));
   }
-  for (int32_t i = 0; threads_gone && i < view->shard_count(); ++i)
-    SL_RETURN_IF_ERROR(view->CheckOwner(i));
+  for (const wire::FollowerGone& gone : change.follower_gone()) {
+    SL_RETURN_IF_ERROR(view->UnlessShard(gone.shard()));
+    view->followers_.Remove(gone.shard(), gone.server());
+  }
+  for (const wire::Follower& follower : change.follower()) {
+    SL_RETURN_IF_ERROR(view->UnlessShard(follower.shard()));
+    view->followers_.Put(follower);
+  }
+  if (threads_gone) {
+    SL_RETURN_IF_ERROR(view->CheckPlacement());
+  } else {
+    for (const wire::ShardOwner& owner : change.owner()) {
+      SL_RETURN_IF_ERROR(view->CheckOwner(owner.shard()));
+      SL_RETURN_IF_ERROR(view->CheckFollowers(owner.shard()));
+    }
+    for (const wire::Follower& follower : change.follower())
+      SL_RETURN_IF_ERROR(view->CheckFollowers(follower.shard()));
+  }
 
   if (change.move_gone_size() > 0) {
     const std::vector<int32_t> gone(change.move_gone().begin(),
@@ -339,6 +404,7 @@ wire::View View::ToProto() const {
     proto.add_owner_server(owners_[i].server);
     proto.add_owner_thread(owners_[i].thread);
   }
+  followers_.AddTo(proto.mutable_follower());
   servers_.AddTo(proto.mutable_server());
   workers_.AddTo(proto.mutable_worker());
   return proto;
@@ -349,6 +415,15 @@ wire::View View::ToProto() const {
 bool View::OwnsAny(int32_t server) const {
   for (int32_t i = 0; i < shard_count(); ++i) {
     if (owners_[i].server == server) return true;
+  }
+  return false;
+}
+
+bool View::FollowsAny(int32_t server) const {
+  for (int32_t i = 0; i < shard_count(); ++i) {
+    for (const wire::Follower& follower : followers_[i]) {
+      if (follower.server() == server) return true;
+    }
   }
   return false;
 }

@@ -1,7 +1,7 @@
-// Which elements of which table a shard holds, which server thread owns it, and
-// which rule updates it: the immutable, indexed form of a wire::View. Every
-// thread may read it unlocked; whatever changes the cluster makes a new one
-// with a larger number.
+// Which elements of which table a shard holds, which server thread owns it,
+// which ones have copies of it, and which rule updates it: the immutable,
+// indexed form of a wire::View. Every thread may read it unlocked; whatever
+// changes the cluster makes a new one with a larger number.
 #pragma once
 
 #include <map>
@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/optim/optimizer.h"
+#include "common/view/followers.h"
 #include "common/view/member_list.h"
 #include "common/view/owners.h"
 #include "proto/view.pb.h"
@@ -41,23 +42,25 @@ class View {
   // InvalidArgument names what does not fit: shapes and shard sizes of at least
   // 1, an optimizer for each table, a number of shards within bounds, shards
   // numbered in table order without gaps, splits inside their shards, at most
-  // one move for each shard, one owner for each shard, and owners and targets,
-  // while the job runs, threads of listed servers; members sorted by index and
+  // one move for each shard, one owner for each shard, followers of shards that
+  // there are, sorted by shard and server, each there once; while the job runs,
+  // owners, targets and followers that are threads of listed servers, and no
+  // follower on the server of its shard's owner; members sorted by index and
   // rank; phases in the order of their clocks, the first from 0; a cut with one
   // clock, or with those of workers that are sorted by rank.
   static absl::StatusOr<std::shared_ptr<const View>> Create(wire::View proto);
 
   // The view that the change makes of this one. They share what is the same:
-  // members, and owners and ranges of shards, that do not change are not
-  // copied. FailedPrecondition: the change is against another view.
+  // members, and owners, followers and ranges of shards, that do not change are
+  // not copied. FailedPrecondition: the change is against another view.
   // InvalidArgument: as of Create().
   absl::StatusOr<std::shared_ptr<const View>> With(
       const wire::ViewChange& change) const;
 
-  // As the message has it, but for the owners of shards and the members, which
-  // are below.
+  // As the message has it, but for the owners and followers of shards and the
+  // members, which are below.
   const wire::View& proto() const { return proto_; }
-  // The whole message, with one entry for each shard.
+  // The whole message, with one owner for each shard.
   wire::View ToProto() const;
   uint64_t number() const { return proto_.number(); }
 
@@ -74,8 +77,19 @@ class View {
   std::vector<int32_t> OwnersThatDiffer(const View& other) const {
     return owners_.Differences(other.owners_);
   }
+  // Who has copies of the shard, by server.
+  absl::Span<const wire::Follower> FollowersOf(ShardId id) const {
+    return followers_[static_cast<int32_t>(id)];
+  }
+  // The shards of both views that have different followers in them, in order.
+  // As cheap as OwnersThatDiffer().
+  std::vector<int32_t> FollowersThatDiffer(const View& other) const {
+    return followers_.Differences(other.followers_);
+  }
   // Whether any shard is owned by a thread of this server. Looks at all shards.
   bool OwnsAny(int32_t server) const;
+  // Likewise, followed.
+  bool FollowsAny(int32_t server) const;
   // The number of the first view in which the shard has this range; 0: it had
   // it from the start.
   uint64_t RangeSince(ShardId id) const {
@@ -131,16 +145,21 @@ class View {
   absl::Status CheckCut() const;
   bool HasThread(Owner owner) const;
   absl::Status CheckOwner(int32_t shard) const;
+  absl::Status CheckFollowers(int32_t shard) const;
+  // Both, of all shards.
+  absl::Status CheckPlacement() const;
+  absl::Status UnlessShard(int32_t shard) const;
   // Looks up the moves, and checks them.
   absl::Status IndexMoves();
 
-  wire::View proto_;  // Without owners and members.
+  wire::View proto_;  // Without owners, followers and members.
   MemberList<wire::ServerMember> servers_;
   MemberList<wire::WorkerMember> workers_;
   std::shared_ptr<const Ranges> ranges_;
   std::shared_ptr<const std::vector<Optimizer>> optimizers_;  // By table.
   uint64_t workers_since_ = 0;
   Owners owners_;
+  Followers followers_;
   std::map<int32_t, int> moves_;  // By shard: index into proto_.
 };
 

@@ -33,10 +33,9 @@ bool ServerCore::OwnsNothing() const {
   if (view() == nullptr || view()->proto().state() != wire::RUNNING)
     return false;
   const auto& moves = view()->proto().move();
-  return std::none_of(moves.begin(), moves.end(),
-                      [&](const wire::Move& move) {
-                        return move.server() == self();
-                      }) &&
+  return std::none_of(
+             moves.begin(), moves.end(),
+             [&](const wire::Move& move) { return move.server() == self(); }) &&
          !view()->OwnsAny(self());
 }
 
@@ -117,8 +116,8 @@ void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
     return EndWith(End::Kind::kGaveUp,
                    absl::AbortedError(absl::StrCat(
                        "the coordinator gave this server up",
-                       OwnsNothing() ? "" : ", and the job with its shards",
-                       ": ", member_.WhyFenced(now))),
+                       OwnsNothing() ? "" : ", and its shards with it", ": ",
+                       member_.WhyFenced(now))),
                    effects);
   }
   if (!member->failure.ok())
@@ -150,7 +149,7 @@ void ServerCore::LeaveIfDue(absl::Time now, Effects* effects) {
     } else {
       call.mutable_stop()->set_reason(reason);
     }
-  } else if (Draining() && may_leave) {
+  } else if (Draining() && may_leave && !view()->FollowsAny(self())) {
     leaves_with_failure_ = false;
     call.mutable_leave();
   } else {

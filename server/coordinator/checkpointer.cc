@@ -18,6 +18,10 @@ namespace {
 constexpr size_t kFileBytesMax = 256;
 constexpr size_t kErrorBytesMax = 1024;
 constexpr int64_t kPartBytesMax = int64_t{1} << 60;
+// A full disk should not be tried for the best checkpoint all the time.
+constexpr absl::Duration kBestAgainAfter = absl::Seconds(10);
+constexpr char kCoordinatorLost[] =
+    "the coordinator was started again meanwhile";
 
 std::string SizeText(int64_t bytes) {
   const double size = static_cast<double>(bytes);
@@ -139,7 +143,7 @@ bool Checkpointer::AllHaveComeTo(Clock clock) {
 std::string Checkpointer::WhyDue(absl::Time now) {
   if (!callers_.empty()) return "asked for by a user";
   if (now < rests_until_) return "";
-  if (best_due_.has_value()) {
+  if (best_due_.has_value() && now >= best_due_at_) {
     return absl::StrCat("the evaluation of step ", *best_due_,
                         " is the best so far: ", best_evaluation_->measure(),
                         " ", best_evaluation_->value());
@@ -193,7 +197,10 @@ absl::Status Checkpointer::Ask(const Caller& caller) {
 
 absl::Time Checkpointer::NextDue() const {
   if (state_ != State::kIdle) return absl::InfiniteFuture();
-  return rests_until_ == absl::InfinitePast() ? due_time_ : rests_until_;
+  if (rests_until_ != absl::InfinitePast()) return rests_until_;
+  const bool again =
+      best_due_.has_value() && best_due_at_ != absl::InfinitePast();
+  return again ? std::min(due_time_, best_due_at_) : due_time_;
 }
 
 absl::Time Checkpointer::GivesUpAt() const {
@@ -210,6 +217,20 @@ bool Checkpointer::IsBest(double value) const {
   if (best_is_of_earlier_run_ && value == best) return true;
   return options_.config.best_by() == config::Checkpoint::LOSS ? value < best
                                                                : value > best;
+}
+
+bool Checkpointer::IsThereFrom(Clock clock) const {
+  return completed_ > 0 && last_.clock() >= clock;
+}
+
+void Checkpointer::OnFailed(absl::Time now) {
+  // That of an earlier run has its checkpoint.
+  if (!best_evaluation_.has_value() || best_is_of_earlier_run_ ||
+      IsThereFrom(best_evaluation_->evaluated_at())) {
+    return;
+  }
+  best_due_ = best_evaluation_->evaluated_at();
+  best_due_at_ = now + kBestAgainAfter;
 }
 
 void Checkpointer::OnEvaluation(const run::MetricRecord& evaluation,
@@ -236,9 +257,9 @@ void Checkpointer::OnEvaluation(const run::MetricRecord& evaluation,
   const bool has_clock =
       state_ == State::kCollecting || state_ == State::kCompleting;
   const bool comes = has_clock && manifest_.clock() >= evaluation.step();
-  const bool is_there = completed_ > 0 && last_.clock() >= evaluation.step();
   best_due_.reset();
-  if (!comes && !is_there) best_due_ = evaluation.step();
+  best_due_at_ = absl::InfinitePast();
+  if (!comes && !IsThereFrom(evaluation.step())) best_due_ = evaluation.step();
 }
 
 void Checkpointer::OnBest(const run::BestCheckpoint& best,
@@ -266,6 +287,7 @@ void Checkpointer::FollowCut(double seconds, absl::Time awake_now) {
   state_ = State::kCollecting;
   heard_ = awake_now;
   failure_.clear();
+  server_lost_ = false;
   manifest_ = options_.manifest;
   manifest_.set_data(data_);
   manifest_.set_data_hash(data_hash_);
@@ -397,6 +419,13 @@ void Checkpointer::OnPart(const Member& member, const wire::CutPart& part,
   heard_ = awake_now;
 }
 
+void Checkpointer::OnServerLost(const std::string& sentence) {
+  if (state_ != State::kCollecting || editor_->view().cut().by_worker()) return;
+  failure_ = sentence;
+  server_lost_ = true;
+  news_ = true;
+}
+
 void Checkpointer::OnKept(const Member& member, const wire::CutPart& part,
                           absl::Time awake_now) {
   if (!member.worker_role()) return;
@@ -452,8 +481,8 @@ std::string Checkpointer::WhyNoneComes(absl::Time awake_now) {
                           "the one of the lowest rank");
     }
   } else {
-    // A server that goes has no shards, and so nothing to give: no shard moves
-    // meanwhile, and a server with shards ends the job when it goes.
+    // A server that goes has no shards here, and so nothing to give: no shard
+    // moves meanwhile, and one with shards is a failure.
     std::erase_if(parts_, [&](const auto& entry) {
       const auto& servers = members_->servers();
       const auto server = servers.find(entry.first.first);
@@ -487,6 +516,7 @@ bool Checkpointer::Advance(absl::Time now, absl::Time awake_now,
       (std::exchange(news_, false) || awake_now >= GivesUpAt())) {
     if (const std::string why = WhyNoneComes(awake_now); !why.empty()) {
       effects->warnings.push_back(GiveUp(why, effects));
+      OnFailed(now);
       done = true;
     } else if (here_ == static_cast<int>(parts_.size() + kept_.size())) {
       Complete(effects);
@@ -525,7 +555,8 @@ std::string Checkpointer::GiveUp(const std::string& why,
   kept_.clear();
   here_ = 0;
   state_ = State::kIdle;
-  AnswerAll(cut_, absl::AbortedError(text));
+  AnswerAll(cut_, server_lost_ ? absl::UnavailableError(text)
+                               : absl::AbortedError(text));
   modes_->CutDone();
   return text;
 }
@@ -535,8 +566,9 @@ void Checkpointer::OnCompleted(int32_t cut,
                                absl::Time now, CoordinatorEffects* effects) {
   if (state_ != State::kCompleting || cut != cut_) return;
   if (!folder.ok()) {
-    return effects->warnings.push_back(
+    effects->warnings.push_back(
         GiveUp(std::string(folder.status().message()), effects));
+    return OnFailed(now);
   }
   state_ = State::kIdle;
   ++completed_;
@@ -592,6 +624,66 @@ std::optional<absl::StatusOr<std::string>> Checkpointer::TakeAnswerTo(
   absl::StatusOr<std::string> text = std::move(answer->text);
   answers_.erase(answer);
   return text;
+}
+
+// ---- For the next coordinator -----------------------------------------------
+
+coordinator::CheckpointsState Checkpointer::Keep() const {
+  coordinator::CheckpointsState state;
+  state.set_under_way(state_ != State::kIdle);
+  state.set_has_clocks(state_ == State::kCollecting ||
+                       state_ == State::kCompleting);
+  state.set_cut(cut_);
+  state.set_clock(manifest_.clock());
+  state.set_due_clock(due_clock_);
+  state.set_keeps_best(keeps_best_);
+  if (best_evaluation_.has_value())
+    *state.mutable_best_evaluation() = *best_evaluation_;
+  state.set_best_is_of_earlier_run(best_is_of_earlier_run_);
+  if (best_due_.has_value()) state.set_best_due(*best_due_);
+  *state.mutable_best() = best_;
+  *state.mutable_last() = last_;
+  state.set_completed(completed_);
+  state.set_failed(failed_);
+  state.set_last_failure(last_failure_);
+  return state;
+}
+
+void Checkpointer::Load(const coordinator::CheckpointsState& state,
+                        const std::string& data, const std::string& data_hash,
+                        absl::Time now) {
+  data_ = data;
+  data_hash_ = data_hash;
+  if (state.under_way()) {
+    state_ = state.has_clocks() ? State::kCollecting : State::kWanted;
+    wanted_at_ = now;
+  }
+  if (state.has_clocks()) {
+    failure_ = kCoordinatorLost;
+    server_lost_ = true;
+    news_ = true;
+  }
+  cut_ = state.cut();
+  manifest_.set_clock(state.clock());
+  stride_ = StrideOf(options_.config, editor_->view());
+  if (options_.root.empty() || editor_->view().elastic() ||
+      modes_->follows_given_delays()) {
+    stride_ = 0;
+  } else {
+    Schedule(0, now);
+  }
+  due_clock_ = state.due_clock();
+  came_ = true;  // Somebody may have.
+  keeps_best_ = keeps_best_ && state.keeps_best();
+  best_evaluation_.reset();
+  if (state.has_best_evaluation()) best_evaluation_ = state.best_evaluation();
+  best_is_of_earlier_run_ = state.best_is_of_earlier_run();
+  if (state.has_best_due()) best_due_ = state.best_due();
+  best_ = state.best();
+  last_ = state.last();
+  completed_ = state.completed();
+  failed_ = state.failed();
+  last_failure_ = state.last_failure();
 }
 
 // ---- Reports ----------------------------------------------------------------

@@ -28,6 +28,7 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
+#include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
@@ -71,7 +72,7 @@ class Checkpointer {
   // that is under way if that has no clocks yet, else of the next one. However
   // often the same call comes, it is one. Else, here and in an Answer, why
   // there is none; OutOfRange: the job ends by itself before it could be;
-  // ResourceExhausted: too many wait.
+  // ResourceExhausted: too many wait; Unavailable: the next one may be whole.
   absl::Status Ask(const Caller& caller);
   // What is repeated, late, or from whom no part is expected is no error, and
   // changes nothing.
@@ -81,6 +82,10 @@ class Checkpointer {
   void OnClock(Clock clock);
   // One has come or is gone.
   void NoteMembers() { news_ = true; }
+  // A server with shards is gone, as the sentence says, and others own them
+  // now: what shards have of a cut that is under way does not fit together any
+  // more.
+  void OnServerLost(const std::string& sentence);
   // With config.best_by: one that is better than all before it makes a
   // checkpoint due at once, unless a later one than it is there already.
   void OnEvaluation(const run::MetricRecord& evaluation,
@@ -108,6 +113,14 @@ class Checkpointer {
   // time, and in awake time.
   absl::Time NextDue() const;
   absl::Time GivesUpAt() const;
+
+  // For the next coordinator, of a job that runs. A checkpoint that is under way
+  // is given up by it, as one that may be whole the next time; users who wait
+  // for it ask again. `now`: when it begins.
+  coordinator::CheckpointsState Keep() const;
+  void Load(const coordinator::CheckpointsState& state,
+            const std::string& data, const std::string& data_hash,
+            absl::Time now);
 
   void PutStatus(wire::StatusReply* status) const;
   void PutSummary(run::Summary* summary) const;
@@ -149,6 +162,11 @@ class Checkpointer {
   // Empty, or who wants one now and why.
   std::string WhyDue(absl::Time now);
   bool IsBest(double value) const;
+  // There is a checkpoint of that clock or a later one.
+  bool IsThereFrom(Clock clock) const;
+  // The present one has failed: if it would have been the one for the best
+  // evaluation, the next one is due some time later.
+  void OnFailed(absl::Time now);
   bool AllHaveComeTo(Clock clock);
   // The next one is due as the config says, counted from here.
   void Schedule(Clock clock, absl::Time now);
@@ -195,8 +213,10 @@ class Checkpointer {
   bool keeps_best_ = false;
   std::optional<run::BestCheckpoint> best_evaluation_;
   bool best_is_of_earlier_run_ = false;
-  std::optional<Clock>
-      best_due_;  // No checkpoint of that or a later clock yet.
+  // No checkpoint of that or a later clock yet.
+  std::optional<Clock> best_due_;
+  // Not before that, since one has failed; in the past: none has.
+  absl::Time best_due_at_ = absl::InfinitePast();
   bool warned_of_measure_ = false;
   run::BestCheckpoint best_;  // Without a folder: there is none yet.
 
@@ -215,6 +235,7 @@ class Checkpointer {
   bool comes_nearer_ = false;  // A worker that is before it was heard.
   std::string last_failure_;   // Empty: the last one that was over is there.
   std::string failure_;        // Of a part.
+  bool server_lost_ = false;   // Is the failure; the next one may be whole.
 
   std::string data_, data_hash_;
   run::CheckpointRecord last_;  // Completed one.

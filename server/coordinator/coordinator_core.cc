@@ -105,12 +105,16 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                 .delays_sha256 =
                     options.delays == nullptr ? "" : options.delays->sha256(),
                 .checkpoint_sha256 = options.resume_sha256,
-                .checkpoint_folder = options.resume_folder}),
+                .checkpoint_folder = options.resume_folder,
+                .coordinator_may_return = options.coordinator_may_return}),
       modes_({.sync = options.sync,
               .workers = options.workers,
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
              &members_, &editor_),
-      placement_(options.rebalance, &members_, &modes_, &editor_),
+      copies_({.replicas = options.replicas,
+               .concurrent = options.rebalance.config.concurrent_moves()},
+              &members_, &editor_),
+      placement_(options.rebalance, &members_, &modes_, &copies_, &editor_),
       checkpointer_(
           {.config = options.checkpoint,
            .root = options.checkpoint_root,
@@ -258,6 +262,10 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
       placement_.NoteNews();  // It may have waited for a change that is done.
       placement_.Order();
     }
+    if (copies_.Order(effects)) {
+      placement_.NoteNews();
+      placement_.Order();
+    }
     checkpointer_.FollowCut(outcome_.Seconds(now), awake);
     // A change of the mode that waits for its clock is dropped then.
     if (EndIfAllLeased(effects)) modes_.Advance(outcome_.Seconds(now), effects);
@@ -299,6 +307,7 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
   }
   if (news_.workers) gathers_.Complete(effects);
   user_calls_.AnswerCheckpoints(effects);
+  Keep(committed, now, effects);
   for (size_t i = first_send; i < effects->sends.size(); ++i) {
     wire::Header& header = effects->sends[i].message.header;
     header.set_run(options_.run);
@@ -360,6 +369,8 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
     editor_.Regroup();
   } else {
     editor_.PutServer(ServerOf(member));
+    copies_.NoteServers();
+    if (answer.replaces) placement_.OnReplaced();
   }
   StartIfComplete(now, effects);
 }
@@ -374,6 +385,7 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
     table.mutable_initializer()->set_kind(wire::Initializer::OF_CHECKPOINT);
   }
   placement_.Start(tables, options_.shard_elements, now);
+  copies_.Start();
   data_ = members_.FindWorker(0)->join.data();
   data_hash_ = model.data_hash();
   editor_.Run(model.steps_total(), model.steps_per_epoch(),
@@ -393,6 +405,7 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   Clock begins_at = view().steps_total();
   for (const wire::WorkerMember& worker : view().worker())
     begins_at = std::min<Clock>(begins_at, worker.begins_at());
+  editor_.SetBeginsAt(begins_at);
   checkpointer_.OnRunning(data_, data_hash_, begins_at, now, effects);
   gathers_.Start(members_.workers(), effects);
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
@@ -502,6 +515,32 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
   modes_.NoteNews();
 }
 
+void CoordinatorCore::OnServerGone(const Member& server,
+                                   const std::string& sentence, absl::Time now,
+                                   Effects* effects) {
+  const int32_t index = server.index();
+  if (state() == wire::FORMING) return editor_.RemoveServer(index);
+  if (const std::string why = copies_.WhyNotReplaceable(index); !why.empty()) {
+    editor_.RemoveServer(index);
+    wire::JobEnd end =
+        JobEndOf(wire::JobEnd::SERVER_LOST, absl::StrCat(sentence, why));
+    PutWho(server, &end);
+    return editor_.End(std::move(end));
+  }
+  if (editor_.OwnsShards(index)) checkpointer_.OnServerLost(sentence);
+  copies_.OnGone(server, sentence, effects);
+  // Whoever takes the shards over counts the gradients that they hold, as
+  // accepted and as held.
+  run::ServerStats counted = server.server;
+  counted.set_pushes(counted.pushes() -
+                     std::min(counted.pushes(), counted.held()));
+  counted.clear_held();
+  totals_.AddGone(counted);
+  placement_.OnGone(server, now, effects);
+  checkpointer_.NoteMembers();
+  modes_.OnServerGone(index);
+}
+
 void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
                              absl::Time now, Effects* effects) {
   if (members_.Find(incarnation) == nullptr) return;
@@ -513,26 +552,14 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
   Send(std::move(leased), effects);
   stalls_.OnGone(incarnation);
   const std::string sentence = absl::StrCat(Describe(member), " ", why);
-  const bool expected = editor_.ended() || member.draining;
+  const bool expected =
+      editor_.ended() ||
+      (member.draining && !editor_.OwnsShards(member.index()));
   (expected ? effects->log : effects->warnings).push_back(sentence);
   if (editor_.ended()) return;
   news_.workers = true;
-  if (!member.worker_role()) {
-    editor_.RemoveServer(member.index());
-    if (state() == wire::FORMING) return;
-    if (editor_.OwnsShards(member.index())) {
-      wire::JobEnd end = JobEndOf(
-          wire::JobEnd::SERVER_LOST,
-          absl::StrCat(sentence,
-                       "; its shards are lost, so the job cannot go on"));
-      PutWho(member, &end);
-      return editor_.End(std::move(end));
-    }
-    totals_.AddGone(member.server);
-    placement_.OnGone(member, effects);
-    checkpointer_.NoteMembers();
-    return modes_.NoteNews();
-  }
+  if (!member.worker_role())
+    return OnServerGone(member, sentence, now, effects);
   editor_.RemoveWorker(member.index());
   editor_.Regroup();
   if (state() == wire::FORMING) return;
@@ -636,6 +663,7 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
       std::max(member->view_known, message.header.view_number());
   if (member->view_known < view().number()) news_.behind = member->incarnation;
   if (member->worker_role()) OnRecords(heartbeat, member, now, effects);
+  members_.NoteStats(*member, now);
   reply.set_code(wire::OK);
   reply.set_records_acked(member->records_acked);
   effects->sends.push_back(std::move(out));
@@ -655,6 +683,7 @@ void CoordinatorCore::OnRecords(const wire::Heartbeat& heartbeat,
   for (int i = 0; i < count; ++i) {
     if (heartbeat.first_record() + i != worker->records_acked) continue;
     ++worker->records_acked;
+    members_.NoteAcked(*worker);
     run::MetricRecord record = heartbeat.record(i);
     if (record.kind() != run::MetricRecord::TRAIN &&
         record.kind() != run::MetricRecord::EVAL) {
@@ -706,8 +735,12 @@ void CoordinatorCore::OnServerStats(const run::ServerStats& stats,
   std::move(nonfinite.log.begin(), nonfinite.log.end(),
             std::back_inserter(effects->log));
   if (nonfinite.end.has_value()) editor_.End(*std::move(nonfinite.end));
-  if (placement_.OnServerStats(*server, outcome_.Seconds(now), now, effects))
-    modes_.NoteNews();
+  // Moves wait for copies.
+  if (copies_.OnServerStats(*server)) placement_.NoteNews();
+  const Placement::Arrivals arrivals =
+      placement_.OnServerStats(*server, outcome_.Seconds(now), now, effects);
+  if (arrivals.any) modes_.NoteNews();
+  if (!arrivals.lost.empty()) checkpointer_.OnServerLost(arrivals.lost);
   modes_.OnServerStats(*server);
 }
 
@@ -740,16 +773,19 @@ void CoordinatorCore::Send(std::vector<LeaseBook::Answer> answers,
 void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
                              absl::Time now, Effects* effects) {
   const wire::Call& call = message.header.call();
-  if (UserCalls::Takes(call))
+  Member* member = members_.Find(call.incarnation());
+  if (member != nullptr && member->peer != from) member = nullptr;
+  if (member != nullptr) members_.Hear(member, now);
+  if (UserCalls::Takes(call)) {
+    if (call.has_drain()) copies_.NoteServers();
     return user_calls_.OnCall(from, call, now, effects);
+  }
   Outgoing out = AnswerTo(from, call.call_id(), wire::OK);
   wire::CallReply& reply = *out.message.header.mutable_call_reply();
-  Member* const member = members_.Find(call.incarnation());
   if (call.has_status()) {
     *reply.mutable_status() = Status(now, call.status().moves_known());
   } else if (call.has_stop()) {
-    const bool is_member = member != nullptr && member->peer == from;
-    OnStop(call.stop(), is_member ? member : nullptr, now, effects);
+    OnStop(call.stop(), member, now, effects);
   } else if (call.has_gather() && call.incarnation() == 0) {
     if (editor_.ended()) {
       reply.set_code(wire::REJECTED);
@@ -761,10 +797,9 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
           message.payloads.empty() ? Payload() : message.payloads.front(),
           effects);
     }
-  } else if (member == nullptr || member->peer != from) {
+  } else if (member == nullptr) {
     reply.set_code(wire::FENCED);
   } else {
-    members_.Hear(member, now);
     return OnMemberCall(member, message, now, effects);
   }
   effects->sends.push_back(std::move(out));
@@ -853,6 +888,224 @@ void CoordinatorCore::OnMemberCall(Member* member, const Message& message,
   }
 }
 
+// ---- For the next coordinator -----------------------------------------------
+
+void CoordinatorCore::KeepView(ViewEditor::Committed committed) {
+  if (committed == ViewEditor::Committed::kNothing) return;
+  const size_t whole = kept_.BytesOf("view");
+  if (committed == ViewEditor::Committed::kChange && kept_changes_ < whole) {
+    kept_changes_ += editor_.change().ByteSizeLong();
+    return kept_.Put(NumberedKey("change", view().number()), editor_.change());
+  }
+  for (const std::string& key : kept_.KeysOf("change/")) kept_.Remove(key);
+  kept_.Put("view", view());
+  kept_changes_ = 0;
+}
+
+void CoordinatorCore::Keep(ViewEditor::Committed committed, absl::Time now,
+                           Effects* effects) {
+  if (!kept_.Has("job")) {
+    coordinator::JobState job;
+    job.set_job(options_.job);
+    job.set_run(options_.run);
+    job.set_config_hash(options_.config_hash);
+    *job.mutable_build() = options_.build;
+    job.set_protocol(options_.protocol);
+    if (options_.resume != nullptr) *job.mutable_resume() = *options_.resume;
+    job.set_resume_sha256(options_.resume_sha256);
+    job.set_resume_folder(options_.resume_folder);
+    kept_.Put("job", job);
+  }
+  KeepView(committed);
+  members_.Keep(now, &kept_);
+  coordinator::OutcomeState outcome = outcome_.Keep();
+  outcome.set_data(data_);
+  outcome.set_data_hash(data_hash_);
+  kept_.Put("outcome", outcome);
+  kept_.Put("modes", modes_.Keep());
+  placement_.Keep(&kept_);
+  kept_.Put("copies", copies_.Keep());
+  coordinator::CheckpointsState checkpoints = checkpointer_.Keep();
+  if (suspension_.reason().has_value())
+    checkpoints.set_suspends(*suspension_.reason());
+  kept_.Put("checkpoints", checkpoints);
+  if (user_calls_.TakeNews()) kept_.Put("calls", user_calls_.Keep());
+  if (totals_.TakeNews()) kept_.Put("totals", totals_.Keep());
+  if (programs_.TakeNews()) kept_.Put("programs", programs_.Keep());
+  leases_.Keep(&kept_);
+  gathers_.Keep(&kept_);
+  std::vector<StateChange> changes = kept_.TakeChanges();
+  std::move(changes.begin(), changes.end(), std::back_inserter(effects->state));
+}
+
+absl::StatusOr<CoordinatorCore::Kept> CoordinatorCore::KeptIn(
+    const CoordinatorState& state) {
+  const StateReader reader(state);
+  coordinator::JobState job;
+  if (!reader.Has("job")) return reader.Broken("job", "it is not there");
+  SL_RETURN_IF_ERROR(reader.Read("job", &job));
+  Kept kept = {.job = job.job(),
+               .run = job.run(),
+               .config_hash = job.config_hash(),
+               .build = job.build(),
+               .protocol = job.protocol(),
+               .formed = reader.Has("view"),
+               .ended = false,
+               .resume = nullptr,
+               .resume_sha256 = job.resume_sha256(),
+               .resume_folder = job.resume_folder()};
+  if (job.has_resume())
+    kept.resume = std::make_shared<const checkpoint::Manifest>(job.resume());
+  // Perhaps of another version. An end is in changes, too.
+  wire::View view;
+  SL_RETURN_IF_ERROR(reader.Read("view", &view));
+  kept.ended = view.has_end();
+  SL_RETURN_IF_ERROR(reader.ReadAll<wire::ViewChange>(
+      "change", [&](uint64_t, const wire::ViewChange& change) {
+        kept.ended |= change.has_end();
+        return absl::OkStatus();
+      }));
+  return kept;
+}
+
+absl::Status CoordinatorCore::LoadView(const StateReader& reader) {
+  if (!reader.Has("view")) {  // The job forms.
+    members_.ForEach([&](Member* member) {
+      member->founder = true;
+      if (member->worker_role()) {
+        editor_.PutWorker(WorkerOf(*member));
+      } else {
+        editor_.PutServer(ServerOf(*member));
+      }
+    });
+    return absl::OkStatus();
+  }
+  wire::View whole;
+  SL_RETURN_IF_ERROR(reader.Read("view", &whole));
+  absl::StatusOr<std::shared_ptr<const View>> view =
+      View::Create(std::move(whole));
+  if (!view.ok())
+    return reader.Broken("view", std::string(view.status().message()));
+  SL_RETURN_IF_ERROR(reader.ReadAll<wire::ViewChange>(
+      "change", [&](uint64_t, const wire::ViewChange& change) {
+        view = (*view)->With(change);
+        return view.status();
+      }));
+  editor_ = ViewEditor((*view)->ToProto());
+  if (state() == wire::FORMING ||
+      (editor_.running() && editor_.view().phase_size() == 0) ||
+      (editor_.view().phase_size() > 0 &&
+       (editor_.view().entered() < 0 ||
+        editor_.view().entered() >= editor_.view().phase_size()))) {
+    return reader.Broken("view", "it is none of a job that has begun");
+  }
+  int listed = 0;
+  for (const wire::ServerMember& server : editor_.view().server()) {
+    Member* const member = members_.FindServer(server.index());
+    if (member == nullptr || member->incarnation != server.incarnation() ||
+        member->join.thread_size() != server.thread_size()) {
+      continue;
+    }
+    member->draining = server.draining();
+    ++listed;
+  }
+  for (const wire::WorkerMember& worker : editor_.view().worker()) {
+    Member* const member = members_.FindWorker(worker.rank());
+    if (member == nullptr || member->incarnation != worker.incarnation())
+      continue;
+    member->done = worker.done();
+    member->founder = worker.founder();
+    member->begins_at = worker.begins_at();
+    ++listed;
+  }
+  // The last view still lists those who have left since the job ended.
+  const bool all_listed = listed == static_cast<int>(members_.all().size());
+  const bool all_kept =
+      listed == editor_.view().server_size() + editor_.view().worker_size();
+  if (!all_listed || (editor_.running() && !all_kept)) {
+    return reader.Broken(
+        "view", absl::StrCat("it lists ", editor_.view().server_size(),
+                             " servers and ", editor_.view().worker_size(),
+                             " workers; ", listed, " of them are among the ",
+                             members_.all().size(), " that are kept"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorCore::Load(const StateReader& reader, absl::Time now,
+                                   Effects* effects) {
+  SL_RETURN_IF_ERROR(members_.Load(reader, now));
+  SL_RETURN_IF_ERROR(LoadView(reader));
+  const bool has_run = view().phase_size() > 0;
+  if (has_run && !reader.Has("model"))
+    return reader.Broken("model", "it is not there");
+  coordinator::OutcomeState outcome;
+  SL_RETURN_IF_ERROR(reader.Read("outcome", &outcome));
+  data_ = outcome.data();
+  data_hash_ = outcome.data_hash();
+  outcome_.Load(outcome, now);
+  coordinator::TotalsState totals;
+  SL_RETURN_IF_ERROR(reader.Read("totals", &totals));
+  totals_.Load(totals);
+  coordinator::ProgramsState programs;
+  SL_RETURN_IF_ERROR(reader.Read("programs", &programs));
+  programs_.Load(programs);
+  coordinator::CallsState calls;
+  SL_RETURN_IF_ERROR(reader.Read("calls", &calls));
+  SL_RETURN_IF_ERROR(user_calls_.Load(calls));
+  SL_RETURN_IF_ERROR(gathers_.Load(reader, [&](Incarnation incarnation) {
+    return members_.Find(incarnation) != nullptr;
+  }));
+  if (!has_run) return absl::OkStatus();
+  coordinator::ModesState modes;
+  SL_RETURN_IF_ERROR(reader.Read("modes", &modes));
+  if (modes.reason_size() != view().phase_size() ||
+      (view().has_change() && !modes.has_wanted())) {
+    return reader.Broken("modes", "it does not fit the view");
+  }
+  modes_.Load(modes, effects);
+  coordinator::CopiesState copies;
+  SL_RETURN_IF_ERROR(reader.Read("copies", &copies));
+  copies_.Load(copies);
+  SL_RETURN_IF_ERROR(placement_.Load(reader, now));
+  coordinator::CheckpointsState checkpoints;
+  SL_RETURN_IF_ERROR(reader.Read("checkpoints", &checkpoints));
+  const bool waits = checkpoints.under_way() && !checkpoints.has_clocks();
+  if (editor_.running() && (modes_.WaitsForCut() != waits ||
+                            (modes_.IsCutting() && !checkpoints.under_way()))) {
+    return reader.Broken("checkpoints", "they do not fit the cut under way");
+  }
+  checkpointer_.Load(checkpoints, data_, data_hash_, now);
+  if (checkpoints.has_suspends())
+    suspension_.Load(checkpoints.suspends(), members_.AwakeTime(now));
+  return leases_.Load(view().elastic()
+                          ? std::optional(members_.model().elastic())
+                          : std::nullopt,
+                      reader, [&](Incarnation incarnation) -> const PeerId* {
+                        const Member* const member = members_.Find(incarnation);
+                        return member == nullptr ? nullptr : &member->peer;
+                      });
+}
+
+absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
+                                      absl::Time now, Effects* effects) {
+  Start(now);
+  Begin(now);
+  const size_t first = effects->sends.size();
+  SL_RETURN_IF_ERROR(Load(StateReader(state), now, effects));
+  kept_.Load(state);
+  kept_changes_ = kept_.BytesOf("view");  // The next one is whole.
+  effects->log.push_back(absl::StrCat(
+      "goes on with the job where the coordinator before it was: view ",
+      view().number(), ", ", members_.servers().size(), " servers, ",
+      members_.workers().size(), " workers"));
+  // What workers have told each other to connect is lost.
+  editor_.Regroup();
+  news_.workers = true;
+  Conclude(first, now, effects);
+  return absl::OkStatus();
+}
+
 // ---- Reports ----------------------------------------------------------------
 
 CoordinatorCore::Sizes CoordinatorCore::sizes() const {
@@ -888,6 +1141,7 @@ run::Summary CoordinatorCore::Summary() const {
     servers.push_back(&server->server);
   const int64_t examples = totals_.Put(workers, servers, &summary);
   placement_.PutSummary(&summary);
+  copies_.PutSummary(&summary);
   checkpointer_.PutSummary(&summary);
   if (options_.resume != nullptr)
     *summary.mutable_resumed_from() = ResumedFrom(options_);
@@ -945,6 +1199,7 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   status.set_next_server(members_.next_server());
   outcome_.PutStatus(now, &status);
   placement_.PutStatus(moves_known, &status);
+  copies_.PutStatus(&status);
   modes_.PutStatus(now, &status);
   checkpointer_.PutStatus(&status);
   for (const std::string& sentence : held_up_) status.add_held_up(sentence);

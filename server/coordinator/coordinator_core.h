@@ -3,10 +3,11 @@
 //
 // FORMING until every server and worker of the config has joined, then RUNNING,
 // then FINISHED or FAILED. A worker whose lease runs out leaves the view, and
-// the others go on. A server whose lease runs out fails the job, unless it owns
-// no shard. The worker of the lowest rank in the view is the chief: once all
-// workers are done it evaluates and writes the model and reports the result. A
-// stop rule that comes true before that ends the job as FINISHED, too.
+// the others go on. A server whose lease runs out fails the job, unless others
+// have copies of all shards that it owns. The worker of the lowest rank in the
+// view is the chief: once all workers are done it evaluates and writes the
+// model and reports the result. A stop rule that comes true before that ends
+// the job as FINISHED, too.
 //
 // It hands each message to the part that it is for, and after each event lets
 // the parts draw their conclusions, in this order:
@@ -18,6 +19,7 @@
 // | NonfiniteWatch | what becomes of gradients with a NaN |
 // | JobOutcome | when the job has come to its end |
 // | Placement | which shard moves where: users, the planner |
+// | Copies | who has copies of which shard; whose a dead server's shards are |
 // | Checkpointer | when a checkpoint is taken, and what of it is there |
 // | Suspension | when a job ends from which it can go on |
 // | ModeControl | which mode holds from which clock: config, users, policy |
@@ -25,6 +27,13 @@
 // | ViewFeed | what a member is sent of it: changes, or the whole |
 // | GroupStore, Gathers | whose calls are answered now |
 // | LeaseBook | who trains on which examples, with elastic sampling |
+// | KeptState | what is new for the coordinator after this one |
+//
+// What members have been told holds even if this coordinator dies: the parts
+// keep what a successor has to know. The rest it learns anew, as from any member
+// that was not heard for a while: who is loaded how, who stands still. What is
+// under way goes on, but for a checkpoint, which is taken again, and connections
+// among workers, which are made anew.
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible.
@@ -43,6 +52,7 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/cluster.pb.h"
 #include "server/coordinator/checkpointer.h"
+#include "server/coordinator/copies.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/gathers.h"
 #include "server/coordinator/group_store.h"
@@ -55,6 +65,7 @@
 #include "server/coordinator/programs.h"
 #include "server/coordinator/run_totals.h"
 #include "server/coordinator/stall_watch.h"
+#include "server/coordinator/state/kept_state.h"
 #include "server/coordinator/stats_check.h"
 #include "server/coordinator/suspension.h"
 #include "server/coordinator/user_calls.h"
@@ -73,6 +84,7 @@ class CoordinatorCore {
     wire::Build build;
     int servers = 1;
     int workers = 1;
+    int replicas = 0;  // Copies of each shard on other servers.
     config::Sync sync;
     int64_t shard_elements = 65536;
     // Of tables that come without one; perhaps none.
@@ -101,6 +113,8 @@ class CoordinatorCore {
     std::string resume_folder = {};
     // As in Checkpointer::Options.
     std::optional<run::BestCheckpoint> best_checkpoint = std::nullopt;
+    // What it keeps outlives it, and so does the job: members wait for another.
+    bool coordinator_may_return = false;
   };
   using Effects = CoordinatorEffects;
 
@@ -109,6 +123,28 @@ class CoordinatorCore {
   CoordinatorCore& operator=(const CoordinatorCore&) = delete;
 
   void Start(absl::Time now);
+  // Instead of Start(): goes on with the job that another coordinator has left,
+  // with the options that it had. What it kept is all there is: whatever it had
+  // said to anybody holds. DataLoss names the key that is broken; then this core
+  // is of no use.
+  absl::Status Recover(const CoordinatorState& state, absl::Time now,
+                       Effects* effects);
+  // What options the coordinator had that has left this.
+  struct Kept {
+    std::string job;
+    uint64_t run = 0;
+    std::string config_hash;
+    wire::Build build;
+    int protocol = 0;
+    bool formed = false;  // All had joined: it ran, and perhaps has ended.
+    bool ended = false;
+    // As in Options.
+    std::shared_ptr<const checkpoint::Manifest> resume;
+    std::string resume_sha256;
+    std::string resume_folder;
+  };
+  // DataLoss: as of Recover().
+  static absl::StatusOr<Kept> KeptIn(const CoordinatorState& state);
   void OnMessage(const PeerId& from, const Message& message, absl::Time now,
                  Effects* effects);
   // Lets leases and deadlines run out. Call it at NextWakeup() or later, after
@@ -157,6 +193,13 @@ class CoordinatorCore {
   Sizes sizes() const;
 
  private:
+  // Loads all parts.
+  absl::Status Load(const StateReader& reader, absl::Time now,
+                    Effects* effects);
+  absl::Status LoadView(const StateReader& reader);
+  // What the event has changed.
+  void Keep(ViewEditor::Committed committed, absl::Time now, Effects* effects);
+  void KeepView(ViewEditor::Committed committed);
   // At the beginning of an event, and at its end.
   void Begin(absl::Time now);
   void Conclude(size_t first_send, absl::Time now, Effects* effects);
@@ -195,6 +238,9 @@ class CoordinatorCore {
   // Removes the member; `why` completes "worker 2 (pid 7 on host) ...".
   void Remove(Incarnation incarnation, const std::string& why, absl::Time now,
               Effects* effects);
+  // The server is no member any more; `sentence` says why.
+  void OnServerGone(const Member& server, const std::string& sentence,
+                    absl::Time now, Effects* effects);
   // The last worker is gone. Empty if another takes its place at once; else why
   // none can.
   std::string WhyNoneFollows(absl::Time now, Effects* effects);
@@ -210,6 +256,7 @@ class CoordinatorCore {
   ViewFeed feed_;
   Membership members_;
   ModeControl modes_;
+  Copies copies_;
   Placement placement_;
   Checkpointer checkpointer_;
   Suspension suspension_;
@@ -233,6 +280,8 @@ class CoordinatorCore {
     bool workers = false;    // One is gone or done, has a result or a gather.
     Incarnation behind = 0;  // Who has not seen the last view.
   } news_;
+  KeptState kept_;
+  size_t kept_changes_ = 0;  // Bytes of those that come after the kept view.
 };
 
 }  // namespace slackline

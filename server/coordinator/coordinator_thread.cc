@@ -4,15 +4,45 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/best_checkpoint.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/membership/end_status.h"
 #include "common/status.h"
 
 namespace slackline {
 namespace {
+
+// Of the coordinator's state; its value is a coordinator::FilesState.
+constexpr char kFilesKey[] = "files";
+
+// The files of the run, and which runs the folder has records of.
+absl::StatusOr<std::unique_ptr<RunFiles>> OpenFiles(
+    const CoordinatorThread::Options& options, const CoordinatorState& state) {
+  const checkpoint::Manifest* const resume = options.core.resume.get();
+  const RunFiles::Origin origin = {
+      .run = options.core.run,
+      .goes_on_from = resume == nullptr ? 0 : resume->run(),
+      .folder = options.folder_token};
+  if (state.empty()) return RunFiles::Create(options.folder, origin);
+  coordinator::FilesState kept;
+  const auto found = state.find(kFilesKey);
+  if (found != state.end() && !kept.ParseFromString(found->second)) {
+    return absl::DataLossError(
+        absl::StrCat("the coordinator's state: key ", kFilesKey, " is broken"));
+  }
+  absl::StatusOr<std::unique_ptr<RunFiles>> files =
+      RunFiles::GoOn(options.folder, origin, kept);
+  if (!files.ok()) return files;
+  if (const std::string missing = (*files)->WhatIsMissing(); !missing.empty())
+    spdlog::warn("coordinator: {}", missing);
+  return files;
+}
 
 // What earlier runs have left in the folder of the checkpoints: the best one,
 // to be kept, or a reason to keep none.
@@ -31,6 +61,23 @@ void TakeBestCheckpoint(CoordinatorCore::Options* options) {
   } else if (!absl::IsNotFound(best.status())) {
     spdlog::warn("coordinator: {}; the best evaluation is sought anew",
                  std::string(best.status().message()));
+  }
+}
+
+// What earlier runs were writing when they ended: the one that took the
+// checkpoint, and those whose records are in the folder, which may have taken
+// none.
+void RemoveRemains(const CoordinatorThread::Options& options,
+                   const std::vector<uint64_t>& runs_in_folder) {
+  const CoordinatorCore::Options& core = options.core;
+  if (core.checkpoint_root.empty()) return;
+  std::vector<uint64_t> runs = runs_in_folder;
+  if (core.resume != nullptr) runs.push_back(core.resume->run());
+  for (const uint64_t run : runs) {
+    if (run != core.run) {
+      RemovePartial(core.checkpoint_root, run,
+                    std::numeric_limits<int32_t>::max());
+    }
   }
 }
 
@@ -53,33 +100,51 @@ LastSteps LastStepsBefore(const checkpoint::Manifest& manifest,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorThread>> CoordinatorThread::Start(
-    Transport& transport, const Options& given) {
+    Transport& transport, const Options& given, Keeping keeping) {
   Options options = given;
   SL_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, transport.Listen({}));
   SL_RETURN_IF_ERROR(listener->Bind(options.endpoint).status());
   std::unique_ptr<RunFiles> files;
+  std::vector<uint64_t> runs;
   if (!options.folder.empty()) {
-    const checkpoint::Manifest* const resume = options.core.resume.get();
-    SL_ASSIGN_OR_RETURN(
-        files, RunFiles::Create(
-                   options.folder,
-                   {.run = options.core.run,
-                    .goes_on_from = resume == nullptr ? 0 : resume->run()}));
+    SL_ASSIGN_OR_RETURN(runs, RunsIn(options.folder));
+    SL_ASSIGN_OR_RETURN(files, OpenFiles(options, keeping.state));
   }
+  RemoveRemains(options, runs);
   TakeBestCheckpoint(&options.core);
-  std::unique_ptr<CoordinatorThread> thread(
-      new CoordinatorThread(std::move(listener), std::move(files), options));
+  std::unique_ptr<CoordinatorThread> thread(new CoordinatorThread(
+      std::move(listener), std::move(files), options, std::move(keeping)));
+  SL_RETURN_IF_ERROR(thread->Begin());
   thread->thread_ = std::thread(&CoordinatorThread::Run, thread.get());
   return thread;
 }
 
+absl::Status CoordinatorThread::Begin() {
+  const CoordinatorState state = std::exchange(keeping_.state, {});
+  if (state.empty()) {
+    core_.Start(options_.time.Now());
+    return absl::OkStatus();
+  }
+  if (const auto files = state.find(kFilesKey); files != state.end())
+    files_kept_ = files->second;
+  SL_RETURN_IF_ERROR(
+      Annotate(core_.Recover(state, options_.time.Now(), &recovered_),
+               "the coordinator's state"));
+  if (files_ == nullptr) return absl::OkStatus();
+  // One of a job that runs is of somebody who has given it up.
+  if (!core_.view().has_end()) files_->RemoveSummary();
+  has_summary_ = files_->HasSummary();
+  return absl::OkStatus();
+}
+
 CoordinatorThread::CoordinatorThread(std::unique_ptr<Listener> listener,
                                      std::unique_ptr<RunFiles> files,
-                                     const Options& options)
+                                     const Options& options, Keeping keeping)
     : options_(options),
       listener_(std::move(listener)),
       files_(std::move(files)),
-      drops_records_(files_ != nullptr && options.core.resume != nullptr),
+      keeping_(std::move(keeping)),
+      keeps_state_(keeping_.store != nullptr),
       core_(options.core) {
   if (options.core.checkpoint_root.empty()) return;
   checkpoints_ = std::make_unique<CheckpointThread>(CheckpointThread::Options{
@@ -97,7 +162,17 @@ absl::Status CoordinatorThread::Finish() {
   stopping_.store(true);
   waker_.Wake();
   if (thread_.joinable()) thread_.join();
-  return saved_;
+  return failure_.ok() ? saved_ : failure_;
+}
+
+absl::Status CoordinatorThread::failure() const {
+  return failed_.load(std::memory_order_acquire) ? failure_ : absl::OkStatus();
+}
+
+absl::Status CoordinatorThread::JobEnd() const {
+  return core_.state() == wire::FINISHED
+             ? absl::OkStatus()
+             : EndStatus(absl::StatusCode::kAborted, core_.view().end());
 }
 
 void CoordinatorThread::StopSaving() {
@@ -109,7 +184,7 @@ void CoordinatorThread::Run() {
   Poller poller(Poller::Options{.spin_max = absl::ZeroDuration()});
   poller.Add(*listener_);
   poller.Add(waker_);
-  core_.Start(options_.time.Now());
+  if (!Perform(&recovered_)) return;
   while (!core_.Over(options_.time.Now())) {
     const absl::Status waited =
         poller.Wait(core_.NextWakeup() - options_.time.Now());
@@ -131,11 +206,12 @@ void CoordinatorThread::Run() {
     if (stopping_.load())
       core_.Fail("server 0, which hosts the coordinator, stops",
                  options_.time.Now(), &effects);
-    Perform(&effects);
+    if (!Perform(&effects)) return;
   }
   if (checkpoints_ != nullptr) EndCheckpoints(&poller);
   poller.Remove(*listener_);
-  if (files_ != nullptr && core_.view().has_end()) WriteSummary(&poller);
+  if (failed_.load() || files_ == nullptr || has_summary_) return;
+  if (core_.view().has_end()) WriteSummary(&poller);
 }
 
 // What is on the disk by now becomes a checkpoint, although the job has ended.
@@ -157,6 +233,8 @@ void CoordinatorThread::EndCheckpoints(Poller* poller) {
                        doing, "; what is there is left as it is");
       spdlog::error("coordinator: {}", why);
       CoordinatorCore::Effects effects;
+      // What hangs may be another task than the checkpoint, which is there.
+      TakeCheckpoints(&effects);
       core_.OnCheckpoint(cut, absl::DeadlineExceededError(why), now, &effects);
       Perform(&effects);
       break;
@@ -226,7 +304,25 @@ void CoordinatorThread::TakeCheckpoints(CoordinatorCore::Effects* effects) {
             std::back_inserter(effects->warnings));
 }
 
-void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
+bool CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
+  if (failed_.load()) return false;
+  // The files may be another coordinator's by now.
+  absl::Status kept = AwaitLead();
+  if (kept.ok()) {
+    if (files_ != nullptr) AppendRecords(*effects);
+    kept = Keep(std::move(effects->state));
+    if (absl::IsResourceExhausted(kept)) kept = GoOnWithoutState(kept);
+  }
+  if (kept.ok()) kept = AwaitLead();
+  if (!kept.ok()) {
+    failure_ = Annotate(
+        kept,
+        "this coordinator ends, since it cannot keep what it does; another one "
+        "(--recover) goes on with the job");
+    failed_.store(true, std::memory_order_release);
+    spdlog::error("coordinator: {}", std::string(failure_.message()));
+    return false;
+  }
   // Without a folder for checkpoints the core begins none.
   if (checkpoints_ != nullptr && effects->give_up.has_value()) {
     checkpoints_->Remove(*effects->give_up);
@@ -245,22 +341,58 @@ void CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
     // Who is not connected asks again, or loses its lease.
     (void)listener_->Send(outgoing.to, outgoing.message);
   }
-  if (files_ == nullptr) return;
+  return true;
+}
+
+void CoordinatorThread::AppendRecords(const CoordinatorCore::Effects& effects) {
   const auto say = [](const absl::Status& written) {
     if (!written.ok())
       spdlog::error("coordinator: {}", std::string(written.message()));
   };
-  if (drops_records_ && core_.state() == wire::RUNNING) {
-    drops_records_ = false;
+  if (!files_->dropped() && core_.state() == wire::RUNNING &&
+      options_.core.resume != nullptr) {
     say(files_->DropAfter(
         LastStepsBefore(*options_.core.resume, core_.view())));
   }
-  for (const run::MoveRecord& record : effects->moves)
+  for (const run::MoveRecord& record : effects.moves)
     say(files_->AppendMove(record));
-  for (const run::ModeRecord& record : effects->modes)
+  for (const run::ModeRecord& record : effects.modes)
     say(files_->AppendMode(record));
-  for (const run::MetricRecord& record : effects->records)
+  for (const run::MetricRecord& record : effects.records)
     say(files_->AppendMetric(record));
+}
+
+absl::Status CoordinatorThread::AwaitLead() {
+  return keeping_.store == nullptr ? absl::OkStatus()
+                                   : keeping_.store->AwaitLead();
+}
+
+absl::Status CoordinatorThread::Keep(std::vector<StateChange> changes) {
+  if (!keeps_state_) return absl::OkStatus();
+  std::string files =
+      files_ == nullptr ? "" : files_->Kept().SerializeAsString();
+  // Without a job's state they are of no use to anybody.
+  const bool of_a_job = !changes.empty() || !files_kept_.empty();
+  if (files != files_kept_ && of_a_job)
+    changes.push_back({.key = kFilesKey, .value = files});
+  if (changes.empty()) return absl::OkStatus();
+  SL_RETURN_IF_ERROR(keeping_.store->Commit(changes));
+  files_kept_ = std::move(files);
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorThread::GoOnWithoutState(const absl::Status& why) {
+  if (keeping_.forget == nullptr) return why;
+  if (const absl::Status forgotten = keeping_.forget(); !forgotten.ok())
+    return Annotate(forgotten, why.message());
+  // The store stays: nobody else is to begin in its place.
+  keeps_state_ = false;
+  spdlog::error(
+      "coordinator: {}; the job goes on, but nothing more is kept of it, and "
+      "no "
+      "other coordinator can go on in place of this one",
+      std::string(why.message()));
+  return absl::OkStatus();
 }
 
 }  // namespace slackline

@@ -1,13 +1,23 @@
 // CoordinatorThread: the driver of the CoordinatorCore. Owns the thread, the
-// listener at the coordinator's address, the files of the run, and the thread
-// that completes checkpoints.
+// listener at the coordinator's address, the files of the run, the store of the
+// coordinator's state, and the thread that completes checkpoints.
+//
+// What an event has brought is done in this order: its records are appended to
+// the files of the run; what it has changed is kept, with the lengths of these
+// files; and only then anybody is told. So a coordinator that goes on from the
+// state knows all that anybody was told, and what the files have beyond it
+// comes again and is cut off. Nothing is done by one that may not be the only
+// one any more, as the store knows it.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,6 +28,7 @@
 #include "server/coordinator/checkpoint_thread.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/coordinator/run_files.h"
+#include "server/coordinator/state/state_store.h"
 
 namespace slackline {
 
@@ -32,22 +43,39 @@ class CoordinatorThread {
     // come before this one's. Those of steps that are done anew are removed
     // when the job begins to run.
     std::string folder;
-    std::string mode;      // As in --mode, and the seed: for the summary.
+    uint64_t folder_token = 0;  // RunFiles::Origin::folder.
+    std::string mode;           // As in --mode, and the seed: for the summary.
     int64_t seed = 0;
     // A summary that cannot be written is tried again for so long, and the disk
     // of checkpoints is waited for.
     absl::Duration save_timeout = absl::Minutes(10);
   };
-  // Binds, then starts the thread.
+  // Where the state is kept, and what the coordinator before has left there.
+  struct Keeping {
+    std::unique_ptr<StateStore> store;  // nullptr: it is not kept.
+    // Not empty: the job goes on from it, with Options::core as KeptIn() it.
+    CoordinatorState state;
+    // Removes what the store holds, for good. So a job goes on where there is
+    // no room for more; nobody goes on with what is not true any more. nullptr:
+    // the coordinator ends.
+    std::function<absl::Status()> forget;
+  };
+  // Binds, then starts the thread. Errors of a state name what is broken.
   static absl::StatusOr<std::unique_ptr<CoordinatorThread>> Start(
-      Transport& transport, const Options& options);
+      Transport& transport, const Options& options, Keeping keeping = {});
   // Fails the job if it has not ended, waits until all members know, a lease at
   // most, until the disk of checkpoints has done what was asked of it, within
   // save_timeout, and until the summary is written. The server's own control
   // thread must have left its loop. Names the file and the cause if the summary
   // could not be written: of a job that has finished within save_timeout, of
-  // one that has failed at once.
+  // one that has failed at once. As failure() if there is one; then it waits
+  // for nothing.
   absl::Status Finish();
+  // Any thread: why this coordinator has ended before the job, if it has. The
+  // job is not ended by that: a coordinator that is started again goes on.
+  absl::Status failure() const;
+  // After Finish() without an error: how the job has ended.
+  absl::Status JobEnd() const;
   // Any thread: the summary is not tried again any more. If the disk of
   // checkpoints is being waited for, that ends, too.
   void StopSaving();
@@ -55,11 +83,20 @@ class CoordinatorThread {
 
  private:
   CoordinatorThread(std::unique_ptr<Listener> listener,
-                    std::unique_ptr<RunFiles> files, const Options& options);
+                    std::unique_ptr<RunFiles> files, const Options& options,
+                    Keeping keeping);
+  // The core's.
+  absl::Status Begin();
   void Run();
   void EndCheckpoints(Poller* poller);
   void WriteSummary(Poller* poller);
-  void Perform(CoordinatorCore::Effects* effects);
+  // False if this coordinator has ended by it, as failure() says.
+  bool Perform(CoordinatorCore::Effects* effects);
+  // Their parts in the order that the head of this file says.
+  void AppendRecords(const CoordinatorCore::Effects& effects);
+  absl::Status AwaitLead();
+  absl::Status Keep(std::vector<StateChange> changes);
+  absl::Status GoOnWithoutState(const absl::Status& why);
   void TakeCheckpoints(CoordinatorCore::Effects* effects);
 
   const Options options_;
@@ -69,8 +106,14 @@ class CoordinatorThread {
   Waker waker_;
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<RunFiles> files_;
-  bool drops_records_;  // Once the job runs.
+  Keeping keeping_;  // Without the state, once it has begun.
+  bool keeps_state_;
+  std::string files_kept_;    // As the store has them.
+  bool has_summary_ = false;  // Of the coordinator before.
   CoordinatorCore core_;
+  CoordinatorCore::Effects recovered_;  // To be performed first.
+  absl::Status failure_;                // Written before failed_ is.
+  std::atomic<bool> failed_{false};
   std::unique_ptr<CheckpointThread> checkpoints_;  // nullptr: none can be.
   std::thread thread_;
 };

@@ -11,6 +11,7 @@
 #include "common/message.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/run.pb.h"
+#include "server/coordinator/state/state_store.h"
 
 namespace slackline {
 
@@ -36,6 +37,9 @@ struct CoordinatorEffects {
   // An evaluation that is better than all before it, without a folder: on that
   // thread BestKeeper::Keep(), and then CoordinatorCore::OnBestCheckpoint().
   std::optional<run::BestCheckpoint> best;
+  // What the next coordinator has to know of all this (state_store.h): to be
+  // kept before anything of it leaves the process.
+  std::vector<StateChange> state;
 };
 
 // The answer to a call. The core stamps it with the run and the view's number.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/bounds.h"
+#include "common/status.h"
 
 namespace slackline {
 namespace {
@@ -54,6 +55,7 @@ const Gathers::Result* Gathers::Kept(const Place& place) const {
 }
 
 void Gathers::Keep(Result result) {
+  news_ = true;
   const size_t bytes = result.bytes();
   if (result.place.first == 0 &&
       bytes <= options_.kept_bytes_max - bytes_of_start_) {
@@ -143,6 +145,7 @@ void Gathers::Enter(const Member& worker, const wire::Call& call,
                   "place 0 is before the first batch, and this worker has "
                   "joined the job already");
   }
+  changed_.insert(worker.incarnation);
   Position& position = positions_[worker.incarnation];
   position.rank = worker.index();
   position.place = std::max(position.place, place);
@@ -196,6 +199,7 @@ void Gathers::EnterBeforeStart(const PeerId& from, const wire::Call& call,
 void Gathers::Start(const std::map<int32_t, Member*>& workers,
                     CoordinatorEffects* effects) {
   started_ = true;
+  news_ = true;
   for (const auto& [place, round] : open_) {
     for (const auto& [rank, entry] : round) {
       effects->sends.push_back(AnswerTo(
@@ -206,8 +210,10 @@ void Gathers::Start(const std::map<int32_t, Member*>& workers,
     }
   }
   open_.clear();
-  for (const auto& [rank, worker] : workers)
+  for (const auto& [rank, worker] : workers) {
+    changed_.insert(worker->incarnation);
     positions_[worker->incarnation] = {.rank = rank, .place = {0, 0}};
+  }
 }
 
 void Gathers::Complete(CoordinatorEffects* effects) {
@@ -232,6 +238,7 @@ void Gathers::Complete(CoordinatorEffects* effects) {
 }
 
 void Gathers::Forget(Incarnation incarnation) {
+  changed_.insert(incarnation);
   positions_.erase(incarnation);
   for (auto round = open_.begin(); round != open_.end();) {
     std::erase_if(round->second, [&](const auto& entry) {
@@ -253,6 +260,87 @@ size_t Gathers::bytes() const {
     for (const auto& [rank, entry] : round) bytes += entry.payload.size();
   }
   return bytes;
+}
+
+// ---- For the next coordinator -----------------------------------------------
+
+std::string Gathers::KeyOf(const Place& place) {
+  return NumberedKey(NumberedKey("gather/of", place.first), place.second);
+}
+
+void Gathers::Keep(KeptState* kept) {
+  for (const Incarnation incarnation : std::exchange(changed_, {})) {
+    const std::string key = NumberedKey("gather/at", incarnation);
+    const auto found = positions_.find(incarnation);
+    if (found == positions_.end()) {
+      kept->Remove(key);
+      continue;
+    }
+    coordinator::GatherPlace place;
+    place.set_place(found->second.place.first);
+    place.set_number(found->second.place.second);
+    place.set_rank(found->second.rank);
+    kept->Put(key, place);
+  }
+  if (!std::exchange(news_, false)) return;
+  const auto put = [](const Place& from, coordinator::GatherPlace* to) {
+    to->set_place(from.first);
+    to->set_number(from.second);
+  };
+  coordinator::GathersState state;
+  state.set_started(started_);
+  if (last_.has_value()) put(*last_, state.mutable_last());
+  std::set<std::string> keys;
+  const auto keep = [&](const Result& result) {
+    put(result.place, state.add_kept());
+    const std::string key = KeyOf(result.place);
+    keys.insert(key);
+    kept->PutOnce(key, [&] {
+      coordinator::GatherResult value;
+      value.mutable_rank()->Add(result.ranks.begin(), result.ranks.end());
+      for (const Payload& payload : result.payloads)
+        value.add_payload(payload.data(), payload.size());
+      return value.SerializeAsString();
+    });
+  };
+  for (const auto& [number, result] : kept_of_start_) keep(result);
+  for (const Result& result : kept_) keep(result);
+  for (const std::string& key : kept->KeysOf("gather/of/"))
+    if (keys.count(key) == 0) kept->Remove(key);
+  kept->Put("gathers", state);
+}
+
+absl::Status Gathers::Load(const StateReader& reader,
+                           absl::FunctionRef<bool(Incarnation)> is_member) {
+  coordinator::GathersState state;
+  SL_RETURN_IF_ERROR(reader.Read("gathers", &state));
+  started_ = state.started();
+  const auto place_of = [](const coordinator::GatherPlace& place) {
+    return Place{place.place(), place.number()};
+  };
+  if (state.has_last()) last_ = place_of(state.last());
+  for (const coordinator::GatherPlace& kept : state.kept()) {
+    const std::string key = KeyOf(place_of(kept));
+    coordinator::GatherResult value;
+    if (!reader.Has(key)) return reader.Broken(key, "it is not there");
+    SL_RETURN_IF_ERROR(reader.Read(key, &value));
+    if (value.rank_size() != value.payload_size())
+      return reader.Broken(key, "not one payload of each rank");
+    Result result = {.place = place_of(kept), .ranks = {}, .payloads = {}};
+    result.ranks.assign(value.rank().begin(), value.rank().end());
+    for (const std::string& payload : value.payload())
+      result.payloads.push_back(Payload::Copy(payload.data(), payload.size()));
+    Keep(std::move(result));
+  }
+  news_ = false;
+  return reader.ReadAll<coordinator::GatherPlace>(
+      "gather/at", [&](uint64_t incarnation, const auto& place) {
+        if (!is_member(incarnation))
+          return absl::InvalidArgumentError("there is no such worker");
+        positions_[incarnation] = {.rank = place.rank(),
+                                   .place = place_of(place)};
+        return absl::OkStatus();
+      });
 }
 
 }  // namespace slackline

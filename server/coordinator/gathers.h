@@ -29,11 +29,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "common/ids.h"
 #include "common/payload.h"
 #include "proto/control.pb.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/state/kept_state.h"
 
 namespace slackline {
 
@@ -62,6 +65,13 @@ class Gathers {
   void Complete(CoordinatorEffects* effects);
   // Who is gone brings nothing and is not waited for.
   void Forget(Incarnation incarnation);
+
+  // For the next coordinator: what is new since the last call, and everything.
+  // Who waits calls again. `is_member`: else the state is broken.
+  // InvalidArgument: of the state.
+  void Keep(KeptState* kept);
+  absl::Status Load(const StateReader& reader,
+                    absl::FunctionRef<bool(Incarnation)> is_member);
 
   size_t open() const { return open_.size(); }
   size_t waiting() const;  // Calls.
@@ -95,6 +105,7 @@ class Gathers {
   void Wait(const Place& place, int32_t rank, Entry entry,
             CoordinatorEffects* effects);
   const Result* Kept(const Place& place) const;
+  static std::string KeyOf(const Place& place);
   void Keep(Result result);
   // Whether a gather waits for a worker at this position, which has not come.
   static bool WaitsFor(const Position& position, const Place& place,
@@ -115,6 +126,9 @@ class Gathers {
   std::deque<Result> kept_;  // The last ones, oldest first.
   size_t kept_bytes_ = 0;
   std::optional<Place> last_;  // Of those that were complete, after place 0.
+  // Since Keep().
+  std::set<Incarnation> changed_;  // Whose positions.
+  bool news_ = false;              // Of the rest.
 };
 
 }  // namespace slackline

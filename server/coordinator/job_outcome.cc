@@ -116,6 +116,41 @@ void JobOutcome::StopByRule(const std::string& rule, double seconds,
   editor_->End(JobEndOf(wire::JobEnd::STOP_RULE, stopped_));
 }
 
+// ---- For the next coordinator -----------------------------------------------
+
+coordinator::OutcomeState JobOutcome::Keep() const {
+  coordinator::OutcomeState state;
+  if (running_since_ != absl::InfiniteFuture())
+    state.set_running_since(absl::ToUnixMicros(running_since_));
+  state.set_seconds_before(seconds_before_);
+  if (trained_at_ != absl::InfiniteFuture())
+    state.set_trained_at(absl::ToUnixMicros(trained_at_));
+  for (const auto& [kind, record] : latest_) *state.add_latest() = record;
+  if (result_.has_value()) *state.mutable_result() = *result_;
+  state.set_stopped(stopped_);
+  state.set_stopped_early(stopped_early_);
+  state.set_stopped_by_time(stopped_by_time_);
+  state.set_stopped_seconds(stopped_seconds_);
+  return state;
+}
+
+void JobOutcome::Load(const coordinator::OutcomeState& state, absl::Time now) {
+  if (state.has_running_since()) {
+    running_since_ =
+        std::min(now, absl::FromUnixMicros(state.running_since()));
+  }
+  seconds_before_ = state.seconds_before();
+  if (state.has_trained_at())
+    trained_at_ = std::min(now, absl::FromUnixMicros(state.trained_at()));
+  for (const run::MetricRecord& record : state.latest())
+    latest_[record.kind()] = record;
+  if (state.has_result()) result_ = state.result();
+  stopped_ = state.stopped();
+  stopped_early_ = state.stopped_early();
+  stopped_by_time_ = state.stopped_by_time();
+  stopped_seconds_ = state.stopped_seconds();
+}
+
 // ---- Reports ----------------------------------------------------------------
 
 void JobOutcome::PutStatus(absl::Time now, wire::StatusReply* status) const {

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "proto/cluster.pb.h"
+#include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/view_editor.h"
@@ -47,6 +48,11 @@ class JobOutcome {
   double Seconds(absl::Time now) const {
     return seconds_before_ + SecondsHere(now);
   }
+  // What the next coordinator has to know, and to begin with. `now`: its time. On
+  // a host whose clock is behind, the job begins to run now.
+  coordinator::OutcomeState Keep() const;
+  void Load(const coordinator::OutcomeState& state, absl::Time now);
+
   void PutStatus(absl::Time now, wire::StatusReply* status) const;
   // `steps`: what all workers have done, for a job without a result of its own.
   // `examples`: that all of them trained on.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 
 namespace slackline {
 namespace {
@@ -42,7 +43,7 @@ void LeaseBook::Ask(const Caller& caller, const wire::Lease& lease,
   if (!elastic_.has_value()) return refuse("the job's sampling is not elastic");
   if (lease.clock() < 0 || lease.clock() >= kClockMax)
     return refuse(absl::StrCat("a lease at clock ", lease.clock()));
-  Worker& worker = workers_[caller.incarnation];
+  Worker& worker = Change(caller.incarnation);
   if (lease.busy()) {
     // Who waits has come further since it said that.
     if (!worker.waits)
@@ -99,6 +100,7 @@ void LeaseBook::Forget(Incarnation incarnation, std::vector<Answer>* answers) {
     examples_given_again_ += range.end - range.begin;
     returned_.push_back(range);
   }
+  changed_.insert(incarnation);
   workers_.erase(found);
   Settle(answers);
 }
@@ -148,6 +150,7 @@ void LeaseBook::Settle(std::vector<Answer>* answers) {
       waiting.push_back(incarnation);
       continue;
     }
+    changed_.insert(incarnation);
     worker.open.push_back(*range);
     ++worker.given;
     answer(worker, LeasedOf(*range));
@@ -163,6 +166,7 @@ void LeaseBook::Settle(std::vector<Answer>* answers) {
   for (const Incarnation incarnation : queue_) {
     Worker& worker = workers_.at(incarnation);
     wire::Leased leased;
+    changed_.insert(incarnation);
     if (worker.clock < furthest) {
       leased.set_skip_to(furthest);
       worker.clock = furthest;
@@ -200,11 +204,109 @@ void LeaseBook::EndAt(Clock end, std::vector<Answer>* answers) {
 
 void LeaseBook::Ended() {
   for (auto& [incarnation, worker] : workers_) {
+    changed_.insert(incarnation);
     for (const Range& range : worker.open)
       examples_done_ += range.end - range.begin;
     worker.done += static_cast<int64_t>(worker.open.size());
     worker.open.clear();
   }
+}
+
+// ---- For the next coordinator -----------------------------------------------
+
+void LeaseBook::Keep(KeptState* kept) {
+  if (!elastic_.has_value()) return;
+  const auto put = [](const std::deque<Range>& ranges, auto* bounds) {
+    for (const Range& range : ranges) {
+      bounds->Add(range.begin);
+      bounds->Add(range.end);
+    }
+  };
+  coordinator::LeasesState state;
+  state.set_next(next_);
+  put(returned_, state.mutable_returned());
+  state.set_end(end_);
+  state.set_examples_done(examples_done_);
+  state.set_examples_given_again(examples_given_again_);
+  state.mutable_queue()->Add(queue_.begin(), queue_.end());
+  kept->Put("leases", state);
+  for (const Incarnation incarnation : std::exchange(changed_, {})) {
+    const std::string key = NumberedKey("lease", incarnation);
+    const auto found = workers_.find(incarnation);
+    if (found == workers_.end()) {
+      kept->Remove(key);
+      continue;
+    }
+    const Worker& worker = found->second;
+    coordinator::WorkerLeases leases;
+    leases.set_call_id(worker.call.call_id);
+    leases.set_clock(worker.clock);
+    leases.set_given(worker.given);
+    leases.set_done(worker.done);
+    put(worker.open, leases.mutable_open());
+    leases.set_reduced(worker.reduced);
+    *leases.mutable_last() = worker.last;
+    kept->Put(key, leases);
+  }
+}
+
+absl::Status LeaseBook::Load(
+    const std::optional<wire::Elastic>& elastic, const StateReader& reader,
+    absl::FunctionRef<const PeerId*(Incarnation)> peer_of) {
+  elastic_ = elastic;
+  if (!elastic_.has_value()) return absl::OkStatus();
+  const auto wrong = [](const std::string& why) {
+    return absl::InvalidArgumentError(why);
+  };
+  const auto take = [&](const auto& bounds, std::deque<Range>* ranges) {
+    for (int i = 0; i + 1 < bounds.size(); i += 2) {
+      const Range range = {.begin = bounds[i], .end = bounds[i + 1]};
+      if (range.begin < 0 || range.begin >= range.end ||
+          range.end > elastic_->total()) {
+        return false;
+      }
+      ranges->push_back(range);
+    }
+    return bounds.size() % 2 == 0;
+  };
+  coordinator::LeasesState state;
+  SL_RETURN_IF_ERROR(reader.Read("leases", &state));
+  if (state.next() < 0 || state.next() > elastic_->total() ||
+      !take(state.returned(), &returned_)) {
+    return reader.Broken("leases", "examples that there are not");
+  }
+  next_ = state.next();
+  end_ = state.end();
+  examples_done_ = state.examples_done();
+  examples_given_again_ = state.examples_given_again();
+  SL_RETURN_IF_ERROR(reader.ReadAll<coordinator::WorkerLeases>(
+      "lease", [&](uint64_t incarnation, const auto& leases) {
+        const PeerId* const peer = peer_of(incarnation);
+        if (peer == nullptr) return wrong("there is no such worker");
+        Worker& worker = workers_[incarnation];
+        worker.call = {.peer = *peer,
+                       .call_id = leases.call_id(),
+                       .incarnation = incarnation};
+        worker.clock = leases.clock();
+        worker.given = leases.given();
+        worker.done = leases.done();
+        worker.reduced = leases.reduced();
+        worker.last = leases.last();
+        if (!take(leases.open(), &worker.open) || worker.done < 0 ||
+            worker.given - worker.done !=
+                static_cast<int64_t>(worker.open.size())) {
+          return wrong("examples that there are not");
+        }
+        return absl::OkStatus();
+      }));
+  for (const Incarnation incarnation : state.queue()) {
+    const auto found = workers_.find(incarnation);
+    if (found == workers_.end() || found->second.waits)
+      return reader.Broken("leases", "somebody waits that cannot");
+    found->second.waits = true;
+    queue_.push_back(incarnation);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace slackline

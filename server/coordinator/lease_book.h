@@ -20,11 +20,15 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "common/ids.h"
 #include "proto/control.pb.h"
+#include "server/coordinator/state/kept_state.h"
 
 namespace slackline {
 
@@ -72,6 +76,15 @@ class LeaseBook {
   // are done. Of a job that is ended early nobody knows it of the last ones.
   void Ended();
 
+  // For the next coordinator: what is new since the last call; and everything of
+  // a job that has begun with these examples. `peer_of` says where a worker is:
+  // nullptr: it is no member, and the state is broken. InvalidArgument: of the
+  // state.
+  void Keep(KeptState* kept);
+  absl::Status Load(const std::optional<wire::Elastic>& elastic,
+                    const StateReader& reader,
+                    absl::FunctionRef<const PeerId*(Incarnation)> peer_of);
+
   int64_t examples_done() const { return examples_done_; }
   int64_t examples_given_again() const { return examples_given_again_; }
   size_t workers() const { return workers_.size(); }
@@ -96,6 +109,11 @@ class LeaseBook {
     wire::Leased last;  // Answer.
   };
 
+  // What is said of a worker from now on is new.
+  Worker& Change(Incarnation incarnation) {
+    changed_.insert(incarnation);
+    return workers_[incarnation];
+  }
   // Answers those for whom there is something.
   void Settle(std::vector<Answer>* answers);
   std::optional<Range> Take();
@@ -109,6 +127,7 @@ class LeaseBook {
   std::deque<Incarnation> queue_;  // Who waits, the longest first.
   int64_t examples_done_ = 0;
   int64_t examples_given_again_ = 0;
+  std::set<Incarnation> changed_;  // Since Keep().
 };
 
 }  // namespace slackline

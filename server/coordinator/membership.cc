@@ -137,6 +137,8 @@ Member Membership::Remove(Incarnation incarnation, bool running) {
   members_.erase(found);
   (member.worker_role() ? workers_ : servers_).erase(member.index());
   waiters_.erase({member.worker_role(), member.index()});
+  news_ = true;
+  changed_.insert(incarnation);
   // Until the job runs, the next first worker may bring another model.
   if (!running && workers_.empty()) model_.reset();
   past_tokens_[member.join.token()] = incarnation;
@@ -226,12 +228,12 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
   if (view.has_end())
     return absl::StrCat("the job has ended: ", view.end().reason());
   const bool new_server = !is_worker && view.state() == wire::RUNNING;
-  if (new_server &&
-      (join.index() < next_server_ || join.index() >= kServersMax)) {
+  if (new_server && (join.index() < 0 || join.index() >= kServersMax)) {
     return absl::StrCat(who,
                         ": the job runs; a server that is added to it takes "
-                        "an index that no other had, from ",
-                        next_server_, " on, below ", kServersMax);
+                        "an index that no other has, from ",
+                        next_server_, " on, below ", kServersMax,
+                        ", or that of one that is gone");
   }
   if (!new_server && (join.index() < 0 || join.index() >= count)) {
     return absl::StrCat(who, ": the config has ", count,
@@ -325,6 +327,7 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
   answer.reply.set_run(view.run());
   answer.reply.set_lease_ms(
       static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
+  answer.reply.set_coordinator_may_return(options_.coordinator_may_return);
   // Who comes later begins with the others' parameters, and what its program
   // has beside them is not of the checkpoint's clock any more.
   const auto name_checkpoint = [&](const Member& member) {
@@ -405,6 +408,8 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
   if (is_worker && model_->data_hash().empty())
     model_->set_data_hash(complete.data_hash());
   if (is_worker) complete.clear_table();  // As those of the model.
+  news_ = true;
+  changed_.insert(incarnation);
   member.join = std::move(complete);
   member.incarnation = incarnation;
   member.founder = view.state() == wire::FORMING;
@@ -414,6 +419,7 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
     knocks_.erase(join.index());
     workers_[join.index()] = &member;
   } else {
+    answer.replaces = !member.founder && join.index() < next_server_;
     next_server_ = std::max(next_server_, join.index() + 1);
     servers_[join.index()] = &member;
   }
@@ -421,6 +427,76 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
   name_checkpoint(member);
   answer.joined = &member;
   return say(wire::OK, "");
+}
+
+// ---- For the next coordinator -----------------------------------------------
+
+void Membership::Keep(absl::Time now, KeptState* kept) {
+  for (const Incarnation incarnation : std::exchange(changed_, {})) {
+    const std::string key = NumberedKey("member", incarnation);
+    Member* const member = Find(incarnation);
+    if (member == nullptr) {
+      kept->Remove(key);
+      continue;
+    }
+    member->kept_at = now;
+    coordinator::MemberState state;
+    *state.mutable_peer() = PeerState(member->peer);
+    *state.mutable_join() = member->join;
+    state.set_records_acked(member->records_acked);
+    *state.mutable_worker() = member->worker;
+    *state.mutable_server() = member->server;
+    kept->Put(key, state);
+  }
+  if (!std::exchange(news_, false)) return;
+  coordinator::MembersState state;
+  state.set_next_incarnation(next_incarnation_);
+  state.set_next_server(next_server_);
+  for (const uint64_t token : past_token_order_) {
+    coordinator::MembersState::Past& past = *state.add_past();
+    past.set_token(token);
+    past.set_incarnation(past_tokens_.at(token));
+  }
+  kept->Put("members", state);
+  if (model_.has_value()) {
+    kept->Put("model", *model_);
+  } else {
+    kept->Remove("model");
+  }
+}
+
+absl::Status Membership::Load(const StateReader& reader, absl::Time now) {
+  coordinator::MembersState state;
+  SL_RETURN_IF_ERROR(reader.Read("members", &state));
+  next_incarnation_ = std::max<Incarnation>(state.next_incarnation(), 1);
+  next_server_ = std::max(state.next_server(), options_.servers);
+  for (const coordinator::MembersState::Past& past : state.past()) {
+    if (past_tokens_.emplace(past.token(), past.incarnation()).second)
+      past_token_order_.push_back(past.token());
+  }
+  if (reader.Has("model"))
+    SL_RETURN_IF_ERROR(reader.Read("model", &model_.emplace()));
+  return reader.ReadAll<coordinator::MemberState>(
+      "member", [&](uint64_t incarnation, const auto& kept) -> absl::Status {
+        Member& member = members_[incarnation];
+        SL_ASSIGN_OR_RETURN(member.peer, PeerOf(kept.peer()));
+        member.join = kept.join();
+        member.incarnation = incarnation;
+        member.records_acked = kept.records_acked();
+        member.worker = kept.worker();
+        member.server = kept.server();
+        member.kept_at = now;
+        Hear(&member, now);
+        next_expiry_ =
+            std::min(next_expiry_, member.heard_awake + options_.lease);
+        auto& places = member.worker_role() ? workers_ : servers_;
+        if (incarnation >= next_incarnation_ || member.index() < 0 ||
+            !places.emplace(member.index(), &member).second ||
+            (member.worker_role() && !model_.has_value())) {
+          return absl::InvalidArgumentError("it has no place in the job");
+        }
+        return absl::OkStatus();
+      });
 }
 
 }  // namespace slackline

@@ -11,17 +11,20 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "common/time/awake_clock.h"
 #include "proto/control.pb.h"
 #include "proto/optimizer.pb.h"
 #include "proto/run.pb.h"
+#include "server/coordinator/state/kept_state.h"
 
 namespace slackline {
 
@@ -42,6 +45,8 @@ struct Member {
   Clock begins_at = 0;    // Of a founder.
   bool refused = false;   // Something that it said; that has been logged.
   bool draining = false;  // Servers: gives its shards away, then leaves.
+  // When what it said of itself was last kept for the next coordinator.
+  absl::Time kept_at = absl::InfinitePast();
 
   bool worker_role() const { return join.role() == wire::JoinRequest::WORKER; }
   int32_t index() const { return join.index(); }
@@ -71,9 +76,13 @@ class Membership {
     // Of the checkpoint that the job goes on from, likewise; empty: of none.
     std::string checkpoint_sha256;
     std::string checkpoint_folder = {};  // For workers.
+    bool coordinator_may_return = false;  // As in JoinReply.
   };
   // As common/membership sends them.
   static constexpr int kHeartbeatsPerLease = 5;
+  // A member that is lost while no coordinator is there is counted as it was so
+  // long ago, at most.
+  static constexpr absl::Duration kStatsKeptEvery = absl::Seconds(5);
 
   explicit Membership(const Options& options);
 
@@ -89,6 +98,7 @@ class Membership {
   struct JoinAnswer {
     wire::JoinReply reply;
     Member* joined = nullptr;    // A new member.
+    bool replaces = false;       // A server of the index of one that is gone.
     Member* repeated = nullptr;  // It has joined before: the reply was lost.
   };
   // `why_no_worker` is why no worker can join just now; empty: one can.
@@ -142,6 +152,18 @@ class Membership {
     std::vector<std::string> Names() const;
   };
   Missing WhoIsMissing() const;
+  // For the next coordinator: what is new since the last call, and everything.
+  // All members have a whole lease from now on. InvalidArgument: of the state.
+  void Keep(absl::Time now, KeptState* kept);
+  absl::Status Load(const StateReader& reader, absl::Time now);
+  // The member has said something that is to be kept. What it says of its state
+  // all the time is kept now and then.
+  void NoteAcked(const Member& member) { changed_.insert(member.incarnation); }
+  void NoteStats(const Member& member, absl::Time now) {
+    if (now - member.kept_at >= kStatsKeptEvery)
+      changed_.insert(member.incarnation);
+  }
+
   // Smallest index that a new server may take.
   int32_t next_server() const { return next_server_; }
   size_t past_tokens() const { return past_tokens_.size(); }
@@ -178,6 +200,9 @@ class Membership {
   std::optional<wire::JoinRequest> model_;
   absl::Time next_expiry_ = absl::InfiniteFuture();  // At the earliest.
   absl::Time looked_ = absl::InfinitePast();  // Last, in awake time.
+  // Since Keep().
+  std::set<Incarnation> changed_;
+  bool news_ = true;  // Of what is of no member that is there.
 };
 
 }  // namespace slackline

@@ -265,6 +265,12 @@ void ModeChanger::OnServer(int32_t server, uint64_t seen_view, Clock reached) {
   servers_[server] = {.seen_view = seen_view, .clock = reached};
 }
 
+void ModeChanger::OnServerGone(int32_t server, uint64_t view_number) {
+  servers_.erase(server);
+  // Who owns its shards now says where they are once it has seen that.
+  if (gone_in_ > 0) gone_in_ = view_number;
+}
+
 void ModeChanger::OnGone(const Worker& worker, uint64_t view_number) {
   gone_in_ = view_number;
   limits_.erase(worker.incarnation);
@@ -582,6 +588,59 @@ std::string ModeChanger::WhyNoneJoins(const wire::View& view) {
                         ModeText(view.phase(i + 1).mode()));
   }
   return "";
+}
+
+// ---- For the next coordinator -----------------------------------------------
+
+void ModeChanger::Keep(coordinator::ModesState* state) const {
+  if (wanted_.has_value()) {
+    *state->mutable_wanted()->mutable_to() = wanted_->to;
+    state->mutable_wanted()->set_reason(wanted_->reason);
+  }
+  if (want_cut_.has_value()) state->set_want_cut(*want_cut_);
+  if (want_end_.has_value()) state->set_want_end(*want_end_);
+  state->set_shards_cut(shards_cut_);
+  state->set_ended_early(ended_early_);
+  state->mutable_reason()->Add(reasons_.begin(), reasons_.end());
+  state->mutable_limit()->insert(limits_.begin(), limits_.end());
+  state->mutable_arrived()->insert(arrived_.begin(), arrived_.end());
+  state->mutable_entered()->insert(entered_.begin(), entered_.end());
+  state->set_gone_in(gone_in_);
+  for (const auto& [phase, reports] : reports_) {
+    for (const Report& report : reports) {
+      coordinator::ModesState::Report& kept = *state->add_report();
+      kept.set_phase(phase);
+      kept.set_rank(report.rank);
+      kept.set_incarnation(report.incarnation);
+      *kept.mutable_entered() = report.entered;
+    }
+  }
+  for (const run::ModeRecord& change : last_changes_)
+    *state->add_last_change() = change;
+  state->set_changes(changes_);
+}
+
+void ModeChanger::Load(const coordinator::ModesState& state) {
+  if (state.has_wanted()) {
+    wanted_ = Wanted{.to = state.wanted().to(),
+                     .reason = state.wanted().reason()};
+  }
+  if (state.has_want_cut()) want_cut_ = state.want_cut();
+  if (state.has_want_end()) want_end_ = state.want_end();
+  shards_cut_ = state.shards_cut();
+  ended_early_ = state.ended_early();
+  reasons_.assign(state.reason().begin(), state.reason().end());
+  limits_.insert(state.limit().begin(), state.limit().end());
+  arrived_.insert(state.arrived().begin(), state.arrived().end());
+  entered_.insert(state.entered().begin(), state.entered().end());
+  gone_in_ = state.gone_in();
+  for (const coordinator::ModesState::Report& report : state.report()) {
+    reports_[report.phase()].push_back({.rank = report.rank(),
+                                        .incarnation = report.incarnation(),
+                                        .entered = report.entered()});
+  }
+  last_changes_.assign(state.last_change().begin(), state.last_change().end());
+  changes_ = state.changes();
 }
 
 }  // namespace slackline

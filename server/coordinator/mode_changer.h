@@ -26,6 +26,7 @@
 #include "common/sync/mode.h"
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
+#include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 #include "server/coordinator/view_editor.h"
 
@@ -83,8 +84,10 @@ class ModeChanger {
   // and the cut before is done.
   void WantCut(const std::string& reason);
   // A cut is wanted, open, or not yet made by all shards.
-  bool IsCutting() const {
-    return want_cut_.has_value() || shards_cut_ ||
+  bool IsCutting() const { return shards_cut_ || WaitsForCut(); }
+  // Of these: the view has not got it yet.
+  bool WaitsForCut() const {
+    return want_cut_.has_value() ||
            (wanted_.has_value() && wanted_->to.has_cutting());
   }
   // No shard needs to make the view's cut any more.
@@ -104,6 +107,9 @@ class ModeChanger {
   // The worker is no longer a member, as the view of this number is the first
   // to tell.
   void OnGone(const Worker& worker, uint64_t view_number);
+  // This server is gone. As the view of that number is the first to tell,
+  // others own its shards.
+  void OnServerGone(int32_t server, uint64_t view_number);
   // How far the shards of this server were when its threads had seen the view
   // of this number (run::ServerStats).
   void OnServer(int32_t server, uint64_t seen_view, Clock reached);
@@ -121,6 +127,10 @@ class ModeChanger {
   // phase by all-reduce, where it would be alone, and share out among
   // themselves what the servers need to know.
   static std::string WhyNoneJoins(const wire::View& view);
+
+  // For the next coordinator. How far servers are they say anew.
+  void Keep(coordinator::ModesState* state) const;
+  void Load(const coordinator::ModesState& state);
 
   const std::deque<run::ModeRecord>& last_changes() const {
     return last_changes_;
@@ -178,7 +188,7 @@ class ModeChanger {
                            const wire::View& view) const;
 
   const config::Sync sync_;
-  std::optional<Wanted> wanted_;         // Until the view has its clock.
+  std::optional<Wanted> wanted_;  // Until the view has its clock.
   // After that one, the cut before the end. Why.
   std::optional<std::string> want_cut_;
   std::optional<std::string> want_end_;

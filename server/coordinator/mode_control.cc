@@ -62,6 +62,11 @@ void ModeControl::OnGone(const Member& worker) {
   news_ = true;
 }
 
+void ModeControl::OnServerGone(int32_t server) {
+  changer_.OnServerGone(server, editor_->next_number());
+  news_ = true;
+}
+
 void ModeControl::OnServerStats(const Member& server) {
   changer_.OnServer(server.index(), server.server.seen_view(),
                     server.server.reached_clock());
@@ -268,6 +273,20 @@ std::string ModeControl::WhyNoneJoins() const {
            "start the job again";
   }
   return ModeChanger::WhyNoneJoins(editor_->view());
+}
+
+coordinator::ModesState ModeControl::Keep() const {
+  coordinator::ModesState state;
+  changer_.Keep(&state);
+  state.set_policy(policy_.has_value());
+  return state;
+}
+
+void ModeControl::Load(const coordinator::ModesState& state,
+                       CoordinatorEffects* effects) {
+  changer_.Load(state);
+  if (state.policy()) SwitchPolicyOn(effects);
+  news_ = true;
 }
 
 void ModeControl::PutStatus(absl::Time now, wire::StatusReply* status) const {

@@ -51,11 +51,15 @@ class ModeControl {
   absl::Status MayCut() const;
   void WantCut(const std::string& reason);
   void CutDone();
+  bool IsCutting() const { return changer_.IsCutting(); }
+  bool WaitsForCut() const { return changer_.WaitsForCut(); }
   // Why the cut that was wanted will not be; empty: that has not happened.
   // Once.
   std::string TakeCutDropped() { return std::exchange(cut_dropped_, {}); }
   void OnServerStats(const Member& server);
   void OnGone(const Member& worker);
+  // Others own its shards from the next view on, if it had any.
+  void OnServerGone(int32_t server);
   // A worker is gone or done, or moves are done.
   void NoteNews() { news_ = true; }
   // Lets the policy decide, if it is on: when there is news of a worker, and at
@@ -75,6 +79,10 @@ class ModeControl {
   absl::Status MayMove() const;
   // Empty, or why no worker can join just now.
   std::string WhyNoneJoins() const;
+
+  // For the next coordinator. The policy measures anew.
+  coordinator::ModesState Keep() const;
+  void Load(const coordinator::ModesState& state, CoordinatorEffects* effects);
 
   // Everything about modes that people ask for.
   void PutStatus(absl::Time now, wire::StatusReply* status) const;

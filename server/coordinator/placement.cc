@@ -12,10 +12,12 @@
 namespace slackline {
 
 Placement::Placement(const Rebalancer::Options& options, Membership* members,
-                     const ModeControl* modes, ViewEditor* editor)
+                     const ModeControl* modes, Copies* copies,
+                     ViewEditor* editor)
     : options_(options),
       members_(members),
       modes_(modes),
+      copies_(copies),
       editor_(editor),
       rebalancer_(options) {}
 
@@ -69,12 +71,22 @@ std::string Placement::WhyMustStay(const Member& server) const {
     return absl::StrCat(Describe(server),
                         " still has shards, or is to get some");
   }
+  // Who leaves of itself may: what it follows has its owner.
+  if (server.draining && editor_->FollowsShards(index)) {
+    return absl::StrCat(Describe(server),
+                        " still has copies of shards, which are made elsewhere "
+                        "first");
+  }
   return "";
 }
 
-void Placement::OnGone(const Member& server, CoordinatorEffects* effects) {
-  rebalancer_.Forget(server.index(), editor_);
+void Placement::OnGone(const Member& server, absl::Time now,
+                       CoordinatorEffects* effects) {
+  rebalancer_.Forget(server.index());
   news_ = true;
+  // Loads have to be measured anew before they say anything.
+  next_plan_ = std::max(
+      next_plan_, now + absl::Milliseconds(options_.config.interval_ms()));
   const auto& servers = members_->servers();
   if (std::all_of(servers.begin(), servers.end(),
                   [](const auto& entry) { return entry.second->draining; })) {
@@ -158,41 +170,38 @@ void Placement::PlanIfDue(absl::Time now, CoordinatorEffects* effects) {
       [&](const auto& entry) {
         return entry.second->draining && editor_->OwnsShards(entry.first);
       });
-  const bool automatic = options_.config.mode() == config::Rebalance::AUTO;
-  if (!draining && !automatic) return;
+  const bool balance =
+      options_.config.mode() == config::Rebalance::AUTO || round_due_;
+  if (!draining && !balance) return;
   const absl::StatusOr<std::shared_ptr<const View>> view =
       View::Create(editor_->view());
   SL_CHECK(view.ok(), view.status().ToString());  // We made it.
   const absl::StatusOr<run::Plan> plan = rebalancer_.Plan(
       **view, Servers(),
-      automatic ? Rebalancer::Aim::kBalance : Rebalancer::Aim::kDrainOnly, now);
-  if (!plan.ok() || (plan->move_size() == 0 && plan->split_size() == 0)) return;
+      balance ? Rebalancer::Aim::kBalance : Rebalancer::Aim::kDrainOnly, now);
+  if (!plan.ok()) return;
+  round_due_ = false;
+  if (plan->move_size() == 0 && plan->split_size() == 0) return;
   effects->log.push_back(absl::StrCat("rebalancing: ", plan->summary()));
   rebalancer_.Adopt(*plan, editor_);
   news_ = true;
 }
 
-bool Placement::OnServerStats(const Member& server, double seconds,
-                              absl::Time now, CoordinatorEffects* effects) {
-  if (!editor_->running()) return false;
+Placement::Arrivals Placement::OnServerStats(const Member& server,
+                                             double seconds, absl::Time now,
+                                             CoordinatorEffects* effects) {
+  Arrivals arrivals;
+  if (!editor_->running()) return arrivals;
   if (rebalancer_.ObserveDue(now)) rebalancer_.Observe(Servers(), now);
-  bool any = false;
   for (const run::HandOverState& state : server.server.hand_over()) {
     // Only who is listed as the owner knows what becomes of a shard.
     if (!editor_->Owns(server.index(), state.shard())) continue;
     if (state.state() == run::HandOverState::LOST) {
-      // The target is alive: an old story, or none.
-      if (members_->FindServer(state.to_server()) != nullptr) continue;
-      wire::JobEnd end =
-          JobEndOf(wire::JobEnd::SHARD_LOST,
-                   absl::StrCat("server ", state.to_server(),
-                                ", to which shard ", state.shard(),
-                                " was just moving from server ", server.index(),
-                                ", has died, and the shard is lost with it"));
-      end.add_server(state.to_server());
-      end.add_shard(state.shard());
-      editor_->End(std::move(end));
-      return any;
+      // Else an old story, or none.
+      if (rebalancer_.WasCutShort(state))
+        arrivals.lost = OnLost(server, state, effects);
+      if (editor_->ended()) return arrivals;
+      continue;
     }
     if (state.state() != run::HandOverState::DONE) continue;
     run::MoveRecord record;
@@ -203,16 +212,59 @@ bool Placement::OnServerStats(const Member& server, double seconds,
         record.to_server(), ": ", record.bytes(), " bytes in ",
         record.copy_micros() / 1000, " ms, not served for at most ",
         record.pause_micros(), " us"));
+    copies_->NoteMoved(record.shard());
     effects->moves.push_back(std::move(record));
-    any = true;
+    arrivals.any = true;
   }
-  if (any) {
+  if (arrivals.any) {
     news_ = true;
     // Loads have to be measured anew before they say anything.
     next_plan_ = std::max(
         next_plan_, now + absl::Milliseconds(options_.config.interval_ms()));
   }
-  return any;
+  return arrivals;
+}
+
+std::string Placement::OnLost(const Member& source,
+                              const run::HandOverState& state,
+                              CoordinatorEffects* effects) {
+  const std::string sentence = absl::StrCat(
+      "server ", state.to_server(), ", to which shard ", state.shard(),
+      " was just moving from server ", source.index(), ", has died");
+  rebalancer_.ForgetShard(state.shard());
+  news_ = true;
+  if (const std::optional<int32_t> heir = copies_->Promote(state.shard())) {
+    effects->warnings.push_back(
+        absl::StrCat(sentence, "; the shard belongs now to server ", *heir,
+                     ", which had a copy of it"));
+    return sentence;
+  }
+  wire::JobEnd end =
+      JobEndOf(wire::JobEnd::SHARD_LOST,
+               absl::StrCat(sentence, ", and the shard is lost with it"));
+  end.add_server(state.to_server());
+  end.add_shard(state.shard());
+  editor_->End(std::move(end));
+  return sentence;
+}
+
+void Placement::Keep(KeptState* kept) {
+  coordinator::MovesState state;
+  rebalancer_.Keep(kept, &state);
+  state.set_round_due(round_due_);
+  kept->Put("moves", state);
+}
+
+absl::Status Placement::Load(const StateReader& reader, absl::Time now) {
+  coordinator::MovesState state;
+  SL_RETURN_IF_ERROR(reader.Read("moves", &state));
+  round_due_ = state.round_due();
+  news_ = true;
+  PutOffPlan(now);
+  SL_RETURN_IF_ERROR(rebalancer_.Load(reader, state));
+  if (!editor_->running() || rebalancer_.AreOrdered(editor_->view().move()))
+    return absl::OkStatus();
+  return reader.Broken("move/", "the view lists other moves");
 }
 
 void Placement::PutStatus(int64_t moves_known,

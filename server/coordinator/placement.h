@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/coordinator/copies.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
@@ -24,7 +25,7 @@ class Placement {
  public:
   // The others outlive it.
   Placement(const Rebalancer::Options& options, Membership* members,
-            const ModeControl* modes, ViewEditor* editor);
+            const ModeControl* modes, Copies* copies, ViewEditor* editor);
 
   // The job begins to run: places the tables on all servers' threads.
   void Start(const std::vector<wire::Table>& tables, int64_t shard_elements,
@@ -33,15 +34,26 @@ class Placement {
   // Rebalance, move_shards or drain: the answer is the plan. Its moves follow.
   absl::StatusOr<run::Plan> OnCall(const wire::Call& call, absl::Time now,
                                    CoordinatorEffects* effects);
-  // A server has said how loaded it is, and how far its moves are. True if a
-  // move is done. It ends the job if a shard is lost. `seconds`: since the job
-  // began to run.
-  bool OnServerStats(const Member& server, double seconds, absl::Time now,
-                     CoordinatorEffects* effects);
+  // What has become of a server's moves.
+  struct Arrivals {
+    bool any = false;  // One is done.
+    // Not empty: somebody who had a copy of it owns a shard that was lost on
+    // its way, and this is the sentence that says how.
+    std::string lost;
+  };
+  // A server has said how loaded it is, and how far its moves are. If nobody
+  // has a copy of a shard that is lost on its way, the job ends. `seconds`:
+  // since the job began to run.
+  Arrivals OnServerStats(const Member& server, double seconds, absl::Time now,
+                         CoordinatorEffects* effects);
   void PlanIfDue(absl::Time now, CoordinatorEffects* effects);
   absl::Time NextPlan() const { return next_plan_; }
-  // A server without shards is gone.
-  void OnGone(const Member& server, CoordinatorEffects* effects);
+  // A server is gone, and is no longer in the view.
+  void OnGone(const Member& server, absl::Time now,
+              CoordinatorEffects* effects);
+  // A server has joined the running job in place of one that is gone: what the
+  // others had to take over is balanced once, if shards may move at all.
+  void OnReplaced() { round_due_ = true; }
 
   // There may be room for a move that had to wait.
   void NoteNews() { news_ = true; }
@@ -52,6 +64,10 @@ class Placement {
   // Empty, or why the server cannot leave.
   std::string WhyMustStay(const Member& server) const;
 
+  // For the next coordinator, as of the Rebalancer. `now`: when it begins.
+  void Keep(KeptState* kept);
+  absl::Status Load(const StateReader& reader, absl::Time now);
+
   void PutStatus(int64_t moves_known, wire::StatusReply* status) const;
   void PutSummary(run::Summary* summary) const;
 
@@ -60,14 +76,19 @@ class Placement {
   absl::Status MayMove() const;
   std::vector<Rebalancer::Server> Servers() const;
   void PutOffPlan(absl::Time now);
+  // The source has lost the shard to a target that is gone. Returns how.
+  std::string OnLost(const Member& source, const run::HandOverState& state,
+                     CoordinatorEffects* effects);
 
   const Rebalancer::Options options_;
   Membership* const members_;
   const ModeControl* const modes_;
+  Copies* const copies_;
   ViewEditor* const editor_;
   Rebalancer rebalancer_;
   absl::Time next_plan_ = absl::InfiniteFuture();
-  bool news_ = false;  // For Order().
+  bool news_ = false;       // For Order().
+  bool round_due_ = false;  // Even if nothing is planned automatically.
 };
 
 }  // namespace slackline

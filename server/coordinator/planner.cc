@@ -187,6 +187,13 @@ void Planner::Measure() {
     load_[shard.thread] += shard.demand;
     demand += shard.demand;
   }
+  for (int t = 0; t < ThreadCount(); ++t) {
+    SL_CHECK(
+        threads_[t].background >= 0,
+        absl::StrCat("thread ", t, ": background is ", threads_[t].background));
+    load_[t] += threads_[t].background;
+    demand += threads_[t].background;
+  }
   given_load_ = load_;
   double capacity = 0;
   for (int t = 0; t < ThreadCount(); ++t) {
@@ -695,7 +702,9 @@ PlannerResult Planner::Run(bool balance) {
     result.bytes += shard.bytes;
   }
   // Summed afresh: load_ has gathered the rounding of all steps.
-  std::vector<double> load(threads_.size());
+  std::vector<double> load;
+  for (const PlannerThread& thread : threads_)
+    load.push_back(thread.background);
   for (const PlannerShard& shard : shards_) load[shard.thread] += shard.demand;
   for (int t = 0; t < ThreadCount(); ++t) {
     result.worst_after =

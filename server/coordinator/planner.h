@@ -3,7 +3,8 @@
 // are too hot for one thread. A pure function: no I/O, threads, time or
 // randomness, and equal arguments give equal plans.
 //
-// A thread's utilisation is the demand of its shards over its capacity. The
+// A thread's utilisation is the demand of its shards and its background work
+// over its capacity. The
 // ideal is the mean: all demand over the capacity of all threads that accept
 // shards. A plan
 //  - is empty unless the most loaded thread is above threshold times the mean
@@ -33,6 +34,9 @@ struct PlannerThread {
   // measured, so a machine that is busy with other things has less. Above 0.
   double capacity = 1;
   bool accepts = true;  // False: is being drained, everything goes off it.
+  // Of its own work, beside that of its shards, which stays here: that of
+  // copies of shards. As PlannerShard::demand.
+  double background = 0;
 };
 
 struct PlannerShard {

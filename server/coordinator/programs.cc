@@ -18,6 +18,7 @@ std::string Programs::OnJoin(const wire::JoinRequest& join) {
   const std::string key = build.SerializeAsString();
   const auto found = kinds_.find(key);
   if (found == kinds_.end() && kinds_.size() >= kKindsMax) return "";
+  news_ = true;
   Members& members = kinds_[key];
   const bool is_new = found == kinds_.end();
   members.build = build;
@@ -32,6 +33,26 @@ std::string Programs::OnJoin(const wire::JoinRequest& join) {
       ", the coordinator ", TextOf(own_),
       "; they understand each other, but may not compute the same: install the "
       "same build on all hosts");
+}
+
+coordinator::ProgramsState Programs::Keep() const {
+  coordinator::ProgramsState state;
+  for (const auto& [key, members] : kinds_) {
+    coordinator::ProgramsState::Kind& kind = *state.add_kind();
+    *kind.mutable_build() = members.build;
+    kind.mutable_server()->Add(members.servers.begin(), members.servers.end());
+    kind.mutable_worker()->Add(members.workers.begin(), members.workers.end());
+  }
+  return state;
+}
+
+void Programs::Load(const coordinator::ProgramsState& state) {
+  for (const coordinator::ProgramsState::Kind& kind : state.kind()) {
+    Members& members = kinds_[kind.build().SerializeAsString()];
+    members.build = kind.build();
+    members.servers.insert(kind.server().begin(), kind.server().end());
+    members.workers.insert(kind.worker().begin(), kind.worker().end());
+  }
 }
 
 void Programs::PutSummary(run::Summary* summary) const {

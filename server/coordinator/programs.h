@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "proto/control.pb.h"
+#include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 
 namespace slackline {
@@ -25,6 +26,11 @@ class Programs {
 
   void PutSummary(run::Summary* summary) const;
 
+  // For the next coordinator.
+  coordinator::ProgramsState Keep() const;
+  void Load(const coordinator::ProgramsState& state);
+  bool TakeNews() { return std::exchange(news_, false); }
+
   static constexpr size_t kKindsMax = 64;  // What comes beyond is not listed.
 
  private:
@@ -36,6 +42,7 @@ class Programs {
 
   const wire::Build own_;
   std::map<std::string, Members> kinds_;  // By the bytes of the build.
+  bool news_ = false;
 };
 
 }  // namespace slackline

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/metrics/server_stats.h"
+#include "common/status.h"
+#include "common/view/shard_bytes.h"
 #include "server/coordinator/planner.h"
 
 namespace slackline {
@@ -15,6 +17,10 @@ namespace {
 
 constexpr size_t kLastMovesMax = 1000;
 constexpr size_t kPausesMax = 100000;
+
+std::string KeyOf(int32_t shard) {
+  return NumberedKey("move", static_cast<uint64_t>(shard));
+}
 
 std::string ThreadName(Owner owner) {
   return absl::StrCat("server ", owner.server, " thread ", owner.thread);
@@ -89,15 +95,13 @@ std::vector<ThreadSpeed> SpeedsOf(
   return speeds;
 }
 
-// Of elements of the table, with their optimizer state.
-int64_t StateBytes(const View& view, TableId table, int64_t elements) {
-  return elements * static_cast<int64_t>(sizeof(float)) *
-         (1 + view.optimizer(table).slot_count());
-}
-
-int64_t BytesOf(const View& view, ShardId shard) {
-  const ShardRange& range = view.shard(shard);
-  return StateBytes(view, range.table, range.elements());
+// Who has a copy of the shard on this server; nullptr: nobody.
+const wire::Follower* FollowerOn(const View& view, ShardId shard,
+                                 int32_t server) {
+  for (const wire::Follower& follower : view.FollowersOf(shard)) {
+    if (follower.server() == server) return &follower;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -190,7 +194,18 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
       for (const run::ShardLoad& shard : load.shard()) {
         if (!view.HasShard(shard.shard())) continue;
         PlannerShard& planned = shards[static_cast<size_t>(shard.shard())];
-        if (planned.thread != at->second) continue;  // Its new owner tells.
+        if (planned.thread != at->second) {
+          const Owner here = threads[at->second].owner;
+          const wire::Follower* const follower =
+              FollowerOn(view, ShardId{shard.shard()}, here.server);
+          if (follower == nullptr || follower->thread() != here.thread)
+            continue;  // Its new owner tells.
+          // The copy stays, wherever the shard goes.
+          utilisation[at->second] += shard.busy() * factor;
+          threads[at->second].background +=
+              shard.busy() * factor * speeds[at->second].to_reference;
+          continue;
+        }
         busy[static_cast<size_t>(shard.shard())] = shard.busy() * factor;
         utilisation[static_cast<size_t>(at->second)] += shard.busy() * factor;
         planned.demand =
@@ -210,7 +225,9 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
   options.split_elements_min = options_.split_elements_min;
   const PlannerResult result = slackline::PlanMoves(threads, shards, options);
 
-  std::vector<double> reference(threads.size(), 0);
+  std::vector<double> reference;
+  for (const PlannerThread& thread : threads)
+    reference.push_back(thread.background / thread.capacity);
   for (const PlannerShard& shard : shards) {
     reference[static_cast<size_t>(shard.thread)] +=
         shard.demand / threads[static_cast<size_t>(shard.thread)].capacity;
@@ -255,7 +272,12 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
     const Part part = part_of(id);
     const PlannerShard& whole = shards[static_cast<size_t>(part.origin)];
     run::PlannedMove& message = *plan.add_move();
-    message = Describe(view, ShardId{part.origin}, threads[move.to].owner);
+    Owner to = threads[move.to].owner;
+    if (const wire::Follower* const follower =
+            FollowerOn(view, ShardId{part.origin}, to.server)) {
+      to.thread = follower->thread();
+    }
+    message = Describe(view, ShardId{part.origin}, to);
     message.set_shard(id);
     const double share = static_cast<double>(part.end - part.begin) /
                          static_cast<double>(whole.end - whole.begin);
@@ -328,7 +350,18 @@ absl::StatusOr<run::Plan> Rebalancer::PlanMoves(
                        ") is on its way already"));
     }
     Owner to{server, thread};
-    if (thread < 0) {
+    const wire::Follower* const follower =
+        FollowerOn(view, ShardId{id}, server);
+    if (follower != nullptr && thread >= 0 && thread != follower->thread()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "thread ", follower->thread(), " of server ", server,
+          " has a copy of shard ", id, " (", view.ShardName(ShardId{id}),
+          "), so the shard cannot go to thread ", thread,
+          " there; leave the thread out"));
+    }
+    if (follower != nullptr) {
+      to.thread = follower->thread();
+    } else if (thread < 0) {
       to.thread = std::min_element(bytes_on.begin(), bytes_on.end(),
                                    [](const auto& a, const auto& b) {
                                      return a.second < b.second;
@@ -353,26 +386,40 @@ absl::StatusOr<run::Plan> Rebalancer::PlanMoves(
 void Rebalancer::Adopt(const run::Plan& plan, ViewEditor* editor) {
   for (const run::PlannedSplit& planned : plan.split())
     editor->Split(planned.shard(), planned.at());
-  wanted_.insert(wanted_.end(), plan.move().begin(), plan.move().end());
+  for (const run::PlannedMove& move : plan.move()) {
+    changed_.insert(move.shard());
+    wanted_.push_back(move);
+  }
 }
 
 void Rebalancer::Order(ViewEditor* editor) {
   std::map<int32_t, int> busy;  // Moves in or out, by server.
-  for (const auto& [shard, move] : ordered_) {
+  for (const auto& [shard, ordered] : ordered_) {
+    const run::PlannedMove& move = ordered.move;
     ++busy[move.from_server()];
     if (move.to_server() != move.from_server()) ++busy[move.to_server()];
   }
   const int most = options_.config.concurrent_moves();
   for (auto at = wanted_.begin(); at != wanted_.end();) {
-    if (busy[at->from_server()] >= most || busy[at->to_server()] >= most) {
+    const auto followers = editor->FollowersOf(at->shard());
+    const bool all_in_sync =
+        std::all_of(followers.begin(), followers.end(),
+                    [](const wire::Follower* f) { return f->in_sync(); });
+    if (busy[at->from_server()] >= most || busy[at->to_server()] >= most ||
+        !all_in_sync) {
       ++at;
       continue;
+    }
+    if (const wire::Follower* const target =
+            editor->FindFollower(at->shard(), at->to_server())) {
+      at->set_to_thread(target->thread());
     }
     ++busy[at->from_server()];
     if (at->to_server() != at->from_server()) ++busy[at->to_server()];
     editor->OrderMove(at->shard(),
                       {.server = at->to_server(), .thread = at->to_thread()});
-    ordered_[at->shard()] = *at;
+    changed_.insert(at->shard());
+    ordered_[at->shard()] = {.move = *at, .id = editor->next_number()};
     at = wanted_.erase(at);
   }
 }
@@ -383,7 +430,8 @@ bool Rebalancer::Done(const run::HandOverState& state, double seconds,
   const wire::Move* const listed = editor->FindMove(state.shard());
   if (listed == nullptr || listed->id() != state.move()) return false;
   editor->FinishMove(state.shard());
-  const run::PlannedMove planned = ordered_.at(state.shard());
+  const run::PlannedMove planned = ordered_.at(state.shard()).move;
+  changed_.insert(state.shard());
   ordered_.erase(state.shard());
   moved_at_[state.shard()] = now;
 
@@ -407,20 +455,43 @@ bool Rebalancer::Done(const run::HandOverState& state, double seconds,
   return true;
 }
 
-void Rebalancer::Forget(int32_t server, ViewEditor* editor) {
+void Rebalancer::Forget(int32_t server) {
   const auto there = [&](const run::PlannedMove& move) {
-    return move.to_server() == server || move.from_server() == server;
+    if (move.to_server() != server && move.from_server() != server)
+      return false;
+    changed_.insert(move.shard());
+    return true;
   };
   std::erase_if(wanted_, there);
+  for (const auto& [shard, ordered] : ordered_) {
+    if (ordered.move.to_server() == server) cut_short_[shard] = ordered.id;
+  }
   std::erase_if(ordered_,
-                [&](const auto& entry) { return there(entry.second); });
-  editor->DropMovesTo(server);
+                [&](const auto& entry) { return there(entry.second.move); });
+}
+
+void Rebalancer::ForgetShard(int32_t shard) {
+  changed_.insert(shard);
+  cut_short_.erase(shard);
+  ordered_.erase(shard);
+  std::erase_if(wanted_, [&](const run::PlannedMove& move) {
+    return move.shard() == shard;
+  });
+}
+
+bool Rebalancer::AreOrdered(
+    const google::protobuf::RepeatedPtrField<wire::Move>& moves) const {
+  return static_cast<size_t>(moves.size()) == ordered_.size() &&
+         std::all_of(moves.begin(), moves.end(), [&](const wire::Move& move) {
+           const auto found = ordered_.find(move.shard());
+           return found != ordered_.end() && found->second.id == move.id();
+         });
 }
 
 run::Plan Rebalancer::Present() const {
   run::Plan plan;
-  for (const auto& [shard, move] : ordered_) {
-    *plan.add_move() = move;
+  for (const auto& [shard, ordered] : ordered_) {
+    *plan.add_move() = ordered.move;
     plan.mutable_move(plan.move_size() - 1)->set_ordered(true);
   }
   for (const run::PlannedMove& move : wanted_) *plan.add_move() = move;
@@ -440,6 +511,66 @@ run::Percentiles Rebalancer::PauseMicros() const {
   percentiles.set_p99(at(0.99));
   percentiles.set_max(sorted.back());
   return percentiles;
+}
+
+// ---- For the next coordinator -----------------------------------------------
+
+void Rebalancer::Keep(KeptState* kept, coordinator::MovesState* state) {
+  state->mutable_cut_short()->insert(cut_short_.begin(), cut_short_.end());
+  state->set_shards_moved(shards_moved_);
+  state->set_bytes_moved(bytes_moved_);
+  if (changed_.empty()) return;
+  for (const auto& [shard, ordered] : ordered_) {
+    if (changed_.erase(shard) == 0) continue;
+    coordinator::MoveState move;
+    *move.mutable_move() = ordered.move;
+    move.set_id(ordered.id);
+    kept->Put(KeyOf(shard), move);
+  }
+  for (const run::PlannedMove& wanted : wanted_) {
+    if (changed_.erase(wanted.shard()) == 0) continue;
+    coordinator::MoveState move;
+    *move.mutable_move() = wanted;
+    kept->Put(KeyOf(wanted.shard()), move);
+  }
+  for (const int32_t shard : std::exchange(changed_, {}))
+    kept->Remove(KeyOf(shard));
+  const int64_t first =
+      shards_moved_ - static_cast<int64_t>(last_moves_.size());
+  for (int64_t i = shards_moved_ - 1; i >= first; --i) {
+    const std::string key = NumberedKey("moved", static_cast<uint64_t>(i));
+    if (kept->Has(key)) break;
+    kept->Put(key, last_moves_[static_cast<size_t>(i - first)]);
+    // Of those that were kept until now, as many as are new go.
+    const int64_t gone = i - static_cast<int64_t>(kLastMovesMax);
+    if (gone >= 0)
+      kept->Remove(NumberedKey("moved", static_cast<uint64_t>(gone)));
+  }
+}
+
+absl::Status Rebalancer::Load(const StateReader& reader,
+                              const coordinator::MovesState& state) {
+  cut_short_.insert(state.cut_short().begin(), state.cut_short().end());
+  shards_moved_ = state.shards_moved();
+  bytes_moved_ = state.bytes_moved();
+  SL_RETURN_IF_ERROR(reader.ReadAll<coordinator::MoveState>(
+      "move", [&](uint64_t shard, const auto& move) {
+        if (move.move().shard() != static_cast<int64_t>(shard))
+          return absl::InvalidArgumentError("a move of another shard");
+        if (move.id() > 0) {
+          ordered_[move.move().shard()] = {.move = move.move(),
+                                           .id = move.id()};
+        } else {
+          wanted_.push_back(move.move());
+        }
+        return absl::OkStatus();
+      }));
+  return reader.ReadAll<run::MoveRecord>(
+      "moved", [&](uint64_t, const auto& record) {
+        last_moves_.push_back(record);
+        pauses_.push_back(record.pause_micros());
+        return absl::OkStatus();
+      });
 }
 
 }  // namespace slackline

@@ -6,14 +6,17 @@
 
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/view/shard_map.h"
 #include "proto/cluster.pb.h"
 #include "proto/run.pb.h"
+#include "server/coordinator/state/kept_state.h"
 #include "server/coordinator/view_editor.h"
 
 namespace slackline {
@@ -58,14 +61,34 @@ class Rebalancer {
 
   // Wants the plan's moves, and makes its splits.
   void Adopt(const run::Plan& plan, ViewEditor* editor);
-  // Lists as many wanted moves in the view as may be under way.
+  // Lists as many wanted moves in the view as may be under way. A move to a
+  // server that follows the shard goes to the thread which does; while a
+  // follower of the shard is not in sync, the shard waits.
   void Order(ViewEditor* editor);
   // The source says that the move is done: the view lists the new owner. False
   // if it was no longer, or never, ordered.
   bool Done(const run::HandOverState& state, double seconds, absl::Time now,
             ViewEditor* editor, run::MoveRecord* record);
-  // A server is gone: nothing moves there any more.
-  void Forget(int32_t server, ViewEditor* editor);
+  // A server is gone, and so are the moves to it and off it.
+  void Forget(int32_t server);
+  // The shard has another owner, and is not to move any more.
+  void ForgetShard(int32_t shard);
+  // Whether it is about a move that was under way when its target went: the
+  // last one of the shard.
+  bool WasCutShort(const run::HandOverState& state) const {
+    const auto found = cut_short_.find(state.shard());
+    return found != cut_short_.end() && found->second == state.move();
+  }
+
+  // For the next coordinator: what is new since the last call, and everything.
+  // Of the speed of threads it knows nothing. InvalidArgument: of the state.
+  void Keep(KeptState* kept, coordinator::MovesState* state);
+  absl::Status Load(const StateReader& reader,
+                    const coordinator::MovesState& state);
+
+  // Exactly these moves are under way.
+  bool AreOrdered(
+      const google::protobuf::RepeatedPtrField<wire::Move>& moves) const;
 
   // Nothing is wanted or under way.
   bool idle() const { return wanted_.empty() && ordered_.empty(); }
@@ -82,17 +105,23 @@ class Rebalancer {
     return found == capacities_.end() ? 1 : found->second;
   }
   run::PlannedMove Describe(const View& view, ShardId shard, Owner to) const;
+  struct Ordered {
+    run::PlannedMove move;
+    uint64_t id = 0;  // As in the view.
+  };
 
   const Options options_;
   std::map<Owner, double> capacities_;  // Relative to the median thread.
   absl::Time observed_ = absl::InfinitePast();
   std::deque<run::PlannedMove> wanted_;
-  std::map<int32_t, run::PlannedMove> ordered_;  // By shard.
-  std::map<int32_t, absl::Time> moved_at_;       // By shard.
+  std::map<int32_t, Ordered> ordered_;      // By shard.
+  std::map<int32_t, uint64_t> cut_short_;   // Moves by shard.
+  std::map<int32_t, absl::Time> moved_at_;  // By shard.
   std::deque<run::MoveRecord> last_moves_;
   std::vector<int64_t> pauses_;
   int64_t shards_moved_ = 0;
   uint64_t bytes_moved_ = 0;
+  std::set<int32_t> changed_;  // Shards whose moves are, since Keep().
 };
 
 }  // namespace slackline

@@ -13,10 +13,14 @@
 #include <optional>
 #include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/io/atomic_file.h"
+#include "common/io/regular_file.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
 
@@ -110,6 +114,13 @@ std::string RunsPath(const std::string& folder) {
   return absl::StrCat(folder, "/runs.txt");
 }
 
+std::string SummaryPath(const std::string& folder) {
+  return absl::StrCat(folder, "/summary.json");
+}
+
+// Of the line with Origin::folder; the last one counts.
+constexpr absl::string_view kFolderLine = "folder ";
+
 std::string RunName(uint64_t run) { return absl::StrFormat("%016x", run); }
 
 // Whether a record is of a later step. What somebody else has written there is
@@ -156,6 +167,37 @@ absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Create(
   return std::unique_ptr<LineFile>(new LineFile(path, file, bytes));
 }
 
+absl::StatusOr<std::unique_ptr<LineFile>> LineFile::GoOn(
+    const std::string& path, const coordinator::FilesState::File& kept) {
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<LineFile> file,
+                      Create(path, /*keep=*/true));
+  file->lost_ = kept.lost();
+  if (kept.lost() > 0) file->why_ = absl::UnknownError(kept.why_lost());
+  if (file->bytes_ >= kept.bytes()) {
+    (void)ftruncate(file->file_, static_cast<off_t>(kept.bytes()));
+    file->bytes_ = kept.bytes();
+    return file;
+  }
+  // Unlike the state, records are not synced.
+  if (file->lost_++ == 0) {
+    file->why_ = absl::DataLossError(
+        absl::StrCat("its whole lines had ", file->bytes_,
+                     " bytes when the coordinator was started again, and ",
+                     kept.bytes(), " before"));
+  }
+  return file;
+}
+
+void LineFile::LackOthers(const coordinator::FilesState::File& kept) {
+  lost_ = kept.lost();
+  if (lost_ > 0) why_ = absl::UnknownError(kept.why_lost());
+  if (kept.bytes() == 0) return;
+  ++lost_;
+  why_ = absl::NotFoundError(absl::StrCat(
+      "the coordinator before had written ", kept.bytes(),
+      " bytes into another folder, whose records come before these"));
+}
+
 LineFile::~LineFile() { close(file_); }
 
 absl::Status LineFile::Append(const std::string& line) {
@@ -180,13 +222,94 @@ absl::Status LineFile::Append(const std::string& line) {
   return absl::OkStatus();
 }
 
-bool HasRecordsOf(const std::string& folder, uint64_t run) {
-  if (run == 0) return false;
-  std::ifstream file(RunsPath(folder));
-  for (std::string line; std::getline(file, line);) {
-    if (line == RunName(run)) return true;
+namespace {
+
+// What runs.txt says.
+struct RunsOfFolder {
+  std::vector<uint64_t> runs;
+  uint64_t folder = 0;
+};
+absl::StatusOr<RunsOfFolder> ReadRuns(const std::string& folder) {
+  const absl::StatusOr<std::string> text =
+      ReadRegularFile(RunsPath(folder), kRunsFileBytesMax);
+  if (absl::IsNotFound(text.status())) return RunsOfFolder();
+  if (!text.ok()) {
+    return Annotate(text.status(),
+                    "the file with a line for each run of the folder (without "
+                    "it, the records begin anew)");
   }
-  return false;
+  RunsOfFolder read;
+  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+    const bool is_folder = absl::ConsumePrefix(&line, kFolderLine);
+    uint64_t number = 0;
+    if (!absl::SimpleHexAtoi(line, &number) || line != RunName(number))
+      continue;
+    if (is_folder) {
+      read.folder = number;
+    } else {
+      read.runs.push_back(number);
+    }
+  }
+  return read;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<uint64_t>> RunsIn(const std::string& folder) {
+  SL_ASSIGN_OR_RETURN(RunsOfFolder read, ReadRuns(folder));
+  return std::move(read.runs);
+}
+
+absl::StatusOr<bool> HasRecordsOf(const std::string& folder, uint64_t run) {
+  SL_ASSIGN_OR_RETURN(const std::vector<uint64_t> runs, RunsIn(folder));
+  return run != 0 && std::find(runs.begin(), runs.end(), run) != runs.end();
+}
+
+absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::GoOn(
+    const std::string& folder, const Origin& origin,
+    const coordinator::FilesState& kept) {
+  SL_ASSIGN_OR_RETURN(const RunsOfFolder before, ReadRuns(folder));
+  if (before.folder != kept.folder() ||
+      std::find(before.runs.begin(), before.runs.end(), origin.run) ==
+          before.runs.end()) {
+    SL_ASSIGN_OR_RETURN(std::unique_ptr<RunFiles> run, Create(folder, origin));
+    run->metrics_->LackOthers(kept.metrics());
+    run->moves_->LackOthers(kept.moves());
+    run->modes_->LackOthers(kept.modes());
+    return run;
+  }
+  SL_ASSIGN_OR_RETURN(const bool of_earlier,
+                      HasRecordsOf(folder, origin.goes_on_from));
+  std::unique_ptr<RunFiles> run(
+      new RunFiles(folder, before.folder, of_earlier));
+  run->dropped_ = kept.dropped();
+  // Records of steps that are done anew may be gone, or not; this run has none
+  // there yet that anybody was told of.
+  const bool may_be_shorter = of_earlier && !kept.dropped();
+  const auto go_on = [&](const char* name,
+                         const coordinator::FilesState::File& file) {
+    const std::string path = absl::StrCat(folder, "/", name, ".jsonl");
+    return may_be_shorter ? LineFile::Create(path, /*keep=*/true)
+                          : LineFile::GoOn(path, file);
+  };
+  SL_ASSIGN_OR_RETURN(run->metrics_, go_on("metrics", kept.metrics()));
+  SL_ASSIGN_OR_RETURN(run->moves_, go_on("moves", kept.moves()));
+  SL_ASSIGN_OR_RETURN(run->modes_, go_on("modes", kept.modes()));
+  return run;
+}
+
+coordinator::FilesState RunFiles::Kept() const {
+  coordinator::FilesState kept;
+  for (const auto& [file, as] : {std::pair(&metrics_, kept.mutable_metrics()),
+                                 std::pair(&moves_, kept.mutable_moves()),
+                                 std::pair(&modes_, kept.mutable_modes())}) {
+    as->set_bytes((*file)->bytes());
+    as->set_lost((*file)->lost());
+    as->set_why_lost(std::string((*file)->why().message()));
+  }
+  kept.set_dropped(dropped_);
+  kept.set_folder(token_);
+  return kept;
 }
 
 absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
@@ -198,10 +321,11 @@ absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
                                                     ": ", error.message(),
                                                     "; choose another --out"));
   }
-  const bool keep = HasRecordsOf(folder, origin.goes_on_from);
+  SL_ASSIGN_OR_RETURN(const bool keep,
+                      HasRecordsOf(folder, origin.goes_on_from));
+  std::unique_ptr<RunFiles> run(new RunFiles(folder, origin.folder, keep));
   // An earlier run's would say that this one has ended.
-  (void)unlink(absl::StrCat(folder, "/summary.json").c_str());
-  std::unique_ptr<RunFiles> run(new RunFiles(folder, keep));
+  run->RemoveSummary();
   for (const auto& [file, name] :
        {std::pair(&run->metrics_, "metrics"), std::pair(&run->moves_, "moves"),
         std::pair(&run->modes_, "modes")}) {
@@ -212,10 +336,20 @@ absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<LineFile> runs,
                       LineFile::Create(RunsPath(folder), keep));
   if (origin.run != 0) SL_RETURN_IF_ERROR(runs->Append(RunName(origin.run)));
+  SL_RETURN_IF_ERROR(
+      runs->Append(absl::StrCat(kFolderLine, RunName(origin.folder))));
   return run;
 }
 
+bool RunFiles::HasSummary() const {
+  std::error_code error;
+  return std::filesystem::exists(SummaryPath(folder_), error);
+}
+
+void RunFiles::RemoveSummary() { (void)unlink(SummaryPath(folder_).c_str()); }
+
 absl::Status RunFiles::DropAfter(const LastSteps& last) {
+  dropped_ = true;
   if (!kept_) return absl::OkStatus();
   for (std::unique_ptr<LineFile>* const records : {&metrics_, &modes_}) {
     const std::string path = (*records)->path();
@@ -363,6 +497,14 @@ absl::Status WriteSummaryFile(const std::string& folder,
     json["examples_done"] = summary.examples_done();
     json["examples_given_again"] = summary.examples_given_again();
   }
+  if (summary.replicas() > 0 || summary.servers_lost_size() > 0) {
+    json["replicas"] = summary.replicas();
+    json["servers_lost"] = std::vector<std::string>(
+        summary.servers_lost().begin(), summary.servers_lost().end());
+    json["shards_taken_over"] = summary.shards_taken_over();
+    json["copies_made"] = summary.copies_made();
+    json["bytes_to_followers"] = summary.bytes_to_followers();
+  }
   json["checkpoints"] = summary.checkpoints();
   json["checkpoints_failed"] = summary.checkpoints_failed();
   if (summary.has_last_checkpoint())
@@ -373,7 +515,7 @@ absl::Status WriteSummaryFile(const std::string& folder,
     json["resumed_from"] = CheckpointJson(summary.resumed_from());
   const std::string text = json.dump(2) + "\n";
   const absl::string_view part(text);
-  return WriteFileAtomically(absl::StrCat(folder, "/summary.json"),
+  return WriteFileAtomically(SummaryPath(folder),
                              absl::MakeConstSpan(&part, 1));
 }
 

@@ -9,9 +9,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 
 namespace slackline {
@@ -22,6 +24,12 @@ class LineFile {
   // Starts `path` empty; or, to `keep` it, after its last whole line.
   static absl::StatusOr<std::unique_ptr<LineFile>> Create(
       const std::string& path, bool keep = false);
+  // Goes on after what was kept of it; what is behind that is cut off. What a
+  // shorter file lacks counts as one lost line.
+  static absl::StatusOr<std::unique_ptr<LineFile>> GoOn(
+      const std::string& path, const coordinator::FilesState::File& kept);
+  // What was kept of it is in another folder: counts as one more lost line.
+  void LackOthers(const coordinator::FilesState::File& kept);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
@@ -30,6 +38,7 @@ class LineFile {
   // left out, and counted, and the next one is tried again.
   absl::Status Append(const std::string& line);
   int64_t lost() const { return lost_; }
+  int64_t bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
   // Of the first line that was left out.
   const absl::Status& why() const { return why_; }
@@ -48,9 +57,13 @@ class LineFile {
 absl::Status WriteSummaryFile(const std::string& folder,
                               const run::Summary& summary);
 
-// Whether the records in this folder are those of the run, alone or with runs
-// that it went on from or that went on from it. Never of run 0.
-bool HasRecordsOf(const std::string& folder, uint64_t run);
+// The runs that the records in this folder are of, in their order, each of
+// which has gone on from one before it; none, if there is no file that says so.
+// Errors name the file; DataLoss: it is larger than kRunsFileBytesMax.
+inline constexpr int64_t kRunsFileBytesMax = 1 << 20;  // Of 25,000 runs.
+absl::StatusOr<std::vector<uint64_t>> RunsIn(const std::string& folder);
+// Whether the run is one of them. Never for run 0.
+absl::StatusOr<bool> HasRecordsOf(const std::string& folder, uint64_t run);
 
 // Of a run that another one goes on from: which of its steps are not done anew.
 struct LastSteps {
@@ -64,6 +77,8 @@ class RunFiles {
     uint64_t run = 0;  // As in wire.Header; 0: nobody will go on from it.
     // Has taken the checkpoint that this one goes on from; 0: none.
     uint64_t goes_on_from = 0;
+    // Random: tells the folder from others with records of the same run.
+    uint64_t folder = 0;
   };
   // Creates `folder` if need be, starts the files of records, and removes an
   // earlier run's summary. If the folder HasRecordsOf() the run that this one
@@ -71,10 +86,21 @@ class RunFiles {
   static absl::StatusOr<std::unique_ptr<RunFiles>> Create(
       const std::string& folder, const Origin& origin);
 
+  // The same run, whose coordinator has died: what this one has written behind
+  // what it kept, which nobody was told of, is cut off. A summary stays. If it
+  // has written into another folder, this one is begun as by Create(), and
+  // WhatIsMissing() says so.
+  static absl::StatusOr<std::unique_ptr<RunFiles>> GoOn(
+      const std::string& folder, const Origin& origin,
+      const coordinator::FilesState& kept);
+  // For GoOn().
+  coordinator::FilesState Kept() const;
+
   // To be called before this run's first record: of those which were kept,
   // removes the records of steps that are done anew. Errors name path, call and
   // reason; then they stay.
   absl::Status DropAfter(const LastSteps& last);
+  bool dropped() const { return dropped_; }  // That was called.
 
   // Appends a line. A failure is returned for the first line of a file that
   // cannot be written, and only then: it is to be said once.
@@ -84,15 +110,19 @@ class RunFiles {
   // "run/metrics.jsonl lacks 12 records: write ...: No space left on device";
   // empty: every record is in its file.
   std::string WhatIsMissing() const;
+  bool HasSummary() const;
+  void RemoveSummary();
   absl::Status WriteSummary(const run::Summary& summary) {
     return WriteSummaryFile(folder_, summary);
   }
 
  private:
-  RunFiles(std::string folder, bool kept)
-      : folder_(std::move(folder)), kept_(kept) {}
+  RunFiles(std::string folder, uint64_t token, bool kept)
+      : folder_(std::move(folder)), token_(token), kept_(kept) {}
   const std::string folder_;
-  const bool kept_;  // Records of an earlier run.
+  const uint64_t token_;  // Origin::folder, of who began it.
+  const bool kept_;       // Records of an earlier run.
+  bool dropped_ = false;
   std::unique_ptr<LineFile> metrics_;
   std::unique_ptr<LineFile> moves_;
   std::unique_ptr<LineFile> modes_;

@@ -34,19 +34,23 @@ void RunTotals::Add(const run::ServerStats& stats, run::ServerStats* sums) {
   run::ServerStats counters = stats;  // What it is just doing is no counter.
   counters.clear_thread();
   counters.clear_hand_over();
+  counters.clear_follower();
   FoldServerStats(counters, sums);
 }
 
 void RunTotals::AddGone(int32_t rank, const run::WorkerStats& stats) {
+  news_ = true;
   examples_ += stats.examples();
   Add(rank, stats, &workers_, &last_, &nonfinite_);
 }
 
 void RunTotals::AddGone(const run::ServerStats& stats) {
+  news_ = true;
   Add(stats, &servers_);
 }
 
 void RunTotals::AddLost(const std::string& sentence) {
+  news_ = true;
   ++lost_count_;
   if (lost_.size() < kLostMax) lost_.push_back(sentence);
 }
@@ -55,7 +59,38 @@ void RunTotals::AddTraceback(int32_t rank, const std::string& text) {
   if (text.empty()) return;
   if (tracebacks_.size() >= kTracebacksMax && tracebacks_.count(rank) == 0)
     return;
+  news_ = true;
   tracebacks_[rank] = Cut(text, kTracebackBytesMax);
+}
+
+coordinator::TotalsState RunTotals::Keep() const {
+  coordinator::TotalsState state;
+  state.set_examples(examples_);
+  *state.mutable_workers() = workers_;
+  for (const auto& [rank, worker] : last_) *state.add_last() = worker;
+  *state.mutable_servers() = servers_;
+  state.mutable_nonfinite()->insert(nonfinite_.begin(), nonfinite_.end());
+  state.mutable_lost()->Add(lost_.begin(), lost_.end());
+  state.set_lost_count(lost_count_);
+  for (const auto& [rank, text] : tracebacks_) {
+    run::Traceback& traceback = *state.add_traceback();
+    traceback.set_rank(rank);
+    traceback.set_text(text);
+  }
+  return state;
+}
+
+void RunTotals::Load(const coordinator::TotalsState& state) {
+  examples_ = state.examples();
+  workers_ = state.workers();
+  for (const run::WorkerSummary& worker : state.last())
+    last_[worker.rank()] = worker;
+  servers_ = state.servers();
+  nonfinite_.insert(state.nonfinite().begin(), state.nonfinite().end());
+  lost_.assign(state.lost().begin(), state.lost().end());
+  lost_count_ = state.lost_count();
+  for (const run::Traceback& traceback : state.traceback())
+    tracebacks_[traceback.rank()] = traceback.text();
 }
 
 int64_t RunTotals::Put(const std::vector<Worker>& workers,
@@ -86,6 +121,7 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
   summary->set_dropped(server_sums.dropped());
   summary->set_held(server_sums.held());
   summary->set_applied(server_sums.applied());
+  summary->set_bytes_to_followers(server_sums.bytes_to_followers());
   PutStaleness(server_sums, summary);
   for (const std::string& sentence : lost_) summary->add_workers_lost(sentence);
   if (lost_count_ > kLostMax) {

@@ -7,9 +7,11 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/ids.h"
+#include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
 
 namespace slackline {
@@ -38,6 +40,11 @@ class RunTotals {
               const std::vector<const run::ServerStats*>& servers,
               run::Summary* summary) const;
 
+  // For the next coordinator. TakeNews(): what was added since it was called last.
+  coordinator::TotalsState Keep() const;
+  void Load(const coordinator::TotalsState& state);
+  bool TakeNews() { return std::exchange(news_, false); }
+
   static constexpr int kLostMax = 256;  // Sentences.
   static constexpr size_t kTracebacksMax = 16;
   static constexpr size_t kTracebackBytesMax = 8192;
@@ -57,6 +64,7 @@ class RunTotals {
   std::vector<std::string> lost_;
   int64_t lost_count_ = 0;
   std::map<int32_t, std::string> tracebacks_;  // By rank.
+  bool news_ = false;
 };
 
 }  // namespace slackline

@@ -59,6 +59,8 @@ std::string WhyUnfit(const run::ServerStats& stats, int threads,
   // A shard that moves to and fro may be told of twice.
   if (stats.hand_over_size() > 2 * shards)
     return TooMany("moves", stats.hand_over_size(), 2 * shards);
+  if (stats.follower_size() > 2 * shards)
+    return TooMany("followers", stats.follower_size(), 2 * shards);
   if (stats.nonfinite_size() > kRanksMax)
     return TooMany("workers", stats.nonfinite_size(), kRanksMax);
   for (const run::Histogram* const histogram :
@@ -67,8 +69,14 @@ std::string WhyUnfit(const run::ServerStats& stats, int threads,
       return TooMany("bins", histogram->bin_size(), kHistogramBinsMax);
   }
   if (!IsAmount(stats.io_utilisation()) || !IsCount(stats.pulls_parked()) ||
-      stats.shards() < 0 || stats.shards() > 2 * shards) {
+      !IsCount(stats.answers_held()) || stats.shards() < 0 ||
+      stats.shards() > 2 * shards || stats.copies() < 0 ||
+      stats.copies() > 2 * shards) {
     return kNoNumber;
+  }
+  for (const run::FollowerState& follower : stats.follower()) {
+    if (!IsCount(follower.bytes()) || !IsCount(follower.copy_micros()))
+      return kNoNumber;
   }
   for (const run::ThreadLoad& thread : stats.thread()) {
     if (thread.shard_size() > shards)

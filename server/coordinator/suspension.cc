@@ -10,8 +10,10 @@ namespace {
 const Checkpointer::Caller kSelf = {};
 
 bool Passes(const absl::Status& why) {
-  // The job ends by itself, or too many users wait for the checkpoint before.
-  return absl::IsOutOfRange(why) || absl::IsResourceExhausted(why);
+  // The job ends by itself, or too many users wait for the checkpoint before,
+  // or the checkpoint was lost with a server.
+  return absl::IsOutOfRange(why) || absl::IsResourceExhausted(why) ||
+         absl::IsUnavailable(why);
 }
 
 }  // namespace

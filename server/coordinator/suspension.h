@@ -51,6 +51,13 @@ class Suspension {
   absl::Time GivesUpAt() const {
     return reason_.has_value() ? gives_up_at_ : absl::InfiniteFuture();
   }
+  // For the next coordinator: why the job is to be suspended; nullopt: it is not.
+  const std::optional<std::string>& reason() const { return reason_; }
+  // The time for it begins anew.
+  void Load(const std::string& reason, absl::Time awake_now) {
+    reason_ = reason;
+    gives_up_at_ = awake_now + options_.timeout;
+  }
   bool under_way() const { return reason_.has_value() && !editor_->ended(); }
 
  private:

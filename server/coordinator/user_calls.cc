@@ -3,6 +3,9 @@
 #include <string>
 #include <utility>
 
+#include "common/status.h"
+#include "server/coordinator/state/kept_state.h"
+
 namespace slackline {
 namespace {
 
@@ -72,10 +75,31 @@ void UserCalls::AnswerCheckpoints(CoordinatorEffects* effects) {
 }
 
 void UserCalls::Answer(Outgoing answer, CoordinatorEffects* effects) {
+  news_ = true;
   if (past_.size() == kKeptMax) past_.pop_front();
   past_.push_back(
       {{answer.to, answer.message.header.call_reply().call_id()}, answer});
   effects->sends.push_back(std::move(answer));
+}
+
+coordinator::CallsState UserCalls::Keep() const {
+  coordinator::CallsState state;
+  for (const auto& [id, answer] : past_) {
+    coordinator::CallsState::Call& call = *state.add_call();
+    *call.mutable_peer() = PeerState(id.first);
+    *call.mutable_reply() = answer.message.header.call_reply();
+  }
+  return state;
+}
+
+absl::Status UserCalls::Load(const coordinator::CallsState& state) {
+  for (const coordinator::CallsState::Call& call : state.call()) {
+    SL_ASSIGN_OR_RETURN(const PeerId peer, PeerOf(call.peer()));
+    Outgoing answer = AnswerTo(peer, call.reply().call_id(), wire::OK);
+    *answer.message.header.mutable_call_reply() = call.reply();
+    past_.push_back({{peer, call.reply().call_id()}, std::move(answer)});
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace slackline

@@ -8,7 +8,9 @@
 #include <deque>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "proto/coordinator_state.pb.h"
 #include "server/coordinator/checkpointer.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/mode_control.h"
@@ -31,6 +33,12 @@ class UserCalls {
   // Answers those whose checkpoint has come, or will not.
   void AnswerCheckpoints(CoordinatorEffects* effects);
 
+  // For the next coordinator: a call that was carried out is not carried out
+  // again. InvalidArgument: of the state.
+  coordinator::CallsState Keep() const;
+  absl::Status Load(const coordinator::CallsState& state);
+  bool TakeNews() { return std::exchange(news_, false); }
+
   size_t kept() const { return past_.size(); }
 
  private:
@@ -41,6 +49,7 @@ class UserCalls {
   Checkpointer* const checkpointer_;
   // The last calls, oldest first, and their answers.
   std::deque<std::pair<std::pair<PeerId, uint64_t>, Outgoing>> past_;
+  bool news_ = false;
 };
 
 }  // namespace slackline

@@ -11,7 +11,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -35,6 +37,8 @@ class ViewEditor {
 
   // ---- The job
   void Run(int64_t steps_total, int64_t steps_per_epoch, bool elastic = false);
+  // The smallest clock of a founder, of a job that begins to run.
+  void SetBeginsAt(Clock clock);
   // Of an elastic job: all examples are done. Of any: it is ended early.
   void SetEndClock(Clock clock);
   // FINISHED or FAILED, as the cause is. Without effect once the job has ended.
@@ -43,7 +47,12 @@ class ViewEditor {
   // ---- Members. Put: a new one, or a new state of one that is there.
   void PutServer(wire::ServerMember server);
   void PutWorker(wire::WorkerMember worker);
-  void RemoveServer(int32_t index);
+  // With it go the copies that it has, and the moves to it and off it. Each
+  // shard that it owns belongs to its follower on another server from now on:
+  // `heirs` says which one, by shard, and names each of them. Without heirs,
+  // shards that it owns stay its own: the job has to end.
+  void RemoveServer(int32_t index,
+                    const std::map<int32_t, int32_t>& heirs = {});
   void RemoveWorker(int32_t rank);
   // The workers have to connect anew: the next view begins a group
   // (View.group), if the job runs.
@@ -54,15 +63,15 @@ class ViewEditor {
   // (common/view/shard_map.h).
   void PlaceTables(absl::Span<const wire::Table> tables,
                    absl::Span<const Owner> threads, int64_t shard_elements);
-  // Cuts a shard at an element inside it. The new one has the same owner.
+  // Cuts a shard at an element inside it. The new one has the same owner and
+  // the same followers.
   void Split(int32_t shard, int64_t at);
   // Lists a move; the shard has none yet.
   void OrderMove(int32_t shard, Owner to);
-  // The listed move is done: its target owns the shard. nullptr from FindMove()
-  // is fatal.
+  // The listed move is done: its target owns the shard. If that was a follower
+  // of the shard, the source is one now instead. nullptr from FindMove() is
+  // fatal.
   void FinishMove(int32_t shard);
-  // Nothing moves to this server any more.
-  void DropMovesTo(int32_t server);
   // The listed move of the shard, or nullptr. Valid until the next edit.
   const wire::Move* FindMove(int32_t shard) const;
   // False also for a shard that there is not.
@@ -72,6 +81,26 @@ class ViewEditor {
   }
   bool OwnsShards(int32_t server) const { return owned_.count(server) > 0; }
   bool GetsShards(int32_t server) const;
+
+  // ---- Followers (common/view/shard_map.h). The view may have none on the
+  // server of the shard's owner, and one on each other server.
+  // All that there are.
+  void SetFollowers(std::vector<wire::Follower> sorted);
+  // A new one, which is not in sync yet.
+  void AddFollower(int32_t shard, Owner thread);
+  // Of one that is there, as below.
+  void SetInSync(int32_t shard, int32_t server);
+  void RemoveFollower(int32_t shard, int32_t server);
+  // It owns the shard now, and is no follower any more. The owner so far has
+  // nothing, and no move of the shard is listed.
+  void Promote(int32_t shard, int32_t server);
+  // nullptr if there is none. Valid until the next edit.
+  const wire::Follower* FindFollower(int32_t shard, int32_t server) const;
+  // By server. Likewise.
+  absl::Span<const wire::Follower* const> FollowersOf(int32_t shard) const;
+  bool FollowsShards(int32_t server) const {
+    return followed_.count(server) > 0;
+  }
 
   // ---- Modes
   // The phases of the job's start.
@@ -95,15 +124,33 @@ class ViewEditor {
   const wire::ViewChange& change() const { return change_; }
 
  private:
+  using FollowerKey = std::pair<int32_t, int32_t>;  // Shard and server.
+
   void GiveShard(int32_t shard, Owner owner);
   // The move is no longer listed.
   void Unlist(const wire::Move& move);
+  // Takes all moves off the list for which `is_over` is true.
+  template <typename Predicate>
+  void DropMoves(Predicate is_over);
+  // Of the first follower that is not before it.
+  int PlaceOf(FollowerKey key) const;
+  wire::Follower* MutableFollower(int32_t shard, int32_t server);
+  // To be called before the follower is changed, or comes, or goes.
+  void Touch(FollowerKey key);
+  void PutFollower(wire::Follower follower);
+  // What the edits have made of the followers.
+  void PutFollowerChanges();
 
   wire::View view_;
   wire::ViewChange change_;   // As committed.
   wire::ViewChange pending_;  // What the edits since then have added to lists.
   bool whole_ = false;        // Edits that a change cannot express.
-  std::map<int32_t, int32_t> owned_;  // Shards by server; no entry: none.
+  // By server; no entry: none.
+  std::map<int32_t, int32_t> owned_;     // Shards,
+  std::map<int32_t, int32_t> followed_;  // and copies of shards.
+  // Followers that edits have touched: as a view that has not these edits, but
+  // the splits, has them. nullopt: it has none there.
+  std::map<FollowerKey, std::optional<wire::Follower>> touched_;
   bool edited_ = false;
   bool regroup_ = false;
 };

@@ -1,5 +1,5 @@
-// PullReplies: answers to pulls, collected into few messages. The answers to one
-// worker share a message until it has enough of them.
+// PullReplies: answers to pulls, collected into few messages. The answers to
+// one worker share a message until it has enough of them.
 //
 // Pure bookkeeping. Thread-compatible.
 #pragma once
@@ -43,7 +43,7 @@ class PullReplies {
   const size_t bytes_max_;
   std::vector<Reply> replies_;
   std::map<PeerId, size_t> last_to_;  // Index in replies_.
-  size_t last_ = 0;  // That of the answer added last.
+  size_t last_ = 0;                   // That of the answer added last.
   size_t bytes_ = 0;
 };
 

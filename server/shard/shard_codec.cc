@@ -68,6 +68,14 @@ absl::Status CheckSpare(int spare) {
   return Bad("spare is ", spare, "; at least 0 is required");
 }
 
+// Views are numbered from 1, and a term is about twice the number of one.
+absl::Status CheckPosition(const wire::LogPosition& position) {
+  if (position.term() <= kVersionMax && position.index() <= kVersionMax)
+    return absl::OkStatus();
+  return Bad("log position ", position.index(), " in term ", position.term(),
+             "; at most 2^60 each are required");
+}
+
 // With the part of a rule for stale gradients, which has no bound of its own.
 absl::Status CheckRateFactor(double factor) {
   if (std::isfinite(factor) && factor >= 0) return absl::OkStatus();
@@ -130,12 +138,24 @@ absl::Status CheckHeld(const wire::ShardSnapshot& snapshot) {
 
 // ---- Snapshots --------------------------------------------------------------
 
+wire::LogPosition EncodePosition(const LogPosition& position) {
+  wire::LogPosition message;
+  message.set_term(position.term);
+  message.set_index(position.index);
+  return message;
+}
+
+LogPosition DecodePosition(const wire::LogPosition& position) {
+  return {.term = position.term(), .index = position.index()};
+}
+
 wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot) {
   wire::ShardSnapshot message;
   message.set_version(snapshot.version);
   message.set_min_clock(snapshot.min_clock);
   message.set_complete_clock(snapshot.complete_clock);
   message.set_spare(snapshot.spare);
+  *message.mutable_position() = EncodePosition(snapshot.position);
   for (const Participant& participant : snapshot.participants)
     *message.add_participant() = ToWire(participant);
   for (const HeldGradient& held : snapshot.held) {
@@ -165,6 +185,7 @@ absl::Status CheckSnapshot(const wire::ShardSnapshot& snapshot) {
   SL_RETURN_IF_ERROR(
       CheckClock(snapshot.complete_clock(), snapshot.min_clock()));
   SL_RETURN_IF_ERROR(CheckSpare(snapshot.spare()));
+  SL_RETURN_IF_ERROR(CheckPosition(snapshot.position()));
   SL_RETURN_IF_ERROR(CheckParticipants(snapshot));
   return CheckHeld(snapshot);
 }
@@ -177,7 +198,8 @@ ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
                         .values = std::move(tensors[0]),
                         .min_clock = snapshot.min_clock(),
                         .complete_clock = snapshot.complete_clock(),
-                        .spare = snapshot.spare()};
+                        .spare = snapshot.spare(),
+                        .position = DecodePosition(snapshot.position())};
   const auto first_held = tensors.begin() + 1 + slot_count;
   decoded.slots.assign(std::make_move_iterator(tensors.begin() + 1),
                        std::make_move_iterator(first_held));

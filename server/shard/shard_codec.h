@@ -14,6 +14,9 @@
 
 namespace slackline {
 
+wire::LogPosition EncodePosition(const LogPosition& position);
+LogPosition DecodePosition(const wire::LogPosition& position);
+
 // The snapshot without its tensors.
 wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot);
 // All of the shard's size: the values, the slots, the held gradients.

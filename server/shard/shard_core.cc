@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -17,10 +18,33 @@
 namespace slackline {
 namespace {
 
+// Of an owner by a view; the next one is that of an owner by a move in it.
+// Smaller terms are of copies that no owner's log has reached: what a shard was
+// at first, to threads that began with views of different workers.
+uint64_t TermOf(uint64_t view_number) { return view_number << 32; }
+
 size_t PayloadBytes(const Message& message) {
   size_t bytes = 0;
   for (const Payload& payload : message.payloads) bytes += payload.size();
   return bytes;
+}
+
+PeerId PeerOf(Owner thread) {
+  return {.kind = PeerId::Kind::kShardThread,
+          .index = thread.server,
+          .instance = static_cast<uint64_t>(thread.thread)};
+}
+
+Owner OwnerOf(const PeerId& thread) {
+  return {.server = thread.index,
+          .thread = static_cast<int32_t>(thread.instance)};
+}
+
+std::vector<FollowerFeeds::Known> AwaitedOf(const wire::Go& go) {
+  std::vector<FollowerFeeds::Known> awaited;
+  for (const wire::Go::InSync& follower : go.in_sync())
+    awaited.push_back({.server = follower.server(), .since = follower.since()});
+  return awaited;
 }
 
 bool AllFinite(const Payload& gradient) {
@@ -139,18 +163,29 @@ auto* ShardCore::WaitingOf(P* place) {
   return arriving == nullptr ? nullptr : &arriving->waiting;
 }
 
+// The feed to the target of a move, if it is not that to a follower.
 template <typename P>
 auto* ShardCore::SourceOf(P* place) {
   auto* const leaving = std::get_if<Leaving>(place);
-  if (leaving != nullptr) return &leaving->source;
+  if (leaving != nullptr && leaving->source.has_value())
+    return &*leaving->source;
   auto* const gone = std::get_if<Gone>(place);
   return gone == nullptr ? nullptr : &gone->source;
 }
 
+template <typename P>
+auto* ShardCore::CopyIn(P* place) {
+  auto* const following = std::get_if<Following>(place);
+  if (following != nullptr) return &following->copy;
+  auto* const gone = std::get_if<Gone>(place);
+  return gone == nullptr || !gone->copy.has_value() ? nullptr : &*gone->copy;
+}
+
 uint64_t ShardCore::MoveOf(const Place& place) {
-  const HandOverSource* const source = SourceOf(&place);
-  return source == nullptr ? std::get<Arriving>(place).target.move()
-                           : source->move();
+  if (const auto* const leaving = std::get_if<Leaving>(&place))
+    return leaving->move;
+  if (const auto* const gone = std::get_if<Gone>(&place)) return gone->move;
+  return std::get<Arriving>(place).target.feed().move();
 }
 
 ShardCore::Place* ShardCore::FindPlace(ShardId shard) {
@@ -179,6 +214,27 @@ const ShardCut* ShardCore::CutOf(ShardId shard) const {
                                                          : &*serving->cut;
 }
 
+const LogFeed* ShardCore::FeedOf(const Leaving& leaving) {
+  return leaving.source.has_value()
+             ? &*leaving.source
+             : leaving.serving.followers.FeedTo(leaving.target);
+}
+
+bool ShardCore::Follows(ShardId shard) const {
+  return CopyIn(FindPlace(shard)) != nullptr;
+}
+
+const ShardMachine* ShardCore::CopyOf(ShardId shard) const {
+  const LogCopy* const copy = CopyIn(FindPlace(shard));
+  return copy == nullptr ? nullptr : copy->machine();
+}
+
+size_t ShardCore::copies_count() const {
+  return static_cast<size_t>(std::count_if(
+      places_.begin(), places_.end(),
+      [](const auto& entry) { return CopyIn(&entry.second) != nullptr; }));
+}
+
 const GivenDelays* ShardCore::DelaysOf(ShardId shard) const {
   const Serving* const serving = ServingOf(FindPlace(shard));
   return serving == nullptr ? nullptr : &serving->delays;
@@ -201,14 +257,20 @@ ShardOutcome ShardCore::Commit(Place& place, const ShardRecord& record,
   absl::StatusOr<ShardOutcome> applied = machine.Apply(record);
   SL_CHECK(applied.ok(), applied.status().ToString());
   if (serving.cut.has_value()) LookAtCut(serving, effects);
-  if (Leaving* const leaving = std::get_if<Leaving>(&place)) {
-    leaving->source.OnRecord(record);
-    Pump(leaving->source, effects);
-  }
   const ShardRange& range = machine.shard().range();
+  if (Leaving* const leaving = std::get_if<Leaving>(&place);
+      leaving != nullptr && leaving->source.has_value()) {
+    leaving->source->OnRecord(record, machine.position());
+    Pump(*leaving->source, effects);
+  }
+  if (!serving.followers.empty()) {
+    serving.followers.OnRecord(record, machine.position());
+    to_pump_.insert(range.shard);
+  }
   const auto trace = [&](ShardTraceRecord event) {
     event.shard = range.shard;
     event.min_clock = machine.participants().MinClock();
+    event.index = machine.position().index;
     effects->trace.push_back(std::move(event));
   };
   if (cause.has_value() && options_.trace) trace(*cause);
@@ -248,12 +310,18 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
   Requests waiting = EndMoves(effects);
   if (!created_) {
     CreateShards(effects);
-    if (!effects->failure.ok()) return;
   } else {
+    FollowOwners(*before, effects);
     SplitShards(*before, effects);
+    FollowFollowers(*before);
     RemoveGone(*before, effects);
   }
+  if (!effects->failure.ok()) return;
   BeginMoves(effects);
+  // Those whose followers a go has waited for may follow no more.
+  const std::set<ShardId> moving = moving_;
+  for (const ShardId shard : moving)
+    GoIfCaughtUp(shard, places_.at(shard), effects);
   BeginCut(effects);  // Before anybody who knows of it.
   HandleWaiting(std::move(waiting), effects);
   HandleWaiting(std::exchange(early_, {}), effects);
@@ -293,7 +361,10 @@ void ShardCore::CreateShards(Effects* effects) {
   }
   for (int i = 0; i < view_->shard_count(); ++i) {
     const ShardId id{i};
-    if (view_->OwnerOf(id) != options_.self) continue;
+    const bool owned = view_->OwnerOf(id) == options_.self;
+    // Who follows a shard from the start has it as its owner has it.
+    const wire::Follower* const listed = owned ? nullptr : ListedHere(id);
+    if (!owned && (listed == nullptr || !listed->in_sync())) continue;
     absl::StatusOr<ShardMachine> machine = NewMachine(view_->shard(id));
     if (!machine.ok()) {
       effects->failure = Annotate(
@@ -301,14 +372,227 @@ void ShardCore::CreateShards(Effects* effects) {
           absl::StrCat("cannot begin with shard ", view_->ShardName(id)));
       return;
     }
-    places_.emplace(id,
-                    Serving{.machine = *std::move(machine),
-                            .gate = {},
-                            .stale = NewStalePushes(id),
-                            .dssp = {},
-                            .delays = plan == nullptr ? GivenDelays()
-                                                      : GivenDelays(plan, id)});
+    if (listed != nullptr) {
+      wire::Feed feed;
+      feed.set_follower(listed->since());
+      places_.emplace(
+          id, Following{.copy = LogCopy(PeerOf(view_->OwnerOf(id)), feed,
+                                        TableEnd(view_->shard(id)),
+                                        *std::move(machine))});
+      continue;
+    }
+    Serving serving =
+        BeginToServe(*std::move(machine), TermOf(view_->number()), {});
+    if (plan != nullptr) serving.delays = GivenDelays(plan, id);
+    if (!serving.followers.empty()) to_pump_.insert(id);
+    places_.emplace(id, std::move(serving));
   }
+}
+
+ShardCore::Serving ShardCore::BeginToServe(
+    ShardMachine machine, uint64_t term,
+    std::vector<FollowerFeeds::Known> awaited) const {
+  const ShardId shard = machine.shard().range().shard;
+  const LogPosition begins_at = machine.position();
+  machine.BeginTerm(term);
+  Serving serving{.machine = std::move(machine),
+                  .gate = {},
+                  .stale = NewStalePushes(shard),
+                  .dssp = {},
+                  .followers = FollowerFeeds(options_.feed, shard, begins_at,
+                                             term, std::move(awaited))};
+  serving.followers.Follow(view_->FollowersOf(shard), options_.self,
+                           /*keep=*/0, serving.machine, now_);
+  return serving;
+}
+
+// ---- Followers
+// ----------------------------------------------------------------
+
+const wire::Follower* ShardCore::ListedHere(ShardId shard) const {
+  for (const wire::Follower& follower : view_->FollowersOf(shard)) {
+    if (Owner{follower.server(), follower.thread()} == options_.self)
+      return &follower;
+  }
+  return nullptr;
+}
+
+void ShardCore::FollowOwners(const View& before, Effects* effects) {
+  std::vector<int32_t> changed = view_->OwnersThatDiffer(before);
+  for (const int32_t id : changed) CutCopy(ShardId{id});
+  // Of shards that were cut off since, all are new to us.
+  for (int32_t id = before.shard_count(); id < view_->shard_count(); ++id)
+    changed.push_back(id);
+  for (const int32_t id : changed) {
+    const ShardId shard{id};
+    Place* const place = FindPlace(shard);
+    if (place == nullptr) continue;
+    if (view_->OwnerOf(shard) == options_.self) {
+      if (CopyIn(place) != nullptr) TakeOver(shard, effects);
+    } else if (ServingOf(place) != nullptr) {
+      Depose(shard, effects);
+    }
+  }
+}
+
+void ShardCore::CutCopy(ShardId shard) {
+  const LogCopy* const copy = CopyIn(FindPlace(shard));
+  if (copy == nullptr || copy->machine() == nullptr) return;
+  std::map<ShardId, ShardMachine> parts;
+  parts.emplace(shard, *copy->machine());
+  const int32_t first = view_->shard_count() - view_->proto().split_size();
+  for (int i = 0; i < view_->proto().split_size(); ++i) {
+    const wire::Split& split = view_->proto().split(i);
+    const auto whole = parts.find(ShardId{split.shard()});
+    if (whole == parts.end() ||
+        split.at() >= whole->second.shard().range().end) {
+      continue;
+    }
+    const ShardId part{first + i};
+    absl::StatusOr<ShardOutcome> cut =
+        whole->second.Apply(SplitRecord{.at = split.at(), .part = part});
+    SL_CHECK(cut.ok(), cut.status().ToString());
+    parts.emplace(part, *std::move(cut->part));
+  }
+  parts.erase(shard);
+  for (auto& [part, machine] : parts) {
+    const wire::Follower* const listed = ListedHere(part);
+    if (listed == nullptr && view_->OwnerOf(part) != options_.self) continue;
+    if (FindPlace(part) != nullptr) {
+      // Its own feed may have begun, and have brought nothing whole yet.
+      const LogCopy* const begun = CopyIn(FindPlace(part));
+      if (begun == nullptr || begun->machine() != nullptr) continue;
+      places_.erase(part);
+    }
+    wire::Feed feed;
+    if (listed != nullptr) feed.set_follower(listed->since());
+    places_.emplace(
+        part, Following{.copy = LogCopy(PeerOf(view_->OwnerOf(part)), feed,
+                                        TableEnd(view_->shard(part)),
+                                        std::move(machine))});
+  }
+}
+
+void ShardCore::TakeOver(ShardId shard, Effects* effects) {
+  Place& place = *FindPlace(shard);
+  LogCopy& copy = *CopyIn(&place);
+  if (copy.machine() == nullptr) {
+    effects->failure = absl::DataLossError(
+        absl::StrCat("cannot take over shard ", view_->ShardName(shard),
+                     ": the copy of it is not whole"));
+    return;
+  }
+  const Serving& serving = place.emplace<Serving>(
+      BeginToServe(ShardMachine(copy.Take()), TermOf(view_->number()), {}));
+  // The owner before is counted without them.
+  stats_.set_pushes(stats_.pushes() + serving.machine.held().size());
+  to_pump_.insert(shard);
+  // Also those that its owner has not come to.
+  const int32_t first = view_->shard_count() - view_->proto().split_size();
+  std::set<ShardId> parts = {shard};
+  for (int i = 0; i < view_->proto().split_size(); ++i) {
+    if (parts.count(ShardId{view_->proto().split(i).shard()}) == 0) continue;
+    SplitShard(i, effects);
+    if (Owns(ShardId{first + i})) parts.insert(ShardId{first + i});
+  }
+  for (const ShardId part : parts) RemoveStrangers(*FindPlace(part), effects);
+}
+
+void ShardCore::Depose(ShardId shard, Effects* effects) {
+  Place& place = *FindPlace(shard);
+  Serving& serving = *ServingOf(&place);
+  if (serving.cut.has_value()) {
+    FailCut(shard, absl::FailedPreconditionError("it has another owner"),
+            effects);
+  }
+  StalenessGate gate = std::move(serving.gate);
+  Requests waiting;
+  if (Waiting* const of_shard = WaitingOf(&place))
+    waiting = std::move(of_shard->requests);
+  held_.DropAbout(shard);
+  moving_.erase(shard);
+  to_pump_.erase(shard);
+  unconfirmed_.erase(shard);
+  places_.erase(shard);
+  TurnParkedAway(shard, gate);
+  HandleWaiting(std::move(waiting), effects);
+}
+
+void ShardCore::FollowFollowers(const View& before) {
+  for (const int32_t id : view_->FollowersThatDiffer(before)) {
+    const ShardId shard{id};
+    Place* const place = FindPlace(shard);
+    if (Serving* const serving = ServingOf(place)) {
+      // Who was the owner before us is a follower in no view yet.
+      const wire::Move* const move = view_->FindMove(shard);
+      serving->followers.Follow(view_->FollowersOf(shard), options_.self,
+                                move == nullptr ? 0 : move->id(),
+                                serving->machine, now_);
+      to_pump_.insert(shard);
+      confirmed_ = true;  // Who was awaited may be gone.
+      continue;
+    }
+    const Following* const following = std::get_if<Following>(place);
+    if (following == nullptr) continue;
+    const wire::Follower* const listed = ListedHere(shard);
+    if (listed == nullptr ||
+        listed->since() != following->copy.feed().follower()) {
+      CutCopy(shard);  // Of its parts some may be followed further.
+      places_.erase(shard);
+    }
+  }
+}
+
+void ShardCore::PumpFollowers(Effects* effects) {
+  const auto send = [&](Owner target, Message message) {
+    for (const Payload& payload : message.payloads)
+      bytes_to_followers_ += payload.size();
+    SendFeed(target, std::move(message), effects);
+  };
+  for (const ShardId shard : to_pump_) {
+    Serving* const serving = ServingOf(FindPlace(shard));
+    if (serving == nullptr) continue;
+    serving->followers.Pump(now_, send);
+    const absl::Time wakeup = serving->followers.NextWakeup();
+    if (wakeup == absl::InfiniteFuture()) {
+      unconfirmed_.erase(shard);
+    } else {
+      unconfirmed_.insert(shard);
+      feeds_due_ = std::min(feeds_due_, wakeup);
+    }
+  }
+  to_pump_.clear();
+}
+
+void ShardCore::SendToWorker(Outgoing out, Effects* effects) {
+  Sign(&out.message.header);
+  std::vector<HeldAnswers::Need> needs = NeedsOf(out.message.header);
+  if (needs.empty() && !held_.Holds(out.to)) {
+    effects->sends.push_back(std::move(out));
+  } else {
+    held_.Add(std::move(out), std::move(needs));
+  }
+}
+
+std::vector<HeldAnswers::Need> ShardCore::NeedsOf(
+    const wire::Header& header) const {
+  std::vector<HeldAnswers::Need> needs;
+  // Whatever is followed is confirmed, or nothing is.
+  if (to_pump_.empty() && unconfirmed_.empty()) return needs;
+  const auto about = [&](int32_t shard) {
+    const Serving* const serving = ServingOf(FindPlace(ShardId{shard}));
+    if (serving == nullptr || FollowersHaveAll(*serving)) return;
+    needs.push_back(
+        {.shard = ShardId{shard}, .index = serving->machine.position().index});
+  };
+  for (const wire::PushAnswer& answer : header.push_reply().answer())
+    about(answer.shard());
+  for (const wire::ProbeAnswer& answer : header.probe_reply().answer())
+    about(answer.shard());
+  for (const wire::PullAnswer& answer : header.pull_reply().answer()) {
+    if (answer.has_values() || answer.has_state()) about(answer.shard());
+  }
+  return needs;
 }
 
 absl::StatusOr<ShardMachine> ShardCore::NewMachine(
@@ -337,43 +621,61 @@ absl::StatusOr<ShardMachine> ShardCore::NewMachine(
                                      .joined_at = worker.begins_at(),
                                      .clock = worker.begins_at()});
   }
+  // Founders only leave, and shards are only cut, so where as many are left and
+  // as many cuts made, a shard begins as the same.
+  snapshot.position.term =
+      snapshot.participants.size() +
+      (static_cast<uint64_t>(view_->proto().split_size()) << 16);
+  snapshot.min_clock = view_->proto().begins_at();
   if (!snapshot.participants.empty()) {
-    snapshot.min_clock = snapshot.complete_clock =
+    snapshot.min_clock =
         std::ranges::min(snapshot.participants, {}, &Participant::clock).clock;
   }
+  snapshot.complete_clock = snapshot.min_clock;
   return ShardMachine(RuleFor(range), range, std::move(snapshot));
 }
 
 void ShardCore::SplitShards(const View& before, Effects* effects) {
   for (int i = before.proto().split_size(); i < view_->proto().split_size();
        ++i) {
-    const ShardId kept{view_->proto().split(i).shard()};
-    const auto found = places_.find(kept);
-    if (found == places_.end()) continue;
-    Serving* const serving = std::get_if<Serving>(&found->second);
-    if (serving == nullptr) {
-      // Lost to a server that died, which the coordinator has yet to hear. Then
-      // the job ends.
-      const Gone* const gone = std::get_if<Gone>(&found->second);
-      SL_CHECK(gone != nullptr && gone->lost, "a shard on its way is split");
-      continue;
-    }
-    // A gradient that is held becomes one of each part.
-    stats_.set_pushes(stats_.pushes() + serving->machine.held().size());
-    // Who asked for the whole has to ask for the parts.
-    TurnParkedAway(kept, serving->gate);
-    // Later splits of the same view may cut either part again.
-    const ShardId part{view_->shard_count() - view_->proto().split_size() + i};
-    ShardOutcome outcome =
-        Commit(found->second,
-               SplitRecord{.at = view_->proto().split(i).at(), .part = part},
-               std::nullopt, effects);
-    serving->stale.Forget();
-    places_.emplace(part, Serving{.machine = *std::move(outcome.part),
-                                  .gate = {},
-                                  .stale = StalePushes(serving->stale.rule()),
-                                  .dssp = {}});
+    SplitShard(i, effects);
   }
+}
+
+void ShardCore::SplitShard(int number, Effects* effects) {
+  const wire::Split& split = view_->proto().split(number);
+  const ShardId kept{split.shard()};
+  const auto found = places_.find(kept);
+  // Whoever follows it is told by its log.
+  if (found == places_.end() || CopyIn(&found->second) != nullptr) return;
+  Serving* const serving = std::get_if<Serving>(&found->second);
+  if (serving == nullptr) {
+    // Lost to a server that died, which the coordinator has yet to hear. Then
+    // the job ends.
+    const Gone* const gone = std::get_if<Gone>(&found->second);
+    SL_CHECK(gone != nullptr && gone->lost, "a shard on its way is split");
+    return;
+  }
+  // Taken over from who had done so already.
+  if (split.at() >= serving->machine.shard().range().end) return;
+  // A gradient that is held becomes one of each part.
+  stats_.set_pushes(stats_.pushes() + serving->machine.held().size());
+  // Who asked for the whole has to ask for the parts.
+  TurnParkedAway(kept, serving->gate);
+  // Later splits of the same view may cut either part again.
+  const ShardId part{view_->shard_count() - view_->proto().split_size() +
+                     number};
+  ShardOutcome outcome =
+      Commit(found->second, SplitRecord{.at = split.at(), .part = part},
+             std::nullopt, effects);
+  serving->stale.Forget();
+  if (view_->OwnerOf(part) != options_.self || FindPlace(part) != nullptr)
+    return;
+  // The followers' copies of it are made by the same record.
+  const uint64_t term = serving->machine.position().term;
+  places_.emplace(part, BeginToServe(*std::move(outcome.part), term,
+                                     serving->followers.Awaited()));
+  to_pump_.insert(part);
 }
 
 void ShardCore::RemoveGone(const View& before, Effects* effects) {
@@ -428,8 +730,13 @@ ShardCore::Requests ShardCore::EndMoves(Effects* effects) {
     bool stays = listed != nullptr && listed->id() == MoveOf(place);
     // Given up, and we were to keep it. It may also be done, and the shard have
     // moved on since, in views that we have not seen.
-    if (Gone* const gone = std::get_if<Gone>(&place);
-        gone != nullptr && !stays && view_->OwnerOf(shard) == options_.self) {
+    Gone* const gone = std::get_if<Gone>(&place);
+    if (gone != nullptr && !stays && view_->OwnerOf(shard) == options_.self) {
+      if (gone->copy.has_value()) {
+        at = moving_.erase(at);
+        TakeOver(shard, effects);
+        continue;
+      }
       stays = gone->lost = effects->report = true;
     }
     if (stays) {
@@ -443,6 +750,11 @@ ShardCore::Requests ShardCore::EndMoves(Effects* effects) {
     if (Leaving* const leaving = std::get_if<Leaving>(&place)) {
       Serving serving = std::move(leaving->serving);
       place.emplace<Serving>(std::move(serving));
+    } else if (gone != nullptr && gone->copy.has_value() &&
+               ListedHere(shard) != nullptr &&
+               ListedHere(shard)->since() == gone->move) {
+      LogCopy copy = *std::move(gone->copy);
+      place.emplace<Following>(Following{.copy = std::move(copy)});
     } else {
       places_.erase(shard);
     }
@@ -458,15 +770,23 @@ void ShardCore::BeginMoves(Effects* effects) {
     Place* const place = FindPlace(shard);
     Serving* const here = std::get_if<Serving>(place);
     if (here == nullptr || target == options_.self) continue;
-    HandOverSource source(options_.hand_over, target, move.id(), here->machine,
-                          now_);
+    std::optional<LogFeed> source;
+    if (here->followers.FeedTo(target) == nullptr) {
+      wire::Feed feed;
+      feed.set_move(move.id());
+      feed.set_term(here->machine.position().term);
+      source.emplace(options_.feed, target, feed, here->machine, now_);
+    }
     Serving serving = std::move(*here);
     Leaving& leaving =
         place->emplace<Leaving>(Leaving{.serving = std::move(serving),
+                                        .move = move.id(),
+                                        .target = target,
                                         .source = std::move(source),
                                         .waiting = {}});
     moving_.insert(shard);
-    Pump(leaving.source, effects);
+    if (leaving.source.has_value()) Pump(*leaving.source, effects);
+    GoIfCaughtUp(shard, *place, effects);
   }
 }
 
@@ -481,22 +801,24 @@ void ShardCore::BeginCut(Effects* effects) {
   pending.state.number = cut.number();
   pending.state.run = view_->proto().run();
   const auto limits = std::make_shared<const CutLimits>(cut);
-  std::vector<Serving*> served;
+  // In the order of their ids, for which one is told to have no state.
+  std::vector<std::pair<ShardId, Serving*>> served;
   for (auto& [shard, place] : places_) {
     Serving* const serving = ServingOf(&place);
     if (serving == nullptr) continue;
     serving->cut.emplace(limits);
-    served.push_back(serving);
+    served.emplace_back(shard, serving);
   }
+  std::sort(served.begin(), served.end());
   pending.missing = served.size();
-  for (Serving* const serving : served) {
+  for (const auto& [shard, serving] : served) {
     if (!serving->delays.given()) continue;
-    return FailCut(serving->machine.shard().range().shard,
+    return FailCut(shard,
                    absl::FailedPreconditionError("it follows given delays"),
                    effects);
   }
   // Some may be there already.
-  for (Serving* const serving : served) LookAtCut(*serving, effects);
+  for (const auto& [shard, serving] : served) LookAtCut(*serving, effects);
   EndCutIfComplete(effects);
 }
 
@@ -550,61 +872,121 @@ void ShardCore::FailCut(ShardId shard, const absl::Status& why,
 void ShardCore::OnTick(absl::Time now, Effects* effects) {
   now_ = now;
   for (const ShardId shard : moving_) {
-    HandOverSource* const source = SourceOf(&places_.at(shard));
+    LogFeed* const source = SourceOf(&places_.at(shard));
     if (source != nullptr && source->NextWakeup() <= now)
       Pump(*source, effects);
   }
+  if (now < feeds_due_) return;
+  // It is never too late: what was confirmed since then is looked at for
+  // nothing.
+  feeds_due_ = absl::InfiniteFuture();
+  for (const ShardId shard : unconfirmed_) {
+    const absl::Time wakeup =
+        ServingOf(FindPlace(shard))->followers.NextWakeup();
+    if (wakeup <= now) {
+      to_pump_.insert(shard);
+    } else {
+      feeds_due_ = std::min(feeds_due_, wakeup);
+    }
+  }
+  PumpFollowers(effects);
 }
 
 absl::Time ShardCore::NextWakeup() const {
-  absl::Time next = absl::InfiniteFuture();
+  absl::Time next = feeds_due_;
   for (const ShardId shard : moving_) {
-    const HandOverSource* const source = SourceOf(&places_.at(shard));
+    const LogFeed* const source = SourceOf(&places_.at(shard));
     if (source != nullptr) next = std::min(next, source->NextWakeup());
   }
   return next;
 }
 
-void ShardCore::Pump(HandOverSource& source, Effects* effects) {
-  std::vector<Message> messages;
-  source.Pump(now_, &messages);
-  const Owner target = source.target();
-  for (Message& message : messages) {
-    Sign(&message.header);
-    effects->sends.push_back(
-        {.to = {.kind = PeerId::Kind::kShardThread,
-                .index = target.server,
-                .instance = static_cast<uint64_t>(target.thread)},
-         .message = std::move(message)});
-  }
+void ShardCore::SendFeed(Owner target, Message message,
+                         Effects* effects) const {
+  Sign(&message.header);
+  effects->sends.push_back(
+      {.to = PeerOf(target), .message = std::move(message)});
 }
 
-void ShardCore::OnHandOverReply(const Message& message, Effects* effects) {
+void ShardCore::Pump(LogFeed& source, Effects* effects) {
+  std::vector<Message> messages;
+  source.Pump(now_, &messages);
+  for (Message& message : messages)
+    SendFeed(source.target(), std::move(message), effects);
+}
+
+bool ShardCore::MustWait(const Leaving& leaving) const {
+  const FollowerFeeds& followers = leaving.serving.followers;
+  return leaving.source.has_value() ? leaving.source->MustWait(now_) ||
+                                          (leaving.source->CaughtUp() &&
+                                           !FollowersHaveAll(leaving.serving))
+                                    : !followers.CaughtUp(leaving.target) ||
+                                          !FollowersHaveAll(leaving.serving);
+}
+
+void ShardCore::OnHandOverReply(const PeerId& from, const Message& message,
+                                Effects* effects) {
   const wire::HandOverReply& reply = message.header.hand_over_reply();
   const ShardId shard{reply.shard()};
   Place* const place = FindPlace(shard);
-  HandOverSource* const source = SourceOf(place);
-  if (source == nullptr) return;
-  const bool known = source->owned_by_target();
-  source->OnReply(reply, now_);
-  if (source->owned_by_target() && !known) effects->report = true;
-  GoIfCaughtUp(shard, *place, effects);
-  Pump(*SourceOf(place), effects);
+  LogFeed* const source = SourceOf(place);
+  if (source != nullptr && source->target() == OwnerOf(from)) {
+    const Leaving* const leaving = std::get_if<Leaving>(place);
+    const bool known = source->owned_by_target();
+    source->OnReply(
+        reply, leaving == nullptr ? nullptr : &leaving->serving.machine, now_);
+    if (source->owned_by_target() && !known) effects->report = true;
+    Pump(*source, effects);
+  }
+  if (Serving* const serving = ServingOf(place)) {
+    if (LogFeed* const feed = serving->followers.FeedTo(OwnerOf(from))) {
+      feed->OnReply(reply, &serving->machine, now_);
+      effects->report |=
+          serving->followers.OnConfirmed(serving->machine.position().index);
+      to_pump_.insert(shard);
+      confirmed_ = true;
+    }
+    GoIfCaughtUp(shard, *place, effects);
+  }
 }
 
 void ShardCore::GoIfCaughtUp(ShardId shard, Place& place, Effects* effects) {
   Leaving* const leaving = std::get_if<Leaving>(&place);
-  if (leaving == nullptr || !leaving->source.CaughtUp()) return;
+  if (leaving == nullptr || !FollowersHaveAll(leaving->serving)) return;
+  FollowerFeeds& followers = leaving->serving.followers;
+  const bool swap = !leaving->source.has_value();
+  if (swap && followers.FeedTo(leaving->target) == nullptr) return;
+  if (swap ? !followers.CaughtUp(leaving->target)
+           : !leaving->source->CaughtUp()) {
+    return;
+  }
+  // What we have told anybody they have, and nobody is told more.
+  confirmed_ = true;
+  Flush(effects);
   StalenessGate gate = std::move(leaving->serving.gate);
   Requests waiting = std::move(leaving->waiting.requests);
-  HandOverSource source = std::move(leaving->source);
-  source.Go(now_);
+  const wire::Go go = followers.GoTo(leaving->target, leaving->move);
+  LogFeed source =
+      swap ? followers.Take(leaving->target) : *std::move(leaving->source);
+  source.Go(go, now_);
   if (leaving->serving.cut.has_value()) {
     FailCut(shard,
             absl::FailedPreconditionError("it has moved to another thread"),
             effects);
   }
-  place.emplace<Gone>(Gone{.source = std::move(source)});
+  std::optional<LogCopy> copy;
+  if (swap) {
+    wire::Feed feed;
+    feed.set_follower(leaving->move);
+    copy.emplace(PeerOf(leaving->target), feed, TableEnd(view_->shard(shard)),
+                 std::move(leaving->serving.machine));
+  }
+  const uint64_t move = leaving->move;
+  Gone& gone = place.emplace<Gone>(
+      Gone{.source = std::move(source), .move = move, .copy = std::move(copy)});
+  to_pump_.erase(shard);
+  unconfirmed_.erase(shard);
+  Pump(gone.source, effects);
   TurnParkedAway(shard, gate);
   HandleWaiting(std::move(waiting), effects);
 }
@@ -613,7 +995,6 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
                            Effects* effects) {
   const wire::HandOver& hand_over = message.header.hand_over();
   if (view_ == nullptr || view_->proto().state() != wire::RUNNING) return;
-  const ShardId shard{hand_over.shard()};
   if (message.header.view_number() > view_->number()) {
     // The source has the order, and ours is on its way.
     size_t bytes = PayloadBytes(message);
@@ -622,29 +1003,49 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
       early_.push_back({.to = from, .message = message});
     return;
   }
+  if (!view_->HasShard(hand_over.shard())) return;
+  if (hand_over.feed().has_move()) {
+    OnMove(from, message, effects);
+  } else {
+    OnFeed(from, message, effects);
+  }
+}
+
+void ShardCore::Confirm(const PeerId& to, ShardId shard, const LogCopy* copy,
+                        const wire::Feed& feed, bool owned, Effects* effects) {
+  Outgoing out{.to = to, .message = {}};
+  Sign(&out.message.header);
+  wire::HandOverReply& reply = *out.message.header.mutable_hand_over_reply();
+  reply.set_shard(static_cast<int32_t>(shard));
+  *reply.mutable_feed() = feed;
+  reply.set_owned(owned);
+  if (copy != nullptr) {
+    reply.set_have(copy->have());
+    reply.set_lacks(copy->lacks());
+  }
+  effects->sends.push_back(std::move(out));
+}
+
+void ShardCore::OnMove(const PeerId& from, const Message& message,
+                       Effects* effects) {
+  const wire::HandOver& hand_over = message.header.hand_over();
+  const ShardId shard{hand_over.shard()};
   // Without the order we do not take part; the source repeats what it sent.
-  const wire::Move* const move =
-      view_->HasShard(hand_over.shard()) ? view_->FindMove(shard) : nullptr;
-  if (move == nullptr || move->id() != hand_over.move() ||
+  const wire::Move* const move = view_->FindMove(shard);
+  if (move == nullptr || move->id() != hand_over.feed().move() ||
       Owner{move->server(), move->thread()} != options_.self) {
     return;
   }
-  Outgoing out{.to = from, .message = {}};
-  Sign(&out.message.header);
-  wire::HandOverReply& reply = *out.message.header.mutable_hand_over_reply();
-  reply.set_shard(hand_over.shard());
-  reply.set_move(hand_over.move());
   if (Owns(shard)) {  // Our confirmation was lost.
-    reply.set_owned(true);
-    effects->sends.push_back(std::move(out));
-    return;
+    return Confirm(from, shard, nullptr, hand_over.feed(), /*owned=*/true,
+                   effects);
   }
+  const ShardRange& range = view_->shard(shard);
   Place& place =
       places_
           .try_emplace(shard,
-                       Arriving{.target = HandOverTarget(
-                                    from, hand_over.move(), view_->shard(shard),
-                                    RuleFor(view_->shard(shard))),
+                       Arriving{.target = LogCopy(from, hand_over.feed(), range,
+                                                  range.end, RuleFor(range)),
                                 .waiting = {}})
           .first->second;
   Arriving* const arriving = std::get_if<Arriving>(&place);
@@ -656,21 +1057,94 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
     stats_.set_malformed(stats_.malformed() + 1);
     return;
   }
-  reply.set_have(arriving->target.have());
-  Requests waiting;
-  if (std::optional<ShardMachine> machine = arriving->target.TakeIfGone()) {
-    reply.set_owned(true);
-    waiting = std::move(arriving->waiting.requests);
-    place.emplace<Serving>(Serving{.machine = *std::move(machine),
-                                   .gate = {},
-                                   .stale = NewStalePushes(shard),
-                                   .dssp = {}});
-    moving_.erase(shard);
-    // Our view is at least as new as the source's: see `early_`.
-    RemoveStrangers(place, effects);
-  }
-  effects->sends.push_back(std::move(out));
+  const bool owned = arriving->target.go().has_value();
+  Confirm(from, shard, &arriving->target, hand_over.feed(), owned, effects);
+  if (!owned) return;
+  Requests waiting = std::move(arriving->waiting.requests);
+  const wire::Go go = *arriving->target.go();
+  place.emplace<Serving>(BeginToServe(ShardMachine(arriving->target.Take()),
+                                      TermOf(view_->number()) + 1,
+                                      AwaitedOf(go)));
+  moving_.erase(shard);
+  to_pump_.insert(shard);
+  // Our view is at least as new as the source's: see `early_`.
+  RemoveStrangers(place, effects);
   HandleWaiting(std::move(waiting), effects);
+}
+
+void ShardCore::OnFeed(const PeerId& from, const Message& message,
+                       Effects* effects) {
+  const wire::HandOver& hand_over = message.header.hand_over();
+  const wire::Feed& feed = hand_over.feed();
+  const ShardId shard{hand_over.shard()};
+  const wire::Follower* const listed = ListedHere(shard);
+  Place* place = FindPlace(shard);
+  if (ServingOf(place) != nullptr) {
+    // Our confirmation of the go was lost.
+    const wire::Move* const move = view_->FindMove(shard);
+    if (move != nullptr && OwnerOf(from) == view_->OwnerOf(shard) &&
+        Owner{move->server(), move->thread()} == options_.self) {
+      Confirm(from, shard, nullptr, feed, /*owned=*/true, effects);
+    }
+    return;
+  }
+  const Gone* const gone = std::get_if<Gone>(place);
+  const bool is_listed =
+      (listed != nullptr && listed->since() == feed.follower()) ||
+      (gone != nullptr && gone->move == feed.follower());
+  if (!is_listed) return;
+  // Of an owner that was replaced nobody takes anything any more.
+  const wire::Move* const move = view_->FindMove(shard);
+  const bool from_owner =
+      OwnerOf(from) == view_->OwnerOf(shard) ||
+      (move != nullptr &&
+       OwnerOf(from) == Owner{move->server(), move->thread()});
+  if (!from_owner) return;
+  if (place == nullptr) {
+    const ShardRange& range = view_->shard(shard);
+    // Before our copy of what it was cut off from has heard of that, it has
+    // this one, too; and cutting it makes a copy of this one.
+    for (ShardId part = shard; view_->OriginOf(part) != part;) {
+      part = view_->OriginOf(part);
+      const LogCopy* const whole = CopyIn(FindPlace(part));
+      if (whole != nullptr && whole->machine() != nullptr &&
+          whole->machine()->shard().range().end > range.begin) {
+        return;  // It is sent again.
+      }
+    }
+    place =
+        &places_
+             .try_emplace(shard, Following{.copy = LogCopy(from, feed, range,
+                                                           TableEnd(range),
+                                                           RuleFor(range))})
+             .first->second;
+  }
+  LogCopy* const copy = CopyIn(place);
+  if (copy == nullptr || IsNewer(copy->feed(), feed)) return;
+  if (IsNewer(feed, copy->feed())) copy->Follow(from, feed);
+  if (copy->source() != from) return;
+  if (const absl::Status taken = copy->OnHandOver(hand_over, message.payloads);
+      !taken.ok()) {
+    stats_.set_malformed(stats_.malformed() + 1);
+    return;
+  }
+  if (const size_t bytes = copy->TakeBytesApplied(); bytes > 0)
+    effects->work.push_back({.shard = shard, .bytes_applied = bytes});
+  for (ShardMachine& part : copy->TakeParts()) {
+    const ShardRange range = part.shard().range();
+    places_.try_emplace(range.shard,
+                        Following{.copy = LogCopy(from, feed, TableEnd(range),
+                                                  std::move(part))});
+  }
+  const bool owned = copy->go().has_value();
+  Confirm(from, shard, copy, feed, owned, effects);
+  if (!owned) return;
+  const wire::Go go = *copy->go();
+  Serving& serving = place->emplace<Serving>(BeginToServe(
+      ShardMachine(copy->Take()), TermOf(view_->number()) + 1, AwaitedOf(go)));
+  serving.followers.Add(OwnerOf(from), go.move(), serving.machine, now_);
+  to_pump_.insert(shard);
+  RemoveStrangers(*place, effects);
 }
 
 void ShardCore::TurnParkedAway(ShardId shard, StalenessGate& gate) {
@@ -690,7 +1164,7 @@ std::optional<wire::Relocation> ShardCore::RelocationOf(ShardId shard) const {
   if (gone != nullptr) {
     if (gone->lost) return std::nullopt;
     owner = gone->source.target();
-    as_of = gone->source.move();
+    as_of = gone->move;
   } else if (const wire::Move* const move = view_->FindMove(shard)) {
     as_of = move->id() - 1;
   }
@@ -744,7 +1218,7 @@ ShardCore::Admission ShardCore::Admit(const Sender& sender, int32_t shard) {
   Place* const place = FindPlace(id);
   const Leaving* const leaving = std::get_if<Leaving>(place);
   const bool owner_unclear = leaving != nullptr
-                                 ? leaving->source.MustWait(now_)
+                                 ? MustWait(*leaving)
                                  : std::get_if<Arriving>(place) != nullptr;
   if (owner_unclear) return {.waiting = WaitingOf(place), .refusal = Retry()};
   if (!view_->HasShard(shard)) {
@@ -791,7 +1265,7 @@ void ShardCore::OnMessage(const PeerId& from, const Message& message,
       return OnHandOver(from, message, effects);
     case wire::Header::kHandOverReply:
       if (from.kind != PeerId::Kind::kShardThread) break;
-      return OnHandOverReply(message, effects);
+      return OnHandOverReply(from, message, effects);
     default:
       break;
   }
@@ -864,8 +1338,7 @@ void ShardCore::OnPush(const PeerId& from, const Message& message,
   }
   if (reply.answer_size() == 0) return;  // All of it waits.
   if (rejected) stats_.set_malformed(stats_.malformed() + 1);
-  Sign(&out.message.header);
-  effects->sends.push_back(std::move(out));
+  SendToWorker(std::move(out), effects);
 }
 
 std::optional<wire::Refusal> ShardCore::OnAdmitted(
@@ -1027,8 +1500,7 @@ void ShardCore::OnProbe(const PeerId& from, const Message& message,
     answer.set_accepted_seq(participant == nullptr ? 0
                                                    : participant->next_seq - 1);
   }
-  Sign(&out.message.header);
-  effects->sends.push_back(std::move(out));
+  SendToWorker(std::move(out), effects);
 }
 
 std::optional<wire::Refusal> ShardCore::Accept(Place& place,
@@ -1457,8 +1929,7 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
     answer.mutable_state()->set_hash(
         StateHash(shard.version(), shard.values(), shard.slots()));
     answer.mutable_state()->set_slots(static_cast<int>(shard.slots().size()));
-    for (const Payload& slot : shard.slots())
-      bytes += replies_.Attach(slot);
+    for (const Payload& slot : shard.slots()) bytes += replies_.Attach(slot);
   }
   stats_.set_pulls(stats_.pulls() + 1);
   stats_.set_bytes_out(stats_.bytes_out() + bytes);
@@ -1492,19 +1963,28 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
                             .version = told.version,
                             .request_id = pull.request_id,
                             .ranks = {},
-                            .workers = 0});
+                            .workers = 0,
+                            .index = machine.position().index});
 }
 
 void ShardCore::Flush(Effects* effects) {
-  for (Outgoing& reply : replies_.Take()) {
-    Sign(&reply.message.header);
-    effects->sends.push_back(std::move(reply));
-  }
+  for (Outgoing& reply : replies_.Take())
+    SendToWorker(std::move(reply), effects);
+  PumpFollowers(effects);
+  if (!std::exchange(confirmed_, false)) return;
+  held_.Release(
+      [&](const HeldAnswers::Need& need) {
+        // A shard that has moved on had all of it confirmed before.
+        const Serving* const serving = ServingOf(FindPlace(need.shard));
+        return serving == nullptr || serving->followers.Have(need.index);
+      },
+      &effects->sends);
 }
 
 run::ServerStats ShardCore::Stats() const {
   run::ServerStats stats = stats_;
   int32_t shards = 0;
+  int32_t copies = 0;
   size_t held = 0;
   Clock reached = 0;
   int64_t parked = 0;
@@ -1514,20 +1994,34 @@ run::ServerStats ShardCore::Stats() const {
       held += serving->machine.held().size() + serving->delays.waiting();
       reached = std::max(reached, serving->machine.complete_clock());
       parked += static_cast<int64_t>(serving->gate.parked_count());
+      serving->followers.Report(&stats);
+    } else if (CopyIn(&place) != nullptr) {
+      ++copies;
     }
   }
   for (const ShardId shard : moving_) {
     const Place& place = places_.at(shard);
-    const HandOverSource* const source = SourceOf(&place);
+    const Leaving* const leaving = std::get_if<Leaving>(&place);
+    const LogFeed* const source =
+        leaving == nullptr ? SourceOf(&place) : FeedOf(*leaving);
     if (source == nullptr) continue;
     run::HandOverState& state = *stats.add_hand_over();
     state = source->Report();
+    state.set_move(MoveOf(place));
     const Gone* const gone = std::get_if<Gone>(&place);
     state.set_state(gone != nullptr && gone->lost ? run::HandOverState::LOST
                     : source->owned_by_target()   ? run::HandOverState::DONE
                                                 : run::HandOverState::COPYING);
   }
+  std::sort(stats.mutable_follower()->begin(), stats.mutable_follower()->end(),
+            [](const run::FollowerState& a, const run::FollowerState& b) {
+              return std::pair(a.shard(), a.server()) <
+                     std::pair(b.shard(), b.server());
+            });
   stats.set_shards(shards);
+  stats.set_copies(copies);
+  stats.set_answers_held(static_cast<int64_t>(held_.count()));
+  stats.set_bytes_to_followers(bytes_to_followers_);
   stats.set_held(held);
   stats.set_reached_clock(reached);
   stats.set_pulls_parked(parked);

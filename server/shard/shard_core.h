@@ -1,7 +1,9 @@
 // ShardCore: what one shard thread decides. Admits pushes and pulls, makes of
 // each push the record that the shard applies (ShardMachine), gates pulls,
 // answers, counts, hands shards over as the view orders, and says what they are
-// at the cut that the view has (ShardCut).
+// at the cut that the view has (ShardCut). Sends the log of its shards to their
+// followers, and answers nobody before these have what the answer says; follows
+// shards of others, and serves one when the view says that it owns it now.
 //
 // Deterministic state machine: messages and the time go in, effects come out;
 // no sockets, threads, clocks or randomness. Thread-compatible. The order of
@@ -28,8 +30,10 @@
 #include "common/sync/staleness_gate.h"
 #include "common/view/shard_map.h"
 #include "proto/run.pb.h"
+#include "server/shard/follower_feeds.h"
 #include "server/shard/given_delays.h"
-#include "server/shard/hand_over.h"
+#include "server/shard/held_answers.h"
+#include "server/shard/log_feed.h"
 #include "server/shard/pull_replies.h"
 #include "server/shard/shard_cut.h"
 #include "server/shard/shard_machine.h"
@@ -62,6 +66,7 @@ struct ShardTraceRecord {
   // that one clock is divided by.
   std::vector<Rank> ranks = {};
   int workers = 0;
+  uint64_t index = 0;  // Of the shard's log by then, as in LogPosition.
 };
 
 // What a shard gave its thread to do; for measuring load.
@@ -80,7 +85,7 @@ class ShardCore {
     Owner self;
     uint64_t seed = 0;  // Of the initial values.
     bool trace = false;
-    HandOverOptions hand_over = {};
+    LogFeedOptions feed = {};
     StaleRules stale = {};
     // Required if the job's mode follows given delays.
     std::shared_ptr<const DelaySource> delays = nullptr;
@@ -146,8 +151,9 @@ class ShardCore {
   void OnView(std::shared_ptr<const View> view, Effects* effects);
 
   // Ends a batch of messages: pull answers collected since the last call go
-  // out; those for one worker share messages. Call it before waiting for more
-  // messages.
+  // out, those for one worker in shared messages; so does what is new in the
+  // logs of shards that are followed, and what has waited for followers. Call
+  // it before waiting for more messages.
   void Flush(Effects* effects);
 
   // Every gradient that a thread has accepted is in one of the counters
@@ -158,6 +164,8 @@ class ShardCore {
   run::ServerStats Stats() const;
   // Serves this shard now.
   bool Owns(ShardId shard) const { return MachineOf(shard) != nullptr; }
+  // Has, or gets, a copy of it.
+  bool Follows(ShardId shard) const;
   // Entries of worker state over all shards: the dedup windows. At most one for
   // each shard and worker of the view.
   int64_t participant_count() const;
@@ -166,6 +174,13 @@ class ShardCore {
   const ShardMachine* MachineOf(ShardId shard) const;
   const StalenessGate* GateOf(ShardId shard) const;
   const GivenDelays* DelaysOf(ShardId shard) const;
+  // For tests: the copy of a shard that we follow; else, or if it is not whole
+  // yet, nullptr.
+  const ShardMachine* CopyOf(ShardId shard) const;
+  // Shards that we follow.
+  size_t copies_count() const;
+  // Messages to workers that wait for followers.
+  size_t answers_held() const { return held_.count(); }
   // Shards on their way, to here and from here, those that are gone included.
   size_t moves_count() const { return moving_.size(); }
   // For tests: nullptr if no cut of this shard is under way.
@@ -198,23 +213,33 @@ class ShardCore {
     DsspController dssp;
     absl::flat_hash_map<Rank, LeadCounted> leads = {};
     GivenDelays delays = {};
+    FollowerFeeds followers;
     // As long as the present cut is not complete here.
     std::optional<ShardCut> cut = {};
   };
   struct Leaving {
     Serving serving;
-    HandOverSource source;
+    uint64_t move = 0;
+    Owner target;
+    // Absent: the target is one of the followers, and the two change places.
+    std::optional<LogFeed> source;
     Waiting waiting;
   };
   struct Gone {  // While the view lists its move.
-    HandOverSource source;
+    LogFeed source;
+    uint64_t move = 0;
     bool lost = false;  // To a server that has died.
+    // We follow the shard from here on.
+    std::optional<LogCopy> copy = {};
   };
   struct Arriving {
-    HandOverTarget target;
+    LogCopy target;
     Waiting waiting;
   };
-  using Place = std::variant<Serving, Leaving, Gone, Arriving>;
+  struct Following {
+    LogCopy copy;
+  };
+  using Place = std::variant<Serving, Leaving, Gone, Arriving, Following>;
 
   // How many phases, and how many cuts, the view of a sender has.
   struct Known {
@@ -247,6 +272,13 @@ class ShardCore {
   void Refuse(const PeerId& from, const std::string& error, Effects* effects);
   // What a message of ours says about us.
   void Sign(wire::Header* header) const;
+  // To a worker: now, or when followers have what it says. Signs it.
+  void SendToWorker(Outgoing out, Effects* effects);
+  std::vector<HeldAnswers::Need> NeedsOf(const wire::Header& header) const;
+  // Whoever is awaited has all that there is of the shard's log.
+  static bool FollowersHaveAll(const Serving& serving) {
+    return serving.followers.Have(serving.machine.position().index);
+  }
   Sender SenderOf(const PeerId& from, const wire::Header& header,
                   Known known) const;
   // For pushes, pulls and probes alike.
@@ -278,11 +310,19 @@ class ShardCore {
   static auto* WaitingOf(P* place);
   template <typename P>
   static auto* SourceOf(P* place);
-  static uint64_t MoveOf(const Place& place);  // Not if it only serves.
+  template <typename P>
+  static auto* CopyIn(P* place);
+  static uint64_t MoveOf(const Place& place);  // Of one in moving_.
   Place* FindPlace(ShardId shard);
   const Place* FindPlace(ShardId shard) const;
   StalePushes NewStalePushes(ShardId shard) const;
   void MakeRules();
+  // The feed to the target of the move.
+  static const LogFeed* FeedOf(const Leaving& leaving);
+  // The last element that the shard of this range can ever have had.
+  int64_t TableEnd(const ShardRange& range) const {
+    return TableElements(view_->table(range.table));
+  }
   const std::shared_ptr<const UpdateRule>& RuleFor(
       const ShardRange& range) const {
     return rules_[static_cast<size_t>(range.table)];
@@ -291,7 +331,28 @@ class ShardCore {
   // What the shard begins as: with the founders of the view, and the values
   // that its table's initializer names.
   absl::StatusOr<ShardMachine> NewMachine(const ShardRange& range) const;
+  // We own the shard from here on, in a term of ours. These followers are
+  // awaited, as those are that the view says to be in sync.
+  Serving BeginToServe(ShardMachine machine, uint64_t term,
+                       std::vector<FollowerFeeds::Known> awaited) const;
+  // Of a copy, because the view says that we own the shard.
+  void TakeOver(ShardId shard, Effects* effects);
+  // The view says that somebody else owns it, and no move explains that: that
+  // one has what we have told anybody.
+  void Depose(ShardId shard, Effects* effects);
+  // Of a copy whose log has another owner now: nobody will tell it any more where
+  // the view has cut the shard. Makes the copies of the parts that we have to
+  // have.
+  void CutCopy(ShardId shard);
+  // What the view says of owners that is not about moves.
+  void FollowOwners(const View& before, Effects* effects);
+  // What it says of followers.
+  void FollowFollowers(const View& before);
+  // Ours, or nullptr.
+  const wire::Follower* ListedHere(ShardId shard) const;
   void SplitShards(const View& before, Effects* effects);
+  // As the view's `number`-th split, if we serve the shard and it is not done.
+  void SplitShard(int number, Effects* effects);
   // Whoever is in the view before and not in ours takes part nowhere any more.
   void RemoveGone(const View& before, Effects* effects);
   // At a shard that has just arrived: workers that our view does not have.
@@ -301,9 +362,21 @@ class ShardCore {
   Requests EndMoves(Effects* effects);
   void BeginMoves(Effects* effects);
   void OnHandOver(const PeerId& from, const Message& message, Effects* effects);
-  void OnHandOverReply(const Message& message, Effects* effects);
+  // To the next owner of the shard, which it becomes with a go; and to a
+  // follower, which may become it in the same way.
+  void OnMove(const PeerId& from, const Message& message, Effects* effects);
+  void OnFeed(const PeerId& from, const Message& message, Effects* effects);
+  // Confirms what has been taken of the feed.
+  void Confirm(const PeerId& to, ShardId shard, const LogCopy* copy,
+               const wire::Feed& feed, bool owned, Effects* effects);
+  void OnHandOverReply(const PeerId& from, const Message& message,
+                       Effects* effects);
   void GoIfCaughtUp(ShardId shard, Place& place, Effects* effects);
-  void Pump(HandOverSource& source, Effects* effects);
+  bool MustWait(const Leaving& leaving) const;
+  void Pump(LogFeed& source, Effects* effects);
+  void SendFeed(Owner target, Message message, Effects* effects) const;
+  // Of all shards whose followers may be sent something.
+  void PumpFollowers(Effects* effects);
   // Of the view's cut, if it is a newer one.
   void BeginCut(Effects* effects);
   // Nobody waits for the cut that is under way any more, if one is.
@@ -385,6 +458,14 @@ class ShardCore {
   };
   std::optional<PendingCut> cut_;
   PullReplies replies_;  // Not yet flushed.
+  HeldAnswers held_;
+  // Shards with followers: those whose feeds may have something to send, those
+  // that wait to be confirmed, and when to look at these, at the latest.
+  std::set<ShardId> to_pump_;
+  std::set<ShardId> unconfirmed_;
+  absl::Time feeds_due_ = absl::InfiniteFuture();
+  bool confirmed_ = false;  // Something, since the last Flush().
+  uint64_t bytes_to_followers_ = 0;
   run::ServerStats stats_;
   // Where the ranks are in stats_.nonfinite().
   absl::flat_hash_map<int32_t, int> nonfinite_entries_;

@@ -48,7 +48,8 @@ ShardMachine::ShardMachine(std::shared_ptr<const UpdateRule> rule,
       participants_(snapshot.min_clock, std::move(snapshot.participants)),
       complete_clock_(snapshot.complete_clock),
       held_(std::move(snapshot.held)),
-      spare_(snapshot.spare) {}
+      spare_(snapshot.spare),
+      position_(snapshot.position) {}
 
 ShardSnapshot ShardMachine::Snapshot() const {
   std::vector<HeldGradient> held = held_;
@@ -60,11 +61,17 @@ ShardSnapshot ShardMachine::Snapshot() const {
           .participants = {participants_.begin(), participants_.end()},
           .complete_clock = complete_clock_,
           .held = std::move(held),
-          .spare = spare_};
+          .spare = spare_,
+          .position = position_};
 }
 
 absl::StatusOr<ShardOutcome> ShardMachine::Apply(const ShardRecord& record) {
-  return std::visit([this](const auto& kind) { return Take(kind); }, record);
+  absl::StatusOr<ShardOutcome> outcome =
+      std::visit([this](const auto& kind) { return Take(kind); }, record);
+  if (!outcome.ok()) return outcome;
+  ++position_.index;
+  if (outcome->part.has_value()) outcome->part->position_ = position_;
+  return outcome;
 }
 
 absl::StatusOr<ShardOutcome> ShardMachine::Take(const JoinRecord& join) {

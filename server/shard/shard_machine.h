@@ -31,6 +31,15 @@ struct HeldGradient {
   double rate_factor = 1;
 };
 
+// Where a copy of a shard is in the shard's log. Two copies at one position are
+// equal.
+struct LogPosition {
+  // Grows whenever the shard gets another owner, whose log it is from there on.
+  uint64_t term = 0;
+  uint64_t index = 0;  // Records that were applied since the job began.
+  bool operator==(const LogPosition&) const = default;
+};
+
 // Everything that a shard is, but its range. The tensors are references.
 struct ShardSnapshot {
   Version version = 0;
@@ -42,6 +51,7 @@ struct ShardSnapshot {
   // Of complete_clock, sorted by rank, then incarnation.
   std::vector<HeldGradient> held = {};
   int spare = 0;  // Of that clock.
+  LogPosition position = {};
 };
 
 struct ShardOutcome;
@@ -60,6 +70,12 @@ class ShardMachine {
   absl::StatusOr<ShardOutcome> Apply(const ShardRecord& record);
 
   ShardSnapshot Snapshot() const;
+
+  // After each record that was applied its index is larger by one; a part that
+  // is cut off goes on from it, too.
+  const LogPosition& position() const { return position_; }
+  // The shard has another owner from here on; `term` is larger than before.
+  void BeginTerm(uint64_t term) { position_.term = term; }
 
   const std::shared_ptr<const UpdateRule>& rule() const { return rule_; }
   const Shard& shard() const { return shard_; }
@@ -93,6 +109,7 @@ class ShardMachine {
   Clock complete_clock_ = 0;
   std::vector<HeldGradient> held_;
   int spare_ = 0;  // Of what is held.
+  LogPosition position_;
 };
 
 // What a record has done, for those who count, answer and trace.

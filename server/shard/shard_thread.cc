@@ -262,8 +262,9 @@ void ShardThread::SendStats() {
   stats.mutable_stats()->set_malformed(stats.stats().malformed() +
                                        peers_->counts().malformed);
   run::ThreadLoad& load = *stats.mutable_stats()->add_thread();
-  load = meter_.Report(options_.time.Now(),
-                       [&](ShardId shard) { return core_.Owns(shard); });
+  load = meter_.Report(options_.time.Now(), [&](ShardId shard) {
+    return core_.Owns(shard) || core_.Follows(shard);
+  });
   load.set_thread(options_.core.self.thread);
   stats.set_trace(std::move(trace_));
   trace_.clear();

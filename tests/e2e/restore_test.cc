@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/config/shell_line.h"
 #include "common/ids.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -103,6 +105,18 @@ class Restore : public JobTest {
       return false;
     });
   }
+  // The first number between the two; -1: there is none.
+  static Clock NumberAfter(const std::string& text, const std::string& before,
+                           const std::string& behind) {
+    const std::vector<std::string> pieces = absl::StrSplit(text, before);
+    for (size_t i = 1; i < pieces.size(); ++i) {
+      Clock number = -1;
+      if (absl::SimpleAtoi(pieces[i].substr(0, pieces[i].find(behind)),
+                           &number))
+        return number;
+    }
+    return -1;
+  }
   static int Restores(const std::string& output) {
     return static_cast<int>(
                std::vector<std::string>(absl::StrSplit(output, kRestoring))
@@ -148,6 +162,19 @@ TEST_F(Restore, AfterEveryKindOfLossTheModelHasTheSameBits) {
             "SERVER_LOST");
   EXPECT_EQ(ReadJson(Path("run/earlier-3/summary.json"))["cause"],
             "NO_WORKER_LEFT");
+  // Server 0 could not write where its run had begun.
+  const nlohmann::json without_0 = ReadJson(Path("run/earlier-2/summary.json"));
+  EXPECT_EQ(without_0["about"], nlohmann::json({"server 0"}));
+  EXPECT_GT(without_0["resumed_from"]["clock"], 0) << without_0;
+  // `summary` counts by what the slowest worker of each run has come to, and
+  // each loss is told by the fastest.
+  const std::vector<std::string> losses = absl::StrSplit(output, kRestoring);
+  Clock told = 0;
+  for (size_t i = 1; i < losses.size(); ++i)
+    told += NumberAfter(losses[i], ": ", " step");
+  const Clock counted = NumberAfter(output, "; steps done anew: ", "\n");
+  EXPECT_GT(counted, 0) << output;
+  EXPECT_LE(counted, told) << output;
   const nlohmann::json summary = ReadJson(Path("run/summary.json"));
   EXPECT_EQ(summary["steps"], kSteps);
   EXPECT_EQ(summary["cause"], "COMPLETED");
@@ -195,6 +222,30 @@ TEST_F(Restore, BeforeTheFirstCheckpointTheJobBeginsAnew) {
               HasSubstr("begins anew, since it has no checkpoint yet"));
   EXPECT_EQ(HashOf("run"), hash);
   EXPECT_FALSE(ReadJson(Path("run/summary.json")).contains("resumed_from"));
+}
+
+TEST_F(Restore, WhereAllCheckpointsAreDamagedItDoesNotBeginAnew) {
+  const std::unique_ptr<Process> run =
+      StartRun("run", JobWith("every_steps: 20 on_server_loss: RESTORE"),
+               {"--mode=bsp"});
+  const auto status = AwaitNextRun(60);
+  ASSERT_TRUE(status.has_value() && AwaitCheckpoint()) << run->Output();
+  SignalProcess(ServerPid(*status, 0), SIGSTOP);  // No other one is completed.
+  std::vector<std::string> damaged;
+  for (const auto& entry : fs::directory_iterator(Path("run/checkpoints"))) {
+    if (!absl::StartsWith(entry.path().filename().string(), "step-")) continue;
+    fs::resize_file(entry.path() / "manifest.json", 100);
+    damaged.push_back(entry.path().string());
+  }
+  SignalProcess(ServerPid(*status, 0), SIGKILL);
+  EXPECT_EQ(run->WaitText(kJobMax), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_EQ(Restores(run->Output()), 0) << run->Output();
+  EXPECT_THAT(run->Output(), HasSubstr("cannot be restored (server 0 (pid "));
+  ASSERT_FALSE(damaged.empty());
+  for (const std::string& checkpoint : damaged)
+    EXPECT_THAT(run->Output(), HasSubstr(checkpoint + " cannot be used: "));
+  EXPECT_EQ(ReadJson(Path("run/summary.json"))["cause"], "SERVER_LOST");
 }
 
 TEST_F(Restore, WhoDoesNotAskForItGetsAFailedJob) {
@@ -263,6 +314,71 @@ TEST_F(Restore, CtrlCInBetweenEndsItAndLeavesNoProcess) {
     EXPECT_THAT(ReadJson(Path("run/summary.json"))["cause"],
                 ::testing::AnyOf("STOPPED", "SERVER_LOST", "FINISHED_EARLY"));
   }
+}
+
+TEST_F(Restore, SigtermInBetweenSuspendsItAndTheLineThatIsPrintedGoesOn) {
+  const std::string hash = UndisturbedHash("bsp");
+  // While the coordinator waits for who is dead; when there is none; and when
+  // all are about to be started again.
+  struct Case {
+    int server;
+    const char* moment;
+  };
+  for (const auto& [server, moment] :
+       {Case{1, "killed by signal 9"}, Case{0, "killed by signal 9"},
+        Case{0, kRestoring}}) {
+    SCOPED_TRACE(absl::StrCat("server ", server, ": ", moment));
+    fs::remove_all(Path("run"));
+    const std::unique_ptr<Process> run =
+        StartRun("run", JobWith("every_steps: 20 on_server_loss: RESTORE"),
+                 {"--mode=bsp", "--no-memory-check", "--restart-workers", "2",
+                  "--data-dir=" + Path("some data")});
+    const auto status = AwaitNextRun(30);
+    ASSERT_TRUE(status.has_value() && AwaitCheckpoint()) << run->Output();
+    SignalProcess(ServerPid(*status, server), SIGKILL);
+    ASSERT_TRUE(WaitUntil(kSoon, [&] {
+      return absl::StrContains(run->Output(), moment);
+    })) << run->Output();
+    run->Signal(SIGTERM);
+    EXPECT_EQ(run->WaitText(kSoon), "exited with code 75") << run->Output();
+    ExpectNoProcessLeft();
+    EXPECT_EQ(ReadJson(Path("run/summary.json"))["cause"], "SUSPENDED");
+    EXPECT_THAT(run->Output(),
+                AllOf(HasSubstr("the job is suspended: slackline run was "
+                                "interrupted by SIGTERM"),
+                      HasSubstr("goes on from step ")));
+  }
+  // As a shell would run it.
+  const std::string output = ReadText(Path("run.log"));
+  const std::string mark = "to go on: slackline run ";
+  ASSERT_THAT(output, HasSubstr(mark));
+  std::string line = output.substr(output.find(mark) + mark.size());
+  line = line.substr(0, line.find('\n'));
+  EXPECT_THAT(line, AllOf(HasSubstr("--data-dir"), HasSubstr("some data"),
+                          HasSubstr("--restart-workers 2"),
+                          HasSubstr("--no-memory-check"),
+                          HasSubstr("--out " + Path("run"))));
+  std::vector<std::string> words = Must(SplitShellLine(line));
+  words.insert(words.begin(), "run");
+  const std::unique_ptr<Process> more = StartTool("more", words);
+  EXPECT_EQ(more->WaitText(kJobMax), kEndedWell) << more->Output();
+  EXPECT_EQ(HashOf("run"), hash);
+}
+
+TEST_F(Restore, AHangupInBetweenStopsIt) {
+  signal(SIGHUP, SIG_DFL);  // Under nohup the run would not hear it.
+  const std::unique_ptr<Process> run =
+      StartRun("run", JobWith("every_steps: 20 on_server_loss: RESTORE"));
+  const auto status = AwaitNextRun(30);
+  ASSERT_TRUE(status.has_value() && AwaitCheckpoint()) << run->Output();
+  SignalProcess(ServerPid(*status, 0), SIGKILL);
+  ASSERT_TRUE(WaitUntil(kSoon, [&] {
+    return absl::StrContains(run->Output(), "killed by signal 9");
+  })) << run->Output();
+  run->Signal(SIGHUP);
+  EXPECT_EQ(run->WaitText(kSoon), kFailed) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_EQ(Restores(run->Output()), 0) << run->Output();
 }
 
 TEST_F(Restore, ByHandAJobIsStartedAgainWithTheSameCommands) {

@@ -210,6 +210,51 @@ TEST_F(Suspend, AWorkerThatIsToldTwiceLeavesAtOnce) {
   ExpectSuspended(*run, "run", "worker 1 was interrupted by SIGTERM");
 }
 
+TEST_F(Suspend, AJobThatIsAboutToFinishDoesAndThatIsSuccess) {
+  const std::unique_ptr<Process> run = StartRun(
+      "run", Job(),
+      {"--set=train.max_steps=12", "--set=worker[0].conditions.step_ms=500"});
+  const auto status = AwaitStatus(Path("run/cluster.textproto"), kJobMax,
+                                  [](const wire::StatusReply& reply) {
+                                    return reply.worker_size() == 2 &&
+                                           reply.worker(0).clock() >= 9 &&
+                                           reply.worker(1).clock() >= 9;
+                                  });
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  run->Signal(SIGTERM);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_THAT(run->Output(), HasSubstr("SIGTERM: "));
+  EXPECT_EQ(SummaryOf("run")["state"], "FINISHED");
+}
+
+TEST_F(Suspend, BeforeItRunsAJobIsStillWhereItBegan) {
+  Run("first", Job(),
+      {"--set=checkpoint.every_steps=20",
+       "--set=worker[0].conditions.step_ms=10"});
+  for (const bool resumes : {true, false}) {
+    SCOPED_TRACE(resumes);
+    const std::string name = resumes ? "resumed" : "anew";
+    // Its workers never come.
+    std::vector<std::string> flags = {"--set=worker[0].command=sleep 600"};
+    if (resumes) flags.push_back("--resume=" + Path("first"));
+    const std::unique_ptr<Process> run = StartRun(name, Job(), flags);
+    ASSERT_TRUE(WaitUntil(kStopMax, [&] {
+      return absl::StrContains(run->Output(), "\nfolder: ");
+    })) << run->Output();
+    run->Signal(SIGTERM);
+    EXPECT_EQ(run->WaitText(kJobMax), resumes ? kSuspended : kFailed)
+        << run->Output();
+    ExpectNoProcessLeft();
+    EXPECT_EQ(SummaryOf(name)["cause"], resumes ? "SUSPENDED" : "STOPPED");
+    if (!resumes) continue;
+    EXPECT_GT(SummaryOf(name)["resumed_from"]["clock"], 0);
+    // Its own folder has no records of the run that took the checkpoint.
+    EXPECT_THAT(run->Output(),
+                AllOf(HasSubstr("--resume " + Path("first/checkpoints/step-")),
+                      Not(HasSubstr("--out"))));
+  }
+}
+
 TEST_F(Suspend, WithoutABlockItEndsAtOnceAsEver) {
   const std::unique_ptr<Process> run = StartInMidst(
       "run", Write("plain.textproto", SomeJob()), {"--epochs=1000"});

@@ -1,4 +1,5 @@
-// What workers, other shard threads and strangers say to a shard thread.
+// What workers, other shard threads and strangers say to a shard thread, which
+// has followers and follows a shard itself.
 #include <array>
 
 #include "common/status.h"
@@ -8,13 +9,13 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace slackline;
-  static const std::shared_ptr<const View> view = fuzz::RunningView();
+  static const std::shared_ptr<const View> view = fuzz::FollowedView();
   const auto worker = [](int rank) {
     return PeerId{PeerId::Kind::kWorker, rank,
                   view->FindWorker(Rank{rank})->incarnation()};
   };
   static const std::array<PeerId, 4> peers = {
-      worker(0), worker(1), PeerId{PeerId::Kind::kShardThread, 0, 1},
+      worker(0), worker(1), PeerId{PeerId::Kind::kShardThread, 1, 0},
       PeerId{PeerId::Kind::kWorker, 0, 300}};
   fuzz::Input input(data, size);
   ShardCore::Options options;

@@ -22,6 +22,7 @@
 #include "google/protobuf/message.h"
 #include "job/job_config.h"
 #include "proto/wire.pb.h"
+#include "server/coordinator/state/file_state_store.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/small_job.h"
 
@@ -111,6 +112,80 @@ std::vector<Message> Messages(Rng& rng) {
   return messages;
 }
 
+// What the owner of the last shard sends a follower: records behind a position
+// that the copy has, or behind a snapshot; and the follower of the first one
+// confirms.
+void AddFeeds(Corpus* corpus) {
+  const std::shared_ptr<const View> view = FollowedView();
+  const ShardRange& range = view->shard(ShardId{view->shard_count() - 1});
+  const Payload tensor = Payload::Copy(std::string(16, '\0').data(), 16);
+  const auto entry = [&](wire::HandOver* feed) { return feed->add_record(); };
+  const auto begin = [&](uint64_t term) {
+    Message message;
+    message.header.set_view_number(view->number());
+    wire::HandOver& feed = *message.header.mutable_hand_over();
+    feed.set_shard(static_cast<int32_t>(range.shard));
+    feed.mutable_feed()->set_follower(kFollowedSince);
+    feed.mutable_feed()->set_term(term);
+    feed.set_position(1);
+    return message;
+  };
+  const auto gradient = [&](Message* message) {
+    wire::ShardRecord::Gradient& record =
+        *entry(message->header.mutable_hand_over())
+             ->mutable_record()
+             ->mutable_gradient();
+    const wire::WorkerMember& worker = *view->FindWorker(Rank{0});
+    record.mutable_who()->set_incarnation(worker.incarnation());
+    record.set_held(true);
+    record.set_rate_factor(1);
+    message->payloads.push_back(tensor);
+  };
+  Message resumed = begin(4);
+  entry(resumed.header.mutable_hand_over())->mutable_resume();
+  gradient(&resumed);
+  Message copied = begin(6);
+  wire::HandOver& feed = *copied.header.mutable_hand_over();
+  wire::ShardSnapshot& snapshot = *entry(&feed)->mutable_snapshot();
+  snapshot.set_begin(range.begin);
+  snapshot.set_end(range.end);
+  for (const wire::WorkerMember& worker : view->workers()) {
+    wire::ShardParticipant& who = *snapshot.add_participant();
+    who.mutable_id()->set_rank(worker.rank());
+    who.mutable_id()->set_incarnation(worker.incarnation());
+    who.set_next_seq(1);
+  }
+  for (int part = 0; part < 2; ++part) {  // Values and momentum.
+    entry(&feed)->mutable_part()->set_tensor(part);
+    copied.payloads.push_back(tensor);
+  }
+  gradient(&copied);
+  entry(&feed)->mutable_record()->mutable_split()->set_at(range.begin + 1);
+  feed.mutable_record()->rbegin()->mutable_record()->mutable_split()->set_part(
+      view->shard_count());
+  Message lacking = begin(8);
+  entry(lacking.header.mutable_hand_over())->mutable_resume()->set_index(9);
+  Message confirmed;
+  confirmed.header.set_view_number(view->number());
+  wire::HandOverReply& reply = *confirmed.header.mutable_hand_over_reply();
+  reply.mutable_feed()->set_follower(kFollowedSince);
+  reply.mutable_feed()->set_term(2 * view->number());
+  reply.set_have(1);
+  Message lacks = confirmed;
+  lacks.header.mutable_hand_over_reply()->set_lacks(true);
+  const std::string from_thread(1, '\x0a');  // And then a flush.
+  const auto put = [&](const char* name, std::vector<Message> messages) {
+    std::string all;
+    for (const Message& message : messages)
+      absl::StrAppend(&all, from_thread, BytesOf(message));
+    corpus->Add("shard", name, all);
+  };
+  put("feed-resumed", {resumed, confirmed});
+  put("feed-copied", {lacking, copied, lacks, confirmed});
+  feed.add_record()->mutable_go()->set_move(3);
+  put("feed-go", {resumed, copied});
+}
+
 void AddMessages(Corpus* corpus) {
   Rng rng(1);
   for (int round = 0; round < 3; ++round) {
@@ -126,6 +201,7 @@ void AddMessages(Corpus* corpus) {
          {"coordinator", "shard", "worker", "server"})
       corpus->Add(fuzzer, absl::StrCat("all-", round), all);
   }
+  AddFeeds(corpus);
   // What a server and a worker begin with.
   Message join;
   *join.header.mutable_join_request() = WorkerJoin(0);
@@ -221,6 +297,25 @@ void AddCheckpoint(Corpus* corpus) {
   std::filesystem::remove_all(folder);
 }
 
+// The state of a coordinator: written anew, and changed.
+void AddStateFile(Corpus* corpus) {
+  std::string folder = "/tmp/slackline-corpus-XXXXXX";
+  SL_CHECK(mkdtemp(folder.data()) != nullptr, folder);
+  const std::string path = absl::StrCat(folder, "/state");
+  SL_CHECK(FileStateStore::Create(path).ok(), path);
+  for (const std::vector<StateChange>& changes :
+       {std::vector<StateChange>{{"view", "1"}, {"member/1", "a"}},
+        {{"view", "2"}, {"member/1", std::nullopt}}}) {
+    const auto store = FileStateStore::Open(path);
+    SL_CHECK(store.ok(), store.status().ToString());
+    const absl::Status status = (*store)->Commit(changes);
+    SL_CHECK(status.ok(), status.ToString());
+  }
+  std::ifstream file(path, std::ios::binary);
+  corpus->Add("state_file", "two", {std::istreambuf_iterator<char>(file), {}});
+  std::filesystem::remove_all(folder);
+}
+
 void AddFiles(Corpus* corpus) {
   const std::string images = Idx(
       {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 1, 2, 3, 4, 5, 6, 7});
@@ -255,6 +350,7 @@ void AddFiles(Corpus* corpus) {
       {{"job", "mnist"}});
   SL_CHECK(written.ok(), written.ToString());
   AddCheckpoint(corpus);
+  AddStateFile(corpus);
   corpus->Add("delay_trace", "bsp",
               "{\"ns\":1,\"event\":\"pull\",\"shard\":0,\"rank\":0,\"clock\":0,"
               "\"min_clock\":0,\"version\":0}\n"

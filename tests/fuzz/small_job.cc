@@ -89,4 +89,28 @@ std::shared_ptr<const View> RunningView() {
   return *view;
 }
 
+std::shared_ptr<const View> FollowedView() {
+  wire::View proto = RunningView()->ToProto();
+  wire::ServerMember& server = *proto.add_server();
+  server = proto.server(0);
+  server.set_index(1);
+  server.set_incarnation(99);
+  server.mutable_thread()->DeleteSubrange(1, kThreads - 1);
+  const int32_t last = proto.owner_server_size() - 1;
+  proto.set_owner_server(0, 0);
+  proto.set_owner_thread(0, 0);
+  proto.set_owner_server(last, 1);
+  proto.set_owner_thread(last, 0);
+  for (const int32_t shard : {0, last}) {
+    wire::Follower& follower = *proto.add_follower();
+    follower.set_shard(shard);
+    follower.set_server(shard == 0 ? 1 : 0);
+    follower.set_since(kFollowedSince);
+    follower.set_in_sync(true);
+  }
+  const auto view = View::Create(std::move(proto));
+  SL_CHECK(view.ok(), view.status().ToString());
+  return *view;
+}
+
 }  // namespace slackline::fuzz

@@ -30,5 +30,10 @@ void JoinAll(CoordinatorCore* core, absl::Time now,
 
 // The view of a job that all have just joined.
 std::shared_ptr<const View> RunningView();
+// The same, with a second server of one thread, which owns the last shard and
+// follows the first; thread 0 of the first server follows the last. The number
+// of that view names the followers.
+inline constexpr uint64_t kFollowedSince = 2;
+std::shared_ptr<const View> FollowedView();
 
 }  // namespace slackline::fuzz

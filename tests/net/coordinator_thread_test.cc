@@ -8,10 +8,10 @@
 #include <signal.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,7 +21,10 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/checkpoint/best_checkpoint.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
@@ -30,6 +33,8 @@
 #include "common/net/zmq/zmq_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/must.h"
 #include "tests/unit/temp_folder.h"
 
 namespace slackline {
@@ -37,6 +42,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr char kEndpoint[] = "inproc://coordinator";
@@ -252,6 +258,242 @@ TEST_F(CoordinatorThreadTest, ACheckpointGetsItsFolder) {
                                        HasSubstr("\"last_checkpoint\"")));
 }
 
+// What a store holds, which outlives the coordinators that write it.
+class Memory {
+ public:
+  CoordinatorState state() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return state_;
+  }
+  void SetBroken(bool broken,
+                 absl::StatusCode why = absl::StatusCode::kUnavailable) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    broken_ = broken;
+    why_ = why;
+  }
+  void LetOtherLead() { other_leads_ = true; }
+  void Clear() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    state_.clear();
+  }
+  std::unique_ptr<StateStore> NewStore() {
+    class Store : public StateStore {
+     public:
+      explicit Store(Memory* memory) : memory_(memory) {}
+      absl::Status Commit(const std::vector<StateChange>& changes) override {
+        return memory_->Commit(changes);
+      }
+      absl::Status AwaitLead() override {
+        return memory_->other_leads_
+                   ? absl::FailedPreconditionError("another one leads")
+                   : absl::OkStatus();
+      }
+
+     private:
+      Memory* const memory_;
+    };
+    return std::make_unique<Store>(this);
+  }
+
+ private:
+  absl::Status Commit(const std::vector<StateChange>& changes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (broken_) return absl::Status(why_, "no space on the disk");
+    for (const StateChange& change : changes) {
+      if (change.value.has_value()) {
+        state_[change.key] = *change.value;
+      } else {
+        state_.erase(change.key);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::mutex mutex_;
+  CoordinatorState state_;
+  std::atomic<bool> other_leads_{false};
+  bool broken_ = false;
+  absl::StatusCode why_ = absl::StatusCode::kUnavailable;
+};
+
+class RecoveredCoordinatorTest : public CoordinatorThreadTest {
+ protected:
+  RecoveredCoordinatorTest() {
+    options_.core.run = 9;
+    options_.core.lease = absl::Seconds(3);
+  }
+  ~RecoveredCoordinatorTest() override { thread_.reset(); }  // Uses memory_.
+
+  CoordinatorThread::Keeping Keeping(const CoordinatorState& state) {
+    return {.store = memory_.NewStore(), .state = state, .forget = [this] {
+              memory_.Clear();
+              return absl::OkStatus();
+            }};
+  }
+  // The job, with records of the first steps that the worker was told are kept.
+  void StartJobWithRecords(int64_t count) {
+    absl::StatusOr<std::unique_ptr<CoordinatorThread>> thread =
+        CoordinatorThread::Start(transport_, options_, Keeping({}));
+    ASSERT_TRUE(thread.ok()) << thread.status();
+    thread_ = *std::move(thread);
+    server_life_ = Join(wire::JoinRequest::SERVER);
+    worker_life_ = Join(wire::JoinRequest::WORKER);
+    SendRecords(0, count);
+    AwaitAcked(count);
+  }
+  // Of these steps, as after a heartbeat that nobody has answered.
+  void SendRecords(int64_t first, int64_t count) {
+    Message message;
+    message.header.set_run(9);
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(worker_life_);
+    heartbeat.set_first_record(first);
+    for (int64_t step = first; step < first + count; ++step) {
+      run::MetricRecord& record = *heartbeat.add_record();
+      record.set_kind(run::MetricRecord::TRAIN);
+      record.set_step(step);
+    }
+    ASSERT_TRUE(worker_->Send(message).ok());
+  }
+  void AwaitAcked(uint64_t count) {
+    Await(*worker_, [count](const Message& message) {
+      return message.header.heartbeat_reply().records_acked() == count;
+    });
+  }
+  // It dies of this, or of an event before.
+  void BreakStoreAnd(const std::function<void()>& act) {
+    memory_.SetBroken(true);
+    act();
+    while (thread_->failure().ok()) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_EQ(thread_->Finish(), thread_->failure());
+    memory_.SetBroken(false);
+  }
+  // In place of the one before; the members connect to it.
+  void Recover() {
+    options_.endpoint = absl::StrCat("inproc://", ++coordinators_);
+    absl::StatusOr<std::unique_ptr<CoordinatorThread>> thread =
+        CoordinatorThread::Start(transport_, options_,
+                                 Keeping(memory_.state()));
+    ASSERT_TRUE(thread.ok()) << thread.status();
+    thread_ = *std::move(thread);
+    for (auto* channel : {&server_, &worker_}) {
+      const bool is_worker = channel == &worker_;
+      *channel = Must(transport_.Connect(
+          {.kind = is_worker ? PeerId::Kind::kWorker : PeerId::Kind::kServer,
+           .index = 0,
+           .instance = 5},
+          options_.endpoint, {}));
+    }
+  }
+
+  Memory memory_;
+  int coordinators_ = 0;  // Their addresses differ.
+};
+
+TEST_F(RecoveredCoordinatorTest, RecordsAreInTheirFileOnce) {
+  const std::string metrics = folder_.path() + "/metrics.jsonl";
+  StartJobWithRecords(2);
+  const std::string kept = ReadAll(metrics);
+  BreakStoreAnd([&] { SendRecords(2, 2); });
+  std::ofstream(metrics, std::ios::app) << "{\"step\":2}\n{\"ste";
+  Recover();
+  EXPECT_EQ(ReadAll(metrics), kept);
+  SendRecords(2, 2);
+  AwaitAcked(4);
+  std::istringstream lines(ReadAll(metrics));
+  std::string line;
+  for (int step = 0; step < 4; ++step) {
+    ASSERT_TRUE(std::getline(lines, line));
+    EXPECT_THAT(line, HasSubstr(absl::StrCat("\"step\":", step)));
+  }
+  EXPECT_FALSE(std::getline(lines, line));
+  FinishJob();
+  EXPECT_EQ(thread_->Finish(), absl::OkStatus());
+  EXPECT_EQ(thread_->JobEnd(), absl::OkStatus());
+  EXPECT_THAT(ReadAll(summary_), HasSubstr("\"steps\": 7"));
+}
+
+TEST_F(RecoveredCoordinatorTest, AnEndIsToldAndItsSummaryWrittenOnce) {
+  StartJobWithRecords(1);
+  FinishJob();
+  EXPECT_EQ(thread_->Finish(), absl::OkStatus());
+  // The first one died before it could write the summary; the second after.
+  for (const char* const before : {"", "{}"}) {
+    std::filesystem::remove(summary_);
+    if (*before != '\0') std::ofstream(summary_) << before;
+    Recover();
+    SendRecords(1, 0);
+    Await(*worker_, [](const Message& message) {
+      return message.header.view().state() == wire::FINISHED;
+    });
+    EXPECT_EQ(thread_->Finish(), absl::OkStatus());
+    EXPECT_EQ(thread_->JobEnd(), absl::OkStatus());
+    EXPECT_THAT(ReadAll(summary_),
+                HasSubstr(*before == '\0' ? "\"steps\": 7" : before));
+  }
+}
+
+TEST_F(RecoveredCoordinatorTest, NobodyIsToldWhatCannotBeKept) {
+  StartJobWithRecords(1);
+  const CoordinatorState state = memory_.state();
+  BreakStoreAnd([&] { SendRecords(1, 1); });
+  EXPECT_THAT(std::string(thread_->failure().message()),
+              AllOf(HasSubstr("no space on the disk"), HasSubstr("--recover")));
+  const std::optional<Message> told = Must(worker_->Receive());
+  EXPECT_FALSE(told.has_value() &&
+               told->header.heartbeat_reply().records_acked() > 1);
+  EXPECT_FALSE(std::filesystem::exists(summary_)) << "the job has not ended";
+  EXPECT_EQ(memory_.state(), state);
+}
+
+// Whether or not there is something to be kept.
+TEST_F(RecoveredCoordinatorTest, WhoDoesNotLeadAnyMoreWritesAndSaysNothing) {
+  const std::string metrics = folder_.path() + "/metrics.jsonl";
+  StartJobWithRecords(1);
+  const std::string kept = ReadAll(metrics);
+  while (Must(worker_->Receive()).has_value()) {
+  }
+  memory_.LetOtherLead();
+  SendRecords(1, 1);
+  while (thread_->failure().ok()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(thread_->failure().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(thread_->failure().message()),
+              HasSubstr("another one leads"));
+  EXPECT_EQ(thread_->Finish(), thread_->failure());
+  EXPECT_EQ(ReadAll(metrics), kept);
+  EXPECT_FALSE(std::filesystem::exists(summary_));
+  const std::optional<Message> told = Must(worker_->Receive());
+  EXPECT_FALSE(told.has_value() &&
+               told->header.heartbeat_reply().records_acked() > 1);
+}
+
+TEST_F(RecoveredCoordinatorTest, AFullDiskDoesNotEndTheJob) {
+  StartJobWithRecords(1);
+  memory_.SetBroken(true, absl::StatusCode::kResourceExhausted);
+  SendRecords(1, 1);
+  AwaitAcked(2);
+  memory_.SetBroken(false);
+  EXPECT_TRUE(memory_.state().empty()) << "nobody goes on with what was";
+  FinishJob();
+  EXPECT_EQ(thread_->Finish(), absl::OkStatus());
+  EXPECT_TRUE(memory_.state().empty());
+  EXPECT_THAT(ReadAll(summary_), HasSubstr("\"steps\": 7"));
+}
+
+TEST_F(RecoveredCoordinatorTest, ABrokenStateIsRefused) {
+  StartJobWithRecords(1);
+  for (const char* const key : {"files", "view"}) {
+    CoordinatorState state = memory_.state();
+    ASSERT_EQ(state.count(key), 1u) << key;
+    state[key] = "\xff\xff\xff";
+    options_.endpoint = absl::StrCat("inproc://", ++coordinators_);
+    const absl::Status refused =
+        CoordinatorThread::Start(transport_, options_, Keeping(state)).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss) << key;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(key));
+  }
+}
+
 // A pipe that nobody reads from stands for a disk that hangs.
 class HangingDiskTest : public CoordinatorThreadTest {
  protected:
@@ -385,7 +627,28 @@ TEST_F(CoordinatorThreadTest, TheRecordsOfARunGoOnOnceTheJobRuns) {
   FinishJob();
   EXPECT_EQ(thread_->Finish(), absl::OkStatus());
   EXPECT_EQ(ReadAll(metrics), first);
-  EXPECT_TRUE(HasRecordsOf(folder_.path(), 7));
+  EXPECT_TRUE(Must(HasRecordsOf(folder_.path(), 7)));
+}
+
+// Run 6 went on from run 5, and ended before it had a checkpoint: so did the
+// one that goes on from run 5 once more.
+TEST_F(CoordinatorThreadTest, WhatRunsOfTheFolderHaveLeftIsRemoved) {
+  const std::string root = folder_.path() + "/checkpoints";
+  Must(RunFiles::Create(folder_.path(), {.run = 5}));
+  Must(RunFiles::Create(folder_.path(), {.run = 6, .goes_on_from = 5}));
+  for (const uint64_t run : {4, 5, 6})
+    std::filesystem::create_directories(PartialFolder(root, run, 3));
+  checkpoint::Manifest manifest;
+  manifest.set_run(5);
+  options_.core.resume =
+      std::make_shared<const checkpoint::Manifest>(std::move(manifest));
+  options_.core.checkpoint_root = root;
+  options_.core.run = 7;
+  Must(CoordinatorThread::Start(transport_, options_));
+  EXPECT_TRUE(std::filesystem::exists(PartialFolder(root, 4, 3)))
+      << "somebody else's";
+  EXPECT_FALSE(std::filesystem::exists(PartialFolder(root, 5, 3)));
+  EXPECT_FALSE(std::filesystem::exists(PartialFolder(root, 6, 3)));
 }
 
 TEST_F(CoordinatorThreadTest, ASummaryThatCannotBeWrittenIsAnError) {
@@ -421,25 +684,6 @@ TEST_F(CoordinatorThreadTest, WhoInterruptsItNeedNotWait) {
   EXPECT_THAT(std::string(finished.get().message()), HasSubstr(summary_));
 }
 
-// Files of this process may have no more than so many bytes.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    signal(SIGXFSZ, SIG_DFL);
-  }
-
- private:
-  rlimit before_{};
-};
-
 TEST(RunFilesTest, ARunThatGoesOnKeepsWholeLinesOfTheOneBefore) {
   const TempFolder folder;
   run::MetricRecord record;
@@ -464,6 +708,68 @@ TEST(RunFilesTest, ARunThatGoesOnKeepsWholeLinesOfTheOneBefore) {
   const auto files = RunFiles::Create(folder.path(), {});
   ASSERT_TRUE(files.ok()) << files.status();
   EXPECT_EQ(ReadAll(metrics), "");
+}
+
+TEST(RunFilesTest, AFileThatIsShorterThanItWasLacksARecord) {
+  TempFolder folder;
+  coordinator::FilesState kept;
+  {
+    const auto files = Must(RunFiles::Create(folder.path(), {.run = 5}));
+    run::MetricRecord record;
+    ASSERT_TRUE(files->AppendMetric(record).ok());
+    ASSERT_TRUE(files->AppendMetric(record).ok());
+    kept = files->Kept();
+  }
+  EXPECT_EQ(
+      Must(RunFiles::GoOn(folder.path(), {.run = 5}, kept))->WhatIsMissing(),
+      "");
+  const std::string metrics = folder.path() + "/metrics.jsonl";
+  std::filesystem::resize_file(metrics, kept.metrics().bytes() - 1);
+  const auto files = Must(RunFiles::GoOn(folder.path(), {.run = 5}, kept));
+  EXPECT_THAT(files->WhatIsMissing(),
+              HasSubstr("metrics.jsonl lacks 1 record"));
+  EXPECT_EQ(files->Kept().metrics().lost(), 1);
+  EXPECT_EQ(files->Kept().metrics().bytes(), kept.metrics().bytes() / 2);
+}
+
+TEST(RunFilesTest, RecordsInAnotherFolderAreMissing) {
+  const TempFolder here;
+  const TempFolder there{"there."};
+  const run::MetricRecord record;
+  coordinator::FilesState kept;
+  {
+    const auto files =
+        Must(RunFiles::Create(there.path(), {.run = 5, .folder = 1}));
+    ASSERT_TRUE(files->AppendMetric(record).ok());
+    kept = files->Kept();
+  }
+  const std::string first = ReadAll(there.path() + "/metrics.jsonl");
+  {
+    // A folder of an earlier job, which has records of its own.
+    const auto files =
+        Must(RunFiles::Create(here.path(), {.run = 4, .folder = 2}));
+    for (int i = 0; i < 5; ++i) ASSERT_TRUE(files->AppendMetric(record).ok());
+  }
+  const auto go_on = [&](const TempFolder& folder, uint64_t token) {
+    auto files =
+        Must(RunFiles::GoOn(folder.path(), {.run = 5, .folder = token}, kept));
+    EXPECT_TRUE(files->AppendMetric(record).ok());
+    EXPECT_THAT(files->WhatIsMissing(), AllOf(HasSubstr("metrics.jsonl lacks "),
+                                              HasSubstr("another folder"),
+                                              Not(HasSubstr("moves.jsonl"))));
+    kept = files->Kept();
+  };
+  go_on(here, 3);
+  EXPECT_EQ(ReadAll(here.path() + "/metrics.jsonl"), first);
+  EXPECT_EQ(kept.metrics().lost(), 1);
+  // The same folder once more lacks no more.
+  go_on(here, 4);
+  EXPECT_EQ(ReadAll(here.path() + "/metrics.jsonl"), first + first);
+  EXPECT_EQ(kept.metrics().lost(), 1);
+  // Back there: what it has does not end where these records begin.
+  go_on(there, 5);
+  EXPECT_EQ(ReadAll(there.path() + "/metrics.jsonl"), first);
+  EXPECT_EQ(kept.metrics().lost(), 2);
 }
 
 TEST(RunFilesTest, RecordsOfStepsThatAreDoneAnewAreDropped) {
@@ -498,20 +804,34 @@ TEST(RunFilesTest, RecordsOfStepsThatAreDoneAnewAreDropped) {
 
 TEST(RunFilesTest, AFolderKnowsItsRuns) {
   const TempFolder folder;
-  EXPECT_FALSE(HasRecordsOf(folder.path(), 5)) << "no file";
+  EXPECT_FALSE(Must(HasRecordsOf(folder.path(), 5))) << "no file";
   ASSERT_TRUE(RunFiles::Create(folder.path(), {.run = 5}).ok());
   ASSERT_TRUE(
       RunFiles::Create(folder.path(), {.run = 6, .goes_on_from = 5}).ok());
-  EXPECT_TRUE(HasRecordsOf(folder.path(), 5));
-  EXPECT_TRUE(HasRecordsOf(folder.path(), 6));
+  EXPECT_TRUE(Must(HasRecordsOf(folder.path(), 5)));
+  EXPECT_TRUE(Must(HasRecordsOf(folder.path(), 6)));
   // One that goes on from a third run begins the records anew.
   ASSERT_TRUE(
       RunFiles::Create(folder.path(), {.run = 7, .goes_on_from = 4}).ok());
-  EXPECT_FALSE(HasRecordsOf(folder.path(), 6));
-  EXPECT_TRUE(HasRecordsOf(folder.path(), 7));
+  EXPECT_FALSE(Must(HasRecordsOf(folder.path(), 6)));
+  EXPECT_TRUE(Must(HasRecordsOf(folder.path(), 7)));
   ASSERT_TRUE(RunFiles::Create(folder.path(), {}).ok());
-  EXPECT_FALSE(HasRecordsOf(folder.path(), 7));
-  EXPECT_FALSE(HasRecordsOf(folder.path(), 0)) << "no run";
+  EXPECT_FALSE(Must(HasRecordsOf(folder.path(), 7)));
+  EXPECT_FALSE(Must(HasRecordsOf(folder.path(), 0))) << "no run";
+}
+
+// Somebody may have put anything there.
+TEST(RunFilesTest, OfAFileOfRunsThatIsTooLargeNothingIsRead) {
+  const TempFolder folder;
+  const std::string runs = folder.Write("runs.txt", "0000000000000005\n");
+  EXPECT_TRUE(Must(HasRecordsOf(folder.path(), 5)));
+  std::filesystem::resize_file(runs, kRunsFileBytesMax + 1);
+  const absl::Status failed =
+      RunFiles::Create(folder.path(), {.run = 6, .goes_on_from = 5}).status();
+  EXPECT_TRUE(absl::IsDataLoss(failed)) << failed;
+  EXPECT_THAT(std::string(failed.message()),
+              AllOf(HasSubstr(runs), HasSubstr("has 1048577 bytes"),
+                    HasSubstr("at most 1048576 are read")));
 }
 
 TEST(RunFilesTest, AFullDiskLosesWholeRecordsAndIsSaidOnce) {

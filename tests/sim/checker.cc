@@ -39,6 +39,8 @@ const char* InvariantName(Invariant invariant) {
       return "replica";
     case Invariant::kOwnership:
       return "ownership";
+    case Invariant::kCopies:
+      return "copies";
     case Invariant::kView:
       return "view";
     case Invariant::kBoundedState:
@@ -51,6 +53,8 @@ const char* InvariantName(Invariant invariant) {
       return "gathers";
     case Invariant::kCheckpoint:
       return "checkpoint";
+    case Invariant::kCoordinator:
+      return "coordinator";
     case Invariant::kOutcome:
       return "outcome";
   }
@@ -100,6 +104,7 @@ void Checker::OnPublished(const wire::View& view) {
   }
   CheckCut(before, view);
   CheckMoves(before, view);
+  CheckFollowers(before, view);
   CheckPhases(before, view);
   if (before.state() != wire::RUNNING && view.state() == wire::RUNNING)
     CheckBegin(view);
@@ -261,12 +266,22 @@ void Checker::CheckMoves(const wire::View& before, const wire::View& view) {
   for (const wire::Move& move : before.move()) {
     if (listed.count({move.shard(), move.id()}) > 0) continue;
     const Owner target{move.server(), move.thread()};
-    if (owner_in(view, move.shard()) != target) {
+    const Owner source = owner_in(before, move.shard());
+    const bool swap = Follows(before, move.shard(), target);
+    // If the source is lost, its heir is perhaps the one that it would have
+    // been anyway.
+    const bool lost = swap && !Stays(before, view, source.server);
+    if (owner_in(view, move.shard()) != target || lost) {
       ++stats_.moves_cancelled;
       given_up_.insert(move.shard());
+      if (!Stays(before, view, target.server)) {
+        moves_.at({move.shard(), move.id()}).cancelled = true;
+        if (swap) inherited_.insert(move.shard());
+      }
       continue;
     }
     ++stats_.moves_done;
+    stats_.swaps += swap;
     done_in_[view.number()] = {move.shard(), move.id()};
     const std::optional<Owner>& owner = twins_.at(move.shard()).owner;
     if (owner.has_value() && *owner != target) {
@@ -277,7 +292,7 @@ void Checker::CheckMoves(const wire::View& before, const wire::View& view) {
                           owner->server, " thread ", owner->thread));
     }
   }
-  // Nothing changes its owner but by a move.
+  // Nothing changes its owner but by a move, or because it was lost.
   for (int32_t shard = 0; shard < before.owner_server_size(); ++shard) {
     if (before.state() != wire::RUNNING ||
         owner_in(before, shard) == owner_in(view, shard)) {
@@ -288,7 +303,10 @@ void Checker::CheckMoves(const wire::View& before, const wire::View& view) {
           return move.shard() == shard &&
                  owner_in(view, shard) == Owner{move.server(), move.thread()};
         });
-    if (!moved) {
+    if (!Stays(before, view, before.owner_server(shard)) ||
+        (!moved && WasGivenToTheLost(shard))) {
+      CheckHeir(before, view, shard);
+    } else if (!moved) {
       Report(Invariant::kOwnership,
              absl::StrCat("view ", view.number(), " gives shard ", shard,
                           " to another owner without a move"));
@@ -305,9 +323,10 @@ void Checker::CheckFailure(const wire::View& before, const wire::View& view) {
           return given_up_.count(entry.first.first) > 0 && entry.second.go &&
                  end.shard(0) == entry.first.first;
         });
-    if (!lost) {
+    if (!lost || HasHeir(before, view, end.shard(0))) {
       Report(Invariant::kOutcome,
-             absl::StrCat("no shard was given to a server that died: ",
+             absl::StrCat("no shard was given to a server that died, or a "
+                          "follower has it: ",
                           end.reason()));
     }
     return;
@@ -333,13 +352,21 @@ void Checker::CheckFailure(const wire::View& before, const wire::View& view) {
     const bool gone = std::none_of(
         view.server().begin(), view.server().end(),
         [&](const auto& other) { return other.index() == server.index(); });
-    const bool owns =
-        std::find(before.owner_server().begin(), before.owner_server().end(),
-                  server.index()) != before.owner_server().end();
-    if (gone && owns && end.server(0) == server.index()) return;
+    bool lost = false;  // A shard that nobody else has.
+    for (int32_t shard = 0; shard < before.owner_server_size(); ++shard) {
+      // Perhaps of another one that died at the same time.
+      lost = lost ||
+             (!Stays(before, view, before.owner_server(shard)) &&
+              (scenario_.replicas > 0 ||
+               before.owner_server(shard) == server.index()) &&
+              !HasHeir(before, view, shard));
+    }
+    if (gone && lost && end.server(0) == server.index()) return;
   }
   Report(Invariant::kOutcome,
-         absl::StrCat("no server with shards has died: ", end.reason()));
+         absl::StrCat("no server has died that had a shard of which no "
+                      "follower has all: ",
+                      end.reason()));
 }
 
 const Checker::Move* Checker::DoneIn(uint64_t view_number) const {
@@ -434,7 +461,8 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
                                  ? 0
                                  : participant->second.next_seq - 1;
       if (answer.accepted_seq() > taken) {
-        Report(Invariant::kLostPush,
+        Report(twin->second.failovers > 0 ? Invariant::kCopies
+                                          : Invariant::kLostPush,
                absl::StrCat(Name(rank, incarnation), " was told that its push ",
                             answer.accepted_seq(), " to ", twin->second.name,
                             " is accepted; the shard has ", taken));
@@ -464,7 +492,7 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
     if (intent == pulls_.end() ||
         intent->second.answered[answer.shard()].count(version) == 0) {
       return Report(
-          Invariant::kVersionOrder,
+          twin.failovers > 0 ? Invariant::kCopies : Invariant::kVersionOrder,
           absl::StrCat(Name(rank, incarnation), " was given version ", version,
                        " of ", twin.name,
                        ", which the shard did not answer to its pull ",
@@ -712,31 +740,37 @@ void Checker::UpdateMinClock(Twin& twin) {
 void Checker::CreateTwins(Owner owner, const View& view) {
   for (int32_t id = 0; id < view.shard_count(); ++id) {
     if (view.OwnerOf(ShardId{id}) != owner) continue;
-    const auto [at, inserted] = twins_.try_emplace(id);
-    if (!inserted) {
+    if (twins_.count(id) == 0) {
+      CreateTwin(id, view);
+      twins_.at(id).promoted_in = view.number();
+    } else if (scenario_.replicas == 0) {
       Report(Invariant::kOwnership,
              absl::StrCat("shard ", id, " is made a second time"));
-      continue;
     }
-    Twin& twin = at->second;
-    twin.range = view.shard(ShardId{id});
-    twin.name = view.ShardName(ShardId{id});
-    twin.origin = static_cast<int32_t>(view.OriginOf(ShardId{id}));
-    std::vector<float> initial(static_cast<size_t>(twin.range.elements()));
-    InitializeElements(view.table(twin.range.table), scenario_.seed,
-                       twin.range.begin, absl::MakeSpan(initial));
-    twin.slots.push_back(Versions(OptimizerOf(twin.range.table).slot_count(),
-                                  Tensor(initial.size(), 0.0f)));
-    twin.versions.push_back(std::move(initial));
-    if (scenario_.resume != nullptr) Resume(twin);
-    for (const wire::WorkerMember& worker : view.workers()) {
-      if (!worker.founder()) continue;
-      Participant& founder =
-          twin.participants[{Rank{worker.rank()}, worker.incarnation()}];
-      founder.joined_at = founder.clock = BeginsAt(worker.rank());
-    }
-    UpdateMinClock(twin);
   }
+}
+
+void Checker::CreateTwin(int32_t id, const View& view) {
+  Twin& twin = twins_[id];
+  twin.range = view.shard(ShardId{id});
+  twin.name = view.ShardName(ShardId{id});
+  twin.origin = static_cast<int32_t>(view.OriginOf(ShardId{id}));
+  std::vector<float> initial(static_cast<size_t>(twin.range.elements()));
+  InitializeElements(view.table(twin.range.table), scenario_.seed,
+                     twin.range.begin, absl::MakeSpan(initial));
+  twin.slots.push_back(Versions(OptimizerOf(twin.range.table).slot_count(),
+                                Tensor(initial.size(), 0.0f)));
+  twin.versions.push_back(std::move(initial));
+  if (scenario_.resume != nullptr) Resume(twin);
+  for (const wire::WorkerMember& worker : view.workers()) {
+    if (!worker.founder()) continue;
+    Participant& founder =
+        twin.participants[{Rank{worker.rank()}, worker.incarnation()}];
+    founder.joined_at = founder.clock = BeginsAt(worker.rank());
+  }
+  // Where none of them is left.
+  twin.min_clock = twin.complete = Beginnings().first;
+  UpdateMinClock(twin);
 }
 
 void Checker::SplitTwins(Owner owner, const View& view,
@@ -746,46 +780,63 @@ void Checker::SplitTwins(Owner owner, const View& view,
     const wire::Split& split = view.proto().split(i);
     const int32_t cut = first + i;
     const auto kept = twins_.find(split.shard());
-    if (kept == twins_.end() || twins_.count(cut) > 0 ||
-        kept->second.owner != owner) {
+    if (kept == twins_.end() || kept->second.owner != owner ||
+        split.at() <= kept->second.range.begin ||
+        split.at() >= kept->second.range.end) {
       continue;
     }
-    Twin& whole = kept->second;
-    Twin rest = whole;
-    rest.leads.clear();
-    rest.before_split.clear();
-    whole.before_split.push_back({split.since(), whole.versions});
-    const int64_t length = split.at() - whole.range.begin;
-    const auto keep = [&](Tensor& values) {
-      values.resize(static_cast<size_t>(length));
-    };
-    const auto cut_off = [&](Tensor& values) {
-      values.erase(values.begin(), values.begin() + length);
-    };
-    std::for_each(whole.versions.begin(), whole.versions.end(), keep);
-    std::for_each(rest.versions.begin(), rest.versions.end(), cut_off);
-    for (Versions& slots : whole.slots)
-      std::for_each(slots.begin(), slots.end(), keep);
-    for (Versions& slots : rest.slots)
-      std::for_each(slots.begin(), slots.end(), cut_off);
-    whole.range.end = rest.range.begin = split.at();
-    rest.range.shard = ShardId{cut};
-    rest.origin = split.shard();
-    for (Twin* const part : {&whole, &rest}) {
-      part->name = absl::StrCat(view.table(part->range.table).name(), "[",
-                                part->range.begin, ", ", part->range.end, ")");
-    }
-    std::vector<std::pair<Life, Version>> seen;
-    for (const auto& [who, version] : seen_) {
-      if (who.second == split.shard()) seen.push_back({who.first, version});
-    }
-    for (const auto& [life, version] : seen) {
-      Version& last = seen_[{life, cut}];
-      last = std::max(last, version);
-    }
-    twins_.emplace(cut, std::move(rest));
+    Twin rest = CutTwin(view, split, cut, &kept->second);
     changed->push_back(split.shard());
+    // Somebody may serve the rest who has taken it over before.
+    if (!twins_.emplace(cut, std::move(rest)).second) continue;
+    InheritSeen(split.shard(), cut);
     changed->push_back(cut);
+  }
+}
+
+Checker::Twin Checker::CutTwin(const View& view, const wire::Split& split,
+                               int32_t id, Twin* whole) {
+  if (!whole->log.empty())
+    whole->earlier.push_back(std::make_shared<const Twin>(*whole));
+  Twin rest = *whole;
+  rest.leads.clear();
+  rest.before_split.clear();
+  whole->before_split.push_back({split.since(), whole->versions});
+  const int64_t length = split.at() - whole->range.begin;
+  const auto keep = [&](Tensor& values) {
+    values.resize(static_cast<size_t>(length));
+  };
+  const auto cut_off = [&](Tensor& values) {
+    values.erase(values.begin(), values.begin() + length);
+  };
+  std::for_each(whole->versions.begin(), whole->versions.end(), keep);
+  std::for_each(rest.versions.begin(), rest.versions.end(), cut_off);
+  for (Versions& slots : whole->slots)
+    std::for_each(slots.begin(), slots.end(), keep);
+  for (Versions& slots : rest.slots)
+    std::for_each(slots.begin(), slots.end(), cut_off);
+  whole->range.end = rest.range.begin = split.at();
+  rest.range.shard = ShardId{id};
+  rest.origin = split.shard();
+  // At those places it was whole.
+  for (Twin* const part : {whole, &rest}) {
+    for (auto& [index, logged] : part->log) logged.exact = false;
+  }
+  for (Twin* const part : {whole, &rest}) {
+    part->name = absl::StrCat(view.table(part->range.table).name(), "[",
+                              part->range.begin, ", ", part->range.end, ")");
+  }
+  return rest;
+}
+
+void Checker::InheritSeen(int32_t from, int32_t to) {
+  std::vector<std::pair<Life, Version>> seen;
+  for (const auto& [who, version] : seen_) {
+    if (who.second == from) seen.push_back({who.first, version});
+  }
+  for (const auto& [life, version] : seen) {
+    Version& last = seen_[{life, to}];
+    last = std::max(last, version);
   }
 }
 
@@ -816,8 +867,8 @@ void Checker::FollowParticipants(Twin& twin, const View& view,
 }
 
 std::optional<Violation> Checker::Difference(
-    const Twin& twin, const ShardMachine& machine) const {
-  const Version version = twin.versions.size() - 1;
+    const Twin& twin, const TwinState& state, Version version,
+    const ShardMachine& machine) const {
   const auto differs = [](Invariant invariant, const std::string& what) {
     return Violation{.invariant = invariant, .what = what};
   };
@@ -829,22 +880,22 @@ std::optional<Violation> Checker::Difference(
                                 ", not ", version));
   }
   std::vector<float> values = FloatsOf(machine.shard().values());
-  if (!SameBits(values, twin.versions.back()))
+  if (!SameBits(values, twin.versions[version]))
     return Explain(twin, version, values);
-  if (machine.shard().slots().size() != twin.slots.back().size()) {
+  const Versions& slots = twin.slots[version];
+  if (machine.shard().slots().size() != slots.size()) {
     return differs(Invariant::kValue,
                    absl::StrCat("has ", machine.shard().slots().size(),
-                                " slots, not ", twin.slots.back().size()));
+                                " slots, not ", slots.size()));
   }
-  for (size_t slot = 0; slot < twin.slots.back().size(); ++slot) {
-    if (!SameBits(FloatsOf(machine.shard().slots()[slot]),
-                  twin.slots.back()[slot])) {
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    if (!SameBits(FloatsOf(machine.shard().slots()[slot]), slots[slot])) {
       return differs(Invariant::kValue,
                      absl::StrCat("has another state in slot ", slot));
     }
   }
   size_t held = 0;
-  for (const Contribution& contribution : twin.held) {
+  for (const Contribution& contribution : state.held) {
     const auto found = std::find_if(
         machine.held().begin(), machine.held().end(), [&](const auto& entry) {
           return Life{entry.who.rank, entry.who.incarnation} ==
@@ -876,7 +927,7 @@ std::optional<Violation> Checker::Difference(
                                 " gradients, not ", held));
   }
   size_t present = 0;
-  for (const auto& [life, participant] : twin.participants) {
+  for (const auto& [life, participant] : state.participants) {
     if (!participant.present) continue;
     ++present;
     const std::string who = Name(life.first, life.second);
@@ -910,16 +961,16 @@ std::optional<Violation> Checker::Difference(
                    absl::StrCat("has ", machine.participants().size(),
                                 " participants, not ", present));
   }
-  if (machine.participants().MinClock() != twin.min_clock) {
+  if (machine.participants().MinClock() != state.min_clock) {
     return differs(Invariant::kStaleness,
                    absl::StrCat("has a smallest clock of ",
                                 machine.participants().MinClock(), ", not ",
-                                twin.min_clock));
+                                state.min_clock));
   }
-  if (machine.complete_clock() != twin.complete) {
+  if (machine.complete_clock() != state.complete) {
     return differs(Invariant::kStaleness,
                    absl::StrCat("is at clock ", machine.complete_clock(),
-                                ", not ", twin.complete));
+                                ", not ", state.complete));
   }
   return std::nullopt;
 }
@@ -947,10 +998,13 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
   bool created = false;
   std::vector<int32_t> cut;
   std::vector<int32_t> gained;
-  std::set<int32_t> served;  // Before or after the event.
+  std::set<int32_t> promoted;  // Of these.
+  std::set<int32_t> served;    // Before or after the event.
+  std::set<int32_t> deposed;   // And does not know it.
   if (newer && view->proto().state() == wire::RUNNING) {
     if (!thread.created) {
       thread.created = created = true;
+      thread.first_view = view->number();
       CreateTwins(owner, *view);
       for (auto& [id, twin] : twins_) {
         if (!twin.owner.has_value() && !twin.last_owner.has_value())
@@ -959,10 +1013,26 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
     } else {
       SplitTwins(owner, *view, &cut);
     }
+    for (int32_t id = 0; id < view->shard_count(); ++id) {
+      if (scenario_.replicas == 0 || view->OwnerOf(ShardId{id}) != owner ||
+          !core.Owns(ShardId{id}) || IsDeposed(id, owner)) {
+        continue;
+      }
+      const auto twin = twins_.find(id);
+      if (twin != twins_.end() && twin->second.owner == owner) continue;
+      OnPromoted(owner, id, *view, *core.MachineOf(ShardId{id}));
+      promoted.insert(id);
+      gained.push_back(id);
+    }
   }
   for (auto& [id, twin] : twins_) {
     const bool owns = core.Owns(ShardId{id});
     const bool owned = twin.owner == owner;
+    if (owns && !owned && IsDeposed(id, owner)) {
+      deposed.insert(id);
+      thread.was_deposed = true;
+      continue;
+    }
     if (owns || owned) served.insert(id);
     if (owned) {
       twin.newest_view = std::max(twin.newest_view, thread.view->number());
@@ -976,7 +1046,8 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
     }
     // What it was told may be newer than what the last owner had then.
     const ShardThread& before = shard_threads_[*twin.last_owner];
-    twin.newest_view = std::max(twin.newest_view, before.view->number());
+    if (before.view != nullptr)
+      twin.newest_view = std::max(twin.newest_view, before.view->number());
     twin.owner = twin.last_owner = owner;
     twin.leads.clear();
     gained.push_back(id);
@@ -988,8 +1059,14 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
     const bool changed =
         newer || std::find(gained.begin(), gained.end(), id) != gained.end();
     if (changed) FollowParticipants(twin, *thread.view, *machine);
+    BeginLogging(twin, *thread.view, machine->position());
   }
-  OnTrace(effects, served, owner);
+  stats_.deposed += !deposed.empty();
+  OnTrace(effects, served, deposed, owner, core);
+  for (const int32_t id : served) {
+    if (const ShardMachine* const machine = core.MachineOf(ShardId{id}))
+      EndLogging(twins_.at(id), machine->position());
+  }
   for (const int32_t id : served) {
     if (core.Owns(ShardId{id}))
       CheckWaiting(twins_.at(id), *core.GateOf(ShardId{id}), owner);
@@ -1015,33 +1092,24 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
     const Twin& twin = twins_.at(id);
     ++stats_.arrivals;
     stats_.arrivals_held += !twin.held.empty();
-    CompareState(twin, *core.MachineOf(ShardId{id}),
-                 absl::StrCat("as ", here, " has taken it over"));
+    const std::string when = absl::StrCat("as ", here, " has taken it over");
+    if (promoted.count(id) == 0) {
+      CompareState(twin, *core.MachineOf(ShardId{id}), when);
+    } else if (const std::optional<Violation> found =
+                   Difference(twin, *core.MachineOf(ShardId{id}))) {
+      Report(Invariant::kCopies,
+             absl::StrCat(twin.name, ", ", when,
+                          " from its copy of it: ", found->what));
+    }
   }
+  FollowCopies(owner, core);
   for (const ShardTraceRecord& record : effects.trace) {
     const ShardMachine* const machine = core.MachineOf(record.shard);
     if (record.kind == ShardTraceRecord::Kind::kInstalled &&
-        machine != nullptr) {
+        machine != nullptr &&
+        deposed.count(static_cast<int32_t>(record.shard)) == 0) {
       CompareState(twins_.at(static_cast<int32_t>(record.shard)), *machine,
                    "as it was installed");
-    }
-  }
-  for (const Outgoing& out : effects.sends) {
-    if (!out.message.header.has_push_reply()) continue;
-    const Life life{Rank{out.to.index}, out.to.instance};
-    for (const wire::PushAnswer& answer :
-         out.message.header.push_reply().answer()) {
-      const auto twin = twins_.find(answer.shard());
-      if (twin == twins_.end() || answer.accepted_seq() == 0) continue;
-      const auto participant = twin->second.participants.find(life);
-      if (participant == twin->second.participants.end()) continue;
-      if (answer.accepted_seq() > participant->second.next_seq - 1) {
-        Report(Invariant::kLostPush,
-               absl::StrCat(twin->second.name, " acknowledges push ",
-                            answer.accepted_seq(), " of ",
-                            Name(life.first, life.second), " and has accepted ",
-                            participant->second.next_seq - 1));
-      }
     }
   }
   // What is on its way is bounded by what was ordered, and what waits for it
@@ -1070,10 +1138,16 @@ void Checker::OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
 }
 
 void Checker::OnTrace(const ShardCore::Effects& effects,
-                      const std::set<int32_t>& served, Owner owner) {
+                      const std::set<int32_t>& served,
+                      const std::set<int32_t>& deposed, Owner owner,
+                      const ShardCore& core) {
   for (ShardTraceRecord record : effects.trace) {
     const int32_t id = static_cast<int32_t>(record.shard);
     const auto twin = twins_.find(id);
+    if (deposed.count(id) > 0) {
+      OnTraceOfDeposed(record, core);
+      continue;
+    }
     if (twin == twins_.end() || served.count(id) == 0) {
       Report(Invariant::kOwnership,
              absl::StrCat("server ", owner.server, " thread ", owner.thread,
@@ -1098,6 +1172,7 @@ void Checker::OnTrace(const ShardCore::Effects& effects,
         OnInstalled(twin->second, record, *shard_threads_.at(owner).view);
         break;
     }
+    if (scenario_.replicas > 0) LogState(twin->second, record.index, true);
   }
 }
 
@@ -1142,7 +1217,7 @@ bool Checker::JudgeStale(Twin& twin, int64_t missed_updates, int workers) {
 }
 
 void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
-                              Owner owner) {
+                             Owner owner) {
   ++stats_.pushes;
   const std::string who =
       absl::StrCat(twin.name, " accepted clock ", record.clock, " of ",
@@ -1528,7 +1603,8 @@ void Checker::OnPullAnswered(Twin& twin, const ShardTraceRecord& record,
     ++stats_.joins;
     UpdateMinClock(twin);
   }
-  pull.answered[static_cast<int32_t>(twin.range.shard)].insert(record.version);
+  pull.answered[static_cast<int32_t>(twin.range.shard)].emplace(record.version,
+                                                                record.index);
   if (given) {
     const size_t turns = TurnsBefore(twin, record.rank, pull.clock);
     if (turns >= twin.after_turns.size() ||
@@ -2079,8 +2155,10 @@ void Checker::OnFinalReplica(Rank rank, Incarnation incarnation,
 }
 
 void Checker::OnShardStats(Owner owner, const run::ServerStats& stats) {
-  ++stats_.histograms;
   const ShardThread& thread = shard_threads_[owner];
+  // It has counted what its shards have never become.
+  if (thread.was_deposed) return;
+  ++stats_.histograms;
   const auto compare = [&](const char* name, const run::Histogram& actual,
                            const run::Histogram& expected) {
     if (actual.SerializeAsString() == expected.SerializeAsString()) return;
@@ -2125,10 +2203,10 @@ void Checker::OnClient(Rank rank, Incarnation incarnation,
                        const ClientCore& client, const MemberCore& member,
                        const View& view) {
   // A worker has one pull under way, and one that runs ahead; each is one
-  // message for each shard at most. The answer to a pull acknowledges all pushes
-  // of earlier clocks, so that at most two clocks are
-  // there, and an advance or an installation. For each phase it tells the
-  // coordinator a few things.
+  // message for each shard at most. The answer to a pull acknowledges all
+  // pushes of earlier clocks, so that at most two clocks are there, and an
+  // advance or an installation. For each phase it tells the coordinator a few
+  // things.
   constexpr size_t kPullsMax = 2;
   constexpr size_t kClocksMax = 3;
   ++stats_.sizes;
@@ -2153,7 +2231,10 @@ void Checker::OnClient(Rank rank, Incarnation incarnation,
 void Checker::OnShardFlush(Owner owner, const ShardCore& core) {
   int64_t participants = 0;
   for (const auto& [id, twin] : twins_) {
-    if (twin.owner != owner) continue;
+    if (twin.owner != owner) {
+      if (core.Owns(ShardId{id})) return;  // It is deposed.
+      continue;
+    }
     for (const auto& [life, participant] : twin.participants)
       participants += participant.present;
   }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -49,6 +50,8 @@ enum class Invariant {
   kMode,       // A worker or a shard is in another phase than its clock.
   kReplica,    // A worker's state by all-reduce is not what it must be.
   kOwnership,  // Two shard threads serve one shard, or the wrong one does.
+  kCopies,     // A follower has not what it must have: copies at one place of
+               // the log differ, or what somebody was told can be lost.
   kView,       // A member saw a view that was not published, or an older one.
   kBoundedState,  // A shard keeps state of workers that are gone, or parks too
                   // much.
@@ -57,6 +60,7 @@ enum class Invariant {
   kGathers,       // A collective gave workers different results, or wrong ones.
   kCheckpoint,    // One has other gradients than those before its cut, or is
                   // not whole; or the job begins otherwise than it says.
+  kCoordinator,   // One cannot go on where the one before it was.
   kOutcome,       // The job ended otherwise than it had to.
 };
 const char* InvariantName(Invariant invariant);
@@ -73,7 +77,7 @@ struct CheckerStats {
   int64_t updates = 0;
   int64_t given_updates = 0;  // Of those: in the turn that delays give.
   int64_t given_answers = 0;  // With an earlier version than the present one.
-  int64_t joins = 0;  // To a shard, after the start of the job.
+  int64_t joins = 0;          // To a shard, after the start of the job.
   int64_t advances = 0;
   int64_t partial_sums = 0;  // BSP updates without a worker that had died.
   int64_t dropped = 0;       // Late gradients of BACKUP.
@@ -84,32 +88,32 @@ struct CheckerStats {
   int64_t moves_done = 0;
   int64_t moves_cancelled = 0;  // The target had died.
   int64_t splits = 0;
-  int64_t arrivals = 0;       // Compared with the twin.
-  int64_t arrivals_held = 0;  // Of those: with gradients that were held.
-  int64_t parts_compared = 0;   // After a split.
-  int64_t waiting = 0;          // Requests that waited for a move.
-  int64_t relocations = 0;      // That workers were told.
-  int64_t dropped_server = 0;   // Views without a server that just died.
-  int64_t changes_opened = 0;   // Without a clock at first.
-  int64_t changes_dropped = 0;  // They never had one.
-  int64_t ended_early = 0;      // Jobs that were given an earlier last clock.
-  int64_t phases_entered = 0;   // By all.
-  int64_t states_taken = 0;     // Compared with the twins.
-  int64_t steps_reduced = 0;    // By all-reduce: in the job's model.
-  int64_t steps_of_nobody = 0;  // Of them, without examples for anybody.
-  int64_t steps_repeated = 0;   // Done anew by those who are left.
-  int64_t groups = 0;           // That came to one clock.
-  int64_t groups_apart = 0;     // Of those: some members were behind.
-  int64_t installs = 0;         // Compared with the workers' state.
-  int64_t installs_again = 0;   // Of shards that had it already.
-  int64_t bases = 0;            // Versions of pushes that were compared.
-  int64_t bases_missed = 0;     // Of those: there were newer ones already.
-  int64_t too_stale = 0;        // Gradients that a rule did not let in.
-  int64_t weakened = 0;         // Gradients or rates that a rule changed.
-  int64_t histograms = 0;       // Compared.
-  int64_t sizes = 0;            // Of coordinators and clients, compared.
-  int64_t examples = 0;         // Of elastic jobs, found where they belong.
-  int64_t examples_again = 0;   // Of those: of a worker that had died, too.
+  int64_t arrivals = 0;          // Compared with the twin.
+  int64_t arrivals_held = 0;     // Of those: with gradients that were held.
+  int64_t parts_compared = 0;    // After a split.
+  int64_t waiting = 0;           // Requests that waited for a move.
+  int64_t relocations = 0;       // That workers were told.
+  int64_t dropped_server = 0;    // Views without a server that just died.
+  int64_t changes_opened = 0;    // Without a clock at first.
+  int64_t changes_dropped = 0;   // They never had one.
+  int64_t ended_early = 0;       // Jobs that were given an earlier last clock.
+  int64_t phases_entered = 0;    // By all.
+  int64_t states_taken = 0;      // Compared with the twins.
+  int64_t steps_reduced = 0;     // By all-reduce: in the job's model.
+  int64_t steps_of_nobody = 0;   // Of them, without examples for anybody.
+  int64_t steps_repeated = 0;    // Done anew by those who are left.
+  int64_t groups = 0;            // That came to one clock.
+  int64_t groups_apart = 0;      // Of those: some members were behind.
+  int64_t installs = 0;          // Compared with the workers' state.
+  int64_t installs_again = 0;    // Of shards that had it already.
+  int64_t bases = 0;             // Versions of pushes that were compared.
+  int64_t bases_missed = 0;      // Of those: there were newer ones already.
+  int64_t too_stale = 0;         // Gradients that a rule did not let in.
+  int64_t weakened = 0;          // Gradients or rates that a rule changed.
+  int64_t histograms = 0;        // Compared.
+  int64_t sizes = 0;             // Of coordinators and clients, compared.
+  int64_t examples = 0;          // Of elastic jobs, found where they belong.
+  int64_t examples_again = 0;    // Of those: of a worker that had died, too.
   int64_t examples_counted = 0;  // Jobs whose coordinator's count was compared.
   int64_t cuts = 0;              // In views.
   int64_t cuts_of_each = 0;      // Of those: of each worker's own clock,
@@ -128,6 +132,18 @@ struct CheckerStats {
   int64_t checkpoints_given_up = 0;
   int64_t checkpoints_failed = 0;  // All parts were there.
   int64_t resumed_shards = 0;      // Compared.
+  int64_t followers_ordered = 0;
+  int64_t followers_in_sync = 0;  // Of those.
+  int64_t copies_compared = 0;
+  int64_t answers_confirmed = 0;  // That had to wait for followers.
+  int64_t answers_held = 0;       // The most at one time.
+  int64_t swaps = 0;              // Moves to a follower.
+  int64_t failovers = 0;         // Of shards, that somebody has begun to serve.
+  int64_t failovers_behind = 0;  // Of those: some of the log was lost.
+  int64_t failovers_apart = 0;   // Or was another one than that of the last.
+  int64_t records_lost = 0;
+  int64_t deposed = 0;          // Events of owners that do not know it yet.
+  int64_t copies_restored = 0;  // Jobs in which none was missing any more.
 };
 
 class Checker {
@@ -184,11 +200,15 @@ class Checker {
   void OnFinalReplica(Rank rank, Incarnation incarnation,
                       const SimReplica& state);
 
+  // The process of a server begins, perhaps not the first one of its index.
+  void OnServerStarts(int32_t server);
   // A shard thread did something, with these effects. `view` is what it was
   // handed, if that was a view.
   void OnShardEvent(Owner owner, const std::shared_ptr<const View>& view,
                     const ShardCore& core, const ShardCore::Effects& effects);
   void OnShardFlush(Owner owner, const ShardCore& core);
+  // It sends this, after that.
+  void OnShardSends(Owner owner, const std::vector<Outgoing>& sends);
   // Its process has ended.
   void OnServerGone(int32_t server);
   // The thread's figures, as they go into a heartbeat.
@@ -232,15 +252,16 @@ class Checker {
 
   // The job has finished and every message has arrived.
   void OnFinished();
-  // With elastic sampling: as many examples are done as the coordinator says, if
-  // nobody has died, whose last ones nobody knows; of a job that is ended early
-  // not fewer.
+  // With elastic sampling: as many examples are done as the coordinator says,
+  // if nobody has died, whose last ones nobody knows; of a job that is ended
+  // early not fewer.
   void CheckExamplesDone(int64_t done);
 
   struct Move {
     Owner source;
     Owner target;
-    bool go = false;  // Its source has said so.
+    bool go = false;         // Its source has said so.
+    bool cancelled = false;  // Its target was lost.
   };
   // By shard and id: all that were ever ordered.
   const std::map<std::pair<int32_t, uint64_t>, Move>& moves() const {
@@ -248,6 +269,11 @@ class Checker {
   }
   // The move that was done, so that the view of this number was made.
   const Move* DoneIn(uint64_t view_number) const;
+  // The owners of a shard before and after the view of this number, which
+  // replaces one that was lost; nullptr: it does not.
+  const Move* FailoverIn(uint64_t view_number) const;
+  // Followers that shards lack though there are servers for them, for people.
+  std::string MissingCopies();
   // The last one published.
   const wire::View& latest_view() const { return latest_view_; }
 
@@ -287,18 +313,8 @@ class Checker {
     uint64_t group_number = 0;
   };
   using ModelPtr = std::shared_ptr<const Model>;
-  struct Twin {
-    ShardRange range;
-    std::string name;
-    Versions versions;            // versions[0] is the initial one.
-    std::vector<Versions> slots;  // By version, then slot.
-    std::vector<Update> updates;  // updates[v] leads to version v + 1.
-    // What it was before it was cut in two by the view of this number.
-    std::vector<std::pair<uint64_t, Versions>> before_split;
-    int32_t origin = 0;          // What it was cut off from; else itself.
-    std::optional<Owner> owner;  // Who serves it now.
-    std::optional<Owner> last_owner;
-    uint64_t newest_view = 0;                  // That an owner of it has had.
+  // What a twin is at one place of its log, without the tensors.
+  struct TwinState {
     std::map<Life, Participant> participants;  // Those that are gone, too.
     // BSP and BACKUP: accepted in time, not applied yet.
     std::vector<Contribution> held;
@@ -309,6 +325,26 @@ class Checker {
     Clock min_clock = 0;
     Clock complete = 0;  // Clocks below it are complete.
     Clock installed_at = -1;
+  };
+  // What anybody was told of a shard.
+  struct Told {
+    std::map<Life, uint64_t> accepted_seq;
+    std::map<Life, Clock> joined_at;
+    Version version = 0;
+    Clock complete = 0;
+  };
+  struct Twin : TwinState {
+    ShardRange range;
+    std::string name;
+    Versions versions;            // versions[0] is the initial one.
+    std::vector<Versions> slots;  // By version, then slot.
+    std::vector<Update> updates;  // updates[v] leads to version v + 1.
+    // What it was before it was cut in two by the view of this number.
+    std::vector<std::pair<uint64_t, Versions>> before_split;
+    int32_t origin = 0;          // What it was cut off from; else itself.
+    std::optional<Owner> owner;  // Who serves it now.
+    std::optional<Owner> last_owner;
+    uint64_t newest_view = 0;  // That an owner of it has had.
     // If delays are given: by turns that are over, the version then; and the
     // gradients that wait for their turn.
     std::vector<Version> after_turns = {0};
@@ -317,6 +353,34 @@ class Checker {
     std::map<Rank, std::pair<Incarnation, Clock>> leads;
     int32_t cut_done = 0;     // The last cut of which its owner has a state.
     bool cut_copied = false;  // Its owner has a copy for a cut just now.
+    // ---- With replicas.
+    uint64_t index = 0;  // Of its log, as in LogPosition.
+    struct Logged {
+      TwinState state;
+      Version version = 0;
+      // False: a record before it or behind it may be missing here or too much,
+      // since views bring several at once.
+      bool exact = true;
+    };
+    std::map<uint64_t, Logged> log;  // By index.
+    // By term: the index from which on the log is that of its owner.
+    std::map<uint64_t, uint64_t> terms;
+    // What it was when it was cut in two, and when a follower began to serve it
+    // that had another part of the log. A copy may still be that.
+    std::vector<std::shared_ptr<const Twin>> earlier;
+    int failovers = 0;
+    uint64_t promoted_in = 0;         // The view by which the last one was.
+    int32_t cut_before_failover = 0;  // The last cut by then.
+    Told told;
+  };
+  // What a thread had of a shard when it was looked at last.
+  struct Copy {
+    LogPosition at;
+    ShardRange range;
+    bool served = false;  // Else it is followed.
+    // Where it was as a part of another copy, until a view cut it off from that
+    // because nobody would tell any more where its owner had.
+    std::optional<std::pair<ShardRange, LogPosition>> cut_from = {};
   };
   // What a shard is at a cut.
   struct CutShard {
@@ -346,7 +410,9 @@ class Checker {
     Clock own_clock = 0;
     bool join = false;
     bool state = false;
-    std::map<int32_t, std::set<Version>> answered;  // By shard.
+    // By shard: versions, and the index of the log at which it was answered
+    // first with that.
+    std::map<int32_t, std::map<Version, uint64_t>> answered;
   };
 
   std::vector<float> GradientOf(const Twin& twin,
@@ -386,12 +452,18 @@ class Checker {
   void CheckMoves(const wire::View& before, const wire::View& view);
   void CheckFailure(const wire::View& before, const wire::View& view);
   void CreateTwins(Owner owner, const View& view);
+  void CreateTwin(int32_t id, const View& view);
   // All examples of the job are in what `contained` led to, once, but for those
   // who died.
   void CheckExamples(const std::set<Contribution>& contained,
                      const std::string& where);
   // Cuts the twins of what this owner has. Appends their shards to `*changed`.
   void SplitTwins(Owner owner, const View& view, std::vector<int32_t>* changed);
+  // `*whole` keeps what is before the cut; returns what becomes shard `id`.
+  static Twin CutTwin(const View& view, const wire::Split& split, int32_t id,
+                      Twin* whole);
+  // What a worker has seen of a shard, it has seen of its new part.
+  void InheritSeen(int32_t from, int32_t to);
   // Who takes part by now, after a view or a new owner.
   void FollowParticipants(Twin& twin, const View& view,
                           const ShardMachine& machine);
@@ -399,9 +471,17 @@ class Checker {
   void CompareState(const Twin& twin, const ShardMachine& machine,
                     const std::string& when);
   std::optional<Violation> Difference(const Twin& twin,
+                                      const ShardMachine& machine) const {
+    return Difference(twin, twin, twin.versions.size() - 1, machine);
+  }
+  // The same for what it was.
+  std::optional<Violation> Difference(const Twin& twin, const TwinState& state,
+                                      Version version,
                                       const ShardMachine& machine) const;
   void OnTrace(const ShardCore::Effects& effects,
-               const std::set<int32_t>& served, Owner owner);
+               const std::set<int32_t>& served,
+               const std::set<int32_t>& deposed, Owner owner,
+               const ShardCore& core);
   void OnAdvanced(Twin& twin, const ShardTraceRecord& record);
   void OnInstalled(Twin& twin, const ShardTraceRecord& record,
                    const View& view);
@@ -431,6 +511,59 @@ class Checker {
   // What waits at the shard has to wait.
   void CheckWaiting(const Twin& twin, const StalenessGate& gate, Owner owner);
   void OnPullAnswered(Twin& twin, const ShardTraceRecord& record, Owner owner);
+  // ---- Followers.
+  void CheckFollowers(const wire::View& before, const wire::View& view);
+  // The server of `before` is in `view`, too.
+  static bool Stays(const wire::View& before, const wire::View& view,
+                    int32_t server);
+  static bool Follows(const wire::View& view, int32_t shard, Owner owner);
+  // By a move whose target has died since.
+  bool WasGivenToTheLost(int32_t shard) const;
+  // The owner in `view` has to be one in whose copy nothing is missing.
+  void CheckHeir(const wire::View& before, const wire::View& view,
+                 int32_t shard);
+  // The shard has a follower in sync on a server that stays.
+  static bool HasHeir(const wire::View& before, const wire::View& view,
+                      int32_t shard);
+  // The view gives the shard to somebody else than `server`, though no move of
+  // it to there is under way.
+  static bool Deposes(const View& view, int32_t shard, Owner owner);
+  // It serves a shard that a view which it has not seen gives to another one.
+  bool IsDeposed(int32_t shard, Owner owner) const;
+  // A follower begins to serve the shard, because its view says so.
+  void OnPromoted(Owner owner, int32_t shard, const View& view,
+                  const ShardMachine& machine);
+  // As the twin was when its log had come to this place; nullptr: it never was.
+  std::shared_ptr<const Twin> TwinAt(const Twin& twin, const ShardRange& range,
+                                     const LogPosition& at) const;
+  // As it was before it was cut in two or changed its owner.
+  static std::shared_ptr<const Twin> AtFirst(const Twin& twin);
+  static bool IsOnLine(const Twin& twin, const LogPosition& at);
+  static void Rewind(Twin& twin, uint64_t index);
+  void CheckTold(const Twin& twin, const std::string& who);
+  void LogState(Twin& twin, uint64_t index, bool exact);
+  // Before and after the trace of an event after which the shard is there.
+  void BeginLogging(Twin& twin, const View& view, const LogPosition& after);
+  void EndLogging(Twin& twin, const LogPosition& after);
+  void OnTraceOfDeposed(const ShardTraceRecord& record, const ShardCore& core);
+  // What the thread has of shards, served and followed.
+  void FollowCopies(Owner owner, const ShardCore& core);
+  void CompareCopy(Owner owner, int32_t shard, const ShardMachine& machine);
+  // Those that may come to serve the shard, besides who does.
+  std::vector<Owner> WhoMustHave(int32_t shard, Owner server) const;
+  // nullptr: it has none. Perhaps of the shard before it was cut in two.
+  const Copy* CopyAt(int32_t shard, Owner owner) const;
+  // All who must have what `server` says of the shard are so far in its log
+  // that it `has` it.
+  void CheckConfirmed(const Twin& twin, Owner server, const std::string& what,
+                      const std::function<bool(uint64_t index)>& has);
+  // The follower has all that anybody was told of the shard.
+  void CheckHasTold(const Twin& twin, Owner follower,
+                    const std::optional<Owner>& server, const std::string& who);
+  // The thread tells the worker so.
+  void OnAccepted(Owner owner, const Life& life, int32_t shard, uint64_t seq);
+  void OnAnswered(Owner owner, const Life& life,
+                  const wire::PullAnswer& answer);
   // ---- Checkpoints.
   void CheckCut(const wire::View& before, const wire::View& view);
   // No shard moves or is cut in two before all have their state at the cut.
@@ -457,6 +590,7 @@ class Checker {
   void CheckPrograms(const Cut& cut, const SimCheckpoint& checkpoint);
   // ---- If the job goes on from a checkpoint.
   Clock BeginsAt(int32_t rank) const;
+  std::pair<Clock, Clock> Beginnings() const;  // The smallest and the largest.
   void CheckBegin(const wire::View& view);
   void Resume(Twin& twin);
   void CheckResumed(const Twin& twin, const ShardCore& core);
@@ -488,14 +622,23 @@ class Checker {
   std::map<int32_t, Twin> twins_;  // By shard.
   struct ShardThread {
     std::shared_ptr<const View> view;  // Handed to it last.
+    uint64_t first_view = 0;           // In which the job runs.
     bool created = false;              // Has seen that the job runs.
     size_t waiting = 0;                // Requests, last time.
+    bool was_deposed = false;          // It has counted what nobody knows of.
     // How stale gradients and answers were, as the twins have it.
     run::ServerStats staleness;
   };
   std::map<Owner, ShardThread> shard_threads_;
   std::map<std::pair<int32_t, uint64_t>, Move> moves_;  // By shard and id.
   std::map<uint64_t, std::pair<int32_t, uint64_t>> done_in_;  // By view.
+  std::map<uint64_t, Move> failover_in_;  // By view: one of its shards.
+  // Shards that were given to one who followed them, or kept by one.
+  std::set<int32_t> inherited_;
+  // By shard. Those of servers that are gone stay.
+  std::map<Owner, std::map<int32_t, Copy>> copies_;
+  // What a shard was at a place of its log, whoever had it.
+  std::map<std::tuple<int32_t, uint64_t, uint64_t>, uint64_t> digests_;
   std::set<int32_t> given_up_;  // Shards of which a move was cancelled.
   std::map<std::pair<Life, uint64_t>, PullIntent> pulls_;  // By request.
   std::map<Life, uint64_t> joined_in_;  // The first view with it.

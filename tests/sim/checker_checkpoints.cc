@@ -216,7 +216,9 @@ void Checker::CheckCutFence(const Twin& twin, const Contribution& contribution,
              absl::StrCat(who, ", after cut ", number, ", and knows ", known,
                           " cuts"));
     }
-    if (number == twin.cut_done && before && !cut.given_up) {
+    // Its state may have what a failover has lost, and workers send again.
+    if (number == twin.cut_done && number > twin.cut_before_failover &&
+        before && !cut.given_up) {
       Report(Invariant::kCheckpoint,
              absl::StrCat(who, ", which its state at cut ", number, " lacks"));
     }
@@ -670,7 +672,21 @@ Clock Checker::BeginsAt(int32_t rank) const {
                       static_cast<double>(manifest.steps_per_epoch()));
 }
 
+std::pair<Clock, Clock> Checker::Beginnings() const {
+  std::pair<Clock, Clock> both{BeginsAt(0), BeginsAt(0)};
+  for (int32_t rank = 1; rank < scenario_.workers; ++rank) {
+    both.first = std::min(both.first, BeginsAt(rank));
+    both.second = std::max(both.second, BeginsAt(rank));
+  }
+  return both;
+}
+
 void Checker::CheckBegin(const wire::View& view) {
+  if (view.begins_at() != Beginnings().first) {
+    Report(Invariant::kCheckpoint,
+           absl::StrCat("the job begins at clock ", view.begins_at(), ", not ",
+                        Beginnings().first));
+  }
   for (const wire::WorkerMember& worker : view.worker()) {
     const Clock expected = worker.founder() ? BeginsAt(worker.rank()) : 0;
     if (worker.begins_at() == expected) continue;

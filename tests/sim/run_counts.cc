@@ -46,6 +46,14 @@ void RunCounts::Visit(
   see("stale_rules", stale_rules);
   see("own_optimizers", own_optimizers);
   see("rate_factors", rate_factors);
+  see("replicas", replicas);
+  see("recovers", recovers);
+  see("recovered", recovered);
+  see("recovered unkept", recovered_unkept);
+  see("recovered untold", recovered_untold);
+  see("recovered in move", recovered_in_move);
+  see("recovered in change", recovered_in_change);
+  see("server_restarts", server_restarts);
   see("stop_rules", stop_rules);
   see("disk_errors", disk_errors);
   see("slow_files", slow_files);
@@ -175,6 +183,18 @@ void RunCounts::Visit(
   see("checker.checkpoints_given_up", checker.checkpoints_given_up);
   see("checker.checkpoints_failed", checker.checkpoints_failed);
   see("checker.resumed_shards", checker.resumed_shards);
+  see("checker.followers_ordered", checker.followers_ordered);
+  see("checker.followers_in_sync", checker.followers_in_sync);
+  see("checker.copies_compared", checker.copies_compared);
+  see("checker.answers_confirmed", checker.answers_confirmed);
+  see("checker.answers_held", checker.answers_held);
+  see("checker.swaps", checker.swaps);
+  see("checker.failovers", checker.failovers);
+  see("checker.failovers_behind", checker.failovers_behind);
+  see("checker.failovers_apart", checker.failovers_apart);
+  see("checker.records_lost", checker.records_lost);
+  see("checker.deposed", checker.deposed);
+  see("checker.copies_restored", checker.copies_restored);
   see("garbage.sent", garbage.sent);
   see("garbage.unreadable", garbage.unreadable);
   see("garbage.answers", garbage.answers);
@@ -200,7 +220,8 @@ void RunCounts::Add(const RunCounts& other) {
   // Both visits see the same counts in the same order.
   std::vector<int64_t> more;
   RunCounts copy = other;
-  copy.Visit([&](const std::string&, int64_t& count) { more.push_back(count); });
+  copy.Visit(
+      [&](const std::string&, int64_t& count) { more.push_back(count); });
   size_t next = 0;
   Visit([&](const std::string&, int64_t& count) { count += more[next++]; });
 }
@@ -216,9 +237,9 @@ std::string RunCounts::ToString() const {
         dot == std::string::npos ? "" : name.substr(0, dot);
     if (prefix != group) absl::StrAppend(&text, "\n ", prefix, ":");
     group = prefix;
-    absl::StrAppend(
-        &text, " ",
-        dot == std::string::npos ? name : name.substr(dot + 1), " ", count);
+    absl::StrAppend(&text, " ",
+                    dot == std::string::npos ? name : name.substr(dot + 1), " ",
+                    count);
   });
   return text;
 }

@@ -42,9 +42,9 @@ struct RunCounts {
   int64_t records_resent = 0;   // Messages.
   int64_t lost_on_the_way = 0;  // Jobs that failed because of that.
   int64_t lingered = 0;         // All moves came to their end in the job.
-  std::array<int64_t, kMoveSteps> steps = {};         // Messages seen.
-  std::array<int64_t, kMoveSteps> step_faults = {};   // Injected just then.
-  std::array<int64_t, kMoveSteps> step_crashes = {};  // Of those: crashes.
+  std::array<int64_t, kShardSteps> steps = {};         // Messages seen.
+  std::array<int64_t, kShardSteps> step_faults = {};   // Injected just then.
+  std::array<int64_t, kShardSteps> step_crashes = {};  // Of those: crashes.
 
   // Likewise, by step of a change of the mode.
   std::array<int64_t, kPhaseSteps> phase_steps = {};
@@ -53,14 +53,14 @@ struct RunCounts {
 
   // What reality has beyond that: how often it happened, not how often a run
   // was meant to have it.
-  int64_t stopped = 0;        // Processes, for less than a lease.
-  int64_t stopped_long = 0;   // For longer.
-  int64_t suspended = 0;      // Machines.
+  int64_t stopped = 0;         // Processes, for less than a lease.
+  int64_t stopped_long = 0;    // For longer.
+  int64_t suspended = 0;       // Machines.
   int64_t server_0_still = 0;  // Of all these: the coordinator's.
-  int64_t clocks_apart = 0;   // Runs in which no two machines' clocks agree.
+  int64_t clocks_apart = 0;    // Runs in which no two machines' clocks agree.
   int64_t trainer_stalls = 0;
   int64_t trainer_stalls_for_ever = 0;  // Of those.
-  int64_t stuck_alone = 0;  // Ended by a user.
+  int64_t stuck_alone = 0;              // Ended by a user.
   int64_t shard_stalls = 0;
   int64_t inner_cuts = 0;
   int64_t bounded_links = 0;  // Runs.
@@ -68,11 +68,19 @@ struct RunCounts {
   int64_t stale_rules = 0;
   int64_t own_optimizers = 0;  // Of tables.
   int64_t rate_factors = 0;
+  int64_t replicas = 0;           // Runs in which shards have followers.
+  int64_t server_restarts = 0;    // In them.
+  int64_t recovers = 0;           // Runs whose coordinator may come back.
+  int64_t recovered = 0;          // It has,
+  int64_t recovered_unkept = 0;   // from before what was on its way to be kept,
+  int64_t recovered_untold = 0;   // or from what nobody had heard of;
+  int64_t recovered_in_move = 0;  // while shards moved,
+  int64_t recovered_in_change = 0;  // the mode changed, or a cut was made.
   int64_t stop_rules = 0;
-  int64_t disk_errors = 0;  // Attempts to write that failed.
-  int64_t slow_files = 0;   // Of checkpoints.
-  int64_t suspensions = 0;  // Jobs that ended after one.
-  int64_t resumed = 0;      // Jobs that went on from a checkpoint,
+  int64_t disk_errors = 0;   // Attempts to write that failed.
+  int64_t slow_files = 0;    // Of checkpoints.
+  int64_t suspensions = 0;   // Jobs that ended after one.
+  int64_t resumed = 0;       // Jobs that went on from a checkpoint,
   int64_t resumed_same = 0;  // and those that ended as if nothing had happened.
   SimStranger::Counts garbage;
   int64_t requests_answered = 0;    // Pulls by shard, pushes, calls, joins.

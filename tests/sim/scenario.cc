@@ -82,8 +82,8 @@ FaultEvent RandomCrash(const Scenario& scenario, absl::Duration end, Rng& rng) {
   return event;
 }
 
-HandOverOptions RandomHandOver(const Scenario& scenario, Rng& rng) {
-  HandOverOptions options;
+LogFeedOptions RandomFeed(const Scenario& scenario, Rng& rng) {
+  LogFeedOptions options;
   options.part_bytes = static_cast<size_t>(rng.Between(16, 64));
   options.window_bytes = static_cast<size_t>(rng.Between(16, 256));
   options.backlog_bytes_max = static_cast<size_t>(
@@ -157,7 +157,7 @@ Placement RandomPlacement(const Scenario& scenario, bool faulty,
   if (rng.Chance(0.5)) {
     placement.hot_for = Between(rng, absl::Milliseconds(100), absl::Seconds(1));
   }
-  placement.hand_over = RandomHandOver(scenario, rng);
+  placement.feed = RandomFeed(scenario, rng);
   if (rng.Chance(0.5))
     placement.waiting_max = static_cast<size_t>(rng.Between(0, 8));
   for (uint64_t left = rng.Below(8); left > 0; --left) {
@@ -229,13 +229,14 @@ constexpr NamedPart kParts[] = {{"stand_still", &Reality::stand_still},
                                 {"stop_rules", &Reality::stop_rules},
                                 {"disk_errors", &Reality::disk_errors},
                                 {"garbage", &Reality::garbage},
-                                {"given_delays", &Reality::given_delays}};
+                                {"given_delays", &Reality::given_delays},
+                                {"replicas", &Reality::replicas},
+                                {"coordinators", &Reality::coordinators}};
 
 // Mostly shorter than a lease.
 absl::Duration ForAWhile(Rng& rng, absl::Duration lease, double longest) {
-  return rng.Chance(0.6)
-             ? Between(rng, absl::Milliseconds(5), lease * 0.9)
-             : Between(rng, lease, lease * longest);
+  return rng.Chance(0.6) ? Between(rng, absl::Milliseconds(5), lease * 0.9)
+                         : Between(rng, lease, lease * longest);
 }
 
 // `last`: when the training ends if nothing goes wrong.
@@ -341,9 +342,18 @@ void Scenario::Widen(const Reality& wanted) {
       stop.set_test_accuracy(rng->Uniform());
     }
   }
+  if (servers > 1 && !mode.has_delays()) {
+    if (auto rng = draws(&Reality::replicas, "replicas", 0.35))
+      DrawReplicas(faulty, last, *rng);
+  }
+  if (auto rng = draws(&Reality::coordinators, "coordinators", 0.35))
+    DrawCoordinators(faulty, last, *rng);
   if (!faulty) return;
-  if (auto rng = draws(&Reality::stand_still, "stand still", 0.35))
-    stand_still = RandomStandStill(*this, last, *rng);
+  if (auto rng = draws(&Reality::stand_still, "stand still", 0.35)) {
+    const std::vector<StandStillFault> more =
+        RandomStandStill(*this, last, *rng);
+    stand_still.insert(stand_still.end(), more.begin(), more.end());
+  }
   if (auto rng = draws(&Reality::trainer_stalls, "trainer stalls", 0.15)) {
     TrainerStall& stall = trainer_stalls.emplace_back();
     stall.rank = Rank{static_cast<int32_t>(rng->Below(workers))};
@@ -353,11 +363,10 @@ void Scenario::Widen(const Reality& wanted) {
   }
   if (auto rng = draws(&Reality::shard_stalls, "shard stalls", 0.2)) {
     for (int64_t left = rng->Between(1, 3); left > 0; --left) {
-      shard_stalls.push_back(
-          {.at = Between(*rng, absl::ZeroDuration(), last),
-           .server = static_cast<int>(rng->Below(servers)),
-           .thread = static_cast<int>(rng->Below(threads)),
-           .duration = ForAWhile(*rng, lease, 8)});
+      shard_stalls.push_back({.at = Between(*rng, absl::ZeroDuration(), last),
+                              .server = static_cast<int>(rng->Below(servers)),
+                              .thread = static_cast<int>(rng->Below(threads)),
+                              .duration = ForAWhile(*rng, lease, 8)});
     }
   }
   if (auto rng = draws(&Reality::inner_cuts, "inner cuts", 0.2)) {
@@ -365,9 +374,9 @@ void Scenario::Widen(const Reality& wanted) {
       inner_cuts.push_back(
           {.kind = static_cast<InnerCut::Kind>(rng->Below(2)),
            .at = Between(*rng, absl::ZeroDuration(), last),
-           .duration = rng->Chance(0.9) ? Between(*rng, absl::Milliseconds(5),
-                                                  lease * 0.6)
-                                        : Between(*rng, lease, lease * 4),
+           .duration = rng->Chance(0.9)
+                           ? Between(*rng, absl::Milliseconds(5), lease * 0.6)
+                           : Between(*rng, lease, lease * 4),
            .held = rng->Chance(0.5)});
     } else {
       FaultEvent& cut = faults.emplace_back();
@@ -415,6 +424,106 @@ void Scenario::Widen(const Reality& wanted) {
     heal_at = std::max(heal_at, fault.at + fault.duration);
   for (const InnerCut& cut : inner_cuts)
     heal_at = std::max(heal_at, cut.at + cut.duration);
+  for (const CoordinatorFault& fault : coordinator_faults)
+    heal_at = std::max(heal_at, fault.at + fault.duration);
+}
+
+void Scenario::DrawCoordinators(bool faulty, absl::Duration last, Rng& rng) {
+  recovers = true;
+  if (!faulty) return;
+  for (int64_t left = rng.Between(0, 3); left > 0; --left) {
+    CoordinatorFault& fault = coordinator_faults.emplace_back();
+    fault.at = Between(rng, absl::ZeroDuration(), last);
+    fault.duration = ForAWhile(rng, lease, 4);
+    fault.moment = static_cast<CoordinatorFault::Moment>(rng.Below(3));
+    // Without followers the job ends with server 0.
+    fault.with_server_0 = rng.Chance(replicas > 0 ? 0.5 : 0.1);
+  }
+}
+
+void Scenario::DrawReplicas(bool faulty, absl::Duration last, Rng& rng) {
+  replicas = static_cast<int>(rng.Between(1, std::min(2, servers - 1)));
+  // Nobody moves a shard in some jobs; else the two often change places.
+  if (placement.rebalance.mode() != config::Rebalance::OFF) {
+    for (uint64_t left = rng.Below(4); left > 0; --left) {
+      placement.user.push_back(
+          {UserAction::Kind::kMove, Between(rng, absl::ZeroDuration(), last)});
+    }
+    if (rng.Chance(0.3)) {
+      placement.user.push_back({UserAction::Kind::kAddServer,
+                                Between(rng, absl::ZeroDuration(), last)});
+    }
+  }
+  // What is lost has time to be made good.
+  placement.linger = placement.linger || rng.Chance(0.6);
+  if (!faulty) return;
+  absl::Duration at = Between(rng, absl::ZeroDuration(), last);
+  for (uint64_t left = rng.Below(4); left > 0; --left) {
+    DrawServerFault(at, rng);
+    // The next one may come before all is well again.
+    at = rng.Chance(0.5) ? at + Between(rng, absl::ZeroDuration(), lease * 4)
+                         : Between(rng, absl::ZeroDuration(), last);
+  }
+  if (rng.Chance(0.6)) {
+    for (int64_t left = rng.Between(1, 3); left > 0; --left) {
+      MoveFault fault = RandomMoveFault(*this, rng);
+      fault.step = static_cast<MoveStep>(kMoveSteps + rng.Below(kCopySteps));
+      placement.faults.push_back(fault);
+    }
+  }
+}
+
+void Scenario::DrawServerFault(absl::Duration at, Rng& rng) {
+  // With server 0 the coordinator dies, and nothing is left to look at.
+  const int server = static_cast<int>(rng.Between(1, servers - 1));
+  const Node node = ServerNode(server);
+  const absl::Duration duration =
+      rng.Chance(0.3) ? Between(rng, absl::Milliseconds(5), lease * 0.9)
+                      : Between(rng, lease, lease * 4);
+  const auto cut = [&](FaultEvent::Kind kind, Node peer) {
+    FaultEvent& event = faults.emplace_back();
+    event.kind = kind;
+    event.at = at;
+    event.node = node;
+    event.peer = peer;
+    event.duration = duration;
+    event.held = rng.Chance(0.5);
+    event.one_way = rng.Chance(0.25);
+  };
+  switch (rng.Below(8)) {
+    case 0:  // Its shard threads go on, and reach everybody.
+      inner_cuts.push_back({.kind = InnerCut::Kind::kControlFromCoordinator,
+                            .server = server,
+                            .at = at,
+                            .duration = duration,
+                            .held = rng.Chance(0.5)});
+      break;
+    case 1:  // It reaches all but the machine with the coordinator,
+      cut(FaultEvent::Kind::kCutLink, 0);
+      break;
+    case 2:  // or nobody but that one.
+      for (Node peer = 1; peer < UserNode(); ++peer) {
+        if (peer != node) cut(FaultEvent::Kind::kCutLink, peer);
+      }
+      break;
+    case 3:
+      stand_still.push_back({.at = at,
+                             .node = node,
+                             .duration = duration,
+                             .suspend = rng.Chance(0.3),
+                             .order = static_cast<WakeOrder>(rng.Below(3))});
+      break;
+    case 4:
+      cut(FaultEvent::Kind::kIsolate, 0);
+      break;
+    default: {
+      cut(FaultEvent::Kind::kCrash, 0);
+      FaultEvent& crash = faults.back();
+      crash.restart = rng.Chance(0.75);
+      crash.drop_sent = rng.Chance(0.5);
+    }
+  }
+  heal_at = std::max(heal_at, at + duration);
 }
 
 namespace {
@@ -506,7 +615,9 @@ void Scenario::GiveDelays(Rng& rng) {
   } else {
     constexpr const char* kNames[] = {"constant", "uniform", "geometric",
                                       "straggler"};
-    given = absl::StrCat(kNames[rng.Below(4)], ":", rng.Between(0, 6));
+    // One after the other, so that all compilers draw the same.
+    const char* const name = kNames[rng.Below(4)];
+    given = absl::StrCat(name, ":", rng.Between(0, 6));
     const absl::StatusOr<SyntheticDelays> named = ParseSyntheticDelays(given);
     SL_CHECK(named.ok(), named.status().ToString());
     delays = MakeTrace(*named, workers, steps, seed, first);
@@ -561,9 +672,13 @@ const char* PhaseStepName(PhaseStep step) {
 }
 
 const char* MoveStepName(MoveStep step) {
-  constexpr const char* kNames[kMoveSteps] = {
-      "ordered", "ordered there", "snapshot", "record",   "push", "confirmed",
-      "go",      "owned",         "done",     "published"};
+  constexpr const char* kNames[kShardSteps] = {
+      "ordered",  "ordered there", "snapshot",     "record",
+      "push",     "confirmed",     "go",           "owned",
+      "done",     "published",     "new follower", "new follower there",
+      "copied",   "followed",      "resumed",      "has",
+      "lacks",    "in sync",       "swap go",      "swap owned",
+      "promoted", "promoted there"};
   return kNames[static_cast<int>(step)];
 }
 
@@ -1008,11 +1123,12 @@ std::string Scenario::ToString() const {
       absl::FormatDuration(network.delay_max), ", healed at ",
       absl::FormatDuration(heal_at), "; rebalance { ",
       placement.rebalance.ShortDebugString(), " } parts of ",
-      placement.hand_over.part_bytes, " B, window ",
-      placement.hand_over.window_bytes, " B, backlog ",
-      placement.hand_over.backlog_bytes_max, " B, catching up ",
-      absl::FormatDuration(placement.hand_over.catch_up_max), ", waiting ",
+      placement.feed.part_bytes, " B, window ", placement.feed.window_bytes,
+      " B, backlog ", placement.feed.backlog_bytes_max, " B, catching up ",
+      absl::FormatDuration(placement.feed.catch_up_max), ", waiting ",
       placement.waiting_max, placement.linger ? ", lingering" : "");
+  if (replicas > 0) absl::StrAppend(&text, ", ", replicas, " followers");
+  if (recovers) absl::StrAppend(&text, ", the coordinator comes back");
   for (const MoveFault& fault : placement.faults) {
     absl::StrAppend(&text, ", fault at '", MoveStepName(fault.step), "'");
   }

@@ -19,7 +19,7 @@
 #include "common/sync/mode.h"
 #include "proto/cluster.pb.h"
 #include "proto/view.pb.h"
-#include "server/shard/hand_over.h"
+#include "server/shard/log_feed.h"
 
 namespace slackline::sim {
 
@@ -48,7 +48,8 @@ struct FaultEvent {
   // Messages sent across a cut arrive after it, as TCP would have them;
   // otherwise they are lost.
   bool held = false;
-  bool restart = false;    // A crashed worker comes back `duration` later.
+  // A crashed worker comes back `duration` later; with replicas a server, too.
+  bool restart = false;
   bool drop_sent = false;  // What a crashed process had sent is lost.
 };
 
@@ -60,14 +61,17 @@ struct Reality {
   bool clocks = false;          // Each machine's clock is ahead, and drifts.
   bool trainer_stalls = false;  // Steps of many leases, or without end.
   bool shard_stalls = false;    // Shard threads that stand still.
-  bool inner_cuts = false;   // Between the processes and threads of server 0;
-                             // and of a worker from one server, one way.
-  bool links = false;        // Bandwidth, and queues that refuse.
-  bool rules = false;        // Schedules and rules for stale gradients.
-  bool stop_rules = false;   // The job ends by one.
-  bool disk_errors = false;  // Files cannot be written for a while.
-  bool garbage = false;      // Messages that make no sense, of strangers.
+  bool inner_cuts = false;    // Between the processes and threads of server 0;
+                              // and of a worker from one server, one way.
+  bool links = false;         // Bandwidth, and queues that refuse.
+  bool rules = false;         // Schedules and rules for stale gradients.
+  bool stop_rules = false;    // The job ends by one.
+  bool disk_errors = false;   // Files cannot be written for a while.
+  bool garbage = false;       // Messages that make no sense, of strangers.
   bool given_delays = false;  // In place of the mode.
+  bool replicas = false;      // Shards have followers, and more servers die.
+  // A coordinator that has died comes back, alone or with server 0.
+  bool coordinators = false;
 
   static Reality All();
   // What the tests have.
@@ -75,6 +79,17 @@ struct Reality {
   // By the name of the member; nullptr if there is none of this name.
   bool* Find(const std::string& name);
   static std::vector<std::string> Names();
+};
+
+// The coordinator dies and comes back, if it has been there.
+struct CoordinatorFault {
+  // At that time; or in the next event that it has something to keep of, before
+  // it is kept, or when it is but nobody has heard of it.
+  enum class Moment { kAtOnce, kBeforeItIsKept, kBeforeItIsTold };
+  absl::Duration at;
+  absl::Duration duration;  // It is away.
+  Moment moment{};
+  bool with_server_0 = false;  // The process has ended; else it is a thread.
 };
 
 // Of a machine's monotonic clock. Wall clocks reach no core.
@@ -110,11 +125,13 @@ struct ShardStall {
   absl::Duration duration;
 };
 
-// The coordinator and the control thread of its own server do not reach each
-// other; or the shard thread does not reach the control thread.
+// The coordinator and the control thread of a server, mostly its own, do not
+// reach each other, while the shard threads reach everybody; or the shard
+// threads do not reach the control thread.
 struct InnerCut {
   enum class Kind { kControlFromCoordinator, kShardsFromControl };
   Kind kind{};
+  int server = 0;
   absl::Duration at;
   absl::Duration duration;
   bool held = false;
@@ -171,11 +188,31 @@ enum class MoveStep {
   kOwned,         // The target owns the shard.
   kDone,          // The source tells the coordinator.
   kPublished,     // The view with the new owner, on its way to anybody.
+  // Of copies: the source is the owner, the target a follower.
+  kFollowerNew,       // The view with a follower that is not in sync yet, on
+                      // its way to the owner.
+  kFollowerNewThere,  // ... to the follower.
+  kCopied,            // The first entry of the shard's log, with a snapshot.
+  kFollowed,          // A later one.
+  kResumed,           // The first one, to somebody who has the shard.
+  kHas,               // The follower has some of the log.
+  kLacks,             // It lacks what comes before.
+  kInSync,            // The owner says that it has all.
+  // Of a swap, in which the owner and a follower change places: a move that
+  // copies nothing.
+  kSwapGo,
+  kSwapOwned,
+  // Of a failover: the source is the server that was lost, the target the one
+  // with the new owner.
+  kPromoted,       // The view, on its way to the new owner,
+  kPromotedThere,  // ... to another server.
 };
 constexpr int kMoveSteps = 10;
+constexpr int kCopySteps = 12;
+constexpr int kShardSteps = kMoveSteps + kCopySteps;
 const char* MoveStepName(MoveStep step);
 
-// Something goes wrong just when a move is at a step.
+// Something goes wrong just when a move, a copy or a failover is at a step.
 struct MoveFault {
   enum class Victim { kSource, kTarget, kCoordinator, kServer0, kWorker };
   enum class Kind {
@@ -203,7 +240,7 @@ struct Placement {
   // changes after so long.
   double hot = 0;  // Share of the shards.
   absl::Duration hot_for = absl::Seconds(1000);
-  HandOverOptions hand_over;
+  LogFeedOptions feed;
   size_t waiting_max = 4096;
   std::vector<UserAction> user;
   std::vector<MoveFault> faults;
@@ -342,6 +379,9 @@ struct Scenario {
   LinkBounds links;
   std::vector<DiskFault> disk;
   std::vector<GarbageFault> garbage;
+  int replicas = 0;       // Followers of each shard.
+  bool recovers = false;  // The coordinator keeps its state, and comes back.
+  std::vector<CoordinatorFault> coordinator_faults;
   config::LearningRateSchedule schedule;
   config::StaleGradients stale;  // Of all tables; perhaps none.
   config::Stop stop;
@@ -351,6 +391,14 @@ struct Scenario {
 
   // Draws what `reality` has.
   void Widen(const Reality& wanted);
+  // Gives the shards followers, and draws what happens to servers then, until
+  // `last`. Unless `faulty`, nothing does.
+  void DrawReplicas(bool faulty, absl::Duration last, Rng& rng);
+  // The coordinator comes back when it has died. Draws when it does, until
+  // `last`. Unless `faulty`, it never does.
+  void DrawCoordinators(bool faulty, absl::Duration last, Rng& rng);
+  // Something that may cost a server its place in the job.
+  void DrawServerFault(absl::Duration at, Rng& rng);
   // Gives the job delays in place of its mode: by name, or as they might have
   // been recorded.
   void GiveDelays(Rng& rng);

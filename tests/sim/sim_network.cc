@@ -367,8 +367,9 @@ std::string Describe(const Message& message) {
     }
     case wire::Header::kHandOver: {
       const wire::HandOver& hand_over = message.header.hand_over();
-      absl::StrAppend(&text, "hand over shard ", hand_over.shard(), " move ",
-                      hand_over.move(), " from ", hand_over.position(), ":");
+      absl::StrAppend(&text, "hand over shard ", hand_over.shard(), " { ",
+                      hand_over.feed().ShortDebugString(), " } from ",
+                      hand_over.position(), ":");
       for (const wire::HandOverRecord& record : hand_over.record())
         absl::StrAppend(&text, " {", record.ShortDebugString(), "}");
       break;

@@ -1,6 +1,7 @@
 #include "tests/sim/sim_server.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "common/optim/optimizer.h"
@@ -31,7 +32,7 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
   return ShardCore({.self = self,
                     .seed = scenario.seed,
                     .trace = true,
-                    .hand_over = scenario.placement.hand_over,
+                    .feed = scenario.placement.feed,
                     .stale = scenario.MakeStaleRules(),
                     .delays = DelaysOf(scenario),
                     .stored = StoredOf(scenario),
@@ -40,13 +41,18 @@ ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
 }
 
 // Changes a shard behind its core's back.
-void Falsify(ShardCore& core, ShardId shard,
+void Falsify(const ShardMachine* shard,
              const std::function<void(ShardSnapshot&)>& change) {
-  auto* const machine = const_cast<ShardMachine*>(core.MachineOf(shard));
+  auto* const machine = const_cast<ShardMachine*>(shard);
   ShardSnapshot snapshot = machine->Snapshot();
   change(snapshot);
   *machine = ShardMachine(machine->rule(), machine->shard().range(),
                           std::move(snapshot));
+}
+
+void Falsify(const ShardCore& core, ShardId shard,
+             const std::function<void(ShardSnapshot&)>& change) {
+  Falsify(core.MachineOf(shard), change);
 }
 
 CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
@@ -75,6 +81,7 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
   options.start_timeout = scenario.start_timeout;
   options.rebalance.config = scenario.placement.rebalance;
   options.rebalance.split_elements_min = 2;
+  options.replicas = scenario.replicas;
   options.stop = scenario.stop;
   options.stall_timeout = scenario.stall_timeout();
   options.delays = DelaysOf(scenario);
@@ -84,6 +91,7 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
     options.checkpoint = scenario.checkpoints.config;
   options.checkpoint_root = kFolder;
   options.mode = ModeText(scenario.mode);
+  options.coordinator_may_return = scenario.recovers;
   if (scenario.resume != nullptr) {
     options.resume =
         std::make_shared<const checkpoint::Manifest>(scenario.resume->manifest);
@@ -101,6 +109,8 @@ ServerCore::Options ServerOptions(const Scenario& scenario, int index,
   join.set_role(wire::JoinRequest::SERVER);
   join.set_index(index);
   join.set_token(token);
+  // Two of them on a host, so that not everywhere is a good place for a copy.
+  if (scenario.replicas > 0) join.set_host(absl::StrCat("host", index / 2));
   if (scenario.resume != nullptr)
     join.set_checkpoint_sha256(scenario.resume->Name());
   for (int t = 0; t < scenario.threads; ++t) {
@@ -132,14 +142,13 @@ MemberCore::Options MemberOptions(const Scenario& scenario) {
 SimCoordinator::SimCoordinator(SimContext* context)
     : context_(context),
       machine_(&context->machines[0]),
-      core_(CoordinatorOptions(context->scenario)),
-      alarm_(machine_, [this] {
-        if (over_) return;
-        CoordinatorCore::Effects effects;
-        core_.OnTick(machine_->now(), &effects);
-        Perform(&effects);
-      }) {
-  core_.Start(machine_->now());
+      core_(std::make_unique<CoordinatorCore>(
+          CoordinatorOptions(context->scenario))) {
+  core_->Start(machine_->now());
+  Attach();
+}
+
+void SimCoordinator::Attach() {
   context_->network.Attach(kCoordinatorPeer, /*node=*/0,
                            [this](const PeerId& from, const Message& message) {
                              OnMessage(from, message);
@@ -147,111 +156,165 @@ SimCoordinator::SimCoordinator(SimContext* context)
   context_->network.OnReached(kCoordinatorPeer, [this](const PeerId& from) {
     heard_[from] = machine_->now();
   });
-  alarm_.SetAt(core_.NextWakeup());
+  alarm_ = std::make_unique<Alarm>(machine_, [this] { OnAlarm(); });
+  alarm_->SetAt(core_->NextWakeup());
 }
 
 SimCoordinator::~SimCoordinator() {
   context_->network.Detach(kCoordinatorPeer, /*drop_sent=*/false);
 }
 
-void SimCoordinator::OnMessage(const PeerId& from, const Message& message) {
-  if (over_) return;
-  if (!message.header.call().leave().failure().empty())
-    gave_up_.insert(message.header.call().incarnation());
+void SimCoordinator::OnAlarm() {
+  if (over_ || away_) return;
   CoordinatorCore::Effects effects;
-  core_.OnMessage(from, message, machine_->now(), &effects);
+  core_->OnTick(machine_->now(), &effects);
   Perform(&effects);
 }
 
-void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
-  for (const std::string& line : effects->warnings)
-    context_->Log("coordinator: ", line);
-  for (const std::string& line : effects->log)
-    context_->Log("coordinator: ", line);
+void SimCoordinator::OnMessage(const PeerId& from, const Message& message) {
+  if (over_ || away_) return;
+  if (!message.header.call().leave().failure().empty())
+    gave_up_.insert(message.header.call().incarnation());
+  CoordinatorCore::Effects effects;
+  core_->OnMessage(from, message, machine_->now(), &effects);
+  Perform(&effects);
+}
+
+bool SimCoordinator::CrashesAt(CoordinatorFault::Moment moment,
+                               const CoordinatorCore::Effects& effects) {
+  if (crash_at_ != moment || effects.state.empty()) return false;
+  crash_at_.reset();
+  has_unkept_ = true;
+  std::exchange(crash_, nullptr)();
+  return away_ || over_;
+}
+
+void SimCoordinator::Commit(CoordinatorCore::Effects* effects) {
+  if (tamper_state) tamper_state(&effects->state);
+  for (StateChange& change : effects->state) {
+    if (change.value.has_value()) {
+      state_[change.key] = *std::move(change.value);
+    } else {
+      state_.erase(change.key);
+    }
+  }
   for (const Incarnation incarnation : effects->removed) {
     gave_up_.insert(incarnation);
     removed_.push_back(joined_[incarnation].index);
   }
-  if (const int32_t cut = core_.view().cut().number(); cut > 0)
-    cuts_.try_emplace(cut,
-                      CutBegun{.at = machine_->now(), .members = members_});
-  if (effects->give_up.has_value()) {
-    context_->checker.OnGivenUp(*effects->give_up, ExcuseOf(*effects->give_up));
-    context_->folder.Remove(*effects->give_up);
+  for (const Outgoing& out : effects->sends) {
+    const wire::JoinReply& reply = out.message.header.join_reply();
+    if (!out.message.header.has_join_reply() || reply.code() != wire::OK)
+      continue;
+    joined_[reply.incarnation()] = out.to;
+    context_->checker.OnJoined(out.to.kind == PeerId::Kind::kServer,
+                               out.to.index);
   }
-  for (Outgoing& out : effects->sends) {
-    if (out.message.header.has_join_reply() &&
-        out.message.header.join_reply().code() == wire::OK) {
-      joined_[out.message.header.join_reply().incarnation()] = out.to;
-      context_->checker.OnJoined(out.to.kind == PeerId::Kind::kServer,
-                                 out.to.index);
-    }
-    if (out.message.header.has_view() || out.message.header.has_view_change()) {
-      CheckRemovals(core_.view());
-      context_->checker.OnPublished(core_.view());
-    }
+  // From now on it holds, whether anybody hears of it or not.
+  // One that died may not have kept that a checkpoint was whole.
+  if (const std::optional<int32_t> cut = effects->give_up;
+      cut.has_value() &&
+      (lost_cuts_.count(*cut) == 0 || made_cuts_.count(*cut) == 0)) {
+    context_->checker.OnGivenUp(*cut, ExcuseOf(*cut));
+  }
+  if (core_->state() != wire::FORMING &&
+      core_->view().number() != last_view_.number()) {
+    CheckRemovals(core_->view());
+    context_->checker.OnPublished(core_->view());
+  }
+}
+
+void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
+  if (CrashesAt(CoordinatorFault::Moment::kBeforeItIsKept, *effects)) return;
+  const bool tells_nothing =
+      crash_at_ == CoordinatorFault::Moment::kBeforeItIsTold &&
+      !effects->state.empty();
+  Commit(effects);
+  if (tells_nothing) {
+    crash_at_.reset();
+    return std::exchange(crash_, nullptr)();
+  }
+  for (const std::string& line : effects->warnings)
+    context_->Log("coordinator: ", line);
+  for (const std::string& line : effects->log)
+    context_->Log("coordinator: ", line);
+  if (const int32_t cut = core_->view().cut().number(); cut > 0) {
+    const auto& owners = core_->view().owner_server();
+    cuts_.try_emplace(cut, CutBegun{.at = machine_->now(),
+                                    .members = members_,
+                                    .owners = {owners.begin(), owners.end()}});
+  }
+  if (effects->give_up.has_value()) context_->folder.Remove(*effects->give_up);
+  for (Outgoing& out : effects->sends)
     context_->network.Send(kCoordinatorPeer, out.to, std::move(out.message));
-  }
   if (effects->complete.has_value()) {
     Complete(effects->complete->cut, std::move(effects->complete->manifest));
   }
-  CoordinatorCore::Sizes sizes = core_.sizes();
+  CoordinatorCore::Sizes sizes = core_->sizes();
   if (context_->tamper_sizes) context_->tamper_sizes(&sizes);
   context_->checker.OnCoordinator(sizes);
-  if (core_.Over(machine_->now())) {
+  if (core_->Over(machine_->now())) {
     over_ = true;  // Its process ends; what it has sent still arrives.
     context_->network.Detach(kCoordinatorPeer, /*drop_sent=*/false);
     return;
   }
-  alarm_.SetAt(core_.NextWakeup());
+  alarm_->SetAt(core_->NextWakeup());
 }
 
 void SimCoordinator::Complete(int32_t cut, checkpoint::Manifest manifest) {
   if (context_->tamper_manifest) context_->tamper_manifest(&manifest);
   if (context_->completes_without_files) {
     return machine_->After(absl::ZeroDuration(), lifetime_.Guard([this, cut] {
-      if (over_) return;
+      if (over_ || away_) return;
       CoordinatorCore::Effects effects;
-      core_.OnCheckpoint(cut, std::string(kFolder), machine_->now(), &effects);
+      core_->OnCheckpoint(cut, std::string(kFolder), machine_->now(), &effects);
       Perform(&effects);
     }));
   }
-  // A thread of its own writes it.
-  machine_->After(context_->WriteTime(), lifetime_.Guard([this, cut, manifest] {
-    if (over_) return;
+  // A thread of its own writes it, which dies with it.
+  const int life = life_;
+  machine_->After(context_->WriteTime(), lifetime_.Guard([=, this] {
+    if (over_ || life != life_) return;
     absl::StatusOr<std::string> folder = absl::ResourceExhaustedError(
         "the manifest cannot be written: the disk is full");
     if (context_->CanWrite(DiskFault::File::kManifest)) {
       const auto made = context_->folder.Complete(cut, manifest);
       context_->checker.OnCheckpoint(cut, made);
+      if (made.ok()) made_cuts_.insert(cut);
       if (made.ok()) folder = absl::StrCat(kFolder, "/", manifest.clock());
     } else {
       context_->failed_cuts.insert(cut);
       context_->checker.OnCheckpoint(cut, folder.status());
     }
     CoordinatorCore::Effects effects;
-    core_.OnCheckpoint(cut, folder, machine_->now(), &effects);
+    core_->OnCheckpoint(cut, folder, machine_->now(), &effects);
     Perform(&effects);
   }));
 }
 
 const char* SimCoordinator::ExcuseOf(int32_t cut) const {
-  if (core_.state() != wire::RUNNING) return "the job has ended";
+  if (core_->state() != wire::RUNNING) return "the job has ended";
   if (context_->failed_cuts.count(cut) > 0) return "a file was not written";
+  if (lost_cuts_.count(cut) > 0) return "the coordinator has died";
   const auto begun = cuts_.find(cut);
   if (begun == cuts_.end()) return nullptr;
   for (const auto& [incarnation, peer] : begun->second.members) {
     const auto is_it = [life = incarnation](const auto& member) {
       return member.incarnation() == life;
     };
-    const wire::View& view = core_.view();
+    const wire::View& view = core_->view();
     if (std::none_of(view.worker().begin(), view.worker().end(), is_it) &&
         std::none_of(view.server().begin(), view.server().end(), is_it)) {
       return "a member is gone";
     }
   }
+  const wire::View& view = core_->view();
+  // Nothing moves meanwhile.
+  if (!std::equal(begun->second.owners.begin(), begun->second.owners.end(),
+                  view.owner_server().begin(), view.owner_server().end())) {
+    return "a shard was lost to a server that had died before";
+  }
   // Who joins with a lower rank becomes the chief.
-  const wire::View& view = core_.view();
   if (view.cut().by_worker() && view.worker_size() > 0 &&
       begun->second.members.count(view.worker(0).incarnation()) == 0) {
     return "another worker is the chief";
@@ -299,8 +362,88 @@ void SimCoordinator::CheckRemovals(const wire::View& view) {
 }
 
 void SimCoordinator::Crash() {
-  over_ = true;
+  if (over_ || away_) return;
+  ++life_;
+  away_ = context_->scenario.recovers;
+  over_ = !away_;
+  lost_cuts_.insert(core_->view().cut().number());
   context_->network.Detach(kCoordinatorPeer, /*drop_sent=*/false);
+}
+
+void SimCoordinator::Recover() {
+  context_->Log("another coordinator goes on with the job");
+  away_ = false;
+  const auto before =
+      std::exchange(core_, std::make_unique<CoordinatorCore>(
+                               CoordinatorOptions(context_->scenario)));
+  if (state_.empty()) {  // Nobody had joined.
+    core_->Start(machine_->now());
+    return Attach();
+  }
+  CoordinatorCore::Effects effects;
+  const absl::Status recovered =
+      core_->Recover(state_, machine_->now(), &effects);
+  if (!recovered.ok()) {
+    return context_->checker.Report(
+        Invariant::kCoordinator,
+        absl::StrCat("the coordinator cannot go on: ", recovered.ToString()));
+  }
+  if (!std::exchange(has_unkept_, false)) CheckCounts(*before);
+  Attach();
+  Perform(&effects);
+}
+
+void SimCoordinator::CheckCounts(const CoordinatorCore& before) const {
+  // But for what members say all the time. It may end the job at once.
+  const bool ended = before.view().has_end();
+  const auto counts = [&](const CoordinatorCore& core) {
+    const run::Summary summary = core.Summary();
+    const wire::StatusReply status = core.Status(machine_->now());
+    run::Summary of;
+    for (const run::MetricRecord& record : status.latest())
+      of.add_about(record.ShortDebugString());
+    for (const run::MoveRecord& record : status.moved())
+      of.add_about(record.ShortDebugString());
+    for (const run::ModeRecord& record : status.mode_changed())
+      of.add_about(record.ShortDebugString());
+    of.set_shards_moved(summary.shards_moved());
+    of.set_bytes_moved(summary.bytes_moved());
+    of.set_mode_changes(summary.mode_changes());
+    of.set_checkpoints(summary.checkpoints());
+    *of.mutable_last_checkpoint() = summary.last_checkpoint();
+    *of.mutable_best_checkpoint() = summary.best_checkpoint();
+    of.set_examples_done(summary.examples_done());
+    of.set_examples_given_again(summary.examples_given_again());
+    of.set_copies_made(summary.copies_made());
+    of.set_shards_taken_over(summary.shards_taken_over());
+    *of.mutable_servers_lost() = summary.servers_lost();
+    *of.mutable_workers_lost() = summary.workers_lost();
+    *of.mutable_traceback() = summary.traceback();
+    *of.mutable_program() = summary.program();
+    of.set_data(summary.data());
+    if (!ended) return of.ShortDebugString();
+    of.set_test_accuracy(summary.test_accuracy());
+    of.set_model_sha256(summary.model_sha256());
+    of.set_stopped(summary.stopped());
+    of.set_state(summary.state());
+    of.set_reason(summary.reason());
+    return of.ShortDebugString();
+  };
+  const std::string was = counts(before);
+  const std::string is = counts(*core_);
+  const double gained = core_->Status(machine_->now()).run_seconds() -
+                        before.Status(machine_->now()).run_seconds();
+  constexpr double kMicrosecond = 1e-6;  // It is kept in whole ones.
+  if (!ended && std::abs(gained) > kMicrosecond) {
+    context_->checker.Report(
+        Invariant::kCoordinator,
+        absl::StrCat("the job has run for ", gained,
+                     " s longer since another coordinator has gone on"));
+  }
+  if (was == is) return;
+  context_->checker.Report(Invariant::kCoordinator,
+                           absl::StrCat("a coordinator counts ", is,
+                                        " where the one before it had ", was));
 }
 
 // ---- Server ---------------------------------------------------------------
@@ -374,6 +517,11 @@ void SimServer::Stop(ProcessEnd end, bool drop_sent) {
     context_->network.Detach(ThreadPeer(t), drop_sent);
   }
   context_->checker.OnServerGone(index_);
+}
+
+bool SimServer::given_up() const {
+  return end_.kind == ProcessEnd::Kind::kGaveUp &&
+         end_.code == absl::StatusCode::kAborted;
 }
 
 run::ServerStats SimServer::Stats(int t) const {
@@ -541,8 +689,7 @@ std::map<ShardId, Clock> SimServer::TurnBack(ShardCore& core,
       continue;
     const Participant* const participant =
         machine->participants().Find(Rank{from.index}, from.instance);
-    if (participant == nullptr || participant->next_seq != push.seq())
-      continue;
+    if (participant == nullptr || participant->next_seq != push.seq()) continue;
     clocks[shard] = machine->complete_clock();
     Falsify(core, shard, [&](ShardSnapshot& snapshot) {
       snapshot.complete_clock = push.clock();
@@ -572,6 +719,17 @@ void SimServer::ForgetInstallation(ShardCore& core, const PeerId& from,
   }
 }
 
+void SimServer::ForgetInCopies(ShardCore& core) const {
+  const std::shared_ptr<const View>& view = core_.view();
+  for (int32_t id = 0; view != nullptr && id < view->shard_count(); ++id) {
+    const ShardMachine* const copy = core.CopyOf(ShardId{id});
+    if (copy == nullptr || copy->position().index < 10) continue;
+    Falsify(copy, [](ShardSnapshot& snapshot) {
+      for (Participant& who : snapshot.participants) who.next_seq = 1;
+    });
+  }
+}
+
 void SimServer::OnShardMessage(int t, const PeerId& from,
                                const Message& message) {
   OnShard(t, nullptr, [&](ShardCore& core, ShardCore::Effects* effects) {
@@ -591,7 +749,7 @@ void SimServer::OnShardMessage(int t, const PeerId& from,
     const bool gave = std::any_of(
         effects->sends.begin(), effects->sends.end(), [](const Outgoing& out) {
           const auto& records = out.message.header.hand_over().record();
-          return records.size() > 0 && records.rbegin()->go();
+          return records.size() > 0 && records.rbegin()->has_go();
         });
     if (before != nullptr && gave) threads_[t].core = std::move(before);
   });
@@ -605,6 +763,7 @@ void SimServer::OnShard(
   ShardCore::Effects effects;
   thread.core->OnTick(machine_->now(), &effects);
   event(*thread.core, &effects);
+  if (plant_ == Plant::kForgetInCopies) ForgetInCopies(*thread.core);
   if (effects.cut.has_value() && plant_ == Plant::kCutTooLate)
     effects.cut->shards = ShardsOf(t);
   if (effects.cut.has_value() && plant_ == Plant::kCutTooEarly &&
@@ -640,6 +799,7 @@ void SimServer::Report(int t) {
 }
 
 void SimServer::Send(int t, ShardCore::Effects* effects) {
+  context_->checker.OnShardSends({index_, t}, effects->sends);
   for (Outgoing& out : effects->sends) {
     context_->network.Send(ThreadPeer(t), out.to, std::move(out.message));
   }
@@ -736,9 +896,11 @@ void SimServer::Flush(int t) {
   ShardCore::Effects effects;
   threads_[t].core->Flush(&effects);
   context_->checker.OnShardFlush({index_, t}, *threads_[t].core);
+  context_->checker.OnShardSends({index_, t}, effects.sends);
   for (Outgoing& out : effects.sends) {
     context_->network.Send(ThreadPeer(t), out.to, std::move(out.message));
   }
+  threads_[t].alarm->SetAt(threads_[t].core->NextWakeup());
 }
 
 void SimServer::OnThread(int t, std::function<void()> run) {

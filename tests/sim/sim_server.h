@@ -27,8 +27,21 @@ class SimCoordinator {
   explicit SimCoordinator(SimContext* context);
   ~SimCoordinator();
 
-  const CoordinatorCore& core() const { return core_; }
-  void Crash();  // Of its thread alone, or with server 0.
+  // While it is away, the one that has died.
+  const CoordinatorCore& core() const { return *core_; }
+  // Of its thread alone, or with server 0. It is away, or for ever gone.
+  void Crash();
+  // Another one goes on from what it has kept. It is away.
+  void Recover();
+  bool away() const { return away_; }
+  // Dies so in its next event of which it has something to keep.
+  void CrashInEvent(CoordinatorFault::Moment moment,
+                    std::function<void()> crash) {
+    crash_at_ = moment;
+    crash_ = std::move(crash);
+  }
+  // For planted faults: what it keeps.
+  std::function<void(std::vector<StateChange>* changes)> tamper_state;
   // Views no longer reach those who did not follow yet: the process has ended.
   bool over() const { return over_; }
   // Ranks of the workers that it has removed because they held others up, in
@@ -36,7 +49,15 @@ class SimCoordinator {
   const std::vector<int>& removed() const { return removed_; }
 
  private:
+  void Attach();
+  void OnAlarm();
   void OnMessage(const PeerId& from, const Message& message);
+  // True: it has died so.
+  bool CrashesAt(CoordinatorFault::Moment moment,
+                 const CoordinatorCore::Effects& effects);
+  void Commit(CoordinatorCore::Effects* effects);
+  // That it has counted what the one before it had, all of which was kept.
+  void CheckCounts(const CoordinatorCore& before) const;
   void Perform(CoordinatorCore::Effects* effects);
   // All parts of a cut are there; its manifest is to be written.
   void Complete(int32_t cut, checkpoint::Manifest manifest);
@@ -47,23 +68,32 @@ class SimCoordinator {
 
   SimContext* const context_;
   SimMachine* const machine_;
-  CoordinatorCore core_;
+  std::unique_ptr<CoordinatorCore> core_;
+  CoordinatorState state_;  // Kept.
   // When something of it last reached the machine, by the machine's clock;
   // the coordinator may have read it later.
   std::map<PeerId, absl::Time> heard_;
   std::map<Incarnation, PeerId> members_;  // Of the last view.
   wire::View last_view_;
   std::map<Incarnation, PeerId> joined_;  // All that ever were told so.
-  std::set<Incarnation> gave_up_;  // And said so, or held others up.
+  std::set<Incarnation> gave_up_;         // And said so, or held others up.
   std::vector<int> removed_;
   // When the view got the cut, and who was a member then.
   struct CutBegun {
     absl::Time at;
     std::map<Incarnation, PeerId> members;
+    std::vector<int32_t> owners;  // By shard: the server.
   };
   std::map<int32_t, CutBegun> cuts_;
   bool over_ = false;
-  Alarm alarm_;
+  bool away_ = false;
+  int life_ = 0;
+  bool has_unkept_ = false;
+  std::optional<CoordinatorFault::Moment> crash_at_;
+  std::function<void()> crash_;
+  std::set<int32_t> lost_cuts_;  // Under way when one has died,
+  std::set<int32_t> made_cuts_;  // and those whose manifest is on the disk.
+  std::unique_ptr<Alarm> alarm_;
   Lifetime lifetime_;
 };
 
@@ -75,6 +105,8 @@ class SimServer {
   void Crash(bool drop_sent);
   const ProcessEnd& end() const { return end_; }
   bool joined() const { return core_.view() != nullptr; }
+  // It has ended because the coordinator did not hear it in time.
+  bool given_up() const;
   // What may be broken on purpose.
   enum class Plant {
     kNone,
@@ -90,6 +122,7 @@ class SimServer {
     kWriteLater,      // The part of a cut changes before it is on the disk.
     kOldPart,         // It is said to be there, of the cut before.
     kBeginLate,       // A job that goes on begins with a worker too far.
+    kForgetInCopies,  // They follow shards without the sequence numbers.
   };
   void SetPlant(Plant plant) { plant_ = plant; }
   // A shard thread does nothing for so long. What comes for it waits.
@@ -109,7 +142,7 @@ class SimServer {
     std::vector<std::function<void()>> waiting;
     bool flush_pending = false;
     bool report_pending = false;
-    absl::Time view_arrives;   // Of the last view on its way.
+    absl::Time view_arrives;              // Of the last view on its way.
     std::shared_ptr<const View> offered;  // By the control thread.
     uint64_t view_number = 0;  // Of the last view that it has taken in.
     std::shared_ptr<const View> shown;  // With kHideLosses, the last one.
@@ -123,6 +156,7 @@ class SimServer {
   // Sets the clocks of shards back to that of the push. Returns what they were.
   std::map<ShardId, Clock> TurnBack(ShardCore& core, const PeerId& from,
                                     const Message& message) const;
+  void ForgetInCopies(ShardCore& core) const;
   static void ForgetInstallation(ShardCore& core, const PeerId& from,
                                  const Message& message);
   void TakeView(int thread);

@@ -616,7 +616,9 @@ bool SimWorker::Perform(const WorkerCore::KeepState& action) {
                            *replica_);
   // The shards are those of the view that has the cut, not of when it took the
   // state.
-  machine_->After(context_->WriteTime() + context_->WriteHop(),
+  // Drawn one after the other, so that all compilers draw the same.
+  const absl::Duration write = context_->WriteTime();
+  machine_->After(write + context_->WriteHop(),
                   lifetime_.Guard([this, cut = action.cut, kept = *replica_,
                                    view = core_.view()] {
                     if (alive()) OnKept(cut, kept, *view);

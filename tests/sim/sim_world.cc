@@ -44,9 +44,17 @@ SimWorld::SimWorld(const Scenario& scenario, bool keep_log)
 }
 
 void SimWorld::StartServer(int index) {
-  if (index == 0) coordinator_ = std::make_unique<SimCoordinator>(&context_);
-  context_.Log("server ", index, " starts");
   context_.machines[context_.scenario.ServerNode(index)].Restart();
+  if (index == 0) {
+    if (coordinator_ == nullptr) {
+      coordinator_ = std::make_unique<SimCoordinator>(&context_);
+      if (on_coordinator_started) on_coordinator_started(coordinator_.get());
+    } else if (coordinator_->away()) {
+      RecoverCoordinator();
+    }
+  }
+  context_.Log("server ", index, " starts");
+  context_.checker.OnServerStarts(index);
   servers_[index] =
       std::make_unique<SimServer>(&context_, index, context_.rng.Next());
   if (on_server_started) on_server_started(servers_[index].get());
@@ -59,6 +67,22 @@ bool SimWorld::AddServer(int32_t index) {
   if (servers_[index] != nullptr) return false;
   StartServer(index);
   return true;
+}
+
+void SimWorld::RestartServer(int index, absl::Duration after) {
+  if (!server_restart_pending_.insert(index).second) return;
+  context_.queue.After(after, [this, index] {
+    server_restart_pending_.erase(index);
+    // Nobody starts one for a job that is over. Whether it is when server 0 has
+    // died, is found out then.
+    if (coordinator_ != nullptr &&
+        (coordinator_->over() ||
+         (index != 0 && coordinator_->core().state() != wire::RUNNING))) {
+      return;
+    }
+    ++counts_.server_restarts;
+    StartServer(index);
+  });
 }
 
 Node SimWorld::NodeCount() const {
@@ -131,8 +155,9 @@ void SimWorld::Inject(const FaultEvent& fault) {
     server->Crash(fault.drop_sent);
     context_.machines[fault.node].Restart();
     if (fault.node == 0) {
-      coordinator_crashed_ = true;
-      coordinator_->Crash();
+      CrashCoordinator(/*with_server_0=*/true, fault.duration);
+    } else if (fault.restart && scenario.replicas > 0) {
+      RestartServer(scenario.ServerOn(fault.node), fault.duration);
     }
     return;
   }
@@ -146,6 +171,68 @@ void SimWorld::Inject(const FaultEvent& fault) {
   if (!fault.restart) return;
   restart_pending_[rank] = true;
   context_.queue.After(fault.duration, [this, rank] { StartWorker(rank); });
+}
+
+void SimWorld::CrashCoordinator(bool with_server_0, absl::Duration away) {
+  if (!with_server_0) context_.Log("the coordinator alone ends");
+  const bool is_new = !coordinator_->away() && !coordinator_->over();
+  coordinator_->Crash();
+  if (!context_.scenario.recovers) {
+    coordinator_crashed_ = true;
+    return;
+  }
+  if (is_new) {
+    const wire::View& view = coordinator_->core().view();
+    counts_.recovered_in_move += view.move_size() > 0;
+    counts_.recovered_in_change +=
+        view.has_change() || view.entered() + 1 < view.phase_size();
+  }
+  if (with_server_0) return RestartServer(0, away);
+  if (!is_new) return;
+  context_.queue.After(away, [this] {
+    context_.machines[0].Arrive([this] {
+      if (coordinator_->away()) RecoverCoordinator();
+    });
+  });
+}
+
+void SimWorld::RecoverCoordinator() {
+  ++counts_.recovered;
+  coordinator_->Recover();
+  // From here on they get answers again.
+  if (!healed_) return;
+  calm_since_ = healed_at_ = context_.queue.now();
+}
+
+void SimWorld::Inject(const CoordinatorFault& fault) {
+  if (coordinator_ == nullptr || coordinator_->over() || coordinator_->away())
+    return;
+  const auto crash = [this, fault] {
+    if (!fault.with_server_0)
+      return CrashCoordinator(/*with_server_0=*/false, fault.duration);
+    FaultEvent event;
+    event.kind = FaultEvent::Kind::kCrash;
+    event.duration = fault.duration;
+    event.restart = true;
+    Inject(event);
+    // Server 0 has ended by itself already.
+    if (!coordinator_->away())
+      CrashCoordinator(/*with_server_0=*/false, fault.duration);
+  };
+  switch (fault.moment) {
+    case CoordinatorFault::Moment::kAtOnce:
+      return crash();
+    case CoordinatorFault::Moment::kBeforeItIsKept:
+      return coordinator_->CrashInEvent(fault.moment, [this, crash] {
+        ++counts_.recovered_unkept;
+        crash();
+      });
+    case CoordinatorFault::Moment::kBeforeItIsTold:
+      return coordinator_->CrashInEvent(fault.moment, [this, crash] {
+        ++counts_.recovered_untold;
+        crash();
+      });
+  }
 }
 
 void SimWorld::Inject(const StandStillFault& fault) {
@@ -171,14 +258,15 @@ void SimWorld::Inject(const ShardStall& stall) {
 }
 
 void SimWorld::Inject(const InnerCut& cut) {
-  SimServer* const server = servers_.front().get();
+  SimServer* const server = servers_[static_cast<size_t>(cut.server)].get();
   if (server == nullptr || server->end().kind != ProcessEnd::Kind::kAlive)
     return;
   ++counts_.inner_cuts;
   const bool shards = cut.kind == InnerCut::Kind::kShardsFromControl;
-  context_.Log(shards ? "the shard threads of server 0 are cut off for "
-                      : "the control thread of server 0 is cut off for ",
-               absl::FormatDuration(cut.duration));
+  context_.Log(
+      shards ? "the shard threads of server " : "the control thread of server ",
+      cut.server, shards ? " are" : " is", " cut off for ",
+      absl::FormatDuration(cut.duration));
   if (shards) return server->CutShardsFromControl(cut.duration);
   const absl::Time until = context_.queue.now() + cut.duration;
   context_.network.CutPeers(server->control_peer(), kCoordinatorPeer, until,
@@ -197,7 +285,10 @@ void SimWorld::ScheduleReality() {
   schedule(scenario.stand_still);
   schedule(scenario.shard_stalls);
   schedule(scenario.inner_cuts);
+  schedule(scenario.coordinator_faults);
   counts_.clocks_apart = scenario.reality.clocks;
+  counts_.replicas = scenario.replicas > 0;
+  counts_.recovers = scenario.recovers;
   counts_.bounded_links = scenario.links.queue_max > 0;
   counts_.schedules = !scenario.schedule.SerializeAsString().empty();
   counts_.own_optimizers = !scenario.own_optimizers.empty();
@@ -214,22 +305,37 @@ std::optional<SimWorld::Seen> SimWorld::StepOf(const PeerId& from,
   switch (message.header.body_case()) {
     case wire::Header::kHandOver: {
       const wire::HandOver& hand_over = message.header.hand_over();
-      MoveStep step = MoveStep::kRecord;
-      if (hand_over.position() == 1) step = MoveStep::kSnapshot;
+      const bool moves = hand_over.feed().has_move();
+      MoveStep step = moves ? MoveStep::kRecord : MoveStep::kFollowed;
+      if (hand_over.position() == 1)
+        step = moves ? MoveStep::kSnapshot : MoveStep::kCopied;
       for (const wire::HandOverRecord& record : hand_over.record()) {
-        if (record.record().has_gradient() || record.record().has_advance())
-          step = MoveStep::kPush;
-        if (record.go()) step = MoveStep::kGo;
+        const bool push =
+            record.record().has_gradient() || record.record().has_advance();
+        if (moves && push) step = MoveStep::kPush;
+        if (record.has_resume()) step = MoveStep::kResumed;
+        if (record.has_go()) step = moves ? MoveStep::kGo : MoveStep::kSwapGo;
       }
       return Seen{step, from.index, to.index};
     }
-    case wire::Header::kHandOverReply:
-      return Seen{message.header.hand_over_reply().owned()
-                      ? MoveStep::kOwned
-                      : MoveStep::kConfirmed,
-                  to.index, from.index};
+    case wire::Header::kHandOverReply: {
+      const wire::HandOverReply& reply = message.header.hand_over_reply();
+      MoveStep step = MoveStep::kHas;
+      if (reply.feed().has_move()) {
+        step = reply.owned() ? MoveStep::kOwned : MoveStep::kConfirmed;
+      } else if (reply.owned()) {
+        step = MoveStep::kSwapOwned;
+      } else if (reply.lacks()) {
+        step = MoveStep::kLacks;
+      }
+      return Seen{step, to.index, from.index};
+    }
     case wire::Header::kHeartbeat: {
       const wire::Heartbeat& heartbeat = message.header.heartbeat();
+      for (const run::FollowerState& state : heartbeat.server().follower()) {
+        if (state.in_sync())
+          return Seen{MoveStep::kInSync, from.index, state.server()};
+      }
       for (const run::HandOverState& state : heartbeat.server().hand_over()) {
         const auto move = checker.moves().find({state.shard(), state.move()});
         if (state.state() != run::HandOverState::DONE ||
@@ -250,6 +356,20 @@ std::optional<SimWorld::Seen> SimWorld::StepOf(const PeerId& from,
                     done->target.server};
       }
       if (to.kind != PeerId::Kind::kServer) return std::nullopt;
+      if (const auto failover = checker.FailoverIn(view.number())) {
+        return Seen{failover->target.server == to.index
+                        ? MoveStep::kPromoted
+                        : MoveStep::kPromotedThere,
+                    failover->source.server, failover->target.server};
+      }
+      for (const wire::Follower& follower : view.follower()) {
+        if (follower.in_sync()) continue;
+        const int32_t source = view.owner_server(follower.shard());
+        if (source == to.index)
+          return Seen{MoveStep::kFollowerNew, source, follower.server()};
+        if (follower.server() == to.index)
+          return Seen{MoveStep::kFollowerNewThere, source, follower.server()};
+      }
       for (const wire::Move& move : view.move()) {
         const int32_t source = view.owner_server(move.shard());
         if (source == to.index)
@@ -276,15 +396,19 @@ bool SimWorld::Watch(const PeerId& from, const PeerId& to,
   if (!arrives) ++counts_.steps[static_cast<int>(seen->step)];
   if (!arrives && message.header.has_hand_over()) {
     const wire::HandOver& hand_over = message.header.hand_over();
-    uint64_t& sent = sent_up_to_[{hand_over.shard(), hand_over.move()}];
+    uint64_t& sent =
+        sent_up_to_[{hand_over.shard(), hand_over.feed().SerializeAsString()}];
     if (hand_over.position() <= sent) ++counts_.records_resent;
     sent =
         std::max(sent, hand_over.position() +
                            static_cast<uint64_t>(hand_over.record_size()) - 1);
-    if (seen->step == MoveStep::kGo &&
-        gone_.insert({hand_over.shard(), hand_over.move()}).second) {
+    for (const wire::HandOverRecord& record : hand_over.record()) {
+      if (!record.has_go() ||
+          !gone_.insert({hand_over.shard(), record.go().move()}).second) {
+        continue;
+      }
       ++counts_.gos;
-      context_.checker.OnGo(hand_over.shard(), hand_over.move());
+      context_.checker.OnGo(hand_over.shard(), record.go().move());
     }
   }
   if (healed_) return true;
@@ -335,10 +459,7 @@ void SimWorld::Inject(const MoveFault& fault, const Seen& seen) {
       event.kind = FaultEvent::Kind::kCrash;
       ++counts_.step_crashes[static_cast<int>(fault.step)];
       if (fault.victim == MoveFault::Victim::kCoordinator) {
-        context_.Log("the coordinator alone ends");
-        coordinator_crashed_ = true;
-        coordinator_->Crash();
-        return;
+        return CrashCoordinator(/*with_server_0=*/false, fault.duration);
       }
       break;
     case MoveFault::Kind::kIsolate:
@@ -367,7 +488,8 @@ std::optional<std::pair<PhaseStep, int>> SimWorld::PhaseStepOf(
   switch (message.header.body_case()) {
     case wire::Header::kView:
     case wire::Header::kViewChange: {
-      const std::optional<wire::View> seen = context_.checker.ViewIn(message.header);
+      const std::optional<wire::View> seen =
+          context_.checker.ViewIn(message.header);
       if (!seen.has_value()) return std::nullopt;
       const wire::View& view = *seen;
       if (!to_worker || view.state() != wire::RUNNING) return std::nullopt;
@@ -462,10 +584,7 @@ void SimWorld::Inject(const PhaseFault& fault, int rank) {
       event.kind = FaultEvent::Kind::kCrash;
       ++counts_.phase_crashes[static_cast<int>(fault.step)];
       if (fault.victim == PhaseFault::Victim::kCoordinator) {
-        context_.Log("the coordinator alone ends");
-        coordinator_crashed_ = true;
-        coordinator_->Crash();
-        return;
+        return CrashCoordinator(/*with_server_0=*/false, fault.duration);
       }
       break;
     case PhaseFault::Kind::kIsolate:
@@ -482,8 +601,10 @@ void SimWorld::Inject(const PhaseFault& fault, int rank) {
 void SimWorld::CheckLinger() {
   if (context_.linger_over) return;
   const absl::Time now = context_.queue.now();
-  if (coordinator_ == nullptr || coordinator_->over() ||
-      coordinator_->core().state() != wire::RUNNING) {
+  if (coordinator_ != nullptr && coordinator_->away()) {
+    // What is open then is not known.
+  } else if (coordinator_ == nullptr || coordinator_->over() ||
+             coordinator_->core().state() != wire::RUNNING) {
     // Also while it forms: it may be that it never runs.
     const bool forms = coordinator_ != nullptr && !coordinator_->over() &&
                        coordinator_->core().state() == wire::FORMING;
@@ -491,6 +612,13 @@ void SimWorld::CheckLinger() {
   } else {
     const wire::StatusReply status = coordinator_->core().Status(now);
     std::string open;
+    // In a job that goes on from a checkpoint some may have no step left: who
+    // waits with the last one would hold them up.
+    const auto is_done = [](const auto& worker) { return worker.done(); };
+    if (absl::c_any_of(status.view().worker(), is_done)) {
+      context_.linger_over = true;
+      return;
+    }
     for (const wire::Move& move : status.view().move()) {
       if (under_way_.count({move.shard(), move.id()}) > 0)
         absl::StrAppend(&open, " shard ", move.shard(), " of move ", move.id());
@@ -503,7 +631,7 @@ void SimWorld::CheckLinger() {
     const bool may_move = !view.phase(view.entered()).mode().has_allreduce();
     const std::set<int32_t>& drained = user_->drained();
     const auto is_drained = [&](const wire::ServerMember& server) {
-      return drained.count(server.index()) > 0;
+      return server.draining() && drained.count(server.index()) > 0;
     };
     // When the last of the others has gone, nobody can take the shards.
     const bool can_leave =
@@ -516,6 +644,7 @@ void SimWorld::CheckLinger() {
         context_.scenario.placement.rebalance.mode() == config::Rebalance::AUTO;
     if (may_move && !automatic && status.plan().move_size() > 0)
       absl::StrAppend(&open, " ", status.plan().move_size(), " planned moves");
+    absl::StrAppend(&open, context_.checker.MissingCopies());
     if (!user_->idle()) absl::StrAppend(&open, " a user");
     if (open.empty()) {
       context_.linger_over = true;
@@ -540,7 +669,7 @@ void SimWorld::CheckRequests() {
   last_look_ = now;
   if (!context_.linger_over) calm_since_ = now;  // The last step waits.
   if (coordinator_ == nullptr || coordinator_->over() || coordinator_crashed_ ||
-      coordinator_->core().state() != wire::RUNNING) {
+      coordinator_->away() || coordinator_->core().state() != wire::RUNNING) {
     return;
   }
   const Scenario& scenario = context_.scenario;
@@ -548,8 +677,8 @@ void SimWorld::CheckRequests() {
   // Messages that are held arrive, those who have died are removed, and the
   // coordinator answers at once; a repetition or two may be needed.
   // On a link that is full, the question waits, and the answer.
-  const absl::Duration soon = 4 * scenario.lease + 2 * retry +
-                              2 * context_.network.longest_queue();
+  const absl::Duration soon =
+      4 * scenario.lease + 2 * retry + 2 * context_.network.longest_queue();
   // Whoever waits for others waits for the slowest one's steps, at worst for
   // all that are left, and for who has died meanwhile.
   const absl::Duration slowest =
@@ -700,6 +829,17 @@ void SimWorld::FollowUp() {
     context_.queue.After(absl::Milliseconds(1) + stalls,
                          [this, rank] { StartWorker(rank); });
   }
+  // Whoever runs the job starts a server again that was given up.
+  const bool restarts = context_.scenario.replicas > 0 &&
+                        coordinator_ != nullptr && !coordinator_->over() &&
+                        !coordinator_->away() &&
+                        coordinator_->core().state() == wire::RUNNING;
+  for (int index = 1; restarts && index < static_cast<int>(servers_.size());
+       ++index) {
+    const SimServer* const server = servers_[index].get();
+    if (server != nullptr && server->given_up())
+      RestartServer(index, absl::Milliseconds(1));
+  }
   EndWhoIsStuckAlone();
 }
 
@@ -727,6 +867,7 @@ bool SimWorld::AllEnded() const {
   };
   if (coordinator_ == nullptr ? !NeverStarts(0) : !coordinator_->over())
     return false;
+  if (!server_restart_pending_.empty()) return false;
   for (int index = 0; index < static_cast<int>(servers_.size()); ++index) {
     const bool added = index >= context_.scenario.servers;
     if (added && servers_[index] == nullptr) continue;
@@ -764,10 +905,9 @@ bool SimWorld::ServersWereAway(const wire::JobEnd& end) const {
   if (end.cause() != wire::JobEnd::SERVERS_SILENT) return false;
   // A request may have been lost just before, and is sent again some time after
   // it could be answered.
-  const absl::Duration enough =
-      std::max(scenario.stall_timeout() - 2 * scenario.lease -
-                   2 * scenario.retry_max,
-               scenario.lease);
+  const absl::Duration enough = std::max(
+      scenario.stall_timeout() - 2 * scenario.lease - 2 * scenario.retry_max,
+      scenario.lease);
   const auto was_away = [&](int32_t server) {
     absl::Duration away;
     for (const ShardStall& stall : scenario.shard_stalls) {
@@ -1062,7 +1202,10 @@ RunReport RunResumeSeed(uint64_t seed, bool keep_log, const Reality& reality) {
 
   Scenario second;
   do {
-    second = OneOrOther(rng.Next(), rng.Chance(0.5));
+    // One after the other, so that all compilers draw the same.
+    const uint64_t of_second = rng.Next();
+    const bool modes = rng.Chance(0.5);
+    second = OneOrOther(of_second, modes);
   } while (same_length && second.workers != first.workers);
   second.Resume(checkpoint);
   if (same_length) second.steps = first.steps;

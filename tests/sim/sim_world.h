@@ -6,11 +6,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "google/protobuf/stubs/logging.h"
-
 #include "tests/sim/open_requests.h"
 #include "tests/sim/run_counts.h"
 #include "tests/sim/sim_context.h"
@@ -38,6 +38,7 @@ class SimWorld {
   SimContext& context() { return context_; }
   // Called when a server or worker has started.
   std::function<void(SimServer* server)> on_server_started;
+  std::function<void(SimCoordinator* coordinator)> on_coordinator_started;
   std::function<void(SimWorker* worker)> on_worker_started;
 
   RunReport Run();
@@ -45,8 +46,14 @@ class SimWorld {
  private:
   void StartServer(int index);
   bool AddServer(int32_t index);
+  // A new process in the place of one that has ended.
+  void RestartServer(int index, absl::Duration after);
   void StartWorker(int rank);
   void Inject(const FaultEvent& fault);
+  void Inject(const CoordinatorFault& fault);
+  // It comes back, perhaps with server 0, after this time.
+  void CrashCoordinator(bool with_server_0, absl::Duration away);
+  void RecoverCoordinator();
   void Inject(const StandStillFault& fault);
   void Inject(const ShardStall& stall);
   void Inject(const InnerCut& cut);
@@ -105,6 +112,7 @@ class SimWorld {
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimWorker>> workers_;  // The present life.
   std::vector<bool> restart_pending_;                // By rank.
+  std::set<int> server_restart_pending_;
   size_t removals_judged_ = 0;
   std::vector<bool> judged_;  // By rank: this life has given up, and why.
   std::unique_ptr<SimUser> user_;
@@ -113,8 +121,8 @@ class SimWorld {
   bool healed_ = false;
   std::vector<int> fault_seen_;        // By fault of the placement.
   std::vector<int> phase_fault_seen_;  // By fault of the modes.
-  // Highest position sent, by shard and move.
-  std::map<std::pair<int32_t, uint64_t>, uint64_t> sent_up_to_;
+  // Highest position sent, by shard and feed.
+  std::map<std::pair<int32_t, std::string>, uint64_t> sent_up_to_;
   std::set<std::pair<int32_t, uint64_t>> gone_;
   std::set<std::pair<int32_t, uint64_t>> under_way_;  // When it healed.
   OpenRequests requests_;

@@ -3,13 +3,11 @@
 // whole one is found, and no other is removed than those that are too many.
 // Method: small checkpoints against the tensors they were made of; every bit of
 // one flipped, every file cut at every length; folders as crashes leave them.
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -17,17 +15,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/checkpoint/best_checkpoint.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
 #include "common/checkpoint/stored_checkpoint.h"
+#include "common/config/cluster_config.h"
 #include "common/io/safetensors.h"
 #include "common/io/state_hash.h"
 #include "common/rng.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/must.h"
 #include "tests/unit/temp_folder.h"
 
@@ -438,25 +439,6 @@ TEST(PartFileTest, AFolderThatCannotBeMadeIsNamed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Text(status), HasSubstr("create " + folder.File("file/x")));
 }
-
-// Files may have so many bytes as long as it lives: a full disk, for a test.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    old_handler_ = std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &old_);
-    const rlimit limit = {bytes, old_.rlim_max};
-    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &old_);
-    std::signal(SIGXFSZ, old_handler_);
-  }
-
- private:
-  rlimit old_ = {};
-  void (*old_handler_)(int) = nullptr;
-};
 
 TEST(PartFileTest, APartThatCannotBeWrittenWholeLeavesNothing) {
   const TempFolder folder;
@@ -1150,7 +1132,7 @@ TEST(FindCheckpointTest, SaysWhatItHasLookedFor) {
               "/server-1-thread-0.safetensors");
   status = FindCheckpoint(folder.path(), &passed_over).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_THAT(Text(status), AllOf(HasSubstr("none of the 1 checkpoints"),
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("the only checkpoint in"),
                                   HasSubstr("the file is damaged")));
   EXPECT_THAT(passed_over, IsEmpty());
 }
@@ -1173,36 +1155,117 @@ TEST(FindCheckpointTest, OfARunWhoseConfigNamesTheFolder) {
   EXPECT_THAT(passed_over, IsEmpty());
 }
 
-TEST(NewestCheckpointTest, OnlyThoseThatAreOursCount) {
+TEST(FindCheckpointTest, AConfigThatIsTooLargeIsNotRead) {
   const TempFolder folder;
-  const std::string root = folder.path();
-  const auto newest_of = [&](uint64_t run) {
-    std::vector<std::string> passed_over;
-    auto found = NewestCheckpoint(
-        root,
+  const std::string config =
+      folder.Write("cluster.textproto", "checkpoint { folder: '/ck' }");
+  fs::resize_file(config, kConfigFileBytesMax + 1);
+  std::vector<std::string> passed_over;
+  for (const absl::Status& failed :
+       {FindCheckpoint(folder.path(), &passed_over).status(),
+        FindBestCheckpoint(folder.path()).status()}) {
+    EXPECT_TRUE(absl::IsDataLoss(failed)) << failed;
+    EXPECT_THAT(Text(failed),
+                AllOf(HasSubstr(config), HasSubstr("has 1048577 bytes"),
+                      HasSubstr("at most 1048576 are read")));
+  }
+}
+
+// A root with checkpoints of several runs, whose run 7 goes on.
+class GoOnTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<StoredCheckpoint>> GoOn(
+      const std::string& began_with = "", uint64_t run = 7) {
+    passed_over_.clear();
+    return CheckpointToGoOnFrom(
+        root_,
         [run](const checkpoint::Manifest& manifest) {
           return manifest.run() == run;
         },
-        &passed_over);
-    EXPECT_THAT(passed_over, IsEmpty());
-    return found;
-  };
-  const auto complete = [&](int64_t clock, int cut, uint64_t run) {
+        began_with, &passed_over_);
+  }
+  static std::string CompleteIn(const std::string& root, int64_t clock, int cut,
+                                uint64_t run) {
     Model model = MakeModel(1, clock);
     model.manifest.set_run(run);
     return Must(Complete(root, model, cut));
-  };
-  EXPECT_EQ(Must(newest_of(7)), nullptr) << "there is no such folder yet";
-  const std::string first = complete(100, 1, 7);
-  const std::string ours = complete(200, 2, 7);
-  complete(300, 3, 8);
-  EXPECT_EQ(Must(newest_of(7))->folder(), ours);
-  EXPECT_EQ(Must(newest_of(9)), nullptr);
-  for (const std::string& bad : {first, ours})
-    FlipLastBit(bad + "/server-0-thread-0.safetensors");
-  const absl::Status none = newest_of(7).status();
+  }
+  std::string CompleteOne(int64_t clock, int cut, uint64_t run) const {
+    return CompleteIn(root_, clock, cut, run);
+  }
+  static void Damage(const std::string& checkpoint) {
+    FlipLastBit(checkpoint + "/server-0-thread-0.safetensors");
+  }
+  static void DamageManifest(const std::string& checkpoint) {
+    FlipLastBit(checkpoint + "/manifest.json");
+  }
+
+  const TempFolder folder_;
+  const std::string root_ = folder_.File("checkpoints");
+  std::vector<std::string> passed_over_;
+};
+
+TEST_F(GoOnTest, OnlyThoseThatAreOursCount) {
+  EXPECT_EQ(Must(GoOn()), nullptr) << "there is no such folder yet";
+  CompleteOne(100, 1, 7);
+  const std::string ours = CompleteOne(200, 2, 7);
+  CompleteOne(300, 3, 8);
+  EXPECT_EQ(Must(GoOn())->folder(), ours);
+  EXPECT_EQ(Must(GoOn("", 9)), nullptr);
+  EXPECT_THAT(passed_over_, IsEmpty());
+}
+
+TEST_F(GoOnTest, AJobWhoseCheckpointsAreAllDamagedDoesNotBeginAnew) {
+  const std::string first = CompleteOne(100, 1, 7);
+  const std::string ours = CompleteOne(200, 2, 7);
+  CompleteOne(300, 3, 8);
+  Damage(first);
+  Damage(ours);
+  const absl::Status none = GoOn().status();
   EXPECT_TRUE(absl::IsDataLoss(none)) << none;
-  EXPECT_THAT(Text(none), AllOf(HasSubstr(first), HasSubstr(ours)));
+  EXPECT_THAT(Text(none), AllOf(HasSubstr(first), HasSubstr(ours),
+                                HasSubstr("none of the 2 checkpoints"),
+                                HasSubstr("move their folders away")));
+  EXPECT_THAT(passed_over_, IsEmpty());
+}
+
+TEST_F(GoOnTest, NorDoesOneWhoseManifestsCannotBeRead) {
+  const std::string torn = CompleteOne(100, 1, 7);
+  DamageManifest(torn);
+  const std::string empty = folder_.File("checkpoints/step-00000007");
+  fs::create_directory(empty);
+  const absl::Status none = GoOn().status();
+  EXPECT_TRUE(absl::IsDataLoss(none)) << none;
+  EXPECT_THAT(Text(none), AllOf(HasSubstr(torn + " cannot be used: "),
+                                HasSubstr(empty + " cannot be used: ")));
+  const std::string older = CompleteOne(50, 3, 7);
+  EXPECT_EQ(Must(GoOn())->folder(), older);
+  EXPECT_THAT(passed_over_, SizeIs(2));
+}
+
+TEST_F(GoOnTest, NorDoesOneWhoseFolderCannotBeRead) {
+  fs::create_symlink(root_, root_);
+  const absl::Status loop = GoOn().status();
+  EXPECT_TRUE(absl::IsUnavailable(loop)) << loop;
+  EXPECT_THAT(Text(loop), HasSubstr("list " + root_));
+  fs::remove(root_);
+  folder_.Write("checkpoints", "a file");
+  EXPECT_TRUE(absl::IsUnavailable(GoOn().status()));
+}
+
+TEST_F(GoOnTest, TheOneThatItBeganWithIsOlderThanAllOfItsOwn) {
+  const std::string began_with =
+      CompleteIn(folder_.File("elsewhere"), 40, 1, 6);
+  EXPECT_EQ(Must(GoOn(began_with))->folder(), began_with);
+  const std::string ours = CompleteOne(200, 2, 7);
+  EXPECT_EQ(Must(GoOn(began_with))->folder(), ours);
+  Damage(ours);
+  EXPECT_EQ(Must(GoOn(began_with))->folder(), began_with);
+  EXPECT_THAT(passed_over_, ElementsAre(HasSubstr(ours)));
+  Damage(began_with);
+  const absl::Status none = GoOn(began_with).status();
+  EXPECT_TRUE(absl::IsDataLoss(none)) << none;
+  EXPECT_THAT(Text(none), AllOf(HasSubstr(ours), HasSubstr(began_with)));
 }
 
 }  // namespace

@@ -362,7 +362,7 @@ TEST(StatusTest, ShowsWhoIsMissingAndWhyAJobHasFailed) {
   EXPECT_THAT(table, HasSubstr("reason: nobody came\n"));
 }
 
-ConfiguredMembers LocalMembers(int servers, int workers) {
+Configured LocalMembers(int servers, int workers) {
   return {.servers = std::vector<std::string>(servers, "127.0.0.1"),
           .workers = std::vector<std::string>(workers, "127.0.0.1")};
 }
@@ -397,7 +397,7 @@ TEST(StatusTest, OfManyAbsentMembersTheFirstOnesAreNamed) {
 TEST(StatusTest, HostsAreShownWhereTheyAreNotThisMachine) {
   EXPECT_THAT(StatusTable(MakeStatus(), LocalMembers(1, 2)),
               Not(HasSubstr("host")));
-  ConfiguredMembers configured = LocalMembers(1, 3);
+  Configured configured = LocalMembers(1, 3);
   configured.workers[2] = "10.0.0.7";
   wire::StatusReply status = MakeStatus();
   wire::ServerMember& added = *status.mutable_view()->add_server();
@@ -409,6 +409,73 @@ TEST(StatusTest, HostsAreShownWhereTheyAreNotThisMachine) {
   EXPECT_THAT(table, HasSubstr("     0  127.0.0.1  4711  alive"));
   EXPECT_THAT(table, HasSubstr("     2  10.0.0.7         gone\n"));
   EXPECT_THAT(table, HasSubstr("     4  10.0.0.8     0  alive"));
+}
+
+wire::Follower& AddFollower(int shard, int server, bool in_sync,
+                            wire::StatusReply* status) {
+  wire::Follower& follower = *status->mutable_view()->add_follower();
+  follower.set_shard(shard);
+  follower.set_server(server);
+  follower.set_in_sync(in_sync);
+  return follower;
+}
+
+// Three shards of server 0, of which each is to have `replicas` copies.
+TEST(StatusTest, TellsHowManyCopiesTheShardsHave) {
+  wire::StatusReply status = MakeStatus();
+  for (int i = 0; i < 3; ++i) status.mutable_view()->add_owner_server(0);
+  Configured configured = LocalMembers(1, 2);
+  EXPECT_THAT(StatusTable(status, configured), Not(HasSubstr("copies")))
+      << "there are to be none";
+  configured.replicas = 1;
+  EXPECT_THAT(StatusTable(status, configured),
+              HasSubstr("\ncopies: 3 of 3 shards have fewer in sync than "
+                        "replicas: 1; 3 have none, and the job is lost with "
+                        "the server of such a shard\n"));
+  for (int i = 0; i < 3; ++i) AddFollower(i, 1, /*in_sync=*/i < 2, &status);
+  run::FollowerState& state = *status.mutable_server(0)->add_follower();
+  state.set_bytes(1500);
+  EXPECT_THAT(StatusTable(status, configured),
+              HasSubstr("\ncopies: 1 of 3 shards has fewer in sync than "
+                        "replicas: 1; 1 has none, and the job is lost with the "
+                        "server of such a shard; being copied: 1 (1.50 kB "
+                        "sent)\n"));
+  status.mutable_view()->mutable_follower(2)->set_in_sync(true);
+  EXPECT_THAT(StatusTable(status, configured),
+              HasSubstr("\ncopies: all of 3 shards have 1 in sync\n"));
+  status.set_copies("for 3 no server is left");
+  EXPECT_THAT(StatusTable(status, configured),
+              HasSubstr("\ncopies to come: for 3 no server is left\n"));
+  configured.replicas = 2;
+  EXPECT_THAT(StatusTable(status, configured),
+              HasSubstr("\ncopies: 3 of 3 shards have fewer in sync than "
+                        "replicas: 2\n"));
+}
+
+TEST(StatusTest, TellsWhatAServerHasOfCopies) {
+  wire::StatusReply status = MakeStatus();
+  status.mutable_server(0)->set_copies(7);
+  status.mutable_server(0)->set_bytes_to_followers(2500000);
+  status.mutable_server(0)->set_answers_held(11);
+  Configured configured = LocalMembers(1, 2);
+  EXPECT_THAT(StatusTable(status, configured), Not(HasSubstr("to copies")));
+  configured.replicas = 1;
+  const std::string table = StatusTable(status, configured);
+  EXPECT_THAT(table, HasSubstr("malformed  copies  to copies  held\n"));
+  EXPECT_THAT(table, HasSubstr("        0       7    2.50 MB    11\n"));
+}
+
+TEST(StatusTest, JsonCountsTheCopies) {
+  wire::StatusReply status = MakeStatus();
+  status.mutable_view()->add_owner_server(0);
+  EXPECT_TRUE(StatusJson(status)["redundancy"].is_null());
+  AddFollower(0, 1, /*in_sync=*/true, &status);
+  AddFollower(0, 2, /*in_sync=*/false, &status);
+  Configured configured;
+  configured.replicas = 2;
+  EXPECT_EQ(StatusJson(status, configured)["redundancy"].dump(),
+            "{\"replicas\":2,\"shards\":1,\"complete\":0,\"alone\":0,"
+            "\"copying\":1,\"copying_bytes\":0}");
 }
 
 // Two heartbeats of different ages look like a lead that the mode forbids: what
@@ -495,6 +562,14 @@ TEST(StatusTableTest, SaysWhoHoldsWhomUpAndWhatEachDoes) {
                               "is computing step 17\n"));
   EXPECT_THAT(text, HasSubstr("computing step 17 for 12 s\n"));
   EXPECT_THAT(text, HasSubstr("computing step 18\n"));
+}
+
+TEST(SummaryTableTest, SaysWhichServersTheJobWentOnWithout) {
+  run::Summary summary = MakeSummary("bsp");
+  summary.add_servers_lost("server 1 (pid 7 on host) is dead");
+  EXPECT_THAT(SummaryTable({{.folder = "run", .summary = summary}}),
+              HasSubstr("lost in digits bsp: server 1 (pid 7 on host) is "
+                        "dead\n"));
 }
 
 TEST(SummaryTableTest, SaysWhichFilesLackRecords) {

@@ -754,6 +754,105 @@ TEST(ConfigRebalanceTest, TheEdgesOfTheRangesPass) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(
+    Replicas, ConfigErrorTest,
+    ::testing::Values(
+        ErrorCase{"Negative", "limits { }", "replicas: -1",
+                  "c.txt:9:1: replicas: value is -1; 0 to 2 is required", ""},
+        ErrorCase{"TooMany", "limits { }",
+                  "server { host: \"127.0.0.1\" count: 3 } replicas: 3",
+                  "c.txt:9:39: replicas: value is 3; 0 to 2 is required", ""},
+        ErrorCase{"AsManyAsServers", "limits { }", "replicas: 1",
+                  "c.txt:9:1: replicas: value is 1; less than the number of "
+                  "servers (1) is required",
+                  "a server of its own"},
+        ErrorCase{"WithGivenDelays",
+                  "sync { ssp { staleness: 3 } pull_ahead: false }\n",
+                  "sync { delays { given: \"uniform:2\" } }\n"
+                  "server { host: \"127.0.0.1\" } replicas: 1\n",
+                  "c.txt:8:30: replicas: value is 1; 0 is required with given "
+                  "delays",
+                  "another mode"}),
+    CaseName);
+
+TEST(ConfigReplicasTest, EachCopyNeedsAServerOfItsOwn) {
+  for (int replicas = 0; replicas <= 2; ++replicas) {
+    EXPECT_THAT(
+        Errors(absl::StrCat(kMinimal, "server { host: \"127.0.0.1\" count: ",
+                            std::max(replicas, 1), " }\nreplicas: ", replicas)),
+        ElementsAre());
+  }
+}
+
+// A bad field of an etcd block in the last line.
+ErrorCase EtcdCase(const std::string& name, const std::string& fields,
+                   const std::string& problem, const std::string& contains) {
+  return {name, "limits { }",
+          absl::StrCat("coordinator { etcd { ", fields, " } }"),
+          absl::StrCat("c.txt:9:", problem), contains};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Etcd, ConfigErrorTest,
+    ::testing::Values(
+        EtcdCase("NoEndpoint", "prefix: '/a'",
+                 "15: coordinator.etcd.endpoint: is missing; ", "2379"),
+        EtcdCase("NoScheme", "endpoint: '127.0.0.1:2379'",
+                 "22: coordinator.etcd.endpoint[0]: value is ",
+                 "http://, a host, a colon and a port"),
+        EtcdCase("Https", "endpoint: 'https://127.0.0.1:2379'",
+                 "22: coordinator.etcd.endpoint[0]: value is ",
+                 "https is not supported"),
+        EtcdCase("NoPort",
+                 "endpoint: 'http://127.0.0.1:1' endpoint: 'http://127.0.0.1'",
+                 "53: coordinator.etcd.endpoint[1]: value is ", "a port"),
+        EtcdCase("PortTooLarge", "endpoint: 'http://127.0.0.1:65536'",
+                 "22: coordinator.etcd.endpoint[0]: value is ", "to 65535"),
+        EtcdCase("PortThatIsNoNumber", "endpoint: 'http://127.0.0.1:+1'",
+                 "22: coordinator.etcd.endpoint[0]: value is ", "to 65535"),
+        EtcdCase("Path", "endpoint: 'http://127.0.0.1:2379/v3'",
+                 "22: coordinator.etcd.endpoint[0]: value is ", "a port"),
+        EtcdCase("User", "endpoint: 'http://a@b:2379'",
+                 "22: coordinator.etcd.endpoint[0]: the host's value is ",
+                 "allowed in a host name"),
+        EtcdCase("OnANetwork", "endpoint: 'http://10.0.0.5:2379'",
+                 "22: coordinator.etcd.endpoint[0]: value is 10.0.0.5",
+                 "insecure: true"),
+        EtcdCase("PrefixWithoutASlash",
+                 "endpoint: 'http://127.0.0.1:1' prefix: 'a'",
+                 "53: coordinator.etcd.prefix: value is ",
+                 "as in \"/slackline/mnist\""),
+        EtcdCase("PrefixThatEndsWithASlash",
+                 "endpoint: 'http://127.0.0.1:1' prefix: '/a/'",
+                 "53: coordinator.etcd.prefix: value is ",
+                 "no slash at the end"),
+        EtcdCase("PrefixWithASpace",
+                 "endpoint: 'http://127.0.0.1:1' prefix: '/a b'",
+                 "53: coordinator.etcd.prefix: value is ", "letters, digits")),
+    CaseName);
+
+TEST(ConfigEtcdTest, ThePrefixIsTheJobsUnlessGiven) {
+  const auto prefix = [](const std::string& fields) {
+    const config::Coordinator coordinator =
+        ParseOrDie(absl::StrCat(kMinimal, "coordinator { ", fields, " }"))
+            .coordinator();
+    return coordinator.has_etcd() ? coordinator.etcd().prefix() : "none";
+  };
+  EXPECT_EQ(prefix(""), "none");
+  EXPECT_EQ(prefix("etcd { endpoint: 'http://localhost:2379' }"),
+            "/slackline/test");
+  EXPECT_EQ(prefix("etcd { endpoint: 'http://localhost:2379' prefix: '/x/y' }"),
+            "/x/y");
+  ParseOrDie(absl::StrCat(
+      kMinimal,
+      "insecure: true coordinator { etcd { endpoint: "
+      "'http://etcd-0.etcd:1' endpoint: 'http://10.0.0.5:65535' } }"));
+  EXPECT_THAT(Errors(absl::StrCat(
+                  absl::StrReplaceAll(kMinimal, {{"job: \"test\"\n", ""}}),
+                  "coordinator { etcd { endpoint: 'http://localhost:1' } }")),
+              ElementsAre(HasSubstr("job: is missing")));
+}
+
 // A bad field of a checkpoint block in the last line.
 ErrorCase CheckpointCase(const std::string& name, const std::string& fields,
                          const std::string& problem,
@@ -1493,6 +1592,12 @@ config::ClusterConfig RandomConfig(Rng rng) {
     }
   }
   if (rng.Chance(0.3)) config.mutable_coordinator()->set_port(count(9999));
+  if (rng.Chance(0.3)) {
+    config::Etcd* etcd = config.mutable_coordinator()->mutable_etcd();
+    for (int i = count(3); i > 0; --i)
+      etcd->add_endpoint(absl::StrCat("http://127.0.0.1:", count(9999)));
+    if (rng.Chance(0.5)) etcd->set_prefix("/some.where/else-1_2");
+  }
   config::Model* model = config.mutable_model();
   config::Data* data = config.mutable_data();
   switch (rng.Below(3)) {

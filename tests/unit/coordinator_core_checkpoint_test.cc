@@ -489,6 +489,57 @@ TEST_F(BestCheckpointTest, ItWaitsForTheFreeTimeToo) {
   EXPECT_TRUE(Cutting());
 }
 
+// Or no checkpoint would be near the best evaluation, unless a better one came.
+TEST_F(BestCheckpointTest, OneThatFailsIsDueAgainSomeTimeLater) {
+  StartBy(config::Checkpoint::ACCURACY);
+  Evaluate(10, 1.0, 0.5);
+  int cut = 0;
+  const std::function<void()> fails[] = {
+      [&] {
+        Call(Server(0), servers_.at(0), ++call_id_, [&](wire::Call& call) {
+          call.mutable_cut_part()->set_cut(cut);
+          call.mutable_cut_part()->set_error("no room");
+        });
+      },
+      [&] {
+        GiveAllParts(cut);
+        Effects effects;
+        core_->OnCheckpoint(cut, absl::ResourceExhaustedError("no room"), now_,
+                            &effects);
+      },
+  };
+  for (const std::function<void()>& fail : fails) {
+    ASSERT_TRUE(Cutting());
+    PromiseBoth(14, 14);
+    ++cut;
+    fail();
+    EXPECT_EQ(SummaryNow().checkpoints_failed(), cut);
+    Pass(absl::Seconds(9), {});
+    EXPECT_FALSE(Cutting()) << "the disk is left alone for a while";
+    EXPECT_LE(core_->NextWakeup(), now_ + absl::Seconds(2));
+    Pass(absl::Seconds(2), {});
+  }
+  ASSERT_TRUE(Cutting());
+  TakeIt(18, ++cut);
+  Pass(absl::Seconds(30), {});
+  EXPECT_FALSE(Cutting()) << "it is there";
+}
+
+// One for another reason was under way, which would have done as well.
+TEST_F(BestCheckpointTest, ItIsDueIfTheOneThatCameForItFails) {
+  StartBy(config::Checkpoint::ACCURACY);
+  AskCheckpoint(7);
+  PromiseBoth(14, 14);
+  Evaluate(10, 1.0, 0.5);
+  GiveAllParts();
+  Effects effects;
+  core_->OnCheckpoint(1, absl::ResourceExhaustedError("no room"), now_,
+                      &effects);
+  EXPECT_FALSE(Cutting());
+  Pass(absl::Seconds(11), {});
+  EXPECT_TRUE(Cutting());
+}
+
 TEST_F(BestCheckpointTest, WhatWasNotMeasuredIsWarnedOfOnce) {
   StartBy(config::Checkpoint::ACCURACY);
   const Effects first = Evaluate(10, 1.0, std::nullopt);
@@ -814,6 +865,36 @@ TEST_F(CheckpointTest, IsGivenUpWithTheErrorOfAPart) {
   EXPECT_TRUE(GiveAllParts(2).complete.has_value());
 }
 
+// The server has died before the cut, and the source says only now that the
+// shard was there already: somebody else serves it, who does not have the cut.
+TEST_F(CheckpointTest, IsGivenUpForAShardThatWasLostOnItsWay) {
+  options_.replicas = 1;
+  Restart();
+  StartJob();
+  const PeerId added = AddServer(2);
+  Ask(Moving({0}, 2));
+  run::ServerStats stats;
+  run::HandOverState& lost = *stats.add_hand_over();
+  lost.set_shard(0);
+  lost.set_move(ViewNow().move(0).id());
+  lost.set_state(run::HandOverState::LOST);
+  lost.set_to_server(2);
+  Pass(absl::Seconds(6), {added});
+  AskCheckpoint(100);
+  PromiseBoth(12, 14);
+  ASSERT_EQ(ViewNow().cut().number(), 1);
+  GivePart(1, 2);
+  const Effects effects = Tell(0, stats);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  EXPECT_EQ(ViewNow().owner_server(0), 1);
+  EXPECT_EQ(effects.give_up, std::optional<int32_t>(1));
+  EXPECT_THAT(effects.warnings,
+              ::testing::Contains(
+                  AllOf(HasSubstr("step 14 was given up"),
+                        HasSubstr("server 2, to which shard 0 was just moving "
+                                  "from server 0, has died"))));
+}
+
 TEST_F(CheckpointTest, RepeatedLateAndForeignPartsChangeNothing) {
   StartJob();
   EXPECT_THAT(GivePart(0, 3).warnings, IsEmpty()) << "before any";
@@ -1101,6 +1182,68 @@ TEST_F(SuspendTest, AnEndForAnotherReasonMeanwhileIsThat) {
   EXPECT_THAT(Answers(lost), IsEmpty());
 }
 
+// ---- Servers die, and others have copies ------------------------------------
+
+class ReplicatedCheckpointTest : public SuspendTest {
+ protected:
+  ReplicatedCheckpointTest() {
+    options_.replicas = 1;
+    options_.stall_timeout = absl::Seconds(1000);
+    Restart();
+  }
+};
+
+TEST_F(ReplicatedCheckpointTest, ACheckpointIsGivenUpWithAServerThatHadShards) {
+  StartJob();
+  AskCheckpoint(7);
+  PromiseBoth(12, 14);
+  GivePart(1, 2);
+  const Effects lost = Pass(absl::Seconds(7), {Server(1)});
+  ExpectRuns();
+  EXPECT_EQ(lost.give_up, 1);
+  EXPECT_THAT(Answers(lost), ElementsAre("observer.0.5:7 BUSY"));
+  EXPECT_THAT(lost.warnings,
+              ::testing::Contains(AllOf(HasSubstr("step 14 was given up"),
+                                        HasSubstr("server 1 (pid"))));
+  // What the others have still to say of it is of no use.
+  EXPECT_FALSE(GivePart(0, 3).complete.has_value());
+  AskCheckpoint(8);
+  PromiseBoth(22, 24);
+  const Effects whole = GivePart(0, 5, /*cut=*/2);
+  EXPECT_TRUE(whole.complete.has_value());
+}
+
+TEST_F(ReplicatedCheckpointTest, BeforeItsCutAServersDeathChangesNothing) {
+  StartJob();
+  AskCheckpoint(7);
+  Promise(0, 12);
+  Pass(absl::Seconds(7), {Server(1)});
+  Promise(1, 14);
+  EXPECT_TRUE(GivePart(0, 5).complete.has_value());
+}
+
+TEST_F(ReplicatedCheckpointTest, AServerWithoutShardsIsNotMissed) {
+  StartJob();
+  AddServer(2);
+  AskCheckpoint(7);
+  PromiseBoth(12, 14);
+  Pass(absl::Seconds(7), {Server(2)});
+  EXPECT_TRUE(GiveAllParts().complete.has_value());
+}
+
+TEST_F(ReplicatedCheckpointTest, ASuspensionTakesTheNextOne) {
+  StartJob();
+  Suspend();
+  PromiseBoth(12, 14);
+  Pass(absl::Seconds(7), {Server(1)});
+  ExpectRuns();
+  ASSERT_TRUE(Cutting()) << "it has asked again";
+  PromiseBoth(22, 24);
+  EXPECT_TRUE(GivePart(0, 5, /*cut=*/2).complete.has_value());
+  Complete(2);
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::SUSPENDED);
+}
+
 TEST_F(SuspendTest, WithoutACheckpointItEndsAllTheSame) {
   options_.checkpoint_root.clear();
   Restart();
@@ -1308,6 +1451,7 @@ TEST_F(ResumeTest, EachBeginsAtItsOwnClockWhereTheyMayDiffer) {
   GoOn();
   JoinAllFromCheckpoint();
   EXPECT_THAT(Beginnings(), ElementsAre(40, 43));
+  EXPECT_EQ(ViewNow().begins_at(), 40);
 
   // By all-reduce there is one clock.
   options_.sync.mutable_allreduce();

@@ -277,21 +277,30 @@ TEST_F(PlacementTest, AServerMayJoinARunningJob) {
   EXPECT_EQ(ViewNow().server_size(), 3);
 }
 
-TEST_F(PlacementTest, AnAddedServerTakesAnIndexThatNoOtherHad) {
+TEST_F(PlacementTest, AnAddedServerTakesAnIndexThatNoOtherHas) {
   StartJob();
   const PeerId added = AddServer(3);
-  Pass(absl::Seconds(6), {added});
-  ASSERT_EQ(ViewNow().server_size(), 2);
-  for (const int index : {-1, 1, 2, 3, 100000}) {
+  const auto join = [&](int index) {
     PeerId peer = Server(index);
-    peer.instance = 999;
-    const wire::JoinReply reply = Join(peer);
+    peer.instance = 999 + static_cast<uint64_t>(index);
+    return Join(peer);
+  };
+  for (const int index : {-1, 100000}) {
+    const wire::JoinReply reply = join(index);
     EXPECT_EQ(reply.code(), wire::REJECTED) << index;
     EXPECT_THAT(reply.error(),
                 HasSubstr(absl::StrCat("server ", index, ": the job runs")));
     EXPECT_THAT(reply.error(), HasSubstr("from 4 on, below 100000"));
   }
-  AddServer(4);
+  for (const int index : {1, 3}) {
+    const wire::JoinReply reply = join(index);
+    EXPECT_EQ(reply.code(), wire::RETRY) << index;
+    EXPECT_THAT(reply.error(), HasSubstr("holds this place"));
+  }
+  EXPECT_EQ(join(2).code(), wire::OK) << "left out before";
+  Pass(absl::Seconds(6), {added, Server(2)});
+  EXPECT_EQ(join(3).code(), wire::OK) << "that one is gone";
+  EXPECT_EQ(ViewNow().server_size(), 3);
 }
 
 TEST_F(PlacementTest, BeforeTheJobRunsOnlyTheConfigsServersJoin) {

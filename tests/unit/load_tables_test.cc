@@ -121,6 +121,23 @@ TEST(ShardsTableTest, BeginsWithTheMostLoaded) {
       "busy: part of the time of the shard's thread\n");
 }
 
+TEST(ShardsTableTest, SaysWhereTheCopiesAre) {
+  wire::StatusReply status = MakeStatus();
+  const auto add = [&status](int shard, int server, int thread, bool in_sync) {
+    wire::Follower& follower = *status.mutable_view()->add_follower();
+    follower.set_shard(shard);
+    follower.set_server(server);
+    follower.set_thread(thread);
+    follower.set_in_sync(in_sync);
+  };
+  add(0, 1, 1, true);
+  add(2, 0, 0, false);
+  const std::string table = ShardsTable(status, 20);
+  EXPECT_THAT(table, HasSubstr("50.0 %  (0.0)"));
+  EXPECT_THAT(table, HasSubstr("20.0 %  1.1"));
+  EXPECT_THAT(table, HasSubstr("in parentheses while it is copied\n"));
+}
+
 TEST(ShardsTableTest, SaysHowManyAreLeftOut) {
   const std::string table = ShardsTable(MakeStatus(), 1);
   EXPECT_THAT(table, HasSubstr("weight[500, 700)"));

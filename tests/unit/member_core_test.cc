@@ -397,6 +397,48 @@ TEST_F(MemberCoreTest, ACoordinatorThatDiesWhileItIsSilentEndsTheWait) {
               HasSubstr("nobody listens there any more"));
 }
 
+TEST_F(MemberCoreTest, ACoordinatorThatMayReturnIsWaitedForWhenItIsGone) {
+  options_.coordinator_timeout = absl::Seconds(30);
+  member_.emplace(options_);
+  member_->Start(now_, &first_);
+  Message reply = JoinReply(wire::OK);
+  reply.header.mutable_join_reply()->set_coordinator_may_return(true);
+  Receive(reply);
+  std::vector<std::string> log;
+  for (int i = 0; i < 20; ++i) {
+    const MemberCore::Effects effects = Tick();
+    ASSERT_TRUE(effects.failure.ok()) << effects.failure;
+    EXPECT_THAT(effects.sends, SizeIs(1)) << "it goes on to say that it lives";
+    log.insert(log.end(), effects.log.begin(), effects.log.end());
+  }
+  ASSERT_THAT(log, SizeIs(1)) << "said once";
+  EXPECT_THAT(log[0], HasSubstr("waits for another one"));
+  EXPECT_THAT(Receive(HeartbeatReply(wire::OK)).log, SizeIs(1));
+  const absl::Time heard = now_;
+  const MemberCore::Effects effects = TickOn();
+  EXPECT_EQ(effects.failure.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(effects.failure.message()), HasSubstr("--recover"));
+  EXPECT_EQ(now_, heard + absl::Seconds(31)) << "the timeout, as of its next "
+                                                "heartbeat";
+}
+
+TEST_F(MemberCoreTest, WhoWaitsForItsPlaceWaitsForACoordinatorThatMayReturn) {
+  options_.start_timeout = absl::Seconds(60);
+  options_.coordinator_timeout = absl::Seconds(30);
+  member_.emplace(options_);
+  member_->Start(now_, &first_);
+  Message reply = JoinReply(wire::RETRY, "worker 0 holds this place");
+  reply.header.mutable_join_reply()->set_coordinator_may_return(true);
+  Receive(reply);
+  const absl::Time end = now_ + absl::Seconds(29);
+  while (now_ < end) {
+    const MemberCore::Effects effects = Tick();
+    ASSERT_TRUE(effects.failure.ok()) << effects.failure;
+    ASSERT_THAT(effects.sends, SizeIs(1));
+    EXPECT_TRUE(effects.sends[0].header.has_join_request());
+  }
+}
+
 TEST_F(MemberCoreTest, ItsOwnPauseIsNotTheSilenceOfTheCoordinator) {
   Join();
   const MemberCore::Effects back = StoppedFor(absl::Seconds(100));

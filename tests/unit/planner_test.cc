@@ -52,7 +52,9 @@ PlannerShard& Add(int thread, double demand, Cluster* cluster) {
 }
 
 std::vector<double> Utilisations(const Cluster& cluster) {
-  std::vector<double> result(cluster.threads.size());
+  std::vector<double> result;
+  for (const PlannerThread& thread : cluster.threads)
+    result.push_back(thread.background / thread.capacity);
   for (const PlannerShard& shard : cluster.shards) {
     result[shard.thread] +=
         shard.demand / cluster.threads[shard.thread].capacity;
@@ -254,6 +256,10 @@ Cluster AnyCluster(Rng* rng) {
     shard.pinned = rng->Chance(0.1);
     if (groups) shard.apart = static_cast<int32_t>(rng->Between(-1, 40));
   }
+  const bool background = rng->Chance(0.3);
+  for (PlannerThread& thread : cluster.threads) {
+    if (background && rng->Chance(0.5)) thread.background = rng->Uniform();
+  }
   return cluster;
 }
 
@@ -410,6 +416,21 @@ TEST(PlannerTest, ThreadOfHalfTheCapacityGetsHalfTheLoad) {
   // A fifth of all demand, and at most the target times as much.
   EXPECT_GE(slow, 0.2 * 3 * 0.95);
   EXPECT_LE(slow, 0.2 * 3 * 1.05 + 1e-9);
+}
+
+// Copies of shards that others own are no shards to be moved.
+TEST(PlannerTest, WorkThatStaysOnAThreadLeavesItLessRoom) {
+  Cluster cluster = ClusterOf({1, 1, 1});
+  for (int s = 0; s < 300; ++s) Add(s % 3, 0.002, &cluster);
+  EXPECT_TRUE(Plan(cluster, {}).moves.empty());
+  cluster.threads[0].background = 0.15;
+  Apply(Plan(cluster, {}), {}, &cluster);
+  // A third of all work, and at most the target times as much.
+  for (const double utilisation : Utilisations(cluster))
+    EXPECT_NEAR(utilisation, 0.25, 0.25 * 0.1);
+  cluster.threads[0].background = 0.6;
+  for (const PlannerMove& move : Plan(cluster, {}).moves)
+    EXPECT_EQ(move.from, 0);
 }
 
 TEST(PlannerTest, PrefersMuchLoadPerByte) {

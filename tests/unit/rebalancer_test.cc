@@ -71,6 +71,13 @@ class RebalancerTest : public ::testing::Test {
     load.set_busy(static_cast<float>(busy));
   }
 
+  void Follow(int32_t shard, Owner thread, bool in_sync = true) {
+    Edit([&](ViewEditor* editor) {
+      editor->AddFollower(shard, thread);
+      if (in_sync) editor->SetInSync(shard, thread.server);
+    });
+  }
+
   absl::StatusOr<run::Plan> Plan(
       Rebalancer::Aim aim = Rebalancer::Aim::kBalance) {
     return Get().Plan(**View::Create(view_), servers_, aim, now_);
@@ -88,8 +95,7 @@ class RebalancerTest : public ::testing::Test {
   bool Edit(const std::function<void(ViewEditor*)>& edit) {
     ViewEditor editor(view_);
     edit(&editor);
-    const bool changed =
-        editor.Commit() != ViewEditor::Committed::kNothing;
+    const bool changed = editor.Commit() != ViewEditor::Committed::kNothing;
     view_ = editor.view();
     return changed;
   }
@@ -480,13 +486,97 @@ TEST_F(RebalancerTest, PausesArePercentilesOverAllMoves) {
   EXPECT_EQ(Get().PauseMicros().max(), 1010);
 }
 
+// ---- Followers --------------------------------------------------------------
+
+TEST_F(RebalancerTest, AMoveToAServerWithACopyGoesToTheThreadThatHasIt) {
+  Servers({1, 2, 2});
+  Shard({0, 0});
+  Shard({0, 0});
+  Follow(0, {1, 1});
+  Adopt(*PlanMoves({0, 1}, {1, -1}));
+  EXPECT_THAT(Moves(Get().Present()),
+              ElementsAre("0: 0.0 > 1.1", "1: 0.0 > 1.0"));
+  ASSERT_TRUE(Done(0));
+  ASSERT_EQ(view_.follower_size(), 1);
+  EXPECT_EQ(view_.follower(0).server(), 0);
+}
+
+TEST_F(RebalancerTest, ANamedThreadBesideTheOneWithTheCopyIsRefused) {
+  Servers({1, 2});
+  Shard({0, 0});
+  Follow(0, {1, 1});
+  EXPECT_THAT(std::string(PlanMoves({0}, {1, 0}).status().message()),
+              HasSubstr("thread 1 of server 1 has a copy of shard 0"));
+  EXPECT_TRUE(PlanMoves({0}, {1, 1}).ok());
+}
+
+TEST_F(RebalancerTest, ACopyThatComesMeanwhileChangesTheThread) {
+  Servers({1, 2});
+  Shard({0, 0});
+  const absl::StatusOr<run::Plan> plan = PlanMoves({0}, {1, 0});
+  Follow(0, {1, 1});
+  Adopt(*plan);
+  ASSERT_EQ(view_.move_size(), 1);
+  EXPECT_EQ(view_.move(0).thread(), 1);
+}
+
+TEST_F(RebalancerTest, AShardWaitsForACopyThatIsNotInSync) {
+  Servers({1, 1, 1});
+  Shard({0, 0});
+  Follow(0, {1, 0}, /*in_sync=*/false);
+  Adopt(*PlanMoves({0}, {2, 0}));
+  EXPECT_EQ(view_.move_size(), 0);
+  Edit([](ViewEditor* editor) { editor->SetInSync(0, 1); });
+  EXPECT_TRUE(Order());
+  EXPECT_EQ(view_.move_size(), 1);
+}
+
+TEST_F(RebalancerTest, WhatAThreadDoesForCopiesIsItsLoadButStays) {
+  Servers({1, 1});
+  for (int i = 0; i < 2; ++i) Shard({0, 0}, 0.2);
+  for (int i = 0; i < 2; ++i) Shard({1, 0}, 0.2);
+  EXPECT_EQ(Plan()->move_size(), 0) << "balanced";
+  for (int shard = 2; shard < 4; ++shard) {
+    Follow(shard, {0, 0});
+    LoadOf({0, 0}, shard, 0.1);
+  }
+  LoadOf({1, 0}, 0, 0.7);  // A shard that has left it: no load of its own.
+  const absl::StatusOr<run::Plan> plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_NEAR(plan->worst_before(), 0.6, 1e-6);
+  EXPECT_NEAR(plan->mean(), 0.5, 1e-6);
+}
+
+TEST_F(RebalancerTest, KnowsWhichMoveWasCutShort) {
+  Servers({1, 1});
+  Shard({0, 0});
+  Adopt(*PlanMoves({0}, {1, 0}));
+  run::HandOverState state;
+  state.set_shard(0);
+  state.set_move(view_.move(0).id());
+  EXPECT_FALSE(Get().WasCutShort(state)) << "it is under way";
+  Edit([&](ViewEditor* editor) {
+    editor->RemoveServer(1);
+    Get().Forget(1);
+  });
+  EXPECT_TRUE(Get().WasCutShort(state));
+  state.set_move(state.move() - 1);
+  EXPECT_FALSE(Get().WasCutShort(state)) << "an earlier one";
+  state.set_move(state.move() + 1);
+  Get().ForgetShard(0);
+  EXPECT_FALSE(Get().WasCutShort(state));
+}
+
 TEST_F(RebalancerTest, NothingMovesToAServerThatIsForgotten) {
   options_.config.set_concurrent_moves(1);
   Servers({1, 1, 1});
   for (int i = 0; i < 3; ++i) Shard({0, 0});
   Adopt(*PlanMoves({0, 1}, {1, 0}));
   Adopt(*PlanMoves({2}, {2, 0}));
-  Edit([&](ViewEditor* editor) { Get().Forget(1, editor); });
+  Edit([&](ViewEditor* editor) {
+    editor->RemoveServer(1);
+    Get().Forget(1);
+  });
   EXPECT_EQ(view_.move_size(), 0);
   EXPECT_THAT(Moves(Get().Present()), ElementsAre("2: 0.0 > 2.0"));
   EXPECT_TRUE(Order());

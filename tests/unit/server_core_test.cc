@@ -73,6 +73,11 @@ class ServerCoreTest : public ::testing::Test {
       view.add_owner_server(i < owned ? 1 : 0);
       view.add_owner_thread(0);
     }
+    for (int i = 0; i < followed_; ++i) {
+      wire::Follower& follower = *view.add_follower();
+      follower.set_shard(3 - followed_ + i + 1);
+      follower.set_server(1);
+    }
     *view.add_phase()->mutable_mode() = ModeOf("bsp");
     return message;
   }
@@ -130,6 +135,7 @@ class ServerCoreTest : public ::testing::Test {
   std::optional<ServerCore> core_;
   uint64_t view_number_ = 1;
   bool draining_ = false;
+  int followed_ = 0;  // Of the last shards.
 };
 
 class Server0CoreTest : public ServerCoreTest {
@@ -183,6 +189,15 @@ TEST_F(ServerCoreTest, DrainedItLeavesOnceNothingIsThere) {
   ASSERT_TRUE(left.end.has_value());
   EXPECT_EQ(left.end->kind, End::Kind::kLeft);
   EXPECT_TRUE(left.end->status.ok());
+}
+
+TEST_F(ServerCoreTest, DrainedItStaysWhileItFollowsShards) {
+  Join();
+  draining_ = true;
+  followed_ = 2;
+  EXPECT_FALSE(CallIn(Receive(ViewOf(wire::RUNNING, 0))).has_leave());
+  followed_ = 0;
+  EXPECT_TRUE(CallIn(Receive(ViewOf(wire::RUNNING, 0))).has_leave());
 }
 
 TEST_F(ServerCoreTest, IfTheAnswerToItsLeaveIsLostBeingFencedSaysTheSame) {
@@ -329,8 +344,7 @@ TEST_F(ServerCoreTest, AServerThatWasStoppedForTooLongSaysSo) {
   ASSERT_TRUE(fenced.end.has_value());
   EXPECT_EQ(fenced.end->kind, End::Kind::kGaveUp);
   EXPECT_THAT(std::string(fenced.end->status.message()),
-              AllOf(HasSubstr("gave this server up, and the job with its "
-                              "shards"),
+              AllOf(HasSubstr("gave this server up, and its shards with it"),
                     HasSubstr("was stopped for 15s")));
 }
 

@@ -698,6 +698,20 @@ TEST_F(ShardResumeTest, InBspTheOthersWaitForTheOneThatIsBehind) {
   EXPECT_EQ(PushCode(Worker(0), PushOf(7, 1, 2)), Outcome::kOk);
 }
 
+// Otherwise whoever joins would do again what the checkpoint has.
+TEST_F(ShardResumeTest, WithoutFoundersItBeginsWhereTheyWouldHave) {
+  stored_ = std::make_shared<NumberedShards>(0);
+  EXPECT_TRUE(Start("bsp", 2).failure.ok());
+  view_.clear_worker();
+  view_.set_begins_at(5);
+  core_.emplace(
+      ShardCore::Options{.self = {0, 0}, .seed = 5, .stored = stored_},
+      config::LearningRateSchedule());
+  EXPECT_TRUE(Publish().failure.ok());
+  EXPECT_EQ(State().complete_clock(), 5);
+  EXPECT_EQ(State().participants().MinClock(), 5);
+}
+
 TEST_F(ShardResumeTest, ValuesWithoutSlotsBeginTheOptimizerAnew) {
   stored_ = std::make_shared<NumberedShards>(0);
   optimizer_ = Adam();

@@ -1,10 +1,10 @@
 // Goal: every element of every table is in exactly one shard, also after
-// splits, each shard has one owner, and a view that does not fit together is
-// refused with the reason.
+// splits, each shard has one owner and its followers elsewhere, and a view that
+// does not fit together is refused with the reason.
 #include "common/view/shard_map.h"
 
-#include <map>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -65,6 +65,16 @@ wire::Move& Move(int32_t shard, Owner to, wire::View* view) {
   move.set_thread(to.thread);
   move.set_id(6);
   return move;
+}
+
+wire::Follower& Follow(int32_t shard, Owner thread, wire::View* view) {
+  wire::Follower& follower = *view->add_follower();
+  follower.set_shard(shard);
+  follower.set_server(thread.server);
+  follower.set_thread(thread.thread);
+  follower.set_since(3);
+  follower.set_in_sync(true);
+  return follower;
 }
 
 std::string ErrorOf(const wire::View& view) {
@@ -414,6 +424,175 @@ TEST(ShardMapTest, AViewThatEndsTheJobMayMoveAShardToADeadServer) {
   EXPECT_FALSE(View::Create(view).ok());
   view.set_state(wire::FAILED);
   EXPECT_TRUE(View::Create(view).ok());
+}
+
+// ---- Followers --------------------------------------------------------------
+
+// Two shards: shard 0 is server 0's, shard 1 is server 2's.
+wire::View WithoutFollowers() {
+  wire::View view = ViewOf({TableOf("a", {16})}, 4, 8);
+  view.set_owner_server(0, 0);
+  view.set_owner_server(1, 2);
+  return view;
+}
+
+// "1.0 3.1": the followers of the shard are thread 0 of server 1, and so on.
+std::vector<std::string> FollowersOf(const View& view, int32_t shard) {
+  std::vector<std::string> texts;
+  for (const wire::Follower& follower : view.FollowersOf(ShardId{shard})) {
+    EXPECT_EQ(follower.shard(), shard);
+    texts.push_back(absl::StrCat(follower.server(), ".", follower.thread()));
+  }
+  return texts;
+}
+
+TEST(ShardMapTest, FindsTheFollowersOfAShardByServer) {
+  wire::View proto = WithoutFollowers();
+  Follow(1, {0, 0}, &proto);
+  Follow(1, {3, 1}, &proto).set_in_sync(false);
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_THAT(FollowersOf(**view, 0), ElementsAre());
+  EXPECT_THAT(FollowersOf(**view, 1), ElementsAre("0.0", "3.1"));
+  const wire::Follower& second = (*view)->FollowersOf(ShardId{1})[1];
+  EXPECT_EQ(second.since(), 3u);
+  EXPECT_FALSE(second.in_sync());
+  EXPECT_EQ((*view)->ToProto().SerializeAsString(), proto.SerializeAsString());
+  EXPECT_EQ((*view)->proto().follower_size(), 0);
+}
+
+TEST(ShardMapTest, ANewShardIsFollowedAsTheOneThatItWasCutOffFrom) {
+  wire::View proto = WithoutFollowers();
+  Follow(1, {0, 0}, &proto);
+  Follow(1, {3, 1}, &proto);
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  wire::ViewChange change;
+  change.set_base(proto.number());
+  change.set_number(proto.number() + 1);
+  change.set_state(wire::RUNNING);
+  wire::Split& split = *change.add_split();
+  split.set_shard(1);
+  split.set_at(12);
+  const auto next = (*view)->With(change);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_THAT(FollowersOf(**next, 2), ElementsAre("0.0", "3.1"));
+  EXPECT_THAT((*next)->FollowersThatDiffer(**view), ElementsAre())
+      << "of the shards that both have";
+}
+
+TEST(ShardMapTest, SaysWhichShardsHaveOtherFollowersThanBefore) {
+  wire::View proto = ViewOf({TableOf("a", {3000})}, 3, 1);
+  for (int32_t shard = 0; shard < 3000; shard += 3)
+    Follow(shard, {(proto.owner_server(shard) + 1) % 3, 0}, &proto);
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  wire::ViewChange change;
+  change.set_base(proto.number());
+  change.set_number(proto.number() + 1);
+  change.set_state(wire::RUNNING);
+  const auto same = (*view)->With(change);
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_THAT((*same)->FollowersThatDiffer(**view), ElementsAre());
+  *change.add_follower() = proto.follower(4);  // As it is.
+  wire::Follower& fell_behind = *change.add_follower();
+  fell_behind = proto.follower(10);
+  fell_behind.set_in_sync(false);
+  wire::FollowerGone& gone = *change.add_follower_gone();
+  gone.set_shard(2997);
+  gone.set_server(proto.follower(999).server());
+  wire::Follower& added = *change.add_follower();
+  added = proto.follower(0);
+  added.set_shard(2000);
+  added.set_server((proto.owner_server(2000) + 2) % 3);
+  const auto next = (*view)->With(change);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_THAT((*next)->FollowersThatDiffer(**view),
+              ElementsAre(30, 2000, 2997));
+  EXPECT_THAT((*view)->FollowersThatDiffer(**next),
+              ElementsAre(30, 2000, 2997));
+  EXPECT_EQ((*view)->FollowersOf(ShardId{2000}).size(), 0u)
+      << "it is immutable";
+}
+
+TEST(ShardMapTest, RefusesFollowersThatDoNotFitAndSaysWhich) {
+  wire::View view = WithoutFollowers();
+  Follow(2, {1, 0}, &view);
+  EXPECT_THAT(ErrorOf(view), HasSubstr("view 7: there is no shard 2"));
+
+  view = WithoutFollowers();
+  Follow(-1, {1, 0}, &view);
+  EXPECT_THAT(ErrorOf(view), HasSubstr("there is no shard -1"));
+
+  view = WithoutFollowers();
+  Follow(1, {1, 0}, &view);
+  Follow(0, {1, 0}, &view);
+  EXPECT_THAT(ErrorOf(view),
+              HasSubstr("the follower of shard 0 on server 1 comes after that "
+                        "of shard 1 on server 1"));
+
+  view = WithoutFollowers();
+  Follow(0, {1, 0}, &view);
+  Follow(0, {1, 1}, &view);
+  EXPECT_THAT(ErrorOf(view), HasSubstr("followers must be sorted"));
+
+  view = WithoutFollowers();
+  Follow(1, {2, 1}, &view);
+  EXPECT_THAT(
+      ErrorOf(view),
+      HasSubstr("shard 1 belongs to server 2 and is followed there, too"));
+
+  for (const Owner thread : {Owner{4, 0}, Owner{1, 2}, Owner{1, -1}}) {
+    view = WithoutFollowers();
+    Follow(0, thread, &view);
+    EXPECT_THAT(
+        ErrorOf(view),
+        HasSubstr(absl::StrCat("shard 0 is followed by thread ", thread.thread,
+                               " of server ", thread.server)));
+    view.set_state(wire::FAILED);
+    EXPECT_TRUE(View::Create(view).ok()) << "that is over";
+  }
+}
+
+TEST(ShardMapTest, AChangeThatLeavesAFollowerWhereItCannotBeIsRefused) {
+  wire::View proto = WithoutFollowers();
+  Follow(0, {3, 0}, &proto);
+  const auto view = View::Create(proto);
+  ASSERT_TRUE(view.ok()) << view.status();
+  wire::ViewChange good;
+  good.set_base(proto.number());
+  good.set_number(proto.number() + 1);
+  good.set_state(wire::RUNNING);
+  using Spoil = std::function<void(wire::ViewChange&)>;
+  const std::vector<Spoil> cases = {
+      [](auto& change) { change.add_server_gone(3); },
+      [](auto& change) { change.add_owner()->set_server(3); },
+      [](auto& change) { change.add_follower(); },  // With its owner.
+      [](auto& change) { change.add_follower()->set_shard(2); },
+      [](auto& change) { change.add_follower_gone()->set_shard(-1); },
+      [](auto& change) {
+        change.add_follower()->set_server(3);
+        change.mutable_follower(0)->set_thread(2);
+      },
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    wire::ViewChange change = good;
+    cases[i](change);
+    EXPECT_EQ((*view)->With(change).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << "case " << i;
+  }
+  // The follower becomes the owner, whose server goes.
+  proto.set_owner_server(1, 1);
+  const auto fewer = View::Create(proto);
+  ASSERT_TRUE(fewer.ok()) << fewer.status();
+  good.add_server_gone(0);
+  good.add_follower_gone()->set_server(3);
+  good.add_owner()->set_server(3);
+  const auto next = (*fewer)->With(good);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ((*next)->OwnerOf(ShardId{0}), (Owner{3, 0}));
+  EXPECT_THAT(FollowersOf(**next, 0), ElementsAre());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tests/unit/shard_move_fixture.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,7 +42,7 @@ void ShardMoveTest::Start(absl::string_view mode, int workers, bool adam) {
     cores_[server].emplace(
         ShardCore::Options{.self = {server, 0},
                            .seed = 1,
-                           .hand_over = hand_over_,
+                           .feed = feed_,
                            .stale = StaleOf(stale_),
                            .waiting_max = waiting_max_,
                            .waiting_bytes_max = waiting_bytes_max_,
@@ -69,6 +70,10 @@ void ShardMoveTest::Start(absl::string_view mode, int workers, bool adam) {
   }
   for (int rank = 0; rank < workers; ++rank)
     AddWorker(rank, 10 + rank, /*founder=*/true);
+  for (int32_t shard = 0; followed_ && shard < 3; ++shard) {
+    Follow(shard);
+    SetInSync(shard);
+  }
   Show();
 }
 
@@ -82,6 +87,13 @@ void ShardMoveTest::Move(int32_t shard, int server) {
 void ShardMoveTest::Commit(int32_t shard) {
   for (int i = 0; i < view_.move_size(); ++i) {
     if (view_.move(i).shard() != shard) continue;
+    for (wire::Follower& follower : *view_.mutable_follower()) {
+      if (follower.shard() != shard) continue;
+      ASSERT_EQ(follower.server(), view_.move(i).server());
+      follower.set_server(view_.owner_server(shard));
+      follower.set_since(view_.move(i).id());
+      follower.set_in_sync(true);
+    }
     view_.set_owner_server(shard, view_.move(i).server());
     view_.mutable_move()->DeleteSubrange(i, 1);
     return;
@@ -93,8 +105,47 @@ void ShardMoveTest::Split(int32_t shard, int64_t at) {
   split.set_shard(shard);
   split.set_at(at);
   split.set_since(view_.number() + 1);
+  const int32_t part = view_.owner_server_size();
   view_.add_owner_server(view_.owner_server(shard));
   view_.add_owner_thread(0);
+  for (int i = 0, count = view_.follower_size(); i < count; ++i) {
+    if (view_.follower(i).shard() != shard) continue;
+    wire::Follower follower = view_.follower(i);
+    follower.set_shard(part);
+    *view_.add_follower() = follower;
+  }
+}
+
+void ShardMoveTest::Follow(int32_t shard) {
+  wire::Follower follower;
+  follower.set_shard(shard);
+  follower.set_server(1 - view_.owner_server(shard));
+  follower.set_since(view_.number() + 1);
+  *view_.add_follower() = follower;
+  std::sort(view_.mutable_follower()->begin(), view_.mutable_follower()->end(),
+            [](const wire::Follower& a, const wire::Follower& b) {
+              return a.shard() < b.shard();
+            });
+}
+
+void ShardMoveTest::Unfollow(int32_t shard) {
+  auto& followers = *view_.mutable_follower();
+  followers.erase(std::remove_if(followers.begin(), followers.end(),
+                                 [&](const wire::Follower& follower) {
+                                   return follower.shard() == shard;
+                                 }),
+                  followers.end());
+}
+
+void ShardMoveTest::SetInSync(int32_t shard) {
+  for (wire::Follower& follower : *view_.mutable_follower()) {
+    if (follower.shard() == shard) follower.set_in_sync(true);
+  }
+}
+
+void ShardMoveTest::Promote(int32_t shard) {
+  Unfollow(shard);
+  view_.set_owner_server(shard, 1 - view_.owner_server(shard));
 }
 
 void ShardMoveTest::ShowTo(int server) {

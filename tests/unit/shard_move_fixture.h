@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "common/message.h"
 #include "gtest/gtest.h"
-#include "server/shard/hand_over.h"
+#include "server/shard/log_feed.h"
 #include "server/shard/shard_core.h"
 #include "tests/support/floats.h"
 #include "tests/unit/shard_core_fixture.h"
@@ -28,8 +28,8 @@ PeerId Thread(int server);
 class ShardMoveTest : public ::testing::Test {
  protected:
   ShardMoveTest() {
-    hand_over_.part_bytes = 8;  // Half a tensor.
-    hand_over_.window_bytes = 8;
+    feed_.part_bytes = 8;  // Half a tensor.
+    feed_.window_bytes = 8;
   }
   // Whatever moved, the counters of both say what became of each gradient.
   void TearDown() override;
@@ -46,6 +46,12 @@ class ShardMoveTest : public ::testing::Test {
   void Move(int32_t shard, int server);
   void Commit(int32_t shard);
   void Split(int32_t shard, int64_t at);
+  // The other server is ordered to follow the shard; it does no more; it is in
+  // sync; it owns the shard, whose owner is gone from the view.
+  void Follow(int32_t shard);
+  void Unfollow(int32_t shard);
+  void SetInSync(int32_t shard);
+  void Promote(int32_t shard);
   void NextView() { view_.set_number(view_.number() + 1); }
   void ShowTo(int server);
   void Show();
@@ -82,7 +88,9 @@ class ShardMoveTest : public ::testing::Test {
   }
   std::vector<run::HandOverState::State> HandOverStates(int server);
 
-  HandOverOptions hand_over_;
+  LogFeedOptions feed_;
+  // The other server follows each shard from the start.
+  bool followed_ = false;
   size_t waiting_max_ = 4096;
   size_t waiting_bytes_max_ = 1 << 20;
   size_t waiting_bytes_max_all_ = 1 << 20;

@@ -557,7 +557,7 @@ TEST_F(ShardMoveTest, AShardThatHasMovedOnIsNotLost) {
 }
 
 TEST_F(ShardMoveTest, RequestsWaitAtTheSourceWhileTheTargetIsFarBehind) {
-  hand_over_.backlog_bytes_max = 2 * kElements * sizeof(float);
+  feed_.backlog_bytes_max = 2 * kElements * sizeof(float);
   Start("asp", 1);
   Move(0, 1);
   Show();
@@ -577,7 +577,7 @@ TEST_F(ShardMoveTest, RequestsWaitAtTheSourceWhileTheTargetIsFarBehind) {
 }
 
 TEST_F(ShardMoveTest, WhoWaitsAtTheSourceIsServedThereIfTheMoveIsGivenUp) {
-  hand_over_.backlog_bytes_max = 1;
+  feed_.backlog_bytes_max = 1;
   Start("asp", 1);
   Move(0, 1);
   Show();
@@ -607,10 +607,13 @@ TEST_F(ShardMoveTest, AHandOverThatMakesNoSenseChangesNothing) {
       {"its own shard",
        [](Message& m) { m.header.mutable_hand_over()->set_shard(2); }, 0},
       {"another move",
-       [](Message& m) { m.header.mutable_hand_over()->set_move(99); }, 0},
+       [](Message& m) {
+         m.header.mutable_hand_over()->mutable_feed()->set_move(99);
+       },
+       0},
       {"a go at once",
        [](Message& m) {
-         m.header.mutable_hand_over()->mutable_record(0)->set_go(true);
+         m.header.mutable_hand_over()->mutable_record(0)->mutable_go();
        },
        1},
       {"a snapshot of a negative clock",
@@ -773,8 +776,8 @@ TEST_F(ShardMoveTest, AShardThatMovesAllTheTimeHasTheBitsOfOneThatStays) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     const bool bsp = rng.Chance(0.5);
-    hand_over_.part_bytes = static_cast<size_t>(rng.Between(4, 32));
-    hand_over_.window_bytes = static_cast<size_t>(rng.Between(4, 64));
+    feed_.part_bytes = static_cast<size_t>(rng.Between(4, 32));
+    feed_.window_bytes = static_cast<size_t>(rng.Between(4, 64));
     view_ = wire::View();
     wire_.clear();
     Start(bsp ? "bsp" : "asp", 2, /*adam=*/true);

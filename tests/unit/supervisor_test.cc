@@ -71,9 +71,11 @@ class SupervisorTest : public ::testing::Test {
       if (!some.finish_reason.empty()) all.finish_reason = some.finish_reason;
       if (!some.suspend_reason.empty())
         all.suspend_reason = some.suspend_reason;
-      if (some.signal != 0) all.signal = some.signal;
-      for (const Member& worker : some.restarts) {
-        supervisor_->OnRestart(worker, true);
+      if (some.signal_others != 0) all.signal_others = some.signal_others;
+      if (some.signal_server_0 != 0) all.signal_server_0 = some.signal_server_0;
+      for (const Member& member : some.restarts) {
+        if (member.hosts_coordinator()) coordinator_ = starts_;
+        supervisor_->OnRestart(member, starts_, now_);
       }
     }
     return all;
@@ -82,6 +84,7 @@ class SupervisorTest : public ::testing::Test {
   absl::Time now_ = absl::UnixEpoch();
   absl::Time next_status_ = absl::UnixEpoch();
   bool coordinator_ = false;
+  bool starts_ = true;  // Whoever is started again.
   wire::StatusReply status_;
   std::unique_ptr<Supervisor> supervisor_;
 };
@@ -126,11 +129,11 @@ TEST_F(SupervisorTest, AWorkerThatDiesWhileTheJobRunsIsReportedOnce) {
             "worker 1 (pid 7) was killed by signal 9 (SIGKILL)");
   EXPECT_THAT(effects.restarts, IsEmpty());
   EXPECT_EQ(effects.stop_reason, "") << "the coordinator decides";
-  EXPECT_EQ(effects.signal, 0);
+  EXPECT_EQ(effects.signal_others, 0);
 }
 
 TEST_F(SupervisorTest, ADeadWorkerIsStartedAgainAsOftenAsAllowed) {
-  Start({.restarts_max = 2});
+  Start({.worker_restarts_max = 2});
   SetState(wire::RUNNING);
   Pass(absl::Seconds(1));
   for (int i = 0; i < 2; ++i) {
@@ -145,14 +148,179 @@ TEST_F(SupervisorTest, ADeadWorkerIsStartedAgainAsOftenAsAllowed) {
       << "each worker has its own";
 }
 
-TEST_F(SupervisorTest, ADeadServerIsNotStartedAgain) {
-  Start({.restarts_max = 2});
+TEST_F(SupervisorTest, ADeadServerIsNotStartedAgainAsAWorkerIs) {
+  Start({.worker_restarts_max = 2});
   SetState(wire::RUNNING);
   Pass(absl::Seconds(1));
   Exit(kServer1, kKilled);
   const Supervisor::Effects effects = Pass(absl::Seconds(2));
   EXPECT_THAT(effects.deaths, SizeIs(1));
   EXPECT_THAT(effects.restarts, IsEmpty());
+}
+
+TEST_F(SupervisorTest, ADeadServerIsStartedAgainAsOftenAsAllowed) {
+  Start({.server_restarts_max = 2});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  for (const ExitStatus& status : {kKilled, kCodeOne}) {
+    Exit(kServer1, status);
+    const Supervisor::Effects effects = Pass(absl::Seconds(5));
+    EXPECT_THAT(effects.deaths, SizeIs(1)) << "it is reported all the same";
+    EXPECT_THAT(effects.restarts, testing::ElementsAre(kServer1));
+  }
+  Exit(kServer1, kKilled);
+  EXPECT_THAT(Pass(absl::Seconds(5)).restarts, IsEmpty());
+  Exit(kWorker1, kKilled);
+  EXPECT_THAT(Pass(absl::Seconds(5)).restarts, IsEmpty())
+      << "workers have a number of their own";
+}
+
+TEST_F(SupervisorTest, AServerIsStartedAgainOnlyWhileTheJobRuns) {
+  Start({.server_restarts_max = 2});
+  SetState(wire::FORMING);
+  Pass(absl::Seconds(1));
+  Exit(kServer1, kCodeOne, "the port is taken");
+  const Supervisor::Effects effects = Pass(absl::Seconds(1));
+  EXPECT_THAT(effects.restarts, IsEmpty());
+  EXPECT_THAT(effects.stop_reason, HasSubstr("before the job had started"));
+}
+
+TEST_F(SupervisorTest, AServerThatTakesTheJobAlongIsNotStartedAgain) {
+  Start({.server_restarts_max = 2});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer1, kKilled);
+  SetState(wire::FAILED, "server 1 is dead");
+  EXPECT_THAT(Pass(absl::Seconds(1)).restarts, IsEmpty());
+}
+
+TEST_F(SupervisorTest, TheKilledServerWithTheCoordinatorIsStartedAgain) {
+  Start({.server_restarts_max = 2});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  for (int i = 0; i < 2; ++i) {
+    Exit(kServer0, kKilled);
+    const Supervisor::Effects effects = Pass(absl::Milliseconds(50));
+    EXPECT_THAT(effects.deaths, SizeIs(1));
+    EXPECT_THAT(effects.restarts, testing::ElementsAre(kServer0)) << "at once";
+    EXPECT_EQ(Pass(absl::Seconds(30)).signal_others, 0);
+  }
+  Exit(kServer0, kKilled);
+  const Supervisor::Effects effects = Pass(absl::Seconds(4));
+  EXPECT_THAT(effects.restarts, IsEmpty()) << "as often as allowed";
+  EXPECT_EQ(effects.signal_others, SIGTERM);
+  EXPECT_EQ(effects.signal_server_0, 0) << "it is gone";
+}
+
+TEST_F(SupervisorTest, AJobThatGoesOnWithAnotherCoordinatorFinishes) {
+  Start({.server_restarts_max = 2});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kKilled);
+  Pass(absl::Seconds(5));
+  SetState(wire::FINISHED);
+  Pass(absl::Milliseconds(300));
+  EXPECT_FALSE(supervisor_->Over());
+  ExitAll(kGood);
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+  EXPECT_TRUE(supervisor_->lost_a_process());
+}
+
+TEST_F(SupervisorTest, ACoordinatorThatIsKilledAtTheEndWritesItsSummaryYet) {
+  Start({.server_restarts_max = 1});
+  SetState(wire::FINISHED);
+  Pass(absl::Milliseconds(300));
+  for (const Member& member : {kServer1, kWorker0, kWorker1})
+    Exit(member, kGood);
+  Exit(kServer0, kKilled);
+  EXPECT_THAT(Pass(absl::Milliseconds(50)).restarts,
+              testing::ElementsAre(kServer0));
+  EXPECT_FALSE(supervisor_->Over());
+  Exit(kServer0, kGood);
+  Pass(absl::Milliseconds(50));
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
+// Its job has failed, or it cannot go on: the next one would fare as it did.
+TEST_F(SupervisorTest, ACoordinatorThatEndsByItselfIsNotStartedAgain) {
+  for (const ExitStatus& status : {kGood, kCodeOne, ExitStatus{.code = 75}}) {
+    Start({.server_restarts_max = 2});
+    SetState(wire::RUNNING);
+    Pass(absl::Seconds(1));
+    Exit(kServer0, status);
+    const Supervisor::Effects effects = Pass(absl::Seconds(4));
+    EXPECT_THAT(effects.restarts, IsEmpty());
+    EXPECT_EQ(effects.signal_others, SIGTERM);
+  }
+}
+
+TEST_F(SupervisorTest, BeforeTheJobRunsNobodyStartsTheCoordinatorAgain) {
+  Start({.server_restarts_max = 2});
+  SetState(wire::FORMING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kKilled);
+  const Supervisor::Effects effects = Pass(absl::Seconds(4));
+  EXPECT_THAT(effects.restarts, IsEmpty());
+  EXPECT_EQ(effects.signal_others, SIGTERM);
+}
+
+TEST_F(SupervisorTest, ACoordinatorThatCannotBeStartedAgainEndsTheOthers) {
+  Start({.server_restarts_max = 2});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  starts_ = false;
+  Exit(kServer0, kKilled);
+  EXPECT_EQ(Pass(absl::Seconds(4)).signal_others, SIGTERM);
+  for (const Member& member : {kServer1, kWorker0, kWorker1})
+    Exit(member, {.signal = SIGTERM});
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_EQ(supervisor_->Reason(),
+            "server 0 (pid 7) was killed by signal 9 (SIGKILL)");
+}
+
+TEST_F(SupervisorTest, WhoDiesWhileTheCoordinatorIsAwayIsStartedAgain) {
+  Start({.worker_restarts_max = 1, .server_restarts_max = 1});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kKilled);
+  for (const Member& member : {kServer1, kWorker1}) Exit(member, kKilled);
+  EXPECT_THAT(Pass(absl::Seconds(5)).restarts,
+              testing::UnorderedElementsAre(kServer0, kServer1, kWorker1));
+}
+
+TEST_F(SupervisorTest, AnInterruptWaitsForTheCoordinatorThatIsAway) {
+  Start({.server_restarts_max = 1});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kKilled);
+  EXPECT_THAT(supervisor_->OnInterrupt(now_),
+              HasSubstr("ending the job early"));
+  EXPECT_THAT(Pass(absl::Milliseconds(100)).restarts, SizeIs(1));
+  EXPECT_EQ(Pass(absl::Seconds(1)).finish_reason, "interrupted by the user")
+      << "asked until it answers";
+}
+
+TEST_F(SupervisorTest, ASecondInterruptDoesNotWaitForTheCoordinator) {
+  Start({.server_restarts_max = 1});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  supervisor_->OnInterrupt(now_);
+  supervisor_->OnInterrupt(now_);
+  Exit(kServer0, kKilled);
+  const Supervisor::Effects effects = Pass(absl::Seconds(4));
+  EXPECT_THAT(effects.restarts, IsEmpty());
+  EXPECT_EQ(effects.signal_others, SIGTERM);
+}
+
+TEST_F(SupervisorTest, AServerThatWasDrainedIsNotStartedAgain) {
+  Start({.server_restarts_max = 2});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer1, kGood);
+  EXPECT_THAT(Pass(absl::Seconds(2)).restarts, IsEmpty());
 }
 
 TEST_F(SupervisorTest, AServerThatExitsWellWhileTheJobRunsWasDrained) {
@@ -164,7 +332,7 @@ TEST_F(SupervisorTest, AServerThatExitsWellWhileTheJobRunsWasDrained) {
               testing::ElementsAre("server 1 was drained and has left"));
   EXPECT_THAT(effects.deaths, IsEmpty());
   EXPECT_EQ(effects.stop_reason, "");
-  EXPECT_EQ(effects.signal, 0);
+  EXPECT_EQ(effects.signal_others, 0);
   EXPECT_FALSE(supervisor_->Over());
   SetState(wire::FINISHED);
   Pass(absl::Milliseconds(300));
@@ -215,6 +383,40 @@ TEST_F(SupervisorTest, ProcessesThatEndWithAFailedJobAreNotReported) {
   EXPECT_EQ(supervisor_->Reason(), "server 1 is dead");
 }
 
+// Else the last one in a worker's place would seem to have failed by itself,
+// and a job whose workers were all killed would not be restored.
+TEST_F(SupervisorTest, WhoGoesWithAnEndedJobIsNotAmongTheDead) {
+  Start({.worker_restarts_max = 5});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kWorker1, kKilled);
+  EXPECT_THAT(Pass(absl::Seconds(1)).restarts, SizeIs(1));
+  supervisor_->OnRestart(kWorker1, /*running=*/true, now_);
+  SetState(wire::FAILED, "no worker is left");
+  Pass(absl::Seconds(1));
+  Exit(kWorker1, kCodeOne);
+  Pass(absl::Seconds(1));
+  ASSERT_THAT(supervisor_->dead(), SizeIs(1));
+  EXPECT_EQ(supervisor_->dead()[0].status.signal, SIGKILL);
+}
+
+// The same if the coordinator is gone before it was heard that the job has
+// failed, and whoever waited for a place has to be ended.
+TEST_F(SupervisorTest, WhoWasToldToEndIsNotAmongTheDead) {
+  Start({.worker_restarts_max = 5});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kWorker1, kKilled);
+  EXPECT_THAT(Pass(absl::Seconds(1)).restarts, SizeIs(1));
+  Exit(kServer0, kCodeOne, "no worker is left");
+  EXPECT_EQ(Pass(absl::Seconds(4)).signal_others, SIGTERM);
+  Exit(kWorker1, kCodeOne);
+  Pass(absl::Seconds(1));
+  ASSERT_THAT(supervisor_->dead(), SizeIs(2));
+  EXPECT_EQ(supervisor_->dead()[0].status.signal, SIGKILL);
+  EXPECT_EQ(supervisor_->dead()[1].member, kServer0);
+}
+
 TEST_F(SupervisorTest, AProcessThatDiesBeforeTheStartEndsTheJob) {
   SetState(wire::FORMING);
   Pass(absl::Seconds(1));
@@ -224,7 +426,7 @@ TEST_F(SupervisorTest, AProcessThatDiesBeforeTheStartEndsTheJob) {
   EXPECT_EQ(effects.stop_reason,
             "worker 0 (pid 7) exited with code 1 before the job had started: "
             "no such file");
-  EXPECT_EQ(Pass(absl::Seconds(10)).signal, SIGKILL)
+  EXPECT_EQ(Pass(absl::Seconds(10)).signal_others, SIGKILL)
       << "who does not stop is stopped";
 }
 
@@ -257,9 +459,9 @@ TEST_F(SupervisorTest, WithoutServer0TheOthersAreEnded) {
   Exit(kServer0, kKilled);
   Supervisor::Effects effects = Pass(absl::Seconds(2));
   EXPECT_THAT(effects.deaths, SizeIs(1));
-  EXPECT_EQ(effects.signal, 0);
+  EXPECT_EQ(effects.signal_others, 0);
   effects = Pass(absl::Milliseconds(1500));
-  EXPECT_EQ(effects.signal, SIGTERM);
+  EXPECT_EQ(effects.signal_others, SIGTERM);
   for (const Member& member : {kServer1, kWorker0, kWorker1}) {
     Exit(member, {.signal = SIGTERM});
   }
@@ -288,13 +490,14 @@ TEST_F(SupervisorTest, AnInterruptEndsARunningJobEarly) {
   Supervisor::Effects effects = Pass(absl::Seconds(60));
   EXPECT_EQ(effects.finish_reason, "interrupted by the user");
   EXPECT_EQ(effects.stop_reason, "");
-  EXPECT_EQ(effects.signal, 0) << "an evaluation may take its time";
+  EXPECT_EQ(effects.signal_others, 0) << "an evaluation may take its time";
   SetState(wire::FINISHED);
   EXPECT_EQ(Pass(absl::Seconds(1)).finish_reason, "");
   ExitAll(kGood);
   Pass(absl::Milliseconds(50));
   EXPECT_TRUE(supervisor_->Over());
   EXPECT_TRUE(supervisor_->finished());
+  EXPECT_TRUE(supervisor_->interrupted());
 }
 
 TEST_F(SupervisorTest, AJobThatCannotEndEarlyIsStopped) {
@@ -320,9 +523,9 @@ TEST_F(SupervisorTest, ATerminationStopsTheJobThenItsProcesses) {
   supervisor_->OnTermination(now_);
   Supervisor::Effects effects = Pass(absl::Seconds(4));
   EXPECT_EQ(effects.stop_reason, "interrupted by the user");
-  EXPECT_EQ(effects.signal, 0);
-  EXPECT_EQ(Pass(absl::Seconds(2)).signal, SIGTERM);
-  EXPECT_EQ(Pass(absl::Seconds(2)).signal, SIGKILL);
+  EXPECT_EQ(effects.signal_others, 0);
+  EXPECT_EQ(Pass(absl::Seconds(2)).signal_others, SIGTERM);
+  EXPECT_EQ(Pass(absl::Seconds(2)).signal_others, SIGKILL);
   ExitAll(kKilled);
   EXPECT_THAT(Pass(absl::Milliseconds(50)).deaths, IsEmpty());
   EXPECT_TRUE(supervisor_->Over());
@@ -339,8 +542,9 @@ TEST_F(SupervisorTest, ATerminationSuspendsAJobWithCheckpoints) {
   Supervisor::Effects effects = Pass(absl::Seconds(60));
   EXPECT_EQ(effects.suspend_reason, "slackline run was interrupted by SIGTERM");
   EXPECT_EQ(effects.stop_reason, "");
-  EXPECT_EQ(effects.signal, 0) << "a checkpoint may take its time";
-  EXPECT_TRUE(supervisor_->interrupted());
+  EXPECT_EQ(effects.signal_others, 0) << "a checkpoint may take its time";
+  EXPECT_TRUE(supervisor_->suspending());
+  EXPECT_FALSE(supervisor_->asked_to_end());
   status_.mutable_view()->mutable_end()->set_cause(wire::JobEnd::SUSPENDED);
   SetState(wire::FAILED, "time is over");
   EXPECT_EQ(Pass(absl::Seconds(1)).suspend_reason, "");
@@ -350,6 +554,25 @@ TEST_F(SupervisorTest, ATerminationSuspendsAJobWithCheckpoints) {
   EXPECT_FALSE(supervisor_->finished());
   EXPECT_EQ(supervisor_->Cause(), wire::JobEnd::SUSPENDED);
   EXPECT_EQ(supervisor_->Reason(), "time is over");
+}
+
+// SIGTERM comes when nothing is left to be suspended; a script that has sent no
+// Ctrl-C is not to be told of one.
+TEST_F(SupervisorTest, ATerminationOfAJobThatFinishesAllTheSameIsNoInterrupt) {
+  for (const bool suspends : {true, false}) {
+    Start({.suspends = suspends});
+    SetState(wire::RUNNING);
+    Pass(absl::Seconds(1));
+    supervisor_->OnTermination(now_);
+    SetState(wire::FINISHED);
+    Pass(absl::Seconds(1));
+    supervisor_->OnTermination(now_);
+    ExitAll(kGood);
+    EXPECT_TRUE(supervisor_->Over());
+    EXPECT_TRUE(supervisor_->finished());
+    EXPECT_TRUE(supervisor_->asked_to_end());
+    EXPECT_FALSE(supervisor_->interrupted());
+  }
 }
 
 TEST_F(SupervisorTest, ServerZeroSaysByItsExitCodeThatTheJobIsSuspended) {
@@ -391,14 +614,59 @@ TEST_F(SupervisorTest, CtrlCOrAHangupStopsASuspensionAtOnce) {
     }
     EXPECT_EQ(Pass(absl::Milliseconds(50)).stop_reason,
               "interrupted by the user");
+    EXPECT_FALSE(supervisor_->suspending());
+    EXPECT_TRUE(supervisor_->asked_to_end());
   }
 }
 
+// It may have begun with a checkpoint, and that stays.
 TEST_F(SupervisorTest, BeforeItRunsAJobWithCheckpointsIsStoppedAtOnce) {
   Start({.suspends = true});
-  supervisor_->OnTermination(now_);
+  EXPECT_THAT(supervisor_->OnTermination(now_), HasSubstr("stopping the job"));
   EXPECT_EQ(Pass(absl::Milliseconds(50)).stop_reason,
-            "interrupted by the user");
+            "slackline run was interrupted by SIGTERM");
+  ExitAll(kCodeOne);
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->suspending());
+  EXPECT_FALSE(supervisor_->ran());
+  EXPECT_EQ(supervisor_->Cause(), wire::JobEnd::STOPPED);
+  EXPECT_EQ(supervisor_->Reason(), "slackline run was interrupted by SIGTERM");
+}
+
+TEST_F(SupervisorTest, ATerminationAfterTheDeathOfServer0LeavesItsCause) {
+  Start({.suspends = true});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kKilled);
+  Pass(absl::Milliseconds(100));
+  EXPECT_THAT(supervisor_->OnTermination(now_), HasSubstr("stopping the job"));
+  EXPECT_EQ(Pass(absl::Seconds(4)).signal_others, SIGTERM);
+  for (const Member& member : {kServer1, kWorker0, kWorker1})
+    Exit(member, {.signal = SIGTERM});
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->suspending());
+  EXPECT_FALSE(supervisor_->asked_to_end());
+  EXPECT_EQ(supervisor_->Cause(), wire::JobEnd::SERVER_LOST);
+  EXPECT_EQ(supervisor_->Reason(),
+            "server 0 (pid 7) was killed by signal 9 (SIGKILL)");
+}
+
+TEST_F(SupervisorTest, ATerminationAfterTheVerdictLeavesIt) {
+  Start({.suspends = true});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  status_.mutable_view()->mutable_end()->set_cause(wire::JobEnd::SERVER_LOST);
+  SetState(wire::FAILED, "server 1 is dead");
+  Pass(absl::Milliseconds(300));
+  supervisor_->OnTermination(now_);
+  EXPECT_EQ(Pass(absl::Seconds(6)).signal_server_0, SIGTERM);
+  ExitAll(kKilled);
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(supervisor_->suspending());
+  EXPECT_EQ(supervisor_->Cause(), wire::JobEnd::SERVER_LOST);
+  EXPECT_EQ(supervisor_->Reason(), "server 1 is dead");
 }
 
 // Told once, a member would go on until its job has a checkpoint.
@@ -409,9 +677,9 @@ TEST_F(SupervisorTest, MembersOfAJobWithCheckpointsAreToldTwiceToEnd) {
   supervisor_->OnHangup(now_);
   int terminations = 0;
   for (int i = 0; i < 130; ++i)
-    terminations += Pass(absl::Milliseconds(50)).signal == SIGTERM;
+    terminations += Pass(absl::Milliseconds(50)).signal_others == SIGTERM;
   EXPECT_EQ(terminations, 2);
-  EXPECT_EQ(Pass(absl::Seconds(2)).signal, SIGKILL);
+  EXPECT_EQ(Pass(absl::Seconds(2)).signal_others, SIGKILL);
 }
 
 TEST_F(SupervisorTest, ASecondInterruptStopsAndAThirdKillsAtOnce) {
@@ -422,13 +690,13 @@ TEST_F(SupervisorTest, ASecondInterruptStopsAndAThirdKillsAtOnce) {
   EXPECT_EQ(Pass(absl::Milliseconds(50)).stop_reason,
             "interrupted by the user");
   supervisor_->OnInterrupt(now_);
-  EXPECT_EQ(Pass(absl::Milliseconds(50)).signal, SIGKILL);
+  EXPECT_EQ(Pass(absl::Milliseconds(50)).signal_others, SIGKILL);
 }
 
 TEST_F(SupervisorTest, ACoordinatorThatNeverAnswersIsGivenUp) {
   Start({.silence_max = absl::Seconds(20)});
-  EXPECT_EQ(Pass(absl::Seconds(19)).signal, 0);
-  EXPECT_EQ(Pass(absl::Seconds(2)).signal, SIGTERM);
+  EXPECT_EQ(Pass(absl::Seconds(19)).signal_others, 0);
+  EXPECT_EQ(Pass(absl::Seconds(2)).signal_others, SIGTERM);
   ExitAll({.signal = SIGTERM});
   Pass(absl::Milliseconds(50));
   EXPECT_THAT(supervisor_->Reason(), HasSubstr("has not answered for 20 s"));
@@ -440,7 +708,7 @@ TEST_F(SupervisorTest, ProcessesThatStayAfterTheEndAreEnded) {
   Pass(absl::Milliseconds(300));
   Exit(kServer0, kGood);
   const Supervisor::Effects effects = Pass(absl::Seconds(4));
-  EXPECT_EQ(effects.signal, SIGTERM);
+  EXPECT_EQ(effects.signal_others, SIGTERM);
   EXPECT_THAT(
       effects.notes,
       testing::ElementsAre("3 processes have not ended yet; sending SIGTERM"));
@@ -450,6 +718,38 @@ TEST_F(SupervisorTest, ProcessesThatStayAfterTheEndAreEnded) {
   EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty());
   EXPECT_TRUE(supervisor_->Over());
   EXPECT_TRUE(supervisor_->finished());
+}
+
+// Server 0 bounds it itself.
+TEST_F(SupervisorTest, Server0HasTimeToWriteWhatTheJobLeaves) {
+  Start({.lease = absl::Seconds(2), .save_timeout = absl::Seconds(60)});
+  SetState(wire::FINISHED);
+  Pass(absl::Milliseconds(300));
+  Exit(kWorker0, kGood);
+  Exit(kServer1, kGood);
+  Supervisor::Effects effects = Pass(absl::Seconds(8));
+  EXPECT_EQ(effects.signal_others, SIGTERM);
+  EXPECT_EQ(effects.signal_server_0, 0);
+  EXPECT_THAT(
+      effects.notes,
+      testing::ElementsAre(
+          "1 process has not ended yet; sending SIGTERM",
+          testing::AllOf(HasSubstr("server 0 still writes"), HasSubstr("1m"),
+                         HasSubstr("save_timeout_ms"))));
+  Exit(kWorker1, {.signal = SIGTERM});
+  effects = Pass(absl::Seconds(110));
+  EXPECT_EQ(effects.signal_server_0, 0);
+  EXPECT_THAT(effects.notes, IsEmpty()) << "said once";
+  effects = Pass(absl::Seconds(10));
+  EXPECT_EQ(effects.signal_server_0, SIGTERM);
+  EXPECT_EQ(Pass(absl::Seconds(3)).signal_server_0, SIGKILL);
+}
+
+TEST_F(SupervisorTest, AnInterruptEndsTheWaitForServer0) {
+  SetState(wire::FINISHED);
+  Pass(absl::Seconds(20));
+  supervisor_->OnInterrupt(now_);
+  EXPECT_EQ(Pass(absl::Seconds(6)).signal_server_0, SIGTERM);
 }
 
 }  // namespace

@@ -12,14 +12,15 @@
 
 namespace slackline {
 
-// Made empty for the running test, removed with everything in it at the end.
+// Made empty for the running test, removed with everything in it at the end. A
+// second one of a test has a prefix of its own.
 class TempFolder {
  public:
-  TempFolder() {
+  explicit TempFolder(const std::string& prefix = "") {
     const testing::TestInfo& test =
         *testing::UnitTest::GetInstance()->current_test_info();
     path_ = std::filesystem::path(testing::TempDir()) /
-            (std::string(test.test_suite_name()) + "." + test.name() + "." +
+            (prefix + test.test_suite_name() + "." + test.name() + "." +
              std::to_string(getpid()));
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);

@@ -4,8 +4,10 @@
 // time.
 #include "server/coordinator/view_editor.h"
 
+#include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -56,6 +58,22 @@ ViewEditor Job(int servers, int workers, int64_t shards) {
   table.add_shape(shards * 100);
   table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
   editor.PlaceTables({table}, threads, 100);
+  // One follower for each shard, and two for some.
+  std::vector<wire::Follower> followers;
+  for (int32_t shard = 0; shard < shards && servers > 2; ++shard) {
+    for (int32_t s = 0; s < servers; ++s) {
+      const int next =
+          (s - editor.view().owner_server(shard) + servers) % servers;
+      if (next == 0 || next > 1 + (shard % 10 == 0 ? 1 : 0)) continue;
+      wire::Follower& follower = followers.emplace_back();
+      follower.set_shard(shard);
+      follower.set_server(s);
+      follower.set_thread(shard % 2);
+      follower.set_since(1);
+      follower.set_in_sync(true);
+    }
+  }
+  editor.SetFollowers(std::move(followers));
   editor.Run(/*steps_total=*/1000, /*steps_per_epoch=*/100);
   editor.SetPhases({wire::Phase()});
   EXPECT_EQ(editor.Commit(), Committed::kWhole);
@@ -81,6 +99,14 @@ void ExpectSame(const View& view, const ViewEditor& editor) {
     ASSERT_EQ(view.OriginOf(shard), twin->OriginOf(shard));
     ASSERT_EQ(view.FindMove(shard) == nullptr,
               twin->FindMove(shard) == nullptr);
+    const auto followers = view.FollowersOf(shard);
+    const auto theirs = twin->FollowersOf(shard);
+    ASSERT_TRUE(std::equal(followers.begin(), followers.end(), theirs.begin(),
+                           theirs.end(), IsSame));
+    const auto ours = editor.FollowersOf(id);
+    ASSERT_TRUE(
+        std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
+                   [](const auto* a, const auto& b) { return IsSame(*a, b); }));
   }
   const auto ranges = view.ShardsOf(TableId{0});
   const auto theirs = twin->ShardsOf(TableId{0});
@@ -90,8 +116,13 @@ void ExpectSame(const View& view, const ViewEditor& editor) {
     ASSERT_EQ(ranges[i].begin, theirs[i].begin);
     ASSERT_EQ(ranges[i].end, theirs[i].end);
   }
-  for (int32_t s = 0; s < 20; ++s)
+  for (int32_t s = 0; s < 20; ++s) {
     ASSERT_EQ(editor.OwnsShards(s), twin->OwnsAny(s));
+    ASSERT_EQ(editor.FollowsShards(s),
+              std::any_of(editor.view().follower().begin(),
+                          editor.view().follower().end(),
+                          [&](const auto& f) { return f.server() == s; }));
+  }
 }
 
 // One edit that the coordinator might make.
@@ -104,7 +135,12 @@ void EditAtRandom(Rng* rng, uint64_t* life, ViewEditor* editor) {
     return view.server(
         static_cast<int>(rng->Between(0, view.server_size() - 1)));
   };
-  switch (rng->Between(0, 12)) {
+  // Half of them are about a few shards, so that edits of one event meet.
+  const auto some_shard = [&] {
+    return rng->Chance(0.5) ? any_shard()
+                            : static_cast<int32_t>(rng->Between(0, 5));
+  };
+  switch (rng->Between(0, 17)) {
     case 0:
       return editor->PutWorker(
           WorkerOf(static_cast<int32_t>(rng->Between(0, 9)), ++*life));
@@ -115,9 +151,14 @@ void EditAtRandom(Rng* rng, uint64_t* life, ViewEditor* editor) {
           ServerOf(static_cast<int32_t>(4 + rng->Between(0, 9)), 2, ++*life));
     case 3: {
       const int32_t index = any_server().index();
-      if (editor->OwnsShards(index)) return;
-      editor->DropMovesTo(index);
-      return editor->RemoveServer(index);
+      std::map<int32_t, int32_t> heirs;
+      for (int32_t shard = 0; shard < view.owner_server_size(); ++shard) {
+        if (!editor->Owns(index, shard)) continue;
+        const auto followers = editor->FollowersOf(shard);
+        if (followers.empty()) return;
+        heirs[shard] = followers[rng->Below(followers.size())]->server();
+      }
+      return editor->RemoveServer(index, heirs);
     }
     case 4: {
       wire::ServerMember server = any_server();
@@ -126,7 +167,7 @@ void EditAtRandom(Rng* rng, uint64_t* life, ViewEditor* editor) {
     }
     case 5:
     case 6: {
-      const int32_t shard = any_shard();
+      const int32_t shard = some_shard();
       if (editor->FindMove(shard) != nullptr) return;
       return editor->OrderMove(shard, {.server = any_server().index(),
                                        .thread = rng->Chance(0.5) ? 1 : 0});
@@ -138,7 +179,7 @@ void EditAtRandom(Rng* rng, uint64_t* life, ViewEditor* editor) {
           view.move(static_cast<int>(rng->Between(0, view.move_size() - 1)))
               .shard());
     case 9: {
-      const int32_t shard = any_shard();
+      const int32_t shard = some_shard();
       const ShardRange range = Whole(*editor)->shard(ShardId{shard});
       if (range.elements() < 2) return;
       return editor->Split(shard, rng->Between(range.begin + 1, range.end - 1));
@@ -170,6 +211,27 @@ void EditAtRandom(Rng* rng, uint64_t* life, ViewEditor* editor) {
       }
       return editor->SetCut(cut);
     }
+    case 12:
+    case 13: {
+      const int32_t shard = some_shard();
+      const int32_t server = any_server().index();
+      if (editor->Owns(server, shard) ||
+          editor->FindFollower(shard, server) != nullptr) {
+        return;
+      }
+      return editor->AddFollower(shard, {server, rng->Chance(0.5) ? 1 : 0});
+    }
+    case 14:
+    case 15:
+    case 16: {
+      const int32_t shard = some_shard();
+      const auto followers = editor->FollowersOf(shard);
+      if (followers.empty()) return;
+      const int32_t server = followers[rng->Below(followers.size())]->server();
+      if (rng->Chance(0.4)) return editor->SetInSync(shard, server);
+      if (rng->Chance(0.6)) return editor->RemoveFollower(shard, server);
+      return editor->Promote(shard, server);
+    }
     default:
       editor->SetArrived(static_cast<Clock>(rng->Between(0, 100)));
       editor->SetEntered(view.phase_size() - 1);
@@ -187,7 +249,7 @@ TEST_P(ViewEditorProperty, ChangesMakeTheSameViewAsTheWhole) {
   std::shared_ptr<const View> view = Whole(editor);
   for (int event = 0; event < 60; ++event) {
     const std::string before = view->ToProto().SerializeAsString();
-    const int64_t edits = rng.Between(0, 4);
+    const int64_t edits = rng.Between(0, 8);
     for (int i = 0; i < edits; ++i) EditAtRandom(&rng, &life, &editor);
     const uint64_t number = editor.view().number();
     const Committed committed = editor.Commit();
@@ -205,7 +267,7 @@ TEST_P(ViewEditorProperty, ChangesMakeTheSameViewAsTheWhole) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, ViewEditorProperty, ::testing::Range(1, 21));
+INSTANTIATE_TEST_SUITE_P(Seeds, ViewEditorProperty, ::testing::Range(1, 41));
 
 TEST(ViewEditorTest, AChangeOfALargeJobIsSmall) {
   ViewEditor editor = Job(/*servers=*/1000, /*workers=*/1000, 100'000);
@@ -220,13 +282,159 @@ TEST(ViewEditorTest, AChangeOfALargeJobIsSmall) {
 TEST(ViewEditorTest, WhatIsOrderedAndDroppedInOneEventWasNeverThere) {
   ViewEditor editor = Job(2, 1, 4);
   const std::shared_ptr<const View> before = Whole(editor);
-  editor.OrderMove(1, {.server = 1, .thread = 1});
-  editor.DropMovesTo(1);
+  editor.PutServer(ServerOf(2, 2, 102));
+  editor.OrderMove(1, {.server = 2, .thread = 1});
+  editor.RemoveServer(2);
   ASSERT_EQ(editor.Commit(), Committed::kChange);
   EXPECT_EQ(editor.change().move_size() + editor.change().move_gone_size(), 0);
   const auto after = before->With(editor.change());
   ASSERT_TRUE(after.ok()) << after.status();
   ExpectSame(**after, editor);
+}
+
+// ---- Followers --------------------------------------------------------------
+
+// Three servers; of six shards 0 and 3, 1 and 4, 2 and 5 belong to one each,
+// and the next server follows them. Shard 0 has two followers.
+class FollowersTest : public ::testing::Test {
+ protected:
+  FollowersTest() {
+    wire::View view = editor_.view();
+    view.clear_follower();
+    const auto follow = [&](int32_t shard, int32_t server) {
+      wire::Follower& follower = *view.add_follower();
+      follower.set_shard(shard);
+      follower.set_server(server);
+      follower.set_thread(shard % 2);
+      follower.set_since(1);
+      follower.set_in_sync(true);
+    };
+    for (int32_t shard = 0; shard < 6; ++shard) {
+      view.set_owner_server(shard, shard % 3);
+      view.set_owner_thread(shard, 0);
+      follow(shard, (shard + 1) % 3);
+      if (shard == 0) follow(shard, 2);
+    }
+    editor_ = ViewEditor(view);
+    view_ = Whole(editor_);
+  }
+
+  // Commits, and checks what the change makes of the view.
+  void Commit() {
+    ASSERT_EQ(editor_.Commit(), Committed::kChange);
+    const auto next = view_->With(editor_.change());
+    ASSERT_TRUE(next.ok()) << next.status();
+    view_ = *next;
+    ASSERT_NO_FATAL_FAILURE(ExpectSame(*view_, editor_));
+  }
+  // "1.0 2.1+": thread 0 of server 1, and thread 1 of server 2, in sync.
+  std::string Followers(int32_t shard) {
+    std::string text;
+    for (const wire::Follower& follower : view_->FollowersOf(ShardId{shard})) {
+      absl::StrAppend(&text, text.empty() ? "" : " ", follower.server(), ".",
+                      follower.thread(), follower.in_sync() ? "+" : "");
+    }
+    return text;
+  }
+
+  ViewEditor editor_ = Job(3, 1, 6);
+  std::shared_ptr<const View> view_;
+};
+
+TEST_F(FollowersTest, ANewOneIsNotInSyncUntilSomebodySaysSo) {
+  const uint64_t number = editor_.next_number();
+  EXPECT_EQ(Followers(1), "2.1+");
+  editor_.AddFollower(1, {.server = 0, .thread = 1});
+  Commit();
+  EXPECT_EQ(Followers(1), "0.1 2.1+");
+  EXPECT_EQ(view_->FollowersOf(ShardId{1})[0].since(), number);
+  editor_.SetInSync(1, 0);
+  Commit();
+  EXPECT_EQ(Followers(1), "0.1+ 2.1+");
+  EXPECT_EQ(view_->FollowersOf(ShardId{1})[0].since(), number);
+  editor_.RemoveFollower(1, 2);
+  Commit();
+  EXPECT_EQ(Followers(1), "0.1+");
+}
+
+TEST_F(FollowersTest, WhatIsUndoneInTheSameEventWasNeverThere) {
+  editor_.AddFollower(1, {.server = 0, .thread = 1});
+  editor_.SetInSync(1, 0);
+  editor_.RemoveFollower(1, 0);
+  editor_.SetInSync(2, 0);  // It is.
+  Commit();
+  EXPECT_EQ(editor_.change().follower_size(), 0);
+  EXPECT_EQ(editor_.change().follower_gone_size(), 0);
+}
+
+TEST_F(FollowersTest, AnOwnerThatIsGoneIsFollowedByWhoHasACopy) {
+  editor_.OrderMove(0, {.server = 1, .thread = 0});  // Off it,
+  editor_.OrderMove(2, {.server = 0, .thread = 0});  // to it, and
+  editor_.OrderMove(5, {.server = 1, .thread = 1});  // past it.
+  editor_.RemoveServer(0, {{0, 2}, {3, 1}});
+  Commit();
+  EXPECT_EQ(view_->OwnerOf(ShardId{0}), (Owner{2, 0}));
+  EXPECT_EQ(view_->OwnerOf(ShardId{3}), (Owner{1, 1}));
+  EXPECT_EQ(Followers(0), "1.0+") << "the other one stays";
+  EXPECT_EQ(Followers(3), "");
+  EXPECT_EQ(Followers(2), "") << "it was on the server that is gone";
+  EXPECT_EQ(Followers(1), "2.1+");
+  EXPECT_EQ(view_->FindMove(ShardId{0}), nullptr);
+  EXPECT_EQ(view_->FindMove(ShardId{2}), nullptr);
+  EXPECT_NE(view_->FindMove(ShardId{5}), nullptr);
+  EXPECT_EQ(editor_.change().move_gone_size(), 0) << "they were never there";
+}
+
+TEST_F(FollowersTest, TwoServersThatAreGoneInOneEventMakeOneView) {
+  editor_.RemoveServer(0, {{0, 1}, {3, 1}});
+  editor_.PutServer(ServerOf(3, 2, 103));
+  editor_.AddFollower(1, {.server = 3, .thread = 0});
+  editor_.AddFollower(3, {.server = 3, .thread = 0});
+  editor_.AddFollower(4, {.server = 3, .thread = 1});
+  editor_.RemoveServer(1, {{0, 2}, {1, 2}, {3, 3}, {4, 3}});
+  Commit();
+  EXPECT_EQ(view_->OwnerOf(ShardId{0}), (Owner{2, 0}));
+  EXPECT_EQ(view_->OwnerOf(ShardId{3}), (Owner{3, 0}));
+  EXPECT_EQ(Followers(0), "");
+  EXPECT_EQ(Followers(1), "3.0");
+}
+
+TEST_F(FollowersTest, AMoveToAFollowerChangesPlaces) {
+  const uint64_t id = editor_.next_number();
+  editor_.OrderMove(1, {.server = 2, .thread = 1});
+  Commit();
+  EXPECT_EQ(Followers(1), "2.1+") << "until it is done";
+  editor_.FinishMove(1);
+  Commit();
+  EXPECT_EQ(view_->OwnerOf(ShardId{1}), (Owner{2, 1}));
+  EXPECT_EQ(Followers(1), "1.0+");
+  EXPECT_EQ(view_->FollowersOf(ShardId{1})[0].since(), id);
+}
+
+TEST_F(FollowersTest, AMoveElsewhereLeavesTheFollowersAsTheyAre) {
+  editor_.OrderMove(1, {.server = 0, .thread = 1});
+  editor_.FinishMove(1);
+  Commit();
+  EXPECT_EQ(view_->OwnerOf(ShardId{1}), (Owner{0, 1}));
+  EXPECT_EQ(Followers(1), "2.1+");
+}
+
+// The change lists the split, and the receiver knows only the followers before
+// it.
+TEST_F(FollowersTest, ASplitInheritsWhatTheSameEventHasChanged) {
+  editor_.RemoveFollower(0, 1);
+  editor_.Promote(3, 1);
+  editor_.AddFollower(3, {.server = 2, .thread = 1});
+  editor_.Split(0, 50);
+  editor_.Split(3, 350);
+  editor_.Split(6, 70);
+  editor_.AddFollower(8, {.server = 1, .thread = 0});
+  editor_.RemoveFollower(8, 2);
+  Commit();
+  EXPECT_EQ(Followers(6), "2.0+");
+  EXPECT_EQ(Followers(7), "2.1");
+  EXPECT_EQ(view_->OwnerOf(ShardId{7}).server, 1);
+  EXPECT_EQ(Followers(8), "1.0");
 }
 
 TEST(ViewEditorTest, AnEndIsFinal) {

@@ -36,20 +36,34 @@ class Fault:
 def draw(rng, mode, gentle, lease):
     """The faults of one round."""
     kinds = [k for k in KINDS if not gentle or k in KEEPS_BITS]
-    faults = []
-    for _ in range(rng.randint(3, 6)):
-        kind = rng.choices(kinds, [KINDS[k] for k in kinds])[0]
-        # Well within a lease, or well beyond it.
-        stop = rng.uniform(0.1, 0.4) if kind == "stop worker" else rng.choice(
-            (rng.uniform(0.1, 0.4), rng.uniform(1.5, 3)))
-        if kind == "stop worker for long":
-            stop = rng.uniform(1.5, 3)
-        faults.append(Fault(
-            kind=kind, waits=rng.random() < 0.7, after=rng.uniform(0.05, 1), who=rng.random(),
-            seconds=stop * lease, damage=rng.choice(("", "bit", "bit", "cut", "gone")),
-            where=rng.random(), mode=rng.choice([m for m in (
-                "bsp", "ssp:2", "asp", "backup:1", "dssp:1:4", "allreduce") if m != mode])))
-    return faults
+    return [draw_one(rng, rng.choices(kinds, [KINDS[k] for k in kinds])[0], mode, lease)
+            for _ in range(rng.randint(3, 6))]
+
+
+def add_server_losses(rng, plan, mode, lease):
+    """Of servers whose shards have copies: a loss costs such a job nothing, so there are more."""
+    for _ in range(rng.randint(1, 3)):
+        fault = draw_one(rng, rng.choice(("kill server", "kill server", "stop server")), mode, lease)
+        plan.insert(rng.randint(0, len(plan)), fault)
+
+
+def add_coordinator_losses(rng, plan, mode, lease):
+    """Likewise of server 0, in some rounds twice in a row: another coordinator goes on."""
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        plan.insert(rng.randint(0, len(plan)), draw_one(rng, "kill server 0", mode, lease))
+
+
+def draw_one(rng, kind, mode, lease):
+    # Well within a lease, or well beyond it.
+    stop = rng.uniform(0.1, 0.4) if kind == "stop worker" else rng.choice(
+        (rng.uniform(0.1, 0.4), rng.uniform(1.5, 3)))
+    if kind == "stop worker for long":
+        stop = rng.uniform(1.5, 3)
+    return Fault(
+        kind=kind, waits=rng.random() < 0.7, after=rng.uniform(0.05, 1), who=rng.random(),
+        seconds=stop * lease, damage=rng.choice(("", "bit", "bit", "cut", "gone")),
+        where=rng.random(), mode=rng.choice([m for m in (
+            "bsp", "ssp:2", "asp", "backup:1", "dssp:1:4", "allreduce") if m != mode]))
 
 
 # ---- Processes --------------------------------------------------------------

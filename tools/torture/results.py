@@ -30,6 +30,7 @@ def document(seed, outcomes):
         "commands": commands,
         "restores": sum(o.restores for o in outcomes),
         "resumes": sum(o.resumes for o in outcomes),
+        "survived_by_copies": sum(o.survived for o in outcomes),
         "steps_anew": sum(anew),
         "steps_anew_per_loss": round(statistics.mean(anew), 1) if anew else 0,
         "steps_anew_max": max(anew, default=0),
@@ -62,6 +63,7 @@ def table(d):
          ", ".join(f"{name} {c['done']}+{c['refused']}" for name, c in d["commands"].items())
          or "none"),
         ("workers that the others went on without", d["workers_removed"]),
+        ("servers lost, and the job went on with copies", d["survived_by_copies"]),
         ("brought back by slackline run, by --resume", f"{d['restores']}, {d['resumes']}"),
         ("steps done anew", f"{d['steps_anew']}, {d['steps_anew_per_loss']} per loss, "
          f"at most {d['steps_anew_max']}"),

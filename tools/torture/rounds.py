@@ -18,6 +18,8 @@ LEASE = 2.0
 LOOK_EVERY = 0.15
 # A command of a user may wait for what is under way, but not beyond the job.
 COMMAND_PATIENCE = 20
+# Copies that are lost are made again within so many seconds, where there is room for them.
+COPIES_PATIENCE = 15
 SUSPENDED = 75  # Exit code.
 ROUND_MAX = 400
 
@@ -71,13 +73,14 @@ class Outcome:
     recovery: list = dataclasses.field(default_factory=list)  # (kind, seconds).
     compared: bool = False  # With an undisturbed run.
     workers_removed: int = 0
+    survived: int = 0   # Servers that were lost while all shards had copies.
     failures: list = dataclasses.field(default_factory=list)
 
     def line(self):
         slowest = max((s for _, s in self.recovery), default=0)
         what = ", ".join(self.faults) or "nothing"
         return (f"round {self.number}: {self.mode}, {self.shape}: {what}; "
-                f"{self.restores} restored, "
+                f"{self.survived} lost and survived by copies, {self.restores} restored, "
                 f"{self.resumes} resumed, {sum(self.anew)} steps anew, recovered within "
                 f"{slowest:.1f} s; {self.seconds:.0f} s, "
                 f"{'FAILED' if self.failures else 'same bits' if self.compared else 'well'}")
@@ -90,6 +93,7 @@ class Loss:
     life: str       # View.run then.
     members: set    # Incarnations of those who were lost.
     clock: int      # The largest that is known from before.
+    survived: bool  # By copies: the job is not to go back.
 
 
 class Failed(Exception):
@@ -148,6 +152,15 @@ class Round:
         restores = rng.random() < 0.7
         self.restores = {"both": restores, "restore": True, "fail": False}[args.on_server_loss]
         self.plan = faults.draw(rng, self.mode, self.gentle, LEASE)
+        # Drawn apart, so that the rest is as without.
+        of_copies = random.Random(f"{args.seed}/{number}/replicas")
+        copies = of_copies.random() < 0.5
+        self.replicas = int({"both": copies, "1": True, "0": False}[args.replicas] and
+                            self.servers > 1)
+        if self.replicas:
+            faults.add_server_losses(of_copies, self.plan, self.mode, LEASE)
+            faults.add_coordinator_losses(random.Random(f"{args.seed}/{number}/coordinator"),
+                                          self.plan, self.mode, LEASE)
         self.out = folder / "run"
         wants_disk = any(f.kind == "disk full" for f in self.plan)
         self.disk = disk if wants_disk else None
@@ -156,7 +169,8 @@ class Round:
         self.job = self.job_text()
         self.outcome = Outcome(
             number, self.mode,
-            f"{self.servers}x{self.threads} servers, {self.workers} workers", folder)
+            f"{self.servers}x{self.threads} servers{' with copies' if self.replicas else ''}, "
+            f"{self.workers} workers", folder)
         # Of the `slackline run` of the moment.
         self.process = None
         self.lives = 0
@@ -165,7 +179,8 @@ class Round:
         self.ran = False           # It was seen to train.
         self.killed = False        # By us,
         self.suspended = False     # or asked to end after a checkpoint.
-        self.harmed = False        # Something that may end a job has been done to it.
+        self.harmed = False        # Something that may end a job has been done to it,
+        self.excused = False       # and it has not recovered from it yet.
         # Of the job.
         self.mode_changed = False  # Or may have.
         self.clock = -1            # The largest of a worker that was seen.
@@ -174,6 +189,9 @@ class Round:
         self.waiting = []          # Losses after which it has not gone on yet.
         self.life = ""             # View.run, as last seen,
         self.members = {}          # and (role, index) to incarnation.
+        self.complete = False      # All shards had their copies then.
+        self.shards = 0            # The most that were seen, with copies;
+        self.servers_lost = 0      # and so often a server was killed or stopped beyond its lease.
         self.users = []            # [(name, process, log)].
 
     def job_text(self):
@@ -187,7 +205,7 @@ class Round:
         begun = time.monotonic()
         self.begun = begun
         self.folder.mkdir()
-        text = self.job
+        text = self.job + (f"replicas: {self.replicas}\n" if self.replicas else "")
         text += (f"checkpoint {{ every_steps: 20 keep: 4 on_server_loss: "
                  f"{'RESTORE' if self.restores else 'FAIL'}")
         text += f' folder: "{self.root}" }}\n' if self.disk else " }\n"
@@ -226,6 +244,8 @@ class Round:
         self.lives += 1
         words = ["run", self.config, "--mode", self.mode, "--out", self.out, "--no-progress",
                  "--restart-workers", self.restarts]
+        if self.replicas:
+            words += ["--restart-servers", 100]
         if resume:
             words += ["--resume", self.root]
         self.log = self.folder / f"run-{self.lives}.log"
@@ -234,7 +254,8 @@ class Round:
             self.process = subprocess.Popen(
                 command(self.args, *words) + data_flags(self.args), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT)
-        self.ran = self.killed = self.suspended = self.harmed = False
+        self.ran = self.killed = self.suspended = self.harmed = self.excused = False
+        self.complete = False
         self.progressed_at = time.monotonic()
 
     def output(self):
@@ -275,36 +296,57 @@ class Round:
         self.life = view["run"]
         self.members = {("server", s["index"]): s["incarnation"] for s in view["server"]}
         self.members.update({("worker", w["rank"]): w["incarnation"] for w in view["worker"]})
+        copies = status.get("redundancy")
+        self.shards = max(self.shards, copies["shards"] if copies else 0)
+        self.complete = bool(copies) and copies["complete"] == copies["shards"] > 0
         if clock > 0:
             self.ran = True
         self.clock = clock
         self.furthest = max(self.furthest, clock)
         self.recovered(clock)
 
-    def wait_for_recovery(self, kind, victims):
+    def wait_for_recovery(self, kind, victims, survived=False):
+        self.servers_lost += sum(v[0] == "server" for v in victims)
         self.waiting.append(Loss(kind=kind, at=time.monotonic(), life=self.life,
                                  members={self.members.get(v[:2]) for v in victims},
-                                 clock=self.furthest))
+                                 clock=self.furthest, survived=survived))
+
+    def is_pending(self, loss):
+        """The job has not noticed it yet."""
+        return loss.life == self.life and bool(loss.members & set(self.members.values()))
+
+    def bears_a_loss(self):
+        """Of any server, without going back: what the view says of copies on servers that are gone
+        already does not count."""
+        return self.complete and not any(self.is_pending(loss) for loss in self.waiting)
+
+    def harm(self):
+        self.harmed = self.excused = True
 
     def recovered(self, clock):
         """A step beyond all that were done before the loss, without those who were lost."""
         now = time.monotonic()
         still = []
         for loss in self.waiting:
-            if loss.life == self.life and loss.members & set(self.members.values()):
+            if self.is_pending(loss):
                 loss.clock = max(loss.clock, clock)
                 unknown = now - loss.at < 30
             else:
                 unknown = clock <= loss.clock
                 if not unknown:
                     self.outcome.recovery.append((loss.kind, now - loss.at))
+                    self.outcome.survived += loss.survived and loss.life == self.life
             if unknown:
                 still.append(loss)
+        if self.waiting and not still:
+            self.excused = False
         self.waiting = still
 
     def take_in_line(self, line):
         found = re.match(r"restoring the job: .* ([0-9]+) steps? (?:is|are) done anew", line)
         if found:
+            if self.replicas and not self.excused:
+                raise Failed(f"the job went back although its shards had copies: {line}")
             self.outcome.restores += 1
             self.outcome.anew.append(int(found.group(1)))
             self.progressed_at = time.monotonic()
@@ -314,6 +356,11 @@ class Round:
     def befall(self, fault):
         """False: the job was over before."""
         while not self.ran or (fault.waits and self.waiting):
+            if not self.go_on():
+                return False
+        # A server that was drained may have been the only one that had room for copies.
+        until = time.monotonic() + COPIES_PATIENCE
+        while fault.waits and self.replicas and not self.complete and time.monotonic() < until:
             if not self.go_on():
                 return False
         until = time.monotonic() + fault.after
@@ -339,7 +386,8 @@ class Round:
             if code != 1:
                 raise Failed(f"`slackline run` ended with exit code {code}: {tail(text)}")
             no_progress = "in a row without a newer checkpoint" in text
-            if not self.harmed or (self.restores and self.ran and not no_progress):
+            blameless = not self.excused if self.replicas else not self.harmed
+            if blameless or (self.restores and self.ran and not no_progress):
                 raise Failed(f"`slackline run` failed: {tail(text)}")
         self.resume("")
         return True
@@ -389,14 +437,14 @@ class Round:
                 raise Failed(f"`slackline run` has ended, and these are left: {left}")
             time.sleep(0.05)
 
-    def _kill(self, victims, kind):
+    def _kill(self, victims, kind, survived=False):
         """All at once."""
         killed = [v for v in victims if faults.send(v[2], signal.SIGKILL)]
         for role, index, _ in killed:
             role = "server 0" if (role, index) == ("server", 0) else role
             self.outcome.kills[role] = self.outcome.kills.get(role, 0) + 1
         if killed:
-            self.wait_for_recovery(kind, killed)
+            self.wait_for_recovery(kind, killed, survived)
         return killed
 
     def _of(self, here, role, who, without=()):
@@ -404,10 +452,21 @@ class Round:
         return those[int(who * len(those))] if those else None
 
     def _kill_server(self, fault, here):
-        return self._kill_one(self._of(here, "server", fault.who))
+        if not self.replicas:
+            return self._kill_one(self._of(here, "server", fault.who))
+        victim = self._of(here, "server", fault.who, without=(0,))
+        if victim is None or not self.bears_a_loss():
+            return self._kill_one(victim)
+        name = f"server {victim[1]}"
+        killed = self._kill([victim], "server with copies", survived=True)
+        return f"{name} killed, which has copies" if killed else ""
 
     def _kill_server_0(self, fault, here):
-        return self._kill_one(next((p for p in here if p[:2] == ("server", 0)), None))
+        victim = next((p for p in here if p[:2] == ("server", 0)), None)
+        if victim is None or not self.bears_a_loss():
+            return self._kill_one(victim)
+        killed = self._kill([victim], "server 0 with copies", survived=True)
+        return "server 0 killed, which has copies" if killed else ""
 
     def _kill_worker(self, fault, here):
         return self._kill_one(self._of(here, "worker", fault.who))
@@ -415,12 +474,12 @@ class Round:
     def _kill_one(self, victim):
         if victim is None:
             return ""
-        self.harmed = True  # Of workers it may be the last one.
+        self.harm()  # Of workers it may be the last one.
         role = "server 0" if victim[:2] == ("server", 0) else victim[0]
         return f"{victim[0]} {victim[1]} killed" if self._kill([victim], role) else ""
 
     def _kill_all_workers(self, fault, here):
-        self.harmed = True
+        self.harm()
         workers = [p for p in here if p[0] == "worker"]
         return "all workers killed" if self._kill(workers, "all workers") else ""
 
@@ -452,10 +511,14 @@ class Round:
         self.outcome.stops += 1
         kind = f"{'server 0' if victim[:2] == ('server', 0) else victim[0]} stopped"
         if fault.seconds > LEASE:
-            self.harmed = True
             # Who stops server 0 stops the time of leases, and loses nobody.
             lost = [] if victim[:2] == ("server", 0) else [victim]
-            self.wait_for_recovery(kind, lost)
+            survived = bool(lost) and victim[0] == "server" and self.bears_a_loss()
+            if survived:
+                kind += ", with copies"
+            else:
+                self.harm()
+            self.wait_for_recovery(kind, lost, survived)
         until = time.monotonic() + fault.seconds
         try:
             while time.monotonic() < until and self.process.poll() is None:
@@ -500,7 +563,7 @@ class Round:
     def _drain(self, fault, here):
         if self.servers == 1:
             return ""
-        self.harmed = True  # Who is about to leave may be killed.
+        self.harmed = True  # Who is about to leave may be killed; copies bear that.
         return self.user("drain", self.out, 1 + int(fault.who * (self.servers - 1)))
 
     def _change_mode(self, fault, here):
@@ -543,7 +606,10 @@ class Round:
         if not (self.out / "model.safetensors").exists():
             raise Failed("there is no model.safetensors")
         sums = [summary[name] for name in ("applied", "held", "dropped", "nonfinite")]
-        if summary["pushes"] != sum(sums):
+        # Of a server that has died what it said last counts, and then it may have held a gradient
+        # of each worker for each shard.
+        unsure = self.servers_lost * self.shards * self.workers
+        if abs(summary["pushes"] - sum(sums)) > unsure:
             raise Failed(f"pushes {summary['pushes']} are not applied + held + dropped + nonfinite "
                          f"= {' + '.join(map(str, sums))}")
         partial = ([p.name for p in self.root.iterdir() if p.name.startswith(".partial-")]

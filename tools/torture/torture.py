@@ -3,12 +3,13 @@
 
 In each round a small job runs with checkpoints while its processes are killed,
 stopped and started again, its disk fills up, checkpoints are damaged, shards
-move and the mode changes. The job has to come to its end, with the model of an
-undisturbed run where its mode promises that, with counters that agree, and
-leaving no process and no half of a checkpoint behind. What is done is drawn
-from --seed and the number of the round, so --seed S --round N with the same --modes
-and --on-server-loss does it again; at which step it meets the job is up to the
-machine. Standard library only.
+move and the mode changes. In half of the rounds with several servers shards have
+copies, and the loss of a server must not take the job back. The job has to come
+to its end, with the model of an undisturbed run where its mode promises that,
+with counters that agree, and leaving no process and no half of a checkpoint
+behind. What is done is drawn from --seed and the number of the round, so --seed S
+--round N with the same --modes, --on-server-loss and --replicas does it again; at
+which step it meets the job is up to the machine. Standard library only.
 """
 import argparse
 import json
@@ -42,6 +43,11 @@ def parse(argv):
                         help="who brings a job back that has lost a server: `slackline run` "
                         "(restore), or this program with --resume (fail); default: both, by turns "
                         "that are drawn")
+    parser.add_argument("--replicas", choices=("both", "0", "1"), default="both",
+                        help="copies of each shard, in rounds with more than one server; with "
+                        "them the job has to bear the loss of any server, server 0 with the "
+                        "coordinator included, without going back; default: both, by turns that "
+                        "are drawn")
     parser.add_argument("--patience-seconds", type=float, default=60,
                         help="a job that does not get on for so long hangs; default: 60")
     parser.add_argument("--out", type=pathlib.Path,
@@ -127,7 +133,8 @@ def main(argv):
     print()
     print(results.table(document))
     for outcome in failed:
-        flags = f"--modes {','.join(args.modes)} --on-server-loss {args.on_server_loss}"
+        flags = (f"--modes {','.join(args.modes)} --on-server-loss {args.on_server_loss} "
+                 f"--replicas {args.replicas}")
         print(f"round {outcome.number} failed: tools/torture.sh --seed {args.seed} --round "
               f"{outcome.number} {flags}; its files: {outcome.folder}")
     if temporary and not failed and not args.keep:

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/metrics/server_stats.h"
 #include "common/view/shard_map.h"
+#include "tools/cli/job/copies.h"
 #include "tools/cli/text.h"
 
 namespace slackline {
@@ -79,6 +80,7 @@ std::string ShardsTable(const wire::StatusReply& status, int top) {
                      return a.busy() > b.busy();
                    });
   const int shown = std::min(top, view.shard_count());
+  const bool with_copies = status.view().follower_size() > 0;
   std::vector<std::vector<std::string>> rows;
   for (int i = 0; i < shown; ++i) {
     const run::ShardLoad& load = loads[i];
@@ -91,22 +93,24 @@ std::string ShardsTable(const wire::StatusReply& status, int top) {
                     MegabytesText(load.bytes_in()),
                     MegabytesText(load.bytes_out()),
                     PercentText(load.busy(), 1)});
+    if (with_copies)
+      rows.back().push_back(FollowersText(status.view(), load.shard()));
   }
-  std::string text = TableText({{"shard"},
-                                {"name", /*left=*/true},
-                                {"at"},
-                                {"values"},
-                                {"pushes/s"},
-                                {"pulls/s"},
-                                {"MB/s in"},
-                                {"MB/s out"},
-                                {"busy"}},
-                               rows);
+  std::vector<Column> columns = {{"shard"},    {"name", /*left=*/true},
+                                 {"at"},       {"values"},
+                                 {"pushes/s"}, {"pulls/s"},
+                                 {"MB/s in"},  {"MB/s out"},
+                                 {"busy"}};
+  if (with_copies) columns.push_back({"copies at", /*left=*/true});
+  std::string text = TableText(columns, rows);
   if (shown < view.shard_count()) {
     absl::StrAppend(&text, "and ", view.shard_count() - shown,
                     " shards that are less busy; --top shows more\n");
   }
-  return absl::StrCat(text, "busy: part of the time of the shard's thread\n");
+  absl::StrAppend(&text, "busy: part of the time of the shard's thread\n");
+  if (with_copies)
+    text += "copies at: server.thread; in parentheses while it is copied\n";
+  return text;
 }
 
 }  // namespace slackline

@@ -17,7 +17,7 @@ absl::Status Show(const StatusOptions& options) {
   if (HasEnded(config)) return ShowEnd(config, options.json);
   SL_ASSIGN_OR_RETURN(const JobConnection job,
                       JobConnection::Open(options.job));
-  const ConfiguredMembers configured = MembersOf(job.config());
+  const Configured configured = ConfiguredBy(job.config());
   if (options.json) {
     PrintJson(StatusJson(job.status(), configured));
   } else {

@@ -12,6 +12,7 @@
 #include "common/config/cluster_config.h"
 #include "common/metrics/histogram.h"
 #include "common/some_names.h"
+#include "tools/cli/job/copies.h"
 #include "tools/cli/job/load_tables.h"
 #include "tools/cli/job/mode_text.h"
 #include "tools/cli/job/plan_tables.h"
@@ -65,7 +66,7 @@ std::string HostOf(const std::string& endpoint) {
 }
 
 std::vector<WorkerLine> WorkersOf(const wire::StatusReply& status,
-                                  const ConfiguredMembers& configured) {
+                                  const Configured& configured) {
   std::map<int, std::string> hosts = HostsOf(configured.workers);
   for (const wire::WorkerMember& worker : status.view().worker()) {
     if (!worker.host().empty()) hosts[worker.rank()] = worker.host();
@@ -77,7 +78,7 @@ std::vector<WorkerLine> WorkersOf(const wire::StatusReply& status,
 }
 
 std::vector<ServerLine> ServersOf(const wire::StatusReply& status,
-                                  const ConfiguredMembers& configured) {
+                                  const Configured& configured) {
   std::map<int, std::string> hosts = HostsOf(configured.servers);
   for (const wire::ServerMember& server : status.view().server()) {
     const std::string host =
@@ -231,43 +232,45 @@ bool IsDraining(const wire::View& view, int server) {
 }
 
 std::string ServersText(const wire::StatusReply& status,
-                        const std::vector<ServerLine>& lines, bool with_hosts) {
-  const auto cells =
-      [&status](const ServerLine& line) -> std::vector<std::string> {
+                        const std::vector<ServerLine>& lines, bool with_hosts,
+                        bool with_copies) {
+  const auto cells = [&](const ServerLine& line) -> std::vector<std::string> {
     const run::ServerStats& server = *line.stats;
     const ServerLoad load = LoadOf(status, server);
-    return {absl::StrCat(server.pid()),
-            IsDraining(status.view(), line.index) ? "draining" : "alive",
-            HeardText(server.heard_ms_ago()),
-            absl::StrCat(server.shards()),
-            load.known ? PercentText(load.busiest, 0) : "-",
-            load.known ? PercentText(load.share, 0) : "-",
-            load.known ? absl::StrFormat("%.2f ms", load.queue_ms) : "-",
-            CountText(static_cast<double>(server.pushes())),
-            CountText(static_cast<double>(server.pulls())),
-            absl::StrCat(server.pulls_parked()),
-            PercentilesText(server.missed_clocks()),
-            BytesText(static_cast<double>(server.bytes_in())),
-            BytesText(static_cast<double>(server.bytes_out())),
-            absl::StrCat(server.malformed())};
+    std::vector<std::string> row = {
+        absl::StrCat(server.pid()),
+        IsDraining(status.view(), line.index) ? "draining" : "alive",
+        HeardText(server.heard_ms_ago()),
+        absl::StrCat(server.shards()),
+        load.known ? PercentText(load.busiest, 0) : "-",
+        load.known ? PercentText(load.share, 0) : "-",
+        load.known ? absl::StrFormat("%.2f ms", load.queue_ms) : "-",
+        CountText(static_cast<double>(server.pushes())),
+        CountText(static_cast<double>(server.pulls())),
+        absl::StrCat(server.pulls_parked()),
+        PercentilesText(server.missed_clocks()),
+        BytesText(static_cast<double>(server.bytes_in())),
+        BytesText(static_cast<double>(server.bytes_out())),
+        absl::StrCat(server.malformed())};
+    if (!with_copies) return row;
+    row.push_back(absl::StrCat(server.copies()));
+    row.push_back(BytesText(static_cast<double>(server.bytes_to_followers())));
+    row.push_back(absl::StrCat(server.answers_held()));
+    return row;
   };
+  std::vector<Column> columns = {{"pid"},       {"state", /*left=*/true},
+                                 {"heard"},     {"shards"},
+                                 {"busy"},      {"share"},
+                                 {"queue"},     {"pushes"},
+                                 {"pulls"},     {"parked"},
+                                 {"staleness"}, {"in"},
+                                 {"out"},       {"malformed"}};
+  if (with_copies) {
+    for (const char* const title : {"copies", "to copies", "held"})
+      columns.push_back({title});
+  }
   return MembersTable<run::ServerStats>("server", status.view(), lines,
-                                        with_hosts,
-                                        {{"pid"},
-                                         {"state", /*left=*/true},
-                                         {"heard"},
-                                         {"shards"},
-                                         {"busy"},
-                                         {"share"},
-                                         {"queue"},
-                                         {"pushes"},
-                                         {"pulls"},
-                                         {"parked"},
-                                         {"staleness"},
-                                         {"in"},
-                                         {"out"},
-                                         {"malformed"}},
-                                        cells);
+                                        with_hosts, columns, cells);
 }
 
 // How far apart the workers are. Their clocks are those of their last
@@ -307,17 +310,18 @@ std::string LastMovesText(const wire::StatusReply& status, int max) {
 
 }  // namespace
 
-ConfiguredMembers MembersOf(const config::ClusterConfig& config) {
-  ConfiguredMembers members;
+Configured ConfiguredBy(const config::ClusterConfig& config) {
+  Configured members;
   for (const ServerProcess& server : ServerProcesses(config))
     members.servers.push_back(server.host);
   for (const WorkerProcess& worker : WorkerProcesses(config))
     members.workers.push_back(worker.host);
+  members.replicas = config.replicas();
   return members;
 }
 
 std::string StatusTable(const wire::StatusReply& status,
-                        const ConfiguredMembers& configured,
+                        const Configured& configured,
                         const StatusTableOptions& options) {
   const wire::View& view = status.view();
   const std::vector<WorkerLine> workers = WorkersOf(status, configured);
@@ -336,8 +340,15 @@ std::string StatusTable(const wire::StatusReply& status,
   for (const std::string& sentence : status.held_up()) {
     absl::StrAppend(&text, "held up: ", sentence, "\n");
   }
+  if (configured.replicas > 0 && view.owner_server_size() > 0) {
+    absl::StrAppend(&text, "copies: ",
+                    CopiesText(CopiesOf(status, configured.replicas)), "\n");
+  }
   if (!status.mode_policy().empty()) {
     absl::StrAppend(&text, "mode policy: ", status.mode_policy(), "\n");
+  }
+  if (!status.copies().empty()) {
+    absl::StrAppend(&text, "copies to come: ", status.copies(), "\n");
   }
   if (const std::string checkpoint = CheckpointText(status);
       !checkpoint.empty()) {
@@ -350,13 +361,13 @@ std::string StatusTable(const wire::StatusReply& status,
   for (const std::string& evaluation : progress.TakeEvaluations()) {
     absl::StrAppend(&text, "last evaluation: ", evaluation, "\n");
   }
-  absl::StrAppend(&text, "\n", WorkersText(status, workers, with_hosts),
-                  ClocksText(status), "\n",
-                  ServersText(status, servers, with_hosts),
-                  "busy: part of the time, of the server's busiest shard "
-                  "thread; share: of the busy time of all servers\n"
-                  "queue: the longest mean wait at a thread; staleness: "
-                  "p50/p99/max of the clocks that a gradient missed\n");
+  absl::StrAppend(
+      &text, "\n", WorkersText(status, workers, with_hosts), ClocksText(status),
+      "\n", ServersText(status, servers, with_hosts, configured.replicas > 0),
+      "busy: part of the time, of the server's busiest shard "
+      "thread; share: of the busy time of all servers\n"
+      "queue: the longest mean wait at a thread; staleness: "
+      "p50/p99/max of the clocks that a gradient missed\n");
   const std::string pending = PendingMovesText(status.plan(), options.top);
   if (!pending.empty()) absl::StrAppend(&text, "\nmoves to come:\n", pending);
   if (status.moved_size() > 0) {
@@ -375,7 +386,7 @@ std::string StatusTable(const wire::StatusReply& status,
 }
 
 nlohmann::ordered_json StatusJson(const wire::StatusReply& status,
-                                  const ConfiguredMembers& configured) {
+                                  const Configured& configured) {
   nlohmann::ordered_json json = ToJson(status);
   std::vector<std::string> gone =
       AbsentNames("server", ServersOf(status, configured));
@@ -383,6 +394,15 @@ nlohmann::ordered_json StatusJson(const wire::StatusReply& status,
       AbsentNames("worker", WorkersOf(status, configured));
   gone.insert(gone.end(), workers.begin(), workers.end());
   json["gone"] = gone;
+  if (configured.replicas == 0) {
+    json["redundancy"] = nullptr;
+    return json;
+  }
+  const CopiesState copies = CopiesOf(status, configured.replicas);
+  json["redundancy"] = {
+      {"replicas", copies.replicas}, {"shards", copies.shards},
+      {"complete", copies.complete}, {"alone", copies.alone},
+      {"copying", copies.copying},   {"copying_bytes", copies.copying_bytes}};
   return json;
 }
 

@@ -10,13 +10,14 @@
 
 namespace slackline {
 
-// The members that a config has, by index and rank: their hosts. Empty: it is
-// not known who should be there.
-struct ConfiguredMembers {
+// What a config says of who and what should be there.
+struct Configured {
+  // The members by index and rank: their hosts. Empty: it is not known.
   std::vector<std::string> servers;
   std::vector<std::string> workers;
+  int replicas = 0;  // Copies of each shard.
 };
-ConfiguredMembers MembersOf(const config::ClusterConfig& config);
+Configured ConfiguredBy(const config::ClusterConfig& config);
 
 struct StatusTableOptions {
   bool shards = false;  // Also a table of the shards.
@@ -25,13 +26,15 @@ struct StatusTableOptions {
 // A headline, who is missing, a table of the workers and one of the servers,
 // and if there are any the moves that are ordered, and the last moves and
 // changes of the mode that are done. Members that are not there have a line,
-// too. Hosts are shown where they are not all this machine.
+// too. Hosts are shown where they are not all this machine, copies where the
+// shards are to have any.
 std::string StatusTable(const wire::StatusReply& status,
-                        const ConfiguredMembers& configured = {},
+                        const Configured& configured = {},
                         const StatusTableOptions& options = {});
 
-// As ToJson(); and under "gone" the names of the members that are not there.
+// As ToJson(); under "gone" the names of the members that are not there, and
+// under "redundancy" the CopiesState, null if there are to be none.
 nlohmann::ordered_json StatusJson(const wire::StatusReply& status,
-                                  const ConfiguredMembers& configured = {});
+                                  const Configured& configured = {});
 
 }  // namespace slackline

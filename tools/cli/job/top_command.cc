@@ -64,6 +64,13 @@ absl::Status OnGone(const TopOptions& options, const JobConnection& job) {
   return absl::OkStatus();
 }
 
+// For how long another coordinator may come.
+absl::Duration PatienceWith(const config::ClusterConfig& config) {
+  return config.replicas() == 0
+             ? absl::ZeroDuration()
+             : absl::Milliseconds(config.limits().coordinator_timeout_ms());
+}
+
 absl::Status Watch(const TopOptions& options) {
   if (HasEnded(options.job.config))
     return ShowEnd(options.job.config, options.json, true);
@@ -71,10 +78,17 @@ absl::Status Watch(const TopOptions& options) {
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
                       SignalWatch::Create());
   SL_ASSIGN_OR_RETURN(JobConnection job, JobConnection::Open(options.job));
-  const ConfiguredMembers configured = MembersOf(job.config());
+  const Configured configured = ConfiguredBy(job.config());
   const bool terminal = isatty(STDOUT_FILENO) == 1;
+  absl::Time heard = TimeSource().Now();
+  bool heard_now = true;
   for (int shown = 0;;) {
-    if (options.json) {
+    if (!heard_now) {
+      slackline::Say(
+          absl::StrCat("job ", job.config().job(),
+                       ": no coordinator answers; another one may go on "
+                       "with the job (docs/coordinator.md)"));
+    } else if (options.json) {
       PrintJsonLine(StatusJson(job.status(), configured));
     } else {
       const std::string text =
@@ -82,8 +96,8 @@ absl::Status Watch(const TopOptions& options) {
       PrintResult(terminal ? absl::StrCat(kClearAndHome, FitToScreen(text))
                            : absl::StrCat(shown == 0 ? "" : "\n", text));
     }
-    ++shown;
-    if (IsOver(job)) {
+    shown += heard_now;
+    if (heard_now && IsOver(job)) {
       Say(options, job, EndText(job.status().view()));
       return absl::OkStatus();
     }
@@ -95,7 +109,13 @@ absl::Status Watch(const TopOptions& options) {
         return absl::OkStatus();
       }
     } while (TimeSource().Now() < next);
-    if (!job.Refresh().ok()) return OnGone(options, job);
+    heard_now = job.Refresh().ok();
+    if (heard_now) {
+      heard = TimeSource().Now();
+    } else if (HasEnded(options.job.config) ||
+               TimeSource().Now() - heard > PatienceWith(job.config())) {
+      return OnGone(options, job);
+    }
   }
 }
 

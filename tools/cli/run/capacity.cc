@@ -157,7 +157,8 @@ Demand DemandOf(const config::ClusterConfig& config,
   }
   const int64_t model = kCopiesOfModel * ModelBytes(config);
   if (config.has_data()) demand.data_bytes = DataBytes(config.data(), data_dir);
-  demand.server_bytes = kServerBytes + model / std::max(demand.servers, 1);
+  demand.server_bytes = kServerBytes + (1 + config.replicas()) * model /
+                                           std::max(demand.servers, 1);
   demand.worker_bytes = kWorkerBytes + model + demand.data_bytes;
   return demand;
 }

@@ -50,6 +50,8 @@ LocalCluster::Launch LocalCluster::LaunchOf(const Options& options,
     launch.command.push_back(absl::StrCat("--resume=", options.resume));
   }
   launch.command.push_back(absl::StrCat("--out=", options.out_dir));
+  if (options.recover && member.hosts_coordinator())
+    launch.command.emplace_back("--recover");
   return launch;
 }
 
@@ -84,20 +86,22 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const Options& options) {
         absl::StrCat("folder ", logs, " cannot be made: ", error.message()));
   }
   LocalCluster cluster(options);
+  const auto start = [&](const Member& member) {
+    return cluster.StartMember(member, LaunchOf(options, member));
+  };
   for (int i = 0; i < options.servers; ++i) {
-    SL_RETURN_IF_ERROR(cluster.StartMember({.worker = false, .index = i}));
+    SL_RETURN_IF_ERROR(start({.worker = false, .index = i}));
   }
   for (int i = 0; i < static_cast<int>(options.workers.size()); ++i) {
-    SL_RETURN_IF_ERROR(cluster.StartMember({.worker = true, .index = i}));
+    SL_RETURN_IF_ERROR(start({.worker = true, .index = i}));
   }
   return cluster;
 }
 
-absl::Status LocalCluster::StartMember(const Member& member) {
+absl::Status LocalCluster::StartMember(const Member& member, Launch launch) {
   do {
     ++starts_[member];
   } while (std::filesystem::exists(LogPath(member)));
-  Launch launch = LaunchOf(options_, member);
   for (auto& [name, value] : launch.environment) {
     if (name != kIndexVariable) value = Absolute(value);
   }
@@ -111,7 +115,11 @@ absl::Status LocalCluster::StartMember(const Member& member) {
 }
 
 absl::Status LocalCluster::Restart(const Member& member) {
-  return Annotate(StartMember(member), member.ToString());
+  Options options = options_;
+  options.resume.clear();  // The checkpoint may be gone by now.
+  options.recover = true;
+  return Annotate(StartMember(member, LaunchOf(options, member)),
+                  member.ToString());
 }
 
 std::vector<MemberExit> LocalCluster::Reap() {
@@ -127,8 +135,16 @@ std::vector<MemberExit> LocalCluster::Reap() {
   return exits;
 }
 
-void LocalCluster::SignalAll(int signal) {
-  for (auto& [member, child] : children_) child.Signal(signal);
+void LocalCluster::SignalServer0(int signal) {
+  for (auto& [member, child] : children_) {
+    if (member.hosts_coordinator()) child.Signal(signal);
+  }
+}
+
+void LocalCluster::SignalOthers(int signal) {
+  for (auto& [member, child] : children_) {
+    if (!member.hosts_coordinator()) child.Signal(signal);
+  }
 }
 
 std::string LocalCluster::LogPath(const Member& member) const {

@@ -21,9 +21,10 @@ class LocalCluster {
     std::string bin_dir;       // Holds slackline_server and slackline_worker.
     std::string cluster_file;  // The resolved config.
     std::string data_dir;      // Empty: none.
-    std::string out_dir;  // Exists; logs go to its folder logs/.
+    std::string out_dir;       // Exists; logs go to its folder logs/.
     // The checkpoint from which the job goes on; empty: it begins anew.
     std::string resume = {};
+    bool recover = false;  // Server 0 goes on with the job in out_dir.
     int servers = 1;
     // By rank.
     std::vector<WorkerProcess> workers;
@@ -47,15 +48,18 @@ class LocalCluster {
 
   // Those that have ended since the last call.
   std::vector<MemberExit> Reap();
-  // Starts a process that has ended once more, with a log of its own.
+  // Starts a process of a running job that has ended once more, with a log of
+  // its own. A server begins empty, whatever the job goes on from; server 0
+  // goes on with the job.
   absl::Status Restart(const Member& member);
-  void SignalAll(int signal);
+  void SignalServer0(int signal);
+  void SignalOthers(int signal);
   // Of the latest start of the process.
   std::string LogPath(const Member& member) const;
 
  private:
   explicit LocalCluster(Options options) : options_(std::move(options)) {}
-  absl::Status StartMember(const Member& member);
+  absl::Status StartMember(const Member& member, Launch launch);
 
   Options options_;
   std::map<Member, int> starts_;

@@ -69,7 +69,9 @@ absl::Status CheckFolderOfRun(const std::string& out_dir,
   }
   SL_ASSIGN_OR_RETURN(const checkpoint::Manifest manifest,
                       ReadManifest(checkpoint));
-  if (!HasRecordsOf(out_dir, manifest.run())) {
+  absl::StatusOr<bool> is_its = HasRecordsOf(out_dir, manifest.run());
+  if (!is_its.ok()) return Annotate(is_its.status(), "--out");
+  if (!*is_its) {
     return absl::FailedPreconditionError(
         absl::StrCat("--out: folder ", out_dir,
                      " is not empty, and its run has not written ", checkpoint,

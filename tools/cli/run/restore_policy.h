@@ -26,7 +26,9 @@ class RestorePolicy {
     std::vector<std::string> about;  // As in the summary: "worker 2".
     // It is the coordinator who has decided so.
     bool coordinator_says = false;
-    // The user has asked for an end, of this program or of the job.
+    // The user has asked for an end, of this program or of the job, and not
+    // only that it be suspended: a job that is lost before it is can be
+    // restored.
     bool asked_for = false;
     // These as in Supervisor.
     bool ran = false;

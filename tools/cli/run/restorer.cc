@@ -24,7 +24,17 @@ std::string SecondsText(absl::Duration duration) {
 
 }  // namespace
 
-absl::StatusOr<std::optional<std::string>> Restorer::OnLost(const Lost& lost) {
+run::CheckpointRecord RecordOf(const StoredCheckpoint& stored) {
+  run::CheckpointRecord record;
+  record.set_folder(stored.folder());
+  record.set_clock(stored.manifest().clock());
+  record.set_bytes(stored.bytes());
+  record.set_seconds(stored.manifest().seconds());
+  return record;
+}
+
+absl::StatusOr<std::optional<Restorer::Restoration>> Restorer::OnLost(
+    const Lost& lost) {
   if (!options_.enabled || !policy_.IsLoss(lost.end)) return std::nullopt;
   if (lost.run != 0) {
     runs_.insert(lost.run);
@@ -33,18 +43,22 @@ absl::StatusOr<std::optional<std::string>> Restorer::OnLost(const Lost& lost) {
                   std::numeric_limits<int32_t>::max());
   }
   std::vector<std::string> passed_over;
-  const absl::StatusOr<std::unique_ptr<StoredCheckpoint>> newest =
-      NewestCheckpoint(
-          options_.checkpoint_root,
-          [this](const checkpoint::Manifest& manifest) {
-            return runs_.count(manifest.run()) > 0;
-          },
-          &passed_over);
-  if (!newest.ok()) passed_over = {std::string(newest.status().message())};
+  const auto of_job = [this](const checkpoint::Manifest& manifest) {
+    return runs_.count(manifest.run()) > 0;
+  };
+  const absl::StatusOr<std::unique_ptr<StoredCheckpoint>> found =
+      CheckpointToGoOnFrom(options_.checkpoint_root, of_job,
+                           options_.began_with, &passed_over);
+  if (!found.ok()) {
+    return Annotate(found.status(),
+                    absl::StrCat("the job was lost and cannot be restored (",
+                                 lost.why, ")"));
+  }
   for (const std::string& why : passed_over)
     display_->Print(absl::StrCat("warning: passed over: ", why));
-  const StoredCheckpoint* const found = newest.ok() ? newest->get() : nullptr;
-  if (!policy_.MayGoOn(found == nullptr ? 0 : found->manifest().sequence())) {
+  const StoredCheckpoint* const stored = found->get();
+  const bool is_own = stored != nullptr && of_job(stored->manifest());
+  if (!policy_.MayGoOn(is_own ? stored->manifest().sequence() : 0)) {
     display_->Print(absl::StrCat(
         "the job was lost ", RestorePolicy::kLossesMax,
         " times in a row without a newer checkpoint than before, so it is "
@@ -53,22 +67,22 @@ absl::StatusOr<std::optional<std::string>> Restorer::OnLost(const Lost& lost) {
     return std::nullopt;
   }
   SL_RETURN_IF_ERROR(KeepEarlier(options_.out_dir));
-  const std::string folder =
-      found == nullptr ? options_.began_with : found->folder();
-  const int64_t from =
-      found == nullptr ? options_.began_at : found->manifest().clock();
-  const int64_t anew = std::max<int64_t>(0, lost.steps - from);
+  Restoration restoration;
+  run::CheckpointRecord& from = restoration.from;
+  if (stored != nullptr) from = RecordOf(*stored);
+  const int64_t anew = std::max<int64_t>(0, lost.steps - from.clock());
   ++restores_;
   steps_anew_ += anew;
   time_ += lost.since;
-  display_->Print(absl::StrCat(
-      "restoring the job: ", lost.why, "; it was at step ",
-      std::max(lost.steps, from), ", and ",
-      folder.empty() ? "begins anew, since it has no checkpoint yet"
-                     : absl::StrCat("goes on from step ", from, " of ", folder),
+  restoration.text = absl::StrCat(
+      lost.why, "; it was at step ",
+      std::max<int64_t>(lost.steps, from.clock()), ", and ",
+      from.folder().empty() ? "begins anew, since it has no checkpoint yet"
+                            : absl::StrCat("goes on from step ", from.clock(),
+                                           " of ", from.folder()),
       ": ", StepsText(anew), " done anew, ", SecondsText(lost.since),
-      " after its last step"));
-  return folder;
+      " after its last step");
+  return restoration;
 }
 
 std::string Restorer::Text() const {

@@ -12,11 +12,13 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/checkpoint/best_checkpoint.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/manifest.h"
 #include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
@@ -52,6 +54,8 @@ constexpr absl::Duration kLineEvery = absl::Seconds(5);
 constexpr int kLogLines = 8;
 constexpr char kInterruptedBetween[] =
     "interrupted by the user before the job was restored";
+constexpr char kTerminatedBetween[] =
+    "slackline run was interrupted by SIGTERM before the job was restored";
 // In a config that was written here: its port is none that somebody has chosen.
 constexpr char kAnyPort[] =
     "# coordinator.port was any free one, and is again when this is run.\n";
@@ -142,6 +146,15 @@ std::string OwnProgramsText(const config::ClusterConfig& config) {
   return text;
 }
 
+// How often each server is started again. Without copies of its shards the job
+// does not outlive it.
+int ServerRestarts(const RunOptions& options,
+                   const config::ClusterConfig& config) {
+  constexpr int kWithReplicas = 3;
+  return options.restart_servers.value_or(config.replicas() > 0 ? kWithReplicas
+                                                                : 0);
+}
+
 // A job whose processes run, until none does.
 class RunningJob {
  public:
@@ -150,6 +163,7 @@ class RunningJob {
              SignalWatch* signals, Display* display)
       : options_(options),
         lease_ms_(config.limits().lease_ms()),
+        replicas_(config.replicas()),
         cluster_(std::move(cluster)),
         client_(client),
         signals_(signals),
@@ -157,9 +171,12 @@ class RunningJob {
         supervisor_(
             {.servers = static_cast<int>(ServerProcesses(config).size()),
              .workers = static_cast<int>(WorkerProcesses(config).size()),
-             .restarts_max = options.restart_workers,
+             .worker_restarts_max = options.restart_workers,
+             .server_restarts_max = ServerRestarts(options, config),
              .lease = absl::Milliseconds(lease_ms_),
              .suspends = config.has_checkpoint(),
+             .save_timeout =
+                 absl::Milliseconds(config.limits().save_timeout_ms()),
              .silence_max =
                  absl::Milliseconds(config.limits().start_timeout_ms()) +
                  absl::Seconds(10)},
@@ -255,14 +272,18 @@ class RunningJob {
   absl::Status Perform(const Supervisor::Effects& effects) {
     for (const MemberExit& death : effects.deaths) Report(death, effects);
     for (const std::string& note : effects.notes) display_->Print(note);
-    for (const Member& worker : effects.restarts) {
-      const absl::Status started = cluster_.Restart(worker);
-      supervisor_.OnRestart(worker, started.ok());
-      display_->Print(started.ok()
-                          ? absl::StrCat("started ", worker.ToString(),
-                                         " again; it joins when the lease of "
-                                         "the old one has run out")
-                          : std::string(started.message()));
+    for (const Member& member : effects.restarts) {
+      const absl::Status started = cluster_.Restart(member);
+      supervisor_.OnRestart(member, started.ok(), SteadyNow());
+      display_->Print(
+          started.ok()
+              ? absl::StrCat(
+                    "started ", member.ToString(), " again; it ",
+                    member.hosts_coordinator()
+                        ? "goes on as the coordinator at once, and joins "
+                        : "joins ",
+                    "when the lease of the old one has run out")
+              : std::string(started.message()));
     }
     if (!effects.finish_reason.empty()) {
       const absl::Status sent = client_->AskFinish(effects.finish_reason);
@@ -276,17 +297,32 @@ class RunningJob {
       const absl::Status sent = client_->AskStop(effects.stop_reason);
       if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
     }
-    if (effects.signal != 0) cluster_.SignalAll(effects.signal);
+    if (effects.signal_server_0 != 0)
+      cluster_.SignalServer0(effects.signal_server_0);
+    if (effects.signal_others != 0)
+      cluster_.SignalOthers(effects.signal_others);
     return absl::OkStatus();
   }
 
   void Report(const MemberExit& death, const Supervisor::Effects& effects) {
     const std::string log = cluster_.LogPath(death.member);
     std::string text = death.ToString();
-    if (death.member.worker && state_ == wire::RUNNING &&
-        effects.restarts.empty()) {
+    const bool starts_again =
+        absl::c_linear_search(effects.restarts, death.member);
+    if (death.member.worker && state_ == wire::RUNNING && !starts_again) {
       absl::StrAppend(&text,
                       "; the others go on without it after its lease of ",
+                      lease_ms_, " ms");
+    }
+    if (death.member.hosts_coordinator() && starts_again) {
+      absl::StrAppend(&text, "; the others wait for the next coordinator");
+    }
+    if (!death.member.worker &&
+        (!death.member.hosts_coordinator() || starts_again) &&
+        state_ == wire::RUNNING && replicas_ > 0) {
+      absl::StrAppend(&text,
+                      "; where its shards have copies in sync, these serve "
+                      "after its lease of ",
                       lease_ms_, " ms");
     }
     absl::StrAppend(&text, "; the end of ", log, ":");
@@ -315,6 +351,7 @@ class RunningJob {
 
   const RunOptions& options_;
   const int lease_ms_;
+  const int replicas_;
   LocalCluster cluster_;
   CoordinatorClient* const client_;
   SignalWatch* const signals_;
@@ -334,18 +371,25 @@ class RunningJob {
 };
 
 // Server 0 writes the summary of a run; if it has died, nobody has. Then there
-// is one at least of how the job has ended.
-absl::Status WriteSummaryIfNone(const std::string& folder,
-                                const config::ClusterConfig& config,
-                                wire::JobEnd::Cause cause, int64_t steps,
-                                const absl::Status& why) {
-  if (std::filesystem::exists(folder + "/summary.json"))
-    return absl::OkStatus();
+// is one at least of how the job has ended, and with which checkpoint the run
+// began.
+absl::Status WriteShortSummary(const std::string& folder,
+                               const config::ClusterConfig& config,
+                               const run::CheckpointRecord& beginning,
+                               wire::JobEnd::Cause cause, int64_t steps,
+                               absl::string_view why) {
   run::Summary summary;
+  if (!beginning.folder().empty()) {
+    *summary.mutable_resumed_from() = beginning;
+    summary.mutable_resumed_from()->set_folder(
+        std::filesystem::absolute(beginning.folder())
+            .lexically_normal()
+            .string());
+  }
   summary.set_job(config.job());
   summary.set_state(wire::JobState_Name(wire::FAILED));
   summary.set_cause(wire::JobEnd::Cause_Name(cause));
-  summary.set_reason(std::string(why.message()));
+  summary.set_reason(std::string(why));
   if (cause == wire::JobEnd::SERVER_LOST) summary.add_about("server 0");
   summary.set_steps(steps);
   summary.set_mode(ModeText(config));
@@ -355,17 +399,11 @@ absl::Status WriteSummaryIfNone(const std::string& folder,
   return WriteSummaryFile(folder, summary);
 }
 
-// The checkpoint that the job begins with; none: it begins anew.
-struct Beginning {
-  std::string folder;
-  int64_t clock = 0;
-};
-
 // The checkpoint that the job goes on from. Says which one, and what is other
 // than it was.
-absl::StatusOr<Beginning> TakeCheckpoint(const RunOptions& options,
-                                         const config::ClusterConfig& config,
-                                         Display* display) {
+absl::StatusOr<run::CheckpointRecord> TakeCheckpoint(
+    const RunOptions& options, const config::ClusterConfig& config,
+    Display* display) {
   std::string path = options.resume;
   if (options.best) {
     absl::StatusOr<std::string> best = FindBestCheckpoint(path);
@@ -381,8 +419,7 @@ absl::StatusOr<Beginning> TakeCheckpoint(const RunOptions& options,
   const checkpoint::Manifest& manifest = (*stored)->manifest();
   display->Print(absl::StrCat("goes on from step ", manifest.clock(), " of ",
                               (*stored)->folder()));
-  const Beginning beginning = {.folder = (*stored)->folder(),
-                               .clock = manifest.clock()};
+  const run::CheckpointRecord beginning = RecordOf(**stored);
   if (manifest.run() == 0) return beginning;  // Of `import`.
   if (manifest.seed() != config.train().seed()) {
     display->Print(absl::StrCat(
@@ -421,6 +458,7 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
 // is known of it.
 absl::Status EndOfRun(const std::string& out_dir,
                       const config::ClusterConfig& config,
+                      const run::CheckpointRecord& beginning,
                       const RunningJob& job, absl::Status ended,
                       Restorer::Lost* lost) {
   const Supervisor& supervisor = job.supervisor();
@@ -433,8 +471,10 @@ absl::Status EndOfRun(const std::string& out_dir,
       unsaid ? wire::JobEnd::SERVER_LOST : supervisor.Cause();
   const bool coordinator_says =
       !absl::IsNotFound(ReadRunResult(out_dir).status());
-  SL_RETURN_IF_ERROR(
-      WriteSummaryIfNone(out_dir, config, cause, job.steps(), ended));
+  if (!std::filesystem::exists(absl::StrCat(out_dir, "/summary.json"))) {
+    SL_RETURN_IF_ERROR(WriteShortSummary(out_dir, config, beginning, cause,
+                                         job.steps(), ended.message()));
+  }
   // A job may begin and end between two looks at it; the summary knows.
   const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
   const bool says_why =
@@ -448,14 +488,15 @@ absl::Status EndOfRun(const std::string& out_dir,
       .end = {.cause = cause,
               .about = {},
               .coordinator_says = coordinator_says && !supervisor.gave_up(),
-              .asked_for = supervisor.interrupted() || job.ends_early(),
+              .asked_for = supervisor.asked_to_end() || job.ends_early(),
               .ran = supervisor.ran(),
               .lost_a_process = supervisor.lost_a_process(),
               .dead = supervisor.dead()},
       .why = std::string(why.message()),
       .run = job.run(),
       .steps = job.steps(),
-      .since = SteadyNow() - job.step_at()};
+      .since = SteadyNow() - job.step_at(),
+      .suspending = supervisor.suspending()};
   if (result.ok()) {
     const run::Summary& summary = result->summary;
     wire::JobEnd::Cause_Parse(summary.cause(), &lost->end.cause);
@@ -466,12 +507,35 @@ absl::Status EndOfRun(const std::string& out_dir,
                   absl::StrCat("the job failed (logs: ", out_dir, "/logs)"));
 }
 
+// What one types so that the job goes on from a checkpoint; of an empty name,
+// from the newest one of its own.
+std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
+                     const std::string& out_dir, const std::string& root,
+                     const std::string& checkpoint) {
+  const bool in_root = checkpoint.empty() ||
+                       std::filesystem::path(checkpoint).parent_path() == root;
+  std::vector<std::string> words = {"slackline", "run", cluster_file,
+                                    "--resume", in_root ? root : checkpoint};
+  // The folder of a run takes only what goes on from its own checkpoints.
+  bool is_own = checkpoint.empty();
+  if (!is_own) {
+    const absl::StatusOr<checkpoint::Manifest> manifest =
+        ReadManifest(checkpoint);
+    is_own =
+        manifest.ok() && HasRecordsOf(out_dir, manifest->run()).value_or(false);
+  }
+  if (is_own) words.insert(words.end(), {"--out", out_dir});
+  words.insert(words.end(), options.flags_again.begin(),
+               options.flags_again.end());
+  return ShellLine(words);
+}
+
 // Everything after the checks of what the user asked for. Returns the exit code
 // of a job that has finished, whose result goes to stdout, or is suspended.
 absl::StatusOr<int> RunJob(const RunOptions& options,
                            config::ClusterConfig config, Display* display) {
   SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
-  Beginning beginning;
+  run::CheckpointRecord beginning;  // Without a folder: it begins anew.
   if (!options.resume.empty()) {
     SL_ASSIGN_OR_RETURN(beginning, TakeCheckpoint(options, config, display));
   }
@@ -494,7 +558,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
   if (const std::string warning = CoresWarning(demand, here); !warning.empty())
     display->Print(warning);
   SL_ASSIGN_OR_RETURN(const std::string out_dir,
-                      ChooseOutFolder(options, config, beginning.folder));
+                      ChooseOutFolder(options, config, beginning.folder()));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   SL_RETURN_IF_ERROR(WriteFileAtomically(
       cluster_file,
@@ -510,7 +574,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
       .cluster_file = cluster_file,
       .data_dir = data_dir,
       .out_dir = out_dir,
-      .resume = beginning.folder,
+      .resume = beginning.folder(),
       .servers = static_cast<int>(ServerProcesses(config).size()),
       .workers = WorkerProcesses(config)};
   const std::string endpoint = CoordinatorEndpoint(config);
@@ -529,14 +593,16 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
                                 config::Checkpoint::RESTORE,
                      .out_dir = out_dir,
                      .checkpoint_root = CheckpointRoot(config, out_dir),
-                     .began_with = beginning.folder,
-                     .began_at = beginning.clock},
+                     .began_with = beginning.folder()},
                     display);
-  const auto suspended = [&](const std::string& why) -> absl::StatusOr<int> {
-    display->Print(absl::StrCat(
-        "the job is suspended: ", why, "\nto go on: ",
-        ShellLine({"slackline", "run", cluster_file, "--resume",
-                   CheckpointRoot(config, out_dir), "--out", out_dir})));
+  // Of a checkpoint that this program knows of, or one of the coordinator's.
+  const auto suspended =
+      [&](const std::string& why,
+          const std::string& checkpoint) -> absl::StatusOr<int> {
+    display->Print(
+        absl::StrCat("the job is suspended: ", why, "\nto go on: ",
+                     GoOnLine(options, cluster_file, out_dir,
+                              CheckpointRoot(config, out_dir), checkpoint)));
     return kExitSuspended;
   };
   // Runs of the job, until one is not to be followed by another. The port of
@@ -552,7 +618,8 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
       RunningJob job(options, config, std::move(cluster), client.get(),
                      signals.get(), display);
       ended = job.Await();
-      ended = EndOfRun(out_dir, config, job, std::move(ended), &lost);
+      ended =
+          EndOfRun(out_dir, config, beginning, job, std::move(ended), &lost);
       if (ended.ok()) {
         SL_ASSIGN_OR_RETURN(const RunResult result, ReadRunResult(out_dir));
         const std::string table = SummaryTable({result});
@@ -560,28 +627,47 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
         return job.supervisor().interrupted() ? kExitInterrupted : kExitDone;
       }
     }  // No process is left.
-    SL_ASSIGN_OR_RETURN(const std::optional<std::string> from,
+    SL_ASSIGN_OR_RETURN(const std::optional<Restorer::Restoration> next,
                         restorer.OnLost(lost));
-    if (!from.has_value()) {
+    if (!next.has_value()) {
       if (const std::string text = restorer.Text(); !text.empty())
         display->Print(text);
-      return lost.end.cause == wire::JobEnd::SUSPENDED ? suspended(lost.why)
-                                                       : ended;
+      if (lost.end.cause == wire::JobEnd::SUSPENDED)
+        return suspended(lost.why, "");
+      const bool before_it_ran = lost.suspending && !lost.end.ran &&
+                                 lost.end.cause == wire::JobEnd::STOPPED;
+      if (!before_it_ran || beginning.folder().empty()) return ended;
+      // The job is where it was before this run.
+      const std::string why =
+          absl::StrCat(lost.why, " before the job ran; it can go on from step ",
+                       beginning.clock(), " of ", beginning.folder());
+      SL_RETURN_IF_ERROR(WriteShortSummary(out_dir, config, beginning,
+                                           wire::JobEnd::SUSPENDED,
+                                           beginning.clock(), why));
+      return suspended(why, beginning.folder());
     }
     // What comes after this look is met by the next run.
-    if (const SignalWatch::Requests requests =
-            signals->Wait(absl::ZeroDuration());
-        requests.all() > 0) {
-      const absl::Status stopped = absl::AbortedError(kInterruptedBetween);
-      const bool goes_on = requests.interrupts == 0 && !from->empty() &&
-                           *from != beginning.folder;
-      SL_RETURN_IF_ERROR(WriteSummaryIfNone(
-          out_dir, config,
-          goes_on ? wire::JobEnd::SUSPENDED : wire::JobEnd::STOPPED, lost.steps,
-          stopped));
-      return goes_on ? suspended(kInterruptedBetween) : stopped;
+    const SignalWatch::Requests requests = signals->Wait(absl::ZeroDuration());
+    if (lost.suspending || requests.all() > 0) {
+      const bool stops = requests.interrupts + requests.hangups > 0;
+      const std::string& from = next->from.folder();
+      const std::string why =
+          stops ? kInterruptedBetween
+                : absl::StrCat(
+                      kTerminatedBetween, ": ",
+                      from.empty() ? "it has no checkpoint yet" : next->text);
+      const bool goes_on = !stops && !from.empty();
+      // The run that has not begun is where it would have begun.
+      SL_RETURN_IF_ERROR(WriteShortSummary(
+          out_dir, config, next->from,
+          goes_on ? wire::JobEnd::SUSPENDED : wire::JobEnd::STOPPED,
+          next->from.clock(), why));
+      if (goes_on) return suspended(why, from);
+      return absl::AbortedError(why);
     }
-    cluster_options.resume = *from;
+    display->Print(absl::StrCat("restoring the job: ", next->text));
+    beginning = next->from;
+    cluster_options.resume = beginning.folder();
   }
 }
 

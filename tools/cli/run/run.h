@@ -1,7 +1,9 @@
 // `slackline run`: a whole job on this machine, from its config to its results.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "common/config/cluster_config.h"
 
@@ -10,16 +12,22 @@ namespace slackline {
 struct RunOptions {
   std::string config_path;
   ConfigOverrides overrides;
-  std::string data_dir;     // Empty: see LocateData().
-  std::string out_dir;      // Empty: runs/JOB-MODE-TIME.
+  std::string data_dir;  // Empty: see LocateData().
+  std::string out_dir;   // Empty: runs/JOB-MODE-TIME.
   // Where the checkpoint is from which the job goes on, as for
   // OpenCheckpoint(); empty: it begins anew.
   std::string resume = {};
-  bool best = false;        // Of those at `resume`: FindBestCheckpoint().
-  std::string bin_dir;      // Of slackline_server and slackline_worker.
+  bool best = false;         // Of those at `resume`: FindBestCheckpoint().
+  std::string bin_dir;       // Of slackline_server and slackline_worker.
   bool check_memory = true;  // Whether it holds the job, before the start.
-  int restart_workers = 0;  // Times that each worker is started again.
+  int restart_workers = 0;   // Times that each worker is started again.
+  // Likewise each server but the one with the coordinator. Not given: see
+  // ServerRestarts().
+  std::optional<int> restart_servers = {};
   bool progress = true;
+  // Those of the flags, as they were given, that a run needs again which goes
+  // on with the config and the folder of this one.
+  std::vector<std::string> flags_again = {};
 };
 
 // Returns the exit code: kExitDone only if the job has finished and its summary

@@ -37,8 +37,10 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "config has a checkpoint block: then the first one takes a checkpoint "
       "and "
       "ends the job, with exit code 75.\n"
-      "A job whose config has checkpoint { on_server_loss: RESTORE } begins "
-      "again from its last checkpoint when a server dies.\n"
+      "A job whose config has replicas goes on when a server dies, with the "
+      "copies of its shards, and the server is started again. One whose config "
+      "has checkpoint { on_server_loss: RESTORE } begins again from its last "
+      "checkpoint when servers are lost whose shards nobody has.\n"
       "What stands after -- is the program of all workers, with its arguments, "
       "in place of worker.command and of slackline_worker. It is started once "
       "for each worker, and finds its place in the environment variables "
@@ -85,6 +87,13 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
                    "How often each worker that dies is started again; "
                    "default: 0")
       ->check(CLI::Range(0, 1000));
+  run_command
+      ->add_option("--restart-servers", run.restart_servers,
+                   "How often each server that dies while the job runs is "
+                   "started again, server 0 with the coordinator included; "
+                   "default: 3 if the config has replicas, else 0 "
+                   "(docs/replicas.md, docs/coordinator.md)")
+      ->check(CLI::Range(0, 1000));
   run_command->add_flag("!--no-memory-check", run.check_memory,
                         "Starts the job also if it seems to need more memory "
                         "than this machine has free");
@@ -113,6 +122,15 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
           absl::StrCat("train.epochs=", flags->epochs));
     }
     options.progress = !flags->no_progress;
+    for (const char* const name :
+         {"--data-dir", "--restart-workers", "--restart-servers",
+          "--no-memory-check", "--no-progress", "--bin-dir"}) {
+      const CLI::Option* const option = run_command->get_option(name);
+      if (option->count() == 0) continue;
+      options.flags_again.push_back(name);
+      if (option->get_expected_max() > 0)
+        options.flags_again.push_back(option->results().back());
+    }
     *exit_code = Run(options);
   });
 

@@ -225,6 +225,9 @@ std::string SummaryTable(const std::vector<RunResult>& runs) {
     for (const std::string& lost : run.summary.workers_lost()) {
       absl::StrAppend(&text, "lost in ", NameOf(run), ": ", lost, "\n");
     }
+    for (const std::string& lost : run.summary.servers_lost()) {
+      absl::StrAppend(&text, "lost in ", NameOf(run), ": ", lost, "\n");
+    }
     for (const run::Traceback& traceback : run.summary.traceback()) {
       absl::StrAppend(&text, "where worker ", traceback.rank(), " of ",
                       NameOf(run), " failed (the end of it; ", run.folder,

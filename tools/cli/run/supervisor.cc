@@ -48,9 +48,38 @@ Supervisor::Supervisor(const Options& options, absl::Time now)
       running_(options.servers + options.workers),
       heard_(now) {}
 
+void Supervisor::Ender::TerminateBy(absl::Time time) {
+  if (!begun) terminate_at = std::min(terminate_at, time);
+}
+
+void Supervisor::Ender::KillAt(absl::Time time) {
+  terminate_at = absl::InfiniteFuture();
+  kill_at = time;
+}
+
+int Supervisor::Ender::Due(bool twice, absl::Time now) {
+  if (now >= terminate_at) {
+    begun = true;
+    terminate_at = absl::InfiniteFuture();
+    if (twice) terminate_again_at = now + kTerminateAgainAfter;
+    kill_at = now + kKillAfter;
+    return SIGTERM;
+  }
+  if (now >= kill_at) {
+    begun = true;
+    terminate_again_at = absl::InfiniteFuture();
+    kill_at = now + kKillAfter;
+    return SIGKILL;
+  }
+  if (now < terminate_again_at) return 0;
+  terminate_again_at = absl::InfiniteFuture();
+  return SIGTERM;
+}
+
 void Supervisor::BeginEnding(absl::Duration patience, absl::Time now) {
   ending_ = true;
-  if (!killing_) terminate_at_ = std::min(terminate_at_, now + patience);
+  server_0_.TerminateBy(now + patience);
+  others_.TerminateBy(now + patience);
 }
 
 void Supervisor::OnStatus(const wire::StatusReply& status, absl::Time now) {
@@ -61,14 +90,18 @@ void Supervisor::OnStatus(const wire::StatusReply& status, absl::Time now) {
   ran_ = ran_ || state_ == wire::RUNNING;
   if (state_ == wire::FAILED) end_ = status.view().end();
   if (job_ended()) {
-    // Server 0 waits up to a lease for members that are gone.
-    BeginEnding(options_.lease + kEndPatience, now);
+    // Server 0 waits up to a lease for members that are gone, then for the
+    // disk: for the last checkpoint, and for the summary.
+    ending_ = true;
+    say_writing_at_ = now + options_.lease + kEndPatience;
+    others_.TerminateBy(say_writing_at_);
+    server_0_.TerminateBy(say_writing_at_ + 2 * options_.save_timeout);
   }
 }
 
 void Supervisor::OnExit(const MemberExit& exit, absl::Time now) {
   --running_;
-  lost_a_process_ |= exit.status.signal != 0 && !killing_;
+  lost_a_process_ |= exit.status.signal != 0 && !killing();
   const bool may_be_drained = exit.status.ok() && !exit.member.worker &&
                               !exit.member.hosts_coordinator() &&
                               state_ == wire::RUNNING && !ending_;
@@ -76,26 +109,39 @@ void Supervisor::OnExit(const MemberExit& exit, absl::Time now) {
   const bool may_be_missing = exit.status.ok() && exit.member.worker &&
                               state_ != wire::RUNNING && !job_ended() &&
                               !ending_;
-  if (!exit.status.ok() || may_be_drained || may_be_missing) {
+  // Who goes when the job has ended has not died of anything; who was there
+  // before it in its place may have.
+  const bool goes_along = job_ended() && exit.status.signal == 0 &&
+                          !exit.member.hosts_coordinator();
+  if ((!exit.status.ok() && !goes_along) || may_be_drained || may_be_missing) {
     suspects_.push_back({exit, now});
   }
   if (!exit.member.hosts_coordinator()) return;
-  coordinator_gone_ = true;
+  server_0_runs_ = false;
   // It knows how the job has ended, and says so by its exit code.
   if (exit.status.ok() && state_ != wire::FAILED) state_ = wire::FINISHED;
   if (exit.status.signal == 0 && exit.status.code == kExitSuspended) {
     state_ = wire::FAILED;
     end_.set_cause(wire::JobEnd::SUSPENDED);
   }
+  if (!StartsAgain(exit)) GiveUpCoordinator(now);
+}
+
+void Supervisor::GiveUpCoordinator(absl::Time now) {
+  coordinator_gone_ = true;
   BeginEnding(kOrphanPatience, now);
 }
 
-void Supervisor::OnRestart(const Member& worker, bool running) {
-  ++restarts_[worker];
+void Supervisor::OnRestart(const Member& member, bool running, absl::Time now) {
+  ++restarts_[member];
   if (running) ++running_;
+  if (!member.hosts_coordinator()) return;
+  server_0_runs_ = running;
+  if (!running) GiveUpCoordinator(now);
 }
 
 std::string Supervisor::OnInterrupt(absl::Time now) {
+  interrupted_ = true;
   // Before it runs, there is nothing to keep.
   if (state_ != wire::RUNNING || finishing_ || suspending_ || stopping_)
     return OnHangup(now);
@@ -106,20 +152,26 @@ std::string Supervisor::OnInterrupt(absl::Time now) {
 }
 
 std::string Supervisor::OnTermination(absl::Time now) {
-  const bool may_suspend = options_.suspends && state_ == wire::RUNNING &&
-                           !suspending_ && !stopping_ && !ending_;
-  if (!may_suspend) return OnHangup(now);
+  if (!options_.suspends || suspending_ || stopping_ ||
+      state_ == wire::FINISHED) {
+    return OnHangup(now);
+  }
   suspending_ = true;
-  next_suspend_ = now;
-  return "SIGTERM: taking a checkpoint, then ending the job; a second one "
-         "stops "
-         "it at once";
+  if (state_ == wire::RUNNING && !ending_) {
+    next_suspend_ = now;
+    return "SIGTERM: taking a checkpoint, then ending the job; a second one "
+           "stops it at once";
+  }
+  StopAtOnce(now);
+  return "SIGTERM: no checkpoint can be taken now; stopping the job; once more "
+         "to kill it";
 }
 
 std::string Supervisor::OnHangup(absl::Time now) {
+  suspending_ = false;
   if (stopping_) {
-    terminate_at_ = absl::InfiniteFuture();
-    kill_at_ = now;
+    server_0_.KillAt(now);
+    others_.KillAt(now);
     return "interrupted again: killing all processes";
   }
   StopAtOnce(now);
@@ -133,16 +185,37 @@ std::string Supervisor::OnFinishRefused(const std::string& why,
   return absl::StrCat(why, "; stopping it at once; once more to kill it");
 }
 
+std::string Supervisor::StopReason() const {
+  if (suspending_) return kTerminated;
+  return stopping_ ? kInterrupted : given_up_reason_;
+}
+
 void Supervisor::StopAtOnce(absl::Time now) {
   stopping_ = true;
   next_stop_ = now;
   BeginEnding(ever_heard_ ? kEndPatience : kUnheardPatience, now);
 }
 
+bool Supervisor::StartsAgain(const MemberExit& exit) const {
+  const Member& member = exit.member;
+  const auto found = restarts_.find(member);
+  const int restarts = found == restarts_.end() ? 0 : found->second;
+  if (member.worker) return restarts < options_.worker_restarts_max;
+  if (restarts >= options_.server_restarts_max) return false;
+  // A server that cannot begin with the others would fail again.
+  if (!member.hosts_coordinator()) return state_ == wire::RUNNING;
+  // So would a coordinator that has ended by itself. One that was killed at the
+  // job's end may have had a summary to write.
+  return exit.status.signal != 0 && !server_0_.begun &&
+         (job_ended() || (state_ == wire::RUNNING && !ending_));
+}
+
 void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
                             Effects* effects) {
-  dead_.push_back(exit);
-  if (killing_) return;
+  // Whoever has ended because it was told to has not died. A coordinator has a
+  // word to say all the same.
+  if (!killing() || exit.member.hosts_coordinator()) dead_.push_back(exit);
+  if (killing()) return;
   // A job that ends takes all its processes along. Then only a crash is worth
   // a word, and a coordinator that has left none about why the others go.
   const bool follows =
@@ -151,11 +224,12 @@ void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
        (!exit.member.hosts_coordinator() || !exit.error_line.empty()));
   if (follows && exit.status.signal == 0) return;
   effects->deaths.push_back(exit);
-  if (ending_) return;
-  if (exit.member.worker && restarts_[exit.member] < options_.restarts_max) {
+  if (ending_ && !exit.member.hosts_coordinator()) return;
+  if (StartsAgain(exit)) {
     effects->restarts.push_back(exit.member);
     return;
   }
+  if (ending_) return;
   if (state_ == wire::RUNNING) return;  // The coordinator decides.
   given_up_reason_ = absl::StrCat(
       exit.ToString(), " before the job had started",
@@ -175,7 +249,10 @@ void Supervisor::JudgeSuspects(absl::Time now, Effects* effects) {
   for (const Suspect& suspect : suspects_) {
     const ExitStatus& status = suspect.exit.status;
     const bool suspended = status.signal == 0 && status.code == kExitSuspended;
-    const bool decided = job_ended() || ending_ ||
+    // While no coordinator is there, no news is to come.
+    const bool is_awaited =
+        suspect.exit.member.hosts_coordinator() && StartsAgain(suspect.exit);
+    const bool decided = job_ended() || ending_ || is_awaited ||
                          (suspended ? now >= suspect.at + kJudgeSuspended
                                     : heard_ >= suspect.at + kJudgeAfter ||
                                           now >= suspect.at + kJudgeUnheard);
@@ -211,33 +288,44 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
     next_suspend_ = now + kStopRepeat;
   }
   if (now >= next_stop_ && !job_ended()) {
-    effects.stop_reason = stopping_ ? kInterrupted : given_up_reason_;
+    effects.stop_reason = StopReason();
     next_stop_ = now + kStopRepeat;
   }
-  if (running_ == 0) return effects;
-  if (now >= terminate_at_) {
-    effects.signal = SIGTERM;
-    effects.notes.push_back(absl::StrCat(
-        running_, running_ == 1 ? " process has" : " processes have",
-        " not ended yet; sending SIGTERM"));
-    terminate_at_ = absl::InfiniteFuture();
-    if (options_.suspends) terminate_again_at_ = now + kTerminateAgainAfter;
-    kill_at_ = now + kKillAfter;
-    killing_ = true;
-  } else if (now >= terminate_again_at_ && now < kill_at_) {
-    effects.signal = SIGTERM;
-    terminate_again_at_ = absl::InfiniteFuture();
-  } else if (now >= kill_at_) {
-    effects.signal = SIGKILL;
-    kill_at_ = now + kKillAfter;
-    killing_ = true;
-  }
+  EndProcesses(now, &effects);
   return effects;
+}
+
+void Supervisor::EndProcesses(absl::Time now, Effects* effects) {
+  const int servers_0 = server_0_runs_ ? 1 : 0;
+  const int others = running_ - servers_0;
+  int told = 0;  // For the first time.
+  const auto end = [&](int count, Ender* ender) {
+    const bool begun = ender->begun;
+    const int signal = count == 0 ? 0 : ender->Due(options_.suspends, now);
+    if (!begun && signal == SIGTERM) told += count;
+    return signal;
+  };
+  effects->signal_server_0 = end(servers_0, &server_0_);
+  effects->signal_others = end(others, &others_);
+  if (told > 0) {
+    effects->notes.push_back(
+        absl::StrCat(told, told == 1 ? " process has" : " processes have",
+                     " not ended yet; sending SIGTERM"));
+  }
+  if (servers_0 == 0 || server_0_.begun || stopping_ || now < say_writing_at_)
+    return;
+  say_writing_at_ = absl::InfiniteFuture();
+  effects->notes.push_back(absl::StrCat(
+      "the job has ended, and server 0 still writes its last checkpoint or its "
+      "summary; it has up to ",
+      absl::FormatDuration(options_.save_timeout),
+      " for each (limits { save_timeout_ms: ... }); Ctrl-C ends that"));
 }
 
 std::string Supervisor::Reason() const {
   if (!end_.reason().empty()) return end_.reason();
-  if (stopping_) return kInterrupted;
+  // What has ended a job that ran is worth more than that it was to end.
+  if (stopping_ && !(suspending_ && ran_)) return StopReason();
   if (!given_up_reason_.empty()) return given_up_reason_;
   // The coordinator may have failed the job and gone between two status
   // replies; then its log says why.
@@ -259,9 +347,9 @@ std::string Supervisor::Reason() const {
 
 wire::JobEnd::Cause Supervisor::Cause() const {
   if (end_.cause() != wire::JobEnd::CAUSE_UNSPECIFIED) return end_.cause();
-  if (stopping_) return wire::JobEnd::STOPPED;
-  return state_ == wire::RUNNING || job_ended() ? wire::JobEnd::SERVER_LOST
-                                                : wire::JobEnd::NOT_FORMED;
+  const bool ran = state_ == wire::RUNNING || job_ended();
+  if (stopping_ && !(suspending_ && ran)) return wire::JobEnd::STOPPED;
+  return ran ? wire::JobEnd::SERVER_LOST : wire::JobEnd::NOT_FORMED;
 }
 
 }  // namespace slackline

@@ -2,6 +2,10 @@
 // until none is left: who is reported dead, drained or started again, when the
 // job is given up, and why it has failed.
 //
+// When server 0 is killed while the job runs, and may be started again, the job
+// goes on: it has kept what the next one has to know. If it ends by itself,
+// with whatever exit code, the job has ended, and so has the coordinator.
+//
 // Deterministic state machine: no processes, sockets or clocks. The time and
 // what happened go in, what to do comes out. Thread-compatible.
 #pragma once
@@ -40,35 +44,44 @@ class Supervisor {
   struct Options {
     int servers = 1;  // All of them run when Start() is called.
     int workers = 1;
-    int restarts_max = 0;  // Of each worker.
+    // Of each.
+    int worker_restarts_max = 0;
+    int server_restarts_max = 0;
     absl::Duration lease = absl::Seconds(5);
     // The job has checkpoints: the first SIGTERM suspends it.
     bool suspends = false;
+    // Within each of these server 0 completes the last checkpoint of a job that
+    // has ended, and writes its summary.
+    absl::Duration save_timeout = absl::Minutes(10);
     // A coordinator that does not answer for so long is given up.
     absl::Duration silence_max = absl::Seconds(70);
   };
   struct Effects {
     std::vector<MemberExit> deaths;  // To be reported, with the log.
-    std::vector<Member> restarts;    // Workers to be started again.
+    std::vector<Member> restarts;    // To be started again.
     std::vector<std::string> notes;  // Sentences for people.
     // Not empty: ask the coordinator to end the job early, after a checkpoint,
     // or at once.
     std::string finish_reason;
     std::string suspend_reason;
     std::string stop_reason;
-    int signal = 0;                  // Not 0: send it to all that still run.
+    // Not 0: send it to server 0, and to all others that still run.
+    int signal_server_0 = 0;
+    int signal_others = 0;
   };
 
   Supervisor(const Options& options, absl::Time now);
 
   void OnStatus(const wire::StatusReply& status, absl::Time now);
   void OnExit(const MemberExit& exit, absl::Time now);
-  // A worker of `restarts` could not be started, or runs again.
-  void OnRestart(const Member& worker, bool running);
+  // A process of `restarts` could not be started, or runs again.
+  void OnRestart(const Member& member, bool running, absl::Time now);
   // The first ends a running job early, with its model; the next stops it at
   // once, without; the next kills. Returns what the user should know.
   std::string OnInterrupt(absl::Time now);
-  // The first suspends a running job with checkpoints; else as OnHangup().
+  // The first suspends a job with checkpoints. If it does not run, or nobody
+  // is left to take one, that means to stop it at once, where it is; once it
+  // has finished, and for the second and other jobs, this is OnHangup().
   std::string OnTermination(absl::Time now);
   // As the second interrupt, or the one after it.
   std::string OnHangup(absl::Time now);
@@ -77,8 +90,15 @@ class Supervisor {
   // To be called every few hundredths of a second.
   Effects Tick(absl::Time now);
 
-  // The user has asked for an end.
-  bool interrupted() const { return finishing_ || suspending_ || stopping_; }
+  // The user has asked for an end, whether or not the job came to its own
+  // first.
+  bool asked_to_end() const {
+    return finishing_ || (stopping_ && !suspending_);
+  }
+  // SIGTERM has asked that the job be suspended, and nobody for another end.
+  bool suspending() const { return suspending_ && !finishing_; }
+  // The user has, by Ctrl-C.
+  bool interrupted() const { return interrupted_; }
   // No process is left.
   bool Over() const { return running_ == 0 && suspects_.empty(); }
   // Once Over(): the coordinator has declared the job finished.
@@ -100,12 +120,34 @@ class Supervisor {
     MemberExit exit;
     absl::Time at;
   };
+  // When processes that still run are signalled.
+  struct Ender {
+    void TerminateBy(absl::Time time);
+    void KillAt(absl::Time time);
+    // The signal that is due; 0: none. `twice`: so often they are told to end
+    // before they are killed.
+    int Due(bool twice, absl::Time now);
+
+    bool begun = false;  // The first signal was sent.
+    absl::Time terminate_at = absl::InfiniteFuture();
+    absl::Time terminate_again_at = absl::InfiniteFuture();
+    absl::Time kill_at = absl::InfiniteFuture();
+  };
   // Ends the wait for the job: whoever still runs has `patience` to go.
   void BeginEnding(absl::Duration patience, absl::Time now);
+  void EndProcesses(absl::Time now, Effects* effects);
+  // Deaths are of our own making.
+  bool killing() const { return server_0_.begun || others_.begun; }
   void StopAtOnce(absl::Time now);
+  // For the coordinator.
+  std::string StopReason() const;
   void JudgeSuspects(absl::Time now, Effects* effects);
   void JudgeDeath(const MemberExit& exit, absl::Time now, Effects* effects);
   void JudgeLeaver(const MemberExit& exit, Effects* effects) const;
+  // Whether a process that has died while the job goes on is started again.
+  bool StartsAgain(const MemberExit& exit) const;
+  // No other server 0 follows.
+  void GiveUpCoordinator(absl::Time now);
   bool job_ended() const {
     return state_ == wire::FINISHED || state_ == wire::FAILED;
   }
@@ -122,18 +164,21 @@ class Supervisor {
   std::vector<Suspect> suspects_;  // Ended, not yet judged.
   std::vector<MemberExit> dead_;   // Ended badly, in order.
   std::map<Member, int> restarts_;
+  bool interrupted_ = false;
   bool finishing_ = false;  // The job is to end early.
-  bool suspending_ = false;  // After a checkpoint.
-  bool stopping_ = false;   // At once.
-  bool coordinator_gone_ = false;
+  // After a checkpoint; or at once, and then it can go on from an earlier one.
+  bool suspending_ = false;
+  bool stopping_ = false;  // At once.
+  bool server_0_runs_ = true;
+  bool coordinator_gone_ = false;  // And none follows.
   bool ending_ = false;
-  bool killing_ = false;  // From the first signal that we send.
   absl::Time next_finish_ = absl::InfiniteFuture();
   absl::Time next_suspend_ = absl::InfiniteFuture();
   absl::Time next_stop_ = absl::InfiniteFuture();
-  absl::Time terminate_at_ = absl::InfiniteFuture();
-  absl::Time terminate_again_at_ = absl::InfiniteFuture();
-  absl::Time kill_at_ = absl::InfiniteFuture();
+  // Since the job has ended; then that server 0 still writes is said.
+  absl::Time say_writing_at_ = absl::InfiniteFuture();
+  Ender server_0_;
+  Ender others_;
 };
 
 }  // namespace slackline

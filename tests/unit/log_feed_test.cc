@@ -3,7 +3,7 @@
 // bounds; a message that makes no sense changes nothing.
 // Method: examples with a perfect link, a table of broken messages, and random
 // records over a bad link against a twin that never moves.
-#include "server/shard/hand_over.h"
+#include "server/shard/log_feed.h"
 
 #include <algorithm>
 #include <cstring>
@@ -44,6 +44,12 @@ Optimizer Adam() {
 
 ShardRange RangeOfShard() {
   return {.shard = ShardId{3}, .table = TableId{0}, .begin = 20, .end = 30};
+}
+
+wire::Feed MoveFeed() {
+  wire::Feed feed;
+  feed.set_move(kMove);
+  return feed;
 }
 
 Payload RandomGradient(Rng& rng) {
@@ -95,9 +101,9 @@ std::vector<std::string> Portrait(const ShardMachine& machine) {
   return portrait;
 }
 
-class HandOverTest : public ::testing::Test {
+class LogFeedTest : public ::testing::Test {
  protected:
-  HandOverTest() {
+  LogFeedTest() {
     options_.part_bytes = 16;
     options_.window_bytes = 48;
     options_.backlog_bytes_max = 3 * kBytes;
@@ -116,10 +122,11 @@ class HandOverTest : public ::testing::Test {
   }
 
   void NewTarget() {
-    target_.emplace(kSourcePeer, kMove, RangeOfShard(), Rule());
+    target_.emplace(kSourcePeer, MoveFeed(), RangeOfShard(), RangeOfShard().end,
+                    Rule());
   }
   void Begin() {
-    source_.emplace(options_, kTarget, kMove, *shard_, now_);
+    source_.emplace(options_, kTarget, MoveFeed(), *shard_, now_);
     NewTarget();
   }
 
@@ -127,7 +134,7 @@ class HandOverTest : public ::testing::Test {
   void Do(const ShardRecord& record) {
     const absl::Status applied = shard_->Apply(record).status();
     ASSERT_TRUE(applied.ok()) << applied;
-    if (source_.has_value()) source_->OnRecord(record);
+    if (source_.has_value()) source_->OnRecord(record, shard_->position());
   }
   GradientRecord GradientOf(int rank, Clock clock, const Payload& gradient) {
     return {.who = Worker(rank),
@@ -145,6 +152,13 @@ class HandOverTest : public ::testing::Test {
     return messages;
   }
 
+  // The shard, once, when the go has come.
+  std::optional<ShardMachine> Arrived() {
+    if (!target_->go().has_value() || target_->machine() == nullptr)
+      return std::nullopt;
+    return target_->Take();
+  }
+
   absl::Status Take(const Message& message) {
     return target_->OnHandOver(message.header.hand_over(), message.payloads);
   }
@@ -152,12 +166,14 @@ class HandOverTest : public ::testing::Test {
   wire::HandOverReply ReplyOf(uint64_t have, bool owned = false) {
     wire::HandOverReply reply;
     reply.set_shard(3);
-    reply.set_move(kMove);
+    *reply.mutable_feed() = MoveFeed();
     reply.set_have(have);
     reply.set_owned(owned);
     return reply;
   }
-  void Confirm(uint64_t have) { source_->OnReply(ReplyOf(have), now_); }
+  void Confirm(uint64_t have) {
+    source_->OnReply(ReplyOf(have), &*shard_, now_);
+  }
 
   // A perfect link, until there is nothing more to send.
   void Deliver() {
@@ -197,40 +213,40 @@ class HandOverTest : public ::testing::Test {
     return bytes;
   }
 
-  HandOverOptions options_;
+  LogFeedOptions options_;
   absl::Time now_ = absl::UnixEpoch();
   bool bsp_ = false;
   std::optional<ShardMachine> shard_;
-  std::optional<HandOverSource> source_;
-  std::optional<HandOverTarget> target_;
+  std::optional<LogFeed> source_;
+  std::optional<LogCopy> target_;
 };
 
 // ---- From one to the other --------------------------------------------------
 
-TEST_F(HandOverTest, AnIdleShardArrivesAsItWas) {
+TEST_F(LogFeedTest, AnIdleShardArrivesAsItWas) {
   Push(0, 0, Floats(1, kElements));
   Push(0, 1, Floats(-2, kElements));
   Push(1, 0, Floats(3, kElements));
   Begin();
   Deliver();
   ASSERT_TRUE(source_->CaughtUp());
-  EXPECT_FALSE(target_->TakeIfGone().has_value()) << "before the go";
-  source_->Go(now_);
+  EXPECT_FALSE(Arrived().has_value()) << "before the go";
+  source_->Go(wire::Go(), now_);
   Deliver();
-  const std::optional<ShardMachine> arrived = target_->TakeIfGone();
+  const std::optional<ShardMachine> arrived = Arrived();
   ASSERT_TRUE(arrived.has_value());
   EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
   EXPECT_EQ(arrived->shard().version(), 3u);
 }
 
-TEST_F(HandOverTest, HeldGradientsGoAlong) {
+TEST_F(LogFeedTest, HeldGradientsGoAlong) {
   Use(/*bsp=*/true);
   Push(1, 0, Floats(4, kElements));
   Begin();
   Deliver();
-  source_->Go(now_);
+  source_->Go(wire::Go(), now_);
   Deliver();
-  std::optional<ShardMachine> arrived = target_->TakeIfGone();
+  std::optional<ShardMachine> arrived = Arrived();
   ASSERT_TRUE(arrived.has_value());
   ASSERT_THAT(arrived->held(), SizeIs(1));
   EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
@@ -242,7 +258,7 @@ TEST_F(HandOverTest, HeldGradientsGoAlong) {
 
 // As many as a clock of many workers has are no reason for a message that is
 // too large to arrive.
-TEST_F(HandOverTest, HeldGradientsGoInPartsLikeTensors) {
+TEST_F(LogFeedTest, HeldGradientsGoInPartsLikeTensors) {
   Use(/*bsp=*/true);
   shard_.emplace(NewShard(20));
   for (int rank = 1; rank < 20; ++rank)
@@ -255,15 +271,15 @@ TEST_F(HandOverTest, HeldGradientsGoInPartsLikeTensors) {
     }
     Confirm(target_->have());
   }
-  source_->Go(now_);
+  source_->Go(wire::Go(), now_);
   Deliver();
-  const std::optional<ShardMachine> arrived = target_->TakeIfGone();
+  const std::optional<ShardMachine> arrived = Arrived();
   ASSERT_TRUE(arrived.has_value());
   EXPECT_THAT(arrived->held(), SizeIs(19));
   EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
 }
 
-TEST_F(HandOverTest, WhatHappensOnTheWayHappensToTheCopyToo) {
+TEST_F(LogFeedTest, WhatHappensOnTheWayHappensToTheCopyToo) {
   Begin();
   Push(0, 0, Floats(1, kElements));
   Do(JoinRecord{.who = Worker(2)});
@@ -277,15 +293,15 @@ TEST_F(HandOverTest, WhatHappensOnTheWayHappensToTheCopyToo) {
                    .slots = {Floats(2, kElements), Floats(3, kElements)},
                    .joining = {Worker(3)}});
   Deliver();
-  source_->Go(now_);
+  source_->Go(wire::Go(), now_);
   Deliver();
-  const std::optional<ShardMachine> arrived = target_->TakeIfGone();
+  const std::optional<ShardMachine> arrived = Arrived();
   ASSERT_TRUE(arrived.has_value());
   EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
   EXPECT_EQ(arrived->participants().size(), 3u);
 }
 
-TEST_F(HandOverTest, TheSnapshotIsOneVersionWhateverIsPushedMeanwhile) {
+TEST_F(LogFeedTest, TheSnapshotIsOneVersionWhateverIsPushedMeanwhile) {
   const Message snapshot = Snapshot();
   const std::vector<std::string> before = Portrait(*shard_);
   Push(0, 0, Floats(1, kElements));
@@ -293,29 +309,29 @@ TEST_F(HandOverTest, TheSnapshotIsOneVersionWhateverIsPushedMeanwhile) {
   ASSERT_TRUE(Take(snapshot).ok());
   Message go;
   go.header.mutable_hand_over()->set_position(target_->have() + 1);
-  go.header.mutable_hand_over()->add_record()->set_go(true);
+  go.header.mutable_hand_over()->add_record()->mutable_go();
   ASSERT_TRUE(Take(go).ok());
-  EXPECT_EQ(Portrait(*target_->TakeIfGone()), before);
+  EXPECT_EQ(Portrait(*Arrived()), before);
 }
 
-TEST_F(HandOverTest, TheShardIsTakenOnceAndNothingComesAfterTheGo) {
+TEST_F(LogFeedTest, TheShardIsTakenOnceAndNothingComesAfterTheGo) {
   Begin();
   Deliver();
-  source_->Go(now_);
+  source_->Go(wire::Go(), now_);
   const std::vector<Message> messages = Pump();
   ASSERT_THAT(messages, SizeIs(1));
   EXPECT_TRUE(Take(messages[0]).ok());
   const uint64_t have = target_->have();
-  EXPECT_TRUE(target_->TakeIfGone().has_value());
+  EXPECT_TRUE(Arrived().has_value());
   EXPECT_TRUE(Take(messages[0]).ok()) << "a repetition";
-  EXPECT_FALSE(target_->TakeIfGone().has_value());
+  EXPECT_FALSE(Arrived().has_value());
   Message more = messages[0];
   more.header.mutable_hand_over()->set_position(have + 1);
   EXPECT_TRUE(Take(more).ok());
   EXPECT_EQ(target_->have(), have);
 }
 
-TEST_F(HandOverTest, TheTargetTakesOnlyTheRecordsThatAreNext) {
+TEST_F(LogFeedTest, TheTargetTakesOnlyTheRecordsThatAreNext) {
   Begin();
   const std::vector<Message> messages = Pump();
   ASSERT_GE(messages.size(), 2u);
@@ -332,7 +348,7 @@ TEST_F(HandOverTest, TheTargetTakesOnlyTheRecordsThatAreNext) {
 
 // ---- The source's bounds ----------------------------------------------------
 
-TEST_F(HandOverTest, NoMoreThanTheWindowIsUnconfirmed) {
+TEST_F(LogFeedTest, NoMoreThanTheWindowIsUnconfirmed) {
   Push(0, 0, Floats(1, kElements));
   Begin();
   size_t unconfirmed = 0;
@@ -353,7 +369,7 @@ TEST_F(HandOverTest, NoMoreThanTheWindowIsUnconfirmed) {
   EXPECT_GT(most, options_.window_bytes / 2) << "the window is used";
 }
 
-TEST_F(HandOverTest, SmallRecordsThatShareAMessageKeepTheWindow) {
+TEST_F(LogFeedTest, SmallRecordsThatShareAMessageKeepTheWindow) {
   options_.part_bytes = 3 * kBytes;
   options_.window_bytes = 4 * kBytes;
   Begin();
@@ -365,7 +381,7 @@ TEST_F(HandOverTest, SmallRecordsThatShareAMessageKeepTheWindow) {
   EXPECT_EQ(PayloadBytes(messages), options_.window_bytes);
 }
 
-TEST_F(HandOverTest, ARecordLargerThanTheWindowGoesAlone) {
+TEST_F(LogFeedTest, ARecordLargerThanTheWindowGoesAlone) {
   options_.window_bytes = 4;
   Begin();
   while (!source_->CaughtUp()) {
@@ -376,7 +392,7 @@ TEST_F(HandOverTest, ARecordLargerThanTheWindowGoesAlone) {
   }
 }
 
-TEST_F(HandOverTest, SilenceIsFollowedByAllThatIsUnconfirmed) {
+TEST_F(LogFeedTest, SilenceIsFollowedByAllThatIsUnconfirmed) {
   Begin();
   const std::vector<uint64_t> sent = PositionsOf(Pump());
   EXPECT_THAT(Pump(), IsEmpty());
@@ -388,7 +404,7 @@ TEST_F(HandOverTest, SilenceIsFollowedByAllThatIsUnconfirmed) {
   EXPECT_GE(again.back(), sent.back());
 }
 
-TEST_F(HandOverTest, RepetitionsBackOffToTheirMaximumAndProgressEndsThat) {
+TEST_F(LogFeedTest, RepetitionsBackOffToTheirMaximumAndProgressEndsThat) {
   Begin();
   Pump();
   std::vector<absl::Duration> gaps;
@@ -406,18 +422,19 @@ TEST_F(HandOverTest, RepetitionsBackOffToTheirMaximumAndProgressEndsThat) {
   EXPECT_EQ(source_->NextWakeup(), now_ + absl::Milliseconds(50));
 }
 
-TEST_F(HandOverTest, NothingIsToBeWokenForOnceAllIsConfirmed) {
+TEST_F(LogFeedTest, NothingIsToBeWokenForOnceAllIsConfirmed) {
   Begin();
   Deliver();
   EXPECT_EQ(source_->NextWakeup(), absl::InfiniteFuture());
-  source_->Go(now_);
+  source_->Go(wire::Go(), now_);
   Pump();
   EXPECT_NE(source_->NextWakeup(), absl::InfiniteFuture());
-  source_->OnReply(ReplyOf(target_->have() + 1, /*owned=*/true), now_);
+  source_->OnReply(ReplyOf(target_->have() + 1, /*owned=*/true), &*shard_,
+                   now_);
   EXPECT_EQ(source_->NextWakeup(), absl::InfiniteFuture());
 }
 
-TEST_F(HandOverTest, RequestsWaitWhileTheBacklogIsTooLarge) {
+TEST_F(LogFeedTest, RequestsWaitWhileTheBacklogIsTooLarge) {
   Begin();
   for (Clock clock = 0; clock < 3; ++clock)
     Push(0, clock, Floats(1, kElements));
@@ -428,7 +445,7 @@ TEST_F(HandOverTest, RequestsWaitWhileTheBacklogIsTooLarge) {
   EXPECT_FALSE(source_->MustWait(now_));
 }
 
-TEST_F(HandOverTest, RequestsWaitWhenTheTargetDoesNotCatchUpInTime) {
+TEST_F(LogFeedTest, RequestsWaitWhenTheTargetDoesNotCatchUpInTime) {
   Begin();
   now_ += absl::Seconds(10);
   EXPECT_FALSE(source_->MustWait(now_)) << "the snapshot may take its time";
@@ -444,18 +461,18 @@ TEST_F(HandOverTest, RequestsWaitWhenTheTargetDoesNotCatchUpInTime) {
   EXPECT_FALSE(source_->MustWait(now_)) << "it has";
 }
 
-TEST_F(HandOverTest, NobodyWaitsAtTheSourceAfterTheGo) {
+TEST_F(LogFeedTest, NobodyWaitsAtTheSourceAfterTheGo) {
   options_.catch_up_max = absl::ZeroDuration();
   Begin();
   Deliver();
-  source_->Go(now_);
+  source_->Go(wire::Go(), now_);
   now_ += absl::Seconds(1);
   EXPECT_FALSE(source_->MustWait(now_));
 }
 
 // ---- What the source is told ------------------------------------------------
 
-TEST_F(HandOverTest, TheTargetHasCaughtUpWhenAllIsConfirmed) {
+TEST_F(LogFeedTest, TheTargetHasCaughtUpWhenAllIsConfirmed) {
   Begin();
   EXPECT_FALSE(source_->CaughtUp());
   Deliver();
@@ -464,17 +481,17 @@ TEST_F(HandOverTest, TheTargetHasCaughtUpWhenAllIsConfirmed) {
   EXPECT_FALSE(source_->CaughtUp());
   Deliver();
   EXPECT_TRUE(source_->CaughtUp());
-  source_->Go(now_);
+  source_->Go(wire::Go(), now_);
   EXPECT_FALSE(source_->CaughtUp()) << "there is nothing to be done twice";
 }
 
-TEST_F(HandOverTest, RepliesThatMakeNoSenseAreIgnored) {
+TEST_F(LogFeedTest, RepliesThatMakeNoSenseAreIgnored) {
   Begin();
   const std::vector<uint64_t> sent = PositionsOf(Pump());
   wire::HandOverReply other = ReplyOf(2);
-  other.set_move(kMove + 1);
-  source_->OnReply(other, now_);
-  source_->OnReply(ReplyOf(0, /*owned=*/true), now_);
+  other.mutable_feed()->set_move(kMove + 1);
+  source_->OnReply(other, &*shard_, now_);
+  source_->OnReply(ReplyOf(0, /*owned=*/true), &*shard_, now_);
   EXPECT_FALSE(source_->owned_by_target()) << "it was not told to own it";
   now_ = source_->NextWakeup();
   EXPECT_EQ(PositionsOf(Pump()), sent) << "as if nothing had been heard";
@@ -486,28 +503,29 @@ TEST_F(HandOverTest, RepliesThatMakeNoSenseAreIgnored) {
   EXPECT_EQ(PositionsOf(Pump()).front(), sent.back() + 1);
 }
 
-TEST_F(HandOverTest, OwnedByTheTargetOnceItSaysSo) {
+TEST_F(LogFeedTest, OwnedByTheTargetOnceItSaysSo) {
   Begin();
   Deliver();
-  source_->Go(now_);
+  source_->Go(wire::Go(), now_);
   Pump();
   EXPECT_TRUE(source_->gone());
   EXPECT_FALSE(source_->owned_by_target());
-  source_->OnReply(ReplyOf(0, /*owned=*/true), now_);
+  source_->OnReply(ReplyOf(0, /*owned=*/true), &*shard_, now_);
   EXPECT_TRUE(source_->owned_by_target());
   now_ += absl::Hours(1);
   EXPECT_THAT(Pump(), IsEmpty());
 }
 
-TEST_F(HandOverTest, ReportsBytesAndTimes) {
+TEST_F(LogFeedTest, ReportsBytesAndTimes) {
   Begin();
   EXPECT_EQ(source_->Report().bytes(), 0);
   Deliver();
   now_ += absl::Milliseconds(30);
-  source_->Go(now_);
+  source_->Go(wire::Go(), now_);
   Pump();
   now_ += absl::Microseconds(400);
-  source_->OnReply(ReplyOf(target_->have() + 1, /*owned=*/true), now_);
+  source_->OnReply(ReplyOf(target_->have() + 1, /*owned=*/true), &*shard_,
+                   now_);
   const run::HandOverState report = source_->Report();
   EXPECT_EQ(report.shard(), 3);
   EXPECT_EQ(report.move(), kMove);
@@ -516,7 +534,7 @@ TEST_F(HandOverTest, ReportsBytesAndTimes) {
   EXPECT_EQ(report.pause_micros(), 400);
 }
 
-TEST_F(HandOverTest, RepetitionsCountAsBytesSent) {
+TEST_F(LogFeedTest, RepetitionsCountAsBytesSent) {
   Begin();
   const size_t once = PayloadBytes(Pump());
   now_ = source_->NextWakeup();
@@ -538,7 +556,7 @@ void Put(const ShardRecord& record, Message* message) {
       EncodeRecord(record, &message->payloads);
 }
 
-TEST_F(HandOverTest, ABrokenSnapshotIsRefusedAndChangesNothing) {
+TEST_F(LogFeedTest, ABrokenSnapshotIsRefusedAndChangesNothing) {
   Use(/*bsp=*/true);
   Push(1, 0, Floats(4, kElements));
   const Message good = Snapshot();
@@ -592,7 +610,7 @@ TEST_F(HandOverTest, ABrokenSnapshotIsRefusedAndChangesNothing) {
        },
        "record 1: a part without a snapshot before it", 0},
       {"a go before the snapshot is complete",
-       [](Message& m) { RecordOf(m, 3).set_go(true); },
+       [](Message& m) { RecordOf(m, 3).mutable_go(); },
        "record 4: it is of a kind that is not known, or has no place", 3},
       {"a record before the snapshot is complete",
        [](Message& m) { RecordOf(m, 3).mutable_record()->mutable_leave(); },
@@ -609,19 +627,19 @@ TEST_F(HandOverTest, ABrokenSnapshotIsRefusedAndChangesNothing) {
     EXPECT_EQ(taken.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(taken.message()), HasSubstr(c.reason));
     EXPECT_EQ(target_->have(), c.have);
-    EXPECT_FALSE(target_->TakeIfGone().has_value());
+    EXPECT_FALSE(Arrived().has_value());
     ASSERT_TRUE(Take(good).ok()) << "the source sends it again";
-    source_.emplace(options_, kTarget, kMove, *shard_, now_);
+    source_.emplace(options_, kTarget, MoveFeed(), *shard_, now_);
     Deliver();
-    source_->Go(now_);
+    source_->Go(wire::Go(), now_);
     Deliver();
-    const std::optional<ShardMachine> arrived = target_->TakeIfGone();
+    const std::optional<ShardMachine> arrived = Arrived();
     ASSERT_TRUE(arrived.has_value());
     EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
   }
 }
 
-TEST_F(HandOverTest, ABrokenRecordOfTheHistoryIsRefusedAndChangesNothing) {
+TEST_F(LogFeedTest, ABrokenRecordOfTheHistoryIsRefusedAndChangesNothing) {
   const Message snapshot = Snapshot();
   const struct {
     const char* what;
@@ -671,9 +689,9 @@ TEST_F(HandOverTest, ABrokenRecordOfTheHistoryIsRefusedAndChangesNothing) {
     EXPECT_EQ(target_->have(), 4u);
   }
   Confirm(4);
-  source_->Go(now_);
+  source_->Go(wire::Go(), now_);
   Deliver();
-  const std::optional<ShardMachine> arrived = target_->TakeIfGone();
+  const std::optional<ShardMachine> arrived = Arrived();
   ASSERT_TRUE(arrived.has_value());
   EXPECT_EQ(Portrait(*arrived), Portrait(*shard_));
 }
@@ -745,7 +763,7 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
     const int workers = static_cast<int>(rng.Between(1, 4));
     ShardMachine twin = NewShard(workers);
     std::optional<ShardMachine> serving(NewShard(workers));
-    std::optional<HandOverSource> source;
+    std::optional<LogFeed> source;
     Incarnation next_incarnation = 100;
 
     // A record that fits, done to both.
@@ -756,17 +774,18 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
       ASSERT_TRUE(applied.ok()) << applied;
       ASSERT_TRUE(twin.Apply(record).ok());
       if (!source.has_value()) return;
-      source->OnRecord(record);
+      source->OnRecord(record, serving->position());
       ++records_on_the_way;
     };
 
     for (int i = 0; i < 10; ++i) act();
-    HandOverOptions options;
+    LogFeedOptions options;
     options.part_bytes = static_cast<size_t>(4 * rng.Between(1, 20));
     options.window_bytes = static_cast<size_t>(4 * rng.Between(1, 60));
     absl::Time now = absl::UnixEpoch();
-    source.emplace(options, kTarget, kMove, *serving, now);
-    HandOverTarget target(kSourcePeer, kMove, RangeOfShard(), Rule());
+    source.emplace(options, kTarget, MoveFeed(), *serving, now);
+    LogCopy target(kSourcePeer, MoveFeed(), RangeOfShard(), RangeOfShard().end,
+                   Rule());
     const double fault = 0.3 * rng.Uniform();
     const double activity = 0.3 * rng.Uniform();
     BadLink<Message> there(fault);
@@ -788,20 +807,20 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
         const absl::Status taken =
             target.OnHandOver(message.header.hand_over(), message.payloads);
         ASSERT_TRUE(taken.ok()) << taken;
-        if (std::optional<ShardMachine> machine = target.TakeIfGone()) {
+        if (target.go().has_value() && target.machine() != nullptr) {
           ASSERT_FALSE(arrived.has_value()) << "it has arrived twice";
           ASSERT_TRUE(source->gone()) << "two owners";
-          arrived = std::move(machine);
+          arrived = target.Take();
         }
         wire::HandOverReply reply;
-        reply.set_move(kMove);
+        *reply.mutable_feed() = MoveFeed();
         reply.set_have(target.have());
         reply.set_owned(arrived.has_value());
         back.Send(reply, rng);
       }
       if (!back.empty() && rng.Chance(0.5)) {
-        source->OnReply(back.Receive(rng), now);
-        if (source->CaughtUp()) source->Go(now);
+        source->OnReply(back.Receive(rng), &*serving, now);
+        if (source->CaughtUp()) source->Go(wire::Go(), now);
       }
     }
     ASSERT_TRUE(arrived.has_value());

@@ -1,26 +1,50 @@
-#include "server/shard/hand_over.h"
+#include "server/shard/log_feed.h"
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "server/shard/shard_codec.h"
 
 namespace slackline {
 // ---- Source ---------------------------------------------------------------
 
-HandOverSource::HandOverSource(const HandOverOptions& options, Owner target,
-                               uint64_t move, const ShardMachine& shard,
-                               absl::Time now)
+LogFeed::LogFeed(const LogFeedOptions& options, Owner target,
+                 const wire::Feed& feed, const ShardMachine& shard,
+                 absl::Time now)
     : options_(options),
       shard_(static_cast<int32_t>(shard.shard().range().shard)),
       target_(target),
-      move_(move),
+      feed_(feed),
       started_(now),
       backoff_(options.resend_initial) {
+  AddSnapshot(shard);
+}
+
+LogFeed::LogFeed(const LogFeedOptions& options, Owner target,
+                 const wire::Feed& feed, ShardId shard,
+                 const LogPosition& position, absl::Time now)
+    : options_(options),
+      shard_(static_cast<int32_t>(shard)),
+      target_(target),
+      feed_(feed),
+      started_(now),
+      backoff_(options.resend_initial) {
+  Entry resume{.header = {}, .payloads = {}, .index = position.index};
+  *resume.header.mutable_resume() = EncodePosition(position);
+  Add(std::move(resume));
+  snapshot_entries_ = 1;
+}
+
+void LogFeed::AddSnapshot(const ShardMachine& shard) {
   const ShardSnapshot snapshot = shard.Snapshot();
   Entry begin;
   *begin.header.mutable_snapshot() = EncodeSnapshot(snapshot);
+  begin.header.mutable_snapshot()->set_begin(shard.shard().range().begin);
+  begin.header.mutable_snapshot()->set_end(shard.shard().range().end);
   Add(std::move(begin));
   int index = 0;
   for (const Payload& tensor : TensorsOf(snapshot)) {
@@ -37,47 +61,46 @@ HandOverSource::HandOverSource(const HandOverOptions& options, Owner target,
     }
     ++index;
   }
+  entries_.back().index = snapshot.position.index;
   snapshot_entries_ = entries_.size();
   backlog_bytes_ = 0;
 }
 
-void HandOverSource::Add(Entry entry) {
+void LogFeed::Add(Entry entry) {
   SL_CHECK(!gone_, "a record for a shard that was handed over");
   backlog_bytes_ += entry.bytes;
   entries_.push_back(std::move(entry));
 }
 
-void HandOverSource::OnRecord(const ShardRecord& record) {
-  Entry entry;
+void LogFeed::OnRecord(const ShardRecord& record, const LogPosition& after) {
+  Entry entry{.header = {}, .payloads = {}, .index = after.index};
   *entry.header.mutable_record() = EncodeRecord(record, &entry.payloads);
   for (const Payload& payload : entry.payloads) entry.bytes += payload.size();
   Add(std::move(entry));
 }
 
-bool HandOverSource::MustWait(absl::Time now) const {
+bool LogFeed::MustWait(absl::Time now) const {
   return !gone_ && !entries_.empty() &&
-         (backlog_bytes_ > options_.backlog_bytes_max ||
-          now - copied_ > options_.catch_up_max);
+         (TooFarBehind() || now - copied_ > options_.catch_up_max);
 }
 
-void HandOverSource::Go(absl::Time now) {
+void LogFeed::Go(const wire::Go& go, absl::Time now) {
   Entry entry;
-  entry.header.set_go(true);
+  *entry.header.mutable_go() = go;
   Add(std::move(entry));
+  move_ = go.move();
   gone_ = true;
   gone_at_ = now;
   backoff_ = options_.resend_initial;
 }
 
-void HandOverSource::OnReply(const wire::HandOverReply& reply, absl::Time now) {
-  if (reply.move() != move_ || owned_) return;
-  // Nothing beyond what was sent can have been taken.
-  const uint64_t have = std::min<uint64_t>(reply.have(), confirmed_ + sent_);
+void LogFeed::Confirm(uint64_t have, absl::Time now) {
   const bool progress = have > confirmed_;
   while (confirmed_ < have) {
     const Entry& entry = entries_.front();
     bytes_in_flight_ -= entry.bytes;
     --sent_;
+    if (entry.index.has_value()) confirmed_index_ = entry.index;
     if (snapshot_entries_ > 0) {
       if (--snapshot_entries_ == 0) copied_ = now;
     } else {
@@ -90,6 +113,32 @@ void HandOverSource::OnReply(const wire::HandOverReply& reply, absl::Time now) {
     backoff_ = options_.resend_initial;
     resend_at_ = sent_ == 0 ? absl::InfiniteFuture() : now + backoff_;
   }
+}
+
+void LogFeed::OnReply(const wire::HandOverReply& reply,
+                      const ShardMachine* shard, absl::Time now) {
+  if (reply.feed().to_case() != feed_.to_case() ||
+      IsNewer(reply.feed(), feed_) || IsNewer(feed_, reply.feed()) || owned_) {
+    return;
+  }
+  if (reply.lacks()) {
+    // Nothing of this feed has been taken, and nothing can be before a
+    // snapshot: one of now has what the records since then did. It is numbered
+    // behind them, since copies of theirs may still be on their way.
+    if (shard == nullptr || entries_.empty() ||
+        !entries_.front().header.has_resume()) {
+      return;
+    }
+    confirmed_ += entries_.size();
+    entries_.clear();
+    sent_ = 0;
+    bytes_in_flight_ = 0;
+    resend_at_ = absl::InfiniteFuture();
+    AddSnapshot(*shard);
+    return;
+  }
+  // Nothing beyond what was sent can have been taken.
+  Confirm(std::min<uint64_t>(reply.have(), confirmed_ + sent_), now);
   if (gone_ && reply.owned()) {
     owned_ = true;
     pause_ = now - gone_at_;
@@ -99,7 +148,7 @@ void HandOverSource::OnReply(const wire::HandOverReply& reply, absl::Time now) {
   }
 }
 
-void HandOverSource::Pump(absl::Time now, std::vector<Message>* sends) {
+void LogFeed::Pump(absl::Time now, std::vector<Message>* sends) {
   if (now >= resend_at_) {  // Go-back-N.
     backoff_ = std::min(backoff_ * 2, options_.resend_max);
     resend_at_ = absl::InfiniteFuture();
@@ -112,7 +161,7 @@ void HandOverSource::Pump(absl::Time now, std::vector<Message>* sends) {
     Message& message = sends->emplace_back();
     wire::HandOver& hand_over = *message.header.mutable_hand_over();
     hand_over.set_shard(shard_);
-    hand_over.set_move(move_);
+    *hand_over.mutable_feed() = feed_;
     hand_over.set_position(confirmed_ + sent_ + 1);
     // Small records share a message; a part has one of its own.
     size_t bytes = 0;
@@ -133,10 +182,10 @@ void HandOverSource::Pump(absl::Time now, std::vector<Message>* sends) {
   }
 }
 
-run::HandOverState HandOverSource::Report() const {
+run::HandOverState LogFeed::Report() const {
   run::HandOverState report;
   report.set_shard(shard_);
-  report.set_move(move_);
+  report.set_move(move_ > 0 ? move_ : feed_.move());
   report.set_bytes(bytes_sent_);
   report.set_to_server(target_.server);
   if (gone_) {
@@ -146,24 +195,61 @@ run::HandOverState HandOverSource::Report() const {
   return report;
 }
 
+run::FollowerState LogFeed::ReportFollower() const {
+  run::FollowerState report;
+  report.set_shard(shard_);
+  report.set_server(target_.server);
+  report.set_since(feed_.follower());
+  report.set_bytes(bytes_sent_);
+  if (copied_ < absl::InfiniteFuture())
+    report.set_copy_micros(absl::ToInt64Microseconds(copied_ - started_));
+  return report;
+}
+
 // ---- Target ---------------------------------------------------------------
 
-HandOverTarget::HandOverTarget(PeerId source, uint64_t move,
-                               const ShardRange& range,
-                               std::shared_ptr<const UpdateRule> rule)
+bool IsNewer(const wire::Feed& a, const wire::Feed& b) {
+  // Of a move there is one feed.
+  const auto order = [](const wire::Feed& feed) {
+    return std::make_tuple(feed.term(),
+                           feed.has_move() ? feed.move() : feed.follower());
+  };
+  return order(a) > order(b);
+}
+
+LogCopy::LogCopy(PeerId source, const wire::Feed& feed, const ShardRange& range,
+                 int64_t end_max, std::shared_ptr<const UpdateRule> rule)
     : source_(source),
-      move_(move),
+      feed_(feed),
       range_(range),
+      end_max_(end_max),
       rule_(std::move(rule)),
       slot_count_(rule_->optimizer.slot_count()) {}
 
-size_t HandOverTarget::FramesOf(const wire::HandOverRecord& entry) const {
+LogCopy::LogCopy(PeerId source, const wire::Feed& feed, int64_t end_max,
+                 ShardMachine machine)
+    : LogCopy(source, feed, machine.shard().range(), end_max, machine.rule()) {
+  machine_ = std::move(machine);
+}
+
+void LogCopy::Follow(const PeerId& source, const wire::Feed& feed) {
+  source_ = source;
+  feed_ = feed;
+  have_ = 0;
+  lacks_ = begun_ = false;
+  snapshot_.reset();
+  tensors_.clear();
+  bytes_copied_ = 0;
+  go_.reset();
+}
+
+size_t LogCopy::FramesOf(const wire::HandOverRecord& entry) const {
   if (entry.has_part()) return 1;
   return entry.has_record() ? FrameCount(entry.record(), slot_count_) : 0;
 }
 
-absl::Status HandOverTarget::OnHandOver(const wire::HandOver& message,
-                                        const std::vector<Payload>& payloads) {
+absl::Status LogCopy::OnHandOver(const wire::HandOver& message,
+                                 const std::vector<Payload>& payloads) {
   uint64_t position = message.position();
   absl::Span<const Payload> rest(payloads);
   for (const wire::HandOverRecord& entry : message.record()) {
@@ -176,16 +262,18 @@ absl::Status HandOverTarget::OnHandOver(const wire::HandOver& message,
     }
     const absl::Span<const Payload> frames = rest.first(count);
     rest.remove_prefix(count);
-    if (go_ || at != have_ + 1) continue;  // Seen, or one before it was lost.
+    if (lacks_ && entry.has_snapshot()) have_ = std::max(have_, at - 1);
+    // Seen, or one before it was lost.
+    if (go_.has_value() || at != have_ + 1) continue;
     SL_RETURN_IF_ERROR(
         Annotate(Take(entry, frames), absl::StrCat("record ", at)));
-    have_ = at;
+    if (!lacks_) have_ = at;
   }
   return absl::OkStatus();
 }
 
-absl::Status HandOverTarget::Take(const wire::HandOverRecord& entry,
-                                  absl::Span<const Payload> frames) {
+absl::Status LogCopy::Take(const wire::HandOverRecord& entry,
+                           absl::Span<const Payload> frames) {
   switch (entry.kind_case()) {
     case wire::HandOverRecord::kSnapshot:
       return StartCopy(entry.snapshot());
@@ -194,9 +282,11 @@ absl::Status HandOverTarget::Take(const wire::HandOverRecord& entry,
     case wire::HandOverRecord::kRecord:
       return ApplyRecord(entry.record(), frames);
     case wire::HandOverRecord::kGo:
-      if (!shard_.has_value()) break;
-      go_ = true;
+      if (!begun_) break;
+      go_ = entry.go();
       return absl::OkStatus();
+    case wire::HandOverRecord::kResume:
+      return Resume(entry.resume());
     case wire::HandOverRecord::KIND_NOT_SET:
       break;
   }
@@ -204,20 +294,42 @@ absl::Status HandOverTarget::Take(const wire::HandOverRecord& entry,
       "it is of a kind that is not known, or has no place here");
 }
 
-absl::Status HandOverTarget::StartCopy(const wire::ShardSnapshot& snapshot) {
-  SL_RETURN_IF_ERROR(CheckSnapshot(snapshot));
-  snapshot_ = snapshot;
-  tensors_.clear();
-  bytes_copied_ = 0;
-  shard_.reset();
+absl::Status LogCopy::Resume(const wire::LogPosition& at) {
+  if (have_ > 0)
+    return absl::InvalidArgumentError("a feed resumes that has begun already");
+  if (!machine_.has_value() || !(machine_->position() == DecodePosition(at))) {
+    lacks_ = true;
+    return absl::OkStatus();
+  }
+  machine_->BeginTerm(feed_.term());
+  begun_ = true;
   return absl::OkStatus();
 }
 
-absl::Status HandOverTarget::CopyPart(const wire::TensorPart& part,
-                                      const Payload& payload) {
-  if (have_ == 0 || shard_.has_value())
+absl::Status LogCopy::StartCopy(const wire::ShardSnapshot& snapshot) {
+  SL_RETURN_IF_ERROR(CheckSnapshot(snapshot));
+  if (begun_)
+    return absl::InvalidArgumentError("a snapshot of a shard that is here");
+  if (snapshot.begin() != range_.begin || snapshot.end() <= range_.begin ||
+      snapshot.end() > end_max_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a snapshot of elements [", snapshot.begin(), ", ",
+                     snapshot.end(), "); the shard begins at ", range_.begin,
+                     " and ends at ", end_max_, " at the latest"));
+  }
+  range_.end = snapshot.end();
+  snapshot_ = snapshot;
+  tensors_.clear();
+  bytes_copied_ = 0;
+  lacks_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status LogCopy::CopyPart(const wire::TensorPart& part,
+                               const Payload& payload) {
+  if (!snapshot_.has_value())
     return absl::InvalidArgumentError("a part without a snapshot before it");
-  const size_t tensor_count = TensorCount(snapshot_, slot_count_);
+  const size_t tensor_count = TensorCount(*snapshot_, slot_count_);
   const size_t tensor = bytes_copied_ / range_.bytes();
   const size_t offset = bytes_copied_ % range_.bytes();
   if (static_cast<size_t>(part.tensor()) != tensor || part.offset() != offset ||
@@ -234,28 +346,42 @@ absl::Status HandOverTarget::CopyPart(const wire::TensorPart& part,
               payload.size());
   bytes_copied_ += payload.size();
   if (bytes_copied_ < tensor_count * range_.bytes()) return absl::OkStatus();
-  shard_.emplace(rule_, range_,
-                 DecodeSnapshot(snapshot_, slot_count_, std::move(tensors_)));
+  machine_.emplace(
+      rule_, range_,
+      DecodeSnapshot(*snapshot_, slot_count_, std::move(tensors_)));
+  begun_ = true;
+  snapshot_.reset();
   tensors_.clear();
   return absl::OkStatus();
 }
 
-absl::Status HandOverTarget::ApplyRecord(const wire::ShardRecord& record,
-                                         absl::Span<const Payload> frames) {
-  if (!shard_.has_value()) {
+absl::Status LogCopy::ApplyRecord(const wire::ShardRecord& record,
+                                  absl::Span<const Payload> frames) {
+  if (!begun_) {
     return absl::InvalidArgumentError(
         "it comes before the snapshot is complete");
   }
   SL_ASSIGN_OR_RETURN(const ShardRecord decoded, DecodeRecord(record, frames));
-  if (std::holds_alternative<SplitRecord>(decoded)) {
+  if (std::holds_alternative<SplitRecord>(decoded) && feed_.has_move()) {
     return absl::InvalidArgumentError("a shard on its way is not cut in two");
   }
-  return shard_->Apply(decoded).status();
+  SL_ASSIGN_OR_RETURN(ShardOutcome outcome, machine_->Apply(decoded));
+  for (const ShardOutcome::Update& update : outcome.updates)
+    bytes_applied_ += update.ranks.size() * range_.bytes();
+  if (outcome.part.has_value()) {
+    range_ = machine_->shard().range();
+    parts_.push_back(*std::move(outcome.part));
+  }
+  return absl::OkStatus();
 }
 
-std::optional<ShardMachine> HandOverTarget::TakeIfGone() {
-  if (!go_) return std::nullopt;
-  return std::exchange(shard_, std::nullopt);
+ShardMachine LogCopy::Take() {
+  begun_ = false;
+  return *std::exchange(machine_, std::nullopt);
+}
+
+std::vector<ShardMachine> LogCopy::TakeParts() {
+  return std::exchange(parts_, {});
 }
 
 }  // namespace slackline

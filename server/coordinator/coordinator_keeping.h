@@ -1,0 +1,41 @@
+// Where the coordinator of server 0 keeps its state, as config and flags say:
+// in etcd, or in the folder of --out.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/cluster.pb.h"
+#include "server/coordinator/coordinator_core.h"
+#include "server/coordinator/coordinator_thread.h"
+
+namespace slackline {
+
+struct KeepingOptions {
+  config::ClusterConfig config;
+  std::string out;       // Folder; empty: there is none.
+  std::string endpoint;  // Of this coordinator, "tcp://host:port".
+};
+
+// "OUT/coordinator.state", for people.
+std::string KeepingPlace(const KeepingOptions& options);
+
+// The job whose coordinator has died, and the state that it has kept; without
+// one there is no job, or none that has got so far that anybody knows of it.
+struct RecoveredJob {
+  std::optional<CoordinatorCore::Kept> job;
+  CoordinatorThread::Keeping keeping;
+};
+// Errors name the place: it cannot be read, is damaged, belongs to a
+// coordinator that runs, or is of another job, config or version.
+absl::StatusOr<RecoveredJob> RecoverJob(const KeepingOptions& options);
+
+// For a job that begins anew: it takes the place of the one that is there.
+// Without a store: there are no copies of shards, or there is no folder, or it
+// can keep nothing, which is said.
+// FailedPrecondition: the place belongs to a coordinator that runs.
+absl::StatusOr<CoordinatorThread::Keeping> KeepNewJob(
+    const KeepingOptions& options);
+
+}  // namespace slackline

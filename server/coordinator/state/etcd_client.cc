@@ -1,0 +1,375 @@
+#include "server/coordinator/state/etcd_client.h"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "common/cut.h"
+#include "common/status.h"
+
+namespace slackline {
+namespace {
+
+using Json = nlohmann::json;
+using Entry = EtcdClient::Entry;
+
+constexpr size_t kHeaderBytesMax = 64 << 10;  // Of an answer.
+constexpr size_t kTextBytesShown = 200;       // Of an answer, in errors.
+// A try takes no longer than this part of a call's timeout, so that a silent
+// endpoint leaves time for the others.
+constexpr int kTriesMin = 4;
+// Between two rounds of the endpoints.
+constexpr absl::Duration kPause = absl::Milliseconds(100);
+
+std::string Shown(absl::string_view text) {
+  return absl::CHexEscape(Cut(text, kTextBytesShown));
+}
+
+// ---- What etcd's JSON says: fields that are 0 or empty are left out ---------
+
+// The gateway writes 64 bits as text. nullopt: it is no number.
+std::optional<int64_t> IntegerIn(const Json& object, const char* name) {
+  const auto field = object.find(name);
+  if (field == object.end()) return 0;
+  if (field->is_number_integer()) return field->get<int64_t>();
+  int64_t number = 0;
+  if (!field->is_string() ||
+      !absl::SimpleAtoi(field->get_ref<const std::string&>(), &number)) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::optional<std::string> BytesIn(const Json& object, const char* name) {
+  const auto field = object.find(name);
+  if (field == object.end()) return "";
+  std::string bytes;
+  if (!field->is_string() ||
+      !absl::Base64Unescape(field->get_ref<const std::string&>(), &bytes)) {
+    return std::nullopt;
+  }
+  return bytes;
+}
+
+// Of a RangeResponse.
+std::optional<std::vector<Entry>> EntriesIn(const Json& range) {
+  if (!range.is_object()) return std::nullopt;
+  std::vector<Entry> entries;
+  const auto kvs = range.find("kvs");
+  if (kvs == range.end()) return entries;
+  if (!kvs->is_array()) return std::nullopt;
+  for (const Json& kv : *kvs) {
+    auto key = BytesIn(kv, "key");
+    auto value = BytesIn(kv, "value");
+    const auto create_revision = IntegerIn(kv, "create_revision");
+    const auto mod_revision = IntegerIn(kv, "mod_revision");
+    const auto lease = IntegerIn(kv, "lease");
+    if (!key || !value || !create_revision || !mod_revision || !lease)
+      return std::nullopt;
+    entries.push_back({*std::move(key), *std::move(value), *create_revision,
+                       *mod_revision, *lease});
+  }
+  return entries;
+}
+
+absl::Status Malformed(absl::string_view path) {
+  return absl::InternalError(absl::StrCat(
+      "etcd's answer to ", path, " is not what etcd 3.4 and later answer"));
+}
+
+// What etcd says instead of an answer.
+absl::Status ErrorIn(const Json& answer) {
+  // Of a stream it is an object.
+  const auto error = answer.find("error");
+  const Json& of =
+      error != answer.end() && error->is_object() ? *error : answer;
+  const auto message = of.find("message");
+  std::string text =
+      message != of.end() && message->is_string()
+          ? Shown(message->get_ref<const std::string&>())
+          : Shown(answer.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (absl::StrContains(text, "request is too large")) {
+    absl::StrAppend(&text, "; start etcd with a --max-request-bytes of at ",
+                    "least 1048576, or leave it at its default");
+  } else if (absl::StrContains(text, "space exceeded")) {
+    absl::StrAppend(&text,
+                    "; compact and defragment etcd, clear its alarm, or "
+                    "raise its --quota-backend-bytes");
+  }
+  auto code = IntegerIn(of, "code").value_or(0);
+  if (code == 0) code = IntegerIn(of, "grpc_code").value_or(0);
+  switch (static_cast<absl::StatusCode>(code)) {
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kUnimplemented:
+      return absl::Status(static_cast<absl::StatusCode>(code), text);
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+      return absl::InternalError(text);
+    default:  // Without a leader, too busy, on its way down, or no etcd.
+      return absl::UnavailableError(text);
+  }
+}
+
+// ---- What is sent -----------------------------------------------------------
+
+Json KeyJson(const std::string& key) {
+  return {{"key", absl::Base64Escape(key)}};
+}
+
+Json TransactionJson(const EtcdClient::Transaction& transaction) {
+  Json compare = Json::array();
+  for (const auto& revision : transaction.if_all) {
+    Json one = KeyJson(revision.key);
+    one["target"] = revision.target;
+    one["result"] = "EQUAL";
+    one[absl::string_view(revision.target) == "CREATE" ? "create_revision"
+                                                       : "mod_revision"] =
+        absl::StrCat(revision.revision);
+    compare.push_back(std::move(one));
+  }
+  Json success = Json::array();
+  for (const auto& put : transaction.puts) {
+    Json one = KeyJson(put.key);
+    one["value"] = absl::Base64Escape(put.value);
+    if (put.lease != 0) one["lease"] = absl::StrCat(put.lease);
+    success.push_back({{"request_put", std::move(one)}});
+  }
+  for (const auto& removal : transaction.removals) {
+    Json one = KeyJson(removal.begin);
+    one["range_end"] = absl::Base64Escape(removal.end);
+    success.push_back({{"request_delete_range", std::move(one)}});
+  }
+  Json failure = Json::array();
+  for (const std::string& key : transaction.else_get)
+    failure.push_back({{"request_range", KeyJson(key)}});
+  return {{"compare", std::move(compare)},
+          {"success", std::move(success)},
+          {"failure", std::move(failure)}};
+}
+
+// ---- HTTP -------------------------------------------------------------------
+
+struct Received {
+  std::string body;
+  size_t header_bytes = 0;
+  bool too_long = false;
+};
+
+size_t TakeBody(char* bytes, size_t, size_t count, void* to) {
+  auto* const received = static_cast<Received*>(to);
+  received->too_long =
+      count > EtcdClient::kAnswerBytesMax - received->body.size();
+  if (received->too_long) return 0;  // Which ends the transfer.
+  received->body.append(bytes, count);
+  return count;
+}
+
+size_t TakeHeader(char*, size_t, size_t count, void* to) {
+  auto* const received = static_cast<Received*>(to);
+  received->header_bytes += count;
+  received->too_long = received->header_bytes > kHeaderBytesMax;
+  return received->too_long ? 0 : count;
+}
+
+}  // namespace
+
+struct EtcdClient::Connection {
+  Connection() {
+    static const CURLcode global = curl_global_init(CURL_GLOBAL_DEFAULT);
+    SL_CHECK(global == CURLE_OK, curl_easy_strerror(global));
+    curl = curl_easy_init();
+    SL_CHECK(curl != nullptr, "no memory for a connection");
+    headers = curl_slist_append(nullptr, "Content-Type: application/json");
+    headers = curl_slist_append(headers, "Expect:");  // Waits for no leave.
+  }
+  ~Connection() {
+    curl_slist_free_all(headers);
+    curl_easy_cleanup(curl);
+  }
+  CURL* curl = nullptr;
+  curl_slist* headers = nullptr;
+};
+
+absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Create(
+    const Options& options) {
+  if (options.endpoints.empty())
+    return absl::InvalidArgumentError("etcd: at least one endpoint is needed");
+  for (const std::string& endpoint : options.endpoints) {
+    if (!absl::StartsWith(endpoint, "http://")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "etcd endpoint '", Shown(endpoint),
+          "' does not begin with http://, as in 'http://127.0.0.1:2379'"));
+    }
+  }
+  return std::unique_ptr<EtcdClient>(
+      new EtcdClient(options, std::make_unique<Connection>()));
+}
+
+EtcdClient::EtcdClient(Options options, std::unique_ptr<Connection> connection)
+    : options_(std::move(options)), connection_(std::move(connection)) {}
+
+EtcdClient::~EtcdClient() = default;
+
+absl::StatusOr<Json> EtcdClient::Try(const std::string& url,
+                                     const std::string& body,
+                                     absl::Duration wait_max) {
+  CURL* const curl = connection_->curl;
+  Received received;
+  std::array<char, CURL_ERROR_SIZE> why = {};
+  curl_easy_reset(curl);  // Keeps its connections.
+  curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE,
+                   static_cast<curl_off_t>(body.size()));
+  curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body.c_str());
+  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, connection_->headers);
+  curl_easy_setopt(curl, CURLOPT_HTTP_VERSION,
+                   static_cast<long>(CURL_HTTP_VERSION_1_1));
+  // Of all of it, from the name of the host to the last byte.
+  curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS,
+                   static_cast<long>(std::max<int64_t>(
+                       1, absl::ToInt64Milliseconds(wait_max))));
+  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl, CURLOPT_PROXY, "");  // Nor one of the environment.
+  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &TakeBody);
+  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &received);
+  curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, &TakeHeader);
+  curl_easy_setopt(curl, CURLOPT_HEADERDATA, &received);
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, why.data());
+  const CURLcode code = curl_easy_perform(curl);
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
+  if (received.too_long) {
+    return absl::UnavailableError(
+        absl::StrCat(url, ": the answer has more than ", kAnswerBytesMax,
+                     " bytes, or ", kHeaderBytesMax, " of headers"));
+  }
+  if (code != CURLE_OK) {
+    return absl::UnavailableError(absl::StrCat(
+        url, ": ",
+        // As "Couldn't connect to server".
+        why[0] != '\0' ? absl::StrReplaceAll(Shown(why.data()), {{"\\'", "'"}})
+                       : curl_easy_strerror(code)));
+  }
+  long status = 0;
+  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+  Json answer = Json::parse(received.body, nullptr, /*allow_exceptions=*/false);
+  if (!answer.is_object()) {
+    return absl::UnavailableError(
+        absl::StrCat(url, ": answers with HTTP status ", status,
+                     " and no JSON object: '", Shown(received.body), "'"));
+  }
+  if (status != 200 || answer.contains("error"))
+    return Annotate(ErrorIn(answer), url);
+  return answer;
+}
+
+absl::StatusOr<Json> EtcdClient::Call(absl::string_view path,
+                                      const Json& request) {
+  const std::string body = request.dump();
+  const absl::Time deadline = time_.Now() + options_.timeout;
+  for (size_t tried = 1;; ++tried) {
+    const absl::Duration left = deadline - time_.Now();
+    absl::StatusOr<Json> answer =
+        Try(absl::StrCat(options_.endpoints[endpoint_], path), body,
+            std::min(left, options_.timeout / kTriesMin));
+    if (answer.ok() || !absl::IsUnavailable(answer.status())) return answer;
+    endpoint_ = (endpoint_ + 1) % options_.endpoints.size();
+    if (deadline - time_.Now() <= kPause) {
+      return Annotate(answer.status(),
+                      absl::StrCat("etcd has not answered within ",
+                                   absl::FormatDuration(options_.timeout)));
+    }
+    if (tried % options_.endpoints.size() == 0) absl::SleepFor(kPause);
+  }
+}
+
+absl::StatusOr<std::vector<Entry>> EtcdClient::Range(const std::string& begin,
+                                                     const std::string& end,
+                                                     int64_t count_max) {
+  constexpr absl::string_view kPath = "/v3/kv/range";
+  Json request = KeyJson(begin);
+  if (!end.empty()) request["range_end"] = absl::Base64Escape(end);
+  request["limit"] = absl::StrCat(count_max);
+  SL_ASSIGN_OR_RETURN(const Json answer, Call(kPath, request));
+  auto entries = EntriesIn(answer);
+  if (!entries.has_value()) return Malformed(kPath);
+  return *std::move(entries);
+}
+
+absl::StatusOr<std::optional<Entry>> EtcdClient::Get(const std::string& key) {
+  SL_ASSIGN_OR_RETURN(std::vector<Entry> entries, Range(key, "", 1));
+  if (entries.empty()) return std::optional<Entry>();
+  return std::optional<Entry>(std::move(entries.front()));
+}
+
+absl::StatusOr<EtcdClient::TransactionResult> EtcdClient::Transact(
+    const Transaction& transaction) {
+  constexpr absl::string_view kPath = "/v3/kv/txn";
+  SL_ASSIGN_OR_RETURN(const Json answer,
+                      Call(kPath, TransactionJson(transaction)));
+  TransactionResult result;
+  const auto made = answer.find("succeeded");
+  if (made != answer.end()) {
+    if (!made->is_boolean()) return Malformed(kPath);
+    result.made = made->get<bool>();
+  }
+  const auto header = answer.find("header");
+  const auto revision =
+      header == answer.end() ? std::nullopt : IntegerIn(*header, "revision");
+  if (!revision.has_value()) return Malformed(kPath);
+  result.revision = *revision;
+  if (result.made || transaction.else_get.empty()) return result;
+  const auto responses = answer.find("responses");
+  if (responses == answer.end() || !responses->is_array() ||
+      responses->size() != transaction.else_get.size()) {
+    return Malformed(kPath);
+  }
+  for (const Json& response : *responses) {
+    const auto range = response.find("response_range");
+    auto entries = range == response.end() ? std::nullopt : EntriesIn(*range);
+    if (!entries.has_value()) return Malformed(kPath);
+    result.found.push_back(entries->empty()
+                               ? std::nullopt
+                               : std::optional(std::move(entries->front())));
+  }
+  return result;
+}
+
+absl::StatusOr<EtcdClient::Lease> EtcdClient::GrantLease(absl::Duration ttl) {
+  constexpr absl::string_view kPath = "/v3/lease/grant";
+  SL_ASSIGN_OR_RETURN(
+      const Json answer,
+      Call(kPath, {{"TTL", absl::StrCat(absl::ToInt64Seconds(ttl))}}));
+  const int64_t id = IntegerIn(answer, "ID").value_or(0);
+  const int64_t seconds = IntegerIn(answer, "TTL").value_or(0);
+  if (id == 0 || seconds <= 0) return Malformed(kPath);
+  return Lease{.id = id, .ttl = absl::Seconds(seconds)};
+}
+
+absl::StatusOr<bool> EtcdClient::KeepAlive(int64_t lease) {
+  constexpr absl::string_view kPath = "/v3/lease/keepalive";
+  SL_ASSIGN_OR_RETURN(const Json answer,
+                      Call(kPath, {{"ID", absl::StrCat(lease)}}));
+  const auto result = answer.find("result");
+  if (result == answer.end()) return Malformed(kPath);
+  const auto seconds = IntegerIn(*result, "TTL");
+  if (!seconds.has_value()) return Malformed(kPath);
+  return *seconds > 0;
+}
+
+absl::Status EtcdClient::Revoke(int64_t lease) {
+  return Call("/v3/lease/revoke", {{"ID", absl::StrCat(lease)}}).status();
+}
+
+}  // namespace slackline

@@ -1,0 +1,120 @@
+// EtcdClient: calls of etcd (3.4 or later) through its JSON gateway.
+// https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
+//
+// By http alone; users and passwords are not supported.
+//
+// What comes from the socket is bounded: an answer in bytes, and a call in
+// time, however slowly or wrongly it is answered.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/time/time_source.h"
+
+namespace slackline {
+
+// Thread-compatible. Of errors that a call ends with, Unavailable says that no
+// endpoint has answered as etcd does within the timeout, and what the last one
+// did; nobody knows then whether etcd has done it. All others are etcd's own.
+class EtcdClient {
+ public:
+  struct Options {
+    // "http://host:port", of one cluster. At least one.
+    std::vector<std::string> endpoints;
+    // For one call with all of its tries: a call that is not answered is tried
+    // again, at the next endpoint.
+    absl::Duration timeout = absl::Seconds(10);
+  };
+  // An answer is no longer.
+  static constexpr size_t kAnswerBytesMax = size_t{8} << 20;
+
+  // InvalidArgument names what is wrong with an endpoint.
+  static absl::StatusOr<std::unique_ptr<EtcdClient>> Create(
+      const Options& options);
+  ~EtcdClient();
+  EtcdClient(const EtcdClient&) = delete;
+  EtcdClient& operator=(const EtcdClient&) = delete;
+
+  struct Entry {
+    std::string key;
+    std::string value;
+    int64_t create_revision = 0;
+    int64_t mod_revision = 0;
+    int64_t lease = 0;  // 0: none.
+  };
+  // The entries in [begin, end), or of the key `begin` if `end` is empty, by
+  // key; the first `count_max` of them.
+  absl::StatusOr<std::vector<Entry>> Range(const std::string& begin,
+                                           const std::string& end,
+                                           int64_t count_max);
+  absl::StatusOr<std::optional<Entry>> Get(const std::string& key);
+
+  // If all of the revisions are these, all of the changes, else none. A try
+  // whose answer is lost may have made them, and another one then sees others.
+  struct Transaction {
+    struct Revision {
+      std::string key;
+      const char* target;    // "CREATE" or "MOD".
+      int64_t revision = 0;  // 0: the key is not there.
+    };
+    struct Put {
+      std::string key;
+      std::string value;
+      int64_t lease = 0;
+    };
+    struct Removal {
+      std::string begin;
+      std::string end;
+    };
+    std::vector<Revision> if_all;
+    std::vector<Put> puts;
+    std::vector<Removal> removals;  // They hold none of the keys put.
+    std::vector<std::string> else_get;
+  };
+  struct TransactionResult {
+    bool made = false;
+    int64_t revision = 0;  // Of the changes.
+    // Of else_get, if not made.
+    std::vector<std::optional<Entry>> found;
+  };
+  absl::StatusOr<TransactionResult> Transact(const Transaction& transaction);
+
+  struct Lease {
+    int64_t id = 0;
+    absl::Duration ttl;  // At least what was asked for.
+  };
+  absl::StatusOr<Lease> GrantLease(absl::Duration ttl);
+  // False: the lease is over.
+  absl::StatusOr<bool> KeepAlive(int64_t lease);
+  // The keys with the lease go at once.
+  absl::Status Revoke(int64_t lease);
+
+ private:
+  struct Connection;
+  EtcdClient(Options options, std::unique_ptr<Connection> connection);
+  // Tries until an endpoint has answered with a JSON object or the timeout is
+  // over.
+  absl::StatusOr<nlohmann::json> Call(absl::string_view path,
+                                      const nlohmann::json& request);
+  absl::StatusOr<nlohmann::json> Try(const std::string& url,
+                                     const std::string& body,
+                                     absl::Duration wait_max);
+
+  const Options options_;
+  const TimeSource time_;
+  const std::unique_ptr<Connection> connection_;
+  size_t endpoint_ = 0;  // The one that is tried next.
+};
+
+}  // namespace slackline

@@ -1,0 +1,200 @@
+#include "server/coordinator/state/file_state_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/io/atomic_file.h"
+#include "common/io/file_error.h"
+#include "common/io/regular_file.h"
+#include "common/io/state_hash.h"
+#include "common/status.h"
+#include "server/coordinator/state/state_batch.h"
+
+namespace slackline {
+namespace {
+
+struct Header {
+  std::array<char, 8> magic = {'s', 'l', 's', 't', 'a', 't', 'e', '\n'};
+  uint64_t format = 1;
+  uint64_t whole_bytes = 0;  // Of a file with this header: never fewer.
+  uint64_t hash = 0;         // Of all before.
+};
+uint64_t HashOf(const Header& header) {
+  return BytesHash(&header, offsetof(Header, hash));
+}
+
+// A log is written anew when it is so many times as long as it was then, and
+// so many bytes.
+constexpr int64_t kGrowth = 4;
+constexpr int64_t kGrowthBytes = 1 << 20;
+
+absl::StatusOr<CoordinatorState> Parse(const std::string& path,
+                                       absl::string_view file) {
+  size_t offset = 0;
+  const auto broken = [&](const auto&... what) {
+    return absl::DataLossError(absl::StrCat(
+        path, ": offset ", offset, ": ", what...,
+        "; the file is damaged or no state of a coordinator: remove it and go "
+        "on from a checkpoint"));
+  };
+  const Header expected;
+  Header header;
+  if (file.size() >= sizeof(header))
+    std::memcpy(&header, file.data(), sizeof(header));
+  if (file.size() < sizeof(header) || header.magic != expected.magic)
+    return broken("does not begin as the state of a coordinator does");
+  if (header.format != expected.format) {
+    return broken("the format is ", header.format, ", and this program reads ",
+                  expected.format);
+  }
+  if (header.hash != HashOf(header))
+    return broken("the header has not the hash that it says");
+  CoordinatorState state;
+  offset = sizeof(header);
+  // What a crash leaves has no whole batch at its end, or zeros.
+  while (file.find_first_not_of('\0', offset) != absl::string_view::npos) {
+    const absl::StatusOr<size_t> bytes =
+        ApplyBatch(file.substr(offset), &state);
+    if (!bytes.ok()) return broken(bytes.status().message());
+    if (*bytes == 0) break;
+    offset += *bytes;
+  }
+  if (offset < header.whole_bytes) {
+    return broken("the file has whole batches up to here, and had ",
+                  header.whole_bytes, " bytes of them when it was written");
+  }
+  return state;
+}
+
+absl::Status TooLong(const std::string& path) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "write ", path, ": a file of more than ", kStateBytesMax,
+      " bytes would not be read again: the state of the coordinator is too "
+      "long"));
+}
+
+// "process 123 of host a", as the one that has the lock has written it.
+std::string HolderIn(int lock) {
+  std::array<char, 512> text;
+  const ssize_t bytes = pread(lock, text.data(), text.size(), 0);
+  if (bytes <= 0) return "another process";
+  return absl::CHexEscape({text.data(), static_cast<size_t>(bytes)});
+}
+
+}  // namespace
+
+absl::StatusOr<CoordinatorState> ReadStateFile(const std::string& path) {
+  SL_ASSIGN_OR_RETURN(const std::string file,
+                      ReadRegularFile(path, kStateBytesMax));
+  return Parse(path, file);
+}
+
+absl::StatusOr<std::unique_ptr<FileStateStore>> FileStateStore::Lock(
+    const std::string& path) {
+  const std::string lock_path = absl::StrCat(path, ".lock");
+  const int lock =
+      open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
+  if (lock < 0) return FileError("open", lock_path, errno);
+  std::unique_ptr<FileStateStore> store(new FileStateStore(path, lock));
+  // Not every file system has locks.
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0 && errno != ENOSYS &&
+      errno != EOPNOTSUPP) {
+    if (errno != EWOULDBLOCK) return FileError("lock", lock_path, errno);
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " belongs to the coordinator in ", HolderIn(lock),
+        ", which is still running; end it first, or choose another --out"));
+  }
+  const std::string holder = ThisProcess();
+  if (ftruncate(lock, 0) != 0 ||
+      pwrite(lock, holder.data(), holder.size(), 0) < 0) {
+    return FileError("write", lock_path, errno);
+  }
+  return store;
+}
+
+absl::StatusOr<std::unique_ptr<FileStateStore>> FileStateStore::Create(
+    const std::string& path) {
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<FileStateStore> store, Lock(path));
+  SL_RETURN_IF_ERROR(store->Rewrite());
+  return store;
+}
+
+absl::StatusOr<std::unique_ptr<FileStateStore>> FileStateStore::Open(
+    const std::string& path) {
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<FileStateStore> store, Lock(path));
+  SL_ASSIGN_OR_RETURN(store->state_, ReadStateFile(path));
+  // So nothing has to be appended behind a batch that is not whole.
+  SL_RETURN_IF_ERROR(store->Rewrite());
+  return store;
+}
+
+FileStateStore::~FileStateStore() {
+  if (file_ >= 0) close(file_);
+  close(lock_);
+}
+
+absl::Status FileStateStore::Commit(const std::vector<StateChange>& changes) {
+  if (failed_.ok() && !changes.empty()) failed_ = Append(changes);
+  return failed_;
+}
+
+absl::Status FileStateStore::Append(const std::vector<StateChange>& changes) {
+  const absl::StatusOr<std::string> batch = EncodeBatch(changes);
+  if (!batch.ok()) return Annotate(batch.status(), "write " + path_);
+  const int64_t end = bytes_ + static_cast<int64_t>(batch->size());
+  if (end > kStateBytesMax) return TooLong(path_);
+  for (size_t done = 0; done < batch->size();) {
+    const ssize_t some =
+        write(file_, batch->data() + done, batch->size() - done);
+    if (some < 0 && errno == EINTR) continue;
+    if (some < 0) return FileError("write", path_, errno);
+    done += static_cast<size_t>(some);
+  }
+  if (fdatasync(file_) != 0) return FileError("sync", path_, errno);
+  bytes_ = end;
+  ApplyChanges(changes, &state_);
+  return bytes_ > rewrite_above_ ? Rewrite() : absl::OkStatus();
+}
+
+absl::Status FileStateStore::Rewrite() {
+  const absl::StatusOr<std::string> batch = EncodeBatch(state_);
+  if (!batch.ok()) return Annotate(batch.status(), "write " + path_);
+  const int64_t bytes = static_cast<int64_t>(sizeof(Header) + batch->size());
+  if (bytes > kStateBytesMax) return TooLong(path_);
+  Header header = {.whole_bytes = static_cast<uint64_t>(bytes)};
+  header.hash = HashOf(header);
+  if (const absl::Status written = WriteFileAtomically(
+          path_,
+          {{reinterpret_cast<const char*>(&header), sizeof(header)}, *batch});
+      !written.ok()) {
+    if (file_ < 0) return written;
+    // The log has everything without it, too. Tried again when it is longer.
+    rewrite_above_ = 2 * bytes_;
+    return absl::OkStatus();
+  }
+  // If the machine stops the old file may be there again until the new one's
+  // name is durable, and what is appended now would be lost.
+  const std::string folder =
+      std::filesystem::path(path_).parent_path().string();
+  SL_RETURN_IF_ERROR(SyncFolder(folder.empty() ? "." : folder));
+  if (file_ >= 0) close(file_);
+  file_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (file_ < 0) return FileError("open", path_, errno);
+  bytes_ = bytes;
+  rewrite_above_ = std::min(kGrowth * bytes + kGrowthBytes, kStateBytesMax / 2);
+  return absl::OkStatus();
+}
+
+}  // namespace slackline

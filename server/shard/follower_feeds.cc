@@ -1,0 +1,169 @@
+#include "server/shard/follower_feeds.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "common/status.h"
+
+namespace slackline {
+FollowerFeeds::FollowerFeeds(const LogFeedOptions& options, ShardId shard,
+                             const LogPosition& begins_at, uint64_t term,
+                             std::vector<Known> awaited)
+    : options_(options),
+      shard_(shard),
+      begins_at_(begins_at),
+      term_(term),
+      awaited_(std::move(awaited)) {}
+
+void FollowerFeeds::Begin(Owner follower, uint64_t since, bool awaited,
+                          bool known, const ShardMachine& shard,
+                          absl::Time now) {
+  wire::Feed feed;
+  feed.set_follower(since);
+  feed.set_term(term_);
+  // Whoever follows the shard already has it as it was when the term began,
+  // unless it has missed something; then it says so.
+  const bool resumes = shard.position().index == begins_at_.index;
+  members_.push_back(
+      {.feed = resumes
+                   ? LogFeed(options_, follower, feed, shard_, begins_at_, now)
+                   : LogFeed(options_, follower, feed, shard, now),
+       .who = {.server = follower.server, .since = since},
+       .awaited_from =
+           awaited ? std::optional(shard.position().index) : std::nullopt,
+       .known = known});
+}
+
+void FollowerFeeds::Follow(absl::Span<const wire::Follower> listed, Owner self,
+                           uint64_t keep, const ShardMachine& shard,
+                           absl::Time now) {
+  std::erase_if(members_, [&](const Member& member) {
+    return member.who.since != keep &&
+           std::none_of(
+               listed.begin(), listed.end(), [&](const wire::Follower& entry) {
+                 return member.who == Known{entry.server(), entry.since()};
+               });
+  });
+  for (const wire::Follower& entry : listed) {
+    if (entry.server() == self.server) continue;
+    const Known who{.server = entry.server(), .since = entry.since()};
+    const auto member =
+        std::find_if(members_.begin(), members_.end(),
+                     [&](const Member& other) { return other.who == who; });
+    if (member == members_.end()) {
+      const bool awaited =
+          entry.in_sync() || absl::c_linear_search(awaited_, who);
+      Begin({entry.server(), entry.thread()}, entry.since(), awaited,
+            entry.in_sync(), shard, now);
+    } else if (entry.in_sync()) {
+      member->known = true;
+      if (!member->awaited_from.has_value())
+        member->awaited_from = shard.position().index;
+    }
+  }
+}
+
+void FollowerFeeds::Add(Owner follower, uint64_t since,
+                        const ShardMachine& shard, absl::Time now) {
+  Begin(follower, since, /*awaited=*/true, /*known=*/true, shard, now);
+}
+
+void FollowerFeeds::OnRecord(const ShardRecord& record,
+                             const LogPosition& after) {
+  for (Member& member : members_) {
+    member.feed.OnRecord(record, after);
+    if (member.feed.TooFarBehind() && !member.awaited_from.has_value())
+      member.awaited_from = after.index;
+  }
+}
+
+const LogFeed* FollowerFeeds::FeedTo(Owner follower) const {
+  for (const Member& member : members_) {
+    if (member.feed.target() == follower) return &member.feed;
+  }
+  return nullptr;
+}
+
+LogFeed* FollowerFeeds::FeedTo(Owner follower) {
+  return const_cast<LogFeed*>(std::as_const(*this).FeedTo(follower));
+}
+
+bool FollowerFeeds::OnConfirmed(uint64_t index) {
+  bool news = false;
+  for (Member& member : members_) {
+    if (!member.feed.confirmed().has_value()) continue;
+    if (!member.awaited_from.has_value()) member.awaited_from = index;
+    news |= member.InSync() && !member.known &&
+            !std::exchange(member.reported, true);
+  }
+  return news;
+}
+
+bool FollowerFeeds::Have(uint64_t index) const {
+  return std::all_of(
+      members_.begin(), members_.end(), [&](const Member& member) {
+        return !member.awaited_from.has_value() || member.Has(index);
+      });
+}
+
+void FollowerFeeds::Pump(absl::Time now,
+                         absl::FunctionRef<void(Owner, Message)> send) {
+  std::vector<Message> messages;
+  for (Member& member : members_) {
+    member.feed.Pump(now, &messages);
+    for (Message& message : messages)
+      send(member.feed.target(), std::move(message));
+    messages.clear();
+  }
+}
+
+absl::Time FollowerFeeds::NextWakeup() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Member& member : members_)
+    next = std::min(next, member.feed.NextWakeup());
+  return next;
+}
+
+wire::Go FollowerFeeds::GoTo(Owner target, uint64_t move) const {
+  wire::Go go;
+  go.set_move(move);
+  for (const Member& member : members_) {
+    if (!member.awaited_from.has_value() || member.feed.target() == target)
+      continue;
+    wire::Go::InSync& in_sync = *go.add_in_sync();
+    in_sync.set_server(member.feed.target().server);
+    in_sync.set_thread(member.feed.target().thread);
+    in_sync.set_since(member.who.since);
+  }
+  return go;
+}
+
+LogFeed FollowerFeeds::Take(Owner follower) {
+  const auto member = std::find_if(
+      members_.begin(), members_.end(),
+      [&](const Member& other) { return other.feed.target() == follower; });
+  SL_CHECK(member != members_.end(), "not one of the followers");
+  LogFeed feed = std::move(member->feed);
+  members_.erase(member);
+  return feed;
+}
+
+std::vector<FollowerFeeds::Known> FollowerFeeds::Awaited() const {
+  std::vector<Known> awaited;
+  for (const Member& member : members_) {
+    if (member.awaited_from.has_value()) awaited.push_back(member.who);
+  }
+  return awaited;
+}
+
+void FollowerFeeds::Report(run::ServerStats* stats) const {
+  for (const Member& member : members_) {
+    if (member.known) continue;
+    run::FollowerState& state = *stats->add_follower();
+    state = member.feed.ReportFollower();
+    state.set_in_sync(member.InSync());
+  }
+}
+
+}  // namespace slackline

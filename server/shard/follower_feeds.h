@@ -1,0 +1,109 @@
+// FollowerFeeds: the feeds from one shard's owner to those who follow the
+// shard, and up to which record of its log the owner may answer.
+//
+// Whoever is awaited has to confirm a record before anybody is told what it has
+// made of the shard: a follower that the view says to be in sync, and one that
+// has the shard. That one is in sync when it has the log up to where the owner
+// began to wait for it: all that anybody was told before, and whatever anybody
+// is told from then on. Only the view makes an owner wait for it no longer.
+//
+// Deterministic state machine without I/O. Thread-compatible; the shard thread
+// is its only caller.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/message.h"
+#include "proto/hand_over.pb.h"
+#include "proto/run.pb.h"
+#include "proto/view.pb.h"
+#include "server/shard/log_feed.h"
+#include "server/shard/shard_machine.h"
+
+namespace slackline {
+
+class FollowerFeeds {
+ public:
+  // Names a follower.
+  struct Known {
+    int32_t server = 0;
+    uint64_t since = 0;  // As in wire::Follower.
+    bool operator==(const Known&) const = default;
+  };
+
+  // The owner begins to serve the shard, which is at `begins_at` and is now of
+  // the owner's own `term`. These are awaited as soon as they are followers.
+  FollowerFeeds(const LogFeedOptions& options, ShardId shard,
+                const LogPosition& begins_at, uint64_t term,
+                std::vector<Known> awaited);
+
+  // Of a view: begins new feeds, and ends those that are not listed any more.
+  // None to `self`. The one of the number `keep` may be missing.
+  void Follow(absl::Span<const wire::Follower> listed, Owner self,
+              uint64_t keep, const ShardMachine& shard, absl::Time now);
+  // A follower that no view lists yet: the owner before. It is awaited.
+  void Add(Owner follower, uint64_t since, const ShardMachine& shard,
+           absl::Time now);
+
+  bool empty() const { return members_.empty(); }
+  // The owner has applied this record, and is at this position by it.
+  void OnRecord(const ShardRecord& record, const LogPosition& after);
+  // nullptr if there is none.
+  LogFeed* FeedTo(Owner follower);
+  const LogFeed* FeedTo(Owner follower) const;
+  // It is one of them, and has all that there is of the log.
+  bool CaughtUp(Owner follower) const {
+    const LogFeed* const feed = FeedTo(follower);
+    return feed != nullptr && feed->CaughtUp();
+  }
+  // After LogFeed::OnReply(); `index` is where the owner is in the log. True if
+  // there is news for Report().
+  bool OnConfirmed(uint64_t index);
+  // Whoever is awaited has the log up to this index.
+  bool Have(uint64_t index) const;
+  void Pump(absl::Time now, absl::FunctionRef<void(Owner, Message)> send);
+  absl::Time NextWakeup() const;  // InfiniteFuture if nothing waits.
+
+  // Those that are awaited, but for the one that goes.
+  wire::Go GoTo(Owner target, uint64_t move) const;
+  // Its feed becomes the caller's.
+  LogFeed Take(Owner follower);
+  std::vector<Known> Awaited() const;
+
+  // Those of which the view does not say that they are in sync.
+  void Report(run::ServerStats* stats) const;
+
+ private:
+  struct Member {
+    LogFeed feed;
+    Known who;
+    // Where the owner was in the log when it began to wait; nullopt: it does
+    // not.
+    std::optional<uint64_t> awaited_from;
+    bool known = false;     // The view says that it is in sync.
+    bool reported = false;  // OnConfirmed() has said that there is news of it.
+    bool Has(uint64_t index) const {
+      return feed.confirmed().has_value() && *feed.confirmed() >= index;
+    }
+    bool InSync() const {
+      return awaited_from.has_value() && Has(*awaited_from);
+    }
+  };
+  void Begin(Owner follower, uint64_t since, bool awaited, bool known,
+             const ShardMachine& shard, absl::Time now);
+
+  LogFeedOptions options_;
+  ShardId shard_;
+  LogPosition begins_at_;
+  uint64_t term_ = 0;
+  std::vector<Known> awaited_;
+  std::vector<Member> members_;  // A few.
+};
+
+}  // namespace slackline

@@ -1,0 +1,208 @@
+// How a shard's log gets from the thread that owns the shard (the source) to
+// another one (the target), which then has the shard, too.
+//
+// The source sends a snapshot, its tensors in parts, and, while it goes on
+// serving, the records that the shard applies from there on, in order. The
+// target applies the same records, so it arrives at the same bits. A target
+// that has the shard already, at the position where the source begins, needs no
+// snapshot. Whatever was not confirmed in time is sent again.
+//
+// Two kinds of threads are fed: followers, for as long as the view lists them,
+// and the thread to which the shard moves. When that one has confirmed
+// everything there is, the source says "go" and stops serving; the target
+// serves from then on. So nobody serves for the time of one small message.
+// Before the go the source is the owner, after it the target is, whoever dies;
+// the coordinator learns of it afterwards.
+//
+// Deterministic state machines without I/O. Thread-compatible; the shard thread
+// is their only caller.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/message.h"
+#include "proto/hand_over.pb.h"
+#include "proto/run.pb.h"
+#include "server/shard/shard_machine.h"
+
+namespace slackline {
+
+struct LogFeedOptions {
+  size_t part_bytes = 256 << 10;  // Of a tensor, in one entry.
+  // Payload bytes sent and not yet confirmed; bounds what the target's other
+  // work may have to wait behind.
+  size_t window_bytes = 1 << 20;
+  // While more than this waits to be confirmed, besides the snapshot, or when
+  // the target has not caught up for so long, the source of a move lets
+  // requests for the shard wait until the target has. For a follower only the
+  // first one counts: from then on answers wait for it.
+  size_t backlog_bytes_max = 64 << 20;
+  absl::Duration catch_up_max = absl::Milliseconds(200);
+  absl::Duration resend_initial = absl::Milliseconds(50);
+  absl::Duration resend_max = absl::Seconds(1);  // Doubles up to this.
+};
+
+// The source's side.
+class LogFeed {
+ public:
+  // Begins with a snapshot of the shard as it is.
+  LogFeed(const LogFeedOptions& options, Owner target, const wire::Feed& feed,
+          const ShardMachine& shard, absl::Time now);
+  // The target is thought to have the shard at `position`, which is as it is
+  // now but perhaps for its term.
+  LogFeed(const LogFeedOptions& options, Owner target, const wire::Feed& feed,
+          ShardId shard, const LogPosition& position, absl::Time now);
+
+  Owner target() const { return target_; }
+  const wire::Feed& feed() const { return feed_; }
+
+  // The owner has applied this record, and is at this position by it. Not after
+  // Go().
+  void OnRecord(const ShardRecord& record, const LogPosition& after);
+
+  // `shard`: as it is now, for a target that lacks it; may be nullptr after
+  // Go().
+  void OnReply(const wire::HandOverReply& reply, const ShardMachine* shard,
+               absl::Time now);
+  // Sends what the window allows, and again what was not confirmed in time.
+  void Pump(absl::Time now, std::vector<Message>* sends);
+  absl::Time NextWakeup() const { return resend_at_; }
+
+  // The target has all of the log up to this index; nullopt: it does not have
+  // the shard yet.
+  const std::optional<uint64_t>& confirmed() const { return confirmed_index_; }
+  // The target has confirmed all there is: time for Go().
+  bool CaughtUp() const { return entries_.empty() && !gone_; }
+  // Requests for the shard have to wait, so that the target can catch up.
+  bool MustWait(absl::Time now) const;
+  // So much of the log waits to be confirmed that a follower holds up answers
+  // even if it does not have the shard yet.
+  bool TooFarBehind() const {
+    return backlog_bytes_ > options_.backlog_bytes_max;
+  }
+  // From here on the target owns the shard.
+  void Go(const wire::Go& go, absl::Time now);
+  bool gone() const { return gone_; }
+  bool owned_by_target() const { return owned_; }  // It has confirmed that.
+
+  // Of a move, without the state, which the caller knows.
+  run::HandOverState Report() const;
+  // Of a follower, without what the caller knows of it.
+  run::FollowerState ReportFollower() const;
+
+ private:
+  // Of the snapshot or of the log, as it is sent.
+  struct Entry {
+    wire::HandOverRecord header;
+    std::vector<Payload> payloads;
+    size_t bytes = 0;
+    // Where in the log the target is by it; nullopt: it does not have the shard
+    // yet.
+    std::optional<uint64_t> index;
+  };
+  void Add(Entry entry);
+  void AddSnapshot(const ShardMachine& shard);
+  void Confirm(uint64_t have, absl::Time now);
+
+  LogFeedOptions options_;
+  int32_t shard_;
+  Owner target_;
+  wire::Feed feed_;
+  absl::Time started_;
+  uint64_t confirmed_ = 0;  // Position of an entry.
+  std::optional<uint64_t> confirmed_index_;
+  std::deque<Entry> entries_;    // From position confirmed_ + 1 on.
+  size_t sent_ = 0;              // Of entries_, from the front.
+  size_t bytes_in_flight_ = 0;   // Of those.
+  size_t snapshot_entries_ = 0;  // Of entries_, from the front.
+  size_t backlog_bytes_ = 0;     // Behind the snapshot.
+  absl::Time copied_ = absl::InfiniteFuture();  // The target has the shard.
+  absl::Time resend_at_ = absl::InfiniteFuture();
+  absl::Duration backoff_;
+  uint64_t move_ = 0;  // Of Go().
+  bool gone_ = false;
+  bool owned_ = false;
+  absl::Time gone_at_;
+  absl::Duration pause_;
+  int64_t bytes_sent_ = 0;
+};
+
+// Of two feeds of a shard to one follower: whether `a` began after `b`.
+bool IsNewer(const wire::Feed& a, const wire::Feed& b);
+
+// The target's side: its copy, until it owns the shard.
+class LogCopy {
+ public:
+  // Has nothing yet. The source may have more elements than `range`, up to
+  // `end_max`, if it has yet to hear that the shard was cut in two.
+  LogCopy(PeerId source, const wire::Feed& feed, const ShardRange& range,
+          int64_t end_max, std::shared_ptr<const UpdateRule> rule);
+  // Has the shard, as the source has it.
+  LogCopy(PeerId source, const wire::Feed& feed, int64_t end_max,
+          ShardMachine machine);
+
+  const PeerId& source() const { return source_; }
+  const wire::Feed& feed() const { return feed_; }
+  uint64_t have() const { return have_; }
+  // The feed resumes where this is not: a snapshot is needed.
+  bool lacks() const { return lacks_; }
+
+  // A newer feed begins, from this source. What is here stays until the feed
+  // brings a whole snapshot.
+  void Follow(const PeerId& source, const wire::Feed& feed);
+
+  // Takes the entries that are next; ignores others. InvalidArgument: the
+  // message makes no sense, and nothing of the entry at fault was taken.
+  absl::Status OnHandOver(const wire::HandOver& message,
+                          const std::vector<Payload>& payloads);
+
+  // nullptr: it is not whole yet.
+  const ShardMachine* machine() const {
+    return machine_.has_value() ? &*machine_ : nullptr;
+  }
+  // Once the go has come.
+  const std::optional<wire::Go>& go() const { return go_; }
+  // The shard, once; machine() is not nullptr.
+  ShardMachine Take();
+  // Shards that records of a follower's feed have cut off since the last call.
+  std::vector<ShardMachine> TakeParts();
+  // Bytes that records have brought to updates since the last call.
+  size_t TakeBytesApplied() { return std::exchange(bytes_applied_, 0); }
+
+ private:
+  size_t FramesOf(const wire::HandOverRecord& entry) const;
+  absl::Status Take(const wire::HandOverRecord& entry,
+                    absl::Span<const Payload> frames);
+  absl::Status Resume(const wire::LogPosition& at);
+  absl::Status StartCopy(const wire::ShardSnapshot& snapshot);
+  absl::Status CopyPart(const wire::TensorPart& part, const Payload& payload);
+  absl::Status ApplyRecord(const wire::ShardRecord& record,
+                           absl::Span<const Payload> frames);
+
+  PeerId source_;
+  wire::Feed feed_;
+  ShardRange range_;
+  int64_t end_max_ = 0;
+  std::shared_ptr<const UpdateRule> rule_;
+  int slot_count_ = 0;
+  uint64_t have_ = 0;
+  bool lacks_ = false;
+  // The feed has brought the shard, or resumed it: records may come.
+  bool begun_ = false;
+  std::optional<wire::ShardSnapshot> snapshot_;  // On its way. Checked.
+  std::vector<Payload> tensors_;  // Those that have begun to come, in order.
+  size_t bytes_copied_ = 0;       // Of the tensors.
+  std::optional<ShardMachine> machine_;  // Once no byte is missing.
+  std::vector<ShardMachine> parts_;
+  size_t bytes_applied_ = 0;
+  std::optional<wire::Go> go_;
+};
+
+}  // namespace slackline
