@@ -11,6 +11,9 @@ namespace slackline {
 // of sysexits.h, so that whoever has started it starts it again.
 inline constexpr int kExitSuspended = 75;
 
+// Whether the job is FINISHED by it; it is FAILED by other causes.
+bool IsFinished(const wire::JobEnd& end);
+
 // With the reason of the end.
 absl::Status EndStatus(absl::StatusCode code, const wire::JobEnd& end);
 

@@ -144,6 +144,8 @@ void MemberCore::OnJoinReply(const wire::JoinReply& reply, absl::Time now,
   } else {
     effects->failure = absl::FailedPreconditionError(absl::StrCat(
         "the coordinator refused to let us join: ", reply.error()));
+    if (reply.obstacle() == wire::JoinReply::JOB_ENDED)
+      effects->ended_before = reply.end();
   }
 }
 

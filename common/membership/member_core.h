@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,8 @@ class MemberCore {
     bool fenced = false;
     // Refused, or the coordinator is gone. Names who and what to do.
     absl::Status failure;
+    // Refused for this: the job had ended when we came.
+    std::optional<wire::JobEnd> ended_before;
     std::vector<std::string> log;  // Sentences for people.
   };
 

@@ -120,6 +120,18 @@ void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
                        member_.WhyFenced(now))),
                    effects);
   }
+  // Another process has been in its place until then, mostly: this one has
+  // nothing to add, and ends as the job has.
+  if (member->ended_before.has_value()) {
+    const wire::JobEnd& end = *member->ended_before;
+    effects->log.push_back(
+        absl::StrCat("the job had ended when this server came: ",
+                     end.reason()));
+    if (IsFinished(end))
+      return EndWith(End::Kind::kFinished, absl::OkStatus(), effects);
+    return EndWith(End::Kind::kFailed,
+                   EndStatus(absl::StatusCode::kAborted, end), effects);
+  }
   if (!member->failure.ok())
     return EndWith(End::Kind::kGaveUp, member->failure, effects);
   LeaveIfDue(now, effects);

@@ -196,8 +196,7 @@ std::string Membership::WhyOtherCheckpoint(
          "--resume of the same folder";
 }
 
-std::string Membership::WhyRejected(const wire::JoinRequest& join,
-                                    const wire::View& view) const {
+std::string Membership::WhyOfAnotherJob(const wire::JoinRequest& join) const {
   const bool is_worker = join.role() == wire::JoinRequest::WORKER;
   if (!is_worker && join.role() != wire::JoinRequest::SERVER) {
     return absl::StrCat("a member joins as server or worker, not in role ",
@@ -205,7 +204,6 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
   }
   const std::string who =
       absl::StrCat(is_worker ? "worker " : "server ", join.index());
-  const int count = is_worker ? options_.workers : options_.servers;
   if (join.job() != options_.job) {
     return absl::StrCat(who, " belongs to job '", join.job(),
                         "', the coordinator at this address to '", options_.job,
@@ -225,8 +223,15 @@ std::string Membership::WhyRejected(const wire::JoinRequest& join,
         " was started with another config than the coordinator; start all "
         "processes with one file and the same --mode and --set");
   }
-  if (view.has_end())
-    return absl::StrCat("the job has ended: ", view.end().reason());
+  return "";
+}
+
+std::string Membership::WhyUnfit(const wire::JoinRequest& join,
+                                 const wire::View& view) const {
+  const bool is_worker = join.role() == wire::JoinRequest::WORKER;
+  const std::string who =
+      absl::StrCat(is_worker ? "worker " : "server ", join.index());
+  const int count = is_worker ? options_.workers : options_.servers;
   const bool new_server = !is_worker && view.state() == wire::RUNNING;
   if (new_server && (join.index() < 0 || join.index() >= kServersMax)) {
     return absl::StrCat(who,
@@ -362,17 +367,20 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
   }
   std::string why = WhyNoJoin(join);
   wire::JoinRequest complete;
+  if (why.empty()) why = WhyOfAnotherJob(join);
+  if (why.empty() && view.has_end()) {
+    *answer.reply.mutable_end() = view.end();
+    return say(wire::REJECTED,
+               absl::StrCat("the job has ended: ", view.end().reason()),
+               wire::JoinReply::JOB_ENDED);
+  }
   if (why.empty()) {
     complete = join;
     complete.DiscardUnknownFields();
     CompleteOptimizers(options_.optimizer, &complete);
-    why = WhyRejected(complete, view);
+    why = WhyUnfit(complete, view);
   }
-  if (!why.empty()) {
-    return say(wire::REJECTED, why,
-               view.has_end() ? wire::JoinReply::JOB_ENDED
-                              : wire::JoinReply::OBSTACLE_UNSPECIFIED);
-  }
+  if (!why.empty()) return say(wire::REJECTED, why);
   if (present != nullptr) {
     // Perhaps a restart after a crash, perhaps a second copy: the lease tells.
     // Who is heard a lease after the other has come is no process that died.

@@ -169,9 +169,11 @@ class Membership {
   size_t past_tokens() const { return past_tokens_.size(); }
 
  private:
-  // Empty if the request fits the job and the members so far.
-  std::string WhyRejected(const wire::JoinRequest& join,
-                          const wire::View& view) const;
+  // Empty if the request is meant for this job, of the same config and version.
+  std::string WhyOfAnotherJob(const wire::JoinRequest& join) const;
+  // Then: empty if it fits the job as it is, and the members so far.
+  std::string WhyUnfit(const wire::JoinRequest& join,
+                       const wire::View& view) const;
   // Empty, or completes "server 1" of a job that forms: it goes on from another
   // checkpoint than the others.
   std::string WhyOtherCheckpoint(const wire::JoinRequest& join) const;

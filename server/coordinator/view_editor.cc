@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/membership/end_status.h"
 #include "common/status.h"
 #include "common/view/followers.h"
 #include "common/view/member_lists.h"
@@ -45,10 +46,7 @@ void ViewEditor::SetBeginsAt(Clock clock) {
 
 void ViewEditor::End(wire::JobEnd end) {
   if (ended()) return;
-  const bool finished = end.cause() == wire::JobEnd::COMPLETED ||
-                        end.cause() == wire::JobEnd::STOP_RULE ||
-                        end.cause() == wire::JobEnd::FINISHED_EARLY;
-  view_.set_state(finished ? wire::FINISHED : wire::FAILED);
+  view_.set_state(IsFinished(end) ? wire::FINISHED : wire::FAILED);
   *view_.mutable_end() = std::move(end);
   edited_ = true;
 }

@@ -50,6 +50,17 @@ class ServerCoreTest : public ::testing::Test {
     reply.set_lease_ms(5000);
     return Receive(message);
   }
+  ServerCore::Effects RefuseAsEnded(wire::JobEnd::Cause cause) {
+    Message message;
+    wire::JoinReply& reply = *message.header.mutable_join_reply();
+    reply.set_token(42);
+    reply.set_code(wire::REJECTED);
+    reply.set_error("the job has ended: the reason");
+    reply.set_obstacle(wire::JoinReply::JOB_ENDED);
+    reply.mutable_end()->set_cause(cause);
+    reply.mutable_end()->set_reason("the reason");
+    return Receive(message);
+  }
   // Four shards; this server owns `owned` of them.
   Message ViewOf(wire::JobState state, int owned) {
     Message message;
@@ -247,6 +258,29 @@ TEST_F(ServerCoreTest, SuspendedItAsksForACheckpointAndGoesOn) {
   ASSERT_TRUE(end.end.has_value());
   EXPECT_EQ(end.end->kind, End::Kind::kFailed);
   EXPECT_TRUE(IsSuspended(end.end->status));
+}
+
+TEST_F(ServerCoreTest, ComingWhenTheJobHasEndedItEndsAsTheJobHas) {
+  const ServerCore::Effects late = RefuseAsEnded(wire::JobEnd::COMPLETED);
+  ASSERT_TRUE(late.end.has_value());
+  EXPECT_EQ(late.end->kind, End::Kind::kFinished);
+  EXPECT_TRUE(late.end->status.ok());
+  EXPECT_EQ(late.log.size(), 1u);
+}
+
+TEST_F(ServerCoreTest, ComingWhenTheJobHasFailedItFails) {
+  const ServerCore::Effects late = RefuseAsEnded(wire::JobEnd::SERVER_LOST);
+  ASSERT_TRUE(late.end.has_value());
+  EXPECT_EQ(late.end->kind, End::Kind::kFailed);
+  EXPECT_EQ(late.end->status.message(), "the reason");
+  EXPECT_FALSE(IsSuspended(late.end->status));
+}
+
+TEST_F(ServerCoreTest, ComingWhenTheJobIsSuspendedItSaysSo) {
+  const ServerCore::Effects late = RefuseAsEnded(wire::JobEnd::SUSPENDED);
+  ASSERT_TRUE(late.end.has_value());
+  EXPECT_EQ(late.end->kind, End::Kind::kFailed);
+  EXPECT_TRUE(IsSuspended(late.end->status));
 }
 
 TEST_F(ServerCoreTest, SuspendedAndThenInterruptedItStopsTheJob) {
