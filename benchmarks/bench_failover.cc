@@ -5,10 +5,11 @@
 // a doubled one shows in the final model.
 //
 // cost: three servers with replicas 0 and 1 by turns, as often as --repeats
-// says. Steps of all workers per second, the time of a step, and what servers
-// send to copies for each step. Expected: as many bytes to copies as workers
-// push, and a step that is longer by a round trip between servers, or by the
-// work of the copies where the machine's cores are the bound.
+// says, in each of the modes. Steps of all workers per second, the time of a
+// step, and what servers send to copies for each push. Expected: as many bytes
+// to copies as workers push in ASP, a W-th of that with W workers in BSP, and a
+// step that is longer by a round trip between servers, or by the work of the
+// copies where the machine's cores are the bound.
 //
 // gap: three servers with replicas 1 and a lease of a second, of which one is
 // killed, for each size of a model. From the last step that a worker completed
@@ -16,7 +17,8 @@
 // server up, and from there on. Expected: the lease, less the age of the last
 // heartbeat, and some milliseconds.
 //
-// stdout: one JSON line for the cost, and one per size. stderr: for people.
+// stdout: a JSON line for each size and mode, and one for each size's gap.
+// stderr: for people.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -53,6 +55,7 @@ struct Options {
   std::string question = "both";
   std::vector<std::string> sizes = {"1024:256", "16384:256", "65536:256",
                                     "16384:16"};
+  std::vector<std::string> modes = {"bsp", "asp"};  // Of the cost.
   int workers = 2;
   int repeats = 5;
   double seconds = 5;  // Of each measurement of the cost.
@@ -81,6 +84,7 @@ class Cluster {
  public:
   static absl::StatusOr<std::unique_ptr<Cluster>> Start(const Options& options,
                                                         const Size& size,
+                                                        const std::string& mode,
                                                         int replicas,
                                                         int lease_ms) {
     const std::string text = absl::StrCat(
@@ -88,7 +92,7 @@ class Cluster {
         "server { host: '127.0.0.1' count: ", kServers, " }\n",
         "worker { host: '127.0.0.1' count: ", options.workers, " }\n",
         "model { softmax {} } data { teacher_student {} }\n",
-        "optimizer { sgd { learning_rate: 1 } } sync { asp {} }\n",
+        "optimizer { sgd { learning_rate: 1 } } sync { ", mode, " {} }\n",
         "limits { shard_kib: ", size.shard_kib, " lease_ms: ", lease_ms,
         " window_kib: ", std::max<int64_t>(4096, size.shard_kib),
         " }\n"
@@ -158,14 +162,14 @@ class Cluster {
 struct Cost {
   std::vector<double> steps_per_second;  // Of all workers; one per repeat.
   std::vector<double> step_ms;           // Of each step.
-  std::vector<double> bytes_per_step;    // To copies; one per repeat.
+  std::vector<double> bytes_per_push;    // To copies; one per repeat.
 };
 
-absl::Status MeasureCost(const Options& options, const Size& size, int replicas,
-                         Cost* cost) {
+absl::Status MeasureCost(const Options& options, const Size& size,
+                         const std::string& mode, int replicas, Cost* cost) {
   constexpr int kLeaseMs = 5000;  // As it is unless configured.
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster,
-                      Cluster::Start(options, size, replicas, kLeaseMs));
+                      Cluster::Start(options, size, mode, replicas, kLeaseMs));
   absl::SleepFor(absl::Seconds(options.smoke ? 0.1 : 1));
   (void)cluster->load().TakeSteps();
   const absl::Time begin = absl::Now();
@@ -182,19 +186,21 @@ absl::Status MeasureCost(const Options& options, const Size& size, int replicas,
   int64_t pushes = 0;
   for (const auto& worker : cluster->load().workers())
     pushes += worker->pushes();
-  // The last push of all is PullAll()'s.
-  cost->bytes_per_step.push_back(static_cast<double>(bytes) /
-                                 static_cast<double>(pushes + 1));
+  // And each worker's last one, of zeros.
+  pushes += options.workers;
+  cost->bytes_per_push.push_back(static_cast<double>(bytes) /
+                                 static_cast<double>(pushes));
   return absl::OkStatus();
 }
 
-absl::Status BenchCost(const Options& options, const Size& size) {
+absl::Status BenchCost(const Options& options, const Size& size,
+                       const std::string& mode) {
   Cost costs[2];  // By replicas.
   for (int i = 0; i < options.repeats; ++i) {
     // Each of both comes first half of the time.
     for (const int replicas : {i % 2, 1 - i % 2}) {
       SL_RETURN_IF_ERROR(
-          MeasureCost(options, size, replicas, &costs[replicas]));
+          MeasureCost(options, size, mode, replicas, &costs[replicas]));
     }
   }
   std::vector<double> ratios;
@@ -203,28 +209,30 @@ absl::Status BenchCost(const Options& options, const Size& size) {
                      costs[0].steps_per_second[i]);
   }
   nlohmann::ordered_json result = {
-      {"question", "cost"},          {"servers", kServers},
-      {"workers", options.workers},  {"model_kib", size.model_kib},
-      {"shard_kib", size.shard_kib}, {"pace_ms", *options.pace_ms},
-      {"repeats", options.repeats},  {"seconds", options.seconds}};
+      {"question", "cost"},          {"mode", mode},
+      {"servers", kServers},         {"workers", options.workers},
+      {"model_kib", size.model_kib}, {"shard_kib", size.shard_kib},
+      {"pace_ms", *options.pace_ms}, {"repeats", options.repeats},
+      {"seconds", options.seconds}};
   for (const int replicas : {0, 1}) {
     const Cost& cost = costs[replicas];
     result[absl::StrCat("replicas_", replicas)] = {
         {"steps_per_second", ToJson(SpreadOf(cost.steps_per_second))},
         {"step_ms", PercentilesOf(cost.step_ms)},
-        {"bytes_to_copies_per_step", SpreadOf(cost.bytes_per_step).median}};
+        {"bytes_to_copies_per_push", SpreadOf(cost.bytes_per_push).median}};
   }
   result["steps_with_to_without"] = ToJson(SpreadOf(ratios));
   PrintJsonLine("bench_failover", result);
   std::fprintf(
       stderr,
-      "%7d:%-5d KiB  steps/s %7.1f without, %7.1f with copies (x%.2f)"
-      "  step p50 %.2f, %.2f ms  to copies %.2f MB per step\n",
-      static_cast<int>(size.model_kib), static_cast<int>(size.shard_kib),
+      "%s %7d:%-5d KiB  steps/s %7.1f without, %7.1f with copies (x%.2f)"
+      "  step p50 %.2f, %.2f ms  to copies %.2f MB per push\n",
+      mode.c_str(), static_cast<int>(size.model_kib),
+      static_cast<int>(size.shard_kib),
       SpreadOf(costs[0].steps_per_second).median,
       SpreadOf(costs[1].steps_per_second).median, SpreadOf(ratios).median,
       Percentile(costs[0].step_ms, 50), Percentile(costs[1].step_ms, 50),
-      SpreadOf(costs[1].bytes_per_step).median / 1e6);
+      SpreadOf(costs[1].bytes_per_push).median / 1e6);
   return absl::OkStatus();
 }
 
@@ -250,8 +258,9 @@ Interval LongestPause(const std::vector<Interval>& steps) {
 
 absl::StatusOr<Gap> MeasureGap(const Options& options, const Size& size,
                                int victim) {
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster,
-                      Cluster::Start(options, size, 1, options.lease_ms));
+  SL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Cluster> cluster,
+      Cluster::Start(options, size, "asp", 1, options.lease_ms));
   absl::SleepFor(absl::Seconds(options.smoke ? 0.3 : 1));
   // So that there are steps before the kill.
   (void)cluster->load().TakeSteps();
@@ -325,7 +334,10 @@ absl::Status Bench(const Options& options) {
     SL_ASSIGN_OR_RETURN(sizes.emplace_back(), ParseSize(text));
   }
   for (const Size& size : sizes) {
-    if (options.question != "gap") SL_RETURN_IF_ERROR(BenchCost(cost, size));
+    if (options.question != "gap") {
+      for (const std::string& mode : options.modes)
+        SL_RETURN_IF_ERROR(BenchCost(cost, size, mode));
+    }
     if (options.question != "cost") SL_RETURN_IF_ERROR(BenchGap(gap, size));
   }
   return absl::OkStatus();
@@ -339,6 +351,10 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--sizes", options.sizes,
                  "KiB of the model and of a shard, as in 16384:256")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--modes", options.modes, "cost: the modes")
+      ->check(CLI::IsMember({"bsp", "asp"}))
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--workers", options.workers, "that push and pull")

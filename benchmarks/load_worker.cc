@@ -30,9 +30,21 @@ std::vector<double> MillisecondsOf(const std::vector<Interval>& intervals) {
   return ms;
 }
 
+bool StepLimit::MayBegin(int64_t done) {
+  const MutexLock lock(mutex_);
+  if (closed_ && done >= begun_) return false;
+  begun_ = std::max(begun_, done + 1);
+  return true;
+}
+
+void StepLimit::Close() {
+  const MutexLock lock(mutex_);
+  closed_ = true;
+}
+
 absl::StatusOr<std::unique_ptr<LoadWorker>> LoadWorker::Start(
     Transport& transport, const config::ClusterConfig& config, const Load& load,
-    int rank) {
+    int rank, StepLimit& limit) {
   WorkerLoop::Options options;
   wire::JoinRequest& join = options.core.member.join;
   join = JoinRequestOf(wire::JoinRequest::WORKER, rank, "127.0.0.1", config);
@@ -46,21 +58,24 @@ absl::StatusOr<std::unique_ptr<LoadWorker>> LoadWorker::Start(
   options.coordinator_endpoint = CoordinatorEndpoint(config);
   SL_ASSIGN_OR_RETURN(std::unique_ptr<StepWorker> worker,
                       StepWorker::Start(transport, transport, options));
-  return std::unique_ptr<LoadWorker>(new LoadWorker(std::move(worker), load));
+  return std::unique_ptr<LoadWorker>(
+      new LoadWorker(std::move(worker), load, limit));
 }
 
-LoadWorker::LoadWorker(std::unique_ptr<StepWorker> worker, const Load& load)
+LoadWorker::LoadWorker(std::unique_ptr<StepWorker> worker, const Load& load,
+                       StepLimit& limit)
     : pace_(load.pace),
       worker_(std::move(worker)),
       gradient_(Payload::Allocate(static_cast<size_t>(load.elements) *
-                                  sizeof(float))) {
+                                  sizeof(float))),
+      limit_(limit) {
   auto* const values = reinterpret_cast<float*>(gradient_.MutableData());
   std::fill(values, values + load.elements, 1.0f);
   thread_ = std::thread([this] { status_ = Work(); });
 }
 
 absl::Status LoadWorker::Stop() {
-  stopping_ = true;
+  limit_.Close();
   if (thread_.joinable()) thread_.join();
   return status_;
 }
@@ -70,16 +85,15 @@ std::vector<Interval> LoadWorker::TakeSteps() {
   return std::exchange(steps_, {});
 }
 
-absl::StatusOr<WorkerCore::Parameters> LoadWorker::PullAll() {
+absl::Status LoadWorker::PushZeros() {
   Payload zeros = Payload::Allocate(gradient_.size());
   std::memset(zeros.MutableData(), 0, zeros.size());
-  SL_RETURN_IF_ERROR(worker_->Push(zeros));
-  return worker_->Pull();
+  return worker_->Push(zeros);
 }
 
 absl::Status LoadWorker::Work() {
   SL_RETURN_IF_ERROR(worker_->Pull().status());
-  while (!stopping_) {
+  while (limit_.MayBegin(pushes_)) {
     const absl::Time begin = absl::Now();
     SL_RETURN_IF_ERROR(worker_->Push(gradient_));
     ++pushes_;
@@ -118,9 +132,9 @@ absl::StatusOr<std::unique_ptr<LoadCluster>> LoadCluster::Start(
   }
   const int workers = static_cast<int>(WorkerProcesses(config).size());
   for (int rank = 0; rank < workers; ++rank) {
-    SL_ASSIGN_OR_RETURN(
-        cluster->workers_.emplace_back(),
-        LoadWorker::Start(cluster->transport_, config, options.load, rank));
+    SL_ASSIGN_OR_RETURN(cluster->workers_.emplace_back(),
+                        LoadWorker::Start(cluster->transport_, config,
+                                          options.load, rank, cluster->limit_));
   }
   SL_ASSIGN_OR_RETURN(cluster->coordinator_,
                       CoordinatorClient::Connect(CoordinatorEndpoint(config)));
@@ -149,8 +163,9 @@ absl::StatusOr<int64_t> LoadCluster::CountWrong() {
   int64_t pushes = 0;
   for (const auto& worker : workers_) SL_RETURN_IF_ERROR(worker->Stop());
   for (const auto& worker : workers_) pushes += worker->pushes();
+  for (const auto& worker : workers_) SL_RETURN_IF_ERROR(worker->PushZeros());
   SL_ASSIGN_OR_RETURN(const WorkerCore::Parameters model,
-                      workers_.front()->PullAll());
+                      workers_.front()->Pull());
   // Each push is divided by the number of workers: exact in float.
   const float expected =
       -static_cast<float>(pushes) / static_cast<float>(workers_.size());

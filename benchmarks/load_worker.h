@@ -37,31 +37,51 @@ struct Interval {
 };
 std::vector<double> MillisecondsOf(const std::vector<Interval>& intervals);
 
+// Until which step the workers go: in BSP all of them have to go equally far.
+// Any thread may call anything.
+class StepLimit {
+ public:
+  // Whether a worker that has done so many steps begins another one.
+  bool MayBegin(int64_t done);
+  // Nobody goes further than some worker has gone already.
+  void Close();
+
+ private:
+  Mutex mutex_;
+  int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;  // By whoever is furthest.
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
 // One worker, with a thread of its own: pushes 1 for every element, pulls
-// everything, again and again.
+// everything, again and again. `limit` outlives it.
 class LoadWorker {
  public:
   static absl::StatusOr<std::unique_ptr<LoadWorker>> Start(
       Transport& transport, const config::ClusterConfig& config,
-      const Load& load, int rank);
+      const Load& load, int rank, StepLimit& limit);
   ~LoadWorker() { (void)Stop(); }
 
-  // Waits for the end of the step. Returns why a step failed, if one did.
+  // Closes the limit, and waits for the end of the last step. Returns why a
+  // step failed, if one did.
   absl::Status Stop();
   // The steps that have ended since the last call, without the pauses.
   std::vector<Interval> TakeSteps();
   int64_t pushes() const { return pushes_; }
-  // After Stop(), once all workers have stopped: everything that they pushed.
-  absl::StatusOr<WorkerCore::Parameters> PullAll();
+  // Once all workers have stopped: one more step, of which PushZeros() comes
+  // first, of all workers. The parameters then have everything that they
+  // pushed.
+  absl::Status PushZeros();
+  absl::StatusOr<WorkerCore::Parameters> Pull() { return worker_->Pull(); }
 
  private:
-  LoadWorker(std::unique_ptr<StepWorker> worker, const Load& load);
+  LoadWorker(std::unique_ptr<StepWorker> worker, const Load& load,
+             StepLimit& limit);
   absl::Status Work();
 
   const absl::Duration pace_;
   const std::unique_ptr<StepWorker> worker_;
   Payload gradient_;
-  std::atomic<bool> stopping_{false};
+  StepLimit& limit_;
   std::atomic<int64_t> pushes_{0};
   Mutex mutex_;
   std::vector<Interval> steps_ ABSL_GUARDED_BY(mutex_);
@@ -103,6 +123,7 @@ class LoadCluster {
 
   std::vector<ChildProcess> servers_;
   ZmqTransport transport_;
+  StepLimit limit_;
   std::vector<std::unique_ptr<LoadWorker>> workers_;
   std::unique_ptr<CoordinatorClient> coordinator_;
 };

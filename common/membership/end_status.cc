@@ -7,12 +7,6 @@ namespace {
 constexpr char kSuspendedUrl[] = "slackline/suspended";
 }  // namespace
 
-bool IsFinished(const wire::JobEnd& end) {
-  return end.cause() == wire::JobEnd::COMPLETED ||
-         end.cause() == wire::JobEnd::STOP_RULE ||
-         end.cause() == wire::JobEnd::FINISHED_EARLY;
-}
-
 absl::Status EndStatus(absl::StatusCode code, const wire::JobEnd& end) {
   absl::Status status(code, end.reason());
   if (end.cause() == wire::JobEnd::SUSPENDED)

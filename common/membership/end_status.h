@@ -12,7 +12,11 @@ namespace slackline {
 inline constexpr int kExitSuspended = 75;
 
 // Whether the job is FINISHED by it; it is FAILED by other causes.
-bool IsFinished(const wire::JobEnd& end);
+inline bool IsFinished(const wire::JobEnd& end) {
+  return end.cause() == wire::JobEnd::COMPLETED ||
+         end.cause() == wire::JobEnd::STOP_RULE ||
+         end.cause() == wire::JobEnd::FINISHED_EARLY;
+}
 
 // With the reason of the end.
 absl::Status EndStatus(absl::StatusCode code, const wire::JobEnd& end);

@@ -5,8 +5,8 @@
 // A silent coordinator is not a dead one. Two leases of silence end the member
 // if nobody listens at the coordinator's address any more, unless the
 // coordinator has said that another one may come in its place; else it waits,
-// up to coordinator_timeout. Time in which this member itself did not run does not
-// count as silence (common/time/awake_clock.h).
+// up to coordinator_timeout. Time in which this member itself did not run does
+// not count as silence (common/time/awake_clock.h).
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible. All messages go to the coordinator and come from it.

@@ -124,9 +124,8 @@ void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
   // nothing to add, and ends as the job has.
   if (member->ended_before.has_value()) {
     const wire::JobEnd& end = *member->ended_before;
-    effects->log.push_back(
-        absl::StrCat("the job had ended when this server came: ",
-                     end.reason()));
+    effects->log.push_back(absl::StrCat(
+        "the job had ended when this server came: ", end.reason()));
     if (IsFinished(end))
       return EndWith(End::Kind::kFinished, absl::OkStatus(), effects);
     return EndWith(End::Kind::kFailed,

@@ -334,7 +334,9 @@ absl::Time CoordinatorCore::NextWakeup() const {
 
 bool CoordinatorCore::Over(absl::Time now) const {
   if (!editor_.ended()) return false;
-  if (members_.AwakeTime(now) - ended_at_ > options_.lease) return true;
+  const absl::Time awake = members_.AwakeTime(now);
+  if (awake - ended_at_ > options_.lease) return true;
+  if (awake <= members_.AskedUntil()) return false;
   return std::all_of(members_.all().begin(), members_.all().end(),
                      [&](const auto& entry) {
                        return entry.second.view_known >= view().number();
@@ -1099,6 +1101,8 @@ absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
       "goes on with the job where the coordinator before it was: view ",
       view().number(), ", ", members_.servers().size(), " servers, ",
       members_.workers().size(), " workers"));
+  // Its process only reports that.
+  if (editor_.ended()) members_.AwaitNoServer0();
   // What workers have told each other to connect is lost.
   editor_.Regroup();
   news_.workers = true;

@@ -26,6 +26,9 @@ std::string DataText(const wire::JoinRequest& join) {
 
 constexpr int32_t kServersMax = 100000;
 constexpr size_t kPastTokensMax = 4096;
+constexpr size_t kAskingMax = 4096;
+// Several times what a member without a place waits before it asks again.
+constexpr absl::Duration kAsksAgainWithin = absl::Seconds(1);
 // Pauses after which a lease is made longer, one after the other.
 constexpr int kGracesMax = 8;
 
@@ -321,7 +324,40 @@ std::string Membership::WhyUnfit(const wire::JoinRequest& join,
   return "";
 }
 
+absl::Time Membership::AskedUntil() const {
+  if (!server_0_came_) return absl::InfiniteFuture();
+  absl::Time until = absl::InfinitePast();
+  for (const auto& [token, at] : asking_) until = std::max(until, at);
+  return until + kAsksAgainWithin;
+}
+
 Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
+                                          const wire::JoinRequest& join,
+                                          const wire::View& view,
+                                          const std::string& why_no_worker,
+                                          absl::Time now) {
+  JoinAnswer answer = Answer(from, join, view, why_no_worker, now);
+  const bool without_place =
+      answer.reply.code() == wire::RETRY ||
+      answer.reply.obstacle() == wire::JoinReply::JOB_ENDED;
+  if (!without_place) {
+    asking_.erase(join.token());
+  } else {
+    if (asking_.size() >= kAskingMax) {
+      std::erase_if(asking_, [&](const auto& entry) {
+        return awake_.At(now) - entry.second > kAsksAgainWithin;
+      });
+    }
+    if (asking_.size() < kAskingMax) asking_[join.token()] = awake_.At(now);
+  }
+  // An old process's request may be late.
+  server_0_came_ |= join.role() == wire::JoinRequest::SERVER &&
+                    join.index() == 0 &&
+                    (answer.joined != nullptr || without_place);
+  return answer;
+}
+
+Membership::JoinAnswer Membership::Answer(const PeerId& from,
                                           const wire::JoinRequest& join,
                                           const wire::View& view,
                                           const std::string& why_no_worker,

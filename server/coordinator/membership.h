@@ -67,7 +67,7 @@ class Membership {
     std::string config_hash;
     int protocol = 0;
     wire::Build build;  // Of the coordinator.
-    int servers = 1;  // Of the config.
+    int servers = 1;    // Of the config.
     int workers = 1;
     int64_t shard_elements = 65536;
     config::Optimizer optimizer;  // As in CoordinatorCore::Options.
@@ -75,7 +75,7 @@ class Membership {
     std::string delays_sha256;  // Of recorded delays, in every server.
     // Of the checkpoint that the job goes on from, likewise; empty: of none.
     std::string checkpoint_sha256;
-    std::string checkpoint_folder = {};  // For workers.
+    std::string checkpoint_folder = {};   // For workers.
     bool coordinator_may_return = false;  // As in JoinReply.
   };
   // As common/membership sends them.
@@ -112,6 +112,12 @@ class Membership {
     absl::Time at;
   };
   std::vector<Knock> RecentKnocks(absl::Time now) const;
+  // Until then, in awake time, somebody may ask again who was told that there
+  // is no place for it, or not yet: server 0, which runs in this process, and
+  // whoever has asked not long ago. They are to hear how the job has ended.
+  absl::Time AskedUntil() const;
+  // There is no server in this process.
+  void AwaitNoServer0() { server_0_came_ = true; }
 
   void Hear(Member* member, absl::Time now) const;
   // nullptr if there is none.
@@ -169,6 +175,9 @@ class Membership {
   size_t past_tokens() const { return past_tokens_.size(); }
 
  private:
+  JoinAnswer Answer(const PeerId& from, const wire::JoinRequest& join,
+                    const wire::View& view, const std::string& why_no_worker,
+                    absl::Time now);
   // Empty if the request is meant for this job, of the same config and version.
   std::string WhyOfAnotherJob(const wire::JoinRequest& join) const;
   // Then: empty if it fits the job as it is, and the members so far.
@@ -197,11 +206,14 @@ class Membership {
     absl::Time since;
   };
   std::map<std::pair<bool, int32_t>, Waiter> waiters_;
+  // When they asked last who have no place, in awake time, by token.
+  std::map<uint64_t, absl::Time> asking_;
+  bool server_0_came_ = false;  // To this coordinator.
   // The join of the first worker: all others bring the same tables, and the
   // same length of the job.
   std::optional<wire::JoinRequest> model_;
   absl::Time next_expiry_ = absl::InfiniteFuture();  // At the earliest.
-  absl::Time looked_ = absl::InfinitePast();  // Last, in awake time.
+  absl::Time looked_ = absl::InfinitePast();         // Last, in awake time.
   // Since Keep().
   std::set<Incarnation> changed_;
   bool news_ = true;  // Of what is of no member that is there.

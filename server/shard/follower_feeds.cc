@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/algorithm/container.h"
 #include "common/status.h"
@@ -19,6 +20,7 @@ FollowerFeeds::FollowerFeeds(const LogFeedOptions& options, ShardId shard,
 void FollowerFeeds::Begin(Owner follower, uint64_t since, bool awaited,
                           bool known, const ShardMachine& shard,
                           absl::Time now) {
+  SendEach();  // A snapshot of now has these.
   wire::Feed feed;
   feed.set_follower(since);
   feed.set_term(term_);
@@ -70,7 +72,56 @@ void FollowerFeeds::Add(Owner follower, uint64_t since,
 }
 
 void FollowerFeeds::OnRecord(const ShardRecord& record,
-                             const LogPosition& after) {
+                             const ShardOutcome& outcome,
+                             const ShardMachine& shard, absl::Time now) {
+  const auto* const gradient = std::get_if<GradientRecord>(&record);
+  if (gradient == nullptr || !gradient->held) {
+    SendEach();
+    return AddToFeeds(record, shard.position());
+  }
+  gathered_.push_back({.record = *gradient, .after = shard.position()});
+  gather_until_ = now + options_.gather_max;
+  const bool complete = !outcome.updates.empty();
+  const size_t of_clock =
+      complete ? outcome.updates.front().ranks.size() : shard.held().size();
+  if (of_clock > gathered_.size() || (complete && of_clock == 1)) {
+    SendEach();  // Some of the clock have been sent, so a sum is of no use.
+  } else if (complete) {
+    SendSum();
+  }
+}
+
+void FollowerFeeds::SendEach() {
+  for (const Gathered& gathered : std::exchange(gathered_, {}))
+    AddToFeeds(gathered.record, gathered.after);
+  gather_until_ = absl::InfiniteFuture();
+}
+
+void FollowerFeeds::SendSum() {
+  const LogPosition after = gathered_.back().after;
+  std::sort(gathered_.begin(), gathered_.end(),
+            [](const Gathered& a, const Gathered& b) {
+              return a.record.who.rank < b.record.who.rank;
+            });
+  const GradientRecord& first = gathered_.front().record;
+  SumRecord sum{.clock = first.clock,
+                .who = {},
+                .sum = {},
+                .spare = first.spare,
+                .rate_factor = first.rate_factor};
+  std::vector<Payload> gradients;
+  for (const Gathered& gathered : gathered_) {
+    sum.who.push_back(gathered.record.who);
+    gradients.push_back(gathered.record.gradient);
+  }
+  sum.sum = SumOf(gradients);
+  gathered_.clear();
+  gather_until_ = absl::InfiniteFuture();
+  AddToFeeds(sum, after);
+}
+
+void FollowerFeeds::AddToFeeds(const ShardRecord& record,
+                               const LogPosition& after) {
   for (Member& member : members_) {
     member.feed.OnRecord(record, after);
     if (member.feed.TooFarBehind() && !member.awaited_from.has_value())
@@ -85,15 +136,21 @@ const LogFeed* FollowerFeeds::FeedTo(Owner follower) const {
   return nullptr;
 }
 
-LogFeed* FollowerFeeds::FeedTo(Owner follower) {
+LogFeed* FollowerFeeds::FindFeed(Owner follower) {
   return const_cast<LogFeed*>(std::as_const(*this).FeedTo(follower));
 }
 
-bool FollowerFeeds::OnConfirmed(uint64_t index) {
+bool FollowerFeeds::OnReply(Owner follower, const wire::HandOverReply& reply,
+                            const ShardMachine& shard, absl::Time now) {
+  LogFeed* const feed = FindFeed(follower);
+  if (feed == nullptr) return false;
+  if (reply.lacks()) SendEach();  // A snapshot of now has these.
+  feed->OnReply(reply, &shard, now);
   bool news = false;
   for (Member& member : members_) {
     if (!member.feed.confirmed().has_value()) continue;
-    if (!member.awaited_from.has_value()) member.awaited_from = index;
+    if (!member.awaited_from.has_value())
+      member.awaited_from = shard.position().index;
     news |= member.InSync() && !member.known &&
             !std::exchange(member.reported, true);
   }
@@ -109,6 +166,7 @@ bool FollowerFeeds::Have(uint64_t index) const {
 
 void FollowerFeeds::Pump(absl::Time now,
                          absl::FunctionRef<void(Owner, Message)> send) {
+  if (now >= gather_until_) SendEach();
   std::vector<Message> messages;
   for (Member& member : members_) {
     member.feed.Pump(now, &messages);
@@ -119,7 +177,7 @@ void FollowerFeeds::Pump(absl::Time now,
 }
 
 absl::Time FollowerFeeds::NextWakeup() const {
-  absl::Time next = absl::InfiniteFuture();
+  absl::Time next = gather_until_;
   for (const Member& member : members_)
     next = std::min(next, member.feed.NextWakeup());
   return next;
@@ -143,7 +201,8 @@ LogFeed FollowerFeeds::Take(Owner follower) {
   const auto member = std::find_if(
       members_.begin(), members_.end(),
       [&](const Member& other) { return other.feed.target() == follower; });
-  SL_CHECK(member != members_.end(), "not one of the followers");
+  SL_CHECK(member != members_.end() && gathered_.empty(),
+           "not one of the followers, or it has not caught up");
   LogFeed feed = std::move(member->feed);
   members_.erase(member);
   return feed;

@@ -7,6 +7,12 @@
 // began to wait for it: all that anybody was told before, and whatever anybody
 // is told from then on. Only the view makes an owner wait for it no longer.
 //
+// Gradients that wait for the rest of their clock are gathered, and followers
+// are sent their sum when the clock is complete: the bytes of one gradient,
+// however many workers there are. They have nothing of that clock until then,
+// so the answers to its pushes wait. If something else happens to the shard
+// meanwhile, or the rest does not come soon, each gradient is sent.
+//
 // Deterministic state machine without I/O. Thread-compatible; the shard thread
 // is its only caller.
 #pragma once
@@ -52,19 +58,21 @@ class FollowerFeeds {
            absl::Time now);
 
   bool empty() const { return members_.empty(); }
-  // The owner has applied this record, and is at this position by it.
-  void OnRecord(const ShardRecord& record, const LogPosition& after);
+  // The owner has applied this record, with this outcome, and is as `shard` by
+  // it.
+  void OnRecord(const ShardRecord& record, const ShardOutcome& outcome,
+                const ShardMachine& shard, absl::Time now);
   // nullptr if there is none.
-  LogFeed* FeedTo(Owner follower);
   const LogFeed* FeedTo(Owner follower) const;
   // It is one of them, and has all that there is of the log.
   bool CaughtUp(Owner follower) const {
     const LogFeed* const feed = FeedTo(follower);
-    return feed != nullptr && feed->CaughtUp();
+    return gathered_.empty() && feed != nullptr && feed->CaughtUp();
   }
-  // After LogFeed::OnReply(); `index` is where the owner is in the log. True if
-  // there is news for Report().
-  bool OnConfirmed(uint64_t index);
+  // From one of them; `shard` is as it is now. True if there is news for
+  // Report().
+  bool OnReply(Owner follower, const wire::HandOverReply& reply,
+               const ShardMachine& shard, absl::Time now);
   // Whoever is awaited has the log up to this index.
   bool Have(uint64_t index) const;
   void Pump(absl::Time now, absl::FunctionRef<void(Owner, Message)> send);
@@ -72,7 +80,7 @@ class FollowerFeeds {
 
   // Those that are awaited, but for the one that goes.
   wire::Go GoTo(Owner target, uint64_t move) const;
-  // Its feed becomes the caller's.
+  // Its feed becomes the caller's; it has caught up.
   LogFeed Take(Owner follower);
   std::vector<Known> Awaited() const;
 
@@ -95,8 +103,17 @@ class FollowerFeeds {
       return awaited_from.has_value() && Has(*awaited_from);
     }
   };
+  struct Gathered {
+    GradientRecord record;
+    LogPosition after;
+  };
+  LogFeed* FindFeed(Owner follower);
+  // What was gathered is sent before whatever comes now.
   void Begin(Owner follower, uint64_t since, bool awaited, bool known,
              const ShardMachine& shard, absl::Time now);
+  void AddToFeeds(const ShardRecord& record, const LogPosition& after);
+  void SendEach();
+  void SendSum();
 
   LogFeedOptions options_;
   ShardId shard_;
@@ -104,6 +121,10 @@ class FollowerFeeds {
   uint64_t term_ = 0;
   std::vector<Known> awaited_;
   std::vector<Member> members_;  // A few.
+  // Held gradients of the clock that is not complete, one after the other in
+  // the log, which nobody has been sent.
+  std::vector<Gathered> gathered_;
+  absl::Time gather_until_ = absl::InfiniteFuture();  // If there are some.
 };
 
 }  // namespace slackline

@@ -366,8 +366,9 @@ absl::Status LogCopy::ApplyRecord(const wire::ShardRecord& record,
     return absl::InvalidArgumentError("a shard on its way is not cut in two");
   }
   SL_ASSIGN_OR_RETURN(ShardOutcome outcome, machine_->Apply(decoded));
+  const bool is_sum = std::holds_alternative<SumRecord>(decoded);
   for (const ShardOutcome::Update& update : outcome.updates)
-    bytes_applied_ += update.ranks.size() * range_.bytes();
+    bytes_applied_ += (is_sum ? 1 : update.ranks.size()) * range_.bytes();
   if (outcome.part.has_value()) {
     range_ = machine_->shard().range();
     parts_.push_back(*std::move(outcome.part));

@@ -1,5 +1,6 @@
 #include "server/shard/shard.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/status.h"
@@ -120,11 +121,47 @@ void Shard::Apply(const Optimizer& optimizer,
   ++version_;
 }
 
+namespace {
+void ApplyMean(Shard& shard, const Optimizer& optimizer,
+               absl::Span<const Payload> parts, double count, int workers,
+               double rate) {
+  shard.Apply(optimizer, parts, 1.0f / static_cast<float>(count),
+              static_cast<float>(rate * count / workers));
+}
+}  // namespace
+
 void ApplyMean(Shard& shard, const Optimizer& optimizer,
                absl::Span<const Payload> gradients, int workers, double rate) {
-  const auto count = static_cast<double>(gradients.size());
-  shard.Apply(optimizer, gradients, 1.0f / static_cast<float>(count),
-              static_cast<float>(rate * count / workers));
+  ApplyMean(shard, optimizer, gradients, static_cast<double>(gradients.size()),
+            workers, rate);
+}
+
+void ApplyMeanOfSum(Shard& shard, const Optimizer& optimizer,
+                    const Payload& sum, int workers, double rate) {
+  ApplyMean(shard, optimizer, absl::MakeConstSpan(&sum, 1), workers, workers,
+            rate);
+}
+
+Payload SumOf(absl::Span<const Payload> gradients) {
+  const size_t bytes = gradients.front().size();
+  Payload sum = Payload::Copy(gradients.front().data(), bytes);
+  auto* const out = reinterpret_cast<float*>(sum.MutableData());
+  // A block of the sum stays in the first-level cache.
+  constexpr size_t kBlock = 4096;
+  const size_t elements = bytes / sizeof(float);
+  for (size_t begin = 0; begin < elements; begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, elements);
+    for (const Payload& gradient : gradients.subspan(1)) {
+      SL_CHECK(gradient.size() == bytes, "gradients of several sizes");
+      const std::byte* const in = gradient.data();  // Of any alignment.
+      for (size_t i = begin; i < end; ++i) {
+        float value;
+        std::memcpy(&value, in + i * sizeof(float), sizeof(float));
+        out[i] += value;
+      }
+    }
+  }
+  return sum;
 }
 
 }  // namespace slackline

@@ -65,5 +65,11 @@ class Shard {
 // same size in every mode and is of use after the mode has changed.
 void ApplyMean(Shard& shard, const Optimizer& optimizer,
                absl::Span<const Payload> gradients, int workers, double rate);
+// The same bits as ApplyMean() of the gradients of all the workers, from their
+// SumOf().
+void ApplyMeanOfSum(Shard& shard, const Optimizer& optimizer,
+                    const Payload& sum, int workers, double rate);
+// The gradients, at least one and of one size, added in their order.
+Payload SumOf(absl::Span<const Payload> gradients);
 
 }  // namespace slackline

@@ -234,6 +234,16 @@ void Encode(const GradientRecord& push, wire::ShardRecord* message,
   frames->push_back(push.gradient);
 }
 
+void Encode(const SumRecord& record, wire::ShardRecord* message,
+            std::vector<Payload>* frames) {
+  wire::ShardRecord::Sum& sum = *message->mutable_sum();
+  for (const WorkerLife& who : record.who) *sum.add_who() = ToWire(who);
+  sum.set_clock(record.clock);
+  sum.set_spare(record.spare);
+  sum.set_rate_factor(record.rate_factor);
+  frames->push_back(record.sum);
+}
+
 void Encode(const AdvanceRecord& advance, wire::ShardRecord* message,
             std::vector<Payload>*) {
   *message->mutable_advance()->mutable_who() = ToWire(advance.who);
@@ -291,6 +301,24 @@ absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Gradient& gradient,
                         .rate_factor = gradient.rate_factor()};
 }
 
+absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Sum& sum,
+                                   const Payload& frame) {
+  SL_RETURN_IF_ERROR(CheckClock(sum.clock()));
+  SL_RETURN_IF_ERROR(CheckClock(sum.clock() + 1));
+  SL_RETURN_IF_ERROR(CheckRateFactor(sum.rate_factor()));
+  SL_RETURN_IF_ERROR(CheckSpare(sum.spare()));
+  SumRecord record{.clock = sum.clock(),
+                   .who = {},
+                   .sum = frame,
+                   .spare = sum.spare(),
+                   .rate_factor = sum.rate_factor()};
+  for (const wire::ShardParticipant::Id& who : sum.who()) {
+    SL_RETURN_IF_ERROR(CheckLife(who));
+    record.who.push_back(FromWire(who));
+  }
+  return record;
+}
+
 absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Install& install,
                                    absl::Span<const Payload> frames) {
   SL_RETURN_IF_ERROR(CheckLife(install.who()));
@@ -334,7 +362,7 @@ wire::ShardRecord EncodeRecord(const ShardRecord& record,
 }
 
 size_t FrameCount(const wire::ShardRecord& record, int slot_count) {
-  if (record.has_gradient()) return 1;
+  if (record.has_gradient() || record.has_sum()) return 1;
   if (record.has_update())
     return static_cast<size_t>(record.update().rank_size());
   return record.has_install() ? 1 + static_cast<size_t>(slot_count) : 0;
@@ -350,6 +378,8 @@ absl::StatusOr<ShardRecord> DecodeRecord(const wire::ShardRecord& record,
                         .clock = record.join().clock()};
     case wire::ShardRecord::kGradient:
       return Decode(record.gradient(), frames.front());
+    case wire::ShardRecord::kSum:
+      return Decode(record.sum(), frames.front());
     case wire::ShardRecord::kAdvance:
       SL_RETURN_IF_ERROR(CheckLife(record.advance().who()));
       SL_RETURN_IF_ERROR(CheckClock(record.advance().clock()));

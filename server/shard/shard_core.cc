@@ -264,7 +264,7 @@ ShardOutcome ShardCore::Commit(Place& place, const ShardRecord& record,
     Pump(*leaving->source, effects);
   }
   if (!serving.followers.empty()) {
-    serving.followers.OnRecord(record, machine.position());
+    serving.followers.OnRecord(record, *applied, machine, now_);
     to_pump_.insert(range.shard);
   }
   const auto trace = [&](ShardTraceRecord event) {
@@ -939,10 +939,9 @@ void ShardCore::OnHandOverReply(const PeerId& from, const Message& message,
     Pump(*source, effects);
   }
   if (Serving* const serving = ServingOf(place)) {
-    if (LogFeed* const feed = serving->followers.FeedTo(OwnerOf(from))) {
-      feed->OnReply(reply, &serving->machine, now_);
-      effects->report |=
-          serving->followers.OnConfirmed(serving->machine.position().index);
+    if (serving->followers.FeedTo(OwnerOf(from)) != nullptr) {
+      effects->report |= serving->followers.OnReply(OwnerOf(from), reply,
+                                                    serving->machine, now_);
       to_pump_.insert(shard);
       confirmed_ = true;
     }

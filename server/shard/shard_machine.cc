@@ -35,6 +35,16 @@ void SortByWorker(std::vector<HeldGradient>* held) {
             });
 }
 
+// The clock that is complete by now, with so many gradients of the `last` one.
+Clock CompleteClock(Clock last, const Participants& participants,
+                    size_t gradients, int spare) {
+  // Who has left counts with what it pushed, and is waited for no more.
+  const auto count = static_cast<int64_t>(gradients);
+  const auto needed = static_cast<int64_t>(participants.size()) - spare;
+  const bool enough = count > 0 && spare > 0 && count >= needed;
+  return std::max(last + (enough ? 1 : 0), participants.MinClock());
+}
+
 }  // namespace
 
 ShardMachine::ShardMachine(std::shared_ptr<const UpdateRule> rule, Shard shard)
@@ -69,7 +79,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Apply(const ShardRecord& record) {
   absl::StatusOr<ShardOutcome> outcome =
       std::visit([this](const auto& kind) { return Take(kind); }, record);
   if (!outcome.ok()) return outcome;
-  ++position_.index;
+  const auto* const sum = std::get_if<SumRecord>(&record);
+  position_.index += sum == nullptr ? 1 : sum->who.size();
   if (outcome->part.has_value()) outcome->part->position_ = position_;
   return outcome;
 }
@@ -110,6 +121,50 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push) {
            &outcome);
   }
   Complete(&outcome);
+  return outcome;
+}
+
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record) {
+  if (record.who.empty() || record.clock != complete_clock_ || !held_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a sum of ", record.who.size(), " gradients of clock ",
+                     record.clock, "; the shard is at clock ", complete_clock_,
+                     " and holds ", held_.size()));
+  }
+  SL_RETURN_IF_ERROR(CheckSize(record.sum, shard_.range()));
+  Participants after = participants_;
+  ShardOutcome outcome;
+  absl::InlinedVector<Rank, 1> ranks;
+  for (const WorkerLife& life : record.who) {
+    Participant* const who = after.Find(life.rank, life.incarnation);
+    if (who == nullptr) return NoParticipant(life);
+    if (who->clock != record.clock ||
+        (!ranks.empty() && ranks.back() >= life.rank)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "in a sum of clock ", record.clock, ": ", NameOf(life),
+          ", which is at clock ", who->clock, "; each once, sorted by rank"));
+    }
+    ++who->next_seq;
+    after.Advance(*who, record.clock + 1);
+    ranks.push_back(life.rank);
+  }
+  const Clock complete =
+      CompleteClock(complete_clock_, after, record.who.size(), record.spare);
+  if (complete == complete_clock_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a sum of ", record.who.size(), " gradients, spare ",
+                     record.spare, ", is not all of clock ", record.clock));
+  }
+  participants_ = std::move(after);
+  spare_ = record.spare;
+  complete_clock_ = complete;
+  const auto workers = static_cast<int>(record.who.size());
+  ApplyMeanOfSum(shard_, rule_->optimizer, record.sum, workers,
+                 rule_->RateAt(record.clock, record.rate_factor));
+  outcome.updates.push_back({.clock = record.clock,
+                             .version = shard_.version(),
+                             .ranks = std::move(ranks),
+                             .workers = workers});
   return outcome;
 }
 
@@ -209,12 +264,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const UpdateRecord& update) {
 }
 
 void ShardMachine::Complete(ShardOutcome* outcome) {
-  // Who has left counts with what it pushed, and is waited for no more.
-  const auto count = static_cast<int64_t>(held_.size());
-  const auto needed = static_cast<int64_t>(participants_.size()) - spare_;
-  const bool enough = count > 0 && spare_ > 0 && count >= needed;
   const Clock complete =
-      std::max(complete_clock_ + (enough ? 1 : 0), participants_.MinClock());
+      CompleteClock(complete_clock_, participants_, held_.size(), spare_);
   if (complete == complete_clock_) return;
   // All held gradients are of complete_clock_. Later clocks, up to the one that
   // is reached, are clocks at which every participant only advanced, or of

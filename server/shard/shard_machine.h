@@ -90,6 +90,7 @@ class ShardMachine {
  private:
   absl::StatusOr<ShardOutcome> Take(const JoinRecord& join);
   absl::StatusOr<ShardOutcome> Take(const GradientRecord& push);
+  absl::StatusOr<ShardOutcome> Take(const SumRecord& record);
   absl::StatusOr<ShardOutcome> Take(const AdvanceRecord& advance);
   absl::StatusOr<ShardOutcome> Take(const InstallRecord& install);
   absl::StatusOr<ShardOutcome> Take(const LeaveRecord& leave);

@@ -41,6 +41,17 @@ struct GradientRecord {
   double rate_factor = 1;
 };
 
+// The gradients of one clock, added up: as if each had come in a record of its
+// own, to be held, and the last one had made the clock complete. It counts as
+// so many records.
+struct SumRecord {
+  Clock clock = 0;
+  std::vector<WorkerLife> who;  // By rank, each once.
+  Payload sum;                  // Added in this order.
+  int spare = 0;                // As in GradientRecord.
+  double rate_factor = 1;       // The lowest rank's.
+};
+
 // The worker's next push: it has nothing to give for the clocks below `clock`,
 // and its clock becomes that. Also what becomes of a push that is discarded.
 struct AdvanceRecord {
@@ -82,7 +93,7 @@ struct UpdateRecord {
 };
 
 using ShardRecord =
-    std::variant<JoinRecord, GradientRecord, AdvanceRecord, InstallRecord,
-                 LeaveRecord, SplitRecord, UpdateRecord>;
+    std::variant<JoinRecord, GradientRecord, SumRecord, AdvanceRecord,
+                 InstallRecord, LeaveRecord, SplitRecord, UpdateRecord>;
 
 }  // namespace slackline

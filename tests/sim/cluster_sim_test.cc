@@ -403,6 +403,27 @@ Scenario WithCoordinator(Scenario scenario) {
   return scenario;
 }
 
+// Ends the test, if it breaks an invariant.
+void RunWell(uint64_t seed, const Scenario& scenario, RunCounts* counts) {
+  const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
+  ASSERT_FALSE(report.violation.has_value())
+      << "seed " << seed << ": " << InvariantName(report.violation->invariant)
+      << ": " << report.violation->what;
+  counts->Add(report.counts);
+}
+
+// Of a MoveFault or a PhaseFault: the coordinator dies there.
+template <typename Fault>
+void DrawCrash(Rng& rng, Fault* fault, Scenario* scenario) {
+  fault->occurrence = static_cast<int>(rng.Below(3));
+  fault->on_arrival = rng.Chance(0.5);
+  fault->before = rng.Chance(0.3);
+  fault->kind = Fault::Kind::kCrash;
+  fault->victim = Fault::Victim::kCoordinator;
+  fault->duration = scenario->lease * (0.1 + 2 * rng.Uniform());
+  scenario->heal_at += fault->duration;
+}
+
 TEST(CoordinatorsSimTest, ItDiesAtEveryStepOfAMoveACopyAndAFailover) {
   RunCounts counts;
   for (int step = 0; step < kShardSteps; ++step) {
@@ -413,20 +434,10 @@ TEST(CoordinatorsSimTest, ItDiesAtEveryStepOfAMoveACopyAndAFailover) {
       Rng rng(seed);
       MoveFault& fault = scenario.placement.faults.emplace_back();
       fault.step = static_cast<MoveStep>(step);
-      fault.occurrence = static_cast<int>(rng.Below(3));
-      fault.on_arrival = rng.Chance(0.5);
-      fault.before = rng.Chance(0.3);
-      fault.kind = MoveFault::Kind::kCrash;
-      fault.victim = rng.Chance(0.5) ? MoveFault::Victim::kCoordinator
-                                     : MoveFault::Victim::kServer0;
-      fault.duration = scenario.lease * (0.1 + 2 * rng.Uniform());
-      scenario.heal_at += fault.duration;
-      const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
-      ASSERT_FALSE(report.violation.has_value())
-          << "seed " << seed << ": "
-          << InvariantName(report.violation->invariant) << ": "
-          << report.violation->what;
-      counts.Add(report.counts);
+      DrawCrash(rng, &fault, &scenario);
+      if (rng.Chance(0.5)) fault.victim = MoveFault::Victim::kServer0;
+      RunWell(seed, scenario, &counts);
+      if (HasFatalFailure()) return;
     }
     EXPECT_GT(counts.step_crashes[step] - before, 4);
   }
@@ -448,19 +459,9 @@ TEST(CoordinatorsSimTest, ItDiesAtEveryStepOfAChangeOfTheMode) {
       Rng rng(seed);
       PhaseFault& fault = scenario.modes.faults.emplace_back();
       fault.step = static_cast<PhaseStep>(step);
-      fault.occurrence = static_cast<int>(rng.Below(3));
-      fault.on_arrival = rng.Chance(0.5);
-      fault.before = rng.Chance(0.3);
-      fault.kind = PhaseFault::Kind::kCrash;
-      fault.victim = PhaseFault::Victim::kCoordinator;
-      fault.duration = scenario.lease * (0.1 + 2 * rng.Uniform());
-      scenario.heal_at += fault.duration;
-      const RunReport report = SimWorld(scenario, /*keep_log=*/false).Run();
-      ASSERT_FALSE(report.violation.has_value())
-          << "seed " << seed << ": "
-          << InvariantName(report.violation->invariant) << ": "
-          << report.violation->what;
-      counts.Add(report.counts);
+      DrawCrash(rng, &fault, &scenario);
+      RunWell(seed, scenario, &counts);
+      if (HasFatalFailure()) return;
     }
     EXPECT_GT(counts.phase_crashes[step] - before, 4);
   }

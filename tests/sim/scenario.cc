@@ -95,6 +95,9 @@ LogFeedOptions RandomFeed(const Scenario& scenario, Rng& rng) {
   options.resend_initial =
       Between(rng, absl::Milliseconds(5), scenario.retry_initial * 2);
   options.resend_max = options.resend_initial * rng.Between(1, 8);
+  Rng gather = rng.Fork("gather");
+  options.gather_max =
+      Between(gather, absl::ZeroDuration(), absl::Milliseconds(40));
   return options;
 }
 
@@ -1125,7 +1128,8 @@ std::string Scenario::ToString() const {
       placement.rebalance.ShortDebugString(), " } parts of ",
       placement.feed.part_bytes, " B, window ", placement.feed.window_bytes,
       " B, backlog ", placement.feed.backlog_bytes_max, " B, catching up ",
-      absl::FormatDuration(placement.feed.catch_up_max), ", waiting ",
+      absl::FormatDuration(placement.feed.catch_up_max), ", gathering ",
+      absl::FormatDuration(placement.feed.gather_max), ", waiting ",
       placement.waiting_max, placement.linger ? ", lingering" : "");
   if (replicas > 0) absl::StrAppend(&text, ", ", replicas, " followers");
   if (recovers) absl::StrAppend(&text, ", the coordinator comes back");

@@ -962,6 +962,13 @@ void SimWorld::CheckOutcome() {
                                    : coordinator_->core().state();
   if (state == wire::FINISHED) {
     ++counts_.finished;
+    // Whoever has started it hears from server 0 how the job has ended.
+    if (servers_[0] != nullptr && !servers_[0]->given_up() &&
+        servers_[0]->end().kind == ProcessEnd::Kind::kGaveUp) {
+      checker.Report(Invariant::kOutcome,
+                     absl::StrCat("the job has finished, and server 0 failed: ",
+                                  servers_[0]->end().what));
+    }
     const bool stopped =
         coordinator_->core().view().end().cause() == wire::JobEnd::STOP_RULE;
     counts_.stop_rules += stopped;

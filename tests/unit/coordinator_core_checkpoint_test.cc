@@ -873,12 +873,7 @@ TEST_F(CheckpointTest, IsGivenUpForAShardThatWasLostOnItsWay) {
   StartJob();
   const PeerId added = AddServer(2);
   Ask(Moving({0}, 2));
-  run::ServerStats stats;
-  run::HandOverState& lost = *stats.add_hand_over();
-  lost.set_shard(0);
-  lost.set_move(ViewNow().move(0).id());
-  lost.set_state(run::HandOverState::LOST);
-  lost.set_to_server(2);
+  const run::ServerStats stats = LostOnItsWay(0, 2);
   Pass(absl::Seconds(6), {added});
   AskCheckpoint(100);
   PromiseBoth(12, 14);

@@ -377,12 +377,7 @@ TEST_F(CopiesTest, AShardThatIsLostOnItsWayBelongsToWhoHasACopy) {
   AddServer(3);
   const int copy = Followers(1) == "0+" ? 0 : 2;
   Ask(Moving({1}, 3));
-  run::ServerStats stats;
-  run::HandOverState& lost = *stats.add_hand_over();
-  lost.set_shard(1);
-  lost.set_move(ViewNow().move(0).id());
-  lost.set_state(run::HandOverState::LOST);
-  lost.set_to_server(3);
+  const run::ServerStats stats = LostOnItsWay(1, 3);
   Tell(1, stats);
   EXPECT_EQ(Owners()[1], 1) << "server 3 is alive";
   Kill({3});
@@ -407,12 +402,7 @@ TEST_F(CopiesTest, AShardThatIsLostOnItsWayNeedsACopyInSync) {
   const int shard = Followers(1) == "2+" ? 1 : 4;
   ASSERT_EQ(Followers(shard), "2+");
   Ask(Moving({shard}, 3));
-  run::ServerStats stats;
-  run::HandOverState& lost = *stats.add_hand_over();
-  lost.set_shard(shard);
-  lost.set_move(ViewNow().move(0).id());
-  lost.set_state(run::HandOverState::LOST);
-  lost.set_to_server(3);
+  const run::ServerStats stats = LostOnItsWay(shard, 3);
   Kill({2});
   EXPECT_EQ(Followers(shard), "") << "it moves";
   Kill({2, 3});

@@ -349,6 +349,46 @@ TEST_F(CoordinatorCoreTest, StaysUntilAllKnowTheEnd) {
   EXPECT_TRUE(core_->Over(now_));
 }
 
+// A process that was started again, and whose place is held by the one before.
+TEST_F(CoordinatorCoreTest, StaysUntilWhoWaitsForAPlaceKnowsTheEnd) {
+  StartJob();
+  PeerId again = Server(0);
+  again.instance = 999;
+  EXPECT_EQ(Join(again).code(), wire::RETRY);
+  CoordinatorCore::Effects effects;
+  core_->Fail("enough", now_, &effects);
+  const uint64_t number = core_->Status(now_).view().number();
+  for (int i : {0, 1}) {
+    Heartbeat(Server(i), servers_[i], number);
+    Heartbeat(Worker(i), workers_[i], number);
+  }
+  EXPECT_FALSE(core_->Over(now_));
+  now_ += absl::Milliseconds(200);
+  core_->OnTick(now_, &effects);
+  const wire::JoinReply reply = Join(again);
+  EXPECT_EQ(reply.code(), wire::REJECTED);
+  EXPECT_EQ(reply.obstacle(), wire::JoinReply::JOB_ENDED);
+  EXPECT_EQ(reply.end().cause(), core_->view().end().cause());
+  EXPECT_EQ(reply.end().reason(), "enough");
+  EXPECT_FALSE(core_->Over(now_)) << "the answer may be lost";
+  TickUntil(now_ + absl::Milliseconds(1001), &effects);
+  EXPECT_TRUE(core_->Over(now_));
+}
+
+TEST_F(CoordinatorCoreTest, WhoComesFromAnotherJobDoesNotHearOfTheEnd) {
+  StartJob();
+  CoordinatorCore::Effects effects;
+  core_->Fail("enough", now_, &effects);
+  PeerId again = Server(0);
+  again.instance = 999;
+  wire::JoinRequest join = JoinOf(again);
+  join.set_config_hash("another");
+  const wire::JoinReply reply = Join(again, join);
+  EXPECT_EQ(reply.code(), wire::REJECTED);
+  EXPECT_EQ(reply.obstacle(), wire::JoinReply::OBSTACLE_UNSPECIFIED);
+  EXPECT_FALSE(reply.has_end());
+}
+
 TEST_F(CoordinatorCoreTest,
        StaysForALeaseIfSomebodyDoesNotSayThatItKnowsTheEnd) {
   StartJob();

@@ -157,6 +157,16 @@ CoordinatorCore::Effects PlacementTest::Tell(int server,
   return Send(Server(server), message);
 }
 
+run::ServerStats PlacementTest::LostOnItsWay(int shard, int target) {
+  run::ServerStats stats;
+  run::HandOverState& lost = *stats.add_hand_over();
+  lost.set_shard(shard);
+  lost.set_move(ViewNow().move(0).id());
+  lost.set_state(run::HandOverState::LOST);
+  lost.set_to_server(target);
+  return stats;
+}
+
 CoordinatorCore::Effects PlacementTest::Said(int32_t shard,
                                              run::HandOverState::State state) {
   const wire::View view = ViewNow();

@@ -162,6 +162,9 @@ class PlacementTest : public CoordinatorCoreTest {
   static void Rebalancing(wire::Call& call) { call.mutable_rebalance(); }
 
   CoordinatorCore::Effects Tell(int server, const run::ServerStats& stats);
+  // Of the source of the view's first move: the target is dead, and the shard
+  // with it.
+  run::ServerStats LostOnItsWay(int shard, int target);
   // What the source says of its move of the shard, as it is listed now.
   CoordinatorCore::Effects Said(int32_t shard, run::HandOverState::State state);
   CoordinatorCore::Effects Done(int32_t shard) {

@@ -212,12 +212,7 @@ TEST_F(PlacementTest, AShardLostOnItsWayFailsTheJob) {
   StartJob();
   const PeerId added = AddServer(2);
   Ask(Moving({2}, 2));
-  run::ServerStats stats;
-  run::HandOverState& lost = *stats.add_hand_over();
-  lost.set_shard(2);
-  lost.set_move(ViewNow().move(0).id());
-  lost.set_state(run::HandOverState::LOST);
-  lost.set_to_server(2);
+  const run::ServerStats stats = LostOnItsWay(2, 2);
   Tell(0, stats);
   EXPECT_EQ(core_->state(), wire::RUNNING) << "server 2 is alive";
   Pass(absl::Seconds(6), {added});

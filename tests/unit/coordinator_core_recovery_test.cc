@@ -285,6 +285,27 @@ TEST_F(RecoveryTest, WhoseWorkIsDoneNeedNotDoItAgain) {
   EXPECT_TRUE(core_->Over(now_));
 }
 
+// The server beside it has the lease of the one before to wait for, and may not
+// even have asked for a place when all workers have done their last step.
+TEST_F(RecoveryTest, ItStaysUntilTheServerOfItsProcessKnowsTheEnd) {
+  Begin();
+  Replace();
+  Leave(1);
+  Leave(0, /*with_result=*/true);
+  ASSERT_EQ(core_->state(), wire::FINISHED);
+  for (int i = 0; i < 2; ++i) {
+    Heartbeat(Worker(i), workers_[i], core_->view().number());
+    Heartbeat(Server(i), servers_[i], core_->view().number());
+  }
+  EXPECT_FALSE(core_->Over(now_));
+  PeerId again = Server(0);
+  again.instance = 999;
+  EXPECT_EQ(Join(again).obstacle(), wire::JoinReply::JOB_ENDED);
+  Effects effects;
+  TickUntil(now_ + absl::Milliseconds(1001), &effects);
+  EXPECT_TRUE(core_->Over(now_));
+}
+
 TEST_F(RecoveryTest, CollectivesGiveWhatTheyGave) {
   Begin();
   Keep(Gather(0, 3, "a"));

@@ -75,7 +75,7 @@ ShardSnapshot RandomSnapshot(Rng& rng) {
 }
 
 ShardRecord RandomRecord(Rng& rng) {
-  switch (rng.Below(7)) {
+  switch (rng.Below(8)) {
     case 0:
       return JoinRecord{.who = RandomLife(rng), .clock = rng.Between(0, 9)};
     case 1:
@@ -102,6 +102,12 @@ ShardRecord RandomRecord(Rng& rng) {
                           .gradients = {RandomTensor(rng), RandomTensor(rng)},
                           .workers = 3,
                           .rate_factor = rng.Uniform()};
+    case 6:
+      return SumRecord{.clock = rng.Between(0, 9),
+                       .who = {RandomLife(rng), RandomLife(rng)},
+                       .sum = RandomTensor(rng),
+                       .spare = static_cast<int>(rng.Below(3)),
+                       .rate_factor = rng.Uniform()};
     default:
       return SplitRecord{.at = rng.Between(1, 9), .part = ShardId{7}};
   }
@@ -242,6 +248,12 @@ TEST(ShardCodecTest, ARecordThatMakesNoSenseIsRefused) {
       GradientRecord{.who = who, .gradient = tensor, .spare = -1},
       GradientRecord{.who = who, .gradient = tensor, .rate_factor = nan},
       GradientRecord{.who = who, .gradient = tensor, .rate_factor = -1},
+      SumRecord{.clock = -1, .who = {who}, .sum = tensor},
+      SumRecord{.clock = kClockMax, .who = {who}, .sum = tensor},
+      SumRecord{.who = {who, nobody}, .sum = tensor},
+      SumRecord{.who = {unborn}, .sum = tensor},
+      SumRecord{.who = {who}, .sum = tensor, .spare = -1},
+      SumRecord{.who = {who}, .sum = tensor, .rate_factor = nan},
       InstallRecord{.who = nobody, .values = tensor},
       InstallRecord{.who = who, .clock = kFar, .values = tensor},
       InstallRecord{.who = who, .version = ~uint64_t{0}, .values = tensor},

@@ -137,6 +137,115 @@ TEST_F(ShardFollowersTest, AFollowerThatTheViewDropsIsWaitedForNoMore) {
   EXPECT_TRUE(cores_[1]->Follows(ShardId{1}));
 }
 
+// ---- Sums
+// ---------------------------------------------------------------------
+
+TEST_F(ShardFollowersTest, OfAClockTheFollowerIsSentTheSum) {
+  Start("bsp", 3, /*adam=*/true);
+  Deliver();
+  for (const int rank : {2, 0}) {
+    Send(0, Worker(rank), PushOf(0, 1, static_cast<float>(rank) + 0.1f));
+    EXPECT_THAT(wire_, IsEmpty());
+  }
+  Send(0, Worker(1), PushOf(0, 1, 0.7f));
+  ASSERT_THAT(wire_, SizeIs(1));
+  const Message& sent = wire_.front().message;
+  EXPECT_THAT(sent.payloads, SizeIs(1));
+  ASSERT_EQ(sent.header.hand_over().record_size(), 1);
+  EXPECT_EQ(sent.header.hand_over().record(0).record().sum().who_size(), 3);
+  EXPECT_THAT(Replies(), IsEmpty());
+  Deliver();
+  EXPECT_THAT(Replies(), UnorderedElementsAre("rank 0: push 0 OK acked 1",
+                                              "rank 1: push 0 OK acked 1",
+                                              "rank 2: push 0 OK acked 1"));
+  ExpectEqualCopies(0);
+  EXPECT_EQ(cores_[1]->CopyOf(ShardId{0})->position().index, 3u)
+      << "as many records as gradients";
+}
+
+TEST_F(ShardFollowersTest, IfTheRestOfAClockDoesNotComeEachGradientIsSent) {
+  Start("bsp", 3);
+  Deliver();
+  Send(0, Worker(0), PushOf(0, 1, 1));
+  Tick(absl::Milliseconds(3));
+  Send(0, Worker(1), PushOf(0, 1, 2));
+  Tick(absl::Milliseconds(4));
+  EXPECT_THAT(wire_, IsEmpty()) << "one came less than 5 ms ago";
+  Tick(absl::Milliseconds(1));
+  EXPECT_THAT(wire_, SizeIs(1));
+  Deliver();
+  EXPECT_THAT(Replies(), UnorderedElementsAre("rank 0: push 0 OK acked 1",
+                                              "rank 1: push 0 OK acked 1"));
+  ExpectEqualCopies(0);
+  // The rest is not worth waiting for.
+  Send(0, Worker(2), PushOf(0, 1, 3));
+  EXPECT_THAT(wire_, SizeIs(1));
+  Deliver();
+  EXPECT_THAT(Replies(), ElementsAre("rank 2: push 0 OK acked 1"));
+  ExpectEqualCopies(0);
+  EXPECT_EQ(Value(0), -2);
+}
+
+TEST_F(ShardFollowersTest, WhatWasGatheredDiesWithItsOwnerAndComesAgain) {
+  Start("bsp", 2);
+  Deliver();
+  Send(0, Worker(0), PushOf(0, 1, 5));
+  Promote(0);
+  NextView();
+  ShowTo(1);
+  EXPECT_THAT(Replies(), IsEmpty());
+  EXPECT_THAT(State(1, 0).held(), IsEmpty());
+  Send(1, Worker(0), PushOf(0, 1, 5));
+  Send(1, Worker(1), PushOf(0, 1, 3));
+  EXPECT_EQ(Value(1), -4);
+  EXPECT_THAT(Replies(), UnorderedElementsAre("rank 0: push 0 OK acked 1",
+                                              "rank 1: push 0 OK acked 1"));
+}
+
+TEST_F(ShardFollowersTest, WithOneWorkerThereIsNothingToSum) {
+  Start("bsp", 1);
+  Deliver();
+  Send(0, Worker(0), PushOf(0, 1, 1));
+  ASSERT_THAT(wire_, SizeIs(1));
+  EXPECT_TRUE(wire_.front()
+                  .message.header.hand_over()
+                  .record(0)
+                  .record()
+                  .has_gradient());
+}
+
+TEST_F(ShardFollowersTest, ACopyThatBeginsWithinAClockGetsTheRestOfIt) {
+  followed_ = false;
+  Start("bsp", 3);
+  Send(0, Worker(0), PushOf(0, 1, 1));
+  Follow(0);
+  Show();
+  Send(0, Worker(1), PushOf(0, 1, 2));
+  Deliver();
+  ExpectEqualCopies(0);
+  Send(0, Worker(2), PushOf(0, 1, 6));
+  Deliver();
+  ExpectEqualCopies(0);
+  EXPECT_EQ(Value(0), -3);
+}
+
+TEST_F(ShardFollowersTest, AShardGoesWithWhatWasGathered) {
+  Start("bsp", 2);
+  Deliver();
+  Send(0, Worker(0), PushOf(0, 1, 4));
+  Move(0, 1);
+  Show();
+  Tick(absl::Milliseconds(5));
+  Deliver();
+  ASSERT_TRUE(cores_[1]->Owns(ShardId{0}));
+  Commit(0);
+  Show();
+  Deliver();
+  Send(1, Worker(1), PushOf(0, 1, 2));
+  Deliver();
+  EXPECT_EQ(Value(1), -3);
+}
+
 // ---- Copies
 // -------------------------------------------------------------------
 
@@ -282,6 +391,7 @@ TEST_F(ShardFollowersTest, ParkedPullsOfAReplacedOwnerAreToldWhereTheShardIs) {
   Start("bsp", 2);
   Deliver();
   Send(0, Worker(0), PushOf(0, 1, 5));
+  Tick(absl::Milliseconds(5));
   Deliver();
   Send(0, Worker(0), PullOf(1, 7));
   Replies();
@@ -298,6 +408,7 @@ TEST_F(ShardFollowersTest, WhoHasLeftIsNoParticipantOfTheNewOwner) {
   Start("bsp", 2);
   Deliver();
   Send(0, Worker(0), PushOf(0, 1, 5));
+  Tick(absl::Milliseconds(5));
   Deliver();
   RemoveWorker(1);
   Promote(0);

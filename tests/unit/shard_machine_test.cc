@@ -8,7 +8,10 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -84,6 +87,118 @@ TEST(ShardMachineTest, AClockThatIsSummedHasTheRateFactorOfItsLowestRank) {
     Do(*each, AdvanceRecord{.who = Life(0), .clock = 1});
     EXPECT_EQ(ValueOf(*each), -0.5f * (3 + 6) / 2);
   }
+}
+
+// Of any number of workers, some of whom may be not waited for.
+TEST(ShardMachineTest, ASumHasTheBitsOfItsGradients) {
+  Rng rng(9);
+  int64_t with_spare = 0;
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    const int workers = static_cast<int>(rng.Between(1, 20));
+    ShardMachine each =
+        NewMachine(rng.Chance(0.5) ? "adam { learning_rate: 0.1 }"
+                                   : "momentum { learning_rate: 0.1 }",
+                   workers);
+    ShardMachine summed = each;
+    for (Clock clock = 0; clock < 3; ++clock) {
+      const int spare =
+          rng.Chance(0.3) ? static_cast<int>(rng.Between(0, workers - 1)) : 0;
+      std::vector<int> ranks(static_cast<size_t>(workers));
+      std::iota(ranks.begin(), ranks.end(), 0);
+      for (size_t i = ranks.size(); i > 1; --i)
+        std::swap(ranks[i - 1], ranks[rng.Below(i)]);
+      ranks.resize(ranks.size() - static_cast<size_t>(spare));
+      // Who is not waited for is not there to begin the next clock.
+      std::set<int> of_clock(ranks.begin(), ranks.end());
+      SumRecord sum{.clock = clock,
+                    .who = {},
+                    .sum = {},
+                    .spare = spare,
+                    .rate_factor = 0.5 + *of_clock.begin()};
+      std::map<int, Payload> gradients;
+      for (const int rank : ranks) {
+        GradientRecord record = Held(rank, clock, 0, spare);
+        record.rate_factor = 0.5 + rank;
+        for (size_t i = 0; i < kMachineElements; ++i) {
+          const auto value = static_cast<float>(rng.Uniform() - 0.5);
+          std::memcpy(record.gradient.MutableData() + i * sizeof(float), &value,
+                      sizeof(float));
+        }
+        gradients[rank] = record.gradient;
+        Do(each, record);
+      }
+      std::vector<Payload> in_order;
+      for (const auto& [rank, gradient] : gradients) {
+        sum.who.push_back(Life(rank));
+        in_order.push_back(gradient);
+      }
+      sum.sum = SumOf(in_order);
+      const ShardOutcome outcome = Do(summed, sum);
+      ASSERT_THAT(outcome.updates, SizeIs(1));
+      EXPECT_THAT(outcome.updates[0].ranks, SizeIs(ranks.size()));
+      ASSERT_EQ(Portrait(summed), Portrait(each));
+      ASSERT_EQ(summed.position(), each.position());
+      for (int rank = 0; rank < workers; ++rank) {
+        if (of_clock.count(rank) > 0) continue;
+        ++with_spare;
+        const AdvanceRecord skips{.who = Life(rank), .clock = clock + 1};
+        Do(each, skips);
+        Do(summed, skips);
+      }
+    }
+  }
+  EXPECT_GT(with_spare, 100);
+}
+
+// Of sizes that leave vector loops a rest, at any alignment.
+TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
+  Rng rng(10);
+  const Optimizer optimizer = MakeOptimizer("adam { learning_rate: 0.1 }");
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    const int64_t elements = rng.Between(1, 9000);
+    wire::Table table;
+    table.add_shape(elements);
+    table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
+    const ShardRange range{.shard = ShardId{0}, .begin = 0, .end = elements};
+    Shard of_each(table, range, 1, optimizer);
+    Shard of_sum(table, range, 1, optimizer);
+    std::vector<Payload> gradients;
+    const int workers = static_cast<int>(rng.Between(1, 20));
+    for (int i = 0; i < workers; ++i) {
+      const size_t offset = rng.Below(8);
+      Payload frame = Payload::Allocate(offset + range.bytes());
+      for (size_t k = 0; k < static_cast<size_t>(elements); ++k) {
+        const auto value = static_cast<float>(rng.Uniform() - 0.5);
+        std::memcpy(frame.MutableData() + offset + k * sizeof(float), &value,
+                    sizeof(float));
+      }
+      gradients.push_back(frame.Slice(offset, range.bytes()));
+    }
+    ApplyMean(of_each, optimizer, gradients, workers, 0.3);
+    ApplyMeanOfSum(of_sum, optimizer, SumOf(gradients), workers, 0.3);
+    ASSERT_EQ(std::memcmp(of_each.values().data(), of_sum.values().data(),
+                          range.bytes()),
+              0);
+    for (size_t i = 0; i < of_each.slots().size(); ++i) {
+      ASSERT_EQ(std::memcmp(of_each.slots()[i].data(), of_sum.slots()[i].data(),
+                            range.bytes()),
+                0);
+    }
+  }
+}
+
+TEST(ShardMachineTest, ASumThatIsNotAllOfItsClockIsRefused) {
+  ShardMachine shard = NewMachine(kPlainSgd, 3);
+  const Payload sum = Floats(6, kMachineElements);
+  const SumRecord two{.clock = 0, .who = {Life(0), Life(2)}, .sum = sum};
+  EXPECT_FALSE(shard.Apply(two).ok());
+  Do(shard, Held(1, 0, 3));
+  EXPECT_FALSE(shard.Apply(two).ok()) << "the rest of the clock is held";
+  Do(shard, Held(0, 0, 3));
+  Do(shard, Held(2, 0, 3));
+  EXPECT_EQ(ValueOf(shard), -3);
 }
 
 TEST(ShardMachineTest, WithARateFactorOfZeroOnlyTheVersionChanges) {
@@ -191,6 +306,7 @@ TEST(ShardMachineTest, ARecordThatDoesNotFitChangesNothing) {
   Do(shard, Applied(0, 1, 2));
   GradientRecord small = Applied(0, 2, 2);
   small.gradient = Floats(1, kMachineElements - 1);
+  const Payload tensor = Floats(1, kMachineElements);
   const InstallRecord install{.who = Life(0),
                               .clock = 5,
                               .version = 9,
@@ -212,6 +328,19 @@ TEST(ShardMachineTest, ARecordThatDoesNotFitChangesNothing) {
       {"a gradient of another size", small},
       {"an advance of a stranger", AdvanceRecord{.who = {Rank{0}, 99}}},
       {"an advance backwards", AdvanceRecord{.who = Life(0), .clock = 1}},
+      {"a sum of nobody", SumRecord{.clock = 1, .who = {}, .sum = tensor}},
+      {"a sum of a stranger",
+       SumRecord{.clock = 1, .who = {Life(1), Life(2)}, .sum = tensor}},
+      {"a sum of one that is ahead",
+       SumRecord{.clock = 1, .who = {Life(0), Life(1)}, .sum = tensor}},
+      {"a sum of a clock that is complete",
+       SumRecord{.clock = 0, .who = {Life(1)}, .sum = tensor}},
+      {"a sum of a clock ahead",
+       SumRecord{.clock = 2, .who = {Life(0)}, .sum = tensor}},
+      {"a sum with one twice",
+       SumRecord{.clock = 1, .who = {Life(1), Life(1)}, .sum = tensor}},
+      {"a sum of another size",
+       SumRecord{.clock = 1, .who = {Life(1)}, .sum = Floats(1, 3)}},
       {"an installation in the past",
        changed([](InstallRecord& r) { r.clock = 1; })},
       {"an installation by a stranger",
