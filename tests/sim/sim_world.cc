@@ -962,8 +962,12 @@ void SimWorld::CheckOutcome() {
                                    : coordinator_->core().state();
   if (state == wire::FINISHED) {
     ++counts_.finished;
-    // Whoever has started it hears from server 0 how the job has ended.
-    if (servers_[0] != nullptr && !servers_[0]->given_up() &&
+    // Whoever has started it hears from server 0 how the job has ended, unless
+    // it was cut off from its own coordinator.
+    const auto cut = cut_in_all_.find({0, 0});
+    const bool hears =
+        cut == cut_in_all_.end() || cut->second < context_.scenario.lease;
+    if (servers_[0] != nullptr && hears && !servers_[0]->given_up() &&
         servers_[0]->end().kind == ProcessEnd::Kind::kGaveUp) {
       checker.Report(Invariant::kOutcome,
                      absl::StrCat("the job has finished, and server 0 failed: ",
