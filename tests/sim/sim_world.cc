@@ -964,10 +964,13 @@ void SimWorld::CheckOutcome() {
     ++counts_.finished;
     // Whoever has started it hears from server 0 how the job has ended, unless
     // it was cut off from its own coordinator.
-    const auto cut = cut_in_all_.find({0, 0});
-    const bool hears =
-        cut == cut_in_all_.end() || cut->second < context_.scenario.lease;
-    if (servers_[0] != nullptr && hears && !servers_[0]->given_up() &&
+    absl::Duration cut_off = cut_in_all_[{0, 0}];
+    for (const InnerCut& cut : context_.scenario.inner_cuts) {
+      if (cut.server == 0 && cut.kind != InnerCut::Kind::kShardsFromControl)
+        cut_off += cut.duration;
+    }
+    if (servers_[0] != nullptr && cut_off < context_.scenario.lease &&
+        !servers_[0]->given_up() &&
         servers_[0]->end().kind == ProcessEnd::Kind::kGaveUp) {
       checker.Report(Invariant::kOutcome,
                      absl::StrCat("the job has finished, and server 0 failed: ",
