@@ -51,6 +51,16 @@ std::map<int32_t, int32_t> ShardsByTarget(const wire::View& view,
   return shards;
 }
 
+// Those whose copies the server waits for before it answers.
+std::set<int32_t> ServersWithCopies(const wire::View& view, int32_t server) {
+  std::set<int32_t> servers;
+  for (const wire::Follower& follower : view.follower()) {
+    if (follower.in_sync() && view.owner_server(follower.shard()) == server)
+      servers.insert(follower.server());
+  }
+  return servers;
+}
+
 bool AllDone(const wire::View& view) {
   return std::all_of(
       view.worker().begin(), view.worker().end(),
@@ -184,13 +194,21 @@ std::optional<wire::JobEnd> StallWatch::EndIfAllWaitForServers(
                       " over to server ", target);
       silent.insert(target);
     }
+    if (const std::set<int32_t> copies = ServersWithCopies(view, server);
+        !copies.empty()) {
+      absl::StrAppend(
+          &parts.back(),
+          ", and answers when the copies of its shards have it, on ",
+          copies.size() == 1 ? "server " : "servers ",
+          absl::StrJoin(copies, ", "));
+    }
     if (server >= 0) silent.insert(server);
   }
   wire::JobEnd end = JobEndOf(
       wire::JobEnd::SERVERS_SILENT,
       absl::StrCat(absl::StrJoin(parts, "; "),
                    ", and no other worker is left that goes on; look at the "
-                   "log of that server and at the network between"));
+                   "logs of these servers and at the network between"));
   for (const int32_t server : silent) end.add_server(server);
   return end;
 }

@@ -144,6 +144,18 @@ void AddFeeds(Corpus* corpus) {
   Message resumed = begin(4);
   entry(resumed.header.mutable_hand_over())->mutable_resume();
   gradient(&resumed);
+  Message summed = begin(4);
+  entry(summed.header.mutable_hand_over())->mutable_resume();
+  wire::ShardRecord::Sum& sum = *entry(summed.header.mutable_hand_over())
+                                     ->mutable_record()
+                                     ->mutable_sum();
+  sum.set_rate_factor(1);
+  for (const wire::WorkerMember& worker : view->workers()) {
+    wire::ShardParticipant::Id& who = *sum.add_who();
+    who.set_rank(worker.rank());
+    who.set_incarnation(worker.incarnation());
+  }
+  summed.payloads.push_back(tensor);
   Message copied = begin(6);
   wire::HandOver& feed = *copied.header.mutable_hand_over();
   wire::ShardSnapshot& snapshot = *entry(&feed)->mutable_snapshot();
@@ -181,6 +193,7 @@ void AddFeeds(Corpus* corpus) {
     corpus->Add("shard", name, all);
   };
   put("feed-resumed", {resumed, confirmed});
+  put("feed-summed", {summed, confirmed});
   put("feed-copied", {lacking, copied, lacks, confirmed});
   feed.add_record()->mutable_go()->set_move(3);
   put("feed-go", {resumed, copied});

@@ -933,9 +933,18 @@ bool SimWorld::ServersWereAway(const wire::JobEnd& end) const {
                                 (server == move.server() && was_away(source));
                        });
   };
+  // Or one that has copies of its shards: its answers wait for that.
+  const auto waits_for_one_that_was = [&](int32_t server) {
+    return std::any_of(view.follower().begin(), view.follower().end(),
+                       [&](const wire::Follower& follower) {
+                         return view.owner_server(follower.shard()) == server &&
+                                was_away(follower.server());
+                       });
+  };
   return std::all_of(
       end.server().begin(), end.server().end(), [&](int32_t server) {
-        return was_away(server) || moves_with_one_that_was(server);
+        return was_away(server) || moves_with_one_that_was(server) ||
+               waits_for_one_that_was(server);
       });
 }
 

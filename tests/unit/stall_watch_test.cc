@@ -247,7 +247,7 @@ TEST_F(StallWatchTest, AServerThatAnswersNobodyEndsTheJob) {
   EXPECT_EQ(findings_.end->reason(),
             "server 1 (shard threads at tcp://somewhere:1) has not answered "
             "workers 0, 1, 2, 3 for 89 s, and no other worker is left that "
-            "goes on; look at the log of that server and at the network "
+            "goes on; look at the logs of these servers and at the network "
             "between");
 }
 
@@ -276,6 +276,22 @@ TEST_F(StallWatchTest, TheTargetOfAShardIsNamedWithItsSource) {
   EXPECT_THAT(findings_.end->reason(),
               HasSubstr("has not answered workers 0, 1, 2, 3 for 60 s, and "
                         "hands shard 0 over to server 1, and no other worker"));
+}
+
+// Its copy may be what stands still.
+TEST_F(StallWatchTest, TheServersWithCopiesAreNamedWithTheOwner) {
+  view_.add_owner_server(0);
+  wire::Follower& follower = *view_.add_follower();
+  follower.set_server(1);
+  follower.set_in_sync(true);
+  for (const int rank : {0, 1, 2, 3})
+    Says(rank, Progress::WAITING_FOR_SERVER, 17, /*server=*/0);
+  Pass(absl::Seconds(70));
+  ASSERT_TRUE(findings_.end.has_value());
+  EXPECT_THAT(findings_.end->reason(),
+              HasSubstr("has not answered workers 0, 1, 2, 3 for 60 s, and "
+                        "answers when the copies of its shards have it, on "
+                        "server 1, and no other worker"));
 }
 
 TEST_F(StallWatchTest, WhoWaitedForAShardThatHasArrivedHasAMoment) {
