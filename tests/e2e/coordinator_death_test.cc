@@ -269,6 +269,24 @@ TEST_F(CoordinatorDeath, ByHandServer0IsStartedAgainWithRecover) {
   EXPECT_EQ(ReadText(Path("by-hand/summary.json")), summary);
 }
 
+// Its server has still to wait for the lease of the one before, and the workers
+// do not need it.
+TEST_F(CoordinatorDeath, AJobThatIsOverBeforeServer0HasItsPlaceHasFinished) {
+  std::vector<std::string> arguments = Arguments("allreduce");
+  arguments.push_back("--set=limits.lease_ms=5000");
+  const std::unique_ptr<Process> run =
+      StartRun("run", Write("job.textproto", JobText()), arguments);
+  ASSERT_TRUE(AwaitProgress(ResolvedConfig()).has_value()) << run->Output();
+  KillServer0();
+  ASSERT_TRUE(WaitUntil(kJobMax, [&] { return Server0() != 0; }));
+  Tool("stop", {"stop", Job(), "--reason=enough for today"});
+  EXPECT_EQ(run->WaitText(kEndMax), kEndedWell) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_THAT(ReadText(Path("run/logs/server-0.2.log")),
+              HasSubstr("the job had ended when this server came"));
+  EXPECT_EQ(ReadJson(Path("run/summary.json"))["cause"], "FINISHED_EARLY");
+}
+
 TEST_F(CoordinatorDeath, WhoMayNotRecoverIsTold) {
   const std::string config = WriteWithPort("job.textproto", JobText());
   const auto refused = [&](int index, std::vector<std::string> arguments) {
