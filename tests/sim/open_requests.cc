@@ -45,6 +45,14 @@ void OpenRequests::OnSent(const PeerId& from, const Message& message,
           from, header.call().call_id(), now);
     case wire::Header::kJoinRequest:
       return Begin(Kind::kJoin, from, header.join_request().token(), now);
+    case wire::Header::kHeartbeat:
+      // It has joined. After a pause it may have asked once more for what lay
+      // there already.
+      std::erase_if(open_, [&](const auto& entry) {
+        const auto& [kind, who, what] = entry.first;
+        return kind == Kind::kJoin && who == from;
+      });
+      return;
     default:
       return;
   }
