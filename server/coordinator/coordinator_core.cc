@@ -245,6 +245,7 @@ void CoordinatorCore::Fail(const std::string& reason, absl::Time now,
                            Effects* effects) {
   Begin(now);
   const size_t first = effects->sends.size();
+  members_.AwaitNoServer0();
   editor_.End(JobEndOf(wire::JobEnd::STOPPED, reason));
   Conclude(first, now, effects);
 }

@@ -160,7 +160,8 @@ class CoordinatorCore {
   // nearest one.
   void OnBestCheckpoint(const run::BestCheckpoint& best, absl::Time now,
                         Effects* effects);
-  // A user or the driver ends the job. Without effect once it has ended.
+  // The driver ends the job, since its process stops. A job that has ended stays
+  // as it is.
   void Fail(const std::string& reason, absl::Time now, Effects* effects);
 
   wire::JobState state() const { return view().state(); }

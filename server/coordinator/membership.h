@@ -116,7 +116,7 @@ class Membership {
   // is no place for it, or not yet: server 0, which runs in this process, and
   // whoever has asked not long ago. They are to hear how the job has ended.
   absl::Time AskedUntil() const;
-  // There is no server in this process.
+  // There is no server in this process any more.
   void AwaitNoServer0() { server_0_came_ = true; }
 
   void Hear(Member* member, absl::Time now) const;

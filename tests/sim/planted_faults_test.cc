@@ -734,7 +734,7 @@ bool ForgetPhases(Plant& plant, const PeerId&, const PeerId& to,
   const std::optional<wire::View> view =
       plant.world->context().checker.ViewIn(message->header);
   if (view.has_value() && to.kind == PeerId::Kind::kServer &&
-      view->phase_size() > 1 && plant.rng.Chance(0.8)) {
+      view->phase_size() > 1 && !view->has_end() && plant.rng.Chance(0.8)) {
     return false;
   }
   if (!ToShard(to)) return true;
@@ -751,7 +751,7 @@ bool ForgetCuts(Plant& plant, const PeerId&, const PeerId& to,
   const std::optional<wire::View> view =
       plant.world->context().checker.ViewIn(message->header);
   if (view.has_value() && to.kind == PeerId::Kind::kServer &&
-      view->cut().number() > 0 && plant.rng.Chance(0.8)) {
+      view->cut().number() > 0 && !view->has_end() && plant.rng.Chance(0.8)) {
     return false;
   }
   if (!ToShard(to)) return true;

@@ -375,6 +375,13 @@ TEST_F(CoordinatorCoreTest, StaysUntilWhoWaitsForAPlaceKnowsTheEnd) {
   EXPECT_TRUE(core_->Over(now_));
 }
 
+// The server of its process has failed before it had joined, for example.
+TEST_F(CoordinatorCoreTest, WaitsForNobodyIfItsProcessStopsAndNobodyHasJoined) {
+  CoordinatorCore::Effects effects;
+  core_->Fail("enough", now_, &effects);
+  EXPECT_TRUE(core_->Over(now_));
+}
+
 TEST_F(CoordinatorCoreTest, WhoComesFromAnotherJobDoesNotHearOfTheEnd) {
   StartJob();
   CoordinatorCore::Effects effects;
