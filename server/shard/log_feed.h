@@ -47,7 +47,7 @@ struct LogFeedOptions {
   absl::Duration catch_up_max = absl::Milliseconds(200);
   // While the gradients of a clock come within so long of each other, followers
   // are sent their sum, in place of each one.
-  absl::Duration gather_max = absl::Milliseconds(5);
+  absl::Duration gather_max = absl::Milliseconds(20);
   absl::Duration resend_initial = absl::Milliseconds(50);
   absl::Duration resend_max = absl::Seconds(1);  // Doubles up to this.
 };
