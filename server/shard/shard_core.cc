@@ -648,6 +648,10 @@ void ShardCore::SplitShard(int number, Effects* effects) {
   const auto found = places_.find(kept);
   // Whoever follows it is told by its log.
   if (found == places_.end() || CopyIn(&found->second) != nullptr) return;
+  // Done before, here or by an owner before: it may be moving since then.
+  const Serving* const owned = ServingOf(&found->second);
+  if (owned != nullptr && split.at() >= owned->machine.shard().range().end)
+    return;
   Serving* const serving = std::get_if<Serving>(&found->second);
   if (serving == nullptr) {
     // Lost to a server that died, which the coordinator has yet to hear. Then
@@ -656,8 +660,6 @@ void ShardCore::SplitShard(int number, Effects* effects) {
     SL_CHECK(gone != nullptr && gone->lost, "a shard on its way is split");
     return;
   }
-  // Taken over from who had done so already.
-  if (split.at() >= serving->machine.shard().range().end) return;
   // A gradient that is held becomes one of each part.
   stats_.set_pushes(stats_.pushes() + serving->machine.held().size());
   // Who asked for the whole has to ask for the parts.

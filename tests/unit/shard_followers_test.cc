@@ -438,6 +438,31 @@ TEST_F(ShardFollowersTest, TheNewOwnerDoesTheSplitsOfTheView) {
   EXPECT_EQ(State(1, 3).shard().range().end, kElements);
 }
 
+// It used to abort the process.
+TEST_F(ShardFollowersTest, APartOfThatShardMayJustLeaveTheNewOwner) {
+  Start("asp", 1);
+  Deliver();
+  Split(0, 2);
+  Show();
+  Deliver();
+  MoveNow(3, 1);
+  Split(3, 3);
+  Show();
+  Deliver();
+  // It does not go before its follower has this.
+  Send(1, Worker(0), PushOf(0, 1, 5, /*shard=*/3, /*elements=*/1));
+  Move(3, 0);
+  NextView();
+  ShowTo(1);
+  Promote(0);
+  NextView();
+  ShowTo(1);
+  ASSERT_TRUE(cores_[1]->Owns(ShardId{0}));
+  ASSERT_TRUE(cores_[1]->Owns(ShardId{3}));
+  EXPECT_EQ(State(1, 0).shard().range().end, 2);
+  EXPECT_EQ(State(1, 3).shard().range().end, 3);
+}
+
 TEST_F(ShardFollowersTest, OneThatFollowsAgainGetsASnapshotOnlyIfItHasToo) {
   Start("asp", 1);
   Deliver();
