@@ -680,6 +680,29 @@ TEST(LinkStateTest, NobodyAtTheAddressIsGone) {
   EXPECT_EQ(NewsOf(*dealer), LinkState::kGone);
 }
 
+// It goes on for a while, to send what it holds, and what happens meanwhile is
+// told to nobody any more.
+TEST(LinkStateTest, AChannelThatIsClosedHoldsUpNoOther) {
+  std::string nobody;
+  {
+    ZmqTransport gone;
+    auto router = Must(gone.Listen({}));
+    nobody = Must(router->Bind("tcp://127.0.0.1:0"));
+  }
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
+  const std::string endpoint = Must(router->Bind("tcp://127.0.0.1:0"));
+  auto dealer = Must(context.Connect(kWorker, endpoint, {}));
+  const ChannelOptions watched = {.watch_link = true};
+  auto closed = Must(context.Connect(kWorker, nobody, watched));
+  EXPECT_EQ(NewsOf(*closed), LinkState::kGone);
+  Must(closed->Send(Probe(1)));
+  closed.reset();
+  const absl::Time end = absl::Now() + watched.linger;
+  for (uint64_t i = 1; absl::Now() < end; ++i)
+    ExpectServes(*router, *dealer, i);
+}
+
 // A process with a Listener that can be stopped and killed.
 class RouterProcess {
  public:

@@ -313,6 +313,13 @@ void Monitor(zmq::socket_t& socket, const std::string& endpoint, int events,
   monitor.connect(endpoint);
 }
 
+// Before the monitor of `socket` ends. A socket that is closed goes on for a
+// while, and the thread that moves all bytes would wait for ever for somebody
+// to take its events.
+void EndMonitor(zmq::socket_t& socket) {
+  (void)zmq_socket_monitor(socket.handle(), nullptr, 0);
+}
+
 // nullopt if there is none.
 absl::StatusOr<std::optional<MonitorEvent>> ReceiveEvent(ZmqSocket& monitor) {
   zmq::message_t frame;
@@ -337,6 +344,9 @@ class ZmqListener : public Listener {
  public:
   ZmqListener(zmq::context_t& context, const std::string& monitor_endpoint,
               const ChannelOptions& options);
+  ~ZmqListener() override {
+    if (monitor_.has_value()) EndMonitor(socket_.raw());
+  }
 
   absl::StatusOr<std::string> Bind(const std::string& endpoint) override;
   absl::StatusOr<std::optional<Incoming>> Receive() override;
@@ -570,6 +580,9 @@ class ZmqChannel : public Channel {
   ZmqChannel(zmq::context_t& context, const std::string& routing_id,
              const std::string& monitor_endpoint, const std::string& endpoint,
              const ChannelOptions& options);
+  ~ZmqChannel() override {
+    if (monitor_.has_value()) EndMonitor(socket_.raw());
+  }
 
   absl::StatusOr<std::optional<Message>> Receive() override;
   absl::Status Send(const Message& message) override;
