@@ -60,7 +60,7 @@ class SlacklineWorker : public PushPullWorker {
       const PushPullSetup& setup, int worker) {
     auto created = std::make_unique<SlacklineWorker>(setup);
     WorkerLoop::Options options;
-    options.coordinator_endpoint = CoordinatorEndpoint();
+    options.core.member.coordinators = {CoordinatorEndpoint()};
     options.transport = setup.ipc ? config::Limits::IPC : config::Limits::TCP;
     options.core.client.window_bytes = setup.window_bytes;
     options.core.client.message_bytes = setup.message_bytes;
@@ -147,7 +147,7 @@ class SlacklinePushPull : public PushPullSystem {
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<ShardThread> thread,
                         ShardThread::Start(transport, options, {}));
     ControlLoop::Options control;
-    control.coordinator_endpoint = CoordinatorEndpoint();
+    control.core.member.coordinators = {CoordinatorEndpoint()};
     control.give_view = [&](const std::shared_ptr<const View>& view) {
       thread->Follow(view);
     };

@@ -20,34 +20,39 @@ ServerCore::Options CoreOptions(const ControlLoop::Options& options) {
 
 absl::StatusOr<std::unique_ptr<ControlLoop>> ControlLoop::Create(
     Transport& transport, const Options& options) {
-  const wire::JoinRequest& join = options.core.member.join;
-  const PeerId self{.kind = PeerId::Kind::kServer,
-                    .index = join.index(),
-                    .instance = join.token()};
-  SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> coordinator,
-                      transport.Connect(self, options.coordinator_endpoint,
-                                        {.watch_link = true}));
   SL_ASSIGN_OR_RETURN(std::unique_ptr<Listener> shard_threads,
                       transport.Listen({}));
   SL_RETURN_IF_ERROR(shard_threads->Bind(kControlEndpoint).status());
-  return std::unique_ptr<ControlLoop>(new ControlLoop(
-      options, std::move(coordinator), std::move(shard_threads)));
+  std::unique_ptr<ControlLoop> loop(
+      new ControlLoop(transport, options, std::move(shard_threads)));
+  SL_RETURN_IF_ERROR(loop->ConnectTo(options.core.member.coordinators.front()));
+  return loop;
 }
 
-ControlLoop::ControlLoop(const Options& options,
-                         std::unique_ptr<Channel> coordinator,
+ControlLoop::ControlLoop(Transport& transport, const Options& options,
                          std::unique_ptr<Listener> shard_threads)
     : options_(options),
+      transport_(transport),
       core_(CoreOptions(options)),
-      coordinator_(std::move(coordinator)),
       shard_threads_(std::move(shard_threads)),
       poller_(Poller::Options{.spin_max = absl::ZeroDuration()}),
       io_load_() {
-  poller_.Add(*coordinator_);
   poller_.Add(waker_);
   poller_.Add(*shard_threads_);
   if (!options_.trace_file.empty())
     trace_.open(options_.trace_file, std::ios::trunc);
+}
+
+absl::Status ControlLoop::ConnectTo(const std::string& coordinator) {
+  const wire::JoinRequest& join = options_.core.member.join;
+  const PeerId self{.kind = PeerId::Kind::kServer,
+                    .index = join.index(),
+                    .instance = join.token()};
+  if (coordinator_ != nullptr) poller_.Remove(*coordinator_);
+  SL_ASSIGN_OR_RETURN(coordinator_, transport_.Connect(self, coordinator,
+                                                       {.watch_link = true}));
+  poller_.Add(*coordinator_);
+  return absl::OkStatus();
 }
 
 void ControlLoop::Suspend(const std::string& reason) {
@@ -96,14 +101,14 @@ void ControlLoop::TakeCutParts() {
 absl::Status ControlLoop::Run() {
   core_.Start(options_.time.Now(), &effects_);
   while (!end_.has_value()) {
-    Perform();
+    absl::Status ran = Perform();
     if (end_.has_value()) break;
-    if (const absl::Status ran = RunOnce(); !ran.ok()) {
-      // Nothing can be waited for any more; what is sent now still leaves.
-      core_.OnFailure(ran, options_.time.Now(), &effects_);
-      Perform();
-      return ran;
-    }
+    if (ran.ok()) ran = RunOnce();
+    if (ran.ok()) continue;
+    // Nothing can be waited for any more; what is sent now still leaves.
+    core_.OnFailure(ran, options_.time.Now(), &effects_);
+    (void)Perform();
+    return ran;
   }
   return end_->status;
 }
@@ -112,8 +117,11 @@ absl::Status ControlLoop::RunOnce() {
   const TimeSource& time = options_.time;
   SL_RETURN_IF_ERROR(poller_.Wait(core_.NextWakeup() - time.Now()));
   waker_.Drain();
-  if (options_.coordinator_failure)
-    SL_RETURN_IF_ERROR(options_.coordinator_failure());
+  if (options_.seat != nullptr) {
+    // Nobody is left to be told that this server leaves.
+    SL_RETURN_IF_ERROR(options_.seat->failure());
+    core_.SetHostsCoordinator(options_.seat->taken());
+  }
   SL_ASSIGN_OR_RETURN(const std::optional<LinkState> link,
                       coordinator_->ReceiveLinkState());
   if (link.has_value()) core_.OnLink(*link, time.Now());
@@ -129,6 +137,9 @@ absl::Status ControlLoop::RunOnce() {
   if (interrupted_.load(std::memory_order_acquire))
     core_.Interrupt(interrupt_reason_, time.Now(), &effects_);
   core_.OnTick(time.Now(), &effects_);
+  if (options_.seat != nullptr)
+    options_.seat->SetServer(
+        {.may_host = core_.MayHostCoordinator(time.Now()), .run = core_.run()});
   return absl::OkStatus();
 }
 
@@ -147,7 +158,7 @@ absl::Status ControlLoop::ReceiveFromShardThreads() {
   }
 }
 
-void ControlLoop::Perform() {
+absl::Status ControlLoop::Perform() {
   ServerCore::Effects effects;
   std::swap(effects, effects_);
   for (const std::string& line : effects.log) spdlog::info("{}", line);
@@ -164,9 +175,14 @@ void ControlLoop::Perform() {
       }
     }
   }
+  if (effects.look_at.has_value()) {
+    SL_RETURN_IF_ERROR(
+        ConnectTo(options_.core.member.coordinators[*effects.look_at]));
+  }
   for (const Message& message : effects.sends)
     (void)coordinator_->Send(message);  // The core repeats what is lost.
   end_ = std::move(effects.end);
+  return absl::OkStatus();
 }
 
 void ControlLoop::SendToShardThreads(const Message& message) {

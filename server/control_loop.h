@@ -18,6 +18,7 @@
 #include "common/net/transport.h"
 #include "common/time/time_source.h"
 #include "server/control/server_core.h"
+#include "server/coordinator/coordinator_seat.h"
 #include "server/io_load.h"
 
 namespace slackline {
@@ -27,17 +28,15 @@ class ControlLoop {
   struct Options {
     ServerCore::Options core;  // Its `threads` are those below.
     TimeSource time;
-    std::string coordinator_endpoint;
     int shard_threads = 1;  // Of this process, made with the same transport.
     // Gives a view to all shard threads: ShardThread::Follow().
     std::function<void(const std::shared_ptr<const View>&)> give_view;
     // The error with which a thread of this server has stopped; OK as long as
     // none has. Looked at whenever statistics are collected.
     std::function<absl::Status()> thread_failure;
-    // Why the coordinator in this process has ended before the job; OK as long
-    // as it has not. nullptr: there is none. Nobody is left then to be told
-    // that this server leaves: the loop ends with that at once.
-    std::function<absl::Status()> coordinator_failure;
+    // The coordinator of this process, if it has one. nullptr: it has not, and
+    // never gets one.
+    CoordinatorSeat* seat = nullptr;
     std::string trace_file;  // Empty: no trace.
   };
   static absl::StatusOr<std::unique_ptr<ControlLoop>> Create(
@@ -48,6 +47,11 @@ class ControlLoop {
   // not.
   absl::Status Run();
 
+  // After Run(): it has ended before the job, and with an error.
+  bool gave_up() const {
+    return !end_.has_value() || end_->kind == ServerCore::End::Kind::kGaveUp;
+  }
+
   // Any thread: as of ServerCore.
   void Suspend(const std::string& reason);
   // Any thread: the process is asked to end.
@@ -56,17 +60,19 @@ class ControlLoop {
   void CutPartDone(wire::CutPart part);
 
  private:
-  ControlLoop(const Options& options, std::unique_ptr<Channel> coordinator,
+  ControlLoop(Transport& transport, const Options& options,
               std::unique_ptr<Listener> shard_threads);
+  absl::Status ConnectTo(const std::string& coordinator);
   // Waits, and hands the core everything that has arrived.
   absl::Status RunOnce();
   absl::Status ReceiveFromShardThreads();
   void TakeCutParts();
   void TakeSuspension();
-  void Perform();
+  absl::Status Perform();
   void SendToShardThreads(const Message& message);
 
   const Options options_;
+  Transport& transport_;
   ServerCore core_;
   ServerCore::Effects effects_;  // Not performed yet.
   std::optional<ServerCore::End> end_;

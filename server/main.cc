@@ -13,6 +13,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/cluster_config.h"
+#include "common/net/host_id.h"
 #include "common/net/resolve.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/process/join_request.h"
@@ -23,6 +24,7 @@
 #include "job/job_config.h"
 #include "server/control_loop.h"
 #include "server/coordinator/coordinator_keeping.h"
+#include "server/coordinator/coordinator_seat.h"
 #include "server/coordinator/coordinator_thread.h"
 #include "server/cut_parts.h"
 #include "server/shard/shard_thread.h"
@@ -85,10 +87,10 @@ absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenKept(
 
 // Whoever does not know yet how the job has ended is told, and its summary is
 // written if that has not been done.
-absl::Status ReportEnd(CoordinatorThread* coordinator) {
-  const StopSignal stop_signal([&](int) { coordinator->StopSaving(); });
-  SL_RETURN_IF_ERROR(coordinator->Finish());
-  const absl::Status end = coordinator->JobEnd();
+absl::Status ReportEnd(CoordinatorSeat* seat) {
+  const StopSignal stop_signal([&](int) { seat->StopSaving(); });
+  SL_RETURN_IF_ERROR(seat->Finish());
+  const absl::Status end = seat->JobEnd();
   spdlog::info(
       "--recover: the job there has ended before this: {}; to begin anew, "
       "leave out --recover",
@@ -103,6 +105,61 @@ int64_t UnreadBytesMax(const config::Limits& limits) {
   return std::max(
       ChannelOptions().unread_bytes_max,
       int64_t{1024} * (4 * limits.window_kib() + 8 * limits.shard_kib()));
+}
+
+// A coordinator that begins in server `flags.index`, with a job that begins
+// anew.
+CoordinatorThread::Options CoordinatorOptions(
+    const MemberFlags& flags, const config::ClusterConfig& config,
+    const std::string& endpoint) {
+  CoordinatorThread::Options options;
+  options.core = {
+      .job = config.job(),
+      .run = RandomToken(),
+      .config_hash = ConfigHash(config),
+      .protocol = kProtocol,
+      .build = ThisBuild(),
+      .servers = static_cast<int>(ServerProcesses(config).size()),
+      .workers = static_cast<int>(WorkerProcesses(config).size()),
+      .replicas = config.replicas(),
+      .sync = config.sync(),
+      .shard_elements = int64_t{config.limits().shard_kib()} * 1024 /
+                        static_cast<int64_t>(sizeof(float)),
+      .optimizer = config.optimizer(),
+      .lease = absl::Milliseconds(config.limits().lease_ms()),
+      .start_timeout = absl::Milliseconds(config.limits().start_timeout_ms()),
+      .rebalance = {.config = config.rebalance()},
+      .stop = config.train().stop(),
+      .stall_timeout = absl::Milliseconds(config.limits().stall_timeout_ms()),
+      .save_timeout = absl::Milliseconds(config.limits().save_timeout_ms()),
+      .nonfinite = config.train().nonfinite(),
+      .seed = static_cast<uint64_t>(config.train().seed()),
+      .checkpoint = config.checkpoint(),
+      .mode = ModeText(config)};
+  options.core.host_server = flags.index;
+  options.core.found_within =
+      MemberCore::FoundWithin(CoordinatorEndpoints(config).size());
+  options.endpoint = endpoint;
+  options.folder = flags.out;
+  options.folder_token = RandomToken();
+  options.mode = ModeText(config);
+  options.seed = config.train().seed();
+  options.save_timeout = absl::Milliseconds(config.limits().save_timeout_ms());
+  return options;
+}
+
+// The job begins with this checkpoint.
+void GoOnFrom(const std::shared_ptr<const StoredCheckpoint>& stored,
+              CoordinatorCore::Options* options) {
+  options->resume =
+      std::shared_ptr<const checkpoint::Manifest>(stored, &stored->manifest());
+  options->resume_sha256 = stored->sha256();
+  // Workers are told where it is, and may run elsewhere.
+  std::error_code error;
+  const std::filesystem::path folder =
+      std::filesystem::absolute(stored->folder(), error);
+  options->resume_folder =
+      error ? stored->folder() : folder.lexically_normal().string();
 }
 
 absl::Status Serve(const MemberFlags& flags,
@@ -122,10 +179,6 @@ absl::Status Serve(const MemberFlags& flags,
           "the config has to say insecure: true"));
     }
   }
-  SL_ASSIGN_OR_RETURN(const std::string coordinator_address,
-                      ResolveHost(config.coordinator().host()));
-  const std::string coordinator_endpoint = absl::StrCat(
-      "tcp://", coordinator_address, ":", config.coordinator().port());
   SL_ASSIGN_OR_RETURN(const std::string address, ResolveHost(self.host));
 
   // Everything that can be wrong at start is found before the first message.
@@ -140,11 +193,22 @@ absl::Status Serve(const MemberFlags& flags,
     delays = std::make_shared<const DelaySource>(*std::move(loaded));
   }
   const std::string checkpoint_root = CheckpointRoot(config, flags.out);
+  // Where it is if it is in this process.
+  SL_ASSIGN_OR_RETURN(
+      const std::string coordinator_address,
+      ResolveHost(flags.index == 0 ? config.coordinator().host() : self.host));
   const KeepingOptions keeping = {
-      .config = config, .out = flags.out, .endpoint = coordinator_endpoint};
+      .config = config,
+      .out = flags.out,
+      .endpoint = absl::StrCat("tcp://", coordinator_address, ":",
+                               config.coordinator().port())};
+  bool is_led = false;  // A job that is there already.
   RecoveredJob recovered;
   if (flags.recover) {
-    SL_ASSIGN_OR_RETURN(recovered, RecoverJob(keeping));
+    SL_ASSIGN_OR_RETURN(is_led, JobIsLed(keeping));
+    if (!is_led) {
+      SL_ASSIGN_OR_RETURN(recovered, RecoverJob(keeping));
+    }
   }
   std::shared_ptr<const StoredCheckpoint> stored;
   if (recovered.job.has_value()) {
@@ -153,78 +217,47 @@ absl::Status Serve(const MemberFlags& flags,
     SL_ASSIGN_OR_RETURN(stored, OpenAskedFor(flags, config, checkpoint_root));
   }
   ZmqTransport transport;
-  std::unique_ptr<CoordinatorThread> coordinator;
-  if (flags.index == 0) {
-    CoordinatorThread::Options options;
-    options.core = {
-        .job = config.job(),
-        .run = recovered.job.has_value() ? recovered.job->run : RandomToken(),
-        .config_hash = ConfigHash(config),
-        .protocol = kProtocol,
-        .build = ThisBuild(),
-        .servers = static_cast<int>(servers.size()),
-        .workers = static_cast<int>(WorkerProcesses(config).size()),
-        .replicas = config.replicas(),
-        .sync = config.sync(),
-        .shard_elements = int64_t{config.limits().shard_kib()} * 1024 /
-                          static_cast<int64_t>(sizeof(float)),
-        .optimizer = config.optimizer(),
-        .lease = absl::Milliseconds(config.limits().lease_ms()),
-        .start_timeout = absl::Milliseconds(config.limits().start_timeout_ms()),
-        .rebalance = {.config = config.rebalance()},
-        .stop = config.train().stop(),
-        .stall_timeout = absl::Milliseconds(config.limits().stall_timeout_ms()),
-        .save_timeout = absl::Milliseconds(config.limits().save_timeout_ms()),
-        .nonfinite = config.train().nonfinite(),
-        .delays = delays,
-        .seed = static_cast<uint64_t>(config.train().seed()),
-        .checkpoint = config.checkpoint(),
-        .checkpoint_root = checkpoint_root,
-        .mode = ModeText(config),
-        .resume = nullptr,
-        .resume_sha256 = {},
-        .resume_folder = {}};
-    if (recovered.job.has_value()) {
-      options.core.resume = recovered.job->resume;
-      options.core.resume_sha256 = recovered.job->resume_sha256;
-      options.core.resume_folder = recovered.job->resume_folder;
-    } else if (stored != nullptr) {
-      options.core.resume = std::shared_ptr<const checkpoint::Manifest>(
-          stored, &stored->manifest());
-      options.core.resume_sha256 = stored->sha256();
-      // Workers are told where it is, and may run elsewhere.
-      std::error_code error;
-      const std::filesystem::path folder =
-          std::filesystem::absolute(stored->folder(), error);
-      options.core.resume_folder =
-          error ? stored->folder() : folder.lexically_normal().string();
-    }
-    options.time = time;
-    options.endpoint = coordinator_endpoint;
-    options.folder = flags.out;
-    options.folder_token = RandomToken();
-    options.mode = ModeText(config);
-    options.seed = config.train().seed();
-    options.save_timeout =
-        absl::Milliseconds(config.limits().save_timeout_ms());
+  CoordinatorThread::Options options =
+      CoordinatorOptions(flags, config, keeping.endpoint);
+  options.time = time;
+  options.core.clock = {.name = HostId(),
+                        .to_wall = time.WallNow() - time.Now()};
+  options.core.delays = delays;
+  options.core.checkpoint_root = checkpoint_root;
+  if (recovered.job.has_value()) {
+    GoOnWith(*recovered.job, &options.core);
+  } else if (stored != nullptr) {
+    GoOnFrom(stored, &options.core);
+  }
+  std::unique_ptr<CoordinatorSeat> seat;
+  if (flags.index == 0 && !is_led) {
     if (recovered.keeping.store == nullptr) {
       SL_ASSIGN_OR_RETURN(recovered.keeping, KeepNewJob(keeping));
     }
     options.core.coordinator_may_return = recovered.keeping.store != nullptr;
-    absl::StatusOr<std::unique_ptr<CoordinatorThread>> started =
-        CoordinatorThread::Start(transport, options,
-                                 std::move(recovered.keeping));
-    if (!started.ok()) {
-      return Annotate(started.status(), "cannot start the coordinator");
-    }
-    coordinator = *std::move(started);
-    spdlog::info("coordinator listens at {}", coordinator_endpoint);
+    seat = std::make_unique<CoordinatorSeat>(
+        transport,
+        CoordinatorSeat::Options{.coordinator = options, .keeping = keeping});
+    const absl::Status begun = seat->Begin(std::move(recovered.keeping));
+    if (!begun.ok()) return Annotate(begun, "cannot start the coordinator");
+    spdlog::info("coordinator listens at {}", keeping.endpoint);
     if (recovered.job.has_value()) {
-      if (recovered.job->ended) return ReportEnd(coordinator.get());
+      if (recovered.job->ended) return ReportEnd(seat.get());
       spdlog::info("--recover: goes on with the job that is in {}",
                    KeepingPlace(keeping));
     }
     KeepConfig(flags, config);
+  } else if (AnyServerTakesOver(config) && !flags.add) {
+    seat = std::make_unique<CoordinatorSeat>(
+        transport,
+        CoordinatorSeat::Options{.coordinator = options, .keeping = keeping});
+  }
+  if (is_led) {
+    spdlog::info(
+        "--recover: the job that is in {} runs, and had a coordinator not long "
+        "ago: this server joins it, and goes on as the coordinator when nobody "
+        "else does",
+        KeepingPlace(keeping));
   }
 
   ControlLoop::Options control;
@@ -270,7 +303,7 @@ absl::Status Serve(const MemberFlags& flags,
     spdlog::info("shard thread {} listens at {}", t,
                  shard_threads.back()->endpoints().tcp());
   }
-  control.core.member.coordinator_address = coordinator_endpoint;
+  control.core.member.coordinators = CoordinatorEndpoints(config);
   control.core.member.start_timeout =
       absl::Milliseconds(config.limits().start_timeout_ms());
   control.core.member.coordinator_timeout =
@@ -282,11 +315,10 @@ absl::Status Serve(const MemberFlags& flags,
         for (const auto& shard_thread : shard_threads)
           shard_thread->Follow(view);
       };
-  if (coordinator != nullptr) {
-    control.coordinator_failure = [&coordinator] {
-      return coordinator->failure();
-    };
-  }
+  // Its job is the one in etcd, whether it has begun that or goes on with it.
+  control.core.may_host_before_joining =
+      flags.index == 0 && AnyServerTakesOver(config);
+  control.seat = seat.get();
   control.thread_failure = [&shard_threads] {
     for (const auto& shard_thread : shard_threads) {
       if (const absl::Status failure = shard_thread->failure(); !failure.ok())
@@ -294,7 +326,6 @@ absl::Status Serve(const MemberFlags& flags,
     }
     return absl::OkStatus();
   };
-  control.coordinator_endpoint = coordinator_endpoint;
   if (config.train().trace() && !flags.out.empty()) {
     control.trace_file =
         absl::StrCat(flags.out, "/trace-server-", flags.index, ".jsonl");
@@ -305,10 +336,14 @@ absl::Status Serve(const MemberFlags& flags,
     const std::string reason = InterruptedBy("server", flags.index, signal);
     if (wishes.Of(signal) == SignalWish::kSuspend) return loop->Suspend(reason);
     loop->Interrupt(reason);
-    if (coordinator != nullptr) coordinator->StopSaving();
+    if (seat != nullptr) seat->StopSaving();
   });
-  SL_RETURN_IF_ERROR(loop->Run());
-  return coordinator == nullptr ? absl::OkStatus() : coordinator->Finish();
+  if (seat != nullptr && AnyServerTakesOver(config)) seat->StandBy();
+  const absl::Status ran = loop->Run();
+  if (seat == nullptr) return ran;
+  if (loop->gave_up()) seat->GiveUp();
+  SL_RETURN_IF_ERROR(ran);
+  return seat->Finish();
 }
 
 }  // namespace

@@ -463,6 +463,14 @@ class ClusterChecks {
           1);
     for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
       const config::ServerGroup& group = config_.server(i);
+      // The coordinator may come to the host of each server.
+      const std::string key = SameHostKey(group.host());
+      const bool is_new = std::none_of(
+          claims.begin(), claims.end(), [&](const PortClaim& other) {
+            return other.host == key && other.path == "coordinator.port";
+          });
+      if (AnyServerTakesOver(config_) && is_new)
+        claim("coordinator.port", group.host(), coordinator_port, 1);
       claim(absl::StrCat("server[", i, "].port"), group.host(), group.port(),
             int64_t{group.count()} * group.threads());
     }

@@ -7,6 +7,7 @@
 #include <map>
 #include <system_error>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -125,6 +126,30 @@ std::vector<ServerProcess> ServerProcesses(
     }
   }
   return processes;
+}
+
+bool AnyServerTakesOver(const config::ClusterConfig& config) {
+  return config.coordinator().has_etcd() && config.replicas() > 0;
+}
+
+std::string CoordinatorEndpointAt(const config::ClusterConfig& config,
+                                  int index) {
+  const std::string host = index == 0 ? config.coordinator().host()
+                                      : ServerProcesses(config)[index].host;
+  return absl::StrCat("tcp://", host, ":", config.coordinator().port());
+}
+
+std::vector<std::string> CoordinatorEndpoints(
+    const config::ClusterConfig& config) {
+  std::vector<std::string> endpoints = {CoordinatorEndpointAt(config, 0)};
+  if (!AnyServerTakesOver(config)) return endpoints;
+  for (const ServerProcess& server : ServerProcesses(config)) {
+    const std::string endpoint =
+        absl::StrCat("tcp://", server.host, ":", config.coordinator().port());
+    if (server.index > 0 && !absl::c_linear_search(endpoints, endpoint))
+      endpoints.push_back(endpoint);
+  }
+  return endpoints;
 }
 
 std::vector<WorkerProcess> WorkerProcesses(

@@ -128,4 +128,16 @@ struct WorkerProcess {
 std::vector<ServerProcess> ServerProcesses(const config::ClusterConfig& config);
 std::vector<WorkerProcess> WorkerProcesses(const config::ClusterConfig& config);
 
+// Whether any server goes on as the coordinator when the one before has died.
+// Else only server 0 does.
+bool AnyServerTakesOver(const config::ClusterConfig& config);
+// Where the coordinator is if server `index` has it: that of server 0 at
+// coordinator.host, others on their own hosts, all with coordinator.port.
+// "tcp://HOST:PORT", with the host as in the config.
+std::string CoordinatorEndpointAt(const config::ClusterConfig& config,
+                                  int index);
+// Where it may be, that of server 0 first; each once.
+std::vector<std::string> CoordinatorEndpoints(
+    const config::ClusterConfig& config);
+
 }  // namespace slackline

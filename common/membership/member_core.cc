@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -14,6 +15,9 @@ constexpr int kHeartbeatsPerLease = 5;
 // After this many leases of silence the coordinator counts as gone.
 constexpr int kSilentLeases = 2;
 constexpr size_t kRecordsPerHeartbeat = 256;
+// An address of several is tried for at least this long, or twice if somebody
+// listens there and says nothing, as a process that is stopped.
+constexpr absl::Duration kTryMin = absl::Milliseconds(200);
 // For so long after it was stopped a member takes that for the reason of what
 // happens to it. A dead coordinator is found out after kSilentLeases.
 constexpr int kStoppedLeases = kSilentLeases + 2;
@@ -50,6 +54,7 @@ void MemberCore::Start(absl::Time now, Effects* effects) {
   Run(now);
   started_ = true;
   give_up_at_ = awake_.At(now) + options_.start_timeout;
+  looks_since_ = awake_.At(now);
   SendJoin(now, effects);
 }
 
@@ -174,25 +179,28 @@ void MemberCore::OnLink(LinkState link, absl::Time now) {
 void MemberCore::OnMessage(const Message& message, absl::Time now,
                            Effects* effects) {
   Run(now);
+  if (options_.coordinators.size() > 1 && IsOfAnotherJob(message)) return;
   if (message.header.has_wrong_run()) {
     const wire::WrongRun& other = message.header.wrong_run();
     if (run_ == 0 || other.run() == run_) return;
     effects->failure = absl::FailedPreconditionError(absl::StrCat(
         "this process belongs to an earlier run (", RunText(run_), ") of job '",
         options_.join.job(), "', which has ended; the coordinator at ",
-        options_.coordinator_address, " runs job '", other.job(), "' (run ",
+        options_.coordinators[looks_at_], " runs job '", other.job(), "' (run ",
         RunText(other.run()), ")"));
     return;
   }
   if (run_ != 0 && message.header.run() != 0 && message.header.run() != run_)
     return;  // From another coordinator than the one that we have joined.
-  if (said_silent_) {
+  const bool moved = std::exchange(heard_at_, looks_at_) != looks_at_;
+  if (said_silent_ || (moved && incarnation_ != 0)) {
     said_silent_ = false;
-    effects->log.push_back(absl::StrCat(
-        "the coordinator in server 0 at ", options_.coordinator_address,
-        " is heard again, after ", Text(Silence(now))));
+    effects->log.push_back(absl::StrCat(CoordinatorText(), " is heard",
+                                        moved ? "" : " again", ", after ",
+                                        Text(Silence(now))));
   }
   heard_ = awake_.At(now);
+  heard_here_ = true;
   switch (message.header.body_case()) {
     case wire::Header::kJoinReply:
       return OnJoinReply(message.header.join_reply(), now, effects);
@@ -269,9 +277,8 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
   const absl::Duration silence = Silence(now);
   if (lease_ == absl::ZeroDuration() || silence <= lease_ * kSilentLeases)
     return;
-  const std::string who = absl::StrCat("the coordinator in server 0 at ",
-                                       options_.coordinator_address,
-                                       " has been silent for ", Text(silence));
+  const std::string who =
+      absl::StrCat(CoordinatorText(), " has been silent for ", Text(silence));
   const bool gone = link_ == LinkState::kGone;
   if (gone && !coordinator_may_return_) {
     effects->failure = absl::UnavailableError(absl::StrCat(
@@ -288,10 +295,13 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
   if (silence > options_.coordinator_timeout) {
     effects->failure = absl::UnavailableError(absl::StrCat(
         who,
-        gone ? "; nobody listens there any more, nobody has gone on with the "
-               "job (slackline_server --index=0 --recover), and "
-             : "; its process is there or cannot be reached, but says nothing, "
-               "and ",
+        options_.coordinators.size() > 1
+            ? "; no other server has gone on with the job, and "
+        : gone
+            ? "; nobody listens there any more, nobody has gone on with the "
+              "job (slackline_server --index=0 --recover), and "
+            : "; its process is there or cannot be reached, but says nothing, "
+              "and ",
         "limits { coordinator_timeout_ms } is ",
         absl::ToInt64Milliseconds(options_.coordinator_timeout)));
     return;
@@ -305,6 +315,50 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
            : "; nothing says that it is dead, so this process waits for it, up "
              "to ",
       Text(options_.coordinator_timeout)));
+}
+
+std::string MemberCore::CoordinatorText() const {
+  return absl::StrCat("the coordinator",
+                      options_.coordinators.size() > 1 ? "" : " in server 0",
+                      " at ", options_.coordinators[heard_at_]);
+}
+
+bool MemberCore::IsOfAnotherJob(const Message& message) const {
+  const wire::Header& header = message.header;
+  return (header.has_wrong_run() &&
+          header.wrong_run().job() != options_.join.job()) ||
+         (header.has_join_reply() &&
+          header.join_reply().job() != options_.join.job());
+}
+
+absl::Duration MemberCore::FoundWithin(size_t coordinators) {
+  if (coordinators == 1) return absl::ZeroDuration();
+  return kTryMin * 2 * static_cast<double>(coordinators);
+}
+
+absl::Duration MemberCore::LookPatience() const {
+  const bool up = link_ == LinkState::kUp;
+  if (up && heard_here_) return lease_;
+  // All within half a lease, where that leaves time to connect.
+  const absl::Duration patience = std::max(
+      kTryMin,
+      lease_ / (2 * static_cast<double>(options_.coordinators.size())));
+  return up ? patience * 2 : patience;
+}
+
+void MemberCore::LookElsewhere(absl::Time now, Effects* effects) {
+  if (options_.coordinators.size() == 1) return;
+  const absl::Time last = std::max(looks_since_, heard_);
+  if (awake_.At(now) - last < LookPatience()) return;
+  looks_at_ = (looks_at_ + 1) % options_.coordinators.size();
+  looks_since_ = awake_.At(now);
+  heard_here_ = false;
+  link_ = LinkState::kGone;
+  effects->look_at = looks_at_;
+  // Whatever was sent to the last one has reached nobody.
+  next_join_ = now;
+  next_heartbeat_ = now;
+  for (auto& [id, call] : calls_) call.resend_at = now;
 }
 
 std::string MemberCore::WhyFenced(absl::Time now) const {
@@ -330,18 +384,21 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
       effects->failure = absl::DeadlineExceededError(
           join_obstacle_.empty()
               ? absl::StrCat("no coordinator answered at ",
-                             options_.coordinator_address, " within ", waited,
+                             absl::StrJoin(options_.coordinators, ", "),
+                             " within ", waited,
                              "; is slackline_server --index=0 of this config "
                              "running there?")
               : absl::StrCat("could not join within ", waited, ": ",
                              join_obstacle_));
       return;
     }
+    LookElsewhere(now, effects);
     if (now >= next_join_) SendJoin(now, effects);
     return;
   }
   CheckSilence(now, effects);
   if (!effects->failure.ok()) return;
+  LookElsewhere(now, effects);
   if (now >= next_heartbeat_) SendHeartbeat(now, effects);
   for (auto& [id, call] : calls_) {
     if (now < call.resend_at) continue;

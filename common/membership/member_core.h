@@ -8,6 +8,9 @@
 // up to coordinator_timeout. Time in which this member itself did not run does
 // not count as silence (common/time/awake_clock.h).
 //
+// Where another coordinator may be elsewhere, a member that hears none looks
+// for it at one address after the other.
+//
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible. All messages go to the coordinator and come from it.
 #pragma once
@@ -33,7 +36,9 @@ class MemberCore {
  public:
   struct Options {
     wire::JoinRequest join;           // Who we are. token != 0.
-    std::string coordinator_address;  // For messages to people.
+    // Addresses at which the coordinator may be, at least one. The member
+    // begins with the first.
+    std::vector<std::string> coordinators;
     absl::Duration start_timeout = absl::Seconds(60);
     // How long a coordinator may be silent while its process is there, or
     // another one may come.
@@ -49,6 +54,9 @@ class MemberCore {
     std::vector<Payload> values;  // Of a StoreGet one, of a Gather each rank's.
   };
   struct Effects {
+    // Which of Options::coordinators to be connected with from now on, before
+    // anything is sent.
+    std::optional<size_t> look_at;
     std::vector<Message> sends;
     bool joined = false;               // incarnation() is valid from now on.
     std::shared_ptr<const View> view;  // A newer view than the last one.
@@ -62,6 +70,10 @@ class MemberCore {
     std::optional<wire::JobEnd> ended_before;
     std::vector<std::string> log;  // Sentences for people.
   };
+
+  // How long a member may need to find a coordinator that is elsewhere by now,
+  // beyond a lease: of so many addresses.
+  static absl::Duration FoundWithin(size_t coordinators);
 
   explicit MemberCore(const Options& options)
       : options_(options), awake_(options.join_retry) {}
@@ -112,6 +124,10 @@ class MemberCore {
   const std::string& checkpoint_sha256() const { return checkpoint_sha256_; }
   const std::shared_ptr<const View>& view() const { return view_; }
   absl::Duration lease() const { return lease_; }
+  // Of the coordinator, once it has said something, in awake time.
+  absl::Duration Silence(absl::Time now) const {
+    return awake_.At(now) - heard_;
+  }
   // It has joined, and the coordinator is not silent.
   bool HearsCoordinator(absl::Time now) const;
   // Why the coordinator had no place for us when it last said so; unspecified
@@ -143,10 +159,19 @@ class MemberCore {
                    Effects* effects);
   // Fails, or says that it waits, if the coordinator has been silent for long.
   void CheckSilence(absl::Time now, Effects* effects);
-  // Of the coordinator, in awake time.
-  absl::Duration Silence(absl::Time now) const {
-    return awake_.At(now) - heard_;
+  // Where ours may be, another job's is.
+  bool IsOfAnotherJob(const Message& message) const;
+  // Turns to the next address if there is one, and nobody was heard at this one
+  // for long enough.
+  void LookElsewhere(absl::Time now, Effects* effects);
+  // How long this address may say nothing before that.
+  absl::Duration LookPatience() const;
+  // Where the coordinator was when it was last heard, for people.
+  const std::string& Address() const {
+    return options_.coordinators[heard_at_];
   }
+  // "the coordinator in server 0 at ADDRESS"
+  std::string CoordinatorText() const;
   // This process did not run for longer than its lease, not long ago.
   bool WasStopped(absl::Time now) const;
   Message NewMessage() const;
@@ -166,6 +191,12 @@ class MemberCore {
   std::string checkpoint_sha256_;
   absl::Duration lease_;  // Zero until the coordinator has said something.
   absl::Time next_heartbeat_;
+  // Of options_.coordinators: the one that it is connected with, since then, in
+  // awake time, and the last one that said anything.
+  size_t looks_at_ = 0;
+  absl::Time looks_since_ = absl::InfiniteFuture();
+  bool heard_here_ = false;  // Since then.
+  size_t heard_at_ = 0;
   LinkState link_ = LinkState::kGone;
   bool coordinator_may_return_ = false;  // As it said last.
   absl::Time heard_;  // Last sign of life of the coordinator; in awake time.

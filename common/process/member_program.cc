@@ -114,7 +114,7 @@ absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
   if (flags.recover && (flags.add || flags.index != 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--recover: ", program.role, " ", flags.index,
-        " has no coordinator, which is in server 0; it joins a running job "
+        " begins no coordinator, which server 0 does; it joins a running job "
         "again without the flag"));
   }
   if (flags.recover && flags.out.empty() && !config.coordinator().has_etcd()) {
@@ -224,7 +224,8 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                  "Server 0: the coordinator of a job that runs has died, and "
                  "this one goes on in its place with what it has kept in "
                  "--out (coordinator.state), or in etcd if the config has "
-                 "coordinator { etcd }. Without a job there the flag "
+                 "coordinator { etcd }; if another server has done so in the "
+                 "meantime, this one joins. Without a job there the flag "
                  "changes nothing; if the job there has ended, this says how "
                  "and ends. docs/coordinator.md");
   }

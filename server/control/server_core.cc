@@ -45,6 +45,15 @@ bool ServerCore::Draining() const {
   return member != nullptr && member->draining();
 }
 
+bool ServerCore::MayHostCoordinator(absl::Time now) const {
+  if (ended_ || exit_.has_value()) return false;
+  if (member_.incarnation() == 0) return options_.may_host_before_joining;
+  // It answers each heartbeat.
+  if (member_.Silence(now) <= member_.lease() / 2) return false;
+  // While the job forms there is no view.
+  return !Ended(view()) && !Draining();
+}
+
 bool ServerCore::AllHaveSeenTheLastView() const {
   return std::all_of(thread_stats_.begin(), thread_stats_.end(),
                      [&](const ThreadStats& thread) {
@@ -76,6 +85,7 @@ void ServerCore::OnMessage(const Message& message, absl::Time now,
 
 void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
                         Effects* effects) {
+  if (member->look_at.has_value()) effects->look_at = member->look_at;
   std::move(member->sends.begin(), member->sends.end(),
             std::back_inserter(effects->sends));
   std::move(member->log.begin(), member->log.end(),
@@ -143,16 +153,17 @@ void ServerCore::LeaveIfDue(absl::Time now, Effects* effects) {
   }
   if (!exit_.has_value() && !Draining()) return;
   wire::Call call;
-  const bool hosts_coordinator = self() == 0;
   const bool may_leave =
-      OwnsNothing() && !hosts_coordinator &&
+      OwnsNothing() && !hosts_coordinator_ &&
       (refused_at_view_ == 0 || view()->number() > refused_at_view_);
   if (exit_.has_value()) {
     const std::string reason(exit_->status.message());
     leaves_with_failure_ = exit_->failure || view() == nullptr;
-    if (hosts_coordinator) {
+    if (hosts_coordinator_) {
       call.mutable_stop()->set_reason(
-          exit_->failure ? absl::StrCat("server 0 failed: ", reason) : reason);
+          exit_->failure
+              ? absl::StrCat("server ", self(), " failed: ", reason)
+              : reason);
     } else if (leaves_with_failure_) {
       call.mutable_leave()->set_failure(reason);
     } else if (may_leave) {

@@ -43,6 +43,9 @@ class ServerCore {
     absl::Duration last_stats_max = absl::Seconds(2);
     // How long it waits for the coordinator when it wants to leave.
     absl::Duration leave_max = absl::Seconds(3);
+    // It may have the coordinator before it has joined: its job is the one that
+    // was kept.
+    bool may_host_before_joining = false;
   };
   struct End {
     enum class Kind { kFinished, kFailed, kLeft, kGaveUp };
@@ -50,6 +53,7 @@ class ServerCore {
     absl::Status status;  // OK if it finished or left.
   };
   struct Effects {
+    std::optional<size_t> look_at;     // As in MemberCore::Effects.
     std::vector<Message> sends;        // To the coordinator.
     std::shared_ptr<const View> view;  // For the shard threads.
     // All shard threads are to be asked for statistics, after they were given
@@ -93,6 +97,14 @@ class ServerCore {
     io_utilisation_ = io_utilisation;
   }
 
+  // Whether the coordinator is in this process; at first: it is not.
+  void SetHostsCoordinator(bool hosts) { hosts_coordinator_ = hosts; }
+  // Whether a coordinator may begin in this process, if the one before has
+  // died: none is heard, the job has not ended, and this server is to stay in
+  // it.
+  bool MayHostCoordinator(absl::Time now) const;
+  uint64_t run() const { return member_.run(); }  // As of MemberCore.
+
   const std::shared_ptr<const View>& view() const { return member_.view(); }
 
  private:
@@ -127,6 +139,7 @@ class ServerCore {
   MemberCore member_;
   std::vector<ThreadStats> thread_stats_;
   bool stats_new_ = false;  // Since FoldStats().
+  bool hosts_coordinator_ = false;
   double io_utilisation_ = 0;
   absl::Time next_stats_ = absl::InfinitePast();
   absl::Time last_stats_by_ =

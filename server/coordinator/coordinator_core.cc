@@ -106,7 +106,10 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                     options.delays == nullptr ? "" : options.delays->sha256(),
                 .checkpoint_sha256 = options.resume_sha256,
                 .checkpoint_folder = options.resume_folder,
-                .coordinator_may_return = options.coordinator_may_return}),
+                .coordinator_may_return = options.coordinator_may_return,
+                .host_server = options.host_server,
+                .host_has_joined = options.host_has_joined,
+                .found_within = options.found_within}),
       modes_({.sync = options.sync,
               .workers = options.workers,
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
@@ -114,7 +117,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       copies_({.replicas = options.replicas,
                .concurrent = options.rebalance.config.concurrent_moves()},
               &members_, &editor_),
-      placement_(options.rebalance, &members_, &modes_, &copies_, &editor_),
+      placement_(options.rebalance, options.host_server, &members_, &modes_, &copies_, &editor_),
       checkpointer_(
           {.config = options.checkpoint,
            .root = options.checkpoint_root,
@@ -126,7 +129,7 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                    .resumed_from = ResumedFrom(options)},
                   &checkpointer_, &editor_),
       user_calls_(&placement_, &modes_, &checkpointer_),
-      outcome_(options.stop, &editor_),
+      outcome_(options.stop, options.clock, &editor_),
       stalls_({.timeout = options.stall_timeout,
                .finish_timeout = options.save_timeout + options.stall_timeout,
                .lease = options.lease}),
@@ -245,7 +248,7 @@ void CoordinatorCore::Fail(const std::string& reason, absl::Time now,
                            Effects* effects) {
   Begin(now);
   const size_t first = effects->sends.size();
-  members_.AwaitNoServer0();
+  members_.AwaitNoHost();
   editor_.End(JobEndOf(wire::JobEnd::STOPPED, reason));
   Conclude(first, now, effects);
 }
@@ -1103,7 +1106,7 @@ absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
       view().number(), ", ", members_.servers().size(), " servers, ",
       members_.workers().size(), " workers"));
   // Its process only reports that.
-  if (editor_.ended()) members_.AwaitNoServer0();
+  if (editor_.ended()) members_.AwaitNoHost();
   // What workers have told each other to connect is lost.
   editor_.Regroup();
   news_.workers = true;
@@ -1202,6 +1205,7 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
       status.add_missing(missing);
   }
   status.set_next_server(members_.next_server());
+  status.set_coordinator_server(options_.host_server);
   outcome_.PutStatus(now, &status);
   placement_.PutStatus(moves_known, &status);
   copies_.PutStatus(&status);

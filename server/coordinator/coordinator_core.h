@@ -1,4 +1,4 @@
-// CoordinatorCore: the coordinator of a job. Runs in server 0; the data path
+// CoordinatorCore: the coordinator of a job. Runs in a server; the data path
 // does not need it.
 //
 // FORMING until every server and worker of the config has joined, then RUNNING,
@@ -115,6 +115,14 @@ class CoordinatorCore {
     std::optional<run::BestCheckpoint> best_checkpoint = std::nullopt;
     // What it keeps outlives it, and so does the job: members wait for another.
     bool coordinator_may_return = false;
+    // The server in whose process it is, and whether that has joined before
+    // this coordinator began: it has taken over from another one then.
+    int host_server = 0;
+    bool host_has_joined = false;
+    // How long members may need to find it, where it is elsewhere than the last
+    // one: their leases are longer by that, once.
+    absl::Duration found_within = absl::ZeroDuration();
+    CoordinatorClock clock = {};
   };
   using Effects = CoordinatorEffects;
 

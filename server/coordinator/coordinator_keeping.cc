@@ -22,6 +22,9 @@
 namespace slackline {
 namespace {
 
+// Of a look into etcd that is repeated.
+constexpr absl::Duration kLookTimeout = absl::Seconds(2);
+
 bool UsesEtcd(const KeepingOptions& options) {
   return options.config.coordinator().has_etcd();
 }
@@ -140,6 +143,40 @@ absl::StatusOr<std::unique_ptr<StateStore>> CreateInFile(
   return nullptr;
 }
 
+// The job that was kept, if it is the one of the options.
+absl::StatusOr<CoordinatorCore::Kept> JobIn(const KeepingOptions& options,
+                                            const CoordinatorState& state) {
+  const std::string place = KeepingPlace(options);
+  absl::StatusOr<CoordinatorCore::Kept> job = CoordinatorCore::KeptIn(state);
+  if (!job.ok()) return Annotate(job.status(), place);
+  const auto other = [&](const std::string& what, const std::string& there,
+                         const std::string& here) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        place, " is of ", what, " ", there, ", and this is ", here,
+        "; give the config",
+        UsesEtcd(options) ? " and the flags that the job has"
+                          : ", the flags and the --out that the job has"));
+  };
+  const config::ClusterConfig& config = options.config;
+  if (job->job != config.job()) return other("job", job->job, config.job());
+  if (job->config_hash != ConfigHash(config))
+    return other("config", job->config_hash, ConfigHash(config));
+  const std::string version = job->build.version();
+  if (version != VersionNumber() || job->protocol != kProtocol)
+    return other("version", version, VersionNumber());
+  return job;
+}
+
+absl::StatusOr<RecoveredJob> Recovered(const KeepingOptions& options,
+                                       Opened opened) {
+  RecoveredJob recovered;
+  SL_ASSIGN_OR_RETURN(recovered.job, JobIn(options, opened.state));
+  recovered.keeping.state = std::move(opened.state);
+  recovered.keeping.store = std::move(opened.store);
+  LetForget(options, &recovered.keeping);
+  return recovered;
+}
+
 }  // namespace
 
 std::string KeepingPlace(const KeepingOptions& options) {
@@ -151,40 +188,64 @@ std::string KeepingPlace(const KeepingOptions& options) {
 }
 
 absl::StatusOr<RecoveredJob> RecoverJob(const KeepingOptions& options) {
-  const std::string place = KeepingPlace(options);
-  RecoveredJob recovered;
   absl::StatusOr<Opened> opened = Open(options);
   if (absl::IsNotFound(opened.status()) ||
       (opened.ok() && opened->state.empty())) {
-    spdlog::warn("--recover: begins anew: no job is in {}", place);
-    return recovered;
+    spdlog::warn("--recover: begins anew: no job is in {}",
+                 KeepingPlace(options));
+    return RecoveredJob();
   }
   if (!opened.ok()) return Annotate(opened.status(), "--recover");
-  absl::StatusOr<CoordinatorCore::Kept> job =
-      CoordinatorCore::KeptIn(opened->state);
-  if (!job.ok()) {
-    return Annotate(job.status(), absl::StrCat("--recover: ", place));
+  absl::StatusOr<RecoveredJob> job = Recovered(options, *std::move(opened));
+  if (!job.ok()) return Annotate(job.status(), "--recover");
+  return job;
+}
+
+void GoOnWith(const CoordinatorCore::Kept& job,
+              CoordinatorCore::Options* options) {
+  options->run = job.run;
+  options->resume = job.resume;
+  options->resume_sha256 = job.resume_sha256;
+  options->resume_folder = job.resume_folder;
+}
+
+absl::StatusOr<std::optional<RecoveredJob>> TakeOverJob(
+    const KeepingOptions& options) {
+  EtcdStateStore::Options etcd = EtcdOptions(options);
+  etcd.etcd.timeout = kLookTimeout;
+  SL_ASSIGN_OR_RETURN(const bool led, EtcdStateStore::IsLed(etcd));
+  if (led) return std::nullopt;
+  etcd = EtcdOptions(options);
+  etcd.wait_max = absl::ZeroDuration();
+  absl::StatusOr<std::unique_ptr<EtcdStateStore>> store =
+      EtcdStateStore::Open(etcd);
+  // Somebody was faster.
+  if (absl::IsFailedPrecondition(store.status()) ||
+      absl::IsNotFound(store.status())) {
+    return std::nullopt;
   }
-  const auto other = [&](const std::string& what, const std::string& there,
-                         const std::string& here) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "--recover: ", place, " is of ", what, " ", there, ", and this is ",
-        here, "; give the config",
-        UsesEtcd(options) ? " and the flags that the job has"
-                          : ", the flags and the --out that the job has"));
-  };
-  const config::ClusterConfig& config = options.config;
-  if (job->job != config.job()) return other("job", job->job, config.job());
-  if (job->config_hash != ConfigHash(config))
-    return other("config", job->config_hash, ConfigHash(config));
-  const std::string version = job->build.version();
-  if (version != VersionNumber() || job->protocol != kProtocol)
-    return other("version", version, VersionNumber());
-  recovered.job = *std::move(job);
-  recovered.keeping.state = std::move(opened->state);
-  recovered.keeping.store = std::move(opened->store);
-  LetForget(options, &recovered.keeping);
-  return recovered;
+  SL_RETURN_IF_ERROR(store.status());
+  CoordinatorState state = (*store)->state();
+  if (state.empty()) return std::nullopt;
+  SL_ASSIGN_OR_RETURN(
+      RecoveredJob job,
+      Recovered(options, {Leased(*std::move(store)), std::move(state)}));
+  return job;
+}
+
+absl::StatusOr<bool> JobIsLed(const KeepingOptions& options) {
+  if (!AnyServerTakesOver(options.config)) return false;
+  const EtcdStateStore::Options etcd = EtcdOptions(options);
+  absl::StatusOr<bool> led = EtcdStateStore::IsLed(etcd);
+  if (!led.ok()) return EtcdProblem(led.status());
+  if (!*led) return false;
+  const absl::StatusOr<CoordinatorState> state = EtcdStateStore::Read(etcd);
+  if (absl::IsNotFound(state.status())) return false;
+  if (!state.ok()) return EtcdProblem(state.status());
+  if (state->empty()) return false;
+  const absl::StatusOr<CoordinatorCore::Kept> job = JobIn(options, *state);
+  if (!job.ok()) return Annotate(job.status(), "--recover");
+  return job->formed && !job->ended;
 }
 
 absl::StatusOr<CoordinatorThread::Keeping> KeepNewJob(

@@ -1,5 +1,5 @@
-// Where the coordinator of server 0 keeps its state, as config and flags say:
-// in etcd, or in the folder of --out.
+// Where the coordinator keeps its state, as config and flags say: in etcd, or in
+// the folder of --out.
 #pragma once
 
 #include <optional>
@@ -30,6 +30,21 @@ struct RecoveredJob {
 // Errors name the place: it cannot be read, is damaged, belongs to a
 // coordinator that runs, or is of another job, config or version.
 absl::StatusOr<RecoveredJob> RecoverJob(const KeepingOptions& options);
+
+// The options of a coordinator that goes on with the job.
+void GoOnWith(const CoordinatorCore::Kept& job,
+              CoordinatorCore::Options* options);
+
+// Of a server that goes on with the job where nobody does any more: in etcd
+// alone. nullopt: somebody leads, or there is no job. Errors as of RecoverJob(),
+// but that etcd is not waited for.
+absl::StatusOr<std::optional<RecoveredJob>> TakeOverJob(
+    const KeepingOptions& options);
+
+// Whether the job in etcd runs, and had a coordinator not long ago. A server 0
+// that is started again may join it then, and need not wait until it is known
+// whether that still leads. False without etcd.
+absl::StatusOr<bool> JobIsLed(const KeepingOptions& options);
 
 // For a job that begins anew: it takes the place of the one that is there.
 // Without a store: there are no copies of shards, or there is no folder, or it

@@ -165,6 +165,11 @@ absl::Status CoordinatorThread::Finish() {
   return failure_.ok() ? saved_ : failure_;
 }
 
+void CoordinatorThread::Abandon() {
+  abandoned_.store(true);
+  (void)Finish();
+}
+
 absl::Status CoordinatorThread::failure() const {
   return failed_.load(std::memory_order_acquire) ? failure_ : absl::OkStatus();
 }
@@ -193,6 +198,7 @@ void CoordinatorThread::Run() {
       break;
     }
     waker_.Drain();
+    if (abandoned_.load()) return;
     CoordinatorCore::Effects effects;
     while (true) {
       absl::StatusOr<std::optional<Listener::Incoming>> incoming =

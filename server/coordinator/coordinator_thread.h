@@ -71,6 +71,8 @@ class CoordinatorThread {
   // one that has failed at once. As failure() if there is one; then it waits
   // for nothing.
   absl::Status Finish();
+  // Ends, and tells nobody anything: another one goes on with the job.
+  void Abandon();
   // Any thread: why this coordinator has ended before the job, if it has. The
   // job is not ended by that: a coordinator that is started again goes on.
   absl::Status failure() const;
@@ -101,6 +103,7 @@ class CoordinatorThread {
 
   const Options options_;
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> abandoned_{false};
   std::atomic<int> stops_saving_{0};
   absl::Status saved_;  // Written by the thread, read after it has ended.
   Waker waker_;

@@ -120,6 +120,8 @@ void JobOutcome::StopByRule(const std::string& rule, double seconds,
 
 coordinator::OutcomeState JobOutcome::Keep() const {
   coordinator::OutcomeState state;
+  state.set_clock(clock_.name);
+  state.set_clock_to_wall(absl::ToInt64Microseconds(clock_.to_wall));
   if (running_since_ != absl::InfiniteFuture())
     state.set_running_since(absl::ToUnixMicros(running_since_));
   state.set_seconds_before(seconds_before_);
@@ -135,13 +137,19 @@ coordinator::OutcomeState JobOutcome::Keep() const {
 }
 
 void JobOutcome::Load(const coordinator::OutcomeState& state, absl::Time now) {
+  // Between hosts, times go by the clock on the wall.
+  const absl::Duration shift =
+      state.clock() == clock_.name
+          ? absl::ZeroDuration()
+          : absl::Microseconds(state.clock_to_wall()) - clock_.to_wall;
   if (state.has_running_since()) {
     running_since_ =
-        std::min(now, absl::FromUnixMicros(state.running_since()));
+        std::min(now, absl::FromUnixMicros(state.running_since()) + shift);
   }
   seconds_before_ = state.seconds_before();
   if (state.has_trained_at())
-    trained_at_ = std::min(now, absl::FromUnixMicros(state.trained_at()));
+    trained_at_ =
+        std::min(now, absl::FromUnixMicros(state.trained_at()) + shift);
   for (const run::MetricRecord& record : state.latest())
     latest_[record.kind()] = record;
   if (state.has_result()) result_ = state.result();

@@ -18,11 +18,20 @@
 
 namespace slackline {
 
+// The clock that a coordinator is run by.
+struct CoordinatorClock {
+  // Two of one name show the same time: of one host, since it was booted.
+  std::string name;
+  // What is to be added for the time of day.
+  absl::Duration to_wall;
+};
+
 class JobOutcome {
  public:
-  // `editor` outlives it.
-  JobOutcome(const config::Stop& stop, ViewEditor* editor)
-      : stop_(stop), editor_(editor) {}
+  // `clock` as in CoordinatorCore::Options; `editor` outlives it.
+  JobOutcome(const config::Stop& stop, const CoordinatorClock& clock,
+             ViewEditor* editor)
+      : stop_(stop), clock_(clock), editor_(editor) {}
 
   // `seconds_before`: how long the job has run in earlier runs, if it goes on
   // from one.
@@ -48,8 +57,7 @@ class JobOutcome {
   double Seconds(absl::Time now) const {
     return seconds_before_ + SecondsHere(now);
   }
-  // What the next coordinator has to know, and to begin with. `now`: its time. On
-  // a host whose clock is behind, the job begins to run now.
+  // What the next coordinator has to know, and to begin with. `now`: its time.
   coordinator::OutcomeState Keep() const;
   void Load(const coordinator::OutcomeState& state, absl::Time now);
 
@@ -70,6 +78,7 @@ class JobOutcome {
                   const run::Result& result);
 
   const config::Stop stop_;
+  const CoordinatorClock clock_;
   ViewEditor* const editor_;
   absl::Time running_since_ = absl::InfiniteFuture();
   double seconds_before_ = 0;

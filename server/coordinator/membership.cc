@@ -77,7 +77,8 @@ wire::WorkerMember WorkerOf(const Member& worker) {
 Membership::Membership(const Options& options)
     : options_(options),
       awake_(options.lease / kHeartbeatsPerLease),
-      next_server_(options.servers) {}
+      next_server_(options.servers),
+      host_came_(options.host_has_joined) {}
 
 // ---- Leases -----------------------------------------------------------------
 
@@ -325,7 +326,7 @@ std::string Membership::WhyUnfit(const wire::JoinRequest& join,
 }
 
 absl::Time Membership::AskedUntil() const {
-  if (!server_0_came_) return absl::InfiniteFuture();
+  if (!host_came_) return absl::InfiniteFuture();
   absl::Time until = absl::InfinitePast();
   for (const auto& [token, at] : asking_) until = std::max(until, at);
   return until + kAsksAgainWithin;
@@ -351,9 +352,9 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
     if (asking_.size() < kAskingMax) asking_[join.token()] = awake_.At(now);
   }
   // An old process's request may be late.
-  server_0_came_ |= join.role() == wire::JoinRequest::SERVER &&
-                    join.index() == 0 &&
-                    (answer.joined != nullptr || without_place);
+  host_came_ |= join.role() == wire::JoinRequest::SERVER &&
+                join.index() == options_.host_server &&
+                (answer.joined != nullptr || without_place);
   return answer;
 }
 
@@ -365,6 +366,7 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   const bool is_worker = join.role() == wire::JoinRequest::WORKER;
   JoinAnswer answer;
   answer.reply.set_token(join.token());
+  answer.reply.set_job(options_.job);
   answer.reply.set_run(view.run());
   answer.reply.set_lease_ms(
       static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
@@ -531,6 +533,7 @@ absl::Status Membership::Load(const StateReader& reader, absl::Time now) {
         member.server = kept.server();
         member.kept_at = now;
         Hear(&member, now);
+        member.heard_awake += options_.found_within;
         next_expiry_ =
             std::min(next_expiry_, member.heard_awake + options_.lease);
         auto& places = member.worker_role() ? workers_ : servers_;

@@ -77,6 +77,10 @@ class Membership {
     std::string checkpoint_sha256;
     std::string checkpoint_folder = {};   // For workers.
     bool coordinator_may_return = false;  // As in JoinReply.
+    // As in CoordinatorCore::Options.
+    int host_server = 0;
+    bool host_has_joined = false;
+    absl::Duration found_within;
   };
   // As common/membership sends them.
   static constexpr int kHeartbeatsPerLease = 5;
@@ -113,11 +117,11 @@ class Membership {
   };
   std::vector<Knock> RecentKnocks(absl::Time now) const;
   // Until then, in awake time, somebody may ask again who was told that there
-  // is no place for it, or not yet: server 0, which runs in this process, and
+  // is no place for it, or not yet: the server of this process, and
   // whoever has asked not long ago. They are to hear how the job has ended.
   absl::Time AskedUntil() const;
   // There is no server in this process any more.
-  void AwaitNoServer0() { server_0_came_ = true; }
+  void AwaitNoHost() { host_came_ = true; }
 
   void Hear(Member* member, absl::Time now) const;
   // nullptr if there is none.
@@ -208,7 +212,7 @@ class Membership {
   std::map<std::pair<bool, int32_t>, Waiter> waiters_;
   // When they asked last who have no place, in awake time, by token.
   std::map<uint64_t, absl::Time> asking_;
-  bool server_0_came_ = false;  // To this coordinator.
+  bool host_came_;  // The server of this process, to this coordinator.
   // The join of the first worker: all others bring the same tables, and the
   // same length of the job.
   std::optional<wire::JoinRequest> model_;

@@ -11,10 +11,11 @@
 
 namespace slackline {
 
-Placement::Placement(const Rebalancer::Options& options, Membership* members,
-                     const ModeControl* modes, Copies* copies,
-                     ViewEditor* editor)
+Placement::Placement(const Rebalancer::Options& options, int host_server,
+                     Membership* members, const ModeControl* modes,
+                     Copies* copies, ViewEditor* editor)
     : options_(options),
+      host_server_(host_server),
       members_(members),
       modes_(modes),
       copies_(copies),
@@ -64,7 +65,7 @@ std::vector<Rebalancer::Server> Placement::Servers() const {
 
 std::string Placement::WhyMustStay(const Member& server) const {
   const int32_t index = server.index();
-  if (index == 0) {
+  if (index == host_server_) {
     return absl::StrCat(Describe(server), " hosts the coordinator");
   }
   if (editor_->GetsShards(index) || editor_->OwnsShards(index)) {
@@ -134,10 +135,11 @@ absl::StatusOr<run::Plan> Placement::OnCall(const wire::Call& call,
     if (drained == nullptr) {
       return refuse(absl::StrCat("the job has no server ", index));
     }
-    if (index == 0) {
-      return refuse(
-          "server 0 hosts the coordinator and has to stay; its shards can be "
-          "moved: slackline move");
+    if (index == host_server_) {
+      return refuse(absl::StrCat(
+          "server ", index,
+          " hosts the coordinator and has to stay; its shards can be moved: "
+          "slackline move"));
     }
     const bool others =
         std::any_of(members_->servers().begin(), members_->servers().end(),

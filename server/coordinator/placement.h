@@ -24,8 +24,10 @@ namespace slackline {
 class Placement {
  public:
   // The others outlive it.
-  Placement(const Rebalancer::Options& options, Membership* members,
-            const ModeControl* modes, Copies* copies, ViewEditor* editor);
+  // `host_server` has the coordinator in its process, and has to stay.
+  Placement(const Rebalancer::Options& options, int host_server,
+            Membership* members, const ModeControl* modes, Copies* copies,
+            ViewEditor* editor);
 
   // The job begins to run: places the tables on all servers' threads.
   void Start(const std::vector<wire::Table>& tables, int64_t shard_elements,
@@ -81,6 +83,7 @@ class Placement {
                      CoordinatorEffects* effects);
 
   const Rebalancer::Options options_;
+  const int host_server_;
   Membership* const members_;
   const ModeControl* const modes_;
   Copies* const copies_;

@@ -471,6 +471,25 @@ TEST(CoordinatorsSimTest, ItDiesAtEveryStepOfAChangeOfTheMode) {
   EXPECT_GT(counts.finished, 1000);
 }
 
+TEST(CoordinatorsSimTest, AnyServerTakesOver) {
+  RunCounts counts;
+  for (uint64_t seed = 5'000'000; seed < 5'001'500; ++seed) {
+    Scenario scenario = WithCoordinator(
+        seed % 2 == 0 ? Scenario::Random(seed) : Scenario::RandomModes(seed));
+    if (scenario.replicas == 0) continue;
+    Rng rng(seed);
+    scenario.DrawTakeOvers(/*faulty=*/true, scenario.heal_at, rng);
+    scenario.heal_at += scenario.lease * 4;
+    RunWell(seed, scenario, &counts);
+    if (HasFatalFailure()) return;
+  }
+  std::cout << counts.ToString() << "\n";
+  EXPECT_GT(counts.taken_over, 100);
+  EXPECT_GT(counts.taken_over_still, 15);
+  EXPECT_GT(counts.recovered_in_move, 20);
+  EXPECT_GT(counts.finished, 150);
+}
+
 TEST(CoordinatorsSimTest, SeedsThatFoundSomethingPass) {
   const std::map<uint64_t, std::string> seeds = {
       {18103, "a job that never ran was not gone on with"},

@@ -171,6 +171,28 @@ void GiveFollowersAndCrash(Scenario* scenario) {
   crash.duration = absl::Milliseconds(1);
 }
 
+// And the coordinator dies with its server, and goes on in another one.
+void GiveFollowersAndTakeOver(Scenario* scenario) {
+  GiveFollowers(scenario);
+  scenario->recovers = true;
+  Rng rng(scenario->seed);
+  scenario->DrawTakeOvers(/*faulty=*/false, scenario->heal_at, rng);
+  CoordinatorFault& fault = scenario->coordinator_faults.emplace_back();
+  fault.at = scenario->heal_at * 0.3;
+  fault.duration = scenario->lease * 12;
+  fault.with_host = true;
+  scenario->heal_at += fault.duration;
+}
+
+Case OfTakeOvers(const std::string& name, Invariant expected,
+                 void (*change)(Scenario* scenario)) {
+  return {.name = name,
+          .expected = expected,
+          .modes = {"bsp", "ssp", "asp"},
+          .tamper = nullptr,
+          .change = change};
+}
+
 // And the coordinator does not hear a server, which all others reach.
 void GiveFollowersAndDepose(Scenario* scenario) {
   GiveFollowers(scenario);
@@ -1084,6 +1106,17 @@ INSTANTIATE_TEST_SUITE_P(
              .modes = {"bsp", "ssp", "asp"},
              .tamper = NeverInSync,
              .change = GiveFollowersAndCrash},
+        OfTakeOvers("LooksAtOneAddressOnly", Invariant::kOutcome,
+                    [](Scenario* scenario) {
+                      GiveFollowersAndTakeOver(scenario);
+                      scenario->planted_one_address = true;
+                    }),
+        OfTakeOvers("TimeGoesOnByAnotherClock", Invariant::kCoordinator,
+                    [](Scenario* scenario) {
+                      GiveFollowersAndTakeOver(scenario);
+                      scenario->planted_one_clock = true;
+                      scenario->reality.clocks = true;
+                    }),
         OfChanges("StepBeyondTheFence", Invariant::kMode, nullptr,
                   SimWorker::Plant::kIgnoreFence),
         OfChanges("SmallestLimitInsteadOfTheLargest", Invariant::kMode,

@@ -49,6 +49,8 @@ void RunCounts::Visit(
   see("replicas", replicas);
   see("recovers", recovers);
   see("recovered", recovered);
+  see("taken over", taken_over);
+  see("taken over from one that stands still", taken_over_still);
   see("recovered unkept", recovered_unkept);
   see("recovered untold", recovered_untold);
   see("recovered in move", recovered_in_move);

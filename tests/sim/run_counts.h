@@ -72,6 +72,8 @@ struct RunCounts {
   int64_t server_restarts = 0;    // In them.
   int64_t recovers = 0;           // Runs whose coordinator may come back.
   int64_t recovered = 0;          // It has,
+  int64_t taken_over = 0;         // of these, in another server;
+  int64_t taken_over_still = 0;   // of these, while its old process stood still,
   int64_t recovered_unkept = 0;   // from before what was on its way to be kept,
   int64_t recovered_untold = 0;   // or from what nobody had heard of;
   int64_t recovered_in_move = 0;  // while shards moved,

@@ -433,6 +433,9 @@ void Scenario::Widen(const Reality& wanted) {
 
 void Scenario::DrawCoordinators(bool faulty, absl::Duration last, Rng& rng) {
   recovers = true;
+  Rng take_over = rng.Fork("take over");
+  if (replicas > 0 && take_over.Chance(0.5))
+    DrawTakeOvers(faulty, last, take_over);
   if (!faulty) return;
   for (int64_t left = rng.Between(0, 3); left > 0; --left) {
     CoordinatorFault& fault = coordinator_faults.emplace_back();
@@ -440,7 +443,28 @@ void Scenario::DrawCoordinators(bool faulty, absl::Duration last, Rng& rng) {
     fault.duration = ForAWhile(rng, lease, 4);
     fault.moment = static_cast<CoordinatorFault::Moment>(rng.Below(3));
     // Without followers the job ends with server 0.
-    fault.with_server_0 = rng.Chance(replicas > 0 ? 0.5 : 0.1);
+    fault.with_host = rng.Chance(replicas > 0 ? 0.5 : 0.1);
+  }
+}
+
+void Scenario::DrawTakeOvers(bool faulty, absl::Duration last, Rng& rng) {
+  takes_over = true;
+  if (!faulty) return;
+  for (int64_t left = rng.Between(0, 3); left > 0; --left) {
+    const absl::Duration at = Between(rng, absl::ZeroDuration(), last);
+    if (rng.Chance(0.4)) {  // Perhaps of the server that has it then.
+      const auto server = rng.Below(static_cast<uint64_t>(servers));
+      stand_still.push_back({.at = at,
+                             .node = ServerNode(static_cast<int>(server)),
+                             .duration = Between(rng, lease, lease * 3),
+                             .suspend = rng.Chance(0.3),
+                             .order = static_cast<WakeOrder>(rng.Below(3))});
+      continue;
+    }
+    CoordinatorFault& fault = coordinator_faults.emplace_back();
+    fault.at = at;
+    fault.duration = ForAWhile(rng, lease, 4);
+    fault.with_host = rng.Chance(0.7);
   }
 }
 
@@ -1133,6 +1157,7 @@ std::string Scenario::ToString() const {
       placement.waiting_max, placement.linger ? ", lingering" : "");
   if (replicas > 0) absl::StrAppend(&text, ", ", replicas, " followers");
   if (recovers) absl::StrAppend(&text, ", the coordinator comes back");
+  if (takes_over) absl::StrAppend(&text, " in any server");
   for (const MoveFault& fault : placement.faults) {
     absl::StrAppend(&text, ", fault at '", MoveStepName(fault.step), "'");
   }

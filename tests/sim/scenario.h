@@ -89,7 +89,7 @@ struct CoordinatorFault {
   absl::Duration at;
   absl::Duration duration;  // It is away.
   Moment moment{};
-  bool with_server_0 = false;  // The process has ended; else it is a thread.
+  bool with_host = false;  // Its process has ended; else it is a thread.
 };
 
 // Of a machine's monotonic clock. Wall clocks reach no core.
@@ -381,6 +381,12 @@ struct Scenario {
   std::vector<GarbageFault> garbage;
   int replicas = 0;       // Followers of each shard.
   bool recovers = false;  // The coordinator keeps its state, and comes back.
+  // Any server goes on as the coordinator then, not server 0 alone.
+  bool takes_over = false;
+  // For planted faults: members look for it in server 0 alone; or all machines
+  // are taken for one, by whose clock the time goes on.
+  bool planted_one_address = false;
+  bool planted_one_clock = false;
   std::vector<CoordinatorFault> coordinator_faults;
   config::LearningRateSchedule schedule;
   config::StaleGradients stale;  // Of all tables; perhaps none.
@@ -397,6 +403,9 @@ struct Scenario {
   // The coordinator comes back when it has died. Draws when it does, until
   // `last`. Unless `faulty`, it never does.
   void DrawCoordinators(bool faulty, absl::Duration last, Rng& rng);
+  // Any server takes over, which is what happens then; there are replicas, and
+  // the coordinator comes back.
+  void DrawTakeOvers(bool faulty, absl::Duration last, Rng& rng);
   // Something that may cost a server its place in the job.
   void DrawServerFault(absl::Duration at, Rng& rng);
   // Gives the job delays in place of its mode: by name, or as they might have

@@ -111,6 +111,9 @@ struct SimContext {
   std::function<void(checkpoint::Manifest* manifest)> tamper_manifest;
   // Likewise: it takes a checkpoint for whole of which no file is there.
   bool completes_without_files = false;
+  // Whether this member lives, and nothing has kept it from being heard in this
+  // run.
+  std::function<bool(const PeerId& member)> could_be_heard;
   // A worker is at a step of a change that no message shows.
   std::function<void(PhaseStep step, Rank rank)> on_phase_step;
 
@@ -119,7 +122,10 @@ struct SimContext {
   Rng files_{Rng(scenario.seed).Fork("files of checkpoints")};
 };
 
-inline constexpr PeerId kCoordinatorPeer{.kind = PeerId::Kind::kCoordinator};
+// The coordinator while it is in server `host`.
+inline constexpr PeerId CoordinatorPeer(int host) {
+  return {.kind = PeerId::Kind::kCoordinator, .index = host};
+}
 
 // How the life of a process ended.
 struct ProcessEnd {

@@ -22,40 +22,48 @@ void SimNetwork::OnReached(const PeerId& self,
 
 void SimNetwork::WatchPeer(const PeerId& self, const PeerId& peer,
                            std::function<void(bool is_up)> tell) {
-  links_[{self, peer}].tell = std::move(tell);
-  LookAfter(self, peer, queue_->now() + Delay());
+  std::erase_if(links_,
+                [&](const auto& entry) { return entry.first.first == self; });
+  const uint64_t id = ++links_made_;
+  links_[{self, peer}] = {.id = id, .tell = std::move(tell)};
+  LookAfter(self, peer, id, queue_->now() + Delay());
 }
 
-void SimNetwork::LookAfter(const PeerId& self, const PeerId& peer,
+void SimNetwork::LookAfter(const PeerId& self, const PeerId& peer, uint64_t id,
                            absl::Time at) {
-  queue_->At(at, [this, self, peer] { Look(self, peer); });
+  queue_->At(at, [this, self, peer, id] { Look(self, peer, id); });
 }
 
-void SimNetwork::Look(const PeerId& self, const PeerId& peer) {
+void SimNetwork::Look(const PeerId& self, const PeerId& peer, uint64_t id) {
   constexpr absl::Duration kConnectEvery = absl::Milliseconds(50);
   const auto watcher = endpoints_.find(self);
   const auto link = links_.find({self, peer});
-  if (watcher == endpoints_.end() || link == links_.end()) return;
+  if (watcher == endpoints_.end() || link == links_.end() ||
+      link->second.id != id) {
+    return;
+  }
   const absl::Time now = queue_->now();
   const Node here = watcher->second.node;
   const auto there = nodes_.find(peer);
   if (there != nodes_.end()) {
     const absl::Time cut =
         std::max(CutUntil(here, there->second), CutUntil(there->second, here));
-    if (cut > now) return LookAfter(self, peer, cut + Delay());
+    if (cut > now) return LookAfter(self, peer, id, cut + Delay());
   }
   const bool up = endpoints_.count(peer) > 0;
   if (up != link->second.up) {
     link->second.up = up;
     ++(up ? stats_.told_up : stats_.told_gone);
-    (*machines_)[here].Arrive([this, self, peer, up] {
+    (*machines_)[here].Arrive([this, self, peer, id, up] {
       const auto told = links_.find({self, peer});
-      if (told != links_.end() && endpoints_.count(self) > 0)
+      if (told != links_.end() && told->second.id == id &&
+          endpoints_.count(self) > 0) {
         told->second.tell(up);
+      }
     });
   }
   // Connects anew now and then; a reset comes by itself.
-  if (!up) LookAfter(self, peer, now + kConnectEvery);
+  if (!up) LookAfter(self, peer, id, now + kConnectEvery);
 }
 
 void SimNetwork::Detach(const PeerId& self, bool drop_sent) {
@@ -66,7 +74,7 @@ void SimNetwork::Detach(const PeerId& self, bool drop_sent) {
                 [&](const auto& entry) { return entry.first.first == self; });
   for (const auto& [ends, link] : links_) {
     if (ends.second == self)
-      LookAfter(ends.first, self, queue_->now() + Delay());
+      LookAfter(ends.first, self, link.id, queue_->now() + Delay());
   }
 }
 

@@ -73,7 +73,8 @@ class SimNetwork {
   // `tell` hears what the system knows of the connection to `peer`: true once
   // its process listens there, false once it has ended and the machine can be
   // reached, as a connection is reset or refused. A partition, a process that
-  // is stopped and a machine that is suspended tell nothing.
+  // is stopped and a machine that is suspended tell nothing. Replaces the watch
+  // of another peer.
   void WatchPeer(const PeerId& self, const PeerId& peer,
                  std::function<void(bool is_up)> tell);
 
@@ -118,6 +119,7 @@ class SimNetwork {
     std::function<void(const PeerId& from)> reached;
   };
   struct Link {
+    uint64_t id = 0;
     std::function<void(bool is_up)> tell;
     bool up = false;  // As it was told last.
   };
@@ -144,8 +146,9 @@ class SimNetwork {
   void Reach(const PeerId& from, const PeerId& to, const FramesPtr& frames);
   void Deliver(const PeerId& from, const PeerId& to, const Message& message);
   // The system of `self` looks whether `peer` is there, if it can be reached.
-  void LookAfter(const PeerId& self, const PeerId& peer, absl::Time at);
-  void Look(const PeerId& self, const PeerId& peer);
+  void LookAfter(const PeerId& self, const PeerId& peer, uint64_t link,
+                 absl::Time at);
+  void Look(const PeerId& self, const PeerId& peer, uint64_t link);
   absl::Duration Delay();
 
   EventQueue* const queue_;
@@ -162,6 +165,7 @@ class SimNetwork {
   absl::Duration longest_queue_;
   std::map<std::pair<Node, Node>, Queue> queues_;
   std::map<std::pair<PeerId, PeerId>, Link> links_;  // Who watches whom.
+  uint64_t links_made_ = 0;
   bool tampering_ = false;
   NetworkStats stats_;
 };

@@ -55,7 +55,9 @@ void Falsify(const ShardCore& core, ShardId shard,
   Falsify(core.MachineOf(shard), change);
 }
 
-CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
+CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario,
+                                            int host = 0,
+                                            bool host_has_joined = false) {
   CoordinatorCore::Options options;
   options.job = kJob;
   options.run = scenario.seed | 1;
@@ -92,6 +94,12 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
   options.checkpoint_root = kFolder;
   options.mode = ModeText(scenario.mode);
   options.coordinator_may_return = scenario.recovers;
+  options.host_server = host;
+  options.host_has_joined = host_has_joined;
+  if (scenario.takes_over) {
+    options.found_within =
+        MemberCore::FoundWithin(static_cast<size_t>(scenario.servers));
+  }
   if (scenario.resume != nullptr) {
     options.resume =
         std::make_shared<const checkpoint::Manifest>(scenario.resume->manifest);
@@ -102,7 +110,8 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario) {
 }
 
 ServerCore::Options ServerOptions(const Scenario& scenario, int index,
-                                  uint64_t token) {
+                                  uint64_t token,
+                                  bool may_host_before_joining) {
   ServerCore::Options options;
   options.member = MemberOptions(scenario);
   wire::JoinRequest& join = options.member.join;
@@ -119,6 +128,7 @@ ServerCore::Options ServerOptions(const Scenario& scenario, int index,
   options.threads = scenario.threads;
   options.stats_interval = scenario.lease / 5;
   options.last_stats_max = scenario.lease / 5;
+  options.may_host_before_joining = may_host_before_joining;
   return options;
 }
 
@@ -129,7 +139,11 @@ MemberCore::Options MemberOptions(const Scenario& scenario) {
   options.join.set_job(kJob);
   options.join.set_config_hash(kConfigHash);
   options.join.set_host("host");
-  options.coordinator_address = "coordinator:7700";
+  const int coordinators = scenario.takes_over && !scenario.planted_one_address
+                               ? scenario.servers
+                               : 1;
+  for (int host = 0; host < coordinators; ++host)
+    options.coordinators.push_back(absl::StrCat("server", host, ":7700"));
   options.start_timeout = scenario.start_timeout * 2;
   options.coordinator_timeout = scenario.lease * 10;
   options.join_retry = scenario.lease / 4;
@@ -141,27 +155,38 @@ MemberCore::Options MemberOptions(const Scenario& scenario) {
 
 SimCoordinator::SimCoordinator(SimContext* context)
     : context_(context),
-      machine_(&context->machines[0]),
-      core_(std::make_unique<CoordinatorCore>(
-          CoordinatorOptions(context->scenario))) {
+      machine_(&context->machines[context->scenario.ServerNode(0)]),
+      core_([&] {
+        CoordinatorCore::Options options =
+            CoordinatorOptions(context->scenario);
+        options.clock = ClockOf(0);
+        return std::make_unique<CoordinatorCore>(options);
+      }()) {
   core_->Start(machine_->now());
   Attach();
 }
 
+CoordinatorClock SimCoordinator::ClockOf(int host) const {
+  const Node node = context_->scenario.ServerNode(host);
+  const Node named = context_->scenario.planted_one_clock ? 0 : node;
+  return {.name = absl::StrCat("machine ", named),
+          .to_wall = context_->queue.now() - context_->machines[node].now()};
+}
+
 void SimCoordinator::Attach() {
-  context_->network.Attach(kCoordinatorPeer, /*node=*/0,
+  const PeerId self = CoordinatorPeer(host_);
+  context_->network.Attach(self, context_->scenario.ServerNode(host_),
                            [this](const PeerId& from, const Message& message) {
                              OnMessage(from, message);
                            });
-  context_->network.OnReached(kCoordinatorPeer, [this](const PeerId& from) {
-    heard_[from] = machine_->now();
-  });
+  context_->network.OnReached(
+      self, [this](const PeerId& from) { heard_[from] = machine_->now(); });
   alarm_ = std::make_unique<Alarm>(machine_, [this] { OnAlarm(); });
   alarm_->SetAt(core_->NextWakeup());
 }
 
 SimCoordinator::~SimCoordinator() {
-  context_->network.Detach(kCoordinatorPeer, /*drop_sent=*/false);
+  context_->network.Detach(CoordinatorPeer(host_), /*drop_sent=*/false);
 }
 
 void SimCoordinator::OnAlarm() {
@@ -246,7 +271,8 @@ void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
   }
   if (effects->give_up.has_value()) context_->folder.Remove(*effects->give_up);
   for (Outgoing& out : effects->sends)
-    context_->network.Send(kCoordinatorPeer, out.to, std::move(out.message));
+    context_->network.Send(CoordinatorPeer(host_), out.to,
+                           std::move(out.message));
   if (effects->complete.has_value()) {
     Complete(effects->complete->cut, std::move(effects->complete->manifest));
   }
@@ -255,7 +281,7 @@ void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
   context_->checker.OnCoordinator(sizes);
   if (core_->Over(machine_->now())) {
     over_ = true;  // Its process ends; what it has sent still arrives.
-    context_->network.Detach(kCoordinatorPeer, /*drop_sent=*/false);
+    context_->network.Detach(CoordinatorPeer(host_), /*drop_sent=*/false);
     return;
   }
   alarm_->SetAt(core_->NextWakeup());
@@ -337,7 +363,10 @@ void SimCoordinator::CheckRemovals(const wire::View& view) {
     present[server.incarnation()] = joined_[server.incarnation()];
   }
   for (const auto& [incarnation, peer] : members_) {
-    const absl::Duration silent = machine_->now() - heard_[peer];
+    const auto heard = heard_.find(peer);
+    const absl::Duration silent = heard == heard_.end()
+                                      ? absl::InfiniteDuration()
+                                      : machine_->now() - heard->second;
     // A server that has nothing left may go.
     bool drained = false;
     for (const wire::ServerMember& server : last_view_.server()) {
@@ -346,9 +375,19 @@ void SimCoordinator::CheckRemovals(const wire::View& view) {
                            last_view_.owner_server().end(),
                            server.index()) == last_view_.owner_server().end();
     }
-    if (present.count(incarnation) == 0 && !drained &&
-        gave_up_.count(incarnation) == 0 &&
-        silent <= context_->scenario.lease) {
+    if (present.count(incarnation) > 0 || drained ||
+        gave_up_.count(incarnation) > 0) {
+      continue;
+    }
+    if (heard_.count(peer) == 0 && context_->could_be_heard(peer)) {
+      context_->checker.Report(
+          Invariant::kOutcome,
+          absl::StrCat("view ", view.number(), " dropped ", peer.ToString(),
+                       ", which lives and did not find the coordinator in "
+                       "server ",
+                       host_));
+    }
+    if (heard_.count(peer) > 0 && silent <= context_->scenario.lease) {
       context_->checker.Report(
           Invariant::kOutcome,
           absl::StrCat("view ", view.number(), " dropped ", peer.ToString(),
@@ -361,21 +400,45 @@ void SimCoordinator::CheckRemovals(const wire::View& view) {
   last_view_ = view;
 }
 
-void SimCoordinator::Crash() {
-  if (over_ || away_) return;
+void SimCoordinator::Leave() {
   ++life_;
   away_ = context_->scenario.recovers;
   over_ = !away_;
   lost_cuts_.insert(core_->view().cut().number());
-  context_->network.Detach(kCoordinatorPeer, /*drop_sent=*/false);
 }
 
-void SimCoordinator::Recover() {
-  context_->Log("another coordinator goes on with the job");
+void SimCoordinator::Crash() {
+  if (over_ || away_) return;
+  Leave();
+  context_->network.Detach(CoordinatorPeer(host_), /*drop_sent=*/false);
+}
+
+void SimCoordinator::LoseLead() {
+  if (over_ || away_) return;
+  Leave();
+  const PeerId self = CoordinatorPeer(host_);
+  context_->network.Attach(self, context_->scenario.ServerNode(host_),
+                           [](const PeerId&, const Message&) {});
+  machine_->Arrive(lifetime_.Guard([this, self, life = life_] {
+    // It may be here again.
+    if (life == life_ || !(self == CoordinatorPeer(host_)))
+      context_->network.Detach(self, /*drop_sent=*/false);
+  }));
+}
+
+void SimCoordinator::Recover(int host, bool has_joined) {
+  context_->Log("another coordinator goes on with the job, in server ", host);
   away_ = false;
+  const bool moves = std::exchange(host_, host) != host;
+  // Each machine has its own clock.
+  if (moves) heard_.clear();
+  const absl::Time was_now = machine_->now();  // By the clock of the last one.
+  machine_ = &context_->machines[context_->scenario.ServerNode(host)];
+  CoordinatorCore::Options options =
+      CoordinatorOptions(context_->scenario, host, has_joined);
+  options.clock = ClockOf(host);
   const auto before =
-      std::exchange(core_, std::make_unique<CoordinatorCore>(
-                               CoordinatorOptions(context_->scenario)));
+      std::exchange(core_, std::make_unique<CoordinatorCore>(options));
   if (state_.empty()) {  // Nobody had joined.
     core_->Start(machine_->now());
     return Attach();
@@ -388,12 +451,13 @@ void SimCoordinator::Recover() {
         Invariant::kCoordinator,
         absl::StrCat("the coordinator cannot go on: ", recovered.ToString()));
   }
-  if (!std::exchange(has_unkept_, false)) CheckCounts(*before);
+  if (!std::exchange(has_unkept_, false)) CheckCounts(*before, was_now);
   Attach();
   Perform(&effects);
 }
 
-void SimCoordinator::CheckCounts(const CoordinatorCore& before) const {
+void SimCoordinator::CheckCounts(const CoordinatorCore& before,
+                                 absl::Time was_now) const {
   // But for what members say all the time. It may end the job at once.
   const bool ended = before.view().has_end();
   const auto counts = [&](const CoordinatorCore& core) {
@@ -432,9 +496,15 @@ void SimCoordinator::CheckCounts(const CoordinatorCore& before) const {
   const std::string was = counts(before);
   const std::string is = counts(*core_);
   const double gained = core_->Status(machine_->now()).run_seconds() -
-                        before.Status(machine_->now()).run_seconds();
-  constexpr double kMicrosecond = 1e-6;  // It is kept in whole ones.
-  if (!ended && std::abs(gained) > kMicrosecond) {
+                        before.Status(was_now).run_seconds();
+  // It is kept in whole microseconds. No two machines' clocks are equally fast,
+  // and that of one that is suspended stands still.
+  const Scenario& scenario = context_->scenario;
+  absl::Duration bound = absl::Microseconds(1);
+  if (scenario.takes_over) bound = scenario.lease;
+  for (const StandStillFault& fault : scenario.stand_still)
+    if (scenario.takes_over && fault.suspend) bound += fault.duration;
+  if (!ended && std::abs(gained) > absl::ToDoubleSeconds(bound)) {
     context_->checker.Report(
         Invariant::kCoordinator,
         absl::StrCat("the job has run for ", gained,
@@ -448,13 +518,15 @@ void SimCoordinator::CheckCounts(const CoordinatorCore& before) const {
 
 // ---- Server ---------------------------------------------------------------
 
-SimServer::SimServer(SimContext* context, int index, uint64_t token)
+SimServer::SimServer(SimContext* context, int index, uint64_t token,
+                     bool may_host_before_joining)
     : context_(context),
       machine_(&context->machines[context->scenario.ServerNode(index)]),
       index_(index),
       control_peer_{
           .kind = PeerId::Kind::kServer, .index = index, .instance = token},
-      core_(ServerOptions(context->scenario, index, token)),
+      core_(ServerOptions(context->scenario, index, token,
+                          may_host_before_joining)),
       alarm_(machine_, [this] {
         if (end_.kind != ProcessEnd::Kind::kAlive) return;
         ServerCore::Effects effects;
@@ -478,20 +550,24 @@ SimServer::SimServer(SimContext* context, int index, uint64_t token)
         });
   }
   context_->network.Attach(control_peer_, context_->scenario.ServerNode(index),
-                           [this](const PeerId&, const Message& message) {
+                           [this](const PeerId& from, const Message& message) {
+                             if (!(from == coordinator_)) return;  // Closed.
                              ServerCore::Effects effects;
                              core_.OnMessage(message, machine_->now(),
                                              &effects);
                              Perform(&effects);
                            });
-  context_->network.WatchPeer(
-      control_peer_, kCoordinatorPeer, [this](bool is_up) {
-        core_.OnLink(is_up ? LinkState::kUp : LinkState::kGone,
-                     machine_->now());
-      });
+  LookAt(0);
   ServerCore::Effects effects;
   core_.Start(machine_->now(), &effects);
   Perform(&effects);
+}
+
+void SimServer::LookAt(int host) {
+  coordinator_ = CoordinatorPeer(host);
+  context_->network.WatchPeer(control_peer_, coordinator_, [this](bool is_up) {
+    core_.OnLink(is_up ? LinkState::kUp : LinkState::kGone, machine_->now());
+  });
 }
 
 SimServer::~SimServer() {
@@ -567,8 +643,9 @@ run::ThreadLoad SimServer::Load(int t) const {
 }
 
 void SimServer::Perform(ServerCore::Effects* effects) {
+  if (effects->look_at.has_value()) LookAt(static_cast<int>(*effects->look_at));
   for (Message& message : effects->sends) {
-    context_->network.Send(control_peer_, kCoordinatorPeer, std::move(message));
+    context_->network.Send(control_peer_, coordinator_, std::move(message));
   }
   if (effects->view != nullptr) {
     context_->checker.OnMemberView(control_peer_, effects->view->ToProto());

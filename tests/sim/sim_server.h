@@ -24,15 +24,22 @@ MemberCore::Options MemberOptions(const Scenario& scenario);
 
 class SimCoordinator {
  public:
+  // In server 0.
   explicit SimCoordinator(SimContext* context);
   ~SimCoordinator();
 
   // While it is away, the one that has died.
   const CoordinatorCore& core() const { return *core_; }
-  // Of its thread alone, or with server 0. It is away, or for ever gone.
+  // The server that it is in.
+  int host() const { return host_; }
+  // Of its thread alone, or with its server. It is away, or for ever gone.
   void Crash();
-  // Another one goes on from what it has kept. It is away.
-  void Recover();
+  // Its process stands still, and another one may lead: it is away, but who is
+  // connected to it does not hear that before its machine goes on.
+  void LoseLead();
+  // Another one goes on from what it has kept, in this server. It is away.
+  // `has_joined`: the server had before.
+  void Recover(int host, bool has_joined);
   bool away() const { return away_; }
   // Dies so in its next event of which it has something to keep.
   void CrashInEvent(CoordinatorFault::Moment moment,
@@ -49,7 +56,9 @@ class SimCoordinator {
   const std::vector<int>& removed() const { return removed_; }
 
  private:
+  CoordinatorClock ClockOf(int host) const;
   void Attach();
+  void Leave();
   void OnAlarm();
   void OnMessage(const PeerId& from, const Message& message);
   // True: it has died so.
@@ -57,7 +66,8 @@ class SimCoordinator {
                  const CoordinatorCore::Effects& effects);
   void Commit(CoordinatorCore::Effects* effects);
   // That it has counted what the one before it had, all of which was kept.
-  void CheckCounts(const CoordinatorCore& before) const;
+  // By the clock of that one's machine it is `was_now`.
+  void CheckCounts(const CoordinatorCore& before, absl::Time was_now) const;
   void Perform(CoordinatorCore::Effects* effects);
   // All parts of a cut are there; its manifest is to be written.
   void Complete(int32_t cut, checkpoint::Manifest manifest);
@@ -67,7 +77,8 @@ class SimCoordinator {
   void CheckRemovals(const wire::View& view);
 
   SimContext* const context_;
-  SimMachine* const machine_;
+  int host_ = 0;
+  SimMachine* machine_;  // Of the host.
   std::unique_ptr<CoordinatorCore> core_;
   CoordinatorState state_;  // Kept.
   // When something of it last reached the machine, by the machine's clock;
@@ -99,12 +110,20 @@ class SimCoordinator {
 
 class SimServer {
  public:
-  SimServer(SimContext* context, int index, uint64_t token);
+  // As in ServerCore::Options.
+  SimServer(SimContext* context, int index, uint64_t token,
+            bool may_host_before_joining = false);
   ~SimServer();
 
   void Crash(bool drop_sent);
   const ProcessEnd& end() const { return end_; }
   bool joined() const { return core_.view() != nullptr; }
+  // Of the ServerCore.
+  void SetHostsCoordinator(bool hosts) { core_.SetHostsCoordinator(hosts); }
+  bool MayHostCoordinator() const {
+    return core_.MayHostCoordinator(machine_->now());
+  }
+  bool has_run() const { return core_.run() != 0; }
   // It has ended because the coordinator did not hear it in time.
   bool given_up() const;
   // What may be broken on purpose.
@@ -149,6 +168,7 @@ class SimServer {
     std::vector<ShardState> at_cut;     // With kCutTooEarly: when it knew it.
   };
 
+  void LookAt(int host);
   void Perform(ServerCore::Effects* effects);
   // Does it on the thread: now, or when it goes on.
   void OnThread(int thread, std::function<void()> run);
@@ -187,6 +207,7 @@ class SimServer {
   SimMachine* const machine_;
   const int index_;
   const PeerId control_peer_;
+  PeerId coordinator_;  // That it is connected with.
   ServerCore core_;
   std::vector<Thread> threads_;
   Plant plant_ = Plant::kNone;

@@ -61,7 +61,11 @@ void SimUser::Send(uint64_t call_id) {
   if (found == pending_.end()) return;
   Message message;
   *message.header.mutable_call() = found->second.call;
-  context_->network.Send(self_, kCoordinatorPeer, std::move(message));
+  // Wherever it may be.
+  const Scenario& scenario = context_->scenario;
+  const int hosts = scenario.takes_over ? scenario.servers : 1;
+  for (int host = 0; host < hosts; ++host)
+    context_->network.Send(self_, CoordinatorPeer(host), message);
   context_->queue.After(context_->scenario.lease / 2,
                         lifetime_.Guard([this, call_id] { Send(call_id); }));
 }

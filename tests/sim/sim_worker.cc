@@ -79,21 +79,26 @@ SimWorker::SimWorker(SimContext* context, Rank rank, uint64_t token)
       }) {
   context_->network.Attach(control_peer_,
                            context_->scenario.WorkerNode(control_peer_.index),
-                           [this](const PeerId&, const Message& message) {
+                           [this](const PeerId& from, const Message& message) {
+                             if (!(from == coordinator_)) return;  // Closed.
                              Tell([&](WorkerCore& core, absl::Time now,
                                       WorkerCore::Effects* effects) {
                                core.OnCoordinatorMessage(message, now, effects);
                              });
                              Work();
                            });
-  context_->network.WatchPeer(
-      control_peer_, kCoordinatorPeer, [this](bool is_up) {
-        Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
-          core.OnLink(is_up ? LinkState::kUp : LinkState::kGone, now);
-        });
-      });
+  LookAt(0);
   Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.Start(now, effects);
+  });
+}
+
+void SimWorker::LookAt(int host) {
+  coordinator_ = CoordinatorPeer(host);
+  context_->network.WatchPeer(control_peer_, coordinator_, [this](bool is_up) {
+    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+      core.OnLink(is_up ? LinkState::kUp : LinkState::kGone, now);
+    });
   });
 }
 
@@ -174,6 +179,7 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
     context_->Log("worker ", control_peer_.index, "/", incarnation(), ": ",
                   line);
   }
+  if (effects->look_at.has_value()) LookAt(static_cast<int>(*effects->look_at));
   for (const WorkerCore::Parameters& pulled : effects->pulled) {
     context_->checker.OnPulled(rank_, incarnation(), *pulled);
     if (started_ || core_.by_all_reduce()) continue;
@@ -181,7 +187,7 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
     context_->checker.OnStart(rank_, incarnation(), core_.clock());
   }
   for (Message& message : effects->to_coordinator) {
-    context_->network.Send(control_peer_, kCoordinatorPeer, std::move(message));
+    context_->network.Send(control_peer_, coordinator_, std::move(message));
     if (!alive()) return;  // Somebody watches what leaves, and acts.
   }
   for (ClientCore::Send& send : effects->to_shards) {
@@ -292,14 +298,14 @@ void SimWorker::Work() {
         !std::holds_alternative<WorkerCore::KeepProgram>(action) &&
         rng_.Chance(0.3)) {
       busy_ = true;
-      machine_->After(
-          absl::Microseconds(rng_.Between(0, 2000)),
-          lifetime_.Guard([this, action] {
-            if (!alive()) return;
-            busy_ = std::visit(
-                [this](const auto& what) { return Perform(what); }, action);
-            Work();
-          }));
+      machine_->After(absl::Microseconds(rng_.Between(0, 2000)),
+                      lifetime_.Guard([this, action] {
+                        if (!alive()) return;
+                        busy_ = std::visit(
+                            [this](const auto& what) { return Perform(what); },
+                            action);
+                        Work();
+                      }));
       break;
     }
     busy_ =
@@ -454,9 +460,8 @@ bool SimWorker::Lingers(Clock clock) const {
 }
 
 absl::Duration SimWorker::ComputeTime(Clock clock) {
-  const absl::Duration usual =
-      context_->scenario.compute[control_peer_.index] *
-      (0.8 + 0.4 * context_->rng.Uniform());
+  const absl::Duration usual = context_->scenario.compute[control_peer_.index] *
+                               (0.8 + 0.4 * context_->rng.Uniform());
   const absl::Duration stall = context_->TrainerStallOf(rank_, clock);
   if (stall > absl::ZeroDuration()) stalled_until_ = now() + stall;
   return usual + stall;
@@ -502,7 +507,7 @@ void SimWorker::StartStep(const WorkerCore::Compute& step) {
   if (!alive()) return;
   if (Lingers(step.clock)) {
     machine_->After(absl::Milliseconds(20),
-                          lifetime_.Guard([this, step] { StartStep(step); }));
+                    lifetime_.Guard([this, step] { StartStep(step); }));
     return;
   }
   in_group_step_ = false;
@@ -916,7 +921,8 @@ void SimWorker::OnReduced(const std::vector<SimGroup::Share>* shares) {
       replica_->Apply(scenario, Gradients(), 1, clock_);
     if (plant_ == Plant::kStepAlone) {
       Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-        core.OnReduced({.loss = 1, .nonfinite = false, .culprits = {}}, now, effects);
+        core.OnReduced({.loss = 1, .nonfinite = false, .culprits = {}}, now,
+                       effects);
       });
     } else {
       LoseGroup();
@@ -946,7 +952,8 @@ void SimWorker::OnReduced(const std::vector<SimGroup::Share>* shares) {
   context_->checker.OnReduced(rank_, incarnation(), group_number_, *shares,
                               clock_, *replica_);
   Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    core.OnReduced({.loss = 1, .nonfinite = false, .culprits = {}}, now, effects);
+    core.OnReduced({.loss = 1, .nonfinite = false, .culprits = {}}, now,
+                   effects);
   });
   LeaveStep();
   Work();
@@ -965,15 +972,15 @@ void SimWorker::LoseGroup() {
 void SimWorker::AbortGroup() {
   group_aborted_ = true;
   machine_->After(absl::Microseconds(rng_.Between(0, 1000)),
-                        lifetime_.Guard([this, number = group_number_] {
-                          if (!alive() || group_ == nullptr ||
-                              group_number_ != number || !group_->Busy(rank_)) {
-                            return;
-                          }
-                          if (connecting_) return OnConnected(false);
-                          if (catching_up_) return OnCaughtUp(nullptr);
-                          if (reducing_) return OnReduced(nullptr);
-                        }));
+                  lifetime_.Guard([this, number = group_number_] {
+                    if (!alive() || group_ == nullptr ||
+                        group_number_ != number || !group_->Busy(rank_)) {
+                      return;
+                    }
+                    if (connecting_) return OnConnected(false);
+                    if (catching_up_) return OnCaughtUp(nullptr);
+                    if (reducing_) return OnReduced(nullptr);
+                  }));
 }
 
 void SimWorker::DropGroup(bool silent) {

@@ -52,6 +52,7 @@ class SimWorker {
   void Suspend();
   void SetPlant(Plant plant) { plant_ = plant; }
   void Crash(bool drop_sent);
+  const PeerId& control_peer() const { return control_peer_; }
   const ProcessEnd& end() const { return end_; }
   Counts counts() const;
   std::string StatusLine() const;
@@ -71,6 +72,7 @@ class SimWorker {
     event(core_, now(), &effects);
     Carry(&effects);
   }
+  void LookAt(int host);
   void Carry(WorkerCore::Effects* effects);
   void OnShardMessage(const PeerId& from, const Message& message);
   void Attach();
@@ -159,6 +161,7 @@ class SimWorker {
   SimMachine* const machine_;
   const Rank rank_;
   const PeerId control_peer_;
+  PeerId coordinator_;  // That it is connected with.
   PeerId data_peer_;
   WorkerCore core_;
   Rng rng_;

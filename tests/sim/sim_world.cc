@@ -32,6 +32,9 @@ SimWorld::SimWorld(const Scenario& scenario, bool keep_log)
   context_.on_phase_step = [this](PhaseStep step, Rank rank) {
     WatchPhase(step, static_cast<int>(rank), std::nullopt);
   };
+  context_.could_be_heard = [this](const PeerId& member) {
+    return CouldBeHeard(member);
+  };
   context_.network.on_send = [this](const PeerId& from,
                                     const Message& message) {
     if (!SimStranger::IsStranger(from))
@@ -49,14 +52,23 @@ void SimWorld::StartServer(int index) {
     if (coordinator_ == nullptr) {
       coordinator_ = std::make_unique<SimCoordinator>(&context_);
       if (on_coordinator_started) on_coordinator_started(coordinator_.get());
-    } else if (coordinator_->away()) {
-      RecoverCoordinator();
+    } else {
+      // As long as the lease in etcd of the last one runs, the job seems to be
+      // led.
+      const bool seems_led = context_.scenario.takes_over &&
+                             coordinator_->core().state() == wire::RUNNING &&
+                             context_.rng.Chance(0.5);
+      if (coordinator_->away() && !seems_led)
+        RecoverCoordinator(0, /*has_joined=*/false);
     }
   }
   context_.Log("server ", index, " starts");
   context_.checker.OnServerStarts(index);
-  servers_[index] =
-      std::make_unique<SimServer>(&context_, index, context_.rng.Next());
+  servers_[index] = std::make_unique<SimServer>(
+      &context_, index, context_.rng.Next(),
+      /*may_host_before_joining=*/index == 0 && context_.scenario.takes_over);
+  if (coordinator_ != nullptr && !coordinator_->away())
+    servers_[index]->SetHostsCoordinator(index == Host());
   if (on_server_started) on_server_started(servers_[index].get());
 }
 
@@ -154,8 +166,8 @@ void SimWorld::Inject(const FaultEvent& fault) {
     ++counts_.server_crashes;
     server->Crash(fault.drop_sent);
     context_.machines[fault.node].Restart();
-    if (fault.node == 0) {
-      CrashCoordinator(/*with_server_0=*/true, fault.duration);
+    if (scenario.ServerOn(fault.node) == Host()) {
+      CrashCoordinator(/*with_host=*/true, fault.duration);
     } else if (fault.restart && scenario.replicas > 0) {
       RestartServer(scenario.ServerOn(fault.node), fault.duration);
     }
@@ -173,10 +185,12 @@ void SimWorld::Inject(const FaultEvent& fault) {
   context_.queue.After(fault.duration, [this, rank] { StartWorker(rank); });
 }
 
-void SimWorld::CrashCoordinator(bool with_server_0, absl::Duration away) {
-  if (!with_server_0) context_.Log("the coordinator alone ends");
+void SimWorld::CrashCoordinator(bool with_host, absl::Duration away) {
+  if (!with_host) context_.Log("the coordinator alone ends");
   const bool is_new = !coordinator_->away() && !coordinator_->over();
+  const int host = Host();
   coordinator_->Crash();
+  if (servers_[host] != nullptr) servers_[host]->SetHostsCoordinator(false);
   if (!context_.scenario.recovers) {
     coordinator_crashed_ = true;
     return;
@@ -187,18 +201,77 @@ void SimWorld::CrashCoordinator(bool with_server_0, absl::Duration away) {
     counts_.recovered_in_change +=
         view.has_change() || view.entered() + 1 < view.phase_size();
   }
-  if (with_server_0) return RestartServer(0, away);
+  if (with_host) RestartServer(host, away);
   if (!is_new) return;
+  if (context_.scenario.takes_over) return TakeOverLater();
+  if (with_host) return;
   context_.queue.After(away, [this] {
-    context_.machines[0].Arrive([this] {
-      if (coordinator_->away()) RecoverCoordinator();
+    context_.machines[HostNode()].Arrive([this] {
+      if (coordinator_->away()) RecoverCoordinator(0, /*has_joined=*/false);
     });
   });
 }
 
-void SimWorld::RecoverCoordinator() {
+bool SimWorld::IsAlive(int server) const {
+  const SimServer* const found = servers_[server].get();
+  return found != nullptr && found->end().kind == ProcessEnd::Kind::kAlive;
+}
+
+bool SimWorld::CouldBeHeard(const PeerId& member) const {
+  // A heartbeat or two may be lost.
+  constexpr double kLossMax = 0.02;
+  const Scenario& scenario = context_.scenario;
+  if (scenario.network.loss > kLossMax || scenario.links.queue_max > 0 ||
+      !longest_cut_.empty() || counts_.inner_cuts > 0 ||
+      counts_.stopped + counts_.stopped_long + counts_.suspended > 0) {
+    return false;
+  }
+  const auto index = static_cast<size_t>(member.index);
+  if (member.kind == PeerId::Kind::kServer) {
+    return IsAlive(member.index) && servers_[index]->control_peer() == member;
+  }
+  const SimWorker* const worker =
+      index < workers_.size() ? workers_[index].get() : nullptr;
+  return worker != nullptr && worker->end().kind == ProcessEnd::Kind::kAlive &&
+         worker->control_peer() == member;
+}
+
+void SimWorld::TakeOverLater() {
+  // The lease was renewed not long ago.
+  const int64_t lease = absl::ToInt64Milliseconds(context_.scenario.lease);
+  context_.queue.After(
+      absl::Milliseconds(context_.rng.Between(lease * 2 / 3, lease * 2)),
+      [this] { TakeOver(); });
+}
+
+void SimWorld::TakeOver() {
+  if (!coordinator_->away()) return;
+  const Scenario& scenario = context_.scenario;
+  std::vector<int> may;
+  for (int server = 0; server < scenario.servers; ++server) {
+    if (IsAlive(server) && servers_[server]->MayHostCoordinator() &&
+        !context_.machines[scenario.ServerNode(server)].stands_still()) {
+      may.push_back(server);
+    }
+  }
+  if (may.empty()) {
+    // Whoever runs the job starts server 0 again.
+    if (!IsAlive(0)) RestartServer(0, scenario.lease);
+    context_.queue.After(scenario.lease / 2, [this] { TakeOver(); });
+    return;
+  }
+  const int host = may[context_.rng.Below(may.size())];
+  const bool moves = host != Host();
+  counts_.taken_over += moves;
+  counts_.taken_over_still +=
+      moves && context_.machines[HostNode()].stands_still();
+  RecoverCoordinator(host, servers_[host]->has_run());
+}
+
+void SimWorld::RecoverCoordinator(int host, bool has_joined) {
   ++counts_.recovered;
-  coordinator_->Recover();
+  coordinator_->Recover(host, has_joined);
+  if (servers_[host] != nullptr) servers_[host]->SetHostsCoordinator(true);
   // From here on they get answers again.
   if (!healed_) return;
   calm_since_ = healed_at_ = context_.queue.now();
@@ -208,16 +281,17 @@ void SimWorld::Inject(const CoordinatorFault& fault) {
   if (coordinator_ == nullptr || coordinator_->over() || coordinator_->away())
     return;
   const auto crash = [this, fault] {
-    if (!fault.with_server_0)
-      return CrashCoordinator(/*with_server_0=*/false, fault.duration);
+    if (!fault.with_host)
+      return CrashCoordinator(/*with_host=*/false, fault.duration);
     FaultEvent event;
     event.kind = FaultEvent::Kind::kCrash;
+    event.node = HostNode();
     event.duration = fault.duration;
     event.restart = true;
     Inject(event);
-    // Server 0 has ended by itself already.
+    // Its server has ended by itself already.
     if (!coordinator_->away())
-      CrashCoordinator(/*with_server_0=*/false, fault.duration);
+      CrashCoordinator(/*with_host=*/false, fault.duration);
   };
   switch (fault.moment) {
     case CoordinatorFault::Moment::kAtOnce:
@@ -240,11 +314,22 @@ void SimWorld::Inject(const StandStillFault& fault) {
   ++(fault.suspend ? counts_.suspended
      : long_one    ? counts_.stopped_long
                    : counts_.stopped);
-  counts_.server_0_still += fault.node == 0;
+  counts_.server_0_still += fault.node == HostNode();
   context_.Log("node ", fault.node,
                fault.suspend ? " is suspended for " : " is stopped for ",
                absl::FormatDuration(fault.duration));
   context_.machines[fault.node].StandStill(fault.duration, fault);
+  const bool hosts = coordinator_ != nullptr && fault.node == HostNode() &&
+                     !coordinator_->away() && !coordinator_->over();
+  // Its lease in etcd may run out, too.
+  if (!context_.scenario.takes_over || !long_one || !hosts ||
+      !context_.rng.Chance(0.5)) {
+    return;
+  }
+  context_.Log("the coordinator does not lead any more");
+  coordinator_->LoseLead();
+  servers_[Host()]->SetHostsCoordinator(false);
+  TakeOverLater();
 }
 
 void SimWorld::Inject(const ShardStall& stall) {
@@ -269,9 +354,10 @@ void SimWorld::Inject(const InnerCut& cut) {
       absl::FormatDuration(cut.duration));
   if (shards) return server->CutShardsFromControl(cut.duration);
   const absl::Time until = context_.queue.now() + cut.duration;
-  context_.network.CutPeers(server->control_peer(), kCoordinatorPeer, until,
+  const PeerId coordinator = CoordinatorPeer(Host());
+  context_.network.CutPeers(server->control_peer(), coordinator, until,
                             cut.held);
-  context_.network.CutPeers(kCoordinatorPeer, server->control_peer(), until,
+  context_.network.CutPeers(coordinator, server->control_peer(), until,
                             cut.held);
 }
 
@@ -449,6 +535,7 @@ void SimWorld::Inject(const MoveFault& fault, const Seen& seen) {
       break;
     case MoveFault::Victim::kCoordinator:
     case MoveFault::Victim::kServer0:
+      event.node = HostNode();
       break;
     case MoveFault::Victim::kWorker:
       event.node = scenario.WorkerNode(fault.occurrence % scenario.workers);
@@ -459,7 +546,7 @@ void SimWorld::Inject(const MoveFault& fault, const Seen& seen) {
       event.kind = FaultEvent::Kind::kCrash;
       ++counts_.step_crashes[static_cast<int>(fault.step)];
       if (fault.victim == MoveFault::Victim::kCoordinator) {
-        return CrashCoordinator(/*with_server_0=*/false, fault.duration);
+        return CrashCoordinator(/*with_host=*/false, fault.duration);
       }
       break;
     case MoveFault::Kind::kIsolate:
@@ -472,7 +559,7 @@ void SimWorld::Inject(const MoveFault& fault, const Seen& seen) {
       break;
     case MoveFault::Kind::kCutFromCoordinator:
       event.kind = FaultEvent::Kind::kCutLink;
-      event.peer = 0;
+      event.peer = HostNode();
       break;
   }
   if (event.kind == FaultEvent::Kind::kCutLink && event.node == event.peer)
@@ -577,6 +664,7 @@ void SimWorld::Inject(const PhaseFault& fault, int rank) {
       event.node = fault.occurrence % scenario.servers;
       break;
     case PhaseFault::Victim::kCoordinator:
+      event.node = HostNode();
       break;
   }
   switch (fault.kind) {
@@ -584,15 +672,16 @@ void SimWorld::Inject(const PhaseFault& fault, int rank) {
       event.kind = FaultEvent::Kind::kCrash;
       ++counts_.phase_crashes[static_cast<int>(fault.step)];
       if (fault.victim == PhaseFault::Victim::kCoordinator) {
-        return CrashCoordinator(/*with_server_0=*/false, fault.duration);
+        return CrashCoordinator(/*with_host=*/false, fault.duration);
       }
       break;
     case PhaseFault::Kind::kIsolate:
       event.kind = FaultEvent::Kind::kIsolate;
       break;
     case PhaseFault::Kind::kCutFromCoordinator:
-      event.kind = event.node == 0 ? FaultEvent::Kind::kIsolate
-                                   : FaultEvent::Kind::kCutLink;
+      event.peer = HostNode();
+      event.kind = event.node == event.peer ? FaultEvent::Kind::kIsolate
+                                            : FaultEvent::Kind::kCutLink;
       break;
   }
   Inject(event);
@@ -784,7 +873,12 @@ const char* SimWorld::ExcuseOf(int rank, const ProcessEnd& end) const {
     return "the coordinator is not there";
   if (end.code == absl::StatusCode::kUnavailable) {  // It was silent.
     // A stopped coordinator, or a stopped worker, is no reason.
-    const absl::Duration longest = std::max(cut_for(node, 0), cut_for(0, node));
+    absl::Duration longest;
+    for (int host = 0; host < scenario.servers; ++host) {
+      if (host > 0 && !scenario.takes_over) break;
+      const Node there = scenario.ServerNode(host);
+      longest = std::max({longest, cut_for(node, there), cut_for(there, node)});
+    }
     if (longest >= scenario.lease) return "it was cut off from the coordinator";
     return nullptr;
   }
@@ -829,13 +923,20 @@ void SimWorld::FollowUp() {
     context_.queue.After(absl::Milliseconds(1) + stalls,
                          [this, rank] { StartWorker(rank); });
   }
+  // A coordinator whose server cannot go on leaves the job to another one.
+  if (context_.scenario.takes_over && coordinator_ != nullptr &&
+      !coordinator_->over() && !coordinator_->away() &&
+      servers_[Host()] != nullptr &&
+      servers_[Host()]->end().kind == ProcessEnd::Kind::kGaveUp) {
+    CrashCoordinator(/*with_host=*/false, absl::ZeroDuration());
+  }
   // Whoever runs the job starts a server again that was given up.
   const bool restarts = context_.scenario.replicas > 0 &&
                         coordinator_ != nullptr && !coordinator_->over() &&
                         !coordinator_->away() &&
                         coordinator_->core().state() == wire::RUNNING;
-  for (int index = 1; restarts && index < static_cast<int>(servers_.size());
-       ++index) {
+  for (int index = context_.scenario.takes_over ? 0 : 1;
+       restarts && index < static_cast<int>(servers_.size()); ++index) {
     const SimServer* const server = servers_[index].get();
     if (server != nullptr && server->given_up())
       RestartServer(index, absl::Milliseconds(1));
@@ -971,19 +1072,24 @@ void SimWorld::CheckOutcome() {
                                    : coordinator_->core().state();
   if (state == wire::FINISHED) {
     ++counts_.finished;
-    // Whoever has started it hears from server 0 how the job has ended, unless
-    // it was cut off from its own coordinator.
-    absl::Duration cut_off = cut_in_all_[{0, 0}];
+    // Whoever has started it hears from the coordinator's server how the job
+    // has ended, unless it was cut off from its own coordinator.
+    const int host = Host();
+    absl::Duration cut_off = cut_in_all_[{HostNode(), HostNode()}];
     for (const InnerCut& cut : context_.scenario.inner_cuts) {
-      if (cut.server == 0 && cut.kind != InnerCut::Kind::kShardsFromControl)
+      if (cut.server == host && cut.kind != InnerCut::Kind::kShardsFromControl)
         cut_off += cut.duration;
     }
-    if (servers_[0] != nullptr && cut_off < context_.scenario.lease &&
-        !servers_[0]->given_up() &&
-        servers_[0]->end().kind == ProcessEnd::Kind::kGaveUp) {
+    // The last heartbeat before that may be as old as they are apart.
+    const absl::Duration lease = context_.scenario.lease;
+    if (servers_[host] != nullptr &&
+        cut_off < lease - lease / Membership::kHeartbeatsPerLease &&
+        !servers_[host]->given_up() &&
+        servers_[host]->end().kind == ProcessEnd::Kind::kGaveUp) {
       checker.Report(Invariant::kOutcome,
-                     absl::StrCat("the job has finished, and server 0 failed: ",
-                                  servers_[0]->end().what));
+                     absl::StrCat("the job has finished, and server ", host,
+                                  ", with the coordinator, failed: ",
+                                  servers_[host]->end().what));
     }
     const bool stopped =
         coordinator_->core().view().end().cause() == wire::JobEnd::STOP_RULE;

@@ -51,9 +51,19 @@ class SimWorld {
   void StartWorker(int rank);
   void Inject(const FaultEvent& fault);
   void Inject(const CoordinatorFault& fault);
-  // It comes back, perhaps with server 0, after this time.
-  void CrashCoordinator(bool with_server_0, absl::Duration away);
-  void RecoverCoordinator();
+  // It comes back, perhaps with its server, after this time, or in another one.
+  void CrashCoordinator(bool with_host, absl::Duration away);
+  void RecoverCoordinator(int host, bool has_joined);
+  // Of a job whose coordinator any server takes over: when its lease in etcd has
+  // run out, and somebody has seen it.
+  void TakeOverLater();
+  void TakeOver();
+  // The server that the coordinator is in, or was when it died.
+  int Host() const { return coordinator_ == nullptr ? 0 : coordinator_->host(); }
+  Node HostNode() const { return context_.scenario.ServerNode(Host()); }
+  bool IsAlive(int server) const;
+  // As SimContext::could_be_heard.
+  bool CouldBeHeard(const PeerId& member) const;
   void Inject(const StandStillFault& fault);
   void Inject(const ShardStall& stall);
   void Inject(const InnerCut& cut);

@@ -73,7 +73,7 @@ class ServerInProcess {
   // `transport` outlives it.
   ServerInProcess(const JobShape& shape, int index, Transport& transport) {
     ControlLoop::Options control;
-    control.coordinator_endpoint = shape.coordinator;
+    control.core.member.coordinators = {shape.coordinator};
     control.shard_threads = shape.threads;
     control.core.member.join =
         JoinOf(wire::JoinRequest::SERVER, index, index + 1);
@@ -112,7 +112,7 @@ inline void ExpectTrains(const JobShape& shape, int steps,
                          Transport& to_shard_threads) {
   const int elements = shape.shards * shape.shard_elements;
   WorkerLoop::Options options;
-  options.coordinator_endpoint = shape.coordinator;
+  options.core.member.coordinators = {shape.coordinator};
   options.transport = config::Limits::TCP;
   wire::JoinRequest& join = options.core.member.join;
   join = JoinOf(wire::JoinRequest::WORKER, 0, shape.servers + 1);

@@ -853,6 +853,32 @@ TEST(ConfigEtcdTest, ThePrefixIsTheJobsUnlessGiven) {
               ElementsAre(HasSubstr("job: is missing")));
 }
 
+TEST(CoordinatorEndpointsTest, AnyServerMayHaveItWhereOneTakesOver) {
+  const auto endpoints = [](const std::string& text) {
+    return CoordinatorEndpoints(ParseOrDie(text));
+  };
+  const std::string servers = With(
+      "server { host: \"127.0.0.1\" }",
+      "server { host: '127.0.0.1' count: 2 } server { host: '127.0.0.2' }");
+  const std::string etcd =
+      "coordinator { port: 77 etcd { endpoint: 'http://localhost:2379' } }";
+  EXPECT_THAT(endpoints(servers), ElementsAre("tcp://127.0.0.1:7700"));
+  EXPECT_THAT(endpoints(servers + etcd), ElementsAre("tcp://127.0.0.1:77"));
+  EXPECT_THAT(endpoints(servers + "replicas: 1 " + etcd),
+              ElementsAre("tcp://127.0.0.1:77", "tcp://127.0.0.2:77"));
+  const std::string of_its_own =
+      absl::StrReplaceAll(etcd, {{"port: 77", "port: 77 host: '127.0.0.9'"}});
+  EXPECT_THAT(endpoints(servers + "replicas: 1 " + of_its_own),
+              ElementsAre("tcp://127.0.0.9:77", "tcp://127.0.0.1:77",
+                          "tcp://127.0.0.2:77"));
+  EXPECT_THAT(
+      Errors(absl::StrReplaceAll(
+          servers + "replicas: 1 " + etcd,
+          {{"host: '127.0.0.2'", "host: '127.0.0.2' port: 77"}})),
+      ElementsAre(AllOf(HasSubstr("server[1].port: address 127.0.0.2:77 is "
+                                  "already taken by coordinator.port"))));
+}
+
 // A bad field of a checkpoint block in the last line.
 ErrorCase CheckpointCase(const std::string& name, const std::string& fields,
                          const std::string& problem,

@@ -332,6 +332,52 @@ TEST_F(RecoveryTest, TimeGoesOn) {
   EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::STOP_RULE);
 }
 
+TEST_F(RecoveryTest, OnAnotherHostTimeGoesOnByTheClockOnTheWall) {
+  options_.clock = {.name = "a", .to_wall = absl::Hours(7)};
+  RestartHere();
+  Begin();
+  Keep(Pass(absl::Seconds(60), {}));
+  for (const absl::Duration behind : {absl::Hours(2), -absl::Hours(3)}) {
+    SCOPED_TRACE(absl::FormatDuration(behind));
+    const double before = core_->Status(now_).run_seconds();
+    options_.clock.name += "b";
+    options_.clock.to_wall += behind;
+    now_ -= behind;
+    Replace();
+    EXPECT_NEAR(core_->Status(now_).run_seconds(), before + 0.3, 1e-3);
+  }
+}
+
+TEST_F(RecoveryTest, WhoHasToFindItHasALongerLease) {
+  Begin();
+  options_.found_within = absl::Seconds(2);
+  Replace();
+  Effects effects;
+  TickUntil(now_ + options_.lease + absl::Seconds(1), &effects);
+  EXPECT_EQ(core_->view().worker_size(), 2);
+  TickUntil(now_ + absl::Seconds(4), &effects);
+  EXPECT_EQ(core_->state(), wire::FAILED) << "nobody was heard since then";
+}
+
+TEST_F(RecoveryTest, InAnotherServerThatOneHasToStay) {
+  Begin();
+  options_.host_server = 1;
+  options_.host_has_joined = true;
+  Replace();
+  EXPECT_EQ(core_->Status(now_).coordinator_server(), 1);
+  for (int i = 0; i < 2; ++i) Keep(Heartbeat(Server(i), servers_[i]));
+  const auto drain = [&](int server) {
+    const Effects effects = UserSays(
+        static_cast<uint64_t>(10 + server),
+        [&](wire::Call& call) { call.mutable_drain()->set_server(server); });
+    return effects.sends[0].message.header.call_reply();
+  };
+  EXPECT_EQ(drain(1).code(), wire::REJECTED);
+  EXPECT_THAT(drain(1).error(), HasSubstr("server 1 hosts the coordinator"));
+  // Where its shards may go is not known before the servers have said more.
+  EXPECT_EQ(drain(0).code(), wire::BUSY);
+}
+
 TEST_F(RecoveryTest, SaysWhatTheCoordinatorBeforeWas) {
   checkpoint::Manifest manifest;
   manifest.set_run(5);

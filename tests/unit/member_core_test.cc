@@ -26,7 +26,7 @@ class MemberCoreTest : public ::testing::Test {
   MemberCoreTest() {
     options_.join.set_role(wire::JoinRequest::WORKER);
     options_.join.set_token(42);
-    options_.coordinator_address = "head:7700";
+    options_.coordinators = {"head:7700"};
     options_.start_timeout = absl::Seconds(10);
     options_.join_retry = absl::Milliseconds(200);
     options_.call_retry = absl::Milliseconds(500);
@@ -420,6 +420,89 @@ TEST_F(MemberCoreTest, ACoordinatorThatMayReturnIsWaitedForWhenItIsGone) {
   EXPECT_THAT(std::string(effects.failure.message()), HasSubstr("--recover"));
   EXPECT_EQ(now_, heard + absl::Seconds(31)) << "the timeout, as of its next "
                                                 "heartbeat";
+}
+
+class ManyCoordinatorsTest : public MemberCoreTest {
+ protected:
+  ManyCoordinatorsTest() {
+    options_.coordinators = {"a:7700", "b:7700", "c:7700"};
+    options_.join.set_job("ours");
+    member_.emplace(options_);
+    member_->Start(now_, &first_);
+  }
+  static Message JoinReplyOf(const std::string& job, wire::Code code) {
+    Message reply = JoinReply(code);
+    reply.header.mutable_join_reply()->set_job(job);
+    reply.header.mutable_join_reply()->set_coordinator_may_return(true);
+    return reply;
+  }
+  void JoinAt(LinkState link) {
+    member_->OnLink(link, now_);
+    ASSERT_TRUE(Receive(JoinReplyOf("ours", wire::OK)).joined);
+  }
+  // Until it looks somewhere else; then how long that took.
+  std::optional<absl::Duration> TickUntilItLooksAt(size_t address) {
+    const absl::Time begin = now_;
+    while (now_ < begin + absl::Minutes(1)) {
+      const MemberCore::Effects effects = Tick();
+      if (!effects.look_at.has_value()) continue;
+      EXPECT_EQ(*effects.look_at, address);
+      EXPECT_FALSE(effects.sends.empty()) << "which it says at once";
+      return now_ - begin;
+    }
+    return std::nullopt;
+  }
+};
+
+TEST_F(ManyCoordinatorsTest, WhoFindsNobodyLooksAtOneAddressAfterTheOther) {
+  // While it joins, too, when nobody has said how long a lease is.
+  for (const size_t address : {1u, 2u, 0u, 1u}) {
+    const auto after = TickUntilItLooksAt(address);
+    ASSERT_TRUE(after.has_value());
+    EXPECT_LE(*after, absl::Milliseconds(400));
+  }
+  JoinAt(LinkState::kUp);
+  member_->OnLink(LinkState::kGone, now_);
+  absl::Duration in_all;
+  for (const size_t address : {2u, 0u, 1u, 2u})
+    in_all += TickUntilItLooksAt(address).value_or(absl::InfiniteDuration());
+  EXPECT_LE(in_all, member_->lease());  // Of one round and one more.
+  // A coordinator is heard at the address where it has arrived.
+  member_->OnLink(LinkState::kUp, now_);
+  EXPECT_THAT(Receive(HeartbeatReply(wire::OK)).log,
+              ElementsAre(HasSubstr("the coordinator at c:7700 is heard")));
+  EXPECT_TRUE(member_->HearsCoordinator(now_));
+}
+
+TEST_F(ManyCoordinatorsTest, WhoIsConnectedAndHearsNothingLooksElsewhere) {
+  JoinAt(LinkState::kUp);
+  // It was heard here: it may be slow.
+  const auto first = TickUntilItLooksAt(1);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_GE(*first, member_->lease());
+  EXPECT_LE(*first, member_->lease() * 1.3);
+  // Nobody was, here: a process that is stopped.
+  member_->OnLink(LinkState::kUp, now_);
+  const auto second = TickUntilItLooksAt(2);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_LE(*second, member_->lease() / 2);
+}
+
+TEST_F(ManyCoordinatorsTest, TheCoordinatorOfAnotherJobIsNotOurs) {
+  EXPECT_TRUE(Receive(JoinReplyOf("other", wire::REJECTED)).failure.ok());
+  EXPECT_FALSE(Receive(JoinReplyOf("other", wire::OK)).joined);
+  JoinAt(LinkState::kUp);
+  Message wrong;
+  wrong.header.mutable_wrong_run()->set_job("other");
+  wrong.header.mutable_wrong_run()->set_run(5);
+  EXPECT_TRUE(Receive(wrong).failure.ok());
+  wrong.header.mutable_wrong_run()->set_job("ours");
+  EXPECT_FALSE(Receive(wrong).failure.ok());
+}
+
+TEST_F(ManyCoordinatorsTest, WhoNeverFindsOneSaysWhereItHasLooked) {
+  EXPECT_THAT(std::string(TickOn().failure.message()),
+              HasSubstr("no coordinator answered at a:7700, b:7700, c:7700"));
 }
 
 TEST_F(MemberCoreTest, WhoWaitsForItsPlaceWaitsForACoordinatorThatMayReturn) {

@@ -28,7 +28,7 @@ class ServerCoreTest : public ::testing::Test {
     options_.member.join.set_role(wire::JoinRequest::SERVER);
     options_.member.join.set_index(index);
     options_.member.join.set_token(42);
-    options_.member.coordinator_address = "head:7700";
+    options_.member.coordinators = {"head:7700"};
     options_.threads = kThreads;
     core_.emplace(options_);
     ServerCore::Effects effects;
@@ -151,7 +151,7 @@ class ServerCoreTest : public ::testing::Test {
 
 class Server0CoreTest : public ServerCoreTest {
  protected:
-  Server0CoreTest() : ServerCoreTest(0) {}
+  Server0CoreTest() : ServerCoreTest(0) { core_->SetHostsCoordinator(true); }
 };
 
 TEST_F(ServerCoreTest, TheEndWaitsForTheLastStatisticsOfEveryThread) {

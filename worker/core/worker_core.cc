@@ -194,6 +194,7 @@ absl::Time WorkerCore::NextWakeup() const {
 
 void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
                          Effects* effects) {
+  if (member->look_at.has_value()) effects->look_at = member->look_at;
   // Handling a view may make a heartbeat or a call due.
   for (Message& message : member->sends)
     effects->to_coordinator.push_back(std::move(message));

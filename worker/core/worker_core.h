@@ -156,6 +156,7 @@ class WorkerCore {
   }
 
   struct Effects {
+    std::optional<size_t> look_at;  // As in MemberCore::Effects.
     std::vector<Message> to_coordinator;
     // A newer view. The driver connects to its servers before it sends what is
     // in to_shards.

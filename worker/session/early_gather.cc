@@ -17,8 +17,7 @@ constexpr absl::Duration kRepeat = absl::Milliseconds(500);
 
 EarlyGather::EarlyGather(const Options& options)
     : options_(options),
-      endpoint_(absl::StrCat("tcp://", options.config.coordinator().host(), ":",
-                             options.config.coordinator().port())),
+      endpoint_(CoordinatorEndpointAt(options.config, 0)),
       poller_(Poller::Options{.spin_max = absl::ZeroDuration()}) {}
 
 absl::StatusOr<std::unique_ptr<EarlyGather>> EarlyGather::Connect(

@@ -46,6 +46,7 @@ class EarlyGather {
   absl::Status interrupted() const;
 
   const Options options_;
+  // Of server 0: nobody else has the coordinator before the job runs.
   const std::string endpoint_;
   ZmqTransport transport_;
   std::unique_ptr<Channel> channel_;

@@ -46,8 +46,6 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   const config::Limits& limits = config.limits();
   WorkerLoop::Options loop;
   loop.time = options.time;
-  loop.coordinator_endpoint = absl::StrCat(
-      "tcp://", config.coordinator().host(), ":", config.coordinator().port());
   loop.transport = limits.transport();
   WorkerCore::Options& core = loop.core;
   core.train = config.train();
@@ -60,7 +58,7 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   core.client.window_bytes = size_t{1024} * limits.window_kib();
   core.client.message_bytes = size_t{1024} * limits.message_kib();
   MemberCore::Options& member = core.member;
-  member.coordinator_address = loop.coordinator_endpoint;
+  member.coordinators = CoordinatorEndpoints(config);
   member.start_timeout = absl::Milliseconds(limits.start_timeout_ms());
   member.coordinator_timeout =
       absl::Milliseconds(limits.coordinator_timeout_ms());

@@ -20,24 +20,32 @@ PeerId SelfForCoordinator(const wire::JoinRequest& join) {
 absl::StatusOr<std::unique_ptr<WorkerLoop>> WorkerLoop::Start(
     Transport& to_coordinator, Transport& to_shard_threads,
     const Options& options) {
-  SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> coordinator,
-                      to_coordinator.Connect(
-                          SelfForCoordinator(options.core.member.join),
-                          options.coordinator_endpoint, {.watch_link = true}));
   std::unique_ptr<WorkerLoop> loop(
-      new WorkerLoop(std::move(coordinator), to_shard_threads, options));
+      new WorkerLoop(to_coordinator, to_shard_threads, options));
+  SL_RETURN_IF_ERROR(loop->ConnectTo(options.core.member.coordinators.front()));
   loop->thread_ = std::thread(&WorkerLoop::Run, loop.get());
   return loop;
 }
 
-WorkerLoop::WorkerLoop(std::unique_ptr<Channel> coordinator,
-                       Transport& to_shard_threads, const Options& options)
+WorkerLoop::WorkerLoop(Transport& to_coordinator, Transport& to_shard_threads,
+                       const Options& options)
     : options_(options),
-      coordinator_(std::move(coordinator)),
+      to_coordinator_transport_(to_coordinator),
       shard_threads_(to_shard_threads, poller_, options.transport),
       core_(options.core) {}
 
+absl::Status WorkerLoop::ConnectTo(const std::string& coordinator) {
+  if (coordinator_ != nullptr) poller_.Remove(*coordinator_);
+  SL_ASSIGN_OR_RETURN(coordinator_,
+                      to_coordinator_transport_.Connect(
+                          SelfForCoordinator(options_.core.member.join),
+                          coordinator, {.watch_link = true}));
+  poller_.Add(*coordinator_);
+  return absl::OkStatus();
+}
+
 WorkerLoop::~WorkerLoop() {
+  if (!thread_.joinable()) return;
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -57,6 +65,7 @@ absl::Status WorkerLoop::WhyGroupIsOver() const {
 
 void WorkerLoop::Take(WorkerCore::Effects* effects) {
   for (const std::string& line : effects->log) spdlog::info(line);
+  if (effects->look_at.has_value()) look_at_ = effects->look_at;
   std::move(effects->to_coordinator.begin(), effects->to_coordinator.end(),
             std::back_inserter(to_coordinator_));
   std::move(effects->to_shards.begin(), effects->to_shards.end(),
@@ -278,14 +287,21 @@ void WorkerLoop::FollowServers(std::shared_ptr<const View> view) {
 }
 
 void WorkerLoop::SendAll() {
+  std::optional<size_t> look_at;
   std::vector<Message> to_coordinator;
   std::vector<ClientCore::Send> to_shards;
   std::shared_ptr<const View> view;
   {
     const MutexLock lock(mutex_);
+    look_at.swap(look_at_);
     to_coordinator.swap(to_coordinator_);
     to_shards.swap(to_shards_);
     view.swap(new_view_);
+  }
+  if (look_at.has_value()) {
+    const absl::Status connected =
+        ConnectTo(options_.core.member.coordinators[*look_at]);
+    if (!connected.ok()) return Fail(connected);
   }
   for (const Message& message : to_coordinator)
     (void)coordinator_->Send(message);
@@ -329,7 +345,6 @@ void WorkerLoop::ReceiveFromShardThreads() {
 }
 
 void WorkerLoop::Run() {
-  poller_.Add(*coordinator_);
   poller_.Add(waker_);
   (void)Handle([](WorkerCore& core, absl::Time now,
                   WorkerCore::Effects* effects) { core.Start(now, effects); });

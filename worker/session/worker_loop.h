@@ -36,11 +36,11 @@ class WorkerLoop {
   struct Options {
     WorkerCore::Options core;
     TimeSource time;
-    std::string coordinator_endpoint;
     config::Limits::Transport transport = config::Limits::AUTO;
   };
 
-  // The transports, which may be one, carry what goes to the coordinator and
+  // The coordinator is at one of core.member.coordinators. The transports, which
+  // may be one, carry what goes to the coordinator and
   // what goes to shard threads; they outlive the loop.
   static absl::StatusOr<std::unique_ptr<WorkerLoop>> Start(
       Transport& to_coordinator, Transport& to_shard_threads,
@@ -107,8 +107,9 @@ class WorkerLoop {
   const WorkerCore::Options& options() const { return options_.core; }
 
  private:
-  WorkerLoop(std::unique_ptr<Channel> coordinator, Transport& to_shard_threads,
+  WorkerLoop(Transport& to_coordinator, Transport& to_shard_threads,
              const Options& options);
+  absl::Status ConnectTo(const std::string& coordinator);
   // True if there is something to be sent.
   template <typename Event>
   bool Handle(const Event& event) {
@@ -120,8 +121,8 @@ class WorkerLoop {
   }
   void Take(WorkerCore::Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !to_coordinator_.empty() || !to_shards_.empty() ||
-           new_view_ != nullptr;
+    return look_at_.has_value() || !to_coordinator_.empty() ||
+           !to_shards_.empty() || new_view_ != nullptr;
   }
   absl::Status WhyGroupIsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The trainer thread needs something to go on, until `there`.
@@ -147,6 +148,7 @@ class WorkerLoop {
   const Options options_;
 
   // Of the communication thread.
+  Transport& to_coordinator_transport_;
   std::unique_ptr<Channel> coordinator_;
   Poller poller_;
   PeerLinks shard_threads_;  // Uses poller_.
@@ -157,6 +159,8 @@ class WorkerLoop {
   WorkerCore core_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<const WorkerCore::Action>> actions_
       ABSL_GUARDED_BY(mutex_);
+  // The coordinator to be connected with, and what it is to be sent.
+  std::optional<size_t> look_at_ ABSL_GUARDED_BY(mutex_);
   std::vector<Message> to_coordinator_ ABSL_GUARDED_BY(mutex_);
   // To be followed.
   std::shared_ptr<const View> new_view_ ABSL_GUARDED_BY(mutex_);

@@ -38,6 +38,8 @@ constexpr size_t kGrowthBytes = size_t{1} << 20;
 constexpr uint64_t kBatchesMax = 1000;
 constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
 constexpr size_t kTextBytesShown = 200;
+// A leader that writes a log anew does so after some thousand commits.
+constexpr int kReadsMax = 5;
 
 size_t RewriteAbove(size_t bytes) { return kGrowth * bytes + kGrowthBytes; }
 
@@ -139,13 +141,39 @@ absl::Status EtcdStateStore::KeepAlive() {
 
 // ---- Leading ----------------------------------------------------------------
 
-absl::StatusOr<std::unique_ptr<EtcdStateStore>> EtcdStateStore::Lead(
+absl::StatusOr<std::unique_ptr<EtcdStateStore>> EtcdStateStore::Connect(
     const Options& options) {
   SL_RETURN_IF_ERROR(CheckOptions(options));
   SL_ASSIGN_OR_RETURN(std::unique_ptr<EtcdClient> client,
                       EtcdClient::Create(options.etcd));
-  std::unique_ptr<EtcdStateStore> store(
+  return std::unique_ptr<EtcdStateStore>(
       new EtcdStateStore(options, std::move(client)));
+}
+
+absl::StatusOr<bool> EtcdStateStore::IsLed(const Options& options) {
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<EtcdStateStore> store,
+                      Connect(options));
+  SL_ASSIGN_OR_RETURN(const std::optional<Entry> leader,
+                      store->client_->Get(store->Key(kLeader)));
+  return leader.has_value();
+}
+
+absl::StatusOr<CoordinatorState> EtcdStateStore::Read(const Options& options) {
+  absl::Status broken;
+  for (int i = 0; i < kReadsMax; ++i) {
+    SL_ASSIGN_OR_RETURN(const std::unique_ptr<EtcdStateStore> store,
+                        Connect(options));
+    broken = store->ReadHead(/*replaces=*/false);
+    if (broken.ok()) broken = store->ReadLog();
+    if (broken.ok()) return store->state_;
+    if (!absl::IsDataLoss(broken)) return broken;
+  }
+  return broken;
+}
+
+absl::StatusOr<std::unique_ptr<EtcdStateStore>> EtcdStateStore::Lead(
+    const Options& options) {
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<EtcdStateStore> store, Connect(options));
   SL_RETURN_IF_ERROR(store->BecomeLeader());
   return store;
 }
@@ -248,6 +276,7 @@ absl::Status EtcdStateStore::ReadHead(bool replaces) {
                                  "' is not '", kFormat, " FIRST LAST'"));
     }
   }
+  if (!leads()) return absl::OkStatus();
   // Of batches that an earlier leader has not completed: parts of them must not
   // be taken for parts of others.
   return Transact(
@@ -267,7 +296,7 @@ absl::Status EtcdStateStore::ReadLog() {
   absl::Time kept_alive = time.Now();
   while (batch <= last_) {
     // Nobody else can, as long as it is not open.
-    if (time.Now() - kept_alive > keep_alive_every()) {
+    if (leads() && time.Now() - kept_alive > keep_alive_every()) {
       SL_RETURN_IF_ERROR(KeepAlive());
       kept_alive = time.Now();
     }

@@ -51,6 +51,11 @@ class EtcdStateStore : public StateStore {
       const Options& options);
   static absl::StatusOr<std::unique_ptr<EtcdStateStore>> Open(
       const Options& options);
+  // Whether anybody leads.
+  static absl::StatusOr<bool> IsLed(const Options& options);
+  // The state, of whoever leads. Errors as of Open(); DataLoss also when the
+  // leader has written it anew, several times, while it was read.
+  static absl::StatusOr<CoordinatorState> Read(const Options& options);
   // Ends the lease, if etcd still answers.
   ~EtcdStateStore() override;
   EtcdStateStore(const EtcdStateStore&) = delete;
@@ -74,8 +79,12 @@ class EtcdStateStore : public StateStore {
  private:
   EtcdStateStore(const Options& options, std::unique_ptr<EtcdClient> client)
       : options_(options), client_(std::move(client)) {}
+  static absl::StatusOr<std::unique_ptr<EtcdStateStore>> Connect(
+      const Options& options);
   static absl::StatusOr<std::unique_ptr<EtcdStateStore>> Lead(
       const Options& options);
+  // It leads; nobody has, whose lease it has to keep.
+  bool leads() const { return lease_.id != 0; }
   absl::Status BecomeLeader();
   absl::StatusOr<bool> TryToLead();
   absl::Status ReadHead(bool replaces);

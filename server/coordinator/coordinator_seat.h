@@ -1,0 +1,93 @@
+// CoordinatorSeat: the place for a coordinator in the process of a server.
+// Server 0 begins with one. With etcd any server may get it later: when nobody
+// leads any more, the first one whose seat leads goes on with the job, at its
+// own address. A coordinator that does not lead any more leaves its seat, and
+// the server stays.
+//
+// A seat looks into etcd while its server hears no coordinator, and only then.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/mutex.h"
+#include "common/net/transport.h"
+#include "server/coordinator/coordinator_keeping.h"
+#include "server/coordinator/coordinator_thread.h"
+
+namespace slackline {
+
+class CoordinatorSeat {
+ public:
+  struct Options {
+    // Of the coordinator, if it begins here. One that takes over has the run
+    // and the checkpoint of the job that it goes on with.
+    CoordinatorThread::Options coordinator;
+    KeepingOptions keeping;
+    // How often etcd is looked into.
+    absl::Duration look_every = absl::Milliseconds(500);
+  };
+  // `transport` outlives it, and may be used by several threads.
+  CoordinatorSeat(Transport& transport, const Options& options);
+  ~CoordinatorSeat();  // As Finish().
+  CoordinatorSeat(const CoordinatorSeat&) = delete;
+  CoordinatorSeat& operator=(const CoordinatorSeat&) = delete;
+
+  // A coordinator begins here: that of Options, with what it goes on from.
+  absl::Status Begin(CoordinatorThread::Keeping keeping);
+  // From now on one may come here; at most once.
+  void StandBy();
+
+  // What the server says of itself.
+  struct Server {
+    // It hears no coordinator, and may have one.
+    bool may_host = false;
+    uint64_t run = 0;  // That it has joined; 0: none yet.
+  };
+  // Any thread.
+  void SetServer(const Server& server);
+  // Any thread: a coordinator is here.
+  bool taken() const;
+  // Any thread: why the process has to end: its coordinator has, before the
+  // job, and none can come here.
+  absl::Status failure() const;
+  // Any thread: as of the coordinator that is here.
+  void StopSaving();
+  // The server gives up: none comes here any more, and the one that is here
+  // leaves the job to another one, if any server takes over; else as Finish().
+  void GiveUp();
+  // None comes here any more. As CoordinatorThread::Finish() of the one that is
+  // here.
+  absl::Status Finish();
+  // After Finish(), and Begin() before: how the job has ended.
+  absl::Status JobEnd() const;
+
+ private:
+  void Run();
+  // Returns the coordinator that is here, which nobody replaces any more.
+  CoordinatorThread* EndStandingBy();
+  // One that does not lead any more goes.
+  void Leave();
+  absl::Status TakeOver(const Server& server);
+  // What has kept a coordinator from coming here, each time that it is another
+  // one.
+  void Say(const absl::Status& problem);
+
+  Transport& transport_;
+  const Options options_;
+  mutable Mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Server server_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<CoordinatorThread> coordinator_ ABSL_GUARDED_BY(mutex_);
+  std::string said_;    // By the thread.
+  std::thread thread_;  // Of StandBy().
+};
+
+}  // namespace slackline
