@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<LoadWorker>> LoadWorker::Start(
   table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
   join.set_steps_total(kManySteps);
   join.set_steps_per_epoch(kManySteps);
-  options.coordinator_endpoint = CoordinatorEndpoint(config);
+  options.core.member.coordinators = CoordinatorEndpoints(config);
   SL_ASSIGN_OR_RETURN(std::unique_ptr<StepWorker> worker,
                       StepWorker::Start(transport, transport, options));
   return std::unique_ptr<LoadWorker>(
@@ -136,8 +136,9 @@ absl::StatusOr<std::unique_ptr<LoadCluster>> LoadCluster::Start(
                         LoadWorker::Start(cluster->transport_, config,
                                           options.load, rank, cluster->limit_));
   }
-  SL_ASSIGN_OR_RETURN(cluster->coordinator_,
-                      CoordinatorClient::Connect(CoordinatorEndpoint(config)));
+  SL_ASSIGN_OR_RETURN(
+      cluster->coordinator_,
+      CoordinatorClient::Connect(CoordinatorEndpoints(config), config.job()));
   while (true) {
     SL_ASSIGN_OR_RETURN(const wire::StatusReply status,
                         cluster->coordinator_->GetStatus(kWaitMax));

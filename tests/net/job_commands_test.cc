@@ -8,19 +8,14 @@
 
 #include <atomic>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/net/poller.h"
-#include "common/net/zmq/zmq_transport.h"
+#include "tests/net/fake_coordinator.h"
 #include "tests/support/modes.h"
 #include "tests/unit/temp_folder.h"
 #include "tools/cli/exit_code.h"
@@ -37,63 +32,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// Answers calls in a thread of its own.
-class FakeCoordinator {
- public:
-  using Answer = std::function<wire::CallReply(const wire::Call&)>;
-
-  explicit FakeCoordinator(Answer answer) : answer_(std::move(answer)) {
-    auto listener = transport_.Listen({});
-    EXPECT_TRUE(listener.ok()) << listener.status();
-    listener_ = *std::move(listener);
-    const auto endpoint = listener_->Bind("tcp://127.0.0.1:0");
-    EXPECT_TRUE(endpoint.ok()) << endpoint.status();
-    const std::vector<std::string> parts = absl::StrSplit(*endpoint, ':');
-    EXPECT_TRUE(absl::SimpleAtoi(parts.back(), &port_));
-    thread_ = std::thread([this] { Serve(); });
-  }
-  ~FakeCoordinator() { Stop(); }
-  void Stop() {
-    if (!thread_.joinable()) return;
-    stop_ = true;
-    waker_.Wake();
-    thread_.join();
-  }
-  int port() const { return port_; }
-
- private:
-  void Serve() {
-    Poller poller;
-    poller.Add(*listener_);
-    poller.Add(waker_);
-    while (!stop_) {
-      EXPECT_TRUE(poller.Wait(absl::InfiniteDuration()).ok());
-      waker_.Drain();
-      while (true) {
-        auto incoming = listener_->Receive();
-        ASSERT_TRUE(incoming.ok()) << incoming.status();
-        if (!incoming->has_value()) break;
-        const wire::Call& call = (*incoming)->message.header.call();
-        Message reply;
-        *reply.header.mutable_call_reply() = answer_(call);
-        if (reply.header.call_reply().code() == wire::CODE_UNSPECIFIED)
-          continue;  // Not yet.
-        reply.header.mutable_call_reply()->set_call_id(call.call_id());
-        EXPECT_TRUE(listener_->Send((*incoming)->from, reply).ok());
-      }
-    }
-    poller.Remove(*listener_);
-  }
-
-  const Answer answer_;
-  ZmqTransport transport_;
-  std::unique_ptr<Listener> listener_;
-  Waker waker_;
-  std::atomic<bool> stop_ = false;
-  int port_ = 0;
-  std::thread thread_;
-};
 
 // A job of two servers with one thread each, and one table of four shards, all
 // on server 0. The coordinator orders every move that it is asked for, and has
@@ -537,13 +475,12 @@ TEST_F(JobCommandsTest, StopIsToldAsJson) {
 }
 
 TEST_F(JobCommandsTest, StopAtOnceTellsTheReason) {
-  ASSERT_EQ(
-      Run([&] {
-        return StopJob({.job = job_,
-                        .reason = "enough",
-                        .how = StopOptions::How::kAtOnce});
-      }),
-      kExitDone)
+  ASSERT_EQ(Run([&] {
+              return StopJob({.job = job_,
+                              .reason = "enough",
+                              .how = StopOptions::How::kAtOnce});
+            }),
+            kExitDone)
       << error_;
   EXPECT_EQ(out_, "job digits stops: enough\n");
   EXPECT_EQ(stop_reason_, "enough");

@@ -166,7 +166,8 @@ std::optional<wire::StatusReply> JobTest::AwaitStatus(
   }
   const auto config = LoadJobConfig(cluster_file);
   SL_CHECK(config.ok(), config.status().ToString());
-  const auto client = CoordinatorClient::Connect(CoordinatorEndpoint(*config));
+  const auto client =
+      CoordinatorClient::Connect(CoordinatorEndpoints(*config), config->job());
   SL_CHECK(client.ok(), client.status().ToString());
   absl::StatusOr<wire::StatusReply> status;
   std::optional<wire::StatusReply> accepted;

@@ -367,6 +367,19 @@ Configured LocalMembers(int servers, int workers) {
           .workers = std::vector<std::string>(workers, "127.0.0.1")};
 }
 
+TEST(StatusTest, SaysWhereTheCoordinatorIsIfThatMayChange) {
+  wire::StatusReply status = MakeStatus();
+  status.set_coordinator_server(2);
+  Configured configured = LocalMembers(1, 2);
+  EXPECT_THAT(StatusTable(status, configured), Not(HasSubstr("coordinator")));
+  configured.any_server_takes_over = true;
+  EXPECT_THAT(StatusTable(status, configured),
+              HasSubstr("\nmembers: 1 server, 2 workers; coordinator: server "
+                        "2\n"));
+  EXPECT_EQ(StatusJson(status)["coordinator_server"], 2);
+  EXPECT_EQ(StatusJson(MakeStatus())["coordinator_server"], 0);
+}
+
 TEST(StatusTest, CountsTheMembersThatAreThere) {
   EXPECT_THAT(StatusTable(MakeStatus(), LocalMembers(1, 2)),
               HasSubstr("\nmembers: 1 server, 2 workers\n"));

@@ -20,6 +20,11 @@ constexpr ExitStatus kKilled{.signal = SIGKILL};
 MemberExit ExitOf(const Member& member, const ExitStatus& status) {
   return {.member = member, .pid = 7, .status = status, .error_line = ""};
 }
+MemberExit HostExitOf(const Member& member, const ExitStatus& status) {
+  MemberExit exit = ExitOf(member, status);
+  exit.hosted_coordinator = true;
+  return exit;
+}
 
 // Of a job that ran, whose coordinator has said why it ends.
 End EndBy(wire::JobEnd::Cause cause) {
@@ -62,14 +67,16 @@ TEST(RestorePolicyTest, TheLastWorkerIsLostIfASignalWasItsEnd) {
   EXPECT_FALSE(IsLoss(end)) << "it was started again, and then failed";
 }
 
-TEST(RestorePolicyTest, Server0IsLostIfASignalWasItsEnd) {
+TEST(RestorePolicyTest, ThePlaceOfTheCoordinatorIsLostIfASignalWasItsEnd) {
   End end = EndBy(wire::JobEnd::SERVER_LOST);
   end.coordinator_says = false;
   end.about = {"server 0"};
-  end.dead = {ExitOf(kServer0, kCodeOne), ExitOf(kServer1, kKilled)};
+  end.dead = {HostExitOf(kServer0, kCodeOne), ExitOf(kServer1, kKilled)};
   EXPECT_FALSE(IsLoss(end));
-  end.dead = {ExitOf(kServer1, kCodeOne), ExitOf(kServer0, kKilled)};
+  end.dead = {ExitOf(kServer1, kCodeOne), HostExitOf(kServer0, kKilled)};
   EXPECT_TRUE(IsLoss(end));
+  end.dead.push_back(HostExitOf(kServer1, kCodeOne));
+  EXPECT_FALSE(IsLoss(end)) << "the last one counts";
 }
 
 TEST(RestorePolicyTest, AJobThatHasRunMayFormAgain) {

@@ -15,21 +15,23 @@ using ::testing::SizeIs;
 
 constexpr Member kServer0{.worker = false, .index = 0};
 constexpr Member kServer1{.worker = false, .index = 1};
+constexpr Member kServer2{.worker = false, .index = 2};
 constexpr Member kWorker0{.worker = true, .index = 0};
 constexpr Member kWorker1{.worker = true, .index = 1};
 constexpr ExitStatus kGood{};
 constexpr ExitStatus kCodeOne{.code = 1};
 constexpr ExitStatus kKilled{.signal = SIGKILL};
 
-// Two servers and two workers on virtual time. A coordinator that is there
-// answers four times a second.
+// Two servers, or three where any of them takes over, and two workers on
+// virtual time. A coordinator that is there answers four times a second.
 class SupervisorTest : public ::testing::Test {
  protected:
   SupervisorTest() { Start({}); }
 
   void Start(Supervisor::Options options) {
-    options.servers = 2;
+    options.servers = options.any_server_takes_over ? 3 : 2;
     options.workers = 2;
+    takes_over_ = options.any_server_takes_over;
     supervisor_ = std::make_unique<Supervisor>(options, now_);
   }
   void SetState(wire::JobState state, const std::string& reason = "") {
@@ -37,9 +39,14 @@ class SupervisorTest : public ::testing::Test {
     status_.mutable_view()->set_state(state);
     status_.mutable_view()->mutable_end()->set_reason(reason);
   }
+  // The coordinator is in this server from now on, and answers.
+  void SetHost(const Member& server) {
+    coordinator_ = true;
+    status_.set_coordinator_server(server.index);
+  }
   void Exit(const Member& member, ExitStatus status,
             const std::string& error_line = "") {
-    if (member.hosts_coordinator()) coordinator_ = false;
+    if (member == supervisor_->host()) coordinator_ = false;
     supervisor_->OnExit({.member = member,
                          .pid = 7,
                          .status = status,
@@ -72,9 +79,10 @@ class SupervisorTest : public ::testing::Test {
       if (!some.suspend_reason.empty())
         all.suspend_reason = some.suspend_reason;
       if (some.signal_others != 0) all.signal_others = some.signal_others;
-      if (some.signal_server_0 != 0) all.signal_server_0 = some.signal_server_0;
+      if (some.signal_host != 0) all.signal_host = some.signal_host;
       for (const Member& member : some.restarts) {
-        if (member.hosts_coordinator()) coordinator_ = starts_;
+        if (member == supervisor_->host() && !takes_over_)
+          coordinator_ = starts_;
         supervisor_->OnRestart(member, starts_, now_);
       }
     }
@@ -84,7 +92,8 @@ class SupervisorTest : public ::testing::Test {
   absl::Time now_ = absl::UnixEpoch();
   absl::Time next_status_ = absl::UnixEpoch();
   bool coordinator_ = false;
-  bool starts_ = true;  // Whoever is started again.
+  bool starts_ = true;       // Whoever is started again.
+  bool takes_over_ = false;  // Any server.
   wire::StatusReply status_;
   std::unique_ptr<Supervisor> supervisor_;
 };
@@ -209,7 +218,7 @@ TEST_F(SupervisorTest, TheKilledServerWithTheCoordinatorIsStartedAgain) {
   const Supervisor::Effects effects = Pass(absl::Seconds(4));
   EXPECT_THAT(effects.restarts, IsEmpty()) << "as often as allowed";
   EXPECT_EQ(effects.signal_others, SIGTERM);
-  EXPECT_EQ(effects.signal_server_0, 0) << "it is gone";
+  EXPECT_EQ(effects.signal_host, 0) << "it is gone";
 }
 
 TEST_F(SupervisorTest, AJobThatGoesOnWithAnotherCoordinatorFinishes) {
@@ -661,7 +670,7 @@ TEST_F(SupervisorTest, ATerminationAfterTheVerdictLeavesIt) {
   SetState(wire::FAILED, "server 1 is dead");
   Pass(absl::Milliseconds(300));
   supervisor_->OnTermination(now_);
-  EXPECT_EQ(Pass(absl::Seconds(6)).signal_server_0, SIGTERM);
+  EXPECT_EQ(Pass(absl::Seconds(6)).signal_host, SIGTERM);
   ExitAll(kKilled);
   Pass(absl::Seconds(1));
   EXPECT_TRUE(supervisor_->suspending());
@@ -729,7 +738,7 @@ TEST_F(SupervisorTest, Server0HasTimeToWriteWhatTheJobLeaves) {
   Exit(kServer1, kGood);
   Supervisor::Effects effects = Pass(absl::Seconds(8));
   EXPECT_EQ(effects.signal_others, SIGTERM);
-  EXPECT_EQ(effects.signal_server_0, 0);
+  EXPECT_EQ(effects.signal_host, 0);
   EXPECT_THAT(
       effects.notes,
       testing::ElementsAre(
@@ -738,18 +747,210 @@ TEST_F(SupervisorTest, Server0HasTimeToWriteWhatTheJobLeaves) {
                          HasSubstr("save_timeout_ms"))));
   Exit(kWorker1, {.signal = SIGTERM});
   effects = Pass(absl::Seconds(110));
-  EXPECT_EQ(effects.signal_server_0, 0);
+  EXPECT_EQ(effects.signal_host, 0);
   EXPECT_THAT(effects.notes, IsEmpty()) << "said once";
   effects = Pass(absl::Seconds(10));
-  EXPECT_EQ(effects.signal_server_0, SIGTERM);
-  EXPECT_EQ(Pass(absl::Seconds(3)).signal_server_0, SIGKILL);
+  EXPECT_EQ(effects.signal_host, SIGTERM);
+  EXPECT_EQ(Pass(absl::Seconds(3)).signal_host, SIGKILL);
+}
+
+TEST_F(SupervisorTest, WhereAnyServerTakesOverAJobOutlivesItsHost) {
+  for (const ExitStatus& status : {kKilled, kCodeOne}) {
+    Start({.any_server_takes_over = true});
+    SetHost(kServer0);
+    SetState(wire::RUNNING);
+    Pass(absl::Seconds(1));
+    Exit(kServer0, status, "error: etcd is away");
+    Supervisor::Effects effects = Pass(absl::Seconds(30));
+    ASSERT_THAT(effects.deaths, SizeIs(1));
+    EXPECT_TRUE(effects.deaths[0].hosted_coordinator);
+    EXPECT_THAT(effects.restarts, IsEmpty());
+    EXPECT_EQ(effects.stop_reason, "");
+    EXPECT_EQ(effects.signal_others, 0);
+    EXPECT_FALSE(supervisor_->coordinator_gone());
+    SetHost(kServer2);
+    Pass(absl::Seconds(100));
+    EXPECT_EQ(supervisor_->host(), kServer2);
+    SetState(wire::FINISHED);
+    Pass(absl::Milliseconds(300));
+    for (const Member& member : {kWorker0, kWorker1, kServer1, kServer2})
+      Exit(member, kGood);
+    EXPECT_TRUE(supervisor_->Over());
+    EXPECT_TRUE(supervisor_->finished());
+  }
+}
+
+TEST_F(SupervisorTest, AHostThatWasKilledComesBackAsAServer) {
+  Start({.server_restarts_max = 1, .any_server_takes_over = true});
+  SetHost(kServer0);
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kKilled);
+  EXPECT_THAT(Pass(absl::Milliseconds(50)).restarts,
+              testing::ElementsAre(kServer0));
+  Pass(absl::Seconds(20));
+  SetHost(kServer2);
+  Pass(absl::Seconds(1));
+  // A second time it is none of the coordinator's.
+  Exit(kServer0, kKilled);
+  const Supervisor::Effects effects = Pass(absl::Seconds(30));
+  ASSERT_THAT(effects.deaths, SizeIs(1));
+  EXPECT_FALSE(effects.deaths[0].hosted_coordinator);
+  EXPECT_THAT(effects.restarts, IsEmpty()) << "as often as allowed";
+  EXPECT_EQ(effects.signal_others, 0);
+  Exit(kServer2, kKilled);
+  EXPECT_THAT(Pass(absl::Milliseconds(50)).restarts,
+              testing::ElementsAre(kServer2));
+}
+
+// The coordinator's own store has failed, for example: the next process of it
+// would fare as it did, and another server goes on.
+TEST_F(SupervisorTest, AHostThatEndsByItselfIsNotStartedAgain) {
+  Start({.server_restarts_max = 1, .any_server_takes_over = true});
+  SetHost(kServer0);
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kCodeOne);
+  const Supervisor::Effects effects = Pass(absl::Seconds(30));
+  EXPECT_THAT(effects.deaths, SizeIs(1));
+  EXPECT_THAT(effects.restarts, IsEmpty());
+  EXPECT_EQ(effects.signal_others, 0);
+}
+
+TEST_F(SupervisorTest, Server0MayLeaveWhenItIsNotTheHost) {
+  Start({.any_server_takes_over = true});
+  SetHost(kServer2);
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kGood);
+  const Supervisor::Effects effects = Pass(absl::Seconds(30));
+  EXPECT_THAT(effects.notes,
+              testing::ElementsAre("server 0 was drained and has left"));
+  EXPECT_THAT(effects.deaths, IsEmpty());
+  EXPECT_EQ(effects.signal_others, 0);
+  EXPECT_FALSE(supervisor_->finished());
+  Exit(kServer2, kGood);  // That does say that the job has finished.
+  EXPECT_TRUE(supervisor_->finished());
+}
+
+TEST_F(SupervisorTest, WithoutAnyServerNobodyTakesOver) {
+  Start({.any_server_takes_over = true});
+  SetHost(kServer0);
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer1, kKilled);
+  Pass(absl::Seconds(5));
+  Exit(kServer0, kKilled);
+  EXPECT_EQ(Pass(absl::Seconds(4)).signal_others, 0) << "server 2 may";
+  // It may have taken over before it died; nobody has heard of it.
+  Exit(kServer2, kKilled);
+  EXPECT_TRUE(supervisor_->coordinator_gone());
+  EXPECT_EQ(Pass(absl::Seconds(4)).signal_others, SIGTERM);
+  for (const Member& member : {kWorker0, kWorker1})
+    Exit(member, {.signal = SIGTERM});
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_EQ(supervisor_->Cause(), wire::JobEnd::SERVER_LOST);
+  EXPECT_EQ(supervisor_->host(), kServer2);
+  EXPECT_EQ(supervisor_->Reason(),
+            "server 1 (pid 7) was killed by signal 9 (SIGKILL)");
+}
+
+TEST_F(SupervisorTest, ServersThatDieTogetherAreStartedAgain) {
+  Start({.server_restarts_max = 1, .any_server_takes_over = true});
+  SetHost(kServer2);
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  for (const Member& member : {kServer0, kServer1, kServer2})
+    Exit(member, kKilled);
+  const Supervisor::Effects effects = Pass(absl::Seconds(5));
+  EXPECT_THAT(effects.restarts,
+              testing::UnorderedElementsAre(kServer0, kServer1, kServer2));
+  EXPECT_EQ(effects.signal_others, 0);
+}
+
+// Between two statuses, from the server that has taken over unheard.
+TEST_F(SupervisorTest, TheLastServerThatExitsWellHasFinishedTheJob) {
+  Start({.any_server_takes_over = true});
+  SetHost(kServer0);
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kKilled);
+  Pass(absl::Seconds(5));
+  for (const Member& member : {kWorker0, kWorker1, kServer1, kServer2})
+    Exit(member, kGood);
+  EXPECT_THAT(Pass(absl::Seconds(1)).notes, IsEmpty());
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
+TEST_F(SupervisorTest, BeforeTheJobRunsNobodyTakesOver) {
+  Start({.server_restarts_max = 2, .any_server_takes_over = true});
+  SetHost(kServer0);
+  SetState(wire::FORMING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kKilled);
+  const Supervisor::Effects effects = Pass(absl::Seconds(4));
+  EXPECT_THAT(effects.restarts, IsEmpty());
+  EXPECT_EQ(effects.signal_others, SIGTERM);
+}
+
+TEST_F(SupervisorTest, WhereNobodyTakesOverTheJobIsGivenUp) {
+  Start({.any_server_takes_over = true, .silence_max = absl::Seconds(20)});
+  SetHost(kServer0);
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  Exit(kServer0, kKilled);
+  EXPECT_EQ(Pass(absl::Seconds(19)).signal_others, 0);
+  EXPECT_EQ(Pass(absl::Seconds(2)).signal_others, SIGTERM);
+  for (const Member& member : {kServer1, kServer2, kWorker0, kWorker1})
+    Exit(member, {.signal = SIGTERM});
+  Pass(absl::Milliseconds(50));
+  EXPECT_THAT(supervisor_->Reason(),
+              HasSubstr("no coordinator has answered for 20 s, and server 0 "
+                        "had it last and has ended"));
+}
+
+// Whichever server it is, it has what server 0 has elsewhere.
+TEST_F(SupervisorTest, TheHostHasTimeToWriteWhatTheJobLeaves) {
+  Start({.lease = absl::Seconds(2),
+         .any_server_takes_over = true,
+         .save_timeout = absl::Seconds(60)});
+  SetHost(kServer0);
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  SetHost(kServer2);
+  SetState(wire::FINISHED);
+  Pass(absl::Milliseconds(300));
+  for (const Member& member : {kWorker0, kWorker1, kServer1})
+    Exit(member, kGood);
+  Supervisor::Effects effects = Pass(absl::Seconds(110));
+  EXPECT_EQ(effects.signal_others, SIGKILL) << "server 0";
+  EXPECT_EQ(effects.signal_host, 0);
+  EXPECT_THAT(effects.notes,
+              testing::ElementsAre(
+                  "1 process has not ended yet; sending SIGTERM",
+                  HasSubstr("server 2 still writes its last checkpoint")));
+  Exit(kServer0, kKilled);
+  EXPECT_EQ(Pass(absl::Seconds(18)).signal_host, SIGTERM);
+  Exit(kServer2, kGood);
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
+// In a config where only server 0 has it, no status says otherwise.
+TEST_F(SupervisorTest, ElsewhereTheHostIsServer0) {
+  SetState(wire::RUNNING);
+  SetHost(kServer1);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(supervisor_->host(), kServer0);
 }
 
 TEST_F(SupervisorTest, AnInterruptEndsTheWaitForServer0) {
   SetState(wire::FINISHED);
   Pass(absl::Seconds(20));
   supervisor_->OnInterrupt(now_);
-  EXPECT_EQ(Pass(absl::Seconds(6)).signal_server_0, SIGTERM);
+  EXPECT_EQ(Pass(absl::Seconds(6)).signal_host, SIGTERM);
 }
 
 }  // namespace

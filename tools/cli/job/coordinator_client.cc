@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
@@ -18,6 +19,8 @@ constexpr absl::Duration kRepeat = absl::Milliseconds(300);
 // server that has just joined, the change before.
 constexpr absl::Duration kBusyMax = absl::Seconds(10);
 constexpr absl::Duration kBusyPause = absl::Milliseconds(200);
+// Where the coordinator may come to, it meets no more calls of ours than these.
+constexpr int kUntakenMax = 8;
 
 uint64_t RandomInstance() {
   std::random_device device;
@@ -26,36 +29,91 @@ uint64_t RandomInstance() {
 
 }  // namespace
 
-std::string CoordinatorEndpoint(const config::ClusterConfig& config) {
-  return absl::StrCat("tcp://", config.coordinator().host(), ":",
-                      config.coordinator().port());
-}
-
-CoordinatorClient::CoordinatorClient(std::string endpoint,
+CoordinatorClient::CoordinatorClient(std::string job,
                                      std::unique_ptr<Transport> transport)
-    : endpoint_(std::move(endpoint)),
+    : job_(std::move(job)),
       transport_(std::move(transport)),
       // People do not notice a few microseconds.
       poller_(Poller::Options{.spin_max = absl::ZeroDuration()}) {}
 
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Connect(
-    const std::string& endpoint) {
+    const std::vector<std::string>& endpoints, const std::string& job) {
+  SL_CHECK(!endpoints.empty(), "a coordinator is somewhere");
   std::unique_ptr<CoordinatorClient> client(
-      new CoordinatorClient(endpoint, std::make_unique<ZmqTransport>()));
+      new CoordinatorClient(job, std::make_unique<ZmqTransport>()));
   const PeerId self{.kind = PeerId::Kind::kObserver,
                     .index = 0,
                     .instance = RandomInstance()};
-  SL_ASSIGN_OR_RETURN(client->channel_,
-                      client->transport_->Connect(
-                          self, endpoint, {.linger = absl::ZeroDuration()}));
-  client->poller_.Add(*client->channel_);
+  ChannelOptions options = {.linger = absl::ZeroDuration()};
+  if (endpoints.size() == 1) {
+    client->answers_at_ = 0;
+  } else {
+    options.send_queue_max = kUntakenMax;
+  }
+  for (const std::string& endpoint : endpoints) {
+    SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel,
+                        client->transport_->Connect(self, endpoint, options));
+    client->poller_.Add(*channel);
+    client->places_.push_back(
+        {.endpoint = endpoint, .channel = std::move(channel)});
+  }
   return client;
 }
 
 absl::Status CoordinatorClient::Send(wire::Call call) {
+  const bool to_all = call.has_status();
   Message message;
   *message.header.mutable_call() = std::move(call);
-  return channel_->Send(message);
+  if (!to_all) {
+    return answers_at_.has_value()
+               ? places_[*answers_at_].channel->Send(message)
+               : absl::OkStatus();
+  }
+  absl::Status refused;
+  bool taken = false;
+  for (const Place& place : places_) {
+    const absl::Status sent = place.channel->Send(message);
+    if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
+    taken |= sent.ok();
+    if (!sent.ok()) refused = sent;
+  }
+  return taken ? absl::OkStatus() : refused;
+}
+
+absl::StatusOr<std::optional<CoordinatorClient::Received>>
+CoordinatorClient::ReceiveMessage() {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    SL_ASSIGN_OR_RETURN(std::optional<Message> message,
+                        places_[i].channel->Receive());
+    if (message.has_value())
+      return Received{.place = i, .message = *std::move(message)};
+  }
+  return std::nullopt;
+}
+
+bool CoordinatorClient::IsOurs(const Received& received) {
+  if (places_.size() == 1) return true;
+  const wire::CallReply& reply = received.message.header.call_reply();
+  if (!reply.has_status()) return !received.message.header.has_error_reply();
+  const std::string& job = reply.status().view().job();
+  if (job != job_) {
+    others_ = absl::StrCat("; at ", places_[received.place].endpoint,
+                           " is that of job '", job, "'");
+    return false;
+  }
+  answers_at_ = received.place;
+  return true;
+}
+
+std::string CoordinatorClient::PlacesText() const {
+  return absl::StrJoin(places_, ", ", [](std::string* out, const Place& place) {
+    absl::StrAppend(out, place.endpoint);
+  });
+}
+
+std::string CoordinatorClient::Where() const {
+  return answers_at_.has_value() ? places_[*answers_at_].endpoint
+                                 : PlacesText();
 }
 
 absl::Status CoordinatorClient::AskStatus() {
@@ -90,16 +148,15 @@ absl::Status CoordinatorClient::AskFinish(const std::string& reason) {
 
 absl::StatusOr<std::optional<wire::StatusReply>> CoordinatorClient::Receive() {
   while (true) {
-    SL_ASSIGN_OR_RETURN(std::optional<Message> message, channel_->Receive());
-    if (!message.has_value()) return std::nullopt;
-    const wire::CallReply& reply = message->header.call_reply();
+    SL_ASSIGN_OR_RETURN(std::optional<Received> received, ReceiveMessage());
+    if (!received.has_value()) return std::nullopt;
+    if (!IsOurs(*received)) continue;
+    wire::CallReply& reply = *received->message.header.mutable_call_reply();
     if (reply.call_id() == finish_call_id_ && finish_call_id_ != 0 &&
         reply.code() == wire::REJECTED) {
       finish_refused_ = reply.error();
     }
-    if (reply.has_status()) {
-      return std::move(*message->header.mutable_call_reply()->mutable_status());
-    }
+    if (reply.has_status()) return std::move(*reply.mutable_status());
   }
 }
 
@@ -107,28 +164,40 @@ absl::StatusOr<wire::CallReply> CoordinatorClient::Call(
     const wire::Call& call, absl::Duration wait_max) {
   const absl::Time deadline = TimeSource().Now() + wait_max;
   absl::Time repeat_at = absl::InfinitePast();
+  bool unanswered = false;
   while (TimeSource().Now() < deadline) {
     if (TimeSource().Now() >= repeat_at) {
-      SL_RETURN_IF_ERROR(Send(call));
+      // A full queue means that nobody is there to answer.
+      absl::Status sent = Send(call);
+      const bool is_lost = unanswered || !answers_at_.has_value();
+      if (sent.ok() && is_lost && !call.has_status() && places_.size() > 1)
+        sent = AskStatus();
+      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
+      unanswered = true;
       repeat_at = TimeSource().Now() + kRepeat;
     }
     SL_RETURN_IF_ERROR(
         poller_.Wait(std::min(repeat_at, deadline) - TimeSource().Now()));
+    const std::optional<size_t> asked_at = answers_at_;
     while (true) {
-      SL_ASSIGN_OR_RETURN(std::optional<Message> message, channel_->Receive());
-      if (!message.has_value()) break;
-      if (message->header.has_error_reply()) {
-        return absl::UnavailableError(absl::StrCat(
-            "what listens at ", endpoint_,
-            " is no coordinator: ", message->header.error_reply().error()));
+      SL_ASSIGN_OR_RETURN(const std::optional<Received> received,
+                          ReceiveMessage());
+      if (!received.has_value()) break;
+      if (!IsOurs(*received)) continue;
+      const wire::Header& header = received->message.header;
+      if (header.has_error_reply()) {
+        return absl::UnavailableError(
+            absl::StrCat("what listens at ", Where(),
+                         " is no coordinator: ", header.error_reply().error()));
       }
-      const wire::CallReply& reply = message->header.call_reply();
-      if (reply.call_id() == call.call_id()) return reply;
+      if (header.call_reply().call_id() == call.call_id())
+        return header.call_reply();
     }
+    if (answers_at_ != asked_at) repeat_at = absl::InfinitePast();
   }
   return absl::DeadlineExceededError(
-      absl::StrCat("no coordinator answered at ", endpoint_, " within ",
-                   absl::ToInt64Milliseconds(wait_max), " ms"));
+      absl::StrCat("no coordinator answered at ", PlacesText(), " within ",
+                   absl::ToInt64Milliseconds(wait_max), " ms", others_));
 }
 
 absl::StatusOr<wire::StatusReply> CoordinatorClient::GetStatus(
@@ -139,7 +208,7 @@ absl::StatusOr<wire::StatusReply> CoordinatorClient::GetStatus(
   SL_ASSIGN_OR_RETURN(wire::CallReply reply, Call(call, wait_max));
   if (!reply.has_status()) {
     return absl::UnavailableError(absl::StrCat(
-        "the coordinator at ", endpoint_, " gave no status: ", reply.error()));
+        "the coordinator at ", Where(), " gave no status: ", reply.error()));
   }
   return std::move(*reply.mutable_status());
 }
@@ -166,7 +235,7 @@ absl::Status CoordinatorClient::Stop(const wire::Stop& stop,
   *call.mutable_stop() = stop;
   SL_ASSIGN_OR_RETURN(const wire::CallReply reply, Call(call, wait_max));
   if (reply.code() == wire::OK) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("the coordinator at ", endpoint_,
+  return absl::UnavailableError(absl::StrCat("the coordinator at ", Where(),
                                              " refused: ", reply.error()));
 }
 
@@ -247,7 +316,7 @@ absl::StatusOr<wire::CallReply> CoordinatorClient::Order(
 absl::Status CoordinatorClient::Refused(const wire::CallReply& reply) const {
   return absl::FailedPreconditionError(
       reply.error().empty()
-          ? absl::StrCat("the coordinator at ", endpoint_, " answered ",
+          ? absl::StrCat("the coordinator at ", Where(), " answered ",
                          wire::Code_Name(reply.code()),
                          "; it may be of another version")
           : reply.error());

@@ -7,29 +7,32 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/message.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
-#include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
 #include "proto/run.pb.h"
 
 namespace slackline {
 
-// "tcp://127.0.0.1:7700"
-std::string CoordinatorEndpoint(const config::ClusterConfig& config);
-
 // Thread-compatible.
 class CoordinatorClient {
  public:
-  // Nobody needs to listen there yet.
+  // Nobody needs to listen at the endpoints yet; there is at least one. If
+  // there are several, the coordinator of `job` is at one of them, and may come
+  // to another one. What else answers there does not count, as another job's
+  // coordinator. At the only one whoever answers is the coordinator.
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Connect(
-      const std::string& endpoint);
+      const std::vector<std::string>& endpoints, const std::string& job);
 
-  // These send without waiting; what is lost is not repeated.
+  // These send without waiting; what is lost is not repeated. The others go to
+  // the endpoint that has last given a status, and to nobody if none has.
+  // ResourceExhausted: so much waits that nobody has taken.
   absl::Status AskStatus();
   absl::Status AskStop(const std::string& reason);
   absl::Status AskSuspend(const std::string& reason);
@@ -41,9 +44,9 @@ class CoordinatorClient {
   // The next answer to AskStatus(); nullopt if none is there.
   absl::StatusOr<std::optional<wire::StatusReply>> Receive();
 
-  // These wait for the answer. DeadlineExceeded, naming the address, if
+  // These wait for the answer. DeadlineExceeded, naming the addresses, if
   // nobody answers within `wait_max`; Unavailable if something else than a
-  // coordinator does.
+  // coordinator does at the only address.
   // Leaves out the records of the first `moves_known` moves.
   absl::StatusOr<wire::StatusReply> GetStatus(absl::Duration wait_max,
                                               int64_t moves_known = 0);
@@ -69,8 +72,23 @@ class CoordinatorClient {
       absl::Duration wait_max);
 
  private:
-  CoordinatorClient(std::string endpoint, std::unique_ptr<Transport> transport);
+  // Where the coordinator may be.
+  struct Place {
+    std::string endpoint;
+    std::unique_ptr<Channel> channel;
+  };
+  struct Received {
+    size_t place = 0;
+    Message message;
+  };
+
+  CoordinatorClient(std::string job, std::unique_ptr<Transport> transport);
+  // A call for a status goes to all places, others to where the coordinator is.
   absl::Status Send(wire::Call call);
+  // The next message of any place; nullopt if there is none.
+  absl::StatusOr<std::optional<Received>> ReceiveMessage();
+  // Whether this is said by our job's coordinator. A status says where it is.
+  bool IsOurs(const Received& received);
   // Repeats `call` until it is answered.
   absl::StatusOr<wire::CallReply> Call(const wire::Call& call,
                                        absl::Duration wait_max);
@@ -81,11 +99,17 @@ class CoordinatorClient {
   absl::Status Stop(const wire::Stop& stop, absl::Duration wait_max);
   absl::Status Refused(const wire::CallReply& reply) const;
   absl::StatusOr<run::Plan> AskPlan(wire::Call call, absl::Duration wait_max);
+  std::string PlacesText() const;  // All addresses.
+  // The address of the coordinator, or all if it is not known.
+  std::string Where() const;
 
-  const std::string endpoint_;
+  const std::string job_;
   const std::unique_ptr<Transport> transport_;
-  std::unique_ptr<Channel> channel_;
+  std::vector<Place> places_;
   Poller poller_;
+  // Of the last status of our job, or the only one.
+  std::optional<size_t> answers_at_;
+  std::string others_;  // "; at ENDPOINT is that of job 'NAME'", once heard.
   uint64_t last_call_id_ = 0;
   uint64_t finish_call_id_ = 0;      // Of AskFinish().
   uint64_t checkpoint_call_id_ = 0;  // Of Checkpoint().

@@ -41,8 +41,9 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
   if (!config.ok()) {
     return absl::InvalidArgumentError(config.status().message());
   }
-  SL_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorClient> client,
-                      CoordinatorClient::Connect(CoordinatorEndpoint(*config)));
+  SL_ASSIGN_OR_RETURN(
+      std::unique_ptr<CoordinatorClient> client,
+      CoordinatorClient::Connect(CoordinatorEndpoints(*config), config->job()));
   JobConnection job(options, *std::move(config), std::move(client));
   const absl::Status asked = job.Refresh();
   if (absl::IsDeadlineExceeded(asked)) {
@@ -67,7 +68,7 @@ absl::Status JobConnection::Refresh() {
                       client_->GetStatus(options_.wait_max));
   if (status.view().job() != config_.job()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        CoordinatorEndpoint(config_), " is the coordinator of job '",
+        CoordinatorEndpointAt(config_, 0), " is the coordinator of job '",
         status.view().job(), "', not of '", config_.job(), "'"));
   }
   status_ = std::move(status);

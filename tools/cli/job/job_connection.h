@@ -31,8 +31,8 @@ class JobConnection {
  public:
   // Asks for a first status, so that no other job at the same address is taken
   // for this one. InvalidArgument: the config cannot be used.
-  // FailedPrecondition: HasEnded(), or the coordinator is another job's. Else
-  // as CoordinatorClient::GetStatus().
+  // FailedPrecondition: HasEnded(), or the coordinator at the only address is
+  // another job's. Else as CoordinatorClient::GetStatus().
   static absl::StatusOr<JobConnection> Open(const JobOptions& options);
 
   // Asks for a new status; errors as above, and then the old one stays.

@@ -167,7 +167,7 @@ void AddRebalanceCommands(const std::string& bin_dir, CLI::App* app,
   CLI::App* const drain_command = app->add_subcommand(
       "drain",
       "Moves all shards of a server away; the server then leaves the job. Not "
-      "for server 0, which hosts the coordinator.");
+      "for the server that hosts the coordinator.");
   AddJobFlags(drain_command, &drain->job);
   drain_command->add_option("SERVER", drain->server, "Its index")
       ->required()

@@ -317,6 +317,7 @@ Configured ConfiguredBy(const config::ClusterConfig& config) {
   for (const WorkerProcess& worker : WorkerProcesses(config))
     members.workers.push_back(worker.host);
   members.replicas = config.replicas();
+  members.any_server_takes_over = AnyServerTakesOver(config);
   return members;
 }
 
@@ -335,8 +336,13 @@ std::string StatusTable(const wire::StatusReply& status,
   if (!view.end().reason().empty()) {
     absl::StrAppend(&text, "reason: ", view.end().reason(), "\n");
   }
-  absl::StrAppend(&text, "members: ", PresenceText(view, "server", servers),
-                  ", ", PresenceText(view, "worker", workers), "\n");
+  absl::StrAppend(
+      &text, "members: ", PresenceText(view, "server", servers), ", ",
+      PresenceText(view, "worker", workers),
+      configured.any_server_takes_over
+          ? absl::StrCat("; coordinator: server ", status.coordinator_server())
+          : "",
+      "\n");
   for (const std::string& sentence : status.held_up()) {
     absl::StrAppend(&text, "held up: ", sentence, "\n");
   }

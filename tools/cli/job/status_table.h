@@ -15,7 +15,8 @@ struct Configured {
   // The members by index and rank: their hosts. Empty: it is not known.
   std::vector<std::string> servers;
   std::vector<std::string> workers;
-  int replicas = 0;  // Copies of each shard.
+  int replicas = 0;                    // Copies of each shard.
+  bool any_server_takes_over = false;  // As AnyServerTakesOver().
 };
 Configured ConfiguredBy(const config::ClusterConfig& config);
 
@@ -27,7 +28,7 @@ struct StatusTableOptions {
 // and if there are any the moves that are ordered, and the last moves and
 // changes of the mode that are done. Members that are not there have a line,
 // too. Hosts are shown where they are not all this machine, copies where the
-// shards are to have any.
+// shards are to have any, and where the coordinator is if that may change.
 std::string StatusTable(const wire::StatusReply& status,
                         const Configured& configured = {},
                         const StatusTableOptions& options = {});

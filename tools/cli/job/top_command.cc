@@ -60,7 +60,8 @@ absl::Status OnGone(const TopOptions& options, const JobConnection& job) {
   const std::string& config = options.job.config;
   if (HasEnded(config)) return ShowEnd(config, options.json, true);
   Say(options, job,
-      "its coordinator no longer answers; the log of server 0 says why");
+      absl::StrCat("its coordinator no longer answers; the log of server ",
+                   job.status().coordinator_server(), " says why"));
   return absl::OkStatus();
 }
 

@@ -50,7 +50,7 @@ LocalCluster::Launch LocalCluster::LaunchOf(const Options& options,
     launch.command.push_back(absl::StrCat("--resume=", options.resume));
   }
   launch.command.push_back(absl::StrCat("--out=", options.out_dir));
-  if (options.recover && member.hosts_coordinator())
+  if (options.recover && !member.worker && member.index == 0)
     launch.command.emplace_back("--recover");
   return launch;
 }
@@ -135,15 +135,14 @@ std::vector<MemberExit> LocalCluster::Reap() {
   return exits;
 }
 
-void LocalCluster::SignalServer0(int signal) {
-  for (auto& [member, child] : children_) {
-    if (member.hosts_coordinator()) child.Signal(signal);
-  }
+void LocalCluster::Signal(const Member& member, int signal) {
+  const auto found = children_.find(member);
+  if (found != children_.end()) found->second.Signal(signal);
 }
 
-void LocalCluster::SignalOthers(int signal) {
-  for (auto& [member, child] : children_) {
-    if (!member.hosts_coordinator()) child.Signal(signal);
+void LocalCluster::SignalAllBut(const Member& member, int signal) {
+  for (auto& [other, child] : children_) {
+    if (other != member) child.Signal(signal);
   }
 }
 

@@ -24,7 +24,7 @@ class LocalCluster {
     std::string out_dir;       // Exists; logs go to its folder logs/.
     // The checkpoint from which the job goes on; empty: it begins anew.
     std::string resume = {};
-    bool recover = false;  // Server 0 goes on with the job in out_dir.
+    bool recover = false;  // Server 0 goes on with the job.
     int servers = 1;
     // By rank.
     std::vector<WorkerProcess> workers;
@@ -52,8 +52,8 @@ class LocalCluster {
   // its own. A server begins empty, whatever the job goes on from; server 0
   // goes on with the job.
   absl::Status Restart(const Member& member);
-  void SignalServer0(int signal);
-  void SignalOthers(int signal);
+  void Signal(const Member& member, int signal);
+  void SignalAllBut(const Member& member, int signal);
   // Of the latest start of the process.
   std::string LogPath(const Member& member) const;
 

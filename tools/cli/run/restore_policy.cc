@@ -14,6 +14,14 @@ const MemberExit* LastExit(const RestorePolicy::End& end,
   return found == end.dead.rend() ? nullptr : &*found;
 }
 
+// The last server that had the coordinator was, if it has died.
+bool HostWasKilled(const RestorePolicy::End& end) {
+  const auto found = std::find_if(
+      end.dead.rbegin(), end.dead.rend(),
+      [](const MemberExit& exit) { return exit.hosted_coordinator; });
+  return found != end.dead.rend() && found->status.signal != 0;
+}
+
 // Not by an error of its own.
 bool WasKilled(const RestorePolicy::End& end, const std::string& member) {
   const MemberExit* const exit = LastExit(end, member);
@@ -30,9 +38,9 @@ bool RestorePolicy::IsLoss(const End& end) {
     return true;
   switch (end.cause) {
     case wire::JobEnd::SERVER_LOST:
-      // Others are sure about a server; of server 0 nobody is left to say it.
-      return end.coordinator_says ||
-             WasKilled(end, Member{.worker = false, .index = 0}.ToString());
+      // A coordinator is sure about the other servers; of its own nobody is
+      // left to say it.
+      return end.coordinator_says || HostWasKilled(end);
     case wire::JobEnd::SHARD_LOST:
     case wire::JobEnd::SERVERS_SILENT:
       return true;

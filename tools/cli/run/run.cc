@@ -10,6 +10,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -20,6 +21,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/stored_checkpoint.h"
+#include "common/config/cluster_config.h"
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"
@@ -164,6 +166,7 @@ class RunningJob {
       : options_(options),
         lease_ms_(config.limits().lease_ms()),
         replicas_(config.replicas()),
+        any_server_takes_over_(AnyServerTakesOver(config)),
         cluster_(std::move(cluster)),
         client_(client),
         signals_(signals),
@@ -174,6 +177,7 @@ class RunningJob {
              .worker_restarts_max = options.restart_workers,
              .server_restarts_max = ServerRestarts(options, config),
              .lease = absl::Milliseconds(lease_ms_),
+             .any_server_takes_over = any_server_takes_over_,
              .suspends = config.has_checkpoint(),
              .save_timeout =
                  absl::Milliseconds(config.limits().save_timeout_ms()),
@@ -259,7 +263,7 @@ class RunningJob {
     }
   }
 
-  // Each once: only the log of server 0 would have it else.
+  // Each once: only the log of the coordinator's server would have it else.
   void SayFailedCheckpoint(const wire::StatusReply& status) {
     if (status.checkpoint_failed() == checkpoint_failed_) return;
     checkpoint_failed_ = status.checkpoint_failed();
@@ -279,7 +283,7 @@ class RunningJob {
           started.ok()
               ? absl::StrCat(
                     "started ", member.ToString(), " again; it ",
-                    member.hosts_coordinator()
+                    member == supervisor_.host() && !any_server_takes_over_
                         ? "goes on as the coordinator at once, and joins "
                         : "joins ",
                     "when the lease of the old one has run out")
@@ -297,10 +301,10 @@ class RunningJob {
       const absl::Status sent = client_->AskStop(effects.stop_reason);
       if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
     }
-    if (effects.signal_server_0 != 0)
-      cluster_.SignalServer0(effects.signal_server_0);
+    if (effects.signal_host != 0)
+      cluster_.Signal(supervisor_.host(), effects.signal_host);
     if (effects.signal_others != 0)
-      cluster_.SignalOthers(effects.signal_others);
+      cluster_.SignalAllBut(supervisor_.host(), effects.signal_others);
     return absl::OkStatus();
   }
 
@@ -314,11 +318,18 @@ class RunningJob {
                       "; the others go on without it after its lease of ",
                       lease_ms_, " ms");
     }
-    if (death.member.hosts_coordinator() && starts_again) {
-      absl::StrAppend(&text, "; the others wait for the next coordinator");
+    const bool is_followed =
+        any_server_takes_over_
+            ? state_ == wire::RUNNING && !supervisor_.coordinator_gone()
+            : starts_again;
+    if (death.hosted_coordinator && is_followed) {
+      absl::StrAppend(&text,
+                      any_server_takes_over_
+                          ? "; another server goes on as the coordinator when "
+                            "its lease in etcd has run out"
+                          : "; the others wait for the next coordinator");
     }
-    if (!death.member.worker &&
-        (!death.member.hosts_coordinator() || starts_again) &&
+    if (!death.member.worker && (!death.hosted_coordinator || is_followed) &&
         state_ == wire::RUNNING && replicas_ > 0) {
       absl::StrAppend(&text,
                       "; where its shards have copies in sync, these serve "
@@ -352,6 +363,7 @@ class RunningJob {
   const RunOptions& options_;
   const int lease_ms_;
   const int replicas_;
+  const bool any_server_takes_over_;
   LocalCluster cluster_;
   CoordinatorClient* const client_;
   SignalWatch* const signals_;
@@ -370,14 +382,16 @@ class RunningJob {
   absl::Time next_line_;
 };
 
-// Server 0 writes the summary of a run; if it has died, nobody has. Then there
-// is one at least of how the job has ended, and with which checkpoint the run
-// began.
+// The server with the coordinator writes the summary of a run; if it has died,
+// nobody has. Then there is one at least of how the job has ended, and with
+// which checkpoint the run began. `host` is that server, if the job was lost
+// with it.
 absl::Status WriteShortSummary(const std::string& folder,
                                const config::ClusterConfig& config,
                                const run::CheckpointRecord& beginning,
                                wire::JobEnd::Cause cause, int64_t steps,
-                               absl::string_view why) {
+                               absl::string_view why,
+                               absl::string_view host = "") {
   run::Summary summary;
   if (!beginning.folder().empty()) {
     *summary.mutable_resumed_from() = beginning;
@@ -390,7 +404,7 @@ absl::Status WriteShortSummary(const std::string& folder,
   summary.set_state(wire::JobState_Name(wire::FAILED));
   summary.set_cause(wire::JobEnd::Cause_Name(cause));
   summary.set_reason(std::string(why));
-  if (cause == wire::JobEnd::SERVER_LOST) summary.add_about("server 0");
+  if (!host.empty()) summary.add_about(std::string(host));
   summary.set_steps(steps);
   summary.set_mode(ModeText(config));
   summary.set_seed(config.train().seed());
@@ -465,15 +479,18 @@ absl::Status EndOfRun(const std::string& out_dir,
   // A server that was killed with its summary on its lips.
   const bool unsaid = ended.ok() && supervisor.lost_a_process() &&
                       absl::IsNotFound(ReadRunResult(out_dir).status());
-  if (unsaid) ended = absl::AbortedError("server 0 died at the job's end");
+  const std::string host = supervisor.host().ToString();
+  if (unsaid)
+    ended = absl::AbortedError(absl::StrCat(host, " died at the job's end"));
   if (ended.ok()) return ended;
   const wire::JobEnd::Cause cause =
       unsaid ? wire::JobEnd::SERVER_LOST : supervisor.Cause();
   const bool coordinator_says =
       !absl::IsNotFound(ReadRunResult(out_dir).status());
   if (!std::filesystem::exists(absl::StrCat(out_dir, "/summary.json"))) {
-    SL_RETURN_IF_ERROR(WriteShortSummary(out_dir, config, beginning, cause,
-                                         job.steps(), ended.message()));
+    SL_RETURN_IF_ERROR(WriteShortSummary(
+        out_dir, config, beginning, cause, job.steps(), ended.message(),
+        cause == wire::JobEnd::SERVER_LOST ? host : std::string()));
   }
   // A job may begin and end between two looks at it; the summary knows.
   const absl::StatusOr<RunResult> result = ReadRunResult(out_dir);
@@ -542,9 +559,17 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
   const std::string host = config.coordinator().host();
   std::optional<PortReservation> reservation;
   if (PortIsGiven(options)) {
-    SL_RETURN_IF_ERROR(Annotate(
-        CheckPortFree(host, config.coordinator().port()),
-        "coordinator.port (choose another, or leave it out for any free one)"));
+    std::set<std::string> hosts = {host};
+    if (AnyServerTakesOver(config)) {
+      for (const ServerProcess& server : ServerProcesses(config))
+        hosts.insert(server.host);
+    }
+    for (const std::string& each : hosts) {
+      SL_RETURN_IF_ERROR(
+          Annotate(CheckPortFree(each, config.coordinator().port()),
+                   "coordinator.port (choose another, or leave it out for any "
+                   "free one)"));
+    }
   } else {
     SL_ASSIGN_OR_RETURN(PortReservation free, PortReservation::AnyFree(host));
     reservation.emplace(std::move(free));
@@ -577,7 +602,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
       .resume = beginning.folder(),
       .servers = static_cast<int>(ServerProcesses(config).size()),
       .workers = WorkerProcesses(config)};
-  const std::string endpoint = CoordinatorEndpoint(config);
+  const std::vector<std::string> endpoints = CoordinatorEndpoints(config);
   display->Print(absl::StrCat(
       "job ", config.job(), ": mode ", ModeText(config), ", seed ",
       config.train().seed(), ", ",
@@ -585,7 +610,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
           ? absl::StrCat(config.train().epochs(), " epochs, ")
           : "",
       cluster_options.servers, " servers, ", cluster_options.workers.size(),
-      " workers, coordinator at ", endpoint, OwnProgramsText(config),
+      " workers, coordinator at ", endpoints.front(), OwnProgramsText(config),
       data_dir.empty() ? "" : absl::StrCat("\ndata: ", data_dir),
       "\nfolder: ", out_dir, " (logs in logs/; `slackline status ", out_dir,
       "` shows details)"));
@@ -611,7 +636,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
     SL_ASSIGN_OR_RETURN(LocalCluster cluster,
                         LocalCluster::Start(cluster_options));
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
-                        CoordinatorClient::Connect(endpoint));
+                        CoordinatorClient::Connect(endpoints, config.job()));
     Restorer::Lost lost;
     absl::Status ended;
     {

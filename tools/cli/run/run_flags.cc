@@ -90,7 +90,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run_command
       ->add_option("--restart-servers", run.restart_servers,
                    "How often each server that dies while the job runs is "
-                   "started again, server 0 with the coordinator included; "
+                   "started again, the one with the coordinator included; "
                    "default: 3 if the config has replicas, else 0 "
                    "(docs/replicas.md, docs/coordinator.md)")
       ->check(CLI::Range(0, 1000));

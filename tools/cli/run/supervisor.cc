@@ -15,8 +15,8 @@ namespace {
 constexpr absl::Duration kJudgeAfter = absl::Milliseconds(400);
 // Without news from the coordinator a death counts after this.
 constexpr absl::Duration kJudgeUnheard = absl::Seconds(1);
-// Exit code 75 says that the job has ended; server 0 may take its time to say
-// so, too.
+// Exit code 75 says that the job has ended; the coordinator's host may take its
+// time to say so, too.
 constexpr absl::Duration kJudgeSuspended = absl::Seconds(10);
 constexpr absl::Duration kStopRepeat = absl::Milliseconds(500);
 // What is left to do after the job's end, beyond the wait for lost members.
@@ -46,7 +46,9 @@ std::string MemberExit::ToString() const {
 Supervisor::Supervisor(const Options& options, absl::Time now)
     : options_(options),
       running_(options.servers + options.workers),
-      heard_(now) {}
+      heard_(now) {
+  for (int i = 0; i < options.servers; ++i) servers_.insert(i);
+}
 
 void Supervisor::Ender::TerminateBy(absl::Time time) {
   if (!begun) terminate_at = std::min(terminate_at, time);
@@ -78,32 +80,44 @@ int Supervisor::Ender::Due(bool twice, absl::Time now) {
 
 void Supervisor::BeginEnding(absl::Duration patience, absl::Time now) {
   ending_ = true;
-  server_0_.TerminateBy(now + patience);
+  host_.TerminateBy(now + patience);
   others_.TerminateBy(now + patience);
 }
 
 void Supervisor::OnStatus(const wire::StatusReply& status, absl::Time now) {
   heard_ = now;
   ever_heard_ = true;
+  if (options_.any_server_takes_over)
+    coordinator_ = status.coordinator_server();
   if (job_ended()) return;
   state_ = status.view().state();
   ran_ = ran_ || state_ == wire::RUNNING;
   if (state_ == wire::FAILED) end_ = status.view().end();
   if (job_ended()) {
-    // Server 0 waits up to a lease for members that are gone, then for the
+    // The host waits up to a lease for members that are gone, then for the
     // disk: for the last checkpoint, and for the summary.
     ending_ = true;
     say_writing_at_ = now + options_.lease + kEndPatience;
     others_.TerminateBy(say_writing_at_);
-    server_0_.TerminateBy(say_writing_at_ + 2 * options_.save_timeout);
+    host_.TerminateBy(say_writing_at_ + 2 * options_.save_timeout);
   }
 }
 
-void Supervisor::OnExit(const MemberExit& exit, absl::Time now) {
+void Supervisor::OnExit(const MemberExit& ended, absl::Time now) {
+  MemberExit exit = ended;
   --running_;
+  if (!exit.member.worker) {
+    servers_.erase(exit.member.index);
+    // Of several that go between two statuses, the last one has the last word.
+    exit.hosted_coordinator =
+        exit.member == host() ||
+        (options_.any_server_takes_over && state_ == wire::RUNNING &&
+         !killing() && servers_.empty() && !AServerStartsAgain());
+    if (exit.hosted_coordinator) coordinator_ = exit.member.index;
+  }
   lost_a_process_ |= exit.status.signal != 0 && !killing();
   const bool may_be_drained = exit.status.ok() && !exit.member.worker &&
-                              !exit.member.hosts_coordinator() &&
+                              !exit.hosted_coordinator &&
                               state_ == wire::RUNNING && !ending_;
   // A program of somebody else may end well without ever having joined.
   const bool may_be_missing = exit.status.ok() && exit.member.worker &&
@@ -111,20 +125,27 @@ void Supervisor::OnExit(const MemberExit& exit, absl::Time now) {
                               !ending_;
   // Who goes when the job has ended has not died of anything; who was there
   // before it in its place may have.
-  const bool goes_along = job_ended() && exit.status.signal == 0 &&
-                          !exit.member.hosts_coordinator();
+  const bool goes_along =
+      job_ended() && exit.status.signal == 0 && !exit.hosted_coordinator;
   if ((!exit.status.ok() && !goes_along) || may_be_drained || may_be_missing) {
     suspects_.push_back({exit, now});
   }
-  if (!exit.member.hosts_coordinator()) return;
-  server_0_runs_ = false;
+  if (!exit.hosted_coordinator) return;
   // It knows how the job has ended, and says so by its exit code.
   if (exit.status.ok() && state_ != wire::FAILED) state_ = wire::FINISHED;
   if (exit.status.signal == 0 && exit.status.code == kExitSuspended) {
     state_ = wire::FAILED;
     end_.set_cause(wire::JobEnd::SUSPENDED);
   }
-  if (!StartsAgain(exit)) GiveUpCoordinator(now);
+  if (!StartsAgain(exit) && !GoesOnElsewhere()) GiveUpCoordinator(now);
+}
+
+bool Supervisor::AServerStartsAgain() const {
+  return std::any_of(
+      suspects_.begin(), suspects_.end(), [this](const Suspect& suspect) {
+        return !suspect.exit.member.worker && !suspect.exit.status.ok() &&
+               StartsAgain(suspect.exit);
+      });
 }
 
 void Supervisor::GiveUpCoordinator(absl::Time now) {
@@ -135,9 +156,9 @@ void Supervisor::GiveUpCoordinator(absl::Time now) {
 void Supervisor::OnRestart(const Member& member, bool running, absl::Time now) {
   ++restarts_[member];
   if (running) ++running_;
-  if (!member.hosts_coordinator()) return;
-  server_0_runs_ = running;
-  if (!running) GiveUpCoordinator(now);
+  if (running && !member.worker) servers_.insert(member.index);
+  if (!running && member == host() && !GoesOnElsewhere())
+    GiveUpCoordinator(now);
 }
 
 std::string Supervisor::OnInterrupt(absl::Time now) {
@@ -170,7 +191,7 @@ std::string Supervisor::OnTermination(absl::Time now) {
 std::string Supervisor::OnHangup(absl::Time now) {
   suspending_ = false;
   if (stopping_) {
-    server_0_.KillAt(now);
+    host_.KillAt(now);
     others_.KillAt(now);
     return "interrupted again: killing all processes";
   }
@@ -203,28 +224,28 @@ bool Supervisor::StartsAgain(const MemberExit& exit) const {
   if (member.worker) return restarts < options_.worker_restarts_max;
   if (restarts >= options_.server_restarts_max) return false;
   // A server that cannot begin with the others would fail again.
-  if (!member.hosts_coordinator()) return state_ == wire::RUNNING;
+  if (!exit.hosted_coordinator) return state_ == wire::RUNNING;
   // So would a coordinator that has ended by itself. One that was killed at the
-  // job's end may have had a summary to write.
-  return exit.status.signal != 0 && !server_0_.begun &&
-         (job_ended() || (state_ == wire::RUNNING && !ending_));
+  // job's end may have had a summary to write, which server 0 can do.
+  return exit.status.signal != 0 && !host_.begun &&
+         (job_ended() ? member.index == 0
+                      : state_ == wire::RUNNING && !ending_);
 }
 
 void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
                             Effects* effects) {
   // Whoever has ended because it was told to has not died. A coordinator has a
   // word to say all the same.
-  if (!killing() || exit.member.hosts_coordinator()) dead_.push_back(exit);
+  if (!killing() || exit.hosted_coordinator) dead_.push_back(exit);
   if (killing()) return;
   // A job that ends takes all its processes along. Then only a crash is worth
   // a word, and a coordinator that has left none about why the others go.
-  const bool follows =
-      job_ended() || stopping_ || !given_up_reason_.empty() ||
-      (coordinator_gone_ &&
-       (!exit.member.hosts_coordinator() || !exit.error_line.empty()));
+  const bool follows = job_ended() || stopping_ || !given_up_reason_.empty() ||
+                       (coordinator_gone_ &&
+                        (!exit.hosted_coordinator || !exit.error_line.empty()));
   if (follows && exit.status.signal == 0) return;
   effects->deaths.push_back(exit);
-  if (ending_ && !exit.member.hosts_coordinator()) return;
+  if (ending_ && !exit.hosted_coordinator) return;
   if (StartsAgain(exit)) {
     effects->restarts.push_back(exit.member);
     return;
@@ -251,7 +272,7 @@ void Supervisor::JudgeSuspects(absl::Time now, Effects* effects) {
     const bool suspended = status.signal == 0 && status.code == kExitSuspended;
     // While no coordinator is there, no news is to come.
     const bool is_awaited =
-        suspect.exit.member.hosts_coordinator() && StartsAgain(suspect.exit);
+        suspect.exit.hosted_coordinator && StartsAgain(suspect.exit);
     const bool decided = job_ended() || ending_ || is_awaited ||
                          (suspended ? now >= suspect.at + kJudgeSuspended
                                     : heard_ >= suspect.at + kJudgeAfter ||
@@ -274,9 +295,17 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
   Effects effects;
   JudgeSuspects(now, &effects);
   if (!ending_ && now - heard_ > options_.silence_max) {
+    const std::string silence =
+        absl::StrCat(absl::ToInt64Seconds(now - heard_), " s");
     given_up_reason_ =
-        absl::StrCat("server 0 runs, but its coordinator has not answered for ",
-                     absl::ToInt64Seconds(now - heard_), " s; look at its log");
+        host_runs()
+            ? absl::StrCat(host().ToString(),
+                           " runs, but its coordinator has not answered for ",
+                           silence, "; look at its log")
+            : absl::StrCat("no coordinator has answered for ", silence,
+                           ", and ", host().ToString(),
+                           " had it last and has ended; look at the logs of "
+                           "the servers");
     BeginEnding(absl::ZeroDuration(), now);
   }
   if (now >= next_finish_ && !stopping_ && !job_ended()) {
@@ -296,8 +325,8 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
 }
 
 void Supervisor::EndProcesses(absl::Time now, Effects* effects) {
-  const int servers_0 = server_0_runs_ ? 1 : 0;
-  const int others = running_ - servers_0;
+  const int hosts = host_runs() ? 1 : 0;
+  const int others = running_ - hosts;
   int told = 0;  // For the first time.
   const auto end = [&](int count, Ender* ender) {
     const bool begun = ender->begun;
@@ -305,19 +334,18 @@ void Supervisor::EndProcesses(absl::Time now, Effects* effects) {
     if (!begun && signal == SIGTERM) told += count;
     return signal;
   };
-  effects->signal_server_0 = end(servers_0, &server_0_);
+  effects->signal_host = end(hosts, &host_);
   effects->signal_others = end(others, &others_);
   if (told > 0) {
     effects->notes.push_back(
         absl::StrCat(told, told == 1 ? " process has" : " processes have",
                      " not ended yet; sending SIGTERM"));
   }
-  if (servers_0 == 0 || server_0_.begun || stopping_ || now < say_writing_at_)
-    return;
+  if (hosts == 0 || host_.begun || stopping_ || now < say_writing_at_) return;
   say_writing_at_ = absl::InfiniteFuture();
   effects->notes.push_back(absl::StrCat(
-      "the job has ended, and server 0 still writes its last checkpoint or its "
-      "summary; it has up to ",
+      "the job has ended, and ", host().ToString(),
+      " still writes its last checkpoint or its summary; it has up to ",
       absl::FormatDuration(options_.save_timeout),
       " for each (limits { save_timeout_ms: ... }); Ctrl-C ends that"));
 }
@@ -329,10 +357,10 @@ std::string Supervisor::Reason() const {
   if (!given_up_reason_.empty()) return given_up_reason_;
   // The coordinator may have failed the job and gone between two status
   // replies; then its log says why.
-  for (const MemberExit& exit : dead_) {
-    if (exit.member.hosts_coordinator() && exit.status.signal == 0 &&
-        !exit.error_line.empty()) {
-      return exit.error_line;
+  for (auto exit = dead_.rbegin(); exit != dead_.rend(); ++exit) {
+    if (exit->hosted_coordinator && exit->status.signal == 0 &&
+        !exit->error_line.empty()) {
+      return exit->error_line;
     }
   }
   if (dead_.empty()) {

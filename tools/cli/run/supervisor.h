@@ -2,9 +2,16 @@
 // until none is left: who is reported dead, drained or started again, when the
 // job is given up, and why it has failed.
 //
-// When server 0 is killed while the job runs, and may be started again, the job
-// goes on: it has kept what the next one has to know. If it ends by itself,
-// with whatever exit code, the job has ended, and so has the coordinator.
+// The coordinator is in the process of a server, its host: of server 0, unless
+// any server takes over. When the host is killed while the job runs, and may be
+// started again, the job goes on: the coordinator has kept what the next one
+// has to know. If it ends by itself, with whatever exit code, the job has
+// ended, and so has the coordinator.
+//
+// Where any server takes over, a running job outlives its host as long as
+// another server runs, however the host has ended, but for an exit code that
+// says that the job has ended. Then the coordinator's statuses say which server
+// is the host. A server that was the host and is not any more is as the others.
 //
 // Deterministic state machine: no processes, sockets or clocks. The time and
 // what happened go in, what to do comes out. Thread-compatible.
@@ -12,6 +19,7 @@
 
 #include <compare>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,8 +32,7 @@ namespace slackline {
 // A process of the job.
 struct Member {
   bool worker = false;
-  int index = 0;  // Server index or rank.
-  bool hosts_coordinator() const { return !worker && index == 0; }
+  int index = 0;                 // Server index or rank.
   std::string ToString() const;  // "worker 2"
   auto operator<=>(const Member&) const = default;
 };
@@ -35,6 +42,8 @@ struct MemberExit {
   int pid = 0;
   ExitStatus status;
   std::string error_line;  // What its log says about it; may be empty.
+  // The Supervisor's to say: the coordinator was in this process.
+  bool hosted_coordinator = false;
   // "worker 2 (pid 7) was killed by signal 9 (SIGKILL)"
   std::string ToString() const;
 };
@@ -48,9 +57,11 @@ class Supervisor {
     int worker_restarts_max = 0;
     int server_restarts_max = 0;
     absl::Duration lease = absl::Seconds(5);
+    // As AnyServerTakesOver() of the config.
+    bool any_server_takes_over = false;
     // The job has checkpoints: the first SIGTERM suspends it.
     bool suspends = false;
-    // Within each of these server 0 completes the last checkpoint of a job that
+    // Within each of these the host completes the last checkpoint of a job that
     // has ended, and writes its summary.
     absl::Duration save_timeout = absl::Minutes(10);
     // A coordinator that does not answer for so long is given up.
@@ -65,15 +76,15 @@ class Supervisor {
     std::string finish_reason;
     std::string suspend_reason;
     std::string stop_reason;
-    // Not 0: send it to server 0, and to all others that still run.
-    int signal_server_0 = 0;
+    // Not 0: send it to host(), and to all others that still run.
+    int signal_host = 0;
     int signal_others = 0;
   };
 
   Supervisor(const Options& options, absl::Time now);
 
   void OnStatus(const wire::StatusReply& status, absl::Time now);
-  void OnExit(const MemberExit& exit, absl::Time now);
+  void OnExit(const MemberExit& ended, absl::Time now);
   // A process of `restarts` could not be started, or runs again.
   void OnRestart(const Member& member, bool running, absl::Time now);
   // The first ends a running job early, with its model; the next stops it at
@@ -90,6 +101,10 @@ class Supervisor {
   // To be called every few hundredths of a second.
   Effects Tick(absl::Time now);
 
+  // The server that has the coordinator, or had it last.
+  Member host() const { return {.worker = false, .index = coordinator_}; }
+  // The host has ended, and no other coordinator follows.
+  bool coordinator_gone() const { return coordinator_gone_; }
   // The user has asked for an end, whether or not the job came to its own
   // first.
   bool asked_to_end() const {
@@ -137,7 +152,7 @@ class Supervisor {
   void BeginEnding(absl::Duration patience, absl::Time now);
   void EndProcesses(absl::Time now, Effects* effects);
   // Deaths are of our own making.
-  bool killing() const { return server_0_.begun || others_.begun; }
+  bool killing() const { return host_.begun || others_.begun; }
   void StopAtOnce(absl::Time now);
   // For the coordinator.
   std::string StopReason() const;
@@ -146,14 +161,24 @@ class Supervisor {
   void JudgeLeaver(const MemberExit& exit, Effects* effects) const;
   // Whether a process that has died while the job goes on is started again.
   bool StartsAgain(const MemberExit& exit) const;
-  // No other server 0 follows.
+  // No other coordinator follows.
   void GiveUpCoordinator(absl::Time now);
+  bool host_runs() const { return servers_.count(coordinator_) > 0; }
+  // While no server runs: one that has ended is started again.
+  bool AServerStartsAgain() const;
+  // The host has ended, and another server may go on as the coordinator.
+  bool GoesOnElsewhere() const {
+    return options_.any_server_takes_over && state_ == wire::RUNNING &&
+           !ending_ && (!servers_.empty() || AServerStartsAgain());
+  }
   bool job_ended() const {
     return state_ == wire::FINISHED || state_ == wire::FAILED;
   }
 
   const Options options_;
   int running_ = 0;
+  std::set<int> servers_;  // Of these the servers.
+  int coordinator_ = 0;    // The server that has it, as far as is known.
   wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
   wire::JobEnd end_;             // As the coordinator says it, of a failed job.
   std::string given_up_reason_;  // As we say it.
@@ -169,15 +194,14 @@ class Supervisor {
   // After a checkpoint; or at once, and then it can go on from an earlier one.
   bool suspending_ = false;
   bool stopping_ = false;  // At once.
-  bool server_0_runs_ = true;
-  bool coordinator_gone_ = false;  // And none follows.
+  bool coordinator_gone_ = false;
   bool ending_ = false;
   absl::Time next_finish_ = absl::InfiniteFuture();
   absl::Time next_suspend_ = absl::InfiniteFuture();
   absl::Time next_stop_ = absl::InfiniteFuture();
-  // Since the job has ended; then that server 0 still writes is said.
+  // Since the job has ended; then that the host still writes is said.
   absl::Time say_writing_at_ = absl::InfiniteFuture();
-  Ender server_0_;
+  Ender host_;
   Ender others_;
 };
 
