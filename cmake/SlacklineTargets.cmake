@@ -55,12 +55,15 @@ function(slackline_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# Whole jobs wait for most of the time, so that one for each core is not too
-# much. They are long, and begin first. Peers with deadlines in milliseconds
+# Whole jobs wait for half of the time, so that one for each core is not too
+# much. They are long, and begin first; then the simulation, which is long, too,
+# so that no core is without a test at the end. Peers with deadlines in milliseconds
 # do not share two cores well, nor do tests a GPU.
 function(slackline_order_test test kind alone)
   if(kind STREQUAL "e2e")
     set_tests_properties(${test} PROPERTIES COST 100)
+  elseif(kind STREQUAL "sim")
+    set_tests_properties(${test} PROPERTIES COST 50)
   endif()
   if(alone OR kind MATCHES "^(net|gpu)$")
     set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
