@@ -181,7 +181,7 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(checker.cut_late, 80);
 }
 
-INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 20));
+INSTANTIATE_TEST_SUITE_P(Blocks, ClusterSim, ::testing::Range<uint64_t>(0, 10));
 
 class ModesSim : public ::testing::TestWithParam<uint64_t> {};
 
@@ -247,7 +247,7 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   EXPECT_GT(checker.states_kept, 25);
 }
 
-INSTANTIATE_TEST_SUITE_P(Blocks, ModesSim, ::testing::Range<uint64_t>(0, 21));
+INSTANTIATE_TEST_SUITE_P(Blocks, ModesSim, ::testing::Range<uint64_t>(0, 11));
 
 class ResumeSim : public ::testing::TestWithParam<uint64_t> {};
 
@@ -271,7 +271,7 @@ TEST_P(ResumeSim, AJobGoesOnFromWhatAnotherHasLeft) {
   EXPECT_GT(counts.workers.resumed_starts, 500);
 }
 
-INSTANTIATE_TEST_SUITE_P(Blocks, ResumeSim, ::testing::Range<uint64_t>(0, 6));
+INSTANTIATE_TEST_SUITE_P(Blocks, ResumeSim, ::testing::Range<uint64_t>(0, 3));
 
 // As above: too rare for every block.
 TEST(ModesSimTest, SomebodyDiesAtEveryStepOfAChange) {
