@@ -207,7 +207,15 @@ absl::Status Serve(const MemberFlags& flags,
   if (flags.recover) {
     SL_ASSIGN_OR_RETURN(is_led, JobIsLed(keeping));
     if (!is_led) {
-      SL_ASSIGN_OR_RETURN(recovered, RecoverJob(keeping));
+      absl::StatusOr<RecoveredJob> job = RecoverJob(keeping);
+      // Another server may have been faster.
+      if (absl::IsFailedPrecondition(job.status())) {
+        SL_ASSIGN_OR_RETURN(is_led, JobIsLed(keeping));
+      }
+      if (!is_led) {
+        SL_RETURN_IF_ERROR(job.status());
+        recovered = *std::move(job);
+      }
     }
   }
   std::shared_ptr<const StoredCheckpoint> stored;

@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import shutil
+import socket
 import subprocess
 
 # How likely each is.
@@ -126,6 +127,33 @@ def stacks(folder):
             except OSError:
                 pass
     return "\n".join(texts) + "\n"
+
+
+# ---- etcd -------------------------------------------------------------------
+
+
+class Etcd:
+    """An etcd of one member, for as long as this program runs."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        with socket.socket() as one, socket.socket() as other:
+            for each in (one, other):
+                each.bind(("127.0.0.1", 0))
+            self.url, peers = (f"http://127.0.0.1:{s.getsockname()[1]}" for s in (one, other))
+        with open(folder / "etcd.log", "wb") as log:
+            self.process = subprocess.Popen(
+                ["etcd", f"--data-dir={folder}/data", "--name=torture",
+                 f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}",
+                 f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}",
+                 f"--initial-cluster=torture={peers}"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    def remove(self):
+        self.process.terminate()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 # ---- Disks ------------------------------------------------------------------

@@ -135,7 +135,7 @@ def data_flags(args):
 
 
 class Round:
-    def __init__(self, args, number, folder, disk, undisturbed):
+    def __init__(self, args, number, folder, disk, etcd, undisturbed):
         self.args = args
         self.number = number
         self.folder = folder
@@ -161,6 +161,7 @@ class Round:
             faults.add_server_losses(of_copies, self.plan, self.mode, LEASE)
             faults.add_coordinator_losses(random.Random(f"{args.seed}/{number}/coordinator"),
                                           self.plan, self.mode, LEASE)
+        self.etcd = etcd if self.replicas else None
         self.out = folder / "run"
         wants_disk = any(f.kind == "disk full" for f in self.plan)
         self.disk = disk if wants_disk else None
@@ -169,7 +170,8 @@ class Round:
         self.job = self.job_text()
         self.outcome = Outcome(
             number, self.mode,
-            f"{self.servers}x{self.threads} servers{' with copies' if self.replicas else ''}, "
+            f"{self.servers}x{self.threads} servers{' with copies' if self.replicas else ''}"
+            f"{' and etcd' if self.etcd else ''}, "
             f"{self.workers} workers", folder)
         # Of the `slackline run` of the moment.
         self.process = None
@@ -189,6 +191,7 @@ class Round:
         self.waiting = []          # Losses after which it has not gone on yet.
         self.life = ""             # View.run, as last seen,
         self.members = {}          # and (role, index) to incarnation.
+        self.host = 0              # The server with the coordinator.
         self.complete = False      # All shards had their copies then.
         self.shards = 0            # The most that were seen, with copies;
         self.servers_lost = 0      # and so often a server was killed or stopped beyond its lease.
@@ -209,6 +212,12 @@ class Round:
         text += (f"checkpoint {{ every_steps: 20 keep: 4 on_server_loss: "
                  f"{'RESTORE' if self.restores else 'FAIL'}")
         text += f' folder: "{self.root}" }}\n' if self.disk else " }\n"
+        if self.etcd:
+            text += f'coordinator {{ etcd {{ endpoint: "{self.etcd.url}" prefix: '
+            text += f'"/slackline/torture/{self.number}" }} }}\n'
+            # A lease in etcd is of 10 s at least, and two coordinators may die in a row.
+            text = text.replace("wait_timeout_ms: 40000", "wait_timeout_ms: 80000")
+            text = text.replace("stall_timeout_ms: 15000", "stall_timeout_ms: 40000")
         self.config.write_text(text)
         try:
             if self.disk:
@@ -296,6 +305,7 @@ class Round:
         self.life = view["run"]
         self.members = {("server", s["index"]): s["incarnation"] for s in view["server"]}
         self.members.update({("worker", w["rank"]): w["incarnation"] for w in view["worker"]})
+        self.host = status["coordinator_server"]
         copies = status.get("redundancy")
         self.shards = max(self.shards, copies["shards"] if copies else 0)
         self.complete = bool(copies) and copies["complete"] == copies["shards"] > 0
@@ -511,8 +521,8 @@ class Round:
         self.outcome.stops += 1
         kind = f"{'server 0' if victim[:2] == ('server', 0) else victim[0]} stopped"
         if fault.seconds > LEASE:
-            # Who stops server 0 stops the time of leases, and loses nobody.
-            lost = [] if victim[:2] == ("server", 0) else [victim]
+            # Who stops the coordinator stops the time of leases, and loses nobody.
+            lost = [] if victim[:2] == ("server", self.host) else [victim]
             survived = bool(lost) and victim[0] == "server" and self.bears_a_loss()
             if survived:
                 kind += ", with copies"

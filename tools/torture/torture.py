@@ -8,8 +8,8 @@ copies, and the loss of a server must not take the job back. The job has to come
 to its end, with the model of an undisturbed run where its mode promises that,
 with counters that agree, and leaving no process and no half of a checkpoint
 behind. What is done is drawn from --seed and the number of the round, so --seed S
---round N with the same --modes, --on-server-loss and --replicas does it again; at
-which step it meets the job is up to the machine. Standard library only.
+--round N with the same --modes, --on-server-loss, --replicas and --etcd does it again;
+at which step it meets the job is up to the machine. Standard library only.
 """
 import argparse
 import json
@@ -48,6 +48,9 @@ def parse(argv):
                         "them the job has to bear the loss of any server, server 0 with the "
                         "coordinator included, without going back; default: both, by turns that "
                         "are drawn")
+    parser.add_argument("--etcd", action="store_true",
+                        help="rounds with copies keep the coordinator's state in an etcd, which "
+                        "this program starts: any server goes on as the coordinator")
     parser.add_argument("--patience-seconds", type=float, default=60,
                         help="a job that does not get on for so long hangs; default: 60")
     parser.add_argument("--out", type=pathlib.Path,
@@ -73,6 +76,8 @@ def parse(argv):
         if not (args.bin_dir / program).exists():
             parser.error(f"--bin-dir: {args.bin_dir / program} is missing; build it first "
                          "(cmake --build --preset release)")
+    if args.etcd and not shutil.which("etcd"):
+        parser.error("--etcd: etcd is not installed; tools/setup.sh does it")
     if args.rounds is None and args.seconds is None:
         args.rounds = 10
     return args
@@ -106,12 +111,14 @@ def main(argv):
     if disk is None:
         print(f"SKIPPED: full disks: {why_no_disk}; the folder of the checkpoints is put out of "
               "the way instead", flush=True)
+    etcd = faults.Etcd(out / "etcd") if args.etcd else None
     outcomes = []
     undisturbed = rounds.Undisturbed(args, out / "undisturbed")
     interrupted = False
     try:
         for number in numbers(args):
-            outcome = rounds.Round(args, number, out / f"round-{number}", disk, undisturbed).run()
+            outcome = rounds.Round(args, number, out / f"round-{number}", disk, etcd,
+                                   undisturbed).run()
             outcomes.append(outcome)
             print(outcome.line(), flush=True)
             for failure in outcome.failures:
@@ -125,6 +132,8 @@ def main(argv):
         rounds.kill_all_below(out)
         if disk is not None:
             disk.remove()
+        if etcd is not None:
+            etcd.remove()
         if not args.keep:
             shutil.rmtree(out / "undisturbed", ignore_errors=True)
     failed = [o for o in outcomes if o.failures]
@@ -134,7 +143,7 @@ def main(argv):
     print(results.table(document))
     for outcome in failed:
         flags = (f"--modes {','.join(args.modes)} --on-server-loss {args.on_server_loss} "
-                 f"--replicas {args.replicas}")
+                 f"--replicas {args.replicas}{' --etcd' if args.etcd else ''}")
         print(f"round {outcome.number} failed: tools/torture.sh --seed {args.seed} --round "
               f"{outcome.number} {flags}; its files: {outcome.folder}")
     if temporary and not failed and not args.keep:
