@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/cluster_config.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
 
