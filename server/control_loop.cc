@@ -99,6 +99,7 @@ void ControlLoop::TakeCutParts() {
 }
 
 absl::Status ControlLoop::Run() {
+  OfferSeat();
   core_.Start(options_.time.Now(), &effects_);
   while (!end_.has_value()) {
     absl::Status ran = Perform();
@@ -117,11 +118,8 @@ absl::Status ControlLoop::RunOnce() {
   const TimeSource& time = options_.time;
   SL_RETURN_IF_ERROR(poller_.Wait(core_.NextWakeup() - time.Now()));
   waker_.Drain();
-  if (options_.seat != nullptr) {
-    // Nobody is left to be told that this server leaves.
-    SL_RETURN_IF_ERROR(options_.seat->failure());
-    core_.SetHostsCoordinator(options_.seat->taken());
-  }
+  if (options_.coordinator_failure)
+    SL_RETURN_IF_ERROR(options_.coordinator_failure());
   SL_ASSIGN_OR_RETURN(const std::optional<LinkState> link,
                       coordinator_->ReceiveLinkState());
   if (link.has_value()) core_.OnLink(*link, time.Now());
@@ -137,10 +135,14 @@ absl::Status ControlLoop::RunOnce() {
   if (interrupted_.load(std::memory_order_acquire))
     core_.Interrupt(interrupt_reason_, time.Now(), &effects_);
   core_.OnTick(time.Now(), &effects_);
-  if (options_.seat != nullptr)
-    options_.seat->SetServer(
-        {.may_host = core_.MayHostCoordinator(time.Now()), .run = core_.run()});
+  OfferSeat();
   return absl::OkStatus();
+}
+
+void ControlLoop::OfferSeat() {
+  if (!options_.offer_seat) return;
+  core_.SetHostsCoordinator(options_.offer_seat(
+      core_.MayHostCoordinator(options_.time.Now()), core_.run()));
 }
 
 absl::Status ControlLoop::ReceiveFromShardThreads() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -18,7 +19,6 @@
 #include "common/net/transport.h"
 #include "common/time/time_source.h"
 #include "server/control/server_core.h"
-#include "server/coordinator/coordinator_seat.h"
 #include "server/io_load.h"
 
 namespace slackline {
@@ -34,9 +34,14 @@ class ControlLoop {
     // The error with which a thread of this server has stopped; OK as long as
     // none has. Looked at whenever statistics are collected.
     std::function<absl::Status()> thread_failure;
-    // The coordinator of this process, if it has one. nullptr: it has not, and
-    // never gets one.
-    CoordinatorSeat* seat = nullptr;
+    // Of the seat for a coordinator in this process; nullptr: there is none.
+    // Why its coordinator has ended, and the process has to: OK as long as it
+    // has not. Nobody is left then to be told that this server leaves: the loop
+    // ends with that at once.
+    std::function<absl::Status()> coordinator_failure;
+    // Told after each event whether a coordinator may come here, and the run
+    // that this server has joined (0: none yet). Returns whether one is here.
+    std::function<bool(bool may_come, uint64_t run)> offer_seat;
     std::string trace_file;  // Empty: no trace.
   };
   static absl::StatusOr<std::unique_ptr<ControlLoop>> Create(
@@ -66,6 +71,7 @@ class ControlLoop {
   // Waits, and hands the core everything that has arrived.
   absl::Status RunOnce();
   absl::Status ReceiveFromShardThreads();
+  void OfferSeat();
   void TakeCutParts();
   void TakeSuspension();
   absl::Status Perform();

@@ -326,7 +326,12 @@ absl::Status Serve(const MemberFlags& flags,
   // Its job is the one in etcd, whether it has begun that or goes on with it.
   control.core.may_host_before_joining =
       flags.index == 0 && AnyServerTakesOver(config);
-  control.seat = seat.get();
+  if (seat != nullptr) {
+    control.coordinator_failure = [&seat] { return seat->failure(); };
+    control.offer_seat = [&seat](bool may_come, uint64_t run) {
+      return seat->Offer({.may_host = may_come, .run = run});
+    };
+  }
   control.thread_failure = [&shard_threads] {
     for (const auto& shard_thread : shard_threads) {
       if (const absl::Status failure = shard_thread->failure(); !failure.ok())

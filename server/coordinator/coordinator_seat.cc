@@ -29,13 +29,9 @@ void CoordinatorSeat::StandBy() {
   thread_ = std::thread(&CoordinatorSeat::Run, this);
 }
 
-void CoordinatorSeat::SetServer(const Server& server) {
+bool CoordinatorSeat::Offer(const Server& server) {
   const MutexLock lock(mutex_);
   server_ = server;
-}
-
-bool CoordinatorSeat::taken() const {
-  const MutexLock lock(mutex_);
   return coordinator_ != nullptr;
 }
 

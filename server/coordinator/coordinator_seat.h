@@ -50,10 +50,8 @@ class CoordinatorSeat {
     bool may_host = false;
     uint64_t run = 0;  // That it has joined; 0: none yet.
   };
-  // Any thread.
-  void SetServer(const Server& server);
-  // Any thread: a coordinator is here.
-  bool taken() const;
+  // Any thread. Returns whether a coordinator is here.
+  bool Offer(const Server& server);
   // Any thread: why the process has to end: its coordinator has, before the
   // job, and none can come here.
   absl::Status failure() const;
