@@ -181,8 +181,13 @@ class RunningJob {
              .suspends = config.has_checkpoint(),
              .save_timeout =
                  absl::Milliseconds(config.limits().save_timeout_ms()),
+             // Members wait for one that goes on elsewhere.
              .silence_max =
-                 absl::Milliseconds(config.limits().start_timeout_ms()) +
+                 absl::Milliseconds(
+                     AnyServerTakesOver(config)
+                         ? std::max(config.limits().start_timeout_ms(),
+                                    config.limits().coordinator_timeout_ms())
+                         : config.limits().start_timeout_ms()) +
                  absl::Seconds(10)},
             SteadyNow()),
         step_at_(SteadyNow()),
