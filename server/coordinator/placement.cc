@@ -182,11 +182,23 @@ void Placement::PlanIfDue(absl::Time now, CoordinatorEffects* effects) {
       **view, Servers(),
       balance ? Rebalancer::Aim::kBalance : Rebalancer::Aim::kDrainOnly, now);
   if (!plan.ok()) return;
+  if (plan->move_size() == 0 && plan->split_size() == 0) {
+    // The load may be too little just now to act on.
+    round_due_ = round_due_ && AServerHasNothing();
+    return;
+  }
   round_due_ = false;
-  if (plan->move_size() == 0 && plan->split_size() == 0) return;
   effects->log.push_back(absl::StrCat("rebalancing: ", plan->summary()));
   rebalancer_.Adopt(*plan, editor_);
   news_ = true;
+}
+
+bool Placement::AServerHasNothing() const {
+  return std::any_of(
+      members_->servers().begin(), members_->servers().end(),
+      [&](const auto& entry) {
+        return !entry.second->draining && !editor_->OwnsShards(entry.first);
+      });
 }
 
 Placement::Arrivals Placement::OnServerStats(const Member& server,

@@ -54,7 +54,8 @@ class Placement {
   void OnGone(const Member& server, absl::Time now,
               CoordinatorEffects* effects);
   // A server has joined the running job in place of one that is gone: what the
-  // others had to take over is balanced once, if shards may move at all.
+  // others had to take over is balanced once, if shards may move at all, as soon
+  // as there is a load to go by.
   void OnReplaced() { round_due_ = true; }
 
   // There may be room for a move that had to wait.
@@ -74,6 +75,8 @@ class Placement {
   void PutSummary(run::Summary* summary) const;
 
  private:
+  // And is not drained.
+  bool AServerHasNothing() const;
   // OK if shards can move now; UNAVAILABLE if they cannot just now.
   absl::Status MayMove() const;
   std::vector<Rebalancer::Server> Servers() const;
