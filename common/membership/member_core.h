@@ -166,11 +166,7 @@ class MemberCore {
   void LookElsewhere(absl::Time now, Effects* effects);
   // How long this address may say nothing before that.
   absl::Duration LookPatience() const;
-  // Where the coordinator was when it was last heard, for people.
-  const std::string& Address() const {
-    return options_.coordinators[heard_at_];
-  }
-  // "the coordinator in server 0 at ADDRESS"
+  // "the coordinator in server 0 at ADDRESS", where it was last heard.
   std::string CoordinatorText() const;
   // This process did not run for longer than its lease, not long ago.
   bool WasStopped(absl::Time now) const;

@@ -117,7 +117,8 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       copies_({.replicas = options.replicas,
                .concurrent = options.rebalance.config.concurrent_moves()},
               &members_, &editor_),
-      placement_(options.rebalance, options.host_server, &members_, &modes_, &copies_, &editor_),
+      placement_(options.rebalance, options.host_server, &members_, &modes_,
+                 &copies_, &editor_),
       checkpointer_(
           {.config = options.checkpoint,
            .root = options.checkpoint_root,
