@@ -73,6 +73,12 @@ class CoordinatorInEtcd : public ReplicatedJob {
     if (!flag.empty()) arguments.push_back(flag);
     return StartMember(name, program, index, config_, out, arguments);
   }
+  // The job by `slackline run`, on one host.
+  std::unique_ptr<Process> StartRunWithEtcd() {
+    const std::string text =
+        JobText() + "coordinator { " + EtcdBlock() + " }\n";
+    return StartRun("run", Write("job.textproto", text), Arguments("bsp"));
+  }
   // Until a coordinator answers that is in another server, with the same run.
   std::optional<wire::StatusReply> AwaitTakenOver(
       const wire::StatusReply& before) {
@@ -177,9 +183,7 @@ TEST_F(CoordinatorInEtcd, WhoDoesNotLeadAnyMoreTellsNobodyAnything) {
 }
 
 TEST_F(CoordinatorInEtcd, AnEtcdThatIsAwayForLongEndsNobody) {
-  const std::string text = JobText() + "coordinator { " + EtcdBlock() + " }\n";
-  const std::unique_ptr<Process> run =
-      StartRun("run", Write("job.textproto", text), Arguments("bsp"));
+  const std::unique_ptr<Process> run = StartRunWithEtcd();
   auto status = AwaitProgress(ResolvedConfig());
   ASSERT_TRUE(status.has_value()) << run->Output();
   etcd_->Kill();
@@ -196,9 +200,7 @@ TEST_F(CoordinatorInEtcd, AnEtcdThatIsAwayForLongEndsNobody) {
 }
 
 TEST_F(CoordinatorInEtcd, AnEtcdThatIsStartedAgainIsNotNoticed) {
-  const std::string text = JobText() + "coordinator { " + EtcdBlock() + " }\n";
-  const std::unique_ptr<Process> run =
-      StartRun("run", Write("job.textproto", text), Arguments("bsp"));
+  const std::unique_ptr<Process> run = StartRunWithEtcd();
   auto status = AwaitProgress(ResolvedConfig());
   ASSERT_TRUE(status.has_value()) << run->Output();
   etcd_->Kill();
