@@ -38,7 +38,7 @@ class MemberCore {
     wire::JoinRequest join;           // Who we are. token != 0.
     // Addresses at which the coordinator may be, at least one. The member
     // begins with the first.
-    std::vector<std::string> coordinators = {""};
+    std::vector<std::string> coordinators;
     absl::Duration start_timeout = absl::Seconds(60);
     // How long a coordinator may be silent while its process is there, or
     // another one may come.

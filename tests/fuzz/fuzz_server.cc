@@ -9,6 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
   ServerCore::Options options;
   options.member.join = fuzz::ServerJoin();
+  options.member.coordinators = {"head:7700"};
   options.threads = fuzz::kThreads;
   ServerCore core(options);
   ServerCore::Effects effects;

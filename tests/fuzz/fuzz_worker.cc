@@ -84,6 +84,7 @@ class World {
   static WorkerCore::Options WorkerOptions() {
     WorkerCore::Options options;
     options.member.join = WorkerJoin(0);
+    options.member.coordinators = {"head:7700"};
     return options;
   }
 

@@ -59,6 +59,7 @@ class WorkerCoreTest : public ::testing::Test {
     options_.member.join.set_role(wire::JoinRequest::WORKER);
     options_.member.join.set_index(0);
     options_.member.join.set_token(5);
+    options_.member.coordinators = {"head:7700"};
     options_.member.join.set_steps_total(kSteps);
     options_.evaluate_every = kSteps;
     options_.wait_timeout = kWaitTimeout;
