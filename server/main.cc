@@ -204,7 +204,7 @@ absl::Status Serve(const MemberFlags& flags,
                                config.coordinator().port())};
   bool is_led = false;  // A job that is there already.
   RecoveredJob recovered;
-  if (flags.recover) {
+  if (flags.recover && flags.index == 0) {
     SL_ASSIGN_OR_RETURN(is_led, JobIsLed(keeping));
     if (!is_led) {
       absl::StatusOr<RecoveredJob> job = RecoverJob(keeping);
@@ -266,6 +266,11 @@ absl::Status Serve(const MemberFlags& flags,
         "ago: this server joins it, and goes on as the coordinator when nobody "
         "else does",
         KeepingPlace(keeping));
+  } else if (flags.recover && flags.index != 0) {
+    spdlog::info(
+        "--recover: this server joins the job that is in {}, and goes on as "
+        "the coordinator when nobody else does",
+        KeepingPlace(keeping));
   }
 
   ControlLoop::Options control;
@@ -325,7 +330,7 @@ absl::Status Serve(const MemberFlags& flags,
       };
   // Its job is the one in etcd, whether it has begun that or goes on with it.
   control.core.may_host_before_joining =
-      flags.index == 0 && AnyServerTakesOver(config);
+      (flags.index == 0 || flags.recover) && AnyServerTakesOver(config);
   if (seat != nullptr) {
     control.coordinator_failure = [&seat] { return seat->failure(); };
     control.offer_seat = [&seat](bool may_come, uint64_t run) {

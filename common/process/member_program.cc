@@ -111,11 +111,15 @@ absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
         "--restore and --resume: the one finds the checkpoint that the other "
         "names; leave one out");
   }
-  if (flags.recover && (flags.add || flags.index != 0)) {
+  if (flags.recover &&
+      (flags.add || (flags.index != 0 && !AnyServerTakesOver(config)))) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--recover: ", program.role, " ", flags.index,
-        " begins no coordinator, which server 0 does; it joins a running job "
-        "again without the flag"));
+        " never has the coordinator",
+        flags.add ? ", which servers of the config have"
+                  : ", which server 0 has; any server may with coordinator { "
+                    "etcd } and replicas",
+        "; it joins a running job again without the flag"));
   }
   if (flags.recover && flags.out.empty() && !config.coordinator().has_etcd()) {
     return absl::InvalidArgumentError(
@@ -221,13 +225,13 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                  "none of those that are there can be used, it ends; for a job "
                  "that is started again as a whole with the same commands");
     app.add_flag("--recover", flags.recover,
-                 "Server 0: the coordinator of a job that runs has died, and "
+                 "Server 0, or with coordinator { etcd } in the config any "
+                 "server: the coordinator of a job that runs has died, and "
                  "this one goes on in its place with what it has kept in "
-                 "--out (coordinator.state), or in etcd if the config has "
-                 "coordinator { etcd }; if another server has done so in the "
-                 "meantime, this one joins. Without a job there the flag "
-                 "changes nothing; if the job there has ended, this says how "
-                 "and ends. docs/coordinator.md");
+                 "--out (coordinator.state), or in etcd; if another server has "
+                 "done so in the meantime, this one joins. Without a job there "
+                 "the flag changes nothing; if the job there has ended, this "
+                 "says how and ends. docs/coordinator.md");
   }
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, dssp:MIN:MAX, asp, backup:B or allreduce; the "

@@ -299,7 +299,7 @@ TEST_F(CoordinatorDeath, WhoMayNotRecoverIsTold) {
     return server.Output();
   };
   EXPECT_THAT(refused(1, {absl::StrCat("--out=", Path("run"))}),
-              HasSubstr("server 1 begins no coordinator"));
+              HasSubstr("server 1 never has the coordinator, which server 0 has"));
   EXPECT_THAT(refused(0, {}), HasSubstr("--out"));
 }
 

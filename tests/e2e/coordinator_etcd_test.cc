@@ -150,6 +150,13 @@ TEST_F(CoordinatorInEtcd, AnyServerTakesOver) {
   EXPECT_EQ(late->WaitText(kJobMax), kEndedWell) << late->Output();
   EXPECT_THAT(late->Output(), HasSubstr("has ended before this"));
   EXPECT_EQ(ReadJson(Path("host-c/summary.json"))["state"], "FINISHED");
+  // So it is with any server, if the one that had the coordinator last was
+  // killed before it had written the summary.
+  const std::unique_ptr<Process> last =
+      Start("last", "slackline_server", 2, "host-d", "--recover");
+  EXPECT_EQ(last->WaitText(kJobMax), kEndedWell) << last->Output();
+  EXPECT_EQ(ReadJson(Path("host-d/summary.json"))["model_sha256"],
+            ReadJson(Path("others/summary.json"))["model_sha256"]);
 }
 
 TEST_F(CoordinatorInEtcd, WhoDoesNotLeadAnyMoreTellsNobodyAnything) {

@@ -62,11 +62,15 @@ void SimWorld::StartServer(int index) {
         RecoverCoordinator(0, /*has_joined=*/false);
     }
   }
+  // As `slackline run` starts it again.
+  const bool recovers =
+      index == 0 ||
+      (index < context_.scenario.servers && servers_[index] != nullptr);
   context_.Log("server ", index, " starts");
   context_.checker.OnServerStarts(index);
   servers_[index] = std::make_unique<SimServer>(
       &context_, index, context_.rng.Next(),
-      /*may_host_before_joining=*/index == 0 && context_.scenario.takes_over);
+      /*may_host_before_joining=*/recovers && context_.scenario.takes_over);
   if (coordinator_ != nullptr && !coordinator_->away())
     servers_[index]->SetHostsCoordinator(index == Host());
   if (on_server_started) on_server_started(servers_[index].get());

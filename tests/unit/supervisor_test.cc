@@ -252,6 +252,24 @@ TEST_F(SupervisorTest, ACoordinatorThatIsKilledAtTheEndWritesItsSummaryYet) {
   EXPECT_TRUE(supervisor_->finished());
 }
 
+TEST_F(SupervisorTest, AnyHostThatIsKilledAtTheEndWritesItsSummaryYet) {
+  Start({.server_restarts_max = 1, .any_server_takes_over = true});
+  SetHost(kServer2);
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  SetState(wire::FINISHED);
+  Pass(absl::Milliseconds(300));
+  for (const Member& member : {kServer0, kServer1, kWorker0, kWorker1})
+    Exit(member, kGood);
+  Exit(kServer2, kKilled);
+  EXPECT_THAT(Pass(absl::Milliseconds(50)).restarts,
+              testing::ElementsAre(kServer2));
+  Exit(kServer2, kGood);
+  Pass(absl::Milliseconds(50));
+  EXPECT_TRUE(supervisor_->Over());
+  EXPECT_TRUE(supervisor_->finished());
+}
+
 // Its job has failed, or it cannot go on: the next one would fare as it did.
 TEST_F(SupervisorTest, ACoordinatorThatEndsByItselfIsNotStartedAgain) {
   for (const ExitStatus& status : {kGood, kCodeOne, ExitStatus{.code = 75}}) {

@@ -50,7 +50,8 @@ LocalCluster::Launch LocalCluster::LaunchOf(const Options& options,
     launch.command.push_back(absl::StrCat("--resume=", options.resume));
   }
   launch.command.push_back(absl::StrCat("--out=", options.out_dir));
-  if (options.recover && !member.worker && member.index == 0)
+  if (options.recover && !member.worker &&
+      (member.index == 0 || options.any_server_takes_over))
     launch.command.emplace_back("--recover");
   return launch;
 }

@@ -24,7 +24,10 @@ class LocalCluster {
     std::string out_dir;       // Exists; logs go to its folder logs/.
     // The checkpoint from which the job goes on; empty: it begins anew.
     std::string resume = {};
-    bool recover = false;  // Server 0 goes on with the job.
+    // It goes on with a job that was begun before, and may have the
+    // coordinator: server 0, or any server.
+    bool recover = false;
+    bool any_server_takes_over = false;  // As AnyServerTakesOver().
     int servers = 1;
     // By rank.
     std::vector<WorkerProcess> workers;

@@ -105,6 +105,7 @@ std::string ByHandText(const RunOptions& options,
       .data_dir = options.data_dir.empty() ? "DATA" : options.data_dir,
       .out_dir = options.out_dir.empty() ? "OUT" : options.out_dir,
       .resume = options.resume,
+      .any_server_takes_over = AnyServerTakesOver(config),
       .workers = workers};
   std::string text = absl::StrCat(
       absl::StrJoin(elsewhere, ", "), elsewhere.size() == 1 ? " is" : " are",
@@ -605,6 +606,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
       .data_dir = data_dir,
       .out_dir = out_dir,
       .resume = beginning.folder(),
+      .any_server_takes_over = AnyServerTakesOver(config),
       .servers = static_cast<int>(ServerProcesses(config).size()),
       .workers = WorkerProcesses(config)};
   const std::vector<std::string> endpoints = CoordinatorEndpoints(config);

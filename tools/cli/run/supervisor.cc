@@ -226,10 +226,9 @@ bool Supervisor::StartsAgain(const MemberExit& exit) const {
   // A server that cannot begin with the others would fail again.
   if (!exit.hosted_coordinator) return state_ == wire::RUNNING;
   // So would a coordinator that has ended by itself. One that was killed at the
-  // job's end may have had a summary to write, which server 0 can do.
+  // job's end may have had a summary to write.
   return exit.status.signal != 0 && !host_.begun &&
-         (job_ended() ? member.index == 0
-                      : state_ == wire::RUNNING && !ending_);
+         (job_ended() || (state_ == wire::RUNNING && !ending_));
 }
 
 void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
