@@ -32,11 +32,13 @@ class Fault:
     damage: str       # To a checkpoint while everything is down: "", or how.
     where: float      # In [0, 1): of the damage.
     mode: str         # To change to.
+    servers: float = 1  # So many times as many of these the job has if it goes on
+    workers: float = 1  # after everything has died.
 
 
-def draw(rng, mode, gentle, lease):
-    """The faults of one round."""
-    kinds = [k for k in KINDS if not gentle or k in KEEPS_BITS]
+def draw(rng, mode, kinds, gentle, lease):
+    """The faults of one round, of these kinds."""
+    kinds = [k for k in kinds if not gentle or k in KEEPS_BITS]
     return [draw_one(rng, rng.choices(kinds, [KINDS[k] for k in kinds])[0], mode, lease)
             for _ in range(rng.randint(3, 6))]
 
@@ -52,6 +54,14 @@ def add_coordinator_losses(rng, plan, mode, lease):
     """Likewise of server 0, in some rounds twice in a row: another coordinator goes on."""
     for _ in range(rng.choice((0, 1, 1, 2))):
         plan.insert(rng.randint(0, len(plan)), draw_one(rng, "kill server 0", mode, lease))
+
+
+def add_other_clusters(rng, plan, gentle):
+    """Half or double the servers and workers. With other workers a job has other bits."""
+    for fault in plan:
+        servers, workers = rng.choice((0.5, 1, 2)), rng.choice((0.5, 1, 2))
+        if fault.kind == "kill everything":
+            fault.servers, fault.workers = servers, 1 if gentle else workers
 
 
 def draw_one(rng, kind, mode, lease):

@@ -30,6 +30,7 @@ def document(seed, outcomes):
         "commands": commands,
         "restores": sum(o.restores for o in outcomes),
         "resumes": sum(o.resumes for o in outcomes),
+        "other_clusters": sum(o.clusters for o in outcomes),
         "survived_by_copies": sum(o.survived for o in outcomes),
         "steps_anew": sum(anew),
         "steps_anew_per_loss": round(statistics.mean(anew), 1) if anew else 0,
@@ -65,6 +66,7 @@ def table(d):
         ("workers that the others went on without", d["workers_removed"]),
         ("servers lost, and the job went on with copies", d["survived_by_copies"]),
         ("brought back by slackline run, by --resume", f"{d['restores']}, {d['resumes']}"),
+        ("went on with other servers or workers", d["other_clusters"]),
         ("steps done anew", f"{d['steps_anew']}, {d['steps_anew_per_loss']} per loss, "
          f"at most {d['steps_anew_max']}"),
     ]

@@ -16,6 +16,9 @@ MODES = {"bsp": "bsp", "ssp": "ssp:2", "asp": "asp", "backup": "backup:1", "dssp
 EXACT_MODES = ("bsp", "allreduce")
 LEASE = 2.0
 LOOK_EVERY = 0.15
+# Of a cluster that has grown.
+SERVERS_MAX = 6
+WORKERS_MAX = 8
 # A command of a user may wait for what is under way, but not beyond the job.
 COMMAND_PATIENCE = 20
 # Copies that are lost are made again within so many seconds, where there is room for them.
@@ -73,6 +76,7 @@ class Outcome:
     recovery: list = dataclasses.field(default_factory=list)  # (kind, seconds).
     compared: bool = False  # With an undisturbed run.
     workers_removed: int = 0
+    clusters: int = 0   # Times that it went on with other servers or workers.
     survived: int = 0   # Servers that were lost while all shards had copies.
     failures: list = dataclasses.field(default_factory=list)
 
@@ -151,7 +155,7 @@ class Round:
         self.gentle = rng.random() < 0.6 and self.mode_name in EXACT_MODES
         restores = rng.random() < 0.7
         self.restores = {"both": restores, "restore": True, "fail": False}[args.on_server_loss]
-        self.plan = faults.draw(rng, self.mode, self.gentle, LEASE)
+        self.plan = faults.draw(rng, self.mode, args.faults, self.gentle, LEASE)
         # Drawn apart, so that the rest is as without.
         of_copies = random.Random(f"{args.seed}/{number}/replicas")
         copies = of_copies.random() < 0.5
@@ -161,6 +165,8 @@ class Round:
             faults.add_server_losses(of_copies, self.plan, self.mode, LEASE)
             faults.add_coordinator_losses(random.Random(f"{args.seed}/{number}/coordinator"),
                                           self.plan, self.mode, LEASE)
+        faults.add_other_clusters(random.Random(f"{args.seed}/{number}/clusters"), self.plan,
+                                  self.gentle)
         self.etcd = etcd if self.replicas else None
         self.out = folder / "run"
         wants_disk = any(f.kind == "disk full" for f in self.plan)
@@ -185,6 +191,8 @@ class Round:
         self.excused = False       # and it has not recovered from it yet.
         # Of the job.
         self.mode_changed = False  # Or may have.
+        self.workers_changed = False
+        self.workers_most = self.workers
         self.clock = -1            # The largest of a worker that was seen.
         self.furthest = -1
         self.progressed_at = 0.0
@@ -208,17 +216,7 @@ class Round:
         begun = time.monotonic()
         self.begun = begun
         self.folder.mkdir()
-        text = self.job + (f"replicas: {self.replicas}\n" if self.replicas else "")
-        text += (f"checkpoint {{ every_steps: 20 keep: 4 on_server_loss: "
-                 f"{'RESTORE' if self.restores else 'FAIL'}")
-        text += f' folder: "{self.root}" }}\n' if self.disk else " }\n"
-        if self.etcd:
-            text += f'coordinator {{ etcd {{ endpoint: "{self.etcd.url}" prefix: '
-            text += f'"/slackline/torture/{self.number}" }} }}\n'
-            # A lease in etcd is of 10 s at least, and two coordinators may die in a row.
-            text = text.replace("wait_timeout_ms: 40000", "wait_timeout_ms: 80000")
-            text = text.replace("stall_timeout_ms: 15000", "stall_timeout_ms: 40000")
-        self.config.write_text(text)
+        self.write_config()
         try:
             if self.disk:
                 self.disk.clear()
@@ -240,6 +238,19 @@ class Round:
                 self.disk.clear()
         self.outcome.seconds = time.monotonic() - begun
         return self.outcome
+
+    def write_config(self):
+        text = self.job_text() + (f"replicas: {self.replicas}\n" if self.replicas else "")
+        text += (f"checkpoint {{ every_steps: 20 keep: 4 on_server_loss: "
+                 f"{'RESTORE' if self.restores else 'FAIL'}")
+        text += f' folder: "{self.root}" }}\n' if self.disk else " }\n"
+        if self.etcd:
+            text += f'coordinator {{ etcd {{ endpoint: "{self.etcd.url}" prefix: '
+            text += f'"/slackline/torture/{self.number}" }} }}\n'
+            # A lease in etcd is of 10 s at least, and two coordinators may die in a row.
+            text = text.replace("wait_timeout_ms: 40000", "wait_timeout_ms: 80000")
+            text = text.replace("stall_timeout_ms: 15000", "stall_timeout_ms: 40000")
+        self.config.write_text(text)
 
     def keep_what_explains(self):
         (self.folder / "stacks.txt").write_text(faults.stacks(self.folder))
@@ -501,8 +512,22 @@ class Round:
         self._kill([("run", -1, self.process.pid)] + members, "everything")
         self.process.wait()
         self.outcome.faults.append("everything killed")
+        self.change_cluster(fault)
         self.resume(fault.damage, fault.where)
         return ""
+
+    def change_cluster(self, fault):
+        # A job with copies has at least two servers, and one of these modes two workers.
+        servers = min(max(1 + self.replicas, int(self.servers * fault.servers)), SERVERS_MAX)
+        workers = min(max(2, int(self.workers * fault.workers)), WORKERS_MAX)
+        if (servers, workers) == (self.servers, self.workers):
+            return
+        self.workers_changed |= workers != self.workers
+        self.servers, self.workers = servers, workers
+        self.workers_most = max(self.workers_most, workers)
+        self.write_config()
+        self.outcome.clusters += 1
+        self.outcome.faults.append(f"goes on with {servers} servers and {workers} workers")
 
     def _suspend(self, fault, here):
         """As machines are taken away: SIGTERM, to `slackline run` or a member."""
@@ -618,7 +643,7 @@ class Round:
         sums = [summary[name] for name in ("applied", "held", "dropped", "nonfinite")]
         # Of a server that has died what it said last counts, and then it may have held a gradient
         # of each worker for each shard.
-        unsure = self.servers_lost * self.shards * self.workers
+        unsure = self.servers_lost * self.shards * self.workers_most
         if abs(summary["pushes"] - sum(sums)) > unsure:
             raise Failed(f"pushes {summary['pushes']} are not applied + held + dropped + nonfinite "
                          f"= {' + '.join(map(str, sums))}")
@@ -632,7 +657,8 @@ class Round:
                       for log in self.out.glob("logs/server-0*.log"))
         self.outcome.workers_removed = removed
         self.check_records(removed)
-        if self.mode_name not in EXACT_MODES or removed or self.mode_changed:
+        if (self.mode_name not in EXACT_MODES or removed or self.mode_changed or
+                self.workers_changed):
             return
         key = (self.mode, self.workers, self.steps)
         expected = self.undisturbed.sha256(key, self.job, self.mode)

@@ -8,8 +8,9 @@ copies, and the loss of a server must not take the job back. The job has to come
 to its end, with the model of an undisturbed run where its mode promises that,
 with counters that agree, and leaving no process and no half of a checkpoint
 behind. What is done is drawn from --seed and the number of the round, so --seed S
---round N with the same --modes, --on-server-loss, --replicas and --etcd does it again;
-at which step it meets the job is up to the machine. Standard library only.
+--round N with the same --modes, --faults, --on-server-loss, --replicas and --etcd
+does it again; at which step it meets the job is up to the machine. Standard
+library only.
 """
 import argparse
 import json
@@ -39,6 +40,9 @@ def parse(argv):
     parser.add_argument("--round", type=int, help="only the round of this number")
     parser.add_argument("--modes", default=",".join(rounds.MODES),
                         help="the rounds take turns with them; default: %(default)s")
+    parser.add_argument("--faults", default=",".join(faults.KINDS),
+                        help="only of these kinds, and with copies losses of servers; default: "
+                        "%(default)s")
     parser.add_argument("--on-server-loss", choices=("both", "restore", "fail"), default="both",
                         help="who brings a job back that has lost a server: `slackline run` "
                         "(restore), or this program with --resume (fail); default: both, by turns "
@@ -68,6 +72,13 @@ def parse(argv):
     for mode in args.modes:
         if mode not in rounds.MODES:
             parser.error(f"--modes: '{mode}' is none; choose from {', '.join(rounds.MODES)}")
+    args.faults = args.faults.split(",")
+    for kind in args.faults:
+        if kind not in faults.KINDS:
+            parser.error(f"--faults: '{kind}' is none; choose from {', '.join(faults.KINDS)}")
+    if not set(args.faults) & set(faults.KEEPS_BITS):
+        parser.error("--faults: some rounds bear only those after which the model has the same "
+                     f"bits; add one of {', '.join(faults.KEEPS_BITS)}")
     if args.round is not None and (args.rounds or args.seconds):
         parser.error("--round: is one round; leave out --rounds and --seconds")
     if args.out and args.out.exists() and any(args.out.iterdir()):
@@ -142,7 +153,7 @@ def main(argv):
     print()
     print(results.table(document))
     for outcome in failed:
-        flags = (f"--modes {','.join(args.modes)} --on-server-loss {args.on_server_loss} "
+        flags = (f"--modes {','.join(args.modes)} --faults '{','.join(args.faults)}' --on-server-loss {args.on_server_loss} "
                  f"--replicas {args.replicas}{' --etcd' if args.etcd else ''}")
         print(f"round {outcome.number} failed: tools/torture.sh --seed {args.seed} --round "
               f"{outcome.number} {flags}; its files: {outcome.folder}")
