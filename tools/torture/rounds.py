@@ -192,6 +192,7 @@ class Round:
         # Of the job.
         self.mode_changed = False  # Or may have.
         self.workers_changed = False
+        self.damaged = set()       # Checkpoints; another one may come to have the same name.
         self.workers_most = self.workers
         self.clock = -1            # The largest of a worker that was seen.
         self.furthest = -1
@@ -416,7 +417,8 @@ class Round:
     def resume(self, damage, where=0.0):
         """Nothing of the job is to be left; then it goes on by hand."""
         self.await_none_left()
-        there = faults.checkpoints_in(self.root)
+        there = [c for c in faults.checkpoints_in(self.root)
+                 if (c, c.stat().st_ino) not in self.damaged]
         before = max(self.clock, 0)
         if not there:
             self.outcome.anew.append(before)
@@ -431,6 +433,7 @@ class Round:
             self.outcome.faults.append(faults.damage(harmed, damage, where).replace(
                 f"{self.root}/", ""))
             self.outcome.damaged += 1
+            self.damaged.add((harmed, harmed.stat().st_ino))
         self.start(resume=True)
         self.outcome.resumes += 1
         while "goes on from step" not in self.output():
@@ -512,8 +515,14 @@ class Round:
         self._kill([("run", -1, self.process.pid)] + members, "everything")
         self.process.wait()
         self.outcome.faults.append("everything killed")
+        workers = self.workers
         self.change_cluster(fault)
         self.resume(fault.damage, fault.where)
+        # An epoch has as many steps fewer as there are workers more.
+        for of in self.waiting:
+            of.clock = of.clock * workers // self.workers
+        self.clock = self.clock * workers // self.workers
+        self.furthest = self.furthest * workers // self.workers
         return ""
 
     def change_cluster(self, fault):
@@ -669,12 +678,13 @@ class Round:
 
     def check_records(self, removed):
         """Of each worker, and of the evaluations, every step at most once and in order, unless
-        workers have come back, who may do steps once more."""
+        workers have come back, who may do steps once more, or there were other workers, whose
+        steps have other numbers."""
         last = {}
         for line in (self.out / "metrics.jsonl").read_text().splitlines():
             record = json.loads(line)
             of = record["kind"], record["rank"] if record["kind"] == "train" else 0
-            if record["step"] <= last.get(of, -1) and not removed:
+            if record["step"] <= last.get(of, -1) and not removed and not self.workers_changed:
                 raise Failed(f"metrics.jsonl: step {record['step']} of {of} comes after "
                              f"{last[of]}")
             last[of] = record["step"]
