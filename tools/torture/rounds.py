@@ -529,6 +529,9 @@ class Round:
         # A job with copies has at least two servers, and one of these modes two workers.
         servers = min(max(1 + self.replicas, int(self.servers * fault.servers)), SERVERS_MAX)
         workers = min(max(2, int(self.workers * fault.workers)), WORKERS_MAX)
+        # With fewer an epoch has more steps, and the job may be beyond its last one.
+        if self.furthest * self.workers >= self.steps * workers * 0.9:
+            workers = self.workers
         if (servers, workers) == (self.servers, self.workers):
             return
         self.workers_changed |= workers != self.workers
