@@ -11,6 +11,17 @@
 #include "absl/strings/str_cat.h"
 
 namespace slackline {
+namespace {
+
+std::string UniqueName() {
+  std::random_device device;
+  const auto draw = [&] {
+    return absl::Hex((uint64_t{device()} << 32) | device(), absl::kZeroPad16);
+  };
+  return absl::StrCat("slackline-", draw(), draw());
+}
+
+}  // namespace
 
 std::string HostId() {
   std::string boot;
@@ -29,11 +40,11 @@ std::string HostId() {
 }
 
 std::string UniqueIpcEndpoint() {
-  std::random_device device;
-  const auto draw = [&] {
-    return absl::Hex((uint64_t{device()} << 32) | device(), absl::kZeroPad16);
-  };
-  return absl::StrCat("ipc://@slackline-", draw(), draw());
+  return absl::StrCat("ipc://@", UniqueName());
+}
+
+std::string UniqueShmEndpoint() {
+  return absl::StrCat("shm://@", UniqueName());
 }
 
 }  // namespace slackline

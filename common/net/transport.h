@@ -1,5 +1,6 @@
 // Messages between processes, whatever carries them: ZeroMQ (common/net/zmq/),
-// a decorator that delays (common/net/delayed/), memory of one process
+// shared memory (common/net/shm/), a decorator that delays
+// (common/net/delayed/), memory of one process
 // (tests/support/memory_transport.h). Product classes know these interfaces
 // only; main() makes the Transport.
 //
@@ -112,7 +113,8 @@ class Listener : public Waitable {
   // May be called several times, before a Poller waits for the listener.
   // Returns the endpoint to connect to, with the port that was chosen if
   // `endpoint` ends in ":0". "tcp://" wants a numeric address or an interface
-  // name, not a host name; "ipc://@name" leaves no file; "inproc://name" can be
+  // name, not a host name; "ipc://@name" leaves no file; "shm://@name" is for a
+  // ShmTransport; "inproc://name" can be
   // reached from within the process only. The error names the endpoint and the
   // fix, for example for a port in use.
   virtual absl::StatusOr<std::string> Bind(const std::string& endpoint) = 0;

@@ -1,4 +1,4 @@
-// The ZeroMQ transport over real sockets of this host.
+// The transports over real sockets and memory of this host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -17,6 +17,7 @@
 #include "common/net/header_codec.h"
 #include "common/net/host_id.h"
 #include "common/net/poller.h"
+#include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/rng.h"
 #include "common/status.h"
@@ -127,7 +128,25 @@ class RawDealer {
 
 std::string ProbeFrame() { return Probe(1).header.SerializeAsString(); }
 
-enum class Via { kTcp, kIpc, kInproc };
+enum class Via { kTcp, kIpc, kInproc, kShm };
+
+// As the programs have it.
+class AnyTransport : public Transport {
+ public:
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(
+      const ChannelOptions& options) override {
+    return shm_.Listen(options);
+  }
+  absl::StatusOr<std::unique_ptr<Channel>> Connect(
+      const PeerId& self, const std::string& endpoint,
+      const ChannelOptions& options) override {
+    return shm_.Connect(self, endpoint, options);
+  }
+
+ private:
+  ZmqTransport zmq_;
+  ShmTransport shm_{zmq_};
+};
 
 class TransportTest : public ::testing::TestWithParam<Via> {
  protected:
@@ -139,21 +158,24 @@ class TransportTest : public ::testing::TestWithParam<Via> {
         return UniqueIpcEndpoint();
       case Via::kInproc:
         return "inproc://router";
+      case Via::kShm:
+        return UniqueShmEndpoint();
     }
     return "";
   }
 };
 
 std::string NameOf(const ::testing::TestParamInfo<Via>& info) {
-  constexpr const char* kNames[] = {"Tcp", "Ipc", "Inproc"};
+  constexpr const char* kNames[] = {"Tcp", "Ipc", "Inproc", "Shm"};
   return kNames[static_cast<int>(info.param)];
 }
 INSTANTIATE_TEST_SUITE_P(Endpoints, TransportTest,
-                         ::testing::Values(Via::kTcp, Via::kIpc, Via::kInproc),
+                         ::testing::Values(Via::kTcp, Via::kIpc, Via::kInproc,
+                                           Via::kShm),
                          NameOf);
 
 TEST_P(TransportTest, RoundTripKeepsHeaderAndPayloadsOfAllSizes) {
-  ZmqTransport context;
+  AnyTransport context;
   auto router = Must(context.Listen({}));
   const std::string endpoint = Must(router->Bind(Endpoint()));
   auto dealer = Must(context.Connect(kWorker, endpoint, {}));
@@ -194,7 +216,7 @@ TEST_P(TransportTest, ReceivedPayloadOutlivesSocketsAndContext) {
   }
   std::optional<Listener::Incoming> received;
   {
-    ZmqTransport context;
+    AnyTransport context;
     auto router = Must(context.Listen({}));
     auto dealer =
         Must(context.Connect(kWorker, Must(router->Bind(Endpoint())), {}));
@@ -210,7 +232,7 @@ TEST_P(TransportTest, ReceivedPayloadOutlivesSocketsAndContext) {
 }
 
 TEST_P(TransportTest, SentPayloadIsReleasedOnceDelivered) {
-  ZmqTransport context;
+  AnyTransport context;
   auto router = Must(context.Listen({}));
   auto dealer =
       Must(context.Connect(kWorker, Must(router->Bind(Endpoint())), {}));
@@ -224,7 +246,7 @@ TEST_P(TransportTest, SentPayloadIsReleasedOnceDelivered) {
 }
 
 TEST_P(TransportTest, PayloadOfARefusedMessageIsReleased) {
-  ZmqTransport context;
+  AnyTransport context;
   auto router = Must(context.Listen({}));
   Must(router->Bind(Endpoint()).status());
   const Payload payload = RandomPayload(1 << 20, 1);
@@ -236,7 +258,7 @@ TEST_P(TransportTest, PayloadOfARefusedMessageIsReleased) {
 }
 
 TEST_P(TransportTest, SendToAnUnknownPeerIsNotFoundAndNamesIt) {
-  ZmqTransport context;
+  AnyTransport context;
   auto router = Must(context.Listen({}));
   auto dealer =
       Must(context.Connect(kWorker, Must(router->Bind(Endpoint())), {}));
@@ -419,7 +441,7 @@ INSTANTIATE_TEST_SUITE_P(Endpoints, ReconnectTest,
                          ::testing::Values(Via::kTcp, Via::kIpc), NameOf);
 
 TEST_P(ReconnectTest, DealerFindsARouterThatComesBack) {
-  ZmqTransport context;
+  AnyTransport context;
   std::unique_ptr<Channel> dealer;
   std::string endpoint = Endpoint();
   for (uint64_t life = 1; life <= 2; ++life) {
@@ -443,7 +465,7 @@ TEST_P(ReconnectTest, DealerFindsARouterThatComesBack) {
 }
 
 TEST_P(ReconnectTest, TheLatestConnectionOfAPeerCounts) {
-  ZmqTransport context;
+  AnyTransport context;
   auto router = Must(context.Listen({}));
   const std::string endpoint = Must(router->Bind(Endpoint()));
   auto first = Must(context.Connect(kWorker, endpoint, {}));
@@ -534,7 +556,7 @@ INSTANTIATE_TEST_SUITE_P(SpinMicroseconds, PollerSpinTest,
 TEST_P(PollerSpinTest, MissesNoMessageBetweenSends) {
   constexpr uint64_t kMessages = 5000;
   constexpr uint64_t kWindow = 3;
-  ZmqTransport context;
+  AnyTransport context;
   auto router = Must(context.Listen({}));
   auto dealer = Must(
       context.Connect(kWorker, Must(router->Bind("tcp://127.0.0.1:0")), {}));

@@ -1,0 +1,40 @@
+// Where two processes of a host meet before they share memory, and how one
+// wakes the other: Unix sockets with abstract names, which leave no file and
+// pass descriptors. Packets keep their bounds.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/net/shm/descriptor.h"
+
+namespace slackline {
+
+// `name` without the zero byte that makes it abstract. Unavailable: somebody
+// listens there; the error names it.
+absl::StatusOr<Descriptor> ListenShm(const std::string& name);
+// NotFound: nobody listens there. Unavailable: too many wait to be accepted, or
+// another reason that may pass.
+absl::StatusOr<Descriptor> ConnectShm(const std::string& name);
+// Not valid() if nobody of this user wants to connect now.
+Descriptor AcceptShm(const Descriptor& listener);
+
+// Sends a packet with descriptors. False: the other end takes none now, or is
+// gone.
+bool SendPacket(const Descriptor& socket, absl::Span<const std::byte> bytes,
+                absl::Span<const int> descriptors);
+
+enum class PacketKind { kNone, kPacket, kGone };
+struct Packet {
+  PacketKind kind = PacketKind::kNone;
+  size_t bytes = 0;
+  std::vector<Descriptor> descriptors;
+};
+// The next packet, of which at most bytes.size() are kept, and the first few
+// descriptors.
+Packet ReceivePacket(const Descriptor& socket, absl::Span<std::byte> bytes);
+
+}  // namespace slackline
