@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -260,8 +261,10 @@ int Main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({"raw", "transport", "slackline"}))
       ->capture_default_str();
-  app.add_option("--transport", options.transport, "tcp or ipc")
-      ->check(CLI::IsMember({"tcp", "ipc"}))
+  app.add_option("--transport", options.transport,
+                 "tcp, ipc or shm, which raw ZeroMQ does not have: it "
+                 "takes ipc then")
+      ->check(CLI::IsMember({"tcp", "ipc", "shm"}))
       ->capture_default_str();
   app.add_option("--topology", options.topology,
                  "workers x servers, each a process, for example 2x2")
@@ -312,7 +315,11 @@ int Main(int argc, char** argv) {
   }
   SetUpLogging("bench_push_pull", TimeSource());  // stdout is for the figures.
 
-  PushPullSetup setup{.ipc = options.transport == "ipc",
+  const std::map<std::string, PushPullSetup::Via> vias = {
+      {"tcp", PushPullSetup::Via::kTcp},
+      {"ipc", PushPullSetup::Via::kIpc},
+      {"shm", PushPullSetup::Via::kShm}};
+  PushPullSetup setup{.via = vias.at(options.transport),
                       .message_bytes = options.message_bytes,
                       .window_bytes = options.window_bytes,
                       .seed = options.seed};

@@ -15,7 +15,8 @@
 namespace slackline::bench {
 
 struct PushPullSetup {
-  bool ipc = false;  // Otherwise TCP over the loopback interface.
+  enum class Via { kTcp, kIpc, kShm };  // TCP over the loopback interface.
+  Via via = Via::kTcp;                  // Raw ZeroMQ has no kShm.
   int workers = 1;
   int servers = 1;
   // What one worker pushes in a step, and what it pulls, over all servers. A
@@ -66,9 +67,9 @@ std::unique_ptr<PushPullSystem> MakeRawPushPull();
 // here, no protocol can win back.
 std::unique_ptr<PushPullSystem> MakeTransportPushPull(absl::Duration spin_max);
 
-// The whole of Slackline in ASP with SGD: coordinator, shard threads, WorkerLoop.
-// Unlike in the others, a pull waits until the worker's own push is applied,
-// and the servers read every gradient and write every parameter.
+// The whole of Slackline in ASP with SGD: coordinator, shard threads,
+// WorkerLoop. Unlike in the others, a pull waits until the worker's own push is
+// applied, and the servers read every gradient and write every parameter.
 std::unique_ptr<PushPullSystem> MakeSlacklinePushPull();
 
 }  // namespace slackline::bench

@@ -209,7 +209,8 @@ class RawPushPull : public PushPullSystem {
     }
     zmq::context_t context;
     zmq::socket_t socket(context, ZMQ_ROUTER);
-    socket.bind(setup.ipc ? UniqueIpcEndpoint() : "tcp://127.0.0.1:0");
+    socket.bind(setup.via == PushPullSetup::Via::kTcp ? "tcp://127.0.0.1:0"
+                                                      : UniqueIpcEndpoint());
     ready(socket.get(zmq::sockopt::last_endpoint));
     for (;;) {
       zmq::message_t peer;

@@ -7,6 +7,7 @@
 #include "benchmarks/report.h"
 #include "benchmarks/step_worker.h"
 #include "common/net/host_id.h"
+#include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
@@ -61,7 +62,10 @@ class SlacklineWorker : public PushPullWorker {
     auto created = std::make_unique<SlacklineWorker>(setup);
     WorkerLoop::Options options;
     options.core.member.coordinators = {CoordinatorEndpoint()};
-    options.transport = setup.ipc ? config::Limits::IPC : config::Limits::TCP;
+    options.transport =
+        setup.via == PushPullSetup::Via::kTcp   ? config::Limits::TCP
+        : setup.via == PushPullSetup::Via::kIpc ? config::Limits::IPC
+                                                : config::Limits::SHM;
     options.core.client.window_bytes = setup.window_bytes;
     options.core.client.message_bytes = setup.message_bytes;
     wire::JoinRequest& join = options.core.member.join;
@@ -116,7 +120,8 @@ class SlacklineWorker : public PushPullWorker {
   const PushPullSetup setup_;
   Payload gradient_;
   std::vector<std::byte> expected_;
-  ZmqTransport transport_;
+  ZmqTransport over_network_;
+  ShmTransport transport_{over_network_};
   std::unique_ptr<StepWorker> worker_;
 };
 
@@ -127,7 +132,8 @@ class SlacklinePushPull : public PushPullSystem {
   absl::Status Serve(
       const PushPullSetup& setup, int server,
       const std::function<void(const std::string&)>& ready) override {
-    ZmqTransport transport;
+    ZmqTransport over_network;
+    ShmTransport transport(over_network);
     std::unique_ptr<CoordinatorThread> coordinator;
     if (server == 0) {
       CoordinatorThread::Options options;

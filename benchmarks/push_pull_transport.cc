@@ -7,6 +7,7 @@
 #include "benchmarks/report.h"
 #include "common/net/host_id.h"
 #include "common/net/poller.h"
+#include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/rng.h"
 #include "common/status.h"
@@ -209,7 +210,8 @@ class TransportWorker : public PushPullWorker {
   const Layout layout_;
   const Payload gradient_;  // The same for every server.
   std::vector<std::byte> pulled_;
-  ZmqTransport transport_;
+  ZmqTransport over_network_;
+  ShmTransport transport_{over_network_};
   Poller poller_;
   std::vector<Link> links_;
 };
@@ -229,11 +231,15 @@ class TransportPushPull : public PushPullSystem {
     for (int worker = 0; worker < setup.workers; ++worker) {
       gradients.push_back(Gradient(setup, worker));
     }
-    ZmqTransport transport;
+    ZmqTransport over_network;
+    ShmTransport transport(over_network);
     SL_ASSIGN_OR_RETURN(const auto listener, transport.Listen({}));
-    SL_ASSIGN_OR_RETURN(
-        const std::string endpoint,
-        listener->Bind(setup.ipc ? UniqueIpcEndpoint() : "tcp://127.0.0.1:0"));
+    SL_ASSIGN_OR_RETURN(const std::string endpoint,
+                        listener->Bind(setup.via == PushPullSetup::Via::kTcp
+                                           ? "tcp://127.0.0.1:0"
+                                       : setup.via == PushPullSetup::Via::kIpc
+                                           ? UniqueIpcEndpoint()
+                                           : UniqueShmEndpoint()));
     ready(endpoint);
     Poller poller({.spin_max = spin_max_});
     poller.Add(*listener);

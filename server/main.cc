@@ -15,6 +15,7 @@
 #include "common/config/cluster_config.h"
 #include "common/net/host_id.h"
 #include "common/net/resolve.h"
+#include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/process/join_request.h"
 #include "common/process/member_program.h"
@@ -224,7 +225,8 @@ absl::Status Serve(const MemberFlags& flags,
   } else {
     SL_ASSIGN_OR_RETURN(stored, OpenAskedFor(flags, config, checkpoint_root));
   }
-  ZmqTransport transport;
+  ZmqTransport over_network;
+  ShmTransport transport(over_network);
   CoordinatorThread::Options options =
       CoordinatorOptions(flags, config, keeping.endpoint);
   options.time = time;

@@ -414,12 +414,16 @@ class ClusterChecks {
                        "on their network"));
     }
     const size_t machines = remote_hosts.size() + (loopback != nullptr ? 1 : 0);
-    if (config_.limits().transport() == config::Limits::IPC && machines > 1) {
-      problems_.Add(
-          "limits.transport",
-          absl::StrCat("value is IPC, but the config names ", machines,
-                       " hosts; IPC works within one host, AUTO uses it "
-                       "where it can"));
+    const config::Limits::Transport transport = config_.limits().transport();
+    if ((transport == config::Limits::IPC ||
+         transport == config::Limits::SHM) &&
+        machines > 1) {
+      const std::string name = config::Limits::Transport_Name(transport);
+      problems_.Add("limits.transport",
+                    absl::StrCat("value is ", name, ", but the config names ",
+                                 machines, " hosts; ", name,
+                                 " works within one host, AUTO takes "
+                                 "the fastest that there is"));
     }
   }
 
@@ -479,8 +483,8 @@ class ClusterChecks {
   void CheckTransport() const {
     if (config_.limits().transport() == config::Limits::TRANSPORT_UNSPECIFIED) {
       problems_.Add("limits.transport",
-                    "value is TRANSPORT_UNSPECIFIED; AUTO, TCP or IPC is "
-                    "required");
+                    "value is TRANSPORT_UNSPECIFIED; AUTO, TCP, IPC or "
+                    "SHM is required");
     }
   }
 

@@ -30,6 +30,20 @@ void PeerLinks::Follow(const PeerId& self, std::shared_ptr<const View> view) {
   });
 }
 
+absl::StatusOr<std::unique_ptr<Channel>> PeerLinks::Connect(
+    const wire::ServerMember& server, int thread) {
+  SL_ASSIGN_OR_RETURN(const std::vector<std::string> endpoints,
+                      ShardEndpoints(server, thread, host_id_, kind_));
+  absl::StatusOr<std::unique_ptr<Channel>> channel =
+      absl::InternalError("no endpoint");
+  // A host may have no shared memory for this process.
+  for (const std::string& endpoint : endpoints) {
+    channel = transport_.Connect(self_, endpoint, ChannelOptions());
+    if (channel.ok()) break;
+  }
+  return channel;
+}
+
 absl::Status PeerLinks::Send(Owner to, const Message& message) {
   auto link = links_.find(to);
   if (link == links_.end()) {
@@ -37,10 +51,8 @@ absl::Status PeerLinks::Send(Owner to, const Message& message) {
     const wire::ServerMember* const server = view_->FindServer(to.server);
     if (server == nullptr || to.thread >= server->thread_size())
       return absl::OkStatus();
-    SL_ASSIGN_OR_RETURN(const std::string endpoint,
-                        ShardEndpoint(*server, to.thread, host_id_, kind_));
     SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel,
-                        transport_.Connect(self_, endpoint, ChannelOptions()));
+                        Connect(*server, to.thread));
     poller_.Add(*channel);
     link = links_
                .emplace(to, Link{.server = server->incarnation(),

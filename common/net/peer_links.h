@@ -15,6 +15,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
@@ -53,6 +54,9 @@ class PeerLinks {
     Incarnation server = 0;  // At the other end.
     std::unique_ptr<Channel> channel;
   };
+
+  absl::StatusOr<std::unique_ptr<Channel>> Connect(
+      const wire::ServerMember& server, int thread);
 
   Transport& transport_;
   Poller& poller_;

@@ -4,21 +4,29 @@
 
 namespace slackline {
 
-absl::StatusOr<std::string> ShardEndpoint(const wire::ServerMember& server,
-                                          int thread,
-                                          const std::string& host_id,
-                                          config::Limits::Transport transport) {
+absl::StatusOr<std::vector<std::string>> ShardEndpoints(
+    const wire::ServerMember& server, int thread, const std::string& host_id,
+    config::Limits::Transport transport) {
   const wire::Endpoints& endpoints = server.thread(thread);
   const bool same_host = server.host_id() == host_id;
-  if (transport == config::Limits::IPC &&
-      (!same_host || endpoints.ipc().empty())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("limits { transport: IPC }: server ", server.index(),
-                     " is not on this host; use AUTO or TCP"));
+  const auto local = [&](const std::string& endpoint)
+      -> absl::StatusOr<std::vector<std::string>> {
+    if (same_host && !endpoint.empty()) return std::vector{endpoint};
+    return absl::InvalidArgumentError(absl::StrCat(
+        "limits { transport: ", config::Limits::Transport_Name(transport),
+        " }: server ", server.index(),
+        same_host ? " offers none, as its log says" : " is not on this host",
+        "; use AUTO or TCP"));
+  };
+  if (transport == config::Limits::SHM) return local(endpoints.shm());
+  if (transport == config::Limits::IPC) return local(endpoints.ipc());
+  std::vector<std::string> best_first;
+  if (transport != config::Limits::TCP && same_host) {
+    if (!endpoints.shm().empty()) best_first.push_back(endpoints.shm());
+    if (!endpoints.ipc().empty()) best_first.push_back(endpoints.ipc());
   }
-  const bool ipc =
-      transport != config::Limits::TCP && same_host && !endpoints.ipc().empty();
-  return ipc ? endpoints.ipc() : endpoints.tcp();
+  best_first.push_back(endpoints.tcp());
+  return best_first;
 }
 
 }  // namespace slackline

@@ -20,7 +20,7 @@ constexpr int64_t kShardsMax = 1 << 20;
 constexpr size_t kThreadsMax = 4096;
 constexpr size_t kNameBytesMax = 256;
 constexpr size_t kDataBytesMax = 4096;
-constexpr size_t kIpcBytesMax = 108;  // As of a sockaddr_un.
+constexpr size_t kLocalBytesMax = 108;  // As of a sockaddr_un.
 constexpr int kPortMax = 65535;
 
 bool IsHostByte(char c) {
@@ -48,12 +48,11 @@ bool IsTcp(absl::string_view endpoint) {
          absl::SimpleAtoi(port, &number) && number >= 1 && number <= kPortMax;
 }
 
-// "ipc://name", or nothing: then there is only TCP.
-bool IsIpc(absl::string_view endpoint) {
-  constexpr absl::string_view kScheme = "ipc://";
-  return endpoint.empty() ||
-         (endpoint.size() > kScheme.size() && endpoint.size() <= kIpcBytesMax &&
-          endpoint.substr(0, kScheme.size()) == kScheme);
+// `scheme` and a name, or nothing.
+bool IsLocal(absl::string_view endpoint, absl::string_view scheme) {
+  return endpoint.empty() || (endpoint.size() > scheme.size() &&
+                              endpoint.size() <= kLocalBytesMax &&
+                              endpoint.substr(0, scheme.size()) == scheme);
 }
 
 std::string TooMany(absl::string_view what, size_t count, size_t most) {
@@ -90,11 +89,14 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
       return TooMany(part.what, part.count, part.most);
   }
   for (int t = 0; t < join.thread_size(); ++t) {
-    if (!IsTcp(join.thread(t).tcp()) || !IsIpc(join.thread(t).ipc())) {
+    const wire::Endpoints& endpoints = join.thread(t);
+    if (!IsTcp(endpoints.tcp()) || !IsLocal(endpoints.ipc(), "ipc://") ||
+        !IsLocal(endpoints.shm(), "shm://@")) {
       return absl::StrCat(
           "the request to join has an endpoint for shard thread ", t,
           " that nobody can connect to; tcp://host:port with a port of 1 to ",
-          kPortMax, ", and ipc://name or nothing, are required");
+          kPortMax,
+          ", and ipc://name and shm://@name or nothing, are required");
     }
   }
   for (const wire::Table& table : join.table()) {

@@ -94,6 +94,13 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
     SL_ASSIGN_OR_RETURN(const std::string ipc,
                         peers->Bind(UniqueIpcEndpoint()));
     endpoints.set_ipc(ipc);
+    const absl::StatusOr<std::string> shm = peers->Bind(UniqueShmEndpoint());
+    if (shm.ok()) {
+      endpoints.set_shm(*shm);
+    } else {
+      spdlog::warn("no shared memory with others on this host: {}",
+                   std::string(shm.status().message()));
+    }
   }
   SL_ASSIGN_OR_RETURN(
       std::unique_ptr<Channel> control,

@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "one of CPU, CUDA is required"},
         ErrorCase{"UnknownEnumValueOfSeveral", "{ }", "{ transport: RDMA }",
                   "c.txt:9:21: limits.transport: value is RDMA; ",
-                  "one of AUTO, TCP, IPC is required"},
+                  "one of AUTO, TCP, IPC, SHM is required"},
         ErrorCase{"WordForTruthValue", "ahead: false", "ahead: maybe",
                   "c.txt:7:41: sync.pull_ahead: value is maybe; ",
                   "true or false is required"},
@@ -588,7 +588,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "limits.shard_kib (8192)"},
         ErrorCase{"UnspecifiedTransport", "{ }",
                   "{ transport: TRANSPORT_UNSPECIFIED }",
-                  "c.txt:9:10: limits.transport: ", "AUTO, TCP or IPC"}),
+                  "c.txt:9:10: limits.transport: ", "AUTO, TCP, IPC or SHM"}),
     CaseName);
 
 // A bad field of the conditions of the only worker block.
@@ -1439,7 +1439,7 @@ TEST(ConfigSetTest, BadAssignmentNamesTheComponentAndChangesNothing) {
       {"train.seed=1.5", "seed: value is '1.5'; a whole number"},
       {"train.seed=", "seed: value is ''; a whole number"},
       {"train.trace=yes", "trace: value is 'yes'; true or false is required"},
-      {"limits.transport=UDP", "value is 'UDP'; one of AUTO, TCP, IPC"},
+      {"limits.transport=UDP", "value is 'UDP'; one of AUTO, TCP, IPC, SHM"},
       {"worker.count=3", "'worker' is a list of 1; say which element"},
       {"worker[1].count=3", "'worker[1]' does not exist; the config has 1"},
       {"worker[x].count=3", "'worker[x]' is not a field"},

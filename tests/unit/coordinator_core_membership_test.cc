@@ -243,6 +243,8 @@ TEST_F(CoordinatorCoreTest, AJoinThatIsTooLargeOrHasNoFormIsRefusedInFewWords) {
        {std::string("garbage"), std::string("ipc://"), "ipc://" + large}) {
     of_servers.push_back(
         [endpoint](auto& join) { join.mutable_thread(0)->set_ipc(endpoint); });
+    of_servers.push_back(
+        [endpoint](auto& join) { join.mutable_thread(0)->set_shm(endpoint); });
   }
   const auto expect_refused = [&](const PeerId& peer, const Spoil& spoil) {
     wire::JoinRequest join = JoinOf(peer);
@@ -257,6 +259,7 @@ TEST_F(CoordinatorCoreTest, AJoinThatIsTooLargeOrHasNoFormIsRefusedInFewWords) {
   wire::JoinRequest join = JoinOf(Server(0));
   join.mutable_thread(0)->set_tcp("tcp://[fe80::1%eth0]:65535");
   join.mutable_thread(0)->set_ipc("ipc://@slackline-1");
+  join.mutable_thread(0)->set_shm("shm://@slackline-1");
   EXPECT_EQ(Join(Server(0), join).code(), wire::OK);
 }
 

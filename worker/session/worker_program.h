@@ -12,6 +12,7 @@
 #include "common/config/cluster_config.h"
 #include "common/mutex.h"
 #include "common/net/delayed/delayed_transport.h"
+#include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
@@ -20,7 +21,7 @@
 
 namespace slackline {
 
-// A session over ZeroMQ, with all that it needs.
+// A session with servers here and elsewhere, with all that it needs.
 class ConnectedSession {
  public:
   // The link of worker { conditions } is between the session and the servers.
@@ -34,7 +35,8 @@ class ConnectedSession {
  private:
   ConnectedSession() = default;
 
-  ZmqTransport transport_;
+  ZmqTransport over_network_;
+  ShmTransport transport_{over_network_};
   std::optional<DelayedTransport> delayed_;
   std::unique_ptr<Session> session_;
 };
