@@ -176,6 +176,75 @@ TEST_F(ShmTransportTest, NumberedMessagesUnderLoadArriveInOrder) {
   EXPECT_TRUE(good);
 }
 
+// Two that have nothing to say to each other let each other sleep.
+TEST_F(ShmTransportTest, IdleEndsSleep) {
+  auto channel = Must(transport_.Connect(kWorker, endpoint_, {}));
+  std::atomic<bool> stopping{false};
+  std::atomic<int> woken{0};
+  Waker waker;
+  std::thread worker([&] {
+    Poller poller;
+    poller.Add(*channel);
+    poller.Add(waker);
+    Must(channel->Send(Numbered(1, 5000)));
+    for (; !stopping; ++woken) {
+      Must(poller.Wait(kDeadline));
+      Must(channel->Receive());
+    }
+  });
+  Poller poller;
+  poller.Add(*listener_);
+  const absl::Time until = absl::Now() + absl::Milliseconds(300);
+  for (; absl::Now() < until; ++woken) {
+    Must(poller.Wait(until - absl::Now()));
+    while (auto request = Must(listener_->Receive()))
+      Must(listener_->Send(request->from, request->message));
+  }
+  stopping = true;
+  waker.Wake();
+  worker.join();
+  EXPECT_LT(woken, 30);
+}
+
+// What finds no room in the ring goes on as soon as there is, although nobody
+// sends anything.
+TEST_F(ShmTransportTest, AListenerThatSleepsWritesOnWhenThereIsRoom) {
+  ShmTransport small(others_, {.arena_bytes = 4096});
+  auto listener = Must(small.Listen({}));
+  const std::string endpoint = Must(listener->Bind(UniqueShmEndpoint()));
+  std::atomic<bool> done{false};
+  std::thread worker([&] {
+    auto channel = Must(transport_.Connect(kWorker, endpoint, {}));
+    Poller poller;
+    poller.Add(*channel);
+    Must(channel->Send(Numbered(1)));
+    const absl::Time deadline = absl::Now() + kDeadline;
+    std::optional<Message> reply;
+    while (!reply.has_value() && absl::Now() < deadline) {
+      Must(poller.Wait(deadline - absl::Now()));
+      reply = Must(channel->Receive());
+    }
+    EXPECT_TRUE(reply.has_value() && IsWhole(*reply));
+    done = true;
+  });
+  Poller poller;
+  poller.Add(*listener);
+  std::optional<Listener::Incoming> request;
+  while (!request.has_value()) {
+    Must(poller.Wait(kDeadline));
+    request = Must(listener->Receive());
+  }
+  // The thread has slept since it heard the peer.
+  EXPECT_EQ(Must(listener->Receive()), std::nullopt);
+  Must(poller.Wait(absl::Milliseconds(5)));
+  Must(listener->Send(kWorker, Numbered(2, size_t{20} << 20)));
+  while (!done) {
+    Must(poller.Wait(absl::Milliseconds(100)));
+    EXPECT_EQ(Must(listener->Receive()), std::nullopt);
+  }
+  worker.join();
+}
+
 TEST_F(ShmTransportTest, AChannelFindsAListenerThatComesBack) {
   auto channel = Must(transport_.Connect(kWorker, endpoint_, {}));
   ExpectServes(*channel, 1, 5000);

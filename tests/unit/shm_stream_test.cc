@@ -158,6 +158,7 @@ TEST_F(ShmStreamTest, EachSideIsWokenOnceAndOnlyWhenItSleeps) {
   EXPECT_FALSE(reader_.Sleep()) << "there is a message";
   ASSERT_TRUE(Receive().has_value());
   EXPECT_TRUE(reader_.Sleep());
+  EXPECT_FALSE(writer_.TakeWake()) << "for nothing new";
   ASSERT_TRUE(writer_.Send(Numbered(2, {})));
   EXPECT_TRUE(writer_.TakeWake());
   EXPECT_FALSE(writer_.TakeWake());

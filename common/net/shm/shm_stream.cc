@@ -220,6 +220,7 @@ bool ShmWriter::ReclaimAll() {
 void ShmWriter::End() { stream_->ended.store(1, std::memory_order_release); }
 
 bool ShmWriter::TakeWake() {
+  if (std::exchange(announced_, written_) == written_) return false;
   // Either the reader sees what was written, or this sees that it sleeps.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return stream_->reader_sleeps.load(std::memory_order_relaxed) != 0 &&
@@ -274,6 +275,7 @@ bool ShmReader::ended() const {
 }
 
 bool ShmReader::TakeWake() {
+  if (std::exchange(announced_, said_) == said_) return false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return stream_->writer_sleeps.load(std::memory_order_relaxed) != 0 &&
          stream_->writer_sleeps.exchange(0, std::memory_order_relaxed) != 0;

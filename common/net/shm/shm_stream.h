@@ -73,7 +73,8 @@ class ShmWriter {
   // Nothing more comes, also not what still waits.
   void End();
 
-  // After something was written: whether the reader has to be woken.
+  // Whether the reader has to be woken, for what was written since the last
+  // call.
   bool TakeWake();
   // Before the writer sleeps with something to write. False: there is room.
   bool Sleep();
@@ -109,7 +110,8 @@ class ShmWriter {
   size_t part_ = 0;    // 0: the header.
   size_t offset_ = 0;  // Bytes of that part that have been written.
   uint64_t written_ = 0;
-  uint64_t read_ = 0;  // As the reader said last.
+  uint64_t announced_ = 0;  // Of that, with TakeWake().
+  uint64_t read_ = 0;       // As the reader said last.
   bool broken_ = false;
   std::vector<Payload> held_;  // By slot.
   std::vector<uint32_t> free_slots_;
@@ -143,7 +145,8 @@ class ShmReader {
   bool HasInput() const;
   // All that was ever to come has been received.
   bool ended() const;
-  // After something was received: whether the writer has to be woken.
+  // Whether the writer has to be woken, for the room that was made since the
+  // last call.
   bool TakeWake();
   // Before the reader sleeps. False: there is something to read.
   bool Sleep();
@@ -163,7 +166,8 @@ class ShmReader {
   const int64_t message_bytes_max_;
   const size_t payloads_max_;
   uint64_t read_ = 0;
-  uint64_t said_ = 0;  // Of that.
+  uint64_t said_ = 0;       // Of that.
+  uint64_t announced_ = 0;  // Of that, with TakeWake().
   // Of the message that comes.
   std::optional<Payload> header_;
   std::vector<Payload> payloads_;

@@ -467,13 +467,18 @@ absl::Status ShmListener::Send(const PeerId& to, const Message& message) {
   const auto route = routes_.find(to);
   if (route == routes_.end()) return others_->Send(to, message);
   SL_RETURN_IF_ERROR(CheckBounds(message, options_));
-  Connection& connection = *route->second->connection;
+  Peer* const peer = route->second;
+  Connection& connection = *peer->connection;
   if (connection.gone) {
     ++counts_.dropped;
     return absl::NotFoundError(absl::StrCat("send to ", to.ToString(),
                                             ": it has ended; message dropped"));
   }
-  if (connection.Send(message)) return absl::OkStatus();
+  const bool sent = connection.Send(message);
+  // Before this thread sleeps the peer is told to wake it when there is room.
+  if (!connection.writer.flushed() && !std::exchange(peer->listed, true))
+    quiet_.push_back(peer);
+  if (sent) return absl::OkStatus();
   ++counts_.dropped;
   return absl::ResourceExhaustedError(absl::StrCat(
       "send to ", to.ToString(), ": its queue is full (",
