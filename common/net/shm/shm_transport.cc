@@ -138,7 +138,10 @@ class EventQueue {
     const int count =
         epoll_wait(epoll_.get(), events.data(), kEventsPerCall, 0);
     std::vector<uint64_t> keys;
-    for (int i = 0; i < count; ++i) keys.push_back(events[i].data.u64);
+    for (int i = 0; i < count; ++i) {
+      const uint64_t key = events[i].data.u64;  // It may not be aligned.
+      keys.push_back(key);
+    }
     return keys;
   }
 
