@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "benchmarks/step_worker.h"
 #include "common/mutex.h"
+#include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/payload.h"
 #include "proto/cluster.pb.h"
@@ -122,7 +123,8 @@ class LoadCluster {
   LoadCluster() = default;
 
   std::vector<ChildProcess> servers_;
-  ZmqTransport transport_;
+  ZmqTransport over_network_;
+  ShmTransport transport_{over_network_};
   StepLimit limit_;
   std::vector<std::unique_ptr<LoadWorker>> workers_;
   std::unique_ptr<CoordinatorClient> coordinator_;
