@@ -6,9 +6,8 @@
 namespace slackline {
 
 // Two processes with the same HostId() reach each other over ipc:// and shm://
-// endpoints:
-// same boot of the same kernel, same host name and same network namespace
-// (abstract Unix sockets are looked up per network namespace). Parts that /proc
+// endpoints: same boot of the same kernel, same host name and same network
+// namespace (abstract Unix sockets are looked up per network namespace). Parts that /proc
 // does not tell are replaced by "unknown", which never makes two hosts equal as
 // long as their names differ.
 std::string HostId();

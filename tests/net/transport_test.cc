@@ -22,6 +22,7 @@
 #include "common/rng.h"
 #include "common/status.h"
 #include "tests/support/must.h"
+#include "tests/support/payloads.h"
 
 namespace slackline {
 namespace {
@@ -53,22 +54,6 @@ bool Eventually(const std::function<bool()>& condition) {
     std::this_thread::yield();
   }
   return true;
-}
-
-Payload RandomPayload(size_t bytes, uint64_t seed) {
-  Rng rng(seed);
-  Payload payload = Payload::Allocate(bytes);
-  for (size_t i = 0; i < bytes; i += 8) {
-    const uint64_t value = rng.Next();
-    std::memcpy(payload.MutableData() + i, &value,
-                std::min<size_t>(8, bytes - i));
-  }
-  return payload;
-}
-
-bool SameBytes(const Payload& a, const Payload& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
 Message Probe(uint64_t request_id) {

@@ -13,6 +13,7 @@
 
 #include "common/rng.h"
 #include "tests/support/must.h"
+#include "tests/support/payloads.h"
 
 namespace slackline {
 namespace {
@@ -29,17 +30,6 @@ class Peer : public ShmPeer {
  private:
   const std::shared_ptr<ShmArena> arena_;
 };
-
-Payload RandomPayload(size_t bytes, uint64_t seed) {
-  Rng rng(seed);
-  Payload payload = Payload::Allocate(bytes);
-  for (size_t i = 0; i < bytes; i += 8) {
-    const uint64_t value = rng.Next();
-    std::memcpy(payload.MutableData() + i, &value,
-                std::min<size_t>(8, bytes - i));
-  }
-  return payload;
-}
 
 class ShmStreamTest : public ::testing::Test {
  protected:
@@ -77,11 +67,7 @@ class ShmStreamTest : public ::testing::Test {
               sent.header.SerializeAsString());
     ASSERT_EQ(message->payloads.size(), sent.payloads.size());
     for (size_t i = 0; i < sent.payloads.size(); ++i) {
-      ASSERT_EQ(message->payloads[i].size(), sent.payloads[i].size());
-      if (sent.payloads[i].empty()) continue;
-      ASSERT_EQ(std::memcmp(message->payloads[i].data(),
-                            sent.payloads[i].data(), sent.payloads[i].size()),
-                0);
+      ASSERT_TRUE(SameBytes(message->payloads[i], sent.payloads[i])) << i;
     }
   }
 
