@@ -47,6 +47,7 @@ struct Options {
   int steps = 0;    // Of a round; 0: by size.
   int spin_max_us = 0;
   uint64_t seed = 1;
+  bool shared_gradients = false;
   bool smoke = false;
 };
 
@@ -226,22 +227,24 @@ absl::Status Measure(const Options& options, PushPullSetup setup,
     // Of medians of steps: a few steps that lost their core to some other
     // program, milliseconds each, move a round's mean speed far more.
     const double ratio = limit_us / step.median;
-    PrintJsonLine("bench_push_pull", {{"system", all[s]->name()},
-                                      {"transport", options.transport},
-                                      {"workers", setup.workers},
-                                      {"servers", setup.servers},
-                                      {"bytes", setup.bytes},
-                                      {"message_bytes", setup.message_bytes},
-                                      {"window_bytes", setup.window_bytes},
-                                      {"repeats", options.repeats},
-                                      {"steps", steps},
-                                      {"spin_max_us", options.spin_max_us},
-                                      {"seed", options.seed},
-                                      {"step_us", ToJson(step)},
-                                      {"step_us_p99", p99},
-                                      {"gigabytes_per_second", ToJson(speed)},
-                                      {"ratio_to_first", ratio},
-                                      {"checksum", total.checksum}});
+    PrintJsonLine("bench_push_pull",
+                  {{"system", all[s]->name()},
+                   {"transport", options.transport},
+                   {"workers", setup.workers},
+                   {"servers", setup.servers},
+                   {"bytes", setup.bytes},
+                   {"message_bytes", setup.message_bytes},
+                   {"window_bytes", setup.window_bytes},
+                   {"repeats", options.repeats},
+                   {"steps", steps},
+                   {"spin_max_us", options.spin_max_us},
+                   {"seed", options.seed},
+                   {"shared_gradients", options.shared_gradients},
+                   {"step_us", ToJson(step)},
+                   {"step_us_p99", p99},
+                   {"gigabytes_per_second", ToJson(speed)},
+                   {"ratio_to_first", ratio},
+                   {"checksum", total.checksum}});
     std::fprintf(stderr,
                  "%-10s %-4s %-5s %9lld  %9.1f %9.1f %9.1f  %6.3f +- %.3f  "
                  "%5.2f\n",
@@ -306,6 +309,9 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of the bytes that are sent")
       ->capture_default_str();
+  app.add_flag("--shared-gradients", options.shared_gradients,
+               "Slackline's workers make their gradients in shared memory, and "
+               "not where frameworks make them");
   app.add_flag("--smoke", options.smoke,
                "small sizes and few steps, to see that it works");
   try {
@@ -322,7 +328,8 @@ int Main(int argc, char** argv) {
   PushPullSetup setup{.via = vias.at(options.transport),
                       .message_bytes = options.message_bytes,
                       .window_bytes = options.window_bytes,
-                      .seed = options.seed};
+                      .seed = options.seed,
+                      .shared_gradients = options.shared_gradients};
   std::sscanf(options.topology.c_str(), "%dx%d", &setup.workers,
               &setup.servers);
   if (options.smoke) {

@@ -27,6 +27,9 @@ struct PushPullSetup {
   // a server. At least message_bytes.
   int64_t window_bytes = 0;
   uint64_t seed = 0;
+  // Slackline's workers make their gradients in memory of the transport, and
+  // not in that of the heap, where frameworks make them.
+  bool shared_gradients = false;
 };
 
 class PushPullWorker {

@@ -81,9 +81,10 @@ class SlacklineWorker : public PushPullWorker {
   }
 
   explicit SlacklineWorker(const PushPullSetup& setup)
-      : setup_(setup),
-        gradient_(Payload::Allocate(setup.bytes)),
-        expected_(setup.bytes) {
+      : setup_(setup), expected_(setup.bytes) {
+    gradient_ = setup.shared_gradients
+                    ? transport_.memory()->Allocate(setup.bytes)
+                    : Payload::Allocate(setup.bytes);
     // Zeros leave the parameters as they were, whoever pushes them.
     std::memset(gradient_.MutableData(), 0, gradient_.size());
     InitializeElements(

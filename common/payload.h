@@ -1,8 +1,8 @@
 // Payload: the one type for tensor bytes, whatever carries them (own memory, a
 // received frame, a tensor's storage, a mapped arena). Reference-counted; a
 // copy or a slice shares the bytes. Bytes behind a Payload that others may hold
-// are immutable; only the sole holder of memory from Allocate() may write to
-// it.
+// are immutable; only the sole holder of memory that was allocated to be
+// written to may write to it.
 //
 // Copies may live on different threads. One Payload object is
 // thread-compatible. Data from the network has no alignment guarantee: read
@@ -39,19 +39,22 @@ class Payload {
   }
   ~Payload() { Release(); }
 
-  // Uninitialised memory, 64-byte aligned.
+  // Uninitialised memory of the heap, 64-byte aligned.
   static Payload Allocate(size_t bytes);
   static Payload Copy(const void* data, size_t bytes);
   // Shares bytes that `owner` keeps alive until the last reference is gone;
   // `owner` is destroyed on whatever thread drops that reference.
   template <typename T>
   static Payload Wrap(const void* data, size_t bytes, T owner) {
-    struct Holder : Block {
-      explicit Holder(T&& o) : owner(std::move(o)) {}
-      T owner;
-    };
-    return Payload(new Holder(std::move(owner)),
+    return Payload(new Holder<T>(std::move(owner)),
                    static_cast<const std::byte*>(data), bytes);
+  }
+  // The same, of memory that its sole holder may write to.
+  template <typename T>
+  static Payload WrapWritable(void* data, size_t bytes, T owner) {
+    auto* const holder = new Holder<T>(std::move(owner));
+    holder->writable = true;
+    return Payload(holder, static_cast<const std::byte*>(data), bytes);
   }
 
   const std::byte* data() const { return data_; }
@@ -68,7 +71,7 @@ class Payload {
     return block_ != nullptr &&
            block_->references.load(std::memory_order_acquire) == 1;
   }
-  // Writable bytes. Fatal unless unique() and from Allocate().
+  // Writable bytes. Fatal unless unique() and allocated to be written to.
   std::byte* MutableData();
 
  private:
@@ -76,6 +79,11 @@ class Payload {
     std::atomic<int64_t> references{1};
     bool writable = false;
     virtual ~Block() = default;
+  };
+  template <typename T>
+  struct Holder : Block {
+    explicit Holder(T&& o) : owner(std::move(o)) {}
+    T owner;
   };
   struct OwnMemory;
   Payload(Block* block, const std::byte* data, size_t size)
@@ -91,6 +99,15 @@ class Payload {
   Block* block_ = nullptr;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+};
+
+// Where what is to be sent is made: in memory from which it is sent without a
+// copy, if there is such memory. Thread-safe; outlived by its payloads.
+class PayloadMemory {
+ public:
+  virtual ~PayloadMemory() = default;
+  // As Payload::Allocate().
+  virtual Payload Allocate(size_t bytes) { return Payload::Allocate(bytes); }
 };
 
 }  // namespace slackline

@@ -149,6 +149,11 @@ class Transport {
   virtual absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) = 0;
+
+  // Where large payloads that are sent through it are best made. Never null.
+  virtual std::shared_ptr<PayloadMemory> memory() {
+    return std::make_shared<PayloadMemory>();
+  }
 };
 
 }  // namespace slackline

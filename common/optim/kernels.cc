@@ -103,12 +103,13 @@ void Apply(const Coefficients& coefficients, const Streams& streams,
   }
 }
 
-// Adds kFanIn gradients into `out`, which may be the first of them.
+// Adds the gradients into `out`, which may be the first of them.
+template <size_t kGradients>
 void Sum(const Coefficients&, const Streams& streams, size_t elements) {
   const Streams s = streams;
   for (size_t i = 0; i < elements; i += hn::Lanes(Floats())) {
     V g = LoadAt(s.gradients[0], i);
-    for (size_t k = 1; k < kFanIn; ++k) {
+    for (size_t k = 1; k < kGradients; ++k) {
       g = hn::Add(g, LoadAt(s.gradients[k], i));
     }
     StoreAt(g, s.out, i);
@@ -130,6 +131,12 @@ Kernel KernelOf(Rule rule, size_t gradients) {
   return WithFormula(rule, [gradients](auto formula) {
     return KernelOf<decltype(formula)>(gradients);
   });
+}
+
+Kernel SumOf(size_t gradients) {
+  static constexpr Kernel kKernels[kFanIn] = {
+      &Sum<1>, &Sum<2>, &Sum<3>, &Sum<4>, &Sum<5>, &Sum<6>, &Sum<7>, &Sum<8>};
+  return kKernels[gradients - 1];
 }
 
 // Runs the kernel on any number of elements. The last ones, where they fill no
@@ -171,13 +178,15 @@ void Run(Kernel kernel, const Coefficients& c, const Streams& s,
 void UpdateAll(Rule rule, const Coefficients& c, const Operands& operands,
                size_t elements) {
   const size_t gradients = operands.gradients.size();
-  const size_t block =
-      gradients <= kFanIn ? elements : std::min(elements, kBlockElements);
-  alignas(64) std::byte sums[kBlockElements * sizeof(float)];
+  const bool in_one = gradients <= kFanIn && operands.sum == nullptr;
+  const size_t block = in_one ? elements : std::min(elements, kBlockElements);
+  alignas(64) std::byte buffer[kBlockElements * sizeof(float)];
 
   for (size_t begin = 0; begin < elements; begin += block) {
     const size_t count = std::min(block, elements - begin);
     const size_t offset = begin * sizeof(float);
+    std::byte* const sums =
+        operands.sum != nullptr ? operands.sum + offset : buffer;
     size_t used = 0;    // Gradients that `s` or `sums` has.
     size_t fan_in = 0;  // Gradients and partial sums that `s` has.
     Streams s;
@@ -187,10 +196,12 @@ void UpdateAll(Rule rule, const Coefficients& c, const Operands& operands,
       }
     };
     fill();
-    while (used < gradients) {
+    // All but the last ones, unless the sum of all is wanted.
+    const auto summed = [&] { return fan_in == 1 && s.gradients[0] == sums; };
+    while (used < gradients || (operands.sum != nullptr && !summed())) {
       // Adding to the sum so far keeps the order: it is the first operand.
       s.out = sums;
-      Run(&Sum, c, s, count);
+      Run(SumOf(fan_in), c, s, count);
       s = Streams();
       s.gradients[0] = sums;
       fan_in = 1;

@@ -16,6 +16,7 @@ struct Operands {
   std::array<std::byte*, 2> slots =
       {};  // Those that the rule does not use: null.
   absl::Span<const std::byte* const> gradients;  // At least one.
+  std::byte* sum = nullptr;  // Gets their sum, if it is not null.
 };
 
 void Update(Rule rule, const Coefficients& coefficients,

@@ -77,6 +77,7 @@ void Optimizer::Apply(const ApplyArgs& args) const {
   operands.in = AsBytes(args.in);
   operands.out = AsBytes(args.out);
   operands.gradients = args.gradients;
+  operands.sum = AsBytes(args.sum);
   for (int slot = 0; slot < slot_count(); ++slot) {
     SL_CHECK(args.slots[slot] != nullptr, absl::StrCat("slot ", slot));
     operands.slots[slot] = AsBytes(args.slots[slot]);

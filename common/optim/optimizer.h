@@ -53,6 +53,9 @@ class Optimizer {
     // One per gradient, at least one: `elements` little-endian floats each, at
     // any alignment (frames from the network have none).
     absl::Span<const std::byte* const> gradients;
+    // If not null: gets the sum of the gradients, without gradient_scale.
+    // Overlaps with nothing else.
+    float* sum = nullptr;
     size_t elements = 0;
     // g is ((gradient 0 + gradient 1) + gradient 2 ...) * gradient_scale.
     float gradient_scale = 1;

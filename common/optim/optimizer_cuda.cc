@@ -17,6 +17,7 @@ absl::Status ApplyAsync(const Optimizer& optimizer,
         "update on a GPU: ", args.gradients.size(), " gradients, at most ",
         optim::kCudaGradientsMax, " are possible; sum some of them before"));
   }
+  SL_CHECK(args.sum == nullptr, "a GPU gives no sum of the gradients");
   optim::CudaOperands operands;
   operands.in = args.in;
   operands.out = args.out;

@@ -87,7 +87,7 @@ void FollowerFeeds::OnRecord(const ShardRecord& record,
   if (of_clock > gathered_.size() || (complete && of_clock == 1)) {
     SendEach();  // Some of the clock have been sent, so a sum is of no use.
   } else if (complete) {
-    SendSum();
+    SendSum(outcome.updates.front().sum);
   }
 }
 
@@ -97,27 +97,23 @@ void FollowerFeeds::SendEach() {
   gather_until_ = absl::InfiniteFuture();
 }
 
-void FollowerFeeds::SendSum() {
+void FollowerFeeds::SendSum(const Payload& sum) {
   const LogPosition after = gathered_.back().after;
-  std::sort(gathered_.begin(), gathered_.end(),
-            [](const Gathered& a, const Gathered& b) {
-              return a.record.who.rank < b.record.who.rank;
-            });
-  const GradientRecord& first = gathered_.front().record;
-  SumRecord sum{.clock = first.clock,
-                .who = {},
-                .sum = {},
-                .spare = first.spare,
-                .rate_factor = first.rate_factor};
-  std::vector<Payload> gradients;
-  for (const Gathered& gathered : gathered_) {
-    sum.who.push_back(gathered.record.who);
-    gradients.push_back(gathered.record.gradient);
-  }
-  sum.sum = SumOf(gradients);
+  const GradientRecord first =
+      std::ranges::min(gathered_, {}, [](const Gathered& gathered) {
+        return gathered.record.who.rank;
+      }).record;
+  SumRecord record{.clock = first.clock,
+                   .who = {},
+                   .sum = sum,
+                   .spare = first.spare,
+                   .rate_factor = first.rate_factor};
+  for (const Gathered& gathered : gathered_)
+    record.who.push_back(gathered.record.who);
+  std::ranges::sort(record.who, {}, &WorkerLife::rank);
   gathered_.clear();
   gather_until_ = absl::InfiniteFuture();
-  AddToFeeds(sum, after);
+  AddToFeeds(record, after);
 }
 
 void FollowerFeeds::AddToFeeds(const ShardRecord& record,

@@ -58,8 +58,8 @@ class FollowerFeeds {
            absl::Time now);
 
   bool empty() const { return members_.empty(); }
-  // The owner has applied this record, with this outcome, and is as `shard` by
-  // it.
+  // The owner has applied this record, with this outcome, which has its sums,
+  // and is as `shard` by it.
   void OnRecord(const ShardRecord& record, const ShardOutcome& outcome,
                 const ShardMachine& shard, absl::Time now);
   // nullptr if there is none.
@@ -113,7 +113,7 @@ class FollowerFeeds {
              const ShardMachine& shard, absl::Time now);
   void AddToFeeds(const ShardRecord& record, const LogPosition& after);
   void SendEach();
-  void SendSum();
+  void SendSum(const Payload& sum);
 
   LogFeedOptions options_;
   ShardId shard_;

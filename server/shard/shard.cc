@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "common/status.h"
 #include "common/view/initializer.h"
@@ -49,6 +50,7 @@ Shard Shard::Split(const ShardRange& kept, const ShardRange& cut) {
   Shard other(cut, version_, part(values_, kept.bytes(), cut.bytes()),
               std::move(cut_slots));
   values_ = part(values_, 0, kept.bytes());
+  placed_ = false;
   retired_.clear();
   range_ = kept;
   return other;
@@ -64,6 +66,7 @@ void Shard::Install(Version version, Payload values,
   };
   version_ = version;
   values_ = own(values);
+  placed_ = false;
   for (size_t i = 0; i < slots.size(); ++i) slots_[i] = own(slots[i]);
   retired_.clear();
 }
@@ -74,19 +77,19 @@ void Shard::OwnSlots() {
   }
 }
 
-Payload Shard::TakeFreeBuffer() {
+Payload Shard::TakeFreeBuffer(PayloadMemory& memory) {
   for (size_t i = 0; i < retired_.size(); ++i) {
     if (!retired_[i].unique()) continue;
     Payload free = std::move(retired_[i]);
     retired_.erase(retired_.begin() + i);
     return free;
   }
-  return Payload::Allocate(range_.bytes());
+  return memory.Allocate(range_.bytes());
 }
 
 void Shard::Apply(const Optimizer& optimizer,
                   absl::Span<const Payload> gradients, float scale,
-                  float learning_rate) {
+                  float learning_rate, PayloadMemory& memory, Payload* sum) {
   std::vector<const std::byte*> gradient_data;
   gradient_data.reserve(gradients.size());
   for (const Payload& gradient : gradients) {
@@ -97,10 +100,10 @@ void Shard::Apply(const Optimizer& optimizer,
   Optimizer::ApplyArgs args;
   args.in = reinterpret_cast<const float*>(values_.data());
   Payload next;
-  if (values_.unique()) {
+  if (placed_ && values_.unique()) {
     args.out = reinterpret_cast<float*>(values_.MutableData());
   } else {
-    next = TakeFreeBuffer();
+    next = TakeFreeBuffer(memory);
     args.out = reinterpret_cast<float*>(next.MutableData());
   }
   OwnSlots();
@@ -108,14 +111,20 @@ void Shard::Apply(const Optimizer& optimizer,
     args.slots[i] = reinterpret_cast<float*>(slots_[i].MutableData());
   }
   args.gradients = gradient_data;
+  if (sum != nullptr) {
+    *sum = memory.Allocate(range_.bytes());
+    args.sum = reinterpret_cast<float*>(sum->MutableData());
+  }
   args.elements = static_cast<size_t>(range_.elements());
   args.gradient_scale = scale;
   args.learning_rate = learning_rate;
   args.update_count = static_cast<int64_t>(version_) + 1;
   optimizer.Apply(args);
   if (!next.empty()) {
-    if (retired_.size() == kRetiredMax) retired_.erase(retired_.begin());
-    retired_.push_back(std::move(values_));
+    if (std::exchange(placed_, true)) {
+      if (retired_.size() == kRetiredMax) retired_.erase(retired_.begin());
+      retired_.push_back(std::move(values_));
+    }
     values_ = std::move(next);
   }
   ++version_;
@@ -124,44 +133,24 @@ void Shard::Apply(const Optimizer& optimizer,
 namespace {
 void ApplyMean(Shard& shard, const Optimizer& optimizer,
                absl::Span<const Payload> parts, double count, int workers,
-               double rate) {
+               double rate, PayloadMemory& memory, Payload* sum) {
   shard.Apply(optimizer, parts, 1.0f / static_cast<float>(count),
-              static_cast<float>(rate * count / workers));
+              static_cast<float>(rate * count / workers), memory, sum);
 }
 }  // namespace
 
 void ApplyMean(Shard& shard, const Optimizer& optimizer,
-               absl::Span<const Payload> gradients, int workers, double rate) {
+               absl::Span<const Payload> gradients, int workers, double rate,
+               PayloadMemory& memory, Payload* sum) {
   ApplyMean(shard, optimizer, gradients, static_cast<double>(gradients.size()),
-            workers, rate);
+            workers, rate, memory, sum);
 }
 
 void ApplyMeanOfSum(Shard& shard, const Optimizer& optimizer,
-                    const Payload& sum, int workers, double rate) {
+                    const Payload& sum, int workers, double rate,
+                    PayloadMemory& memory) {
   ApplyMean(shard, optimizer, absl::MakeConstSpan(&sum, 1), workers, workers,
-            rate);
-}
-
-Payload SumOf(absl::Span<const Payload> gradients) {
-  const size_t bytes = gradients.front().size();
-  Payload sum = Payload::Copy(gradients.front().data(), bytes);
-  auto* const out = reinterpret_cast<float*>(sum.MutableData());
-  // A block of the sum stays in the first-level cache.
-  constexpr size_t kBlock = 4096;
-  const size_t elements = bytes / sizeof(float);
-  for (size_t begin = 0; begin < elements; begin += kBlock) {
-    const size_t end = std::min(begin + kBlock, elements);
-    for (const Payload& gradient : gradients.subspan(1)) {
-      SL_CHECK(gradient.size() == bytes, "gradients of several sizes");
-      const std::byte* const in = gradient.data();  // Of any alignment.
-      for (size_t i = begin; i < end; ++i) {
-        float value;
-        std::memcpy(&value, in + i * sizeof(float), sizeof(float));
-        out[i] += value;
-      }
-    }
-  }
-  return sum;
+            rate, memory, nullptr);
 }
 
 }  // namespace slackline

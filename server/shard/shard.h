@@ -1,7 +1,8 @@
 // One shard: its values, its optimizer slots, and its version.
 //
 // A version, slots included, is immutable once somebody holds a reference to
-// it: Apply() writes in place when nobody does, else into buffers of its own.
+// it: Apply() writes in place when nobody does and the values are where they
+// should be, else into other buffers.
 // So a pull reply, a checkpoint or a hand-over is one version, never a mixture.
 // Thread-compatible; references may be dropped on any thread.
 #pragma once
@@ -41,18 +42,23 @@ class Shard {
 
   // One update from the sum of `gradients`, in their order, times `scale`. Each
   // has range().bytes() bytes. One pass over gradients, values and slots.
+  // `memory` is what a next version is in, and the sum, which is also returned
+  // in `*sum` if that is not null.
   void Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients,
-             float scale, float learning_rate);
+             float scale, float learning_rate, PayloadMemory& memory,
+             Payload* sum = nullptr);
 
  private:
   // Memory for the next version that nobody reads any more.
-  Payload TakeFreeBuffer();
+  Payload TakeFreeBuffer(PayloadMemory& memory);
   // Makes the slots writable, by a copy where somebody reads them.
   void OwnSlots();
 
   ShardRange range_;
   Version version_ = 0;
   Payload values_;
+  // They are in memory that Apply() was given.
+  bool placed_ = false;
   std::vector<Payload> slots_;
   // Earlier buffers that readers may still hold; reused when they let go.
   std::vector<Payload> retired_;
@@ -64,12 +70,12 @@ class Shard {
 // every mode, and the optimizer's state, which is made of gradients, has the
 // same size in every mode and is of use after the mode has changed.
 void ApplyMean(Shard& shard, const Optimizer& optimizer,
-               absl::Span<const Payload> gradients, int workers, double rate);
+               absl::Span<const Payload> gradients, int workers, double rate,
+               PayloadMemory& memory, Payload* sum = nullptr);
 // The same bits as ApplyMean() of the gradients of all the workers, from their
-// SumOf().
+// sum.
 void ApplyMeanOfSum(Shard& shard, const Optimizer& optimizer,
-                    const Payload& sum, int workers, double rate);
-// The gradients, at least one and of one size, added in their order.
-Payload SumOf(absl::Span<const Payload> gradients);
+                    const Payload& sum, int workers, double rate,
+                    PayloadMemory& memory);
 
 }  // namespace slackline

@@ -254,7 +254,8 @@ ShardOutcome ShardCore::Commit(Place& place, const ShardRecord& record,
       FailCut(machine.shard().range().shard, cut, effects);
     }
   }
-  absl::StatusOr<ShardOutcome> applied = machine.Apply(record);
+  absl::StatusOr<ShardOutcome> applied = machine.Apply(
+      record, {.memory = *options_.memory, .sums = !serving.followers.empty()});
   SL_CHECK(applied.ok(), applied.status().ToString());
   if (serving.cut.has_value()) LookAtCut(serving, effects);
   const ShardRange& range = machine.shard().range();

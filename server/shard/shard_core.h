@@ -106,6 +106,8 @@ class ShardCore {
     // more are left to be repeated.
     size_t early_max = 64;
     size_t early_bytes_max = 16 << 20;
+    // Of what is sent: the shards' next versions, and sums for followers.
+    std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();
   };
   // What the shards of this thread are at a cut.
   struct CutState {
@@ -340,9 +342,9 @@ class ShardCore {
   // The view says that somebody else owns it, and no move explains that: that
   // one has what we have told anybody.
   void Depose(ShardId shard, Effects* effects);
-  // Of a copy whose log has another owner now: nobody will tell it any more where
-  // the view has cut the shard. Makes the copies of the parts that we have to
-  // have.
+  // Of a copy whose log has another owner now: nobody will tell it any more
+  // where the view has cut the shard. Makes the copies of the parts that we
+  // have to have.
   void CutCopy(ShardId shard);
   // What the view says of owners that is not about moves.
   void FollowOwners(const View& before, Effects* effects);

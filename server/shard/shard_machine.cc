@@ -76,8 +76,14 @@ ShardSnapshot ShardMachine::Snapshot() const {
 }
 
 absl::StatusOr<ShardOutcome> ShardMachine::Apply(const ShardRecord& record) {
+  PayloadMemory heap;
+  return Apply(record, {.memory = heap});
+}
+
+absl::StatusOr<ShardOutcome> ShardMachine::Apply(const ShardRecord& record,
+                                                 const ApplyOptions& options) {
   absl::StatusOr<ShardOutcome> outcome =
-      std::visit([this](const auto& kind) { return Take(kind); }, record);
+      std::visit([&](const auto& kind) { return Take(kind, options); }, record);
   if (!outcome.ok()) return outcome;
   const auto* const sum = std::get_if<SumRecord>(&record);
   position_.index += sum == nullptr ? 1 : sum->who.size();
@@ -85,7 +91,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Apply(const ShardRecord& record) {
   return outcome;
 }
 
-absl::StatusOr<ShardOutcome> ShardMachine::Take(const JoinRecord& join) {
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const JoinRecord& join,
+                                                const ApplyOptions&) {
   if (participants_.Has(join.who.rank)) {
     return absl::InvalidArgumentError(
         absl::StrCat(NameOf(join.who), " joins, and takes part already"));
@@ -94,7 +101,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const JoinRecord& join) {
   return ShardOutcome();
 }
 
-absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push) {
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push,
+                                                const ApplyOptions& options) {
   Participant* const who =
       participants_.Find(push.who.rank, push.who.incarnation);
   if (who == nullptr) return NoParticipant(push.who);
@@ -118,13 +126,14 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push) {
   } else {
     Update(absl::MakeConstSpan(&push.gradient, 1), {push.who.rank},
            static_cast<int>(participants_.size()), push.clock, push.rate_factor,
-           &outcome);
+           options, &outcome);
   }
-  Complete(&outcome);
+  Complete(options, &outcome);
   return outcome;
 }
 
-absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record) {
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
+                                                const ApplyOptions& options) {
   if (record.who.empty() || record.clock != complete_clock_ || !held_.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a sum of ", record.who.size(), " gradients of clock ",
@@ -160,7 +169,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record) {
   complete_clock_ = complete;
   const auto workers = static_cast<int>(record.who.size());
   ApplyMeanOfSum(shard_, rule_->optimizer, record.sum, workers,
-                 rule_->RateAt(record.clock, record.rate_factor));
+                 rule_->RateAt(record.clock, record.rate_factor),
+                 options.memory);
   outcome.updates.push_back({.clock = record.clock,
                              .version = shard_.version(),
                              .ranks = std::move(ranks),
@@ -168,7 +178,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record) {
   return outcome;
 }
 
-absl::StatusOr<ShardOutcome> ShardMachine::Take(const AdvanceRecord& advance) {
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const AdvanceRecord& advance,
+                                                const ApplyOptions& options) {
   Participant* const who =
       participants_.Find(advance.who.rank, advance.who.incarnation);
   if (who == nullptr) return NoParticipant(advance.who);
@@ -180,11 +191,12 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const AdvanceRecord& advance) {
   ShardOutcome outcome;
   ++who->next_seq;
   participants_.Advance(*who, advance.clock);
-  Complete(&outcome);
+  Complete(options, &outcome);
   return outcome;
 }
 
-absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install) {
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install,
+                                                const ApplyOptions& options) {
   if (install.clock <= complete_clock_ ||
       install.slots.size() != shard_.slots().size()) {
     return absl::InvalidArgumentError(
@@ -215,18 +227,20 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const InstallRecord& install) {
   ShardOutcome outcome;
   outcome.replaced = static_cast<int>(held_.size());
   held_.clear();
-  Complete(&outcome);
+  Complete(options, &outcome);
   return outcome;
 }
 
-absl::StatusOr<ShardOutcome> ShardMachine::Take(const LeaveRecord& leave) {
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const LeaveRecord& leave,
+                                                const ApplyOptions& options) {
   participants_.Remove(leave.incarnations);
   ShardOutcome outcome;
-  Complete(&outcome);
+  Complete(options, &outcome);
   return outcome;
 }
 
-absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split) {
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split,
+                                                const ApplyOptions&) {
   ShardRange kept = shard_.range();
   if (split.at <= kept.begin || split.at >= kept.end) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -246,7 +260,8 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SplitRecord& split) {
   return outcome;
 }
 
-absl::StatusOr<ShardOutcome> ShardMachine::Take(const UpdateRecord& update) {
+absl::StatusOr<ShardOutcome> ShardMachine::Take(const UpdateRecord& update,
+                                                const ApplyOptions& options) {
   if (update.gradients.empty() || update.workers < 1 ||
       update.gradients.size() != update.ranks.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -259,11 +274,13 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const UpdateRecord& update) {
     SL_RETURN_IF_ERROR(CheckSize(gradient, shard_.range()));
   ShardOutcome outcome;
   Update(update.gradients, {update.ranks.begin(), update.ranks.end()},
-         update.workers, update.clock, update.rate_factor, &outcome);
+         update.workers, update.clock, update.rate_factor,
+         {.memory = options.memory}, &outcome);
   return outcome;
 }
 
-void ShardMachine::Complete(ShardOutcome* outcome) {
+void ShardMachine::Complete(const ApplyOptions& options,
+                            ShardOutcome* outcome) {
   const Clock complete =
       CompleteClock(complete_clock_, participants_, held_.size(), spare_);
   if (complete == complete_clock_) return;
@@ -282,7 +299,7 @@ void ShardMachine::Complete(ShardOutcome* outcome) {
     }
     held_.clear();
     Update(gradients, std::move(ranks), static_cast<int>(gradients.size()),
-           complete_clock_, rate_factor, outcome);
+           complete_clock_, rate_factor, options, outcome);
   }
   complete_clock_ = complete;
 }
@@ -290,13 +307,17 @@ void ShardMachine::Complete(ShardOutcome* outcome) {
 void ShardMachine::Update(absl::Span<const Payload> gradients,
                           absl::InlinedVector<Rank, 1> ranks, int workers,
                           Clock clock, double rate_factor,
-                          ShardOutcome* outcome) {
+                          const ApplyOptions& options, ShardOutcome* outcome) {
+  Payload sum;
+  const bool wants_sum = options.sums && gradients.size() > 1;
   ApplyMean(shard_, rule_->optimizer, gradients, workers,
-            rule_->RateAt(clock, rate_factor));
+            rule_->RateAt(clock, rate_factor), options.memory,
+            wants_sum ? &sum : nullptr);
   outcome->updates.push_back({.clock = clock,
                               .version = shard_.version(),
                               .ranks = std::move(ranks),
-                              .workers = workers});
+                              .workers = workers,
+                              .sum = std::move(sum)});
 }
 
 }  // namespace slackline

@@ -56,6 +56,12 @@ struct ShardSnapshot {
 
 struct ShardOutcome;
 
+// How a record is applied. The shard becomes the same with any.
+struct ApplyOptions {
+  PayloadMemory& memory;  // Of what the shard is afterwards.
+  bool sums = false;      // ShardOutcome::Update::sum is of use.
+};
+
 class ShardMachine {
  public:
   // `rule` is that of the shard's table. With nobody who takes part, at clock
@@ -67,6 +73,9 @@ class ShardMachine {
 
   // InvalidArgument: the record does not fit the shard as it is, and nothing
   // has changed.
+  absl::StatusOr<ShardOutcome> Apply(const ShardRecord& record,
+                                     const ApplyOptions& options);
+  // In memory of the heap.
   absl::StatusOr<ShardOutcome> Apply(const ShardRecord& record);
 
   ShardSnapshot Snapshot() const;
@@ -88,21 +97,30 @@ class ShardMachine {
   const std::vector<HeldGradient>& held() const { return held_; }
 
  private:
-  absl::StatusOr<ShardOutcome> Take(const JoinRecord& join);
-  absl::StatusOr<ShardOutcome> Take(const GradientRecord& push);
-  absl::StatusOr<ShardOutcome> Take(const SumRecord& record);
-  absl::StatusOr<ShardOutcome> Take(const AdvanceRecord& advance);
-  absl::StatusOr<ShardOutcome> Take(const InstallRecord& install);
-  absl::StatusOr<ShardOutcome> Take(const LeaveRecord& leave);
-  absl::StatusOr<ShardOutcome> Take(const SplitRecord& split);
-  absl::StatusOr<ShardOutcome> Take(const UpdateRecord& update);
+  absl::StatusOr<ShardOutcome> Take(const JoinRecord& join,
+                                    const ApplyOptions& options);
+  absl::StatusOr<ShardOutcome> Take(const GradientRecord& push,
+                                    const ApplyOptions& options);
+  absl::StatusOr<ShardOutcome> Take(const SumRecord& record,
+                                    const ApplyOptions& options);
+  absl::StatusOr<ShardOutcome> Take(const AdvanceRecord& advance,
+                                    const ApplyOptions& options);
+  absl::StatusOr<ShardOutcome> Take(const InstallRecord& install,
+                                    const ApplyOptions& options);
+  absl::StatusOr<ShardOutcome> Take(const LeaveRecord& leave,
+                                    const ApplyOptions& options);
+  absl::StatusOr<ShardOutcome> Take(const SplitRecord& split,
+                                    const ApplyOptions& options);
+  absl::StatusOr<ShardOutcome> Take(const UpdateRecord& update,
+                                    const ApplyOptions& options);
   // Applies the clock that is held if it is complete by now. Its rate has the
   // factor of the lowest rank whose gradient is held: one update has one rate.
-  void Complete(ShardOutcome* outcome);
+  void Complete(const ApplyOptions& options, ShardOutcome* outcome);
   // The gradients of `ranks`, some of the `workers` that take part.
   void Update(absl::Span<const Payload> gradients,
               absl::InlinedVector<Rank, 1> ranks, int workers, Clock clock,
-              double rate_factor, ShardOutcome* outcome);
+              double rate_factor, const ApplyOptions& options,
+              ShardOutcome* outcome);
 
   std::shared_ptr<const UpdateRule> rule_;
   Shard shard_;
@@ -120,6 +138,8 @@ struct ShardOutcome {
     Version version = 0;                 // That it reached.
     absl::InlinedVector<Rank, 1> ranks;  // Whose gradients, in their order.
     int workers = 0;  // The number that one clock was divided by.
+    // Of several gradients that were held, if it was asked for.
+    Payload sum = {};
   };
   absl::InlinedVector<Update, 1> updates;
   // Held gradients whose clock somebody else's installation has replaced.

@@ -112,6 +112,16 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
   return thread;
 }
 
+namespace {
+// Versions are made where peers on this host can read them, if there may be
+// some.
+ShardCore::Options WithMemory(ShardCore::Options core, Transport& transport,
+                              config::Limits::Transport peers) {
+  if (peers != config::Limits::TCP) core.memory = transport.memory();
+  return core;
+}
+}  // namespace
+
 ShardThread::ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
                          std::unique_ptr<Channel> control,
                          const Options& options,
@@ -119,7 +129,7 @@ ShardThread::ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
     : options_(options),
       peers_(std::move(peers)),
       control_(std::move(control)),
-      core_(options.core, schedule),
+      core_(WithMemory(options.core, transport, options.transport), schedule),
       meter_(LoadMeter::Options(), options.time.Now()),
       links_(transport, poller_, options.transport) {}
 

@@ -127,6 +127,7 @@ class AnyTransport : public Transport {
       const ChannelOptions& options) override {
     return shm_.Connect(self, endpoint, options);
   }
+  std::shared_ptr<PayloadMemory> memory() override { return shm_.memory(); }
 
  private:
   ZmqTransport zmq_;

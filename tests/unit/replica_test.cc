@@ -441,7 +441,9 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
         gradients[static_cast<size_t>(range.table)].data() + range.begin,
         range.bytes());
     const Optimizer& rule = copy.seen->optimizer(range.table);
-    twin.Apply(rule, {gradient}, 1, static_cast<float>(rule.learning_rate()));
+    PayloadMemory heap;
+    twin.Apply(rule, {gradient}, 1, static_cast<float>(rule.learning_rate()),
+               heap);
     EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, range.shard).value()),
               Portrait(twin.version(), twin.values(), twin.slots()))
         << "shard " << s;
@@ -461,10 +463,11 @@ TEST(ReplicaTest, EachTableHasItsRuleItsSlotsAndTheFactorOfItsGradient) {
     const auto table = static_cast<size_t>(range.table);
     Shard& twin =
         twins.emplace_back(copy.seen->table(range.table), range, kSeed, rule);
+    PayloadMemory heap;
     twin.Apply(
         rule,
         {Payload::Copy(gradients[table].data() + range.begin, range.bytes())},
-        1, static_cast<float>(rule.learning_rate() * factors[table]));
+        1, static_cast<float>(rule.learning_rate() * factors[table]), heap);
   }
   FakeGroup group(1);
   copy.replica->StartStep();

@@ -115,7 +115,8 @@ ShardCore::Effects ShardCoreTest::Start(absl::string_view mode, int workers) {
                                    .stale = StaleOf(stale_),
                                    .delays = delays_,
                                    .stored = stored_,
-                                   .nonfinite = nonfinite_},
+                                   .nonfinite = nonfinite_,
+                                   .memory = memory_},
                 config::LearningRateSchedule());
   view_.set_number(2);
   view_.set_state(wire::RUNNING);

@@ -94,6 +94,7 @@ class ShardCoreTest : public ::testing::Test {
   std::shared_ptr<const StoredShards> stored_;
   std::vector<Clock> begins_at_;
   Clock steps_total_ = 100;
+  std::shared_ptr<PayloadMemory> memory_ = std::make_shared<PayloadMemory>();
   wire::View view_;
   std::optional<ShardCore> core_;
 };

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +51,33 @@ TEST_F(ShardCoreTest, BspSumsInRankOrderWhateverTheOrderOfArrival) {
     }
     EXPECT_EQ(Value(Worker(0)), 0);
   }
+}
+
+// So that a pull's answer is sent from where it is.
+TEST_F(ShardCoreTest, VersionsAreMadeInTheGivenMemory) {
+  struct Memory : PayloadMemory {
+    Payload Allocate(size_t bytes) override {
+      Payload payload = Payload::Allocate(bytes);
+      made.insert(payload.data());
+      return payload;
+    }
+    std::set<const std::byte*> made;
+  };
+  const auto memory = std::make_shared<Memory>();
+  memory_ = memory;
+  Start("asp", 1);
+  const auto answer = [&](uint64_t request) {
+    return Send(Worker(0), PullOf(0, request)).sends[0].message.payloads[0];
+  };
+  EXPECT_EQ(memory->made.count(answer(1).data()), 0u) << "initial values";
+  std::vector<Payload> held;
+  for (uint64_t push = 1; push <= 10; ++push) {
+    PushCode(Worker(0), PushOf(static_cast<Clock>(push) - 1, push, 1));
+    const Payload values = answer(push + 1);
+    EXPECT_EQ(memory->made.count(values.data()), 1u) << "push " << push;
+    if (push > 5) held.push_back(values);
+  }
+  EXPECT_THAT(memory->made, SizeIs(5)) << "one until they are held";
 }
 
 TEST_F(ShardCoreTest, AsyncPushesCountAsOneOfTheParticipants) {
@@ -576,8 +605,9 @@ TEST_F(ShardCoreTest, EachTableHasItsRuleAndItsSlots) {
   ASSERT_THAT(adam.slots(), SizeIs(2));
   const Optimizer rule = *Optimizer::Create(Adam());
   Shard twin(two.table(1), adam.range(), 0, rule);
+  PayloadMemory heap;
   twin.Apply(rule, {Floats(2, kElements)}, 1,
-             static_cast<float>(rule.learning_rate()));
+             static_cast<float>(rule.learning_rate()), heap);
   EXPECT_EQ(BytesOf(adam.values()), BytesOf(twin.values()));
   EXPECT_EQ(BytesOf(adam.slots()[1]), BytesOf(twin.slots()[1]));
 }

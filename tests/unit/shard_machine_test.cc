@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "server/shard/shard_codec.h"
 #include "tests/support/floats.h"
+#include "tests/support/must.h"
 #include "tests/unit/shard_machine_fixture.h"
 
 namespace slackline {
@@ -45,6 +46,25 @@ ShardOutcome Do(ShardMachine& shard, const ShardRecord& record) {
   absl::StatusOr<ShardOutcome> outcome = shard.Apply(record);
   SL_CHECK(outcome.ok(), outcome.status().ToString());
   return *std::move(outcome);
+}
+
+// The gradients, at any alignment, added in their order.
+Payload SumOf(const std::vector<Payload>& gradients) {
+  Payload sum = Payload::Allocate(gradients.front().size());
+  for (size_t at = 0; at < sum.size(); at += sizeof(float)) {
+    float total = 0;
+    for (const Payload& gradient : gradients) {
+      float value = 0;
+      std::memcpy(&value, gradient.data() + at, sizeof(float));
+      total = &gradient == &gradients.front() ? value : total + value;
+    }
+    std::memcpy(sum.MutableData() + at, &total, sizeof(float));
+  }
+  return sum;
+}
+
+std::string TextOf(const Payload& payload) {
+  return {reinterpret_cast<const char*>(payload.data()), payload.size()};
 }
 
 TEST(ShardMachineTest, AGradientIsAppliedAsOneOfAClockAtItsRate) {
@@ -101,6 +121,8 @@ TEST(ShardMachineTest, ASumHasTheBitsOfItsGradients) {
                                    : "momentum { learning_rate: 0.1 }",
                    workers);
     ShardMachine summed = each;
+    ShardMachine adding = each;
+    PayloadMemory heap;
     for (Clock clock = 0; clock < 3; ++clock) {
       const int spare =
           rng.Chance(0.3) ? static_cast<int>(rng.Between(0, workers - 1)) : 0;
@@ -117,6 +139,7 @@ TEST(ShardMachineTest, ASumHasTheBitsOfItsGradients) {
                     .spare = spare,
                     .rate_factor = 0.5 + *of_clock.begin()};
       std::map<int, Payload> gradients;
+      ShardOutcome last;
       for (const int rank : ranks) {
         GradientRecord record = Held(rank, clock, 0, spare);
         record.rate_factor = 0.5 + rank;
@@ -127,6 +150,7 @@ TEST(ShardMachineTest, ASumHasTheBitsOfItsGradients) {
         }
         gradients[rank] = record.gradient;
         Do(each, record);
+        last = Must(adding.Apply(record, {.memory = heap, .sums = true}));
       }
       std::vector<Payload> in_order;
       for (const auto& [rank, gradient] : gradients) {
@@ -134,6 +158,11 @@ TEST(ShardMachineTest, ASumHasTheBitsOfItsGradients) {
         in_order.push_back(gradient);
       }
       sum.sum = SumOf(in_order);
+      ASSERT_EQ(Portrait(adding), Portrait(each));
+      ASSERT_THAT(last.updates, SizeIs(1));
+      if (in_order.size() > 1) {
+        ASSERT_EQ(TextOf(last.updates[0].sum), TextOf(sum.sum));
+      }
       const ShardOutcome outcome = Do(summed, sum);
       ASSERT_THAT(outcome.updates, SizeIs(1));
       EXPECT_THAT(outcome.updates[0].ranks, SizeIs(ranks.size()));
@@ -145,6 +174,7 @@ TEST(ShardMachineTest, ASumHasTheBitsOfItsGradients) {
         const AdvanceRecord skips{.who = Life(rank), .clock = clock + 1};
         Do(each, skips);
         Do(summed, skips);
+        Do(adding, skips);
       }
     }
   }
@@ -164,6 +194,8 @@ TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
     const ShardRange range{.shard = ShardId{0}, .begin = 0, .end = elements};
     Shard of_each(table, range, 1, optimizer);
     Shard of_sum(table, range, 1, optimizer);
+    Shard adding(table, range, 1, optimizer);
+    PayloadMemory heap;
     std::vector<Payload> gradients;
     const int workers = static_cast<int>(rng.Between(1, 20));
     for (int i = 0; i < workers; ++i) {
@@ -176,15 +208,15 @@ TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
       }
       gradients.push_back(frame.Slice(offset, range.bytes()));
     }
-    ApplyMean(of_each, optimizer, gradients, workers, 0.3);
-    ApplyMeanOfSum(of_sum, optimizer, SumOf(gradients), workers, 0.3);
-    ASSERT_EQ(std::memcmp(of_each.values().data(), of_sum.values().data(),
-                          range.bytes()),
-              0);
-    for (size_t i = 0; i < of_each.slots().size(); ++i) {
-      ASSERT_EQ(std::memcmp(of_each.slots()[i].data(), of_sum.slots()[i].data(),
-                            range.bytes()),
-                0);
+    ApplyMean(of_each, optimizer, gradients, workers, 0.3, heap);
+    Payload sum;
+    ApplyMean(adding, optimizer, gradients, workers, 0.3, heap, &sum);
+    ASSERT_EQ(TextOf(sum), TextOf(SumOf(gradients)));
+    ApplyMeanOfSum(of_sum, optimizer, sum, workers, 0.3, heap);
+    for (const Shard* const other : {&of_sum, &adding}) {
+      ASSERT_EQ(TextOf(of_each.values()), TextOf(other->values()));
+      for (size_t i = 0; i < of_each.slots().size(); ++i)
+        ASSERT_EQ(TextOf(of_each.slots()[i]), TextOf(other->slots()[i]));
     }
   }
 }

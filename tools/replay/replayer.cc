@@ -294,8 +294,9 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
   if (gradients.empty()) return absl::OkStatus();
   const bool compare = rules_[index].NeedsUpdates();
   const Payload before = compare ? shard.values() : Payload();
+  PayloadMemory heap;
   ApplyMean(shard, update_rule_.optimizer, gradients, update.workers,
-            update_rule_.RateAt(update.clock, rate_factor));
+            update_rule_.RateAt(update.clock, rate_factor), heap);
   if (compare) {
     rules_[index].Updated(reinterpret_cast<const float*>(before.data()),
                           reinterpret_cast<const float*>(shard.values().data()),

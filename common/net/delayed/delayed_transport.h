@@ -32,6 +32,7 @@ class DelayedTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) override;
+  std::shared_ptr<PayloadMemory> memory() override { return inner_.memory(); }
 
  private:
   Transport& inner_;

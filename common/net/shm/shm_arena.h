@@ -16,22 +16,20 @@
 
 namespace slackline {
 
-class ShmArena : public std::enable_shared_from_this<ShmArena> {
+class ShmArena : public PayloadMemory,
+                 public std::enable_shared_from_this<ShmArena> {
  public:
-  // At most so many bytes; what was never used takes no memory. Unavailable:
-  // as of SharedMemory.
-  static absl::StatusOr<std::shared_ptr<ShmArena>> Create(size_t bytes);
-  explicit ShmArena(SharedMemory memory);
+  // Of so many bytes, of which `copies_max` are for copies and all others for
+  // what is made here; what was never used takes no memory. Unavailable: as of
+  // SharedMemory.
+  static absl::StatusOr<std::shared_ptr<ShmArena>> Create(size_t bytes,
+                                                          size_t copies_max);
+  ShmArena(SharedMemory memory, size_t copies_max);
 
-  // Uninitialised memory, 64-byte aligned, which is to be written before the
-  // payload is sent.
-  struct Room {
-    std::byte* data;
-    Payload payload;  // The same bytes. The arena outlives it.
-  };
-  // As low as there is room: what was used last is still in the cache. nullopt
-  // if there is none.
-  std::optional<Room> Allocate(size_t bytes);
+  // From the heap where there is no room. The arena outlives its payloads.
+  Payload Allocate(size_t bytes) override;
+  // Of what is not in the arena. Empty: there is no room.
+  Payload Copy(const void* data, size_t bytes);
 
   // Where a payload of this arena begins; nullopt for others.
   std::optional<size_t> OffsetOf(const Payload& payload) const;
@@ -41,13 +39,18 @@ class ShmArena : public std::enable_shared_from_this<ShmArena> {
 
  private:
   struct Extent;
-  void Free(size_t offset, size_t bytes);
+  // As low as there is room: what was used last is still in the cache. Empty if
+  // there is none.
+  Payload Take(size_t bytes, bool is_copy);
+  void Free(const Extent& extent);
 
   const SharedMemory memory_;
+  const size_t copies_max_;
   mutable Mutex mutex_;
   // Free extents by offset; no two of them touch.
   std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mutex_);
   size_t used_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t copies_ ABSL_GUARDED_BY(mutex_) = 0;  // Bytes of that.
 };
 
 }  // namespace slackline

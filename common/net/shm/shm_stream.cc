@@ -133,17 +133,15 @@ bool ShmWriter::WriteInArena(const Part& part) {
   if (offset.has_value()) {
     payload = *part.payload;
   } else {
-    std::optional<ShmArena::Room> copy = arena_->Allocate(part.bytes);
-    if (!copy.has_value()) {
+    payload = arena_->Copy(part.data, part.bytes);
+    if (payload.empty()) {
       ReclaimAll();
-      copy = arena_->Allocate(part.bytes);
+      payload = arena_->Copy(part.data, part.bytes);
     }
-    if (!copy.has_value()) {
+    if (payload.empty()) {
       free_slots_.push_back(*slot);
       return false;
     }
-    std::memcpy(copy->data, part.data, part.bytes);
-    payload = std::move(copy->payload);
     offset = arena_->OffsetOf(payload);
   }
   held_[*slot] = std::move(payload);

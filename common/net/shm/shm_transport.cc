@@ -694,9 +694,16 @@ ShmTransport::~ShmTransport() = default;
 absl::StatusOr<std::shared_ptr<ShmArena>> ShmTransport::Arena() {
   const MutexLock lock(mutex_);
   if (arena_ == nullptr) {
-    SL_ASSIGN_OR_RETURN(arena_, ShmArena::Create(options_.arena_bytes));
+    SL_ASSIGN_OR_RETURN(arena_, ShmArena::Create(options_.arena_bytes,
+                                                 options_.copies_bytes_max));
   }
   return arena_;
+}
+
+std::shared_ptr<PayloadMemory> ShmTransport::memory() {
+  absl::StatusOr<std::shared_ptr<ShmArena>> arena = Arena();
+  if (arena.ok()) return *std::move(arena);
+  return others_.memory();
 }
 
 void ShmTransport::Bury(std::unique_ptr<Connection> connection) {

@@ -31,10 +31,12 @@ namespace slackline {
 class ShmTransport : public Transport {
  public:
   struct Options {
-    // What may be on its way to others, and not let go by them yet. What has no
-    // room there takes the longer way through the rings. Memory is only taken
-    // for what was under way at some time.
-    size_t arena_bytes = size_t{256} << 20;
+    // Of the arena: takes addresses, in this process and in all that it is
+    // connected to, and memory only for what was there at some time.
+    size_t arena_bytes = size_t{16} << 30;
+    // Of that, copies that are on their way to others, and not let go by them
+    // yet. What has no room there takes the longer way through the rings.
+    size_t copies_bytes_max = size_t{256} << 20;
   };
   // `others` outlives it.
   explicit ShmTransport(Transport& others) : ShmTransport(others, Options()) {}
@@ -48,6 +50,8 @@ class ShmTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const PeerId& self, const std::string& endpoint,
       const ChannelOptions& options) override;
+  // The arena; the heap where the system gives none.
+  std::shared_ptr<PayloadMemory> memory() override;
 
   // For the channels and listeners of this transport.
   struct Connection;
