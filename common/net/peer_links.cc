@@ -3,15 +3,13 @@
 #include <optional>
 #include <utility>
 
-#include "common/net/host_id.h"
-#include "common/net/shard_endpoint.h"
 #include "common/status.h"
 
 namespace slackline {
 
 PeerLinks::PeerLinks(Transport& transport, Poller& poller,
                      config::Limits::Transport kind)
-    : transport_(transport), poller_(poller), kind_(kind), host_id_(HostId()) {}
+    : transport_(transport), poller_(poller), kind_(kind) {}
 
 PeerLinks::~PeerLinks() {
   for (const auto& [owner, link] : links_) poller_.Remove(*link.channel);
@@ -33,7 +31,7 @@ void PeerLinks::Follow(const PeerId& self, std::shared_ptr<const View> view) {
 absl::StatusOr<std::unique_ptr<Channel>> PeerLinks::Connect(
     const wire::ServerMember& server, int thread) {
   SL_ASSIGN_OR_RETURN(const std::vector<std::string> endpoints,
-                      ShardEndpoints(server, thread, host_id_, kind_));
+                      ShardEndpoints(server, thread, process_, kind_));
   absl::StatusOr<std::unique_ptr<Channel>> channel =
       absl::InternalError("no endpoint");
   // A host may have no shared memory for this process.

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/net/poller.h"
+#include "common/net/shard_endpoint.h"
 #include "common/net/transport.h"
 #include "common/view/shard_map.h"
 #include "proto/cluster.pb.h"
@@ -61,7 +62,7 @@ class PeerLinks {
   Transport& transport_;
   Poller& poller_;
   const config::Limits::Transport kind_;
-  const std::string host_id_;
+  const LocalProcess process_;
   PeerId self_;
   std::shared_ptr<const View> view_;  // Null until the first Follow().
   std::map<Owner, Link> links_;

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <utility>
@@ -94,6 +95,7 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
     SL_ASSIGN_OR_RETURN(const std::string ipc,
                         peers->Bind(UniqueIpcEndpoint()));
     endpoints.set_ipc(ipc);
+    endpoints.set_uid(geteuid());
     const absl::StatusOr<std::string> shm = peers->Bind(UniqueShmEndpoint());
     if (shm.ok()) {
       endpoints.set_shm(*shm);

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -501,6 +502,27 @@ TEST_F(ShmTransportTest, StrangersAtTheSocketGetNowhere) {
   ExpectServes(*channel, 3);
   close(not_sealed);
   close(event);
+}
+
+// With too many open files: and nothing is tried in the meantime.
+TEST_F(ShmTransportTest, WhoFindsNoRoomWaitsAsleep) {
+  auto channel = Must(transport_.Connect(kWorker, endpoint_, {}));
+  rlimit allowed{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &allowed), 0);
+  // All numbers below are in use then.
+  const Descriptor next(eventfd(0, 0));
+  rlimit none = allowed;
+  none.rlim_cur = static_cast<rlim_t>(next.get());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_FALSE(Must(listener_->Receive()).has_value());
+  for (const int descriptor : listener_->Descriptors()) {
+    pollfd entry = {.fd = descriptor, .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&entry, 1, 0), 0) << "it would be tried again and again";
+  }
+  EXPECT_GT(Must(listener_->WaitMax()), absl::ZeroDuration());
+  EXPECT_LT(Must(listener_->WaitMax()), absl::InfiniteDuration());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &allowed), 0);
+  ExpectServes(*channel, 1);
 }
 
 TEST_F(ShmTransportTest, NobodyAtTheAddressIsGoneUntilAnotherListens) {

@@ -76,14 +76,15 @@ absl::StatusOr<Descriptor> ConnectShm(const std::string& name) {
   return CallFailed("connect to", name);
 }
 
-Descriptor AcceptShm(const Descriptor& listener) {
+absl::StatusOr<Descriptor> AcceptShm(const Descriptor& listener) {
   while (true) {
     Descriptor socket(accept4(listener.get(), nullptr, nullptr,
                               SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      // Without room for it the peer is left waiting.
-      return Descriptor();
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return Descriptor();
+      return absl::UnavailableError(
+          absl::StrCat("accept: ", std::strerror(errno)));
     }
     // Who may use it could as well kill this process.
     ucred peer{};

@@ -19,8 +19,9 @@ absl::StatusOr<Descriptor> ListenShm(const std::string& name);
 // NotFound: nobody listens there. Unavailable: too many wait to be accepted, or
 // another reason that may pass.
 absl::StatusOr<Descriptor> ConnectShm(const std::string& name);
-// Not valid() if nobody of this user wants to connect now.
-Descriptor AcceptShm(const Descriptor& listener);
+// Not valid() if nobody of this user wants to connect now. Unavailable:
+// somebody waits for whom there is no room now, as with too many open files.
+absl::StatusOr<Descriptor> AcceptShm(const Descriptor& listener);
 
 // Sends a packet with descriptors. False: the other end takes none now, or is
 // gone.

@@ -260,6 +260,8 @@ class ShmListener : public Listener {
   ChannelOptions reading_;
   EventQueue events_;
   Descriptor listening_;
+  // Nobody is accepted before; InfiniteFuture: whoever comes is.
+  absl::Time accept_again_ = absl::InfiniteFuture();
   uint64_t next_key_ = 1;  // 0: listening_.
   std::map<uint64_t, Descriptor> greeting_;
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;
@@ -305,7 +307,10 @@ absl::StatusOr<absl::Duration> ShmListener::WaitMax() {
     if (peer->listed) busy_.push_back(peer);
   }
   quiet_.clear();
-  return busy_.empty() ? may_wait : absl::ZeroDuration();
+  if (!busy_.empty()) return absl::ZeroDuration();
+  if (accept_again_ == absl::InfiniteFuture()) return may_wait;
+  return std::min(
+      may_wait, std::max(accept_again_ - MonotonicNow(), absl::ZeroDuration()));
 }
 
 absl::StatusOr<std::optional<Listener::Incoming>> ShmListener::Receive() {
@@ -375,6 +380,10 @@ std::optional<Listener::Incoming> ShmListener::ReceiveFrom(Peer* peer,
 }
 
 void ShmListener::TakeEvents() {
+  if (accept_again_ != absl::InfiniteFuture() &&
+      accept_again_ <= MonotonicNow() && events_.Add(listening_, 0).ok()) {
+    accept_again_ = absl::InfiniteFuture();
+  }
   for (const uint64_t key : events_.Take()) {
     if (key == 0) {
       Accept();
@@ -407,12 +416,18 @@ void ShmListener::TakeEvents() {
 
 void ShmListener::Accept() {
   for (int i = 0; i < kEventsPerCall; ++i) {
-    Descriptor socket = AcceptShm(listening_);
-    if (!socket.valid()) return;
+    absl::StatusOr<Descriptor> socket = AcceptShm(listening_);
+    if (!socket.ok()) {
+      // Who waits would be news for ever.
+      events_.Remove(listening_);
+      accept_again_ = MonotonicNow() + kRetryMax;
+      return;
+    }
+    if (!socket->valid()) return;
     const uint64_t key = next_key_++;
-    if (!events_.Add(socket, key).ok()) continue;
+    if (!events_.Add(*socket, key).ok()) continue;
     if (greeting_.size() >= kGreetingMax) greeting_.erase(greeting_.begin());
-    greeting_.emplace(key, std::move(socket));
+    greeting_.emplace(key, *std::move(socket));
   }
 }
 

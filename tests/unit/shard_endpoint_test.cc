@@ -1,0 +1,80 @@
+// Goal: a process connects to a shard thread in the best way that reaches it,
+// and is told if the way that the config demands does not.
+// Method: a server with all endpoints, and processes here and elsewhere.
+#include "common/net/shard_endpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace slackline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kUser = 1000;
+
+wire::ServerMember Server() {
+  wire::ServerMember server;
+  server.set_index(3);
+  server.set_host_id("here");
+  wire::Endpoints& thread = *server.add_thread();
+  thread.set_tcp("tcp://10.0.0.1:7");
+  thread.set_ipc("ipc://@a");
+  thread.set_shm("shm://@b");
+  thread.set_uid(kUser);
+  return server;
+}
+
+const LocalProcess kSame = {.host_id = "here", .uid = kUser};
+const LocalProcess kOtherUser = {.host_id = "here", .uid = 0};
+const LocalProcess kElsewhere = {.host_id = "there", .uid = kUser};
+
+std::string Refusal(const wire::ServerMember& server, const LocalProcess& self,
+                    config::Limits::Transport transport) {
+  const auto endpoints = ShardEndpoints(server, 0, self, transport);
+  EXPECT_EQ(endpoints.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(endpoints.status().message());
+}
+
+TEST(ShardEndpointTest, TheBestWayThatReachesIsFirst) {
+  wire::ServerMember server = Server();
+  EXPECT_THAT(*ShardEndpoints(server, 0, kSame, config::Limits::AUTO),
+              ElementsAre("shm://@b", "ipc://@a", "tcp://10.0.0.1:7"));
+  EXPECT_THAT(*ShardEndpoints(server, 0, kOtherUser, config::Limits::AUTO),
+              ElementsAre("tcp://10.0.0.1:7"));
+  EXPECT_THAT(*ShardEndpoints(server, 0, kElsewhere, config::Limits::AUTO),
+              ElementsAre("tcp://10.0.0.1:7"));
+  server.mutable_thread(0)->clear_shm();
+  EXPECT_THAT(*ShardEndpoints(server, 0, kSame, config::Limits::AUTO),
+              ElementsAre("ipc://@a", "tcp://10.0.0.1:7"));
+}
+
+TEST(ShardEndpointTest, TheWayOfTheConfigIsTheOnlyOne) {
+  for (const LocalProcess& self : {kSame, kOtherUser, kElsewhere}) {
+    EXPECT_THAT(*ShardEndpoints(Server(), 0, self, config::Limits::TCP),
+                ElementsAre("tcp://10.0.0.1:7"));
+  }
+  EXPECT_THAT(*ShardEndpoints(Server(), 0, kSame, config::Limits::IPC),
+              ElementsAre("ipc://@a"));
+  EXPECT_THAT(*ShardEndpoints(Server(), 0, kSame, config::Limits::SHM),
+              ElementsAre("shm://@b"));
+}
+
+TEST(ShardEndpointTest, AWayThatDoesNotReachIsSaid) {
+  for (const auto transport : {config::Limits::IPC, config::Limits::SHM}) {
+    EXPECT_THAT(Refusal(Server(), kElsewhere, transport),
+                HasSubstr("server 3 is not on this host; use AUTO or TCP"));
+    EXPECT_THAT(Refusal(Server(), kOtherUser, transport),
+                HasSubstr("server 3 is of another user (uid 1000; this process "
+                          "is of 0); use AUTO or TCP"));
+    wire::ServerMember without = Server();
+    without.mutable_thread(0)->clear_ipc();
+    without.mutable_thread(0)->clear_shm();
+    EXPECT_THAT(Refusal(without, kSame, transport),
+                HasSubstr("server 3 offers none"));
+  }
+}
+
+}  // namespace
+}  // namespace slackline
