@@ -525,6 +525,21 @@ TEST_F(ShmTransportTest, WhoFindsNoRoomWaitsAsleep) {
   ExpectServes(*channel, 1);
 }
 
+TEST_F(ShmTransportTest, ABoundOnAddressesMakesASmallArena) {
+  const auto arena_bytes = [&] {
+    ShmTransport transport(others_);
+    return Must(transport.Arena())->memory().size();
+  };
+  EXPECT_EQ(arena_bytes(), ShmTransport::Options().arena_bytes);
+  rlimit allowed{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &allowed), 0);
+  rlimit bounded = allowed;
+  bounded.rlim_cur = rlim_t{1} << 60;
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &bounded), 0);
+  EXPECT_EQ(arena_bytes(), 2 * ShmTransport::Options().copies_bytes_max);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &allowed), 0);
+}
+
 TEST_F(ShmTransportTest, NobodyAtTheAddressIsGoneUntilAnotherListens) {
   const std::string endpoint = UniqueShmEndpoint();
   auto channel =

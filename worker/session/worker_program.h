@@ -52,10 +52,9 @@ class WorkerPlace {
   int workers() const { return static_cast<int>(workers_.size()); }
   const std::string& data_dir() const { return flags_.data_dir; }
 
-  // Has `train` run a session over ZeroMQ with these parameters, and returns
-  // what it returns. SIGINT and SIGTERM interrupt the session; those that came
-  // before do it at once. In a job with checkpoints the first SIGTERM suspends
-  // it.
+  // Has `train` run a session with these parameters, and returns what it
+  // returns. SIGINT and SIGTERM interrupt the session; those that came before
+  // do it at once. In a job with checkpoints the first SIGTERM suspends it.
   struct Work {
     LearningRateSchedule::JobLength length;
     int64_t batch_size = 1;

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -148,6 +149,13 @@ class EventQueue {
  private:
   const Descriptor epoll_;
 };
+
+// A process that may not have all addresses that it likes has little to give
+// away.
+bool AddressesAreBounded() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
 
 bool IsShmEndpoint(const std::string& endpoint) {
   return absl::StartsWith(endpoint, kScheme);
@@ -709,8 +717,12 @@ ShmTransport::~ShmTransport() = default;
 absl::StatusOr<std::shared_ptr<ShmArena>> ShmTransport::Arena() {
   const MutexLock lock(mutex_);
   if (arena_ == nullptr) {
-    SL_ASSIGN_OR_RETURN(arena_, ShmArena::Create(options_.arena_bytes,
-                                                 options_.copies_bytes_max));
+    const size_t bytes =
+        AddressesAreBounded()
+            ? std::min(options_.arena_bytes, 2 * options_.copies_bytes_max)
+            : options_.arena_bytes;
+    SL_ASSIGN_OR_RETURN(arena_,
+                        ShmArena::Create(bytes, options_.copies_bytes_max));
   }
   return arena_;
 }
