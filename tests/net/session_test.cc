@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -74,6 +75,23 @@ struct Worker {
   int conclusions = 0;
 };
 
+// Says how much was made in its memory.
+class CountingTransport : public MemoryTransport {
+ public:
+  std::shared_ptr<PayloadMemory> memory() override { return memory_; }
+  int made() const { return memory_->made.load(); }
+
+ private:
+  struct Memory : PayloadMemory {
+    Payload Allocate(size_t bytes) override {
+      ++made;
+      return Payload::Allocate(bytes);
+    }
+    std::atomic<int> made{0};
+  };
+  const std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
+};
+
 class SessionTest : public ::testing::Test {
  protected:
   SessionTest()
@@ -102,7 +120,8 @@ sync { )",
               .workers = kWorkers,
               .sync = config_.sync(),
               .config_hash = ConfigHash(config_),
-              .optimizer = config_.optimizer()};
+              .optimizer = config_.optimizer(),
+              .transport = transport_kind_};
     coordinator_ = StartCoordinator(shape_, transport_);
     server_ = std::make_unique<ServerInProcess>(shape_, 0, transport_);
   }
@@ -162,11 +181,12 @@ sync { )",
   }
 
   const std::filesystem::path folder_;
-  MemoryTransport transport_;
+  CountingTransport transport_;
   config::ClusterConfig config_;
   LearningRateSchedule::JobLength length_ = {.steps_total = kSteps,
                                              .steps_per_epoch = kSteps};
   int shard_elements_ = 5;
+  config::Limits::Transport transport_kind_ = config::Limits::TCP;
   JobShape shape_;
   std::unique_ptr<CoordinatorThread> coordinator_;
   std::unique_ptr<ServerInProcess> server_;
@@ -522,6 +542,23 @@ TEST_F(SessionTest, AStepMayBeginWithItsFirstTable) {
       Must(ReadSafetensors((folder_ / "model.safetensors").string()));
   for (const Tensor& tensor : file.tensors)
     EXPECT_THAT(tensor.values, Each(10 - kSteps));
+}
+
+// If peers may be on their host.
+TEST_F(SessionTest, ServersMakeTheirVersionsInMemoryOfTheTransport) {
+  for (const auto kind : {config::Limits::TCP, config::Limits::AUTO}) {
+    transport_kind_ = kind;
+    server_.reset();
+    coordinator_.reset();
+    StartJob("bsp {}");
+    std::vector<Worker> workers = {Worker(0), Worker(0)};
+    for (const absl::Status& end :
+         Run(workers, wire::Initializer::CONSTANT,
+             {Training(workers[0]), Training(workers[1])})) {
+      EXPECT_TRUE(end.ok()) << end;
+    }
+    EXPECT_EQ(transport_.made() > 0, kind == config::Limits::AUTO);
+  }
 }
 
 TEST_F(SessionTest, AStepThatIsNotFinishedEndsTheWorker) {

@@ -31,6 +31,8 @@ struct JobShape {
   config::Sync sync = {};  // BSP if it has no mode.
   std::string config_hash = {};
   config::Optimizer optimizer = {};  // Of tables without one.
+  // Of the servers.
+  config::Limits::Transport transport = config::Limits::TCP;
 };
 
 // In job "job", on this host. The token is that of a server, by index; the
@@ -82,7 +84,7 @@ class ServerInProcess {
       ShardThread::Options options;
       options.core = {.self = {.server = index, .thread = t}, .seed = 1};
       options.host = "127.0.0.1";
-      options.transport = config::Limits::TCP;
+      options.transport = shape.transport;
       threads_.push_back(Must(ShardThread::Start(transport, options, {})));
       *control.core.member.join.add_thread() = threads_.back()->endpoints();
     }

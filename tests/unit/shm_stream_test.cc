@@ -138,6 +138,18 @@ TEST_F(ShmStreamTest, WhatIsInTheArenaIsNotCopied) {
   EXPECT_EQ(Receive()->payloads[0].data(), made.data() + 1000);
 }
 
+TEST_F(ShmStreamTest, WhatIsMadeInTheArenaLeavesRoomForCopies) {
+  const size_t half = arena_->memory().size() / 2;
+  const Payload made = arena_->Allocate(half);
+  EXPECT_TRUE(arena_->OffsetOf(made).has_value());
+  Payload on_heap = arena_->Allocate(64);
+  EXPECT_FALSE(arena_->OffsetOf(on_heap).has_value());
+  std::memset(on_heap.MutableData(), 7, on_heap.size());
+  const Payload copy = arena_->Copy(made.data(), half);
+  EXPECT_TRUE(arena_->OffsetOf(copy).has_value());
+  EXPECT_TRUE(arena_->Copy(made.data(), 64).empty()) << "that is all of it";
+}
+
 TEST_F(ShmStreamTest, EachSideIsWokenOnceAndOnlyWhenItSleeps) {
   ASSERT_TRUE(writer_.Send(Numbered(1, {})));
   EXPECT_FALSE(writer_.TakeWake());
