@@ -175,9 +175,12 @@ void SimWorker::Carry(WorkerCore::Effects* effects) {
   if (effects->view != nullptr)
     context_->checker.OnMemberView(control_peer_, effects->view->ToProto());
   Attach();
-  for (const std::string& line : effects->log) {
-    context_->Log("worker ", control_peer_.index, "/", incarnation(), ": ",
-                  line);
+  for (const std::vector<std::string>* lines :
+       {&effects->log, &effects->warnings}) {
+    for (const std::string& line : *lines) {
+      context_->Log("worker ", control_peer_.index, "/", incarnation(), ": ",
+                    line);
+    }
   }
   if (effects->look_at.has_value()) LookAt(static_cast<int>(*effects->look_at));
   for (const WorkerCore::Parameters& pulled : effects->pulled) {

@@ -82,6 +82,8 @@ class WorkerCoreTest : public ::testing::Test {
     for (ClientCore::TableValues& values : effects.tables)
       tables_.push_back(std::move(values));
     for (std::string& line : effects.log) log_.push_back(std::move(line));
+    for (std::string& line : effects.warnings)
+      warnings_.push_back(std::move(line));
     if (effects.state != nullptr) state_ = effects.state;
     if (!effects.abort_group.ok()) abort_group_ = effects.abort_group;
   }
@@ -268,6 +270,7 @@ class WorkerCoreTest : public ::testing::Test {
   std::vector<WorkerCore::Action> actions_;
   std::vector<ClientCore::TableValues> tables_;
   WorkerCore::Parameters state_;
+  std::vector<std::string> warnings_;
   absl::Status abort_group_;
   std::vector<std::string> log_;
 };

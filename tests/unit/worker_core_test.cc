@@ -519,6 +519,35 @@ TEST_F(WorkerCoreTest, WhatIsUnderWayInAGroupEndsWhenTheViewHasAnother) {
   EXPECT_FALSE(abort_group_.ok());
 }
 
+TEST_F(WorkerCoreTest, ALostGroupIsToldUnlessItWasTheEndOfTheJob) {
+  enum class Next { kEnd, kOtherGroup, kNothing };
+  for (const Next next : {Next::kEnd, Next::kOtherGroup, Next::kNothing}) {
+    SCOPED_TRACE(static_cast<int>(next));
+    warnings_.clear();
+    Join("allreduce");
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnInitialized(now, effects);
+      core.OnConnected(now, effects);
+      core.OnCaughtUp(0, /*took_state=*/false, now, effects);
+    });
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnGroupLost(absl::UnavailableError("rank 1 is gone"), now, effects);
+    });
+    EXPECT_THAT(warnings_, IsEmpty());
+    wire::View view = RunningView(3, "allreduce");
+    if (next == Next::kEnd) view.set_state(wire::FINISHED);
+    if (next == Next::kOtherGroup) view.set_group(2);
+    if (next != Next::kNothing) Show(view);
+    Pass(absl::Seconds(2));
+    if (next == Next::kEnd) {
+      EXPECT_TRUE(core_->ended());
+      EXPECT_THAT(warnings_, IsEmpty());
+    } else {
+      EXPECT_THAT(warnings_, testing::ElementsAre(HasSubstr("rank 1 is gone")));
+    }
+  }
+}
+
 // ---- What it says of itself -------------------------------------------------
 
 TEST_F(WorkerCoreTest, HeartbeatsTellWhatItDoesAndForHowLong) {

@@ -24,6 +24,9 @@ constexpr absl::Duration kTellEvery = absl::Seconds(10);
 constexpr absl::Duration kLeaveWaitMax = absl::Seconds(2);
 // A shard has given us up: the coordinator is asked for so many leases.
 constexpr int kVerdictLeases = 2;
+// Workers hear of a job's end one after the other, and each leaves its group at
+// once: a group that is lost may be all that the others notice so far.
+constexpr absl::Duration kEndComesWithin = absl::Seconds(1);
 // A worker is run at least so often, since heartbeats are due.
 constexpr absl::Duration kGapMax = absl::Seconds(1);
 
@@ -149,6 +152,7 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
     if (now >= give_up_leaving_at_) End(ending_);
     return;
   }
+  if (now >= tell_lost_group_at_) TellGroupLost(effects);
   if (now >= fenced_until_) {
     return End(absl::AbortedError(
         "the servers gave this worker up, and the coordinator does not say "
@@ -183,8 +187,8 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
 
 absl::Time WorkerCore::NextWakeup() const {
   if (ended()) return absl::InfiniteFuture();
-  absl::Time next = std::min(
-      {member_.NextWakeup(), fenced_until_, tell_at_, awake_.NextRun()});
+  absl::Time next = std::min({member_.NextWakeup(), fenced_until_, tell_at_,
+                              tell_lost_group_at_, awake_.NextRun()});
   if (client_.has_value()) next = std::min(next, client_->NextWakeup());
   if (state_ == State::kLeaving) next = std::min(next, give_up_leaving_at_);
   if (state_ == State::kSaving) next = std::min(next, save_again_at_);
@@ -340,6 +344,7 @@ void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
   client_->OnView(view, now, &client);
   Perform(&client, now, effects);
   if (Over()) return;
+  if (view->proto().group() != group_) TellGroupLost(effects);
   AbortGroupIfOver(effects);
   // Who is held up in a step tells where it will stop: the others may wait for
   // that, and it for them.
@@ -1049,12 +1054,22 @@ void WorkerCore::OnGroupLost(const absl::Status& why, absl::Time now,
                   now, effects);
     }
   }
-  effects->log.push_back(absl::StrCat("clock ", clock_, ": all-reduce failed: ",
-                                      why.message(), "; connecting anew"));
+  TellGroupLost(effects);
+  lost_group_ =
+      absl::StrCat("clock ", clock_, ": all-reduce failed: ", why.message(),
+                   "; connecting anew");
+  tell_lost_group_at_ = now + kEndComesWithin;
+  if (view()->proto().group() != group_) TellGroupLost(effects);
   ++counts_.regroups;
   Notify({follower_->ConnectionLost(group_)}, now, effects);
   if (Over()) return;
   Decide(now, effects);
+}
+
+void WorkerCore::TellGroupLost(Effects* effects) {
+  if (!lost_group_.empty())
+    effects->warnings.push_back(std::exchange(lost_group_, ""));
+  tell_lost_group_at_ = absl::InfiniteFuture();
 }
 
 // ---- From all-reduce to servers -------------------------------------------

@@ -168,6 +168,7 @@ class WorkerCore {
     // Answers to Call()s of the driver.
     std::vector<MemberCore::CallResult> answers;
     std::vector<std::string> log;  // Sentences for people.
+    std::vector<std::string> warnings;  // Likewise, of what has gone wrong.
     // Of the last Compute that came without its parameters.
     std::vector<ClientCore::TableValues> tables;
     // To AskState().
@@ -459,6 +460,8 @@ class WorkerCore {
   void Wake(absl::Time now);
   // Whoever it waits for may have got on.
   void NoticeOthers(absl::Time now);
+  // Says that the group was lost, if that was not said so far.
+  void TellGroupLost(Effects* effects);
   bool Over() const { return ended() || state_ == State::kLeaving; }
   std::string WaitingText(absl::Time now) const;
   bool IsChief() const;
@@ -515,6 +518,10 @@ class WorkerCore {
   // now; -1: of none.
   Clock computed_ = -1;
   int failed_connects_ = 0;      // In a row.
+  // The loss of a group, while it may be no more than the end of the job, which
+  // others may have heard of before; empty: none, or it was told.
+  std::string lost_group_;
+  absl::Time tell_lost_group_at_ = absl::InfiniteFuture();
   uint64_t waited_view_ = 0;     // A newer one is waited for.
   std::string waiting_for_;      // Completes "waits for ...".
   Need need_ = Need::kNothing;

@@ -1159,7 +1159,6 @@ absl::Status Session::Life::Perform(const WorkerCore::LeaveGroup&,
 }
 
 void Session::Life::GroupLost(const absl::Status& why) {
-  spdlog::warn("all-reduce failed: {}", std::string(why.message()));
   DropGroup(why);
   loop.Tell(
       [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {

@@ -65,6 +65,7 @@ absl::Status WorkerLoop::WhyGroupIsOver() const {
 
 void WorkerLoop::Take(WorkerCore::Effects* effects) {
   for (const std::string& line : effects->log) spdlog::info(line);
+  for (const std::string& line : effects->warnings) spdlog::warn(line);
   if (effects->look_at.has_value()) look_at_ = effects->look_at;
   std::move(effects->to_coordinator.begin(), effects->to_coordinator.end(),
             std::back_inserter(to_coordinator_));
