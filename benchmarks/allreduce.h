@@ -32,7 +32,10 @@ struct AllReduceWorld {
   RendezvousStore* store = nullptr;  // One for each world.
 };
 
+// Over tcp, or through shared memory; raw is Gloo over tcp.
 absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateGlooRank(
+    const AllReduceWorld& world);
+absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateShmRank(
     const AllReduceWorld& world);
 
 // How many GPUs there are; 0 also in a build without NCCL. Not to be called in

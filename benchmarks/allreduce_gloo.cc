@@ -13,6 +13,7 @@
 #include "gloo/transport/tcp/attr.h"
 #include "gloo/transport/tcp/device.h"
 #include "worker/collective/gloo_collective.h"
+#include "worker/collective/shm_collective.h"
 
 namespace slackline::bench {
 namespace {
@@ -46,9 +47,9 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   RendezvousStore* const store_;
 };
 
-class GlooRank final : public AllReduceRank {
+class HostRank final : public AllReduceRank {
  public:
-  GlooRank(std::unique_ptr<GlooCollective> collective,
+  HostRank(std::unique_ptr<Collective> collective,
            std::shared_ptr<gloo::rendezvous::Context> raw)
       : collective_(std::move(collective)), raw_(std::move(raw)) {}
 
@@ -81,24 +82,25 @@ class GlooRank final : public AllReduceRank {
   }
 
  private:
-  const std::unique_ptr<GlooCollective> collective_;
+  const std::unique_ptr<Collective> collective_;
   const std::shared_ptr<gloo::rendezvous::Context> raw_;
   std::vector<float> buffer_;
   uint32_t tag_ = 0;
 };
 
-}  // namespace
+using CreateOurs = absl::StatusOr<std::unique_ptr<Collective>> (*)(
+    const GroupOptions& options);
 
-absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateGlooRank(
-    const AllReduceWorld& world) {
-  SL_ASSIGN_OR_RETURN(auto collective,
-                      GlooCollective::Create({.rank = Rank{world.rank},
-                                              .world_size = world.world_size,
-                                              .host = "127.0.0.1",
-                                              .group = "ours",
-                                              .connect_timeout = kTimeout,
-                                              .timeout = kTimeout,
-                                              .store = world.store}));
+absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateHostRank(
+    const AllReduceWorld& world, CreateOurs create_ours) {
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<Collective> collective,
+                      create_ours({.rank = Rank{world.rank},
+                                   .world_size = world.world_size,
+                                   .host = "127.0.0.1",
+                                   .group = "ours",
+                                   .connect_timeout = kTimeout,
+                                   .timeout = kTimeout,
+                                   .store = world.store}));
   auto raw =
       std::make_shared<gloo::rendezvous::Context>(world.rank, world.world_size);
   try {
@@ -110,7 +112,19 @@ absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateGlooRank(
   } catch (const std::exception& exception) {
     return absl::UnavailableError(exception.what());
   }
-  return std::make_unique<GlooRank>(std::move(collective), std::move(raw));
+  return std::make_unique<HostRank>(std::move(collective), std::move(raw));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateGlooRank(
+    const AllReduceWorld& world) {
+  return CreateHostRank(world, CreateGlooCollective);
+}
+
+absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateShmRank(
+    const AllReduceWorld& world) {
+  return CreateHostRank(world, CreateShmCollective);
 }
 
 }  // namespace slackline::bench

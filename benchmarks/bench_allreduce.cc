@@ -1,5 +1,6 @@
 // How near does an all-reduce through our Collective come to Gloo's own ring,
-// and over GPUs to NCCL's, in the same run?
+// and over GPUs to NCCL's, in the same run? And how far ahead of Gloo's is one
+// through shared memory?
 //
 // Ranks are processes on this machine. Each has both systems and one buffer,
 // and does a number of all-reduces of all of it with one, then with the other,
@@ -8,8 +9,10 @@
 //
 // Expected cost: over Gloo the same bytes in the same messages, 2 (n - 1) / n
 // of the buffer sent and received by each rank, and two hand-overs between
-// threads for each operation, since ours runs beside the caller. Over NCCL the
-// same kernel, and polling instead of sleeping.
+// threads for each operation, since ours runs beside the caller. Through shared
+// memory each byte is copied once, read for the sum by every rank or by one,
+// and written: no system call moves it. Over NCCL the same kernel, and polling
+// instead of sleeping.
 //
 // Time is what the caller of rank 0 waits for a result, with the GPU, too: that
 // is what a step waits for. stdout: one JSON line per transport, number of
@@ -36,7 +39,7 @@ namespace slackline::bench {
 namespace {
 
 struct Options {
-  std::vector<std::string> transports = {"gloo", "nccl"};
+  std::vector<std::string> transports = {"gloo", "shm", "nccl"};
   std::vector<int> ranks = {2, 4};
   std::vector<int64_t> bytes = {4 << 10, 64 << 10, 256 << 10, 1 << 20,
                                 4 << 20, 16 << 20, 64 << 20,  256 << 20};
@@ -143,9 +146,10 @@ absl::Status MeasureSize(const Options& options, const std::string& transport,
 int RunRank(const Options& options, const std::string& transport,
             const AllReduceWorld& world) {
   const auto run = [&]() -> absl::Status {
-    SL_ASSIGN_OR_RETURN(
-        const std::unique_ptr<AllReduceRank> rank,
-        transport == "gloo" ? CreateGlooRank(world) : CreateNcclRank(world));
+    SL_ASSIGN_OR_RETURN(const std::unique_ptr<AllReduceRank> rank,
+                        transport == "gloo"  ? CreateGlooRank(world)
+                        : transport == "shm" ? CreateShmRank(world)
+                                             : CreateNcclRank(world));
     for (const int64_t bytes : options.bytes) {
       SL_RETURN_IF_ERROR(MeasureSize(options, transport, world, *rank, bytes));
     }
@@ -181,9 +185,9 @@ bool RunWorld(const Options& options, const std::string& transport,
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Compares our all-reduce with raw Gloo and raw NCCL.");
-  app.add_option("--transports", options.transports, "gloo, nccl")
+  app.add_option("--transports", options.transports, "gloo, shm, nccl")
       ->delimiter(',')
-      ->check(CLI::IsMember({"gloo", "nccl"}))
+      ->check(CLI::IsMember({"gloo", "shm", "nccl"}))
       ->capture_default_str();
   app.add_option("--ranks", options.ranks, "numbers of ranks, with commas")
       ->delimiter(',')

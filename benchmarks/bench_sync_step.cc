@@ -46,8 +46,8 @@
 #include "benchmarks/raw_gloo.h"
 #include "benchmarks/report.h"
 #include "benchmarks/resnet18.h"
-#include "common/process/freed_memory.h"
 #include "common/optim/optimizer.h"
+#include "common/process/freed_memory.h"
 #include "common/rng.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
@@ -181,13 +181,13 @@ class Trainee {
     gradients_.resize(net_->tables());
 
     const std::unique_ptr<RendezvousStore> store = FileStore(folder + "/ours");
-    absl::StatusOr<std::unique_ptr<GlooCollective>> collective =
-        GlooCollective::Create({.rank = Rank{rank},
-                                .world_size = what.world_size,
-                                .host = "127.0.0.1",
-                                .group = "bench",
-                                .timeout = absl::Seconds(60),
-                                .store = store.get()});
+    absl::StatusOr<std::unique_ptr<Collective>> collective =
+        CreateGlooCollective({.rank = Rank{rank},
+                              .world_size = what.world_size,
+                              .host = "127.0.0.1",
+                              .group = "bench",
+                              .timeout = absl::Seconds(60),
+                              .store = store.get()});
     SL_CHECK(collective.ok(), collective.status().ToString());
     collective_ = *std::move(collective);
   }
@@ -369,7 +369,7 @@ class Trainee {
   std::vector<std::vector<int>> tables_of_bucket_;
   std::vector<Collective::Ticket> tickets_;
   std::vector<int> full_;
-  std::unique_ptr<GlooCollective> collective_;
+  std::unique_ptr<Collective> collective_;
 };
 
 // What a rank tells the parent, by name: each fits into one write to a pipe.

@@ -12,11 +12,13 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/mutex.h"
 #include "common/status.h"
 #include "gloo/allreduce.h"
 #include "gloo/common/error.h"
@@ -310,41 +312,24 @@ absl::Status CheckHost(const std::string& host) {
   return absl::OkStatus();
 }
 
-absl::Status CheckOptions(const GlooCollective::Options& options) {
-  SL_RETURN_IF_ERROR(
-      CheckGroup(options.rank, options.world_size, options.store));
-  SL_RETURN_IF_ERROR(CheckTimeout("timeout", options.timeout));
-  SL_RETURN_IF_ERROR(CheckTimeout("connect_timeout", options.connect_timeout));
-  return options.world_size == 1 ? absl::OkStatus() : CheckHost(options.host);
-}
-
-}  // namespace
-
-class GlooCollective::Mesh {
+class GlooMesh final : public Mesh {
  public:
-  explicit Mesh(const Options& options)
+  explicit GlooMesh(const GroupOptions& options)
       : rank_(static_cast<int>(options.rank)),
         world_size_(options.world_size),
         timeout_(absl::ToChronoMilliseconds(options.timeout)) {}
 
   // Forms the group, as Create() says.
-  absl::Status Join(const Options& options);
+  absl::Status Join(const GroupOptions& options);
 
-  // One thread calls these, in this order.
-  absl::Status BeginWatch();
-  // `number` counts the operations from 0. After a failure all connections are
-  // reset.
-  absl::Status Run(const Operation& operation, int64_t number);
-  void SayGoodbye();  // If nothing has failed.
-  void GiveUp() { transport_->GiveUp({}); }
-
-  // Returns what happened when a connection is lost. OK if EndWatch() is
-  // called, and for connections to ranks that said goodbye.
-  absl::Status AwaitLoss();
-  void EndWatch() { watch_->abortWaitRecv(); }
-
-  // Run() fails at once, now or when it is called. Any thread.
-  void Interrupt() { transport_->Interrupt(); }
+  absl::Status BeginWatch() override;
+  // After a failure all connections are reset.
+  absl::Status Run(const Operation& operation, int64_t number) override;
+  void SayGoodbye() override;
+  void GiveUp() override { transport_->GiveUp({}); }
+  absl::Status AwaitLoss() override;
+  void EndWatch() override { watch_->abortWaitRecv(); }
+  void Interrupt() override { transport_->Interrupt(); }
 
  private:
   // `addresses[i]` is where rank i awaits this one.
@@ -357,9 +342,6 @@ class GlooCollective::Mesh {
   }
   absl::Status FailureOf(const Operation& operation, int64_t number,
                          const std::exception& exception);
-  static absl::Status Loss(const std::string& prefix,
-                           const std::vector<int>& lost,
-                           const std::exception& exception);
 
   const int rank_;
   const int world_size_;
@@ -373,7 +355,7 @@ class GlooCollective::Mesh {
   std::unique_ptr<gloo::transport::UnboundBuffer> watch_;
 };
 
-absl::Status GlooCollective::Mesh::Join(const Options& options) {
+absl::Status GlooMesh::Join(const GroupOptions& options) {
   const Rendezvous rendezvous({.rank = options.rank,
                                .world_size = options.world_size,
                                .group = options.group,
@@ -431,9 +413,9 @@ absl::Status GlooCollective::Mesh::Join(const Options& options) {
 // Gloo's connect blocks, and depends on the other rank, so each runs on a
 // thread of its own: then the ranks that are missing are those that do not
 // answer, and not those that wait for them. Closing a pair ends its connect.
-absl::Status GlooCollective::Mesh::Connect(
-    const std::vector<std::vector<char>>& addresses, absl::Duration timeout,
-    const Rendezvous& rendezvous) {
+absl::Status GlooMesh::Connect(const std::vector<std::vector<char>>& addresses,
+                               absl::Duration timeout,
+                               const Rendezvous& rendezvous) {
   struct State {
     Mutex mutex;
     std::condition_variable changed;
@@ -505,8 +487,7 @@ absl::Status GlooCollective::Mesh::Connect(
   return status;
 }
 
-absl::Status GlooCollective::Mesh::Run(const Operation& operation,
-                                       int64_t number) {
+absl::Status GlooMesh::Run(const Operation& operation, int64_t number) {
   if (operation.data.empty()) return absl::OkStatus();
   try {
     if (operation.root.has_value()) {
@@ -520,7 +501,7 @@ absl::Status GlooCollective::Mesh::Run(const Operation& operation,
   }
 }
 
-void GlooCollective::Mesh::AllReduce(absl::Span<float> data, int64_t number) {
+void GlooMesh::AllReduce(absl::Span<float> data, int64_t number) {
   gloo::AllreduceOptions options(context_);
   options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
   options.setOutput(data.data(), data.size());
@@ -536,8 +517,7 @@ void GlooCollective::Mesh::AllReduce(absl::Span<float> data, int64_t number) {
 
 // Gloo's own broadcast sends the buffer as one message, so that the timeout
 // would be one for all its bytes.
-void GlooCollective::Mesh::Broadcast(absl::Span<float> data, int root,
-                                     int64_t number) {
+void GlooMesh::Broadcast(absl::Span<float> data, int root, int64_t number) {
   constexpr size_t kPieceBytes = 1 << 20;
   constexpr size_t kAhead = 2;  // Pieces that are announced beforehand.
   const int next = (rank_ + 1) % world_size_;
@@ -574,12 +554,10 @@ void GlooCollective::Mesh::Broadcast(absl::Span<float> data, int root,
   }
 }
 
-absl::Status GlooCollective::Mesh::FailureOf(const Operation& operation,
-                                             int64_t number,
-                                             const std::exception& exception) {
+absl::Status GlooMesh::FailureOf(const Operation& operation, int64_t number,
+                                 const std::exception& exception) {
   const std::string prefix =
-      absl::StrCat(operation.root.has_value() ? "broadcast " : "all-reduce ",
-                   number, " on ", Self(), ": ");
+      OperationText(operation, number, rank_, world_size_);
   const StoppableTransport::Failure& failure = transport_->failure();
   if (failure.timed_out) {
     return absl::DeadlineExceededError(absl::StrCat(
@@ -589,42 +567,33 @@ absl::Status GlooCollective::Mesh::FailureOf(const Operation& operation,
         " ms; it or a rank for which it waits is stuck, or slower than the "
         "timeout allows; the group must be rebuilt"));
   }
-  return Loss(prefix, failure.lost, exception);
+  return ConnectionsLost(prefix, failure.lost, Reason(exception));
 }
 
-absl::Status GlooCollective::Mesh::Loss(const std::string& prefix,
-                                        const std::vector<int>& lost,
-                                        const std::exception& exception) {
-  return absl::UnavailableError(absl::StrCat(
-      prefix,
-      lost.empty()
-          ? ""
-          : absl::StrCat("lost the connection to ", RanksText(lost), ": "),
-      Reason(exception), "; the group must be rebuilt"));
-}
-
-absl::Status GlooCollective::Mesh::BeginWatch() {
+absl::Status GlooMesh::BeginWatch() {
   try {
     for (int i = 0; i < world_size_; ++i) {
       if (i != rank_) watch_->recv(i, kGoodbyeSlot, 0, 0);
     }
     return absl::OkStatus();
   } catch (const std::exception& exception) {
-    return Loss(absl::StrCat(Self(), ": "), transport_->LostRanks(), exception);
+    return ConnectionsLost(absl::StrCat(Self(), ": "), transport_->LostRanks(),
+                           Reason(exception));
   }
 }
 
-absl::Status GlooCollective::Mesh::AwaitLoss() {
+absl::Status GlooMesh::AwaitLoss() {
   constexpr Milliseconds kEndless = std::chrono::hours(24 * 365 * 10);
   try {
     while (watch_->waitRecv(kEndless)) continue;
     return absl::OkStatus();
   } catch (const std::exception& exception) {
-    return Loss(absl::StrCat(Self(), ": "), transport_->LostRanks(), exception);
+    return ConnectionsLost(absl::StrCat(Self(), ": "), transport_->LostRanks(),
+                           Reason(exception));
   }
 }
 
-void GlooCollective::Mesh::SayGoodbye() {
+void GlooMesh::SayGoodbye() {
   // A rank that has joined an operation is ready for goodbyes, so this waits
   // only for one that has just been created and might not be.
   constexpr Milliseconds kWaitMax(1000);
@@ -648,151 +617,21 @@ void GlooCollective::Mesh::SayGoodbye() {
   }
 }
 
-absl::StatusOr<std::unique_ptr<GlooCollective>> GlooCollective::Create(
-    const Options& options) {
-  SL_RETURN_IF_ERROR(CheckOptions(options));
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Collective>> CreateGlooCollective(
+    const GroupOptions& options) {
+  SL_RETURN_IF_ERROR(CheckGroupOptions(options));
+  std::unique_ptr<GlooMesh> mesh;
   const BlockedSigpipe blocked;  // For the threads that start here.
-  std::unique_ptr<Mesh> mesh;
   if (options.world_size > 1) {
-    mesh = std::make_unique<Mesh>(options);
+    SL_RETURN_IF_ERROR(CheckHost(options.host));
+    mesh = std::make_unique<GlooMesh>(options);
     SL_RETURN_IF_ERROR(Annotate(
         mesh->Join(options), absl::StrCat("rendezvous of all-reduce group \"",
                                           options.group, "\"")));
   }
-  return std::unique_ptr<GlooCollective>(
-      new GlooCollective(options, std::move(mesh)));
-}
-
-GlooCollective::GlooCollective(const Options& options,
-                               std::unique_ptr<Mesh> mesh)
-    : rank_(options.rank),
-      world_size_(options.world_size),
-      link_(options.link),
-      mesh_(std::move(mesh)) {
-  if (mesh_ == nullptr) return;
-  operations_ = std::thread([this] { Run(); });
-  watcher_ = std::thread([this] { Watch(); });
-}
-
-GlooCollective::~GlooCollective() {
-  if (mesh_ == nullptr) return;
-  bool idle;
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = true;
-    idle = completed_ == started_;
-  }
-  work_changed_.notify_one();
-  if (!idle) Abort(absl::CancelledError("the collective is being destroyed"));
-  operations_.join();
-  mesh_->EndWatch();
-  watcher_.join();
-}
-
-Collective::Ticket GlooCollective::AllReduceAsync(absl::Span<float> data) {
-  return Start({.data = data, .root = std::nullopt});
-}
-
-Collective::Ticket GlooCollective::BroadcastAsync(absl::Span<float> data,
-                                                  Rank root) {
-  const auto index = static_cast<int32_t>(root);
-  SL_CHECK(index >= 0 && index < world_size_,
-           absl::StrCat("broadcast from rank ", index, " of ", world_size_));
-  return Start({.data = data, .root = root});
-}
-
-Collective::Ticket GlooCollective::Start(const Operation& operation) {
-  const MutexLock lock(mutex_);
-  const auto ticket = static_cast<Ticket>(started_++);
-  if (mesh_ == nullptr) {
-    completed_ = started_;
-  } else if (failure_.ok()) {
-    queue_.push_back(operation);
-    work_changed_.notify_one();
-  }
-  return ticket;
-}
-
-absl::Status GlooCollective::Wait(Ticket ticket) {
-  const auto number = static_cast<int64_t>(ticket);
-  MutexLock lock(mutex_);
-  SL_CHECK(number >= 0 && number < started_,
-           absl::StrCat("wait for operation ", number, " of ", started_));
-  while (failure_.ok() ? number >= completed_ : running_) {
-    lock.Wait(done_changed_);
-  }
-  return failure_;
-}
-
-void GlooCollective::Abort(absl::Status reason) {
-  SL_CHECK(!reason.ok(), "a collective cannot be aborted with status OK");
-  {
-    const MutexLock lock(mutex_);
-    if (!failure_.ok()) return;
-    failure_ = std::move(reason);
-  }
-  work_changed_.notify_one();
-  done_changed_.notify_all();
-  if (mesh_ != nullptr) mesh_->Interrupt();
-}
-
-absl::Duration GlooCollective::LeastTime(const Operation& operation) const {
-  if (!link_.has_value() || operation.root.has_value())
-    return absl::ZeroDuration();
-  return RingTime(*link_, operation.data.size() * sizeof(float), world_size_);
-}
-
-void GlooCollective::Run() {
-  if (absl::Status status = mesh_->BeginWatch(); !status.ok()) {
-    Abort(std::move(status));
-  }
-  MutexLock lock(mutex_);
-  for (;;) {
-    while (queue_.empty() && !stopping_ && failure_.ok()) {
-      lock.Wait(work_changed_);
-    }
-    if (!failure_.ok() || queue_.empty()) break;
-    const Operation operation = queue_.front();
-    queue_.pop_front();
-    running_ = true;
-    const int64_t number = completed_;
-    const auto least_end = SteadyDeadline(LeastTime(operation));
-    lock.Unlock();
-    absl::Status status = mesh_->Run(operation, number);
-    lock.Lock();
-    if (status.ok() && link_.has_value()) {
-      while (failure_.ok() && lock.WaitUntil(work_changed_, least_end)) {
-      }
-    }
-    running_ = false;
-    if (status.ok()) {
-      ++completed_;
-    } else if (failure_.ok()) {
-      failure_ = std::move(status);
-    }
-    done_changed_.notify_all();
-  }
-  const bool failed = !failure_.ok();
-  lock.Unlock();
-  if (failed) {
-    mesh_->GiveUp();
-  } else {
-    mesh_->SayGoodbye();
-  }
-}
-
-void GlooCollective::Watch() {
-  absl::Status loss = mesh_->AwaitLoss();
-  if (loss.ok()) return;
-  {
-    const MutexLock lock(mutex_);
-    // An operation that runs says itself why it failed: its timeout also closes
-    // the connections.
-    if (!running_ && failure_.ok()) failure_ = std::move(loss);
-  }
-  work_changed_.notify_one();
-  done_changed_.notify_all();
-  mesh_->Interrupt();
+  return std::make_unique<MeshCollective>(options, std::move(mesh));
 }
 
 }  // namespace slackline

@@ -1,5 +1,9 @@
 #include "worker/session/gpu_parts.h"
 
+#include <memory>
+#include <utility>
+
+#include "common/status.h"
 #include "worker/collective/nccl_collective.h"
 #include "worker/gpu/cuda_memory.h"
 
@@ -14,17 +18,20 @@ absl::StatusOr<std::unique_ptr<FloatMemory>> CreateGpuMemory(
   return CudaMemory::Create(gpu.stream, timeout);
 }
 
-absl::StatusOr<std::unique_ptr<Collective>> ConnectGpuGroup(
-    const ParameterMemory::Gpu& gpu, const GlooCollective::Options& options) {
-  return NcclCollective::Create({.rank = options.rank,
-                                 .world_size = options.world_size,
-                                 .gpu = gpu.index,
-                                 .stream = gpu.stream,
-                                 .group = options.group,
-                                 .connect_timeout = options.connect_timeout,
-                                 .timeout = options.timeout,
-                                 .keep_trying = options.keep_trying,
-                                 .store = options.store});
+absl::StatusOr<ConnectedGroup> ConnectGpuGroup(const ParameterMemory::Gpu& gpu,
+                                               const GroupOptions& options) {
+  SL_ASSIGN_OR_RETURN(
+      std::unique_ptr<Collective> collective,
+      NcclCollective::Create({.rank = options.rank,
+                              .world_size = options.world_size,
+                              .gpu = gpu.index,
+                              .stream = gpu.stream,
+                              .group = options.group,
+                              .connect_timeout = options.connect_timeout,
+                              .timeout = options.timeout,
+                              .keep_trying = options.keep_trying,
+                              .store = options.store}));
+  return ConnectedGroup{.collective = std::move(collective), .over = "NCCL"};
 }
 
 }  // namespace slackline

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "proto/cluster.pb.h"
 #include "worker/collective/float_memory.h"
-#include "worker/collective/gloo_collective.h"
+#include "worker/collective/mesh_collective.h"
 #include "worker/session/parameter_memory.h"
 
 namespace slackline {
@@ -19,8 +19,8 @@ void PrepareGpuGroups(config::Collective::Algorithm algorithm);
 absl::StatusOr<std::unique_ptr<FloatMemory>> CreateGpuMemory(
     const ParameterMemory::Gpu& gpu, absl::Duration timeout);
 
-// Connects over NCCL what Gloo's options describe.
-absl::StatusOr<std::unique_ptr<Collective>> ConnectGpuGroup(
-    const ParameterMemory::Gpu& gpu, const GlooCollective::Options& options);
+// Connects such a group over NCCL.
+absl::StatusOr<ConnectedGroup> ConnectGpuGroup(const ParameterMemory::Gpu& gpu,
+                                               const GroupOptions& options);
 
 }  // namespace slackline

@@ -19,9 +19,8 @@ absl::StatusOr<std::unique_ptr<FloatMemory>> CreateGpuMemory(
   return Refused();
 }
 
-absl::StatusOr<std::unique_ptr<Collective>> ConnectGpuGroup(
-    const ParameterMemory::Gpu& /*gpu*/,
-    const GlooCollective::Options& /*options*/) {
+absl::StatusOr<ConnectedGroup> ConnectGpuGroup(
+    const ParameterMemory::Gpu& /*gpu*/, const GroupOptions& /*options*/) {
   return Refused();
 }
 

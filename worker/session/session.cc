@@ -25,7 +25,7 @@
 #include "common/sync/phases.h"
 #include "common/view/initializer.h"
 #include "common/view/shard_map.h"
-#include "worker/collective/gloo_collective.h"
+#include "worker/collective/host_group.h"
 #include "worker/conditions/bad_gradient.h"
 #include "worker/conditions/pacer.h"
 #include "worker/session/coordinator_store.h"
@@ -1089,7 +1089,7 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
   DropGroup(absl::CancelledError("the group of workers has changed"));
   store.SetGroup(action.group);
   group_number = action.group;
-  const GlooCollective::Options group_options = {
+  const GroupOptions group_options = {
       .rank = Rank{action.self},
       .world_size = static_cast<int32_t>(action.ranks.size()),
       .host = parts.self.host,
@@ -1106,20 +1106,20 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
           },
       .store = &store};
   const std::optional<ParameterMemory::Gpu> gpu = parameters.gpu();
-  absl::StatusOr<std::unique_ptr<Collective>> connected =
+  absl::StatusOr<ConnectedGroup> connected =
       gpu.has_value() ? ConnectGpuGroup(*gpu, group_options)
-                      : absl::StatusOr<std::unique_ptr<Collective>>(
-                            GlooCollective::Create(group_options));
+                      : ConnectHostGroup(group_options,
+                                         options.config.limits().transport());
   if (!connected.ok()) {
     GroupLost(connected.status());
     return absl::OkStatus();
   }
-  group = *std::move(connected);
+  group = std::move(connected->collective);
   // Members that die, or come, wake us through the coordinator as well.
   loop.SetAbort(action.group,
                 [this](const absl::Status& why) { group->Abort(why); });
-  spdlog::info("connected to {} other workers in {:.1f} ms",
-               action.ranks.size() - 1,
+  spdlog::info("connected to {} other workers over {} in {:.1f} ms",
+               action.ranks.size() - 1, connected->over,
                absl::ToDoubleMilliseconds(loop.Now() - start));
   loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnConnected(now, effects);

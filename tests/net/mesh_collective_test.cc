@@ -1,8 +1,9 @@
-// Ranks are threads of this process, each with its own collective, or processes
-// where one of them is to be killed. All over loopback, on ports that the
-// system picks. Where nothing but the event under test may end a wait, the
-// timeout is kEndless and a hang is the test runner's timeout.
-#include "worker/collective/gloo_collective.h"
+// The collectives of ranks that train on CPUs, each test over tcp and through
+// shared memory. Ranks are threads of this process, each with its own
+// collective, or processes where one of them is to be killed. tcp is loopback,
+// on ports that the system picks. Where nothing but the event under test may
+// end a wait, the timeout is kEndless and a hang is the test runner's timeout.
+#include "worker/collective/mesh_collective.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/ranks.h"
+#include "worker/collective/gloo_collective.h"
+#include "worker/collective/host_group.h"
+#include "worker/collective/shm_collective.h"
 
 #ifdef __SANITIZE_THREAD__
 // The sanitizer does not see the atomic counters of a library built without it.
@@ -44,9 +49,8 @@ using ::testing::NotNull;
 
 constexpr absl::Duration kEndless = absl::Hours(1);
 
-GlooCollective::Options OptionsOf(int rank, int world_size,
-                                  absl::Duration timeout,
-                                  RendezvousStore* store) {
+GroupOptions OptionsOf(int rank, int world_size, absl::Duration timeout,
+                       RendezvousStore* store) {
   return {.rank = Rank{rank},
           .world_size = world_size,
           .host = "127.0.0.1",
@@ -65,13 +69,23 @@ void OnAllRanks(int world_size, const std::function<void(int)>& rank_main) {
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<std::unique_ptr<GlooCollective>> CreateGroup(
-    int world_size, absl::Duration timeout) {
+enum class Over { kTcp, kSharedMemory };
+
+const char* OverText(Over over) { return over == Over::kTcp ? "tcp" : "shm"; }
+
+absl::StatusOr<std::unique_ptr<Collective>> CreateOver(
+    Over over, const GroupOptions& options) {
+  return over == Over::kTcp ? CreateGlooCollective(options)
+                            : CreateShmCollective(options);
+}
+
+std::vector<std::unique_ptr<Collective>> CreateGroupOver(
+    Over over, int world_size, absl::Duration timeout) {
   SharedMemoryStore store;
-  std::vector<std::unique_ptr<GlooCollective>> group(world_size);
+  std::vector<std::unique_ptr<Collective>> group(world_size);
   OnAllRanks(world_size, [&](int rank) {
     auto collective =
-        GlooCollective::Create(OptionsOf(rank, world_size, timeout, &store));
+        CreateOver(over, OptionsOf(rank, world_size, timeout, &store));
     ASSERT_TRUE(collective.ok()) << collective.status();
     group[rank] = *std::move(collective);
   });
@@ -89,11 +103,45 @@ std::string Message(const absl::Status& status) {
   return std::string(status.message());
 }
 
-class GlooCollectiveSum : public ::testing::TestWithParam<int> {};
+class MeshCollectiveSum
+    : public ::testing::TestWithParam<std::tuple<Over, int>> {
+ protected:
+  int world_size() const { return std::get<1>(GetParam()); }
+  std::vector<std::unique_ptr<Collective>> CreateGroup() const {
+    return CreateGroupOver(std::get<0>(GetParam()), world_size(),
+                           absl::Seconds(60));
+  }
+};
 
-TEST_P(GlooCollectiveSum, EveryRankGetsTheSumForAnySize) {
-  const int world_size = GetParam();
-  const auto group = CreateGroup(world_size, absl::Seconds(60));
+INSTANTIATE_TEST_SUITE_P(
+    WorldSizes, MeshCollectiveSum,
+    ::testing::Combine(::testing::Values(Over::kTcp, Over::kSharedMemory),
+                       ::testing::Values(1, 2, 3, 4)),
+    [](const auto& test) {
+      return absl::StrCat(OverText(std::get<0>(test.param)),
+                          std::get<1>(test.param));
+    });
+
+class MeshCollectiveTest : public ::testing::TestWithParam<Over> {
+ protected:
+  absl::StatusOr<std::unique_ptr<Collective>> Create(
+      const GroupOptions& options) const {
+    return CreateOver(GetParam(), options);
+  }
+  std::vector<std::unique_ptr<Collective>> CreateGroup(
+      int world_size, absl::Duration timeout) const {
+    return CreateGroupOver(GetParam(), world_size, timeout);
+  }
+  void StoreAddressesAndDie(GroupOptions options) const;
+};
+
+INSTANTIATE_TEST_SUITE_P(Over, MeshCollectiveTest,
+                         ::testing::Values(Over::kTcp, Over::kSharedMemory),
+                         [](const auto& test) { return OverText(test.param); });
+
+TEST_P(MeshCollectiveSum, EveryRankGetsTheSumForAnySize) {
+  const int world_size = this->world_size();
+  const auto group = CreateGroup();
   for (const size_t size :
        {size_t{0}, size_t{1}, size_t{3}, size_t{1000}, size_t{1} << 20}) {
     const std::vector<float> sum = SumOfWholeNumbers(world_size, size);
@@ -107,10 +155,7 @@ TEST_P(GlooCollectiveSum, EveryRankGetsTheSumForAnySize) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(WorldSizes, GlooCollectiveSum,
-                         ::testing::Values(1, 2, 3, 4));
-
-TEST(GlooCollective, AnAllReduceTakesAtLeastTheTimeOfItsLink) {
+TEST_P(MeshCollectiveTest, AnAllReduceTakesAtLeastTheTimeOfItsLink) {
   constexpr int kWorldSize = 3;
   constexpr size_t kSize = 30000;
   // Four transfers of 40,000 bytes.
@@ -119,10 +164,10 @@ TEST(GlooCollective, AnAllReduceTakesAtLeastTheTimeOfItsLink) {
   const absl::Duration least = absl::Milliseconds(4 * (5 + 4));
   SharedMemoryStore store;
   OnAllRanks(kWorldSize, [&](int rank) {
-    GlooCollective::Options options =
+    GroupOptions options =
         OptionsOf(rank, kWorldSize, absl::Seconds(60), &store);
     options.link = link;
-    const auto group = GlooCollective::Create(options);
+    const auto group = Create(options);
     ASSERT_TRUE(group.ok()) << group.status();
     for (int i = 0; i < 2; ++i) {
       std::vector<float> data = WholeNumbers(rank, kSize);
@@ -135,17 +180,16 @@ TEST(GlooCollective, AnAllReduceTakesAtLeastTheTimeOfItsLink) {
   });
 }
 
-TEST(GlooCollective, AbortEndsTheTimeOfALink) {
+TEST_P(MeshCollectiveTest, AbortEndsTheTimeOfALink) {
   constexpr int kWorldSize = 2;
   SharedMemoryStore store;
   // A rank that aborts cuts off one that is still connecting, so all are
   // connected before the first aborts.
-  std::vector<std::unique_ptr<GlooCollective>> group(kWorldSize);
+  std::vector<std::unique_ptr<Collective>> group(kWorldSize);
   OnAllRanks(kWorldSize, [&](int rank) {
-    GlooCollective::Options options =
-        OptionsOf(rank, kWorldSize, kEndless, &store);
+    GroupOptions options = OptionsOf(rank, kWorldSize, kEndless, &store);
     options.link = LinkModel{.latency = kEndless};
-    auto created = GlooCollective::Create(options);
+    auto created = Create(options);
     ASSERT_TRUE(created.ok()) << created.status();
     group[rank] = *std::move(created);
   });
@@ -163,7 +207,7 @@ TEST(GlooCollective, AbortEndsTheTimeOfALink) {
   EXPECT_FALSE(group[1]->Wait(tickets[1]).ok());
 }
 
-TEST(GlooCollective, GivesTheSameBitsOnEveryRankAndInEveryRun) {
+TEST_P(MeshCollectiveTest, GivesTheSameBitsOnEveryRankAndInEveryRun) {
   constexpr int kWorldSize = 4;
   constexpr size_t kSize = 100003;  // No multiple of anything in the ring.
   std::vector<std::vector<float>> results;
@@ -187,7 +231,7 @@ TEST(GlooCollective, GivesTheSameBitsOnEveryRankAndInEveryRun) {
   }
 }
 
-TEST(GlooCollective, OperationsInFlightMayBeAwaitedInAnyOrder) {
+TEST_P(MeshCollectiveTest, OperationsInFlightMayBeAwaitedInAnyOrder) {
   constexpr int kWorldSize = 3;
   const auto group = CreateGroup(kWorldSize, absl::Seconds(60));
   const std::vector<size_t> sizes = {70000, 1, 0, 512, 1 << 18, 7, 40000};
@@ -211,9 +255,9 @@ absl::Span<float> AsFloats(std::vector<uint32_t>& bits) {
   return absl::MakeSpan(reinterpret_cast<float*>(bits.data()), bits.size());
 }
 
-TEST_P(GlooCollectiveSum, EveryRankGetsTheBitsOfTheRootForAnySizeAndRoot) {
-  const int world_size = GetParam();
-  const auto group = CreateGroup(world_size, absl::Seconds(60));
+TEST_P(MeshCollectiveSum, EveryRankGetsTheBitsOfTheRootForAnySizeAndRoot) {
+  const int world_size = this->world_size();
+  const auto group = CreateGroup();
   // The last two are sent in one piece and a bit, and in several.
   for (const size_t size : {size_t{0}, size_t{1}, size_t{7}, size_t{1000},
                             (size_t{1} << 18) + 1, size_t{1500000}}) {
@@ -231,7 +275,7 @@ TEST_P(GlooCollectiveSum, EveryRankGetsTheBitsOfTheRootForAnySizeAndRoot) {
   }
 }
 
-TEST(GlooCollective, BroadcastsAndAllReducesInFlightKeepTheirOrder) {
+TEST_P(MeshCollectiveTest, BroadcastsAndAllReducesInFlightKeepTheirOrder) {
   constexpr int kWorldSize = 3;
   constexpr size_t kSize = 300000;
   const auto group = CreateGroup(kWorldSize, absl::Seconds(60));
@@ -247,7 +291,7 @@ TEST(GlooCollective, BroadcastsAndAllReducesInFlightKeepTheirOrder) {
   });
 }
 
-TEST(GlooCollective, ABroadcastWhoseRootHasLeftNamesIt) {
+TEST_P(MeshCollectiveTest, ABroadcastWhoseRootHasLeftNamesIt) {
   constexpr int kWorldSize = 4;
   auto group = CreateGroup(kWorldSize, kEndless);
   std::vector<absl::Status> statuses(kWorldSize);
@@ -268,7 +312,7 @@ TEST(GlooCollective, ABroadcastWhoseRootHasLeftNamesIt) {
       Contains(ContainsRegex("lost the connection to ranks? [0-9, ]*1")));
 }
 
-TEST(GlooCollective, ABroadcastWhoseRootStaysAwayNamesItAfterTheTimeout) {
+TEST_P(MeshCollectiveTest, ABroadcastWhoseRootStaysAwayNamesItAfterTheTimeout) {
   auto group = CreateGroup(2, absl::Seconds(2));
   std::vector<float> data(1000, 1);
   const absl::Status status =
@@ -278,10 +322,10 @@ TEST(GlooCollective, ABroadcastWhoseRootStaysAwayNamesItAfterTheTimeout) {
                                          "sent nothing for 2000 ms"));
 }
 
-TEST(GlooCollective, AWorldOfOneNeedsNoStoreAndNoHost) {
-  GlooCollective::Options options = OptionsOf(0, 1, kEndless, nullptr);
+TEST_P(MeshCollectiveTest, AWorldOfOneNeedsNoStoreAndNoHost) {
+  GroupOptions options = OptionsOf(0, 1, kEndless, nullptr);
   options.host = "";
-  auto collective = GlooCollective::Create(options);
+  auto collective = Create(options);
   ASSERT_TRUE(collective.ok()) << collective.status();
   std::vector<float> data = {1, 2, 3};
   EXPECT_EQ(AllReduce(**collective, data), absl::OkStatus());
@@ -290,7 +334,7 @@ TEST(GlooCollective, AWorldOfOneNeedsNoStoreAndNoHost) {
   EXPECT_EQ(AllReduce(**collective, data), absl::CancelledError("enough"));
 }
 
-TEST(GlooCollective, LeavingAfterTheLastOperationDoesNotHurtTheOthers) {
+TEST_P(MeshCollectiveTest, LeavingAfterTheLastOperationDoesNotHurtTheOthers) {
   constexpr int kWorldSize = 4;
   constexpr size_t kSize = 1 << 17;
   const std::vector<float> sum = SumOfWholeNumbers(kWorldSize, kSize);
@@ -306,7 +350,7 @@ TEST(GlooCollective, LeavingAfterTheLastOperationDoesNotHurtTheOthers) {
   }
 }
 
-TEST(GlooCollective, ARankThatLeavesFailsTheOperationsOfTheOthers) {
+TEST_P(MeshCollectiveTest, ARankThatLeavesFailsTheOperationsOfTheOthers) {
   constexpr int kWorldSize = 4;
   auto group = CreateGroup(kWorldSize, kEndless);
   std::vector<absl::Status> statuses(kWorldSize);
@@ -333,7 +377,7 @@ TEST(GlooCollective, ARankThatLeavesFailsTheOperationsOfTheOthers) {
       Contains(ContainsRegex("lost the connection to ranks? [0-9, ]*2")));
 }
 
-TEST(GlooCollective, DestroyedWithOperationsInFlightItEndsAtOnce) {
+TEST_P(MeshCollectiveTest, DestroyedWithOperationsInFlightItEndsAtOnce) {
   auto group = CreateGroup(2, kEndless);
   std::vector<float> first(1 << 20, 1);
   std::vector<float> second(10, 1);
@@ -344,7 +388,7 @@ TEST(GlooCollective, DestroyedWithOperationsInFlightItEndsAtOnce) {
   EXPECT_EQ(AllReduce(*group[1], data).code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(GlooCollective, AbortWakesUpWhoWaitsAndFailsTheOtherRanks) {
+TEST_P(MeshCollectiveTest, AbortWakesUpWhoWaitsAndFailsTheOtherRanks) {
   auto group = CreateGroup(2, kEndless);
   const absl::Status reason = absl::UnavailableError("worker 1 is dead");
   std::vector<float> data(1000, 1);
@@ -360,7 +404,7 @@ TEST(GlooCollective, AbortWakesUpWhoWaitsAndFailsTheOtherRanks) {
   EXPECT_THAT(Message(other), HasSubstr("lost the connection to rank 0"));
 }
 
-TEST(GlooCollective, AbortWithoutAnOperationFailsTheNextOneOnEveryRank) {
+TEST_P(MeshCollectiveTest, AbortWithoutAnOperationFailsTheNextOneOnEveryRank) {
   auto group = CreateGroup(3, kEndless);
   const absl::Status reason = absl::CancelledError("mode change");
   group[1]->Abort(reason);
@@ -377,7 +421,7 @@ TEST(GlooCollective, AbortWithoutAnOperationFailsTheNextOneOnEveryRank) {
 
 // The memory is freed as soon as Wait() has returned, while the neighbours
 // still send.
-TEST(GlooCollective, AbortWhileDataFlowsLeavesBuffersAlone) {
+TEST_P(MeshCollectiveTest, AbortWhileDataFlowsLeavesBuffersAlone) {
   constexpr int kWorldSize = 3;
   for (int round = 0; round < 8; ++round) {
     auto group = CreateGroup(kWorldSize, kEndless);
@@ -403,7 +447,7 @@ TEST(GlooCollective, AbortWhileDataFlowsLeavesBuffersAlone) {
   }
 }
 
-TEST(GlooCollective, ARankThatStaysAwayIsNamedAfterTheTimeout) {
+TEST_P(MeshCollectiveTest, ARankThatStaysAwayIsNamedAfterTheTimeout) {
   auto group = CreateGroup(2, absl::Seconds(2));
   std::vector<float> data(1000, 1);
   const absl::Status status = AllReduce(*group[0], data);
@@ -412,19 +456,19 @@ TEST(GlooCollective, ARankThatStaysAwayIsNamedAfterTheTimeout) {
                                          "sent nothing for 2000 ms"));
 }
 
-TEST(GlooCollective, CreateNamesTheRanksThatDidNotArrive) {
+TEST_P(MeshCollectiveTest, CreateNamesTheRanksThatDidNotArrive) {
   SharedMemoryStore store;
   OnAllRanks(2, [&](int rank) {
-    GlooCollective::Options options = OptionsOf(rank, 4, kEndless, &store);
+    GroupOptions options = OptionsOf(rank, 4, kEndless, &store);
     options.connect_timeout = absl::Milliseconds(500);
-    const absl::Status status = GlooCollective::Create(options).status();
+    const absl::Status status = Create(options).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_THAT(Message(status),
                 HasSubstr("ranks 2, 3 of 4 did not arrive within 500 ms"));
   });
 }
 
-TEST(GlooCollective, CreateReturnsTheErrorOfTheStore) {
+TEST_P(MeshCollectiveTest, CreateReturnsTheErrorOfTheStore) {
   class DeadStore final : public RendezvousStore {
     absl::Status Put(const std::string&, std::string) override {
       return absl::OkStatus();
@@ -436,19 +480,19 @@ TEST(GlooCollective, CreateReturnsTheErrorOfTheStore) {
   };
   DeadStore store;
   const absl::Status status =
-      GlooCollective::Create(OptionsOf(0, 3, kEndless, &store)).status();
+      Create(OptionsOf(0, 3, kEndless, &store)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(Message(status), HasSubstr("worker 2 was declared dead"));
 }
 
-TEST(GlooCollective, CreateRefusesImpossibleOptions) {
+TEST_P(MeshCollectiveTest, CreateRefusesImpossibleOptions) {
   SharedMemoryStore store;
-  const auto message = [](const GlooCollective::Options& options) {
-    const absl::Status status = GlooCollective::Create(options).status();
+  const auto message = [&](const GroupOptions& options) {
+    const absl::Status status = Create(options).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return Message(status);
   };
-  GlooCollective::Options options = OptionsOf(0, 2, kEndless, &store);
+  GroupOptions options = OptionsOf(0, 2, kEndless, &store);
   options.world_size = 0;
   EXPECT_THAT(message(options), HasSubstr("world_size: value is too small"));
   options = OptionsOf(2, 2, kEndless, &store);
@@ -462,6 +506,7 @@ TEST(GlooCollective, CreateRefusesImpossibleOptions) {
   options = OptionsOf(0, 2, kEndless, nullptr);
   EXPECT_THAT(message(options), HasSubstr("store: "));
   options = OptionsOf(0, 2, kEndless, &store);
+  if (GetParam() != Over::kTcp) return;
   options.host = "";
   EXPECT_THAT(message(options), HasSubstr("host: it is empty"));
   options.host = "0.0.0.0";
@@ -472,21 +517,21 @@ TEST(GlooCollective, CreateRefusesImpossibleOptions) {
 
 TEST(GlooCollective, CreateNamesAHostThatIsNotThisMachine) {
   SharedMemoryStore store;
-  GlooCollective::Options options = OptionsOf(0, 2, kEndless, &store);
+  GroupOptions options = OptionsOf(0, 2, kEndless, &store);
   options.host = "192.0.2.1";  // Reserved for documentation, RFC 5737.
-  const absl::Status status = GlooCollective::Create(options).status();
+  const absl::Status status = CreateGlooCollective(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(Message(status), HasSubstr("cannot listen on \"192.0.2.1\""));
 }
 
 // A rank that has stored its addresses and then died, before it connected.
-void StoreAddressesAndDie(GlooCollective::Options options) {
+void MeshCollectiveTest::StoreAddressesAndDie(GroupOptions options) const {
   const pid_t victim = Fork([&] {
     options.keep_trying = []() -> absl::Status {
       raise(SIGKILL);
       return absl::OkStatus();
     };
-    return GlooCollective::Create(options).ok() ? 0 : 1;
+    return Create(options).ok() ? 0 : 1;
   });
   ASSERT_EQ(ExitCode(victim), 128 + SIGKILL);
 }
@@ -495,28 +540,28 @@ void StoreAddressesAndDie(GlooCollective::Options options) {
 // ports, so both happen in these rounds: the former would wait forever.
 constexpr int kRounds = 6;
 
-TEST(GlooCollective, CreateNamesARankThatArrivedAndDiedWithinItsTimeout) {
+TEST_P(MeshCollectiveTest, CreateNamesARankThatArrivedAndDiedWithinItsTimeout) {
   for (int round = 0; round < kRounds; ++round) {
     SharedMemoryStore store;
     StoreAddressesAndDie(OptionsOf(1, 2, kEndless, &store));
-    GlooCollective::Options options = OptionsOf(0, 2, kEndless, &store);
+    GroupOptions options = OptionsOf(0, 2, kEndless, &store);
     options.connect_timeout = absl::Milliseconds(200);
-    const absl::Status status = GlooCollective::Create(options).status();
+    const absl::Status status = Create(options).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_THAT(Message(status),
                 HasSubstr("rank 0 of 2 has no connection to rank 1"));
   }
 }
 
-TEST(GlooCollective, CreateEndsWhenToldToWhileARankIsMissing) {
+TEST_P(MeshCollectiveTest, CreateEndsWhenToldToWhileARankIsMissing) {
   SharedMemoryStore store;
-  GlooCollective::Options options = OptionsOf(0, 2, kEndless, &store);
+  GroupOptions options = OptionsOf(0, 2, kEndless, &store);
   int calls = 0;
   options.keep_trying = [&] {
     return ++calls < 3 ? absl::OkStatus()
                        : absl::AbortedError("worker 1 is dead");
   };
-  const absl::Status status = GlooCollective::Create(options).status();
+  const absl::Status status = Create(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
   EXPECT_THAT(Message(status), HasSubstr("worker 1 is dead"));
   EXPECT_EQ(calls, 3);
@@ -527,20 +572,21 @@ size_t FilesIn(const char* folder) {
   return static_cast<size_t>(std::distance(Iterator(folder), Iterator()));
 }
 
-TEST(GlooCollective, CreateEndsWhenToldToWhileItConnectsAndLeavesNothing) {
+TEST_P(MeshCollectiveTest,
+       CreateEndsWhenToldToWhileItConnectsAndLeavesNothing) {
   const size_t files = FilesIn("/proc/self/fd");
   const size_t threads = FilesIn("/proc/self/task");
   for (int round = 0; round < kRounds; ++round) {
     SharedMemoryStore store;
     StoreAddressesAndDie(OptionsOf(1, 2, kEndless, &store));
-    GlooCollective::Options options = OptionsOf(0, 2, kEndless, &store);
+    GroupOptions options = OptionsOf(0, 2, kEndless, &store);
     // The first call is before the addresses are read.
     int calls = 0;
     options.keep_trying = [&] {
       return ++calls < 4 ? absl::OkStatus()
                          : absl::AbortedError("worker 1 is dead");
     };
-    const absl::Status status = GlooCollective::Create(options).status();
+    const absl::Status status = Create(options).status();
     if (absl::IsUnavailable(status)) {
       EXPECT_THAT(Message(status), HasSubstr("no connection to rank 1"));
     } else {
@@ -553,25 +599,24 @@ TEST(GlooCollective, CreateEndsWhenToldToWhileItConnectsAndLeavesNothing) {
   }
 }
 
-TEST(GlooCollective, SurvivorsOfAFailedCreateFormASmallerGroup) {
+TEST_P(MeshCollectiveTest, SurvivorsOfAFailedCreateFormASmallerGroup) {
   for (int round = 0; round < kRounds; ++round) {
     SharedMemoryStore store;
     StoreAddressesAndDie(OptionsOf(1, 3, kEndless, &store));
     const std::vector<float> sum = SumOfWholeNumbers(2, 100000);
     OnAllRanks(2, [&](int survivor) {
-      GlooCollective::Options options =
-          OptionsOf(2 * survivor, 3, kEndless, &store);
+      GroupOptions options = OptionsOf(2 * survivor, 3, kEndless, &store);
       // As if the coordinator told only now.
       int calls = 0;
       options.keep_trying = [&] {
         return ++calls < 5 ? absl::OkStatus()
                            : absl::AbortedError("worker 1 is dead");
       };
-      EXPECT_FALSE(GlooCollective::Create(options).ok());
+      EXPECT_FALSE(Create(options).ok());
 
       options = OptionsOf(survivor, 2, kEndless, &store);
       options.group = "smaller";
-      const auto group = GlooCollective::Create(options);
+      const auto group = Create(options);
       ASSERT_TRUE(group.ok()) << group.status();
       std::vector<float> data = WholeNumbers(survivor, 100000);
       EXPECT_EQ(AllReduce(**group, data), absl::OkStatus());
@@ -580,11 +625,10 @@ TEST(GlooCollective, SurvivorsOfAFailedCreateFormASmallerGroup) {
   }
 }
 
-TEST(GlooCollective, AKilledProcessFailsTheOperationOfEveryOtherRank) {
+TEST_P(MeshCollectiveTest, AKilledProcessFailsTheOperationOfEveryOtherRank) {
   SharedMemoryStore store;
   const auto join = [&](int rank) {
-    auto collective =
-        GlooCollective::Create(OptionsOf(rank, 3, kEndless, &store));
+    auto collective = Create(OptionsOf(rank, 3, kEndless, &store));
     SL_CHECK(collective.ok(), Message(collective.status()));
     std::vector<float> data(10, 1);
     const absl::Status status = AllReduce(**collective, data);
@@ -621,12 +665,11 @@ TEST(GlooCollective, AKilledProcessFailsTheOperationOfEveryOtherRank) {
   EXPECT_EQ(ExitCode(survivor), 0);
 }
 
-TEST(GlooCollective, ARankNoticesAKilledProcessThatIsNoNeighbour) {
+TEST_P(MeshCollectiveTest, ARankNoticesAKilledProcessThatIsNoNeighbour) {
   // Rank 0 waits for its neighbours 1 and 3, which are stopped.
   SharedMemoryStore store;
   const auto create = [&](int rank) {
-    auto collective =
-        GlooCollective::Create(OptionsOf(rank, 4, kEndless, &store));
+    auto collective = Create(OptionsOf(rank, 4, kEndless, &store));
     SL_CHECK(collective.ok(), Message(collective.status()));
     return *std::move(collective);
   };
@@ -659,13 +702,12 @@ TEST(GlooCollective, ARankNoticesAKilledProcessThatIsNoNeighbour) {
 
 // Killed anywhere in a transfer, where Gloo by itself would sometimes wait for
 // the timeout, or end the process when it writes.
-TEST(GlooCollective, AProcessKilledWhileDataFlowsFailsEveryOtherRank) {
+TEST_P(MeshCollectiveTest, AProcessKilledWhileDataFlowsFailsEveryOtherRank) {
   for (int round = 0; round < 4; ++round) {
     SharedMemoryStore store;
     const auto reduce_until_failure = [&](int rank,
                                           std::function<void(int)> on_step) {
-      auto collective =
-          GlooCollective::Create(OptionsOf(rank, 3, kEndless, &store));
+      auto collective = Create(OptionsOf(rank, 3, kEndless, &store));
       SL_CHECK(collective.ok(), Message(collective.status()));
       absl::Status status;
       for (int step = 0; status.ok(); ++step) {

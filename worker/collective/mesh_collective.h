@@ -1,0 +1,149 @@
+// A collective over connections among all ranks of a group, of whatever kind:
+// what runs its operations one after the other, and how it fails.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/mutex.h"
+#include "common/net/delayed/link_model.h"
+#include "worker/collective/collective.h"
+#include "worker/collective/rendezvous_store.h"
+
+namespace slackline {
+
+// A group that forms, as one of its ranks sees it.
+struct GroupOptions {
+  Rank rank{};             // [0, world_size).
+  int32_t world_size = 1;  // At least 1.
+  // Name or address of this machine by which the other ranks reach it; this
+  // rank listens on it, on ports that the system picks. Not a wildcard.
+  std::string host;
+  // Starts all keys in the store. Each group that is ever tried on the store
+  // has its own, the same on all its ranks.
+  std::string group;
+  // [1 ms, 24 h]. For the group to form: all ranks appear in the store and
+  // connect to each other.
+  absl::Duration connect_timeout = absl::Seconds(60);
+  // [1 ms, 24 h]. For an operation to go on when another rank is late, so it is
+  // more than what the slowest rank needs for a step.
+  absl::Duration timeout;
+  // An all-reduce takes at least RingTime() over this link; the rest of it is
+  // waited out where the operations run.
+  std::optional<LinkModel> link = std::nullopt;
+  // Asked on the caller's thread while the group forms, at least every 50 ms
+  // while the store answers in time; the first status that is not OK ends the
+  // attempt. Null: it ends by itself only.
+  std::function<absl::Status()> keep_trying = nullptr;
+  // Used while the group forms. May be null in a world of one rank.
+  RendezvousStore* store = nullptr;
+};
+
+// InvalidArgument names the option, its value and its bound.
+absl::Status CheckGroupOptions(const GroupOptions& options);
+
+// One that has formed.
+struct ConnectedGroup {
+  std::unique_ptr<Collective> collective;
+  const char* over = "";  // "tcp", for example.
+};
+
+// The connections of one rank to all others. A lost connection to any rank
+// fails the group at once, also between operations, unless that rank has said
+// goodbye.
+class Mesh {
+ public:
+  struct Operation {
+    absl::Span<float> data;
+    std::optional<Rank> root;  // Of a broadcast; else it is an all-reduce.
+  };
+
+  virtual ~Mesh() = default;
+
+  // One thread calls these, in this order; after a failure only GiveUp().
+  virtual absl::Status BeginWatch() = 0;
+  // `number` counts the operations from 0. Errors as of Collective::Wait().
+  virtual absl::Status Run(const Operation& operation, int64_t number) = 0;
+  // Instead of either GiveUp(). The others miss nothing of what was sent.
+  virtual void SayGoodbye() = 0;
+  // Resets all connections, so that the others notice.
+  virtual void GiveUp() = 0;
+
+  // On another thread: returns what happened when a connection is lost. OK if
+  // EndWatch() is called, and for connections to ranks that said goodbye.
+  virtual absl::Status AwaitLoss() = 0;
+  virtual void EndWatch() = 0;
+
+  // Run() fails at once, now or when it is called. Any thread.
+  virtual void Interrupt() = 0;
+};
+
+// "all-reduce 7 on rank 0 of 4: "
+std::string OperationText(const Mesh::Operation& operation, int64_t number,
+                          int rank, int32_t world_size);
+// Unavailable: connections to these ranks were lost.
+absl::Status ConnectionsLost(const std::string& prefix,
+                             const std::vector<int>& lost,
+                             const std::string& reason);
+
+// Has two threads beside those of its mesh: one runs the operations, one waits
+// for the loss of a connection. In a world of one rank there is no thread and
+// no mesh, and operations are done as they are started.
+//
+// One that is destroyed without failures and without operations in flight says
+// goodbye to the others.
+class MeshCollective final : public Collective {
+ public:
+  // `mesh` is nullptr in a world of one rank.
+  MeshCollective(const GroupOptions& options, std::unique_ptr<Mesh> mesh);
+  ~MeshCollective() override;
+
+  Rank rank() const override { return rank_; }
+  int32_t world_size() const override { return world_size_; }
+  Ticket AllReduceAsync(absl::Span<float> data) override;
+  Ticket BroadcastAsync(absl::Span<float> data, Rank root) override;
+  absl::Status Wait(Ticket ticket) override;
+  void Abort(absl::Status reason) override;
+
+ private:
+  using Operation = Mesh::Operation;
+
+  Ticket Start(const Operation& operation);
+  void Run();  // The thread that runs the operations.
+  absl::Duration LeastTime(const Operation& operation) const;
+  void Watch();  // The thread that waits for the loss of a connection.
+
+  // Fixed after construction.
+  const Rank rank_;
+  const int32_t world_size_;
+  const std::optional<LinkModel> link_;
+  const std::unique_ptr<Mesh> mesh_;
+
+  Mutex mutex_;
+  std::condition_variable work_changed_;  // For Run().
+  std::condition_variable done_changed_;  // For Wait().
+  // Started, not yet running.
+  std::deque<Operation> queue_ ABSL_GUARDED_BY(mutex_);
+  int64_t started_ ABSL_GUARDED_BY(mutex_) = 0;  // Tickets given out.
+  // Tickets [0, completed_) are done.
+  int64_t completed_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // It may touch a buffer.
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread operations_;
+  std::thread watcher_;
+};
+
+}  // namespace slackline
