@@ -49,6 +49,7 @@ struct Options {
   int repeats = 3;
   uint64_t seed = 1;
   std::vector<std::string> modes = {"bsp", "ssp:3", "asp", "allreduce"};
+  std::string transport = "AUTO";  // As limits { transport }.
   bool smoke = false;
 };
 
@@ -70,7 +71,8 @@ config::ClusterConfig ConfigOf(const Options& options, const std::string& mode,
       "batch_size: 64 }\n",
       "optimizer { momentum { learning_rate: 0.01 momentum: 0.9 } }\n",
       "train { epochs: 1000 max_steps: ", options.steps,
-      " seed: ", options.seed, " eval_every_epochs: 1000 }\n");
+      " seed: ", options.seed, " eval_every_epochs: 1000 }\n",
+      "limits { transport: ", options.transport, " }\n");
   absl::StatusOr<config::ClusterConfig> config =
       ParseJobConfig(text, "bench_step", {.mode = mode, .sets = {}});
   SL_CHECK(config.ok(), config.status().ToString());
@@ -225,6 +227,10 @@ int Main(int argc, char** argv) {
   app.add_option("--modes", options.modes)
       ->delimiter(',')
       ->capture_default_str();
+  app.add_option("--transport", options.transport,
+                 "AUTO, TCP, IPC or SHM; with the first, shared memory")
+      ->check(CLI::IsMember({"AUTO", "TCP", "IPC", "SHM"}))
+      ->capture_default_str();
   app.add_flag("--smoke", options.smoke,
                "a small model and few steps, to see that it works");
   try {
@@ -265,6 +271,7 @@ int Main(int argc, char** argv) {
     PrintJsonLine("bench_step", {{"mode", name},
                                  {"workers", options.workers},
                                  {"servers", options.servers},
+                                 {"transport", options.transport},
                                  {"steps", options.steps},
                                  {"repeats", options.repeats},
                                  {"seed", options.seed},

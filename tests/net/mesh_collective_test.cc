@@ -28,7 +28,6 @@
 #include "gtest/gtest.h"
 #include "tests/support/ranks.h"
 #include "worker/collective/gloo_collective.h"
-#include "worker/collective/host_group.h"
 #include "worker/collective/shm_collective.h"
 
 #ifdef __SANITIZE_THREAD__
