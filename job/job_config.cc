@@ -9,6 +9,7 @@
 #include "common/membership/timeouts.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
+#include "common/compress/compression_config.h"
 #include "common/optim/stale_rule.h"
 #include "common/sync/sync_config.h"
 #include "server/coordinator/rebalance_config.h"
@@ -132,6 +133,8 @@ void CheckParts(const config::ClusterConfig& config,
   for (int i = 0; i < sync.stale_size(); ++i) {
     CheckStaleGradients(sync.stale(i), in_sync.In("stale", i));
   }
+  for (int i = 0; i < sync.compression_size(); ++i)
+    CheckCompression(sync.compression(i), in_sync.In("compression", i));
   CheckCollective(sync.collective(), nccl, in_sync.In("collective"));
   CheckPushType(config, in_sync);
   CheckTrain(config.train(), problems.In("train"));

@@ -124,8 +124,7 @@ CoordinatorThread::Options CoordinatorOptions(
       .workers = static_cast<int>(WorkerProcesses(config).size()),
       .replicas = config.replicas(),
       .sync = config.sync(),
-      .shard_elements = int64_t{config.limits().shard_kib()} * 1024 /
-                        static_cast<int64_t>(sizeof(float)),
+      .shard_elements = ShardElements(config.limits()),
       .optimizer = config.optimizer(),
       .lease = absl::Milliseconds(config.limits().lease_ms()),
       .start_timeout = absl::Milliseconds(config.limits().start_timeout_ms()),

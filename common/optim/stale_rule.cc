@@ -1,12 +1,11 @@
 #include "common/optim/stale_rule.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/config/table_pattern.h"
 #include "common/optim/stale/formula.h"
 #include "common/status.h"
 
@@ -28,10 +27,6 @@ const optim::StaleConfig* FindRule(const config::StaleGradients& config) {
                                            return r->rule == config.rule_case();
                                          });
   return found == std::end(optim::kStaleConfigs) ? nullptr : *found;
-}
-
-bool Fits(const std::string& pattern, const std::string& table) {
-  return fnmatch(pattern.c_str(), table.c_str(), 0) == 0;
 }
 
 }  // namespace
@@ -75,26 +70,20 @@ absl::StatusOr<StaleRules> StaleRules::Create(const config::Sync& sync) {
 }
 
 StaleRule StaleRules::For(const std::string& table) const {
-  const auto found =
-      std::find_if(entries_.begin(), entries_.end(),
-                   [&](const Entry& e) { return Fits(e.pattern, table); });
+  const auto found = std::find_if(
+      entries_.begin(), entries_.end(),
+      [&](const Entry& e) { return FitsTablePattern(e.pattern, table); });
   return found == entries_.end() ? StaleRule() : found->rule;
 }
 
 absl::Status StaleRules::CheckTables(
     absl::Span<const std::string> tables) const {
+  const ConfigProblems problems;
   for (size_t i = 0; i < entries_.size(); ++i) {
-    const std::string& pattern = entries_[i].pattern;
-    if (std::any_of(tables.begin(), tables.end(),
-                    [&](const std::string& t) { return Fits(pattern, t); })) {
-      continue;
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("sync.stale[", i, "].table: \"", pattern,
-                     "\" fits no table of the model; they are ",
-                     absl::StrJoin(tables, ", ")));
+    CheckTablePattern(entries_[i].pattern, tables,
+                      problems.In("sync").In("stale", static_cast<int>(i)));
   }
-  return absl::OkStatus();
+  return problems.ToStatus();
 }
 
 }  // namespace slackline

@@ -16,6 +16,7 @@
 #include "common/view/followers.h"
 #include "common/view/member_list.h"
 #include "common/view/owners.h"
+#include "proto/cluster.pb.h"
 #include "proto/view.pb.h"
 
 namespace slackline {
@@ -166,6 +167,12 @@ class View {
 // The chief: the worker of the lowest rank in the view. nullptr without
 // workers.
 const wire::WorkerMember* ChiefOf(const View& view);
+
+// Elements of a shard, as limits.shard_kib says.
+inline int64_t ShardElements(const config::Limits& limits) {
+  return int64_t{limits.shard_kib()} * 1024 /
+         static_cast<int64_t>(sizeof(float));
+}
 
 // Numbers the shards of `tables` in order (sets first_shard) and gives each to
 // one of `threads`, largest first to the thread with the fewest bytes so far;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "common/compress/gradient_code.h"
 #include "common/optim/update_rule.h"
 #include "common/sync/participants.h"
 
@@ -39,6 +40,10 @@ std::string FaultOf(const wire::PushRequest& request, size_t payloads) {
       return absl::StrCat("an entry has a rate factor of ", push.rate_factor(),
                           ", outside [0, ", kRateFactorMax, "]");
     }
+    if (push.has_encoding() && !push.has_gradient())
+      return "an entry that is no gradient has an encoding";
+    if (std::string fault = FaultOf(push.encoding()); !fault.empty())
+      return fault;
     if (push.installation().slots() < 0 ||
         push.installation().slots() > Optimizer::kSlotsMax) {
       return absl::StrCat("an entry has ", push.installation().slots(),

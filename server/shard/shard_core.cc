@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/compress/gradient_code.h"
 #include "common/io/state_hash.h"
 #include "common/metrics/staleness.h"
 #include "common/optim/finite.h"
@@ -45,6 +46,12 @@ std::vector<FollowerFeeds::Known> AwaitedOf(const wire::Go& go) {
   for (const wire::Go::InSync& follower : go.in_sync())
     awaited.push_back({.server = follower.server(), .since = follower.since()});
   return awaited;
+}
+
+// As the push says, or as its frame has.
+size_t ElementsOf(const wire::Push& push, const Payload& frame) {
+  return push.has_encoding() ? static_cast<size_t>(push.encoding().elements())
+                             : frame.size() / sizeof(float);
 }
 
 bool AllFinite(const Payload& gradient) {
@@ -1364,7 +1371,8 @@ std::optional<wire::Refusal> ShardCore::OnAdmitted(
         sender.peer.index,
         ", which has not joined the shard: send a join pull first"));
   } else if (may_be_cut && push.has_gradient() &&
-             frames.front().size() != machine.shard().range().bytes()) {
+             ElementsOf(push, frames.front()) !=
+                 static_cast<size_t>(machine.shard().range().elements())) {
     return Retry();
   } else {
     refusal = Accept(place, push, frames.empty() ? Payload() : frames.front(),
@@ -1507,7 +1515,7 @@ void ShardCore::OnProbe(const PeerId& from, const Message& message,
 
 std::optional<wire::Refusal> ShardCore::Accept(Place& place,
                                                const wire::Push& push,
-                                               const Payload& gradient,
+                                               const Payload& frame,
                                                const Participant& participant,
                                                Effects* effects) {
   const uint64_t seq = push.seq();
@@ -1550,21 +1558,41 @@ std::optional<wire::Refusal> ShardCore::Accept(Place& place,
     return Rejected(
         absl::StrCat(describe(), ": its next clock is ", participant.clock));
   }
-  if (gradient.size() != range.bytes()) {
-    return Rejected(absl::StrCat(describe(), ": ", gradient.size(),
-                                 " bytes, the shard has ", range.bytes()));
+  const GradientCode code = CodeOf(push.encoding());
+  const auto elements = static_cast<size_t>(range.elements());
+  if (ElementsOf(push, frame) != elements && push.has_encoding()) {
+    return Rejected(absl::StrCat(describe(), ": ", push.encoding().elements(),
+                                 " elements, the shard has ", elements));
+  }
+  if (frame.size() != code.Bytes(elements)) {
+    return Rejected(absl::StrCat(describe(), ": ", frame.size(),
+                                 " bytes, the shard has ",
+                                 code.Bytes(elements)));
   }
   const ModeRule& rule = RuleAt(view_->proto(), push.clock());
   if (!rule.over_servers()) {
     return Rejected(absl::StrCat(
         describe(), ": the step of that clock is done by ", "all-reduce"));
   }
-  if (serving.delays.given())
-    return AcceptGiven(place, push, gradient, participant, effects);
   // One frame of each worker is held, so a worker that runs ahead has to wait.
-  if (rule.holds_gradients() && push.clock() > machine.complete_clock()) {
+  if (!serving.delays.given() && rule.holds_gradients() &&
+      push.clock() > machine.complete_clock()) {
     return Retry();
   }
+  Payload gradient = frame;
+  if (!code.whole()) {
+    gradient = Payload::Allocate(range.bytes());
+    const absl::Span<float> floats(
+        reinterpret_cast<float*>(gradient.MutableData()), elements);
+    if (!Decode(code, frame.data(), floats)) {
+      return Rejected(absl::StrCat(
+          describe(), ": its frame is not in the code that it names"));
+    }
+  }
+  if (serving.delays.given())
+    return AcceptGiven(place, push, gradient, frame.size(), participant,
+                       effects);
+  CountPush(range.shard, frame.size(), effects);
   const Accepted accepted =
       Judge(serving, push, gradient, participant, effects);
   Commit(place, accepted.record, accepted.cause, effects);
@@ -1590,10 +1618,6 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
                          .incarnation = participant.incarnation,
                          .clock = push.clock(),
                          .version = base};
-  stats_.set_pushes(stats_.pushes() + 1);
-  stats_.set_bytes_in(stats_.bytes_in() + gradient.size());
-  effects->work.push_back(
-      {.shard = shard.range().shard, .pushes = 1, .bytes_in = gradient.size()});
   if (rule.extra_steps(mode) > 0) {
     serving.dssp.OnPush(participant.rank, participant.incarnation, push.clock(),
                         now_);
@@ -1641,9 +1665,15 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
   return {.record = std::move(record), .cause = cause};
 }
 
+void ShardCore::CountPush(ShardId shard, size_t bytes, Effects* effects) {
+  stats_.set_pushes(stats_.pushes() + 1);
+  stats_.set_bytes_in(stats_.bytes_in() + bytes);
+  effects->work.push_back({.shard = shard, .pushes = 1, .bytes_in = bytes});
+}
+
 std::optional<wire::Refusal> ShardCore::AcceptGiven(
     Place& place, const wire::Push& push, const Payload& gradient,
-    const Participant& participant, Effects* effects) {
+    size_t frame_bytes, const Participant& participant, Effects* effects) {
   Serving& serving = *ServingOf(&place);
   GivenDelays& delays = serving.delays;
   const Shard& shard = serving.machine.shard();
@@ -1674,10 +1704,7 @@ std::optional<wire::Refusal> ShardCore::AcceptGiven(
                           .gradient = {}};
   if (push.has_rate_factor()) given.rate_factor = push.rate_factor();
   if (serving.stale.rule().NeedsBase()) given.base_values = base->values;
-  stats_.set_pushes(stats_.pushes() + 1);
-  stats_.set_bytes_in(stats_.bytes_in() + gradient.size());
-  effects->work.push_back(
-      {.shard = shard.range().shard, .pushes = 1, .bytes_in = gradient.size()});
+  CountPush(shard.range().shard, frame_bytes, effects);
   if (!AllFinite(gradient)) {
     CountNonfinite(shard.range().shard, who.rank, clock, effects);
   } else if (!delays.Uses(who.rank, clock)) {

@@ -403,7 +403,7 @@ class ShardCore {
     ShardTraceRecord cause;
   };
   std::optional<wire::Refusal> Accept(Place& place, const wire::Push& push,
-                                      const Payload& gradient,
+                                      const Payload& frame,
                                       const Participant& participant,
                                       Effects* effects);
   // Looks at the gradient before it can get anywhere: at its numbers, and with
@@ -411,9 +411,12 @@ class ShardCore {
   Accepted Judge(Serving& serving, const wire::Push& push,
                  const Payload& gradient, const Participant& participant,
                  Effects* effects);
+  // Of so many bytes on the wire.
+  void CountPush(ShardId shard, size_t bytes, Effects* effects);
   // The same in a job whose delays are given: the gradient waits for its turn.
   std::optional<wire::Refusal> AcceptGiven(Place& place, const wire::Push& push,
                                            const Payload& gradient,
+                                           size_t frame_bytes,
                                            const Participant& participant,
                                            Effects* effects);
   // Applies the gradients whose turn has come.

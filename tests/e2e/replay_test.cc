@@ -4,6 +4,7 @@
 // have the same hash.
 #include <csignal>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
@@ -78,6 +79,53 @@ TEST_F(Replay, OfARunWithRulesForStaleGradientsIsThatRunToTheBit) {
     ExpectSameStaleness(ReadJson(Summary(run)),
                         ReadJson(Summary(run + "-again")));
   }
+}
+
+TEST_F(Replay, OfARunWithCompressedGradientsIsThatRunToTheBit) {
+  uint64_t whole = 0;  // Bytes, of a run without compression.
+  for (const char* const method :
+       {"none", "bfloat16", "float16", "int8", "sign", "top_k", "random_k"}) {
+    SCOPED_TRACE(method);
+    const std::string ratio =
+        absl::StrContains(method, "_k") ? "ratio: 0.1" : "";
+    const std::string job = Write(
+        absl::StrCat(method, ".textproto"),
+        absl::StrCat(SmallJob(), "sync { asp {} compression { ", method, " { ",
+                     ratio, " } min_elements: 1 } }"));
+    Run(method, job, {"--set=train.trace=true", "--set=train.epochs=1"});
+    const std::string again = absl::StrCat(method, "-again");
+    RunReplay(again, Path(absl::StrCat(method, "/cluster.textproto")),
+              Path(method));
+    EXPECT_NE(Sha(method), "");
+    EXPECT_EQ(Sha(again), Sha(method));
+    const auto pushed =
+        ReadJson(Summary(method))["bytes_pushed"].get<uint64_t>();
+    if (whole == 0) {
+      whole = pushed;
+    } else {
+      EXPECT_LT(pushed, whole * 0.6);
+    }
+    EXPECT_EQ(
+        absl::StrContains(
+            ReadText(Path(absl::StrCat(method, "/logs/worker-0.log"))),
+            "a step over servers pushes "),
+        std::string(method) != "none");
+  }
+}
+
+TEST_F(Replay, OfDroppedGradientsIsRefusedWhereLaterOnesDependOnThem) {
+  const std::string job = Write(
+      "job.textproto",
+      absl::StrCat(SmallJob(),
+                   "sync { backup { workers: 1 } compression { top_k { ratio: "
+                   "0.1 } min_elements: 1 } } "));
+  Run("run", job,
+      {"--set=train.trace=true", "--set=train.epochs=1",
+       "--set=worker[0].slowdown=8"});
+  if (ReadJson(Summary("run"))["dropped"] == 0)
+    GTEST_SKIP() << "no gradient came too late";
+  EXPECT_THAT(RunRefused("again", Path("run/cluster.textproto"), Path("run")),
+              HasSubstr("the delays leave out step "));
 }
 
 TEST_F(Replay, OfTheSameDelaysWithAnotherOptimizerMeetsTheSameDelays) {

@@ -355,11 +355,10 @@ void Checker::CheckFailure(const wire::View& before, const wire::View& view) {
     bool lost = false;  // A shard that nobody else has.
     for (int32_t shard = 0; shard < before.owner_server_size(); ++shard) {
       // Perhaps of another one that died at the same time.
-      lost = lost ||
-             (!Stays(before, view, before.owner_server(shard)) &&
-              (scenario_.replicas > 0 ||
-               before.owner_server(shard) == server.index()) &&
-              !HasHeir(before, view, shard));
+      lost = lost || (!Stays(before, view, before.owner_server(shard)) &&
+                      (scenario_.replicas > 0 ||
+                       before.owner_server(shard) == server.index()) &&
+                      !HasHeir(before, view, shard));
     }
     if (gone && lost && end.server(0) == server.index()) return;
   }
@@ -656,17 +655,24 @@ void Checker::OnStart(Rank rank, Incarnation incarnation, Clock clock) {
 // ---- The shard's end ------------------------------------------------------
 
 std::vector<float> Checker::GradientOf(const Twin& twin,
-                                       const Contribution& contribution) const {
-  return scenario_.Gradient(contribution.life.first, contribution.life.second,
-                            contribution.clock, twin.range.table,
-                            twin.range.begin, twin.range.end);
+                                       const Contribution& contribution,
+                                       bool by_all_reduce) const {
+  if (by_all_reduce) {
+    return scenario_.Gradient(contribution.life.first, contribution.life.second,
+                              contribution.clock, twin.range.table,
+                              twin.range.begin, twin.range.end);
+  }
+  return scenario_.Pushed(contribution.life.first, contribution.life.second,
+                          contribution.clock, twin.range.table,
+                          twin.range.begin, twin.range.end);
 }
 
 Checker::Tensor Checker::SumOf(const Twin& twin, const Update& update) const {
-  std::vector<float> sum = GradientOf(twin, update.contributions.front());
+  std::vector<float> sum =
+      GradientOf(twin, update.contributions.front(), update.by_all_reduce);
   for (size_t i = 1; i < update.contributions.size(); ++i) {
     const std::vector<float> gradient =
-        GradientOf(twin, update.contributions[i]);
+        GradientOf(twin, update.contributions[i], update.by_all_reduce);
     for (size_t e = 0; e < sum.size(); ++e) sum[e] += gradient[e];
   }
   if (update.gradient_factor != 1) {
@@ -908,7 +914,9 @@ std::optional<Violation> Checker::Difference(
       return differs(Invariant::kLostPush,
                      absl::StrCat("does not hold ", what));
     }
-    if (!SameBits(FloatsOf(found->gradient), GradientOf(twin, contribution))) {
+    if (!SameBits(FloatsOf(found->gradient),
+                  GradientOf(twin, contribution,
+                             /*by_all_reduce=*/false))) {
       return differs(Invariant::kSyncSum,
                      absl::StrCat("holds something else as ", what));
     }

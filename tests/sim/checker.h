@@ -416,7 +416,8 @@ class Checker {
   };
 
   std::vector<float> GradientOf(const Twin& twin,
-                                const Contribution& contribution) const;
+                                const Contribution& contribution,
+                                bool by_all_reduce) const;
   // The sum of the update's gradients.
   Tensor SumOf(const Twin& twin, const Update& update) const;
   // The values after version `from` with these values; `*slots` becomes what

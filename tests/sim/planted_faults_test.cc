@@ -248,6 +248,7 @@ RunReport RunPlanted(const Case& planted, uint64_t seed) {
   Scenario scenario =
       planted.changes ? Scenario::RandomModes(seed) : Scenario::Random(seed);
   scenario.RemoveCheckpoints();
+  scenario.gradient_code = {};  // Faults are planted in floats.
   if (planted.checkpoints) {
     scenario.elastic.reset();
     scenario.checkpoints.wanted = true;

@@ -739,6 +739,7 @@ Scenario Scenario::Random(uint64_t seed) {
   const bool ahead = s.mode.has_asp() || bound >= 1;
   s.pull_ahead = ahead && rng.Chance(0.5);
   s.step_by_table = Rng(seed).Fork("by table").Chance(0.7);
+  s.DrawGradientCode();
   if (Rng(seed).Fork("gathers").Chance(0.3)) s.gathers = 0.4;
   if (Rng(seed).Fork("asks state").Chance(0.3)) s.asks_state = 0.05;
   s.even_pull = rng.Chance(0.5);
@@ -975,6 +976,18 @@ double Scenario::GradientFactor(Rank rank, Clock clock, TableId table) const {
   return kFactors[bits % std::size(kFactors)];
 }
 
+void Scenario::DrawGradientCode() {
+  Rng rng = Rng(seed).Fork("gradient code");
+  if (rng.Chance(0.5)) return;
+  gradient_code.kind = static_cast<wire::Encoding::Kind>(
+      rng.Between(wire::Encoding::BFLOAT16, wire::Encoding::SPARSE));
+  // Shards often end in the middle of a block.
+  gradient_code.block = static_cast<int32_t>(rng.Between(1, 12));
+  gradient_code.kept =
+      static_cast<int32_t>(rng.Between(1, gradient_code.block));
+  gradient_keep = rng.Chance(0.5) ? Keep::kLargest : Keep::kRandom;
+}
+
 void Scenario::DrawSampling() {
   Rng rng = Rng(seed).Fork("sampling");
   elastic.reset();
@@ -1133,6 +1146,11 @@ std::string Scenario::ToString() const {
           ? absl::StrCat("elastic { ", elastic->ShortDebugString(), " }, ")
           : "",
       optimizer.ShortDebugString(), rate_factors ? ", rate factors" : "",
+      gradient_code.whole()
+          ? ""
+          : absl::StrCat(", pushed in { ",
+                         EncodingOf(gradient_code, 0).ShortDebugString(),
+                         gradient_keep == Keep::kRandom ? " any" : "", " }"),
       ", tables of ", absl::StrJoin(table_elements, "+"),
       " elements in shards of ", shard_elements, ", window ", window_bytes,
       " B, messages of ", message_bytes, " B, lease ",
@@ -1211,6 +1229,33 @@ std::vector<float> Scenario::Gradient(Rank rank, Incarnation incarnation,
         std::ldexp(mantissa, -31 + static_cast<int>(bits % 8))));
   }
   return values;
+}
+
+CodedGradient Scenario::PushOf(Rank rank, Incarnation incarnation, Clock clock,
+                               TableId table) const {
+  const int64_t elements = table_elements[static_cast<size_t>(table)];
+  const std::vector<float> floats =
+      Gradient(rank, incarnation, clock, table, 0, elements);
+  Payload bytes =
+      Payload::Allocate(gradient_code.Bytes(static_cast<size_t>(elements)));
+  uint32_t first = 0;  // Differs from gradient to gradient, as all of it does.
+  std::memcpy(&first, floats.data(), sizeof(first));
+  Rng rng(first);
+  Encode(gradient_code, gradient_keep, floats, &rng, bytes.MutableData());
+  return {std::move(bytes), gradient_code};
+}
+
+std::vector<float> Scenario::Pushed(Rank rank, Incarnation incarnation,
+                                    Clock clock, TableId table, int64_t begin,
+                                    int64_t end) const {
+  if (gradient_code.whole())
+    return Gradient(rank, incarnation, clock, table, begin, end);
+  const CodedGradient pushed = PushOf(rank, incarnation, clock, table);
+  std::vector<float> floats(
+      static_cast<size_t>(table_elements[static_cast<size_t>(table)]));
+  SL_CHECK(Decode(pushed.code, pushed.bytes.data(), absl::MakeSpan(floats)),
+           "a gradient that was encoded here cannot be decoded");
+  return {floats.begin() + begin, floats.begin() + end};
 }
 
 }  // namespace slackline::sim

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/compress/gradient_code.h"
 #include "common/delays/delay_trace.h"
 #include "common/ids.h"
 #include "common/optim/optimizer.h"
@@ -349,6 +350,10 @@ struct Scenario {
   // One without a kind: this table has none.
   std::vector<config::Optimizer> own_optimizers;
   bool rate_factors = false;  // Of gradients; else they are 1.
+  // In which gradients are pushed. Every gradient for itself: what a code loses
+  // is lost.
+  GradientCode gradient_code;
+  Keep gradient_keep = Keep::kLargest;
   // Elastic sampling. `steps` are then those of workers that keep pace.
   std::optional<wire::Elastic> elastic;
   size_t window_bytes = 1024;
@@ -477,6 +482,7 @@ struct Scenario {
   double save_leases = 24;  // For a file to get to the disk.
   // Longer than any step that is not stalled, shorter than a healing takes.
   absl::Duration stall_timeout() const { return stall_leases * lease; }
+  void DrawGradientCode();
   const config::Optimizer& OptimizerOf(TableId table) const;
   // What a worker of this rank gives with its gradient. By all-reduce everybody
   // gives what rank 0 would.
@@ -486,11 +492,17 @@ struct Scenario {
   double GradientFactor(Rank rank, Clock clock, TableId table) const;
   std::string ToString() const;
 
-  // What this incarnation pushes, for elements [begin, end) of the table:
+  // What this incarnation computes, for elements [begin, end) of the table:
   // different for everything that has a name, of magnitudes from 2^-24 to 128,
   // so that every float sum of them tells in which order it was made.
   std::vector<float> Gradient(Rank rank, Incarnation incarnation, Clock clock,
                               TableId table, int64_t begin, int64_t end) const;
+  // The same of the whole table, as it pushes it, and a part of that as servers
+  // have it.
+  CodedGradient PushOf(Rank rank, Incarnation incarnation, Clock clock,
+                       TableId table) const;
+  std::vector<float> Pushed(Rank rank, Incarnation incarnation, Clock clock,
+                            TableId table, int64_t begin, int64_t end) const;
 };
 
 }  // namespace slackline::sim

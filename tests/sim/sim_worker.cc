@@ -557,13 +557,11 @@ void SimWorker::PushTable(int table) {
     });
   }
   const Clock clock = core_.clock();
-  const std::vector<float> gradient =
-      context_->scenario.Gradient(rank_, incarnation(), clock, TableId{table},
-                                  0, context_->scenario.table_elements[table]);
+  const CodedGradient gradient =
+      context_->scenario.PushOf(rank_, incarnation(), clock, TableId{table});
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     const absl::Status pushed = core.OnGradient(
-        TableId{table},
-        Payload::Copy(gradient.data(), gradient.size() * sizeof(float)),
+        TableId{table}, gradient,
         context_->scenario.GradientFactor(rank_, clock, TableId{table}), now,
         effects);
     SL_CHECK(pushed.ok(), pushed.message());

@@ -1284,6 +1284,7 @@ Scenario OneOrOther(uint64_t seed, bool modes) {
 void MakePlain(Scenario* scenario, uint64_t gradient_seed, Rng& rng) {
   scenario->RemoveFaults();
   scenario->gradient_seed = gradient_seed;
+  scenario->gradient_code = {};  // By all-reduce they are whole.
   scenario->pull_ahead = false;
   const auto draw = [&](sync::Mode* mode) {
     if (rng.Chance(0.6)) {

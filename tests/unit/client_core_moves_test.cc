@@ -1,10 +1,14 @@
 // Goal: what a worker's client sends, and where to, while shards move and are
 // cut in two. Method: the shard threads are played by hand, on virtual time.
 #include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/compress/gradient_code.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/data_messages.h"
@@ -395,6 +399,82 @@ TEST_F(ClientMoveTest, BytesOfSplitShardsAreCountedOnceAndAllAcknowledged) {
   EXPECT_EQ(client_->unacknowledged_bytes(), 0u);
   EXPECT_EQ(client_->bytes_pushed(), kShards * kShardBytes);
   EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
+}
+
+// The floats of all gradients that were sent, by shard.
+std::map<int32_t, std::vector<float>> GradientsIn(
+    const ClientCore::Effects& effects) {
+  std::map<int32_t, std::vector<float>> gradients;
+  for (const ClientCore::Send& send : effects.sends) {
+    size_t next = 0;
+    for (const wire::Push& push : send.message.header.push_request().push()) {
+      const Payload& frame = send.message.payloads.at(next++);
+      const size_t elements =
+          push.has_encoding() ? static_cast<size_t>(push.encoding().elements())
+                              : frame.size() / sizeof(float);
+      const Payload floats =
+          FloatsOf({frame, CodeOf(push.encoding())}, elements);
+      std::vector<float>& values = gradients[push.shard()];
+      values.resize(elements);
+      std::memcpy(values.data(), floats.data(), floats.size());
+    }
+  }
+  return gradients;
+}
+
+TEST_F(ClientMoveTest, PartsOfAGradientInACodeAreWhatTheWholeHasThere) {
+  const wire::View start = view_;
+  for (const GradientCode& code :
+       {GradientCode{.kind = wire::Encoding::FLOAT16},
+        GradientCode{.kind = wire::Encoding::INT8, .block = 2},
+        GradientCode{.kind = wire::Encoding::SPARSE, .block = 3, .kept = 2}}) {
+    SCOPED_TRACE(code.kind);
+    options_.window_bytes = 1;  // A message at a time; others wait.
+    view_ = start;
+    accepted_.clear();
+    Restart();
+    std::vector<float> values(16);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(i % 5) - 2;
+    Payload bytes = Payload::Allocate(code.Bytes(values.size()));
+    Rng rng(1);
+    Encode(code, Keep::kLargest, values, &rng, bytes.MutableData());
+    const CodedGradient gradient(bytes, code);
+    const Payload whole = FloatsOf(gradient, values.size());
+    std::memcpy(values.data(), whole.data(), whole.size());
+    const auto of = [&](size_t begin, size_t end) {
+      return std::vector<float>(
+          values.begin() + static_cast<std::ptrdiff_t>(begin),
+          values.begin() + static_cast<std::ptrdiff_t>(end));
+    };
+    for (const int table : {0, 1}) {
+      ASSERT_TRUE(client_
+                      ->Push(0, TableId{table}, gradient, /*rate_factor=*/1,
+                             versions_, now_, &effects_)
+                      .ok());
+    }
+    const auto first = GradientsIn(Take());
+    EXPECT_EQ(first.at(0), of(0, 4));
+    Split(0, 1);   // In flight, as shards 0 and 8.
+    Split(2, 10);  // Queued, as shards 2 and 9.
+    Show();
+    std::map<int32_t, std::vector<float>> sent;
+    std::deque<ClientCore::Effects> unread;
+    unread.push_back(Tick());
+    for (; !unread.empty(); unread.pop_front()) {
+      for (auto& [shard, floats] : GradientsIn(unread.front()))
+        sent[shard] = std::move(floats);
+      for (const ClientCore::Send& send : unread.front().sends) {
+        for (const wire::Push& push : send.message.header.push_request().push())
+          unread.push_back(Reply(send.to, push.shard(), push.seq()));
+      }
+    }
+    EXPECT_EQ(sent.at(0), of(0, 1));
+    EXPECT_EQ(sent.at(8), of(1, 4));
+    EXPECT_EQ(sent.at(2), of(8, 10));
+    EXPECT_EQ(sent.at(9), of(10, 12));
+    EXPECT_EQ(client_->unacknowledged_bytes(), 0u);
+  }
 }
 
 TEST_F(ClientMoveTest, APullUnderWayAsksForBothParts) {

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/compress/gradient_code.h"
+#include "common/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/data_messages.h"
@@ -406,6 +408,81 @@ TEST_F(ShardCoreTest, AnotherThreadsShardIsMoved) {
   EXPECT_EQ(PushCode(Worker(0), PushOf(0, 1, 5, /*shard=*/2)), Outcome::kMoved);
 }
 
+// A push of shard 0 whose gradient is in this code.
+Message InCode(Message push, const GradientCode& code,
+               const std::vector<float>& gradient) {
+  Payload bytes = Payload::Allocate(code.Bytes(gradient.size()));
+  Rng rng(1);
+  Encode(code, Keep::kLargest, gradient, &rng, bytes.MutableData());
+  push.payloads = {bytes};
+  *TheOnly(push).mutable_encoding() = EncodingOf(code, gradient.size());
+  return push;
+}
+
+TEST_F(ShardCoreTest, AGradientInACodeIsAppliedAsWhatItStandsFor) {
+  Start("asp", 1);
+  const float before = Value(Worker(0));
+  uint64_t seq = 0;
+  float sum = 0;
+  for (const GradientCode& code :
+       {GradientCode{.kind = wire::Encoding::BFLOAT16},
+        GradientCode{.kind = wire::Encoding::FLOAT16},
+        GradientCode{.kind = wire::Encoding::INT8, .block = 2},
+        GradientCode{.kind = wire::Encoding::SIGN, .block = 2},
+        GradientCode{.kind = wire::Encoding::SPARSE, .block = 3, .kept = 1},
+        GradientCode{.kind = wire::Encoding::FLOAT32}}) {
+    const Message push = InCode(PushOf(static_cast<Clock>(seq), seq + 1, 0),
+                                code, {-2, 2, 1, 0.5f});
+    const uint64_t bytes_in = core_->Stats().bytes_in();
+    ASSERT_EQ(PushCode(Worker(0), push), Outcome::kOk) << code.kind;
+    EXPECT_EQ(core_->Stats().bytes_in() - bytes_in, push.payloads[0].size());
+    ++seq;
+    sum -= 2;
+  }
+  // SGD at a rate of 1.
+  EXPECT_EQ(Value(Worker(0)), before - sum);
+}
+
+TEST_F(ShardCoreTest, AFrameThatIsNotInItsCodeIsRejected) {
+  Start("asp", 1);
+  const GradientCode sparse{
+      .kind = wire::Encoding::SPARSE, .block = 4, .kept = 2};
+  const std::vector<float> gradient = {1, 2, 3, 4};
+  const Message good = InCode(PushOf(0, 1, 0), sparse, gradient);
+  struct {
+    const char* what;
+    std::function<void(Message&)> spoil;
+    const char* reason;
+  } const cases[] = {
+      {"a place twice", [](Message& m) { m.payloads[0] = Floats(0, 3); },
+       "its frame is not in the code that it names"},
+      {"too few bytes", [](Message& m) { m.payloads[0] = Floats(0, 2); },
+       "8 bytes, the shard has 12"},
+      {"of a shard of another size",
+       [](Message& m) { TheOnly(m).mutable_encoding()->set_elements(3); },
+       "3 elements, the shard has 4"},
+      {"of no size",
+       [](Message& m) { TheOnly(m).mutable_encoding()->set_elements(-1); },
+       "-1 elements, the shard has 4"},
+      {"the code of other bytes",
+       [](Message& m) {
+         TheOnly(m).mutable_encoding()->set_kind(wire::Encoding::FLOAT32);
+       },
+       "12 bytes, the shard has 16"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    Message push = good;
+    c.spoil(push);
+    const wire::PushReply reply = Push(Worker(0), push);
+    ASSERT_EQ(reply.answer_size(), 1);
+    EXPECT_EQ(OutcomeOf(reply.answer(0)), Outcome::kRejected);
+    EXPECT_THAT(reply.answer(0).refusal().rejected(), HasSubstr(c.reason));
+    EXPECT_EQ(core_->Stats().updates(), 0u);
+  }
+  EXPECT_EQ(PushCode(Worker(0), good), Outcome::kOk);
+}
+
 TEST_F(ShardCoreTest, ARejectedPushChangesNothingAndTheReasonSaysWhy) {
   Start("asp", 1);
   PushCode(Worker(0), PushOf(0, 1, 5));
@@ -475,6 +552,16 @@ TEST_F(ShardCoreTest, AMessageWhoseCountsDisagreeIsAnError) {
       {"payload of a declaration",
        [](Message& m) { TheOnly(m).mutable_advance(); }},
       {"negative clock", [](Message& m) { TheOnly(m).set_clock(-1); }},
+      {"the code of a declaration",
+       [](Message& m) {
+         TheOnly(m).mutable_advance();
+         TheOnly(m).mutable_encoding();
+         m.payloads.clear();
+       }},
+      {"a code that cannot be",
+       [](Message& m) {
+         TheOnly(m).mutable_encoding()->set_kind(wire::Encoding::SIGN);
+       }},
       {"clock beyond all steps",
        [](Message& m) {
          TheOnly(m).set_clock(std::numeric_limits<int64_t>::max());

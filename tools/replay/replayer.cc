@@ -89,6 +89,12 @@ absl::Status Replayer::Prepare() {
   for (int32_t rank = 0; rank < workers; ++rank) {
     SL_ASSIGN_OR_RETURN(Sampler sampler, SamplerOf(config_, data_, rank));
     samplers_.push_back(std::move(sampler));
+    SL_ASSIGN_OR_RETURN(GradientCompressor compressor,
+                        GradientCompressor::Create(
+                            config_.sync(), model_.tables(),
+                            ShardElements(config_.limits()), Rank{rank}));
+    compressors_.push_back(std::move(compressor));
+    next_clocks_.push_back(0);
   }
   std::vector<wire::Table> tables(model_.tables().begin(),
                                   model_.tables().end());
@@ -97,9 +103,7 @@ absl::Status Replayer::Prepare() {
   wire::View placed;
   const Owner owner{.server = 0, .thread = 0};
   PlaceTables(tables, absl::MakeConstSpan(&owner, 1),
-              int64_t{config_.limits().shard_kib()} * 1024 /
-                  static_cast<int64_t>(sizeof(float)),
-              &placed);
+              ShardElements(config_.limits()), &placed);
   placed.add_server()->add_thread();
   placed.set_number(1);
   SL_ASSIGN_OR_RETURN(view_, View::Create(placed));
@@ -233,6 +237,22 @@ absl::Status Replayer::Compute(int32_t rank, Clock clock) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the loss is ", loss, " at step ", clock, " of rank ", rank,
         ": the training has diverged; lower the learning rate"));
+  }
+  // As the worker has pushed them, one after the other.
+  const Clock next =
+      std::exchange(next_clocks_[static_cast<size_t>(rank)], clock + 1);
+  if (clock != next && compressors_[static_cast<size_t>(rank)].remembers()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the delays leave out step ", next, " of rank ", rank,
+        ", and what its compression lost came with the next one; record them "
+        "without BACKUP, or with sync.compression { error_feedback: false }"));
+  }
+  for (size_t table = 0; table < step.gradients.size(); ++table) {
+    Payload& gradient = step.gradients[table];
+    gradient =
+        FloatsOf(compressors_[static_cast<size_t>(rank)].Compress(
+                     TableId{static_cast<int32_t>(table)}, clock, gradient),
+                 gradient.size() / sizeof(float));
   }
   AddLoss(clock, loss);
   step.computed = true;

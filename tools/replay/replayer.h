@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/compress/gradient_compressor.h"
 #include "common/delays/delay_trace.h"
 #include "common/optim/stale_rule.h"
 #include "common/optim/update_rule.h"
@@ -111,7 +112,9 @@ class Replayer {
   const Callbacks callbacks_;
   const UpdateRule update_rule_;  // Of all tables: built-in models have one.
   std::shared_ptr<const View> view_;
-  std::vector<Sampler> samplers_;  // By rank.
+  std::vector<Sampler> samplers_;                // By rank,
+  std::vector<GradientCompressor> compressors_;  // likewise, and
+  std::vector<Clock> next_clocks_;               // what they compress next.
   int64_t steps_per_epoch_ = 0;
   Clock clocks_ = 0;  // Of the trace.
 

@@ -79,8 +79,7 @@ void ClientCore::OnView(std::shared_ptr<const View> view, absl::Time now,
                            : kept->second;
     // Where the kept part begins does not change; where it ends may, later.
     const int64_t begin = view_->shard(ShardId{split.shard()}).begin;
-    ApplySplit(split, new_shard,
-               static_cast<size_t>(split.at() - begin) * sizeof(float));
+    ApplySplit(split, new_shard, static_cast<size_t>(split.at() - begin));
   }
   absl::erase_if(newer_routes_, [&](const auto& entry) {
     return entry.second.as_of <= ViewIsAsOf(entry.first);
@@ -168,8 +167,9 @@ bool ClientCore::EndsHere(Owner from, int32_t shard, const char* what,
 }
 
 void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
-                            size_t kept_bytes) {
+                            size_t kept_elements) {
   const int32_t kept = split.shard();
+  const size_t kept_bytes = kept_elements * sizeof(float);
   if (const auto newer = newer_routes_.find(kept);
       newer != newer_routes_.end()) {
     const Route route = newer->second;
@@ -178,6 +178,7 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
   next_seq_.push_back(next_seq_[kept]);
   acked_seq_.push_back(acked_seq_[kept]);
   const auto cut_push = [&](PushUnit& unit) {
+    size_t more = 0;  // Bytes than before.
     std::vector<PushEntry> entries;
     for (PushEntry& entry : unit.entries) {
       if (entry.shard != kept || entry.kind == PushEntry::Kind::kAdvance) {
@@ -191,6 +192,23 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
       }
       PushEntry rest = entry;
       rest.shard = new_shard;
+      if (!entry.code.whole()) {
+        const CodedGradient whole(entry.values, entry.code);
+        const size_t elements = entry.elements;
+        const auto take = [&](PushEntry& part, size_t begin, size_t count) {
+          CodedGradient of_part = Slice(whole, elements, begin, count);
+          part.values = std::move(of_part.bytes);
+          part.code = of_part.code;
+          part.elements = count;
+        };
+        take(entry, 0, kept_elements);
+        take(rest, kept_elements, elements - kept_elements);
+        // Parts that do not end where blocks do take more.
+        more += entry.bytes() + rest.bytes() - whole.bytes.size();
+        entries.push_back(std::move(entry));
+        entries.push_back(std::move(rest));
+        continue;
+      }
       const auto cut = [&](Payload& kept_part, Payload& cut_part) {
         cut_part = kept_part.Slice(kept_bytes, kept_part.size() - kept_bytes);
         kept_part = kept_part.Slice(0, kept_bytes);
@@ -198,6 +216,8 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
       cut(entry.values, rest.values);
       for (size_t i = 0; i < entry.slots.size(); ++i)
         cut(entry.slots[i], rest.slots[i]);
+      rest.elements = entry.elements - std::min(entry.elements, kept_elements);
+      entry.elements = std::min(entry.elements, kept_elements);
       if (entry.kind == PushEntry::Kind::kInstallation) {
         for (PushEntry* const part : {&entry, &rest})
           part->hash = StateHash(part->version, part->values, part->slots);
@@ -206,6 +226,9 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
       entries.push_back(std::move(rest));
     }
     unit.entries = std::move(entries);
+    unit.bytes += more;
+    unacknowledged_bytes_ += more;
+    return more;
   };
   const auto cut_pull = [&](PullUnit& unit) {
     if (std::find(unit.shards.begin(), unit.shards.end(), kept) ==
@@ -221,7 +244,11 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
   for (auto& [owner, link] : links_) {
     cut_push(link.open);
     for (PushUnit& unit : link.queued) cut_push(unit);
-    for (PushUnit& unit : link.in_flight) cut_push(unit);
+    for (PushUnit& unit : link.in_flight) {
+      const size_t more = cut_push(unit);
+      link.push_bytes_in_flight += more;
+      bytes_pushed_ += more;
+    }
     for (PullUnit& unit : link.pulls_queued) cut_pull(unit);
     for (PullUnit& unit : link.pulls_in_flight) cut_pull(unit);
   }
@@ -358,7 +385,7 @@ void ClientCore::PumpTouched(absl::Time now, Effects* effects) {
 // ---- Push -----------------------------------------------------------------
 
 absl::Status ClientCore::Push(Clock clock, TableId table,
-                              const Payload& gradient, double rate_factor,
+                              const CodedGradient& gradient, double rate_factor,
                               absl::Span<const Version> base_versions,
                               absl::Time now, Effects* effects) {
   const int index = static_cast<int>(table);
@@ -368,8 +395,8 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
                      table_pushed_.size(), " tables"));
   }
   const std::string& name = view_->table(table).name();
-  const size_t bytes =
-      static_cast<size_t>(TableElements(view_->table(table))) * sizeof(float);
+  const auto elements = static_cast<size_t>(TableElements(view_->table(table)));
+  const size_t bytes = gradient.code.Bytes(elements);
   if (clock != push_clock_ || table_pushed_[index]) {
     return absl::InvalidArgumentError(absl::StrCat(
         "push to ", name, " of clock ", clock, ": expected clock ", push_clock_,
@@ -378,12 +405,13 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
   }
   const size_t shards_at_first =
       next_seq_.size() - static_cast<size_t>(view_->proto().split_size());
-  if (gradient.size() != bytes || base_versions.size() < shards_at_first ||
+  if (gradient.bytes.size() != bytes ||
+      base_versions.size() < shards_at_first ||
       base_versions.size() > next_seq_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "push to ", name, ": gradient of ", gradient.size(), " bytes and ",
-        base_versions.size(), " base versions; the table has ", bytes,
-        " bytes and the job ", next_seq_.size(), " shards"));
+        "push to ", name, ": gradient of ", gradient.bytes.size(),
+        " bytes and ", base_versions.size(), " base versions; the table has ",
+        bytes, " bytes and the job ", next_seq_.size(), " shards"));
   }
   for (const ShardRange& range : view_->ShardsOf(table)) {
     const int32_t shard = static_cast<int32_t>(range.shard);
@@ -391,13 +419,17 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
     ShardId versioned = range.shard;
     while (static_cast<size_t>(versioned) >= base_versions.size())
       versioned = view_->OriginOf(versioned);
+    CodedGradient part =
+        Slice(gradient, elements, static_cast<size_t>(range.begin),
+              static_cast<size_t>(range.elements()));
     Add({.kind = PushEntry::Kind::kGradient,
          .shard = shard,
          .clock = clock,
          .version = base_versions[static_cast<size_t>(versioned)],
          .rate_factor = rate_factor,
-         .values = gradient.Slice(
-             static_cast<size_t>(range.begin) * sizeof(float), range.bytes()),
+         .code = part.code,
+         .elements = static_cast<size_t>(range.elements()),
+         .values = std::move(part.bytes),
          .slots = {}});
   }
   table_pushed_[index] = true;
@@ -530,6 +562,8 @@ size_t ClientCore::SendPush(Owner to, PushUnit& unit, absl::Time now,
       case PushEntry::Kind::kGradient:
         fact.set_gradient(entry.version);
         if (entry.rate_factor != 1) fact.set_rate_factor(entry.rate_factor);
+        if (!entry.code.whole())
+          *fact.mutable_encoding() = EncodingOf(entry.code, entry.elements);
         break;
       case PushEntry::Kind::kAdvance:
         fact.mutable_advance();

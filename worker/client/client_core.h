@@ -54,6 +54,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/compress/gradient_code.h"
 #include "common/message.h"
 #include "common/view/shard_map.h"
 #include "worker/client/round_trip.h"
@@ -142,7 +143,7 @@ class ClientCore {
   // `base_versions` (by shard id) are the versions that it was computed from;
   // there may be fewer than shards if some were cut in two since.
   // InvalidArgument: wrong size, clock or repeated table; nothing was sent.
-  absl::Status Push(Clock clock, TableId table, const Payload& gradient,
+  absl::Status Push(Clock clock, TableId table, const CodedGradient& gradient,
                     double rate_factor, absl::Span<const Version> base_versions,
                     absl::Time now, Effects* effects);
 
@@ -236,6 +237,8 @@ class ClientCore {
     Clock clock = 0;
     Version version = 0;         // As in wire::Push; none of an advance.
     double rate_factor = 1;      // Of a gradient.
+    GradientCode code = {};      // Likewise: how it is in `values`,
+    size_t elements = 0;         // and how many there are.
     Payload values;              // The gradient, or what is installed.
     std::vector<Payload> slots;  // Of an installation.
     uint64_t hash = 0;           // Likewise.
@@ -347,7 +350,7 @@ class ClientCore {
   }
   // Cuts what waits for the shard as the view's `split`-th split does.
   void ApplySplit(const wire::Split& split, int32_t new_shard,
-                  size_t kept_bytes);
+                  size_t kept_elements);
   // Learns where the shard is, if that is newer than what we know. True if it
   // is elsewhere: what waits for it has to be moved there.
   bool Relocate(int32_t shard, const wire::Relocation& relocation);

@@ -842,7 +842,8 @@ void WorkerCore::SetNeed(Need need, absl::Time now) {
   progress_at_ = now;
 }
 
-absl::Status WorkerCore::OnGradient(TableId table, const Payload& gradient,
+absl::Status WorkerCore::OnGradient(TableId table,
+                                    const CodedGradient& gradient,
                                     double rate_factor, absl::Time now,
                                     Effects* effects) {
   if (state_ != State::kComputing) return absl::OkStatus();

@@ -196,7 +196,7 @@ class WorkerCore {
   // Ends of actions. The driver drops the group before OnGroupLost().
   void OnInitialized(absl::Time now, Effects* effects);
   // `rate_factor` and InvalidArgument as of ClientCore::Push().
-  absl::Status OnGradient(TableId table, const Payload& gradient,
+  absl::Status OnGradient(TableId table, const CodedGradient& gradient,
                           double rate_factor, absl::Time now, Effects* effects);
   void OnComputed(double loss, absl::Time now, Effects* effects);
   void OnReducing(absl::Time now);

@@ -16,6 +16,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/part_writer.h"
+#include "common/compress/gradient_compressor.h"
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/optim/stale_rule.h"
@@ -121,6 +122,7 @@ run::MetricRecord EvaluationRecord(Clock step, int64_t steps_per_epoch,
 struct Session::Parts {
   WorkerProcess self;
   LearningRateSchedule schedule;
+  GradientCompressor compressor;  // As each life begins with it.
   WorkerLoop::Options loop;
 };
 
@@ -131,8 +133,8 @@ struct Session::Life {
     Clock clock = 0;
     bool by_all_reduce = false;
     bool on_device = false;
-    absl::Time begin;                // Sleeping included.
-    absl::Time computing;            // Without it.
+    absl::Time begin;                  // Sleeping included.
+    absl::Time computing;              // Without it.
     std::vector<bool> has_parameters;  // By table.
     std::vector<bool> has_gradient;    // By table.
     absl::Duration waited;             // For parameters, since it began.
@@ -146,6 +148,7 @@ struct Session::Life {
         parameters(owner->parameters_),
         loop_owner(std::move(to_loop)),
         loop(*loop_owner),
+        compressor(parts.compressor),
         store(&loop),
         report({.rank = options.rank,
                 .steps_per_epoch = options.length.steps_per_epoch},
@@ -237,6 +240,7 @@ struct Session::Life {
   ParameterMemory& parameters;
   const std::shared_ptr<WorkerLoop> loop_owner;
   WorkerLoop& loop;
+  GradientCompressor compressor;
   CoordinatorStore store;
   RunReport report;
   Pacer pacer;
@@ -289,9 +293,18 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(
   for (const wire::Table& table : parameters->tables())
     names.push_back(table.name());
   SL_RETURN_IF_ERROR(stale.CheckTables(names));
+  SL_ASSIGN_OR_RETURN(
+      GradientCompressor compressor,
+      GradientCompressor::Create(config.sync(), parameters->tables(),
+                                 ShardElements(config.limits()), options.rank));
+  if (compressor.bytes_pushed() < compressor.bytes()) {
+    spdlog::info("a step over servers pushes {} bytes for gradients of {}",
+                 compressor.bytes_pushed(), compressor.bytes());
+  }
   Parts parts = {
       .self = workers[rank],
       .schedule = std::move(schedule),
+      .compressor = std::move(compressor),
       .loop = LoopOptionsOf(options, workers[rank], parameters->tables())};
   return std::unique_ptr<Session>(new Session(
       options, parameters, to_coordinator, to_shard_threads, std::move(parts)));
@@ -685,7 +698,10 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
   SL_RETURN_IF_ERROR(
       step->by_all_reduce
           ? replica->Add(*group, TableId{table}, gradient, rate_factor)
-          : loop.Push(TableId{table}, gradient, rate_factor));
+          : loop.Push(
+                TableId{table},
+                compressor.Compress(TableId{table}, step->clock, gradient),
+                rate_factor));
   step->has_gradient[static_cast<size_t>(table)] = true;
   return absl::OkStatus();
 }

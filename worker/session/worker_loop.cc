@@ -118,14 +118,14 @@ std::unique_ptr<const WorkerCore::Action> WorkerLoop::TryNext() {
   return action;
 }
 
-absl::Status WorkerLoop::Push(TableId table, const Payload& gradient,
+absl::Status WorkerLoop::Push(TableId table, const CodedGradient& gradient,
                               double rate_factor) {
   bool news = false;
   {
     MutexLock lock(mutex_);
     WaitUntil(lock, WorkerCore::Need::kRoom,
               [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                return core_.HasRoom(gradient.size());
+                return core_.HasRoom(gradient.bytes.size());
               });
     if (!core_.ending().ok()) return core_.ending();
     WorkerCore::Effects effects;

@@ -61,7 +61,7 @@ class WorkerLoop {
   }
   // WorkerCore::OnGradient(), once there is room for it. Returns before it is
   // sent. ending() if the worker is to stop.
-  absl::Status Push(TableId table, const Payload& gradient, double rate_factor);
+  absl::Status Push(TableId table, const CodedGradient& gradient, double rate_factor);
   // The parameters of a table in a step that has begun without them; once for
   // each. Waits for them. ending() if the worker is to stop.
   absl::StatusOr<ClientCore::TableValues> WaitForTable(TableId table);
