@@ -398,7 +398,9 @@ TEST_P(MeshCollectiveTest, AbortWakesUpWhoWaitsAndFailsTheOtherRanks) {
   group[0]->Abort(absl::InternalError("too late to matter"));
   EXPECT_EQ(AllReduce(*group[0], data), reason);
 
-  const absl::Status other = AllReduce(*group[1], data);
+  // Rank 0 may have given its part of the first one before: then that is done.
+  absl::Status other = AllReduce(*group[1], data);
+  if (other.ok()) other = AllReduce(*group[1], data);
   EXPECT_EQ(other.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Message(other), HasSubstr("lost the connection to rank 0"));
 }
