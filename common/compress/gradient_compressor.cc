@@ -58,8 +58,9 @@ GradientCode CodeOf(const config::Compression& compression,
 }  // namespace
 
 absl::StatusOr<GradientCompressor> GradientCompressor::Create(
-    const config::Sync& sync, absl::Span<const wire::Table> tables,
-    int64_t shard_elements, Rank rank) {
+    const config::ClusterConfig& config, absl::Span<const wire::Table> tables,
+    Rank rank) {
+  const config::Sync& sync = config.sync();
   const ConfigProblems problems;
   std::vector<std::string> names;
   for (const wire::Table& table : tables) names.push_back(table.name());
@@ -69,7 +70,9 @@ absl::StatusOr<GradientCompressor> GradientCompressor::Create(
     CheckTablePattern(sync.compression(i).table(), names, of_entry);
   }
   SL_RETURN_IF_ERROR(problems.ToStatus());
-  GradientCompressor compressor(rank);
+  GradientCompressor compressor(
+      Mix64(Mix64(static_cast<uint64_t>(config.train().seed())) ^
+            static_cast<uint64_t>(rank)));
   for (const wire::Table& table : tables) {
     Of of{.elements = TableElements(table), .code = {}, .rest = {}};
     const auto found = std::find_if(
@@ -79,7 +82,9 @@ absl::StatusOr<GradientCompressor> GradientCompressor::Create(
         });
     if (found != sync.compression().end() &&
         of.elements >= found->min_elements()) {
-      of.code = CodeOf(*found, shard_elements);
+      of.code = CodeOf(*found, table.shard_elements() > 0
+                                   ? table.shard_elements()
+                                   : ShardElements(config.limits()));
       of.keep = found->has_random_k() ? Keep::kRandom : Keep::kLargest;
       of.error_feedback = found->error_feedback();
     }
@@ -104,10 +109,8 @@ CodedGradient GradientCompressor::Compress(TableId table, Clock clock,
   std::memcpy(values_.data(), gradient.data(), gradient.size());
   for (size_t i = 0; i < of.rest.size(); ++i) values_[i] += of.rest[i];
   if (!all_finite(values_)) return gradient;
-  // Two workers keep other elements of the same step, and one of two steps.
-  Rng rng(Mix64(
-      Mix64(static_cast<uint64_t>(rank_) << 32 ^ static_cast<uint64_t>(table)) ^
-      static_cast<uint64_t>(clock)));
+  Rng rng(Mix64(Mix64(seed_ ^ static_cast<uint64_t>(table)) ^
+                static_cast<uint64_t>(clock)));
   Payload bytes = Payload::Allocate(of.code.Bytes(elements));
   Encode(of.code, of.keep, values_, &rng, bytes.MutableData());
   SL_CHECK(Decode(of.code, bytes.data(), absl::MakeSpan(decoded_)),

@@ -27,11 +27,11 @@ namespace slackline {
 
 class GradientCompressor {
  public:
-  // `shard_elements`: of a shard, so that blocks end where shards do.
-  // InvalidArgument: as of CheckCompression(), or an entry fits no table.
+  // Blocks end where the config's shards do. InvalidArgument: as of
+  // CheckCompression(), or an entry fits no table.
   static absl::StatusOr<GradientCompressor> Create(
-      const config::Sync& sync, absl::Span<const wire::Table> tables,
-      int64_t shard_elements, Rank rank);
+      const config::ClusterConfig& config, absl::Span<const wire::Table> tables,
+      Rank rank);
 
   // The gradient of `clock`: elements x float, at any alignment. Of each table
   // in the order of the clocks.
@@ -53,9 +53,9 @@ class GradientCompressor {
     std::vector<float> rest;  // Empty before the first gradient.
   };
 
-  explicit GradientCompressor(Rank rank) : rank_(rank) {}
+  explicit GradientCompressor(uint64_t seed) : seed_(seed) {}
 
-  Rank rank_;
+  uint64_t seed_;  // Of this worker in this job.
   std::vector<Of> tables_;
   std::vector<float> values_;   // Of one table; kept for their memory.
   std::vector<float> decoded_;  // Likewise.

@@ -30,6 +30,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using ::testing::StrEq;
 
 using Limits = config::Limits;
@@ -66,7 +67,9 @@ std::string Same(int, const std::string& address) { return address; }
 struct Found {
   absl::StatusOr<ConnectedGroup> group = absl::UnknownError("");
   std::string Over() const {
-    return group.ok() ? group->over : group.status().ToString();
+    if (!group.ok()) return group.status().ToString();
+    return group->why.empty() ? group->over
+                              : absl::StrCat(group->over, ": ", group->why);
   }
 };
 
@@ -148,7 +151,9 @@ TEST_F(HostGroupTest, RanksThatCannotShareMemoryAllGoOverTcp) {
     const auto change = [&](int rank, const std::string& address) {
       return rank == 1 ? WithWord(address, c.word, c.value) : address;
     };
-    EXPECT_THAT(Connect(Limits::AUTO, change), Each(StrEq("tcp")));
+    const std::vector<std::string> found = Connect(Limits::AUTO, change);
+    EXPECT_THAT(found, Each(StartsWith("tcp: ")));
+    EXPECT_THAT(found[0], HasSubstr(c.what));
     const std::vector<std::string> refused = Connect(Limits::SHM, change);
     EXPECT_THAT(refused, Each(HasSubstr("use AUTO or TCP")));
     for (const int rank : {0, 2}) {

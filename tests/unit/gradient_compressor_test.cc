@@ -22,10 +22,15 @@ using ::testing::HasSubstr;
 constexpr int64_t kElements = 8192;
 constexpr int64_t kShardElements = 65536;
 
-config::Sync SyncOf(const std::string& text) {
-  config::Sync sync;
-  SL_CHECK(google::protobuf::TextFormat::ParseFromString(text, &sync), text);
-  return sync;
+config::ClusterConfig ConfigOf(const std::string& sync,
+                               int64_t shard_elements = kShardElements) {
+  config::ClusterConfig config;
+  SL_CHECK(google::protobuf::TextFormat::ParseFromString(sync,
+                                                         config.mutable_sync()),
+           sync);
+  config.mutable_limits()->set_shard_kib(
+      static_cast<int32_t>(shard_elements * 4 / 1024));
+  return config;
 }
 
 std::vector<wire::Table> Tables() {
@@ -41,8 +46,7 @@ std::vector<wire::Table> Tables() {
 
 absl::StatusOr<GradientCompressor> Create(const std::string& sync,
                                           int rank = 0) {
-  return GradientCompressor::Create(SyncOf(sync), Tables(), kShardElements,
-                                    Rank{rank});
+  return GradientCompressor::Create(ConfigOf(sync), Tables(), Rank{rank});
 }
 
 GradientCompressor CreateGood(const std::string& sync, int rank = 0) {
@@ -96,9 +100,9 @@ TEST(GradientCompressor, TheFirstEntryThatNamesATableCounts) {
 }
 
 TEST(GradientCompressor, BlocksEndWhereShardsDo) {
-  for (const int64_t shard : {256, 768, 1000, 65536}) {
+  for (const int64_t shard : {256, 768, 1280, 65536}) {
     auto compressor = GradientCompressor::Create(
-        SyncOf("compression { top_k { ratio: 0.01 } }"), Tables(), shard,
+        ConfigOf("compression { top_k { ratio: 0.01 } }", shard), Tables(),
         Rank{0});
     ASSERT_TRUE(compressor.ok()) << compressor.status();
     const GradientCode code =

@@ -89,10 +89,9 @@ absl::Status Replayer::Prepare() {
   for (int32_t rank = 0; rank < workers; ++rank) {
     SL_ASSIGN_OR_RETURN(Sampler sampler, SamplerOf(config_, data_, rank));
     samplers_.push_back(std::move(sampler));
-    SL_ASSIGN_OR_RETURN(GradientCompressor compressor,
-                        GradientCompressor::Create(
-                            config_.sync(), model_.tables(),
-                            ShardElements(config_.limits()), Rank{rank}));
+    SL_ASSIGN_OR_RETURN(
+        GradientCompressor compressor,
+        GradientCompressor::Create(config_, model_.tables(), Rank{rank}));
     compressors_.push_back(std::move(compressor));
     next_clocks_.push_back(0);
   }

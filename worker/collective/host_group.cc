@@ -13,6 +13,7 @@ namespace slackline {
 absl::StatusOr<ConnectedGroup> ConnectHostGroup(
     const GroupOptions& options, config::Limits::Transport transport) {
   using Limits = config::Limits;
+  std::string why;
   if ((transport == Limits::AUTO || transport == Limits::SHM) &&
       !options.link.has_value() && options.world_size > 1) {
     GroupOptions sharing = options;
@@ -20,8 +21,8 @@ absl::StatusOr<ConnectedGroup> ConnectHostGroup(
     absl::StatusOr<std::unique_ptr<Collective>> shared =
         CreateShmCollective(sharing);
     if (shared.ok()) {
-      return ConnectedGroup{.collective = *std::move(shared),
-                            .over = "shared memory"};
+      return ConnectedGroup{
+          .collective = *std::move(shared), .over = "shared memory", .why = ""};
     }
     if (!absl::IsFailedPrecondition(shared.status())) return shared.status();
     if (transport == Limits::SHM) {
@@ -29,10 +30,12 @@ absl::StatusOr<ConnectedGroup> ConnectHostGroup(
           "limits { transport: SHM }: ", std::string(shared.status().message()),
           "; use AUTO or TCP"));
     }
+    why = std::string(shared.status().message());
   }
   SL_ASSIGN_OR_RETURN(std::unique_ptr<Collective> over_tcp,
                       CreateGlooCollective(options));
-  return ConnectedGroup{.collective = std::move(over_tcp), .over = "tcp"};
+  return ConnectedGroup{
+      .collective = std::move(over_tcp), .over = "tcp", .why = std::move(why)};
 }
 
 }  // namespace slackline

@@ -57,6 +57,7 @@ absl::Status CheckGroupOptions(const GroupOptions& options);
 struct ConnectedGroup {
   std::unique_ptr<Collective> collective;
   const char* over = "";  // "tcp", for example.
+  std::string why;        // Nothing faster could be; empty: for no reason.
 };
 
 // The connections of one rank to all others. A lost connection to any rank

@@ -31,7 +31,8 @@ absl::StatusOr<ConnectedGroup> ConnectGpuGroup(const ParameterMemory::Gpu& gpu,
                               .timeout = options.timeout,
                               .keep_trying = options.keep_trying,
                               .store = options.store}));
-  return ConnectedGroup{.collective = std::move(collective), .over = "NCCL"};
+  return ConnectedGroup{
+      .collective = std::move(collective), .over = "NCCL", .why = ""};
 }
 
 }  // namespace slackline

@@ -295,8 +295,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(
   SL_RETURN_IF_ERROR(stale.CheckTables(names));
   SL_ASSIGN_OR_RETURN(
       GradientCompressor compressor,
-      GradientCompressor::Create(config.sync(), parameters->tables(),
-                                 ShardElements(config.limits()), options.rank));
+      GradientCompressor::Create(config, parameters->tables(), options.rank));
   if (compressor.bytes_pushed() < compressor.bytes()) {
     spdlog::info("a step over servers pushes {} bytes for gradients of {}",
                  compressor.bytes_pushed(), compressor.bytes());
@@ -1134,9 +1133,10 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
   // Members that die, or come, wake us through the coordinator as well.
   loop.SetAbort(action.group,
                 [this](const absl::Status& why) { group->Abort(why); });
-  spdlog::info("connected to {} other workers over {} in {:.1f} ms",
+  spdlog::info("connected to {} other workers over {} in {:.1f} ms{}",
                action.ranks.size() - 1, connected->over,
-               absl::ToDoubleMilliseconds(loop.Now() - start));
+               absl::ToDoubleMilliseconds(loop.Now() - start),
+               connected->why.empty() ? "" : "; " + connected->why);
   loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnConnected(now, effects);
   });
