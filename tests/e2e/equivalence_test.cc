@@ -1,6 +1,7 @@
 // Goal: sync is sync. BSP over servers, ring all-reduce, and one process with
 // the batches of all workers are the same computation but for the order in
-// which gradients are summed, so their models agree to rounding.
+// which gradients are summed, so their models agree to rounding. Through shared
+// memory the order is that of servers, so the bits are, too.
 // Method: 100 steps of SGD with momentum from one seed, on the same examples.
 // Compared is each tensor of the final models, by RelativeDifference().
 #include "absl/strings/str_cat.h"
@@ -42,11 +43,14 @@ TEST_F(Equivalence, BspAllReduceAndOneProcessAgreeAfter100Steps) {
       "one",
       {"--mode=bsp", "--set=worker[0].count=1", "--set=data.batch_size=80"});
   const std::vector<Tensor> bsp = Train("bsp", {"--mode=bsp"});
-  const std::vector<Tensor> all_reduce = Train("ring", {"--mode=allreduce"});
+  const std::vector<Tensor> all_reduce =
+      Train("ring", {"--mode=allreduce", "--set=limits.transport=TCP"});
+  const std::vector<Tensor> in_memory = Train("memory", {"--mode=allreduce"});
   ASSERT_EQ(one_process.size(), 4) << "weights and biases of two layers";
   ExpectAgree("BSP and one process", bsp, one_process);
   ExpectAgree("all-reduce and one process", all_reduce, one_process);
   ExpectAgree("BSP and all-reduce", bsp, all_reduce);
+  EXPECT_EQ(ModelSha256(in_memory), ModelSha256(bsp));
 }
 
 TEST_F(Equivalence, AnotherSeedDoesNotAgree) {
