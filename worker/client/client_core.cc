@@ -192,7 +192,7 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
       }
       PushEntry rest = entry;
       rest.shard = new_shard;
-      if (!entry.code.whole()) {
+      if (entry.kind == PushEntry::Kind::kGradient) {
         const CodedGradient whole(entry.values, entry.code);
         const size_t elements = entry.elements;
         const auto take = [&](PushEntry& part, size_t begin, size_t count) {
@@ -216,12 +216,8 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
       cut(entry.values, rest.values);
       for (size_t i = 0; i < entry.slots.size(); ++i)
         cut(entry.slots[i], rest.slots[i]);
-      rest.elements = entry.elements - std::min(entry.elements, kept_elements);
-      entry.elements = std::min(entry.elements, kept_elements);
-      if (entry.kind == PushEntry::Kind::kInstallation) {
-        for (PushEntry* const part : {&entry, &rest})
-          part->hash = StateHash(part->version, part->values, part->slots);
-      }
+      for (PushEntry* const part : {&entry, &rest})
+        part->hash = StateHash(part->version, part->values, part->slots);
       entries.push_back(std::move(entry));
       entries.push_back(std::move(rest));
     }
