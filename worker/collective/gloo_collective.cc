@@ -319,8 +319,7 @@ class GlooMesh final : public Mesh {
         world_size_(options.world_size),
         timeout_(absl::ToChronoMilliseconds(options.timeout)) {}
 
-  // Forms the group, as Create() says.
-  absl::Status Join(const GroupOptions& options);
+  absl::Status Join(const GroupOptions& options) override;
 
   absl::Status BeginWatch() override;
   // After a failure all connections are reset.
@@ -356,6 +355,7 @@ class GlooMesh final : public Mesh {
 };
 
 absl::Status GlooMesh::Join(const GroupOptions& options) {
+  SL_RETURN_IF_ERROR(CheckHost(options.host));
   const Rendezvous rendezvous({.rank = options.rank,
                                .world_size = options.world_size,
                                .group = options.group,
@@ -621,17 +621,8 @@ void GlooMesh::SayGoodbye() {
 
 absl::StatusOr<std::unique_ptr<Collective>> CreateGlooCollective(
     const GroupOptions& options) {
-  SL_RETURN_IF_ERROR(CheckGroupOptions(options));
-  std::unique_ptr<GlooMesh> mesh;
   const BlockedSigpipe blocked;  // For the threads that start here.
-  if (options.world_size > 1) {
-    SL_RETURN_IF_ERROR(CheckHost(options.host));
-    mesh = std::make_unique<GlooMesh>(options);
-    SL_RETURN_IF_ERROR(Annotate(
-        mesh->Join(options), absl::StrCat("rendezvous of all-reduce group \"",
-                                          options.group, "\"")));
-  }
-  return std::make_unique<MeshCollective>(options, std::move(mesh));
+  return FormGroup(options, std::make_unique<GlooMesh>(options));
 }
 
 }  // namespace slackline

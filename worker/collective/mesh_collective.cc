@@ -8,13 +8,6 @@
 
 namespace slackline {
 
-absl::Status CheckGroupOptions(const GroupOptions& options) {
-  SL_RETURN_IF_ERROR(
-      CheckGroup(options.rank, options.world_size, options.store));
-  SL_RETURN_IF_ERROR(CheckTimeout("timeout", options.timeout));
-  return CheckTimeout("connect_timeout", options.connect_timeout);
-}
-
 std::string OperationText(const Mesh::Operation& operation, int64_t number,
                           int rank, int32_t world_size) {
   return absl::StrCat(operation.root.has_value() ? "broadcast " : "all-reduce ",
@@ -162,6 +155,22 @@ void MeshCollective::Watch() {
   work_changed_.notify_one();
   done_changed_.notify_all();
   mesh_->Interrupt();
+}
+
+absl::StatusOr<std::unique_ptr<Collective>> FormGroup(
+    const GroupOptions& options, std::unique_ptr<Mesh> mesh) {
+  SL_RETURN_IF_ERROR(
+      CheckGroup(options.rank, options.world_size, options.store));
+  SL_RETURN_IF_ERROR(CheckTimeout("timeout", options.timeout));
+  SL_RETURN_IF_ERROR(CheckTimeout("connect_timeout", options.connect_timeout));
+  if (options.world_size == 1) {
+    mesh = nullptr;
+  } else {
+    SL_RETURN_IF_ERROR(Annotate(
+        mesh->Join(options), absl::StrCat("rendezvous of all-reduce group \"",
+                                          options.group, "\"")));
+  }
+  return std::make_unique<MeshCollective>(options, std::move(mesh));
 }
 
 }  // namespace slackline

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
@@ -50,9 +51,6 @@ struct GroupOptions {
   RendezvousStore* store = nullptr;
 };
 
-// InvalidArgument names the option, its value and its bound.
-absl::Status CheckGroupOptions(const GroupOptions& options);
-
 // One that has formed.
 struct ConnectedGroup {
   std::unique_ptr<Collective> collective;
@@ -71,6 +69,10 @@ class Mesh {
   };
 
   virtual ~Mesh() = default;
+
+  // Finds the others and connects to all. After a failure nothing is left of
+  // the attempt but the keys in the store.
+  virtual absl::Status Join(const GroupOptions& options) = 0;
 
   // One thread calls these, in this order; after a failure only GiveUp().
   virtual absl::Status BeginWatch() = 0;
@@ -146,5 +148,11 @@ class MeshCollective final : public Collective {
   std::thread operations_;
   std::thread watcher_;
 };
+
+// Forms the group through `mesh`; without it in a world of one rank.
+//   InvalidArgument: names the option, its value and its bound.
+//   Others: as of Mesh::Join().
+absl::StatusOr<std::unique_ptr<Collective>> FormGroup(
+    const GroupOptions& options, std::unique_ptr<Mesh> mesh);
 
 }  // namespace slackline

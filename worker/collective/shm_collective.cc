@@ -107,10 +107,9 @@ class ShmMesh final : public Mesh {
       : rank_(static_cast<int>(options.rank)),
         world_size_(options.world_size),
         timeout_(options.timeout),
-        peers_(static_cast<size_t>(options.world_size)) {}
+        peers_(static_cast<size_t>(std::max(options.world_size, 1))) {}
 
-  // Forms the group.
-  absl::Status Join(const GroupOptions& options);
+  absl::Status Join(const GroupOptions& options) override;
 
   absl::Status BeginWatch() override { return absl::OkStatus(); }
   absl::Status Run(const Operation& operation, int64_t number) override;
@@ -546,15 +545,7 @@ absl::Status ShmMesh::AwaitLoss() {
 
 absl::StatusOr<std::unique_ptr<Collective>> CreateShmCollective(
     const GroupOptions& options) {
-  SL_RETURN_IF_ERROR(CheckGroupOptions(options));
-  std::unique_ptr<ShmMesh> mesh;
-  if (options.world_size > 1) {
-    mesh = std::make_unique<ShmMesh>(options);
-    SL_RETURN_IF_ERROR(Annotate(
-        mesh->Join(options), absl::StrCat("rendezvous of all-reduce group \"",
-                                          options.group, "\"")));
-  }
-  return std::make_unique<MeshCollective>(options, std::move(mesh));
+  return FormGroup(options, std::make_unique<ShmMesh>(options));
 }
 
 }  // namespace slackline
