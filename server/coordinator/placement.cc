@@ -178,13 +178,15 @@ void Placement::PlanIfDue(absl::Time now, CoordinatorEffects* effects) {
   const absl::StatusOr<std::shared_ptr<const View>> view =
       View::Create(editor_->view());
   SL_CHECK(view.ok(), view.status().ToString());  // We made it.
-  const absl::StatusOr<run::Plan> plan = rebalancer_.Plan(
-      **view, Servers(),
-      balance ? Rebalancer::Aim::kBalance : Rebalancer::Aim::kDrainOnly, now);
+  const bool fill = round_due_ && AServerHasNothing();
+  const Rebalancer::Aim aim = fill      ? Rebalancer::Aim::kFill
+                              : balance ? Rebalancer::Aim::kBalance
+                                        : Rebalancer::Aim::kDrainOnly;
+  const absl::StatusOr<run::Plan> plan =
+      rebalancer_.Plan(**view, Servers(), aim, now);
   if (!plan.ok()) return;
   if (plan->move_size() == 0 && plan->split_size() == 0) {
-    // The load may be too little just now to act on.
-    round_due_ = round_due_ && AServerHasNothing();
+    round_due_ = fill;  // There may be no load just now.
     return;
   }
   round_due_ = false;

@@ -55,7 +55,7 @@ class Placement {
               CoordinatorEffects* effects);
   // A server has joined the running job in place of one that is gone: what the
   // others had to take over is balanced once, if shards may move at all, as soon
-  // as there is a load to go by.
+  // as there is a load to go by, however little.
   void OnReplaced() { round_due_ = true; }
 
   // There may be room for a move that had to wait.

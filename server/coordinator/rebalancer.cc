@@ -215,11 +215,15 @@ absl::StatusOr<run::Plan> Rebalancer::Plan(const View& view,
   }
   const config::Rebalance& config = options_.config;
   PlannerOptions options;
-  options.threshold = aim == Aim::kDrainOnly
-                          ? std::numeric_limits<double>::infinity()
-                          : config.threshold();
   options.target = config.target();
+  options.threshold = config.threshold();
   options.min_utilisation = config.min_utilisation();
+  if (aim == Aim::kDrainOnly) {
+    options.threshold = std::numeric_limits<double>::infinity();
+  } else if (aim == Aim::kFill) {
+    options.threshold = options.target;
+    options.min_utilisation = 0;
+  }
   options.bytes_max = int64_t{config.budget_mib()} << 20;
   options.moves_max = config.moves_max();
   options.split_elements_min = options_.split_elements_min;
