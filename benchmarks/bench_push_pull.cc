@@ -8,6 +8,9 @@
 // are processes; all workers step at the same time. Rounds of the systems
 // alternate, each with new processes, so that drift of the machine hits all.
 //
+// With --load each round goes on in open loop: steps are due at fixed times,
+// and one that is late has waited since then.
+//
 // stdout: one JSON line per size and system. stderr: the same as a table.
 #include <signal.h>
 #include <sys/prctl.h>
@@ -23,10 +26,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/process_cost.h"
 #include "benchmarks/push_pull.h"
 #include "benchmarks/report.h"
 #include "common/process/freed_memory.h"
@@ -46,6 +51,7 @@ struct Options {
   int repeats = 5;  // Rounds of each system and size.
   int steps = 0;    // Of a round; 0: by size.
   int spin_max_us = 0;
+  double load = 0;  // Of the speed in closed loop.
   uint64_t seed = 1;
   bool shared_gradients = false;
   bool smoke = false;
@@ -88,6 +94,7 @@ class Child {
     std::fclose(input_);
   }
 
+  pid_t pid() const { return pid_; }
   // Without its newline. An error if the process ended instead; it has written
   // the reason to stderr.
   absl::StatusOr<std::string> ReadLine() {
@@ -109,16 +116,46 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
+using SteadyClock = std::chrono::steady_clock;
+
+double MicrosecondsSince(SteadyClock::time_point then) {
+  return std::chrono::duration<double, std::micro>(SteadyClock::now() - then)
+      .count();
+}
+
 struct Round {
   double seconds = 0;  // Of the worker that took longest.
   std::vector<double> step_us;
-  std::string checksum;  // Of worker 0.
+  std::vector<double> loaded_us;  // In open loop.
+  std::string checksum;           // Of worker 0.
+  Cost workers;                   // Of all steps in closed loop.
+  Cost servers;
 };
 
+// Steps that are due every `interval_us`; how long after that each has ended.
+absl::StatusOr<std::vector<double>> RunOpenLoop(PushPullWorker& client,
+                                                int steps, double interval_us) {
+  const auto interval = std::chrono::duration_cast<SteadyClock::duration>(
+      std::chrono::duration<double, std::micro>(interval_us));
+  std::vector<double> us;
+  us.reserve(static_cast<size_t>(steps));
+  auto due = SteadyClock::now();
+  for (int i = 0; i < steps; ++i, due += interval) {
+    auto begin = due;
+    if (SteadyClock::now() < due) {
+      std::this_thread::sleep_until(due);
+      // That a sleeper oversleeps is not the system's doing.
+      begin = SteadyClock::now();
+    }
+    SL_RETURN_IF_ERROR(client.Step(/*verify=*/false));
+    us.push_back(MicrosecondsSince(begin));
+  }
+  return us;
+}
+
 int RunWorker(PushPullSystem& system, const PushPullSetup& setup, int worker,
-              const std::vector<std::string>& endpoints, int steps, int go,
-              FILE* output) {
-  using SteadyClock = std::chrono::steady_clock;
+              const std::vector<std::string>& endpoints, int steps, double load,
+              int go, const AllocationCounters& counters, FILE* output) {
   auto connected = system.Connect(setup, worker, endpoints);
   if (!connected.ok()) return Fail(connected.status());
   PushPullWorker& client = **connected;
@@ -130,10 +167,12 @@ int RunWorker(PushPullSystem& system, const PushPullSetup& setup, int worker,
   std::fprintf(output, "ready\n");
   std::fflush(output);
   char byte;
-  if (read(go, &byte, 1) != 0) return 1;  // The parent closes its end.
+  if (read(go, &byte, 1) != 1) return 1;
 
   std::vector<double> step_us;
   step_us.reserve(steps);
+  const Cost cost_before = CostOf(getpid());
+  const int64_t allocations_before = counters.of(worker);
   const auto start = SteadyClock::now();
   auto before = start;
   for (int i = 0; i < steps; ++i) {
@@ -145,19 +184,35 @@ int RunWorker(PushPullSystem& system, const PushPullSetup& setup, int worker,
     before = now;
   }
   const double seconds = std::chrono::duration<double>(before - start).count();
+  const int64_t allocations = counters.of(worker) - allocations_before;
+  const Cost cost = CostOf(getpid()) - cost_before;
   const nlohmann::json result = {{"seconds", seconds},
                                  {"step_us", step_us},
+                                 {"cpu_us", cost.cpu_us},
+                                 {"wakeups", cost.wakeups},
+                                 {"page_faults", cost.page_faults},
+                                 {"allocations", allocations},
                                  {"checksum", client.Checksum()}};
   std::fprintf(output, "%s\n", result.dump().c_str());
+  std::fflush(output);
+  if (load == 0) return 0;
+  if (read(go, &byte, 1) != 1) return 1;
+  const absl::StatusOr<std::vector<double>> loaded = RunOpenLoop(
+      client, steps, SpreadOf(step_us).median / load);
+  if (!loaded.ok()) return Fail(loaded.status());
+  std::fprintf(output, "%s\n", nlohmann::json(*loaded).dump().c_str());
   return 0;
 }
 
 absl::StatusOr<Round> RunRound(PushPullSystem& system,
-                               const PushPullSetup& setup, int steps) {
+                               const PushPullSetup& setup, int steps,
+                               double load) {
+  AllocationCounters counters(setup.workers + setup.servers);
   std::vector<Child> servers;
   std::vector<std::string> endpoints;
   for (int i = 0; i < setup.servers; ++i) {
     servers.emplace_back([&](FILE* output) {
+      counters.CountHere(setup.workers + i);
       return Fail(system.Serve(setup, i, [&](const std::string& endpoint) {
         std::fprintf(output, "%s\n", endpoint.c_str());
         std::fflush(output);
@@ -172,13 +227,32 @@ absl::StatusOr<Round> RunRound(PushPullSystem& system,
   for (int i = 0; i < setup.workers; ++i) {
     workers.emplace_back([&](FILE* output) {
       close(go[1]);
-      return RunWorker(system, setup, i, endpoints, steps, go[0], output);
+      counters.CountHere(i);
+      return RunWorker(system, setup, i, endpoints, steps, load, go[0],
+                       counters, output);
     });
   }
   close(go[0]);
+  // A byte for each worker lets all of them go on.
+  const auto let_go = [&] {
+    const std::string bytes(workers.size(), '.');
+    SL_CHECK(write(go[1], bytes.data(), bytes.size()) ==
+                 static_cast<ssize_t>(bytes.size()),
+             "write to the workers");
+  };
+  const auto cost_of_servers = [&] {
+    Cost sum;
+    for (int i = 0; i < setup.servers; ++i) {
+      Cost cost = CostOf(servers[static_cast<size_t>(i)].pid());
+      cost.allocations = counters.of(setup.workers + i);
+      sum = sum + cost;
+    }
+    return sum;
+  };
   absl::Status ready;
   for (Child& worker : workers) ready.Update(worker.ReadLine().status());
-  close(go[1]);
+  const Cost before = ready.ok() ? cost_of_servers() : Cost();
+  let_go();
   SL_RETURN_IF_ERROR(ready);
 
   Round round;
@@ -188,16 +262,49 @@ absl::StatusOr<Round> RunRound(PushPullSystem& system,
     round.seconds = std::max(round.seconds, result["seconds"].get<double>());
     for (const double us : result["step_us"]) round.step_us.push_back(us);
     if (i == 0) round.checksum = result["checksum"];
+    round.workers = round.workers + Cost{.cpu_us = result["cpu_us"],
+                                         .wakeups = result["wakeups"],
+                                         .page_faults = result["page_faults"],
+                                         .allocations = result["allocations"]};
   }
+  round.servers = cost_of_servers() - before;
+  if (load > 0) {
+    let_go();
+    for (Child& worker : workers) {
+      SL_ASSIGN_OR_RETURN(const std::string line, worker.ReadLine());
+      for (const double us : nlohmann::json::parse(line))
+        round.loaded_us.push_back(us);
+    }
+  }
+  close(go[1]);
   return round;
 }
 
 // What the rounds of one system at one size add up to.
 struct Total {
   std::vector<double> step_us;    // All steps of all workers.
+  std::vector<double> loaded_us;  // In open loop.
   std::vector<double> gigabytes;  // By round, 1e9 bytes each way per second.
   std::string checksum;
+  Cost workers;
+  Cost servers;
 };
+
+// For each step of a worker.
+nlohmann::ordered_json ToJson(const Cost& cost, double steps) {
+  const auto each = [&](auto sum) { return static_cast<double>(sum) / steps; };
+  return {{"cpu_us", each(cost.cpu_us)},
+          {"wakeups", each(cost.wakeups)},
+          {"page_faults", each(cost.page_faults)},
+          {"allocations", each(cost.allocations)}};
+}
+
+nlohmann::ordered_json LatenciesOf(const std::vector<double>& us) {
+  if (us.empty()) return nullptr;
+  return {{"p50", Percentile(us, 50)},
+          {"p99", Percentile(us, 99)},
+          {"p99.9", Percentile(us, 99.9)}};
+}
 
 absl::Status Measure(const Options& options, PushPullSetup setup,
                      const std::vector<std::unique_ptr<PushPullSystem>>& all) {
@@ -209,8 +316,13 @@ absl::Status Measure(const Options& options, PushPullSetup setup,
   std::vector<Total> totals(all.size());
   for (int i = 0; i < options.repeats; ++i) {
     for (size_t s = 0; s < all.size(); ++s) {
-      SL_ASSIGN_OR_RETURN(const Round round, RunRound(*all[s], setup, steps));
+      SL_ASSIGN_OR_RETURN(const Round round,
+                          RunRound(*all[s], setup, steps, options.load));
       Total& total = totals[s];
+      total.loaded_us.insert(total.loaded_us.end(), round.loaded_us.begin(),
+                             round.loaded_us.end());
+      total.workers = total.workers + round.workers;
+      total.servers = total.servers + round.servers;
       total.step_us.insert(total.step_us.end(), round.step_us.begin(),
                            round.step_us.end());
       total.gigabytes.push_back(static_cast<double>(step_bytes) * steps /
@@ -227,6 +339,10 @@ absl::Status Measure(const Options& options, PushPullSetup setup,
     // Of medians of steps: a few steps that lost their core to some other
     // program, milliseconds each, move a round's mean speed far more.
     const double ratio = limit_us / step.median;
+    const auto counted = static_cast<double>(total.step_us.size());
+    const nlohmann::ordered_json of_worker = ToJson(total.workers, counted);
+    const nlohmann::ordered_json of_server = ToJson(total.servers, counted);
+    const nlohmann::ordered_json loaded = LatenciesOf(total.loaded_us);
     PrintJsonLine("bench_push_pull",
                   {{"system", all[s]->name()},
                    {"transport", options.transport},
@@ -242,15 +358,33 @@ absl::Status Measure(const Options& options, PushPullSetup setup,
                    {"shared_gradients", options.shared_gradients},
                    {"step_us", ToJson(step)},
                    {"step_us_p99", p99},
+                   {"step_us_p99.9", Percentile(total.step_us, 99.9)},
+                   {"load", options.load},
+                   {"loaded_us", loaded},
+                   {"worker_per_step", of_worker},
+                   {"servers_per_step", of_server},
                    {"gigabytes_per_second", ToJson(speed)},
                    {"ratio_to_first", ratio},
                    {"checksum", total.checksum}});
     std::fprintf(stderr,
                  "%-10s %-4s %-5s %9lld  %9.1f %9.1f %9.1f  %6.3f +- %.3f  "
-                 "%5.2f\n",
+                 "%5.2f  %8.1f %8.1f %5.1f %5.1f %6.1f",
                  all[s]->name().c_str(), options.transport.c_str(),
                  options.topology.c_str(), static_cast<long long>(setup.bytes),
-                 step.median, step.mad, p99, speed.median, speed.mad, ratio);
+                 step.median, step.mad, p99, speed.median, speed.mad, ratio,
+                 of_worker["cpu_us"].get<double>(),
+                 of_server["cpu_us"].get<double>(),
+                 of_worker["wakeups"].get<double>() +
+                     of_server["wakeups"].get<double>(),
+                 of_worker["page_faults"].get<double>() +
+                     of_server["page_faults"].get<double>(),
+                 of_worker["allocations"].get<double>() +
+                     of_server["allocations"].get<double>());
+    if (!loaded.is_null()) {
+      std::fprintf(stderr, "  %8.1f %8.1f %8.1f", loaded["p50"].get<double>(),
+                   loaded["p99"].get<double>(), loaded["p99.9"].get<double>());
+    }
+    std::fprintf(stderr, "\n");
   }
   return absl::OkStatus();
 }
@@ -306,6 +440,12 @@ int Main(int argc, char** argv) {
   app.add_option("--spin-max-us", options.spin_max_us,
                  "longest spin before a sleep; raw never spins")
       ->check(CLI::Range(0, 10000))
+      ->capture_default_str();
+  app.add_option("--load", options.load,
+                 "after the steps of a round, as many that are due at fixed "
+                 "times, at this share of the speed that the system has just "
+                 "had; 0: none")
+      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of the bytes that are sent")
       ->capture_default_str();
@@ -367,9 +507,12 @@ int Main(int argc, char** argv) {
     if (name == "slackline") systems.push_back(MakeSlacklinePushPull());
   }
 
-  std::fprintf(stderr, "%-10s %-4s %-5s %9s  %9s %9s %9s  %15s  %5s\n",
+  std::fprintf(stderr,
+               "%-10s %-4s %-5s %9s  %9s %9s %9s  %15s  %5s  %8s %8s %5s %5s "
+               "%6s%s\n",
                "system", "via", "w x s", "bytes", "step us", "mad", "p99",
-               "GB/s", "ratio");
+               "GB/s", "ratio", "worker", "servers", "wakes", "pages", "allocs",
+               options.load > 0 ? "    load 50       99     99.9" : "");
   for (const int64_t bytes : options.bytes) {
     setup.bytes = bytes;
     const absl::Status status = Measure(options, setup, systems);
