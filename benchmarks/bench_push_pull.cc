@@ -197,8 +197,8 @@ int RunWorker(PushPullSystem& system, const PushPullSetup& setup, int worker,
   std::fflush(output);
   if (load == 0) return 0;
   if (read(go, &byte, 1) != 1) return 1;
-  const absl::StatusOr<std::vector<double>> loaded = RunOpenLoop(
-      client, steps, SpreadOf(step_us).median / load);
+  const absl::StatusOr<std::vector<double>> loaded =
+      RunOpenLoop(client, steps, SpreadOf(step_us).median / load);
   if (!loaded.ok()) return Fail(loaded.status());
   std::fprintf(output, "%s\n", nlohmann::json(*loaded).dump().c_str());
   return 0;
@@ -366,20 +366,19 @@ absl::Status Measure(const Options& options, PushPullSetup setup,
                    {"gigabytes_per_second", ToJson(speed)},
                    {"ratio_to_first", ratio},
                    {"checksum", total.checksum}});
-    std::fprintf(stderr,
-                 "%-10s %-4s %-5s %9lld  %9.1f %9.1f %9.1f  %6.3f +- %.3f  "
-                 "%5.2f  %8.1f %8.1f %5.1f %5.1f %6.1f",
-                 all[s]->name().c_str(), options.transport.c_str(),
-                 options.topology.c_str(), static_cast<long long>(setup.bytes),
-                 step.median, step.mad, p99, speed.median, speed.mad, ratio,
-                 of_worker["cpu_us"].get<double>(),
-                 of_server["cpu_us"].get<double>(),
-                 of_worker["wakeups"].get<double>() +
-                     of_server["wakeups"].get<double>(),
-                 of_worker["page_faults"].get<double>() +
-                     of_server["page_faults"].get<double>(),
-                 of_worker["allocations"].get<double>() +
-                     of_server["allocations"].get<double>());
+    std::fprintf(
+        stderr,
+        "%-10s %-4s %-5s %9lld  %9.1f %9.1f %9.1f  %6.3f +- %.3f  "
+        "%5.2f  %8.1f %8.1f %5.1f %5.1f %6.1f",
+        all[s]->name().c_str(), options.transport.c_str(),
+        options.topology.c_str(), static_cast<long long>(setup.bytes),
+        step.median, step.mad, p99, speed.median, speed.mad, ratio,
+        of_worker["cpu_us"].get<double>(), of_server["cpu_us"].get<double>(),
+        of_worker["wakeups"].get<double>() + of_server["wakeups"].get<double>(),
+        of_worker["page_faults"].get<double>() +
+            of_server["page_faults"].get<double>(),
+        of_worker["allocations"].get<double>() +
+            of_server["allocations"].get<double>());
     if (!loaded.is_null()) {
       std::fprintf(stderr, "  %8.1f %8.1f %8.1f", loaded["p50"].get<double>(),
                    loaded["p99"].get<double>(), loaded["p99.9"].get<double>());

@@ -134,8 +134,11 @@ absl::Status CheckFilesThere(const std::string& folder,
                              const checkpoint::Manifest& manifest) {
   for (const checkpoint::Part& part : manifest.part())
     SL_RETURN_IF_ERROR(CheckThere(folder, part));
-  for (const checkpoint::Kept& kept : manifest.kept())
-    SL_RETURN_IF_ERROR(CheckThere(folder, kept));
+  for (const checkpoint::Kept& kept : manifest.kept()) {
+    if (!kept.file().empty()) SL_RETURN_IF_ERROR(CheckThere(folder, kept));
+    if (kept.has_residuals())
+      SL_RETURN_IF_ERROR(CheckThere(folder, kept.residuals()));
+  }
   return absl::OkStatus();
 }
 

@@ -6,11 +6,13 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checkpoint/manifest.h"
+#include "common/checkpoint/part_file.h"
 #include "common/config/bounds.h"
 #include "common/cut.h"
 #include "common/io/atomic_file.h"
@@ -69,57 +71,8 @@ absl::StatusOr<std::string> ReadOpen(const std::string& path, int file,
   return bytes;
 }
 
-}  // namespace
-
-std::string KeptFileName(int32_t rank) {
-  return absl::StrCat("worker-", rank, ".state");
-}
-
-absl::StatusOr<checkpoint::Kept> WriteKept(const std::string& folder,
-                                           int32_t rank,
-                                           absl::string_view bytes) {
-  checkpoint::Kept kept;
-  kept.set_rank(rank);
-  kept.set_file(KeptFileName(rank));
-  kept.set_bytes(static_cast<int64_t>(bytes.size()));
-  kept.set_hash(BytesHash(bytes.data(), bytes.size()));
-  const std::string path = absl::StrCat(folder, "/", kept.file());
-  if (const std::string why = WhyNoKept(kept); !why.empty())
-    return absl::InvalidArgumentError(absl::StrCat("write ", path, ": ", why));
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("create ", folder, ": ", error.message()));
-  }
-  SL_RETURN_IF_ERROR(WriteFileAtomically(path, {bytes}));
-  return kept;
-}
-
-std::string WhyNoKept(const checkpoint::Kept& kept) {
-  const std::string& file = kept.file();
-  const std::string name =
-      absl::StrCat("state '", Cut(file, kNameBytesShown), "'");
-  if (file.empty() || file.size() > kFileNameBytesMax || file == "." ||
-      file == ".." || file.find_first_of({"/\0", 2}) != std::string::npos) {
-    return absl::StrCat(name, ": the name of a file in the folder, of 1 to ",
-                        kFileNameBytesMax, " bytes, is required");
-  }
-  if (kept.rank() < 0 || kept.rank() >= kWorkersMax) {
-    return absl::StrCat(name, " is of rank ", kept.rank(), ", outside [0, ",
-                        kWorkersMax, ")");
-  }
-  if (kept.bytes() < 0 || kept.bytes() > kKeptBytesMax) {
-    return absl::StrCat(name, " has ", kept.bytes(), " bytes; 0 to ",
-                        kKeptBytesMax, " are allowed");
-  }
-  return "";
-}
-
-absl::StatusOr<std::string> ReadKept(const std::string& folder,
-                                     const checkpoint::Kept& kept) {
-  if (const std::string why = WhyNoKept(kept); !why.empty())
-    return absl::DataLossError(absl::StrCat(folder, ": ", why));
+absl::StatusOr<std::string> ReadProgram(const std::string& folder,
+                                        const checkpoint::Kept& kept) {
   const std::string path = absl::StrCat(folder, "/", kept.file());
   // A pipe of that name must not make anybody wait.
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -136,14 +89,100 @@ absl::StatusOr<std::string> ReadKept(const std::string& folder,
   return bytes;
 }
 
-absl::StatusOr<FoundKept> FindKept(const std::string& folder,
-                                   const std::string& manifest_sha256,
-                                   int32_t rank) {
+}  // namespace
+
+absl::StatusOr<checkpoint::Kept> WriteKept(const std::string& folder,
+                                           int32_t rank,
+                                           const WorkerState& state) {
+  checkpoint::Kept kept;
+  kept.set_rank(rank);
+  if (state.program.has_value()) {
+    kept.set_file(absl::StrCat("worker-", rank, ".state"));
+    kept.set_bytes(static_cast<int64_t>(state.program->size()));
+    kept.set_hash(BytesHash(state.program->data(), state.program->size()));
+  }
+  if (const std::string why = WhyNoKept(kept); !why.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("write into ", folder, ": ", why));
+  }
+  if (!state.residuals.empty()) {
+    SL_ASSIGN_OR_RETURN(
+        *kept.mutable_residuals(),
+        WritePart(folder,
+                  absl::StrCat("worker-", rank, ".residuals.safetensors"),
+                  state.residuals));
+  }
+  if (!state.program.has_value()) return kept;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("create ", folder, ": ", error.message()));
+  }
+  SL_RETURN_IF_ERROR(WriteFileAtomically(absl::StrCat(folder, "/", kept.file()),
+                                         {*state.program}));
+  return kept;
+}
+
+std::string WhyNoKept(const checkpoint::Kept& kept) {
+  const std::string& file = kept.file();
+  const std::string name =
+      absl::StrCat("state '", Cut(file, kNameBytesShown), "'");
+  if (file.size() > kFileNameBytesMax || file == "." || file == ".." ||
+      file.find_first_of({"/\0", 2}) != std::string::npos) {
+    return absl::StrCat(name, ": the name of a file in the folder, of at most ",
+                        kFileNameBytesMax, " bytes, is required");
+  }
+  if (kept.rank() < 0 || kept.rank() >= kWorkersMax) {
+    return absl::StrCat(name, " is of rank ", kept.rank(), ", outside [0, ",
+                        kWorkersMax, ")");
+  }
+  const int64_t bytes_max = file.empty() ? 0 : kKeptBytesMax;
+  if (kept.bytes() < 0 || kept.bytes() > bytes_max) {
+    return absl::StrCat(name, " has ", kept.bytes(), " bytes; 0 to ", bytes_max,
+                        " are allowed");
+  }
+  return kept.has_residuals() ? WhyNoPart(kept.residuals()) : "";
+}
+
+absl::StatusOr<WorkerState> ReadKept(const std::string& folder,
+                                     const checkpoint::Kept& kept) {
+  if (const std::string why = WhyNoKept(kept); !why.empty())
+    return absl::DataLossError(absl::StrCat(folder, ": ", why));
+  WorkerState state;
+  if (!kept.file().empty()) {
+    SL_ASSIGN_OR_RETURN(state.program, ReadProgram(folder, kept));
+  }
+  if (!kept.has_residuals()) return state;
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<PartFile> file,
+                      PartFile::Open(folder, kept.residuals()));
+  for (const PartFile::Piece& piece : file->pieces()) {
+    SL_ASSIGN_OR_RETURN(state.residuals.emplace_back(), file->Read(piece));
+  }
+  return state;
+}
+
+absl::Status CheckKept(const std::string& folder,
+                       const checkpoint::Kept& kept) {
+  checkpoint::Kept of_program = kept;
+  of_program.clear_residuals();
+  SL_RETURN_IF_ERROR(ReadKept(folder, of_program).status());
+  if (!kept.has_residuals()) return absl::OkStatus();
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<PartFile> file,
+                      PartFile::Open(folder, kept.residuals()));
+  for (const PartFile::Piece& piece : file->pieces())
+    SL_RETURN_IF_ERROR(file->Check(piece));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WorkerState> FindKept(const std::string& folder,
+                                     const std::string& manifest_sha256,
+                                     int32_t rank) {
   const auto failed = [&](const auto&... why) {
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", rank,
-        " cannot read what its program has in the checkpoint from which the "
-        "job goes on: ",
+        " cannot read what it has in the checkpoint from which the job goes "
+        "on: ",
         why...,
         "; the folder has to be seen under the same name by the hosts of all "
         "servers and workers"));
@@ -157,11 +196,11 @@ absl::StatusOr<FoundKept> FindKept(const std::string& folder,
   }
   for (const checkpoint::Kept& kept : manifest->kept()) {
     if (kept.rank() != rank) continue;
-    absl::StatusOr<std::string> bytes = ReadKept(folder, kept);
-    if (!bytes.ok()) return failed(bytes.status().message());
-    return FoundKept{.found = true, .bytes = *std::move(bytes)};
+    absl::StatusOr<WorkerState> state = ReadKept(folder, kept);
+    if (!state.ok()) return failed(state.status().message());
+    return state;
   }
-  return FoundKept{};
+  return WorkerState{};
 }
 
 }  // namespace slackline

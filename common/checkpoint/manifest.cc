@@ -173,12 +173,14 @@ std::string WhyNoManifest(const checkpoint::Manifest& manifest) {
   std::set<int32_t> ranks;
   for (const checkpoint::Kept& kept : manifest.kept()) {
     if (std::string why = WhyNoKept(kept); !why.empty()) return why;
-    const std::string name =
-        absl::StrCat("state '", Cut(kept.file(), kNameBytesShown), "'");
-    if (!files.insert(kept.file()).second)
-      return absl::StrCat(name, ": the name is taken");
+    for (const std::string* file : {&kept.file(), &kept.residuals().file()}) {
+      if (!file->empty() && !files.insert(*file).second) {
+        return absl::StrCat("state '", Cut(*file, kNameBytesShown),
+                            "': the name is taken");
+      }
+    }
     if (!ranks.insert(kept.rank()).second)
-      return absl::StrCat(name, ": rank ", kept.rank(), " has one already");
+      return absl::StrCat("rank ", kept.rank(), " keeps a state twice");
   }
   return "";
 }

@@ -18,6 +18,14 @@ inline constexpr char kManifestFile[] = "manifest.json";
 // shapes, optimizers, clocks and files are within their bounds, and unique
 // where they have to be; there are at least one table and one part.
 std::string WhyNoManifest(const checkpoint::Manifest& manifest);
+// Of all files that it names.
+inline int64_t BytesOf(const checkpoint::Manifest& manifest) {
+  int64_t bytes = 0;
+  for (const checkpoint::Part& part : manifest.part()) bytes += part.bytes();
+  for (const checkpoint::Kept& kept : manifest.kept())
+    bytes += kept.bytes() + kept.residuals().bytes();
+  return bytes;
+}
 // Of all shapes of a manifest that makes sense, in its order.
 std::vector<int64_t> TableElements(const checkpoint::Manifest& manifest);
 

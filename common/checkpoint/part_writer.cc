@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/part_file.h"
 
 namespace slackline {
@@ -62,7 +61,7 @@ void PartWriter::Write(KeptJob job) {
   Add({.folder = std::move(folder),
        .write = [job = std::move(job)]() mutable -> std::function<void()> {
          const absl::StatusOr<checkpoint::Kept> kept =
-             WriteKept(job.folder, job.rank, job.bytes);
+             WriteKept(job.folder, job.rank, job.state);
          return [done = std::move(job.done), kept] {
            if (done) done(kept);
          };

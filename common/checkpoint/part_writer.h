@@ -1,4 +1,4 @@
-// PartWriter: writes parts of checkpoints, and what programs keep, on a thread
+// PartWriter: writes parts of checkpoints, and what workers keep, on a thread
 // of its own, while those who made them go on.
 #pragma once
 
@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/shard_state.h"
 #include "common/mutex.h"
 #include "proto/checkpoint.pb.h"
@@ -33,7 +34,7 @@ class PartWriter {
   struct KeptJob {
     std::string folder;
     int32_t rank = 0;
-    std::string bytes;
+    WorkerState state;
     // As of a part.
     std::function<void(const absl::StatusOr<checkpoint::Kept>&)> done;
   };

@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> StoredCheckpoint::Open(
       SL_RETURN_IF_ERROR(file->Check(piece));
   }
   for (const checkpoint::Kept& kept : manifest.kept())
-    SL_RETURN_IF_ERROR(ReadKept(folder, kept).status());
+    SL_RETURN_IF_ERROR(CheckKept(folder, kept));
   return stored;
 }
 
@@ -109,12 +109,7 @@ absl::Status StoredCheckpoint::CheckWhole() const {
   return absl::OkStatus();
 }
 
-int64_t StoredCheckpoint::bytes() const {
-  int64_t bytes = 0;
-  for (const checkpoint::Part& part : manifest_.part()) bytes += part.bytes();
-  for (const checkpoint::Kept& kept : manifest_.kept()) bytes += kept.bytes();
-  return bytes;
-}
+int64_t StoredCheckpoint::bytes() const { return BytesOf(manifest_); }
 
 absl::StatusOr<ShardState> StoredCheckpoint::Read(const std::string& table,
                                                   int64_t begin,

@@ -1,6 +1,10 @@
 #include "common/compress/compression_config.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "common/config/table_pattern.h"
+#include "common/view/shard_map.h"
 
 namespace slackline {
 
@@ -26,9 +30,10 @@ void CheckCompression(const config::Compression& compression,
                   compression.random_k().ratio());
       break;
     case config::Compression::METHOD_NOT_SET:
+      if (compression.has_parameters()) break;
       problems.Add("",
                    "has no method; one of none, bfloat16, float16, int8, sign, "
-                   "top_k, random_k is required");
+                   "top_k, random_k, or parameters, is required");
       break;
     default:
       break;
@@ -37,6 +42,34 @@ void CheckCompression(const config::Compression& compression,
     problems.Add("min_elements",
                  absl::StrCat("value is ", compression.min_elements(),
                               "; at least 0 is required"));
+  }
+}
+
+const config::Compression* CompressionOf(const config::Sync& sync,
+                                         const wire::Table& table) {
+  const auto found =
+      std::find_if(sync.compression().begin(), sync.compression().end(),
+                   [&](const config::Compression& compression) {
+                     return FitsTablePattern(compression.table(), table.name());
+                   });
+  if (found == sync.compression().end() ||
+      TableElements(table) < found->min_elements()) {
+    return nullptr;
+  }
+  return &*found;
+}
+
+wire::Encoding::Kind PulledAs(const config::Sync& sync,
+                              const wire::Table& table) {
+  const config::Compression* const compression = CompressionOf(sync, table);
+  if (compression == nullptr) return wire::Encoding::FLOAT32;
+  switch (compression->parameters()) {
+    case config::Compression::BFLOAT16:
+      return wire::Encoding::BFLOAT16;
+    case config::Compression::FLOAT16:
+      return wire::Encoding::FLOAT16;
+    default:
+      return wire::Encoding::FLOAT32;
   }
 }
 

@@ -292,4 +292,24 @@ Payload FloatsOf(const CodedGradient& gradient, size_t elements) {
   return floats;
 }
 
+Payload RoundParameters(wire::Encoding::Kind pulled_as, const Payload& floats,
+                        PayloadMemory& memory) {
+  if (pulled_as == Encoding::FLOAT32) return floats;
+  const size_t elements = floats.size() / sizeof(float);
+  Payload rounded = memory.Allocate(elements * sizeof(uint16_t));
+  RoundToFiniteHalf(HalfOf(pulled_as), floats.data(), elements,
+                    rounded.MutableData());
+  return rounded;
+}
+
+Payload ExpandParameters(wire::Encoding::Kind pulled_as,
+                         const Payload& rounded) {
+  if (pulled_as == Encoding::FLOAT32) return rounded;
+  const size_t elements = rounded.size() / sizeof(uint16_t);
+  Payload floats = Payload::Allocate(elements * sizeof(float));
+  ExpandHalf(HalfOf(pulled_as), rounded.data(), elements,
+             reinterpret_cast<float*>(floats.MutableData()));
+  return floats;
+}
+
 }  // namespace slackline

@@ -86,4 +86,13 @@ CodedGradient Slice(const CodedGradient& gradient, size_t elements,
 // As the receiver has it.
 Payload FloatsOf(const CodedGradient& gradient, size_t elements);
 
+// Parameters for steps of a table with this Table::pulled_as: rounded to 16
+// bits each; FLOAT32: the floats themselves. What is finite and beyond the
+// largest value of the type becomes that value.
+Payload RoundParameters(wire::Encoding::Kind pulled_as, const Payload& floats,
+                        PayloadMemory& memory);
+// What a worker makes of them.
+Payload ExpandParameters(wire::Encoding::Kind pulled_as,
+                         const Payload& rounded);
+
 }  // namespace slackline

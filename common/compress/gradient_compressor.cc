@@ -75,13 +75,8 @@ absl::StatusOr<GradientCompressor> GradientCompressor::Create(
             static_cast<uint64_t>(rank)));
   for (const wire::Table& table : tables) {
     Of of{.elements = TableElements(table), .code = {}, .rest = {}};
-    const auto found = std::find_if(
-        sync.compression().begin(), sync.compression().end(),
-        [&](const config::Compression& compression) {
-          return FitsTablePattern(compression.table(), table.name());
-        });
-    if (found != sync.compression().end() &&
-        of.elements >= found->min_elements()) {
+    if (const config::Compression* const found = CompressionOf(sync, table);
+        found != nullptr) {
       of.code = CodeOf(*found, table.shard_elements() > 0
                                    ? table.shard_elements()
                                    : ShardElements(config.limits()));
@@ -130,6 +125,40 @@ bool GradientCompressor::remembers() const {
   return std::any_of(tables_.begin(), tables_.end(), [](const Of& of) {
     return !of.code.whole() && of.error_feedback;
   });
+}
+
+std::vector<GradientCompressor::Residual> GradientCompressor::Residuals()
+    const {
+  std::vector<Residual> residuals;
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    const std::vector<float>& rest = tables_[t].rest;
+    if (rest.empty()) continue;
+    residuals.push_back(
+        {.table = TableId{static_cast<int32_t>(t)},
+         .floats = Payload::Copy(rest.data(), rest.size() * sizeof(float))});
+  }
+  return residuals;
+}
+
+absl::Status GradientCompressor::GoOnWith(
+    absl::Span<const Residual> residuals) {
+  for (const Residual& residual : residuals) {
+    const auto table = static_cast<size_t>(residual.table);
+    if (table >= tables_.size() ||
+        residual.floats.size() !=
+            static_cast<size_t>(tables_[table].elements) * sizeof(float)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a residual of ", residual.floats.size(),
+                       " bytes is not of table ", table));
+    }
+  }
+  for (const Residual& residual : residuals) {
+    Of& of = tables_[static_cast<size_t>(residual.table)];
+    if (of.code.whole() || !of.error_feedback) continue;
+    of.rest.resize(static_cast<size_t>(of.elements));
+    std::memcpy(of.rest.data(), residual.floats.data(), residual.floats.size());
+  }
+  return absl::OkStatus();
 }
 
 int64_t GradientCompressor::bytes() const {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/compress/gradient_code.h"
@@ -37,8 +38,18 @@ class GradientCompressor {
   // in the order of the clocks.
   CodedGradient Compress(TableId table, Clock clock, const Payload& gradient);
 
-  // Whether a gradient depends on those before it.
+  // Whether a gradient depends on those before it, by error feedback.
   bool remembers() const;
+  // What error feedback has kept so far: of each table that has something its
+  // floats; a copy.
+  struct Residual {
+    TableId table{};
+    Payload floats;
+  };
+  std::vector<Residual> Residuals() const;
+  // Goes on with it. Left out where the config has no error feedback for the
+  // table any more. InvalidArgument: no such table, or of another size.
+  absl::Status GoOnWith(absl::Span<const Residual> residuals);
 
   // Bytes of all tables' gradients, and those that are pushed of them.
   int64_t bytes() const;

@@ -61,6 +61,12 @@ SL_HOST_DEVICE inline uint16_t RoundToHalf(HalfType type, float value) {
                                      : RoundToFloat16(value);
 }
 
+// `in` and `out`: so many little-endian values at any alignment, disjoint. The
+// nearest value, except that what is finite stays so: beyond the largest value
+// of the type it becomes that. A NaN stays one.
+void RoundToFiniteHalf(HalfType type, const std::byte* in, size_t elements,
+                       std::byte* out);
+
 // `in`: `elements` little-endian values at any alignment; disjoint from `out`.
 // Exact; a NaN stays one.
 void ExpandHalf(HalfType type, const std::byte* in, size_t elements,

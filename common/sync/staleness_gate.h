@@ -34,6 +34,7 @@ struct GatedPull {
   Clock needed = 0;    // Of every participant.
   Clock complete = 0;  // Of the shard: clocks below it are complete.
   bool state = false;  // Optimizer slots, too.
+  bool exact = false;  // As wire::Pull::Step says.
 };
 
 // A parked pull, and its place in the parking order.

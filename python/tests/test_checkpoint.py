@@ -146,7 +146,7 @@ def test_state_that_fails_gives_up_the_checkpoint_and_not_the_training(tmp_path)
     assert run.summary["checkpoints_failed"] >= 1
     assert not list((run.folder / "checkpoints").glob("step-*"))
     log = (run.folder / "logs" / "server-0.log").read_text()
-    assert "could not keep its program's state: ValueError: the script's state['objects']['average']" in log
+    assert "could not keep its state: ValueError: the script's state['objects']['average']" in log
     assert "['bad'] is a object, which cannot be kept" in log
 
 

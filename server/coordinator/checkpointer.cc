@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/checkpoint/kept_file.h"
+#include "common/checkpoint/manifest.h"
 #include "common/cut.h"
 #include "common/some_names.h"
 #include "common/sync/phases.h"
@@ -366,16 +367,29 @@ std::string Checkpointer::WhyUnfit(const Part& expected,
 std::string Checkpointer::WhyUnfit(const Member& member,
                                    const checkpoint::Kept& kept) const {
   if (kept.rank() != member.index())
-    return absl::StrCat("has the program's state of worker ", kept.rank());
-  if (kept.bytes() < 0 || kept.bytes() > kKeptBytesMax) {
+    return absl::StrCat("has the state of worker ", kept.rank());
+  if (kept.bytes() < 0 || kept.bytes() > kKeptBytesMax ||
+      (kept.bytes() > 0 && kept.file().empty())) {
     return absl::StrCat("has ", kept.bytes(),
                         " bytes of its program's state; 0 to ", kKeptBytesMax,
-                        " are allowed");
+                        " are allowed, and 0 without a file");
   }
-  if (!IsFileName(kept.file()))
-    return "has its program's state under a wrong file name";
-  if (IsTaken(kept.file()))
-    return "has its program's state under the file name of another one";
+  const checkpoint::Part& residuals = kept.residuals();
+  if (kept.has_residuals() &&
+      (residuals.shards() < 1 ||
+       residuals.shards() > editor_->view().table_size() ||
+       residuals.bytes() < 1 || residuals.bytes() > kPartBytesMax)) {
+    return absl::StrCat("has residuals of ", residuals.shards(), " tables in ",
+                        residuals.bytes(), " bytes");
+  }
+  for (const std::string* file : {&kept.file(), &residuals.file()}) {
+    if (file == &kept.file() ? file->empty() : !kept.has_residuals()) continue;
+    if (!IsFileName(*file)) return "has its state under a wrong file name";
+    if (IsTaken(*file) ||
+        (kept.has_residuals() && kept.file() == residuals.file())) {
+      return "has its state under the file name of another one";
+    }
+  }
   return "";
 }
 
@@ -384,7 +398,8 @@ bool Checkpointer::IsTaken(const std::string& file) const {
     return entry.second.here && entry.second.part.file() == file;
   };
   const auto keeps_it = [&](const auto& entry) {
-    return entry.second.here && entry.second.kept.file() == file;
+    return entry.second.here && (entry.second.kept.file() == file ||
+                                 entry.second.kept.residuals().file() == file);
   };
   return std::any_of(parts_.begin(), parts_.end(), has_it) ||
          std::any_of(kept_.begin(), kept_.end(), keeps_it);
@@ -435,10 +450,10 @@ void Checkpointer::OnKept(const Member& member, const wire::CutPart& part,
   if (expected.here || expected.incarnation != member.incarnation) return;
   news_ = true;
   if (!part.has_kept()) {
-    failure_ = absl::StrCat(
-        Describe(member), " could not keep its program's state: ",
-        part.kept_error().empty() ? "without a reason"
-                                  : Cut(part.kept_error(), kErrorBytesMax));
+    failure_ = absl::StrCat(Describe(member), " could not keep its state: ",
+                            part.kept_error().empty()
+                                ? "without a reason"
+                                : Cut(part.kept_error(), kErrorBytesMax));
     return;
   }
   if (const std::string unfit = WhyUnfit(member, part.kept()); !unfit.empty()) {
@@ -462,8 +477,7 @@ std::vector<std::string> Checkpointer::Missing() const {
                                              key.second));
   }
   for (const auto& [rank, kept] : kept_) {
-    if (!kept.here)
-      names.push_back(absl::StrCat("the program of worker ", rank));
+    if (!kept.here) names.push_back(absl::StrCat("the state of worker ", rank));
   }
   return names;
 }
@@ -575,11 +589,7 @@ void Checkpointer::OnCompleted(int32_t cut,
   last_failure_.clear();
   last_.set_folder(*folder);
   last_.set_clock(manifest_.clock());
-  last_.set_bytes(0);
-  for (const checkpoint::Part& part : manifest_.part())
-    last_.set_bytes(last_.bytes() + part.bytes());
-  for (const checkpoint::Kept& kept : manifest_.kept())
-    last_.set_bytes(last_.bytes() + kept.bytes());
+  last_.set_bytes(BytesOf(manifest_));
   last_.set_seconds(manifest_.seconds());
   last_.set_took_seconds(absl::ToDoubleSeconds(now - wanted_at_));
   const std::string text = absl::StrCat(

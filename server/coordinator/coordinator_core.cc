@@ -72,10 +72,7 @@ run::CheckpointRecord ResumedFrom(const CoordinatorCore::Options& options) {
   from.set_folder(options.resume_folder);
   from.set_clock(options.resume->clock());
   from.set_seconds(options.resume->seconds());
-  for (const checkpoint::Part& part : options.resume->part())
-    from.set_bytes(from.bytes() + part.bytes());
-  for (const checkpoint::Kept& kept : options.resume->kept())
-    from.set_bytes(from.bytes() + kept.bytes());
+  from.set_bytes(BytesOf(*options.resume));
   return from;
 }
 

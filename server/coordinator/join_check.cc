@@ -167,6 +167,13 @@ std::string WhyTablesUnfit(const wire::JoinRequest& join,
                           ", which begins with a checkpoint: only the "
                           "coordinator says so");
     }
+    if (table.pulled_as() != wire::Encoding::FLOAT32 &&
+        table.pulled_as() != wire::Encoding::BFLOAT16 &&
+        table.pulled_as() != wire::Encoding::FLOAT16) {
+      return absl::StrCat(
+          " has table ", TableText(table), ", whose parameters are pulled as ",
+          table.pulled_as(), "; 32 or 16 bits for each are required");
+    }
     if (table.shard_elements() < 0) {
       return absl::StrCat(" has table ", TableText(table), " in shards of ",
                           table.shard_elements(), " elements");

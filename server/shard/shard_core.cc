@@ -264,6 +264,9 @@ ShardOutcome ShardCore::Commit(Place& place, const ShardRecord& record,
   absl::StatusOr<ShardOutcome> applied = machine.Apply(
       record, {.memory = *options_.memory, .sums = !serving.followers.empty()});
   SL_CHECK(applied.ok(), applied.status().ToString());
+  if (!applied->updates.empty() ||
+      !std::holds_alternative<GradientRecord>(record))
+    serving.rounded.reset();
   if (serving.cut.has_value()) LookAtCut(serving, effects);
   const ShardRange& range = machine.shard().range();
   if (Leaving* const leaving = std::get_if<Leaving>(&place);
@@ -1898,6 +1901,7 @@ StalenessGate::Pull ShardCore::Gated(Serving& serving, const PeerId& from,
   if (serving.delays.given()) {
     gated.clock = pull.step().clock();  // 0 of a worker that joins.
     gated.own_clock = pull.step().own_clock();
+    gated.exact = pull.step().exact();
     gated.needed = NeedsAt(view_->proto(), gated.clock).of_all;
     gated.complete = serving.delays.TurnsBefore(gated.rank, gated.clock);
     return gated;
@@ -1909,6 +1913,7 @@ StalenessGate::Pull ShardCore::Gated(Serving& serving, const PeerId& from,
   const PullNeeds needs = NeedsAt(view, clock);
   gated.clock = clock;
   gated.own_clock = pull.step().own_clock();
+  gated.exact = pull.step().exact();
   gated.needed = needs.of_all;
   gated.complete = needs.complete;
   const sync::Mode& mode = PhaseAt(view, clock).mode();
@@ -1932,6 +1937,19 @@ void ShardCore::ReleaseParked(Serving& serving, std::optional<Rank> changed,
     Answer(serving, pull, machine.complete_clock(), effects);
 }
 
+Payload ShardCore::RoundedOf(Serving& serving,
+                             const GivenDelays::Base& told) const {
+  const wire::Encoding::Kind kind =
+      view_->table(serving.machine.shard().range().table).pulled_as();
+  if (kind == wire::Encoding::FLOAT32) return told.values;
+  std::optional<Rounded>& rounded = serving.rounded;
+  if (!rounded.has_value() || rounded->version != told.version) {
+    rounded = {.version = told.version,
+               .values = RoundParameters(kind, told.values, *options_.memory)};
+  }
+  return rounded->values;
+}
+
 void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
                        Clock reported_clock, Effects* effects) {
   const ShardMachine& machine = serving.machine;
@@ -1953,7 +1971,11 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
                  : *answer.mutable_values();
   values.set_version(told.version);
   values.set_shard_clock(reported_clock);
-  size_t bytes = replies_.Attach(told.values);
+  const bool as_they_are = pull.state || pull.exact;
+  if (!as_they_are)
+    values.set_kind(view_->table(shard.range().table).pulled_as());
+  size_t bytes =
+      replies_.Attach(as_they_are ? told.values : RoundedOf(serving, told));
   if (pull.state) {
     answer.mutable_state()->set_hash(
         StateHash(shard.version(), shard.values(), shard.slots()));

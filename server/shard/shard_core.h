@@ -206,6 +206,11 @@ class ShardCore {
     Incarnation incarnation = 0;
     Clock clock = -1;
   };
+  // Values of a shard as several workers pull them, made once.
+  struct Rounded {
+    Version version = 0;
+    Payload values;
+  };
   // A shard's place in its life here. Serving and Leaving serve it.
   struct Serving {
     ShardMachine machine;
@@ -218,6 +223,8 @@ class ShardCore {
     FollowerFeeds followers;
     // As long as the present cut is not complete here.
     std::optional<ShardCut> cut = {};
+    // Of the last answer that was rounded, until the shard changes.
+    std::optional<Rounded> rounded = {};
   };
   struct Leaving {
     Serving serving;
@@ -437,6 +444,8 @@ class ShardCore {
   void ReleaseParked(Serving& serving, std::optional<Rank> changed,
                      Effects* effects);
   // A pull with these clocks, in the phase of its clock.
+  // As steps get them: Table::pulled_as.
+  Payload RoundedOf(Serving& serving, const GivenDelays::Base& told) const;
   StalenessGate::Pull Gated(Serving& serving, const PeerId& from,
                             const wire::Pull& pull) const;
   void Answer(Serving& serving, const StalenessGate::Pull& pull,

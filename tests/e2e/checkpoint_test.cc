@@ -228,6 +228,28 @@ TEST_P(SameBits, InTheFolderOfTheRunItsRecordsAreContinued) {
               Not(HasSubstr("--resume=")));
 }
 
+TEST_F(Checkpoints, ErrorFeedbackGoesOnWithWhatItHadKept) {
+  const auto flags = [](std::vector<std::string> more) {
+    more.emplace_back(
+        "--set=sync.compression[0]={top_k{ratio:0.1} min_elements:1}");
+    return Flags("bsp", std::move(more));
+  };
+  Run("without", JobWithout(), flags({}));
+  const std::unique_ptr<Process> first =
+      StartRun("first", Job(), flags({"--set=worker[0].conditions.step_ms=8"}));
+  KillAt(*first, "first", 80, 2);
+  const std::string file =
+      absl::StrCat(Newest("first"), "/worker-1.residuals.safetensors");
+  EXPECT_THAT(Must(ReadSafetensors(file)).tensors, Not(IsEmpty()));
+  Resume("last", Path("first"), flags({}));
+  EXPECT_EQ(HashOf("last"), HashOf("without"));
+  EXPECT_THAT(ReadText(Path("last/logs/worker-1.log")),
+              HasSubstr("error feedback goes on"));
+  // Whatever becomes of it in another mode, with other workers, without it.
+  Resume("ssp", Path("first"), flags({"--set=worker[0].count=3"}));
+  Resume("whole", Path("first"), Flags("allreduce"));
+}
+
 // What counts is whose folder it is, not where checkpoints lie.
 TEST_F(Checkpoints, ARunGoesOnInItsFolderWithCheckpointsElsewhere) {
   RunAndKill("run", "bsp", 110);

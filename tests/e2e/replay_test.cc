@@ -88,10 +88,10 @@ TEST_F(Replay, OfARunWithCompressedGradientsIsThatRunToTheBit) {
     SCOPED_TRACE(method);
     const std::string ratio =
         absl::StrContains(method, "_k") ? "ratio: 0.1" : "";
-    const std::string job = Write(
-        absl::StrCat(method, ".textproto"),
-        absl::StrCat(SmallJob(), "sync { asp {} compression { ", method, " { ",
-                     ratio, " } min_elements: 1 } }"));
+    const std::string job =
+        Write(absl::StrCat(method, ".textproto"),
+              absl::StrCat(SmallJob(), "sync { asp {} compression { ", method,
+                           " { ", ratio, " } min_elements: 1 } }"));
     Run(method, job, {"--set=train.trace=true", "--set=train.epochs=1"});
     const std::string again = absl::StrCat(method, "-again");
     RunReplay(again, Path(absl::StrCat(method, "/cluster.textproto")),
@@ -105,11 +105,39 @@ TEST_F(Replay, OfARunWithCompressedGradientsIsThatRunToTheBit) {
     } else {
       EXPECT_LT(pushed, whole * 0.6);
     }
-    EXPECT_EQ(
-        absl::StrContains(
-            ReadText(Path(absl::StrCat(method, "/logs/worker-0.log"))),
-            "a step over servers pushes "),
-        std::string(method) != "none");
+    EXPECT_EQ(absl::StrContains(
+                  ReadText(Path(absl::StrCat(method, "/logs/worker-0.log"))),
+                  "a step over servers pushes "),
+              std::string(method) != "none");
+  }
+}
+
+TEST_F(Replay, OfARunWithRoundedParametersIsThatRunToTheBit) {
+  uint64_t whole = 0;  // Bytes, of a run without rounding.
+  for (const char* const parameters : {"FLOAT32", "BFLOAT16", "FLOAT16"}) {
+    SCOPED_TRACE(parameters);
+    const std::string job = Write(
+        absl::StrCat(parameters, ".textproto"),
+        absl::StrCat(SmallJob({.train = "epochs: 1 seed: 1 "
+                                        "eval_every_epochs: 0.25"}),
+                     "sync { asp {} compression { parameters: ", parameters,
+                     " min_elements: 1 } }"));
+    Run(parameters, job, {"--set=train.trace=true"});
+    const std::string again = absl::StrCat(parameters, "-again");
+    RunReplay(again, Path(absl::StrCat(parameters, "/cluster.textproto")),
+              Path(parameters));
+    EXPECT_NE(Sha(parameters), "");
+    EXPECT_EQ(Sha(again), Sha(parameters));
+    const auto pulled =
+        ReadJson(Summary(parameters))["bytes_pulled"].get<uint64_t>();
+    if (whole == 0) {
+      whole = pulled;
+    } else {
+      EXPECT_NE(Sha(parameters), Sha("FLOAT32"));
+      // All but the trained model.
+      EXPECT_LT(pulled, whole * 0.55);
+      EXPECT_GT(pulled, whole * 0.5);
+    }
   }
 }
 

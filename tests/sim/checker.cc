@@ -435,6 +435,7 @@ void Checker::OnSent(Rank rank, Incarnation incarnation,
     PullIntent& intent = pulls_[{life, pull.id()}];
     intent.join = pull.has_join();
     intent.state = pull.has_state();
+    intent.exact = pull.step().exact();
     intent.clock =
         pull.has_state() ? pull.state().clock() : pull.step().clock();
     intent.own_clock =
@@ -486,8 +487,8 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
     }
     const Twin& twin = found->second;
     const Version version = answer.values().version();
-    const std::vector<float> actual =
-        FloatsOf(message.payloads[next_payload++]);
+    const Payload& payload = message.payloads[next_payload++];
+    const wire::Encoding::Kind kind = answer.values().kind();
     if (intent == pulls_.end() ||
         intent->second.answered[answer.shard()].count(version) == 0) {
       return Report(
@@ -521,6 +522,24 @@ void Checker::OnWorkerReceived(Rank rank, Incarnation incarnation,
                      });
     const Versions& versions =
         whole == twin.before_split.end() ? twin.versions : whole->second;
+    if (kind != (intent->second.exact ? wire::Encoding::FLOAT32
+                                      : scenario_.PulledAs(twin.range.table))) {
+      return Report(
+          Invariant::kValue,
+          absl::StrCat(Name(rank, incarnation), " was given ", twin.name,
+                       " as ", wire::Encoding::Kind_Name(kind)));
+    }
+    if (kind != wire::Encoding::FLOAT32) {
+      if (version < versions.size() &&
+          IsRounded(kind, payload, versions[version])) {
+        continue;
+      }
+      return Report(
+          Invariant::kValue,
+          absl::StrCat(Name(rank, incarnation), ": ", twin.name, " of version ",
+                       version, " was rounded to something else"));
+    }
+    const std::vector<float> actual = FloatsOf(payload);
     if (version >= versions.size() || !SameBits(actual, versions[version])) {
       Violation why = Explain(twin, version, actual);
       return Report(why.invariant,
@@ -556,6 +575,13 @@ void Checker::OnFinalPull(const ClientCore::PullResult& result) {
     const Version version =
         result.shards[static_cast<size_t>(pulled_as)].version;
     const Tensor& values = twin.versions[version];
+    if (const auto& pulled = result.shards[static_cast<size_t>(pulled_as)];
+        pulled_as == id && pulled.values.size() == twin.range.bytes() &&
+        !SameBits(FloatsOf(pulled.values), values)) {
+      Report(Invariant::kValue,
+             absl::StrCat("the final model has other bits of ", twin.name,
+                          " than its version ", version));
+    }
     std::copy(values.begin(), values.end(),
               final_model_[static_cast<size_t>(twin.range.table)].begin() +
                   twin.range.begin);

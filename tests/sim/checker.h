@@ -410,6 +410,7 @@ class Checker {
     Clock own_clock = 0;
     bool join = false;
     bool state = false;
+    bool exact = false;
     // By shard: versions, and the index of the log at which it was answered
     // first with that.
     std::map<int32_t, std::map<Version, uint64_t>> answered;

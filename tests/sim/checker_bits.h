@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/compress/gradient_code.h"
 #include "common/ids.h"
 #include "common/payload.h"
 
@@ -19,6 +20,17 @@ inline std::vector<float> FloatsOf(const Payload& payload) {
   std::vector<float> values(payload.size() / sizeof(float));
   std::memcpy(values.data(), payload.data(), values.size() * sizeof(float));
   return values;
+}
+
+// Whether the payload is these values as workers pull them (RoundParameters).
+inline bool IsRounded(wire::Encoding::Kind kind, const Payload& payload,
+                      const std::vector<float>& values) {
+  PayloadMemory memory;
+  const Payload rounded = RoundParameters(
+      kind, Payload::Copy(values.data(), values.size() * sizeof(float)),
+      memory);
+  return payload.size() == rounded.size() &&
+         std::memcmp(payload.data(), rounded.data(), rounded.size()) == 0;
 }
 
 inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {

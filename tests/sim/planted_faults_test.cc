@@ -249,6 +249,7 @@ RunReport RunPlanted(const Case& planted, uint64_t seed) {
       planted.changes ? Scenario::RandomModes(seed) : Scenario::Random(seed);
   scenario.RemoveCheckpoints();
   scenario.gradient_code = {};  // Faults are planted in floats.
+  scenario.pulled_as.clear();
   if (planted.checkpoints) {
     scenario.elastic.reset();
     scenario.checkpoints.wanted = true;
@@ -403,6 +404,19 @@ bool MixVersions(Plant& plant, const PeerId&, const PeerId&, Message* message) {
       std::memcpy(payload.MutableData(), before.data(),
                   now.size() / sizeof(float) / 2 * sizeof(float));
     }
+    version = answer.values().version();
+    before = now;
+  });
+  return true;
+}
+
+// An answer is what the one before was rounded to.
+bool AnswerOldRounding(Plant& plant, const PeerId&, const PeerId&,
+                       Message* message) {
+  ForEachValues(message, [&](wire::PullAnswer& answer, Payload& payload) {
+    auto& [version, before] = plant.last_answer[answer.shard()];
+    const Payload now = payload;
+    if (before.size() == now.size()) payload = before;
     version = answer.values().version();
     before = now;
   });
@@ -891,6 +905,15 @@ INSTANTIATE_TEST_SUITE_P(
              Invariant::kVersionOrder,
              {"bsp", "ssp", "asp"},
              AnswerOldVersion},
+        Case{.name = "RoundingOfAnEarlierVersion",
+             .expected = Invariant::kValue,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = AnswerOldRounding,
+             .change =
+                 [](Scenario* scenario) {
+                   scenario->pulled_as.assign(scenario->table_elements.size(),
+                                              wire::Encoding::BFLOAT16);
+                 }},
         Case{"ChangedGradientInBsp",
              Invariant::kSyncSum,
              {"bsp"},

@@ -740,6 +740,7 @@ Scenario Scenario::Random(uint64_t seed) {
   s.pull_ahead = ahead && rng.Chance(0.5);
   s.step_by_table = Rng(seed).Fork("by table").Chance(0.7);
   s.DrawGradientCode();
+  s.DrawPulledAs();
   if (Rng(seed).Fork("gathers").Chance(0.3)) s.gathers = 0.4;
   if (Rng(seed).Fork("asks state").Chance(0.3)) s.asks_state = 0.05;
   s.even_pull = rng.Chance(0.5);
@@ -935,6 +936,7 @@ std::vector<wire::Table> Scenario::Tables() const {
       initializer.set_kind(wire::Initializer::OF_WORKER);
     initializer.set_a(-100);
     initializer.set_b(100);
+    table.set_pulled_as(PulledAs(TableId{static_cast<int32_t>(t)}));
     if (t < own_optimizers.size() &&
         own_optimizers[t].kind_case() != config::Optimizer::KIND_NOT_SET) {
       *table.mutable_optimizer() = own_optimizers[t];
@@ -986,6 +988,15 @@ void Scenario::DrawGradientCode() {
   gradient_code.kept =
       static_cast<int32_t>(rng.Between(1, gradient_code.block));
   gradient_keep = rng.Chance(0.5) ? Keep::kLargest : Keep::kRandom;
+}
+
+void Scenario::DrawPulledAs() {
+  Rng rng = Rng(seed).Fork("pulled as");
+  if (rng.Chance(0.5)) return;
+  for (size_t t = 0; t < table_elements.size(); ++t) {
+    pulled_as.push_back(static_cast<wire::Encoding::Kind>(
+        rng.Between(wire::Encoding::FLOAT32, wire::Encoding::FLOAT16)));
+  }
 }
 
 void Scenario::DrawSampling() {
@@ -1151,6 +1162,15 @@ std::string Scenario::ToString() const {
           : absl::StrCat(", pushed in { ",
                          EncodingOf(gradient_code, 0).ShortDebugString(),
                          gradient_keep == Keep::kRandom ? " any" : "", " }"),
+      pulled_as.empty()
+          ? ""
+          : absl::StrCat(", pulled as ",
+                         absl::StrJoin(pulled_as, "+",
+                                       [](std::string* to, auto kind) {
+                                         absl::StrAppend(
+                                             to,
+                                             wire::Encoding::Kind_Name(kind));
+                                       })),
       ", tables of ", absl::StrJoin(table_elements, "+"),
       " elements in shards of ", shard_elements, ", window ", window_bytes,
       " B, messages of ", message_bytes, " B, lease ",

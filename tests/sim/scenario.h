@@ -354,6 +354,14 @@ struct Scenario {
   // is lost.
   GradientCode gradient_code;
   Keep gradient_keep = Keep::kLargest;
+  // How steps get the values of each table; of those that are not listed, as
+  // they are.
+  std::vector<wire::Encoding::Kind> pulled_as;
+  wire::Encoding::Kind PulledAs(TableId table) const {
+    const auto index = static_cast<size_t>(table);
+    return index < pulled_as.size() ? pulled_as[index]
+                                    : wire::Encoding::FLOAT32;
+  }
   // Elastic sampling. `steps` are then those of workers that keep pace.
   std::optional<wire::Elastic> elastic;
   size_t window_bytes = 1024;
@@ -483,6 +491,7 @@ struct Scenario {
   // Longer than any step that is not stalled, shorter than a healing takes.
   absl::Duration stall_timeout() const { return stall_leases * lease; }
   void DrawGradientCode();
+  void DrawPulledAs();
   const config::Optimizer& OptimizerOf(TableId table) const;
   // What a worker of this rank gives with its gradient. By all-reduce everybody
   // gives what rank 0 would.

@@ -174,8 +174,9 @@ std::string Write(const std::string& folder, const Model& model,
 std::string WriteWithPrograms(const std::string& folder, const Model& model) {
   checkpoint::Manifest manifest =
       WriteParts(folder, model, Shards(model, 16), 1);
-  *manifest.add_kept() = Must(WriteKept(folder, 0, "what a program keeps"));
-  *manifest.add_kept() = Must(WriteKept(folder, 3, "x"));
+  *manifest.add_kept() =
+      Must(WriteKept(folder, 0, {.program = "what a program keeps"}));
+  *manifest.add_kept() = Must(WriteKept(folder, 3, {.program = "x"}));
   Must(WriteManifest(folder, manifest));
   return folder;
 }
@@ -653,11 +654,10 @@ TEST(KeptFileTest, AWorkerFindsWhatItsProgramKept) {
   const auto stored = Must(StoredCheckpoint::Open(folder.path()));
   const std::string sha256 = stored->sha256();
   EXPECT_EQ(stored->bytes(), stored->manifest().part(0).bytes() + 21);
-  const FoundKept first = Must(FindKept(folder.path(), sha256, 0));
-  EXPECT_TRUE(first.found);
-  EXPECT_EQ(first.bytes, "what a program keeps");
-  EXPECT_EQ(Must(FindKept(folder.path(), sha256, 3)).bytes, "x");
-  EXPECT_FALSE(Must(FindKept(folder.path(), sha256, 1)).found);
+  EXPECT_EQ(Must(FindKept(folder.path(), sha256, 0)).program,
+            "what a program keeps");
+  EXPECT_EQ(Must(FindKept(folder.path(), sha256, 3)).program, "x");
+  EXPECT_EQ(Must(FindKept(folder.path(), sha256, 1)).program, std::nullopt);
   EXPECT_THAT(Text(FindKept(folder.path(), "0", 0).status()),
               AllOf(HasSubstr("has the sha256"),
                     HasSubstr("that of the servers has 0")));
@@ -671,13 +671,52 @@ TEST(KeptFileTest, AWorkerFindsWhatItsProgramKept) {
                     HasSubstr("seen under the same name")));
 }
 
+TEST(KeptFileTest, AWorkerFindsItsResiduals) {
+  const TempFolder folder;
+  const Model model = MakeModel(3);
+  checkpoint::Manifest manifest =
+      WriteParts(folder.path(), model, Shards(model, 16), 1);
+  ShardState residual = Shards(model, 1 << 20)[0];
+  residual.slots.clear();
+  *manifest.add_kept() = Must(WriteKept(
+      folder.path(), 0, {.program = std::nullopt, .residuals = {residual}}));
+  *manifest.add_kept() = Must(WriteKept(
+      folder.path(), 1, {.program = "a program", .residuals = {residual}}));
+  Must(WriteManifest(folder.path(), manifest));
+  const auto stored = Must(StoredCheckpoint::Open(folder.path()));
+  EXPECT_EQ(stored->bytes(), stored->manifest().part(0).bytes() + 9 +
+                                 manifest.kept(0).residuals().bytes() +
+                                 manifest.kept(1).residuals().bytes());
+  for (const int rank : {0, 1}) {
+    const WorkerState found =
+        Must(FindKept(folder.path(), stored->sha256(), rank));
+    EXPECT_EQ(found.program.value_or(""), rank == 0 ? "" : "a program");
+    ASSERT_THAT(found.residuals, SizeIs(1));
+    EXPECT_EQ(found.residuals[0].table, residual.table);
+    EXPECT_EQ(found.residuals[0].end, residual.end);
+    EXPECT_EQ(std::memcmp(found.residuals[0].values.data(),
+                          residual.values.data(), residual.values.size()),
+              0);
+  }
+  FlipLastBit(folder.File("worker-1.residuals.safetensors"));
+  EXPECT_TRUE(FindKept(folder.path(), stored->sha256(), 0).ok());
+  EXPECT_THAT(Text(FindKept(folder.path(), stored->sha256(), 1).status()),
+              AllOf(StartsWith("worker 1 cannot read"),
+                    HasSubstr("worker-1.residuals.safetensors: bytes [")));
+  EXPECT_THAT(Text(OpenError(folder.path())),
+              HasSubstr("worker-1.residuals.safetensors: bytes ["));
+  fs::remove(folder.File("worker-1.residuals.safetensors"));
+  EXPECT_THAT(Text(OpenError(folder.path())),
+              HasSubstr("worker-1.residuals.safetensors"));
+}
+
 TEST(CheckpointFolderTest, WhatAProgramKeepsHasToBeThere) {
   const TempFolder folder;
   const std::string partial = PartialFolder(folder.path(), kRun, 1);
   const Model model = MakeModel(1);
   checkpoint::Manifest manifest =
       WriteParts(partial, model, Shards(model, 4), 2);
-  *manifest.add_kept() = Must(WriteKept(partial, 1, "kept"));
+  *manifest.add_kept() = Must(WriteKept(partial, 1, {.program = "kept"}));
   Overwrite(partial + "/worker-1.state", "kep");
   EXPECT_THAT(
       Text(CompleteCheckpoint(folder.path(), kRun, 1, manifest, 3).status()),
@@ -829,8 +868,17 @@ TEST(ManifestTest, WhatIsOutOfItsBoundsIsNeitherWrittenNorRead) {
          for (int i = 0; i < 2; ++i) m->add_worker()->set_clock(1200);
        },
        "worker rank 0 is there twice"},
-      {[](auto* m) { m->add_kept(); },
-       "state '': the name of a file in the folder, of 1 to 255 bytes"},
+      {[](auto* m) { m->add_kept()->set_bytes(1); },
+       "state '' has 1 bytes; 0 to 0 are allowed"},
+      {[](auto* m) { m->add_kept()->mutable_residuals(); },
+       "part '': the name of a file in the folder, of 1 to 255 bytes"},
+      {[](auto* m) {
+         checkpoint::Kept& kept = *m->add_kept();
+         kept.set_file("a");
+         *kept.mutable_residuals() = m->part(0);
+         kept.mutable_residuals()->set_file("a");
+       },
+       "state 'a': the name is taken"},
       {[](auto* m) { m->add_kept()->set_file("a/b"); },
        "state 'a/b': the name"},
       {[](auto* m) { m->add_kept()->set_file("manifest.json"); },
@@ -841,7 +889,7 @@ TEST(ManifestTest, WhatIsOutOfItsBoundsIsNeitherWrittenNorRead) {
          m->add_kept()->set_file("a");
          m->add_kept()->set_file("b");
        },
-       "state 'b': rank 0 has one already"},
+       "rank 0 keeps a state twice"},
       {[](auto* m) {
          m->add_kept()->set_file("a");
          m->mutable_kept(0)->set_rank(4096);

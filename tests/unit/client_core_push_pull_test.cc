@@ -187,6 +187,54 @@ TEST_F(ClientCoreTest, APullIsPutTogetherFromItsParts) {
   EXPECT_EQ(client_->NextWakeup(), absl::InfiniteFuture());
 }
 
+TEST_F(ClientMoveTest, WhatWasRoundedComesAsFloats) {
+  options_.message_bytes = 4096;
+  view_.mutable_table(0)->set_pulled_as(wire::Encoding::BFLOAT16);
+  Restart();
+  PayloadMemory memory;
+  const Payload values = Numbers({1.0f / 3, -2, 1e9f, 0.1f});
+  const Payload rounded =
+      RoundParameters(wire::Encoding::BFLOAT16, values, memory);
+  const auto answer = [&](const ClientCore::Send& send,
+                          const std::vector<int32_t>& shards, bool exact) {
+    EXPECT_EQ(send.message.header.pull_request().pull(0).step().exact(), exact);
+    Message message = AnswerTo(send, shards);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      if (exact || shards[i] >= 4) continue;
+      message.header.mutable_pull_reply()
+          ->mutable_answer(static_cast<int>(i))
+          ->mutable_values()
+          ->set_kind(wire::Encoding::BFLOAT16);
+      message.payloads[i] = rounded;
+    }
+    return message;
+  };
+  client_->Pull(3, 2, now_, &effects_);
+  ClientCore::Effects sent = Take();
+  Receive(kThread0, answer(sent.sends.at(0), {0, 2, 4, 6}, false));
+  const ClientCore::Effects done =
+      Receive(kThread1, answer(sent.sends.at(1), {1, 3, 5, 7}, false));
+  ASSERT_THAT(done.pulled, SizeIs(1));
+  EXPECT_EQ(Elements(done.pulled[0].shards[3].values),
+            Elements(ExpandParameters(wire::Encoding::BFLOAT16, rounded)));
+  EXPECT_EQ(client_->bytes_pulled(), kShards / 2 * kShardBytes * 3 / 2);
+
+  client_->PullModel(3, now_, &effects_);
+  sent = Take();
+  Receive(kThread0, answer(sent.sends.at(0), {0, 2, 4, 6}, true));
+  EXPECT_THAT(
+      Receive(kThread1, answer(sent.sends.at(1), {1, 3, 5, 7}, true)).pulled,
+      SizeIs(1));
+
+  client_->Pull(4, 3, now_, &effects_);
+  sent = Take();
+  const ClientCore::Effects wrong =
+      Receive(kThread0, AnswerTo(sent.sends.at(0), {0, 2}));
+  EXPECT_THAT(std::string(wrong.failure.message()),
+              HasSubstr("with 16 bytes as FLOAT32; 8 as BFLOAT16 are "
+                        "required"));
+}
+
 // Table 0 has the shards 0 to 3, table 1 the others.
 TEST_F(ClientCoreTest, APullTellsWhenATableHasCome) {
   options_.message_bytes = 4096;
@@ -432,7 +480,7 @@ TEST_F(ClientCoreTest, AnAnswerOfTheWrongSizeIsAFailure) {
   Message answer = AnswerTo(sent.sends[0], {0});
   answer.payloads[0] = Payload::Allocate(kShardBytes - 4);
   EXPECT_THAT(std::string(Receive(kThread0, answer).failure.message()),
-              HasSubstr("with 12 bytes, the shard has 16"));
+              HasSubstr("with 12 bytes as FLOAT32; 16 as FLOAT32 are"));
 }
 
 TEST_F(ClientCoreTest, AnswersThatMakeNoSenseAreSurvived) {

@@ -224,7 +224,7 @@ TEST_F(ClientStateTest, ASlotOfTheWrongSizeIsAFailure) {
       ->set_hash(StateHash(9, answer.payloads[0],
                            {answer.payloads[1], answer.payloads[2]}));
   EXPECT_THAT(std::string(Receive(kThread0, answer).failure.message()),
-              HasSubstr("with 20 bytes, the shard has 16"));
+              HasSubstr("with 20 bytes as FLOAT32; 16 as FLOAT32 are"));
 }
 
 TEST_F(ClientStateTest, AStateWithAnotherNumberOfSlotsThanItsTableIsAnError) {

@@ -696,8 +696,8 @@ TEST_F(KeptTest, ItIsThereWhenAllPartsAndProgramsAre) {
   EXPECT_TRUE(ViewNow().worker(1).keeps_state());
   GiveAllParts();
   EXPECT_THAT(core_->Status(now_).checkpoint(),
-              HasSubstr("2 of 4 parts are written; the program of worker 0, "
-                        "the program of worker 1 to come"));
+              HasSubstr("2 of 4 parts are written; the state of worker 0, "
+                        "the state of worker 1 to come"));
   EXPECT_FALSE(GiveKept(1).complete.has_value());
   EXPECT_FALSE(GiveKept(1).complete.has_value()) << "repeated";
   const Effects all = GiveKept(0);
@@ -745,7 +745,7 @@ TEST_F(KeptTest, IsGivenUpWithTheErrorOfAProgram) {
       1, [](wire::CutPart& part) { part.set_kept_error("TypeError: no"); });
   EXPECT_EQ(effects.give_up, std::optional<int32_t>(1));
   EXPECT_THAT(ReplyIn(effects).error(),
-              HasSubstr("could not keep its program's state: TypeError: no"));
+              HasSubstr("could not keep its state: TypeError: no"));
 }
 
 TEST_F(KeptTest, WhatDoesNotFitEndsIt) {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/floats/half.h"
@@ -250,4 +251,45 @@ TEST(GradientCode, PlacesOutsideABlockOrTwiceAreRefused) {
 }
 
 }  // namespace
+TEST(RoundParameters, IsTheNearestAndNeverInfiniteUnlessItWas) {
+  PayloadMemory memory;
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float largest = std::numeric_limits<float>::max();
+  for (const auto& [kind, type, bound] :
+       {std::tuple(Encoding::BFLOAT16, HalfType::kBfloat16, 3.38953139e38f),
+        std::tuple(Encoding::FLOAT16, HalfType::kFloat16, 65504.0f)}) {
+    std::vector<float> values = Normals(1001, 3);
+    const std::vector<float> special = {largest, -largest, bound,     -bound, 0,
+                                        -0.0f,   infinity, -infinity, 1e-30f};
+    values.insert(values.end(), special.begin(), special.end());
+    const Payload floats =
+        Payload::Copy(values.data(), values.size() * sizeof(float));
+    const Payload rounded = RoundParameters(kind, floats, memory);
+    ASSERT_EQ(rounded.size(), values.size() * 2);
+    const Payload expanded = ExpandParameters(kind, rounded);
+    ASSERT_EQ(expanded.size(), floats.size());
+    std::vector<float> back(values.size());
+    std::memcpy(back.data(), expanded.data(), expanded.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float within = std::isinf(values[i])
+                               ? values[i]
+                               : std::clamp(values[i], -bound, bound);
+      const uint16_t half = RoundToHalf(type, within);
+      float expected = 0;
+      ExpandHalf(type, reinterpret_cast<const std::byte*>(&half), 1, &expected);
+      EXPECT_EQ(back[i], expected) << values[i];
+      EXPECT_EQ(std::isinf(back[i]), std::isinf(values[i])) << values[i];
+    }
+    EXPECT_EQ(RoundParameters(Encoding::FLOAT32, floats, memory).data(),
+              floats.data());
+  }
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Payload rounded = RoundParameters(
+      Encoding::FLOAT16, Payload::Copy(&nan, sizeof(nan)), memory);
+  float back = 0;
+  std::memcpy(&back, ExpandParameters(Encoding::FLOAT16, rounded).data(),
+              sizeof(back));
+  EXPECT_TRUE(std::isnan(back));
+}
+
 }  // namespace slackline

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/compress/compression_config.h"
 #include "common/rng.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
@@ -18,6 +19,8 @@ namespace slackline {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr int64_t kElements = 8192;
 constexpr int64_t kShardElements = 65536;
@@ -99,6 +102,23 @@ TEST(GradientCompressor, TheFirstEntryThatNamesATableCounts) {
             kElements / 256 * 260 + 4 * (kElements + 64));
 }
 
+TEST(PulledAs, IsAsTheFirstEntryThatFitsSays) {
+  const auto config = ConfigOf(
+      "compression { table: 'first.*' parameters: BFLOAT16 } "
+      "compression { int8 {} parameters: FLOAT16 min_elements: 1025 }");
+  wire::Table table;
+  table.add_shape(1024);
+  table.set_name("first.weight");
+  EXPECT_EQ(PulledAs(config.sync(), table), wire::Encoding::BFLOAT16);
+  table.set_shape(0, 1023);
+  EXPECT_EQ(PulledAs(config.sync(), table), wire::Encoding::FLOAT32) << "small";
+  table.set_name("second.weight");
+  table.set_shape(0, 1025);
+  EXPECT_EQ(PulledAs(config.sync(), table), wire::Encoding::FLOAT16);
+  EXPECT_EQ(PulledAs(ConfigOf("compression { int8 {} }").sync(), table),
+            wire::Encoding::FLOAT32);
+}
+
 TEST(GradientCompressor, BlocksEndWhereShardsDo) {
   for (const int64_t shard : {256, 768, 1280, 65536}) {
     auto compressor = GradientCompressor::Create(
@@ -148,6 +168,39 @@ TEST(GradientCompressor, WhatIsLostComesLater) {
     EXPECT_LT(lost_with, lost_without / 4);
     EXPECT_LT(lost_with, all * 0.1);
   }
+}
+
+TEST(GradientCompressor, AnotherOneGoesOnWithWhatIsKept) {
+  const std::string sync = "compression { top_k { ratio: 0.05 } }";
+  GradientCompressor first = CreateGood(sync);
+  EXPECT_TRUE(first.remembers());
+  EXPECT_THAT(first.Residuals(), IsEmpty());
+  const auto push = [](GradientCompressor& compressor, Clock clock) {
+    return Pushed(compressor.Compress(
+        TableId{0}, clock, PayloadOf(Normals(static_cast<uint64_t>(clock)))));
+  };
+  for (Clock clock = 0; clock < 3; ++clock) push(first, clock);
+  const auto kept = first.Residuals();
+  ASSERT_THAT(kept, SizeIs(1));
+  EXPECT_EQ(kept[0].table, TableId{0});
+  GradientCompressor second = CreateGood(sync);
+  GradientCompressor anew = second;
+  ASSERT_TRUE(second.GoOnWith(kept).ok());
+  const std::vector<float> next = push(first, 3);
+  EXPECT_EQ(push(second, 3), next);
+  EXPECT_NE(push(anew, 3), next);
+
+  GradientCompressor whole = CreateGood("");
+  EXPECT_FALSE(whole.remembers());
+  EXPECT_TRUE(whole.GoOnWith(kept).ok()) << "the config is another one";
+  EXPECT_THAT(whole.Residuals(), IsEmpty());
+  for (const GradientCompressor::Residual& wrong :
+       {GradientCompressor::Residual{TableId{0}, PayloadOf({1, 2})},
+        GradientCompressor::Residual{TableId{7}, kept[0].floats},
+        GradientCompressor::Residual{TableId{-1}, kept[0].floats}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(second.GoOnWith({wrong})));
+  }
+  EXPECT_EQ(push(second, 4), push(first, 4)) << "and nothing happened";
 }
 
 TEST(GradientCompressor, AGradientWithANanIsPushedAsItIsAndHurtsNoOther) {
@@ -202,6 +255,7 @@ TEST(GradientCompressor, WhatCannotBeIsRefusedByName) {
   EXPECT_THAT(error("compression { table: '*.wait' sign {} }"),
               HasSubstr("sync.compression[0].table: \"*.wait\" fits no table "
                         "of the model; they are first.weight, first.bias"));
+  EXPECT_TRUE(Create("compression { parameters: FLOAT16 }").ok());
   EXPECT_THAT(error("compression {}"),
               HasSubstr("sync.compression[0]: has no method; one of none,"));
   for (const char* const ratio : {"0", "-1", "1.5", "nan", "inf"}) {

@@ -182,5 +182,32 @@ TEST(HalfTest, NaNStaysNaNWithItsSign) {
   }
 }
 
+TEST(HalfTest, OfManyValuesTheFiniteStayFinite) {
+  Rng rng(3);
+  for (const Format& format : kFormats) {
+    const float largest =
+        format.type == HalfType::kBfloat16 ? FloatOf(0x7f7f0000) : 65504.0f;
+    std::vector<float> values = {0, -0.0f, largest, -largest};
+    for (const uint32_t bits :
+         {0x7f7fffffu, 0xff7fffffu, 0x7f800000u, 0xff800000u, 0x7fc00000u,
+          0xff800001u, 0x477ff000u, 0x477fefffu, 0x38800000u, 0x387fffffu}) {
+      values.push_back(FloatOf(bits));
+    }
+    for (int i = 0; i < 300000; ++i)
+      values.push_back(FloatOf(static_cast<uint32_t>(rng.Below(1ull << 32))));
+    std::vector<uint16_t> halves(values.size());
+    RoundToFiniteHalf(
+        format.type, reinterpret_cast<const std::byte*>(values.data()),
+        values.size(), reinterpret_cast<std::byte*>(halves.data()));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float value = values[i];
+      const float within =
+          std::isfinite(value) ? std::clamp(value, -largest, largest) : value;
+      ASSERT_EQ(halves[i], RoundToHalf(format.type, within))
+          << Describe(format, value);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace slackline

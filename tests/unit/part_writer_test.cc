@@ -67,9 +67,10 @@ TEST(PartWriterTest, WritesWhatProgramsKeepBehindParts) {
   writer.Write(PartWriter::KeptJob{
       .folder = folder.path(),
       .rank = 3,
-      .bytes = "kept",
+      .state = {.program = "kept"},
       .done = [&](const absl::StatusOr<checkpoint::Kept>& kept) {
-        done.push_back(kept.ok() ? *ReadKept(folder.path(), *kept) : "");
+        done.push_back(kept.ok() ? *ReadKept(folder.path(), *kept)->program
+                                 : "");
         last.set_value();
       }});
   last.get_future().wait();

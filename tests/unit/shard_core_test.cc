@@ -443,6 +443,44 @@ TEST_F(ShardCoreTest, AGradientInACodeIsAppliedAsWhatItStandsFor) {
   EXPECT_EQ(Value(Worker(0)), before - sum);
 }
 
+TEST_F(ShardCoreTest, StepsGetRoundedValuesAndTheTrainedModelDoesNot) {
+  for (const wire::Encoding::Kind kind :
+       {wire::Encoding::BFLOAT16, wire::Encoding::FLOAT16}) {
+    SCOPED_TRACE(wire::Encoding::Kind_Name(kind));
+    view_.Clear();
+    Start("asp", 2);
+    view_.mutable_table(0)->set_pulled_as(kind);
+    Publish();
+    uint64_t pull = 1;
+    const auto answer = [&](int worker, Clock clock, bool exact) {
+      Message message = PullOf(clock, ++pull);
+      TheOnlyPull(message).mutable_step()->set_exact(exact);
+      const ShardCore::Effects effects = Send(Worker(worker), message);
+      EXPECT_THAT(effects.sends, SizeIs(1));
+      return effects.sends.at(0).message;
+    };
+    for (Clock clock = 1; clock < 4; ++clock) {
+      Push(Worker(0), PushOf(clock - 1, static_cast<uint64_t>(clock), 0.1f));
+      const Payload values = core_->MachineOf(ShardId{0})->shard().values();
+      const Message first = answer(0, clock, false);
+      const Message second = answer(1, 0, false);
+      const Message exact = answer(0, clock, true);
+      EXPECT_EQ(first.header.pull_reply().answer(0).values().kind(), kind);
+      ASSERT_EQ(first.payloads.at(0).size(), values.size() / 2);
+      PayloadMemory memory;
+      EXPECT_EQ(BytesOf(first.payloads[0]),
+                BytesOf(RoundParameters(kind, values, memory)));
+      EXPECT_EQ(second.payloads.at(0).data(), first.payloads[0].data())
+          << "made once";
+      EXPECT_EQ(exact.header.pull_reply().answer(0).values().kind(),
+                wire::Encoding::FLOAT32);
+      EXPECT_EQ(BytesOf(exact.payloads.at(0)), BytesOf(values));
+      EXPECT_NE(BytesOf(ExpandParameters(kind, first.payloads[0])),
+                BytesOf(values));
+    }
+  }
+}
+
 TEST_F(ShardCoreTest, AFrameThatIsNotInItsCodeIsRejected) {
   Start("asp", 1);
   const GradientCode sparse{

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/compress/compression_config.h"
 #include "common/config/cluster_config.h"
 #include "common/config/stop_rules.h"
 #include "common/metrics/staleness.h"
@@ -97,8 +98,10 @@ absl::Status Replayer::Prepare() {
   }
   std::vector<wire::Table> tables(model_.tables().begin(),
                                   model_.tables().end());
-  for (wire::Table& table : tables)
+  for (wire::Table& table : tables) {
     *table.mutable_optimizer() = config_.optimizer();
+    table.set_pulled_as(PulledAs(config_.sync(), table));
+  }
   wire::View placed;
   const Owner owner{.server = 0, .thread = 0};
   PlaceTables(tables, absl::MakeConstSpan(&owner, 1),
@@ -199,8 +202,19 @@ absl::Status Replayer::Publish(size_t shard) {
   return absl::OkStatus();
 }
 
+void Replayer::LoadPulled(std::vector<Payload> values) {
+  PayloadMemory memory;
+  for (size_t shard = 0; shard < values.size(); ++shard) {
+    const TableId table = view_->shard(ShardId{static_cast<int>(shard)}).table;
+    const wire::Encoding::Kind kind = view_->table(table).pulled_as();
+    values[shard] =
+        ExpandParameters(kind, RoundParameters(kind, values[shard], memory));
+  }
+  LoadSnapshot(SnapshotOf(*view_, values), &model_);
+}
+
 absl::Status Replayer::Evaluate(const EvalPoint& point) {
-  LoadSnapshot(SnapshotOf(*view_, point.values), &model_);
+  LoadPulled(point.values);
   SL_ASSIGN_OR_RETURN(const DatasetLoss test,
                       EvaluateDataset(model_, *data_.test));
   last_evaluation_ = EvaluationRecord(point.clock, steps_per_epoch_, test);
@@ -222,7 +236,7 @@ bool Replayer::Ready(const DelayTrace::Update& update) const {
 absl::Status Replayer::Compute(int32_t rank, Clock clock) {
   Step& step = steps_[StepId(rank, clock)];
   if (step.computed) return absl::OkStatus();
-  LoadSnapshot(SnapshotOf(*view_, step.values), &model_);
+  LoadPulled(step.values);
   const absl::Span<const int64_t> rows = samplers_[rank].Batch(clock);
   step.gradients.resize(model_.tables().size());
   SL_ASSIGN_OR_RETURN(const double loss,

@@ -101,6 +101,8 @@ class Replayer {
   bool Ready(const DelayTrace::Update& update) const;
   absl::Status Compute(int32_t rank, Clock clock);
   absl::Status Apply(size_t shard, const DelayTrace::Update& update);
+  // The model gets the parameters as workers do: see Table::pulled_as.
+  void LoadPulled(std::vector<Payload> values);
   absl::Status Evaluate(const EvalPoint& point);
   void AddLoss(Clock clock, double loss);
   void PutSummary(run::Summary* summary) const;
@@ -125,7 +127,7 @@ class Replayer {
   std::vector<Step> steps_;   // By StepId().
   std::vector<EvalPoint> evaluations_;
   std::vector<std::unordered_map<int64_t, Waiters>>
-      waiters_;  // By trace shard.
+      waiters_;                               // By trace shard.
   std::vector<std::vector<Clock>> complete_;  // Likewise: CompleteClocks().
 
   BatchMemory memory_;

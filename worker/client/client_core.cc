@@ -756,6 +756,10 @@ uint64_t ClientCore::Pull(Clock clock, Clock own_clock, absl::Time now,
   return StartPull(PullKind::kStep, clock, own_clock, now, effects);
 }
 
+uint64_t ClientCore::PullModel(Clock clock, absl::Time now, Effects* effects) {
+  return StartPull(PullKind::kModel, clock, clock, now, effects);
+}
+
 uint64_t ClientCore::PullState(Clock clock, absl::Time now, Effects* effects) {
   return StartPull(PullKind::kState, clock, clock, now, effects);
 }
@@ -820,8 +824,10 @@ void ClientCore::SendPull(Owner to, Link& link, PullUnit& unit, absl::Time now,
   pull.mutable_shard()->Assign(unit.shards.begin(), unit.shards.end());
   switch (unit.kind) {
     case PullKind::kStep:
+    case PullKind::kModel:
       pull.mutable_step()->set_clock(unit.clock);
       pull.mutable_step()->set_own_clock(unit.own_clock);
+      pull.mutable_step()->set_exact(unit.kind == PullKind::kModel);
       break;
     case PullKind::kJoin:
       pull.mutable_join();
@@ -935,19 +941,24 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
         view_->ShardName(ShardId{shard}), " with ", frames.size() - 1,
         " optimizer slots, the table has ", slots)));
   }
-  const size_t bytes = view_->shard(ShardId{shard}).bytes();
-  for (const Payload& tensor : frames) {
-    if (tensor.size() == bytes) continue;
-    return fail(absl::InternalError(
-        absl::StrCat(OwnerName(*view_, from), " answered a pull of ",
-                     view_->ShardName(ShardId{shard}), " with ", tensor.size(),
-                     " bytes, the shard has ", bytes)));
-  }
   const wire::PullAnswer::Values& values =
       answer.has_state() ? answer.state().values() : answer.values();
+  const wire::Encoding::Kind kind = ValuesOf(shard, unit.kind);
+  const size_t bytes = view_->shard(ShardId{shard}).bytes();
+  size_t of_frame = AnswerBytes(shard, unit.kind) - slots * bytes;
+  for (const Payload& tensor : frames) {
+    if (tensor.size() != of_frame || values.kind() != kind) {
+      return fail(absl::InternalError(absl::StrCat(
+          OwnerName(*view_, from), " answered a pull of ",
+          view_->ShardName(ShardId{shard}), " with ", tensor.size(),
+          " bytes as ", wire::Encoding::Kind_Name(values.kind()), "; ",
+          of_frame, " as ", wire::Encoding::Kind_Name(kind), " are required")));
+    }
+    of_frame = bytes;  // Of each slot.
+  }
   ShardValue value{.version = values.version(),
                    .shard_clock = values.shard_clock(),
-                   .values = frames.front(),
+                   .values = ExpandParameters(kind, frames.front()),
                    .slots = {frames.begin() + 1, frames.end()}};
   if (answer.has_state() && StateHash(value.version, value.values,
                                       value.slots) != answer.state().hash()) {
@@ -955,7 +966,7 @@ bool ClientCore::TakeValues(Owner from, Link& link, PullUnit& unit,
         OwnerName(*view_, from), " sent ", view_->ShardName(ShardId{shard}),
         " of version ", value.version, ", and other bits arrived")));
   }
-  if (unit.kind == PullKind::kStep)
+  if (unit.kind == PullKind::kStep || unit.kind == PullKind::kModel)
     OnPulledAt(from, link, shard, unit.own_clock, now, effects);
   const size_t answered = AnswerBytes(shard, unit.kind);
   unit.shards.erase(wanted);

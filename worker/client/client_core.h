@@ -150,6 +150,8 @@ class ClientCore {
   // Asks for all shards. `clock` and `own_clock` as in StalenessGate. The
   // answer comes in Effects::pulled under the id that is returned.
   uint64_t Pull(Clock clock, Clock own_clock, absl::Time now, Effects* effects);
+  // The same, for the trained model: of no table are the values rounded.
+  uint64_t PullModel(Clock clock, absl::Time now, Effects* effects);
   // The first pull: makes this worker take part at every shard. Its start clock
   // is the largest shard_clock of the result; hand the result to StartAt().
   uint64_t JoinPull(absl::Time now, Effects* effects);
@@ -260,7 +262,7 @@ class ClientCore {
     bool answered = false;    // Likewise, though perhaps in part.
     bool trial = false;       // Likewise: of what was refused.
   };
-  enum class PullKind { kStep, kJoin, kState };
+  enum class PullKind { kStep, kModel, kJoin, kState };
   struct PullUnit {        // One message.
     uint64_t id = 0;       // wire::Pull.id
     uint64_t pull_id = 0;  // PullResult::pull_id
@@ -328,10 +330,17 @@ class ClientCore {
   using Links = std::map<Owner, Link>;
   uint64_t StartPull(PullKind kind, Clock clock, Clock own_clock,
                      absl::Time now, Effects* effects);
-  // Payload bytes of the shard in an answer.
+  // How the values of a shard are in an answer, and its payload bytes.
+  wire::Encoding::Kind ValuesOf(int32_t shard, PullKind kind) const {
+    if (kind == PullKind::kModel || kind == PullKind::kState)
+      return wire::Encoding::FLOAT32;
+    return view_->table(view_->shard(ShardId{shard}).table).pulled_as();
+  }
   size_t AnswerBytes(int32_t shard, PullKind kind) const {
-    return view_->shard(ShardId{shard}).bytes() *
-           (1 + (kind == PullKind::kState ? SlotsOf(shard) : 0));
+    const ShardRange& range = view_->shard(ShardId{shard});
+    const GradientCode code = {.kind = ValuesOf(shard, kind)};
+    return code.Bytes(static_cast<size_t>(range.elements())) +
+           range.bytes() * (kind == PullKind::kState ? SlotsOf(shard) : 0);
   }
   size_t SlotsOf(int32_t shard) const {
     const TableId table = view_->shard(ShardId{shard}).table;

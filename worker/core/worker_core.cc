@@ -1144,7 +1144,10 @@ void WorkerCore::BeChief(absl::Time now, Effects* effects) {
   }
   // Every push is acknowledged, so this will be the final model.
   Enter(State::kFinalPull, now);
-  AskForParameters(clock_, now, effects);
+  ClientCore::Effects client;
+  pulled_own_ = clock_;
+  pull_id_ = client_->PullModel(clock_, now, &client);
+  Perform(&client, now, effects);
 }
 
 void WorkerCore::OnConcluded(const run::Result& result, absl::Time now,

@@ -124,10 +124,11 @@ class WorkerCore {
     int32_t cut = 0;  // Its number.
     Clock clock = 0;
   };
-  // The program is where a checkpoint has it, between two steps: write down
-  // what it has beside the parameters, before the next step begins in it, and
-  // beside what comes next in the core. Has no event; OnCutPart() says what has
-  // become of it. Only with join.keeps_state.
+  // The worker is where a checkpoint has it, between two steps: write down what
+  // its program, and whatever makes its gradients, have beside the parameters,
+  // before the next step begins in them, and beside what comes next in the
+  // core. Has no event; OnCutPart() says what has become of it. Only with
+  // join.keeps_state.
   struct KeepProgram {
     int32_t cut = 0;  // Its number.
     Clock clock = 0;  // Of this worker.

@@ -16,6 +16,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/kept_file.h"
 #include "common/checkpoint/part_writer.h"
+#include "common/compress/compression_config.h"
 #include "common/compress/gradient_compressor.h"
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
@@ -65,12 +66,15 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
       absl::Milliseconds(limits.coordinator_timeout_ms());
   member.join =
       JoinRequestOf(wire::JoinRequest::WORKER, self.rank, self.host, config);
-  for (const wire::Table& table : tables) *member.join.add_table() = table;
+  for (const wire::Table& table : tables) {
+    wire::Table& listed = *member.join.add_table();
+    listed = table;
+    listed.set_pulled_as(PulledAs(config.sync(), table));
+  }
   member.join.set_steps_total(options.length.steps_total);
   member.join.set_steps_per_epoch(options.length.steps_per_epoch);
   member.join.set_data(options.data);
   member.join.set_data_hash(options.data_hash);
-  member.join.set_keeps_state(options.keeps_state);
   if (options.elastic.has_value()) {
     wire::Elastic& elastic = *member.join.mutable_elastic();
     elastic.set_examples(options.elastic->examples);
@@ -78,6 +82,18 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
     elastic.set_total(options.elastic->total);
   }
   return loop;
+}
+
+// Of parameters, for a step over servers.
+int64_t BytesPulled(const config::ClusterConfig& config,
+                    absl::Span<const wire::Table> tables) {
+  int64_t bytes = 0;
+  for (const wire::Table& table : tables) {
+    const GradientCode code = {.kind = PulledAs(config.sync(), table)};
+    bytes += static_cast<int64_t>(
+        code.Bytes(static_cast<size_t>(TableElements(table))));
+  }
+  return bytes;
 }
 
 // How often a worker that waits for others in a collective looks around.
@@ -139,6 +155,13 @@ struct Session::Life {
     std::vector<bool> has_gradient;    // By table.
     absl::Duration waited;             // For parameters, since it began.
     int64_t examples = 0;
+  };
+
+  // A checkpoint that waits for the program's state.
+  struct Keeping {
+    int32_t cut = 0;
+    std::vector<GradientCompressor::Residual> residuals;
+    bool asked = false;  // Whether the program has been asked for it.
   };
 
   Life(Session* owner, std::shared_ptr<WorkerLoop> to_loop)
@@ -203,8 +226,12 @@ struct Session::Life {
                        std::optional<Task>* task);
 
   // The task before the first one of the session, if there is one.
-  absl::Status BeginProgram(std::optional<Task>* task);
+  absl::Status BeginWithOwn(std::optional<Task>* task);
+  absl::Status BeginWithResiduals(const std::vector<ShardState>& residuals);
   void Kept(int32_t cut, absl::StatusOr<std::string> state);
+  // None: the program keeps nothing.
+  void WriteOwn(Keeping of,
+                const absl::StatusOr<std::optional<std::string>>& program);
   void TellPart(const wire::CutPart& part) {
     loop.Tell(
         [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
@@ -254,10 +281,7 @@ struct Session::Life {
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Collective> group;
   uint64_t group_number = 0;  // That one's, or the last one's.
-  // Of a checkpoint that waits for the program's state, and whether the program
-  // has been asked for it.
-  std::optional<int32_t> keep_cut;
-  bool keep_asked = false;
+  std::optional<Keeping> keeping;
   // To be performed by Next(): a collective has met it, or the program has
   // something to do before it.
   std::unique_ptr<const WorkerCore::Action> held;
@@ -296,15 +320,21 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(
   SL_ASSIGN_OR_RETURN(
       GradientCompressor compressor,
       GradientCompressor::Create(config, parameters->tables(), options.rank));
-  if (compressor.bytes_pushed() < compressor.bytes()) {
-    spdlog::info("a step over servers pushes {} bytes for gradients of {}",
-                 compressor.bytes_pushed(), compressor.bytes());
+  if (const int64_t pulled = BytesPulled(config, parameters->tables());
+      std::min(pulled, compressor.bytes_pushed()) < compressor.bytes()) {
+    spdlog::info(
+        "a step over servers pushes {} bytes for gradients of {}, and pulls "
+        "{} for as many of parameters",
+        compressor.bytes_pushed(), compressor.bytes(), pulled);
   }
-  Parts parts = {
-      .self = workers[rank],
-      .schedule = std::move(schedule),
-      .compressor = std::move(compressor),
-      .loop = LoopOptionsOf(options, workers[rank], parameters->tables())};
+  WorkerLoop::Options loop =
+      LoopOptionsOf(options, workers[rank], parameters->tables());
+  loop.core.member.join.set_keeps_state(options.keeps_state ||
+                                        compressor.remembers());
+  Parts parts = {.self = workers[rank],
+                 .schedule = std::move(schedule),
+                 .compressor = std::move(compressor),
+                 .loop = std::move(loop)};
   return std::unique_ptr<Session>(new Session(
       options, parameters, to_coordinator, to_shard_threads, std::move(parts)));
 }
@@ -553,13 +583,13 @@ std::optional<Session::Task> Session::Life::Next() {
     concluding = false;
   }
   while (true) {
-    if (keep_cut.has_value() && !keep_asked) {
-      keep_asked = true;
+    if (keeping.has_value() && !keeping->asked) {
+      keeping->asked = true;
       bool last = false;
       loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
         last = core.clock() >= EndOf(core.view()->proto());
       });
-      return Keep{.cut = *keep_cut, .last = last};
+      return Keep{.cut = keeping->cut, .last = last};
     }
     const absl::Time asked = loop.Now();
     if (!loop.ending().ok()) held = nullptr;  // As all that is not begun.
@@ -568,7 +598,7 @@ std::optional<Session::Task> Session::Life::Next() {
     if (action == nullptr) return std::nullopt;
     if (!std::exchange(session.begun_, true)) {
       std::optional<Task> first;
-      if (const absl::Status begun = BeginProgram(&first); !begun.ok())
+      if (const absl::Status begun = BeginWithOwn(&first); !begun.ok())
         session.StopJob(begun);
       held = std::move(action);
       if (first.has_value()) return first;
@@ -1043,36 +1073,56 @@ absl::Status Session::Life::Perform(const WorkerCore::KeepState& action,
 // the end of the step before.
 absl::Status Session::Life::Perform(const WorkerCore::KeepProgram& action,
                                     std::optional<Task>*) {
-  keep_cut = action.cut;
-  keep_asked = false;
+  Keeping of = {.cut = action.cut, .residuals = compressor.Residuals()};
+  if (options.keeps_state) {
+    keeping = std::move(of);
+  } else {
+    WriteOwn(std::move(of), std::nullopt);
+  }
   return absl::OkStatus();
 }
 
 void Session::Life::Kept(int32_t cut, absl::StatusOr<std::string> state) {
-  if (keep_cut != cut || !keep_asked) return;
-  keep_cut.reset();
-  const auto tell = [this,
-                     cut](const absl::StatusOr<checkpoint::Kept>& written) {
-    wire::CutPart part;
-    part.set_cut(cut);
-    if (written.ok()) {
-      *part.mutable_kept() = *written;
-    } else {
-      part.set_kept_error(std::string(written.status().message()));
-    }
-    TellPart(part);
-  };
-  const absl::StatusOr<std::string> folder = FolderOf(cut);
+  if (!keeping.has_value() || keeping->cut != cut || !keeping->asked) return;
+  Keeping of = *std::move(keeping);
+  keeping.reset();
+  if (!state.ok()) return WriteOwn(std::move(of), state.status());
+  WriteOwn(std::move(of), std::optional<std::string>(*std::move(state)));
+}
+
+void Session::Life::WriteOwn(
+    Keeping of, const absl::StatusOr<std::optional<std::string>>& program) {
+  const auto tell =
+      [this, cut = of.cut](const absl::StatusOr<checkpoint::Kept>& written) {
+        wire::CutPart part;
+        part.set_cut(cut);
+        if (written.ok()) {
+          *part.mutable_kept() = *written;
+        } else {
+          part.set_kept_error(std::string(written.status().message()));
+        }
+        TellPart(part);
+      };
+  const absl::StatusOr<std::string> folder = FolderOf(of.cut);
   if (!folder.ok()) return tell(folder.status());
-  if (!state.ok()) return tell(state.status());
+  if (!program.ok()) return tell(program.status());
+  WorkerState state = {.program = *program};
+  for (GradientCompressor::Residual& residual : of.residuals) {
+    const wire::Table& table =
+        parameters.tables()[static_cast<size_t>(residual.table)];
+    state.residuals.push_back({.table = table.name(),
+                               .begin = 0,
+                               .end = TableElements(table),
+                               .values = std::move(residual.floats)});
+  }
   writer().Write(PartWriter::KeptJob{.folder = *folder,
                                      .rank = static_cast<int32_t>(options.rank),
-                                     .bytes = *std::move(state),
+                                     .state = std::move(state),
                                      .done = tell});
 }
 
-absl::Status Session::Life::BeginProgram(std::optional<Task>* task) {
-  if (!options.keeps_state) return absl::OkStatus();
+absl::Status Session::Life::BeginWithOwn(std::optional<Task>* task) {
+  if (!parts.loop.core.member.join.keeps_state()) return absl::OkStatus();
   std::string folder;
   std::string sha256;
   loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
@@ -1081,9 +1131,11 @@ absl::Status Session::Life::BeginProgram(std::optional<Task>* task) {
   });
   if (folder.empty()) return absl::OkStatus();
   SL_ASSIGN_OR_RETURN(
-      FoundKept found,
+      WorkerState found,
       FindKept(folder, sha256, static_cast<int32_t>(options.rank)));
-  if (!found.found) {
+  SL_RETURN_IF_ERROR(BeginWithResiduals(found.residuals));
+  if (!options.keeps_state) return absl::OkStatus();
+  if (!found.program.has_value()) {
     spdlog::info(
         "checkpoint {} has nothing of the program of worker {}, which begins "
         "anew beside its parameters",
@@ -1091,9 +1143,31 @@ absl::Status Session::Life::BeginProgram(std::optional<Task>* task) {
     return absl::OkStatus();
   }
   spdlog::info("the program goes on with {} bytes of its own from {}",
-               found.bytes.size(), folder);
-  *task = Restore{.state = std::move(found.bytes)};
+               found.program->size(), folder);
+  *task = Restore{.state = *std::move(found.program)};
   return absl::OkStatus();
+}
+
+absl::Status Session::Life::BeginWithResiduals(
+    const std::vector<ShardState>& residuals) {
+  std::vector<GradientCompressor::Residual> found;
+  for (const ShardState& residual : residuals) {
+    const auto& tables = parameters.tables();
+    const auto table = absl::c_find_if(tables, [&](const wire::Table& of) {
+      return of.name() == residual.table;
+    });
+    if (table == tables.end()) continue;
+    found.push_back(
+        {.table = TableId{static_cast<int32_t>(table - tables.begin())},
+         .floats = residual.values});
+  }
+  if (!found.empty()) {
+    spdlog::info(
+        "error feedback goes on with what it had kept of the gradients of {} "
+        "tables",
+        found.size());
+  }
+  return compressor.GoOnWith(found);
 }
 
 // ---- The group
