@@ -9,6 +9,12 @@
 namespace slackline {
 namespace {
 
+// After it was given something to do, the trainer thread may be back to wait
+// within this time. Longer steps do not notice what a hand-over costs.
+constexpr absl::Duration kMayComeBack = absl::Milliseconds(1);
+// More payload is copied, or encoded, beside what the sender does next.
+constexpr size_t kSmallBytes = 64 << 10;
+
 PeerId SelfForCoordinator(const wire::JoinRequest& join) {
   return {.kind = PeerId::Kind::kWorker,
           .index = join.index(),
@@ -23,6 +29,11 @@ absl::StatusOr<std::unique_ptr<WorkerLoop>> WorkerLoop::Start(
   std::unique_ptr<WorkerLoop> loop(
       new WorkerLoop(to_coordinator, to_shard_threads, options));
   SL_RETURN_IF_ERROR(loop->ConnectTo(options.core.member.coordinators.front()));
+  loop->poller_.Add(loop->waker_);
+  loop->HandleInTurn(
+      [](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.Start(now, effects);
+      });
   loop->thread_ = std::thread(&WorkerLoop::Run, loop.get());
   return loop;
 }
@@ -49,6 +60,7 @@ WorkerLoop::~WorkerLoop() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
+    turn_.notify_one();
   }
   waker_.Wake();
   thread_.join();
@@ -92,17 +104,131 @@ void WorkerLoop::Take(WorkerCore::Effects* effects) {
   if (abort_) {
     if (const absl::Status why = WhyGroupIsOver(); !why.ok()) abort_(why);
   }
-  if (news) changed_.notify_all();
+  if (!news) return;
+  changed_.notify_all();
+  told_news_ = true;
+  // The trainer thread may wait for it in the turn that it has.
+  if (!IsFree() && !HasTurn()) waker_.Wake();
+}
+
+// ---- The turn ---------------------------------------------------------------
+
+void WorkerLoop::TakeTurn() {
+  driver_ = std::this_thread::get_id();
+  comm_wanted_ = false;  // Whoever drives sends everything.
+}
+
+void WorkerLoop::GiveTurnBack() {
+  driver_ = std::thread::id();
+  if (comm_rests_ || comm_wanted_) turn_.notify_one();
+}
+
+void WorkerLoop::SendSoon(MutexLock& lock) {
+  if (!IsFree()) {
+    if (!HasTurn()) waker_.Wake();
+    return;
+  }
+  size_t bytes = 0;
+  for (const ClientCore::Send& send : to_shards_) {
+    for (const Payload& payload : send.message.payloads)
+      bytes += payload.size();
+  }
+  if (bytes > kSmallBytes) {
+    comm_wanted_ = true;
+    turn_.notify_one();
+    return;
+  }
+  TakeTurn();
+  lock.Unlock();
+  SendAll();
+  lock.Lock();
+  GiveTurnBack();
+}
+
+void WorkerLoop::WaitForChange(MutexLock& lock) {
+  if (broken_ || (!IsFree() && !HasTurn())) return lock.Wait(changed_);
+  if (!HasTurn()) {
+    TakeTurn();
+    ++trainer_turns_;
+  }
+  lock.Unlock();
+  const bool drives = Drive();
+  lock.Lock();
+  broken_ |= !drives;
+}
+
+void WorkerLoop::EndWait() {
+  if (HasTurn()) GiveTurnBack();
+}
+
+void WorkerLoop::Run() {
+  MutexLock lock(mutex_);
+  int64_t seen = trainer_turns_;
+  while (!stopping_ && !broken_) {
+    const bool trainer_was_here = seen != trainer_turns_;
+    if (IsFree() && (comm_wanted_ || (!told_news_ && !trainer_was_here))) {
+      TakeTurn();
+      lock.Unlock();
+      const bool drives = Drive();
+      lock.Lock();
+      broken_ |= !drives;
+      GiveTurnBack();
+    } else if (!IsFree() && !trainer_was_here) {
+      // It has waited for long, and says when that ends.
+      comm_rests_ = true;
+      lock.Wait(turn_);
+      comm_rests_ = false;
+      told_news_ = true;
+    } else {
+      // Whoever has got something to do may be back soon; and who still waits,
+      // and was told of something else, sees that the turn is free.
+      seen = trainer_turns_;
+      told_news_ = false;
+      changed_.notify_all();
+      lock.WaitUntil(turn_, SteadyDeadline(kMayComeBack));
+    }
+  }
+  lock.Unlock();
+  poller_.Remove(waker_);
+  poller_.Remove(*coordinator_);
+}
+
+bool WorkerLoop::Drive() {
+  SendAll();
+  absl::Time wake;
+  {
+    const MutexLock lock(mutex_);
+    wake = core_.NextWakeup();
+    // The last messages have gone out; until the end comes there is no more.
+    if (core_.ended()) wake = absl::InfiniteFuture();
+    if (stopping_) wake = absl::InfinitePast();
+  }
+  if (const absl::Status waited =
+          poller_.Wait(std::max(wake - Now(), absl::ZeroDuration()));
+      !waited.ok()) {
+    Fail(waited);
+    return false;
+  }
+  waker_.Drain();
+  SendAll();
+  ReceiveFromCoordinator();
+  ReceiveFromShardThreads();
+  HandleInTurn([](WorkerCore& core, absl::Time now,
+                  WorkerCore::Effects* effects) { core.OnTick(now, effects); });
+  SendAll();
+  return true;
 }
 
 // ---- Trainer thread ---------------------------------------------------------
 
 std::unique_ptr<const WorkerCore::Action> WorkerLoop::Next() {
   MutexLock lock(mutex_);
-  while (!core_.ended() && (!core_.ending().ok() || actions_.empty())) {
-    lock.Wait(changed_);
+  while (!core_.ended() && !broken_ &&
+         (!core_.ending().ok() || actions_.empty())) {
+    WaitForChange(lock);
   }
-  if (core_.ended()) return nullptr;
+  EndWait();
+  if (core_.ended() || broken_) return nullptr;
   std::unique_ptr<const WorkerCore::Action> action =
       std::move(actions_.front());
   actions_.pop_front();
@@ -120,22 +246,18 @@ std::unique_ptr<const WorkerCore::Action> WorkerLoop::TryNext() {
 
 absl::Status WorkerLoop::Push(TableId table, const CodedGradient& gradient,
                               double rate_factor) {
-  bool news = false;
-  {
-    MutexLock lock(mutex_);
-    WaitUntil(lock, WorkerCore::Need::kRoom,
-              [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                return core_.HasRoom(gradient.bytes.size());
-              });
-    if (!core_.ending().ok()) return core_.ending();
-    WorkerCore::Effects effects;
-    const absl::Status pushed =
-        core_.OnGradient(table, gradient, rate_factor, Now(), &effects);
-    Take(&effects);
-    SL_RETURN_IF_ERROR(pushed);
-    news = HasNews();
-  }
-  if (news) waker_.Wake();
+  MutexLock lock(mutex_);
+  WaitUntil(lock, WorkerCore::Need::kRoom,
+            [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+              return core_.HasRoom(gradient.bytes.size());
+            });
+  if (!core_.ending().ok()) return core_.ending();
+  WorkerCore::Effects effects;
+  const absl::Status pushed =
+      core_.OnGradient(table, gradient, rate_factor, Now(), &effects);
+  Take(&effects);
+  SL_RETURN_IF_ERROR(pushed);
+  if (HasNews()) SendSoon(lock);
   return absl::OkStatus();
 }
 
@@ -244,10 +366,12 @@ std::shared_ptr<const View> WorkerLoop::view() const {
 
 void WorkerLoop::AddRecord(const run::MetricRecord& record,
                            absl::Time made_at) {
-  (void)Handle([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
+  MutexLock lock(mutex_);
+  Handle([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
     core.AddRecord(record, made_at);
   });
-  waker_.Wake();  // It may have to leave before anything else is due.
+  // It may have to leave before anything else is due.
+  if (!IsFree()) waker_.Wake();
 }
 
 void WorkerLoop::Fail(const absl::Status& why) {
@@ -275,7 +399,7 @@ void WorkerLoop::SetAbort(uint64_t group,
   if (const absl::Status why = WhyGroupIsOver(); !why.ok()) abort_(why);
 }
 
-// ---- Communication thread ---------------------------------------------------
+// ---- In the turn ------------------------------------------------------------
 
 void WorkerLoop::FollowServers(std::shared_ptr<const View> view) {
   const int32_t rank = options_.core.member.join.index();
@@ -319,7 +443,7 @@ void WorkerLoop::ReceiveFromCoordinator() {
       coordinator_->ReceiveLinkState();
   if (!link.ok()) return Fail(link.status());
   if (link->has_value()) {
-    (void)Handle([&](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
+    HandleInTurn([&](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
       core.OnLink(**link, now);
     });
   }
@@ -327,7 +451,7 @@ void WorkerLoop::ReceiveFromCoordinator() {
     absl::StatusOr<std::optional<Message>> message = coordinator_->Receive();
     if (!message.ok()) return Fail(message.status());
     if (!message->has_value()) return;
-    (void)Handle(
+    HandleInTurn(
         [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
           core.OnCoordinatorMessage(**message, now, effects);
         });
@@ -337,45 +461,12 @@ void WorkerLoop::ReceiveFromCoordinator() {
 void WorkerLoop::ReceiveFromShardThreads() {
   const absl::Status received =
       shard_threads_.Receive([&](Owner from, Message& message) {
-        (void)Handle([&](WorkerCore& core, absl::Time now,
+        HandleInTurn([&](WorkerCore& core, absl::Time now,
                          WorkerCore::Effects* effects) {
           core.OnShardMessage(from, message, now, effects);
         });
       });
   if (!received.ok()) Fail(received);
-}
-
-void WorkerLoop::Run() {
-  poller_.Add(waker_);
-  (void)Handle([](WorkerCore& core, absl::Time now,
-                  WorkerCore::Effects* effects) { core.Start(now, effects); });
-  while (true) {
-    SendAll();
-    absl::Time wake;
-    {
-      const MutexLock lock(mutex_);
-      if (stopping_) break;
-      wake = core_.NextWakeup();
-      // The last messages have gone out; until the end comes there is no more.
-      if (core_.ended()) wake = absl::InfiniteFuture();
-    }
-    if (const absl::Status waited =
-            poller_.Wait(std::max(wake - Now(), absl::ZeroDuration()));
-        !waited.ok()) {
-      Fail(waited);
-      break;
-    }
-    waker_.Drain();
-    SendAll();
-    ReceiveFromCoordinator();
-    ReceiveFromShardThreads();
-    (void)Handle(
-        [](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-          core.OnTick(now, effects);
-        });
-  }
-  poller_.Remove(waker_);
-  poller_.Remove(*coordinator_);
 }
 
 }  // namespace slackline

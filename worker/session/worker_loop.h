@@ -7,6 +7,14 @@
 // and says with Tell() how each has ended. The core runs under a mutex on
 // whichever thread has an event, so an action that follows from the end of
 // another one costs no hand-over between threads.
+//
+// Nor does a message where the trainer thread would only wait for it: the
+// channels belong to whoever has the turn, and a thread that has something
+// small to send, or waits and finds the turn free, takes it, sends, and looks
+// for messages itself. The communication thread leaves the turn to the trainer
+// thread for a moment whenever that was given something to do, and takes it if
+// the trainer thread has not come back to wait by then. So with short steps no
+// thread wakes another, and with long ones messages are seen to beside them.
 #pragma once
 
 #include <condition_variable>
@@ -39,9 +47,9 @@ class WorkerLoop {
     config::Limits::Transport transport = config::Limits::AUTO;
   };
 
-  // The coordinator is at one of core.member.coordinators. The transports, which
-  // may be one, carry what goes to the coordinator and
-  // what goes to shard threads; they outlive the loop.
+  // The coordinator is at one of core.member.coordinators. The transports,
+  // which may be one, carry what goes to the coordinator and what goes to shard
+  // threads; they outlive the loop.
   static absl::StatusOr<std::unique_ptr<WorkerLoop>> Start(
       Transport& to_coordinator, Transport& to_shard_threads,
       const Options& options);
@@ -57,11 +65,14 @@ class WorkerLoop {
   // An event of the core: event(core, now, effects).
   template <typename Event>
   void Tell(const Event& event) {
-    if (Handle(event)) waker_.Wake();
+    MutexLock lock(mutex_);
+    Handle(event);
+    if (HasNews()) SendSoon(lock);
   }
-  // WorkerCore::OnGradient(), once there is room for it. Returns before it is
-  // sent. ending() if the worker is to stop.
-  absl::Status Push(TableId table, const CodedGradient& gradient, double rate_factor);
+  // WorkerCore::OnGradient(), once there is room for it. May return before it
+  // is sent. ending() if the worker is to stop.
+  absl::Status Push(TableId table, const CodedGradient& gradient,
+                    double rate_factor);
   // The parameters of a table in a step that has begun without them; once for
   // each. Waits for them. ending() if the worker is to stop.
   absl::StatusOr<ClientCore::TableValues> WaitForTable(TableId table);
@@ -110,14 +121,17 @@ class WorkerLoop {
   WorkerLoop(Transport& to_coordinator, Transport& to_shard_threads,
              const Options& options);
   absl::Status ConnectTo(const std::string& coordinator);
-  // True if there is something to be sent.
   template <typename Event>
-  bool Handle(const Event& event) {
-    const MutexLock lock(mutex_);
+  void Handle(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     WorkerCore::Effects effects;
     event(core_, Now(), &effects);
     Take(&effects);
-    return HasNews();
+  }
+  // Of who has the turn, and sends what comes of it.
+  template <typename Event>
+  void HandleInTurn(const Event& event) {
+    const MutexLock lock(mutex_);
+    Handle(event);
   }
   void Take(WorkerCore::Effects* effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -132,13 +146,35 @@ class WorkerLoop {
     if (!core_.ending().ok() || there()) return;
     core_.SetNeed(need, Now());
     need_ = need;
-    while (core_.ending().ok() && !there()) lock.Wait(changed_);
+    while (core_.ending().ok() && !there()) WaitForChange(lock);
+    EndWait();
     need_ = WorkerCore::Need::kNothing;
     core_.SetNeed(need_, Now());
   }
 
+  // ---- The turn
+
+  bool HasTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return driver_ == std::this_thread::get_id();
+  }
+  // Sends what there is to be sent, here or on another thread. Lets go of the
+  // mutex meanwhile.
+  void SendSoon(MutexLock& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return driver_ == std::thread::id();
+  }
+  // Of the trainer thread, in a loop, with EndWait() behind it: until something
+  // may have changed. Lets go of the mutex meanwhile.
+  void WaitForChange(MutexLock& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndWait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveTurnBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Communication thread.
   void Run();
+
+  // Of who has the turn. Drive() returns when messages came, or it is time for
+  // something, or another thread wants it to. False: it is of no use any more.
+  bool Drive();
   void SendAll();
   void ReceiveFromCoordinator();
   void ReceiveFromShardThreads();
@@ -147,7 +183,7 @@ class WorkerLoop {
 
   const Options options_;
 
-  // Of the communication thread.
+  // Of who has the turn.
   Transport& to_coordinator_transport_;
   std::unique_ptr<Channel> coordinator_;
   Poller poller_;
@@ -176,6 +212,17 @@ class WorkerLoop {
   // What the trainer thread waits for.
   WorkerCore::Need need_ ABSL_GUARDED_BY(mutex_) = WorkerCore::Need::kNothing;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Who has the turn; nobody: no thread.
+  std::thread::id driver_ ABSL_GUARDED_BY(mutex_);
+  int64_t trainer_turns_ ABSL_GUARDED_BY(mutex_) = 0;  // In which it waited.
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // Nobody can wait any more.
+  // Of the communication thread: it is to take the turn at once; it does
+  // nothing until the turn is free; and something has come for another thread.
+  bool comm_wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool comm_rests_ ABSL_GUARDED_BY(mutex_) = false;
+  bool told_news_ ABSL_GUARDED_BY(mutex_) = false;
+  std::condition_variable turn_;
 
   std::thread thread_;
 };
