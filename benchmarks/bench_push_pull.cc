@@ -467,6 +467,7 @@ int Main(int argc, char** argv) {
   PushPullSetup setup{.via = vias.at(options.transport),
                       .message_bytes = options.message_bytes,
                       .window_bytes = options.window_bytes,
+                      .spin_max = absl::Microseconds(options.spin_max_us),
                       .seed = options.seed,
                       .shared_gradients = options.shared_gradients};
   std::sscanf(options.topology.c_str(), "%dx%d", &setup.workers,
@@ -499,10 +500,7 @@ int Main(int argc, char** argv) {
   std::vector<std::unique_ptr<PushPullSystem>> systems;
   for (const std::string& name : options.systems) {
     if (name == "raw") systems.push_back(MakeRawPushPull());
-    if (name == "transport") {
-      systems.push_back(
-          MakeTransportPushPull(absl::Microseconds(options.spin_max_us)));
-    }
+    if (name == "transport") systems.push_back(MakeTransportPushPull());
     if (name == "slackline") systems.push_back(MakeSlacklinePushPull());
   }
 

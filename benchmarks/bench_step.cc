@@ -50,6 +50,7 @@ struct Options {
   uint64_t seed = 1;
   std::vector<std::string> modes = {"bsp", "ssp:3", "asp", "allreduce"};
   std::string transport = "AUTO";  // As limits { transport }.
+  std::vector<std::string> sets;   // Of the config, as for `slackline run`.
   bool smoke = false;
 };
 
@@ -74,7 +75,7 @@ config::ClusterConfig ConfigOf(const Options& options, const std::string& mode,
       " seed: ", options.seed, " eval_every_epochs: 1000 }\n",
       "limits { transport: ", options.transport, " }\n");
   absl::StatusOr<config::ClusterConfig> config =
-      ParseJobConfig(text, "bench_step", {.mode = mode, .sets = {}});
+      ParseJobConfig(text, "bench_step", {.mode = mode, .sets = options.sets});
   SL_CHECK(config.ok(), config.status().ToString());
   return *config;
 }
@@ -231,6 +232,10 @@ int Main(int argc, char** argv) {
                  "AUTO, TCP, IPC or SHM; with the first, shared memory")
       ->check(CLI::IsMember({"AUTO", "TCP", "IPC", "SHM"}))
       ->capture_default_str();
+  app.add_option("--set", options.sets,
+                 "a field of the config, as for slackline run, in the modes "
+                 "over servers and by all-reduce: 'sync.compression[0]={...}'")
+      ->type_name("FIELD=VALUE");
   app.add_flag("--smoke", options.smoke,
                "a small model and few steps, to see that it works");
   try {
@@ -272,6 +277,7 @@ int Main(int argc, char** argv) {
                                  {"workers", options.workers},
                                  {"servers", options.servers},
                                  {"transport", options.transport},
+                                 {"sets", options.sets},
                                  {"steps", options.steps},
                                  {"repeats", options.repeats},
                                  {"seed", options.seed},

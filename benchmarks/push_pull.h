@@ -26,6 +26,7 @@ struct PushPullSetup {
   // Bytes of pushes (and, separately, of pulls) in flight between a worker and
   // a server. At least message_bytes.
   int64_t window_bytes = 0;
+  absl::Duration spin_max;  // As Poller::Options; raw never spins.
   uint64_t seed = 0;
   // Slackline's workers make their gradients in memory of the transport, and
   // not in that of the heap, where frameworks make them.
@@ -68,7 +69,7 @@ std::unique_ptr<PushPullSystem> MakeRawPushPull();
 // Poller carrying the messages that Slackline sends (payloads by shard), with
 // an answer for each. What a system over this transport loses to raw ZeroMQ
 // here, no protocol can win back.
-std::unique_ptr<PushPullSystem> MakeTransportPushPull(absl::Duration spin_max);
+std::unique_ptr<PushPullSystem> MakeTransportPushPull();
 
 // The whole of Slackline in ASP with SGD: coordinator, shard threads,
 // WorkerLoop. Unlike in the others, a pull waits until the worker's own push is

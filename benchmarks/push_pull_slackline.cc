@@ -66,6 +66,7 @@ class SlacklineWorker : public PushPullWorker {
         setup.via == PushPullSetup::Via::kTcp   ? config::Limits::TCP
         : setup.via == PushPullSetup::Via::kIpc ? config::Limits::IPC
                                                 : config::Limits::SHM;
+    options.wait.spin_max = setup.spin_max;
     options.core.client.window_bytes = setup.window_bytes;
     options.core.client.message_bytes = setup.message_bytes;
     wire::JoinRequest& join = options.core.member.join;
@@ -151,6 +152,7 @@ class SlacklinePushPull : public PushPullSystem {
     options.core = {.self = {.server = server, .thread = 0},
                     .seed = setup.seed};
     options.host = "127.0.0.1";
+    options.wait.spin_max = setup.spin_max;
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<ShardThread> thread,
                         ShardThread::Start(transport, options, {}));
     ControlLoop::Options control;

@@ -64,8 +64,8 @@ class TransportWorker : public PushPullWorker {
  public:
   static absl::StatusOr<std::unique_ptr<PushPullWorker>> Create(
       const PushPullSetup& setup, int worker,
-      const std::vector<std::string>& endpoints, absl::Duration spin_max) {
-    auto created = std::make_unique<TransportWorker>(setup, worker, spin_max);
+      const std::vector<std::string>& endpoints) {
+    auto created = std::make_unique<TransportWorker>(setup, worker);
     for (int server = 0; server < setup.servers; ++server) {
       Link link;
       SL_ASSIGN_OR_RETURN(link.channel, created->transport_.Connect(
@@ -78,13 +78,12 @@ class TransportWorker : public PushPullWorker {
     return created;
   }
 
-  TransportWorker(const PushPullSetup& setup, int worker,
-                  absl::Duration spin_max)
+  TransportWorker(const PushPullSetup& setup, int worker)
       : setup_(setup),
         layout_(setup),
         gradient_(Gradient(setup, worker)),
         pulled_(setup.bytes),
-        poller_({.spin_max = spin_max}) {}
+        poller_({.spin_max = setup.spin_max}) {}
 
   absl::Status Step(bool verify) override {
     size_t open = links_.size();
@@ -218,8 +217,6 @@ class TransportWorker : public PushPullWorker {
 
 class TransportPushPull : public PushPullSystem {
  public:
-  explicit TransportPushPull(absl::Duration spin_max) : spin_max_(spin_max) {}
-
   std::string name() const override { return "transport"; }
 
   absl::Status Serve(
@@ -241,7 +238,7 @@ class TransportPushPull : public PushPullSystem {
                                            ? UniqueIpcEndpoint()
                                            : UniqueShmEndpoint()));
     ready(endpoint);
-    Poller poller({.spin_max = spin_max_});
+    Poller poller({.spin_max = setup.spin_max});
     poller.Add(*listener);
     for (;;) {
       SL_ASSIGN_OR_RETURN(const auto incoming, listener->Receive());
@@ -282,17 +279,14 @@ class TransportPushPull : public PushPullSystem {
   absl::StatusOr<std::unique_ptr<PushPullWorker>> Connect(
       const PushPullSetup& setup, int worker,
       const std::vector<std::string>& endpoints) override {
-    return TransportWorker::Create(setup, worker, endpoints, spin_max_);
+    return TransportWorker::Create(setup, worker, endpoints);
   }
-
- private:
-  const absl::Duration spin_max_;
 };
 
 }  // namespace
 
-std::unique_ptr<PushPullSystem> MakeTransportPushPull(absl::Duration spin_max) {
-  return std::make_unique<TransportPushPull>(spin_max);
+std::unique_ptr<PushPullSystem> MakeTransportPushPull() {
+  return std::make_unique<TransportPushPull>();
 }
 
 }  // namespace slackline::bench

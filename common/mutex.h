@@ -34,6 +34,7 @@ class ABSL_LOCKABLE Mutex {
 
  private:
   friend class MutexLock;
+  friend class MutexRelease;
   std::mutex mutex_;
 };
 
@@ -61,6 +62,30 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 
  private:
   std::unique_lock<std::mutex> lock_;
+};
+
+// Of Abseil's annotations none says that an object lets go of what is held
+// exclusively, and takes it again at its end.
+#if defined(__clang__)
+#define SLACKLINE_RELEASES(...) __attribute__((release_capability(__VA_ARGS__)))
+#else
+#define SLACKLINE_RELEASES(...)
+#endif
+
+// Lets go of a mutex that its thread holds by a MutexLock, from its
+// construction to its end.
+class ABSL_SCOPED_LOCKABLE MutexRelease {
+ public:
+  explicit MutexRelease(Mutex& mutex) SLACKLINE_RELEASES(mutex)
+      : mutex_(mutex) {
+    mutex_.mutex_.unlock();
+  }
+  ~MutexRelease() SLACKLINE_RELEASES() { mutex_.mutex_.lock(); }
+  MutexRelease(const MutexRelease&) = delete;
+  MutexRelease& operator=(const MutexRelease&) = delete;
+
+ private:
+  Mutex& mutex_;
 };
 
 }  // namespace slackline

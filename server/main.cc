@@ -305,6 +305,7 @@ absl::Status Serve(const MemberFlags& flags,
     options.host = address;
     options.port = self.first_port == 0 ? 0 : self.first_port + t;
     options.transport = config.limits().transport();
+    options.wait.spin_max = absl::Microseconds(config.limits().spin_us());
     options.unread_bytes_max = UnreadBytesMax(config.limits());
     options.slowdown = self.slowdown;
     options.on_cut = [&cut_parts, t](ShardCore::CutState state) {

@@ -11,6 +11,7 @@ inline constexpr int kWorkersMax = 4096;
 inline constexpr int kGroupsMax = 1024;  // Blocks of servers or of workers.
 inline constexpr int kSlowdownMax = 1000;
 inline constexpr int kKibMax = 1 << 20;  // 1 GiB, far from where int32 ends.
+inline constexpr int kSpinMicrosMax = 1000;
 inline constexpr int kHourMs = 3600 * 1000;
 inline constexpr int kTimeoutMsMax = 24 * kHourMs;
 // Figures of a program's own in one record of metrics, and of their names.

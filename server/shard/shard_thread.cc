@@ -133,6 +133,7 @@ ShardThread::ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
       control_(std::move(control)),
       core_(WithMemory(options.core, transport, options.transport), schedule),
       meter_(LoadMeter::Options(), options.time.Now()),
+      poller_(options.wait),
       links_(transport, poller_, options.transport) {}
 
 ShardThread::~ShardThread() {

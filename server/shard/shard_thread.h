@@ -34,6 +34,7 @@ class ShardThread {
     config::Limits::Transport transport = config::Limits::AUTO;
     // Of peers: ChannelOptions::unread_bytes_max.
     int64_t unread_bytes_max = ChannelOptions().unread_bytes_max;
+    Poller::Options wait;
     // For experiments: works this many times slower than it could. At least 1.
     double slowdown = 1;
     // Called on this thread with the state of its shards at each cut, which

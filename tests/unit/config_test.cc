@@ -577,6 +577,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "c.txt:9:10: limits.save_timeout_ms: value is -1; 0 to", ""},
         ErrorCase{"EmptyShard", "{ }", "{ shard_kib: 0 }",
                   "c.txt:9:10: limits.shard_kib: value is 0; 1 to", ""},
+        ErrorCase{"LongSpin", "{ }", "{ spin_us: 1001 }",
+                  "c.txt:9:10: limits.spin_us: value is 1001; 0 to 1000", ""},
         ErrorCase{"EmptyMessage", "{ }", "{ message_kib: 0 }",
                   "c.txt:9:10: limits.message_kib: value is 0; 1 to", ""},
         ErrorCase{"WindowSmallerThanMessage", "{ }",

@@ -11,6 +11,7 @@ void CheckWindow(const config::Limits& limits, const ConfigProblems& problems) {
       problems.Range("shard_kib", limits.shard_kib(), 1, kKibMax);
   const bool message =
       problems.Range("message_kib", limits.message_kib(), 1, kKibMax);
+  problems.Range("spin_us", limits.spin_us(), 0, kSpinMicrosMax);
   const bool window =
       problems.Range("window_kib", limits.window_kib(), 1, kKibMax);
   // What is larger than the window would wait for room forever.

@@ -49,6 +49,7 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   WorkerLoop::Options loop;
   loop.time = options.time;
   loop.transport = limits.transport();
+  loop.wait.spin_max = absl::Microseconds(limits.spin_us());
   WorkerCore::Options& core = loop.core;
   core.train = config.train();
   core.pull_ahead = config.sync().pull_ahead();

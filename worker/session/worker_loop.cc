@@ -42,6 +42,7 @@ WorkerLoop::WorkerLoop(Transport& to_coordinator, Transport& to_shard_threads,
                        const Options& options)
     : options_(options),
       to_coordinator_transport_(to_coordinator),
+      poller_(options.wait),
       shard_threads_(to_shard_threads, poller_, options.transport),
       core_(options.core) {}
 
@@ -123,7 +124,7 @@ void WorkerLoop::GiveTurnBack() {
   if (comm_rests_ || comm_wanted_) turn_.notify_one();
 }
 
-void WorkerLoop::SendSoon(MutexLock& lock) {
+void WorkerLoop::SendSoon() {
   if (!IsFree()) {
     if (!HasTurn()) waker_.Wake();
     return;
@@ -139,9 +140,10 @@ void WorkerLoop::SendSoon(MutexLock& lock) {
     return;
   }
   TakeTurn();
-  lock.Unlock();
-  SendAll();
-  lock.Lock();
+  {
+    const MutexRelease meanwhile(mutex_);
+    SendAll();
+  }
   GiveTurnBack();
 }
 
@@ -151,9 +153,11 @@ void WorkerLoop::WaitForChange(MutexLock& lock) {
     TakeTurn();
     ++trainer_turns_;
   }
-  lock.Unlock();
-  const bool drives = Drive();
-  lock.Lock();
+  bool drives;
+  {
+    const MutexRelease meanwhile(mutex_);
+    drives = Drive();
+  }
   broken_ |= !drives;
 }
 
@@ -257,7 +261,7 @@ absl::Status WorkerLoop::Push(TableId table, const CodedGradient& gradient,
       core_.OnGradient(table, gradient, rate_factor, Now(), &effects);
   Take(&effects);
   SL_RETURN_IF_ERROR(pushed);
-  if (HasNews()) SendSoon(lock);
+  if (HasNews()) SendSoon();
   return absl::OkStatus();
 }
 

@@ -45,6 +45,7 @@ class WorkerLoop {
     WorkerCore::Options core;
     TimeSource time;
     config::Limits::Transport transport = config::Limits::AUTO;
+    Poller::Options wait;
   };
 
   // The coordinator is at one of core.member.coordinators. The transports,
@@ -65,9 +66,9 @@ class WorkerLoop {
   // An event of the core: event(core, now, effects).
   template <typename Event>
   void Tell(const Event& event) {
-    MutexLock lock(mutex_);
+    const MutexLock lock(mutex_);
     Handle(event);
-    if (HasNews()) SendSoon(lock);
+    if (HasNews()) SendSoon();
   }
   // WorkerCore::OnGradient(), once there is room for it. May return before it
   // is sent. ending() if the worker is to stop.
@@ -159,7 +160,7 @@ class WorkerLoop {
   }
   // Sends what there is to be sent, here or on another thread. Lets go of the
   // mutex meanwhile.
-  void SendSoon(MutexLock& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendSoon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return driver_ == std::thread::id();
   }
