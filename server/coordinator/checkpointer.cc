@@ -549,7 +549,10 @@ void Checkpointer::Complete(CoordinatorEffects* effects) {
   for (const auto& [key, part] : parts_) {
     if (part.part.shards() > 0) *manifest_.add_part() = part.part;
   }
-  for (const auto& [rank, kept] : kept_) *manifest_.add_kept() = kept.kept;
+  for (const auto& [rank, kept] : kept_) {
+    if (!kept.kept.file().empty() || kept.kept.has_residuals())
+      *manifest_.add_kept() = kept.kept;
+  }
   parts_.clear();
   kept_.clear();
   here_ = 0;
