@@ -382,14 +382,16 @@ std::string Checkpointer::WhyUnfit(const Member& member,
     return absl::StrCat("has residuals of ", residuals.shards(), " tables in ",
                         residuals.bytes(), " bytes");
   }
-  for (const std::string* file : {&kept.file(), &residuals.file()}) {
-    if (file == &kept.file() ? file->empty() : !kept.has_residuals()) continue;
-    if (!IsFileName(*file)) return "has its state under a wrong file name";
-    if (IsTaken(*file) ||
-        (kept.has_residuals() && kept.file() == residuals.file())) {
+  std::vector<std::string> files;
+  if (!kept.file().empty()) files.push_back(kept.file());
+  if (kept.has_residuals()) files.push_back(residuals.file());
+  for (const std::string& file : files) {
+    if (!IsFileName(file)) return "has its state under a wrong file name";
+    if (IsTaken(file))
       return "has its state under the file name of another one";
-    }
   }
+  if (files.size() == 2 && files[0] == files[1])
+    return "has two states under one file name";
   return "";
 }
 

@@ -748,6 +748,35 @@ TEST_F(KeptTest, IsGivenUpWithTheErrorOfAProgram) {
               HasSubstr("could not keep its state: TypeError: no"));
 }
 
+void SetResiduals(const std::string& file, int shards, int64_t bytes,
+                  wire::CutPart* part) {
+  checkpoint::Part& residuals = *part->mutable_kept()->mutable_residuals();
+  residuals.set_file(file);
+  residuals.set_shards(shards);
+  residuals.set_bytes(bytes);
+}
+
+TEST_F(KeptTest, ResidualsAreListedAndAStateWithoutAnythingIsNot) {
+  StartJobOfKeepers();
+  GiveAllParts();
+  const auto without_program = [](wire::CutPart& part) {
+    part.mutable_kept()->clear_file();
+    part.mutable_kept()->clear_bytes();
+  };
+  GiveKept(0, without_program);
+  const Effects all = GiveKept(1, [&](wire::CutPart& part) {
+    without_program(part);
+    SetResiduals("worker-1.residuals.safetensors", 1, 500, &part);
+  });
+  ASSERT_TRUE(all.complete.has_value());
+  const checkpoint::Manifest& manifest = all.complete->manifest;
+  ASSERT_EQ(manifest.kept_size(), 1);
+  EXPECT_EQ(manifest.kept(0).rank(), 1);
+  EXPECT_EQ(manifest.kept(0).residuals().bytes(), 500);
+  Complete();
+  EXPECT_EQ(SummaryNow().last_checkpoint().bytes(), 2000500);
+}
+
 TEST_F(KeptTest, WhatDoesNotFitEndsIt) {
   const std::vector<std::function<void(wire::CutPart&)>> wrong = {
       [](auto& part) { part.mutable_kept()->set_rank(1); },
@@ -758,6 +787,15 @@ TEST_F(KeptTest, WhatDoesNotFitEndsIt) {
       [](auto& part) { part.mutable_kept()->set_file("manifest.json"); },
       [](auto& part) { part.mutable_kept()->set_file(FileOf(0)); },
       [](auto& part) { part.mutable_kept()->set_file("worker-1.state"); },
+      [](auto& part) { part.mutable_kept()->mutable_residuals(); },
+      [](auto& part) { SetResiduals("../x", 1, 100, &part); },
+      [](auto& part) { SetResiduals("", 1, 100, &part); },
+      [](auto& part) { SetResiduals(FileOf(0), 1, 100, &part); },
+      [](auto& part) { SetResiduals("worker-0.state", 1, 100, &part); },
+      [](auto& part) { SetResiduals("worker-1.state", 1, 100, &part); },
+      [](auto& part) { SetResiduals("a", 0, 100, &part); },
+      [](auto& part) { SetResiduals("a", 1000, 100, &part); },
+      [](auto& part) { SetResiduals("a", 1, 0, &part); },
   };
   for (size_t i = 0; i < wrong.size(); ++i) {
     SCOPED_TRACE(i);

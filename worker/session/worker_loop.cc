@@ -192,6 +192,7 @@ void WorkerLoop::Run() {
       lock.WaitUntil(turn_, SteadyDeadline(kMayComeBack));
     }
   }
+  changed_.notify_all();  // If it is broken, nobody is told anything any more.
   lock.Unlock();
   poller_.Remove(waker_);
   poller_.Remove(*coordinator_);
