@@ -19,7 +19,7 @@ namespace {
 
 // Answers wait for the end of a batch, to share messages, but no longer than it
 // takes to collect this much.
-constexpr size_t kFlushBytes = 1 << 20;
+constexpr size_t kFlushBytes = 256 << 10;
 constexpr int kBatchMax = 64;
 
 // How often to look for how long the thread was kept from its processor.

@@ -230,6 +230,9 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   EXPECT_GT(workers.gathered, 200);
   EXPECT_GT(workers.steps_lost, 0);
   EXPECT_GT(workers.states_asked, 50);
+  EXPECT_GT(workers.states_asked_in_step, 20);
+  EXPECT_GT(workers.pulls_behind, 1000);
+  EXPECT_GT(workers.pulls_forgotten, 10);
   EXPECT_GT(workers.states_compared, 10);
   EXPECT_GT(workers.reduced_again, 50);
   EXPECT_GT(workers.group_joins, 20);

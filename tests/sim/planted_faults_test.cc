@@ -879,10 +879,13 @@ INSTANTIATE_TEST_SUITE_P(
              Invariant::kExactlyOnce,
              {"asp", "ssp"},
              RepeatAsNextPush},
-        Case{"SwappedClocks",
-             Invariant::kOrder,
-             {"bsp", "ssp", "asp"},
-             SwapClocks},
+        // Where a shard is cut in two while it still holds the gradient, that
+        // is seen before the update.
+        Case{.name = "SwappedClocks",
+             .expected = Invariant::kOrder,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = SwapClocks,
+             .also = Invariant::kSyncSum},
         Case{"PullOfAnEarlierClock",
              Invariant::kStaleness,
              {"bsp", "ssp"},

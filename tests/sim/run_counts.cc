@@ -82,6 +82,8 @@ void RunCounts::Visit(
   see("network.while_still", network.while_still);
   see("worker.steps", workers.steps);
   see("worker.pulls_ahead", workers.pulls_ahead);
+  see("worker.pulls_behind", workers.pulls_behind);
+  see("worker.pulls_forgotten", workers.pulls_forgotten);
   see("worker.begun_by_table", workers.begun_by_table);
   see("worker.uneven_starts", workers.uneven_starts);
   see("worker.late_starts", workers.late_starts);
@@ -95,6 +97,7 @@ void RunCounts::Visit(
   see("worker.gathered", workers.gathered);
   see("worker.steps_lost", workers.steps_lost);
   see("worker.states_asked", workers.states_asked);
+  see("worker.states_asked_in_step", workers.states_asked_in_step);
   see("worker.states_compared", workers.states_compared);
   see("worker.group_joins", workers.group_joins);
   see("worker.states_taken", workers.states_taken);

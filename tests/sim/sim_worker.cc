@@ -56,6 +56,7 @@ void SimWorker::Counts::Add(const Counts& other) {
   gathered += other.gathered;
   steps_lost += other.steps_lost;
   states_asked += other.states_asked;
+  states_asked_in_step += other.states_asked_in_step;
   states_compared += other.states_compared;
   programs_restored += other.programs_restored;
 }
@@ -417,14 +418,19 @@ void SimWorker::OnState(const WorkerCore::Parameters& state) {
     versions.push_back(shard.version);
   told_ = {core_.clock(), std::move(versions)};
   // The trainer is another thread.
-  machine_->After(
-      absl::Microseconds(rng_.Between(0, 100)), lifetime_.Guard([this] {
-        if (!alive() || !asks_) return;
-        asks_ = false;
-        Done([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
-          core.SetNeed(WorkerCore::Need::kNothing, now);
-        });
-      }));
+  machine_->After(absl::Microseconds(rng_.Between(0, 100)),
+                  lifetime_.Guard([this] {
+                    if (!alive() || !asks_) return;
+                    asks_ = false;
+                    const auto goes_on = [](WorkerCore& core, absl::Time now,
+                                            WorkerCore::Effects*) {
+                      core.SetNeed(WorkerCore::Need::kNothing, now);
+                    };
+                    if (!std::exchange(asks_in_step_, false))
+                      return Done(goes_on);
+                    Tell(goes_on);
+                    ComputeHeld();
+                  }));
 }
 
 void SimWorker::CompareWithState(const WorkerCore::Compute& step) {
@@ -537,7 +543,7 @@ bool SimWorker::CanCompute(int table) const {
 }
 
 void SimWorker::ComputeHeld() {
-  if (!alive()) return;
+  if (!alive() || asks_) return;
   std::vector<int> held;
   held.swap(held_);
   if (absl::c_all_of(held, [&](int table) { return CanCompute(table); })) {
@@ -550,6 +556,13 @@ void SimWorker::ComputeHeld() {
 
 void SimWorker::PushTable(int table) {
   if (!alive()) return;
+  if (!asks_ && pushed_ > 0 && CanCompute(table) && AsksState()) {
+    ++counts_.states_asked_in_step;
+    asks_in_step_ = true;
+    AskState();
+    if (!alive()) return;
+  }
+  if (asks_) return held_.push_back(table);
   if (!CanCompute(table)) {
     held_.push_back(table);
     return Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {

@@ -25,7 +25,8 @@ class SimWorker {
     int64_t gathered = 0;
     int64_t steps_lost = 0;  // To a new group, while a collective waited.
     int64_t states_asked = 0;
-    int64_t states_compared = 0;  // With the parameters of a step.
+    int64_t states_asked_in_step = 0;  // Of these: between two gradients.
+    int64_t states_compared = 0;       // With the parameters of a step.
     int64_t programs_restored = 0;
 
     void Add(const Counts& other);
@@ -174,7 +175,7 @@ class SimWorker {
   std::deque<WorkerCore::Action> actions_;
   bool busy_ = false;
   bool working_ = false;
-  Clock clock_ = 0;  // Of the step, or of the replica.
+  Clock clock_ = 0;                       // Of the step, or of the replica.
   std::optional<ExampleRange> examples_;  // Of the step.
   // Of the step over servers, by table.
   std::vector<bool> has_come_;  // Parameters.
@@ -191,6 +192,7 @@ class SimWorker {
   Rng asking_;
   bool has_stepped_ = false;  // Over servers.
   bool asks_ = false;
+  bool asks_in_step_ = false;  // Between two gradients.
   // The clock and the versions of the state that it was told last.
   std::optional<std::pair<Clock, std::vector<Version>>> told_;
   std::optional<SimReplica> replica_;

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -549,6 +551,71 @@ TEST_F(ClientMoveTest, APullAfterTheSplitIsOfTheParts) {
   Show();
   client_->Pull(0, 0, now_, &effects_);
   EXPECT_THAT(Sent(Take()), testing::IsSupersetOf({"0.0: 0?", "0.0: 8?"}));
+}
+
+// Some of it answered, some asked for, some queued, and one table not pushed.
+TEST_F(ClientMoveTest, APullBehindPushesIsOfThePartsWhereverItStands) {
+  options_.window_bytes = 2 * kShardBytes;
+  Restart();
+  const uint64_t id = client_->PullBehindPushes();
+  std::deque<ClientCore::Send> asked;
+  int answered = 0;
+  std::optional<ClientCore::PullResult> pulled;
+  const auto take = [&](ClientCore::Effects effects) {
+    EXPECT_TRUE(effects.failure.ok()) << effects.failure;
+    for (ClientCore::Send& send : effects.sends) {
+      if (send.message.header.has_pull_request())
+        asked.push_back(std::move(send));
+    }
+    if (!effects.pulled.empty()) pulled = std::move(effects.pulled.front());
+  };
+  // One shard, with its number in all elements.
+  const auto answer = [&](const ClientCore::Send& send, int32_t shard) {
+    Message message;
+    message.header.set_view_number(view_.number());
+    AddAnswer(send, shard, &message).mutable_values()->set_version(2);
+    const std::shared_ptr<const View> view = *View::Create(view_);
+    const auto elements =
+        static_cast<size_t>(view->shard(ShardId{shard}).elements());
+    message.payloads.push_back(
+        Numbers(std::vector<float>(elements, static_cast<float>(shard))));
+    ++answered;
+    take(Receive(send.to, message));
+  };
+  take(PushNumbers(0, 1));
+  ASSERT_THAT(asked, SizeIs(4)) << "two of each thread: the window is full";
+  answer(asked.front(), 4);
+  asked.pop_front();
+  Split(4, 1);   // Shard 8; answered.
+  Split(6, 10);  // Shard 9; asked for.
+  Split(0, 2);   // Shard 10; not pushed.
+  take(Show());
+  take(PushNumbers(0, 0));
+  Split(2, 9);  // Shard 11; queued.
+  Own(2, kElsewhere);
+  take(Show());
+  for (int round = 0; round < 100 && !pulled.has_value(); ++round) {
+    while (!asked.empty()) {
+      const ClientCore::Send send = asked.front();
+      asked.pop_front();
+      for (const int32_t shard :
+           slackline::ShardsOf(send.message.header.pull_request()))
+        answer(send, shard);
+    }
+    ClientCore::Effects again = Tick();  // Nobody has got a push.
+    AcknowledgeAll(again);
+    take(std::move(again));
+    take(Wake());
+  }
+  ASSERT_TRUE(pulled.has_value());
+  EXPECT_EQ(pulled->pull_id, id);
+  ASSERT_THAT(pulled->shards, SizeIs(kShards + 4));
+  for (int32_t shard = 0; shard < kShards + 4; ++shard) {
+    const std::vector<float> values =
+        Elements(pulled->shards[static_cast<size_t>(shard)].values);
+    EXPECT_THAT(values, testing::Each(shard == 8 ? 4 : shard)) << shard;
+  }
+  EXPECT_EQ(client_->bytes_pulled(), kShards * kShardBytes);
 }
 
 }  // namespace

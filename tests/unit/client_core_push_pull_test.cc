@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/data_messages.h"
@@ -308,6 +310,96 @@ TEST_F(ClientCoreTest, TheWindowLimitsPullsAskedFor) {
   EXPECT_THAT(ShardsOf(sent), ElementsAre(0, 2, 1, 3));
   EXPECT_THAT(ShardsOf(Receive(kThread0, AnswerTo(sent.sends[0], {0}))),
               ElementsAre(4));
+}
+
+// ---- Pulls behind pushes ----------------------------------------------------
+
+// "push 0, 2" and "pull 0, 2", in order.
+std::vector<std::string> Kinds(const ClientCore::Effects& effects) {
+  std::vector<std::string> kinds;
+  for (const ClientCore::Send& send : effects.sends) {
+    const wire::Header& header = send.message.header;
+    kinds.push_back(
+        header.has_push_request()
+            ? absl::StrCat(
+                  "push ",
+                  absl::StrJoin(ShardsOf(header.push_request().push()), ", "))
+            : absl::StrCat(
+                  "pull ",
+                  absl::StrJoin(ShardsOf(header.pull_request()), ", ")));
+  }
+  return kinds;
+}
+
+TEST_F(ClientCoreTest, EachMessageOfGradientsIsFollowedByAPullOfItsShards) {
+  options_.message_bytes = 2 * kShardBytes;
+  Restart();
+  for (const int table : {0, 1}) Push(0, table);
+  const uint64_t id = client_->PullBehindPushes();
+  EXPECT_THAT(Take().sends, IsEmpty());
+  const ClientCore::Effects first = Push(1, 1);
+  EXPECT_THAT(Kinds(first),
+              ElementsAre("push 4, 6", "pull 4, 6", "push 5, 7", "pull 5, 7"));
+  const wire::Pull& pull = first.sends[1].message.header.pull_request().pull(0);
+  EXPECT_EQ(pull.step().clock(), 2);
+  EXPECT_EQ(pull.step().own_clock(), 2);
+  EXPECT_FALSE(pull.step().exact());
+  // It may be answered before the others are pushed.
+  EXPECT_THAT(Receive(kThread0, AnswerTo(first.sends[1], {4, 6})).brought,
+              IsEmpty());
+  EXPECT_THAT(Receive(kThread1, AnswerTo(first.sends[3], {5, 7})).brought,
+              SizeIs(1));
+  const ClientCore::Effects second = Push(1, 0);
+  EXPECT_THAT(Kinds(second),
+              ElementsAre("push 0, 2", "pull 0, 2", "push 1, 3", "pull 1, 3"));
+  Receive(kThread0, AnswerTo(second.sends[1], {0, 2}));
+  const ClientCore::Effects done =
+      Receive(kThread1, AnswerTo(second.sends[3], {1, 3}));
+  ASSERT_THAT(done.pulled, SizeIs(1));
+  EXPECT_EQ(done.pulled[0].pull_id, id);
+  // It was behind the pushes of that clock alone.
+  EXPECT_THAT(Kinds(Push(2, 0)), ElementsAre("push 0, 2", "push 1, 3"));
+}
+
+TEST_F(ClientCoreTest, WhatIsNotSentIsNotAskedFor) {
+  options_.window_bytes = 2 * kShardBytes;
+  Restart();
+  client_->PullBehindPushes();
+  EXPECT_THAT(Kinds(Push(0, 0)),
+              ElementsAre("push 0", "pull 0", "push 2", "pull 2", "push 1",
+                          "pull 1", "push 3", "pull 3"));
+  const ClientCore::Effects second = Push(0, 1);
+  EXPECT_THAT(Kinds(second), IsEmpty());
+  // The window of pulls is full, too.
+  EXPECT_THAT(Kinds(Reply(kThread0, 0, 1)), ElementsAre("push 4"));
+}
+
+TEST_F(ClientCoreTest, APullBehindPushesGoesOnceThoughAPushIsRepeated) {
+  client_->PullBehindPushes();
+  Push(0, 0);
+  Reply(kThread0, 0, 0, Outcome::kRetry);
+  EXPECT_THAT(Kinds(Wake()), ElementsAre("push 0"));
+}
+
+TEST_F(ClientCoreTest, AForgottenPullIsAnsweredInVain) {
+  options_.window_bytes = 4 * kShardBytes;
+  Restart();
+  const uint64_t id = client_->PullBehindPushes();
+  const ClientCore::Effects sent = Push(0, 0);
+  client_->ForgetPull(id, now_, &effects_);
+  Take();
+  EXPECT_EQ(client_->sizes().pulls, 0u);
+  EXPECT_EQ(client_->sizes().pull_messages, 0u);
+  EXPECT_FALSE(client_->HasBrought(id, TableId{0}));
+  const ClientCore::Effects late =
+      Receive(kThread0, AnswerTo(sent.sends.at(1), {0}));
+  EXPECT_TRUE(late.failure.ok()) << late.failure;
+  EXPECT_THAT(late.pulled, IsEmpty());
+  for (const std::string& kind : Kinds(Push(0, 1)))
+    EXPECT_THAT(kind, HasSubstr("push"));
+  // The window is free, and the next one is as any.
+  client_->Pull(1, 1, now_, &effects_);
+  EXPECT_THAT(ShardsOf(Take()), ElementsAre(0, 2, 4, 6, 1, 3, 5, 7));
 }
 
 // ---- What is waited for -----------------------------------------------------

@@ -196,12 +196,21 @@ class WorkerCoreTest : public ::testing::Test {
     FromShard(message);
   }
   void Compute(double loss) {
+    Push();
+    Computed(loss);
+  }
+  // The gradient of the open step, and its end.
+  void Push() {
     const std::vector<float> gradient(4, 1.0f);
     Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
       EXPECT_TRUE(core.OnGradient(TableId{0},
                                   Payload::Copy(gradient.data(), 16),
                                   /*rate_factor=*/1, now, effects)
                       .ok());
+    });
+  }
+  void Computed(double loss = 1) {
+    Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
       core.OnComputed(loss, now, effects);
     });
   }

@@ -550,6 +550,53 @@ TEST_F(WorkerCoreTest, ALostGroupIsToldUnlessItWasTheEndOfTheJob) {
 
 // ---- What it says of itself -------------------------------------------------
 
+TEST_F(WorkerCoreTest, TheNextParametersAreAskedForBehindTheGradients) {
+  Join();
+  AnswerPull();
+  to_shards_.clear();
+  Push();
+  ASSERT_EQ(to_shards_.size(), 2u);
+  EXPECT_TRUE(to_shards_[0].header.has_push_request());
+  const wire::Pull& pull = to_shards_[1].header.pull_request().pull(0);
+  EXPECT_EQ(pull.step().clock(), 1);
+  EXPECT_EQ(pull.step().own_clock(), 1);
+  // It may be answered while the step is under way, and is not used before.
+  AnswerPush(1);
+  AnswerPull(1);
+  EXPECT_EQ(Count<WorkerCore::Compute>(), 1);
+  Computed();
+  EXPECT_EQ(Count<WorkerCore::Compute>(), 2);
+  EXPECT_EQ(Last<WorkerCore::Compute>().clock, 1);
+  EXPECT_EQ(to_shards_.size(), 2u);
+}
+
+TEST_F(WorkerCoreTest, NothingIsAskedForBehindTheGradientsOfALastStep) {
+  const auto view = [](uint64_t number) {
+    wire::View view = RunningView(number);
+    wire::Phase& next = *view.add_phase();
+    next.set_from(1);
+    *next.mutable_mode() = ModeOf("allreduce");
+    return view;
+  };
+  for (const bool last_of_phase : {true, false}) {
+    SCOPED_TRACE(last_of_phase);
+    if (last_of_phase) {
+      Join(view);
+    } else {
+      Join([](uint64_t number) {
+        wire::View view = RunningView(number);
+        view.set_steps_total(1);
+        return view;
+      });
+    }
+    AnswerPull();
+    to_shards_.clear();
+    Push();
+    ASSERT_EQ(to_shards_.size(), 1u);
+    EXPECT_TRUE(to_shards_[0].header.has_push_request());
+  }
+}
+
 TEST_F(WorkerCoreTest, HeartbeatsTellWhatItDoesAndForHowLong) {
   Join();
   AnswerPull();
@@ -787,6 +834,26 @@ TEST_F(AskStateTest, OnePullIsUnderWayAtATime) {
   Compute(/*loss=*/1);
   EXPECT_EQ(Last<WorkerCore::Compute>().clock, 1);
   EXPECT_EQ(Pulls(), 4) << "ahead for step 2";
+}
+
+// The program stands still between two gradients of a step, whose parameters
+// are asked for behind them.
+TEST_F(AskStateTest, APullBehindTheStepsOwnPushesDoesNotHoldItUp) {
+  Join("bsp");
+  AnswerPull();
+  Push();
+  ASSERT_EQ(Pulls(), 2) << "of joining, and behind the push";
+  Ask();
+  ASSERT_EQ(Pulls(), 3);
+  EXPECT_TRUE(to_shards_.back().header.pull_request().pull(0).has_state());
+  AnswerWithState(1);
+  EXPECT_NE(state_, nullptr);
+  EXPECT_EQ(core_->counts().pulls_forgotten, 1);
+  Computed();
+  ASSERT_EQ(Pulls(), 4) << "once more";
+  AnswerPush(1);
+  AnswerPull(1);
+  EXPECT_EQ(Last<WorkerCore::Compute>().clock, 1);
 }
 
 TEST_F(AskStateTest, TheFirstPullOfAPhaseIsNotAhead) {

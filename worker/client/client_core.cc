@@ -232,10 +232,6 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
       return;
     }
     unit.shards.push_back(new_shard);
-    PendingPull& pending = pending_pulls_[unit.pull_id];
-    ++pending.missing;
-    ++pending
-          .missing_of[static_cast<size_t>(view_->shard(ShardId{kept}).table)];
   };
   for (auto& [owner, link] : links_) {
     cut_push(link.open);
@@ -252,7 +248,12 @@ void ClientCore::ApplySplit(const wire::Split& split, int32_t new_shard,
     pending.result.view = view_;
     std::vector<ShardValue>& shards = pending.result.shards;
     shards.push_back(shards[kept]);
-    if (shards[kept].values.empty()) continue;  // Not answered yet.
+    if (shards[kept].values.empty()) {  // Not answered yet.
+      ++pending.missing;
+      ++pending
+            .missing_of[static_cast<size_t>(view_->shard(ShardId{kept}).table)];
+      continue;
+    }
     const Payload whole = shards[kept].values;
     shards[kept].values = whole.Slice(0, kept_bytes);
     shards.back().values = whole.Slice(kept_bytes, whole.size() - kept_bytes);
@@ -426,13 +427,15 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
          .code = part.code,
          .elements = static_cast<size_t>(range.elements()),
          .values = std::move(part.bytes),
-         .slots = {}});
+         .slots = {},
+         .then_pull = behind_pushes_});
   }
   table_pushed_[index] = true;
   if (++tables_pushed_ == static_cast<int>(table_pushed_.size())) {
     std::fill(table_pushed_.begin(), table_pushed_.end(), false);
     tables_pushed_ = 0;
     ++push_clock_;
+    behind_pushes_ = 0;
     EndClock(now, effects);
   } else {
     PumpTouched(now, effects);
@@ -768,8 +771,7 @@ uint64_t ClientCore::JoinPull(absl::Time now, Effects* effects) {
   return StartPull(PullKind::kJoin, 0, 0, now, effects);
 }
 
-uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
-                               absl::Time now, Effects* effects) {
+uint64_t ClientCore::NewPull() {
   const uint64_t pull_id = next_pull_id_++;
   PendingPull& pending = pending_pulls_[pull_id];
   pending.result.pull_id = pull_id;
@@ -780,6 +782,39 @@ uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
     pending.missing_of.push_back(
         static_cast<int32_t>(view_->ShardsOf(TableId{table}).size()));
   }
+  return pull_id;
+}
+
+uint64_t ClientCore::PullBehindPushes() {
+  SL_CHECK(BetweenClocks() && behind_pushes_ == 0,
+           "a pull goes behind all pushes of a clock");
+  behind_pushes_ = NewPull();
+  pending_pulls_[behind_pushes_].clock = push_clock_ + 1;
+  return behind_pushes_;
+}
+
+void ClientCore::ForgetPull(uint64_t pull_id, absl::Time now,
+                            Effects* effects) {
+  if (behind_pushes_ == pull_id) behind_pushes_ = 0;
+  pending_pulls_.erase(pull_id);
+  const auto of_it = [&](const PullUnit& unit) {
+    return unit.pull_id == pull_id;
+  };
+  for (Links::value_type& entry : links_) {
+    Link& link = entry.second;
+    for (const PullUnit& unit : link.pulls_in_flight) {
+      if (of_it(unit)) link.pull_bytes_in_flight -= unit.bytes;
+    }
+    std::erase_if(link.pulls_in_flight, of_it);
+    std::erase_if(link.pulls_queued, of_it);
+    Touch(entry);
+  }
+  PumpTouched(now, effects);
+}
+
+uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
+                               absl::Time now, Effects* effects) {
+  const uint64_t pull_id = NewPull();
   std::map<Owner, PullUnit> open;
   const auto close = [&](Owner owner, PullUnit& unit) {
     if (unit.shards.empty()) return;
@@ -1018,6 +1053,7 @@ bool ClientCore::FitsWindow(const Link& link, const PushUnit& unit) const {
 
 void ClientCore::SendFirst(Owner to, Link& link, PushUnit unit, absl::Time now,
                            Effects* effects) {
+  QueuePullsBehind(link, unit);
   if (link.in_flight.empty()) link.push_heard = now;
   bytes_pushed_ += unit.bytes;
   if (Acknowledged(unit)) {  // By the owner before the last move.
@@ -1031,22 +1067,28 @@ void ClientCore::SendFirst(Owner to, Link& link, PushUnit unit, absl::Time now,
   link.in_flight.push_back(std::move(unit));
 }
 
-void ClientCore::Pump(Owner to, Link& link, absl::Time now, Effects* effects) {
-  Repair(to, link, /*trial=*/false, now, effects);
-  while (!link.queued.empty() && FitsWindow(link, link.queued.front())) {
-    PushUnit unit = std::move(link.queued.front());
-    link.queued.pop_front();
-    SendFirst(to, link, std::move(unit), now, effects);
+void ClientCore::QueuePullsBehind(Link& link, PushUnit& unit) {
+  PullUnit open;
+  const auto close = [&] {
+    if (open.shards.empty()) return;
+    open.id = next_request_id_++;
+    link.pulls_queued.push_back(std::exchange(open, PullUnit()));
+  };
+  for (PushEntry& entry : unit.entries) {
+    const auto pending = pending_pulls_.find(std::exchange(entry.then_pull, 0));
+    if (pending == pending_pulls_.end()) continue;
+    if (open.pull_id != pending->first) close();
+    open.pull_id = pending->first;
+    open.kind = PullKind::kStep;
+    open.clock = open.own_clock = pending->second.clock;
+    open.shards.push_back(entry.shard);
+    open.bytes += AnswerBytes(entry.shard, open.kind);
   }
-  if (link.open_may_go && link.queued.empty() &&
-      link.small_in_flight < options_.small_messages_max &&
-      FitsWindow(link, link.open)) {
-    link.open_may_go = false;
-    PushUnit unit = std::exchange(link.open, PushUnit());
-    unit.small = true;
-    if (!unit.entries.empty())
-      SendFirst(to, link, std::move(unit), now, effects);
-  }
+  close();
+}
+
+void ClientCore::SendPulls(Owner to, Link& link, absl::Time now,
+                           Effects* effects) {
   while (!link.pulls_queued.empty() &&
          (link.pulls_in_flight.empty() ||
           link.pull_bytes_in_flight + link.pulls_queued.front().bytes <=
@@ -1058,6 +1100,26 @@ void ClientCore::Pump(Owner to, Link& link, absl::Time now, Effects* effects) {
     unit.sent = now;
     SendPull(to, link, unit, now, effects);
   }
+}
+
+void ClientCore::Pump(Owner to, Link& link, absl::Time now, Effects* effects) {
+  Repair(to, link, /*trial=*/false, now, effects);
+  while (!link.queued.empty() && FitsWindow(link, link.queued.front())) {
+    PushUnit unit = std::move(link.queued.front());
+    link.queued.pop_front();
+    SendFirst(to, link, std::move(unit), now, effects);
+    SendPulls(to, link, now, effects);
+  }
+  if (link.open_may_go && link.queued.empty() &&
+      link.small_in_flight < options_.small_messages_max &&
+      FitsWindow(link, link.open)) {
+    link.open_may_go = false;
+    PushUnit unit = std::exchange(link.open, PushUnit());
+    unit.small = true;
+    if (!unit.entries.empty())
+      SendFirst(to, link, std::move(unit), now, effects);
+  }
+  SendPulls(to, link, now, effects);
   SetPushTimers(link, now);
   SetWakeup(to, link);
 }

@@ -10,6 +10,10 @@
 // stream of small pushes needs few messages, and nothing is delayed on an idle
 // link.
 //
+// A pull of all shards may go at once, or shard by shard behind the pushes of a
+// clock (PullBehindPushes()): then the first new values are on their way back
+// while the last gradients are on their way there.
+//
 // What is sent again, and when. The transport keeps the order of a connection
 // and repeats what the network loses; a message is lost only when its
 // connection breaks or a queue is full. So a late answer nearly always means
@@ -152,6 +156,14 @@ class ClientCore {
   uint64_t Pull(Clock clock, Clock own_clock, absl::Time now, Effects* effects);
   // The same, for the trained model: of no table are the values rounded.
   uint64_t PullModel(Clock clock, absl::Time now, Effects* effects);
+  // The same as Pull(clock, clock) with the clock after the one to be pushed,
+  // of which no table is pushed so far; but each shard is asked for right
+  // behind its gradient.
+  uint64_t PullBehindPushes();
+  // Whether PullBehindPushes() may be called.
+  bool BetweenClocks() const { return tables_pushed_ == 0; }
+  // Nobody waits for the pull any more, which is under way.
+  void ForgetPull(uint64_t pull_id, absl::Time now, Effects* effects);
   // The first pull: makes this worker take part at every shard. Its start clock
   // is the largest shard_clock of the result; hand the result to StartAt().
   uint64_t JoinPull(absl::Time now, Effects* effects);
@@ -244,6 +256,9 @@ class ClientCore {
     Payload values;              // The gradient, or what is installed.
     std::vector<Payload> slots;  // Of an installation.
     uint64_t hash = 0;           // Likewise.
+    // The pull that asks for the shard behind the first transmission of this; 0
+    // if none does.
+    uint64_t then_pull = 0;
     size_t bytes() const { return values.size() * (1 + slots.size()); }
   };
   struct PushUnit {  // One message.
@@ -323,11 +338,14 @@ class ClientCore {
   };
   struct PendingPull {
     PullResult result;
+    Clock clock = 0;                  // Of one behind pushes.
     int32_t missing = 0;              // Shards.
     std::vector<int32_t> missing_of;  // By table.
   };
 
   using Links = std::map<Owner, Link>;
+  // Without any question so far.
+  uint64_t NewPull();
   uint64_t StartPull(PullKind kind, Clock clock, Clock own_clock,
                      absl::Time now, Effects* effects);
   // How the values of a shard are in an answer, and its payload bytes.
@@ -393,6 +411,10 @@ class ClientCore {
   bool FitsWindow(const Link& link, const PushUnit& unit) const;
   void SendFirst(Owner to, Link& link, PushUnit unit, absl::Time now,
                  Effects* effects);
+  // What is asked for behind the entries of the unit, which is about to be
+  // sent.
+  void QueuePullsBehind(Link& link, PushUnit& unit);
+  void SendPulls(Owner to, Link& link, absl::Time now, Effects* effects);
   // Sends what the windows allow and what has to be sent again, and sets the
   // timers. To be called whenever something at the link has changed.
   void Pump(Owner to, Link& link, absl::Time now, Effects* effects);
@@ -457,6 +479,7 @@ class ClientCore {
   std::vector<bool> table_pushed_;  // In the clock being pushed.
   int tables_pushed_ = 0;
   Clock push_clock_ = 0;
+  uint64_t behind_pushes_ = 0;  // The pull behind those of that clock.
   uint64_t next_pull_id_ = 1;
   uint64_t next_request_id_ = 1;
   std::map<uint64_t, PendingPull> pending_pulls_;

@@ -41,6 +41,8 @@ void WorkerCore::Counts::Add(const Counts& other) {
   reduced += other.reduced;
   reduced_again += other.reduced_again;
   pulls_ahead += other.pulls_ahead;
+  pulls_behind += other.pulls_behind;
+  pulls_forgotten += other.pulls_forgotten;
   begun_by_table += other.begun_by_table;
   late_starts += other.late_starts;
   resumed_starts += other.resumed_starts;
@@ -787,25 +789,42 @@ void WorkerCore::TakeTable(ClientCore::TableValues values, Effects* effects) {
   effects->tables.push_back(std::move(values));
 }
 
+bool WorkerCore::NextIsOverServers(absl::Time now, Effects* effects) {
+  const Clock next = clock_ + 1;
+  if (next >= EndOf(view()->proto())) return false;
+  // Workers may have something to do where a phase begins.
+  if (PhaseAt(view()->proto(), next).from() == next) return false;
+  PhaseFollower::Decision decision = follower_->Next(*view(), next);
+  Notify(std::move(decision.calls), now, effects);
+  return !Over() && decision.what == PhaseFollower::Do::kStepOverServers;
+}
+
 void WorkerCore::PullAhead(absl::Time now, Effects* effects) {
   const Clock next = clock_ + 1;
   if (!options_.pull_ahead || next >= EndOf(view()->proto())) return;
   if (wants_state_ || asked_state_ != 0) return;
-  const wire::Phase& phase = PhaseAt(view()->proto(), next);
-  const sync::Mode& mode = phase.mode();
-  // The first pull of a phase, and one whose turn is given, may have to wait
-  // for this very step, whose program may want the state first.
-  if (phase.from() == next || RuleOf(mode).follows_given_delays()) return;
+  const sync::Mode& mode = PhaseAt(view()->proto(), next).mode();
+  // One whose turn is given may have to wait for this very step, whose program
+  // may want the state first.
+  if (RuleOf(mode).follows_given_delays()) return;
   const PullNeeds needs = RuleOf(mode).NeedsOf(mode, next);
-  PhaseFollower::Decision decision = follower_->Next(*view(), next);
-  Notify(std::move(decision.calls), now, effects);
   // The next parameters may miss this very step if the mode lets them.
-  if (decision.what != PhaseFollower::Do::kStepOverServers ||
-      needs.of_all >= next || needs.complete >= next) {
+  if (!NextIsOverServers(now, effects) || needs.of_all >= next ||
+      needs.complete >= next) {
     return;
   }
   ++counts_.pulls_ahead;
   AskForParameters(next, now, effects);
+}
+
+void WorkerCore::PullBehindPushes(absl::Time now, Effects* effects) {
+  if (!client_->BetweenClocks() || pull_id_ != 0 || parameters_ != nullptr ||
+      wants_state_ || asked_state_ != 0 || !NextIsOverServers(now, effects)) {
+    return;
+  }
+  ++counts_.pulls_behind;
+  pulled_own_ = clock_ + 1;
+  pull_id_ = client_->PullBehindPushes();
 }
 
 bool WorkerCore::HasRoom(size_t bytes) const {
@@ -819,6 +838,15 @@ void WorkerCore::AskState(absl::Time now, Effects* effects) {
            "the state is asked for once, by a worker that has joined");
   if (Over()) return;
   wants_state_ = true;
+  // A pull behind the pushes of this very step is answered when the program has
+  // done the rest of the step, which waits for the state.
+  if (state_ == State::kComputing && pull_id_ != 0 && pulled_own_ > clock_) {
+    ++counts_.pulls_forgotten;
+    ClientCore::Effects client;
+    client_->ForgetPull(std::exchange(pull_id_, 0), now, &client);
+    Perform(&client, now, effects);
+    if (Over()) return;
+  }
   AskStateIfFree(now, effects);
 }
 
@@ -849,6 +877,8 @@ absl::Status WorkerCore::OnGradient(TableId table,
   if (state_ != State::kComputing) return absl::OkStatus();
   SL_CHECK(has_come_.empty() || has_come_.at(static_cast<size_t>(table)),
            "a gradient of a table whose parameters have not come");
+  PullBehindPushes(now, effects);
+  if (Over()) return absl::OkStatus();
   ClientCore::Effects client;
   SL_RETURN_IF_ERROR(client_->Push(clock_, table, gradient, rate_factor,
                                    versions_, now, &client));

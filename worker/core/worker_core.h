@@ -311,6 +311,8 @@ class WorkerCore {
     int64_t reduced = 0;  // Of the steps: by all-reduce.
     int64_t reduced_again = 0;  // Sums of gradients that were there already.
     int64_t pulls_ahead = 0;
+    int64_t pulls_behind = 0;     // Shard by shard behind their pushes.
+    int64_t pulls_forgotten = 0;  // Of those, for a question for the state.
     int64_t begun_by_table = 0;  // Of the steps: before all parameters came.
     int64_t late_starts = 0;     // Joined while the job ran, above clock 0.
     int64_t resumed_starts = 0;  // Founders of a job that goes on, likewise.
@@ -424,6 +426,12 @@ class WorkerCore {
   void SkipTo(Clock clock, absl::Time now, Effects* effects);
   void AskStateIfFree(absl::Time now, Effects* effects);
   void PullAhead(absl::Time now, Effects* effects);
+  // Before the first gradient of a step: has the parameters of the next one
+  // asked for behind the gradients, unless something else may come first.
+  void PullBehindPushes(absl::Time now, Effects* effects);
+  // Whether the next step is surely one over servers, without anything before
+  // it. Its phase is certain then, whatever changes.
+  bool NextIsOverServers(absl::Time now, Effects* effects);
   // To the coordinator, for collectives of the workers' programs: this one's
   // comes to this step next, from elsewhere than the one before.
   void SayWhereItGoesOn(Clock step, absl::Time now, Effects* effects);
