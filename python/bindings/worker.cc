@@ -167,6 +167,7 @@ std::optional<Session::Task> Worker::Next() {
   if (task.has_value()) {
     const auto* const step = std::get_if<Session::Step>(&*task);
     on_device_ = step != nullptr && step->on_device;
+    by_all_reduce_ = step != nullptr && step->by_all_reduce;
   }
   released_->Drop();
   if (!task.has_value()) ThrowIfBad(open.ending());
@@ -249,12 +250,13 @@ bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
     const nb::gil_scoped_release released;
     const std::optional<ParameterMemory::Gpu> gpu = parameters_->memory().gpu();
     absl::Status done;
-    for (size_t i = gradients.size(); i > 0 && done.ok(); --i) {
-      if (!gradients[i - 1].has_value()) continue;
-      done = HandOver(static_cast<int>(i - 1), *std::move(gradients[i - 1]),
-                      rate_factors[i - 1],
+    for (size_t i = 0; i < gradients.size() && done.ok(); ++i) {
+      const size_t table = by_all_reduce_ ? gradients.size() - 1 - i : i;
+      if (!gradients[table].has_value()) continue;
+      done = HandOver(static_cast<int>(table), *std::move(gradients[table]),
+                      rate_factors[table],
                       gpu.has_value() ? gpu->stream : nullptr);
-      gradients[i - 1].reset();
+      gradients[table].reset();
     }
     if (done.ok() && gpu.has_value() && !on_device_)
       done = PushCopied(/*wait=*/true);

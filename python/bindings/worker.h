@@ -79,9 +79,11 @@ class Worker {
   // makes it. Over servers it leaves through the host while the GPU computes.
   void Gradient(int table, TensorArray gradient, double rate_factor,
                 CUstream_st* stream);
-  // Gradients of all tables that have none yet, the last table first, then the
-  // end of the step, without the GIL. On a GPU the computation's stream makes
-  // them. False if the step is lost, as Next() will tell.
+  // Gradients of all tables that have none yet, then the end of the step,
+  // without the GIL. By all-reduce the last table comes first, as in backward;
+  // over servers the first one, whose new values forward needs first. On a GPU
+  // the computation's stream makes them. False if the step is lost, as Next()
+  // will tell.
   bool FinishStep(std::vector<std::optional<TensorArray>> gradients,
                   const std::vector<double>& rate_factors);
   void Log(const std::string& name, double value);
@@ -142,7 +144,9 @@ class Worker {
   const std::shared_ptr<Released> released_;
   std::shared_ptr<Parameters> parameters_;
   std::unique_ptr<ConnectedSession> connected_;
-  bool on_device_ = false;  // Gradients of the open step stay on the GPU.
+  // Of the open step: gradients stay on the GPU.
+  bool on_device_ = false;
+  bool by_all_reduce_ = false;
   // Of gradients on their way to the host, by table.
   std::map<int, double> rate_factors_;
   mutable Mutex mutex_;

@@ -291,7 +291,8 @@ job = slackline.join()
 net = job.model(torch.nn.Sequential(
     torch.nn.Linear(4, 1000), torch.nn.ReLU(), torch.nn.Linear(1000, 800), torch.nn.ReLU(),
     torch.nn.Linear(800, 3)), overlap=overlap)
-opt = job.optimizer(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9))
+# Gradients during backward go the last layer first, and new values come back in that order.
+opt = job.optimizer(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), overlap=False)
 early = 0
 for epoch in job.epochs(2):
     for x, y in job.loader(train_set, batch_size=60):

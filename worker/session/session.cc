@@ -668,7 +668,10 @@ absl::Status Session::Life::BeginStep(
       .has_gradient = std::vector<bool>(parameters.tables().size()),
       .waited = absl::ZeroDuration(),
       .examples = examples.has_value() ? examples->size() : options.batch_size};
-  *task = Step{.clock = of, .on_device = step->on_device, .examples = examples};
+  *task = Step{.clock = of,
+               .by_all_reduce = by_all_reduce,
+               .on_device = step->on_device,
+               .examples = examples};
   return absl::OkStatus();
 }
 

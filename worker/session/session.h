@@ -104,6 +104,7 @@ class Session {
   // some may be left out, when others have done them.
   struct Step {
     Clock clock = 0;  // Which minibatch: steps completed so far, from 0.
+    bool by_all_reduce = false;  // Else over servers.
     // Gradients are to stay on the GPU, as FloatMemory there; else they go to
     // the host.
     bool on_device = false;
