@@ -66,7 +66,9 @@ class FakeCoordinator {
         if (reply.header.call_reply().code() == wire::CODE_UNSPECIFIED)
           continue;
         reply.header.mutable_call_reply()->set_call_id(call.call_id());
-        EXPECT_TRUE(listener_->Send((*incoming)->from, reply).ok());
+        const absl::Status sent = listener_->Send((*incoming)->from, reply);
+        // Whoever asked may have gone on to another coordinator.
+        EXPECT_TRUE(sent.ok() || absl::IsNotFound(sent)) << sent;
       }
     }
     poller.Remove(*listener_);
