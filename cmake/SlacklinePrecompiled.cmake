@@ -30,10 +30,21 @@ function(slackline_precompiled_headers name)
   slackline_options(${name})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
-  # For ccache: without the time at which they were made they stay the same.
-  target_compile_options(${name} PRIVATE
-    "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+  # Clang also notes in them when and where they were made. Without the time they stay
+  # the same. For the place, ccache looks at a sum beside them (pch_external_checksum):
+  # whoever uses them has the same options, and depends on the same headers.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    target_compile_options(${name} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
+    string(SHA1 sum "${ARG_HEADERS}")
+    file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${name}.dir/cmake_pch.hxx.pch.sum CONTENT "${sum}")
+  endif()
 endfunction()
+
+# Clang finds the compiled header beside the one that is included, and ccache knows
+# this option, unlike those of CMake, as one with a path.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(CMAKE_CXX_COMPILE_OPTIONS_USE_PCH -include <PCH_HEADER>)
+endif()
 
 function(slackline_use_precompiled target)
   if(slackline_precompiled)

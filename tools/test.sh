@@ -28,9 +28,6 @@ while (($#)); do
 done
 cd "$(dirname "$0")/.."
 
-# Without a second look by the preprocessor at each file that ccache does not have.
-export CCACHE_DEPEND=1
-
 # Those of the given kinds that are asked for, as a regular expression.
 wanted() {
   local kind found=""
