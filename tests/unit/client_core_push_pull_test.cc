@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -80,6 +81,41 @@ TEST_F(ClientCoreTest, TheWindowLimitsBytesInFlightToEachThread) {
   EXPECT_THAT(ShardsOf(Reply(kThread1, 1, 1)), ElementsAre(5));
   EXPECT_EQ(client_->unacknowledged_bytes(), 6 * kShardBytes)
       << "queued ones included";
+}
+
+TEST_F(ClientCoreTest, EarlierTablesOvertakeWhatTheWindowHoldsBack) {
+  options_.window_bytes = kShardBytes;
+  Restart();
+  EXPECT_THAT(ShardsOf(Push(0, 1)), ElementsAre(4, 5));
+  EXPECT_THAT(ShardsOf(Push(0, 0)), IsEmpty());
+  // Those of the next clock overtake none of this one.
+  EXPECT_THAT(ShardsOf(Push(1, 1)), IsEmpty());
+  EXPECT_THAT(ShardsOf(Push(1, 0)), IsEmpty());
+  std::vector<int32_t> sent;
+  for (const auto& [shard, seq] : std::vector<std::pair<int32_t, uint64_t>>{
+           {4, 1}, {0, 1}, {2, 1}, {6, 1}, {0, 2}, {2, 2}, {4, 2}}) {
+    for (const int32_t next : ShardsOf(Reply(kThread0, shard, seq)))
+      sent.push_back(next);
+  }
+  EXPECT_THAT(sent, ElementsAre(0, 2, 6, 0, 2, 4, 6));
+}
+
+TEST_F(ClientMoveTest, AMessageThatIsNotFullOvertakesAtTheEndOfTheClock) {
+  // A first table of one shard and another of four, all of one thread.
+  view_.mutable_table(0)->set_shape(0, 4);
+  view_.mutable_table(1)->set_first_shard(1);
+  view_.mutable_owner_server()->Truncate(5);
+  view_.mutable_owner_thread()->Truncate(5);
+  for (int32_t shard = 0; shard < 5; ++shard) Own(shard, kThread0);
+  versions_.resize(5);
+  options_.message_bytes = options_.window_bytes = 2 * kShardBytes;
+  Restart();
+  EXPECT_THAT(ShardsOf(Push(0, 1)), ElementsAre(1, 2));
+  EXPECT_TRUE(TryPush(0, 0, kShardBytes).ok());
+  EXPECT_THAT(ShardsOf(Take()), IsEmpty());
+  Reply(kThread0, 1, 1);
+  EXPECT_THAT(ShardsOf(Reply(kThread0, 2, 1)), ElementsAre(0));
+  EXPECT_THAT(ShardsOf(Reply(kThread0, 0, 1)), ElementsAre(3, 4));
 }
 
 TEST_F(ClientCoreTest, AMessageLargerThanTheWindowGoesAlone) {

@@ -504,14 +504,28 @@ void ClientCore::Install(Clock clock, std::vector<InstalledShard> shards,
   EndClock(now, effects);
 }
 
+void ClientCore::PushUnit::Add(PushEntry entry, TableId table) {
+  if (entry.kind != PushEntry::Kind::kGradient ||
+      (gradients.has_value() && gradients->clock != entry.clock)) {
+    gradients.reset();
+  } else if (entries.empty()) {
+    gradients = {.clock = entry.clock, .first = table, .last = table};
+  } else if (gradients.has_value()) {
+    gradients->first = std::min(gradients->first, table);
+    gradients->last = std::max(gradients->last, table);
+  }
+  bytes += entry.bytes();
+  entries.push_back(std::move(entry));
+}
+
 void ClientCore::Add(PushEntry entry) {
   entry.seq = next_seq_[entry.shard]++;
   Links::value_type& at = LinkTo(OwnerOf(entry.shard));
   Link& link = at.second;
   Touch(at);
-  link.open.bytes += entry.bytes();
   unacknowledged_bytes_ += entry.bytes();
-  link.open.entries.push_back(std::move(entry));
+  const TableId table = view_->shard(ShardId{entry.shard}).table;
+  link.open.Add(std::move(entry), table);
   if (IsFull(link.open)) CloseOpenUnit(link);
 }
 
@@ -519,14 +533,20 @@ void ClientCore::EndClock(absl::Time now, Effects* effects) {
   for (Links::value_type& entry : links_) {
     Link& link = entry.second;
     if (link.open.entries.empty() || link.open_may_go) continue;
-    link.open_may_go = true;
     Touch(entry);
+    if (!link.queued.empty() && link.open.Overtakes(link.queued.back())) {
+      CloseOpenUnit(link);
+    } else {
+      link.open_may_go = true;
+    }
   }
   PumpTouched(now, effects);
 }
 
 void ClientCore::CloseOpenUnit(Link& link) {
-  link.queued.push_back(std::move(link.open));
+  auto at = link.queued.end();
+  while (at != link.queued.begin() && link.open.Overtakes(*std::prev(at))) --at;
+  link.queued.insert(at, std::move(link.open));
   link.open = PushUnit();
   link.open_may_go = false;
 }

@@ -10,6 +10,11 @@
 // stream of small pushes needs few messages, and nothing is delayed on an idle
 // link.
 //
+// What goes first. A clock's gradients come with the last table first, as
+// backward makes them, and the next step begins with the first table. So
+// gradients that the window does not let go yet are overtaken by those of
+// earlier tables of their clock.
+//
 // A pull of all shards may go at once, or shard by shard behind the pushes of a
 // clock (PullBehindPushes()): then the first new values are on their way back
 // while the last gradients are on their way there.
@@ -264,6 +269,20 @@ class ClientCore {
   struct PushUnit {  // One message.
     std::vector<PushEntry> entries;
     size_t bytes = 0;
+    // The tables of a message that has gradients of one clock only.
+    struct Gradients {
+      Clock clock = 0;
+      TableId first{};
+      TableId last{};
+    };
+    std::optional<Gradients> gradients;
+    void Add(PushEntry entry, TableId table);
+    // Whether it goes before one that was made earlier.
+    bool Overtakes(const PushUnit& earlier) const {
+      return gradients.has_value() && earlier.gradients.has_value() &&
+             gradients->clock == earlier.gradients->clock &&
+             gradients->last < earlier.gradients->first;
+    }
     bool small = false;  // It was sent before it was full.
     enum class State {
       kSent,     // The answer, if any, has not decided about all entries.
