@@ -2,7 +2,7 @@
 """Is a job whose workers are Python scripts as fast as one of slackline_worker, and as DistributedDataParallel?
 What does elastic sampling cost?
 
-The MLP 784-512-512-10 with momentum, 64 examples per worker and step, one compute thread each, one server,
+The MLP 784-512-512-10 with momentum (or another --net), 64 examples per worker and step, one compute thread each, one server,
 everything on this machine; in BSP, SSP(3) and by all-reduce. "worker" is slackline_worker's built-in model,
 "script" the one below through the package slackline, "elastic" the same with job.loader(elastic=True), "waiting"
 with job.model(overlap=False), whose steps begin when all parameters have come, "ddp"
@@ -31,6 +31,17 @@ import tempfile
 
 import compare_ddp as peer
 
+NETS = {
+    "mlp": f"""
+    torch.nn.Linear({peer.FEATURES}, {peer.HIDDEN}), torch.nn.ReLU(),
+    torch.nn.Linear({peer.HIDDEN}, {peer.HIDDEN}), torch.nn.ReLU(), torch.nn.Linear({peer.HIDDEN}, {peer.CLASSES})""",
+    # Nearly all of the arithmetic is in the first layers, and of the bytes in a late one.
+    "cnn": f"""
+    torch.nn.Unflatten(1, (1, 28, 28)), torch.nn.Conv2d(1, 20, 5), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+    torch.nn.Conv2d(20, 50, 5), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+    torch.nn.Flatten(), torch.nn.Linear(800, 500), torch.nn.ReLU(), torch.nn.Linear(500, {peer.CLASSES})""",
+}
+
 SCRIPT = f"""
 import torch
 from torch.nn import functional as F
@@ -48,10 +59,7 @@ if job.data_dir:
 else:
     inputs = torch.randn({peer.EXAMPLES}, {peer.FEATURES})
     labels = torch.randint({peer.CLASSES}, ({peer.EXAMPLES},))
-net = job.model(torch.nn.Sequential(
-    torch.nn.Linear({peer.FEATURES}, {peer.HIDDEN}), torch.nn.ReLU(),
-    torch.nn.Linear({peer.HIDDEN}, {peer.HIDDEN}), torch.nn.ReLU(), torch.nn.Linear({peer.HIDDEN}, {peer.CLASSES})),
-    overlap=OVERLAP)
+net = job.model(torch.nn.Sequential(NET), overlap=OVERLAP)
 opt = job.optimizer(net)
 for epoch in job.epochs():
     for x, y in job.loader(torch.utils.data.TensorDataset(inputs, labels), batch_size={peer.BATCH}, elastic=ELASTIC):
@@ -114,14 +122,15 @@ def compare(args, mode, ranks):
                 folder = pathlib.Path(folder)
                 script = folder / "script.py"
                 script.write_text(
-                    SCRIPT.replace("ELASTIC", str(system == "elastic"))
+                    SCRIPT.replace("NET", NETS[args.net])
+                    .replace("ELASTIC", str(system == "elastic"))
                     .replace("OVERLAP", "False" if system == "waiting" else "None"))
                 if system == "ddp":
                     result = peer.run_ddp(args, ranks, False, folder)
                 else:
                     result = peer.run_ours(args, ranks, folder, mode, None if system == "worker" else script)
             speeds[system].append(result["steps_per_second"])
-    line = {"benchmark": "python_speed", "mode": mode, "workers": ranks, "steps": args.steps,
+    line = {"benchmark": "python_speed", "net": args.net, "mode": mode, "workers": ranks, "steps": args.steps,
             "warmup": args.warmup, "rounds": args.rounds, "seed": args.seed,
             "data": "mnist" if args.data_dir else "generated"}
     for system, samples in speeds.items():
@@ -140,6 +149,8 @@ def main():
     parser.add_argument("--modes", default="bsp,ssp:3,allreduce", help="default: %(default)s")
     parser.add_argument("--systems", default="script,worker,elastic,ddp",
                         help="some of these; script is always one (default: %(default)s)")
+    parser.add_argument("--net", choices=NETS, default="mlp",
+                        help="cnn: a LeNet of 430,000 parameters, not with worker and ddp (default: %(default)s)")
     parser.add_argument("--ranks", default="2", help="numbers of workers (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=300, help="timed, of each round (default: %(default)s)")
     parser.add_argument("--warmup", type=int, default=30, help="steps before that (default: %(default)s)")
@@ -156,6 +167,8 @@ def main():
     if unknown or "script" not in args.systems.split(","):
         parser.error(
             f"--systems: {args.systems}; script, and some of worker, elastic, waiting and ddp, are required")
+    if args.net != "mlp" and {"worker", "ddp"} & set(args.systems.split(",")):
+        parser.error(f"--systems: {args.systems}; with --net {args.net} only script, elastic and waiting")
     if args.smoke:
         args.modes, args.rounds, args.steps, args.warmup = "allreduce", 1, 60, 5
         args.systems += ",waiting"
