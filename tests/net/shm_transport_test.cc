@@ -573,7 +573,7 @@ TEST_F(ShmTransportTest, AMessageBeyondTheBoundEndsItsConnection) {
 
 TEST_F(ShmTransportTest, TheEndOfAChannelWaitsForRoom) {
   ShmTransport small(others_, {.arena_bytes = 4096});
-  const Message large = Numbered(9, size_t{20} << 20);
+  const Message large = Numbered(9, size_t{4} << 20);
   std::thread worker([&] {
     auto channel =
         Must(small.Connect(kWorker, endpoint_, {.linger = kDeadline}));

@@ -118,6 +118,27 @@ TEST_F(ClientMoveTest, AMessageThatIsNotFullOvertakesAtTheEndOfTheClock) {
   EXPECT_THAT(ShardsOf(Reply(kThread0, 0, 1)), ElementsAre(3, 4));
 }
 
+TEST_F(ClientMoveTest, WhatOvertakesDoesNotJoinTheRestOfALaterTable) {
+  // A first table of one shard and another of five, all of one thread.
+  view_.mutable_table(0)->set_shape(0, 4);
+  view_.mutable_table(1)->set_shape(0, 20);
+  view_.mutable_table(1)->set_first_shard(1);
+  view_.mutable_owner_server()->Truncate(6);
+  view_.mutable_owner_thread()->Truncate(6);
+  for (int32_t shard = 0; shard < 6; ++shard) Own(shard, kThread0);
+  versions_.resize(6);
+  options_.message_bytes = options_.window_bytes = 2 * kShardBytes;
+  Restart();
+  EXPECT_TRUE(TryPush(0, 1, 5 * kShardBytes).ok());
+  EXPECT_TRUE(TryPush(0, 0, kShardBytes).ok());
+  EXPECT_THAT(ShardsOf(Take()), ElementsAre(1, 2));
+  Reply(kThread0, 1, 1);
+  EXPECT_THAT(ShardsOf(Reply(kThread0, 2, 1)), ElementsAre(0));
+  EXPECT_THAT(ShardsOf(Reply(kThread0, 0, 1)), ElementsAre(3, 4));
+  Reply(kThread0, 3, 1);
+  EXPECT_THAT(ShardsOf(Reply(kThread0, 4, 1)), ElementsAre(5));
+}
+
 TEST_F(ClientCoreTest, AMessageLargerThanTheWindowGoesAlone) {
   options_.window_bytes = kShardBytes / 2;
   Restart();

@@ -550,45 +550,66 @@ TEST_F(WorkerCoreTest, ALostGroupIsToldUnlessItWasTheEndOfTheJob) {
 
 // ---- What it says of itself -------------------------------------------------
 
+wire::View RunningIn(const std::string& mode, uint64_t number) {
+  wire::View view = RunningView(number);
+  *view.mutable_phase(0)->mutable_mode() = ModeOf(mode);
+  return view;
+}
+
 TEST_F(WorkerCoreTest, TheNextParametersAreAskedForBehindTheGradients) {
-  Join();
-  AnswerPull();
-  to_shards_.clear();
-  Push();
-  ASSERT_EQ(to_shards_.size(), 2u);
-  EXPECT_TRUE(to_shards_[0].header.has_push_request());
-  const wire::Pull& pull = to_shards_[1].header.pull_request().pull(0);
-  EXPECT_EQ(pull.step().clock(), 1);
-  EXPECT_EQ(pull.step().own_clock(), 1);
-  // It may be answered while the step is under way, and is not used before.
-  AnswerPush(1);
-  AnswerPull(1);
-  EXPECT_EQ(Count<WorkerCore::Compute>(), 1);
-  Computed();
-  EXPECT_EQ(Count<WorkerCore::Compute>(), 2);
-  EXPECT_EQ(Last<WorkerCore::Compute>().clock, 1);
-  EXPECT_EQ(to_shards_.size(), 2u);
+  for (const std::string mode : {"bsp", "ssp:0", "backup:1"}) {
+    SCOPED_TRACE(mode);
+    Join([&](uint64_t number) { return RunningIn(mode, number); });
+    AnswerPull();
+    to_shards_.clear();
+    const int computed = Count<WorkerCore::Compute>();
+    Push();
+    ASSERT_EQ(to_shards_.size(), 2u);
+    EXPECT_TRUE(to_shards_[0].header.has_push_request());
+    const wire::Pull& pull = to_shards_[1].header.pull_request().pull(0);
+    EXPECT_EQ(pull.step().clock(), 1);
+    EXPECT_EQ(pull.step().own_clock(), 1);
+    // It may be answered while the step is under way, and is not used before.
+    AnswerPush(1);
+    AnswerPull(1);
+    EXPECT_EQ(Count<WorkerCore::Compute>(), computed);
+    Computed();
+    EXPECT_EQ(Count<WorkerCore::Compute>(), computed + 1);
+    EXPECT_EQ(Last<WorkerCore::Compute>().clock, 1);
+    EXPECT_EQ(to_shards_.size(), 2u);
+  }
+}
+
+// Behind its gradients they would miss those that others push meanwhile.
+TEST_F(WorkerCoreTest, ParametersThatWaitForNobodyAreAskedForAfterTheStep) {
+  for (const std::string mode : {"ssp:1", "dssp:2:8", "asp"}) {
+    SCOPED_TRACE(mode);
+    Join([&](uint64_t number) { return RunningIn(mode, number); });
+    AnswerPull();
+    to_shards_.clear();
+    Push();
+    ASSERT_EQ(to_shards_.size(), 1u);
+    EXPECT_TRUE(to_shards_[0].header.has_push_request());
+    Computed();
+    ASSERT_EQ(to_shards_.size(), 2u);
+    EXPECT_TRUE(to_shards_[1].header.has_pull_request());
+  }
 }
 
 TEST_F(WorkerCoreTest, NothingIsAskedForBehindTheGradientsOfALastStep) {
-  const auto view = [](uint64_t number) {
-    wire::View view = RunningView(number);
-    wire::Phase& next = *view.add_phase();
-    next.set_from(1);
-    *next.mutable_mode() = ModeOf("allreduce");
-    return view;
-  };
   for (const bool last_of_phase : {true, false}) {
     SCOPED_TRACE(last_of_phase);
-    if (last_of_phase) {
-      Join(view);
-    } else {
-      Join([](uint64_t number) {
-        wire::View view = RunningView(number);
+    Join([&](uint64_t number) {
+      wire::View view = RunningIn("bsp", number);
+      if (last_of_phase) {
+        wire::Phase& next = *view.add_phase();
+        next.set_from(1);
+        *next.mutable_mode() = ModeOf("allreduce");
+      } else {
         view.set_steps_total(1);
-        return view;
-      });
-    }
+      }
+      return view;
+    });
     AnswerPull();
     to_shards_.clear();
     Push();

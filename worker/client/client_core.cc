@@ -525,6 +525,16 @@ void ClientCore::Add(PushEntry entry) {
   Touch(at);
   unacknowledged_bytes_ += entry.bytes();
   const TableId table = view_->shard(ShardId{entry.shard}).table;
+  if (!link.open.entries.empty() && !link.queued.empty() &&
+      entry.kind == PushEntry::Kind::kGradient) {
+    // What would overtake does not join what does not.
+    const PushUnit& last = link.queued.back();
+    if (last.IsOvertakenBy(PushUnit::Gradients{
+            .clock = entry.clock, .first = table, .last = table}) &&
+        !last.IsOvertakenBy(link.open.gradients)) {
+      CloseOpenUnit(link);
+    }
+  }
   link.open.Add(std::move(entry), table);
   if (IsFull(link.open)) CloseOpenUnit(link);
 }
@@ -534,7 +544,8 @@ void ClientCore::EndClock(absl::Time now, Effects* effects) {
     Link& link = entry.second;
     if (link.open.entries.empty() || link.open_may_go) continue;
     Touch(entry);
-    if (!link.queued.empty() && link.open.Overtakes(link.queued.back())) {
+    if (!link.queued.empty() &&
+        link.queued.back().IsOvertakenBy(link.open.gradients)) {
       CloseOpenUnit(link);
     } else {
       link.open_may_go = true;
@@ -545,7 +556,9 @@ void ClientCore::EndClock(absl::Time now, Effects* effects) {
 
 void ClientCore::CloseOpenUnit(Link& link) {
   auto at = link.queued.end();
-  while (at != link.queued.begin() && link.open.Overtakes(*std::prev(at))) --at;
+  while (at != link.queued.begin() &&
+         std::prev(at)->IsOvertakenBy(link.open.gradients))
+    --at;
   link.queued.insert(at, std::move(link.open));
   link.open = PushUnit();
   link.open_may_go = false;

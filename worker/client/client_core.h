@@ -277,11 +277,10 @@ class ClientCore {
     };
     std::optional<Gradients> gradients;
     void Add(PushEntry entry, TableId table);
-    // Whether it goes before one that was made earlier.
-    bool Overtakes(const PushUnit& earlier) const {
-      return gradients.has_value() && earlier.gradients.has_value() &&
-             gradients->clock == earlier.gradients->clock &&
-             gradients->last < earlier.gradients->first;
+    // Whether a message of these, which is made later, goes before it.
+    bool IsOvertakenBy(const std::optional<Gradients>& later) const {
+      return gradients.has_value() && later.has_value() &&
+             gradients->clock == later->clock && later->last < gradients->first;
     }
     bool small = false;  // It was sent before it was full.
     enum class State {

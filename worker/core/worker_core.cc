@@ -822,8 +822,18 @@ void WorkerCore::PullBehindPushes(absl::Time now, Effects* effects) {
       wants_state_ || asked_state_ != 0 || !NextIsOverServers(now, effects)) {
     return;
   }
+  // Values that do not wait for the others' gradients of this step would miss
+  // them, which were on their way at the same time.
+  const Clock next = clock_ + 1;
+  const sync::Mode& mode = PhaseAt(view()->proto(), next).mode();
+  const ModeRule& rule = RuleOf(mode);
+  const PullNeeds needs = rule.NeedsOf(mode, next);
+  if (!rule.follows_given_delays() && needs.of_all < next &&
+      needs.complete < next) {
+    return;
+  }
   ++counts_.pulls_behind;
-  pulled_own_ = clock_ + 1;
+  pulled_own_ = next;
   pull_id_ = client_->PullBehindPushes();
 }
 

@@ -427,7 +427,8 @@ class WorkerCore {
   void AskStateIfFree(absl::Time now, Effects* effects);
   void PullAhead(absl::Time now, Effects* effects);
   // Before the first gradient of a step: has the parameters of the next one
-  // asked for behind the gradients, unless something else may come first.
+  // asked for behind the gradients, unless something else may come first, or
+  // they would miss gradients of others that they need not miss.
   void PullBehindPushes(absl::Time now, Effects* effects);
   // Whether the next step is surely one over servers, without anything before
   // it. Its phase is certain then, whatever changes.
