@@ -71,7 +71,7 @@ function(slackline_order_test test kind alone)
 endfunction()
 
 # Seconds after which CTest takes a test for one that hangs. None is to be fast: the
-# longest takes a quarter of this on a slow machine, beside others.
+# longest takes half of this on a slow machine, beside others.
 set(SLACKLINE_TEST_TIMEOUT 1500)
 
 # slackline_add_test(<name> KIND unit|sim|net|gpu|e2e SOURCES ... [DEPS ...]

@@ -100,16 +100,26 @@ TEST_F(ClientCoreTest, EarlierTablesOvertakeWhatTheWindowHoldsBack) {
   EXPECT_THAT(sent, ElementsAre(0, 2, 6, 0, 2, 4, 6));
 }
 
-TEST_F(ClientMoveTest, AMessageThatIsNotFullOvertakesAtTheEndOfTheClock) {
-  // A first table of one shard and another of four, all of one thread.
-  view_.mutable_table(0)->set_shape(0, 4);
-  view_.mutable_table(1)->set_first_shard(1);
-  view_.mutable_owner_server()->Truncate(5);
-  view_.mutable_owner_thread()->Truncate(5);
-  for (int32_t shard = 0; shard < 5; ++shard) Own(shard, kThread0);
-  versions_.resize(5);
-  options_.message_bytes = options_.window_bytes = 2 * kShardBytes;
-  Restart();
+// A first table of one shard and another of several, all of one thread;
+// messages and windows of two shards.
+class ClientOrderTest : public ClientMoveTest {
+ protected:
+  void BeginWithASmallTable(int shards_of_the_other) {
+    const int shards = 1 + shards_of_the_other;
+    view_.mutable_table(0)->set_shape(0, 4);
+    view_.mutable_table(1)->set_shape(0, 4 * shards_of_the_other);
+    view_.mutable_table(1)->set_first_shard(1);
+    view_.mutable_owner_server()->Truncate(shards);
+    view_.mutable_owner_thread()->Truncate(shards);
+    for (int32_t shard = 0; shard < shards; ++shard) Own(shard, kThread0);
+    versions_.resize(static_cast<size_t>(shards));
+    options_.message_bytes = options_.window_bytes = 2 * kShardBytes;
+    Restart();
+  }
+};
+
+TEST_F(ClientOrderTest, AMessageThatIsNotFullOvertakesAtTheEndOfTheClock) {
+  BeginWithASmallTable(/*shards_of_the_other=*/4);
   EXPECT_THAT(ShardsOf(Push(0, 1)), ElementsAre(1, 2));
   EXPECT_TRUE(TryPush(0, 0, kShardBytes).ok());
   EXPECT_THAT(ShardsOf(Take()), IsEmpty());
@@ -118,17 +128,8 @@ TEST_F(ClientMoveTest, AMessageThatIsNotFullOvertakesAtTheEndOfTheClock) {
   EXPECT_THAT(ShardsOf(Reply(kThread0, 0, 1)), ElementsAre(3, 4));
 }
 
-TEST_F(ClientMoveTest, WhatOvertakesDoesNotJoinTheRestOfALaterTable) {
-  // A first table of one shard and another of five, all of one thread.
-  view_.mutable_table(0)->set_shape(0, 4);
-  view_.mutable_table(1)->set_shape(0, 20);
-  view_.mutable_table(1)->set_first_shard(1);
-  view_.mutable_owner_server()->Truncate(6);
-  view_.mutable_owner_thread()->Truncate(6);
-  for (int32_t shard = 0; shard < 6; ++shard) Own(shard, kThread0);
-  versions_.resize(6);
-  options_.message_bytes = options_.window_bytes = 2 * kShardBytes;
-  Restart();
+TEST_F(ClientOrderTest, WhatOvertakesDoesNotJoinTheRestOfALaterTable) {
+  BeginWithASmallTable(/*shards_of_the_other=*/5);
   EXPECT_TRUE(TryPush(0, 1, 5 * kShardBytes).ok());
   EXPECT_TRUE(TryPush(0, 0, kShardBytes).ok());
   EXPECT_THAT(ShardsOf(Take()), ElementsAre(1, 2));
