@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/rng.h"
 #include "common/status.h"
@@ -622,6 +623,49 @@ TEST_P(MeshCollectiveTest, SurvivorsOfAFailedCreateFormASmallerGroup) {
       std::vector<float> data = WholeNumbers(survivor, 100000);
       EXPECT_EQ(AllReduce(**group, data), absl::OkStatus());
       EXPECT_TRUE(data == sum);
+    });
+  }
+}
+
+// A store in which rank 1 has stored what it has in another one: its ports
+// belong to a rank of another group now.
+class StoreOfReusedPorts final : public RendezvousStore {
+ public:
+  explicit StoreOfReusedPorts(RendezvousStore* other) : other_(other) {}
+  absl::Status Put(const std::string& key, std::string value) override {
+    return own_.Put(key, std::move(value));
+  }
+  absl::StatusOr<std::string> Get(const std::string& key,
+                                  absl::Duration time_max) override {
+    return (key.ends_with("/1") ? *other_ : own_).Get(key, time_max);
+  }
+
+ private:
+  SharedMemoryStore own_;
+  RendezvousStore* const other_;
+};
+
+TEST(GlooCollective, ARankDoesNotJoinTheGroupThatHasThePortsOfALostOne) {
+  // The ports say who connects to whom, and whether the two meet at all.
+  for (bool met = false; !met;) {
+    SharedMemoryStore store;
+    StoreOfReusedPorts stranger_store(&store);
+    GroupOptions lost = OptionsOf(0, 2, kEndless, &store);
+    lost.keep_trying = [] { return absl::AbortedError("it has died"); };
+    EXPECT_TRUE(absl::IsAborted(CreateGlooCollective(lost).status()));
+
+    GroupOptions stranger = OptionsOf(0, 2, kEndless, &stranger_store);
+    GroupOptions waiting = OptionsOf(1, 2, kEndless, &store);
+    OnAllRanks(2, [&](int rank) {
+      GroupOptions options = rank == 0 ? stranger : waiting;
+      options.connect_timeout = absl::Milliseconds(200);
+      const absl::Status status = CreateGlooCollective(options).status();
+      EXPECT_FALSE(status.ok());
+      if (rank == 0) {
+        met = absl::StrContains(status.message(),
+                                "rank 0 of 2 has no connection to rank 1 "
+                                "(another process has its port)");
+      }
     });
   }
 }

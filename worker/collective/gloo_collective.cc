@@ -6,8 +6,10 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -58,7 +60,10 @@ class BlockedSigpipe {
 // Slots of Gloo messages. Those of Gloo's own operations are far above: they
 // have the kind of the operation in the upper bits.
 constexpr uint64_t kUnusedSlot = 0;
-constexpr uint64_t kGoodbyeSlot = 1;
+constexpr uint64_t kGreetingSlot = 1;
+constexpr uint64_t kGoodbyeSlot = 2;
+
+constexpr Milliseconds kEndless = std::chrono::hours(24 * 365 * 10);
 
 // The text of a Gloo exception, without the place in Gloo's source.
 std::string Reason(const std::exception& exception) {
@@ -331,9 +336,11 @@ class GlooMesh final : public Mesh {
   void Interrupt() override { transport_->Interrupt(); }
 
  private:
-  // `addresses[i]` is where rank i awaits this one.
-  absl::Status Connect(const std::vector<std::vector<char>>& addresses,
-                       absl::Duration timeout, const Rendezvous& rendezvous);
+  // What rank i has stored is stored[i], on `address_bytes` for each other
+  // rank.
+  absl::Status Connect(const std::vector<std::string>& stored,
+                       size_t address_bytes, absl::Duration timeout,
+                       const Rendezvous& rendezvous);
   void AllReduce(absl::Span<float> data, int64_t number);
   void Broadcast(absl::Span<float> data, int root, int64_t number);
   std::string Self() const {
@@ -387,34 +394,43 @@ absl::Status GlooMesh::Join(const GroupOptions& options) {
 
   const size_t addresses_bytes = addresses.size();
   const size_t address_bytes = addresses_bytes / (world_size_ - 1);
-  SL_ASSIGN_OR_RETURN(const std::vector<std::string> found,
-                      rendezvous.Exchange(std::move(addresses)));
-
-  std::vector<std::vector<char>> own(world_size_);
+  SL_ASSIGN_OR_RETURN(std::vector<std::string> found,
+                      rendezvous.Exchange(addresses));
+  found[rank_] = std::move(addresses);
   for (int i = 0; i < world_size_; ++i) {
-    if (i == rank_) continue;
     if (found[i].size() != addresses_bytes) {
       return absl::UnavailableError(absl::StrCat(
           "rank ", i, " of ", world_size_, " stored ", found[i].size(),
           " bytes of addresses, ", Self(), " expects ", addresses_bytes,
           "; run the same build with the same world size everywhere"));
     }
-    const size_t index = rank_ < i ? rank_ : rank_ - 1;
-    const char* const address = found[i].data() + index * address_bytes;
-    own[i].assign(address, address + address_bytes);
   }
-  SL_RETURN_IF_ERROR(Connect(own, options.connect_timeout, rendezvous));
+  SL_RETURN_IF_ERROR(
+      Connect(found, address_bytes, options.connect_timeout, rendezvous));
   transport_ = std::make_shared<StoppableTransport>(tcp_);
   context_ = std::make_shared<GlooContext>(std::move(device), transport_);
   watch_ = tcp_->createUnboundBuffer(nullptr, 0);
   return absl::OkStatus();
 }
 
+// What rank `from` says to rank `to` first. No other group stores the same.
+uint64_t GreetingOf(int from, int to, const std::vector<std::string>& stored) {
+  const std::string text =
+      absl::StrCat(from, " greets ", to, ": ", stored[from], stored[to]);
+  return XXH3_64bits(text.data(), text.size());
+}
+
 // Gloo's connect blocks, and depends on the other rank, so each runs on a
 // thread of its own: then the ranks that are missing are those that do not
 // answer, and not those that wait for them. Closing a pair ends its connect.
-absl::Status GlooMesh::Connect(const std::vector<std::vector<char>>& addresses,
-                               absl::Duration timeout,
+//
+// It also resets the connection, as GiveUp() does. A rank whose event loop has
+// not yet seen a connection that is reset would end by an exception there. So
+// the two sides greet each other once they are connected: who has been greeted
+// has been seen. And who greets otherwise than expected is another process, to
+// which the system has given the port of a rank that is gone.
+absl::Status GlooMesh::Connect(const std::vector<std::string>& stored,
+                               size_t address_bytes, absl::Duration timeout,
                                const Rendezvous& rendezvous) {
   struct State {
     Mutex mutex;
@@ -429,10 +445,37 @@ absl::Status GlooMesh::Connect(const std::vector<std::vector<char>>& addresses,
     if (i != rank_) others.push_back(i);
   }
 
+  struct Greeting {
+    std::array<uint64_t, 2> words = {};  // The one sent, the one received.
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;  // Of both words.
+  };
+  std::vector<Greeting> greetings(world_size_);
+  for (const int i : others) {
+    std::array<uint64_t, 2>& words = greetings[i].words;
+    words[0] = GreetingOf(rank_, i, stored);
+    greetings[i].buffer =
+        tcp_->createUnboundBuffer(words.data(), sizeof(words));
+  }
+  const auto greet = [&](int i) -> std::string {
+    const Greeting& greeting = greetings[i];
+    greeting.buffer->recv(i, kGreetingSlot, sizeof(uint64_t), sizeof(uint64_t));
+    greeting.buffer->send(i, kGreetingSlot, 0, sizeof(uint64_t));
+    if (!greeting.buffer->waitRecv(nullptr, kEndless) ||
+        !greeting.buffer->waitSend(nullptr, kEndless)) {
+      return "stopped";
+    }
+    return greeting.words[1] == GreetingOf(i, rank_, stored)
+               ? ""
+               : "another process has its port";
+  };
+
   const auto connect = [&](int i) {
     std::string error;
     try {
-      tcp_->getPair(i)->connect(addresses[i]);
+      const size_t own = (rank_ < i ? rank_ : rank_ - 1) * address_bytes;
+      const char* const address = stored[i].data() + own;
+      tcp_->getPair(i)->connect({address, address + address_bytes});
+      error = greet(i);
     } catch (const std::exception& exception) {
       error = Reason(exception);
     }
@@ -473,10 +516,28 @@ absl::Status GlooMesh::Connect(const std::vector<std::vector<char>>& addresses,
     }
     if (!status.ok() || state.waiting.empty()) break;
   }
+  // What connects at this moment may come to its end, which is a matter of the
+  // event loops here and there.
+  constexpr absl::Duration kSettleTime = absl::Milliseconds(100);
+  for (const int i : others) {
+    greetings[i].buffer->abortWaitRecv();
+    greetings[i].buffer->abortWaitSend();
+  }
+  auto settled = SteadyDeadline(kSettleTime);
+  for (size_t before = state.waiting.size(); before > 0;) {
+    const bool told = lock.WaitUntil(state.changed, settled);
+    if (state.waiting.size() < before) {
+      before = state.waiting.size();
+      settled = SteadyDeadline(kSettleTime);
+    } else if (!told) {
+      break;
+    }
+  }
   // Again and again, for one whose connect begins only now opens its pair.
   while (!state.waiting.empty()) {
+    const std::vector<int> waiting = state.waiting;
     lock.Unlock();
-    for (const int i : others) tcp_->getPair(i)->close();
+    for (const int i : waiting) tcp_->getPair(i)->close();
     lock.Lock();
     const auto next = SteadyDeadline(absl::Milliseconds(10));
     while (!state.waiting.empty() && lock.WaitUntil(state.changed, next)) {
@@ -484,6 +545,10 @@ absl::Status GlooMesh::Connect(const std::vector<std::vector<char>>& addresses,
   }
   lock.Unlock();
   for (std::thread& thread : threads) thread.join();
+  if (!status.ok()) {
+    // Without a reset, and before the greetings, which may still arrive.
+    for (const int i : others) tcp_->getPair(i).reset();
+  }
   return status;
 }
 
@@ -583,7 +648,6 @@ absl::Status GlooMesh::BeginWatch() {
 }
 
 absl::Status GlooMesh::AwaitLoss() {
-  constexpr Milliseconds kEndless = std::chrono::hours(24 * 365 * 10);
   try {
     while (watch_->waitRecv(kEndless)) continue;
     return absl::OkStatus();
