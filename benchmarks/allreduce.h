@@ -33,7 +33,7 @@ struct AllReduceWorld {
 };
 
 // Over tcp, or through shared memory; raw is Gloo over tcp.
-absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateGlooRank(
+absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateTcpRank(
     const AllReduceWorld& world);
 absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateShmRank(
     const AllReduceWorld& world);

@@ -12,8 +12,8 @@
 #include "gloo/rendezvous/store.h"
 #include "gloo/transport/tcp/attr.h"
 #include "gloo/transport/tcp/device.h"
-#include "worker/collective/gloo_collective.h"
 #include "worker/collective/shm_collective.h"
+#include "worker/collective/tcp_collective.h"
 
 namespace slackline::bench {
 namespace {
@@ -117,9 +117,9 @@ absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateHostRank(
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateGlooRank(
+absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateTcpRank(
     const AllReduceWorld& world) {
-  return CreateHostRank(world, CreateGlooCollective);
+  return CreateHostRank(world, CreateTcpCollective);
 }
 
 absl::StatusOr<std::unique_ptr<AllReduceRank>> CreateShmRank(

@@ -55,13 +55,10 @@ find_library(HTTPLIB_LIBRARY cpp-httplib)
 include(SlacklineCuda)
 include(SlacklineTorch)
 
-include(SlacklineGroups)
-if(NOT TARGET slackline_gloo)
-  slackline_missing(Gloo libgloo-dev)
-endif()
+include(SlacklineNccl)
 # NCCL, optional: GPU workers all-reduce through it.
 if(NOT SLACKLINE_HAS_CUDA)
-  message(STATUS "NCCL: not used without CUDA; all-reduce runs over Gloo")
+  message(STATUS "NCCL: not used without CUDA; all-reduce is among processors")
 elseif(NOT TARGET slackline_nccl)
   message(STATUS "NCCL: nccl.h or libnccl was not found, which is fine; GPU workers cannot all-reduce, "
     "they train through servers (install libnccl-dev, or name the files with -DNCCL_INCLUDE_DIR=... -DNCCL_LIBRARY=...)")

@@ -24,7 +24,7 @@ function(slackline_closure result)
     endif()
     get_target_property(imported ${target} IMPORTED)
     if(imported)
-      continue()  # Of SlacklineGroups.cmake.
+      continue()  # Of SlacklineNccl.cmake.
     endif()
     list(APPEND found ${target})
     foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
@@ -73,7 +73,7 @@ configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/slackline-config.cmake.i
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/slackline-config-version.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/slackline-config.cmake ${CMAKE_BINARY_DIR}/slackline-config-version.cmake
-  ${CMAKE_SOURCE_DIR}/cmake/SlacklineGroups.cmake
+  ${CMAKE_SOURCE_DIR}/cmake/SlacklineNccl.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/slackline COMPONENT client)
 
 # The script of `slackline report`, into the folder of the program.

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Tries a wheel beside a PyTorch of PyPI: in a fresh environment, it imports both in
-# either order, and trains with two workers through servers and by all-reduce, in
-# which the Gloo of the wheel and that of PyTorch are in one process. The newest
-# PyTorch is a download of 3 GB.
+# either order, and trains with two workers through servers and by all-reduce. The
+# newest PyTorch is a download of 3 GB.
 # Usage: tools/try_wheel.sh [--wheel FILE] [--python PYTHON] [--torch VERSION] [--venv DIR]
 #                           [-- PROGRAM ARGS]
 #   --wheel   default: tools/build_wheel.sh builds it, with --python if that is given

@@ -419,7 +419,7 @@ INSTANTIATE_TEST_SUITE_P(
         ErrorCase{
             "EmptyBucket", "pull_ahead: false", "collective { bucket_kib: 0 }",
             "c.txt:7:42: sync.collective.bucket_kib: value is 0; 1 to", ""},
-        ErrorCase{"AlgorithmOfNcclOverGloo", "pull_ahead: false",
+        ErrorCase{"AlgorithmOfNcclOnCpus", "pull_ahead: false",
                   "collective { algorithm: TREE }",
                   "c.txt:7:42: sync.collective.algorithm: value is TREE; ",
                   "only RING"},

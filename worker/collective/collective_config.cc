@@ -7,13 +7,13 @@ namespace {
 
 // As the schema says.
 constexpr int kNcclBucketKib = 25600;
-constexpr int kGlooBucketKib = 4096;
+constexpr int kHostBucketKib = 4096;
 
 }  // namespace
 
 void FillCollective(bool nccl, config::Collective* collective) {
   if (collective->has_bucket_kib()) return;
-  collective->set_bucket_kib(nccl ? kNcclBucketKib : kGlooBucketKib);
+  collective->set_bucket_kib(nccl ? kNcclBucketKib : kHostBucketKib);
 }
 
 void CheckCollective(const config::Collective& collective, bool nccl,

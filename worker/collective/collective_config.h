@@ -6,7 +6,7 @@
 
 namespace slackline {
 
-// `nccl`: all workers train on GPUs, so they all-reduce by NCCL, else by Gloo.
+// `nccl`: all workers train on GPUs, so they all-reduce by NCCL, else among the hosts' processors.
 
 // Writes out the size of a bucket if it was left out.
 void FillCollective(bool nccl, config::Collective* collective);

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
-#include "worker/collective/gloo_collective.h"
 #include "worker/collective/shm_collective.h"
+#include "worker/collective/tcp_collective.h"
 
 namespace slackline {
 
@@ -33,7 +33,7 @@ absl::StatusOr<ConnectedGroup> ConnectHostGroup(
     why = std::string(shared.status().message());
   }
   SL_ASSIGN_OR_RETURN(std::unique_ptr<Collective> over_tcp,
-                      CreateGlooCollective(options));
+                      CreateTcpCollective(options));
   return ConnectedGroup{
       .collective = std::move(over_tcp), .over = "tcp", .why = std::move(why)};
 }

@@ -13,7 +13,7 @@ namespace slackline {
 
 // Connects through shared memory if all ranks are of one user on one host, and
 // the transport is AUTO or SHM; a link that is emulated is one over tcp. All
-// ranks find the same. Errors as of CreateGlooCollective(); InvalidArgument: it
+// ranks find the same. Errors as of CreateTcpCollective(); InvalidArgument: it
 // has to be SHM, and cannot be.
 absl::StatusOr<ConnectedGroup> ConnectHostGroup(
     const GroupOptions& options, config::Limits::Transport transport);

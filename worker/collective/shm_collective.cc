@@ -2,7 +2,6 @@
 
 #include <linux/futex.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,6 +25,7 @@
 #include "common/net/shm/shm_socket.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
+#include "worker/collective/peer_watch.h"
 #include "worker/collective/rendezvous.h"
 
 namespace slackline {
@@ -66,7 +66,6 @@ struct Greeting {
   int32_t kind = kKind;
   int32_t rank = 0;
 };
-constexpr std::byte kGoodbye{'B'};
 
 // What a rank stores for the others: where it can be reached.
 std::string AddressText(const std::string& name) {
@@ -113,18 +112,16 @@ class ShmMesh final : public Mesh {
 
   absl::Status BeginWatch() override { return absl::OkStatus(); }
   absl::Status Run(const Operation& operation, int64_t number) override;
-  void SayGoodbye() override;
-  void GiveUp() override;
-  absl::Status AwaitLoss() override;
-  void EndWatch() override;
+  void SayGoodbye() override { watch_->SayGoodbye(); }
+  void GiveUp() override { watch_->GiveUp(); }
+  absl::Status AwaitLoss() override { return watch_->AwaitLoss(); }
+  void EndWatch() override { watch_->EndWatch(); }
   void Interrupt() override { interrupted_.store(true); }
 
  private:
   struct Peer {
-    Descriptor socket;
+    Descriptor socket;  // Until all have connected.
     SharedMemory memory;
-    // It says nothing more. What it has done before counts.
-    std::atomic<bool> gone = false;
   };
   // Why an operation cannot go on.
   struct Obstacle {
@@ -166,7 +163,7 @@ class ShmMesh final : public Mesh {
   uint32_t block_ = 0;       // The next one.
   Obstacle obstacle_;
   std::atomic<bool> interrupted_ = false;
-  Descriptor end_watch_;
+  std::unique_ptr<PeerWatch> watch_;
 };
 
 // ---- Forming the group
@@ -177,11 +174,6 @@ absl::Status ShmMesh::CreateDesk(std::string* name) {
   desk_ = reinterpret_cast<Desk*>(memory_.data());
   *name = std::string(absl::StripPrefix(UniqueShmEndpoint(), "shm://@"));
   SL_ASSIGN_OR_RETURN(listener_, ListenShm(*name));
-  end_watch_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!end_watch_.valid()) {
-    return absl::UnavailableError(
-        absl::StrCat("eventfd: ", std::strerror(errno)));
-  }
   return absl::OkStatus();
 }
 
@@ -222,6 +214,9 @@ absl::Status ShmMesh::Join(const GroupOptions& options) {
   }
   SL_RETURN_IF_ERROR(Connect(addresses, rendezvous));
   listener_ = Descriptor();
+  std::vector<Descriptor> sockets;
+  for (Peer& peer : peers_) sockets.push_back(std::move(peer.socket));
+  SL_ASSIGN_OR_RETURN(watch_, PeerWatch::Create(rank_, std::move(sockets)));
   return absl::OkStatus();
 }
 
@@ -362,7 +357,7 @@ bool ShmMesh::Await(int rank, Stage stage, uint32_t blocks) {
   bool done = false;
   while (true) {
     // Before the count: whoever is gone has counted before it went.
-    const bool gone = peers_[static_cast<size_t>(rank)].gone.load();
+    const bool gone = watch_->Gone(rank);
     const uint32_t seen = count.load(std::memory_order_seq_cst);
     done = Reached(seen, blocks);
     if (done) break;
@@ -479,66 +474,7 @@ absl::Status ShmMesh::Run(const Operation& operation, int64_t number) {
   }
   // What it has is complete, but the next operation cannot be.
   if (done && !interrupted_.load()) return absl::OkStatus();
-  std::vector<int> lost;
-  for (int i = 0; i < world_size_; ++i) {
-    if (peers_[static_cast<size_t>(i)].gone.load()) lost.push_back(i);
-  }
-  return ConnectionsLost(prefix, lost, "it has left the group");
-}
-
-// ---- The end
-
-void ShmMesh::SayGoodbye() {
-  for (const Peer& peer : peers_) {
-    if (peer.socket.valid()) SendPacket(peer.socket, {&kGoodbye, 1}, {});
-  }
-}
-
-void ShmMesh::GiveUp() {
-  for (const Peer& peer : peers_) {
-    if (peer.socket.valid()) shutdown(peer.socket.get(), SHUT_RDWR);
-  }
-}
-
-void ShmMesh::EndWatch() {
-  const uint64_t one = 1;
-  // Fails only if it was called before.
-  (void)!write(end_watch_.get(), &one, sizeof(one));
-}
-
-absl::Status ShmMesh::AwaitLoss() {
-  while (true) {
-    std::vector<pollfd> files;
-    for (const Peer& peer : peers_) {
-      files.push_back({.fd = peer.gone.load() ? -1 : peer.socket.get(),
-                       .events = POLLIN,
-                       .revents = 0});
-    }
-    files.push_back({.fd = end_watch_.get(), .events = POLLIN, .revents = 0});
-    if (poll(files.data(), files.size(), -1) < 0 && errno != EINTR) {
-      return absl::UnavailableError(
-          absl::StrCat("poll: ", std::strerror(errno)));
-    }
-    if (files.back().revents != 0) return absl::OkStatus();
-    std::vector<int> lost;
-    for (int i = 0; i < world_size_; ++i) {
-      const auto index = static_cast<size_t>(i);
-      Peer& peer = peers_[index];
-      if (files[index].revents == 0) continue;
-      std::byte said{};
-      const Packet packet = ReceivePacket(peer.socket, {&said, 1});
-      if (packet.kind == PacketKind::kNone) continue;
-      peer.gone.store(true);
-      // Its goodbye is the last that it says.
-      if (packet.kind == PacketKind::kPacket && said == kGoodbye) continue;
-      lost.push_back(i);
-    }
-    if (!lost.empty()) {
-      return ConnectionsLost(
-          absl::StrCat("rank ", rank_, " of ", world_size_, ": "), lost,
-          "it has ended, or given up");
-    }
-  }
+  return ConnectionsLost(prefix, watch_->Gone(), "it has left the group");
 }
 
 }  // namespace

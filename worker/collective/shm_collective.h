@@ -20,7 +20,7 @@ namespace slackline {
 //
 // Whoever waits for another rank sleeps on that one's count of blocks.
 //
-// Connects as CreateGlooCollective() does, with the same errors; instead of a
+// Connects as CreateTcpCollective() does, with the same errors; instead of a
 // host it needs:
 //   FailedPrecondition: a rank, which is named, cannot share memory with this
 //     one: it is on another host, of another user, or has none. All ranks get

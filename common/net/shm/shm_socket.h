@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/net/shm/descriptor.h"
+#include "common/net/descriptor.h"
 
 namespace slackline {
 

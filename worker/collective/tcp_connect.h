@@ -1,0 +1,35 @@
+// The connections of a group of ranks over TCP.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/net/descriptor.h"
+#include "worker/collective/mesh_collective.h"
+
+namespace slackline {
+
+// Sockets of one rank, which do not block.
+struct TcpConnections {
+  std::vector<Descriptor> to_all;  // By rank; that of this one has none.
+  // The ring, in one direction each.
+  Descriptor to_next;
+  Descriptor from_previous;
+};
+
+// Listens on options.host, stores the address for the other ranks, and connects
+// to all of them. In a world of two ranks or more. Both ends of a connection
+// prove that they have read each other's entry in the store, so a process that
+// has got the port of a rank that is gone is not taken for that rank.
+//
+// After a failure nothing is left of the attempt but the keys in the store, so
+// the next one is another group.
+//   InvalidArgument: the host is no name or address to which one can connect.
+//   DeadlineExceeded: names the ranks whose addresses were not there in time.
+//   Unavailable: this rank cannot listen on the host, or has no connection to
+//     other ranks, which are named. A rank that gives up closes its
+//     connections, so this may be one that noticed a dead rank earlier.
+//   Others: what keep_trying or the store returned.
+absl::StatusOr<TcpConnections> ConnectTcp(const GroupOptions& options);
+
+}  // namespace slackline
