@@ -154,7 +154,7 @@ class Connector {
   absl::Status Continue(Candidate& candidate);
   // One that has come; it is moved away or closed when it is done with.
   void Identify(Candidate& candidate);
-  void Accept();
+  absl::Status Accept();
   absl::Status NoConnection(const std::vector<int>& ranks,
                             const std::string& reason) const;
 
@@ -361,14 +361,22 @@ void Connector::Identify(Candidate& candidate) {
   if (expected && greeted) *slot = std::move(socket);
 }
 
-void Connector::Accept() {
+absl::Status Connector::Accept() {
   Candidate candidate{.socket =
                           Descriptor(accept4(listener_.get(), nullptr, nullptr,
                                              SOCK_NONBLOCK | SOCK_CLOEXEC))};
-  if (!candidate.socket.valid()) return;
+  if (!candidate.socket.valid()) {
+    // Without room for it the next look would find it again at once.
+    const bool no_room = errno == EMFILE || errno == ENFILE ||
+                         errno == ENOBUFS || errno == ENOMEM;
+    return no_room ? NoConnection(Missing(),
+                                  absl::StrCat("(", std::strerror(errno), ")"))
+                   : absl::OkStatus();
+  }
   SendAtOnce(candidate.socket);
   if (incoming_.size() == kStrangersMax) incoming_.erase(incoming_.begin());
   incoming_.push_back(std::move(candidate));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TcpConnections> Connector::Connect() {
@@ -416,7 +424,9 @@ absl::StatusOr<TcpConnections> Connector::Connect() {
     };
     std::erase_if(outgoing_, is_done);
     std::erase_if(incoming_, is_done);
-    if (files[0].revents != 0) Accept();
+    if (files[0].revents != 0 && !Missing().empty()) {
+      SL_RETURN_IF_ERROR(Accept());
+    }
   }
   return std::move(connections_);
 }
