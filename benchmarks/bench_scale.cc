@@ -6,20 +6,15 @@
 // of one push and one pull is the same for every S and W: a few lookups, the
 // copy of B bytes, and a share of a message. `bsp` is the same with all workers
 // in lockstep: nearly every pull is parked until the last push of its clock has
-// come. `stream` is different: one worker pushes one shard without ever
-// pulling, with P pushes unanswered.
+// come. Pushes without pulls are bench_stream's.
 //
-// server_us and worker_us are processor time for each push and pull of a shard
-// (of `stream`: for each push), ZeroMQ's threads included: so other programs
-// disturb them less than they disturb wall time. server_bytes is what the
-// memory of the server grows by for each pair of a shard and a worker.
+// server_us and worker_us are processor time for each push and pull of a shard,
+// ZeroMQ's threads included: so other programs disturb them less than they
+// disturb wall time. server_bytes is what the memory of the server grows by for
+// each pair of a shard and a worker.
 //
 // stdout: one JSON line for each case. stderr: the same as a table.
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -34,194 +29,57 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/fixed_job.h"
+#include "benchmarks/process_cost.h"
 #include "benchmarks/report.h"
 #include "common/net/poller.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/process/freed_memory.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
-#include "server/control_endpoint.h"
-#include "server/shard/shard_thread.h"
 #include "worker/client/client_core.h"
 
 namespace slackline::bench {
 namespace {
 
-constexpr uint64_t kRun = 1;
-// A case that takes longer is stuck.
-constexpr unsigned kCaseSecondsMax = 300;
 // ZeroMQ allows 1023 sockets in a context.
 constexpr int kWorkersPerTransport = 256;
 
 struct Case {
-  int shards = 1;
-  int workers = 1;
-  int64_t shard_bytes = 64;
+  FixedJob job;
   int64_t steps = 1;  // Of each worker, after the first, which is not timed.
-  int in_flight = 0;  // Of `stream`: pushes unanswered. 0: steps with pulls.
-  bool lockstep = false;  // BSP; else ASP.
-  const char* name() const {
-    if (in_flight > 0) return "stream";
-    return lockstep ? "bsp" : "steps";
-  }
+  const char* name() const { return job.lockstep ? "bsp" : "steps"; }
 };
 
-Incarnation IncarnationOf(int rank) { return 100 + rank; }
-
-wire::View ViewOf(const Case& c, const wire::Endpoints& server) {
-  wire::View view;
-  view.set_number(1);
-  view.set_run(kRun);
-  view.set_job("bench-scale");
-  view.set_state(wire::RUNNING);
-  sync::Mode& mode = *view.add_phase()->mutable_mode();
-  if (c.lockstep) {
-    mode.mutable_bsp();
-  } else {
-    mode.mutable_asp();
-  }
-  view.set_steps_total(int64_t{1} << 40);
-  view.set_steps_per_epoch(int64_t{1} << 40);
-  *view.add_server()->add_thread() = server;
-  for (int rank = 0; rank < c.workers; ++rank) {
-    wire::WorkerMember& worker = *view.add_worker();
-    worker.set_rank(rank);
-    worker.set_incarnation(IncarnationOf(rank));
-    worker.set_founder(true);
-  }
-  const int64_t elements = c.shard_bytes / static_cast<int64_t>(sizeof(float));
-  wire::Table& table = *view.add_table();
-  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
-  table.set_name("table");
-  table.add_shape(c.shards * elements);
-  table.set_shard_elements(elements);
-  table.mutable_initializer()->set_kind(wire::Initializer::CONSTANT);
-  for (int shard = 0; shard < c.shards; ++shard) {
-    view.add_owner_server(0);
-    view.add_owner_thread(0);
-  }
-  return view;
-}
-
-// The server's process: one shard thread that has been told the view. Writes
-// its endpoint and lives until it is killed.
-absl::Status Serve(const Case& c, int output) {
-  ZmqTransport transport;
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<Listener> control,
-                      transport.Listen({}));
-  SL_RETURN_IF_ERROR(control->Bind(kControlEndpoint).status());
-  ShardThread::Options options;
-  options.core.self = {.server = 0, .thread = 0};
-  options.host = "127.0.0.1";
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<ShardThread> thread,
-                      ShardThread::Start(transport, options, {}));
-  SL_ASSIGN_OR_RETURN(std::shared_ptr<const View> view,
-                      View::Create(ViewOf(c, thread->endpoints())));
-  thread->Follow(std::move(view));
-  // Asks it until it answers that it has the view.
-  Poller poller;
-  poller.Add(*control);
-  for (uint64_t seen = 0; seen == 0;) {
-    SL_RETURN_IF_ERROR(poller.Wait(absl::InfiniteDuration()));
-    SL_ASSIGN_OR_RETURN(const std::optional<Listener::Incoming> told,
-                        control->Receive());
-    if (!told.has_value()) continue;
-    seen = told->message.header.view_number();
-    Message question;
-    question.header.mutable_stats_request();
-    SL_RETURN_IF_ERROR(control->Send(told->from, question));
-  }
-  const std::string line = thread->endpoints().tcp() + "\n";
-  SL_CHECK(write(output, line.data(), line.size()) ==
-               static_cast<ssize_t>(line.size()),
-           "write");
-  for (;;) pause();
-}
-
-// The process; killed with this object.
-class Server {
- public:
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const Case& c) {
-    int ends[2];
-    SL_CHECK(pipe(ends) == 0, "pipe");
-    std::fflush(nullptr);
-    const pid_t parent = getpid();
-    const pid_t pid = fork();
-    SL_CHECK(pid >= 0, "fork");
-    if (pid == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(1);
-      alarm(kCaseSecondsMax);
-      close(ends[0]);
-      const absl::Status status = Serve(c, ends[1]);
-      std::fprintf(stderr, "bench_scale: %s\n", status.ToString().c_str());
-      _exit(1);
-    }
-    close(ends[1]);
-    std::unique_ptr<Server> server(new Server(pid));
-    for (char byte; read(ends[0], &byte, 1) == 1 && byte != '\n';)
-      server->endpoint_.push_back(byte);
-    close(ends[0]);
-    if (server->endpoint_.empty())
-      return absl::AbortedError("the server's process failed");
-    return server;
-  }
-  ~Server() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
-  const std::string& endpoint() const { return endpoint_; }
-  double CpuSeconds() const {
-    clockid_t clock;
-    timespec time{};
-    SL_CHECK(clock_getcpuclockid(pid_, &clock) == 0, "clock_getcpuclockid");
-    clock_gettime(clock, &time);
-    return absl::ToDoubleSeconds(absl::DurationFromTimespec(time));
-  }
-  int64_t ResidentBytes() const {
-    std::ifstream file(absl::StrCat("/proc/", pid_, "/statm"));
-    int64_t size = 0;
-    int64_t resident = 0;
-    file >> size >> resident;
-    return resident * sysconf(_SC_PAGESIZE);
-  }
-
- private:
-  explicit Server(pid_t pid) : pid_(pid) {}
-  const pid_t pid_;
-  std::string endpoint_;
-};
-
-double OwnCpuSeconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return absl::ToDoubleSeconds(absl::DurationFromTimespec(time));
+int64_t ResidentBytes(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/statm"));
+  int64_t size = 0;
+  int64_t resident = 0;
+  file >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
 }
 
 class Workers {
  public:
   static absl::StatusOr<std::unique_ptr<Workers>> Create(
-      const Case& c, const std::string& endpoint) {
-    wire::Endpoints endpoints;
-    endpoints.set_tcp(endpoint);
+      const FixedJob& job, const wire::Endpoints& server) {
     SL_ASSIGN_OR_RETURN(std::shared_ptr<const View> view,
-                        View::Create(ViewOf(c, endpoints)));
-    std::unique_ptr<Workers> all(new Workers(c));
-    for (int rank = 0; rank < c.workers; ++rank) {
+                        View::Create(ViewOf(job, server)));
+    std::unique_ptr<Workers> all(new Workers(job));
+    for (int rank = 0; rank < job.workers; ++rank) {
       if (rank % kWorkersPerTransport == 0)
         all->transports_.push_back(std::make_unique<ZmqTransport>());
       auto worker = std::make_unique<Worker>(
           ClientCore::Options{.rank = Rank{rank},
                               .incarnation = IncarnationOf(rank),
-                              .run = kRun},
+                              .run = kFixedRun},
           view);
       SL_ASSIGN_OR_RETURN(
           worker->channel,
           all->transports_.back()->Connect({.kind = PeerId::Kind::kWorker,
                                             .index = rank,
                                             .instance = IncarnationOf(rank)},
-                                           endpoint, ChannelOptions()));
+                                           server.tcp(), ChannelOptions()));
       all->poller_.Add(*worker->channel);
       all->workers_.push_back(std::move(worker));
     }
@@ -273,10 +131,9 @@ class Workers {
     bool pulling = false;
   };
 
-  explicit Workers(const Case& c)
-      : case_(c),
-        gradient_(Payload::Allocate(c.shards * c.shard_bytes)),
-        versions_(c.shards, 0) {
+  explicit Workers(const FixedJob& job)
+      : gradient_(Payload::Allocate(job.shards * job.shard_bytes)),
+        versions_(job.shards, 0) {
     std::memset(gradient_.MutableData(), 0, gradient_.size());
   }
 
@@ -298,19 +155,12 @@ class Workers {
 
   absl::Status GoOn(Worker& worker) {
     while (worker.clock < worker.last && !worker.pulling) {
-      if (case_.in_flight > 0 &&
-          worker.client.unacknowledged_bytes() >=
-              static_cast<size_t>(case_.in_flight) * gradient_.size()) {
-        return absl::OkStatus();
-      }
       ClientCore::Effects effects;
       SL_RETURN_IF_ERROR(worker.client.Push(worker.clock++, TableId{0},
                                             gradient_, /*rate_factor=*/1,
                                             versions_, time_.Now(), &effects));
-      if (case_.in_flight == 0) {
-        worker.client.Pull(worker.clock, worker.clock, time_.Now(), &effects);
-        worker.pulling = true;
-      }
+      worker.client.Pull(worker.clock, worker.clock, time_.Now(), &effects);
+      worker.pulling = true;
       SL_RETURN_IF_ERROR(Perform(worker, effects));
     }
     return absl::OkStatus();
@@ -327,7 +177,6 @@ class Workers {
     return absl::OkStatus();
   }
 
-  const Case case_;
   const TimeSource time_;
   Payload gradient_;
   const std::vector<Version> versions_;
@@ -338,47 +187,49 @@ class Workers {
 };
 
 absl::Status Measure(const Case& c) {
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(c));
-  const int64_t empty = server->ResidentBytes();
+  const FixedJob& job = c.job;
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<FixedServer> server,
+                      FixedServer::Start(job));
+  const int64_t empty = ResidentBytes(server->pid());
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<Workers> workers,
-                      Workers::Create(c, server->endpoint()));
+                      Workers::Create(job, server->endpoints()));
   SL_RETURN_IF_ERROR(workers->Run(1));  // Connects, and touches all memory.
-  const int64_t full = server->ResidentBytes();
-  const double server_before = server->CpuSeconds();
-  const double own_before = OwnCpuSeconds();
+  const int64_t full = ResidentBytes(server->pid());
+  const Cost server_before = CostOf(server->pid());
+  const Cost own_before = CostOf(getpid());
   const auto start = std::chrono::steady_clock::now();
   SL_RETURN_IF_ERROR(workers->Run(c.steps));
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
-  const double requests = static_cast<double>(c.steps) * c.shards * c.workers;
+  const double requests =
+      static_cast<double>(c.steps) * job.shards * job.workers;
   const double server_us =
-      (server->CpuSeconds() - server_before) * 1e6 / requests;
-  const double worker_us = (OwnCpuSeconds() - own_before) * 1e6 / requests;
-  const auto pairs = static_cast<double>(c.shards) * c.workers;
+      (CostOf(server->pid()) - server_before).cpu_us / requests;
+  const double worker_us = (CostOf(getpid()) - own_before).cpu_us / requests;
+  const auto pairs = static_cast<double>(job.shards) * job.workers;
   const double server_bytes = static_cast<double>(full - empty) / pairs;
   // In lockstep, a clock makes one update.
-  const auto updates = static_cast<Version>(
-      (c.steps + 1) * (c.lockstep ? 1 : c.workers));
-  if (c.in_flight == 0 && workers->newest() != updates) {
+  const auto updates =
+      static_cast<Version>((c.steps + 1) * (job.lockstep ? 1 : job.workers));
+  if (workers->newest() != updates) {
     return absl::InternalError(absl::StrCat("the shard is at version ",
                                             workers->newest(), " after ",
                                             updates, " pushes"));
   }
   PrintJsonLine("bench_scale", {{"case", c.name()},
-                                {"shards", c.shards},
-                                {"workers", c.workers},
-                                {"shard_bytes", c.shard_bytes},
+                                {"shards", job.shards},
+                                {"workers", job.workers},
+                                {"shard_bytes", job.shard_bytes},
                                 {"steps", c.steps},
-                                {"in_flight", c.in_flight},
                                 {"server_us", server_us},
                                 {"worker_us", worker_us},
                                 {"per_second", requests / seconds},
                                 {"server_bytes", server_bytes},
                                 {"retries", workers->retries()}});
   std::fprintf(stderr, "%-6s %7d %7d %6lld %10.2f %10.2f %12.0f %12.0f\n",
-               c.name(), c.shards, c.workers,
-               static_cast<long long>(c.shard_bytes), server_us, worker_us,
+               c.name(), job.shards, job.workers,
+               static_cast<long long>(job.shard_bytes), server_us, worker_us,
                requests / seconds, server_bytes);
   return absl::OkStatus();
 }
@@ -388,8 +239,6 @@ int Main(int argc, char** argv) {
   std::vector<int> workers = {1, 16, 128, 1024};
   int64_t shard_bytes = 64;
   int64_t requests = 400000;
-  int64_t pushes = 1000000;
-  int in_flight = 256;
   bool smoke = false;
   CLI::App app("Processor time for a push and a pull as a job grows.");
   app.add_option("--shards", shards, "with one worker; several with commas")
@@ -404,12 +253,6 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--requests", requests, "pushes, and pulls, of a case; about")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 32))
-      ->capture_default_str();
-  app.add_option("--pushes", pushes, "of the stream; 0: no stream")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 32))
-      ->capture_default_str();
-  app.add_option("--in-flight", in_flight, "pushes of the stream unanswered")
-      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_flag("--smoke", smoke, "small and short, to see that it works");
   try {
@@ -426,7 +269,6 @@ int Main(int argc, char** argv) {
     shards = {16, 1000};
     workers = {4};
     requests = 4000;
-    pushes = 2000;
   }
   // A worker's connection needs several descriptors.
   rlimit files{};
@@ -437,21 +279,17 @@ int Main(int argc, char** argv) {
 
   std::vector<Case> cases;
   const auto add = [&](int s, int w, bool lockstep) {
-    cases.push_back({.shards = s,
-                     .workers = w,
-                     .shard_bytes = shard_bytes,
-                     .steps = std::max<int64_t>(2, requests / s / w),
-                     .lockstep = lockstep});
+    cases.push_back({.job = {.shards = s,
+                             .workers = w,
+                             .shard_bytes = shard_bytes,
+                             .lockstep = lockstep},
+                     .steps = std::max<int64_t>(2, requests / s / w)});
   };
   for (const int s : shards) add(s, 1, false);
   for (const bool lockstep : {false, true}) {
     for (const int w : workers) {
       if (w != 1) add(16, w, lockstep);
     }
-  }
-  if (pushes > 0) {
-    cases.push_back(
-        {.shard_bytes = shard_bytes, .steps = pushes, .in_flight = in_flight});
   }
   std::fprintf(stderr, "%-6s %7s %7s %6s %10s %10s %12s %12s\n", "case",
                "shards", "workers", "bytes", "server us", "worker us",

@@ -596,6 +596,23 @@ TEST_F(WorkerCoreTest, ParametersThatWaitForNobodyAreAskedForAfterTheStep) {
   }
 }
 
+TEST_F(WorkerCoreTest, AWorkerAloneAsksBehindItsGradientsInEveryMode) {
+  for (const std::string mode : {"ssp:1", "dssp:2:8", "asp"}) {
+    SCOPED_TRACE(mode);
+    Join([&](uint64_t number) {
+      wire::View view = RunningIn(mode, number);
+      while (view.worker_size() > 1) view.mutable_worker()->RemoveLast();
+      return view;
+    });
+    AnswerPull();
+    to_shards_.clear();
+    Push();
+    ASSERT_EQ(to_shards_.size(), 2u);
+    EXPECT_TRUE(to_shards_[0].header.has_push_request());
+    EXPECT_EQ(to_shards_[1].header.pull_request().pull(0).step().clock(), 1);
+  }
+}
+
 TEST_F(WorkerCoreTest, NothingIsAskedForBehindTheGradientsOfALastStep) {
   for (const bool last_of_phase : {true, false}) {
     SCOPED_TRACE(last_of_phase);

@@ -823,13 +823,13 @@ void WorkerCore::PullBehindPushes(absl::Time now, Effects* effects) {
     return;
   }
   // Values that do not wait for the others' gradients of this step would miss
-  // them, which were on their way at the same time.
+  // them, which were on their way at the same time. A worker alone misses none.
   const Clock next = clock_ + 1;
   const sync::Mode& mode = PhaseAt(view()->proto(), next).mode();
   const ModeRule& rule = RuleOf(mode);
   const PullNeeds needs = rule.NeedsOf(mode, next);
   if (!rule.follows_given_delays() && needs.of_all < next &&
-      needs.complete < next) {
+      needs.complete < next && view()->workers().size() > 1) {
     return;
   }
   ++counts_.pulls_behind;
