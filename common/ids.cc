@@ -5,8 +5,8 @@
 
 namespace slackline {
 namespace {
-constexpr std::array<const char*, 5> kKindNames = {
-    "worker", "server", "observer", "coordinator", "shard"};
+constexpr std::array<const char*, 6> kKindNames = {
+    "worker", "server", "observer", "coordinator", "shard", "sum"};
 }  // namespace
 
 std::string PeerId::ToString() const {

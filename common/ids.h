@@ -34,11 +34,18 @@ struct Owner {
 // Who sends or receives a message. Text form, for example "worker.2.17", is
 // also the ZeroMQ routing id.
 struct PeerId {
-  enum class Kind { kWorker, kServer, kObserver, kCoordinator, kShardThread };
+  enum class Kind {
+    kWorker,
+    kServer,
+    kObserver,
+    kCoordinator,
+    kShardThread,
+    kSum,  // A worker's connections for sums, beside those of kWorker.
+  };
   Kind kind = Kind::kObserver;
   int32_t index = 0;  // Rank, server index; 0 for the others.
-  // Worker to shard thread: the incarnation. Anybody to the coordinator: the
-  // token of the process. Shard thread: the thread index.
+  // Worker to shard thread, for sums too: the incarnation. Anybody to the
+  // coordinator: the token of the process. Shard thread: the thread index.
   uint64_t instance = 0;
   auto operator<=>(const PeerId&) const = default;
 

@@ -115,10 +115,11 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
 }
 
 namespace {
-// Versions are made where peers on this host can read them, if there may be
-// some.
-ShardCore::Options WithMemory(ShardCore::Options core, Transport& transport,
-                              config::Limits::Transport peers) {
+// Versions and sums are made where peers on this host can read them, if there
+// may be some.
+template <typename Options>
+Options WithMemory(Options core, Transport& transport,
+                   config::Limits::Transport peers) {
   if (peers != config::Limits::TCP) core.memory = transport.memory();
   return core;
 }
@@ -132,6 +133,7 @@ ShardThread::ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
       peers_(std::move(peers)),
       control_(std::move(control)),
       core_(WithMemory(options.core, transport, options.transport), schedule),
+      sums_(WithMemory(SumCore::Options(), transport, options.transport)),
       meter_(LoadMeter::Options(), options.time.Now()),
       poller_(options.wait),
       links_(transport, poller_, options.transport) {}
@@ -232,7 +234,11 @@ void ShardThread::HandleBatch(absl::Time begin, LoadMeter::Batch* batch) {
     if (!incoming->has_value()) break;
     ++batch->messages;
     batch->queued += options_.time.Now() - begin;
-    core_.OnMessage((*incoming)->from, (*incoming)->message, &effects_);
+    if ((*incoming)->message.header.has_sum_request()) {
+      sums_.OnMessage((*incoming)->from, (*incoming)->message, &sum_effects_);
+    } else {
+      core_.OnMessage((*incoming)->from, (*incoming)->message, &effects_);
+    }
     handled();
   }
   const absl::Status received =
@@ -271,6 +277,7 @@ void ShardThread::TakeView() {
   if (view == nullptr) return;
   view_ = std::move(view);
   links_.Follow(PeerOf(options_.core.self), view_);
+  sums_.OnView(view_);
   core_.OnView(view_, &effects_);
 }
 
@@ -301,6 +308,15 @@ void ShardThread::SendHandOver(const Outgoing& outgoing) {
   if (!sent.ok()) Stop(sent);
 }
 
+void ShardThread::SendAnswer(const Outgoing& outgoing) {
+  const absl::Status sent = peers_->Send(outgoing.to, outgoing.message);
+  // A peer that is gone or full asks again, or its lease or time-out runs out.
+  if (!sent.ok() && !absl::IsNotFound(sent) &&
+      !absl::IsResourceExhausted(sent)) {
+    spdlog::error("shard thread: {}", std::string(sent.message()));
+  }
+}
+
 void ShardThread::Perform() {
   if (!effects_.failure.ok()) Stop(effects_.failure);
   if (effects_.report) SendStats();
@@ -311,13 +327,10 @@ void ShardThread::Perform() {
       SendHandOver(outgoing);
       continue;
     }
-    const absl::Status sent = peers_->Send(outgoing.to, outgoing.message);
-    // A peer that is gone or full asks again, or its lease runs out.
-    if (!sent.ok() && !absl::IsNotFound(sent) &&
-        !absl::IsResourceExhausted(sent)) {
-      spdlog::error("shard thread: {}", std::string(sent.message()));
-    }
+    SendAnswer(outgoing);
   }
+  for (const Outgoing& outgoing : sum_effects_.sends) SendAnswer(outgoing);
+  sum_effects_.sends.clear();
   for (const ShardTraceRecord& record : effects_.trace) {
     absl::StrAppendFormat(
         &trace_,

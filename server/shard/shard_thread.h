@@ -1,8 +1,8 @@
-// ShardThread: the driver of a ShardCore. Owns the thread; a listener to which
-// workers and other shard threads connect, by tcp or ipc; a channel to the
-// server's own control thread, by inproc, since requests for statistics are its
-// alone to send; and channels to the shard threads that it hands shards over
-// to. Measures the load. Decides nothing.
+// ShardThread: the driver of a ShardCore, and of a SumCore beside it. Owns the
+// thread; a listener to which workers and other shard threads connect, by tcp
+// or ipc; a channel to the server's own control thread, by inproc, since
+// requests for statistics are its alone to send; and channels to the shard
+// threads that it hands shards over to. Measures the load. Decides nothing.
 #pragma once
 
 #include <atomic>
@@ -21,6 +21,7 @@
 #include "proto/cluster.pb.h"
 #include "server/shard/load_meter.h"
 #include "server/shard/shard_core.h"
+#include "server/sums/sum_core.h"
 
 namespace slackline {
 
@@ -76,6 +77,8 @@ class ShardThread {
   void TakeView();
   void Perform();
   void SendHandOver(const Outgoing& outgoing);
+  // To a worker.
+  void SendAnswer(const Outgoing& outgoing);
   void SendStats();
   void Stop(const absl::Status& status);
 
@@ -92,6 +95,8 @@ class ShardThread {
   // Of the thread.
   ShardCore core_;
   ShardCore::Effects effects_;
+  SumCore sums_;
+  SumCore::Effects sum_effects_;
   std::vector<ShardWork> work_;  // Of the present batch.
   LoadMeter meter_;
   absl::Duration sleep_owed_;    // For Options::slowdown.

@@ -199,6 +199,26 @@ void AddFeeds(Corpus* corpus) {
   put("feed-go", {resumed, copied});
 }
 
+// Two ranks that send their parts of two pieces, and one that does so again.
+void AddSums(Corpus* corpus) {
+  const std::shared_ptr<const View> view = RunningView();
+  std::string all;
+  for (const int turn : {0, 1, 2, 3, 4}) {
+    Message message;
+    wire::SumRequest& request = *message.header.mutable_sum_request();
+    request.set_group(view->proto().group());
+    request.set_rank(turn % 2);
+    request.set_ranks(kWorkers);
+    request.set_operation(1);
+    request.set_piece(turn / 2 % 2);
+    const std::string zeros(16, '\0');
+    message.payloads.push_back(Payload::Copy(zeros.data(), zeros.size()));
+    absl::StrAppend(&all, std::string(1, static_cast<char>(turn % 2)),
+                    BytesOf(message));
+  }
+  corpus->Add("sums", "two-ranks", all);
+}
+
 void AddMessages(Corpus* corpus) {
   Rng rng(1);
   for (int round = 0; round < 3; ++round) {
@@ -211,10 +231,11 @@ void AddMessages(Corpus* corpus) {
                           BytesOf(message));
     }
     for (const char* const fuzzer :
-         {"coordinator", "shard", "worker", "server"})
+         {"coordinator", "shard", "sums", "worker", "server"})
       corpus->Add(fuzzer, absl::StrCat("all-", round), all);
   }
   AddFeeds(corpus);
+  AddSums(corpus);
   // What a server and a worker begin with.
   Message join;
   *join.header.mutable_join_request() = WorkerJoin(0);

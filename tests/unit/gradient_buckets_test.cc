@@ -73,6 +73,37 @@ TEST(GradientBuckets, IssuesABucketOnlyAfterThoseBeforeIt) {
   EXPECT_TRUE(buckets.AllIssued());
 }
 
+TEST(GradientBuckets, HasTablesOfOneLaneInABucket) {
+  constexpr Lane r = Lane::kRanks;
+  constexpr Lane s = Lane::kServers;
+  absl::StatusOr<GradientBuckets> buckets =
+      GradientBuckets::Create({.table_elements = {4, 20, 4, 20, 4, 20},
+                               .bucket_bytes = 160,
+                               .lanes = {r, s, r, s, r, s}});
+  ASSERT_TRUE(buckets.ok()) << buckets.status();
+  ASSERT_EQ(buckets->bucket_count(), 3);
+  EXPECT_EQ(buckets->LaneOf(0), s);  // The last table: more than an eighth.
+  EXPECT_EQ(buckets->bucket(0).size(), 20u);
+  EXPECT_EQ(buckets->LaneOf(1), r);
+  EXPECT_EQ(buckets->bucket(1).size(), 12u);
+  EXPECT_EQ(buckets->LaneOf(2), s);
+  EXPECT_EQ(buckets->bucket(2).size(), 40u);
+  // In the order of backward; a bucket still waits for those before it.
+  std::vector<int> issue;
+  for (const int table : {5, 4, 3, 2, 1}) {
+    ASSERT_TRUE(
+        buckets->Add(TableId{table}, Filled(table % 2 == 0 ? 4 : 20, 1), &issue)
+            .ok());
+  }
+  EXPECT_THAT(issue, ElementsAre(0));
+  ASSERT_TRUE(buckets->Add(TableId{0}, Filled(4, 1), &issue).ok());
+  EXPECT_THAT(issue, ElementsAre(0, 1, 2));
+  EXPECT_FALSE(
+      GradientBuckets::Create(
+          {.table_elements = {4, 4}, .bucket_bytes = 160, .lanes = {r}})
+          .ok());
+}
+
 TEST(GradientBuckets, RefusesWhatDoesNotFitAndChangesNothing) {
   GradientBuckets buckets = Make({4, 8}, 1024);
   std::vector<int> issue;
@@ -217,8 +248,8 @@ TEST(GradientBuckets, AgreesWithANaiveTwinInAnyOrderOfCompletion) {
         ASSERT_TRUE(
             buckets.Add(TableId{table}, Gradient(gradient), &issued).ok());
         ASSERT_EQ(issued.size(), naive.CompleteFromTheFirst());
-        ASSERT_EQ(buckets.AllIssued(), static_cast<int>(issued.size()) ==
-                                           naive.bucket_count());
+        ASSERT_EQ(buckets.AllIssued(),
+                  static_cast<int>(issued.size()) == naive.bucket_count());
       }
       ASSERT_TRUE(buckets.AllIssued());
       for (int i = 0; i < naive.bucket_count(); ++i) {

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
+#include "common/status.h"
 
 namespace slackline {
 
@@ -47,6 +48,16 @@ class Collective {
   // empty. How many operations wait is bounded by the caller's buffers. After a
   // failure nothing is started, which Wait() then tells.
   virtual Ticket AllReduceAsync(absl::Span<float> data) = 0;
+
+  // The same by the servers of the job, if the group is connected to them: each
+  // rank sends its elements and receives the sum. Runs beside the operations
+  // among the ranks, each of the two kinds in its own order. Fatal without
+  // servers.
+  virtual bool has_servers() const { return false; }
+  virtual Ticket SumByServersAsync(absl::Span<float> /*data*/) {
+    SL_CHECK(has_servers(), "this group is not connected to servers");
+    return Ticket{};
+  }
 
   // The same with the elements that `root`, a rank of the group, has: in the
   // end every rank has its bits, those of NaN and -0 as well.

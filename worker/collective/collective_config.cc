@@ -19,6 +19,22 @@ void FillCollective(bool nccl, config::Collective* collective) {
 void CheckCollective(const config::Collective& collective, bool nccl,
                      const ConfigProblems& problems) {
   problems.Range("bucket_kib", collective.bucket_kib(), 1, kKibMax);
+  for (int i = 0; i < collective.lane_size(); ++i) {
+    const ConfigProblems of_lane = problems.In("lane", i);
+    switch (collective.lane(i).way_case()) {
+      case config::Lane::WAY_NOT_SET:
+        of_lane.Add("",
+                    "has no way; one of ranks, servers, measured is required");
+        break;
+      case config::Lane::kRanks:
+        break;
+      default:
+        if (!nccl) break;
+        of_lane.Add("",
+                    "needs workers on CPUs, and all of them have device: CUDA; "
+                    "leave it out");
+    }
+  }
   const config::Collective::Algorithm algorithm = collective.algorithm();
   if (algorithm == config::Collective::ALGORITHM_UNSPECIFIED) {
     problems.Add("algorithm",

@@ -1,6 +1,7 @@
 #include "worker/collective/gradient_buckets.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
@@ -14,6 +15,12 @@ absl::StatusOr<GradientBuckets> GradientBuckets::Create(
     return absl::InvalidArgumentError(
         absl::StrCat("bucket_bytes: value is too small (", options.bucket_bytes,
                      "), at least ", kFloatBytes, " is required"));
+  }
+  if (!options.lanes.empty() &&
+      options.lanes.size() != options.table_elements.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lanes: there are ", options.lanes.size(), " of ",
+                     options.table_elements.size(), " tables"));
   }
   if (options.table_elements.empty()) {
     return absl::InvalidArgumentError(
@@ -29,8 +36,13 @@ absl::StatusOr<GradientBuckets> GradientBuckets::Create(
 
   GradientBuckets buckets(options.memory);
   buckets.places_.resize(options.table_elements.size());
-  std::vector<int64_t> sizes;     // In floats, by bucket.
-  std::vector<int> table_counts;  // By bucket.
+  struct Filling {
+    int64_t elements = 0;
+    Lane lane = Lane::kRanks;
+    int tables = 0;
+  };
+  std::vector<Filling> filling;
+  std::map<Lane, size_t> open;  // Of each lane the last one.
   for (size_t table = options.table_elements.size(); table-- > 0;) {
     const int64_t elements = options.table_elements[table];
     if (elements < 1) {
@@ -38,24 +50,32 @@ absl::StatusOr<GradientBuckets> GradientBuckets::Create(
           absl::StrCat("table_elements[", table, "]: value is too small (",
                        elements, "), at least 1 is required"));
     }
-    const int64_t limit =
-        sizes.size() == 1 ? first_bucket_elements : bucket_elements;
-    if (sizes.empty() || elements > limit - sizes.back()) {
-      sizes.push_back(0);
-      table_counts.push_back(0);
+    const Lane lane =
+        options.lanes.empty() ? Lane::kRanks : options.lanes[table];
+    auto at = open.find(lane);
+    const auto has_room = [&](size_t index) {
+      const int64_t limit =
+          index == 0 ? first_bucket_elements : bucket_elements;
+      return elements <= limit - filling[index].elements;
+    };
+    if (at == open.end() || !has_room(at->second)) {
+      at = open.insert_or_assign(lane, filling.size()).first;
+      filling.push_back({.lane = lane});
     }
-    buckets.places_[table] = {.bucket = static_cast<int>(sizes.size()) - 1,
-                              .offset = sizes.back(),
+    Filling& bucket = filling[at->second];
+    buckets.places_[table] = {.bucket = static_cast<int>(at->second),
+                              .offset = bucket.elements,
                               .elements = elements};
-    sizes.back() += elements;
-    ++table_counts.back();
+    bucket.elements += elements;
+    ++bucket.tables;
   }
-  for (size_t i = 0; i < sizes.size(); ++i) {
+  for (const Filling& bucket : filling) {
     SL_ASSIGN_OR_RETURN(
         FloatMemory::Array memory,
-        buckets.memory().Allocate(static_cast<size_t>(sizes[i])));
-    buckets.buckets_.push_back(
-        {.memory = std::move(memory), .tables = table_counts[i]});
+        buckets.memory().Allocate(static_cast<size_t>(bucket.elements)));
+    buckets.buckets_.push_back({.memory = std::move(memory),
+                                .lane = bucket.lane,
+                                .tables = bucket.tables});
   }
   buckets.added_.resize(buckets.places_.size());
   buckets.BeginStep();

@@ -19,6 +19,7 @@
 #include "common/ids.h"
 #include "common/payload.h"
 #include "worker/collective/float_memory.h"
+#include "worker/collective/lane_plan.h"
 
 namespace slackline {
 
@@ -35,6 +36,9 @@ class GradientBuckets {
     // Where the buckets and the gradients lie; outlives this object. Null: on
     // the host.
     FloatMemory* memory = nullptr;
+    // The lane of each table, by TableId: a bucket has tables of one lane.
+    // Empty: all go among the ranks.
+    std::vector<Lane> lanes = {};
   };
   // Where a table's gradient lies: floats [offset, offset + elements) of
   // bucket.
@@ -66,6 +70,7 @@ class GradientBuckets {
   // True if every bucket of this step has been issued.
   bool AllIssued() const { return next_bucket_ == bucket_count(); }
 
+  Lane LaneOf(int bucket) const { return buckets_[bucket].lane; }
   int bucket_count() const { return static_cast<int>(buckets_.size()); }
   // Valid as long as this object is not moved from or destroyed.
   absl::Span<float> bucket(int index) { return buckets_[index].memory.values; }
@@ -78,6 +83,7 @@ class GradientBuckets {
  private:
   struct Bucket {
     FloatMemory::Array memory;
+    Lane lane = Lane::kRanks;
     int tables = 0;
     int tables_missing = 0;
   };

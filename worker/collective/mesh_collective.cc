@@ -1,5 +1,6 @@
 #include "worker/collective/mesh_collective.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,33 +27,43 @@ absl::Status ConnectionsLost(const std::string& prefix,
 }
 
 MeshCollective::MeshCollective(const GroupOptions& options,
-                               std::unique_ptr<Mesh> mesh)
+                               std::unique_ptr<Mesh> mesh,
+                               std::unique_ptr<Mesh> sums)
     : rank_(options.rank),
       world_size_(options.world_size),
       link_(options.link),
-      mesh_(std::move(mesh)) {
-  if (mesh_ == nullptr) return;
-  operations_ = std::thread([this] { Run(); });
-  watcher_ = std::thread([this] { Watch(); });
+      meshes_{std::move(mesh), std::move(sums)} {
+  for (const LaneIndex lane : {kRanks, kServers}) {
+    if (meshes_[lane] != nullptr)
+      operations_[lane] = std::thread([this, lane] { Run(lane); });
+  }
+  if (meshes_[kRanks] != nullptr) watcher_ = std::thread([this] { Watch(); });
 }
 
 MeshCollective::~MeshCollective() {
-  if (mesh_ == nullptr) return;
-  bool idle;
+  bool idle = true;
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
-    idle = completed_ == started_;
+    for (const Lane& lane : lanes_) idle &= lane.completed == lane.started;
   }
-  work_changed_.notify_one();
+  for (std::condition_variable& changed : work_changed_) changed.notify_one();
   if (!idle) Abort(absl::CancelledError("the collective is being destroyed"));
-  operations_.join();
-  mesh_->EndWatch();
+  for (std::thread& thread : operations_) {
+    if (thread.joinable()) thread.join();
+  }
+  if (meshes_[kRanks] == nullptr) return;
+  meshes_[kRanks]->EndWatch();
   watcher_.join();
 }
 
 Collective::Ticket MeshCollective::AllReduceAsync(absl::Span<float> data) {
-  return Start({.data = data, .root = std::nullopt});
+  return Start(kRanks, {.data = data, .root = std::nullopt});
+}
+
+Collective::Ticket MeshCollective::SumByServersAsync(absl::Span<float> data) {
+  SL_CHECK(has_servers(), "this group is not connected to servers");
+  return Start(kServers, {.data = data, .root = std::nullopt});
 }
 
 Collective::Ticket MeshCollective::BroadcastAsync(absl::Span<float> data,
@@ -60,30 +71,42 @@ Collective::Ticket MeshCollective::BroadcastAsync(absl::Span<float> data,
   const auto index = static_cast<int32_t>(root);
   SL_CHECK(index >= 0 && index < world_size_,
            absl::StrCat("broadcast from rank ", index, " of ", world_size_));
-  return Start({.data = data, .root = root});
+  return Start(kRanks, {.data = data, .root = root});
 }
 
-Collective::Ticket MeshCollective::Start(const Operation& operation) {
+Collective::Ticket MeshCollective::Start(LaneIndex index,
+                                         const Operation& operation) {
   const MutexLock lock(mutex_);
-  const auto ticket = static_cast<Ticket>(started_++);
-  if (mesh_ == nullptr) {
-    completed_ = started_;
+  Lane& lane = lanes_[index];
+  const auto ticket = static_cast<Ticket>(lane.started++ * kLanes + index);
+  if (meshes_[index] == nullptr) {
+    lane.completed = lane.started;
   } else if (failure_.ok()) {
-    queue_.push_back(operation);
-    work_changed_.notify_one();
+    lane.queue.push_back(operation);
+    work_changed_[index].notify_one();
   }
   return ticket;
 }
 
 absl::Status MeshCollective::Wait(Ticket ticket) {
-  const auto number = static_cast<int64_t>(ticket);
+  const auto number = static_cast<int64_t>(ticket) / kLanes;
   MutexLock lock(mutex_);
-  SL_CHECK(number >= 0 && number < started_,
-           absl::StrCat("wait for operation ", number, " of ", started_));
-  while (failure_.ok() ? number >= completed_ : running_) {
+  const Lane& lane = lanes_[static_cast<int64_t>(ticket) % kLanes];
+  SL_CHECK(number >= 0 && number < lane.started,
+           absl::StrCat("wait for operation ", number, " of ", lane.started));
+  while (failure_.ok() ? number >= lane.completed
+                       : lanes_[kRanks].running || lanes_[kServers].running) {
     lock.Wait(done_changed_);
   }
   return failure_;
+}
+
+void MeshCollective::Interrupt() {
+  for (std::condition_variable& changed : work_changed_) changed.notify_one();
+  done_changed_.notify_all();
+  for (const std::unique_ptr<Mesh>& mesh : meshes_) {
+    if (mesh != nullptr) mesh->Interrupt();
+  }
 }
 
 void MeshCollective::Abort(absl::Status reason) {
@@ -93,68 +116,73 @@ void MeshCollective::Abort(absl::Status reason) {
     if (!failure_.ok()) return;
     failure_ = std::move(reason);
   }
-  work_changed_.notify_one();
-  done_changed_.notify_all();
-  if (mesh_ != nullptr) mesh_->Interrupt();
+  Interrupt();
 }
 
-absl::Duration MeshCollective::LeastTime(const Operation& operation) const {
-  if (!link_.has_value() || operation.root.has_value())
-    return absl::ZeroDuration();
-  return RingTime(*link_, operation.data.size() * sizeof(float), world_size_);
+MeshCollective::SteadyTime MeshCollective::TakeLink(
+    LaneIndex lane, const Operation& operation) {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  if (!link_.has_value() || operation.root.has_value()) return now;
+  const size_t bytes = operation.data.size() * sizeof(float);
+  const absl::Duration takes = lane == kServers
+                                   ? link_->Occupied(bytes)
+                                   : RingTime(*link_, bytes, world_size_);
+  link_free_ = std::max(now, link_free_) + absl::ToChronoNanoseconds(takes);
+  return link_free_;
 }
 
-void MeshCollective::Run() {
-  if (absl::Status status = mesh_->BeginWatch(); !status.ok()) {
+void MeshCollective::Run(LaneIndex index) {
+  Mesh& mesh = *meshes_[index];
+  if (absl::Status status = mesh.BeginWatch(); !status.ok())
     Abort(std::move(status));
-  }
   MutexLock lock(mutex_);
+  Lane& lane = lanes_[index];
+  bool failed_here = false;
   for (;;) {
-    while (queue_.empty() && !stopping_ && failure_.ok()) {
-      lock.Wait(work_changed_);
-    }
-    if (!failure_.ok() || queue_.empty()) break;
-    const Operation operation = queue_.front();
-    queue_.pop_front();
-    running_ = true;
-    const int64_t number = completed_;
-    const auto least_end = SteadyDeadline(LeastTime(operation));
+    while (lane.queue.empty() && !stopping_ && failure_.ok())
+      lock.Wait(work_changed_[index]);
+    if (!failure_.ok() || lane.queue.empty()) break;
+    const Operation operation = lane.queue.front();
+    lane.queue.pop_front();
+    lane.running = true;
+    const int64_t number = lane.completed;
+    const SteadyTime least_end = TakeLink(index, operation);
     lock.Unlock();
-    absl::Status status = mesh_->Run(operation, number);
+    absl::Status status = mesh.Run(operation, number);
     lock.Lock();
     if (status.ok() && link_.has_value()) {
-      while (failure_.ok() && lock.WaitUntil(work_changed_, least_end)) {
+      while (failure_.ok() && lock.WaitUntil(work_changed_[index], least_end)) {
       }
     }
-    running_ = false;
+    lane.running = false;
     if (status.ok()) {
-      ++completed_;
+      ++lane.completed;
     } else if (failure_.ok()) {
       failure_ = std::move(status);
+      failed_here = true;
     }
     done_changed_.notify_all();
   }
   const bool failed = !failure_.ok();
   lock.Unlock();
+  if (failed_here) Interrupt();
   if (failed) {
-    mesh_->GiveUp();
+    mesh.GiveUp();
   } else {
-    mesh_->SayGoodbye();
+    mesh.SayGoodbye();
   }
 }
 
 void MeshCollective::Watch() {
-  absl::Status loss = mesh_->AwaitLoss();
+  absl::Status loss = meshes_[kRanks]->AwaitLoss();
   if (loss.ok()) return;
   {
     const MutexLock lock(mutex_);
     // An operation that runs says itself why it failed: its timeout also closes
     // the connections.
-    if (!running_ && failure_.ok()) failure_ = std::move(loss);
+    if (!lanes_[kRanks].running && failure_.ok()) failure_ = std::move(loss);
   }
-  work_changed_.notify_one();
-  done_changed_.notify_all();
-  mesh_->Interrupt();
+  Interrupt();
 }
 
 absl::StatusOr<std::unique_ptr<Collective>> FormGroup(
@@ -163,14 +191,20 @@ absl::StatusOr<std::unique_ptr<Collective>> FormGroup(
       CheckGroup(options.rank, options.world_size, options.store));
   SL_RETURN_IF_ERROR(CheckTimeout("timeout", options.timeout));
   SL_RETURN_IF_ERROR(CheckTimeout("connect_timeout", options.connect_timeout));
+  std::unique_ptr<Mesh> sums;
   if (options.world_size == 1) {
     mesh = nullptr;
   } else {
-    SL_RETURN_IF_ERROR(Annotate(
-        mesh->Join(options), absl::StrCat("rendezvous of all-reduce group \"",
-                                          options.group, "\"")));
+    const std::string what =
+        absl::StrCat("rendezvous of all-reduce group \"", options.group, "\"");
+    SL_RETURN_IF_ERROR(Annotate(mesh->Join(options), what));
+    if (options.sums != nullptr) {
+      sums = options.sums();
+      SL_RETURN_IF_ERROR(Annotate(sums->Join(options), what));
+    }
   }
-  return std::make_unique<MeshCollective>(options, std::move(mesh));
+  return std::make_unique<MeshCollective>(options, std::move(mesh),
+                                          std::move(sums));
 }
 
 }  // namespace slackline

@@ -2,6 +2,8 @@
 // what runs its operations one after the other, and how it fails.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -23,6 +25,8 @@
 #include "worker/collective/rendezvous_store.h"
 
 namespace slackline {
+
+class Mesh;
 
 // A group that forms, as one of its ranks sees it.
 struct GroupOptions {
@@ -49,6 +53,8 @@ struct GroupOptions {
   std::function<absl::Status()> keep_trying = nullptr;
   // Used while the group forms. May be null in a world of one rank.
   RendezvousStore* store = nullptr;
+  // Makes the connections for sums by servers; null: there are none.
+  std::function<std::unique_ptr<Mesh>()> sums = nullptr;
 };
 
 // One that has formed.
@@ -100,52 +106,66 @@ absl::Status ConnectionsLost(const std::string& prefix,
                              const std::vector<int>& lost,
                              const std::string& reason);
 
-// Has two threads beside those of its mesh: one runs the operations, one waits
-// for the loss of a connection. In a world of one rank there is no thread and
-// no mesh, and operations are done as they are started.
+// Has a thread for each mesh, which runs its operations, beside those of the
+// meshes, and one that waits for the loss of a connection. In a world of one
+// rank there is no thread and no mesh, and operations are done as they are
+// started.
 //
 // One that is destroyed without failures and without operations in flight says
 // goodbye to the others.
 class MeshCollective final : public Collective {
  public:
-  // `mesh` is nullptr in a world of one rank.
-  MeshCollective(const GroupOptions& options, std::unique_ptr<Mesh> mesh);
+  // `mesh` is nullptr in a world of one rank; `sums` if no servers sum.
+  MeshCollective(const GroupOptions& options, std::unique_ptr<Mesh> mesh,
+                 std::unique_ptr<Mesh> sums);
   ~MeshCollective() override;
 
   Rank rank() const override { return rank_; }
   int32_t world_size() const override { return world_size_; }
   Ticket AllReduceAsync(absl::Span<float> data) override;
+  bool has_servers() const override { return meshes_[kServers] != nullptr; }
+  Ticket SumByServersAsync(absl::Span<float> data) override;
   Ticket BroadcastAsync(absl::Span<float> data, Rank root) override;
   absl::Status Wait(Ticket ticket) override;
   void Abort(absl::Status reason) override;
 
  private:
   using Operation = Mesh::Operation;
+  using SteadyTime = std::chrono::steady_clock::time_point;
+  // Operations of one lane run one after the other.
+  enum LaneIndex { kRanks, kServers, kLanes };
+  struct Lane {
+    std::deque<Operation> queue;  // Started, not yet running.
+    int64_t started = 0;          // Tickets given out.
+    int64_t completed = 0;        // The first ones of these are done.
+    bool running = false;         // It may touch a buffer.
+  };
 
-  Ticket Start(const Operation& operation);
-  void Run();  // The thread that runs the operations.
-  absl::Duration LeastTime(const Operation& operation) const;
+  Ticket Start(LaneIndex lane, const Operation& operation);
+  void Run(LaneIndex lane);  // The thread that runs its operations.
+  // Has the link for as long as the operation has to take over it, after those
+  // that have it already; returns the end.
+  SteadyTime TakeLink(LaneIndex lane, const Operation& operation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Watch();  // The thread that waits for the loss of a connection.
+  // Has all threads see a failure.
+  void Interrupt();
 
   // Fixed after construction.
   const Rank rank_;
   const int32_t world_size_;
   const std::optional<LinkModel> link_;
-  const std::unique_ptr<Mesh> mesh_;
+  const std::array<std::unique_ptr<Mesh>, kLanes> meshes_;
 
   Mutex mutex_;
-  std::condition_variable work_changed_;  // For Run().
-  std::condition_variable done_changed_;  // For Wait().
-  // Started, not yet running.
-  std::deque<Operation> queue_ ABSL_GUARDED_BY(mutex_);
-  int64_t started_ ABSL_GUARDED_BY(mutex_) = 0;  // Tickets given out.
-  // Tickets [0, completed_) are done.
-  int64_t completed_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // It may touch a buffer.
+  std::array<std::condition_variable, kLanes> work_changed_;  // For Run().
+  std::condition_variable done_changed_;                      // For Wait().
+  std::array<Lane, kLanes> lanes_ ABSL_GUARDED_BY(mutex_);
+  SteadyTime link_free_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread operations_;
+  std::array<std::thread, kLanes> operations_;
   std::thread watcher_;
 };
 

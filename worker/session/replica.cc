@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Replica>> Replica::Create(
                      .schedule = schedule});
   }
   std::unique_ptr<Replica> replica(
-      new Replica(parameters, std::move(rules), std::move(memory),
+      new Replica(parameters, std::move(rules), std::move(memory), options,
                   std::move(buckets), std::move(view)));
   for (size_t t = 0; t < options.table_elements.size(); ++t) {
     std::vector<FloatMemory::Array>& slots = replica->slots_.emplace_back();
@@ -62,14 +62,24 @@ absl::StatusOr<std::unique_ptr<Replica>> Replica::Create(
 }
 
 Replica::Replica(ParameterMemory* parameters, std::vector<UpdateRule> rules,
-                 std::unique_ptr<FloatMemory> memory, GradientBuckets buckets,
-                 std::shared_ptr<const View> view)
+                 std::unique_ptr<FloatMemory> memory,
+                 GradientBuckets::Options bucket_options,
+                 GradientBuckets buckets, std::shared_ptr<const View> view)
     : parameters_(*parameters),
       rules_(std::move(rules)),
       memory_(std::move(memory)),
+      bucket_options_(std::move(bucket_options)),
       buckets_(std::move(buckets)),
       view_(std::move(view)),
       versions_(view_->shard_count(), 0) {}
+
+absl::Status Replica::SetLanes(const std::vector<Lane>& lanes) {
+  if (lanes == bucket_options_.lanes) return absl::OkStatus();
+  bucket_options_.lanes = lanes;
+  // Gradients that were added are in own_, too.
+  SL_ASSIGN_OR_RETURN(buckets_, GradientBuckets::Create(bucket_options_));
+  return absl::OkStatus();
+}
 
 absl::Status Replica::Initialize(uint64_t seed,
                                  absl::Span<const TableState> states) {
@@ -216,8 +226,13 @@ absl::Status Replica::Add(Collective& group, TableId table,
   SL_RETURN_IF_ERROR(buckets_.Add(table, gradient, &issue));
   own_.push_back(
       {.table = table, .values = gradient, .rate_factor = rate_factor});
-  for (const int bucket : issue)
-    tickets_.push_back(group.AllReduceAsync(buckets_.bucket(bucket)));
+  for (const int bucket : issue) {
+    const bool by_servers =
+        buckets_.LaneOf(bucket) == Lane::kServers && group.has_servers();
+    tickets_.push_back(by_servers
+                           ? group.SumByServersAsync(buckets_.bucket(bucket))
+                           : group.AllReduceAsync(buckets_.bucket(bucket)));
+  }
   return absl::OkStatus();
 }
 

@@ -32,6 +32,11 @@ class Replica {
       int64_t bucket_bytes, std::unique_ptr<FloatMemory> memory,
       std::shared_ptr<const View> view);
 
+  // Which way the gradients of each table go from the next step on, or the next
+  // AddAgain(); at first all go among the ranks. The same on all ranks; those
+  // by servers go among the ranks in a group without servers.
+  absl::Status SetLanes(const std::vector<Lane>& lanes);
+
   // The state at clock 0, as every shard makes it; or tables that begin with
   // what a worker has, as they are, with the optimizer at `states` if there are
   // any, one for each table and fit for it (CheckTableStates()).
@@ -115,7 +120,8 @@ class Replica {
     double rate_factor = 1;
   };
   Replica(ParameterMemory* parameters, std::vector<UpdateRule> rules,
-          std::unique_ptr<FloatMemory> memory, GradientBuckets buckets,
+          std::unique_ptr<FloatMemory> memory,
+          GradientBuckets::Options bucket_options, GradientBuckets buckets,
           std::shared_ptr<const View> view);
   struct Range {  // Of one shard.
     absl::Span<float> values;
@@ -147,6 +153,7 @@ class Replica {
   ParameterMemory& parameters_;
   const std::vector<UpdateRule> rules_;  // By table.
   const std::unique_ptr<FloatMemory> memory_;
+  GradientBuckets::Options bucket_options_;
   GradientBuckets buckets_;
   std::shared_ptr<const View> view_;  // How versions_ are cut.
   std::vector<std::vector<FloatMemory::Array>> slots_;  // By table, slot.

@@ -28,10 +28,12 @@
 #include "common/view/initializer.h"
 #include "common/view/shard_map.h"
 #include "worker/collective/host_group.h"
+#include "worker/collective/server_sums.h"
 #include "worker/conditions/bad_gradient.h"
 #include "worker/conditions/pacer.h"
 #include "worker/session/coordinator_store.h"
 #include "worker/session/gpu_parts.h"
+#include "worker/session/lanes.h"
 #include "worker/session/metric_records.h"
 #include "worker/session/model_file.h"
 #include "worker/session/replica.h"
@@ -140,6 +142,7 @@ struct Session::Parts {
   WorkerProcess self;
   LearningRateSchedule schedule;
   GradientCompressor compressor;  // As each life begins with it.
+  Lanes lanes;
   WorkerLoop::Options loop;
 };
 
@@ -257,6 +260,7 @@ struct Session::Life {
   void StepDone(Clock done, int64_t examples, std::optional<double> loss);
   absl::Status MakeReplica();
   void GroupLost(const absl::Status& why);
+  ServerSumsOptions SumsOptions(uint64_t group_of_sums) const;
   void DropGroup(const absl::Status& why);
   absl::Duration GroupWaitMax() const {
     return absl::Milliseconds(options.config.limits().wait_timeout_ms());
@@ -318,6 +322,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(
   for (const wire::Table& table : parameters->tables())
     names.push_back(table.name());
   SL_RETURN_IF_ERROR(stale.CheckTables(names));
+  SL_ASSIGN_OR_RETURN(Lanes lanes, Lanes::Create(config, parameters->tables()));
   SL_ASSIGN_OR_RETURN(
       GradientCompressor compressor,
       GradientCompressor::Create(config, parameters->tables(), options.rank));
@@ -335,6 +340,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(
   Parts parts = {.self = workers[rank],
                  .schedule = std::move(schedule),
                  .compressor = std::move(compressor),
+                 .lanes = std::move(lanes),
                  .loop = std::move(loop)};
   return std::unique_ptr<Session>(new Session(
       options, parameters, to_coordinator, to_shard_threads, std::move(parts)));
@@ -1182,7 +1188,7 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
   DropGroup(absl::CancelledError("the group of workers has changed"));
   store.SetGroup(action.group);
   group_number = action.group;
-  const GroupOptions group_options = {
+  GroupOptions group_options = {
       .rank = Rank{action.self},
       .world_size = static_cast<int32_t>(action.ranks.size()),
       .host = parts.self.host,
@@ -1197,7 +1203,13 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
               return absl::OkStatus();
             return absl::CancelledError("the group has changed");
           },
-      .store = &store};
+      .store = &store,
+      .sums = nullptr};
+  if (parts.lanes.MayGoByServers() && action.ranks.size() > 1) {
+    group_options.sums = [&] {
+      return MakeServerSums(SumsOptions(action.group));
+    };
+  }
   const std::optional<ParameterMemory::Gpu> gpu = parameters.gpu();
   absl::StatusOr<ConnectedGroup> connected =
       gpu.has_value() ? ConnectGpuGroup(*gpu, group_options)
@@ -1215,10 +1227,33 @@ absl::Status Session::Life::Perform(const WorkerCore::Connect& action,
                action.ranks.size() - 1, connected->over,
                absl::ToDoubleMilliseconds(loop.Now() - start),
                connected->why.empty() ? "" : "; " + connected->why);
+  if (group->has_servers()) {
+    const absl::StatusOr<std::vector<Lane>> lanes = parts.lanes.Choose(*group);
+    if (!lanes.ok()) {
+      GroupLost(lanes.status());
+      return absl::OkStatus();
+    }
+    SL_RETURN_IF_ERROR(replica->SetLanes(*lanes));
+  }
   loop.Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     core.OnConnected(now, effects);
   });
   return absl::OkStatus();
+}
+
+ServerSumsOptions Session::Life::SumsOptions(uint64_t group_of_sums) const {
+  const std::shared_ptr<const View> view = loop.view();
+  const wire::WorkerMember* const self = view->FindWorker(options.rank);
+  ServerSumsOptions sums = {
+      .transport = &session.to_shard_threads_,
+      .via = options.config.limits().transport(),
+      .worker = static_cast<int32_t>(options.rank),
+      .incarnation = self == nullptr ? 0 : self->incarnation(),
+      .run = view->proto().run(),
+      .group = group_of_sums};
+  for (const wire::ServerMember& server : view->servers())
+    sums.servers.push_back(server);
+  return sums;
 }
 
 absl::Status Session::Life::Perform(const WorkerCore::CatchUp& action,

@@ -1,0 +1,293 @@
+// Sums by servers: real shard threads, ranks as threads of this process, over
+// tcp and through shared memory, beside an all-reduce over tcp.
+#include "worker/collective/server_sums.h"
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/net/host_id.h"
+#include "common/net/shm/shm_transport.h"
+#include "common/net/zmq/zmq_transport.h"
+#include "common/status.h"
+#include "common/view/shard_map.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/control_endpoint.h"
+#include "server/shard/shard_thread.h"
+#include "tests/support/modes.h"
+#include "tests/support/ranks.h"
+#include "worker/collective/measure_lanes.h"
+#include "worker/collective/tcp_collective.h"
+
+namespace slackline {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kRun = 5;
+constexpr uint64_t kGroup = 3;
+constexpr absl::Duration kEndless = absl::Hours(1);
+
+Incarnation IncarnationOf(int rank) {
+  return 100 + static_cast<uint64_t>(rank);
+}
+
+// A server of one shard thread, without coordinator and control thread.
+class SumServer {
+ public:
+  explicit SumServer(int index) {
+    auto control = transport_.Listen({});
+    SL_CHECK(control.ok() && (*control)->Bind(kControlEndpoint).ok(),
+             "no control endpoint");
+    control_ = *std::move(control);
+    ShardThread::Options options;
+    options.core.self = {.server = index, .thread = 0};
+    options.host = "127.0.0.1";
+    auto thread = ShardThread::Start(transport_, options, {});
+    SL_CHECK(thread.ok(), thread.status().ToString());
+    thread_ = *std::move(thread);
+    member_.set_index(index);
+    member_.set_host_id(HostId());
+    *member_.add_thread() = thread_->endpoints();
+  }
+  const wire::ServerMember& member() const { return member_; }
+  void Follow(std::shared_ptr<const View> view) {
+    thread_->Follow(std::move(view));
+  }
+
+ private:
+  ZmqTransport over_network_;
+  ShmTransport transport_{over_network_};
+  std::unique_ptr<Listener> control_;
+  std::unique_ptr<ShardThread> thread_;
+  wire::ServerMember member_;
+};
+
+class ServerSumsTest
+    : public ::testing::TestWithParam<config::Limits::Transport> {
+ protected:
+  void StartServers(int count) {
+    for (int i = 0; i < count; ++i)
+      servers_.push_back(std::make_unique<SumServer>(i));
+  }
+  void ShowView(int ranks, uint64_t group = kGroup) {
+    wire::View view;
+    view.set_number(group);
+    view.set_run(kRun);
+    view.set_state(wire::RUNNING);
+    view.set_steps_total(100);
+    view.set_steps_per_epoch(100);
+    view.set_group(group);
+    *view.add_phase()->mutable_mode() = ModeOf("allreduce");
+    for (const auto& server : servers_) *view.add_server() = server->member();
+    for (int rank = 0; rank < ranks; ++rank) {
+      wire::WorkerMember& worker = *view.add_worker();
+      worker.set_rank(rank);
+      worker.set_incarnation(IncarnationOf(rank));
+      worker.set_founder(true);
+    }
+    wire::Table& table = *view.add_table();
+    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
+    table.set_name("weight");
+    table.add_shape(4);
+    table.set_shard_elements(4);
+    view.add_owner_server(0);
+    view.add_owner_thread(0);
+    const auto made = View::Create(view);
+    ASSERT_TRUE(made.ok()) << made.status();
+    for (const auto& server : servers_) server->Follow(*made);
+  }
+  ServerSumsOptions SumsOf(int rank, Transport* transport) const {
+    ServerSumsOptions options = {.transport = transport,
+                                 .via = GetParam(),
+                                 .worker = rank,
+                                 .incarnation = IncarnationOf(rank),
+                                 .run = kRun,
+                                 .group = kGroup};
+    // Those that the first rank knows count.
+    if (rank == 0) {
+      for (const auto& server : servers_)
+        options.servers.push_back(server->member());
+    }
+    return options;
+  }
+  // Runs for all ranks at once, each with its member of a group.
+  void OnAllRanks(int ranks, absl::Duration timeout,
+                  const std::function<void(int, Collective&)>& what) {
+    SharedMemoryStore store;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        ZmqTransport over_network;
+        ShmTransport transport(over_network);
+        GroupOptions options{.rank = Rank{rank},
+                             .world_size = ranks,
+                             .host = "127.0.0.1",
+                             .group = "test",
+                             .connect_timeout = kEndless,
+                             .timeout = timeout,
+                             .store = &store};
+        options.sums = [&] { return MakeServerSums(SumsOf(rank, &transport)); };
+        auto group = CreateTcpCollective(options);
+        ASSERT_TRUE(group.ok()) << group.status();
+        what(rank, **group);
+        // Nobody leaves before the others are done.
+        (void)store.Put(absl::StrCat("done/", rank), "");
+        for (int other = 0; other < ranks; ++other)
+          (void)store.Get(absl::StrCat("done/", other), kEndless);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  std::vector<std::unique_ptr<SumServer>> servers_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Over, ServerSumsTest,
+                         ::testing::Values(config::Limits::TCP,
+                                           config::Limits::SHM),
+                         [](const auto& test) {
+                           return config::Limits::Transport_Name(test.param);
+                         });
+
+TEST_P(ServerSumsTest, EveryRankGetsTheSumForAnySize) {
+  constexpr int kRanks = 3;
+  StartServers(2);
+  ShowView(kRanks);
+  OnAllRanks(kRanks, kEndless, [](int rank, Collective& group) {
+    ASSERT_TRUE(group.has_servers());
+    // None, less than a piece, a piece and some, more than the windows.
+    for (const size_t size :
+         {size_t{0}, size_t{1}, size_t{1000}, size_t{65537}, size_t{1} << 22}) {
+      std::vector<float> data = WholeNumbers(rank, size);
+      ASSERT_EQ(group.Wait(group.SumByServersAsync(absl::MakeSpan(data))),
+                absl::OkStatus());
+      EXPECT_TRUE(data == SumOfWholeNumbers(kRanks, size)) << size;
+    }
+  });
+}
+
+TEST_P(ServerSumsTest, BothWaysGoAtOnceAndAreWaitedForInAnyOrder) {
+  constexpr int kRanks = 2;
+  constexpr size_t kSize = 100000;
+  StartServers(1);
+  ShowView(kRanks);
+  OnAllRanks(kRanks, kEndless, [](int rank, Collective& group) {
+    std::vector<std::vector<float>> data;
+    for (int i = 0; i < 6; ++i) data.push_back(WholeNumbers(rank, kSize));
+    std::vector<Collective::Ticket> tickets;
+    for (int i = 0; i < 6; ++i) {
+      const absl::Span<float> span = absl::MakeSpan(data[i]);
+      tickets.push_back(i % 2 == 0 ? group.AllReduceAsync(span)
+                                   : group.SumByServersAsync(span));
+    }
+    for (int i = 5; i >= 0; --i) {
+      ASSERT_EQ(group.Wait(tickets[i]), absl::OkStatus());
+      EXPECT_TRUE(data[i] == SumOfWholeNumbers(kRanks, kSize)) << i;
+    }
+  });
+}
+
+TEST_P(ServerSumsTest, ItWaitsForAServerThatSeesTheGroupLater) {
+  constexpr int kRanks = 2;
+  StartServers(1);
+  ShowView(kRanks, kGroup - 1);
+  OnAllRanks(kRanks, kEndless, [&](int rank, Collective& group) {
+    std::vector<float> data = WholeNumbers(rank, 1000);
+    const auto ticket = group.SumByServersAsync(absl::MakeSpan(data));
+    if (rank == 0) {
+      absl::SleepFor(absl::Milliseconds(20));
+      ShowView(kRanks);
+    }
+    ASSERT_EQ(group.Wait(ticket), absl::OkStatus());
+    EXPECT_TRUE(data == SumOfWholeNumbers(kRanks, 1000));
+  });
+}
+
+TEST_P(ServerSumsTest, AGroupThatIsOverFailsWithTheReason) {
+  constexpr int kRanks = 2;
+  StartServers(1);
+  ShowView(kRanks, kGroup + 1);
+  OnAllRanks(kRanks, kEndless, [&](int rank, Collective& group) {
+    std::vector<float> data = WholeNumbers(rank, 1000);
+    const absl::Status status =
+        group.Wait(group.SumByServersAsync(absl::MakeSpan(data)));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    // One of them may notice the other's end first.
+    if (!absl::StrContains(status.message(), "lost the connection")) {
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("server 0 thread 0 does not sum: group 3 is over"));
+    }
+    // And with it everything else.
+    EXPECT_EQ(group.Wait(group.AllReduceAsync(absl::MakeSpan(data))), status);
+  });
+}
+
+TEST_P(ServerSumsTest, AServerThatDoesNotAnswerIsNamed) {
+  constexpr int kRanks = 2;
+  StartServers(2);
+  ShowView(kRanks);
+  const wire::ServerMember gone = servers_[1]->member();
+  OnAllRanks(kRanks, absl::Seconds(1), [&](int rank, Collective& group) {
+    std::vector<float> data = WholeNumbers(rank, 1 << 18);
+    ASSERT_EQ(group.Wait(group.SumByServersAsync(absl::MakeSpan(data))),
+              absl::OkStatus());
+    // Both are done with it before it goes.
+    ASSERT_EQ(group.Wait(group.AllReduceAsync(absl::MakeSpan(data))),
+              absl::OkStatus());
+    if (rank == 0) servers_.pop_back();
+    ASSERT_EQ(group.Wait(group.AllReduceAsync(absl::MakeSpan(data))),
+              absl::OkStatus());
+    const absl::Status status =
+        group.Wait(group.SumByServersAsync(absl::MakeSpan(data)));
+    if (absl::StrContains(status.message(), "lost the connection")) return;
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("no sum came for 1000 ms from server 1 thread 0"));
+  });
+}
+
+TEST_P(ServerSumsTest, ALostRankEndsTheSumOfTheOthers) {
+  constexpr int kRanks = 3;
+  StartServers(1);
+  ShowView(kRanks);
+  OnAllRanks(kRanks, kEndless, [&](int rank, Collective& group) {
+    if (rank == 2) {
+      group.Abort(absl::CancelledError("enough"));
+      return;
+    }
+    std::vector<float> data = WholeNumbers(rank, 1000);
+    const absl::Status status =
+        group.Wait(group.SumByServersAsync(absl::MakeSpan(data)));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  });
+}
+
+TEST_P(ServerSumsTest, AllRanksMeasureTheSame) {
+  constexpr int kRanks = 3;
+  StartServers(1);
+  ShowView(kRanks);
+  std::vector<LaneCosts> costs(kRanks);
+  OnAllRanks(kRanks, kEndless, [&](int rank, Collective& group) {
+    const absl::StatusOr<LaneCosts> measured = MeasureLanes(group);
+    ASSERT_TRUE(measured.ok()) << measured.status();
+    costs[rank] = *measured;
+  });
+  for (const LaneCosts& of_rank : costs) {
+    EXPECT_GT(of_rank.ranks, 0);
+    EXPECT_GT(of_rank.servers, 0);
+    EXPECT_EQ(of_rank.ranks, costs[0].ranks);
+    EXPECT_EQ(of_rank.servers, costs[0].servers);
+  }
+}
+
+}  // namespace
+}  // namespace slackline

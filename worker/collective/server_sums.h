@@ -1,0 +1,41 @@
+// Sums by the servers of a job, beside the all-reduce of its workers: each rank
+// sends its part of a buffer in pieces, each to one of the shard threads, and
+// receives the sums (server/sums/sum_core.h). A rank's link carries the bytes
+// once in each direction, where a ring of n ranks takes 2 (n - 1) / n of them;
+// those of the servers carry them n times, over all of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/net/transport.h"
+#include "proto/cluster.pb.h"
+#include "proto/view.pb.h"
+#include "worker/collective/mesh_collective.h"
+
+namespace slackline {
+
+struct ServerSumsOptions {
+  Transport* transport = nullptr;  // Outlives the group.
+  config::Limits::Transport via = config::Limits::AUTO;
+  int32_t worker = 0;  // Rank in the job.
+  Incarnation incarnation = 0;
+  uint64_t run = 0;
+  uint64_t group = 0;  // As of the view.
+  // Of the job. Those of the first rank of the group count.
+  std::vector<wire::ServerMember> servers = {};
+  size_t piece_bytes = 256 << 10;  // At most kSumPieceBytesMax.
+  // Under way to one shard thread.
+  size_t window_bytes = 4 << 20;
+};
+
+// For GroupOptions::sums. Connects to all shard threads of the servers that the
+// first rank has told, without waiting for them: who does not answer within the
+// group's time-out fails the operation, as DeadlineExceeded that names the
+// server. A lost rank is not noticed here; that is the all-reduce's.
+std::unique_ptr<Mesh> MakeServerSums(const ServerSumsOptions& options);
+
+}  // namespace slackline
