@@ -78,6 +78,21 @@ TEST_F(LanesTest, TheOthersGoOnWithoutAWorkerThatDied) {
   EXPECT_GT(summary["test_accuracy"], 0.7);
 }
 
+// The next group sums by the servers that are left.
+TEST_F(LanesTest, TheJobGoesOnWithoutAServerWhoseShardsHaveCopies) {
+  const std::unique_ptr<Process> run = StartRun(
+      "run", Write("job.textproto", SmallJob()),
+      {"--mode=allreduce", "--epochs=20", "--restart-servers=0", kAll,
+       "--set=replicas=1", "--set=limits.lease_ms=2000"});
+  const auto status = AwaitProgress(Path("run/cluster.textproto"));
+  ASSERT_TRUE(status.has_value()) << run->Output();
+  SignalProcess(ServerPid(*status, 1), SIGKILL);
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  ExpectNoProcessLeft();
+  EXPECT_THAT(WorkerLog("run"), HasSubstr("server 1 thread 0 has ended"));
+  EXPECT_THAT(WorkerLog("run"), HasSubstr("completed 2000 steps"));
+}
+
 TEST_F(LanesTest, AnEntryThatSaysNothingOrFitsNothingIsRefused) {
   const std::string config = Write("job.textproto", SmallJob());
   const auto refused = [&](const char* name, const char* lane) {

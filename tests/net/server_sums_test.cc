@@ -231,12 +231,11 @@ TEST_P(ServerSumsTest, AGroupThatIsOverFailsWithTheReason) {
   });
 }
 
-TEST_P(ServerSumsTest, AServerThatDoesNotAnswerIsNamed) {
+TEST_P(ServerSumsTest, AServerThatHasEndedIsNamed) {
   constexpr int kRanks = 2;
   StartServers(2);
   ShowView(kRanks);
-  const wire::ServerMember gone = servers_[1]->member();
-  OnAllRanks(kRanks, absl::Seconds(1), [&](int rank, Collective& group) {
+  OnAllRanks(kRanks, kEndless, [&](int rank, Collective& group) {
     std::vector<float> data = WholeNumbers(rank, 1 << 18);
     ASSERT_EQ(group.Wait(group.SumByServersAsync(absl::MakeSpan(data))),
               absl::OkStatus());
@@ -248,10 +247,28 @@ TEST_P(ServerSumsTest, AServerThatDoesNotAnswerIsNamed) {
               absl::OkStatus());
     const absl::Status status =
         group.Wait(group.SumByServersAsync(absl::MakeSpan(data)));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     if (absl::StrContains(status.message(), "lost the connection")) return;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("server 1 thread 0 has ended"));
+  });
+}
+
+TEST_P(ServerSumsTest, WhoHasNotAnsweredIsNamed) {
+  constexpr int kRanks = 2;
+  StartServers(1);
+  ShowView(kRanks);
+  OnAllRanks(kRanks, absl::Milliseconds(300), [&](int rank, Collective& group) {
+    if (rank == 1) {  // Takes no part.
+      absl::SleepFor(absl::Seconds(1));
+      return;
+    }
+    std::vector<float> data = WholeNumbers(rank, 1000);
+    const absl::Status status =
+        group.Wait(group.SumByServersAsync(absl::MakeSpan(data)));
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr("no sum came for 1000 ms from server 1 thread 0"));
+                HasSubstr("no sum came for 300 ms from server 0 thread 0"));
   });
 }
 

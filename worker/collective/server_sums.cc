@@ -24,6 +24,9 @@ namespace {
 // Before a piece goes to a server again that has not heard of the group, or
 // whose queue was full.
 constexpr absl::Duration kRetryAfter = absl::Milliseconds(2);
+// A server that has ended is waited for so long: it is in the views that the
+// next group is made of until its lease runs out.
+constexpr absl::Duration kGoneMax = absl::Seconds(1);
 
 class ServerSums final : public Mesh {
  public:
@@ -44,6 +47,7 @@ class ServerSums final : public Mesh {
   struct Link {
     std::string name;  // Of the shard thread, for people.
     std::unique_ptr<Channel> channel;
+    absl::Time gone_since = absl::InfiniteFuture();  // Nobody listens there.
     // Of the present operation.
     std::deque<int32_t> to_send;
     size_t bytes_in_flight = 0;
@@ -58,6 +62,9 @@ class ServerSums final : public Mesh {
   absl::Status SendAll(Link& link, int64_t number);
   absl::Status ReceiveAll(Link& link, int64_t number);
   absl::Status Take(Link& link, const Message& message, int64_t number);
+  static bool IsOpen(const Link& link) {
+    return link.in_flight > 0 || !link.to_send.empty();
+  }
   // Whoever has not answered.
   std::string Silent() const;
   void Close();
@@ -110,8 +117,9 @@ absl::Status ServerSums::Join(const GroupOptions& options) {
           ShardEndpoints(server, thread, LocalProcess(), options_.via));
       Link link;
       link.name = absl::StrCat("server ", server.index(), " thread ", thread);
-      SL_ASSIGN_OR_RETURN(link.channel, options_.transport->Connect(
-                                            self, endpoints.front(), {}));
+      SL_ASSIGN_OR_RETURN(
+          link.channel, options_.transport->Connect(self, endpoints.front(),
+                                                    {.watch_link = true}));
       links_.push_back(std::move(link));
     }
   }
@@ -217,15 +225,24 @@ absl::Status ServerSums::ReceiveAll(Link& link, int64_t number) {
   for (;;) {
     SL_ASSIGN_OR_RETURN(const std::optional<Message> message,
                         link.channel->Receive());
-    if (!message.has_value()) return absl::OkStatus();
+    if (!message.has_value()) break;
     SL_RETURN_IF_ERROR(Take(link, *message, number));
   }
+  SL_ASSIGN_OR_RETURN(const std::optional<LinkState> state,
+                      link.channel->ReceiveLinkState());
+  if (state == LinkState::kUp) link.gone_since = absl::InfiniteFuture();
+  if (state == LinkState::kGone)
+    link.gone_since = std::min(link.gone_since, time_.Now());
+  if (!IsOpen(link) || time_.Now() < link.gone_since + kGoneMax)
+    return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(link.name, " has ended; the group must be rebuilt"));
 }
 
 std::string ServerSums::Silent() const {
   std::vector<std::string> names;
   for (const Link& link : links_) {
-    if (link.in_flight > 0 || !link.to_send.empty()) names.push_back(link.name);
+    if (IsOpen(link)) names.push_back(link.name);
   }
   return absl::StrJoin(names, ", ");
 }
@@ -253,6 +270,7 @@ absl::Status ServerSums::Run(const Operation& operation, int64_t number) {
       SL_RETURN_IF_ERROR(Annotate(SendAll(link, number), what));
       if (!link.to_send.empty() && link.send_after > time_.Now())
         wake = std::min(wake, link.send_after);
+      if (IsOpen(link)) wake = std::min(wake, link.gone_since + kGoneMax);
     }
     if (missing_ == 0) return absl::OkStatus();
     if (interrupted_.load()) {

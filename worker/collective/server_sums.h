@@ -33,9 +33,10 @@ struct ServerSumsOptions {
 };
 
 // For GroupOptions::sums. Connects to all shard threads of the servers that the
-// first rank has told, without waiting for them: who does not answer within the
-// group's time-out fails the operation, as DeadlineExceeded that names the
-// server. A lost rank is not noticed here; that is the all-reduce's.
+// first rank has told, without waiting for them. A server that has ended fails
+// the operation as Unavailable after a second, one that does not answer within
+// the group's time-out as DeadlineExceeded; both name it. A lost rank is not
+// noticed here; that is the all-reduce's.
 std::unique_ptr<Mesh> MakeServerSums(const ServerSumsOptions& options);
 
 }  // namespace slackline
