@@ -89,7 +89,10 @@ TEST_F(LanesTest, TheJobGoesOnWithoutAServerWhoseShardsHaveCopies) {
   SignalProcess(ServerPid(*status, 1), SIGKILL);
   EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
   ExpectNoProcessLeft();
-  EXPECT_THAT(WorkerLog("run"), HasSubstr("server 1 thread 0 has ended"));
+  // Whoever finds that first gives the group up; others may only see that.
+  std::string logs;
+  for (const int rank : {0, 1, 2, 3}) logs += WorkerLog("run", rank);
+  EXPECT_THAT(logs, HasSubstr("server 1 thread 0 has ended"));
   EXPECT_THAT(WorkerLog("run"), HasSubstr("completed 2000 steps"));
 }
 

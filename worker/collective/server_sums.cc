@@ -117,9 +117,9 @@ absl::Status ServerSums::Join(const GroupOptions& options) {
           ShardEndpoints(server, thread, LocalProcess(), options_.via));
       Link link;
       link.name = absl::StrCat("server ", server.index(), " thread ", thread);
-      SL_ASSIGN_OR_RETURN(
-          link.channel, options_.transport->Connect(self, endpoints.front(),
-                                                    {.watch_link = true}));
+      SL_ASSIGN_OR_RETURN(link.channel,
+                          options_.transport->Connect(self, endpoints.front(),
+                                                      {.watch_link = true}));
       links_.push_back(std::move(link));
     }
   }
@@ -259,8 +259,11 @@ absl::Status ServerSums::Run(const Operation& operation, int64_t number) {
     link.bytes_in_flight = 0;
     link.in_flight = 0;
   }
-  for (int32_t piece = 0; piece < missing_; ++piece)
-    links_[static_cast<size_t>(piece) % links_.size()].to_send.push_back(piece);
+  for (int32_t piece = 0; piece < missing_; ++piece) {
+    // So that buckets of one piece do not all go to the first one.
+    const auto turn = static_cast<size_t>(number + piece);
+    links_[turn % links_.size()].to_send.push_back(piece);
+  }
   absl::Time late = time_.Now() + timeout_;
   for (;;) {
     const int32_t before = missing_;
