@@ -80,7 +80,8 @@ class ServerSums final : public Mesh {
   std::vector<Link> links_;
   // Of the present operation.
   absl::Span<float> data_;
-  int32_t missing_ = 0;  // Pieces.
+  int32_t missing_ = 0;         // Pieces.
+  std::vector<bool> is_asked_;  // By piece: it was sent, and not answered yet.
 };
 
 absl::Status ServerSums::Join(const GroupOptions& options) {
@@ -174,6 +175,7 @@ absl::Status ServerSums::SendAll(Link& link, int64_t number) {
     link.to_send.pop_front();
     link.bytes_in_flight += bytes;
     ++link.in_flight;
+    is_asked_[static_cast<size_t>(index)] = true;
   }
   return absl::OkStatus();
 }
@@ -193,14 +195,14 @@ absl::Status ServerSums::Take(Link& link, const Message& message,
     return absl::UnavailableError(
         absl::StrCat(link.name, " does not sum: ", reply.refused()));
   }
-  const auto floats =
-      static_cast<int64_t>(options_.piece_bytes / sizeof(float));
   if (reply.piece() < 0 ||
-      reply.piece() * floats >= static_cast<int64_t>(data_.size())) {
-    return absl::InternalError(absl::StrCat(link.name, " answers for piece ",
-                                            reply.piece(), " of a buffer of ",
-                                            data_.size(), " elements"));
+      static_cast<size_t>(reply.piece()) >= is_asked_.size() ||
+      !is_asked_[static_cast<size_t>(reply.piece())]) {
+    return absl::InternalError(
+        absl::StrCat(link.name, " answers for piece ", reply.piece(), " of ",
+                     is_asked_.size(), ", of which it was not asked"));
   }
+  is_asked_[static_cast<size_t>(reply.piece())] = false;
   const absl::Span<float> piece = Piece(reply.piece());
   const size_t bytes = piece.size() * sizeof(float);
   link.bytes_in_flight -= std::min(link.bytes_in_flight, bytes);
@@ -254,6 +256,7 @@ absl::Status ServerSums::Run(const Operation& operation, int64_t number) {
                                         rank_, " of ", world_size_);
   const size_t floats = options_.piece_bytes / sizeof(float);
   missing_ = static_cast<int32_t>((data_.size() + floats - 1) / floats);
+  is_asked_.assign(static_cast<size_t>(missing_), false);
   for (Link& link : links_) {
     link.to_send.clear();
     link.bytes_in_flight = 0;
