@@ -1,5 +1,6 @@
 // How near does push + pull through Slackline come to raw ZeroMQ DEALER/ROUTER
-// with messages of the same size, in the same run?
+// with messages of the same size, in the same run? And how near does ZeroMQ
+// come to the kernel's sockets, and they to a copy in memory?
 //
 // A step of a worker pushes B bytes and pulls B bytes, in messages of at most
 // message_bytes with window_bytes in flight each way per server. Expected cost:
@@ -42,7 +43,8 @@ namespace slackline::bench {
 namespace {
 
 struct Options {
-  std::vector<std::string> systems = {"raw", "transport", "slackline"};
+  std::vector<std::string> systems = {"raw", "memory", "tcp", "transport",
+                                      "slackline"};
   std::string transport = "tcp";
   std::string topology = "1x1";  // Workers x servers.
   std::vector<int64_t> bytes = {4 << 10, 64 << 10, 1 << 20, 16 << 20};
@@ -395,7 +397,7 @@ int Main(int argc, char** argv) {
   app.add_option("--systems", options.systems,
                  "what to run, with commas; ratios are to the first one")
       ->delimiter(',')
-      ->check(CLI::IsMember({"raw", "transport", "slackline"}))
+      ->check(CLI::IsMember({"raw", "memory", "tcp", "transport", "slackline"}))
       ->capture_default_str();
   app.add_option("--transport", options.transport,
                  "tcp, ipc or shm, which raw ZeroMQ does not have: it "
@@ -500,6 +502,8 @@ int Main(int argc, char** argv) {
   std::vector<std::unique_ptr<PushPullSystem>> systems;
   for (const std::string& name : options.systems) {
     if (name == "raw") systems.push_back(MakeRawPushPull());
+    if (name == "memory") systems.push_back(MakeMemoryPushPull());
+    if (name == "tcp") systems.push_back(MakeTcpPushPull());
     if (name == "transport") systems.push_back(MakeTransportPushPull());
     if (name == "slackline") systems.push_back(MakeSlacklinePushPull());
   }

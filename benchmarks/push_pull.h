@@ -59,6 +59,15 @@ class PushPullSystem {
       const std::vector<std::string>& endpoints) = 0;
 };
 
+// A copy of the bytes each way by the worker itself, without any other process:
+// what memory allows.
+std::unique_ptr<PushPullSystem> MakeMemoryPushPull();
+
+// Sockets of the kernel and nothing else, over the loopback interface whatever
+// setup.via says: no messages, a byte is pulled once it was pushed, one thread
+// in each process. The limit for anything over TCP.
+std::unique_ptr<PushPullSystem> MakeTcpPushPull();
+
 // ZeroMQ and nothing else: a DEALER per server in each worker, a ROUTER in each
 // server, all blocking and without a spin. A message is a fixed header and one
 // payload frame; neither end copies or reads payload. The limit for any system

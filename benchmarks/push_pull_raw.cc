@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/push_pull.h"
+#include "benchmarks/push_pull_bytes.h"
 #include "benchmarks/report.h"
 #include "common/net/host_id.h"
-#include "common/rng.h"
 #include "common/status.h"
 
 namespace slackline::bench {
@@ -23,21 +23,6 @@ struct Header {
   uint32_t bytes;
   int64_t offset;  // In the server's part, in bytes.
 };
-
-std::vector<uint64_t> RandomBytes(int64_t bytes, uint64_t seed, int owner) {
-  Rng rng = Rng(seed).Fork(absl::StrCat("owner ", owner));
-  std::vector<uint64_t> words((bytes + 7) / 8);
-  for (uint64_t& word : words) word = rng.Next();
-  return words;
-}
-
-// What a worker pushes to each server; what a server holds.
-std::vector<uint64_t> Gradient(const PushPullSetup& setup, int worker) {
-  return RandomBytes(setup.bytes / setup.servers, setup.seed, worker);
-}
-std::vector<uint64_t> Parameters(const PushPullSetup& setup, int server) {
-  return RandomBytes(setup.bytes / setup.servers, setup.seed, -1 - server);
-}
 
 // Refers to `words`, which outlive the message.
 zmq::message_t Part(std::vector<uint64_t>& words, const Header& header) {
@@ -65,11 +50,11 @@ class RawWorker : public PushPullWorker {
  public:
   RawWorker(const PushPullSetup& setup, int worker,
             const std::vector<std::string>& endpoints)
-      : setup_(setup), worker_(worker), gradient_(Gradient(setup, worker)) {
+      : setup_(setup), worker_(worker), gradient_(GradientOf(setup, worker)) {
     for (int server = 0; server < setup.servers; ++server) {
       Link link;
       link.socket = zmq::socket_t(context_, ZMQ_DEALER);
-      link.parameters = Parameters(setup, server);
+      link.parameters = ParametersOf(setup, server);
       link.socket.set(zmq::sockopt::linger, 0);
       link.socket.connect(endpoints[server]);
       polls_.push_back({link.socket.handle(), 0, ZMQ_POLLIN, 0});
@@ -202,10 +187,10 @@ class RawPushPull : public PushPullSystem {
   absl::Status Serve(
       const PushPullSetup& setup, int server,
       const std::function<void(const std::string&)>& ready) override {
-    std::vector<uint64_t> parameters = Parameters(setup, server);
+    std::vector<uint64_t> parameters = ParametersOf(setup, server);
     std::vector<std::vector<uint64_t>> gradients;
     for (int worker = 0; worker < setup.workers; ++worker) {
-      gradients.push_back(Gradient(setup, worker));
+      gradients.push_back(GradientOf(setup, worker));
     }
     zmq::context_t context;
     zmq::socket_t socket(context, ZMQ_ROUTER);

@@ -4,12 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/push_pull.h"
+#include "benchmarks/push_pull_bytes.h"
 #include "benchmarks/report.h"
 #include "common/net/host_id.h"
 #include "common/net/poller.h"
 #include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
-#include "common/rng.h"
 #include "common/status.h"
 
 namespace slackline::bench {
@@ -38,22 +38,8 @@ struct Layout {
   int64_t shards_per_message;
 };
 
-Payload RandomBytes(int64_t bytes, uint64_t seed, int owner) {
-  Rng rng = Rng(seed).Fork(absl::StrCat("owner ", owner));
-  Payload payload = Payload::Allocate(bytes);
-  for (int64_t i = 0; i < bytes; i += 8) {
-    const uint64_t word = rng.Next();
-    std::memcpy(payload.MutableData() + i, &word,
-                std::min<int64_t>(8, bytes - i));
-  }
-  return payload;
-}
-
-Payload Gradient(const PushPullSetup& setup, int worker) {
-  return RandomBytes(setup.bytes / setup.servers, setup.seed, worker);
-}
-Payload Parameters(const PushPullSetup& setup, int server) {
-  return RandomBytes(setup.bytes / setup.servers, setup.seed, -1 - server);
+Payload PayloadOf(const std::vector<uint64_t>& words, const Layout& layout) {
+  return Payload::Copy(words.data(), static_cast<size_t>(layout.part_bytes));
 }
 
 bool SameBytes(const Payload& a, const Payload& b) {
@@ -71,7 +57,8 @@ class TransportWorker : public PushPullWorker {
       SL_ASSIGN_OR_RETURN(link.channel, created->transport_.Connect(
                                             {PeerId::Kind::kWorker, worker, 1},
                                             endpoints[server], {}));
-      link.parameters = Parameters(setup, server);
+      link.parameters =
+          PayloadOf(ParametersOf(setup, server), created->layout_);
       created->poller_.Add(*link.channel);
       created->links_.push_back(std::move(link));
     }
@@ -81,7 +68,7 @@ class TransportWorker : public PushPullWorker {
   TransportWorker(const PushPullSetup& setup, int worker)
       : setup_(setup),
         layout_(setup),
-        gradient_(Gradient(setup, worker)),
+        gradient_(PayloadOf(GradientOf(setup, worker), layout_)),
         pulled_(setup.bytes),
         poller_({.spin_max = setup.spin_max}) {}
 
@@ -223,10 +210,10 @@ class TransportPushPull : public PushPullSystem {
       const PushPullSetup& setup, int server,
       const std::function<void(const std::string&)>& ready) override {
     const Layout layout(setup);
-    const Payload parameters = Parameters(setup, server);
+    const Payload parameters = PayloadOf(ParametersOf(setup, server), layout);
     std::vector<Payload> gradients;
     for (int worker = 0; worker < setup.workers; ++worker) {
-      gradients.push_back(Gradient(setup, worker));
+      gradients.push_back(PayloadOf(GradientOf(setup, worker), layout));
     }
     ZmqTransport over_network;
     ShmTransport transport(over_network);
