@@ -15,8 +15,14 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
 
 # Okabe and Ito: for all eyes.
-COLORS = {"raw": "#666666", "transport": "#E69F00", "slackline": "#0072B2"}
-MARKS = {"raw": "s", "transport": "^", "slackline": "o"}
+COLORS = {
+    "memory": "#009E73",
+    "tcp": "#CC79A7",
+    "raw": "#666666",
+    "transport": "#E69F00",
+    "slackline": "#0072B2",
+}
+MARKS = {"memory": "v", "tcp": "D", "raw": "s", "transport": "^", "slackline": "o"}
 
 
 def size_text(size: int) -> str:

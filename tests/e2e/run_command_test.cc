@@ -41,6 +41,24 @@ TEST_F(RunCommand, ShowsTheResultAndKeepsTheResolvedConfig) {
   EXPECT_EQ(summary["steps"], 100);
 }
 
+TEST_F(RunCommand, ADryRunPrintsTheWholeConfigAndStartsNothing) {
+  const std::string config = Write("job.textproto", SmallJob());
+  const std::unique_ptr<Process> dry =
+      StartRun("run", config, {"--mode=ssp:2", "--epochs=1", "--dry-run"});
+  EXPECT_EQ(dry->WaitText(kSoon), kEndedWell) << dry->Output();
+  EXPECT_THAT(dry->Output(),
+              HasSubstr("job small: mode ssp:2, seed 1, 1 epochs, 2 servers, 4 "
+                        "workers\nnothing is started"));
+  EXPECT_THAT(dry->Output(), HasSubstr("lease_ms: 5000"));
+  EXPECT_FALSE(std::filesystem::exists(Path("run")));
+
+  const std::unique_ptr<Process> wrong =
+      StartRun("wrong", config, {"--dry-run", "--bin-dir", Path("nowhere")});
+  EXPECT_EQ(wrong->WaitText(kSoon), kFailed) << wrong->Output();
+  EXPECT_THAT(wrong->Output(), HasSubstr("nowhere"));
+  EXPECT_THAT(wrong->Output(), Not(HasSubstr("nothing is started")));
+}
+
 TEST_F(RunCommand, StatusShowsTheMembersOfARunningJob) {
   const std::unique_ptr<Process> run =
       StartRun("run", Write("job.textproto", SmallJob()), {"--epochs=1000"});

@@ -22,7 +22,7 @@
 #include "gtest/gtest.h"
 #include "server/control_endpoint.h"
 #include "server/shard/shard_thread.h"
-#include "tests/support/modes.h"
+#include "tests/support/allreduce_view.h"
 #include "tests/support/ranks.h"
 #include "worker/collective/measure_lanes.h"
 #include "worker/collective/tcp_collective.h"
@@ -35,10 +35,6 @@ using ::testing::HasSubstr;
 constexpr uint64_t kRun = 5;
 constexpr uint64_t kGroup = 3;
 constexpr absl::Duration kEndless = absl::Hours(1);
-
-Incarnation IncarnationOf(int rank) {
-  return 100 + static_cast<uint64_t>(rank);
-}
 
 // A server of one shard thread, without coordinator and control thread.
 class SumServer {
@@ -79,31 +75,10 @@ class ServerSumsTest
       servers_.push_back(std::make_unique<SumServer>(i));
   }
   void ShowView(int ranks, uint64_t group = kGroup) {
-    wire::View view;
-    view.set_number(group);
-    view.set_run(kRun);
-    view.set_state(wire::RUNNING);
-    view.set_steps_total(100);
-    view.set_steps_per_epoch(100);
-    view.set_group(group);
-    *view.add_phase()->mutable_mode() = ModeOf("allreduce");
-    for (const auto& server : servers_) *view.add_server() = server->member();
-    for (int rank = 0; rank < ranks; ++rank) {
-      wire::WorkerMember& worker = *view.add_worker();
-      worker.set_rank(rank);
-      worker.set_incarnation(IncarnationOf(rank));
-      worker.set_founder(true);
-    }
-    wire::Table& table = *view.add_table();
-    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
-    table.set_name("weight");
-    table.add_shape(4);
-    table.set_shard_elements(4);
-    view.add_owner_server(0);
-    view.add_owner_thread(0);
-    const auto made = View::Create(view);
-    ASSERT_TRUE(made.ok()) << made.status();
-    for (const auto& server : servers_) server->Follow(*made);
+    std::vector<wire::ServerMember> members;
+    for (const auto& server : servers_) members.push_back(server->member());
+    const auto view = AllReduceView(kRun, group, ranks, members);
+    for (const auto& server : servers_) server->Follow(view);
   }
   ServerSumsOptions SumsOf(int rank, Transport* transport) const {
     ServerSumsOptions options = {.transport = transport,

@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/modes.h"
+#include "tests/support/allreduce_view.h"
 
 namespace slackline {
 namespace {
@@ -22,36 +22,14 @@ constexpr uint64_t kGroup = 4;
 class SumCoreTest : public ::testing::Test {
  protected:
   static std::shared_ptr<const View> ViewOf(int workers, uint64_t group) {
-    wire::View view;
-    view.set_number(group);
-    view.set_run(kRun);
-    view.set_state(wire::RUNNING);
-    view.set_steps_total(100);
-    view.set_steps_per_epoch(100);
-    view.set_group(group);
-    *view.add_phase()->mutable_mode() = ModeOf("allreduce");
-    view.add_server()->add_thread()->set_tcp("tcp://here:1");
-    for (int rank = 0; rank < workers; ++rank) {
-      wire::WorkerMember& worker = *view.add_worker();
-      worker.set_rank(rank);
-      worker.set_incarnation(PeerOf(rank).instance);
-      worker.set_founder(true);
-    }
-    wire::Table& table = *view.add_table();
-    table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
-    table.set_name("weight");
-    table.add_shape(4);
-    table.set_shard_elements(4);
-    view.add_owner_server(0);
-    view.add_owner_thread(0);
-    auto made = View::Create(view);
-    EXPECT_TRUE(made.ok()) << made.status();
-    return *made;
+    wire::ServerMember server;
+    server.add_thread()->set_tcp("tcp://here:1");
+    return AllReduceView(kRun, group, workers, {server});
   }
   static PeerId PeerOf(int rank) {
     return {.kind = PeerId::Kind::kSum,
             .index = rank,
-            .instance = static_cast<uint64_t>(100 + rank)};
+            .instance = IncarnationOf(rank)};
   }
   static Message PartOf(int rank, int ranks, const std::vector<float>& values,
                         int32_t piece = 0, uint64_t group = kGroup) {

@@ -149,6 +149,17 @@ std::string OwnProgramsText(const config::ClusterConfig& config) {
   return text;
 }
 
+// "job mnist-mlp: mode ssp:3, seed 1, 5 epochs, 2 servers, 4 workers".
+std::string JobText(const config::ClusterConfig& config) {
+  return absl::StrCat("job ", config.job(), ": mode ", ModeText(config),
+                      ", seed ", config.train().seed(), ", ",
+                      config.train().has_epochs()
+                          ? absl::StrCat(config.train().epochs(), " epochs, ")
+                          : "",
+                      ServerProcesses(config).size(), " servers, ",
+                      WorkerProcesses(config).size(), " workers");
+}
+
 // How often each server is started again. Without copies of its shards the job
 // does not outlive it.
 int ServerRestarts(const RunOptions& options,
@@ -553,6 +564,36 @@ std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
   return ShellLine(words);
 }
 
+// Refuses, or warns of, a job that is too large for this machine.
+absl::Status CheckCapacity(const RunOptions& options,
+                           const config::ClusterConfig& config,
+                           const std::string& data_dir, Display* display) {
+  const Demand demand = DemandOf(config, data_dir);
+  const Capacity here = CapacityHere();
+  if (options.check_memory) SL_RETURN_IF_ERROR(CheckMemory(demand, here));
+  if (const std::string warning = CoresWarning(demand, here); !warning.empty())
+    display->Print(warning);
+  return absl::OkStatus();
+}
+
+absl::Status DryRun(const RunOptions& options,
+                    const config::ClusterConfig& config, Display* display) {
+  SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
+  if (!options.resume.empty())
+    SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
+  std::string data_dir;
+  if (!options.data_dir.empty()) {  // Else it might have to be fetched.
+    SL_ASSIGN_OR_RETURN(data_dir, FindData(config, options.data_dir, display));
+  }
+  SL_RETURN_IF_ERROR(CheckCapacity(options, config, data_dir, display));
+  display->Print(absl::StrCat(JobText(config), OwnProgramsText(config),
+                              "\nnothing is started: --dry-run"));
+  const std::string text =
+      absl::StrCat(PortIsGiven(options) ? "" : kAnyPort, ToText(config));
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return absl::OkStatus();
+}
+
 // Everything after the checks of what the user asked for. Returns the exit code
 // of a job that has finished, whose result goes to stdout, or is suspended.
 absl::StatusOr<int> RunJob(const RunOptions& options,
@@ -583,11 +624,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
   }
   SL_ASSIGN_OR_RETURN(const std::string data_dir,
                       FindData(config, options.data_dir, display));
-  const Demand demand = DemandOf(config, data_dir);
-  const Capacity here = CapacityHere();
-  if (options.check_memory) SL_RETURN_IF_ERROR(CheckMemory(demand, here));
-  if (const std::string warning = CoresWarning(demand, here); !warning.empty())
-    display->Print(warning);
+  SL_RETURN_IF_ERROR(CheckCapacity(options, config, data_dir, display));
   SL_ASSIGN_OR_RETURN(const std::string out_dir,
                       ChooseOutFolder(options, config, beginning.folder()));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
@@ -610,17 +647,12 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
       .servers = static_cast<int>(ServerProcesses(config).size()),
       .workers = WorkerProcesses(config)};
   const std::vector<std::string> endpoints = CoordinatorEndpoints(config);
-  display->Print(absl::StrCat(
-      "job ", config.job(), ": mode ", ModeText(config), ", seed ",
-      config.train().seed(), ", ",
-      config.train().has_epochs()
-          ? absl::StrCat(config.train().epochs(), " epochs, ")
-          : "",
-      cluster_options.servers, " servers, ", cluster_options.workers.size(),
-      " workers, coordinator at ", endpoints.front(), OwnProgramsText(config),
-      data_dir.empty() ? "" : absl::StrCat("\ndata: ", data_dir),
-      "\nfolder: ", out_dir, " (logs in logs/; `slackline status ", out_dir,
-      "` shows details)"));
+  display->Print(
+      absl::StrCat(JobText(config), ", coordinator at ", endpoints.front(),
+                   OwnProgramsText(config),
+                   data_dir.empty() ? "" : absl::StrCat("\ndata: ", data_dir),
+                   "\nfolder: ", out_dir, " (logs in logs/; `slackline status ",
+                   out_dir, "` shows details)"));
   Restorer restorer({.enabled = config.checkpoint().on_server_loss() ==
                                 config::Checkpoint::RESTORE,
                      .out_dir = out_dir,
@@ -749,6 +781,12 @@ int Run(const RunOptions& options) {
   if (!elsewhere.empty()) {
     complain(ByHandText(options, *config, elsewhere));
     return kExitUsage;
+  }
+  if (options.dry_run) {
+    const absl::Status checked = DryRun(options, *config, &display);
+    if (checked.ok()) return kExitDone;
+    complain(checked.message());
+    return kExitFailed;
   }
   const absl::StatusOr<int> done = RunJob(options, *config, &display);
   if (done.ok()) return *done;

@@ -25,13 +25,15 @@ struct RunOptions {
   // ServerRestarts().
   std::optional<int> restart_servers = {};
   bool progress = true;
+  bool dry_run = false;  // Checks what it can, and starts and writes nothing.
   // Those of the flags, as they were given, that a run needs again which goes
   // on with the config and the folder of this one.
   std::vector<std::string> flags_again = {};
 };
 
 // Returns the exit code: kExitDone only if the job has finished and its summary
-// is on stdout. Leaves no process behind.
+// is on stdout; of a dry run, if nothing speaks against the job, whose whole
+// config is on stdout then. Leaves no process behind.
 int Run(const RunOptions& options);
 
 }  // namespace slackline

@@ -97,6 +97,11 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run_command->add_flag("!--no-memory-check", run.check_memory,
                         "Starts the job also if it seems to need more memory "
                         "than this machine has free");
+  run_command->add_flag(
+      "--dry-run", run.dry_run,
+      "Checks config, programs, memory, a checkpoint to go on from, and data "
+      "if --data-dir names them; prints the whole config, with all that was "
+      "left out filled in; starts and writes nothing");
   run_command->add_flag("--no-progress", flags->no_progress,
                         "Only say when something is wrong");
   run_command->add_option(
@@ -107,6 +112,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "Examples:\n"
       "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"
       "  slackline run examples/mnist_mlp.textproto --delays uniform:8\n"
+      "  slackline run examples/mnist_mlp.textproto --epochs 1 --dry-run\n"
       "  slackline run runs/a/cluster.textproto --resume runs/a\n"
       "  slackline run runs/a/cluster.textproto --resume runs/a --out runs/a\n"
       "  slackline run examples/cpp/own_model.textproto -- ./own_model");
