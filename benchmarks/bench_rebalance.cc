@@ -447,17 +447,23 @@ absl::Status BenchScenario(const Options& options) {
        // Seconds since the first decision, worst/mean, steps per second,
        // worst/mean by capacity.
        {"course", curve}});
+  const auto settled_text = [](double seconds) {
+    return seconds < 0 ? std::string("not at 1.2 or less")
+                       : absl::StrFormat(
+                             "at 1.2 or less from %.1f s after the "
+                             "first decision on",
+                             seconds);
+  };
   std::fprintf(stderr,
                "%s: steps/s %.1f ideal, %.1f disturbed, %.1f rebalanced (%.2f "
                "of disturbed, %.2f of ideal)\n  worst/mean %.2f, in the end "
-               "%.2f; at 1.2 or less from %.1f s after the first decision on\n"
-               "  by capacity: in the end %.2f; at 1.2 or less from %.1f s on; "
-               "%d moves, "
-               "model %s\n",
+               "%.2f; %s\n"
+               "  by capacity: in the end %.2f; %s; %d moves, model %s\n",
                options.scenario.c_str(), ideal, disturbed, rebalanced,
                rebalanced / disturbed, rebalanced / ideal, before.worst_to_mean,
-               after.worst_to_mean, settled, after.worst_by_capacity,
-               settled_by_capacity,
+               after.worst_to_mean, settled_text(settled).c_str(),
+               after.worst_by_capacity,
+               settled_text(settled_by_capacity).c_str(),
                static_cast<int>(ended.moves() - begun.moves()),
                wrong == 0 ? "exact" : "WRONG");
   if (wrong != 0) {

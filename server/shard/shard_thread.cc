@@ -189,7 +189,8 @@ void ShardThread::Account(absl::Time begin, absl::Duration cpu_begin,
   batch.busy = options_.time.Now() - begin;
   batch.cpu = ThreadCpuTime() - cpu_begin;
   kept_in_batches_ += std::max(batch.busy - batch.cpu, absl::ZeroDuration());
-  sleep_owed_ += batch.busy * (options_.slowdown - 1);
+  // A slow machine takes longer for the work, not for what others do meanwhile.
+  sleep_owed_ += batch.cpu * (options_.slowdown - 1);
   if (sleep_owed_ >= kSleepMin) {  // Short sleeps last too long.
     const absl::Time asleep = options_.time.Now();
     absl::SleepFor(sleep_owed_);

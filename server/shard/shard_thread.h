@@ -36,7 +36,8 @@ class ShardThread {
     // Of peers: ChannelOptions::unread_bytes_max.
     int64_t unread_bytes_max = ChannelOptions().unread_bytes_max;
     Poller::Options wait;
-    // For experiments: works this many times slower than it could. At least 1.
+    // For experiments: takes this many times the processor time that it does,
+    // by sleeping. At least 1.
     double slowdown = 1;
     // Called on this thread with the state of its shards at each cut, which
     // ends there if this is null. What it does here holds up the shards.
