@@ -1,0 +1,195 @@
+// A worker of a session, from joining the job to the end of that: what Session
+// has in its source files alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/checkpoint/part_writer.h"
+#include "common/compress/gradient_compressor.h"
+#include "common/config/cluster_config.h"
+#include "common/optim/schedule.h"
+#include "common/sync/phases.h"
+#include "worker/collective/collective.h"
+#include "worker/collective/server_sums.h"
+#include "worker/conditions/pacer.h"
+#include "worker/session/coordinator_store.h"
+#include "worker/session/lanes.h"
+#include "worker/session/replica.h"
+#include "worker/session/run_report.h"
+#include "worker/session/session.h"
+#include "worker/session/worker_loop.h"
+
+namespace slackline {
+
+// What is made once of the options.
+struct Session::Parts {
+  WorkerProcess self;
+  LearningRateSchedule schedule;
+  GradientCompressor compressor;  // As each life begins with it.
+  Lanes lanes;
+  WorkerLoop::Options loop;
+};
+
+// One life of the worker, from joining to its end: performs the core's actions.
+// The session's thread is its only one.
+struct Session::Life {
+  struct OpenStep {
+    Clock clock = 0;
+    bool by_all_reduce = false;
+    bool on_device = false;
+    absl::Time begin;                  // Sleeping included.
+    absl::Time computing;              // Without it.
+    std::vector<bool> has_parameters;  // By table.
+    std::vector<bool> has_gradient;    // By table.
+    absl::Duration waited;             // For parameters, since it began.
+    int64_t examples = 0;
+  };
+
+  // A checkpoint that waits for the program's state.
+  struct Keeping {
+    int32_t cut = 0;
+    std::vector<GradientCompressor::Residual> residuals;
+    bool asked = false;  // Whether the program has been asked for it.
+  };
+
+  Life(Session* owner, std::shared_ptr<WorkerLoop> to_loop)
+      : session(*owner),
+        options(owner->options_),
+        parts(*owner->parts_),
+        parameters(owner->parameters_),
+        loop_owner(std::move(to_loop)),
+        loop(*loop_owner),
+        compressor(parts.compressor),
+        store(&loop),
+        report({.rank = options.rank,
+                .steps_per_epoch = options.length.steps_per_epoch},
+               &loop),
+        pacer({.slowdown = parts.self.slowdown,
+               .conditions = parts.self.conditions,
+               .seed = static_cast<uint64_t>(options.config.train().seed()),
+               .rank = options.rank}) {}
+  ~Life() {
+    DropGroup(absl::CancelledError("the worker has ended"));
+    if (retired.joinable()) retired.join();
+  }
+
+  std::optional<Task> Next();
+  absl::Status WaitFor(int table);
+  absl::Status Gradient(int table, Payload gradient, double rate_factor);
+  absl::Status FinishStep(std::optional<double> loss);
+  absl::StatusOr<Gathered> Gather(const GatherCall& call,
+                                  const Payload& payload,
+                                  absl::Time give_up_at);
+  absl::StatusOr<std::vector<TableState>> OptimizerState();
+  absl::Status FollowGroup();
+  void Save();
+
+  // What comes back, if it is not OK, is the worker's failure. `*task` is set
+  // if the caller has to do the rest.
+  absl::Status Perform(const WorkerCore::Initialize& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Compute& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Reduce& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Evaluate& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::TakeState& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Connect& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::CatchUp& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::LeaveGroup& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::ReadState& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::KeepState& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::KeepProgram& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Conclude& action,
+                       std::optional<Task>* task);
+  absl::Status Perform(const WorkerCore::Save& action,
+                       std::optional<Task>* task);
+
+  // The task before the first one of the session, if there is one.
+  absl::Status BeginWithOwn(std::optional<Task>* task);
+  absl::Status BeginWithResiduals(const std::vector<ShardState>& residuals);
+  void Kept(int32_t cut, absl::StatusOr<std::string> state);
+  // None: the program keeps nothing.
+  void WriteOwn(Keeping of,
+                const absl::StatusOr<std::optional<std::string>>& program);
+  void TellPart(const wire::CutPart& part) {
+    loop.Tell(
+        [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+          core.OnCutPart(part, now, effects);
+        });
+  }
+  // In which the parts of a cut are collected.
+  absl::StatusOr<std::string> FolderOf(int32_t cut) const;
+  PartWriter& writer();
+
+  absl::Status CheckTable(int table) const;
+  absl::Status BeginStep(Clock clock, bool by_all_reduce,
+                         const std::optional<ExampleRange>& examples,
+                         std::optional<Task>* task);
+  absl::Status FinishReducing(Clock clock, int64_t examples,
+                              std::optional<double> loss);
+  // Where all have come to, at the end of the job.
+  Clock end() const { return EndOf(loop.view()->proto()); }
+  // So many steps are complete, however that came; the last ones were perhaps
+  // not done by this worker.
+  void ReachedClock(Clock reached);
+  void StepDone(Clock done, int64_t examples, std::optional<double> loss);
+  absl::Status MakeReplica();
+  void GroupLost(const absl::Status& why);
+  ServerSumsOptions SumsOptions(uint64_t group_of_sums) const;
+  void DropGroup(const absl::Status& why);
+  absl::Duration GroupWaitMax() const {
+    return absl::Milliseconds(options.config.limits().wait_timeout_ms());
+  }
+
+  Session& session;
+  const Options& options;
+  const Parts& parts;
+  ParameterMemory& parameters;
+  const std::shared_ptr<WorkerLoop> loop_owner;
+  WorkerLoop& loop;
+  GradientCompressor compressor;
+  CoordinatorStore store;
+  RunReport report;
+  Pacer pacer;
+  std::optional<absl::Time> running_since;  // As this worker has learned of it.
+  absl::Duration last_compute;              // Without sleeping.
+  absl::Duration waited;                    // For the last action.
+  Clock clock = 0;                          // The largest that was reported.
+  std::optional<OpenStep> step;
+  bool concluding = false;
+  // By all-reduce; the replica also until the servers have all of its state.
+  std::unique_ptr<Replica> replica;
+  std::unique_ptr<Collective> group;
+  uint64_t group_number = 0;  // That one's, or the last one's.
+  std::optional<Keeping> keeping;
+  // To be performed by Next(): a collective has met it, or the program has
+  // something to do before it.
+  std::unique_ptr<const WorkerCore::Action> held;
+  std::thread retired;  // Ends with the end of the group before.
+  // Of the step that the replica has gradients of.
+  std::optional<double> reducing_loss;
+  int64_t reducing_examples = 0;
+  run::Result result;        // Of the final model.
+  std::string final_scores;  // For people; ends with a comma if there are any.
+  // Of checkpoints; none yet. Ends first: it tells the loop.
+  std::unique_ptr<PartWriter> part_writer;
+};
+
+}  // namespace slackline
