@@ -91,6 +91,9 @@ set(programs slackline slackline_server)
 if(SLACKLINE_LIBTORCH)
   list(APPEND programs slackline_worker slackline_replay)
 endif()
+# All that `cmake --install` takes, without tests and benchmarks.
+add_custom_target(slackline_product)
+add_dependencies(slackline_product ${programs} ${client_targets} slackline_python slackline_report)
 install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 slackline_install_report(${CMAKE_INSTALL_BINDIR} programs)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md

@@ -21,7 +21,7 @@ done
 
 tools/setup.sh
 cmake --preset release
-cmake --build --preset release --target slackline slackline_server slackline_worker slackline_python
+cmake --build --preset release --target slackline_product
 
 runs=()
 for mode in bsp ssp:3 asp allreduce; do

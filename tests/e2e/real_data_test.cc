@@ -21,6 +21,8 @@
 namespace slackline {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr char kDataDir[] = SLACKLINE_TEST_DATA_DIR;
 constexpr char kPython[] = SLACKLINE_TEST_PYTHON;
 constexpr char kSourceDir[] = SLACKLINE_SOURCE_DIR;
@@ -29,6 +31,24 @@ constexpr absl::Duration kSolverMax = absl::Seconds(120);
 
 std::string Example(const std::string& name) {
   return absl::StrCat(kSourceDir, "/examples/", name);
+}
+
+// The arguments of the first command of a page that begins so, the example's
+// file first.
+std::vector<std::string> CommandOf(const std::string& page,
+                                   const std::string& begin) {
+  const std::string text = ReadText(absl::StrCat(kSourceDir, "/", page));
+  const size_t at = text.find(begin);
+  if (at == std::string::npos) {
+    ADD_FAILURE() << page << " has no command '" << begin << "'";
+    return {};
+  }
+  const size_t from = at + begin.size();
+  const std::string line = text.substr(from, text.find('\n', from) - from);
+  std::vector<std::string> words = absl::StrSplit(
+      line.substr(0, line.find('#')), ' ', absl::SkipWhitespace());
+  words.front() = absl::StrCat(kSourceDir, "/", words.front());
+  return words;
 }
 
 class RealData : public JobTest {
@@ -57,20 +77,36 @@ TEST_F(RealData, OneEpochOfTheMnistExampleReaches96Percent) {
 
 // Of docs/sampling.md, as it stands there.
 TEST_F(RealData, TheCommandOfThePageOnSamplingTrainsOnEveryExample) {
-  const std::string page =
-      ReadText(absl::StrCat(kSourceDir, "/docs/sampling.md"));
-  const std::string begin = "build/release/bin/slackline run ";
-  const size_t at = page.find(begin);
-  ASSERT_NE(at, std::string::npos);
-  const size_t from = at + begin.size();
   std::vector<std::string> words =
-      absl::StrSplit(page.substr(from, page.find('\n', from) - from), ' ');
-  const std::string example = absl::StrCat(kSourceDir, "/", words.front());
+      CommandOf("docs/sampling.md", "build/release/bin/slackline run ");
+  ASSERT_FALSE(words.empty());
+  const std::string example = words.front();
   words.erase(words.begin());
   const nlohmann::json summary = Train("elastic", example, words);
   EXPECT_EQ(summary["examples_done"], 2 * 60000);
   EXPECT_EQ(summary["examples_given_again"], 0);
   EXPECT_GE(summary["test_accuracy"], 0.95);
+}
+
+// Of README, as they stand there: the delays must be short enough for the rate
+// of the example.
+TEST_F(RealData, TheCommandsOfReadmeWithGivenDelaysLearnTheSame) {
+  std::vector<std::string> replay = CommandOf("README.md", "slackline replay ");
+  ASSERT_EQ(replay.size(), 3);  // CONFIG --delays DELAYS
+  const std::string text = ReadText(absl::StrCat(kSourceDir, "/README.md"));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat(
+                        "slackline run examples/mnist_mlp.textproto --delays ",
+                        replay.back(), " ")));
+  const nlohmann::json job =
+      Train("job", replay.front(), {replay[1], replay[2]});
+  replay.insert(replay.begin(), "replay");
+  replay.insert(replay.end(), {absl::StrCat("--data-dir=", kDataDir),
+                               absl::StrCat("--out=", Path("replay"))});
+  const std::unique_ptr<Process> alone = StartTool("alone", replay);
+  EXPECT_EQ(alone->WaitText(kJobMax), kEndedWell) << alone->Output();
+  const nlohmann::json summary = ReadJson(Path("replay/summary.json"));
+  EXPECT_EQ(summary["model_sha256"], job["model_sha256"]);
+  EXPECT_GE(summary["test_accuracy"], 0.94);
 }
 
 TEST_F(RealData, ChangingThroughAllModesCostsHardlyAnyAccuracyOnMnist) {

@@ -187,6 +187,17 @@ TEST_F(Replay, OfDelaysByNameGivesTheSameBitsTwice) {
   EXPECT_GT(summary["test_accuracy"], 0.5);
 }
 
+TEST_F(Replay, TakesSeedAndEpochsAsRunDoes) {
+  const std::unique_ptr<Process> replay = StartTool(
+      "tool", {"replay", Write("job.textproto", SmallJob()),
+               "--delays=uniform:2", "--seed=9", "--set=data.batch_size=40",
+               "--epochs=2", absl::StrCat("--out=", Path("replay"))});
+  EXPECT_EQ(replay->WaitText(kJobMax), kEndedWell) << replay->Output();
+  const nlohmann::json summary = ReadJson(Summary("replay"));
+  EXPECT_EQ(summary["seed"], 9);
+  EXPECT_EQ(summary["steps"], 100);  // Of 8000 examples, two times.
+}
+
 TEST_F(Replay, OfNoDelaysIsBspButForRounding) {
   const std::string job = Write("job.textproto", SmallJob());
   const std::vector<std::string> sgd = {"--set=optimizer.sgd.learning_rate=0.1",

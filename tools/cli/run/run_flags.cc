@@ -111,7 +111,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run_command->footer(
       "Examples:\n"
       "  slackline run examples/mnist_mlp.textproto --mode ssp:3\n"
-      "  slackline run examples/mnist_mlp.textproto --delays uniform:8\n"
+      "  slackline run examples/mnist_mlp.textproto --delays uniform:2\n"
       "  slackline run examples/mnist_mlp.textproto --epochs 1 --dry-run\n"
       "  slackline run runs/a/cluster.textproto --resume runs/a\n"
       "  slackline run runs/a/cluster.textproto --resume runs/a --out runs/a\n"
