@@ -179,6 +179,18 @@ TEST_F(Experiments, AWrongVariantIsRefusedBeforeAnythingRuns) {
   EXPECT_FALSE(fs::exists(Path("out")));
 }
 
+// The folder of the first try does not stand in the way of the next.
+TEST_F(Experiments, AMissingProgramIsNamedAndTheSameCommandGoesOn) {
+  const std::string file = Write("grid.textproto", kGrid);
+  const auto first = Start("first", file, {"--bin-dir", Path("nowhere")});
+  EXPECT_NE(first->WaitText(kJobMax), kEndedWell);
+  EXPECT_THAT(first->Output(), HasSubstr("nowhere/slackline_server"));
+  EXPECT_TRUE(Started().empty());
+  const auto second = Start("second", file, {"--seeds=1"});
+  EXPECT_EQ(second->WaitText(kJobMax), kEndedWell) << second->Output();
+  EXPECT_THAT(second->Output(), HasSubstr("2 of 2 runs done"));
+}
+
 TEST_F(Experiments, ARunThatFailsIsKeptAsFailedAndTheOthersGoOn) {
   const std::string file = Write("grid.textproto", R"(
 name: "grid"

@@ -229,7 +229,9 @@ class Comparison {
   absl::Status RunGrid(const ExperimentPlan& plan, Grid* grid,
                        const std::function<absl::Status()>& write_state) {
     grid->SayWhatIsKept();
-    if (grid->to_do().empty()) return write_state();
+    // Also if nothing can run: the folder is this experiment's from now on.
+    SL_RETURN_IF_ERROR(write_state());
+    if (grid->to_do().empty()) return absl::OkStatus();
     SL_RETURN_IF_ERROR(CheckRunnable(plan, options_));
     if (plan.experiment.parallel() > 1) {
       display_->Print(
