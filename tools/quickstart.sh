@@ -37,3 +37,4 @@ echo
 build/release/bin/slackline summary "${runs[@]}"
 echo
 echo "All files of the runs (config, logs, metrics.jsonl, summary.json, model.safetensors): $out"
+echo "To go on: export PATH=$PWD/build/release/bin:\$PATH, then slackline --help, and README.md from \"A run\" on"
