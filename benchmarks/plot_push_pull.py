@@ -23,6 +23,14 @@ COLORS = {
     "slackline": "#0072B2",
 }
 MARKS = {"memory": "v", "tcp": "D", "raw": "s", "transport": "^", "slackline": "o"}
+WORDS = {
+    "memory": "a copy in memory",
+    "tcp": "the kernel's sockets",
+    "raw": "raw ZeroMQ",
+    "transport": "our transport",
+    "slackline": "Slackline",
+}
+SHORTEST_US = 10  # A copy of few bytes is far below everything else.
 
 
 def size_text(size: int) -> str:
@@ -40,7 +48,7 @@ def main() -> None:
     # One palette of hashes, so that the same data make the same file.
     matplotlib.rcParams["svg.hashsalt"] = "slackline"
     figure, grid = plt.subplots(
-        2, len(options.results), sharex="col", sharey="row", squeeze=False, figsize=(4 * len(options.results), 6)
+        2, len(options.results), sharex="col", sharey="row", squeeze=False, figsize=(5 * len(options.results), 7)
     )
     for column, path in enumerate(options.results):
         with open(path, encoding="utf-8") as file:
@@ -50,7 +58,7 @@ def main() -> None:
             own = [result for result in results if result["system"] == system]
             sizes = [result["bytes"] for result in own]
             look = {"color": COLORS[system], "marker": MARKS[system], "markersize": 4, "linewidth": 1.5}
-            times.plot(sizes, [result["step_us"]["median"] for result in own], label=system, **look)
+            times.plot(sizes, [result["step_us"]["median"] for result in own], label=WORDS[system], **look)
             costs.plot(
                 sizes,
                 [result["worker_per_step"]["cpu_us"] + result["servers_per_step"]["cpu_us"] for result in own],
@@ -60,10 +68,11 @@ def main() -> None:
         for axes in (times, costs):
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
+            axes.set_ylim(bottom=SHORTEST_US)
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(axis="y", color="#EEEEEE")
         sizes = sorted({result["bytes"] for result in results})
-        costs.set_xticks(sizes, [size_text(size) for size in sizes])
+        costs.set_xticks(sizes, [size_text(size) for size in sizes], rotation=45)
         costs.set_xlabel("pushed, and pulled, in a step")
     grid[0][0].set_ylabel("step, microseconds (median)")
     grid[1][0].set_ylabel("processor time of a step, microseconds,\nall processes")
