@@ -2,8 +2,12 @@
 // tcp and through shared memory, beside an all-reduce over tcp.
 #include "worker/collective/server_sums.h"
 
+#include <chrono>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -12,7 +16,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/net/host_id.h"
 #include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
@@ -35,6 +38,57 @@ using ::testing::HasSubstr;
 constexpr uint64_t kRun = 5;
 constexpr uint64_t kGroup = 3;
 constexpr absl::Duration kEndless = absl::Hours(1);
+
+// The channels of another transport; tells when the first message has come.
+class HeardTransport : public Transport {
+ public:
+  HeardTransport(Transport& others, std::function<void()> heard)
+      : others_(others), heard_(std::move(heard)) {}
+
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(
+      const ChannelOptions& options) override {
+    return others_.Listen(options);
+  }
+  absl::StatusOr<std::unique_ptr<Channel>> Connect(
+      const PeerId& self, const std::string& endpoint,
+      const ChannelOptions& options) override {
+    SL_ASSIGN_OR_RETURN(auto channel, others_.Connect(self, endpoint, options));
+    return std::make_unique<HeardChannel>(std::move(channel), heard_);
+  }
+  std::shared_ptr<PayloadMemory> memory() override { return others_.memory(); }
+
+ private:
+  class HeardChannel : public Channel {
+   public:
+    HeardChannel(std::unique_ptr<Channel> inner, std::function<void()> heard)
+        : inner_(std::move(inner)), heard_(std::move(heard)) {}
+    absl::StatusOr<std::optional<Message>> Receive() override {
+      auto message = inner_->Receive();
+      if (message.ok() && message->has_value()) heard_();
+      return message;
+    }
+    absl::Status Send(const Message& message) override {
+      return inner_->Send(message);
+    }
+    absl::StatusOr<std::optional<LinkState>> ReceiveLinkState() override {
+      return inner_->ReceiveLinkState();
+    }
+    ChannelCounts counts() const override { return inner_->counts(); }
+    std::vector<int> Descriptors() const override {
+      return inner_->Descriptors();
+    }
+    absl::StatusOr<absl::Duration> WaitMax() override {
+      return inner_->WaitMax();
+    }
+
+   private:
+    const std::unique_ptr<Channel> inner_;
+    const std::function<void()> heard_;
+  };
+
+  Transport& others_;
+  const std::function<void()> heard_;
+};
 
 // A server of one shard thread, without coordinator and control thread.
 class SumServer {
@@ -102,7 +156,10 @@ class ServerSumsTest
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         ZmqTransport over_network;
-        ShmTransport transport(over_network);
+        ShmTransport through_memory(over_network);
+        HeardTransport transport(through_memory, [this] {
+          std::call_once(heard_once_, [this] { heard_.set_value(); });
+        });
         GroupOptions options{.rank = Rank{rank},
                              .world_size = ranks,
                              .host = "127.0.0.1",
@@ -124,6 +181,8 @@ class ServerSumsTest
   }
 
   std::vector<std::unique_ptr<SumServer>> servers_;
+  std::once_flag heard_once_;
+  std::promise<void> heard_;  // A server has answered some rank.
 };
 
 INSTANTIATE_TEST_SUITE_P(Over, ServerSumsTest,
@@ -179,7 +238,9 @@ TEST_P(ServerSumsTest, ItWaitsForAServerThatSeesTheGroupLater) {
     std::vector<float> data = WholeNumbers(rank, 1000);
     const auto ticket = group.SumByServersAsync(absl::MakeSpan(data));
     if (rank == 0) {
-      absl::SleepFor(absl::Milliseconds(20));
+      // It cannot have summed: it asks to come again.
+      EXPECT_EQ(heard_.get_future().wait_for(std::chrono::seconds(30)),
+                std::future_status::ready);
       ShowView(kRanks);
     }
     ASSERT_EQ(group.Wait(ticket), absl::OkStatus());

@@ -120,6 +120,26 @@ TEST(ShardThreadTest, TakesViewsAndGivesStatisticsInsideItsProcessOnly) {
   EXPECT_TRUE(thread->failure().ok());
 }
 
+// What it reports as busy is what it slept as well, so that others believe it.
+TEST(ShardThreadTest, ASlowOneTakesManyTimesItsProcessorTime) {
+  constexpr double kSlowdown = 50;
+  ZmqTransport transport;
+  const auto control = Must(transport.Listen({}));
+  Must(control->Bind(kControlEndpoint));
+  ShardThread::Options options;
+  options.slowdown = kSlowdown;
+  const std::unique_ptr<ShardThread> thread = StartThread(transport, options);
+  const PeerId self = Await(*control).from;
+  run::ThreadLoad load;
+  for (int i = 0; i < 500; ++i) {
+    ASSERT_TRUE(control->Send(self, StatsRequest()).ok());
+    load = Await(*control).message.header.stats_reply().stats().thread(0);
+  }
+  EXPECT_GT(load.cpu(), 0);
+  // Short sleeps are saved up; a busy machine only adds to it.
+  EXPECT_GT(load.utilisation(), kSlowdown / 2 * load.cpu());
+}
+
 TEST(ShardThreadTest, GivesOnWhatItsShardsAreAtACut) {
   ZmqTransport transport;
   const auto control = Must(transport.Listen({}));

@@ -22,9 +22,7 @@ constexpr uint64_t kGroup = 4;
 class SumCoreTest : public ::testing::Test {
  protected:
   static std::shared_ptr<const View> ViewOf(int workers, uint64_t group) {
-    wire::ServerMember server;
-    server.add_thread()->set_tcp("tcp://here:1");
-    return AllReduceView(kRun, group, workers, {server});
+    return AllReduceView(kRun, group, workers);
   }
   static PeerId PeerOf(int rank) {
     return {.kind = PeerId::Kind::kSum,

@@ -14,6 +14,7 @@
 #include "common/io/state_hash.h"
 #include "gtest/gtest.h"
 #include "tests/support/modes.h"
+#include "tests/support/small_view.h"
 #include "worker/core/worker_core.h"
 
 namespace slackline {
@@ -28,29 +29,10 @@ inline constexpr absl::Duration kSaveTimeout = absl::Seconds(10);
 
 // One table of four elements in one shard on the only shard thread.
 inline wire::View RunningView(uint64_t number, absl::string_view mode = "asp") {
-  wire::View view;
-  view.set_number(number);
-  view.set_state(wire::RUNNING);
-  view.set_steps_total(kSteps);
-  view.set_steps_per_epoch(kSteps);
-  view.set_group(1);
-  *view.add_phase()->mutable_mode() = ModeOf(mode);
-  view.add_server()->add_thread()->set_tcp("tcp://here:1");
-  for (const auto& [rank, incarnation] :
-       {std::pair<int32_t, Incarnation>{0, kSelf}, {1, kOther}}) {
-    wire::WorkerMember& worker = *view.add_worker();
-    worker.set_rank(rank);
-    worker.set_incarnation(incarnation);
-    worker.set_founder(true);
-  }
-  wire::Table& table = *view.add_table();
-  table.mutable_optimizer()->mutable_sgd()->set_learning_rate(1);
-  table.set_name("weight");
-  table.add_shape(4);
-  table.set_shard_elements(4);
-  view.add_owner_server(0);
-  view.add_owner_thread(0);
-  return view;
+  return SmallView({.number = number,
+                    .mode = std::string(mode),
+                    .steps = kSteps,
+                    .workers = {kSelf, kOther}});
 }
 
 class WorkerCoreTest : public ::testing::Test {
