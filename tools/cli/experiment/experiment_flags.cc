@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/shell_line.h"
 #include "tools/cli/display.h"
@@ -263,17 +262,7 @@ void AddReplay(const Invocation& invocation, CLI::App* app, int* exit_code) {
                    "PATH=VALUE changes one field of the config; may be "
                    "repeated")
       ->allow_extra_args(false);
-  // After --set, which fills the list anew.
-  for (const char* const name : {"seed", "epochs"}) {
-    command->add_option_function<std::string>(
-        absl::StrCat("--", name),
-        [replay, name](const std::string& value) {
-          replay->overrides.sets.push_back(
-              absl::StrCat("train.", name, "=", value));
-        },
-        absl::StrCat("Same as --set train.", name, "=",
-                     absl::AsciiStrToUpper(name)));
-  }
+  AddTrainFlags(command, &replay->overrides.sets);
   command->add_option("--data-dir", replay->data_dir, kDataDirHelp);
   command->add_option(
       "--out", replay->out_dir,

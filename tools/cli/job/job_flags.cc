@@ -2,7 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "tools/cli/job/checkpoint_command.h"
 #include "tools/cli/job/mode_commands.h"
 #include "tools/cli/job/rebalance_commands.h"
@@ -239,6 +243,18 @@ void AddModeCommands(CLI::App* app, int* exit_code) {
 }
 
 }  // namespace
+
+void AddTrainFlags(CLI::App* command, std::vector<std::string>* sets) {
+  for (const char* const name : {"seed", "epochs"}) {
+    command->add_option_function<std::string>(
+        absl::StrCat("--", name),
+        [sets, name](const std::string& value) {
+          sets->push_back(absl::StrCat("train.", name, "=", value));
+        },
+        absl::StrCat("Same as --set train.", name, "=",
+                     absl::AsciiStrToUpper(name)));
+  }
+}
 
 void AddJobFlags(CLI::App* command, JobOptions* options) {
   command

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "tools/cli/job/job_connection.h"
 #include "tools/cli/job/status_table.h"
@@ -21,6 +22,10 @@ inline constexpr char kDelaysHelp[] =
     "uniform:S, geometric:S or straggler:S with the largest delay S in steps, "
     "or the folder of a run with train.trace=true, whose delays are repeated. "
     "The same delays and seed give the same bits";
+
+// --seed and --epochs, which go to `*sets` as changes of the config. After the
+// flag that fills it, --set. `*sets` must outlive the parsing.
+void AddTrainFlags(CLI::App* command, std::vector<std::string>* sets);
 
 // CONFIG and --timeout-ms. `*options` must outlive the parsing.
 void AddJobFlags(CLI::App* command, JobOptions* options);

@@ -9,22 +9,11 @@
 #include "tools/cli/run/summary_command.h"
 
 namespace slackline {
-namespace {
-
-struct RunFlags {
-  RunOptions run;
-  std::vector<std::string> sets;
-  std::string seed;
-  std::string epochs;
-  bool no_progress = false;
-};
-
-}  // namespace
 
 void AddRunCommands(const Invocation& invocation, CLI::App* app,
                     int* exit_code) {
-  const auto flags = std::make_shared<RunFlags>();
-  RunOptions& run = flags->run;
+  const auto asked = std::make_shared<RunOptions>();
+  RunOptions& run = *asked;
   run.bin_dir = invocation.bin_dir;
   run.overrides.worker_command = invocation.worker_command;
   CLI::App* const run_command = app->add_subcommand(
@@ -52,15 +41,12 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "--mode", run.overrides.mode,
       absl::StrCat(kModeHelp, "; replaces the config's mode or phases"));
   run_command->add_option("--delays", run.overrides.delays, kDelaysHelp);
-  run_command->add_option("--seed", flags->seed,
-                          "Same as --set train.seed=SEED");
-  run_command->add_option("--epochs", flags->epochs,
-                          "Same as --set train.epochs=EPOCHS");
   run_command
-      ->add_option("--set", flags->sets,
+      ->add_option("--set", run.overrides.sets,
                    "PATH=VALUE changes one field of the config, for example "
                    "worker[0].count=2; may be repeated")
       ->allow_extra_args(false);
+  AddTrainFlags(run_command, &run.overrides.sets);
   run_command->add_option(
       "--data-dir", run.data_dir,
       "Folder below which the data are; default: ~/.cache/slackline/data, into "
@@ -94,16 +80,18 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
                    "default: 3 if the config has replicas, else 0 "
                    "(docs/replicas.md, docs/coordinator.md)")
       ->check(CLI::Range(0, 1000));
-  run_command->add_flag("!--no-memory-check", run.check_memory,
-                        "Starts the job also if it seems to need more memory "
-                        "than this machine has free");
+  run_command->add_flag_callback(
+      "--no-memory-check", [asked] { asked->check_memory = false; },
+      "Starts the job also if it seems to need more memory "
+      "than this machine has free");
   run_command->add_flag(
       "--dry-run", run.dry_run,
       "Checks config, programs, memory, a checkpoint to go on from, and data "
       "if --data-dir names them; prints the whole config, with all that was "
       "left out filled in; starts and writes nothing");
-  run_command->add_flag("--no-progress", flags->no_progress,
-                        "Only say when something is wrong");
+  run_command->add_flag_callback(
+      "--no-progress", [asked] { asked->progress = false; },
+      "Only say when something is wrong");
   run_command->add_option(
       "--bin-dir", run.bin_dir,
       "Folder of slackline_server and slackline_worker; default: that of "
@@ -117,17 +105,7 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "  slackline run runs/a/cluster.textproto --resume runs/a --out runs/a\n"
       "  slackline run examples/cpp/own_model.textproto -- ./own_model");
   run_command->callback([=] {
-    RunOptions options = flags->run;
-    options.overrides.sets = flags->sets;
-    if (!flags->seed.empty()) {
-      options.overrides.sets.push_back(
-          absl::StrCat("train.seed=", flags->seed));
-    }
-    if (!flags->epochs.empty()) {
-      options.overrides.sets.push_back(
-          absl::StrCat("train.epochs=", flags->epochs));
-    }
-    options.progress = !flags->no_progress;
+    RunOptions options = *asked;
     for (const char* const name :
          {"--data-dir", "--restart-workers", "--restart-servers",
           "--no-memory-check", "--no-progress", "--bin-dir"}) {
