@@ -147,7 +147,9 @@ class SlacklineStream : public Stream {
         versions_(view->shard_count(), 0),
         client_({.rank = Rank{0},
                  .incarnation = IncarnationOf(0),
-                 .run = kFixedRun},
+                 .run = kFixedRun,
+                 .by_socket = [via = options.transport](
+                                  const View&, Owner) { return via != "shm"; }},
                 view) {
     std::memset(gradient_.MutableData(), 0, gradient_.size());
   }

@@ -68,7 +68,9 @@ class SlacklineWorker : public PushPullWorker {
                                                 : config::Limits::SHM;
     options.wait.spin_max = setup.spin_max;
     options.core.client.window_bytes = setup.window_bytes;
-    options.core.client.message_bytes = setup.message_bytes;
+    options.core.client.message_bytes = std::min<size_t>(
+        setup.message_bytes, ClientCore::Options().message_bytes);
+    options.core.client.socket_message_bytes = setup.message_bytes;
     wire::JoinRequest& join = options.core.member.join;
     join = Join(wire::JoinRequest::WORKER, worker);
     *join.add_table() = TableOf(setup);

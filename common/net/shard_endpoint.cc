@@ -35,4 +35,10 @@ absl::StatusOr<std::vector<std::string>> ShardEndpoints(
   return best_first;
 }
 
+bool IsBySocket(const wire::ServerMember& server, int thread,
+                const LocalProcess& self, config::Limits::Transport transport) {
+  const auto endpoints = ShardEndpoints(server, thread, self, transport);
+  return endpoints.ok() && endpoints->front() != server.thread(thread).shm();
+}
+
 }  // namespace slackline

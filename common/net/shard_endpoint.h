@@ -28,4 +28,8 @@ absl::StatusOr<std::vector<std::string>> ShardEndpoints(
     const wire::ServerMember& server, int thread, const LocalProcess& self,
     config::Limits::Transport transport);
 
+// Whether that is through a socket, and not through memory.
+bool IsBySocket(const wire::ServerMember& server, int thread,
+                const LocalProcess& self, config::Limits::Transport transport);
+
 }  // namespace slackline

@@ -101,7 +101,7 @@ class ShardCore {
     size_t waiting_bytes_max = 16 << 20;
     size_t waiting_bytes_max_all = 64 << 20;
     // A message of pull answers takes no more of them at this payload.
-    size_t reply_bytes = 256 << 10;
+    size_t reply_bytes = 1 << 20;
     // Messages of hand-overs that wait for a view, and their payload bytes;
     // more are left to be repeated.
     size_t early_max = 64;

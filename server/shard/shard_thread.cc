@@ -115,12 +115,11 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
 }
 
 namespace {
-// Versions and sums are made where peers on this host can read them, if there
-// may be some.
+// Versions and sums are made where peers on this host can read them, and where
+// those of neighbouring shards lie side by side.
 template <typename Options>
-Options WithMemory(Options core, Transport& transport,
-                   config::Limits::Transport peers) {
-  if (peers != config::Limits::TCP) core.memory = transport.memory();
+Options WithMemory(Options core, Transport& transport) {
+  core.memory = transport.memory();
   return core;
 }
 }  // namespace
@@ -132,8 +131,8 @@ ShardThread::ShardThread(Transport& transport, std::unique_ptr<Listener> peers,
     : options_(options),
       peers_(std::move(peers)),
       control_(std::move(control)),
-      core_(WithMemory(options.core, transport, options.transport), schedule),
-      sums_(WithMemory(SumCore::Options(), transport, options.transport)),
+      core_(WithMemory(options.core, transport), schedule),
+      sums_(WithMemory(SumCore::Options(), transport)),
       meter_(LoadMeter::Options(), options.time.Now()),
       poller_(options.wait),
       links_(transport, poller_, options.transport) {}

@@ -16,6 +16,7 @@
 #include "common/checkpoint/part_file.h"
 #include "common/config/cluster_config.h"
 #include "common/io/safetensors.h"
+#include "common/net/payload_frames.h"
 #include "common/rng.h"
 #include "common/status.h"
 #include "google/protobuf/descriptor.h"
@@ -219,6 +220,22 @@ void AddSums(Corpus* corpus) {
   corpus->Add("sums", "two-ranks", all);
 }
 
+// A header frame with the sizes of three payloads, and what they share.
+void AddFrames(Corpus* corpus) {
+  std::vector<Payload> payloads;
+  for (const size_t bytes : {3, 0, 5})
+    payloads.push_back(Payload::Allocate(bytes));
+  std::string header(PayloadSizesBytes(payloads.size()), '\0');
+  WritePayloadSizes(payloads, reinterpret_cast<std::byte*>(header.data()));
+  header += "header";
+  const std::string chunk =
+      std::string{static_cast<char>(header.size()), '\0'} + header;
+  corpus->Add("frames", "one", chunk + std::string{8, 1});
+  corpus->Add("frames", "two", chunk + std::string{3, 1, 5, 1});
+  corpus->Add("frames", "three", chunk + std::string{3, 1, 0, 0, 5, 1});
+  corpus->Add("frames", "without", std::string{1, 0, 8, 7, 7, 0, 0, 127, 127});
+}
+
 void AddMessages(Corpus* corpus) {
   Rng rng(1);
   for (int round = 0; round < 3; ++round) {
@@ -236,6 +253,7 @@ void AddMessages(Corpus* corpus) {
   }
   AddFeeds(corpus);
   AddSums(corpus);
+  AddFrames(corpus);
   // What a server and a worker begin with.
   Message join;
   *join.header.mutable_join_request() = WorkerJoin(0);

@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "common/net/header_codec.h"
 #include "common/net/host_id.h"
+#include "common/net/payload_frames.h"
 #include "common/net/poller.h"
 #include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
@@ -113,6 +114,15 @@ class RawDealer {
 
 std::string ProbeFrame() { return Probe(1).header.SerializeAsString(); }
 
+// A header frame of payloads of these sizes that share frames.
+std::string SizesFrame(const std::vector<size_t>& sizes) {
+  std::vector<Payload> payloads;
+  for (const size_t size : sizes) payloads.push_back(Payload::Allocate(size));
+  std::string frame(PayloadSizesBytes(sizes.size()), '\0');
+  WritePayloadSizes(payloads, reinterpret_cast<std::byte*>(frame.data()));
+  return frame + ProbeFrame();
+}
+
 enum class Via { kTcp, kIpc, kInproc, kShm };
 
 // As the programs have it.
@@ -193,6 +203,58 @@ TEST_P(TransportTest, RoundTripKeepsHeaderAndPayloadsOfAllSizes) {
   }
   EXPECT_EQ(Must(router->Receive()), std::nullopt);
   EXPECT_EQ(router->counts().malformed, 0);
+}
+
+TEST_P(TransportTest, PayloadsThatLieSideBySideStayWhatTheyAre) {
+  AnyTransport context;
+  auto router = Must(context.Listen({}));
+  auto dealer =
+      Must(context.Connect(kWorker, Must(router->Bind(Endpoint())), {}));
+  const Payload whole = RandomPayload(1 << 20, 1);
+  const Payload other = RandomPayload(300, 2);
+  Message push = Probe(1);
+  push.payloads = {whole.Slice(0, 400'000),
+                   whole.Slice(400'000, 100),
+                   Payload(),
+                   whole.Slice(400'100, 600'000),
+                   other,
+                   other.Slice(100, 150),
+                   RandomPayload(70'000, 3)};
+  Must(dealer->Send(push));
+  const auto request = ReceiveWithin(*router);
+  ASSERT_TRUE(request.has_value());
+  Must(router->Send(request->from, request->message));
+  const auto reply = ReceiveWithin(*dealer);
+  ASSERT_TRUE(reply.has_value());
+  for (const Message* message : {&request->message, &*reply}) {
+    EXPECT_EQ(message->header.probe_request().request_id(), 1u);
+    ASSERT_EQ(message->payloads.size(), push.payloads.size());
+    for (size_t i = 0; i < push.payloads.size(); ++i)
+      EXPECT_TRUE(SameBytes(message->payloads[i], push.payloads[i])) << i;
+  }
+}
+
+// What is held of a message is counted by the bytes of payloads.
+TEST(SharedFrame, IsNotKeptAliveByASmallPart) {
+  ZmqTransport context;
+  auto router = Must(context.Listen({}));
+  auto dealer = Must(
+      context.Connect(kWorker, Must(router->Bind("tcp://127.0.0.1:0")), {}));
+  constexpr size_t kLarge = size_t{1} << 20;
+  const Payload whole = RandomPayload(kLarge + kLarge / 8 + 4096, 1);
+  Message push = Probe(1);
+  push.payloads = {whole.Slice(0, kLarge), whole.Slice(kLarge, kLarge / 8),
+                   whole.Slice(kLarge + kLarge / 8, 4096)};
+  Must(dealer->Send(push));
+  const auto request = ReceiveWithin(*router);
+  ASSERT_TRUE(request.has_value());
+  const std::vector<Payload>& payloads = request->message.payloads;
+  ASSERT_EQ(payloads.size(), 3u);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(SameBytes(payloads[i], push.payloads[i])) << i;
+  EXPECT_EQ(payloads[1].data(), payloads[0].data() + kLarge);
+  EXPECT_FALSE(payloads[1].unique()) << "it is a part of the frame";
+  EXPECT_TRUE(payloads[2].unique()) << "it has memory of its own";
 }
 
 TEST_P(TransportTest, ReceivedPayloadOutlivesSocketsAndContext) {
@@ -280,6 +342,9 @@ TEST(MalformedMessages, AreCountedAnsweredAndDisturbNobody) {
       {"worker.00.4", {ProbeFrame()}, "is not a peer id"},
       {"worker.0.5", {ProbeFrame(), "1", "2", "3", "4", "5"}, "more than 4"},
       {"worker.0.6", {ProbeFrame(), half, half}, "more than 1000 bytes"},
+      {"worker.0.7", {SizesFrame({3, 4}), "1234567", "8"}, "frame of 1 bytes"},
+      {"worker.0.8", {SizesFrame({3, 4}), "123"}, "1 of the 2 payloads"},
+      {"worker.0.9", {SizesFrame({1, 1, 1, 1, 1}), "12345"}, "at most 4"},
   };
   int64_t malformed = 0;
   for (const Case& test : cases) {

@@ -34,6 +34,10 @@ WorkerCore::Options WorkerOptions(const Scenario& scenario, Rank rank,
   for (const wire::Table& table : scenario.Tables()) *join.add_table() = table;
   options.client.window_bytes = scenario.window_bytes;
   options.client.message_bytes = scenario.message_bytes;
+  options.client.socket_message_bytes = 4 * scenario.message_bytes;
+  options.client.by_socket = [](const View&, Owner to) {
+    return to.server % 2 == 1;
+  };
   options.client.retry_initial = scenario.retry_initial;
   options.client.retry_max = scenario.retry_max;
   options.pull_ahead = scenario.pull_ahead;

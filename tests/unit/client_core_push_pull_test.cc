@@ -72,6 +72,66 @@ TEST_F(ClientCoreTest, AMessageIsClosedAtItsSizeOrAtTheEndOfTheClock) {
               ElementsAre(4, 6, 0));
 }
 
+TEST_F(ClientCoreTest, ThroughAFastSocketTheShardsOfATableShareMessages) {
+  options_.message_bytes = kShardBytes;
+  options_.socket_message_bytes = 2 * kShardBytes;
+  options_.by_socket = [](const View& view, Owner to) {
+    EXPECT_NE(view.FindServer(to.server), nullptr);
+    return to == kThread0;
+  };
+  Restart();
+  const auto acknowledge = [&](Clock clock, absl::Duration took) {
+    now_ += took;
+    for (const int table : {0, 1}) {
+      for (const int32_t shard : {0, 1, 2, 3})
+        Reply(shard % 2 == 0 ? kThread0 : kThread1, 4 * table + shard,
+              static_cast<uint64_t>(clock) + 1);
+    }
+  };
+  Clock clock = 0;
+  EXPECT_THAT(Push(clock, 1).sends, SizeIs(4)) << "nothing is measured yet";
+  EXPECT_THAT(Push(clock, 0).sends, SizeIs(4));
+  // More than two shards in a millisecond.
+  for (; clock < 50; ++clock) {
+    acknowledge(clock, absl::Microseconds(100));
+    Push(clock + 1, 1);
+    Push(clock + 1, 0);
+  }
+  acknowledge(clock++, absl::Microseconds(100));
+  const ClientCore::Effects fast = Push(clock, 1);
+  ASSERT_THAT(fast.sends, SizeIs(3));
+  for (const ClientCore::Send& send : fast.sends) {
+    EXPECT_EQ(send.message.header.push_request().push_size(),
+              send.to == kThread0 ? 2 : 1)
+        << "thread 1 is reached through memory";
+  }
+  Push(clock, 0);
+  // Less than one in a millisecond.
+  for (; clock < 100; ++clock) {
+    acknowledge(clock, absl::Milliseconds(20));
+    Push(clock + 1, 1);
+    Push(clock + 1, 0);
+  }
+  acknowledge(clock++, absl::Milliseconds(20));
+  EXPECT_THAT(Push(clock, 1).sends, SizeIs(4));
+}
+
+TEST_F(ClientCoreTest, AMessageThatMayBecomeLargerDoesNotWaitForAnotherTable) {
+  options_.message_bytes = 2 * kShardBytes;
+  options_.socket_message_bytes = 4 * kShardBytes;
+  options_.by_socket = [](const View&, Owner) { return true; };
+  Restart();
+  Clock clock = 0;
+  for (; clock < 50; ++clock) {
+    for (const int table : {1, 0}) {
+      EXPECT_THAT(Push(clock, table).sends, SizeIs(2)) << "a half of it each";
+      for (const int32_t shard : {0, 1, 2, 3})
+        Reply(shard % 2 == 0 ? kThread0 : kThread1, 4 * table + shard,
+              static_cast<uint64_t>(clock) + 1);
+    }
+  }
+}
+
 TEST_F(ClientCoreTest, TheWindowLimitsBytesInFlightToEachThread) {
   options_.window_bytes = 2 * kShardBytes;
   Restart();

@@ -357,11 +357,22 @@ void ClientCore::Reroute(absl::Time now, Effects* effects) {
 }
 
 ClientCore::Links::value_type& ClientCore::LinkTo(Owner owner) {
+  const auto known = links_.find(owner);
+  if (known != links_.end()) return *known;
+  const bool by_socket =
+      options_.by_socket != nullptr && options_.by_socket(*view_, owner);
+  const size_t bytes = options_.message_bytes;
   return *links_
               .try_emplace(
                   owner,
                   RoundTrip::Options{.timeout_min = options_.retry_initial,
-                                     .timeout_max = options_.retry_max})
+                                     .timeout_max = options_.retry_max},
+                  MessageSize::Options{
+                      .bytes_min = bytes,
+                      .bytes_max =
+                          by_socket
+                              ? std::max(bytes, options_.socket_message_bytes)
+                              : bytes})
               .first;
 }
 
@@ -536,7 +547,7 @@ void ClientCore::Add(PushEntry entry) {
     }
   }
   link.open.Add(std::move(entry), table);
-  if (IsFull(link.open)) CloseOpenUnit(link);
+  if (IsFull(link.open, link.message_size.bytes())) CloseOpenUnit(link);
 }
 
 void ClientCore::EndClock(absl::Time now, Effects* effects) {
@@ -576,6 +587,7 @@ size_t ClientCore::SendPush(Owner to, PushUnit& unit, absl::Time now,
   unit.state = PushUnit::State::kSent;
   unit.request_id = next_request_id_++;
   unit.sent = now;
+  unit.under_way = 0;
   unit.answered = unit.trial = false;
   Send send = NewSend(to);
   wire::PushRequest& push = *send.message.header.mutable_push_request();
@@ -631,6 +643,7 @@ void ClientCore::OnPushReply(Owner from, const wire::PushReply& reply,
   if (unit != nullptr && !unit->answered) {
     unit->answered = true;
     link->round_trip.Add(now - unit->sent);
+    link->message_size.Add(unit->under_way, now - unit->sent);
   }
   for (const wire::PushAnswer& answer : reply.answer()) {
     const int32_t shard = answer.shard();
@@ -866,7 +879,7 @@ uint64_t ClientCore::StartPull(PullKind kind, Clock clock, Clock own_clock,
     PullUnit& unit = open[owner];
     unit.shards.push_back(shard);
     unit.bytes += AnswerBytes(shard, kind);
-    if (unit.bytes >= options_.message_bytes ||
+    if (unit.bytes >= LinkTo(owner).second.message_size.bytes() ||
         unit.shards.size() >= options_.message_entries) {
       close(owner, unit);
     }
@@ -1097,6 +1110,7 @@ void ClientCore::SendFirst(Owner to, Link& link, PushUnit unit, absl::Time now,
   link.push_bytes_in_flight += unit.bytes;
   if (unit.small) ++link.small_in_flight;
   bytes_resent_ -= unit.bytes - SendPush(to, unit, now, effects);
+  unit.under_way = link.push_bytes_in_flight;
   link.in_flight.push_back(std::move(unit));
 }
 
@@ -1137,6 +1151,8 @@ void ClientCore::SendPulls(Owner to, Link& link, absl::Time now,
 
 void ClientCore::Pump(Owner to, Link& link, absl::Time now, Effects* effects) {
   Repair(to, link, /*trial=*/false, now, effects);
+  // What comes later would have to be waited for.
+  if (IsFull(link.open, options_.message_bytes)) CloseOpenUnit(link);
   while (!link.queued.empty() && FitsWindow(link, link.queued.front())) {
     PushUnit unit = std::move(link.queued.front());
     link.queued.pop_front();

@@ -8,7 +8,8 @@
 // several messages that are not full are unanswered already does it stay, and
 // the pushes of the next clocks join it, until one of them is answered. So a
 // stream of small pushes needs few messages, and nothing is delayed on an idle
-// link.
+// link. The shards of one table, which come at once, share larger messages
+// where a message costs much and the link is fast.
 //
 // What goes first. A clock's gradients come with the last table first, as
 // backward makes them, and the next step begins with the first table. So
@@ -52,6 +53,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,6 +68,7 @@
 #include "common/compress/gradient_code.h"
 #include "common/message.h"
 #include "common/view/shard_map.h"
+#include "worker/client/message_size.h"
 #include "worker/client/round_trip.h"
 
 namespace slackline {
@@ -81,6 +84,12 @@ class ClientCore {
     size_t window_bytes = 4 << 20;
     size_t message_bytes = 256 << 10;  // A message is full at this payload,
     size_t message_entries = 256;      // and at so many entries.
+    // Through a socket, shards that can go at once share a message of up to
+    // this payload if the link is fast enough for it (MessageSize).
+    size_t socket_message_bytes = 1 << 20;
+    // Whether messages to the shard thread go through a socket; null: none do.
+    // Asked when the first one goes there.
+    std::function<bool(const View& view, Owner to)> by_socket = nullptr;
     // Messages of pushes in flight to one shard thread that are not full.
     int small_messages_max = 8;
     // A probe asks about the shards of the oldest pushes, at most so many.
@@ -292,6 +301,7 @@ class ClientCore {
     State state = State::kSent;
     uint64_t request_id = 0;  // Of the last transmission.
     absl::Time sent;          // Likewise.
+    size_t under_way = 0;     // Bytes, with it, if that was the first one.
     bool answered = false;    // Likewise, though perhaps in part.
     bool trial = false;       // Likewise: of what was refused.
   };
@@ -320,9 +330,11 @@ class ClientCore {
     absl::Time waiting_since;  // For that clock of that rank.
   };
   struct Link {  // To one shard thread.
-    explicit Link(const RoundTrip::Options& round_trip)
-        : round_trip(round_trip) {}
+    Link(const RoundTrip::Options& round_trip,
+         const MessageSize::Options& message_size)
+        : round_trip(round_trip), message_size(message_size) {}
     RoundTrip round_trip;
+    MessageSize message_size;
     PushUnit open;             // Being filled.
     bool open_may_go = false;  // A clock ends in it.
     std::deque<PushUnit> queued;
@@ -389,8 +401,8 @@ class ClientCore {
   // What is being filled anywhere may go now.
   void EndClock(absl::Time now, Effects* effects);
   void CloseOpenUnit(Link& link);
-  bool IsFull(const PushUnit& unit) const {
-    return unit.bytes >= options_.message_bytes ||
+  bool IsFull(const PushUnit& unit, size_t bytes) const {
+    return unit.bytes >= bytes ||
            unit.entries.size() >= options_.message_entries;
   }
   // Cuts what waits for the shard as the view's `split`-th split does.

@@ -42,6 +42,8 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   core.save_timeout = absl::Milliseconds(limits.save_timeout_ms());
   core.client.window_bytes = size_t{1024} * limits.window_kib();
   core.client.message_bytes = size_t{1024} * limits.message_kib();
+  // So that several of them share a window.
+  core.client.socket_message_bytes = core.client.window_bytes / 4;
   MemberCore::Options& member = core.member;
   member.coordinators = CoordinatorEndpoints(config);
   member.start_timeout = absl::Milliseconds(limits.start_timeout_ms());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "common/net/shard_endpoint.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -19,6 +20,17 @@ PeerId SelfForCoordinator(const wire::JoinRequest& join) {
   return {.kind = PeerId::Kind::kWorker,
           .index = join.index(),
           .instance = join.token()};
+}
+
+WorkerCore::Options CoreOptions(const WorkerLoop::Options& options) {
+  WorkerCore::Options core = options.core;
+  core.client.by_socket = [self = LocalProcess(), via = options.transport](
+                              const View& view, Owner to) {
+    const wire::ServerMember* const server = view.FindServer(to.server);
+    return server != nullptr && to.thread < server->thread_size() &&
+           IsBySocket(*server, to.thread, self, via);
+  };
+  return core;
 }
 
 }  // namespace
@@ -44,7 +56,7 @@ WorkerLoop::WorkerLoop(Transport& to_coordinator, Transport& to_shard_threads,
       to_coordinator_transport_(to_coordinator),
       poller_(options.wait),
       shard_threads_(to_shard_threads, poller_, options.transport),
-      core_(options.core) {}
+      core_(CoreOptions(options)) {}
 
 absl::Status WorkerLoop::ConnectTo(const std::string& coordinator) {
   if (coordinator_ != nullptr) poller_.Remove(*coordinator_);

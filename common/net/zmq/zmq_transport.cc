@@ -13,10 +13,12 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/net/header_codec.h"
+#include "common/net/payload_frames.h"
 #include "common/net/zmq/tcp_peers.h"
 #include "common/status.h"
 
@@ -28,6 +30,9 @@ constexpr int kMalformedPerCall = 64;
 // Of a routing id, beyond the text of the PeerId. ZeroMQ allows 255 bytes.
 constexpr char kSuffixMark = '#';
 constexpr size_t kSuffixMax = 64;
+// A payload keeps no more alive of the frame that it shares than so many times
+// its own bytes, else it is copied: whoever holds it counts its own.
+constexpr size_t kKeptTimesMax = 16;
 // As many as ZeroMQ allows.
 constexpr int kSocketsMax = 65535;
 
@@ -100,30 +105,56 @@ std::string ConnectHint(int error) {
   }
 }
 
-void DropReference(void* /*data*/, void* payload) {
-  delete static_cast<Payload*>(payload);
+using References = absl::InlinedVector<Payload, 1>;
+
+void DropReferences(void* /*data*/, void* references) {
+  delete static_cast<References*>(references);
 }
 
-zmq::message_t PayloadFrame(const Payload& payload) {
-  if (payload.size() < kZeroCopyBytes) {
-    return zmq::message_t(static_cast<const void*>(payload.data()),
-                          payload.size());
-  }
+// Of payloads that lie side by side, `bytes` in all.
+zmq::message_t PayloadFrame(absl::Span<const Payload> payloads, size_t bytes) {
+  const std::byte* const data = payloads.front().data();
+  if (bytes < kZeroCopyBytes)
+    return zmq::message_t(static_cast<const void*>(data), bytes);
   // ZeroMQ takes a non-const pointer, but never writes to what it sends.
-  return zmq::message_t(const_cast<std::byte*>(payload.data()), payload.size(),
-                        &DropReference, new Payload(payload));
+  return zmq::message_t(const_cast<std::byte*>(data), bytes, &DropReferences,
+                        new References(payloads.begin(), payloads.end()));
 }
 
-Payload TakePayload(zmq::message_t&& frame) {
-  if (frame.size() < kZeroCopyBytes) {
-    return Payload::Copy(frame.data(), frame.size());
+// Of payloads that do not, `bytes` in all.
+zmq::message_t CopiedFrame(absl::Span<const Payload> payloads, size_t bytes) {
+  zmq::message_t frame(bytes);
+  auto* out = static_cast<std::byte*>(frame.data());
+  for (const Payload& payload : payloads) {
+    if (payload.empty()) continue;
+    std::memcpy(out, payload.data(), payload.size());
+    out += payload.size();
   }
-  // The pointer is taken where the frame stays, since moving a frame may move
-  // its bytes.
-  auto owner = std::make_unique<zmq::message_t>(std::move(frame));
-  const void* const data = owner->data();
-  const size_t bytes = owner->size();
-  return Payload::Wrap(data, bytes, std::move(owner));
+  return frame;
+}
+
+// Appends the payloads of these sizes that the frame consists of.
+void TakePayloads(zmq::message_t&& frame, absl::Span<const size_t> sizes,
+                  std::vector<Payload>* payloads) {
+  const size_t bytes = frame.size();
+  Payload whole;
+  if (bytes >= kZeroCopyBytes) {
+    // The pointer is taken where the frame stays, since moving a frame may move
+    // its bytes.
+    auto owner = std::make_unique<zmq::message_t>(std::move(frame));
+    const void* const data = owner->data();
+    whole = Payload::Wrap(data, bytes, std::move(owner));
+  }
+  const std::byte* const begin =
+      whole.empty() ? static_cast<const std::byte*>(frame.data())
+                    : whole.data();
+  size_t offset = 0;
+  for (const size_t size : sizes) {
+    const bool small = size < kZeroCopyBytes || size < bytes / kKeptTimesMax;
+    payloads->push_back(small ? Payload::Copy(begin + offset, size)
+                              : whole.Slice(offset, size));
+    offset += size;
+  }
 }
 
 // Of one frame of this size (ZMTP 3.0: flags, and a length of 1 or 8 bytes).
@@ -151,6 +182,9 @@ class ZmqSocket {
   // Of the last message that ReceiveBody() took, with its frames' headers.
   int64_t bytes_on_wire() const { return bytes_on_wire_; }
 
+  size_t payloads_max() const {
+    return static_cast<size_t>(options_.payloads_max);
+  }
   // False if no frame is there.
   absl::StatusOr<bool> ReceiveFrame(zmq::message_t* frame);
   // Takes all frames of a message from its header frame on. `*fault` says what
@@ -225,11 +259,12 @@ absl::StatusOr<bool> ZmqSocket::ReceiveFrame(zmq::message_t* frame) {
 
 absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
                                     Message* message, std::string* fault) {
-  const absl::Status parsed =
-      ParseHeader({static_cast<const std::byte*>(header.data()), header.size()},
-                  &message->header);
-  if (!parsed.ok()) *fault = std::string(parsed.message());
-  int64_t bytes = static_cast<int64_t>(header.size());
+  absl::Span<const std::byte> rest(static_cast<const std::byte*>(header.data()),
+                                   header.size());
+  FrameCutter cutter;
+  absl::Status status = cutter.TakeSizes(payloads_max(), &rest);
+  if (status.ok()) status = ParseHeader(rest, &message->header);
+  int64_t bytes = static_cast<int64_t>(rest.size());
   bytes_on_wire_ = BytesOnWire(header.size());
   bool more = header.more();
   while (more) {
@@ -239,17 +274,23 @@ absl::Status ZmqSocket::ReceiveBody(const zmq::message_t& header,
     more = frame.more();
     bytes += static_cast<int64_t>(frame.size());
     bytes_on_wire_ += BytesOnWire(frame.size());
-    if (!fault->empty()) continue;  // The rest is only to be taken away.
-    if (message->payloads.size() >=
-        static_cast<size_t>(options_.payloads_max)) {
-      *fault =
-          absl::StrCat("more than ", options_.payloads_max, " payload frames");
+    if (!status.ok()) continue;  // The rest is only to be taken away.
+    const absl::StatusOr<absl::Span<const size_t>> sizes =
+        cutter.Cut(frame.size());
+    if (message->payloads.size() >= payloads_max()) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat("more than ", payloads_max(), " payload frames"));
     } else if (bytes > options_.message_bytes_max) {
-      *fault = absl::StrCat("more than ", options_.message_bytes_max, " bytes");
+      status = absl::InvalidArgumentError(
+          absl::StrCat("more than ", options_.message_bytes_max, " bytes"));
+    } else if (!sizes.ok()) {
+      status = sizes.status();
     } else {
-      message->payloads.push_back(TakePayload(std::move(frame)));
+      TakePayloads(std::move(frame), *sizes, &message->payloads);
     }
   }
+  if (status.ok()) status = cutter.End();
+  if (!status.ok()) *fault = std::string(status.message());
   return absl::OkStatus();
 }
 
@@ -280,17 +321,30 @@ absl::StatusOr<bool> ZmqSocket::SendFirstFrame(zmq::message_t& frame,
 }
 
 absl::StatusOr<bool> ZmqSocket::SendBody(const Message& message, bool first) {
-  zmq::message_t header(HeaderBytes(message.header));
-  SerializeHeader(message.header, header.data());
-  size_t left = message.payloads.size();
-  SL_ASSIGN_OR_RETURN(bool sent, first ? SendFirstFrame(header, left > 0)
-                                       : SendFrame(header, left > 0));
+  const absl::Span<const Payload> payloads = message.payloads;
+  std::vector<PayloadRun> runs;
+  for (size_t i = 0; i < payloads.size(); i += runs.back().payloads)
+    runs.push_back(FirstRun(payloads.subspan(i)));
+  const size_t sizes =
+      runs.size() < payloads.size() ? PayloadSizesBytes(payloads.size()) : 0;
+  zmq::message_t header(sizes + HeaderBytes(message.header));
+  auto* const out = static_cast<std::byte*>(header.data());
+  if (sizes > 0) WritePayloadSizes(payloads, out);
+  SerializeHeader(message.header, out + sizes);
+  SL_ASSIGN_OR_RETURN(bool sent, first ? SendFirstFrame(header, !runs.empty())
+                                       : SendFrame(header, !runs.empty()));
   // A queue is never full in the middle of a message. Where the connection went
   // away in the middle, ZeroMQ still wants (and drops) the remaining frames.
   if (!sent) return false;
-  for (const Payload& payload : message.payloads) {
-    zmq::message_t frame = PayloadFrame(payload);
-    SL_ASSIGN_OR_RETURN(const bool frame_sent, SendFrame(frame, --left > 0));
+  size_t begin = 0;
+  for (const PayloadRun& run : runs) {
+    zmq::message_t frame =
+        run.adjacent
+            ? PayloadFrame(payloads.subspan(begin, run.payloads), run.bytes)
+            : CopiedFrame(payloads.subspan(begin, run.payloads), run.bytes);
+    begin += run.payloads;
+    SL_ASSIGN_OR_RETURN(const bool frame_sent,
+                        SendFrame(frame, begin < payloads.size()));
     sent = sent && frame_sent;
   }
   return sent;

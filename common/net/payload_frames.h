@@ -1,0 +1,64 @@
+// Which payloads of a message share a frame. A frame costs both ends some
+// system calls, however large it is. So payloads that lie side by side in
+// memory, as the shards of one gradient do, are sent as the one piece that they
+// are, and small ones are copied together.
+//
+// A message of which no payloads share a frame has its header frame as it is.
+// In another one the sizes of all payloads stand in front of the header:
+//
+//   a zero byte, which no Header begins with; then the number of payloads and
+//   the bytes of each, in 8 bytes each, little-endian.
+//
+// A frame has the next payloads, at least one, that fill it exactly, and those
+// without bytes that come next.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/payload.h"
+
+namespace slackline {
+
+// Payloads that do not lie side by side share a frame of at most this size.
+inline constexpr size_t kCopiedFrameBytesMax = size_t{64} << 10;
+
+// Payloads in a row that are sent as one frame.
+struct PayloadRun {
+  size_t payloads = 0;
+  size_t bytes = 0;      // Of all of them.
+  bool adjacent = true;  // They lie side by side.
+};
+// The first ones of payloads, of which there is at least one.
+PayloadRun FirstRun(absl::Span<const Payload> payloads);
+
+// What stands in front of the header if payloads share frames: its size, and
+// the thing itself.
+size_t PayloadSizesBytes(size_t payloads);
+void WritePayloadSizes(absl::Span<const Payload> payloads, std::byte* out);
+
+// Tells which payloads the frames of a received message have.
+class FrameCutter {
+ public:
+  // Takes the sizes, if there are any, off the front of a header frame.
+  // InvalidArgument, fit for an ErrorReply: they make no sense, or are more
+  // than `payloads_max`.
+  absl::Status TakeSizes(size_t payloads_max,
+                         absl::Span<const std::byte>* header);
+  // The sizes of the payloads in a frame of `bytes`; valid until the next call.
+  // Error as above.
+  absl::StatusOr<absl::Span<const size_t>> Cut(size_t bytes);
+  // Error, as above, if there should have been more.
+  absl::Status End() const;
+
+ private:
+  bool told_ = false;
+  std::vector<size_t> sizes_;  // As told; else of the frame that was cut last.
+  size_t next_ = 0;            // In sizes_, as told.
+};
+
+}  // namespace slackline
