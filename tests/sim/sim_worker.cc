@@ -35,8 +35,9 @@ WorkerCore::Options WorkerOptions(const Scenario& scenario, Rank rank,
   options.client.window_bytes = scenario.window_bytes;
   options.client.message_bytes = scenario.message_bytes;
   options.client.socket_message_bytes = 4 * scenario.message_bytes;
+  options.client.socket_message_time = absl::Milliseconds(100);
   options.client.by_socket = [](const View&, Owner to) {
-    return to.server % 2 == 1;
+    return to.server % 2 == 0;
   };
   options.client.retry_initial = scenario.retry_initial;
   options.client.retry_max = scenario.retry_max;

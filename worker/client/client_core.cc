@@ -372,7 +372,8 @@ ClientCore::Links::value_type& ClientCore::LinkTo(Owner owner) {
                       .bytes_max =
                           by_socket
                               ? std::max(bytes, options_.socket_message_bytes)
-                              : bytes})
+                              : bytes,
+                      .time = options_.socket_message_time})
               .first;
 }
 

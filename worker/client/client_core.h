@@ -85,8 +85,9 @@ class ClientCore {
     size_t message_bytes = 256 << 10;  // A message is full at this payload,
     size_t message_entries = 256;      // and at so many entries.
     // Through a socket, shards that can go at once share a message of up to
-    // this payload if the link is fast enough for it (MessageSize).
+    // this payload, if the link carries it in that time (MessageSize).
     size_t socket_message_bytes = 1 << 20;
+    absl::Duration socket_message_time = absl::Milliseconds(1);
     // Whether messages to the shard thread go through a socket; null: none do.
     // Asked when the first one goes there.
     std::function<bool(const View& view, Owner to)> by_socket = nullptr;

@@ -5,7 +5,6 @@
 namespace slackline {
 namespace {
 
-constexpr absl::Duration kCarriedIn = absl::Milliseconds(1);
 constexpr double kGain = 0.125;  // As of RoundTrip.
 
 }  // namespace
@@ -13,7 +12,7 @@ constexpr double kGain = 0.125;  // As of RoundTrip.
 void MessageSize::Add(size_t bytes, absl::Duration took) {
   if (bytes < options_.bytes_min) return;
   const double share =
-      took > absl::ZeroDuration() ? absl::FDivDuration(kCarriedIn, took) : 1;
+      took > absl::ZeroDuration() ? absl::FDivDuration(options_.time, took) : 1;
   // So that one lucky answer does not count for many.
   const double carried = std::min(static_cast<double>(bytes) * share,
                                   static_cast<double>(options_.bytes_max));

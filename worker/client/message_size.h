@@ -2,7 +2,7 @@
 // message costs both ends some system calls, however large it is, and the other
 // end begins with it when all of it is there. So on a fast link fewer and
 // larger ones are better, on a slow one smaller ones: a message takes what the
-// link carries in a millisecond, as measured.
+// link carries in a short time, as measured.
 //
 // No I/O, threads or clocks. Thread-compatible.
 #pragma once
@@ -18,6 +18,7 @@ class MessageSize {
   struct Options {
     size_t bytes_min = 0;
     size_t bytes_max = 0;  // At least bytes_min.
+    absl::Duration time;   // Positive. In which the link carries a message.
   };
   explicit MessageSize(const Options& options)
       : options_(options), carried_(static_cast<double>(options.bytes_min)) {}
@@ -32,7 +33,7 @@ class MessageSize {
 
  private:
   const Options options_;
-  double carried_;  // Bytes in a millisecond, smoothed.
+  double carried_;  // Bytes in Options::time, smoothed.
 };
 
 }  // namespace slackline
