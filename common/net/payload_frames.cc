@@ -81,8 +81,8 @@ absl::Status FrameCutter::TakeSizes(size_t payloads_max,
 
 absl::StatusOr<absl::Span<const size_t>> FrameCutter::Cut(size_t bytes) {
   if (!told_) {
-    sizes_.assign(1, bytes);
-    return sizes_;
+    whole_ = bytes;
+    return absl::MakeConstSpan(&whole_, 1);
   }
   const size_t first = next_;
   size_t left = bytes;

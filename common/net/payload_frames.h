@@ -57,8 +57,9 @@ class FrameCutter {
 
  private:
   bool told_ = false;
-  std::vector<size_t> sizes_;  // As told; else of the frame that was cut last.
-  size_t next_ = 0;            // In sizes_, as told.
+  std::vector<size_t> sizes_;  // As told.
+  size_t next_ = 0;            // Of sizes_.
+  size_t whole_ = 0;           // Not told: of the frame that was cut last.
 };
 
 }  // namespace slackline

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/net/poller.h"
 #include "common/net/shard_endpoint.h"
@@ -17,16 +14,10 @@
 #include "common/time/time_source.h"
 #include "proto/sums.pb.h"
 #include "worker/collective/rendezvous.h"
+#include "worker/collective/sum_client_core.h"
 
 namespace slackline {
 namespace {
-
-// Before a piece goes to a server again that has not heard of the group, or
-// whose queue was full.
-constexpr absl::Duration kRetryAfter = absl::Milliseconds(2);
-// A server that has ended is waited for so long: it is in the views that the
-// next group is made of until its lease runs out.
-constexpr absl::Duration kGoneMax = absl::Seconds(1);
 
 class ServerSums final : public Mesh {
  public:
@@ -44,50 +35,22 @@ class ServerSums final : public Mesh {
   void Interrupt() override;
 
  private:
-  struct Link {
-    std::string name;  // Of the shard thread, for people.
-    std::unique_ptr<Channel> channel;
-    absl::Time gone_since = absl::InfiniteFuture();  // Nobody listens there.
-    // Of the present operation.
-    std::deque<int32_t> to_send;
-    size_t bytes_in_flight = 0;
-    int in_flight = 0;
-    absl::Time send_after = absl::InfinitePast();
-  };
-
-  absl::Span<float> Piece(int32_t index) const {
-    const size_t floats = options_.piece_bytes / sizeof(float);
-    return data_.subspan(static_cast<size_t>(index) * floats, floats);
-  }
-  absl::Status SendAll(Link& link, int64_t number);
-  absl::Status ReceiveAll(Link& link, int64_t number);
-  absl::Status Take(Link& link, const Message& message, int64_t number);
-  static bool IsOpen(const Link& link) {
-    return link.in_flight > 0 || !link.to_send.empty();
-  }
-  // Whoever has not answered.
-  std::string Silent() const;
+  // Sends what the core wants to be sent.
+  absl::Status Perform(SumClientCore::Effects* effects);
+  // Takes in what has come from a shard thread.
+  absl::Status Receive(size_t thread, SumClientCore::Effects* effects);
   void Close();
 
   const ServerSumsOptions options_;
-  int32_t rank_ = 0;
-  int32_t world_size_ = 1;
-  absl::Duration timeout_;
   const TimeSource time_;
   Poller poller_;
   Waker waker_;
   std::atomic<bool> interrupted_ = false;
-  std::vector<Link> links_;
-  // Of the present operation.
-  absl::Span<float> data_;
-  int32_t missing_ = 0;         // Pieces.
-  std::vector<bool> is_asked_;  // By piece: it was sent, and not answered yet.
+  std::vector<std::unique_ptr<Channel>> channels_;  // By shard thread.
+  std::optional<SumClientCore> core_;               // From Join() on.
 };
 
 absl::Status ServerSums::Join(const GroupOptions& options) {
-  rank_ = static_cast<int32_t>(options.rank);
-  world_size_ = options.world_size;
-  timeout_ = options.timeout;
   const Rendezvous rendezvous({.rank = options.rank,
                                .world_size = options.world_size,
                                .group = absl::StrCat(options.group, "/sums"),
@@ -96,7 +59,7 @@ absl::Status ServerSums::Join(const GroupOptions& options) {
                                .store = options.store});
   constexpr char kThreads[] = "threads";
   wire::SumThreads threads;
-  if (rank_ == 0) {
+  if (options.rank == Rank{0}) {
     for (const wire::ServerMember& server : options_.servers)
       *threads.add_server() = server;
     SL_RETURN_IF_ERROR(rendezvous.Put(kThreads, threads.SerializeAsString()));
@@ -111,34 +74,40 @@ absl::Status ServerSums::Join(const GroupOptions& options) {
   const PeerId self{.kind = PeerId::Kind::kSum,
                     .index = options_.worker,
                     .instance = options_.incarnation};
+  SumClientCore::Options core = {.rank = static_cast<int32_t>(options.rank),
+                                 .ranks = options.world_size,
+                                 .run = options_.run,
+                                 .group = options_.group,
+                                 .timeout = options.timeout};
   for (const wire::ServerMember& server : threads.server()) {
     for (int thread = 0; thread < server.thread_size(); ++thread) {
       SL_ASSIGN_OR_RETURN(
           const std::vector<std::string> endpoints,
           ShardEndpoints(server, thread, LocalProcess(), options_.via));
-      Link link;
-      link.name = absl::StrCat("server ", server.index(), " thread ", thread);
-      SL_ASSIGN_OR_RETURN(link.channel,
+      core.threads.push_back(
+          absl::StrCat("server ", server.index(), " thread ", thread));
+      SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel,
                           options_.transport->Connect(self, endpoints.front(),
                                                       {.watch_link = true}));
-      links_.push_back(std::move(link));
+      channels_.push_back(std::move(channel));
     }
   }
-  if (links_.empty())
+  if (channels_.empty())
     return absl::UnavailableError("the job has no servers that could sum");
+  core_.emplace(core);
   return absl::OkStatus();
 }
 
 absl::Status ServerSums::BeginWatch() {
   poller_.Add(waker_);
-  for (const Link& link : links_) poller_.Add(*link.channel);
+  for (const auto& channel : channels_) poller_.Add(*channel);
   return absl::OkStatus();
 }
 
 void ServerSums::Close() {
-  for (const Link& link : links_) poller_.Remove(*link.channel);
+  for (const auto& channel : channels_) poller_.Remove(*channel);
   poller_.Remove(waker_);
-  links_.clear();
+  channels_.clear();
 }
 
 void ServerSums::Interrupt() {
@@ -146,153 +115,53 @@ void ServerSums::Interrupt() {
   waker_.Wake();
 }
 
-absl::Status ServerSums::SendAll(Link& link, int64_t number) {
-  while (!link.to_send.empty() && link.send_after <= time_.Now()) {
-    const int32_t index = link.to_send.front();
-    const absl::Span<float> piece = Piece(index);
-    const size_t bytes = piece.size() * sizeof(float);
-    if (link.in_flight > 0 &&
-        link.bytes_in_flight + bytes > options_.window_bytes) {
-      break;
-    }
-    Message message;
-    message.header.set_run(options_.run);
-    wire::SumRequest& request = *message.header.mutable_sum_request();
-    request.set_group(options_.group);
-    request.set_rank(rank_);
-    request.set_ranks(world_size_);
-    request.set_operation(number);
-    request.set_piece(index);
-    // A copy, because the system may still read it when the group has failed
-    // and the caller has its buffer back.
-    message.payloads.push_back(Payload::Copy(piece.data(), bytes));
-    const absl::Status sent = link.channel->Send(message);
+absl::Status ServerSums::Perform(SumClientCore::Effects* effects) {
+  for (const SumClientCore::Send& send : effects->sends) {
+    const absl::Status sent = channels_[send.thread]->Send(send.message);
     if (absl::IsResourceExhausted(sent)) {
-      link.send_after = time_.Now() + kRetryAfter;
-      break;
+      core_->OnQueueFull(send, time_.Now());
+    } else {
+      SL_RETURN_IF_ERROR(sent);
     }
-    SL_RETURN_IF_ERROR(sent);
-    link.to_send.pop_front();
-    link.bytes_in_flight += bytes;
-    ++link.in_flight;
-    is_asked_[static_cast<size_t>(index)] = true;
   }
+  effects->sends.clear();
   return absl::OkStatus();
 }
 
-absl::Status ServerSums::Take(Link& link, const Message& message,
-                              int64_t number) {
-  if (message.header.has_error_reply()) {
-    return absl::InternalError(absl::StrCat(
-        link.name, " answers: ", message.header.error_reply().error()));
-  }
-  const wire::SumReply& reply = message.header.sum_reply();
-  if (!message.header.has_sum_reply() || reply.group() != options_.group ||
-      reply.operation() != number) {
-    return absl::OkStatus();  // Of what has failed before.
-  }
-  if (!reply.refused().empty()) {
-    return absl::UnavailableError(
-        absl::StrCat(link.name, " does not sum: ", reply.refused()));
-  }
-  if (reply.piece() < 0 ||
-      static_cast<size_t>(reply.piece()) >= is_asked_.size() ||
-      !is_asked_[static_cast<size_t>(reply.piece())]) {
-    return absl::InternalError(
-        absl::StrCat(link.name, " answers for piece ", reply.piece(), " of ",
-                     is_asked_.size(), ", of which it was not asked"));
-  }
-  is_asked_[static_cast<size_t>(reply.piece())] = false;
-  const absl::Span<float> piece = Piece(reply.piece());
-  const size_t bytes = piece.size() * sizeof(float);
-  link.bytes_in_flight -= std::min(link.bytes_in_flight, bytes);
-  link.in_flight = std::max(link.in_flight - 1, 0);
-  if (reply.retry()) {
-    link.to_send.push_front(reply.piece());
-    link.send_after = time_.Now() + kRetryAfter;
-    return absl::OkStatus();
-  }
-  if (message.payloads.size() != 1 ||
-      message.payloads.front().size() != bytes) {
-    return absl::InternalError(
-        absl::StrCat(link.name, " answers with ", message.payloads.size(),
-                     " payloads, one of ", bytes, " bytes is required"));
-  }
-  std::memcpy(piece.data(), message.payloads.front().data(), bytes);
-  --missing_;
-  return absl::OkStatus();
-}
-
-absl::Status ServerSums::ReceiveAll(Link& link, int64_t number) {
+absl::Status ServerSums::Receive(size_t thread,
+                                 SumClientCore::Effects* effects) {
+  Channel& channel = *channels_[thread];
   for (;;) {
     SL_ASSIGN_OR_RETURN(const std::optional<Message> message,
-                        link.channel->Receive());
+                        channel.Receive());
     if (!message.has_value()) break;
-    SL_RETURN_IF_ERROR(Take(link, *message, number));
+    core_->OnMessage(thread, *message, time_.Now(), effects);
   }
   SL_ASSIGN_OR_RETURN(const std::optional<LinkState> state,
-                      link.channel->ReceiveLinkState());
-  if (state == LinkState::kUp) link.gone_since = absl::InfiniteFuture();
-  if (state == LinkState::kGone)
-    link.gone_since = std::min(link.gone_since, time_.Now());
-  if (!IsOpen(link) || time_.Now() < link.gone_since + kGoneMax)
-    return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat(link.name, " has ended; the group must be rebuilt"));
-}
-
-std::string ServerSums::Silent() const {
-  std::vector<std::string> names;
-  for (const Link& link : links_) {
-    if (IsOpen(link)) names.push_back(link.name);
-  }
-  return absl::StrJoin(names, ", ");
+                      channel.ReceiveLinkState());
+  if (state.has_value())
+    core_->OnLinkState(thread, *state, time_.Now(), effects);
+  return Perform(effects);
 }
 
 absl::Status ServerSums::Run(const Operation& operation, int64_t number) {
-  data_ = operation.data;
-  if (data_.empty()) return absl::OkStatus();
   const std::string what = absl::StrCat("sum by servers ", number, " on rank ",
-                                        rank_, " of ", world_size_);
-  const size_t floats = options_.piece_bytes / sizeof(float);
-  missing_ = static_cast<int32_t>((data_.size() + floats - 1) / floats);
-  is_asked_.assign(static_cast<size_t>(missing_), false);
-  for (Link& link : links_) {
-    link.to_send.clear();
-    link.bytes_in_flight = 0;
-    link.in_flight = 0;
-  }
-  for (int32_t piece = 0; piece < missing_; ++piece) {
-    // So that buckets of one piece do not all go to the first one.
-    const auto turn = static_cast<size_t>(number + piece);
-    links_[turn % links_.size()].to_send.push_back(piece);
-  }
-  absl::Time late = time_.Now() + timeout_;
+                                        core_->rank(), " of ", core_->ranks());
+  SumClientCore::Effects effects;
+  core_->Begin(number, operation.data, time_.Now(), &effects);
+  SL_RETURN_IF_ERROR(Annotate(Perform(&effects), what));
   for (;;) {
-    const int32_t before = missing_;
-    absl::Time wake = late;
-    for (Link& link : links_) {
-      SL_RETURN_IF_ERROR(Annotate(ReceiveAll(link, number), what));
-      SL_RETURN_IF_ERROR(Annotate(SendAll(link, number), what));
-      if (!link.to_send.empty() && link.send_after > time_.Now())
-        wake = std::min(wake, link.send_after);
-      if (IsOpen(link)) wake = std::min(wake, link.gone_since + kGoneMax);
-    }
-    if (missing_ == 0) return absl::OkStatus();
+    for (size_t thread = 0; thread < channels_.size(); ++thread)
+      SL_RETURN_IF_ERROR(Annotate(Receive(thread, &effects), what));
+    core_->OnTick(time_.Now(), &effects);
+    SL_RETURN_IF_ERROR(Annotate(Perform(&effects), what));
+    if (effects.ended.has_value()) return Annotate(*effects.ended, what);
     if (interrupted_.load()) {
       return absl::UnavailableError(
           absl::StrCat(what, ": the group has ended; it must be rebuilt"));
     }
-    if (missing_ < before) late = time_.Now() + timeout_;
-    if (time_.Now() >= late) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          what, ": no sum came for ", absl::ToInt64Milliseconds(timeout_),
-          " ms from ", Silent(),
-          "; a rank is stuck, or slower than the timeout allows; the group "
-          "must "
-          "be rebuilt"));
-    }
-    SL_RETURN_IF_ERROR(poller_.Wait(wake - time_.Now()));
+    SL_RETURN_IF_ERROR(poller_.Wait(
+        std::max(core_->NextWakeup() - time_.Now(), absl::ZeroDuration())));
     waker_.Drain();
   }
 }

@@ -1,11 +1,10 @@
 // Sums by the servers of a job, beside the all-reduce of its workers: each rank
 // sends its part of a buffer in pieces, each to one of the shard threads, and
-// receives the sums (server/sums/sum_core.h). A rank's link carries the bytes
-// once in each direction, where a ring of n ranks takes 2 (n - 1) / n of them;
-// those of the servers carry them n times, over all of them.
+// receives the sums (sum_client_core.h, server/sums/sum_core.h). A rank's link
+// carries the bytes once in each direction, where a ring of n ranks takes 2 (n
+// - 1) / n of them; those of the servers carry them n times, over all of them.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -27,9 +26,6 @@ struct ServerSumsOptions {
   uint64_t group = 0;  // As of the view.
   // Of the job. Those of the first rank of the group count.
   std::vector<wire::ServerMember> servers = {};
-  size_t piece_bytes = 256 << 10;  // At most kSumPieceBytesMax.
-  // Under way to one shard thread.
-  size_t window_bytes = 4 << 20;
 };
 
 // For GroupOptions::sums. Connects to all shard threads of the servers that the

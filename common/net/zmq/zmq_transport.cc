@@ -322,7 +322,7 @@ absl::StatusOr<bool> ZmqSocket::SendFirstFrame(zmq::message_t& frame,
 
 absl::StatusOr<bool> ZmqSocket::SendBody(const Message& message, bool first) {
   const absl::Span<const Payload> payloads = message.payloads;
-  std::vector<PayloadRun> runs;
+  absl::InlinedVector<PayloadRun, 8> runs;
   for (size_t i = 0; i < payloads.size(); i += runs.back().payloads)
     runs.push_back(FirstRun(payloads.subspan(i)));
   const size_t sizes =

@@ -3,7 +3,8 @@
 //
 // A Listener is a ROUTER socket, a Channel a DEALER socket. On the wire a
 // message is the header frame (common/net/header_codec.h) and then its payload
-// frames. Payloads are not copied from kZeroCopyBytes on.
+// frames, of one or more payloads each (common/net/payload_frames.h). Payloads
+// are not copied from kZeroCopyBytes on, but for small ones in a large frame.
 //
 // A routing id is the text of the peer's PeerId, '#', and a suffix that no
 // other socket has. So two processes that call themselves alike never share a
