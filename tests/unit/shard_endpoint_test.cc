@@ -61,6 +61,17 @@ TEST(ShardEndpointTest, TheWayOfTheConfigIsTheOnlyOne) {
               ElementsAre("shm://@b"));
 }
 
+TEST(ShardEndpointTest, OnlySharedMemoryIsNoSocket) {
+  EXPECT_FALSE(IsBySocket(Server(), 0, kSame, config::Limits::AUTO));
+  EXPECT_FALSE(IsBySocket(Server(), 0, kSame, config::Limits::SHM));
+  EXPECT_TRUE(IsBySocket(Server(), 0, kSame, config::Limits::IPC));
+  EXPECT_TRUE(IsBySocket(Server(), 0, kSame, config::Limits::TCP));
+  EXPECT_TRUE(IsBySocket(Server(), 0, kElsewhere, config::Limits::AUTO));
+  wire::ServerMember without = Server();
+  without.mutable_thread(0)->clear_shm();
+  EXPECT_TRUE(IsBySocket(without, 0, kSame, config::Limits::AUTO));
+}
+
 TEST(ShardEndpointTest, AWayThatDoesNotReachIsSaid) {
   for (const auto transport : {config::Limits::IPC, config::Limits::SHM}) {
     EXPECT_THAT(Refusal(Server(), kElsewhere, transport),
