@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SECONDS_MAX = 80  # Of one job.
 # How long a job waits for a member. Then it gives up by itself, and says why.
 PATIENCE = 35
+SUSPENDED = 75  # Exit code.
 
 # What the built-in model trains: 312 steps with two workers.
 TEACHER = """model { mlp { hidden: [256, 256] } }

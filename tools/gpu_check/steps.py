@@ -11,9 +11,10 @@ import re
 import shutil
 from typing import Callable, Tuple
 
-from jobs import PATIENCE, SHORT_LEASE, SLOW, TEACHER, TRAIN, Failed, Skipped, config
+from jobs import PATIENCE, SHORT_LEASE, SLOW, SUSPENDED, TEACHER, TRAIN, Failed, Skipped, config
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "tools" / "gpu_check"
 PROGRAM_SECONDS_MAX = 75  # Of one test, benchmark or kernel test under a sanitizer.
 
 
@@ -233,6 +234,14 @@ def trained(summary):
     return f"accuracy {accuracy:.3f}, {summary['examples_per_second']:.0f} examples/s, model {summary['model_sha256'][:12]}"
 
 
+def same(name, summary, other_name, other):
+    if summary["model_sha256"] != other["model_sha256"]:
+        raise Failed(
+            f"model {summary['model_sha256'][:12]} of {name} is not {other['model_sha256'][:12]} of {other_name}"
+        )
+    return f"model {summary['model_sha256'][:12]} as {other_name}"
+
+
 def plain(c, mode, name=None):
     """The job that others are compared with: the same in each step that asks for it."""
     name = name or "train-" + mode.partition(":")[0]
@@ -261,6 +270,14 @@ def ranks_4(c):
     return trained(c.jobs.run("ranks-4", config(c.device, 4, TEACHER + TRAIN), "--mode", "allreduce", "--epochs", "1"))
 
 
+def same_seed(c):
+    said = []
+    for mode in ("bsp", "allreduce"):
+        first, again = plain(c, mode), plain(c, mode, f"again-{mode}")
+        said.append(same(f"the second run in {mode}", again, f"the first in {mode}", first))
+    return ", ".join(said)
+
+
 def kill_worker(mode):
     def run(c):
         name = f"kill-worker-{mode}"
@@ -275,6 +292,46 @@ def kill_worker(mode):
         return trained(summary)
 
     return run
+
+
+def kill_server(c):
+    undisturbed = plain(c, "bsp")
+    text = config(
+        c.device,
+        2,
+        TEACHER + TRAIN + "replicas: 1\n",
+        servers=3,
+        conditions=SLOW,
+        limits=f"{SHORT_LEASE} shard_kib: 16",
+    )
+    job = c.jobs.start("kill-server", text, "--mode", "bsp")
+    c.jobs.kill("kill-server", job, "server", 1)
+    summary = c.jobs.wait("kill-server", job)
+    if not any("server 1" in lost for lost in summary["servers_lost"]):
+        raise Failed(f"server 1 was killed, and lost are: {summary['servers_lost']}")
+    if not summary["shards_taken_over"]:
+        raise Failed("no shard of server 1 was taken over")
+    return f"{same('kill-server', summary, 'train-bsp', undisturbed)}, {summary['shards_taken_over']} shards taken over"
+
+
+def stop_and_go_on(c, name, text, *flags, script=()):
+    """The summary of a job that goes on from the checkpoint with which another one was stopped in its midst."""
+    first = f"{name}-first"
+    job = c.jobs.start(first, text, *flags, script=script)
+    c.jobs.status_at(first, job, 20)
+    c.jobs.commands.run([c.build / "bin" / "slackline", "stop", c.jobs.folder(first), "--checkpoint"], 30)
+    c.jobs.wait(first, job, code=SUSPENDED)
+    second = c.jobs.run(f"{name}-second", text, *flags, "--resume", c.jobs.folder(first), script=script)
+    if not (second.get("resumed_from") or {}).get("clock"):
+        raise Failed("the second job began anew")
+    return second
+
+
+def resume(c):
+    undisturbed = plain(c, "bsp")
+    text = config(c.device, 2, TEACHER + TRAIN + "checkpoint {}\n", conditions=SLOW, limits=SHORT_LEASE)
+    second = stop_and_go_on(c, "resume", text, "--mode", "bsp")
+    return f"{same('resume', second, 'train-bsp', undisturbed)}, from step {second['resumed_from']['clock']}"
 
 
 # ---- Jobs of scripts ---------------------------------------------------------------
@@ -316,6 +373,60 @@ def script(mode):
         return close(summary, "on the CPU", on_cpu, 0.02)
 
     return run
+
+
+def pytorch(c):
+    found = re.match(r"\d+", c.commands.output_of([c.python, "-c", "import torch; print(torch.__version__)"], 60))
+    if not found:
+        raise Failed(f"{c.python} has no PyTorch")
+    return int(found[0])
+
+
+def habit(habits, mode, part):
+    """A script with habits, as flags of habits.py, ends near where it ends without them."""
+
+    def run(c):
+        wanted = habits.split()
+        said = ""
+        if "compile" in wanted and pytorch(c) < 2:
+            if len(wanted) == 1:
+                raise Skipped("torch.compile needs PyTorch 2")
+            wanted.remove("compile")
+            said = ", without torch.compile, which needs PyTorch 2"
+        plain_job = script_job(c, f"habits-{mode}", mode, SCRIPTS / "habits.py")
+        name = "-".join(["habits", mode, *(word.partition("=")[0] for word in wanted)])
+        flags = [f"--{word}" for word in wanted]
+        summary = script_job(c, name, mode, SCRIPTS / "habits.py", *flags, patience=75)
+        return close(summary, "without", plain_job, part) + said
+
+    return run
+
+
+def script_resume(c):
+    """By all-reduce, with masks of dropout and a scheduler, so that all that a checkpoint keeps counts."""
+    rest = "train { seed: 1 }\ncheckpoint {}\n"
+    whole = script_job(c, "script-whole", "allreduce", SCRIPTS / "resumed.py", rest=rest, limits=SHORT_LEASE)
+    text = config(c.device, 2, rest, servers=1, limits=SHORT_LEASE)
+    second = stop_and_go_on(c, "script-resume", text, "--mode", "allreduce", script=[c.python, SCRIPTS / "resumed.py"])
+    on_gpu(c, "script-resume-second", c.device)
+    return (
+        f"{same('script-resume', second, 'a run without a stop', whole)}, from step {second['resumed_from']['clock']}"
+    )
+
+
+def cost(c):
+    """A worker of its own: no other one takes the GPU from it, or from the plain loop."""
+    said = []
+    for size, hidden in (("small", 512), ("large", 4096 if c.device == "CUDA" else 1024)):
+        name = f"cost-{size}"
+        script_job(c, name, "bsp", SCRIPTS / "cost.py", str(hidden), "200" if c.device == "CUDA" else "60", workers=1)
+        found = json.loads((c.jobs.folder(name) / "cost.json").read_text())
+        before, after = found["plain_ms"]
+        said.append(
+            f"{found['parameters'] / 1e6:.1f} M parameters: plain {before:.2f} and {after:.2f} ms, over servers "
+            f"{found['servers_ms']:.2f} ms ({2 * found['servers_ms'] / (before + after):.2f} times)"
+        )
+    return "; ".join(said)
 
 
 # ---- All of them ---------------------------------------------------------------------
@@ -374,13 +485,23 @@ STEPS = (
     _of_job("train-allreduce", train("allreduce"), "2 workers on GPU 0, mode allreduce, by NCCL", 25),
     _of_script("script-bsp", script("bsp"), "examples/python/gpu.py on GPU 0 against the CPU, in bsp", 35),
     _of_script("script-allreduce", script("allreduce"), "the same in allreduce", 40),
+    _of_job("same-seed", same_seed, "a second run of one seed has the same model, in bsp and allreduce", 30, 4),
+    _of_job("kill-server", kill_server, "kill -9 of a server with replicas: 1: the model stays the same", 20, 2),
     _of_job("kill-worker-bsp", kill_worker("bsp"), "kill -9 of one of 3 workers in bsp: the others complete", 15),
     _of_job("kill-worker-allreduce", kill_worker("allreduce"), "the same in allreduce", 20),
+    _of_job("resume", resume, "a stop with a checkpoint, and a job that goes on: the model stays the same", 25, 3),
+    _of_script("script-resume", script_resume, "the same of a script with dropout, in allreduce", 45, 3),
     _of_job("train-phases", train_phases, "allreduce, ssp, allreduce and bsp in one job", 20),
+    _of_script("script-compile", habit("compile", "bsp", 0.02), "torch.compile against none", 50, must="PASS on GPUs"),
+    _of_script("script-autocast", habit("autocast", "bsp", 0.1), "bfloat16 autocast against none", 30),
+    _of_script("script-accumulate", habit("accumulate=4", "bsp", 0.1), "4 batches in a step, against one", 15),
+    _of_script("cost", cost, "a step over servers beside a plain loop of PyTorch on the same GPU", 40, must=""),
+    _of_tool("racecheck", "races in shared memory"),
     _of_tool("memcheck", "accesses outside"),
     _of_job("train-ssp", train("ssp:3"), "2 workers on GPU 0, mode ssp:3", 12),
     _of_job("train-asp", train("asp"), "2 workers on GPU 0, mode asp", 12),
     _of_job("ranks-4", ranks_4, "all-reduce of 4 NCCL ranks that share GPU 0", 30),
+    _of_script("script-all", habit("compile autocast accumulate=4", "allreduce", 0.1), "all three, in allreduce", 55),
     _of_benchmark("bench-apply", bench_apply, "an update against a copy in the GPU's memory", "bench_apply_gpu"),
     _of_benchmark("bench-allreduce", bench_allreduce, "all-reduce by us against NCCL itself", "bench_allreduce"),
     _of_tool("initcheck", "memory that is read before it is written"),
