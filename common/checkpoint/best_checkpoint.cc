@@ -23,8 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kFileBytesMax = 64 << 10;
-constexpr size_t kNameBytesShown = 64;  // In errors.
+constexpr int64_t kBestFileBytesMax = 64 << 10;
+constexpr size_t kBestNameBytesShown = 64;  // In errors.
 constexpr char kCheckpointKey[] = "checkpoint";
 constexpr char kClockKey[] = "clock";
 constexpr char kEvaluatedAtKey[] = "evaluated_at";
@@ -65,7 +65,7 @@ absl::StatusOr<run::BestCheckpoint> ReadBestWith(
     const std::string& root, checkpoint::Manifest* manifest) {
   const std::string path = PathIn(root);
   SL_ASSIGN_OR_RETURN(const std::string text,
-                      ReadRegularFile(path, kFileBytesMax));
+                      ReadRegularFile(path, kBestFileBytesMax));
   const auto bad = [&path](const auto&... what) {
     return absl::DataLossError(
         absl::StrCat(path, " is damaged: ", what..., "; remove it"));
@@ -75,7 +75,7 @@ absl::StatusOr<run::BestCheckpoint> ReadBestWith(
   if (!json.is_object()) return bad("it is not a JSON map");
   const std::string name = StringIn(json, kCheckpointKey);
   if (!IsCheckpointName(name)) {
-    return bad(kCheckpointKey, " is '", Cut(name, kNameBytesShown),
+    return bad(kCheckpointKey, " is '", Cut(name, kBestNameBytesShown),
                "', which is no name of a checkpoint");
   }
   const std::optional<int64_t> clock = ClockIn(json, kClockKey);
@@ -86,7 +86,7 @@ absl::StatusOr<run::BestCheckpoint> ReadBestWith(
   const std::string measure = StringIn(json, kMeasureKey);
   if (measure != MeasureName(config::Checkpoint::ACCURACY) &&
       measure != MeasureName(config::Checkpoint::LOSS)) {
-    return bad(kMeasureKey, " is '", Cut(measure, kNameBytesShown),
+    return bad(kMeasureKey, " is '", Cut(measure, kBestNameBytesShown),
                "', and not accuracy or loss");
   }
   const auto value = json.find(kValueKey);

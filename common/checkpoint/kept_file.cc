@@ -22,8 +22,8 @@
 namespace slackline {
 namespace {
 
-constexpr size_t kFileNameBytesMax = 255;
-constexpr size_t kNameBytesShown = 96;  // In errors.
+constexpr size_t kKeptNameBytesMax = 255;
+constexpr size_t kKeptNameBytesShown = 96;  // In errors.
 
 std::string Reason(int error_number) {
   return std::generic_category().message(error_number);
@@ -127,11 +127,11 @@ absl::StatusOr<checkpoint::Kept> WriteKept(const std::string& folder,
 std::string WhyNoKept(const checkpoint::Kept& kept) {
   const std::string& file = kept.file();
   const std::string name =
-      absl::StrCat("state '", Cut(file, kNameBytesShown), "'");
-  if (file.size() > kFileNameBytesMax || file == "." || file == ".." ||
+      absl::StrCat("state '", Cut(file, kKeptNameBytesShown), "'");
+  if (file.size() > kKeptNameBytesMax || file == "." || file == ".." ||
       file.find_first_of({"/\0", 2}) != std::string::npos) {
     return absl::StrCat(name, ": the name of a file in the folder, of at most ",
-                        kFileNameBytesMax, " bytes, is required");
+                        kKeptNameBytesMax, " bytes, is required");
   }
   if (kept.rank() < 0 || kept.rank() >= kWorkersMax) {
     return absl::StrCat(name, " is of rank ", kept.rank(), ", outside [0, ",

@@ -24,8 +24,8 @@ namespace slackline {
 namespace {
 
 // One of a thousand parts and as many tables has less than a MiB.
-constexpr int64_t kFileBytesMax = 64 << 20;
-constexpr size_t kNameBytesShown = 64;  // In errors.
+constexpr int64_t kManifestBytesMax = 64 << 20;
+constexpr size_t kManifestNameBytesShown = 64;  // In errors.
 constexpr char kSha256Key[] = "sha256";
 
 // Elements of a table of this shape; 0: none, or too many.
@@ -40,7 +40,7 @@ int64_t ElementsOf(const checkpoint::Table& table) {
 
 std::string WhyNoTable(const checkpoint::Table& table) {
   const std::string name =
-      absl::StrCat("table '", Cut(table.name(), kNameBytesShown), "'");
+      absl::StrCat("table '", Cut(table.name(), kManifestNameBytesShown), "'");
   if (table.name().size() > kTableNameBytesMax) {
     return absl::StrCat(name, " has a name of ", table.name().size(),
                         " bytes; at most ", kTableNameBytesMax, " are allowed");
@@ -157,7 +157,7 @@ std::string WhyNoManifest(const checkpoint::Manifest& manifest) {
   for (const checkpoint::Table& table : manifest.table()) {
     if (std::string why = WhyNoTable(table); !why.empty()) return why;
     if (!tables.insert(table.name()).second) {
-      return absl::StrCat("table '", Cut(table.name(), kNameBytesShown),
+      return absl::StrCat("table '", Cut(table.name(), kManifestNameBytesShown),
                           "' is there twice");
     }
   }
@@ -166,7 +166,7 @@ std::string WhyNoManifest(const checkpoint::Manifest& manifest) {
   for (const checkpoint::Part& part : manifest.part()) {
     if (std::string why = WhyNoPart(part); !why.empty()) return why;
     if (!files.insert(part.file()).second) {
-      return absl::StrCat("part '", Cut(part.file(), kNameBytesShown),
+      return absl::StrCat("part '", Cut(part.file(), kManifestNameBytesShown),
                           "': the name is taken");
     }
   }
@@ -175,7 +175,7 @@ std::string WhyNoManifest(const checkpoint::Manifest& manifest) {
     if (std::string why = WhyNoKept(kept); !why.empty()) return why;
     for (const std::string* file : {&kept.file(), &kept.residuals().file()}) {
       if (!file->empty() && !files.insert(*file).second) {
-        return absl::StrCat("state '", Cut(*file, kNameBytesShown),
+        return absl::StrCat("state '", Cut(*file, kManifestNameBytesShown),
                             "': the name is taken");
       }
     }
@@ -223,7 +223,7 @@ absl::Status WriteManifest(const std::string& folder,
 absl::StatusOr<checkpoint::Manifest> ReadManifest(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/", kManifestFile);
   SL_ASSIGN_OR_RETURN(const std::string text,
-                      ReadRegularFile(path, kFileBytesMax));
+                      ReadRegularFile(path, kManifestBytesMax));
   return ParseManifest(path, text);
 }
 

@@ -26,10 +26,10 @@
 namespace slackline {
 namespace {
 
-constexpr size_t kFileNameBytesMax = 255;
-constexpr size_t kNameBytesShown = 96;  // Of a tensor, in errors.
+constexpr size_t kPartNameBytesMax = 255;
+constexpr size_t kTensorNameBytesShown = 96;  // Of a tensor, in errors.
 constexpr size_t kCheckBytes = 1 << 20;
-constexpr int64_t kFloatBytes = sizeof(float);
+constexpr int64_t kPartFloatBytes = sizeof(float);
 
 absl::string_view BytesOf(const Payload& payload) {
   return {reinterpret_cast<const char*>(payload.data()), payload.size()};
@@ -166,21 +166,22 @@ absl::StatusOr<checkpoint::Part> WritePart(
 
 std::string WhyNoPart(const checkpoint::Part& part) {
   const std::string& file = part.file();
-  const std::string name = absl::StrCat("part '", Cut(file, kNameBytesShown));
-  if (file.empty() || file.size() > kFileNameBytesMax || file == "." ||
+  const std::string name =
+      absl::StrCat("part '", Cut(file, kTensorNameBytesShown));
+  if (file.empty() || file.size() > kPartNameBytesMax || file == "." ||
       file == ".." || file.find_first_of({"/\0", 2}) != std::string::npos) {
     return absl::StrCat(name, "': the name of a file in the folder, of 1 to ",
-                        kFileNameBytesMax, " bytes, is required");
+                        kPartNameBytesMax, " bytes, is required");
   }
   if (part.shards() < 1) {
     return absl::StrCat(name, "' has ", part.shards(),
                         " shards; at least 1 is required");
   }
   // Each shard has a tensor of at least one number.
-  if (part.bytes() < part.shards() * kFloatBytes) {
+  if (part.bytes() < part.shards() * kPartFloatBytes) {
     return absl::StrCat(name, "' has ", part.bytes(), " bytes for ",
                         part.shards(), " shards; at least ",
-                        part.shards() * kFloatBytes, " are required");
+                        part.shards() * kPartFloatBytes, " are required");
   }
   return "";
 }
@@ -240,7 +241,7 @@ absl::Status PartFile::ReadHeader(const checkpoint::Part& part) {
     const auto bad = [&](absl::string_view what) {
       return absl::DataLossError(
           absl::StrCat(path_, ": offset ", offset, ": tensor '",
-                       Cut(tensor.name, kNameBytesShown), "': ", what));
+                       Cut(tensor.name, kTensorNameBytesShown), "': ", what));
     };
     if (pieces_.empty() ||
         tensor.name != TensorName(name, pieces_.back().slots)) {
@@ -304,16 +305,17 @@ absl::Status PartFile::ReadAt(int64_t offset, size_t bytes, void* to) const {
 
 absl::Status PartFile::Damaged(const Piece& piece, uint64_t hash) const {
   const int64_t bytes =
-      (piece.end - piece.begin) * kFloatBytes * (1 + piece.slots);
+      (piece.end - piece.begin) * kPartFloatBytes * (1 + piece.slots);
   return absl::DataLossError(absl::StrFormat(
       "%s: bytes [%d, %d), shard %s: have the hash %016x, and the header says "
       "%016x; the file is damaged",
       path_, piece.offset, piece.offset + bytes,
-      Cut(PieceName(piece), kNameBytesShown), hash, piece.hash));
+      Cut(PieceName(piece), kTensorNameBytesShown), hash, piece.hash));
 }
 
 absl::Status PartFile::Check(const Piece& piece) const {
-  int64_t left = (piece.end - piece.begin) * kFloatBytes * (1 + piece.slots);
+  int64_t left =
+      (piece.end - piece.begin) * kPartFloatBytes * (1 + piece.slots);
   int64_t offset = piece.offset;
   std::vector<std::byte> buffer(
       std::min(static_cast<size_t>(left), kCheckBytes));
@@ -336,7 +338,7 @@ absl::StatusOr<ShardState> PartFile::Read(const Piece& piece) const {
                       .version = piece.version,
                       .values = {}};
   const size_t bytes =
-      static_cast<size_t>((piece.end - piece.begin) * kFloatBytes);
+      static_cast<size_t>((piece.end - piece.begin) * kPartFloatBytes);
   for (int tensor = 0; tensor <= piece.slots; ++tensor) {
     Payload payload = Payload::Allocate(bytes);
     SL_RETURN_IF_ERROR(ReadTensor(piece, tensor, piece.begin, piece.end,
@@ -359,8 +361,8 @@ absl::Status PartFile::ReadTensor(const Piece& piece, int tensor, int64_t begin,
            PieceName(piece));
   const int64_t before =
       tensor * (piece.end - piece.begin) + (begin - piece.begin);
-  return ReadAt(piece.offset + before * kFloatBytes,
-                static_cast<size_t>((end - begin) * kFloatBytes), to);
+  return ReadAt(piece.offset + before * kPartFloatBytes,
+                static_cast<size_t>((end - begin) * kPartFloatBytes), to);
 }
 
 }  // namespace slackline

@@ -14,11 +14,12 @@
 namespace slackline {
 namespace {
 
-constexpr size_t kNameBytesShown = 64;  // In errors.
+constexpr size_t kTableNameBytesShown = 64;  // In errors.
 constexpr int64_t kFloatBytes = sizeof(float);
 
 std::string RangeText(const std::string& table, int64_t begin, int64_t end) {
-  return absl::StrCat(Cut(table, kNameBytesShown), "[", begin, ", ", end, ")");
+  return absl::StrCat(Cut(table, kTableNameBytesShown), "[", begin, ", ", end,
+                      ")");
 }
 
 }  // namespace
@@ -129,8 +130,8 @@ absl::StatusOr<ShardState> StoredCheckpoint::ReadTensors(
     bool with_slots) const {
   const auto found = tables_.find(table);
   if (found == tables_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat(folder_, " has no table ", Cut(table, kNameBytesShown)));
+    return absl::NotFoundError(absl::StrCat(folder_, " has no table ",
+                                            Cut(table, kTableNameBytesShown)));
   }
   const Pieces& pieces = found->second;
   if (begin < 0 || begin >= end || end > pieces.elements) {

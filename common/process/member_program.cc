@@ -18,6 +18,7 @@
 #include "common/config/shell_line.h"
 #include "common/io/atomic_file.h"
 #include "common/membership/end_status.h"
+#include "common/process/exit_code.h"
 #include "common/process/file_limit.h"
 #include "common/process/freed_memory.h"
 #include "common/process/logging.h"
@@ -30,8 +31,6 @@
 
 namespace slackline {
 namespace {
-constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;
 
 namespace fs = std::filesystem;
 

@@ -11,12 +11,12 @@
 #include "absl/strings/str_replace.h"
 #include "common/config/field_names.h"
 #include "common/config/nearest_name.h"
+#include "common/process/exit_code.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {
 namespace {
 
-constexpr int kExitUsage = 2;
 constexpr int kNestingMax = 8;
 constexpr size_t kFieldsMax = 3;
 

@@ -16,7 +16,7 @@
 namespace slackline {
 namespace {
 
-constexpr size_t kFileBytesMax = 256;
+constexpr size_t kStateNameBytesMax = 256;
 constexpr size_t kErrorBytesMax = 1024;
 constexpr int64_t kPartBytesMax = int64_t{1} << 60;
 // A full disk should not be tried for the best checkpoint all the time.
@@ -33,7 +33,7 @@ std::string SizeText(int64_t bytes) {
 // A file in the checkpoint's own folder, and none that is there for another
 // reason.
 bool IsFileName(const std::string& name) {
-  return !name.empty() && name.size() <= kFileBytesMax && name[0] != '.' &&
+  return !name.empty() && name.size() <= kStateNameBytesMax && name[0] != '.' &&
          name != "manifest.json" &&
          std::all_of(name.begin(), name.end(), [](char c) {
            return c > ' ' && c < 0x7f && c != '/' && c != '\\';

@@ -15,6 +15,7 @@
 #include "common/sync/modes/mode_rule.h"
 #include "common/sync/phases.h"
 #include "server/coordinator/job_end.h"
+#include "server/coordinator/milliseconds.h"
 #include "server/coordinator/resume.h"
 
 namespace slackline {
@@ -23,7 +24,7 @@ namespace {
 // Texts of members that others get to see.
 constexpr size_t kReasonBytesMax = 1024;
 constexpr size_t kHashBytesMax = 64;
-constexpr size_t kFileBytesMax = 4096;
+constexpr size_t kModelFileBytesMax = 4096;
 // Of one heartbeat; members send a quarter of it.
 constexpr int kRecordsMax = 1024;
 constexpr int kCulpritsMax = 256;
@@ -35,10 +36,6 @@ void PutDiverged(const wire::Diverged& diverged, wire::JobEnd* end) {
     if (worker < 0 || end->worker_size() == kCulpritsMax) continue;
     end->add_worker(worker);
   }
-}
-
-std::string Milliseconds(absl::Duration duration) {
-  return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
 }
 
 wire::View FirstView(const CoordinatorCore::Options& options) {
@@ -197,7 +194,7 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
         wire::JobEnd::NOT_FORMED,
         absl::StrCat(
             SomeNames(missing.Names()), " did not join within ",
-            Milliseconds(options_.start_timeout),
+            MillisecondsText(options_.start_timeout),
             "; look at their logs, or raise limits { start_timeout_ms: ... }"));
     end.mutable_server()->Add(missing.servers.begin(), missing.servers.end());
     end.mutable_worker()->Add(missing.workers.begin(), missing.workers.end());
@@ -208,8 +205,8 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
     if (member == nullptr) continue;
     Remove(incarnation,
            absl::StrCat("is dead or cut off: not heard for ",
-                        Milliseconds(members_.Silence(*member, now)),
-                        ", its lease is ", Milliseconds(options_.lease)),
+                        MillisecondsText(members_.Silence(*member, now)),
+                        ", its lease is ", MillisecondsText(options_.lease)),
            now, effects);
   }
   outcome_.OnTime(now);
@@ -507,7 +504,7 @@ void CoordinatorCore::OnLeave(const wire::Leave& leave, Member* member,
   if (leave.has_result()) {
     run::Result result = leave.result();
     result.set_model_sha256(Cut(result.model_sha256(), kHashBytesMax));
-    result.set_model_file(Cut(result.model_file(), kFileBytesMax));
+    result.set_model_file(Cut(result.model_file(), kModelFileBytesMax));
     result.DiscardUnknownFields();
     outcome_.OnResult(result);
   }

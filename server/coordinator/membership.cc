@@ -7,6 +7,7 @@
 #include "common/status.h"
 #include "server/coordinator/join_check.h"
 #include "server/coordinator/lease_book.h"
+#include "server/coordinator/milliseconds.h"
 
 namespace slackline {
 namespace {
@@ -31,10 +32,6 @@ constexpr size_t kAskingMax = 4096;
 constexpr absl::Duration kAsksAgainWithin = absl::Seconds(1);
 // Pauses after which a lease is made longer, one after the other.
 constexpr int kGracesMax = 8;
-
-std::string Milliseconds(absl::Duration duration) {
-  return absl::StrCat(absl::ToInt64Milliseconds(duration), " ms");
-}
 
 }  // namespace
 
@@ -439,10 +436,10 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
         wire::RETRY,
         absl::StrCat(Describe(*present), " holds this place",
                      present->done ? " and has completed its work" : "",
-                     "; it was heard ", Milliseconds(now - present->heard),
+                     "; it was heard ", MillisecondsText(now - present->heard),
                      " ago; the place is free when that process ends and its "
                      "lease of ",
-                     Milliseconds(options_.lease), " has run out"),
+                     MillisecondsText(options_.lease), " has run out"),
         wire::JoinReply::PLACE_HELD);
   }
   if (is_worker && !why_no_worker.empty())

@@ -12,7 +12,7 @@
 namespace slackline {
 namespace {
 
-constexpr size_t kReasonBytesMax = 1024;
+constexpr size_t kFinishReasonBytesMax = 1024;
 
 // Numbers that a worker says of itself, and that are summed up.
 wire::Entered Bounded(wire::Entered entered) {
@@ -165,7 +165,7 @@ absl::StatusOr<std::string> ModeControl::OnFinish(const wire::Finish& finish,
         "the job's delays are given, from its first to its last step, so it "
         "cannot end early; it can only be stopped at once, without a model");
   }
-  const std::string reason = Cut(finish.reason(), kReasonBytesMax);
+  const std::string reason = Cut(finish.reason(), kFinishReasonBytesMax);
   changer_.WantEnd(reason);
   news_ = true;
   effects->log.push_back(absl::StrCat("the job is to end early: ", reason));

@@ -14,7 +14,7 @@ namespace {
 
 using Progress = run::WorkerProgress;
 
-constexpr size_t kWhatBytesMax = 200;
+constexpr size_t kProgressBytesShown = 200;
 
 std::string SecondsText(absl::Duration duration) {
   return absl::StrFormat("%.0f s", absl::ToDoubleSeconds(duration));
@@ -26,7 +26,8 @@ std::string RanksText(const std::vector<int32_t>& ranks) {
 }
 
 std::string DoingText(const Progress& progress) {
-  if (!progress.what().empty()) return progress.what().substr(0, kWhatBytesMax);
+  if (!progress.what().empty())
+    return progress.what().substr(0, kProgressBytesShown);
   switch (progress.activity()) {
     case Progress::WAITING_FOR_SERVER:
       return progress.has_server()

@@ -7,7 +7,7 @@
 namespace slackline {
 namespace {
 
-constexpr size_t kWhatBytesMax = 4096;
+constexpr size_t kProgressBytesMax = 4096;
 constexpr int kHistogramBinsMax = 1024;  // As common/metrics counts.
 constexpr int kRanksMax = 4096;
 // Sums of such numbers stay far from overflow.
@@ -40,10 +40,10 @@ constexpr char kNoNumber[] =
 }  // namespace
 
 std::string WhyUnfit(const run::WorkerStats& stats) {
-  if (stats.progress().what().size() > kWhatBytesMax) {
+  if (stats.progress().what().size() > kProgressBytesMax) {
     return absl::StrCat("has sent ", stats.progress().what().size(),
-                        " bytes about what it does; at most ", kWhatBytesMax,
-                        " are allowed");
+                        " bytes about what it does; at most ",
+                        kProgressBytesMax, " are allowed");
   }
   if (!IsCount(stats.examples()) || !IsCount(stats.progress().for_ms()) ||
       !IsAmount(stats.compute_seconds()) || !IsAmount(stats.wait_seconds())) {

@@ -15,10 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/process/exit_code.h"
 #include "tests/net/fake_coordinator.h"
 #include "tests/support/modes.h"
 #include "tests/unit/temp_folder.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/job/checkpoint_command.h"
 #include "tools/cli/job/mode_commands.h"
 #include "tools/cli/job/rebalance_commands.h"

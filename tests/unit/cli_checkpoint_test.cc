@@ -13,13 +13,13 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
 #include "common/io/safetensors.h"
+#include "common/process/exit_code.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/must.h"
 #include "tests/unit/temp_folder.h"
 #include "tools/cli/checkpoint/export_command.h"
 #include "tools/cli/checkpoint/import_command.h"
-#include "tools/cli/exit_code.h"
 
 namespace slackline {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "tools/cli/exit_code.h"
+#include "common/process/exit_code.h"
 
 namespace slackline {
 

@@ -6,8 +6,12 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace slackline {
+
+// How often a command that waits prints a line where there is no terminal.
+inline constexpr absl::Duration kLineEvery = absl::Seconds(5);
 
 // One at a time. The destructor removes the lines that do not stay.
 class Display {

@@ -6,11 +6,11 @@
 #include <string>
 #include <system_error>
 
+#include "common/process/exit_code.h"
 #include "common/process/usage_error.h"
 #include "common/version.h"
 #include "tools/cli/checkpoint/checkpoint_flags.h"
 #include "tools/cli/data/data_flags.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/experiment/experiment_flags.h"
 #include "tools/cli/invocation.h"
 #include "tools/cli/job/job_flags.h"
@@ -56,7 +56,8 @@ std::string DashesProblem(const slackline::Invocation& invocation) {
 int main(int argc, char** argv) {
   CLI::App app(
       "Trains models with sharded parameter servers or all-reduce.\n"
-      "Exit code: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C. Results go to stdout, the "
+      "Exit code: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C. "
+      "Results go to stdout, the "
       "rest to stderr.");
   app.name("slackline");
   app.set_version_flag("--version", slackline::VersionText("slackline"));

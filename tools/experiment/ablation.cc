@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kSeedsMax = 1000;
 
 // "sync.ssp.staleness" gives "staleness".
-std::string LastPart(absl::string_view field) {
+std::string LastFieldPart(absl::string_view field) {
   return FileSafe(field.substr(field.rfind('.') + 1));
 }
 
@@ -154,7 +154,7 @@ absl::StatusOr<ExperimentSource> MakeAblation(const AblationOptions& options) {
                 "-",
                 absl::StrJoin(fields, "-",
                               [](std::string* text, const std::string& field) {
-                                absl::StrAppend(text, LastPart(field));
+                                absl::StrAppend(text, LastFieldPart(field));
                               })));
   origins.Set("name", "--name");
   experiment.set_title(

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/config/cluster_config.h"
 #include "common/delays/delay_trace.h"
+#include "common/process/exit_code.h"
 #include "common/process/logging.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
@@ -28,8 +29,6 @@
 namespace slackline {
 namespace {
 
-constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;
 constexpr char kReplay[] = "a replay";
 constexpr absl::Duration kTellEvery = absl::Seconds(5);
 

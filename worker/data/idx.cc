@@ -14,13 +14,13 @@
 namespace slackline {
 namespace {
 
-constexpr uint8_t kUnsignedByte = 0x08;
+constexpr uint8_t kIdxUnsignedByte = 0x08;
 constexpr uint8_t kInt32 = 0x0c;
 
 // What the format calls its types.
 std::string TypeText(uint8_t type) {
   constexpr std::pair<uint8_t, const char*> kNames[] = {
-      {kUnsignedByte, "unsigned bytes"},
+      {kIdxUnsignedByte, "unsigned bytes"},
       {0x09, "signed bytes"},
       {0x0b, "16-bit integers"},
       {kInt32, "32-bit integers"},
@@ -32,7 +32,7 @@ std::string TypeText(uint8_t type) {
   return "an unknown type";
 }
 
-absl::Status Bad(const GzipReader& reader, absl::string_view what) {
+absl::Status BadIdx(const GzipReader& reader, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(reader.path(), ": ", what));
 }
 
@@ -47,14 +47,14 @@ absl::StatusOr<uint32_t> ReadNumber(GzipReader* reader,
   SL_ASSIGN_OR_RETURN(const int64_t got,
                       reader->Read(bytes.data(), bytes.size()));
   if (got != static_cast<int64_t>(bytes.size())) {
-    return Bad(*reader,
-               absl::StrCat("ends at offset ", reader->offset(), " inside ",
-                            name, " of its header; fetch the file again"));
+    return BadIdx(*reader,
+                  absl::StrCat("ends at offset ", reader->offset(), " inside ",
+                               name, " of its header; fetch the file again"));
   }
   return BigEndian(bytes.data());
 }
 
-struct Header {
+struct IdxHeader {
   uint8_t type = 0;
   std::vector<int64_t> dimensions;
 };
@@ -69,27 +69,29 @@ struct Wanted {
   absl::string_view allowed;
 };
 
-absl::StatusOr<Header> ReadHeader(GzipReader* reader, const Wanted& wanted) {
+absl::StatusOr<IdxHeader> ReadIdxHeader(GzipReader* reader,
+                                        const Wanted& wanted) {
   SL_ASSIGN_OR_RETURN(const uint32_t magic,
                       ReadNumber(reader, "the magic number"));
   const std::string starts = absl::StrCat("starts with magic number 0x",
                                           absl::Hex(magic, absl::kZeroPad8));
   if (magic >> 16 != 0) {
-    return Bad(*reader, absl::StrCat(starts,
-                                     ", and IDX files with two zero bytes; is "
-                                     "this another kind of file?"));
+    return BadIdx(*reader,
+                  absl::StrCat(starts,
+                               ", and IDX files with two zero bytes; is "
+                               "this another kind of file?"));
   }
-  Header header;
+  IdxHeader header;
   header.type = static_cast<uint8_t>(magic >> 8 & 0xff);
   const auto count = static_cast<int>(magic & 0xff);
   if (count < wanted.dimensions_min || count > wanted.dimensions_max ||
       std::find(wanted.types.begin(), wanted.types.end(), header.type) ==
           wanted.types.end()) {
-    return Bad(*reader,
-               absl::StrCat(starts, ": ", TypeText(header.type), " in ", count,
-                            count == 1 ? " dimension" : " dimensions", ", but ",
-                            wanted.content, " are ", wanted.allowed,
-                            "; are the images' and labels' files mixed up?"));
+    return BadIdx(
+        *reader, absl::StrCat(starts, ": ", TypeText(header.type), " in ",
+                              count, count == 1 ? " dimension" : " dimensions",
+                              ", but ", wanted.content, " are ", wanted.allowed,
+                              "; are the images' and labels' files mixed up?"));
   }
   for (int i = 0; i < count; ++i) {
     SL_ASSIGN_OR_RETURN(
@@ -99,8 +101,8 @@ absl::StatusOr<Header> ReadHeader(GzipReader* reader, const Wanted& wanted) {
     header.dimensions.push_back(size);
   }
   if (header.dimensions[0] == 0) {
-    return Bad(*reader, absl::StrCat("holds no ", wanted.content,
-                                     ", at least 1 is required"));
+    return BadIdx(*reader, absl::StrCat("holds no ", wanted.content,
+                                        ", at least 1 is required"));
   }
   return header;
 }
@@ -120,13 +122,13 @@ absl::StatusOr<std::vector<uint8_t>> ReadBody(GzipReader* reader, int64_t bytes,
 absl::StatusOr<int64_t> ReadImages(const std::string& path, RawData* data) {
   SL_ASSIGN_OR_RETURN(GzipReader reader, GzipReader::Open(path));
   SL_ASSIGN_OR_RETURN(
-      const Header header,
-      ReadHeader(&reader, {.content = "images",
-                           .types = {kUnsignedByte},
-                           .dimensions_min = 3,
-                           .dimensions_max = 4,
-                           .allowed = "unsigned bytes in 3 dimensions "
-                                      "(0x00000803) or 4 (0x00000804)"}));
+      const IdxHeader header,
+      ReadIdxHeader(&reader, {.content = "images",
+                              .types = {kIdxUnsignedByte},
+                              .dimensions_min = 3,
+                              .dimensions_max = 4,
+                              .allowed = "unsigned bytes in 3 dimensions "
+                                         "(0x00000803) or 4 (0x00000804)"}));
   const absl::StatusOr<ImageDimensions> image =
       ImageDimensionsOf(header.dimensions);
   if (!image.ok()) return Annotate(image.status(), path);
@@ -150,14 +152,15 @@ absl::StatusOr<int64_t> ReadImages(const std::string& path, RawData* data) {
   return count;
 }
 
-absl::Status ReadLabels(const std::string& path, RawData* data) {
+absl::Status ReadIdxLabels(const std::string& path, RawData* data) {
   SL_ASSIGN_OR_RETURN(GzipReader reader, GzipReader::Open(path));
   SL_ASSIGN_OR_RETURN(
-      const Header header,
-      ReadHeader(&reader, {.content = "labels",
-                           .types = {kUnsignedByte, kInt32},
-                           .allowed = "unsigned bytes (0x00000801) or 32-bit "
-                                      "integers (0x00000c01) in 1 dimension"}));
+      const IdxHeader header,
+      ReadIdxHeader(&reader,
+                    {.content = "labels",
+                     .types = {kIdxUnsignedByte, kInt32},
+                     .allowed = "unsigned bytes (0x00000801) or 32-bit "
+                                "integers (0x00000c01) in 1 dimension"}));
   const int64_t count = header.dimensions[0];
   const int64_t size = header.type == kInt32 ? 4 : 1;
   const int64_t start = reader.offset();
@@ -181,7 +184,7 @@ absl::Status ReadLabels(const std::string& path, RawData* data) {
 absl::StatusOr<RawData> ReadIdx(const IdxFiles& files) {
   RawData data;
   SL_ASSIGN_OR_RETURN(const int64_t images, ReadImages(files.images, &data));
-  SL_RETURN_IF_ERROR(ReadLabels(files.labels, &data));
+  SL_RETURN_IF_ERROR(ReadIdxLabels(files.labels, &data));
   if (images != static_cast<int64_t>(data.labels.size())) {
     return absl::InvalidArgumentError(absl::StrCat(
         files.images, " holds ", images, " images, but ", files.labels, " ",

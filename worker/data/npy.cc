@@ -25,12 +25,12 @@ constexpr size_t kDimensionsMax = 32;  // NumPy's.
 constexpr int64_t kFeaturesMax = 1 << 26;
 constexpr int64_t kExamplesMax = int64_t{1} << 32;
 
-absl::Status Bad(const GzipReader& reader, absl::string_view what) {
+absl::Status BadNpy(const GzipReader& reader, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(reader.path(), ": ", what));
 }
 
 // What the dictionary in the file's header says.
-struct Header {
+struct NpyHeader {
   std::string type;  // As in "<f4".
   bool fortran_order = false;
   std::vector<int64_t> shape;
@@ -87,7 +87,7 @@ class Literal {
 };
 
 // Nothing if the text is no such dictionary.
-std::optional<Header> ParseHeader(absl::string_view text) {
+std::optional<NpyHeader> ParseNpyHeader(absl::string_view text) {
   Literal literal(text);
   if (!literal.Take("{")) return std::nullopt;
   std::optional<std::string> type;
@@ -116,9 +116,9 @@ std::optional<Header> ParseHeader(absl::string_view text) {
   if (!literal.AtEnd() || !type.has_value() || !fortran_order.has_value() ||
       !shape.has_value())
     return std::nullopt;
-  return Header{.type = *type,
-                .fortran_order = *fortran_order,
-                .shape = *std::move(shape)};
+  return NpyHeader{.type = *type,
+                   .fortran_order = *fortran_order,
+                   .shape = *std::move(shape)};
 }
 
 // `bytes` of the header, whole.
@@ -126,27 +126,28 @@ absl::StatusOr<std::string> ReadHeaderBytes(GzipReader* reader, int64_t bytes) {
   std::string text(static_cast<size_t>(bytes), '\0');
   SL_ASSIGN_OR_RETURN(const int64_t got, reader->Read(text.data(), bytes));
   if (got == bytes) return text;
-  return Bad(*reader, absl::StrCat("ends at offset ", reader->offset(),
-                                   " inside its header; save it again"));
+  return BadNpy(*reader, absl::StrCat("ends at offset ", reader->offset(),
+                                      " inside its header; save it again"));
 }
 
-absl::StatusOr<Header> ReadHeader(GzipReader* reader) {
+absl::StatusOr<NpyHeader> ReadNpyHeader(GzipReader* reader) {
   SL_ASSIGN_OR_RETURN(const std::string start, ReadHeaderBytes(reader, 8));
   if (!absl::StartsWith(start, "\x93NUMPY")) {
-    return Bad(*reader,
-               absl::StrCat("starts with ", Shown(start),
-                            absl::StartsWith(start, "PK")
-                                ? ", which is an archive (.npz); save each "
-                                  "array in a file of its own, with numpy.save"
-                                : ", and files of NumPy start with \\x93NUMPY; "
-                                  "write them with numpy.save"));
+    return BadNpy(
+        *reader,
+        absl::StrCat("starts with ", Shown(start),
+                     absl::StartsWith(start, "PK")
+                         ? ", which is an archive (.npz); save each "
+                           "array in a file of its own, with numpy.save"
+                         : ", and files of NumPy start with \\x93NUMPY; "
+                           "write them with numpy.save"));
   }
   const int major = static_cast<uint8_t>(start[6]);
   if (major < 1 || major > 3) {
-    return Bad(*reader,
-               absl::StrCat("has format version ", major, ".",
-                            static_cast<int>(static_cast<uint8_t>(start[7])),
-                            ", and 1.0 to 3.0 are read"));
+    return BadNpy(*reader,
+                  absl::StrCat("has format version ", major, ".",
+                               static_cast<int>(static_cast<uint8_t>(start[7])),
+                               ", and 1.0 to 3.0 are read"));
   }
   SL_ASSIGN_OR_RETURN(const std::string size,
                       ReadHeaderBytes(reader, major == 1 ? 2 : 4));
@@ -154,21 +155,21 @@ absl::StatusOr<Header> ReadHeader(GzipReader* reader) {
   for (size_t i = size.size(); i-- > 0;)
     bytes = bytes << 8 | static_cast<uint8_t>(size[i]);
   if (bytes > kHeaderBytesMax) {
-    return Bad(*reader,
-               absl::StrCat("has a header of ", bytes, " bytes, at most ",
-                            kHeaderBytesMax, " are read"));
+    return BadNpy(*reader,
+                  absl::StrCat("has a header of ", bytes, " bytes, at most ",
+                               kHeaderBytesMax, " are read"));
   }
   SL_ASSIGN_OR_RETURN(const std::string text, ReadHeaderBytes(reader, bytes));
-  std::optional<Header> header = ParseHeader(text);
+  std::optional<NpyHeader> header = ParseNpyHeader(text);
   if (!header.has_value()) {
-    return Bad(*reader,
-               absl::StrCat("has the header ", Shown(text),
-                            ", which does not describe one array of numbers; "
-                            "save numbers, not objects or records"));
+    return BadNpy(
+        *reader, absl::StrCat("has the header ", Shown(text),
+                              ", which does not describe one array of numbers; "
+                              "save numbers, not objects or records"));
   }
   if (header->fortran_order) {
-    return Bad(*reader,
-               "is in Fortran's order; save numpy.ascontiguousarray(array)");
+    return BadNpy(*reader,
+                  "is in Fortran's order; save numpy.ascontiguousarray(array)");
   }
   return *std::move(header);
 }
@@ -195,7 +196,7 @@ constexpr char kUnsignedByte[] = "|u1";
 
 template <typename To>
 absl::StatusOr<NumberType<To>> TypeOf(const GzipReader& reader,
-                                      const Header& header) {
+                                      const NpyHeader& header) {
   static constexpr NumberType<To> kTypes[] = {
       {kUnsignedByte, 1, &Append<uint8_t, To>},
       {"|i1", 1, &Append<int8_t, To>},
@@ -207,16 +208,17 @@ absl::StatusOr<NumberType<To>> TypeOf(const GzipReader& reader,
   for (const NumberType<To>& type : kTypes) {
     if (header.type == type.name) return type;
   }
-  return Bad(reader,
-             absl::StrCat("has numbers of type ", Shown(header.type),
-                          "; |u1, |i1, <i2, <i4, <i8, <f4 and <f8 are read, as "
-                          "array.astype('<f4') makes them"));
+  return BadNpy(
+      reader,
+      absl::StrCat("has numbers of type ", Shown(header.type),
+                   "; |u1, |i1, <i2, <i4, <i8, <f4 and <f8 are read, as "
+                   "array.astype('<f4') makes them"));
 }
 
 // The rest of the file.
 template <typename To>
 absl::StatusOr<std::vector<To>> ReadNumbers(GzipReader* reader,
-                                            const Header& header,
+                                            const NpyHeader& header,
                                             int64_t count) {
   SL_ASSIGN_OR_RETURN(const NumberType<To> type, TypeOf<To>(*reader, header));
   std::vector<To> numbers;
@@ -230,16 +232,16 @@ absl::StatusOr<std::vector<To>> ReadNumbers(GzipReader* reader,
   return numbers;
 }
 
-absl::Status CheckExamples(const GzipReader& reader, const Header& header) {
+absl::Status CheckExamples(const GzipReader& reader, const NpyHeader& header) {
   const int64_t examples = header.shape.empty() ? 0 : header.shape[0];
   if (examples >= 1 && examples <= kExamplesMax) return absl::OkStatus();
-  return Bad(reader, absl::StrCat("holds ", examples, " examples, 1 to ",
-                                  kExamplesMax, " are required"));
+  return BadNpy(reader, absl::StrCat("holds ", examples, " examples, 1 to ",
+                                     kExamplesMax, " are required"));
 }
 
 // Sets `features` and `image` of `data`. Whether channels come last.
-absl::StatusOr<bool> ReadShape(const GzipReader& reader, const Header& header,
-                               RawData* data) {
+absl::StatusOr<bool> ReadShape(const GzipReader& reader,
+                               const NpyHeader& header, RawData* data) {
   SL_RETURN_IF_ERROR(CheckExamples(reader, header));
   const size_t dimensions = header.shape.size();
   if (dimensions == 3 || dimensions == 4) {
@@ -252,18 +254,18 @@ absl::StatusOr<bool> ReadShape(const GzipReader& reader, const Header& header,
     return image->channels_last;
   }
   if (dimensions != 2) {
-    return Bad(reader,
-               absl::StrCat("has ", dimensions,
-                            dimensions == 1 ? " dimension" : " dimensions",
-                            "; inputs are [examples, numbers], or images in 3 "
-                            "or 4 dimensions"));
+    return BadNpy(
+        reader, absl::StrCat("has ", dimensions,
+                             dimensions == 1 ? " dimension" : " dimensions",
+                             "; inputs are [examples, numbers], or images in 3 "
+                             "or 4 dimensions"));
   }
   data->features = header.shape[1];
   if (data->features < 1 || data->features > kFeaturesMax) {
-    return Bad(reader, absl::StrCat("has ", data->features,
-                                    " numbers per example; 1 "
-                                    "to ",
-                                    kFeaturesMax, " are allowed"));
+    return BadNpy(reader, absl::StrCat("has ", data->features,
+                                       " numbers per example; 1 "
+                                       "to ",
+                                       kFeaturesMax, " are allowed"));
   }
   return false;
 }
@@ -274,10 +276,10 @@ absl::Status CheckFinite(const GzipReader& reader,
                          int64_t per_example) {
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (std::isfinite(numbers[i])) continue;
-    return Bad(reader,
-               absl::StrCat("example ", static_cast<int64_t>(i) / per_example,
-                            " has a number that is not finite, ", numbers[i],
-                            "; remove such examples"));
+    return BadNpy(
+        reader, absl::StrCat("example ", static_cast<int64_t>(i) / per_example,
+                             " has a number that is not finite, ", numbers[i],
+                             "; remove such examples"));
   }
   return absl::OkStatus();
 }
@@ -285,7 +287,7 @@ absl::Status CheckFinite(const GzipReader& reader,
 // Into everything of `data` but the labels. Returns the number of examples.
 absl::StatusOr<int64_t> ReadInputs(const std::string& path, RawData* data) {
   SL_ASSIGN_OR_RETURN(GzipReader reader, GzipReader::Open(path));
-  SL_ASSIGN_OR_RETURN(const Header header, ReadHeader(&reader));
+  SL_ASSIGN_OR_RETURN(const NpyHeader header, ReadNpyHeader(&reader));
   SL_ASSIGN_OR_RETURN(const bool channels_last,
                       ReadShape(reader, header, data));
   const int64_t examples = header.shape[0];
@@ -311,15 +313,15 @@ absl::StatusOr<int64_t> ReadInputs(const std::string& path, RawData* data) {
   return examples;
 }
 
-absl::Status ReadLabels(const std::string& path, RawData* data) {
+absl::Status ReadNpyLabels(const std::string& path, RawData* data) {
   SL_ASSIGN_OR_RETURN(GzipReader reader, GzipReader::Open(path));
-  SL_ASSIGN_OR_RETURN(const Header header, ReadHeader(&reader));
+  SL_ASSIGN_OR_RETURN(const NpyHeader header, ReadNpyHeader(&reader));
   SL_RETURN_IF_ERROR(CheckExamples(reader, header));
   if (header.shape.size() != 1) {
-    return Bad(reader,
-               absl::StrCat("has the size ", DimensionsText(header.shape),
-                            "; labels have one dimension, as "
-                            "array.ravel() makes it"));
+    return BadNpy(reader,
+                  absl::StrCat("has the size ", DimensionsText(header.shape),
+                               "; labels have one dimension, as "
+                               "array.ravel() makes it"));
   }
   SL_ASSIGN_OR_RETURN(data->labels,
                       ReadNumbers<double>(&reader, header, header.shape[0]));
@@ -335,7 +337,7 @@ absl::Status ReadLabels(const std::string& path, RawData* data) {
 absl::StatusOr<RawData> ReadNpy(const NpyFiles& files) {
   RawData data;
   SL_ASSIGN_OR_RETURN(const int64_t examples, ReadInputs(files.inputs, &data));
-  SL_RETURN_IF_ERROR(ReadLabels(files.labels, &data));
+  SL_RETURN_IF_ERROR(ReadNpyLabels(files.labels, &data));
   if (examples != static_cast<int64_t>(data.labels.size())) {
     return absl::InvalidArgumentError(
         absl::StrCat(files.inputs, " holds ", examples, " examples, but ",

@@ -3,14 +3,15 @@
 namespace slackline::optim {
 namespace {
 
-void Check(const config::Optimizer& config, const ConfigProblems& problems) {
+void CheckAdagrad(const config::Optimizer& config,
+                  const ConfigProblems& problems) {
   CheckRates(config.adagrad(), problems);
   // Without it, a parameter whose gradients are all 0 becomes 0 / 0.
   problems.FloatAboveZero("epsilon", config.adagrad().epsilon());
 }
 
-Coefficients CoefficientsOf(const config::Optimizer& config, float rate,
-                            int64_t /*update_count*/) {
+Coefficients CoefficientsOfAdagrad(const config::Optimizer& config, float rate,
+                                   int64_t /*update_count*/) {
   Coefficients c;
   c.rate = rate;
   c.weight_decay = static_cast<float>(config.adagrad().weight_decay());
@@ -27,7 +28,7 @@ constinit const RuleConfig kAdagradConfig = {
         [](const config::Optimizer& config) {
           return config.adagrad().learning_rate();
         },
-    .check = &Check,
-    .coefficients = &CoefficientsOf};
+    .check = &CheckAdagrad,
+    .coefficients = &CoefficientsOfAdagrad};
 
 }  // namespace slackline::optim

@@ -3,13 +3,14 @@
 namespace slackline::optim {
 namespace {
 
-void Check(const config::Optimizer& config, const ConfigProblems& problems) {
+void CheckMomentum(const config::Optimizer& config,
+                   const ConfigProblems& problems) {
   CheckRates(config.momentum(), problems);
   problems.FloatBelowOne("momentum", config.momentum().momentum());
 }
 
-Coefficients CoefficientsOf(const config::Optimizer& config, float rate,
-                            int64_t /*update_count*/) {
+Coefficients CoefficientsOfMomentum(const config::Optimizer& config, float rate,
+                                    int64_t /*update_count*/) {
   Coefficients c;
   c.rate = rate;
   c.weight_decay = static_cast<float>(config.momentum().weight_decay());
@@ -26,7 +27,7 @@ constinit const RuleConfig kMomentumConfig = {
         [](const config::Optimizer& config) {
           return config.momentum().learning_rate();
         },
-    .check = &Check,
-    .coefficients = &CoefficientsOf};
+    .check = &CheckMomentum,
+    .coefficients = &CoefficientsOfMomentum};
 
 }  // namespace slackline::optim

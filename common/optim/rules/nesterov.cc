@@ -3,13 +3,14 @@
 namespace slackline::optim {
 namespace {
 
-void Check(const config::Optimizer& config, const ConfigProblems& problems) {
+void CheckNesterov(const config::Optimizer& config,
+                   const ConfigProblems& problems) {
   CheckRates(config.nesterov(), problems);
   problems.FloatBelowOne("momentum", config.nesterov().momentum());
 }
 
-Coefficients CoefficientsOf(const config::Optimizer& config, float rate,
-                            int64_t /*update_count*/) {
+Coefficients CoefficientsOfNesterov(const config::Optimizer& config, float rate,
+                                    int64_t /*update_count*/) {
   Coefficients c;
   c.rate = rate;
   c.weight_decay = static_cast<float>(config.nesterov().weight_decay());
@@ -26,7 +27,7 @@ constinit const RuleConfig kNesterovConfig = {
         [](const config::Optimizer& config) {
           return config.nesterov().learning_rate();
         },
-    .check = &Check,
-    .coefficients = &CoefficientsOf};
+    .check = &CheckNesterov,
+    .coefficients = &CoefficientsOfNesterov};
 
 }  // namespace slackline::optim

@@ -3,12 +3,12 @@
 namespace slackline::optim {
 namespace {
 
-void Check(const config::Optimizer& config, const ConfigProblems& problems) {
+void CheckSgd(const config::Optimizer& config, const ConfigProblems& problems) {
   CheckRates(config.sgd(), problems);
 }
 
-Coefficients CoefficientsOf(const config::Optimizer& config, float rate,
-                            int64_t /*update_count*/) {
+Coefficients CoefficientsOfSgd(const config::Optimizer& config, float rate,
+                               int64_t /*update_count*/) {
   Coefficients c;
   c.rate = rate;
   c.weight_decay = static_cast<float>(config.sgd().weight_decay());
@@ -24,7 +24,7 @@ constinit const RuleConfig kSgdConfig = {
         [](const config::Optimizer& config) {
           return config.sgd().learning_rate();
         },
-    .check = &Check,
-    .coefficients = &CoefficientsOf};
+    .check = &CheckSgd,
+    .coefficients = &CoefficientsOfSgd};
 
 }  // namespace slackline::optim

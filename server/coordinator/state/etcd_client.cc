@@ -22,15 +22,15 @@ using Json = nlohmann::json;
 using Entry = EtcdClient::Entry;
 
 constexpr size_t kHeaderBytesMax = 64 << 10;  // Of an answer.
-constexpr size_t kTextBytesShown = 200;       // Of an answer, in errors.
+constexpr size_t kAnswerBytesShown = 200;     // Of an answer, in errors.
 // A try takes no longer than this part of a call's timeout, so that a silent
 // endpoint leaves time for the others.
 constexpr int kTriesMin = 4;
 // Between two rounds of the endpoints.
-constexpr absl::Duration kPause = absl::Milliseconds(100);
+constexpr absl::Duration kRetryPause = absl::Milliseconds(100);
 
 std::string Shown(absl::string_view text) {
-  return absl::CHexEscape(Cut(text, kTextBytesShown));
+  return absl::CHexEscape(Cut(text, kAnswerBytesShown));
 }
 
 // ---- What etcd's JSON says: fields that are 0 or empty are left out ---------
@@ -285,12 +285,12 @@ absl::StatusOr<Json> EtcdClient::Call(absl::string_view path,
             std::min(left, options_.timeout / kTriesMin));
     if (answer.ok() || !absl::IsUnavailable(answer.status())) return answer;
     endpoint_ = (endpoint_ + 1) % options_.endpoints.size();
-    if (deadline - time_.Now() <= kPause) {
+    if (deadline - time_.Now() <= kRetryPause) {
       return Annotate(answer.status(),
                       absl::StrCat("etcd has not answered within ",
                                    absl::FormatDuration(options_.timeout)));
     }
-    if (tried % options_.endpoints.size() == 0) absl::SleepFor(kPause);
+    if (tried % options_.endpoints.size() == 0) absl::SleepFor(kRetryPause);
   }
 }
 

@@ -37,7 +37,7 @@ constexpr size_t kGrowth = 4;
 constexpr size_t kGrowthBytes = size_t{1} << 20;
 constexpr uint64_t kBatchesMax = 1000;
 constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
-constexpr size_t kTextBytesShown = 200;
+constexpr size_t kHolderBytesShown = 200;
 // A leader that writes a log anew does so after some thousand commits.
 constexpr int kReadsMax = 5;
 
@@ -48,8 +48,8 @@ std::string LeaderText(const Entry& entry) {
   const std::pair<std::string, std::string> parts =
       absl::StrSplit(entry.value, absl::MaxSplits(' ', 1));
   return absl::CHexEscape(
-      absl::StrCat("the coordinator at ", Cut(parts.first, kTextBytesShown),
-                   " in ", Cut(parts.second, kTextBytesShown)));
+      absl::StrCat("the coordinator at ", Cut(parts.first, kHolderBytesShown),
+                   " in ", Cut(parts.second, kHolderBytesShown)));
 }
 
 std::string HeadText(uint64_t first, uint64_t last) {

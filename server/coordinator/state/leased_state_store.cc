@@ -13,7 +13,7 @@ namespace slackline {
 namespace {
 
 // After a try that etcd has refused at once.
-constexpr absl::Duration kPause = absl::Milliseconds(200);
+constexpr absl::Duration kRenewalPause = absl::Milliseconds(200);
 
 // As TimeSource::Now(), but it goes on while this host is suspended, as etcd's
 // clock does.
@@ -87,7 +87,8 @@ void LeasedStateStore::KeepAlive() {
     // It does not come back.
     if (absl::IsFailedPrecondition(renewed)) return;
     const auto next = SteadyDeadline(
-        renewed.ok() ? begin + store_->keep_alive_every() - BootNow() : kPause);
+        renewed.ok() ? begin + store_->keep_alive_every() - BootNow()
+                     : kRenewalPause);
     while (!stopping_ && lock.WaitUntil(changed_, next)) {
     }
   }

@@ -16,9 +16,9 @@
 #include "common/checkpoint/manifest.h"
 #include "common/io/atomic_file.h"
 #include "common/io/safetensors.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "tools/cli/command_output.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"
 

@@ -20,10 +20,10 @@
 #include "common/checkpoint/part_file.h"
 #include "common/config/shell_line.h"
 #include "common/io/safetensors.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/version.h"
 #include "tools/cli/command_output.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"
 

@@ -5,9 +5,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/process/exit_code.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/data/data_location.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/json.h"
 #include "worker/data/stand_in.h"
 

@@ -4,11 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/io/atomic_file.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "tools/cli/data/find_data.h"
 #include "tools/cli/display.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/foreground.h"
 #include "tools/cli/installed.h"
 #include "tools/cli/run/out_folder.h"

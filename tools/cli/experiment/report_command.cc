@@ -5,9 +5,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "tools/cli/display.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/experiment/results_table.h"
 #include "tools/cli/foreground.h"
 #include "tools/cli/installed.h"

@@ -12,8 +12,6 @@
 namespace slackline {
 namespace {
 
-using Json = nlohmann::json;
-
 std::string NumberText(double value, const std::string& unit) {
   if (unit == "share") return PercentText(value, 2);
   return unit == "s" ? absl::StrFormat("%.1f s", value)
@@ -24,11 +22,11 @@ std::string NumberText(double value, const std::string& unit) {
 constexpr int kRunsForInterval = 3;
 
 // "0.1234 [0.1200, 0.1268]"; without an interval for too few runs.
-std::string MeanText(const Json& mean, const std::string& unit) {
+std::string MeanText(const nlohmann::json& mean, const std::string& unit) {
   if (!mean.is_object() || !mean.contains("mean")) return "-";
   const std::string text = NumberText(mean.at("mean").get<double>(), unit);
-  const Json& low = mean.at("low95");
-  const Json& high = mean.at("high95");
+  const nlohmann::json& low = mean.at("low95");
+  const nlohmann::json& high = mean.at("high95");
   if (!low.is_number() || !high.is_number() ||
       mean.at("count").get<int>() < kRunsForInterval) {
     return text;
@@ -43,15 +41,15 @@ bool IsShown(const std::string& key) {
 }
 
 // Throws nlohmann's exceptions for what is not of the form.
-std::string TableOf(const Json& results) {
+std::string TableOf(const nlohmann::json& results) {
   std::vector<Column> columns = {{.title = "variant", .left = true},
                                  {.title = "runs"}};
-  for (const Json& metric : results.at("metrics")) {
+  for (const nlohmann::json& metric : results.at("metrics")) {
     if (!IsShown(metric.at("key").get<std::string>())) continue;
     columns.push_back({.title = metric.at("label").get<std::string>()});
   }
   std::vector<std::vector<std::string>> rows;
-  for (const Json& variant : results.at("variants")) {
+  for (const nlohmann::json& variant : results.at("variants")) {
     const int finished = variant.at("finished").get<int>();
     const int diverged = variant.value("diverged", 0);
     std::vector<std::string> row = {
@@ -59,7 +57,7 @@ std::string TableOf(const Json& results) {
         absl::StrCat(
             finished, "/", variant.at("runs").get<int>(),
             diverged > 0 ? absl::StrCat(", ", diverged, " diverged") : "")};
-    for (const Json& metric : results.at("metrics")) {
+    for (const nlohmann::json& metric : results.at("metrics")) {
       const std::string key = metric.at("key").get<std::string>();
       if (!IsShown(key)) continue;
       row.push_back(MeanText(variant.at("metrics").at(key),
@@ -83,8 +81,8 @@ absl::StatusOr<std::string> ResultsTable(const std::string& folder) {
         path, " is not there; `slackline report ", folder, "` writes it"));
   }
   try {
-    return TableOf(Json::parse(file));
-  } catch (const Json::exception& error) {
+    return TableOf(nlohmann::json::parse(file));
+  } catch (const nlohmann::json::exception& error) {
     return absl::DataLossError(
         absl::StrCat(path, " holds no results: ", error.what()));
   }

@@ -6,19 +6,18 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/display.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/json.h"
 
 namespace slackline {
 namespace {
 
 // So long for an answer, then a look at what is under way.
-constexpr absl::Duration kLookEvery = absl::Milliseconds(500);
-constexpr absl::Duration kLineEvery = absl::Seconds(5);
+constexpr absl::Duration kCheckpointLookEvery = absl::Milliseconds(500);
 // So often in a row nobody answers before it counts: machines are busy.
 constexpr int kSilencesMax = 3;
 
@@ -36,9 +35,10 @@ absl::StatusOr<std::string> Await(const CheckpointOptions& options,
   absl::Time next_line = TimeSource().Now() + kLineEvery;
   int silences = 0;
   while (true) {
-    SL_ASSIGN_OR_RETURN(const std::optional<std::string> text,
-                        job->client().Checkpoint(std::min(
-                            kLookEvery, deadline - TimeSource().Now())));
+    SL_ASSIGN_OR_RETURN(
+        const std::optional<std::string> text,
+        job->client().Checkpoint(
+            std::min(kCheckpointLookEvery, deadline - TimeSource().Now())));
     if (text.has_value()) return *text;
     if (TimeSource().Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(

@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/display.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/job/mode_text.h"
 #include "tools/cli/job/mode_watch.h"
 #include "tools/cli/json.h"
@@ -17,8 +17,7 @@
 namespace slackline {
 namespace {
 
-constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
-constexpr absl::Duration kLineEvery = absl::Seconds(5);
+constexpr absl::Duration kModeLookEvery = absl::Milliseconds(50);
 
 // Asks how the job stands until the change is over, and shows `watch`
 // meanwhile.
@@ -41,7 +40,7 @@ absl::Status Await(JobConnection* job, ModeWatch* watch) {
       display.Print(watch->Line());
       next_line = TimeSource().Now() + kLineEvery;
     }
-    absl::SleepFor(kLookEvery);
+    absl::SleepFor(kModeLookEvery);
   }
 }
 

@@ -9,12 +9,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "common/view/shard_map.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/display.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/job/move_watch.h"
 #include "tools/cli/job/plan_tables.h"
 #include "tools/cli/job/shard_selection.h"
@@ -23,8 +23,7 @@
 namespace slackline {
 namespace {
 
-constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
-constexpr absl::Duration kLineEvery = absl::Seconds(5);
+constexpr absl::Duration kRebalanceLookEvery = absl::Milliseconds(100);
 
 bool Lists(const wire::StatusReply& status, int server) {
   return std::any_of(status.server().begin(), status.server().end(),
@@ -54,7 +53,7 @@ absl::Status Await(JobConnection* job, MoveWatch* watch,
       display.Print(watch->Line());
       next_line = TimeSource().Now() + kLineEvery;
     }
-    absl::SleepFor(kLookEvery);
+    absl::SleepFor(kRebalanceLookEvery);
   }
 }
 

@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/config/cluster_config.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/installed.h"
 #include "tools/cli/json.h"
 #include "tools/cli/process.h"
@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kServerProgram[] = "slackline_server";
-constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
+constexpr absl::Duration kServersLookEvery = absl::Milliseconds(100);
 
 std::vector<std::string> Command(const AddServerOptions& options, int index) {
   std::vector<std::string> command = {
@@ -100,7 +100,7 @@ absl::Status AwaitMember(JobConnection* job, int index, const std::string& log,
     }
     SL_RETURN_IF_ERROR(job->Refresh());
     if (Lists(job->status(), index, child->pid())) return absl::OkStatus();
-    absl::SleepFor(kLookEvery);
+    absl::SleepFor(kServersLookEvery);
   }
   return absl::DeadlineExceededError(absl::StrCat(
       "the coordinator has not taken server ", index, " into the job within ",

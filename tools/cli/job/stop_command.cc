@@ -4,22 +4,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/sync/phases.h"
 #include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
 #include "tools/cli/display.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/json.h"
 #include "tools/cli/run/summary_table.h"
 
 namespace slackline {
 namespace {
 
-constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
+constexpr absl::Duration kStopLookEvery = absl::Milliseconds(50);
 // So often in a row nobody answers before it counts: machines are busy.
 constexpr int kSilencesMax = 3;
-constexpr absl::Duration kLineEvery = absl::Seconds(5);
 
 // "the workers end at step 480 of 1170; 2 of 4 are there"
 std::string LineOf(const wire::StatusReply& status, StopOptions::How how) {
@@ -88,7 +87,7 @@ absl::StatusOr<std::string> Await(const StopOptions& options,
       display.Print(line);
       next_line = TimeSource().Now() + kLineEvery;
     }
-    absl::SleepFor(kLookEvery);
+    absl::SleepFor(kStopLookEvery);
   }
 }
 

@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "tools/cli/command_output.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/job/status_command.h"
 #include "tools/cli/json.h"
 #include "tools/cli/signals.h"

@@ -27,12 +27,12 @@
 #include "common/config/parse_text.h"
 #include "common/config/shell_line.h"
 #include "common/io/atomic_file.h"
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "server/coordinator/run_files.h"
 #include "tools/cli/data/find_data.h"
 #include "tools/cli/display.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/job/progress.h"
 #include "tools/cli/run/capacity.h"
@@ -52,7 +52,6 @@ constexpr absl::Duration kWaitMax = absl::Milliseconds(50);
 constexpr absl::Duration kStatusEvery = absl::Milliseconds(250);
 // An answer that has not come by then is asked for again.
 constexpr absl::Duration kStatusAgain = absl::Seconds(1);
-constexpr absl::Duration kLineEvery = absl::Seconds(5);
 constexpr int kLogLines = 8;
 constexpr char kInterruptedBetween[] =
     "interrupted by the user before the job was restored";

@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/process/exit_code.h"
 #include "common/status.h"
 #include "tools/cli/command_output.h"
-#include "tools/cli/exit_code.h"
 #include "tools/cli/json.h"
 #include "tools/cli/run/summary_table.h"
 
