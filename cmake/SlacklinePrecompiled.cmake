@@ -1,7 +1,6 @@
 # Precompiled headers: what nearly every file of a kind includes is read once. No
-# source relies on them: -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without. The
-# product uses them only in builds with a sanitizer, because its files show in the
-# others that each header compiles alone (SlacklineHeaders.cmake).
+# source relies on them: -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, and
+# headers_test shows that each header of ours compiles alone.
 
 # The headers that targets use which are made while this is set; one value holds
 # for a folder and those below.

@@ -43,8 +43,8 @@ endif()
 
 # A PyTorch wheel brings headers of another Protobuf, for its own use, in the
 # folder of its headers. Those that our protoc belongs to have to come first.
-if(EXISTS "${TORCH_INSTALL_PREFIX}/include/google/protobuf")
-  list(GET Protobuf_INCLUDE_DIRS 0 protobuf_headers)
+list(GET Protobuf_INCLUDE_DIRS 0 protobuf_headers)
+if(EXISTS "${TORCH_INSTALL_PREFIX}/include/google/protobuf" AND NOT "${TORCH_INSTALL_PREFIX}/include" STREQUAL protobuf_headers)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/headers_first)
   file(CREATE_LINK ${protobuf_headers}/google ${CMAKE_BINARY_DIR}/headers_first/google SYMBOLIC)
   include_directories(BEFORE SYSTEM ${CMAKE_BINARY_DIR}/headers_first)
