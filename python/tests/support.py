@@ -1,14 +1,39 @@
 """Scripts in processes of their own: a process has one place in a job."""
 
+import atexit
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import textwrap
 from typing import Any, Dict, List, Optional
 
 BIN = pathlib.Path(os.environ["SLACKLINE_BIN_DIR"])
+_WARM = pathlib.Path(__file__).resolve().parent / "warm.py"
+_warm_socket: List[str] = []
+
+
+def python() -> List[str]:
+    """What starts a script as Python does, but for the import of PyTorch (warm.py)."""
+    if not _warm_socket:
+        folder = tempfile.TemporaryDirectory()
+        path = str(pathlib.Path(folder.name) / "socket")
+        # Its environment is that of each script, later; what PyTorch reads while it is
+        # imported is that of this process.
+        server = subprocess.Popen(
+            [sys.executable, str(_WARM), "serve", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+
+        def stop() -> None:
+            server.communicate()
+            folder.cleanup()
+
+        atexit.register(stop)
+        _warm_socket.append(path)
+    return [sys.executable, "-I", "-S", str(_WARM), "run", *_warm_socket]
 
 # A small job that every test can change: three classes of points, three layers.
 POINTS = """
@@ -71,7 +96,7 @@ class Ended:
 def run_alone(folder: pathlib.Path, script: str, *args: str, env: Dict[str, str] = {}) -> Ended:
     path = folder / "script.py"
     path.write_text(textwrap.dedent(script))
-    return run([sys.executable, str(path), *args], folder, env)
+    return run([*python(), str(path), *args], folder, env)
 
 
 def run(command: List[str], folder: pathlib.Path, env: Dict[str, str] = {}, timeout: int = 100) -> Ended:
@@ -128,7 +153,7 @@ def run_job(
     (folder / f"{name}.textproto").write_text(config)
     ended = run(
         [str(BIN / "slackline"), "run", f"{name}.textproto", "--out", str(folder / name), *flags]
-        + ["--", sys.executable, f"{name}.py", *args],
+        + ["--", *python(), f"{name}.py", *args],
         folder,
     )
     return Run(ended, folder / name)
