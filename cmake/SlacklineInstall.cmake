@@ -45,7 +45,7 @@ foreach(target ${client_targets})
   file(RELATIVE_PATH target_folder ${CMAKE_SOURCE_DIR} ${target_folder})
   # A library of several folders has headers in each.
   set(folders ${target_folder})
-  get_target_property(sources ${target} SOURCES)
+  get_target_property(sources ${target} SLACKLINE_SOURCES)
   foreach(source ${sources})
     get_filename_component(folder "${source}" DIRECTORY)
     if(folder AND NOT IS_ABSOLUTE "${folder}")
