@@ -3,26 +3,36 @@
 # Ubuntu 22.04/24.04. Safe to run again: it asks apt only for what is missing.
 # Makes build/venv, the environment of the distribution's Python in which the Python
 # package is built and tested; without a network it says so, and does without.
-# Usage: tools/setup.sh [--check] [--clang]
-# --check lists what is missing, and installs nothing. --clang: also clang, for the
-# tests with its sanitizers and the fuzzers.
+# Usage: tools/setup.sh [--check] [--programs] [--clang]
+# --check lists what is missing, and installs nothing. --programs: only what slackline,
+# slackline_server and slackline_worker are built of; half of the time of all.
+# --clang: also clang, for the tests with its sanitizers and the fuzzers.
 set -euo pipefail
 
 packages=(
   build-essential cmake ninja-build ccache git ca-certificates pkg-config
   libzmq3-dev cppzmq-dev libprotobuf-dev protobuf-compiler libabsl-dev
   libgtest-dev libgmock-dev
-  libgloo-dev libhwy-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
+  libhwy-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
   libcpp-httplib-dev libcurl4-openssl-dev zlib1g-dev libssl-dev
   # Debian's LibTorch falls back to reference BLAS, 15 times slower, without this.
   libtorch-dev libopenblas0-pthread
+  # Links a program in a fifth of the time of GNU ld.
+  mold
+  python3
+)
+packages_of_the_rest=(
+  # What all-reduce is compared with.
+  libgloo-dev
   # The independent solver that the a9a test compares with.
-  python3 python3-numpy python3-scipy
+  python3-numpy python3-scipy
   # The Python package, and what benchmarks/compare_ddp.py compares with; 17 MB to
   # load beside LibTorch.
   python3-torch python3-dev python3-venv
   # What etcd_state_store_test and coordinator_etcd_test keep a state in.
   etcd-server
+  # The simulation allocates all the time, and takes three quarters of the time with it.
+  libmimalloc-dev
   # The pictures in docs/.
   python3-matplotlib
 )
@@ -34,16 +44,17 @@ python_packages=(
 # Without what they require: that is the distribution's PyTorch, which pip does not
 # take for one because of its version, 1.13.0a0. Newer ones of Ignite need a newer one.
 python_packages_alone=("pytorch-ignite>=0.4.12,<0.5")
-check_only=0
+check_only=0 programs_only=0
 for argument in "$@"; do
   case "$argument" in
     --check) check_only=1 ;;
-    # Its sanitizers are in a package of their own on some distributions. lld links
-    # the tests, and they are many, in a fifth of the time.
-    --clang) packages+=(clang libclang-rt-dev lld) ;;
-    *) echo "setup.sh: unknown argument '$argument'; --check and --clang are known" >&2; exit 2 ;;
+    --programs) programs_only=1 ;;
+    # Its sanitizers are in a package of their own on some distributions.
+    --clang) packages_of_the_rest+=(clang libclang-rt-dev) ;;
+    *) echo "setup.sh: unknown argument '$argument'; --check, --programs and --clang are known" >&2; exit 2 ;;
   esac
 done
+if ((programs_only == 0)); then packages+=("${packages_of_the_rest[@]}"); fi
 
 cd "$(dirname "$0")/.."
 
@@ -76,7 +87,7 @@ NOTE
   fi
   for i in "${!missing[@]}"; do
     case "${missing[i]}" in
-      libtorch-dev|python3-torch|libclang-rt-dev|etcd-server)
+      libtorch-dev|python3-torch|libclang-rt-dev|etcd-server|libmimalloc-dev|mold)
         apt-cache show "${missing[i]}" >/dev/null 2>&1 || unset 'missing[i]' ;;
     esac
   done
@@ -87,6 +98,7 @@ NOTE
   fi
 fi
 echo "setup: all packages present" >&2
+if ((programs_only)); then exit 0; fi
 
 # The mark in the environment says of which Python and which packages it is made,
 # and where it lies: one that differs is made anew.
