@@ -43,7 +43,26 @@ build() { cmake --preset "$1" "${@:2}" && cmake --build --preset "$1"; }
 # check PRESET LABELS: three tests for two cores at a time, since most wait for a
 # good part of theirs; those that others would disturb run alone (RUN_SERIAL).
 failed=0
-check() { ctest --preset "$1" --parallel "$((($(nproc) * 3 + 1) / 2))" --label-regex "$2" || failed=1; }
+check() {
+  mkdir -p build
+  ctest --preset "$1" --parallel "$((($(nproc) * 3 + 1) / 2))" --label-regex "$2" | tee "build/ctest-$1.log" || failed=1
+}
+
+# The next slow test shall be seen by whoever makes it. How long each kind took is in
+# ctest's own lines, "Label Time Summary".
+report() {
+  local logs=()
+  for preset in release tsan asan; do
+    if [[ -e build/ctest-$preset.log ]]; then logs+=("build/ctest-$preset.log"); fi
+  done
+  if ((${#logs[@]} == 0)); then return; fi
+  echo
+  echo "slowest tests, in seconds:"
+  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) [. ]*(\*\*\*)?[A-Za-z]+ +([0-9.]+) sec.*/\3 \1/p' "${logs[@]}" |
+    sort -rn | head -10 | awk '{ printf "%8.1f  %s\n", $1, $2 }'
+  echo "in all: $((SECONDS / 60)) min $((SECONDS % 60)) s; the times of each kind stand above, behind each build's tests"
+}
+rm -f build/ctest-{release,tsan,asan}.log
 
 release="$(wanted unit sim net gpu e2e)"
 asan="$(wanted asan fuzz)"
@@ -98,4 +117,5 @@ if [[ -n $aside ]]; then stop_aside; fi
 for preset in "${sanitized[@]}"; do build "$preset"; done
 if [[ -n $tsan ]]; then check tsan "$tsan"; fi
 if [[ -n $asan ]]; then check asan "$asan"; fi
+report
 ((failed == 0)) || { echo "test.sh: tests have failed, see above" >&2; exit 1; }
