@@ -145,6 +145,7 @@ class _Step:
     clock: int
     examples: Optional[Tuple[int, int, int]] = None
     by_table = False
+    by_all_reduce = False
 
 
 @dataclasses.dataclass
@@ -235,11 +236,14 @@ class Alone:
     def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> bool:
         self._clock += 1
         for i in reversed(range(len(gradients))):
+            gradient = gradients[i]
+            if gradient is None:  # As torch.optim, which leaves such a parameter as it is.
+                continue
             rule = self._rules[i]
             self._updates[i] += 1
             rule.apply(
                 self._tables.tables[i].values,
-                gradients[i],
+                gradient,
                 self._slots[i],
                 rule.learning_rate * factors[i],
                 self._updates[i],
