@@ -318,7 +318,7 @@ ROWS: List[Row] = [
         "    net.register_buffer('mask', torch.ones(3, dtype=torch.bool))\n"
         "    net.register_buffer('count', torch.tensor(7))\n"
         "    net.register_buffer('bytes', torch.arange(5, dtype=torch.uint8))\n"
-        "    net.register_buffer('half', torch.ones(2, dtype=torch.bfloat16))\n"
+        "    net.register_buffer('halves', torch.ones(2, dtype=torch.bfloat16))\n"
         "    net.register_buffer('scratch', torch.ones(4), persistent=False)\n"
         "    net.register_buffer('nothing', None)\n    return net",
     ),
