@@ -820,7 +820,7 @@ class Job:
         if _values.looks_at_all(step):
             self._arrivals.wait_for_all()
         if not self._arrivals.missing:
-            self._values.note(_values.looks_at_all(step))
+            self._values.note(step)
 
     @property
     def _keeps_values(self) -> bool:
@@ -834,7 +834,9 @@ class Job:
             copies_differ = bool(self._tables.copied) and self._values.changed() is not None
             self._tables.take_over(copies_differ)
         else:
-            self._tables.check_unchanged()
+            # What PyTorch counts is seen in optimizer.step(), if one follows.
+            if self._steps_done >= self._work.steps_total:
+                self._tables.check_unchanged()
             changed = self._values.changed()
             if changed is not None:
                 self._tables.refuse_change(changed)

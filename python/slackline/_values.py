@@ -8,13 +8,14 @@ import torch
 
 from slackline._tables import Tables
 
-# In each step this many elements of a parameter are compared,
-_ELEMENTS = 16
-# others in each of so many steps,
-_TURNS = 8
-# and all of them in the first steps, and then in one of so many.
+# In the first steps all elements of a parameter are compared, and then in one of so many.
 _FIRST_STEPS = 4
 _STEPS_BETWEEN = 64
+# In one of so many steps this many elements are,
+_STEPS_BETWEEN_SOME = 4
+_ELEMENTS = 16
+# others each time, for so many times.
+_TURNS = 8
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -37,9 +38,10 @@ def totals(tables: Tables) -> Dict[str, int]:
 class Values:
     """What the parameters were at one moment, and which of them are something else now.
 
-    Counts of versions do not tell: ``parameter.data`` has a count of its own. To compare all
-    values would take a few percent of a step, so most steps compare some elements. Parameters
-    on a GPU, which would have to be waited for, are compared only in steps that look at all.
+    PyTorch's counts of versions do not tell: ``parameter.data`` has a count of its own. To
+    compare all values would take a few percent of a step, so most steps that look look at some
+    elements. Parameters on a GPU, which would have to be waited for, are compared only in steps
+    that look at all.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -50,16 +52,15 @@ class Values:
         self._elements: List[List[List[torch.Tensor]]] = []
         self._addresses: List[int] = []
         self._turn = 0
-        self._versions: List[int] = []
         self._noted: Optional[List[torch.Tensor]] = None
         self._totals: Optional[List[int]] = None
 
-    def note(self, all_elements: bool) -> None:
-        """They are now as they should be."""
-        self._versions = [parameter._version for parameter in self._parameters]
-        self._totals = [total(p) for p in self._parameters] if all_elements else None
-        self._noted = None
-        if self._on_host:
+    def note(self, step: int) -> None:
+        """They are now as they should be in the step."""
+        self.forget()
+        if looks_at_all(step):
+            self._totals = [total(parameter) for parameter in self._parameters]
+        if self._on_host and (step < _FIRST_STEPS or step % _STEPS_BETWEEN_SOME == 0):
             if self._addresses != [parameter.data_ptr() for parameter in self._parameters]:
                 self._choose()
             self._turn = (self._turn + 1) % _TURNS
@@ -67,13 +68,10 @@ class Values:
 
     def forget(self) -> None:
         """Nothing was noted."""
-        self._versions, self._noted, self._totals = [], None, None
+        self._noted, self._totals = None, None
 
     def changed(self) -> Optional[int]:
         """The first parameter that has changed since ``note()``; None if none has, as far as is known."""
-        for index, (parameter, version) in enumerate(zip(self._parameters, self._versions)):
-            if parameter._version != version:
-                return index
         if self._noted is not None and not all(map(torch.equal, self._noted, self._look())):
             return self._find()
         if self._totals is not None:

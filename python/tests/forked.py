@@ -24,9 +24,9 @@ coordinator {{ host: "127.0.0.1" port: {port} }}
 server {{ host: "127.0.0.1" }}
 worker {{ host: "127.0.0.1" count: {workers} }}
 train {{ seed: 1 }}
-limits {{ lease_ms: 5000 start_timeout_ms: 20000 wait_timeout_ms: 20000 }}
+limits {{ lease_ms: 5000 start_timeout_ms: 60000 wait_timeout_ms: 60000 }}
 """
-_SECONDS_MAX = 30
+_SECONDS_MAX = 120
 
 
 def _child(script: pathlib.Path, log: pathlib.Path, env: Dict[str, str]) -> None:
@@ -115,7 +115,7 @@ def job(folder: pathlib.Path, script: str, mode: str, workers: int = 2, env: Dic
 
     def stop(failed: bool) -> None:
         try:
-            server.wait(timeout=0 if failed else 10)
+            server.wait(timeout=0 if failed else 60)
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
