@@ -317,6 +317,7 @@ NB_MODULE(_core, m) {
       .def("kept", &Worker::Kept, "cut"_a, "state"_a.none(), "error"_a)
       .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)
       .def_prop_ro("gather_bytes_max", &Worker::gather_bytes_max)
+      .def("begins_in_epoch", &Worker::BeginsInEpoch)
       .def(
           "evaluated",
           [](Worker& w, const Session::Evaluation& evaluation,

@@ -7,6 +7,7 @@ conclusion. Nothing here sends anything.
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import torch
@@ -37,9 +38,17 @@ def untrained(module: torch.nn.Module, trained: Sequence[torch.Tensor]) -> Dict[
     return named
 
 
-def describe(tensors: Mapping[str, torch.Tensor]) -> Dict[str, List[str]]:
-    """Of each its form, which all workers have to have, and a digest of its values."""
-    return {name: [_form(tensor), _digest(tensor)] for name, tensor in tensors.items()}
+def describe(tensors: Mapping[str, torch.Tensor], bytes_max: int) -> Dict[str, List[str]]:
+    """Of each its form, which all workers have to have, and a digest of its values.
+
+    Of very many tensors it is one for all of them, so that it has at most ``bytes_max``.
+    """
+    each = {name: [_form(tensor), _digest(tensor)] for name, tensor in tensors.items()}
+    text = json.dumps(each)
+    if len(text) <= bytes_max:
+        return each
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return {"all buffers and frozen parameters": [f"{len(each)} tensors", digest]}
 
 
 def _form(tensor: torch.Tensor) -> str:
@@ -81,6 +90,12 @@ def differing(described: Sequence[Tuple[int, Dict[str, List[str]]]]) -> List[str
 
 def check_sendable(names: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> None:
     """Raises ValueError if they cannot be sent to those who have others."""
+    unknown = [name for name in names if name not in tensors]
+    if unknown:
+        raise ValueError(
+            f"job.model(): {some_names(unknown)}, which are not trained, differ between workers; load or make "
+            "them alike on all workers"
+        )
     size = sum(tensors[name].numel() * tensors[name].element_size() for name in names)
     odd = [n for n in names if tensors[n].layout != torch.strided or tensors[n].is_quantized]
     if not odd and size <= SENT_BYTES_MAX:

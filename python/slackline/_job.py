@@ -35,6 +35,7 @@ _PATIENCE_SECONDS = 10.0
 # Steps by all-reduce between two looks at whether all workers have the same; more often at first.
 _STEPS_BETWEEN_LOOKS = 128
 _FIRST_LOOKS = 4
+_FIRST_EPOCHS = 16  # Each of these begins with one.
 # Samplers of the script whose draws are remembered.
 _ORDERS_MAX = 4
 # Of a traceback in the summary of the run.
@@ -76,6 +77,7 @@ class Job:
         self._ahead: Optional[int] = None  # The first of the next epoch, handed out.
         self._examples = (0, 0, 0)  # Elastic: epoch, begin, end of the step taken last.
         self._epoch_seen = 0
+        self._epoch_counted = 0  # What epochs() has yielded last.
         self._sent_with: Optional[List[float]] = None  # Rate factors, by group.
         self._steps_done = 0
         self._over = False
@@ -348,10 +350,13 @@ class Job:
                 f"job.epochs({epochs}): the job has begun with the first batch, which was taken before, and has "
                 "one epoch. For a look at a batch, take it from a torch.utils.data.DataLoader, or in the loop"
             )
-        epoch = 0
+        # A worker that comes later has examples of a later epoch.
+        epoch = self._world.begins_in_epoch() if self._loader is None else 0
+        self._epoch_seen = epoch
         while not self._over:
             done = self._steps_done
             self._passes = 0
+            self._epoch_counted = epoch
             yield epoch
             if self._loader is None or (self._steps_done == done and not self._over):
                 raise RuntimeError(
@@ -627,6 +632,7 @@ class Job:
     _end_said = False
     _zeros_said = False
     _exit = ""  # How the script has called sys.exit(), for people.
+    _said_last = ""  # An error of the script after the end.
 
     def _begin_epoch(self, loader: Loader, loader_pass: object) -> Optional[int]:
         """The first step of the epoch that begins; none when the job has no more."""
@@ -667,7 +673,13 @@ class Job:
             return self._begin_step(step)
         if self._over:
             return None
-        return self._begin_step(self._next_step())
+        step = self._next_step()
+        if step is not None and self._in_epochs and self._epoch_of(step) != self._epoch_counted:
+            self._warn(
+                f"the epoch has changed while this worker came: its first loop over batches has those of epoch "
+                f"{self._epoch_of(step)}, and counts as epoch {self._epoch_counted}"
+            )
+        return self._begin_step(step)
 
     def _after_step(self, step: int) -> Optional[int]:
         """The next step. The one at hand has to be finished."""
@@ -815,7 +827,7 @@ class Job:
     def _note_values(self, step: int) -> None:
         """Remembers what the parameters of a step are, to see whether the script changes them."""
         assert self._tables is not None and self._values is not None and self._arrivals is not None
-        if self._keeps_values and not self._tables.copied:
+        if self._keeps_values:
             return
         if _values.looks_at_all(step):
             self._arrivals.wait_for_all()
@@ -831,8 +843,7 @@ class Job:
         """The script may have changed parameters. Raises RuntimeError naming one, if they are the servers'."""
         assert self._tables is not None and self._values is not None
         if self._keeps_values:
-            copies_differ = bool(self._tables.copied) and self._values.changed() is not None
-            self._tables.take_over(copies_differ)
+            self._tables.take_over()
         else:
             # What PyTorch counts is seen in optimizer.step(), if one follows.
             if self._steps_done >= self._work.steps_total:
@@ -846,8 +857,11 @@ class Job:
         assert self._loader is not None
         if self.world_size == 1 or self._loader.elastic is not None:
             return False
-        regular = step < _FIRST_LOOKS or step % _STEPS_BETWEEN_LOOKS == 0 or self._at_begin(step)
-        return step > 0 and regular
+        epoch, place = divmod(step, self._loader.steps_per_epoch)
+        # Of many short epochs not each begins with a look, which takes part of a millisecond.
+        every = -(-_STEPS_BETWEEN_LOOKS // (4 * self._loader.steps_per_epoch))
+        of_epoch = place == 0 and (epoch < _FIRST_EPOCHS or epoch % every == 0)
+        return step > 0 and (step < _FIRST_LOOKS or step % _STEPS_BETWEEN_LOOKS == 0 or of_epoch)
 
     def _compare_replicas(self) -> None:
         """By all-reduce: raises RuntimeError if parameters differ, and takes the first worker's rates."""
@@ -1001,7 +1015,8 @@ class Job:
         tensors = _agreement.untrained(
             self._tables.module, [table.parameter for table in self._tables.tables]
         )
-        mine = {"untrained": _agreement.describe(tensors), "order": loader.order_digest(0)}
+        described_tensors = _agreement.describe(tensors, self._world.gather_bytes_max // 2)
+        mine = {"untrained": described_tensors, "order": loader.order_digest(0)}
         brought = self._gather(call, described, mine)
         first = brought[0][0]
         _agreement.check_order([(rank, theirs["order"]) for rank, theirs in brought])
@@ -1117,8 +1132,6 @@ class Job:
             self._steps_done = self._step + 1
         if self._by_all_reduce:
             self._tables.refresh()
-        if self._keeps_values:
-            self._note_values(self._step)
         self._step = None
         if loss is not None:
             self._world.log("loss", _number("loss", loss))
@@ -1262,6 +1275,8 @@ class Job:
                 print(f"slackline: error: {error}", file=sys.stderr)
             else:
                 previous(kind, error, trace)
+                if self._said_last:  # The last line of a log is what `slackline run` repeats.
+                    self._say_after_end(self._said_last)
 
         sys.excepthook = hook
         leave = sys.exit
@@ -1271,6 +1286,8 @@ class Job:
             caller = sys._getframe(1)
             place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
             self._exit = f" (sys.exit({status!r}) at {place})"
+            if self._finished and status not in (None, 0):
+                self._say_after_end(f"sys.exit({status!r}) ({place})")
             leave(status)
 
         sys.exit = noted  # type: ignore[assignment]
@@ -1288,7 +1305,15 @@ class Job:
             place = f" ({os.path.basename(where.filename)}:{where.lineno})" if where else ""
             said = traceback.format_exception_only(kind, error)[-1].strip()
             whole = "".join(traceback.format_exception(kind, error, trace))
-            self._world.fail(_cut(f"{said}{place}"), _cut(whole), self._error_ends_job)
+            if self._finished:
+                self._said_last = f"{said}{place}"
+            else:
+                self._world.fail(_cut(f"{said}{place}"), _cut(whole), self._error_ends_job)
+
+    def _say_after_end(self, what: str) -> None:
+        """For the last line of `slackline run`: the job itself has ended well."""
+        if not isinstance(self._world, _worlds.Alone):
+            print(f"slackline: error: worker {self.rank}: {what}", file=sys.stderr, flush=True)
 
     def _watch_signals(self) -> None:
         """Has a signal end a wait for the others, which Python's own handlers cannot.

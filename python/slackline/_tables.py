@@ -161,20 +161,20 @@ class Tables:
         if data.dtype != table.values.dtype or data.device != table.values.device:
             self._refuse_memory(table)
 
-    def take_over(self, copies_differ: bool) -> None:
+    def take_over(self) -> None:
         """What the script has made of parameters is what the job goes on with.
 
-        ``copies_differ``: parameters that are no tables themselves may have changed in a way
-        that PyTorch does not count. Raises RuntimeError if one has been moved or converted.
+        Those that are no tables themselves are compared whole, because PyTorch does not count
+        all changes. Raises RuntimeError if one has been moved or converted.
         """
         self._check_stream()
         with torch.no_grad():
             for table in self.tables:
                 parameter = table.parameter
                 if not table.own_memory:
-                    if copies_differ or parameter._version != table.version:
+                    written = table.values.to(parameter.device, parameter.dtype)
+                    if not torch.equal(written, parameter):
                         # What is as it was written keeps all its bits in the table.
-                        written = table.values.to(parameter.device, parameter.dtype)
                         same = (parameter == written).to(table.values.device)
                         now = parameter.to(table.values.device, torch.float32)
                         table.values.copy_(torch.where(same, table.values, now))

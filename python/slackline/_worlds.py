@@ -92,6 +92,10 @@ class Joined:
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
         return self._worker.gather(place, number, data)
 
+    def begins_in_epoch(self) -> int:
+        """Before open(): of a worker that comes later, or of a job that goes on from a checkpoint."""
+        return self._worker.begins_in_epoch()
+
     def begin_with(self, states: List[TableState]) -> None:
         self._worker.begin_with([(state.updates, state.slots) for state in states])
 
@@ -198,6 +202,9 @@ class Alone:
             for table, rule in zip(tables.tables, self._rules)
         ]
         self._updates = [0 for _ in tables.tables]
+
+    def begins_in_epoch(self) -> int:
+        return 0
 
     def begin_with(self, states: List[TableState]) -> None:
         self._slots = [[slot.clone() for slot in state.slots] for state in states]

@@ -604,3 +604,54 @@ def test_row(tmp_path, plain, row, mode):
         assert distance < 0.3 * way, (distance, way)
     else:
         assert distance < 1e-5, (distance, way)
+
+
+ORDER = """
+numbered = TensorDataset(torch.arange(64.0).reshape(64, 1))
+{sampler}
+job.model(net := nn.Linear(1, 1))
+opt = job.optimizer(torch.optim.SGD(net.parameters(), lr=1e-9))
+orders = []
+for epoch in job.epochs(3):
+    seen = []
+    for (x,) in job.loader(numbered, {give}):
+        seen += x[:, 0].tolist()
+        opt.zero_grad(); net(x).mean().backward(); opt.step()
+    of_all = sum(job.all_gather(seen), [])
+    assert sorted(of_all) == list(range(64)), sorted(of_all)
+    orders.append(of_all)
+assert orders[0] != orders[1] != orders[2]
+print("each once", random.random())
+"""
+
+
+@pytest.mark.parametrize("mode", ["bsp", "asp", "allreduce"])
+@pytest.mark.parametrize(
+    "draws, of_python",
+    [
+        ("rows = list(range(64)); random.shuffle(rows)", False),
+        ("rows = np.random.permutation(64).tolist()", False),
+        ("rows = torch.randperm(64).tolist()", False),
+        ("rows = self.random.permutation(64).tolist()", False),
+        ("rows = random.sample(range(64), 32); rows += [r for r in range(64) if r not in rows]", True),
+    ],
+    ids=["random", "numpy", "torch", "own-generator", "batches"],
+)
+def test_workers_share_the_order_that_a_sampler_draws(tmp_path, mode, draws, of_python):
+    sampler = f"""
+import numpy as np
+class Own(torch.utils.data.Sampler):
+    def __init__(self): self.random = np.random.default_rng(7)
+    def __len__(self): return 16 if {of_python} else 64
+    def __iter__(self):
+        {draws}
+        return iter([rows[i : i + 4] for i in range(0, 64, 4)] if {of_python} else rows)
+sampler = Own()
+"""
+    give = "batch_sampler=sampler" if of_python else "batch_size=4, sampler=sampler"
+    script = HEAD + ORDER.replace("{sampler}", sampler).replace("{give}", give)
+    ended = forked.job(tmp_path, script, mode)
+    assert all(one.code == 0 for one in ended), "\n".join(one.output for one in ended)
+    # The script's own random numbers, which differ between workers, go on as if there were no sampler.
+    numbers = {re.search(r"each once (\S+)", one.output)[1] for one in ended}
+    assert len(numbers) == 2
