@@ -38,6 +38,18 @@ absl::Status WrongValue(const FieldDescriptor& field, absl::string_view value) {
                    ExpectedValueText(field), " is required"));
 }
 
+// The value without the quotes around it, if it has them as in a config file;
+// else empty.
+absl::string_view WithoutQuotes(absl::string_view value) {
+  if (value.size() < 3) return "";
+  const char quote = value.front();
+  const absl::string_view inside = value.substr(1, value.size() - 2);
+  const bool quoted = (quote == '"' || quote == '\'') &&
+                      value.back() == quote &&
+                      !absl::StrContains(inside, quote);
+  return quoted ? inside : "";
+}
+
 // Sets the singular field, or element `index` of a list; index -1 appends.
 absl::Status SetScalar(const FieldDescriptor& field, int index,
                        absl::string_view text, Message* message) {
@@ -78,6 +90,13 @@ absl::Status SetScalar(const FieldDescriptor& field, int index,
                    &Reflection::AddBool, text == "true");
     }
     case FieldDescriptor::CPPTYPE_STRING:
+      if (const absl::string_view inside = WithoutQuotes(text);
+          !inside.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            field.name(), ": value is ", text,
+            ", with quotes; on the command line a text has none, as in ",
+            field.name(), "=", inside));
+      }
       return store(&Reflection::SetString, &Reflection::SetRepeatedString,
                    &Reflection::AddString, std::string(text));
     case FieldDescriptor::CPPTYPE_ENUM: {

@@ -49,12 +49,12 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// Elements of a tensor of this shape; nothing if a size is below 1 or the bytes
+// Elements of a tensor of this shape; nothing if a size is below 0 or the bytes
 // would not fit into 63 bits.
 std::optional<int64_t> Elements(const std::vector<int64_t>& shape) {
   int64_t elements = 1;
   for (const int64_t size : shape) {
-    if (size < 1 || __builtin_mul_overflow(elements, size, &elements))
+    if (size < 0 || __builtin_mul_overflow(elements, size, &elements))
       return std::nullopt;
   }
   if (elements > INT64_MAX / static_cast<int64_t>(sizeof(double)))
@@ -65,9 +65,10 @@ std::optional<int64_t> Elements(const std::vector<int64_t>& shape) {
 // Bytes of an element; 0: no type of the format.
 size_t SizeOfType(absl::string_view type) {
   static constexpr std::pair<absl::string_view, size_t> kTypes[] = {
-      {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"U16", 2}, {"I16", 2},
-      {"F16", 2},  {"BF16", 2}, {"U32", 4}, {"I32", 4}, {"F32", 4},
-      {"U64", 8},  {"I64", 8},  {"F64", 8}};
+      {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
+      {"U16", 2},  {"I16", 2},  {"F16", 2}, {"BF16", 2},    {"U32", 4},
+      {"I32", 4},  {"F32", 4},  {"U64", 8}, {"I64", 8},     {"F64", 8},
+      {"C64", 8}};
   for (const auto& [name, size] : kTypes) {
     if (name == type) return size;
   }
@@ -95,7 +96,7 @@ absl::Status CheckHeadings(const std::string& path,
         elements != static_cast<int64_t>(tensor.bytes / size)) {
       return absl::InvalidArgumentError(absl::StrCat(
           where, ": shape ", ShapeText(tensor.shape), " does not make ",
-          tensor.bytes / size, " values; sizes of at least 1 are required"));
+          tensor.bytes / size, " values; sizes of at least 0 are required"));
     }
   }
   return absl::OkStatus();
@@ -166,9 +167,10 @@ absl::StatusOr<std::vector<TensorPlace>> ParsePlaces(
                         ParsePlace(path, name, json, data_bytes));
     places.push_back(std::move(place));
   }
+  // A tensor without elements lies before one that begins there.
   std::sort(places.begin(), places.end(),
             [](const TensorPlace& a, const TensorPlace& b) {
-              return a.begin < b.begin;
+              return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
             });
   uint64_t offset = 0;
   for (const TensorPlace& place : places) {

@@ -62,7 +62,7 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path);
 struct TensorHeading {
   std::string name;            // Unique in its file, not "__metadata__".
   std::string type;            // As in TypedTensor.
-  std::vector<int64_t> shape;  // Each at least 1; empty for one number.
+  std::vector<int64_t> shape;  // Each at least 0; empty for one number.
   size_t bytes = 0;            // What type and shape make.
 };
 // All bytes of a file before its first tensor, if the tensors follow in this

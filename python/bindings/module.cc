@@ -205,6 +205,7 @@ NB_MODULE(_core, m) {
   nb::class_<Session::Step>(m, "Step")
       .def_ro("clock", &Session::Step::clock)
       .def_ro("by_table", &Session::Step::by_table)
+      .def_ro("by_all_reduce", &Session::Step::by_all_reduce)
       // Epoch and places [begin, end) in its order; None without elastic
       // sampling.
       .def_prop_ro("examples",
@@ -316,6 +317,7 @@ NB_MODULE(_core, m) {
       .def("kept", &Worker::Kept, "cut"_a, "state"_a.none(), "error"_a)
       .def("gather", &Worker::Gather, "place"_a, "number"_a, "payload"_a)
       .def_prop_ro("gather_bytes_max", &Worker::gather_bytes_max)
+      .def("begins_in_epoch", &Worker::BeginsInEpoch)
       .def(
           "evaluated",
           [](Worker& w, const Session::Evaluation& evaluation,

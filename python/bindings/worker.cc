@@ -317,6 +317,27 @@ std::shared_ptr<EarlyGather> Worker::early() const {
   return early_;
 }
 
+std::shared_ptr<EarlyGather> Worker::EarlyOrNew() {
+  std::shared_ptr<EarlyGather> by = early();
+  if (by != nullptr) return by;
+  by = ValueOrThrow(EarlyGather::Connect(
+      {.config = config_, .rank = Rank{self_.rank}, .time = time_}));
+  const MutexLock lock(mutex_);
+  early_ = by;
+  if (!interrupted_.empty()) early_->Interrupt(interrupted_);
+  return by;
+}
+
+int64_t Worker::BeginsInEpoch() {
+  absl::StatusOr<int64_t> epoch;
+  {
+    const nb::gil_scoped_release released;
+    epoch = EarlyOrNew()->Epoch();
+  }
+  ThrowIfBad(epoch.status());
+  return *epoch;
+}
+
 size_t Worker::gather_bytes_max() const { return GatherBytesMax(workers_); }
 
 std::optional<Worker::Gathered> Worker::Gather(uint64_t place, uint32_t number,
@@ -329,15 +350,7 @@ std::optional<Worker::Gathered> Worker::Gather(uint64_t place, uint32_t number,
     if (connected_ != nullptr) {
       gathered = session().Gather({.place = place, .number = number}, ours);
     } else {
-      std::shared_ptr<EarlyGather> by = early();
-      if (by == nullptr) {
-        by = ValueOrThrow(EarlyGather::Connect(
-            {.config = config_, .rank = Rank{self_.rank}, .time = time_}));
-        const MutexLock lock(mutex_);
-        early_ = by;
-        if (!interrupted_.empty()) early_->Interrupt(interrupted_);
-      }
-      gathered = by->Gather(number, ours);
+      gathered = EarlyOrNew()->Gather(number, ours);
     }
   }
   if (absl::IsOutOfRange(gathered.status())) return std::nullopt;

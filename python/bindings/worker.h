@@ -106,6 +106,9 @@ class Worker {
   std::optional<Gathered> Gather(uint64_t place, uint32_t number,
                                  nanobind::bytes payload);
   size_t gather_bytes_max() const;
+  // Before Open(): the epoch in which a worker that joins now begins. Errors as
+  // of Gather(). Waits without the GIL.
+  int64_t BeginsInEpoch();
 
   // Any thread.
   void Evaluated(const Session::Evaluation& evaluation,
@@ -128,6 +131,8 @@ class Worker {
 
   Session& session();
   std::shared_ptr<EarlyGather> early() const;
+  // The same, made if there is none yet. Throws as Gather().
+  std::shared_ptr<EarlyGather> EarlyOrNew();
   absl::Status HandOver(int table, TensorArray gradient, double rate_factor,
                         CUstream_st* stream);
   // Hands over what has come from the GPU; with `wait`, all that was started.

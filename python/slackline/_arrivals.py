@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterable, List, Optional, Set
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
+from slackline._guarded import Guarded
 from slackline._tables import Tables
 
 # Steps that have to show that every use of a parameter is seen; after the first one, in
@@ -156,6 +157,8 @@ class Arrivals:
                 self.used(value.values())
 
     def _used_tensor(self, tensor: torch.Tensor) -> None:
+        if isinstance(tensor, Guarded):  # No parameter.
+            return
         try:
             address = tensor.data_ptr()
         except RuntimeError:  # It has no memory that could be a parameter's.

@@ -49,25 +49,22 @@ class Elastic:
                 f"job.loader(): elastic=True does not go with {', '.join(unfit)}, since which "
                 "examples are next is known only when a worker is ready for them"
             )
-        if getattr(sampler, "generator", None) is not None:
+        if sampler is not None and _order.has_own_random(sampler):
             raise ValueError(
                 "job.loader(): with elastic=True each worker draws the sampler when it needs an epoch's "
                 "order, and has to get what the others get; a generator of its own goes on from draw "
-                "to draw, so leave it out, and PyTorch's own is seeded for each epoch"
+                "to draw, so leave it out: PyTorch's, NumPy's and Python's own are seeded for each epoch"
             )
-        self._seed = job.seed
         self._dataset = dataset
         self._accumulate = accumulate
         self._step = batch_size * accumulate
         self._shuffle = shuffle
-        self._sampler = sampler
         # Of an epoch.
         self.examples = len(dataset if sampler is None else sampler)  # type: ignore[arg-type]
         self._order = _core.Sampler(
             self.examples, batch_size, job.rank, job.world_size, job.seed, True
         )
-        self._drawn: List[int] = []
-        self._drawn_epoch = -1
+        self._drawn = None if sampler is None else job._drawn(sampler)
         self._open_loading({name: value for name, value in options.items() if name in _LOADING})
 
     def _open_loading(self, options: Dict[str, Any]) -> None:
@@ -131,14 +128,12 @@ class Elastic:
         return _pieces.joined(pieces)
 
     def _rows(self, epoch: int, begin: int, end: int) -> List[int]:
-        if self._sampler is None:
+        if self._drawn is None:
             return self._order.at(epoch, begin, end) if self._shuffle else list(range(begin, end))
-        if epoch != self._drawn_epoch:
-            self._drawn = [int(row) for row in _order.drawn(self._sampler, self._seed, epoch)]
-            self._drawn_epoch = epoch
-            if len(self._drawn) != self.examples:
-                raise ValueError(
-                    f"job.loader(): the sampler has drawn {len(self._drawn)} examples for epoch "
-                    f"{epoch}, and its length is {self.examples}"
-                )
-        return self._drawn[begin:end]
+        drawn = self._drawn.of(epoch)
+        if len(drawn) != self.examples:
+            raise ValueError(
+                f"job.loader(): the sampler has drawn {len(drawn)} examples for epoch "
+                f"{epoch}, and its length is {self.examples}"
+            )
+        return [int(row) for row in drawn[begin:end]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import Dict, Mapping, Union
+from typing import Dict, Mapping, Sequence, Union
 
 import torch
 
@@ -23,20 +23,52 @@ TYPES = {
     torch.bfloat16: "BF16",
     torch.float32: "F32",
     torch.float64: "F64",
+    torch.complex64: "C64",
 }
+# Types that PyTorch did not always have.
+for _type, _name in (
+    ("uint16", "U16"),
+    ("uint32", "U32"),
+    ("uint64", "U64"),
+    ("float8_e4m3fn", "F8_E4M3"),
+    ("float8_e5m2", "F8_E5M2"),
+):
+    if hasattr(torch, _type):
+        TYPES[getattr(torch, _type)] = _name
 NAMES = {name: dtype for dtype, name in TYPES.items()}
 # The format's own limit.
 _HEADER_BYTES_MAX = 100_000_000
 
 
-def typed_tensor(name: str, tensor: torch.Tensor) -> "_core.TypedTensor":
-    """A copy of the tensor for a file. Raises ValueError for a type that files do not have."""
+def why_not(tensor: torch.Tensor) -> str:
+    """Why a file cannot have the tensor; empty: it can."""
     if tensor.dtype not in TYPES:
-        raise ValueError(f"tensor '{name}': {tensor.dtype} cannot be written to a safetensors file")
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return _core.TypedTensor(
-        name, TYPES[tensor.dtype], list(tensor.shape), flat.view(torch.uint8)
-    )
+        return str(tensor.dtype)
+    if tensor.layout != torch.strided:
+        return str(tensor.layout)
+    return "without values" if tensor.device.type == "meta" else ""
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a strided tensor as bytes, on the host."""
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
+
+
+def tensor_of(data: torch.Tensor, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """The other way; the bytes have to make the shape."""
+    flat = torch.empty(data.numel() // torch.empty(0, dtype=dtype).element_size(), dtype=dtype)
+    if data.numel():
+        flat.view(torch.uint8).copy_(data)
+    return flat.reshape(shape)
+
+
+def typed_tensor(name: str, tensor: torch.Tensor) -> "_core.TypedTensor":
+    """A copy of the tensor for a file. Raises ValueError for what files do not have."""
+    why = why_not(tensor)
+    if why:
+        raise ValueError(f"tensor '{name}': {why} cannot be written to a safetensors file")
+    return _core.TypedTensor(name, TYPES[tensor.dtype], list(tensor.shape), bytes_of(tensor))
 
 
 def save(
@@ -49,7 +81,7 @@ def save(
     ``state`` is as of ``Module.state_dict()``. Raises ValueError naming a tensor
     that cannot be written, and JobError when the file cannot.
     """
-    tensors = [typed_tensor(name, tensor) for name, tensor in state.items() if tensor.numel() > 0]
+    tensors = [typed_tensor(name, tensor) for name, tensor in state.items()]
     _core.write_safetensors(os.fspath(path), tensors, dict(metadata))
 
 
@@ -93,8 +125,7 @@ def load(path: Union[str, "os.PathLike[str]"]) -> Dict[str, torch.Tensor]:
             elements *= n
         if min(shape, default=0) < 0 or elements * torch.empty(0, dtype=dtype).element_size() != end - begin:
             raise damaged(f"tensor '{name}': shape {shape} does not make {end - begin} bytes")
-        flat = torch.empty(elements, dtype=dtype)
-        if elements:
-            flat.view(torch.uint8).copy_(torch.frombuffer(bytearray(body[begin:end]), dtype=torch.uint8))
-        result[name] = flat.reshape(shape)
+        part = bytearray(body[begin:end])
+        made = torch.frombuffer(part, dtype=torch.uint8) if part else torch.empty(0, dtype=torch.uint8)
+        result[name] = tensor_of(made, dtype, shape)
     return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import copy
 import math
 import os
 import random
@@ -15,22 +14,30 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 
 import torch
 
-from slackline import _collectives, _core, _device, _files, _rules, _worlds
+from slackline import _agreement, _collectives, _copies, _core, _device, _files, _rules, _values, _worlds
 from slackline._arrivals import Arrivals
 from slackline._images import Images
 from slackline._kept import Kept
 from slackline._loader import Loader
 from slackline._optimizer import Optimizer, Source, make_optimizer
 from slackline._optimizer_state import TableState
+from slackline._order import Drawn
 from slackline._overlap import Overlap
 from slackline._rules import Rule
-from slackline._tables import Tables
+from slackline._tables import Table, Tables
+from slackline._values import Values
 
 Scores = Union[None, float, torch.Tensor, Mapping[str, Union[float, torch.Tensor]]]
 # An evaluation that takes longer says so this often, in seconds.
 _PROGRESS_SECONDS = 2.0
 # For an evaluation that nobody waits for any more, when the process ends.
 _PATIENCE_SECONDS = 10.0
+# Steps by all-reduce between two looks at whether all workers have the same; more often at first.
+_STEPS_BETWEEN_LOOKS = 128
+_FIRST_LOOKS = 4
+_FIRST_EPOCHS = 16  # Each of these begins with one.
+# Samplers of the script whose draws are remembered.
+_ORDERS_MAX = 4
 # Of a traceback in the summary of the run.
 _TEXT_BYTES_MAX = 8192
 # Whose lines are not what a user asks for who looks where an error came from.
@@ -53,17 +60,24 @@ class Job:
         self._error_ends_job = error_ends_job
         self._pid = os.getpid()
         self._tables: Optional[Tables] = None
-        self._copy: Optional[Tables] = None  # For evaluations beside the training.
+        self._values: Optional[Values] = None  # Of the tables, as the job has written them.
+        self._copy: Optional[Tables] = None  # That an evaluation computes with.
+        self._shared_said = False  # What such a copy has in common with the model.
         self._optimizer: Optional[Optimizer] = None
         self._overlap: Optional[Overlap] = None
         self._arrivals: Optional[Arrivals] = None
         self._epochs: Optional[float] = None  # As the script says.
         self._loader: Optional[Loader] = None  # Whose steps the job has.
+        self._orders: Dict[int, Drawn] = {}  # By id of the script's sampler.
         self._in_epochs = False
+        self._passes = 0  # Loops over batches in the present round of epochs().
+        self._by_all_reduce = False  # The step that was taken last.
+        self._agreed_at = -1  # Steps that were done when replicas were compared last.
         self._step: Optional[int] = None  # That was handed out and not finished.
         self._ahead: Optional[int] = None  # The first of the next epoch, handed out.
         self._examples = (0, 0, 0)  # Elastic: epoch, begin, end of the step taken last.
         self._epoch_seen = 0
+        self._epoch_counted = 0  # What epochs() has yielded last.
         self._sent_with: Optional[List[float]] = None  # Rate factors, by group.
         self._steps_done = 0
         self._over = False
@@ -157,9 +171,10 @@ class Job:
         they may be loaded from a file until then. All workers have to give
         modules with the same names and shapes; one that differs is refused by
         name. Move and convert the module before; with ``device: CUDA`` in the config its
-        trained parameters have to be on ``job.device``. Buffers, such as the running
-        means of BatchNorm, stay each worker's own; in the file of the trained
-        model are those of the worker that writes it.
+        trained parameters have to be on ``job.device``. What is not trained, frozen
+        parameters and buffers, begins with worker 0's values, too. From then on buffers,
+        such as the running means of BatchNorm, are each worker's own; in the file of the
+        trained model are those of the worker that writes it.
 
         Args:
             module: what is trained.
@@ -168,7 +183,8 @@ class Job:
                 steps show that all uses can be seen. False for scripts that read
                 parameters by other means than functions and modules of PyTorch.
 
-        Raises ValueError naming a parameter that cannot be trained.
+        Raises ValueError naming a parameter that cannot be trained, and two that lie in the
+        same memory without being one parameter.
         """
         if self._tables is not None:
             raise RuntimeError(
@@ -176,9 +192,16 @@ class Job:
             )
         _device.check_model(module, self.device)
         self._tables = Tables(module, _device.CPU if self._world.through_host else self.device)
+        self._values = Values(self._tables)
         self._arrivals = Arrivals(
             self._tables, self._world.wait_for, overlap if self._world.sends else False
         )
+        unwritable = self._tables.unwritable()
+        if unwritable and self.rank == 0:
+            self._warn(
+                f"job.model(): {'; '.join(unwritable[:3])}: the files of the trained model will not have "
+                "it, so keep it beside them, or give register_buffer(persistent=False)"
+            )
         return module
 
     def optimizer(
@@ -228,6 +251,7 @@ class Job:
             for parameter in group["params"]
         }
         self._groups = [group_of[table.parameter] for table in self._tables.tables]
+        self._had_gradient = [False] * len(self._tables)
         self._overlap = Overlap(
             self._tables,
             self._hand_over,
@@ -316,20 +340,38 @@ class Job:
         the argument; without any it is one epoch.
         """
         if self._in_epochs:
-            raise RuntimeError("job.epochs() is for one loop")
+            raise RuntimeError(
+                "job.epochs() is for one loop, and ends with the job; give it the epochs of all loops"
+            )
         self._in_epochs = True
         self._epochs = epochs
-        epoch = 0
+        if self._loader is not None and self._length_by_default and epochs not in (None, 1):
+            raise RuntimeError(
+                f"job.epochs({epochs}): the job has begun with the first batch, which was taken before, and has "
+                "one epoch. For a look at a batch, take it from a torch.utils.data.DataLoader, or in the loop"
+            )
+        # A worker that comes later has examples of a later epoch.
+        epoch = self._world.begins_in_epoch() if self._loader is None else 0
+        self._epoch_seen = epoch
         while not self._over:
             done = self._steps_done
+            self._passes = 0
+            self._epoch_counted = epoch
             yield epoch
             if self._loader is None or (self._steps_done == done and not self._over):
                 raise RuntimeError(
                     "job.epochs(): no step was done in this epoch; iterate a job.loader() in it"
                 )
+            self._check_whole_epoch()
             self._look_ahead()
             if self._ahead is not None:
-                epoch = self._epoch_of(self._ahead)
+                following = self._epoch_of(self._ahead)
+                if self._loader.elastic is not None and following == epoch:
+                    raise RuntimeError(
+                        f"the loop over batches was left before the end of epoch {epoch}. {self._fewer()}"
+                    )
+                epoch = following
+        self._epochs_ended = True
         self.finish()
 
     def keep(self, **objects: Any) -> None:
@@ -398,7 +440,15 @@ class Job:
 
         ``function`` returns the accuracy, in [0, 1], or a dict of figures, in which
         ``loss`` and ``accuracy`` are those of the reports and of ``train.stop``.
+
+        The copy is made by ``copy.deepcopy()``, or, where that cannot copy something, attribute
+        by attribute; then what cannot be copied is shared with the model, which is said once.
         """
+        if not callable(function):
+            raise TypeError(
+                f"job.evaluate(): a {type(function).__name__} is not a function; give the function and "
+                "not what it returns: job.evaluate(accuracy), or job.evaluate(lambda net: accuracy(net, data))"
+            )
         self._raise_evaluation_error()
         self._evaluate = function
         if self._concluding:
@@ -431,7 +481,7 @@ class Job:
         state = {
             name: tensor
             for name, tensor in self._tables.module.state_dict().items()
-            if isinstance(tensor, torch.Tensor)
+            if isinstance(tensor, torch.Tensor) and not _files.why_not(tensor)
         }
         _files.save(state, path, {"job": self._world.job})
 
@@ -576,16 +626,24 @@ class Job:
 
     _finished = False
     _was_chief = False
+    _epochs_ended = False
+    _pass: Optional[object] = None  # The loop over batches that has begun last.
+    _length_by_default = False  # Neither the config nor the script says how long the job is.
+    _end_said = False
+    _zeros_said = False
+    _exit = ""  # How the script has called sys.exit(), for people.
+    _said_last = ""  # An error of the script after the end.
 
-    def _begin_epoch(self, loader: Loader) -> Optional[int]:
+    def _begin_epoch(self, loader: Loader, loader_pass: object) -> Optional[int]:
         """The first step of the epoch that begins; none when the job has no more."""
         if self._optimizer is None:
             raise RuntimeError("job.loader(): call job.model() and job.optimizer() first")
-        if self._step is not None:
+        if self._step is not None and not self._at_begin(self._step):
             raise RuntimeError(
                 f"step {self._step}: its batch was taken, and the loop was left before "
-                "optimizer.step(); leave it after that"
+                f"optimizer.step(). {self._fewer()}"
             )
+        self._check_pass(loader)
         if self._loader is None:
             self._open(loader)
         elif (loader.elastic is None) != (self._loader.elastic is None):
@@ -603,13 +661,25 @@ class Job:
             raise ValueError(
                 f"job.loader(): this one has {loader.steps_per_epoch} steps in an epoch, the one "
                 f"before had {self._loader.steps_per_epoch}; the job's epochs have equal length"
+                f"{_for_other_data(loader, self._loader)}"
             )
+        self._passes += 1
+        self._pass = loader_pass
+        if self._step is not None:  # A look at the first batch, which comes again.
+            return self._begin_step(self._step)
         if self._ahead is not None:
             step, self._ahead = self._ahead, None
+            self._check_values()  # The script has done something since the step was taken.
             return self._begin_step(step)
         if self._over:
             return None
-        return self._begin_step(self._next_step())
+        step = self._next_step()
+        if step is not None and self._in_epochs and self._epoch_of(step) != self._epoch_counted:
+            self._warn(
+                f"the epoch has changed while this worker came: its first loop over batches has those of epoch "
+                f"{self._epoch_of(step)}, and counts as epoch {self._epoch_counted}"
+            )
+        return self._begin_step(step)
 
     def _after_step(self, step: int) -> Optional[int]:
         """The next step. The one at hand has to be finished."""
@@ -619,7 +689,9 @@ class Job:
             )
             raise RuntimeError(
                 f"step {step}: the next batch was asked for before optimizer.step(){backward}. For "
-                "gradients that add up over several batches give job.loader(accumulate=N)"
+                "gradients that add up over several batches give job.loader(accumulate=N); to leave out a "
+                "batch, call optimizer.zero_grad() and optimizer.step() all the same; to evaluate, take "
+                "the batches of a torch.utils.data.DataLoader"
             )
         epoch = self._epoch_of(step)
         if self._steps_done >= self._work.steps_total and not self._loader.elastic:
@@ -634,6 +706,69 @@ class Job:
             self._set_ahead(following)
             return None
         return self._begin_step(following)
+
+    def _drawn(self, order: Iterable[Any]) -> Drawn:
+        """What a sampler of the script draws; of one that is given in each epoch always the same."""
+        drawn = self._orders.pop(id(order), None) or Drawn(order, self.seed)
+        self._orders[id(order)] = drawn
+        while len(self._orders) > _ORDERS_MAX:  # A script may make one for each epoch.
+            del self._orders[next(iter(self._orders))]
+        return drawn
+
+    def _at_begin(self, step: int) -> bool:
+        """Whether a loop over batches begins with the step."""
+        assert self._loader is not None
+        return self._loader.elastic is None and step % self._loader.steps_per_epoch == 0
+
+    def _fewer(self) -> str:
+        assert self._loader is not None
+        if self._loader.elastic is not None:
+            return "A loop over batches goes to its end; give sampler= for fewer examples"
+        return "A loop over batches goes to its end; for shorter epochs give job.loader(steps=N)"
+
+    def _check_whole_epoch(self) -> None:
+        """Raises RuntimeError if the script's loop has left steps of its epoch to nobody."""
+        assert self._loader is not None
+        per_epoch = self._loader.steps_per_epoch
+        at_end = self._steps_done % per_epoch == 0 or self._steps_done >= self._work.steps_total
+        if self._loader.elastic is not None or self._over or at_end or self._ahead is not None:
+            return
+        raise RuntimeError(
+            f"the loop over batches was left after {self._steps_done % per_epoch} of the {per_epoch} steps "
+            f"of its epoch, and the job's epochs all have as many. {self._fewer()}"
+        )
+
+    def _check_pass(self, loader: Loader) -> None:
+        """Raises RuntimeError if the script goes over the batches more often than the job does."""
+        if self._loader is None:
+            return
+        self._check_whole_epoch()
+        again = self._in_epochs and self._passes > 0 and self._step is None and not self._loader.elastic
+        if again and not self._over:
+            raise RuntimeError(
+                "job.loader(): a second loop over batches in one round of job.epochs(). Each is an epoch "
+                "of the job, so job.epochs() counts one for each: give it the number of loops, and have "
+                f"one in each round{_for_other_data(loader, self._loader)}"
+            )
+        if self._epochs_ended:
+            raise RuntimeError(
+                "job.loader(): the job is over, and has no batches any more; to evaluate, take those of a "
+                "torch.utils.data.DataLoader"
+            )
+        done = self._over or (not loader.elastic and self._steps_done >= self._work.steps_total)
+        if done and not self._stopped_early() and not self._in_epochs:
+            if self._length_by_default:
+                raise RuntimeError(
+                    "job.loader(): the job has one epoch, which is done. For more write "
+                    "`for epoch in job.epochs(N):` around the loop over batches, or give train.epochs in "
+                    "the config"
+                )
+            if not self._end_said:
+                self._warn("the epochs that the config gives are done; a loop over batches has none any more")
+            self._end_said = True
+
+    def _stopped_early(self) -> bool:
+        return self._over and self._steps_done < self._work.steps_total
 
     def _epoch_of(self, step: int) -> int:
         """The epoch of a step that was taken last."""
@@ -661,6 +796,8 @@ class Job:
         assert self._arrivals is not None
         self._arrivals.wait_for_all()
         self._ahead = step
+        if step is not None:
+            self._note_values(step)
 
     def _check_in_step(self, step: int) -> None:
         if self._step is None:
@@ -670,24 +807,89 @@ class Job:
             )
 
     def _begin_step(self, step: Optional[int]) -> Optional[int]:
-        if step is not None:
-            self._keep_now()  # The script is done with all before this step.
+        if step is None:
+            self._step = None
+            self._gathered_at = (0, 0)
+            return None
+        assert self._tables is not None and self._overlap is not None
+        self._keep_now()  # The script is done with all before this step.
         self._step = step
         self._gathered_at = (0, 0)  # One that comes again has its collectives again.
-        if step is not None:
-            self._steps_done = max(self._steps_done, step)
-        if step is not None and self._overlap is not None:
-            self._overlap.begin_step()
+        self._steps_done = max(self._steps_done, step)
+        if _values.looks_at_all(step) or self._at_begin(step):
+            self._tables.check_module()
+        if self._by_all_reduce and self._looks_at_replicas(step):
+            self._compare_replicas()
+        self._note_values(step)
+        self._overlap.begin_step()
         return step
+
+    def _note_values(self, step: int) -> None:
+        """Remembers what the parameters of a step are, to see whether the script changes them."""
+        assert self._tables is not None and self._values is not None and self._arrivals is not None
+        if self._keeps_values:
+            return
+        if _values.looks_at_all(step):
+            self._arrivals.wait_for_all()
+        if not self._arrivals.missing:
+            self._values.note(step)
+
+    @property
+    def _keeps_values(self) -> bool:
+        """Whether the next step begins with what the module has after this one."""
+        return not self._world.sends or self._by_all_reduce
+
+    def _check_values(self) -> None:
+        """The script may have changed parameters. Raises RuntimeError naming one, if they are the servers'."""
+        assert self._tables is not None and self._values is not None
+        if self._keeps_values:
+            self._tables.take_over()
+        else:
+            # What PyTorch counts is seen in optimizer.step(), if one follows.
+            if self._steps_done >= self._work.steps_total:
+                self._tables.check_unchanged()
+            changed = self._values.changed()
+            if changed is not None:
+                self._tables.refuse_change(changed)
+        self._values.forget()
+
+    def _looks_at_replicas(self, step: int) -> bool:
+        assert self._loader is not None
+        if self.world_size == 1 or self._loader.elastic is not None:
+            return False
+        epoch, place = divmod(step, self._loader.steps_per_epoch)
+        # Of many short epochs not each begins with a look, which takes part of a millisecond.
+        every = -(-_STEPS_BETWEEN_LOOKS // (4 * self._loader.steps_per_epoch))
+        of_epoch = place == 0 and (epoch < _FIRST_EPOCHS or epoch % every == 0)
+        return step > 0 and (step < _FIRST_LOOKS or step % _STEPS_BETWEEN_LOOKS == 0 or of_epoch)
+
+    def _compare_replicas(self) -> None:
+        """By all-reduce: raises RuntimeError if parameters differ, and takes the first worker's rates."""
+        assert self._tables is not None and self._optimizer is not None
+        self._agreed_at = self._steps_done
+        rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        mine = {"values": _values.totals(self._tables), "rates": rates}
+        brought = self._gather("job.loader()", "a look at the replicas", mine)
+        _agreement.check_replicas(self._steps_done, [(rank, of["values"]) for rank, of in brought])
+        first = _agreement.first_rates([(rank, of["rates"]) for rank, of in brought], rates)
+        if first is None:
+            return
+        self._warn(
+            f"step {self._steps_done}: the learning rate is {rates} here and {first[1]} on worker {first[0]}, "
+            "whose rate counts: let the scheduler see the same on all workers, for example "
+            "scheduler.step(job.all_reduce(loss, 'mean'))"
+        )
+        for group, rate in zip(self._optimizer.param_groups, first[1]):
+            group["lr"] = rate
 
     def _hands_out(self) -> None:
         """The script begins with a step: its data set, or with the first batch itself."""
         assert self._arrivals is not None
         self._arrivals.watch()
 
-    def _left(self) -> None:
-        """The script's loop over batches ends, however that comes."""
-        if self._arrivals is not None:
+    def _left(self, loader_pass: object) -> None:
+        """A loop over batches of the script ends, however that comes."""
+        if self._arrivals is not None and loader_pass is self._pass:
             self._arrivals.leave()
 
     def _next_step(self) -> Optional[int]:
@@ -708,6 +910,9 @@ class Job:
     def _take_task(self) -> Any:
         self._raise_evaluation_error()
         assert self._tables is not None and self._arrivals is not None
+        if not self._over:
+            self._check_values()
+            self._compare_last()
         task = self._world.next()
         while isinstance(task, (_worlds.KEEP, _worlds.RESTORE)):
             if isinstance(task, _worlds.RESTORE):
@@ -725,10 +930,18 @@ class Job:
             self._over = self._concluding = self._was_chief = True
             return None
         elif not isinstance(task, _worlds.EVALUATION):
+            self._by_all_reduce = task.by_all_reduce
             if not task.by_table:
                 self._tables.refresh()
             self._arrivals.take(task.by_table)
         return task
+
+    def _compare_last(self) -> None:
+        """After the last step by all-reduce: what follows is the trained model."""
+        assert self._loader is not None
+        at_end = not self._loader.elastic and self._steps_done >= self._work.steps_total
+        if self._by_all_reduce and self.world_size > 1 and at_end and self._agreed_at < self._steps_done:
+            self._compare_replicas()
 
     def _keep_now(self) -> None:
         """A checkpoint that cannot have the script's state is given up; the training goes on."""
@@ -768,6 +981,10 @@ class Job:
         self._work = _worlds.Work(
             total, per_epoch, batch, described, data_hash, elastic, by_table
         )
+        self._length_by_default = epochs is None and world.max_steps is None
+        if self.world_size > 1:
+            self._agree_at_start(loader)
+        self._tables.check_module()
         self._loader = loader
         self._tables.fetch()
         rules = self._rules()
@@ -791,6 +1008,44 @@ class Job:
         if self._seeded:  # Masks of dropout and the like differ between workers.
             _seed(world.seed * 7919 + 1 + self.rank)
 
+    def _agree_at_start(self, loader: Loader) -> None:
+        """What is not trained becomes the first worker's. Raises ValueError for what cannot."""
+        assert self._tables is not None
+        call, described = "job.loader()", "the first batch"
+        tensors = _agreement.untrained(
+            self._tables.module, [table.parameter for table in self._tables.tables]
+        )
+        described_tensors = _agreement.describe(tensors, self._world.gather_bytes_max // 2)
+        mine = {"untrained": described_tensors, "order": loader.order_digest(0)}
+        brought = self._gather(call, described, mine)
+        first = brought[0][0]
+        _agreement.check_order([(rank, theirs["order"]) for rank, theirs in brought])
+        names = _agreement.differing([(rank, theirs["untrained"]) for rank, theirs in brought])
+        if not names:
+            return
+        _agreement.check_sendable(names, tensors)
+        parts = _agreement.pieces(names, tensors)
+        sent = [
+            dict(self._gather(call, described, part if self.rank == first else None))[first]
+            for part in parts
+        ]
+        if self.rank != first:
+            _agreement.take(names, tensors, torch.cat(sent))
+            self._warn(
+                f"{_agreement.some_names(names)}, which are not trained, begin with the values of worker {first}"
+            )
+
+    def _compare_order(self, epoch: int, digest: str) -> None:
+        """Raises ValueError if a sampler has drawn other orders on other workers.
+
+        Compared at the start in all modes, and after that where workers do the same steps at
+        the same time anyhow.
+        """
+        if epoch == 0 or self.world_size == 1 or self.mode not in ("bsp", "allreduce"):
+            return
+        brought = self._gather("job.loader()", "the order of an epoch", digest)
+        _agreement.check_order(brought)
+
     def _rules(self) -> List[str]:
         assert self._optimizer is not None
         return [self._optimizer.rules[group].text() for group in self._groups]
@@ -812,10 +1067,15 @@ class Job:
         self._first_state = None if new else ordered
 
     def _fetch_state(self) -> Optional[List[TableState]]:
-        assert self._tables is not None
+        assert self._tables is not None and self._values is not None
+        between = self._step is None and not self._over
+        if between:
+            self._check_values()
         states = self._world.optimizer_state()
         if self._step is None:
             self._tables.refresh()
+        if between:
+            self._note_values(self._steps_done)
         return states
 
     def _optimizer_state(self) -> Dict[torch.nn.Parameter, TableState]:
@@ -846,8 +1106,15 @@ class Job:
             )
         assert self._tables is not None and self._overlap is not None and self._optimizer is not None
         assert self._arrivals is not None
+        by_table = bool(self._arrivals.missing)
         self._arrivals.end_step()
-        self._tables.check_unchanged()
+        self._tables.check_frozen()
+        if self._keeps_values:
+            self._check_values()
+        else:
+            self._tables.check_unchanged()
+            if by_table:
+                self._note_values(self._step)
         by_group = self._optimizer.rate_factors()
         sent_with, self._sent_with = self._sent_with, None
         if sent_with is not None and sent_with != by_group:
@@ -858,16 +1125,53 @@ class Job:
             )
         factors = [by_group[group] for group in self._groups]
         handed = self._overlap.end_step()
-        gradients = [
-            None if gone else table.gradient() for gone, table in zip(handed, self._tables.tables)
-        ]
+        gradients = self._gradients(handed, factors)
         for table in self._tables.tables:
             table.parameter.grad = None
         if self._world.finish_step(gradients, factors):
             self._steps_done = self._step + 1
+        if self._by_all_reduce:
+            self._tables.refresh()
         self._step = None
         if loss is not None:
             self._world.log("loss", _number("loss", loss))
+
+    def _gradients(self, handed: List[bool], factors: List[float]) -> List[Optional[torch.Tensor]]:
+        """Those that have not left. Alone there is none where the script has made none."""
+        assert self._tables is not None and self._optimizer is not None
+        gradients: List[Optional[torch.Tensor]] = []
+        without = []
+        for index, table in enumerate(self._tables.tables):
+            there = handed[index] or table.parameter.grad is not None
+            if handed[index] or not (there or self._world.sends):
+                gradients.append(None)
+            else:
+                gradients.append(table.gradient())
+            if there:
+                self._had_gradient[index] = True
+            elif self._world.sends and factors[index] != 0:
+                rule = self._optimizer.rules[self._groups[index]]
+                if not rule.ignores_zeros(self._had_gradient[index]):
+                    without.append(table)
+        self._say_zeros(without)
+        return gradients
+
+    def _say_zeros(self, without: List[Table]) -> None:
+        """Parameters without gradient that the optimizer changes all the same."""
+        frozen = [table.name for table in without if not table.parameter.requires_grad]
+        if frozen:
+            raise RuntimeError(
+                f"step {self._step}: {_agreement.some_names(frozen)}: frozen after job.model(), and momentum or "
+                "weight decay would still change it, which torch.optim does not; give it a parameter "
+                "group of its own, and set that group's lr to 0 as long as it is frozen"
+            )
+        if without and not self._zeros_said:
+            self._zeros_said = True
+            self._warn(
+                f"step {self._step}: no gradient of {_agreement.some_names([t.name for t in without])}. It counts "
+                "as zeros, so momentum and weight decay still change the parameter, which torch.optim leaves "
+                "as it is; give it a parameter group without them, or freeze it before job.model()"
+            )
 
     def _hand_over(self, index: int) -> None:
         """A gradient during backward, with the factor that its group has then."""
@@ -882,14 +1186,17 @@ class Job:
     # ---- Evaluation ----------------------------------------------------------
 
     def _copy_of_model(self) -> Tables:
-        """A second module, with the buffers of the first."""
+        """A second module, with all but the trained parameters as it is in the first now."""
         assert self._tables is not None
-        if self._copy is None:
-            self._copy = Tables(copy.deepcopy(self._tables.module))
-            self._copy.bind(self._rules())
-        with torch.no_grad():
-            for mine, theirs in zip(self._tables.module.buffers(), self._copy.module.buffers()):
-                theirs.copy_(mine)
+        module, shared = _copies.copy_of(self._tables.module)
+        if shared and not self._shared_said:
+            self._shared_said = True
+            self._warn(
+                f"job.evaluate(): {'; '.join(shared[:3])} cannot be copied, so the model that is trained and its "
+                "copy that is evaluated have it in common"
+            )
+        self._copy = Tables(module, names={table.name for table in self._tables.tables})
+        self._copy.bind(self._rules())
         return self._copy
 
     def _start_evaluation(self, task: Any) -> None:
@@ -968,8 +1275,22 @@ class Job:
                 print(f"slackline: error: {error}", file=sys.stderr)
             else:
                 previous(kind, error, trace)
+                if self._said_last:  # The last line of a log is what `slackline run` repeats.
+                    self._say_after_end(self._said_last)
 
         sys.excepthook = hook
+        leave = sys.exit
+
+        def noted(status: Any = None) -> None:
+            # What Python prints of it goes by without the job.
+            caller = sys._getframe(1)
+            place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+            self._exit = f" (sys.exit({status!r}) at {place})"
+            if self._finished and status not in (None, 0):
+                self._say_after_end(f"sys.exit({status!r}) ({place})")
+            leave(status)
+
+        sys.exit = noted  # type: ignore[assignment]
 
     def _on_error(self, kind: Any, error: Any, trace: Any) -> None:
         if self._failed or os.getpid() != self._pid:
@@ -984,7 +1305,15 @@ class Job:
             place = f" ({os.path.basename(where.filename)}:{where.lineno})" if where else ""
             said = traceback.format_exception_only(kind, error)[-1].strip()
             whole = "".join(traceback.format_exception(kind, error, trace))
-            self._world.fail(_cut(f"{said}{place}"), _cut(whole), self._error_ends_job)
+            if self._finished:
+                self._said_last = f"{said}{place}"
+            else:
+                self._world.fail(_cut(f"{said}{place}"), _cut(whole), self._error_ends_job)
+
+    def _say_after_end(self, what: str) -> None:
+        """For the last line of `slackline run`: the job itself has ended well."""
+        if not isinstance(self._world, _worlds.Alone):
+            print(f"slackline: error: worker {self.rank}: {what}", file=sys.stderr, flush=True)
 
     def _watch_signals(self) -> None:
         """Has a signal end a wait for the others, which Python's own handlers cannot.
@@ -1043,7 +1372,7 @@ class Job:
                 else:
                     early = (
                         f"its script ended after {self._steps_done} of {self._work.steps_total} "
-                        "steps; iterate job.epochs() to its end"
+                        f"steps; iterate job.epochs() to its end{_cut(self._exit)}"
                     )
                     print(f"slackline: error: worker {self.rank}: {early}", file=sys.stderr)
                     self._world.fail(early, "", self._error_ends_job)
@@ -1099,6 +1428,12 @@ def _seed(seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % 2**32)
+
+
+def _for_other_data(loader: Loader, of_job: Loader) -> str:
+    if loader.dataset is of_job.dataset:
+        return ""
+    return ". To evaluate on other data, take the batches of a torch.utils.data.DataLoader"
 
 
 def _are_tensors(x: Any, value: Any) -> bool:

@@ -72,6 +72,9 @@ class Loader:
         self._shuffle = shuffle
         self._sampler = sampler
         self._batch_sampler = batch_sampler
+        # What the script's own order has for an epoch.
+        order = batch_sampler if batch_sampler is not None else sampler
+        self._drawn: Optional[_order.Drawn] = None if order is None else job._drawn(order)
         self._own: Optional[_core.Sampler] = None
         self._epoch = -1  # Of the batches in _rest.
         self._rest = _Rest()
@@ -186,6 +189,10 @@ class Loader:
             digest.update(memoryview(values.view(torch.uint8).numpy()))
         return digest.hexdigest()
 
+    def order_digest(self, epoch: int) -> str:
+        """Of a sampler's order in an epoch, before the workers share it; empty without a sampler."""
+        return "" if self._drawn is None else _order.digest(self._drawn.of(epoch))
+
     def __len__(self) -> int:
         """Batches of this worker in an epoch; with ``elastic`` if all workers keep pace."""
         return self.steps_per_epoch * self.accumulate
@@ -196,10 +203,11 @@ class Loader:
         return self._dataset
 
     def __iter__(self) -> Iterator[Any]:
+        this = object()
         try:
-            yield from self._steps(self._job._begin_epoch(self))
+            yield from self._steps(self._job._begin_epoch(self, this))
         finally:
-            self._job._left()
+            self._job._left(this)
 
     def _steps(self, step: Optional[int]) -> Iterator[Any]:
         job = self._job
@@ -227,6 +235,8 @@ class Loader:
                 for _ in range(self.accumulate):
                     next(batches, None)
                 position += 1
+            if position == 0 and self._drawn is not None:
+                job._compare_order(epoch, self.order_digest(epoch))
             job._hands_out()  # Loading is the script's, too.
             for part in range(self.accumulate):
                 batch = next(batches, None)
@@ -276,10 +286,11 @@ class Loader:
             return [list(range(begin, begin + size)) for begin in begins]
         # All workers have to draw the same, to take different parts of it.
         if self._batch_sampler is not None:
-            drawn = [list(b) for b in _order.drawn(self._batch_sampler, job.seed, epoch)]
+            assert self._drawn is not None
+            drawn = [list(b) for b in self._drawn.of(epoch)]
         else:
-            assert self._sampler is not None
-            rows = [int(row) for row in _order.drawn(self._sampler, job.seed, epoch)]
+            assert self._drawn is not None
+            rows = [int(row) for row in self._drawn.of(epoch)]
             drawn = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
         mine = []
         for step in range(self.steps_per_epoch):

@@ -225,7 +225,7 @@ def make_optimizer(
             groups.append({"params": list(parameters)})
     seen = set()
     for group in groups:
-        group["params"] = [p for p in group["params"] if p.requires_grad]
+        group["params"] = [p for p in group["params"] if p.requires_grad or p in trained]
         for parameter in group["params"]:
             if parameter not in trained:
                 raise ValueError(

@@ -2,14 +2,90 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List
+import contextlib
+import hashlib
+import random
+import sys
+from typing import Any, Iterable, Iterator, List, Set
 
 import torch
+import torch.utils.data
 
 
-def drawn(order: Iterable[Any], seed: int, epoch: int) -> List[Any]:
-    """What a sampler draws for an epoch. The script's own random numbers stay as they are."""
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """The random numbers of PyTorch, NumPy and Python, which are the script's again after it."""
+    numpy = sys.modules.get("numpy")
+    of_python = random.getstate()
+    of_numpy = numpy.random.get_state() if numpy is not None else None
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed(), which seeds GPUs, too.
-        torch.default_generator.manual_seed(seed * 1_000_003 + epoch)
-        return list(order)
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        if numpy is not None:
+            numpy.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            if numpy is not None:
+                numpy.random.set_state(of_numpy)
+
+
+def _own_random(order: Any, seen: Set[int]) -> bool:
+    numpy = sys.modules.get("numpy")
+    kinds: Any = (torch.Generator, random.Random)
+    if numpy is not None:
+        kinds += (numpy.random.Generator, numpy.random.RandomState)
+    if isinstance(order, kinds):
+        return True
+    # A BatchSampler has a sampler, and those of scripts have what they like.
+    if id(order) in seen or len(seen) > 100:
+        return False
+    seen.add(id(order))
+    parts = getattr(order, "__dict__", {}).values()
+    return any(
+        isinstance(part, kinds) or (hasattr(part, "__iter__") and _own_random(part, seen))
+        for part in parts
+        if not isinstance(part, (torch.Tensor, torch.utils.data.Dataset, list, tuple, dict, str, bytes))
+    )
+
+
+def has_own_random(order: Any) -> bool:
+    """Whether a sampler keeps random numbers of its own, which go on from draw to draw."""
+    return _own_random(order, set())
+
+
+class Drawn:
+    """What a sampler draws for each epoch. The script's own random numbers stay as they are.
+
+    Before each draw the random numbers of PyTorch, NumPy and Python are seeded, from the
+    job's seed and the epoch. A sampler with a generator of its own draws all epochs in
+    order, so that a worker that comes later draws what the others have drawn.
+    """
+
+    def __init__(self, order: Iterable[Any], seed: int) -> None:
+        self._order = order
+        self._seed = seed
+        self._epoch = -1  # Which was drawn last.
+        self._last: List[Any] = []
+        self._in_order = has_own_random(order)
+
+    def of(self, epoch: int) -> List[Any]:
+        """What is drawn for the epoch. With random numbers of its own, not for an earlier one again."""
+        if epoch == self._epoch:
+            return self._last
+        for passed in range(self._epoch + 1, epoch if self._in_order else 0):
+            self._draw(passed)
+        self._last = self._draw(epoch)
+        self._epoch = epoch
+        return self._last
+
+    def _draw(self, epoch: int) -> List[Any]:
+        with _seeded(self._seed * 1_000_003 + epoch):
+            return list(self._order)
+
+
+def digest(drawn: List[Any]) -> str:
+    """Of what was drawn, to compare it with what other workers have drawn."""
+    return hashlib.blake2b(repr(drawn).encode(), digest_size=8).hexdigest()

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Tuple
+import functools
+from typing import Any, Callable, List, Optional
 
 import torch
 
+from slackline._guarded import Guarded
 from slackline._tables import Tables
 
 # Steps that have to show that gradients are complete when backward makes them.
 _STEPS_WATCHED = 3
 
 
+class _Made:
+    """A gradient as backward has made it."""
+
+    __slots__ = ("gradient", "version", "guarded")
+
+    def __init__(self, gradient: torch.Tensor, guarded: Guarded) -> None:
+        self.gradient = gradient
+        self.version = gradient._version
+        self.guarded = guarded  # What the script sees.
+
+
 class Overlap:
     """Sees each gradient as backward makes it, and hands it over where that is safe.
 
-    It is safe if nobody touches a gradient between backward and the end of the
+    It is safe if nobody changes a gradient between backward and the end of the
     step: no second backward, no clipping. The first steps show whether a script
-    does that; from then on it is checked in every step, because a gradient that
-    changes while it is sent would be wrong without a sign.
+    does that, also where a change leaves all values as they are; from then on the
+    call that would change a gradient that has left is an error, because what is
+    changed while it is sent would be wrong without a sign.
     """
 
     def __init__(
@@ -33,15 +47,17 @@ class Overlap:
         self._hand_over = hand_over
         self._on_made = made
         self._counts = [0] * len(tables)
-        # Of each gradient when backward made it: its memory and its version.
-        self._seen: List[Optional[Tuple[int, int]]] = [None] * len(tables)
+        self._made_of: List[Optional[_Made]] = [None] * len(tables)
         self._handed = [False] * len(tables)
         self._active = wanted is True
         self._watched = 0 if wanted is None else _STEPS_WATCHED
+        self._touched = False  # The script would change a gradient in this step.
         self._open = False
         self._nodes: List[Any] = []
         for index, table in enumerate(tables.tables):
             self._register(index, table.parameter)
+        self._told = [functools.partial(self._would_change, index) for index in range(len(tables))]
+        self._told_late = [functools.partial(self._changes_late, t.name) for t in tables.tables]
 
     def _register(self, index: int, parameter: torch.nn.Parameter) -> None:
         register = getattr(parameter, "register_post_accumulate_grad_hook", None)
@@ -58,6 +74,7 @@ class Overlap:
     def begin_step(self) -> None:
         """A step is open from now on."""
         self._open = True
+        self._touched = False
         self._counts = [0] * len(self._counts)
 
     def any(self) -> bool:
@@ -76,27 +93,48 @@ class Overlap:
                 "give job.optimizer(overlap=False), and job.loader(accumulate=N) for gradients that "
                 "add up"
             )
+        self._made_of[index] = None
+        if not self._active and self._watched == _STEPS_WATCHED:
+            return
         gradient = table.parameter.grad
         assert gradient is not None
-        self._seen[index] = (gradient.data_ptr(), gradient._version) if not gradient.is_sparse else None
+        # With create_graph=True gradients are computed with, and mostly changed later.
+        if gradient.is_sparse or gradient.requires_grad or self._counts[index] > 1:
+            return
         if self._active:
             self._hand_over(index)
             self._handed[index] = True
+        guarded = Guarded.of(
+            gradient, (self._told_late if self._active else self._told)[index], self._active
+        )
+        self._made_of[index] = _Made(gradient, guarded)
+        table.parameter.grad = guarded
+
+    def _would_change(self, index: int, call: str) -> None:
+        self._touched = True
+
+    def _changes_late(self, name: str, call: str) -> None:
+        raise RuntimeError(
+            f"the gradient of '{name}' was changed after backward, by {call}, when it was on its "
+            "way: give job.optimizer(overlap=False)"
+        )
 
     def end_step(self) -> List[bool]:
         """Which gradients are handed over. Raises RuntimeError if one has changed since."""
         self._open = False
-        untouched = True
+        untouched = not self._touched
         for index, table in enumerate(self._tables.tables):
             if self._counts[index] == 0:
                 continue
-            gradient = table.parameter.grad
+            made, self._made_of[index] = self._made_of[index], None
             same = (
-                self._counts[index] == 1
-                and gradient is not None
-                and not gradient.is_sparse
-                and self._seen[index] == (gradient.data_ptr(), gradient._version)
+                made is not None
+                and self._counts[index] == 1
+                and table.parameter.grad is made.guarded
+                and made.gradient._version == made.version
             )
+            if made is not None and table.parameter.grad is made.guarded:
+                table.parameter.grad = made.gradient
             untouched = untouched and same
             if self._handed[index] and not same:
                 raise RuntimeError(

@@ -38,6 +38,13 @@ class Rule:
         """The learning rate."""
         return float(self.options["lr"])
 
+    def ignores_zeros(self, moves: bool) -> bool:
+        """Whether a gradient of zeros changes nothing; ``moves``: there was another one before."""
+        if self.options["weight_decay"] != 0:
+            return False
+        still = self.name == "Adagrad" or (self.name == "SGD" and self.options["momentum"] == 0)
+        return still or not moves
+
     def text(self) -> str:
         """The rule as the block ``optimizer`` of a config has it."""
         options = self.options

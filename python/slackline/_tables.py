@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, List, Optional
+from typing import Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 
-from slackline import _core, _device, _files
+from slackline import _core, _device, _files, _shared_memory
 
 
 @dataclasses.dataclass
@@ -43,11 +43,17 @@ class Table:
 class Tables:
     """The trained parameters of a module, in its order, and their memory.
 
-    The memory is on ``device``: the host, or the GPU on which all of them are.
+    The memory is on ``device``: the host, or the GPU on which all of them are. ``names`` are of
+    the parameters in question; default: of those with ``requires_grad``.
     Raises ValueError naming a parameter that cannot be trained here.
     """
 
-    def __init__(self, module: torch.nn.Module, device: torch.device = _device.CPU) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        device: torch.device = _device.CPU,
+        names: Optional[Set[str]] = None,
+    ) -> None:
         self.module = module
         self.device = device
         self._stream = 0  # Of the GPU: on which the script computes.
@@ -58,9 +64,13 @@ class Tables:
                     f"'{name}' is a SyncBatchNorm, which needs torch.distributed; use BatchNorm, whose "
                     "means are then each worker's, or GroupNorm, which needs no others"
                 )
+        # Of the module, but no tables. None of them is trained.
+        self.frozen: List[Tuple[str, torch.nn.Parameter]] = []
+        trained: List[Tuple[str, torch.nn.Parameter]] = []
         for name, parameter in module.named_parameters():
-            if not parameter.requires_grad:
-                continue
+            chosen = parameter.requires_grad if names is None else name in names
+            (trained if chosen else self.frozen).append((name, parameter))
+        for name, parameter in trained:
             if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
                 raise ValueError(
                     f"parameter '{name}' has no shape yet; run the module once on an example "
@@ -76,6 +86,8 @@ class Tables:
                     f"parameter '{name}' is {'empty' if parameter.numel() == 0 else parameter.layout}; "
                     "freeze it with requires_grad_(False)"
                 )
+        _shared_memory.check(trained)
+        for name, parameter in trained:
             data = parameter.detach()
             own = data.device == device and data.dtype == torch.float32 and data.is_contiguous()
             values = data if own else data.to(device, torch.float32).contiguous().clone()
@@ -113,21 +125,95 @@ class Tables:
         return self.memory
 
     def check_unchanged(self) -> None:
-        """Raises RuntimeError if the script has changed what the job relies on.
+        """Raises RuntimeError if the script has changed what the job over servers relies on.
 
-        That is a parameter's values or memory, and the stream on which a GPU computes.
+        That is a parameter's values, as far as PyTorch counts changes of them, or memory, and
+        the stream on which a GPU computes.
         """
         self._check_stream()
-        for table in self.tables:
+        for index, table in enumerate(self.tables):
+            moved = table.own_memory and table.parameter.data_ptr() != table.values.data_ptr()
+            if moved and table.parameter.shape == table.values.shape:
+                self._check_kind(table)
+                self.refuse_change(index)
+            if moved:
+                self._refuse_memory(table)
             if table.parameter._version != table.version:
+                self.refuse_change(index)
+
+    def refuse_change(self, index: int) -> None:
+        """Raises RuntimeError for a parameter that the script has changed."""
+        raise RuntimeError(
+            f"parameter '{self.tables[index].name}' was changed by the script after the job had begun; its "
+            "values are the servers', so load or change them before the first batch. What changes them in "
+            "every step (clipping weights, masks, norms) goes by --mode allreduce, or into the model's forward "
+            "with torch.nn.utils.parametrize"
+        )
+
+    def _refuse_memory(self, table: Table) -> None:
+        raise RuntimeError(
+            f"parameter '{table.name}' lies in other memory than at job.model(); move or "
+            "convert the model before that, and load values with load_state_dict()"
+        )
+
+    def _check_kind(self, table: Table) -> None:
+        data = table.parameter
+        if data.dtype != table.values.dtype or data.device != table.values.device:
+            self._refuse_memory(table)
+
+    def take_over(self) -> None:
+        """What the script has made of parameters is what the job goes on with.
+
+        Those that are no tables themselves are compared whole, because PyTorch does not count
+        all changes. Raises RuntimeError if one has been moved or converted.
+        """
+        self._check_stream()
+        with torch.no_grad():
+            for table in self.tables:
+                parameter = table.parameter
+                if not table.own_memory:
+                    written = table.values.to(parameter.device, parameter.dtype)
+                    if not torch.equal(written, parameter):
+                        # What is as it was written keeps all its bits in the table.
+                        same = (parameter == written).to(table.values.device)
+                        now = parameter.to(table.values.device, torch.float32)
+                        table.values.copy_(torch.where(same, table.values, now))
+                elif parameter.data_ptr() != table.values.data_ptr():  # .data was assigned.
+                    if parameter.shape != table.values.shape:
+                        self._refuse_memory(table)
+                    self._check_kind(table)
+                    table.values.copy_(parameter)
+                    parameter.data = table.values
+                table.version = parameter._version
+
+    def check_frozen(self) -> None:
+        """Raises RuntimeError naming a parameter that is to be trained now and is no table."""
+        for name, parameter in self.frozen:
+            if parameter.requires_grad:
                 raise RuntimeError(
-                    f"parameter '{table.name}' was changed by the script after the job had begun; its "
-                    "values are the servers', so load or change them before the first batch"
+                    f"parameter '{name}' requires a gradient now, and was frozen at job.model(), so the job does "
+                    "not train it; call job.model() and job.optimizer() before it is frozen, and give it a "
+                    "parameter group of its own, whose lr is 0 as long as it is frozen"
                 )
-            if table.own_memory and table.parameter.data_ptr() != table.values.data_ptr():
+
+    def check_module(self) -> None:
+        """Raises RuntimeError naming a parameter that has come, gone, or got another name."""
+        self.check_frozen()
+        names = {id(table.parameter): table.name for table in self.tables}
+        known = names.keys() | {id(parameter) for _, parameter in self.frozen}
+        there = set()
+        for name, parameter in self.module.named_parameters():
+            there.add((id(parameter), name))
+            if id(parameter) not in known and parameter.requires_grad:
                 raise RuntimeError(
-                    f"parameter '{table.name}' lies in other memory than at job.model(); move or "
-                    "convert the model before that, and load values with load_state_dict()"
+                    f"parameter '{name}' was not there at job.model(), so the job does not train it; build the "
+                    "whole model before that"
+                )
+        for table in self.tables:
+            if (id(table.parameter), table.name) not in there:
+                raise RuntimeError(
+                    f"parameter '{table.name}' is not in the model any more, or has another name; change the "
+                    "model (pruning, weight_norm, other layers) before job.model()"
                 )
 
     def _check_stream(self) -> None:
@@ -167,9 +253,22 @@ class Tables:
 
     def companions(self) -> "List[_core.TypedTensor]":
         """What else belongs to the module's state: buffers, frozen parameters, other names."""
-        trained = {table.name for table in self.tables}
         return [
             _files.typed_tensor(name, tensor)
-            for name, tensor in self.module.state_dict().items()
-            if name not in trained and isinstance(tensor, torch.Tensor) and tensor.numel() > 0
+            for name, tensor in self._others()
+            if not _files.why_not(tensor)
         ]
+
+    def unwritable(self) -> List[str]:
+        """What of the module's state a file cannot have, and why."""
+        return [
+            f"'{name}' is {_files.why_not(tensor)}"
+            for name, tensor in self._others()
+            if _files.why_not(tensor)
+        ]
+
+    def _others(self) -> Iterator[Tuple[str, torch.Tensor]]:
+        trained = {table.name for table in self.tables}
+        for name, tensor in self.module.state_dict().items():
+            if name not in trained and isinstance(tensor, torch.Tensor):
+                yield name, tensor

@@ -92,6 +92,10 @@ class Joined:
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
         return self._worker.gather(place, number, data)
 
+    def begins_in_epoch(self) -> int:
+        """Before open(): of a worker that comes later, or of a job that goes on from a checkpoint."""
+        return self._worker.begins_in_epoch()
+
     def begin_with(self, states: List[TableState]) -> None:
         self._worker.begin_with([(state.updates, state.slots) for state in states])
 
@@ -145,6 +149,7 @@ class _Step:
     clock: int
     examples: Optional[Tuple[int, int, int]] = None
     by_table = False
+    by_all_reduce = False
 
 
 @dataclasses.dataclass
@@ -198,6 +203,9 @@ class Alone:
         ]
         self._updates = [0 for _ in tables.tables]
 
+    def begins_in_epoch(self) -> int:
+        return 0
+
     def begin_with(self, states: List[TableState]) -> None:
         self._slots = [[slot.clone() for slot in state.slots] for state in states]
         self._updates = [state.updates for state in states]
@@ -235,11 +243,14 @@ class Alone:
     def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> bool:
         self._clock += 1
         for i in reversed(range(len(gradients))):
+            gradient = gradients[i]
+            if gradient is None:  # As torch.optim, which leaves such a parameter as it is.
+                continue
             rule = self._rules[i]
             self._updates[i] += 1
             rule.apply(
                 self._tables.tables[i].values,
-                gradients[i],
+                gradient,
                 self._slots[i],
                 rule.learning_rate * factors[i],
                 self._updates[i],

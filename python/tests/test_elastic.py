@@ -100,6 +100,48 @@ def test_a_killed_worker_s_examples_go_to_others_and_a_new_one_helps(tmp_path):
     assert steps["2"] > steps["3"]
 
 
+def test_a_worker_that_comes_back_counts_the_epoch_of_its_examples(tmp_path):
+    (tmp_path / "job.textproto").write_text(
+        CONFIG.replace("count: 2", "count: 4") + "limits { lease_ms: 1000 }"
+    )
+    # Who comes again begins when another one is in a later epoch.
+    text = script(batch=4, pace="time.sleep(0.08 if job.rank == 3 else 0.02)").replace(
+        "epochs(2)", "epochs(12)"
+    )
+    text = text.replace("print(*number", "print(epoch, job._examples[0], *number")
+    text = text.replace("    for epoch in", """
+    import glob
+    def others_are_further():
+        return any(line.startswith("1 ") for name in glob.glob("seen-2-*.txt") for line in open(name))
+    while len(glob.glob(f"seen-{job.rank}-*.txt")) > 1 and not others_are_further():
+        time.sleep(0.05)
+    for epoch in""", 1)
+    (tmp_path / "script.py").write_text(text)
+    command = [str(BIN / "slackline"), "run", "job.textproto", "--out", "run", "--mode", "asp"]
+    command += ["--restart-workers", "1", "--", sys.executable, "script.py"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    deadline = time.time() + 60
+    first = None
+    while first is None and time.time() < deadline:
+        time.sleep(0.05)
+        for path in tmp_path.glob("seen-1-*.txt"):
+            if path.read_text().count("\n") >= 5:
+                first = path
+    assert first is not None, process.communicate()[0]
+    os.kill(int(re.fullmatch(r"seen-1-(\d+).txt", first.name).group(1)), signal.SIGKILL)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    (second,) = (path for path in tmp_path.glob("seen-1-*.txt") if path != first)
+    epochs = [tuple(map(int, line.split()[:2])) for line in second.read_text().splitlines()]
+    assert epochs[0][0] > 0, epochs
+    log = (tmp_path / "run" / "logs" / "worker-1.log").read_text()
+    wrong = [(counted, of_examples) for counted, of_examples in epochs if counted < of_examples]
+    # Only if an epoch has ended just when it came, which is said then.
+    assert not wrong or "counts as epoch" in log, (wrong, log)
+
+
 @pytest.mark.parametrize(
     "arguments, reason",
     [
@@ -353,7 +395,7 @@ def test_nothing_is_left_of_an_interrupted_script(tmp_path, where, number):
     "ends", ["if job.steps == 3: raise SystemExit(0)", "if job.steps == 3: break", "assert job.steps < 3"]
 )
 def test_nothing_is_left_of_a_script_that_leaves_the_loop(tmp_path, ends):
-    assert run_alone(tmp_path, loaded("num_workers=2", pace=ends)).code == (0 if "break" in ends else 1)
+    assert run_alone(tmp_path, loaded("num_workers=2", pace=ends)).code == 1
     assert_none_is_left(tmp_path, 2)
 
 

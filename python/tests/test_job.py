@@ -370,6 +370,15 @@ def test_compare_and_ablate_take_scripts(tmp_path):
     assert re.search(r"ssp-3 seed 1: accuracy \d", ended.output), ended.output
 
 
+@pytest.mark.parametrize(
+    "change", ["net.load_state_dict(make().state_dict())", "torch.nn.init.zeros_(net[0].weight)"]
+)
+def test_values_over_servers_cannot_be_changed_under_way(tmp_path, change):
+    job = run_job(tmp_path, USUAL.replace("opt.step()", f"opt.step(); {change}"))
+    assert "parameter '0.weight' was changed by the script after the job had begun" in job.output
+    assert job.code == 1
+
+
 def test_a_rate_that_changes_under_way_is_refused(tmp_path):
     script = USUAL.replace("opt.step()", "opt.param_groups[0]['lr'] *= 0.99\n        opt.step()")
     job = run_job(tmp_path, script)

@@ -1171,6 +1171,26 @@ run::Summary CoordinatorCore::Summary() const {
   return summary;
 }
 
+int64_t CoordinatorCore::EpochOfNewcomer() const {
+  Clock clock = 0;
+  int64_t steps_per_epoch = view().steps_per_epoch();
+  if (state() == wire::FORMING && options_.resume != nullptr) {
+    clock = options_.resume->clock();
+    steps_per_epoch = options_.resume->steps_per_epoch();
+  } else if (state() == wire::RUNNING && view().elastic()) {
+    return leases_.next_epoch();
+  } else if (state() == wire::RUNNING) {
+    bool any = false;
+    for (const auto& [rank, worker] : members_.workers()) {
+      const Clock own =
+          std::max<Clock>(worker->worker.clock(), worker->begins_at);
+      clock = any ? std::min(clock, own) : own;
+      any = true;
+    }
+  }
+  return steps_per_epoch > 0 ? clock / steps_per_epoch : 0;
+}
+
 wire::StatusReply CoordinatorCore::Status(absl::Time now,
                                           int64_t moves_known) const {
   wire::StatusReply status;
@@ -1201,6 +1221,7 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   }
   status.set_next_server(members_.next_server());
   status.set_coordinator_server(options_.host_server);
+  status.set_epoch(EpochOfNewcomer());
   outcome_.PutStatus(now, &status);
   placement_.PutStatus(moves_known, &status);
   copies_.PutStatus(&status);

@@ -206,6 +206,8 @@ class CoordinatorCore {
   absl::Status Load(const StateReader& reader, absl::Time now,
                     Effects* effects);
   absl::Status LoadView(const StateReader& reader);
+  // As StatusReply.epoch.
+  int64_t EpochOfNewcomer() const;
   // What the event has changed.
   void Keep(ViewEditor::Committed committed, absl::Time now, Effects* effects);
   void KeepView(ViewEditor::Committed committed);

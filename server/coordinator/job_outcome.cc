@@ -59,6 +59,8 @@ void JobOutcome::OnRecord(run::MetricRecord record, absl::Time now,
                          ? 0.0
                          : std::max(seconds_before_, Seconds(made_at)));
   latest_[record.kind()] = record;
+  if (record.kind() == run::MetricRecord::TRAIN && record.has_loss())
+    trained_[record.rank()] = record;
   effects->records.push_back(record);
   if (record.kind() == run::MetricRecord::EVAL) StopIfRuleMet(record);
 }
@@ -109,11 +111,24 @@ void JobOutcome::StopByRule(const std::string& rule, double seconds,
   stopped_ = absl::StrFormat("%s after %.1f s", rule, seconds);
   stopped_seconds_ = seconds;
   result_ = result;
-  if (const auto trained = latest_.find(run::MetricRecord::TRAIN);
-      trained != latest_.end() && trained->second.has_loss()) {
-    result_->set_train_loss(trained->second.loss());
-  }
+  if (const std::optional<double> loss = TrainLoss(); loss.has_value())
+    result_->set_train_loss(*loss);
   editor_->End(JobEndOf(wire::JobEnd::STOP_RULE, stopped_));
+}
+
+std::optional<double> JobOutcome::TrainLoss() const {
+  int64_t step = 0;
+  for (const auto& [rank, record] : trained_)
+    step = std::max(step, record.step());
+  double sum = 0;
+  int count = 0;
+  for (const auto& [rank, record] : trained_) {
+    if (record.step() != step) continue;
+    sum += record.loss();
+    ++count;
+  }
+  if (count == 0) return std::nullopt;
+  return sum / count;
 }
 
 // ---- For the next coordinator -----------------------------------------------
@@ -127,6 +142,7 @@ coordinator::OutcomeState JobOutcome::Keep() const {
   state.set_seconds_before(seconds_before_);
   if (trained_at_ != absl::InfiniteFuture())
     state.set_trained_at(absl::ToUnixMicros(trained_at_));
+  for (const auto& [rank, record] : trained_) *state.add_latest() = record;
   for (const auto& [kind, record] : latest_) *state.add_latest() = record;
   if (result_.has_value()) *state.mutable_result() = *result_;
   state.set_stopped(stopped_);
@@ -150,8 +166,12 @@ void JobOutcome::Load(const coordinator::OutcomeState& state, absl::Time now) {
   if (state.has_trained_at())
     trained_at_ =
         std::min(now, absl::FromUnixMicros(state.trained_at()) + shift);
-  for (const run::MetricRecord& record : state.latest())
+  // Those of latest_ come last.
+  for (const run::MetricRecord& record : state.latest()) {
     latest_[record.kind()] = record;
+    if (record.kind() == run::MetricRecord::TRAIN && record.has_loss())
+      trained_[record.rank()] = record;
+  }
   if (state.has_result()) result_ = state.result();
   stopped_ = state.stopped();
   stopped_early_ = state.stopped_early();
@@ -182,9 +202,9 @@ void JobOutcome::PutSummary(Clock steps, int64_t examples,
     summary->set_steps(stopped_by_time_ ? steps : result_->steps());
     if (result_->has_train_loss()) {
       summary->set_train_loss(result_->train_loss());
-    } else if (const auto trained = latest_.find(run::MetricRecord::TRAIN);
-               trained != latest_.end() && trained->second.has_loss()) {
-      summary->set_train_loss(trained->second.loss());
+    } else if (const std::optional<double> loss = TrainLoss();
+               loss.has_value()) {
+      summary->set_train_loss(*loss);
     }
     if (result_->has_test_loss()) summary->set_test_loss(result_->test_loss());
     if (result_->has_test_accuracy())
@@ -192,10 +212,8 @@ void JobOutcome::PutSummary(Clock steps, int64_t examples,
     summary->set_model_sha256(result_->model_sha256());
   } else {
     summary->set_steps(steps);
-    if (const auto trained = latest_.find(run::MetricRecord::TRAIN);
-        trained != latest_.end() && trained->second.has_loss()) {
-      summary->set_train_loss(trained->second.loss());
-    }
+    if (const std::optional<double> loss = TrainLoss(); loss.has_value())
+      summary->set_train_loss(*loss);
     if (const auto evaluation = latest_.find(run::MetricRecord::EVAL);
         evaluation != latest_.end()) {
       PutEvaluation(evaluation->second, summary);

@@ -69,6 +69,9 @@ class JobOutcome {
  private:
   // Stop rules hold while workers train.
   bool MayStop() const;
+  // Of the last training record of each worker: the mean over those of the
+  // latest step, in the order of ranks. Nothing: no worker has told a loss.
+  std::optional<double> TrainLoss() const;
   // In this run.
   double SecondsHere(absl::Time now) const {
     return absl::ToDoubleSeconds(now - running_since_);
@@ -83,7 +86,8 @@ class JobOutcome {
   absl::Time running_since_ = absl::InfiniteFuture();
   double seconds_before_ = 0;
   absl::Time trained_at_ = absl::InfiniteFuture();
-  std::map<int, run::MetricRecord> latest_;  // By kind.
+  std::map<int, run::MetricRecord> latest_;   // By kind.
+  std::map<int, run::MetricRecord> trained_;  // By rank: of training, with a loss.
   std::optional<run::Result> result_;
   std::string stopped_;  // By which rule.
   std::string stopped_early_;  // By a user: where and why.

@@ -85,6 +85,11 @@ class LeaseBook {
                     const StateReader& reader,
                     absl::FunctionRef<const PeerId*(Incarnation)> peer_of);
 
+  // Of the examples that are given next. Of an elastic job.
+  int64_t next_epoch() const {
+    const int64_t next = returned_.empty() ? next_ : returned_.front().begin;
+    return elastic_.has_value() ? next / elastic_->examples() : 0;
+  }
   int64_t examples_done() const { return examples_done_; }
   int64_t examples_given_again() const { return examples_given_again_; }
   size_t workers() const { return workers_.size(); }

@@ -513,7 +513,9 @@ bool ModeChanger::Enter(const std::vector<Worker>& workers, double seconds,
         static_cast<double>(record.pause_micros()) / 1000,
         static_cast<double>(record.connect_micros()) / 1000, record.bytes(),
         static_cast<double>(record.transfer_micros()) / 1000));
-    ++changes_;
+    // That the values of a worker reach the others is no change that was asked
+    // for, by a config or a user.
+    if (reasons_.at(static_cast<size_t>(next)) != kInitialValues) ++changes_;
     if (last_changes_.size() == kLastChangesMax) last_changes_.pop_front();
     last_changes_.push_back(record);
     news->changes.push_back(std::move(record));

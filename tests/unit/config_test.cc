@@ -1442,6 +1442,9 @@ TEST(ConfigSetTest, BadAssignmentNamesTheComponentAndChangesNothing) {
       {"train.seed=", "seed: value is ''; a whole number"},
       {"train.trace=yes", "trace: value is 'yes'; true or false is required"},
       {"limits.transport=UDP", "value is 'UDP'; one of AUTO, TCP, IPC, SHM"},
+      {"server[0].host=\"localhost\"",
+       "host: value is \"localhost\", with quotes; on the command line a text "
+       "has none, as in host=localhost"},
       {"worker.count=3", "'worker' is a list of 1; say which element"},
       {"worker[1].count=3", "'worker[1]' does not exist; the config has 1"},
       {"worker[x].count=3", "'worker[x]' is not a field"},

@@ -275,6 +275,32 @@ TEST_F(CoordinatorCoreTest, RecordsAreKeptExactlyOnce) {
       effects.sends.at(0).message.header.heartbeat_reply().records_acked(), 3u);
 }
 
+TEST_F(CoordinatorCoreTest, TheTrainLossIsTheMeanOfAllWorkersAtOneStep) {
+  StartJob();
+  uint64_t told[2] = {};
+  const auto say = [&](int rank, int64_t step, double loss) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(workers_[static_cast<size_t>(rank)]);
+    heartbeat.set_first_record(told[rank]++);
+    run::MetricRecord& record = *heartbeat.add_record();
+    record.set_kind(run::MetricRecord::TRAIN);
+    record.set_rank(rank);
+    record.set_step(step);
+    record.set_loss(loss);
+    Send(Worker(rank), message);
+  };
+  EXPECT_FALSE(core_->Summary().has_train_loss());
+  say(1, 10, 0.5);
+  EXPECT_EQ(core_->Summary().train_loss(), 0.5);
+  say(0, 10, 0.25);
+  EXPECT_EQ(core_->Summary().train_loss(), 0.375);
+  say(0, 20, 0.125);
+  EXPECT_EQ(core_->Summary().train_loss(), 0.125) << "of the latest step";
+  say(1, 20, 0.25);
+  EXPECT_EQ(core_->Summary().train_loss(), 0.1875);
+}
+
 TEST_F(CoordinatorCoreTest, AMessageThatIsNoneOfItsIsAnError) {
   Message message;
   message.header.mutable_push_request();

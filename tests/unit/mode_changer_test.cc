@@ -188,6 +188,10 @@ TEST_F(ModeChangerTest, AStepByAllReduceBringsTheValuesOfAWorkerToTheServers) {
   sync.mutable_ssp()->set_staleness(2);
   EXPECT_THAT(Start(sync), IsEmpty());
   EXPECT_EQ(Phases(), "allreduce@0 ssp:2@1");
+  // It is a record, and nobody has asked for it.
+  Enter(0, 1);
+  EXPECT_THAT(Enter(1, 1).changes, SizeIs(1));
+  EXPECT_EQ(changer_->changes(), 0);
 
   // As the first phase of several, too.
   config::Sync phases;

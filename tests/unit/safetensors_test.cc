@@ -386,6 +386,7 @@ TEST(Safetensors, TensorsOfOtherTypesAreCheckedByNameTypeAndSize) {
   const std::vector<std::byte> eight(8);
   EXPECT_EQ(write({"count", "I64", {}, eight}), "");
   EXPECT_EQ(write({"mask", "BOOL", {2, 4}, eight}), "");
+  EXPECT_EQ(write({"freqs_cis", "C64", {1}, eight}), "");
   EXPECT_THAT(write({std::string(TwoTensors()[0].name), "I64", {}, eight}),
               HasSubstr("the name is taken"));
   EXPECT_THAT(write({"count", "INT64", {}, eight}),
@@ -394,6 +395,20 @@ TEST(Safetensors, TensorsOfOtherTypesAreCheckedByNameTypeAndSize) {
               HasSubstr("shape [2] does not make 1 values"));
   EXPECT_THAT(write({"count", "I64", {int64_t{1} << 60}, eight}),
               HasSubstr("does not make 1 values"));
+}
+
+TEST(Safetensors, ATensorWithoutElementsIsWrittenAndReadBesideOthers) {
+  const TempFolder folder;
+  const std::vector<TypedTensor> empty = {{"a_queue", "F32", {0, 8}, {}},
+                                          {"z_queue", "F32", {8, 0}, {}}};
+  ASSERT_TRUE(
+      WriteSafetensors(folder.File("m"), TwoTensors(), {}, empty).ok());
+  const auto file = ReadSafetensors(folder.File("m"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_EQ(file->tensors.size(), 4u);
+  EXPECT_EQ(file->tensors[2].name, "a_queue");
+  EXPECT_EQ(file->tensors[2].shape, (std::vector<int64_t>{0, 8}));
+  EXPECT_TRUE(file->tensors[2].values.empty());
 }
 
 }  // namespace

@@ -747,6 +747,26 @@ TEST_F(SupervisorTest, ProcessesThatStayAfterTheEndAreEnded) {
   EXPECT_TRUE(supervisor_->finished());
 }
 
+TEST_F(SupervisorTest, AWorkerThatFailsAfterTheEndIsRemembered) {
+  for (const bool seen : {true, false}) {
+    Start({});
+    SetState(wire::RUNNING);
+    Pass(absl::Seconds(1));
+    if (seen) SetState(wire::FINISHED);
+    Pass(absl::Milliseconds(300));
+    Exit(kWorker0, kCodeOne, "error: no such folder");
+    Exit(kWorker1, kGood);
+    SetState(wire::FINISHED);
+    for (const Member& member : {kServer0, kServer1}) Exit(member, kGood);
+    EXPECT_THAT(Pass(absl::Seconds(1)).deaths, IsEmpty());
+    EXPECT_TRUE(supervisor_->Over());
+    EXPECT_TRUE(supervisor_->finished());
+    ASSERT_THAT(supervisor_->failed_after_end(), SizeIs(1));
+    EXPECT_EQ(supervisor_->failed_after_end()[0].error_line,
+              "error: no such folder");
+  }
+}
+
 // Server 0 bounds it itself.
 TEST_F(SupervisorTest, Server0HasTimeToWriteWhatTheJobLeaves) {
   Start({.lease = absl::Seconds(2), .save_timeout = absl::Seconds(60)});

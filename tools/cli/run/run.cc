@@ -593,6 +593,23 @@ absl::Status DryRun(const RunOptions& options,
   return absl::OkStatus();
 }
 
+// The exit code of a job that has finished. The programs of workers may do more
+// after that, and what goes wrong there is the user's to know.
+int AfterTheEnd(const config::ClusterConfig& config,
+                const Supervisor& supervisor, Display* display) {
+  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  int code = kExitDone;
+  for (const MemberExit& exit : supervisor.failed_after_end()) {
+    if (workers[static_cast<size_t>(exit.member.index)].command.empty())
+      continue;
+    display->Print(absl::StrCat(
+        exit.ToString(), " after the job had finished, whose model is there",
+        exit.error_line.empty() ? "" : absl::StrCat(": ", exit.error_line)));
+    code = kExitFailed;
+  }
+  return code;
+}
+
 // Everything after the checks of what the user asked for. Returns the exit code
 // of a job that has finished, whose result goes to stdout, or is suspended.
 absl::StatusOr<int> RunJob(const RunOptions& options,
@@ -687,7 +704,8 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
         SL_ASSIGN_OR_RETURN(const RunResult result, ReadRunResult(out_dir));
         const std::string table = SummaryTable({result});
         std::fwrite(table.data(), 1, table.size(), stdout);
-        return job.supervisor().interrupted() ? kExitInterrupted : kExitDone;
+        if (job.supervisor().interrupted()) return kExitInterrupted;
+        return AfterTheEnd(config, job.supervisor(), display);
       }
     }  // No process is left.
     SL_ASSIGN_OR_RETURN(const std::optional<Restorer::Restoration> next,

@@ -130,6 +130,7 @@ void Supervisor::OnExit(const MemberExit& ended, absl::Time now) {
   if ((!exit.status.ok() && !goes_along) || may_be_drained || may_be_missing) {
     suspects_.push_back({exit, now});
   }
+  if (goes_along) NoteFollower(exit);
   if (!exit.hosted_coordinator) return;
   // It knows how the job has ended, and says so by its exit code.
   if (exit.status.ok() && state_ != wire::FAILED) state_ = wire::FINISHED;
@@ -242,7 +243,10 @@ void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
   const bool follows = job_ended() || stopping_ || !given_up_reason_.empty() ||
                        (coordinator_gone_ &&
                         (!exit.hosted_coordinator || !exit.error_line.empty()));
-  if (follows && exit.status.signal == 0) return;
+  if (follows && exit.status.signal == 0) {
+    NoteFollower(exit);
+    return;
+  }
   effects->deaths.push_back(exit);
   if (ending_ && !exit.hosted_coordinator) return;
   if (StartsAgain(exit)) {
@@ -256,6 +260,13 @@ void Supervisor::JudgeDeath(const MemberExit& exit, absl::Time now,
       exit.error_line.empty() ? "" : absl::StrCat(": ", exit.error_line));
   next_stop_ = now;
   BeginEnding(ever_heard_ ? kEndPatience : kUnheardPatience, now);
+}
+
+void Supervisor::NoteFollower(const MemberExit& exit) {
+  if (exit.member.worker && !exit.status.ok() && state_ == wire::FINISHED &&
+      !killing()) {
+    failed_after_end_.push_back(exit);
+  }
 }
 
 void Supervisor::JudgeLeaver(const MemberExit& exit, Effects* effects) const {

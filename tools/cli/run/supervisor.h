@@ -127,6 +127,11 @@ class Supervisor {
   bool gave_up() const { return !given_up_reason_.empty(); }
   // Processes that have ended badly, in order.
   const std::vector<MemberExit>& dead() const { return dead_; }
+  // Workers that ended badly, by themselves, once the job had finished: what
+  // their programs did after that went wrong.
+  const std::vector<MemberExit>& failed_after_end() const {
+    return failed_after_end_;
+  }
   // A signal has ended one of them, and it was not of this program.
   bool lost_a_process() const { return lost_a_process_; }
 
@@ -159,6 +164,8 @@ class Supervisor {
   void JudgeSuspects(absl::Time now, Effects* effects);
   void JudgeDeath(const MemberExit& exit, absl::Time now, Effects* effects);
   void JudgeLeaver(const MemberExit& exit, Effects* effects) const;
+  // Of one that goes when the job has ended, or with it.
+  void NoteFollower(const MemberExit& exit);
   // Whether a process that has died while the job goes on is started again.
   bool StartsAgain(const MemberExit& exit) const;
   // No other coordinator follows.
@@ -188,6 +195,7 @@ class Supervisor {
   bool lost_a_process_ = false;
   std::vector<Suspect> suspects_;  // Ended, not yet judged.
   std::vector<MemberExit> dead_;   // Ended badly, in order.
+  std::vector<MemberExit> failed_after_end_;
   std::map<Member, int> restarts_;
   bool interrupted_ = false;
   bool finishing_ = false;  // The job is to end early.
