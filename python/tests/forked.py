@@ -18,6 +18,11 @@ from typing import Callable, Dict, List
 import torch  # noqa: F401
 from support import BIN, Ended
 
+try:
+    import torch._dynamo  # noqa: F401  Optimizers of a newer PyTorch import it, for a second.
+except ImportError:
+    pass
+
 _CONFIG = """
 job: "forked"
 coordinator {{ host: "127.0.0.1" port: {port} }}
