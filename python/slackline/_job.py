@@ -835,6 +835,10 @@ class Job:
             self._values.note(step)
 
     @property
+    def _begins_by_all_reduce(self) -> bool:
+        return self.mode.startswith(("allreduce", "auto"))
+
+    @property
     def _keeps_values(self) -> bool:
         """Whether the next step begins with what the module has after this one."""
         return not self._world.sends or self._by_all_reduce
@@ -930,7 +934,8 @@ class Job:
             self._over = self._concluding = self._was_chief = True
             return None
         elif not isinstance(task, _worlds.EVALUATION):
-            self._by_all_reduce = task.by_all_reduce
+            # Over servers the first step is by all-reduce, too, to bring worker 0's values to all.
+            self._by_all_reduce = task.by_all_reduce and (task.clock > 0 or self._begins_by_all_reduce)
             if not task.by_table:
                 self._tables.refresh()
             self._arrivals.take(task.by_table)
@@ -1132,6 +1137,8 @@ class Job:
             self._steps_done = self._step + 1
         if self._by_all_reduce:
             self._tables.refresh()
+        elif self._step == 0:  # It has been by all-reduce.
+            self._note_values(0)
         self._step = None
         if loss is not None:
             self._world.log("loss", _number("loss", loss))

@@ -596,12 +596,23 @@ absl::Status DryRun(const RunOptions& options,
 // The exit code of a job that has finished. The programs of workers may do more
 // after that, and what goes wrong there is the user's to know.
 int AfterTheEnd(const config::ClusterConfig& config,
-                const Supervisor& supervisor, Display* display) {
+                const run::Summary& summary, const Supervisor& supervisor,
+                Display* display) {
   const std::vector<WorkerProcess> workers = WorkerProcesses(config);
+  // One that has left the job before its end has been judged by it.
+  const auto left_before = [&](const Member& worker) {
+    return absl::c_any_of(
+        summary.workers_lost(), [&](const std::string& sentence) {
+          return absl::StartsWith(sentence,
+                                  absl::StrCat(worker.ToString(), " "));
+        });
+  };
   int code = kExitDone;
   for (const MemberExit& exit : supervisor.failed_after_end()) {
-    if (workers[static_cast<size_t>(exit.member.index)].command.empty())
+    if (workers[static_cast<size_t>(exit.member.index)].command.empty() ||
+        left_before(exit.member)) {
       continue;
+    }
     display->Print(absl::StrCat(
         exit.ToString(), " after the job had finished, whose model is there",
         exit.error_line.empty() ? "" : absl::StrCat(": ", exit.error_line)));
@@ -705,7 +716,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
         const std::string table = SummaryTable({result});
         std::fwrite(table.data(), 1, table.size(), stdout);
         if (job.supervisor().interrupted()) return kExitInterrupted;
-        return AfterTheEnd(config, job.supervisor(), display);
+        return AfterTheEnd(config, result.summary, job.supervisor(), display);
       }
     }  // No process is left.
     SL_ASSIGN_OR_RETURN(const std::optional<Restorer::Restoration> next,
