@@ -1,7 +1,8 @@
 """Runs a script on a simulated GPU (tests/gpu/simulated): simulated_gpu.py SCRIPT, with LD_PRELOAD.
 
 PyTorch has the CPU's tensors only, so here these are the GPU's for slackline. PyTorch computes on them
-at once: before each step all is done that the computation's stream has then, and nothing else.
+at once: when a step begins, and when it is finished, all is done that the computation's stream has then,
+and nothing else.
 """
 
 import contextlib
@@ -85,7 +86,9 @@ def finish_step(self, gradients, factors):
     # The script has let its gradients go: memory that slackline does not hold is overwritten.
     _ = [torch.full((size,), math.nan) for size in sizes for _ in range(4)]
     sizes.clear()
-    return self._worker.finish_step([None if g is None else OnGpu(g) for g in gradients], factors)
+    finished = self._worker.finish_step([None if g is None else OnGpu(g) for g in gradients], factors)
+    library.slackline_simulated_run(None)
+    return finished
 
 
 sizes = []
