@@ -251,7 +251,7 @@ class Job:
             for parameter in group["params"]
         }
         self._groups = [group_of[table.parameter] for table in self._tables.tables]
-        self._had_gradient = [False] * len(self._tables)
+        self._never_had = set(range(len(self._tables)))  # A gradient.
         self._overlap = Overlap(
             self._tables,
             self._hand_over,
@@ -797,7 +797,7 @@ class Job:
         self._arrivals.wait_for_all()
         self._ahead = step
         if step is not None:
-            self._note_values(step)
+            self._note_values(step, whole=True)
 
     def _check_in_step(self, step: int) -> None:
         if self._step is None:
@@ -824,15 +824,18 @@ class Job:
         self._overlap.begin_step()
         return step
 
-    def _note_values(self, step: int) -> None:
-        """Remembers what the parameters of a step are, to see whether the script changes them."""
+    def _note_values(self, step: int, whole: bool = False) -> None:
+        """Remembers what the parameters of a step are, to see whether the script changes them.
+
+        ``whole``: the script may do something to them that it does in few places.
+        """
         assert self._tables is not None and self._values is not None and self._arrivals is not None
         if self._keeps_values:
             return
         if _values.looks_at_all(step):
             self._arrivals.wait_for_all()
         if not self._arrivals.missing:
-            self._values.note(step)
+            self._values.note(step, whole)
 
     @property
     def _begins_by_all_reduce(self) -> bool:
@@ -848,14 +851,14 @@ class Job:
         assert self._tables is not None and self._values is not None
         if self._keeps_values:
             self._tables.take_over()
-        else:
-            # What PyTorch counts is seen in optimizer.step(), if one follows.
-            if self._steps_done >= self._work.steps_total:
-                self._tables.check_unchanged()
-            changed = self._values.changed()
-            if changed is not None:
-                self._tables.refuse_change(changed)
+            return
+        # What PyTorch counts is seen in optimizer.step(), if one follows.
+        if self._steps_done >= self._work.steps_total:
+            self._tables.check_unchanged()
+        changed = self._values.changed()
         self._values.forget()
+        if changed is not None:
+            self._tables.refuse_change(changed)
 
     def _looks_at_replicas(self, step: int) -> bool:
         assert self._loader is not None
@@ -935,7 +938,10 @@ class Job:
             return None
         elif not isinstance(task, _worlds.EVALUATION):
             # Over servers the first step is by all-reduce, too, to bring worker 0's values to all.
+            kept = self._keeps_values
             self._by_all_reduce = task.by_all_reduce and (task.clock > 0 or self._begins_by_all_reduce)
+            if kept and not self._keeps_values:
+                self._tables.count_anew()
             if not task.by_table:
                 self._tables.refresh()
             self._arrivals.take(task.by_table)
@@ -1115,7 +1121,7 @@ class Job:
         self._arrivals.end_step()
         self._tables.check_frozen()
         if self._keeps_values:
-            self._check_values()
+            self._tables.take_over()
         else:
             self._tables.check_unchanged()
             if by_table:
@@ -1146,21 +1152,31 @@ class Job:
     def _gradients(self, handed: List[bool], factors: List[float]) -> List[Optional[torch.Tensor]]:
         """Those that have not left. Alone there is none where the script has made none."""
         assert self._tables is not None and self._optimizer is not None
+        tables = self._tables.tables
+        if not self._world.sends:
+            return [None if t.parameter.grad is None else t.gradient() for t in tables]
         gradients: List[Optional[torch.Tensor]] = []
-        without = []
-        for index, table in enumerate(self._tables.tables):
-            there = handed[index] or table.parameter.grad is not None
-            if handed[index] or not (there or self._world.sends):
+        missing = []
+        for index, table in enumerate(tables):
+            if handed[index]:
                 gradients.append(None)
-            else:
-                gradients.append(table.gradient())
-            if there:
-                self._had_gradient[index] = True
-            elif self._world.sends and factors[index] != 0:
-                rule = self._optimizer.rules[self._groups[index]]
-                if not rule.ignores_zeros(self._had_gradient[index]):
-                    without.append(table)
-        self._say_zeros(without)
+                continue
+            if table.parameter.grad is None:
+                missing.append(index)
+            gradients.append(table.gradient())
+        if self._never_had:
+            self._never_had.intersection_update(missing)
+        if missing:
+            self._say_zeros(
+                [
+                    tables[index]
+                    for index in missing
+                    if factors[index] != 0
+                    and not self._optimizer.rules[self._groups[index]].ignores_zeros(
+                        moves=index not in self._never_had
+                    )
+                ]
+            )
         return gradients
 
     def _say_zeros(self, without: List[Table]) -> None:

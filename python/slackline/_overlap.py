@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 import torch
 
@@ -12,17 +12,8 @@ from slackline._tables import Tables
 
 # Steps that have to show that gradients are complete when backward makes them.
 _STEPS_WATCHED = 3
-
-
-class _Made:
-    """A gradient as backward has made it."""
-
-    __slots__ = ("gradient", "version", "guarded")
-
-    def __init__(self, gradient: torch.Tensor, guarded: Guarded) -> None:
-        self.gradient = gradient
-        self.version = gradient._version
-        self.guarded = guarded  # What the script sees.
+# Gradients that are guarded in each step from then on, others each time: a guard costs 6 us.
+_GUARDED = 1
 
 
 class Overlap:
@@ -30,9 +21,11 @@ class Overlap:
 
     It is safe if nobody changes a gradient between backward and the end of the
     step: no second backward, no clipping. The first steps show whether a script
-    does that, also where a change leaves all values as they are; from then on the
-    call that would change a gradient that has left is an error, because what is
-    changed while it is sent would be wrong without a sign.
+    does that, also where a change leaves all values as they are. From then on a
+    change of a gradient that has left is an error, because what is changed while it
+    is sent would be wrong without a sign: in each step PyTorch's counts of changes
+    tell of all gradients, and one, another each time, is guarded, so that the call
+    itself raises. A loop over all gradients meets it at once.
     """
 
     def __init__(
@@ -47,7 +40,11 @@ class Overlap:
         self._hand_over = hand_over
         self._on_made = made
         self._counts = [0] * len(tables)
-        self._made_of: List[Optional[_Made]] = [None] * len(tables)
+        # Of each gradient when backward made it: itself, its count of changes, and what the
+        # script has been given in its place.
+        self._made_of: List[Optional[Tuple[torch.Tensor, int, torch.Tensor]]] = [None] * len(tables)
+        self._guarded: Set[int] = set()  # In this step.
+        self._turn = 0
         self._handed = [False] * len(tables)
         self._active = wanted is True
         self._watched = 0 if wanted is None else _STEPS_WATCHED
@@ -75,7 +72,11 @@ class Overlap:
         """A step is open from now on."""
         self._open = True
         self._touched = False
-        self._counts = [0] * len(self._counts)
+        count = len(self._counts)
+        self._counts = [0] * count
+        if self._active:
+            self._guarded = {(self._turn + i) % count for i in range(_GUARDED)}
+            self._turn = (self._turn + _GUARDED) % count
 
     def any(self) -> bool:
         """Whether backward has made any gradient in this step."""
@@ -101,14 +102,17 @@ class Overlap:
         # With create_graph=True gradients are computed with, and mostly changed later.
         if gradient.is_sparse or gradient.requires_grad or self._counts[index] > 1:
             return
+        seen = gradient
         if self._active:
             self._hand_over(index)
             self._handed[index] = True
-        guarded = Guarded.of(
-            gradient, (self._told_late if self._active else self._told)[index], self._active
-        )
-        self._made_of[index] = _Made(gradient, guarded)
-        table.parameter.grad = guarded
+            if index in self._guarded:
+                seen = Guarded.of(gradient, self._told_late[index], True)
+        else:
+            seen = Guarded.of(gradient, self._told[index], False)
+        if seen is not gradient:
+            table.parameter.grad = seen
+        self._made_of[index] = (gradient, gradient._version, seen)
 
     def _would_change(self, index: int, call: str) -> None:
         self._touched = True
@@ -127,14 +131,12 @@ class Overlap:
             if self._counts[index] == 0:
                 continue
             made, self._made_of[index] = self._made_of[index], None
-            same = (
-                made is not None
-                and self._counts[index] == 1
-                and table.parameter.grad is made.guarded
-                and made.gradient._version == made.version
-            )
-            if made is not None and table.parameter.grad is made.guarded:
-                table.parameter.grad = made.gradient
+            same = False
+            if made is not None and table.parameter.grad is made[2]:
+                gradient, version, seen = made
+                same = self._counts[index] == 1 and gradient._version == version
+                if seen is not gradient:
+                    table.parameter.grad = gradient
             untouched = untouched and same
             if self._handed[index] and not same:
                 raise RuntimeError(

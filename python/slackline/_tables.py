@@ -98,6 +98,8 @@ class Tables:
             )
         self.memory: Optional[_core.Parameters] = None
         self.copied = [table for table in self.tables if not table.own_memory]
+        # The others, with their addresses.
+        self._own = [(t.parameter, t.values.data_ptr(), t) for t in self.tables if t.own_memory]
 
     def __len__(self) -> int:
         return len(self.tables)
@@ -168,23 +170,37 @@ class Tables:
         all changes. Raises RuntimeError if one has been moved or converted.
         """
         self._check_stream()
+        for parameter, address, table in self._own:
+            if parameter.data_ptr() != address:
+                self._take_memory(table)
+        if self.copied:
+            with torch.no_grad():
+                for table in self.copied:
+                    self._take_copy(table)
+
+    def _take_memory(self, table: Table) -> None:
+        """``.data`` was assigned."""
+        if table.parameter.shape != table.values.shape:
+            self._refuse_memory(table)
+        self._check_kind(table)
         with torch.no_grad():
-            for table in self.tables:
-                parameter = table.parameter
-                if not table.own_memory:
-                    written = table.values.to(parameter.device, parameter.dtype)
-                    if not torch.equal(written, parameter):
-                        # What is as it was written keeps all its bits in the table.
-                        same = (parameter == written).to(table.values.device)
-                        now = parameter.to(table.values.device, torch.float32)
-                        table.values.copy_(torch.where(same, table.values, now))
-                elif parameter.data_ptr() != table.values.data_ptr():  # .data was assigned.
-                    if parameter.shape != table.values.shape:
-                        self._refuse_memory(table)
-                    self._check_kind(table)
-                    table.values.copy_(parameter)
-                    parameter.data = table.values
-                table.version = parameter._version
+            table.values.copy_(table.parameter)
+        table.parameter.data = table.values
+
+    @staticmethod
+    def _take_copy(table: Table) -> None:
+        parameter = table.parameter
+        written = table.values.to(parameter.device, parameter.dtype)
+        if not torch.equal(written, parameter):
+            # What is as it was written keeps all its bits in the table.
+            same = (parameter == written).to(table.values.device)
+            now = parameter.to(table.values.device, torch.float32)
+            table.values.copy_(torch.where(same, table.values, now))
+
+    def count_anew(self) -> None:
+        """What the script has changed until now is no change."""
+        for table in self.tables:
+            table.version = table.parameter._version
 
     def check_frozen(self) -> None:
         """Raises RuntimeError naming a parameter that is to be trained now and is no table."""
@@ -243,8 +259,7 @@ class Tables:
         with torch.no_grad():
             for table in self.copied:
                 table.values.copy_(table.parameter)
-        for table in self.tables:
-            table.version = table.parameter._version
+        self.count_anew()
 
     def set_companions(self, companions: "List[_core.TypedTensor]") -> None:
         """What else goes into the file of the model, next to the tables."""

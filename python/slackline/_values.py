@@ -55,10 +55,10 @@ class Values:
         self._noted: Optional[List[torch.Tensor]] = None
         self._totals: Optional[List[int]] = None
 
-    def note(self, step: int) -> None:
-        """They are now as they should be in the step."""
+    def note(self, step: int, whole: bool = False) -> None:
+        """They are now as they should be in the step. ``whole``: all elements are compared."""
         self.forget()
-        if looks_at_all(step):
+        if whole or looks_at_all(step):
             self._totals = [total(parameter) for parameter in self._parameters]
         if self._on_host and (step < _FIRST_STEPS or step % _STEPS_BETWEEN_SOME == 0):
             if self._addresses != [parameter.data_ptr() for parameter in self._parameters]:
