@@ -2,6 +2,7 @@
 // of the data.
 #include <spdlog/spdlog.h>
 
+#include "common/process/fork_server.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "worker/data/load_data.h"
@@ -78,6 +79,7 @@ absl::Status Work(WorkerPlace& place) {
 }  // namespace slackline
 
 int main(int argc, char** argv) {
+  slackline::ForkServerArguments arguments(argc, argv);
   return slackline::RunWorkerProgram(
       {.description =
            "Trains on its part of the data: pushes gradients to the servers "
@@ -88,5 +90,5 @@ int main(int argc, char** argv) {
            "joins in.",
        .data_dir_help = "Folder with the data sets that the config names",
        .run = slackline::Work},
-      argc, argv);
+      arguments.argc(), arguments.argv());
 }

@@ -28,27 +28,11 @@ absl::Status SystemError(absl::string_view what, int error) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(error)));
 }
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  ~FileDescriptor() { Close(); }
-  int get() const { return fd_; }
-  void Close() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_;
-};
-
 // Runs in the child: only calls that are safe after fork() in a process with
 // threads. `log` may be -1. Ends with exec, or writes errno to `report`.
 [[noreturn]] void BecomeProgram(char* const* arguments,
                                 char* const* environment, bool detached,
-                                pid_t parent, int log, int report) {
+                                pid_t parent, int input, int log, int report) {
   if (detached) {
     setsid();
   } else {
@@ -64,10 +48,9 @@ class FileDescriptor {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);  // It died before the line above.
   }
-  const int null = open("/dev/null", O_RDONLY);
-  if (null >= 0 && dup2(null, 0) >= 0 &&
+  const int from = input >= 0 ? input : open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (from >= 0 && (from == 0 ? fcntl(0, F_SETFD, 0) : dup2(from, 0)) >= 0 &&
       (log < 0 || (dup2(log, 1) >= 0 && dup2(log, 2) >= 0))) {
-    if (null > 2) close(null);
     execve(arguments[0], arguments, environment);
   }
   const int error = errno;
@@ -108,8 +91,16 @@ int ProgramError(const std::string& path) {
   return access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
-// How often the kernel has killed a process for lack of memory, on the whole
-// machine, so far. 0 where it does not say.
+}  // namespace
+
+absl::StatusOr<FileDescriptor> OpenLog(const std::string& path) {
+  FileDescriptor log(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (log.get() >= 0) return log;
+  return SystemError(absl::StrCat("log file ", path, " cannot be opened"),
+                     errno);
+}
+
 int64_t OutOfMemoryKills() {
   std::ifstream file("/proc/vmstat");
   std::string name;
@@ -119,8 +110,6 @@ int64_t OutOfMemoryKills() {
   }
   return 0;
 }
-
-}  // namespace
 
 std::string ExitStatus::ToString() const {
   if (signal == 0) return absl::StrCat("exited with code ", code);
@@ -167,15 +156,9 @@ absl::StatusOr<std::string> FindProgram(const std::string& name) {
 
 absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
   SL_CHECK(!options.command.empty(), "a program to start");
-  const bool own_log = !options.log_path.empty();
-  const FileDescriptor log(
-      own_log ? open(options.log_path.c_str(),
-                     O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)
-              : -1);
-  if (own_log && log.get() < 0) {
-    return SystemError(
-        absl::StrCat("log file ", options.log_path, " cannot be opened"),
-        errno);
+  FileDescriptor log;
+  if (!options.log_path.empty()) {
+    SL_ASSIGN_OR_RETURN(log, OpenLog(options.log_path));
   }
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return SystemError("pipe", errno);
@@ -193,7 +176,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const Options& options) {
   }
   if (pid == 0) {
     BecomeProgram(arguments.data(), environment.data(), options.detached,
-                  parent, log.get(), write_end.get());
+                  parent, options.standard_input, log.get(), write_end.get());
   }
   ChildProcess child(pid, kills_before);
   write_end.Close();

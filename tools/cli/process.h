@@ -12,12 +12,20 @@
 
 #include "absl/status/statusor.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/file_descriptor.h"
 
 namespace slackline {
 
 // The path of a program as a shell finds it: `name` itself if it has a '/',
 // else in the folders of PATH. NotFound or PermissionDenied names it.
 absl::StatusOr<std::string> FindProgram(const std::string& name);
+
+// A log to append to. The error names it and the reason.
+absl::StatusOr<FileDescriptor> OpenLog(const std::string& path);
+
+// How often the kernel has killed a process for lack of memory, on the whole
+// machine, so far. 0 where it does not say.
+int64_t OutOfMemoryKills();
 
 // Belongs to the thread that started it: the child dies with that thread,
 // however this program ends, unless it is detached. Move-only; the destructor
@@ -32,6 +40,8 @@ class ChildProcess {
     // Names and values that it finds in its environment beside, or in place of,
     // those of this program.
     std::map<std::string, std::string> environment = {};
+    // -1: it is empty.
+    int standard_input = -1;
     // In a session of its own, away from the terminal, so that it can be
     // Release()d.
     bool detached = false;
@@ -41,6 +51,11 @@ class ChildProcess {
   // has started and left in its group is killed when it ends. The error names
   // the program or the log and the reason.
   static absl::StatusOr<ChildProcess> Start(const Options& options);
+  // A child of this process that somebody else has made, as Start() makes one.
+  // `kills_before`: OutOfMemoryKills() before that.
+  static ChildProcess Adopt(pid_t pid, int64_t kills_before) {
+    return ChildProcess(pid, kills_before);
+  }
 
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) noexcept;

@@ -1,6 +1,8 @@
 #include "tools/cli/run/local_cluster.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -87,8 +89,17 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const Options& options) {
         absl::StrCat("folder ", logs, " cannot be made: ", error.message()));
   }
   LocalCluster cluster(options);
+  // Loads beside the start of the servers.
+  std::optional<ForkServerClient> workers;
+  if (std::any_of(options.workers.begin(), options.workers.end(),
+                  [](const WorkerProcess& w) { return w.command.empty(); })) {
+    workers.emplace(absl::StrCat(options.bin_dir, "/", kWorkerProgram));
+  }
   const auto start = [&](const Member& member) {
-    return cluster.StartMember(member, LaunchOf(options, member));
+    const bool forked =
+        member.worker && options.workers[member.index].command.empty();
+    return cluster.StartMember(member, LaunchOf(options, member),
+                               forked ? &*workers : nullptr);
   };
   for (int i = 0; i < options.servers; ++i) {
     SL_RETURN_IF_ERROR(start({.worker = false, .index = i}));
@@ -99,7 +110,8 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const Options& options) {
   return cluster;
 }
 
-absl::Status LocalCluster::StartMember(const Member& member, Launch launch) {
+absl::Status LocalCluster::StartMember(const Member& member, Launch launch,
+                                       ForkServerClient* fork_server) {
   do {
     ++starts_[member];
   } while (std::filesystem::exists(LogPath(member)));
@@ -107,10 +119,13 @@ absl::Status LocalCluster::StartMember(const Member& member, Launch launch) {
     if (name != kIndexVariable) value = Absolute(value);
   }
   SL_ASSIGN_OR_RETURN(launch.command[0], FindProgram(launch.command[0]));
-  SL_ASSIGN_OR_RETURN(ChildProcess child,
-                      ChildProcess::Start({.command = launch.command,
-                                           .log_path = LogPath(member),
-                                           .environment = launch.environment}));
+  SL_ASSIGN_OR_RETURN(
+      ChildProcess child,
+      fork_server != nullptr
+          ? fork_server->Start(launch.command, LogPath(member))
+          : ChildProcess::Start({.command = launch.command,
+                                 .log_path = LogPath(member),
+                                 .environment = launch.environment}));
   children_.insert_or_assign(member, std::move(child));
   return absl::OkStatus();
 }
@@ -119,7 +134,7 @@ absl::Status LocalCluster::Restart(const Member& member) {
   Options options = options_;
   options.resume.clear();  // The checkpoint may be gone by now.
   options.recover = true;
-  return Annotate(StartMember(member, LaunchOf(options, member)),
+  return Annotate(StartMember(member, LaunchOf(options, member), nullptr),
                   member.ToString());
 }
 

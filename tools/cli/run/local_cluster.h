@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/config/cluster_config.h"
 #include "proto/cluster.pb.h"
+#include "tools/cli/fork_server_client.h"
 #include "tools/cli/process.h"
 #include "tools/cli/run/supervisor.h"
 
@@ -62,7 +63,9 @@ class LocalCluster {
 
  private:
   explicit LocalCluster(Options options) : options_(std::move(options)) {}
-  absl::Status StartMember(const Member& member, Launch launch);
+  // `fork_server`: makes the process; null: its program is started.
+  absl::Status StartMember(const Member& member, Launch launch,
+                           ForkServerClient* fork_server);
 
   Options options_;
   std::map<Member, int> starts_;
