@@ -210,6 +210,7 @@ class Loader:
             self._job._left(this)
 
     def _steps(self, step: Optional[int]) -> Iterator[Any]:
+        """``step``: of the epoch's steps as this loader counts them, one for each of its batches."""
         job = self._job
         if self.elastic is not None:
             loader = self.elastic.loader()
@@ -219,7 +220,7 @@ class Loader:
                     if part > 0:
                         job._check_in_step(step)
                     yield batch
-                step = job._after_step(step)
+                step = job._after_batch(step)
             return
         if step is None:
             return
@@ -252,7 +253,7 @@ class Loader:
                 if part + 1 < self.accumulate:
                     job._check_in_step(step)
             position += 1
-            step = job._after_step(step)
+            step = job._after_batch(step)
 
     def _batches(self, epoch: int, position: int) -> Iterator[Any]:
         if not isinstance(self._dataset, data.IterableDataset):

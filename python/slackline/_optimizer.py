@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Union
 
 import torch
 
@@ -59,14 +59,15 @@ class Optimizer(torch.optim.Optimizer):
         """Hands the gradients of this step over.
 
         By all-reduce it returns when the parameters are updated, else at once.
-        Then no parameter has a gradient: ``zero_grad()`` before or after it is
-        fine. A parameter without a gradient counts as one with zeros.
+        Then no parameter of this optimizer has a gradient: ``zero_grad()`` before or after
+        it is fine. A parameter without a gradient counts as one with zeros. If other steps
+        may follow for the same batch, it returns with the parameters of the next one.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._job._finish_step(loss)
+        self._job._finish_step(self, loss)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -104,7 +105,7 @@ class Optimizer(torch.optim.Optimizer):
         ]
         for group, live, rule in zip(groups, self.param_groups, self._rules):
             for number, parameter in zip(group["params"], live["params"]):
-                named = to_torch(rule, states[parameter]) if states else {}
+                named = to_torch(rule, states[parameter]) if parameter in states else {}
                 if named:
                     packed["state"][number] = named
         return packed
@@ -184,9 +185,13 @@ def make_optimizer(
     rule: Optional[Rule],
     of_config: Optional[Rule],
     trained: Dict[torch.nn.Parameter, str],
+    taken: Set[torch.nn.Parameter],
     factor: float,
 ) -> Optimizer:
-    """``Job.optimizer()``, for parameters with these names; rates are multiplied with ``factor``."""
+    """``Job.optimizer()``, for parameters with these names; rates are multiplied with ``factor``.
+
+    Those that are ``taken`` belong to another optimizer.
+    """
     rules: List[Rule] = []
     groups: List[Dict[str, Any]] = []
     if isinstance(source, torch.optim.Optimizer):
@@ -223,7 +228,6 @@ def make_optimizer(
                 parameters = [parameters]
             rules.append(base.with_options(changes))
             groups.append({"params": list(parameters)})
-    seen = set()
     for group in groups:
         group["params"] = [p for p in group["params"] if p.requires_grad or p in trained]
         for parameter in group["params"]:
@@ -232,14 +236,11 @@ def make_optimizer(
                     "job.optimizer(): a parameter of shape "
                     f"{list(parameter.shape)} is not one of job.model()'s"
                 )
-            seen.add(parameter)
-    missing = [name for parameter, name in trained.items() if parameter not in seen]
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise ValueError(
-            f"job.optimizer(): {', '.join(missing[:3])}{more} would not be trained; put them into "
-            "a group, or freeze them with requires_grad_(False) before job.model()"
-        )
+            if parameter in taken:
+                raise ValueError(
+                    f"job.optimizer(): '{trained[parameter]}' belongs to an optimizer that was given before; "
+                    "each parameter has one"
+                )
     kept = [
         (group, r.with_options({"lr": r.lr * factor}))
         for group, r in zip(groups, rules)
@@ -255,6 +256,44 @@ def make_optimizer(
     if isinstance(source, torch.optim.Optimizer) and source.state:
         made._begin_with(dict(source.state))
     return made
+
+
+class Optimizers:
+    """All of a job, over disjoint parameters, as if they were one: groups, rules, rates."""
+
+    def __init__(self) -> None:
+        self.each: List[Optimizer] = []
+
+    @property
+    def param_groups(self) -> List[Dict[str, Any]]:
+        """The groups of all, in their order."""
+        return [group for one in self.each for group in one.param_groups]
+
+    @property
+    def rules(self) -> List[Rule]:
+        """As ``Optimizer.rules``, for these groups."""
+        return [rule for one in self.each for rule in one.rules]
+
+    @property
+    def parameters(self) -> Set[torch.nn.Parameter]:
+        """Of all groups."""
+        return {parameter for group in self.param_groups for parameter in group["params"]}
+
+    def rate_factors(self) -> List[float]:
+        """As ``Optimizer.rate_factors()``."""
+        return [factor for one in self.each for factor in one.rate_factors()]
+
+
+def check_all_trained(trained: Dict[torch.nn.Parameter, str], optimizers: Optimizers) -> None:
+    """Raises ValueError naming parameters that no optimizer has."""
+    seen = optimizers.parameters
+    missing = [name for parameter, name in trained.items() if parameter not in seen]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ValueError(
+            f"job.optimizer(): {', '.join(missing[:3])}{more} would not be trained; put them into "
+            "a group, or freeze them with requires_grad_(False) before job.model()"
+        )
 
 
 def _two_rules(of_config: Rule) -> str:

@@ -46,6 +46,7 @@ class Overlap:
         self._guarded: Set[int] = set()  # In this step.
         self._turn = 0
         self._handed = [False] * len(tables)
+        self._wanted = wanted
         self._active = wanted is True
         self._watched = 0 if wanted is None else _STEPS_WATCHED
         self._touched = False  # The script would change a gradient in this step.
@@ -67,6 +68,12 @@ class Overlap:
             node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
         node.register_hook(lambda *_: self._made(index))
         self._nodes.append(node)
+
+    def never(self, why: str) -> None:
+        """Gradients leave in ``step()`` from now on. Raises ValueError if the script wants it otherwise."""
+        if self._wanted:
+            raise ValueError(f"job.optimizer(overlap=True): {why} gradients leave in step(); leave overlap out")
+        self._active, self._watched = False, _STEPS_WATCHED
 
     def begin_step(self) -> None:
         """A step is open from now on."""

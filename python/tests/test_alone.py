@@ -258,11 +258,11 @@ def test_a_step_that_is_lost_comes_again_with_its_batch_and_its_collectives(tmp_
     from slackline import _worlds
     lost, called = [2, 3], []
     finish_step, gather = _worlds.Alone.finish_step, _worlds.Alone.gather
-    def lose(self, gradients, factors):
+    def lose(self, gradients, factors, skipped):
         if lost and self._clock == lost[0]:
             lost.pop(0)
             return False
-        return finish_step(self, gradients, factors)
+        return finish_step(self, gradients, factors, skipped)
     def note(self, place, number, data):
         called.append((place, number))
         return gather(self, place, number, data)

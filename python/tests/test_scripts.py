@@ -149,6 +149,22 @@ def row(name, refused=None, said=None, apart=None, check="", **parts) -> Row:
 CHANGED = "was changed by the script after the job had begun"
 PARAMETERS = "for p in net.parameters(): "
 GRADIENT_LATE = r"the gradient of '\d\.\w+' was changed after backward, by \w+\(\), when it was on its way"
+# A GAN whose noise is of its examples, so that all batches are alike in all runs.
+GAN = """
+def make():
+    torch.manual_seed(5)
+    return nn.ModuleDict({
+        'g': nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 8)),
+        'd': nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)),
+    })
+def is_real(p): return F.binary_cross_entropy_with_logits(p, torch.ones_like(p))
+def is_fake(p): return F.binary_cross_entropy_with_logits(p, torch.zeros_like(p))
+"""
+OF_D = """of_d.zero_grad()
+fake = net['g'](x.flip(1)[:, :4])
+is_real(net['d'](x)).backward(); is_fake(net['d'](fake.detach())).backward()
+of_d.step()"""
+OF_G = "of_g.zero_grad(); is_real(net['d'](fake)).backward(); of_g.step()"
 ROWS: List[Row] = [
     row("plain loop"),
     # ---- Gradients between backward and step() ------------------------------
@@ -287,7 +303,7 @@ ROWS: List[Row] = [
         optimizer="torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)",
         zero="opt.zero_grad(set_to_none=True)",
         epoch_begin="if epoch == 1: net[0].requires_grad_(False)",
-        refused={JOBS: "'0.weight', '0.bias': frozen after job.model.*set that group's lr to 0"},
+        apart={("ssp:1", "asp"): "momentum makes more of gradients that come one by one"},
     ),
     row(
         "a group whose rate is 0 at first",
@@ -444,6 +460,66 @@ ROWS: List[Row] = [
         loader="job.loader(ds, batch_size=2, shuffle=False, accumulate=2)",
         step="(F.cross_entropy(net(x), y) / 2).backward()\nif i % 2: opt.step(); opt.zero_grad()",
         apart={MODES: "plain PyTorch has no accumulate="},
+    ),
+    # ---- Several optimizers, several steps for a batch ------------------------------
+    row(
+        "a GAN",
+        build=GAN,
+        optimizer="torch.optim.SGD(net['d'].parameters(), lr=0.1)",
+        setup="of_d, of_g = opt, job.optimizer(torch.optim.SGD(net['g'].parameters(), lr=0.2))",
+        step=OF_D + "\n" + OF_G,
+    ),
+    row(
+        "a generator that steps in every third batch",
+        build=GAN,
+        optimizer="torch.optim.SGD(net['d'].parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)",
+        setup="of_d, of_g = opt, job.optimizer(torch.optim.AdamW(net['g'].parameters(), lr=0.01, weight_decay=0.1))",
+        step=OF_D + "\nif i % 3 == 2:\n    " + OF_G,
+        epoch_end="job.evaluate(lambda net: None)\nfor one in (of_d, of_g): assert one.state_dict()['state']",
+        apart={("ssp:1", "asp"): "momentum and Adam make more of gradients that come one by one"},
+    ),
+    row(
+        "three steps of the critic for each of the generator",
+        build=GAN,
+        before_optimizer="critic = {} if job.mode == 'plain' else {'steps_per_batch': 3}",
+        optimizer="torch.optim.Adam(net['d'].parameters(), lr=0.01), **critic",
+        setup="of_d, of_g = opt, job.optimizer(torch.optim.Adam(net['g'].parameters(), lr=0.02))",
+        step="for _ in range(3):\n    " + OF_D.replace("\n", "\n    ") + "\n" + OF_G,
+        apart={("ssp:1", "asp"): "Adam makes more of gradients that come one by one"},
+    ),
+    row(
+        "more steps for a batch than the job knows of",
+        step="for _ in range(2): opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()",
+        refused=r"no step is open; it is called once for each step of a job.loader\(\).*steps_per_batch=N",
+    ),
+    row(
+        "a GAN whose critic steps too often",
+        build=GAN,
+        optimizer="torch.optim.SGD(net['d'].parameters(), lr=0.1)",
+        setup="of_d, of_g = opt, job.optimizer(torch.optim.SGD(net['g'].parameters(), lr=0.2))",
+        step=OF_D + "\n" + OF_D + "\n" + OF_G,
+        refused=r"it was called 3 times for one batch, and job.optimizer\(\) was told of 2; .*steps_per_batch=N",
+    ),
+    row(
+        "two optimizers with a parameter in common",
+        setup="job.optimizer(torch.optim.SGD(net[0].parameters(), lr=0.1))",
+        refused="job.optimizer.*: '0.weight' belongs to an optimizer that was given before",
+    ),
+    row(
+        "two optimizers for one loss",
+        optimizer="torch.optim.SGD(net[0].parameters(), lr=0.1)",
+        setup="other = job.optimizer(torch.optim.SGD(net[2].parameters(), lr=0.05))",
+        step="opt.zero_grad(); other.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step(); other.step()",
+        loader="job.loader(ds, batch_size=4, shuffle=False)",
+    ),
+    row(
+        "weights of a critic that are clamped",
+        build=GAN,
+        optimizer="torch.optim.SGD(net['d'].parameters(), lr=0.1)",
+        setup="of_d, of_g = opt, job.optimizer(torch.optim.SGD(net['g'].parameters(), lr=0.2))",
+        step=OF_D + "\nfor p in net['d'].parameters(): p.data.clamp_(-0.1, 0.1)\n" + OF_G,
+        refused={SERVERS: CHANGED},
+        check="max(v.abs().max() for k, v in state.items() if k[0] == 'd') <= 0.10001",
     ),
     # ---- Modules ------------------------------------------------------------------
     row("evaluation", epoch_end="job.evaluate(accuracy)"),
