@@ -65,7 +65,8 @@ def _digest(tensor: torch.Tensor) -> str:
             return ""
     if tensor.device.type == "meta":
         return ""
-    return hashlib.blake2b(memoryview(_files.bytes_of(tensor).numpy()), digest_size=8).hexdigest()
+    data = _files.bytes_of(tensor)
+    return hashlib.blake2b(_files.memory_of(data), digest_size=8).hexdigest()
 
 
 def differing(described: Sequence[Tuple[int, Dict[str, List[str]]]]) -> List[str]:

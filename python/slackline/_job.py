@@ -14,7 +14,18 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 
 import torch
 
-from slackline import _agreement, _collectives, _copies, _core, _device, _files, _rules, _values, _worlds
+from slackline import (
+    _agreement,
+    _collectives,
+    _copies,
+    _core,
+    _device,
+    _files,
+    _rules,
+    _sync_batch_norm,
+    _values,
+    _worlds,
+)
 from slackline._arrivals import Arrivals
 from slackline._images import Images
 from slackline._kept import Kept
@@ -79,6 +90,9 @@ class Job:
         self._in_epochs = False
         self._passes = 0  # Loops over batches in the present round of epochs().
         self._by_all_reduce = False  # The step that was taken last.
+        self._summed = False  # The same, and the first step over servers.
+        self._stepped = False  # The script has called step() at all.
+        self._reached = False  # A backward has made a gradient.
         self._agreed_at = -1  # Steps that were done when replicas were compared last.
         self._step: Optional[int] = None  # That was handed out and not finished.
         self._ahead: Optional[int] = None  # The first of the next epoch, handed out.
@@ -198,6 +212,7 @@ class Job:
                 "job.model() was called before; put several models into one torch.nn.ModuleDict"
             )
         _device.check_model(module, self.device)
+        self._synchronise_batch_norm(module)
         self._tables = Tables(module, _device.CPU if self._world.through_host else self.device)
         self._values = Values(self._tables)
         self._arrivals = Arrivals(
@@ -210,6 +225,26 @@ class Job:
                 "it, so keep it beside them, or give register_buffer(persistent=False)"
             )
         return module
+
+    def _synchronise_batch_norm(self, module: torch.nn.Module) -> None:
+        together = self.world_size > 1
+        names = _sync_batch_norm.take_over(module, self._exchange if together else None)
+        if names and together and not self._in_step_together:
+            raise ValueError(
+                f"job.model(): '{names[0]}' is a SyncBatchNorm, which waits for the batches of all workers, and in "
+                f"{self.mode} each is at another step; use --mode bsp or allreduce, or BatchNorm, whose means are "
+                "each worker's, or GroupNorm, which needs no others"
+            )
+
+    @property
+    def _in_step_together(self) -> bool:
+        """Whether all workers do the same steps at the same time, whatever becomes of the job."""
+        return self.mode in ("bsp", "allreduce")
+
+    def _exchange(self, vector: torch.Tensor) -> List[torch.Tensor]:
+        """Of a layer, in forward and in backward, which all workers do in one order."""
+        brought = self._gather("SyncBatchNorm", f"SyncBatchNorm({vector.numel()})", vector, any_thread=True)
+        return [value for _, value in brought]
 
     def optimizer(
         self,
@@ -559,8 +594,10 @@ class Job:
         """Waits until all workers have come here. See ``all_reduce()``."""
         self._gather("job.barrier()", "barrier()", None)
 
-    def _gather(self, call: str, described: str, value: Any) -> Any:
-        if threading.get_ident() != self._thread or os.getpid() != self._pid:
+    def _gather(self, call: str, described: str, value: Any, any_thread: bool = False) -> Any:
+        # The backward of a GPU runs in a thread of PyTorch, for which the script's waits.
+        own_thread = any_thread or threading.get_ident() == self._thread
+        if not own_thread or os.getpid() != self._pid:
             raise RuntimeError(f"{call}: it is called by the script's main thread, in its own process")
         if self._loader is not None and self._loader.elastic:
             raise RuntimeError(
@@ -708,9 +745,12 @@ class Job:
         self._begin_step(step)
         return self._batch
 
-    def _end_batch(self) -> None:
-        """The script is done with its batch: steps that it has left out change nothing."""
-        while self._batch is not None and self._step is not None and self._calls > 0:
+    def _end_batch(self, asked: bool = False) -> None:
+        """The script is done with its batch: steps that it has left out change nothing.
+
+        ``asked``: for the next one, so that it may have left out all. Gradients stay, and add up.
+        """
+        while self._batch is not None and self._step is not None and (asked or self._calls > 0):
             self._calls = self._step - self._batch * self._steps_per_batch + 1
             self._do_step(None)
             self._go_on_in_batch()
@@ -736,22 +776,15 @@ class Job:
 
     def _after_batch(self, batch: int) -> Optional[int]:
         """The number of the next one. The one at hand has to be finished."""
-        self._end_batch()
+        reached = self._overlap is not None and self._overlap.any()
+        self._end_batch(asked=True)
         step = batch * self._steps_per_batch
-        if self._step is not None:
-            backward = "" if self._overlap is None or self._overlap.any() else (
-                "; backward() has not reached any parameter of job.model()"
-            )
-            raise RuntimeError(
-                f"step {step}: the next batch was asked for before optimizer.step(){backward}. For "
-                "gradients that add up over several batches give job.loader(accumulate=N); to leave out a "
-                "batch, call optimizer.zero_grad() and optimizer.step() all the same; to evaluate, take "
-                "the batches of a torch.utils.data.DataLoader"
-            )
+        self._reached = self._reached or reached
         epoch = self._epoch_of(step)
         if self._steps_done >= self._work.steps_total and not self._loader.elastic:
             # What follows is the end of the job. The script may have something to do
             # before it, together with the others.
+            self._check_stepped()
             return None
         following, self._ahead = self._ahead, None
         if following is None:
@@ -762,13 +795,24 @@ class Job:
             return None
         assert self._loader is not None
         if self._epoch_of(following) != epoch:
+            self._check_stepped()
             self._set_ahead(following)
             return None
         return self._begin_batch(following)
 
-    def _drawn(self, order: Iterable[Any]) -> Drawn:
-        """What a sampler of the script draws; of one that is given in each epoch always the same."""
-        drawn = self._orders.pop(id(order), None) or Drawn(order, self.seed)
+    def _check_stepped(self) -> None:
+        """At the end of an epoch. Raises RuntimeError if the script has forgotten step()."""
+        if self._stepped:
+            return
+        backward = "" if self._reached else "; backward() has not reached any parameter of job.model()"
+        raise RuntimeError(
+            f"step {self._steps_done}: an epoch has ended without any optimizer.step(){backward}. Call step() of "
+            "what job.optimizer() returned; to evaluate, take the batches of a torch.utils.data.DataLoader"
+        )
+
+    def _drawn(self, order: Iterable[Any], most: Optional[int] = None) -> Drawn:
+        """What a sampler of the script draws, at most; of one that is given in each epoch always the same."""
+        drawn = self._orders.pop(id(order), None) or Drawn(order, self.seed, most)
         self._orders[id(order)] = drawn
         while len(self._orders) > _ORDERS_MAX:  # A script may make one for each epoch.
             del self._orders[next(iter(self._orders))]
@@ -1000,6 +1044,7 @@ class Job:
         elif not isinstance(task, _worlds.EVALUATION):
             # Over servers the first step is by all-reduce, too, to bring worker 0's values to all.
             kept = self._keeps_values
+            self._summed = task.by_all_reduce
             self._by_all_reduce = task.by_all_reduce and (task.clock > 0 or self._begins_by_all_reduce)
             if kept and not self._keeps_values:
                 self._tables.count_anew()
@@ -1136,7 +1181,7 @@ class Job:
         Compared at the start in all modes, and after that where workers do the same steps at
         the same time anyhow.
         """
-        if epoch == 0 or self.world_size == 1 or self.mode not in ("bsp", "allreduce"):
+        if epoch == 0 or self.world_size == 1 or not self._in_step_together:
             return
         brought = self._gather("job.loader()", "the order of an epoch", digest)
         _agreement.check_order(brought)
@@ -1202,8 +1247,21 @@ class Job:
         assert self._tables is not None
         return {table.parameter: state for table, state in zip(self._tables.tables, states)}
 
-    def _finish_step(self, optimizer: Optimizer, loss: Any) -> None:
-        """``step()`` of the optimizer."""
+    def _agree_on_skip(self, skips: bool) -> bool:
+        """Whether any worker skips its step, where all have to; else whether this one does."""
+        if self.world_size == 1 or not (self._in_step_together or self._summed):
+            return skips
+        brought = self._gather("GradScaler.step()", "GradScaler.step()", skips)
+        return any(value for _, value in brought)
+
+    def _scale_gradients(self, optimizer: Optimizer, factor: float) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+
+    def _finish_step(self, optimizer: Optimizer, loss: Any, skips: bool = False) -> None:
+        """``step()`` of the optimizer, which ``skips``: its parameters stay as they are, too."""
         if self._batch is None or (self._steps_per_batch == 1 and self._step is None):
             raise RuntimeError(
                 "optimizer.step(): no step is open; it is called once for each step of a job.loader(). If it is "
@@ -1222,7 +1280,10 @@ class Job:
             # (the job's step is a later one), or will be.
             optimizer.zero_grad()
             return
-        self._do_step(optimizer)
+        self._stepped = True
+        if skips:
+            optimizer.zero_grad()
+        self._do_step(None if skips else optimizer)
         if loss is not None:
             self._world.log("loss", _number("loss", loss))
         self._go_on_in_batch()
@@ -1249,7 +1310,7 @@ class Job:
                 "job.optimizer(overlap=False)"
             )
         factors = [by_group[group] for group in self._groups]
-        handed = self._overlap.end_step()
+        handed = self._overlap.end_step(optimizer is not None)
         skipped = [
             index
             for index, (table, owner) in enumerate(zip(self._tables.tables, self._owner))

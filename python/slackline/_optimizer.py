@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Union
 
 import torch
@@ -32,6 +33,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def __init__(self, job: "Job", groups: List[Dict[str, Any]], rules: List[Rule]) -> None:
         self._job = job
+        self._scaler: Any = None
         super().__init__(groups, {})
         self._rules = rules
         for group, rule in zip(self.param_groups, rules):
@@ -44,11 +46,26 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        # Asked for by the step() of a GradScaler that is enabled, and by nobody else.
-        raise RuntimeError(
-            "optimizer: an enabled GradScaler leaves steps out, which no worker of a job can; use "
-            "torch.autocast with torch.bfloat16, which needs none, or GradScaler(enabled=False)"
-        )
+        # Asked by the step() of a GradScaler that is enabled, and by nobody else. It then says
+        # in grad_scale and found_inf of this optimizer what it knows, and calls step().
+        self._scaler = sys._getframe(1).f_locals.get("self")
+        return True
+
+    def _unscale(self) -> bool:
+        """What an enabled GradScaler has step() do. Whether the step is skipped."""
+        found = getattr(self, "found_inf", None)
+        if found is None:
+            return False
+        scale, scaler, self._scaler = getattr(self, "grad_scale", None), self._scaler, None
+        skips = self._job._agree_on_skip(bool(found))
+        if skips:
+            # Its update() makes the scale smaller, on all workers alike.
+            state = getattr(scaler, "_per_optimizer_states", {}).get(id(self), {})
+            for of_device in state.get("found_inf_per_device", {}).values():
+                of_device.fill_(1.0)
+        elif scale is not None:
+            self._job._scale_gradients(self, 1 / float(scale))
+        return skips
 
     @property
     def rules(self) -> List[Rule]:
@@ -67,7 +84,7 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._job._finish_step(self, loss)
+        self._job._finish_step(self, loss, self._unscale())
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

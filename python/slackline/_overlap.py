@@ -130,10 +130,20 @@ class Overlap:
             "way: give job.optimizer(overlap=False)"
         )
 
-    def end_step(self) -> List[bool]:
-        """Which gradients are handed over. Raises RuntimeError if one has changed since."""
+    def end_step(self, used: bool = True) -> List[bool]:
+        """Which gradients are handed over. Raises RuntimeError if one has changed since.
+
+        Unless they are ``used``, they are not the step's, but add up, or are forgotten: then
+        gradients of this script do not leave before ``step()``, and it is an error if one has.
+        """
         self._open = False
-        untouched = not self._touched
+        if not used and any(self._handed):
+            name = self._tables.tables[self._handed.index(True)].name
+            raise RuntimeError(
+                f"the gradient of '{name}' was on its way, and optimizer.step() was not called for its batch, or "
+                "skips it: give job.optimizer(overlap=False)"
+            )
+        untouched = not self._touched and (used or not self.any())
         for index, table in enumerate(self._tables.tables):
             if self._counts[index] == 0:
                 continue

@@ -191,7 +191,7 @@ def test_or_only_that_worker_where_that_is_chosen(tmp_path):
         (("batch_size=20):", "batch_size=20):\n        if job.rank == 1 and job.steps == 3: sys.exit(0)"),
          "worker 1 has failed: its script ended after 3 of 60 steps; iterate job.epochs"),
         (("opt.step()", "opt.step() if job.rank == 0 else None"),
-         r"worker 1 has failed: RuntimeError: step 0: the next batch was asked for before optimizer.step"),
+         r"worker 1 has failed: RuntimeError: step 30: an epoch has ended without any optimizer.step"),
         (("right(net, test_set)", "1 / 0"), r"worker 0 has failed: ZeroDivisionError: division by zero \(run.py:"),
     ],
 )

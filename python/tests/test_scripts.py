@@ -36,7 +36,7 @@ class Plain:
     def model(self, net, **_): self.net = net; return net
     def optimizer(self, opt, **_): return opt
     def epochs(self, n): return range(n)
-    def loader(self, data, batch_size, shuffle=False, steps=None, accumulate=1, sampler=None):
+    def loader(self, data, batch_size, shuffle=False, steps=None, accumulate=1, sampler=None, drop_last=True):
         made = torch.utils.data.DataLoader(data, batch_size * self.workers, sampler=sampler, drop_last=True)
         return made if steps is None else list(itertools.islice(made, steps))
     def log(self, **_): pass
@@ -165,6 +165,35 @@ fake = net['g'](x.flip(1)[:, :4])
 is_real(net['d'](x)).backward(); is_fake(net['d'](fake.detach())).backward()
 of_d.step()"""
 OF_G = "of_g.zero_grad(); is_real(net['d'](fake)).backward(); of_g.step()"
+# What a GradScaler does on a GPU, with the protocol of torch.amp's: that of PyTorch 1.13 has
+# nothing for a CPU. The real one of a newer PyTorch does the same here.
+SCALER = """
+class Scaler:
+    def __init__(self):
+        self.factor, self._per_optimizer_states = 1024.0, {}
+    def scale(self, loss): return loss * self.factor
+    def check(self, opt, divide):
+        grads = [p.grad for group in opt.param_groups for p in group["params"]]
+        found = torch.tensor(float(not all(torch.isfinite(g).all() for g in grads)))
+        for g in grads: g.mul_(1 / self.factor if divide else 1.0)
+        self._per_optimizer_states[id(opt)] = {"found_inf_per_device": {"cpu": found}, "unscaled": divide}
+    def unscale_(self, opt): self.check(opt, True)
+    def step(self, opt):
+        ours = getattr(opt, "_step_supports_amp_scaling", False)
+        if id(opt) not in self._per_optimizer_states: self.check(opt, not ours)
+        state = self._per_optimizer_states[id(opt)]
+        found = state["found_inf_per_device"]["cpu"]
+        if ours:
+            opt.grad_scale = None if state["unscaled"] else torch.tensor(self.factor)
+            opt.found_inf = found + 0
+            opt.step()
+            del opt.grad_scale, opt.found_inf
+        elif not found: opt.step()
+    def update(self):
+        for state in self._per_optimizer_states.values():
+            if state["found_inf_per_device"]["cpu"]: self.factor /= 2
+        self._per_optimizer_states = {}
+"""
 ROWS: List[Row] = [
     row("plain loop"),
     # ---- Gradients between backward and step() ------------------------------
@@ -410,10 +439,27 @@ ROWS: List[Row] = [
         setup="next(iter(job.loader(ds, batch_size=4, shuffle=False)))",
         refused=r"job.epochs\(3\): the job has begun with the first batch, which was taken before, and has one epoch",
     ),
+    row("a batch that is left out", begin="if i == 3: continue"),
     row(
-        "a batch that is left out",
-        begin="if i == 3: continue",
-        refused="the next batch was asked for before optimizer.step.*to leave out a batch, call optimizer.zero_grad",
+        "no step() at all",
+        step="F.cross_entropy(net(x), y).backward()",
+        refused=r"an epoch has ended without any optimizer.step\(\). Call step\(\) of what job.optimizer",
+    ),
+    row(
+        "gradients that add up over batches, as people write it",
+        step="(F.cross_entropy(net(x), y) / 4).backward()\nif (i + 1) % 4 == 0: opt.step(); opt.zero_grad()",
+    ),
+    row(
+        "the same with Adam, and a rest at the end of an epoch",
+        optimizer="torch.optim.Adam(net.parameters(), lr=0.01)",
+        step="(F.cross_entropy(net(x), y) / 3).backward()\nif (i + 1) % 3 == 0: opt.step(); opt.zero_grad()",
+        epoch_end="opt.zero_grad()",
+        apart={("ssp:1", "asp"): "Adam makes more of gradients that come one by one"},
+    ),
+    row(
+        "gradients that add up from the second epoch on",
+        step="F.cross_entropy(net(x), y).backward()\nif epoch == 0 or i % 2: opt.step(); opt.zero_grad()",
+        refused={JOBS: "was on its way, and optimizer.step.. was not called for its batch.*overlap=False"},
     ),
     row(
         "validation by job.loader",
@@ -520,6 +566,66 @@ ROWS: List[Row] = [
         step=OF_D + "\nfor p in net['d'].parameters(): p.data.clamp_(-0.1, 0.1)\n" + OF_G,
         refused={SERVERS: CHANGED},
         check="max(v.abs().max() for k, v in state.items() if k[0] == 'd') <= 0.10001",
+    ),
+    # ---- Mixed precision, batch statistics --------------------------------------------
+    row(
+        "a GradScaler",
+        build=SCALER,
+        setup="scaler = Scaler()",
+        step="opt.zero_grad(); scaler.scale(F.cross_entropy(net(x), y)).backward()\nscaler.step(opt); scaler.update()",
+        end="assert scaler.factor == 1024.0, scaler.factor",
+    ),
+    row(
+        "a GradScaler whose gradients overflow in some steps of one worker, with clipping",
+        build=SCALER,
+        setup="scaler = Scaler()",
+        step="opt.zero_grad()\nbad = i in (1, 2) and job.rank == (1 if job.mode not in ('plain', 'alone') else 0)\n"
+        "scaler.scale(F.cross_entropy(net(x), y) * (float('inf') if bad else 1)).backward()\n"
+        "scaler.unscale_(opt); nn.utils.clip_grad_norm_(net.parameters(), 0.5)\nscaler.step(opt); scaler.update()",
+        end="worker = 'one' if job.mode in ('ssp:1', 'asp') and job.rank == 0 else 'all'\n"
+        "assert scaler.factor == (1024.0 if worker == 'one' else 1024.0 / 64), scaler.factor",
+        apart={("ssp:1", "asp"): "only the worker with the overflow skips its step"},
+    ),
+    row(
+        "SyncBatchNorm",
+        build="other = TensorDataset(torch.randn(64, 8, generator=torch.Generator().manual_seed(2)), y)\n"
+        "def make():\n    torch.manual_seed(5)\n    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3), nn.BatchNorm1d(3, affine=False))\n"
+        "    return net if job.mode == 'plain' else nn.SyncBatchNorm.convert_sync_batchnorm(net)",
+        loader="job.loader(other, batch_size=4, shuffle=False)",
+        epoch_end="job.evaluate(accuracy)",
+        refused={("ssp:1", "asp"): "'1' is a SyncBatchNorm, which waits for the batches of all workers.*use --mode bsp or allreduce"},
+    ),
+    # ---- Loading ----------------------------------------------------------------------
+    row("drop_last", loader="job.loader(ds, batch_size=4, shuffle=False, drop_last=True)"),
+    row(
+        "workers of a DataLoader that stay",
+        setup="batches = job.loader(ds, batch_size=4, shuffle=False, **(dict(num_workers=1, persistent_workers=True, "
+        "multiprocessing_context='fork') if job.mode != 'plain' else {}))",
+        loader="batches",
+    ),
+    row(
+        "a sampler without an end",
+        build="class Endless(torch.utils.data.Sampler):\n    def __init__(self): pass\n"
+        "    def __iter__(self): return (k * 7 % 64 for k in itertools.count())",
+        loader="job.loader(ds, batch_size=4, sampler=Endless(), steps=3)",
+    ),
+    row(
+        "a sampler without an end, and without steps",
+        build="class Endless(torch.utils.data.Sampler):\n    def __init__(self): pass\n"
+        "    def __iter__(self): return (k * 7 % 64 for k in itertools.count())",
+        loader="job.loader(ds, batch_size=4, sampler=Endless())",
+        refused="sampler is a Endless without a length, so an epoch has no end; say with steps=",
+    ),
+    row(
+        "a sampler of 1e10 numbers",
+        build="class Many(torch.utils.data.Sampler):\n    def __init__(self): pass\n    def __len__(self): return 10**10\n"
+        "    def __iter__(self): return (k * 7 % 64 for k in range(10**10))",
+        loader="job.loader(ds, batch_size=4, sampler=Many(), steps=3)",
+    ),
+    row(
+        "a sampler of 1e10 numbers, and no steps",
+        loader="job.loader(ds, batch_size=4, sampler=torch.utils.data.RandomSampler(ds, replacement=True, num_samples=10**10))",
+        refused="sampler has 10000000000 numbers in an epoch, and at most 33554432 are kept; say with steps=",
     ),
     # ---- Modules ------------------------------------------------------------------
     row("evaluation", epoch_end="job.evaluate(accuracy)"),
