@@ -160,6 +160,17 @@ def check_replicas(step: int, totals: Sequence[Tuple[int, Dict[str, int]]]) -> N
                 )
 
 
+def check_steps(step: int, said: Sequence[Tuple[int, str]]) -> None:
+    """``said``: of each worker, which parameters step. Raises RuntimeError if they differ."""
+    first_rank, first = said[0]
+    for rank, theirs in said[1:]:
+        if theirs != first:
+            raise RuntimeError(
+                f"step {step}: optimizer.step() is of {first} on worker {first_rank}, and of {theirs} on worker "
+                f"{rank}. By all-reduce, which the first step is, too, all workers step the same parameters"
+            )
+
+
 def first_rates(rates: Sequence[Tuple[int, List[float]]], mine: Sequence[float]) -> Any:
     """The first worker and its rates, if mine are others; else None."""
     rank, first = rates[0]

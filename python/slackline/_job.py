@@ -994,6 +994,17 @@ class Job:
         for group, rate in zip(self._optimizers.param_groups, first[1]):
             group["lr"] = rate
 
+    def _compare_skipped(self, optimizer: Optional[Optimizer], skipped: List[int]) -> None:
+        """By all-reduce: raises RuntimeError if workers do not step the same parameters."""
+        assert self._tables is not None and self._loader is not None
+        if self.world_size == 1 or self._loader.elastic is not None:
+            return
+        kept = set(skipped)
+        stepping = [t.name for index, t in enumerate(self._tables.tables) if index not in kept]
+        said = _agreement.some_names(stepping) or "nothing: it does not call optimizer.step(), or skips it"
+        brought = self._gather("optimizer.step()", "a look at what steps", said)
+        _agreement.check_steps(self._step or 0, brought)
+
     def _hands_out(self) -> None:
         """The script begins with a step: its data set, or with the first batch itself."""
         assert self._arrivals is not None
@@ -1316,6 +1327,8 @@ class Job:
             for index, (table, owner) in enumerate(zip(self._tables.tables, self._owner))
             if owner is not optimizer or (table.parameter.grad is None and not table.parameter.requires_grad)
         ]
+        if self._summed and (self._step == 0 or self._looks_at_replicas(self._step)):
+            self._compare_skipped(optimizer, skipped)
         gradients = self._gradients(handed, factors, set(skipped))
         for table, owner in zip(self._tables.tables, self._owner):
             if owner is optimizer:

@@ -47,16 +47,24 @@ class Optimizer(torch.optim.Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # Asked by the step() of a GradScaler that is enabled, and by nobody else. It then says
-        # in grad_scale and found_inf of this optimizer what it knows, and calls step().
+        # in grad_scale and found_inf of this optimizer what it knows, and calls step(); before
+        # PyTorch 2.0 it gives itself to step().
         self._scaler = sys._getframe(1).f_locals.get("self")
         return True
 
-    def _unscale(self) -> bool:
+    def _unscale(self, scaler: Any) -> bool:
         """What an enabled GradScaler has step() do. Whether the step is skipped."""
-        found = getattr(self, "found_inf", None)
-        if found is None:
+        if scaler is not None:
+            state = scaler._per_optimizer_states[id(self)]
+            if state["stage"].name == "READY":
+                scaler._check_inf_per_device(self)
+            found = sum(float(of_device) for of_device in state["found_inf_per_device"].values())
+            scale = None if state["stage"].name == "UNSCALED" else scaler._get_scale_async()
+        elif getattr(self, "found_inf", None) is not None:
+            found, scale = float(self.found_inf), self.grad_scale
+            scaler, self._scaler = self._scaler, None
+        else:
             return False
-        scale, scaler, self._scaler = getattr(self, "grad_scale", None), self._scaler, None
         skips = self._job._agree_on_skip(bool(found))
         if skips:
             # Its update() makes the scale smaller, on all workers alike.
@@ -72,7 +80,7 @@ class Optimizer(torch.optim.Optimizer):
         """The rule of each parameter group, as it was at first."""
         return list(self._rules)
 
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+    def step(self, closure: Optional[Callable[[], Any]] = None, **of_scaler: Any) -> Any:
         """Hands the gradients of this step over.
 
         By all-reduce it returns when the parameters are updated, else at once.
@@ -80,11 +88,13 @@ class Optimizer(torch.optim.Optimizer):
         it is fine. A parameter without a gradient counts as one with zeros. If other steps
         may follow for the same batch, it returns with the parameters of the next one.
         """
+        if of_scaler.keys() - {"grad_scaler"}:
+            raise TypeError(f"optimizer.step(): it takes a closure, and not {', '.join(of_scaler)}")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._job._finish_step(self, loss, self._unscale())
+        self._job._finish_step(self, loss, self._unscale(of_scaler.get("grad_scaler")))
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
