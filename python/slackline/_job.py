@@ -783,8 +783,10 @@ class Job:
         epoch = self._epoch_of(step)
         if self._steps_done >= self._work.steps_total and not self._loader.elastic:
             # What follows is the end of the job. The script may have something to do
-            # before it, together with the others.
+            # before it, together with the others, and with what it has trained.
             self._check_stepped()
+            if not self._keeps_values and not self._over:
+                self._fetch_state()
             return None
         following, self._ahead = self._ahead, None
         if following is None:

@@ -630,6 +630,13 @@ ROWS: List[Row] = [
     # ---- Modules ------------------------------------------------------------------
     row("evaluation", epoch_end="job.evaluate(accuracy)"),
     row(
+        "validation in the loop, the last epoch's, too",
+        setup="losses = []",
+        epoch_end="losses.append(F.cross_entropy(net(ds.tensors[0]), ds.tensors[1]).item())",
+        end="now = F.cross_entropy(net(ds.tensors[0]), ds.tensors[1]).item()\n"
+        "if job.rank == 0 and job.mode not in ('ssp:1', 'asp'): assert losses[0] > losses[1] > losses[2] == now, (losses, now)",
+    ),
+    row(
         "evaluation of a module that keeps a tensor of forward",
         build="class Net(nn.Sequential):\n    def forward(self, x):\n        self.attention = self[0](x)\n"
         "        self.seen = {'last': [self.attention]}\n        return self[2](self[1](self.attention))\n"
