@@ -308,7 +308,8 @@ NB_MODULE(_core, m) {
                        StreamOf(stream));
           },
           "table"_a, "gradient"_a, "rate_factor"_a, "stream"_a)
-      .def("finish_step", &Worker::FinishStep, "gradients"_a, "rate_factors"_a)
+      .def("finish_step", &Worker::FinishStep, "gradients"_a, "rate_factors"_a,
+           "skipped"_a)
       .def("log", &Worker::Log, "name"_a, "value"_a)
       // Of each table: updates, and slots as tensors on the host.
       .def("begin_with", &Worker::BeginWith, "states"_a)

@@ -242,7 +242,8 @@ void Worker::Gradient(int table, TensorArray gradient, double rate_factor,
 }
 
 bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
-                        const std::vector<double>& rate_factors) {
+                        const std::vector<double>& rate_factors,
+                        const std::vector<int>& skipped) {
   Session& open = session();
   if (gradients.size() != rate_factors.size())
     throw nb::value_error("one factor for each gradient is required");
@@ -258,6 +259,8 @@ bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
                       gpu.has_value() ? gpu->stream : nullptr);
       gradients[table].reset();
     }
+    for (size_t i = 0; i < skipped.size() && done.ok(); ++i)
+      done = open.SkipTable(skipped[i]);
     if (done.ok() && gpu.has_value() && !on_device_)
       done = PushCopied(/*wait=*/true);
     if (done.ok()) done = open.FinishStep(std::nullopt);

@@ -84,8 +84,11 @@ class Worker {
   // over servers the first one, whose new values forward needs first. On a GPU
   // the computation's stream makes them. False if the step is lost, as Next()
   // will tell.
+  // `skipped`: tables whose optimizer does nothing in this step
+  // (Session::SkipTable()); they have no gradient.
   bool FinishStep(std::vector<std::optional<TensorArray>> gradients,
-                  const std::vector<double>& rate_factors);
+                  const std::vector<double>& rate_factors,
+                  const std::vector<int>& skipped);
   void Log(const std::string& name, double value);
   // As Session::BeginWith(): of each table the updates and, as the optimizer
   // has them, the slots. After Open(), before the first Next(). Holds the

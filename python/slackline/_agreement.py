@@ -65,7 +65,8 @@ def _digest(tensor: torch.Tensor) -> str:
             return ""
     if tensor.device.type == "meta":
         return ""
-    return hashlib.blake2b(memoryview(_files.bytes_of(tensor).numpy()), digest_size=8).hexdigest()
+    data = _files.bytes_of(tensor)
+    return hashlib.blake2b(_files.memory_of(data), digest_size=8).hexdigest()
 
 
 def differing(described: Sequence[Tuple[int, Dict[str, List[str]]]]) -> List[str]:
@@ -157,6 +158,17 @@ def check_replicas(step: int, totals: Sequence[Tuple[int, Dict[str, int]]]) -> N
                     "all-reduce each has its own, and the script, or a learning rate, has changed it on one "
                     "in another way than on the other; do the same on all workers, in the same step"
                 )
+
+
+def check_steps(step: int, said: Sequence[Tuple[int, str]]) -> None:
+    """``said``: of each worker, which parameters step. Raises RuntimeError if they differ."""
+    first_rank, first = said[0]
+    for rank, theirs in said[1:]:
+        if theirs != first:
+            raise RuntimeError(
+                f"step {step}: optimizer.step() is of {first} on worker {first_rank}, and of {theirs} on worker "
+                f"{rank}. By all-reduce, which the first step is, too, all workers step the same parameters"
+            )
 
 
 def first_rates(rates: Sequence[Tuple[int, List[float]]], mine: Sequence[float]) -> Any:

@@ -63,6 +63,12 @@ class Arrivals:
             for module in tables.module.modules()
         }
 
+    def never(self, why: str) -> None:
+        """Steps begin when all has come. Raises ValueError if the script wants it otherwise."""
+        if self._wanted:
+            raise ValueError(f"job.model(overlap=True): {why} each begins when all parameters have come; leave overlap out")
+        self._active = False
+
     @property
     def possible(self) -> bool:
         """Whether steps may begin before all parameters have come."""

@@ -53,9 +53,9 @@ def pack(call: str, described: str, value: Value) -> bytes:
     if isinstance(value, torch.Tensor):
         if value.dtype not in _TYPES:
             raise ValueError(f"{call}: a tensor of {value.dtype} cannot be sent")
-        flat = value.detach().cpu().contiguous().reshape(-1)
+        flat = _files.bytes_of(value)
         head["dtype"], head["shape"] = _TYPES[value.dtype], list(value.shape)
-        body = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+        body = bytes(_files.memory_of(flat))
     else:
         _check_json(call, value)
         head["value"] = value

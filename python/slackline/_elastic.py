@@ -60,7 +60,8 @@ class Elastic:
         self._step = batch_size * accumulate
         self._shuffle = shuffle
         # Of an epoch.
-        self.examples = len(dataset if sampler is None else sampler)  # type: ignore[arg-type]
+        drawn = None if sampler is None else _order.length(sampler, "sampler", None)
+        self.examples = len(dataset) if drawn is None else drawn  # type: ignore[arg-type]
         self._order = _core.Sampler(
             self.examples, batch_size, job.rank, job.world_size, job.seed, True
         )

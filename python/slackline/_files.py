@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import struct
@@ -53,6 +54,13 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """The values of a strided tensor as bytes, on the host."""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
+
+
+def memory_of(data: torch.Tensor) -> memoryview:
+    """Bytes as of ``bytes_of()``, in the tensor's memory, which has to live as long. Without NumPy."""
+    if data.numel() == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_ubyte * data.numel()).from_address(data.data_ptr())).cast("B")
 
 
 def tensor_of(data: torch.Tensor, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:

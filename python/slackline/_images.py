@@ -11,6 +11,8 @@ from typing import Any, Dict, Set
 
 import torch
 
+from slackline import _files
+
 _CALL = "job.log_image()"
 # One part of a path, which is no hidden file.
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
@@ -61,7 +63,7 @@ def encode_png(image: Any) -> bytes:
     return (
         b"\x89PNG\r\n\x1a\n"
         + _chunk(b"IHDR", header)
-        + _chunk(b"IDAT", zlib.compress(rows.numpy().tobytes()))
+        + _chunk(b"IDAT", zlib.compress(_files.memory_of(rows)))
         + _chunk(b"IEND", b"")
     )
 

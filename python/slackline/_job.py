@@ -10,17 +10,28 @@ import signal
 import sys
 import threading
 import traceback
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Union
 
 import torch
 
-from slackline import _agreement, _collectives, _copies, _core, _device, _files, _rules, _values, _worlds
+from slackline import (
+    _agreement,
+    _collectives,
+    _copies,
+    _core,
+    _device,
+    _files,
+    _rules,
+    _sync_batch_norm,
+    _values,
+    _worlds,
+)
 from slackline._arrivals import Arrivals
 from slackline._images import Images
 from slackline._kept import Kept
 from slackline._loader import Loader
-from slackline._optimizer import Optimizer, Source, make_optimizer
-from slackline._optimizer_state import TableState
+from slackline._optimizer import Optimizer, Optimizers, Source, check_all_trained, make_optimizer
+from slackline._optimizer_state import TableState, from_torch
 from slackline._order import Drawn
 from slackline._overlap import Overlap
 from slackline._rules import Rule
@@ -63,7 +74,14 @@ class Job:
         self._values: Optional[Values] = None  # Of the tables, as the job has written them.
         self._copy: Optional[Tables] = None  # That an evaluation computes with.
         self._shared_said = False  # What such a copy has in common with the model.
-        self._optimizer: Optional[Optimizer] = None
+        self._optimizers = Optimizers()
+        self._owner: List[Optional[Optimizer]] = []  # By table.
+        self._groups: List[int] = []  # By table, among those of all optimizers.
+        # How often optimizers step for a batch, at most; each is a step of the job.
+        self._steps_per_batch = 0
+        self._steps_per_epoch = 0
+        self._batch: Optional[int] = None  # That the script has; step steps_per_batch * batch is its first.
+        self._calls = 0  # Of step(), with this batch.
         self._overlap: Optional[Overlap] = None
         self._arrivals: Optional[Arrivals] = None
         self._epochs: Optional[float] = None  # As the script says.
@@ -72,6 +90,9 @@ class Job:
         self._in_epochs = False
         self._passes = 0  # Loops over batches in the present round of epochs().
         self._by_all_reduce = False  # The step that was taken last.
+        self._summed = False  # The same, and the first step over servers.
+        self._stepped = False  # The script has called step() at all.
+        self._reached = False  # A backward has made a gradient.
         self._agreed_at = -1  # Steps that were done when replicas were compared last.
         self._step: Optional[int] = None  # That was handed out and not finished.
         self._ahead: Optional[int] = None  # The first of the next epoch, handed out.
@@ -87,8 +108,8 @@ class Job:
         self._evaluating: Optional[threading.Thread] = None
         self._evaluation_error: Optional[BaseException] = None
         self._final_scores: Optional[Dict[str, float]] = None
-        # Of the optimizer, by table: what the job begins with, and what it ended with.
-        self._first_state: Optional[List[TableState]] = None
+        # Of the optimizers: what the job begins with, and by table, what it ended with.
+        self._first_states: Dict[torch.nn.Parameter, TableState] = {}
         self._last_state: Optional[List[TableState]] = None
         self._kept = Kept()
         self._keep: Optional[int] = None  # A checkpoint that waits for what the script has now.
@@ -191,6 +212,7 @@ class Job:
                 "job.model() was called before; put several models into one torch.nn.ModuleDict"
             )
         _device.check_model(module, self.device)
+        self._synchronise_batch_norm(module)
         self._tables = Tables(module, _device.CPU if self._world.through_host else self.device)
         self._values = Values(self._tables)
         self._arrivals = Arrivals(
@@ -204,14 +226,39 @@ class Job:
             )
         return module
 
+    def _synchronise_batch_norm(self, module: torch.nn.Module) -> None:
+        together = self.world_size > 1
+        names = _sync_batch_norm.take_over(module, self._exchange if together else None)
+        if names and together and not self._in_step_together:
+            raise ValueError(
+                f"job.model(): '{names[0]}' is a SyncBatchNorm, which waits for the batches of all workers, and in "
+                f"{self.mode} each is at another step; use --mode bsp or allreduce, or BatchNorm, whose means are "
+                "each worker's, or GroupNorm, which needs no others"
+            )
+
+    @property
+    def _in_step_together(self) -> bool:
+        """Whether all workers do the same steps at the same time, whatever becomes of the job."""
+        return self.mode in ("bsp", "allreduce")
+
+    def _exchange(self, vector: torch.Tensor) -> List[torch.Tensor]:
+        """Of a layer, in forward and in backward, which all workers do in one order."""
+        brought = self._gather("SyncBatchNorm", f"SyncBatchNorm({vector.numel()})", vector, any_thread=True)
+        return [value for _, value in brought]
+
     def optimizer(
         self,
         source: Source,
         rule: Optional[Rule] = None,
         overlap: Optional[bool] = None,
         scale_lr: Optional[str] = None,
+        steps_per_batch: int = 1,
     ) -> Optimizer:
         """The optimizer for the script's loop. The arithmetic is done by the servers.
+
+        A script may have several, over disjoint parameters. Then each ``step()`` of one is a
+        step of the job, in which the parameters of the others stay as they are: values,
+        moments and counts. It returns with the parameters after it, of all workers in BSP.
 
         Args:
             source: an optimizer of ``torch.optim`` (SGD, Adagrad, Adam, AdamW), which
@@ -226,15 +273,20 @@ class Job:
             scale_lr: what learning rates are multiplied with at the start: "linear": the
                 number of workers; "sqrt": its square root; None: nothing. A scheduler that
                 has rates of its own, such as OneCycleLR, does not know of it.
+            steps_per_batch: how often its ``step()`` is called for one batch, at most. Those of
+                all optimizers together are the job's steps for a batch; those that the script
+                leaves out change nothing.
 
         Raises ValueError for what servers cannot do, by name; for a parameter that
         no group has; and if both the config and the script have an optimizer.
         """
         if self._tables is None or self._arrivals is None:
             raise RuntimeError("job.optimizer(): call job.model() first")
-        if self._optimizer is not None:
-            raise RuntimeError("job.optimizer() was called before; a job has one")
-        trained = {t.parameter: t.name for t in self._tables.tables}
+        if self._loader is not None:
+            raise RuntimeError("job.optimizer(): the job has begun; call it before the first batch")
+        if steps_per_batch < 1:
+            raise ValueError(f"job.optimizer(): steps_per_batch is {steps_per_batch}; at least 1 is required")
+        trained = self._names_of_parameters()
         text = self._world.optimizer_text
         of_config = _rule_of_text(text) if text else None
         factors = {None: 1.0, "linear": float(self.world_size), "sqrt": self.world_size**0.5}
@@ -242,23 +294,25 @@ class Job:
             raise ValueError(
                 f"job.optimizer(): scale_lr is {scale_lr!r}; 'linear', 'sqrt' or None is required"
             )
-        self._optimizer = make_optimizer(self, source, rule, of_config, trained, factors[scale_lr])
+        made = make_optimizer(
+            self, source, rule, of_config, trained, self._optimizers.parameters, factors[scale_lr]
+        )
+        self._optimizers.each.append(made)
         if scale_lr is not None:
             self._scaled = f"; learning rates x {factors[scale_lr]:.4g}, as scale_lr='{scale_lr}' says"
-        group_of = {
-            parameter: index
-            for index, group in enumerate(self._optimizer.param_groups)
-            for parameter in group["params"]
-        }
-        self._groups = [group_of[table.parameter] for table in self._tables.tables]
-        self._never_had = set(range(len(self._tables)))  # A gradient.
-        self._overlap = Overlap(
-            self._tables,
-            self._hand_over,
-            self._arrivals.gradient_made,
-            overlap if self._world.sends else False,
-        )
-        return self._optimizer
+        self._steps_per_batch += steps_per_batch
+        if self._overlap is None:
+            self._overlap = Overlap(
+                self._tables,
+                self._hand_over,
+                self._arrivals.gradient_made,
+                overlap if self._world.sends else False,
+            )
+        if len(self._optimizers.each) > 1:  # A backward makes gradients of others', too.
+            self._overlap.never("with several optimizers")
+        if self._steps_per_batch > 1:  # A backward may be of a forward before the last step.
+            self._arrivals.never("with several steps for a batch")
+        return made
 
     # ---- Data ----------------------------------------------------------------
 
@@ -540,8 +594,10 @@ class Job:
         """Waits until all workers have come here. See ``all_reduce()``."""
         self._gather("job.barrier()", "barrier()", None)
 
-    def _gather(self, call: str, described: str, value: Any) -> Any:
-        if threading.get_ident() != self._thread or os.getpid() != self._pid:
+    def _gather(self, call: str, described: str, value: Any, any_thread: bool = False) -> Any:
+        # The backward of a GPU runs in a thread of PyTorch, for which the script's waits.
+        own_thread = any_thread or threading.get_ident() == self._thread
+        if not own_thread or os.getpid() != self._pid:
             raise RuntimeError(f"{call}: it is called by the script's main thread, in its own process")
         if self._loader is not None and self._loader.elastic:
             raise RuntimeError(
@@ -581,7 +637,7 @@ class Job:
         if self._step is not None:
             return 2 * self._step + 1
         done = self._steps_done
-        per_epoch = self._loader.steps_per_epoch
+        per_epoch = self._steps_per_epoch
         end = -(-done // per_epoch) * per_epoch
         if self._ahead is not None and self._ahead >= end:
             # The end of an epoch, whichever of its last steps this worker has done.
@@ -635,9 +691,10 @@ class Job:
     _said_last = ""  # An error of the script after the end.
 
     def _begin_epoch(self, loader: Loader, loader_pass: object) -> Optional[int]:
-        """The first step of the epoch that begins; none when the job has no more."""
-        if self._optimizer is None:
+        """The number of the epoch's first batch; none when the job has no more."""
+        if not self._optimizers.each:
             raise RuntimeError("job.loader(): call job.model() and job.optimizer() first")
+        self._end_batch()
         if self._step is not None and not self._at_begin(self._step):
             raise RuntimeError(
                 f"step {self._step}: its batch was taken, and the loop was left before "
@@ -666,11 +723,11 @@ class Job:
         self._passes += 1
         self._pass = loader_pass
         if self._step is not None:  # A look at the first batch, which comes again.
-            return self._begin_step(self._step)
+            return self._begin_batch(self._step)
         if self._ahead is not None:
             step, self._ahead = self._ahead, None
             self._check_values()  # The script has done something since the step was taken.
-            return self._begin_step(step)
+            return self._begin_batch(step)
         if self._over:
             return None
         step = self._next_step()
@@ -679,37 +736,85 @@ class Job:
                 f"the epoch has changed while this worker came: its first loop over batches has those of epoch "
                 f"{self._epoch_of(step)}, and counts as epoch {self._epoch_counted}"
             )
-        return self._begin_step(step)
+        return self._begin_batch(step)
 
-    def _after_step(self, step: int) -> Optional[int]:
-        """The next step. The one at hand has to be finished."""
-        if self._step is not None:
-            backward = "" if self._overlap is None or self._overlap.any() else (
-                "; backward() has not reached any parameter of job.model()"
-            )
-            raise RuntimeError(
-                f"step {step}: the next batch was asked for before optimizer.step(){backward}. For "
-                "gradients that add up over several batches give job.loader(accumulate=N); to leave out a "
-                "batch, call optimizer.zero_grad() and optimizer.step() all the same; to evaluate, take "
-                "the batches of a torch.utils.data.DataLoader"
-            )
+    def _begin_batch(self, step: Optional[int]) -> Optional[int]:
+        """The batch of the step, which is mostly its first one, is handed out."""
+        self._batch = None if step is None else step // self._steps_per_batch
+        self._calls = 0
+        self._begin_step(step)
+        return self._batch
+
+    def _end_batch(self, asked: bool = False) -> None:
+        """The script is done with its batch: steps that it has left out change nothing.
+
+        ``asked``: for the next one, so that it may have left out all. Gradients stay, and add up.
+        """
+        while self._batch is not None and self._step is not None and (asked or self._calls > 0):
+            self._calls = self._step - self._batch * self._steps_per_batch + 1
+            self._do_step(None)
+            self._go_on_in_batch()
+
+    def _go_on_in_batch(self) -> None:
+        """Takes the next step, if it is of the batch at hand."""
+        assert self._batch is not None
+        if self._calls >= self._steps_per_batch or self._ahead is not None or self._over:
+            return
+        step = self._next_step()
+        if step is None:
+            return
+        if step // self._steps_per_batch == self._batch and step >= self._due():
+            self._begin_step(step)
+            self._hands_out()
+        else:  # The last one is lost and comes again, or others have done these.
+            self._set_ahead(step)
+
+    def _due(self) -> int:
+        """The step that the next call of step() is."""
+        assert self._batch is not None
+        return self._batch * self._steps_per_batch + self._calls
+
+    def _after_batch(self, batch: int) -> Optional[int]:
+        """The number of the next one. The one at hand has to be finished."""
+        reached = self._overlap is not None and self._overlap.any()
+        self._end_batch(asked=True)
+        step = batch * self._steps_per_batch
+        self._reached = self._reached or reached
         epoch = self._epoch_of(step)
         if self._steps_done >= self._work.steps_total and not self._loader.elastic:
             # What follows is the end of the job. The script may have something to do
-            # before it, together with the others.
+            # before it, together with the others, and with what it has trained.
+            self._check_stepped()
+            if not self._keeps_values and not self._over:
+                self._fetch_state()
             return None
-        following = self._next_step()
+        following, self._ahead = self._ahead, None
+        if following is None:
+            following = self._next_step()
+        else:
+            self._check_values()
         if following is None:
             return None
         assert self._loader is not None
         if self._epoch_of(following) != epoch:
+            self._check_stepped()
             self._set_ahead(following)
             return None
-        return self._begin_step(following)
+        return self._begin_batch(following)
 
-    def _drawn(self, order: Iterable[Any]) -> Drawn:
-        """What a sampler of the script draws; of one that is given in each epoch always the same."""
-        drawn = self._orders.pop(id(order), None) or Drawn(order, self.seed)
+    def _check_stepped(self) -> None:
+        """At the end of an epoch. Raises RuntimeError if the script has forgotten step()."""
+        if self._stepped:
+            return
+        backward = "" if self._reached else "; backward() has not reached any parameter of job.model()"
+        raise RuntimeError(
+            f"step {self._steps_done}: an epoch has ended without any optimizer.step(){backward}. Call step() of "
+            "what job.optimizer() returned; to evaluate, take the batches of a torch.utils.data.DataLoader"
+        )
+
+    def _drawn(self, order: Iterable[Any], most: Optional[int] = None) -> Drawn:
+        """What a sampler of the script draws, at most; of one that is given in each epoch always the same."""
+        drawn = self._orders.pop(id(order), None) or Drawn(order, self.seed, most)
         self._orders[id(order)] = drawn
         while len(self._orders) > _ORDERS_MAX:  # A script may make one for each epoch.
             del self._orders[next(iter(self._orders))]
@@ -718,7 +823,7 @@ class Job:
     def _at_begin(self, step: int) -> bool:
         """Whether a loop over batches begins with the step."""
         assert self._loader is not None
-        return self._loader.elastic is None and step % self._loader.steps_per_epoch == 0
+        return self._loader.elastic is None and step % self._steps_per_epoch == 0
 
     def _fewer(self) -> str:
         assert self._loader is not None
@@ -729,7 +834,8 @@ class Job:
     def _check_whole_epoch(self) -> None:
         """Raises RuntimeError if the script's loop has left steps of its epoch to nobody."""
         assert self._loader is not None
-        per_epoch = self._loader.steps_per_epoch
+        self._end_batch()
+        per_epoch = self._steps_per_epoch
         at_end = self._steps_done % per_epoch == 0 or self._steps_done >= self._work.steps_total
         if self._loader.elastic is not None or self._over or at_end or self._ahead is not None:
             return
@@ -774,7 +880,7 @@ class Job:
         """The epoch of a step that was taken last."""
         assert self._loader is not None
         if not self._loader.elastic:
-            return step // self._loader.steps_per_epoch
+            return step // self._steps_per_epoch
         # A lost worker's examples may be of an epoch that is over here.
         self._epoch_seen = max(self._epoch_seen, self._examples[0])
         return self._epoch_seen
@@ -782,6 +888,7 @@ class Job:
     def _is_over(self) -> bool:
         """Whether the job has no more steps for this worker. May learn it now."""
         assert self._loader is not None
+        self._end_batch()
         if self._loader.elastic or self._steps_done >= self._work.steps_total:
             self._look_ahead()
         return self._over
@@ -799,10 +906,10 @@ class Job:
         if step is not None:
             self._note_values(step, whole=True)
 
-    def _check_in_step(self, step: int) -> None:
-        if self._step is None:
+    def _check_in_step(self, batch: int) -> None:
+        if self._step is None or self._calls > 0:
             raise RuntimeError(
-                f"step {step}: optimizer.step() was called before the last of the "
+                f"step {batch * self._steps_per_batch}: optimizer.step() was called before the last of the "
                 f"accumulate={self._loader.accumulate} batches"  # type: ignore[union-attr]
             )
 
@@ -864,17 +971,17 @@ class Job:
         assert self._loader is not None
         if self.world_size == 1 or self._loader.elastic is not None:
             return False
-        epoch, place = divmod(step, self._loader.steps_per_epoch)
+        epoch, place = divmod(step, self._steps_per_epoch)
         # Of many short epochs not each begins with a look, which takes part of a millisecond.
-        every = -(-_STEPS_BETWEEN_LOOKS // (4 * self._loader.steps_per_epoch))
+        every = -(-_STEPS_BETWEEN_LOOKS // (4 * self._steps_per_epoch))
         of_epoch = place == 0 and (epoch < _FIRST_EPOCHS or epoch % every == 0)
         return step > 0 and (step < _FIRST_LOOKS or step % _STEPS_BETWEEN_LOOKS == 0 or of_epoch)
 
     def _compare_replicas(self) -> None:
         """By all-reduce: raises RuntimeError if parameters differ, and takes the first worker's rates."""
-        assert self._tables is not None and self._optimizer is not None
+        assert self._tables is not None
         self._agreed_at = self._steps_done
-        rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        rates = [float(group["lr"]) for group in self._optimizers.param_groups]
         mine = {"values": _values.totals(self._tables), "rates": rates}
         brought = self._gather("job.loader()", "a look at the replicas", mine)
         _agreement.check_replicas(self._steps_done, [(rank, of["values"]) for rank, of in brought])
@@ -886,8 +993,19 @@ class Job:
             "whose rate counts: let the scheduler see the same on all workers, for example "
             "scheduler.step(job.all_reduce(loss, 'mean'))"
         )
-        for group, rate in zip(self._optimizer.param_groups, first[1]):
+        for group, rate in zip(self._optimizers.param_groups, first[1]):
             group["lr"] = rate
+
+    def _compare_skipped(self, optimizer: Optional[Optimizer], skipped: List[int]) -> None:
+        """By all-reduce: raises RuntimeError if workers do not step the same parameters."""
+        assert self._tables is not None and self._loader is not None
+        if self.world_size == 1 or self._loader.elastic is not None:
+            return
+        kept = set(skipped)
+        stepping = [t.name for index, t in enumerate(self._tables.tables) if index not in kept]
+        said = _agreement.some_names(stepping) or "nothing: it does not call optimizer.step(), or skips it"
+        brought = self._gather("optimizer.step()", "a look at what steps", said)
+        _agreement.check_steps(self._step or 0, brought)
 
     def _hands_out(self) -> None:
         """The script begins with a step: its data set, or with the first batch itself."""
@@ -923,7 +1041,7 @@ class Job:
         task = self._world.next()
         while isinstance(task, (_worlds.KEEP, _worlds.RESTORE)):
             if isinstance(task, _worlds.RESTORE):
-                self._kept.restore(task.state, self._tables.module, self._optimizer, self._warn)
+                self._kept.restore(task.state, self._tables.module, self._optimizers, self._warn)
             else:
                 self._keep = task.cut
                 if task.last:
@@ -939,6 +1057,7 @@ class Job:
         elif not isinstance(task, _worlds.EVALUATION):
             # Over servers the first step is by all-reduce, too, to bring worker 0's values to all.
             kept = self._keeps_values
+            self._summed = task.by_all_reduce
             self._by_all_reduce = task.by_all_reduce and (task.clock > 0 or self._begins_by_all_reduce)
             if kept and not self._keeps_values:
                 self._tables.count_anew()
@@ -961,7 +1080,7 @@ class Job:
             return
         assert self._tables is not None
         try:
-            self._world.kept(cut, self._kept.state(self._tables.module, self._optimizer), "")
+            self._world.kept(cut, self._kept.state(self._tables.module, self._optimizers), "")
         except Exception as error:
             self._world.kept(cut, None, _cut(f"{type(error).__name__}: {error}"))
 
@@ -969,13 +1088,32 @@ class Job:
         print(f"slackline: warning: worker {self.rank}: {text}", file=sys.stderr, flush=True)
 
     def _open(self, loader: Loader) -> None:
-        assert self._tables is not None and self._optimizer is not None
-        assert self._arrivals is not None
+        assert self._tables is not None and self._arrivals is not None
+        check_all_trained(self._names_of_parameters(), self._optimizers)
+        group_of = {
+            parameter: index
+            for index, group in enumerate(self._optimizers.param_groups)
+            for parameter in group["params"]
+        }
+        self._groups = [group_of[table.parameter] for table in self._tables.tables]
+        owner = [one for one in self._optimizers.each for _ in one.param_groups]
+        self._owner = [owner[group] for group in self._groups]
+        self._never_had = set(range(len(self._tables)))  # A gradient.
         world = self._world
         epochs = world.epochs if world.epochs is not None else self._epochs
         if epochs is not None and not (epochs > 0 and math.isfinite(epochs)):
             raise ValueError(f"job.epochs(): {epochs} epochs; a number above 0 is required")
         batch = loader.batch_size * loader.accumulate
+        times = self._steps_per_batch
+        if times > 1 and loader.elastic is not None:
+            raise ValueError(
+                f"job.loader(): elastic=True does not go with {times} optimizer steps for a batch; leave elastic out"
+            )
+        if world.max_steps is not None and world.max_steps % times != 0:
+            raise ValueError(
+                f"job.loader(): the config has max_steps: {world.max_steps}, and the script's optimizers have "
+                f"{times} steps for each batch; a multiple of {times} is required"
+            )
         elastic = None
         if loader.elastic is not None:
             count = loader.elastic.examples
@@ -985,7 +1123,9 @@ class Job:
             loader.elastic.check(examples)
             elastic = (count, examples)
         else:
-            total, per_epoch = _core.length(epochs, world.max_steps, loader.steps_per_epoch)
+            most = None if world.max_steps is None else world.max_steps // times
+            batches, of_epoch = _core.length(epochs, most, loader.steps_per_epoch)
+            total, per_epoch = batches * times, of_epoch * times
         described = f"{loader.description}, {batch * self.world_size} in a step"
         data_hash = loader.data_hash if self.world_size > 1 else ""
         by_table = self._arrivals.possible
@@ -997,6 +1137,7 @@ class Job:
             self._agree_at_start(loader)
         self._tables.check_module()
         self._loader = loader
+        self._steps_per_epoch = loader.steps_per_epoch * times
         self._tables.fetch()
         rules = self._rules()
         if self._world.through_host:
@@ -1009,13 +1150,14 @@ class Job:
                 f"{sum(t.values.numel() for t in self._tables.tables)} parameters; "
                 f"{'about ' if elastic else ''}{total} steps, {per_epoch} in an epoch; "
                 f"batch {batch} x {self.world_size} workers = "
-                f"{batch * self.world_size}{self._scaled}{where}",
+                f"{batch * self.world_size}{f', {times} steps each' if times > 1 else ''}{self._scaled}{where}",
                 file=sys.stderr,
                 flush=True,
             )
         world.open(self._tables, rules, self._work)
-        if self._first_state is not None:
-            world.begin_with(self._first_state)
+        begins_with = self._first_state()
+        if begins_with is not None:
+            world.begin_with(begins_with)
         if self._seeded:  # Masks of dropout and the like differ between workers.
             _seed(world.seed * 7919 + 1 + self.rank)
 
@@ -1052,14 +1194,14 @@ class Job:
         Compared at the start in all modes, and after that where workers do the same steps at
         the same time anyhow.
         """
-        if epoch == 0 or self.world_size == 1 or self.mode not in ("bsp", "allreduce"):
+        if epoch == 0 or self.world_size == 1 or not self._in_step_together:
             return
         brought = self._gather("job.loader()", "the order of an epoch", digest)
         _agreement.check_order(brought)
 
     def _rules(self) -> List[str]:
-        assert self._optimizer is not None
-        return [self._optimizer.rules[group].text() for group in self._groups]
+        rules = self._optimizers.rules
+        return [rules[group].text() for group in self._groups]
 
     # ---- Of the optimizer ----------------------------------------------------
 
@@ -1072,10 +1214,20 @@ class Job:
             raise RuntimeError(
                 "optimizer.load_state_dict(): the job has begun; load before the first batch"
             )
+        self._first_states.update(states)
+
+    def _first_state(self) -> Optional[List[TableState]]:
+        """By table; None if all optimizers are new."""
         assert self._tables is not None
-        ordered = [states[table.parameter] for table in self._tables.tables]
-        new = all(state.updates == 0 and not any(map(torch.any, state.slots)) for state in ordered)
-        self._first_state = None if new else ordered
+        states = list(self._first_states.values())
+        if all(state.updates == 0 and not any(map(torch.any, state.slots)) for state in states):
+            return None
+        rules = self._optimizers.rules
+        return [
+            self._first_states.get(table.parameter)
+            or from_torch(rules[group], table.name, table.values.shape, {})
+            for table, group in zip(self._tables.tables, self._groups)
+        ]
 
     def _fetch_state(self) -> Optional[List[TableState]]:
         assert self._tables is not None and self._values is not None
@@ -1097,9 +1249,7 @@ class Job:
             )
         states: Optional[List[TableState]]
         if self._loader is None:
-            states = self._first_state
-            if states is None:
-                return {}
+            return self._first_states
         else:
             states = self._last_state if self._over else self._fetch_state()
             if states is None:
@@ -1110,12 +1260,50 @@ class Job:
         assert self._tables is not None
         return {table.parameter: state for table, state in zip(self._tables.tables, states)}
 
-    def _finish_step(self, loss: Any) -> None:
-        if self._step is None:
+    def _agree_on_skip(self, skips: bool) -> bool:
+        """Whether any worker skips its step, where all have to; else whether this one does."""
+        if self.world_size == 1 or not (self._in_step_together or self._summed):
+            return skips
+        brought = self._gather("GradScaler.step()", "GradScaler.step()", skips)
+        return any(value for _, value in brought)
+
+    def _scale_gradients(self, optimizer: Optimizer, factor: float) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+
+    def _finish_step(self, optimizer: Optimizer, loss: Any, skips: bool = False) -> None:
+        """``step()`` of the optimizer, which ``skips``: its parameters stay as they are, too."""
+        if self._batch is None or (self._steps_per_batch == 1 and self._step is None):
             raise RuntimeError(
-                "optimizer.step(): no step is open; it is called once for each step of a job.loader()"
+                "optimizer.step(): no step is open; it is called once for each step of a job.loader(). If it is "
+                "called several times for a batch, give job.optimizer(..., steps_per_batch=N)"
             )
-        assert self._tables is not None and self._overlap is not None and self._optimizer is not None
+        if self._calls >= self._steps_per_batch:
+            raise RuntimeError(
+                f"optimizer.step(): it was called {self._calls + 1} times for one batch, and job.optimizer() was "
+                f"told of {self._steps_per_batch}; give job.optimizer(..., steps_per_batch=N) to the one that "
+                "steps more often"
+            )
+        due = self._due()
+        self._calls += 1
+        if self._step != due:
+            # Of a batch that comes again, or that others have gone on from: it was done before
+            # (the job's step is a later one), or will be.
+            optimizer.zero_grad()
+            return
+        self._stepped = True
+        if skips:
+            optimizer.zero_grad()
+        self._do_step(None if skips else optimizer)
+        if loss is not None:
+            self._world.log("loss", _number("loss", loss))
+        self._go_on_in_batch()
+
+    def _do_step(self, optimizer: Optional[Optimizer]) -> None:
+        """The step at hand, in which the parameters of other optimizers stay as they are."""
+        assert self._tables is not None and self._overlap is not None and self._step is not None
         assert self._arrivals is not None
         by_table = bool(self._arrivals.missing)
         self._arrivals.end_step()
@@ -1126,7 +1314,7 @@ class Job:
             self._tables.check_unchanged()
             if by_table:
                 self._note_values(self._step)
-        by_group = self._optimizer.rate_factors()
+        by_group = self._optimizers.rate_factors()
         sent_with, self._sent_with = self._sent_with, None
         if sent_with is not None and sent_with != by_group:
             raise RuntimeError(
@@ -1135,59 +1323,62 @@ class Job:
                 "job.optimizer(overlap=False)"
             )
         factors = [by_group[group] for group in self._groups]
-        handed = self._overlap.end_step()
-        gradients = self._gradients(handed, factors)
-        for table in self._tables.tables:
-            table.parameter.grad = None
-        if self._world.finish_step(gradients, factors):
+        handed = self._overlap.end_step(optimizer is not None)
+        skipped = [
+            index
+            for index, (table, owner) in enumerate(zip(self._tables.tables, self._owner))
+            if owner is not optimizer or (table.parameter.grad is None and not table.parameter.requires_grad)
+        ]
+        if self._summed and (self._step == 0 or self._looks_at_replicas(self._step)):
+            self._compare_skipped(optimizer, skipped)
+        gradients = self._gradients(handed, factors, set(skipped))
+        for table, owner in zip(self._tables.tables, self._owner):
+            if owner is optimizer:
+                table.parameter.grad = None
+        if self._world.finish_step(gradients, factors, skipped):
             self._steps_done = self._step + 1
         if self._by_all_reduce:
             self._tables.refresh()
         elif self._step == 0:  # It has been by all-reduce.
             self._note_values(0)
         self._step = None
-        if loss is not None:
-            self._world.log("loss", _number("loss", loss))
 
-    def _gradients(self, handed: List[bool], factors: List[float]) -> List[Optional[torch.Tensor]]:
+    def _gradients(
+        self, handed: List[bool], factors: List[float], skipped: Set[int]
+    ) -> List[Optional[torch.Tensor]]:
         """Those that have not left. Alone there is none where the script has made none."""
-        assert self._tables is not None and self._optimizer is not None
+        assert self._tables is not None
         tables = self._tables.tables
         if not self._world.sends:
-            return [None if t.parameter.grad is None else t.gradient() for t in tables]
+            return [
+                None if index in skipped or t.parameter.grad is None else t.gradient()
+                for index, t in enumerate(tables)
+            ]
         gradients: List[Optional[torch.Tensor]] = []
         missing = []
         for index, table in enumerate(tables):
-            if handed[index]:
+            if handed[index] or index in skipped:
                 gradients.append(None)
                 continue
             if table.parameter.grad is None:
                 missing.append(index)
             gradients.append(table.gradient())
         if self._never_had:
-            self._never_had.intersection_update(missing)
+            self._never_had.intersection_update({*missing, *skipped})
         if missing:
+            rules = self._optimizers.rules
             self._say_zeros(
                 [
                     tables[index]
                     for index in missing
                     if factors[index] != 0
-                    and not self._optimizer.rules[self._groups[index]].ignores_zeros(
-                        moves=index not in self._never_had
-                    )
+                    and not rules[self._groups[index]].ignores_zeros(moves=index not in self._never_had)
                 ]
             )
         return gradients
 
     def _say_zeros(self, without: List[Table]) -> None:
         """Parameters without gradient that the optimizer changes all the same."""
-        frozen = [table.name for table in without if not table.parameter.requires_grad]
-        if frozen:
-            raise RuntimeError(
-                f"step {self._step}: {_agreement.some_names(frozen)}: frozen after job.model(), and momentum or "
-                "weight decay would still change it, which torch.optim does not; give it a parameter "
-                "group of its own, and set that group's lr to 0 as long as it is frozen"
-            )
         if without and not self._zeros_said:
             self._zeros_said = True
             self._warn(
@@ -1198,10 +1389,9 @@ class Job:
 
     def _hand_over(self, index: int) -> None:
         """A gradient during backward, with the factor that its group has then."""
-        assert self._tables is not None and self._optimizer is not None
-        assert self._arrivals is not None
+        assert self._tables is not None and self._arrivals is not None
         if self._sent_with is None:
-            self._sent_with = self._optimizer.rate_factors()
+            self._sent_with = self._optimizers.rate_factors()
         factor = self._sent_with[self._groups[index]]
         with self._arrivals.lock:
             self._world.gradient(index, self._tables.tables[index].gradient(), factor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from typing import Optional, Union
@@ -61,6 +62,12 @@ def join(
     if on_error not in ("stop job", "leave job"):
         raise ValueError(
             f"slackline.join(): on_error is '{on_error}'; 'stop job' or 'leave job' is required"
+        )
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            "slackline.join(): this process was started by the script (spawn or forkserver, for example of a "
+            "DataLoader's workers) and reads the script once more; put what trains under "
+            'if __name__ == "__main__":'
         )
     if _joined is not None:
         raise RuntimeError("slackline.join() was called before; a process has one place in a job")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, Optional
 import torch
 import torch.utils.data as data
 
-from slackline import _core, _order
+from slackline import _core, _files, _order
 from slackline._elastic import Elastic
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Loader:
         self._batch_sampler = batch_sampler
         # What the script's own order has for an epoch.
         order = batch_sampler if batch_sampler is not None else sampler
-        self._drawn: Optional[_order.Drawn] = None if order is None else job._drawn(order)
+        self._drawn: Optional[_order.Drawn] = None
         self._own: Optional[_core.Sampler] = None
         self._epoch = -1  # Of the batches in _rest.
         self._rest = _Rest()
@@ -90,6 +90,7 @@ class Loader:
                 )
         if sampler is not None and batch_sampler is not None:
             raise ValueError("job.loader(): give sampler or batch_sampler, not both")
+        self._check_options(loader_options, elastic)
         if elastic:
             self._open_elastic(sampler, batch_sampler, steps, loader_options)
             return
@@ -103,10 +104,12 @@ class Loader:
             self.steps_per_epoch = steps
             self._loader = data.DataLoader(dataset, batch_size=batch_size, **loader_options)
             return
-        if batch_sampler is not None:
-            self.steps_per_epoch = self._steps_of(len(batch_sampler), steps)  # type: ignore[arg-type]
-        elif sampler is not None:
-            self.steps_per_epoch = self._steps_of(len(sampler) // batch_size, steps)  # type: ignore[arg-type]
+        if order is not None:
+            each = 1 if batch_sampler is not None else batch_size
+            share = accumulate * job.world_size
+            length = _order.length(order, "batch_sampler" if batch_sampler is not None else "sampler", steps)
+            self.steps_per_epoch = self._steps_of(steps * share if length is None else length // each, steps)
+            self._drawn = job._drawn(order, self.steps_per_epoch * share * each)
         else:
             self._own = _core.Sampler(
                 len(dataset), batch_size * accumulate, job.rank, job.world_size, job.seed, False
@@ -117,6 +120,16 @@ class Loader:
             self._loader = _Rows(dataset, self._rest)
         else:
             self._loader = data.DataLoader(dataset, batch_sampler=self._rest, **loader_options)
+
+    def _check_options(self, options: dict, elastic: bool) -> None:
+        """Takes out what a DataLoader that is given its batches does not take, and this one does anyhow."""
+        if isinstance(self._dataset, data.IterableDataset):
+            return
+        if options.pop("drop_last", False) and elastic:
+            raise ValueError(
+                "job.loader(): elastic=True does not go with drop_last=True: every example is trained on, and the "
+                "last batches of an epoch may be smaller; leave one out"
+            )
 
     def _open_elastic(
         self,
@@ -185,8 +198,8 @@ class Loader:
             if tensor.layout != torch.strided or tensor.is_quantized:
                 return ""
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-            values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            digest.update(memoryview(values.view(torch.uint8).numpy()))
+            values = _files.bytes_of(tensor)
+            digest.update(_files.memory_of(values))
         return digest.hexdigest()
 
     def order_digest(self, epoch: int) -> str:
@@ -210,6 +223,7 @@ class Loader:
             self._job._left(this)
 
     def _steps(self, step: Optional[int]) -> Iterator[Any]:
+        """``step``: of the epoch's steps as this loader counts them, one for each of its batches."""
         job = self._job
         if self.elastic is not None:
             loader = self.elastic.loader()
@@ -219,7 +233,7 @@ class Loader:
                     if part > 0:
                         job._check_in_step(step)
                     yield batch
-                step = job._after_step(step)
+                step = job._after_batch(step)
             return
         if step is None:
             return
@@ -252,7 +266,7 @@ class Loader:
                 if part + 1 < self.accumulate:
                     job._check_in_step(step)
             position += 1
-            step = job._after_step(step)
+            step = job._after_batch(step)
 
     def _batches(self, epoch: int, position: int) -> Iterator[Any]:
         if not isinstance(self._dataset, data.IterableDataset):

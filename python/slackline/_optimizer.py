@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Union
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Union
 
 import torch
 
@@ -32,6 +33,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def __init__(self, job: "Job", groups: List[Dict[str, Any]], rules: List[Rule]) -> None:
         self._job = job
+        self._scaler: Any = None
         super().__init__(groups, {})
         self._rules = rules
         for group, rule in zip(self.param_groups, rules):
@@ -44,29 +46,55 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        # Asked for by the step() of a GradScaler that is enabled, and by nobody else.
-        raise RuntimeError(
-            "optimizer: an enabled GradScaler leaves steps out, which no worker of a job can; use "
-            "torch.autocast with torch.bfloat16, which needs none, or GradScaler(enabled=False)"
-        )
+        # Asked by the step() of a GradScaler that is enabled, and by nobody else. It then says
+        # in grad_scale and found_inf of this optimizer what it knows, and calls step(); before
+        # PyTorch 2.0 it gives itself to step().
+        self._scaler = sys._getframe(1).f_locals.get("self")
+        return True
+
+    def _unscale(self, scaler: Any) -> bool:
+        """What an enabled GradScaler has step() do. Whether the step is skipped."""
+        if scaler is not None:
+            state = scaler._per_optimizer_states[id(self)]
+            if state["stage"].name == "READY":
+                scaler._check_inf_per_device(self)
+            found = sum(float(of_device) for of_device in state["found_inf_per_device"].values())
+            scale = None if state["stage"].name == "UNSCALED" else scaler._get_scale_async()
+        elif getattr(self, "found_inf", None) is not None:
+            found, scale = float(self.found_inf), self.grad_scale
+            scaler, self._scaler = self._scaler, None
+        else:
+            return False
+        skips = self._job._agree_on_skip(bool(found))
+        if skips:
+            # Its update() makes the scale smaller, on all workers alike.
+            state = getattr(scaler, "_per_optimizer_states", {}).get(id(self), {})
+            for of_device in state.get("found_inf_per_device", {}).values():
+                of_device.fill_(1.0)
+        elif scale is not None:
+            self._job._scale_gradients(self, 1 / float(scale))
+        return skips
 
     @property
     def rules(self) -> List[Rule]:
         """The rule of each parameter group, as it was at first."""
         return list(self._rules)
 
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+    def step(self, closure: Optional[Callable[[], Any]] = None, **of_scaler: Any) -> Any:
         """Hands the gradients of this step over.
 
         By all-reduce it returns when the parameters are updated, else at once.
-        Then no parameter has a gradient: ``zero_grad()`` before or after it is
-        fine. A parameter without a gradient counts as one with zeros.
+        Then no parameter of this optimizer has a gradient: ``zero_grad()`` before or after
+        it is fine. A parameter without a gradient counts as one with zeros. If other steps
+        may follow for the same batch, it returns with the parameters of the next one.
         """
+        if of_scaler.keys() - {"grad_scaler"}:
+            raise TypeError(f"optimizer.step(): it takes a closure, and not {', '.join(of_scaler)}")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._job._finish_step(loss)
+        self._job._finish_step(self, loss, self._unscale(of_scaler.get("grad_scaler")))
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -104,7 +132,7 @@ class Optimizer(torch.optim.Optimizer):
         ]
         for group, live, rule in zip(groups, self.param_groups, self._rules):
             for number, parameter in zip(group["params"], live["params"]):
-                named = to_torch(rule, states[parameter]) if states else {}
+                named = to_torch(rule, states[parameter]) if parameter in states else {}
                 if named:
                     packed["state"][number] = named
         return packed
@@ -184,9 +212,13 @@ def make_optimizer(
     rule: Optional[Rule],
     of_config: Optional[Rule],
     trained: Dict[torch.nn.Parameter, str],
+    taken: Set[torch.nn.Parameter],
     factor: float,
 ) -> Optimizer:
-    """``Job.optimizer()``, for parameters with these names; rates are multiplied with ``factor``."""
+    """``Job.optimizer()``, for parameters with these names; rates are multiplied with ``factor``.
+
+    Those that are ``taken`` belong to another optimizer.
+    """
     rules: List[Rule] = []
     groups: List[Dict[str, Any]] = []
     if isinstance(source, torch.optim.Optimizer):
@@ -223,7 +255,6 @@ def make_optimizer(
                 parameters = [parameters]
             rules.append(base.with_options(changes))
             groups.append({"params": list(parameters)})
-    seen = set()
     for group in groups:
         group["params"] = [p for p in group["params"] if p.requires_grad or p in trained]
         for parameter in group["params"]:
@@ -232,14 +263,11 @@ def make_optimizer(
                     "job.optimizer(): a parameter of shape "
                     f"{list(parameter.shape)} is not one of job.model()'s"
                 )
-            seen.add(parameter)
-    missing = [name for parameter, name in trained.items() if parameter not in seen]
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise ValueError(
-            f"job.optimizer(): {', '.join(missing[:3])}{more} would not be trained; put them into "
-            "a group, or freeze them with requires_grad_(False) before job.model()"
-        )
+            if parameter in taken:
+                raise ValueError(
+                    f"job.optimizer(): '{trained[parameter]}' belongs to an optimizer that was given before; "
+                    "each parameter has one"
+                )
     kept = [
         (group, r.with_options({"lr": r.lr * factor}))
         for group, r in zip(groups, rules)
@@ -255,6 +283,44 @@ def make_optimizer(
     if isinstance(source, torch.optim.Optimizer) and source.state:
         made._begin_with(dict(source.state))
     return made
+
+
+class Optimizers:
+    """All of a job, over disjoint parameters, as if they were one: groups, rules, rates."""
+
+    def __init__(self) -> None:
+        self.each: List[Optimizer] = []
+
+    @property
+    def param_groups(self) -> List[Dict[str, Any]]:
+        """The groups of all, in their order."""
+        return [group for one in self.each for group in one.param_groups]
+
+    @property
+    def rules(self) -> List[Rule]:
+        """As ``Optimizer.rules``, for these groups."""
+        return [rule for one in self.each for rule in one.rules]
+
+    @property
+    def parameters(self) -> Set[torch.nn.Parameter]:
+        """Of all groups."""
+        return {parameter for group in self.param_groups for parameter in group["params"]}
+
+    def rate_factors(self) -> List[float]:
+        """As ``Optimizer.rate_factors()``."""
+        return [factor for one in self.each for factor in one.rate_factors()]
+
+
+def check_all_trained(trained: Dict[torch.nn.Parameter, str], optimizers: Optimizers) -> None:
+    """Raises ValueError naming parameters that no optimizer has."""
+    seen = optimizers.parameters
+    missing = [name for parameter, name in trained.items() if parameter not in seen]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ValueError(
+            f"job.optimizer(): {', '.join(missing[:3])}{more} would not be trained; put them into "
+            "a group, or freeze them with requires_grad_(False) before job.model()"
+        )
 
 
 def _two_rules(of_config: Rule) -> str:

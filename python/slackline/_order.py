@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import random
 import sys
-from typing import Any, Iterable, Iterator, List, Set
+from typing import Any, Iterable, Iterator, List, Optional, Set
 
 import torch
 import torch.utils.data
+
+
+# Numbers, or batches, that a script's sampler may draw in an epoch: they are kept.
+_DRAWN_MAX = 1 << 25
 
 
 @contextlib.contextmanager
@@ -56,6 +61,28 @@ def has_own_random(order: Any) -> bool:
     return _own_random(order, set())
 
 
+def length(order: Any, option: str, steps: Optional[int]) -> Optional[int]:
+    """How much a sampler draws in an epoch; None: it does not say so, and ``steps`` say what is needed.
+
+    Raises ValueError if nobody says so, or if it is more than can be kept.
+    """
+    try:
+        drawn: Optional[int] = len(order)
+    except (TypeError, NotImplementedError, OverflowError):
+        drawn = None
+    if drawn is None and steps is None:
+        raise ValueError(
+            f"job.loader(): {option} is a {type(order).__name__} without a length, so an epoch has no end; say "
+            "with steps=... how many steps of each worker are one"
+        )
+    if drawn is not None and drawn > _DRAWN_MAX and steps is None:
+        raise ValueError(
+            f"job.loader(): {option} has {drawn} numbers in an epoch, and at most {_DRAWN_MAX} are kept; say with "
+            "steps=... how many steps of each worker are an epoch"
+        )
+    return drawn
+
+
 class Drawn:
     """What a sampler draws for each epoch. The script's own random numbers stay as they are.
 
@@ -64,8 +91,10 @@ class Drawn:
     order, so that a worker that comes later draws what the others have drawn.
     """
 
-    def __init__(self, order: Iterable[Any], seed: int) -> None:
+    def __init__(self, order: Iterable[Any], seed: int, most: Optional[int] = None) -> None:
+        """``most``: what is drawn in an epoch, if the sampler has more. None: all, which has an end."""
         self._order = order
+        self._most = most
         self._seed = seed
         self._epoch = -1  # Which was drawn last.
         self._last: List[Any] = []
@@ -83,7 +112,7 @@ class Drawn:
 
     def _draw(self, epoch: int) -> List[Any]:
         with _seeded(self._seed * 1_000_003 + epoch):
-            return list(self._order)
+            return list(itertools.islice(self._order, self._most))
 
 
 def digest(drawn: List[Any]) -> str:

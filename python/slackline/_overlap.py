@@ -46,6 +46,7 @@ class Overlap:
         self._guarded: Set[int] = set()  # In this step.
         self._turn = 0
         self._handed = [False] * len(tables)
+        self._wanted = wanted
         self._active = wanted is True
         self._watched = 0 if wanted is None else _STEPS_WATCHED
         self._touched = False  # The script would change a gradient in this step.
@@ -67,6 +68,12 @@ class Overlap:
             node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
         node.register_hook(lambda *_: self._made(index))
         self._nodes.append(node)
+
+    def never(self, why: str) -> None:
+        """Gradients leave in ``step()`` from now on. Raises ValueError if the script wants it otherwise."""
+        if self._wanted:
+            raise ValueError(f"job.optimizer(overlap=True): {why} gradients leave in step(); leave overlap out")
+        self._active, self._watched = False, _STEPS_WATCHED
 
     def begin_step(self) -> None:
         """A step is open from now on."""
@@ -123,10 +130,20 @@ class Overlap:
             "way: give job.optimizer(overlap=False)"
         )
 
-    def end_step(self) -> List[bool]:
-        """Which gradients are handed over. Raises RuntimeError if one has changed since."""
+    def end_step(self, used: bool = True) -> List[bool]:
+        """Which gradients are handed over. Raises RuntimeError if one has changed since.
+
+        Unless they are ``used``, they are not the step's, but add up, or are forgotten: then
+        gradients of this script do not leave before ``step()``, and it is an error if one has.
+        """
         self._open = False
-        untouched = not self._touched
+        if not used and any(self._handed):
+            name = self._tables.tables[self._handed.index(True)].name
+            raise RuntimeError(
+                f"the gradient of '{name}' was on its way, and optimizer.step() was not called for its batch, or "
+                "skips it: give job.optimizer(overlap=False)"
+            )
+        untouched = not self._touched and (used or not self.any())
         for index, table in enumerate(self._tables.tables):
             if self._counts[index] == 0:
                 continue

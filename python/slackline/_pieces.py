@@ -16,6 +16,8 @@ from typing import Any, List, Sequence
 
 import torch
 
+from slackline import _files
+
 _CALL = "job.loader(): elastic=True with num_workers"
 
 
@@ -81,8 +83,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, x: Any) -> Any:
         if type(x) is not torch.Tensor or x.layout != torch.strided or x.is_quantized:
             return NotImplemented
-        flat = x.detach().cpu().contiguous().reshape(-1)
-        data = bytearray(flat.view(torch.uint8).numpy()) if flat.numel() else bytearray()
+        flat = _files.bytes_of(x)
+        data = bytearray(_files.memory_of(flat))
         return _tensor, (data, x.dtype, tuple(x.shape))
 
 

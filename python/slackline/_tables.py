@@ -58,12 +58,6 @@ class Tables:
         self.device = device
         self._stream = 0  # Of the GPU: on which the script computes.
         self.tables: List[Table] = []
-        for name, part in module.named_modules():
-            if isinstance(part, torch.nn.SyncBatchNorm):
-                raise ValueError(
-                    f"'{name}' is a SyncBatchNorm, which needs torch.distributed; use BatchNorm, whose "
-                    "means are then each worker's, or GroupNorm, which needs no others"
-                )
         # Of the module, but no tables. None of them is trained.
         self.frozen: List[Tuple[str, torch.nn.Parameter]] = []
         trained: List[Tuple[str, torch.nn.Parameter]] = []

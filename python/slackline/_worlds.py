@@ -85,9 +85,11 @@ class Joined:
     def gradient(self, table: int, gradient: torch.Tensor, factor: float) -> None:
         self._worker.gradient(table, gradient, factor, _device.stream(gradient.device))
 
-    def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> bool:
-        """False if the step is lost, and comes again."""
-        return self._worker.finish_step(gradients, factors)
+    def finish_step(
+        self, gradients: List[Optional[torch.Tensor]], factors: List[float], skipped: List[int]
+    ) -> bool:
+        """``skipped``: tables whose optimizer does nothing. False if the step is lost, and comes again."""
+        return self._worker.finish_step(gradients, factors, skipped)
 
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
         return self._worker.gather(place, number, data)
@@ -240,7 +242,9 @@ class Alone:
     def wait_for(self, table: int) -> None:
         pass
 
-    def finish_step(self, gradients: List[Optional[torch.Tensor]], factors: List[float]) -> bool:
+    def finish_step(
+        self, gradients: List[Optional[torch.Tensor]], factors: List[float], skipped: List[int]
+    ) -> bool:
         self._clock += 1
         for i in reversed(range(len(gradients))):
             gradient = gradients[i]

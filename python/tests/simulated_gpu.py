@@ -82,11 +82,11 @@ def gradient(self, table, values, factor):
     self._worker.gradient(table, OnGpu(values), factor, 0)
 
 
-def finish_step(self, gradients, factors):
+def finish_step(self, gradients, factors, skipped):
     # The script has let its gradients go: memory that slackline does not hold is overwritten.
     _ = [torch.full((size,), math.nan) for size in sizes for _ in range(4)]
     sizes.clear()
-    finished = self._worker.finish_step([None if g is None else OnGpu(g) for g in gradients], factors)
+    finished = self._worker.finish_step([None if g is None else OnGpu(g) for g in gradients], factors, skipped)
     library.slackline_simulated_run(None)
     return finished
 

@@ -20,6 +20,9 @@ EXAMPLES = {
     "transformer.py": {"accuracy": 0.2},
     "factorisation.py": {"loss": 0.9},
     "with_ignite.py": {"accuracy": 0.9},
+    "gan.py": {"accuracy": 0.5},
+    "fine_tune.py": {"accuracy": 0.9},
+    "mixed_precision.py": {"accuracy": 0.9},
 }
 
 # Alone PyTorch takes all cores, and its threads spin where others need these, too.
@@ -62,6 +65,24 @@ def test_in_a_job(tmp_path, name):
     summary = Run(ended, tmp_path / "run").summary
     assert_good(name, {figure: summary[f"test_{figure}"] for figure in EXAMPLES[name]})
     assert (tmp_path / name.replace(".py", ".safetensors")).exists()
+
+
+def test_fine_tuning_goes_on_from_a_file_of_another_script_and_of_a_run_before(tmp_path):
+    # Layers as they come, which is what fine_tune.py has at first, too.
+    make = f"import sys; sys.path.insert(0, {str(ROOT / 'examples/python')!r}); import torch, slackline\n" + (
+        "from torch import nn\n"
+        "net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))\n"
+        "slackline.save(net.state_dict(), 'mnist.safetensors')"
+    )
+    run([sys.executable, "-c", make], tmp_path).succeeded()
+    again = [*command_of("fine_tune.py"), "--from", "mnist.safetensors"]
+    assert "goes on" not in run(again, tmp_path, ONE_THREAD).succeeded().output
+    start = [str(BIN / "slackline"), "run", str(CONFIG), "--out", "run", "--mode", "allreduce", "--"]
+    run([*start, *again], tmp_path).succeeded()
+    assert "goes on after epoch 1" in (tmp_path / "run/logs/worker-0.log").read_text()
+    first = run([sys.executable, "-c", "import slackline; before, after = (slackline.load(name) for name in "
+                 "('mnist.safetensors', 'fine_tune.safetensors')); assert (before['0.weight'] == after['0.weight']).all()"], tmp_path)
+    first.succeeded()
 
 
 def test_ignite_that_is_absent_is_said(tmp_path):

@@ -36,7 +36,7 @@ class Plain:
     def model(self, net, **_): self.net = net; return net
     def optimizer(self, opt, **_): return opt
     def epochs(self, n): return range(n)
-    def loader(self, data, batch_size, shuffle=False, steps=None, accumulate=1, sampler=None):
+    def loader(self, data, batch_size, shuffle=False, steps=None, accumulate=1, sampler=None, drop_last=True):
         made = torch.utils.data.DataLoader(data, batch_size * self.workers, sampler=sampler, drop_last=True)
         return made if steps is None else list(itertools.islice(made, steps))
     def log(self, **_): pass
@@ -149,6 +149,51 @@ def row(name, refused=None, said=None, apart=None, check="", **parts) -> Row:
 CHANGED = "was changed by the script after the job had begun"
 PARAMETERS = "for p in net.parameters(): "
 GRADIENT_LATE = r"the gradient of '\d\.\w+' was changed after backward, by \w+\(\), when it was on its way"
+# A GAN whose noise is of its examples, so that all batches are alike in all runs.
+GAN = """
+def make():
+    torch.manual_seed(5)
+    return nn.ModuleDict({
+        'g': nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 8)),
+        'd': nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)),
+    })
+def is_real(p): return F.binary_cross_entropy_with_logits(p, torch.ones_like(p))
+def is_fake(p): return F.binary_cross_entropy_with_logits(p, torch.zeros_like(p))
+"""
+OF_D = """of_d.zero_grad()
+fake = net['g'](x.flip(1)[:, :4])
+is_real(net['d'](x)).backward(); is_fake(net['d'](fake.detach())).backward()
+of_d.step()"""
+OF_G = "of_g.zero_grad(); is_real(net['d'](fake)).backward(); of_g.step()"
+# What a GradScaler does on a GPU, with the protocol of torch.amp's: that of PyTorch 1.13 has
+# nothing for a CPU. The real one of a newer PyTorch does the same here.
+SCALER = """
+class Scaler:
+    def __init__(self):
+        self.factor, self._per_optimizer_states = 1024.0, {}
+    def scale(self, loss): return loss * self.factor
+    def check(self, opt, divide):
+        grads = [p.grad for group in opt.param_groups for p in group["params"]]
+        found = torch.tensor(float(not all(torch.isfinite(g).all() for g in grads)))
+        for g in grads: g.mul_(1 / self.factor if divide else 1.0)
+        self._per_optimizer_states[id(opt)] = {"found_inf_per_device": {"cpu": found}, "unscaled": divide}
+    def unscale_(self, opt): self.check(opt, True)
+    def step(self, opt):
+        ours = getattr(opt, "_step_supports_amp_scaling", False)
+        if id(opt) not in self._per_optimizer_states: self.check(opt, not ours)
+        state = self._per_optimizer_states[id(opt)]
+        found = state["found_inf_per_device"]["cpu"]
+        if ours:
+            opt.grad_scale = None if state["unscaled"] else torch.tensor(self.factor)
+            opt.found_inf = found + 0
+            opt.step()
+            del opt.grad_scale, opt.found_inf
+        elif not found: opt.step()
+    def update(self):
+        for state in self._per_optimizer_states.values():
+            if state["found_inf_per_device"]["cpu"]: self.factor /= 2
+        self._per_optimizer_states = {}
+"""
 ROWS: List[Row] = [
     row("plain loop"),
     # ---- Gradients between backward and step() ------------------------------
@@ -287,7 +332,7 @@ ROWS: List[Row] = [
         optimizer="torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)",
         zero="opt.zero_grad(set_to_none=True)",
         epoch_begin="if epoch == 1: net[0].requires_grad_(False)",
-        refused={JOBS: "'0.weight', '0.bias': frozen after job.model.*set that group's lr to 0"},
+        apart={("ssp:1", "asp"): "momentum makes more of gradients that come one by one"},
     ),
     row(
         "a group whose rate is 0 at first",
@@ -394,10 +439,27 @@ ROWS: List[Row] = [
         setup="next(iter(job.loader(ds, batch_size=4, shuffle=False)))",
         refused=r"job.epochs\(3\): the job has begun with the first batch, which was taken before, and has one epoch",
     ),
+    row("a batch that is left out", begin="if i == 3: continue"),
     row(
-        "a batch that is left out",
-        begin="if i == 3: continue",
-        refused="the next batch was asked for before optimizer.step.*to leave out a batch, call optimizer.zero_grad",
+        "no step() at all",
+        step="F.cross_entropy(net(x), y).backward()",
+        refused=r"an epoch has ended without any optimizer.step\(\). Call step\(\) of what job.optimizer",
+    ),
+    row(
+        "gradients that add up over batches, as people write it",
+        step="(F.cross_entropy(net(x), y) / 4).backward()\nif (i + 1) % 4 == 0: opt.step(); opt.zero_grad()",
+    ),
+    row(
+        "the same with Adam, and a rest at the end of an epoch",
+        optimizer="torch.optim.Adam(net.parameters(), lr=0.01)",
+        step="(F.cross_entropy(net(x), y) / 3).backward()\nif (i + 1) % 3 == 0: opt.step(); opt.zero_grad()",
+        epoch_end="opt.zero_grad()",
+        apart={("ssp:1", "asp"): "Adam makes more of gradients that come one by one"},
+    ),
+    row(
+        "gradients that add up from the second epoch on",
+        step="F.cross_entropy(net(x), y).backward()\nif epoch == 0 or i % 2: opt.step(); opt.zero_grad()",
+        refused={JOBS: "was on its way, and optimizer.step.. was not called for its batch.*overlap=False"},
     ),
     row(
         "validation by job.loader",
@@ -445,8 +507,135 @@ ROWS: List[Row] = [
         step="(F.cross_entropy(net(x), y) / 2).backward()\nif i % 2: opt.step(); opt.zero_grad()",
         apart={MODES: "plain PyTorch has no accumulate="},
     ),
+    # ---- Several optimizers, several steps for a batch ------------------------------
+    row(
+        "a GAN",
+        build=GAN,
+        optimizer="torch.optim.SGD(net['d'].parameters(), lr=0.1)",
+        setup="of_d, of_g = opt, job.optimizer(torch.optim.SGD(net['g'].parameters(), lr=0.2))",
+        step=OF_D + "\n" + OF_G,
+    ),
+    row(
+        "a generator that steps in every third batch",
+        build=GAN,
+        optimizer="torch.optim.SGD(net['d'].parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)",
+        setup="of_d, of_g = opt, job.optimizer(torch.optim.AdamW(net['g'].parameters(), lr=0.01, weight_decay=0.1))",
+        step=OF_D + "\nif i % 3 == 2:\n    " + OF_G,
+        epoch_end="job.evaluate(lambda net: None)\nfor one in (of_d, of_g): assert one.state_dict()['state']",
+        apart={("ssp:1", "asp"): "momentum and Adam make more of gradients that come one by one"},
+    ),
+    row(
+        "three steps of the critic for each of the generator",
+        build=GAN,
+        before_optimizer="critic = {} if job.mode == 'plain' else {'steps_per_batch': 3}",
+        optimizer="torch.optim.Adam(net['d'].parameters(), lr=0.01), **critic",
+        setup="of_d, of_g = opt, job.optimizer(torch.optim.Adam(net['g'].parameters(), lr=0.02))",
+        step="for _ in range(3):\n    " + OF_D.replace("\n", "\n    ") + "\n" + OF_G,
+        apart={("ssp:1", "asp"): "Adam makes more of gradients that come one by one"},
+    ),
+    row(
+        "more steps for a batch than the job knows of",
+        step="for _ in range(2): opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()",
+        refused=r"no step is open; it is called once for each step of a job.loader\(\).*steps_per_batch=N",
+    ),
+    row(
+        "a GAN whose critic steps too often",
+        build=GAN,
+        optimizer="torch.optim.SGD(net['d'].parameters(), lr=0.1)",
+        setup="of_d, of_g = opt, job.optimizer(torch.optim.SGD(net['g'].parameters(), lr=0.2))",
+        step=OF_D + "\n" + OF_D + "\n" + OF_G,
+        refused=r"it was called 3 times for one batch, and job.optimizer\(\) was told of 2; .*steps_per_batch=N",
+    ),
+    row(
+        "two optimizers with a parameter in common",
+        setup="job.optimizer(torch.optim.SGD(net[0].parameters(), lr=0.1))",
+        refused="job.optimizer.*: '0.weight' belongs to an optimizer that was given before",
+    ),
+    row(
+        "two optimizers for one loss",
+        optimizer="torch.optim.SGD(net[0].parameters(), lr=0.1)",
+        setup="other = job.optimizer(torch.optim.SGD(net[2].parameters(), lr=0.05))",
+        step="opt.zero_grad(); other.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step(); other.step()",
+        loader="job.loader(ds, batch_size=4, shuffle=False)",
+    ),
+    row(
+        "weights of a critic that are clamped",
+        build=GAN,
+        optimizer="torch.optim.SGD(net['d'].parameters(), lr=0.1)",
+        setup="of_d, of_g = opt, job.optimizer(torch.optim.SGD(net['g'].parameters(), lr=0.2))",
+        step=OF_D + "\nfor p in net['d'].parameters(): p.data.clamp_(-0.1, 0.1)\n" + OF_G,
+        refused={SERVERS: CHANGED},
+        check="max(v.abs().max() for k, v in state.items() if k[0] == 'd') <= 0.10001",
+    ),
+    # ---- Mixed precision, batch statistics --------------------------------------------
+    row(
+        "a GradScaler",
+        build=SCALER,
+        setup="scaler = Scaler()",
+        step="opt.zero_grad(); scaler.scale(F.cross_entropy(net(x), y)).backward()\nscaler.step(opt); scaler.update()",
+        end="assert scaler.factor == 1024.0, scaler.factor",
+    ),
+    row(
+        "a GradScaler whose gradients overflow in some steps of one worker, with clipping",
+        build=SCALER,
+        setup="scaler = Scaler()",
+        step="opt.zero_grad()\nbad = i in (1, 2) and job.rank == (1 if job.mode not in ('plain', 'alone') else 0)\n"
+        "scaler.scale(F.cross_entropy(net(x), y) * (float('inf') if bad else 1)).backward()\n"
+        "scaler.unscale_(opt); nn.utils.clip_grad_norm_(net.parameters(), 0.5)\nscaler.step(opt); scaler.update()",
+        end="worker = 'one' if job.mode in ('ssp:1', 'asp') and job.rank == 0 else 'all'\n"
+        "assert scaler.factor == (1024.0 if worker == 'one' else 1024.0 / 64), scaler.factor",
+        apart={("ssp:1", "asp"): "only the worker with the overflow skips its step"},
+    ),
+    row(
+        "SyncBatchNorm",
+        build="other = TensorDataset(torch.randn(64, 8, generator=torch.Generator().manual_seed(2)), y)\n"
+        "def make():\n    torch.manual_seed(5)\n    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3), nn.BatchNorm1d(3, affine=False))\n"
+        "    return net if job.mode == 'plain' else nn.SyncBatchNorm.convert_sync_batchnorm(net)",
+        loader="job.loader(other, batch_size=4, shuffle=False)",
+        epoch_end="job.evaluate(accuracy)",
+        refused={("ssp:1", "asp"): "'1' is a SyncBatchNorm, which waits for the batches of all workers.*use --mode bsp or allreduce"},
+    ),
+    # ---- Loading ----------------------------------------------------------------------
+    row("drop_last", loader="job.loader(ds, batch_size=4, shuffle=False, drop_last=True)"),
+    row(
+        "workers of a DataLoader that stay",
+        setup="batches = job.loader(ds, batch_size=4, shuffle=False, **(dict(num_workers=1, persistent_workers=True, "
+        "multiprocessing_context='fork') if job.mode != 'plain' else {}))",
+        loader="batches",
+    ),
+    row(
+        "a sampler without an end",
+        build="class Endless(torch.utils.data.Sampler):\n    def __init__(self): pass\n"
+        "    def __iter__(self): return (k * 7 % 64 for k in itertools.count())",
+        loader="job.loader(ds, batch_size=4, sampler=Endless(), steps=3)",
+    ),
+    row(
+        "a sampler without an end, and without steps",
+        build="class Endless(torch.utils.data.Sampler):\n    def __init__(self): pass\n"
+        "    def __iter__(self): return (k * 7 % 64 for k in itertools.count())",
+        loader="job.loader(ds, batch_size=4, sampler=Endless())",
+        refused="sampler is a Endless without a length, so an epoch has no end; say with steps=",
+    ),
+    row(
+        "a sampler of 1e10 numbers",
+        build="class Many(torch.utils.data.Sampler):\n    def __init__(self): pass\n    def __len__(self): return 10**10\n"
+        "    def __iter__(self): return (k * 7 % 64 for k in range(10**10))",
+        loader="job.loader(ds, batch_size=4, sampler=Many(), steps=3)",
+    ),
+    row(
+        "a sampler of 1e10 numbers, and no steps",
+        loader="job.loader(ds, batch_size=4, sampler=torch.utils.data.RandomSampler(ds, replacement=True, num_samples=10**10))",
+        refused="sampler has 10000000000 numbers in an epoch, and at most 33554432 are kept; say with steps=",
+    ),
     # ---- Modules ------------------------------------------------------------------
     row("evaluation", epoch_end="job.evaluate(accuracy)"),
+    row(
+        "validation in the loop, the last epoch's, too",
+        setup="losses = []",
+        epoch_end="losses.append(F.cross_entropy(net(ds.tensors[0]), ds.tensors[1]).item())",
+        end="now = F.cross_entropy(net(ds.tensors[0]), ds.tensors[1]).item()\n"
+        "if job.rank == 0 and job.mode not in ('ssp:1', 'asp'): assert losses[0] > losses[1] > losses[2] == now, (losses, now)",
+    ),
     row(
         "evaluation of a module that keeps a tensor of forward",
         build="class Net(nn.Sequential):\n    def forward(self, x):\n        self.attention = self[0](x)\n"

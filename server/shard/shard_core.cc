@@ -1539,9 +1539,12 @@ std::optional<wire::Refusal> ShardCore::Accept(Place& place,
   };
   if (push.has_advance()) {
     if (serving.delays.given()) {
-      return Rejected(absl::StrCat(
-          describe(),
-          ": it skips steps, and the job's delays have a gradient of each"));
+      if (push.clock() != participant.clock + 1) {
+        return Rejected(absl::StrCat(
+            describe(),
+            ": it skips steps, and the job's delays have a gradient of each"));
+      }
+      return AcceptGivenNothing(place, participant, effects);
     }
     if (push.clock() < participant.clock) {
       return Rejected(absl::StrCat(describe(), ": its clock is already ",
@@ -1723,6 +1726,38 @@ std::optional<wire::Refusal> ShardCore::AcceptGiven(
                           .version = base->version},
          effects);
   delays.Add(std::move(given));
+  TakeTurns(place, effects);
+  return std::nullopt;
+}
+
+std::optional<wire::Refusal> ShardCore::AcceptGivenNothing(
+    Place& place, const Participant& participant, Effects* effects) {
+  Serving& serving = *ServingOf(&place);
+  const Shard& shard = serving.machine.shard();
+  const WorkerLife who{participant.rank, participant.incarnation};
+  const Clock clock = participant.clock;
+  const std::optional<GivenDelays::Base> base =
+      clock < serving.delays.plan().steps()
+          ? serving.delays.BaseOf(who.rank, clock, shard)
+          : std::nullopt;
+  if (!base.has_value()) {
+    return Rejected(absl::StrCat(
+        "skip of ", view_->ShardName(shard.range().shard), " by rank ",
+        static_cast<int>(who.rank), " at clock ", clock,
+        ": the job's delays name no version for it that is there"));
+  }
+  Commit(place, AdvanceRecord{.who = who, .clock = clock + 1},
+         ShardTraceRecord{.kind = ShardTraceRecord::Kind::kAdvanced,
+                          .rank = who.rank,
+                          .incarnation = who.incarnation,
+                          .clock = clock + 1,
+                          .version = shard.version()},
+         effects);
+  serving.delays.Add({.rank = who.rank,
+                      .clock = clock,
+                      .base = base->version,
+                      .base_values = {},
+                      .gradient = {}});
   TakeTurns(place, effects);
   return std::nullopt;
 }

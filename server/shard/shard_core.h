@@ -426,6 +426,10 @@ class ShardCore {
                                            size_t frame_bytes,
                                            const Participant& participant,
                                            Effects* effects);
+  // The same of a worker that has no gradient of its step
+  // (wire::Push::Advance).
+  std::optional<wire::Refusal> AcceptGivenNothing(
+      Place& place, const Participant& participant, Effects* effects);
   // Applies the gradients whose turn has come.
   void TakeTurns(Place& place, Effects* effects);
   // What a pull waits for, beside clocks of participants: the shard's clock, or

@@ -60,6 +60,31 @@ TEST_F(ClientCoreTest, EachShardOfATableIsToldTheFactorOfItsGradient) {
                         std::pair(6, 0.25), std::pair(7, 0.25)));
 }
 
+TEST_F(ClientCoreTest, TheShardsOfATableThatIsSkippedLearnThatItsClockIsDone) {
+  ASSERT_TRUE(client_->SkipTable(0, TableId{1}, now_, &effects_).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      client_->SkipTable(0, TableId{1}, now_, &effects_)))
+      << "twice in a clock";
+  EXPECT_EQ(client_->unacknowledged_bytes(), 0u);
+  std::vector<std::pair<int32_t, Clock>> advanced;
+  std::vector<int32_t> pushed;
+  for (const ClientCore::Send& send : Push(0, 0).sends) {
+    for (const wire::Push& push : send.message.header.push_request().push()) {
+      if (push.has_advance()) {
+        advanced.push_back({push.shard(), push.clock()});
+      } else {
+        pushed.push_back(push.shard());
+      }
+    }
+  }
+  EXPECT_THAT(advanced, ::testing::UnorderedElementsAre(
+                            std::pair(4, Clock{1}), std::pair(5, Clock{1}),
+                            std::pair(6, Clock{1}), std::pair(7, Clock{1})));
+  EXPECT_THAT(pushed, ::testing::UnorderedElementsAre(0, 1, 2, 3));
+  // The clock is over, as after pushes of both tables.
+  EXPECT_TRUE(client_->SkipTable(1, TableId{0}, now_, &effects_).ok());
+}
+
 TEST_F(ClientCoreTest, AMessageIsClosedAtItsSizeOrAtTheEndOfTheClock) {
   options_.message_bytes = 3 * kShardBytes;
   Restart();

@@ -623,6 +623,44 @@ TEST(ReplicaTest, RanksWithoutAGradientDoNotCount) {
   EXPECT_EQ(first.Portraits(), second.Portraits());
 }
 
+// Two optimizers: each step() is of one's tables. Momentum, and the updates
+// that Adam counts, are those of its own steps.
+TEST(ReplicaTest, ATableThatIsSkippedKeepsValuesStateAndVersion) {
+  const wire::View view = NewView(2);
+  Rng rng(8);
+  Copy whole(view), left(view), right(view);
+  const Gradients gradients = RandomGradients(rng, *whole.model);
+  bool failed = false;
+  FakeGroup alone(1);
+  ASSERT_TRUE(Step(*whole.replica, alone.of(0), gradients, &failed).ok());
+  const auto begin = left.Portraits();
+  for (const int skipped : {1, 0}) {
+    const auto before = left.Portraits();
+    FakeGroup group(2);
+    group.Run([&](int rank, Collective& own) {
+      Replica& replica = *(rank == 0 ? left : right).replica;
+      replica.StartStep();
+      const int stepping = 1 - skipped;
+      ASSERT_TRUE(replica
+                      .Add(own, TableId{stepping},
+                           Floats(gradients[static_cast<size_t>(stepping)]), 1)
+                      .ok());
+      ASSERT_TRUE(replica.Skip(own, TableId{skipped}).ok());
+      bool group_failed = false;
+      ASSERT_TRUE(replica.FinishStep(own, 0, &group_failed).ok());
+    });
+    EXPECT_EQ(left.Portraits(), right.Portraits());
+    for (int s = 0; s < left.seen->shard_count(); ++s) {
+      const bool of_skipped =
+          left.seen->shard(ShardId{s}).table == TableId{skipped};
+      EXPECT_EQ(left.Portraits()[s] == before[s], of_skipped) << "shard " << s;
+    }
+  }
+  // Both tables have had their step, with the gradient that both ranks had.
+  EXPECT_EQ(left.Portraits(), whole.Portraits());
+  EXPECT_NE(left.Portraits(), begin);
+}
+
 // Momentum would go on without a gradient.
 TEST(ReplicaTest, AStepInWhichNobodyCountsChangesNothing) {
   const wire::View view = NewView(2);

@@ -393,25 +393,31 @@ void ClientCore::PumpTouched(absl::Time now, Effects* effects) {
 
 // ---- Push -----------------------------------------------------------------
 
-absl::Status ClientCore::Push(Clock clock, TableId table,
-                              const CodedGradient& gradient, double rate_factor,
-                              absl::Span<const Version> base_versions,
-                              absl::Time now, Effects* effects) {
+absl::Status ClientCore::CheckPush(Clock clock, TableId table) const {
   const int index = static_cast<int>(table);
   if (index < 0 || index >= static_cast<int>(table_pushed_.size())) {
     return absl::InvalidArgumentError(
         absl::StrCat("push to table ", index, ": the job has ",
                      table_pushed_.size(), " tables"));
   }
-  const std::string& name = view_->table(table).name();
-  const auto elements = static_cast<size_t>(TableElements(view_->table(table)));
-  const size_t bytes = gradient.code.Bytes(elements);
   if (clock != push_clock_ || table_pushed_[index]) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "push to ", name, " of clock ", clock, ": expected clock ", push_clock_,
+        "push to ", view_->table(table).name(), " of clock ", clock,
+        ": expected clock ", push_clock_,
         table_pushed_[index] ? ", to which this table was pushed already"
                              : ""));
   }
+  return absl::OkStatus();
+}
+
+absl::Status ClientCore::Push(Clock clock, TableId table,
+                              const CodedGradient& gradient, double rate_factor,
+                              absl::Span<const Version> base_versions,
+                              absl::Time now, Effects* effects) {
+  SL_RETURN_IF_ERROR(CheckPush(clock, table));
+  const std::string& name = view_->table(table).name();
+  const auto elements = static_cast<size_t>(TableElements(view_->table(table)));
+  const size_t bytes = gradient.code.Bytes(elements);
   const size_t shards_at_first =
       next_seq_.size() - static_cast<size_t>(view_->proto().split_size());
   if (gradient.bytes.size() != bytes ||
@@ -442,7 +448,21 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
          .slots = {},
          .then_pull = behind_pushes_});
   }
-  table_pushed_[index] = true;
+  EndTable(table, now, effects);
+  return absl::OkStatus();
+}
+
+absl::Status ClientCore::SkipTable(Clock clock, TableId table, absl::Time now,
+                                   Effects* effects) {
+  SL_RETURN_IF_ERROR(CheckPush(clock, table));
+  for (const ShardRange& range : view_->ShardsOf(table))
+    AddAdvance(static_cast<int32_t>(range.shard), clock + 1, behind_pushes_);
+  EndTable(table, now, effects);
+  return absl::OkStatus();
+}
+
+void ClientCore::EndTable(TableId table, absl::Time now, Effects* effects) {
+  table_pushed_[static_cast<size_t>(table)] = true;
   if (++tables_pushed_ == static_cast<int>(table_pushed_.size())) {
     std::fill(table_pushed_.begin(), table_pushed_.end(), false);
     tables_pushed_ = 0;
@@ -452,7 +472,6 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
   } else {
     PumpTouched(now, effects);
   }
-  return absl::OkStatus();
 }
 
 Clock ClientCore::StartAt(const PullResult& joined, absl::Time now,
@@ -491,12 +510,13 @@ void ClientCore::SkipTo(Clock clock, absl::Time now, Effects* effects) {
   EndClock(now, effects);
 }
 
-void ClientCore::AddAdvance(int32_t shard, Clock clock) {
+void ClientCore::AddAdvance(int32_t shard, Clock clock, uint64_t then_pull) {
   Add({.kind = PushEntry::Kind::kAdvance,
        .shard = shard,
        .clock = clock,
        .values = Payload(),
-       .slots = {}});
+       .slots = {},
+       .then_pull = then_pull});
 }
 
 void ClientCore::Install(Clock clock, std::vector<InstalledShard> shards,

@@ -166,6 +166,13 @@ class ClientCore {
                     double rate_factor, absl::Span<const Version> base_versions,
                     absl::Time now, Effects* effects);
 
+  // In place of Push(): this worker has no gradient of the table for `clock`,
+  // so the table's shards only learn that it is done with the clock. A clock at
+  // which no worker has one leaves values, slots and version as they are.
+  // InvalidArgument: wrong clock or repeated table; nothing was sent.
+  absl::Status SkipTable(Clock clock, TableId table, absl::Time now,
+                         Effects* effects);
+
   // Asks for all shards. `clock` and `own_clock` as in StalenessGate. The
   // answer comes in Effects::pulled under the id that is returned.
   uint64_t Pull(Clock clock, Clock own_clock, absl::Time now, Effects* effects);
@@ -395,7 +402,11 @@ class ClientCore {
     const TableId table = view_->shard(ShardId{shard}).table;
     return static_cast<size_t>(view_->optimizer(table).slot_count());
   }
-  void AddAdvance(int32_t shard, Clock clock);
+  void AddAdvance(int32_t shard, Clock clock, uint64_t then_pull = 0);
+  // InvalidArgument unless the table is one that is to be pushed for the clock.
+  absl::Status CheckPush(Clock clock, TableId table) const;
+  // The table is pushed for the present clock, which may be the clock's end.
+  void EndTable(TableId table, absl::Time now, Effects* effects);
   // Gives the entry its sequence number and a place in the message that is
   // being filled.
   void Add(PushEntry entry);

@@ -897,6 +897,18 @@ absl::Status WorkerCore::OnGradient(TableId table,
   return absl::OkStatus();
 }
 
+absl::Status WorkerCore::OnSkippedTable(TableId table, absl::Time now,
+                                        Effects* effects) {
+  if (state_ != State::kComputing) return absl::OkStatus();
+  PullBehindPushes(now, effects);
+  if (Over()) return absl::OkStatus();
+  ClientCore::Effects client;
+  SL_RETURN_IF_ERROR(client_->SkipTable(clock_, table, now, &client));
+  progress_at_ = now;
+  Perform(&client, now, effects);
+  return absl::OkStatus();
+}
+
 void WorkerCore::OnComputed(double loss, absl::Time now, Effects* effects) {
   if (state_ != State::kComputing) return;
   SL_CHECK(has_come_.empty(), "a step without all of its parameters");

@@ -199,6 +199,8 @@ class WorkerCore {
   // `rate_factor` and InvalidArgument as of ClientCore::Push().
   absl::Status OnGradient(TableId table, const CodedGradient& gradient,
                           double rate_factor, absl::Time now, Effects* effects);
+  // In place of OnGradient(). InvalidArgument as of ClientCore::SkipTable().
+  absl::Status OnSkippedTable(TableId table, absl::Time now, Effects* effects);
   void OnComputed(double loss, absl::Time now, Effects* effects);
   void OnReducing(absl::Time now);
   struct Reduced {

@@ -222,10 +222,22 @@ void Replica::StartStep() {
 
 absl::Status Replica::Add(Collective& group, TableId table,
                           const Payload& gradient, double rate_factor) {
+  return Add(
+      group,
+      Gradient{.table = table, .values = gradient, .rate_factor = rate_factor});
+}
+
+absl::Status Replica::Skip(Collective& group, TableId table) {
+  SL_ASSIGN_OR_RETURN(Payload zeros, ZerosOf(table));
+  return Add(
+      group,
+      Gradient{.table = table, .values = std::move(zeros), .skipped = true});
+}
+
+absl::Status Replica::Add(Collective& group, Gradient gradient) {
   std::vector<int> issue;
-  SL_RETURN_IF_ERROR(buckets_.Add(table, gradient, &issue));
-  own_.push_back(
-      {.table = table, .values = gradient, .rate_factor = rate_factor});
+  SL_RETURN_IF_ERROR(buckets_.Add(gradient.table, gradient.values, &issue));
+  own_.push_back(std::move(gradient));
   for (const int bucket : issue) {
     const bool by_servers =
         buckets_.LaneOf(bucket) == Lane::kServers && group.has_servers();
@@ -240,36 +252,37 @@ absl::Status Replica::AddAgain(Collective& group) {
   std::vector<Gradient> own;
   own.swap(own_);
   StartStep();
-  for (const Gradient& gradient : own) {
-    SL_RETURN_IF_ERROR(
-        Add(group, gradient.table, gradient.values, gradient.rate_factor));
-  }
+  for (Gradient& gradient : own)
+    SL_RETURN_IF_ERROR(Add(group, std::move(gradient)));
   return absl::OkStatus();
 }
 
-absl::Status Replica::AddNothing(Collective& group) {
-  if (nothing_.empty()) {
-    for (size_t t = 0; t < slots_.size(); ++t) {
-      const size_t size = parameters_.parameter(static_cast<int>(t)).size();
-      SL_ASSIGN_OR_RETURN(FloatMemory::Array zeros, memory_->Allocate(size));
-      const std::vector<float> values(size, 0.0f);
-      SL_RETURN_IF_ERROR(memory_->CopyIn(values.data(), zeros.values));
-      nothing_.push_back(std::move(zeros));
-    }
+absl::StatusOr<Payload> Replica::ZerosOf(TableId table) {
+  const size_t size = parameters_.parameter(static_cast<int>(table)).size();
+  auto found = zeros_.find(table);
+  if (found == zeros_.end()) {
+    SL_ASSIGN_OR_RETURN(FloatMemory::Array zeros, memory_->Allocate(size));
+    const std::vector<float> values(size, 0.0f);
+    SL_RETURN_IF_ERROR(memory_->CopyIn(values.data(), zeros.values));
+    found = zeros_.emplace(table, std::move(zeros)).first;
   }
-  for (size_t t = 0; t < nothing_.size(); ++t) {
-    const absl::Span<float> zeros = nothing_[t].values;
-    SL_RETURN_IF_ERROR(
-        Add(group, TableId{static_cast<int32_t>(t)},
-            Payload::Wrap(zeros.data(), zeros.size() * sizeof(float), nullptr),
-            /*rate_factor=*/1));
+  return Payload::Wrap(found->second.values.data(), size * sizeof(float),
+                       nullptr);
+}
+
+absl::Status Replica::AddNothing(Collective& group) {
+  for (size_t t = 0; t < slots_.size(); ++t) {
+    const TableId table{static_cast<int32_t>(t)};
+    SL_ASSIGN_OR_RETURN(const Payload zeros, ZerosOf(table));
+    SL_RETURN_IF_ERROR(Add(group, table, zeros, /*rate_factor=*/1));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts,
                                             bool* group_failed) {
-  // Of each rank: whether it counts, and its rate factor of each table.
+  // Of each rank: whether it counts, and of each table its rate factor, or, of
+  // one that it skips, a number below 0.
   const size_t row = 1 + own_.size();
   const int ranks = group.world_size();
   std::vector<float> told(static_cast<size_t>(ranks) * row, 0.0f);
@@ -281,7 +294,7 @@ absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts,
     ours[0] = 1;
     for (const Gradient& own : own_) {
       ours[1 + static_cast<size_t>(own.table)] =
-          static_cast<float>(own.rate_factor);
+          own.skipped ? -1.0f : static_cast<float>(own.rate_factor);
     }
   }
   SL_RETURN_IF_ERROR(Exchange(group, absl::MakeSpan(told), group_failed,
@@ -292,8 +305,10 @@ absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts,
   for (int rank = ranks - 1; rank >= 0; --rank) {
     if (row_of(rank)[0] == 0) continue;
     ++counted;
-    for (Gradient& own : own_)
+    for (Gradient& own : own_) {
       own.rate_factor = row_of(rank)[1 + static_cast<size_t>(own.table)];
+      own.skipped = own.rate_factor < 0;
+    }
   }
   return counted;
 }
@@ -321,9 +336,16 @@ absl::StatusOr<Replica::StepResult> Replica::Finish(Collective& group,
   SL_ASSIGN_OR_RETURN(const bool finite, memory_->AllFinite(sums));
   if (finite) {
     const float scale = 1.0f / static_cast<float>(counted);
-    for (const Gradient& own : own_)
+    std::vector<bool> applied(slots_.size(), false);
+    for (const Gradient& own : own_) {
+      if (own.skipped) continue;
       SL_RETURN_IF_ERROR(Apply(own, scale, clock));
-    for (Version& version : versions_) ++version;
+      applied[static_cast<size_t>(own.table)] = true;
+    }
+    for (size_t s = 0; s < versions_.size(); ++s) {
+      const ShardRange& range = view_->shard(ShardId{static_cast<int32_t>(s)});
+      if (applied[static_cast<size_t>(range.table)]) ++versions_[s];
+    }
     return result;
   }
   result.nonfinite = true;

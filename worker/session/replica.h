@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -65,6 +66,9 @@ class Replica {
   // GradientBuckets::Add().
   absl::Status Add(Collective& group, TableId table, const Payload& gradient,
                    double rate_factor);
+  // In place of Add(): the table keeps values and state in this step. Its
+  // buckets are summed all the same, so that all ranks sum the same ones.
+  absl::Status Skip(Collective& group, TableId table);
   // What was added to a step whose group has failed, once more, to another
   // group: instead of StartStep() and Add().
   absl::Status AddAgain(Collective& group);
@@ -118,7 +122,11 @@ class Replica {
     TableId table{};
     Payload values;
     double rate_factor = 1;
+    bool skipped = false;
   };
+  absl::Status Add(Collective& group, Gradient gradient);
+  // Zeros, of the table's size, in the replica's memory.
+  absl::StatusOr<Payload> ZerosOf(TableId table);
   Replica(ParameterMemory* parameters, std::vector<UpdateRule> rules,
           std::unique_ptr<FloatMemory> memory,
           GradientBuckets::Options bucket_options, GradientBuckets buckets,
@@ -158,7 +166,7 @@ class Replica {
   std::shared_ptr<const View> view_;  // How versions_ are cut.
   std::vector<std::vector<FloatMemory::Array>> slots_;  // By table, slot.
   std::vector<Version> versions_;                       // By shard.
-  std::vector<FloatMemory::Array> nothing_;  // Zeros, by table; made when used.
+  std::map<TableId, FloatMemory::Array> zeros_;         // Made when used.
   // Of the present step: this worker's gradients, and what the group does.
   std::vector<Gradient> own_;
   std::vector<Collective::Ticket> tickets_;

@@ -266,6 +266,11 @@ absl::Status Session::Gradient(int table, Payload gradient,
   return life_->Gradient(table, std::move(gradient), rate_factor);
 }
 
+absl::Status Session::SkipTable(int table) {
+  if (life_ == nullptr) return absl::FailedPreconditionError("no step is open");
+  return life_->SkipTable(table);
+}
+
 absl::Status Session::FinishStep(std::optional<double> loss) {
   if (life_ == nullptr) return absl::FailedPreconditionError("no step is open");
   return life_->FinishStep(loss);

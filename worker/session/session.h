@@ -169,6 +169,12 @@ class Session {
   //
   // InvalidArgument names the table and what does not fit; nothing happened.
   absl::Status Gradient(int table, Payload gradient, double rate_factor = 1);
+  // In place of Gradient(): the optimizer of the table does nothing in this step.
+  // Over servers, a table that all workers skip keeps values and state as they
+  // are, and the mean over workers is over those that do not skip it. By
+  // all-reduce all workers have to skip the same tables. Errors as of
+  // Gradient().
+  absl::Status SkipTable(int table);
   // FailedPrecondition names tables without a gradient; nothing happened.
   // Without a loss: nobody is told one, unless by Log().
   absl::Status FinishStep(std::optional<double> loss);

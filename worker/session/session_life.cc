@@ -172,10 +172,7 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
         absl::StrCat("the gradient of '", of.name(), "' has a rate factor of ",
                      rate_factor, "; 0 to ", kRateFactorMax, " is required"));
   }
-  if (step->has_gradient[static_cast<size_t>(table)]) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", of.name(), "' has a gradient in step ", step->clock, " already"));
-  }
+  SL_RETURN_IF_ERROR(CheckUndone(table));
   SL_RETURN_IF_ERROR(WaitFor(table));
   if (table == 0 && !step->on_device &&
       HasBadGradient(parts.self.conditions, step->clock)) {
@@ -188,6 +185,26 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
                 TableId{table},
                 compressor.Compress(TableId{table}, step->clock, gradient),
                 rate_factor));
+  step->has_gradient[static_cast<size_t>(table)] = true;
+  return absl::OkStatus();
+}
+
+absl::Status Session::Life::CheckUndone(int table) const {
+  if (!step->has_gradient[static_cast<size_t>(table)]) return absl::OkStatus();
+  const wire::Table& of = parameters.tables()[static_cast<size_t>(table)];
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", of.name(), "' has a gradient in step ", step->clock,
+                   " already, or was skipped"));
+}
+
+absl::Status Session::Life::SkipTable(int table) {
+  if (!step.has_value())
+    return absl::FailedPreconditionError("no step is open");
+  SL_RETURN_IF_ERROR(CheckTable(table));
+  SL_RETURN_IF_ERROR(CheckUndone(table));
+  SL_RETURN_IF_ERROR(WaitFor(table));
+  SL_RETURN_IF_ERROR(step->by_all_reduce ? replica->Skip(*group, TableId{table})
+                                         : loop.SkipTable(TableId{table}));
   step->has_gradient[static_cast<size_t>(table)] = true;
   return absl::OkStatus();
 }

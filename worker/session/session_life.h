@@ -84,6 +84,9 @@ struct Session::Life {
   std::optional<Task> Next();
   absl::Status WaitFor(int table);
   absl::Status Gradient(int table, Payload gradient, double rate_factor);
+  absl::Status SkipTable(int table);
+  // InvalidArgument unless the open step needs something of the table.
+  absl::Status CheckUndone(int table) const;
   absl::Status FinishStep(std::optional<double> loss);
   absl::StatusOr<Gathered> Gather(const GatherCall& call,
                                   const Payload& payload,

@@ -278,6 +278,17 @@ absl::Status WorkerLoop::Push(TableId table, const CodedGradient& gradient,
   return absl::OkStatus();
 }
 
+absl::Status WorkerLoop::SkipTable(TableId table) {
+  const MutexLock lock(mutex_);
+  if (!core_.ending().ok()) return core_.ending();
+  WorkerCore::Effects effects;
+  const absl::Status skipped = core_.OnSkippedTable(table, Now(), &effects);
+  Take(&effects);
+  SL_RETURN_IF_ERROR(skipped);
+  if (HasNews()) SendSoon();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ClientCore::TableValues> WorkerLoop::WaitForTable(
     TableId table) {
   MutexLock lock(mutex_);

@@ -74,6 +74,8 @@ class WorkerLoop {
   // is sent. ending() if the worker is to stop.
   absl::Status Push(TableId table, const CodedGradient& gradient,
                     double rate_factor);
+  // WorkerCore::OnSkippedTable(). ending() if the worker is to stop.
+  absl::Status SkipTable(TableId table);
   // The parameters of a table in a step that has begun without them; once for
   // each. Waits for them. ending() if the worker is to stop.
   absl::StatusOr<ClientCore::TableValues> WaitForTable(TableId table);
