@@ -30,6 +30,13 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
     return absl::NotFoundError(
         absl::StrCat(what, " is a folder; a file is required"));
   }
+  // To open a pipe waits for whoever writes to it, perhaps for ever.
+  if (std::filesystem::is_other(path, ignored)) {
+    return absl::NotFoundError(
+        absl::StrCat(what,
+                     " is a pipe or a device; a file is required, which "
+                     "all processes of the job can read"));
+  }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) {

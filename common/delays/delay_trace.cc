@@ -1,7 +1,10 @@
 #include "common/delays/delay_trace.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -111,6 +114,11 @@ class Recording {
     for (const nlohmann::json& value : record.at("ranks")) {
       SL_ASSIGN_OR_RETURN(const int32_t rank, RankOf(value));
       update.ranks.push_back(rank);
+      if (!applied_.insert({{id, rank}, clock}).second) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the gradient of rank ", rank, " and clock ", clock, " to shard ",
+            id, " is applied a second time; a run applies each once"));
+      }
     }
     SL_ASSIGN_OR_RETURN(
         const int64_t workers,
@@ -159,7 +167,10 @@ class Recording {
   DelayTrace trace_;
   std::vector<std::vector<std::pair<int64_t, DelayTrace::Update>>> versions_;
   std::vector<int64_t> installed_;  // Versions by all-reduce; 0: none.
+  // By shard, rank and clock: gradients that were pushed, and that are in an
+  // update.
   std::set<std::pair<std::pair<int64_t, int32_t>, Clock>> seen_;
+  std::set<std::pair<std::pair<int64_t, int32_t>, Clock>> applied_;
 };
 
 }  // namespace
@@ -234,8 +245,18 @@ absl::StatusOr<DelayTrace> ReadRecordedTrace(const std::string& folder) {
   for (;; ++files) {
     const std::string path =
         absl::StrCat(folder, "/trace-server-", files, ".jsonl");
+    std::error_code ignored;
+    const auto kind = std::filesystem::status(path, ignored).type();
+    if (kind == std::filesystem::file_type::not_found) break;
+    if (kind != std::filesystem::file_type::regular) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is no regular file"));
+    }
     std::ifstream file(path);
-    if (!file) break;
+    if (!file) {
+      return absl::UnavailableError(
+          absl::StrCat(path, " cannot be opened: ", std::strerror(errno)));
+    }
     std::string line;
     for (int number = 1; std::getline(file, line); ++number) {
       absl::Status added;

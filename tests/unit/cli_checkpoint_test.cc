@@ -2,6 +2,7 @@
 // others read it; what `slackline import` makes is a checkpoint of these
 // parameters; neither overwrites anything, and both say what is wrong.
 // Method: the commands' functions, on small files.
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -12,6 +13,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
+#include "common/config/bounds.h"
 #include "common/io/safetensors.h"
 #include "common/process/exit_code.h"
 #include "gmock/gmock.h"
@@ -29,6 +31,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 const std::vector<float> kWeight = {1, 2.5f, -3, 4, 5, -0.0f};
@@ -323,7 +326,35 @@ TEST(ImportTest, OverwritesNothingAndLeavesNothing) {
                         {{std::string(300, 'x'), {}, kScale}}, {}));
   done = Import(folder.File("long"), folder.File("new"));
   EXPECT_NE(done.exit_code, kExitDone);
-  EXPECT_THAT(done.err, HasSubstr("300 bytes"));
+  EXPECT_THAT(done.err,
+              AllOf(HasSubstr(folder.File("long")), HasSubstr("300 bytes")));
+  for (const std::string& name :
+       {std::string("a\x1b[2Jb"), std::string("../../a"), std::string("/a")}) {
+    Must(WriteSafetensors(folder.File("name"), {{name, {}, kScale}}, {}));
+    done = Import(folder.File("name"), folder.File("new"));
+    EXPECT_NE(done.exit_code, kExitDone) << name;
+    EXPECT_THAT(done.err,
+                AllOf(HasSubstr(folder.File("name")), HasSubstr("its name "),
+                      Not(HasSubstr("\x1b"))));
+  }
+  Must(WriteSafetensors(folder.File("tensorflow"),
+                        {{"dense/kernel:0", {}, kScale}}, {}));
+  EXPECT_EQ(Import(folder.File("tensorflow"), folder.File("ours")).exit_code,
+            kExitDone);
+  const std::vector<float> bad = {1, std::nanf(""), 2};
+  Must(WriteSafetensors(folder.File("nan"), {{"a", {3}, bad}}, {}));
+  done = Import(folder.File("nan"), folder.File("new"));
+  EXPECT_NE(done.exit_code, kExitDone);
+  EXPECT_THAT(done.err, AllOf(HasSubstr(folder.File("nan")),
+                              HasSubstr("tensor 'a': element 1 is nan")));
+  std::vector<TensorView> many;
+  for (size_t i = 0; i <= kTablesOfJobMax; ++i)
+    many.push_back({absl::StrCat("t", i), {}, kScale});
+  Must(WriteSafetensors(folder.File("many"), many, {}));
+  done = Import(folder.File("many"), folder.File("new"));
+  EXPECT_NE(done.exit_code, kExitDone);
+  EXPECT_THAT(done.err, AllOf(HasSubstr(folder.File("many")),
+                              HasSubstr("at most 16384 tables")));
   EXPECT_TRUE(!fs::exists(folder.File("new")) ||
               fs::is_empty(folder.File("new")));
 }

@@ -1779,6 +1779,10 @@ TEST(ConfigFileTest, MissingFileAndFolderAreNamed) {
   config = LoadJobConfig(ExamplePath(""));
   EXPECT_EQ(config.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(config.status().message()), HasSubstr("is a folder"));
+  config = LoadJobConfig("/dev/zero");
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(config.status().message()),
+              HasSubstr("is a pipe or a device"));
 }
 
 TEST(ConfigFileTest, ErrorsBeginWithThePathOfTheFile) {

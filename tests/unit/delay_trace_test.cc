@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
@@ -241,6 +242,21 @@ TEST(RecordedTrace, WhatCannotBeReplayedIsRefusedWithItsPlace) {
   EXPECT_THAT(ErrorOf(Push(0, 0, 0) + Update("0", 1, 0, 2)),
               HasSubstr("shard 0: the update to version 1 is missing"));
   EXPECT_THAT(ErrorOf(""), HasSubstr("the trace has no pushes"));
+  const std::string again =
+      ":2: the gradient of rank 0 and clock 0 to shard 0 is applied a second "
+      "time";
+  EXPECT_THAT(ErrorOf(Push(0, 0, 0) + Update("0,1,0", 3, 0, 1)),
+              HasSubstr(again));
+  EXPECT_THAT(ErrorOf(Update("0", 1, 0, 1) + Update("0", 1, 0, 2)),
+              HasSubstr(again));
+}
+
+TEST(RecordedTrace, WhatIsNoFileIsNotWaitedFor) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/trace-server-0.jsonl";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(ReadRecordedTrace(folder.path()).status().message(),
+              HasSubstr(path + " is no regular file"));
 }
 
 }  // namespace

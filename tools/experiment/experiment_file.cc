@@ -180,6 +180,10 @@ absl::StatusOr<std::string> ReadTextFile(absl::string_view what,
     return absl::NotFoundError(
         absl::StrCat(what, " '", path, "' is a folder; a file is required"));
   }
+  if (std::filesystem::is_other(path, ignored)) {
+    return absl::NotFoundError(absl::StrCat(
+        what, " '", path, "' is a pipe or a device; a file is required"));
+  }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) {

@@ -1,6 +1,7 @@
 #include "tools/cli/checkpoint/import_command.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -11,14 +12,19 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/part_file.h"
+#include "common/config/bounds.h"
 #include "common/config/shell_line.h"
+#include "common/cut.h"
 #include "common/io/safetensors.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
@@ -36,7 +42,9 @@ constexpr int64_t kShardElements = 65536;
 constexpr char kPartFile[] = "values.safetensors";
 // No job has this one.
 constexpr uint64_t kRun = 0;
-constexpr size_t kNamesShown = 20;  // Of tensors, in errors.
+// Of tensors, in errors.
+constexpr size_t kNamesShown = 20;
+constexpr size_t kNameBytesShown = 64;
 
 struct Imported {
   std::string folder = {};  // Of the checkpoint.
@@ -104,6 +112,39 @@ bool IsChosen(const ImportOptions& options, const std::string& name) {
   return wanted && !absl::c_linear_search(options.skip, name);
 }
 
+// Empty: a table may have this name, in logs and paths, too.
+std::string WhyNoName(absl::string_view name) {
+  if (name.empty() || name.size() > kTableNameBytesMax) {
+    return absl::StrCat("its name has ", name.size(), " bytes; 1 to ",
+                        kTableNameBytesMax, " are required");
+  }
+  if (absl::c_any_of(name, [](char c) { return absl::ascii_iscntrl(c); }))
+    return "its name has control characters";
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
+  if (parts.front().empty() || absl::c_linear_search(parts, ".."))
+    return "its name is a path";
+  return "";
+}
+
+absl::Status CheckTable(const std::string& file, const std::string& name,
+                        const std::string& why) {
+  if (why.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      file, ": tensor '", absl::CEscape(Cut(name, kNameBytesShown)), "': ", why,
+      "; leave it out with --skip, or rename it"));
+}
+
+// Empty, or why no training can begin with it.
+std::string WhyNoValues(const Tensor& tensor) {
+  for (size_t i = 0; i < tensor.values.size(); ++i) {
+    if (!std::isfinite(tensor.values[i])) {
+      return absl::StrCat("element ", i, " is ", tensor.values[i],
+                          ", and no training goes on from that");
+    }
+  }
+  return "";
+}
+
 // The tensors that are chosen, as float32.
 absl::StatusOr<std::shared_ptr<const SafetensorsFile>> ReadChosen(
     const ImportOptions& options, Imported* imported) {
@@ -128,6 +169,8 @@ absl::StatusOr<std::shared_ptr<const SafetensorsFile>> ReadChosen(
           "become; leave it out with --skip ",
           ShellLine({tensor.name})));
     }
+    SL_RETURN_IF_ERROR(
+        CheckTable(options.file, tensor.name, WhyNoName(tensor.name)));
     if (tensor.type != "F32") ++imported->converted[tensor.type];
     chosen.push_back(&tensor);
   }
@@ -135,11 +178,20 @@ absl::StatusOr<std::shared_ptr<const SafetensorsFile>> ReadChosen(
     return absl::FailedPreconditionError(
         absl::StrCat("--only and --skip leave no tensor of ", options.file));
   }
+  if (chosen.size() > kTablesOfJobMax) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options.file, " has ", chosen.size(),
+                     " tensors that are chosen; a job "
+                     "has at most ",
+                     kTablesOfJobMax, " tables"));
+  }
   auto file = std::make_shared<SafetensorsFile>();
   file->metadata = header.metadata;
   for (const TensorPlace* const tensor : chosen) {
     SL_ASSIGN_OR_RETURN(file->tensors.emplace_back(),
                         reader->ReadFloats(*tensor));
+    SL_RETURN_IF_ERROR(CheckTable(options.file, tensor->name,
+                                  WhyNoValues(file->tensors.back())));
   }
   return file;
 }
