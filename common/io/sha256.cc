@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 #include <vector>
 
@@ -48,6 +49,11 @@ std::string Sha256Hex(absl::string_view bytes) {
 }
 
 absl::StatusOr<std::string> Sha256File(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_other(path, ignored)) {
+    return absl::UnavailableError(
+        absl::StrCat("sha256: ", path, " is a pipe or a device and no file"));
+  }
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       std::fopen(path.c_str(), "rb"), &std::fclose);
   if (file == nullptr) {

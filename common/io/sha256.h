@@ -29,7 +29,7 @@ class Sha256 {
 std::string Sha256Hex(absl::string_view bytes);
 
 // Hash of a file's content. NotFound or Unavailable name the path and the
-// reason.
+// reason, which may be that it is a pipe or a device.
 absl::StatusOr<std::string> Sha256File(const std::string& path);
 
 }  // namespace slackline

@@ -345,6 +345,8 @@ TEST(Sha256, FileHasTheHashOfItsContent) {
   const auto hash = Sha256File(folder.Write("file", content));
   ASSERT_TRUE(hash.ok()) << hash.status();
   EXPECT_EQ(*hash, Sha256Hex(content));
+  EXPECT_EQ(Sha256File("/dev/zero").status().code(),
+            absl::StatusCode::kUnavailable);
   EXPECT_EQ(Sha256File(folder.File("none")).status().code(),
             absl::StatusCode::kNotFound);
 }
