@@ -69,7 +69,13 @@ absl::Status CheckBounds(const Message& message, const ChannelOptions& options);
 
 // What Channels and Listeners count.
 struct ChannelCounts {
-  int64_t malformed = 0;  // Received messages that were no messages of ours.
+  // Received messages that were no messages of ours, and connections that were
+  // ended since too much lay unread.
+  int64_t malformed = 0;
+  // Of those: the connections; and who had the last one, with how much, for
+  // people.
+  int64_t overruns = 0;
+  std::string last_overrun = {};
   // Messages that Send() refused because of the peer (not connected, full).
   int64_t dropped = 0;
 };
