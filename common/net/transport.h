@@ -81,6 +81,10 @@ struct ChannelCounts {
 };
 
 // The connection of a peer to the one Listener that it was made for.
+//
+// FailedPrecondition from any of its calls: the endpoint is none for this
+// process, and waiting does not change that; the error says why. What was sent
+// is lost. Another endpoint of the peer may do.
 class Channel : public Waitable {
  public:
   // The next message; nullopt if there is none. Does not block. Malformed ones
