@@ -29,6 +29,7 @@
 #include "server/coordinator/coordinator_thread.h"
 #include "server/cut_parts.h"
 #include "server/shard/shard_thread.h"
+#include "server/shard/unread_bytes.h"
 
 namespace slackline {
 namespace {
@@ -97,15 +98,6 @@ absl::Status ReportEnd(CoordinatorSeat* seat) {
       "leave out --recover",
       end.ok() ? "it has finished" : std::string(end.message()));
   return end;
-}
-
-// What a peer of a shard thread may have under way. Pushes are within the
-// window; each may be sent again once before the first one is read. A shard
-// that is handed over comes with its optimizer slots.
-int64_t UnreadBytesMax(const config::Limits& limits) {
-  return std::max(
-      ChannelOptions().unread_bytes_max,
-      int64_t{1024} * (4 * limits.window_kib() + 8 * limits.shard_kib()));
 }
 
 // A coordinator that begins in server `flags.index`, with a job that begins
@@ -306,7 +298,8 @@ absl::Status Serve(const MemberFlags& flags,
     options.port = self.first_port == 0 ? 0 : self.first_port + t;
     options.transport = config.limits().transport();
     options.wait.spin_max = absl::Microseconds(config.limits().spin_us());
-    options.unread_bytes_max = UnreadBytesMax(config.limits());
+    options.unread_bytes_max =
+        UnreadBytesMax(config.limits(), options.core.feed.link);
     options.slowdown = self.slowdown;
     options.on_cut = [&cut_parts, t](ShardCore::CutState state) {
       cut_parts.OnCut(t, std::move(state));

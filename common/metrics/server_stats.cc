@@ -41,6 +41,8 @@ void FoldServerStats(const run::ServerStats& from, run::ServerStats* to) {
   to->set_answers_held(to->answers_held() + from.answers_held());
   to->set_bytes_to_followers(to->bytes_to_followers() +
                              from.bytes_to_followers());
+  to->set_bytes_to_followers_resent(to->bytes_to_followers_resent() +
+                                    from.bytes_to_followers_resent());
   MergeHistogram(from.missed_clocks(), to->mutable_missed_clocks());
   MergeHistogram(from.missed_updates(), to->mutable_missed_updates());
   MergeHistogram(from.lead(), to->mutable_lead());

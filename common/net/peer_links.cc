@@ -1,8 +1,11 @@
 #include "common/net/peer_links.h"
 
+#include <spdlog/spdlog.h>
+
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -42,6 +45,27 @@ absl::StatusOr<std::unique_ptr<Channel>> PeerLinks::Connect(
   return channel;
 }
 
+absl::Status PeerLinks::TakeTcp(Owner to, Link& link, const absl::Status& why) {
+  if (kind_ != config::Limits::AUTO) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "limits { transport: ", config::Limits::Transport_Name(kind_),
+        " }: server ", to.server, ": ", why.message(), "; or use AUTO or TCP"));
+  }
+  const wire::ServerMember* const server = view_->FindServer(to.server);
+  SL_CHECK(server != nullptr, "a link to a server that is gone");
+  SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel,
+                      transport_.Connect(self_, server->thread(to.thread).tcp(),
+                                         ChannelOptions()));
+  if (!std::exchange(told_of_tcp_, true)) {
+    spdlog::warn("server {}: {}; tcp is used in its place, also with others",
+                 to.server, std::string(why.message()));
+  }
+  poller_.Remove(*link.channel);
+  link.channel = std::move(channel);
+  poller_.Add(*link.channel);
+  return absl::OkStatus();
+}
+
 absl::Status PeerLinks::Send(Owner to, const Message& message) {
   auto link = links_.find(to);
   if (link == links_.end()) {
@@ -57,17 +81,25 @@ absl::Status PeerLinks::Send(Owner to, const Message& message) {
                                  .channel = std::move(channel)})
                .first;
   }
-  const absl::Status sent = link->second.channel->Send(message);
+  absl::Status sent = link->second.channel->Send(message);
+  if (absl::IsFailedPrecondition(sent)) {
+    SL_RETURN_IF_ERROR(TakeTcp(to, link->second, sent));
+    sent = link->second.channel->Send(message);
+  }
   return absl::IsResourceExhausted(sent) ? absl::OkStatus() : sent;
 }
 
 absl::Status PeerLinks::Receive(absl::FunctionRef<void(Owner, Message&)> take) {
-  for (const auto& [owner, link] : links_) {
+  for (auto& [owner, link] : links_) {
     while (true) {
-      SL_ASSIGN_OR_RETURN(std::optional<Message> message,
-                          link.channel->Receive());
-      if (!message.has_value()) break;
-      take(owner, *message);
+      absl::StatusOr<std::optional<Message>> message = link.channel->Receive();
+      if (absl::IsFailedPrecondition(message.status())) {
+        SL_RETURN_IF_ERROR(TakeTcp(owner, link, message.status()));
+        continue;
+      }
+      SL_RETURN_IF_ERROR(message.status());
+      if (!message->has_value()) break;
+      take(owner, **message);
     }
   }
   return absl::OkStatus();

@@ -4,7 +4,9 @@
 // A channel is made when the first message for a shard thread comes, so a
 // server that owns nothing is never connected to; and it ends with the life of
 // the server that it was made for. Decides which endpoint of a shard thread is
-// the right one.
+// the right one. Where that turns out to be none for this process, as when it
+// may not map the memory of the other one, it takes tcp in its place, and says
+// so once in the log.
 //
 // Thread-compatible; belongs to the thread of its Poller.
 #pragma once
@@ -42,7 +44,8 @@ class PeerLinks {
   // Queues a message. Does not block. OK also if the message is dropped: there
   // is no such shard thread, or the queue is full; the caller's protocol
   // repeats it. InvalidArgument: no endpoint of the shard thread can be
-  // connected to; the error names the server and the fix. Others as of
+  // connected to, or not the kind that the config asks for; the error names the
+  // server and the fix. Others as of
   // Channel::Send().
   absl::Status Send(Owner to, const Message& message);
 
@@ -58,6 +61,8 @@ class PeerLinks {
 
   absl::StatusOr<std::unique_ptr<Channel>> Connect(
       const wire::ServerMember& server, int thread);
+  // The endpoint of the link is none for this process.
+  absl::Status TakeTcp(Owner to, Link& link, const absl::Status& why);
 
   Transport& transport_;
   Poller& poller_;
@@ -66,6 +71,7 @@ class PeerLinks {
   PeerId self_;
   std::shared_ptr<const View> view_;  // Null until the first Follow().
   std::map<Owner, Link> links_;
+  bool told_of_tcp_ = false;
 };
 
 }  // namespace slackline

@@ -69,12 +69,22 @@ absl::Status CheckBounds(const Message& message, const ChannelOptions& options);
 
 // What Channels and Listeners count.
 struct ChannelCounts {
-  int64_t malformed = 0;  // Received messages that were no messages of ours.
+  // Received messages that were no messages of ours, and connections that were
+  // ended since too much lay unread.
+  int64_t malformed = 0;
+  // Of those: the connections; and who had the last one, with how much, for
+  // people.
+  int64_t overruns = 0;
+  std::string last_overrun = {};
   // Messages that Send() refused because of the peer (not connected, full).
   int64_t dropped = 0;
 };
 
 // The connection of a peer to the one Listener that it was made for.
+//
+// FailedPrecondition from any of its calls: the endpoint is none for this
+// process, and waiting does not change that; the error says why. What was sent
+// is lost. Another endpoint of the peer may do.
 class Channel : public Waitable {
  public:
   // The next message; nullopt if there is none. Does not block. Malformed ones

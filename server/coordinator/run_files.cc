@@ -504,6 +504,7 @@ absl::Status WriteSummaryFile(const std::string& folder,
     json["shards_taken_over"] = summary.shards_taken_over();
     json["copies_made"] = summary.copies_made();
     json["bytes_to_followers"] = summary.bytes_to_followers();
+    json["bytes_to_followers_resent"] = summary.bytes_to_followers_resent();
   }
   json["checkpoints"] = summary.checkpoints();
   json["checkpoints_failed"] = summary.checkpoints_failed();

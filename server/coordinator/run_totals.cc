@@ -122,6 +122,8 @@ int64_t RunTotals::Put(const std::vector<Worker>& workers,
   summary->set_held(server_sums.held());
   summary->set_applied(server_sums.applied());
   summary->set_bytes_to_followers(server_sums.bytes_to_followers());
+  summary->set_bytes_to_followers_resent(
+      server_sums.bytes_to_followers_resent());
   PutStaleness(server_sums, summary);
   for (const std::string& sentence : lost_) summary->add_workers_lost(sentence);
   if (lost_count_ > kLostMax) {

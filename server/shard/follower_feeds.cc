@@ -15,7 +15,8 @@ FollowerFeeds::FollowerFeeds(const LogFeedOptions& options, ShardId shard,
       shard_(shard),
       begins_at_(begins_at),
       term_(term),
-      awaited_(std::move(awaited)) {}
+      awaited_(std::move(awaited)),
+      gather_max_(options.gather_max) {}
 
 void FollowerFeeds::Begin(Owner follower, uint64_t since, bool awaited,
                           bool known, const ShardMachine& shard,
@@ -80,7 +81,7 @@ void FollowerFeeds::OnRecord(const ShardRecord& record,
     return AddToFeeds(record, shard.position());
   }
   gathered_.push_back({.record = *gradient, .after = shard.position()});
-  gather_until_ = now + options_.gather_max;
+  gather_until_ = now + gather_max_;
   const bool complete = !outcome.updates.empty();
   const size_t of_clock =
       complete ? outcome.updates.front().ranks.size() : shard.held().size();
@@ -160,16 +161,28 @@ bool FollowerFeeds::Have(uint64_t index) const {
       });
 }
 
-void FollowerFeeds::Pump(absl::Time now,
-                         absl::FunctionRef<void(Owner, Message)> send) {
+size_t FollowerFeeds::Pump(absl::Time now,
+                           absl::FunctionRef<FeedLink&(Owner)> link_to,
+                           absl::FunctionRef<void(Owner, Message)> send) {
   if (now >= gather_until_) SendEach();
+  size_t again = 0;
   std::vector<Message> messages;
+  absl::Duration round_trip;
   for (Member& member : members_) {
-    member.feed.Pump(now, &messages);
-    for (Message& message : messages)
-      send(member.feed.target(), std::move(message));
+    const Owner target = member.feed.target();
+    FeedLink& link = link_to(target);
+    round_trip = std::max(round_trip, link.round_trip().smoothed());
+    again += member.feed.Pump(link, now, &messages);
+    for (Message& message : messages) send(target, std::move(message));
     messages.clear();
   }
+  gather_max_ = std::max(options_.gather_max,
+                         std::min(2 * round_trip, options_.gather_limit));
+  return again;
+}
+
+void FollowerFeeds::BeginMove(Owner target, absl::Time now) {
+  if (LogFeed* const feed = FindFeed(target)) feed->BeginMove(now);
 }
 
 absl::Time FollowerFeeds::NextWakeup() const {
@@ -177,6 +190,13 @@ absl::Time FollowerFeeds::NextWakeup() const {
   for (const Member& member : members_)
     next = std::min(next, member.feed.NextWakeup());
   return next;
+}
+
+bool FollowerFeeds::AllConfirmed() const {
+  return gathered_.empty() &&
+         absl::c_all_of(members_, [](const Member& member) {
+           return member.feed.CaughtUp();
+         });
 }
 
 wire::Go FollowerFeeds::GoTo(Owner target, uint64_t move) const {

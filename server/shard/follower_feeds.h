@@ -11,7 +11,9 @@
 // are sent their sum when the clock is complete: the bytes of one gradient,
 // however many workers there are. They have nothing of that clock until then,
 // so the answers to its pushes wait. If something else happens to the shard
-// meanwhile, or the rest does not come soon, each gradient is sent.
+// meanwhile, or the rest does not come soon, each gradient is sent. Soon is by
+// the round trip to the followers, for which the answers wait in any case:
+// where it is long, sending each gradient takes the longest.
 //
 // Deterministic state machine without I/O. Thread-compatible; the shard thread
 // is its only caller.
@@ -75,9 +77,15 @@ class FollowerFeeds {
                const ShardMachine& shard, absl::Time now);
   // Whoever is awaited has the log up to this index.
   bool Have(uint64_t index) const;
-  void Pump(absl::Time now, absl::FunctionRef<void(Owner, Message)> send);
+  // `link_to` is the link to a follower's thread. Returns as LogFeed::Pump().
+  size_t Pump(absl::Time now, absl::FunctionRef<FeedLink&(Owner)> link_to,
+              absl::FunctionRef<void(Owner, Message)> send);
   absl::Time NextWakeup() const;  // InfiniteFuture if nothing waits.
+  // All of them have confirmed all that there is of the log.
+  bool AllConfirmed() const;
 
+  // The shard is to move to this follower, if it is one.
+  void BeginMove(Owner target, absl::Time now);
   // Those that are awaited, but for the one that goes.
   wire::Go GoTo(Owner target, uint64_t move) const;
   // Its feed becomes the caller's; it has caught up.
@@ -125,6 +133,7 @@ class FollowerFeeds {
   // the log, which nobody has been sent.
   std::vector<Gathered> gathered_;
   absl::Time gather_until_ = absl::InfiniteFuture();  // If there are some.
+  absl::Duration gather_max_;  // For the next one of a clock.
 };
 
 }  // namespace slackline

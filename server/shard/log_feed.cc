@@ -20,7 +20,8 @@ LogFeed::LogFeed(const LogFeedOptions& options, Owner target,
       target_(target),
       feed_(feed),
       started_(now),
-      backoff_(options.resend_initial) {
+      backoff_(options.declined_min),
+      move_began_(now) {
   AddSnapshot(shard);
 }
 
@@ -32,7 +33,8 @@ LogFeed::LogFeed(const LogFeedOptions& options, Owner target,
       target_(target),
       feed_(feed),
       started_(now),
-      backoff_(options.resend_initial) {
+      backoff_(options.declined_min),
+      move_began_(now) {
   Entry resume{.header = {}, .payloads = {}, .index = position.index};
   *resume.header.mutable_resume() = EncodePosition(position);
   Add(std::move(resume));
@@ -68,6 +70,8 @@ void LogFeed::AddSnapshot(const ShardMachine& shard) {
 
 void LogFeed::Add(Entry entry) {
   SL_CHECK(!gone_, "a record for a shard that was handed over");
+  // With a tag and a length.
+  entry.header_bytes = entry.header.ByteSizeLong() + 4;
   backlog_bytes_ += entry.bytes;
   entries_.push_back(std::move(entry));
 }
@@ -84,6 +88,8 @@ bool LogFeed::MustWait(absl::Time now) const {
          (TooFarBehind() || now - copied_ > options_.catch_up_max);
 }
 
+void LogFeed::BeginMove(absl::Time now) { move_began_ = now; }
+
 void LogFeed::Go(const wire::Go& go, absl::Time now) {
   Entry entry;
   *entry.header.mutable_go() = go;
@@ -91,7 +97,6 @@ void LogFeed::Go(const wire::Go& go, absl::Time now) {
   move_ = go.move();
   gone_ = true;
   gone_at_ = now;
-  backoff_ = options_.resend_initial;
 }
 
 void LogFeed::Confirm(uint64_t have, absl::Time now) {
@@ -109,10 +114,20 @@ void LogFeed::Confirm(uint64_t have, absl::Time now) {
     entries_.pop_front();
     ++confirmed_;
   }
-  if (progress) {
-    backoff_ = options_.resend_initial;
-    resend_at_ = sent_ == 0 ? absl::InfiniteFuture() : now + backoff_;
-  }
+  if (progress) backoff_ = options_.declined_min;
+}
+
+void LogFeed::GoBack() {
+  sent_ = 0;
+  bytes_in_flight_ = 0;
+}
+
+bool LogFeed::IsInDoubt(const wire::Feed& feed, uint64_t number) const {
+  if (IsNewer(feed, feed_) || IsNewer(feed_, feed) || owned_) return false;
+  const bool entries = sent_ > 0 && entries_.front().number <= number;
+  const bool probe =
+      declined_ && ask_at_ == absl::InfiniteFuture() && probe_ <= number;
+  return entries || probe;
 }
 
 void LogFeed::OnReply(const wire::HandOverReply& reply,
@@ -121,53 +136,77 @@ void LogFeed::OnReply(const wire::HandOverReply& reply,
       IsNewer(reply.feed(), feed_) || IsNewer(feed_, reply.feed()) || owned_) {
     return;
   }
+  const auto lost = [&] {
+    return sent_ > 0 && entries_.front().number <= reply.number();
+  };
+  if (reply.declined()) {
+    // Unless it is of long ago.
+    if (entries_.empty() || (sent_ > 0 && !lost())) return;
+    GoBack();
+    declined_ = true;
+    ask_at_ = now + backoff_;
+    backoff_ = std::min(backoff_ * 2, options_.declined_max);
+    return;
+  }
+  declined_ = false;
+  ask_at_ = absl::InfiniteFuture();
   if (reply.lacks()) {
     // Nothing of this feed has been taken, and nothing can be before a
     // snapshot: one of now has what the records since then did. It is numbered
     // behind them, since copies of theirs may still be on their way.
-    if (shard == nullptr || entries_.empty() ||
-        !entries_.front().header.has_resume()) {
-      return;
+    if (shard != nullptr && !entries_.empty() &&
+        entries_.front().header.has_resume()) {
+      confirmed_ += entries_.size();
+      entries_.clear();
+      GoBack();
+      AddSnapshot(*shard);
     }
-    confirmed_ += entries_.size();
-    entries_.clear();
-    sent_ = 0;
-    bytes_in_flight_ = 0;
-    resend_at_ = absl::InfiniteFuture();
-    AddSnapshot(*shard);
-    return;
+  } else {
+    // Nothing beyond what was sent can have been taken.
+    Confirm(std::min<uint64_t>(reply.have(), confirmed_ + sent_), now);
   }
-  // Nothing beyond what was sent can have been taken.
-  Confirm(std::min<uint64_t>(reply.have(), confirmed_ + sent_), now);
+  // The target takes entries in their order, so what is behind one that is lost
+  // is lost, too.
+  if (lost()) GoBack();
   if (gone_ && reply.owned()) {
     owned_ = true;
     pause_ = now - gone_at_;
     entries_.clear();
-    sent_ = 0;
-    resend_at_ = absl::InfiniteFuture();
+    GoBack();
   }
 }
 
-void LogFeed::Pump(absl::Time now, std::vector<Message>* sends) {
-  if (now >= resend_at_) {  // Go-back-N.
-    backoff_ = std::min(backoff_ * 2, options_.resend_max);
-    resend_at_ = absl::InfiniteFuture();
-    sent_ = 0;
-    bytes_in_flight_ = 0;
+size_t LogFeed::Pump(FeedLink& link, absl::Time now,
+                     std::vector<Message>* sends) {
+  // Of what is the same in every message of the feed.
+  constexpr size_t kMessageBytes = 96;
+  if (now >= ask_at_) {
+    ask_at_ = absl::InfiniteFuture();
+    sends->push_back(link.Probe(Name(), now));
+    probe_ = sends->back().header.hand_over().number();
   }
+  size_t again = 0;
+  if (declined_) return again;
   while (sent_ < entries_.size() &&
          (sent_ == 0 ||
           bytes_in_flight_ + entries_[sent_].bytes <= options_.window_bytes)) {
+    size_t message_bytes = kMessageBytes;
+    if (!link.HasRoom(message_bytes + entries_[sent_].bytes_in_message())) {
+      link.Wait(ShardId{shard_});
+      break;
+    }
     Message& message = sends->emplace_back();
     wire::HandOver& hand_over = *message.header.mutable_hand_over();
     hand_over.set_shard(shard_);
     *hand_over.mutable_feed() = feed_;
     hand_over.set_position(confirmed_ + sent_ + 1);
     // Small records share a message; a part has one of its own.
+    const size_t first = sent_;
     size_t bytes = 0;
     const auto fits = [&](const Entry& entry) {
       return bytes + entry.bytes <= options_.part_bytes &&
-             bytes_in_flight_ + bytes + entry.bytes <= options_.window_bytes;
+             bytes_in_flight_ + bytes + entry.bytes <= options_.window_bytes &&
+             link.HasRoomBehind(message_bytes, entry.bytes_in_message());
     };
     do {
       const Entry& entry = entries_[sent_++];
@@ -175,21 +214,29 @@ void LogFeed::Pump(absl::Time now, std::vector<Message>* sends) {
       message.payloads.insert(message.payloads.end(), entry.payloads.begin(),
                               entry.payloads.end());
       bytes += entry.bytes;
+      message_bytes += entry.bytes_in_message();
     } while (sent_ < entries_.size() && fits(entries_[sent_]));
+    const uint64_t number = link.OnSend(Name(), message_bytes, now);
+    hand_over.set_number(number);
+    for (size_t i = first; i < sent_; ++i) {
+      if (entries_[i].number != 0) again += entries_[i].bytes;
+      entries_[i].number = number;
+    }
     bytes_in_flight_ += bytes;
     bytes_sent_ += static_cast<int64_t>(bytes);
-    if (resend_at_ == absl::InfiniteFuture()) resend_at_ = now + backoff_;
   }
+  return again;
 }
 
 run::HandOverState LogFeed::Report() const {
   run::HandOverState report;
   report.set_shard(shard_);
   report.set_move(move_ > 0 ? move_ : feed_.move());
-  report.set_bytes(bytes_sent_);
+  // What a follower was sent, it was not sent for a move.
+  report.set_bytes(feed_.has_move() ? bytes_sent_ : 0);
   report.set_to_server(target_.server);
   if (gone_) {
-    report.set_copy_micros(absl::ToInt64Microseconds(gone_at_ - started_));
+    report.set_copy_micros(absl::ToInt64Microseconds(gone_at_ - move_began_));
     report.set_pause_micros(absl::ToInt64Microseconds(pause_));
   }
   return report;

@@ -5,7 +5,9 @@
 // serving, the records that the shard applies from there on, in order. The
 // target applies the same records, so it arrives at the same bits. A target
 // that has the shard already, at the position where the source begins, needs no
-// snapshot. Whatever was not confirmed in time is sent again.
+// snapshot. What is lost is sent again, and nothing else (FeedLink says how
+// that is known). A target that knows nothing of the feed yet declines it: then
+// it is probed now and then, and sent the entries when it takes part.
 //
 // Two kinds of threads are fed: followers, for as long as the view lists them,
 // and the thread to which the shard moves. When that one has confirmed
@@ -30,6 +32,7 @@
 #include "common/message.h"
 #include "proto/hand_over.pb.h"
 #include "proto/run.pb.h"
+#include "server/shard/feed_link.h"
 #include "server/shard/shard_machine.h"
 
 namespace slackline {
@@ -46,10 +49,16 @@ struct LogFeedOptions {
   size_t backlog_bytes_max = 64 << 20;
   absl::Duration catch_up_max = absl::Milliseconds(200);
   // While the gradients of a clock come within so long of each other, followers
-  // are sent their sum, in place of each one.
+  // are sent their sum, in place of each one: within gather_max, or, if that is
+  // longer, two round trips to the followers, up to gather_limit.
   absl::Duration gather_max = absl::Milliseconds(20);
-  absl::Duration resend_initial = absl::Milliseconds(50);
-  absl::Duration resend_max = absl::Seconds(1);  // Doubles up to this.
+  absl::Duration gather_limit = absl::Milliseconds(500);
+  // A target that declines the feed is asked again after the smaller one, which
+  // doubles up to the larger one.
+  absl::Duration declined_min = absl::Milliseconds(50);
+  absl::Duration declined_max = absl::Seconds(1);
+  // Of all feeds between two shard threads together.
+  FeedLink::Options link = {};
 };
 
 // The source's side.
@@ -74,9 +83,14 @@ class LogFeed {
   // Go().
   void OnReply(const wire::HandOverReply& reply, const ShardMachine* shard,
                absl::Time now);
-  // Sends what the window allows, and again what was not confirmed in time.
-  void Pump(absl::Time now, std::vector<Message>* sends);
-  absl::Time NextWakeup() const { return resend_at_; }
+  // Sends what the window and the link to the target allow, and waits in turn
+  // if it is the link that does not. Returns the payload bytes of it that had
+  // been sent before.
+  size_t Pump(FeedLink& link, absl::Time now, std::vector<Message>* sends);
+  absl::Time NextWakeup() const { return ask_at_; }
+  // The link does not know what has become of a message of `feed` up to this
+  // number, and neither does this.
+  bool IsInDoubt(const wire::Feed& feed, uint64_t number) const;
 
   // The target has all of the log up to this index; nullopt: it does not have
   // the shard yet.
@@ -90,6 +104,9 @@ class LogFeed {
   bool TooFarBehind() const {
     return backlog_bytes_ > options_.backlog_bytes_max;
   }
+  // Of a feed to a follower, to which the shard is to move from now on. It has
+  // the shard, so nothing is sent for the move but the go.
+  void BeginMove(absl::Time now);
   // From here on the target owns the shard.
   void Go(const wire::Go& go, absl::Time now);
   bool gone() const { return gone_; }
@@ -109,7 +126,14 @@ class LogFeed {
     // Where in the log the target is by it; nullopt: it does not have the shard
     // yet.
     std::optional<uint64_t> index;
+    uint64_t number = 0;  // Of the message with which it left last.
+    // With its header, in a message.
+    size_t bytes_in_message() const { return header_bytes + bytes; }
+    size_t header_bytes = 0;
   };
+  FeedLink::Feed Name() const { return {.shard = shard_, .feed = feed_}; }
+  // What was sent and is not confirmed is to be sent again.
+  void GoBack();
   void Add(Entry entry);
   void AddSnapshot(const ShardMachine& shard);
   void Confirm(uint64_t have, absl::Time now);
@@ -127,7 +151,10 @@ class LogFeed {
   size_t snapshot_entries_ = 0;  // Of entries_, from the front.
   size_t backlog_bytes_ = 0;     // Behind the snapshot.
   absl::Time copied_ = absl::InfiniteFuture();  // The target has the shard.
-  absl::Time resend_at_ = absl::InfiniteFuture();
+  // The target declines the feed: nothing is sent but a probe at ask_at_.
+  bool declined_ = false;
+  uint64_t probe_ = 0;  // The number of the last one.
+  absl::Time ask_at_ = absl::InfiniteFuture();
   absl::Duration backoff_;
   uint64_t move_ = 0;  // Of Go().
   bool gone_ = false;
@@ -135,6 +162,7 @@ class LogFeed {
   absl::Time gone_at_;
   absl::Duration pause_;
   int64_t bytes_sent_ = 0;
+  absl::Time move_began_;
 };
 
 // Of two feeds of a shard to one follower: whether `a` began after `b`.

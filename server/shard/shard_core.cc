@@ -318,6 +318,7 @@ void ShardCore::OnView(std::shared_ptr<const View> view, Effects* effects) {
     DropCut();
   if (proto.state() != wire::RUNNING) return;
   if (rules_.empty()) MakeRules();
+  EndLinks();
   Requests waiting = EndMoves(effects);
   if (!created_) {
     CreateShards(effects);
@@ -554,25 +555,33 @@ void ShardCore::FollowFollowers(const View& before) {
   }
 }
 
-void ShardCore::PumpFollowers(Effects* effects) {
-  const auto send = [&](Owner target, Message message) {
-    for (const Payload& payload : message.payloads)
-      bytes_to_followers_ += payload.size();
-    SendFeed(target, std::move(message), effects);
-  };
-  for (const ShardId shard : to_pump_) {
-    Serving* const serving = ServingOf(FindPlace(shard));
-    if (serving == nullptr) continue;
-    serving->followers.Pump(now_, send);
-    const absl::Time wakeup = serving->followers.NextWakeup();
-    if (wakeup == absl::InfiniteFuture()) {
-      unconfirmed_.erase(shard);
-    } else {
-      unconfirmed_.insert(shard);
-      feeds_due_ = std::min(feeds_due_, wakeup);
+void ShardCore::PumpFollowersOf(ShardId shard, Effects* effects) {
+  Serving* const serving = ServingOf(FindPlace(shard));
+  if (serving == nullptr) return;
+  bytes_resent_to_followers_ += serving->followers.Pump(
+      now_, [&](Owner target) -> FeedLink& { return LinkTo(target); },
+      [&](Owner target, Message message) {
+        bytes_to_followers_ += PayloadBytes(message);
+        SendFeed(target, std::move(message), effects);
+      });
+  if (serving->followers.AllConfirmed()) {
+    unconfirmed_.erase(shard);
+  } else {
+    unconfirmed_.insert(shard);
+    feeds_due_ = std::min(feeds_due_, serving->followers.NextWakeup());
+  }
+}
+
+void ShardCore::PumpFeeds(Effects* effects) {
+  for (auto& [target, to] : links_) {
+    for (const ShardId shard : to.link.TakeWaiting()) {
+      LogFeed* const source = SourceOf(FindPlace(shard));
+      if (source != nullptr) Pump(*source, effects);
+      PumpFollowersOf(shard, effects);
     }
   }
-  to_pump_.clear();
+  for (const ShardId shard : std::exchange(to_pump_, {}))
+    PumpFollowersOf(shard, effects);
 }
 
 void ShardCore::SendToWorker(Outgoing out, Effects* effects) {
@@ -789,6 +798,8 @@ void ShardCore::BeginMoves(Effects* effects) {
       feed.set_move(move.id());
       feed.set_term(here->machine.position().term);
       source.emplace(options_.feed, target, feed, here->machine, now_);
+    } else {
+      here->followers.BeginMove(target, now_);
     }
     Serving serving = std::move(*here);
     Leaving& leaving =
@@ -889,6 +900,7 @@ void ShardCore::OnTick(absl::Time now, Effects* effects) {
     if (source != nullptr && source->NextWakeup() <= now)
       Pump(*source, effects);
   }
+  ProbeLinks(effects);
   if (now < feeds_due_) return;
   // It is never too late: what was confirmed since then is looked at for
   // nothing.
@@ -902,7 +914,7 @@ void ShardCore::OnTick(absl::Time now, Effects* effects) {
       feeds_due_ = std::min(feeds_due_, wakeup);
     }
   }
-  PumpFollowers(effects);
+  PumpFeeds(effects);
 }
 
 absl::Time ShardCore::NextWakeup() const {
@@ -911,7 +923,41 @@ absl::Time ShardCore::NextWakeup() const {
     const LogFeed* const source = SourceOf(&places_.at(shard));
     if (source != nullptr) next = std::min(next, source->NextWakeup());
   }
+  for (const auto& [target, to] : links_)
+    next = std::min(next, to.link.NextWakeup());
   return next;
+}
+
+FeedLink& ShardCore::LinkTo(Owner target) {
+  const auto known = links_.find(target);
+  if (known != links_.end()) return known->second.link;
+  const wire::ServerMember* const server = view_->FindServer(target.server);
+  return links_
+      .emplace(
+          target,
+          LinkToThread{.server = server == nullptr ? 0 : server->incarnation(),
+                       .link = FeedLink(options_.feed.link)})
+      .first->second.link;
+}
+
+const FeedLink* ShardCore::LinkOf(Owner target) const {
+  const auto known = links_.find(target);
+  return known == links_.end() ? nullptr : &known->second.link;
+}
+
+void ShardCore::EndLinks() {
+  std::erase_if(links_, [&](const auto& entry) {
+    const wire::ServerMember* const server =
+        view_->FindServer(entry.first.server);
+    return server == nullptr || server->incarnation() != entry.second.server;
+  });
+}
+
+void ShardCore::ProbeLinks(Effects* effects) {
+  for (auto& [target, to] : links_) {
+    if (const std::optional<FeedLink::Feed> feed = to.link.OnTick(now_))
+      SendFeed(target, to.link.Probe(*feed, now_), effects);
+  }
 }
 
 void ShardCore::SendFeed(Owner target, Message message,
@@ -923,7 +969,7 @@ void ShardCore::SendFeed(Owner target, Message message,
 
 void ShardCore::Pump(LogFeed& source, Effects* effects) {
   std::vector<Message> messages;
-  source.Pump(now_, &messages);
+  source.Pump(LinkTo(source.target()), now_, &messages);
   for (Message& message : messages)
     SendFeed(source.target(), std::move(message), effects);
 }
@@ -940,6 +986,16 @@ bool ShardCore::MustWait(const Leaving& leaving) const {
 void ShardCore::OnHandOverReply(const PeerId& from, const Message& message,
                                 Effects* effects) {
   const wire::HandOverReply& reply = message.header.hand_over_reply();
+  const auto to = links_.find(OwnerOf(from));
+  if (to == links_.end()) return;  // Of a life before.
+  const std::vector<FeedLink::Feed> passed_over =
+      to->second.link.OnReply(reply.number(), now_);
+  for (const FeedLink::Feed& feed : passed_over) {
+    const ShardId shard{feed.shard};
+    const LogFeed* const log = FeedTo(shard, to->first);
+    if (log != nullptr && log->IsInDoubt(feed.feed, reply.number()))
+      SendFeed(to->first, to->second.link.Probe(feed, now_), effects);
+  }
   const ShardId shard{reply.shard()};
   Place* const place = FindPlace(shard);
   LogFeed* const source = SourceOf(place);
@@ -960,6 +1016,14 @@ void ShardCore::OnHandOverReply(const PeerId& from, const Message& message,
     }
     GoIfCaughtUp(shard, *place, effects);
   }
+}
+
+const LogFeed* ShardCore::FeedTo(ShardId shard, Owner target) const {
+  const Place* const place = FindPlace(shard);
+  const LogFeed* const source = SourceOf(place);
+  if (source != nullptr && source->target() == target) return source;
+  const Serving* const serving = ServingOf(place);
+  return serving == nullptr ? nullptr : serving->followers.FeedTo(target);
 }
 
 void ShardCore::GoIfCaughtUp(ShardId shard, Place& place, Effects* effects) {
@@ -1006,16 +1070,19 @@ void ShardCore::GoIfCaughtUp(ShardId shard, Place& place, Effects* effects) {
 void ShardCore::OnHandOver(const PeerId& from, const Message& message,
                            Effects* effects) {
   const wire::HandOver& hand_over = message.header.hand_over();
-  if (view_ == nullptr || view_->proto().state() != wire::RUNNING) return;
+  if (view_ == nullptr || view_->proto().state() != wire::RUNNING)
+    return Decline(from, message, effects);
   if (message.header.view_number() > view_->number()) {
     // The source has the order, and ours is on its way.
     size_t bytes = PayloadBytes(message);
     for (const Outgoing& early : early_) bytes += PayloadBytes(early.message);
-    if (early_.size() < options_.early_max && bytes <= options_.early_bytes_max)
-      early_.push_back({.to = from, .message = message});
+    if (early_.size() >= options_.early_max || bytes > options_.early_bytes_max)
+      return Decline(from, message, effects);
+    early_.push_back({.to = from, .message = message});
     return;
   }
-  if (!view_->HasShard(hand_over.shard())) return;
+  if (!view_->HasShard(hand_over.shard()))
+    return Decline(from, message, effects);
   if (hand_over.feed().has_move()) {
     OnMove(from, message, effects);
   } else {
@@ -1023,13 +1090,14 @@ void ShardCore::OnHandOver(const PeerId& from, const Message& message,
   }
 }
 
-void ShardCore::Confirm(const PeerId& to, ShardId shard, const LogCopy* copy,
-                        const wire::Feed& feed, bool owned, Effects* effects) {
+void ShardCore::Confirm(const PeerId& to, const wire::HandOver& hand_over,
+                        const LogCopy* copy, bool owned, Effects* effects) {
   Outgoing out{.to = to, .message = {}};
   Sign(&out.message.header);
   wire::HandOverReply& reply = *out.message.header.mutable_hand_over_reply();
-  reply.set_shard(static_cast<int32_t>(shard));
-  *reply.mutable_feed() = feed;
+  reply.set_shard(hand_over.shard());
+  *reply.mutable_feed() = hand_over.feed();
+  reply.set_number(hand_over.number());
   reply.set_owned(owned);
   if (copy != nullptr) {
     reply.set_have(copy->have());
@@ -1038,20 +1106,32 @@ void ShardCore::Confirm(const PeerId& to, ShardId shard, const LogCopy* copy,
   effects->sends.push_back(std::move(out));
 }
 
+void ShardCore::Decline(const PeerId& to, const Message& message,
+                        Effects* effects) const {
+  const wire::HandOver& hand_over = message.header.hand_over();
+  Outgoing out{.to = to, .message = {}};
+  out.message.header.set_run(message.header.run());  // If we know of none.
+  Sign(&out.message.header);
+  wire::HandOverReply& reply = *out.message.header.mutable_hand_over_reply();
+  reply.set_shard(hand_over.shard());
+  *reply.mutable_feed() = hand_over.feed();
+  reply.set_number(hand_over.number());
+  reply.set_declined(true);
+  effects->sends.push_back(std::move(out));
+}
+
 void ShardCore::OnMove(const PeerId& from, const Message& message,
                        Effects* effects) {
   const wire::HandOver& hand_over = message.header.hand_over();
   const ShardId shard{hand_over.shard()};
-  // Without the order we do not take part; the source repeats what it sent.
+  // Without the order we do not take part; the source asks again.
   const wire::Move* const move = view_->FindMove(shard);
   if (move == nullptr || move->id() != hand_over.feed().move() ||
       Owner{move->server(), move->thread()} != options_.self) {
-    return;
+    return Decline(from, message, effects);
   }
-  if (Owns(shard)) {  // Our confirmation was lost.
-    return Confirm(from, shard, nullptr, hand_over.feed(), /*owned=*/true,
-                   effects);
-  }
+  if (Owns(shard))  // Our confirmation was lost.
+    return Confirm(from, hand_over, nullptr, /*owned=*/true, effects);
   const ShardRange& range = view_->shard(shard);
   Place& place =
       places_
@@ -1061,16 +1141,17 @@ void ShardCore::OnMove(const PeerId& from, const Message& message,
                                 .waiting = {}})
           .first->second;
   Arriving* const arriving = std::get_if<Arriving>(&place);
-  if (arriving == nullptr) return;  // Gone, and lost.
+  if (arriving == nullptr)  // Gone, and lost.
+    return Decline(from, message, effects);
   moving_.insert(shard);
   if (const absl::Status taken =
           arriving->target.OnHandOver(hand_over, message.payloads);
       !taken.ok()) {
     stats_.set_malformed(stats_.malformed() + 1);
-    return;
+    return Decline(from, message, effects);
   }
   const bool owned = arriving->target.go().has_value();
-  Confirm(from, shard, &arriving->target, hand_over.feed(), owned, effects);
+  Confirm(from, hand_over, &arriving->target, owned, effects);
   if (!owned) return;
   Requests waiting = std::move(arriving->waiting.requests);
   const wire::Go go = *arriving->target.go();
@@ -1096,22 +1177,22 @@ void ShardCore::OnFeed(const PeerId& from, const Message& message,
     const wire::Move* const move = view_->FindMove(shard);
     if (move != nullptr && OwnerOf(from) == view_->OwnerOf(shard) &&
         Owner{move->server(), move->thread()} == options_.self) {
-      Confirm(from, shard, nullptr, feed, /*owned=*/true, effects);
+      return Confirm(from, hand_over, nullptr, /*owned=*/true, effects);
     }
-    return;
+    return Decline(from, message, effects);
   }
   const Gone* const gone = std::get_if<Gone>(place);
   const bool is_listed =
       (listed != nullptr && listed->since() == feed.follower()) ||
       (gone != nullptr && gone->move == feed.follower());
-  if (!is_listed) return;
+  if (!is_listed) return Decline(from, message, effects);
   // Of an owner that was replaced nobody takes anything any more.
   const wire::Move* const move = view_->FindMove(shard);
   const bool from_owner =
       OwnerOf(from) == view_->OwnerOf(shard) ||
       (move != nullptr &&
        OwnerOf(from) == Owner{move->server(), move->thread()});
-  if (!from_owner) return;
+  if (!from_owner) return Decline(from, message, effects);
   if (place == nullptr) {
     const ShardRange& range = view_->shard(shard);
     // Before our copy of what it was cut off from has heard of that, it has
@@ -1121,7 +1202,7 @@ void ShardCore::OnFeed(const PeerId& from, const Message& message,
       const LogCopy* const whole = CopyIn(FindPlace(part));
       if (whole != nullptr && whole->machine() != nullptr &&
           whole->machine()->shard().range().end > range.begin) {
-        return;  // It is sent again.
+        return Decline(from, message, effects);  // For now.
       }
     }
     place =
@@ -1132,13 +1213,14 @@ void ShardCore::OnFeed(const PeerId& from, const Message& message,
              .first->second;
   }
   LogCopy* const copy = CopyIn(place);
-  if (copy == nullptr || IsNewer(copy->feed(), feed)) return;
+  if (copy == nullptr || IsNewer(copy->feed(), feed))
+    return Decline(from, message, effects);
   if (IsNewer(feed, copy->feed())) copy->Follow(from, feed);
-  if (copy->source() != from) return;
+  if (copy->source() != from) return Decline(from, message, effects);
   if (const absl::Status taken = copy->OnHandOver(hand_over, message.payloads);
       !taken.ok()) {
     stats_.set_malformed(stats_.malformed() + 1);
-    return;
+    return Decline(from, message, effects);
   }
   if (const size_t bytes = copy->TakeBytesApplied(); bytes > 0)
     effects->work.push_back({.shard = shard, .bytes_applied = bytes});
@@ -1149,7 +1231,7 @@ void ShardCore::OnFeed(const PeerId& from, const Message& message,
                                                   std::move(part))});
   }
   const bool owned = copy->go().has_value();
-  Confirm(from, shard, copy, feed, owned, effects);
+  Confirm(from, hand_over, copy, owned, effects);
   if (!owned) return;
   const wire::Go go = *copy->go();
   Serving& serving = place->emplace<Serving>(BeginToServe(
@@ -2056,7 +2138,7 @@ void ShardCore::Answer(Serving& serving, const StalenessGate::Pull& pull,
 void ShardCore::Flush(Effects* effects) {
   for (Outgoing& reply : replies_.Take())
     SendToWorker(std::move(reply), effects);
-  PumpFollowers(effects);
+  PumpFeeds(effects);
   if (!std::exchange(confirmed_, false)) return;
   held_.Release(
       [&](const HeldAnswers::Need& need) {
@@ -2108,6 +2190,7 @@ run::ServerStats ShardCore::Stats() const {
   stats.set_copies(copies);
   stats.set_answers_held(static_cast<int64_t>(held_.count()));
   stats.set_bytes_to_followers(bytes_to_followers_);
+  stats.set_bytes_to_followers_resent(bytes_resent_to_followers_);
   stats.set_held(held);
   stats.set_reached_clock(reached);
   stats.set_pulls_parked(parked);

@@ -10,6 +10,7 @@
 // effects depends only on the order of events.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -30,6 +31,7 @@
 #include "common/sync/staleness_gate.h"
 #include "common/view/shard_map.h"
 #include "proto/run.pb.h"
+#include "server/shard/feed_link.h"
 #include "server/shard/follower_feeds.h"
 #include "server/shard/given_delays.h"
 #include "server/shard/held_answers.h"
@@ -185,6 +187,9 @@ class ShardCore {
   size_t answers_held() const { return held_.count(); }
   // Shards on their way, to here and from here, those that are gone included.
   size_t moves_count() const { return moving_.size(); }
+  // For tests: what is under way to this shard thread; nullptr if nothing ever
+  // was.
+  const FeedLink* LinkOf(Owner target) const;
   // For tests: nullptr if no cut of this shard is under way.
   const ShardCut* CutOf(ShardId shard) const;
   // Requests that wait until it is clear who owns a shard.
@@ -375,17 +380,29 @@ class ShardCore {
   // follower, which may become it in the same way.
   void OnMove(const PeerId& from, const Message& message, Effects* effects);
   void OnFeed(const PeerId& from, const Message& message, Effects* effects);
-  // Confirms what has been taken of the feed.
-  void Confirm(const PeerId& to, ShardId shard, const LogCopy* copy,
-               const wire::Feed& feed, bool owned, Effects* effects);
+  // Confirms what has been taken of the feed of the message.
+  void Confirm(const PeerId& to, const wire::HandOver& hand_over,
+               const LogCopy* copy, bool owned, Effects* effects);
+  // Says that we can do nothing with the message.
+  void Decline(const PeerId& to, const Message& message,
+               Effects* effects) const;
   void OnHandOverReply(const PeerId& from, const Message& message,
                        Effects* effects);
+  // The feed of the shard to that thread; nullptr if there is none.
+  const LogFeed* FeedTo(ShardId shard, Owner target) const;
   void GoIfCaughtUp(ShardId shard, Place& place, Effects* effects);
   bool MustWait(const Leaving& leaving) const;
+  FeedLink& LinkTo(Owner target);
+  // Forgets what was under way to servers that are gone or live anew.
+  void EndLinks();
   void Pump(LogFeed& source, Effects* effects);
   void SendFeed(Owner target, Message message, Effects* effects) const;
-  // Of all shards whose followers may be sent something.
-  void PumpFollowers(Effects* effects);
+  // Asks again what the threads have that we have not heard of in time.
+  void ProbeLinks(Effects* effects);
+  // Sends what there is for followers of the shard.
+  void PumpFollowersOf(ShardId shard, Effects* effects);
+  // Sends what has waited for room, and what there is for followers.
+  void PumpFeeds(Effects* effects);
   // Of the view's cut, if it is a newer one.
   void BeginCut(Effects* effects);
   // Nobody waits for the cut that is under way any more, if one is.
@@ -477,6 +494,11 @@ class ShardCore {
   std::optional<PendingCut> cut_;
   PullReplies replies_;  // Not yet flushed.
   HeldAnswers held_;
+  struct LinkToThread {
+    Incarnation server = 0;  // Whose thread it is.
+    FeedLink link;
+  };
+  std::map<Owner, LinkToThread> links_;
   // Shards with followers: those whose feeds may have something to send, those
   // that wait to be confirmed, and when to look at these, at the latest.
   std::set<ShardId> to_pump_;
@@ -484,6 +506,7 @@ class ShardCore {
   absl::Time feeds_due_ = absl::InfiniteFuture();
   bool confirmed_ = false;  // Something, since the last Flush().
   uint64_t bytes_to_followers_ = 0;
+  uint64_t bytes_resent_to_followers_ = 0;  // Of those.
   run::ServerStats stats_;
   // Where the ranks are in stats_.nonfinite().
   absl::flat_hash_map<int32_t, int> nonfinite_entries_;

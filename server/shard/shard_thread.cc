@@ -281,7 +281,21 @@ void ShardThread::TakeView() {
   core_.OnView(view_, &effects_);
 }
 
+void ShardThread::WarnOfOverruns() {
+  const ChannelCounts counts = peers_->counts();
+  const int64_t ended =
+      counts.overruns - std::exchange(overruns_told_, counts.overruns);
+  if (ended == 0) return;
+  spdlog::warn(
+      "shard thread {}: ended {} connection{} on which more than {} bytes lay "
+      "unread, the last one of {}; members of the job never send as much: look "
+      "for what else connects to this port",
+      options_.core.self.thread, ended, ended == 1 ? "" : "s",
+      options_.unread_bytes_max, counts.last_overrun);
+}
+
 void ShardThread::SendStats() {
+  WarnOfOverruns();
   Message reply;
   reply.header.set_view_number(view_ == nullptr ? 0 : view_->number());
   wire::StatsReply& stats = *reply.header.mutable_stats_reply();

@@ -81,6 +81,8 @@ class ShardThread {
   // To a worker.
   void SendAnswer(const Outgoing& outgoing);
   void SendStats();
+  // Connections that were ended since too much lay unread, since the last call.
+  void WarnOfOverruns();
   void Stop(const absl::Status& status);
 
   const Options options_;
@@ -108,6 +110,7 @@ class ShardThread {
   std::shared_ptr<const View> view_;
   PeerLinks links_;  // Uses poller_.
   std::string trace_;
+  int64_t overruns_told_ = 0;
   std::thread thread_;
 };
 

@@ -27,15 +27,20 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "common/net/host_id.h"
+#include "common/net/peer_links.h"
 #include "common/net/poller.h"
 #include "common/net/shm/shm_socket.h"
 #include "common/net/shm/shm_stream.h"
 #include "common/rng.h"
 #include "tests/support/memory_transport.h"
 #include "tests/support/must.h"
+#include "tests/support/small_view.h"
 
 namespace slackline {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr absl::Duration kDeadline = absl::Seconds(30);
 constexpr PeerId kWorker = {PeerId::Kind::kWorker, 2, 17};
@@ -538,6 +543,92 @@ TEST_F(ShmTransportTest, ABoundOnAddressesMakesASmallArena) {
   ASSERT_EQ(setrlimit(RLIMIT_AS, &bounded), 0);
   EXPECT_EQ(arena_bytes(), 2 * ShmTransport::Options().copies_bytes_max);
   ASSERT_EQ(setrlimit(RLIMIT_AS, &allowed), 0);
+}
+
+// As with ulimit -v: there is room for little more than there is.
+class BoundedAddresses {
+ public:
+  BoundedAddresses() {
+    SL_CHECK(getrlimit(RLIMIT_AS, &allowed_) == 0, "getrlimit");
+    std::ifstream statm("/proc/self/statm");
+    rlim_t pages = 0;
+    statm >> pages;
+    rlimit bounded = allowed_;
+    bounded.rlim_cur =
+        pages * static_cast<rlim_t>(getpagesize()) + (rlim_t{1} << 30);
+    SL_CHECK(setrlimit(RLIMIT_AS, &bounded) == 0, "setrlimit");
+  }
+  ~BoundedAddresses() { setrlimit(RLIMIT_AS, &allowed_); }
+
+ private:
+  rlimit allowed_{};
+};
+
+TEST_F(ShmTransportTest, WhoseMemoryCannotBeMappedIsToldWhy) {
+  auto channel = Must(transport_.Connect(kWorker, endpoint_, {}));
+  Must(channel->Send(Numbered(1)));
+  absl::Status refused;
+  {
+    // The listener maps the channel's arena when it looks for it.
+    const BoundedAddresses bounded;
+    ASSERT_TRUE(Eventually([&] { return !refused.ok(); },
+                           [&] {
+                             Must(listener_->Receive());
+                             refused = channel->Receive().status();
+                           }));
+  }
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("ulimit -v"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(channel->Send(Numbered(2))));
+  EXPECT_EQ(Must(channel->WaitMax()), absl::ZeroDuration());
+  EXPECT_EQ(listener_->counts().malformed, 0);
+}
+
+TEST_F(ShmTransportTest, WhoCannotMapTheOtherArenaGivesUpToo) {
+  auto channel = Must(transport_.Connect(kWorker, endpoint_, {}));
+  Must(listener_->Receive());  // It has answered.
+  const BoundedAddresses bounded;
+  EXPECT_TRUE(absl::IsFailedPrecondition(channel->Receive().status()));
+}
+
+// Each connection is ended at once, as by a process of another user namespace.
+TEST_F(ShmTransportTest, LinksTakeTcpWhereMemoryIsRefused) {
+  auto listener = Must(others_.Listen({}));
+  const std::string tcp = Must(listener->Bind("tcp://127.0.0.1:0"));
+  const std::string shm = UniqueShmEndpoint();
+  const Descriptor strict = Must(ListenShm(shm.substr(sizeof("shm://@") - 1)));
+  wire::ServerMember server;
+  server.set_incarnation(5);
+  server.set_host_id(HostId());
+  wire::Endpoints& thread = *server.add_thread();
+  thread.set_tcp(tcp);
+  thread.set_shm(shm);
+  thread.set_uid(geteuid());
+  const auto view =
+      Must(View::Create(SmallView({.servers = {server}, .workers = {17}})));
+  for (const auto kind : {config::Limits::AUTO, config::Limits::SHM}) {
+    Poller poller;
+    PeerLinks links(transport_, poller, kind);
+    links.Follow(kWorker, view);
+    absl::Status status;
+    bool received = false;
+    ASSERT_TRUE(Eventually(
+        [&] { return received || !status.ok(); },
+        [&] {
+          status.Update(links.Send({0, 0}, Numbered(1)));
+          status.Update(links.Receive([](Owner, Message&) {}));
+          Must(AcceptShm(strict));
+          received = received || Must(listener->Receive()).has_value();
+        }));
+    if (kind == config::Limits::AUTO) {
+      EXPECT_TRUE(received) << status;
+      continue;
+    }
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("server 0"), HasSubstr("another user"),
+                      HasSubstr("use AUTO or TCP")));
+  }
 }
 
 TEST_F(ShmTransportTest, NobodyAtTheAddressIsGoneUntilAnotherListens) {

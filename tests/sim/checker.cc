@@ -41,6 +41,10 @@ const char* InvariantName(Invariant invariant) {
       return "ownership";
     case Invariant::kCopies:
       return "copies";
+    case Invariant::kSentAgain:
+      return "sent again";
+    case Invariant::kUnread:
+      return "unread bytes";
     case Invariant::kView:
       return "view";
     case Invariant::kBoundedState:

@@ -52,6 +52,9 @@ enum class Invariant {
   kOwnership,  // Two shard threads serve one shard, or the wrong one does.
   kCopies,     // A follower has not what it must have: copies at one place of
                // the log differ, or what somebody was told can be lost.
+  kSentAgain,  // Somebody was sent a part of a log that it had, and nothing was
+               // lost on the way there.
+  kUnread,     // More is under way on one connection than its bound.
   kView,       // A member saw a view that was not published, or an older one.
   kBoundedState,  // A shard keeps state of workers that are gone, or parks too
                   // much.

@@ -160,6 +160,14 @@ void GiveFollowers(Scenario* scenario) {
   scenario->elastic.reset();  // With it nobody waits with the last step.
 }
 
+// Shard threads have more under way than they may.
+void GiveFollowersWithoutBudget(Scenario* scenario) {
+  GiveFollowers(scenario);
+  scenario->placement.feed.link.window_bytes = 100;
+  scenario->placement.feed.window_bytes = 256;
+  scenario->planted_no_budget = true;
+}
+
 // And a server dies and comes back.
 void GiveFollowersAndCrash(Scenario* scenario) {
   GiveFollowers(scenario);
@@ -712,6 +720,14 @@ bool DropCopiedPush(Plant& plant, const PeerId& from, const PeerId& to,
   return !ToFollower(*message) || DropPushRecord(plant, from, to, message);
 }
 
+// What followers are sent goes again without having been lost.
+bool SendFeedsTwice(Plant& plant, const PeerId& from, const PeerId& to,
+                    Message* message) {
+  if (ToFollower(*message) && plant.rng.Chance(0.2))
+    plant.network().Send(from, to, *message);
+  return true;
+}
+
 // All followers are said to have everything, and perhaps have nothing.
 bool InSyncAtOnce(Plant&, const PeerId&, const PeerId&, Message* message) {
   if (!message->header.heartbeat().has_server()) return true;
@@ -1128,6 +1144,16 @@ INSTANTIATE_TEST_SUITE_P(
         OfCopies("InSyncThoughItIsNot", InSyncAtOnce, GiveFollowersAndCrash),
         OfCopies("DeposedOwnerAnswers", ConfirmToTheDeposed,
                  GiveFollowersAndDepose),
+        Case{.name = "EntriesSentAgain",
+             .expected = Invariant::kSentAgain,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = SendFeedsTwice,
+             .change = GiveFollowers},
+        Case{.name = "MoreUnderWayThanTheBudget",
+             .expected = Invariant::kUnread,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = nullptr,
+             .change = GiveFollowersWithoutBudget},
         Case{.name = "FollowersNeverInSync",
              .expected = Invariant::kLiveness,
              .modes = {"bsp", "ssp", "asp"},

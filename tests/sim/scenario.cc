@@ -92,9 +92,16 @@ LogFeedOptions RandomFeed(const Scenario& scenario, Rng& rng) {
       rng.Chance(0.5)
           ? Between(rng, absl::ZeroDuration(), absl::Milliseconds(20))
           : Between(rng, absl::Milliseconds(20), absl::Milliseconds(500));
-  options.resend_initial =
+  options.declined_min =
       Between(rng, absl::Milliseconds(5), scenario.retry_initial * 2);
-  options.resend_max = options.resend_initial * rng.Between(1, 8);
+  options.declined_max = options.declined_min * rng.Between(1, 8);
+  Rng link = rng.Fork("link");
+  options.link.window_bytes = static_cast<size_t>(
+      link.Chance(0.5) ? link.Between(100, 1000) : link.Between(1000, 100000));
+  options.link.messages_max = static_cast<int>(link.Between(1, 64));
+  options.link.probe_min =
+      Between(link, absl::Milliseconds(5), scenario.retry_initial * 2);
+  options.link.probe_max = options.link.probe_min * link.Between(1, 8);
   Rng gather = rng.Fork("gather");
   options.gather_max =
       Between(gather, absl::ZeroDuration(), absl::Milliseconds(40));
@@ -1189,7 +1196,8 @@ std::string Scenario::ToString() const {
       absl::FormatDuration(heal_at), "; rebalance { ",
       placement.rebalance.ShortDebugString(), " } parts of ",
       placement.feed.part_bytes, " B, window ", placement.feed.window_bytes,
-      " B, backlog ", placement.feed.backlog_bytes_max, " B, catching up ",
+      " B of ", placement.feed.link.window_bytes, " B, backlog ",
+      placement.feed.backlog_bytes_max, " B, catching up ",
       absl::FormatDuration(placement.feed.catch_up_max), ", gathering ",
       absl::FormatDuration(placement.feed.gather_max), ", waiting ",
       placement.waiting_max, placement.linger ? ", lingering" : "");

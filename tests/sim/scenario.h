@@ -400,6 +400,8 @@ struct Scenario {
   // are taken for one, by whose clock the time goes on.
   bool planted_one_address = false;
   bool planted_one_clock = false;
+  // Likewise: shard threads have a larger budget than they should.
+  bool planted_no_budget = false;
   std::vector<CoordinatorFault> coordinator_faults;
   config::LearningRateSchedule schedule;
   config::StaleGradients stale;  // Of all tables; perhaps none.

@@ -11,6 +11,7 @@
 #include "common/rng.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/event_queue.h"
+#include "tests/sim/feed_watch.h"
 #include "tests/sim/scenario.h"
 #include "tests/sim/sim_checkpoint.h"
 #include "tests/sim/sim_gathers.h"
@@ -31,6 +32,14 @@ struct SimContext {
         gathers([this](const std::string& what) {
           checker.Report(Invariant::kGathers, what);
         }),
+        feeds(
+            scenario,
+            [this](const std::string& what) {
+              checker.Report(Invariant::kSentAgain, what);
+            },
+            [this](const std::string& what) {
+              checker.Report(Invariant::kUnread, what);
+            }),
         logging(keep_log) {
     if (logging) network.log = [this](const std::string& line) { Log(line); };
   }
@@ -52,6 +61,7 @@ struct SimContext {
   SimGroups groups;
   Checker checker;
   SimGathers gathers;
+  FeedWatch feeds;
   SimFolder folder;  // Of checkpoints.
   // How long the next file of a checkpoint takes to get to the disk.
   absl::Duration WriteTime() {

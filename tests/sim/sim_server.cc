@@ -29,10 +29,12 @@ std::shared_ptr<const StoredShards> StoredOf(const Scenario& scenario) {
 }
 
 ShardCore MakeShardCore(const Scenario& scenario, Owner self) {
+  LogFeedOptions feed = scenario.placement.feed;
+  if (scenario.planted_no_budget) feed.link = {};
   return ShardCore({.self = self,
                     .seed = scenario.seed,
                     .trace = true,
-                    .feed = scenario.placement.feed,
+                    .feed = feed,
                     .stale = scenario.MakeStaleRules(),
                     .delays = DelaysOf(scenario),
                     .stored = StoredOf(scenario),
@@ -591,6 +593,7 @@ void SimServer::Stop(ProcessEnd end, bool drop_sent) {
   context_->network.Detach(control_peer_, drop_sent);
   for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
     context_->network.Detach(ThreadPeer(t), drop_sent);
+    context_->feeds.OnGone(ThreadPeer(t));
   }
   context_->checker.OnServerGone(index_);
 }
@@ -816,6 +819,7 @@ void SimServer::OnShardMessage(int t, const PeerId& from,
     if (plant_ == Plant::kInstallAgain) ForgetInstallation(core, from, message);
     std::map<ShardId, Clock> clocks;
     if (plant_ == Plant::kTakeLate) clocks = TurnBack(core, from, message);
+    context_->feeds.OnRead(ThreadPeer(t), from, message);
     core.OnMessage(from, message, effects);
     for (const auto& [shard, clock] : clocks) {
       if (!core.Owns(shard)) continue;

@@ -478,6 +478,7 @@ bool SimWorld::Watch(const PeerId& from, const PeerId& to,
                      const Message& message, bool arrives) {
   if (SimStranger::IsStranger(from) || SimStranger::IsStranger(to)) return true;
   if (arrives) requests_.OnReached(to, message, context_.queue.now());
+  if (!arrives) context_.feeds.OnSent(from, to, message);
   if (const auto seen = PhaseStepOf(from, to, message); seen.has_value()) {
     if (!WatchPhase(seen->first, seen->second, arrives)) return false;
   }

@@ -108,8 +108,8 @@ class LogFeedTest : public ::testing::Test {
     options_.window_bytes = 48;
     options_.backlog_bytes_max = 3 * kBytes;
     options_.catch_up_max = absl::Milliseconds(200);
-    options_.resend_initial = absl::Milliseconds(50);
-    options_.resend_max = absl::Milliseconds(300);
+    options_.declined_min = absl::Milliseconds(50);
+    options_.declined_max = absl::Milliseconds(300);
     Use(/*bsp=*/false);
   }
 
@@ -148,7 +148,9 @@ class LogFeedTest : public ::testing::Test {
 
   std::vector<Message> Pump() {
     std::vector<Message> messages;
-    source_->Pump(now_, &messages);
+    source_->Pump(link_, now_, &messages);
+    if (!messages.empty())
+      last_number_ = messages.back().header.hand_over().number();
     return messages;
   }
 
@@ -169,10 +171,23 @@ class LogFeedTest : public ::testing::Test {
     *reply.mutable_feed() = MoveFeed();
     reply.set_have(have);
     reply.set_owned(owned);
+    reply.set_number(last_number_);
     return reply;
   }
+  // Of the last message, unless another one is named.
   void Confirm(uint64_t have) {
     source_->OnReply(ReplyOf(have), &*shard_, now_);
+  }
+  void ConfirmIn(const Message& to, uint64_t have) {
+    wire::HandOverReply reply = ReplyOf(have);
+    reply.set_number(to.header.hand_over().number());
+    source_->OnReply(reply, &*shard_, now_);
+  }
+  void Decline(const Message& to) {
+    wire::HandOverReply reply = ReplyOf(0);
+    reply.set_number(to.header.hand_over().number());
+    reply.set_declined(true);
+    source_->OnReply(reply, &*shard_, now_);
   }
 
   // A perfect link, until there is nothing more to send.
@@ -219,6 +234,8 @@ class LogFeedTest : public ::testing::Test {
   std::optional<ShardMachine> shard_;
   std::optional<LogFeed> source_;
   std::optional<LogCopy> target_;
+  FeedLink link_{FeedLink::Options()};
+  uint64_t last_number_ = 0;
 };
 
 // ---- From one to the other --------------------------------------------------
@@ -392,46 +409,114 @@ TEST_F(LogFeedTest, ARecordLargerThanTheWindowGoesAlone) {
   }
 }
 
-TEST_F(LogFeedTest, SilenceIsFollowedByAllThatIsUnconfirmed) {
+TEST_F(LogFeedTest, TheLinkBoundsWhatIsSentAndIsWaitedFor) {
+  options_.window_bytes = 1 << 20;
+  options_.link.messages_max = 2;
+  link_ = FeedLink(options_.link);
   Begin();
-  const std::vector<uint64_t> sent = PositionsOf(Pump());
+  const std::vector<Message> messages = Pump();
+  ASSERT_THAT(messages, SizeIs(2));
+  EXPECT_THAT(link_.TakeWaiting(), IsEmpty()) << "there is no room";
   EXPECT_THAT(Pump(), IsEmpty());
-  EXPECT_EQ(source_->NextWakeup(), now_ + absl::Milliseconds(50));
-  Confirm(1);
-  now_ = source_->NextWakeup();
-  const std::vector<uint64_t> again = PositionsOf(Pump());
-  EXPECT_EQ(again.front(), 2u);
-  EXPECT_GE(again.back(), sent.back());
+  link_.OnReply(messages[0].header.hand_over().number(), now_);
+  EXPECT_THAT(link_.TakeWaiting(), ElementsAre(ShardId{3}));
+  EXPECT_THAT(Pump(), SizeIs(1));
 }
 
-TEST_F(LogFeedTest, RepetitionsBackOffToTheirMaximumAndProgressEndsThat) {
+// ---- What is sent again -----------------------------------------------------
+
+TEST_F(LogFeedTest, ALateReplyIsNoReasonToSendAgain) {
   Begin();
   Pump();
+  EXPECT_EQ(source_->NextWakeup(), absl::InfiniteFuture());
+  now_ += absl::Hours(1);
+  EXPECT_THAT(Pump(), IsEmpty());
+}
+
+TEST_F(LogFeedTest, WhatIsMissingFromAReplyIsSentAgainWithAllBehindIt) {
+  Begin();
+  const std::vector<Message> messages = Pump();
+  ASSERT_GE(messages.size(), 3u);
+  ConfirmIn(messages[1], 1);
+  const std::vector<Message> again = Pump();
+  EXPECT_EQ(PositionsOf(again).front(), 2u);
+  EXPECT_GE(PositionsOf(again).back(), PositionsOf(messages).back());
+  ConfirmIn(messages[2], 1);
+  EXPECT_THAT(Pump(), IsEmpty()) << "it left before what was sent again";
+  ConfirmIn(again[0], 1);
+  EXPECT_EQ(PositionsOf(Pump()).front(), 2u) << "it was lost again";
+}
+
+TEST_F(LogFeedTest, AReplySaysNothingOfWhatLeftLater) {
+  Begin();
+  const std::vector<Message> messages = Pump();
+  const std::vector<uint64_t> sent = PositionsOf(messages);
+  const auto first =
+      static_cast<uint64_t>(messages[0].header.hand_over().record_size());
+  ConfirmIn(messages[0], first);
+  const std::vector<uint64_t> next = PositionsOf(Pump());
+  EXPECT_TRUE(next.empty() || next.front() > sent.back());
+}
+
+TEST_F(LogFeedTest, WhoDeclinesIsProbedNowAndThenAndSentNothing) {
+  Begin();
+  const std::vector<Message> messages = Pump();
+  Decline(messages[0]);
   std::vector<absl::Duration> gaps;
+  Message probe;
   for (int i = 0; i < 5; ++i) {
+    EXPECT_THAT(Pump(), IsEmpty());
     const absl::Time before = now_;
     now_ = source_->NextWakeup();
-    EXPECT_THAT(PositionsOf(Pump()), testing::Contains(1u));
     gaps.push_back(now_ - before);
+    const std::vector<Message> probes = Pump();
+    ASSERT_THAT(probes, SizeIs(1));
+    probe = probes[0];
+    EXPECT_EQ(probe.header.hand_over().record_size(), 0);
+    EXPECT_EQ(source_->NextWakeup(), absl::InfiniteFuture());
+    if (i < 4) Decline(probe);
   }
   EXPECT_THAT(gaps,
               ElementsAre(absl::Milliseconds(50), absl::Milliseconds(100),
                           absl::Milliseconds(200), absl::Milliseconds(300),
                           absl::Milliseconds(300)));
-  Confirm(1);
-  EXPECT_EQ(source_->NextWakeup(), now_ + absl::Milliseconds(50));
+  ASSERT_TRUE(Take(probe).ok());
+  ConfirmIn(probe, target_->have());
+  EXPECT_EQ(PositionsOf(Pump()), PositionsOf(messages));
 }
 
-TEST_F(LogFeedTest, NothingIsToBeWokenForOnceAllIsConfirmed) {
+TEST_F(LogFeedTest, ALateRefusalHoldsNothingUp) {
   Begin();
-  Deliver();
+  const std::vector<Message> messages = Pump();
+  ASSERT_GE(messages.size(), 2u);
+  ConfirmIn(messages[0], 0);  // Lost.
+  const std::vector<Message> again = Pump();
+  Decline(messages[1]);
   EXPECT_EQ(source_->NextWakeup(), absl::InfiniteFuture());
-  source_->Go(wire::Go(), now_);
+  ASSERT_TRUE(Take(again[0]).ok());
+  ConfirmIn(again[0], target_->have());
+  EXPECT_FALSE(Pump().empty());
+}
+
+TEST_F(LogFeedTest, InDoubtAreEntriesThatMayBeLostAndProbes) {
+  Begin();
+  const std::vector<Message> messages = Pump();
+  const uint64_t first = messages[0].header.hand_over().number();
+  EXPECT_TRUE(source_->IsInDoubt(MoveFeed(), first));
+  EXPECT_FALSE(source_->IsInDoubt(MoveFeed(), first - 1));
+  wire::Feed other = MoveFeed();
+  other.set_move(kMove + 1);
+  EXPECT_FALSE(source_->IsInDoubt(other, first));
+  Decline(messages[0]);
+  EXPECT_FALSE(source_->IsInDoubt(MoveFeed(), last_number_))
+      << "it is asked later in any case";
+  now_ = source_->NextWakeup();
   Pump();
-  EXPECT_NE(source_->NextWakeup(), absl::InfiniteFuture());
-  source_->OnReply(ReplyOf(target_->have() + 1, /*owned=*/true), &*shard_,
-                   now_);
-  EXPECT_EQ(source_->NextWakeup(), absl::InfiniteFuture());
+  EXPECT_TRUE(source_->IsInDoubt(MoveFeed(), last_number_));
+  EXPECT_FALSE(source_->IsInDoubt(MoveFeed(), last_number_ - 1));
+  Confirm(0);
+  Deliver();
+  EXPECT_FALSE(source_->IsInDoubt(MoveFeed(), last_number_));
 }
 
 TEST_F(LogFeedTest, RequestsWaitWhileTheBacklogIsTooLarge) {
@@ -491,16 +576,17 @@ TEST_F(LogFeedTest, RepliesThatMakeNoSenseAreIgnored) {
   wire::HandOverReply other = ReplyOf(2);
   other.mutable_feed()->set_move(kMove + 1);
   source_->OnReply(other, &*shard_, now_);
+  EXPECT_THAT(Pump(), IsEmpty()) << "as if nothing had been heard";
   source_->OnReply(ReplyOf(0, /*owned=*/true), &*shard_, now_);
   EXPECT_FALSE(source_->owned_by_target()) << "it was not told to own it";
-  now_ = source_->NextWakeup();
-  EXPECT_EQ(PositionsOf(Pump()), sent) << "as if nothing had been heard";
+  EXPECT_EQ(PositionsOf(Pump()), sent) << "that it has nothing, is believed";
   Confirm(uint64_t{1} << 60);
   EXPECT_EQ(PositionsOf(Pump()).front(), sent.back() + 1)
       << "no more can be confirmed than was sent";
-  Confirm(1);  // A late one.
-  now_ = source_->NextWakeup();
-  EXPECT_EQ(PositionsOf(Pump()).front(), sent.back() + 1);
+  wire::HandOverReply late = ReplyOf(1);
+  late.set_number(1);
+  source_->OnReply(late, &*shard_, now_);
+  EXPECT_THAT(Pump(), IsEmpty());
 }
 
 TEST_F(LogFeedTest, OwnedByTheTargetOnceItSaysSo) {
@@ -534,12 +620,40 @@ TEST_F(LogFeedTest, ReportsBytesAndTimes) {
   EXPECT_EQ(report.pause_micros(), 400);
 }
 
+// What it was sent before, it was sent as a follower.
+TEST_F(LogFeedTest, AMoveToAFollowerReportsNothingButItsOwnTime) {
+  wire::Feed feed;
+  feed.set_follower(5);
+  source_.emplace(options_, kTarget, feed, *shard_, now_);
+  Pump();
+  ASSERT_GT(source_->ReportFollower().bytes(), 0);
+  now_ += absl::Seconds(100);
+  wire::HandOverReply reply = ReplyOf(1 << 20);
+  *reply.mutable_feed() = feed;
+  while (!source_->CaughtUp()) {
+    reply.set_number(last_number_);
+    source_->OnReply(reply, &*shard_, now_);
+    Pump();
+  }
+  source_->BeginMove(now_);
+  now_ += absl::Milliseconds(3);
+  wire::Go go;
+  go.set_move(kMove);
+  source_->Go(go, now_);
+  Pump();
+  EXPECT_EQ(source_->Report().move(), kMove);
+  EXPECT_EQ(source_->Report().bytes(), 0);
+  EXPECT_EQ(source_->Report().copy_micros(), 3000);
+}
+
 TEST_F(LogFeedTest, RepetitionsCountAsBytesSent) {
   Begin();
   const size_t once = PayloadBytes(Pump());
-  now_ = source_->NextWakeup();
-  const size_t again = PayloadBytes(Pump());
-  EXPECT_EQ(source_->Report().bytes(), static_cast<int64_t>(once + again));
+  Confirm(0);
+  std::vector<Message> messages;
+  EXPECT_EQ(source_->Pump(link_, now_, &messages), once);
+  EXPECT_EQ(PayloadBytes(messages), once);
+  EXPECT_EQ(source_->Report().bytes(), static_cast<int64_t>(2 * once));
 }
 
 // ---- Messages that make no sense --------------------------------------------
@@ -783,6 +897,9 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
     options.part_bytes = static_cast<size_t>(4 * rng.Between(1, 20));
     options.window_bytes = static_cast<size_t>(4 * rng.Between(1, 60));
     absl::Time now = absl::UnixEpoch();
+    options.link.window_bytes = static_cast<size_t>(rng.Between(100, 1000));
+    options.link.messages_max = static_cast<int>(rng.Between(1, 20));
+    FeedLink link(options.link);
     source.emplace(options, kTarget, MoveFeed(), *serving, now);
     LogCopy target(kSourcePeer, MoveFeed(), RangeOfShard(), RangeOfShard().end,
                    Rule());
@@ -799,8 +916,10 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
         now += absl::Milliseconds(20);
       }
       std::vector<Message> messages;
-      if (source->NextWakeup() <= now) ++repetitions;
-      source->Pump(now, &messages);
+      link.TakeWaiting();  // It is the only feed.
+      if (source->Pump(link, now, &messages) > 0) ++repetitions;
+      if (const auto late = link.OnTick(now))
+        messages.push_back(link.Probe(*late, now));
       for (const Message& message : messages) there.Send(message, rng);
       if (!there.empty() && rng.Chance(0.5)) {
         const Message message = there.Receive(rng);
@@ -816,10 +935,16 @@ TEST_P(HandOverHistories, TheTargetEndsWithTheBitsOfATwinThatNeverMoved) {
         *reply.mutable_feed() = MoveFeed();
         reply.set_have(target.have());
         reply.set_owned(arrived.has_value());
+        reply.set_number(message.header.hand_over().number());
         back.Send(reply, rng);
       }
       if (!back.empty() && rng.Chance(0.5)) {
-        source->OnReply(back.Receive(rng), &*serving, now);
+        const wire::HandOverReply reply = back.Receive(rng);
+        for (const FeedLink::Feed& feed : link.OnReply(reply.number(), now)) {
+          if (source->IsInDoubt(feed.feed, reply.number()))
+            there.Send(link.Probe(feed, now), rng);
+        }
+        source->OnReply(reply, &*serving, now);
         if (source->CaughtUp()) source->Go(wire::Go(), now);
       }
     }

@@ -578,6 +578,9 @@ TEST_F(ShardFollowersTest, AFeedThatNobodyOrderedIsIgnored) {
   for (const int32_t shard : {0, 2, -1, 77}) {
     feed.set_shard(shard);
     Send(0, Thread(1), message);
+    ASSERT_FALSE(wire_.empty());
+    EXPECT_TRUE(wire_.back().message.header.hand_over_reply().declined());
+    wire_.pop_back();
   }
   EXPECT_THAT(wire_, IsEmpty());
   EXPECT_EQ(cores_[0]->copies_count(), 0u);

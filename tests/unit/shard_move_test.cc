@@ -505,9 +505,9 @@ TEST_F(ShardMoveTest, AMoveThatIsGivenUpLeavesTheShardWhereItIs) {
   Show();  // View 5.
   EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 MOVED to 0 as of 5"));
   EXPECT_EQ(cores_[0]->moves_count() + cores_[1]->moves_count(), 0u);
-  EXPECT_EQ(cores_[0]->NextWakeup(), absl::InfiniteFuture());
   EXPECT_FALSE(reported_[0]);
   Deliver();  // Late records and confirmations.
+  EXPECT_EQ(cores_[0]->NextWakeup(), absl::InfiniteFuture());
   Send(0, Worker(0), PushOf(0, 1, 5));
   EXPECT_THAT(Replies(), ElementsAre("rank 0: push 0 OK acked 1"));
   EXPECT_FALSE(cores_[1]->Owns(ShardId{0}));
@@ -632,7 +632,9 @@ TEST_F(ShardMoveTest, AHandOverThatMakesNoSenseChangesNothing) {
     Message broken = good;
     c.spoil(broken);
     Send(1, Thread(0), broken);
-    EXPECT_THAT(wire_, SizeIs(on_the_wire)) << "no reply";
+    ASSERT_THAT(wire_, SizeIs(on_the_wire + 1));
+    EXPECT_TRUE(wire_.back().message.header.hand_over_reply().declined());
+    wire_.pop_back();
     EXPECT_EQ(cores_[1]->Stats().malformed(), malformed + c.malformed);
   }
   Message reply;

@@ -504,6 +504,31 @@ TEST_F(WorkerCoreTest, WhoCannotConnectGivesUpAfterSomeAttempts) {
               HasSubstr("rank 1 refused"));
 }
 
+// A server that sums gradients has died: each attempt takes a second to find
+// that out, and the view names it until its lease has run out.
+TEST_F(WorkerCoreTest, AttemptsThatTakeTheirTimeGoOnForTwoLeases) {
+  Join("allreduce");
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.OnInitialized(now, effects);
+  });
+  const absl::Time begin = now_;
+  uint64_t attempt = 0;
+  while (core_->ending().ok()) {
+    ++attempt;
+    ASSERT_LE(now_ - begin, 2 * kLease + absl::Milliseconds(300));
+    Pass(absl::Milliseconds(300));
+    Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+      core.OnGroupLost(absl::UnavailableError("server 1 has ended"), now,
+                       effects);
+    });
+    wire::View next = RunningView(2 + attempt, "allreduce");
+    next.set_group(1 + attempt);
+    Show(next);
+  }
+  EXPECT_GT(now_ - begin, 2 * kLease);
+  EXPECT_GT(attempt, 5u);
+}
+
 TEST_F(WorkerCoreTest, WhatIsUnderWayInAGroupEndsWhenTheViewHasAnother) {
   Join("allreduce");
   Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {

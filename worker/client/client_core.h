@@ -67,9 +67,9 @@
 #include "absl/time/time.h"
 #include "common/compress/gradient_code.h"
 #include "common/message.h"
+#include "common/time/round_trip.h"
 #include "common/view/shard_map.h"
 #include "worker/client/message_size.h"
-#include "worker/client/round_trip.h"
 
 namespace slackline {
 

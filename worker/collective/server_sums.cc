@@ -19,6 +19,10 @@
 namespace slackline {
 namespace {
 
+// For a shard thread to say whether its endpoint is one for this process. One
+// that is not reached is looked after later.
+constexpr absl::Duration kAnswerMax = absl::Milliseconds(500);
+
 class ServerSums final : public Mesh {
  public:
   explicit ServerSums(const ServerSumsOptions& options) : options_(options) {}
@@ -35,6 +39,9 @@ class ServerSums final : public Mesh {
   void Interrupt() override;
 
  private:
+  // Through the first of the endpoints that is one for this process.
+  absl::StatusOr<std::unique_ptr<Channel>> ConnectTo(
+      const PeerId& self, const std::vector<std::string>& endpoints) const;
   // Sends what the core wants to be sent.
   absl::Status Perform(SumClientCore::Effects* effects);
   // Takes in what has come from a shard thread.
@@ -49,6 +56,35 @@ class ServerSums final : public Mesh {
   std::vector<std::unique_ptr<Channel>> channels_;  // By shard thread.
   std::optional<SumClientCore> core_;               // From Join() on.
 };
+
+absl::StatusOr<std::unique_ptr<Channel>> ServerSums::ConnectTo(
+    const PeerId& self, const std::vector<std::string>& endpoints) const {
+  absl::StatusOr<std::unique_ptr<Channel>> channel =
+      absl::InternalError("no endpoint");
+  for (const std::string& endpoint : endpoints) {
+    channel = options_.transport->Connect(self, endpoint, {.watch_link = true});
+    if (!channel.ok()) continue;
+    // An endpoint that is none for this process says so when it has answered.
+    // Nobody repeats what is lost then.
+    Poller poller;
+    poller.Add(**channel);
+    const absl::Time until = time_.Now() + kAnswerMax;
+    bool refused = false;
+    while (time_.Now() < until && !refused) {
+      const auto received = (*channel)->Receive();
+      refused = absl::IsFailedPrecondition(received.status());
+      SL_ASSIGN_OR_RETURN(const std::optional<LinkState> state,
+                          (*channel)->ReceiveLinkState());
+      if (state == LinkState::kUp) break;
+      SL_RETURN_IF_ERROR(
+          poller.Wait(std::min(until - time_.Now(), absl::Milliseconds(20))));
+    }
+    poller.Remove(**channel);
+    if (!refused) break;
+    channel = (*channel)->Receive().status();
+  }
+  return channel;
+}
 
 absl::Status ServerSums::Join(const GroupOptions& options) {
   const Rendezvous rendezvous({.rank = options.rank,
@@ -87,8 +123,7 @@ absl::Status ServerSums::Join(const GroupOptions& options) {
       core.threads.push_back(
           absl::StrCat("server ", server.index(), " thread ", thread));
       SL_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel,
-                          options_.transport->Connect(self, endpoints.front(),
-                                                      {.watch_link = true}));
+                          ConnectTo(self, endpoints));
       channels_.push_back(std::move(channel));
     }
   }

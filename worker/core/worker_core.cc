@@ -18,6 +18,8 @@ namespace slackline {
 namespace {
 
 constexpr int kFailedConnectsMax = 5;
+// Attempts that each take longer than this wait for somebody who may have died.
+constexpr absl::Duration kQuickConnect = absl::Milliseconds(250);
 // How often somebody who waits is told for what.
 constexpr absl::Duration kTellEvery = absl::Seconds(10);
 // How long who leaves waits for the coordinator to hear of it.
@@ -1098,10 +1100,12 @@ void WorkerCore::OnGroupLost(const absl::Status& why, absl::Time now,
   if (state_ == State::kConnecting) {
     // A newer view says whom to connect to.
     if (view()->proto().group() != group_) return Decide(now, effects);
-    if (++failed_connects_ == kFailedConnectsMax) {
+    if (++failed_connects_ == 1)
+      failing_to_connect_since_ = change_.connecting_since;
+    if (GivesUpConnecting(now)) {
       return Fail(absl::ResourceExhaustedError(absl::StrCat(
                       "worker ", options_.member.join.index(), " failed ",
-                      kFailedConnectsMax,
+                      failed_connects_,
                       " times in a row to connect to the other workers: ",
                       why.message())),
                   now, effects);
@@ -1117,6 +1121,13 @@ void WorkerCore::OnGroupLost(const absl::Status& why, absl::Time now,
   Notify({follower_->ConnectionLost(group_)}, now, effects);
   if (Over()) return;
   Decide(now, effects);
+}
+
+bool WorkerCore::GivesUpConnecting(absl::Time now) const {
+  if (failed_connects_ < kFailedConnectsMax) return false;
+  const absl::Duration failing = now - failing_to_connect_since_;
+  return failing < failed_connects_ * kQuickConnect ||
+         failing > 2 * member_.lease();
 }
 
 void WorkerCore::TellGroupLost(Effects* effects) {

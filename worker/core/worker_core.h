@@ -473,6 +473,9 @@ class WorkerCore {
   // Whoever it waits for may have got on.
   void NoticeOthers(absl::Time now);
   // Says that the group was lost, if that was not said so far.
+  // Enough attempts in a row have failed: not as long as they may fail because
+  // of a server or a worker that has died and whose lease has not run out.
+  bool GivesUpConnecting(absl::Time now) const;
   void TellGroupLost(Effects* effects);
   bool Over() const { return ended() || state_ == State::kLeaving; }
   std::string WaitingText(absl::Time now) const;
@@ -530,6 +533,7 @@ class WorkerCore {
   // now; -1: of none.
   Clock computed_ = -1;
   int failed_connects_ = 0;      // In a row.
+  absl::Time failing_to_connect_since_;  // If there are some.
   // The loss of a group, while it may be no more than the end of the job, which
   // others may have heard of before; empty: none, or it was told.
   std::string lost_group_;

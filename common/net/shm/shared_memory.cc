@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,11 +24,25 @@ absl::Status CallFailed(const char* call) {
       absl::StrCat("shared memory: ", call, ": ", std::strerror(errno)));
 }
 
+// What bounds the addresses of this process, if that may be why it has none.
+std::string AddressHint() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return "";
+  return absl::StrCat("; the process may have ", limit.rlim_cur >> 20,
+                      " MiB of addresses: raise that (ulimit -v unlimited, or "
+                      "the batch system's bound on virtual memory)");
+}
+
 absl::StatusOr<std::byte*> MapBytes(int file, size_t bytes, bool writable) {
   void* const data =
       mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
            MAP_SHARED, file, 0);
-  if (data == MAP_FAILED) return CallFailed("mmap");
+  if (data == MAP_FAILED) {
+    return absl::UnavailableError(
+        absl::StrCat("shared memory: mmap of ", bytes >> 20,
+                     " MiB: ", std::strerror(errno), AddressHint()));
+  }
   return static_cast<std::byte*>(data);
 }
 

@@ -49,6 +49,14 @@ struct Welcome {
   uint64_t version;
   uint64_t arena_bytes;
 };
+// Or the listener says this, and ends the connection.
+constexpr uint64_t kRefusal = 0x736c6b72656675;  // "slkrefu"
+struct Refusal {
+  uint64_t version;
+  std::array<char, 240> why;  // Ended by a zero.
+};
+// Who ends so many connections in a row without a word will end the next one.
+constexpr int kUnwelcomeMax = 3;
 
 // Of one connection, made by the channel.
 struct Control {
@@ -461,7 +469,16 @@ bool ShmListener::Greet(Descriptor* socket, uint64_t key) {
       SharedMemory::Map(std::move(packet.descriptors[1]), hello.arena_bytes,
                         SharedMemory::Peers::kRead);
   const absl::StatusOr<std::shared_ptr<ShmArena>> own = transport_.Arena();
-  if (!control.ok() || !arena.ok() || !own.ok()) return false;
+  for (const absl::Status& status :
+       {control.status(), arena.status(), own.status()}) {
+    if (status.ok()) continue;
+    --counts_.malformed;
+    Refusal refusal = {.version = kRefusal, .why = {}};
+    const std::string why(status.message());
+    why.copy(refusal.why.data(), refusal.why.size() - 1);
+    static_cast<void>(SendPacket(*socket, BytesOf(refusal), {}));
+    return false;
+  }
   const Welcome welcome = {.version = kVersion,
                            .arena_bytes = (*own)->memory().size()};
   const int descriptor = (*own)->memory().descriptor();
@@ -545,6 +562,7 @@ class ShmChannel : public Channel {
   // Takes in what the socket has to say.
   void TakeEvents();
   bool TakeWelcome();
+  void Refuse(absl::string_view why);
   std::optional<Message> ReceiveMessage();
   void Disconnect();
 
@@ -555,7 +573,9 @@ class ShmChannel : public Channel {
   const ChannelOptions options_;
   EventQueue events_;
   std::unique_ptr<Connection> connection_;
-  bool welcome_ = false;         // The other end has answered.
+  bool welcome_ = false;  // The other end has answered.
+  int unwelcome_ = 0;     // Connections in a row that ended without an answer.
+  absl::Status refused_;  // For good.
   std::deque<Message> waiting_;  // While there is no connection.
   absl::Time next_try_ = absl::InfinitePast();
   absl::Duration retry_ = kRetryMin;
@@ -581,8 +601,13 @@ ShmChannel::~ShmChannel() {
   Disconnect();
 }
 
+void ShmChannel::Refuse(absl::string_view why) {
+  refused_ = absl::FailedPreconditionError(
+      absl::StrCat("no shared memory with ", endpoint_, ": ", why));
+}
+
 void ShmChannel::Connect(absl::Time now) {
-  if (connection_ != nullptr || now < next_try_) return;
+  if (connection_ != nullptr || now < next_try_ || !refused_.ok()) return;
   const absl::Status tried = TryToConnect();
   if (tried.ok()) return;
   if (absl::IsNotFound(tried)) link_state_ = LinkState::kGone;
@@ -622,13 +647,26 @@ void ShmChannel::TakeEvents() {
 }
 
 bool ShmChannel::TakeWelcome() {
-  Welcome welcome{};
+  Refusal refusal{};
   Packet packet =
       ReceivePacket(connection_->link->socket(),
-                    {reinterpret_cast<std::byte*>(&welcome), sizeof(welcome)});
+                    {reinterpret_cast<std::byte*>(&refusal), sizeof(refusal)});
   if (packet.kind == PacketKind::kNone) return false;
+  Welcome welcome{};
+  std::memcpy(&welcome, &refusal, sizeof(welcome));
   // It does not know who this is.
   connection_->gone = packet.kind == PacketKind::kGone;
+  if (connection_->gone && ++unwelcome_ == kUnwelcomeMax) {
+    Refuse(
+        "its process ends every connection at once; it may be of another user, "
+        "or in another user namespace");
+  }
+  if (packet.bytes == sizeof(refusal) && refusal.version == kRefusal) {
+    refusal.why.back() = 0;
+    Refuse(absl::StrCat("its process says: ", refusal.why.data()));
+    Disconnect();
+    return false;
+  }
   if (packet.kind != PacketKind::kPacket || packet.bytes != sizeof(welcome) ||
       packet.descriptors.size() != 1 || welcome.version != kVersion ||
       welcome.arena_bytes > kPeerArenaMax) {
@@ -640,12 +678,13 @@ bool ShmChannel::TakeWelcome() {
       SharedMemory::Map(std::move(packet.descriptors[0]), welcome.arena_bytes,
                         SharedMemory::Peers::kRead);
   if (!arena.ok()) {
-    ++counts_.malformed;
+    Refuse(arena.status().message());
     Disconnect();
     return false;
   }
   connection_->link->SetArena(*std::move(arena));
   welcome_ = true;
+  unwelcome_ = 0;
   retry_ = kRetryMin;
   link_state_ = LinkState::kUp;
   return true;
@@ -662,10 +701,12 @@ void ShmChannel::Disconnect() {
 
 absl::StatusOr<std::optional<Message>> ShmChannel::Receive() {
   if (connection_ == nullptr) Connect(MonotonicNow());
+  if (!refused_.ok()) return refused_;
   if (connection_ == nullptr) return std::nullopt;
   std::optional<Message> message = ReceiveMessage();
   if (message.has_value() || connection_ == nullptr) return message;
   TakeEvents();
+  if (!refused_.ok()) return refused_;
   return connection_ == nullptr ? std::nullopt : ReceiveMessage();
 }
 
@@ -685,6 +726,7 @@ std::optional<Message> ShmChannel::ReceiveMessage() {
 
 absl::Status ShmChannel::Send(const Message& message) {
   SL_RETURN_IF_ERROR(CheckBounds(message, options_));
+  SL_RETURN_IF_ERROR(refused_);
   if (connection_ != nullptr && connection_->Send(message))
     return absl::OkStatus();
   if (connection_ == nullptr &&
@@ -699,6 +741,8 @@ absl::Status ShmChannel::Send(const Message& message) {
 }
 
 absl::StatusOr<absl::Duration> ShmChannel::WaitMax() {
+  // Receive() says so.
+  if (!refused_.ok()) return absl::ZeroDuration();
   if (connection_ == nullptr)
     return std::max(next_try_ - MonotonicNow(), absl::ZeroDuration());
   if (!welcome_) return absl::InfiniteDuration();

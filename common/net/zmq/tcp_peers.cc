@@ -1,11 +1,16 @@
 #include "common/net/zmq/tcp_peers.h"
 
+#include <arpa/inet.h>
 #include <linux/tcp.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cstddef>
 #include <optional>
+
+#include "absl/strings/str_cat.h"
 
 namespace slackline {
 namespace {
@@ -31,6 +36,21 @@ std::optional<int64_t> BytesArrived(int descriptor) {
   return static_cast<int64_t>(info.tcpi_bytes_received);
 }
 
+// Address and port at the other end.
+std::string NameOf(int descriptor) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (getpeername(descriptor, any, &size) != 0 ||
+      getnameinfo(any, size, host.data(), host.size(), port.data(), port.size(),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an address that is not known";
+  }
+  return absl::StrCat(host.data(), ":", port.data());
+}
+
 }  // namespace
 
 void TcpPeers::OnAccepted(int descriptor) {
@@ -53,6 +73,8 @@ void TcpPeers::Look(absl::Time now) {
         CookieOf(descriptor) != peer.cookie) {
       continue;
     }
+    last_ended_ = absl::StrCat(NameOf(descriptor), " with ",
+                               *arrived - peer.received, " bytes unread");
     // ZeroMQ owns the descriptor. It reads the end of the connection, drops
     // what it holds of it and closes it, which resets the connection.
     const linger at_once{.l_onoff = 1, .l_linger = 0};

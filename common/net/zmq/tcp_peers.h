@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 
 #include "absl/time/time.h"
@@ -41,8 +42,9 @@ class TcpPeers {
     return peers_.empty() ? absl::InfiniteFuture() : next_look_;
   }
 
-  // Connections that were ended.
+  // Connections that were ended, and what there was to say of the last one.
   int64_t ended_count() const { return ended_count_; }
+  const std::string& last_ended() const { return last_ended_; }
 
  private:
   struct Peer {
@@ -53,6 +55,7 @@ class TcpPeers {
   std::unordered_map<int, Peer> peers_;  // By descriptor.
   absl::Time next_look_ = absl::InfinitePast();
   int64_t ended_count_ = 0;
+  std::string last_ended_;
 };
 
 }  // namespace slackline

@@ -459,6 +459,8 @@ ZmqListener::ZmqListener(zmq::context_t& context,
 ChannelCounts ZmqListener::counts() const {
   ChannelCounts counts = counts_;
   counts.malformed += tcp_peers_.ended_count();
+  counts.overruns += tcp_peers_.ended_count();
+  counts.last_overrun = tcp_peers_.last_ended();
   return counts;
 }
 

@@ -34,7 +34,7 @@ class RoundTrip {
   absl::Duration Timeout(int doublings = 0) const;
 
  private:
-  const Options options_;
+  Options options_;
   bool measured_ = false;
   absl::Duration smoothed_;
   absl::Duration variation_;

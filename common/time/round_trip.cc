@@ -1,4 +1,4 @@
-#include "worker/client/round_trip.h"
+#include "common/time/round_trip.h"
 
 #include <algorithm>
 
