@@ -159,7 +159,7 @@ def check_replicas(step: int, totals: Sequence[Tuple[int, Dict[str, int]]]) -> N
                 )
 
 
-def first_rates(rates: Sequence[Tuple[int, List[float]]], mine: Sequence[float]) -> Any:
-    """The first worker and its rates, if mine are others; else None."""
+def first_rates(rates: Sequence[Tuple[int, List[Any]]], mine: Sequence[Any]) -> Any:
+    """The first worker and its rates and momenta, if mine are others; else None."""
     rank, first = rates[0]
     return (rank, first) if list(mine) != list(first) else None

@@ -14,6 +14,9 @@ namespace {
 // which a float holds exactly. A number has one owner; the others add zeros.
 constexpr int kDigits = 4;
 
+// Where ranks tell each other their options: the optimizer's own momentum.
+constexpr float kNoMomentum = -1;
+
 void PutNumber(uint64_t number, absl::Span<float> digits) {
   for (int i = 0; i < kDigits; ++i)
     digits[i] = static_cast<float>((number >> (16 * i)) & 0xffff);
@@ -221,11 +224,15 @@ void Replica::StartStep() {
 }
 
 absl::Status Replica::Add(Collective& group, TableId table,
-                          const Payload& gradient, double rate_factor) {
+                          const Payload& gradient, const StepOptions& options) {
+  const auto index = static_cast<size_t>(table);
+  if (index < rules_.size()) {
+    SL_RETURN_IF_ERROR(CheckMomentum(options, rules_[index].optimizer,
+                                     parameters_.tables()[index].name()));
+  }
   std::vector<int> issue;
   SL_RETURN_IF_ERROR(buckets_.Add(table, gradient, &issue));
-  own_.push_back(
-      {.table = table, .values = gradient, .rate_factor = rate_factor});
+  own_.push_back({.table = table, .values = gradient, .options = options});
   for (const int bucket : issue) {
     const bool by_servers =
         buckets_.LaneOf(bucket) == Lane::kServers && group.has_servers();
@@ -242,7 +249,7 @@ absl::Status Replica::AddAgain(Collective& group) {
   StartStep();
   for (const Gradient& gradient : own) {
     SL_RETURN_IF_ERROR(
-        Add(group, gradient.table, gradient.values, gradient.rate_factor));
+        Add(group, gradient.table, gradient.values, gradient.options));
   }
   return absl::OkStatus();
 }
@@ -262,15 +269,19 @@ absl::Status Replica::AddNothing(Collective& group) {
     SL_RETURN_IF_ERROR(
         Add(group, TableId{static_cast<int32_t>(t)},
             Payload::Wrap(zeros.data(), zeros.size() * sizeof(float), nullptr),
-            /*rate_factor=*/1));
+            StepOptions()));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts,
                                             bool* group_failed) {
-  // Of each rank: whether it counts, and its rate factor of each table.
-  const size_t row = 1 + own_.size();
+  // Of each rank: whether it counts, and its options of each table, two numbers
+  // each: the rate factor and the momentum.
+  const size_t row = 1 + 2 * own_.size();
+  const auto place_of = [](const Gradient& own) {
+    return 1 + 2 * static_cast<size_t>(own.table);
+  };
   const int ranks = group.world_size();
   std::vector<float> told(static_cast<size_t>(ranks) * row, 0.0f);
   const auto row_of = [&](int rank) {
@@ -280,8 +291,9 @@ absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts,
     const absl::Span<float> ours = row_of(static_cast<int>(group.rank()));
     ours[0] = 1;
     for (const Gradient& own : own_) {
-      ours[1 + static_cast<size_t>(own.table)] =
-          static_cast<float>(own.rate_factor);
+      ours[place_of(own)] = static_cast<float>(own.options.rate_factor);
+      ours[place_of(own) + 1] =
+          static_cast<float>(own.options.momentum.value_or(kNoMomentum));
     }
   }
   SL_RETURN_IF_ERROR(Exchange(group, absl::MakeSpan(told), group_failed,
@@ -292,8 +304,12 @@ absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts,
   for (int rank = ranks - 1; rank >= 0; --rank) {
     if (row_of(rank)[0] == 0) continue;
     ++counted;
-    for (Gradient& own : own_)
-      own.rate_factor = row_of(rank)[1 + static_cast<size_t>(own.table)];
+    for (Gradient& own : own_) {
+      const float momentum = row_of(rank)[place_of(own) + 1];
+      own.options.rate_factor = row_of(rank)[place_of(own)];
+      own.options.momentum.reset();
+      if (momentum != kNoMomentum) own.options.momentum = momentum;
+    }
   }
   return counted;
 }
@@ -376,8 +392,7 @@ absl::Status Replica::Apply(const Gradient& own, float scale, Clock clock) {
     args.gradients = absl::MakeConstSpan(&gradient, 1);
     args.elements = range.values.size();
     args.gradient_scale = scale;
-    args.learning_rate =
-        static_cast<float>(rule.RateAt(clock, own.rate_factor));
+    args.numbers = rule.NumbersAt(clock, own.options);
     args.update_count = static_cast<int64_t>(version) + 1;
     SL_RETURN_IF_ERROR(memory_->Apply(rule.optimizer, args));
   }

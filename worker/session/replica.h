@@ -60,11 +60,11 @@ class Replica {
   void StartStep();
   // The gradient of one table at the present parameters, in the replica's
   // memory, tables in any order. Its sum over the group begins meanwhile. Here,
-  // the mean is applied at `rate_factor` times the usual rate
-  // (IsRateFactor()); ranks stay equal if they give the same one. Errors as
-  // GradientBuckets::Add().
+  // the mean is applied with these options, which are allowed (FaultOf()) and
+  // fit the table's optimizer; ranks stay equal if they give the same ones.
+  // Errors as GradientBuckets::Add().
   absl::Status Add(Collective& group, TableId table, const Payload& gradient,
-                   double rate_factor);
+                   const StepOptions& options);
   // What was added to a step whose group has failed, once more, to another
   // group: instead of StartStep() and Add().
   absl::Status AddAgain(Collective& group);
@@ -90,7 +90,7 @@ class Replica {
     return Finish(group, clock, std::nullopt, group_failed);
   }
   // The same where not every rank has a gradient: the mean is over those that
-  // `count`, at the rate factors of the lowest one; without any the step
+  // `count`, with the options of the lowest one; without any the step
   // changes nothing. The ranks tell each other.
   absl::StatusOr<StepResult> FinishStepOfSome(Collective& group, Clock clock,
                                               bool counts, bool* group_failed) {
@@ -117,7 +117,7 @@ class Replica {
   struct Gradient {
     TableId table{};
     Payload values;
-    double rate_factor = 1;
+    StepOptions options = {};
   };
   Replica(ParameterMemory* parameters, std::vector<UpdateRule> rules,
           std::unique_ptr<FloatMemory> memory,
@@ -134,7 +134,7 @@ class Replica {
   absl::StatusOr<StepResult> Finish(Collective& group, Clock clock,
                                     std::optional<bool> counts,
                                     bool* group_failed);
-  // How many ranks count. Gives our gradients the lowest one's rate factors.
+  // How many ranks count. Gives our gradients the lowest one's options.
   absl::StatusOr<int> AgreeWhoCounts(Collective& group, bool counts,
                                      bool* group_failed);
   absl::Status Apply(const Gradient& own, float scale, Clock clock);
