@@ -231,7 +231,7 @@ bool Measure(const Options& options, const Case& c) {
   args.gradients = gradient_bytes;
   args.elements = c.elements;
   args.gradient_scale = 1.0f / static_cast<float>(c.gradients);
-  args.learning_rate = static_cast<float>(kRate);
+  args.numbers.learning_rate = static_cast<float>(kRate);
 
   const std::vector<float> before(args.in, args.in + c.elements);
   optimizer.Apply(args);

@@ -175,7 +175,7 @@ bool Measure(const Options& options, const Case& c) {
     args.gradients = *gradients;
     args.elements = c.elements;
     args.gradient_scale = 1.0f / static_cast<float>(c.gradients);
-    args.learning_rate = kRate;
+    args.numbers.learning_rate = kRate;
     return args;
   };
   std::vector<const std::byte*> host_gradients, device_gradients;

@@ -157,8 +157,8 @@ class Workers {
     while (worker.clock < worker.last && !worker.pulling) {
       ClientCore::Effects effects;
       SL_RETURN_IF_ERROR(worker.client.Push(worker.clock++, TableId{0},
-                                            gradient_, /*rate_factor=*/1,
-                                            versions_, time_.Now(), &effects));
+                                            gradient_, StepOptions(), versions_,
+                                            time_.Now(), &effects));
       worker.client.Pull(worker.clock, worker.clock, time_.Now(), &effects);
       worker.pulling = true;
       SL_RETURN_IF_ERROR(Perform(worker, effects));

@@ -130,7 +130,7 @@ absl::StatusOr<Round> RunAlone(const Options& options) {
         args.slots[0] = slots[t].data();
         args.gradients = absl::MakeConstSpan(&gradient, 1);
         args.elements = model->parameter(t).size();
-        args.learning_rate = 0.01f;
+        args.numbers.learning_rate = 0.01f;
         optimizer.Apply(args);
       }
     };

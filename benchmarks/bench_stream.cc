@@ -116,8 +116,8 @@ class SlacklineStream : public Stream {
              client_.unacknowledged_bytes() + gradient_.size() <=
                  unanswered_max_) {
         SL_RETURN_IF_ERROR(client_.Push(clock_++, TableId{0}, gradient_,
-                                        /*rate_factor=*/1, versions_,
-                                        time_.Now(), &effects));
+                                        StepOptions(), versions_, time_.Now(),
+                                        &effects));
         SL_RETURN_IF_ERROR(Perform(&effects));
       }
       SL_ASSIGN_OR_RETURN(std::optional<Message> message, channel_->Receive());

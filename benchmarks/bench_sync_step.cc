@@ -359,7 +359,7 @@ class Trainee {
     args.gradients = absl::MakeConstSpan(&gradient, 1);
     args.elements = parameter.size();
     args.gradient_scale = 1.0f / static_cast<float>(count);
-    args.learning_rate = kLearningRate;
+    args.numbers.learning_rate = kLearningRate;
     optimizer_.Apply(args);
   }
   void Wait(Collective::Ticket ticket) {

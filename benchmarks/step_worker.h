@@ -39,7 +39,7 @@ class StepWorker {
   // The step's gradient of the job's only table. The pull of the next one's
   // parameters is on its way when this returns.
   absl::Status Push(const Payload& gradient) {
-    SL_RETURN_IF_ERROR(loop_->Push(TableId{0}, gradient, /*rate_factor=*/1));
+    SL_RETURN_IF_ERROR(loop_->Push(TableId{0}, gradient, StepOptions()));
     loop_->Tell(
         [](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
           core.OnComputed(/*loss=*/0, now, effects);

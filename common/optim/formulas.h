@@ -19,6 +19,11 @@ SL_HOST_DEVICE inline float Sub(float a, float b) { return a - b; }
 SL_HOST_DEVICE inline float Mul(float a, float b) { return a * b; }
 SL_HOST_DEVICE inline float Div(float a, float b) { return a / b; }
 SL_HOST_DEVICE inline float Sqrt(float a) { return ::sqrtf(a); }
+SL_HOST_DEVICE inline float Abs(float a) { return ::fabsf(a); }
+SL_HOST_DEVICE inline float Larger(float a, float b) { return a > b ? a : b; }
+SL_HOST_DEVICE inline float SignOf(float a) {
+  return a > 0 ? 1.0F : a < 0 ? -1.0F : a;
+}
 
 #define SL_FORMULA SL_HOST_DEVICE static inline
 #include "common/optim/rules/all-inl.h"
@@ -28,7 +33,7 @@ SL_HOST_DEVICE inline float Sqrt(float a) { return ::sqrtf(a); }
 
 namespace slackline::optim {
 
-// Floats of state per parameter: at most 2.
+// Floats of state per parameter: at most kSlotsMax.
 constexpr int SlotCount(Rule rule) {
   return scalar::WithFormula(rule, [](auto formula) { return formula.kSlots; });
 }

@@ -61,11 +61,19 @@ HWY_INLINE void StoreAt(V vector, std::byte* base, size_t element) {
 // The formulas for vectors. Mul and Add stay apart (also -ffp-contract=off).
 using Real = V;
 HWY_INLINE V Set(float value) { return hn::Set(Floats(), value); }
+using hn::Abs;
 using hn::Add;
 using hn::Div;
 using hn::Mul;
 using hn::Sqrt;
 using hn::Sub;
+// hn::Max of a NaN depends on the machine.
+HWY_INLINE V Larger(V a, V b) { return hn::IfThenElse(hn::Gt(a, b), a, b); }
+HWY_INLINE V SignOf(V a) {
+  const V zero = Set(0);
+  return hn::IfThenElse(hn::Gt(a, zero), Set(1),
+                        hn::IfThenElse(hn::Lt(a, zero), Set(-1), a));
+}
 #define SL_FORMULA static HWY_INLINE
 #include "common/optim/rules/all-inl.h"
 #undef SL_FORMULA
@@ -74,7 +82,7 @@ using hn::Sub;
 struct Streams {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  std::byte* slots[2] = {};
+  std::byte* slots[kSlotsMax] = {};
   const std::byte* gradients[kFanIn] = {};
 };
 
@@ -93,12 +101,14 @@ void Apply(const Coefficients& coefficients, const Streams& streams,
       sum = hn::Add(sum, LoadAt(s.gradients[k], i));
     }
     V p = LoadAt(s.in, i);
-    V slot0 = p, slot1 = p;  // Without slots: read by nobody.
+    V slot0 = p, slot1 = p, slot2 = p;  // Without slots: read by nobody.
     if constexpr (Formula::kSlots > 0) slot0 = LoadAt(s.slots[0], i);
     if constexpr (Formula::kSlots > 1) slot1 = LoadAt(s.slots[1], i);
-    Update<Formula>(c, sum, p, slot0, slot1);
+    if constexpr (Formula::kSlots > 2) slot2 = LoadAt(s.slots[2], i);
+    Update<Formula>(c, sum, p, slot0, slot1, slot2);
     if constexpr (Formula::kSlots > 0) StoreAt(slot0, s.slots[0], i);
     if constexpr (Formula::kSlots > 1) StoreAt(slot1, s.slots[1], i);
+    if constexpr (Formula::kSlots > 2) StoreAt(slot2, s.slots[2], i);
     StoreAt(p, s.out, i);
   }
 }
@@ -151,12 +161,13 @@ void Run(Kernel kernel, const Coefficients& c, const Streams& s,
   const size_t offset = whole * sizeof(float);
   const size_t bytes = (elements - whole) * sizeof(float);
   using Padded = std::byte[kLanesMax * sizeof(float)];
-  alignas(64) Padded in = {}, out = {}, slots[2] = {}, gradients[kFanIn] = {};
+  alignas(64) Padded in = {}, out = {}, slots[kSlotsMax] = {},
+                     gradients[kFanIn] = {};
   Streams padded;
   padded.in = in;
   padded.out = out;
   if (s.in != nullptr) std::memcpy(in, s.in + offset, bytes);
-  for (size_t k = 0; k < 2; ++k) {
+  for (size_t k = 0; k < kSlotsMax; ++k) {
     if (s.slots[k] == nullptr) continue;
     std::memcpy(slots[k], s.slots[k] + offset, bytes);
     padded.slots[k] = slots[k];
@@ -168,7 +179,7 @@ void Run(Kernel kernel, const Coefficients& c, const Streams& s,
   }
   kernel(c, padded, lanes);
   std::memcpy(s.out + offset, out, bytes);
-  for (size_t k = 0; k < 2; ++k) {
+  for (size_t k = 0; k < kSlotsMax; ++k) {
     if (s.slots[k] != nullptr) {
       std::memcpy(s.slots[k] + offset, slots[k], bytes);
     }
@@ -209,7 +220,7 @@ void UpdateAll(Rule rule, const Coefficients& c, const Operands& operands,
     }
     s.in = operands.in + offset;
     s.out = operands.out + offset;
-    for (size_t k = 0; k < 2; ++k) {
+    for (size_t k = 0; k < kSlotsMax; ++k) {
       if (operands.slots[k] != nullptr) s.slots[k] = operands.slots[k] + offset;
     }
     Run(KernelOf(rule, fan_in), c, s, count);

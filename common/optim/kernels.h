@@ -13,8 +13,8 @@ namespace slackline::optim {
 struct Operands {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  std::array<std::byte*, 2> slots =
-      {};  // Those that the rule does not use: null.
+  // Those that the rule does not use: null.
+  std::array<std::byte*, kSlotsMax> slots = {};
   absl::Span<const std::byte* const> gradients;  // At least one.
   std::byte* sum = nullptr;  // Gets their sum, if it is not null.
 };

@@ -60,14 +60,23 @@ absl::StatusOr<Optimizer> Optimizer::Create(const config::Optimizer& config) {
   return Optimizer(FindRule(config), config);
 }
 
+std::optional<double> Optimizer::momentum() const {
+  if (rule_->momentum == nullptr) return std::nullopt;
+  return rule_->momentum(config_);
+}
+
 int Optimizer::slot_count() const { return optim::SlotCount(rule()); }
 
 optim::Coefficients Optimizer::CoefficientsOf(const ApplyArgs& args) const {
   SL_CHECK(args.update_count >= 1,
            absl::StrCat("update_count is ", args.update_count));
-  optim::Coefficients c =
-      rule_->coefficients(config_, args.learning_rate, args.update_count);
-  c.gradient_scale = args.gradient_scale;
+  optim::Coefficients c = rule_->coefficients(
+      config_,
+      {.rate = static_cast<float>(args.numbers.learning_rate),
+       .momentum = args.numbers.momentum.value_or(momentum().value_or(0)),
+       .update_count = args.update_count});
+  c.gradient_scale =
+      config_.maximize() ? -args.gradient_scale : args.gradient_scale;
   return c;
 }
 

@@ -48,6 +48,7 @@ class StaleRule {
     const float* then = nullptr;
     int64_t missed_updates = 0;  // tau. At least 0.
     int workers = 1;             // W.
+    bool maximize = false;       // Optimizer::maximize().
 
     double DelayClocks() const {
       return static_cast<double>(missed_updates) / workers;

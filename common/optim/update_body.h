@@ -43,9 +43,9 @@ struct UpdateBody {
     float sum = o.gradients[0][i];
     for (int k = 1; k < o.gradient_count; ++k) sum += o.gradients[k][i];
     float parameter = o.in[i];
-    float slots[2] = {};
+    float slots[kSlotsMax] = {};
     for (int slot = 0; slot < kSlots; ++slot) slots[slot] = o.slots[slot][i];
-    scalar::Update<Formula>(c, sum, parameter, slots[0], slots[1]);
+    scalar::Update<Formula>(c, sum, parameter, slots[0], slots[1], slots[2]);
     for (int slot = 0; slot < kSlots; ++slot) o.slots[slot][i] = slots[slot];
     o.out[i] = parameter;
   }
@@ -60,13 +60,13 @@ struct UpdateBody {
       sum.w += next.w;
     }
     float4 parameter = LoadFour(o.in + i);
-    float4 slots[2] = {};
+    float4 slots[kSlotsMax] = {};
     for (int slot = 0; slot < kSlots; ++slot) {
       slots[slot] = LoadFour(o.slots[slot] + i);
     }
     const auto lane = [&](float float4::*at) {
       scalar::Update<Formula>(c, sum.*at, parameter.*at, slots[0].*at,
-                              slots[1].*at);
+                              slots[1].*at, slots[2].*at);
     };
     lane(&float4::x);
     lane(&float4::y);

@@ -17,7 +17,7 @@ constexpr size_t kCudaGradientsMax = 64;
 struct CudaOperands {
   const float* in = nullptr;
   float* out = nullptr;
-  float* slots[2] = {};
+  float* slots[kSlotsMax] = {};
   const float* gradients[kCudaGradientsMax] = {};
   int gradient_count = 0;  // In [1, kCudaGradientsMax].
 };

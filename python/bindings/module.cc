@@ -44,8 +44,9 @@ class Rule {
 
   int slots() const { return optimizer_.slot_count(); }
   double learning_rate() const { return optimizer_.learning_rate(); }
+  std::optional<double> momentum() const { return optimizer_.momentum(); }
   void Apply(FloatArray values, FloatArray gradient,
-             std::vector<FloatArray> slots, double learning_rate,
+             std::vector<FloatArray> slots, const StepOptions& options,
              int64_t update) const {
     Optimizer::ApplyArgs args;
     bool fits = slots.size() == static_cast<size_t>(this->slots()) &&
@@ -55,13 +56,18 @@ class Rule {
       args.slots[i] = slots[i].data();
     }
     if (!fits) throw nb::value_error("sizes or number of slots do not fit");
+    if (const std::string fault = FaultOf(options); !fault.empty())
+      throw nb::value_error(fault.c_str());
+    ThrowIfBad(CheckMomentum(options, optimizer_, "table"));
     args.in = values.data();
     args.out = values.data();
     const auto* const bytes =
         reinterpret_cast<const std::byte*>(gradient.data());
     args.gradients = absl::MakeConstSpan(&bytes, 1);
     args.elements = values.size();
-    args.learning_rate = static_cast<float>(learning_rate);
+    args.numbers = {
+        .learning_rate = optimizer_.learning_rate() * options.rate_factor,
+        .momentum = options.momentum};
     args.update_count = update;
     const nb::gil_scoped_release released;
     optimizer_.Apply(args);
@@ -302,13 +308,12 @@ NB_MODULE(_core, m) {
       .def("wait_for", &Worker::WaitFor, "table"_a)
       .def(
           "gradient",
-          [](Worker& w, int table, TensorArray gradient, double rate_factor,
-             uintptr_t stream) {
-            w.Gradient(table, std::move(gradient), rate_factor,
-                       StreamOf(stream));
+          [](Worker& w, int table, TensorArray gradient,
+             const StepOptions& options, uintptr_t stream) {
+            w.Gradient(table, std::move(gradient), options, StreamOf(stream));
           },
-          "table"_a, "gradient"_a, "rate_factor"_a, "stream"_a)
-      .def("finish_step", &Worker::FinishStep, "gradients"_a, "rate_factors"_a,
+          "table"_a, "gradient"_a, "options"_a, "stream"_a)
+      .def("finish_step", &Worker::FinishStep, "gradients"_a, "options"_a,
            "skipped"_a)
       .def("log", &Worker::Log, "name"_a, "value"_a)
       // Of each table: updates, and slots as tensors on the host.
@@ -342,12 +347,28 @@ NB_MODULE(_core, m) {
       .def_prop_ro("may_suspend", &Worker::may_suspend)
       .def("interrupt", &Worker::Interrupt, "reason"_a);
 
+  // What travels with a gradient.
+  nb::class_<StepOptions>(m, "StepOptions")
+      .def(
+          "__init__",
+          [](StepOptions* self, double rate_factor,
+             std::optional<double> momentum) {
+            new (self)
+                StepOptions{.rate_factor = rate_factor, .momentum = momentum};
+          },
+          "rate_factor"_a = 1.0, "momentum"_a = nb::none())
+      .def_ro("rate_factor", &StepOptions::rate_factor)
+      .def_ro("momentum", &StepOptions::momentum)
+      .def("__eq__",
+           [](const StepOptions& a, const StepOptions& b) { return a == b; });
+
   nb::class_<Rule>(m, "Rule")
       .def(nb::init<const std::string&>(), "text"_a)
       .def_prop_ro("slots", &Rule::slots)
       .def_prop_ro("learning_rate", &Rule::learning_rate)
+      .def_prop_ro("momentum", &Rule::momentum)
       .def("apply", &Rule::Apply, "values"_a, "gradient"_a, "slots"_a,
-           "learning_rate"_a, "update"_a);
+           "options"_a, "update"_a);
 
   nb::class_<PythonSampler>(m, "Sampler")
       .def(nb::init<int64_t, int64_t, int, int64_t, uint64_t, bool>(),

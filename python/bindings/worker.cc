@@ -191,7 +191,7 @@ absl::Status Worker::FailUnlessOk(absl::Status status) {
 }
 
 absl::Status Worker::HandOver(int table, TensorArray gradient,
-                              double rate_factor, CUstream_st* stream) {
+                              const StepOptions& options, CUstream_st* stream) {
   Session& open = session();
   GpuParameters* const gpu = parameters_->gpu();
   const float* const data = gradient.data();
@@ -210,12 +210,12 @@ absl::Status Worker::HandOver(int table, TensorArray gradient,
          .elements = bytes / sizeof(float),
          .stream = stream,
          .owner = std::make_shared<Released::Holder>(std::move(holder))}));
-    rate_factors_[table] = rate_factor;
+    options_[table] = options;
     return PushCopied(/*wait=*/false);
   }
   if (gpu != nullptr) SL_RETURN_IF_ERROR(gpu->Follow(stream));
   return open.Gradient(table, Payload::Wrap(data, bytes, std::move(holder)),
-                       rate_factor);
+                       options);
 }
 
 absl::Status Worker::PushCopied(bool wait) {
@@ -223,30 +223,28 @@ absl::Status Worker::PushCopied(bool wait) {
     SL_ASSIGN_OR_RETURN(std::optional<GpuParameters::Copied> copied,
                         parameters_->gpu()->NextCopied(wait));
     if (!copied.has_value()) return absl::OkStatus();
-    SL_RETURN_IF_ERROR(session().Gradient(copied->table,
-                                          std::move(copied->values),
-                                          rate_factors_[copied->table]));
+    SL_RETURN_IF_ERROR(session().Gradient(
+        copied->table, std::move(copied->values), options_[copied->table]));
   }
 }
 
-void Worker::Gradient(int table, TensorArray gradient, double rate_factor,
-                      CUstream_st* stream) {
+void Worker::Gradient(int table, TensorArray gradient,
+                      const StepOptions& options, CUstream_st* stream) {
   absl::Status done;
   {
     const nb::gil_scoped_release released;
-    done =
-        FailUnlessOk(HandOver(table, std::move(gradient), rate_factor, stream));
+    done = FailUnlessOk(HandOver(table, std::move(gradient), options, stream));
   }
   // A job that has ended, or cannot go on, shows in Next().
   if (absl::IsInvalidArgument(done)) ThrowIfBad(done);
 }
 
 bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
-                        const std::vector<double>& rate_factors,
+                        const std::vector<StepOptions>& options,
                         const std::vector<int>& skipped) {
   Session& open = session();
-  if (gradients.size() != rate_factors.size())
-    throw nb::value_error("one factor for each gradient is required");
+  if (gradients.size() != options.size())
+    throw nb::value_error("options for each gradient are required");
   {
     const nb::gil_scoped_release released;
     const std::optional<ParameterMemory::Gpu> gpu = parameters_->memory().gpu();
@@ -255,8 +253,7 @@ bool Worker::FinishStep(std::vector<std::optional<TensorArray>> gradients,
       const size_t table = by_all_reduce_ ? gradients.size() - 1 - i : i;
       if (!gradients[table].has_value()) continue;
       done = HandOver(static_cast<int>(table), *std::move(gradients[table]),
-                      rate_factors[table],
-                      gpu.has_value() ? gpu->stream : nullptr);
+                      options[table], gpu.has_value() ? gpu->stream : nullptr);
       gradients[table].reset();
     }
     for (size_t i = 0; i < skipped.size() && done.ok(); ++i)

@@ -16,6 +16,7 @@
 
 #include "common/config/cluster_config.h"
 #include "common/mutex.h"
+#include "common/optim/step_options.h"
 #include "common/process/member_program.h"
 #include "proto/cluster.pb.h"
 #include "python/bindings/gpu_parameters.h"
@@ -74,10 +75,10 @@ class Worker {
   // As Session::WaitFor(), without the GIL. Returns if the step is lost, too:
   // Next() will say so.
   void WaitFor(int table);
-  // Holds the array until it is sent. The factor is as of Session::Gradient().
+  // Holds the array until it is sent. Options are as of Session::Gradient().
   // Of parameters on a GPU the gradient is there, too: what is on `stream` now
   // makes it. Over servers it leaves through the host while the GPU computes.
-  void Gradient(int table, TensorArray gradient, double rate_factor,
+  void Gradient(int table, TensorArray gradient, const StepOptions& options,
                 CUstream_st* stream);
   // Gradients of all tables that have none yet, then the end of the step,
   // without the GIL. By all-reduce the last table comes first, as in backward;
@@ -87,7 +88,7 @@ class Worker {
   // `skipped`: tables whose optimizer does nothing in this step
   // (Session::SkipTable()); they have no gradient.
   bool FinishStep(std::vector<std::optional<TensorArray>> gradients,
-                  const std::vector<double>& rate_factors,
+                  const std::vector<StepOptions>& options,
                   const std::vector<int>& skipped);
   void Log(const std::string& name, double value);
   // As Session::BeginWith(): of each table the updates and, as the optimizer
@@ -136,8 +137,8 @@ class Worker {
   std::shared_ptr<EarlyGather> early() const;
   // The same, made if there is none yet. Throws as Gather().
   std::shared_ptr<EarlyGather> EarlyOrNew();
-  absl::Status HandOver(int table, TensorArray gradient, double rate_factor,
-                        CUstream_st* stream);
+  absl::Status HandOver(int table, TensorArray gradient,
+                        const StepOptions& options, CUstream_st* stream);
   // Hands over what has come from the GPU; with `wait`, all that was started.
   absl::Status PushCopied(bool wait);
   // What the session or a GPU cannot do ends this worker; Next() tells.
@@ -156,7 +157,7 @@ class Worker {
   bool on_device_ = false;
   bool by_all_reduce_ = false;
   // Of gradients on their way to the host, by table.
-  std::map<int, double> rate_factors_;
+  std::map<int, StepOptions> options_;
   mutable Mutex mutex_;
   // From the first collective before Open() on.
   std::shared_ptr<EarlyGather> early_ ABSL_GUARDED_BY(mutex_);

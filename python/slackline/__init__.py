@@ -48,18 +48,36 @@ from slackline._join import join
 from slackline._launch import launch
 from slackline._loader import Loader
 from slackline._optimizer import Optimizer
-from slackline._rules import SGD, Adagrad, Adam, AdamW, Rule
+from slackline._rules import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Lion,
+    NAdam,
+    RAdam,
+    RMSprop,
+    Rule,
+)
 
 __version__ = _core.version
 __all__ = [
+    "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "Job",
     "JobError",
     "JobSuspended",
+    "Lion",
     "Loader",
+    "NAdam",
     "Optimizer",
+    "RAdam",
+    "RMSprop",
     "Rule",
     "SGD",
     "join",

@@ -171,7 +171,7 @@ def check_steps(step: int, said: Sequence[Tuple[int, str]]) -> None:
             )
 
 
-def first_rates(rates: Sequence[Tuple[int, List[float]]], mine: Sequence[float]) -> Any:
-    """The first worker and its rates, if mine are others; else None."""
+def first_rates(rates: Sequence[Tuple[int, List[Any]]], mine: Sequence[Any]) -> Any:
+    """The first worker and its rates and momenta, if mine are others; else None."""
     rank, first = rates[0]
     return (rank, first) if list(mine) != list(first) else None

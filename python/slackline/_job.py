@@ -261,7 +261,7 @@ class Job:
         moments and counts. It returns with the parameters after it, of all workers in BSP.
 
         Args:
-            source: an optimizer of ``torch.optim`` (SGD, Adagrad, Adam, AdamW), which
+            source: an optimizer of ``torch.optim`` (all but LBFGS, SparseAdam, ASGD and Rprop), which
                 is then not used any more; or the module, its parameters, or parameter
                 groups, which may override options of the rule.
             rule: with the latter, for example ``slackline.Adam(lr=0.001)``; default: the
@@ -288,7 +288,7 @@ class Job:
             raise ValueError(f"job.optimizer(): steps_per_batch is {steps_per_batch}; at least 1 is required")
         trained = self._names_of_parameters()
         text = self._world.optimizer_text
-        of_config = _rule_of_text(text) if text else None
+        of_config = _rules.rule_of_text(text) if text else None
         factors = {None: 1.0, "linear": float(self.world_size), "sqrt": self.world_size**0.5}
         if scale_lr not in factors:
             raise ValueError(
@@ -978,10 +978,10 @@ class Job:
         return step > 0 and (step < _FIRST_LOOKS or step % _STEPS_BETWEEN_LOOKS == 0 or of_epoch)
 
     def _compare_replicas(self) -> None:
-        """By all-reduce: raises RuntimeError if parameters differ, and takes the first worker's rates."""
+        """By all-reduce: raises RuntimeError if parameters differ, and takes the first worker's rates and momenta."""
         assert self._tables is not None
         self._agreed_at = self._steps_done
-        rates = [float(group["lr"]) for group in self._optimizers.param_groups]
+        rates = self._optimizers.options_now()
         mine = {"values": _values.totals(self._tables), "rates": rates}
         brought = self._gather("job.loader()", "a look at the replicas", mine)
         _agreement.check_replicas(self._steps_done, [(rank, of["values"]) for rank, of in brought])
@@ -989,12 +989,11 @@ class Job:
         if first is None:
             return
         self._warn(
-            f"step {self._steps_done}: the learning rate is {rates} here and {first[1]} on worker {first[0]}, "
-            "whose rate counts: let the scheduler see the same on all workers, for example "
+            f"step {self._steps_done}: {_options_text(rates, first[1], first[0])}, whose rate counts: "
+            "let the scheduler see the same on all workers, for example "
             "scheduler.step(job.all_reduce(loss, 'mean'))"
         )
-        for group, rate in zip(self._optimizers.param_groups, first[1]):
-            group["lr"] = rate
+        self._optimizers.set_options(first[1])
 
     def _compare_skipped(self, optimizer: Optional[Optimizer], skipped: List[int]) -> None:
         """By all-reduce: raises RuntimeError if workers do not step the same parameters."""
@@ -1314,15 +1313,15 @@ class Job:
             self._tables.check_unchanged()
             if by_table:
                 self._note_values(self._step)
-        by_group = self._optimizers.rate_factors()
+        by_group = self._optimizers.step_options()
         sent_with, self._sent_with = self._sent_with, None
         if sent_with is not None and sent_with != by_group:
             raise RuntimeError(
-                "a learning rate was changed between backward and optimizer.step(), when gradients "
+                "a learning rate or a momentum was changed between backward and optimizer.step(), when gradients "
                 "were on their way: let the scheduler step after the optimizer, or give "
                 "job.optimizer(overlap=False)"
             )
-        factors = [by_group[group] for group in self._groups]
+        options = [by_group[group] for group in self._groups]
         handed = self._overlap.end_step(optimizer is not None)
         skipped = [
             index
@@ -1331,11 +1330,11 @@ class Job:
         ]
         if self._summed and (self._step == 0 or self._looks_at_replicas(self._step)):
             self._compare_skipped(optimizer, skipped)
-        gradients = self._gradients(handed, factors, set(skipped))
+        gradients = self._gradients(handed, options, set(skipped))
         for table, owner in zip(self._tables.tables, self._owner):
             if owner is optimizer:
                 table.parameter.grad = None
-        if self._world.finish_step(gradients, factors, skipped):
+        if self._world.finish_step(gradients, options, skipped):
             self._steps_done = self._step + 1
         if self._by_all_reduce:
             self._tables.refresh()
@@ -1344,7 +1343,7 @@ class Job:
         self._step = None
 
     def _gradients(
-        self, handed: List[bool], factors: List[float], skipped: Set[int]
+        self, handed: List[bool], options: List[Any], skipped: Set[int]
     ) -> List[Optional[torch.Tensor]]:
         """Those that have not left. Alone there is none where the script has made none."""
         assert self._tables is not None
@@ -1371,7 +1370,7 @@ class Job:
                 [
                     tables[index]
                     for index in missing
-                    if factors[index] != 0
+                    if options[index].rate_factor != 0
                     and not rules[self._groups[index]].ignores_zeros(moves=index not in self._never_had)
                 ]
             )
@@ -1388,13 +1387,13 @@ class Job:
             )
 
     def _hand_over(self, index: int) -> None:
-        """A gradient during backward, with the factor that its group has then."""
+        """A gradient during backward, with the options that its group has then."""
         assert self._tables is not None and self._arrivals is not None
         if self._sent_with is None:
-            self._sent_with = self._optimizers.rate_factors()
-        factor = self._sent_with[self._groups[index]]
+            self._sent_with = self._optimizers.step_options()
+        options = self._sent_with[self._groups[index]]
         with self._arrivals.lock:
-            self._world.gradient(index, self._tables.tables[index].gradient(), factor)
+            self._world.gradient(index, self._tables.tables[index].gradient(), options)
 
     # ---- Evaluation ----------------------------------------------------------
 
@@ -1649,6 +1648,16 @@ def _for_other_data(loader: Loader, of_job: Loader) -> str:
     return ". To evaluate on other data, take the batches of a torch.utils.data.DataLoader"
 
 
+def _options_text(here: List[Dict[str, float]], there: List[Dict[str, float]], worker: int) -> str:
+    """What differs, of each group: "the learning rate is [0.1] here and [0.2] on worker 0"."""
+    said = []
+    for option, word in (("lr", "learning rate"), ("momentum", "momentum")):
+        mine, theirs = ([of.get(option) for of in options] for options in (here, there))
+        if mine != theirs:
+            said.append(f"the {word} is {mine} here and {theirs} on worker {worker}")
+    return ", ".join(said)
+
+
 def _are_tensors(x: Any, value: Any) -> bool:
     return isinstance(x, torch.Tensor) and isinstance(value, torch.Tensor)
 
@@ -1677,18 +1686,3 @@ def _run(function: Callable[[torch.nn.Module], Scores], module: torch.nn.Module)
             "give other figures their names"
         )
     return figures
-
-
-def _rule_of_text(text: str) -> Rule:
-    """The rule of a config's optimizer, as its text."""
-    kind, body = text.split("{", 1)
-    words = body.rstrip("} ").split()
-    fields = {words[i].rstrip(":"): float(words[i + 1]) for i in range(0, len(words), 2)}
-    lr, decay = fields["learning_rate"], fields["weight_decay"]
-    kind = kind.strip()
-    if kind in ("sgd", "momentum", "nesterov"):
-        return _rules.SGD(lr, fields.get("momentum", 0.0), decay, kind == "nesterov")
-    if kind == "adagrad":
-        return _rules.Adagrad(lr, fields["epsilon"], decay)
-    make = _rules.Adam if kind == "adam" else _rules.AdamW
-    return make(lr, (fields["beta1"], fields["beta2"]), fields["epsilon"], decay)

@@ -164,8 +164,8 @@ class Kept:
                 "objects": {name: thing.state_dict() for name, thing in self._objects.items()},
                 "buffers": _buffers(module),
                 "rates": [
-                    [float(group["lr"]), rule.lr]
-                    for group, rule in zip(optimizer.param_groups, optimizer.rules)
+                    {**of_group, "first": rule.lr}
+                    for of_group, rule in zip(optimizer.options_now(), optimizer.rules)
                 ],
                 "random": _random_states(),
             },
@@ -225,13 +225,20 @@ def _restore_buffers(
             present[name].copy_(kept[name])
 
 
-def _restore_rates(kept: List[List[float]], optimizer: Any, warn: Callable[[str], None]) -> None:
-    """The rate that a scheduler has set. Of a group that begins with another one now, the ratio."""
+def _restore_rates(kept: List[Any], optimizer: Any, warn: Callable[[str], None]) -> None:
+    """What a scheduler has set: rate and momentum. Of a group that begins with another rate now, the ratio."""
     if len(kept) != len(optimizer.param_groups):
         warn(
             f"the optimizer had {len(kept)} parameter groups in the checkpoint and has "
             f"{len(optimizer.param_groups)} now; their learning rates are those of the script"
         )
         return
-    for (rate, first), group, rule in zip(kept, optimizer.param_groups, optimizer.rules):
-        group["lr"] = rate if first == rule.lr else rate / first * rule.lr
+    options = []
+    for of_group, rule in zip(kept, optimizer.rules):
+        if isinstance(of_group, list):  # Of a checkpoint that has no momenta: the rate, and the first one.
+            of_group = {"lr": of_group[0], "first": of_group[1]}
+        first = of_group.pop("first")
+        if first != rule.lr:
+            of_group["lr"] *= rule.lr / first
+        options.append(of_group)
+    optimizer.set_options(options)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 import torch
 
+from slackline import _core
 from slackline._optimizer_state import (
     from_torch,
     to_torch,
     with_options_of_torch,
     without_options_of_torch,
 )
-from slackline._rules import Rule, rule_of_group
+from slackline._rules import Rule, momentum_of, rule_of_group, set_momentum, step_numbers
 
 if TYPE_CHECKING:
     from slackline._job import Job
@@ -27,22 +28,18 @@ class Optimizer(torch.optim.Optimizer):
 
     ``step()`` hands the gradients over; the parameters of the next step come with
     the next batch of the job's loader. Learning-rate schedulers of PyTorch work
-    on it. Moments and other state are where the arithmetic is: ``state`` is empty,
-    and ``state_dict()`` fetches them.
+    on it, also those that cycle momentum or betas. Moments and other state are
+    where the arithmetic is: ``state`` is empty, and ``state_dict()`` fetches them.
     """
 
     def __init__(self, job: "Job", groups: List[Dict[str, Any]], rules: List[Rule]) -> None:
         self._job = job
         self._scaler: Any = None
-        super().__init__(groups, {})
+        super().__init__(groups, dict(rules[0].options))
         self._rules = rules
         for group, rule in zip(self.param_groups, rules):
             for option, value in rule.options.items():
                 group[option] = value
-        self._fixed = [
-            {option: group[option] for option in rule.options if option != "lr"}
-            for group, rule in zip(self.param_groups, rules)
-        ]
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -141,8 +138,8 @@ class Optimizer(torch.optim.Optimizer):
         """Goes on with what ``state_dict()`` gave, here or of an optimizer of torch.optim.
 
         Before the first batch, on all workers: groups are each worker's, and of the state
-        that of worker 0 counts, as its parameters do. Options other than lr have to be
-        those of this optimizer. torch.optim numbers parameters in the order of its groups:
+        that of worker 0 counts, as its parameters do. Options other than lr, momentum and the
+        first of betas have to be those of this optimizer. torch.optim numbers parameters in the order of its groups:
         of a model with frozen ones its optimizer has to be given those that are trained.
 
         Raises ValueError naming the parameter whose state does not fit, and RuntimeError
@@ -162,7 +159,7 @@ class Optimizer(torch.optim.Optimizer):
         had = [dict(group) for group in self.param_groups]
         super().load_state_dict({**state_dict, "state": {}, "param_groups": groups})
         try:
-            self.rate_factors()
+            self.step_options()
             given = state_dict["state"]
             states = {}
             for group, live in zip(groups, self.param_groups):
@@ -187,23 +184,32 @@ class Optimizer(torch.optim.Optimizer):
             }
         )
 
-    def rate_factors(self) -> List[float]:
-        """For each group, its present learning rate as a multiple of that at first.
+    def step_options(self) -> List[Any]:
+        """For each group, what servers are told with a gradient: as a rule, nothing.
 
-        Raises ValueError for an option other than lr that has changed.
+        That is its present learning rate as a multiple of that at first, and its momentum or first
+        of betas if that is another one. Raises ValueError for another option that has changed.
         """
-        for group, fixed, rule in zip(self.param_groups, self._fixed, self._rules):
-            for option, value in fixed.items():
-                if group[option] != value:
-                    raise ValueError(
-                        f"optimizer: {option} was {value!r} at the start of the job and is "
-                        f"{group[option]!r} now; only lr may change (a scheduler that cycles "
-                        "momentum takes cycle_momentum=False)"
-                    )
-        return [
-            float(group["lr"]) / rule.lr if group["lr"] != rule.lr else 1.0
-            for group, rule in zip(self.param_groups, self._rules)
-        ]
+        numbers = [step_numbers(rule, group) for group, rule in zip(self.param_groups, self._rules)]
+        return [_core.StepOptions(rate, momentum) for rate, momentum in numbers]
+
+    def options_now(self) -> List[Dict[str, float]]:
+        """For each group, what may change from step to step, by name."""
+        options = []
+        for group in self.param_groups:
+            of_group = {"lr": float(group["lr"])}
+            momentum = momentum_of(group)
+            if momentum is not None:
+                of_group["momentum"] = momentum
+            options.append(of_group)
+        return options
+
+    def set_options(self, options: List[Dict[str, float]]) -> None:
+        """Makes groups have what ``options_now()`` gave, here or on another worker."""
+        for group, of_group in zip(self.param_groups, options):
+            group["lr"] = of_group["lr"]
+            if "momentum" in of_group and momentum_of(group) is not None:
+                set_momentum(group, of_group["momentum"])
 
 
 def make_optimizer(
@@ -306,9 +312,21 @@ class Optimizers:
         """Of all groups."""
         return {parameter for group in self.param_groups for parameter in group["params"]}
 
-    def rate_factors(self) -> List[float]:
-        """As ``Optimizer.rate_factors()``."""
-        return [factor for one in self.each for factor in one.rate_factors()]
+    def step_options(self) -> List[Any]:
+        """As ``Optimizer.step_options()``."""
+        return [options for one in self.each for options in one.step_options()]
+
+    def options_now(self) -> List[Dict[str, float]]:
+        """As ``Optimizer.options_now()``."""
+        return [options for one in self.each for options in one.options_now()]
+
+    def set_options(self, options: List[Dict[str, float]]) -> None:
+        """As ``Optimizer.set_options()``."""
+        begin = 0
+        for one in self.each:
+            end = begin + len(one.param_groups)
+            one.set_options(options[begin:end])
+            begin = end
 
 
 def check_all_trained(trained: Dict[torch.nn.Parameter, str], optimizers: Optimizers) -> None:

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Tuple
+import math
+import re
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-__all__ = ["Rule", "SGD", "Adagrad", "Adam", "AdamW"]
+__all__ = [
+    "Rule",
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "RMSprop",
+    "Adadelta",
+    "Adamax",
+    "NAdam",
+    "RAdam",
+    "Lion",
+]
+
+# The block of a config, by rule; SGD has three.
+_BLOCKS = {
+    "Adagrad": "adagrad",
+    "Adam": "adam",
+    "AdamW": "adamw",
+    "RMSprop": "rmsprop",
+    "Adadelta": "adadelta",
+    "Adamax": "adamax",
+    "NAdam": "nadam",
+    "RAdam": "radam",
+    "Lion": "lion",
+}
+_FIELDS = {"lr": "learning_rate", "eps": "epsilon"}  # The others have the option's name.
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One of SGD(), Adagrad(), Adam(), AdamW(): what the servers do with a gradient.
+    """One of SGD(), Adam() and the others below: what the servers do with a gradient.
 
     ``options`` has the names and meanings of the class of torch.optim with the
     same name.
@@ -38,6 +66,18 @@ class Rule:
         """The learning rate."""
         return float(self.options["lr"])
 
+    @property
+    def momentum(self) -> Optional[float]:
+        """What may change from step to step beside lr: the momentum, or the first of betas.
+
+        None where there is none, or where it has to stay as it is.
+        """
+        if self.name == "NAdam":
+            return None
+        if "betas" in self.options:
+            return float(self.options["betas"][0])
+        return float(self.options.get("momentum", 0)) or None
+
     def ignores_zeros(self, moves: bool) -> bool:
         """Whether a gradient of zeros changes nothing; ``moves``: there was another one before."""
         if self.options["weight_decay"] != 0:
@@ -46,36 +86,76 @@ class Rule:
         return still or not moves
 
     def text(self) -> str:
-        """The rule as the block ``optimizer`` of a config has it."""
-        options = self.options
-        kind = {"Adagrad": "adagrad", "Adam": "adam", "AdamW": "adamw"}.get(self.name, "sgd")
-        fields = {"learning_rate": self.lr, "weight_decay": options["weight_decay"]}
-        if self.name == "SGD" and options["momentum"] != 0:
-            kind = "nesterov" if options["nesterov"] else "momentum"
-            fields["momentum"] = options["momentum"]
+        """The rule as a config's ``optimizer`` has it."""
+        options = dict(self.options)
+        up = " maximize: true" if options.pop("maximize", False) else ""
+        block = _BLOCKS.get(self.name, "sgd")
+        if self.name == "SGD":
+            nesterov = options.pop("nesterov")
+            if options["momentum"] == 0:
+                del options["momentum"], options["dampening"]
+            else:
+                block = "nesterov" if nesterov else "momentum"
+                if nesterov:
+                    del options["dampening"]
         if "betas" in options:
-            fields["beta1"], fields["beta2"] = options["betas"]
-        if "eps" in options:
-            fields["epsilon"] = options["eps"]
-        body = " ".join(f"{name}: {float(value)!r}" for name, value in fields.items())
-        return f"{kind} {{ {body} }}"
+            options["beta1"], options["beta2"] = options.pop("betas")
+        body = " ".join(f"{_FIELDS.get(name, name)}: {_text(value)}" for name, value in options.items())
+        return f"{block} {{ {body} }}{up}"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(float(value))
+
+
+def rule_of_text(text: str) -> Rule:
+    """The rule of a config's optimizer, whose text has all fields."""
+    block, body, rest = re.fullmatch(r"\s*(\w+)\s*\{(.*)\}(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    fields: Dict[str, Any] = {}
+    for name, value in re.findall(r"(\w+)\s*:\s*(\S+)", body + rest):
+        fields[name] = value == "true" if value in ("true", "false") else float(value)
+    names = {field: option for option, field in _FIELDS.items()}
+    options = {names.get(name, name): value for name, value in fields.items()}
+    if "beta1" in options:
+        options["betas"] = (options.pop("beta1"), options.pop("beta2"))
+    if block in ("sgd", "momentum", "nesterov"):
+        return SGD(**options, nesterov=block == "nesterov")
+    maximize = options.pop("maximize", False)
+    rule = _RULES[next(name for name, of in _BLOCKS.items() if of == block)](**options)
+    return rule.with_options({"maximize": maximize}) if maximize else rule
 
 
 def SGD(
-    lr: float, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    dampening: float = 0.0,
+    maximize: bool = False,
 ) -> Rule:
-    """Stochastic gradient descent, as torch.optim.SGD with dampening 0."""
-    if nesterov and momentum == 0:
-        raise ValueError("SGD: nesterov needs a momentum above 0")
+    """Stochastic gradient descent, as torch.optim.SGD."""
+    if nesterov and (momentum == 0 or dampening != 0):
+        raise ValueError("SGD: nesterov needs a momentum above 0, and no dampening")
     return Rule(
         "SGD",
-        {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov},
+        {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "dampening": dampening,
+            "maximize": maximize,
+        },
     )
 
 
-def Adagrad(lr: float = 0.01, eps: float = 1e-10, weight_decay: float = 0.0) -> Rule:
+def Adagrad(
+    lr: float = 0.01, eps: float = 1e-10, weight_decay: float = 0.0, maximize: bool = False
+) -> Rule:
     """AdaGrad, as torch.optim.Adagrad with lr_decay 0."""
-    return Rule("Adagrad", {"lr": lr, "eps": eps, "weight_decay": weight_decay})
+    return Rule(
+        "Adagrad", {"lr": lr, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+    )
 
 
 def Adam(
@@ -83,9 +163,21 @@ def Adam(
     betas: Tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 0.0,
+    amsgrad: bool = False,
+    maximize: bool = False,
 ) -> Rule:
-    """Adam, as torch.optim.Adam without amsgrad."""
-    return Rule("Adam", {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+    """Adam, as torch.optim.Adam."""
+    return Rule(
+        "Adam",
+        {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+        },
+    )
 
 
 def AdamW(
@@ -93,23 +185,170 @@ def AdamW(
     betas: Tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 0.01,
+    amsgrad: bool = False,
+    maximize: bool = False,
 ) -> Rule:
-    """Adam with decoupled weight decay, as torch.optim.AdamW without amsgrad."""
-    return Rule("AdamW", {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+    """Adam with decoupled weight decay, as torch.optim.AdamW."""
+    return Rule("AdamW", Adam(lr, betas, eps, weight_decay, amsgrad, maximize).options)
+
+
+def RMSprop(
+    lr: float = 0.01,
+    alpha: float = 0.99,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    centered: bool = False,
+    maximize: bool = False,
+) -> Rule:
+    """RMSprop, as torch.optim.RMSprop."""
+    return Rule(
+        "RMSprop",
+        {
+            "lr": lr,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "centered": centered,
+            "maximize": maximize,
+        },
+    )
+
+
+def Adadelta(
+    lr: float = 1.0,
+    rho: float = 0.9,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    maximize: bool = False,
+) -> Rule:
+    """Adadelta, as torch.optim.Adadelta."""
+    return Rule(
+        "Adadelta",
+        {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize},
+    )
+
+
+def Adamax(
+    lr: float = 0.002,
+    betas: Tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    maximize: bool = False,
+) -> Rule:
+    """Adamax, as torch.optim.Adamax."""
+    return Rule(
+        "Adamax",
+        {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize},
+    )
+
+
+def NAdam(
+    lr: float = 0.002,
+    betas: Tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum_decay: float = 4e-3,
+    decoupled_weight_decay: bool = False,
+    maximize: bool = False,
+) -> Rule:
+    """NAdam, as torch.optim.NAdam. Its betas are the same in all steps."""
+    return Rule(
+        "NAdam",
+        {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum_decay": momentum_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "maximize": maximize,
+        },
+    )
+
+
+def RAdam(
+    lr: float = 0.001,
+    betas: Tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
+    maximize: bool = False,
+) -> Rule:
+    """RAdam, as torch.optim.RAdam."""
+    return Rule(
+        "RAdam",
+        {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "maximize": maximize,
+        },
+    )
+
+
+def Lion(
+    lr: float = 1e-4, betas: Tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
+) -> Rule:
+    """Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"), with decoupled
+    weight decay. torch.optim has none."""
+    return Rule("Lion", {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": False})
+
+
+_RULES: Dict[str, Callable[..., Rule]] = {
+    "SGD": SGD,
+    "Adagrad": Adagrad,
+    "Adam": Adam,
+    "AdamW": AdamW,
+    "RMSprop": RMSprop,
+    "Adadelta": Adadelta,
+    "Adamax": Adamax,
+    "NAdam": NAdam,
+    "RAdam": RAdam,
+    "Lion": Lion,
+}
+_OF_TORCH = {name: make for name, make in _RULES.items() if name != "Lion"}
+
+def make_rule(name: str) -> Rule:
+    """The rule of this name with the defaults of its options."""
+    return _RULES[name](lr=1.0)
 
 
 # Options of torch.optim that only change how fast it computes.
 OF_SPEED = {"foreach", "fused", "capturable", "differentiable", "params"}
-# Options that have to have this value.
+# Options that have to have this value, where a rule does not have them.
 FIXED = {
-    "dampening": 0,
-    "maximize": False,
-    "amsgrad": False,
     "lr_decay": 0,
     "initial_accumulator_value": 0,
     "decoupled_weight_decay": False,
 }
-_OF_TORCH = {"SGD": SGD, "Adagrad": Adagrad, "Adam": Adam, "AdamW": AdamW}
+
+# What to write in place of an optimizer that is not among them, by the name of its class.
+_LAMB = (
+    "its trust ratio needs the norm of each whole tensor, and servers hold tensors in pieces. Write "
+    "slackline.AdamW(lr=..., weight_decay=...) in its place, with a warm-up of the rate for large batches"
+)
+_INSTEAD = {
+    "LBFGS": "it computes the loss several times in a step, and a step here is one gradient of each "
+    "worker. Write slackline.SGD(lr=..., momentum=0.9) or slackline.Adam() in its place",
+    "SparseAdam": "gradients of tables are dense here. Write slackline.Adam() in its place, and "
+    "sparse=False in the embedding",
+    "ASGD": "its average is a second set of parameters. Write slackline.SGD(lr=...) in its place, and "
+    "torch.optim.swa_utils.AveragedModel for the average",
+    "Rprop": "it goes by signs from step to step, of the gradient of all data. Write slackline.Lion() in "
+    "its place, which takes minibatches",
+    "Lion": "the rule is there under slackline's own name. Write job.optimizer(net, "
+    "slackline.Lion(lr=..., betas=..., weight_decay=...)) in its place",
+    "Lamb": _LAMB,
+    "LAMB": _LAMB,
+    "FusedLAMB": _LAMB,
+    "Adafactor": "it keeps sums over rows and columns of whole tensors, and servers hold tensors in "
+    "pieces. Write slackline.AdamW() in its place",
+    "Muon": "it turns whole matrices, and servers hold tensors in pieces. Write slackline.AdamW() in its place",
+}
 
 
 def rule_of_group(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Rule:
@@ -118,11 +357,11 @@ def rule_of_group(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Ru
     Raises ValueError for an optimizer, or an option, that no rule here has.
     """
     name = type(optimizer).__name__
-    if type(optimizer).__module__.split(".")[:2] != ["torch", "optim"] or name not in _OF_TORCH:
-        raise ValueError(
-            f"optimizer: {type(optimizer).__module__}.{name} cannot run on servers; "
-            f"torch.optim's {', '.join(_OF_TORCH)} can"
-        )
+    module = type(optimizer).__module__
+    if module.split(".")[:2] != ["torch", "optim"] or name not in _OF_TORCH:
+        others = f"torch.optim's {', '.join(_OF_TORCH)} can"
+        why = f": {_INSTEAD[name]} ({others})" if name in _INSTEAD else f"; {others}"
+        raise ValueError(f"optimizer: {module}.{name} cannot run on servers{why}")
     if name == "AdamW":
         group = {key: value for key, value in group.items() if key != "decoupled_weight_decay"}
     rule = _OF_TORCH[name](lr=float(group["lr"]))
@@ -139,3 +378,72 @@ def rule_of_group(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Ru
         elif option not in OF_SPEED:
             raise ValueError(f"optimizer: {name} has an option '{option}' that is not known here")
     return rule.with_options(changes)
+
+
+# ---- What may change from step to step ---------------------------------------
+
+
+def step_numbers(rule: Rule, group: Dict[str, Any]) -> Tuple[float, Optional[float]]:
+    """Of a group as it is now: its rate as a multiple of the rule's, and its momentum if it is another.
+
+    The momentum is the first of betas where there are betas. Raises ValueError for an option that
+    has changed and may not, and for one that has become what no step can have.
+    """
+    for option, first in rule.options.items():
+        now = group[option]
+        if option == "lr" or now == first:
+            continue
+        of_betas = option == "betas" and len(now) == 2 and now[1] == first[1]
+        if rule.momentum is not None and (option == "momentum" or of_betas):
+            continue
+        raise ValueError(
+            f"optimizer: {option} was {first!r} at the start of the job and is {now!r} now; {_may_change(rule)}"
+        )
+    rate = float(group["lr"]) / rule.lr if group["lr"] != rule.lr else 1.0
+    if rule.momentum is None:
+        return rate, None
+    momentum = float(group["betas"][0] if "betas" in rule.options else group["momentum"])
+    if momentum == rule.momentum:
+        return rate, None
+    least = 0 <= momentum if "betas" in rule.options else 0 < momentum
+    if not (least and momentum < 1 and math.isfinite(momentum)):
+        raise ValueError(
+            f"optimizer: the {'first of betas' if 'betas' in rule.options else 'momentum'} is {momentum} now; "
+            f"{'at least' if 'betas' in rule.options else 'above'} 0 and below 1 is required"
+        )
+    return rate, momentum
+
+
+def _may_change(rule: Rule) -> str:
+    if rule.name == "NAdam":
+        return (
+            "of NAdam only lr may change, because each step goes by the product of all momenta before (a "
+            "scheduler that cycles betas takes cycle_momentum=False)"
+        )
+    if "betas" in rule.options:
+        return f"of {rule.name} only lr and the first of betas may change"
+    if rule.momentum is not None:
+        return f"of {rule.name} only lr and momentum may change"
+    if "momentum" in rule.options:
+        return (
+            "without momentum at the start only lr may change (for a scheduler that cycles momentum give the "
+            "optimizer a momentum above 0, or the scheduler cycle_momentum=False)"
+        )
+    return (
+        f"of {rule.name} only lr may change (a scheduler that cycles momentum takes cycle_momentum=False)"
+    )
+
+
+def set_momentum(group: Dict[str, Any], momentum: float) -> None:
+    """Writes it where a group has it."""
+    if "betas" in group:
+        group["betas"] = (momentum, *group["betas"][1:])
+    else:
+        group["momentum"] = momentum
+
+
+def momentum_of(group: Dict[str, Any]) -> Optional[float]:
+    """The momentum of a group, or the first of its betas; None if it has neither."""
+    if "betas" in group:
+        return float(group["betas"][0])
+    return float(group["momentum"]) if "momentum" in group else None

@@ -82,14 +82,17 @@ class Joined:
     def wait_for(self, table: int) -> None:
         self._worker.wait_for(table)
 
-    def gradient(self, table: int, gradient: torch.Tensor, factor: float) -> None:
-        self._worker.gradient(table, gradient, factor, _device.stream(gradient.device))
+    def gradient(self, table: int, gradient: torch.Tensor, options: _core.StepOptions) -> None:
+        self._worker.gradient(table, gradient, options, _device.stream(gradient.device))
 
     def finish_step(
-        self, gradients: List[Optional[torch.Tensor]], factors: List[float], skipped: List[int]
+        self,
+        gradients: List[Optional[torch.Tensor]],
+        options: List[_core.StepOptions],
+        skipped: List[int],
     ) -> bool:
         """``skipped``: tables whose optimizer does nothing. False if the step is lost, and comes again."""
-        return self._worker.finish_step(gradients, factors, skipped)
+        return self._worker.finish_step(gradients, options, skipped)
 
     def gather(self, place: int, number: int, data: bytes) -> Optional[List[Tuple[int, bytes]]]:
         return self._worker.gather(place, number, data)
@@ -243,7 +246,10 @@ class Alone:
         pass
 
     def finish_step(
-        self, gradients: List[Optional[torch.Tensor]], factors: List[float], skipped: List[int]
+        self,
+        gradients: List[Optional[torch.Tensor]],
+        options: List[_core.StepOptions],
+        skipped: List[int],
     ) -> bool:
         self._clock += 1
         for i in reversed(range(len(gradients))):
@@ -256,7 +262,7 @@ class Alone:
                 self._tables.tables[i].values,
                 gradient,
                 self._slots[i],
-                rule.learning_rate * factors[i],
+                options[i],
                 self._updates[i],
             )
         self._tables.refresh()

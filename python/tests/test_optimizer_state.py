@@ -155,7 +155,7 @@ def compare(opt, of):
     assert mine["state"].keys() == theirs["state"].keys(), (mine, theirs)
     for number, named in theirs["state"].items():
         for name, value in named.items():
-            assert torch.allclose(torch.as_tensor(mine["state"][number][name]), torch.as_tensor(value)), name
+            assert torch.allclose(torch.as_tensor(mine["state"][number][name]), torch.as_tensor(value).float()), name
     for mine_of, theirs_of in zip(mine["param_groups"], theirs["param_groups"]):
         assert mine_of == theirs_of
 
@@ -189,6 +189,12 @@ assert torch.allclose(net.weight, plain.weight)
         ("Adam", dict(betas=(0.8, 0.99))),
         ("AdamW", {}),
         ("Adagrad", {}),
+        ("SGD", dict(momentum=0.9, dampening=0.5)),
+        ("Adam", dict(amsgrad=True)),
+        ("RMSprop", dict(momentum=0.5)),
+        ("Adadelta", {}),
+        ("Adamax", {}),
+        ("RAdam", dict(betas=(0.9, 0.9))),
     ],
 )
 def test_it_is_that_of_the_optimizer_of_pytorch(tmp_path, rule, options):
@@ -203,7 +209,7 @@ def test_it_is_that_of_the_optimizer_of_pytorch(tmp_path, rule, options):
         ("state['state'][1]['step'] = 0.5", "the state of '0.bias' is of step 0.5"),
         ("del state['state'][1]['exp_avg_sq']", "the state of '0.bias' has no exp_avg_sq"),
         ("state['state'][0]['max_exp_avg_sq'] = 1", "'0.weight' has max_exp_avg_sq; Adam here has exp_avg, exp_avg_sq"),
-        ("state['param_groups'][0]['amsgrad'] = True", "amsgrad is True; False is required here"),
+        ("state['param_groups'][0]['amsgrad'] = True", "amsgrad was False at the start of the job and is True now"),
         ("state['param_groups'][0]['betas'] = (0.5, 0.5)", "betas was (0.9, 0.999)"),
         ("state['state'][0]['step'] = float('inf')", "the state of '0.weight' is of step inf"),
         ("del state['param_groups'][0]['betas']", "a group has no betas, which Adam has"),

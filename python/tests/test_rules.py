@@ -1,22 +1,41 @@
 """Rules, and what a script's optimizer becomes."""
 
+import inspect
+
 import pytest
 import torch
 
 import slackline
-from slackline import _core, _rules
+from slackline import _core, _optimizer_state, _rules
 
 
-def test_text_is_a_config_s_optimizer_with_the_same_numbers():
-    for rule in (
-        slackline.SGD(0.1),
-        slackline.SGD(0.1, momentum=0.9, weight_decay=1e-4),
-        slackline.SGD(0.1, momentum=0.9, nesterov=True),
-        slackline.Adagrad(),
-        slackline.Adam(lr=1e-3, betas=(0.8, 0.99)),
-        slackline.AdamW(),
-    ):
-        assert _core.Rule(rule.text()).learning_rate == rule.lr
+EACH = [
+    slackline.SGD(0.1),
+    slackline.SGD(0.1, momentum=0.9, weight_decay=1e-4),
+    slackline.SGD(0.1, momentum=0.9, nesterov=True),
+    slackline.SGD(0.1, momentum=0.9, dampening=0.5, maximize=True),
+    slackline.Adagrad(),
+    slackline.Adam(lr=1e-3, betas=(0.8, 0.99)),
+    slackline.Adam(amsgrad=True),
+    slackline.AdamW(maximize=True),
+    slackline.RMSprop(),
+    slackline.RMSprop(momentum=0.5, centered=True),
+    slackline.Adadelta(),
+    slackline.Adamax(),
+    slackline.NAdam(decoupled_weight_decay=True),
+    slackline.RAdam(weight_decay=0.1),
+    slackline.Lion(),
+]
+
+
+@pytest.mark.parametrize("rule", EACH, ids=lambda rule: rule.text())
+def test_text_is_a_config_s_optimizer_with_the_same_numbers(rule):
+    core = _core.Rule(rule.text())
+    assert core.learning_rate == rule.lr
+    assert core.momentum == rule.momentum
+    assert core.slots == len(_optimizer_state.slot_names(rule))
+    back = _rules.rule_of_text(rule.text())
+    assert back == (rule if rule.name != "SGD" or rule.options["momentum"] else slackline.SGD(rule.lr))
 
 
 def test_optimizers_of_torch_keep_their_options():
@@ -26,18 +45,146 @@ def test_optimizers_of_torch_keep_their_options():
     assert rule == slackline.Adam(lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)
 
 
+def with_what_it_knows(name, **options):
+    """An optimizer of torch.optim, without options that this PyTorch does not have yet."""
+    make = getattr(torch.optim, name)
+    known = inspect.signature(make).parameters
+    return lambda p: make(p, **{option: value for option, value in options.items() if option in known})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        with_what_it_knows("SGD", lr=0.1, maximize=True),
+        with_what_it_knows("SGD", lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.01),
+        with_what_it_knows("SGD", lr=0.1, momentum=0.9, dampening=0.3, maximize=True, weight_decay=0.01),
+        with_what_it_knows("SGD", lr=0.1, momentum=0.9, nesterov=True, maximize=True),
+        with_what_it_knows("SGD", lr=0.1, foreach=False),
+        with_what_it_knows("Adagrad", lr=0.1, weight_decay=0.01, maximize=True),
+        with_what_it_knows("Adam", lr=0.01, amsgrad=True, weight_decay=0.1),
+        with_what_it_knows("Adam", lr=0.01, maximize=True, foreach=True),
+        with_what_it_knows("AdamW", lr=0.01, amsgrad=True),
+        with_what_it_knows("RMSprop", lr=0.01, weight_decay=0.1),
+        with_what_it_knows("RMSprop", lr=0.01, alpha=0.9, momentum=0.8, maximize=True),
+        with_what_it_knows("RMSprop", lr=0.01, centered=True),
+        with_what_it_knows("RMSprop", lr=0.01, centered=True, momentum=0.8),
+        with_what_it_knows("Adadelta", rho=0.8, weight_decay=0.1),
+        with_what_it_knows("Adadelta", maximize=True),
+        with_what_it_knows("Adamax", lr=0.01, betas=(0.8, 0.9), weight_decay=0.1),
+        # Without foreach PyTorch 1.13 takes a product with one momentum too many, which later ones do not.
+        with_what_it_knows("NAdam", lr=0.01, foreach=True),
+        with_what_it_knows("NAdam", lr=0.01, momentum_decay=0.3, weight_decay=0.1, foreach=True),
+        with_what_it_knows("NAdam", lr=0.01, weight_decay=0.1, decoupled_weight_decay=True, foreach=True),
+        with_what_it_knows("RAdam", lr=0.01),
+        with_what_it_knows("RAdam", lr=0.01, betas=(0.9, 0.9), weight_decay=0.1),
+        with_what_it_knows("RAdam", lr=0.01, weight_decay=0.1, decoupled_weight_decay=True),
+    ],
+)
+def test_each_step_and_state_is_that_of_torch_optim(make):
+    generator = torch.Generator().manual_seed(1)
+    parameter = torch.nn.Parameter(torch.randn(37, generator=generator))
+    of_torch = make([parameter])
+    rule = _rules.rule_of_group(of_torch, of_torch.param_groups[0])
+    core = _core.Rule(rule.text())
+    values = parameter.detach().clone()
+    slots = [torch.zeros(37) for _ in range(core.slots)]
+    for update in range(1, 41):
+        gradient = torch.randn(37, generator=generator)
+        parameter.grad = gradient.clone()
+        of_torch.step()
+        core.apply(values, gradient, slots, _core.StepOptions(), update)
+        assert torch.allclose(values, parameter, rtol=1e-5, atol=2e-6), update
+        named = _optimizer_state.to_torch(rule, _optimizer_state.TableState(update, slots))
+        state = {key: value for key, value in of_torch.state[parameter].items() if value is not None}
+        if rule.name == "SGD":
+            state.pop("step", None)
+        assert named.keys() == state.keys()
+        for name, value in state.items():
+            assert torch.allclose(named[name], torch.as_tensor(value, dtype=torch.float32), rtol=1e-5, atol=2e-6)
+        back = _optimizer_state.from_torch(rule, "name", parameter.shape, state)
+        if rule.name != "SGD":
+            assert back.updates == update
+
+
+def test_lion_is_the_published_rule():
+    # Chen et al. 2023, algorithm 2, in float64.
+    rule = slackline.Lion(lr=0.01, betas=(0.8, 0.95), weight_decay=0.1)
+    core = _core.Rule(rule.text())
+    generator = torch.Generator().manual_seed(1)
+    values = torch.randn(37, generator=generator)
+    theta, m = values.double(), torch.zeros(37, dtype=torch.float64)
+    slots = [torch.zeros(37)]
+    for update in range(1, 41):
+        gradient = torch.randn(37, generator=generator)
+        gradient[0] = 0.0
+        c = 0.8 * m + (1 - 0.8) * gradient.double()
+        theta = theta - 0.01 * (torch.sign(c) + 0.1 * theta)
+        m = 0.95 * m + (1 - 0.95) * gradient.double()
+        core.apply(values, gradient, slots, _core.StepOptions(), update)
+        assert torch.allclose(values.double(), theta, rtol=1e-5, atol=1e-6)
+        assert torch.allclose(slots[0].double(), m, rtol=1e-5, atol=1e-6)
+
+
+class Named(torch.optim.SGD):
+    """An optimizer of somebody else, under any name."""
+
+    def __init__(self, parameters, name):
+        super().__init__(parameters, lr=0.1)
+        self.__class__ = type(name, (Named,), {})
+
+
 @pytest.mark.parametrize(
     "make, said",
     [
-        (lambda p: torch.optim.Adam(p, amsgrad=True), "amsgrad=False is required"),
-        (lambda p: torch.optim.SGD(p, lr=1, momentum=0.5, dampening=0.1), "dampening=0 is required"),
-        (lambda p: torch.optim.RMSprop(p), "RMSprop cannot run on servers"),
+        (lambda p: torch.optim.Adagrad(p, lr_decay=0.1), "lr_decay=0 is required"),
+        (lambda p: torch.optim.LBFGS(p), "LBFGS cannot run on servers: it computes the loss several times.*SGD"),
+        (lambda p: torch.optim.SparseAdam(list(p)), "SparseAdam cannot.*Write slackline.Adam.. in its place"),
+        (lambda p: torch.optim.ASGD(p), "ASGD cannot run on servers: .*AveragedModel"),
+        (lambda p: torch.optim.Rprop(p), "Rprop cannot run on servers: "),
+        (lambda p: Named(p, "Lamb"), "Lamb cannot run on servers: its trust ratio needs the norm of each whole"),
+        (lambda p: Named(p, "Lion"), "Lion cannot run on servers: .*job.optimizer.net, slackline.Lion"),
+        (lambda p: Named(p, "Other"), "Other cannot run on servers; torch.optim's SGD, .*RAdam can"),
     ],
 )
 def test_what_servers_cannot_do_is_refused_by_name(make, said):
     optimizer = make(torch.nn.Linear(2, 2).parameters())
     with pytest.raises(ValueError, match=said):
         _rules.rule_of_group(optimizer, optimizer.param_groups[0])
+
+
+def test_a_momentum_that_a_scheduler_sets_travels_and_other_options_do_not():
+    def numbers(rule, **changes):
+        return _rules.step_numbers(rule, {**rule.options, **changes})
+
+    sgd = slackline.SGD(0.1, momentum=0.9)
+    assert numbers(sgd) == (1.0, None)
+    assert numbers(sgd, lr=0.05) == (0.5, None)
+    assert numbers(sgd, momentum=0.85) == (1.0, 0.85)
+    assert numbers(slackline.Adam(), betas=(0.8, 0.999)) == (1.0, 0.8)
+    assert numbers(slackline.Adam(), betas=(0.0, 0.999)) == (1.0, 0.0)
+    assert numbers(slackline.RMSprop(momentum=0.5), momentum=0.25) == (1.0, 0.25)
+    for rule, changes, said in (
+        (sgd, {"weight_decay": 0.1}, "weight_decay was 0.0 .* only lr and momentum may change"),
+        (sgd, {"momentum": 0.0}, "the momentum is 0.0 now; above 0 and below 1 is required"),
+        (sgd, {"momentum": 1.0}, "the momentum is 1.0 now"),
+        (slackline.SGD(0.1), {"momentum": 0.5}, "without momentum at the start only lr may change"),
+        (slackline.Adam(), {"betas": (0.9, 0.99)}, "only lr and the first of betas may change"),
+        (slackline.NAdam(), {"betas": (0.8, 0.999)}, "of NAdam only lr may change"),
+        (slackline.Adadelta(), {"rho": 0.8}, "of Adadelta only lr may change"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            numbers(rule, **changes)
+
+
+def test_nadam_goes_on_only_with_betas_that_were_the_same():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    of_torch = torch.optim.NAdam([parameter])
+    for beta1 in (0.9, 0.8):
+        of_torch.param_groups[0]["betas"] = (beta1, 0.999)
+        parameter.grad = torch.ones(2)
+        of_torch.step()
+    with pytest.raises(ValueError, match="mu_product of .* after 2 updates; .* is required"):
+        _optimizer_state.from_torch(slackline.NAdam(), "name", parameter.shape, of_torch.state[parameter])
 
 
 def test_an_unknown_option_of_a_group_is_named():

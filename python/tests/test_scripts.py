@@ -499,6 +499,51 @@ ROWS: List[Row] = [
         setup="scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 24)",
         after="scheduler.step()",
     ),
+    row(
+        "OneCycleLR, which cycles momentum",
+        optimizer="torch.optim.SGD([{'params': net[0].parameters()}, {'params': net[2].parameters(), 'momentum': 0.5}], "
+        "lr=0.1, momentum=0.9)",
+        setup="scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=50)",
+        after="scheduler.step()",
+    ),
+    row(
+        "OneCycleLR, which cycles betas",
+        optimizer="torch.optim.AdamW(net.parameters(), lr=0.01)",
+        setup="scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, 0.01, total_steps=50)",
+        after="scheduler.step()",
+    ),
+    row(
+        "CyclicLR, which cycles momentum",
+        optimizer="torch.optim.RMSprop(net.parameters(), lr=0.001, momentum=0.9)",
+        setup="scheduler = torch.optim.lr_scheduler.CyclicLR(opt, 0.001, 0.01, step_size_up=5)",
+        after="scheduler.step()",
+        apart={("ssp:1", "asp"): "squares of the first steps differ, where the rate is small"},
+    ),
+    row(
+        "OneCycleLR without momentum at first",
+        optimizer="torch.optim.SGD(net.parameters(), lr=0.1)",
+        setup="scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=50)",
+        after="scheduler.step()",
+        refused="without momentum at the start only lr may change",
+    ),
+    row(
+        "a momentum of each worker's own",
+        optimizer="torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)",
+        epoch_end="opt.param_groups[0]['momentum'] = 0.8 - 0.1 * epoch - 0.1 * job.rank",
+        said={"allreduce": r"worker 1: step 8: the momentum is \[0.7000.*\] here and \[0.8\] on worker 0, whose rate counts"},
+        apart={("ssp:1", "asp"): "each gradient has the momentum of its worker"},
+    ),
+    row("Adam with amsgrad", optimizer="torch.optim.Adam(net.parameters(), lr=0.01, amsgrad=True, foreach=False)"),
+    row(
+        "dampening, going up",
+        optimizer="torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, dampening=0.5, maximize=True)",
+        loss="-F.cross_entropy(net(x), y)",
+    ),
+    row("NAdam", optimizer="torch.optim.NAdam(net.parameters(), lr=0.01, foreach=True)"),
+    row("RAdam", optimizer="torch.optim.RAdam(net.parameters(), lr=0.01)",
+        apart={("ssp:1", "asp"): "it begins by the count of updates, which are two in a step"}),
+    row("LBFGS", optimizer="torch.optim.LBFGS(net.parameters())", step="pass",
+        refused="LBFGS cannot run on servers: it computes the loss several times in a step"),
     row("AdamW in groups", optimizer="torch.optim.AdamW([{'params': net[0].parameters(), 'lr': 0.01}, "
         "{'params': net[2].parameters(), 'weight_decay': 0.1}], lr=0.003)"),
     row(

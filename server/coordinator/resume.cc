@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/cut.h"
+#include "common/optim/optimizer.h"
 #include "common/sync/phases.h"
 
 namespace slackline {
@@ -26,6 +27,16 @@ std::string KindOf(const config::Optimizer& optimizer) {
       config::Optimizer::GetDescriptor()->FindFieldByNumber(
           optimizer.kind_case());
   return field == nullptr ? "none" : field->name();
+}
+
+// Whether two optimizers of one kind keep the same of each parameter.
+bool KeepTheSame(const config::Optimizer& a, const config::Optimizer& b) {
+  const absl::StatusOr<Optimizer> of_a = Optimizer::Create(a);
+  const absl::StatusOr<Optimizer> of_b = Optimizer::Create(b);
+  // What is wrong with one of them is said elsewhere.
+  if (!of_a.ok() || !of_b.ok()) return true;
+  return of_a->slot_count() == of_b->slot_count() &&
+         a.rmsprop().centered() == b.rmsprop().centered();
 }
 
 bool HasSameSteps(const checkpoint::Manifest& manifest,
@@ -89,6 +100,15 @@ std::string WhyNotFrom(const checkpoint::Manifest& manifest,
                           " and in the checkpoint the state of ", KindOf(was),
                           "; take optimizer { ", KindOf(was),
                           " { ... } }, whose numbers may be others");
+    }
+    if (was.kind_case() == table.optimizer().kind_case() &&
+        !KeepTheSame(was, table.optimizer())) {
+      return absl::StrCat("table ", TextOf(table), " has the optimizer ",
+                          table.optimizer().ShortDebugString(),
+                          ", which keeps other things of each parameter than ",
+                          was.ShortDebugString(),
+                          " in the checkpoint; take amsgrad, centered and "
+                          "whether there is momentum from there");
     }
   }
   if (!stored.empty()) {

@@ -108,7 +108,7 @@ void FollowerFeeds::SendSum(const Payload& sum) {
                    .who = {},
                    .sum = sum,
                    .spare = first.spare,
-                   .rate_factor = first.rate_factor};
+                   .options = first.options};
   for (const Gathered& gathered : gathered_)
     record.who.push_back(gathered.record.who);
   std::ranges::sort(record.who, {}, &WorkerLife::rank);

@@ -16,6 +16,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/delays/delay_plan.h"
+#include "common/optim/step_options.h"
 #include "common/payload.h"
 #include "server/shard/shard.h"
 
@@ -54,7 +55,7 @@ class GivenDelays {
     Version base = 0;
     Payload base_values;  // None if nothing needs them.
     Payload gradient;     // None: its turn changes nothing.
-    double rate_factor = 1;
+    StepOptions options = {};
   };
   // The worker's next gradient.
   void Add(Push push);

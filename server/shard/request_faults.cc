@@ -5,7 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/compress/gradient_code.h"
-#include "common/optim/update_rule.h"
+#include "common/optim/optimizer.h"
+#include "common/optim/step_options.h"
 #include "common/sync/participants.h"
 
 namespace slackline {
@@ -34,12 +35,10 @@ std::string FaultOf(const wire::PushRequest& request, size_t payloads) {
       return absl::StrCat("an entry is of clock ", push.clock(),
                           ", outside [0, 2^60)");
     }
-    if (push.has_rate_factor() && !push.has_gradient())
-      return "an entry that is no gradient has a rate factor";
-    if (push.has_rate_factor() && !IsRateFactor(push.rate_factor())) {
-      return absl::StrCat("an entry has a rate factor of ", push.rate_factor(),
-                          ", outside [0, ", kRateFactorMax, "]");
-    }
+    if (push.has_options() && !push.has_gradient())
+      return "an entry that is no gradient has options of a step";
+    if (std::string fault = FaultOf(FromWire(push.options())); !fault.empty())
+      return absl::StrCat("an entry has ", fault);
     if (push.has_encoding() && !push.has_gradient())
       return "an entry that is no gradient has an encoding";
     if (std::string fault = FaultOf(push.encoding()); !fault.empty())

@@ -89,7 +89,8 @@ Payload Shard::TakeFreeBuffer(PayloadMemory& memory) {
 
 void Shard::Apply(const Optimizer& optimizer,
                   absl::Span<const Payload> gradients, float scale,
-                  float learning_rate, PayloadMemory& memory, Payload* sum) {
+                  const StepNumbers& numbers, PayloadMemory& memory,
+                  Payload* sum) {
   std::vector<const std::byte*> gradient_data;
   gradient_data.reserve(gradients.size());
   for (const Payload& gradient : gradients) {
@@ -117,7 +118,7 @@ void Shard::Apply(const Optimizer& optimizer,
   }
   args.elements = static_cast<size_t>(range_.elements());
   args.gradient_scale = scale;
-  args.learning_rate = learning_rate;
+  args.numbers = numbers;
   args.update_count = static_cast<int64_t>(version_) + 1;
   optimizer.Apply(args);
   if (!next.empty()) {
@@ -133,24 +134,26 @@ void Shard::Apply(const Optimizer& optimizer,
 namespace {
 void ApplyMean(Shard& shard, const Optimizer& optimizer,
                absl::Span<const Payload> parts, double count, int workers,
-               double rate, PayloadMemory& memory, Payload* sum) {
-  shard.Apply(optimizer, parts, 1.0f / static_cast<float>(count),
-              static_cast<float>(rate * count / workers), memory, sum);
+               StepNumbers numbers, PayloadMemory& memory, Payload* sum) {
+  numbers.learning_rate = numbers.learning_rate * count / workers;
+  shard.Apply(optimizer, parts, 1.0f / static_cast<float>(count), numbers,
+              memory, sum);
 }
 }  // namespace
 
 void ApplyMean(Shard& shard, const Optimizer& optimizer,
-               absl::Span<const Payload> gradients, int workers, double rate,
-               PayloadMemory& memory, Payload* sum) {
+               absl::Span<const Payload> gradients, int workers,
+               const StepNumbers& numbers, PayloadMemory& memory,
+               Payload* sum) {
   ApplyMean(shard, optimizer, gradients, static_cast<double>(gradients.size()),
-            workers, rate, memory, sum);
+            workers, numbers, memory, sum);
 }
 
 void ApplyMeanOfSum(Shard& shard, const Optimizer& optimizer,
-                    const Payload& sum, int workers, double rate,
+                    const Payload& sum, int workers, const StepNumbers& numbers,
                     PayloadMemory& memory) {
   ApplyMean(shard, optimizer, absl::MakeConstSpan(&sum, 1), workers, workers,
-            rate, memory, nullptr);
+            numbers, memory, nullptr);
 }
 
 }  // namespace slackline

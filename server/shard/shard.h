@@ -45,7 +45,7 @@ class Shard {
   // `memory` is what a next version is in, and the sum, which is also returned
   // in `*sum` if that is not null.
   void Apply(const Optimizer& optimizer, absl::Span<const Payload> gradients,
-             float scale, float learning_rate, PayloadMemory& memory,
+             float scale, const StepNumbers& numbers, PayloadMemory& memory,
              Payload* sum = nullptr);
 
  private:
@@ -65,17 +65,18 @@ class Shard {
 };
 
 // One update from the gradients of some of the `workers`: their mean, and of
-// `rate` (the optimizer's with the schedule's factor) the part of these
-// workers. So one clock of all workers moves the model by the same amount in
-// every mode, and the optimizer's state, which is made of gradients, has the
-// same size in every mode and is of use after the mode has changed.
+// the rate of `numbers` the part of these workers. So one clock of all workers
+// moves the model by the same amount in every mode, and the optimizer's state,
+// which is made of gradients, has the same size in every mode and is of use
+// after the mode has changed.
 void ApplyMean(Shard& shard, const Optimizer& optimizer,
-               absl::Span<const Payload> gradients, int workers, double rate,
-               PayloadMemory& memory, Payload* sum = nullptr);
+               absl::Span<const Payload> gradients, int workers,
+               const StepNumbers& numbers, PayloadMemory& memory,
+               Payload* sum = nullptr);
 // The same bits as ApplyMean() of the gradients of all the workers, from their
 // sum.
 void ApplyMeanOfSum(Shard& shard, const Optimizer& optimizer,
-                    const Payload& sum, int workers, double rate,
+                    const Payload& sum, int workers, const StepNumbers& numbers,
                     PayloadMemory& memory);
 
 }  // namespace slackline

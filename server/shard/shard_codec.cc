@@ -1,14 +1,15 @@
 #include "server/shard/shard_codec.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/optim/step_options.h"
 #include "common/status.h"
+#include "proto/step_options.pb.h"
 
 namespace slackline {
 namespace {
@@ -76,11 +77,14 @@ absl::Status CheckPosition(const wire::LogPosition& position) {
              "; at most 2^60 each are required");
 }
 
-// With the part of a rule for stale gradients, which has no bound of its own.
-absl::Status CheckRateFactor(double factor) {
-  if (std::isfinite(factor) && factor >= 0) return absl::OkStatus();
-  return Bad("a rate factor is ", factor,
-             "; a finite one of at least 0 is required");
+template <typename Message>
+void SetOptions(const StepOptions& options, Message* message) {
+  if (options != StepOptions()) *message->mutable_options() = ToWire(options);
+}
+
+absl::Status CheckOptions(const wire::StepOptions& options) {
+  const std::string fault = FaultOfJudged(slackline::FromWire(options));
+  return fault.empty() ? absl::OkStatus() : Bad("it has ", fault);
 }
 
 absl::Status CheckParticipants(const wire::ShardSnapshot& snapshot) {
@@ -113,7 +117,7 @@ absl::Status CheckHeld(const wire::ShardSnapshot& snapshot) {
   for (int i = 0; i < snapshot.held_size(); ++i) {
     const wire::ShardParticipant::Id& id = snapshot.held(i).who();
     SL_RETURN_IF_ERROR(CheckLife(id));
-    SL_RETURN_IF_ERROR(CheckRateFactor(snapshot.held(i).rate_factor()));
+    SL_RETURN_IF_ERROR(CheckOptions(snapshot.held(i).options()));
     if (i > 0 && order(snapshot.held(i - 1).who()) >= order(id)) {
       return Bad("held gradients are not sorted, each worker once: rank ",
                  snapshot.held(i - 1).who().rank(), " before ", id.rank());
@@ -161,7 +165,7 @@ wire::ShardSnapshot EncodeSnapshot(const ShardSnapshot& snapshot) {
   for (const HeldGradient& held : snapshot.held) {
     wire::HeldGradient& gradient = *message.add_held();
     *gradient.mutable_who() = ToWire(held.who);
-    gradient.set_rate_factor(held.rate_factor);
+    SetOptions(held.options, &gradient);
   }
   return message;
 }
@@ -206,9 +210,10 @@ ShardSnapshot DecodeSnapshot(const wire::ShardSnapshot& snapshot,
   for (const wire::ShardParticipant& who : snapshot.participant())
     decoded.participants.push_back(FromWire(who));
   for (int i = 0; i < snapshot.held_size(); ++i) {
-    decoded.held.push_back({.who = FromWire(snapshot.held(i).who()),
-                            .gradient = std::move(*(first_held + i)),
-                            .rate_factor = snapshot.held(i).rate_factor()});
+    decoded.held.push_back(
+        {.who = FromWire(snapshot.held(i).who()),
+         .gradient = std::move(*(first_held + i)),
+         .options = slackline::FromWire(snapshot.held(i).options())});
   }
   return decoded;
 }
@@ -230,7 +235,7 @@ void Encode(const GradientRecord& push, wire::ShardRecord* message,
   gradient.set_clock(push.clock);
   gradient.set_held(push.held);
   gradient.set_spare(push.spare);
-  gradient.set_rate_factor(push.rate_factor);
+  SetOptions(push.options, &gradient);
   frames->push_back(push.gradient);
 }
 
@@ -240,7 +245,7 @@ void Encode(const SumRecord& record, wire::ShardRecord* message,
   for (const WorkerLife& who : record.who) *sum.add_who() = ToWire(who);
   sum.set_clock(record.clock);
   sum.set_spare(record.spare);
-  sum.set_rate_factor(record.rate_factor);
+  SetOptions(record.options, &sum);
   frames->push_back(record.sum);
 }
 
@@ -281,7 +286,7 @@ void Encode(const UpdateRecord& record, wire::ShardRecord* message,
   for (const Rank rank : record.ranks)
     update.add_rank(static_cast<int32_t>(rank));
   update.set_workers(record.workers);
-  update.set_rate_factor(record.rate_factor);
+  SetOptions(record.options, &update);
   frames->insert(frames->end(), record.gradients.begin(),
                  record.gradients.end());
 }
@@ -291,27 +296,27 @@ absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Gradient& gradient,
   SL_RETURN_IF_ERROR(CheckLife(gradient.who()));
   SL_RETURN_IF_ERROR(CheckClock(gradient.clock()));
   SL_RETURN_IF_ERROR(CheckClock(gradient.clock() + 1));
-  SL_RETURN_IF_ERROR(CheckRateFactor(gradient.rate_factor()));
+  SL_RETURN_IF_ERROR(CheckOptions(gradient.options()));
   SL_RETURN_IF_ERROR(CheckSpare(gradient.spare()));
   return GradientRecord{.who = FromWire(gradient.who()),
                         .clock = gradient.clock(),
                         .gradient = frame,
                         .held = gradient.held(),
                         .spare = gradient.spare(),
-                        .rate_factor = gradient.rate_factor()};
+                        .options = slackline::FromWire(gradient.options())};
 }
 
 absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Sum& sum,
                                    const Payload& frame) {
   SL_RETURN_IF_ERROR(CheckClock(sum.clock()));
   SL_RETURN_IF_ERROR(CheckClock(sum.clock() + 1));
-  SL_RETURN_IF_ERROR(CheckRateFactor(sum.rate_factor()));
+  SL_RETURN_IF_ERROR(CheckOptions(sum.options()));
   SL_RETURN_IF_ERROR(CheckSpare(sum.spare()));
   SumRecord record{.clock = sum.clock(),
                    .who = {},
                    .sum = frame,
                    .spare = sum.spare(),
-                   .rate_factor = sum.rate_factor()};
+                   .options = slackline::FromWire(sum.options())};
   for (const wire::ShardParticipant::Id& who : sum.who()) {
     SL_RETURN_IF_ERROR(CheckLife(who));
     record.who.push_back(FromWire(who));
@@ -339,12 +344,12 @@ absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Install& install,
 absl::StatusOr<ShardRecord> Decode(const wire::ShardRecord::Update& update,
                                    absl::Span<const Payload> frames) {
   SL_RETURN_IF_ERROR(CheckClock(update.clock()));
-  SL_RETURN_IF_ERROR(CheckRateFactor(update.rate_factor()));
+  SL_RETURN_IF_ERROR(CheckOptions(update.options()));
   UpdateRecord record{.clock = update.clock(),
                       .ranks = {},
                       .gradients = {frames.begin(), frames.end()},
                       .workers = update.workers(),
-                      .rate_factor = update.rate_factor()};
+                      .options = slackline::FromWire(update.options())};
   for (const int32_t rank : update.rank()) {
     if (rank < 0) return Bad("an update has a gradient of rank ", rank);
     record.ranks.push_back(Rank{rank});

@@ -354,8 +354,9 @@ void ShardCore::MakeRules() {
 }
 
 StalePushes ShardCore::NewStalePushes(ShardId shard) const {
-  return StalePushes(
-      options_.stale.For(view_->table(view_->shard(shard).table).name()));
+  const TableId table = view_->shard(shard).table;
+  return StalePushes(options_.stale.For(view_->table(table).name()),
+                     view_->optimizer(table).maximize());
 }
 
 void ShardCore::CreateShards(Effects* effects) {
@@ -1646,6 +1647,11 @@ std::optional<wire::Refusal> ShardCore::Accept(Place& place,
     return Rejected(
         absl::StrCat(describe(), ": its next clock is ", participant.clock));
   }
+  const absl::Status fits =
+      CheckMomentum(FromWire(push.options()), machine.rule()->optimizer,
+                    view_->table(range.table).name());
+  if (!fits.ok())
+    return Rejected(absl::StrCat(describe(), ": ", fits.message()));
   const GradientCode code = CodeOf(push.encoding());
   const auto elements = static_cast<size_t>(range.elements());
   if (ElementsOf(push, frame) != elements && push.has_encoding()) {
@@ -1699,8 +1705,8 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
                         .clock = push.clock(),
                         .gradient = gradient,
                         .held = rule.holds_gradients(),
-                        .spare = rule.spare_workers(mode)};
-  if (push.has_rate_factor()) record.rate_factor = push.rate_factor();
+                        .spare = rule.spare_workers(mode),
+                        .options = FromWire(push.options())};
   ShardTraceRecord cause{.kind = ShardTraceRecord::Kind::kPushAccepted,
                          .rank = participant.rank,
                          .incarnation = participant.incarnation,
@@ -1723,7 +1729,7 @@ ShardCore::Accepted ShardCore::Judge(Serving& serving, const wire::Push& push,
                               .now = shard.version(),
                               .values = &shard.values(),
                               .workers = workers});
-    record.rate_factor *= verdict.rate_factor;
+    record.options.rate_factor *= verdict.rate_factor;
     dropped = verdict.drop;
     if (!verdict.gradient.empty()) {
       record.gradient = std::move(verdict.gradient);
@@ -1789,8 +1795,8 @@ std::optional<wire::Refusal> ShardCore::AcceptGiven(
                           .clock = clock,
                           .base = base->version,
                           .base_values = {},
-                          .gradient = {}};
-  if (push.has_rate_factor()) given.rate_factor = push.rate_factor();
+                          .gradient = {},
+                          .options = FromWire(push.options())};
   if (serving.stale.rule().NeedsBase()) given.base_values = base->values;
   CountPush(shard.range().shard, frame_bytes, effects);
   if (!AllFinite(gradient)) {
@@ -1855,7 +1861,7 @@ void ShardCore::TakeTurns(Place& place, Effects* effects) {
                         .workers = turn.workers};
     for (GivenDelays::Push& push : turn.pushes) {
       if (push.gradient.empty()) continue;
-      double rate_factor = push.rate_factor;
+      StepOptions options = push.options;
       if (!turn.mean) {
         StaleRule::Verdict verdict =
             serving.stale.OnPush({.rank = push.rank,
@@ -1865,7 +1871,7 @@ void ShardCore::TakeTurns(Place& place, Effects* effects) {
                                   .now = shard.version(),
                                   .values = &shard.values(),
                                   .workers = turn.workers});
-        rate_factor *= verdict.rate_factor;
+        options.rate_factor *= verdict.rate_factor;
         if (verdict.drop) {
           stats_.set_dropped(stats_.dropped() + 1);
           continue;
@@ -1880,7 +1886,7 @@ void ShardCore::TakeTurns(Place& place, Effects* effects) {
       CountMissed(static_cast<int64_t>(shard.version() - push.base),
                   turn.mean ? 1 : turn.workers, &stats_);
       // One update has one rate: that of its first gradient.
-      if (update.gradients.empty()) update.rate_factor = rate_factor;
+      if (update.gradients.empty()) update.options = options;
       update.ranks.push_back(push.rank);
       update.gradients.push_back(std::move(push.gradient));
     }

@@ -120,12 +120,11 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const GradientRecord& push,
   participants_.Advance(*who, push.clock + 1);
   if (push.held) {
     spare_ = push.spare;
-    held_.push_back({.who = push.who,
-                     .gradient = push.gradient,
-                     .rate_factor = push.rate_factor});
+    held_.push_back(
+        {.who = push.who, .gradient = push.gradient, .options = push.options});
   } else {
     Update(absl::MakeConstSpan(&push.gradient, 1), {push.who.rank},
-           static_cast<int>(participants_.size()), push.clock, push.rate_factor,
+           static_cast<int>(participants_.size()), push.clock, push.options,
            options, &outcome);
   }
   Complete(options, &outcome);
@@ -169,7 +168,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const SumRecord& record,
   complete_clock_ = complete;
   const auto workers = static_cast<int>(record.who.size());
   ApplyMeanOfSum(shard_, rule_->optimizer, record.sum, workers,
-                 rule_->RateAt(record.clock, record.rate_factor),
+                 rule_->NumbersAt(record.clock, record.options),
                  options.memory);
   outcome.updates.push_back({.clock = record.clock,
                              .version = shard_.version(),
@@ -274,7 +273,7 @@ absl::StatusOr<ShardOutcome> ShardMachine::Take(const UpdateRecord& update,
     SL_RETURN_IF_ERROR(CheckSize(gradient, shard_.range()));
   ShardOutcome outcome;
   Update(update.gradients, {update.ranks.begin(), update.ranks.end()},
-         update.workers, update.clock, update.rate_factor,
+         update.workers, update.clock, update.options,
          {.memory = options.memory}, &outcome);
   return outcome;
 }
@@ -289,7 +288,7 @@ void ShardMachine::Complete(const ApplyOptions& options,
   // modes that hold nothing.
   if (!held_.empty()) {
     SortByWorker(&held_);
-    const double rate_factor = held_.front().rate_factor;
+    const StepOptions step = held_.front().options;
     std::vector<Payload> gradients;
     gradients.reserve(held_.size());
     absl::InlinedVector<Rank, 1> ranks;
@@ -299,19 +298,19 @@ void ShardMachine::Complete(const ApplyOptions& options,
     }
     held_.clear();
     Update(gradients, std::move(ranks), static_cast<int>(gradients.size()),
-           complete_clock_, rate_factor, options, outcome);
+           complete_clock_, step, options, outcome);
   }
   complete_clock_ = complete;
 }
 
 void ShardMachine::Update(absl::Span<const Payload> gradients,
                           absl::InlinedVector<Rank, 1> ranks, int workers,
-                          Clock clock, double rate_factor,
+                          Clock clock, const StepOptions& step,
                           const ApplyOptions& options, ShardOutcome* outcome) {
   Payload sum;
   const bool wants_sum = options.sums && gradients.size() > 1;
   ApplyMean(shard_, rule_->optimizer, gradients, workers,
-            rule_->RateAt(clock, rate_factor), options.memory,
+            rule_->NumbersAt(clock, step), options.memory,
             wants_sum ? &sum : nullptr);
   outcome->updates.push_back({.clock = clock,
                               .version = shard_.version(),

@@ -28,7 +28,7 @@ namespace slackline {
 struct HeldGradient {
   WorkerLife who;
   Payload gradient;
-  double rate_factor = 1;
+  StepOptions options = {};
 };
 
 // Where a copy of a shard is in the shard's log. Two copies at one position are
@@ -113,13 +113,13 @@ class ShardMachine {
                                     const ApplyOptions& options);
   absl::StatusOr<ShardOutcome> Take(const UpdateRecord& update,
                                     const ApplyOptions& options);
-  // Applies the clock that is held if it is complete by now. Its rate has the
-  // factor of the lowest rank whose gradient is held: one update has one rate.
+  // Applies the clock that is held if it is complete by now. Its options are
+  // those of the lowest rank whose gradient is held: one update has one rate.
   void Complete(const ApplyOptions& options, ShardOutcome* outcome);
   // The gradients of `ranks`, some of the `workers` that take part.
   void Update(absl::Span<const Payload> gradients,
               absl::InlinedVector<Rank, 1> ranks, int workers, Clock clock,
-              double rate_factor, const ApplyOptions& options,
+              const StepOptions& step, const ApplyOptions& options,
               ShardOutcome* outcome);
 
   std::shared_ptr<const UpdateRule> rule_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/optim/step_options.h"
 #include "common/payload.h"
 
 namespace slackline {
@@ -36,9 +37,9 @@ struct GradientRecord {
   // complete, equal in all of a clock. 0: it takes all, but for those who skip
   // it.
   int spare = 0;
-  // Times the usual rate: the worker's, and that of a rule for stale gradients.
-  // Of a clock of held ones, only the lowest rank's counts.
-  double rate_factor = 1;
+  // The worker's, with the factor of a rule for stale gradients in that of the
+  // rate. Of a clock of held ones, only the lowest rank's counts.
+  StepOptions options = {};
 };
 
 // The gradients of one clock, added up: as if each had come in a record of its
@@ -49,7 +50,7 @@ struct SumRecord {
   std::vector<WorkerLife> who;  // By rank, each once.
   Payload sum;                  // Added in this order.
   int spare = 0;                // As in GradientRecord.
-  double rate_factor = 1;       // The lowest rank's.
+  StepOptions options = {};     // The lowest rank's.
 };
 
 // The worker's next push: it has nothing to give for the clocks below `clock`,
@@ -89,7 +90,7 @@ struct UpdateRecord {
   std::vector<Rank> ranks;
   std::vector<Payload> gradients;  // As many as ranks, at least one.
   int workers = 1;                 // That one clock's movement is divided by.
-  double rate_factor = 1;
+  StepOptions options = {};
 };
 
 using ShardRecord =

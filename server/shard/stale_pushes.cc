@@ -44,6 +44,7 @@ StaleRule::Verdict StalePushes::OnPush(const Push& push) {
   args.missed_updates =
       push.base < push.now ? static_cast<int64_t>(push.now - push.base) : 0;
   args.workers = push.workers;
+  args.maximize = maximize_;
   return rule_.Judge(args, &memory_);
 }
 

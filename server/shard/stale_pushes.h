@@ -18,7 +18,9 @@ namespace slackline {
 class StalePushes {
  public:
   StalePushes() = default;  // No rule.
-  explicit StalePushes(StaleRule rule) : rule_(rule) {}
+  // `maximize` is that of the table's optimizer.
+  StalePushes(StaleRule rule, bool maximize)
+      : rule_(rule), maximize_(maximize) {}
 
   const StaleRule& rule() const { return rule_; }
   // A worker was told the values of this version.
@@ -54,6 +56,7 @@ class StalePushes {
     absl::InlinedVector<Base, kBasesPerWorker> bases;  // Oldest first.
   };
   StaleRule rule_;
+  bool maximize_ = false;
   StaleRule::Memory memory_;
   absl::flat_hash_map<Rank, Bases> bases_of_;
 };

@@ -99,7 +99,7 @@ class World {
       (void)worker_.OnGradient(
           TableId{0},
           Payload::Copy(gradient.data(), gradient.size() * sizeof(float)),
-          /*rate_factor=*/1, now_, &effects_);
+          StepOptions(), now_, &effects_);
       if (!Over()) worker_.OnComputed(0.5, now_, &effects_);
     } else if (std::holds_alternative<WorkerCore::Conclude>(action)) {
       worker_.OnConcluded(run::Result(), now_, &effects_);

@@ -139,7 +139,7 @@ void AddFeeds(Corpus* corpus) {
     const wire::WorkerMember& worker = *view->FindWorker(Rank{0});
     record.mutable_who()->set_incarnation(worker.incarnation());
     record.set_held(true);
-    record.set_rate_factor(1);
+    record.mutable_options()->set_momentum(0.5);
     message->payloads.push_back(tensor);
   };
   Message resumed = begin(4);
@@ -150,7 +150,7 @@ void AddFeeds(Corpus* corpus) {
   wire::ShardRecord::Sum& sum = *entry(summed.header.mutable_hand_over())
                                      ->mutable_record()
                                      ->mutable_sum();
-  sum.set_rate_factor(1);
+  sum.mutable_options()->set_momentum(0.5);
   for (const wire::WorkerMember& worker : view->workers()) {
     wire::ShardParticipant::Id& who = *sum.add_who();
     who.set_rank(worker.rank());

@@ -247,15 +247,16 @@ class Element {
   explicit Element(const config::Optimizer& rule)
       : rule_(Must(Optimizer::Create(rule))) {}
   float value() const { return value_; }
-  void Update(float gradient, double rate_factor) {
+  void Update(float gradient, const StepOptions& options) {
     const auto* const bytes = reinterpret_cast<const std::byte*>(&gradient);
     Optimizer::ApplyArgs args;
     args.in = args.out = &value_;
     args.slots = {&slots_[0], &slots_[1]};
     args.gradients = absl::MakeConstSpan(&bytes, 1);
     args.elements = 1;
-    args.learning_rate =
-        static_cast<float>(rule_.learning_rate() * rate_factor);
+    args.numbers = {
+        .learning_rate = rule_.learning_rate() * options.rate_factor,
+        .momentum = options.momentum};
     args.update_count = ++count_;
     rule_.Apply(args);
   }
@@ -270,7 +271,17 @@ class Element {
 // Two steps over servers, two by all-reduce, and two over servers again. The
 // gradients are 1 and 3, whose mean is 2.
 TEST_F(SessionTest, EachTableIsTrainedByItsOwnRuleWhereverTheStepsAreDone) {
-  constexpr double kFactors[kSteps] = {1, 0.5, 2, 0.25, 0, 1.5};
+  const StepOptions kOptions[kSteps] = {
+      {},
+      {.rate_factor = 0.5, .momentum = 0.5},
+      {.rate_factor = 2, .momentum = 0.25},
+      {.rate_factor = 0.25},
+      {.rate_factor = 0, .momentum = 0.75},
+      {.rate_factor = 1.5, .momentum = 0.125}};
+  const auto of_bias_in = [](StepOptions options) {
+    options.rate_factor *= 2;
+    return options;
+  };
   length_.steps_per_epoch = 2;
   StartJob(
       "phase { bsp {} until_epoch: 1 } phase { allreduce {} until_epoch: 2 } "
@@ -288,10 +299,10 @@ TEST_F(SessionTest, EachTableIsTrainedByItsOwnRuleWhereverTheStepsAreDone) {
   Element weight(of_weight);
   Element bias(of_bias);
   std::vector<std::pair<float, float>> expected;
-  for (const double factor : kFactors) {
+  for (const StepOptions& options : kOptions) {
     expected.push_back({weight.value(), bias.value()});
-    weight.Update(2, factor);
-    bias.Update(2, 2 * factor);
+    weight.Update(2, options);
+    bias.Update(2, of_bias_in(options));
   }
   std::vector<std::vector<std::pair<float, float>>> seen(workers.size());
   const auto program = [&](size_t rank) {
@@ -303,12 +314,14 @@ TEST_F(SessionTest, EachTableIsTrainedByItsOwnRuleWhereverTheStepsAreDone) {
           EXPECT_THAT(worker.weight, Each(worker.weight[0]));
           EXPECT_THAT(worker.bias, Each(worker.bias[0]));
           seen[rank].push_back({worker.weight[0], worker.bias[0]});
-          double factor = kFactors[step->clock];
-          // Of a sum on the servers, only the factor of rank 0 counts.
-          if (rank == 1 && (step->clock < 2 || step->clock >= 4)) factor = 9;
+          StepOptions options = kOptions[step->clock];
+          // Of a sum on the servers, only the options of rank 0 count.
+          if (rank == 1 && (step->clock < 2 || step->clock >= 4))
+            options = {.rate_factor = 9, .momentum = 0.9};
           EXPECT_TRUE(
-              session.Gradient(1, Filled(3, gradient), 2 * factor).ok());
-          EXPECT_TRUE(session.Gradient(0, Filled(12, gradient), factor).ok());
+              session.Gradient(1, Filled(3, gradient), of_bias_in(options))
+                  .ok());
+          EXPECT_TRUE(session.Gradient(0, Filled(12, gradient), options).ok());
           EXPECT_TRUE(session.FinishStep(0.5).ok());
         } else if (std::holds_alternative<Session::Conclusion>(*task)) {
           session.Conclude({.loss = 1, .accuracy = 0.5},
@@ -361,7 +374,7 @@ TEST_F(SessionTest, WhatAProgramDoesWrongInAStepIsNamedAndChangesNothing) {
                       HasSubstr("48 are required")));
     EXPECT_THAT(session.Gradient(2, Ones(3)).message(),
                 HasSubstr("table 2 is outside [0, 2)"));
-    EXPECT_THAT(session.Gradient(0, Ones(12), -1).message(),
+    EXPECT_THAT(session.Gradient(0, Ones(12), {.rate_factor = -1}).message(),
                 HasSubstr("the gradient of 'weight' has a rate factor of -1; 0 "
                           "to 1e+06 is required"));
     EXPECT_TRUE(session.Gradient(0, Ones(12)).ok());

@@ -726,9 +726,9 @@ Checker::Tensor Checker::Apply(const Twin& twin, Version from,
   const Optimizer& optimizer = OptimizerOf(twin.range.table);
   const Rank whose =
       update.by_all_reduce ? Rank{0} : update.contributions.front().life.first;
-  const double factor =
-      scenario_.GradientFactor(whose, update.clock, twin.range.table) *
-      update.rate_factor;
+  const StepOptions options =
+      scenario_.GradientOptions(whose, update.clock, twin.range.table);
+  const double factor = options.rate_factor * update.rate_factor;
   const double whole_rate =
       optimizer.learning_rate() * scenario_.RateFactorAt(update.clock) * factor;
   const float rate = static_cast<float>(whole_rate * count / update.divisor);
@@ -744,12 +744,13 @@ Checker::Tensor Checker::Apply(const Twin& twin, Version from,
     args.gradients = absl::MakeConstSpan(&gradient, 1);
     args.elements = next.size();
     args.gradient_scale = scale;
-    args.learning_rate = rate;
+    args.numbers = {.learning_rate = rate, .momentum = options.momentum};
     args.update_count = static_cast<int64_t>(from) + 1;
     optimizer.Apply(args);
     return next;
   }
-  const float momentum = static_cast<float>(config.momentum().momentum());
+  const float momentum = static_cast<float>(
+      options.momentum.value_or(config.momentum().momentum()));
   for (size_t e = 0; e < next.size(); ++e) {
     float step = sum[e] * scale;
     if (config.has_momentum()) {
@@ -950,12 +951,14 @@ std::optional<Violation> Checker::Difference(
       return differs(Invariant::kSyncSum,
                      absl::StrCat("holds something else as ", what));
     }
-    const double factor = scenario_.GradientFactor(
+    const StepOptions options = scenario_.GradientOptions(
         contribution.life.first, contribution.clock, twin.range.table);
-    if (found->rate_factor != factor) {
-      return differs(Invariant::kSyncSum,
-                     absl::StrCat("holds ", what, " with a rate factor of ",
-                                  found->rate_factor, ", not ", factor));
+    if (found->options != options) {
+      return differs(
+          Invariant::kSyncSum,
+          absl::StrCat("holds ", what, " with the options { ",
+                       ToWire(found->options).ShortDebugString(), " }, not { ",
+                       ToWire(options).ShortDebugString(), " }"));
     }
     ++held;
   }

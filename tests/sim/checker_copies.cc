@@ -69,7 +69,8 @@ uint64_t Digest(const ShardMachine& machine) {
   for (const HeldGradient& held : snapshot.held) {
     add(static_cast<uint64_t>(held.who.rank));
     add(held.who.incarnation);
-    add_double(held.rate_factor);
+    add_double(held.options.rate_factor);
+    add_double(held.options.momentum.value_or(-1));
     add_tensor(held.gradient);
   }
   if (!snapshot.held.empty()) add(static_cast<uint64_t>(snapshot.spare));

@@ -535,7 +535,8 @@ bool FasterPush(Plant&, const PeerId&, const PeerId& to, Message* message) {
   if (!IsPush(to, *message)) return true;
   ForEachPush(message, [](wire::Push& push, absl::Span<Payload>) {
     if (!push.has_gradient()) return;
-    push.set_rate_factor(3 * (push.has_rate_factor() ? push.rate_factor() : 1));
+    push.mutable_options()->set_rate_factor(
+        3 * FromWire(push.options()).rate_factor);
   });
   return true;
 }
@@ -546,10 +547,13 @@ bool ForgetFactors(Plant&, const PeerId&, const PeerId&, Message* message) {
   for (wire::HandOverRecord& entry :
        *message->header.mutable_hand_over()->mutable_record()) {
     if (entry.record().has_gradient())
-      entry.mutable_record()->mutable_gradient()->set_rate_factor(7);
+      entry.mutable_record()
+          ->mutable_gradient()
+          ->mutable_options()
+          ->set_rate_factor(7);
     if (!entry.has_snapshot()) continue;
     for (wire::HeldGradient& held : *entry.mutable_snapshot()->mutable_held())
-      held.set_rate_factor(7);
+      held.mutable_options()->set_rate_factor(7);
   }
   return true;
 }

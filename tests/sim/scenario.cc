@@ -229,6 +229,36 @@ config::Optimizer Adam() {
   return optimizer;
 }
 
+// Rules whose numbers depend on the count of updates, or with three slots.
+config::Optimizer DrawLaterRule(Rng& rng) {
+  config::Optimizer optimizer;
+  switch (rng.Below(4)) {
+    case 0:
+      optimizer.mutable_nadam()->set_learning_rate(0.3);
+      break;
+    case 1:
+      optimizer.mutable_radam()->set_learning_rate(0.3);
+      break;
+    case 2:
+      optimizer.mutable_adam()->set_learning_rate(0.3);
+      optimizer.mutable_adam()->set_amsgrad(true);
+      break;
+    default:
+      optimizer.mutable_rmsprop()->set_learning_rate(0.1);
+      optimizer.mutable_rmsprop()->set_momentum(0.5);
+      optimizer.mutable_rmsprop()->set_centered(true);
+      optimizer.set_maximize(true);
+      break;
+  }
+  return optimizer;
+}
+
+bool MomentumMayChange(const config::Optimizer& config) {
+  const absl::StatusOr<Optimizer> optimizer = Optimizer::Create(config);
+  SL_CHECK(optimizer.ok(), optimizer.status().ToString());
+  return optimizer->momentum().has_value();
+}
+
 constexpr NamedPart kParts[] = {{"stand_still", &Reality::stand_still},
                                 {"clocks", &Reality::clocks},
                                 {"trainer_stalls", &Reality::trainer_stalls},
@@ -974,15 +1004,22 @@ bool Scenario::GathersAt(Clock clock) const {
          Rng(seed).Fork(absl::StrCat("gather ", clock)).Chance(gathers);
 }
 
-double Scenario::GradientFactor(Rank rank, Clock clock, TableId table) const {
-  if (!rate_factors) return 1;
+StepOptions Scenario::GradientOptions(Rank rank, Clock clock,
+                                      TableId table) const {
+  if (!rate_factors) return {};
   constexpr double kFactors[] = {1, 1, 1, 0, 0.1, 0.5, 2, 3};
   const uint64_t drawn_by = gradient_seed.value_or(seed);
   const uint64_t bits =
       Mix64(Mix64(Mix64(drawn_by ^ static_cast<uint64_t>(rank)) ^
                   static_cast<uint64_t>(clock)) ^
             static_cast<uint64_t>(table));
-  return kFactors[bits % std::size(kFactors)];
+  StepOptions options;
+  options.rate_factor = kFactors[bits % std::size(kFactors)];
+  const double momentum = 0.125 * static_cast<double>(bits >> 61);
+  const bool told = (bits >> 60) % 2 == 1;
+  if (told && MomentumMayChange(OptimizerOf(table)))
+    options.momentum = momentum;
+  return options;
 }
 
 void Scenario::DrawGradientCode() {
@@ -1140,6 +1177,9 @@ void Scenario::DrawRates() {
         break;
       case 4:
         own.mutable_adamw()->set_learning_rate(0.3);
+        break;
+      case 5:
+        own = DrawLaterRule(rng);
         break;
       default:
         break;  // The job's.

@@ -349,7 +349,8 @@ struct Scenario {
   // Of the tables themselves, perhaps with another rate; empty: none has one.
   // One without a kind: this table has none.
   std::vector<config::Optimizer> own_optimizers;
-  bool rate_factors = false;  // Of gradients; else they are 1.
+  // Gradients have options; else they are as the config says.
+  bool rate_factors = false;
   // In which gradients are pushed. Every gradient for itself: what a code loses
   // is lost.
   GradientCode gradient_code;
@@ -500,7 +501,7 @@ struct Scenario {
   // Whether scripts call a collective in the step of this clock, or before that
   // of -clock.
   bool GathersAt(Clock clock) const;
-  double GradientFactor(Rank rank, Clock clock, TableId table) const;
+  StepOptions GradientOptions(Rank rank, Clock clock, TableId table) const;
   std::string ToString() const;
 
   // What this incarnation computes, for elements [begin, end) of the table:

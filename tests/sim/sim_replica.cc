@@ -137,9 +137,12 @@ void SimReplica::Apply(const Scenario& scenario, const std::vector<Tensor>& sum,
     args.gradients = absl::MakeConstSpan(&gradient, 1);
     args.elements = static_cast<size_t>(range.elements());
     args.gradient_scale = 1.0f / static_cast<float>(divisor);
-    args.learning_rate = static_cast<float>(
-        optimizer.learning_rate() * scenario.RateFactorAt(clock) *
-        scenario.GradientFactor(Rank{0}, clock, range.table));
+    const StepOptions options =
+        scenario.GradientOptions(Rank{0}, clock, range.table);
+    args.numbers = {.learning_rate = optimizer.learning_rate() *
+                                     scenario.RateFactorAt(clock) *
+                                     options.rate_factor,
+                    .momentum = options.momentum};
     args.update_count =
         static_cast<int64_t>(versions[static_cast<size_t>(id)]) + 1;
     optimizer.Apply(args);

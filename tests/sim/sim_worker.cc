@@ -580,7 +580,7 @@ void SimWorker::PushTable(int table) {
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
     const absl::Status pushed = core.OnGradient(
         TableId{table}, gradient,
-        context_->scenario.GradientFactor(rank_, clock, TableId{table}), now,
+        context_->scenario.GradientOptions(rank_, clock, TableId{table}), now,
         effects);
     SL_CHECK(pushed.ok(), pushed.message());
   });

@@ -23,7 +23,7 @@ inline Optimizer MakeOptimizer(const std::string& text) {
   return *std::move(optimizer);
 }
 
-// One of each kind, with and without weight decay.
+// Each formula, with and without weight decay.
 inline std::vector<std::string> OptimizerTexts() {
   return {
       "sgd { learning_rate: 0.1 }",
@@ -38,6 +38,29 @@ inline std::vector<std::string> OptimizerTexts() {
       "adam { learning_rate: 0.01 weight_decay: 0.02 beta1: 0.8 beta2: 0.99 }",
       "adamw { learning_rate: 0.01 }",
       "adamw { learning_rate: 0.01 weight_decay: 0.1 epsilon: 1e-4 }",
+      "momentum { learning_rate: 0.1 weight_decay: 0.02 dampening: 0.3 }",
+      "sgd { learning_rate: 0.1 weight_decay: 0.02 } maximize: true",
+      "adam { learning_rate: 0.01 weight_decay: 0.02 amsgrad: true }",
+      "adamw { learning_rate: 0.01 weight_decay: 0.1 amsgrad: true }",
+      "rmsprop { learning_rate: 0.01 }",
+      "rmsprop { learning_rate: 0.01 alpha: 0.9 momentum: 0.8 }",
+      "rmsprop { learning_rate: 0.01 centered: true weight_decay: 0.02 }",
+      "rmsprop { learning_rate: 0.01 centered: true momentum: 0.8 } "
+      "maximize: true",
+      "adadelta { learning_rate: 1 }",
+      "adadelta { learning_rate: 0.5 rho: 0.8 weight_decay: 0.02 }",
+      "adamax { learning_rate: 0.01 }",
+      "adamax { learning_rate: 0.01 weight_decay: 0.02 beta2: 0.9 }",
+      "nadam { learning_rate: 0.01 }",
+      "nadam { learning_rate: 0.01 weight_decay: 0.02 momentum_decay: 0.1 }",
+      "nadam { learning_rate: 0.01 weight_decay: 0.1 "
+      "decoupled_weight_decay: true }",
+      "radam { learning_rate: 0.01 beta2: 0.9 }",
+      "radam { learning_rate: 0.01 weight_decay: 0.02 }",
+      "radam { learning_rate: 0.01 weight_decay: 0.1 beta2: 0.9 "
+      "decoupled_weight_decay: true }",
+      "lion { learning_rate: 0.001 }",
+      "lion { learning_rate: 0.001 weight_decay: 0.1 beta1: 0.8 }",
   };
 }
 

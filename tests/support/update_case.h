@@ -27,7 +27,7 @@ struct UpdateCase {
   // Where arrays begin, in floats.
   size_t in = 0;
   size_t out = 0;
-  std::array<size_t, 2> slots = {};
+  std::array<size_t, Optimizer::kSlotsMax> slots = {};
   std::vector<size_t> gradients;
   size_t elements = 0;
   float gradient_scale = 1;
@@ -48,17 +48,17 @@ struct UpdateCase {
     Optimizer::ApplyArgs args;
     args.in = base + in;
     args.out = base + out;
-    args.slots = {base + slots[0], base + slots[1]};
+    for (size_t k = 0; k < slots.size(); ++k) args.slots[k] = base + slots[k];
     args.gradients = *pointers;
     args.elements = elements;
     args.gradient_scale = gradient_scale;
-    args.learning_rate = learning_rate;
+    args.numbers.learning_rate = learning_rate;
     args.update_count = update_count;
     return args;
   }
 };
 
-// In place or not; slots as AdaGrad and Adam have them, at least 0.
+// In place or not; slots at least 0, as those of squares are.
 inline UpdateCase MakeUpdateCase(Rng& rng, size_t elements,
                                  size_t gradient_count, Layout layout) {
   UpdateCase result;

@@ -121,7 +121,7 @@ ClientCore::Effects ClientMoveTest::PushNumbers(Clock clock, int table) {
   EXPECT_TRUE(client_
                   ->Push(clock, TableId{table},
                          Payload::Copy(gradient.data(), 4 * kShardBytes),
-                         /*rate_factor=*/1, versions_, now_, &effects_)
+                         StepOptions(), versions_, now_, &effects_)
                   .ok());
   return Take();
 }

@@ -49,8 +49,8 @@ class ClientCoreTest : public ::testing::Test {
     std::vector<float> gradient(bytes / sizeof(float),
                                 static_cast<float>(clock));
     return client_->Push(clock, TableId{table},
-                         Payload::Copy(gradient.data(), bytes),
-                         /*rate_factor=*/1, versions_, now_, &effects_);
+                         Payload::Copy(gradient.data(), bytes), StepOptions(),
+                         versions_, now_, &effects_);
   }
   ClientCore::Effects Push(Clock clock, int table) {
     EXPECT_TRUE(TryPush(clock, table).ok());

@@ -451,7 +451,7 @@ TEST_F(ClientMoveTest, PartsOfAGradientInACodeAreWhatTheWholeHasThere) {
     };
     for (const int table : {0, 1}) {
       ASSERT_TRUE(client_
-                      ->Push(0, TableId{table}, gradient, /*rate_factor=*/1,
+                      ->Push(0, TableId{table}, gradient, StepOptions(),
                              versions_, now_, &effects_)
                       .ok());
     }

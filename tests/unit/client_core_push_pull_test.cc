@@ -34,23 +34,33 @@ TEST_F(ClientCoreTest, ATableIsCutIntoItsShardsForTheirOwners) {
     EXPECT_EQ(send.to, (Owner{0, push.push(0).shard() % 2}));
     EXPECT_EQ(push.push(0).seq(), 1u);
     EXPECT_EQ(push.push(0).gradient(), 5u);
-    EXPECT_FALSE(push.push(0).has_rate_factor());
+    EXPECT_FALSE(push.push(0).has_options());
     EXPECT_EQ(send.message.payloads.at(0).size(), kShardBytes);
   }
   EXPECT_EQ(client_->unacknowledged_bytes(), 4 * kShardBytes);
 }
 
+TEST_F(ClientCoreTest, AMomentumWhereTheOptimizerHasNoneIsRefused) {
+  const absl::Status pushed =
+      client_->Push(0, TableId{1}, Payload::Allocate(4 * kShardBytes),
+                    {.momentum = 0.5}, versions_, now_, &effects_);
+  EXPECT_EQ(pushed.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(pushed.message()),
+              ::testing::HasSubstr("a momentum of 0.5, and the table's"));
+  EXPECT_THAT(effects_.sends, ::testing::IsEmpty());
+}
+
 TEST_F(ClientCoreTest, EachShardOfATableIsToldTheFactorOfItsGradient) {
   EXPECT_TRUE(client_
                   ->Push(0, TableId{1}, Payload::Allocate(4 * kShardBytes),
-                         /*rate_factor=*/0.25, versions_, now_, &effects_)
+                         {.rate_factor = 0.25}, versions_, now_, &effects_)
                   .ok());
   const ClientCore::Effects effects = Push(0, 0);
   std::vector<std::pair<int32_t, double>> told;
   for (const ClientCore::Send& send : effects.sends) {
     for (const wire::Push& push : send.message.header.push_request().push()) {
-      if (push.has_rate_factor())
-        told.push_back({push.shard(), push.rate_factor()});
+      if (push.has_options())
+        told.push_back({push.shard(), push.options().rate_factor()});
     }
   }
   for (const ClientCore::Send& send : Reply(kThread0, 4, 1).sends)

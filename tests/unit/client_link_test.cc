@@ -131,7 +131,7 @@ class LinkWorld {
     client_->PullBehindPushes();
     const absl::Status pushed =
         client_->Push(step_, TableId{0}, Payload::Allocate(test_.push_bytes),
-                      /*rate_factor=*/1, versions_, now_, &effects);
+                      StepOptions(), versions_, now_, &effects);
     SL_CHECK(pushed.ok(), pushed.ToString());
     Perform(std::move(effects));
   }

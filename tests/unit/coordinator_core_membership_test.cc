@@ -159,10 +159,9 @@ TEST_F(CoordinatorCoreTest, AJoinThatDoesNotFitIsRefusedWithTheReason) {
              ->set_weight_decay(0.5);
        },
        "worker 1 has weight[10] with the optimizer momentum { learning_rate: 1 "
-       "momentum: 0.9 weight_decay: 0.5 } where worker 0 has it with momentum "
-       "{ "
-       "learning_rate: 1 momentum: 0.9 weight_decay: 0 }; all workers must "
-       "give "
+       "momentum: 0.9 weight_decay: 0.5 dampening: 0 } maximize: false where "
+       "worker 0 has it with momentum { learning_rate: 1 momentum: 0.9 "
+       "weight_decay: 0 dampening: 0 } maximize: false; all workers must give "
        "a table the same optimizer"},
   };
   for (const auto& [spoil, reason] : cases) {

@@ -862,7 +862,7 @@ ShardRecord RandomRecord(Rng& rng, bool bsp, const ShardMachine& shard,
                         .gradient = RandomGradient(rng),
                         .held = bsp,
                         .spare = bsp ? static_cast<int>(rng.Below(2)) : 0,
-                        .rate_factor = bsp ? 1 : rng.Uniform()};
+                        .options = {.rate_factor = bsp ? 1 : rng.Uniform()}};
 }
 
 class HandOverHistories : public ::testing::TestWithParam<bool> {};

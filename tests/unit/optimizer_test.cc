@@ -40,7 +40,7 @@ float RateAt(const Optimizer& optimizer, int64_t update) {
 
 struct State {
   std::vector<float> parameters;
-  std::array<std::vector<float>, 2> slots;
+  std::array<std::vector<float>, Optimizer::kSlotsMax> slots;
 
   explicit State(std::vector<float> initial) : parameters(std::move(initial)) {
     for (std::vector<float>& slot : slots) slot.resize(parameters.size());
@@ -66,11 +66,12 @@ void ApplyAll(const Optimizer& optimizer, const Gradients& gradients,
   }
   Optimizer::ApplyArgs args;
   args.in = args.out = state->parameters.data();
-  args.slots = {state->slots[0].data(), state->slots[1].data()};
+  for (size_t k = 0; k < state->slots.size(); ++k)
+    args.slots[k] = state->slots[k].data();
   args.gradients = pointers;
   args.elements = state->parameters.size();
   args.gradient_scale = scale;
-  args.learning_rate = RateAt(optimizer, update);
+  args.numbers.learning_rate = RateAt(optimizer, update);
   args.update_count = update;
   optimizer.Apply(args);
 }
@@ -80,18 +81,21 @@ void ApplyAll(const Optimizer& optimizer, const Gradients& gradients,
 std::unique_ptr<torch::optim::Optimizer> MakeTorch(
     const config::Optimizer& config, const torch::Tensor& parameters) {
   const std::vector<torch::Tensor> list = {parameters};
-  const auto sgd = [&](const auto& ours, double momentum, bool nesterov) {
+  const auto sgd = [&](const auto& ours, double momentum, bool nesterov,
+                       double dampening = 0) {
     return std::make_unique<torch::optim::SGD>(
         list, torch::optim::SGDOptions(ours.learning_rate())
                   .momentum(momentum)
                   .nesterov(nesterov)
+                  .dampening(dampening)
                   .weight_decay(ours.weight_decay()));
   };
   switch (config.kind_case()) {
     case config::Optimizer::kSgd:
       return sgd(config.sgd(), 0, false);
     case config::Optimizer::kMomentum:
-      return sgd(config.momentum(), config.momentum().momentum(), false);
+      return sgd(config.momentum(), config.momentum().momentum(), false,
+                 config.momentum().dampening());
     case config::Optimizer::kNesterov:
       return sgd(config.nesterov(), config.nesterov().momentum(), true);
     case config::Optimizer::kAdagrad:
@@ -104,17 +108,26 @@ std::unique_ptr<torch::optim::Optimizer> MakeTorch(
           list, torch::optim::AdamOptions(config.adam().learning_rate())
                     .betas({config.adam().beta1(), config.adam().beta2()})
                     .eps(config.adam().epsilon())
+                    .amsgrad(config.adam().amsgrad())
                     .weight_decay(config.adam().weight_decay()));
     case config::Optimizer::kAdamw:
       return std::make_unique<torch::optim::AdamW>(
           list, torch::optim::AdamWOptions(config.adamw().learning_rate())
                     .betas({config.adamw().beta1(), config.adamw().beta2()})
                     .eps(config.adamw().epsilon())
+                    .amsgrad(config.adamw().amsgrad())
                     .weight_decay(config.adamw().weight_decay()));
-    case config::Optimizer::KIND_NOT_SET:
-      break;
+    case config::Optimizer::kRmsprop:
+      return std::make_unique<torch::optim::RMSprop>(
+          list, torch::optim::RMSpropOptions(config.rmsprop().learning_rate())
+                    .alpha(config.rmsprop().alpha())
+                    .eps(config.rmsprop().epsilon())
+                    .momentum(config.rmsprop().momentum())
+                    .centered(config.rmsprop().centered())
+                    .weight_decay(config.rmsprop().weight_decay()));
+    default:  // Not in LibTorch: python/tests/test_rules.py has PyTorch's.
+      return nullptr;
   }
-  return nullptr;
 }
 
 // Tolerance: 1e-6 of the parameter, or of 1 where that is larger. Rounding
@@ -129,10 +142,13 @@ TEST(OptimizerTest, StepsAreThoseOfTorch) {
       torch::Tensor twin =
           torch::tensor(state.parameters).set_requires_grad(true);
       const auto torch_optimizer = MakeTorch(ParseOptimizer(text), twin);
+      if (torch_optimizer == nullptr) continue;
       for (int64_t update = 1; update <= 20; ++update) {
         const Gradients gradients = RandomGradients(rng, 1, elements);
         ApplyAll(optimizer, gradients, 1, update, &state);
         twin.mutable_grad() = torch::tensor(gradients[0]);
+        if (ParseOptimizer(text).maximize())
+          twin.mutable_grad() = -twin.mutable_grad();
         for (auto& group : torch_optimizer->param_groups()) {
           group.options().set_lr(RateAt(optimizer, update));
         }
@@ -149,63 +165,272 @@ TEST(OptimizerTest, StepsAreThoseOfTorch) {
   }
 }
 
+// As a scheduler that cycles the momentum asks for.
+TEST(OptimizerTest, AMomentumOfAnUpdateIsThatOfTorch) {
+  for (const char* const text :
+       {"momentum { learning_rate: 0.1 }", "nesterov { learning_rate: 0.1 }",
+        "momentum { learning_rate: 0.1 dampening: 0.5 }",
+        "rmsprop { learning_rate: 0.01 momentum: 0.9 }",
+        "adam { learning_rate: 0.01 }",
+        "adamw { learning_rate: 0.01 amsgrad: true }"}) {
+    SCOPED_TRACE(text);
+    constexpr size_t kElements = 7;
+    Rng rng(1);
+    const Optimizer optimizer = MakeOptimizer(text);
+    State state(RandomFloats(rng, kElements));
+    torch::Tensor twin =
+        torch::tensor(state.parameters).set_requires_grad(true);
+    const auto torch_optimizer = MakeTorch(ParseOptimizer(text), twin);
+    for (int64_t update = 1; update <= 20; ++update) {
+      const Gradients gradients = RandomGradients(rng, 1, kElements);
+      const double momentum = 0.5 + 0.02 * static_cast<double>(update);
+      const double rate = RateAt(optimizer, update);
+      const auto* const bytes =
+          reinterpret_cast<const std::byte*>(gradients[0].data());
+      Optimizer::ApplyArgs args;
+      args.in = args.out = state.parameters.data();
+      for (size_t k = 0; k < state.slots.size(); ++k)
+        args.slots[k] = state.slots[k].data();
+      args.gradients = absl::MakeConstSpan(&bytes, 1);
+      args.elements = kElements;
+      args.numbers = {.learning_rate = rate, .momentum = momentum};
+      args.update_count = update;
+      optimizer.Apply(args);
+      twin.mutable_grad() = torch::tensor(gradients[0]);
+      for (auto& group : torch_optimizer->param_groups()) {
+        group.options().set_lr(rate);
+        auto& options = group.options();
+        if (auto* const sgd =
+                dynamic_cast<torch::optim::SGDOptions*>(&options)) {
+          sgd->momentum(momentum);
+        } else if (auto* const rmsprop =
+                       dynamic_cast<torch::optim::RMSpropOptions*>(&options)) {
+          rmsprop->momentum(momentum);
+        } else if (auto* const adam =
+                       dynamic_cast<torch::optim::AdamOptions*>(&options)) {
+          adam->betas({momentum, 0.999});
+        } else {
+          dynamic_cast<torch::optim::AdamWOptions&>(options).betas(
+              {momentum, 0.999});
+        }
+      }
+      torch_optimizer->step();
+      const float* expected = twin.data_ptr<float>();
+      for (size_t i = 0; i < kElements; ++i) {
+        ASSERT_NEAR(state.parameters[i], expected[i],
+                    1e-6 * std::max(1.0f, std::fabs(expected[i])))
+            << "element " << i << " after update " << update;
+      }
+    }
+  }
+}
+
+// The product of NAdam's momenta is a function of the count of updates; here it
+// is multiplied out.
+TEST(OptimizerTest, NadamsNumbersAreThoseOfTheProductOfItsMomenta) {
+  for (const double beta1 : {0.0, 0.5, 0.9, 0.9999}) {
+    for (const double decay : {0.0, 1e-9, 4e-3, 0.5, 30.0}) {
+      SCOPED_TRACE(absl::StrCat("beta1 ", beta1, " decay ", decay));
+      const Optimizer optimizer =
+          MakeOptimizer(absl::StrCat("nadam { learning_rate: 1 beta1: ", beta1,
+                                     " momentum_decay: ", decay, " }"));
+      const auto mu = [&](double t) {
+        return beta1 * (1 - 0.5 * std::pow(0.96, t * decay));
+      };
+      double product = 1;
+      for (int64_t t = 1; t <= 20000; ++t) {
+        const auto update = static_cast<double>(t);
+        product *= mu(update);
+        if (t > 50 && t % 997 != 0) continue;
+        Optimizer::ApplyArgs args;
+        args.numbers.learning_rate = 1;
+        args.update_count = t;
+        const optim::Coefficients c = optimizer.CoefficientsOf(args);
+        const double of_gradient = (1 - mu(update)) / (1 - product);
+        const double of_mean = mu(update + 1) / (1 - product * mu(update + 1));
+        ASSERT_NEAR(c.gradient_rate, of_gradient, 1e-6 * of_gradient) << t;
+        ASSERT_NEAR(c.rate, of_mean, 1e-6 * of_mean) << t;
+      }
+    }
+  }
+}
+
 // ---- The bits --------------------------------------------------------------
 
-// The header's formulas, one element after the other, each operation in float.
-void ScalarTwin(const config::Optimizer& config, const Gradients& gradients,
-                float scale, float rate, int64_t update, State* state) {
-  const auto float_of = [](double value) { return static_cast<float>(value); };
-  for (size_t i = 0; i < state->parameters.size(); ++i) {
-    float& p = state->parameters[i];
-    float& first = state->slots[0][i];
-    float& second = state->slots[1][i];
-    float g = gradients[0][i];
-    for (size_t k = 1; k < gradients.size(); ++k) g += gradients[k][i];
-    g *= scale;
-    const auto momentum = [&](const auto& c, bool nesterov) {
-      const float factor = float_of(c.momentum());
-      g += float_of(c.weight_decay()) * p;
-      first = factor * first + g;
-      p -= rate * (nesterov ? g + factor * first : first);
-    };
-    const auto adam = [&](const auto& c, float l2, double decay) {
-      g += l2 * p;
-      const double correction1 = 1 - std::pow(c.beta1(), update);
-      const double correction2 = 1 - std::pow(c.beta2(), update);
-      first = float_of(c.beta1()) * first + float_of(1 - c.beta1()) * g;
-      second = float_of(c.beta2()) * second + float_of(1 - c.beta2()) * g * g;
-      const float root =
-          std::sqrt(second) * float_of(1 / std::sqrt(correction2)) +
-          float_of(c.epsilon());
-      p = p * float_of(1 - rate * decay) -
-          float_of(rate / correction1) * first / root;
-    };
-    switch (config.kind_case()) {
+float FloatOf(double value) { return static_cast<float>(value); }
+
+// One step of one element by a published formula, each operation in float. The
+// state is that of the element.
+class ScalarRule {
+ public:
+  ScalarRule(const config::Optimizer& config, float rate, int64_t update)
+      : config_(config), rate_(rate), t_(static_cast<double>(update)) {}
+
+  void Step(float g, float& p, float& first, float& second, float& third) {
+    if (config_.maximize()) g = -g;
+    switch (config_.kind_case()) {
       case config::Optimizer::kSgd:
-        g += float_of(config.sgd().weight_decay()) * p;
-        p -= rate * g;
+        g += FloatOf(config_.sgd().weight_decay()) * p;
+        p -= rate_ * g;
         break;
       case config::Optimizer::kMomentum:
-        momentum(config.momentum(), false);
+        Momentum(config_.momentum(), config_.momentum().dampening(), false, g,
+                 p, first);
         break;
       case config::Optimizer::kNesterov:
-        momentum(config.nesterov(), true);
+        Momentum(config_.nesterov(), 0, true, g, p, first);
         break;
       case config::Optimizer::kAdagrad:
-        g += float_of(config.adagrad().weight_decay()) * p;
+        g += FloatOf(config_.adagrad().weight_decay()) * p;
         first += g * g;
-        p -= rate * g /
-             (std::sqrt(first) + float_of(config.adagrad().epsilon()));
+        p -= rate_ * g /
+             (std::sqrt(first) + FloatOf(config_.adagrad().epsilon()));
         break;
       case config::Optimizer::kAdam:
-        adam(config.adam(), float_of(config.adam().weight_decay()), 0);
+        g += FloatOf(config_.adam().weight_decay()) * p;
+        Adam(config_.adam(), 0, g, p, first, second, third);
         break;
       case config::Optimizer::kAdamw:
-        adam(config.adamw(), 0, config.adamw().weight_decay());
+        Adam(config_.adamw(), config_.adamw().weight_decay(), g, p, first,
+             second, third);
         break;
+      case config::Optimizer::kRmsprop:
+        Rmsprop(config_.rmsprop(), g, p, first, second, third);
+        break;
+      case config::Optimizer::kAdadelta: {
+        const config::Adadelta& c = config_.adadelta();
+        g += FloatOf(c.weight_decay()) * p;
+        Mean(c.rho(), g, g, first);
+        const float delta = std::sqrt(second + FloatOf(c.epsilon())) /
+                            std::sqrt(first + FloatOf(c.epsilon())) * g;
+        Mean(c.rho(), delta, delta, second);
+        p -= rate_ * delta;
+        break;
+      }
+      case config::Optimizer::kAdamax: {
+        const config::Adamax& c = config_.adamax();
+        g += FloatOf(c.weight_decay()) * p;
+        Mean(c.beta1(), g, 1, first);
+        second = std::max(FloatOf(c.beta2()) * second,
+                          std::fabs(g) + FloatOf(c.epsilon()));
+        p -= FloatOf(rate_ / (1 - std::pow(c.beta1(), t_))) * first / second;
+        break;
+      }
+      case config::Optimizer::kNadam:
+        Nadam(config_.nadam(), g, p, first, second);
+        break;
+      case config::Optimizer::kRadam:
+        Radam(config_.radam(), g, p, first, second);
+        break;
+      case config::Optimizer::kLion: {
+        const config::Lion& c = config_.lion();
+        float mixed = first;
+        Mean(c.beta1(), g, 1, mixed);
+        const float sign = mixed > 0 ? 1 : mixed < 0 ? -1 : 0;
+        p = p * FloatOf(1 - rate_ * c.weight_decay()) - rate_ * sign;
+        Mean(c.beta2(), g, 1, first);
+        break;
+      }
       case config::Optimizer::KIND_NOT_SET:
         FAIL();
     }
+  }
+
+ private:
+  // mean = beta mean + (1 - beta) a b.
+  static void Mean(double beta, float a, float b, float& mean) {
+    mean = FloatOf(beta) * mean + FloatOf(1 - beta) * a * b;
+  }
+  template <typename Block>
+  void Momentum(const Block& c, double dampening, bool nesterov, float g,
+                float& p, float& v) const {
+    const float factor = FloatOf(c.momentum());
+    g += FloatOf(c.weight_decay()) * p;
+    v = factor * v + (t_ == 1 ? g : FloatOf(1 - dampening) * g);
+    p -= rate_ * (nesterov ? g + factor * v : v);
+  }
+  template <typename Block>
+  void Adam(const Block& c, double decay, float g, float& p, float& m, float& v,
+            float& largest) const {
+    Mean(c.beta1(), g, 1, m);
+    Mean(c.beta2(), g, g, v);
+    if (c.amsgrad()) largest = std::max(largest, v);
+    const float root = std::sqrt(c.amsgrad() ? largest : v) *
+                           FloatOf(1 / std::sqrt(1 - std::pow(c.beta2(), t_))) +
+                       FloatOf(c.epsilon());
+    p = p * FloatOf(1 - rate_ * decay) -
+        FloatOf(rate_ / (1 - std::pow(c.beta1(), t_))) * m / root;
+  }
+  void Rmsprop(const config::Rmsprop& c, float g, float& p, float& s,
+               float& second, float& third) const {
+    g += FloatOf(c.weight_decay()) * p;
+    Mean(c.alpha(), g, g, s);
+    float variance = s;
+    if (c.centered()) {
+      Mean(c.alpha(), g, 1, second);
+      variance = std::max(0.0f, s - second * second);
+    }
+    const float step = g / (std::sqrt(variance) + FloatOf(c.epsilon()));
+    if (c.momentum() == 0) {
+      p -= rate_ * step;
+      return;
+    }
+    float& v = c.centered() ? third : second;
+    v = FloatOf(c.momentum()) * v + step;
+    p -= rate_ * v;
+  }
+  void Nadam(const config::NAdam& c, float g, float& p, float& m,
+             float& v) const {
+    const auto mu = [&](double t) {
+      return c.beta1() * (1 - 0.5 * std::pow(0.96, t * c.momentum_decay()));
+    };
+    double product = 1;
+    for (double i = 1; i <= t_; ++i) product *= mu(i);
+    if (!c.decoupled_weight_decay()) g += FloatOf(c.weight_decay()) * p;
+    Mean(c.beta1(), g, 1, m);
+    Mean(c.beta2(), g, g, v);
+    const float root =
+        std::sqrt(v) * FloatOf(1 / std::sqrt(1 - std::pow(c.beta2(), t_))) +
+        FloatOf(c.epsilon());
+    const float ahead =
+        FloatOf(rate_ * (1 - mu(t_)) / (1 - product)) * g +
+        FloatOf(rate_ * mu(t_ + 1) / (1 - product * mu(t_ + 1))) * m;
+    if (c.decoupled_weight_decay()) p *= FloatOf(1 - rate_ * c.weight_decay());
+    p -= ahead / root;
+  }
+  void Radam(const config::RAdam& c, float g, float& p, float& m,
+             float& v) const {
+    if (!c.decoupled_weight_decay()) g += FloatOf(c.weight_decay()) * p;
+    Mean(c.beta1(), g, 1, m);
+    Mean(c.beta2(), g, g, v);
+    if (c.decoupled_weight_decay()) p *= FloatOf(1 - rate_ * c.weight_decay());
+    const double rate = rate_ / (1 - std::pow(c.beta1(), t_));
+    const double correction2 = 1 - std::pow(c.beta2(), t_);
+    const double most = 2 / (1 - c.beta2()) - 1;
+    const double rho = most - 2 * t_ * std::pow(c.beta2(), t_) / correction2;
+    if (rho <= 5) {
+      p -= FloatOf(rate) * m;
+      return;
+    }
+    const double rectified = std::sqrt((rho - 4) * (rho - 2) * most /
+                                       ((most - 4) * (most - 2) * rho));
+    p -= FloatOf(rate * rectified * std::sqrt(correction2)) * m /
+         (std::sqrt(v) + FloatOf(c.epsilon()));
+  }
+
+  const config::Optimizer& config_;
+  const float rate_;
+  const double t_;
+};
+
+void ScalarTwin(const config::Optimizer& config, const Gradients& gradients,
+                float scale, float rate, int64_t update, State* state) {
+  ScalarRule rule(config, rate, update);
+  for (size_t i = 0; i < state->parameters.size(); ++i) {
+    float g = gradients[0][i];
+    for (size_t k = 1; k < gradients.size(); ++k) g += gradients[k][i];
+    rule.Step(g * scale, state->parameters[i], state->slots[0][i],
+              state->slots[1][i], state->slots[2][i]);
   }
 }
 
@@ -218,6 +443,7 @@ void ExpectSameBits(const State& a, const State& b) {
   EXPECT_TRUE(SameBits(a.parameters, b.parameters)) << "parameters differ";
   EXPECT_TRUE(SameBits(a.slots[0], b.slots[0])) << "slot 0 differs";
   EXPECT_TRUE(SameBits(a.slots[1], b.slots[1])) << "slot 1 differs";
+  EXPECT_TRUE(SameBits(a.slots[2], b.slots[2])) << "slot 2 differs";
 }
 
 TEST(OptimizerTest, GradientsAreSummedInOrderAndAppliedAsByAScalarLoop) {
@@ -274,7 +500,8 @@ void UpdateElements(optim::Rule rule, const optim::Coefficients& c,
       float sum = gradients[0][i];
       for (size_t k = 1; k < gradients.size(); ++k) sum += gradients[k][i];
       optim::scalar::Update<decltype(formula)>(
-          c, sum, state->parameters[i], state->slots[0][i], state->slots[1][i]);
+          c, sum, state->parameters[i], state->slots[0][i], state->slots[1][i],
+          state->slots[2][i]);
     }
   });
 }
@@ -292,7 +519,7 @@ TEST(OptimizerTest, FormulasForOneElementGiveTheBitsOfVectors) {
         ApplyAll(optimizer, gradients, 0.3f, update, &vectors);
         Optimizer::ApplyArgs args;
         args.gradient_scale = 0.3f;
-        args.learning_rate = RateAt(optimizer, update);
+        args.numbers.learning_rate = RateAt(optimizer, update);
         args.update_count = update;
         UpdateElements(optimizer.rule(), optimizer.CoefficientsOf(args),
                        gradients, &elements);
@@ -325,12 +552,12 @@ void ApplyInPieces(const Optimizer& optimizer, const Gradients& gradients,
     Optimizer::ApplyArgs args;
     args.in = state->parameters.data() + begin;
     args.out = in_place ? state->parameters.data() + begin : fresh.data();
-    args.slots = {state->slots[0].data() + begin,
-                  state->slots[1].data() + begin};
+    for (size_t k = 0; k < state->slots.size(); ++k)
+      args.slots[k] = state->slots[k].data() + begin;
     args.gradients = pointers;
     args.elements = count;
     args.gradient_scale = scale;
-    args.learning_rate = RateAt(optimizer, update);
+    args.numbers.learning_rate = RateAt(optimizer, update);
     args.update_count = update;
     const std::vector<float> before(args.in, args.in + count);
     optimizer.Apply(args);
@@ -372,10 +599,11 @@ TEST(OptimizerTest, NoElementsLeaveEverythingAsItIs) {
       reinterpret_cast<const std::byte*>(gradient.data());
   Optimizer::ApplyArgs args;
   args.in = args.out = state.parameters.data();
-  args.slots = {state.slots[0].data(), state.slots[1].data()};
+  for (size_t k = 0; k < state.slots.size(); ++k)
+    args.slots[k] = state.slots[k].data();
   args.gradients = absl::MakeConstSpan(&pointer, 1);
   args.elements = 0;
-  args.learning_rate = 1;
+  args.numbers.learning_rate = 1;
   optimizer.Apply(args);
   ExpectSameBits(state, State({1, 2, 3}));
 }
@@ -391,6 +619,41 @@ TEST(OptimizerTest, StatePerParameterFollowsTheKind) {
   EXPECT_EQ(MakeOptimizer("adamw { learning_rate: 0.25 }").slot_count(), 2);
   EXPECT_EQ(MakeOptimizer("adamw { learning_rate: 0.25 }").learning_rate(),
             0.25);
+  EXPECT_EQ(
+      MakeOptimizer("adam { learning_rate: 1 amsgrad: true }").slot_count(), 3);
+  const auto rmsprop = [](const char* rest) {
+    return MakeOptimizer(
+               absl::StrCat("rmsprop { learning_rate: 1 ", rest, " }"))
+        .slot_count();
+  };
+  EXPECT_EQ(rmsprop(""), 1);
+  EXPECT_EQ(rmsprop("momentum: 0.5"), 2);
+  EXPECT_EQ(rmsprop("centered: true"), 2);
+  EXPECT_EQ(rmsprop("centered: true momentum: 0.5"), 3);
+}
+
+TEST(OptimizerTest, AnUpdateMayReplaceTheMomentumWhereThereIsOne) {
+  const auto momentum = [](const char* text) {
+    return MakeOptimizer(text).momentum();
+  };
+  EXPECT_EQ(momentum("sgd { learning_rate: 1 }"), std::nullopt);
+  EXPECT_EQ(momentum("momentum { learning_rate: 1 momentum: 0.5 }"), 0.5);
+  EXPECT_EQ(momentum("adamw { learning_rate: 1 beta1: 0.8 }"), 0.8);
+  EXPECT_EQ(momentum("rmsprop { learning_rate: 1 }"), std::nullopt);
+  EXPECT_EQ(momentum("rmsprop { learning_rate: 1 momentum: 0.5 }"), 0.5);
+  EXPECT_EQ(momentum("nadam { learning_rate: 1 }"), std::nullopt);
+}
+
+// Equal gradients make the variance of centered rmsprop 0, but for rounding.
+TEST(OptimizerTest, ACenteredRootOfEqualGradientsIsNoNan) {
+  for (const float gradient : {0.1f, 0.3f, 7.7f, -1e-3f}) {
+    State state(std::vector<float>(5, 1.0f));
+    const Optimizer optimizer =
+        MakeOptimizer("rmsprop { learning_rate: 1e-9 centered: true }");
+    for (int64_t update = 1; update <= 5000; ++update)
+      ApplyAll(optimizer, {std::vector<float>(5, gradient)}, 1, update, &state);
+    EXPECT_TRUE(std::isfinite(state.parameters[0])) << gradient;
+  }
 }
 
 TEST(OptimizerTest, ImpossibleValuesAreRefusedByName) {
@@ -415,6 +678,22 @@ TEST(OptimizerTest, ImpossibleValuesAreRefusedByName) {
        "optimizer.adam.beta1: value is 1.5"},
       {"adamw { learning_rate: 1 beta2: -2 }",
        "optimizer.adamw.beta2: value is -2"},
+      {"momentum { learning_rate: 1 dampening: 1.5 }",
+       "optimizer.momentum.dampening: value is 1.5"},
+      {"rmsprop { learning_rate: 1 alpha: 1 }",
+       "optimizer.rmsprop.alpha: value is 1"},
+      {"rmsprop { learning_rate: 1 momentum: -1 }",
+       "optimizer.rmsprop.momentum: value is -1"},
+      {"adadelta { learning_rate: 1 rho: 1 }",
+       "optimizer.adadelta.rho: value is 1"},
+      {"adamax { learning_rate: 1 epsilon: 0 }",
+       "optimizer.adamax.epsilon: value is 0"},
+      {"nadam { learning_rate: 1 momentum_decay: -1 }",
+       "optimizer.nadam.momentum_decay: value is -1"},
+      {"radam { learning_rate: 1 beta2: 1 }",
+       "optimizer.radam.beta2: value is 1"},
+      {"lion { learning_rate: 1 beta1: 1 }",
+       "optimizer.lion.beta1: value is 1"},
       {"adamw { learning_rate: 1 epsilon: -1 }",
        "optimizer.adamw.epsilon: value is -1"},
   };

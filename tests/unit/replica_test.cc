@@ -152,7 +152,7 @@ absl::StatusOr<Replica::StepResult> Step(Replica& replica, Collective& group,
     EXPECT_FALSE(replica.Complete());
     SL_RETURN_IF_ERROR(replica.Add(
         group, TableId{table}, Floats(gradients[static_cast<size_t>(table)]),
-        /*rate_factor=*/1));
+        StepOptions()));
   }
   return replica.FinishStep(group, /*clock=*/0, group_failed);
 }
@@ -442,7 +442,7 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
         range.bytes());
     const Optimizer& rule = copy.seen->optimizer(range.table);
     PayloadMemory heap;
-    twin.Apply(rule, {gradient}, 1, static_cast<float>(rule.learning_rate()),
+    twin.Apply(rule, {gradient}, 1, {.learning_rate = rule.learning_rate()},
                heap);
     EXPECT_EQ(Portrait(copy.replica->Give(*copy.seen, range.shard).value()),
               Portrait(twin.version(), twin.values(), twin.slots()))
@@ -450,12 +450,13 @@ TEST(ReplicaTest, ShardsOfDifferentVersionsStepAsTheyWouldOverServers) {
   }
 }
 
-TEST(ReplicaTest, EachTableHasItsRuleItsSlotsAndTheFactorOfItsGradient) {
+TEST(ReplicaTest, EachTableHasItsRuleItsSlotsAndTheOptionsOfItsGradient) {
   const wire::View view = NewView(1);
   Copy copy(view);
   Rng rng(6);
   const Gradients gradients = RandomGradients(rng, *copy.model);
-  const std::vector<double> factors = {0.5, 3};
+  const std::vector<StepOptions> options = {
+      {.rate_factor = 0.5}, {.rate_factor = 3, .momentum = 0.25}};
   std::vector<Shard> twins;
   for (int shard = 0; shard < copy.seen->shard_count(); ++shard) {
     const ShardRange& range = copy.seen->shard(ShardId{shard});
@@ -467,7 +468,10 @@ TEST(ReplicaTest, EachTableHasItsRuleItsSlotsAndTheFactorOfItsGradient) {
     twin.Apply(
         rule,
         {Payload::Copy(gradients[table].data() + range.begin, range.bytes())},
-        1, static_cast<float>(rule.learning_rate() * factors[table]), heap);
+        1,
+        {.learning_rate = rule.learning_rate() * options[table].rate_factor,
+         .momentum = options[table].momentum},
+        heap);
   }
   FakeGroup group(1);
   copy.replica->StartStep();
@@ -475,7 +479,7 @@ TEST(ReplicaTest, EachTableHasItsRuleItsSlotsAndTheFactorOfItsGradient) {
     const auto index = static_cast<size_t>(table);
     ASSERT_TRUE(copy.replica
                     ->Add(group.of(0), TableId{table}, Floats(gradients[index]),
-                          factors[index])
+                          options[index])
                     .ok());
   }
   // The same step, once more, for another group.
@@ -588,14 +592,17 @@ TEST(ReplicaTest, RanksWithoutAGradientDoNotCount) {
   std::vector<Gradients> gradients;
   for (int rank = 0; rank < 3; ++rank)
     gradients.push_back(RandomGradients(rng, *copies[0]->model));
-  const std::vector<double> factors = {0.25, 0.5, 4};
+  const std::vector<StepOptions> options = {
+      {.rate_factor = 0.25},
+      {.rate_factor = 0.5, .momentum = 0.7},
+      {.rate_factor = 4, .momentum = 0.2}};
   const auto step = [&](Copy& copy, Collective& group, int rank, bool counts) {
     copy.replica->StartStep();
     if (counts) {
       for (int table = 1; table >= 0; --table) {
         ASSERT_TRUE(copy.replica
                         ->Add(group, TableId{table},
-                              Floats(gradients[rank][table]), factors[rank])
+                              Floats(gradients[rank][table]), options[rank])
                         .ok());
       }
     } else {
@@ -612,7 +619,7 @@ TEST(ReplicaTest, RanksWithoutAGradientDoNotCount) {
   group.Run([&](int rank, Collective& own) {
     step(*copies[rank], own, rank, /*counts=*/rank != 0);
   });
-  // As two ranks would do it, of which the first has that rate.
+  // As two ranks would do it, of which the first has that rate and momentum.
   Copy first(NewView(2)), second(NewView(2));
   FakeGroup pair(2);
   pair.Run([&](int rank, Collective& own) {
@@ -753,7 +760,9 @@ TEST(ReplicaTest, WhoGivesUpInTheMiddleFailsTheStepOfTheOthers) {
     if (rank == 1) {
       second.replica->StartStep();
       EXPECT_TRUE(
-          second.replica->Add(own, TableId{1}, Floats(gradients[1]), 1).ok());
+          second.replica
+              ->Add(own, TableId{1}, Floats(gradients[1]), StepOptions())
+              .ok());
       own.Abort(absl::CancelledError("the loss is nan"));
       return;
     }

@@ -43,6 +43,13 @@ std::string BytesOf(const std::vector<Payload>& tensors) {
   return bytes;
 }
 
+StepOptions RandomOptions(Rng& rng) {
+  StepOptions options;
+  if (rng.Chance(0.8)) options.rate_factor = 3 * rng.Uniform();
+  if (rng.Chance(0.5)) options.momentum = rng.Uniform();
+  return options;
+}
+
 ShardSnapshot RandomSnapshot(Rng& rng) {
   ShardSnapshot snapshot{.version = rng.Below(1000),
                          .values = RandomTensor(rng),
@@ -61,13 +68,13 @@ ShardSnapshot RandomSnapshot(Rng& rng) {
     if (who.clock > snapshot.complete_clock) {
       snapshot.held.push_back({.who = {who.rank, who.incarnation},
                                .gradient = RandomTensor(rng),
-                               .rate_factor = rng.Uniform()});
+                               .options = RandomOptions(rng)});
     }
     // Of one that has left.
     if (rng.Chance(0.2)) {
       snapshot.held.push_back({.who = {who.rank, who.incarnation + 1},
                                .gradient = RandomTensor(rng),
-                               .rate_factor = 3 * rng.Uniform()});
+                               .options = RandomOptions(rng)});
     }
     snapshot.participants.push_back(who);
   }
@@ -84,7 +91,7 @@ ShardRecord RandomRecord(Rng& rng) {
                             .gradient = RandomTensor(rng),
                             .held = rng.Chance(0.5),
                             .spare = static_cast<int>(rng.Below(3)),
-                            .rate_factor = rng.Uniform()};
+                            .options = RandomOptions(rng)};
     case 2:
       return AdvanceRecord{.who = RandomLife(rng), .clock = rng.Between(0, 9)};
     case 3:
@@ -101,13 +108,13 @@ ShardRecord RandomRecord(Rng& rng) {
                           .ranks = {Rank{2}, Rank{0}},
                           .gradients = {RandomTensor(rng), RandomTensor(rng)},
                           .workers = 3,
-                          .rate_factor = rng.Uniform()};
+                          .options = RandomOptions(rng)};
     case 6:
       return SumRecord{.clock = rng.Between(0, 9),
                        .who = {RandomLife(rng), RandomLife(rng)},
                        .sum = RandomTensor(rng),
                        .spare = static_cast<int>(rng.Below(3)),
-                       .rate_factor = rng.Uniform()};
+                       .options = RandomOptions(rng)};
     default:
       return SplitRecord{.at = rng.Between(1, 9), .part = ShardId{7}};
   }
@@ -164,7 +171,7 @@ wire::ShardSnapshot GoodSnapshot() {
     who.set_next_seq(7);
   }
   *snapshot.add_held()->mutable_who() = snapshot.participant(1).id();
-  snapshot.mutable_held(0)->set_rate_factor(0.5);
+  snapshot.mutable_held(0)->mutable_options()->set_rate_factor(0.5);
   return snapshot;
 }
 
@@ -214,9 +221,19 @@ TEST(ShardCodecTest, ASnapshotThatMakesNoSenseIsRefused) {
       {"a gradient of no worker",
        [](auto& s) { s.mutable_held(0)->clear_who(); }},
       {"a gradient that goes backwards",
-       [](auto& s) { s.mutable_held(0)->set_rate_factor(-1); }},
+       [](auto& s) {
+         s.mutable_held(0)->mutable_options()->set_rate_factor(-1);
+       }},
+      {"a gradient with a momentum of 1",
+       [](auto& s) { s.mutable_held(0)->mutable_options()->set_momentum(1); }},
+      {"a gradient with a momentum that is no number",
+       [](auto& s) {
+         s.mutable_held(0)->mutable_options()->set_momentum(std::nan(""));
+       }},
       {"a gradient with a factor that is no number",
-       [](auto& s) { s.mutable_held(0)->set_rate_factor(std::nan("")); }},
+       [](auto& s) {
+         s.mutable_held(0)->mutable_options()->set_rate_factor(std::nan(""));
+       }},
   };
   ASSERT_TRUE(CheckSnapshot(GoodSnapshot()).ok());
   for (const auto& c : cases) {
@@ -246,14 +263,22 @@ TEST(ShardCodecTest, ARecordThatMakesNoSenseIsRefused) {
       GradientRecord{.who = who, .clock = kClockMax, .gradient = tensor},
       GradientRecord{.who = who, .clock = kFar, .gradient = tensor},
       GradientRecord{.who = who, .gradient = tensor, .spare = -1},
-      GradientRecord{.who = who, .gradient = tensor, .rate_factor = nan},
-      GradientRecord{.who = who, .gradient = tensor, .rate_factor = -1},
+      GradientRecord{
+          .who = who, .gradient = tensor, .options = {.rate_factor = nan}},
+      GradientRecord{
+          .who = who, .gradient = tensor, .options = {.rate_factor = -1}},
+      GradientRecord{
+          .who = who, .gradient = tensor, .options = {.momentum = -0.5}},
+      SumRecord{.who = {who}, .sum = tensor, .options = {.momentum = 1}},
+      UpdateRecord{.ranks = {Rank{0}},
+                   .gradients = {tensor},
+                   .options = {.momentum = nan}},
       SumRecord{.clock = -1, .who = {who}, .sum = tensor},
       SumRecord{.clock = kClockMax, .who = {who}, .sum = tensor},
       SumRecord{.who = {who, nobody}, .sum = tensor},
       SumRecord{.who = {unborn}, .sum = tensor},
       SumRecord{.who = {who}, .sum = tensor, .spare = -1},
-      SumRecord{.who = {who}, .sum = tensor, .rate_factor = nan},
+      SumRecord{.who = {who}, .sum = tensor, .options = {.rate_factor = nan}},
       InstallRecord{.who = nobody, .values = tensor},
       InstallRecord{.who = who, .clock = kFar, .values = tensor},
       InstallRecord{.who = who, .version = ~uint64_t{0}, .values = tensor},
@@ -261,8 +286,9 @@ TEST(ShardCodecTest, ARecordThatMakesNoSenseIsRefused) {
       SplitRecord{.at = 5, .part = ShardId{-1}},
       UpdateRecord{.clock = -1, .ranks = {Rank{0}}, .gradients = {tensor}},
       UpdateRecord{.ranks = {Rank{-1}}, .gradients = {tensor}},
-      UpdateRecord{
-          .ranks = {Rank{0}}, .gradients = {tensor}, .rate_factor = -1},
+      UpdateRecord{.ranks = {Rank{0}},
+                   .gradients = {tensor},
+                   .options = {.rate_factor = -1}},
   };
   for (const ShardRecord& record : cases) {
     std::vector<Payload> frames;

@@ -607,25 +607,40 @@ TEST_F(ShardCoreTest, AMessageWhoseCountsDisagreeIsAnError) {
       {"no body", [](Message& m) { m.header.Clear(); }},
       {"a reply", [](Message& m) { m.header.mutable_push_reply(); }},
       {"a rate factor below 0",
-       [](Message& m) { TheOnly(m).set_rate_factor(-0.5); }},
+       [](Message& m) { TheOnly(m).mutable_options()->set_rate_factor(-0.5); }},
       {"a rate factor that is no number",
-       [](Message& m) { TheOnly(m).set_rate_factor(std::nan("")); }},
+       [](Message& m) {
+         TheOnly(m).mutable_options()->set_rate_factor(std::nan(""));
+       }},
       {"an infinite rate factor",
        [](Message& m) {
-         TheOnly(m).set_rate_factor(std::numeric_limits<double>::infinity());
+         TheOnly(m).mutable_options()->set_rate_factor(
+             std::numeric_limits<double>::infinity());
        }},
       {"a rate factor that is too large",
-       [](Message& m) { TheOnly(m).set_rate_factor(kRateFactorMax * 1.01); }},
+       [](Message& m) {
+         TheOnly(m).mutable_options()->set_rate_factor(kRateFactorMax * 1.01);
+       }},
+      {"a momentum of 1",
+       [](Message& m) { TheOnly(m).mutable_options()->set_momentum(1); }},
+      {"a momentum that is 1 as a float",
+       [](Message& m) {
+         TheOnly(m).mutable_options()->set_momentum(1 - 1e-12);
+       }},
+      {"a momentum that is no number",
+       [](Message& m) {
+         TheOnly(m).mutable_options()->set_momentum(std::nan(""));
+       }},
       {"a rate factor of no gradient",
        [](Message& m) {
          TheOnly(m).mutable_advance();
-         TheOnly(m).set_rate_factor(1);
+         TheOnly(m).mutable_options()->set_rate_factor(1);
          m.payloads.clear();
        }},
       {"more slots than any rule has",
        [](Message& m) {
-         TheOnly(m).mutable_installation()->set_slots(3);
-         m.payloads.resize(4, Floats(1, kElements));
+         TheOnly(m).mutable_installation()->set_slots(4);
+         m.payloads.resize(5, Floats(1, kElements));
        }},
       {"fewer slots than none",
        [](Message& m) {
@@ -679,11 +694,19 @@ TEST_F(ShardCoreTest, AGradientIsAppliedAtItsFactorOfTheRate) {
   uint64_t seq = 0;
   for (const auto& [factor, value] : factors) {
     Message push = PushOf(static_cast<Clock>(seq), seq + 1, 2);
-    TheOnly(push).set_rate_factor(factor);
+    TheOnly(push).mutable_options()->set_rate_factor(factor);
     EXPECT_EQ(PushCode(Worker(0), push), Outcome::kOk);
     EXPECT_EQ(First(core_->MachineOf(ShardId{0})->shard().values()), value);
     ++seq;
   }
+}
+
+TEST_F(ShardCoreTest, AMomentumWhereTheRuleHasNoneIsRefused) {
+  Start("asp", 1);
+  Message push = PushOf(0, 1, 2);
+  TheOnly(push).mutable_options()->set_momentum(0.5);
+  EXPECT_EQ(PushCode(Worker(0), push), Outcome::kRejected);
+  EXPECT_EQ(First(core_->MachineOf(ShardId{0})->shard().values()), 0);
 }
 
 TEST_F(ShardCoreTest, ARateFactorMultipliesThatOfTheRuleForStaleGradients) {
@@ -692,7 +715,7 @@ TEST_F(ShardCoreTest, ARateFactorMultipliesThatOfTheRuleForStaleGradients) {
   PushCode(Worker(0), PushOf(0, 1, 0));
   PushCode(Worker(0), PushOf(1, 2, 0));
   Message push = PushOf(2, 3, 8);  // Computed before the two: half the rate.
-  TheOnly(push).set_rate_factor(0.25);
+  TheOnly(push).mutable_options()->set_rate_factor(0.25);
   EXPECT_EQ(PushCode(Worker(0), push), Outcome::kOk);
   EXPECT_EQ(First(core_->MachineOf(ShardId{0})->shard().values()), -1);
 }
@@ -732,7 +755,7 @@ TEST_F(ShardCoreTest, EachTableHasItsRuleAndItsSlots) {
   Shard twin(two.table(1), adam.range(), 0, rule);
   PayloadMemory heap;
   twin.Apply(rule, {Floats(2, kElements)}, 1,
-             static_cast<float>(rule.learning_rate()), heap);
+             {.learning_rate = rule.learning_rate()}, heap);
   EXPECT_EQ(BytesOf(adam.values()), BytesOf(twin.values()));
   EXPECT_EQ(BytesOf(adam.slots()[1]), BytesOf(twin.slots()[1]));
 }

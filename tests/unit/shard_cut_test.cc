@@ -408,7 +408,7 @@ struct History {
                           .gradient = Gradient(),
                           .held = holds,
                           .spare = holds ? mode.spare : 0,
-                          .rate_factor = 0.5 + rng.Uniform()});
+                          .options = {.rate_factor = 0.5 + rng.Uniform()}});
   }
 
   void Run() {

@@ -224,7 +224,7 @@ TEST_F(ShardDelaysTest, AGradientThatIsNotFinitePassesItsTurn) {
 TEST_F(ShardDelaysTest, ARateFactorIsThatOfItsGradient) {
   StartDelays();
   Message slow = GivenPush(0, 0, 2);
-  TheOnly(slow).set_rate_factor(0.5);
+  TheOnly(slow).mutable_options()->set_rate_factor(0.5);
   PushCode(Worker(0), slow);
   PushCode(Worker(1), GivenPush(0, 0, 4));
   EXPECT_EQ(Now(), -2 - 0.5);

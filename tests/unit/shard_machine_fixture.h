@@ -46,7 +46,7 @@ inline GradientRecord Applied(int rank, Clock clock, float gradient,
   return {.who = Life(rank),
           .clock = clock,
           .gradient = Floats(gradient, kMachineElements),
-          .rate_factor = rate_factor};
+          .options = {.rate_factor = rate_factor}};
 }
 inline GradientRecord Held(int rank, Clock clock, float gradient,
                            int spare = 0) {

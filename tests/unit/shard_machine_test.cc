@@ -96,10 +96,10 @@ TEST(ShardMachineTest, HeldGradientsAreOneUpdateOnceAllHaveCome) {
 TEST(ShardMachineTest, AClockThatIsSummedHasTheRateFactorOfItsLowestRank) {
   ShardMachine shard = NewMachine(kPlainSgd, 3);
   GradientRecord gradient = Held(2, 0, 3);
-  gradient.rate_factor = 7;
+  gradient.options.rate_factor = 7;
   Do(shard, gradient);
   gradient = Held(1, 0, 6);
-  gradient.rate_factor = 0.5;
+  gradient.options.rate_factor = 0.5;
   Do(shard, gradient);
   // Also elsewhere, and though rank 0 has nothing to give.
   ShardMachine copy(shard.rule(), shard.shard().range(), shard.Snapshot());
@@ -137,12 +137,12 @@ TEST(ShardMachineTest, ASumHasTheBitsOfItsGradients) {
                     .who = {},
                     .sum = {},
                     .spare = spare,
-                    .rate_factor = 0.5 + *of_clock.begin()};
+                    .options = {.rate_factor = 0.5 + *of_clock.begin()}};
       std::map<int, Payload> gradients;
       ShardOutcome last;
       for (const int rank : ranks) {
         GradientRecord record = Held(rank, clock, 0, spare);
-        record.rate_factor = 0.5 + rank;
+        record.options.rate_factor = 0.5 + rank;
         for (size_t i = 0; i < kMachineElements; ++i) {
           const auto value = static_cast<float>(rng.Uniform() - 0.5);
           std::memcpy(record.gradient.MutableData() + i * sizeof(float), &value,
@@ -208,11 +208,14 @@ TEST(ShardMachineTest, TheMeanOfASumHasTheBitsOfTheMean) {
       }
       gradients.push_back(frame.Slice(offset, range.bytes()));
     }
-    ApplyMean(of_each, optimizer, gradients, workers, 0.3, heap);
+    ApplyMean(of_each, optimizer, gradients, workers, {.learning_rate = 0.3},
+              heap);
     Payload sum;
-    ApplyMean(adding, optimizer, gradients, workers, 0.3, heap, &sum);
+    ApplyMean(adding, optimizer, gradients, workers, {.learning_rate = 0.3},
+              heap, &sum);
     ASSERT_EQ(TextOf(sum), TextOf(SumOf(gradients)));
-    ApplyMeanOfSum(of_sum, optimizer, sum, workers, 0.3, heap);
+    ApplyMeanOfSum(of_sum, optimizer, sum, workers, {.learning_rate = 0.3},
+                   heap);
     for (const Shard* const other : {&of_sum, &adding}) {
       ASSERT_EQ(TextOf(of_each.values()), TextOf(other->values()));
       for (size_t i = 0; i < of_each.slots().size(); ++i)
@@ -499,7 +502,7 @@ TEST(ShardMachineTest, AgreesWithANaiveTwinUnderRandomRecords) {
                             .gradient = Floats(gradient, kMachineElements),
                             .held = holds,
                             .spare = spare,
-                            .rate_factor = factor});
+                            .options = {.rate_factor = factor}});
           if (holds) {
             twin.held.push_back({rank, who.incarnation, gradient, factor});
           } else {

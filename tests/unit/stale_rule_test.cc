@@ -41,7 +41,8 @@ class StaleRuleTest : public ::testing::Test {
          .now = now_.data(),
          .then = base_known ? then_.data() : nullptr,
          .missed_updates = missed,
-         .workers = 4},
+         .workers = 4,
+         .maximize = maximize_},
         &memory_);
   }
   static std::vector<float> Floats(const StaleRule::Verdict& verdict) {
@@ -53,6 +54,7 @@ class StaleRuleTest : public ::testing::Test {
   std::vector<float> gradient_ = {2, -1, 4};
   std::vector<float> now_ = {1, 2, 3};
   std::vector<float> then_ = {0.5, 2, 3.25};  // Moved by 0.5, 0, -0.25.
+  bool maximize_ = false;
   StaleRule::Memory memory_;
 };
 
@@ -94,6 +96,24 @@ TEST_F(StaleRuleTest, GapAwareDividesByTheGapInUsualSteps) {
   rule.Updated(first.data(), second.data(), 3, &memory_);
   // 0.75 * 0.5 + 0.25 * 1 = 0.625: 2 / (1 + 0.8).
   EXPECT_THAT(Floats(Judge(rule, 4))[0], FloatNear(2 / 1.8F, 1e-6));
+}
+
+// What is maximized is minus a loss with minus its gradients: the compensated
+// gradient is minus that of the loss.
+TEST_F(StaleRuleTest, DelayCompensationOfWhatIsMaximizedHasTheOtherSign) {
+  for (const char* const rule :
+       {"delay_compensation { lambda: 0.5 }",
+        "adaptive_delay_compensation { lambda: 0.5 decay: 0.75 }"}) {
+    maximize_ = false;
+    memory_ = {};
+    gradient_ = {2, -1, 4};
+    std::vector<float> of_loss = Floats(Judge(Rule(rule), 1));
+    for (float& value : of_loss) value = -value;
+    maximize_ = true;
+    memory_ = {};
+    gradient_ = {-2, 1, -4};
+    EXPECT_EQ(Floats(Judge(Rule(rule), 1)), of_loss) << rule;
+  }
 }
 
 TEST_F(StaleRuleTest, DelayCompensationAddsTheFirstOrderTerm) {

@@ -187,7 +187,7 @@ class WorkerCoreTest : public ::testing::Test {
     Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
       EXPECT_TRUE(core.OnGradient(TableId{0},
                                   Payload::Copy(gradient.data(), 16),
-                                  /*rate_factor=*/1, now, effects)
+                                  StepOptions(), now, effects)
                       .ok());
     });
   }

@@ -87,7 +87,7 @@ class StepByTableTest : public WorkerCoreTest {
     Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
       EXPECT_TRUE(core.OnGradient(TableId{table},
                                   Payload::Copy(gradient.data(), 16),
-                                  /*rate_factor=*/1, now, effects)
+                                  StepOptions(), now, effects)
                       .ok());
     });
   }

@@ -308,7 +308,8 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
            .now = reinterpret_cast<const float*>(shard.values().data()),
            .then = reinterpret_cast<const float*>(step.values[index].data()),
            .missed_updates = missed,
-           .workers = update.workers},
+           .workers = update.workers,
+           .maximize = update_rule_.optimizer.maximize()},
           &memories_[index]);
       drop = verdict.drop;
       rate_factor = verdict.rate_factor;
@@ -329,7 +330,8 @@ absl::Status Replayer::Apply(size_t index, const DelayTrace::Update& update) {
   const Payload before = compare ? shard.values() : Payload();
   PayloadMemory heap;
   ApplyMean(shard, update_rule_.optimizer, gradients, update.workers,
-            update_rule_.RateAt(update.clock, rate_factor), heap);
+            update_rule_.NumbersAt(update.clock, {.rate_factor = rate_factor}),
+            heap);
   if (compare) {
     rules_[index].Updated(reinterpret_cast<const float*>(before.data()),
                           reinterpret_cast<const float*>(shard.values().data()),

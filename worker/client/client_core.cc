@@ -411,7 +411,8 @@ absl::Status ClientCore::CheckPush(Clock clock, TableId table) const {
 }
 
 absl::Status ClientCore::Push(Clock clock, TableId table,
-                              const CodedGradient& gradient, double rate_factor,
+                              const CodedGradient& gradient,
+                              const StepOptions& options,
                               absl::Span<const Version> base_versions,
                               absl::Time now, Effects* effects) {
   SL_RETURN_IF_ERROR(CheckPush(clock, table));
@@ -428,6 +429,7 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
         " bytes and ", base_versions.size(), " base versions; the table has ",
         bytes, " bytes and the job ", next_seq_.size(), " shards"));
   }
+  SL_RETURN_IF_ERROR(CheckMomentum(options, view_->optimizer(table), name));
   for (const ShardRange& range : view_->ShardsOf(table)) {
     const int32_t shard = static_cast<int32_t>(range.shard);
     // A shard that was cut off since then has the version of its origin.
@@ -441,7 +443,7 @@ absl::Status ClientCore::Push(Clock clock, TableId table,
          .shard = shard,
          .clock = clock,
          .version = base_versions[static_cast<size_t>(versioned)],
-         .rate_factor = rate_factor,
+         .options = options,
          .code = part.code,
          .elements = static_cast<size_t>(range.elements()),
          .values = std::move(part.bytes),
@@ -626,7 +628,8 @@ size_t ClientCore::SendPush(Owner to, PushUnit& unit, absl::Time now,
     switch (entry.kind) {
       case PushEntry::Kind::kGradient:
         fact.set_gradient(entry.version);
-        if (entry.rate_factor != 1) fact.set_rate_factor(entry.rate_factor);
+        if (entry.options != StepOptions())
+          *fact.mutable_options() = ToWire(entry.options);
         if (!entry.code.whole())
           *fact.mutable_encoding() = EncodingOf(entry.code, entry.elements);
         break;

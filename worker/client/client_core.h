@@ -67,6 +67,7 @@
 #include "absl/time/time.h"
 #include "common/compress/gradient_code.h"
 #include "common/message.h"
+#include "common/optim/step_options.h"
 #include "common/time/round_trip.h"
 #include "common/view/shard_map.h"
 #include "worker/client/message_size.h"
@@ -157,14 +158,15 @@ class ClientCore {
               Effects* effects);
 
   // Pushes the gradient of one table for clock `clock`, to be applied at
-  // `rate_factor` times the usual rate (IsRateFactor()). Tables come in any
+  // these options (FaultOf()). Tables come in any
   // order, each once per clock, and clocks without gaps from StartAt() on.
   // `base_versions` (by shard id) are the versions that it was computed from;
   // there may be fewer than shards if some were cut in two since.
   // InvalidArgument: wrong size, clock or repeated table; nothing was sent.
   absl::Status Push(Clock clock, TableId table, const CodedGradient& gradient,
-                    double rate_factor, absl::Span<const Version> base_versions,
-                    absl::Time now, Effects* effects);
+                    const StepOptions& options,
+                    absl::Span<const Version> base_versions, absl::Time now,
+                    Effects* effects);
 
   // In place of Push(): this worker has no gradient of the table for `clock`,
   // so the table's shards only learn that it is done with the clock. A clock at
@@ -272,7 +274,7 @@ class ClientCore {
     uint64_t seq = 0;
     Clock clock = 0;
     Version version = 0;         // As in wire::Push; none of an advance.
-    double rate_factor = 1;      // Of a gradient.
+    StepOptions options = {};    // Of a gradient.
     GradientCode code = {};      // Likewise: how it is in `values`,
     size_t elements = 0;         // and how many there are.
     Payload values;              // The gradient, or what is installed.

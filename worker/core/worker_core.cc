@@ -884,7 +884,7 @@ void WorkerCore::SetNeed(Need need, absl::Time now) {
 
 absl::Status WorkerCore::OnGradient(TableId table,
                                     const CodedGradient& gradient,
-                                    double rate_factor, absl::Time now,
+                                    const StepOptions& options, absl::Time now,
                                     Effects* effects) {
   if (state_ != State::kComputing) return absl::OkStatus();
   SL_CHECK(has_come_.empty() || has_come_.at(static_cast<size_t>(table)),
@@ -892,8 +892,8 @@ absl::Status WorkerCore::OnGradient(TableId table,
   PullBehindPushes(now, effects);
   if (Over()) return absl::OkStatus();
   ClientCore::Effects client;
-  SL_RETURN_IF_ERROR(client_->Push(clock_, table, gradient, rate_factor,
-                                   versions_, now, &client));
+  SL_RETURN_IF_ERROR(
+      client_->Push(clock_, table, gradient, options, versions_, now, &client));
   progress_at_ = now;
   Perform(&client, now, effects);
   return absl::OkStatus();

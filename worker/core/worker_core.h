@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/membership/member_core.h"
+#include "common/optim/step_options.h"
 #include "common/time/awake_clock.h"
 #include "proto/cluster.pb.h"
 #include "worker/client/client_core.h"
@@ -47,7 +48,7 @@ class WorkerCore {
     // Steps over servers begin when the first table has come; the driver waits
     // for each of the others where it needs it (Effects::tables).
     bool step_by_table = false;
-    config::Train train;         // Stop rules; what to do with NaN.
+    config::Train train;  // Stop rules; what to do with NaN.
     // A gradient has to wait while this much is not acknowledged.
     size_t unacknowledged_bytes_max = 256 << 20;
     // For others, without any sign of progress.
@@ -168,7 +169,7 @@ class WorkerCore {
     absl::Status abort_group;
     // Answers to Call()s of the driver.
     std::vector<MemberCore::CallResult> answers;
-    std::vector<std::string> log;  // Sentences for people.
+    std::vector<std::string> log;       // Sentences for people.
     std::vector<std::string> warnings;  // Likewise, of what has gone wrong.
     // Of the last Compute that came without its parameters.
     std::vector<ClientCore::TableValues> tables;
@@ -196,9 +197,10 @@ class WorkerCore {
 
   // Ends of actions. The driver drops the group before OnGroupLost().
   void OnInitialized(absl::Time now, Effects* effects);
-  // `rate_factor` and InvalidArgument as of ClientCore::Push().
+  // `options` and InvalidArgument as of ClientCore::Push().
   absl::Status OnGradient(TableId table, const CodedGradient& gradient,
-                          double rate_factor, absl::Time now, Effects* effects);
+                          const StepOptions& options, absl::Time now,
+                          Effects* effects);
   // In place of OnGradient(). InvalidArgument as of ClientCore::SkipTable().
   absl::Status OnSkippedTable(TableId table, absl::Time now, Effects* effects);
   void OnComputed(double loss, absl::Time now, Effects* effects);
@@ -310,30 +312,30 @@ class WorkerCore {
 
   struct Counts {
     int64_t steps = 0;
-    int64_t reduced = 0;  // Of the steps: by all-reduce.
+    int64_t reduced = 0;        // Of the steps: by all-reduce.
     int64_t reduced_again = 0;  // Sums of gradients that were there already.
     int64_t pulls_ahead = 0;
     int64_t pulls_behind = 0;     // Shard by shard behind their pushes.
     int64_t pulls_forgotten = 0;  // Of those, for a question for the state.
-    int64_t begun_by_table = 0;  // Of the steps: before all parameters came.
-    int64_t late_starts = 0;     // Joined while the job ran, above clock 0.
-    int64_t resumed_starts = 0;  // Founders of a job that goes on, likewise.
-    int64_t uneven_starts = 0;  // Some shard lagged behind the start clock.
-    int64_t skips = 0;          // To the others' clock.
-    int64_t uneven_skips = 0;   // Of those: some shard lagged behind.
-    int64_t skipped = 0;        // Clocks.
-    int64_t connects = 0;       // That succeeded.
-    int64_t regroups = 0;       // Calls.
-    int64_t group_joins = 0;    // Started in a group, while the job ran.
+    int64_t begun_by_table = 0;   // Of the steps: before all parameters came.
+    int64_t late_starts = 0;      // Joined while the job ran, above clock 0.
+    int64_t resumed_starts = 0;   // Founders of a job that goes on, likewise.
+    int64_t uneven_starts = 0;    // Some shard lagged behind the start clock.
+    int64_t skips = 0;            // To the others' clock.
+    int64_t uneven_skips = 0;     // Of those: some shard lagged behind.
+    int64_t skipped = 0;          // Clocks.
+    int64_t connects = 0;         // That succeeded.
+    int64_t regroups = 0;         // Calls.
+    int64_t group_joins = 0;      // Started in a group, while the job ran.
     int64_t states_taken = 0;
     int64_t states_given = 0;
     int64_t shares_again = 0;  // Installed somebody else's part, too.
     int64_t conclusions = 0;   // As the chief.
     int64_t saves_failed = 0;
-    int64_t ranges = 0;       // Of examples: steps that were done with them.
-    int64_t empty_steps = 0;  // By all-reduce.
-    int64_t left_out = 0;     // Clocks over servers without examples.
-    int64_t states_kept = 0;  // Of checkpoints.
+    int64_t ranges = 0;         // Of examples: steps that were done with them.
+    int64_t empty_steps = 0;    // By all-reduce.
+    int64_t left_out = 0;       // Clocks over servers without examples.
+    int64_t states_kept = 0;    // Of checkpoints.
     int64_t programs_kept = 0;  // Likewise, of this worker's program.
 
     void Add(const Counts& other);
@@ -494,12 +496,12 @@ class WorkerCore {
   std::optional<PhaseFollower> follower_;  // Likewise.
   State state_ = State::kJoining;
   absl::Status ending_;
-  Clock clock_ = 0;        // Steps completed; -1: the group knows.
-  uint64_t pull_id_ = 0;   // The pull that is waited for, or runs ahead.
+  Clock clock_ = 0;           // Steps completed; -1: the group knows.
+  uint64_t pull_id_ = 0;      // The pull that is waited for, or runs ahead.
   bool wants_state_ = false;  // As soon as no other pull is under way.
   uint64_t asked_state_ = 0;  // The pull for that, while it is not answered.
-  Clock pulled_own_ = 0;   // It has this worker's pushes before that clock.
-  Parameters parameters_;  // Of clock_.
+  Clock pulled_own_ = 0;      // It has this worker's pushes before that clock.
+  Parameters parameters_;     // Of clock_.
   std::vector<Version> versions_;  // Of the parameters that it computes at.
   // Of the step that has begun without all parameters: which tables have come.
   // Empty: no such step, or they have all come.
@@ -514,12 +516,12 @@ class WorkerCore {
   bool none_now_ = false;    // Not before our last gradients have arrived.
   int64_t given_ = 0;        // Ranges of examples,
   int64_t done_ = 0;         // and those whose gradients have arrived.
-  Clock evaluated_ = 0;  // The last clock whose model was evaluated.
-  int32_t kept_cut_ = 0;  // The last one whose state was kept.
+  Clock evaluated_ = 0;      // The last clock whose model was evaluated.
+  int32_t kept_cut_ = 0;     // The last one whose state was kept.
   // The last one of which the program's state was kept, or is not wanted.
   int32_t program_cut_ = 0;
-  bool kept_ = false;    // A model that meets a stop rule.
-  uint64_t group_ = 0;   // That it connects to, or is connected to.
+  bool kept_ = false;   // A model that meets a stop rule.
+  uint64_t group_ = 0;  // That it connects to, or is connected to.
   std::vector<int32_t> group_ranks_;
   bool loss_was_finite_ = true;  // Of the step before.
   bool has_begun_ = false;       // With its first step.
@@ -527,19 +529,19 @@ class WorkerCore {
   // Of the step that is to be said once there is one: until then the program is
   // where it called.
   std::optional<Clock> goes_on_at_;
-  bool own_values_ = false;      // As in Standing.
-  bool reducing_ = false;        // Has computed its part of the step.
+  bool own_values_ = false;  // As in Standing.
+  bool reducing_ = false;    // Has computed its part of the step.
   // Its part of this step by all-reduce is computed, at the state that it has
   // now; -1: of none.
   Clock computed_ = -1;
-  int failed_connects_ = 0;      // In a row.
+  int failed_connects_ = 0;              // In a row.
   absl::Time failing_to_connect_since_;  // If there are some.
   // The loss of a group, while it may be no more than the end of the job, which
   // others may have heard of before; empty: none, or it was told.
   std::string lost_group_;
   absl::Time tell_lost_group_at_ = absl::InfiniteFuture();
-  uint64_t waited_view_ = 0;     // A newer one is waited for.
-  std::string waiting_for_;      // Completes "waits for ...".
+  uint64_t waited_view_ = 0;  // A newer one is waited for.
+  std::string waiting_for_;   // Completes "waits for ...".
   Need need_ = Need::kNothing;
   Change change_;
   std::set<uint64_t> unheeded_;  // Calls whose answers do not matter.

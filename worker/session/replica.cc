@@ -14,6 +14,9 @@ namespace {
 // which a float holds exactly. A number has one owner; the others add zeros.
 constexpr int kDigits = 4;
 
+// Where ranks tell each other their options: the optimizer's own momentum.
+constexpr float kNoMomentum = -1;
+
 void PutNumber(uint64_t number, absl::Span<float> digits) {
   for (int i = 0; i < kDigits; ++i)
     digits[i] = static_cast<float>((number >> (16 * i)) & 0xffff);
@@ -221,10 +224,14 @@ void Replica::StartStep() {
 }
 
 absl::Status Replica::Add(Collective& group, TableId table,
-                          const Payload& gradient, double rate_factor) {
-  return Add(
-      group,
-      Gradient{.table = table, .values = gradient, .rate_factor = rate_factor});
+                          const Payload& gradient, const StepOptions& options) {
+  const auto index = static_cast<size_t>(table);
+  if (index < rules_.size()) {
+    SL_RETURN_IF_ERROR(CheckMomentum(options, rules_[index].optimizer,
+                                     parameters_.tables()[index].name()));
+  }
+  return Add(group,
+             Gradient{.table = table, .values = gradient, .options = options});
 }
 
 absl::Status Replica::Skip(Collective& group, TableId table) {
@@ -274,16 +281,20 @@ absl::Status Replica::AddNothing(Collective& group) {
   for (size_t t = 0; t < slots_.size(); ++t) {
     const TableId table{static_cast<int32_t>(t)};
     SL_ASSIGN_OR_RETURN(const Payload zeros, ZerosOf(table));
-    SL_RETURN_IF_ERROR(Add(group, table, zeros, /*rate_factor=*/1));
+    SL_RETURN_IF_ERROR(Add(group, table, zeros, StepOptions()));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts,
                                             bool* group_failed) {
-  // Of each rank: whether it counts, and of each table its rate factor, or, of
-  // one that it skips, a number below 0.
-  const size_t row = 1 + own_.size();
+  // Of each rank: whether it counts, and its options of each table, two numbers
+  // each: the rate factor, or, of one that it skips, a number below 0; and the
+  // momentum.
+  const size_t row = 1 + 2 * own_.size();
+  const auto place_of = [](const Gradient& own) {
+    return 1 + 2 * static_cast<size_t>(own.table);
+  };
   const int ranks = group.world_size();
   std::vector<float> told(static_cast<size_t>(ranks) * row, 0.0f);
   const auto row_of = [&](int rank) {
@@ -293,8 +304,10 @@ absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts,
     const absl::Span<float> ours = row_of(static_cast<int>(group.rank()));
     ours[0] = 1;
     for (const Gradient& own : own_) {
-      ours[1 + static_cast<size_t>(own.table)] =
-          own.skipped ? -1.0f : static_cast<float>(own.rate_factor);
+      ours[place_of(own)] =
+          own.skipped ? -1.0f : static_cast<float>(own.options.rate_factor);
+      ours[place_of(own) + 1] =
+          static_cast<float>(own.options.momentum.value_or(kNoMomentum));
     }
   }
   SL_RETURN_IF_ERROR(Exchange(group, absl::MakeSpan(told), group_failed,
@@ -306,8 +319,11 @@ absl::StatusOr<int> Replica::AgreeWhoCounts(Collective& group, bool counts,
     if (row_of(rank)[0] == 0) continue;
     ++counted;
     for (Gradient& own : own_) {
-      own.rate_factor = row_of(rank)[1 + static_cast<size_t>(own.table)];
-      own.skipped = own.rate_factor < 0;
+      const float momentum = row_of(rank)[place_of(own) + 1];
+      own.options.rate_factor = row_of(rank)[place_of(own)];
+      own.skipped = own.options.rate_factor < 0;
+      own.options.momentum.reset();
+      if (momentum != kNoMomentum) own.options.momentum = momentum;
     }
   }
   return counted;
@@ -398,8 +414,7 @@ absl::Status Replica::Apply(const Gradient& own, float scale, Clock clock) {
     args.gradients = absl::MakeConstSpan(&gradient, 1);
     args.elements = range.values.size();
     args.gradient_scale = scale;
-    args.learning_rate =
-        static_cast<float>(rule.RateAt(clock, own.rate_factor));
+    args.numbers = rule.NumbersAt(clock, own.options);
     args.update_count = static_cast<int64_t>(version) + 1;
     SL_RETURN_IF_ERROR(memory_->Apply(rule.optimizer, args));
   }

@@ -61,11 +61,11 @@ class Replica {
   void StartStep();
   // The gradient of one table at the present parameters, in the replica's
   // memory, tables in any order. Its sum over the group begins meanwhile. Here,
-  // the mean is applied at `rate_factor` times the usual rate
-  // (IsRateFactor()); ranks stay equal if they give the same one. Errors as
-  // GradientBuckets::Add().
+  // the mean is applied with these options, which are allowed (FaultOf()) and
+  // fit the table's optimizer; ranks stay equal if they give the same ones.
+  // Errors as GradientBuckets::Add().
   absl::Status Add(Collective& group, TableId table, const Payload& gradient,
-                   double rate_factor);
+                   const StepOptions& options);
   // In place of Add(): the table keeps values and state in this step. Its
   // buckets are summed all the same, so that all ranks sum the same ones.
   absl::Status Skip(Collective& group, TableId table);
@@ -94,7 +94,7 @@ class Replica {
     return Finish(group, clock, std::nullopt, group_failed);
   }
   // The same where not every rank has a gradient: the mean is over those that
-  // `count`, at the rate factors of the lowest one; without any the step
+  // `count`, with the options of the lowest one; without any the step
   // changes nothing. The ranks tell each other.
   absl::StatusOr<StepResult> FinishStepOfSome(Collective& group, Clock clock,
                                               bool counts, bool* group_failed) {
@@ -121,7 +121,7 @@ class Replica {
   struct Gradient {
     TableId table{};
     Payload values;
-    double rate_factor = 1;
+    StepOptions options = {};
     bool skipped = false;
   };
   absl::Status Add(Collective& group, Gradient gradient);
@@ -142,7 +142,7 @@ class Replica {
   absl::StatusOr<StepResult> Finish(Collective& group, Clock clock,
                                     std::optional<bool> counts,
                                     bool* group_failed);
-  // How many ranks count. Gives our gradients the lowest one's rate factors.
+  // How many ranks count. Gives our gradients the lowest one's options.
   absl::StatusOr<int> AgreeWhoCounts(Collective& group, bool counts,
                                      bool* group_failed);
   absl::Status Apply(const Gradient& own, float scale, Clock clock);

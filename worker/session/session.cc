@@ -261,9 +261,9 @@ absl::Status Session::WaitFor(int table) {
 }
 
 absl::Status Session::Gradient(int table, Payload gradient,
-                               double rate_factor) {
+                               const StepOptions& options) {
   if (life_ == nullptr) return absl::FailedPreconditionError("no step is open");
-  return life_->Gradient(table, std::move(gradient), rate_factor);
+  return life_->Gradient(table, std::move(gradient), options);
 }
 
 absl::Status Session::SkipTable(int table) {

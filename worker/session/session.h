@@ -38,6 +38,7 @@
 #include "common/mutex.h"
 #include "common/net/transport.h"
 #include "common/optim/schedule.h"
+#include "common/optim/step_options.h"
 #include "common/payload.h"
 #include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
@@ -161,14 +162,16 @@ class Session {
   // copy is made nowhere. May wait until there is room for it; and for the
   // table's parameters, as WaitFor() does.
   //
-  // `rate_factor`, from 0 to kRateFactorMax (common/optim/update_rule.h), is
-  // multiplied with the learning rate of the table's optimizer and the factor
-  // of the config's schedule. Where the gradients of several workers are summed
-  // into one update, that of the lowest rank among them counts; by all-reduce
-  // each worker goes by its own, so all have to give the same one for a step.
+  // The rate factor of `options`, from 0 to kRateFactorMax, is multiplied with
+  // the learning rate of the table's optimizer and the factor of the config's
+  // schedule; a momentum takes the place of the optimizer's, or of its beta1.
+  // Where the gradients of several workers are summed into one update, the
+  // options of the lowest rank among them count; by all-reduce each worker goes
+  // by its own, so all have to give the same ones for a step.
   //
   // InvalidArgument names the table and what does not fit; nothing happened.
-  absl::Status Gradient(int table, Payload gradient, double rate_factor = 1);
+  absl::Status Gradient(int table, Payload gradient,
+                        const StepOptions& options = {});
   // In place of Gradient(): the optimizer of the table does nothing in this step.
   // Over servers, a table that all workers skip keeps values and state as they
   // are, and the mean over workers is over those that do not skip it. By

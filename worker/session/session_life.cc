@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/kept_file.h"
-#include "common/optim/update_rule.h"
+#include "common/optim/step_options.h"
 #include "common/status.h"
 #include "common/view/initializer.h"
 #include "common/view/shard_map.h"
@@ -156,7 +156,7 @@ absl::Status Session::Life::WaitFor(int table) {
 }
 
 absl::Status Session::Life::Gradient(int table, Payload gradient,
-                                     double rate_factor) {
+                                     const StepOptions& options) {
   if (!step.has_value())
     return absl::FailedPreconditionError("no step is open");
   SL_RETURN_IF_ERROR(CheckTable(table));
@@ -167,10 +167,9 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
         absl::StrCat("the gradient of '", of.name(), "' has ", gradient.size(),
                      " bytes; ", bytes, " are required"));
   }
-  if (!IsRateFactor(rate_factor)) {
+  if (const std::string fault = FaultOf(options); !fault.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the gradient of '", of.name(), "' has a rate factor of ",
-                     rate_factor, "; 0 to ", kRateFactorMax, " is required"));
+        absl::StrCat("the gradient of '", of.name(), "' has ", fault));
   }
   SL_RETURN_IF_ERROR(CheckUndone(table));
   SL_RETURN_IF_ERROR(WaitFor(table));
@@ -180,11 +179,11 @@ absl::Status Session::Life::Gradient(int table, Payload gradient,
   }
   SL_RETURN_IF_ERROR(
       step->by_all_reduce
-          ? replica->Add(*group, TableId{table}, gradient, rate_factor)
+          ? replica->Add(*group, TableId{table}, gradient, options)
           : loop.Push(
                 TableId{table},
                 compressor.Compress(TableId{table}, step->clock, gradient),
-                rate_factor));
+                options));
   step->has_gradient[static_cast<size_t>(table)] = true;
   return absl::OkStatus();
 }

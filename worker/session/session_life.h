@@ -83,7 +83,8 @@ struct Session::Life {
 
   std::optional<Task> Next();
   absl::Status WaitFor(int table);
-  absl::Status Gradient(int table, Payload gradient, double rate_factor);
+  absl::Status Gradient(int table, Payload gradient,
+                        const StepOptions& options);
   absl::Status SkipTable(int table);
   // InvalidArgument unless the open step needs something of the table.
   absl::Status CheckUndone(int table) const;

@@ -262,7 +262,7 @@ std::unique_ptr<const WorkerCore::Action> WorkerLoop::TryNext() {
 }
 
 absl::Status WorkerLoop::Push(TableId table, const CodedGradient& gradient,
-                              double rate_factor) {
+                              const StepOptions& options) {
   MutexLock lock(mutex_);
   WaitUntil(lock, WorkerCore::Need::kRoom,
             [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -271,7 +271,7 @@ absl::Status WorkerLoop::Push(TableId table, const CodedGradient& gradient,
   if (!core_.ending().ok()) return core_.ending();
   WorkerCore::Effects effects;
   const absl::Status pushed =
-      core_.OnGradient(table, gradient, rate_factor, Now(), &effects);
+      core_.OnGradient(table, gradient, options, Now(), &effects);
   Take(&effects);
   SL_RETURN_IF_ERROR(pushed);
   if (HasNews()) SendSoon();

@@ -33,6 +33,7 @@
 #include "common/net/peer_links.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
+#include "common/optim/step_options.h"
 #include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
 #include "worker/core/worker_core.h"
@@ -73,7 +74,7 @@ class WorkerLoop {
   // WorkerCore::OnGradient(), once there is room for it. May return before it
   // is sent. ending() if the worker is to stop.
   absl::Status Push(TableId table, const CodedGradient& gradient,
-                    double rate_factor);
+                    const StepOptions& options);
   // WorkerCore::OnSkippedTable(). ending() if the worker is to stop.
   absl::Status SkipTable(TableId table);
   // The parameters of a table in a step that has begun without them; once for

@@ -10,10 +10,10 @@ void CheckAdagrad(const config::Optimizer& config,
   problems.FloatAboveZero("epsilon", config.adagrad().epsilon());
 }
 
-Coefficients CoefficientsOfAdagrad(const config::Optimizer& config, float rate,
-                                   int64_t /*update_count*/) {
+Coefficients CoefficientsOfAdagrad(const config::Optimizer& config,
+                                   const RuleStep& step) {
   Coefficients c;
-  c.rate = rate;
+  c.rate = step.rate;
   c.weight_decay = static_cast<float>(config.adagrad().weight_decay());
   c.epsilon = static_cast<float>(config.adagrad().epsilon());
   return c;
@@ -23,11 +23,12 @@ Coefficients CoefficientsOfAdagrad(const config::Optimizer& config, float rate,
 
 constinit const RuleConfig kAdagradConfig = {
     .kind = config::Optimizer::kAdagrad,
-    .rule = Rule::kAdagrad,
+    .formula = [](const config::Optimizer&) { return Rule::kAdagrad; },
     .learning_rate =
         [](const config::Optimizer& config) {
           return config.adagrad().learning_rate();
         },
+    .momentum = nullptr,
     .check = &CheckAdagrad,
     .coefficients = &CoefficientsOfAdagrad};
 

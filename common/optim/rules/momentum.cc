@@ -7,14 +7,22 @@ void CheckMomentum(const config::Optimizer& config,
                    const ConfigProblems& problems) {
   CheckRates(config.momentum(), problems);
   problems.FloatBelowOne("momentum", config.momentum().momentum());
+  const double dampening = config.momentum().dampening();
+  problems.Require(dampening >= 0 && dampening <= 1, "dampening", dampening,
+                   "0 to 1");
 }
 
-Coefficients CoefficientsOfMomentum(const config::Optimizer& config, float rate,
-                                    int64_t /*update_count*/) {
+Coefficients CoefficientsOfMomentum(const config::Optimizer& config,
+                                    const RuleStep& step) {
   Coefficients c;
-  c.rate = rate;
+  c.rate = step.rate;
   c.weight_decay = static_cast<float>(config.momentum().weight_decay());
-  c.momentum = static_cast<float>(config.momentum().momentum());
+  c.momentum = static_cast<float>(step.momentum);
+  // PyTorch begins with the whole first gradient.
+  if (step.update_count > 1) {
+    c.one_minus_dampening =
+        static_cast<float>(1 - config.momentum().dampening());
+  }
   return c;
 }
 
@@ -22,11 +30,18 @@ Coefficients CoefficientsOfMomentum(const config::Optimizer& config, float rate,
 
 constinit const RuleConfig kMomentumConfig = {
     .kind = config::Optimizer::kMomentum,
-    .rule = Rule::kMomentum,
+    .formula =
+        [](const config::Optimizer& config) {
+          return config.momentum().dampening() == 0 ? Rule::kMomentum
+                                                    : Rule::kDampenedMomentum;
+        },
     .learning_rate =
         [](const config::Optimizer& config) {
           return config.momentum().learning_rate();
         },
+    .momentum = [](const config::Optimizer& config) -> std::optional<double> {
+      return config.momentum().momentum();
+    },
     .check = &CheckMomentum,
     .coefficients = &CoefficientsOfMomentum};
 

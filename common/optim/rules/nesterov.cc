@@ -9,12 +9,12 @@ void CheckNesterov(const config::Optimizer& config,
   problems.FloatBelowOne("momentum", config.nesterov().momentum());
 }
 
-Coefficients CoefficientsOfNesterov(const config::Optimizer& config, float rate,
-                                    int64_t /*update_count*/) {
+Coefficients CoefficientsOfNesterov(const config::Optimizer& config,
+                                    const RuleStep& step) {
   Coefficients c;
-  c.rate = rate;
+  c.rate = step.rate;
   c.weight_decay = static_cast<float>(config.nesterov().weight_decay());
-  c.momentum = static_cast<float>(config.nesterov().momentum());
+  c.momentum = static_cast<float>(step.momentum);
   return c;
 }
 
@@ -22,11 +22,14 @@ Coefficients CoefficientsOfNesterov(const config::Optimizer& config, float rate,
 
 constinit const RuleConfig kNesterovConfig = {
     .kind = config::Optimizer::kNesterov,
-    .rule = Rule::kNesterov,
+    .formula = [](const config::Optimizer&) { return Rule::kNesterov; },
     .learning_rate =
         [](const config::Optimizer& config) {
           return config.nesterov().learning_rate();
         },
+    .momentum = [](const config::Optimizer& config) -> std::optional<double> {
+      return config.nesterov().momentum();
+    },
     .check = &CheckNesterov,
     .coefficients = &CoefficientsOfNesterov};
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "common/config/config_problems.h"
 #include "common/optim/rules/rule.h"
@@ -10,16 +11,26 @@
 
 namespace slackline::optim {
 
+// What the numbers of one update depend on, beside the config.
+struct RuleStep {
+  float rate = 0;
+  double momentum = 0;  // Of this update, if the rule has one.
+  int64_t update_count = 1;
+};
+
 struct RuleConfig {
   config::Optimizer::KindCase kind;  // The block.
-  Rule rule;                         // The formula.
+  Rule (*formula)(const config::Optimizer& config);
   double (*learning_rate)(const config::Optimizer& config);
+  // The momentum, or beta1, that an update may replace. None, or nullptr: there
+  // is none, or it has to be the same in all updates.
+  std::optional<double> (*momentum)(const config::Optimizer& config);
   // Adds what is wrong with the fields of the block.
   void (*check)(const config::Optimizer& config,
                 const ConfigProblems& problems);
   // Of update number `update_count`, counted from 1. Without gradient_scale.
-  Coefficients (*coefficients)(const config::Optimizer& config, float rate,
-                               int64_t update_count);
+  Coefficients (*coefficients)(const config::Optimizer& config,
+                               const RuleStep& step);
 };
 
 extern const RuleConfig kSgdConfig;
@@ -28,10 +39,17 @@ extern const RuleConfig kNesterovConfig;
 extern const RuleConfig kAdagradConfig;
 extern const RuleConfig kAdamConfig;
 extern const RuleConfig kAdamwConfig;
+extern const RuleConfig kRmspropConfig;
+extern const RuleConfig kAdadeltaConfig;
+extern const RuleConfig kAdamaxConfig;
+extern const RuleConfig kNadamConfig;
+extern const RuleConfig kRadamConfig;
+extern const RuleConfig kLionConfig;
 
 inline constexpr const RuleConfig* kRuleConfigs[] = {
-    &kSgdConfig,     &kMomentumConfig, &kNesterovConfig,
-    &kAdagradConfig, &kAdamConfig,     &kAdamwConfig};
+    &kSgdConfig,    &kMomentumConfig, &kNesterovConfig, &kAdagradConfig,
+    &kAdamConfig,   &kAdamwConfig,    &kRmspropConfig,  &kAdadeltaConfig,
+    &kAdamaxConfig, &kNadamConfig,    &kRadamConfig,    &kLionConfig};
 
 // The fields that every block has.
 template <typename Block>

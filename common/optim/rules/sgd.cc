@@ -7,10 +7,10 @@ void CheckSgd(const config::Optimizer& config, const ConfigProblems& problems) {
   CheckRates(config.sgd(), problems);
 }
 
-Coefficients CoefficientsOfSgd(const config::Optimizer& config, float rate,
-                               int64_t /*update_count*/) {
+Coefficients CoefficientsOfSgd(const config::Optimizer& config,
+                               const RuleStep& step) {
   Coefficients c;
-  c.rate = rate;
+  c.rate = step.rate;
   c.weight_decay = static_cast<float>(config.sgd().weight_decay());
   return c;
 }
@@ -19,11 +19,12 @@ Coefficients CoefficientsOfSgd(const config::Optimizer& config, float rate,
 
 constinit const RuleConfig kSgdConfig = {
     .kind = config::Optimizer::kSgd,
-    .rule = Rule::kSgd,
+    .formula = [](const config::Optimizer&) { return Rule::kSgd; },
     .learning_rate =
         [](const config::Optimizer& config) {
           return config.sgd().learning_rate();
         },
+    .momentum = nullptr,
     .check = &CheckSgd,
     .coefficients = &CoefficientsOfSgd};
 

@@ -25,10 +25,12 @@ class AdaptiveDelayCompensation : public StaleRule::Formula {
     const bool first = mean.empty();
     if (first) mean.resize(args.elements);
     StaleRule::Verdict verdict;
+    // As in delay_compensation.cc.
+    const float most = args.maximize ? -lambda_ : lambda_;
     // Also where the base is not known: the mean is of all gradients.
     verdict.gradient = MapGradient(args, [&](float g, float moved, size_t i) {
       mean[i] = first ? g * g : decay_ * mean[i] + (1 - decay_) * g * g;
-      const float lambda = lambda_ / std::sqrt(mean[i] + kRootEpsilon);
+      const float lambda = most / std::sqrt(mean[i] + kRootEpsilon);
       return g + lambda * g * g * moved;
     });
     return verdict;

@@ -16,8 +16,11 @@ class DelayCompensation : public StaleRule::Formula {
                            StaleRule::Memory* /*memory*/) const override {
     StaleRule::Verdict verdict;
     if (args.then == nullptr) return verdict;
-    verdict.gradient = MapGradient(args, [this](float g, float moved, size_t) {
-      return g + lambda_ * g * g * moved;
+    // g g stands for the curvature of a loss, which has the other sign in what
+    // is to be maximized.
+    const float lambda = args.maximize ? -lambda_ : lambda_;
+    verdict.gradient = MapGradient(args, [=](float g, float moved, size_t) {
+      return g + lambda * g * g * moved;
     });
     return verdict;
   }

@@ -141,9 +141,7 @@ bool RunKernel(const std::string& name, void** arguments, size_t threads,
 bool RunAnyKernel(const std::string& name, void** arguments, size_t threads,
                   cudaStream_t stream) {
   bool ran = false;
-  for (const optim::Rule rule :
-       {optim::Rule::kSgd, optim::Rule::kMomentum, optim::Rule::kNesterov,
-        optim::Rule::kAdagrad, optim::Rule::kAdam}) {
+  for (const optim::Rule rule : optim::kRules) {
     optim::scalar::WithFormula(rule, [&](auto formula) {
       ran = ran || RunKernel<optim::UpdateBody<decltype(formula)>>(
                        name, arguments, threads, stream);
