@@ -301,6 +301,46 @@ def test_a_step_that_is_lost_comes_again_with_its_batch_and_its_collectives(tmp_
     assert f"[0, 2, 4, 4, 6, 6] {places} 4" in ended.output
 
 
+TWO_OPTIMIZERS = """
+import sys, torch, slackline
+from slackline import _worlds
+lost = [int(clock) for clock in sys.argv[1:]]
+finish_step = _worlds.Alone.finish_step
+def lose(self, gradients, factors, skipped):
+    if lost and self._clock == lost[0]:
+        lost.pop(0)
+        return False
+    return finish_step(self, gradients, factors, skipped)
+_worlds.Alone.finish_step = lose
+job = slackline.join()
+net = job.model(torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]))
+first = job.optimizer(net[0], slackline.SGD(lr=0.1))
+second = job.optimizer(net[1], slackline.SGD(lr=0.1))
+seen = []
+for epoch in job.epochs(1):
+    for x in job.loader(torch.arange(8.0).reshape(8, 1) / 8, batch_size=2, shuffle=False):
+        seen.append(int(8 * x[0]))
+        net[0](x).sum().backward()
+        first.step()
+        net[1](x).sum().backward()
+        second.step()
+print(seen, job.steps, *(round(float(p), 4) for p in net.parameters()))
+"""
+
+
+def test_a_batch_comes_again_if_its_second_step_is_lost_and_its_first_is_not_done_twice(tmp_path):
+    plain = run_alone(tmp_path, TWO_OPTIMIZERS).succeeded().output.splitlines()[-1]
+    assert plain.startswith("[0, 2, 4, 6] 8 ")
+    # Of the second batch the second step, and then the first step of the third batch.
+    lost = run_alone(tmp_path, TWO_OPTIMIZERS, "3", "4").succeeded().output.splitlines()[-1]
+    assert lost == plain.replace("[0, 2, 4, 6]", "[0, 2, 2, 4, 4, 6]")
+
+
+def test_several_steps_for_a_batch_do_not_go_with_elastic(tmp_path):
+    ended = run_alone(tmp_path, TWO_OPTIMIZERS.replace("shuffle=False", "elastic=True"))
+    assert ended.code == 1 and "elastic=True does not go with 2 optimizer steps for a batch" in ended.output
+
+
 SPAWNS = """
 import torch, slackline
 

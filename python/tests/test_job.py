@@ -147,6 +147,13 @@ def test_gradients_leave_during_backward_once_that_is_safe(tmp_path):
     assert re.search(r"the gradient of '\d.\w+' was changed after backward.*overlap=False", job.output)
 
 
+def test_steps_of_the_config_have_to_make_whole_batches(tmp_path):
+    script = USUAL.replace("momentum=0.9))", "momentum=0.9), steps_per_batch=2)")
+    job = run_job(tmp_path, script, "--set", "train.max_steps=7")
+    assert job.code == 1
+    assert "the config has max_steps: 7, and the script's optimizers have 2 steps for each batch" in job.output
+
+
 def test_an_error_of_one_script_ends_the_job_with_its_rank_and_place(tmp_path):
     script = USUAL.replace(
         "opt.step()", "opt.step()\n        if job.rank == 1 and job.steps == 9: raise KeyError('label 17')"

@@ -12,7 +12,7 @@ plain PyTorch has to be small beside the way that training has gone.
 import dataclasses
 import re
 import textwrap
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 import forked
 import pytest
@@ -118,6 +118,7 @@ class Row:
     said: Dict[str, str]  # By mode: what is said besides; the row agrees.
     apart: Dict[str, str]  # By mode: why the model is not that of plain PyTorch; it trains.
     check: str  # Of the model that was trained, as `state`; in each mode that is not refused.
+    modes: Tuple[str, ...]
 
     def script(self) -> str:
         parts = {**DEFAULTS, **self.parts}
@@ -141,9 +142,13 @@ def _by_mode(given) -> Dict[str, str]:
     }
 
 
-def row(name, refused=None, said=None, apart=None, check="", **parts) -> Row:
+def row(name, refused=None, said=None, apart=None, check="", modes=MODES, **parts) -> Row:
     assert parts.keys() <= DEFAULTS.keys(), parts
-    return Row(name, parts, _by_mode(refused), _by_mode(said), _by_mode(apart), check)
+    return Row(name, parts, _by_mode(refused), _by_mode(said), _by_mode(apart), check, modes)
+
+
+# Of what is the same in all modes, such as loading.
+ONE_JOB = ("alone", "bsp")
 
 
 CHANGED = "was changed by the script after the job had begun"
@@ -442,6 +447,7 @@ ROWS: List[Row] = [
     row("a batch that is left out", begin="if i == 3: continue"),
     row(
         "no step() at all",
+        modes=ONE_JOB,
         step="F.cross_entropy(net(x), y).backward()",
         refused=r"an epoch has ended without any optimizer.step\(\). Call step\(\) of what job.optimizer",
     ),
@@ -580,11 +586,13 @@ ROWS: List[Row] = [
     ),
     row(
         "more steps for a batch than the job knows of",
+        modes=ONE_JOB,
         step="for _ in range(2): opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()",
         refused=r"no step is open; it is called once for each step of a job.loader\(\).*steps_per_batch=N",
     ),
     row(
         "a GAN whose critic steps too often",
+        modes=ONE_JOB,
         build=GAN,
         optimizer="torch.optim.SGD(net['d'].parameters(), lr=0.1)",
         setup="of_d, of_g = opt, job.optimizer(torch.optim.SGD(net['g'].parameters(), lr=0.2))",
@@ -593,6 +601,7 @@ ROWS: List[Row] = [
     ),
     row(
         "two optimizers with a parameter in common",
+        modes=ONE_JOB,
         setup="job.optimizer(torch.optim.SGD(net[0].parameters(), lr=0.1))",
         refused="job.optimizer.*: '0.weight' belongs to an optimizer that was given before",
     ),
@@ -641,21 +650,24 @@ ROWS: List[Row] = [
         refused={("ssp:1", "asp"): "'1' is a SyncBatchNorm, which waits for the batches of all workers.*use --mode bsp or allreduce"},
     ),
     # ---- Loading ----------------------------------------------------------------------
-    row("drop_last", loader="job.loader(ds, batch_size=4, shuffle=False, drop_last=True)"),
+    row("drop_last", modes=ONE_JOB, loader="job.loader(ds, batch_size=4, shuffle=False, drop_last=True)"),
     row(
         "workers of a DataLoader that stay",
+        modes=ONE_JOB,
         setup="batches = job.loader(ds, batch_size=4, shuffle=False, **(dict(num_workers=1, persistent_workers=True, "
         "multiprocessing_context='fork') if job.mode != 'plain' else {}))",
         loader="batches",
     ),
     row(
         "a sampler without an end",
+        modes=ONE_JOB,
         build="class Endless(torch.utils.data.Sampler):\n    def __init__(self): pass\n"
         "    def __iter__(self): return (k * 7 % 64 for k in itertools.count())",
         loader="job.loader(ds, batch_size=4, sampler=Endless(), steps=3)",
     ),
     row(
         "a sampler without an end, and without steps",
+        modes=ONE_JOB,
         build="class Endless(torch.utils.data.Sampler):\n    def __init__(self): pass\n"
         "    def __iter__(self): return (k * 7 % 64 for k in itertools.count())",
         loader="job.loader(ds, batch_size=4, sampler=Endless())",
@@ -663,12 +675,14 @@ ROWS: List[Row] = [
     ),
     row(
         "a sampler of 1e10 numbers",
+        modes=ONE_JOB,
         build="class Many(torch.utils.data.Sampler):\n    def __init__(self): pass\n    def __len__(self): return 10**10\n"
         "    def __iter__(self): return (k * 7 % 64 for k in range(10**10))",
         loader="job.loader(ds, batch_size=4, sampler=Many(), steps=3)",
     ),
     row(
         "a sampler of 1e10 numbers, and no steps",
+        modes=ONE_JOB,
         loader="job.loader(ds, batch_size=4, sampler=torch.utils.data.RandomSampler(ds, replacement=True, num_samples=10**10))",
         refused="sampler has 10000000000 numbers in an epoch, and at most 33554432 are kept; say with steps=",
     ),
@@ -812,8 +826,11 @@ def _distance(a: Dict[str, torch.Tensor], b: Dict[str, torch.Tensor], whole: boo
     return total**0.5
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "row, mode",
+    [(row, mode) for row in ROWS for mode in row.modes],
+    ids=[f"{row.name.replace(' ', '-')}-{mode}" for row in ROWS for mode in row.modes],
+)
 def test_row(tmp_path, plain, row, mode):
     script = row.script()
     if mode == "alone":
