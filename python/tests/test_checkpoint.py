@@ -1,8 +1,10 @@
 """What a script has beside its parameters goes into checkpoints, and comes back."""
 
 import collections
+import functools
 import pathlib
 import random
+import types
 
 import pytest
 import torch
@@ -193,6 +195,29 @@ def test_what_cannot_be_kept_is_refused_by_name(tmp_path):
     assert "job.keep(): 'half' is a Half without load_state_dict()" in output
     assert "job.keep(): the state of 'odd'['deep'][1][2] is a object, which cannot be kept" in output
     assert "job.keep(): 'net' was given before" in output
+
+
+def test_rates_and_momenta_come_back_and_of_another_rate_the_ratio():
+    def made(rule, **now):
+        optimizer = types.SimpleNamespace(param_groups=[{**rule.options, **now}], rules=[rule])
+        optimizer.options_now = functools.partial(slackline.Optimizer.options_now, optimizer)
+        optimizer.set_options = functools.partial(slackline.Optimizer.set_options, optimizer)
+        return optimizer
+
+    def brought(before, after):
+        _kept._restore_rates([{**before.options_now()[0], "first": before.rules[0].lr}], after, print)
+        return after.param_groups[0]
+
+    sgd = made(slackline.SGD(0.5, momentum=0.9), lr=0.25, momentum=0.8)
+    group = brought(sgd, made(slackline.SGD(0.5, momentum=0.9)))
+    assert (group["lr"], group["momentum"]) == (0.25, 0.8)
+    assert brought(sgd, made(slackline.SGD(2.0, momentum=0.9)))["lr"] == 1.0
+    adam = made(slackline.Adam(0.5), betas=(0.8, 0.999))
+    assert brought(adam, made(slackline.Adam(0.5)))["betas"] == (0.8, 0.999)
+    # Of a checkpoint that was taken before there were momenta in it.
+    old = made(slackline.SGD(0.5, momentum=0.9))
+    _kept._restore_rates([[0.25, 0.5]], old, print)
+    assert (old.param_groups[0]["lr"], old.param_groups[0]["momentum"]) == (0.25, 0.9)
 
 
 def test_schedulers_of_pytorch_come_back():

@@ -67,9 +67,18 @@ def test_the_bits_are_those_of_the_cpu(tmp_path, mode, script):
     ]
 
 
-def test_also_through_changes_of_the_mode(tmp_path):
-    run = on_gpus(tmp_path, USUAL, config=ON_GPUS + PHASES).succeeded()
-    cpus = same_on_cpus(tmp_path, USUAL, config=CONFIG + PHASES)
+# Three slots, and a momentum that travels with each gradient.
+CYCLING = USUAL.replace(
+    "SGD(net.parameters(), lr=0.1, momentum=0.9))",
+    "RMSprop(net.parameters(), lr=0.001, momentum=0.9, centered=True))\n"
+    "cycle = torch.optim.lr_scheduler.OneCycleLR(opt, 0.003, total_steps=1000)",
+).replace("opt.step()", "opt.step(); cycle.step()")
+
+
+@pytest.mark.parametrize("script", [USUAL, CYCLING], ids=["usual", "cycling"])
+def test_also_through_changes_of_the_mode(tmp_path, script):
+    run = on_gpus(tmp_path, script, config=ON_GPUS + PHASES).succeeded()
+    cpus = same_on_cpus(tmp_path, script, config=CONFIG + PHASES)
     assert run.summary["mode_changes"] == cpus.summary["mode_changes"] == 3
     assert run.summary["model_sha256"] == cpus.summary["model_sha256"]
 

@@ -541,6 +541,22 @@ bool FasterPush(Plant&, const PeerId&, const PeerId& to, Message* message) {
   return true;
 }
 
+// A push asks for a momentum that its worker has not given.
+bool OtherMomentum(Plant& plant, const PeerId&, const PeerId& to,
+                   Message* message) {
+  if (!IsPush(to, *message)) return true;
+  ForEachPush(message, [&](wire::Push& push, absl::Span<Payload>) {
+    if (!push.has_gradient() || plant.view == nullptr ||
+        push.shard() >= plant.view->shard_count()) {
+      return;
+    }
+    const TableId table = plant.view->shard(ShardId{push.shard()}).table;
+    if (plant.view->optimizer(table).momentum().has_value())
+      push.mutable_options()->set_momentum(0.0625);
+  });
+  return true;
+}
+
 // What is handed over forgets the factors of rates.
 bool ForgetFactors(Plant&, const PeerId&, const PeerId&, Message* message) {
   if (!message->header.has_hand_over()) return true;
@@ -945,6 +961,11 @@ INSTANTIATE_TEST_SUITE_P(
             "ChangedGradientInAsp", Invariant::kValue, {"asp"}, ChangeGradient},
         Case{"AnotherRateInBsp", Invariant::kSyncSum, {"bsp"}, FasterPush},
         Case{"AnotherRateInAsp", Invariant::kValue, {"asp"}, FasterPush},
+        Case{"AnotherMomentumInBsp",
+             Invariant::kSyncSum,
+             {"bsp"},
+             OtherMomentum},
+        Case{"AnotherMomentumInAsp", Invariant::kValue, {"asp"}, OtherMomentum},
         Case{.name = "RatesChangeOnTheWay",
              .expected = Invariant::kSyncSum,
              .modes = {"bsp", "asp"},
