@@ -66,7 +66,9 @@ class Arrivals:
     def never(self, why: str) -> None:
         """Steps begin when all has come. Raises ValueError if the script wants it otherwise."""
         if self._wanted:
-            raise ValueError(f"job.model(overlap=True): {why} each begins when all parameters have come; leave overlap out")
+            raise ValueError(
+                f"job.model(overlap=True): {why} each begins when all parameters have come; leave overlap out"
+            )
         self._active = False
 
     @property
