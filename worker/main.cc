@@ -35,7 +35,7 @@ absl::Status Work(WorkerPlace& place) {
   // Threads with their stacks and heaps, ZeroMQ's among them, and what OpenBLAS
   // takes for each of its own: it tries for ever.
   SL_RETURN_IF_ERROR(CheckAddressesLeft(
-      (size_t{512} << 20) +
+      (size_t{256} << 20) +
       (size_t{128} << 20) * static_cast<size_t>(std::max(self.threads, 1))));
   SL_RETURN_IF_ERROR(SetComputeThreads(self.threads));
   const BlasLibrary blas = LoadedBlas();
