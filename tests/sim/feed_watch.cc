@@ -50,8 +50,6 @@ void FeedWatch::OnSent(const PeerId& from, const PeerId& to,
   under_way.sum += bytes;
   under_way.largest = std::max(under_way.largest, bytes);
   const size_t bound = std::max(budget_.window_bytes, under_way.largest);
-  fullest_ = std::max(fullest_, static_cast<int64_t>(under_way.sum * 100 /
-                                                     budget_.window_bytes));
   if (under_way.sum <= bound &&
       under_way.bytes.size() <= static_cast<size_t>(budget_.messages_max)) {
     return;
@@ -73,9 +71,7 @@ void FeedWatch::OnRead(const PeerId& self, const PeerId& from,
   for (auto sent = under_way.bytes.begin(); sent != end; ++sent)
     under_way.sum -= sent->second;
   under_way.bytes.erase(under_way.bytes.begin(), end);
-  const auto count = static_cast<uint64_t>(hand_over.record_size());
-  if (count == 0) return;
-  entries_read_ += hand_over.record_size();
+  if (hand_over.record_size() == 0) return;
   const Feed feed{from, self, hand_over.shard(),
                   hand_over.feed().SerializeAsString()};
   const auto has = has_.find(feed);
