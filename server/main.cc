@@ -17,6 +17,7 @@
 #include "common/net/resolve.h"
 #include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
+#include "common/process/address_limit.h"
 #include "common/process/join_request.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
@@ -216,6 +217,8 @@ absl::Status Serve(const MemberFlags& flags,
   } else {
     SL_ASSIGN_OR_RETURN(stored, OpenAskedFor(flags, config, checkpoint_root));
   }
+  // ZeroMQ ends the process when it gets no thread.
+  SL_RETURN_IF_ERROR(CheckAddressesLeft(size_t{256} << 20));
   ZmqTransport over_network;
   ShmTransport transport(over_network);
   CoordinatorThread::Options options =

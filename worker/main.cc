@@ -2,6 +2,9 @@
 // of the data.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
+#include "common/process/address_limit.h"
 #include "common/process/fork_server.h"
 #include "common/status.h"
 #include "job/job_config.h"
@@ -30,6 +33,11 @@ absl::Status Work(WorkerPlace& place) {
     PrepareGpuGroups(config.sync().collective().algorithm());
     spdlog::info("training on GPU {}", self.gpu);
   }
+  // Threads with their stacks and heaps, ZeroMQ's among them, and what OpenBLAS
+  // takes for each of its own: it tries for ever.
+  SL_RETURN_IF_ERROR(CheckAddressesLeft(
+      (size_t{256} << 20) +
+      (size_t{128} << 20) * static_cast<size_t>(std::max(self.threads, 1))));
   SL_RETURN_IF_ERROR(SetComputeThreads(self.threads));
   const BlasLibrary blas = LoadedBlas();
   if (blas.fast) {

@@ -177,7 +177,7 @@ size_t FollowerFeeds::Pump(absl::Time now,
     messages.clear();
   }
   gather_max_ = std::max(options_.gather_max,
-                         std::min(2 * round_trip, options_.gather_limit));
+                         std::min(4 * round_trip, options_.gather_limit));
   return again;
 }
 

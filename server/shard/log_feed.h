@@ -50,9 +50,9 @@ struct LogFeedOptions {
   absl::Duration catch_up_max = absl::Milliseconds(200);
   // While the gradients of a clock come within so long of each other, followers
   // are sent their sum, in place of each one: within gather_max, or, if that is
-  // longer, two round trips to the followers, up to gather_limit.
+  // longer, four round trips to the followers, up to gather_limit.
   absl::Duration gather_max = absl::Milliseconds(20);
-  absl::Duration gather_limit = absl::Milliseconds(500);
+  absl::Duration gather_limit = absl::Seconds(1);
   // A target that declines the feed is asked again after the smaller one, which
   // doubles up to the larger one.
   absl::Duration declined_min = absl::Milliseconds(50);

@@ -31,6 +31,7 @@
 #include "common/net/poller.h"
 #include "common/net/shm/shm_socket.h"
 #include "common/net/shm/shm_stream.h"
+#include "common/process/address_limit.h"
 #include "common/rng.h"
 #include "tests/support/memory_transport.h"
 #include "tests/support/must.h"
@@ -586,9 +587,23 @@ TEST_F(ShmTransportTest, WhoseMemoryCannotBeMappedIsToldWhy) {
 
 TEST_F(ShmTransportTest, WhoCannotMapTheOtherArenaGivesUpToo) {
   auto channel = Must(transport_.Connect(kWorker, endpoint_, {}));
-  Must(listener_->Receive());  // It has answered.
+  // The listener takes the connection, then the greeting, and answers.
+  pollfd answer = {
+      .fd = channel->Descriptors()[0], .events = POLLIN, .revents = 0};
+  ASSERT_TRUE(Eventually([&] { return poll(&answer, 1, 0) == 1; },
+                         [&] { Must(listener_->Receive()); }));
   const BoundedAddresses bounded;
   EXPECT_TRUE(absl::IsFailedPrecondition(channel->Receive().status()));
+}
+
+// Of a process, before libraries find that out in their way.
+TEST_F(ShmTransportTest, TooFewAddressesAreASentence) {
+  EXPECT_TRUE(CheckAddressesLeft(size_t{1} << 40).ok()) << "without a bound";
+  const BoundedAddresses bounded;
+  EXPECT_TRUE(CheckAddressesLeft(1 << 20).ok());
+  const absl::Status few = CheckAddressesLeft(size_t{2} << 30);
+  EXPECT_TRUE(absl::IsResourceExhausted(few)) << few;
+  EXPECT_THAT(std::string(few.message()), HasSubstr("at least ulimit -v "));
 }
 
 // Each connection is ended at once, as by a process of another user namespace.

@@ -7,10 +7,6 @@
 namespace slackline::sim {
 namespace {
 
-// What a header says beside its entries, which the budget counts by a fixed
-// number; and that of a probe, which goes in any case.
-constexpr size_t kHeaderBytesMax = 128;
-
 bool IsThread(const PeerId& peer) {
   return peer.kind == PeerId::Kind::kShardThread;
 }
@@ -39,7 +35,11 @@ void FeedWatch::OnSent(const PeerId& from, const PeerId& to,
     return;
   }
   if (!message.header.has_hand_over()) return;
-  size_t bytes = message.header.ByteSizeLong();
+  // Of entries alone: probes go in any case.
+  if (message.header.hand_over().record_size() == 0) return;
+  size_t bytes = 0;
+  for (const wire::HandOverRecord& entry : message.header.hand_over().record())
+    bytes += entry.ByteSizeLong();
   for (const Payload& payload : message.payloads) bytes += payload.size();
   UnderWay& under_way = under_way_[{from, to}];
   const uint64_t number = message.header.hand_over().number();
@@ -49,15 +49,16 @@ void FeedWatch::OnSent(const PeerId& from, const PeerId& to,
   under_way.bytes.emplace(number, bytes);
   under_way.sum += bytes;
   under_way.largest = std::max(under_way.largest, bytes);
-  const size_t bound = std::max(budget_.window_bytes, under_way.largest) +
-                       kHeaderBytesMax * under_way.bytes.size();
-  fullest_ = std::max(fullest_, static_cast<int64_t>(under_way.sum * 100 /
-                                                     budget_.window_bytes));
-  if (under_way.sum <= bound) return;
+  const size_t bound = std::max(budget_.window_bytes, under_way.largest);
+  if (under_way.sum <= bound &&
+      under_way.bytes.size() <= static_cast<size_t>(budget_.messages_max)) {
+    return;
+  }
   unread_(absl::StrCat(under_way.sum, " bytes are under way from ",
                        from.ToString(), " to ", to.ToString(), " in ",
                        under_way.bytes.size(), " messages; the budget is ",
-                       budget_.window_bytes));
+                       budget_.window_bytes, " bytes in ",
+                       budget_.messages_max));
 }
 
 void FeedWatch::OnRead(const PeerId& self, const PeerId& from,
@@ -70,9 +71,7 @@ void FeedWatch::OnRead(const PeerId& self, const PeerId& from,
   for (auto sent = under_way.bytes.begin(); sent != end; ++sent)
     under_way.sum -= sent->second;
   under_way.bytes.erase(under_way.bytes.begin(), end);
-  const auto count = static_cast<uint64_t>(hand_over.record_size());
-  if (count == 0) return;
-  entries_read_ += hand_over.record_size();
+  if (hand_over.record_size() == 0) return;
   const Feed feed{from, self, hand_over.shard(),
                   hand_over.feed().SerializeAsString()};
   const auto has = has_.find(feed);

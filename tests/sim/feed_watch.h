@@ -30,10 +30,6 @@ class FeedWatch {
   void OnRead(const PeerId& self, const PeerId& from, const Message& message);
   // The process has ended: what was under way to it is not any more.
   void OnGone(const PeerId& thread);
-  int64_t entries_read() const { return entries_read_; }
-  // The most that was under way between two threads, in hundredths of the
-  // budget.
-  int64_t fullest() const { return fullest_; }
 
  private:
   using Pair = std::pair<PeerId, PeerId>;  // From and to.
@@ -51,8 +47,6 @@ class FeedWatch {
   std::map<Pair, UnderWay> under_way_;
   std::map<Feed, uint64_t> has_;  // Up to this position.
   std::set<Feed> declined_;       // Once.
-  int64_t entries_read_ = 0;
-  int64_t fullest_ = 0;
 };
 
 }  // namespace slackline::sim

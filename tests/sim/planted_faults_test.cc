@@ -31,6 +31,11 @@ bool IsPush(const PeerId& to, const Message& message) {
          !message.payloads.empty();
 }
 
+// Of a log; probes have none.
+bool HasEntries(const Message& message) {
+  return message.header.hand_over().record_size() > 0;
+}
+
 // The same for several elements in the middle, so that no two versions joined
 // together look like it.
 Payload Changed(const Payload& payload) {
@@ -559,7 +564,7 @@ bool OtherMomentum(Plant& plant, const PeerId&, const PeerId& to,
 
 // What is handed over forgets the factors of rates.
 bool ForgetFactors(Plant&, const PeerId&, const PeerId&, Message* message) {
-  if (!message->header.has_hand_over()) return true;
+  if (!HasEntries(*message)) return true;
   for (wire::HandOverRecord& entry :
        *message->header.mutable_hand_over()->mutable_record()) {
     if (entry.record().has_gradient())
@@ -576,7 +581,7 @@ bool ForgetFactors(Plant&, const PeerId&, const PeerId&, Message* message) {
 
 // The last part of the snapshot says go as well.
 bool GoTooEarly(Plant& plant, const PeerId&, const PeerId&, Message* message) {
-  if (!message->header.has_hand_over()) return true;
+  if (!HasEntries(*message)) return true;
   wire::HandOver& hand_over = *message->header.mutable_hand_over();
   const wire::HandOverRecord& last =
       hand_over.record(hand_over.record_size() - 1);
@@ -597,7 +602,7 @@ std::ptrdiff_t PayloadsOf(const wire::HandOverRecord& entry) {
 
 // A gradient that the source accepted meanwhile becomes one that was discarded.
 bool DropPushRecord(Plant&, const PeerId&, const PeerId&, Message* message) {
-  if (!message->header.has_hand_over()) return true;
+  if (!HasEntries(*message)) return true;
   std::ptrdiff_t payload = 0;
   for (wire::HandOverRecord& entry :
        *message->header.mutable_hand_over()->mutable_record()) {
@@ -616,7 +621,7 @@ bool DropPushRecord(Plant&, const PeerId&, const PeerId&, Message* message) {
 }
 
 wire::ShardSnapshot* SnapshotIn(Message* message) {
-  if (!message->header.has_hand_over()) return nullptr;
+  if (!HasEntries(*message)) return nullptr;
   wire::HandOver& hand_over = *message->header.mutable_hand_over();
   return hand_over.record(0).has_snapshot()
              ? hand_over.mutable_record(0)->mutable_snapshot()
@@ -633,7 +638,7 @@ bool ForgetSequence(Plant&, const PeerId&, const PeerId&, Message* message) {
 
 // Their parts become records of nothing.
 bool ForgetHeld(Plant& plant, const PeerId&, const PeerId&, Message* message) {
-  if (!message->header.has_hand_over()) return true;
+  if (!HasEntries(*message)) return true;
   if (wire::ShardSnapshot* const snapshot = SnapshotIn(message))
     snapshot->clear_held();
   const int tensors = TensorsOf(plant, message->header.hand_over().shard());
@@ -652,7 +657,7 @@ bool ForgetHeld(Plant& plant, const PeerId&, const PeerId&, Message* message) {
 
 // All workers are said to be one clock further than they are.
 bool ForgetClocks(Plant&, const PeerId&, const PeerId&, Message* message) {
-  if (!message->header.has_hand_over()) return true;
+  if (!HasEntries(*message)) return true;
   if (wire::ShardSnapshot* const snapshot = SnapshotIn(message)) {
     snapshot->set_min_clock(snapshot->min_clock() + 1);
     snapshot->set_complete_clock(snapshot->complete_clock() + 1);
@@ -676,7 +681,7 @@ bool ForgetClocks(Plant&, const PeerId&, const PeerId&, Message* message) {
 
 bool ChangeMomentum(Plant& plant, const PeerId&, const PeerId&,
                     Message* message) {
-  if (!message->header.has_hand_over()) return true;
+  if (!HasEntries(*message)) return true;
   const int32_t shard = message->header.hand_over().shard();
   if (TensorsOf(plant, shard) == 1) return true;
   const wire::HandOverRecord& record = message->header.hand_over().record(0);
@@ -701,7 +706,7 @@ void ConfirmAtOnce(Plant& plant, const PeerId& from, const PeerId& to,
 }
 
 bool ToFollower(const Message& message) {
-  return message.header.has_hand_over() &&
+  return HasEntries(message) &&
          message.header.hand_over().feed().has_follower();
 }
 

@@ -472,6 +472,8 @@ bool ShmListener::Greet(Descriptor* socket, uint64_t key) {
   for (const absl::Status& status :
        {control.status(), arena.status(), own.status()}) {
     if (status.ok()) continue;
+    // What it has sent is wrong, or there is no room for what is right.
+    if (!absl::IsUnavailable(status)) return false;
     --counts_.malformed;
     Refusal refusal = {.version = kRefusal, .why = {}};
     const std::string why(status.message());
