@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/cluster_config.h"
@@ -22,6 +23,7 @@
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
 #include "common/status.h"
+#include "common/utf8.h"
 #include "common/version.h"
 #include "job/job_config.h"
 #include "server/control_loop.h"
@@ -35,10 +37,11 @@
 namespace slackline {
 namespace {
 
-// The checkpoint that the flags ask for; nullptr: none, the job begins anew.
+// The checkpoint that the flags ask for; nullptr: none, the job begins anew, or
+// the server `joins` a job that may have begun.
 absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenAskedFor(
     const MemberFlags& flags, const config::ClusterConfig& config,
-    const std::string& root) {
+    const std::string& root, bool joins) {
   if (flags.resume.empty() && !flags.restore) return nullptr;
   const std::string flag = flags.restore ? "--restore" : "--resume";
   if (config.sync().has_delays()) {
@@ -62,10 +65,22 @@ absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenAskedFor(
           : OpenCheckpoint(flags.resume, &passed_over);
   for (const std::string& why : passed_over)
     spdlog::warn("passed over: {}", why);
+  // The job may run, and need it no more: checkpoints that have been followed
+  // by others are removed. If it forms, the coordinator refuses who has none.
+  if (absl::IsNotFound(opened.status()) && joins) {
+    spdlog::warn(
+        "{} {}: it is not there: {}; a job that runs is joined without it",
+        flag, flags.resume, std::string(opened.status().message()));
+    return nullptr;
+  }
   if (!opened.ok()) {
     return Annotate(
         opened.status(),
-        absl::StrCat(flag, " (every server reads it, on its host)"));
+        absl::StrCat(flag, " (every server reads it, on its host",
+                     flags.restore ? ""
+                                   : "; --restore takes the newest one of the "
+                                     "job, whichever is there",
+                     ")"));
   }
   if (*opened == nullptr) {
     spdlog::info("begins anew: {} has no checkpoint of the job yet", root);
@@ -84,7 +99,10 @@ absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenKept(
   if (job.resume == nullptr || job.formed) return nullptr;
   absl::StatusOr<std::unique_ptr<StoredCheckpoint>> opened =
       StoredCheckpoint::Open(job.resume_folder);
-  if (!opened.ok()) return Annotate(opened.status(), "--recover");
+  if (!opened.ok()) {
+    return Annotate(opened.status(),
+                    "the job that goes on had begun with a checkpoint");
+  }
   return *std::move(opened);
 }
 
@@ -93,11 +111,16 @@ absl::StatusOr<std::shared_ptr<const StoredCheckpoint>> OpenKept(
 absl::Status ReportEnd(CoordinatorSeat* seat) {
   const StopSignal stop_signal([&](int) { seat->StopSaving(); });
   SL_RETURN_IF_ERROR(seat->Finish());
-  const absl::Status end = seat->JobEnd();
-  spdlog::info(
-      "--recover: the job there has ended before this: {}; to begin anew, "
-      "leave out --recover",
-      end.ok() ? "it has finished" : std::string(end.message()));
+  return seat->JobEnd();
+}
+
+// The job was over before this process came, as `end` says.
+absl::Status Over(const KeepingOptions& keeping, const absl::Status& end,
+                  const std::string& instead) {
+  spdlog::warn("the run in {} has ended before this: {}; nothing is begun: {}",
+               keeping.out.empty() ? KeepingPlace(keeping) : keeping.out,
+               end.ok() ? "it has finished" : std::string(end.message()),
+               instead);
   return end;
 }
 
@@ -130,8 +153,8 @@ CoordinatorThread::Options CoordinatorOptions(
       .checkpoint = config.checkpoint(),
       .mode = ModeText(config)};
   options.core.host_server = flags.index;
-  options.core.found_within =
-      MemberCore::FoundWithin(CoordinatorEndpoints(config).size());
+  options.core.found_within = MemberCore::FoundWithin(
+      CoordinatorEndpoints(config).size(), options.core.lease);
   options.endpoint = endpoint;
   options.folder = flags.out;
   options.folder_token = RandomToken();
@@ -142,8 +165,8 @@ CoordinatorThread::Options CoordinatorOptions(
 }
 
 // The job begins with this checkpoint.
-void GoOnFrom(const std::shared_ptr<const StoredCheckpoint>& stored,
-              CoordinatorCore::Options* options) {
+absl::Status GoOnFrom(const std::shared_ptr<const StoredCheckpoint>& stored,
+                      CoordinatorCore::Options* options) {
   options->resume =
       std::shared_ptr<const checkpoint::Manifest>(stored, &stored->manifest());
   options->resume_sha256 = stored->sha256();
@@ -153,6 +176,25 @@ void GoOnFrom(const std::shared_ptr<const StoredCheckpoint>& stored,
       std::filesystem::absolute(stored->folder(), error);
   options->resume_folder =
       error ? stored->folder() : folder.lexically_normal().string();
+  return CheckPathText("--resume", options->resume_folder);
+}
+
+// Some systems give a host's own name a loopback address in /etc/hosts: who
+// listens there is reached by nobody else.
+void WarnOfLoopback(const config::ClusterConfig& config,
+                    const std::string& name, const std::string& address) {
+  if (IsLoopback(name) || !absl::StartsWith(address, "127.")) return;
+  std::string other;
+  for (const WorkerProcess& worker : WorkerProcesses(config))
+    if (worker.host != name && !IsLoopback(worker.host)) other = worker.host;
+  for (const ServerProcess& server : ServerProcesses(config))
+    if (server.host != name && !IsLoopback(server.host)) other = server.host;
+  if (other.empty()) return;
+  spdlog::warn(
+      "{} is {} on this host, as its /etc/hosts has it, which {} cannot reach; "
+      "write this host's address on the network into the config, or into "
+      "/etc/hosts",
+      name, address, other);
 }
 
 absl::Status Serve(const MemberFlags& flags,
@@ -190,32 +232,44 @@ absl::Status Serve(const MemberFlags& flags,
   SL_ASSIGN_OR_RETURN(
       const std::string coordinator_address,
       ResolveHost(flags.index == 0 ? config.coordinator().host() : self.host));
+  WarnOfLoopback(config, self.host, address);
+  if (flags.index == 0)
+    WarnOfLoopback(config, config.coordinator().host(), coordinator_address);
   const KeepingOptions keeping = {
       .config = config,
       .out = flags.out,
       .endpoint = absl::StrCat("tcp://", coordinator_address, ":",
-                               config.coordinator().port())};
+                               config.coordinator().port()),
+      .checkpoint_root = checkpoint_root};
   bool is_led = false;  // A job that is there already.
-  RecoveredJob recovered;
-  if (flags.recover && flags.index == 0) {
-    SL_ASSIGN_OR_RETURN(is_led, JobIsLed(keeping));
+  BegunJob begun;
+  if (flags.index == 0) {
+    if (!flags.new_run) {
+      SL_ASSIGN_OR_RETURN(is_led, JobIsLed(keeping));
+    }
     if (!is_led) {
-      absl::StatusOr<RecoveredJob> job = RecoverJob(keeping);
+      absl::StatusOr<BegunJob> job = BeginJob(
+          keeping, {.new_run = flags.new_run,
+                    .from_checkpoint = flags.restore || !flags.resume.empty()});
       // Another server may have been faster.
-      if (absl::IsFailedPrecondition(job.status())) {
+      if (absl::IsFailedPrecondition(job.status()) && !flags.new_run) {
         SL_ASSIGN_OR_RETURN(is_led, JobIsLed(keeping));
       }
       if (!is_led) {
         SL_RETURN_IF_ERROR(job.status());
-        recovered = *std::move(job);
+        begun = *std::move(job);
       }
     }
   }
+  RecoveredJob& recovered = begun.recovered;
+  if (begun.how == Beginning::kOver && !recovered.job.has_value())
+    return Over(keeping, begun.end, begun.instead);
   std::shared_ptr<const StoredCheckpoint> stored;
   if (recovered.job.has_value()) {
     SL_ASSIGN_OR_RETURN(stored, OpenKept(*recovered.job));
   } else {
-    SL_ASSIGN_OR_RETURN(stored, OpenAskedFor(flags, config, checkpoint_root));
+    SL_ASSIGN_OR_RETURN(stored, OpenAskedFor(flags, config, checkpoint_root,
+                                             flags.index != 0 || is_led));
   }
   // ZeroMQ ends the process when it gets no thread.
   SL_RETURN_IF_ERROR(CheckAddressesLeft(size_t{256} << 20));
@@ -231,7 +285,7 @@ absl::Status Serve(const MemberFlags& flags,
   if (recovered.job.has_value()) {
     GoOnWith(*recovered.job, &options.core);
   } else if (stored != nullptr) {
-    GoOnFrom(stored, &options.core);
+    SL_RETURN_IF_ERROR(GoOnFrom(stored, &options.core));
   }
   std::unique_ptr<CoordinatorSeat> seat;
   if (flags.index == 0 && !is_led) {
@@ -242,13 +296,13 @@ absl::Status Serve(const MemberFlags& flags,
     seat = std::make_unique<CoordinatorSeat>(
         transport,
         CoordinatorSeat::Options{.coordinator = options, .keeping = keeping});
-    const absl::Status begun = seat->Begin(std::move(recovered.keeping));
-    if (!begun.ok()) return Annotate(begun, "cannot start the coordinator");
+    const absl::Status started = seat->Begin(std::move(recovered.keeping));
+    if (!started.ok()) return Annotate(started, "cannot start the coordinator");
     spdlog::info("coordinator listens at {}", keeping.endpoint);
     if (recovered.job.has_value()) {
-      if (recovered.job->ended) return ReportEnd(seat.get());
-      spdlog::info("--recover: goes on with the job that is in {}",
-                   KeepingPlace(keeping));
+      if (begun.how == Beginning::kOver)
+        return Over(keeping, ReportEnd(seat.get()), begun.instead);
+      spdlog::info("goes on with the job that is in {}", KeepingPlace(keeping));
     }
     KeepConfig(flags, config);
   } else if (AnyServerTakesOver(config) && !flags.add) {
@@ -258,7 +312,7 @@ absl::Status Serve(const MemberFlags& flags,
   }
   if (is_led) {
     spdlog::info(
-        "--recover: the job that is in {} runs, and had a coordinator not long "
+        "the job that is in {} runs, and had a coordinator not long "
         "ago: this server joins it, and goes on as the coordinator when nobody "
         "else does",
         KeepingPlace(keeping));
@@ -350,7 +404,9 @@ absl::Status Serve(const MemberFlags& flags,
   SignalWishes wishes(config.has_checkpoint());
   const StopSignal stop_signal([&](int signal) {
     const std::string reason = InterruptedBy("server", flags.index, signal);
-    if (wishes.Of(signal) == SignalWish::kSuspend) return loop->Suspend(reason);
+    const SignalWish wish = wishes.Of(signal);
+    if (wish == SignalWish::kNothing) return;
+    if (wish == SignalWish::kSuspend) return loop->Suspend(reason);
     loop->Interrupt(reason);
     if (seat != nullptr) seat->StopSaving();
   });

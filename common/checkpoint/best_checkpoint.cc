@@ -1,5 +1,6 @@
 #include "common/checkpoint/best_checkpoint.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -113,6 +114,14 @@ absl::StatusOr<run::BestCheckpoint> ReadBestWith(
   return best;
 }
 
+bool IsThere(const std::string& root, uint64_t lineage,
+             const std::string& folder) {
+  const std::vector<CheckpointEntry> entries = CheckpointsIn(root, lineage);
+  return std::any_of(
+      entries.begin(), entries.end(),
+      [&](const CheckpointEntry& entry) { return entry.folder == folder; });
+}
+
 }  // namespace
 
 std::string MeasureName(config::Checkpoint::Measure measure) {
@@ -185,7 +194,7 @@ void BestKeeper::Keep(const run::BestCheckpoint& evaluation) {
 void BestKeeper::Update() {
   if (!evaluation_.has_value()) return;
   // What this run does is another model than the one that was evaluated.
-  if (of_earlier_run_ && ReadManifest(best_->folder()).ok()) return;
+  if (of_earlier_run_ && IsThere(root_, lineage_, best_->folder())) return;
   of_earlier_run_ = false;
   best_.reset();
   const auto away = [&](int64_t clock) {

@@ -88,6 +88,12 @@ struct Candidate {
   absl::StatusOr<checkpoint::Manifest> manifest;
 };
 
+// The larger, the newer.
+std::tuple<bool, int64_t, int64_t> OrderOf(const Candidate& candidate) {
+  const bool ok = candidate.manifest.ok();
+  return {ok, ok ? candidate.manifest->sequence() : 0, candidate.step};
+}
+
 // The newest first; behind them those without a manifest that can be read.
 absl::StatusOr<std::vector<Candidate>> CandidatesIn(const std::string& root) {
   SL_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(root));
@@ -99,14 +105,10 @@ absl::StatusOr<std::vector<Candidate>> CandidatesIn(const std::string& root) {
     absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(path);
     all.push_back({std::move(path), *step, std::move(manifest)});
   }
-  const auto age = [](const Candidate& candidate) {
-    const bool ok = candidate.manifest.ok();
-    return std::tuple(ok, ok ? candidate.manifest->sequence() : 0,
-                      candidate.step);
-  };
-  std::stable_sort(
-      all.begin(), all.end(),
-      [&](const Candidate& a, const Candidate& b) { return age(a) > age(b); });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     return OrderOf(a) > OrderOf(b);
+                   });
   return all;
 }
 
@@ -182,9 +184,10 @@ void RemoveRemains(const std::string& root, uint64_t run, int32_t cut) {
   }
 }
 
+// But for the checkpoint `written`, of this sequence, and what is newer.
 void RemoveOld(const std::string& root, uint64_t run, int32_t cut,
-               uint64_t lineage, const std::string& written, int keep,
-               const std::string& best) {
+               const std::string& written, const checkpoint::Manifest& manifest,
+               int keep, const std::string& best, const MayChange& may_change) {
   const std::string prefix = absl::StrCat(root, "/", PartialPrefix(run));
   std::error_code ignored;
   int kept = 1;
@@ -192,14 +195,16 @@ void RemoveOld(const std::string& root, uint64_t run, int32_t cut,
   if (!candidates.ok()) return;
   for (const Candidate& candidate : *candidates) {
     if (candidate.path == written || !candidate.manifest.ok() ||
-        candidate.manifest->lineage() != lineage) {
+        candidate.manifest->lineage() != manifest.lineage() ||
+        candidate.manifest->sequence() >= manifest.sequence()) {
       continue;
     }
     if (kept < keep) {
-      ++kept;
+      kept += CheckFilesThere(candidate.path, *candidate.manifest).ok();
       continue;
     }
     if (candidate.path == best) continue;
+    if (may_change && !may_change()) return;
     // A folder without some of its files must not look like a checkpoint.
     const std::string aside =
         absl::StrCat(prefix, "old-", StepName(candidate.step));
@@ -279,8 +284,16 @@ std::string PartialFolder(const std::string& root, uint64_t run, int32_t cut) {
 
 absl::StatusOr<std::string> CompleteCheckpoint(
     const std::string& root, uint64_t run, int32_t cut,
-    const checkpoint::Manifest& manifest, int keep, BestKeeper* best) {
+    const checkpoint::Manifest& manifest, int keep, BestKeeper* best,
+    const MayChange& may_change) {
   const std::string partial = PartialFolder(root, run, cut);
+  const auto check = [&]() -> absl::Status {
+    if (!may_change || may_change()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("the checkpoint of step ", manifest.clock(), " stays in ",
+                     partial, ": another coordinator may lead the job by now"));
+  };
+  SL_RETURN_IF_ERROR(check());
   SL_RETURN_IF_ERROR(CheckFilesThere(partial, manifest));
   checkpoint::Manifest numbered = manifest;
   numbered.set_sequence(1);
@@ -301,17 +314,20 @@ absl::StatusOr<std::string> CompleteCheckpoint(
   }
   SL_RETURN_IF_ERROR(WriteManifest(partial, numbered));
   SL_RETURN_IF_ERROR(SyncFolder(partial));
+  SL_RETURN_IF_ERROR(check());
   SL_RETURN_IF_ERROR(
       MoveInto(partial, folder,
                absl::StrCat(root, "/", PartialPrefix(run), "replaced")));
   SL_RETURN_IF_ERROR(SyncFolder(root));
   SyncFolder(fs::path(root).parent_path().string()).IgnoreError();
   std::string best_folder;
+  // It is there, and that is all that is sure.
+  if (!check().ok()) return folder;
   if (best != nullptr) {
     best->Update();
     if (best->best().has_value()) best_folder = best->best()->folder();
   }
-  RemoveOld(root, run, cut, manifest.lineage(), folder, keep, best_folder);
+  RemoveOld(root, run, cut, folder, numbered, keep, best_folder, may_change);
   return folder;
 }
 
@@ -329,8 +345,10 @@ std::vector<CheckpointEntry> CheckpointsIn(const std::string& root,
   const absl::StatusOr<std::vector<Candidate>> candidates = CandidatesIn(root);
   if (!candidates.ok()) return entries;
   for (const Candidate& candidate : *candidates) {
-    if (candidate.manifest.ok() && candidate.manifest->lineage() == lineage)
+    if (candidate.manifest.ok() && candidate.manifest->lineage() == lineage &&
+        CheckFilesThere(candidate.path, *candidate.manifest).ok()) {
       entries.push_back({candidate.path, candidate.manifest->clock()});
+    }
   }
   return entries;
 }
@@ -375,6 +393,15 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> OpenCheckpoint(
   if (found == nullptr) return NoneUsable(absl::StrCat("in ", root), bad);
   passed_over->insert(passed_over->end(), bad.begin(), bad.end());
   return found;
+}
+
+bool HasCheckpoint(const std::string& root, const CheckpointFilter& of_ours) {
+  const absl::StatusOr<std::vector<Candidate>> candidates = CandidatesIn(root);
+  return candidates.ok() && std::any_of(candidates->begin(), candidates->end(),
+                                        [&](const Candidate& candidate) {
+                                          return candidate.manifest.ok() &&
+                                                 of_ours(*candidate.manifest);
+                                        });
 }
 
 absl::StatusOr<std::unique_ptr<StoredCheckpoint>> CheckpointToGoOnFrom(

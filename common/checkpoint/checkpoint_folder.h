@@ -26,16 +26,24 @@ std::string CheckpointRoot(const config::ClusterConfig& config,
 // In which the parts of a cut are collected.
 std::string PartialFolder(const std::string& root, uint64_t run, int32_t cut);
 
+// Whether who completes a checkpoint may still change what is there: asked
+// before each change. nullptr: always.
+using MayChange = std::function<bool()>;
+
 // All parts are in the partial folder: adds the manifest, with its sequence in
 // the root, syncs, and gives the folder its name, which is returned; another
 // checkpoint of that step is replaced. Then removes all checkpoints but the
 // newest `keep` and the best one, which `best` chooses before that (nullptr:
 // there is none), and what earlier cuts of this run have left; what cannot be
-// removed, or has no manifest that can be read, stays. Errors name path, call
-// and reason; then the parts stay where they are.
+// removed, or has no manifest that can be read, stays, and so does what is
+// newer than this one. One that lacks a file, or bytes of one, is none of the
+// newest `keep`. Errors name path, call and reason; then the parts stay where
+// they are. FailedPrecondition: `may_change` has said no; what was not done by
+// then is left to whoever may.
 absl::StatusOr<std::string> CompleteCheckpoint(
     const std::string& root, uint64_t run, int32_t cut,
-    const checkpoint::Manifest& manifest, int keep, BestKeeper* best = nullptr);
+    const checkpoint::Manifest& manifest, int keep, BestKeeper* best = nullptr,
+    const MayChange& may_change = nullptr);
 // The cut was given up, or the run is over: removes what there is of it, and of
 // earlier cuts of the run.
 void RemovePartial(const std::string& root, uint64_t run, int32_t cut);
@@ -46,8 +54,8 @@ struct CheckpointEntry {
   std::string folder;
   int64_t clock = 0;
 };
-// Those of a lineage with a manifest that can be read, the newest first; none
-// if the root cannot be read.
+// Those of a lineage with a manifest that can be read, and all files that it
+// names, as long as it says, the newest first; none if the root cannot be read.
 std::vector<CheckpointEntry> CheckpointsIn(const std::string& root,
                                            uint64_t lineage);
 // Where checkpoints may be, if `path` is a root or the folder of a run: itself,
@@ -66,6 +74,9 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> OpenCheckpoint(
     const std::string& path, std::vector<std::string>* passed_over);
 // Whether a checkpoint counts.
 using CheckpointFilter = std::function<bool(const checkpoint::Manifest&)>;
+// Whether the root has one that counts, whole or not. False also if the root
+// cannot be read.
+bool HasCheckpoint(const std::string& root, const CheckpointFilter& of_ours);
 // From which a job goes on by itself, that is, without a user who names one:
 // the newest one of a root that is `of_ours` and can be used; else the one in
 // the folder `began_with`, if the job has begun with one; else nullptr, so that

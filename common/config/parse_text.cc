@@ -115,7 +115,7 @@ class ContextScanner {
     OpenBlock(&message, "", -1);
     Tokens tokens(text);
     while (tokens.Next()) Visit(tokens.current());
-    Visit(tokens.current());  // The end, so that errors there have a place.
+    Visit(tokens.current());    // The end, so that errors there have a place.
     if (blocks_.size() == 1) {  // Every block is closed.
       for (TokenContext& context : tokens_) context.is_outside = false;
     }
@@ -326,9 +326,33 @@ void CollectOrigins(const Message& message,
 
 }  // namespace
 
+namespace {
+
+// What editors of some systems write in front of a text, or as all of it.
+absl::Status CheckEncoding(absl::string_view text,
+                           const std::string& file_name) {
+  const auto wrong = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ":1:1: the file ", what,
+                     "; save it as UTF-8 without a byte order mark, as in "
+                     "`iconv -t UTF-8`"));
+  };
+  if (absl::StartsWith(text, "\xEF\xBB\xBF"))
+    return wrong("begins with a byte order mark");
+  if (absl::StartsWith(text, "\xFF\xFE") ||
+      absl::StartsWith(text, "\xFE\xFF") ||
+      text.substr(0, 4).find('\0') != absl::string_view::npos) {
+    return wrong("is UTF-16, or no text");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status ParseConfigText(const std::string& text,
                              const std::string& file_name, Message* message,
                              FieldOrigins* origins) {
+  SL_RETURN_IF_ERROR(CheckEncoding(text, file_name));
   SL_RETURN_IF_ERROR(CheckNesting(text, file_name));
   Diagnostics diagnostics;
   TextFormat::ParseInfoTree tree;

@@ -2,6 +2,8 @@
 // an exit code.
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "proto/view.pb.h"
 
@@ -10,6 +12,11 @@ namespace slackline {
 // Of a job that ended after a checkpoint, from which it can go on: EX_TEMPFAIL
 // of sysexits.h, so that whoever has started it starts it again.
 inline constexpr int kExitSuspended = 75;
+
+// Of a server that the coordinator has given up, though it lives, while the job
+// goes on: EX_UNAVAILABLE of sysexits.h. Whoever has started it starts it
+// again.
+inline constexpr int kExitGivenUp = 69;
 
 // Whether the job is FINISHED by it; it is FAILED by other causes.
 inline bool IsFinished(const wire::JobEnd& end) {
@@ -24,5 +31,9 @@ absl::Status EndStatus(absl::StatusCode code, const wire::JobEnd& end);
 // Whether it is the EndStatus() of a job that was SUSPENDED. A copy still
 // knows; a status that is made anew from code and message does not.
 bool IsSuspended(const absl::Status& status);
+
+// A status of a server that was given up, and whether it is one: as above.
+absl::Status GivenUpStatus(const std::string& why);
+bool IsGivenUp(const absl::Status& status);
 
 }  // namespace slackline

@@ -18,6 +18,9 @@ constexpr size_t kRecordsPerHeartbeat = 256;
 // An address of several is tried for at least this long, or twice if somebody
 // listens there and says nothing, as a process that is stopped.
 constexpr absl::Duration kTryMin = absl::Milliseconds(200);
+// Until its first answer a coordinator at the only address is looked for so
+// often, at most.
+constexpr int kLooksAtStart = 12;
 // For so long after it was stopped a member takes that for the reason of what
 // happens to it. A dead coordinator is found out after kSilentLeases.
 constexpr int kStoppedLeases = kSilentLeases + 2;
@@ -184,23 +187,27 @@ void MemberCore::OnMessage(const Message& message, absl::Time now,
     const wire::WrongRun& other = message.header.wrong_run();
     if (run_ == 0 || other.run() == run_) return;
     effects->failure = absl::FailedPreconditionError(absl::StrCat(
-        "this process belongs to an earlier run (", RunText(run_), ") of job '",
-        options_.join.job(), "', which has ended; the coordinator at ",
+        "this process belongs to another run (", RunText(run_), ") of job '",
+        options_.join.job(), "'; the coordinator at ",
         options_.coordinators[looks_at_], " runs job '", other.job(), "' (run ",
         RunText(other.run()), ")"));
     return;
   }
   if (run_ != 0 && message.header.run() != 0 && message.header.run() != run_)
     return;  // From another coordinator than the one that we have joined.
-  const bool moved = std::exchange(heard_at_, looks_at_) != looks_at_;
-  if (said_silent_ || (moved && incarnation_ != 0)) {
-    said_silent_ = false;
-    effects->log.push_back(absl::StrCat(CoordinatorText(), " is heard",
-                                        moved ? "" : " again", ", after ",
-                                        Text(Silence(now))));
+  // What has no run may be of anybody, at an address that the coordinator has
+  // left: it does not show that the coordinator is there.
+  if (run_ == 0 || message.header.run() == run_) {
+    const bool moved = std::exchange(heard_at_, looks_at_) != looks_at_;
+    if (said_silent_ || (moved && incarnation_ != 0)) {
+      said_silent_ = false;
+      effects->log.push_back(absl::StrCat(CoordinatorText(), " is heard",
+                                          moved ? "" : " again", ", after ",
+                                          Text(Silence(now))));
+    }
+    heard_ = awake_.At(now);
+    heard_here_ = true;
   }
-  heard_ = awake_.At(now);
-  heard_here_ = true;
   switch (message.header.body_case()) {
     case wire::Header::kJoinReply:
       return OnJoinReply(message.header.join_reply(), now, effects);
@@ -299,7 +306,8 @@ void MemberCore::CheckSilence(absl::Time now, Effects* effects) {
             ? "; no other server has gone on with the job, and "
         : gone
             ? "; nobody listens there any more, nobody has gone on with the "
-              "job (slackline_server --index=0 --recover), and "
+              "job (start slackline_server --index=0 again, as the first "
+              "time), and "
             : "; its process is there or cannot be reached, but says nothing, "
               "and ",
         "limits { coordinator_timeout_ms } is ",
@@ -331,23 +339,40 @@ bool MemberCore::IsOfAnotherJob(const Message& message) const {
           header.join_reply().job() != options_.join.job());
 }
 
-absl::Duration MemberCore::FoundWithin(size_t coordinators) {
-  if (coordinators == 1) return absl::ZeroDuration();
+namespace {
+
+// Who is not connected looks at an address for so long: at all of them within
+// half a lease, where that leaves time to connect.
+absl::Duration TryFor(size_t coordinators, absl::Duration lease) {
+  return std::max(kTryMin, lease / (2 * static_cast<double>(coordinators)));
+}
+
+}  // namespace
+
+absl::Duration MemberCore::FoundWithin(size_t coordinators,
+                                       absl::Duration lease) {
+  if (coordinators == 1) return TryFor(1, lease) * 2;
   return kTryMin * 2 * static_cast<double>(coordinators);
 }
 
 absl::Duration MemberCore::LookPatience() const {
   const bool up = link_ == LinkState::kUp;
   if (up && heard_here_) return lease_;
-  // All within half a lease, where that leaves time to connect.
-  const absl::Duration patience = std::max(
-      kTryMin,
-      lease_ / (2 * static_cast<double>(options_.coordinators.size())));
+  // Of one that has said nothing yet the lease is not known.
+  const bool alone = options_.coordinators.size() == 1;
+  const absl::Duration lease = alone && lease_ == absl::ZeroDuration()
+                                   ? options_.start_timeout / kLooksAtStart
+                                   : lease_;
+  const absl::Duration patience = TryFor(options_.coordinators.size(), lease);
   return up ? patience * 2 : patience;
 }
 
 void MemberCore::LookElsewhere(absl::Time now, Effects* effects) {
-  if (options_.coordinators.size() == 1) return;
+  // Where none comes after it, a connection that breaks is the news.
+  if (options_.coordinators.size() == 1 && incarnation_ != 0 &&
+      !coordinator_may_return_) {
+    return;
+  }
   const absl::Time last = std::max(looks_since_, heard_);
   if (awake_.At(now) - last < LookPatience()) return;
   looks_at_ = (looks_at_ + 1) % options_.coordinators.size();

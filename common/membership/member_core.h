@@ -9,7 +9,9 @@
 // not count as silence (common/time/awake_clock.h).
 //
 // Where another coordinator may be elsewhere, a member that hears none looks
-// for it at one address after the other.
+// for it at one address after the other; and at its only one anew, since the
+// name there may be another host's by now. FoundWithin() says how long that
+// takes, and new coordinators wait for so long.
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible. All messages go to the coordinator and come from it.
@@ -35,7 +37,7 @@ namespace slackline {
 class MemberCore {
  public:
   struct Options {
-    wire::JoinRequest join;           // Who we are. token != 0.
+    wire::JoinRequest join;  // Who we are. token != 0.
     // Addresses at which the coordinator may be, at least one. The member
     // begins with the first.
     std::vector<std::string> coordinators;
@@ -72,8 +74,10 @@ class MemberCore {
   };
 
   // How long a member may need to find a coordinator that is elsewhere by now,
-  // beyond a lease: of so many addresses.
-  static absl::Duration FoundWithin(size_t coordinators);
+  // beyond a lease: of so many addresses. Of one: it is looked at twice in that
+  // time. Of several: the next coordinator begins only after the lease of the
+  // last one in etcd, in which members have begun to look.
+  static absl::Duration FoundWithin(size_t coordinators, absl::Duration lease);
 
   explicit MemberCore(const Options& options)
       : options_(options), awake_(options.join_retry) {}

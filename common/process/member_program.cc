@@ -26,6 +26,7 @@
 #include "common/process/stop_signal.h"
 #include "common/process/usage_error.h"
 #include "common/status.h"
+#include "common/utf8.h"
 #include "common/version.h"
 #include "google/protobuf/stubs/logging.h"
 
@@ -52,6 +53,7 @@ std::string FlagsText(const MemberFlags& flags) {
   if (flags.threads > 0) add("threads", absl::StrCat(flags.threads));
   add("resume", flags.resume);
   if (flags.restore) words.push_back("--restore");
+  if (flags.new_run) words.push_back("--new-run");
   if (flags.recover) words.push_back("--recover");
   return ShellLine(words);
 }
@@ -93,6 +95,8 @@ absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
   SL_ASSIGN_OR_RETURN(
       config::ClusterConfig config,
       LoadClusterConfig(flags.cluster, program.config_parts, flags.overrides));
+  SL_RETURN_IF_ERROR(CheckPathText("--out", flags.out));
+  SL_RETURN_IF_ERROR(CheckPathText("--resume", flags.resume));
   const int count = program.count(config);
   if (!flags.add && (!flags.host.empty() || flags.threads != 0)) {
     return absl::InvalidArgumentError(
@@ -119,6 +123,16 @@ absl::StatusOr<config::ClusterConfig> LoadMemberConfig(
                   : ", which server 0 has; any server may with coordinator { "
                     "etcd } and replicas",
         "; it joins a running job again without the flag"));
+  }
+  if (flags.recover && flags.new_run) {
+    return absl::InvalidArgumentError(
+        "--recover and --new-run: the one goes on with the job that the other "
+        "replaces; leave one out");
+  }
+  if (flags.new_run && (flags.add || flags.index != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--new-run: ", program.role, " ", flags.index,
+        " joins whatever run server 0 begins; give the flag to server 0"));
   }
   if (flags.recover && flags.out.empty() && !config.coordinator().has_etcd()) {
     return absl::InvalidArgumentError(
@@ -167,11 +181,13 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                : absl::StrCat("slackline_", program.role);
   CLI::App app(absl::StrCat(program.description,
                             "\nExit code: 0 the job has finished, 1 it failed "
-                            "(the last line says why), 2 wrong usage, 75 it "
+                            "(the last line says why), 2 wrong usage, 69 the "
+                            "coordinator has given this process up and the "
+                            "job may go on: start it again, 75 the job "
                             "was suspended: it can go on from its last "
-                            "checkpoint.\nSIGTERM suspends a job whose config "
-                            "has a checkpoint block; a second one ends this "
-                            "process at once.",
+                            "checkpoint.\nSIGTERM, or SIGHUP, suspends a job "
+                            "whose config has a checkpoint block; a second "
+                            "SIGTERM ends this process at once.",
                             program.environment
                                 ? "\n'slackline run' sets the environment "
                                   "variables (Env:) below; a flag that is "
@@ -223,14 +239,20 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
                  "in --out), and begins anew if there has never been one; if "
                  "none of those that are there can be used, it ends; for a job "
                  "that is started again as a whole with the same commands");
+    app.add_flag("--new-run", flags.new_run,
+                 "Server 0 begins a new run, with --resume or --restore from "
+                 "that checkpoint, whatever an earlier one has left in --out "
+                 "(or in etcd). Without it server 0 goes on with a run that "
+                 "has not ended (coordinator.state in --out, of a job with "
+                 "replicas), and ends if that run has ended: so the command "
+                 "that started it is always the right one to start it again. "
+                 "What the new run does not go on from is moved into "
+                 "OUT/replaced-N");
     app.add_flag("--recover", flags.recover,
-                 "Server 0, or with coordinator { etcd } in the config any "
-                 "server: the coordinator of a job that runs has died, and "
-                 "this one goes on in its place with what it has kept in "
-                 "--out (coordinator.state), or in etcd; if another server has "
-                 "done so in the meantime, this one joins. Without a job there "
-                 "the flag changes nothing; if the job there has ended, this "
-                 "says how and ends. docs/coordinator.md");
+                 "With coordinator { etcd } in the config, for other servers "
+                 "than server 0, which does so anyway: goes on as the "
+                 "coordinator of the job in etcd also before it has joined, if "
+                 "nobody else does. docs/coordinator.md");
   }
   app.add_option("--mode", flags.overrides.mode,
                  "bsp, ssp:S, dssp:MIN:MAX, asp, backup:B or allreduce; the "
@@ -279,7 +301,7 @@ int RunMemberProgram(const MemberProgram& program, int argc, char** argv) {
   }
   if (!status.ok()) {
     spdlog::error("{}", std::string(status.message()));
-    return kExitFailed;
+    return IsGivenUp(status) ? kExitGivenUp : kExitFailed;
   }
   spdlog::info("done");
   return 0;
@@ -305,7 +327,9 @@ absl::StatusOr<TimeSource::WallClockStep> ParseWallClockStep(
 
 std::string InterruptedBy(const std::string& role, int index, int signal) {
   return absl::StrCat(role, " ", index, " was interrupted by ",
-                      signal == SIGINT ? "SIGINT" : "SIGTERM");
+                      signal == SIGINT   ? "SIGINT"
+                      : signal == SIGHUP ? "SIGHUP"
+                                         : "SIGTERM");
 }
 
 }  // namespace slackline

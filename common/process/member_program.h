@@ -28,7 +28,10 @@ struct MemberFlags {
   std::string resume;
   // Servers: from the newest one in the job's own folder, if there is one.
   bool restore = false;
-  // Server 0: the job goes on whose coordinator's state is in `out`, or in etcd.
+  // Server 0 begins a new run, whatever one has left in `out`, or in etcd.
+  bool new_run = false;
+  // Servers but server 0, which does it anyway: the job goes on whose
+  // coordinator's state is in etcd.
   bool recover = false;
 };
 
@@ -38,7 +41,8 @@ struct MemberProgram {
   std::string out_help;       // Of --out.
   std::string data_dir_help;  // Of --data-dir; empty: there is no such flag.
   bool may_be_added = false;  // There is --add, and what goes with it.
-  bool may_resume = false;    // There are --resume, --restore and --recover.
+  bool may_resume =
+      false;  // There are --resume, --restore, --new-run, --recover.
   // The environment has defaults for --cluster, --index, --out and --data-dir
   // (member_environment.h).
   bool environment = false;

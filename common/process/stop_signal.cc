@@ -22,6 +22,7 @@ sigset_t StopSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGHUP);
   return signals;
 }
 
@@ -32,14 +33,18 @@ void BlockHereAndGiveBack(int signal, siginfo_t*, void* context) {
   sigset_t& blocked = static_cast<ucontext_t*>(context)->uc_sigmask;
   sigaddset(&blocked, SIGINT);
   sigaddset(&blocked, SIGTERM);
+  sigaddset(&blocked, SIGHUP);
   kill(getpid(), signal);
 }
 
 }  // namespace
 
 SignalWish SignalWishes::Of(int signal) {
-  const bool first = std::exchange(may_suspend_, false);
-  return first && signal == SIGTERM ? SignalWish::kSuspend : SignalWish::kEnd;
+  const bool first = std::exchange(first_, false);
+  if (signal == SIGHUP && !first) return SignalWish::kNothing;
+  const bool may_suspend = std::exchange(may_suspend_, false);
+  return may_suspend && signal != SIGINT ? SignalWish::kSuspend
+                                         : SignalWish::kEnd;
 }
 
 void StopSignal::Block() {
@@ -54,6 +59,9 @@ void StopSignal::Block() {
   SL_CHECK(sigaction(SIGINT, &action, nullptr) == 0 &&
                sigaction(SIGTERM, &action, nullptr) == 0,
            "cannot handle signals");
+  struct sigaction hangup = {};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+    SL_CHECK(sigaction(SIGHUP, &action, nullptr) == 0, "cannot handle SIGHUP");
 }
 
 StopSignal::StopSignal(std::function<void(int signal)> on_signal) {

@@ -1,4 +1,5 @@
-// SIGINT and SIGTERM as an ordinary call on a thread of its own.
+// SIGINT, SIGTERM and SIGHUP as an ordinary call on a thread of its own; SIGHUP
+// unless it is ignored, as under nohup.
 #pragma once
 
 #include <functional>
@@ -10,11 +11,13 @@ namespace slackline {
 enum class SignalWish {
   kSuspend,  // A checkpoint, then the end of the job.
   kEnd,      // To end at once.
+  kNothing,  // What was asked for is under way.
 };
 
-// The first signal asks for a checkpoint, if it is SIGTERM and the job is one
-// with checkpoints; every other to end at once. Whoever takes machines away
-// sends SIGTERM some time before.
+// The first signal asks for a checkpoint, if it is SIGTERM or SIGHUP and the
+// job is one with checkpoints; every other to end at once, but for SIGHUP,
+// since a session that ends may send several. Whoever takes machines away sends
+// SIGTERM some time before.
 class SignalWishes {
  public:
   explicit SignalWishes(bool with_checkpoints)
@@ -23,14 +26,15 @@ class SignalWishes {
 
  private:
   bool may_suspend_;
+  bool first_ = true;
 };
 
 // Calls `on_signal` with the signal's number on a thread of its own, each time.
 // A process has one.
 class StopSignal {
  public:
-  // Blocks both signals, so that they wait until a StopSignal is there: at once
-  // for this thread and all threads made after it, and for threads that
+  // Blocks these signals, so that they wait until a StopSignal is there: at
+  // once for this thread and all threads made after it, and for threads that
   // libraries have made already when a signal reaches them. Call it first in
   // main().
   static void Block();

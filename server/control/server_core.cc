@@ -124,10 +124,11 @@ void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
   }
   if (member->fenced) {
     return EndWith(End::Kind::kGaveUp,
-                   absl::AbortedError(absl::StrCat(
+                   GivenUpStatus(absl::StrCat(
                        "the coordinator gave this server up",
                        OwnsNothing() ? "" : ", and its shards with it", ": ",
-                       member_.WhyFenced(now))),
+                       member_.WhyFenced(now), "; started again, it joins anew",
+                       " (exit code ", kExitGivenUp, ")")),
                    effects);
   }
   // Another process has been in its place until then, mostly: this one has
@@ -161,9 +162,8 @@ void ServerCore::LeaveIfDue(absl::Time now, Effects* effects) {
     leaves_with_failure_ = exit_->failure || view() == nullptr;
     if (hosts_coordinator_) {
       call.mutable_stop()->set_reason(
-          exit_->failure
-              ? absl::StrCat("server ", self(), " failed: ", reason)
-              : reason);
+          exit_->failure ? absl::StrCat("server ", self(), " failed: ", reason)
+                         : reason);
     } else if (leaves_with_failure_) {
       call.mutable_leave()->set_failure(reason);
     } else if (may_leave) {

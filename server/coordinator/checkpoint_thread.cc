@@ -1,5 +1,6 @@
 #include "server/coordinator/checkpoint_thread.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <iterator>
@@ -13,9 +14,14 @@ namespace slackline {
 
 struct CheckpointThread::Shared {
   explicit Shared(const Options& options)
-      : keeper(options.root, options.lineage, options.best) {}
+      : keeper(options.root, options.lineage, options.best),
+        leads(options.leads) {}
+  // Any thread.
+  bool MayChange() const { return !gone.load() && leads(); }
 
   BestKeeper keeper;  // The thread's own.
+  const std::function<bool()> leads;
+  std::atomic<bool> gone{false};
   Mutex mutex;
   std::condition_variable changed;
   std::deque<Task> tasks ABSL_GUARDED_BY(mutex);
@@ -39,6 +45,7 @@ CheckpointThread::~CheckpointThread() {
   bool idle = false;
   {
     const MutexLock lock(shared_->mutex);
+    shared_->gone.store(true);
     shared_->ending = true;
     shared_->on_news = nullptr;
     idle = shared_->tasks.empty() && shared_->doing.empty();
@@ -53,16 +60,20 @@ CheckpointThread::~CheckpointThread() {
 }
 
 void CheckpointThread::Complete(int32_t cut, checkpoint::Manifest manifest) {
+  // The thread has what it shares for as long as it performs this.
   const auto complete = [root = options_.root, run = options_.run,
-                         keep = options_.keep, cut,
-                         manifest](BestKeeper* keeper, News* news) {
-    news->results.push_back(
-        {.cut = cut,
-         .folder = CompleteCheckpoint(root, run, cut, manifest, keep, keeper)});
+                         keep = options_.keep, cut, manifest,
+                         shared = shared_.get()](BestKeeper* keeper,
+                                                 News* news) {
+    news->results.push_back({.cut = cut,
+                             .folder = CompleteCheckpoint(
+                                 root, run, cut, manifest, keep, keeper,
+                                 [shared] { return shared->MayChange(); })});
   };
   Add({.what = absl::StrCat("completing the checkpoint of step ",
                             manifest.clock(), " in ", options_.root),
-       .perform = complete});
+       .perform = complete,
+       .completes = true});
 }
 
 void CheckpointThread::Remove(int32_t cut) {
@@ -111,7 +122,8 @@ void CheckpointThread::Run(const std::shared_ptr<Shared>& shared) {
     const std::string before =
         keeper.best().has_value() ? keeper.best()->SerializeAsString() : "";
     News news;
-    task.perform(&keeper, &news);
+    // What is completed says why it is not.
+    if (task.completes || shared->MayChange()) task.perform(&keeper, &news);
     if (keeper.best().has_value() &&
         keeper.best()->SerializeAsString() != before) {
       news.best = keeper.best();

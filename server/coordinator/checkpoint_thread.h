@@ -27,6 +27,9 @@ class CheckpointThread {
     // As BestKeeper has them; KeepBest() needs them.
     uint64_t lineage = 0;
     std::optional<run::BestCheckpoint> best = std::nullopt;
+    // StateStore::LeadCheck(): from when it says no, and from when this is
+    // gone, nothing is changed any more: another coordinator may be there.
+    std::function<bool()> leads = [] { return true; };
     // Called on its thread when there is news to be taken, or nothing is left
     // to do. It waits for nothing.
     std::function<void()> on_news;
@@ -42,8 +45,8 @@ class CheckpointThread {
     std::vector<std::string> warnings;        // Sentences.
   };
   explicit CheckpointThread(Options options);
-  // If something is left to do, the thread is left behind with it, for as long
-  // as the process lives.
+  // If a disk does not answer, the thread is left behind with it, for as long
+  // as the process lives. It changes nothing more.
   ~CheckpointThread();
   CheckpointThread(const CheckpointThread&) = delete;
   CheckpointThread& operator=(const CheckpointThread&) = delete;
@@ -62,6 +65,7 @@ class CheckpointThread {
   struct Task {
     std::string what;  // As in Doing().
     std::function<void(BestKeeper*, News*)> perform;
+    bool completes = false;
   };
   struct Shared;  // With the thread, which may outlive this.
   void Add(Task task);

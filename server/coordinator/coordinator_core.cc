@@ -961,8 +961,10 @@ absl::StatusOr<CoordinatorCore::Kept> CoordinatorCore::KeptIn(
   wire::View view;
   SL_RETURN_IF_ERROR(reader.Read("view", &view));
   kept.ended = view.has_end();
+  kept.end = view.end();
   SL_RETURN_IF_ERROR(reader.ReadAll<wire::ViewChange>(
       "change", [&](uint64_t, const wire::ViewChange& change) {
+        if (change.has_end()) kept.end = change.end();
         kept.ended |= change.has_end();
         return absl::OkStatus();
       }));
@@ -1128,6 +1130,7 @@ CoordinatorCore::Sizes CoordinatorCore::sizes() const {
 run::Summary CoordinatorCore::Summary() const {
   run::Summary summary;
   summary.set_job(options_.job);
+  summary.set_config_hash(options_.config_hash);
   summary.set_workers(options_.workers);
   summary.set_servers(options_.servers);
   summary.set_data(data_);

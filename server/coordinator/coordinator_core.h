@@ -30,10 +30,10 @@
 // | KeptState | what is new for the coordinator after this one |
 //
 // What members have been told holds even if this coordinator dies: the parts
-// keep what a successor has to know. The rest it learns anew, as from any member
-// that was not heard for a while: who is loaded how, who stands still. What is
-// under way goes on, but for a checkpoint, which is taken again, and connections
-// among workers, which are made anew.
+// keep what a successor has to know. The rest it learns anew, as from any
+// member that was not heard for a while: who is loaded how, who stands still.
+// What is under way goes on, but for a checkpoint, which is taken again, and
+// connections among workers, which are made anew.
 //
 // Deterministic state machine: no sockets, threads, clocks or randomness.
 // Thread-compatible.
@@ -133,8 +133,8 @@ class CoordinatorCore {
   void Start(absl::Time now);
   // Instead of Start(): goes on with the job that another coordinator has left,
   // with the options that it had. What it kept is all there is: whatever it had
-  // said to anybody holds. DataLoss names the key that is broken; then this core
-  // is of no use.
+  // said to anybody holds. DataLoss names the key that is broken; then this
+  // core is of no use.
   absl::Status Recover(const CoordinatorState& state, absl::Time now,
                        Effects* effects);
   // What options the coordinator had that has left this.
@@ -146,6 +146,7 @@ class CoordinatorCore {
     int protocol = 0;
     bool formed = false;  // All had joined: it ran, and perhaps has ended.
     bool ended = false;
+    wire::JobEnd end = {};  // If it has.
     // As in Options.
     std::shared_ptr<const checkpoint::Manifest> resume;
     std::string resume_sha256;
@@ -168,8 +169,8 @@ class CoordinatorCore {
   // nearest one.
   void OnBestCheckpoint(const run::BestCheckpoint& best, absl::Time now,
                         Effects* effects);
-  // The driver ends the job, since its process stops. A job that has ended stays
-  // as it is.
+  // The driver ends the job, since its process stops. A job that has ended
+  // stays as it is.
   void Fail(const std::string& reason, absl::Time now, Effects* effects);
 
   wire::JobState state() const { return view().state(); }
@@ -282,7 +283,7 @@ class CoordinatorCore {
   Programs programs_;
   std::string data_;       // What is trained on.
   std::string data_hash_;  // As of JoinRequest.
-  absl::Time started_;  // This one, and ended_at_, in awake time.
+  absl::Time started_;     // This one, and ended_at_, in awake time.
   absl::Time ended_at_ = absl::InfiniteFuture();
   absl::Time next_look_ = absl::InfinitePast();  // At who holds others up.
   std::vector<std::string> held_up_;  // Who holds whom up, as of the last look.

@@ -10,11 +10,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/cluster_config.h"
 #include "common/io/atomic_file.h"
 #include "common/io/file_error.h"
+#include "common/membership/end_status.h"
 #include "common/status.h"
 #include "common/version.h"
+#include "server/coordinator/run_files.h"
 #include "server/coordinator/state/etcd_state_store.h"
 #include "server/coordinator/state/file_state_store.h"
 #include "server/coordinator/state/leased_state_store.h"
@@ -50,6 +53,7 @@ EtcdStateStore::Options EtcdOptions(const KeepingOptions& options) {
 struct Opened {
   std::unique_ptr<StateStore> store;
   CoordinatorState state;
+  absl::Status damage;  // Why there is neither, though something is there.
 };
 
 std::unique_ptr<StateStore> Leased(std::unique_ptr<EtcdStateStore> store) {
@@ -66,18 +70,122 @@ absl::Status EtcdProblem(const absl::Status& problem) {
       "has the addresses at which it listens for clients"));
 }
 
+void WarnWithoutLock(const KeepingOptions& options,
+                     const FileStateStore& store) {
+  if (store.has_lock()) return;
+  spdlog::warn(
+      "{}: the file system there has no locks, so nothing keeps a second "
+      "server "
+      "0 from beginning there while this one runs; see that there is one "
+      "alone, "
+      "or use coordinator {{ etcd }}",
+      KeepingPlace(options));
+}
+
 absl::StatusOr<Opened> Open(const KeepingOptions& options) {
   if (UsesEtcd(options)) {
     absl::StatusOr<std::unique_ptr<EtcdStateStore>> store =
         EtcdStateStore::Open(EtcdOptions(options));
     if (!store.ok()) return EtcdProblem(store.status());
     CoordinatorState state = (*store)->state();
-    return Opened{Leased(*std::move(store)), std::move(state)};
+    return Opened{Leased(*std::move(store)), std::move(state), {}};
   }
   SL_ASSIGN_OR_RETURN(std::unique_ptr<FileStateStore> store,
                       FileStateStore::Open(KeepingPlace(options)));
+  WarnWithoutLock(options, *store);
   CoordinatorState state = store->state();
-  return Opened{std::move(store), std::move(state)};
+  return Opened{std::move(store), std::move(state), {}};
+}
+
+// nullopt: no job has kept anything there.
+absl::StatusOr<std::optional<Opened>> OpenIfThere(
+    const KeepingOptions& options) {
+  const bool in_etcd = UsesEtcd(options) && options.config.replicas() > 0;
+  std::error_code error;
+  if (!in_etcd && (UsesEtcd(options) || options.out.empty() ||
+                   !std::filesystem::exists(KeepingPlace(options), error))) {
+    return std::nullopt;
+  }
+  absl::StatusOr<Opened> opened = Open(options);
+  if (absl::IsNotFound(opened.status())) return std::nullopt;
+  if (absl::IsDataLoss(opened.status()))
+    return Opened{nullptr, {}, opened.status()};
+  if (!opened.ok()) return opened.status();
+  if (opened->state.empty()) return std::nullopt;
+  return *std::move(opened);
+}
+
+// Empty, or completes "the run in PLACE".
+std::string OtherText(const std::string& what, const std::string& there,
+                      const std::string& here) {
+  return absl::StrCat("is of ", what, " ", there, ", and this is ", here);
+}
+std::string WhyOther(const KeepingOptions& options,
+                     const CoordinatorCore::Kept& job) {
+  const config::ClusterConfig& config = options.config;
+  if (job.job != config.job()) return OtherText("job", job.job, config.job());
+  if (job.config_hash != ConfigHash(config))
+    return OtherText("config", job.config_hash, ConfigHash(config));
+  const std::string version = job.build.version();
+  // What has ended is read of it, and no more.
+  if (!job.ended && (version != VersionNumber() || job.protocol != kProtocol))
+    return OtherText("version", version, VersionNumber());
+  return "";
+}
+
+// As its summary and its records say. `*end`: how it has ended, if it has.
+FoundRun FoundInFolder(const KeepingOptions& options, absl::Status* end) {
+  FoundRun found = {.place = options.out};
+  if (options.out.empty()) return found;
+  found.has_checkpoint =
+      !options.checkpoint_root.empty() &&
+      HasCheckpoint(options.checkpoint_root, [&](const auto& manifest) {
+        return manifest.job() == options.config.job();
+      });
+  const bool has_records = HasRecords(options.out);
+  const absl::StatusOr<RunEnd> summary = EndIn(options.out);
+  if (!summary.ok()) {
+    if (has_records) found.kind = FoundRun::Kind::kLost;
+    if (has_records && !absl::IsNotFound(summary.status()))
+      found.reason = std::string(summary.status().message());
+    return found;
+  }
+  if (!summary->finished && !has_records && summary->steps == 0) return found;
+  found.kind =
+      summary->finished ? FoundRun::Kind::kFinished : FoundRun::Kind::kFailed;
+  found.reason = summary->end.reason();
+  const std::string hash = ConfigHash(options.config);
+  if (summary->job != options.config.job()) {
+    found.why_other = OtherText("job", summary->job, options.config.job());
+  } else if (!summary->config_hash.empty() && summary->config_hash != hash) {
+    found.why_other = OtherText("config", summary->config_hash, hash);
+  }
+  *end = summary->finished
+             ? absl::OkStatus()
+             : EndStatus(absl::StatusCode::kAborted, summary->end);
+  return found;
+}
+
+// What a state says counts more than a summary, which others write, too.
+void FoundInState(const KeepingOptions& options,
+                  const CoordinatorCore::Kept& kept, FoundRun* found,
+                  absl::Status* end) {
+  const bool has_done_nothing =
+      !kept.formed || (found->kind == FoundRun::Kind::kNone &&
+                       !options.out.empty() && !UsesEtcd(options));
+  found->place = KeepingPlace(options);
+  found->why_other = WhyOther(options, kept);
+  found->reason = kept.end.reason();
+  *end = absl::OkStatus();
+  if (!kept.ended) {
+    found->kind = FoundRun::Kind::kLives;
+  } else if (IsFinished(kept.end)) {
+    found->kind = FoundRun::Kind::kFinished;
+  } else {
+    found->kind =
+        has_done_nothing ? FoundRun::Kind::kNone : FoundRun::Kind::kFailed;
+    *end = EndStatus(absl::StatusCode::kAborted, kept.end);
+  }
 }
 
 // Of the job whose place a new one takes.
@@ -88,8 +196,8 @@ void WarnOfUnfinished(const KeepingOptions& options,
       CoordinatorCore::KeptIn(*before);
   if (!job.ok() || job->ended) return;
   spdlog::warn(
-      "{} had a run of job {} that has not ended; this one begins anew, and "
-      "takes its place there (--recover would have gone on with it)",
+      "{} had a run of job {} that has not ended; the new one takes its place "
+      "there (--new-run)",
       KeepingPlace(options), job->job);
 }
 
@@ -134,7 +242,10 @@ absl::StatusOr<std::unique_ptr<StateStore>> CreateInFile(
       FileStateStore::Create(path);
   if (absl::IsFailedPrecondition(store.status())) return store.status();
   WarnOfUnfinished(options, before);
-  if (store.ok()) return *std::move(store);
+  if (store.ok()) {
+    WarnWithoutLock(options, **store);
+    return *std::move(store);
+  }
   // Nobody is to go on with a job that was there before.
   std::filesystem::remove(path, error);
   if (error) return store.status();
@@ -149,22 +260,11 @@ absl::StatusOr<CoordinatorCore::Kept> JobIn(const KeepingOptions& options,
   const std::string place = KeepingPlace(options);
   absl::StatusOr<CoordinatorCore::Kept> job = CoordinatorCore::KeptIn(state);
   if (!job.ok()) return Annotate(job.status(), place);
-  const auto other = [&](const std::string& what, const std::string& there,
-                         const std::string& here) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        place, " is of ", what, " ", there, ", and this is ", here,
-        "; give the config",
-        UsesEtcd(options) ? " and the flags that the job has"
-                          : ", the flags and the --out that the job has"));
-  };
-  const config::ClusterConfig& config = options.config;
-  if (job->job != config.job()) return other("job", job->job, config.job());
-  if (job->config_hash != ConfigHash(config))
-    return other("config", job->config_hash, ConfigHash(config));
-  const std::string version = job->build.version();
-  if (version != VersionNumber() || job->protocol != kProtocol)
-    return other("version", version, VersionNumber());
-  return job;
+  const std::string why_other = WhyOther(options, *job);
+  if (why_other.empty()) return job;
+  return absl::FailedPreconditionError(
+      absl::StrCat(place, " ", why_other,
+                   "; give the config and the flags that the job has"));
 }
 
 absl::StatusOr<RecoveredJob> Recovered(const KeepingOptions& options,
@@ -187,18 +287,32 @@ std::string KeepingPlace(const KeepingOptions& options) {
   return absl::StrCat(options.out, "/coordinator.state");
 }
 
-absl::StatusOr<RecoveredJob> RecoverJob(const KeepingOptions& options) {
-  absl::StatusOr<Opened> opened = Open(options);
-  if (absl::IsNotFound(opened.status()) ||
-      (opened.ok() && opened->state.empty())) {
-    spdlog::warn("--recover: begins anew: no job is in {}",
-                 KeepingPlace(options));
-    return RecoveredJob();
+absl::StatusOr<BegunJob> BeginJob(const KeepingOptions& options,
+                                  const BeginningFlags& flags) {
+  BegunJob begun;
+  if (flags.new_run) return begun;
+  SL_ASSIGN_OR_RETURN(std::optional<Opened> opened, OpenIfThere(options));
+  FoundRun found = FoundInFolder(options, &begun.end);
+  std::optional<CoordinatorCore::Kept> kept;
+  if (opened.has_value() && opened->damage.ok()) {
+    SL_ASSIGN_OR_RETURN(kept, CoordinatorCore::KeptIn(opened->state));
+    FoundInState(options, *kept, &found, &begun.end);
+  } else if (opened.has_value() && found.kind != FoundRun::Kind::kFinished) {
+    found.kind = FoundRun::Kind::kLost;
+    found.reason = std::string(opened->damage.message());
   }
-  if (!opened.ok()) return Annotate(opened.status(), "--recover");
-  absl::StatusOr<RecoveredJob> job = Recovered(options, *std::move(opened));
-  if (!job.ok()) return Annotate(job.status(), "--recover");
-  return job;
+  absl::StatusOr<Beginning> how = HowToBegin(found, flags);
+  if (!how.ok()) return how.status();
+  begun.how = *how;
+  if (found.kind == FoundRun::Kind::kNone && options.config.replicas() > 0)
+    spdlog::info("begins anew: no job is in {}", KeepingPlace(options));
+  begun.instead = WhatGoesOn(found);
+  if (begun.how == Beginning::kNewRun || !kept.has_value()) return begun;
+  begun.recovered.job = *std::move(kept);
+  begun.recovered.keeping.state = std::move(opened->state);
+  begun.recovered.keeping.store = std::move(opened->store);
+  LetForget(options, &begun.recovered.keeping);
+  return begun;
 }
 
 void GoOnWith(const CoordinatorCore::Kept& job,
@@ -229,7 +343,7 @@ absl::StatusOr<std::optional<RecoveredJob>> TakeOverJob(
   if (state.empty()) return std::nullopt;
   SL_ASSIGN_OR_RETURN(
       RecoveredJob job,
-      Recovered(options, {Leased(*std::move(store)), std::move(state)}));
+      Recovered(options, {Leased(*std::move(store)), std::move(state), {}}));
   return job;
 }
 
@@ -244,7 +358,7 @@ absl::StatusOr<bool> JobIsLed(const KeepingOptions& options) {
   if (!state.ok()) return EtcdProblem(state.status());
   if (state->empty()) return false;
   const absl::StatusOr<CoordinatorCore::Kept> job = JobIn(options, *state);
-  if (!job.ok()) return Annotate(job.status(), "--recover");
+  SL_RETURN_IF_ERROR(job.status());
   return job->formed && !job->ended;
 }
 

@@ -1,5 +1,5 @@
-// Where the coordinator keeps its state, as config and flags say: in etcd, or in
-// the folder of --out.
+// Where the coordinator keeps its state, as config and flags say: in etcd, or
+// in the folder of --out.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/cluster.pb.h"
+#include "server/coordinator/beginning.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/coordinator/coordinator_thread.h"
 
@@ -14,8 +15,9 @@ namespace slackline {
 
 struct KeepingOptions {
   config::ClusterConfig config;
-  std::string out;       // Folder; empty: there is none.
-  std::string endpoint;  // Of this coordinator, "tcp://host:port".
+  std::string out;                   // Folder; empty: there is none.
+  std::string endpoint;              // Of this coordinator, "tcp://host:port".
+  std::string checkpoint_root = {};  // CheckpointRoot(); empty: there is none.
 };
 
 // "OUT/coordinator.state", for people.
@@ -27,17 +29,29 @@ struct RecoveredJob {
   std::optional<CoordinatorCore::Kept> job;
   CoordinatorThread::Keeping keeping;
 };
-// Errors name the place: it cannot be read, is damaged, belongs to a
-// coordinator that runs, or is of another job, config or version.
-absl::StatusOr<RecoveredJob> RecoverJob(const KeepingOptions& options);
+
+// How server 0 begins, as HowToBegin() says of what is in the place where the
+// job keeps its state, in the folder of --out, and in its checkpoints.
+struct BegunJob {
+  Beginning how = Beginning::kNewRun;
+  // Of a job that goes on; and of one that is over, if its state is there.
+  RecoveredJob recovered;
+  absl::Status end;     // Of a job that is over.
+  std::string instead;  // Likewise: WhatGoesOn().
+};
+// Nothing is changed by it. FailedPrecondition: as of HowToBegin(); or another
+// coordinator has the state, and runs. Other errors name the place, which
+// cannot be read.
+absl::StatusOr<BegunJob> BeginJob(const KeepingOptions& options,
+                                  const BeginningFlags& flags);
 
 // The options of a coordinator that goes on with the job.
 void GoOnWith(const CoordinatorCore::Kept& job,
               CoordinatorCore::Options* options);
 
 // Of a server that goes on with the job where nobody does any more: in etcd
-// alone. nullopt: somebody leads, or there is no job. Errors as of RecoverJob(),
-// but that etcd is not waited for.
+// alone. nullopt: somebody leads, or there is no job. Errors as of
+// RecoverJob(), but that etcd is not waited for.
 absl::StatusOr<std::optional<RecoveredJob>> TakeOverJob(
     const KeepingOptions& options);
 
@@ -46,7 +60,7 @@ absl::StatusOr<std::optional<RecoveredJob>> TakeOverJob(
 // whether that still leads. False without etcd.
 absl::StatusOr<bool> JobIsLed(const KeepingOptions& options);
 
-// For a job that begins anew: it takes the place of the one that is there.
+// For a new run: it takes the place of the one that is there.
 // Without a store: there are no copies of shards, or there is no folder, or it
 // can keep nothing, which is said.
 // FailedPrecondition: the place belongs to a coordinator that runs.

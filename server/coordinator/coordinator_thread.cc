@@ -28,8 +28,17 @@ absl::StatusOr<std::unique_ptr<RunFiles>> OpenFiles(
   const RunFiles::Origin origin = {
       .run = options.core.run,
       .goes_on_from = resume == nullptr ? 0 : resume->run(),
-      .folder = options.folder_token};
-  if (state.empty()) return RunFiles::Create(options.folder, origin);
+      .folder = options.folder_token,
+      .has_checkpoint = resume != nullptr};
+  if (state.empty()) {
+    absl::StatusOr<std::unique_ptr<RunFiles>> files =
+        RunFiles::Create(options.folder, origin);
+    if (files.ok() && !(*files)->replaced().empty()) {
+      spdlog::warn("coordinator: what an earlier run had left in {} is in {}",
+                   options.folder, (*files)->replaced());
+    }
+    return files;
+  }
   coordinator::FilesState kept;
   const auto found = state.find(kFilesKey);
   if (found != state.end() && !kept.ParseFromString(found->second)) {
@@ -153,6 +162,8 @@ CoordinatorThread::CoordinatorThread(std::unique_ptr<Listener> listener,
       .keep = options.core.checkpoint.keep(),
       .lineage = CoordinatorCore::LineageOf(options.core),
       .best = options.core.best_checkpoint,
+      .leads = keeping_.store == nullptr ? [] { return true; }
+                                         : keeping_.store->LeadCheck(),
       .on_news = [this] { waker_.Wake(); }});
 }
 
@@ -324,7 +335,7 @@ bool CoordinatorThread::Perform(CoordinatorCore::Effects* effects) {
     failure_ = Annotate(
         kept,
         "this coordinator ends, since it cannot keep what it does; another one "
-        "(--recover) goes on with the job");
+        "goes on with the job: start server 0 again, as the first time");
     failed_.store(true, std::memory_order_release);
     spdlog::error("coordinator: {}", std::string(failure_.message()));
     return false;

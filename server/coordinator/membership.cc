@@ -530,7 +530,11 @@ absl::Status Membership::Load(const StateReader& reader, absl::Time now) {
         member.server = kept.server();
         member.kept_at = now;
         Hear(&member, now);
-        member.heard_awake += options_.found_within;
+        // Whose place this process has come to take looks for nobody.
+        const bool is_host = !member.worker_role() &&
+                             member.index() == options_.host_server &&
+                             !options_.host_has_joined;
+        if (!is_host) member.heard_awake += options_.found_within;
         next_expiry_ =
             std::min(next_expiry_, member.heard_awake + options_.lease);
         auto& places = member.worker_role() ? workers_ : servers_;

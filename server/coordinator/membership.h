@@ -163,7 +163,8 @@ class Membership {
   };
   Missing WhoIsMissing() const;
   // For the next coordinator: what is new since the last call, and everything.
-  // All members have a whole lease from now on. InvalidArgument: of the state.
+  // All members have a whole lease from now on, and the time in which they find
+  // this coordinator. InvalidArgument: of the state.
   void Keep(absl::Time now, KeptState* kept);
   absl::Status Load(const StateReader& reader, absl::Time now);
   // The member has said something that is to be kept. What it says of its state

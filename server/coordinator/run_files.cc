@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -106,6 +107,13 @@ nlohmann::ordered_json BestCheckpointJson(const run::BestCheckpoint& best) {
           {"value", best.value()}};
 }
 
+// What its fields and this program's own texts hold may come from anywhere, a
+// path for example: what is no UTF-8 is replaced, since JSON cannot have it.
+std::string TextOf(const nlohmann::ordered_json& json, int indent = -1) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false,
+                   nlohmann::ordered_json::error_handler_t::replace);
+}
+
 std::string ErrorText(int error_number) {
   return std::generic_category().message(error_number);
 }
@@ -117,6 +125,10 @@ std::string RunsPath(const std::string& folder) {
 std::string SummaryPath(const std::string& folder) {
   return absl::StrCat(folder, "/summary.json");
 }
+
+constexpr const char* kRecordFiles[] = {"metrics.jsonl", "moves.jsonl",
+                                        "modes.jsonl"};
+constexpr int64_t kSummaryBytesMax = 64 << 20;
 
 // Of the line with Origin::folder; the last one counts.
 constexpr absl::string_view kFolderLine = "folder ";
@@ -260,6 +272,80 @@ absl::StatusOr<std::vector<uint64_t>> RunsIn(const std::string& folder) {
   return std::move(read.runs);
 }
 
+absl::StatusOr<RunEnd> EndIn(const std::string& folder) {
+  const std::string path = SummaryPath(folder);
+  SL_ASSIGN_OR_RETURN(const std::string text,
+                      ReadRegularFile(path, kSummaryBytesMax));
+  const auto json =
+      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto text_of = [&](const char* key) -> std::string {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>()
+                                                     : "";
+  };
+  RunEnd end;
+  const std::string state = json.is_object() ? text_of("state") : "";
+  end.finished = state == wire::JobState_Name(wire::FINISHED);
+  if (!end.finished && state != wire::JobState_Name(wire::FAILED)) {
+    return absl::DataLossError(absl::StrCat(
+        path, " is no summary of a run: it has no state; remove it"));
+  }
+  end.job = text_of("job");
+  end.config_hash = text_of("config_hash");
+  if (const auto steps = json.find("steps");
+      steps != json.end() && steps->is_number_integer()) {
+    end.steps = steps->get<int64_t>();
+  }
+  wire::JobEnd::Cause cause = wire::JobEnd::CAUSE_UNSPECIFIED;
+  wire::JobEnd::Cause_Parse(text_of("cause"), &cause);
+  end.end.set_cause(cause);
+  end.end.set_reason(text_of("reason"));
+  return end;
+}
+
+absl::StatusOr<std::string> PutRunAside(const std::string& folder,
+                                        bool with_checkpoints) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::string aside;
+  for (int number = 1; aside.empty() || fs::exists(aside, error); ++number)
+    aside = absl::StrCat(folder, "/replaced-", number);
+  fs::create_directory(aside, error);
+  const auto in = [&](const std::string& name) {
+    return absl::StrCat(folder, "/", name);
+  };
+  // The config may be the one with which this program was started.
+  if (!error && fs::exists(in("cluster.textproto"))) {
+    fs::copy_file(in("cluster.textproto"),
+                  absl::StrCat(aside, "/cluster.textproto"), error);
+  }
+  std::vector<std::string> names = {"summary.json", "runs.txt",
+                                    "model.safetensors"};
+  names.insert(names.end(), std::begin(kRecordFiles), std::end(kRecordFiles));
+  if (with_checkpoints) names.emplace_back("checkpoints");
+  for (const std::string& name : names) {
+    std::error_code ignored;
+    if (error || !fs::exists(in(name), ignored)) continue;
+    fs::rename(in(name), absl::StrCat(aside, "/", name), error);
+  }
+  if (!error) return aside;
+  return absl::UnavailableError(absl::StrCat(
+      "what an earlier run has left in ", folder, " could not be moved into ",
+      aside, ": ", error.message(), "; choose another --out"));
+}
+
+bool HasRecords(const std::string& folder) {
+  for (const char* const name : kRecordFiles) {
+    std::error_code error;
+    const std::string path = absl::StrCat(folder, "/", name);
+    if (std::filesystem::is_regular_file(path, error) &&
+        std::filesystem::file_size(path, error) > 0 && !error) {
+      return true;
+    }
+  }
+  return false;
+}
+
 absl::StatusOr<bool> HasRecordsOf(const std::string& folder, uint64_t run) {
   SL_ASSIGN_OR_RETURN(const std::vector<uint64_t> runs, RunsIn(folder));
   return run != 0 && std::find(runs.begin(), runs.end(), run) != runs.end();
@@ -324,6 +410,10 @@ absl::StatusOr<std::unique_ptr<RunFiles>> RunFiles::Create(
   SL_ASSIGN_OR_RETURN(const bool keep,
                       HasRecordsOf(folder, origin.goes_on_from));
   std::unique_ptr<RunFiles> run(new RunFiles(folder, origin.folder, keep));
+  if (!keep && HasRecords(folder)) {
+    SL_ASSIGN_OR_RETURN(run->replaced_,
+                        PutRunAside(folder, !origin.has_checkpoint));
+  }
   // An earlier run's would say that this one has ended.
   run->RemoveSummary();
   for (const auto& [file, name] :
@@ -385,7 +475,7 @@ absl::Status RunFiles::AppendMetric(const run::MetricRecord& record) {
            record.value().begin(), record.value().end())) {
     line["values"][name] = value;
   }
-  return FirstLoss(*metrics_, metrics_->Append(line.dump()));
+  return FirstLoss(*metrics_, metrics_->Append(TextOf(line)));
 }
 
 absl::Status RunFiles::AppendMove(const run::MoveRecord& record) {
@@ -401,7 +491,7 @@ absl::Status RunFiles::AppendMove(const run::MoveRecord& record) {
                                        {"copy_micros", record.copy_micros()},
                                        {"pause_micros", record.pause_micros()},
                                        {"reason", record.reason()}};
-  return FirstLoss(*moves_, moves_->Append(line.dump()));
+  return FirstLoss(*moves_, moves_->Append(TextOf(line)));
 }
 
 absl::Status RunFiles::AppendMode(const run::ModeRecord& record) {
@@ -418,7 +508,7 @@ absl::Status RunFiles::AppendMode(const run::ModeRecord& record) {
       {"workers", record.workers()},
       // JSON numbers of many readers have 53 bits.
       {"model_hash", absl::StrFormat("%016x", record.model_hash())}};
-  return FirstLoss(*modes_, modes_->Append(line.dump()));
+  return FirstLoss(*modes_, modes_->Append(TextOf(line)));
 }
 
 std::string RunFiles::WhatIsMissing() const {
@@ -438,6 +528,7 @@ absl::Status WriteSummaryFile(const std::string& folder,
   // out.
   nlohmann::ordered_json json = {
       {"job", summary.job()},
+      {"config_hash", summary.config_hash()},
       {"state", summary.state()},
       {"cause", summary.cause()},
       {"reason", summary.reason()},
@@ -514,7 +605,7 @@ absl::Status WriteSummaryFile(const std::string& folder,
     json["best_checkpoint"] = BestCheckpointJson(summary.best_checkpoint());
   if (summary.has_resumed_from())
     json["resumed_from"] = CheckpointJson(summary.resumed_from());
-  const std::string text = json.dump(2) + "\n";
+  const std::string text = TextOf(json, 2) + "\n";
   const absl::string_view part(text);
   return WriteFileAtomically(SummaryPath(folder),
                              absl::MakeConstSpan(&part, 1));

@@ -15,6 +15,7 @@
 #include "common/ids.h"
 #include "proto/coordinator_state.pb.h"
 #include "proto/run.pb.h"
+#include "proto/view.pb.h"
 
 namespace slackline {
 
@@ -65,6 +66,26 @@ absl::StatusOr<std::vector<uint64_t>> RunsIn(const std::string& folder);
 // Whether the run is one of them. Never for run 0.
 absl::StatusOr<bool> HasRecordsOf(const std::string& folder, uint64_t run);
 
+// How the run in a folder has ended, as its summary says. NotFound: it has no
+// summary. DataLoss: that is none.
+struct RunEnd {
+  std::string job;
+  std::string config_hash;  // Empty: an earlier version has written it.
+  int64_t steps = 0;
+  bool finished = false;
+  wire::JobEnd end;  // Cause and reason.
+};
+absl::StatusOr<RunEnd> EndIn(const std::string& folder);
+// Whether a run has left records there: it has come so far that somebody may
+// want them.
+bool HasRecords(const std::string& folder);
+
+// Moves what a run has left in the folder into replaced-1 there, or the first
+// such folder that is free, which is returned: its files, its model, and
+// `with_checkpoints` these. Its logs stay. Errors name both folders.
+absl::StatusOr<std::string> PutRunAside(const std::string& folder,
+                                        bool with_checkpoints);
+
 // Of a run that another one goes on from: which of its steps are not done anew.
 struct LastSteps {
   Clock all = 0;
@@ -79,12 +100,19 @@ class RunFiles {
     uint64_t goes_on_from = 0;
     // Random: tells the folder from others with records of the same run.
     uint64_t folder = 0;
+    // It begins with a checkpoint, of whichever run.
+    bool has_checkpoint = false;
   };
   // Creates `folder` if need be, starts the files of records, and removes an
   // earlier run's summary. If the folder HasRecordsOf() the run that this one
-  // goes on from, all of these are kept, and come before this one's.
+  // goes on from, all of these are kept, and come before this one's. Else what
+  // another run has left there, if it has left records, goes into replaced-1,
+  // or the first such folder that is free: its files, its model, and its
+  // checkpoints unless this one begins with one.
   static absl::StatusOr<std::unique_ptr<RunFiles>> Create(
       const std::string& folder, const Origin& origin);
+  // The folder into which Create() has put what was there; empty: none.
+  const std::string& replaced() const { return replaced_; }
 
   // The same run, whose coordinator has died: what this one has written behind
   // what it kept, which nobody was told of, is cut off. A summary stays. If it
@@ -123,6 +151,7 @@ class RunFiles {
   const uint64_t token_;  // Origin::folder, of who began it.
   const bool kept_;       // Records of an earlier run.
   bool dropped_ = false;
+  std::string replaced_;
   std::unique_ptr<LineFile> metrics_;
   std::unique_ptr<LineFile> moves_;
   std::unique_ptr<LineFile> modes_;

@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -203,7 +204,7 @@ TEST_F(CoordinatorDeath, AChangeOfTheModeThatWasUnderWayIsMadeOnce) {
   EXPECT_EQ(ReadJson(Path("run/summary.json"))["mode_changes"], 1);
 }
 
-TEST_F(CoordinatorDeath, ByHandServer0IsStartedAgainWithRecover) {
+TEST_F(CoordinatorDeath, ByHandTheSameCommandStartsServer0Again) {
   const std::string config = WriteWithPort("job.textproto", JobText());
   const auto start = [&](const std::string& name, const std::string& program,
                          int index, const std::string& flag = "") {
@@ -211,9 +212,7 @@ TEST_F(CoordinatorDeath, ByHandServer0IsStartedAgainWithRecover) {
     if (!flag.empty()) arguments.push_back(flag);
     return StartMember(name, program, index, config, "by-hand", arguments);
   };
-  // As a supervisor has it that gives the flag always.
-  std::unique_ptr<Process> server_0 =
-      start("server-0", "slackline_server", 0, "--recover");
+  std::unique_ptr<Process> server_0 = start("server-0", "slackline_server", 0);
   std::vector<std::unique_ptr<Process>> others;
   for (int i = 1; i < 3; ++i) {
     others.push_back(start(absl::StrCat("server-", i), "slackline_server", i));
@@ -226,7 +225,7 @@ TEST_F(CoordinatorDeath, ByHandServer0IsStartedAgainWithRecover) {
   EXPECT_THAT(server_0->Output(), HasSubstr("begins anew: no job is in "));
 
   const std::unique_ptr<Process> second =
-      start("second", "slackline_server", 0, "--recover");
+      start("second", "slackline_server", 0);
   EXPECT_EQ(second->WaitText(kJobMax), kFailed);
   EXPECT_THAT(second->Output(),
               HasSubstr(absl::StrCat("process ", server_0->pid(), " of host")));
@@ -237,7 +236,7 @@ TEST_F(CoordinatorDeath, ByHandServer0IsStartedAgainWithRecover) {
       "of-another-job", "slackline_server", 0,
       Write("other.textproto",
             absl::StrReplaceAll(ReadText(config), {{"\"small\"", "\"tiny\""}})),
-      "by-hand", {"--recover"});
+      "by-hand");
   EXPECT_EQ(of_another_job->WaitText(kJobMax), kFailed);
   EXPECT_THAT(of_another_job->Output(),
               AllOf(HasSubstr("coordinator.state is of job small"),
@@ -250,7 +249,8 @@ TEST_F(CoordinatorDeath, ByHandServer0IsStartedAgainWithRecover) {
       return absl::StrContains(member->Output(), "waits for another one");
     })) << member->Output();
   }
-  server_0 = start("next", "slackline_server", 0, "--recover");
+  const std::string records = ReadText(Path("by-hand/metrics.jsonl"));
+  server_0 = start("next", "slackline_server", 0);
   EXPECT_TRUE(AwaitReplaced(config, *status, 0).has_value())
       << server_0->Output();
   for (const std::unique_ptr<Process>& member : others) {
@@ -260,13 +260,32 @@ TEST_F(CoordinatorDeath, ByHandServer0IsStartedAgainWithRecover) {
   EXPECT_EQ(server_0->WaitText(kEndMax), kEndedWell) << server_0->Output();
   ExpectWhole("by-hand");
   ExpectRecordsOnce("by-hand");
+  EXPECT_TRUE(
+      absl::StartsWith(ReadText(Path("by-hand/metrics.jsonl")), records));
 
   const std::string summary = ReadText(Path("by-hand/summary.json"));
-  const std::unique_ptr<Process> late =
-      start("late", "slackline_server", 0, "--recover");
-  EXPECT_EQ(late->WaitText(kJobMax), kEndedWell);
-  EXPECT_THAT(late->Output(), HasSubstr("has ended before this"));
-  EXPECT_EQ(ReadText(Path("by-hand/summary.json")), summary);
+  const std::string all_records = ReadText(Path("by-hand/metrics.jsonl"));
+  // Also with the flag of those who start whole jobs again; and where no state
+  // of a coordinator is kept.
+  for (const std::string flag : {"", "--restore", "--recover"}) {
+    if (flag == "--recover")
+      std::filesystem::remove(Path("by-hand/coordinator.state"));
+    const std::unique_ptr<Process> late =
+        start(absl::StrCat("late", flag), "slackline_server", 0, flag);
+    EXPECT_EQ(late->WaitText(kJobMax), kEndedWell);
+    EXPECT_THAT(late->Output(), AllOf(HasSubstr("has ended before this"),
+                                      HasSubstr("--new-run")));
+    EXPECT_EQ(ReadText(Path("by-hand/summary.json")), summary);
+    EXPECT_EQ(ReadText(Path("by-hand/metrics.jsonl")), all_records);
+  }
+  // Who wants another run says so, and loses nothing.
+  const std::unique_ptr<Process> anew =
+      start("anew", "slackline_server", 0, "--new-run");
+  EXPECT_TRUE(WaitUntil(kJobMax, [&] {
+    return std::filesystem::exists(Path("by-hand/replaced-1/metrics.jsonl"));
+  })) << anew->Output();
+  EXPECT_EQ(ReadText(Path("by-hand/replaced-1/metrics.jsonl")), all_records);
+  EXPECT_EQ(ReadText(Path("by-hand/replaced-1/summary.json")), summary);
 }
 
 // Its server has still to wait for the lease of the one before, and the workers
@@ -298,8 +317,9 @@ TEST_F(CoordinatorDeath, WhoMayNotRecoverIsTold) {
     EXPECT_EQ(server.WaitText(kJobMax), "exited with code 2");
     return server.Output();
   };
-  EXPECT_THAT(refused(1, {absl::StrCat("--out=", Path("run"))}),
-              HasSubstr("server 1 never has the coordinator, which server 0 has"));
+  EXPECT_THAT(
+      refused(1, {absl::StrCat("--out=", Path("run"))}),
+      HasSubstr("server 1 never has the coordinator, which server 0 has"));
   EXPECT_THAT(refused(0, {}), HasSubstr("--out"));
 }
 

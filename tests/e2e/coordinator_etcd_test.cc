@@ -107,9 +107,8 @@ class CoordinatorInEtcd : public ReplicatedJob {
 
 TEST_F(CoordinatorInEtcd, AnyServerTakesOver) {
   StartOthers();
-  // As a supervisor has it that gives the flag always.
   const std::unique_ptr<Process> server_0 =
-      Start("server-0", "slackline_server", 0, "host-a", "--recover");
+      Start("server-0", "slackline_server", 0, "host-a");
   const auto status = AwaitProgress(config_);
   ASSERT_TRUE(status.has_value()) << server_0->Output();
   EXPECT_EQ(status->coordinator_server(), 0);
@@ -120,7 +119,7 @@ TEST_F(CoordinatorInEtcd, AnyServerTakesOver) {
 
   const std::unique_ptr<Process> of_another_config =
       StartMember("of-another-config", "slackline_server", 0, config_, "host-b",
-                  {"--recover", "--mode=asp"});
+                  {"--mode=asp"});
   EXPECT_EQ(of_another_config->WaitText(kJobMax), kFailed);
   EXPECT_THAT(
       of_another_config->Output(),
@@ -146,7 +145,7 @@ TEST_F(CoordinatorInEtcd, AnyServerTakesOver) {
 
   // On a third one all that is left to say is how it has ended.
   const std::unique_ptr<Process> late =
-      Start("late", "slackline_server", 0, "host-c", "--recover");
+      Start("late", "slackline_server", 0, "host-c");
   EXPECT_EQ(late->WaitText(kJobMax), kEndedWell) << late->Output();
   EXPECT_THAT(late->Output(), HasSubstr("has ended before this"));
   EXPECT_EQ(ReadJson(Path("host-c/summary.json"))["state"], "FINISHED");
@@ -173,7 +172,7 @@ TEST_F(CoordinatorInEtcd, WhoDoesNotLeadAnyMoreTellsNobodyAnything) {
   const std::string files = ReadText(Path("host-a/metrics.jsonl"));
   server_0->Signal(SIGCONT);
   // The other one has given its server up, which finds that out.
-  EXPECT_EQ(server_0->WaitText(kJobMax), kFailed);
+  EXPECT_EQ(server_0->WaitText(kJobMax), "exited with code 69");
   EXPECT_THAT(server_0->Output(),
               AllOf(HasSubstr("does not lead any more"),
                     HasSubstr("the coordinator gave this server up")));
@@ -181,7 +180,7 @@ TEST_F(CoordinatorInEtcd, WhoDoesNotLeadAnyMoreTellsNobodyAnything) {
   EXPECT_EQ(ReadText(Path("host-a/metrics.jsonl")), files);
 
   // Started again, it is a server as any other.
-  server_0 = Start("next", "slackline_server", 0, "host-a", "--recover");
+  server_0 = Start("next", "slackline_server", 0, "host-a");
   EXPECT_TRUE(AwaitReplaced(config_, *status, 0).has_value())
       << server_0->Output();
   ExpectEndOfUndisturbed("others");

@@ -175,8 +175,8 @@ TEST_F(Pause, AWorkerOfAnEarlierRunOnTheSamePortsIsToldSo) {
   SignalProcess(zombie.pid(), SIGCONT);
   EXPECT_EQ(zombie.WaitText(kJobMax), kFailed) << zombie.Output();
   EXPECT_THAT(zombie.Output(),
-              AllOf(HasSubstr("this process belongs to an earlier run ("),
-                    HasSubstr(") of job 'small', which has ended; the "
+              AllOf(HasSubstr("this process belongs to another run ("),
+                    HasSubstr(") of job 'small'; the "
                               "coordinator at tcp://127.0.0.1:"),
                     HasSubstr(" runs job 'small' (run ")));
   for (const std::unique_ptr<Process>& member : present) {

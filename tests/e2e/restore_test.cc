@@ -365,8 +365,7 @@ TEST_F(Restore, SigtermInBetweenSuspendsItAndTheLineThatIsPrintedGoesOn) {
   EXPECT_EQ(HashOf("run"), hash);
 }
 
-TEST_F(Restore, AHangupInBetweenStopsIt) {
-  signal(SIGHUP, SIG_DFL);  // Under nohup the run would not hear it.
+TEST_F(Restore, AnInterruptInBetweenStopsIt) {
   const std::unique_ptr<Process> run =
       StartRun("run", JobWith("every_steps: 20 on_server_loss: RESTORE"));
   const auto status = AwaitNextRun(30);
@@ -375,7 +374,7 @@ TEST_F(Restore, AHangupInBetweenStopsIt) {
   ASSERT_TRUE(WaitUntil(kSoon, [&] {
     return absl::StrContains(run->Output(), "killed by signal 9");
   })) << run->Output();
-  run->Signal(SIGHUP);
+  run->Signal(SIGINT);
   EXPECT_EQ(run->WaitText(kSoon), kFailed) << run->Output();
   ExpectNoProcessLeft();
   EXPECT_EQ(Restores(run->Output()), 0) << run->Output();

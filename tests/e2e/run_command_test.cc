@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
 #include "common/version.h"
@@ -16,6 +17,7 @@
 namespace slackline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -207,6 +209,66 @@ TEST_F(RunCommand, NeverOverwritesARun) {
   EXPECT_EQ(run->WaitText(kSoon), kFailed);
   EXPECT_THAT(run->Output(), HasSubstr(Path("run") + " is not empty"));
   EXPECT_FALSE(std::filesystem::exists(Path("run/cluster.textproto")));
+}
+
+TEST_F(RunCommand, AFolderThatNobodyCouldNameIsRefused) {
+  const std::string config = Write("job.textproto", SmallJob());
+  const std::unique_ptr<Process> run =
+      StartTool("run", {"run", config, "--out", Path("r\xFF")});
+  EXPECT_EQ(run->WaitText(kSoon), kWrongUsage);
+  EXPECT_THAT(run->Output(), AllOf(HasSubstr("--out: the path"),
+                                   HasSubstr("r\\xff' is not UTF-8")));
+  EXPECT_FALSE(std::filesystem::exists(Path("r\xFF")));
+}
+
+TEST_F(RunCommand, TheSameCommandIsTheRightOneWhateverHasBecomeOfTheRun) {
+  const std::string config = Write(
+      "job.textproto",
+      absl::StrCat("checkpoint { every_steps: 20 }\n", SmallJob()));
+  const auto start = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--epochs=1", "--mode=bsp"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return StartRun("run", config, arguments);
+  };
+  // It fails in its midst.
+  std::unique_ptr<Process> run =
+      start({"--set=worker[0].conditions.step_ms=20"});
+  const auto has_checkpoint = [&] {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(
+             Path("run/checkpoints"), error)) {
+      if (absl::StartsWith(entry.path().filename().string(), "step-"))
+        return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(WaitUntil(kJobMax, has_checkpoint)) << run->Output();
+  run->Signal(SIGKILL);
+  run->WaitText(kSoon);
+  ASSERT_TRUE(WaitUntil(
+      kSoon, [&] { return ProcessesMentioning(Path("run")).empty(); }));
+  // Of other flags it is another job.
+  run = start({});
+  EXPECT_EQ(run->WaitText(kSoon), kFailed);
+  EXPECT_THAT(run->Output(),
+              AllOf(HasSubstr("is of another config"), HasSubstr("--new-run")));
+  run = start({"--set=worker[0].conditions.step_ms=20"});
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_THAT(run->Output(), HasSubstr("goes on from its last checkpoint"));
+  const std::string summary = ReadText(Path("run/summary.json"));
+  const std::string metrics = ReadText(Path("run/metrics.jsonl"));
+  run = start({"--set=worker[0].conditions.step_ms=20"});
+  EXPECT_EQ(run->WaitText(kSoon), kEndedWell) << run->Output();
+  EXPECT_THAT(run->Output(), AllOf(HasSubstr("has ended before this: finished"),
+                                   HasSubstr("--new-run")));
+  EXPECT_EQ(ReadText(Path("run/summary.json")), summary);
+  run = start({"--new-run"});
+  EXPECT_EQ(run->WaitText(kJobMax), kEndedWell) << run->Output();
+  EXPECT_EQ(ReadText(Path("run/replaced-1/summary.json")), summary);
+  EXPECT_EQ(ReadText(Path("run/replaced-1/metrics.jsonl")), metrics);
+  EXPECT_TRUE(std::filesystem::exists(Path("run/replaced-1/checkpoints")));
+  EXPECT_FALSE(ReadJson(Path("run/summary.json")).contains("resumed_from"));
+  ExpectNoProcessLeft();
 }
 
 TEST_F(RunCommand, RefusesAModeThatDoesNotExist) {

@@ -438,7 +438,8 @@ TEST_F(RecoveredCoordinatorTest, NobodyIsToldWhatCannotBeKept) {
   const CoordinatorState state = memory_.state();
   BreakStoreAnd([&] { SendRecords(1, 1); });
   EXPECT_THAT(std::string(thread_->failure().message()),
-              AllOf(HasSubstr("no space on the disk"), HasSubstr("--recover")));
+              AllOf(HasSubstr("no space on the disk"),
+                    HasSubstr("start server 0 again")));
   const std::optional<Message> told = Must(worker_->Receive());
   EXPECT_FALSE(told.has_value() &&
                told->header.heartbeat_reply().records_acked() > 1);

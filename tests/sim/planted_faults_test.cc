@@ -197,6 +197,17 @@ void GiveFollowersAndTakeOver(Scenario* scenario) {
   scenario->heal_at += fault.duration;
 }
 
+// And server 0 with the coordinator comes back at once, at another address.
+void GiveFollowersAndMove(Scenario* scenario) {
+  GiveFollowers(scenario);
+  scenario->recovers = scenario->address_moves = scenario->host_vanishes = true;
+  CoordinatorFault& fault = scenario->coordinator_faults.emplace_back();
+  fault.at = scenario->heal_at * 0.3;
+  fault.duration = absl::Milliseconds(1);
+  fault.with_host = true;
+  scenario->heal_at += scenario->lease * 4;
+}
+
 Case OfTakeOvers(const std::string& name, Invariant expected,
                  void (*change)(Scenario* scenario)) {
   return {.name = name,
@@ -1193,6 +1204,17 @@ INSTANTIATE_TEST_SUITE_P(
                     [](Scenario* scenario) {
                       GiveFollowersAndTakeOver(scenario);
                       scenario->planted_one_address = true;
+                    }),
+        OfTakeOvers("TheCommandOfServer0BeginsAnew", Invariant::kGaveUp,
+                    [](Scenario* scenario) {
+                      GiveFollowersAndMove(scenario);
+                      scenario->address_moves = scenario->host_vanishes = false;
+                      scenario->planted_new_run = true;
+                    }),
+        OfTakeOvers("NoTimeToFindAnotherAddress", Invariant::kOutcome,
+                    [](Scenario* scenario) {
+                      GiveFollowersAndMove(scenario);
+                      scenario->planted_no_patience = true;
                     }),
         OfTakeOvers("TimeGoesOnByAnotherClock", Invariant::kCoordinator,
                     [](Scenario* scenario) {

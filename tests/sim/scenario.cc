@@ -451,6 +451,8 @@ void Scenario::Widen(const Reality& wanted) {
                       .duration = ForAWhile(*rng, lease, 3)});
   }
   if (auto rng = draws(&Reality::garbage, "garbage", 0.3)) {
+    // Strangers speak in the coordinator's name there, from any address of it.
+    address_moves = host_vanishes = false;
     for (int64_t left = rng->Between(5, 60); left > 0; --left) {
       garbage.push_back({.at = Between(*rng, absl::ZeroDuration(), last * 1.2),
                          .luck = rng->Next()});
@@ -474,6 +476,9 @@ void Scenario::DrawCoordinators(bool faulty, absl::Duration last, Rng& rng) {
   if (replicas > 0 && take_over.Chance(0.5))
     DrawTakeOvers(faulty, last, take_over);
   if (!faulty) return;
+  Rng address = rng.Fork("address");
+  address_moves = !takes_over && address.Chance(0.4);
+  host_vanishes = address_moves && address.Chance(0.5);
   for (int64_t left = rng.Between(0, 3); left > 0; --left) {
     CoordinatorFault& fault = coordinator_faults.emplace_back();
     fault.at = Between(rng, absl::ZeroDuration(), last);
@@ -1244,6 +1249,8 @@ std::string Scenario::ToString() const {
   if (replicas > 0) absl::StrAppend(&text, ", ", replicas, " followers");
   if (recovers) absl::StrAppend(&text, ", the coordinator comes back");
   if (takes_over) absl::StrAppend(&text, " in any server");
+  if (address_moves) absl::StrAppend(&text, " at another address");
+  if (host_vanishes) absl::StrAppend(&text, ", without a sign");
   for (const MoveFault& fault : placement.faults) {
     absl::StrAppend(&text, ", fault at '", MoveStepName(fault.step), "'");
   }

@@ -403,6 +403,15 @@ struct Scenario {
   bool planted_one_clock = false;
   // Likewise: shard threads have a larger budget than they should.
   bool planted_no_budget = false;
+  // Server 0 comes back at another address of the same name each time, and
+  // perhaps without a sign of the end of the one before. Not if takes_over.
+  bool address_moves = false;
+  bool host_vanishes = false;
+  // For planted faults: the next coordinator gives members a lease, and no time
+  // to find it.
+  bool planted_no_patience = false;
+  // Likewise: server 0 that comes back begins anew.
+  bool planted_new_run = false;
   std::vector<CoordinatorFault> coordinator_faults;
   config::LearningRateSchedule schedule;
   config::StaleGradients stale;  // Of all tables; perhaps none.

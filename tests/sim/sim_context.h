@@ -111,8 +111,8 @@ struct SimContext {
   }
   int64_t trainer_stalls = 0;
   int64_t trainer_stalls_for_ever = 0;
-  int64_t disk_errors = 0;  // Attempts to write that failed.
-  int64_t slow_files = 0;   // Of checkpoints.
+  int64_t disk_errors = 0;        // Attempts to write that failed.
+  int64_t slow_files = 0;         // Of checkpoints.
   std::set<int32_t> failed_cuts;  // A file of these could not be written.
 
   // For planted faults: what the coordinator is said to keep.
@@ -121,6 +121,10 @@ struct SimContext {
   std::function<void(checkpoint::Manifest* manifest)> tamper_manifest;
   // Likewise: it takes a checkpoint for whole of which no file is there.
   bool completes_without_files = false;
+  // What the name of server 0's host means by now, of all that it has meant.
+  // Who is connected to another one reaches nobody.
+  uint64_t server_0_address = 0;
+  PeerId CoordinatorAt(int host) const;
   // Whether this member lives, and nothing has kept it from being heard in this
   // run.
   std::function<bool(const PeerId& member)> could_be_heard;
@@ -132,9 +136,15 @@ struct SimContext {
   Rng files_{Rng(scenario.seed).Fork("files of checkpoints")};
 };
 
-// The coordinator while it is in server `host`.
-inline constexpr PeerId CoordinatorPeer(int host) {
-  return {.kind = PeerId::Kind::kCoordinator, .index = host};
+// The coordinator while it is in server `host`, at one of the addresses that
+// the name of that server has had.
+inline constexpr PeerId CoordinatorPeer(int host, uint64_t address) {
+  return {
+      .kind = PeerId::Kind::kCoordinator, .index = host, .instance = address};
+}
+
+inline PeerId SimContext::CoordinatorAt(int host) const {
+  return CoordinatorPeer(host, host == 0 ? server_0_address : 0);
 }
 
 // How the life of a process ended.

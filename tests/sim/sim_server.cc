@@ -98,9 +98,10 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario,
   options.coordinator_may_return = scenario.recovers;
   options.host_server = host;
   options.host_has_joined = host_has_joined;
-  if (scenario.takes_over) {
-    options.found_within =
-        MemberCore::FoundWithin(static_cast<size_t>(scenario.servers));
+  if (!scenario.planted_no_patience) {
+    options.found_within = MemberCore::FoundWithin(
+        scenario.takes_over ? static_cast<size_t>(scenario.servers) : 1,
+        scenario.lease);
   }
   if (scenario.resume != nullptr) {
     options.resume =
@@ -176,7 +177,7 @@ CoordinatorClock SimCoordinator::ClockOf(int host) const {
 }
 
 void SimCoordinator::Attach() {
-  const PeerId self = CoordinatorPeer(host_);
+  const PeerId self = context_->CoordinatorAt(host_);
   context_->network.Attach(self, context_->scenario.ServerNode(host_),
                            [this](const PeerId& from, const Message& message) {
                              OnMessage(from, message);
@@ -188,7 +189,7 @@ void SimCoordinator::Attach() {
 }
 
 SimCoordinator::~SimCoordinator() {
-  context_->network.Detach(CoordinatorPeer(host_), /*drop_sent=*/false);
+  context_->network.Detach(context_->CoordinatorAt(host_), /*drop_sent=*/false);
 }
 
 void SimCoordinator::OnAlarm() {
@@ -273,7 +274,7 @@ void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
   }
   if (effects->give_up.has_value()) context_->folder.Remove(*effects->give_up);
   for (Outgoing& out : effects->sends)
-    context_->network.Send(CoordinatorPeer(host_), out.to,
+    context_->network.Send(context_->CoordinatorAt(host_), out.to,
                            std::move(out.message));
   if (effects->complete.has_value()) {
     Complete(effects->complete->cut, std::move(effects->complete->manifest));
@@ -283,7 +284,8 @@ void SimCoordinator::Perform(CoordinatorCore::Effects* effects) {
   context_->checker.OnCoordinator(sizes);
   if (core_->Over(machine_->now())) {
     over_ = true;  // Its process ends; what it has sent still arrives.
-    context_->network.Detach(CoordinatorPeer(host_), /*drop_sent=*/false);
+    context_->network.Detach(context_->CoordinatorAt(host_),
+                             /*drop_sent=*/false);
     return;
   }
   alarm_->SetAt(core_->NextWakeup());
@@ -412,18 +414,23 @@ void SimCoordinator::Leave() {
 void SimCoordinator::Crash() {
   if (over_ || away_) return;
   Leave();
-  context_->network.Detach(CoordinatorPeer(host_), /*drop_sent=*/false);
+  const PeerId self = context_->CoordinatorAt(host_);
+  if (!context_->scenario.host_vanishes)
+    return context_->network.Detach(self, /*drop_sent=*/false);
+  // Nobody is told that a connection has ended.
+  context_->network.Attach(self, context_->scenario.ServerNode(host_),
+                           [](const PeerId&, const Message&) {});
 }
 
 void SimCoordinator::LoseLead() {
   if (over_ || away_) return;
   Leave();
-  const PeerId self = CoordinatorPeer(host_);
+  const PeerId self = context_->CoordinatorAt(host_);
   context_->network.Attach(self, context_->scenario.ServerNode(host_),
                            [](const PeerId&, const Message&) {});
   machine_->Arrive(lifetime_.Guard([this, self, life = life_] {
     // It may be here again.
-    if (life == life_ || !(self == CoordinatorPeer(host_)))
+    if (life == life_ || !(self == context_->CoordinatorAt(host_)))
       context_->network.Detach(self, /*drop_sent=*/false);
   }));
 }
@@ -432,16 +439,27 @@ void SimCoordinator::Recover(int host, bool has_joined) {
   context_->Log("another coordinator goes on with the job, in server ", host);
   away_ = false;
   const bool moves = std::exchange(host_, host) != host;
+  if (context_->scenario.address_moves) ++context_->server_0_address;
   // Each machine has its own clock.
-  if (moves) heard_.clear();
+  if (moves || context_->scenario.address_moves) heard_.clear();
   const absl::Time was_now = machine_->now();  // By the clock of the last one.
   machine_ = &context_->machines[context_->scenario.ServerNode(host)];
   CoordinatorCore::Options options =
       CoordinatorOptions(context_->scenario, host, has_joined);
   options.clock = ClockOf(host);
+  // As the command of server 0 that is given again.
+  FoundRun found = {
+      .kind = state_.empty() ? FoundRun::Kind::kNone : FoundRun::Kind::kLives,
+      .place = kFolder};
+  const absl::StatusOr<Beginning> how = HowToBegin(
+      found, {.new_run = context_->scenario.planted_new_run,
+              .from_checkpoint = context_->scenario.resume != nullptr});
+  const bool begins = how.ok() && *how == Beginning::kNewRun;
+  if (begins && !state_.empty()) options.run += 2;
   const auto before =
       std::exchange(core_, std::make_unique<CoordinatorCore>(options));
-  if (state_.empty()) {  // Nobody had joined.
+  if (begins) {  // Nobody had joined.
+    state_.clear();
     core_->Start(machine_->now());
     return Attach();
   }
@@ -566,7 +584,7 @@ SimServer::SimServer(SimContext* context, int index, uint64_t token,
 }
 
 void SimServer::LookAt(int host) {
-  coordinator_ = CoordinatorPeer(host);
+  coordinator_ = context_->CoordinatorAt(host);
   context_->network.WatchPeer(control_peer_, coordinator_, [this](bool is_up) {
     core_.OnLink(is_up ? LinkState::kUp : LinkState::kGone, machine_->now());
   });

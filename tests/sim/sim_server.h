@@ -13,6 +13,7 @@
 
 #include "common/membership/member_core.h"
 #include "server/control/server_core.h"
+#include "server/coordinator/beginning.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/shard/shard_core.h"
 #include "tests/sim/sim_context.h"

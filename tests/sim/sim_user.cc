@@ -65,7 +65,7 @@ void SimUser::Send(uint64_t call_id) {
   const Scenario& scenario = context_->scenario;
   const int hosts = scenario.takes_over ? scenario.servers : 1;
   for (int host = 0; host < hosts; ++host)
-    context_->network.Send(self_, CoordinatorPeer(host), message);
+    context_->network.Send(self_, context_->CoordinatorAt(host), message);
   context_->queue.After(context_->scenario.lease / 2,
                         lifetime_.Guard([this, call_id] { Send(call_id); }));
 }

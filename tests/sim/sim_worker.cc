@@ -100,7 +100,7 @@ SimWorker::SimWorker(SimContext* context, Rank rank, uint64_t token)
 }
 
 void SimWorker::LookAt(int host) {
-  coordinator_ = CoordinatorPeer(host);
+  coordinator_ = context_->CoordinatorAt(host);
   context_->network.WatchPeer(control_peer_, coordinator_, [this](bool is_up) {
     Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects*) {
       core.OnLink(is_up ? LinkState::kUp : LinkState::kGone, now);

@@ -63,9 +63,8 @@ void SimWorld::StartServer(int index) {
     }
   }
   // As `slackline run` starts it again.
-  const bool recovers =
-      index == 0 ||
-      (index < context_.scenario.servers && servers_[index] != nullptr);
+  const bool recovers = index == 0 || (index < context_.scenario.servers &&
+                                       servers_[index] != nullptr);
   context_.Log("server ", index, " starts");
   context_.checker.OnServerStarts(index);
   servers_[index] = std::make_unique<SimServer>(
@@ -358,7 +357,7 @@ void SimWorld::Inject(const InnerCut& cut) {
       absl::FormatDuration(cut.duration));
   if (shards) return server->CutShardsFromControl(cut.duration);
   const absl::Time until = context_.queue.now() + cut.duration;
-  const PeerId coordinator = CoordinatorPeer(Host());
+  const PeerId coordinator = context_.CoordinatorAt(Host());
   context_.network.CutPeers(server->control_peer(), coordinator, until,
                             cut.held);
   context_.network.CutPeers(coordinator, server->control_peer(), until,

@@ -1067,6 +1067,73 @@ TEST(CheckpointFolderTest, TheNewestAreKept) {
   EXPECT_THAT(NamesIn(folder.path()), ElementsAre("step-00000060"));
 }
 
+// As of a coordinator that has been replaced meanwhile: at each place at which
+// it asks, another one may have begun, and completed what is newer.
+TEST(CheckpointFolderTest, WhoMayNotChangeItAnyMoreLeavesTheNewer) {
+  const Model late = MakeModel(1, 200);
+  for (int asked_of = 1;; ++asked_of) {
+    SCOPED_TRACE(asked_of);
+    const TempFolder folder;
+    const std::string root = folder.path();
+    Must(Complete(root, MakeModel(1, 100), 1));
+    int asked = 0;
+    const auto may_change = [&] {
+      if (++asked < asked_of) return true;
+      if (asked == asked_of)
+        Must(Complete(root, MakeModel(1, 300), 3, 100, kRun + 1));
+      return false;
+    };
+    const absl::StatusOr<std::string> done = CompleteCheckpoint(
+        root, kRun, 2,
+        WriteParts(PartialFolder(root, kRun, 2), late, Shards(late, 4), 2),
+        /*keep=*/1, nullptr, may_change);
+    if (asked < asked_of) break;  // It has come to its end.
+    EXPECT_TRUE(fs::exists(folder.File("step-00000300")));
+    EXPECT_TRUE(fs::exists(folder.File("step-00000100")));
+    EXPECT_EQ(fs::exists(folder.File("step-00000200")), done.ok());
+    if (!done.ok()) {
+      EXPECT_EQ(done.status().code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(Text(done.status()), HasSubstr("another coordinator"));
+    }
+  }
+}
+
+// Nor does it, if it does not know yet.
+TEST(CheckpointFolderTest, WhatIsNewerIsNotRemoved) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  const Model late = MakeModel(1, 200);
+  int asked = 0;
+  const auto may_change = [&] {
+    // In a run of its own, since one removes what earlier cuts have left.
+    if (++asked == 2) Must(Complete(root, MakeModel(1, 300), 3, 100, kRun + 1));
+    return true;
+  };
+  Must(CompleteCheckpoint(
+      root, kRun, 2,
+      WriteParts(PartialFolder(root, kRun, 2), late, Shards(late, 4), 2),
+      /*keep=*/1, nullptr, may_change));
+  EXPECT_TRUE(fs::exists(folder.File("step-00000300")));
+}
+
+TEST(CheckpointFolderTest, ADamagedOneIsNoneOfThoseThatAreKept) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  Must(Complete(root, MakeModel(1, 100), 1, 2));
+  const std::string damaged = Must(Complete(root, MakeModel(1, 200), 2, 2));
+  for (const std::string& name : NamesIn(damaged)) {
+    if (name != kManifestFile)
+      fs::resize_file(absl::StrCat(damaged, "/", name), 1);
+  }
+  Must(Complete(root, MakeModel(1, 300), 3, 2));
+  EXPECT_TRUE(fs::exists(folder.File("step-00000100")));
+  EXPECT_THAT(CheckpointsIn(root, 0), SizeIs(2));
+  // Behind so many that are whole it goes as any other.
+  Must(Complete(root, MakeModel(1, 400), 4, 2));
+  EXPECT_THAT(NamesIn(root),
+              UnorderedElementsAre("step-00000300", "step-00000400"));
+}
+
 TEST(CheckpointFolderTest, OnlyCheckpointsAndOwnRemainsAreRemoved) {
   const TempFolder folder;
   const std::string root = folder.path();

@@ -160,6 +160,19 @@ INSTANTIATE_TEST_SUITE_P(
                   "c.txt:1:11: job: ", "tring"}),
     CaseName);
 
+TEST(ConfigParseTest, WhatIsNoUtf8TextIsNamed) {
+  const std::string utf16("\xFF\xFEj\0o\0b\0", 8);
+  const std::string without_mark("j\0o\0b\0", 6);
+  for (const std::string& text :
+       {std::string("\xEF\xBB\xBFjob: \"a\""), utf16, without_mark}) {
+    const absl::Status parsed = ParseJobConfig(text, "c.txt").status();
+    EXPECT_EQ(parsed.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(
+        std::string(parsed.message()),
+        AllOf(StartsWith("c.txt:1:1: "), HasSubstr("save it as UTF-8")));
+  }
+}
+
 // Whatever follows is taken for the block's, and would be a line each.
 TEST(ConfigParseTest, AMissingBraceIsOneProblem) {
   EXPECT_THAT(Errors(absl::StrReplaceAll(kMinimal, {{"host: \"127.0.0.1\" }",

@@ -351,12 +351,25 @@ TEST_F(RecoveryTest, OnAnotherHostTimeGoesOnByTheClockOnTheWall) {
 TEST_F(RecoveryTest, WhoHasToFindItHasALongerLease) {
   Begin();
   options_.found_within = absl::Seconds(2);
+  options_.host_has_joined = true;
   Replace();
   Effects effects;
   TickUntil(now_ + options_.lease + absl::Seconds(1), &effects);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
   EXPECT_EQ(core_->view().worker_size(), 2);
   TickUntil(now_ + absl::Seconds(4), &effects);
   EXPECT_EQ(core_->state(), wire::FAILED) << "nobody was heard since then";
+}
+
+// The process of server 0 that comes is in the place of the one that had it.
+TEST_F(RecoveryTest, TheServerWhosePlaceItTakesHasNoLongerLease) {
+  Begin();
+  options_.found_within = absl::Seconds(2);
+  Replace();
+  Effects effects;
+  TickUntil(now_ + options_.lease + absl::Seconds(1), &effects);
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_THAT(core_->reason(), HasSubstr("server 0"));
 }
 
 TEST_F(RecoveryTest, InAnotherServerThatOneHasToStay) {

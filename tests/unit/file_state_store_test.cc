@@ -147,11 +147,17 @@ Sample MakeSample(const std::string& path) {
   return sample;
 }
 
-TEST_F(FileStateStoreTest, CutOffAnywhereItHasTheLastWholeBatch) {
+// Cut off, or with zeros instead of the rest and of what comes behind it: a
+// power cut leaves either, as the file system has it.
+TEST_F(FileStateStoreTest, CutOffOrZeroAfterAnywhereItHasTheLastWholeBatch) {
   const Sample sample = MakeSample(path_);
-  for (size_t bytes = 0; bytes <= sample.bytes.size(); ++bytes) {
-    SCOPED_TRACE(bytes);
-    folder_.Write("coordinator.state", sample.bytes.substr(0, bytes));
+  const size_t size = sample.bytes.size();
+  for (size_t i = 0; i < 3 * (size + 1); ++i) {
+    const size_t bytes = i / 3;
+    const size_t zeros = i % 3 == 0 ? 0 : size - bytes + (i % 3 - 1) * 4096;
+    SCOPED_TRACE(absl::StrCat(bytes, " and ", zeros, " zeros"));
+    folder_.Write("coordinator.state",
+                  sample.bytes.substr(0, bytes) + std::string(zeros, '\0'));
     const CoordinatorState* held = nullptr;
     for (const auto& [from, state] : sample.held)
       if (bytes >= from) held = &state;
@@ -163,6 +169,7 @@ TEST_F(FileStateStoreTest, CutOffAnywhereItHasTheLastWholeBatch) {
       continue;
     }
     ASSERT_EQ(Must(ReadStateFile(path_)), *held);
+    if (i % 3 == 1) continue;  // As with more zeros.
     {
       const auto store = Must(FileStateStore::Open(path_));
       ASSERT_EQ(store->state(), *held);
@@ -317,6 +324,34 @@ TEST_F(FileStateStoreTest, OneStoreAtATimeHasTheFile) {
   Must(store->Commit({{"b", "1"}}));
   store.reset();
   EXPECT_EQ(Must(FileStateStore::Open(path_))->state().size(), 2u);
+}
+
+// As where a file system has no locks, and another coordinator has begun.
+TEST_F(FileStateStoreTest, WhoseFileIsReplacedCommitsNothingMore) {
+  const auto store = Must(FileStateStore::Create(path_));
+  Must(store->Commit({{"a", "1"}}));
+  EXPECT_TRUE(store->AwaitLead().ok());
+  const std::string other = folder_.File("other");
+  const auto another = Must(FileStateStore::Create(other));
+  Must(another->Commit({{"b", "2"}}));
+  std::filesystem::rename(other, path_);
+  for (const absl::Status& status :
+       {store->AwaitLead(), store->Commit({{"a", "3"}})}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(Text(status), HasSubstr(path_ + " was replaced"));
+  }
+  const CoordinatorState state = {{"b", "2"}};
+  EXPECT_EQ(Must(ReadStateFile(path_)), state);
+}
+
+TEST_F(FileStateStoreTest, AFileThatIsRemovedIsWrittenAnew) {
+  const auto store = Must(FileStateStore::Create(path_));
+  Must(store->Commit({{"a", "1"}}));
+  std::filesystem::remove(path_);
+  EXPECT_TRUE(store->AwaitLead().ok());
+  Must(store->Commit({{"b", "2"}}));
+  const CoordinatorState state = {{"a", "1"}, {"b", "2"}};
+  EXPECT_EQ(Must(ReadStateFile(path_)), state);
 }
 
 TEST_F(FileStateStoreTest, AFullDiskEndsItAndLosesNothingBefore) {

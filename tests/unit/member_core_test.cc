@@ -417,9 +417,41 @@ TEST_F(MemberCoreTest, ACoordinatorThatMayReturnIsWaitedForWhenItIsGone) {
   const absl::Time heard = now_;
   const MemberCore::Effects effects = TickOn();
   EXPECT_EQ(effects.failure.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(effects.failure.message()), HasSubstr("--recover"));
+  EXPECT_THAT(std::string(effects.failure.message()),
+              HasSubstr("as the first time"));
   EXPECT_EQ(now_, heard + absl::Seconds(31)) << "the timeout, as of its next "
                                                 "heartbeat";
+}
+
+// The name of server 0's host may be another address by then, which a new
+// connection finds.
+TEST_F(MemberCoreTest, TheOnlyAddressIsLookedAtAgain) {
+  Message reply = JoinReply(wire::OK);
+  reply.header.mutable_join_reply()->set_coordinator_may_return(true);
+  for (const LinkState link : {LinkState::kUp, LinkState::kGone}) {
+    SCOPED_TRACE(link == LinkState::kUp);
+    member_.emplace(options_);
+    member_->Start(now_, &first_);
+    member_->OnLink(LinkState::kUp, now_);
+    Receive(reply);
+    const absl::Time heard = now_;
+    member_->OnLink(link, now_);
+    const absl::Duration most =
+        member_->lease() + MemberCore::FoundWithin(1, member_->lease());
+    std::vector<absl::Duration> looks;
+    while (now_ - heard <= most) {
+      if (Tick().look_at.has_value()) looks.push_back(now_ - heard);
+    }
+    ASSERT_GE(looks.size(), 2u) << "the first may come too early";
+    EXPECT_LE(looks[0], member_->lease() * 1.2);
+  }
+}
+
+TEST_F(MemberCoreTest, OneThatDoesNotComeBackIsNotLookedFor) {
+  member_->OnLink(LinkState::kUp, now_);
+  Receive(JoinReply(wire::OK));
+  for (int i = 0; i < 30; ++i)
+    EXPECT_FALSE(Tick().look_at.has_value()) << "nobody listens elsewhere";
 }
 
 class ManyCoordinatorsTest : public MemberCoreTest {
@@ -596,7 +628,7 @@ TEST_F(MemberCoreTest, TheCoordinatorOfAnotherRunEndsItByName) {
   const absl::Status failure = Receive(message).failure;
   EXPECT_EQ(failure.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(failure.message()),
-              AllOf(HasSubstr("earlier run (0000000000000abc) of job 'digits'"),
+              AllOf(HasSubstr("another run (0000000000000abc) of job 'digits'"),
                     HasSubstr("runs job 'letters' (run 0000000000000def)")));
 }
 

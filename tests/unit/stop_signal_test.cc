@@ -57,6 +57,11 @@ TEST(SignalWishesTest, TheFirstSigtermSuspendsAJobWithCheckpoints) {
   SignalWishes interrupted(/*with_checkpoints=*/true);
   EXPECT_EQ(interrupted.Of(SIGINT), SignalWish::kEnd);
   EXPECT_EQ(interrupted.Of(SIGTERM), SignalWish::kEnd) << "the second signal";
+  // A session that ends sends SIGHUP, and perhaps once more.
+  SignalWishes hung_up(/*with_checkpoints=*/true);
+  EXPECT_EQ(hung_up.Of(SIGHUP), SignalWish::kSuspend);
+  EXPECT_EQ(hung_up.Of(SIGHUP), SignalWish::kNothing);
+  EXPECT_EQ(hung_up.Of(SIGTERM), SignalWish::kEnd);
   SignalWishes without(/*with_checkpoints=*/false);
   EXPECT_EQ(without.Of(SIGTERM), SignalWish::kEnd);
 }

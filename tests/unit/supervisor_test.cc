@@ -628,14 +628,30 @@ TEST_F(SupervisorTest, ASecondTerminationStopsASuspensionAtOnce) {
   EXPECT_EQ(effects.stop_reason, "interrupted by the user");
 }
 
-TEST_F(SupervisorTest, CtrlCOrAHangupStopsASuspensionAtOnce) {
-  for (const bool hangup : {true, false}) {
+TEST_F(SupervisorTest, AHangupSuspendsAsATerminationDoes) {
+  Start({.suspends = true});
+  SetState(wire::RUNNING);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(supervisor_->OnHangup(now_), HasSubstr("taking a checkpoint"));
+  EXPECT_EQ(Pass(absl::Milliseconds(50)).suspend_reason,
+            "slackline run was interrupted by SIGHUP");
+  // The session that ends says so again.
+  EXPECT_EQ(supervisor_->OnHangup(now_), "");
+  EXPECT_EQ(Pass(absl::Milliseconds(50)).stop_reason, "");
+  EXPECT_TRUE(supervisor_->suspending());
+  supervisor_->OnTermination(now_);
+  EXPECT_EQ(Pass(absl::Milliseconds(50)).stop_reason,
+            "interrupted by the user");
+}
+
+TEST_F(SupervisorTest, CtrlCOrAQuitStopsASuspensionAtOnce) {
+  for (const bool quit : {true, false}) {
     Start({.suspends = true});
     SetState(wire::RUNNING);
     Pass(absl::Seconds(1));
     supervisor_->OnTermination(now_);
-    if (hangup) {
-      supervisor_->OnHangup(now_);
+    if (quit) {
+      supervisor_->OnQuit(now_);
     } else {
       supervisor_->OnInterrupt(now_);
     }
@@ -701,7 +717,7 @@ TEST_F(SupervisorTest, MembersOfAJobWithCheckpointsAreToldTwiceToEnd) {
   Start({.suspends = true});
   SetState(wire::RUNNING);
   Pass(absl::Seconds(1));
-  supervisor_->OnHangup(now_);
+  supervisor_->OnQuit(now_);
   int terminations = 0;
   for (int i = 0; i < 130; ++i)
     terminations += Pass(absl::Milliseconds(50)).signal_others == SIGTERM;

@@ -14,7 +14,7 @@ namespace slackline {
 absl::StatusOr<std::unique_ptr<SignalWatch>> SignalWatch::Create() {
   sigset_t watched;
   sigemptyset(&watched);
-  for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGCHLD}) {
     sigaddset(&watched, signal);
   }
   struct sigaction hangup;
@@ -55,6 +55,8 @@ SignalWatch::Requests SignalWatch::Wait(absl::Duration wait_max) {
       ++requests.interrupts;
     } else if (info.ssi_signo == SIGTERM) {
       ++requests.terminations;
+    } else if (info.ssi_signo == SIGQUIT) {
+      ++requests.quits;
     } else if (info.ssi_signo != SIGCHLD) {
       ++requests.hangups;
     }

@@ -25,7 +25,8 @@ class SignalWatch {
     int interrupts = 0;    // SIGINT: Ctrl-C.
     int terminations = 0;  // SIGTERM: the process will have to end soon.
     int hangups = 0;       // SIGHUP: the terminal is gone.
-    int all() const { return interrupts + terminations + hangups; }
+    int quits = 0;         // SIGQUIT.
+    int all() const { return interrupts + terminations + hangups + quits; }
   };
   // Returns at a signal, at the latest after `wait_max`. Ended children only
   // end the wait.

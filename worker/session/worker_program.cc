@@ -58,8 +58,9 @@ WorkerPlace::WorkerPlace(const MemberFlags& flags,
       stop_signal_([this](int signal) {
         const std::string reason =
             InterruptedBy("worker", flags_.index, signal);
-        if (wishes_.Of(signal) == SignalWish::kSuspend)
-          return interruptible_.Suspend(reason);
+        const SignalWish wish = wishes_.Of(signal);
+        if (wish == SignalWish::kNothing) return;
+        if (wish == SignalWish::kSuspend) return interruptible_.Suspend(reason);
         interruptible_.Interrupt(reason);
       }) {}
 

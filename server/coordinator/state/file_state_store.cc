@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -108,9 +109,12 @@ absl::StatusOr<std::unique_ptr<FileStateStore>> FileStateStore::Lock(
       open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
   if (lock < 0) return FileError("open", lock_path, errno);
   std::unique_ptr<FileStateStore> store(new FileStateStore(path, lock));
-  // Not every file system has locks.
-  if (flock(lock, LOCK_EX | LOCK_NB) != 0 && errno != ENOSYS &&
-      errno != EOPNOTSUPP) {
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    // Not every file system has locks.
+    if (errno == ENOSYS || errno == EOPNOTSUPP || errno == ENOLCK) {
+      store->has_lock_ = false;
+      return store;
+    }
     if (errno != EWOULDBLOCK) return FileError("lock", lock_path, errno);
     return absl::FailedPreconditionError(absl::StrCat(
         path, " belongs to the coordinator in ", HolderIn(lock),
@@ -146,8 +150,26 @@ FileStateStore::~FileStateStore() {
 }
 
 absl::Status FileStateStore::Commit(const std::vector<StateChange>& changes) {
-  if (failed_.ok() && !changes.empty()) failed_ = Append(changes);
+  if (!failed_.ok() || changes.empty()) return failed_;
+  failed_ = AwaitLead();
+  struct stat there;
+  if (failed_.ok() && stat(path_.c_str(), &there) != 0 && errno == ENOENT)
+    failed_ = Rewrite();
+  if (failed_.ok()) failed_ = Append(changes);
   return failed_;
+}
+
+absl::Status FileStateStore::AwaitLead() {
+  struct stat ours;
+  struct stat there;
+  if (fstat(file_, &ours) != 0 || stat(path_.c_str(), &there) != 0 ||
+      (ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      path_,
+      " was replaced: another coordinator has begun in its place, or somebody "
+      "has put another file there"));
 }
 
 absl::Status FileStateStore::Append(const std::vector<StateChange>& changes) {

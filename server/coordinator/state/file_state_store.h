@@ -34,8 +34,10 @@ class FileStateStore : public StateStore {
   //
   // One store at a time, of all processes, has the file: by a lock on the file
   // `path`.lock, which stays when the store is gone. FailedPrecondition names
-  // the process that has it. A file system without locks keeps nobody away,
-  // which is not an error. Other errors name file, call and reason.
+  // the process that has it. A file system without locks keeps nobody away:
+  // then the store has no lock, and one whose file another one has replaced
+  // finds it out before its next commit. Other errors name file, call and
+  // reason.
   static absl::StatusOr<std::unique_ptr<FileStateStore>> Create(
       const std::string& path);
   static absl::StatusOr<std::unique_ptr<FileStateStore>> Open(
@@ -45,13 +47,17 @@ class FileStateStore : public StateStore {
   FileStateStore(const FileStateStore&) = delete;
   FileStateStore& operator=(const FileStateStore&) = delete;
 
+  bool has_lock() const { return has_lock_; }
   // Of all commits that have succeeded.
   const CoordinatorState& state() const { return state_; }
 
   // Errors name file, call and reason; ResourceExhausted: no space, or more
   // than kStateBytesMax. After one, every later call returns the same. The
-  // file has all batches before the one that failed.
+  // file has all batches before the one that failed. One that somebody has
+  // removed is written anew.
   absl::Status Commit(const std::vector<StateChange>& changes) override;
+  // FailedPrecondition: another store has replaced the file.
+  absl::Status AwaitLead() override;
 
  private:
   FileStateStore(std::string path, int lock)
@@ -63,6 +69,7 @@ class FileStateStore : public StateStore {
 
   const std::string path_;
   const int lock_;  // Descriptor, as file_.
+  bool has_lock_ = true;
   int file_ = -1;
   int64_t bytes_ = 0;          // Of the file.
   int64_t rewrite_above_ = 0;  // If bytes_ is above.

@@ -35,6 +35,7 @@ LeasedStateStore::~LeasedStateStore() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
+    leads_until_nanos_->store(0);
     changed_.notify_all();
   }
   thread_.join();
@@ -63,6 +64,12 @@ absl::Status LeasedStateStore::AwaitLead() {
   }
 }
 
+std::function<bool()> LeasedStateStore::LeadCheck() const {
+  return [until = leads_until_nanos_] {
+    return absl::ToUnixNanos(BootNow()) < until->load();
+  };
+}
+
 void LeasedStateStore::KeepAlive() {
   bool is_away = false;
   MutexLock lock(mutex_);
@@ -83,6 +90,11 @@ void LeasedStateStore::KeepAlive() {
     lock.Lock();
     renewed_ = renewed;
     if (renewed.ok()) leads_until_ = begin + store_->lease();
+    if (absl::IsFailedPrecondition(renewed)) {
+      leads_until_nanos_->store(0);
+    } else if (renewed.ok() && !stopping_) {
+      leads_until_nanos_->store(absl::ToUnixNanos(leads_until_));
+    }
     changed_.notify_all();
     // It does not come back.
     if (absl::IsFailedPrecondition(renewed)) return;

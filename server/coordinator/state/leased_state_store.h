@@ -6,7 +6,10 @@
 // anything unless the lease was renewed less than its length ago.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -36,6 +39,7 @@ class LeasedStateStore : public StateStore {
   // At once, unless the lease may be over: then it waits until etcd has said
   // whether it is. Unavailable: etcd has not.
   absl::Status AwaitLead() override;
+  std::function<bool()> LeadCheck() const override;
 
  private:
   void KeepAlive();
@@ -50,6 +54,9 @@ class LeasedStateStore : public StateStore {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   // Nobody else leads before, by a clock that goes on in a suspended host.
   absl::Time leads_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  // The same in nanoseconds, for whom has a LeadCheck(); 0: nobody knows.
+  const std::shared_ptr<std::atomic<int64_t>> leads_until_nanos_ =
+      std::make_shared<std::atomic<int64_t>>(0);
   absl::Status renewed_ ABSL_GUARDED_BY(mutex_);  // What the last try gave.
 
   std::thread thread_;

@@ -20,6 +20,7 @@ struct Heading {
   uint64_t content_hash = 0;
   uint64_t hash = 0;  // Of the two before.
 };
+constexpr uint32_t kEnd = 127;  // state.Batch.end.
 constexpr size_t kHashedBytes = offsetof(Heading, hash);
 
 uint64_t HashOf(const Heading& heading) {
@@ -33,7 +34,12 @@ absl::Status CheckSize(size_t bytes) {
                    " bytes; at most ", kStateBytesMax, " are read again"));
 }
 
-absl::StatusOr<std::string> Encode(const state::Batch& batch) {
+bool AllZeros(absl::string_view bytes) {
+  return bytes.find_first_not_of('\0') == absl::string_view::npos;
+}
+
+absl::StatusOr<std::string> Encode(state::Batch batch) {
+  batch.set_end(kEnd);
   if (const absl::Status size = CheckSize(batch.ByteSizeLong()); !size.ok())
     return size;
   const std::string content = batch.SerializeAsString();
@@ -68,7 +74,7 @@ absl::StatusOr<std::string> EncodeBatch(
     added.set_key(change.key);
     if (change.value.has_value()) added.set_value(*change.value);
   }
-  return Encode(batch);
+  return Encode(std::move(batch));
 }
 
 absl::StatusOr<std::string> EncodeBatch(const CoordinatorState& state) {
@@ -81,7 +87,7 @@ absl::StatusOr<std::string> EncodeBatch(const CoordinatorState& state) {
     added.set_key(key);
     added.set_value(value);
   }
-  return Encode(batch);
+  return Encode(std::move(batch));
 }
 
 absl::StatusOr<size_t> ApplyBatch(absl::string_view bytes,
@@ -91,6 +97,8 @@ absl::StatusOr<size_t> ApplyBatch(absl::string_view bytes,
   std::memcpy(&heading, bytes.data(), sizeof(heading));
   bytes.remove_prefix(sizeof(heading));
   if (heading.hash != HashOf(heading)) {
+    // Nothing of the content is there, so the heading may not be there either.
+    if (AllZeros(bytes)) return 0;
     return absl::DataLossError(
         "the length of the batch has not the hash that stands beside it");
   }
@@ -100,6 +108,8 @@ absl::StatusOr<size_t> ApplyBatch(absl::string_view bytes,
   if (heading.content_hash != BytesHash(content.data(), content.size()) ||
       content.size() > kStateBytesMax ||
       !batch.ParseFromArray(content.data(), static_cast<int>(content.size()))) {
+    const size_t last = content.empty() ? 0 : content.size() - 1;
+    if (AllZeros(bytes.substr(last))) return 0;
     return absl::DataLossError(
         absl::StrCat("the ", content.size(),
                      " bytes of the batch have not the hash that it says"));

@@ -23,8 +23,9 @@ absl::StatusOr<std::string> EncodeBatch(
 absl::StatusOr<std::string> EncodeBatch(const CoordinatorState& state);
 
 // Of the first batch of the bytes: makes its changes, and returns how many
-// bytes it has; 0, and changes nothing, if the bytes end before it does.
-// DataLoss: the hashes are not those of the bytes.
+// bytes it has; 0, and changes nothing, if the bytes end before it does, or if
+// they are zeros from one of its bytes on: a crash leaves either. DataLoss: the
+// hashes are not those of the bytes.
 absl::StatusOr<size_t> ApplyBatch(absl::string_view bytes,
                                   CoordinatorState* state);
 

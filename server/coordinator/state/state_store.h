@@ -2,10 +2,11 @@
 //
 // Values by key, as CoordinatorCore makes and reads them (coordinator_state.h);
 // a store looks into none of them. What an event has changed is kept before
-// anything that the event causes leaves the process. So whoever has an answer of
-// the coordinator has one of its successor, too.
+// anything that the event causes leaves the process. So whoever has an answer
+// of the coordinator has one of its successor, too.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -38,6 +39,12 @@ class StateStore {
   // from none: whether this coordinator is still the one that has the state.
   // Errors as those of Commit().
   virtual absl::Status AwaitLead() { return absl::OkStatus(); }
+
+  // Whether it surely is, without waiting: to be asked by any thread, also when
+  // the store is gone.
+  virtual std::function<bool()> LeadCheck() const {
+    return [] { return true; };
+  }
 };
 
 }  // namespace slackline

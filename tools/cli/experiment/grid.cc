@@ -248,7 +248,7 @@ void Grid::OnInterrupt() {
                       : "interrupted again: killing what runs");
   // `slackline run` stops at the first, without a model, and kills at the
   // second. SIGTERM would have it take a checkpoint, and the run is done anew.
-  for (Active& run : active_) run.process.Signal(SIGHUP);
+  for (Active& run : active_) run.process.Signal(SIGQUIT);
 }
 
 absl::Status Grid::OnEnd(const Active& ended, const ExitStatus& exit) {

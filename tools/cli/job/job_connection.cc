@@ -3,12 +3,14 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/config/cluster_config.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/job/reach.h"
 #include "tools/cli/run/summary_table.h"
 
 namespace slackline {
@@ -29,6 +31,22 @@ bool HasEnded(const std::string& config) {
   return IsRunFolder(config) &&
          !absl::IsNotFound(ReadRunResult(config).status());
 }
+
+namespace {
+
+// "\n  tcp://..." for each address: what is there.
+std::string WhereItIsLookedFor(const std::vector<std::string>& endpoints) {
+  constexpr absl::Duration kLookMax = absl::Seconds(1);
+  std::string text;
+  for (const std::string& endpoint : endpoints) {
+    std::string detail;
+    const Reach reach = TryToReach(endpoint, kLookMax, &detail);
+    absl::StrAppend(&text, "\n  ", ReachText(reach, endpoint, detail));
+  }
+  return text;
+}
+
+}  // namespace
 
 absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
   if (HasEnded(options.config)) {
@@ -55,9 +73,9 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
                   " has no summary.json: the job has not begun, or its "
                   "processes were killed; see the logs in ",
                   (fs::path(options.config) / "logs").string())
-            : ": the job does not run there; one that `slackline run` has "
-              "started has its address in the folder of the run, as in "
-              "`slackline status runs/NAME`"));
+            : "; one that `slackline run` has started has its address in the "
+              "folder of the run, as in `slackline status runs/NAME`",
+        WhereItIsLookedFor(CoordinatorEndpoints(job.config()))));
   }
   SL_RETURN_IF_ERROR(asked);
   return job;

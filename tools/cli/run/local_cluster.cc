@@ -52,8 +52,10 @@ LocalCluster::Launch LocalCluster::LaunchOf(const Options& options,
     launch.command.push_back(absl::StrCat("--resume=", options.resume));
   }
   launch.command.push_back(absl::StrCat("--out=", options.out_dir));
-  if (options.recover && !member.worker &&
-      (member.index == 0 || options.any_server_takes_over))
+  if (member.worker) return launch;
+  if (options.new_run && member.index == 0)
+    launch.command.emplace_back("--new-run");
+  if (options.recover && options.any_server_takes_over && member.index != 0)
     launch.command.emplace_back("--recover");
   return launch;
 }
@@ -133,6 +135,7 @@ absl::Status LocalCluster::StartMember(const Member& member, Launch launch,
 absl::Status LocalCluster::Restart(const Member& member) {
   Options options = options_;
   options.resume.clear();  // The checkpoint may be gone by now.
+  options.new_run = false;
   options.recover = true;
   return Annotate(StartMember(member, LaunchOf(options, member), nullptr),
                   member.ToString());

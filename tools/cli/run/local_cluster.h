@@ -25,8 +25,9 @@ class LocalCluster {
     std::string out_dir;       // Exists; logs go to its folder logs/.
     // The checkpoint from which the job goes on; empty: it begins anew.
     std::string resume = {};
-    // It goes on with a job that was begun before, and may have the
-    // coordinator: server 0, or any server.
+    // Server 0 begins a new run, whatever is in out_dir or etcd.
+    bool new_run = false;
+    // Other servers may have the coordinator of a job that was begun before.
     bool recover = false;
     bool any_server_takes_over = false;  // As AnyServerTakesOver().
     int servers = 1;

@@ -6,7 +6,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
+#include "common/config/cluster_config.h"
 #include "common/status.h"
 #include "common/time/time_source.h"
 #include "job/job_config.h"
@@ -58,6 +60,66 @@ absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
   return out_dir;
 }
 
+namespace {
+
+// The coordinator of the run in the folder has this config.
+absl::Status CheckNobodyRuns(const std::string& out_dir,
+                             const config::ClusterConfig& config) {
+  const config::Coordinator& coordinator = config.coordinator();
+  return Annotate(coordinator.port() == 0
+                      ? absl::OkStatus()
+                      : CheckPortFree(coordinator.host(), coordinator.port()),
+                  absl::StrCat("--out: the job in ", out_dir,
+                               " seems to run still (`slackline status ",
+                               out_dir, "`); two cannot write there"));
+}
+
+// But for the port, which may be any free one each time.
+std::string TextWithoutPort(config::ClusterConfig config) {
+  config.mutable_coordinator()->clear_port();
+  return ToText(config);
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
+    const std::string& out_dir, const config::ClusterConfig& config,
+    bool new_run) {
+  const absl::StatusOr<config::ClusterConfig> kept =
+      LoadJobConfig(absl::StrCat(out_dir, "/cluster.textproto"));
+  if (!kept.ok()) return std::nullopt;
+  SL_RETURN_IF_ERROR(CheckNobodyRuns(out_dir, *kept));
+  RunInFolder run;
+  FoundRun found = {.place = out_dir};
+  if (kept->job() != config.job()) {
+    found.why_other =
+        absl::StrCat("is of job ", kept->job(), ", and this is ", config.job());
+  } else if (TextWithoutPort(*kept) != TextWithoutPort(config)) {
+    found.why_other = "is of another config, or of other flags";
+  }
+  const std::string root = CheckpointRoot(*kept, out_dir);
+  found.has_checkpoint = HasCheckpoint(root, [&](const auto& manifest) {
+    return HasRecordsOf(out_dir, manifest.run()).value_or(false);
+  });
+  if (found.has_checkpoint) run.checkpoints = root;
+  const bool has_records = HasRecords(out_dir);
+  const absl::StatusOr<RunEnd> end = EndIn(out_dir);
+  if (end.ok() && end->finished) {
+    found.kind = FoundRun::Kind::kFinished;
+  } else if (has_records || found.has_checkpoint ||
+             (end.ok() && end->steps > 0)) {
+    found.kind = end.ok() ? FoundRun::Kind::kFailed : FoundRun::Kind::kLost;
+    if (end.ok()) found.reason = end->end.reason();
+  }
+  // Of its processes none is left, so its checkpoints are all that is.
+  SL_ASSIGN_OR_RETURN(
+      run.how, HowToBegin(found, {.new_run = new_run,
+                                  .from_checkpoint = found.why_other.empty() &&
+                                                     found.has_checkpoint}));
+  run.instead = WhatGoesOn(found);
+  return run;
+}
+
 absl::Status CheckFolderOfRun(const std::string& out_dir,
                               const std::string& checkpoint) {
   const std::string kept = absl::StrCat(out_dir, "/cluster.textproto");
@@ -77,13 +139,7 @@ absl::Status CheckFolderOfRun(const std::string& out_dir,
                      " is not empty, and its run has not written ", checkpoint,
                      "; choose that run's folder, or a new one"));
   }
-  const config::Coordinator& coordinator = config->coordinator();
-  return Annotate(coordinator.port() == 0
-                      ? absl::OkStatus()
-                      : CheckPortFree(coordinator.host(), coordinator.port()),
-                  absl::StrCat("--out: the job in ", out_dir,
-                               " seems to run still (`slackline status ",
-                               out_dir, "`); two cannot write there"));
+  return CheckNobodyRuns(out_dir, *config);
 }
 
 absl::Status KeepEarlier(const std::string& out_dir) {

@@ -1,11 +1,14 @@
 // The folder that a run writes to.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "proto/cluster.pb.h"
+#include "server/coordinator/beginning.h"
 
 namespace slackline {
 
@@ -25,6 +28,19 @@ absl::StatusOr<std::string> MakeOutFolder(const std::string& out_dir,
 // not: it is another run's, or its job still runs.
 absl::Status CheckFolderOfRun(const std::string& out_dir,
                               const std::string& checkpoint);
+
+// What becomes of a run whose folder has a run already, as of the same command
+// before: HowToBegin(), of a job whose processes are all gone by now.
+struct RunInFolder {
+  Beginning how = Beginning::kNewRun;
+  std::string checkpoints;  // To be gone on from; empty: there are none.
+  std::string instead;      // Of one that is over: what else can be done.
+};
+// nullopt: the folder is not there, is empty, or has no run.
+// FailedPrecondition: as of HowToBegin(); or the run's processes still run.
+absl::StatusOr<std::optional<RunInFolder>> FindRunIn(
+    const std::string& out_dir, const config::ClusterConfig& config,
+    bool new_run);
 
 // The run in `out_dir` goes on there: copies what it says of itself so far into
 // earlier-1, or the first such folder that is free, so that it is there

@@ -29,6 +29,7 @@
 #include "common/io/atomic_file.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
+#include "common/utf8.h"
 #include "job/job_config.h"
 #include "server/coordinator/run_files.h"
 #include "tools/cli/data/find_data.h"
@@ -56,7 +57,8 @@ constexpr int kLogLines = 8;
 constexpr char kInterruptedBetween[] =
     "interrupted by the user before the job was restored";
 constexpr char kTerminatedBetween[] =
-    "slackline run was interrupted by SIGTERM before the job was restored";
+    "slackline run was told to end (SIGTERM or SIGHUP) before the job was "
+    "restored";
 // In a config that was written here: its port is none that somebody has chosen.
 constexpr char kAnyPort[] =
     "# coordinator.port was any free one, and is again when this is run.\n";
@@ -215,6 +217,8 @@ class RunningJob {
         Say(supervisor_.OnTermination(SteadyNow()));
       for (int i = 0; i < requests.hangups; ++i)
         Say(supervisor_.OnHangup(SteadyNow()));
+      for (int i = 0; i < requests.quits; ++i)
+        Say(supervisor_.OnQuit(SteadyNow()));
       for (const MemberExit& exit : cluster_.Reap()) {
         supervisor_.OnExit(exit, SteadyNow());
       }
@@ -467,8 +471,16 @@ absl::StatusOr<run::CheckpointRecord> TakeCheckpoint(
 // The folder of the run; see MakeOutFolder() and CheckFolderOfRun().
 absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
                                             const config::ClusterConfig& config,
-                                            const std::string& resume) {
+                                            const std::string& resume,
+                                            bool has_run) {
   std::error_code error;
+  if (has_run && (resume.empty() || options.new_run)) {
+    if (!HasRecords(options.out_dir)) return options.out_dir;
+    SL_RETURN_IF_ERROR(
+        PutRunAside(options.out_dir, /*with_checkpoints=*/resume.empty())
+            .status());
+    return options.out_dir;
+  }
   if (!resume.empty() && !options.out_dir.empty() &&
       std::filesystem::exists(options.out_dir, error) &&
       !std::filesystem::is_empty(options.out_dir, error)) {
@@ -481,6 +493,60 @@ absl::StatusOr<std::string> ChooseOutFolder(const RunOptions& options,
       config.sync().has_delays()
           ? absl::StrCat("delays-", ReplayName(config.sync().delays().given()))
           : ModeText(config));
+}
+
+// Whether the checkpoint to go on from is below the folder of the run.
+bool ResumesOwn(const RunOptions& options) {
+  if (options.resume.empty()) return false;
+  const auto whole = [](const std::string& path) {
+    std::error_code error;
+    std::string text = std::filesystem::weakly_canonical(path, error).string();
+    while (text.size() > 1 && text.back() == '/') text.pop_back();
+    return absl::StrCat(text, "/");
+  };
+  return absl::StartsWith(whole(options.resume), whole(options.out_dir));
+}
+
+// The same command may have been given before. Changes what is asked for to
+// what is left of it; `*over`: nothing is, and the exit code. `*has_run`: the
+// folder of --out has a run, and may be taken.
+absl::Status TakeRunInFolder(const config::ClusterConfig& config,
+                             RunOptions* options, bool* has_run,
+                             std::optional<int>* over, Display* display) {
+  const std::string& out = options->out_dir;
+  if (out.empty() || (!options->new_run && ResumesOwn(*options)))
+    return absl::OkStatus();
+  const absl::StatusOr<std::optional<RunInFolder>> found =
+      FindRunIn(out, config, options->new_run);
+  // Then a checkpoint of its run was named, perhaps, with another config.
+  if (!found.ok() && !options->resume.empty() && !options->new_run)
+    return absl::OkStatus();
+  if (!found.ok()) return Annotate(found.status(), "--out");
+  if (!found->has_value()) return absl::OkStatus();
+  if ((*found)->how == Beginning::kOver) {
+    const absl::StatusOr<RunResult> result = ReadRunResult(out);
+    if (!result.ok()) return result.status();
+    const std::string text =
+        absl::StrCat("the run in ", out,
+                     " has ended before this: ", EndText(result->summary),
+                     "; nothing is begun: ", (*found)->instead);
+    if (result->summary.state() != wire::JobState_Name(wire::FINISHED))
+      return absl::FailedPreconditionError(text);
+    display->Print(text);
+    const std::string table = SummaryTable({*result});
+    std::fwrite(table.data(), 1, table.size(), stdout);
+    *over = kExitDone;
+    return absl::OkStatus();
+  }
+  *has_run = true;
+  if (options->new_run || (*found)->checkpoints.empty())
+    return absl::OkStatus();
+  display->Print(absl::StrCat("the run in ", out,
+                              " has not finished, and goes on from its last "
+                              "checkpoint (--new-run begins anew)"));
+  options->resume = (*found)->checkpoints;
+  options->best = false;
+  return absl::OkStatus();
 }
 
 // Once no process of it is left: OK if the job has finished and its summary is
@@ -576,7 +642,9 @@ absl::Status CheckCapacity(const RunOptions& options,
 }
 
 absl::Status DryRun(const RunOptions& options,
-                    const config::ClusterConfig& config, Display* display) {
+                    const config::ClusterConfig& config,
+                    const std::vector<std::string>& elsewhere,
+                    Display* display) {
   SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
   if (!options.resume.empty())
     SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
@@ -584,7 +652,12 @@ absl::Status DryRun(const RunOptions& options,
   if (!options.data_dir.empty()) {  // Else it might have to be fetched.
     SL_ASSIGN_OR_RETURN(data_dir, FindData(config, options.data_dir, display));
   }
-  SL_RETURN_IF_ERROR(CheckCapacity(options, config, data_dir, display));
+  // Of a job on several machines this one has a part.
+  if (elsewhere.empty()) {
+    SL_RETURN_IF_ERROR(CheckCapacity(options, config, data_dir, display));
+  } else {
+    display->Print(ByHandText(options, config, elsewhere));
+  }
   display->Print(absl::StrCat(JobText(config), OwnProgramsText(config),
                               "\nnothing is started: --dry-run"));
   const std::string text =
@@ -601,11 +674,11 @@ int AfterTheEnd(const config::ClusterConfig& config,
   const std::vector<WorkerProcess> workers = WorkerProcesses(config);
   // One that has left the job before its end has been judged by it.
   const auto left_before = [&](const Member& worker) {
-    return absl::c_any_of(
-        summary.workers_lost(), [&](const std::string& sentence) {
-          return absl::StartsWith(sentence,
-                                  absl::StrCat(worker.ToString(), " "));
-        });
+    return absl::c_any_of(summary.workers_lost(),
+                          [&](const std::string& sentence) {
+                            return absl::StartsWith(
+                                sentence, absl::StrCat(worker.ToString(), " "));
+                          });
   };
   int code = kExitDone;
   for (const MemberExit& exit : supervisor.failed_after_end()) {
@@ -623,9 +696,14 @@ int AfterTheEnd(const config::ClusterConfig& config,
 
 // Everything after the checks of what the user asked for. Returns the exit code
 // of a job that has finished, whose result goes to stdout, or is suspended.
-absl::StatusOr<int> RunJob(const RunOptions& options,
-                           config::ClusterConfig config, Display* display) {
+absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
+                           Display* display) {
   SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
+  bool has_run = false;
+  std::optional<int> over;
+  SL_RETURN_IF_ERROR(
+      TakeRunInFolder(config, &options, &has_run, &over, display));
+  if (over.has_value()) return *over;
   run::CheckpointRecord beginning;  // Without a folder: it begins anew.
   if (!options.resume.empty()) {
     SL_ASSIGN_OR_RETURN(beginning, TakeCheckpoint(options, config, display));
@@ -652,8 +730,9 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
   SL_ASSIGN_OR_RETURN(const std::string data_dir,
                       FindData(config, options.data_dir, display));
   SL_RETURN_IF_ERROR(CheckCapacity(options, config, data_dir, display));
-  SL_ASSIGN_OR_RETURN(const std::string out_dir,
-                      ChooseOutFolder(options, config, beginning.folder()));
+  SL_ASSIGN_OR_RETURN(
+      const std::string out_dir,
+      ChooseOutFolder(options, config, beginning.folder(), has_run));
   const std::string cluster_file = absl::StrCat(out_dir, "/cluster.textproto");
   SL_RETURN_IF_ERROR(WriteFileAtomically(
       cluster_file,
@@ -670,6 +749,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
       .data_dir = data_dir,
       .out_dir = out_dir,
       .resume = beginning.folder(),
+      .new_run = true,
       .any_server_takes_over = AnyServerTakesOver(config),
       .servers = static_cast<int>(ServerProcesses(config).size()),
       .workers = WorkerProcesses(config)};
@@ -741,7 +821,7 @@ absl::StatusOr<int> RunJob(const RunOptions& options,
     // What comes after this look is met by the next run.
     const SignalWatch::Requests requests = signals->Wait(absl::ZeroDuration());
     if (lost.suspending || requests.all() > 0) {
-      const bool stops = requests.interrupts + requests.hangups > 0;
+      const bool stops = requests.interrupts + requests.quits > 0;
       const std::string& from = next->from.folder();
       const std::string why =
           stops ? kInterruptedBetween
@@ -786,6 +866,13 @@ int Run(const RunOptions& options) {
   const auto complain = [&](absl::string_view text) {
     display.Print(absl::StrCat("slackline run: ", text));
   };
+  for (const auto& [flag, path] : {std::pair("--out", options.out_dir),
+                                   std::pair("--resume", options.resume)}) {
+    const absl::Status text = CheckPathText(flag, path);
+    if (text.ok()) continue;
+    complain(text.message());
+    return kExitUsage;
+  }
   absl::StatusOr<config::ClusterConfig> config =
       LoadJobConfig(options.config_path, options.overrides);
   if (!config.ok()) {
@@ -806,12 +893,12 @@ int Run(const RunOptions& options) {
     }
   }
   const std::vector<std::string> elsewhere = HostsElsewhere(*config);
-  if (!elsewhere.empty()) {
+  if (!elsewhere.empty() && !options.dry_run) {
     complain(ByHandText(options, *config, elsewhere));
     return kExitUsage;
   }
   if (options.dry_run) {
-    const absl::Status checked = DryRun(options, *config, &display);
+    const absl::Status checked = DryRun(options, *config, elsewhere, &display);
     if (checked.ok()) return kExitDone;
     complain(checked.message());
     return kExitFailed;

@@ -17,6 +17,8 @@ struct RunOptions {
   // Where the checkpoint is from which the job goes on, as for
   // OpenCheckpoint(); empty: it begins anew.
   std::string resume = {};
+  // Begins anew in out_dir, though that has a run, which is put aside.
+  bool new_run = false;
   bool best = false;         // Of those at `resume`: FindBestCheckpoint().
   std::string bin_dir;       // Of slackline_server and slackline_worker.
   bool check_memory = true;  // Whether it holds the job, before the start.

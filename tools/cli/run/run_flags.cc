@@ -54,8 +54,14 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
   run_command->add_option(
       "--out", run.out_dir,
       "New or empty folder for config, logs, metrics, model and summary; "
-      "default: runs/JOB-MODE-TIME. With --resume also the folder of the run "
-      "that wrote the checkpoint, whose records are then continued");
+      "default: runs/JOB-MODE-TIME. If it has a run of this command already, "
+      "that goes on from its last checkpoint, or has finished: so the same "
+      "command is always the right one. With --resume also the folder of the "
+      "run that wrote the checkpoint, whose records are then continued");
+  run_command->add_flag(
+      "--new-run", run.new_run,
+      "Begins anew in a folder of --out that has a run: what that has left is "
+      "moved into OUT/replaced-N, but for its logs");
   CLI::Option* const resume = run_command->add_option(
       "--resume", run.resume,
       "Goes on from a checkpoint: its folder, or the newest whole one of a "

@@ -30,7 +30,7 @@ constexpr absl::Duration kTerminateAgainAfter = absl::Milliseconds(500);
 constexpr absl::Duration kKillAfter = absl::Seconds(2);
 
 constexpr char kInterrupted[] = "interrupted by the user";
-constexpr char kTerminated[] = "slackline run was interrupted by SIGTERM";
+constexpr char kTerminated[] = "slackline run was interrupted by ";
 
 }  // namespace
 
@@ -166,30 +166,38 @@ std::string Supervisor::OnInterrupt(absl::Time now) {
   interrupted_ = true;
   // Before it runs, there is nothing to keep.
   if (state_ != wire::RUNNING || finishing_ || suspending_ || stopping_)
-    return OnHangup(now);
+    return OnQuit(now);
   finishing_ = true;
   next_finish_ = now;
   return "interrupted: ending the job early, with its model; once more to stop "
          "it at once, without";
 }
 
+std::string Supervisor::OnHangup(absl::Time now) {
+  if (suspending_ || stopping_) return "";
+  terminated_by_ = "SIGHUP";
+  return OnTermination(now);
+}
+
 std::string Supervisor::OnTermination(absl::Time now) {
   if (!options_.suspends || suspending_ || stopping_ ||
       state_ == wire::FINISHED) {
-    return OnHangup(now);
+    return OnQuit(now);
   }
   suspending_ = true;
   if (state_ == wire::RUNNING && !ending_) {
     next_suspend_ = now;
-    return "SIGTERM: taking a checkpoint, then ending the job; a second one "
-           "stops it at once";
+    return absl::StrCat(terminated_by_,
+                        ": taking a checkpoint, then ending the job; SIGTERM "
+                        "again stops it at once");
   }
   StopAtOnce(now);
-  return "SIGTERM: no checkpoint can be taken now; stopping the job; once more "
-         "to kill it";
+  return absl::StrCat(terminated_by_,
+                      ": no checkpoint can be taken now; stopping the job; "
+                      "once more to kill it");
 }
 
-std::string Supervisor::OnHangup(absl::Time now) {
+std::string Supervisor::OnQuit(absl::Time now) {
   suspending_ = false;
   if (stopping_) {
     host_.KillAt(now);
@@ -208,7 +216,7 @@ std::string Supervisor::OnFinishRefused(const std::string& why,
 }
 
 std::string Supervisor::StopReason() const {
-  if (suspending_) return kTerminated;
+  if (suspending_) return absl::StrCat(kTerminated, terminated_by_);
   return stopping_ ? kInterrupted : given_up_reason_;
 }
 
@@ -323,7 +331,7 @@ Supervisor::Effects Supervisor::Tick(absl::Time now) {
     next_finish_ = now + kStopRepeat;
   }
   if (now >= next_suspend_ && !stopping_ && !job_ended()) {
-    effects.suspend_reason = kTerminated;
+    effects.suspend_reason = absl::StrCat(kTerminated, terminated_by_);
     next_suspend_ = now + kStopRepeat;
   }
   if (now >= next_stop_ && !job_ended()) {

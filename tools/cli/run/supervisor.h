@@ -92,10 +92,12 @@ class Supervisor {
   std::string OnInterrupt(absl::Time now);
   // The first suspends a job with checkpoints. If it does not run, or nobody
   // is left to take one, that means to stop it at once, where it is; once it
-  // has finished, and for the second and other jobs, this is OnHangup().
+  // has finished, and for the second and other jobs, this is OnQuit().
   std::string OnTermination(absl::Time now);
-  // As the second interrupt, or the one after it.
+  // As OnTermination(), once: a session that ends says so more than once.
   std::string OnHangup(absl::Time now);
+  // As the second interrupt, or the one after it.
+  std::string OnQuit(absl::Time now);
   // The coordinator does not end the job early, and says why.
   std::string OnFinishRefused(const std::string& why, absl::Time now);
   // To be called every few hundredths of a second.
@@ -201,6 +203,7 @@ class Supervisor {
   bool finishing_ = false;  // The job is to end early.
   // After a checkpoint; or at once, and then it can go on from an earlier one.
   bool suspending_ = false;
+  const char* terminated_by_ = "SIGTERM";
   bool stopping_ = false;  // At once.
   bool coordinator_gone_ = false;
   bool ending_ = false;

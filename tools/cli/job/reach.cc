@@ -1,0 +1,117 @@
+#include "tools/cli/job/reach.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace slackline {
+namespace {
+
+Reach ReachOf(int error_number) {
+  switch (error_number) {
+    case 0:
+      return Reach::kSilent;
+    case ECONNREFUSED:
+      return Reach::kRefused;
+    case ETIMEDOUT:
+      return Reach::kTimedOut;
+    default:
+      return Reach::kUnreachable;
+  }
+}
+
+// The errno of a connection with the address; 0: it stands.
+int Connect(const addrinfo& address, absl::Duration wait_max) {
+  const int fd =
+      socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return errno;
+  int error = 0;
+  if (connect(fd, address.ai_addr, address.ai_addrlen) != 0) error = errno;
+  if (error == EINPROGRESS) {
+    pollfd ready = {.fd = fd, .events = POLLOUT, .revents = 0};
+    socklen_t size = sizeof(error);
+    if (poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(
+                            wait_max))) != 1) {
+      error = ETIMEDOUT;
+    } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
+      error = errno;
+    }
+  }
+  close(fd);
+  return error;
+}
+
+}  // namespace
+
+Reach TryToReach(const std::string& endpoint, absl::Duration wait_max,
+                 std::string* detail) {
+  absl::string_view place = endpoint;
+  absl::ConsumePrefix(&place, "tcp://");
+  const size_t colon = place.rfind(':');
+  const std::string host(place.substr(0, colon));
+  const std::string port(
+      colon == absl::string_view::npos ? "" : place.substr(colon + 1));
+  addrinfo hints = {};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error =
+          getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+      error != 0) {
+    *detail = gai_strerror(error);
+    return Reach::kUnresolved;
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> first(found,
+                                                             freeaddrinfo);
+  const int error = Connect(*first, wait_max);
+  *detail = error == 0 ? "" : std::generic_category().message(error);
+  return ReachOf(error);
+}
+
+std::string ReachText(Reach reach, const std::string& endpoint,
+                      const std::string& detail) {
+  switch (reach) {
+    case Reach::kUnresolved:
+      return absl::StrCat(
+          endpoint, ": the name of the host is not known here (", detail,
+          "), which says nothing of the job; look at the name, and at the "
+          "resolver of this host");
+    case Reach::kUnreachable:
+      return absl::StrCat(endpoint, ": there is no way to that host (", detail,
+                          "); the job may run and train on; look at the "
+                          "network of this host");
+    case Reach::kTimedOut:
+      return absl::StrCat(
+          endpoint,
+          ": that host does not answer, not even to refuse; it is down, or "
+          "something between drops what is sent to that port; the job may run "
+          "and train on");
+    case Reach::kRefused:
+      return absl::StrCat(
+          endpoint,
+          ": that host answers, and nobody listens at the port: the process "
+          "of the coordinator is not there; the job has not begun or has "
+          "ended, or its other members train on and wait for server 0 to be "
+          "started again");
+    case Reach::kSilent:
+      return absl::StrCat(
+          endpoint,
+          ": a process listens there and says nothing; it is stopped or very "
+          "busy, or it is no coordinator; the job may train on");
+  }
+  return endpoint;
+}
+
+}  // namespace slackline
