@@ -88,7 +88,7 @@ packages=(tools/setup.sh --programs)
 if ((EUID != 0)); then packages=(tools/setup.sh); fi
 stage "packages of the distribution" 60 "${packages[@]}"
 stage "looking for libraries" 15 cmake --preset release
-stage "building the programs that train" 220 build slackline slackline_server slackline_worker
+stage "building the programs that train" 300 build slackline slackline_server slackline_worker
 
 runs=()
 for mode in bsp ssp:3 asp allreduce; do
