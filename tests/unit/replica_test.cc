@@ -650,7 +650,7 @@ TEST(ReplicaTest, ATableThatIsSkippedKeepsValuesStateAndVersion) {
       const int stepping = 1 - skipped;
       ASSERT_TRUE(replica
                       .Add(own, TableId{stepping},
-                           Floats(gradients[static_cast<size_t>(stepping)]), 1)
+                           Floats(gradients[static_cast<size_t>(stepping)]), {})
                       .ok());
       ASSERT_TRUE(replica.Skip(own, TableId{skipped}).ok());
       bool group_failed = false;
