@@ -130,7 +130,6 @@ plain.load_state_dict(after)
         (("SGD(net.parameters()", "SGD([net[0].weight]"), "0.bias, 1.weight, 1.bias and 2 more would not be"),
         (("SGD(net.parameters()", "SGD(make().parameters()"), "is not one of job.model"),
         (("net = job.model(make())", "net = make()"), "call job.model.. first"),
-        (("momentum=0.9)", "momentum=0.9, maximize=True)"), "maximize=False is required"),
         (("opt = job.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))",
           "opt = torch.optim.SGD(net.parameters(), lr=0.1); torch.optim.lr_scheduler.StepLR(opt, 9); "
           "opt = job.optimizer(opt)"), "make it for the optimizer that job.optimizer.. returns"),
