@@ -344,8 +344,8 @@ TEST_F(Restore, SigtermInBetweenSuspendsItAndTheLineThatIsPrintedGoesOn) {
     ExpectNoProcessLeft();
     EXPECT_EQ(ReadJson(Path("run/summary.json"))["cause"], "SUSPENDED");
     EXPECT_THAT(run->Output(),
-                AllOf(HasSubstr("the job is suspended: slackline run was "
-                                "interrupted by SIGTERM"),
+                AllOf(HasSubstr("the job is suspended: slackline run was told "
+                                "to end (SIGTERM or SIGHUP) before"),
                       HasSubstr("goes on from step ")));
   }
   // As a shell would run it.

@@ -148,11 +148,21 @@ TEST_F(ShardDelaysTest, WhatTheDelaysHaveNoPlaceForIsRejected) {
   PushCode(Worker(0), GivenPush(0, 0, 2));
   EXPECT_THAT(WhyRejected(0, GivenPush(1, 1, 2)),
               HasSubstr("after 1 updates, which is not there yet"));
-  EXPECT_THAT(WhyRejected(1, AdvanceOf(1, 1)), HasSubstr("skips steps"));
+  EXPECT_THAT(WhyRejected(1, AdvanceOf(2, 1)), HasSubstr("skips steps"));
   PushCode(Worker(1), GivenPush(0, 0, 4));
   PushCode(Worker(0), GivenPush(1, 1, 6));
   EXPECT_THAT(WhyRejected(0, GivenPush(2, 3, 2)),
               HasSubstr("the job has 2 steps"));
+}
+
+// Of a table whose optimizer does nothing in a step.
+TEST_F(ShardDelaysTest, ATurnMayPassWithoutAGradient) {
+  StartDelays();
+  EXPECT_EQ(PushCode(Worker(1), AdvanceOf(1, 1)), Outcome::kOk);
+  EXPECT_EQ(PushCode(Worker(0), AdvanceOf(1, 1)), Outcome::kOk);
+  EXPECT_EQ(PushCode(Worker(0), GivenPush(1, 0, 6)), Outcome::kOk);
+  EXPECT_EQ(PushCode(Worker(1), GivenPush(1, 0, 8)), Outcome::kOk);
+  EXPECT_EQ(core_->Stats().applied(), 2u);
 }
 
 TEST_F(ShardDelaysTest, AGradientThatNoUpdateHasIsDropped) {
