@@ -561,6 +561,8 @@ SimServer::SimServer(SimContext* context, int index, uint64_t token,
         OnShard(t, nullptr, [](ShardCore&, ShardCore::Effects*) {});
       });
     });
+    // What was sent to the life before, after its end, is under way to nobody.
+    context_->feeds.OnGone(ThreadPeer(t));
     context_->network.Attach(
         ThreadPeer(t), context_->scenario.ServerNode(index),
         [this, t](const PeerId& from, const Message& message) {
