@@ -224,8 +224,11 @@ bool SimWorld::CouldBeHeard(const PeerId& member) const {
   // A heartbeat or two may be lost.
   constexpr double kLossMax = 0.02;
   const Scenario& scenario = context_.scenario;
-  if (scenario.network.loss > kLossMax || scenario.links.queue_max > 0 ||
-      !longest_cut_.empty() || counts_.inner_cuts > 0 ||
+  // What the last coordinator sent and the network repeats later is a sign of
+  // it.
+  if (scenario.network.loss > kLossMax || scenario.network.duplicate > 0 ||
+      scenario.links.queue_max > 0 || !longest_cut_.empty() ||
+      counts_.inner_cuts > 0 ||
       counts_.stopped + counts_.stopped_long + counts_.suspended > 0) {
     return false;
   }
