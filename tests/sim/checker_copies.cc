@@ -221,11 +221,18 @@ bool Checker::Deposes(const View& view, int32_t shard, Owner owner) {
 }
 
 bool Checker::IsDeposed(int32_t shard, Owner owner) const {
-  const auto twin = twins_.find(shard);
   const auto thread = shard_threads_.find(owner);
-  return twin != twins_.end() && thread != shard_threads_.end() &&
-         thread->second.view != nullptr &&
-         thread->second.view->number() < twin->second.promoted_in;
+  if (thread == shard_threads_.end() || thread->second.view == nullptr)
+    return false;
+  const View& view = *thread->second.view;
+  auto twin = twins_.find(shard);
+  // What is cut off by a view that comes late, of a shard that has gone to
+  // somebody else since, who has not cut it yet.
+  for (ShardId part{shard}; twin == twins_.end() && part != view.OriginOf(part);
+       twin = twins_.find(static_cast<int32_t>(part))) {
+    part = view.OriginOf(part);
+  }
+  return twin != twins_.end() && view.number() < twin->second.promoted_in;
 }
 
 // ---- The log ----------------------------------------------------------------
