@@ -75,6 +75,14 @@ struct SimContext {
   absl::Duration WriteHop() {
     return absl::Microseconds(files_.Between(0, 1000));
   }
+  // Members that have heard a coordinator at an address that it has left, which
+  // the network can do that repeats a message late. They look for the next one
+  // a lease after that.
+  std::set<PeerId> misled;
+  // A member has a message of the coordinator that it is connected with.
+  void OnCoordinatorHeard(const PeerId& member, const PeerId& coordinator) {
+    if (coordinator != CoordinatorAt(coordinator.index)) misled.insert(member);
+  }
   const bool logging;
   std::vector<std::string> log;
   // Workers may do the last step of all.

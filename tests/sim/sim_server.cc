@@ -441,7 +441,10 @@ void SimCoordinator::Recover(int host, bool has_joined) {
   const bool moves = std::exchange(host_, host) != host;
   if (context_->scenario.address_moves) ++context_->server_0_address;
   // Each machine has its own clock.
-  if (moves || context_->scenario.address_moves) heard_.clear();
+  if (moves || context_->scenario.address_moves) {
+    heard_.clear();
+    context_->misled.clear();
+  }
   const absl::Time was_now = machine_->now();  // By the clock of the last one.
   machine_ = &context_->machines[context_->scenario.ServerNode(host)];
   CoordinatorCore::Options options =
@@ -574,6 +577,7 @@ SimServer::SimServer(SimContext* context, int index, uint64_t token,
   context_->network.Attach(control_peer_, context_->scenario.ServerNode(index),
                            [this](const PeerId& from, const Message& message) {
                              if (!(from == coordinator_)) return;  // Closed.
+                             context_->OnCoordinatorHeard(control_peer_, from);
                              ServerCore::Effects effects;
                              core_.OnMessage(message, machine_->now(),
                                              &effects);

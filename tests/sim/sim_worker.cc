@@ -87,6 +87,7 @@ SimWorker::SimWorker(SimContext* context, Rank rank, uint64_t token)
                            context_->scenario.WorkerNode(control_peer_.index),
                            [this](const PeerId& from, const Message& message) {
                              if (!(from == coordinator_)) return;  // Closed.
+                             context_->OnCoordinatorHeard(control_peer_, from);
                              Tell([&](WorkerCore& core, absl::Time now,
                                       WorkerCore::Effects* effects) {
                                core.OnCoordinatorMessage(message, now, effects);

@@ -229,7 +229,8 @@ bool SimWorld::CouldBeHeard(const PeerId& member) const {
   if (scenario.network.loss > kLossMax || scenario.network.duplicate > 0 ||
       scenario.links.queue_max > 0 || !longest_cut_.empty() ||
       counts_.inner_cuts > 0 ||
-      counts_.stopped + counts_.stopped_long + counts_.suspended > 0) {
+      counts_.stopped + counts_.stopped_long + counts_.suspended > 0 ||
+      context_.misled.count(member) > 0) {
     return false;
   }
   const auto index = static_cast<size_t>(member.index);
