@@ -72,8 +72,8 @@ struct ChannelCounts {
   // Received messages that were no messages of ours, and connections that were
   // ended since too much lay unread.
   int64_t malformed = 0;
-  // Of those: the connections; and who had the last one, with how much, for
-  // people.
+  // The connections among those, and a sentence for people: who had the last
+  // one, and how much lay unread.
   int64_t overruns = 0;
   std::string last_overrun = {};
   // Messages that Send() refused because of the peer (not connected, full).

@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/process/default_signals.h"
 #include "common/status.h"
 #include "tools/cli/text.h"
 
@@ -38,12 +39,7 @@ absl::Status SystemError(absl::string_view what, int error) {
   } else {
     setpgid(0, 0);
   }
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
-    ::signal(signal, SIG_DFL);
-  }
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
+  UseDefaultSignals();
   if (!detached) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);  // It died before the line above.
