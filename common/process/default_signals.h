@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <initializer_list>
+
 namespace slackline {
 
 // Those by which programs are ended have their default effect, and none is
