@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import bisect
-import sys
 import threading
 from typing import Any, Callable, Iterable, List, Optional, Set
 
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
+from slackline._compiled import CompiledParts, runs_outside_of_python
 from slackline._guarded import Guarded
 from slackline._tables import Tables
 
@@ -24,8 +24,9 @@ class Arrivals:
     """Sees each use of a parameter in a step, and waits there until it has come.
 
     What PyTorch's functions and modules are given is looked at while parameters are
-    missing, and only then. Code that has a parameter's memory in another way is not seen:
-    TorchScript, compiled code, extensions that are no modules. The first steps, which wait
+    missing, and only then. A part of the module that torch.compile has compiled waits for
+    all of its parameters when it is called. Code that has a parameter's memory in another
+    way is not seen: TorchScript, other compiled code, extensions that are no modules. The first steps, which wait
     for everything, show whether a script has such code: parameters get gradients there, and
     no use of them was seen. From then on a gradient of a parameter that was not waited for
     is an error. What cannot be noticed is code of both kinds that uses one parameter.
@@ -43,8 +44,11 @@ class Arrivals:
         # Steps of which the use of parameters was looked at; -1: the first one is to come.
         self._watched = -1 if wanted is None else _STEPS_WATCHED
         unfit = ""
-        if _runs_outside_of_python(tables.module):
-            unfit = "the module has compiled parts, whose use of parameters cannot be seen"
+        if runs_outside_of_python(tables.module):
+            unfit = (
+                "the module has parts whose use of parameters cannot be seen (TorchScript, or module.compile() "
+                "instead of torch.compile(module))"
+            )
         elif any(table.parameter.device.type != "cpu" for table in tables.tables):
             unfit = "parameters are on a GPU, where steps begin when all have come"
         self._active = wanted is not False and not unfit
@@ -62,6 +66,7 @@ class Arrivals:
             id(module): [index_of[id(own)] for own in module._parameters.values() if id(own) in index_of]
             for module in tables.module.modules()
         }
+        self._compiled = CompiledParts(tables.module, self._before_compiled, self._look)
 
     def never(self, why: str) -> None:
         """Steps begin when all has come. Raises ValueError if the script wants it otherwise."""
@@ -80,7 +85,7 @@ class Arrivals:
         """A step is there. Its parameters are too, unless they come table by table."""
         self._leave_mode()
         if self._watched == 0 and self._active:
-            self._active = not _has_compiled()
+            self._active = self._compiled.are_all()
         if self._active and (by_table or self._watches()):
             self._find_memory()  # Before anything is missing: it asks for addresses.
         if by_table:
@@ -95,6 +100,12 @@ class Arrivals:
     def watch(self) -> None:
         """What follows is the script's."""
         self._unseen = set(range(len(self._tables))) if self._watches() else set()
+        # In the first step, too: what is compiled there is a part's, or not.
+        if self.looks() or (self._active and self._watched < 0):
+            self._compiled.listen()
+        self._look()
+
+    def _look(self) -> None:
         if not self.looks() or self._hook is not None:
             return
         self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._before_forward)
@@ -126,6 +137,10 @@ class Arrivals:
     def leave(self) -> None:
         """Looks at no use any more."""
         self._unseen = set()
+        self._compiled.leave()
+        self._look_away()
+
+    def _look_away(self) -> None:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -179,6 +194,11 @@ class Arrivals:
         if self.looks():
             self._wait(self._of_module.get(id(module), []))
 
+    def _before_compiled(self, part: torch.nn.Module) -> None:
+        if self.looks():
+            self._wait([index for module in part.modules() for index in self._of_module.get(id(module), [])])
+        self._look_away()
+
     def _wait(self, tables: List[int]) -> None:
         self._unseen.difference_update(tables)
         if not self.missing.intersection(tables):
@@ -209,18 +229,3 @@ class _Mode(TorchFunctionMode):
             self._arrivals.used(args)
             self._arrivals.used(kwargs.values())
         return func(*args, **kwargs)
-
-
-def _runs_outside_of_python(module: torch.nn.Module) -> bool:
-    return any(
-        isinstance(part, torch.jit.ScriptModule)
-        or hasattr(part, "_orig_mod")
-        or getattr(part, "_compiled_call_impl", None) is not None
-        for part in module.modules()
-    )
-
-
-def _has_compiled() -> bool:
-    """Whether torch.compile has compiled anything."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and bool(utils.counters["frames"])

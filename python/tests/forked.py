@@ -1,4 +1,4 @@
-"""Jobs whose processes are forked from this one, which has imported PyTorch already.
+"""Jobs whose processes are forked from this one, which has imported PyTorch and slackline already.
 
 A test of a few steps then takes a fraction of a second and not five. Only for tests in which
 nothing has computed with PyTorch before in this process: its threads are not in a child.
@@ -7,14 +7,14 @@ nothing has computed with PyTorch before in this process: its threads are not in
 import atexit
 import os
 import pathlib
-import runpy
 import signal
 import socket
 import subprocess
-import sys
 import time
 from typing import Callable, Dict, List
 
+import as_script
+import slackline  # noqa: F401
 import torch  # noqa: F401
 from support import BIN, Ended
 
@@ -35,39 +35,21 @@ _SECONDS_MAX = 120
 
 
 def _child(script: pathlib.Path, log: pathlib.Path, env: Dict[str, str]) -> None:
-    """The rest of this process is the script, as if Python had been started with it."""
-    code = 1
+    """The rest of this process is the script."""
     try:
         atexit._clear()
         with open(log, "wb") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-        sys.excepthook = sys.__excepthook__
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(script.parent)
         os.environ.update(env)
-        sys.argv = [str(script)]
-        sys.path[0:0] = [str(script.parent)]
-        try:
-            runpy.run_path(str(script), run_name="__main__")
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-            if not isinstance(end.code, (int, type(None))):
-                print(end.code, file=sys.stderr)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        as_script.become([str(script)])
     finally:
-        os._exit(code)
+        os._exit(1)
 
 
 def _fork(script: pathlib.Path, log: pathlib.Path, env: Dict[str, str]) -> int:
-    assert "slackline" not in sys.modules, "slackline belongs to the children"
     pid = os.fork()
     if pid == 0:
         _child(script, log, env)

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
-from slackline._arrivals import Arrivals
+from slackline._arrivals import Arrivals, _Mode
 from slackline._tables import Tables
 from support import POINTS, run_job
 
@@ -18,15 +18,16 @@ class Late:
     def __init__(self, net, overlap=True):
         self.net = net
         self.tables = Tables(net)
-        self.values = [table.values.clone() for table in self.tables.tables]
+        self.values = [table.values.numpy().copy() for table in self.tables.tables]
+        self.memory = [table.values.numpy() for table in self.tables.tables]
         self.waited = []
         self.arrivals = Arrivals(self.tables, self.come, overlap)
         self.tables.fetch()
 
     def come(self, index):
         self.waited.append(self.tables.tables[index].name)
-        with torch.no_grad():
-            self.tables.tables[index].values.copy_(self.values[index])
+        # As the product does: into the memory, whatever PyTorch records or transforms meanwhile.
+        self.memory[index][...] = self.values[index]
 
     def begin(self):
         """A step whose parameters are not there yet."""
@@ -36,6 +37,14 @@ class Late:
                 table.values.fill_(float("nan"))
         self.arrivals.take(by_table=True)
         self.arrivals.watch()
+
+
+@pytest.fixture(autouse=True)
+def nothing_looks_any_more():
+    yield
+    while isinstance(_get_current_function_mode(), _Mode):  # A test may end in the middle of a step.
+        _get_current_function_mode().__exit__(None, None, None)
+    torch.nn.modules.module._global_forward_pre_hooks.clear()
 
 
 class Own(TorchFunctionMode):
@@ -265,15 +274,125 @@ def test_what_is_interrupted_is_waited_for_once_more():
 def test_a_use_that_was_not_seen_is_an_error():
     net = Apart()
     Unseen.memory = net.holder["w"].detach().numpy()
+    late = Late(net, overlap=True)
     with pytest.raises(RuntimeError, match=r"'holder\.w' was used before it had come.*overlap=False"):
-        steps(Late(net, overlap=True), 1)
+        steps(late, 1)
+    late.arrivals.leave()
 
 
-def test_compiled_parts_are_refused_where_they_are_asked_for():
+def test_parts_whose_use_cannot_be_seen_are_refused_where_they_are_asked_for():
     scripted = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.jit.script(torch.nn.Linear(4, 2)))
     assert not Late(scripted, overlap=None).arrivals.possible
-    with pytest.raises(ValueError, match="compiled parts"):
+    with pytest.raises(ValueError, match=r"parts whose use .* cannot be seen \(TorchScript"):
         Late(scripted, overlap=True)
+
+
+class Compiled(torch.nn.Module):
+    """Stands for what torch.compile() returns: of its call nothing may be looked at."""
+
+    def __init__(self, module, fails=False):
+        super().__init__()
+        self._orig_mod = module
+        self.fails = fails
+
+    def register_forward_hook(self, hook, *, always_call=False):  # Since PyTorch 2.0, as all compiled modules.
+        self.always = hook if always_call else None
+        return super().register_forward_hook(hook)
+
+    def forward(self, x):
+        assert _get_current_function_mode() is None
+        assert not torch.nn.modules.module._global_forward_pre_hooks
+        if self.fails:
+            self.always(self, (), None)  # As PyTorch does then.
+            raise ValueError("no")
+        with torch.no_grad():  # What is compiled has the memory.
+            weight = torch.from_numpy(self._orig_mod.weight.detach().numpy())
+        return x @ weight.T + self._orig_mod.bias
+
+
+def test_a_compiled_part_waits_for_all_of_its_parameters_when_it_is_called():
+    torch.manual_seed(1)
+    late = Late(torch.nn.Sequential(torch.nn.Linear(4, 8), Compiled(torch.nn.Linear(8, 2)), torch.nn.Linear(2, 2)))
+    x = torch.randn(3, 4)
+    expected = late.net(x)
+    late.begin()
+    hidden = late.net[0](x)
+    assert late.waited == ["0.weight", "0.bias"]
+    hidden = late.net[1](hidden)
+    assert late.waited[2:] == ["1._orig_mod.weight", "1._orig_mod.bias"]
+    assert torch.equal(F.linear(hidden, late.net[2].weight, late.net[2].bias), expected)  # Is looked at again.
+    late.arrivals.end_step()
+    assert not late.net[1]._forward_pre_hooks and not late.net[1]._forward_hooks
+
+
+def test_after_a_compiled_part_that_raises_uses_are_seen():
+    late = Late(torch.nn.Sequential(Compiled(torch.nn.Linear(4, 2), fails=True), torch.nn.Linear(2, 2)))
+    late.begin()
+    with pytest.raises(ValueError, match="no"):
+        late.net(torch.ones(1, 4))
+    late.net[1].weight.square().sum()
+    assert late.waited[-1] == "1.weight"
+    late.arrivals.end_step()
+
+
+compiles = pytest.mark.skipif(not hasattr(torch, "compile"), reason="this PyTorch has no torch.compile")
+
+
+def pair():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+
+
+def compiled_steps(net, arrivals_of, call=None):
+    """Three steps and one without a use that was not seen, then late ones; returns what is compiled in each."""
+    late, frames = Late(net, overlap=None), []
+    for step in range(8):
+        if step < 4:
+            late.arrivals.take(by_table=False)
+            late.arrivals.watch()
+        elif late.arrivals.possible:
+            late.begin()
+        (call or net)(torch.randn(3 + (step == 6), 4)).sum().backward()
+        for index, table in enumerate(late.tables.tables):
+            late.arrivals.gradient_made(index)
+            table.parameter.grad = None
+        late.arrivals.end_step()
+        frames.append(torch._dynamo.utils.counters["frames"]["total"])
+    arrivals_of.append(late)
+    return frames
+
+
+@compiles
+@pytest.mark.filterwarnings("error:Using .torch.compile")
+def test_compiled_parts_begin_early_and_are_compiled_as_often_as_without():
+    def alone(net):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        for step in range(8):
+            net(torch.randn(3 + (step == 6), 4)).sum().backward()
+        return torch._dynamo.utils.counters["frames"]["total"]
+
+    def parts():
+        return torch.nn.Sequential(torch.compile(pair(), backend="eager"), torch.compile(pair(), backend="eager"))
+
+    expected = alone(parts())
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    late = []
+    assert compiled_steps(parts(), late)[-1] == expected
+    assert late[0].arrivals.possible
+    assert late[0].waited == [table.name for table in late[0].tables.tables]
+
+
+@compiles
+def test_what_is_compiled_beside_the_module_lets_all_steps_wait():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    late, net = [], pair()
+    compiled_steps(net, late, torch.compile(net, backend="eager"))
+    assert not late[0].arrivals.possible
+    own = pair()
+    own.compile(backend="eager")
+    assert not Late(own, overlap=None).arrivals.possible
 
 
 # Over a link on which the parameters of a step take some 60 ms, in several messages.

@@ -38,43 +38,25 @@ def run(path, arguments):
 
 
 def _script(argv, cwd, env):
-    """The rest of this process is the script, as if Python had been started with it."""
-    import runpy
+    """The rest of this process is the script."""
+    import as_script
 
-    code = 1
     try:
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(env)
-        sys.stdout = open(1, "w", buffering=1, closefd=False)
-        sys.stderr = open(2, "w", buffering=1, closefd=False)
-        sys.argv = list(argv)
-        folders = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
-        sys.path[0:1] = [os.path.dirname(os.path.abspath(argv[0])), *folders]
-        try:
-            runpy.run_path(argv[0], run_name="__main__")
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-            if code == 1 and end.code != 1:
-                print(end.code, file=sys.stderr)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        import atexit
-        import threading
-
-        threading._shutdown()
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        del sys.path[0]  # This file's folder.
+        sys.path[0:0] = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
+        as_script.become(argv)
     finally:
-        os._exit(code)
+        os._exit(1)
 
 
 def serve(path):
     """Forks until standard input ends. Kills what it has forked for somebody who is gone."""
     import selectors
 
+    import as_script  # noqa: F401
     import torch  # noqa: F401
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
