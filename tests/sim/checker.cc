@@ -615,7 +615,7 @@ void Checker::OnFinalPull(const ClientCore::PullResult& result) {
         }
         const sync::Mode& mode = PhaseOf(clock).mode();
         if (contained.count({life, clock}) > 0 ||
-            twin.too_stale.count({life, clock}) > 0 || mode.has_allreduce() ||
+            twin.without_effect.count({life, clock}) > 0 || mode.has_allreduce() ||
             mode.has_backup()) {
           continue;
         }
@@ -625,7 +625,7 @@ void Checker::OnFinalPull(const ClientCore::PullResult& result) {
                             twin.name));
       }
     }
-    contained.insert(twin.too_stale.begin(), twin.too_stale.end());
+    contained.insert(twin.without_effect.begin(), twin.without_effect.end());
     CheckExamples(contained, twin.name);
   }
 }
@@ -1201,7 +1201,7 @@ void Checker::OnTrace(const ShardCore::Effects& effects,
         OnPushAccepted(twin->second, record, owner);
         break;
       case ShardTraceRecord::Kind::kAdvanced:
-        OnAdvanced(twin->second, record);
+        OnAdvanced(twin->second, record, owner);
         break;
       case ShardTraceRecord::Kind::kUpdated:
         OnUpdated(twin->second, record, owner);
@@ -1217,7 +1217,8 @@ void Checker::OnTrace(const ShardCore::Effects& effects,
   }
 }
 
-void Checker::OnAdvanced(Twin& twin, const ShardTraceRecord& record) {
+void Checker::OnAdvanced(Twin& twin, const ShardTraceRecord& record,
+                         Owner owner) {
   const auto found = twin.participants.find({record.rank, record.incarnation});
   if (found == twin.participants.end() || !found->second.present ||
       record.clock < found->second.clock) {
@@ -1228,9 +1229,21 @@ void Checker::OnAdvanced(Twin& twin, const ShardTraceRecord& record) {
   }
   ++(record.clock == twin.installed_at ? stats_.installs_again
                                        : stats_.advances);
+  const Contribution skipped{.life = found->first,
+                             .clock = found->second.clock};
+  if (record.clock == skipped.clock + 1 &&
+      scenario_.Skips(skipped.clock, twin.range.table)) {
+    ++stats_.skipped;
+    twin.without_effect.insert(skipped);
+    if (scenario_.mode.has_delays() &&
+        HasTurn(twin, record.rank, skipped.clock)) {
+      twin.waiting.insert({skipped.clock, record.rank});
+    }
+  }
   ++found->second.next_seq;
   found->second.clock = record.clock;
   UpdateMinClock(twin);
+  if (scenario_.mode.has_delays()) PassTurnsWithoutEffect(twin, owner);
 }
 
 int Checker::PresentCount(const Twin& twin) const {
@@ -1274,6 +1287,10 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
   if (found == twin.participants.end() || !found->second.present) {
     return Report(Invariant::kBoundedState,
                   absl::StrCat(who, ", which takes no part"));
+  }
+  if (scenario_.Skips(record.clock, twin.range.table)) {
+    return Report(Invariant::kExactlyOnce,
+                  absl::StrCat(who, ", whose step has no gradient of it"));
   }
   Participant& participant = found->second;
   const auto base = computed_from_.find({found->first, record.clock});
@@ -1324,7 +1341,7 @@ void Checker::OnPushAccepted(Twin& twin, const ShardTraceRecord& record,
   if (discarded) {
     // As if the worker had only said that it has done this clock.
     ++stats_.too_stale;
-    twin.too_stale.insert({.life = found->first, .clock = record.clock});
+    twin.without_effect.insert({.life = found->first, .clock = record.clock});
     return UpdateMinClock(twin);
   }
   if (mode.has_backup()) {
@@ -1462,6 +1479,13 @@ const DelayTrace::Update* Checker::ReadyTurn(const Twin& twin) const {
   return &updates[turn];
 }
 
+bool Checker::HasTurn(const Twin& twin, Rank rank, Clock clock) const {
+  return absl::c_any_of(DelaysOf(twin).updates, [&](const auto& update) {
+    return update.clock == clock &&
+           absl::c_linear_search(update.ranks, static_cast<int32_t>(rank));
+  });
+}
+
 void Checker::OnGivenPush(Twin& twin, const Life& life,
                           Participant& participant,
                           const ShardTraceRecord& record,
@@ -1482,22 +1506,14 @@ void Checker::OnGivenPush(Twin& twin, const Life& life,
   stats_.bases_missed += static_cast<int64_t>(record.version) < newest;
   ++participant.clock;
   ++participant.next_seq;
-  const auto& updates = DelaysOf(twin).updates;
-  const bool used =
-      std::any_of(updates.begin(), updates.end(), [&](const auto& update) {
-        return update.clock == record.clock &&
-               std::find(update.ranks.begin(), update.ranks.end(),
-                         static_cast<int32_t>(record.rank)) !=
-                   update.ranks.end();
-      });
-  if (used) {
+  if (HasTurn(twin, record.rank, record.clock)) {
     twin.waiting.insert({record.clock, record.rank});
   } else {
     ++stats_.dropped;
-    twin.too_stale.insert({.life = life, .clock = record.clock});
+    twin.without_effect.insert({.life = life, .clock = record.clock});
   }
   UpdateMinClock(twin);
-  PassDroppedTurns(twin, owner);
+  PassTurnsWithoutEffect(twin, owner);
 }
 
 bool Checker::JudgeTurn(Twin& twin, const DelayTrace::Update& turn,
@@ -1519,10 +1535,16 @@ bool Checker::JudgeTurn(Twin& twin, const DelayTrace::Update& turn,
   return applied;
 }
 
-void Checker::PassDroppedTurns(Twin& twin, Owner owner) {
-  // Only by this rule; what it takes is counted with the update.
-  if (!scenario_.stale.has_drop()) return;
+void Checker::PassTurnsWithoutEffect(Twin& twin, Owner owner) {
   while (const DelayTrace::Update* const turn = ReadyTurn(twin)) {
+    if (scenario_.Skips(turn->clock, twin.range.table)) {
+      for (const int32_t rank : turn->ranks)
+        twin.waiting.erase({turn->clock, Rank{rank}});
+      twin.after_turns.push_back(twin.after_turns.back());
+      continue;
+    }
+    // Only by this rule; what it takes is counted with the update.
+    if (!scenario_.stale.has_drop()) return;
     const Rank rank{turn->ranks.front()};
     const auto missed = static_cast<int64_t>(
         twin.versions.size() - 1 -
@@ -1535,7 +1557,7 @@ void Checker::PassDroppedTurns(Twin& twin, Owner owner) {
     ++stats_.too_stale;
     for (const auto& [life, participant] : twin.participants) {
       if (life.first == rank)
-        twin.too_stale.insert({.life = life, .clock = turn->clock});
+        twin.without_effect.insert({.life = life, .clock = turn->clock});
     }
     twin.waiting.erase({turn->clock, rank});
     twin.after_turns.push_back(twin.after_turns.back());
@@ -1585,7 +1607,7 @@ void Checker::OnGivenUpdate(Twin& twin, const ShardTraceRecord& record,
   }
   AddUpdate(twin, std::move(update));
   twin.after_turns.push_back(twin.versions.size() - 1);
-  PassDroppedTurns(twin, owner);
+  PassTurnsWithoutEffect(twin, owner);
 }
 
 void Checker::CheckKept(const Twin& twin, const GivenDelays& kept) {
@@ -1597,13 +1619,16 @@ void Checker::CheckKept(const Twin& twin, const GivenDelays& kept) {
       if (before < turns) needed.insert(before);
     }
   }
-  if (kept.kept_versions() != needed.size() ||
-      kept.waiting() != twin.waiting.size()) {
+  const auto waiting =
+      static_cast<size_t>(absl::c_count_if(twin.waiting, [&](const auto& of) {
+        return !scenario_.Skips(of.first, twin.range.table);
+      }));
+  if (kept.kept_versions() != needed.size() || kept.waiting() != waiting) {
     Report(Invariant::kBoundedState,
            absl::StrCat(twin.name, " keeps ", kept.kept_versions(),
                         " versions and ", kept.waiting(),
                         " gradients for their turn; ", needed.size(), " and ",
-                        twin.waiting.size(), " are needed"));
+                        waiting, " are needed"));
   }
 }
 
@@ -2181,7 +2206,7 @@ void Checker::OnFinalReplica(Rank rank, Incarnation incarnation,
       contained.insert(twin.updates[v].contributions.begin(),
                        twin.updates[v].contributions.end());
     }
-    contained.insert(twin.too_stale.begin(), twin.too_stale.end());
+    contained.insert(twin.without_effect.begin(), twin.without_effect.end());
   }
   CheckExamples(contained, "the workers' model");
   for (const wire::WorkerMember& worker : latest_view_.worker()) {

@@ -82,6 +82,7 @@ struct CheckerStats {
   int64_t given_answers = 0;  // With an earlier version than the present one.
   int64_t joins = 0;          // To a shard, after the start of the job.
   int64_t advances = 0;
+  int64_t skipped = 0;  // Steps without a gradient of the table.
   int64_t partial_sums = 0;  // BSP updates without a worker that had died.
   int64_t dropped = 0;       // Late gradients of BACKUP.
   int64_t without_some = 0;  // BACKUP updates that did not wait for all.
@@ -324,7 +325,8 @@ class Checker {
     // What the last gradient that was accepted becomes.
     float gradient_factor = 1;
     double rate_factor = 1;
-    std::set<Contribution> too_stale;  // Not applied, by the rule.
+    // Not applied by a rule, or skipped.
+    std::set<Contribution> without_effect;
     Clock min_clock = 0;
     Clock complete = 0;  // Clocks below it are complete.
     Clock installed_at = -1;
@@ -487,7 +489,7 @@ class Checker {
                const std::set<int32_t>& served,
                const std::set<int32_t>& deposed, Owner owner,
                const ShardCore& core);
-  void OnAdvanced(Twin& twin, const ShardTraceRecord& record);
+  void OnAdvanced(Twin& twin, const ShardTraceRecord& record, Owner owner);
   void OnInstalled(Twin& twin, const ShardTraceRecord& record,
                    const View& view);
   void OnPushAccepted(Twin& twin, const ShardTraceRecord& record, Owner owner);
@@ -501,13 +503,15 @@ class Checker {
   Clock CompleteAfter(const Twin& twin, size_t turns) const;
   // nullptr: no turn is left, or a gradient of it is missing.
   const DelayTrace::Update* ReadyTurn(const Twin& twin) const;
+  // Whether the given delays use that gradient.
+  bool HasTurn(const Twin& twin, Rank rank, Clock clock) const;
   void OnGivenPush(Twin& twin, const Life& life, Participant& participant,
                    const ShardTraceRecord& record, const std::string& who,
                    Owner owner);
   // Counts the delay of each gradient of the next turn; false if a rule drops
   // the only one.
   bool JudgeTurn(Twin& twin, const DelayTrace::Update& turn, Owner owner);
-  void PassDroppedTurns(Twin& twin, Owner owner);
+  void PassTurnsWithoutEffect(Twin& twin, Owner owner);
   void OnGivenUpdate(Twin& twin, const ShardTraceRecord& record, Owner owner);
   void AddUpdate(Twin& twin, Update update);
   // What a shard keeps for delays, no more than what is needed.

@@ -165,6 +165,7 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.stale_rules, 20);
   EXPECT_GT(counts.own_optimizers, 50);
   EXPECT_GT(counts.rate_factors, 50);
+  EXPECT_GT(counts.skips_tables, 50);
   EXPECT_GT(counts.stop_rules, 5);
   EXPECT_GT(counts.garbage.sent, 1000);
   EXPECT_GT(counts.garbage.answers, 500);
@@ -172,6 +173,7 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(checker.bases, 10000);
   EXPECT_GT(checker.bases_missed, 5000);
   EXPECT_GT(checker.too_stale, 20);
+  EXPECT_GT(checker.skipped, 5000);
   EXPECT_GT(checker.weakened, 500);
   EXPECT_GT(checker.histograms, 5000);
   EXPECT_GT(checker.sizes, 50000);
@@ -209,6 +211,7 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   }
   EXPECT_GT(counts.own_optimizers, 50);
   EXPECT_GT(counts.rate_factors, 50);
+  EXPECT_GT(counts.skips_tables, 50);
   EXPECT_GT(counts.user.modes, 200);
   EXPECT_GT(counts.user.modes_refused, 200);
   EXPECT_GT(counts.user.modes_after_moves, 0);
@@ -447,6 +450,7 @@ TEST(CoordinatorsSimTest, ItDiesAtEveryStepOfAMoveACopyAndAFailover) {
   std::cout << counts.ToString() << "\n";
   EXPECT_GT(counts.recovered, 1000);
   EXPECT_GT(counts.recovered_unkept, 50);
+  EXPECT_GT(counts.torn_logs, 50);
   EXPECT_GT(counts.recovered_untold, 50);
   EXPECT_GT(counts.recovered_in_move, 100);
   EXPECT_GT(counts.finished, 1000);

@@ -3,6 +3,7 @@
 // Method: everything under one kind of key is never kept, in one run after the
 // other, until some invariant is broken. That no user's call is carried out
 // twice is in coordinator_core_recovery_test.
+#include <functional>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -45,18 +46,12 @@ Scenario WithModes(uint64_t seed) {
 }
 
 // How many runs it took; 0: nothing was noticed.
-uint64_t NoticedAfter(const Case& forgotten, std::optional<Violation>* what) {
-  const bool all_of_kind = absl::EndsWith(forgotten.key, "/");
+uint64_t NoticedAfter(Scenario (*scenario)(uint64_t seed),
+                      const std::function<void(SimCoordinator*)>& tamper,
+                      std::optional<Violation>* what) {
   for (uint64_t seed = 1; seed <= kSeedsMax; ++seed) {
-    SimWorld world(forgotten.scenario(seed), /*keep_log=*/false);
-    world.on_coordinator_started = [&](SimCoordinator* coordinator) {
-      coordinator->tamper_state = [&](std::vector<StateChange>* changes) {
-        std::erase_if(*changes, [&](const StateChange& change) {
-          return all_of_kind ? absl::StartsWith(change.key, forgotten.key)
-                             : change.key == forgotten.key;
-        });
-      };
-    };
+    SimWorld world(scenario(seed), /*keep_log=*/false);
+    world.on_coordinator_started = tamper;
     const RunReport report = world.Run();
     if (!report.violation.has_value()) continue;
     *what = report.violation;
@@ -68,12 +63,33 @@ uint64_t NoticedAfter(const Case& forgotten, std::optional<Violation>* what) {
 class ForgottenStateTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ForgottenStateTest, IsNoticed) {
+  const std::string& key = GetParam().key;
+  const bool all_of_kind = absl::EndsWith(key, "/");
+  const auto forget = [&](std::vector<StateChange>* changes) {
+    std::erase_if(*changes, [&](const StateChange& change) {
+      return all_of_kind ? absl::StartsWith(change.key, key)
+                         : change.key == key;
+    });
+  };
   std::optional<Violation> what;
-  const uint64_t runs = NoticedAfter(GetParam(), &what);
-  ASSERT_GT(runs, 0u) << "nobody misses '" << GetParam().key << "'";
+  const uint64_t runs = NoticedAfter(
+      GetParam().scenario,
+      [&](SimCoordinator* coordinator) { coordinator->tamper_state = forget; },
+      &what);
+  ASSERT_GT(runs, 0u) << "nobody misses '" << key << "'";
   RecordProperty("runs", absl::StrCat(runs));
   RecordProperty(
       "what", absl::StrCat(InvariantName(what->invariant), ": ", what->what));
+}
+
+// As by a disk that says too early that it has written.
+TEST(ForgottenEndTest, ABatchThatTheDiskHasLostIsNoticed) {
+  std::optional<Violation> what;
+  const auto tamper = [](SimCoordinator* coordinator) {
+    coordinator->tamper_log = [](std::string* log) { log->pop_back(); };
+  };
+  ASSERT_GT(NoticedAfter(Plain, tamper, &what), 0u);
+  EXPECT_EQ(what->invariant, Invariant::kCoordinator);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -292,6 +292,7 @@ RunReport RunPlanted(const Case& planted, uint64_t seed) {
   }
   // A gradient that has the rate of another could be explained in two ways.
   scenario.rate_factors = false;
+  scenario.skips_tables = false;
   if (planted.change != nullptr) planted.change(&scenario);
   SimWorld world(scenario, /*keep_log=*/false);
   Plant plant;
@@ -376,6 +377,53 @@ bool RepeatAsNextPush(Plant& plant, const PeerId& from, const PeerId& to,
       absl::ZeroDuration(),
       [&plant, from, to, again] { plant.network().Send(from, to, again); });
   return true;
+}
+
+// Gradients of one step arrive as if the step had none of these tables.
+bool SkipGradients(Plant&, const PeerId& from, const PeerId& to,
+                   Message* message) {
+  if (!IsPush(to, *message) || from.index != 0) return true;
+  std::vector<Payload> frames_left;
+  ForEachPush(message, [&](wire::Push& push, absl::Span<Payload> frames) {
+    if (!push.has_gradient() || push.clock() != 3) {
+      frames_left.insert(frames_left.end(), frames.begin(), frames.end());
+      return;
+    }
+    push.mutable_advance();
+    push.set_clock(push.clock() + 1);
+    push.clear_options();
+    push.clear_encoding();
+  });
+  message->payloads = std::move(frames_left);
+  return true;
+}
+
+// A worker pushes the gradient of a table that its step has none of.
+bool PushSkipped(Plant& plant, const PeerId& from, const PeerId& to,
+                 Message* message) {
+  if (!IsPush(to, *message) || from.index != 0) return true;
+  const Scenario& scenario = plant.world->context().scenario;
+  std::vector<Payload> frames_now;
+  ForEachPush(message, [&](wire::Push& push, absl::Span<Payload> frames) {
+    frames_now.insert(frames_now.end(), frames.begin(), frames.end());
+    const ShardRange& range = plant.view->shard(ShardId{push.shard()});
+    const Clock clock = push.clock() - 1;
+    if (!push.has_advance() || !scenario.Skips(clock, range.table)) return;
+    const std::vector<float> gradient = scenario.Gradient(
+        Rank{from.index}, from.instance, clock, range.table, range.begin,
+        range.end);
+    push.set_gradient(plant.rng.Below(3));
+    push.set_clock(clock);
+    frames_now.push_back(
+        Payload::Copy(gradient.data(), gradient.size() * sizeof(float)));
+  });
+  message->payloads = std::move(frames_now);
+  return true;
+}
+
+void WithSkips(Scenario* scenario) {
+  scenario->skips_tables = true;
+  scenario->gradient_code = {};
 }
 
 // Two clocks of a worker change their gradients.
@@ -938,6 +986,15 @@ INSTANTIATE_TEST_SUITE_P(
              .modes = {"bsp", "ssp", "asp"},
              .tamper = SwapClocks,
              .also = Invariant::kSyncSum},
+        Case{"GradientsSkipped",
+             Invariant::kLostPush,
+             {"bsp", "ssp", "asp"},
+             SkipGradients},
+        Case{.name = "SkippedTablesPushed",
+             .expected = Invariant::kExactlyOnce,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = PushSkipped,
+             .change = WithSkips},
         Case{"PullOfAnEarlierClock",
              Invariant::kStaleness,
              {"bsp", "ssp"},

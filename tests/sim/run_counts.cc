@@ -46,6 +46,7 @@ void RunCounts::Visit(
   see("stale_rules", stale_rules);
   see("own_optimizers", own_optimizers);
   see("rate_factors", rate_factors);
+  see("skips_tables", skips_tables);
   see("replicas", replicas);
   see("recovers", recovers);
   see("recovered", recovered);
@@ -59,6 +60,7 @@ void RunCounts::Visit(
   see("stop_rules", stop_rules);
   see("disk_errors", disk_errors);
   see("slow_files", slow_files);
+  see("torn_logs", torn_logs);
   see("suspensions", suspensions);
   see("resumed", resumed);
   see("resumed_same", resumed_same);
@@ -152,6 +154,7 @@ void RunCounts::Visit(
   see("checker.bases", checker.bases);
   see("checker.bases_missed", checker.bases_missed);
   see("checker.too_stale", checker.too_stale);
+  see("checker.skipped", checker.skipped);
   see("checker.weakened", checker.weakened);
   see("checker.histograms", checker.histograms);
   see("checker.sizes", checker.sizes);

@@ -68,6 +68,7 @@ struct RunCounts {
   int64_t stale_rules = 0;
   int64_t own_optimizers = 0;  // Of tables.
   int64_t rate_factors = 0;
+  int64_t skips_tables = 0;
   int64_t replicas = 0;           // Runs in which shards have followers.
   int64_t server_restarts = 0;    // In them.
   int64_t recovers = 0;           // Runs whose coordinator may come back.
@@ -81,6 +82,7 @@ struct RunCounts {
   int64_t stop_rules = 0;
   int64_t disk_errors = 0;   // Attempts to write that failed.
   int64_t slow_files = 0;    // Of checkpoints.
+  int64_t torn_logs = 0;     // Of the coordinator's state.
   int64_t suspensions = 0;   // Jobs that ended after one.
   int64_t resumed = 0;       // Jobs that went on from a checkpoint,
   int64_t resumed_same = 0;  // and those that ended as if nothing had happened.

@@ -1027,6 +1027,15 @@ StepOptions Scenario::GradientOptions(Rank rank, Clock clock,
   return options;
 }
 
+bool Scenario::Skips(Clock clock, TableId table) const {
+  if (!skips_tables) return false;
+  const uint64_t drawn_by = gradient_seed.value_or(seed);
+  return Mix64(Mix64(drawn_by ^ static_cast<uint64_t>(clock)) + 1 +
+               static_cast<uint64_t>(table)) %
+             3 ==
+         0;
+}
+
 void Scenario::DrawGradientCode() {
   Rng rng = Rng(seed).Fork("gradient code");
   if (rng.Chance(0.5)) return;
@@ -1162,6 +1171,7 @@ void Scenario::Resume(std::shared_ptr<const SimCheckpoint> checkpoint) {
 void Scenario::DrawRates() {
   Rng rng = Rng(seed).Fork("rates");
   rate_factors = rng.Chance(0.4);
+  skips_tables = Rng(seed).Fork("skips").Chance(0.25);
   if (!rng.Chance(0.5)) return;
   for (size_t t = 0; t < table_elements.size(); ++t) {
     config::Optimizer& own = own_optimizers.emplace_back();
@@ -1209,6 +1219,7 @@ std::string Scenario::ToString() const {
           ? absl::StrCat("elastic { ", elastic->ShortDebugString(), " }, ")
           : "",
       optimizer.ShortDebugString(), rate_factors ? ", rate factors" : "",
+      skips_tables ? ", skipped tables" : "",
       gradient_code.whole()
           ? ""
           : absl::StrCat(", pushed in { ",

@@ -351,6 +351,9 @@ struct Scenario {
   std::vector<config::Optimizer> own_optimizers;
   // Gradients have options; else they are as the config says.
   bool rate_factors = false;
+  // Steps have no gradient of some tables, as those of scripts with several
+  // optimizers: the same tables for all workers.
+  bool skips_tables = false;
   // In which gradients are pushed. Every gradient for itself: what a code loses
   // is lost.
   GradientCode gradient_code;
@@ -511,6 +514,8 @@ struct Scenario {
   // of -clock.
   bool GathersAt(Clock clock) const;
   StepOptions GradientOptions(Rank rank, Clock clock, TableId table) const;
+  // Whether a step over servers has no gradient of the table.
+  bool Skips(Clock clock, TableId table) const;
   std::string ToString() const;
 
   // What this incarnation computes, for elements [begin, end) of the table:

@@ -5,8 +5,11 @@
 #include <utility>
 
 #include "common/optim/optimizer.h"
+#include "common/rng.h"
 #include "common/status.h"
 #include "common/view/member_lists.h"
+#include "server/coordinator/state/state_batch.h"
+#include "server/coordinator/state/state_log.h"
 
 namespace slackline::sim {
 namespace {
@@ -217,11 +220,32 @@ bool SimCoordinator::CrashesAt(CoordinatorFault::Moment moment,
   crash_at_.reset();
   has_unkept_ = true;
   std::exchange(crash_, nullptr)();
+  if (away_) LeaveTorn(effects.state);
   return away_ || over_;
+}
+
+void SimCoordinator::LeaveTorn(const std::vector<StateChange>& changes) {
+  const std::string batch = *EncodeBatch(changes);
+  Rng rng = Rng(context_->scenario.seed).Fork(absl::StrCat("torn ", life_));
+  std::string left = batch.substr(0, rng.Below(batch.size()));
+  if (rng.Chance(0.2)) left.clear();
+  // The file was made longer before its blocks were written.
+  if (rng.Chance(0.5)) left.resize(batch.size());
+  ++context_->torn_logs;
+  log_ += left;
+}
+
+void SimCoordinator::RewriteLog() {
+  const std::string batch = *EncodeBatch(state_);
+  log_ = StateLogHeader(batch.size()) + batch;
 }
 
 void SimCoordinator::Commit(CoordinatorCore::Effects* effects) {
   if (tamper_state) tamper_state(&effects->state);
+  if (context_->scenario.recovers && !effects->state.empty()) {
+    if (log_.empty()) RewriteLog();
+    log_ += *EncodeBatch(effects->state);
+  }
   for (StateChange& change : effects->state) {
     if (change.value.has_value()) {
       state_[change.key] = *std::move(change.value);
@@ -466,12 +490,22 @@ void SimCoordinator::Recover(int host, bool has_joined) {
       std::exchange(core_, std::make_unique<CoordinatorCore>(options));
   if (begins) {  // Nobody had joined.
     state_.clear();
+    RewriteLog();
     core_->Start(machine_->now());
     return Attach();
   }
+  if (tamper_log) tamper_log(&log_);
+  const absl::StatusOr<CoordinatorState> kept = ReadStateLog("state", log_);
+  if (!kept.ok() || *kept != state_) {
+    return context_->checker.Report(
+        Invariant::kCoordinator,
+        absl::StrCat("the log of the coordinator's state does not hold it: ",
+                     kept.status().ToString()));
+  }
+  RewriteLog();
   CoordinatorCore::Effects effects;
   const absl::Status recovered =
-      core_->Recover(state_, machine_->now(), &effects);
+      core_->Recover(*kept, machine_->now(), &effects);
   if (!recovered.ok()) {
     return context_->checker.Report(
         Invariant::kCoordinator,

@@ -50,6 +50,8 @@ class SimCoordinator {
   }
   // For planted faults: what it keeps.
   std::function<void(std::vector<StateChange>* changes)> tamper_state;
+  // Likewise: what the disk has of it when the next one begins.
+  std::function<void(std::string* log)> tamper_log;
   // Views no longer reach those who did not follow yet: the process has ended.
   bool over() const { return over_; }
   // Ranks of the workers that it has removed because they held others up, in
@@ -66,6 +68,10 @@ class SimCoordinator {
   bool CrashesAt(CoordinatorFault::Moment moment,
                  const CoordinatorCore::Effects& effects);
   void Commit(CoordinatorCore::Effects* effects);
+  // What the disk has of a batch that was being appended.
+  void LeaveTorn(const std::vector<StateChange>& changes);
+  // As a FileStateStore that is opened or has grown.
+  void RewriteLog();
   // That it has counted what the one before it had, all of which was kept.
   // By the clock of that one's machine it is `was_now`.
   void CheckCounts(const CoordinatorCore& before, absl::Time was_now) const;
@@ -81,7 +87,8 @@ class SimCoordinator {
   int host_ = 0;
   SimMachine* machine_;  // Of the host.
   std::unique_ptr<CoordinatorCore> core_;
-  CoordinatorState state_;  // Kept.
+  CoordinatorState state_;  // Kept,
+  std::string log_;         // by these bytes.
   // When something of it last reached the machine, by the machine's clock;
   // the coordinator may have read it later.
   std::map<PeerId, absl::Time> heard_;

@@ -576,13 +576,16 @@ void SimWorker::PushTable(int table) {
     });
   }
   const Clock clock = core_.clock();
-  const CodedGradient gradient =
-      context_->scenario.PushOf(rank_, incarnation(), clock, TableId{table});
+  const Scenario& scenario = context_->scenario;
   Tell([&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
-    const absl::Status pushed = core.OnGradient(
-        TableId{table}, gradient,
-        context_->scenario.GradientOptions(rank_, clock, TableId{table}), now,
-        effects);
+    const absl::Status pushed =
+        scenario.Skips(clock, TableId{table})
+            ? core.OnSkippedTable(TableId{table}, now, effects)
+            : core.OnGradient(
+                  TableId{table},
+                  scenario.PushOf(rank_, incarnation(), clock, TableId{table}),
+                  scenario.GradientOptions(rank_, clock, TableId{table}), now,
+                  effects);
     SL_CHECK(pushed.ok(), pushed.message());
   });
   if (++pushed_ < static_cast<int>(has_come_.size())) return;

@@ -386,6 +386,7 @@ void SimWorld::ScheduleReality() {
   counts_.schedules = !scenario.schedule.SerializeAsString().empty();
   counts_.own_optimizers = !scenario.own_optimizers.empty();
   counts_.rate_factors = scenario.rate_factors;
+  counts_.skips_tables = scenario.skips_tables;
   counts_.stale_rules =
       scenario.stale.rule_case() != config::StaleGradients::RULE_NOT_SET;
   stranger_ = std::make_unique<SimStranger>(&context_);
@@ -1241,6 +1242,7 @@ RunReport SimWorld::Run() {
   counts_.trainer_stalls_for_ever = context_.trainer_stalls_for_ever;
   counts_.disk_errors = context_.disk_errors;
   counts_.slow_files = context_.slow_files;
+  counts_.torn_logs = context_.torn_logs;
   for (size_t index = 0; index < servers_.size(); ++index) {
     if (servers_[index] == nullptr) continue;
     counts_.servers_drained +=
@@ -1289,6 +1291,7 @@ void MakePlain(Scenario* scenario, uint64_t gradient_seed, Rng& rng) {
   scenario->RemoveFaults();
   scenario->gradient_seed = gradient_seed;
   scenario->gradient_code = {};  // By all-reduce they are whole.
+  scenario->skips_tables = false;  // By all-reduce all are summed.
   scenario->pull_ahead = false;
   const auto draw = [&](sync::Mode* mode) {
     if (rng.Chance(0.6)) {
@@ -1348,6 +1351,7 @@ RunReport RunResumeSeed(uint64_t seed, bool keep_log, const Reality& reality) {
   second.Resume(checkpoint);
   if (same_length) second.steps = first.steps;
   second.rate_factors = first.rate_factors;
+  second.skips_tables = first.skips_tables;
   if (plain) {
     MakePlain(&second, seed, rng);
   } else {

@@ -8,76 +8,25 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstddef>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/io/atomic_file.h"
 #include "common/io/file_error.h"
 #include "common/io/regular_file.h"
-#include "common/io/state_hash.h"
 #include "common/status.h"
 #include "server/coordinator/state/state_batch.h"
+#include "server/coordinator/state/state_log.h"
 
 namespace slackline {
 namespace {
-
-struct Header {
-  std::array<char, 8> magic = {'s', 'l', 's', 't', 'a', 't', 'e', '\n'};
-  uint64_t format = 1;
-  uint64_t whole_bytes = 0;  // Of a file with this header: never fewer.
-  uint64_t hash = 0;         // Of all before.
-};
-uint64_t HashOf(const Header& header) {
-  return BytesHash(&header, offsetof(Header, hash));
-}
 
 // A log is written anew when it is so many times as long as it was then, and
 // so many bytes.
 constexpr int64_t kGrowth = 4;
 constexpr int64_t kGrowthBytes = 1 << 20;
-
-absl::StatusOr<CoordinatorState> Parse(const std::string& path,
-                                       absl::string_view file) {
-  size_t offset = 0;
-  const auto broken = [&](const auto&... what) {
-    return absl::DataLossError(absl::StrCat(
-        path, ": offset ", offset, ": ", what...,
-        "; the file is damaged or no state of a coordinator: remove it and go "
-        "on from a checkpoint"));
-  };
-  const Header expected;
-  Header header;
-  if (file.size() >= sizeof(header))
-    std::memcpy(&header, file.data(), sizeof(header));
-  if (file.size() < sizeof(header) || header.magic != expected.magic)
-    return broken("does not begin as the state of a coordinator does");
-  if (header.format != expected.format) {
-    return broken("the format is ", header.format, ", and this program reads ",
-                  expected.format);
-  }
-  if (header.hash != HashOf(header))
-    return broken("the header has not the hash that it says");
-  CoordinatorState state;
-  offset = sizeof(header);
-  // What a crash leaves has no whole batch at its end, or zeros.
-  while (file.find_first_not_of('\0', offset) != absl::string_view::npos) {
-    const absl::StatusOr<size_t> bytes =
-        ApplyBatch(file.substr(offset), &state);
-    if (!bytes.ok()) return broken(bytes.status().message());
-    if (*bytes == 0) break;
-    offset += *bytes;
-  }
-  if (offset < header.whole_bytes) {
-    return broken("the file has whole batches up to here, and had ",
-                  header.whole_bytes, " bytes of them when it was written");
-  }
-  return state;
-}
 
 absl::Status TooLong(const std::string& path) {
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -99,7 +48,7 @@ std::string HolderIn(int lock) {
 absl::StatusOr<CoordinatorState> ReadStateFile(const std::string& path) {
   SL_ASSIGN_OR_RETURN(const std::string file,
                       ReadRegularFile(path, kStateBytesMax));
-  return Parse(path, file);
+  return ReadStateLog(path, file);
 }
 
 absl::StatusOr<std::unique_ptr<FileStateStore>> FileStateStore::Lock(
@@ -193,13 +142,10 @@ absl::Status FileStateStore::Append(const std::vector<StateChange>& changes) {
 absl::Status FileStateStore::Rewrite() {
   const absl::StatusOr<std::string> batch = EncodeBatch(state_);
   if (!batch.ok()) return Annotate(batch.status(), "write " + path_);
-  const int64_t bytes = static_cast<int64_t>(sizeof(Header) + batch->size());
+  const std::string header = StateLogHeader(batch->size());
+  const auto bytes = static_cast<int64_t>(header.size() + batch->size());
   if (bytes > kStateBytesMax) return TooLong(path_);
-  Header header = {.whole_bytes = static_cast<uint64_t>(bytes)};
-  header.hash = HashOf(header);
-  if (const absl::Status written = WriteFileAtomically(
-          path_,
-          {{reinterpret_cast<const char*>(&header), sizeof(header)}, *batch});
+  if (const absl::Status written = WriteFileAtomically(path_, {header, *batch});
       !written.ok()) {
     if (file_ < 0) return written;
     // The log has everything without it, too. Tried again when it is longer.
