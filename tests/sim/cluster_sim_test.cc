@@ -225,6 +225,8 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   EXPECT_GT(checker.steps_reduced, 1000);
   EXPECT_GT(checker.groups, 300);
   EXPECT_GT(checker.groups_apart, 50);
+  EXPECT_GT(counts.lane_operations, 500);
+  EXPECT_GT(counts.lane_held, 20);
   EXPECT_GT(checker.installs, 500);
   EXPECT_GT(checker.moves_done, 100);
   const SimWorker::Counts& workers = counts.workers;

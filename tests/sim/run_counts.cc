@@ -61,6 +61,9 @@ void RunCounts::Visit(
   see("disk_errors", disk_errors);
   see("slow_files", slow_files);
   see("torn_logs", torn_logs);
+  see("lane_operations", lane_operations);
+  see("lane_without_server", lane_without_server);
+  see("lane_held", lane_held);
   see("suspensions", suspensions);
   see("resumed", resumed);
   see("resumed_same", resumed_same);

@@ -83,6 +83,10 @@ struct RunCounts {
   int64_t disk_errors = 0;   // Attempts to write that failed.
   int64_t slow_files = 0;    // Of checkpoints.
   int64_t torn_logs = 0;     // Of the coordinator's state.
+  // By all-reduce with servers that sum.
+  int64_t lane_operations = 0;
+  int64_t lane_without_server = 0;
+  int64_t lane_held = 0;
   int64_t suspensions = 0;   // Jobs that ended after one.
   int64_t resumed = 0;       // Jobs that went on from a checkpoint,
   int64_t resumed_same = 0;  // and those that ended as if nothing had happened.

@@ -853,6 +853,7 @@ Scenario Scenario::RandomModes(uint64_t seed) {
   modes.changes = true;
   Rng varying = Rng(seed).Fork("newer modes");
   modes.begins_with_worker = Rng(seed).Fork("initial values").Chance(0.25);
+  modes.lanes = Rng(seed).Fork("lanes").Chance(0.3);
   const auto random_mode = [&] {
     sync::Mode mode = RandomMode(rng);
     s.Vary(varying, &mode);
@@ -1211,6 +1212,7 @@ std::string Scenario::ToString() const {
       "seed ", seed, ": ", servers, " servers x ", threads, " threads, ",
       workers, " workers, ", ModeText(mode), phases,
       modes.begins_with_worker ? ", from a worker's values" : "",
+      modes.lanes ? ", with lanes" : "",
       pull_ahead ? " pulling ahead" : "",
       step_by_table ? " stepping by table" : "",
       asks_state > 0 ? " asking for the state" : "",

@@ -306,6 +306,7 @@ struct Modes {
     double late = 0;       // Chance of bad news to take long.
   };
   GroupFaults group_faults;
+  bool lanes = false;  // Servers sum in all-reduce, too.
   bool begins_with_worker = false;  // What the tables begin with.
 };
 

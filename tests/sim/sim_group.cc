@@ -2,14 +2,23 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "common/status.h"
+#include "worker/collective/sum_client_core.h"
 
 namespace slackline::sim {
 
-SimGroup::SimGroup(const std::vector<Share>& members, const Scenario& scenario,
-                   const Faults* faults, EventQueue* queue,
-                   const SimNetwork* network, Rng rng)
-    : faults_(faults), queue_(queue), network_(network), rng_(rng) {
+SimGroup::SimGroup(const std::vector<Share>& members, std::vector<int> servers,
+                   const Scenario& scenario, const Faults* faults,
+                   EventQueue* queue, const SimNetwork* network,
+                   LaneCounts* lanes, Rng rng)
+    : servers_(std::move(servers)),
+      scenario_(scenario),
+      faults_(faults),
+      queue_(queue),
+      network_(network),
+      lanes_(lanes),
+      rng_(rng) {
   for (const Share& who : members) {
     Member& member = members_[who.rank];
     member.who = who;
@@ -43,12 +52,45 @@ void SimGroup::Begin(Rank rank, Share share, Done done) {
       std::none_of(members_.begin(), members_.end(),
                    [](const auto& entry) { return entry.second.left; });
   if (all_here && operations_[number].size() == members_.size())
-    Deliver(number);
+    Deliver(number, queue_->now());
 }
 
-void SimGroup::Deliver(size_t operation) {
+bool SimGroup::MissesServer() const {
+  return absl::c_any_of(servers_, [&](int server) {
+    return !network_->attached(
+        {.kind = PeerId::Kind::kShardThread, .index = server, .instance = 0});
+  });
+}
+
+bool SimGroup::HasStillServer() const {
+  return absl::c_any_of(servers_, [&](int server) {
+    return network_->machine(scenario_.ServerNode(server)).stands_still();
+  });
+}
+
+bool SimGroup::IsWanted(size_t operation) const {
+  return absl::c_any_of(members_, [&](const auto& entry) {
+    const Member& member = entry.second;
+    return member.done != nullptr && member.next == operation + 1;
+  });
+}
+
+void SimGroup::Deliver(size_t operation, absl::Time begun) {
   const absl::Time now = queue_->now();
+  const bool misses = MissesServer();
+  const bool waits = misses ? now < begun + SumClientCore::Options().gone_max
+                            : HasStillServer();
+  if (waits && IsWanted(operation)) {
+    ++lanes_->held;
+    queue_->After(absl::Milliseconds(10),
+                  lifetime_.Guard([this, operation, begun] {
+                    Deliver(operation, begun);
+                  }));
+    return;
+  }
   complete_[operation] = true;
+  lanes_->operations += !servers_.empty();
+  lanes_->without_server += misses;
   for (auto& [rank, member] : members_) {
     absl::Time cut_until = now;
     for (const auto& [other_rank, other] : members_) {
@@ -56,7 +98,13 @@ void SimGroup::Deliver(size_t operation) {
           std::max({cut_until, network_->CutUntil(member.node, other.node),
                     network_->CutUntil(other.node, member.node)});
     }
+    for (const int server : servers_) {
+      const Node node = scenario_.ServerNode(server);
+      cut_until = std::max({cut_until, network_->CutUntil(member.node, node),
+                            network_->CutUntil(node, member.node)});
+    }
     bool fails =
+        misses ||
         rng_.Chance(operation == 0 ? faults_->connect : faults_->operation);
     absl::Time at = now + Soon();
     if (cut_until > now) {
@@ -118,8 +166,14 @@ SimGroup* SimGroups::Of(const View& view) {
                          .state = nullptr,
                          .gradients = {}});
     }
-    group = std::make_unique<SimGroup>(members, scenario_, &faults_, queue_,
-                                       network_, rng_.Fork("group"));
+    std::vector<int> servers;
+    if (scenario_.modes.lanes) {
+      for (const wire::ServerMember& server : view.servers())
+        servers.push_back(server.index());
+    }
+    group = std::make_unique<SimGroup>(members, std::move(servers), scenario_,
+                                       &faults_, queue_, network_, &lanes_,
+                                       rng_.Fork("group"));
     rng_.Next();
   }
   return group.get();

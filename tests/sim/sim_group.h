@@ -2,7 +2,8 @@
 // goes wrong in them. A group does one operation after the other (connecting is
 // the first); one that all members have begun ends for each at its own time,
 // well or not. Whoever goes breaks it for the others, who notice sooner or
-// later.
+// later. With lanes (docs/lanes.md) servers sum, too: then no operation gets on
+// without them.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +39,16 @@ class SimGroup {
   // All shares in the order of the ranks, or nullptr: the operation has failed.
   using Done = std::function<void(const std::vector<Share>* shares)>;
   using Faults = Modes::GroupFaults;
+  struct LaneCounts {
+    int64_t operations = 0;
+    int64_t without_server = 0;  // That failed because one had gone.
+    int64_t held = 0;            // That one which stood still held up.
+  };
 
-  SimGroup(const std::vector<Share>& members, const Scenario& scenario,
-           const Faults* faults, EventQueue* queue, const SimNetwork* network,
-           Rng rng);
+  // `servers`: those that sum; none without lanes.
+  SimGroup(const std::vector<Share>& members, std::vector<int> servers,
+           const Scenario& scenario, const Faults* faults, EventQueue* queue,
+           const SimNetwork* network, LaneCounts* lanes, Rng rng);
 
   // The member's next operation; it has no other that is under way. `done` is
   // called once, later, unless the member leaves first.
@@ -64,13 +71,22 @@ class SimGroup {
   };
   using Operation = std::map<Rank, Share>;
 
-  void Deliver(size_t operation);
+  // The operation, which all members have begun at `begun`.
+  void Deliver(size_t operation, absl::Time begun);
+  // One of those that sum has ended, or stands still.
+  bool MissesServer() const;
+  bool HasStillServer() const;
+  // Some member waits for the operation.
+  bool IsWanted(size_t operation) const;
   void End(Member& member, const std::vector<Share>* shares);
   absl::Duration Soon();
 
+  const std::vector<int> servers_;
+  const Scenario& scenario_;
   const Faults* const faults_;
   EventQueue* const queue_;
   const SimNetwork* const network_;
+  LaneCounts* const lanes_;
   Rng rng_;
   std::map<Rank, Member> members_;
   std::vector<Operation> operations_;
@@ -93,12 +109,14 @@ class SimGroups {
   SimGroup* Of(const View& view);
   // From here on nothing fails unless somebody goes.
   void Heal() { faults_ = SimGroup::Faults(); }
+  const SimGroup::LaneCounts& lanes() const { return lanes_; }
 
  private:
   const Scenario& scenario_;
   EventQueue* const queue_;
   const SimNetwork* const network_;
   SimGroup::Faults faults_;
+  SimGroup::LaneCounts lanes_;
   Rng rng_;
   std::map<uint64_t, std::unique_ptr<SimGroup>> groups_;
 };

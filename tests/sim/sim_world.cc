@@ -1243,6 +1243,9 @@ RunReport SimWorld::Run() {
   counts_.disk_errors = context_.disk_errors;
   counts_.slow_files = context_.slow_files;
   counts_.torn_logs = context_.torn_logs;
+  counts_.lane_operations = context_.groups.lanes().operations;
+  counts_.lane_without_server = context_.groups.lanes().without_server;
+  counts_.lane_held = context_.groups.lanes().held;
   for (size_t index = 0; index < servers_.size(); ++index) {
     if (servers_[index] == nullptr) continue;
     counts_.servers_drained +=
