@@ -36,6 +36,10 @@ ControlLoop::ControlLoop(Transport& transport, const Options& options,
       core_(CoreOptions(options)),
       shard_threads_(std::move(shard_threads)),
       poller_(Poller::Options{.spin_max = absl::ZeroDuration()}),
+      trial_(transport, poller_, options.via,
+             {.kind = PeerId::Kind::kObserver,
+              .index = options.core.member.join.index(),
+              .instance = options.core.member.join.token()}),
       io_load_() {
   poller_.Add(waker_);
   poller_.Add(*shard_threads_);
@@ -129,6 +133,7 @@ absl::Status ControlLoop::RunOnce() {
     if (!message.has_value()) break;
     core_.OnMessage(*message, time.Now(), &effects_);
   }
+  TryLinks();
   SL_RETURN_IF_ERROR(ReceiveFromShardThreads());
   TakeCutParts();
   TakeSuspension();
@@ -137,6 +142,16 @@ absl::Status ControlLoop::RunOnce() {
   core_.OnTick(time.Now(), &effects_);
   OfferSeat();
   return absl::OkStatus();
+}
+
+void ControlLoop::TryLinks() {
+  if (effects_.view != nullptr) trial_.End();
+  if (effects_.try_links.has_value()) {
+    trial_.Begin(*effects_.try_links);
+    effects_.try_links.reset();
+  }
+  const std::optional<wire::LinksTried> tried = trial_.Look();
+  if (tried.has_value()) core_.OnLinks(*tried, options_.time.Now(), &effects_);
 }
 
 void ControlLoop::OfferSeat() {

@@ -15,9 +15,11 @@
 
 #include "absl/status/status.h"
 #include "common/mutex.h"
+#include "common/net/link_trial.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
 #include "common/time/time_source.h"
+#include "proto/cluster.pb.h"
 #include "server/control/server_core.h"
 #include "server/io_load.h"
 
@@ -28,6 +30,8 @@ class ControlLoop {
   struct Options {
     ServerCore::Options core;  // Its `threads` are those below.
     TimeSource time;
+    // How shard threads reach each other.
+    config::Limits::Transport via = config::Limits::AUTO;
     int shard_threads = 1;  // Of this process, made with the same transport.
     // Gives a view to all shard threads: ShardThread::Follow().
     std::function<void(const std::shared_ptr<const View>&)> give_view;
@@ -71,6 +75,8 @@ class ControlLoop {
   // Waits, and hands the core everything that has arrived.
   absl::Status RunOnce();
   absl::Status ReceiveFromShardThreads();
+  // Of a job that forms: whom this server can connect to.
+  void TryLinks();
   void OfferSeat();
   void TakeCutParts();
   void TakeSuspension();
@@ -85,6 +91,7 @@ class ControlLoop {
   std::unique_ptr<Channel> coordinator_;
   std::unique_ptr<Listener> shard_threads_;
   Poller poller_;
+  LinkTrial trial_;  // Uses poller_.
   Waker waker_;
   std::ofstream trace_;
   IoLoad io_load_;

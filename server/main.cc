@@ -19,6 +19,7 @@
 #include "common/net/shm/shm_transport.h"
 #include "common/net/zmq/zmq_transport.h"
 #include "common/process/address_limit.h"
+#include "common/process/cannot_join.h"
 #include "common/process/join_request.h"
 #include "common/process/member_program.h"
 #include "common/process/stop_signal.h"
@@ -124,6 +125,13 @@ absl::Status Over(const KeepingOptions& keeping, const absl::Status& end,
   return end;
 }
 
+template <typename Process>
+std::vector<std::string> HostsOf(const std::vector<Process>& processes) {
+  std::vector<std::string> hosts;
+  for (const Process& process : processes) hosts.push_back(process.host);
+  return hosts;
+}
+
 // A coordinator that begins in server `flags.index`, with a job that begins
 // anew.
 CoordinatorThread::Options CoordinatorOptions(
@@ -134,6 +142,9 @@ CoordinatorThread::Options CoordinatorOptions(
       .job = config.job(),
       .run = RandomToken(),
       .config_hash = ConfigHash(config),
+      .config = config,
+      .server_hosts = HostsOf(ServerProcesses(config)),
+      .worker_hosts = HostsOf(WorkerProcesses(config)),
       .protocol = kProtocol,
       .build = ThisBuild(),
       .servers = static_cast<int>(ServerProcesses(config).size()),
@@ -152,6 +163,7 @@ CoordinatorThread::Options CoordinatorOptions(
       .seed = static_cast<uint64_t>(config.train().seed()),
       .checkpoint = config.checkpoint(),
       .mode = ModeText(config)};
+  options.core.try_links = true;
   options.core.host_server = flags.index;
   options.core.found_within = MemberCore::FoundWithin(
       CoordinatorEndpoints(config).size(), options.core.lease);
@@ -197,11 +209,17 @@ void WarnOfLoopback(const config::ClusterConfig& config,
       name, address, other);
 }
 
+// `joins` is set once the server tells the coordinator itself what goes wrong.
 absl::Status Serve(const MemberFlags& flags,
-                   const config::ClusterConfig& config,
-                   const TimeSource& time) {
+                   const config::ClusterConfig& config, const TimeSource& time,
+                   bool* joins) {
   const std::vector<ServerProcess> servers = ServerProcesses(config);
   ServerProcess self = flags.add ? servers.back() : servers[flags.index];
+  if (const std::string why =
+          WhyOnAnotherHost(absl::StrCat("server ", flags.index), self.host);
+      !flags.add && !why.empty()) {
+    spdlog::warn("{}", why);
+  }
   if (flags.add) {
     self.index = flags.index;
     self.first_port = 0;
@@ -374,6 +392,7 @@ absl::Status Serve(const MemberFlags& flags,
   control.core.member.coordinator_timeout =
       absl::Milliseconds(config.limits().coordinator_timeout_ms());
   control.time = time;
+  control.via = config.limits().transport();
   control.shard_threads = self.threads;
   control.give_view =
       [&shard_threads](const std::shared_ptr<const View>& view) {
@@ -410,12 +429,26 @@ absl::Status Serve(const MemberFlags& flags,
     loop->Interrupt(reason);
     if (seat != nullptr) seat->StopSaving();
   });
+  *joins = true;
   if (seat != nullptr && AnyServerTakesOver(config)) seat->StandBy();
   const absl::Status ran = loop->Run();
   if (seat == nullptr) return ran;
   if (loop->gave_up()) seat->GiveUp();
   SL_RETURN_IF_ERROR(ran);
   return seat->Finish();
+}
+
+// Server 0 has nobody to tell: the coordinator was to be in it.
+absl::Status ServeOrTell(const MemberFlags& flags,
+                         const config::ClusterConfig& config,
+                         const TimeSource& time) {
+  bool joins = false;
+  const absl::Status served = Serve(flags, config, time, &joins);
+  if (served.ok() || joins || flags.index == 0 || flags.add) return served;
+  TellCannotJoin(wire::JoinRequest::SERVER, flags.index,
+                 ServerProcesses(config)[static_cast<size_t>(flags.index)].host,
+                 config, served);
+  return served;
 }
 
 }  // namespace
@@ -439,6 +472,6 @@ int main(int argc, char** argv) {
            [](const slackline::config::ClusterConfig& config) {
              return static_cast<int>(slackline::ServerProcesses(config).size());
            },
-       .run = slackline::Serve},
+       .run = slackline::ServeOrTell},
       argc, argv);
 }

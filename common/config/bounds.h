@@ -31,5 +31,7 @@ inline constexpr size_t kTableExtentsMax = 16;
 inline constexpr size_t kTableNameBytesMax = 256;
 inline constexpr size_t kTablesOfJobMax = 16384;
 inline constexpr int64_t kStepsMax = int64_t{1} << 40;
+// Of a config in a request to join. One of a thousand hosts has less.
+inline constexpr size_t kJoinConfigBytesMax = size_t{256} << 10;
 
 }  // namespace slackline

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/cut.h"
 #include "common/status.h"
 
 namespace slackline {
@@ -15,6 +16,8 @@ constexpr int kHeartbeatsPerLease = 5;
 // After this many leases of silence the coordinator counts as gone.
 constexpr int kSilentLeases = 2;
 constexpr size_t kRecordsPerHeartbeat = 256;
+// Of what the coordinator says of a removal.
+constexpr size_t kWhyBytesMax = 1024;
 // An address of several is tried for at least this long, or twice if somebody
 // listens there and says nothing, as a process that is stopped.
 constexpr absl::Duration kTryMin = absl::Milliseconds(200);
@@ -80,6 +83,8 @@ void MemberCore::SendHeartbeat(absl::Time now, Effects* effects) {
     record = records_[i].record;
     record.set_seconds(absl::ToDoubleSeconds(now - records_[i].made_at));
   }
+  if (links_tried_.has_value() && view_ == nullptr)
+    *heartbeat.mutable_links_tried() = *links_tried_;
   records_sent_ = std::max(records_sent_, count);
   effects->sends.push_back(std::move(message));
   next_heartbeat_ = now + lease_ / kHeartbeatsPerLease;
@@ -174,6 +179,41 @@ void MemberCore::OnView(absl::StatusOr<std::shared_ptr<const View>> view,
   if (view_->proto().state() == wire::RUNNING) SayWhichView(effects);
 }
 
+void MemberCore::OnLinks(const wire::LinksTried& tried, absl::Time now,
+                         Effects* effects) {
+  if (view_ != nullptr || !links_.has_value() ||
+      tried.round() != links_->round()) {
+    return;
+  }
+  links_tried_ = tried;
+  // All may wait for this one.
+  if (tried.unreached().empty()) SendHeartbeat(now, effects);
+}
+
+void MemberCore::SayWhomItMisses(absl::Time now, Effects* effects) {
+  if (view_ != nullptr || !links_tried_.has_value() || said_links_ ||
+      now - links_since_ <= lease_) {
+    return;
+  }
+  said_links_ = true;
+  for (const wire::Unreached& of : links_tried_->unreached()) {
+    std::string endpoint;
+    for (const wire::ServerMember& server : links_->server()) {
+      if (!of.worker() && server.index() == of.index() &&
+          of.thread() < server.thread_size()) {
+        endpoint = server.thread(of.thread()).tcp();
+      }
+    }
+    for (const wire::Door& door : links_->worker()) {
+      if (of.worker() && door.rank() == of.index()) endpoint = door.endpoint();
+    }
+    effects->log.push_back(absl::StrCat(
+        "cannot connect to ", of.worker() ? "worker " : "server ", of.index(),
+        " at ", endpoint, " for ", Text(now - links_since_),
+        ", and tries on; is there a firewall between?"));
+  }
+}
+
 void MemberCore::OnLink(LinkState link, absl::Time now) {
   Run(now);
   link_ = link;
@@ -214,7 +254,16 @@ void MemberCore::OnMessage(const Message& message, absl::Time now,
     case wire::Header::kHeartbeatReply: {
       const wire::HeartbeatReply& reply = message.header.heartbeat_reply();
       if (incarnation_ == 0 || reply.incarnation() != incarnation_) return;
-      if (reply.code() == wire::FENCED) effects->fenced = true;
+      if (reply.code() == wire::FENCED) Fence(reply.error(), effects);
+      if (reply.has_try_links() && view_ == nullptr &&
+          (!links_.has_value() ||
+           links_->round() != reply.try_links().round())) {
+        links_ = reply.try_links();
+        links_since_ = now;
+        links_tried_.reset();
+        said_links_ = false;
+        effects->try_links = links_;
+      }
       while (first_record_ < reply.records_acked() && !records_.empty()) {
         records_.pop_front();
         if (records_sent_ > 0) --records_sent_;
@@ -255,10 +304,8 @@ void MemberCore::OnMessage(const Message& message, absl::Time now,
         call->second.obstacle = message.header.call_reply().error();
         return;
       }
-      if (message.header.call_reply().code() == wire::FENCED) {
-        effects->fenced = true;
-        return;
-      }
+      if (message.header.call_reply().code() == wire::FENCED)
+        return Fence(message.header.call_reply().error(), effects);
       calls_.erase(call);
       effects->answers.push_back(
           {.call_id = message.header.call_reply().call_id(),
@@ -386,7 +433,13 @@ void MemberCore::LookElsewhere(absl::Time now, Effects* effects) {
   for (auto& [id, call] : calls_) call.resend_at = now;
 }
 
+void MemberCore::Fence(const std::string& why, Effects* effects) {
+  why_removed_ = Cut(why, kWhyBytesMax);
+  effects->fenced = true;
+}
+
 std::string MemberCore::WhyFenced(absl::Time now) const {
+  if (!why_removed_.empty()) return absl::StrCat("it ", why_removed_);
   const std::string lease =
       absl::StrCat("its lease of ", Text(lease_), " ran out");
   if (WasStopped(now)) {
@@ -424,6 +477,7 @@ void MemberCore::OnTick(absl::Time now, Effects* effects) {
   CheckSilence(now, effects);
   if (!effects->failure.ok()) return;
   LookElsewhere(now, effects);
+  SayWhomItMisses(now, effects);
   if (now >= next_heartbeat_) SendHeartbeat(now, effects);
   for (auto& [id, call] : calls_) {
     if (now < call.resend_at) continue;

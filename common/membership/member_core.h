@@ -60,7 +60,10 @@ class MemberCore {
     // anything is sent.
     std::optional<size_t> look_at;
     std::vector<Message> sends;
-    bool joined = false;               // incarnation() is valid from now on.
+    bool joined = false;  // incarnation() is valid from now on.
+    // The driver is to try these, in place of others, until there is a view;
+    // OnLinks() takes what comes of it.
+    std::optional<wire::TryLinks> try_links;
     std::shared_ptr<const View> view;  // A newer view than the last one.
     std::vector<CallResult> answers;
     // The lease ran out, though we live: join again with a new core and token.
@@ -87,6 +90,8 @@ class MemberCore {
   // What the driver learns about the connection to the coordinator. Until it
   // says something, nobody is there.
   void OnLink(LinkState link, absl::Time now);
+  // Whom the driver has not been connected with so far, whenever that changes.
+  void OnLinks(const wire::LinksTried& tried, absl::Time now, Effects* effects);
   // The driver reads everything that has arrived before it calls this.
   void OnTick(absl::Time now, Effects* effects);
   absl::Time NextWakeup() const;
@@ -140,7 +145,10 @@ class MemberCore {
   // What waits to be answered, and to be kept by the coordinator.
   size_t calls_count() const { return calls_.size(); }
   size_t records_count() const { return records_.size(); }
-  // A sentence: why the lease may have run out, though we live.
+  // The coordinator has removed this member for another reason than its lease.
+  bool removed() const { return !why_removed_.empty(); }
+  // Completes "the coordinator gave this worker up: ": why, though we live. As
+  // the coordinator says; else why the lease may have run out.
   std::string WhyFenced(absl::Time now) const;
 
  private:
@@ -161,6 +169,10 @@ class MemberCore {
               Effects* effects);
   void OnJoinReply(const wire::JoinReply& reply, absl::Time now,
                    Effects* effects);
+  // Says whom it cannot connect to, a lease after it has begun to try.
+  void SayWhomItMisses(absl::Time now, Effects* effects);
+  // The coordinator has removed this member; `why` as in HeartbeatReply.error.
+  void Fence(const std::string& why, Effects* effects);
   // Fails, or says that it waits, if the coordinator has been silent for long.
   void CheckSilence(absl::Time now, Effects* effects);
   // Where ours may be, another job's is.
@@ -186,6 +198,7 @@ class MemberCore {
   std::string join_obstacle_;  // What the coordinator said last, if anything.
   wire::JoinReply::Obstacle obstacle_ = {};
   Incarnation incarnation_ = 0;
+  std::string why_removed_;  // As in HeartbeatReply.error.
   uint64_t run_ = 0;
   std::string checkpoint_;
   std::string checkpoint_sha256_;
@@ -210,6 +223,11 @@ class MemberCore {
   std::deque<Record> records_;
   int64_t records_dropped_ = 0;
   int64_t records_dropped_said_ = 0;
+  // While the job forms: whom to try, since when, and what has come of it.
+  std::optional<wire::TryLinks> links_;
+  absl::Time links_since_;
+  std::optional<wire::LinksTried> links_tried_;
+  bool said_links_ = false;
   std::shared_ptr<const View> view_;
   uint64_t view_refused_ = 0;  // Number of the last one.
   uint64_t next_call_id_ = 1;

@@ -1,11 +1,26 @@
 #include "common/net/resolve.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+
+#include "absl/strings/match.h"
 #include "common/status.h"
 
 namespace slackline {
+namespace {
+
+std::string AddressText(const in_addr& address) {
+  char text[INET_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET, &address, text, sizeof(text));
+  return text;
+}
+
+}  // namespace
 
 absl::StatusOr<std::string> ResolveHost(const std::string& host) {
   addrinfo hints = {};
@@ -23,6 +38,25 @@ absl::StatusOr<std::string> ResolveHost(const std::string& host) {
             text, sizeof(text));
   freeaddrinfo(found);
   return std::string(text);
+}
+
+std::vector<std::string> OwnAddresses() {
+  std::vector<std::string> own;
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return own;
+  for (const ifaddrs* i = interfaces; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
+    own.push_back(AddressText(
+        reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr));
+  }
+  freeifaddrs(interfaces);
+  return own;
+}
+
+bool IsOwnAddress(const std::string& address,
+                  const std::vector<std::string>& own) {
+  return absl::StartsWith(address, "127.") ||
+         std::find(own.begin(), own.end(), address) != own.end();
 }
 
 }  // namespace slackline

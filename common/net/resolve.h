@@ -1,7 +1,9 @@
-// Host names into addresses that a socket can be bound to.
+// Host names into addresses that a socket can be bound to, and which addresses
+// are this machine's.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -11,5 +13,12 @@ namespace slackline {
 // which is returned as it is). NotFound names the host and what the resolver
 // says.
 absl::StatusOr<std::string> ResolveHost(const std::string& host);
+
+// IPv4 addresses of this machine's network interfaces.
+std::vector<std::string> OwnAddresses();
+
+// True for a loopback address and for one of `own`.
+bool IsOwnAddress(const std::string& address,
+                  const std::vector<std::string>& own);
 
 }  // namespace slackline

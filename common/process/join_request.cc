@@ -6,11 +6,23 @@
 #include <random>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
+#include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/net/host_id.h"
+#include "common/net/resolve.h"
 #include "common/version.h"
 
 namespace slackline {
+namespace {
+
+std::string OwnHostName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) return "another host";
+  return name;
+}
+
+}  // namespace
 
 uint64_t RandomToken() {
   std::random_device random;
@@ -38,12 +50,24 @@ wire::JoinRequest JoinRequestOf(wire::JoinRequest::Role role, int index,
   join.set_token(RandomToken());
   join.set_job(config.job());
   join.set_config_hash(ConfigHash(config));
+  if (config.ByteSizeLong() <= kJoinConfigBytesMax)
+    join.set_config(config.SerializeAsString());
   join.set_host(host);
   join.set_host_id(HostId());
   join.set_pid(getpid());
   join.set_protocol(kProtocol);
   *join.mutable_build() = ThisBuild();
   return join;
+}
+
+std::string WhyOnAnotherHost(const std::string& who, const std::string& host) {
+  const absl::StatusOr<std::string> address = ResolveHost(host);
+  if (address.ok() && IsOwnAddress(*address, OwnAddresses())) return "";
+  return absl::StrCat(
+      "the config has ", who, " on ", host, " (",
+      address.ok() ? *address : std::string(address.status().message()),
+      "), which is not this host, ", OwnHostName(),
+      "; was it started with the --index of another one?");
 }
 
 }  // namespace slackline

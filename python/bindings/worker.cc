@@ -10,6 +10,7 @@
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/payload.h"
+#include "common/process/cannot_join.h"
 #include "common/status.h"
 #include "job/job_config.h"
 #include "python/bindings/errors.h"
@@ -91,6 +92,7 @@ Worker::Worker(const Place& place)
       self_(WorkerProcesses(config_)[static_cast<size_t>(place.index)]),
       released_(std::make_shared<Released>()) {
   BeginMember(place.program, "worker", flags_, config_, time_);
+  WarnOfAnotherHost(self_);
   if (all_on_gpus()) PrepareGpuGroups(config_.sync().collective().algorithm());
 }
 
@@ -385,7 +387,12 @@ absl::Status Worker::ReportProgress() { return session().ReportProgress(); }
 
 void Worker::Fail(const std::string& why, const std::string& traceback,
                   bool ends_job) {
-  if (connected_ == nullptr || getpid() != process_) return;
+  if (getpid() != process_) return;
+  if (connected_ == nullptr) {
+    const nb::gil_scoped_release released;
+    return TellCannotJoin(wire::JoinRequest::WORKER, self_.rank, self_.host,
+                          config_, absl::InternalError(why));
+  }
   if (ends_job) {
     connected_->session().StopJob(
         absl::InternalError(

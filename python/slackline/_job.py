@@ -114,6 +114,7 @@ class Job:
         self._kept = Kept()
         self._keep: Optional[int] = None  # A checkpoint that waits for what the script has now.
         self._failed = False
+        self._ended_by_signal = False
         self._sigterm_came = False  # The first, in a job with checkpoints.
         self._scaled = ""  # What scale_lr has done, for people.
         self._thread = threading.get_ident()
@@ -1572,12 +1573,17 @@ class Job:
         if not self._sigterm_came and self._may_suspend():
             self._sigterm_came = True
             return
+        self._ended_by_signal = True
         sys.exit(128 + number)
 
     def _at_exit(self) -> None:
         if os.getpid() != self._pid:
             return
         try:
+            begun = self._loader is not None or self._finished
+            if not (begun or self._failed or self._ended_by_signal):
+                ended = f"its script ended before its first batch{_cut(self._exit)}"
+                self._world.fail(ended, "", self._error_ends_job)
             if self._loader is not None and not self._finished and not self._failed:
                 if self._over or self._is_over():
                     self.finish()

@@ -134,6 +134,18 @@ def test_who_has_not_come_before_the_first_batch_is_named(tmp_path):
     assert "worker 1" in job.output + job.log(0), job.output
 
 
+def test_who_fails_before_the_first_batch_tells_the_coordinator(tmp_path):
+    for name, ends, said in (
+        ("error", "open('/nowhere/data')", "FileNotFoundError"),
+        ("exit", "sys.exit(3)", "its script ended before its first batch (sys.exit(3)"),
+    ):
+        script = USUAL.replace("net = job.model", f"import sys\nif job.rank == 1: {ends}\nnet = job.model")
+        job = run_job(tmp_path, script, config=CONFIG, name=name)
+        assert job.code == 1
+        of_server = (tmp_path / name / "logs" / "server-0.log").read_text()
+        assert "worker 1 (pid " in of_server and f"cannot join: {said}" in of_server, of_server
+
+
 def test_a_worker_that_dies_is_left_out(tmp_path):
     script = USUAL.replace(
         "    job.evaluate",

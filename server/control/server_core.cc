@@ -83,9 +83,20 @@ void ServerCore::OnMessage(const Message& message, absl::Time now,
   Follow(&member, now, effects);
 }
 
+void ServerCore::OnLinks(const wire::LinksTried& tried, absl::Time now,
+                         Effects* effects) {
+  if (ended_) return;
+  FoldStats();
+  MemberCore::Effects member;
+  member_.OnLinks(tried, now, &member);
+  Follow(&member, now, effects);
+}
+
 void ServerCore::Follow(MemberCore::Effects* member, absl::Time now,
                         Effects* effects) {
   if (member->look_at.has_value()) effects->look_at = member->look_at;
+  if (member->try_links.has_value())
+    effects->try_links = std::move(member->try_links);
   std::move(member->sends.begin(), member->sends.end(),
             std::back_inserter(effects->sends));
   std::move(member->log.begin(), member->log.end(),

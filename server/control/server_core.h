@@ -53,9 +53,10 @@ class ServerCore {
     absl::Status status;  // OK if it finished or left.
   };
   struct Effects {
-    std::optional<size_t> look_at;     // As in MemberCore::Effects.
-    std::vector<Message> sends;        // To the coordinator.
-    std::shared_ptr<const View> view;  // For the shard threads.
+    std::optional<size_t> look_at;            // As in MemberCore::Effects.
+    std::optional<wire::TryLinks> try_links;  // Likewise.
+    std::vector<Message> sends;               // To the coordinator.
+    std::shared_ptr<const View> view;         // For the shard threads.
     // All shard threads are to be asked for statistics, after they were given
     // `view`. OnStats() takes the answers.
     bool ask_stats = false;
@@ -72,6 +73,8 @@ class ServerCore {
   // From the coordinator.
   void OnMessage(const Message& message, absl::Time now, Effects* effects);
   void OnLink(LinkState link, absl::Time now) { member_.OnLink(link, now); }
+  // As MemberCore::OnLinks().
+  void OnLinks(const wire::LinksTried& tried, absl::Time now, Effects* effects);
   // What a shard thread has counted so far, and the number of the last view
   // that it had taken in. Threads may also send these without being asked.
   void OnStats(int thread, uint64_t view_number, const run::ServerStats& stats,

@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/checkpoint/manifest.h"
 #include "common/config/bounds.h"
 #include "common/cut.h"
@@ -28,6 +29,10 @@ constexpr size_t kModelFileBytesMax = 4096;
 // Of one heartbeat; members send a quarter of it.
 constexpr int kRecordsMax = 1024;
 constexpr int kCulpritsMax = 256;
+// Why members are missing, in the reason of a job's end.
+constexpr size_t kSentencesOfEndMax = 3;
+// How long the members of a job at least have to connect with each other.
+constexpr int kLinkLeases = 2;
 
 // What a worker says of its training.
 void PutDiverged(const wire::Diverged& diverged, wire::JobEnd* end) {
@@ -89,6 +94,9 @@ CoordinatorCore::CoordinatorCore(const Options& options)
       feed_(&editor_),
       members_({.job = options.job,
                 .config_hash = options.config_hash,
+                .config = options.config,
+                .server_hosts = options.server_hosts,
+                .worker_hosts = options.worker_hosts,
                 .protocol = options.protocol,
                 .build = options.build,
                 .servers = options.servers,
@@ -104,6 +112,11 @@ CoordinatorCore::CoordinatorCore(const Options& options)
                 .host_server = options.host_server,
                 .host_has_joined = options.host_has_joined,
                 .found_within = options.found_within}),
+      links_({.lease = options.lease,
+              .servers_need_each_other =
+                  options.replicas > 0 ||
+                  options.rebalance.config.mode() == config::Rebalance::AUTO},
+             &members_),
       modes_({.sync = options.sync,
               .workers = options.workers,
               .heartbeat = options.lease / Membership::kHeartbeatsPerLease},
@@ -188,18 +201,8 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
   Begin(now);
   const size_t first = effects->sends.size();
   const absl::Time awake = members_.AwakeTime(now);
-  if (state() == wire::FORMING && awake - started_ > options_.start_timeout) {
-    const Membership::Missing missing = members_.WhoIsMissing();
-    wire::JobEnd end = JobEndOf(
-        wire::JobEnd::NOT_FORMED,
-        absl::StrCat(
-            SomeNames(missing.Names()), " did not join within ",
-            MillisecondsText(options_.start_timeout),
-            "; look at their logs, or raise limits { start_timeout_ms: ... }"));
-    end.mutable_server()->Add(missing.servers.begin(), missing.servers.end());
-    end.mutable_worker()->Add(missing.workers.begin(), missing.workers.end());
-    editor_.End(std::move(end));
-  }
+  if (state() == wire::FORMING && awake > GivesUpFormingAt())
+    editor_.End(NotFormed(now));
   for (const Incarnation incarnation : members_.Expired(now)) {
     const Member* const member = members_.Find(incarnation);
     if (member == nullptr) continue;
@@ -209,11 +212,54 @@ void CoordinatorCore::OnTick(absl::Time now, Effects* effects) {
                         ", its lease is ", MillisecondsText(options_.lease)),
            now, effects);
   }
+  for (std::string& sentence : links_.TakeNews(awake))
+    effects->warnings.push_back(std::move(sentence));
+  StartIfComplete(now, effects);
   outcome_.OnTime(now);
   modes_.AskPolicy(now, effects);
   placement_.PlanIfDue(now, effects);
   EndStalls(now, effects);
   Conclude(first, now, effects);
+}
+
+absl::Time CoordinatorCore::GivesUpFormingAt() const {
+  const absl::Time joined_by = started_ + options_.start_timeout;
+  if (!links_.under_way()) return joined_by;
+  return std::max(joined_by, links_.since() + options_.lease * kLinkLeases);
+}
+
+wire::JobEnd CoordinatorCore::NotFormed(absl::Time now) const {
+  const auto some = [](std::vector<std::string> sentences) {
+    if (sentences.size() > kSentencesOfEndMax)
+      sentences.resize(kSentencesOfEndMax);
+    return absl::StrJoin(sentences, "; ");
+  };
+  const std::string within =
+      absl::StrCat(" within ", MillisecondsText(options_.start_timeout));
+  const Membership::Missing missing = members_.WhoIsMissing();
+  if (missing.empty()) {
+    const std::vector<std::string> left = links_.Left(members_.AwakeTime(now));
+    return JobEndOf(
+        wire::JobEnd::NOT_FORMED,
+        absl::StrCat(
+            "not all members could connect with each other", within, ": ",
+            some(left),
+            left.size() > kSentencesOfEndMax
+                ? absl::StrCat("; and ", left.size() - kSentencesOfEndMax,
+                               " more, as the log of server 0 says")
+                : "",
+            "; let these connections through the firewalls between"));
+  }
+  const std::string why = some(members_.WhyMissing(missing));
+  wire::JobEnd end = JobEndOf(
+      wire::JobEnd::NOT_FORMED,
+      absl::StrCat(
+          SomeNames(members_.NamesOf(missing)), " did not join", within,
+          why.empty() ? "" : "; ", why,
+          "; look at their logs, or raise limits { start_timeout_ms: ... }"));
+  end.mutable_server()->Add(missing.servers.begin(), missing.servers.end());
+  end.mutable_worker()->Add(missing.workers.begin(), missing.workers.end());
+  return end;
 }
 
 void CoordinatorCore::OnCheckpoint(int32_t cut,
@@ -317,7 +363,7 @@ void CoordinatorCore::Conclude(size_t first_send, absl::Time now,
 absl::Time CoordinatorCore::NextWakeup() const {
   absl::Time awake = members_.NextExpiry();
   if (state() == wire::FORMING)
-    awake = std::min(awake, started_ + options_.start_timeout);
+    awake = std::min({awake, GivesUpFormingAt(), links_.NextNews()});
   awake = std::min(awake, ended_at_ + options_.lease);
   if (editor_.running()) {
     awake =
@@ -358,6 +404,8 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
   Outgoing out{.to = from, .message = {}};
   *out.message.header.mutable_join_reply() = std::move(answer.reply);
   effects->sends.push_back(std::move(out));
+  if (!answer.refused.empty())
+    effects->warnings.push_back(std::move(answer.refused));
   if (answer.repeated != nullptr) news_.behind = answer.repeated->incarnation;
   if (answer.joined == nullptr) return;
   const Member& member = *answer.joined;
@@ -378,6 +426,7 @@ void CoordinatorCore::OnJoin(const PeerId& from, const wire::JoinRequest& join,
 
 void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   if (state() != wire::FORMING || !members_.WhoIsMissing().empty()) return;
+  if (options_.try_links && !LinksAreThere(now, effects)) return;
   const wire::JoinRequest& model = members_.model();
   std::vector<wire::Table> tables(model.table().begin(), model.table().end());
   for (wire::Table& table : tables) {
@@ -412,6 +461,28 @@ void CoordinatorCore::StartIfComplete(absl::Time now, Effects* effects) {
   effects->log.push_back(absl::StrCat("all ", options_.servers, " servers and ",
                                       options_.workers,
                                       " workers have joined; the job runs"));
+}
+
+bool CoordinatorCore::LinksAreThere(absl::Time now, Effects* effects) {
+  const absl::Time awake = members_.AwakeTime(now);
+  if (!links_.under_way()) {
+    links_.Begin(awake);
+    for (const auto& [incarnation, member] : members_.all()) {
+      Outgoing out{.to = member.peer, .message = {}};
+      wire::HeartbeatReply& reply =
+          *out.message.header.mutable_heartbeat_reply();
+      reply.set_incarnation(incarnation);
+      reply.set_code(wire::OK);
+      reply.set_records_acked(member.records_acked);
+      links_.PutRound(member, &reply);
+      effects->sends.push_back(std::move(out));
+    }
+  }
+  if (!links_.Complete(awake)) return false;
+  for (std::string& sentence : links_.TakeNews(awake))
+    effects->warnings.push_back(std::move(sentence));
+  links_.Stop();
+  return true;
 }
 
 void CoordinatorCore::GoOnFromCheckpoint(Effects* effects) {
@@ -546,6 +617,7 @@ void CoordinatorCore::Remove(Incarnation incarnation, const std::string& why,
                              absl::Time now, Effects* effects) {
   if (members_.Find(incarnation) == nullptr) return;
   const Member member = members_.Remove(incarnation, state() != wire::FORMING);
+  links_.Stop();
   store_.Forget(incarnation);
   gathers_.Forget(incarnation);
   std::vector<LeaseBook::Answer> leased;
@@ -641,6 +713,7 @@ void CoordinatorCore::EndStalls(absl::Time now, Effects* effects) {
   if (found.end.has_value()) return editor_.End(*std::move(found.end));
   for (const StallWatch::Culprit& culprit : found.remove) {
     effects->removed.push_back(culprit.incarnation);
+    members_.NoteWhyRemoved(culprit.incarnation, culprit.why_removed);
     Remove(culprit.incarnation, culprit.why_removed, now, effects);
   }
 }
@@ -656,6 +729,7 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   Member* const member = members_.Find(heartbeat.incarnation());
   if (member == nullptr || member->peer != from) {
     reply.set_code(wire::FENCED);
+    reply.set_error(members_.WhyRemoved(heartbeat.incarnation()));
     effects->sends.push_back(std::move(out));
     return;
   }
@@ -667,7 +741,11 @@ void CoordinatorCore::OnHeartbeat(const PeerId& from, const Message& message,
   members_.NoteStats(*member, now);
   reply.set_code(wire::OK);
   reply.set_records_acked(member->records_acked);
+  if (heartbeat.has_links_tried())
+    links_.OnReport(*member, heartbeat.links_tried());
+  links_.PutRound(*member, &reply);
   effects->sends.push_back(std::move(out));
+  if (heartbeat.has_links_tried()) StartIfComplete(now, effects);
   if (heartbeat.stats_case() == wire::Heartbeat::STATS_NOT_SET) return;
   if (member->worker_role() != heartbeat.has_worker())
     return Refuse("has sent statistics of the other role", member, effects);
@@ -787,6 +865,9 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
     *reply.mutable_status() = Status(now, call.status().moves_known());
   } else if (call.has_stop()) {
     OnStop(call.stop(), member, now, effects);
+  } else if (call.has_cannot_join()) {
+    std::string sentence = members_.OnCannotJoin(call.cannot_join());
+    if (!sentence.empty()) effects->warnings.push_back(std::move(sentence));
   } else if (call.has_gather() && call.incarnation() == 0) {
     if (editor_.ended()) {
       reply.set_code(wire::REJECTED);
@@ -800,6 +881,7 @@ void CoordinatorCore::OnCall(const PeerId& from, const Message& message,
     }
   } else if (member == nullptr) {
     reply.set_code(wire::FENCED);
+    reply.set_error(members_.WhyRemoved(call.incarnation()));
   } else {
     return OnMemberCall(member, message, now, effects);
   }
@@ -1219,8 +1301,13 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
     }
   }
   if (state() == wire::FORMING) {
-    for (const std::string& missing : members_.WhoIsMissing().Names())
-      status.add_missing(missing);
+    const Membership::Missing missing = members_.WhoIsMissing();
+    for (const std::string& name : members_.NamesOf(missing))
+      status.add_missing(name);
+    for (const std::string& why : members_.WhyMissing(missing))
+      status.add_held_up(why);
+    for (const std::string& left : links_.Left(members_.AwakeTime(now)))
+      status.add_held_up(left);
   }
   status.set_next_server(members_.next_server());
   status.set_coordinator_server(options_.host_server);

@@ -1,13 +1,14 @@
 // CoordinatorCore: the coordinator of a job. Runs in a server; the data path
 // does not need it.
 //
-// FORMING until every server and worker of the config has joined, then RUNNING,
-// then FINISHED or FAILED. A worker whose lease runs out leaves the view, and
-// the others go on. A server whose lease runs out fails the job, unless others
-// have copies of all shards that it owns. The worker of the lowest rank in the
-// view is the chief: once all workers are done it evaluates and writes the
-// model and reports the result. A stop rule that comes true before that ends
-// the job as FINISHED, too.
+// FORMING until every server and worker of the config has joined and can
+// connect with those whom it needs, then RUNNING, then FINISHED or FAILED. A
+// worker whose lease runs out leaves the view, and the others go on. A server
+// whose lease runs out fails the job, unless others have copies of all shards
+// that it owns. The worker of the lowest rank in the view is the chief: once
+// all workers are done it evaluates and writes the model and reports the
+// result. A stop rule that comes true before that ends the job as FINISHED,
+// too.
 //
 // It hands each message to the part that it is for, and after each event lets
 // the parts draw their conclusions, in this order:
@@ -15,6 +16,7 @@
 // | part | decides |
 // | --- | --- |
 // | Membership | who joins, and whose lease has run out |
+// | LinkCheck | whether those who have joined can connect with each other |
 // | StallWatch | who is heard of, and holds others up for too long |
 // | NonfiniteWatch | what becomes of gradients with a NaN |
 // | JobOutcome | when the job has come to its end |
@@ -58,6 +60,7 @@
 #include "server/coordinator/group_store.h"
 #include "server/coordinator/job_outcome.h"
 #include "server/coordinator/lease_book.h"
+#include "server/coordinator/link_check.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/mode_control.h"
 #include "server/coordinator/nonfinite_watch.h"
@@ -80,6 +83,10 @@ class CoordinatorCore {
     std::string job;
     uint64_t run = 0;  // Drawn for this run; 0 only in tests.
     std::string config_hash;
+    // As in Membership::Options.
+    config::ClusterConfig config = {};
+    std::vector<std::string> server_hosts = {};
+    std::vector<std::string> worker_hosts = {};
     int protocol = 0;  // As members must have it (common/version.h).
     wire::Build build;
     int servers = 1;
@@ -122,6 +129,8 @@ class CoordinatorCore {
     // How long members may need to find it, where it is elsewhere than the last
     // one: their leases are longer by that, once.
     absl::Duration found_within = absl::ZeroDuration();
+    // The job begins once all members can connect with each other.
+    bool try_links = false;
     CoordinatorClock clock = {};
   };
   using Effects = CoordinatorEffects;
@@ -239,6 +248,12 @@ class CoordinatorCore {
   void OnLeave(const wire::Leave& leave, Member* member, absl::Time now,
                Effects* effects);
   void StartIfComplete(absl::Time now, Effects* effects);
+  // All have joined. Whether all can connect with each other, too.
+  bool LinksAreThere(absl::Time now, Effects* effects);
+  // When a job that forms is given up, in awake time.
+  absl::Time GivesUpFormingAt() const;
+  // It is too late for it to form: says who is missing.
+  wire::JobEnd NotFormed(absl::Time now) const;
   // The view of a job that goes on from a checkpoint, or its end if it cannot.
   void GoOnFromCheckpoint(Effects* effects);
   // Empty, or why the tables and steps of this job do not fit its delays, which
@@ -267,6 +282,7 @@ class CoordinatorCore {
   ViewEditor editor_;
   ViewFeed feed_;
   Membership members_;
+  LinkCheck links_;
   ModeControl modes_;
   Copies copies_;
   Placement placement_;

@@ -70,6 +70,7 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
   } parts[] = {
       {"bytes of job name", join.job().size(), kNameBytesMax},
       {"bytes of config hash", join.config_hash().size(), kNameBytesMax},
+      {"bytes of config", join.config().size(), kJoinConfigBytesMax},
       {"bytes of delays' hash", join.delays_sha256().size(), kNameBytesMax},
       {"bytes of checkpoint's hash", join.checkpoint_sha256().size(),
        kNameBytesMax},
@@ -87,6 +88,10 @@ std::string WhyNoJoin(const wire::JoinRequest& join) {
   for (const auto& part : parts) {
     if (part.count > part.most)
       return TooMany(part.what, part.count, part.most);
+  }
+  if (!join.door().empty() && !IsTcp(join.door())) {
+    return "the request to join has a door that nobody can connect to; "
+           "tcp://host:port is required";
   }
   for (int t = 0; t < join.thread_size(); ++t) {
     const wire::Endpoints& endpoints = join.thread(t);

@@ -4,6 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/bounds.h"
+#include "common/config/config_difference.h"
+#include "common/cut.h"
 #include "common/status.h"
 #include "server/coordinator/join_check.h"
 #include "server/coordinator/lease_book.h"
@@ -28,6 +31,10 @@ std::string DataText(const wire::JoinRequest& join) {
 constexpr int32_t kServersMax = 100000;
 constexpr size_t kPastTokensMax = 4096;
 constexpr size_t kAskingMax = 4096;
+constexpr size_t kWhyRemovedMax = 1024;
+// Of what others say of themselves, and what they are told.
+constexpr size_t kWhyBytesMax = 1024;
+constexpr size_t kHostBytesMax = 256;
 // Several times what a member without a place waits before it asks again.
 constexpr absl::Duration kAsksAgainWithin = absl::Seconds(1);
 // Pauses after which a lease is made longer, one after the other.
@@ -151,13 +158,72 @@ Member Membership::Remove(Incarnation incarnation, bool running) {
   return member;
 }
 
-std::vector<std::string> Membership::Missing::Names() const {
+std::string Membership::OnHost(bool is_worker, int32_t index) const {
+  const std::vector<std::string>& hosts =
+      is_worker ? options_.worker_hosts : options_.server_hosts;
+  if (index < 0 || static_cast<size_t>(index) >= hosts.size()) return "";
+  return absl::StrCat(" on ", hosts[static_cast<size_t>(index)]);
+}
+
+std::vector<std::string> Membership::NamesOf(const Missing& missing) const {
   std::vector<std::string> names;
-  for (const int32_t index : servers)
-    names.push_back(absl::StrCat("server ", index));
-  for (const int32_t rank : workers)
-    names.push_back(absl::StrCat("worker ", rank));
+  for (const int32_t index : missing.servers)
+    names.push_back(absl::StrCat("server ", index, OnHost(false, index)));
+  for (const int32_t rank : missing.workers)
+    names.push_back(absl::StrCat("worker ", rank, OnHost(true, rank)));
   return names;
+}
+
+std::vector<std::string> Membership::WhyMissing(const Missing& missing) const {
+  std::vector<std::string> sentences;
+  const auto add = [&](bool is_worker, int32_t index) {
+    const auto found = obstacles_.find({is_worker, index});
+    if (found != obstacles_.end()) sentences.push_back(found->second);
+  };
+  for (const int32_t index : missing.servers) add(false, index);
+  for (const int32_t rank : missing.workers) add(true, rank);
+  return sentences;
+}
+
+std::string Membership::NoteObstacle(bool is_worker, int32_t index,
+                                     const std::string& who,
+                                     const std::string& why) {
+  const int count = is_worker ? options_.workers : options_.servers;
+  const auto& there = is_worker ? workers_ : servers_;
+  if (index < 0 || index >= count || there.count(index) > 0) return "";
+  std::string sentence =
+      absl::StrCat(who, " cannot join: ", Cut(why, kWhyBytesMax));
+  std::string& known = obstacles_[{is_worker, index}];
+  if (known == sentence) return "";
+  known = sentence;
+  return sentence;
+}
+
+std::string Membership::OnCannotJoin(const wire::CannotJoin& cannot) {
+  if (cannot.job() != options_.job ||
+      (cannot.role() != wire::JoinRequest::WORKER &&
+       cannot.role() != wire::JoinRequest::SERVER)) {
+    return "";
+  }
+  const bool is_worker = cannot.role() == wire::JoinRequest::WORKER;
+  return NoteObstacle(
+      is_worker, cannot.index(),
+      absl::StrCat(is_worker ? "worker " : "server ", cannot.index(), " (pid ",
+                   cannot.pid(), " on ", Cut(cannot.host(), kHostBytesMax),
+                   ")"),
+      cannot.reason());
+}
+
+void Membership::NoteWhyRemoved(Incarnation incarnation,
+                                const std::string& why) {
+  why_removed_[incarnation] = Cut(why, kWhyBytesMax);
+  if (why_removed_.size() > kWhyRemovedMax)
+    why_removed_.erase(why_removed_.begin());
+}
+
+std::string Membership::WhyRemoved(Incarnation incarnation) const {
+  const auto found = why_removed_.find(incarnation);
+  return found == why_removed_.end() ? "" : found->second;
 }
 
 Membership::Missing Membership::WhoIsMissing() const {
@@ -219,10 +285,38 @@ std::string Membership::WhyOfAnotherJob(const wire::JoinRequest& join) const {
         options_.protocol, "; install the same version on all hosts");
   }
   if (join.config_hash() != options_.config_hash) {
+    config::ClusterConfig theirs;
+    std::string field;
+    if (options_.config.server_size() > 0 && !join.config().empty() &&
+        theirs.ParseFromString(join.config())) {
+      field = FirstDifference(theirs, options_.config);
+    }
     return absl::StrCat(
-        who,
-        " was started with another config than the coordinator; start all "
-        "processes with one file and the same --mode and --set");
+        who, " was started with another config than the coordinator",
+        field.empty() ? "" : ": ", field,
+        "; start all processes with one file and the same --mode and --set");
+  }
+  return "";
+}
+
+std::string Membership::WhyModelUnfit(const wire::JoinRequest& join) const {
+  if (join.table_size() == 0) return " has a model without tables";
+  if (std::string unfit = WhyTablesUnfit(join, options_.shard_elements);
+      !unfit.empty()) {
+    return unfit;
+  }
+  if (std::string unfit = WhyOptimizersUnfit(join); !unfit.empty())
+    return unfit;
+  if (join.steps_total() < 1 || join.steps_per_epoch() < 1) {
+    return absl::StrCat(" has ", join.steps_total(), " steps to do, ",
+                        join.steps_per_epoch(),
+                        " in an epoch; at least 1 is required");
+  }
+  if (join.has_elastic()) {
+    if (const std::string unfit = LeaseBook::WhyUnfit(join.elastic());
+        !unfit.empty()) {
+      return absl::StrCat(": ", unfit);
+    }
   }
   return "";
 }
@@ -258,25 +352,8 @@ std::string Membership::WhyUnfit(const wire::JoinRequest& join,
       return absl::StrCat(who, other);
   }
   if (!is_worker) return "";
-  if (join.table_size() == 0)
-    return absl::StrCat(who, " has a model without tables");
-  if (const std::string unfit = WhyTablesUnfit(join, options_.shard_elements);
-      !unfit.empty()) {
+  if (const std::string unfit = WhyModelUnfit(join); !unfit.empty())
     return absl::StrCat(who, unfit);
-  }
-  if (const std::string unfit = WhyOptimizersUnfit(join); !unfit.empty())
-    return absl::StrCat(who, unfit);
-  if (join.steps_total() < 1 || join.steps_per_epoch() < 1) {
-    return absl::StrCat(who, " has ", join.steps_total(), " steps to do, ",
-                        join.steps_per_epoch(),
-                        " in an epoch; at least 1 is required");
-  }
-  if (join.has_elastic()) {
-    if (const std::string unfit = LeaseBook::WhyUnfit(join.elastic());
-        !unfit.empty()) {
-      return absl::StrCat(who, ": ", unfit);
-    }
-  }
   if (!model_.has_value()) return "";
   const wire::JoinRequest& first = *model_;
   const std::string other = absl::StrCat("worker ", first.index());
@@ -335,6 +412,18 @@ Membership::JoinAnswer Membership::OnJoin(const PeerId& from,
                                           const std::string& why_no_worker,
                                           absl::Time now) {
   JoinAnswer answer = Answer(from, join, view, why_no_worker, now);
+  if (answer.joined != nullptr) {
+    obstacles_.erase({answer.joined->worker_role(), answer.joined->index()});
+  } else if (answer.reply.code() == wire::REJECTED &&
+             answer.reply.obstacle() == wire::JoinReply::OBSTACLE_UNSPECIFIED &&
+             join.job() == options_.job && WhyNoJoin(join).empty()) {
+    const bool is_worker = join.role() == wire::JoinRequest::WORKER;
+    answer.refused = NoteObstacle(
+        is_worker, join.index(),
+        absl::StrCat(is_worker ? "worker " : "server ", join.index(), " (pid ",
+                     join.pid(), " on ", join.host(), ")"),
+        answer.reply.error());
+  }
   const bool without_place =
       answer.reply.code() == wire::RETRY ||
       answer.reply.obstacle() == wire::JoinReply::JOB_ENDED;
@@ -411,6 +500,7 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
   }
   if (why.empty()) {
     complete = join;
+    complete.clear_config();
     complete.DiscardUnknownFields();
     CompleteOptimizers(options_.optimizer, &complete);
     why = WhyUnfit(complete, view);
@@ -430,8 +520,11 @@ Membership::JoinAnswer Membership::Answer(const PeerId& from,
                               "or give this one an index of its own"),
                  wire::JoinReply::PLACE_HELD);
     }
-    if (is_worker)
-      knocks_[join.index()] = {.from = from, .join = join, .at = now};
+    if (is_worker) {
+      Knock& knock = knocks_[join.index()];
+      knock = {.from = from, .join = join, .at = now};
+      knock.join.clear_config();
+    }
     return say(
         wire::RETRY,
         absl::StrCat(Describe(*present), " holds this place",
@@ -517,8 +610,13 @@ absl::Status Membership::Load(const StateReader& reader, absl::Time now) {
     if (past_tokens_.emplace(past.token(), past.incarnation()).second)
       past_token_order_.push_back(past.token());
   }
-  if (reader.Has("model"))
+  if (reader.Has("model")) {
     SL_RETURN_IF_ERROR(reader.Read("model", &model_.emplace()));
+    std::string unfit = WhyNoJoin(*model_);
+    if (unfit.empty()) unfit = WhyModelUnfit(*model_);
+    if (!unfit.empty())
+      return reader.Broken("model", absl::StrCat("its worker", unfit));
+  }
   return reader.ReadAll<coordinator::MemberState>(
       "member", [&](uint64_t incarnation, const auto& kept) -> absl::Status {
         Member& member = members_[incarnation];

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "common/time/awake_clock.h"
+#include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
 #include "proto/optimizer.pb.h"
 #include "proto/run.pb.h"
@@ -65,6 +66,12 @@ class Membership {
   struct Options {
     std::string job;
     std::string config_hash;
+    // To name the field in which another one differs. Without servers and
+    // workers: it is not known.
+    config::ClusterConfig config = {};
+    // Where the config has its processes, by index and rank; empty: unknown.
+    std::vector<std::string> server_hosts = {};
+    std::vector<std::string> worker_hosts = {};
     int protocol = 0;
     wire::Build build;  // Of the coordinator.
     int servers = 1;    // Of the config.
@@ -104,6 +111,8 @@ class Membership {
     Member* joined = nullptr;    // A new member.
     bool replaces = false;       // A server of the index of one that is gone.
     Member* repeated = nullptr;  // It has joined before: the reply was lost.
+    // A sentence, once: a process of the config cannot take its place.
+    std::string refused;
   };
   // `why_no_worker` is why no worker can join just now; empty: one can.
   JoinAnswer OnJoin(const PeerId& from, const wire::JoinRequest& join,
@@ -116,6 +125,10 @@ class Membership {
     absl::Time at;
   };
   std::vector<Knock> RecentKnocks(absl::Time now) const;
+  // A process of the config says that it will not join. A sentence for the log;
+  // empty if that was said before, or it is of another job or in no place of
+  // the config.
+  std::string OnCannotJoin(const wire::CannotJoin& cannot);
   // Until then, in awake time, somebody may ask again who was told that there
   // is no place for it, or not yet: the server of this process, and
   // whoever has asked not long ago. They are to hear how the job has ended.
@@ -158,10 +171,18 @@ class Membership {
     std::vector<int32_t> servers;
     std::vector<int32_t> workers;
     bool empty() const { return servers.empty() && workers.empty(); }
-    // "server 1", "worker 0".
-    std::vector<std::string> Names() const;
   };
   Missing WhoIsMissing() const;
+  // "server 1 on 10.0.0.2", "worker 0 on b", or "worker 0" if the host is not
+  // known.
+  std::vector<std::string> NamesOf(const Missing& missing) const;
+  // Sentences: why processes of those cannot join, as they or we said last.
+  std::vector<std::string> WhyMissing(const Missing& missing) const;
+  // The member is removed for another reason than its lease, and lives: it is
+  // told. `why` completes "worker 2 (pid 7 on host) ...".
+  void NoteWhyRemoved(Incarnation incarnation, const std::string& why);
+  // Empty: its lease ran out, or that is long ago.
+  std::string WhyRemoved(Incarnation incarnation) const;
   // For the next coordinator: what is new since the last call, and everything.
   // All members have a whole lease from now on, and the time in which they find
   // this coordinator. InvalidArgument: of the state.
@@ -188,6 +209,15 @@ class Membership {
   // Then: empty if it fits the job as it is, and the members so far.
   std::string WhyUnfit(const wire::JoinRequest& join,
                        const wire::View& view) const;
+  // " on host" of the config; empty: it is not known.
+  std::string OnHost(bool is_worker, int32_t index) const;
+  // A process of a place of the config says, or is told, why it cannot join. As
+  // of OnCannotJoin().
+  std::string NoteObstacle(bool is_worker, int32_t index,
+                           const std::string& who, const std::string& why);
+  // Empty, or completes "worker 2": its tables or the length of the job cannot
+  // be, whatever others bring.
+  std::string WhyModelUnfit(const wire::JoinRequest& join) const;
   // Empty, or completes "server 1" of a job that forms: it goes on from another
   // checkpoint than the others.
   std::string WhyOtherCheckpoint(const wire::JoinRequest& join) const;
@@ -211,6 +241,10 @@ class Membership {
     absl::Time since;
   };
   std::map<std::pair<bool, int32_t>, Waiter> waiters_;
+  // Why processes could not join, by role (true: worker) and index: of places
+  // of the config in which nobody is.
+  std::map<std::pair<bool, int32_t>, std::string> obstacles_;
+  std::map<Incarnation, std::string> why_removed_;  // The last ones.
   // When they asked last who have no place, in awake time, by token.
   std::map<uint64_t, absl::Time> asking_;
   bool host_came_;  // The server of this process, to this coordinator.

@@ -1,8 +1,10 @@
 // Goal: a job that cannot start says so soon, with a sentence that names the
 // culprit and what to do.
 // Method: one mistake at a time, with the real programs.
+#include <csignal>
 #include <filesystem>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
@@ -57,11 +59,13 @@ TEST_F(StartFailure, AWorkerWithAnotherConfigIsRefused) {
       StartMember("worker", "slackline_worker", 1, config, "by-hand",
                   {"--set=train.seed=2"});
   EXPECT_EQ(worker->WaitText(kPromptly), kFailed);
-  EXPECT_THAT(
-      worker->Output(),
-      AllOf(HasSubstr("worker 1 was started with another config than the "
-                      "coordinator"),
-            HasSubstr("start all processes with one file and the same")));
+  const std::string why =
+      "worker 1 was started with another config than the coordinator: "
+      "train.seed: its value is 2, the coordinator's is 1; start all processes "
+      "with one file and the same";
+  EXPECT_THAT(worker->Output(), HasSubstr(why));
+  EXPECT_THAT(server->Output(),
+              HasSubstr(absl::StrCat("on 127.0.0.1) cannot join: ", why)));
   EXPECT_TRUE(server->running()) << server->Output();
 }
 
@@ -113,10 +117,29 @@ TEST_F(StartFailure, AMissingDataFolderIsNamed) {
   const std::unique_ptr<Process> run = StartRun("run", config, {data_dir});
   EXPECT_EQ(run->WaitText(kPromptly), kFailed);
   EXPECT_THAT(run->Output(), HasSubstr(Path("nowhere/mnist")));
+  // By hand: whoever waits for it hears of it.
+  const std::vector<std::string> soon = {"--set=limits.start_timeout_ms=8000"};
+  const std::unique_ptr<Process> server =
+      StartMember("server", "slackline_server", 0, config, "by-hand", soon);
+  ASSERT_TRUE(AwaitStatus(config, kPromptly, [](const auto& now) {
+                return now.server_size() == 1;
+              }).has_value());
   const std::unique_ptr<Process> worker = StartMember(
-      "worker", "slackline_worker", 0, config, "by-hand", {data_dir});
+      "worker", "slackline_worker", 0, config, "by-hand", {data_dir, soon[0]});
   EXPECT_EQ(worker->WaitText(kPromptly), kFailed);
   EXPECT_THAT(worker->Output(), HasSubstr(Path("nowhere/mnist")));
+  const auto status = AwaitStatus(config, kPromptly, [](const auto& now) {
+    return now.held_up_size() > 0;
+  });
+  ASSERT_TRUE(status.has_value()) << server->Output();
+  const auto says_why =
+      AllOf(HasSubstr("worker 0 (pid "), HasSubstr("cannot join: "),
+            HasSubstr(Path("nowhere/mnist")));
+  EXPECT_THAT(status->held_up(0), says_why);
+  EXPECT_EQ(server->WaitText(absl::Seconds(8) + kPromptly), kFailed);
+  EXPECT_THAT(server->Output(),
+              AllOf(HasSubstr("did not join within 8000 ms; worker 0 (pid "),
+                    says_why));
 }
 
 TEST_F(StartFailure, AWorkerThatNeverComesIsNamedByAllWhoWait) {
@@ -136,10 +159,11 @@ TEST_F(StartFailure, AWorkerThatNeverComesIsNamedByAllWhoWait) {
   }
   for (const std::unique_ptr<Process>& member : members) {
     EXPECT_EQ(member->WaitText(absl::Seconds(5) + kPromptly), kFailed);
-    EXPECT_THAT(member->Output(),
-                HasSubstr("worker 3 did not join within 5000 ms; look at "
-                          "their logs, or raise limits "
-                          "{ start_timeout_ms: ... }"));
+    EXPECT_THAT(
+        member->Output(),
+        HasSubstr("worker 3 on 127.0.0.1 did not join within 5000 ms; look at "
+                  "their logs, or raise limits "
+                  "{ start_timeout_ms: ... }"));
   }
 }
 
@@ -176,6 +200,71 @@ TEST_F(StartFailure, ASecondProcessWithAnIndexIsRefusedWhileTheFirstLives) {
   for (const std::unique_ptr<Process>& member : members) {
     EXPECT_TRUE(member->running()) << "disturbed: " << member->Output();
   }
+}
+
+// A namespace with its own routes, in which a process waits that holds it. A
+// route stands for a firewall that lets nobody connect to 127.0.0.9.
+TEST_F(StartFailure, AFirewallBetweenTwoMembersIsNamedAndTheJobEnds) {
+  Process probe(
+      {"/usr/bin/env", "unshare", "--net", "ip", "link", "set", "lo", "up"},
+      Path("probe.log"));
+  if (probe.WaitText(kPromptly) != kEndedWell) {
+    GTEST_SKIP() << "no network namespaces, or no ip, on this machine: "
+                 << probe.Output();
+  }
+  Process holder({"/usr/bin/env", "unshare", "--net", "sh", "-c",
+                  "ip link set lo up && echo up && exec sleep 300"},
+                 Path("holder.log"));
+  ASSERT_TRUE(WaitUntil(kPromptly, [&] { return !holder.Output().empty(); }));
+  const std::string config = Write("job.textproto", R"(
+job: "firewall"
+coordinator { port: 7700 }
+server { host: "127.0.0.1" }
+server { host: "127.0.0.9" }
+worker { host: "127.0.0.1" }
+model { logistic {} }
+data { teacher_student { features: 4 classes: 2 train_examples: 100
+                         test_examples: 10 } batch_size: 10 }
+optimizer { sgd { learning_rate: 0.1 } }
+limits { lease_ms: 1000 start_timeout_ms: 8000 transport: TCP })");
+  const auto inside = [&](const std::string& name,
+                          std::vector<std::string> command) {
+    std::vector<std::string> whole = {
+        "/usr/bin/env", "nsenter",
+        absl::StrCat("--net=/proc/", holder.pid(), "/ns/net")};
+    whole.insert(whole.end(), command.begin(), command.end());
+    return std::make_unique<Process>(whole, Path(name + ".log"));
+  };
+  const auto member = [&](const std::string& program, int index) {
+    return inside(
+        absl::StrCat(program, "-", index),
+        {absl::StrCat(SLACKLINE_BIN_DIR, "/", program),
+         absl::StrCat("--cluster=", config), absl::StrCat("--index=", index)});
+  };
+  const std::unique_ptr<Process> second = member("slackline_server", 1);
+  ASSERT_TRUE(WaitUntil(kPromptly, [&] {
+    return absl::StrContains(second->Output(), "shard thread 0 listens");
+  })) << second->Output();
+  const std::unique_ptr<Process> wall = inside(
+      "wall",
+      {"ip", "route", "add", "unreachable", "127.0.0.9/32", "table", "local"});
+  ASSERT_EQ(wall->WaitText(kPromptly), kEndedWell) << wall->Output();
+  const std::unique_ptr<Process> first = member("slackline_server", 0);
+  const std::unique_ptr<Process> worker = member("slackline_worker", 0);
+  for (Process* const process : {first.get(), second.get(), worker.get()}) {
+    EXPECT_EQ(process->WaitText(absl::Seconds(8) + kPromptly), kFailed);
+    EXPECT_THAT(process->Output(),
+                AllOf(HasSubstr("not all members could connect with each "
+                                "other within 8000 ms: "),
+                      HasSubstr("worker 0 (pid "),
+                      HasSubstr("on 127.0.0.1) cannot connect to server 1 "
+                                "(pid "),
+                      HasSubstr("on 127.0.0.9) at tcp://127.0.0.9:")));
+  }
+  EXPECT_THAT(worker->Output(),
+              HasSubstr("cannot connect to server 1 at tcp://127.0.0.9:"));
+  holder.Signal(SIGKILL);
+  (void)holder.WaitText(kPromptly);
 }
 
 }  // namespace

@@ -610,6 +610,22 @@ TEST_F(SessionTest, AWorkerThatIsInterruptedSaysSo) {
   EXPECT_EQ(ends[0].message(), "enough");
 }
 
+TEST(RemovalsTest, WhoIsRemovedThreeTimesWithoutAStepDoesNotJoinAgain) {
+  Removals removals;
+  removals.OnLifeEnded(/*removed=*/true, /*steps=*/0);
+  removals.OnLifeEnded(/*removed=*/true, /*steps=*/0);
+  EXPECT_FALSE(removals.IsInVain());
+  removals.OnLifeEnded(/*removed=*/true, /*steps=*/1);
+  for (int i = 0; i < 2; ++i)
+    removals.OnLifeEnded(/*removed=*/true, /*steps=*/0);
+  removals.OnLifeEnded(/*removed=*/false, /*steps=*/0);
+  for (int i = 0; i < 2; ++i)
+    removals.OnLifeEnded(/*removed=*/true, /*steps=*/0);
+  EXPECT_FALSE(removals.IsInVain()) << "a step, or a lease, came between";
+  removals.OnLifeEnded(/*removed=*/true, /*steps=*/0);
+  EXPECT_TRUE(removals.IsInVain());
+}
+
 TEST(HostParametersTest, RefusesWhatIsNoParameterByName) {
   float memory = 0;
   const auto create = [&](const std::vector<HostParameters::Parameter>& all) {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/config/cluster_config.h"
+#include "common/config/config_difference.h"
 #include "common/rng.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -1740,6 +1741,32 @@ TEST(ConfigHashTest, IsTheSameInEveryBuild) {
   config.set_job("test");
   config.add_server()->set_host("127.0.0.1");
   EXPECT_EQ(ConfigHash(config), "4261c819c26bb849");
+}
+
+TEST(ConfigDifferenceTest, TheFirstFieldIsNamedWithBothValues) {
+  const config::ClusterConfig ours = ParseOrDie(kMinimal);
+  EXPECT_EQ(FirstDifference(ours, ours), "");
+  const auto against = [&](const std::vector<std::string>& sets,
+                           const std::string& mode = "") {
+    return FirstDifference(ParseOrDie(kMinimal, {.mode = mode, .sets = sets}),
+                           ours);
+  };
+  EXPECT_EQ(against({"train.epochs=7"}),
+            "train.epochs: its value is 7, the coordinator's is 2");
+  EXPECT_EQ(against({}, "asp"),
+            "sync.mode: its value is asp { }, the coordinator's is ssp { "
+            "staleness: 3 }");
+  EXPECT_EQ(against({"job=other"}),
+            "job: its value is \"other\", the coordinator's is \"test\"");
+  config::ClusterConfig more = ours;
+  more.add_worker()->set_host(std::string(1000, 'h'));
+  const std::string added = FirstDifference(more, ours);
+  EXPECT_EQ(added.find(absl::StrCat("worker[", ours.worker_size(),
+                                    "]: its value is { host: \"hhhh")),
+            0)
+      << added;
+  EXPECT_LT(added.size(), 300);
+  EXPECT_NE(added.find("the coordinator's is absent"), std::string::npos);
 }
 
 // ---- Files ------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/coordinator_core_fixture.h"
@@ -64,6 +65,302 @@ TEST_F(CoordinatorCoreTest, TheStartTimeoutNamesWhoIsMissing) {
   EXPECT_THAT(view->end().server(), ElementsAre(1));
   EXPECT_THAT(view->end().worker(), ElementsAre(0));
   EXPECT_EQ(view->end().reason(), core_->reason());
+}
+
+TEST_F(CoordinatorCoreTest, WhoIsMissingIsNamedWithItsHostAndWhyItCannotJoin) {
+  options_.lease = absl::Hours(1);
+  options_.server_hosts = {"a", "b"};
+  options_.worker_hosts = {"b", "c"};
+  Restart();
+  Join(Server(0));
+  const auto cannot = [&](int index, const std::string& job,
+                          const std::string& reason) {
+    return Call(kObserver, 0, 7, [&](wire::Call& call) {
+      wire::CannotJoin& of = *call.mutable_cannot_join();
+      of.set_job(job);
+      of.set_role(wire::JoinRequest::WORKER);
+      of.set_index(index);
+      of.set_host("c");
+      of.set_pid(9);
+      of.set_reason(reason);
+    });
+  };
+  const std::string sentence =
+      "worker 1 (pid 9 on c) cannot join: there is no data in /nowhere";
+  CoordinatorCore::Effects effects =
+      cannot(1, "job", "there is no data in /nowhere");
+  EXPECT_THAT(effects.warnings, ElementsAre(sentence));
+  EXPECT_THAT(Answers(effects), ElementsAre("observer.0.9:7 OK"));
+  EXPECT_THAT(cannot(1, "job", "there is no data in /nowhere").warnings,
+              IsEmpty())
+      << "said once";
+  EXPECT_THAT(cannot(1, "other", "x").warnings, IsEmpty());
+  EXPECT_THAT(cannot(2, "job", "x").warnings, IsEmpty());
+  EXPECT_THAT(cannot(-1, "job", "x").warnings, IsEmpty());
+  EXPECT_THAT(core_->Status(now_).missing(),
+              ElementsAre("server 1 on b", "worker 0 on b", "worker 1 on c"));
+  EXPECT_THAT(core_->Status(now_).held_up(), ElementsAre(sentence));
+  now_ += absl::Seconds(61);
+  core_->OnTick(now_, &effects);
+  EXPECT_THAT(core_->reason(),
+              HasSubstr(absl::StrCat(
+                  "server 1 on b, worker 0 on b, worker 1 on c did not join "
+                  "within 60000 ms; ",
+                  sentence, "; look at their logs")));
+}
+
+TEST_F(CoordinatorCoreTest, WhatAProcessSaysOfItselfIsBounded) {
+  const CoordinatorCore::Effects effects =
+      Call(kObserver, 0, 7, [&](wire::Call& call) {
+        wire::CannotJoin& of = *call.mutable_cannot_join();
+        of.set_job("job");
+        of.set_role(wire::JoinRequest::SERVER);
+        of.set_index(1);
+        of.set_host(std::string(1 << 20, 'h'));
+        of.set_reason(std::string(1 << 20, 'r'));
+      });
+  ASSERT_THAT(effects.warnings, SizeIs(1));
+  EXPECT_LT(effects.warnings[0].size(), 1500);
+}
+
+TEST_F(CoordinatorCoreTest, WhoWasRefusedAndComesAgainIsNotNamedAnyMore) {
+  wire::JoinRequest join = JoinOf(Worker(1));
+  join.set_config_hash("x");
+  const CoordinatorCore::Effects effects = SendJoin(Worker(1), join);
+  ASSERT_THAT(effects.warnings, SizeIs(1));
+  EXPECT_THAT(effects.warnings[0],
+              HasSubstr("worker 1 (pid 4101 on somewhere) cannot join: worker "
+                        "1 was started with another config"));
+  EXPECT_THAT(core_->Status(now_).held_up(), SizeIs(1));
+  EXPECT_THAT(SendJoin(Worker(1), join).warnings, IsEmpty()) << "said once";
+  EXPECT_EQ(Join(Worker(1)).code(), wire::OK);
+  EXPECT_THAT(core_->Status(now_).held_up(), IsEmpty());
+}
+
+TEST_F(CoordinatorCoreTest, OfAnotherConfigTheFieldIsNamed) {
+  options_.config.add_server();
+  options_.config.mutable_train()->set_seed(1);
+  Restart();
+  config::ClusterConfig other = options_.config;
+  other.mutable_train()->set_seed(2);
+  wire::JoinRequest join = JoinOf(Worker(1));
+  join.set_config_hash("x");
+  join.set_config(other.SerializeAsString());
+  EXPECT_THAT(Join(Worker(1), join).error(),
+              HasSubstr("another config than the coordinator: train.seed: its "
+                        "value is 2, the coordinator's is 1; start all"));
+  join.set_config("no config at all");
+  EXPECT_THAT(Join(Worker(1), join).error(),
+              HasSubstr("another config than the coordinator; start all"));
+  // It is not kept.
+  join = JoinOf(Worker(1));
+  join.set_config(options_.config.SerializeAsString());
+  const CoordinatorCore::Effects effects = SendJoin(Worker(1), join);
+  for (const StateChange& change : effects.state) {
+    coordinator::MemberState state;
+    if (change.key.substr(0, 7) != "member/" || !change.value.has_value())
+      continue;
+    ASSERT_TRUE(state.ParseFromString(*change.value));
+    EXPECT_EQ(state.join().config(), "");
+  }
+}
+
+// ---- Links -----------------------------------------------------------------
+
+class LinksTest : public CoordinatorCoreTest {
+ protected:
+  LinksTest() {
+    options_.try_links = true;
+    Restart();
+  }
+  // All join; what the last one's join has caused.
+  CoordinatorCore::Effects JoinAll() {
+    for (const int i : {0, 1})
+      servers_.push_back(Join(Server(i)).incarnation());
+    workers_.push_back(Join(Worker(0)).incarnation());
+    CoordinatorCore::Effects effects = SendJoin(Worker(1), JoinOf(Worker(1)));
+    for (const Outgoing& out : effects.sends) {
+      if (out.message.header.has_join_reply())
+        workers_.push_back(out.message.header.join_reply().incarnation());
+    }
+    return effects;
+  }
+  // What the member is to try: "server 1".
+  static std::vector<std::string> Asked(const CoordinatorCore::Effects& effects,
+                                        const PeerId& peer, uint64_t* round) {
+    std::vector<std::string> asked;
+    for (const Outgoing& out : effects.sends) {
+      if (out.to != peer ||
+          !out.message.header.heartbeat_reply().has_try_links())
+        continue;
+      const wire::TryLinks& links =
+          out.message.header.heartbeat_reply().try_links();
+      *round = links.round();
+      for (const wire::ServerMember& server : links.server())
+        asked.push_back(absl::StrCat("server ", server.index()));
+      for (const wire::Door& door : links.worker())
+        asked.push_back(absl::StrCat("worker ", door.rank()));
+    }
+    return asked;
+  }
+  CoordinatorCore::Effects Report(
+      const PeerId& from, Incarnation incarnation, uint64_t round,
+      const std::vector<std::pair<bool, int>>& unreached = {}) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(incarnation);
+    heartbeat.mutable_links_tried()->set_round(round);
+    for (const auto& [worker, index] : unreached) {
+      wire::Unreached& of = *heartbeat.mutable_links_tried()->add_unreached();
+      of.set_worker(worker);
+      of.set_index(index);
+    }
+    return Send(from, message);
+  }
+};
+
+TEST_F(LinksTest, TheJobBeginsWhenAllCanConnectWithEachOther) {
+  const CoordinatorCore::Effects effects = JoinAll();
+  EXPECT_EQ(core_->state(), wire::FORMING);
+  uint64_t round = 0;
+  EXPECT_THAT(Asked(effects, Server(0), &round), ElementsAre("server 1"));
+  EXPECT_THAT(Asked(effects, Server(1), &round), ElementsAre("server 0"));
+  EXPECT_THAT(Asked(effects, Worker(1), &round),
+              ElementsAre("server 0", "server 1"));
+  EXPECT_THAT(Asked(Heartbeat(Worker(0), workers_[0]), Worker(0), &round),
+              ElementsAre("server 0", "server 1"))
+      << "again, since it may be lost";
+  Report(Server(0), servers_[0], round);
+  Report(Server(1), servers_[1], round);
+  Report(Worker(0), workers_[0], round, {{false, 1}});
+  Report(Worker(1), workers_[1], round);
+  EXPECT_THAT(Asked(Heartbeat(Worker(0), workers_[0]), Worker(0), &round),
+              IsEmpty())
+      << "it has said something";
+  Report(Worker(0), workers_[0], round - 1);
+  EXPECT_EQ(core_->state(), wire::FORMING) << "that was of another round";
+  Report(Worker(0), workers_[0], round);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+}
+
+// A firewall lets server 1 connect to all, and nobody to server 1.
+TEST_F(LinksTest, EachPairThatCannotConnectIsNamedOnceAndTheJobEnds) {
+  JoinAll();
+  uint64_t round = 0;
+  Asked(Heartbeat(Worker(0), workers_[0]), Worker(0), &round);
+  const auto report = [&] {
+    Report(Server(1), servers_[1], round);
+    Report(Server(0), servers_[0], round, {{false, 1}});
+    Report(Worker(0), workers_[0], round, {{false, 1}});
+    Report(Worker(1), workers_[1], round);
+  };
+  CoordinatorCore::Effects effects;
+  std::vector<std::string> warnings;
+  std::vector<std::string> held_up;
+  while (core_->state() == wire::FORMING &&
+         now_ < absl::UnixEpoch() + absl::Minutes(5)) {
+    now_ += absl::Seconds(1);
+    report();
+    effects = {};
+    core_->OnTick(now_, &effects);
+    for (const std::string& warning : effects.warnings)
+      warnings.push_back(warning);
+    if (core_->state() != wire::FORMING) break;
+    const wire::StatusReply status = core_->Status(now_);
+    held_up = {status.held_up().begin(), status.held_up().end()};
+  }
+  const std::string worker =
+      "worker 0 (pid 4100 on somewhere) cannot connect to server 1 (pid 4201 "
+      "on somewhere) at tcp://somewhere:1";
+  EXPECT_THAT(held_up,
+              ElementsAre(HasSubstr("server 0 (pid 4200 on somewhere) cannot "
+                                    "connect to server 1"),
+                          worker));
+  EXPECT_THAT(warnings,
+              ElementsAre(HasSubstr("so no shard can move between them"),
+                          worker, HasSubstr("the job has failed: not all")));
+  EXPECT_EQ(core_->state(), wire::FAILED);
+  EXPECT_EQ(core_->view().end().cause(), wire::JobEnd::NOT_FORMED);
+  EXPECT_THAT(core_->reason(), HasSubstr(worker));
+  EXPECT_EQ(now_, absl::UnixEpoch() + absl::Seconds(61));
+}
+
+TEST_F(LinksTest, ServersThatNeedEachOtherOnlyOnDemandHoldUpNobody) {
+  JoinAll();
+  uint64_t round = 0;
+  Asked(Heartbeat(Worker(0), workers_[0]), Worker(0), &round);
+  Report(Server(1), servers_[1], round);
+  Report(Server(0), servers_[0], round, {{false, 1}});
+  for (const int i : {0, 1}) Report(Worker(i), workers_[i], round);
+  EXPECT_EQ(core_->state(), wire::FORMING);
+  const CoordinatorCore::Effects effects = Pass(absl::Seconds(6), {});
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+  EXPECT_THAT(effects.warnings,
+              ElementsAre(HasSubstr("so no shard can move between them")));
+}
+
+TEST_F(LinksTest, WithCopiesServersNeedEachOther) {
+  options_.replicas = 1;
+  Restart();
+  JoinAll();
+  uint64_t round = 0;
+  Asked(Heartbeat(Worker(0), workers_[0]), Worker(0), &round);
+  Report(Server(1), servers_[1], round);
+  Report(Server(0), servers_[0], round, {{false, 1}});
+  for (const int i : {0, 1}) Report(Worker(i), workers_[i], round);
+  Pass(absl::Seconds(6), {});
+  EXPECT_EQ(core_->state(), wire::FORMING);
+  Report(Server(0), servers_[0], round);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+}
+
+TEST_F(LinksTest, WhoComesInPlaceOfOneThatIsGoneBeginsAnotherRound) {
+  JoinAll();
+  uint64_t first = 0;
+  Asked(Heartbeat(Worker(0), workers_[0]), Worker(0), &first);
+  for (const int i : {0, 1}) Report(Server(i), servers_[i], first);
+  Report(Worker(0), workers_[0], first);
+  Pass(absl::Seconds(8), {Worker(1)});
+  EXPECT_EQ(core_->state(), wire::FORMING);
+  EXPECT_THAT(core_->Status(now_).missing(), ElementsAre("worker 1"));
+  const PeerId again = Worker(1, 999);
+  const CoordinatorCore::Effects effects = SendJoin(again, JoinOf(again));
+  uint64_t round = 0;
+  EXPECT_THAT(Asked(effects, Worker(0), &round), SizeIs(2));
+  EXPECT_GT(round, first);
+  for (const int i : {0, 1}) Report(Server(i), servers_[i], round);
+  Report(Worker(0), workers_[0], round);
+  EXPECT_EQ(core_->state(), wire::FORMING);
+  Report(again, workers_[1] + 1, round);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+}
+
+TEST_F(LinksTest, WorkersTryTheDoorsOfOthers) {
+  for (const int i : {0, 1}) servers_.push_back(Join(Server(i)).incarnation());
+  CoordinatorCore::Effects effects;
+  for (const int i : {0, 1}) {
+    wire::JoinRequest join = JoinOf(Worker(i));
+    join.set_door(absl::StrCat("tcp://somewhere:", 80 + i));
+    effects = SendJoin(Worker(i), join);
+    workers_.push_back(static_cast<Incarnation>(3 + i));
+  }
+  uint64_t round = 0;
+  EXPECT_THAT(Asked(effects, Worker(0), &round),
+              ElementsAre("server 0", "server 1", "worker 1"));
+  EXPECT_THAT(Asked(effects, Server(0), &round), ElementsAre("server 1"));
+  for (const int i : {0, 1}) Report(Server(i), servers_[i], round);
+  Report(Worker(1), workers_[1], round);
+  // What names nobody, or itself, does not count.
+  Report(Worker(0), workers_[0], round,
+         {{true, 1}, {true, 7}, {false, -1}, {true, 0}});
+  EXPECT_EQ(core_->state(), wire::FORMING);
+  Pass(absl::Seconds(6), {});
+  EXPECT_THAT(core_->Status(now_).held_up(),
+              ElementsAre(HasSubstr("worker 0 (pid 4100 on somewhere) cannot "
+                                    "connect to worker 1 (pid 4101 on "
+                                    "somewhere) at tcp://somewhere:81")));
+  Report(Worker(0), workers_[0], round);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
 }
 
 TEST_F(CoordinatorCoreTest, AWorkerThatDoesNotKnowItsExamplesMayJoin) {
@@ -213,6 +510,9 @@ TEST_F(CoordinatorCoreTest, AJoinThatIsTooLargeOrHasNoFormIsRefusedInFewWords) {
   const std::vector<Spoil> of_anybody = {
       [&](auto& join) { join.set_job(large); },
       [&](auto& join) { join.set_config_hash(large); },
+      [&](auto& join) { join.set_config(large); },
+      [&](auto& join) { join.set_door(large); },
+      [&](auto& join) { join.set_door("somewhere"); },
       [&](auto& join) { join.set_host(large); },
       [&](auto& join) { join.set_host_id(large); },
       [&](auto& join) { join.set_data(large); },
@@ -773,6 +1073,12 @@ TEST_F(StallTest, WhoHoldsOthersUpIsShownThenRemovedAndMayJoinAgain) {
       ElementsAre("worker 1 (pid 4101 on somewhere) was removed, and may join "
                   "again, because it held up worker 0: without progress for "
                   "60 s, it is doing so, at clock 4"));
+  EXPECT_EQ(Heartbeat(Worker(1), workers_[1])
+                .sends.at(0)
+                .message.header.heartbeat_reply()
+                .error(),
+            "was removed, and may join again, because it held up worker 0: "
+            "without progress for 60 s, it is doing so");
   EXPECT_EQ(Heartbeat(Worker(1), workers_[1])
                 .sends.at(0)
                 .message.header.heartbeat_reply()

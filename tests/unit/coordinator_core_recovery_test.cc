@@ -101,6 +101,36 @@ class RecoveryTest : public PlacementTest {
   CoordinatorState kept_;
 };
 
+TEST_F(RecoveryTest, WhetherAllCanConnectIsAskedAgain) {
+  options_.try_links = true;
+  RestartHere();
+  for (const int i : {0, 1}) servers_.push_back(JoinKept(Server(i)));
+  for (const int i : {0, 1}) workers_.push_back(JoinKept(Worker(i)));
+  EXPECT_EQ(core_->state(), wire::FORMING);
+  Replace();
+  Effects asks;
+  core_->OnTick(now_, &asks);
+  uint64_t round = 0;
+  int asked = 0;
+  for (const Outgoing& out : asks.sends) {
+    const wire::Header& header = out.message.header;
+    if (!header.heartbeat_reply().has_try_links()) continue;
+    round = header.heartbeat_reply().try_links().round();
+    ++asked;
+  }
+  EXPECT_EQ(asked, 4);
+  const auto report = [&](const PeerId& peer, Incarnation incarnation) {
+    Message message;
+    wire::Heartbeat& heartbeat = *message.header.mutable_heartbeat();
+    heartbeat.set_incarnation(incarnation);
+    heartbeat.mutable_links_tried()->set_round(round);
+    Keep(Send(peer, message));
+  };
+  for (const int i : {0, 1}) report(Server(i), servers_[i]);
+  for (const int i : {0, 1}) report(Worker(i), workers_[i]);
+  EXPECT_EQ(core_->state(), wire::RUNNING);
+}
+
 TEST_F(RecoveryTest, AJobThatFormsGoesOnForming) {
   servers_.push_back(JoinKept(Server(0)));
   servers_.push_back(JoinKept(Server(1)));

@@ -344,6 +344,59 @@ TEST_F(MemberCoreTest, IsToldThatItsLeaseRanOut) {
   EXPECT_TRUE(Receive(reply).fenced);
 }
 
+TEST_F(MemberCoreTest, IsToldWhyItWasRemoved) {
+  Join();
+  EXPECT_FALSE(member_->removed());
+  Message reply = HeartbeatReply(wire::FENCED);
+  reply.header.mutable_heartbeat_reply()->set_error(
+      "was removed because it held up worker 0" + std::string(1 << 20, '!'));
+  EXPECT_TRUE(Receive(reply).fenced);
+  EXPECT_TRUE(member_->removed());
+  EXPECT_THAT(member_->WhyFenced(now_),
+              HasSubstr("it was removed because it held up worker 0!"));
+  EXPECT_LT(member_->WhyFenced(now_).size(), 1200);
+}
+
+TEST_F(MemberCoreTest, TriesLinksUntilTheJobRunsAndSaysWhatIsMissing) {
+  Join();
+  Message reply = HeartbeatReply(wire::OK);
+  wire::TryLinks& links =
+      *reply.header.mutable_heartbeat_reply()->mutable_try_links();
+  links.set_round(3);
+  wire::ServerMember& server = *links.add_server();
+  server.set_index(1);
+  server.add_thread()->set_tcp("tcp://far:80");
+  const MemberCore::Effects asked = Receive(reply);
+  ASSERT_TRUE(asked.try_links.has_value());
+  EXPECT_EQ(asked.try_links->server(0).thread(0).tcp(), "tcp://far:80");
+  EXPECT_FALSE(Receive(reply).try_links.has_value()) << "it tries already";
+  const auto tried = [&](uint64_t round, bool all) {
+    wire::LinksTried of;
+    of.set_round(round);
+    if (!all) of.add_unreached()->set_index(1);
+    MemberCore::Effects effects;
+    member_->OnLinks(of, now_, &effects);
+    return effects;
+  };
+  EXPECT_THAT(tried(2, true).sends, testing::IsEmpty()) << "another round";
+  EXPECT_THAT(tried(3, false).sends, testing::IsEmpty());
+  std::vector<std::string> log;
+  for (int i = 0; i < 10; ++i) {
+    const MemberCore::Effects effects = Tick();
+    log.insert(log.end(), effects.log.begin(), effects.log.end());
+    for (const Message& message : effects.sends) {
+      EXPECT_EQ(message.header.heartbeat().links_tried().unreached_size(), 1);
+    }
+    Receive(HeartbeatReply(wire::OK));
+  }
+  EXPECT_THAT(log, testing::ElementsAre(HasSubstr(
+                       "cannot connect to server 1 at tcp://far:80 for ")));
+  const MemberCore::Effects done = tried(3, true);
+  ASSERT_THAT(done.sends, SizeIs(1)) << "all may wait for it";
+  EXPECT_TRUE(done.sends[0].header.heartbeat().has_links_tried());
+  EXPECT_EQ(done.sends[0].header.heartbeat().links_tried().unreached_size(), 0);
+}
+
 TEST_F(MemberCoreTest, AfterTwoLeasesOfSilenceTheCoordinatorIsGone) {
   Join();
   MemberCore::Effects effects;

@@ -26,8 +26,11 @@
 namespace slackline {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Le;
 using ::testing::Not;
 using ::testing::SizeIs;
 
@@ -215,6 +218,48 @@ TEST_F(WorkerCoreTest, AWaitEndsWithTheNameOfWhatWasWaitedFor) {
               HasSubstr("server 0 thread 0"));
   ASSERT_THAT(Calls(), SizeIs(1));
   EXPECT_EQ(Calls()[0].leave().failure(), core_->ending().message());
+}
+
+// Its peer is behind a wall: nothing comes of the first pull.
+TEST_F(WorkerCoreTest, ForWhomItWaitsIsSaidAfterSomeLeasesAndThenMoreRarely) {
+  coordinator_answers_ = true;
+  Join();
+  log_.clear();
+  std::vector<int64_t> seconds;
+  const absl::Time begin = now_;
+  for (size_t said = 0; now_ < begin + absl::Seconds(55);) {
+    Pass(absl::Milliseconds(500));
+    if (log_.size() == said) continue;
+    said = log_.size();
+    seconds.push_back(absl::ToInt64Seconds(now_ - begin));
+    EXPECT_THAT(
+        log_.back(),
+        AllOf(HasSubstr("clock 0: waiting for parameters: the pull of "),
+              HasSubstr(" from server "),
+              HasSubstr(", without progress for ")));
+  }
+  // Three leases of 2 s, and then twice as long each time, as often as it
+  // looks.
+  ASSERT_THAT(seconds, SizeIs(4));
+  EXPECT_THAT(seconds[0], AllOf(Ge(6), Le(7)));
+  EXPECT_THAT(seconds[1], AllOf(Ge(12), Le(14)));
+  EXPECT_THAT(seconds[2], AllOf(Ge(24), Le(28)));
+  EXPECT_THAT(seconds[3], AllOf(Ge(48), Le(55)));
+}
+
+TEST_F(WorkerCoreTest, WhoIsRemovedHearsWhyAtOnce) {
+  Join();
+  Message reply;
+  wire::HeartbeatReply& fenced = *reply.header.mutable_heartbeat_reply();
+  fenced.set_incarnation(kSelf);
+  fenced.set_code(wire::FENCED);
+  fenced.set_error("was removed, because it held up worker 1");
+  FromCoordinator(reply);
+  EXPECT_TRUE(core_->ended());
+  EXPECT_TRUE(absl::IsAborted(core_->ending()));
+  EXPECT_THAT(warnings_,
+              testing::ElementsAre("the coordinator gave this worker up: it "
+                                   "was removed, because it held up worker 1"));
 }
 
 TEST_F(WorkerCoreTest, ANewerViewIsAReasonToWaitOn) {

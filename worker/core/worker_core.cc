@@ -20,8 +20,8 @@ namespace {
 constexpr int kFailedConnectsMax = 5;
 // Attempts that each take longer than this wait for somebody who may have died.
 constexpr absl::Duration kQuickConnect = absl::Milliseconds(250);
-// How often somebody who waits is told for what.
-constexpr absl::Duration kTellEvery = absl::Seconds(10);
+// How long somebody waits before its log says for whom.
+constexpr int kTellLeases = 3;
 // How long who leaves waits for the coordinator to hear of it.
 constexpr absl::Duration kLeaveWaitMax = absl::Seconds(2);
 // A shard has given us up: the coordinator is asked for so many leases.
@@ -86,8 +86,6 @@ void WorkerCore::Start(absl::Time now, Effects* effects) {
 void WorkerCore::Enter(State state, absl::Time now) {
   state_ = state;
   progress_at_ = now;
-  tell_at_ =
-      state == State::kWaiting ? now + kTellEvery : absl::InfiniteFuture();
 }
 
 // ---- Messages and time ----------------------------------------------------
@@ -158,9 +156,10 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
   }
   if (now >= tell_lost_group_at_) TellGroupLost(effects);
   if (now >= fenced_until_) {
-    return End(absl::AbortedError(
+    return EndGivenUp(
         "the servers gave this worker up, and the coordinator does not say "
-        "why: its lease ran out although it runs"));
+        "why: its lease ran out although it runs",
+        effects);
   }
   if (state_ == State::kSaving && now >= save_again_at_) {
     save_again_at_ = absl::InfiniteFuture();
@@ -182,16 +181,56 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
             "{ wait_timeout_ms: ... }")),
         now, effects);
   }
-  if (now >= tell_at_) {
-    tell_at_ = now + kTellEvery;
-    effects->log.push_back(
-        absl::StrCat("clock ", clock_, ": still waits for ", WaitingText(now)));
+  SayForWhomItWaits(now, effects);
+}
+
+void WorkerCore::SayForWhomItWaits(absl::Time now, Effects* effects) {
+  const absl::Duration first = member_.lease() * kTellLeases;
+  if (now < tell_at_ || first == absl::ZeroDuration()) return;
+  using P = run::WorkerProgress;
+  const P progress = Progress(now);
+  const bool waits = progress.activity() == P::WAITING_FOR_SERVER ||
+                     progress.activity() == P::WAITING_FOR_WORKERS;
+  const absl::Duration waited =
+      waits ? absl::Milliseconds(progress.for_ms()) : absl::ZeroDuration();
+  const absl::Time since = now - waited;
+  // Progress is given in whole milliseconds.
+  if (waited < first || since > told_since_ + absl::Milliseconds(2))
+    tell_after_ = first;
+  if (waits && waited >= tell_after_) {
+    effects->log.push_back(absl::StrCat(
+        "clock ", progress.clock(), ": ", progress.what(),
+        ", without progress for ",
+        absl::FormatDuration(absl::Trunc(waited, absl::Seconds(1)))));
+    told_since_ = since;
+    tell_after_ = waited * 2;
   }
+  tell_at_ = now + tell_after_ - waited;
+}
+
+void WorkerCore::OnLinks(const wire::LinksTried& tried, absl::Time now,
+                         Effects* effects) {
+  if (ended()) return;
+  member_.SetStats(Stats(now));
+  MemberCore::Effects member;
+  member_.OnLinks(tried, now, &member);
+  Perform(&member, now, effects);
+}
+
+std::string WorkerCore::WhyRemoved(absl::Time now) const {
+  return absl::StrCat("the coordinator gave this worker up: ",
+                      member_.WhyFenced(now));
+}
+
+void WorkerCore::EndGivenUp(const std::string& why, Effects* effects) {
+  // The thread that trains may not come back to hear of it.
+  effects->warnings.push_back(why);
+  End(absl::AbortedError(why));
 }
 
 absl::Time WorkerCore::NextWakeup() const {
   if (ended()) return absl::InfiniteFuture();
-  absl::Time next = std::min({member_.NextWakeup(), fenced_until_, tell_at_,
+  absl::Time next = std::min({member_.NextWakeup(), fenced_until_,
                               tell_lost_group_at_, awake_.NextRun()});
   if (client_.has_value()) next = std::min(next, client_->NextWakeup());
   if (state_ == State::kLeaving) next = std::min(next, give_up_leaving_at_);
@@ -203,6 +242,8 @@ absl::Time WorkerCore::NextWakeup() const {
 void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
                          Effects* effects) {
   if (member->look_at.has_value()) effects->look_at = member->look_at;
+  if (member->try_links.has_value())
+    effects->try_links = std::move(member->try_links);
   // Handling a view may make a heartbeat or a call due.
   for (Message& message : member->sends)
     effects->to_coordinator.push_back(std::move(message));
@@ -220,11 +261,8 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
   if (member->view != nullptr) OnView(member->view, now, effects);
   if (ended()) return;
   if (member->fenced) {
-    return End(state_ == State::kLeaving
-                   ? ending_
-                   : absl::AbortedError(
-                         absl::StrCat("the coordinator gave this worker up: ",
-                                      member_.WhyFenced(now))));
+    if (state_ == State::kLeaving) return End(ending_);
+    return EndGivenUp(WhyRemoved(now), effects);
   }
   if (!member->failure.ok())
     End(state_ == State::kLeaving ? ending_ : member->failure);
@@ -333,8 +371,7 @@ void WorkerCore::OnView(const std::shared_ptr<const View>& view, absl::Time now,
   if (proto.state() != wire::RUNNING || Over()) return;
   view_at_ = now;
   if (view->FindWorker(rank_, member_.incarnation()) == nullptr) {
-    return End(absl::AbortedError(absl::StrCat(
-        "the coordinator gave this worker up: ", member_.WhyFenced(now))));
+    return EndGivenUp(WhyRemoved(now), effects);
   }
   if (!client_.has_value()) return Begin(now, effects);
   if (!has_come_.empty()) {  // What has come counts for what is cut off it.

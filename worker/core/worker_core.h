@@ -158,7 +158,8 @@ class WorkerCore {
   }
 
   struct Effects {
-    std::optional<size_t> look_at;  // As in MemberCore::Effects.
+    std::optional<size_t> look_at;            // As in MemberCore::Effects.
+    std::optional<wire::TryLinks> try_links;  // Likewise.
     std::vector<Message> to_coordinator;
     // A newer view. The driver connects to its servers before it sends what is
     // in to_shards.
@@ -190,6 +191,8 @@ class WorkerCore {
                       Effects* effects);
   // As MemberCore::OnLink().
   void OnLink(LinkState link, absl::Time now) { member_.OnLink(link, now); }
+  // As MemberCore::OnLinks().
+  void OnLinks(const wire::LinksTried& tried, absl::Time now, Effects* effects);
   // Repeats what has waited too long, and lets deadlines run out. Call it at
   // NextWakeup() or later.
   void OnTick(absl::Time now, Effects* effects);
@@ -465,6 +468,12 @@ class WorkerCore {
                  Effects* effects);
   void End(const absl::Status& why);
   bool WaitsForOthers() const;
+  // This worker was given up, though it lives: says why, and ends.
+  void EndGivenUp(const std::string& why, Effects* effects);
+  std::string WhyRemoved(absl::Time now) const;
+  // Says for whom it waits when that has lasted for some leases, and then more
+  // and more rarely.
+  void SayForWhomItWaits(absl::Time now, Effects* effects);
   // When it gives up waiting for others, if it does wait.
   absl::Time Deadline() const {
     return std::max(progress_at_, view_at_) + options_.wait_timeout;
@@ -559,7 +568,11 @@ class WorkerCore {
   uint64_t client_progress_ = 0;
   // As a shard said last: for whom it waits, and that one's clock.
   std::pair<std::optional<Rank>, Clock> waited_for_;
-  absl::Time tell_at_ = absl::InfiniteFuture();
+  // When it looks next whether it waits for long, how long that must be to be
+  // said, and since when it had waited when it last said so.
+  absl::Time tell_at_ = absl::InfinitePast();
+  absl::Duration tell_after_;
+  absl::Time told_since_ = absl::InfinitePast();
   run::WorkerStats stats_;
   Counts counts_;
 };

@@ -12,9 +12,13 @@
 #include "absl/strings/str_join.h"
 #include "common/compress/compression_config.h"
 #include "common/config/bounds.h"
+#include "common/config/cluster_config.h"
+#include "common/net/resolve.h"
 #include "common/optim/stale_rule.h"
 #include "common/process/join_request.h"
 #include "common/status.h"
+#include "common/sync/mode.h"
+#include "common/sync/modes/mode_rule.h"
 #include "common/view/shard_map.h"
 #include "worker/session/metric_records.h"
 #include "worker/session/model_file.h"
@@ -79,6 +83,22 @@ int64_t BytesPulled(const config::ClusterConfig& config,
         code.Bytes(static_cast<size_t>(TableElements(table))));
   }
   return bytes;
+}
+
+// Whether this worker may all-reduce with others over tcp.
+bool NeedsDoor(const config::ClusterConfig& config, const WorkerProcess& self) {
+  if (self.gpu >= 0) return false;
+  bool elsewhere = config.limits().transport() == config::Limits::TCP;
+  for (const WorkerProcess& worker : WorkerProcesses(config))
+    elsewhere |= MachineOf(worker.host) != MachineOf(self.host);
+  if (!elsewhere) return false;
+  const config::Sync& sync = config.sync();
+  if (sync.phase_size() == 0)
+    return !RuleOf(ConfiguredMode(sync)).over_servers();
+  return std::any_of(sync.phase().begin(), sync.phase().end(),
+                     [](const config::Phase& phase) {
+                       return !RuleOf(ConfiguredMode(phase)).over_servers();
+                     });
 }
 
 // Meets no rule.
@@ -189,8 +209,26 @@ std::shared_ptr<WorkerLoop> Session::loop() const {
   return loop_;
 }
 
+void Session::OpenDoor(wire::JoinRequest* join) {
+  if (!NeedsDoor(options_.config, parts_->self)) return;
+  const auto open = [&]() -> absl::StatusOr<std::string> {
+    SL_ASSIGN_OR_RETURN(const std::string address,
+                        ResolveHost(parts_->self.host));
+    SL_ASSIGN_OR_RETURN(door_, to_coordinator_.Listen({}));
+    return door_->Bind(absl::StrCat("tcp://", address, ":0"));
+  };
+  const absl::StatusOr<std::string> endpoint = open();
+  if (endpoint.ok()) return join->set_door(*endpoint);
+  door_ = nullptr;
+  spdlog::warn(
+      "whether the other workers can connect to this one is not tried while "
+      "the job forms: {}",
+      std::string(endpoint.status().message()));
+}
+
 absl::Status Session::BeginLife() {
   WorkerLoop::Options options = parts_->loop;
+  if (!std::exchange(has_lived_, true)) OpenDoor(&options.core.member.join);
   options.core.member.join.set_token(RandomToken());  // A new life each time.
   SL_ASSIGN_OR_RETURN(
       std::shared_ptr<WorkerLoop> loop,
@@ -211,7 +249,9 @@ std::optional<Session::Task> Session::Next() {
         break;
       }
     }
-    if (std::optional<Task> task = life_->Next(); task.has_value()) return task;
+    std::optional<Task> task = life_->Next();
+    door_ = nullptr;
+    if (task.has_value()) return task;
     over_ = !EndLife();
   }
   return std::nullopt;
@@ -219,14 +259,25 @@ std::optional<Session::Task> Session::Next() {
 
 bool Session::EndLife() {
   const absl::Status ended = life_->loop.ending();
+  life_->loop.Tell([&](WorkerCore& core, absl::Time, WorkerCore::Effects*) {
+    removals_.OnLifeEnded(core.member().removed(), core.counts().steps);
+  });
   life_->DropGroup(ended);
   {
     const MutexLock lock(mutex_);
     loop_ = nullptr;
   }
   life_ = nullptr;
+  if (absl::IsAborted(ended) && removals_.IsInVain()) {
+    ending_ = absl::FailedPreconditionError(absl::StrCat(
+        "this worker was removed ", removals_.in_a_row(),
+        " times in a row without a step in between, and does not join again; "
+        "the last time ",
+        ended.message()));
+    return false;
+  }
   if (absl::IsAborted(ended)) {
-    spdlog::warn("{}; joining again", std::string(ended.message()));
+    spdlog::warn("joining again");
     return true;
   }
   // Whatever it broke off: a job that has finished needs nobody.

@@ -42,8 +42,10 @@
 #include "common/payload.h"
 #include "common/time/time_source.h"
 #include "proto/cluster.pb.h"
+#include "proto/control.pb.h"
 #include "worker/core/example_range.h"
 #include "worker/session/parameter_memory.h"
+#include "worker/session/removals.h"
 #include "worker/session/snapshot.h"
 #include "worker/session/table_state.h"
 
@@ -172,9 +174,9 @@ class Session {
   // InvalidArgument names the table and what does not fit; nothing happened.
   absl::Status Gradient(int table, Payload gradient,
                         const StepOptions& options = {});
-  // In place of Gradient(): the optimizer of the table does nothing in this step.
-  // Over servers, a table that all workers skip keeps values and state as they
-  // are, and the mean over workers is over those that do not skip it. By
+  // In place of Gradient(): the optimizer of the table does nothing in this
+  // step. Over servers, a table that all workers skip keeps values and state as
+  // they are, and the mean over workers is over those that do not skip it. By
   // all-reduce all workers have to skip the same tables. Errors as of
   // Gradient().
   absl::Status SkipTable(int table);
@@ -277,6 +279,8 @@ class Session {
 
   std::shared_ptr<WorkerLoop> loop() const;
   absl::Status BeginLife();
+  // Where other workers can try to connect to, if they will have to.
+  void OpenDoor(wire::JoinRequest* join);
   // After Life::Next() has returned none. True if there can be another life.
   bool EndLife();
   void AddRecord(const run::MetricRecord& record, absl::Time made_at);
@@ -288,6 +292,10 @@ class Session {
   Transport& to_coordinator_;
   Transport& to_shard_threads_;
   const std::unique_ptr<const Parts> parts_;
+  // Where others try to connect to while the job forms, in the first life.
+  std::unique_ptr<Listener> door_;
+  Removals removals_;
+  bool has_lived_ = false;
   std::unique_ptr<Life> life_;  // Null before the first Next() and at the end.
   bool over_ = false;
   absl::Status ending_;

@@ -22,6 +22,12 @@ PeerId SelfForCoordinator(const wire::JoinRequest& join) {
           .instance = join.token()};
 }
 
+PeerId SelfForTrial(const wire::JoinRequest& join) {
+  return {.kind = PeerId::Kind::kObserver,
+          .index = join.index(),
+          .instance = join.token()};
+}
+
 WorkerCore::Options CoreOptions(const WorkerLoop::Options& options) {
   WorkerCore::Options core = options.core;
   core.client.by_socket = [self = LocalProcess(), via = options.transport](
@@ -56,6 +62,8 @@ WorkerLoop::WorkerLoop(Transport& to_coordinator, Transport& to_shard_threads,
       to_coordinator_transport_(to_coordinator),
       poller_(options.wait),
       shard_threads_(to_shard_threads, poller_, options.transport),
+      trial_(to_coordinator, poller_, options.transport,
+             SelfForTrial(options.core.member.join)),
       core_(CoreOptions(options)) {}
 
 absl::Status WorkerLoop::ConnectTo(const std::string& coordinator) {
@@ -92,6 +100,8 @@ void WorkerLoop::Take(WorkerCore::Effects* effects) {
   for (const std::string& line : effects->log) spdlog::info(line);
   for (const std::string& line : effects->warnings) spdlog::warn(line);
   if (effects->look_at.has_value()) look_at_ = effects->look_at;
+  if (effects->try_links.has_value())
+    try_links_ = std::move(effects->try_links);
   std::move(effects->to_coordinator.begin(), effects->to_coordinator.end(),
             std::back_inserter(to_coordinator_));
   std::move(effects->to_shards.begin(), effects->to_shards.end(),
@@ -229,7 +239,9 @@ bool WorkerLoop::Drive() {
   waker_.Drain();
   SendAll();
   ReceiveFromCoordinator();
+  BeginTrial();
   ReceiveFromShardThreads();
+  LookAtTrial();
   HandleInTurn([](WorkerCore& core, absl::Time now,
                   WorkerCore::Effects* effects) { core.OnTick(now, effects); });
   SendAll();
@@ -458,12 +470,31 @@ void WorkerLoop::SendAll() {
   }
   for (const Message& message : to_coordinator)
     (void)coordinator_->Send(message);
+  if (view != nullptr) trial_.End();
   if (view != nullptr && view->proto().state() == wire::RUNNING)
     FollowServers(std::move(view));
   for (const ClientCore::Send& send : to_shards) {
     const absl::Status sent = shard_threads_.Send(send.to, send.message);
     if (!sent.ok()) Fail(sent);
   }
+}
+
+void WorkerLoop::BeginTrial() {
+  std::optional<wire::TryLinks> links;
+  {
+    const MutexLock lock(mutex_);
+    links.swap(try_links_);
+  }
+  if (links.has_value()) trial_.Begin(*links);
+}
+
+void WorkerLoop::LookAtTrial() {
+  const std::optional<wire::LinksTried> tried = trial_.Look();
+  if (!tried.has_value()) return;
+  HandleInTurn(
+      [&](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+        core.OnLinks(*tried, now, effects);
+      });
 }
 
 void WorkerLoop::ReceiveFromCoordinator() {

@@ -30,6 +30,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
+#include "common/net/link_trial.h"
 #include "common/net/peer_links.h"
 #include "common/net/poller.h"
 #include "common/net/transport.h"
@@ -182,6 +183,9 @@ class WorkerLoop {
   void SendAll();
   void ReceiveFromCoordinator();
   void ReceiveFromShardThreads();
+  // What is to be tried comes with a message of the coordinator.
+  void BeginTrial();
+  void LookAtTrial();
   void FollowServers(std::shared_ptr<const View> view);
   void Fail(const absl::Status& why);
 
@@ -192,6 +196,7 @@ class WorkerLoop {
   std::unique_ptr<Channel> coordinator_;
   Poller poller_;
   PeerLinks shard_threads_;  // Uses poller_.
+  LinkTrial trial_;          // Likewise, while the job forms.
 
   Waker waker_;
   mutable Mutex mutex_;
@@ -201,6 +206,7 @@ class WorkerLoop {
       ABSL_GUARDED_BY(mutex_);
   // The coordinator to be connected with, and what it is to be sent.
   std::optional<size_t> look_at_ ABSL_GUARDED_BY(mutex_);
+  std::optional<wire::TryLinks> try_links_ ABSL_GUARDED_BY(mutex_);
   std::vector<Message> to_coordinator_ ABSL_GUARDED_BY(mutex_);
   // To be followed.
   std::shared_ptr<const View> new_view_ ABSL_GUARDED_BY(mutex_);

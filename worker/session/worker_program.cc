@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/process/cannot_join.h"
+#include "common/process/join_request.h"
 #include "common/status.h"
 #include "job/job_config.h"
 
@@ -26,6 +29,12 @@ absl::StatusOr<std::unique_ptr<ConnectedSession>> ConnectedSession::Create(
                           ? static_cast<Transport&>(*connected->delayed_)
                           : to_coordinator));
   return connected;
+}
+
+void WarnOfAnotherHost(const WorkerProcess& self) {
+  const std::string why =
+      WhyOnAnotherHost(absl::StrCat("worker ", self.rank), self.host);
+  if (!why.empty()) spdlog::warn("{}", why);
 }
 
 void WorkerPlace::Interruptible::Set(Session* session) {
@@ -81,6 +90,7 @@ absl::Status WorkerPlace::Train(
                                 .step_by_table = work.step_by_table,
                                 .keeps_state = work.keeps_state},
                                self(), parameters));
+  joins_ = true;
   interruptible_.Set(&connected->session());
   absl::Status trained = train(connected->session());
   interruptible_.Set(nullptr);
@@ -103,7 +113,14 @@ int RunWorkerProgram(const WorkerProgram& program, int argc, char** argv) {
            [&](const MemberFlags& flags, const config::ClusterConfig& config,
                const TimeSource& time) {
              WorkerPlace place(flags, config, time);
-             return program.run(place);
+             WarnOfAnotherHost(place.self());
+             const absl::Status worked = program.run(place);
+             // Who was interrupted ends at once.
+             if (!worked.ok() && !absl::IsCancelled(worked) && !place.joins()) {
+               TellCannotJoin(wire::JoinRequest::WORKER, flags.index,
+                              place.self().host, config, worked);
+             }
+             return worked;
            }},
       argc, argv);
 }

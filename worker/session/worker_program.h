@@ -41,6 +41,9 @@ class ConnectedSession {
   std::unique_ptr<Session> session_;
 };
 
+// Warns if the config has this worker on another host.
+void WarnOfAnotherHost(const WorkerProcess& self);
+
 // This process's place in the job.
 class WorkerPlace {
  public:
@@ -67,6 +70,9 @@ class WorkerPlace {
   };
   absl::Status Train(const Work& work, ParameterMemory* parameters,
                      const std::function<absl::Status(Session&)>& train);
+  // Train() has opened a session: from then on it tells the coordinator what
+  // goes wrong.
+  bool joins() const { return joins_; }
 
  private:
   // The session that a signal is for.
@@ -85,6 +91,7 @@ class WorkerPlace {
   const MemberFlags& flags_;
   const config::ClusterConfig& config_;
   const TimeSource& time_;
+  bool joins_ = false;
   const std::vector<WorkerProcess> workers_;
   const size_t index_;
   Interruptible interruptible_;

@@ -1,7 +1,6 @@
 #include "tools/cli/run/local_hosts.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,12 +18,6 @@
 
 namespace slackline {
 namespace {
-
-std::string AddressText(const in_addr& address) {
-  char text[INET_ADDRSTRLEN] = {};
-  inet_ntop(AF_INET, &address, text, sizeof(text));
-  return text;
-}
 
 absl::Status SystemError(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
@@ -55,25 +48,6 @@ absl::StatusOr<int> BindSocket(const std::string& host, int port,
 }
 
 }  // namespace
-
-std::vector<std::string> OwnAddresses() {
-  std::vector<std::string> own;
-  ifaddrs* interfaces = nullptr;
-  if (getifaddrs(&interfaces) != 0) return own;
-  for (const ifaddrs* i = interfaces; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
-    own.push_back(AddressText(
-        reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr));
-  }
-  freeifaddrs(interfaces);
-  return own;
-}
-
-bool IsOwnAddress(const std::string& address,
-                  const std::vector<std::string>& own) {
-  return absl::StartsWith(address, "127.") ||
-         std::find(own.begin(), own.end(), address) != own.end();
-}
 
 std::vector<std::string> HostsElsewhere(const config::ClusterConfig& config) {
   std::vector<std::string> hosts = {config.coordinator().host()};

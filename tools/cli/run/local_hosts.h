@@ -6,16 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/net/resolve.h"
 #include "proto/cluster.pb.h"
 
 namespace slackline {
-
-// IPv4 addresses of this machine's network interfaces.
-std::vector<std::string> OwnAddresses();
-
-// True for a loopback address and for one of `own`.
-bool IsOwnAddress(const std::string& address,
-                  const std::vector<std::string>& own);
 
 // The hosts of servers, workers and coordinator that are not this machine,
 // each once, in the order of the config. Unknown names count as elsewhere.

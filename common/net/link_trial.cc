@@ -1,0 +1,71 @@
+#include "common/net/link_trial.h"
+
+#include <string>
+#include <utility>
+
+namespace slackline {
+namespace {
+
+// In one report; they become fewer.
+constexpr int kReportedMax = 256;
+
+}  // namespace
+
+void LinkTrial::End() {
+  for (const auto& [key, channel] : trying_) {
+    if (channel != nullptr) poller_.Remove(*channel);
+  }
+  trying_.clear();
+  news_ = false;
+}
+
+void LinkTrial::Try(const Key& key, const std::string& endpoint) {
+  std::unique_ptr<Channel>& channel = trying_[key];
+  absl::StatusOr<std::unique_ptr<Channel>> made = transport_.Connect(
+      self_, endpoint, {.linger = absl::ZeroDuration(), .watch_link = true});
+  if (!made.ok()) return;
+  channel = *std::move(made);
+  poller_.Add(*channel);
+}
+
+void LinkTrial::Begin(const wire::TryLinks& links) {
+  End();
+  round_ = links.round();
+  news_ = true;
+  for (const wire::ServerMember& server : links.server()) {
+    for (int thread = 0; thread < server.thread_size(); ++thread) {
+      const auto endpoints = ShardEndpoints(server, thread, process_, kind_);
+      const std::string& tcp = server.thread(thread).tcp();
+      // Where there is none of the kind that the config asks for, the first
+      // message says so.
+      if (!endpoints.ok() || endpoints->front() != tcp) continue;
+      Try({false, server.index(), thread}, tcp);
+    }
+  }
+  for (const wire::Door& door : links.worker())
+    Try({true, door.rank(), 0}, door.endpoint());
+}
+
+std::optional<wire::LinksTried> LinkTrial::Look() {
+  std::erase_if(trying_, [&](const auto& entry) {
+    if (entry.second == nullptr) return false;
+    const auto link = entry.second->ReceiveLinkState();
+    if (!link.ok() || *link != LinkState::kUp) return false;
+    poller_.Remove(*entry.second);
+    news_ = true;
+    return true;
+  });
+  if (!std::exchange(news_, false)) return std::nullopt;
+  wire::LinksTried tried;
+  tried.set_round(round_);
+  for (const auto& [key, channel] : trying_) {
+    if (tried.unreached_size() == kReportedMax) break;
+    wire::Unreached& unreached = *tried.add_unreached();
+    unreached.set_worker(std::get<0>(key));
+    unreached.set_index(std::get<1>(key));
+    unreached.set_thread(std::get<2>(key));
+  }
+  return tried;
+}
+
+}  // namespace slackline
