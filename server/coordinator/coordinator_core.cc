@@ -320,8 +320,8 @@ absl::Time CoordinatorCore::NextWakeup() const {
     awake = std::min(awake, started_ + options_.start_timeout);
   awake = std::min(awake, ended_at_ + options_.lease);
   if (editor_.running()) {
-    awake =
-        std::min({awake, checkpointer_.GivesUpAt(), suspension_.GivesUpAt()});
+    awake = std::min(
+        {awake, checkpointer_.NextDueAwake(), suspension_.GivesUpAt()});
   }
   absl::Time next = members_.awake().RealTimeOf(awake);
   if (editor_.running()) {
@@ -1229,7 +1229,7 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   placement_.PutStatus(moves_known, &status);
   copies_.PutStatus(&status);
   modes_.PutStatus(now, &status);
-  checkpointer_.PutStatus(&status);
+  checkpointer_.PutStatus(members_.AwakeTime(now), &status);
   for (const std::string& sentence : held_up_) status.add_held_up(sentence);
   return status;
 }

@@ -172,9 +172,9 @@ class Session {
   // InvalidArgument names the table and what does not fit; nothing happened.
   absl::Status Gradient(int table, Payload gradient,
                         const StepOptions& options = {});
-  // In place of Gradient(): the optimizer of the table does nothing in this step.
-  // Over servers, a table that all workers skip keeps values and state as they
-  // are, and the mean over workers is over those that do not skip it. By
+  // In place of Gradient(): the optimizer of the table does nothing in this
+  // step. Over servers, a table that all workers skip keeps values and state as
+  // they are, and the mean over workers is over those that do not skip it. By
   // all-reduce all workers have to skip the same tables. Errors as of
   // Gradient().
   absl::Status SkipTable(int table);
@@ -260,7 +260,8 @@ class Session {
   void StopJob(const absl::Status& why, const std::string& traceback = "");
   // The process will have to end soon: asks for a checkpoint, after which the
   // job ends (docs/checkpoints.md), and goes on until then. As Interrupt()
-  // before the job is joined, and if its coordinator is not heard.
+  // before the job is joined for the first time, and if its coordinator is not
+  // heard.
   void Suspend(const std::string& reason);
   // As a user's wish: Fail() with Cancelled, now and in every later life.
   void Interrupt(const std::string& reason);
@@ -298,6 +299,10 @@ class Session {
   // Of life_; null without one.
   std::shared_ptr<WorkerLoop> loop_ ABSL_GUARDED_BY(mutex_);
   std::string interrupted_ ABSL_GUARDED_BY(mutex_);  // Why.
+  // Why a life asks for a checkpoint and the end of the job: the next one, too,
+  // since the first may be given up before it is heard.
+  std::string suspended_ ABSL_GUARDED_BY(mutex_);
+  bool has_lived_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace slackline
