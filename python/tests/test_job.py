@@ -299,6 +299,20 @@ def as_torchrun(tmp_path, script):
     return [rank.returncode for rank in ranks], outputs
 
 
+def test_the_port_of_a_job_under_torchrun_is_held_until_its_server_listens():
+    import socket
+
+    from slackline import _torchrun
+
+    with _torchrun._reserve_port("127.0.0.1") as place:
+        with socket.socket() as other, pytest.raises(OSError):
+            other.bind(place.getsockname())
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(place.getsockname())
+            server.listen()
+
+
 def test_torchrun_s_variables_make_a_job(tmp_path):
     ends, outputs = as_torchrun(tmp_path, USUAL.replace("join()", "join(mode='ssp:1', out='.')"))
     assert ends == [0, 0, 0], outputs
