@@ -62,6 +62,18 @@ def test_with_given_delays_every_run_ends_with_the_same_bits(tmp_path):
     assert records[0] == records[1] and len(records[0]) == 2
 
 
+def test_too_few_addresses_are_a_sentence(tmp_path):
+    # As ulimit -v of a batch system; the linear algebra would try for ever to get its threads' memory.
+    script = """
+import resource, torch
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+""" + USUAL
+    job = run_job(tmp_path, script)
+    assert job.code == 1
+    assert "set no bound, or at least ulimit -v " in job.output
+
+
 def test_figures_of_one_s_own_are_in_the_records(tmp_path):
     script = USUAL.replace("job.log(loss=loss)", "job.log(loss=loss, size=float(len(x)))").replace(
         "right(net, test_set))", "{'accuracy': right(net, test_set), 'spread': 2.5})"
