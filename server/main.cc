@@ -14,6 +14,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/cluster_config.h"
+#include "common/host_port.h"
 #include "common/net/host_id.h"
 #include "common/net/resolve.h"
 #include "common/net/shm/shm_transport.h"
@@ -238,8 +239,7 @@ absl::Status Serve(const MemberFlags& flags,
   const KeepingOptions keeping = {
       .config = config,
       .out = flags.out,
-      .endpoint = absl::StrCat("tcp://", coordinator_address, ":",
-                               config.coordinator().port()),
+      .endpoint = TcpEndpoint(coordinator_address, config.coordinator().port()),
       .checkpoint_root = checkpoint_root};
   bool is_led = false;  // A job that is there already.
   BegunJob begun;

@@ -18,6 +18,7 @@
 #include "common/config/cluster_config.h"
 #include "common/config/scalar_defaults.h"
 #include "common/config/shell_line.h"
+#include "common/host_port.h"
 #include "google/protobuf/descriptor.h"
 
 namespace slackline {
@@ -41,13 +42,19 @@ bool IsNumericAddress(absl::string_view host) {
 
 // Two names for one interface would hide a port that is taken twice.
 std::string SameHostKey(const std::string& host) {
-  return host == "localhost" ? "127.0.0.1" : absl::AsciiStrToLower(host);
+  return host == "localhost" ? "127.0.0.1" : CanonicalHost(host);
+}
+
+// Of all interfaces of a machine.
+bool IsAnyAddress(const std::string& host) {
+  return host == "*" || host == "0.0.0.0" || host == "[::]" ||
+         CanonicalHost(host) == "::";
 }
 
 // Empty if `host` can be connected to as it is written, else what is wrong.
 std::string HostProblem(const std::string& host) {
-  if (host.empty()) return "is empty; a name or an IPv4 address is required";
-  if (host == "*" || host == "0.0.0.0" || host == "::" || host == "[::]") {
+  if (host.empty()) return "is empty; a name or a numeric address is required";
+  if (IsAnyAddress(host)) {
     return absl::StrCat("value is ", host,
                         "; the other processes connect to this address, so "
                         "write the one under which they reach the machine");
@@ -60,6 +67,18 @@ std::string HostProblem(const std::string& host) {
     return absl::StrCat("value is ", Printable(host),
                         "; leave out the part up to ://");
   }
+  if (IsIpv6(host)) {
+    const std::string address = CanonicalHost(host);
+    const bool link_local = address.size() > 3 &&
+                            address.substr(0, 2) == "fe" &&
+                            absl::StrContains("89ab", address.substr(2, 1));
+    return link_local
+               ? absl::StrCat("value is ", host,
+                              "; an address of one link (fe80::/10) needs a "
+                              "zone, which is another one on each machine, "
+                              "write a unique local or a global address")
+               : "";
+  }
   const size_t colons = std::count(host.begin(), host.end(), ':');
   if (colons == 1) {
     return absl::StrCat("value is ", Printable(host),
@@ -67,8 +86,8 @@ std::string HostProblem(const std::string& host) {
   }
   if (colons > 1) {
     return absl::StrCat("value is ", Printable(host),
-                        "; IPv6 addresses are not supported, write a name or "
-                        "an IPv4 address");
+                        "; an IPv6 address is written without brackets, port "
+                        "and zone, as in \"fd00::5\"");
   }
   for (const unsigned char c : host) {
     if (!absl::ascii_isalnum(c) && c != '.' && c != '-' && c != '_') {
@@ -119,7 +138,16 @@ std::string EtcdEndpointProblem(const std::string& endpoint, bool insecure) {
                         "; http://, a host, a colon and a port from 1 to 65535 "
                         "are required, as in \"http://127.0.0.1:2379\"");
   }
-  const std::string host(rest.substr(0, colon));
+  std::string host(rest.substr(0, colon));
+  const bool in_brackets = host.size() > 2 && host.front() == '[' &&
+                           host.back() == ']' &&
+                           IsIpv6(host.substr(1, host.size() - 2));
+  if (in_brackets) host = host.substr(1, host.size() - 2);
+  if (!in_brackets && absl::StrContains(host, ':')) {
+    return absl::StrCat("value is ", Printable(endpoint),
+                        "; an IPv6 address stands in brackets before the "
+                        "port, as in \"http://[fd00::5]:2379\"");
+  }
   if (const std::string problem = HostProblem(host); !problem.empty())
     return absl::StrCat("the host's ", problem);
   return insecure || IsLoopback(host) ? "" : InsecureProblem(host);
@@ -457,8 +485,9 @@ class ClusterChecks {
         const std::string origin = origins_.At(other.path);
         return problems_.Add(
             path,
-            absl::StrCat("address ", host, ":", shared, " is already taken by ",
-                         other.path, " (", origin.empty() ? "default" : origin,
+            absl::StrCat("address ", HostPort(host, static_cast<int>(shared)),
+                         " is already taken by ", other.path, " (",
+                         origin.empty() ? "default" : origin,
                          "); choose another port, or 0 for any"));
       }
       claims.push_back({path, key, port, port + count});
@@ -522,7 +551,7 @@ void CheckCluster(const config::ClusterConfig& config,
 }
 
 bool IsLoopback(absl::string_view host) {
-  return host == "localhost" ||
+  return host == "localhost" || CanonicalHost(host) == "::1" ||
          (IsNumericAddress(host) && absl::StartsWith(host, "127."));
 }
 

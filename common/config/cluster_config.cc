@@ -8,13 +8,13 @@
 #include <system_error>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/cluster_checks.h"
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"
+#include "common/host_port.h"
 #include "common/rng.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
@@ -113,7 +113,7 @@ std::string ConfigHash(const config::ClusterConfig& config) {
 }
 
 std::string MachineOf(absl::string_view host) {
-  return IsLoopback(host) ? "localhost" : absl::AsciiStrToLower(host);
+  return IsLoopback(host) ? "localhost" : CanonicalHost(host);
 }
 
 std::vector<ServerProcess> ServerProcesses(
@@ -143,7 +143,7 @@ std::string CoordinatorEndpointAt(const config::ClusterConfig& config,
                                   int index) {
   const std::string host = index == 0 ? config.coordinator().host()
                                       : ServerProcesses(config)[index].host;
-  return absl::StrCat("tcp://", host, ":", config.coordinator().port());
+  return TcpEndpoint(host, config.coordinator().port());
 }
 
 std::vector<std::string> CoordinatorEndpoints(
@@ -152,7 +152,7 @@ std::vector<std::string> CoordinatorEndpoints(
   if (!AnyServerTakesOver(config)) return endpoints;
   for (const ServerProcess& server : ServerProcesses(config)) {
     const std::string endpoint =
-        absl::StrCat("tcp://", server.host, ":", config.coordinator().port());
+        TcpEndpoint(server.host, config.coordinator().port());
     if (server.index > 0 && !absl::c_linear_search(endpoints, endpoint))
       endpoints.push_back(endpoint);
   }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/host_port.h"
 #include "common/net/host_id.h"
 #include "common/status.h"
 #include "server/control_endpoint.h"
@@ -87,9 +88,8 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
       std::unique_ptr<Listener> peers,
       transport.Listen({.unread_bytes_max = options.unread_bytes_max}));
   wire::Endpoints endpoints;
-  SL_ASSIGN_OR_RETURN(
-      const std::string tcp,
-      peers->Bind(absl::StrCat("tcp://", options.host, ":", options.port)));
+  SL_ASSIGN_OR_RETURN(const std::string tcp,
+                      peers->Bind(TcpEndpoint(options.host, options.port)));
   endpoints.set_tcp(tcp);
   if (options.transport != config::Limits::TCP) {
     SL_ASSIGN_OR_RETURN(const std::string ipc,

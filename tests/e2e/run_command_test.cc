@@ -2,10 +2,12 @@
 // job itself. Method: the real programs, with a small job.
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/config/cluster_config.h"
 #include "common/version.h"
 #include "gmock/gmock.h"
@@ -59,6 +61,38 @@ TEST_F(RunCommand, ADryRunPrintsTheWholeConfigAndStartsNothing) {
   EXPECT_EQ(wrong->WaitText(kSoon), kFailed) << wrong->Output();
   EXPECT_THAT(wrong->Output(), HasSubstr("nowhere"));
   EXPECT_THAT(wrong->Output(), Not(HasSubstr("nothing is started")));
+}
+
+// Over sockets: the coordinator, shard threads and all-reduce.
+TEST_F(RunCommand, AJobWithAddressesOfIpv6TrainsAndIsFound) {
+  const std::vector<std::string> own = OwnAddresses();
+  if (std::find(own.begin(), own.end(), "::1") == own.end())
+    GTEST_SKIP() << "this machine has no loopback address of IPv6";
+  const std::string config = Write(
+      "job.textproto",
+      absl::StrReplaceAll(
+          absl::StrCat(SmallJob({.workers = 2}),
+                       "sync { phase { allreduce {} until_epoch: 0.1 } "
+                       "phase { asp {} } }\n"),
+          {{"127.0.0.1", "::1"}, {"limits {", "limits { transport: TCP"}}));
+  const std::unique_ptr<Process> run =
+      StartRun("run", config, {"--epochs=1000"});
+  ASSERT_TRUE(AwaitStatus(Path("run/cluster.textproto"), kJobMax,
+                          [](const wire::StatusReply& status) {
+                            return status.worker_size() == 2 &&
+                                   status.worker(0).clock() > 100;
+                          })
+                  .has_value())
+      << run->Output();
+  const std::unique_ptr<Process> show =
+      StartTool("status", {"status", Path("run")});
+  EXPECT_EQ(show->WaitText(kSoon), kEndedWell) << show->Output();
+  EXPECT_THAT(show->Output(), HasSubstr("job small is running"));
+  EXPECT_THAT(ReadText(Path("run/logs/worker-0.log")), HasSubstr("over tcp"));
+  EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
+              HasSubstr("shard thread 0 listens at tcp://[::1]:"));
+  run->Signal(SIGTERM);
+  EXPECT_EQ(run->WaitText(kSoon), kFailed) << run->Output();
 }
 
 TEST_F(RunCommand, StatusShowsTheMembersOfARunningJob) {

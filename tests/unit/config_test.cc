@@ -815,6 +815,9 @@ INSTANTIATE_TEST_SUITE_P(
         EtcdCase("NoScheme", "endpoint: '127.0.0.1:2379'",
                  "22: coordinator.etcd.endpoint[0]: value is ",
                  "http://, a host, a colon and a port"),
+        EtcdCase("Ipv6WithoutBrackets", "endpoint: 'http://::1:2379'",
+                 "22: coordinator.etcd.endpoint[0]: value is ",
+                 "\"http://[fd00::5]:2379\""),
         EtcdCase("Https", "endpoint: 'https://127.0.0.1:2379'",
                  "22: coordinator.etcd.endpoint[0]: value is ",
                  "https is not supported"),
@@ -1064,7 +1067,8 @@ std::string OnHost(const std::string& host) {
 
 TEST(ConfigHostTest, UsableNamesAndAddressesPass) {
   for (const std::string host :
-       {"localhost", "127.0.0.2", "10.0.0.5", "node-7.rack_2.example.org"}) {
+       {"localhost", "127.0.0.2", "10.0.0.5", "node-7.rack_2.example.org",
+        "::1", "fd00::5", "FD00:0:0::5", "::ffff:10.0.0.5"}) {
     EXPECT_THAT(Errors(OnHost(host)), ElementsAre()) << host;
   }
 }
@@ -1077,7 +1081,11 @@ TEST(ConfigHostTest, WhatCannotBeConnectedToIsRefused) {
       {"::", "the other processes connect to this address"},
       {"tcp://10.0.0.5", "leave out the part up to ://"},
       {"10.0.0.5:7000", "the port goes into the field port"},
-      {"fe80::1", "IPv6 addresses are not supported"},
+      {"0:0::0", "the other processes connect to this address"},
+      {"fe80::1", "an address of one link"},
+      {"[fd00::5]", "without brackets, port and zone"},
+      {"fe80::1%eth0", "without brackets, port and zone"},
+      {"fd00::5::", "without brackets, port and zone"},
       {"10.0.0", "four numbers from 0 to 255"},
       {"10.0.0.256", "four numbers from 0 to 255"},
       {"10..0.5", "four numbers from 0 to 255"},

@@ -10,7 +10,7 @@
 
 namespace slackline {
 
-// IPv4 addresses of this machine's network interfaces.
+// Addresses of this machine's network interfaces.
 std::vector<std::string> OwnAddresses();
 
 // True for a loopback address and for one of `own`.
