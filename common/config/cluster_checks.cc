@@ -45,16 +45,10 @@ std::string SameHostKey(const std::string& host) {
   return host == "localhost" ? "127.0.0.1" : CanonicalHost(host);
 }
 
-// Of all interfaces of a machine.
-bool IsAnyAddress(const std::string& host) {
-  return host == "*" || host == "0.0.0.0" || host == "[::]" ||
-         CanonicalHost(host) == "::";
-}
-
 // Empty if `host` can be connected to as it is written, else what is wrong.
 std::string HostProblem(const std::string& host) {
   if (host.empty()) return "is empty; a name or a numeric address is required";
-  if (IsAnyAddress(host)) {
+  if (IsAnyAddress(host) || host == "[::]") {
     return absl::StrCat("value is ", host,
                         "; the other processes connect to this address, so "
                         "write the one under which they reach the machine");
@@ -174,6 +168,7 @@ class ClusterChecks {
     CheckEtcd();
     CheckWorkers();
     CheckHosts();
+    CheckListens();
     CheckPorts();
     CheckTransport();
   }
@@ -291,6 +286,7 @@ class ClusterChecks {
                       "value is DEVICE_UNSPECIFIED; CPU or CUDA is required");
       }
       gpus_ok = CheckGpuList(path, group) && gpus_ok;
+      problems_.Range(path + ".port", group.port(), 0, 65535);
       problems_.Range(path + ".threads", group.threads(), 1,
                       kComputeThreadsMax);
       problems_.Slowdown(path + ".slowdown", group.slowdown(),
@@ -455,6 +451,35 @@ class ClusterChecks {
     }
   }
 
+  void CheckListens() const {
+    const auto check = [&](const std::string& path, bool given,
+                           const std::string& listen) {
+      if (!given) return;
+      const bool any = IsAnyAddress(listen) && listen != "*";
+      const std::string problem =
+          listen == "*" ? "value is *; \"0.0.0.0\" stands for all addresses of "
+                          "IPv4, and \"::\" for all of IPv6, too"
+          : any         ? ""
+                        : HostProblem(listen);
+      if (!problem.empty()) {
+        problems_.Add(path, problem);
+      } else if (!config_.insecure() && !IsLoopback(listen)) {
+        problems_.Add(path, InsecureProblem(listen));
+      }
+    };
+    if (!origins_.At("coordinator.listen").empty()) {
+      check("coordinator.listen", true, config_.coordinator().listen());
+    }
+    for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
+      check(absl::StrCat("server[", i, "].listen"),
+            config_.server(i).has_listen(), config_.server(i).listen());
+    }
+    for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
+      check(absl::StrCat("worker[", i, "].listen"),
+            config_.worker(i).has_listen(), config_.worker(i).listen());
+    }
+  }
+
   // Ports [first, end) on one host, asked for by one field.
   struct PortClaim {
     std::string path;
@@ -468,12 +493,13 @@ class ClusterChecks {
     problems_.Range("coordinator.port", coordinator_port, 0, 65535);
     std::vector<PortClaim> claims;
     const auto claim = [&](const std::string& path, const std::string& host,
-                           int64_t port, int64_t count) {
+                           int64_t port, int64_t count,
+                           const char* of = "threads") {
       if (port < 1 || port > 65535 || count < 1) return;  // Free, or reported.
       if (port + count > 65536) {
         return problems_.Add(
-            path, absl::StrCat("value is ", port, "; the group's ", count,
-                               " threads need ports up to ", port + count - 1,
+            path, absl::StrCat("value is ", port, "; the group's ", count, " ",
+                               of, " need ports up to ", port + count - 1,
                                ", 65535 is the largest"));
       }
       const std::string key = SameHostKey(host);
@@ -507,6 +533,11 @@ class ClusterChecks {
       claim(absl::StrCat("server[", i, "].port"), group.host(), group.port(),
             int64_t{group.count()} * group.threads());
     }
+    for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
+      const config::WorkerGroup& group = config_.worker(i);
+      claim(absl::StrCat("worker[", i, "].port"), group.host(), group.port(),
+            group.count(), "processes");
+    }
   }
 
   void CheckTransport() const {
@@ -530,6 +561,11 @@ void FillDefaults(config::ClusterConfig* config, const ConfigParts& parts) {
       config->server(0).has_host()) {
     coordinator->set_host(config->server(0).host());
   }
+  if (!coordinator->has_listen() && config->server_size() > 0 &&
+      config->server(0).has_listen() &&
+      coordinator->host() == config->server(0).host()) {
+    coordinator->set_listen(config->server(0).listen());
+  }
   if (coordinator->has_etcd() && !coordinator->etcd().has_prefix()) {
     coordinator->mutable_etcd()->set_prefix(
         absl::StrCat("/slackline/", config->job()));
@@ -548,6 +584,10 @@ void FillDefaults(config::ClusterConfig* config, const ConfigParts& parts) {
 void CheckCluster(const config::ClusterConfig& config,
                   const FieldOrigins& origins, const ConfigProblems& problems) {
   ClusterChecks(config, origins, problems).Run();
+}
+
+bool IsAnyAddress(absl::string_view host) {
+  return host == "*" || host == "0.0.0.0" || CanonicalHost(host) == "::";
 }
 
 bool IsLoopback(absl::string_view host) {

@@ -124,6 +124,7 @@ std::vector<ServerProcess> ServerProcesses(
       ServerProcess process;
       process.index = static_cast<int>(processes.size());
       process.host = group.host();
+      process.listen = group.listen();
       process.threads = group.threads();
       process.slowdown = group.slowdown();
       if (group.port() != 0) {
@@ -168,6 +169,8 @@ std::vector<WorkerProcess> WorkerProcesses(
       WorkerProcess process;
       process.rank = static_cast<int>(processes.size());
       process.host = group.host();
+      process.listen = group.listen();
+      if (group.port() != 0) process.port = group.port() + p;
       process.threads = group.threads();
       process.slowdown = group.slowdown();
       process.conditions = group.conditions();

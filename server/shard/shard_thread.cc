@@ -7,6 +7,7 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -90,7 +91,11 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
   wire::Endpoints endpoints;
   SL_ASSIGN_OR_RETURN(const std::string tcp,
                       peers->Bind(TcpEndpoint(options.host, options.port)));
-  endpoints.set_tcp(tcp);
+  int port = 0;
+  SL_CHECK(absl::SimpleAtoi(SplitHostPort(tcp).second, &port), tcp);
+  endpoints.set_tcp(options.announced_host.empty()
+                        ? tcp
+                        : TcpEndpoint(options.announced_host, port));
   if (options.transport != config::Limits::TCP) {
     SL_ASSIGN_OR_RETURN(const std::string ipc,
                         peers->Bind(UniqueIpcEndpoint()));

@@ -180,7 +180,7 @@ TEST_F(Suspend, AUserAsksForItAndIsToldWhereItIs) {
   ExpectSuspended(*run, "run", "I need the node");
   const std::unique_ptr<Process> status =
       StartTool("status", {"status", Path("run")});
-  EXPECT_EQ(status->WaitText(kJobMax), kEndedWell);
+  EXPECT_EQ(status->WaitText(kJobMax), kSuspended);
   EXPECT_THAT(status->Output(), HasSubstr("suspended: I need the node"));
 }
 

@@ -527,7 +527,7 @@ class EndedRunTest : public JobCommandsTest {
 
 TEST_F(EndedRunTest, StatusAndTopShowItsResult) {
   ASSERT_EQ(Run([&] { return ShowStatus({.job = job_, .table = {}}); }),
-            kExitDone)
+            kStatusFailed)
       << error_;
   EXPECT_THAT(out_, ::testing::StartsWith(
                         "job digits has ended: failed: server 1 is dead\n"));
@@ -539,10 +539,39 @@ TEST_F(EndedRunTest, StatusAndTopShowItsResult) {
   EXPECT_FALSE(asked_);
 }
 
+TEST_F(EndedRunTest, TheExitCodeOfStatusIsItsEnd) {
+  const auto code_of = [&](const std::string& state, const std::string& cause) {
+    folder_.Write("summary.json",
+                  absl::StrCat(R"({"job": "digits", "mode": "bsp", "state": ")",
+                               state, R"(", "cause": ")", cause, R"("})"));
+    return Run([&] { return ShowStatus({.job = job_, .table = {}}); });
+  };
+  EXPECT_EQ(code_of("FINISHED", "COMPLETED"), kStatusFinished);
+  EXPECT_EQ(code_of("FAILED", "STOPPED"), kStatusFailed);
+  EXPECT_EQ(code_of("FAILED", "SUSPENDED"), kExitSuspended);
+  folder_.Write("summary.json", "{");
+  EXPECT_EQ(Run([&] { return ShowStatus({.job = job_, .table = {}}); }),
+            kExitFailed);
+}
+
+TEST_F(JobCommandsTest, TheExitCodeOfStatusIsHowTheJobStands) {
+  const auto code_of = [&](wire::JobState state, wire::JobEnd::Cause cause) {
+    status_.mutable_view()->set_state(state);
+    status_.mutable_view()->mutable_end()->set_cause(cause);
+    return Run([&] { return ShowStatus({.job = job_, .table = {}}); });
+  };
+  const auto none = wire::JobEnd::CAUSE_UNSPECIFIED;
+  EXPECT_EQ(code_of(wire::FORMING, none), kStatusForming);
+  EXPECT_EQ(code_of(wire::RUNNING, none), kStatusRunning);
+  EXPECT_EQ(code_of(wire::FINISHED, wire::JobEnd::COMPLETED), kStatusFinished);
+  EXPECT_EQ(code_of(wire::FAILED, wire::JobEnd::STOPPED), kStatusFailed);
+  EXPECT_EQ(code_of(wire::FAILED, wire::JobEnd::SUSPENDED), kExitSuspended);
+}
+
 TEST_F(EndedRunTest, JsonIsItsSummary) {
   ASSERT_EQ(
       Run([&] { return ShowStatus({.job = job_, .table = {}, .json = true}); }),
-      kExitDone)
+      kStatusFailed)
       << error_;
   const nlohmann::json json = nlohmann::json::parse(out_);
   EXPECT_EQ(json["folder"], folder_.path());

@@ -278,6 +278,23 @@ INSTANTIATE_TEST_SUITE_P(
                   "c.txt:3:68: server[2].port: address 127.0.0.1:9003 is "
                   "already taken by server[1].port (c.txt:3:28)",
                   "choose another port"},
+        ErrorCase{"PortsOfWorkers", "count: 2", "count: 2 port: 7699",
+                  "c.txt:3:37: worker[0].port: address 127.0.0.1:7700 is "
+                  "already taken by coordinator.port (default)",
+                  "choose another port, or 0"},
+        ErrorCase{"WorkerPortsTooLarge", "count: 2", "count: 2 port: 65535",
+                  "c.txt:3:37: worker[0].port: value is 65535; ",
+                  "2 processes need ports up to 65536"},
+        ErrorCase{"ListenIsStar", "count: 2", "count: 2 listen: \"*\"",
+                  "c.txt:3:37: worker[0].listen: value is *; ", "0.0.0.0"},
+        ErrorCase{"ListensToAll", "server {", "server { listen: \"::\"",
+                  "c.txt:2:10: server[0].listen: value is ::; nothing on the "
+                  "wire is encrypted",
+                  "insecure: true"},
+        ErrorCase{"ListensNowhere", "limits {",
+                  "coordinator { listen: \"a b\" } limits {",
+                  "c.txt:9:15: coordinator.listen: value is ",
+                  "only letters, digits"},
         ErrorCase{"NoModel", "model { mlp { hidden: 8 } }", "",
                   "c.txt:1:1: model: is missing, and data is there",
                   "or none for workers that are programs of their own"},
@@ -1099,6 +1116,21 @@ TEST(ConfigHostTest, WhatCannotBeConnectedToIsRefused) {
                             AllOf(StartsWith("c.txt:3:10: worker[0].host: "),
                                   HasSubstr(text))));
   }
+}
+
+TEST(ConfigHostTest, TheCoordinatorListensWhereServerZeroDoes) {
+  const auto listen = [](const std::string& coordinator) {
+    const std::string text = absl::StrReplaceAll(
+        kMinimal,
+        {{"server {", "insecure: true server { listen: \"0.0.0.0\""}});
+    return ParseJobConfig(absl::StrCat(text, coordinator), "c.txt")
+        .value()
+        .coordinator()
+        .listen();
+  };
+  EXPECT_EQ(listen(""), "0.0.0.0");
+  EXPECT_EQ(listen("coordinator { listen: \"127.0.0.1\" }"), "127.0.0.1");
+  EXPECT_EQ(listen("coordinator { host: \"127.0.0.2\" }"), "");
 }
 
 TEST(ConfigHostTest, RemoteHostNeedsConsentOncePerHost) {
