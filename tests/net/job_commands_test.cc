@@ -554,19 +554,32 @@ TEST_F(EndedRunTest, TheExitCodeOfStatusIsItsEnd) {
             kExitFailed);
 }
 
-TEST_F(JobCommandsTest, TheExitCodeOfStatusIsHowTheJobStands) {
-  const auto code_of = [&](wire::JobState state, wire::JobEnd::Cause cause) {
-    status_.mutable_view()->set_state(state);
-    status_.mutable_view()->mutable_end()->set_cause(cause);
-    return Run([&] { return ShowStatus({.job = job_, .table = {}}); });
-  };
-  const auto none = wire::JobEnd::CAUSE_UNSPECIFIED;
-  EXPECT_EQ(code_of(wire::FORMING, none), kStatusForming);
-  EXPECT_EQ(code_of(wire::RUNNING, none), kStatusRunning);
-  EXPECT_EQ(code_of(wire::FINISHED, wire::JobEnd::COMPLETED), kStatusFinished);
-  EXPECT_EQ(code_of(wire::FAILED, wire::JobEnd::STOPPED), kStatusFailed);
-  EXPECT_EQ(code_of(wire::FAILED, wire::JobEnd::SUSPENDED), kExitSuspended);
+struct StatusCode {
+  wire::JobState state;
+  wire::JobEnd::Cause cause;
+  int code;
+};
+class StatusCodeTest : public JobCommandsTest,
+                       public ::testing::WithParamInterface<StatusCode> {};
+
+TEST_P(StatusCodeTest, TheExitCodeOfStatusIsHowTheJobStands) {
+  status_.mutable_view()->set_state(GetParam().state);
+  status_.mutable_view()->mutable_end()->set_cause(GetParam().cause);
+  EXPECT_EQ(Run([&] { return ShowStatus({.job = job_, .table = {}}); }),
+            GetParam().code)
+      << error_;
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    States, StatusCodeTest,
+    ::testing::Values(
+        StatusCode{wire::FORMING, wire::JobEnd::CAUSE_UNSPECIFIED,
+                   kStatusForming},
+        StatusCode{wire::RUNNING, wire::JobEnd::CAUSE_UNSPECIFIED,
+                   kStatusRunning},
+        StatusCode{wire::FINISHED, wire::JobEnd::COMPLETED, kStatusFinished},
+        StatusCode{wire::FAILED, wire::JobEnd::STOPPED, kStatusFailed},
+        StatusCode{wire::FAILED, wire::JobEnd::SUSPENDED, kExitSuspended}));
 
 TEST_F(EndedRunTest, JsonIsItsSummary) {
   ASSERT_EQ(
