@@ -14,6 +14,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/stored_checkpoint.h"
 #include "common/config/cluster_config.h"
+#include "common/host_port.h"
 #include "common/net/host_id.h"
 #include "common/net/resolve.h"
 #include "common/net/shm/shm_transport.h"
@@ -223,7 +224,10 @@ absl::Status Serve(const MemberFlags& flags,
   if (flags.add) {
     self.index = flags.index;
     self.first_port = 0;
-    if (!flags.host.empty()) self.host = flags.host;
+    if (!flags.host.empty()) {
+      self.host = flags.host;
+      self.listen.clear();  // Of the config's host.
+    }
     if (flags.threads > 0) self.threads = flags.threads;
     if (!config.insecure() && !IsLoopback(self.host)) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -232,7 +236,9 @@ absl::Status Serve(const MemberFlags& flags,
           "the config has to say insecure: true"));
     }
   }
-  SL_ASSIGN_OR_RETURN(const std::string address, ResolveHost(self.host));
+  SL_ASSIGN_OR_RETURN(
+      const std::string address,
+      ResolveHost(self.listen.empty() ? self.host : self.listen));
 
   // Everything that can be wrong at start is found before the first message.
   std::shared_ptr<const DelaySource> delays;
@@ -247,17 +253,21 @@ absl::Status Serve(const MemberFlags& flags,
   }
   const std::string checkpoint_root = CheckpointRoot(config, flags.out);
   // Where it is if it is in this process.
-  SL_ASSIGN_OR_RETURN(
-      const std::string coordinator_address,
-      ResolveHost(flags.index == 0 ? config.coordinator().host() : self.host));
-  WarnOfLoopback(config, self.host, address);
-  if (flags.index == 0)
+  std::string coordinator_address = address;
+  if (flags.index == 0) {
+    const config::Coordinator& coordinator = config.coordinator();
+    SL_ASSIGN_OR_RETURN(
+        coordinator_address,
+        ResolveHost(coordinator.has_listen() ? coordinator.listen()
+                                             : coordinator.host()));
+  }
+  if (self.listen.empty()) WarnOfLoopback(config, self.host, address);
+  if (flags.index == 0 && !config.coordinator().has_listen())
     WarnOfLoopback(config, config.coordinator().host(), coordinator_address);
   const KeepingOptions keeping = {
       .config = config,
       .out = flags.out,
-      .endpoint = absl::StrCat("tcp://", coordinator_address, ":",
-                               config.coordinator().port()),
+      .endpoint = TcpEndpoint(coordinator_address, config.coordinator().port()),
       .checkpoint_root = checkpoint_root};
   bool is_led = false;  // A job that is there already.
   BegunJob begun;
@@ -370,6 +380,7 @@ absl::Status Serve(const MemberFlags& flags,
                     .nonfinite = config.train().nonfinite()};
     options.time = time;
     options.host = address;
+    if (!self.listen.empty()) options.announced_host = self.host;
     options.port = self.first_port == 0 ? 0 : self.first_port + t;
     options.transport = config.limits().transport();
     options.wait.spin_max = absl::Microseconds(config.limits().spin_us());
@@ -383,8 +394,9 @@ absl::Status Serve(const MemberFlags& flags,
         shard_threads.emplace_back(),
         ShardThread::Start(transport, options, config.schedule()));
     *join.add_thread() = shard_threads.back()->endpoints();
-    spdlog::info("shard thread {} listens at {}", t,
-                 shard_threads.back()->endpoints().tcp());
+    spdlog::info("shard thread {} listens at {}{}", t,
+                 shard_threads.back()->endpoints().tcp(),
+                 self.listen.empty() ? "" : ", here at " + address);
   }
   control.core.member.coordinators = CoordinatorEndpoints(config);
   control.core.member.start_timeout =

@@ -18,6 +18,7 @@
 #include "common/config/cluster_config.h"
 #include "common/config/scalar_defaults.h"
 #include "common/config/shell_line.h"
+#include "common/host_port.h"
 #include "google/protobuf/descriptor.h"
 
 namespace slackline {
@@ -41,13 +42,13 @@ bool IsNumericAddress(absl::string_view host) {
 
 // Two names for one interface would hide a port that is taken twice.
 std::string SameHostKey(const std::string& host) {
-  return host == "localhost" ? "127.0.0.1" : absl::AsciiStrToLower(host);
+  return host == "localhost" ? "127.0.0.1" : CanonicalHost(host);
 }
 
 // Empty if `host` can be connected to as it is written, else what is wrong.
 std::string HostProblem(const std::string& host) {
-  if (host.empty()) return "is empty; a name or an IPv4 address is required";
-  if (host == "*" || host == "0.0.0.0" || host == "::" || host == "[::]") {
+  if (host.empty()) return "is empty; a name or a numeric address is required";
+  if (IsAnyAddress(host) || host == "[::]") {
     return absl::StrCat("value is ", host,
                         "; the other processes connect to this address, so "
                         "write the one under which they reach the machine");
@@ -60,6 +61,18 @@ std::string HostProblem(const std::string& host) {
     return absl::StrCat("value is ", Printable(host),
                         "; leave out the part up to ://");
   }
+  if (IsIpv6(host)) {
+    const std::string address = CanonicalHost(host);
+    const bool link_local = address.size() > 3 &&
+                            address.substr(0, 2) == "fe" &&
+                            absl::StrContains("89ab", address.substr(2, 1));
+    return link_local
+               ? absl::StrCat("value is ", host,
+                              "; an address of one link (fe80::/10) needs a "
+                              "zone, which is another one on each machine, "
+                              "write a unique local or a global address")
+               : "";
+  }
   const size_t colons = std::count(host.begin(), host.end(), ':');
   if (colons == 1) {
     return absl::StrCat("value is ", Printable(host),
@@ -67,8 +80,8 @@ std::string HostProblem(const std::string& host) {
   }
   if (colons > 1) {
     return absl::StrCat("value is ", Printable(host),
-                        "; IPv6 addresses are not supported, write a name or "
-                        "an IPv4 address");
+                        "; an IPv6 address is written without brackets, port "
+                        "and zone, as in \"fd00::5\"");
   }
   for (const unsigned char c : host) {
     if (!absl::ascii_isalnum(c) && c != '.' && c != '-' && c != '_') {
@@ -119,7 +132,16 @@ std::string EtcdEndpointProblem(const std::string& endpoint, bool insecure) {
                         "; http://, a host, a colon and a port from 1 to 65535 "
                         "are required, as in \"http://127.0.0.1:2379\"");
   }
-  const std::string host(rest.substr(0, colon));
+  std::string host(rest.substr(0, colon));
+  const bool in_brackets = host.size() > 2 && host.front() == '[' &&
+                           host.back() == ']' &&
+                           IsIpv6(host.substr(1, host.size() - 2));
+  if (in_brackets) host = host.substr(1, host.size() - 2);
+  if (!in_brackets && absl::StrContains(host, ':')) {
+    return absl::StrCat("value is ", Printable(endpoint),
+                        "; an IPv6 address stands in brackets before the "
+                        "port, as in \"http://[fd00::5]:2379\"");
+  }
   if (const std::string problem = HostProblem(host); !problem.empty())
     return absl::StrCat("the host's ", problem);
   return insecure || IsLoopback(host) ? "" : InsecureProblem(host);
@@ -146,6 +168,7 @@ class ClusterChecks {
     CheckEtcd();
     CheckWorkers();
     CheckHosts();
+    CheckListens();
     CheckPorts();
     CheckTransport();
   }
@@ -263,6 +286,7 @@ class ClusterChecks {
                       "value is DEVICE_UNSPECIFIED; CPU or CUDA is required");
       }
       gpus_ok = CheckGpuList(path, group) && gpus_ok;
+      problems_.Range(path + ".port", group.port(), 0, 65535);
       problems_.Range(path + ".threads", group.threads(), 1,
                       kComputeThreadsMax);
       problems_.Slowdown(path + ".slowdown", group.slowdown(),
@@ -427,6 +451,35 @@ class ClusterChecks {
     }
   }
 
+  void CheckListens() const {
+    const auto check = [&](const std::string& path, bool given,
+                           const std::string& listen) {
+      if (!given) return;
+      const bool any = IsAnyAddress(listen) && listen != "*";
+      const std::string problem =
+          listen == "*" ? "value is *; \"0.0.0.0\" stands for all addresses of "
+                          "IPv4, and \"::\" for all of IPv6, too"
+          : any         ? ""
+                        : HostProblem(listen);
+      if (!problem.empty()) {
+        problems_.Add(path, problem);
+      } else if (!config_.insecure() && !IsLoopback(listen)) {
+        problems_.Add(path, InsecureProblem(listen));
+      }
+    };
+    if (!origins_.At("coordinator.listen").empty()) {
+      check("coordinator.listen", true, config_.coordinator().listen());
+    }
+    for (int i = 0; i < std::min(config_.server_size(), kGroupsMax); ++i) {
+      check(absl::StrCat("server[", i, "].listen"),
+            config_.server(i).has_listen(), config_.server(i).listen());
+    }
+    for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
+      check(absl::StrCat("worker[", i, "].listen"),
+            config_.worker(i).has_listen(), config_.worker(i).listen());
+    }
+  }
+
   // Ports [first, end) on one host, asked for by one field.
   struct PortClaim {
     std::string path;
@@ -440,12 +493,13 @@ class ClusterChecks {
     problems_.Range("coordinator.port", coordinator_port, 0, 65535);
     std::vector<PortClaim> claims;
     const auto claim = [&](const std::string& path, const std::string& host,
-                           int64_t port, int64_t count) {
+                           int64_t port, int64_t count,
+                           const char* of = "threads") {
       if (port < 1 || port > 65535 || count < 1) return;  // Free, or reported.
       if (port + count > 65536) {
         return problems_.Add(
-            path, absl::StrCat("value is ", port, "; the group's ", count,
-                               " threads need ports up to ", port + count - 1,
+            path, absl::StrCat("value is ", port, "; the group's ", count, " ",
+                               of, " need ports up to ", port + count - 1,
                                ", 65535 is the largest"));
       }
       const std::string key = SameHostKey(host);
@@ -457,8 +511,9 @@ class ClusterChecks {
         const std::string origin = origins_.At(other.path);
         return problems_.Add(
             path,
-            absl::StrCat("address ", host, ":", shared, " is already taken by ",
-                         other.path, " (", origin.empty() ? "default" : origin,
+            absl::StrCat("address ", HostPort(host, static_cast<int>(shared)),
+                         " is already taken by ", other.path, " (",
+                         origin.empty() ? "default" : origin,
                          "); choose another port, or 0 for any"));
       }
       claims.push_back({path, key, port, port + count});
@@ -477,6 +532,11 @@ class ClusterChecks {
         claim("coordinator.port", group.host(), coordinator_port, 1);
       claim(absl::StrCat("server[", i, "].port"), group.host(), group.port(),
             int64_t{group.count()} * group.threads());
+    }
+    for (int i = 0; i < std::min(config_.worker_size(), kGroupsMax); ++i) {
+      const config::WorkerGroup& group = config_.worker(i);
+      claim(absl::StrCat("worker[", i, "].port"), group.host(), group.port(),
+            group.count(), "processes");
     }
   }
 
@@ -501,6 +561,11 @@ void FillDefaults(config::ClusterConfig* config, const ConfigParts& parts) {
       config->server(0).has_host()) {
     coordinator->set_host(config->server(0).host());
   }
+  if (!coordinator->has_listen() && config->server_size() > 0 &&
+      config->server(0).has_listen() &&
+      coordinator->host() == config->server(0).host()) {
+    coordinator->set_listen(config->server(0).listen());
+  }
   if (coordinator->has_etcd() && !coordinator->etcd().has_prefix()) {
     coordinator->mutable_etcd()->set_prefix(
         absl::StrCat("/slackline/", config->job()));
@@ -521,8 +586,12 @@ void CheckCluster(const config::ClusterConfig& config,
   ClusterChecks(config, origins, problems).Run();
 }
 
+bool IsAnyAddress(absl::string_view host) {
+  return host == "*" || host == "0.0.0.0" || CanonicalHost(host) == "::";
+}
+
 bool IsLoopback(absl::string_view host) {
-  return host == "localhost" ||
+  return host == "localhost" || CanonicalHost(host) == "::1" ||
          (IsNumericAddress(host) && absl::StartsWith(host, "127."));
 }
 

@@ -8,13 +8,13 @@
 #include <system_error>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/cluster_checks.h"
 #include "common/config/field_origins.h"
 #include "common/config/overrides.h"
 #include "common/config/parse_text.h"
+#include "common/host_port.h"
 #include "common/rng.h"
 #include "common/status.h"
 #include "common/sync/mode.h"
@@ -113,7 +113,7 @@ std::string ConfigHash(const config::ClusterConfig& config) {
 }
 
 std::string MachineOf(absl::string_view host) {
-  return IsLoopback(host) ? "localhost" : absl::AsciiStrToLower(host);
+  return IsLoopback(host) ? "localhost" : CanonicalHost(host);
 }
 
 std::vector<ServerProcess> ServerProcesses(
@@ -124,6 +124,7 @@ std::vector<ServerProcess> ServerProcesses(
       ServerProcess process;
       process.index = static_cast<int>(processes.size());
       process.host = group.host();
+      process.listen = group.listen();
       process.threads = group.threads();
       process.slowdown = group.slowdown();
       if (group.port() != 0) {
@@ -143,7 +144,7 @@ std::string CoordinatorEndpointAt(const config::ClusterConfig& config,
                                   int index) {
   const std::string host = index == 0 ? config.coordinator().host()
                                       : ServerProcesses(config)[index].host;
-  return absl::StrCat("tcp://", host, ":", config.coordinator().port());
+  return TcpEndpoint(host, config.coordinator().port());
 }
 
 std::vector<std::string> CoordinatorEndpoints(
@@ -152,7 +153,7 @@ std::vector<std::string> CoordinatorEndpoints(
   if (!AnyServerTakesOver(config)) return endpoints;
   for (const ServerProcess& server : ServerProcesses(config)) {
     const std::string endpoint =
-        absl::StrCat("tcp://", server.host, ":", config.coordinator().port());
+        TcpEndpoint(server.host, config.coordinator().port());
     if (server.index > 0 && !absl::c_linear_search(endpoints, endpoint))
       endpoints.push_back(endpoint);
   }
@@ -168,6 +169,8 @@ std::vector<WorkerProcess> WorkerProcesses(
       WorkerProcess process;
       process.rank = static_cast<int>(processes.size());
       process.host = group.host();
+      process.listen = group.listen();
+      if (group.port() != 0) process.port = group.port() + p;
       process.threads = group.threads();
       process.slowdown = group.slowdown();
       process.conditions = group.conditions();

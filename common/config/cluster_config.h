@@ -99,6 +99,8 @@ std::string ConfigHash(const config::ClusterConfig& config);
 
 // Only processes on this host reach it: 127.0.0.0/8 and its name.
 bool IsLoopback(absl::string_view host);
+// All interfaces of a machine: "0.0.0.0", "::", "*".
+bool IsAnyAddress(absl::string_view host);
 // Equal for two spellings of one machine, as far as the text tells.
 std::string MachineOf(absl::string_view host);
 
@@ -107,6 +109,7 @@ std::string MachineOf(absl::string_view host);
 struct ServerProcess {
   int index = 0;
   std::string host;
+  std::string listen;  // Empty: host.
   int threads = 0;
   int first_port = 0;   // Thread t takes first_port + t. 0: any free ports.
   double slowdown = 1;  // At least 1.
@@ -117,6 +120,8 @@ struct ServerProcess {
 struct WorkerProcess {
   int rank = 0;
   std::string host;
+  std::string listen;  // Empty: host.
+  int port = 0;        // For all-reduce over tcp; 0: any free one.
   int threads = 0;
   double slowdown = 1;  // At least 1.
   int gpu = -1;         // Index of its CUDA device; -1: it trains on the CPU.

@@ -9,12 +9,12 @@
 
 namespace slackline {
 
-// The first IPv4 address of `host` ("localhost", "node7", or a numeric address,
-// which is returned as it is). NotFound names the host and what the resolver
-// says.
+// The first IPv4 address of `host` ("localhost", "node7", or a numeric address
+// of IPv4 or IPv6, which is returned as it is: those of one machine agree about
+// names). NotFound names the host and what the resolver says.
 absl::StatusOr<std::string> ResolveHost(const std::string& host);
 
-// IPv4 addresses of this machine's network interfaces.
+// Addresses of this machine's network interfaces.
 std::vector<std::string> OwnAddresses();
 
 // True for a loopback address and for one of `own`.

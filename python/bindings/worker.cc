@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -10,6 +11,7 @@
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
 #include "common/payload.h"
+#include "common/process/address_limit.h"
 #include "common/process/cannot_join.h"
 #include "common/status.h"
 #include "job/job_config.h"
@@ -93,6 +95,11 @@ Worker::Worker(const Place& place)
       released_(std::make_shared<Released>()) {
   BeginMember(place.program, "worker", flags_, config_, time_);
   WarnOfAnotherHost(self_);
+  // The session's threads and ZeroMQ's, and those of the script: the backward
+  // pass has one, and OpenBLAS, which tries for ever, one for each of its own.
+  ThrowIfBad(CheckAddressesLeft(
+      (size_t{512} << 20) +
+      (size_t{128} << 20) * static_cast<size_t>(std::max(self_.threads, 1))));
   if (all_on_gpus()) PrepareGpuGroups(config_.sync().collective().algorithm());
 }
 

@@ -435,7 +435,8 @@ class Job:
             job.keep(scheduler=scheduler, ema=ema)
 
         Each has ``state_dict()`` and ``load_state_dict()``: schedulers of ``torch.optim``, an
-        averaged model, a GradScaler, one's own. They are asked when the script asks for a
+        averaged model, a GradScaler, one's own; or it is a generator of random numbers of
+        PyTorch or NumPy. They are asked when the script asks for a
         batch, so between two steps, by this worker for itself. A job that goes on from a
         checkpoint (``slackline run --resume``) gives each its state back, by its name, when
         the first batch is asked for. Call it before that, on all workers.
@@ -1080,7 +1081,7 @@ class Job:
             return
         assert self._tables is not None
         try:
-            self._world.kept(cut, self._kept.state(self._tables.module, self._optimizers), "")
+            self._world.kept(cut, self._kept.state(self._tables.module, self._optimizers, self._warn), "")
         except Exception as error:
             self._world.kept(cut, None, _cut(f"{type(error).__name__}: {error}"))
 

@@ -15,7 +15,7 @@ import json
 import random
 import sys
 import types
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Set
 
 import torch
 
@@ -112,26 +112,77 @@ def unpack(data: bytes) -> Any:
 # ---- Random numbers ----------------------------------------------------------
 
 
-def _random_states() -> Dict[str, Any]:
+class _Generator:
+    """A generator of random numbers that ``Job.keep()`` was given, with a state_dict."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+
+    def state_dict(self) -> Dict[str, Any]:
+        generator = self._generator
+        if isinstance(generator, torch.Generator):
+            return {"state": generator.get_state()}
+        if hasattr(generator, "get_state"):  # NumPy's RandomState.
+            return {"state": generator.get_state(legacy=False)}
+        return {"state": getattr(generator, "bit_generator", generator).state}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        generator = self._generator
+        if hasattr(generator, "set_state"):
+            generator.set_state(state["state"])
+        else:
+            getattr(generator, "bit_generator", generator).state = state["state"]
+
+
+def _is_generator(thing: Any) -> bool:
+    if isinstance(thing, torch.Generator):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(
+        thing, (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
+    )
+
+
+def _random_states(warn: Callable[[str], None]) -> Dict[str, Any]:
     states: Dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        name, keys, *rest = numpy.random.get_state(legacy=True)
-        states["numpy"] = [name, keys.tolist(), *rest]
+        state = numpy.random.get_state(legacy=False)
+        try:
+            _Packer().tree(state, "its state")
+            states["numpy"] = state
+        except ValueError as error:
+            warn(
+                f"the random numbers of numpy.random are not in checkpoints: of its generator "
+                f"{state.get('bit_generator')}, {error}; whoever goes on from one draws others"
+            )
     return states
 
 
-def _set_random_states(states: Dict[str, Any]) -> None:
+def _set_random_states(states: Dict[str, Any], warn: Callable[[str], None]) -> None:
     random.setstate(states["python"])
     torch.set_rng_state(states["torch"])
     for index, state in enumerate(states.get("cuda", [])):
         if torch.cuda.is_available() and index < torch.cuda.device_count():
             torch.cuda.set_rng_state(state, index)
     numpy = sys.modules.get("numpy")
-    if numpy is not None and "numpy" in states:
-        numpy.random.set_state(tuple(states["numpy"]))
+    if numpy is None or "numpy" not in states:
+        return
+    state = states["numpy"]
+    if isinstance(state, list):  # Of a checkpoint of an earlier version.
+        state = dict(zip(("bit_generator", "key", "pos", "has_gauss", "gauss"), state))
+        state["state"] = {"key": state.pop("key"), "pos": state.pop("pos")}
+    present = numpy.random.get_state(legacy=False)["bit_generator"]
+    if present != state["bit_generator"]:
+        warn(
+            f"numpy.random drew with {state['bit_generator']} when the checkpoint was taken, and draws with "
+            f"{present} now: its random numbers begin anew; give it the same one with "
+            "numpy.random.set_bit_generator() before the first batch"
+        )
+        return
+    numpy.random.set_state(state)
 
 
 # ---- All of it ---------------------------------------------------------------
@@ -142,11 +193,16 @@ class Kept:
 
     def __init__(self) -> None:
         self._objects: Dict[str, Any] = {}
+        self._said: Set[str] = set()
 
     def add(self, objects: Mapping[str, Any]) -> None:
+        of_all: Dict[str, Any] = {}
         for name, thing in objects.items():
             if name in self._objects:
                 raise ValueError(f"job.keep(): '{name}' was given before; give this one another name")
+            if _is_generator(thing):
+                thing = _Generator(thing)
+            of_all[name] = thing
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(thing, method, None)):
                     raise ValueError(
@@ -155,10 +211,18 @@ class Kept:
                     )
             # What cannot be kept is better known now than at the first checkpoint.
             _Packer().tree(thing.state_dict(), f"job.keep(): the state of '{name}'")
-        self._objects.update(objects)
+        self._objects.update(of_all)
 
-    def state(self, module: torch.nn.Module, optimizer: Any) -> bytes:
+    def state(
+        self, module: torch.nn.Module, optimizer: Any, warn: Callable[[str], None]
+    ) -> bytes:
         """All of it now. Raises what a state_dict() raises, and ValueError for what cannot be kept."""
+
+        def warn_once(text: str) -> None:
+            if text not in self._said:
+                self._said.add(text)
+                warn(text)
+
         return pack(
             {
                 "objects": {name: thing.state_dict() for name, thing in self._objects.items()},
@@ -167,7 +231,7 @@ class Kept:
                     {**of_group, "first": rule.lr}
                     for of_group, rule in zip(optimizer.options_now(), optimizer.rules)
                 ],
-                "random": _random_states(),
+                "random": _random_states(warn_once),
             },
             "the script's state",
         )
@@ -198,7 +262,7 @@ class Kept:
                     "out of job.keep()"
                 ) from error
         _restore_rates(state["rates"], optimizer, warn)
-        _set_random_states(state["random"])  # All before may have drawn some.
+        _set_random_states(state["random"], warn)  # All before may have drawn some.
 
 
 def _buffers(module: torch.nn.Module) -> Dict[str, torch.Tensor]:

@@ -22,7 +22,7 @@ def _seeded(seed: int) -> Iterator[None]:
     """The random numbers of PyTorch, NumPy and Python, which are the script's again after it."""
     numpy = sys.modules.get("numpy")
     of_python = random.getstate()
-    of_numpy = numpy.random.get_state() if numpy is not None else None
+    of_numpy = numpy.random.get_state(legacy=False) if numpy is not None else None
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed(), which seeds GPUs, too.
         torch.default_generator.manual_seed(seed)

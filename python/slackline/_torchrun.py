@@ -59,7 +59,11 @@ def join(config: Optional[str], mode: str, servers: int, of_device: str) -> Tupl
     path = os.path.join(folder, "cluster.textproto")
     if rank == 0:
         hosts = [store.get(f"{prefix}/host/{r}").decode() for r in range(world_size)]
-        text = _config(given, servers, hosts, of_device)
+        if len(set(hosts)) == 1:
+            hosts = ["::1" if ":" in hosts[0] else "127.0.0.1"] * len(hosts)
+        place = _reserve_port(hosts[0])
+        atexit.register(place.close)  # Server 0 takes it meanwhile.
+        text = _config(given, servers, hosts, place.getsockname()[1], of_device)
     else:
         text = store.get(f"{prefix}/config").decode()
     with open(path, "w") as file:
@@ -76,24 +80,33 @@ def join(config: Optional[str], mode: str, servers: int, of_device: str) -> Tupl
 
 def _own_address(master: str) -> str:
     """The address of this host on the way to the master; of loopback if that is this host."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((socket.gethostbyname(master), 9))
+    found = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)
+    # IPv4 where there is both: servers without an address of their own take that, too.
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
         return str(probe.getsockname()[0])
 
 
-def _config(given: str, servers: int, hosts: List[str], of_device: str) -> str:
-    one_host = len(set(hosts)) == 1
-    if one_host:
-        hosts = ["127.0.0.1"] * len(hosts)
-    with socket.socket() as free:
-        free.bind((hosts[0], 0))
-        port = free.getsockname()[1]
+def _reserve_port(host: str) -> socket.socket:
+    """A socket that holds a free port of this host until it is closed, for a server of its.
+
+    It does not listen, and SO_REUSEADDR is set, as it is where the server binds: so that may listen
+    there, and nobody else is given the port by the system.
+    """
+    place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place.bind((host, 0))
+    return place
+
+
+def _config(given: str, servers: int, hosts: List[str], port: int, of_device: str) -> str:
     lines = [given or 'job: "torchrun"']
     lines.append(f'coordinator {{ host: "{hosts[0]}" port: {port} }}')
     lines.append(f'server {{ host: "{hosts[0]}" count: {servers} }}')
     for host, ranks in itertools.groupby(hosts):
         lines.append(f'worker {{ host: "{host}" count: {len(list(ranks))}{of_device} }}')
-    if not one_host:
+    if len(set(hosts)) > 1:
         print(
             "slackline: processes of several hosts talk without encryption, as torchrun's do",
             file=sys.stderr,

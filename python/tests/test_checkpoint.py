@@ -250,6 +250,73 @@ def test_schedulers_of_pytorch_come_back():
             assert opt.param_groups[0]["lr"] == other_opt.param_groups[0]["lr"], kind
 
 
+def test_random_numbers_of_every_generator_of_numpy_come_back():
+    numpy = pytest.importorskip("numpy", minversion="1.24")
+    module = torch.nn.Linear(1, 1)
+    optimizer = types.SimpleNamespace(
+        options_now=lambda: [], rules=[], param_groups=[], set_options=lambda options: None
+    )
+    warnings = []
+    make = numpy.random
+    before = numpy.random.get_bit_generator()
+    try:
+        for kind in (make.MT19937, make.PCG64, make.PCG64DXSM, make.Philox, make.SFC64):
+            numpy.random.set_bit_generator(kind(1))
+            own = {
+                "numpy": make.Generator(kind(2)),
+                "bits": kind(3),
+                "old": make.RandomState(kind(4)),
+                "torch": torch.Generator(),
+            }
+            kept = _kept.Kept()
+            kept.add(own)
+            numpy.random.standard_normal()
+
+            def draw(own=own):
+                return [
+                    numpy.random.standard_normal(3).tolist(),
+                    own["numpy"].random(3).tolist(),
+                    own["bits"].random_raw(3).tolist(),
+                    own["old"].rand(3).tolist(),
+                    torch.rand(3, generator=own["torch"]).tolist(),
+                ]
+
+            state = kept.state(module, optimizer, warnings.append)
+            drawn = draw()
+            assert draw() != drawn
+            kept.restore(state, module, optimizer, warnings.append)
+            assert draw() == drawn, kind
+            assert warnings == []
+        # Another one than in the checkpoint: said, and everything else goes on.
+        numpy.random.set_bit_generator(make.PCG64(1))
+        kept.restore(state, module, optimizer, warnings.append)
+        assert len(warnings) == 1 and "SFC64" in warnings[0] and "PCG64" in warnings[0]
+        # A generator whose state is no data: said once, and the checkpoint is taken.
+        warnings.clear()
+
+        class Odd(make.PCG64):
+            @property
+            def state(self):
+                return {"bit_generator": "Odd", "state": object()}
+
+        numpy.random.set_bit_generator(Odd(1))
+        for _ in range(2):
+            assert kept.state(module, optimizer, warnings.append)
+        assert len(warnings) == 1 and "Odd" in warnings[0]
+    finally:
+        numpy.random.set_bit_generator(before)
+
+
+def test_random_numbers_of_checkpoints_of_earlier_versions_come_back():
+    numpy = pytest.importorskip("numpy")
+    name, keys, *rest = numpy.random.get_state(legacy=True)
+    states = _kept._random_states(print)
+    states["numpy"] = [name, keys.tolist(), *rest]
+    drawn = numpy.random.standard_normal(3).tolist()
+    _kept._set_random_states(states, print)
+    assert numpy.random.standard_normal(3).tolist() == drawn
+
+
 def test_values_of_all_kinds_come_back():
     value = {
         "numbers": [1, -(2**70), 0.1, float("inf"), True, None, "ä"],

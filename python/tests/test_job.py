@@ -62,6 +62,18 @@ def test_with_given_delays_every_run_ends_with_the_same_bits(tmp_path):
     assert records[0] == records[1] and len(records[0]) == 2
 
 
+def test_too_few_addresses_are_a_sentence(tmp_path):
+    # As ulimit -v of a batch system; the linear algebra would try for ever to get its threads' memory.
+    script = """
+import resource, torch
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+""" + USUAL
+    job = run_job(tmp_path, script)
+    assert job.code == 1
+    assert "set no bound, or at least ulimit -v " in job.output
+
+
 def test_figures_of_one_s_own_are_in_the_records(tmp_path):
     script = USUAL.replace("job.log(loss=loss)", "job.log(loss=loss, size=float(len(x)))").replace(
         "right(net, test_set))", "{'accuracy': right(net, test_set), 'spread': 2.5})"
@@ -297,6 +309,20 @@ def as_torchrun(tmp_path, script):
     ]
     outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
     return [rank.returncode for rank in ranks], outputs
+
+
+def test_the_port_of_a_job_under_torchrun_is_held_until_its_server_listens():
+    import socket
+
+    from slackline import _torchrun
+
+    with _torchrun._reserve_port("127.0.0.1") as place:
+        with socket.socket() as other, pytest.raises(OSError):
+            other.bind(place.getsockname())
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(place.getsockname())
+            server.listen()
 
 
 def test_torchrun_s_variables_make_a_job(tmp_path):

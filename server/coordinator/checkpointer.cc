@@ -21,6 +21,9 @@ constexpr size_t kErrorBytesMax = 1024;
 constexpr int64_t kPartBytesMax = int64_t{1} << 60;
 // A full disk should not be tried for the best checkpoint all the time.
 constexpr absl::Duration kBestAgainAfter = absl::Seconds(10);
+// A disk that has not completed a checkpoint for so long is said to hang, and
+// again whenever it has taken twice as long.
+constexpr absl::Duration kHungAfter = absl::Seconds(10);
 constexpr char kCoordinatorLost[] =
     "the coordinator was started again meanwhile";
 
@@ -207,6 +210,11 @@ absl::Time Checkpointer::NextDue() const {
 absl::Time Checkpointer::GivesUpAt() const {
   return state_ == State::kCollecting ? heard_ + options_.part_timeout
                                       : absl::InfiniteFuture();
+}
+
+absl::Time Checkpointer::NextDueAwake() const {
+  return state_ == State::kCompleting ? completing_since_ + say_hung_after_
+                                      : GivesUpAt();
 }
 
 // ---- The best one -----------------------------------------------------------
@@ -535,9 +543,16 @@ bool Checkpointer::Advance(absl::Time now, absl::Time awake_now,
       OnFailed(now);
       done = true;
     } else if (here_ == static_cast<int>(parts_.size() + kept_.size())) {
-      Complete(effects);
+      Complete(awake_now, effects);
       done = true;
     }
+  }
+  if (state_ == State::kCompleting && awake_now >= NextDueAwake()) {
+    effects->warnings.push_back(absl::StrCat(
+        "the checkpoint of ", HungText(awake_now),
+        "; training goes on, but no other checkpoint is taken until it does: "
+        "look at that disk, and at the kernel log of this host"));
+    say_hung_after_ = 2 * (awake_now - completing_since_);
   }
   if (done) rests_until_ = now + (now - wanted_at_);
   if (now >= rests_until_) rests_until_ = absl::InfinitePast();
@@ -547,7 +562,15 @@ bool Checkpointer::Advance(absl::Time now, absl::Time awake_now,
 
 // ---- How it ends ------------------------------------------------------------
 
-void Checkpointer::Complete(CoordinatorEffects* effects) {
+std::string Checkpointer::HungText(absl::Time awake_now) const {
+  return absl::StrCat("step ", manifest_.clock(),
+                      ": all parts are written; its folder in ", options_.root,
+                      " has waited ",
+                      absl::ToInt64Seconds(awake_now - completing_since_),
+                      " s for its name, as the disk there does not answer");
+}
+
+void Checkpointer::Complete(absl::Time awake_now, CoordinatorEffects* effects) {
   for (const auto& [key, part] : parts_) {
     if (part.part.shards() > 0) *manifest_.add_part() = part.part;
   }
@@ -559,6 +582,8 @@ void Checkpointer::Complete(CoordinatorEffects* effects) {
   kept_.clear();
   here_ = 0;
   state_ = State::kCompleting;
+  completing_since_ = awake_now;
+  say_hung_after_ = kHungAfter;
   effects->complete = {.cut = cut_, .manifest = manifest_};
   modes_->CutDone();
 }
@@ -703,7 +728,8 @@ void Checkpointer::Load(const coordinator::CheckpointsState& state,
 
 // ---- Reports ----------------------------------------------------------------
 
-void Checkpointer::PutStatus(wire::StatusReply* status) const {
+void Checkpointer::PutStatus(absl::Time awake_now,
+                             wire::StatusReply* status) const {
   if (completed_ > 0) *status->mutable_last_checkpoint() = last_;
   if (!best_.folder().empty()) *status->mutable_best_checkpoint() = best_;
   status->set_checkpoint_failed(last_failure_);
@@ -722,6 +748,8 @@ void Checkpointer::PutStatus(wire::StatusReply* status) const {
                        parts_.size() + kept_.size(), " parts are written; ",
                        SomeNames(Missing()), " to come"));
     case State::kCompleting:
+      if (awake_now - completing_since_ >= kHungAfter)
+        return status->set_checkpoint(HungText(awake_now));
       return status->set_checkpoint(
           absl::StrCat("step ", manifest_.clock(),
                        ": all parts are written; its folder gets its name"));

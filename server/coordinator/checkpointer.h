@@ -8,7 +8,8 @@
 // workers' programs keep, of each worker that has such a thing; then the driver
 // completes it, which gives its folder a name. One at a time. It is
 // given up if a part cannot come any more, is not what it should be, or does
-// not come.
+// not come. A disk that hangs while one is completed keeps all later ones from
+// beginning, so that is said, again and again.
 //
 // Deterministic state machine: the time goes in. Thread-compatible.
 #pragma once
@@ -112,7 +113,7 @@ class Checkpointer {
   // When Advance() has something to do, if nothing happens before: in real
   // time, and in awake time.
   absl::Time NextDue() const;
-  absl::Time GivesUpAt() const;
+  absl::Time NextDueAwake() const;
 
   // For the next coordinator, of a job that runs. A checkpoint that is under way
   // is given up by it, as one that may be whole the next time; users who wait
@@ -122,7 +123,7 @@ class Checkpointer {
             const std::string& data, const std::string& data_hash,
             absl::Time now);
 
-  void PutStatus(wire::StatusReply* status) const;
+  void PutStatus(absl::Time awake_now, wire::StatusReply* status) const;
   void PutSummary(run::Summary* summary) const;
   // The last one that is whole; nullptr: none was completed.
   const run::CheckpointRecord* last() const {
@@ -182,8 +183,12 @@ class Checkpointer {
                        const checkpoint::Part& part) const;
   // Empty, or why the parts that lack do not come.
   std::string WhyNoneComes(absl::Time awake_now);
+  // In awake time.
+  absl::Time GivesUpAt() const;
+  // What the disk has kept the driver from completing, and for how long.
+  std::string HungText(absl::Time awake_now) const;
   std::vector<std::string> Missing() const;
-  void Complete(CoordinatorEffects* effects);
+  void Complete(absl::Time awake_now, CoordinatorEffects* effects);
   // Returns a sentence about it.
   std::string GiveUp(const std::string& why, CoordinatorEffects* effects);
   // Those who wait for this cut, or an earlier one.
@@ -231,11 +236,13 @@ class Checkpointer {
   // In awake time: of the cut, or a part of it, or a worker that has yet to
   // come to it.
   absl::Time heard_;
-  Clock last_clock_ = 0;       // The largest of the cut.
-  bool comes_nearer_ = false;  // A worker that is before it was heard.
-  std::string last_failure_;   // Empty: the last one that was over is there.
-  std::string failure_;        // Of a part.
-  bool server_lost_ = false;   // Is the failure; the next one may be whole.
+  Clock last_clock_ = 0;         // The largest of the cut.
+  bool comes_nearer_ = false;    // A worker that is before it was heard.
+  absl::Time completing_since_;  // In awake time: when the driver was given it.
+  absl::Duration say_hung_after_;  // The time since then at which it is said.
+  std::string last_failure_;  // Empty: the last one that was over is there.
+  std::string failure_;       // Of a part.
+  bool server_lost_ = false;  // Is the failure; the next one may be whole.
 
   std::string data_, data_hash_;
   run::CheckpointRecord last_;  // Completed one.

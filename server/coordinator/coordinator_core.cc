@@ -366,8 +366,8 @@ absl::Time CoordinatorCore::NextWakeup() const {
     awake = std::min({awake, GivesUpFormingAt(), links_.NextNews()});
   awake = std::min(awake, ended_at_ + options_.lease);
   if (editor_.running()) {
-    awake =
-        std::min({awake, checkpointer_.GivesUpAt(), suspension_.GivesUpAt()});
+    awake = std::min(
+        {awake, checkpointer_.NextDueAwake(), suspension_.GivesUpAt()});
   }
   absl::Time next = members_.awake().RealTimeOf(awake);
   if (editor_.running()) {
@@ -1316,7 +1316,7 @@ wire::StatusReply CoordinatorCore::Status(absl::Time now,
   placement_.PutStatus(moves_known, &status);
   copies_.PutStatus(&status);
   modes_.PutStatus(now, &status);
-  checkpointer_.PutStatus(&status);
+  checkpointer_.PutStatus(members_.AwakeTime(now), &status);
   for (const std::string& sentence : held_up_) status.add_held_up(sentence);
   return status;
 }

@@ -55,9 +55,9 @@ void Suspension::OnAnswer(const absl::StatusOr<std::string>& text) {
   const run::CheckpointRecord& last = *checkpointer_->last();
   wire::JobEnd end =
       JobEndOf(wire::JobEnd::SUSPENDED,
-               absl::StrCat(*reason_, "; ", *text,
-                            ", and `slackline run CONFIG --resume ",
-                            last.folder(), "` goes on from there"));
+               absl::StrCat(*reason_, "; ", *text, "; --resume=", last.folder(),
+                            " goes on from there, of `slackline run CONFIG` "
+                            "or, by hand, of every server"));
   end.set_clock(last.clock());
   editor_->End(std::move(end));
 }

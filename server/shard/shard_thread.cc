@@ -7,9 +7,11 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/host_port.h"
 #include "common/net/host_id.h"
 #include "common/status.h"
 #include "server/control_endpoint.h"
@@ -87,10 +89,13 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(
       std::unique_ptr<Listener> peers,
       transport.Listen({.unread_bytes_max = options.unread_bytes_max}));
   wire::Endpoints endpoints;
-  SL_ASSIGN_OR_RETURN(
-      const std::string tcp,
-      peers->Bind(absl::StrCat("tcp://", options.host, ":", options.port)));
-  endpoints.set_tcp(tcp);
+  SL_ASSIGN_OR_RETURN(const std::string tcp,
+                      peers->Bind(TcpEndpoint(options.host, options.port)));
+  int port = 0;
+  SL_CHECK(absl::SimpleAtoi(SplitHostPort(tcp).second, &port), tcp);
+  endpoints.set_tcp(options.announced_host.empty()
+                        ? tcp
+                        : TcpEndpoint(options.announced_host, port));
   if (options.transport != config::Limits::TCP) {
     SL_ASSIGN_OR_RETURN(const std::string ipc,
                         peers->Bind(UniqueIpcEndpoint()));

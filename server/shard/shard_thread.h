@@ -31,7 +31,9 @@ class ShardThread {
     ShardCore::Options core;
     TimeSource time;
     std::string host;  // Numeric address to listen on.
-    int port = 0;      // 0: the system chooses.
+    // At which others connect, with the same port; empty: at `host`.
+    std::string announced_host;
+    int port = 0;  // 0: the system chooses.
     config::Limits::Transport transport = config::Limits::AUTO;
     // Of peers: ChannelOptions::unread_bytes_max.
     int64_t unread_bytes_max = ChannelOptions().unread_bytes_max;

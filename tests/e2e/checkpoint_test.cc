@@ -490,6 +490,55 @@ TEST_F(Checkpoints, WhatDoesNotFitIsNamed) {
               HasSubstr("has not written"));
 }
 
+// By hand, with copies, so that the job outlives its servers: the checkpoint of
+// the command line is removed when others have followed it.
+TEST_F(Checkpoints, TheSameCommandStartsAServerAgainWhenItsCheckpointIsGone) {
+  RunAndKill("first", "bsp", 40);
+  const std::string begun_with = Newest("first");
+  const std::string cluster = WriteWithPort(
+      "by_hand.textproto",
+      absl::StrCat("checkpoint { every_steps: 20 keep: 1 folder: \"",
+                   RootOf("first"), "\" }\nreplicas: 1\n",
+                   SmallJob({.workers = 2,
+                             .train = "epochs: 1000 seed: 1",
+                             .lease_ms = 2000})));
+  const auto server = [&](int index, const std::string& name) {
+    return StartMember(name, "slackline_server", index, cluster, "out",
+                       {"--resume=" + begun_with});
+  };
+  std::vector<std::unique_ptr<Process>> servers;
+  servers.push_back(server(0, "server-0"));
+  servers.push_back(server(1, "server-1"));
+  const auto worker_0 =
+      StartMember("worker-0", "slackline_worker", 0, cluster, "out");
+  const auto worker_1 =
+      StartMember("worker-1", "slackline_worker", 1, cluster, "out");
+  ASSERT_TRUE(WaitUntil(kJobMax, [&] { return !fs::exists(begun_with); }))
+      << servers[0]->Output();
+  for (const int index : {1, 0}) {
+    // With copies of all shards on the other one.
+    ASSERT_TRUE(
+        AwaitStatus(cluster, kJobMax, [](const wire::StatusReply& status) {
+          return status.server_size() == 2 && status.copies().empty();
+        }).has_value());
+    const pid_t before = servers[index]->pid();
+    servers[index]->Signal(SIGKILL);
+    servers[index]->WaitText(kSoon);
+    servers[index] = server(index, absl::StrCat("server-", index, "-again"));
+    ASSERT_TRUE(AwaitStatus(cluster, kJobMax,
+                            [&](const wire::StatusReply& status) {
+                              return status.server_size() == 2 &&
+                                     ServerPid(status, index) != before &&
+                                     status.worker_size() == 2;
+                            })
+                    .has_value())
+        << servers[index]->Output();
+  }
+  EXPECT_THAT(Tool("stop", {"stop", cluster}), HasSubstr("small"));
+  for (const auto& member : servers)
+    EXPECT_EQ(member->WaitText(kJobMax), kEndedWell) << member->Output();
+}
+
 TEST_F(Checkpoints, AServerThatCannotReadItIsNamed) {
   RunAndKill("run", "bsp", 150);
   const std::string folder = Newest("run");

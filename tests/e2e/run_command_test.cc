@@ -2,10 +2,13 @@
 // job itself. Method: the real programs, with a small job.
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "common/config/cluster_config.h"
 #include "common/version.h"
 #include "gmock/gmock.h"
@@ -61,6 +64,90 @@ TEST_F(RunCommand, ADryRunPrintsTheWholeConfigAndStartsNothing) {
   EXPECT_THAT(wrong->Output(), Not(HasSubstr("nothing is started")));
 }
 
+// Over sockets: the coordinator, shard threads and all-reduce.
+TEST_F(RunCommand, AJobWithAddressesOfIpv6TrainsAndIsFound) {
+  const std::vector<std::string> own = OwnAddresses();
+  if (std::find(own.begin(), own.end(), "::1") == own.end())
+    GTEST_SKIP() << "this machine has no loopback address of IPv6";
+  const std::string config = Write(
+      "job.textproto",
+      absl::StrReplaceAll(
+          absl::StrCat(SmallJob({.workers = 2}),
+                       "sync { phase { allreduce {} until_epoch: 0.1 } "
+                       "phase { asp {} } }\n"),
+          {{"127.0.0.1", "::1"}, {"limits {", "limits { transport: TCP"}}));
+  const std::unique_ptr<Process> run =
+      StartRun("run", config, {"--epochs=1000"});
+  ASSERT_TRUE(AwaitStatus(Path("run/cluster.textproto"), kJobMax,
+                          [](const wire::StatusReply& status) {
+                            return status.worker_size() == 2 &&
+                                   status.worker(0).clock() > 100;
+                          })
+                  .has_value())
+      << run->Output();
+  const std::unique_ptr<Process> show =
+      StartTool("status", {"status", Path("run")});
+  EXPECT_EQ(show->WaitText(kSoon), kEndedWell) << show->Output();
+  EXPECT_THAT(show->Output(), HasSubstr("job small is running"));
+  EXPECT_THAT(ReadText(Path("run/logs/worker-0.log")), HasSubstr("over tcp"));
+  EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
+              HasSubstr("shard thread 0 listens at tcp://[::1]:"));
+  run->Signal(SIGTERM);
+  EXPECT_EQ(run->WaitText(kSoon), kFailed) << run->Output();
+}
+
+// As in containers: members listen at all addresses of their machines, at ports
+// that are open. Twice by all-reduce, so its ports are taken twice.
+TEST_F(RunCommand, MembersListenElsewhereThanOthersAreTold) {
+  std::vector<PortReservation> ports;
+  for (int i = 0; i < 2; ++i) {
+    absl::StatusOr<PortReservation> port =
+        PortReservation::AnyFree("127.0.0.1");
+    ASSERT_TRUE(port.ok()) << port.status();
+    ports.push_back(*std::move(port));
+  }
+  std::string workers;
+  for (const PortReservation& port : ports) {
+    absl::StrAppend(&workers,
+                    "worker { host: \"127.0.0.1\" listen: \"0.0.0.0\" port: ",
+                    port.port(), " count: ");
+  }
+  const std::string config = Write(
+      "job.textproto",
+      absl::StrCat(
+          absl::StrReplaceAll(
+              SmallJob({.workers = 1}),
+              {{"server { host",
+                "insecure: true server { listen: \"0.0.0.0\" host"},
+               {"worker { host: \"127.0.0.1\" count: 1 }",
+                absl::StrReplaceAll(workers, {{"count: ", "count: 1 } "}})},
+               {"limits {", "limits { transport: TCP"}}),
+          "sync { phase { allreduce {} until_epoch: 0.1 } "
+          "phase { asp {} until_epoch: 0.2 } phase { allreduce {} } }\n"));
+  const std::unique_ptr<Process> run =
+      StartRun("run", config, {"--epochs=1000"});
+  ASSERT_TRUE(AwaitStatus(Path("run/cluster.textproto"), kJobMax,
+                          [](const wire::StatusReply& status) {
+                            return status.worker_size() == 2 &&
+                                   status.worker(0).clock() > 200;
+                          })
+                  .has_value())
+      << run->Output();
+  // The higher rank connects to the lower one.
+  EXPECT_THAT(
+      ReadText("/proc/net/tcp"),
+      HasSubstr(absl::StrFormat("0100007F:%04X 0100007F:", ports[0].port())));
+  EXPECT_THAT(ReadText(Path("run/logs/server-1.log")),
+              AllOf(HasSubstr("listens at tcp://127.0.0.1:"),
+                    HasSubstr("here at 0.0.0.0")));
+  EXPECT_THAT(ReadText(Path("run/logs/server-0.log")),
+              HasSubstr("coordinator listens at tcp://0.0.0.0:"));
+  EXPECT_THAT(ReadText(Path("run/logs/worker-0.log")),
+              Not(HasSubstr("failed")));
+  run->Signal(SIGTERM);
+  EXPECT_EQ(run->WaitText(kSoon), kFailed) << run->Output();
+}
+
 TEST_F(RunCommand, StatusShowsTheMembersOfARunningJob) {
   const std::unique_ptr<Process> run =
       StartRun("run", Write("job.textproto", SmallJob()), {"--epochs=1000"});
@@ -85,11 +172,12 @@ TEST_F(RunCommand, EveryCommandPrintsJson) {
   ASSERT_TRUE(AwaitProgress(Path("run/cluster.textproto")).has_value())
       << run->Output();
   int tools = 0;
-  const auto json_of = [&](std::vector<std::string> command) {
+  const auto json_of = [&](std::vector<std::string> command,
+                           const char* how = kEndedWell) {
     command.push_back("--json");
     const std::unique_ptr<Process> tool =
         StartTool(absl::StrCat("tool-", ++tools), command);
-    EXPECT_EQ(tool->WaitText(kSoon), kEndedWell) << tool->Output();
+    EXPECT_EQ(tool->WaitText(kSoon), how) << tool->Output();
     // Of stdout and stderr together: a line of progress may precede.
     const std::string output = tool->Output();
     const size_t begin = output.find_first_of("{[");
@@ -118,7 +206,9 @@ TEST_F(RunCommand, EveryCommandPrintsJson) {
   EXPECT_TRUE(json_of({"drain", folder, "1"}).contains("moved"));
   run->Signal(SIGTERM);
   EXPECT_EQ(run->WaitText(kSoon), kFailed) << run->Output();
-  EXPECT_EQ(json_of({"status", folder})["summary"]["state"], "FAILED");
+  EXPECT_EQ(
+      json_of({"status", folder}, "exited with code 5")["summary"]["state"],
+      "FAILED");
   EXPECT_EQ(json_of({"top", folder})["summary"]["job"], "small");
   const nlohmann::json summary = json_of({"summary", folder, folder});
   ASSERT_EQ(summary.size(), 2);
@@ -197,8 +287,17 @@ TEST_F(RunCommand, ItsProcessesDoNotOutliveItsOwnDeath) {
       kSoon, [&] { return ProcessesMentioning(Path("run")).empty(); }));
   const std::unique_ptr<Process> show =
       StartTool("status", {"status", Path("run"), "--timeout-ms=100"});
-  EXPECT_EQ(show->WaitText(kSoon), kFailed);
+  EXPECT_EQ(show->WaitText(kSoon), "exited with code 6");
   EXPECT_THAT(show->Output(), HasSubstr("has no summary.json"));
+  EXPECT_THAT(show->Output(), HasSubstr("see the logs in"));
+  // As by hand, where nobody writes logs into the folder.
+  std::filesystem::remove_all(Path("run/logs"));
+  const std::unique_ptr<Process> by_hand =
+      StartTool("by-hand", {"status", Path("run"), "--timeout-ms=100"});
+  EXPECT_EQ(by_hand->WaitText(kSoon), "exited with code 6");
+  EXPECT_THAT(by_hand->Output(),
+              AllOf(HasSubstr("were not started by `slackline run`"),
+                    Not(HasSubstr("see the logs in"))));
 }
 
 TEST_F(RunCommand, NeverOverwritesARun) {
@@ -222,9 +321,9 @@ TEST_F(RunCommand, AFolderThatNobodyCouldNameIsRefused) {
 }
 
 TEST_F(RunCommand, TheSameCommandIsTheRightOneWhateverHasBecomeOfTheRun) {
-  const std::string config = Write(
-      "job.textproto",
-      absl::StrCat("checkpoint { every_steps: 20 }\n", SmallJob()));
+  const std::string config =
+      Write("job.textproto",
+            absl::StrCat("checkpoint { every_steps: 20 }\n", SmallJob()));
   const auto start = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {"--epochs=1", "--mode=bsp"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -235,8 +334,8 @@ TEST_F(RunCommand, TheSameCommandIsTheRightOneWhateverHasBecomeOfTheRun) {
       start({"--set=worker[0].conditions.step_ms=20"});
   const auto has_checkpoint = [&] {
     std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(
-             Path("run/checkpoints"), error)) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(Path("run/checkpoints"), error)) {
       if (absl::StartsWith(entry.path().filename().string(), "step-"))
         return true;
     }

@@ -126,6 +126,17 @@ TEST_F(Suspend, WhicheverProcessIsToldTheJobGoesOnToTheSameBits) {
   }
 }
 
+// As when the ssh session ends: the terminal and the shell each send one.
+TEST_F(Suspend, AHangupCountsAsOneSigterm) {
+  const std::unique_ptr<Process> run =
+      StartInMidst("hangup", Job(), {"--mode=bsp"});
+  ASSERT_TRUE(status_.has_value());
+  run->Signal(SIGHUP);
+  run->Signal(SIGHUP);
+  ExpectSuspended(*run, "hangup", "slackline run was interrupted");
+  ExpectNoDeaths(*run);
+}
+
 TEST_F(Suspend, EveryProcessEndsWithItsExitCode) {
   const std::string cluster =
       WriteWithPort("job.textproto", WithBlock(SmallJob()));
@@ -169,7 +180,7 @@ TEST_F(Suspend, AUserAsksForItAndIsToldWhereItIs) {
   ExpectSuspended(*run, "run", "I need the node");
   const std::unique_ptr<Process> status =
       StartTool("status", {"status", Path("run")});
-  EXPECT_EQ(status->WaitText(kJobMax), kEndedWell);
+  EXPECT_EQ(status->WaitText(kJobMax), kSuspended);
   EXPECT_THAT(status->Output(), HasSubstr("suspended: I need the node"));
 }
 

@@ -4,6 +4,7 @@
 #include "worker/collective/host_group.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -161,6 +162,77 @@ TEST_F(HostGroupTest, RanksThatCannotShareMemoryAllGoOverTcp) {
                   HasSubstr(absl::StrCat("rank 1 cannot share memory with the "
                                          "others: ",
                                          c.what)));
+    }
+  }
+}
+
+// As with ulimit -v, from when the ranks have their own memory to when they go
+// over tcp: that of others cannot be mapped.
+class NoMoreAddresses final : public RendezvousStore {
+ public:
+  explicit NoMoreAddresses(RendezvousStore* store) : store_(store) {
+    SL_CHECK(getrlimit(RLIMIT_AS, &allowed_) == 0, "getrlimit");
+  }
+  ~NoMoreAddresses() override { Bound(false); }
+
+  absl::Status Put(const std::string& key, std::string value) override {
+    if (!absl::StrContains(key, "/shm/")) Bound(false);
+    return store_->Put(key, std::move(value));
+  }
+  absl::StatusOr<std::string> Get(const std::string& key,
+                                  absl::Duration wait_max) override {
+    absl::StatusOr<std::string> value = store_->Get(key, wait_max);
+    // Of the last one: all have made theirs, and none has connected.
+    if (absl::StrContains(key, "/shm/") && value.ok()) Bound(true);
+    return value;
+  }
+
+ private:
+  void Bound(bool bounded) {
+    rlimit limit = allowed_;
+    if (bounded) {
+      std::ifstream statm("/proc/self/statm");
+      rlim_t pages = 0;
+      statm >> pages;
+      limit.rlim_cur =
+          pages * static_cast<rlim_t>(getpagesize()) + (rlim_t{1} << 19);
+    }
+    SL_CHECK(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit");
+  }
+
+  RendezvousStore* const store_;
+  rlimit allowed_{};
+};
+
+TEST_F(HostGroupTest, WhoCannotMapTheOthersMemoryTakesAllOverTcp) {
+  for (const auto transport : {Limits::AUTO, Limits::SHM}) {
+    const std::string group = absl::StrCat("bounded", transport);
+    std::vector<Found> found(2);
+    NoMoreAddresses bounded(&store_);
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        RendezvousStore* const store =
+            rank == 1 ? static_cast<RendezvousStore*>(&bounded) : &store_;
+        found[rank].group =
+            ConnectHostGroup({.rank = Rank{rank},
+                              .world_size = 2,
+                              .host = "127.0.0.1",
+                              .group = group,
+                              .connect_timeout = absl::Minutes(5),
+                              .timeout = absl::Minutes(5),
+                              .store = store},
+                             transport);
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    for (const Found& one : found) {
+      EXPECT_THAT(one.Over(), HasSubstr("cannot share memory with the others"));
+      EXPECT_THAT(one.Over(), HasSubstr("ulimit -v unlimited"));
+      EXPECT_THAT(one.Over(), transport == Limits::AUTO
+                                  ? StartsWith("tcp: ")
+                                  : StartsWith("INVALID_ARGUMENT: limits { "
+                                               "transport: SHM }"));
     }
   }
 }

@@ -527,7 +527,7 @@ class EndedRunTest : public JobCommandsTest {
 
 TEST_F(EndedRunTest, StatusAndTopShowItsResult) {
   ASSERT_EQ(Run([&] { return ShowStatus({.job = job_, .table = {}}); }),
-            kExitDone)
+            kStatusFailed)
       << error_;
   EXPECT_THAT(out_, ::testing::StartsWith(
                         "job digits has ended: failed: server 1 is dead\n"));
@@ -539,10 +539,52 @@ TEST_F(EndedRunTest, StatusAndTopShowItsResult) {
   EXPECT_FALSE(asked_);
 }
 
+TEST_F(EndedRunTest, TheExitCodeOfStatusIsItsEnd) {
+  const auto code_of = [&](const std::string& state, const std::string& cause) {
+    folder_.Write("summary.json",
+                  absl::StrCat(R"({"job": "digits", "mode": "bsp", "state": ")",
+                               state, R"(", "cause": ")", cause, R"("})"));
+    return Run([&] { return ShowStatus({.job = job_, .table = {}}); });
+  };
+  EXPECT_EQ(code_of("FINISHED", "COMPLETED"), kStatusFinished);
+  EXPECT_EQ(code_of("FAILED", "STOPPED"), kStatusFailed);
+  EXPECT_EQ(code_of("FAILED", "SUSPENDED"), kExitSuspended);
+  folder_.Write("summary.json", "{");
+  EXPECT_EQ(Run([&] { return ShowStatus({.job = job_, .table = {}}); }),
+            kExitFailed);
+}
+
+struct StatusCode {
+  wire::JobState state;
+  wire::JobEnd::Cause cause;
+  int code;
+};
+class StatusCodeTest : public JobCommandsTest,
+                       public ::testing::WithParamInterface<StatusCode> {};
+
+TEST_P(StatusCodeTest, TheExitCodeOfStatusIsHowTheJobStands) {
+  status_.mutable_view()->set_state(GetParam().state);
+  status_.mutable_view()->mutable_end()->set_cause(GetParam().cause);
+  EXPECT_EQ(Run([&] { return ShowStatus({.job = job_, .table = {}}); }),
+            GetParam().code)
+      << error_;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    States, StatusCodeTest,
+    ::testing::Values(
+        StatusCode{wire::FORMING, wire::JobEnd::CAUSE_UNSPECIFIED,
+                   kStatusForming},
+        StatusCode{wire::RUNNING, wire::JobEnd::CAUSE_UNSPECIFIED,
+                   kStatusRunning},
+        StatusCode{wire::FINISHED, wire::JobEnd::COMPLETED, kStatusFinished},
+        StatusCode{wire::FAILED, wire::JobEnd::STOPPED, kStatusFailed},
+        StatusCode{wire::FAILED, wire::JobEnd::SUSPENDED, kExitSuspended}));
+
 TEST_F(EndedRunTest, JsonIsItsSummary) {
   ASSERT_EQ(
       Run([&] { return ShowStatus({.job = job_, .table = {}, .json = true}); }),
-      kExitDone)
+      kStatusFailed)
       << error_;
   const nlohmann::json json = nlohmann::json::parse(out_);
   EXPECT_EQ(json["folder"], folder_.path());

@@ -279,6 +279,23 @@ INSTANTIATE_TEST_SUITE_P(
                   "c.txt:3:68: server[2].port: address 127.0.0.1:9003 is "
                   "already taken by server[1].port (c.txt:3:28)",
                   "choose another port"},
+        ErrorCase{"PortsOfWorkers", "count: 2", "count: 2 port: 7699",
+                  "c.txt:3:37: worker[0].port: address 127.0.0.1:7700 is "
+                  "already taken by coordinator.port (default)",
+                  "choose another port, or 0"},
+        ErrorCase{"WorkerPortsTooLarge", "count: 2", "count: 2 port: 65535",
+                  "c.txt:3:37: worker[0].port: value is 65535; ",
+                  "2 processes need ports up to 65536"},
+        ErrorCase{"ListenIsStar", "count: 2", "count: 2 listen: \"*\"",
+                  "c.txt:3:37: worker[0].listen: value is *; ", "0.0.0.0"},
+        ErrorCase{"ListensToAll", "server {", "server { listen: \"::\"",
+                  "c.txt:2:10: server[0].listen: value is ::; nothing on the "
+                  "wire is encrypted",
+                  "insecure: true"},
+        ErrorCase{"ListensNowhere", "limits {",
+                  "coordinator { listen: \"a b\" } limits {",
+                  "c.txt:9:15: coordinator.listen: value is ",
+                  "only letters, digits"},
         ErrorCase{"NoModel", "model { mlp { hidden: 8 } }", "",
                   "c.txt:1:1: model: is missing, and data is there",
                   "or none for workers that are programs of their own"},
@@ -816,6 +833,9 @@ INSTANTIATE_TEST_SUITE_P(
         EtcdCase("NoScheme", "endpoint: '127.0.0.1:2379'",
                  "22: coordinator.etcd.endpoint[0]: value is ",
                  "http://, a host, a colon and a port"),
+        EtcdCase("Ipv6WithoutBrackets", "endpoint: 'http://::1:2379'",
+                 "22: coordinator.etcd.endpoint[0]: value is ",
+                 "\"http://[fd00::5]:2379\""),
         EtcdCase("Https", "endpoint: 'https://127.0.0.1:2379'",
                  "22: coordinator.etcd.endpoint[0]: value is ",
                  "https is not supported"),
@@ -1065,7 +1085,8 @@ std::string OnHost(const std::string& host) {
 
 TEST(ConfigHostTest, UsableNamesAndAddressesPass) {
   for (const std::string host :
-       {"localhost", "127.0.0.2", "10.0.0.5", "node-7.rack_2.example.org"}) {
+       {"localhost", "127.0.0.2", "10.0.0.5", "node-7.rack_2.example.org",
+        "::1", "fd00::5", "FD00:0:0::5", "::ffff:10.0.0.5"}) {
     EXPECT_THAT(Errors(OnHost(host)), ElementsAre()) << host;
   }
 }
@@ -1078,7 +1099,11 @@ TEST(ConfigHostTest, WhatCannotBeConnectedToIsRefused) {
       {"::", "the other processes connect to this address"},
       {"tcp://10.0.0.5", "leave out the part up to ://"},
       {"10.0.0.5:7000", "the port goes into the field port"},
-      {"fe80::1", "IPv6 addresses are not supported"},
+      {"0:0::0", "the other processes connect to this address"},
+      {"fe80::1", "an address of one link"},
+      {"[fd00::5]", "without brackets, port and zone"},
+      {"fe80::1%eth0", "without brackets, port and zone"},
+      {"fd00::5::", "without brackets, port and zone"},
       {"10.0.0", "four numbers from 0 to 255"},
       {"10.0.0.256", "four numbers from 0 to 255"},
       {"10..0.5", "four numbers from 0 to 255"},
@@ -1092,6 +1117,21 @@ TEST(ConfigHostTest, WhatCannotBeConnectedToIsRefused) {
                             AllOf(StartsWith("c.txt:3:10: worker[0].host: "),
                                   HasSubstr(text))));
   }
+}
+
+TEST(ConfigHostTest, TheCoordinatorListensWhereServerZeroDoes) {
+  const auto listen = [](const std::string& coordinator) {
+    const std::string text = absl::StrReplaceAll(
+        kMinimal,
+        {{"server {", "insecure: true server { listen: \"0.0.0.0\""}});
+    return ParseJobConfig(absl::StrCat(text, coordinator), "c.txt")
+        .value()
+        .coordinator()
+        .listen();
+  };
+  EXPECT_EQ(listen(""), "0.0.0.0");
+  EXPECT_EQ(listen("coordinator { listen: \"127.0.0.1\" }"), "127.0.0.1");
+  EXPECT_EQ(listen("coordinator { host: \"127.0.0.2\" }"), "");
 }
 
 TEST(ConfigHostTest, RemoteHostNeedsConsentOncePerHost) {

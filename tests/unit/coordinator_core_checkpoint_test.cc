@@ -1013,6 +1013,40 @@ TEST_F(CheckpointTest, IsGivenUpWhenNothingComes) {
             HasSubstr("server 1, thread 0"), HasSubstr("save_timeout_ms")));
 }
 
+// It keeps all others from being taken, which nobody would notice.
+TEST_F(CheckpointTest, ADiskThatHangsWhileItGetsItsNameIsTold) {
+  StartJob();
+  AskCheckpoint(100);
+  PromiseBoth(12, 14);
+  GiveAllParts();
+  std::vector<int> said_at;
+  std::vector<std::string> warnings;
+  for (int second = 1; second <= 100; ++second) {
+    now_ += absl::Seconds(1);
+    Effects effects;
+    core_->OnTick(now_, &effects);
+    for (size_t i = 0; i < servers_.size(); ++i)
+      Heartbeat(Server(i), servers_[i]);
+    for (size_t i = 0; i < workers_.size(); ++i)
+      Heartbeat(Worker(i), workers_[i]);
+    for (const std::string& warning : effects.warnings) {
+      said_at.push_back(second);
+      warnings.push_back(warning);
+    }
+  }
+  EXPECT_THAT(said_at, ElementsAre(10, 20, 40, 80));
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_THAT(warnings.back(),
+              AllOf(HasSubstr("step 14"), HasSubstr("runs/a/checkpoints"),
+                    HasSubstr("80 s"), HasSubstr("no other checkpoint")));
+  EXPECT_THAT(
+      core_->Status(now_).checkpoint(),
+      AllOf(HasSubstr("runs/a/checkpoints"), HasSubstr("waited 100 s")));
+  Complete();
+  EXPECT_EQ(core_->Status(now_).checkpoint(), "");
+  EXPECT_EQ(SummaryNow().checkpoints(), 1);
+}
+
 TEST_F(CheckpointTest, AFailureToCompleteItIsToldToo) {
   StartJob();
   AskCheckpoint(100);

@@ -51,6 +51,8 @@ TEST(LocalHostsTest, LoopbackAndInterfaceAddressesAreOwn) {
   EXPECT_TRUE(IsOwnAddress("10.0.0.5", own));
   EXPECT_FALSE(IsOwnAddress("10.0.0.6", own));
   EXPECT_FALSE(IsOwnAddress("12.7.0.1", own));
+  EXPECT_TRUE(IsOwnAddress("::1", own));
+  EXPECT_FALSE(IsOwnAddress("::2", own));
 }
 
 TEST(LocalHostsTest, ThisMachineHasTheLoopbackAddress) {

@@ -427,6 +427,53 @@ TEST_F(WorkerCoreTest, ASuspendedWorkerThatHasNotJoinedEnds) {
   EXPECT_TRUE(absl::IsCancelled(core_->ending()));
 }
 
+// It was a member until its lease ran out, so its machine goes with the same
+// notice as that of any member.
+TEST_F(WorkerCoreTest, ASuspendedWorkerThatJoinsAgainAsksWhenItHasJoined) {
+  options_.joins_again = true;
+  core_.emplace(options_);
+  const auto suspend = [](WorkerCore& core, absl::Time now,
+                          WorkerCore::Effects* effects) {
+    core.Suspend("its time is over", now, effects);
+  };
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.Start(now, effects);
+  });
+  Tell(suspend);
+  EXPECT_TRUE(core_->ending().ok());
+  EXPECT_THAT(Calls(), IsEmpty());
+  Message reply;
+  wire::JoinReply& join = *reply.header.mutable_join_reply();
+  join.set_token(5);
+  join.set_code(wire::OK);
+  join.set_incarnation(kSelf);
+  join.set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(kLease)));
+  FromCoordinator(reply);
+  Show(RunningView(2));
+  ASSERT_THAT(Calls(), SizeIs(1));
+  EXPECT_TRUE(Calls()[0].stop().checkpoint());
+  EXPECT_EQ(Calls()[0].stop().reason(), "its time is over");
+  Pass(2 * WorkerCore::kSuspendJoinMax);
+  EXPECT_TRUE(core_->ending().ok()) << core_->ending();
+}
+
+TEST_F(WorkerCoreTest, ASuspendedWorkerThatCannotJoinAgainEndsInTime) {
+  options_.joins_again = true;
+  core_.emplace(options_);
+  coordinator_answers_ = false;
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.Start(now, effects);
+  });
+  Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
+    core.Suspend("its time is over", now, effects);
+  });
+  Pass(WorkerCore::kSuspendJoinMax - absl::Seconds(1));
+  EXPECT_FALSE(core_->ended());
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(core_->ended());
+  EXPECT_TRUE(absl::IsCancelled(core_->ending()));
+}
+
 TEST_F(WorkerCoreTest, WhoLeavesDoesNotWaitLongForACoordinatorThatIsSilent) {
   Join();
   coordinator_answers_ = false;

@@ -32,9 +32,12 @@ class Mesh;
 struct GroupOptions {
   Rank rank{};             // [0, world_size).
   int32_t world_size = 1;  // At least 1.
-  // Name or address of this machine by which the other ranks reach it; this
-  // rank listens on it, on ports that the system picks. Not a wildcard.
+  // Name or address of this machine by which the other ranks reach it. Not a
+  // wildcard. Over tcp this rank listens on it, or on `listen` if that is not
+  // empty, which may be a wildcard.
   std::string host;
+  std::string listen = "";
+  int port = 0;  // Over tcp, to listen on; 0: the system picks one.
   // Starts all keys in the store. Each group that is ever tried on the store
   // has its own, the same on all its ranks.
   std::string group;

@@ -67,6 +67,10 @@ struct Greeting {
   int32_t rank = 0;
 };
 
+// What each then says of all others' memory; anything else is why not.
+constexpr char kAllMapped[] = "mapped";
+constexpr size_t kReasonBytesMax = 512;
+
 // What a rank stores for the others: where it can be reached.
 std::string AddressText(const std::string& name) {
   return absl::StrCat(sizeof(Desk), " ", geteuid(), " ", name, " ", HostId());
@@ -121,6 +125,7 @@ class ShmMesh final : public Mesh {
  private:
   struct Peer {
     Descriptor socket;  // Until all have connected.
+    bool met = false;   // It has said who it is, and given its memory.
     SharedMemory memory;
   };
   // Why an operation cannot go on.
@@ -137,6 +142,9 @@ class ShmMesh final : public Mesh {
   // Of a socket that has a packet: whose it is. Nullopt: of nobody.
   std::optional<int> TakeGreeting(const Descriptor& socket,
                                   const std::vector<Address>& addresses);
+  // Tells all whether this rank has mapped the memory of all, and hears it of
+  // them, so that all ranks find the same. FailedPrecondition: one has not.
+  absl::Status CompareMappings(const Rendezvous& rendezvous);
 
   const Desk& DeskOf(int rank) const {
     return rank == rank_ ? *desk_
@@ -159,6 +167,7 @@ class ShmMesh final : public Mesh {
   SharedMemory memory_;
   Desk* desk_ = nullptr;
   Descriptor listener_;
+  std::string unmapped_;  // Why a peer's memory could not be mapped; or empty.
   std::vector<Peer> peers_;  // By rank; this one's has nothing.
   uint32_t block_ = 0;       // The next one.
   Obstacle obstacle_;
@@ -214,6 +223,7 @@ absl::Status ShmMesh::Join(const GroupOptions& options) {
   }
   SL_RETURN_IF_ERROR(Connect(addresses, rendezvous));
   listener_ = Descriptor();
+  SL_RETURN_IF_ERROR(CompareMappings(rendezvous));
   std::vector<Descriptor> sockets;
   for (Peer& peer : peers_) sockets.push_back(std::move(peer.socket));
   SL_ASSIGN_OR_RETURN(watch_, PeerWatch::Create(rank_, std::move(sockets)));
@@ -240,13 +250,19 @@ std::optional<int> ShmMesh::TakeGreeting(
     return std::nullopt;
   }
   Peer& peer = peers_[static_cast<size_t>(greeting.rank)];
-  if (peer.memory.data() != nullptr) return std::nullopt;
+  if (peer.met) return std::nullopt;
   absl::StatusOr<SharedMemory> memory = SharedMemory::Map(
       std::move(packet.descriptors.front()),
       addresses[static_cast<size_t>(greeting.rank)].desk_bytes,
       SharedMemory::Peers::kRead);
-  if (!memory.ok()) return std::nullopt;
-  peer.memory = *std::move(memory);
+  if (memory.ok()) {
+    peer.memory = *std::move(memory);
+  } else if (absl::IsUnavailable(memory.status())) {
+    unmapped_ = std::string(memory.status().message());  // As with ulimit -v.
+  } else {
+    return std::nullopt;  // Of a stranger.
+  }
+  peer.met = true;
   return greeting.rank;
 }
 
@@ -260,7 +276,7 @@ absl::Status ShmMesh::Connect(const std::vector<Address>& addresses,
     std::vector<int> missing;
     for (int i = 0; i < world_size_; ++i) {
       Peer& peer = peers_[static_cast<size_t>(i)];
-      if (i == rank_ || peer.memory.data() != nullptr) continue;
+      if (i == rank_ || peer.met) continue;
       missing.push_back(i);
       if (i > rank_ || peer.socket.valid()) continue;
       absl::StatusOr<Descriptor> socket =
@@ -313,6 +329,64 @@ absl::Status ShmMesh::Connect(const std::vector<Address>& addresses,
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ShmMesh::CompareMappings(const Rendezvous& rendezvous) {
+  const std::string said =
+      unmapped_.empty() ? kAllMapped : unmapped_.substr(0, kReasonBytesMax);
+  std::vector<int> open;  // That have said nothing yet.
+  for (int i = 0; i < world_size_; ++i) {
+    if (i == rank_) continue;
+    open.push_back(i);
+    // What a rank that is gone does not take is found out below.
+    (void)SendPacket(
+        peers_[static_cast<size_t>(i)].socket,
+        {reinterpret_cast<const std::byte*>(said.data()), said.size()}, {});
+  }
+  absl::Status shared =
+      unmapped_.empty() ? absl::OkStatus() : CannotShare(rank_, unmapped_);
+  // All are heard before this rank goes: closing a socket that has something
+  // to be read takes what was sent there with it.
+  while (!open.empty()) {
+    if (rendezvous.Over()) {
+      return absl::UnavailableError(absl::StrCat(
+          rendezvous.Self(), " was not told by ", RanksText(open),
+          " whether memory is shared; check that all ranks still run"));
+    }
+    SL_RETURN_IF_ERROR(rendezvous.Ask());
+    std::vector<pollfd> files;
+    for (const int i : open) {
+      files.push_back({.fd = peers_[static_cast<size_t>(i)].socket.get(),
+                       .events = POLLIN,
+                       .revents = 0});
+    }
+    poll(files.data(), files.size(),
+         static_cast<int>(absl::ToInt64Milliseconds(rendezvous.Slice())) + 1);
+    std::vector<int> still_open;
+    for (size_t n = 0; n < files.size(); ++n) {
+      const int rank = open[n];
+      std::string heard(kReasonBytesMax, '\0');
+      Packet packet;
+      if (files[n].revents != 0) {
+        packet = ReceivePacket(
+            peers_[static_cast<size_t>(rank)].socket,
+            {reinterpret_cast<std::byte*>(heard.data()), heard.size()});
+      }
+      if (packet.kind == PacketKind::kNone) {
+        still_open.push_back(rank);
+        continue;
+      }
+      if (packet.kind == PacketKind::kGone) {
+        return absl::UnavailableError(
+            absl::StrCat(rendezvous.Self(), " has lost the connection to rank ",
+                         rank, " before all had mapped each other's memory"));
+      }
+      heard.resize(packet.bytes);
+      if (heard != kAllMapped && shared.ok()) shared = CannotShare(rank, heard);
+    }
+    open = std::move(still_open);
+  }
+  return shared;
 }
 
 // ---- Waiting for each other

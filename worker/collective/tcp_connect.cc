@@ -134,7 +134,7 @@ class Connector {
   struct Entry {
     uint64_t number = 0;
     std::string port;
-    std::string address;  // Numeric.
+    std::string address;  // Numeric, or the name of one that listens elsewhere.
   };
 
   int Next() const { return (rank_ + 1) % world_size_; }
@@ -175,14 +175,17 @@ absl::Status Connector::Listen() {
         "host: it is empty, the name or address by which the other ranks reach "
         "this machine is required");
   }
+  const bool own = options_.listen.empty();
+  const std::string& place = own ? options_.host : options_.listen;
   std::string error;
-  const Addresses found = Resolve(options_.host, "", 0, &error);
+  const Addresses found =
+      Resolve(place, absl::StrCat(options_.port), AI_NUMERICSERV, &error);
   if (found == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("host: \"", options_.host,
+        absl::StrCat(own ? "host" : "listen", ": \"", place,
                      "\" is no known name or address (", error, ")"));
   }
-  for (const addrinfo* i = found.get(); i != nullptr; i = i->ai_next) {
+  for (const addrinfo* i = found.get(); own && i != nullptr; i = i->ai_next) {
     if (!IsWildcard(*i)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "host: the other ranks cannot connect to the wildcard \"",
@@ -190,15 +193,25 @@ absl::Status Connector::Listen() {
   }
   for (const addrinfo* i = found.get(); i != nullptr; i = i->ai_next) {
     listener_ = NewSocket(*i);
+    // Connections of an earlier group may still fade there.
+    const int on = 1;
+    if (listener_.valid() && options_.port != 0) {
+      setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    }
     if (listener_.valid() &&
         bind(listener_.get(), i->ai_addr, i->ai_addrlen) == 0 &&
         listen(listener_.get(), SOMAXCONN) == 0) {
       return absl::OkStatus();
     }
   }
+  const bool taken = errno == EADDRINUSE;
   return absl::UnavailableError(absl::StrCat(
-      "cannot listen on \"", options_.host, "\" (", std::strerror(errno),
-      "); check that it is an address of this machine"));
+      "cannot listen on \"", place, "\"",
+      options_.port == 0 ? "" : absl::StrCat(" at port ", options_.port), " (",
+      std::strerror(errno),
+      taken ? "); choose another worker { port }, or 0 for any, or end who has "
+              "it"
+            : "); check that it is an address of this machine"));
 }
 
 absl::StatusOr<std::string> Connector::OwnEntry() {
@@ -218,7 +231,8 @@ absl::StatusOr<std::string> Connector::OwnEntry() {
   std::random_device random;
   Entry& entry = entries_[static_cast<size_t>(rank_)];
   entry.number = uint64_t{random()} << 32 | random();
-  return absl::StrCat(entry.number, " ", port, " ", address);
+  return absl::StrCat(entry.number, " ", port, " ",
+                      options_.listen.empty() ? address : options_.host);
 }
 
 absl::Status Connector::ReadEntries(const std::vector<std::string>& found) {
@@ -276,8 +290,8 @@ absl::Status Connector::NoConnection(const std::vector<int>& ranks,
 absl::Status Connector::Begin(int rank, Purpose purpose) {
   const Entry& entry = entries_[static_cast<size_t>(rank)];
   std::string error;
-  const Addresses found = Resolve(entry.address, entry.port,
-                                  AI_NUMERICHOST | AI_NUMERICSERV, &error);
+  const Addresses found =
+      Resolve(entry.address, entry.port, AI_NUMERICSERV, &error);
   if (found == nullptr) {
     return NoConnection({rank}, absl::StrCat("(\"", entry.address, "\" port \"",
                                              entry.port, "\": ", error, ")"));

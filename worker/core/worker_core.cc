@@ -113,8 +113,9 @@ void WorkerCore::OnShardMessage(Owner from, const Message& message,
 void WorkerCore::Wake(absl::Time now) {
   const absl::Duration missed = awake_.Run(now);
   if (missed == absl::ZeroDuration()) return;
-  for (absl::Time* const moment : {&progress_at_, &view_at_, &fenced_until_,
-                                   &give_up_leaving_at_, &give_up_saving_at_}) {
+  for (absl::Time* const moment :
+       {&progress_at_, &view_at_, &fenced_until_, &give_up_leaving_at_,
+        &give_up_saving_at_, &give_up_joining_at_}) {
     *moment = std::max(*moment, *moment + missed);  // The future stays.
   }
   // What was handled just before, after the pause, was no earlier than it.
@@ -155,6 +156,14 @@ void WorkerCore::OnTick(absl::Time now, Effects* effects) {
     return;
   }
   if (now >= tell_lost_group_at_) TellGroupLost(effects);
+  if (now >= give_up_joining_at_) {
+    return Fail(absl::CancelledError(
+                    absl::StrCat(suspends_when_joined_,
+                                 "; it was to ask for a checkpoint, and could "
+                                 "not join again within ",
+                                 absl::FormatDuration(kSuspendJoinMax))),
+                now, effects);
+  }
   if (now >= fenced_until_) {
     return EndGivenUp(
         "the servers gave this worker up, and the coordinator does not say "
@@ -230,8 +239,9 @@ void WorkerCore::EndGivenUp(const std::string& why, Effects* effects) {
 
 absl::Time WorkerCore::NextWakeup() const {
   if (ended()) return absl::InfiniteFuture();
-  absl::Time next = std::min({member_.NextWakeup(), fenced_until_,
-                              tell_lost_group_at_, awake_.NextRun()});
+  absl::Time next =
+      std::min({member_.NextWakeup(), fenced_until_, tell_lost_group_at_,
+                give_up_joining_at_, awake_.NextRun()});
   if (client_.has_value()) next = std::min(next, client_->NextWakeup());
   if (state_ == State::kLeaving) next = std::min(next, give_up_leaving_at_);
   if (state_ == State::kSaving) next = std::min(next, save_again_at_);
@@ -249,7 +259,14 @@ void WorkerCore::Perform(MemberCore::Effects* member, absl::Time now,
     effects->to_coordinator.push_back(std::move(message));
   std::move(member->log.begin(), member->log.end(),
             std::back_inserter(effects->log));
-  if (member->joined) progress_at_ = now;
+  if (member->joined) {
+    progress_at_ = now;
+    give_up_joining_at_ = absl::InfiniteFuture();
+    if (const std::string reason = std::exchange(suspends_when_joined_, {});
+        !reason.empty()) {
+      Suspend(reason, now, effects);
+    }
+  }
   for (MemberCore::CallResult& answer : member->answers) {
     if (answer.call_id == lease_call_ && lease_call_ != 0) {
       OnLeased(answer, now, effects);
@@ -1287,6 +1304,16 @@ void WorkerCore::OnSaveFailed(const absl::Status& why, absl::Time now,
 void WorkerCore::Suspend(const std::string& reason, absl::Time now,
                          Effects* effects) {
   if (Over()) return;
+  if (options_.joins_again && member_.incarnation() == 0) {
+    if (!suspends_when_joined_.empty()) return;
+    suspends_when_joined_ = reason;
+    give_up_joining_at_ = now + kSuspendJoinMax;
+    effects->log.push_back(
+        absl::StrCat(reason,
+                     ": this worker joins again; once it has, it asks for a "
+                     "checkpoint, after which the job ends"));
+    return;
+  }
   if (!member_.HearsCoordinator(now))
     return Fail(absl::CancelledError(reason), now, effects);
   effects->log.push_back(SuspendingText(reason));

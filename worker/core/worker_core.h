@@ -51,12 +51,18 @@ class WorkerCore {
     config::Train train;  // Stop rules; what to do with NaN.
     // A gradient has to wait while this much is not acknowledged.
     size_t unacknowledged_bytes_max = 256 << 20;
+    // The process was a member of the job before, and was given up though it
+    // lives.
+    bool joins_again = false;
     // For others, without any sign of progress.
     absl::Duration wait_timeout = absl::Seconds(120);
     // How long writing the final model is tried again, and how often.
     absl::Duration save_timeout = absl::Minutes(10);
     absl::Duration save_retry = absl::Seconds(2);
   };
+
+  // Whoever takes a machine away gives 30 s, mostly.
+  static constexpr absl::Duration kSuspendJoinMax = absl::Seconds(10);
 
   using Parameters = std::shared_ptr<const ClientCore::PullResult>;
 
@@ -243,7 +249,8 @@ class WorkerCore {
             const std::string& traceback = "");
   // The process will have to end soon: asks for a checkpoint, after which the
   // job ends, and goes on until then. Fail() with Cancelled if nobody is there
-  // to be asked.
+  // to be asked. One that joins again asks when it has joined; if that takes
+  // longer than kSuspendJoinMax, it fails likewise.
   void Suspend(const std::string& reason, absl::Time now, Effects* effects);
   // As Fail(), and the job ends, whether or not it could do without this
   // worker.
@@ -549,6 +556,9 @@ class WorkerCore {
   // others may have heard of before; empty: none, or it was told.
   std::string lost_group_;
   absl::Time tell_lost_group_at_ = absl::InfiniteFuture();
+  // Of Suspend() before it has joined; empty: nothing is to be asked then.
+  std::string suspends_when_joined_;
+  absl::Time give_up_joining_at_ = absl::InfiniteFuture();
   uint64_t waited_view_ = 0;  // A newer one is waited for.
   std::string waiting_for_;   // Completes "waits for ...".
   Need need_ = Need::kNothing;

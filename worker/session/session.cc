@@ -230,13 +230,22 @@ absl::Status Session::BeginLife() {
   WorkerLoop::Options options = parts_->loop;
   if (!std::exchange(has_lived_, true)) OpenDoor(&options.core.member.join);
   options.core.member.join.set_token(RandomToken());  // A new life each time.
+  {
+    const MutexLock lock(mutex_);
+    options.core.joins_again = has_lived_;
+  }
   SL_ASSIGN_OR_RETURN(
       std::shared_ptr<WorkerLoop> loop,
       WorkerLoop::Start(to_coordinator_, to_shard_threads_, options));
   life_ = std::make_unique<Life>(this, loop);
   const MutexLock lock(mutex_);
   loop_ = std::move(loop);
-  if (!interrupted_.empty()) loop_->Interrupt(interrupted_);
+  has_lived_ = true;
+  if (!interrupted_.empty()) {
+    loop_->Interrupt(interrupted_);
+  } else if (!suspended_.empty()) {
+    loop_->Suspend(suspended_);
+  }
   return absl::OkStatus();
 }
 
@@ -428,8 +437,12 @@ void Session::StopJob(const absl::Status& why, const std::string& traceback) {
 
 void Session::Suspend(const std::string& reason) {
   const MutexLock lock(mutex_);
-  if (loop_ != nullptr) return loop_->Suspend(reason);
-  interrupted_ = reason;
+  if (!has_lived_) {
+    interrupted_ = reason;
+    return;
+  }
+  suspended_ = reason;
+  if (loop_ != nullptr) loop_->Suspend(reason);
 }
 
 void Session::Interrupt(const std::string& reason) {

@@ -262,7 +262,8 @@ class Session {
   void StopJob(const absl::Status& why, const std::string& traceback = "");
   // The process will have to end soon: asks for a checkpoint, after which the
   // job ends (docs/checkpoints.md), and goes on until then. As Interrupt()
-  // before the job is joined, and if its coordinator is not heard.
+  // before the job is joined for the first time, and if its coordinator is not
+  // heard.
   void Suspend(const std::string& reason);
   // As a user's wish: Fail() with Cancelled, now and in every later life.
   void Interrupt(const std::string& reason);
@@ -306,6 +307,10 @@ class Session {
   // Of life_; null without one.
   std::shared_ptr<WorkerLoop> loop_ ABSL_GUARDED_BY(mutex_);
   std::string interrupted_ ABSL_GUARDED_BY(mutex_);  // Why.
+  // Why a life asks for a checkpoint and the end of the job: the next one, too,
+  // since the first may be given up before it is heard.
+  std::string suspended_ ABSL_GUARDED_BY(mutex_);
+  bool has_lived_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace slackline

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "common/host_port.h"
 
 namespace slackline {
 namespace {
@@ -48,7 +49,7 @@ std::string NameOf(int descriptor) {
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return "an address that is not known";
   }
-  return absl::StrCat(host.data(), ":", port.data());
+  return HostPort(host.data(), absl::string_view(port.data()));
 }
 
 }  // namespace

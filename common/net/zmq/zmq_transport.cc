@@ -105,6 +105,13 @@ std::string ConnectHint(int error) {
   }
 }
 
+// ZeroMQ knows IPv6 addresses only where it is told to; and then it prefers
+// those of a name, at which nobody may listen.
+void TakeIpv6(const std::string& endpoint, zmq::socket_t* socket) {
+  if (absl::StartsWith(endpoint, "tcp://["))
+    socket->set(zmq::sockopt::ipv6, true);
+}
+
 using References = absl::InlinedVector<Payload, 1>;
 
 void DropReferences(void* /*data*/, void* references) {
@@ -500,6 +507,7 @@ absl::StatusOr<std::string> ZmqListener::Bind(const std::string& endpoint) {
       Monitor(socket_.raw(), monitor_endpoint_,
               ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED, monitor_->raw());
     }
+    TakeIpv6(endpoint, &socket_.raw());
     socket_.raw().bind(endpoint);
     return socket_.raw().get(zmq::sockopt::last_endpoint);
   } catch (const zmq::error_t& error) {
@@ -670,6 +678,7 @@ ZmqChannel::ZmqChannel(zmq::context_t& context, const std::string& routing_id,
   dealer.set(zmq::sockopt::connect_timeout, Milliseconds(options.silence_max));
   if (options.watch_link)
     monitor_.emplace(context, socket_, monitor_endpoint, options.silence_max);
+  TakeIpv6(endpoint, &dealer);
   dealer.connect(endpoint);
 }
 

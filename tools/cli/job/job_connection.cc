@@ -46,6 +46,16 @@ std::string WhereItIsLookedFor(const std::vector<std::string>& endpoints) {
   return text;
 }
 
+// Only `slackline run` and `slackline servers add` write logs into the folder.
+std::string WhereLogsAre(const std::string& folder) {
+  const fs::path logs = fs::path(folder) / "logs";
+  std::error_code error;
+  return fs::is_directory(logs, error)
+             ? absl::StrCat("see the logs in ", logs.string())
+             : "they were not started by `slackline run`, so their logs are "
+               "where whoever started them has sent what they write to stderr";
+}
+
 }  // namespace
 
 absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
@@ -71,8 +81,8 @@ absl::StatusOr<JobConnection> JobConnection::Open(const JobOptions& options) {
             ? absl::StrCat(
                   ", and ", options.config,
                   " has no summary.json: the job has not begun, or its "
-                  "processes were killed; see the logs in ",
-                  (fs::path(options.config) / "logs").string())
+                  "processes were killed; ",
+                  WhereLogsAre(options.config))
             : "; one that `slackline run` has started has its address in the "
               "folder of the run, as in `slackline status runs/NAME`",
         WhereItIsLookedFor(CoordinatorEndpoints(job.config()))));

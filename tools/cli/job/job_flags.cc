@@ -39,6 +39,10 @@ void AddWatchCommands(CLI::App* app, int* exit_code) {
                            "run that has ended: its summary.json");
   status_command->get_option("--json")->excludes(
       status_command->get_option("--shards"));
+  status_command->footer(
+      "Exit code: 0 the job runs, 3 it has not begun yet, 4 it has finished, 5 "
+      "it has failed or\nwas stopped, 75 it was suspended and can go on, 6 "
+      "nobody who knows is reached, 1 another\nfailure, 2 wrong usage.");
   status_command->callback([=] { *exit_code = ShowStatus(*status); });
 
   const auto top = std::make_shared<TopOptions>();

@@ -12,9 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
+#include "common/host_port.h"
 
 namespace slackline {
 namespace {
@@ -42,8 +40,8 @@ int Connect(const addrinfo& address, absl::Duration wait_max) {
   if (error == EINPROGRESS) {
     pollfd ready = {.fd = fd, .events = POLLOUT, .revents = 0};
     socklen_t size = sizeof(error);
-    if (poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(
-                            wait_max))) != 1) {
+    if (poll(&ready, 1,
+             static_cast<int>(absl::ToInt64Milliseconds(wait_max))) != 1) {
       error = ETIMEDOUT;
     } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
       error = errno;
@@ -57,18 +55,12 @@ int Connect(const addrinfo& address, absl::Duration wait_max) {
 
 Reach TryToReach(const std::string& endpoint, absl::Duration wait_max,
                  std::string* detail) {
-  absl::string_view place = endpoint;
-  absl::ConsumePrefix(&place, "tcp://");
-  const size_t colon = place.rfind(':');
-  const std::string host(place.substr(0, colon));
-  const std::string port(
-      colon == absl::string_view::npos ? "" : place.substr(colon + 1));
+  const auto [host, port] = SplitHostPort(endpoint);
   addrinfo hints = {};
-  hints.ai_family = AF_INET;
+  hints.ai_family = IsIpv6(host) ? AF_INET6 : AF_INET;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (const int error =
-          getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
       error != 0) {
     *detail = gai_strerror(error);
     return Reach::kUnresolved;

@@ -12,9 +12,34 @@
 namespace slackline {
 namespace {
 
-absl::Status Show(const StatusOptions& options) {
+int CodeOfEnd(bool finished, bool suspended) {
+  if (finished) return kStatusFinished;
+  return suspended ? kExitSuspended : kStatusFailed;
+}
+
+int CodeOf(const wire::View& view) {
+  switch (view.state()) {
+    case wire::FORMING:
+      return kStatusForming;
+    case wire::FINISHED:
+    case wire::FAILED:
+      return CodeOfEnd(view.state() == wire::FINISHED,
+                       view.end().cause() == wire::JobEnd::SUSPENDED);
+    default:
+      return kStatusRunning;
+  }
+}
+
+// Returns the exit code.
+absl::StatusOr<int> Show(const StatusOptions& options) {
   const std::string& config = options.job.config;
-  if (HasEnded(config)) return ShowEnd(config, options.json);
+  if (HasEnded(config)) {
+    SL_RETURN_IF_ERROR(ShowEnd(config, options.json));
+    SL_ASSIGN_OR_RETURN(const RunResult run, ReadRunResult(config));
+    return CodeOfEnd(run.summary.state() == wire::JobState_Name(wire::FINISHED),
+                     run.summary.cause() ==
+                         wire::JobEnd::Cause_Name(wire::JobEnd::SUSPENDED));
+  }
   SL_ASSIGN_OR_RETURN(const JobConnection job,
                       JobConnection::Open(options.job));
   const Configured configured = ConfiguredBy(job.config());
@@ -23,7 +48,7 @@ absl::Status Show(const StatusOptions& options) {
   } else {
     PrintResult(StatusTable(job.status(), configured, options.table));
   }
-  return absl::OkStatus();
+  return CodeOf(job.status().view());
 }
 
 }  // namespace
@@ -41,8 +66,10 @@ absl::Status ShowEnd(const std::string& folder, bool json, bool in_a_line) {
 }
 
 int ShowStatus(const StatusOptions& options) {
-  const absl::Status shown = Show(options);
-  return shown.ok() ? kExitDone : Fail("status", shown);
+  const absl::StatusOr<int> shown = Show(options);
+  if (shown.ok()) return *shown;
+  const int code = Fail("status", shown.status());
+  return absl::IsDeadlineExceeded(shown.status()) ? kStatusNotReached : code;
 }
 
 }  // namespace slackline

@@ -15,8 +15,14 @@ struct StatusOptions {
   StatusTableOptions table;
   bool json = false;
 };
-// Returns its exit code, kExitDone also for a job that has failed: it was
-// asked how the job stands.
+// Exit codes of `slackline status`, beside kExitFailed, kExitUsage and
+// kExitSuspended.
+inline constexpr int kStatusRunning = 0;
+inline constexpr int kStatusForming = 3;
+inline constexpr int kStatusFinished = 4;
+inline constexpr int kStatusFailed = 5;
+inline constexpr int kStatusNotReached = 6;
+// Returns one of them.
 int ShowStatus(const StatusOptions& options);
 
 // What the folder of a run that has ended says of it. Errors as of

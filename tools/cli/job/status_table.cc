@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/cluster_config.h"
+#include "common/host_port.h"
 #include "common/metrics/histogram.h"
 #include "common/some_names.h"
 #include "tools/cli/job/copies.h"
@@ -59,10 +60,8 @@ std::map<int, std::string> HostsOf(const std::vector<std::string>& configured) {
 
 // "10.0.0.7" of "tcp://10.0.0.7:4711"; empty if it is of another form.
 std::string HostOf(const std::string& endpoint) {
-  const size_t begin = endpoint.find("//");
-  const size_t end = endpoint.rfind(':');
-  if (begin == std::string::npos || end < begin + 2) return "";
-  return endpoint.substr(begin + 2, end - begin - 2);
+  const auto [host, port] = SplitHostPort(endpoint);
+  return port.empty() ? "" : host;
 }
 
 std::vector<WorkerLine> WorkersOf(const wire::StatusReply& status,

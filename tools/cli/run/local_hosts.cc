@@ -13,11 +13,37 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/host_port.h"
 #include "common/net/resolve.h"
 #include "common/status.h"
 
 namespace slackline {
 namespace {
+
+// A socket address of IPv4 or IPv6.
+struct Place {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+  sockaddr* any() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+
+Place PlaceOf(const std::string& address, int port) {
+  Place place;
+  if (IsIpv6(address)) {
+    auto* const at = reinterpret_cast<sockaddr_in6*>(&place.storage);
+    at->sin6_family = AF_INET6;
+    at->sin6_port = htons(static_cast<uint16_t>(port));
+    inet_pton(AF_INET6, address.c_str(), &at->sin6_addr);
+    place.size = sizeof(*at);
+  } else {
+    auto* const at = reinterpret_cast<sockaddr_in*>(&place.storage);
+    at->sin_family = AF_INET;
+    at->sin_port = htons(static_cast<uint16_t>(port));
+    inet_pton(AF_INET, address.c_str(), &at->sin_addr);
+    place.size = sizeof(*at);
+  }
+  return place;
+}
 
 absl::Status SystemError(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
@@ -27,20 +53,18 @@ absl::Status SystemError(const std::string& what) {
 absl::StatusOr<int> BindSocket(const std::string& host, int port,
                                bool reuse_address) {
   SL_ASSIGN_OR_RETURN(const std::string address, ResolveHost(host));
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  Place at = PlaceOf(address, port);
+  const int fd = socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return SystemError("socket");
   if (reuse_address) {
     const int on = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   }
-  sockaddr_in at = {};
-  at.sin_family = AF_INET;
-  at.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, address.c_str(), &at.sin_addr);
-  if (bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) != 0) {
-    const absl::Status failed = SystemError(
-        absl::StrCat("listening at ", host, ":", port == 0 ? "*" : "",
-                     port == 0 ? "" : std::to_string(port)));
+  if (bind(fd, at.any(), at.size) != 0) {
+    const absl::Status failed = SystemError(absl::StrCat(
+        "listening at ",
+        HostPort(host,
+                 absl::string_view(port == 0 ? "*" : std::to_string(port)))));
     close(fd);
     return failed;
   }
@@ -79,15 +103,18 @@ absl::StatusOr<PortReservation> PortReservation::AnyFree(
   // Linux lets a server that sets it, too, bind and listen beside this silent
   // socket.
   const int on = 1;
-  sockaddr_in at = {};
-  socklen_t size = sizeof(at);
+  Place at;
+  at.size = sizeof(at.storage);
   if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) != 0) {
+      getsockname(fd, at.any(), &at.size) != 0) {
     const absl::Status failed = SystemError("reserving a port");
     close(fd);
     return failed;
   }
-  return PortReservation(fd, ntohs(at.sin_port));
+  return PortReservation(
+      fd, ntohs(at.storage.ss_family == AF_INET6
+                    ? reinterpret_cast<sockaddr_in6*>(&at.storage)->sin6_port
+                    : reinterpret_cast<sockaddr_in*>(&at.storage)->sin_port));
 }
 
 PortReservation::PortReservation(PortReservation&& other) noexcept
