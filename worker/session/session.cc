@@ -228,12 +228,12 @@ void Session::OpenDoor(wire::JoinRequest* join) {
 
 absl::Status Session::BeginLife() {
   WorkerLoop::Options options = parts_->loop;
-  if (!std::exchange(has_lived_, true)) OpenDoor(&options.core.member.join);
-  options.core.member.join.set_token(RandomToken());  // A new life each time.
   {
     const MutexLock lock(mutex_);
     options.core.joins_again = has_lived_;
   }
+  if (!options.core.joins_again) OpenDoor(&options.core.member.join);
+  options.core.member.join.set_token(RandomToken());  // A new life each time.
   SL_ASSIGN_OR_RETURN(
       std::shared_ptr<WorkerLoop> loop,
       WorkerLoop::Start(to_coordinator_, to_shard_threads_, options));

@@ -296,7 +296,6 @@ class Session {
   // Where others try to connect to while the job forms, in the first life.
   std::unique_ptr<Listener> door_;
   Removals removals_;
-  bool has_lived_ = false;
   std::unique_ptr<Life> life_;  // Null before the first Next() and at the end.
   bool over_ = false;
   absl::Status ending_;
