@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <sstream>
+#include <string>
 #include <system_error>
 #include <thread>
 
@@ -25,9 +26,12 @@ constexpr absl::Duration kLookEvery = absl::Milliseconds(5);
 
 // Empty if it cannot be read.
 std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file),
-          std::istreambuf_iterator<char>()};
+  // A file of a process that ends meanwhile cannot be read; iterators of the
+  // file would throw then.
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file.is_open()) text << file.rdbuf();
+  return text.str();
 }
 
 }  // namespace

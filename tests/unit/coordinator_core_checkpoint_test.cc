@@ -1167,8 +1167,9 @@ TEST_F(SuspendTest, EndsWhenTheCheckpointIsThere) {
   const Effects done = Complete();
   ExpectEnd(wire::JobEnd::SUSPENDED,
             "time is over; step 14 is in runs/a/checkpoints/step-00000014 (2.0 "
-            "MB, after 0.21 s), and `slackline run CONFIG --resume "
-            "runs/a/checkpoints/step-00000014` goes on from there");
+            "MB, after 0.21 s); --resume=runs/a/checkpoints/step-00000014 goes "
+            "on from there, of `slackline run CONFIG` or, by hand, of every "
+            "server");
   EXPECT_EQ(core_->view().end().clock(), 14);
   EXPECT_THAT(done.warnings, IsEmpty()) << "nothing is wrong";
   EXPECT_THAT(done.log, ::testing::Contains(HasSubstr("the job is suspended")));
