@@ -217,7 +217,8 @@ absl::Status Serve(const MemberFlags& flags,
   const std::vector<ServerProcess> servers = ServerProcesses(config);
   ServerProcess self = flags.add ? servers.back() : servers[flags.index];
   if (const std::string why =
-          WhyOnAnotherHost(absl::StrCat("server ", flags.index), self.host);
+          WhyOnAnotherHost(absl::StrCat("server ", flags.index), self.host,
+                           self.listen);
       !flags.add && !why.empty()) {
     spdlog::warn("{}", why);
   }

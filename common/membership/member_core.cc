@@ -16,7 +16,7 @@ constexpr int kHeartbeatsPerLease = 5;
 // After this many leases of silence the coordinator counts as gone.
 constexpr int kSilentLeases = 2;
 constexpr size_t kRecordsPerHeartbeat = 256;
-// Of what the coordinator says of a removal.
+// The coordinator's sentence about a removal is cut at this.
 constexpr size_t kWhyBytesMax = 1024;
 // An address of several is tried for at least this long, or twice if somebody
 // listens there and says nothing, as a process that is stopped.

@@ -32,8 +32,8 @@ class LinkTrial {
 
   // In place of what is tried so far.
   void Begin(const wire::TryLinks& links);
-  // Call it after each wait of the poller. Who is not reached so far, if that
-  // is news.
+  // Call it after each wait of the poller. Returns who is not reached so far,
+  // if that is news.
   std::optional<wire::LinksTried> Look();
   // Tries no more.
   void End();
@@ -50,7 +50,8 @@ class LinkTrial {
   const LocalProcess process_;
   uint64_t round_ = 0;
   bool news_ = false;
-  // Who is not reached so far. Null: the endpoint is none.
+  // The connections to those who are not reached so far; null for one whose
+  // endpoint cannot be connected to.
   std::map<Key, std::unique_ptr<Channel>> trying_;
 };
 

@@ -60,11 +60,14 @@ wire::JoinRequest JoinRequestOf(wire::JoinRequest::Role role, int index,
   return join;
 }
 
-std::string WhyOnAnotherHost(const std::string& who, const std::string& host) {
-  const absl::StatusOr<std::string> address = ResolveHost(host);
+std::string WhyOnAnotherHost(const std::string& who, const std::string& host,
+                             const std::string& listen) {
+  const std::string& place = listen.empty() ? host : listen;
+  if (IsAnyAddress(place)) return "";
+  const absl::StatusOr<std::string> address = ResolveHost(place);
   if (address.ok() && IsOwnAddress(*address, OwnAddresses())) return "";
   return absl::StrCat(
-      "the config has ", who, " on ", host, " (",
+      "the config has ", who, " on ", place, " (",
       address.ok() ? *address : std::string(address.status().message()),
       "), which is not this host, ", OwnHostName(),
       "; was it started with the --index of another one?");

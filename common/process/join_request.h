@@ -20,8 +20,10 @@ wire::JoinRequest JoinRequestOf(wire::JoinRequest::Role role, int index,
                                 const std::string& host,
                                 const config::ClusterConfig& config);
 
-// Empty if `host`, the entry of "worker 2" or "server 1" in the config, is this
-// machine; else a sentence that says where it is, and where this process is.
-std::string WhyOnAnotherHost(const std::string& who, const std::string& host);
+// Empty if the entry of "worker 2" or "server 1" in the config is this machine:
+// its `listen`, or its `host` if that is empty. Else a sentence that says where
+// the entry is, and where this process is.
+std::string WhyOnAnotherHost(const std::string& who, const std::string& host,
+                             const std::string& listen);
 
 }  // namespace slackline

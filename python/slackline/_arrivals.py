@@ -26,10 +26,11 @@ class Arrivals:
     What PyTorch's functions and modules are given is looked at while parameters are
     missing, and only then. A part of the module that torch.compile has compiled waits for
     all of its parameters when it is called. Code that has a parameter's memory in another
-    way is not seen: TorchScript, other compiled code, extensions that are no modules. The first steps, which wait
-    for everything, show whether a script has such code: parameters get gradients there, and
-    no use of them was seen. From then on a gradient of a parameter that was not waited for
-    is an error. What cannot be noticed is code of both kinds that uses one parameter.
+    way is not seen: TorchScript, other compiled code, extensions that are no modules. The
+    first steps, which wait for everything, show whether a script has such code: parameters
+    get gradients there, and no use of them was seen. From then on a gradient of a parameter
+    that was not waited for is an error. What cannot be noticed is code of both kinds that
+    uses one parameter.
 
     Only for parameters on the host: on a GPU, whatever waits would have to wait on the
     stream that uses the parameter.

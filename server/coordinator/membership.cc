@@ -32,7 +32,8 @@ constexpr int32_t kServersMax = 100000;
 constexpr size_t kPastTokensMax = 4096;
 constexpr size_t kAskingMax = 4096;
 constexpr size_t kWhyRemovedMax = 1024;
-// Of what others say of themselves, and what they are told.
+// Sentences of members about themselves, and those that they are told, are cut
+// at these.
 constexpr size_t kWhyBytesMax = 1024;
 constexpr size_t kHostBytesMax = 256;
 // Several times what a member without a place waits before it asks again.

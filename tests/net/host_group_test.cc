@@ -182,7 +182,8 @@ class NoMoreAddresses final : public RendezvousStore {
   absl::StatusOr<std::string> Get(const std::string& key,
                                   absl::Duration wait_max) override {
     absl::StatusOr<std::string> value = store_->Get(key, wait_max);
-    // Of the last one: all have made theirs, and none has connected.
+    // When the last rank's name is there all have made theirs, and none has
+    // connected.
     if (absl::StrContains(key, "/shm/") && value.ok()) Bound(true);
     return value;
   }

@@ -50,7 +50,7 @@ class SimCoordinator {
   }
   // For planted faults: what it keeps.
   std::function<void(std::vector<StateChange>* changes)> tamper_state;
-  // Likewise: what the disk has of it when the next one begins.
+  // For planted faults: what the disk has of that when the next one begins.
   std::function<void(std::string* log)> tamper_log;
   // Views no longer reach those who did not follow yet: the process has ended.
   bool over() const { return over_; }

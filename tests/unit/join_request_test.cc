@@ -12,13 +12,21 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(JoinRequestTest, AnEntryOnAnotherHostIsNamed) {
-  EXPECT_EQ(WhyOnAnotherHost("worker 2", "127.0.0.1"), "");
-  EXPECT_EQ(WhyOnAnotherHost("worker 2", "localhost"), "");
+  EXPECT_EQ(WhyOnAnotherHost("worker 2", "127.0.0.1", ""), "");
+  EXPECT_EQ(WhyOnAnotherHost("worker 2", "localhost", ""), "");
   // Of documents, so of no machine.
-  EXPECT_THAT(WhyOnAnotherHost("worker 2", "198.51.100.7"),
+  EXPECT_THAT(WhyOnAnotherHost("worker 2", "198.51.100.7", ""),
               AllOf(HasSubstr("the config has worker 2 on 198.51.100.7"),
                     HasSubstr("which is not this host"),
                     HasSubstr("--index of another one")));
+}
+
+TEST(JoinRequestTest, WhereAnEntryListensSaysWhichHostItIs) {
+  EXPECT_EQ(WhyOnAnotherHost("worker 2", "198.51.100.7", "0.0.0.0"), "");
+  EXPECT_EQ(WhyOnAnotherHost("worker 2", "198.51.100.7", "::"), "");
+  EXPECT_EQ(WhyOnAnotherHost("worker 2", "198.51.100.7", "127.0.0.1"), "");
+  EXPECT_THAT(WhyOnAnotherHost("worker 2", "127.0.0.1", "198.51.100.7"),
+              HasSubstr("the config has worker 2 on 198.51.100.7"));
 }
 
 TEST(JoinRequestTest, AConfigThatIsTooLongIsLeftOut) {

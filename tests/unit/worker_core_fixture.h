@@ -108,6 +108,11 @@ class WorkerCoreTest : public ::testing::Test {
     Tell([](WorkerCore& core, absl::Time now, WorkerCore::Effects* effects) {
       core.Start(now, effects);
     });
+    Admit();
+    Show(view(2));
+  }
+  // The coordinator's answer to a request to join.
+  void Admit() {
     Message reply;
     wire::JoinReply& join = *reply.header.mutable_join_reply();
     join.set_token(5);
@@ -115,7 +120,6 @@ class WorkerCoreTest : public ::testing::Test {
     join.set_incarnation(kSelf);
     join.set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(kLease)));
     FromCoordinator(reply);
-    Show(view(2));
   }
   uint64_t LastPull() const {
     uint64_t request = 0;

@@ -442,13 +442,7 @@ TEST_F(WorkerCoreTest, ASuspendedWorkerThatJoinsAgainAsksWhenItHasJoined) {
   Tell(suspend);
   EXPECT_TRUE(core_->ending().ok());
   EXPECT_THAT(Calls(), IsEmpty());
-  Message reply;
-  wire::JoinReply& join = *reply.header.mutable_join_reply();
-  join.set_token(5);
-  join.set_code(wire::OK);
-  join.set_incarnation(kSelf);
-  join.set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(kLease)));
-  FromCoordinator(reply);
+  Admit();
   Show(RunningView(2));
   ASSERT_THAT(Calls(), SizeIs(1));
   EXPECT_TRUE(Calls()[0].stop().checkpoint());

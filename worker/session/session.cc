@@ -13,6 +13,7 @@
 #include "common/compress/compression_config.h"
 #include "common/config/bounds.h"
 #include "common/config/cluster_config.h"
+#include "common/host_port.h"
 #include "common/net/resolve.h"
 #include "common/optim/stale_rule.h"
 #include "common/process/join_request.h"
@@ -85,9 +86,11 @@ int64_t BytesPulled(const config::ClusterConfig& config,
   return bytes;
 }
 
-// Whether this worker may all-reduce with others over tcp.
+// Whether this worker may all-reduce with others over tcp, at a port that the
+// system chooses. A port that the config fixes is kept for all-reduce, and
+// others than that may be closed.
 bool NeedsDoor(const config::ClusterConfig& config, const WorkerProcess& self) {
-  if (self.gpu >= 0) return false;
+  if (self.gpu >= 0 || self.port != 0) return false;
   bool elsewhere = config.limits().transport() == config::Limits::TCP;
   for (const WorkerProcess& worker : WorkerProcesses(config))
     elsewhere |= MachineOf(worker.host) != MachineOf(self.host);
@@ -210,12 +213,18 @@ std::shared_ptr<WorkerLoop> Session::loop() const {
 }
 
 void Session::OpenDoor(wire::JoinRequest* join) {
-  if (!NeedsDoor(options_.config, parts_->self)) return;
+  const WorkerProcess& self = parts_->self;
+  if (!NeedsDoor(options_.config, self)) return;
   const auto open = [&]() -> absl::StatusOr<std::string> {
+    const bool own = self.listen.empty();
     SL_ASSIGN_OR_RETURN(const std::string address,
-                        ResolveHost(parts_->self.host));
+                        ResolveHost(own ? self.host : self.listen));
     SL_ASSIGN_OR_RETURN(door_, to_coordinator_.Listen({}));
-    return door_->Bind(absl::StrCat("tcp://", address, ":0"));
+    SL_ASSIGN_OR_RETURN(const std::string bound,
+                        door_->Bind(TcpEndpoint(address, 0)));
+    if (own) return bound;
+    return absl::StrCat("tcp://",
+                        HostPort(self.host, SplitHostPort(bound).second));
   };
   const absl::StatusOr<std::string> endpoint = open();
   if (endpoint.ok()) return join->set_door(*endpoint);

@@ -32,8 +32,8 @@ absl::StatusOr<std::unique_ptr<ConnectedSession>> ConnectedSession::Create(
 }
 
 void WarnOfAnotherHost(const WorkerProcess& self) {
-  const std::string why =
-      WhyOnAnotherHost(absl::StrCat("worker ", self.rank), self.host);
+  const std::string why = WhyOnAnotherHost(absl::StrCat("worker ", self.rank),
+                                           self.host, self.listen);
   if (!why.empty()) spdlog::warn("{}", why);
 }
 
@@ -115,7 +115,7 @@ int RunWorkerProgram(const WorkerProgram& program, int argc, char** argv) {
              WorkerPlace place(flags, config, time);
              WarnOfAnotherHost(place.self());
              const absl::Status worked = program.run(place);
-             // Who was interrupted ends at once.
+             // A worker that was interrupted ends at once.
              if (!worked.ok() && !absl::IsCancelled(worked) && !place.joins()) {
                TellCannotJoin(wire::JoinRequest::WORKER, flags.index,
                               place.self().host, config, worked);
