@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from typing import Any, Callable, Iterable, List, Optional, Set
+from typing import Any, Callable, Iterable, List, Optional, Set, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
@@ -25,7 +25,7 @@ class Arrivals:
 
     What PyTorch's functions and modules are given is looked at while parameters are
     missing, and only then. A part of the module that torch.compile has compiled waits for
-    all of its parameters when it is called. Code that has a parameter's memory in another
+    all of its parameters, and those that it is given, when it is called. Code that has a parameter's memory in another
     way is not seen: TorchScript, other compiled code, extensions that are no modules. The
     first steps, which wait for everything, show whether a script has such code: parameters
     get gradients there, and no use of them was seen. From then on a gradient of a parameter
@@ -195,8 +195,9 @@ class Arrivals:
         if self.looks():
             self._wait(self._of_module.get(id(module), []))
 
-    def _before_compiled(self, part: torch.nn.Module) -> None:
+    def _before_compiled(self, part: torch.nn.Module, given: Tuple[Any, ...]) -> None:
         if self.looks():
+            self.used(given)
             self._wait([index for module in part.modules() for index in self._of_module.get(id(module), [])])
         self._look_away()
 

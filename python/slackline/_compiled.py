@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
@@ -20,15 +20,16 @@ class CompiledParts:
     def __init__(
         self,
         module: torch.nn.Module,
-        before: Callable[[torch.nn.Module], None],
+        before: Callable[[torch.nn.Module, Tuple[Any, ...]], None],
         after: Callable[[], None],
     ) -> None:
+        """``before`` is given the part and all that it is called with."""
         self._before = before
         self._after = after
         self._parts: List[torch.nn.Module] = []
         self._collect(module)
         if self._parts:
-            # That hooks for all modules are called for a compiled one, too, is known here.
+            # PyTorch warns that hooks for all modules are called for a compiled one, too.
             warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
         self._hooks: List[Any] = []
         self._frames = 0  # Compiled inside of parts.
@@ -48,10 +49,10 @@ class CompiledParts:
         # Not held by a copy of the module that is made meanwhile: a function is not copied.
         mine: Dict[int, torch.nn.Module] = {id(part): part for part in self._parts}
 
-        def begins(part: torch.nn.Module, _: Any) -> None:
+        def begins(part: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
             if id(part) in mine:
                 self._frames_before = _compiled_frames()
-                self._before(part)
+                self._before(part, (*args, *kwargs.values()))
 
         def ends(part: torch.nn.Module, *_: Any) -> None:
             if id(part) in mine:
@@ -59,7 +60,7 @@ class CompiledParts:
                 self._after()
 
         for part in self._parts:
-            self._hooks.append(part.register_forward_pre_hook(begins))
+            self._hooks.append(part.register_forward_pre_hook(begins, with_kwargs=True))
             # Also when the part has raised.
             self._hooks.append(part.register_forward_hook(ends, always_call=True))
 

@@ -295,11 +295,18 @@ class Compiled(torch.nn.Module):
         self._orig_mod = module
         self.fails = fails
 
-    def register_forward_hook(self, hook, *, always_call=False):  # Since PyTorch 2.0, as all compiled modules.
+    # As they are since PyTorch 2.0, before which there are no compiled modules.
+    def register_forward_hook(self, hook, *, always_call=False):
         self.always = hook if always_call else None
         return super().register_forward_hook(hook)
 
-    def forward(self, x):
+    def register_forward_pre_hook(self, hook, *, with_kwargs):
+        assert with_kwargs
+        return super().register_forward_pre_hook(lambda part, args: hook(part, args, {}))
+
+    def forward(self, x, other=None):
+        if other is not None:
+            x = x @ torch.from_numpy(other.detach().numpy()).T
         assert _get_current_function_mode() is None
         assert not torch.nn.modules.module._global_forward_pre_hooks
         if self.fails:
@@ -323,6 +330,17 @@ def test_a_compiled_part_waits_for_all_of_its_parameters_when_it_is_called():
     assert torch.equal(F.linear(hidden, late.net[2].weight, late.net[2].bias), expected)  # Is looked at again.
     late.arrivals.end_step()
     assert not late.net[1]._forward_pre_hooks and not late.net[1]._forward_hooks
+
+
+def test_a_compiled_part_waits_for_the_parameters_that_it_is_given():
+    torch.manual_seed(1)
+    late = Late(torch.nn.Sequential(Compiled(torch.nn.Linear(4, 2)), torch.nn.Linear(4, 4)))
+    x = torch.randn(3, 4)
+    expected = late.net[0](x, late.net[1].weight)
+    late.begin()
+    assert torch.equal(late.net[0](x, late.net[1].weight), expected)
+    assert late.waited == ["1.weight", "0._orig_mod.weight", "0._orig_mod.bias"]
+    late.arrivals.end_step()
 
 
 def test_after_a_compiled_part_that_raises_uses_are_seen():

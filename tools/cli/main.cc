@@ -56,7 +56,8 @@ std::string DashesProblem(const slackline::Invocation& invocation) {
 int main(int argc, char** argv) {
   CLI::App app(
       "Trains models with sharded parameter servers or all-reduce.\n"
-      "Exit code: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C. "
+      "Exit code: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C; status "
+      "has more. "
       "Results go to stdout, the "
       "rest to stderr.");
   app.name("slackline");
