@@ -15,6 +15,7 @@ FollowerFeeds::FollowerFeeds(const LogFeedOptions& options, ShardId shard,
       shard_(shard),
       begins_at_(begins_at),
       term_(term),
+      newest_(begins_at.index),
       awaited_(std::move(awaited)),
       gather_max_(options.gather_max) {}
 
@@ -75,6 +76,7 @@ void FollowerFeeds::Add(Owner follower, uint64_t since,
 void FollowerFeeds::OnRecord(const ShardRecord& record,
                              const ShardOutcome& outcome,
                              const ShardMachine& shard, absl::Time now) {
+  newest_ = shard.position().index;
   const auto* const gradient = std::get_if<GradientRecord>(&record);
   if (gradient == nullptr || !gradient->held) {
     SendEach();
@@ -121,8 +123,9 @@ void FollowerFeeds::AddToFeeds(const ShardRecord& record,
                                const LogPosition& after) {
   for (Member& member : members_) {
     member.feed.OnRecord(record, after);
+    // What was applied since, and gathered, somebody may have been told.
     if (member.feed.TooFarBehind() && !member.awaited_from.has_value())
-      member.awaited_from = after.index;
+      member.awaited_from = newest_;
   }
 }
 

@@ -127,6 +127,7 @@ class FollowerFeeds {
   ShardId shard_;
   LogPosition begins_at_;
   uint64_t term_ = 0;
+  uint64_t newest_ = 0;  // The last record that the owner has applied.
   std::vector<Known> awaited_;
   std::vector<Member> members_;  // A few.
   // Held gradients of the clock that is not complete, one after the other in
