@@ -40,8 +40,8 @@ class FeedLink {
  public:
   struct Options {
     // Under way at once: bytes of entries and their headers, and messages. One
-    // entry may exceed the bytes when nothing else is under way. Probes go in
-    // any case.
+    // entry may exceed the bytes when nothing else is under way. Probes, and
+    // the last entry of a move, go in any case.
     size_t window_bytes = size_t{8} << 20;
     // Fewer than ChannelOptions::send_queue_max, so that the queue to the
     // connection has room for probes.

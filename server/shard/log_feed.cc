@@ -191,7 +191,11 @@ size_t LogFeed::Pump(FeedLink& link, absl::Time now,
          (sent_ == 0 ||
           bytes_in_flight_ + entries_[sent_].bytes <= options_.window_bytes)) {
     size_t message_bytes = kMessageBytes;
-    if (!link.HasRoom(message_bytes + entries_[sent_].bytes_in_message())) {
+    // The go is small, and from here on the shard is ours no more: it leaves at
+    // once, or a target that dies takes the shard along without ever having
+    // heard that it is its owner.
+    if (!entries_[sent_].header.has_go() &&
+        !link.HasRoom(message_bytes + entries_[sent_].bytes_in_message())) {
       link.Wait(ShardId{shard_});
       break;
     }

@@ -35,14 +35,16 @@ void FeedWatch::OnSent(const PeerId& from, const PeerId& to,
     return;
   }
   if (!message.header.has_hand_over()) return;
-  // Of entries alone: probes go in any case.
-  if (message.header.hand_over().record_size() == 0) return;
+  // Of entries alone: probes go in any case, and so does the last entry of a
+  // move.
+  const wire::HandOver& hand_over = message.header.hand_over();
+  if (hand_over.record_size() == 0 || hand_over.record(0).has_go()) return;
   size_t bytes = 0;
-  for (const wire::HandOverRecord& entry : message.header.hand_over().record())
+  for (const wire::HandOverRecord& entry : hand_over.record())
     bytes += entry.ByteSizeLong();
   for (const Payload& payload : message.payloads) bytes += payload.size();
   UnderWay& under_way = under_way_[{from, to}];
-  const uint64_t number = message.header.hand_over().number();
+  const uint64_t number = hand_over.number();
   // Numbers grow: this is to another life of the thread, or from one.
   if (!under_way.bytes.empty() && number < under_way.bytes.rbegin()->first)
     under_way = {};

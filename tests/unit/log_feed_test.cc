@@ -423,6 +423,22 @@ TEST_F(LogFeedTest, TheLinkBoundsWhatIsSentAndIsWaitedFor) {
   EXPECT_THAT(Pump(), SizeIs(1));
 }
 
+// The shard is gone for the source: if the target dies before it hears that, the
+// shard dies with it.
+TEST_F(LogFeedTest, TheGoLeavesAtOnceThoughTheLinkIsFull) {
+  Begin();
+  Deliver();
+  options_.link.messages_max = 2;
+  link_ = FeedLink(options_.link);
+  const FeedLink::Feed another = {.shard = 4, .feed = {}};
+  for (int i = 0; i < 2; ++i) link_.OnSend(another, 100, now_);
+  link_.Wait(ShardId{4});
+  source_->Go(wire::Go(), now_);
+  const std::vector<Message> messages = Pump();
+  ASSERT_THAT(messages, SizeIs(1));
+  EXPECT_TRUE(messages[0].header.hand_over().record(0).has_go());
+}
+
 // ---- What is sent again -----------------------------------------------------
 
 TEST_F(LogFeedTest, ALateReplyIsNoReasonToSendAgain) {
