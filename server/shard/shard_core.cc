@@ -1227,6 +1227,9 @@ void ShardCore::OnFeed(const PeerId& from, const Message& message,
     effects->work.push_back({.shard = shard, .bytes_applied = bytes});
   for (ShardMachine& part : copy->TakeParts()) {
     const ShardRange range = part.shard().range();
+    // Others may have come to follow the part before we heard of it.
+    const wire::Follower* const of_part = ListedHere(range.shard);
+    if (of_part == nullptr || of_part->since() != feed.follower()) continue;
     places_.try_emplace(range.shard,
                         Following{.copy = LogCopy(from, feed, TableEnd(range),
                                                   std::move(part))});

@@ -292,6 +292,44 @@ TEST_F(ShardFollowersTest, ACopyThatComesLaterIsInSyncWhenItHasTheShard) {
   EXPECT_EQ(cores_[0]->Stats().follower_size(), 0);
 }
 
+// The owner begins to wait for a copy that does not catch up while it sends the
+// first of several gradients that it had gathered; workers know of all of them.
+TEST_F(ShardFollowersTest, ACopyInSyncHasWhatWasGatheredWhenItWasFarBehind) {
+  followed_ = false;
+  feed_.part_bytes = feed_.window_bytes = 8;
+  feed_.backlog_bytes_max = 1;
+  Start("bsp", 3);
+  for (const int rank : {0, 1, 2}) Send(0, Worker(rank), PushOf(0, 1, 1));
+  Follow(0);
+  Show();
+  Replies();
+  for (const int rank : {0, 1}) Send(0, Worker(rank), PushOf(1, 2, 1));
+  EXPECT_THAT(Replies(), UnorderedElementsAre("rank 0: push 0 OK acked 2",
+                                              "rank 1: push 0 OK acked 2"));
+  Tick(absl::Milliseconds(20));
+  const auto is_in_sync = [&] {
+    return cores_[0]->Stats().follower(0).in_sync();
+  };
+  for (int i = 0; i < 100 && !is_in_sync(); ++i) Deliver(1);
+  ASSERT_TRUE(is_in_sync());
+  EXPECT_EQ(cores_[1]->CopyOf(ShardId{0})->position().index, 5u);
+}
+
+TEST_F(ShardFollowersTest, ThePartOfACopyThatOthersFollowIsNotKept) {
+  Start("asp", 1);
+  Deliver();
+  Split(0, 2);
+  const int32_t part = view_.owner_server_size() - 1;
+  NextView();
+  ShowTo(0);
+  Unfollow(part);
+  NextView();
+  ShowTo(1);
+  Deliver();
+  EXPECT_TRUE(cores_[1]->Follows(ShardId{0}));
+  EXPECT_EQ(cores_[1]->CopyOf(ShardId{part}), nullptr);
+}
+
 TEST_F(ShardFollowersTest, HeldGradientsJoinsAndLeavesAreInTheCopy) {
   Start("bsp", 2);
   Deliver();
