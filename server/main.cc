@@ -402,6 +402,8 @@ absl::Status Serve(const MemberFlags& flags,
   control.core.member.coordinators = CoordinatorEndpoints(config);
   control.core.member.start_timeout =
       absl::Milliseconds(config.limits().start_timeout_ms());
+  control.core.member.lease =
+      absl::Milliseconds(config.limits().lease_ms());
   control.core.member.coordinator_timeout =
       absl::Milliseconds(config.limits().coordinator_timeout_ms());
   control.time = time;

@@ -21,9 +21,6 @@ constexpr size_t kWhyBytesMax = 1024;
 // An address of several is tried for at least this long, or twice if somebody
 // listens there and says nothing, as a process that is stopped.
 constexpr absl::Duration kTryMin = absl::Milliseconds(200);
-// Until its first answer a coordinator at the only address is looked for so
-// often, at most.
-constexpr int kLooksAtStart = 12;
 // For so long after it was stopped a member takes that for the reason of what
 // happens to it. A dead coordinator is found out after kSilentLeases.
 constexpr int kStoppedLeases = kSilentLeases + 2;
@@ -405,11 +402,11 @@ absl::Duration MemberCore::FoundWithin(size_t coordinators,
 absl::Duration MemberCore::LookPatience() const {
   const bool up = link_ == LinkState::kUp;
   if (up && heard_here_) return lease_;
-  // Of one that has said nothing yet the lease is not known.
+  // One that has said nothing yet may have heard us, and died: the next one
+  // gives us up if we do not find it within our lease.
   const bool alone = options_.coordinators.size() == 1;
-  const absl::Duration lease = alone && lease_ == absl::ZeroDuration()
-                                   ? options_.start_timeout / kLooksAtStart
-                                   : lease_;
+  const absl::Duration lease =
+      alone && lease_ == absl::ZeroDuration() ? options_.lease : lease_;
   const absl::Duration patience = TryFor(options_.coordinators.size(), lease);
   return up ? patience * 2 : patience;
 }

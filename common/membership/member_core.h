@@ -42,6 +42,8 @@ class MemberCore {
     // begins with the first.
     std::vector<std::string> coordinators;
     absl::Duration start_timeout = absl::Seconds(60);
+    // As the config has it. What the coordinator says of it counts more.
+    absl::Duration lease = absl::Seconds(5);
     // How long a coordinator may be silent while its process is there, or
     // another one may come.
     absl::Duration coordinator_timeout = absl::Seconds(120);

@@ -364,7 +364,7 @@ absl::Time CoordinatorCore::NextWakeup() const {
   absl::Time awake = members_.NextExpiry();
   if (state() == wire::FORMING)
     awake = std::min({awake, GivesUpFormingAt(), links_.NextNews()});
-  awake = std::min(awake, ended_at_ + options_.lease);
+  awake = std::min(awake, KnownBy());
   if (editor_.running()) {
     awake = std::min(
         {awake, checkpointer_.NextDueAwake(), suspension_.GivesUpAt()});
@@ -377,10 +377,14 @@ absl::Time CoordinatorCore::NextWakeup() const {
   return std::min(next + absl::Milliseconds(1), members_.awake().NextRun());
 }
 
+absl::Time CoordinatorCore::KnownBy() const {
+  return std::max(ended_at_, found_by_) + options_.lease;
+}
+
 bool CoordinatorCore::Over(absl::Time now) const {
   if (!editor_.ended()) return false;
   const absl::Time awake = members_.AwakeTime(now);
-  if (awake - ended_at_ > options_.lease) return true;
+  if (awake > KnownBy()) return true;
   if (awake <= members_.AskedUntil()) return false;
   return std::all_of(members_.all().begin(), members_.all().end(),
                      [&](const auto& entry) {
@@ -1178,6 +1182,7 @@ absl::Status CoordinatorCore::Recover(const CoordinatorState& state,
   Begin(now);
   const size_t first = effects->sends.size();
   SL_RETURN_IF_ERROR(Load(StateReader(state), now, effects));
+  found_by_ = members_.AwakeTime(now) + options_.found_within;
   kept_.Load(state);
   kept_changes_ = kept_.BytesOf("view");  // The next one is whole.
   effects->log.push_back(absl::StrCat(

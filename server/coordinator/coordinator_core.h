@@ -252,6 +252,9 @@ class CoordinatorCore {
   bool LinksAreThere(absl::Time now, Effects* effects);
   // When a job that forms is given up, in awake time.
   absl::Time GivesUpFormingAt() const;
+  // When every living member had time to hear that the job has ended, in awake
+  // time. InfiniteFuture: it has not ended.
+  absl::Time KnownBy() const;
   // It is too late for it to form: says who is missing.
   wire::JobEnd NotFormed(absl::Time now) const;
   // The view of a job that goes on from a checkpoint, or its end if it cannot.
@@ -299,8 +302,10 @@ class CoordinatorCore {
   Programs programs_;
   std::string data_;       // What is trained on.
   std::string data_hash_;  // As of JoinRequest.
-  absl::Time started_;     // This one, and ended_at_, in awake time.
+  absl::Time started_;     // This one, ended_at_ and found_by_: awake time.
   absl::Time ended_at_ = absl::InfiniteFuture();
+  // By then members have found this coordinator, which has taken over.
+  absl::Time found_by_ = absl::InfinitePast();
   absl::Time next_look_ = absl::InfinitePast();  // At who holds others up.
   std::vector<std::string> held_up_;  // Who holds whom up, as of the last look.
   // What has happened in this event that conclusions are to be drawn from.

@@ -151,6 +151,7 @@ MemberCore::Options MemberOptions(const Scenario& scenario) {
   for (int host = 0; host < coordinators; ++host)
     options.coordinators.push_back(absl::StrCat("server", host, ":7700"));
   options.start_timeout = scenario.start_timeout * 2;
+  options.lease = scenario.lease;
   // Longer than any is away; and one at another address has to be found.
   options.coordinator_timeout = scenario.lease * 10;
   if (scenario.address_moves)

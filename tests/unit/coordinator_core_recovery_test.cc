@@ -391,6 +391,24 @@ TEST_F(RecoveryTest, WhoHasToFindItHasALongerLease) {
   EXPECT_EQ(core_->state(), wire::FAILED) << "nobody was heard since then";
 }
 
+// Else they would look for it in vain until they give up, in a job that is well.
+TEST_F(RecoveryTest, WhoHasToFindItHearsThatTheJobHasEnded) {
+  Begin();
+  options_.found_within = absl::Seconds(2);
+  options_.host_has_joined = true;
+  Replace();
+  Effects effects;
+  core_->Fail("the test ends it", now_, &effects);
+  const absl::Time end = now_ + options_.lease;
+  TickUntil(end + absl::Seconds(1), &effects);
+  EXPECT_FALSE(core_->Over(now_));
+  while (now_ < end + absl::Seconds(3) && !core_->Over(now_)) {
+    now_ += absl::Milliseconds(100);
+    core_->OnTick(now_, &effects);
+  }
+  EXPECT_TRUE(core_->Over(now_));
+}
+
 // The process of server 0 that comes is in the place of the one that had it.
 TEST_F(RecoveryTest, TheServerWhosePlaceItTakesHasNoLongerLease) {
   Begin();

@@ -52,6 +52,7 @@ WorkerLoop::Options LoopOptionsOf(const Session::Options& options,
   MemberCore::Options& member = core.member;
   member.coordinators = CoordinatorEndpoints(config);
   member.start_timeout = absl::Milliseconds(limits.start_timeout_ms());
+  member.lease = absl::Milliseconds(limits.lease_ms());
   member.coordinator_timeout =
       absl::Milliseconds(limits.coordinator_timeout_ms());
   member.join =
