@@ -75,7 +75,7 @@ Checker::Checker(const Scenario& scenario) : scenario_(scenario) {
 }
 
 void Checker::Report(Invariant invariant, const std::string& what) {
-  if (!violation_.has_value())
+  if (!violation_.has_value() && !judges_no_more_)
     violation_ = Violation{.invariant = invariant, .what = what};
 }
 
@@ -631,8 +631,17 @@ void Checker::OnFinalPull(const ClientCore::PullResult& result) {
                             twin.name));
       }
     }
-    contained.insert(twin.without_effect.begin(), twin.without_effect.end());
+    AddWithoutEffect(twin, &contained);
     CheckExamples(contained, twin.name);
+  }
+}
+
+void Checker::AddWithoutEffect(const Twin& twin,
+                               std::set<Contribution>* contained) const {
+  contained->insert(twin.without_effect.begin(), twin.without_effect.end());
+  // Of these nobody owes the shard the news, neither who is done nor who dies.
+  for (const auto& [step, examples] : examples_) {
+    if (scenario_.Skips(step.clock, twin.range.table)) contained->insert(step);
   }
 }
 
@@ -2212,7 +2221,7 @@ void Checker::OnFinalReplica(Rank rank, Incarnation incarnation,
       contained.insert(twin.updates[v].contributions.begin(),
                        twin.updates[v].contributions.end());
     }
-    contained.insert(twin.without_effect.begin(), twin.without_effect.end());
+    AddWithoutEffect(twin, &contained);
   }
   CheckExamples(contained, "the workers' model");
   for (const wire::WorkerMember& worker : latest_view_.worker()) {

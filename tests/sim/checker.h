@@ -156,6 +156,11 @@ class Checker {
 
   // The first thing that was wrong.
   const std::optional<Violation>& violation() const { return violation_; }
+  // What happens from now on cannot be judged: a copy serves that has followed
+  // an owner beyond the point where that was replaced. It may, since who
+  // replaced it has told nobody anything without this copy; but what a replaced
+  // owner does is not followed here.
+  bool judges_no_more() const { return judges_no_more_; }
   const CheckerStats& stats() const { return stats_; }
   void Report(Invariant invariant, const std::string& what);
 
@@ -460,6 +465,9 @@ class Checker {
   void CheckFailure(const wire::View& before, const wire::View& view);
   void CreateTwins(Owner owner, const View& view);
   void CreateTwin(int32_t id, const View& view);
+  // Steps that the twin's shard owes nothing for.
+  void AddWithoutEffect(const Twin& twin,
+                        std::set<Contribution>* contained) const;
   // All examples of the job are in what `contained` led to, once, but for those
   // who died.
   void CheckExamples(const std::set<Contribution>& contained,
@@ -545,6 +553,8 @@ class Checker {
   // As the twin was when its log had come to this place; nullptr: it never was.
   std::shared_ptr<const Twin> TwinAt(const Twin& twin, const ShardRange& range,
                                      const LogPosition& at) const;
+  // There an owner was that another one had replaced before.
+  static bool HasFollowedTheReplaced(const Twin& twin, const LogPosition& at);
   // As it was before it was cut in two or changed its owner.
   static std::shared_ptr<const Twin> AtFirst(const Twin& twin);
   static bool IsOnLine(const Twin& twin, const LogPosition& at);
@@ -621,6 +631,7 @@ class Checker {
   const Scenario& scenario_;
   std::vector<Optimizer> optimizers_;  // By table, as the scenario has them.
   std::optional<Violation> violation_;
+  bool judges_no_more_ = false;
   CheckerStats stats_;
   std::map<uint64_t, std::string> published_;  // Views by number.
   std::map<PeerId, uint64_t> member_view_;

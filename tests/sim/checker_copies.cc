@@ -292,7 +292,22 @@ std::shared_ptr<const Checker::Twin> Checker::TwinAt(
   for (auto was = twin.earlier.rbegin(); was != twin.earlier.rend(); ++was) {
     if (fits(**was)) return *was;
   }
-  return nullptr;
+  // Where a term begins the shard is what it was at the end of the one before,
+  // and perhaps cut in two right after that.
+  const auto term = twin.terms.find(at.term);
+  if (term == twin.terms.end() || term == twin.terms.begin() ||
+      at.index != term->second) {
+    return nullptr;
+  }
+  return TwinAt(twin, range,
+                {.term = std::prev(term)->first, .index = at.index});
+}
+
+bool Checker::HasFollowedTheReplaced(const Twin& twin,
+                                     const LogPosition& at) {
+  const auto later = twin.terms.upper_bound(at.term);
+  return later != twin.terms.end() && at.index > later->second &&
+         twin.terms.count(at.term) > 0;
 }
 
 std::shared_ptr<const Checker::Twin> Checker::AtFirst(const Twin& twin) {
@@ -395,6 +410,10 @@ void Checker::OnPromoted(Owner owner, int32_t id, const View& view,
     }
     // Perhaps without founders that had died before its first view.
     if (was == nullptr && index == 0) was = AtFirst(present);
+    if (was == nullptr && HasFollowedTheReplaced(present, copy->second.at)) {
+      judges_no_more_ = true;
+      return;
+    }
     if (was == nullptr) {
       Report(Invariant::kCopies,
              absl::StrCat(who, " at ", Name(copy->second.at),

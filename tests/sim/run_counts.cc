@@ -11,6 +11,7 @@ void RunCounts::Visit(
   see("events", events);
   see("finished", finished);
   see("failed", failed);
+  see("not_judged", not_judged);
   see("coordinator_lost", coordinator_lost);
   see("bsp", bsp);
   see("ssp", ssp);

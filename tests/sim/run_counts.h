@@ -24,6 +24,7 @@ struct RunCounts {
   int64_t events = 0;
   int64_t finished = 0;
   int64_t failed = 0;  // The job failed, and had to.
+  int64_t not_judged = 0;  // To the end: see Checker::judges_no_more().
   int64_t coordinator_lost =
       0;  // Server 0 died or was cut off from all others.
   // At first.

@@ -159,9 +159,11 @@ void SimNetwork::SendUntampered(const PeerId& from, const PeerId& to,
           ? absl::ZeroDuration()
           : delay_of_cut(cuts_, std::pair(sender->second, receiver->second)));
   if (kept == absl::InfiniteDuration()) return note(" (cut): ");
+  absl::Time& last = last_arrival_[{from, to}];
   if (within_process) {
     note(": ");
-    queue_->After(kept, arrive);
+    last = std::max(last, now + kept);
+    queue_->At(last, arrive);
     return;
   }
   const std::optional<absl::Time> leaves =
@@ -170,7 +172,6 @@ void SimNetwork::SendUntampered(const PeerId& from, const PeerId& to,
     ++stats_.refused;
     return note(" (refused, the queue is full): ");
   }
-  absl::Time& last = last_arrival_[{from, to}];
   absl::Time at = *leaves + delay + kept;
   if (faults_.loss > 0 && rng_.Chance(faults_.loss)) {
     ++stats_.lost;

@@ -208,9 +208,11 @@ void SimWorld::CrashCoordinator(bool with_host, absl::Duration away) {
   if (!is_new) return;
   if (context_.scenario.takes_over) return TakeOverLater();
   if (with_host) return;
-  context_.queue.After(away, [this] {
-    context_.machines[HostNode()].Arrive([this] {
-      if (coordinator_->away()) RecoverCoordinator(0, /*has_joined=*/false);
+  context_.queue.After(away, [this, host] {
+    context_.machines[HostNode()].Arrive([this, host] {
+      // If its process has died since, too, the next one goes on with it.
+      if (coordinator_->away() && IsAlive(host))
+        RecoverCoordinator(0, servers_[host]->joined());
     });
   });
 }
@@ -1204,7 +1206,7 @@ RunReport SimWorld::Run() {
       4 * static_cast<double>(scenario.StepsMax()) *
           (slowest + absl::Milliseconds(100));
   while (!context_.checker.violation().has_value() &&
-         context_.queue.RunNext()) {
+         !context_.checker.judges_no_more() && context_.queue.RunNext()) {
     FollowUp();
     CheckRequests();
     if (AllEnded()) break;
@@ -1217,7 +1219,7 @@ RunReport SimWorld::Run() {
                        " after the start: ", StatusLines()));
     }
   }
-  CheckOutcome();
+  if (!context_.checker.judges_no_more()) CheckOutcome();
 
   RunReport report;
   report.violation = context_.checker.violation();
@@ -1227,6 +1229,7 @@ RunReport SimWorld::Run() {
           : absl::StrCat(wire::JobState_Name(coordinator_->core().state()),
                          ": ", coordinator_->core().reason());
   counts_.runs = 1;
+  counts_.not_judged = context_.checker.judges_no_more();
   counts_.events = context_.queue.events_run();
   counts_.network = context_.network.stats();
   counts_.checker = context_.checker.stats();
