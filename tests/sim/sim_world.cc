@@ -210,9 +210,10 @@ void SimWorld::CrashCoordinator(bool with_host, absl::Duration away) {
   if (with_host) return;
   context_.queue.After(away, [this, host] {
     context_.machines[HostNode()].Arrive([this, host] {
-      // If its process has died since, too, the next one goes on with it.
-      if (coordinator_->away() && IsAlive(host))
-        RecoverCoordinator(0, servers_[host]->joined());
+      if (!coordinator_->away()) return;
+      // If its process has ended since, too, the next one goes on with it.
+      if (!IsAlive(host)) return RestartServer(host, absl::ZeroDuration());
+      RecoverCoordinator(host, servers_[host]->joined());
     });
   });
 }
