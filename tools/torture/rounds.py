@@ -584,6 +584,9 @@ class Round:
         return self._stop(self._of(here, "worker", fault.who), fault)
 
     def _stop_worker_for_long(self, fault, here):
+        # The last one would end the job, and `slackline run` restores only what was killed.
+        if self.restores and sum(p[0] == "worker" for p in here) < 2:
+            return ""
         return self._stop(self._of(here, "worker", fault.who), fault)
 
     def _disk_full(self, fault, here):
