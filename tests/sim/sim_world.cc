@@ -210,10 +210,12 @@ void SimWorld::CrashCoordinator(bool with_host, absl::Duration away) {
   if (with_host) return;
   context_.queue.After(away, [this, host] {
     context_.machines[HostNode()].Arrive([this, host] {
-      if (!coordinator_->away()) return;
-      // If its process has ended since, too, the next one goes on with it.
-      if (!IsAlive(host)) return RestartServer(host, absl::ZeroDuration());
-      RecoverCoordinator(host, servers_[host]->joined());
+      const SimServer* const server = servers_[host].get();
+      const bool has_crashed =
+          server != nullptr && server->end().kind == ProcessEnd::Kind::kCrashed;
+      // If its process has died since, too, the next one goes on with it.
+      if (coordinator_->away() && !has_crashed)
+        RecoverCoordinator(host, server != nullptr && server->joined());
     });
   });
 }
