@@ -107,6 +107,7 @@ class ServerCore {
   // it.
   bool MayHostCoordinator(absl::Time now) const;
   uint64_t run() const { return member_.run(); }  // As of MemberCore.
+  Incarnation incarnation() const { return member_.incarnation(); }
 
   const std::shared_ptr<const View>& view() const { return member_.view(); }
 

@@ -553,6 +553,12 @@ class Checker {
   // As the twin was when its log had come to this place; nullptr: it never was.
   std::shared_ptr<const Twin> TwinAt(const Twin& twin, const ShardRange& range,
                                      const LogPosition& at) const;
+  // As it was before a view that cuts it more than once, of which the copy has
+  // done the first cuts and no more; nullptr: it is not between two of them.
+  static std::shared_ptr<const Twin> CutOnTheWay(const Twin& twin,
+                                                 const View& view,
+                                                 const ShardRange& range,
+                                                 const LogPosition& at);
   // There an owner was that another one had replaced before.
   static bool HasFollowedTheReplaced(const Twin& twin, const LogPosition& at);
   // As it was before it was cut in two or changed its owner.

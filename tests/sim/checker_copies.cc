@@ -303,6 +303,26 @@ std::shared_ptr<const Checker::Twin> Checker::TwinAt(
                 {.term = std::prev(term)->first, .index = at.index});
 }
 
+std::shared_ptr<const Checker::Twin> Checker::CutOnTheWay(
+    const Twin& twin, const View& view, const ShardRange& range,
+    const LogPosition& at) {
+  for (auto was = twin.earlier.rbegin(); was != twin.earlier.rend(); ++was) {
+    const Twin& whole = **was;
+    if (whole.range.begin != range.begin || whole.range.end <= range.end ||
+        !IsOnLine(whole, {.term = at.term, .index = whole.index})) {
+      continue;
+    }
+    const auto cuts = std::count_if(
+        view.proto().split().begin(), view.proto().split().end(),
+        [&](const wire::Split& split) {
+          return ShardId{split.shard()} == range.shard &&
+                 split.at() >= range.end && split.at() < whole.range.end;
+        });
+    if (at.index == whole.index + static_cast<uint64_t>(cuts)) return *was;
+  }
+  return nullptr;
+}
+
 bool Checker::HasFollowedTheReplaced(const Twin& twin,
                                      const LogPosition& at) {
   const auto later = twin.terms.upper_bound(at.term);
@@ -410,6 +430,10 @@ void Checker::OnPromoted(Owner owner, int32_t id, const View& view,
     }
     // Perhaps without founders that had died before its first view.
     if (was == nullptr && index == 0) was = AtFirst(present);
+    if (was == nullptr) {
+      was = CutOnTheWay(present, view, copy->second.range, copy->second.at);
+      if (was != nullptr) index = was->index;
+    }
     if (was == nullptr && HasFollowedTheReplaced(present, copy->second.at)) {
       judges_no_more_ = true;
       return;

@@ -166,6 +166,8 @@ TEST_P(ClusterSim, InvariantsHoldUnderFaultsAndAllEndAfterHeal) {
   EXPECT_GT(counts.own_optimizers, 50);
   EXPECT_GT(counts.rate_factors, 50);
   EXPECT_GT(counts.skips_tables, 50);
+  EXPECT_GT(counts.tries_links, 100);
+  EXPECT_GT(counts.links_missed, 1000);
   EXPECT_GT(counts.stop_rules, 5);
   EXPECT_GT(counts.garbage.sent, 1000);
   EXPECT_GT(counts.garbage.answers, 500);
@@ -212,6 +214,8 @@ TEST_P(ModesSim, NothingIsLostOrAppliedTwiceAndEveryChangeEnds) {
   EXPECT_GT(counts.own_optimizers, 50);
   EXPECT_GT(counts.rate_factors, 50);
   EXPECT_GT(counts.skips_tables, 50);
+  EXPECT_GT(counts.tries_links, 100);
+  EXPECT_GT(counts.links_missed, 1000);
   EXPECT_GT(counts.user.modes, 200);
   EXPECT_GT(counts.user.modes_refused, 200);
   EXPECT_GT(counts.user.modes_after_moves, 0);

@@ -46,7 +46,7 @@ void FeedWatch::OnSent(const PeerId& from, const PeerId& to,
   UnderWay& under_way = under_way_[{from, to}];
   const uint64_t number = hand_over.number();
   // Numbers grow: this is to another life of the thread, or from one.
-  if (!under_way.bytes.empty() && number < under_way.bytes.rbegin()->first)
+  if (!under_way.bytes.empty() && number <= under_way.bytes.rbegin()->first)
     under_way = {};
   under_way.bytes.emplace(number, bytes);
   under_way.sum += bytes;

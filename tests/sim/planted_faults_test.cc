@@ -829,6 +829,16 @@ bool NeverInSync(Plant&, const PeerId&, const PeerId&, Message* message) {
   return true;
 }
 
+// Members say that they have been connected with all.
+bool ConnectedWithAll(Plant&, const PeerId&, const PeerId&, Message* message) {
+  if (message->header.heartbeat().has_links_tried()) {
+    message->header.mutable_heartbeat()
+        ->mutable_links_tried()
+        ->clear_unreached();
+  }
+  return true;
+}
+
 // A source never hears that the target owns the shard.
 bool NoConfirmations(Plant&, const PeerId&, const PeerId&, Message* message) {
   return !message->header.hand_over_reply().owned();
@@ -1109,10 +1119,11 @@ INSTANTIATE_TEST_SUITE_P(
              {"bsp", "ssp", "asp"},
              nullptr,
              SimServer::Plant::kServeOn},
-        Case{"RecordDroppedAndConfirmed",
-             Invariant::kLostPush,
-             {"bsp", "ssp", "asp"},
-             DropPushRecord},
+        Case{.name = "RecordDroppedAndConfirmed",
+             .expected = Invariant::kLostPush,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = DropPushRecord,
+             .also = Invariant::kVersionOrder},
         Case{"SequenceNumbersNotHandedOver",
              Invariant::kExactlyOnce,
              {"bsp", "ssp", "asp"},
@@ -1257,6 +1268,12 @@ INSTANTIATE_TEST_SUITE_P(
              .modes = {"bsp", "ssp", "asp"},
              .tamper = NeverInSync,
              .change = GiveFollowersAndCrash},
+        Case{.name = "BeginsWithoutConnections",
+             .expected = Invariant::kOutcome,
+             .modes = {"bsp", "ssp", "asp"},
+             .tamper = ConnectedWithAll,
+             .change =
+                 [](Scenario* scenario) { scenario->tries_links = true; }},
         OfTakeOvers("LooksAtOneAddressOnly", Invariant::kOutcome,
                     [](Scenario* scenario) {
                       GiveFollowersAndTakeOver(scenario);

@@ -48,6 +48,8 @@ void RunCounts::Visit(
   see("own_optimizers", own_optimizers);
   see("rate_factors", rate_factors);
   see("skips_tables", skips_tables);
+  see("tries_links", tries_links);
+  see("links_missed", links_missed);
   see("replicas", replicas);
   see("recovers", recovers);
   see("recovered", recovered);

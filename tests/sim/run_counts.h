@@ -70,6 +70,8 @@ struct RunCounts {
   int64_t own_optimizers = 0;  // Of tables.
   int64_t rate_factors = 0;
   int64_t skips_tables = 0;
+  int64_t tries_links = 0;
+  int64_t links_missed = 0;  // Looks at which some were not there.
   int64_t replicas = 0;           // Runs in which shards have followers.
   int64_t server_restarts = 0;    // In them.
   int64_t recovers = 0;           // Runs whose coordinator may come back.

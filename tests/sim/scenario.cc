@@ -1173,6 +1173,7 @@ void Scenario::DrawRates() {
   Rng rng = Rng(seed).Fork("rates");
   rate_factors = rng.Chance(0.4);
   skips_tables = Rng(seed).Fork("skips").Chance(0.25);
+  tries_links = Rng(seed).Fork("try links").Chance(0.5);
   if (!rng.Chance(0.5)) return;
   for (size_t t = 0; t < table_elements.size(); ++t) {
     config::Optimizer& own = own_optimizers.emplace_back();
@@ -1222,6 +1223,7 @@ std::string Scenario::ToString() const {
           : "",
       optimizer.ShortDebugString(), rate_factors ? ", rate factors" : "",
       skips_tables ? ", skipped tables" : "",
+      tries_links ? ", links tried" : "",
       gradient_code.whole()
           ? ""
           : absl::StrCat(", pushed in { ",

@@ -355,6 +355,8 @@ struct Scenario {
   // Steps have no gradient of some tables, as those of scripts with several
   // optimizers: the same tables for all workers.
   bool skips_tables = false;
+  // The job begins when its members have been connected with each other.
+  bool tries_links = false;
   // In which gradients are pushed. Every gradient for itself: what a code loses
   // is lost.
   GradientCode gradient_code;

@@ -94,6 +94,15 @@ absl::Time SimNetwork::CutUntil(Node from, Node to) const {
   return cut == cuts_.end() ? absl::InfinitePast() : cut->second.until;
 }
 
+bool SimNetwork::Connects(const PeerId& self, const PeerId& peer) const {
+  const auto here = endpoints_.find(self);
+  const auto there = endpoints_.find(peer);
+  return here != endpoints_.end() && there != endpoints_.end() &&
+         std::max(CutUntil(here->second.node, there->second.node),
+                  CutUntil(there->second.node, here->second.node)) <=
+             queue_->now();
+}
+
 void SimNetwork::Heal() {
   cuts_.clear();
   peer_cuts_.clear();

@@ -89,6 +89,8 @@ class SimNetwork {
   absl::Time CutUntil(Node from, Node to) const;
   // Its process is there.
   bool attached(const PeerId& who) const { return endpoints_.count(who) > 0; }
+  // A connection of the one to the other would be made now.
+  bool Connects(const PeerId& self, const PeerId& peer) const;
   SimMachine& machine(Node node) const { return (*machines_)[node]; }
   // From here on nothing is lost, repeated, overtaken, cut or refused.
   void Heal();

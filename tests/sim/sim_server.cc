@@ -86,6 +86,7 @@ CoordinatorCore::Options CoordinatorOptions(const Scenario& scenario,
   options.optimizer = scenario.optimizer;
   options.lease = scenario.lease;
   options.start_timeout = scenario.start_timeout;
+  options.try_links = scenario.tries_links;
   options.rebalance.config = scenario.placement.rebalance;
   options.rebalance.split_elements_min = 2;
   options.replicas = scenario.replicas;
@@ -588,6 +589,13 @@ SimServer::SimServer(SimContext* context, int index, uint64_t token,
           .kind = PeerId::Kind::kServer, .index = index, .instance = token},
       core_(ServerOptions(context->scenario, index, token,
                           may_host_before_joining)),
+      links_(context, machine_, control_peer_,
+             [this](const wire::LinksTried& tried) {
+               if (end_.kind != ProcessEnd::Kind::kAlive) return;
+               ServerCore::Effects effects;
+               core_.OnLinks(tried, machine_->now(), &effects);
+               Perform(&effects);
+             }),
       alarm_(machine_, [this] {
         if (end_.kind != ProcessEnd::Kind::kAlive) return;
         ServerCore::Effects effects;
@@ -708,6 +716,8 @@ run::ThreadLoad SimServer::Load(int t) const {
 }
 
 void SimServer::Perform(ServerCore::Effects* effects) {
+  if (effects->view != nullptr) links_.End();
+  if (effects->try_links.has_value()) links_.Begin(*effects->try_links);
   if (effects->look_at.has_value()) LookAt(static_cast<int>(*effects->look_at));
   for (Message& message : effects->sends) {
     context_->network.Send(control_peer_, coordinator_, std::move(message));

@@ -17,6 +17,7 @@
 #include "server/coordinator/coordinator_core.h"
 #include "server/shard/shard_core.h"
 #include "tests/sim/sim_context.h"
+#include "tests/sim/sim_link_trial.h"
 
 namespace slackline::sim {
 
@@ -158,6 +159,8 @@ class SimServer {
   // long; it all comes afterwards.
   void CutShardsFromControl(absl::Duration duration);
   const PeerId& control_peer() const { return control_peer_; }
+  const SimLinkTrial& links() const { return links_; }
+  Incarnation incarnation() const { return core_.incarnation(); }
   std::string StatusLine() const;
 
  private:
@@ -217,6 +220,7 @@ class SimServer {
   const PeerId control_peer_;
   PeerId coordinator_;  // That it is connected with.
   ServerCore core_;
+  SimLinkTrial links_;
   std::vector<Thread> threads_;
   Plant plant_ = Plant::kNone;
   absl::Time inner_cut_until_ = absl::InfinitePast();

@@ -75,6 +75,13 @@ SimWorker::SimWorker(SimContext* context, Rank rank, uint64_t token)
                     .index = static_cast<int32_t>(rank),
                     .instance = token},
       core_(WorkerOptions(context->scenario, rank, token)),
+      links_(context, machine_, control_peer_,
+             [this](const wire::LinksTried& tried) {
+               Tell([&](WorkerCore& core, absl::Time now,
+                        WorkerCore::Effects* effects) {
+                 core.OnLinks(tried, now, effects);
+               });
+             }),
       rng_(Rng(token).Fork("trainer")),
       keeping_(Rng(token).Fork("keeping")),
       asking_(Rng(token).Fork("asking")),
@@ -179,8 +186,11 @@ void SimWorker::OnShardMessage(const PeerId& from, const Message& message) {
 }
 
 void SimWorker::Carry(WorkerCore::Effects* effects) {
-  if (effects->view != nullptr)
+  if (effects->view != nullptr) {
+    links_.End();
     context_->checker.OnMemberView(control_peer_, effects->view->ToProto());
+  }
+  if (effects->try_links.has_value()) links_.Begin(*effects->try_links);
   Attach();
   for (const std::vector<std::string>* lines :
        {&effects->log, &effects->warnings}) {
@@ -470,8 +480,13 @@ bool SimWorker::Lingers(Clock clock) const {
   const bool cut = absl::c_any_of(limits, [&](const wire::Cut::Until& until) {
     return until.incarnation() == incarnation() && until.clock() > clock;
   });
-  if (cut) context_->linger_over = true;
-  return !cut;
+  // Nor do those who had no step left when the job went on.
+  const auto is_done = [](const wire::WorkerMember& worker) {
+    return worker.done();
+  };
+  if (cut || absl::c_any_of(core_.view()->workers(), is_done))
+    context_->linger_over = true;
+  return !context_->linger_over;
 }
 
 absl::Duration SimWorker::ComputeTime(Clock clock) {

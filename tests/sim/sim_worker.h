@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/sim/sim_context.h"
+#include "tests/sim/sim_link_trial.h"
 #include "tests/sim/sim_replica.h"
 #include "worker/core/worker_core.h"
 
@@ -54,6 +55,8 @@ class SimWorker {
   void SetPlant(Plant plant) { plant_ = plant; }
   void Crash(bool drop_sent);
   const PeerId& control_peer() const { return control_peer_; }
+  const SimLinkTrial& links() const { return links_; }
+  Incarnation incarnation() const { return core_.incarnation(); }
   const ProcessEnd& end() const { return end_; }
   Counts counts() const;
   std::string StatusLine() const;
@@ -147,7 +150,6 @@ class SimWorker {
   void Stop(ProcessEnd end, bool drop_sent);
   bool alive() const { return end_.kind == ProcessEnd::Kind::kAlive; }
   absl::Time now() const { return machine_->now(); }
-  Incarnation incarnation() const { return core_.incarnation(); }
   absl::Duration ComputeTime(Clock clock);
   // Waits with the last step of all.
   bool Lingers(Clock clock) const;
@@ -165,6 +167,7 @@ class SimWorker {
   PeerId coordinator_;  // That it is connected with.
   PeerId data_peer_;
   WorkerCore core_;
+  SimLinkTrial links_;
   Rng rng_;
   Rng keeping_;
   bool program_begun_ = false;

@@ -58,8 +58,14 @@ void SimWorld::StartServer(int index) {
       const bool seems_led = context_.scenario.takes_over &&
                              coordinator_->core().state() == wire::RUNNING &&
                              context_.rng.Chance(0.5);
-      if (coordinator_->away() && !seems_led)
+      if (coordinator_->away() && !seems_led) {
         RecoverCoordinator(0, /*has_joined=*/false);
+        // Then the process only reports how the job has ended.
+        if (coordinator_->core().state() == wire::FINISHED ||
+            coordinator_->core().state() == wire::FAILED) {
+          return;
+        }
+      }
     }
   }
   // As `slackline run` starts it again.
@@ -392,6 +398,7 @@ void SimWorld::ScheduleReality() {
   counts_.own_optimizers = !scenario.own_optimizers.empty();
   counts_.rate_factors = scenario.rate_factors;
   counts_.skips_tables = scenario.skips_tables;
+  counts_.tries_links = scenario.tries_links;
   counts_.stale_rules =
       scenario.stale.rule_case() != config::StaleGradients::RULE_NOT_SET;
   stranger_ = std::make_unique<SimStranger>(&context_);
@@ -921,7 +928,37 @@ const char* SimWorld::ExcuseOf(int rank, const ProcessEnd& end) const {
   return nullptr;
 }
 
+void SimWorld::CheckLinks() {
+  const wire::View& view = coordinator_->core().view();
+  const auto check = [&](const PeerId& member, bool is_connected) {
+    if (is_connected) return;
+    context_.checker.Report(
+        Invariant::kOutcome,
+        absl::StrCat("the job begins, and ", member.ToString(),
+                     " has not been connected with all servers"));
+  };
+  for (const wire::WorkerMember& listed : view.worker()) {
+    const SimWorker* const worker = workers_[listed.rank()].get();
+    if (worker->incarnation() == listed.incarnation())
+      check(worker->control_peer(), worker->links().complete());
+  }
+  if (context_.scenario.replicas == 0) return;
+  for (const wire::ServerMember& listed : view.server()) {
+    const SimServer* const server = servers_[listed.index()].get();
+    if (server->incarnation() == listed.incarnation())
+      check(server->control_peer(), server->links().complete());
+  }
+}
+
 void SimWorld::FollowUp() {
+  if (!has_begun_ && coordinator_ != nullptr &&
+      coordinator_->core().state() != wire::FORMING) {
+    has_begun_ = true;
+    if (context_.scenario.tries_links &&
+        coordinator_->core().state() == wire::RUNNING) {
+      CheckLinks();
+    }
+  }
   JudgeRemovals();
   for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
     if (workers_[rank] == nullptr || restart_pending_[rank]) continue;
@@ -1232,6 +1269,7 @@ RunReport SimWorld::Run() {
           : absl::StrCat(wire::JobState_Name(coordinator_->core().state()),
                          ": ", coordinator_->core().reason());
   counts_.runs = 1;
+  counts_.links_missed = context_.links_missed;
   counts_.not_judged = context_.checker.judges_no_more();
   counts_.events = context_.queue.events_run();
   counts_.network = context_.network.stats();
@@ -1361,6 +1399,7 @@ RunReport RunResumeSeed(uint64_t seed, bool keep_log, const Reality& reality) {
   if (same_length) second.steps = first.steps;
   second.rate_factors = first.rate_factors;
   second.skips_tables = first.skips_tables;
+  second.tries_links = first.tries_links;
   if (plain) {
     MakePlain(&second, seed, rng);
   } else {

@@ -93,6 +93,8 @@ class SimWorld {
   SimServer* ServerAt(Node node) const;
   // Starts again the workers whose life has ended and that are to go on.
   void FollowUp();
+  // The job begins: its members are connected as they have to be.
+  void CheckLinks();
   // A user, long after all else is well.
   void EndWhoIsStuckAlone();
   // After the last fault: whoever has asked for something is answered.
@@ -129,6 +131,7 @@ class SimWorld {
   std::unique_ptr<SimStranger> stranger_;
   bool coordinator_crashed_ = false;
   bool healed_ = false;
+  bool has_begun_ = false;
   std::vector<int> fault_seen_;        // By fault of the placement.
   std::vector<int> phase_fault_seen_;  // By fault of the modes.
   // Highest position sent, by shard and feed.
