@@ -36,12 +36,14 @@
 #include "tools/cli/display.h"
 #include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/run/by_hand.h"
 #include "tools/cli/run/capacity.h"
 #include "tools/cli/run/local_cluster.h"
 #include "tools/cli/run/local_hosts.h"
-#include "tools/cli/run/logs.h"
+#include "tools/cli/run/member_launch.h"
 #include "tools/cli/run/out_folder.h"
 #include "tools/cli/run/restorer.h"
+#include "tools/cli/run/running_job.h"
 #include "tools/cli/run/summary_table.h"
 #include "tools/cli/signals.h"
 #include "tools/experiment/replay_spec.h"
@@ -49,11 +51,6 @@
 namespace slackline {
 namespace {
 
-constexpr absl::Duration kWaitMax = absl::Milliseconds(50);
-constexpr absl::Duration kStatusEvery = absl::Milliseconds(250);
-// An answer that has not come by then is asked for again.
-constexpr absl::Duration kStatusAgain = absl::Seconds(1);
-constexpr int kLogLines = 8;
 constexpr char kInterruptedBetween[] =
     "interrupted by the user before the job was restored";
 constexpr char kTerminatedBetween[] =
@@ -62,12 +59,6 @@ constexpr char kTerminatedBetween[] =
 // In a config that was written here: its port is none that somebody has chosen.
 constexpr char kAnyPort[] =
     "# coordinator.port was any free one, and is again when this is run.\n";
-
-// Time that does not jump when somebody sets the clock.
-absl::Time SteadyNow() {
-  return absl::UnixEpoch() +
-         absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 // Whether file or flags name the coordinator's port, or leave it to us.
 bool PortIsGiven(const RunOptions& options) {
@@ -82,60 +73,6 @@ bool PortIsGiven(const RunOptions& options) {
     config.mutable_coordinator()->clear_port();
   return ApplyOverrides(options.overrides, &config, &origins).ok() &&
          config.coordinator().port() != 0 && config.coordinator().has_port();
-}
-
-// What one types to start a process: with its environment, if it has one.
-std::string LaunchLine(const LocalCluster::Launch& launch) {
-  std::vector<std::string> words;
-  for (const auto& [name, value] : launch.environment) {
-    words.push_back(absl::StrCat(name, "=", value));
-  }
-  if (!words.empty()) words.insert(words.begin(), "env");
-  words.insert(words.end(), launch.command.begin(), launch.command.end());
-  return ShellLine(words);
-}
-
-// What to start by hand when the job needs more machines than this one.
-std::string ByHandText(const RunOptions& options,
-                       const config::ClusterConfig& config,
-                       const std::vector<std::string>& elsewhere) {
-  const std::vector<WorkerProcess> workers = WorkerProcesses(config);
-  const LocalCluster::Options launches = {
-      .bin_dir = options.bin_dir,
-      .cluster_file = options.config_path,
-      .data_dir = options.data_dir.empty() ? "DATA" : options.data_dir,
-      .out_dir = options.out_dir.empty() ? "OUT" : options.out_dir,
-      .resume = options.resume,
-      .any_server_takes_over = AnyServerTakesOver(config),
-      .workers = workers};
-  std::string text = absl::StrCat(
-      absl::StrJoin(elsewhere, ", "), elsewhere.size() == 1 ? " is" : " are",
-      " not this machine, and `slackline run` starts processes on this machine "
-      "only; start these on their hosts, all with the same config:\n");
-  std::string overrides;
-  if (!options.overrides.mode.empty()) {
-    absl::StrAppend(&overrides, " --mode=", options.overrides.mode);
-  }
-  if (!options.overrides.delays.empty()) {
-    absl::StrAppend(&overrides, " '--delays=", options.overrides.delays, "'");
-  }
-  for (const std::string& set : options.overrides.sets) {
-    absl::StrAppend(&overrides, " '--set=", set, "'");
-  }
-  const auto add = [&](const std::string& host, const Member& member) {
-    absl::StrAppend(&text, "  ", host, ":  ",
-                    LaunchLine(LocalCluster::LaunchOf(launches, member)),
-                    overrides, "\n");
-  };
-  for (const ServerProcess& server : ServerProcesses(config)) {
-    add(server.host, {.worker = false, .index = server.index});
-  }
-  for (const WorkerProcess& worker : workers) {
-    add(worker.host, {.worker = true, .index = worker.rank});
-  }
-  absl::StrAppend(&text, "and follow them with `slackline status ",
-                  options.config_path, "`");
-  return text;
 }
 
 // "\nprogram of workers: ./train --fast", one for each group that has one.
@@ -160,247 +97,6 @@ std::string JobText(const config::ClusterConfig& config) {
                       ServerProcesses(config).size(), " servers, ",
                       WorkerProcesses(config).size(), " workers");
 }
-
-// How often each server is started again. Without copies of its shards the job
-// does not outlive it.
-int ServerRestarts(const RunOptions& options,
-                   const config::ClusterConfig& config) {
-  constexpr int kWithReplicas = 3;
-  return options.restart_servers.value_or(config.replicas() > 0 ? kWithReplicas
-                                                                : 0);
-}
-
-// A job whose processes run, until none does.
-class RunningJob {
- public:
-  RunningJob(const RunOptions& options, const config::ClusterConfig& config,
-             LocalCluster cluster, CoordinatorClient* client,
-             SignalWatch* signals, Display* display)
-      : options_(options),
-        lease_ms_(config.limits().lease_ms()),
-        replicas_(config.replicas()),
-        any_server_takes_over_(AnyServerTakesOver(config)),
-        cluster_(std::move(cluster)),
-        client_(client),
-        signals_(signals),
-        display_(display),
-        supervisor_(
-            {.servers = static_cast<int>(ServerProcesses(config).size()),
-             .workers = static_cast<int>(WorkerProcesses(config).size()),
-             .worker_restarts_max = options.restart_workers,
-             .server_restarts_max = ServerRestarts(options, config),
-             .lease = absl::Milliseconds(lease_ms_),
-             .any_server_takes_over = any_server_takes_over_,
-             .suspends = config.has_checkpoint(),
-             .save_timeout =
-                 absl::Milliseconds(config.limits().save_timeout_ms()),
-             // Members wait for one that goes on elsewhere.
-             .silence_max =
-                 absl::Milliseconds(
-                     AnyServerTakesOver(config)
-                         ? std::max(config.limits().start_timeout_ms(),
-                                    config.limits().coordinator_timeout_ms())
-                         : config.limits().start_timeout_ms()) +
-                 absl::Seconds(10)},
-            SteadyNow()),
-        step_at_(SteadyNow()),
-        next_line_(SteadyNow() + kLineEvery) {}
-
-  // OK if the coordinator declared the job finished; else why not. Unavailable
-  // if the connection to it breaks for good.
-  absl::Status Await() {
-    while (!supervisor_.Over()) {
-      const SignalWatch::Requests requests = signals_->Wait(kWaitMax);
-      for (int i = 0; i < requests.interrupts; ++i)
-        Say(supervisor_.OnInterrupt(SteadyNow()));
-      for (int i = 0; i < requests.terminations; ++i)
-        Say(supervisor_.OnTermination(SteadyNow()));
-      for (int i = 0; i < requests.hangups; ++i)
-        Say(supervisor_.OnHangup(SteadyNow()));
-      for (int i = 0; i < requests.quits; ++i)
-        Say(supervisor_.OnQuit(SteadyNow()));
-      for (const MemberExit& exit : cluster_.Reap()) {
-        supervisor_.OnExit(exit, SteadyNow());
-      }
-      SL_RETURN_IF_ERROR(PollStatus());
-      SL_RETURN_IF_ERROR(Perform(supervisor_.Tick(SteadyNow())));
-      ShowProgress();
-    }
-    display_->Redraw({});
-    if (supervisor_.finished()) return absl::OkStatus();
-    return absl::AbortedError(supervisor_.Reason());
-  }
-
-  // Once Await() has returned: how the job has ended, as far as this process
-  // knows.
-  const Supervisor& supervisor() const { return supervisor_; }
-  uint64_t run() const { return run_; }            // View.run; 0: not known.
-  int64_t steps() const { return steps_; }         // Of the fastest worker.
-  bool ends_early() const { return ends_early_; }  // A user has asked for it.
-  // When the last step was seen; if none was, the start.
-  absl::Time step_at() const { return step_at_; }
-
- private:
-  void Say(const std::string& text) {
-    if (!text.empty()) display_->Print(text);
-  }
-
-  absl::Status PollStatus() {
-    const absl::Time now = SteadyNow();
-    if (now >= next_ask_) {
-      // A full queue means that nobody is there to answer.
-      const absl::Status sent = client_->AskStatus();
-      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
-      next_ask_ = now + kStatusAgain;
-      asked_ = now;
-    }
-    while (true) {
-      SL_ASSIGN_OR_RETURN(const std::optional<wire::StatusReply> status,
-                          client_->Receive());
-      if (const std::string refused = client_->TakeFinishRefused();
-          !refused.empty()) {
-        Say(supervisor_.OnFinishRefused(refused, SteadyNow()));
-      }
-      if (!status.has_value()) return absl::OkStatus();
-      state_ = status->view().state();
-      Note(*status, now);
-      supervisor_.OnStatus(*status, now);
-      SayFailedCheckpoint(*status);
-      progress_.Update(*status, now);
-      known_ = true;
-      next_ask_ = std::min(next_ask_, asked_ + kStatusEvery);
-    }
-  }
-
-  void Note(const wire::StatusReply& status, absl::Time now) {
-    const wire::View& view = status.view();
-    run_ = view.run();
-    ends_early_ = view.end_clock() > 0 || view.change().has_ending();
-    for (const run::WorkerStats& worker : status.worker()) {
-      if (worker.clock() <= steps_) continue;
-      steps_ = worker.clock();
-      step_at_ = now;
-    }
-  }
-
-  // Each once: only the log of the coordinator's server would have it else.
-  void SayFailedCheckpoint(const wire::StatusReply& status) {
-    if (status.checkpoint_failed() == checkpoint_failed_) return;
-    checkpoint_failed_ = status.checkpoint_failed();
-    if (!checkpoint_failed_.empty()) {
-      display_->Print(
-          absl::StrCat("warning: no checkpoint: ", checkpoint_failed_));
-    }
-  }
-
-  absl::Status Perform(const Supervisor::Effects& effects) {
-    for (const MemberExit& death : effects.deaths) Report(death, effects);
-    for (const std::string& note : effects.notes) display_->Print(note);
-    for (const Member& member : effects.restarts) {
-      const absl::Status started = cluster_.Restart(member);
-      supervisor_.OnRestart(member, started.ok(), SteadyNow());
-      display_->Print(
-          started.ok()
-              ? absl::StrCat(
-                    "started ", member.ToString(), " again; it ",
-                    member == supervisor_.host() && !any_server_takes_over_
-                        ? "goes on as the coordinator at once, and joins "
-                        : "joins ",
-                    "when the lease of the old one has run out")
-              : std::string(started.message()));
-    }
-    if (!effects.finish_reason.empty()) {
-      const absl::Status sent = client_->AskFinish(effects.finish_reason);
-      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
-    }
-    if (!effects.suspend_reason.empty()) {
-      const absl::Status sent = client_->AskSuspend(effects.suspend_reason);
-      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
-    }
-    if (!effects.stop_reason.empty()) {
-      const absl::Status sent = client_->AskStop(effects.stop_reason);
-      if (!sent.ok() && !absl::IsResourceExhausted(sent)) return sent;
-    }
-    if (effects.signal_host != 0)
-      cluster_.Signal(supervisor_.host(), effects.signal_host);
-    if (effects.signal_others != 0)
-      cluster_.SignalAllBut(supervisor_.host(), effects.signal_others);
-    return absl::OkStatus();
-  }
-
-  void Report(const MemberExit& death, const Supervisor::Effects& effects) {
-    const std::string log = cluster_.LogPath(death.member);
-    std::string text = death.ToString();
-    const bool starts_again =
-        absl::c_linear_search(effects.restarts, death.member);
-    if (death.member.worker && state_ == wire::RUNNING && !starts_again) {
-      absl::StrAppend(&text,
-                      "; the others go on without it after its lease of ",
-                      lease_ms_, " ms");
-    }
-    const bool is_followed =
-        any_server_takes_over_
-            ? state_ == wire::RUNNING && !supervisor_.coordinator_gone()
-            : starts_again;
-    if (death.hosted_coordinator && is_followed) {
-      absl::StrAppend(&text,
-                      any_server_takes_over_
-                          ? "; another server goes on as the coordinator when "
-                            "its lease in etcd has run out"
-                          : "; the others wait for the next coordinator");
-    }
-    if (!death.member.worker && (!death.hosted_coordinator || is_followed) &&
-        state_ == wire::RUNNING && replicas_ > 0) {
-      absl::StrAppend(&text,
-                      "; where its shards have copies in sync, these serve "
-                      "after its lease of ",
-                      lease_ms_, " ms");
-    }
-    absl::StrAppend(&text, "; the end of ", log, ":");
-    const std::vector<std::string> lines = LastLines(ReadTail(log), kLogLines);
-    for (const std::string& line : lines) {
-      absl::StrAppend(&text, "\n  | ", line);
-    }
-    if (lines.empty()) absl::StrAppend(&text, " it is empty");
-    display_->Print(text);
-  }
-
-  void ShowProgress() {
-    if (!options_.progress || !known_) return;
-    for (const std::string& evaluation : progress_.TakeEvaluations()) {
-      display_->Print(evaluation);
-    }
-    if (display_->terminal()) {
-      display_->Redraw(progress_.Block(display_->width()));
-      return;
-    }
-    const absl::Time now = SteadyNow();
-    if (now < next_line_) return;
-    next_line_ = now + kLineEvery;
-    display_->Print(progress_.Line());
-  }
-
-  const RunOptions& options_;
-  const int lease_ms_;
-  const int replicas_;
-  const bool any_server_takes_over_;
-  LocalCluster cluster_;
-  CoordinatorClient* const client_;
-  SignalWatch* const signals_;
-  Display* const display_;
-  Supervisor supervisor_;
-  Progress progress_;
-  uint64_t run_ = 0;
-  int64_t steps_ = 0;
-  bool ends_early_ = false;
-  absl::Time step_at_;
-  bool known_ = false;             // A status has come.
-  std::string checkpoint_failed_;  // As of the last one.
-  wire::JobState state_ = wire::JOB_STATE_UNSPECIFIED;
-  absl::Time asked_ = absl::InfinitePast();
-  absl::Time next_ask_ = absl::InfinitePast();
-  absl::Time next_line_;
-};
 
 // The server with the coordinator writes the summary of a run; if it has died,
 // nobody has. Then there is one at least of how the job has ended, and with
@@ -594,7 +290,7 @@ absl::Status EndOfRun(const std::string& out_dir,
       .why = std::string(why.message()),
       .run = job.run(),
       .steps = job.steps(),
-      .since = SteadyNow() - job.step_at(),
+      .since = job.SinceLastStep(),
       .suspending = supervisor.suspending()};
   if (result.ok()) {
     const run::Summary& summary = result->summary;
@@ -645,7 +341,7 @@ absl::Status DryRun(const RunOptions& options,
                     const config::ClusterConfig& config,
                     const std::vector<std::string>& elsewhere,
                     Display* display) {
-  SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
+  SL_RETURN_IF_ERROR(CheckPrograms(options.bin_dir, config));
   if (!options.resume.empty())
     SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
   std::string data_dir;
@@ -698,7 +394,7 @@ int AfterTheEnd(const config::ClusterConfig& config,
 // of a job that has finished, whose result goes to stdout, or is suspended.
 absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
                            Display* display) {
-  SL_RETURN_IF_ERROR(LocalCluster::CheckPrograms(options.bin_dir, config));
+  SL_RETURN_IF_ERROR(CheckPrograms(options.bin_dir, config));
   bool has_run = false;
   std::optional<int> over;
   SL_RETURN_IF_ERROR(
@@ -743,7 +439,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
 
   SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
                       SignalWatch::Create());
-  LocalCluster::Options cluster_options = {
+  LaunchOptions cluster_options = {
       .bin_dir = options.bin_dir,
       .cluster_file = cluster_file,
       .data_dir = data_dir,
@@ -779,7 +475,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   // Runs of the job, until one is not to be followed by another. The port of
   // the coordinator stays, so that who follows the job still finds it.
   while (true) {
-    SL_ASSIGN_OR_RETURN(LocalCluster cluster,
+    SL_ASSIGN_OR_RETURN(std::unique_ptr<Cluster> cluster,
                         LocalCluster::Start(cluster_options));
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
                         CoordinatorClient::Connect(endpoints, config.job()));
