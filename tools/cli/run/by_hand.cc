@@ -36,8 +36,9 @@ std::string ByHandText(const RunOptions& options,
       .workers = workers};
   std::string text = absl::StrCat(
       absl::StrJoin(elsewhere, ", "), elsewhere.size() == 1 ? " is" : " are",
-      " not this machine, and `slackline run` starts processes on this machine "
-      "only; start these on their hosts, all with the same config:\n");
+      " not this machine; `slackline run --on ssh` starts processes there, too "
+      "(docs/clusters.md); by hand, start these on their hosts, all with the "
+      "same config:\n");
   std::string overrides;
   if (!options.overrides.mode.empty()) {
     absl::StrAppend(&overrides, " --mode=", options.overrides.mode);

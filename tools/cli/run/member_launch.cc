@@ -49,24 +49,31 @@ MemberLaunch LaunchOf(const LaunchOptions& options, const Member& member) {
   return launch;
 }
 
+absl::Status CheckWorkersHavePrograms(const config::ClusterConfig& config) {
+  for (int i = 0; i < config.worker_size(); ++i) {
+    if (config.worker(i).has_command() || config.has_model()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker[", i,
+        "].command: is missing; the config has no model and data, so its "
+        "workers are programs of their own: name the program there, or after "
+        "--, as in slackline run CONFIG -- python3 train.py"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckPrograms(const std::string& bin_dir,
                            const config::ClusterConfig& config) {
   SL_RETURN_IF_ERROR(CheckInstalled(bin_dir, kServerProgram));
+  SL_RETURN_IF_ERROR(CheckWorkersHavePrograms(config));
   for (int i = 0; i < config.worker_size(); ++i) {
-    const std::string field = absl::StrCat("worker[", i, "].command");
-    if (config.worker(i).has_command()) {
-      const auto words = SplitShellLine(config.worker(i).command());
-      SL_CHECK(words.ok(), "the config's checks have seen the command");
-      SL_RETURN_IF_ERROR(Annotate(FindProgram(words->front()).status(), field));
-    } else if (config.has_model()) {
+    if (!config.worker(i).has_command()) {
       SL_RETURN_IF_ERROR(CheckInstalled(bin_dir, kWorkerProgram));
-    } else {
-      return absl::FailedPreconditionError(absl::StrCat(
-          field,
-          ": is missing; the config has no model and data, so its workers are "
-          "programs of their own: name the program there, or after --, as in "
-          "slackline run CONFIG -- python3 train.py"));
+      continue;
     }
+    const auto words = SplitShellLine(config.worker(i).command());
+    SL_CHECK(words.ok(), "the config's checks have seen the command");
+    SL_RETURN_IF_ERROR(Annotate(FindProgram(words->front()).status(),
+                                absl::StrCat("worker[", i, "].command")));
   }
   return absl::OkStatus();
 }

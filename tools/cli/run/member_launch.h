@@ -47,6 +47,10 @@ std::vector<Member> MembersOf(const LaunchOptions& options);
 // Whether it is a slackline_worker, which a fork server makes.
 bool IsForked(const LaunchOptions& options, const Member& member);
 
+// The config names no program for its workers, though they have to be programs
+// of their own.
+absl::Status CheckWorkersHavePrograms(const config::ClusterConfig& config);
+
 // One of the programs that the job needs is not on this machine, or the config
 // names none for its workers: the error names it.
 absl::Status CheckPrograms(const std::string& bin_dir,

@@ -74,4 +74,9 @@ bool MemberProcesses::AnyRuns() const {
                      [](const auto& child) { return child.second.running(); });
 }
 
+int MemberProcesses::PidOf(const Member& member) const {
+  const auto found = children_.find(member);
+  return found == children_.end() ? 0 : found->second.pid();
+}
+
 }  // namespace slackline

@@ -31,6 +31,8 @@ class MemberProcesses {
   void Signal(const Member& member, int signal);
   void SignalAllBut(const std::optional<Member>& member, int signal);
   bool AnyRuns() const;
+  // 0: it was never started.
+  int PidOf(const Member& member) const;
 
  private:
   std::optional<ForkServerClient> fork_server_;

@@ -10,7 +10,6 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -32,13 +31,12 @@
 #include "common/utf8.h"
 #include "job/job_config.h"
 #include "server/coordinator/run_files.h"
-#include "tools/cli/data/find_data.h"
 #include "tools/cli/display.h"
 #include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/job/progress.h"
+#include "tools/cli/launch/remote_shell.h"
 #include "tools/cli/run/by_hand.h"
-#include "tools/cli/run/capacity.h"
-#include "tools/cli/run/local_cluster.h"
+#include "tools/cli/run/job_place.h"
 #include "tools/cli/run/local_hosts.h"
 #include "tools/cli/run/member_launch.h"
 #include "tools/cli/run/out_folder.h"
@@ -325,36 +323,27 @@ std::string GoOnLine(const RunOptions& options, const std::string& cluster_file,
   return ShellLine(words);
 }
 
-// Refuses, or warns of, a job that is too large for this machine.
-absl::Status CheckCapacity(const RunOptions& options,
-                           const config::ClusterConfig& config,
-                           const std::string& data_dir, Display* display) {
-  const Demand demand = DemandOf(config, data_dir);
-  const Capacity here = CapacityHere();
-  if (options.check_memory) SL_RETURN_IF_ERROR(CheckMemory(demand, here));
-  if (const std::string warning = CoresWarning(demand, here); !warning.empty())
-    display->Print(warning);
-  return absl::OkStatus();
-}
-
 absl::Status DryRun(const RunOptions& options,
                     const config::ClusterConfig& config,
                     const std::vector<std::string>& elsewhere,
                     Display* display) {
-  SL_RETURN_IF_ERROR(CheckPrograms(options.bin_dir, config));
+  const std::unique_ptr<JobPlace> place = PlaceOf(options, config, display);
+  const bool is_remote = !place->Text().empty();
+  SL_RETURN_IF_ERROR(place->Check());
   if (!options.resume.empty())
     SL_RETURN_IF_ERROR(TakeCheckpoint(options, config, display).status());
   std::string data_dir;
   if (!options.data_dir.empty()) {  // Else it might have to be fetched.
-    SL_ASSIGN_OR_RETURN(data_dir, FindData(config, options.data_dir, display));
+    SL_ASSIGN_OR_RETURN(data_dir, place->FindData());
   }
   // Of a job on several machines this one has a part.
-  if (elsewhere.empty()) {
-    SL_RETURN_IF_ERROR(CheckCapacity(options, config, data_dir, display));
-  } else {
+  if (!elsewhere.empty()) {
     display->Print(ByHandText(options, config, elsewhere));
+  } else if (!is_remote) {
+    SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
   }
   display->Print(absl::StrCat(JobText(config), OwnProgramsText(config),
+                              place->Text(),
                               "\nnothing is started: --dry-run"));
   const std::string text =
       absl::StrCat(PortIsGiven(options) ? "" : kAnyPort, ToText(config));
@@ -394,7 +383,8 @@ int AfterTheEnd(const config::ClusterConfig& config,
 // of a job that has finished, whose result goes to stdout, or is suspended.
 absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
                            Display* display) {
-  SL_RETURN_IF_ERROR(CheckPrograms(options.bin_dir, config));
+  const std::unique_ptr<JobPlace> place = PlaceOf(options, config, display);
+  SL_RETURN_IF_ERROR(place->Check());
   bool has_run = false;
   std::optional<int> over;
   SL_RETURN_IF_ERROR(
@@ -404,28 +394,16 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   if (!options.resume.empty()) {
     SL_ASSIGN_OR_RETURN(beginning, TakeCheckpoint(options, config, display));
   }
-  const std::string host = config.coordinator().host();
-  std::optional<PortReservation> reservation;
-  if (PortIsGiven(options)) {
-    std::set<std::string> hosts = {host};
-    if (AnyServerTakesOver(config)) {
-      for (const ServerProcess& server : ServerProcesses(config))
-        hosts.insert(server.host);
-    }
-    for (const std::string& each : hosts) {
-      SL_RETURN_IF_ERROR(
-          Annotate(CheckPortFree(each, config.coordinator().port()),
-                   "coordinator.port (choose another, or leave it out for any "
-                   "free one)"));
-    }
-  } else {
-    SL_ASSIGN_OR_RETURN(PortReservation free, PortReservation::AnyFree(host));
-    reservation.emplace(std::move(free));
-    config.mutable_coordinator()->set_port(reservation->port());
-  }
-  SL_ASSIGN_OR_RETURN(const std::string data_dir,
-                      FindData(config, options.data_dir, display));
-  SL_RETURN_IF_ERROR(CheckCapacity(options, config, data_dir, display));
+  const bool any_port = !PortIsGiven(options);
+  SL_ASSIGN_OR_RETURN(const std::string data_dir, place->FindData());
+  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
+                      SignalWatch::Create());
+  SL_RETURN_IF_ERROR(place->Connect(signals.get()));
+  SL_ASSIGN_OR_RETURN(
+      const int port,
+      place->TakePort(any_port ? 0 : config.coordinator().port()));
+  config.mutable_coordinator()->set_port(port);
+  SL_RETURN_IF_ERROR(place->CheckCapacity(data_dir));
   SL_ASSIGN_OR_RETURN(
       const std::string out_dir,
       ChooseOutFolder(options, config, beginning.folder(), has_run));
@@ -434,11 +412,9 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
       cluster_file,
       {absl::StrCat("# Written by `slackline run` from ", options.config_path,
                     ": what was left out is filled in.\n",
-                    reservation.has_value() ? kAnyPort : ""),
+                    any_port ? kAnyPort : ""),
        ToText(config)}));
 
-  SL_ASSIGN_OR_RETURN(const std::unique_ptr<SignalWatch> signals,
-                      SignalWatch::Create());
   LaunchOptions cluster_options = {
       .bin_dir = options.bin_dir,
       .cluster_file = cluster_file,
@@ -452,7 +428,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   const std::vector<std::string> endpoints = CoordinatorEndpoints(config);
   display->Print(
       absl::StrCat(JobText(config), ", coordinator at ", endpoints.front(),
-                   OwnProgramsText(config),
+                   OwnProgramsText(config), place->Text(),
                    data_dir.empty() ? "" : absl::StrCat("\ndata: ", data_dir),
                    "\nfolder: ", out_dir, " (logs in logs/; `slackline status ",
                    out_dir, "` shows details)"));
@@ -476,7 +452,7 @@ absl::StatusOr<int> RunJob(RunOptions options, config::ClusterConfig config,
   // the coordinator stays, so that who follows the job still finds it.
   while (true) {
     SL_ASSIGN_OR_RETURN(std::unique_ptr<Cluster> cluster,
-                        LocalCluster::Start(cluster_options));
+                        place->Start(cluster_options, config));
     SL_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
                         CoordinatorClient::Connect(endpoints, config.job()));
     Restorer::Lost lost;
@@ -555,9 +531,27 @@ absl::Status PutWholePath(const RunOptions& options,
   return absl::OkStatus();
 }
 
+// Reads --hosts or --hostfile.
+absl::Status TakeHosts(RunOptions* options) {
+  if (options->hosts.empty() && options->host_file.empty())
+    return absl::OkStatus();
+  const bool is_file = options->hosts.empty();
+  const std::string origin =
+      is_file ? absl::StrCat("--hostfile ", options->host_file)
+              : absl::StrCat("--hosts ", options->hosts);
+  absl::StatusOr<std::vector<HostSlots>> hosts =
+      is_file ? ReadHostFile(options->host_file) : ParseHosts(options->hosts);
+  if (!hosts.ok())
+    return Annotate(hosts.status(), is_file ? "--hostfile" : "--hosts");
+  options->overrides.hosts = *std::move(hosts);
+  options->overrides.hosts_origin = origin;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-int Run(const RunOptions& options) {
+int Run(const RunOptions& given) {
+  RunOptions options = given;
   Display display;
   const auto complain = [&](absl::string_view text) {
     display.Print(absl::StrCat("slackline run: ", text));
@@ -567,6 +561,10 @@ int Run(const RunOptions& options) {
     const absl::Status text = CheckPathText(flag, path);
     if (text.ok()) continue;
     complain(text.message());
+    return kExitUsage;
+  }
+  if (const absl::Status hosts = TakeHosts(&options); !hosts.ok()) {
+    complain(hosts.message());
     return kExitUsage;
   }
   absl::StatusOr<config::ClusterConfig> config =
@@ -588,7 +586,10 @@ int Run(const RunOptions& options) {
       return kExitUsage;
     }
   }
-  const std::vector<std::string> elsewhere = HostsElsewhere(*config);
+  // Another engine goes to all hosts, and to this one, too.
+  std::vector<std::string> elsewhere;
+  if (ShellOf(config->launch()).name.empty())
+    elsewhere = HostsElsewhere(*config);
   if (!elsewhere.empty() && !options.dry_run) {
     complain(ByHandText(options, *config, elsewhere));
     return kExitUsage;
