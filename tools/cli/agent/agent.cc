@@ -240,7 +240,7 @@ class Agent {
       SL_RETURN_IF_ERROR(WriteFileAtomically(
           absl::StrCat(begin.run_folder(), "/cluster.textproto"),
           {begin.config()}));
-      files_.emplace(begin.run_folder());
+      files_.emplace(begin.run_folder(), MaySend(begin));
     } else {
       files_.reset();
     }
@@ -248,6 +248,22 @@ class Agent {
     if (!begin.fork_program().empty())
       processes_.LoadForkServer(begin.fork_program());
     return absl::OkStatus();
+  }
+
+  // Whether files beside logs are sent from here.
+  bool MaySend(const agent::Begin& begin) {
+    if (!begin.makes_sender_mark())
+      return !IsMarked(begin.run_folder(), begin.sender_mark());
+    RemoveMark();
+    mark_ = absl::StrCat(begin.run_folder(), "/", begin.sender_mark());
+    // Without it others send them as well, which costs time.
+    WriteFileAtomically(mark_, {}).IgnoreError();
+    return true;
+  }
+
+  void RemoveMark() {
+    std::error_code ignored;
+    if (!mark_.empty()) std::filesystem::remove(mark_, ignored);
   }
 
   absl::Status Start(const agent::Start& start, agent::Answer* answer) {
@@ -262,6 +278,7 @@ class Agent {
          .environment = {start.environment().begin(),
                          start.environment().end()}},
         absl::StrCat(run_folder_, "/", start.log()), start.forked());
+    if (files_.has_value()) files_->AddLog(start.log());
     if (start.last_forked()) processes_.EndForks();
     answer->set_pid(processes_.PidOf(MemberOf(start.member())));
     return started;
@@ -339,6 +356,7 @@ class Agent {
   }
 
   void EndAll() {
+    RemoveMark();
     processes_.SignalAllBut(std::nullopt, SIGTERM);
     const absl::Time kill_at = time_.Now() + kEndPatience;
     while (processes_.AnyRuns() && time_.Now() < kill_at) {
@@ -359,6 +377,7 @@ class Agent {
   absl::Time said_;
   absl::Time next_look_ = absl::InfinitePast();
   std::string run_folder_;
+  std::string mark_;                   // A file of this agent; empty: none.
   std::optional<ChangedFiles> files_;  // None: the run's folder is shared.
   MemberProcesses processes_;
   std::vector<MemberExit> exits_;  // To be sent after what they have written.

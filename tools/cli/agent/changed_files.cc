@@ -37,7 +37,8 @@ bool IsSentName(const std::string& name) {
          name != "cluster.textproto";
 }
 
-ChangedFiles::ChangedFiles(std::string folder) : folder_(std::move(folder)) {
+ChangedFiles::ChangedFiles(std::string folder, bool all)
+    : folder_(std::move(folder)), all_(all) {
   for (const std::string& name : Names()) {
     struct stat about;
     if (stat(absl::StrCat(folder_, "/", name).c_str(), &about) != 0) continue;
@@ -50,19 +51,17 @@ ChangedFiles::ChangedFiles(std::string folder) : folder_(std::move(folder)) {
 }
 
 std::vector<std::string> ChangedFiles::Names() const {
-  std::vector<std::string> names;
-  for (const char* const below : {"", kLogsFolder}) {
-    std::error_code error;
-    std::filesystem::directory_iterator entry(absl::StrCat(folder_, "/", below),
-                                              error);
-    for (; !error && entry != std::filesystem::directory_iterator();
-         entry.increment(error)) {
-      std::string name = absl::StrCat(below, entry->path().filename().string());
-      std::error_code ignored;
-      if (entry->is_regular_file(ignored) && !entry->is_symlink(ignored) &&
-          IsSentName(name)) {
-        names.push_back(std::move(name));
-      }
+  std::vector<std::string> names(logs_.begin(), logs_.end());
+  std::error_code error;
+  std::filesystem::directory_iterator entry;
+  if (all_) entry = std::filesystem::directory_iterator(folder_, error);
+  for (; !error && entry != std::filesystem::directory_iterator();
+       entry.increment(error)) {
+    std::string name = entry->path().filename().string();
+    std::error_code ignored;
+    if (entry->is_regular_file(ignored) && !entry->is_symlink(ignored) &&
+        IsSentName(name)) {
+      names.push_back(std::move(name));
     }
   }
   std::sort(names.begin(), names.end());

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,15 +18,18 @@ namespace slackline {
 // The most that one part has.
 inline constexpr size_t kFilePartBytesMax = 256 << 10;
 
-// Looks at the regular files in a folder and in its folder logs/; of other
-// folders, as of checkpoints, nothing is sent. Nor is the config, which was
-// sent to this host; nor the coordinator's state and files with ".partial-" in
-// their names, which are of use to processes of this host alone.
+// Looks at the regular files in a folder, and at logs that are named; of
+// folders in it, as of checkpoints, nothing is sent. Nor is the config, which
+// was sent to this host; nor the coordinator's state and files with ".partial-"
+// in their names, which are of use to processes of this host alone.
 // Thread-compatible.
 class ChangedFiles {
  public:
-  // What is there now has been there before: sent when it changes.
-  explicit ChangedFiles(std::string folder);
+  // What is there now has been there before: sent when it changes. `all`: files
+  // beside the logs are sent, too.
+  ChangedFiles(std::string folder, bool all);
+  // A file in logs/ of the folder, "logs/worker-2.log".
+  void AddLog(const std::string& name) { logs_.insert(name); }
 
   // Appends what has changed, at most about `bytes_max`. True: that is all.
   bool Look(size_t bytes_max, std::vector<agent::FilePart>* parts);
@@ -44,6 +48,8 @@ class ChangedFiles {
             std::vector<agent::FilePart>* parts);
 
   const std::string folder_;
+  const bool all_;
+  std::set<std::string> logs_;
   std::map<std::string, File> files_;
 };
 

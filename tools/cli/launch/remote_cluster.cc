@@ -34,12 +34,15 @@ std::string WholePath(const std::string& path) {
                       : fs::absolute(path, ignored).lexically_normal().string();
 }
 
+std::string MarkName() {
+  return absl::StrCat(".slackline-", absl::Hex(RandomToken()));
+}
+
 // A file in a folder here, while it lives: whoever sees it, sees the folder.
 class FolderMark {
  public:
   explicit FolderMark(const std::string& folder)
-      : name_(absl::StrCat(".slackline-", absl::Hex(RandomToken()))),
-        path_(absl::StrCat(folder, "/", name_)) {
+      : name_(MarkName()), path_(absl::StrCat(folder, "/", name_)) {
     std::ofstream file(path_);
   }
   FolderMark(const FolderMark&) = delete;
@@ -110,6 +113,7 @@ RemoteCluster::RemoteCluster(Options options, RemoteHosts* hosts)
               ? CheckpointRoot(options_.config, options_.launch.out_dir)
               : ""),
       launch_(options_.launch),
+      sender_mark_(MarkName()),
       logs_(options_.launch.out_dir) {
   launch_.bin_dir = options_.paths.bin_dir;
   launch_.data_dir = options_.paths.data_dir;
@@ -210,6 +214,19 @@ agent::Begin RemoteCluster::BeginOf(const std::string& host) const {
 
 absl::Status RemoteCluster::Begin(const std::vector<std::string>& hosts,
                                   SignalWatch* signals) {
+  std::vector<std::string> others = hosts;
+  const auto first =
+      std::find(others.begin(), others.end(), remote_->hosts().front());
+  if (first != others.end()) {
+    SL_RETURN_IF_ERROR(BeginTogether({*first}, signals));
+    others.erase(first);
+  }
+  return BeginTogether(others, signals);
+}
+
+absl::Status RemoteCluster::BeginTogether(const std::vector<std::string>& hosts,
+                                          SignalWatch* signals) {
+  if (hosts.empty()) return absl::OkStatus();
   const FolderMark run_mark(options_.launch.out_dir);
   std::string folder = checkpoints_;
   if (!folder.empty()) {
@@ -227,6 +244,8 @@ absl::Status RemoteCluster::Begin(const std::vector<std::string>& hosts,
   for (const std::string& host : hosts) {
     agent::Begin begin = BeginOf(host);
     begin.set_run_mark(run_mark.name());
+    begin.set_sender_mark(sender_mark_);
+    begin.set_makes_sender_mark(host == remote_->hosts().front());
     if (!folder.empty()) {
       begin.set_checkpoint_folder(
           CheckpointRoot(options_.config, launch_.out_dir));

@@ -66,8 +66,11 @@ class RemoteCluster : public Cluster {
   const std::string& HostOf(const Member& member) const {
     return hosts_of_.at(member);
   }
+  // The host of server 0 first, since others look for what it leaves.
   absl::Status Begin(const std::vector<std::string>& hosts,
                      SignalWatch* signals);
+  absl::Status BeginTogether(const std::vector<std::string>& hosts,
+                             SignalWatch* signals);
   agent::Begin BeginOf(const std::string& host) const;
   absl::Status CheckShared(const std::string& host,
                            const agent::Answer& answer) const;
@@ -79,6 +82,7 @@ class RemoteCluster : public Cluster {
   const std::string checkpoints_;  // The folder here; empty: none is needed.
   LaunchOptions launch_;           // With the paths of the hosts.
   std::map<Member, std::string> hosts_of_;
+  const std::string sender_mark_;
   MemberLogs logs_;
   std::map<Member, int> running_;  // With their process ids.
   std::vector<std::string> notes_;
