@@ -45,8 +45,6 @@ constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
 constexpr absl::Duration kPollMax = absl::Milliseconds(20);
 constexpr absl::Duration kAliveEvery = absl::Seconds(5);
 constexpr absl::Duration kSilenceMax = absl::Minutes(1);
-// Between SIGTERM and SIGKILL, once the other side is gone.
-constexpr absl::Duration kEndPatience = absl::Seconds(3);
 // What waits to be sent; then files wait.
 constexpr size_t kWaitingBytesMax = 4 << 20;
 
@@ -357,12 +355,10 @@ class Agent {
 
   void EndAll() {
     RemoveMark();
-    processes_.SignalAllBut(std::nullopt, SIGTERM);
-    const absl::Time kill_at = time_.Now() + kEndPatience;
-    while (processes_.AnyRuns() && time_.Now() < kill_at) {
-      signals_->Wait(kPollMax);
-      processes_.Reap();
-    }
+    // As when `slackline run` dies on one machine. SIGTERM would have them tell
+    // the coordinator that the whole job is to end, while it may go on
+    // elsewhere.
+    processes_.SignalAllBut(std::nullopt, SIGKILL);
     processes_ = MemberProcesses();
   }
 

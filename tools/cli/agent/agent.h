@@ -2,7 +2,7 @@
 // on another one that talks to it over stdin and stdout (proto/agent.proto).
 //
 // When stdin is closed, or nothing is heard for a minute, the program on the
-// other side is gone: all processes are ended, and the agent ends, too.
+// other side is gone: all processes are killed, and the agent ends.
 #pragma once
 
 namespace slackline {

@@ -24,7 +24,7 @@ namespace {
 constexpr absl::Duration kSayAliveEvery = absl::Seconds(5);
 // Longer than the agent's, so that it is the first to know.
 constexpr absl::Duration kAgentSilenceMax = absl::Seconds(70);
-// The agent kills its processes after a while (agent.cc), and ends.
+// The agent kills its processes, and ends.
 constexpr absl::Duration kAgentEndMax = absl::Seconds(8);
 // A command that has closed its streams ends at once.
 constexpr absl::Duration kCommandEndMax = absl::Seconds(2);

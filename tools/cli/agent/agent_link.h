@@ -24,7 +24,7 @@ namespace slackline {
 
 // A thread of its own reads what the agent says, and writes the files that it
 // sends. All calls are of the thread that made it. Its end closes the agent's
-// stdin, upon which the agent ends its processes, and waits until it is gone.
+// stdin, upon which the agent kills its processes, and waits until it is gone.
 class AgentLink {
  public:
   // Starts `command`, which leads to the agent: its stdin and stdout are those
@@ -59,7 +59,7 @@ class AgentLink {
   std::string ErrorOutput() const;
   // Once Lost(): how the command has ended, if it has.
   const std::optional<ExitStatus>& exit() const { return exit_; }
-  // Ends the stream: the agent ends its processes. The destructor waits.
+  // Ends the stream: the agent kills its processes. The destructor waits.
   void Close();
 
  private:

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -330,6 +330,15 @@ std::vector<MemberExit> RemoteCluster::Reap() {
            .host = host});
     }
     if (lost.ok()) continue;
+    const bool had_any = absl::c_any_of(running_, [&](const auto& member) {
+      return HostOf(member.first) == host;
+    });
+    if (had_any) {
+      notes_.push_back(absl::StrCat("the connection to host ", host,
+                                    " is lost, and its processes with "
+                                    "it, which are killed there: ",
+                                    lost.message()));
+    }
     for (auto member = running_.begin(); member != running_.end();) {
       if (HostOf(member->first) != host) {
         ++member;
