@@ -24,6 +24,16 @@ int64_t ChangedNs(const struct stat& about) {
   return int64_t{about.st_mtim.tv_sec} * 1'000'000'000 + about.st_mtim.tv_nsec;
 }
 
+int64_t BornNs(int file) {
+  struct statx about;
+  if (statx(file, "", AT_EMPTY_PATH, STATX_BTIME, &about) != 0 ||
+      (about.stx_mask & STATX_BTIME) == 0) {
+    return 0;
+  }
+  return int64_t{about.stx_btime.tv_sec} * 1'000'000'000 +
+         about.stx_btime.tv_nsec;
+}
+
 }  // namespace
 
 bool IsSentName(const std::string& name) {
@@ -101,13 +111,16 @@ bool ChangedFiles::Send(const std::string& name, size_t* bytes_left,
   if (same && (known.is_old || known.sent == about.st_size)) return true;
   // A file that has only grown goes on; else it is another one. While it has
   // the size that it had, it was written anew.
-  if (known.inode != about.st_ino || about.st_size < known.size ||
+  const int64_t born_ns = BornNs(file.get());
+  if (known.inode != about.st_ino || known.born_ns != born_ns ||
+      about.st_size < known.size ||
       (about.st_size == known.size && known.changed_ns != changed_ns) ||
       known.is_old) {
     known.sent = -1;
   }
   known.is_old = false;
   known.inode = about.st_ino;
+  known.born_ns = born_ns;
   known.size = about.st_size;
   known.changed_ns = changed_ns;
   while (known.sent < about.st_size) {

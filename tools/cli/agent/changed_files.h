@@ -37,6 +37,7 @@ class ChangedFiles {
  private:
   struct File {
     ino_t inode = 0;
+    int64_t born_ns = 0;     // An inode's number is given again; 0: not known.
     int64_t size = 0;        // At the last look.
     int64_t changed_ns = 0;  // Of its content, at the last look.
     int64_t sent = -1;       // Bytes; -1: nothing of this file.
