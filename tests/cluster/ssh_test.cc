@@ -13,6 +13,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/version.h"
 #include "gmock/gmock.h"
 #include "proto/agent.pb.h"
@@ -235,6 +238,33 @@ TEST_F(SshTest, ProgramsOfTheUserRunThereWithTheirEnvironment) {
   EXPECT_THAT(
       ReadText(Path("run/logs/worker-3.log")),
       HasSubstr(absl::StrCat("hello from ", fs::current_path().string())));
+}
+
+// docs/clusters.md, with the addresses of the test in place of its hosts.
+TEST_F(SshTest, CommandsOfThePageRun) {
+  int commands = 0;
+  for (const absl::string_view line : absl::StrSplit(
+           ReadText(absl::StrCat(SLACKLINE_SOURCE_DIR, "/docs/clusters.md")),
+           '\n')) {
+    if (!absl::StartsWith(line, "slackline run examples/")) continue;
+    const std::string command = absl::StrReplaceAll(
+        line,
+        {{"slackline run ", absl::StrCat(SLACKLINE_BIN_DIR, "/slackline run ",
+                                         SLACKLINE_SOURCE_DIR, "/")},
+         {"n1:", "127.0.0.2:"},
+         {"n2:", "127.0.0.3:"}});
+    Process run(
+        {"/bin/sh", "-c",
+         absl::StrCat("exec ", command, " --epochs 1 --out ", Path("page"),
+                      " --set 'launch.ssh={",
+                      absl::StripSuffix(
+                          absl::StripPrefix(daemon_->Block(), "ssh {"), "}"),
+                      "}'")},
+        Path("page.log"));
+    EXPECT_EQ(run.WaitText(kJobMax), kEndedWell) << line << run.Output();
+    ++commands;
+  }
+  EXPECT_EQ(commands, 1);
 }
 
 // Each ends at the start, with a sentence that says what to do.
