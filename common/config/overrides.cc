@@ -292,7 +292,9 @@ absl::Status AssignEngine(const std::string& name,
     EraseSiblings(field, "launch", origins);
     config::Launch* const launch = config->mutable_launch();
     launch->GetReflection()->MutableMessage(launch, &field);
-    origins->Set(absl::StrCat("launch.", name), origin);
+    // Whoever gave the block gave it for this.
+    const std::string path = absl::StrCat("launch.", name);
+    if (origins->At(path).empty()) origins->Set(path, origin);
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(

@@ -123,7 +123,7 @@ TEST_F(SshTest, TrainsTheSameModelAsProcessesHereAndBringsAllFilesBack) {
   EXPECT_THAT(again->Output(), HasSubstr("nothing is begun"));
 }
 
-TEST_F(SshTest, CtrlCEndsTheJobWithItsModelAndASecondRunKeepsItsLogs) {
+TEST_F(SshTest, CtrlCEndsTheJobWithItsModel) {
   const std::string config = Write("job.textproto", Job({.train = kLong}));
   const std::unique_ptr<Process> run = StartOnHosts("run", config);
   ASSERT_TRUE(AwaitProgress(ClusterFile("run")).has_value());
@@ -166,7 +166,8 @@ TEST_F(SshTest, AWorkerThatIsKilledThereIsNamedAndStartedAgain) {
 }
 
 TEST_F(SshTest, AConnectionThatIsCutIsNamedAndItsProcessesEnd) {
-  const std::string config = Write("job.textproto", Job({.train = kLong}));
+  const std::string config =
+      Write("job.textproto", Job({.train = kLong, .lease_ms = 1000}));
   const std::unique_ptr<Process> run = StartOnHosts("run", config);
   ASSERT_TRUE(AwaitProgress(ClusterFile("run")).has_value());
   SignalProcess(SshTo("127.0.0.3", Path("ssh")), SIGKILL);

@@ -135,6 +135,11 @@ TEST(LaunchTest, TheFlagPicksTheBlockAndKeepsWhatItHas) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->launch().ssh().port(), 22);
   EXPECT_EQ(config->launch().ssh().program(), "ssh");
+  overrides.sets = {"launch.ssh={port: 2222}"};
+  EXPECT_EQ(
+      ParseJobConfig(text, "j.textproto", overrides)->launch().ssh().port(),
+      2222);
+  overrides.sets.clear();
   overrides.engine = "here";
   EXPECT_TRUE(
       ParseJobConfig(text, "j.textproto", overrides)->launch().has_here());
