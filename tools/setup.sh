@@ -52,8 +52,8 @@ for argument in "$@"; do
     --programs) programs_only=1 ;;
     # Its sanitizers are in a package of their own on some distributions.
     --clang) packages_of_the_rest+=(clang libclang-rt-dev) ;;
-    # The tests start an sshd of their own.
-    --cluster) packages_of_the_rest+=(openssh-server openssh-client) ;;
+    # The tests start daemons of their own.
+    --cluster) packages_of_the_rest+=(openssh-server openssh-client slurm-wlm munge) ;;
     *) echo "setup.sh: unknown argument '$argument'; --check, --programs, --clang and --cluster are known" >&2; exit 2 ;;
   esac
 done
@@ -90,7 +90,7 @@ NOTE
   fi
   for i in "${!missing[@]}"; do
     case "${missing[i]}" in
-      libtorch-dev|python3-torch|libclang-rt-dev|etcd-server|libmimalloc-dev|mold|openssh-server)
+      libtorch-dev|python3-torch|libclang-rt-dev|etcd-server|libmimalloc-dev|mold|openssh-server|slurm-wlm)
         apt-cache show "${missing[i]}" >/dev/null 2>&1 || unset 'missing[i]' ;;
     esac
   done
@@ -99,9 +99,11 @@ NOTE
   if [[ " ${missing[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then
     "${as_root[@]}" systemctl disable --now etcd >&2 || true
   fi
-  if [[ " ${missing[*]} " == *" openssh-server "* && -d /run/systemd/system ]]; then
-    "${as_root[@]}" systemctl disable --now ssh >&2 || true
-  fi
+  for service in openssh-server:ssh slurm-wlm:slurmctld slurm-wlm:slurmd munge:munge; do
+    if [[ " ${missing[*]} " == *" ${service%:*} "* && -d /run/systemd/system ]]; then
+      "${as_root[@]}" systemctl disable --now "${service#*:}" >&2 || true
+    fi
+  done
 fi
 echo "setup: all packages present" >&2
 if ((programs_only)); then exit 0; fi

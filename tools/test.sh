@@ -3,8 +3,8 @@
 # on Debian 12 or Ubuntu 22.04/24.04.
 # Usage: tools/test.sh [--label unit|sim|net|gpu|e2e|cluster|asan|fuzz|tsan]... [--data-dir DIR] [--werror]
 # Without --label: all kinds. Tests of kind gpu exist where CUDA is installed, and
-# are skipped where there is no GPU; those of kind cluster are skipped where sshd is
-# missing. Tests on real data, which are in DIR/mnist and DIR/a9a, are skipped without
+# are skipped where there is no GPU; those of kind cluster are skipped where sshd or
+# Slurm is missing. Tests on real data, which are in DIR/mnist and DIR/a9a, are skipped without
 # --data-dir. asan and tsan: tests of the other kinds, in builds with sanitizers.
 # Fuzzers run for 10 s each. --werror: warnings of the release build are errors, as
 # clang's are in any case; for the g++ that CI has.

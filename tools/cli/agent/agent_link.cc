@@ -81,6 +81,8 @@ AgentLink::AgentLink(std::string host, FileDescriptor to, FileDescriptor from,
 
 AgentLink::~AgentLink() {
   Close();
+  // A command that has not found the agent yet does not look at its stdin.
+  if (!hello().has_value()) child_.Signal(SIGKILL);
   const TimeSource time;
   const absl::Time end = time.Now() + kAgentEndMax;
   // The stream ends with the agent.
