@@ -195,6 +195,7 @@ absl::Status PlaceOnHosts(const std::vector<HostSlots>& hosts,
                           const std::string& origin,
                           config::ClusterConfig* config,
                           FieldOrigins* origins) {
+  const auto is_even = [](const HostSlots& host) { return host.slots == 0; };
   int64_t servers = 0;
   int64_t workers = 0;
   if (!CanBePlaced(config->server(), &servers) ||
@@ -206,8 +207,16 @@ absl::Status PlaceOnHosts(const std::vector<HostSlots>& hosts,
       group.set_host(hosts.front().host);
     return absl::OkStatus();
   }
+  // The first hosts have one more if they do not divide the workers.
+  std::vector<int64_t> slots_of;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    const int64_t count = static_cast<int64_t>(hosts.size());
+    const int64_t rest = static_cast<int64_t>(i) < workers % count ? 1 : 0;
+    slots_of.push_back(is_even(hosts[i]) ? workers / count + rest
+                                         : hosts[i].slots);
+  }
   int64_t slots = 0;
-  for (const HostSlots& host : hosts) slots += host.slots;
+  for (const int64_t each : slots_of) slots += each;
   if (workers > slots) {
     return absl::InvalidArgumentError(absl::StrCat(
         origin, ": the hosts take ", slots, slots == 1 ? " worker" : " workers",
@@ -230,11 +239,11 @@ absl::Status PlaceOnHosts(const std::vector<HostSlots>& hosts,
       },
       config->mutable_server(), origins);
   size_t host = 0;
-  int used = 0;
+  int64_t used = 0;
   Split(
       "worker", origin,
       [&]() -> const std::string& {
-        if (used == hosts[host].slots) {
+        while (used == slots_of[host]) {
           ++host;
           used = 0;
         }

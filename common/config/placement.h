@@ -14,7 +14,7 @@ namespace slackline {
 
 struct HostSlots {
   std::string host;
-  int slots = 1;  // Workers that it takes. At least 1.
+  int slots = 1;  // Workers that it takes. 0: as many as any other, if all are.
   friend bool operator==(const HostSlots&, const HostSlots&) = default;
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "tests/cluster/slurm_daemons.h"
 #include "tests/support/job_test.h"
@@ -27,16 +28,17 @@ class SlurmTest : public JobTest {
   // `salloc` of both nodes, with the run in it.
   std::unique_ptr<Process> StartInAllocation(const std::string& name,
                                              const std::string& train) {
-    const std::string config = Write(
-        absl::StrCat(name, ".textproto"),
-        absl::StrCat(SmallJob({.train = train}), "launch { bin_dir: \"",
-                     Path("bin"), "\" runs_dir: \"", Path("there"), "\" }\n"));
+    const std::string config =
+        Write(absl::StrCat(name, ".textproto"),
+              // Its nodes are those of the allocation.
+              absl::StrCat(absl::StrReplaceAll(SmallJob({.train = train}),
+                                               {{"host: \"127.0.0.1\"", ""}}),
+                           "launch { bin_dir: \"", Path("bin"),
+                           "\" runs_dir: \"", Path("there"), "\" }\n"));
     return std::make_unique<Process>(
         slurm_->Command({"/usr/bin/salloc", "--nodes=2", "--job-name=test",
                          absl::StrCat(SLACKLINE_BIN_DIR, "/slackline"), "run",
                          config, "--on=slurm",
-                         absl::StrCat("--hosts=", SlurmDaemons::kFirst, ":2,",
-                                      SlurmDaemons::kSecond, ":2"),
                          absl::StrCat("--out=", Path(name))}),
         Path(absl::StrCat(name, ".log")));
   }
@@ -52,6 +54,18 @@ TEST_F(SlurmTest, TrainsTheSameModelAsProcessesHere) {
   EXPECT_THAT(run->Output(), HasSubstr("hosts: 127.0.0.2, 127.0.0.3 (slurm)"));
   EXPECT_EQ(ModelSha256(ReadModel(Path("run"))),
             ModelSha256(ReadModel(Path("here"))));
+  slurm_.reset();
+}
+
+TEST_F(SlurmTest, OutsideOfAnAllocationWithoutHostsIsRefused) {
+  const std::string config =
+      Write("job.textproto",
+            absl::StrReplaceAll(SmallJob(), {{"host: \"127.0.0.1\"", ""}}));
+  Process run(slurm_->Command({absl::StrCat(SLACKLINE_BIN_DIR, "/slackline"),
+                               "run", config, "--on=slurm"}),
+              Path("run.log"));
+  EXPECT_EQ(run.WaitText(kJobMax), "exited with code 2") << run.Output();
+  EXPECT_THAT(run.Output(), HasSubstr("run it within one, as in salloc -N2"));
   slurm_.reset();
 }
 

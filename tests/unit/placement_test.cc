@@ -87,6 +87,18 @@ TEST(PlacementTest, ServersGoRoundAndWorkersFillOneHostAfterTheOther) {
   EXPECT_EQ(config->worker_size(), 2);
 }
 
+TEST(PlacementTest, WorkersAreSpreadEvenlyWhereNobodySaysHowMany) {
+  ConfigOverrides overrides;
+  overrides.hosts = {{"a", 0}, {"b", 0}, {"c", 0}};
+  overrides.hosts_origin = "--on slurm";
+  const auto config = ParseJobConfig(Job(1, 5), "j.textproto", overrides);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(WorkersOf(*config),
+              ElementsAre("a:0", "a:0", "b:0", "b:0", "c:0"));
+  const auto few = ParseJobConfig(Job(1, 1), "j.textproto", overrides);
+  EXPECT_THAT(WorkersOf(*few), ElementsAre("a:0"));
+}
+
 TEST(PlacementTest, PortsAndGpusStayThoseOfTheirProcesses) {
   const auto config = Placed(Job(2, 3, "port: 9000 threads: 4",
                                  "port: 9100 device: CUDA gpu: [5, 6, 7]"),

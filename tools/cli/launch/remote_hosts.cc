@@ -16,7 +16,7 @@ namespace {
 // Longer than what a remote shell itself waits for a connection.
 constexpr absl::Duration kConnectMax = absl::Seconds(40);
 constexpr absl::Duration kSlice = absl::Milliseconds(10);
-constexpr char kInterrupted[] =
+constexpr char kInterruptedEarly[] =
     "interrupted by the user before the job was started";
 
 }  // namespace
@@ -81,7 +81,7 @@ absl::Status RemoteHosts::AwaitHellos(const std::vector<std::string>& hosts,
   size_t answered = 0;
   while (answered + problems.size() < hosts.size()) {
     if (signals != nullptr && signals->Wait(kSlice).all() > 0)
-      return absl::AbortedError(kInterrupted);
+      return absl::AbortedError(kInterruptedEarly);
     answered = 0;
     for (const std::string& host : hosts) {
       if (problems.count(host) > 0) continue;
@@ -159,7 +159,7 @@ absl::StatusOr<std::vector<agent::Answer>> RemoteHosts::Ask(
     }
     link.Wait(kSlice);
     if (signals != nullptr && signals->Wait(absl::ZeroDuration()).all() > 0)
-      return absl::AbortedError(kInterrupted);
+      return absl::AbortedError(kInterruptedEarly);
   }
   return answers;
 }

@@ -12,8 +12,8 @@
 namespace slackline {
 namespace {
 
-constexpr char kServerProgram[] = "slackline_server";
-constexpr char kWorkerProgram[] = "slackline_worker";
+constexpr char kServerName[] = "slackline_server";
+constexpr char kWorkerName[] = "slackline_worker";
 
 }  // namespace
 
@@ -31,7 +31,7 @@ MemberLaunch LaunchOf(const LaunchOptions& options, const Member& member) {
   }
   MemberLaunch launch = {
       .command = {absl::StrCat(options.bin_dir, "/",
-                               member.worker ? kWorkerProgram : kServerProgram),
+                               member.worker ? kWorkerName : kServerName),
                   absl::StrCat("--cluster=", options.cluster_file),
                   absl::StrCat("--index=", member.index)},
       .environment = {}};
@@ -63,11 +63,11 @@ absl::Status CheckWorkersHavePrograms(const config::ClusterConfig& config) {
 
 absl::Status CheckPrograms(const std::string& bin_dir,
                            const config::ClusterConfig& config) {
-  SL_RETURN_IF_ERROR(CheckInstalled(bin_dir, kServerProgram));
+  SL_RETURN_IF_ERROR(CheckInstalled(bin_dir, kServerName));
   SL_RETURN_IF_ERROR(CheckWorkersHavePrograms(config));
   for (int i = 0; i < config.worker_size(); ++i) {
     if (!config.worker(i).has_command()) {
-      SL_RETURN_IF_ERROR(CheckInstalled(bin_dir, kWorkerProgram));
+      SL_RETURN_IF_ERROR(CheckInstalled(bin_dir, kWorkerName));
       continue;
     }
     const auto words = SplitShellLine(config.worker(i).command());

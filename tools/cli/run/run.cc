@@ -26,6 +26,7 @@
 #include "common/config/parse_text.h"
 #include "common/config/shell_line.h"
 #include "common/io/atomic_file.h"
+#include "common/io/regular_file.h"
 #include "common/process/exit_code.h"
 #include "common/status.h"
 #include "common/utf8.h"
@@ -35,6 +36,7 @@
 #include "tools/cli/job/coordinator_client.h"
 #include "tools/cli/job/progress.h"
 #include "tools/cli/launch/remote_shell.h"
+#include "tools/cli/launch/slurm_hosts.h"
 #include "tools/cli/run/by_hand.h"
 #include "tools/cli/run/job_place.h"
 #include "tools/cli/run/local_hosts.h"
@@ -531,10 +533,32 @@ absl::Status PutWholePath(const RunOptions& options,
   return absl::OkStatus();
 }
 
-// Reads --hosts or --hostfile.
+// Within Slurm, and neither file nor flags say on which nodes.
+bool HostsAreThoseOfSlurm(const RunOptions& options) {
+  const absl::StatusOr<std::string> text =
+      ReadRegularFile(options.config_path, kConfigFileBytesMax);
+  if (!text.ok()) return false;
+  config::ClusterConfig config;
+  FieldOrigins origins(options.config_path);
+  // What is wrong with it is said by those who read it in earnest.
+  if (!ParseConfigText(*text, options.config_path, &config, &origins).ok() ||
+      !ApplyOverrides(options.overrides, &config, &origins).ok()) {
+    return false;
+  }
+  const auto has_host = [](const auto& group) { return group.has_host(); };
+  return config.launch().has_slurm() && !config.coordinator().has_host() &&
+         absl::c_none_of(config.server(), has_host) &&
+         absl::c_none_of(config.worker(), has_host);
+}
+
+// Reads --hosts or --hostfile, or asks Slurm.
 absl::Status TakeHosts(RunOptions* options) {
-  if (options->hosts.empty() && options->host_file.empty())
+  if (options->hosts.empty() && options->host_file.empty()) {
+    if (!HostsAreThoseOfSlurm(*options)) return absl::OkStatus();
+    SL_ASSIGN_OR_RETURN(options->overrides.hosts, SlurmHosts());
+    options->overrides.hosts_origin = "--on slurm";
     return absl::OkStatus();
+  }
   const bool is_file = options->hosts.empty();
   const std::string origin =
       is_file ? absl::StrCat("--hostfile ", options->host_file)

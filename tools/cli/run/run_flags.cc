@@ -52,7 +52,8 @@ void AddRunCommands(const Invocation& invocation, CLI::App* app,
       "--on", run.overrides.engine,
       "Where processes are started: here, or on the hosts of the config by "
       "ssh, "
-      "or by slurm within an allocation; default: as the config's launch block "
+      "or by slurm within an allocation, whose nodes it takes where the config "
+      "names no hosts; default: as the config's launch block "
       "says, else here");
   CLI::Option* const hosts = run_command->add_option(
       "--hosts", run.hosts,

@@ -15,7 +15,7 @@
 namespace slackline {
 namespace {
 
-constexpr absl::Duration kWaitMax = absl::Milliseconds(50);
+constexpr absl::Duration kSignalWaitMax = absl::Milliseconds(50);
 constexpr absl::Duration kStatusEvery = absl::Milliseconds(250);
 // An answer that has not come by then is asked for again.
 constexpr absl::Duration kStatusAgain = absl::Seconds(1);
@@ -75,7 +75,7 @@ RunningJob::RunningJob(const RunOptions& options,
 
 absl::Status RunningJob::Await() {
   while (!supervisor_.Over()) {
-    const SignalWatch::Requests requests = signals_->Wait(kWaitMax);
+    const SignalWatch::Requests requests = signals_->Wait(kSignalWaitMax);
     for (int i = 0; i < requests.interrupts; ++i)
       Say(supervisor_.OnInterrupt(SteadyNow()));
     for (int i = 0; i < requests.terminations; ++i)
