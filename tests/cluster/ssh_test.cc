@@ -136,7 +136,7 @@ TEST_F(SshTest, CtrlCEndsTheJobWithItsModel) {
 
 TEST_F(SshTest, AWorkerThatIsKilledThereIsNamedAndStartedAgain) {
   const std::string config =
-      Write("job.textproto", Job({.train = kLong, .lease_ms = 1000}));
+      Write("job.textproto", Job({.train = kLong, .lease_ms = 2000}));
   const std::unique_ptr<Process> run =
       StartOnHosts("run", config, {"--restart-workers=1"});
   const auto status = AwaitProgress(ClusterFile("run"));
@@ -185,7 +185,7 @@ TEST_F(SshTest, AConnectionThatIsCutIsNamedAndItsProcessesEnd) {
 
 TEST_F(SshTest, AJobThatIsRestoredGetsANewAgentWhereTheConnectionWasCut) {
   const SmallJobOptions options = {.train = "epochs: 8 seed: 1",
-                                   .lease_ms = 1000};
+                                   .lease_ms = 3000};
   Run("here", Write("here.textproto", SmallJob(options)));
   const std::string config =
       Write("job.textproto",
